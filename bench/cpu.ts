@@ -1,0 +1,45 @@
+/** CPU time and memory of processes, and idle time of the machine, from /proc. */
+import { readFileSync } from 'node:fs';
+
+/** Linux counts CPU time in hundredths of a second for user space, whatever its own tick is. */
+const millisecondsPerTick = 10;
+const pageBytes = 4096;
+
+export function cpuMsOf(pid: number): number {
+  try {
+    const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');
+    const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
+    return (Number(fields[11]) + Number(fields[12])) * millisecondsPerTick;
+  } catch {
+    return 0;
+  }
+}
+
+export function residentBytesOf(pid: number): number {
+  try {
+    return Number(readFileSync(`/proc/${pid}/statm`, 'utf8').split(' ')[1]) * pageBytes;
+  } catch {
+    return 0;
+  }
+}
+
+export function machineCpu(): { idle: number; total: number } {
+  const line = readFileSync('/proc/stat', 'utf8').split('\n', 1)[0]!;
+  const ticks = line.trim().split(/\s+/).slice(1).map(Number);
+  return { idle: ticks[3]! + ticks[4]!, total: ticks.slice(0, 8).reduce((sum, n) => sum + n, 0) };
+}
+
+/** CPU time of several roles at one moment; the difference of two of them is what a phase cost. */
+export function cpuByRole(pids: Map<string, number>): Map<string, number> {
+  return new Map([...pids].map(([role, pid]) => [role, cpuMsOf(pid)]));
+}
+
+/** Milliseconds between two moments, the workers added up. */
+export function cpuBetween(before: Map<string, number>, after: Map<string, number>): Record<string, number> {
+  const spent: Record<string, number> = {};
+  for (const [role, milliseconds] of after) {
+    const name = role.startsWith('worker-') ? 'workers' : role;
+    spent[name] = (spent[name] ?? 0) + milliseconds - (before.get(role) ?? 0);
+  }
+  return spent;
+}

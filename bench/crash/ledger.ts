@@ -1,0 +1,121 @@
+/**
+ * The client's own account of a crash run: which record of which device was acknowledged, refused, or left without an
+ * answer. A record's content follows from its numbers, so what comes back can be checked without keeping it.
+ */
+export const Fate = { unsent: 0, unanswered: 1, acknowledged: 2, refused: 3 } as const;
+export type Fate = (typeof Fate)[keyof typeof Fate];
+
+/** `device` numbers the run's devices, `n` the records of one device. */
+export interface RecordId {
+  device: number;
+  n: number;
+}
+
+export const keysOfRecord = ['count', 'name', 'level'] as const;
+
+export function bodyOf(firstTs: number, { device, n }: RecordId): string {
+  const { count, name, level } = valuesOf(device, n);
+  return `{"ts":${firstTs + n},"values":{"count":${count},"name":"${name}","level":${level}}}`;
+}
+
+/** JSON texts: a long beyond 2^53, a string, a double. */
+export function valuesOf(device: number, n: number): { count: string; name: string; level: string } {
+  return {
+    count: `9007199254${String(device).padStart(3, '0')}${String(n).padStart(6, '0')}`,
+    name: `d${device}-${n}`,
+    level: `${n}.5`,
+  };
+}
+
+export interface Verdict {
+  acknowledged: number;
+  unanswered: number;
+  refused: number;
+  /** Acknowledged and not, or not wholly, in the store. */
+  missing: number;
+  /** In the store with another content. */
+  altered: number;
+  /** In the store more than once. */
+  twice: number;
+  refusedButStored: number;
+  /** In the store though it was never sent. */
+  unknown: number;
+}
+
+export interface StoredRow {
+  ts: number;
+  key: string;
+  /** The value as text, as `valuesOf` has it. */
+  value: string;
+}
+
+export class Ledger {
+  readonly firstTs: number;
+  readonly #fates: Uint8Array[];
+  readonly #next: Uint32Array;
+
+  constructor(devices: number, recordsMax: number, firstTs: number) {
+    this.firstTs = firstTs;
+    this.#fates = Array.from({ length: devices }, () => new Uint8Array(recordsMax));
+    this.#next = new Uint32Array(devices);
+  }
+
+  get devices(): number {
+    return this.#fates.length;
+  }
+
+  /** The next record of a device, from now on without an answer. */
+  take(device: number): RecordId | undefined {
+    const n = this.#next[device]!;
+    if (n === this.#fates[device]!.length) return undefined;
+    this.#next[device] = n + 1;
+    this.#fates[device]![n] = Fate.unanswered;
+    return { device, n };
+  }
+
+  settle({ device, n }: RecordId, fate: Fate): void {
+    this.#fates[device]![n] = fate;
+  }
+
+  emptyVerdict(): Verdict {
+    const count = (fate: Fate) =>
+      this.#fates.reduce((sum, fates) => sum + fates.filter((one) => one === fate).length, 0);
+    return {
+      acknowledged: count(Fate.acknowledged),
+      unanswered: count(Fate.unanswered),
+      refused: count(Fate.refused),
+      missing: 0,
+      altered: 0,
+      twice: 0,
+      refusedButStored: 0,
+      unknown: 0,
+    };
+  }
+
+  /** Compares all rows of one device with the account and adds to the verdict. */
+  check(device: number, rows: StoredRow[], verdict: Verdict): void {
+    const fates = this.#fates[device]!;
+    const seen = new Uint8Array(fates.length);
+    for (const { ts, key, value } of rows) {
+      const n = ts - this.firstTs;
+      const bit = 1 << keysOfRecord.indexOf(key as (typeof keysOfRecord)[number]);
+      const fate = fates[n];
+      if (fate === undefined || fate === Fate.unsent) {
+        verdict.unknown += 1;
+        continue;
+      }
+      if (seen[n]! & bit) verdict.twice += 1;
+      seen[n]! |= bit;
+      if (value !== valuesOf(device, n)[key as 'count']) verdict.altered += 1;
+      if (fate === Fate.refused) verdict.refusedButStored += 1;
+    }
+    for (let n = 0; n < fates.length; n += 1) {
+      if (fates[n] === Fate.acknowledged && seen[n] !== 0b111) verdict.missing += 1;
+    }
+  }
+}
+
+export function isGood(verdict: Verdict): boolean {
+  const { missing, altered, twice, refusedButStored, unknown } = verdict;
+  return missing + altered + twice + refusedButStored + unknown === 0 && verdict.acknowledged > 0;
+}

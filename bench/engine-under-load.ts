@@ -1,0 +1,163 @@
+/**
+ * An engine prepared for a benchmark: devices with known tokens, the load of the HTTP generator, and the proof that
+ * everything that was acknowledged lies in ClickHouse.
+ */
+import { readdirSync, statSync } from 'node:fs';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { Api } from '../test/api.ts';
+import { type Engine, startEngine } from '../test/engine.ts';
+import { cpuBetween, cpuByRole } from './cpu.ts';
+import { type HttpLoadResult, runHttpLoad } from './load/http.ts';
+import { pointsPerRequest } from './load/requests.ts';
+import type { BenchSettings } from './settings.ts';
+
+const creationsAtOnce = 16;
+const drainMsMax = 300_000;
+
+export interface MeasuredLoad extends HttpLoadResult {
+  /** Rows acknowledged and found, divided by the time from the first request to the last row in ClickHouse. */
+  storedRequestsPerSecond: number;
+  drainSeconds: number;
+  cpuMicrosecondsPerRequest: Record<string, number>;
+  verified: boolean;
+}
+
+/** Fixed-width tokens, so that every request of a run has the same length. */
+export async function createDevices(api: Api, count: number): Promise<string[]> {
+  const tokens = Array.from({ length: count }, (_, n) => `bench${String(n).padStart(15, '0')}`);
+  let next = 0;
+  const create = async (): Promise<void> => {
+    while (next < count) {
+      const n = next++;
+      const response = await api.send('POST', `/api/device?accessToken=${tokens[n]}`, { name: `bench-${n}` });
+      if (response.status !== 200) throw new Error(`create device: ${response.status} ${await response.text()}`);
+      await response.arrayBuffer();
+    }
+  };
+  await Promise.all(Array.from({ length: creationsAtOnce }, create));
+  return tokens;
+}
+
+export class EngineUnderLoad {
+  readonly engine: Engine;
+  readonly tokens: string[];
+  readonly #settings: BenchSettings['http'];
+  /** Requests acknowledged since the engine was empty. */
+  accepted = 0;
+  /** Each phase sends behind the ts of the one before, so that no (device, ts) comes twice. */
+  #nextTs = Date.now() - 6 * 3_600_000;
+
+  private constructor(engine: Engine, tokens: string[], settings: BenchSettings['http']) {
+    this.engine = engine;
+    this.tokens = tokens;
+    this.#settings = settings;
+  }
+
+  static async start(workers: number, settings: BenchSettings['http']): Promise<EngineUnderLoad> {
+    const engine = await startEngine({ workers, env: { LOG_LEVEL: 'warn' } });
+    const tokens = await createDevices(engine.api, settings.devices);
+    return new EngineUnderLoad(engine, tokens, settings);
+  }
+
+  /** Runs the load, waits until ClickHouse holds every acknowledged row, and counts what it cost. */
+  async load(rate: number, seconds: number, warmupSeconds = this.#settings.warmupSeconds): Promise<MeasuredLoad> {
+    const pids = this.engine.pids();
+    const cpuBefore = cpuByRole(pids);
+    const startedAt = performance.now();
+    const result = await this.offer(rate, seconds, warmupSeconds);
+    const endedAt = performance.now();
+    await this.stored();
+    const storedAt = performance.now();
+    const cpu = cpuBetween(cpuBefore, cpuByRole(pids));
+    const perRequest = Object.entries(cpu).map(([role, ms]) => [role, (ms * 1000) / result.accepted] as const);
+    return {
+      ...result,
+      storedRequestsPerSecond: (result.accepted / (storedAt - startedAt)) * 1000,
+      drainSeconds: (storedAt - endedAt) / 1000,
+      cpuMicrosecondsPerRequest: Object.fromEntries(perRequest),
+      verified: await this.verify(),
+    };
+  }
+
+  /** The load alone; it waits for answers, not for the store. */
+  async offer(rate: number, seconds: number, warmupSeconds: number): Promise<HttpLoadResult> {
+    const { sockets, processes } = this.#settings;
+    const stepMs = 100;
+    const result = await runHttpLoad({
+      host: '127.0.0.1',
+      port: this.engine.port,
+      tokens: this.tokens,
+      sockets,
+      processes,
+      rate,
+      warmupSeconds,
+      seconds,
+      firstTs: this.#nextTs,
+      stepMs,
+    });
+    this.accepted += result.accepted;
+    const perDeviceMax = Math.ceil((4 * result.accepted) / this.tokens.length) + 10_000;
+    this.#nextTs += perDeviceMax * stepMs;
+    return result;
+  }
+
+  /** Waits until ClickHouse holds as many rows as were acknowledged. */
+  async stored(): Promise<void> {
+    const deadline = performance.now() + drainMsMax;
+    const expected = this.accepted * pointsPerRequest;
+    let rows = 0;
+    while (performance.now() < deadline) {
+      rows = await this.#count('SELECT count() FROM telemetry');
+      if (rows >= expected) return;
+      await sleep(25);
+    }
+    throw new Error(`ClickHouse holds ${rows} of ${expected} acknowledged rows after ${drainMsMax} ms`);
+  }
+
+  /** Exactly the acknowledged records, each once and whole. */
+  async verify(): Promise<boolean> {
+    const [records, rows] = await Promise.all([
+      this.#count("SELECT count() FROM telemetry FINAL WHERE key = 'temperature' AND num BETWEEN 21 AND 22"),
+      this.#count('SELECT count() FROM telemetry FINAL'),
+    ]);
+    return records === this.accepted && rows === this.accepted * pointsPerRequest;
+  }
+
+  /** Bytes of active parts for each data point, before and after merging all parts to one. */
+  async bytesPerPoint(): Promise<{ asIs: number; merged: number }> {
+    const size = async () => {
+      const sql = `SELECT sum(bytes_on_disk), sum(rows) FROM system.parts WHERE active AND database = currentDatabase() AND table = 'telemetry'`;
+      const [[bytes, rows] = []] = await this.engine.clickhouse(sql);
+      return Number(bytes) / Number(rows);
+    };
+    const asIs = await size();
+    await this.#command('OPTIMIZE TABLE telemetry FINAL');
+    return { asIs, merged: await size() };
+  }
+
+  async close(): Promise<void> {
+    await this.engine.destroy();
+  }
+
+  async #count(sql: string): Promise<number> {
+    const [[count] = []] = await this.engine.clickhouse(sql);
+    return Number(count);
+  }
+
+  async #command(sql: string): Promise<void> {
+    await this.engine.clickhouseCommand(sql);
+  }
+}
+
+export function bytesBelow(directory: string): number {
+  let bytes = 0;
+  for (const entry of readdirSync(directory, { recursive: true, withFileTypes: true })) {
+    try {
+      if (entry.isFile()) bytes += statSync(join(entry.parentPath, entry.name)).size;
+    } catch {
+      // Merged away between the listing and the look.
+    }
+  }
+  return bytes;
+}

@@ -1,0 +1,51 @@
+/**
+ * `npm run bench` lists the scenarios; `npm run bench -- http` runs one, `-- all` runs all. Single settings of
+ * config/bench.yaml are changed as in `npm run bench -- http http.seconds=5`.
+ */
+import { say } from './report.ts';
+import { runCrash } from './scenarios/crash.ts';
+import { runHttp } from './scenarios/http.ts';
+import { runLatest } from './scenarios/latest.ts';
+import { runSoak } from './scenarios/soak.ts';
+import { runVisibility } from './scenarios/visibility.ts';
+import { type BenchSettings, loadBenchSettings } from './settings.ts';
+
+interface Scenario {
+  about: string;
+  /** False when what it measured is not what Millrace promises. */
+  run(settings: BenchSettings): Promise<boolean>;
+}
+
+const scenarios: Record<string, Scenario> = {
+  http: { about: 'telemetry over HTTP beside a bare uWebSockets.js server: rate, latency, CPU, disk', run: runHttp },
+  visibility: { about: 'time from acknowledgement to readable, idle and at half of peak', run: runVisibility },
+  latest: { about: 'latest values of one device among a million series', run: runLatest },
+  soak: { about: 'memory of every process over minutes at peak', run: runSoak },
+  crash: { about: 'processes killed at random under load; every acknowledged record is read back', run: runCrash },
+};
+
+async function main(): Promise<number> {
+  const [name, ...overrides] = process.argv.slice(2);
+  if (name === undefined) {
+    say('npm run bench -- <scenario> [setting=number …]\n');
+    for (const [key, { about }] of Object.entries(scenarios)) say(`  ${key.padEnd(12)}${about}`);
+    say(`  ${'all'.padEnd(12)}all of them\n\nSettings: config/bench.yaml. Results: bench/results/.`);
+    return 0;
+  }
+  const chosen = name === 'all' ? Object.keys(scenarios) : [name];
+  const settings = loadBenchSettings(overrides);
+  let failed = 0;
+  for (const key of chosen) {
+    const scenario = scenarios[key];
+    if (!scenario) {
+      say(`There is no scenario ${key}. Run without an argument for the list.`);
+      return 2;
+    }
+    say(`\n== ${key}: ${scenario.about}\n`);
+    const good = await scenario.run(settings);
+    if (!good) failed += 1;
+  }
+  return failed === 0 ? 0 : 1;
+}
+
+process.exitCode = await main();

@@ -1,0 +1,136 @@
+/**
+ * Telemetry over HTTP, one record of four keys in each request, side by side in one run: the bare library, Millrace
+ * with one worker, Millrace with all of them. A rate counts only what was found in ClickHouse afterwards.
+ */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { availableParallelism } from 'node:os';
+import { fileURLToPath } from 'node:url';
+import { runAutocannon } from '../autocannon.ts';
+import { cpuMsOf } from '../cpu.ts';
+import { EngineUnderLoad, type MeasuredLoad } from '../engine-under-load.ts';
+import { type HttpLoadResult, runHttpLoad } from '../load/http.ts';
+import { figure, say, table, writeResult } from '../report.ts';
+import type { BenchSettings } from '../settings.ts';
+
+/** Of the bare server, one process against one worker (architecture.md section 10). */
+const ratioMin = 0.6;
+const latencyP99MsMax = 5;
+
+interface BareResult extends HttpLoadResult {
+  cpuMicrosecondsPerRequest: number;
+}
+
+export async function runHttp(settings: BenchSettings): Promise<boolean> {
+  const workers = settings.http.workers || availableParallelism();
+  const bare = await measureBare(settings.http);
+  say(`bare uWebSockets.js: ${figure(bare.requestsPerSecond)} requests/s`);
+  const one = await measureOneWorker(settings.http);
+  say(`Millrace, 1 worker: ${figure(one.storedRequestsPerSecond)} requests/s stored`);
+  const many = await measureAllWorkers(workers, settings);
+  say('');
+  table(
+    ['', 'requests/s', 'of bare', 'drain s', 'p50 ms', 'p99 ms', 'CPU us/request', 'of it ClickHouse', 'generator CPU'],
+    [
+      [
+        'bare uWebSockets.js',
+        bare.requestsPerSecond,
+        1,
+        0,
+        bare.latency.p50Ms,
+        bare.latency.p99Ms,
+        bare.cpuMicrosecondsPerRequest,
+        0,
+        bare.generatorCpuShare,
+      ],
+      peakRow('Millrace, 1 worker, peak', one, bare),
+      peakRow(`Millrace, ${workers} workers, peak`, many.peak, bare),
+      peakRow(`Millrace, ${workers} workers, half of peak`, many.half, bare),
+    ],
+  );
+  say(
+    `\ndisk: ${figure(many.bytesPerPoint.asIs)} bytes per data point as it stands, ${figure(many.bytesPerPoint.merged)} after OPTIMIZE`,
+  );
+  say(
+    `autocannon at ${many.autocannon.rate} requests/s: p50 ${many.autocannon.p50Ms} ms, p99 ${many.autocannon.p99Ms} ms`,
+  );
+  const ratio = one.storedRequestsPerSecond / bare.requestsPerSecond;
+  const verified = one.verified && many.peak.verified && many.half.verified;
+  say(`stored and verified in ClickHouse: ${verified ? 'every acknowledged record, once' : 'NO'}`);
+  say(
+    `1 worker / bare: ${figure(ratio)} (target ${ratioMin}); p99 at half of peak ${figure(many.half.latency.p99Ms)} ms (target ${latencyP99MsMax})`,
+  );
+  for (const [name, { invalid }] of Object.entries({ bare, one, peak: many.peak, half: many.half })) {
+    if (invalid) say(`INVALID ${name}: ${invalid}`);
+  }
+  writeResult('http', settings, { bare, one, ...many, workers, ratio, verified });
+  return verified && ratio >= ratioMin && many.half.latency.p99Ms <= latencyP99MsMax;
+}
+
+function peakRow(name: string, load: MeasuredLoad, bare: HttpLoadResult): (string | number)[] {
+  const { workers = 0, clickhouse = 0 } = load.cpuMicrosecondsPerRequest;
+  return [
+    name,
+    load.storedRequestsPerSecond,
+    load.storedRequestsPerSecond / bare.requestsPerSecond,
+    load.drainSeconds,
+    load.latency.p50Ms,
+    load.latency.p99Ms,
+    workers + clickhouse,
+    clickhouse,
+    load.generatorCpuShare,
+  ];
+}
+
+async function measureBare(http: BenchSettings['http']): Promise<BareResult> {
+  const { child, port } = await startBare();
+  try {
+    const cpuBefore = cpuMsOf(child.pid!);
+    const result = await runHttpLoad({
+      host: '127.0.0.1',
+      port,
+      tokens: Array.from({ length: http.devices }, (_, n) => `bench${String(n).padStart(15, '0')}`),
+      sockets: http.sockets,
+      processes: http.processes,
+      rate: 0,
+      warmupSeconds: http.warmupSeconds,
+      seconds: http.seconds,
+      firstTs: Date.now(),
+      stepMs: 100,
+    });
+    const cpuMs = cpuMsOf(child.pid!) - cpuBefore;
+    return { ...result, cpuMicrosecondsPerRequest: (cpuMs * 1000) / result.accepted };
+  } finally {
+    child.kill('SIGKILL');
+  }
+}
+
+async function startBare(): Promise<{ child: ChildProcess; port: number }> {
+  const entry = fileURLToPath(new URL('../peers/bare-uws.js', import.meta.url));
+  const child = spawn(process.execPath, [entry], { stdio: ['ignore', 'pipe', 'inherit'] });
+  const [line] = (await once(child.stdout!, 'data')) as [Buffer];
+  return { child, port: Number(line.toString()) };
+}
+
+async function measureOneWorker(http: BenchSettings['http']): Promise<MeasuredLoad> {
+  const load = await EngineUnderLoad.start(1, http);
+  try {
+    return await load.load(0, http.seconds);
+  } finally {
+    await load.close();
+  }
+}
+
+async function measureAllWorkers(workers: number, settings: BenchSettings) {
+  const load = await EngineUnderLoad.start(workers, settings.http);
+  try {
+    const peak = await load.load(0, settings.http.seconds);
+    const half = await load.load(Math.floor(peak.storedRequestsPerSecond / 2), settings.http.latencySeconds);
+    const bytesPerPoint = await load.bytesPerPoint();
+    const rate = settings.autocannon.rate || Math.floor(peak.storedRequestsPerSecond / 4);
+    const autocannon = await runAutocannon(load.engine.port, load.tokens[0]!, { ...settings.autocannon, rate });
+    return { peak, half, bytesPerPoint, autocannon };
+  } finally {
+    await load.close();
+  }
+}

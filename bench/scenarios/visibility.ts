@@ -1,0 +1,67 @@
+/** How long an acknowledged point takes until a REST reader sees it: idle, and beside load at half of peak. */
+import { availableParallelism } from 'node:os';
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { Device } from '../../test/api.ts';
+import type { Engine } from '../../test/engine.ts';
+import { EngineUnderLoad } from '../engine-under-load.ts';
+import { Histogram, type LatencySummary, summaryOf } from '../load/histogram.ts';
+import { say, table, writeResult } from '../report.ts';
+import type { BenchSettings } from '../settings.ts';
+
+const idleMsMax = 500;
+const loadedP99MsMax = 2_000;
+const pauseMs = 100;
+const pollMs = 2;
+const visibleMsMax = 30_000;
+
+export async function runVisibility(settings: BenchSettings): Promise<boolean> {
+  const load = await EngineUnderLoad.start(settings.http.workers || availableParallelism(), settings.http);
+  try {
+    const device = await load.engine.api.createDevice('visibility');
+    const idle = await sample(load.engine, device, settings.visibility.samples);
+    const peak = await load.load(0, settings.http.seconds);
+    const rate = Math.floor(peak.storedRequestsPerSecond / 2);
+    const offered = load.offer(rate, settings.visibility.loadSeconds, 0);
+    await sleep(2_000);
+    const deadline = performance.now() + (settings.visibility.loadSeconds - 3) * 1000;
+    const loaded = await sample(load.engine, device, settings.visibility.samples, deadline);
+    await offered;
+    const row = (name: string, { p50Ms, p99Ms, maxMs }: LatencySummary) => [name, p50Ms, p99Ms, maxMs];
+    table(
+      ['ack to readable', 'p50 ms', 'p99 ms', 'max ms'],
+      [row('idle', summaryOf(idle)), row(`at ${rate} requests/s`, summaryOf(loaded))],
+    );
+    say(`targets: idle ${idleMsMax} ms, at half of peak p99 ${loadedP99MsMax} ms`);
+    writeResult('visibility', settings, {
+      rate,
+      idle: summaryOf(idle),
+      loaded: summaryOf(loaded),
+      samples: loaded.total,
+    });
+    return summaryOf(idle).p99Ms <= idleMsMax && summaryOf(loaded).p99Ms <= loadedP99MsMax;
+  } finally {
+    await load.close();
+  }
+}
+
+async function sample(engine: Engine, device: Device, count: number, deadline = Infinity): Promise<Histogram> {
+  const histogram = new Histogram();
+  for (let n = 0; n < count && performance.now() < deadline; n += 1) {
+    const ts = Date.now();
+    const status = await engine.api.postTelemetry(device.token, `{"ts":${ts},"values":{"probe":${n}}}`);
+    if (status !== 200) throw new Error(`the probe was answered ${status}`);
+    const acknowledgedAt = performance.now();
+    for (;;) {
+      const { probe } = await engine.api.readSeries(device.id, ['probe'], { startTs: ts, endTs: ts + 1 });
+      const waitedMs = performance.now() - acknowledgedAt;
+      if (probe) {
+        histogram.record(waitedMs * 1000);
+        break;
+      }
+      if (waitedMs > visibleMsMax) throw new Error(`a point is not readable after ${visibleMsMax} ms`);
+      await sleep(pollMs);
+    }
+    await sleep(pauseMs);
+  }
+  return histogram;
+}

@@ -1,0 +1,38 @@
+/** The settings of the benchmarks: config/bench.yaml, single numbers overridden as `http.seconds=3` on the command line. */
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { parse } from 'yaml';
+import { root } from '../test/engine.ts';
+
+export interface BenchSettings {
+  http: {
+    devices: number;
+    sockets: number;
+    processes: number;
+    warmupSeconds: number;
+    seconds: number;
+    workers: number;
+    latencySeconds: number;
+  };
+  autocannon: { connections: number; seconds: number; rate: number };
+  visibility: { samples: number; loadSeconds: number };
+  latest: { devices: number; keys: number; samples: number };
+  soak: { minutes: number; sampleSeconds: number; growthMiBPerMinuteMax: number };
+  crash: { kills: number; seed: number; devices: number; sockets: number; rate: number };
+}
+
+export function loadBenchSettings(overrides: string[]): BenchSettings {
+  const settings = parse(readFileSync(join(root, 'config', 'bench.yaml'), 'utf8')) as Record<
+    string,
+    Record<string, number>
+  >;
+  for (const override of overrides) {
+    const [path = '', text = ''] = override.split('=');
+    const [group = '', name = ''] = path.split('.');
+    const value = Number(text);
+    if (settings[group]?.[name] === undefined) throw new Error(`config/bench.yaml has no ${path}`);
+    if (text === '' || !Number.isFinite(value)) throw new Error(`${path} must be a number`);
+    settings[group][name] = value;
+  }
+  return settings as unknown as BenchSettings;
+}

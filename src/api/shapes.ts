@@ -1,0 +1,143 @@
+/**
+ * The JSON of entities: exactly these members in this order, null written as null. Clients with a strict mapper fail on
+ * one more. The schemas serve the compiler here and the API description later.
+ */
+import Type, { type TSchema } from 'typebox';
+import { authorities } from '../auth/roles.ts';
+import type { User } from '../auth/user.ts';
+import { credentialsTypes, type Device, type DeviceCredentials, type DeviceInfo } from '../device/device.ts';
+import type { Page } from '../device/page.ts';
+import { nullUuid } from '../device/uuid.ts';
+
+const nullable = <T extends TSchema>(schema: T) => Type.Union([schema, Type.Null()]);
+const entityId = Type.Object({ entityType: Type.String(), id: Type.String({ format: 'uuid' }) });
+type EntityId = Type.Static<typeof entityId>;
+
+export const tokenPairShape = Type.Object({ token: Type.String(), refreshToken: Type.String() });
+
+export const deviceShape = Type.Object({
+  id: entityId,
+  createdTime: Type.Integer(),
+  tenantId: entityId,
+  customerId: entityId,
+  name: Type.String(),
+  type: Type.String(),
+  label: nullable(Type.String()),
+  deviceProfileId: entityId,
+  deviceData: Type.Unknown(),
+  firmwareId: nullable(entityId),
+  softwareId: nullable(entityId),
+  externalId: nullable(entityId),
+  version: Type.Integer(),
+  additionalInfo: Type.Unknown(),
+});
+
+export const deviceInfoShape = Type.Object({
+  ...deviceShape.properties,
+  customerTitle: nullable(Type.String()),
+  customerIsPublic: Type.Boolean(),
+  deviceProfileName: Type.String(),
+  active: Type.Boolean(),
+});
+
+export const credentialsShape = Type.Object({
+  id: Type.Object({ id: Type.String({ format: 'uuid' }) }),
+  createdTime: Type.Integer(),
+  deviceId: entityId,
+  credentialsType: Type.Enum([...credentialsTypes]),
+  credentialsId: Type.String(),
+  credentialsValue: nullable(Type.String()),
+  version: Type.Integer(),
+});
+
+export const userShape = Type.Object({
+  id: entityId,
+  createdTime: Type.Integer(),
+  tenantId: entityId,
+  customerId: entityId,
+  email: Type.String(),
+  authority: Type.Enum([...authorities]),
+  firstName: nullable(Type.String()),
+  lastName: nullable(Type.String()),
+  phone: nullable(Type.String()),
+  version: Type.Integer(),
+  name: Type.String(),
+  additionalInfo: Type.Unknown(),
+});
+
+export function pageShape(item: TSchema) {
+  return Type.Object({
+    data: Type.Array(item),
+    totalPages: Type.Integer(),
+    totalElements: Type.Integer(),
+    hasNext: Type.Boolean(),
+  });
+}
+
+export function deviceJson(device: Device): Type.Static<typeof deviceShape> {
+  return {
+    id: idJson('DEVICE', device.id),
+    createdTime: device.createdTime,
+    tenantId: idJson('TENANT', device.tenantId),
+    customerId: idJson('CUSTOMER', device.customerId),
+    name: device.name,
+    type: device.type,
+    label: device.label,
+    deviceProfileId: idJson('DEVICE_PROFILE', device.profileId),
+    deviceData: device.deviceData,
+    firmwareId: device.firmwareId && idJson('OTA_PACKAGE', device.firmwareId),
+    softwareId: device.softwareId && idJson('OTA_PACKAGE', device.softwareId),
+    externalId: device.externalId && idJson('DEVICE', device.externalId),
+    version: device.version,
+    additionalInfo: device.additionalInfo,
+  } as Type.Static<typeof deviceShape>;
+}
+
+export function deviceInfoJson(device: DeviceInfo): Type.Static<typeof deviceInfoShape> {
+  return {
+    ...deviceJson(device),
+    customerTitle: device.customerTitle,
+    customerIsPublic: device.customerIsPublic,
+    deviceProfileName: device.type,
+    // Activity is not tracked yet.
+    active: false,
+  };
+}
+
+export function credentialsJson(credentials: DeviceCredentials): Type.Static<typeof credentialsShape> {
+  return {
+    id: { id: credentials.id },
+    createdTime: credentials.createdTime,
+    deviceId: idJson('DEVICE', credentials.deviceId),
+    credentialsType: credentials.type,
+    credentialsId: credentials.credentialsId,
+    credentialsValue: credentials.value,
+    version: credentials.version,
+  };
+}
+
+export function userJson(user: User): Type.Static<typeof userShape> {
+  return {
+    id: idJson('USER', user.id),
+    createdTime: user.createdTime,
+    tenantId: idJson('TENANT', user.tenantId),
+    customerId: idJson('CUSTOMER', user.customerId),
+    email: user.email,
+    authority: user.authority,
+    firstName: user.firstName,
+    lastName: user.lastName,
+    phone: user.phone,
+    version: user.version,
+    name: user.email,
+    additionalInfo: user.additionalInfo,
+  };
+}
+
+export function pageJson<T>(page: Page<T>, item: (entity: T) => unknown): object {
+  const { data, totalPages, totalElements, hasNext } = page;
+  return { data: data.map(item), totalPages, totalElements, hasNext };
+}
+
+function idJson(entityType: string, id: string | null): EntityId {
+  return { entityType, id: id ?? nullUuid };
+}

@@ -1,0 +1,157 @@
+/** JSON web tokens as rest.md 1.2 has them: HS512 and nothing else, an access and a refresh token for each session. */
+import { randomUUID } from 'node:crypto';
+import { errors, jwtVerify, SignJWT } from 'jose';
+import type { Clock } from '../base/clock.ts';
+import { ErrorCode, Fault, StartError } from '../base/errors.ts';
+import { nullUuid } from '../device/uuid.ts';
+import { type Authority, authorities } from './roles.ts';
+import type { User } from './user.ts';
+
+export const signingKeyBytesMin = 64;
+/** How far the clock of the host that issued a token may be ahead of ours. */
+const clockSkewSecondsMax = 60;
+const refreshScope = 'REFRESH_TOKEN';
+
+export interface JwtOptions {
+  signingKey: Uint8Array;
+  issuer: string;
+  accessTokenSeconds: number;
+  refreshTokenSeconds: number;
+  clock: Clock;
+}
+
+export interface TokenPair {
+  token: string;
+  refreshToken: string;
+}
+
+export interface AccessClaims {
+  kind: 'access';
+  userId: string;
+  sessionId: string;
+  authority: Authority;
+  isPublic: boolean;
+  issuedSeconds: number;
+}
+
+export interface RefreshClaims {
+  kind: 'refresh';
+  userId: string;
+  sessionId: string;
+  isPublic: boolean;
+  issuedSeconds: number;
+}
+
+/** `malformed`: not a token of ours at all. `expired`: it was one, or claims to be: expired, or a wrong signature. */
+export class BadToken extends Error {
+  readonly kind: 'malformed' | 'expired';
+
+  constructor(kind: 'malformed' | 'expired') {
+    super(`the token is ${kind}`);
+    this.kind = kind;
+  }
+}
+
+export class Jwt {
+  readonly #options: JwtOptions;
+
+  constructor(options: JwtOptions) {
+    if (options.signingKey.length < signingKeyBytesMin) {
+      throw new StartError(
+        `Setting auth.signingKey (JWT_TOKEN_SIGNING_KEY) must be the base64 of at least ${signingKeyBytesMin} bytes.`,
+      );
+    }
+    this.#options = options;
+  }
+
+  get refreshTokenSeconds(): number {
+    return this.#options.refreshTokenSeconds;
+  }
+
+  /** A pair of a new session. */
+  async issue(user: User): Promise<TokenPair> {
+    const { accessTokenSeconds, refreshTokenSeconds } = this.#options;
+    const sessionId = randomUUID();
+    const session = { userId: user.id, sessionId, isPublic: false };
+    const access = {
+      ...session,
+      scopes: [user.authority],
+      ...(user.firstName !== null && { firstName: user.firstName }),
+      ...(user.lastName !== null && { lastName: user.lastName }),
+      enabled: true,
+      tenantId: user.tenantId ?? nullUuid,
+      customerId: user.customerId ?? nullUuid,
+    };
+    const refresh = { ...session, scopes: [refreshScope], jti: randomUUID() };
+    return {
+      token: await this.#sign(user.email, access, accessTokenSeconds),
+      refreshToken: await this.#sign(user.email, refresh, refreshTokenSeconds),
+    };
+  }
+
+  /** Throws BadToken. Whether the session and its user still stand is not known here. */
+  async verify(token: string): Promise<AccessClaims | RefreshClaims> {
+    const payload = await this.#verified(token);
+    const { userId, sessionId, scopes, isPublic, iat } = payload;
+    const scope = Array.isArray(scopes) && scopes.length === 1 ? scopes[0] : undefined;
+    if (typeof userId !== 'string' || typeof sessionId !== 'string' || typeof iat !== 'number') {
+      throw new BadToken('malformed');
+    }
+    const session = { userId, sessionId, isPublic: isPublic === true, issuedSeconds: iat };
+    if (scope === refreshScope) return { kind: 'refresh', ...session };
+    const authority = authorities.find((known) => known === scope);
+    if (!authority) throw new BadToken('malformed');
+    return { kind: 'access', ...session, authority };
+  }
+
+  async #verified(token: string): Promise<Record<string, unknown>> {
+    const { signingKey, issuer, clock } = this.#options;
+    const now = clock.now();
+    try {
+      const { payload } = await jwtVerify(token, signingKey, {
+        algorithms: ['HS512'],
+        issuer,
+        requiredClaims: ['exp', 'iat'],
+        currentDate: new Date(now),
+      });
+      if (payload.iat! > now / 1000 + clockSkewSecondsMax) throw new BadToken('expired');
+      return isCanonical(token) ? payload : fail('expired');
+    } catch (error) {
+      if (error instanceof BadToken) throw error;
+      if (
+        error instanceof errors.JWSSignatureVerificationFailed ||
+        error instanceof errors.JWTExpired ||
+        error instanceof errors.JWTClaimValidationFailed
+      ) {
+        throw new BadToken('expired');
+      }
+      if (error instanceof errors.JOSEError || error instanceof TypeError) throw new BadToken('malformed');
+      throw error;
+    }
+  }
+
+  #sign(subject: string, claims: Record<string, unknown>, seconds: number): Promise<string> {
+    const now = Math.floor(this.#options.clock.now() / 1000);
+    return new SignJWT(claims)
+      .setProtectedHeader({ alg: 'HS512' })
+      .setSubject(subject)
+      .setIssuer(this.#options.issuer)
+      .setIssuedAt(now)
+      .setExpirationTime(now + seconds)
+      .sign(this.#options.signingKey);
+  }
+}
+
+/** The last character of a signature has four bits to spare: another text would decode to the same bytes. */
+function isCanonical(token: string): boolean {
+  const signature = token.slice(token.lastIndexOf('.') + 1);
+  return Buffer.from(signature, 'base64url').toString('base64url') === signature;
+}
+
+function fail(kind: 'malformed' | 'expired'): never {
+  throw new BadToken(kind);
+}
+
+export function tokenExpired(): Fault {
+  return new Fault(401, ErrorCode.tokenExpired, 'token_expired', 'Token has expired');
+}

@@ -1,0 +1,54 @@
+/** What the operator reads at the start: addresses, the way in, and commands that work when pasted. */
+export interface Banner {
+  version: string;
+  seconds: number;
+  workers: number;
+  engines: string;
+  dataPath: string;
+  port: number;
+  httpsPort: number;
+  adminEmail: string;
+  /** Only when it was generated just now. */
+  adminPassword: string | undefined;
+  firstStart: boolean;
+  demoDevice: { id: string; token: string } | undefined;
+}
+
+export function printLine(line: string): void {
+  process.stdout.write(`millrace: ${line}\n`);
+}
+
+export function printBanner(banner: Banner): void {
+  const base = `http://localhost:${banner.port}`;
+  const { demoDevice } = banner;
+  const workers = banner.workers === 1 ? '1 worker' : `${banner.workers} workers`;
+  const lines = [
+    '',
+    `Millrace ${banner.version} is ready after ${banner.seconds.toFixed(1)} s (${workers}).`,
+    '',
+    `  Devices and REST   ${base}${banner.httpsPort ? `   https://localhost:${banner.httpsPort}` : ''}`,
+    `  Health, metrics    ${base}/readyz   ${base}/metrics`,
+    `  Stores             ${banner.engines}`,
+    `  Data               ${banner.dataPath}`,
+    `  Administrator      ${banner.adminEmail}   ${passwordLine(banner)}`,
+  ];
+  if (demoDevice) {
+    lines.push(
+      `  Demo device        token ${demoDevice.token}`,
+      '',
+      'Send telemetry, sign in, read it back:',
+      '',
+      `  curl -sS -X POST ${base}/api/v1/${demoDevice.token}/telemetry -H 'Content-Type: application/json' -d '{"temperature": 21.5}'`,
+      '',
+      `  JWT=$(curl -sS ${base}/api/auth/login -d '{"username":"${banner.adminEmail}","password":"${banner.adminPassword ?? 'PASSWORD'}"}' | sed 's/.*"token":"\\([^"]*\\)".*/\\1/')`,
+      `  curl -sS -H "X-Authorization: Bearer $JWT" '${base}/api/plugins/telemetry/DEVICE/${demoDevice.id}/values/timeseries?useStrictDataTypes=true'`,
+    );
+  }
+  lines.push('', 'Stop with Ctrl-C.', '');
+  process.stdout.write(`${lines.join('\n')}\n`);
+}
+
+function passwordLine({ adminPassword, dataPath, firstStart }: Banner): string {
+  if (adminPassword) return `password ${adminPassword}   (shown this once; kept in ${dataPath}/secrets.json)`;
+  return firstStart ? 'password as you set it (ADMIN_PASSWORD)' : 'password as on the first start';
+}

@@ -1,0 +1,14 @@
+/** How many files this process may have open, from /proc: a worker refuses connections before the system does. */
+import { readFileSync } from 'node:fs';
+
+const unknownMax = 1024;
+
+export function openFilesMax(): number {
+  try {
+    const line = /^Max open files\s+(\d+|unlimited)/m.exec(readFileSync('/proc/self/limits', 'utf8'));
+    if (!line) return unknownMax;
+    return line[1] === 'unlimited' ? 1_000_000 : Number(line[1]);
+  } catch {
+    return unknownMax;
+  }
+}

@@ -1,0 +1,35 @@
+/**
+ * Messages between processes: at most once, in order for each channel and sender, also to the sender's own
+ * subscribers. Two ways: redis.ts (several hosts), ipc.ts (one host). Losing the bus costs commands, never ingest.
+ */
+import type { Counter, Metrics } from '../base/metrics.ts';
+
+export type Handler = (payload: Buffer, channel: string) => void;
+
+export interface Bus {
+  /** Never waits, never throws: what cannot go now is dropped and counted. */
+  publish(channel: string, payload: Buffer | string): void;
+  /**
+   * Resolves when messages published from now on arrive, at the latest after a second: then the bus is away and the
+   * reconnect callback tells when they do. The handler is called in any case until the result is called.
+   */
+  subscribe(channel: string, handler: Handler): Promise<() => void>;
+  /** Called when messages may have been missed and all subscriptions are in force (again): read anew what matters. */
+  onReconnect(callback: () => void): void;
+  readonly connected: boolean;
+  close(): Promise<void>;
+}
+
+export interface BusCounters {
+  published: Counter;
+  delivered: Counter;
+  dropped: Counter;
+}
+
+export function busCounters(metrics: Metrics): BusCounters {
+  return {
+    published: metrics.counter('bus_published_total', 'Messages given to the bus.'),
+    delivered: metrics.counter('bus_delivered_total', 'Messages handed to subscribers.'),
+    dropped: metrics.counter('bus_dropped_total', 'Messages that the bus was too full or too far away to carry.'),
+  };
+}

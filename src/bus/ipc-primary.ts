@@ -1,0 +1,78 @@
+/**
+ * The hub of the one-host bus, in the primary: takes from every worker, gives to those that asked for the channel. A
+ * worker that does not read is skipped above a cap, and a dead one's subscriptions vanish with it.
+ */
+import { limits } from '../base/limits.ts';
+import type { Counter, Metrics } from '../base/metrics.ts';
+import { type Entry, isBusMessage, Outbox, type Port } from './port.ts';
+
+interface Member {
+  outbox: Outbox;
+  channels: Set<string>;
+}
+
+export class BusHub {
+  readonly #members = new Set<Member>();
+  readonly #byChannel = new Map<string, Set<Member>>();
+  readonly #dropped: Counter;
+
+  constructor(metrics: Metrics) {
+    this.#dropped = metrics.counter('bus_hub_dropped_total', 'Messages for a worker that did not keep up.');
+    metrics.observed('bus_hub_channels', 'Channels somebody listens to.', () => this.#byChannel.size);
+  }
+
+  get channelCount(): number {
+    return this.#byChannel.size;
+  }
+
+  attach(port: Port): void {
+    const outbox = new Outbox(port, this.#dropped, limits.busMessagesInFlightMax, limits.busBytesInFlightMax);
+    const member: Member = { outbox, channels: new Set() };
+    this.#members.add(member);
+    port.onMessage((message) => {
+      if (this.#members.has(member)) this.#receive(member, message);
+    });
+    port.onClose(() => this.#detach(member));
+  }
+
+  #receive(member: Member, message: unknown): void {
+    if (!isBusMessage(message)) return;
+    switch (message.verb) {
+      case 'carry':
+        for (const entry of message.entries) this.#deliver(entry);
+        break;
+      case 'subscribe':
+        this.#add(member, message.channel);
+        member.outbox.send({ millrace: 'bus', verb: 'subscribed', id: message.id });
+        break;
+      case 'unsubscribe':
+        this.#remove(member, message.channel);
+        break;
+      case 'subscribed':
+        break;
+    }
+  }
+
+  #deliver(entry: Entry): void {
+    const members = this.#byChannel.get(entry[0]);
+    if (members) for (const member of members) member.outbox.carry(entry);
+  }
+
+  #add(member: Member, channel: string): void {
+    member.channels.add(channel);
+    const members = this.#byChannel.get(channel);
+    if (members) members.add(member);
+    else this.#byChannel.set(channel, new Set([member]));
+  }
+
+  #remove(member: Member, channel: string): void {
+    member.channels.delete(channel);
+    const members = this.#byChannel.get(channel);
+    if (members?.delete(member) && members.size === 0) this.#byChannel.delete(channel);
+  }
+
+  #detach(member: Member): void {
+    this.#members.delete(member);
+    for (const channel of [...member.channels]) this.#remove(member, channel);
+  }
+}

@@ -1,0 +1,77 @@
+/** The bus of one host, as a worker sees it: everything goes through the hub in the primary (ipc-primary.ts). */
+import { limits } from '../base/limits.ts';
+import type { Bus, BusCounters, Handler } from './bus.ts';
+import { decodePayload, encodeEntry, isBusMessage, Outbox, type Port } from './port.ts';
+import { Subscriptions } from './subscriptions.ts';
+
+export class IpcBus implements Bus {
+  readonly #outbox: Outbox;
+  readonly #counters: BusCounters;
+  readonly #subscriptions: Subscriptions;
+  readonly #waiting = new Map<number, () => void>();
+  #nextId = 1;
+  #closed = false;
+
+  constructor(port: Port, counters: BusCounters) {
+    this.#counters = counters;
+    this.#subscriptions = new Subscriptions(counters);
+    this.#outbox = new Outbox(port, counters.dropped, limits.busMessagesInFlightMax, limits.busBytesInFlightMax);
+    port.onMessage((message) => this.#receive(message));
+    port.onClose(() => {
+      this.#closed = true;
+    });
+  }
+
+  get connected(): boolean {
+    return !this.#closed;
+  }
+
+  publish(channel: string, payload: Buffer | string): void {
+    if (this.#closed) this.#counters.dropped.add(1);
+    else if (this.#outbox.carry(encodeEntry(channel, payload))) this.#counters.published.add(1);
+  }
+
+  async subscribe(channel: string, handler: Handler): Promise<() => void> {
+    // Each call is a listener of its own, be the function the same.
+    const listener: Handler = (payload, from) => handler(payload, from);
+    this.#subscriptions.add(channel, listener);
+    await this.#confirmed(channel);
+    return () => {
+      if (!this.#subscriptions.remove(channel, listener) || this.#closed) return;
+      this.#outbox.send({ millrace: 'bus', verb: 'unsubscribe', channel });
+    };
+  }
+
+  /** The hub lives as long as its workers do: there is nothing to come back from. */
+  onReconnect(): void {}
+
+  async close(): Promise<void> {
+    if (this.#closed) return;
+    for (const channel of this.#subscriptions.channels()) {
+      this.#outbox.send({ millrace: 'bus', verb: 'unsubscribe', channel });
+    }
+    this.#closed = true;
+  }
+
+  #confirmed(channel: string): Promise<void> {
+    if (this.#closed) return Promise.resolve();
+    const id = this.#nextId++;
+    return new Promise((resolve) => {
+      const done = () => {
+        clearTimeout(timer);
+        this.#waiting.delete(id);
+        resolve();
+      };
+      const timer = setTimeout(done, limits.busTimeoutMs);
+      this.#waiting.set(id, done);
+      this.#outbox.send({ millrace: 'bus', verb: 'subscribe', channel, id });
+    });
+  }
+
+  #receive(message: unknown): void {
+    if (!isBusMessage(message) || this.#closed) return;
+    if (message.verb === 'subscribed') this.#waiting.get(message.id)?.();
+    if (message.verb !== 'carry') return;
+    for (const entry of message.entries) this.#subscriptions.deliver(entry[0], decodePayload(entry));
+  }
+}

@@ -1,0 +1,55 @@
+/** Chooses the bus of this process: Redis when a URL is set, else the hub in the primary. */
+import { StartError } from '../base/errors.ts';
+import type { Log } from '../base/log.ts';
+import type { Metrics } from '../base/metrics.ts';
+import { type Bus, busCounters } from './bus.ts';
+import { IpcBus } from './ipc.ts';
+import { type Port, parentPort } from './port.ts';
+import { type LinkOwner, RedisBus, type RedisLink } from './redis.ts';
+import { type ClusterAddress, ClusterLink } from './redis-cluster.ts';
+import { SingleLink } from './redis-single.ts';
+
+export interface BusOptions {
+  redisUrl: string;
+  log: Log;
+  metrics: Metrics;
+  /** The way to the hub; the primary itself passes one end of a `portPair`. */
+  port?: Port;
+}
+
+export function openBus({ redisUrl, log, metrics, port }: BusOptions): Bus {
+  const counters = busCounters(metrics);
+  const bus =
+    redisUrl === '' ? new IpcBus(port ?? parentPort(), counters) : new RedisBus(linkTo(redisUrl), counters, log);
+  metrics.observed('bus_connected', 'Processes whose bus is in force.', () => (bus.connected ? 1 : 0));
+  return bus;
+}
+
+function linkTo(url: string): (owner: LinkOwner) => RedisLink {
+  const cluster = parseClusterUrl(url);
+  if (cluster) return (owner) => new ClusterLink(cluster, owner);
+  if (!/^rediss?:\/\/[^/]/.test(url)) throw malformed();
+  return (owner) => new SingleLink(url, owner);
+}
+
+/** `redis+cluster://[user:password@]host:port[,host:port]`, or any Redis URL with several hosts. */
+export function parseClusterUrl(url: string): ClusterAddress | undefined {
+  const match = /^redis(s?)(\+cluster)?:\/\/(?:([^@/]*)@)?([^/?@]+)\/?$/.exec(url);
+  if (!match) return undefined;
+  const [, secure, marked, login, hosts = ''] = match;
+  if (!marked && !hosts.includes(',')) return undefined;
+  const nodes = hosts.split(',').map((text) => {
+    const [, host, port] = /^(.+?)(?::(\d+))?$/.exec(text.trim()) ?? [];
+    if (!host) throw malformed();
+    return { host, port: Number(port ?? 6379) };
+  });
+  const [user, password] = (login ?? '').split(':').map(decodeURIComponent);
+  return { nodes, ...(user && { username: user }), ...(password && { password }), ...(secure && { tls: {} }) };
+}
+
+/** Without the URL, which may hold a password. */
+function malformed(): StartError {
+  return new StartError(
+    'Setting redis.url (REDIS_URL) must look like redis://host:6379, rediss://host:6379 or, for a cluster, redis+cluster://host:6379,host:6379.',
+  );
+}

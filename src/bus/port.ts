@@ -1,0 +1,137 @@
+/**
+ * One end of a process channel that carries bus messages beside others: tagged, batched by the turn of the loop, and
+ * bounded by what the other side has not taken yet.
+ */
+import type { ChildProcess } from 'node:child_process';
+import type { Worker } from 'node:cluster';
+import type { Counter } from '../base/metrics.ts';
+
+/** `sent` is called when the system took the message, or never will. */
+export interface Port {
+  send(message: object, sent: () => void): void;
+  onMessage(receive: (message: unknown) => void): void;
+  onClose(closed: () => void): void;
+}
+
+/** Channel, payload, and whether the payload is base64 of bytes: process channels carry text only. */
+export type Entry = [channel: string, payload: string, bytes: 0 | 1];
+
+export type Message =
+  | { millrace: 'bus'; verb: 'carry'; entries: Entry[] }
+  | { millrace: 'bus'; verb: 'subscribe'; channel: string; id: number }
+  | { millrace: 'bus'; verb: 'unsubscribe'; channel: string }
+  | { millrace: 'bus'; verb: 'subscribed'; id: number };
+
+export function isBusMessage(message: unknown): message is Message {
+  return typeof message === 'object' && message !== null && (message as { millrace?: unknown }).millrace === 'bus';
+}
+
+export function encodeEntry(channel: string, payload: Buffer | string): Entry {
+  return typeof payload === 'string' ? [channel, payload, 0] : [channel, payload.toString('base64'), 1];
+}
+
+export function decodePayload([, payload, bytes]: Entry): Buffer {
+  return Buffer.from(payload, bytes === 1 ? 'base64' : 'utf8');
+}
+
+/** The way out of a port. Entries and other messages leave in the order in which they came. */
+export class Outbox {
+  readonly #port: Port;
+  readonly #dropped: Counter;
+  readonly #messagesMax: number;
+  readonly #bytesMax: number;
+  #entries: Entry[] = [];
+  #bytes = 0;
+  #messages = 0;
+  #scheduled: NodeJS.Immediate | undefined;
+
+  constructor(port: Port, dropped: Counter, messagesMax: number, bytesMax: number) {
+    this.#port = port;
+    this.#dropped = dropped;
+    this.#messagesMax = messagesMax;
+    this.#bytesMax = bytesMax;
+  }
+
+  /** False when the other side is too far behind: dropped and counted. */
+  carry(entry: Entry): boolean {
+    const bytes = bytesOf(entry);
+    if (this.#messages >= this.#messagesMax || this.#bytes + bytes > this.#bytesMax) {
+      this.#dropped.add(1);
+      return false;
+    }
+    this.#messages += 1;
+    this.#bytes += bytes;
+    this.#entries.push(entry);
+    this.#scheduled ??= setImmediate(() => this.#flush());
+    return true;
+  }
+
+  send(message: Message): void {
+    this.#flush();
+    this.#port.send(message, () => {});
+  }
+
+  #flush(): void {
+    clearImmediate(this.#scheduled);
+    this.#scheduled = undefined;
+    if (this.#entries.length === 0) return;
+    const entries = this.#entries;
+    this.#entries = [];
+    let bytes = 0;
+    for (const entry of entries) bytes += bytesOf(entry);
+    this.#port.send({ millrace: 'bus', verb: 'carry', entries } satisfies Message, () => {
+      this.#messages -= entries.length;
+      this.#bytes -= bytes;
+    });
+  }
+}
+
+function bytesOf([channel, payload]: Entry): number {
+  return channel.length + payload.length;
+}
+
+/** The worker's end. */
+export function parentPort(): Port {
+  return {
+    send(message, sent) {
+      if (!process.connected || !process.send) return sent();
+      process.send(message, undefined, undefined, sent);
+    },
+    onMessage: (receive) => void process.on('message', receive),
+    onClose: (closed) => void process.once('disconnect', closed),
+  };
+}
+
+/** The primary's end. */
+export function childPort(child: ChildProcess | Worker): Port {
+  const channel: ChildProcess = 'process' in child ? child.process : child;
+  return {
+    send(message, sent) {
+      if (!channel.connected) return sent();
+      channel.send(message as never, undefined, undefined, sent);
+    },
+    onMessage: (receive) => void channel.on('message', receive),
+    onClose: (closed) => {
+      channel.once('disconnect', closed);
+      channel.once('exit', closed);
+    },
+  };
+}
+
+/** Both ends inside one process: for the primary's own part in the bus. */
+export function portPair(): [Port, Port] {
+  const receivers: [(message: unknown) => void, (message: unknown) => void] = [() => {}, () => {}];
+  const end = (own: 0 | 1): Port => ({
+    send(message, sent) {
+      setImmediate(() => {
+        receivers[own === 0 ? 1 : 0](message);
+        sent();
+      });
+    },
+    onMessage(receive) {
+      receivers[own] = receive;
+    },
+    onClose() {},
+  });
+  return [end(0), end(1)];
+}

@@ -1,0 +1,184 @@
+/**
+ * A Redis Cluster with sharded pub/sub, where a channel lives on one node only. Publishing goes through ioredis' slot
+ * map. Listening has a connection of its own to each node and finds a channel's node by asking: a wrong one answers with
+ * the right one (MOVED). (ioredis' own sharded subscribers neither tell when they are restored nor notice a black hole.)
+ * While a slot moves, the order of its channels may be broken.
+ */
+import { Cluster, Redis } from 'ioredis';
+import { limits } from '../base/limits.ts';
+import { connectionOptions, type LinkOwner, type RedisLink } from './redis.ts';
+
+export interface ClusterAddress {
+  nodes: { host: string; port: number }[];
+  username?: string;
+  password?: string;
+  tls?: object;
+}
+
+const redirectsMax = 4;
+const retryMs = 200;
+
+export class ClusterLink implements RedisLink {
+  readonly #owner: LinkOwner;
+  readonly #address: ClusterAddress;
+  readonly #publisher: Cluster;
+  /** Listening connections by `host:port`. */
+  readonly #nodes = new Map<string, Redis>();
+  /** Where each subscribed channel is. */
+  readonly #places = new Map<string, string>();
+  readonly #heartbeat: NodeJS.Timeout;
+  #settling = false;
+  #missed = false;
+  #closed = false;
+  #turn = 0;
+
+  constructor(address: ClusterAddress, owner: LinkOwner) {
+    this.#owner = owner;
+    this.#address = address;
+    const { nodes, ...login } = address;
+    this.#publisher = new Cluster(nodes, {
+      redisOptions: { ...connectionOptions('publish'), ...login },
+      enableOfflineQueue: false,
+      clusterRetryStrategy: (attempt) => Math.min(50 * attempt, limits.busTimeoutMs),
+      slotsRefreshTimeout: limits.busTimeoutMs,
+      maxRedirections: redirectsMax,
+      // At most once: what failed is not sent again behind others.
+      retryDelayOnFailover: 0,
+      retryDelayOnClusterDown: 0,
+      retryDelayOnTryAgain: 0,
+    });
+    this.#publisher.on('error', (error: Error) => owner.log.warn('bus_away', { reason: error.message }));
+    this.#heartbeat = setInterval(() => {
+      for (const redis of [...this.#nodes.values(), ...this.#publisher.nodes('master')]) {
+        if (redis.status === 'ready') redis.ping().catch(() => {});
+      }
+    }, limits.busTimeoutMs).unref();
+  }
+
+  get canPublish(): boolean {
+    return this.#publisher.status === 'ready';
+  }
+
+  get restored(): boolean {
+    return !this.#settling && !this.#missed;
+  }
+
+  publish(channel: string, payload: Buffer | string): Promise<unknown> {
+    return this.#publisher.spublish(channel, payload);
+  }
+
+  async subscribe(channel: string): Promise<void> {
+    if (await this.#place(channel)) return;
+    this.#missed = true;
+    void this.#settle();
+  }
+
+  unsubscribe(channel: string): void {
+    const address = this.#places.get(channel);
+    if (address === undefined) return;
+    this.#places.delete(channel);
+    const node = this.#nodes.get(address);
+    if (node?.status === 'ready') node.sunsubscribe(channel).catch(() => {});
+  }
+
+  close(): void {
+    this.#closed = true;
+    clearInterval(this.#heartbeat);
+    this.#publisher.disconnect();
+    for (const node of this.#nodes.values()) node.disconnect();
+  }
+
+  /** Until every channel has a node again, then tells. */
+  async #settle(): Promise<void> {
+    if (this.#settling) return;
+    this.#settling = true;
+    const missing = () => this.#owner.channels().filter((channel) => !this.#places.has(channel));
+    for (let channels = missing(); channels.length > 0 && !this.#closed; channels = missing()) {
+      const placed = await Promise.all(channels.map((channel) => this.#place(channel)));
+      if (placed.includes(false)) await new Promise((resolve) => setTimeout(resolve, retryMs));
+    }
+    this.#settling = false;
+    if (this.#closed) return;
+    this.#missed = false;
+    this.#owner.log.info('bus_connected', { channels: this.#places.size });
+    this.#owner.onRestored();
+  }
+
+  /** True when the channel is subscribed on its node. */
+  async #place(channel: string): Promise<boolean> {
+    if (this.#places.has(channel)) return true;
+    let address = this.#anyNode();
+    for (let i = 0; i <= redirectsMax && !this.#closed; i += 1) {
+      try {
+        const node = this.#nodes.get(address) ?? this.#listenTo(address);
+        await node.ssubscribe(channel);
+        this.#places.set(channel, address);
+        return true;
+      } catch (error) {
+        const moved = /^MOVED \d+ (.*):(\d+)$/.exec((error as Error).message);
+        if (!moved) return false;
+        // An empty host means the one that answered.
+        address = `${moved[1] || hostOf(address)}:${moved[2]}`;
+      }
+    }
+    return false;
+  }
+
+  /** A node to ask; another one each time, since one may be dead. */
+  #anyNode(): string {
+    const known = this.#publisher.nodes('master').map(({ options }) => `${options.host}:${options.port}`);
+    const seeds = this.#address.nodes.map(({ host, port }) => `${host}:${port}`);
+    const nodes = known.length > 0 ? known : seeds;
+    this.#turn += 1;
+    return nodes[this.#turn % nodes.length]!;
+  }
+
+  #listenTo(address: string): Redis {
+    const { nodes: _, ...login } = this.#address;
+    const port = Number(address.slice(address.lastIndexOf(':') + 1));
+    const node = new Redis({
+      ...connectionOptions('subscribe'),
+      ...login,
+      host: hostOf(address),
+      port,
+      // It ends when it breaks, so that its channels are looked for anew: the node may have been replaced.
+      retryStrategy: () => null,
+    });
+    this.#nodes.set(address, node);
+    node.on('error', (error: Error) => this.#owner.log.warn('bus_away', { address, reason: error.message }));
+    node.on('smessageBuffer', (channel: Buffer, payload: Buffer) => {
+      this.#owner.onMessage(channel.toString(), payload);
+    });
+    node.on('moved', () => void this.#verify(address, node));
+    node.on('end', () => {
+      this.#nodes.delete(address);
+      this.#forget(this.#channelsOn(address));
+    });
+    return node;
+  }
+
+  /** A slot left the node: which of its channels are still there? */
+  async #verify(address: string, node: Redis): Promise<void> {
+    const gone: string[] = [];
+    const ask = async (channel: string) => {
+      await node.ssubscribe(channel).catch(() => gone.push(channel));
+    };
+    await Promise.all(this.#channelsOn(address).map(ask));
+    this.#forget(gone.filter((channel) => this.#places.get(channel) === address));
+  }
+
+  #channelsOn(address: string): string[] {
+    return [...this.#places].filter(([, place]) => place === address).map(([channel]) => channel);
+  }
+
+  #forget(channels: string[]): void {
+    if (channels.length === 0 || this.#closed) return;
+    for (const channel of channels) this.#places.delete(channel);
+    this.#missed = true;
+    void this.#settle();
+  }
+}
+
+function hostOf(address: string): string {
+  return address.slice(0, address.lastIndexOf(':'));
+}

@@ -1,0 +1,87 @@
+/** One Redis server: a connection to publish, one to listen. Both come back by themselves. */
+import { Redis } from 'ioredis';
+import { limits } from '../base/limits.ts';
+import { connectionOptions, type LinkOwner, type RedisLink } from './redis.ts';
+
+/** Channels in one SUBSCRIBE when all are restored. */
+const channelsPerCommand = 1000;
+
+export class SingleLink implements RedisLink {
+  readonly #publisher: Redis;
+  readonly #subscriber: Redis;
+  readonly #owner: LinkOwner;
+  readonly #heartbeat: NodeJS.Timeout;
+  #wasRestored = false;
+  restored = false;
+
+  constructor(url: string, owner: LinkOwner) {
+    this.#owner = owner;
+    this.#publisher = connect(url, 'publish');
+    this.#subscriber = connect(url, 'subscribe');
+    for (const redis of [this.#publisher, this.#subscriber]) {
+      redis.on('error', (error: Error) => owner.log.warn('bus_away', { reason: error.message }));
+    }
+    this.#subscriber.on('messageBuffer', (channel: Buffer, payload: Buffer) => {
+      owner.onMessage(channel.toString(), payload);
+    });
+    this.#subscriber.on('ready', () => void this.#restore());
+    this.#subscriber.on('close', () => {
+      this.restored = false;
+    });
+    this.#heartbeat = setInterval(() => {
+      for (const redis of [this.#publisher, this.#subscriber]) {
+        if (redis.status === 'ready') redis.ping().catch(() => {});
+      }
+    }, limits.busTimeoutMs).unref();
+  }
+
+  get canPublish(): boolean {
+    return this.#publisher.status === 'ready';
+  }
+
+  publish(channel: string, payload: Buffer | string): Promise<unknown> {
+    return this.#publisher.publish(channel, payload);
+  }
+
+  async subscribe(channel: string): Promise<void> {
+    // Said again for a further listener: Redis does not mind, and the answer proves that it is in force.
+    if (this.#subscriber.status === 'ready') await this.#subscriber.subscribe(channel).catch(() => {});
+  }
+
+  unsubscribe(channel: string): void {
+    if (this.#subscriber.status === 'ready') this.#subscriber.unsubscribe(channel).catch(() => {});
+  }
+
+  close(): void {
+    clearInterval(this.#heartbeat);
+    this.#publisher.disconnect();
+    this.#subscriber.disconnect();
+  }
+
+  /** After every connect. A subscribe that comes meanwhile goes out behind these. */
+  async #restore(): Promise<void> {
+    const channels = this.#owner.channels();
+    const missed = this.#wasRestored || channels.length > 0;
+    try {
+      for (let i = 0; i < channels.length; i += channelsPerCommand) {
+        await this.#subscriber.subscribe(...channels.slice(i, i + channelsPerCommand));
+      }
+    } catch {
+      // Gone again: the next `ready` does all of it anew. Refused (ACL): cut, to be tried again.
+      if (this.#subscriber.status === 'ready') this.#subscriber.disconnect(true);
+      return;
+    }
+    this.restored = true;
+    this.#wasRestored = true;
+    this.#owner.log.info('bus_connected', { channels: channels.length });
+    if (missed) this.#owner.onRestored();
+  }
+}
+
+function connect(url: string, role: string): Redis {
+  return new Redis(url, {
+    ...connectionOptions(role),
+    enableOfflineQueue: false,
+    retryStrategy: (attempt: number) => Math.min(50 * attempt, limits.busTimeoutMs),
+  });
+}

@@ -1,0 +1,111 @@
+/**
+ * The bus over Redis pub/sub. What is sent and not yet answered is bounded, and nothing is queued while Redis is away.
+ * The connections are a `RedisLink`: redis-single.ts for one server, redis-cluster.ts for a cluster.
+ */
+import type { RedisOptions } from 'ioredis';
+import { limits } from '../base/limits.ts';
+import type { Log } from '../base/log.ts';
+import type { Bus, BusCounters, Handler } from './bus.ts';
+import { Subscriptions } from './subscriptions.ts';
+
+export interface RedisLink {
+  readonly canPublish: boolean;
+  /** Every channel that somebody listens to is subscribed. */
+  readonly restored: boolean;
+  publish(channel: string, payload: Buffer | string): Promise<unknown>;
+  /** Resolves when the channel is in force, or cannot be just now: then it will be with the next restore. */
+  subscribe(channel: string): Promise<void>;
+  unsubscribe(channel: string): void;
+  close(): void;
+}
+
+/** What a link needs to know and to tell. */
+export interface LinkOwner {
+  channels(): string[];
+  onMessage(channel: string, payload: Buffer): void;
+  /** Everything is in force after messages may have been missed. */
+  onRestored(): void;
+  log: Log;
+}
+
+export class RedisBus implements Bus {
+  readonly #link: RedisLink;
+  readonly #subscriptions: Subscriptions;
+  readonly #counters: BusCounters;
+  readonly #callbacks: (() => void)[] = [];
+  #messagesInFlight = 0;
+  #bytesInFlight = 0;
+
+  constructor(openLink: (owner: LinkOwner) => RedisLink, counters: BusCounters, log: Log) {
+    this.#counters = counters;
+    this.#subscriptions = new Subscriptions(counters);
+    this.#link = openLink({
+      channels: () => this.#subscriptions.channels(),
+      onMessage: (channel, payload) => this.#subscriptions.deliver(channel, payload),
+      onRestored: () => {
+        for (const callback of this.#callbacks) callback();
+      },
+      log,
+    });
+  }
+
+  get connected(): boolean {
+    return this.#link.canPublish && this.#link.restored;
+  }
+
+  publish(channel: string, payload: Buffer | string): void {
+    const bytes = channel.length + payload.length;
+    const full =
+      this.#messagesInFlight >= limits.busMessagesInFlightMax ||
+      this.#bytesInFlight + bytes > limits.busBytesInFlightMax;
+    if (full || !this.#link.canPublish) {
+      this.#counters.dropped.add(1);
+      return;
+    }
+    this.#counters.published.add(1);
+    this.#messagesInFlight += 1;
+    this.#bytesInFlight += bytes;
+    const settle = () => {
+      this.#messagesInFlight -= 1;
+      this.#bytesInFlight -= bytes;
+    };
+    this.#link.publish(channel, payload).then(settle, () => {
+      settle();
+      this.#counters.dropped.add(1);
+    });
+  }
+
+  async subscribe(channel: string, handler: Handler): Promise<() => void> {
+    // Each call is a listener of its own, be the function the same.
+    const listener: Handler = (payload, from) => handler(payload, from);
+    this.#subscriptions.add(channel, listener);
+    await this.#link.subscribe(channel);
+    return () => {
+      if (this.#subscriptions.remove(channel, listener)) this.#link.unsubscribe(channel);
+    };
+  }
+
+  onReconnect(callback: () => void): void {
+    this.#callbacks.push(callback);
+  }
+
+  async close(): Promise<void> {
+    this.#link.close();
+  }
+}
+
+/**
+ * A connection that does not answer within a second is cut, so that a black hole costs one second of messages and
+ * bounded memory; links ping each second, for a silent one to answer.
+ */
+export function connectionOptions(role: string) {
+  return {
+    connectionName: `millrace-${role}`,
+    connectTimeout: limits.busTimeoutMs,
+    socketTimeout: limits.busTimeoutMs,
+    // At most once: nothing is sent twice. Subscriptions are restored by the link, which tells when it is done.
+    maxRetriesPerRequest: 0,
+    autoResendUnfulfilledCommands: false,
+    autoResubscribe: false,
+  } satisfies RedisOptions;
+}

@@ -1,0 +1,111 @@
+/**
+ * Main module of the embedded ClickHouse process: chDB behind ClickHouse's HTTP interface on loopback. It tells its
+ * parent the port when it is ready, drains on SIGTERM, and ends when its parent is gone.
+ */
+import { once } from 'node:events';
+import { readFileSync } from 'node:fs';
+import type { AddressInfo } from 'node:net';
+import { setPriority } from 'node:os';
+import { join } from 'node:path';
+import { messageOf, StartError } from '../base/errors.ts';
+import { createLog, type Log } from '../base/log.ts';
+import { startedTicksOf } from '../base/process-file.ts';
+import { BodyFiles } from './embedded-body.ts';
+import { Engine } from './embedded-engine.ts';
+import { createHttpServer } from './embedded-http.ts';
+import {
+  type EmbeddedServerSettings,
+  engineArguments,
+  insertReserve,
+  serverLimits,
+  settingsVariable,
+} from './embedded-settings.ts';
+import { Slots } from './embedded-slots.ts';
+
+/** What the parent hears: one of them, once. */
+export type StartMessage = { ready: { port: number } } | { refused: string };
+
+async function main(): Promise<void> {
+  const settings = JSON.parse(process.env[settingsVariable] ?? '') as EmbeddedServerSettings;
+  delete process.env[settingsVariable];
+  const log = createLog(settings.logLevel, 'clickhouse');
+  try {
+    await serve(settings, log);
+  } catch (error) {
+    if (!(error instanceof StartError)) throw error;
+    log.error('clickhouse_start_refused', { reason: error.message });
+    process.send?.({ refused: error.message } satisfies StartMessage);
+    process.exitCode = error.exitCode;
+    if (process.connected) process.disconnect();
+  }
+}
+
+async function serve(settings: EmbeddedServerSettings, log: Log): Promise<void> {
+  setPriority(0, settings.nice);
+  const engine = openEngine(settings);
+  const files = new BodyFiles(settings.dir, serverLimits.rowsBytesMax);
+  const slots = new Slots(
+    settings.sessions,
+    insertReserve(settings.sessions),
+    serverLimits.waitersMax,
+    serverLimits.waitMsMax,
+  );
+  const server = createHttpServer({ engine, slots, files, settings, log });
+  server.listen(settings.port, '127.0.0.1');
+  try {
+    await once(server, 'listening');
+  } catch (error) {
+    engine.close();
+    files.close();
+    throw new StartError(`The embedded ClickHouse cannot listen on 127.0.0.1:${settings.port}: ${messageOf(error)}.`);
+  }
+
+  let stopping = false;
+  const stop = async (drainMsMax: number): Promise<void> => {
+    if (stopping) return;
+    stopping = true;
+    server.close();
+    server.closeIdleConnections();
+    const deadline = performance.now() + drainMsMax;
+    while (slots.running > 0 && performance.now() < deadline) {
+      server.closeIdleConnections();
+      await new Promise((resolve) => setTimeout(resolve, 10));
+    }
+    server.closeAllConnections();
+    files.close();
+    // Closing the engine under a running statement aborts it; what was not answered was not promised either.
+    if (slots.running === 0) engine.close();
+    process.exit(0);
+  };
+  process.on('SIGTERM', () => void stop(serverLimits.drainMsMax));
+  // The primary ends this process; a terminal's Ctrl-C reaches the whole group.
+  process.on('SIGINT', () => {});
+  process.on('disconnect', () => void stop(500));
+  const { port } = server.address() as AddressInfo;
+  process.send?.({ ready: { port } } satisfies StartMessage);
+}
+
+function openEngine(settings: EmbeddedServerSettings): Engine {
+  const { dir } = settings;
+  try {
+    return new Engine(dir, engineArguments(settings));
+  } catch (error) {
+    const holder = holderOf(dir);
+    if (holder !== undefined) {
+      throw new StartError(`The ClickHouse data in ${dir} is in use by another process, pid ${holder} (DATA_DIR).`);
+    }
+    throw new StartError(`The embedded ClickHouse cannot open ${dir}: ${messageOf(error)}`);
+  }
+}
+
+/** The engine says why it does not open on stderr only; who holds its lock stands in `status`. */
+function holderOf(dir: string): number | undefined {
+  try {
+    const pid = Number(/^PID: (\d+)/.exec(readFileSync(join(dir, 'status'), 'utf8'))?.[1]);
+    return pid !== process.pid && startedTicksOf(pid) !== undefined ? pid : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+await main();

@@ -1,0 +1,88 @@
+/** What the embedded server is told at its start, and what it tells the engine: memory, threads, quiet logs. */
+import { mkdirSync, writeFileSync } from 'node:fs';
+import { availableParallelism } from 'node:os';
+import { join } from 'node:path';
+
+export interface EmbeddedServerSettings {
+  dir: string;
+  /** 0 = any free port. */
+  port: number;
+  user: string;
+  password: string;
+  memoryBytesMax: number;
+  /** Statements that may run at once. */
+  sessions: number;
+  nice: number;
+  logLevel: 'trace' | 'debug' | 'info' | 'warn' | 'error';
+}
+
+/** The settings travel in the environment: an argument would show the password to every user of the machine. */
+export const settingsVariable = 'MILLRACE_EMBEDDED_CLICKHOUSE';
+
+export const serverLimits = {
+  /** Rows of one insert; also bounds what waits in shared memory. */
+  rowsBytesMax: 256 * 1024 * 1024,
+  /** A statement that comes in the body. */
+  statementBytesMax: 16 * 1024 * 1024,
+  /** A result is held in memory until the client has it. */
+  resultBytesMax: 256 * 1024 * 1024,
+  urlBytesMax: 1024 * 1024,
+  waitersMax: 256,
+  waitMsMax: 10_000,
+  connectionsMax: 1_024,
+  keepAliveMs: 30_000,
+  /** How long running statements may go on after SIGTERM. */
+  drainMsMax: 5_000,
+} as const;
+
+/** Slots that only inserts may take. */
+export function insertReserve(sessions: number): number {
+  return Math.max(1, Math.floor(sessions / 4));
+}
+
+/** Writes the engine's configuration file and returns its command line. */
+export function engineArguments({ dir, memoryBytesMax }: EmbeddedServerSettings): string[] {
+  mkdirSync(dir, { recursive: true });
+  const file = join(dir, 'engine.xml');
+  writeFileSync(file, configFile(memoryBytesMax));
+  const threads = Math.max(1, Math.min(8, availableParallelism()));
+  return [
+    `--config-file=${file}`,
+    `--max_threads=${threads}`,
+    '--max_insert_threads=1',
+    `--max_memory_usage=${Math.floor(memoryBytesMax * 0.7)}`,
+    `--max_result_bytes=${serverLimits.resultBytesMax}`,
+    '--result_overflow_mode=throw',
+    // An insert is answered when its part is on disk, not when it is in a buffer.
+    '--async_insert=0',
+    '--log_queries=0',
+    // As on a server: `selec 1` is a syntax error, not an expression.
+    '--implicit_select=0',
+  ];
+}
+
+/** The engine's defaults take 95 % of the machine's memory and pools for a large server. */
+function configFile(memoryBytesMax: number): string {
+  const cache = Math.floor(memoryBytesMax / 16);
+  return `<clickhouse>
+  <logger><level>none</level></logger>
+  <max_server_memory_usage>${memoryBytesMax}</max_server_memory_usage>
+  <mark_cache_size>${cache}</mark_cache_size>
+  <index_mark_cache_size>${Math.floor(cache / 4)}</index_mark_cache_size>
+  <primary_index_cache_size>${cache}</primary_index_cache_size>
+  <uncompressed_cache_size>0</uncompressed_cache_size>
+  <index_uncompressed_cache_size>0</index_uncompressed_cache_size>
+  <mmap_cache_size>64</mmap_cache_size>
+  <compiled_expression_cache_size>8388608</compiled_expression_cache_size>
+  <background_pool_size>2</background_pool_size>
+  <background_merges_mutations_concurrency_ratio>2</background_merges_mutations_concurrency_ratio>
+  <background_move_pool_size>1</background_move_pool_size>
+  <background_fetches_pool_size>1</background_fetches_pool_size>
+  <background_common_pool_size>2</background_common_pool_size>
+  <background_schedule_pool_size>4</background_schedule_pool_size>
+  <background_buffer_flush_schedule_pool_size>1</background_buffer_flush_schedule_pool_size>
+  <background_message_broker_schedule_pool_size>1</background_message_broker_schedule_pool_size>
+  <background_distributed_schedule_pool_size>1</background_distributed_schedule_pool_size>
+</clickhouse>
+`;
+}

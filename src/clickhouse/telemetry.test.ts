@@ -1,0 +1,241 @@
+/** The tables and the statements that feed them, on the real engine. */
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { ClickHouseError, openClickHouse } from './client.ts';
+import { migrate } from './migrate.ts';
+import { insertLatest, insertTelemetry } from './statements.ts';
+import { silentLog, startTestClickHouse, type TestClickHouse } from './testing.ts';
+
+let house: TestClickHouse;
+
+beforeAll(async () => {
+  house = await startTestClickHouse();
+});
+
+afterAll(() => house.stop());
+
+const rows = <T>(sql: string) => house.clickhouse.rows<T>(sql);
+
+/** A Native block made by the engine itself. */
+async function block(select: string): Promise<Buffer> {
+  const { url, password } = house.server;
+  const response = await fetch(url, {
+    method: 'POST',
+    body: `${select} FORMAT Native`,
+    headers: { 'X-ClickHouse-Key': password },
+  });
+  expect(response.status).toBe(200);
+  return Buffer.from(await response.arrayBuffer());
+}
+
+interface Point {
+  device?: number;
+  key?: string;
+  ts: number | string;
+  num: number;
+  order: bigint;
+}
+
+const versionOf = ({ ts, order }: Point) => order - BigInt(ts) * 2n ** 20n + 2n ** 63n;
+const pointBlock = (points: Point[]) =>
+  block(
+    points
+      .map(
+        (point) =>
+          `SELECT ${point.device ?? 1}::UInt64 AS device, '${point.key ?? 'k'}'::LowCardinality(String) AS key,
+           ${point.ts}::Int64 AS ts, 3::UInt8 AS kind, ${point.num}::Float64 AS num, ${versionOf(point)}::UInt64 AS version`,
+      )
+      .join(' UNION ALL '),
+  );
+
+async function insert(...bodies: Buffer[]): Promise<void> {
+  const body = Buffer.concat(bodies);
+  await house.clickhouse.insertBlocks(insertTelemetry, body);
+  await house.clickhouse.insertBlocks(insertLatest, body);
+}
+
+test('blocks with different columns travel in one body', async () => {
+  const key = "'mixed'::LowCardinality(String) AS key";
+  await insert(
+    await block(
+      `SELECT 7::UInt64 AS device, ${key}, 1::Int64 AS ts, 3::UInt8 AS kind, 1.5 AS num, 1::UInt64 AS version`,
+    ),
+    await block(
+      `SELECT 7::UInt64 AS device, ${key}, 2::Int64 AS ts, 2::UInt8 AS kind, 0::Float64 AS num,
+       9223372036854775807::Int64 AS int, 1::UInt64 AS version`,
+    ),
+    await block(
+      `SELECT 7::UInt64 AS device, ${key}, 3::Int64 AS ts, 4::UInt8 AS kind, 0::Float64 AS num, 0::Int64 AS int,
+       'text\n;' AS text, 1::UInt64 AS version`,
+    ),
+    await block(
+      `SELECT 7::UInt64 AS device, ${key}, 4::Int64 AS ts, 3::UInt8 AS kind, 4.5 AS num, 1::UInt64 AS version`,
+    ),
+  );
+  expect(await rows('SELECT ts, kind, num, int, text FROM telemetry FINAL WHERE device = 7 ORDER BY ts')).toEqual([
+    { ts: '1', kind: 3, num: 1.5, int: '0', text: '' },
+    { ts: '2', kind: 2, num: 0, int: '9223372036854775807', text: '' },
+    { ts: '3', kind: 4, num: 0, int: '0', text: 'text\n;' },
+    { ts: '4', kind: 3, num: 4.5, int: '0', text: '' },
+  ]);
+  expect(await rows('SELECT ts, num FROM latest FINAL WHERE device = 7')).toEqual([{ ts: '4', num: 4.5 }]);
+});
+
+test('the later write of one ts wins, in whatever order the writes arrive', async () => {
+  const now = 1_790_000_000_000;
+  const order = BigInt(now) << 20n;
+  await insert(await pointBlock([{ device: 2, ts: now, num: 2, order: order + 2n }]));
+  await insert(await pointBlock([{ device: 2, ts: now, num: 1, order: order + 1n }]));
+  const expected = [{ num: 2, order: String(order + 2n) }];
+  const read = (table: string) =>
+    rows(`SELECT num, toInt64(toInt256(version) + toInt256(ts) * 1048576 - toInt256('9223372036854775808')) AS order
+          FROM ${table} FINAL WHERE device = 2`);
+  expect(await read('telemetry')).toEqual(expected);
+  expect(await read('latest')).toEqual(expected);
+});
+
+describe('latest', () => {
+  const now = 1_790_000_000_000;
+  const order = BigInt(now) << 20n;
+  const latest = (device: number) => rows(`SELECT ts, num FROM latest FINAL WHERE device = ${device}`);
+
+  test('keeps the greatest ts, not the last arrival, within a body and over bodies, before and after merges', async () => {
+    const device = 3;
+    await insert(
+      await pointBlock([
+        { device, ts: now, num: 10, order },
+        { device, ts: now - 5, num: 9, order: order + 9n },
+      ]),
+    );
+    await insert(await pointBlock([{ device, ts: now - 1, num: 11, order: order + 100n }]));
+    expect(await latest(device)).toEqual([{ ts: String(now), num: 10 }]);
+    await house.clickhouse.exec('OPTIMIZE TABLE latest FINAL');
+    expect(await latest(device)).toEqual([{ ts: String(now), num: 10 }]);
+  });
+
+  test('orders negative, tiny and far ts', async () => {
+    const device = 4;
+    const years270 = 8_500_000_000_000;
+    const at = async (ts: number, num: number) => {
+      await insert(await pointBlock([{ device, ts, num, order: order + BigInt(num) }]));
+      return latest(device);
+    };
+    expect(await at(-years270, 1)).toEqual([{ ts: String(-years270), num: 1 }]);
+    expect(await at(-5, 2)).toEqual([{ ts: '-5', num: 2 }]);
+    expect(await at(0, 3)).toEqual([{ ts: '0', num: 3 }]);
+    expect(await at(now + years270, 4)).toEqual([{ ts: String(now + years270), num: 4 }]);
+    expect(await at(now, 5)).toEqual([{ ts: String(now + years270), num: 4 }]);
+    expect(await rows(`SELECT ts FROM telemetry FINAL WHERE device = ${device} ORDER BY ts`)).toHaveLength(5);
+  });
+});
+
+test('points with odd clocks share one partition, and many days in one body are taken', async () => {
+  const days = await block(
+    `SELECT 5::UInt64 AS device, 'k'::LowCardinality(String) AS key, (number * 86400000 - 300 * 86400000)::Int64 AS ts,
+     3::UInt8 AS kind, 1::Float64 AS num, 1::UInt64 AS version FROM numbers(600)`,
+  );
+  const recent = await block(
+    `SELECT 5::UInt64 AS device, 'k'::LowCardinality(String) AS key, (1700000000000 + number * 86400000)::Int64 AS ts,
+     3::UInt8 AS kind, 1::Float64 AS num, 1::UInt64 AS version FROM numbers(150)`,
+  );
+  await insert(days, recent);
+  const [counted] = await rows<{ partitions: string }>(
+    `SELECT uniqExact(partition) AS partitions FROM system.parts
+     WHERE database = 'millrace' AND table = 'telemetry' AND active AND partition != '0' AND partition < '20250000'`,
+  );
+  expect(counted).toEqual({ partitions: '150' });
+  expect(await rows('SELECT count() AS n FROM telemetry FINAL WHERE device = 5')).toEqual([{ n: '750' }]);
+});
+
+describe('errors are sorted by what helps', () => {
+  const failure = async (action: Promise<unknown>) => {
+    const error = await action.then(
+      () => undefined,
+      (thrown: unknown) => thrown,
+    );
+    expect(error).toBeInstanceOf(ClickHouseError);
+    const { code, kind, transient } = error as ClickHouseError;
+    return { code, kind, transient };
+  };
+
+  test('poison, size, transient', async () => {
+    const { clickhouse } = house;
+    const bad = clickhouse.insertBlocks('INSERT INTO telemetry (device) FORMAT CSV', Buffer.from('x\n'));
+    expect(await failure(bad)).toEqual({ code: 27, kind: 'poison', transient: false });
+    const large = clickhouse.rows(
+      'SELECT groupArray(number) FROM numbers(100000000)',
+      {},
+      { settings: { max_memory_usage: '50000000' } },
+    );
+    expect(await failure(large)).toEqual({ code: 241, kind: 'size', transient: false });
+    const late = clickhouse.rows('SELECT sleep(3)', {}, { timeoutMs: 200 });
+    expect(await failure(late)).toEqual({ code: 0, kind: 'transient', transient: true });
+    const away = openClickHouse({ url: 'http://127.0.0.1:9', user: 'u', password: 'p', database: 'd', log: silentLog });
+    expect(await failure(away.rows('SELECT 1'))).toEqual({ code: 0, kind: 'transient', transient: true });
+    expect(await away.ping()).toBe(false);
+    await away.close();
+  });
+});
+
+describe('migrations', () => {
+  const options = { cluster: '', ttlDays: 0, log: silentLog };
+
+  test('two hosts at once, and again, come to the same', async () => {
+    const { url, user, password } = house.server;
+    const database = 'twice';
+    const both = openClickHouse({ url, user, password, database, log: silentLog });
+    await Promise.all([migrate(both, { ...options, database }), migrate(both, { ...options, database })]);
+    await migrate(both, { ...options, database });
+    expect(await both.rows('SELECT version, name FROM schema_migrations FINAL')).toEqual([
+      { version: 1, name: 'telemetry' },
+    ]);
+    await both.close();
+  });
+
+  test('the time to live can be set, changed and removed; whole days go', async () => {
+    const { url, user, password } = house.server;
+    const database = 'aging';
+    const aging = openClickHouse({ url, user, password, database, log: silentLog });
+    const old = await pointBlock([
+      { ts: 1_600_000_000_000, num: 1, order: 1n },
+      { ts: Date.now(), num: 2, order: 1n << 60n },
+    ]);
+    await migrate(aging, { ...options, database, ttlDays: 30 });
+    await migrate(aging, { ...options, database, ttlDays: 7 });
+    await migrate(aging, { ...options, database, ttlDays: 7 });
+    await aging.insertBlocks(insertTelemetry, old);
+    await aging.exec('OPTIMIZE TABLE telemetry FINAL');
+    expect(await aging.rows('SELECT num FROM telemetry FINAL')).toEqual([{ num: 2 }]);
+    await migrate(aging, { ...options, database, ttlDays: 0 });
+    const [table] = await aging.rows<{ sql: string }>(
+      "SELECT create_table_query AS sql FROM system.tables WHERE database = 'aging' AND name = 'telemetry'",
+    );
+    expect(table?.sql).not.toMatch(/\bTTL\b/);
+    await aging.close();
+  });
+});
+
+test('a sensor-like series takes at most 3 bytes a point', async () => {
+  const { clickhouse } = house;
+  await clickhouse.exec('CREATE TABLE sensors AS telemetry');
+  const series = 40;
+  const steps = 10_000;
+  // Random walks of one decimal, every 5 s with some jitter; a frame is 4 keys of one message.
+  await clickhouse.exec(`
+    INSERT INTO sensors (device, key, ts, kind, num, version)
+    SELECT device, key, ts, 3, round(20 + sum(step) OVER (PARTITION BY device, key ORDER BY ts), 1),
+           toUInt64(toInt256(order) - toInt256(ts) * 1048576 + toInt256('9223372036854775808'))
+    FROM (
+      SELECT intDiv(number, ${steps} * 4) AS device, ['temperature', 'humidity', 'pressure', 'voltage'][1 + number % 4] AS key,
+             intDiv(number, 4) % ${steps} AS step_number,
+             1789900000000 + step_number * 5000 + cityHash64(device, step_number) % 40 AS ts,
+             (toInt256(ts) + 3 + cityHash64(device, step_number, 1) % 20) * 1048576 + (cityHash64(number) % 3) * 16384 + 5 AS order,
+             (toInt64(cityHash64(number, 'walk') % 7) - 3) / 10 AS step
+      FROM numbers(${series} * ${steps})
+    )`);
+  await clickhouse.exec('OPTIMIZE TABLE sensors FINAL');
+  const [size] = await rows<{ n: string; bytes: number }>(
+    "SELECT sum(rows) AS n, sum(bytes_on_disk) / sum(rows) AS bytes FROM system.parts WHERE table = 'sensors' AND active",
+  );
+  expect(size?.n).toBe(String(series * steps));
+  expect(size?.bytes).toBeLessThan(3);
+});

@@ -1,0 +1,118 @@
+/**
+ * Tells this process which credentials changed anywhere: at once over the bus, and at the latest a second later from
+ * the log in Postgres, because the bus may lose a message. A reader goes by transactions: whatever was not settled at
+ * the last read is read again, so a row that becomes visible late is not missed. Reading a row twice does no harm.
+ */
+import type { Clock } from '../base/clock.ts';
+import { messageOf } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Log } from '../base/log.ts';
+import type { Bus } from '../bus/bus.ts';
+import type { Queries } from '../postgres/client.ts';
+import { type CredentialChange, pruneCredentialChanges, readCredentialChanges, settledTransaction } from './store.ts';
+
+/** A change, or 'all' when so much time passed that the log may have lost rows. */
+export type ChangeHandler = (change: CredentialChange | 'all') => void;
+
+const channel = 'credentials';
+
+export interface CredentialChangesParts {
+  postgres: Queries;
+  bus: Bus;
+  clock: Clock;
+  log: Log;
+}
+
+export class CredentialChanges {
+  readonly #parts: CredentialChangesParts;
+  readonly #handlers: ChangeHandler[] = [];
+  #unsubscribe: (() => void) | undefined;
+  #timer: NodeJS.Timeout | undefined;
+  #polling: Promise<void> | undefined;
+  #settled = 0n;
+  #lastPollMs = 0;
+  #prunedMs = 0;
+  #stopped = false;
+
+  constructor(parts: CredentialChangesParts) {
+    this.#parts = parts;
+  }
+
+  onChange(handler: ChangeHandler): void {
+    this.#handlers.push(handler);
+  }
+
+  /** Before the first look-up of a token: what changes from here on is seen. */
+  async start(): Promise<void> {
+    this.#unsubscribe = await this.#parts.bus.subscribe(channel, (payload) => this.#receive(payload));
+    this.#settled = await settledTransaction(this.#parts.postgres);
+    this.#lastPollMs = this.#parts.clock.monotonic();
+    this.#schedule();
+  }
+
+  async stop(): Promise<void> {
+    this.#stopped = true;
+    clearTimeout(this.#timer);
+    this.#unsubscribe?.();
+    await this.#polling;
+  }
+
+  /** After the commit. This process acts before the caller answers; the others as soon as the bus delivers. */
+  publish(changes: CredentialChange[]): void {
+    for (const change of changes) this.#tell(change);
+    this.#parts.bus.publish(channel, JSON.stringify(changes));
+  }
+
+  #receive(payload: Buffer): void {
+    let changes: CredentialChange[];
+    try {
+      changes = JSON.parse(payload.toString()) as CredentialChange[];
+    } catch (error) {
+      // The log in Postgres says the same within a second.
+      this.#parts.log.warn('credential_message_unread', { reason: messageOf(error) });
+      return;
+    }
+    for (const change of changes) this.#tell(change);
+  }
+
+  #tell(change: CredentialChange | 'all'): void {
+    for (const handler of this.#handlers) handler(change);
+  }
+
+  #schedule(): void {
+    if (this.#stopped) return;
+    this.#timer = setTimeout(() => {
+      this.#polling = this.#poll().finally(() => this.#schedule());
+    }, limits.credentialPollMs);
+  }
+
+  async #poll(): Promise<void> {
+    const { postgres, clock, log } = this.#parts;
+    try {
+      if (clock.monotonic() - this.#lastPollMs > limits.credentialChangesKeptMs / 2) this.#tell('all');
+      const settled = await settledTransaction(postgres);
+      // The store went back in time: it was restored, or another server took over.
+      if (settled < this.#settled) this.#tell('all');
+      let id = 0;
+      for (;;) {
+        const rows = await readCredentialChanges(postgres, this.#settled, id, limits.credentialChangesRowsMax);
+        for (const row of rows) this.#tell(row);
+        if (rows.length < limits.credentialChangesRowsMax) break;
+        id = rows.at(-1)!.id;
+      }
+      this.#settled = settled;
+      this.#lastPollMs = clock.monotonic();
+      await this.#prune();
+    } catch (error) {
+      // Known devices go on as they are; the next poll continues from here.
+      log.warn('credential_changes_unread', { reason: messageOf(error) });
+    }
+  }
+
+  async #prune(): Promise<void> {
+    const { postgres, clock } = this.#parts;
+    if (clock.monotonic() - this.#prunedMs < limits.credentialChangesKeptMs / 10) return;
+    this.#prunedMs = clock.monotonic();
+    await pruneCredentialChanges(postgres, clock.now() - limits.credentialChangesKeptMs);
+  }
+}

@@ -1,0 +1,98 @@
+/** Devices, their profiles and credentials: the types, and the rules that need no store. */
+import { randomInt } from 'node:crypto';
+import { badRequest } from '../base/errors.ts';
+
+export interface Device {
+  id: string;
+  /** The device in ClickHouse. */
+  number: number;
+  createdTime: number;
+  tenantId: string;
+  customerId: string | null;
+  profileId: string;
+  /** Name of the profile. */
+  type: string;
+  name: string;
+  label: string | null;
+  deviceData: unknown;
+  firmwareId: string | null;
+  softwareId: string | null;
+  externalId: string | null;
+  additionalInfo: unknown;
+  version: number;
+}
+
+export interface DeviceInfo extends Device {
+  customerTitle: string | null;
+  customerIsPublic: boolean;
+}
+
+export interface DeviceProfile {
+  id: string;
+  tenantId: string;
+  name: string;
+  isDefault: boolean;
+}
+
+export const credentialsTypes = ['ACCESS_TOKEN', 'X509_CERTIFICATE', 'MQTT_BASIC', 'LWM2M_CREDENTIALS'] as const;
+export type CredentialsType = (typeof credentialsTypes)[number];
+
+export interface DeviceCredentials {
+  id: string;
+  createdTime: number;
+  deviceId: string;
+  type: CredentialsType;
+  /** What a client shows: the token, the user name or a digest. */
+  credentialsId: string;
+  value: string | null;
+  version: number;
+}
+
+export const defaultProfileName = 'default';
+export const defaultDeviceData = { configuration: { type: 'DEFAULT' }, transportConfiguration: { type: 'DEFAULT' } };
+
+/** A profile that came to be by naming it as the type of a device. */
+export const defaultProfileData = {
+  configuration: { type: 'DEFAULT' },
+  transportConfiguration: { type: 'DEFAULT' },
+  provisionConfiguration: { type: 'DISABLED', provisionDeviceSecret: null },
+  alarms: null,
+};
+
+export const nameCharsMax = 255;
+const tokenAlphabet = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789';
+const generatedTokenChars = 20;
+
+/** 20 letters and digits, each equally likely: 119 bits. */
+export function createAccessToken(): string {
+  let token = '';
+  for (let i = 0; i < generatedTokenChars; i += 1) token += tokenAlphabet[randomInt(tokenAlphabet.length)];
+  return token;
+}
+
+/** A text that a user gave for a column; throws what is wrong with it. */
+export function checkText(field: string, text: string): void {
+  if (text.length > nameCharsMax) {
+    throw badRequest('text_length', `Validation error: ${field} length must be equal or less than ${nameCharsMax}`);
+  }
+  // Postgres stores no NUL; a tag has no business in a name that consoles and mails show.
+  if (text.includes('\0') || /<[a-z/!?]/i.test(text)) {
+    throw badRequest('text_malformed', `Validation error: ${field} is malformed`);
+  }
+}
+
+export function checkDeviceName(name: string): void {
+  if (name.trim() === '') throw badRequest('device_name', 'Device name should be specified!');
+  checkText('name', name);
+}
+
+export function checkAccessToken(token: string, charsMax: number): void {
+  if (token === '') throw badRequest('credentials_id', 'Device credentials id should be specified!');
+  if (token.length > charsMax) {
+    throw badRequest(
+      'credentials_id_length',
+      `Validation error: credentialsId length must be equal or less than ${charsMax}`,
+    );
+  }
+  if (token.includes('\0')) throw badRequest('credentials_id', 'Validation error: credentialsId is malformed');
+}

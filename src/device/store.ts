@@ -1,0 +1,320 @@
+/**
+ * SQL of devices, their credentials and profiles. Each function takes the pool or a transaction; none checks rights.
+ * Whatever changes what `lookUpTokens` answers must also `insertCredentialChange` in the same transaction.
+ */
+import { assert, badRequest, ErrorCode, Fault } from '../base/errors.ts';
+import type { Queries } from '../postgres/client.ts';
+import { isUniqueViolation } from '../postgres/client.ts';
+import type { DeviceRow } from './cached-device.ts';
+import type { CredentialsType, Device, DeviceCredentials, DeviceInfo, DeviceProfile } from './device.ts';
+import { containsPattern, type Page, type PageLink, pageClause, pageOf } from './page.ts';
+
+const deviceColumns = `d.id, d.number, d.created_time as "createdTime", d.tenant_id as "tenantId",
+  d.customer_id as "customerId", d.device_profile_id as "profileId", p.name as type, d.name, d.label,
+  d.device_data as "deviceData", d.firmware_id as "firmwareId", d.software_id as "softwareId",
+  d.external_id as "externalId", d.additional_info as "additionalInfo", d.version`;
+const infoColumns = `${deviceColumns}, c.title as "customerTitle", coalesce(c.is_public, false) as "customerIsPublic"`;
+const deviceTables = `device d join device_profile p on p.id = d.device_profile_id`;
+const infoTables = `${deviceTables} left join customer c on c.id = d.customer_id`;
+
+const sortColumns = new Map([
+  ['id', 'd.id'],
+  ['createdTime', 'd.created_time'],
+  ['name', 'd.name'],
+  ['label', 'd.label'],
+  ['type', 'p.name'],
+  ['deviceProfileName', 'p.name'],
+  ['customerTitle', 'c.title'],
+]);
+
+/** Devices of access tokens; other kinds of credentials open nothing over HTTP. */
+export async function lookUpTokens(queries: Queries, tokens: string[]): Promise<Map<string, DeviceRow>> {
+  const rows = await queries.query<DeviceRow & { token: string }>(
+    `select k.credentials_id as token, d.number, d.id, d.tenant_id as "tenantId", d.customer_id as "customerId",
+            d.device_profile_id as "profileId", d.name
+       from device_credentials k join device d on d.id = k.device_id
+      where k.credentials_id = any($1) and k.credentials_type = 'ACCESS_TOKEN'`,
+    [tokens],
+  );
+  return new Map(rows.map((row) => [row.token, row]));
+}
+
+export async function findDevice(queries: Queries, tenantId: string, id: string): Promise<DeviceInfo | undefined> {
+  const [device] = await queries.query<DeviceInfo>(
+    `select ${infoColumns} from ${infoTables} where d.id = $1 and d.tenant_id = $2`,
+    [id, tenantId],
+  );
+  return device;
+}
+
+export async function findDeviceByName(queries: Queries, tenantId: string, name: string): Promise<Device | undefined> {
+  const [device] = await queries.query<Device>(
+    `select ${deviceColumns} from ${deviceTables} where d.tenant_id = $1 and d.name = $2`,
+    [tenantId, name],
+  );
+  return device;
+}
+
+export async function findDevices(queries: Queries, tenantId: string, ids: string[]): Promise<Device[]> {
+  return await queries.query<Device>(
+    `select ${deviceColumns} from ${deviceTables} where d.id = any($1) and d.tenant_id = $2 order by d.id`,
+    [ids, tenantId],
+  );
+}
+
+export interface DeviceFilter {
+  tenantId: string;
+  customerId?: string | undefined;
+  /** Name of a profile. */
+  type?: string | undefined;
+  profileId?: string | undefined;
+}
+
+export async function listDevices(queries: Queries, filter: DeviceFilter, link: PageLink): Promise<Page<DeviceInfo>> {
+  const values: unknown[] = [filter.tenantId];
+  const conditions = ['d.tenant_id = $1'];
+  const where = (condition: string, value: unknown) => {
+    values.push(value);
+    conditions.push(condition.replaceAll('?', `$${values.length}`));
+  };
+  if (filter.customerId) where('d.customer_id = ?', filter.customerId);
+  if (filter.type) where('p.name = ?', filter.type);
+  if (filter.profileId) where('d.device_profile_id = ?', filter.profileId);
+  if (link.textSearch) where('(d.name ilike ? or d.label ilike ?)', containsPattern(link.textSearch));
+  const condition = conditions.join(' and ');
+  const [counted, devices] = await Promise.all([
+    queries.query<{ count: number }>(`select count(*) from ${deviceTables} where ${condition}`, values),
+    queries.query<DeviceInfo>(
+      `select ${infoColumns} from ${infoTables} where ${condition} ${pageClause(link, sortColumns, 'd.id')}`,
+      values,
+    ),
+  ]);
+  return pageOf(devices, counted[0]!.count, link);
+}
+
+export type NewDevice = Omit<Device, 'number' | 'type' | 'version'>;
+
+/** The number of the device in ClickHouse. */
+export async function insertDevice(queries: Queries, device: NewDevice): Promise<number> {
+  try {
+    const [row] = await queries.query<{ number: number }>(
+      `insert into device (id, created_time, tenant_id, customer_id, device_profile_id, name, label, device_data,
+                           firmware_id, software_id, external_id, additional_info)
+       values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) returning number`,
+      [device.id, device.createdTime, device.tenantId, ...changeable(device)],
+    );
+    return row!.number;
+  } catch (error) {
+    throw asNameConflict(error);
+  }
+}
+
+/** Replaces all that a user may change. False when the device is gone. */
+export async function updateDevice(queries: Queries, device: NewDevice): Promise<boolean> {
+  try {
+    const rows = await queries.query(
+      `update device set customer_id = $3, device_profile_id = $4, name = $5, label = $6, device_data = $7,
+              firmware_id = $8, software_id = $9, external_id = $10, additional_info = $11, version = version + 1
+        where id = $1 and tenant_id = $2 returning 1`,
+      [device.id, device.tenantId, ...changeable(device)],
+    );
+    return rows.length === 1;
+  } catch (error) {
+    throw asNameConflict(error);
+  }
+}
+
+function changeable(device: NewDevice): unknown[] {
+  return [
+    device.customerId,
+    device.profileId,
+    device.name,
+    device.label,
+    JSON.stringify(device.deviceData),
+    device.firmwareId,
+    device.softwareId,
+    device.externalId,
+    device.additionalInfo === null ? null : JSON.stringify(device.additionalInfo),
+  ];
+}
+
+function asNameConflict(error: unknown): unknown {
+  if (!isUniqueViolation(error, 'device_name_unique')) return error;
+  return badRequest('device_name_taken', 'Device with such name already exists!');
+}
+
+/** Holds the row until the transaction ends, so that two savers of one device take turns. */
+export async function lockDevice(
+  queries: Queries,
+  tenantId: string,
+  id: string,
+): Promise<{ number: number; version: number; createdTime: number; name: string } | undefined> {
+  const [row] = await queries.query<{ number: number; version: number; createdTime: number; name: string }>(
+    `select number, version, created_time as "createdTime", name
+       from device where id = $1 and tenant_id = $2 for update`,
+    [id, tenantId],
+  );
+  return row;
+}
+
+/** The device row and its credentials. */
+export async function deleteDevice(queries: Queries, id: string): Promise<void> {
+  await queries.query('delete from device_credentials where device_id = $1', [id]);
+  await queries.query('delete from device where id = $1', [id]);
+}
+
+export function checkVersion(entity: string, stored: number, given: number | null | undefined): void {
+  if (given === undefined || given === null || given === stored) return;
+  throw new Fault(409, ErrorCode.versionConflict, 'version', `${entity} was already changed by someone else`);
+}
+
+const credentialsColumns = `id, created_time as "createdTime", device_id as "deviceId", credentials_type as type,
+  credentials_id as "credentialsId", credentials_value as value, version`;
+
+export async function findCredentials(queries: Queries, deviceId: string): Promise<DeviceCredentials | undefined> {
+  const [credentials] = await queries.query<DeviceCredentials>(
+    `select ${credentialsColumns} from device_credentials where device_id = $1`,
+    [deviceId],
+  );
+  return credentials;
+}
+
+export async function insertCredentials(
+  queries: Queries,
+  credentials: Omit<DeviceCredentials, 'version'>,
+): Promise<void> {
+  try {
+    await queries.query(
+      `insert into device_credentials (id, created_time, device_id, credentials_type, credentials_id, credentials_value)
+       values ($1, $2, $3, $4, $5, $6)`,
+      [
+        credentials.id,
+        credentials.createdTime,
+        credentials.deviceId,
+        credentials.type,
+        credentials.credentialsId,
+        credentials.value,
+      ],
+    );
+  } catch (error) {
+    throw asCredentialsConflict(error);
+  }
+}
+
+export async function updateCredentials(
+  queries: Queries,
+  deviceId: string,
+  change: { type: CredentialsType; credentialsId: string; value: string | null },
+): Promise<DeviceCredentials> {
+  try {
+    const [credentials] = await queries.query<DeviceCredentials>(
+      `update device_credentials set credentials_type = $2, credentials_id = $3, credentials_value = $4,
+              version = version + 1
+        where device_id = $1 returning ${credentialsColumns}`,
+      [deviceId, change.type, change.credentialsId, change.value],
+    );
+    assert(credentials, 'a locked device keeps its credentials');
+    return credentials;
+  } catch (error) {
+    throw asCredentialsConflict(error);
+  }
+}
+
+function asCredentialsConflict(error: unknown): unknown {
+  if (!isUniqueViolation(error, 'device_credentials_id_unique')) return error;
+  return badRequest('credentials_taken', 'Device credentials are already assigned to another device!');
+}
+
+export interface CredentialChange {
+  credentialsId: string;
+  deviceId: string;
+  deviceNumber: number;
+  deleted: boolean;
+}
+
+export async function insertCredentialChange(queries: Queries, change: CredentialChange, now: number): Promise<void> {
+  await queries.query(
+    `insert into credential_changes (credentials_id, device_id, device_number, deleted, created_time)
+     values ($1, $2, $3, $4, $5)`,
+    [change.credentialsId, change.deviceId, change.deviceNumber, change.deleted, now],
+  );
+}
+
+/** The transaction from which on nothing is settled yet: all before it have ended. */
+export async function settledTransaction(queries: Queries): Promise<bigint> {
+  const [row] = await queries.query<{ settled: string }>(
+    'select pg_snapshot_xmin(pg_current_snapshot())::text as settled',
+  );
+  return BigInt(row!.settled);
+}
+
+/** Changes by `transaction` or later ones, with an id above `afterId`, oldest id first. */
+export async function readCredentialChanges(
+  queries: Queries,
+  transaction: bigint,
+  afterId: number,
+  rowsMax: number,
+): Promise<(CredentialChange & { id: number })[]> {
+  return await queries.query(
+    `select id, credentials_id as "credentialsId", device_id as "deviceId", device_number as "deviceNumber", deleted
+       from credential_changes where transaction_id >= $1::text::xid8 and id > $2 order by id limit $3`,
+    [String(transaction), afterId, rowsMax],
+  );
+}
+
+export async function pruneCredentialChanges(queries: Queries, before: number): Promise<void> {
+  await queries.query('delete from credential_changes where created_time < $1', [before]);
+}
+
+/** Everything that the device ever sent is to be deleted, and stay so. */
+export async function insertDeviceTombstone(queries: Queries, deviceNumber: number, now: number): Promise<void> {
+  await queries.query('insert into tombstones (device, created_time) values ($1, $2)', [deviceNumber, now]);
+}
+
+const profileColumns = `id, tenant_id as "tenantId", name, is_default as "isDefault"`;
+
+/** Of any tenant: the caller tells a missing one from a foreign one. */
+export async function findProfile(queries: Queries, id: string): Promise<DeviceProfile | undefined> {
+  const [profile] = await queries.query<DeviceProfile>(`select ${profileColumns} from device_profile where id = $1`, [
+    id,
+  ]);
+  return profile;
+}
+
+export async function findProfileByName(
+  queries: Queries,
+  tenantId: string,
+  name: string,
+): Promise<DeviceProfile | undefined> {
+  const [profile] = await queries.query<DeviceProfile>(
+    `select ${profileColumns} from device_profile where tenant_id = $1 and name = $2`,
+    [tenantId, name],
+  );
+  return profile;
+}
+
+export async function findDefaultProfile(queries: Queries, tenantId: string): Promise<DeviceProfile | undefined> {
+  const [profile] = await queries.query<DeviceProfile>(
+    `select ${profileColumns} from device_profile where tenant_id = $1 and is_default`,
+    [tenantId],
+  );
+  return profile;
+}
+
+/** Does nothing when the tenant has a profile of that name: two devices of a new type may come at once. */
+export async function insertProfile(
+  queries: Queries,
+  profile: DeviceProfile & { createdTime: number; data: unknown },
+): Promise<void> {
+  await queries.query(
+    `insert into device_profile (id, created_time, tenant_id, name, is_default, profile_data)
+     values ($1, $2, $3, $4, $5, $6) on conflict on constraint device_profile_name_unique do nothing`,
+    [profile.id, profile.createdTime, profile.tenantId, profile.name, profile.isDefault, JSON.stringify(profile.data)],
+  );
+}
+
+/** Does the customer exist in this tenant? */
+export async function hasCustomer(queries: Queries, tenantId: string, id: string): Promise<boolean> {
+  const rows = await queries.query('select 1 from customer where id = $1 and tenant_id = $2', [id, tenantId]);
+  return rows.length === 1;
+}

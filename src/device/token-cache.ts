@@ -1,0 +1,204 @@
+/**
+ * The hot look-up: access token → device. A hit is one synchronous Map read. Misses of the same tick, and those that
+ * come while a query runs, share one SQL query. Tokens known to be unknown are remembered for a few seconds.
+ * Entries have no time limit: `CredentialChanges` removes what changed. While Postgres is away known devices go on
+ * and unknown ones get 503, never 401: the device may well exist.
+ */
+import type { Clock } from '../base/clock.ts';
+import { assert, Fault, unavailable } from '../base/errors.ts';
+import { CachedDevice, type DeviceRow, type TimeSlot } from './cached-device.ts';
+
+/** The devices of those tokens that exist. */
+export type LookUpTokens = (tokens: string[]) => Promise<Map<string, DeviceRow>>;
+
+export interface TokenCacheLimits {
+  tokenCacheMax: number;
+  unknownTokenCacheMax: number;
+  unknownTokenMs: number;
+  tokenLookupQueueMax: number;
+  tokenLookupBatchMax: number;
+  tokenLookupTimeoutMs: number;
+  tokenCharsMax: number;
+}
+
+class Pending {
+  readonly token: string;
+  readonly promise: Promise<CachedDevice | null>;
+  resolve!: (device: CachedDevice | null) => void;
+  reject!: (fault: Fault) => void;
+  /** The token changed while the query ran: its answer may be of before, so it serves the waiters but is not kept. */
+  changed = false;
+
+  constructor(token: string) {
+    this.token = token;
+    this.promise = new Promise((resolve, reject) => {
+      this.resolve = resolve;
+      this.reject = reject;
+    });
+    // A failure reaches those who wait; nobody waiting is no reason to crash.
+    this.promise.catch(() => {});
+  }
+}
+
+export class TokenCache {
+  readonly #lookUp: LookUpTokens;
+  readonly #limits: TokenCacheLimits;
+  readonly #slot: TimeSlot;
+  readonly #clock: Clock;
+  /** Insertion order = age: the oldest entry is the first. */
+  readonly #devices = new Map<string, CachedDevice>();
+  /** Unknown token → monotonic time until which it stays unknown. */
+  readonly #unknown = new Map<string, number>();
+  readonly #pending = new Map<string, Pending>();
+  /** Device → last server time, of entries that were dropped while ahead of the clock. */
+  readonly #ahead = new Map<number, number>();
+  #queue: Pending[] = [];
+  #running = false;
+
+  constructor(lookUp: LookUpTokens, limits: TokenCacheLimits, slot: TimeSlot, clock: Clock) {
+    assert(slot.offset >= 0 && slot.offset < slot.stride, `time slot ${slot.offset} of ${slot.stride}`);
+    this.#lookUp = lookUp;
+    this.#limits = limits;
+    this.#slot = slot;
+    this.#clock = clock;
+  }
+
+  get size(): number {
+    return this.#devices.size;
+  }
+
+  get waiting(): number {
+    return this.#pending.size;
+  }
+
+  get(token: string): CachedDevice | undefined {
+    return this.#devices.get(token);
+  }
+
+  /** Null: no device has this token. Throws a 503 fault when that cannot be found out now. */
+  lookup(token: string): Promise<CachedDevice | null> {
+    const device = this.#devices.get(token);
+    if (device) return Promise.resolve(device);
+    if (!this.#mayExist(token)) return Promise.resolve(null);
+    const known = this.#pending.get(token);
+    if (known) return known.promise;
+    if (this.#pending.size >= this.#limits.tokenLookupQueueMax) {
+      return Promise.reject(unavailable('token_lookup_queue', 'Too many unknown devices at once; try again.'));
+    }
+    const pending = new Pending(token);
+    this.#pending.set(token, pending);
+    this.#queue.push(pending);
+    if (!this.#running) {
+      this.#running = true;
+      setImmediate(() => void this.#drain());
+    }
+    return pending.promise;
+  }
+
+  /** The credentials `token` were created, changed or deleted, or their device was. */
+  invalidate(token: string): void {
+    this.#unknown.delete(token);
+    const pending = this.#pending.get(token);
+    if (pending) pending.changed = true;
+    const device = this.#devices.get(token);
+    if (!device) return;
+    this.#devices.delete(token);
+    this.#rememberIfAhead(device);
+  }
+
+  /** Anything may have changed. */
+  clear(): void {
+    for (const device of this.#devices.values()) this.#rememberIfAhead(device);
+    this.#devices.clear();
+    this.#unknown.clear();
+    for (const pending of this.#pending.values()) pending.changed = true;
+  }
+
+  #mayExist(token: string): boolean {
+    // Postgres takes no NUL in a text: one such token would fail the look-up of the whole batch.
+    if (token === '' || token.length > this.#limits.tokenCharsMax || token.includes('\0')) return false;
+    const until = this.#unknown.get(token);
+    if (until === undefined) return true;
+    if (until > this.#clock.monotonic()) return false;
+    this.#unknown.delete(token);
+    return true;
+  }
+
+  /** One query at a time: while it runs the next batch gathers, so a storm makes few, large queries. */
+  async #drain(): Promise<void> {
+    while (this.#queue.length > 0) {
+      const batch = this.#queue.splice(0, this.#limits.tokenLookupBatchMax);
+      try {
+        const rows = await this.#lookUpInTime(batch.map((pending) => pending.token));
+        for (const pending of batch) this.#settle(pending, rows.get(pending.token));
+      } catch (error) {
+        const fault =
+          error instanceof Fault && error.status === 503
+            ? error
+            : unavailable('token_lookup', 'Devices cannot be looked up at the moment; try again.');
+        for (const pending of batch) {
+          this.#pending.delete(pending.token);
+          pending.reject(fault);
+        }
+      }
+    }
+    this.#running = false;
+  }
+
+  #lookUpInTime(tokens: string[]): Promise<Map<string, DeviceRow>> {
+    const { tokenLookupTimeoutMs } = this.#limits;
+    return new Promise((resolve, reject) => {
+      const expire = () => reject(unavailable('token_lookup_timeout', 'The look-up of the device took too long.'));
+      const timer = setTimeout(expire, tokenLookupTimeoutMs);
+      this.#lookUp(tokens)
+        .then(resolve, reject)
+        .finally(() => clearTimeout(timer));
+    });
+  }
+
+  #settle(pending: Pending, row: DeviceRow | undefined): void {
+    this.#pending.delete(pending.token);
+    const device = row ? new CachedDevice(row, this.#slot, this.#takeLastTs(row.number)) : null;
+    if (pending.changed) {
+      if (device) this.#rememberLater(device);
+    } else if (device) {
+      this.#keep(this.#devices, pending.token, device, this.#limits.tokenCacheMax);
+    } else {
+      const until = this.#clock.monotonic() + this.#limits.unknownTokenMs;
+      this.#keep(this.#unknown, pending.token, until, this.#limits.unknownTokenCacheMax);
+    }
+    pending.resolve(device);
+  }
+
+  #keep<V>(map: Map<string, V>, key: string, value: V, sizeMax: number): void {
+    if (map.size >= sizeMax) {
+      const [oldestKey, oldest] = map.entries().next().value as [string, V];
+      map.delete(oldestKey);
+      if (oldest instanceof CachedDevice) this.#rememberIfAhead(oldest);
+    }
+    map.set(key, value);
+  }
+
+  /** A device that is loaded again goes on behind its last server time, or a new message would replace an old one. */
+  #rememberIfAhead(device: CachedDevice): void {
+    const now = this.#clock.now();
+    if (device.lastTs < now) return;
+    for (const [number, lastTs] of this.#ahead) {
+      if (lastTs >= now) break;
+      this.#ahead.delete(number);
+    }
+    if (this.#ahead.size >= this.#limits.unknownTokenCacheMax) this.#ahead.delete(this.#ahead.keys().next().value!);
+    this.#ahead.set(device.number, device.lastTs);
+  }
+
+  /** The waiters of a look-up that is not kept take their times first, in microtasks of this turn. */
+  #rememberLater(device: CachedDevice): void {
+    setImmediate(() => this.#rememberIfAhead(device));
+  }
+
+  #takeLastTs(number: number): number {
+    const lastTs = this.#ahead.get(number) ?? 0;
+    this.#ahead.delete(number);
+    return lastTs;
+  }
+}

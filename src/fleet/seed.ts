@@ -1,0 +1,121 @@
+/**
+ * What a new installation starts with: the first administrator and one device to try, and in demo mode what tools of
+ * the family expect (rest.md 1.6). Each is one transaction; a setting with the id of its tenant marks it as done, so
+ * that it happens once however many hosts start, and what a user deletes stays deleted.
+ */
+import type { PasswordHasher } from '../auth/password.ts';
+import type { Authority } from '../auth/roles.ts';
+import { findOrInsertSetting, insertUser } from '../auth/store.ts';
+import type { Clock } from '../base/clock.ts';
+import { createAccessToken, defaultProfileName } from '../device/device.ts';
+import { createUuid } from '../device/uuid.ts';
+import type { Postgres, Queries } from '../postgres/client.ts';
+import { insertNewDevice } from './devices.ts';
+import { findOrCreateProfile } from './profiles.ts';
+import { findSetting, insertCustomer, insertTenant } from './store.ts';
+
+export interface SeedParts {
+  postgres: Postgres;
+  passwords: PasswordHasher;
+  clock: Clock;
+}
+
+/** For the words printed at the first start. */
+export interface FirstDevice {
+  name: string;
+  token: string;
+}
+
+const firstMark = 'seed.firstTenant';
+const demoMark = 'seed.demoTenant';
+const firstDeviceName = 'Demo Device';
+
+/** Tenant "Millrace" with its administrator. Undefined when an earlier start, or another host, has done it. */
+export async function seedFirstTenant(
+  parts: SeedParts,
+  admin: { email: string; password: string },
+): Promise<FirstDevice | undefined> {
+  const { postgres, clock } = parts;
+  if (await findSetting(postgres, firstMark)) return undefined;
+  const passwordHash = await parts.passwords.hash(admin.password);
+  const now = clock.now();
+  return await postgres.transaction(async (queries) => {
+    const tenantId = await markedTenant(queries, firstMark, 'Millrace', now);
+    if (!tenantId) return undefined;
+    await addUser(queries, { tenantId, authority: 'TENANT_ADMIN', email: admin.email, passwordHash }, now);
+    const token = createAccessToken();
+    await insertNewDevice(queries, tenantId, { name: firstDeviceName }, token, now);
+    return { name: firstDeviceName, token };
+  });
+}
+
+/** Users, customers, profiles and devices of rest.md 1.6. False when that was done before. */
+export async function seedDemoData(parts: SeedParts): Promise<boolean> {
+  const { postgres, passwords, clock } = parts;
+  if (await findSetting(postgres, demoMark)) return false;
+  const hashes = new Map<string, string>();
+  for (const password of ['sysadmin', 'tenant', 'customer']) hashes.set(password, await passwords.hash(password));
+  const now = clock.now();
+  return await postgres.transaction(async (queries) => {
+    const tenantId = await markedTenant(queries, demoMark, 'Tenant', now);
+    if (!tenantId) return false;
+    const addDemoUser = (name: string, authority: Authority, password: string, customerId: string | null = null) => {
+      const tenant = authority === 'SYS_ADMIN' ? null : tenantId;
+      const email = `${name}@thingsboard.org`;
+      const passwordHash = hashes.get(password)!;
+      return addUser(queries, { tenantId: tenant, customerId, authority, email, passwordHash }, now);
+    };
+    await addDemoUser('sysadmin', 'SYS_ADMIN', 'sysadmin');
+    await addDemoUser('tenant', 'TENANT_ADMIN', 'tenant');
+    const customers = new Map<string, string>();
+    for (const letter of ['A', 'B', 'C']) {
+      const id = createUuid(now);
+      await insertCustomer(queries, { id, tenantId, createdTime: now, title: `Customer ${letter}` });
+      customers.set(letter, id);
+      await addDemoUser(`customer${letter}`, 'CUSTOMER_USER', 'customer', id);
+    }
+    await addDemoUser('customer', 'CUSTOMER_USER', 'customer', customers.get('A')!);
+    for (const { name, token, customer, type } of demoDevices) {
+      const customerId = customer ? customers.get(customer)! : null;
+      await insertNewDevice(queries, tenantId, { name, type: type ?? defaultProfileName, customerId }, token, now);
+    }
+    return true;
+  });
+}
+
+const demoDevices: { name: string; token: string; customer?: string; type?: string }[] = [
+  { name: 'Test Device A1', token: 'A1_TEST_TOKEN', customer: 'A' },
+  { name: 'Test Device A2', token: 'A2_TEST_TOKEN', customer: 'A' },
+  { name: 'Test Device A3', token: 'A3_TEST_TOKEN', customer: 'A' },
+  { name: 'Test Device B1', token: 'B1_TEST_TOKEN', customer: 'B' },
+  { name: 'Test Device C1', token: 'C1_TEST_TOKEN', customer: 'C' },
+  { name: 'DHT11 Demo Device', token: 'DHT11_DEMO_TOKEN' },
+  { name: 'Raspberry Pi Demo Device', token: 'RASPBERRY_PI_DEMO_TOKEN' },
+  { name: 'Thermostat T1', token: 'T1_TEST_TOKEN', type: 'thermostat' },
+  { name: 'Thermostat T2', token: 'T2_TEST_TOKEN', type: 'thermostat' },
+];
+
+/** A new tenant with its default profile; undefined when `mark` shows that it was made before. */
+async function markedTenant(queries: Queries, mark: string, title: string, now: number): Promise<string | undefined> {
+  const id = createUuid(now);
+  // Of two hosts at once the second waits here until the first has committed.
+  if ((await findOrInsertSetting(queries, mark, id)) !== id) return undefined;
+  await insertTenant(queries, { id, createdTime: now, title });
+  await findOrCreateProfile(queries, id, defaultProfileName, true);
+  return id;
+}
+
+interface SeedUser {
+  tenantId: string | null;
+  customerId?: string | null;
+  authority: Authority;
+  email: string;
+  passwordHash: string;
+}
+
+/** An account of that email that exists already stays as it is. */
+async function addUser(queries: Queries, user: SeedUser, now: number): Promise<void> {
+  const names = { firstName: null, lastName: null, phone: null, additionalInfo: null };
+  const { customerId = null, ...rest } = user;
+  await insertUser(queries, { id: createUuid(now), createdTime: now, version: 1, customerId, ...rest, ...names });
+}

@@ -1,0 +1,34 @@
+/** /livez, /readyz and /metrics: what an orchestrator and a monitor ask. They answer for the whole instance. */
+import type { HttpServer } from '../uws/server.ts';
+
+export interface HealthParts {
+  server: HttpServer;
+  /** State of the instance as the primary last told it; `refusal` is this worker's own. */
+  state: () => { status: string; parts: Record<string, string> };
+  refusal: () => string | undefined;
+  metrics: () => Promise<string>;
+}
+
+export function healthDoor({ server, state, refusal, metrics }: HealthParts): void {
+  server.route('GET', '/livez', async () => json(200, { status: 'live' }));
+
+  // Stores that are away degrade the service, they do not take it out of rotation: telemetry is still made durable.
+  const ready = async () => {
+    const { status, parts } = state();
+    const refusing = refusal();
+    const up = (status === 'ready' || status === 'degraded') && refusing === undefined;
+    return json(up ? 200 : 503, { status, parts, ...(refusing !== undefined && { refusing }) });
+  };
+  server.route('GET', '/readyz', ready);
+  server.route('GET', '/healthz', ready);
+
+  server.route('GET', '/metrics', async () => ({
+    status: 200,
+    contentType: 'text/plain; version=0.0.4; charset=utf-8',
+    body: await metrics(),
+  }));
+}
+
+function json(status: number, body: unknown) {
+  return { status, contentType: 'application/json', body: JSON.stringify(body) };
+}

@@ -1,0 +1,88 @@
+/**
+ * POST /api/v1/{token}/telemetry: bytes of a request → rows of a frame → 200 when they are durable. The hot path of
+ * HTTP: for a known device and a small body nothing is allocated here but the request's own exchange. Order of checks:
+ * body present, token, room in the journal, JSON.
+ */
+import type { Clock } from '../base/clock.ts';
+import { badRequest, ErrorCode, Fault } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Counter, Metrics } from '../base/metrics.ts';
+import type { CachedDevice } from '../device/cached-device.ts';
+import type { TokenCache } from '../device/token-cache.ts';
+import type { Decode, Ingest } from '../ingest/accept.ts';
+import type { DecodeThread } from '../telemetry/decode-thread.ts';
+import type { Exchange } from '../uws/exchange.ts';
+import type { HttpServer } from '../uws/server.ts';
+
+export interface TelemetryDoorParts {
+  server: HttpServer;
+  tokens: TokenCache;
+  ingest: Ingest;
+  thread: DecodeThread;
+  clock: Clock;
+  decode: Decode<CachedDevice>;
+  metrics: Metrics;
+}
+
+const missingBody = badRequest('missing_body', 'Required request body is missing');
+const unknownToken = new Fault(
+  401,
+  ErrorCode.authentication,
+  'unknown_token',
+  'No device has this access token; check the token in the path.',
+);
+
+export function telemetryDoor(parts: TelemetryDoorParts): void {
+  const { server, tokens, ingest, thread, clock, decode, metrics } = parts;
+  const rejected = rejectedCounter(metrics);
+
+  const refuse = (exchange: Exchange, error: unknown): void => {
+    if (!(error instanceof Fault)) throw error;
+    rejected(error.reason).add(1);
+    exchange.refuse(error);
+  };
+
+  const accept = (exchange: Exchange, device: CachedDevice, body: Buffer): void => {
+    try {
+      ingest.accept(decode, body, device, exchange);
+    } catch (error) {
+      refuse(exchange, error);
+    }
+  };
+
+  /** The rare ways: a token that must be looked up, or a body for the decoding thread. Both outlive the call. */
+  const acceptLater = async (exchange: Exchange, token: string, body: Buffer): Promise<void> => {
+    const held = server.holdBody(exchange, body);
+    if (!held) return;
+    try {
+      const device = await tokens.lookup(token);
+      if (device === null) throw unknownToken;
+      if (held.length <= limits.decodeInLoopBytesMax) accept(exchange, device, held);
+      else ingest.acceptDecoded(await thread.decode(held, device, clock.now()), exchange);
+    } catch (error) {
+      refuse(exchange, error);
+    }
+  };
+
+  server.rawPost('/api/v1/:token/telemetry', (exchange, token, body) => {
+    if (body.length === 0) {
+      refuse(exchange, missingBody);
+      return;
+    }
+    const device = tokens.get(token);
+    if (device === undefined || body.length > limits.decodeInLoopBytesMax) void acceptLater(exchange, token, body);
+    else accept(exchange, device, body);
+  });
+}
+
+function rejectedCounter(metrics: Metrics): (reason: string) => Counter {
+  const counters = new Map<string, Counter>();
+  return (reason) => {
+    let counter = counters.get(reason);
+    if (!counter) {
+      counter = metrics.counter('ingest_rejected_total', 'Messages refused, by reason.', { reason });
+      counters.set(reason, counter);
+    }
+    return counter;
+  };
+}

@@ -1,0 +1,373 @@
+/**
+ * The one call that every door pours telemetry into: decoded rows gather in a frame while the last frame is being
+ * synced; then the frame goes to the journal in one write, and all its waiters are told together, in order (group
+ * commit). Nothing is acknowledged before its rows are durable, and at every cap the caller is refused with a reason.
+ *
+ * Two lanes: rows of today and yesterday, and the late ones, which touch many days and so are shipped in larger units.
+ */
+import type { Clock } from '../base/clock.ts';
+import { assert, type Fault, messageOf, unavailable } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Log } from '../base/log.ts';
+import type { Counter, Histogram, Metrics } from '../base/metrics.ts';
+import { type Journal, JournalError, type JournalFrame } from '../journal/journal.ts';
+import type { Chunk } from '../telemetry/decode-thread.ts';
+import { type Mark, newMark, Rows } from '../telemetry/rows.ts';
+import type { OrderClock } from './order.ts';
+
+/** Who waits for an acknowledgement; exactly one of the two is called, once. */
+export interface Waiter {
+  acknowledge(): void;
+  refuse(fault: Fault): void;
+}
+
+/** Reads one message into `rows` and returns its data points; throws a Fault and leaves `rows` as it was. */
+export type Decode<Source> = (body: Uint8Array, source: Source, now: number, rows: Rows) => number;
+
+export type AckLevel = 'journal' | 'store' | 'memory';
+
+export interface IngestOptions {
+  journal: Journal;
+  orders: OrderClock;
+  clock: Clock;
+  log: Log;
+  metrics: Metrics;
+  ack: AckLevel;
+  backlogBytesMax: number;
+  freeDiskBytesMin: number;
+  lingerMsMax: number;
+  unsyncedBytesMax: number;
+  unsyncedMsMax: number;
+  /** After each commit: there is something to ship. */
+  onCommitted: () => void;
+  /** The journal cannot be written any more: the process must end. */
+  onFailed: (reason: string) => void;
+}
+
+const lane = { live: 0, late: 1 } as const;
+const dayMs = 86_400_000;
+/** Messages of a commit from which on the next one waits for company. */
+const lingerFromMessages = 64;
+const checkIntervalMs = 100;
+const loopLagMsMax = 500;
+
+/** One write and one sync: its frames, and who waits for them. */
+interface Commit {
+  readonly waiters: Waiter[];
+  readonly messages: number;
+  readonly points: number;
+  readonly bytes: number;
+  /** Arrival of the first message, monotonic. */
+  readonly since: number;
+  frames(orders: OrderClock): JournalFrame[];
+}
+
+/** Small messages that share a commit. Two exist: one gathers while the other is written. */
+class Gathering implements Commit {
+  readonly live = new Rows();
+  readonly late = new Rows();
+  readonly waiters: Waiter[] = [];
+  messages = 0;
+  points = 0;
+  since = 0;
+
+  get bytes(): number {
+    return this.live.bytes + this.late.bytes;
+  }
+
+  get full(): boolean {
+    return (
+      this.bytes >= limits.frameBytesMax ||
+      this.live.count + this.late.count >= limits.frameRowsMax ||
+      this.messages >= limits.frameWaitersMax
+    );
+  }
+
+  frames(orders: OrderClock): JournalFrame[] {
+    const frames: JournalFrame[] = [];
+    if (this.live.count > 0) frames.push(frameOf(this.live, lane.live, orders));
+    if (this.late.count > 0) frames.push(frameOf(this.late, lane.late, orders));
+    return frames;
+  }
+
+  reset(): void {
+    this.live.reset();
+    this.late.reset();
+    this.waiters.length = 0;
+    this.messages = 0;
+    this.points = 0;
+  }
+}
+
+function frameOf(rows: Rows, laneNumber: 0 | 1, orders: OrderClock): JournalFrame {
+  const order = orders.next();
+  return { lane: laneNumber, order, rows: rows.count, parts: rows.encode(order) };
+}
+
+/** One message that was decoded in a thread; each chunk becomes a frame. */
+class LargeMessage implements Commit {
+  readonly waiters: Waiter[];
+  readonly messages = 1;
+  readonly points: number;
+  readonly bytes: number;
+  readonly since: number;
+  readonly #chunks: Chunk[];
+  readonly #lateBefore: number;
+
+  constructor(chunks: Chunk[], waiters: Waiter[], since: number, lateBefore: number) {
+    this.#chunks = chunks;
+    this.#lateBefore = lateBefore;
+    this.waiters = waiters;
+    this.since = since;
+    this.points = chunks.reduce((sum, chunk) => sum + chunk.count, 0);
+    this.bytes = chunks.reduce((sum, chunk) => sum + chunk.bytes, 0);
+  }
+
+  frames(orders: OrderClock): JournalFrame[] {
+    return this.#chunks.map((chunk) => {
+      const order = orders.next();
+      const laneNumber = chunk.oldestTs < this.#lateBefore ? lane.late : lane.live;
+      return { lane: laneNumber, order, rows: chunk.count, parts: chunk.encode(order) };
+    });
+  }
+}
+
+export class Ingest {
+  readonly #options: IngestOptions;
+  readonly #awaitingStore: { order: bigint; waiters: Waiter[] }[] = [];
+  readonly #large: LargeMessage[] = [];
+  readonly #messagesTotal: Counter;
+  readonly #pointsTotal: Counter;
+  readonly #ackSeconds: Histogram;
+  readonly #syncSeconds: Histogram;
+  readonly #checkTimer: NodeJS.Timeout;
+  readonly #mark = newMark();
+  #gathering = new Gathering();
+  #spare = new Gathering();
+  #writing: Commit | undefined;
+  #writingSince = 0;
+  #scheduled = false;
+  #largeBytes = 0;
+  #lastMessages = 0;
+  #refusal: Fault | undefined;
+  #fullUntil = 0;
+  #lateBefore = 0;
+  #lastCheck: number;
+  #onIdle: (() => void)[] = [];
+
+  constructor(options: IngestOptions) {
+    this.#options = options;
+    const { metrics, clock } = options;
+    this.#messagesTotal = metrics.counter('ingest_messages_total', 'Messages made durable.');
+    this.#pointsTotal = metrics.counter('ingest_datapoints_total', 'Data points made durable.');
+    this.#ackSeconds = metrics.histogram(
+      'ingest_ack_seconds',
+      'From the first message of a commit to its acknowledgement.',
+    );
+    this.#syncSeconds = metrics.histogram('wal_fsync_seconds', 'Write and sync of one commit.');
+    metrics.observed('ingest_unsynced_bytes', 'Bytes that wait for a sync.', () => this.#unsyncedBytes());
+    this.#lastCheck = clock.monotonic();
+    this.#check();
+    this.#checkTimer = setInterval(() => this.#check(), checkIntervalMs);
+    this.#checkTimer.unref();
+  }
+
+  /** Why telemetry is refused right now; undefined when it is welcome. */
+  refusal(): Fault | undefined {
+    if (this.#refusal) return this.#refusal;
+    if (this.#unsyncedBytes() > this.#options.unsyncedBytesMax) return slowDisk();
+    return undefined;
+  }
+
+  /**
+   * Takes one message. Throws the decoder's Fault or the refusal; else `waiter` hears of the outcome later. Returns the
+   * data points.
+   */
+  accept<Source>(decode: Decode<Source>, body: Uint8Array, source: Source, waiter: Waiter): number {
+    const refusal = this.refusal();
+    if (refusal) throw refusal;
+    const gathering = this.#gathering;
+    const now = this.#options.clock.now();
+    gathering.live.mark(this.#mark);
+    let points = decode(body, source, now, gathering.live);
+    if (points === 0) {
+      waiter.acknowledge();
+      return 0;
+    }
+    if (oldestSince(gathering.live, this.#mark) < this.#lateBefore) {
+      gathering.live.rollback(this.#mark);
+      points = decode(body, source, now, gathering.late);
+    }
+    this.#commit(gathering, points, waiter);
+    return points;
+  }
+
+  /** Takes a message that was decoded in a thread: a commit of its own. */
+  acceptDecoded(chunks: Chunk[], waiter: Waiter): void {
+    const refusal = this.refusal();
+    if (refusal) throw refusal;
+    if (chunks.length === 0) {
+      waiter.acknowledge();
+      return;
+    }
+    const waiters = this.#options.ack === 'memory' ? [] : [waiter];
+    const message = new LargeMessage(chunks, waiters, this.#options.clock.monotonic(), this.#lateBefore);
+    if (this.#options.ack === 'memory') waiter.acknowledge();
+    this.#large.push(message);
+    this.#largeBytes += message.bytes;
+    if (!this.#writing && !this.#scheduled) this.#schedule();
+  }
+
+  /** Everything up to `order` is in ClickHouse: waiters of `ingest.ack: store` are told. */
+  shipped(order: bigint): void {
+    while (this.#awaitingStore.length > 0 && this.#awaitingStore[0]!.order <= order) {
+      for (const waiter of this.#awaitingStore.shift()!.waiters) waiter.acknowledge();
+    }
+  }
+
+  /** Writes out what has gathered; then nothing is in flight. */
+  async close(): Promise<void> {
+    while (this.#writing || this.#waiting) await new Promise<void>((resolve) => this.#onIdle.push(resolve));
+    clearInterval(this.#checkTimer);
+  }
+
+  get #waiting(): boolean {
+    return this.#gathering.messages > 0 || this.#large.length > 0;
+  }
+
+  #commit(gathering: Gathering, points: number, waiter: Waiter): void {
+    if (gathering.messages === 0) gathering.since = this.#options.clock.monotonic();
+    gathering.messages += 1;
+    gathering.points += points;
+    if (this.#options.ack === 'memory') waiter.acknowledge();
+    else gathering.waiters.push(waiter);
+    if (this.#writing) return;
+    if (gathering.full) this.#flush();
+    else if (!this.#scheduled) this.#schedule();
+  }
+
+  /** At the end of this turn of the loop, or a little later when many are coming. */
+  #schedule(): void {
+    this.#scheduled = true;
+    const { lingerMsMax } = this.#options;
+    if (lingerMsMax > 0 && this.#lastMessages >= lingerFromMessages) setTimeout(this.#flush, lingerMsMax);
+    else setImmediate(this.#flush);
+  }
+
+  readonly #flush = (): void => {
+    this.#scheduled = false;
+    if (this.#writing || !this.#waiting) return;
+    const large = this.#large.shift();
+    if (large) this.#largeBytes -= large.bytes;
+    const commit = large ?? this.#gathering;
+    if (!large) this.#gathering = this.#spare;
+    this.#writing = commit;
+    const frames = commit.frames(this.#options.orders);
+    this.#append(frames).then(
+      () => this.#finish(commit, frames.at(-1)!.order),
+      (fault: Fault) => this.#refuse(commit, fault),
+    );
+  };
+
+  /** A fault of the disk becomes the Fault that the waiters get. */
+  async #append(frames: JournalFrame[]): Promise<void> {
+    const { journal, clock, onCommitted, onFailed, log } = this.#options;
+    const started = clock.monotonic();
+    this.#writingSince = started;
+    try {
+      await journal.append(frames);
+    } catch (error) {
+      if (!(error instanceof JournalError)) throw error;
+      log.error('journal_append', { kind: error.kind, reason: messageOf(error) });
+      if (error.kind === 'failed') onFailed(messageOf(error));
+      this.#fullUntil = clock.monotonic() + 1000;
+      this.#check();
+      throw error.kind === 'full' ? diskFull() : unavailable('journal_failed', 'The journal could not be written.');
+    } finally {
+      this.#writingSince = 0;
+    }
+    this.#syncSeconds.observe((clock.monotonic() - started) / 1000);
+    onCommitted();
+  }
+
+  #finish(commit: Commit, order: bigint): void {
+    const { waiters } = commit;
+    this.#messagesTotal.add(commit.messages);
+    this.#pointsTotal.add(commit.points);
+    this.#lastMessages = commit.messages;
+    if (this.#options.ack === 'store') {
+      this.#awaitingStore.push({ order, waiters: waiters.slice() });
+    } else {
+      for (const waiter of waiters) waiter.acknowledge();
+    }
+    this.#ackSeconds.observeMany((this.#options.clock.monotonic() - commit.since) / 1000, commit.messages);
+    this.#release(commit);
+  }
+
+  #refuse(commit: Commit, fault: Fault): void {
+    const { metrics } = this.#options;
+    metrics
+      .counter('ingest_rejected_total', 'Messages refused, by reason.', { reason: fault.reason })
+      .add(commit.messages);
+    for (const waiter of commit.waiters) waiter.refuse(fault);
+    this.#release(commit);
+  }
+
+  #release(commit: Commit): void {
+    assert(this.#writing === commit, 'one commit at a time');
+    this.#writing = undefined;
+    if (commit instanceof Gathering) {
+      commit.reset();
+      this.#spare = commit;
+    }
+    if (!this.#waiting) {
+      for (const resume of this.#onIdle.splice(0)) resume();
+    } else if (!this.#scheduled) {
+      if (this.#gathering.full) this.#flush();
+      else this.#schedule();
+    }
+  }
+
+  #unsyncedBytes(): number {
+    return this.#gathering.bytes + this.#largeBytes + (this.#writing?.bytes ?? 0);
+  }
+
+  /** Looks at the slow signals ten times a second, so that a message costs one comparison. */
+  #check(): void {
+    const { clock, journal, backlogBytesMax, freeDiskBytesMin, unsyncedMsMax } = this.#options;
+    const now = clock.monotonic();
+    const lagMs = now - this.#lastCheck - checkIntervalMs;
+    this.#lastCheck = now;
+    this.#lateBefore = (Math.floor(clock.now() / dayMs) - 1) * dayMs;
+    // Ten points of hysteresis: a door that flaps at its threshold helps nobody.
+    const slack = this.#refusal ? 0.9 : 1;
+    if (journal.backlogBytes > backlogBytesMax * slack) this.#refusal = backlogFull(backlogBytesMax);
+    else if (journal.freeBytes() * slack < freeDiskBytesMin || now < this.#fullUntil) this.#refusal = diskFull();
+    else if (this.#writingSince > 0 && now - this.#writingSince > unsyncedMsMax) this.#refusal = slowDisk();
+    else if (lagMs > loopLagMsMax) this.#refusal = unavailable('loop_lag', 'This server is overloaded; send again.');
+    else this.#refusal = undefined;
+  }
+}
+
+/** Smallest ts of the records behind `mark`. */
+function oldestSince(rows: Rows, mark: Mark): number {
+  const { ts, count } = rows.spans();
+  let oldest = Number.POSITIVE_INFINITY;
+  for (let i = mark.spans; i < count; i += 1) if (ts[i]! < oldest) oldest = ts[i]!;
+  return oldest;
+}
+
+function slowDisk(): Fault {
+  return unavailable('journal_slow', 'The disk of the journal is too slow for what comes in; send again.');
+}
+
+function diskFull(): Fault {
+  return unavailable('disk_full', 'The disk of the journal is full; free space or add to it (data.dir).', 5);
+}
+
+function backlogFull(bytesMax: number): Fault {
+  const message =
+    `ClickHouse has not taken data for so long that the journal holds its limit of ${bytesMax} bytes ` +
+    '(ingest.journal.backlogBytesMax).';
+  return unavailable('backlog_full', message, 5);
+}

@@ -1,0 +1,51 @@
+/**
+ * Order numbers: one for each frame, unique across workers and hosts, rising within a worker and close to the clock.
+ * A hybrid logical clock: milliseconds (43 bits) · frames of the same millisecond (6 bits) · writer (14 bits).
+ */
+import type { Clock } from '../base/clock.ts';
+import { assert } from '../base/errors.ts';
+
+const counterBits = 6n;
+const writerBits = 14n;
+const counterMax = 63;
+export const writerMax = 16_383;
+
+export class OrderClock {
+  readonly #clock: Clock;
+  readonly #writer: bigint;
+  #ms: number;
+  #counter = 0;
+
+  /** `after`: the highest order this journal has used; a clock that was set back must not repeat it. */
+  constructor(clock: Clock, writer: number, after: bigint) {
+    assert(writer >= 0 && writer <= writerMax, `writer id ${writer} has 14 bits`);
+    this.#clock = clock;
+    this.#writer = BigInt(writer);
+    this.#ms = orderMs(after);
+    this.#counter = counterMax;
+  }
+
+  next(): bigint {
+    const now = this.#clock.now();
+    if (now > this.#ms) {
+      this.#ms = now;
+      this.#counter = 0;
+    } else if (this.#counter < counterMax) {
+      this.#counter += 1;
+    } else {
+      this.#ms += 1;
+      this.#counter = 0;
+    }
+    return (((BigInt(this.#ms) << counterBits) | BigInt(this.#counter)) << writerBits) | this.#writer;
+  }
+}
+
+/** The clock's milliseconds inside an order number. */
+export function orderMs(order: bigint): number {
+  return Number(order >> (counterBits + writerBits));
+}
+
+/** The largest order number any worker can have given out up to `ms`. */
+export function orderUpTo(ms: number): bigint {
+  return (BigInt(ms + 1) << (counterBits + writerBits)) - 1n;
+}

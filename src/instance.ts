@@ -1,0 +1,49 @@
+/** What the primary and its workers say to each other. Everything else between workers goes over the bus. */
+import type { Sample } from './base/metrics.ts';
+
+/** Where the engines are, once they run. */
+export interface Engines {
+  clickhouse: { url: string; user: string; password: string };
+  postgresUrl: string;
+}
+
+export interface Begin {
+  kind: 'begin';
+  slot: number;
+  workers: number;
+  engines: Engines;
+  /** Journal directories of workers that no longer exist, for this worker to ship. */
+  orphanJournals: string[];
+}
+
+export type PartState = 'up' | 'starting' | 'away';
+
+export interface InstanceState {
+  status: 'starting' | 'ready' | 'degraded' | 'draining';
+  parts: Record<string, PartState>;
+  /** Every frame up to this order number is in ClickHouse, for all workers of this instance. Decimal. */
+  orderShipped: string;
+  /** Rises when a worker began to replay old frames: deletes must be applied again behind them. */
+  replays: number;
+}
+
+export type ToWorker =
+  | Begin
+  | { kind: 'state'; state: InstanceState }
+  | { kind: 'collect'; id: number }
+  | { kind: 'metrics'; id: number; text: string }
+  | { kind: 'drain' };
+
+export type ToPrimary =
+  | { kind: 'ready'; replaying: boolean }
+  | { kind: 'status'; orderShipped: string; refusing: boolean }
+  | { kind: 'samples'; id: number; samples: Sample[] }
+  | { kind: 'askMetrics'; id: number }
+  | { kind: 'failed'; message: string };
+
+export const runDirectory = 'run';
+export const journalDirectory = 'journal';
+
+export function journalName(slot: number): string {
+  return `worker-${slot}`;
+}

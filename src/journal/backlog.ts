@@ -1,0 +1,373 @@
+/**
+ * What is durable and not yet shipped: the segments in order, a cursor and counters for each lane, and the units that
+ * shipping takes. Frames are not indexed in memory: a unit is read back from the file (from the page cache, as a rule),
+ * so a backlog of hours costs a few hundred objects.
+ */
+import { assert } from '../base/errors.ts';
+import type { Disk } from './disk.ts';
+import type { Cursor } from './position.ts';
+import { FrameReader, type Gap } from './reader.ts';
+import {
+  addToShare,
+  emptyShare,
+  type FrameHead,
+  frameFlags,
+  frameHeaderBytes,
+  type Lane,
+  type LaneShare,
+  lanes,
+  segmentHeaderBytes,
+} from './segment.ts';
+
+export interface Segment {
+  epoch: number;
+  seq: number;
+  path: string;
+  /** Seed of its frame checksums. */
+  seed: number;
+  /** Nothing at or behind this offset is durable. */
+  end: number;
+  /** No frame will be added. */
+  sealed: boolean;
+  /** A write failed: the file is removed, not recycled. */
+  spoiled: boolean;
+  total: [LaneShare, LaneShare];
+  waiting: [LaneShare, LaneShare];
+  /** Gaps that are in quarantine already, or known to be a torn commit. */
+  gaps: Gap[];
+}
+
+export function newSegment(epoch: number, seq: number, path: string, seed: number): Segment {
+  return {
+    epoch,
+    seq,
+    path,
+    seed,
+    end: segmentHeaderBytes,
+    sealed: false,
+    spoiled: false,
+    total: [emptyShare(), emptyShare()],
+    waiting: [emptyShare(), emptyShare()],
+    gaps: [],
+  };
+}
+
+/** A range of frames of one lane, in journal order. */
+export interface ShipUnit {
+  readonly lane: Lane;
+  readonly payloads: Buffer[];
+  readonly frames: number;
+  readonly rows: number;
+  readonly bytes: number;
+  readonly orderMin: bigint;
+  readonly orderMax: bigint;
+  /** When its first and last frame were journaled. */
+  readonly writtenMsMin: number;
+  readonly writtenMsMax: number;
+}
+
+export interface UnitLimits {
+  rowsMax: number;
+  bytesMax: number;
+}
+
+/** What a unit took from one segment. */
+interface Take {
+  segment: Segment;
+  frames: number;
+  rows: number;
+  bytes: number;
+  nextOffset: number;
+}
+
+interface OpenUnit extends ShipUnit {
+  payloads: Buffer[];
+  frames: number;
+  rows: number;
+  bytes: number;
+  orderMin: bigint;
+  orderMax: bigint;
+  writtenMsMin: number;
+  writtenMsMax: number;
+  takes: Take[];
+}
+
+interface LaneState {
+  frames: number;
+  rows: number;
+  bytes: number;
+  /** Not later than the oldest waiting frame. Means nothing when no frame waits. */
+  oldestAtMs: number;
+  /** Below the order of every waiting frame. Means nothing when no frame waits. */
+  orderBefore: bigint;
+  segment: Segment | undefined;
+  offset: number;
+  unit: OpenUnit | 'reading' | undefined;
+}
+
+const readBytesMin = 64 * 1024;
+const readBytesMax = 16 * 1024 * 1024;
+const sparseReadBytes = 1024 * 1024;
+
+export class Backlog {
+  readonly #disk: Disk;
+  readonly #onGap: (segment: Segment, gap: Gap) => Promise<void>;
+  readonly #lanes: [LaneState, LaneState] = [newLane(), newLane()];
+  #segments: Segment[] = [];
+  #tail: Cursor = { epoch: 0, seq: 0, offset: 0 };
+
+  /** `onGap` keeps the damaged bytes; until it succeeds the unit is not given out. */
+  constructor(disk: Disk, onGap: (segment: Segment, gap: Gap) => Promise<void>) {
+    this.#disk = disk;
+    this.#onGap = onGap;
+  }
+
+  lane(lane: Lane): Readonly<Pick<LaneState, 'frames' | 'rows' | 'bytes' | 'oldestAtMs' | 'orderBefore'>> {
+    return this.#lanes[lane];
+  }
+
+  get empty(): boolean {
+    return this.#lanes[0].frames + this.#lanes[1].frames === 0;
+  }
+
+  get segmentCount(): number {
+    return this.#segments.length;
+  }
+
+  /** A segment of an earlier start; `starts` is where each lane's cursor stands in it. */
+  addRecovered(segment: Segment, starts: [number, number]): void {
+    this.add(segment);
+    for (const lane of lanes) {
+      const share = segment.waiting[lane];
+      const state = this.#lanes[lane];
+      if (share.frames === 0) continue;
+      if (state.frames === 0) this.#startLane(state, segment, starts[lane], share.writtenMsMin, share.orderMin);
+      addAmounts(state, share);
+    }
+  }
+
+  add(segment: Segment): void {
+    this.#segments.push(segment);
+    this.#tail = { epoch: segment.epoch, seq: segment.seq, offset: segment.end };
+  }
+
+  /** A frame that is durable now, at `offset`; the caller moves `segment.end`. */
+  appended(
+    segment: Segment,
+    frame: Pick<FrameHead, 'lane' | 'rows' | 'length' | 'order' | 'writtenMs'>,
+    offset: number,
+  ) {
+    const state = this.#lanes[frame.lane];
+    if (state.frames === 0) this.#startLane(state, segment, offset, frame.writtenMs, frame.order);
+    state.frames += 1;
+    state.rows += frame.rows;
+    state.bytes += frame.length;
+    addToShare(segment.total[frame.lane], frame);
+    addToShare(segment.waiting[frame.lane], frame);
+  }
+
+  #startLane(state: LaneState, segment: Segment, offset: number, writtenMs: number, order: bigint): void {
+    state.segment = segment;
+    state.offset = offset;
+    state.oldestAtMs = writtenMs;
+    state.orderBefore = order - 1n;
+  }
+
+  /** The next frames of a lane, undefined when none waits. One unit of a lane at a time. */
+  async next(lane: Lane, limits: UnitLimits): Promise<ShipUnit | undefined> {
+    const state = this.#lanes[lane];
+    assert(!state.unit, 'a lane has one open unit');
+    while (state.frames > 0) {
+      state.unit = 'reading';
+      let unit: OpenUnit;
+      try {
+        unit = await this.#gather(lane, state, limits);
+      } catch (error) {
+        state.unit = undefined;
+        throw error;
+      }
+      state.unit = unit;
+      if (unit.frames > 0) return unit;
+      // Every frame up to here was damaged: it is in quarantine, the lane goes on behind it.
+      this.confirm(unit);
+    }
+    return undefined;
+  }
+
+  /** The unit is stored: it is never given out again. */
+  confirm(unit: ShipUnit): void {
+    const state = this.#lanes[unit.lane];
+    assert(state.unit === unit, 'the open unit of its lane is confirmed');
+    state.unit = undefined;
+    if (unit.frames > 0) {
+      state.orderBefore = unit.orderMax;
+      state.oldestAtMs = unit.writtenMsMax;
+    }
+    for (const take of (unit as OpenUnit).takes) {
+      subtractAmounts(state, take);
+      subtractAmounts(take.segment.waiting[unit.lane], take);
+      state.segment = take.segment;
+      state.offset = take.nextOffset;
+    }
+    if (state.frames === 0) {
+      state.segment = undefined;
+      return;
+    }
+    const from = this.#segments.indexOf(state.segment!);
+    if (this.#segments[from]!.waiting[unit.lane].frames > 0) return;
+    const later = this.#segments.find((segment, i) => i > from && segment.waiting[unit.lane].frames > 0)!;
+    const share = later.waiting[unit.lane];
+    state.segment = later;
+    state.offset = segmentHeaderBytes;
+    state.oldestAtMs = share.writtenMsMin;
+    state.orderBefore = share.orderMin - 1n;
+  }
+
+  /** The unit was not stored; `next` gives its frames again, perhaps cut anew. */
+  release(unit: ShipUnit): void {
+    const state = this.#lanes[unit.lane];
+    assert(state.unit === unit, 'the open unit of its lane is released');
+    state.unit = undefined;
+  }
+
+  cursors(): [Cursor, Cursor] {
+    const last = this.#segments.at(-1);
+    if (last) this.#tail = { epoch: last.epoch, seq: last.seq, offset: last.end };
+    const cursor = ({ frames, segment, offset }: LaneState): Cursor =>
+      frames === 0 ? this.#tail : { epoch: segment!.epoch, seq: segment!.seq, offset };
+    return [cursor(this.#lanes[0]), cursor(this.#lanes[1])];
+  }
+
+  /** Where an empty journal stands, before the first segment is added. */
+  startAt(tail: Cursor): void {
+    this.#tail = tail;
+  }
+
+  /** Segments that hold nothing for anyone. */
+  confirmedSegments(): Segment[] {
+    return this.#segments.filter(({ sealed, waiting }) => sealed && waiting[0].frames === 0 && waiting[1].frames === 0);
+  }
+
+  remove(segments: readonly Segment[]): void {
+    if (segments.length > 0) this.#segments = this.#segments.filter((segment) => !segments.includes(segment));
+  }
+
+  async #gather(lane: Lane, state: LaneState, limits: UnitLimits): Promise<OpenUnit> {
+    const unit: OpenUnit = {
+      lane,
+      payloads: [],
+      frames: 0,
+      rows: 0,
+      bytes: 0,
+      orderMin: 0n,
+      orderMax: 0n,
+      writtenMsMin: 0,
+      writtenMsMax: 0,
+      takes: [],
+    };
+    const first = state.segment!;
+    for (const segment of this.#segments.slice(this.#segments.indexOf(first))) {
+      if (segment.waiting[lane].frames === 0) continue;
+      const from = segment === first ? state.offset : segmentHeaderBytes;
+      if (!(await this.#take(unit, segment, from, limits))) break;
+      if (unit.rows >= limits.rowsMax || unit.bytes >= limits.bytesMax) break;
+    }
+    return unit;
+  }
+
+  /** Adds frames of one segment to the unit. True when all that waited in it was taken (or proved to be damaged). */
+  async #take(unit: OpenUnit, segment: Segment, from: number, limits: UnitLimits): Promise<boolean> {
+    // The writer may add to the segment meanwhile: end and share are taken together, here.
+    const end = segment.end;
+    const share = { ...segment.waiting[unit.lane] };
+    const take: Take = { segment, frames: 0, rows: 0, bytes: 0, nextOffset: end };
+    const sparse = share.bytes * 2 < end - from;
+    const file = await this.#disk.open(segment.path, 'read');
+    let whole = true;
+    try {
+      const chunkBytes = sparse
+        ? sparseReadBytes
+        : bytesToRead(share, limits.rowsMax - unit.rows, limits.bytesMax - unit.bytes);
+      const range = { seed: segment.seed, from, end, chunkBytes, reuseChunk: sparse, lane: unit.lane };
+      const reader = new FrameReader(file, range);
+      while (take.frames < share.frames) {
+        const step = await reader.next();
+        if (!step) {
+          // Frames are missing: the gaps they were in are in quarantine.
+          take.nextOffset = end;
+          break;
+        }
+        if (step.kind === 'gap') {
+          await this.#onGap(segment, step);
+          continue;
+        }
+        if (step.lane !== unit.lane || step.flags & frameFlags.link) continue;
+        const full = unit.rows + step.rows > limits.rowsMax || unit.bytes + step.length > limits.bytesMax;
+        if (full && unit.frames > 0) {
+          whole = false;
+          take.nextOffset = step.offset;
+          break;
+        }
+        // A payload from a sparse file would hold on to a chunk of other things.
+        unit.payloads.push(sparse ? Buffer.from(step.payload) : step.payload);
+        if (unit.frames === 0) {
+          unit.orderMin = step.order;
+          unit.writtenMsMin = step.writtenMs;
+        }
+        unit.orderMax = step.order;
+        unit.writtenMsMax = step.writtenMs;
+        unit.frames += 1;
+        unit.rows += step.rows;
+        unit.bytes += step.length;
+        take.frames += 1;
+        take.rows += step.rows;
+        take.bytes += step.length;
+        take.nextOffset = step.next;
+      }
+    } finally {
+      await file.close();
+    }
+    if (whole) ({ frames: take.frames, rows: take.rows, bytes: take.bytes } = share);
+    unit.takes.push(take);
+    return whole;
+  }
+}
+
+function newLane(): LaneState {
+  return {
+    frames: 0,
+    rows: 0,
+    bytes: 0,
+    oldestAtMs: 0,
+    orderBefore: 0n,
+    segment: undefined,
+    offset: 0,
+    unit: undefined,
+  };
+}
+
+interface Amounts {
+  frames: number;
+  rows: number;
+  bytes: number;
+}
+
+function addAmounts(to: Amounts, amounts: Amounts): void {
+  to.frames += amounts.frames;
+  to.rows += amounts.rows;
+  to.bytes += amounts.bytes;
+}
+
+function subtractAmounts(from: Amounts, amounts: Amounts): void {
+  from.frames -= amounts.frames;
+  from.rows -= amounts.rows;
+  from.bytes -= amounts.bytes;
+}
+
+/** One read for what a unit will probably take, judged by the mean size of what waits. */
+function bytesToRead(share: LaneShare, rowsLeft: number, bytesLeft: number): number {
+  const stored = share.bytes + share.frames * (frameHeaderBytes + 8);
+  const byRows = (stored * Math.max(1, rowsLeft)) / Math.max(1, share.rows);
+  const wanted = Math.ceil(Math.min(stored, byRows, bytesLeft * 1.1));
+  return Math.min(Math.max(wanted + 4096, readBytesMin), readBytesMax);
+}

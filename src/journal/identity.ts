@@ -1,0 +1,26 @@
+/** The writer id that a journal directory keeps for its worker: part of every order number, so it must never change. */
+import { StartError } from '../base/errors.ts';
+import { type Disk, readWhole, realDisk, replaceWhole } from './disk.ts';
+
+export const writerIdMax = 2 ** 14 - 1;
+
+export async function readWriterId(dir: string, disk: Disk = realDisk): Promise<number | undefined> {
+  const bytes = await readWhole(disk, `${dir}/writer`);
+  if (!bytes) return undefined;
+  const text = bytes.toString('latin1').trim();
+  const id = Number(text);
+  if (!/^\d{1,5}$/.test(text) || id > writerIdMax) {
+    throw new StartError(
+      `The file ${dir}/writer must hold a number from 0 to ${writerIdMax}, it holds "${text.slice(0, 40)}".`,
+    );
+  }
+  return id;
+}
+
+export async function storeWriterId(dir: string, id: number, disk: Disk = realDisk): Promise<void> {
+  if (!Number.isInteger(id) || id < 0 || id > writerIdMax) {
+    throw new StartError(`Writer id ${id} is out of range: it must be from 0 to ${writerIdMax}.`);
+  }
+  await disk.makeDirectory(dir);
+  await replaceWhole(disk, `${dir}/writer`, [Buffer.from(`${id}\n`)]);
+}

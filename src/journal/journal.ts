@@ -1,0 +1,348 @@
+/**
+ * The journal of one worker: frames go in durable (`append`), and are given out again in order, lane by lane, until
+ * they are confirmed (`next`, `confirm`). It knows bytes, rows and order numbers, nothing of what they mean. One
+ * process owns a directory at a time; the caller sees to that.
+ */
+import type { Clock } from '../base/clock.ts';
+import { systemClock } from '../base/clock.ts';
+import { assert, messageOf } from '../base/errors.ts';
+import type { Log } from '../base/log.ts';
+import { type Counter, type Histogram, type Metrics, secondsBounds } from '../base/metrics.ts';
+import { Backlog, type Segment, type ShipUnit, type UnitLimits } from './backlog.ts';
+import { type Disk, realDisk } from './disk.ts';
+import { SegmentPool } from './pool.ts';
+import { PositionFile, startOfJournal } from './position.ts';
+import { Quarantine } from './quarantine.ts';
+import type { Gap } from './reader.ts';
+import { nextEpoch, readGap, recover } from './recovery.ts';
+import { type Lane, lanes, parseSegmentName } from './segment.ts';
+import { JournalError, type JournalFrame, Writer } from './writer.ts';
+
+export type { JournalFrame, Lane, ShipUnit, UnitLimits };
+export { JournalError };
+
+export interface JournalOptions {
+  dir: string;
+  log: Log;
+  metrics?: Metrics;
+  disk?: Disk;
+  clock?: Clock;
+  segmentBytes: number;
+  /** `none`: an append is not synced; for `ingest.ack: memory`. */
+  durable?: 'sync' | 'none';
+  /** The directory of a worker that is gone: shipped, never appended to. */
+  adopt?: boolean;
+  /** Free bytes that a new segment must leave on the disk. */
+  freeBytesMin?: number;
+  quarantineBytesMax?: number;
+  /** Files kept for use when a segment is confirmed. */
+  sparesMax?: number;
+}
+
+const freeRefreshMs = 1000;
+
+export async function openJournal(options: JournalOptions): Promise<Journal> {
+  const { dir, log, adopt = false, disk = realDisk, clock = systemClock } = options;
+  await disk.makeDirectory(dir);
+  for (const name of await disk.list(dir)) if (name.endsWith('.tmp')) await disk.remove(`${dir}/${name}`);
+  const quarantine = await Quarantine.open(disk, dir, options.quarantineBytesMax ?? 1024 ** 3);
+  const damage = new Damage(disk, log, quarantine, options.metrics);
+  const positionFile = await PositionFile.open(disk, dir);
+  const position = positionFile.found ?? startOfJournal();
+  const found = await recover({
+    disk,
+    dir,
+    log,
+    position,
+    onGap: (segment, gap) => damage.gap(segment, gap),
+    onLostSegment: (name) => damage.lost(name),
+  });
+  const backlog = new Backlog(disk, (segment, gap) => damage.gap(segment, gap));
+  backlog.startAt(later(position.cursors[0], position.cursors[1]));
+  for (const { segment, starts } of found.segments) backlog.addRecovered(segment, starts);
+  let writer: Writer | undefined;
+  let pool: SegmentPool | undefined;
+  if (!adopt) {
+    const epoch = await nextEpoch(disk, dir, found.epochMax);
+    const { segmentBytes, durable = 'sync', sparesMax = 2, freeBytesMin = 0 } = options;
+    pool = new SegmentPool({ disk, dir, log, clock, epoch, segmentBytes, freeBytesMin, sparesMax, durable });
+    for (const name of await disk.list(dir)) if (/^spare-\d+$/.test(name)) await pool.adoptSpare(`${dir}/${name}`);
+    for (const path of found.sparePaths) await pool.adoptSpare(path);
+    pool.prepareAhead();
+    writer = new Writer({ log, clock, pool, backlog, segmentBytes, orderMax: found.orderMax });
+  }
+  const free = await disk.freeBytes(dir);
+  const parts = { dir, log, disk, clock, backlog, positionFile, quarantine, damage, writer, pool, free };
+  const journal = new Journal(parts, found.orderMax, options.metrics);
+  const { frames: now } = backlog.lane(0);
+  const { frames: apart } = backlog.lane(1);
+  if (now + apart > 0) log.info('journal_recovered', { dir, segments: found.segments.length, frames: now + apart });
+  return journal;
+}
+
+interface Parts {
+  dir: string;
+  log: Log;
+  disk: Disk;
+  clock: Clock;
+  backlog: Backlog;
+  positionFile: PositionFile;
+  quarantine: Quarantine;
+  damage: Damage;
+  writer: Writer | undefined;
+  pool: SegmentPool | undefined;
+  free: number;
+}
+
+export class Journal {
+  readonly #parts: Parts;
+  readonly #backlog: Backlog;
+  readonly #writer: Writer | undefined;
+  readonly #commits: Counter | undefined;
+  readonly #commitBytes: Counter | undefined;
+  readonly #commitSeconds: Histogram | undefined;
+  #free: number;
+  #freeReadMs: number;
+  #persisting: Promise<void> | undefined;
+  #persistingNext: Promise<void> | undefined;
+  #closed = false;
+  readonly #orderRecovered: bigint | undefined;
+  readonly #orderFound: bigint;
+
+  constructor(parts: Parts, orderFound: bigint, metrics: Metrics | undefined) {
+    this.#parts = parts;
+    this.#backlog = parts.backlog;
+    this.#writer = parts.writer;
+    this.#free = parts.free;
+    this.#freeReadMs = parts.clock.monotonic();
+    this.#orderFound = orderFound;
+    this.#orderRecovered = this.#backlog.empty ? undefined : this.orderShipped() + 1n;
+    this.#commits = metrics?.counter('journal_commits_total', 'Group commits.');
+    this.#commitBytes = metrics?.counter('journal_commit_bytes_total', 'Bytes of frames journaled.');
+    this.#commitSeconds = metrics?.histogram('journal_commit_seconds', 'Time of one durable write.', {}, secondsBounds);
+  }
+
+  /** All frames in one write; they are durable when it resolves. One append at a time. Rejects with JournalError. */
+  async append(frames: readonly JournalFrame[]): Promise<void> {
+    const writer = this.#writer;
+    assert(writer && !this.#closed, 'an open journal of this process is appended to');
+    const done = writer.append(frames);
+    const bytes = writer.unsyncedBytes;
+    const since = writer.unsyncedSinceMs;
+    await done;
+    this.#commits?.add(1);
+    this.#commitBytes?.add(bytes);
+    this.#commitSeconds?.observe((this.#parts.clock.monotonic() - since) / 1000);
+  }
+
+  /** The next frames of a lane; undefined when none waits. A lane has one open unit: confirm or release it first. */
+  next(lane: Lane, limits: UnitLimits): Promise<ShipUnit | undefined> {
+    assert(!this.#closed, 'an open journal is read');
+    return this.#backlog.next(lane, limits);
+  }
+
+  /** The unit is stored. Resolves when that is written down; a failure of that only means that rows may be sent again. */
+  confirm(unit: ShipUnit): Promise<void> {
+    this.#backlog.confirm(unit);
+    return this.#persist();
+  }
+
+  /** The unit was not stored: its frames are given out again, perhaps cut anew. */
+  release(unit: ShipUnit): void {
+    this.#backlog.release(unit);
+  }
+
+  rowsWaiting(lane: Lane): number {
+    return this.#backlog.lane(lane).rows;
+  }
+
+  bytesWaiting(lane: Lane): number {
+    return this.#backlog.lane(lane).bytes;
+  }
+
+  /** Clock time of the oldest frame that waits, or a little earlier. */
+  oldestWaitingAt(lane: Lane): number | undefined {
+    const { frames, oldestAtMs } = this.#backlog.lane(lane);
+    return frames > 0 ? oldestAtMs : undefined;
+  }
+
+  oldestUnshippedMs(nowMs: number): number {
+    let oldest = nowMs;
+    for (const lane of lanes) oldest = Math.min(oldest, this.oldestWaitingAt(lane) ?? nowMs);
+    return nowMs - oldest;
+  }
+
+  /** Bytes of frames that wait for shipping. */
+  get backlogBytes(): number {
+    return this.#backlog.lane(0).bytes + this.#backlog.lane(1).bytes;
+  }
+
+  /** Bytes of the append in flight. */
+  get unsyncedBytes(): number {
+    return this.#writer?.unsyncedBytes ?? 0;
+  }
+
+  /** Age of the append in flight; 0 when there is none. */
+  unsyncedMs(): number {
+    return this.unsyncedBytes > 0 ? this.#parts.clock.monotonic() - this.#writer!.unsyncedSinceMs : 0;
+  }
+
+  /** Free bytes of the disk, at most a second old while it is asked for. */
+  freeBytes(): number {
+    const now = this.#parts.clock.monotonic();
+    if (now - this.#freeReadMs >= freeRefreshMs) {
+      this.#freeReadMs = now;
+      this.#parts.disk.freeBytes(this.#parts.dir).then(
+        (bytes) => {
+          this.#free = bytes;
+        },
+        (error) => this.#parts.log.warn('journal_free_bytes_failed', { error: messageOf(error) }),
+      );
+    }
+    return this.#free;
+  }
+
+  /** Highest order number ever made durable here; the numbers of this process start above it. */
+  get orderMax(): bigint {
+    return this.#writer?.orderMax ?? this.#orderFound;
+  }
+
+  /** Not above the smallest order that this start gives out again; undefined when there was nothing. */
+  get orderRecovered(): bigint | undefined {
+    return this.#orderRecovered;
+  }
+
+  /** Every frame with an order up to this, of both lanes, is confirmed. */
+  orderShipped(): bigint {
+    let order = this.orderMax;
+    for (const lane of lanes) {
+      const { frames, orderBefore } = this.#backlog.lane(lane);
+      if (frames > 0 && orderBefore < order) order = orderBefore;
+    }
+    return order;
+  }
+
+  /** No frame with an order up to this waits or is being written. Frames not yet appended are the caller's to know. */
+  isShipped(order: bigint): boolean {
+    const inFlight = this.#writer?.orderInFlight;
+    if (inFlight !== undefined && inFlight <= order) return false;
+    return this.#backlog.empty || this.orderShipped() >= order;
+  }
+
+  /** Nothing waits in either lane. */
+  get empty(): boolean {
+    return this.#backlog.empty;
+  }
+
+  /** Damage was found since the start: something is in quarantine that could not be shipped. */
+  get degraded(): boolean {
+    return this.#parts.damage.found;
+  }
+
+  /** Twice in a row a write failed: the process must end. */
+  get failed(): boolean {
+    return this.#writer?.failed ?? false;
+  }
+
+  get quarantine(): Quarantine {
+    return this.#parts.quarantine;
+  }
+
+  /** Waits for the append in flight, and writes down how far shipping got. */
+  async close(): Promise<void> {
+    if (this.#closed) return;
+    this.#closed = true;
+    await this.#writer?.close();
+    await this.#persist();
+    await this.#parts.positionFile.close();
+  }
+
+  /** Closes and removes an adopted directory of which everything is confirmed. What is in quarantine stays. */
+  async discard(): Promise<void> {
+    assert(!this.#writer && this.empty, 'an adopted, empty journal is discarded');
+    const { disk, dir } = this.#parts;
+    await this.close();
+    const names = await disk.list(dir);
+    // Segments first: a crash in between leaves a position that has passed them.
+    for (const name of names)
+      if (parseSegmentName(name) || name.startsWith('spare-')) await disk.remove(`${dir}/${name}`);
+    await disk.syncDirectory(dir);
+    for (const name of ['position', 'epoch', 'writer']) await disk.remove(`${dir}/${name}`);
+    if ((await disk.list(dir)).length === 0) await disk.removeDirectory(dir);
+  }
+
+  /** One write at a time; what was confirmed meanwhile goes with the next. */
+  #persist(): Promise<void> {
+    if (!this.#persisting) {
+      this.#persisting = this.#persistOnce().finally(() => {
+        this.#persisting = undefined;
+      });
+      return this.#persisting;
+    }
+    this.#persistingNext ??= this.#persisting.then(() => {
+      this.#persistingNext = undefined;
+      return this.#persist();
+    });
+    return this.#persistingNext;
+  }
+
+  async #persistOnce(): Promise<void> {
+    const { positionFile, log, pool, disk } = this.#parts;
+    const confirmed = this.#backlog.confirmedSegments();
+    try {
+      await positionFile.write({ cursors: this.#backlog.cursors(), orderHigh: this.orderMax });
+    } catch (error) {
+      log.error('journal_position_failed', { error: messageOf(error) });
+      return;
+    }
+    // Only now: a segment may go when it is written down that nobody needs it.
+    this.#backlog.remove(confirmed);
+    for (const segment of confirmed) {
+      if (pool) await pool.recycle(segment);
+      else
+        await disk
+          .remove(segment.path)
+          .catch((error) => log.warn('journal_remove_failed', { error: messageOf(error) }));
+    }
+  }
+}
+
+/** Damage that was found: kept, counted, and told. */
+class Damage {
+  readonly #disk: Disk;
+  readonly #log: Log;
+  readonly #quarantine: Quarantine;
+  readonly #count: Counter | undefined;
+  found = false;
+
+  constructor(disk: Disk, log: Log, quarantine: Quarantine, metrics: Metrics | undefined) {
+    this.#disk = disk;
+    this.#log = log;
+    this.#quarantine = quarantine;
+    this.#count = metrics?.counter('journal_corrupt_total', 'Damaged stretches found in segments.');
+  }
+
+  async gap(segment: Segment, gap: Gap): Promise<void> {
+    if (segment.gaps.some((known) => known.from <= gap.from && gap.to <= known.to)) return;
+    this.found = true;
+    const name = `${segment.epoch}-${segment.seq}`;
+    await this.#quarantine.addGap(name, gap.from, await readGap(this.#disk, segment, gap));
+    segment.gaps.push(gap);
+    this.#count?.add(1);
+    this.#log.error('journal_corrupt', { segment: name, from: gap.from, to: gap.to });
+  }
+
+  lost(name: string): void {
+    this.found = true;
+    this.#count?.add(1);
+    this.#log.error('journal_corrupt', { segment: name, reason: 'header' });
+  }
+}
+
+function later<T extends { epoch: number; seq: number; offset: number }>(a: T, b: T): T {
+  return a.epoch - b.epoch || a.seq - b.seq || a.offset - b.offset ? (isLater(a, b) ? a : b) : a;
+}
+
+function isLater(a: { epoch: number; seq: number; offset: number }, b: typeof a): boolean {
+  return (a.epoch - b.epoch || a.seq - b.seq || a.offset - b.offset) > 0;
+}

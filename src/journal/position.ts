@@ -1,0 +1,113 @@
+/**
+ * How far the journal is shipped, in the file `position`. Two slots of 4 096 bytes are written in turn, each with its
+ * own number and crc, so a torn write leaves the other one. It may lag (rows are idempotent), it never runs ahead.
+ */
+import { crc32 } from 'node:zlib';
+import { type Disk, type DiskFile, readWhole, replaceWhole } from './disk.ts';
+import { type Lane, lanes } from './segment.ts';
+
+/** The place of the first frame that is not confirmed. */
+export interface Cursor {
+  epoch: number;
+  seq: number;
+  offset: number;
+}
+
+export interface Position {
+  cursors: [Cursor, Cursor];
+  /** Highest order number that was durable when this was written. */
+  orderHigh: bigint;
+}
+
+const slotBytes = 4096;
+const magic = Buffer.from('MILLPOS1', 'latin1');
+const usedBytes = 64;
+
+function encode(position: Position, number: number): Buffer {
+  const slot = Buffer.alloc(slotBytes);
+  magic.copy(slot);
+  slot.writeDoubleLE(number, 8);
+  slot.writeBigUInt64LE(position.orderHigh, 16);
+  for (const lane of lanes) {
+    const cursor = position.cursors[lane];
+    slot.writeUInt32LE(cursor.epoch, 24 + lane * 16);
+    slot.writeUInt32LE(cursor.seq, 28 + lane * 16);
+    slot.writeDoubleLE(cursor.offset, 32 + lane * 16);
+  }
+  slot.writeUInt32LE(crc32(slot.subarray(0, usedBytes - 4)), usedBytes - 4);
+  return slot;
+}
+
+function decode(slot: Buffer): { number: number; position: Position } | undefined {
+  if (slot.length < usedBytes || !slot.subarray(0, 8).equals(magic)) return undefined;
+  if (crc32(slot.subarray(0, usedBytes - 4)) !== slot.readUInt32LE(usedBytes - 4)) return undefined;
+  const cursor = (lane: Lane): Cursor => ({
+    epoch: slot.readUInt32LE(24 + lane * 16),
+    seq: slot.readUInt32LE(28 + lane * 16),
+    offset: slot.readDoubleLE(32 + lane * 16),
+  });
+  const position = { cursors: [cursor(0), cursor(1)] as [Cursor, Cursor], orderHigh: slot.readBigUInt64LE(16) };
+  return { number: slot.readDoubleLE(8), position };
+}
+
+export function startOfJournal(): Position {
+  return {
+    cursors: [
+      { epoch: 0, seq: 0, offset: 0 },
+      { epoch: 0, seq: 0, offset: 0 },
+    ],
+    orderHigh: 0n,
+  };
+}
+
+export class PositionFile {
+  readonly #disk: Disk;
+  readonly #path: string;
+  #file: DiskFile | undefined;
+  #number = 0;
+  /** What the file held when it was opened; undefined when it is missing or both slots are bad. */
+  found: Position | undefined;
+
+  private constructor(disk: Disk, path: string) {
+    this.#disk = disk;
+    this.#path = path;
+  }
+
+  static async open(disk: Disk, dir: string): Promise<PositionFile> {
+    const self = new PositionFile(disk, `${dir}/position`);
+    const bytes = (await readWhole(disk, self.#path)) ?? Buffer.alloc(0);
+    const slots = [decode(bytes.subarray(0, slotBytes)), decode(bytes.subarray(slotBytes))].filter((slot) => !!slot);
+    slots.sort((a, b) => b.number - a.number);
+    if (slots[0]) {
+      self.#number = slots[0].number;
+      self.found = slots[0].position;
+    }
+    return self;
+  }
+
+  /** Durable when it returns. After an error the next call makes a new file: a failed sync is final for the old one. */
+  async write(position: Position): Promise<void> {
+    const number = this.#number + 1;
+    const slot = encode(position, number);
+    if (this.#file) {
+      try {
+        await this.#file.write([slot], (number % 2) * slotBytes);
+      } catch (error) {
+        const file = this.#file;
+        this.#file = undefined;
+        await file.close().catch(() => {});
+        throw error;
+      }
+    } else {
+      await replaceWhole(this.#disk, this.#path, [slot, slot]);
+      this.#file = await this.#disk.open(this.#path, 'log');
+    }
+    this.#number = number;
+  }
+
+  async close(): Promise<void> {
+    const file = this.#file;
+    this.#file = undefined;
+    await file?.close();
+  }
+}

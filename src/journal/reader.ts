@@ -1,0 +1,143 @@
+/**
+ * Walks the frames of one segment file in bounded memory. A place that holds no valid frame becomes a gap: the reader
+ * searches on at 8-byte steps and goes on with the next valid frame. What a gap means is the caller's business.
+ */
+import { crc32 } from 'node:zlib';
+import { assert } from '../base/errors.ts';
+import { type DiskFile, errorCode } from './disk.ts';
+import { decodeFrameHead, type FrameHead, frameHeaderBytes, type Lane, paddedBytes } from './segment.ts';
+
+export interface Frame extends FrameHead {
+  kind: 'frame';
+  offset: number;
+  /** Where the next frame starts. */
+  next: number;
+  /** A slice of the reader's chunk. Empty for frames of a lane that was not asked for. */
+  payload: Buffer;
+}
+
+export interface Gap {
+  kind: 'gap';
+  from: number;
+  to: number;
+}
+
+export interface ReadRange {
+  seed: number;
+  from: number;
+  /** Nothing behind it is looked at. */
+  end: number;
+  /** Bytes of one read. */
+  chunkBytes: number;
+  /** True: one chunk for all reads, a payload is valid until the next call. False: payloads stay valid. */
+  reuseChunk: boolean;
+  /** Payloads of this lane only; the other lane's frames are passed by their heads. */
+  lane?: Lane;
+}
+
+const empty: Buffer = Buffer.alloc(0);
+const unreadableStepBytes = 4096;
+
+export class FrameReader {
+  readonly #file: DiskFile;
+  readonly #range: ReadRange;
+  #at: number;
+  #chunk: Buffer = empty;
+  #chunkFrom = 0;
+  /** A frame that was found while a gap was being measured. */
+  #found: Frame | undefined;
+
+  constructor(file: DiskFile, range: ReadRange) {
+    assert(range.from % 8 === 0, 'frames start at multiples of 8');
+    this.#file = file;
+    this.#range = range;
+    this.#at = range.from;
+  }
+
+  /** The next frame or gap; undefined at the end. Two gaps never follow one another. */
+  async next(): Promise<Frame | Gap | undefined> {
+    if (this.#found) {
+      const frame = this.#found;
+      this.#found = undefined;
+      return frame;
+    }
+    const from = this.#at;
+    while (this.#at < this.#range.end) {
+      const frame = await this.#frameHere();
+      if (!frame) continue;
+      if (frame.offset === from) return frame;
+      this.#found = frame;
+      return { kind: 'gap', from, to: frame.offset };
+    }
+    return from < this.#range.end ? { kind: 'gap', from, to: this.#range.end } : undefined;
+  }
+
+  /** Reads at the current place and moves on: behind the frame, behind a bad payload, or 8 bytes. */
+  async #frameHere(): Promise<Frame | undefined> {
+    const offset = this.#at;
+    const { seed, end, lane } = this.#range;
+    if (offset + frameHeaderBytes > end) {
+      this.#at = end;
+      return undefined;
+    }
+    let at = await this.#ensure(offset, frameHeaderBytes);
+    const head = decodeFrameHead(this.#chunk, at, seed, offset);
+    if (!head || offset + frameHeaderBytes + head.length > end) {
+      this.#skipToMark(offset, at);
+      return undefined;
+    }
+    const next = offset + paddedBytes(head.length);
+    let payload = empty;
+    if (lane === undefined || head.lane === lane) {
+      at = await this.#ensure(offset, frameHeaderBytes + head.length);
+      payload = this.#chunk.subarray(at + frameHeaderBytes, at + frameHeaderBytes + head.length);
+    }
+    this.#at = Math.min(next, end);
+    if (payload.length === head.length && crc32(payload) !== head.payloadCrc) return undefined;
+    return { kind: 'frame', offset, next, payload, ...head };
+  }
+
+  /** Inside the chunk, the search needs no await for each step. */
+  #skipToMark(offset: number, at: number): void {
+    const chunk = this.#chunk;
+    const last = chunk.length - frameHeaderBytes;
+    let step = at + 8;
+    while (step <= last && (chunk[step + 34] !== 0x4a || chunk[step + 35] !== 0x4d)) step += 8;
+    this.#at = offset + (step - at);
+  }
+
+  /** Makes [offset, offset + bytes) part of the chunk; answers where it starts there. */
+  async #ensure(offset: number, bytes: number): Promise<number> {
+    const at = offset - this.#chunkFrom;
+    if (at >= 0 && at + bytes <= this.#chunk.length) return at;
+    const { end, chunkBytes, reuseChunk } = this.#range;
+    const wanted = Math.max(bytes, Math.min(chunkBytes, end - offset));
+    const room = this.#chunk.buffer.byteLength >= wanted && reuseChunk && this.#chunk !== empty;
+    const chunk: Buffer = room ? Buffer.from(this.#chunk.buffer, 0, wanted) : Buffer.allocUnsafeSlow(wanted);
+    let done: number;
+    try {
+      done = await this.#file.read(chunk, offset);
+    } catch (error) {
+      if (errorCode(error) !== 'EIO') throw error;
+      await this.#readAround(chunk, offset);
+      done = wanted;
+    }
+    chunk.fill(0, done);
+    this.#chunk = chunk;
+    this.#chunkFrom = offset;
+    return 0;
+  }
+
+  /** A bad sector costs the frames on it, not the segment: it reads as zeros, which are no frame. */
+  async #readAround(chunk: Buffer, offset: number): Promise<void> {
+    for (let at = 0; at < chunk.length; at += unreadableStepBytes) {
+      const piece = chunk.subarray(at, at + unreadableStepBytes);
+      try {
+        piece.fill(0, await this.#file.read(piece, offset + at));
+      } catch (error) {
+        if (errorCode(error) !== 'EIO') throw error;
+        piece.fill(0);
+      }
+    }
+  }
+}

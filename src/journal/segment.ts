@@ -1,0 +1,221 @@
+/**
+ * The format of a segment file. Little-endian.
+ *
+ * Limits: a file header is 4 096 bytes; a frame starts at a multiple of 8 and its payload is below 2^30 bytes; a file
+ * is below 2^32 bytes and holds below 2^32 commits; epoch and seq are below 2^32.
+ *
+ *   file    header (4 096) · frame · frame · … · stale bytes of an earlier use, or zeros
+ *   header  two equal copies of 2 048 bytes, so that one bad sector does not cost the salt of a whole segment:
+ *           magic 8 · version u32 · epoch u32 · seq u32 · salt 16 · createdMs f64 · name length u16 · name … crc u32
+ *   frame   length u32 · payloadCrc u32 · order u64 · writtenMs f64 · rows u32 · commit u32 · lane u8 · flags u8
+ *           · mark u16 · headCrc u32 · payload · zeros up to a multiple of 8
+ *
+ * headCrc covers the 36 bytes before it, payloadCrc among them, and is seeded with the salt and the frame's own
+ * offset: neither stale bytes of a recycled file nor a write that went astray validate. The payload needs no seed of
+ * its own: under a valid head only the right bytes match. A separate headCrc lets a reader trust `length` when only
+ * the payload is bad, and search for the next frame at 8-byte steps without a checksum over megabytes at each step.
+ *
+ * Frames of one append share `commit`; the last carries `lastOfCommit`. The first frame of a segment is a `link`: what
+ * the segment before it held and where it ended. So a full segment needs no walk at start, its end is known exactly,
+ * and bytes behind that end (left by a failed write) are never taken for frames.
+ */
+import { crc32 } from 'node:zlib';
+
+export const segmentHeaderBytes = 4096;
+export const frameHeaderBytes = 40;
+export const payloadBytesMax = 2 ** 30 - 1;
+
+const copyBytes = 2048;
+const magic = Buffer.from('MILLJRN1', 'latin1');
+const formatVersion = 1;
+const nameBytesMax = 512;
+const frameMark = 0x4d4a;
+
+export const frameFlags = { lastOfCommit: 1, link: 2 } as const;
+
+/** 0: rows of now. 1: rows that are shipped apart. */
+export type Lane = 0 | 1;
+export const lanes: readonly Lane[] = [0, 1];
+
+export interface SegmentHeader {
+  epoch: number;
+  seq: number;
+  salt: Buffer;
+  createdMs: number;
+  /** The journal's directory, for a human who finds the file elsewhere. */
+  name: string;
+}
+
+export function segmentName(epoch: number, seq: number): string {
+  return `${epoch}-${seq}.seg`;
+}
+
+export function parseSegmentName(name: string): { epoch: number; seq: number } | undefined {
+  const match = /^(\d{1,10})-(\d{1,10})\.seg$/.exec(name);
+  return match ? { epoch: Number(match[1]), seq: Number(match[2]) } : undefined;
+}
+
+export function encodeSegmentHeader(header: SegmentHeader): Buffer {
+  const copy = Buffer.alloc(copyBytes);
+  magic.copy(copy, 0);
+  copy.writeUInt32LE(formatVersion, 8);
+  copy.writeUInt32LE(header.epoch, 12);
+  copy.writeUInt32LE(header.seq, 16);
+  header.salt.copy(copy, 20, 0, 16);
+  copy.writeDoubleLE(header.createdMs, 36);
+  const name = Buffer.from(header.name, 'utf8').subarray(0, nameBytesMax);
+  copy.writeUInt16LE(name.length, 44);
+  name.copy(copy, 46);
+  copy.writeUInt32LE(crc32(copy.subarray(0, copyBytes - 4)), copyBytes - 4);
+  return Buffer.concat([copy, copy]);
+}
+
+/** The header from whichever copy is whole; undefined when neither is. */
+export function decodeSegmentHeader(bytes: Buffer): SegmentHeader | undefined {
+  for (let at = 0; at + copyBytes <= Math.min(bytes.length, segmentHeaderBytes); at += copyBytes) {
+    const copy = bytes.subarray(at, at + copyBytes);
+    if (!copy.subarray(0, 8).equals(magic) || copy.readUInt32LE(8) !== formatVersion) continue;
+    if (crc32(copy.subarray(0, copyBytes - 4)) !== copy.readUInt32LE(copyBytes - 4)) continue;
+    return {
+      epoch: copy.readUInt32LE(12),
+      seq: copy.readUInt32LE(16),
+      salt: Buffer.from(copy.subarray(20, 36)),
+      createdMs: copy.readDoubleLE(36),
+      name: copy.toString('utf8', 46, 46 + Math.min(copy.readUInt16LE(44), nameBytesMax)),
+    };
+  }
+  return undefined;
+}
+
+export interface FrameHead {
+  length: number;
+  payloadCrc: number;
+  order: bigint;
+  writtenMs: number;
+  rows: number;
+  commit: number;
+  lane: Lane;
+  flags: number;
+}
+
+/** The seed of a file's frames; mixed with the offset of each. */
+export function saltSeed(salt: Buffer): number {
+  return crc32(salt);
+}
+
+export function paddedBytes(payloadBytes: number): number {
+  return frameHeaderBytes + ((payloadBytes + 7) & ~7);
+}
+
+export function encodeFrameHead(into: Buffer, at: number, head: FrameHead, seed: number, fileOffset: number): void {
+  into.writeUInt32LE(head.length, at);
+  into.writeUInt32LE(head.payloadCrc, at + 4);
+  into.writeBigUInt64LE(head.order, at + 8);
+  into.writeDoubleLE(head.writtenMs, at + 16);
+  into.writeUInt32LE(head.rows, at + 24);
+  into.writeUInt32LE(head.commit, at + 28);
+  into[at + 32] = head.lane;
+  into[at + 33] = head.flags;
+  into.writeUInt16LE(frameMark, at + 34);
+  into.writeUInt32LE(crc32(into.subarray(at, at + 36), (seed ^ fileOffset) >>> 0), at + 36);
+}
+
+/** The head of a frame that stands at `at` in `bytes` and at `fileOffset` in its file; undefined when it is none. */
+export function decodeFrameHead(bytes: Buffer, at: number, seed: number, fileOffset: number): FrameHead | undefined {
+  // The mark first: it turns away nearly every wrong place without a checksum.
+  if (bytes[at + 34] !== (frameMark & 0xff) || bytes[at + 35] !== frameMark >> 8) return undefined;
+  if (crc32(bytes.subarray(at, at + 36), (seed ^ fileOffset) >>> 0) !== bytes.readUInt32LE(at + 36)) return undefined;
+  const lane = bytes[at + 32]!;
+  const length = bytes.readUInt32LE(at);
+  if (lane > 1 || length > payloadBytesMax) return undefined;
+  return {
+    length,
+    payloadCrc: bytes.readUInt32LE(at + 4),
+    order: bytes.readBigUInt64LE(at + 8),
+    writtenMs: bytes.readDoubleLE(at + 16),
+    rows: bytes.readUInt32LE(at + 24),
+    commit: bytes.readUInt32LE(at + 28),
+    lane: lane as Lane,
+    flags: bytes[at + 33]!,
+  };
+}
+
+export function crcOfParts(parts: readonly Uint8Array[]): number {
+  let crc = 0;
+  for (const part of parts) crc = crc32(part, crc);
+  return crc;
+}
+
+/** What one lane holds in a segment. */
+export interface LaneShare {
+  frames: number;
+  rows: number;
+  bytes: number;
+  orderMin: bigint;
+  orderMax: bigint;
+  writtenMsMin: number;
+}
+
+export function emptyShare(): LaneShare {
+  return { frames: 0, rows: 0, bytes: 0, orderMin: 0n, orderMax: 0n, writtenMsMin: 0 };
+}
+
+export function addToShare(share: LaneShare, frame: Pick<FrameHead, 'rows' | 'length' | 'order' | 'writtenMs'>): void {
+  if (share.frames === 0) {
+    share.orderMin = frame.order;
+    share.writtenMsMin = frame.writtenMs;
+  }
+  share.frames += 1;
+  share.rows += frame.rows;
+  share.bytes += frame.length;
+  share.orderMax = frame.order;
+}
+
+/** The payload of a link frame. */
+export interface Link {
+  epoch: number;
+  seq: number;
+  end: number;
+  shares: [LaneShare, LaneShare];
+}
+
+const shareBytes = 48;
+export const linkBytes = 16 + 2 * shareBytes;
+
+export function encodeLink(link: Link): Buffer {
+  const bytes = Buffer.alloc(linkBytes);
+  bytes.writeUInt32LE(link.epoch, 0);
+  bytes.writeUInt32LE(link.seq, 4);
+  bytes.writeDoubleLE(link.end, 8);
+  for (const lane of lanes) {
+    const share = link.shares[lane];
+    const at = 16 + lane * shareBytes;
+    bytes.writeDoubleLE(share.frames, at);
+    bytes.writeDoubleLE(share.rows, at + 8);
+    bytes.writeDoubleLE(share.bytes, at + 16);
+    bytes.writeBigUInt64LE(share.orderMin, at + 24);
+    bytes.writeBigUInt64LE(share.orderMax, at + 32);
+    bytes.writeDoubleLE(share.writtenMsMin, at + 40);
+  }
+  return bytes;
+}
+
+export function decodeLink(bytes: Buffer): Link {
+  const share = (lane: Lane): LaneShare => {
+    const at = 16 + lane * shareBytes;
+    return {
+      frames: bytes.readDoubleLE(at),
+      rows: bytes.readDoubleLE(at + 8),
+      bytes: bytes.readDoubleLE(at + 16),
+      orderMin: bytes.readBigUInt64LE(at + 24),
+      orderMax: bytes.readBigUInt64LE(at + 32),
+      writtenMsMin: bytes.readDoubleLE(at + 40),
+    };
+  };
+  return {
+    epoch: bytes.readUInt32LE(0),
+    seq: bytes.readUInt32LE(4),
+    end: bytes.readDoubleLE(8),
+    shares: [share(0), share(1)],
+  };
+}

@@ -1,0 +1,226 @@
+/**
+ * The connections of this process to PostgreSQL. Every wait has a deadline and every queue a cap; a server that is away
+ * is a Fault 503 (`postgres_away`), never a crash. int8 columns come as JS numbers: one beyond 2^53 is a bug of the
+ * query, which must cast it to text.
+ */
+import { Pool, type PoolClient, type QueryResult, types } from 'pg';
+import { assert, Fault, messageOf, unavailable } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Log } from '../base/log.ts';
+
+export interface PostgresOptions {
+  url: string;
+  poolMax: number;
+  log: Log;
+}
+
+export interface QueryOptions {
+  timeoutMs?: number;
+}
+
+/** What both the pool and a transaction offer. */
+export interface Queries {
+  query<Row>(text: string, values?: unknown[], options?: QueryOptions): Promise<Row[]>;
+}
+
+export function openPostgres(options: PostgresOptions): Postgres {
+  return new Postgres(options);
+}
+
+export class Postgres implements Queries {
+  /** Host and port, for messages; no user, no password. */
+  readonly address: string;
+  readonly #pool: Pool;
+  readonly #log: Log;
+
+  constructor({ url, poolMax, log }: PostgresOptions) {
+    this.#log = log;
+    this.address = addressOf(url);
+    this.#pool = new Pool({
+      connectionString: url,
+      max: poolMax,
+      application_name: 'millrace',
+      connectionTimeoutMillis: limits.postgresConnectMsMax,
+      idleTimeoutMillis: 60_000,
+      keepAlive: true,
+      statement_timeout: limits.postgresStatementMsMax,
+      types: { getTypeParser: typeParser as typeof types.getTypeParser },
+    });
+    // A connection may die idle or between two statements of a transaction; whoever uses it next is told.
+    const onError = (error: Error) => this.#log.warn('postgres_connection_lost', { reason: error.message });
+    this.#pool.on('error', onError);
+    this.#pool.on('connect', (client) => client.on('error', onError));
+  }
+
+  /** Rows of the last statement in `text`. */
+  async query<Row>(text: string, values?: unknown[], options: QueryOptions = {}): Promise<Row[]> {
+    const client = await this.#connect();
+    let broken = true;
+    try {
+      const rows = await run<Row>(client, text, values, options.timeoutMs);
+      broken = false;
+      return rows;
+    } catch (error) {
+      broken = !isOrdinary(error);
+      throw this.#translate(error);
+    } finally {
+      client.release(broken);
+    }
+  }
+
+  /**
+   * Commits what `work` did when it resolves, undoes it when it throws. `timeoutMs` is each statement's; when the
+   * connection is lost at the commit itself, 503 leaves open whether it happened.
+   */
+  async transaction<Result>(work: (queries: Queries) => Promise<Result>, options: QueryOptions = {}): Promise<Result> {
+    const timeoutMs: number = options.timeoutMs ?? limits.postgresStatementMsMax;
+    const client = await this.#connect();
+    let broken = true;
+    try {
+      await run(client, `begin; set local statement_timeout = ${Math.ceil(timeoutMs)}`, undefined, timeoutMs);
+      const result = await work({
+        query: (text, values, each = {}) => run(client, text, values, each.timeoutMs ?? timeoutMs),
+      });
+      const { command } = await client.query(withTimeout('commit', undefined, timeoutMs));
+      // A failed statement whose error `work` swallowed turns a commit into a silent rollback.
+      assert(command === 'COMMIT', 'a transaction goes on after one of its statements failed');
+      broken = false;
+      return result;
+    } catch (error) {
+      broken = (isAway(error) && !isOrdinary(error)) || !(await rolledBack(client));
+      throw this.#translate(error);
+    } finally {
+      client.release(broken);
+    }
+  }
+
+  /** Throws the 503 when the server does not answer; a connection may have to be made before `timeoutMs` begins. */
+  async ping(timeoutMs = 2_000): Promise<void> {
+    await this.query('select 1', [], { timeoutMs });
+  }
+
+  /** Waits for running statements; they have deadlines. */
+  async close(): Promise<void> {
+    await this.#pool.end();
+  }
+
+  async #connect(): Promise<PoolClient> {
+    if (this.#pool.waitingCount >= limits.postgresWaitersMax) {
+      throw unavailable('postgres_busy', 'Too many requests wait for the database. Try again later.');
+    }
+    try {
+      return await this.#pool.connect();
+    } catch (error) {
+      throw this.#translate(error);
+    }
+  }
+
+  #translate(error: unknown): unknown {
+    if (error instanceof Fault || !isAway(error)) return error;
+    this.#log.warn('postgres_away', { address: this.address, reason: messageOf(error), code: codeOf(error) });
+    const fault = unavailable(awayReason, 'The database cannot be reached at the moment. Try again later.');
+    fault.cause = error;
+    return fault;
+  }
+}
+
+const awayReason = 'postgres_away';
+
+/** 08 connection, 53 resources (connections, disk), 57 shut down or cancelled by a timeout. */
+const awayClasses = new Set(['08', '53', '57']);
+const awayCodes = new Set([
+  'ECONNREFUSED',
+  'ECONNRESET',
+  'ECONNABORTED',
+  'EPIPE',
+  'ETIMEDOUT',
+  'EHOSTUNREACH',
+  'EHOSTDOWN',
+  'ENETUNREACH',
+  'ENETDOWN',
+  'ENOTFOUND',
+  'EAI_AGAIN',
+]);
+/** What `pg` and `pg-pool` throw without any code. */
+const awayMessage =
+  /^(Connection terminated|Query read timeout|timeout expired|timeout exceeded when trying to connect|Client has encountered a connection error)/;
+
+/** Does the error mean that the server is away or overloaded, rather than that the statement is wrong? */
+export function isAway(error: unknown): boolean {
+  if (error instanceof Fault) return error.reason === awayReason;
+  if (error instanceof AggregateError) return error.errors.length > 0 && error.errors.every(isAway);
+  if (!(error instanceof Error)) return false;
+  const code = codeOf(error);
+  if (code === undefined) return awayMessage.test(error.message);
+  return isSqlState(code) ? awayClasses.has(code.slice(0, 2)) : awayCodes.has(code);
+}
+
+/** A unique index refused the row; `constraint` narrows it to one index. */
+export function isUniqueViolation(error: unknown, constraint?: string): boolean {
+  if (codeOf(error) !== '23505') return false;
+  return constraint === undefined || (error as { constraint?: string }).constraint === constraint;
+}
+
+function codeOf(error: unknown): string | undefined {
+  const code = (error as { code?: unknown } | null | undefined)?.code;
+  return typeof code === 'string' ? code : undefined;
+}
+
+function isSqlState(code: string): boolean {
+  return /^[0-9A-Z]{5}$/.test(code) && !awayCodes.has(code);
+}
+
+/** A refusal by a healthy server, after which the connection is as good as new. */
+function isOrdinary(error: unknown): boolean {
+  return (error as { severity?: unknown } | null)?.severity === 'ERROR';
+}
+
+async function rolledBack(client: PoolClient): Promise<boolean> {
+  try {
+    await client.query(withTimeout('rollback', undefined, limits.postgresConnectMsMax));
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+async function run<Row>(
+  client: PoolClient,
+  text: string,
+  values: unknown[] | undefined,
+  timeoutMs: number = limits.postgresStatementMsMax,
+): Promise<Row[]> {
+  // `pg` gives an array of results for a text of several statements.
+  const result = (await client.query(withTimeout(text, values, timeoutMs))) as QueryResult | QueryResult[];
+  return (Array.isArray(result) ? (result.at(-1)?.rows ?? []) : result.rows) as Row[];
+}
+
+/** The driver knows a timeout for each query, its types do not. It ends the wait; the server has its own. */
+function withTimeout(text: string, values: unknown[] | undefined, timeoutMs: number) {
+  return { text, ...(values && values.length > 0 && { values }), query_timeout: timeoutMs };
+}
+
+const int8 = 20;
+const int8Array = 1016;
+
+function typeParser(type: number, format?: 'text' | 'binary'): (text: string) => unknown {
+  const parse = types.getTypeParser(type, format as 'text') as (text: string) => unknown;
+  if (type === int8) return safeInteger;
+  if (type === int8Array) return (text) => (parse(text) as (string | null)[]).map((n) => n && safeInteger(n));
+  return parse;
+}
+
+function safeInteger(text: string): number {
+  const value = Number(text);
+  assert(Number.isSafeInteger(value), 'an int8 column beyond 2^53 must be selected as text');
+  return value;
+}
+
+function addressOf(url: string): string {
+  try {
+    const { hostname, port } = new URL(url);
+    return `${hostname}:${port || 5432}`;
+  } catch {
+    return 'the configured address';
+  }
+}

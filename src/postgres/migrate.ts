@@ -1,0 +1,113 @@
+/**
+ * Brings the tables to what this version needs: `migrations/NNNN_name.sql`, each in one transaction, in order, once.
+ * Several hosts may start at once: a lock inside the transaction lets one apply a file while the others wait. What was
+ * applied must never be edited: its checksum is compared at every start.
+ */
+import { createHash } from 'node:crypto';
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { messageOf, StartError } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Log } from '../base/log.ts';
+import { isAway, type Postgres, type Queries } from './client.ts';
+
+interface Migration {
+  number: number;
+  name: string;
+  text: string;
+  checksum: string;
+}
+
+interface Applied {
+  number: number;
+  name: string;
+  checksum: string;
+}
+
+/** Any constant that no other program uses in this database. */
+const lockKey = 7_155_720_361;
+const ownFiles = fileURLToPath(new URL('migrations', import.meta.url));
+
+export async function migrate(postgres: Postgres, { dir = ownFiles, log }: { dir?: string; log: Log }): Promise<void> {
+  const migrations = readMigrations(dir);
+  try {
+    for (const known of await appliedFiles(postgres)) checkApplied(known, migrations, log);
+    for (const migration of migrations) {
+      if (await apply(postgres, migration)) log.info('postgres_migrated', { migration: migration.name });
+    }
+  } catch (error) {
+    if (!isAway(error)) throw error;
+    const cause = messageOf((error as Error).cause ?? error);
+    throw new StartError(`PostgreSQL at ${postgres.address} cannot be reached (${cause}): check DATABASE_URL.`);
+  }
+}
+
+export function readMigrations(dir: string): Migration[] {
+  const migrations: Migration[] = [];
+  for (const file of readdirSync(dir).sort()) {
+    if (!file.endsWith('.sql')) continue;
+    const [, digits] = /^(\d{4})_[a-z0-9_]+\.sql$/.exec(file) ?? [];
+    if (!digits) throw new StartError(`The migration ${join(dir, file)} must be named like 0001_what_it_does.sql.`);
+    const number = Number(digits);
+    if (migrations.at(-1)?.number === number) throw new StartError(`Two migrations in ${dir} have number ${digits}.`);
+    const text = readFileSync(join(dir, file), 'utf8').replaceAll('\r\n', '\n');
+    migrations.push({ number, name: file, text, checksum: createHash('sha256').update(text).digest('hex') });
+  }
+  return migrations;
+}
+
+async function appliedFiles(postgres: Postgres): Promise<Applied[]> {
+  return await inLock(postgres, async (queries) => {
+    await queries.query(`
+      create table if not exists schema_migrations (
+        number int primary key,
+        name text not null,
+        checksum text not null,
+        applied_at timestamptz not null default now()
+      )`);
+    return await queries.query<Applied>('select number, name, checksum from schema_migrations order by number');
+  });
+}
+
+function checkApplied(applied: Applied, migrations: Migration[], log: Log): void {
+  const migration = migrations.find(({ number }) => number === applied.number);
+  if (!migration) {
+    // A newer host has been here: a rolling upgrade, in which the older ones go on.
+    log.warn('postgres_schema_is_newer', { migration: applied.name });
+  } else if (migration.checksum !== applied.checksum) {
+    throw new StartError(
+      `The migration ${migration.name} was changed after it was applied (as ${applied.name}): restore it and put the change into a new file.`,
+    );
+  }
+}
+
+/** False when another host was faster. */
+async function apply(postgres: Postgres, { number, name, text, checksum }: Migration): Promise<boolean> {
+  return await inLock(postgres, async (queries) => {
+    const [known] = await queries.query('select 1 from schema_migrations where number = $1', [number]);
+    if (known) return false;
+    try {
+      await queries.query(text);
+    } catch (error) {
+      if (isAway(error)) throw error;
+      throw new StartError(`The migration ${name} failed: ${messageOf(error)}.`);
+    }
+    await queries.query('insert into schema_migrations (number, name, checksum) values ($1, $2, $3)', [
+      number,
+      name,
+      checksum,
+    ]);
+    return true;
+  });
+}
+
+async function inLock<Result>(postgres: Postgres, work: (queries: Queries) => Promise<Result>): Promise<Result> {
+  return await postgres.transaction(
+    async (queries) => {
+      await queries.query('select pg_advisory_xact_lock($1)', [lockKey]);
+      return await work(queries);
+    },
+    { timeoutMs: limits.migrationMsMax },
+  );
+}

@@ -1,0 +1,170 @@
+/** The client and the migrations against a real server. */
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { Fault, notFound } from '../base/errors.ts';
+import type { Log } from '../base/log.ts';
+import { isAway, isUniqueViolation, openPostgres, type Postgres } from './client.ts';
+import { type EmbeddedPostgres, startEmbeddedPostgres } from './embedded.ts';
+import { migrate } from './migrate.ts';
+
+const silent: Log = { debug() {}, info() {}, warn() {}, error() {} };
+const dir = mkdtempSync(join(tmpdir(), 'millrace-postgres-'));
+let server: EmbeddedPostgres;
+let postgres: Postgres;
+
+const start = (port = 0) =>
+  startEmbeddedPostgres({ dir: join(dir, 'pg'), port, password: 'a b/c', runDir: join(dir, 'run'), log: silent });
+const failure = async (promise: Promise<unknown>) => {
+  try {
+    await promise;
+  } catch (error) {
+    return error as Error;
+  }
+  throw new Error('it did not fail');
+};
+
+beforeAll(async () => {
+  server = await start();
+  postgres = openPostgres({ url: server.url, poolMax: 4, log: silent });
+}, 60_000);
+
+afterAll(async () => {
+  await postgres.close();
+  await server.stop();
+  rmSync(dir, { recursive: true, force: true });
+}, 60_000);
+
+describe('queries', () => {
+  it('gives int8 as numbers and refuses unsafe ones', async () => {
+    const [row] = await postgres.query('select 9007199254740991::int8 as n, array[1, null, 3]::int8[] as list');
+    expect(row).toEqual({ n: Number.MAX_SAFE_INTEGER, list: [1, null, 3] });
+    expect(await failure(postgres.query('select 9007199254740992::int8'))).toMatchObject({ message: /^BUG/ });
+    expect(await postgres.query('select 9007199254740993::text as n')).toEqual([{ n: '9007199254740993' }]);
+  });
+
+  it('names the unique index that refused a row, and keeps the connection', async () => {
+    await postgres.query('create table one (id int primary key, name text constraint one_name unique)');
+    await postgres.query('insert into one values ($1, $2)', [1, 'a']);
+    const error = await failure(postgres.query('insert into one values ($1, $2)', [2, 'a']));
+    expect([isUniqueViolation(error), isUniqueViolation(error, 'one_name')]).toEqual([true, true]);
+    expect([isUniqueViolation(error, 'one_pkey'), isAway(error)]).toEqual([false, false]);
+  });
+
+  it('ends a statement at its deadline with 503', async () => {
+    const begun = performance.now();
+    expect(await failure(postgres.query('select pg_sleep(20)', [], { timeoutMs: 100 }))).toMatchObject({
+      status: 503,
+      reason: 'postgres_away',
+    });
+    expect(performance.now() - begun).toBeLessThan(1000);
+    await postgres.ping();
+  });
+});
+
+describe('transactions', () => {
+  it('commits what resolves and undoes what throws, faults included', async () => {
+    await postgres.query('create table two (id int)');
+    await postgres.transaction((queries) => queries.query('insert into two values (1)'));
+    const fault = notFound('No such thing.');
+    const undone = postgres.transaction(async (queries) => {
+      await queries.query('insert into two values (2)');
+      throw fault;
+    });
+    expect(await failure(undone)).toBe(fault);
+    expect(await postgres.query('select id from two')).toEqual([{ id: 1 }]);
+  });
+
+  it('does not pass a swallowed failure off as a commit', async () => {
+    const swallowed = postgres.transaction(async (queries) => {
+      await queries.query('insert into two values (3)');
+      await queries.query('select broken').catch(() => {});
+    });
+    expect(await failure(swallowed)).toMatchObject({ message: /^BUG/ });
+    expect(await postgres.query('select 1 from two where id = 3')).toEqual([]);
+  });
+
+  it('survives a connection that is cut between its statements', async () => {
+    const cut = postgres.transaction(async (queries) => {
+      const [{ pid } = { pid: 0 }] = await queries.query<{ pid: number }>('select pg_backend_pid() as pid');
+      await postgres.query('select pg_terminate_backend($1)', [pid]);
+      await new Promise((resolve) => setTimeout(resolve, 50));
+      await queries.query('select 1');
+    });
+    expect(await failure(cut)).toMatchObject({ status: 503, reason: 'postgres_away' });
+    await postgres.ping();
+  });
+});
+
+describe('a server that is away', () => {
+  it('is 503 while stopped and works again on the same URL', async () => {
+    const { port } = server;
+    await server.stop();
+    for (const attempt of [postgres.ping(), postgres.query('select 1'), postgres.transaction(async () => {})]) {
+      const error = await failure(attempt);
+      expect(error).toBeInstanceOf(Fault);
+      expect(error).toMatchObject({ status: 503, reason: 'postgres_away' });
+    }
+    server = await start(port);
+    await postgres.ping();
+  }, 30_000);
+
+  it('is 503 when it swallows what is sent', async () => {
+    const hole = createServer(() => {});
+    await new Promise<void>((resolve) => hole.listen(0, '127.0.0.1', resolve));
+    const { port } = hole.address() as { port: number };
+    const client = openPostgres({ url: `postgresql://a:b@127.0.0.1:${port}/x`, poolMax: 1, log: silent });
+    expect(await failure(client.ping())).toMatchObject({ status: 503 });
+    await client.close();
+    hole.close();
+  }, 10_000);
+});
+
+describe('migrations', () => {
+  const files = (name: string, texts: Record<string, string>) => {
+    const folder = mkdtempSync(join(dir, `${name}-`));
+    for (const [file, text] of Object.entries(texts)) writeFileSync(join(folder, file), text);
+    return folder;
+  };
+  const fresh = () => postgres.query('drop table if exists schema_migrations');
+
+  it('are applied once though two hosts start together', async () => {
+    await fresh();
+    const folder = files('race', {
+      '0001_three.sql': 'create table three (n int); select pg_sleep(0.2);',
+      '0002_four.sql': 'insert into three values (1); create table four (n int);',
+    });
+    const other = openPostgres({ url: server.url, poolMax: 1, log: silent });
+    await Promise.all([migrate(postgres, { dir: folder, log: silent }), migrate(other, { dir: folder, log: silent })]);
+    await other.close();
+    expect(await postgres.query('select n from three')).toEqual([{ n: 1 }]);
+    await migrate(postgres, { dir: folder, log: silent });
+  });
+
+  it('must not be edited once applied', async () => {
+    await fresh();
+    const folder = files('edit', { '0001_five.sql': 'select 1' });
+    await migrate(postgres, { dir: folder, log: silent });
+    writeFileSync(join(folder, '0001_five.sql'), 'select 2');
+    const error = await failure(migrate(postgres, { dir: folder, log: silent }));
+    expect(error).toMatchObject({ name: 'StartError', message: /0001_five\.sql was changed/ });
+  });
+
+  it('leave nothing behind when they fail', async () => {
+    await fresh();
+    const folder = files('fail', { '0001_six.sql': 'create table six (n int); select broken;' });
+    const error = await failure(migrate(postgres, { dir: folder, log: silent }));
+    expect(error).toMatchObject({ name: 'StartError', message: /0001_six\.sql failed: column "broken"/ });
+    expect(await postgres.query("select to_regclass('six') as six")).toEqual([{ six: null }]);
+  });
+
+  it('let an older host go on after a newer one', async () => {
+    await fresh();
+    const folder = files('newer', { '0001_a.sql': 'select 1', '0002_b.sql': 'select 1' });
+    await migrate(postgres, { dir: folder, log: silent });
+    rmSync(join(folder, '0002_b.sql'));
+    await migrate(postgres, { dir: folder, log: silent });
+  });
+});

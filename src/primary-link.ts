@@ -1,0 +1,101 @@
+/** A worker's end of the channel to the primary: when to begin, the state of the instance, metrics, when to stop. */
+import { unavailable } from './base/errors.ts';
+import { limits } from './base/limits.ts';
+import type { Sample } from './base/metrics.ts';
+import type { Begin, InstanceState, ToPrimary, ToWorker } from './instance.ts';
+
+type Status = { orderShipped: string; refusing: boolean };
+
+export class PrimaryLink {
+  readonly begin: Promise<Begin>;
+  state: InstanceState = { status: 'starting', parts: {}, orderShipped: '0', replays: 0 };
+  readonly #asked = new Map<number, (text: string) => void>();
+  #begun: ((begin: Begin) => void) | undefined;
+  #lastAsked = 0;
+  #collect: () => Sample[] = () => [];
+  #drain: () => void = () => process.exit(0);
+
+  constructor() {
+    this.begin = new Promise((resolve) => {
+      this.#begun = resolve;
+    });
+    process.on('message', (message: ToWorker) => this.#receive(message));
+    // Ctrl-C reaches every process of the terminal; only the primary decides.
+    process.on('SIGINT', () => {});
+    process.on('SIGTERM', () => this.#drain());
+  }
+
+  onCollect(collect: () => Sample[]): void {
+    this.#collect = collect;
+  }
+
+  onDrain(drain: () => void): void {
+    let begun = false;
+    this.#drain = () => {
+      if (begun) return;
+      begun = true;
+      drain();
+    };
+  }
+
+  onLost(lost: () => void): void {
+    process.once('disconnect', lost);
+    if (!process.connected) lost();
+  }
+
+  ready(replaying: boolean): void {
+    send({ kind: 'ready', replaying });
+  }
+
+  failed(error: Error): void {
+    send({ kind: 'failed', message: error.message });
+  }
+
+  reportStatus(status: () => Status): void {
+    const report = () => send({ kind: 'status', ...status() });
+    report();
+    setInterval(report, limits.statusIntervalMs).unref();
+  }
+
+  /** The metrics of the whole instance, which only the primary can gather. */
+  askMetrics(): Promise<string> {
+    this.#lastAsked += 1;
+    const id = this.#lastAsked;
+    return new Promise((resolve, reject) => {
+      const timer = setTimeout(() => {
+        this.#asked.delete(id);
+        reject(unavailable('metrics', 'The metrics of the instance could not be gathered in time.'));
+      }, limits.metricsWaitMsMax);
+      this.#asked.set(id, (text) => {
+        clearTimeout(timer);
+        resolve(text);
+      });
+      send({ kind: 'askMetrics', id });
+    });
+  }
+
+  #receive(message: ToWorker): void {
+    switch (message.kind) {
+      case 'begin':
+        this.#begun?.(message);
+        return;
+      case 'state':
+        this.state = message.state;
+        return;
+      case 'collect':
+        send({ kind: 'samples', id: message.id, samples: this.#collect() });
+        return;
+      case 'metrics':
+        this.#asked.get(message.id)?.(message.text);
+        this.#asked.delete(message.id);
+        return;
+      case 'drain':
+        this.#drain();
+        return;
+    }
+  }
+}
+
+function send(message: ToPrimary): void {
+  if (process.connected) process.send?.(message, () => {});
+}

@@ -1,0 +1,106 @@
+/**
+ * `npm run quarantine`: what shipping had to set aside. `list` shows each entry with its reason, `show NAME` its rows,
+ * `replay [NAME]` sends rows to ClickHouse again (once its cause is gone) and removes what was stored, `remove NAME`
+ * gives up one entry. Works while Millrace runs: replayed rows are idempotent.
+ */
+import { readdirSync, readFileSync } from 'node:fs';
+import { join, resolve } from 'node:path';
+import { type Config, loadConfig } from './base/config.ts';
+import { messageOf, StartError } from './base/errors.ts';
+import { createLog } from './base/log.ts';
+import { openClickHouse } from './clickhouse/client.ts';
+import { insertLatest, insertTelemetry } from './clickhouse/statements.ts';
+import { type Engines, journalDirectory, runDirectory } from './instance.ts';
+import { listQuarantine, type QuarantineEntry, readQuarantined, removeQuarantined } from './journal/quarantine.ts';
+import { readBlock } from './telemetry/read-block.ts';
+
+const usage = 'usage: npm run quarantine -- list | show NAME | replay [NAME] | remove NAME';
+
+async function run([verb = 'list', name]: string[]): Promise<void> {
+  const config = loadConfig();
+  const entries = await allEntries(config);
+  switch (verb) {
+    case 'list':
+      for (const entry of entries) printLine(describe(entry));
+      printLine(`${entries.length} entries`);
+      return;
+    case 'show':
+      for (const row of readBlock(await readQuarantined(named(entries, name)))) printLine(JSON.stringify(row, asText));
+      return;
+    case 'replay':
+      return replay(config, name === undefined ? entries : [named(entries, name)]);
+    case 'remove': {
+      const entry = named(entries, name);
+      await removeQuarantined(entry);
+      printLine(`removed ${entry.name}`);
+      return;
+    }
+    default:
+      throw new StartError(usage);
+  }
+}
+
+async function allEntries(config: Config): Promise<QuarantineEntry[]> {
+  const journals = join(resolve(config.data.dir), journalDirectory);
+  const names = readdirSync(journals).sort();
+  return (await Promise.all(names.map((journal) => listQuarantine(join(journals, journal))))).flat();
+}
+
+function named(entries: QuarantineEntry[], name: string | undefined): QuarantineEntry {
+  if (name === undefined) throw new StartError(usage);
+  const entry = entries.find((candidate) => candidate.name === name);
+  if (!entry) throw new StartError(`There is no entry ${name} in quarantine; \`list\` shows what there is.`);
+  return entry;
+}
+
+function describe({ name, kind, rows, bytes, at, reason }: QuarantineEntry): string {
+  return `${name}  ${kind}  ${rows} rows  ${bytes} bytes  ${at}  ${reason}`;
+}
+
+/** A damaged stretch (`gap`) has no rows to send: it stays for a human. */
+async function replay(config: Config, entries: QuarantineEntry[]): Promise<void> {
+  const log = createLog('warn', 'quarantine');
+  const clickhouse = openClickHouse({ ...address(config), database: config.clickhouse.database, log });
+  let stored = 0;
+  let refused = 0;
+  for (const entry of entries.filter(({ kind }) => kind === 'rows')) {
+    try {
+      const block = await readQuarantined(entry);
+      await clickhouse.insertBlocks(insertTelemetry, block);
+      await clickhouse.insertBlocks(insertLatest, block);
+      await removeQuarantined(entry);
+      stored += entry.rows;
+    } catch (error) {
+      refused += 1;
+      printLine(`${entry.name} stays: ${messageOf(error).slice(0, 300)}`);
+    }
+  }
+  await clickhouse.close();
+  printLine(`${stored} rows stored, ${refused} entries refused again`);
+  if (refused > 0) process.exitCode = 1;
+}
+
+/** External by its settings, embedded by what the running instance wrote down. */
+function address(config: Config): Engines['clickhouse'] {
+  const { url, user, password } = config.clickhouse;
+  if (url) return { url, user, password };
+  try {
+    const file = join(resolve(config.data.dir), runDirectory, 'clickhouse.json');
+    return JSON.parse(readFileSync(file, 'utf8')) as Engines['clickhouse'];
+  } catch {
+    throw new StartError('The embedded ClickHouse is not running: start Millrace first.');
+  }
+}
+
+function asText(_key: string, value: unknown): unknown {
+  return typeof value === 'bigint' ? value.toString() : value;
+}
+
+function printLine(line: string): void {
+  process.stdout.write(`${line}\n`);
+}
+
+run(process.argv.slice(2)).catch((error: unknown) => {
+  process.stderr.write(`millrace: ${messageOf(error)}\n`);
+  process.exit(1);
+});

@@ -1,0 +1,227 @@
+/**
+ * The block of rows that is journaled, shipped and kept in quarantine: one ClickHouse `Native` block.
+ *
+ *   columns varint · rows varint · for each column: name, type (both varint length + bytes), data
+ *   device UInt64 · key LowCardinality(String) · ts Int64 · kind UInt8 · num Float64 · int Int64 · text String · version UInt64
+ *
+ * Numbers are little-endian and fixed in width; a text is varint length + bytes. `int` and `text` are left out when no
+ * row needs them: ClickHouse fills in 0 and ''. LowCardinality data is four parts:
+ *   u64 1 (version of the serialisation) · u64 flags = 0x200 (the block brings its own keys) + width of an index as
+ *   power of two · u64 keys, each varint length + bytes · u64 rows, an index for each
+ *
+ * `version` = order - ts * 2^20 + 2^63: of two rows with the same device, key and ts the one with the larger order
+ * wins. It fits 64 bits while ts is within 2^43 ms (278 years) of the order's own milliseconds; `tsDistanceMsMax`
+ * keeps well inside.
+ */
+import { endianness } from 'node:os';
+import { assert } from '../base/errors.ts';
+
+assert(endianness() === 'LE', 'typed arrays are the wire format only on a little-endian machine');
+
+/** 270 years: farther from now a `ts` cannot be stored. */
+export const tsDistanceMsMax = 270 * 365.25 * 86_400_000;
+
+/** What rows say, apart from device, time and version. Fixed-width columns as bytes; absent ones are empty. */
+export interface Columns {
+  count: number;
+  keys: Uint8Array[];
+  keyIndexes: Uint32Array;
+  kind: Uint8Array;
+  num: Uint8Array;
+  int: Uint8Array | undefined;
+  text: Uint8Array | undefined;
+}
+
+/** Columns with their keys encoded: all of a block but device, ts and version. */
+export interface EncodedColumns {
+  count: number;
+  keyPart: Uint8Array;
+  kind: Uint8Array;
+  num: Uint8Array;
+  int: Uint8Array | undefined;
+  text: Uint8Array | undefined;
+}
+
+/** Runs of rows that share device and ts; a run ends before row `end`. */
+export interface Spans {
+  count: number;
+  end: Uint32Array;
+  device: Float64Array;
+  ts: Float64Array;
+}
+
+/** The three columns made from spans and order; two halves for each row. */
+export interface Stamps {
+  device: Int32Array;
+  ts: Int32Array;
+  version: Int32Array;
+}
+
+export function newStamps(rows: number): Stamps {
+  return { device: new Int32Array(2 * rows), ts: new Int32Array(2 * rows), version: new Int32Array(2 * rows) };
+}
+
+/** Writes device, ts and version of every row. All arithmetic is exact in doubles; no BigInt for a row or a span. */
+function writeStamps(spans: Spans, order: bigint, stamps: Stamps): void {
+  const { device, ts, version } = stamps;
+  const orderMs = Number(order >> 20n);
+  const orderRest = Number(order & 0xfffffn);
+  let row = 0;
+  for (let i = 0; i < spans.count; i += 1) {
+    const deviceLow = spans.device[i]! | 0;
+    const deviceHigh = Math.floor(spans.device[i]! / 2 ** 32) | 0;
+    const tsLow = spans.ts[i]! | 0;
+    const tsHigh = Math.floor(spans.ts[i]! / 2 ** 32) | 0;
+    const lag = orderMs - spans.ts[i]! + 2 ** 43;
+    assert(lag >= 0 && lag < 2 ** 44, 'a ts is within reach of its order');
+    const versionHigh = Math.floor(lag / 4096);
+    const versionLow = ((lag - versionHigh * 4096) * 2 ** 20 + orderRest) | 0;
+    for (const end = 2 * spans.end[i]!; row < end; row += 2) {
+      device[row] = deviceLow;
+      device[row + 1] = deviceHigh;
+      ts[row] = tsLow;
+      ts[row + 1] = tsHigh;
+      version[row] = versionLow;
+      version[row + 1] = versionHigh;
+    }
+  }
+}
+
+export function encodeColumns(columns: Columns): EncodedColumns {
+  const { count, kind, num, int, text } = columns;
+  return { count, keyPart: encodeKeys(columns), kind, num, int, text };
+}
+
+/** The parts of one block, in order; most are views of what was handed in. */
+export function blockParts(
+  columns: EncodedColumns,
+  device: Uint8Array,
+  ts: Uint8Array,
+  version: Uint8Array,
+): Uint8Array[] {
+  const { count, keyPart, kind, num, int, text } = columns;
+  const parts = [blockHeader(count, 6 + (int ? 1 : 0) + (text ? 1 : 0)), heads.device, device];
+  parts.push(keyPart, heads.ts, ts, heads.kind, kind, heads.num, num);
+  if (int) parts.push(heads.int, int);
+  if (text) parts.push(heads.text, text);
+  parts.push(heads.version, version);
+  return parts;
+}
+
+/** The block of stamped columns. */
+export function stampedParts(columns: EncodedColumns, spans: Spans, order: bigint, stamps: Stamps): Uint8Array[] {
+  writeStamps(spans, order, stamps);
+  const { device, ts, version } = stamps;
+  const { count } = columns;
+  return blockParts(columns, bytesOf(device, count), bytesOf(ts, count), bytesOf(version, count));
+}
+
+/** A copy of rows [from, to), with only the keys they need. */
+export function sliceColumns(columns: Columns, from: number, to: number): Columns {
+  const { int, text } = columns;
+  const keys: Uint8Array[] = [];
+  const places = new Map<number, number>();
+  const keyIndexes = columns.keyIndexes.slice(from, to).map((index) => {
+    let place = places.get(index);
+    if (place === undefined) places.set(index, (place = keys.push(columns.keys[index]!) - 1));
+    return place;
+  });
+  return {
+    count: to - from,
+    keys,
+    keyIndexes,
+    kind: copyOf(columns.kind, from, to),
+    num: copyOf(columns.num, 8 * from, 8 * to),
+    int: int && copyOf(int, 8 * from, 8 * to),
+    text: text && sliceTexts(text, from, to),
+  };
+}
+
+export function bytesOf(array: Int32Array | Float64Array, rows: number): Uint8Array {
+  return new Uint8Array(array.buffer, array.byteOffset, 8 * rows);
+}
+
+/** Writes a varint; returns the place behind it. */
+export function writeVarint(target: Uint8Array, at: number, value: number): number {
+  while (value >= 0x80) {
+    target[at++] = value | 0x80;
+    value >>>= 7;
+  }
+  target[at++] = value;
+  return at;
+}
+
+export const varintBytesMax = 5;
+
+function sliceTexts(text: Uint8Array, from: number, to: number): Uint8Array {
+  let at = 0;
+  let start = 0;
+  for (let row = 0; row < to; row += 1) {
+    if (row === from) start = at;
+    let length = 0;
+    let shift = 0;
+    let byte: number;
+    do {
+      byte = text[at++]!;
+      length |= (byte & 0x7f) << shift;
+      shift += 7;
+    } while (byte >= 0x80);
+    at += length;
+  }
+  return copyOf(text, start, at);
+}
+
+/** Memory of its own, to be handed to another thread; `slice` of a Buffer would be a view. */
+function copyOf(bytes: Uint8Array, start: number, end: number): Uint8Array {
+  return new Uint8Array(bytes.subarray(start, end));
+}
+
+function blockHeader(rows: number, columns: number): Uint8Array {
+  const header = new Uint8Array(1 + varintBytesMax);
+  header[0] = columns;
+  return header.subarray(0, writeVarint(header, 1, rows));
+}
+
+function encodeKeys({ count, keys, keyIndexes }: Columns): Uint8Array {
+  const width = keys.length <= 0x100 ? 0 : keys.length <= 0x10000 ? 1 : 2;
+  let size = heads.key.length + 32 + (count << width);
+  for (const key of keys) size += varintBytesMax + key.length;
+  const part = Buffer.allocUnsafe(size);
+  part.set(heads.key);
+  let at = heads.key.length;
+  at = writeSmall(part, at, 1);
+  at = writeSmall(part, at, 0x200 + width);
+  at = writeSmall(part, at, keys.length);
+  for (const key of keys) {
+    at = writeVarint(part, at, key.length);
+    part.set(key, at);
+    at += key.length;
+  }
+  at = writeSmall(part, at, count);
+  if (width === 0) for (let row = 0; row < count; row += 1) part[at + row] = keyIndexes[row]!;
+  else if (width === 1) for (let row = 0; row < count; row += 1) part.writeUInt16LE(keyIndexes[row]!, at + 2 * row);
+  else for (let row = 0; row < count; row += 1) part.writeUInt32LE(keyIndexes[row]!, at + 4 * row);
+  return part.subarray(0, at + (count << width));
+}
+
+/** A u64 that fits 32 bits. */
+function writeSmall(target: Buffer, at: number, value: number): number {
+  target.writeUInt32LE(value, at);
+  target.writeUInt32LE(0, at + 4);
+  return at + 8;
+}
+
+function head(name: string, type: string): Uint8Array {
+  return Buffer.concat([Buffer.from([name.length]), Buffer.from(name), Buffer.from([type.length]), Buffer.from(type)]);
+}
+
+const heads = {
+  device: head('device', 'UInt64'),
+  key: head('key', 'LowCardinality(String)'),
+  ts: head('ts', 'Int64'),
+  kind: head('kind', 'UInt8'),
+  num: head('num', 'Float64'),
+  int: head('int', 'Int64'),
+  text: head('text', 'String'),
+  version: head('version', 'UInt64'),
+};

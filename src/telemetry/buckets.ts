@@ -1,0 +1,115 @@
+/**
+ * The time buckets of an aggregated read (rest.md 3.5): the first begins at the start of the range, whatever the clock
+ * says; steps are of a fixed length or go to the next calendar week, month or quarter; the last is cut at the end.
+ */
+import { badRequest } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+
+export const intervalTypes = ['MILLISECONDS', 'WEEK', 'WEEK_ISO', 'MONTH', 'QUARTER'] as const;
+export type IntervalType = (typeof intervalTypes)[number];
+
+export interface Range {
+  /** Range [startTs, endTs). */
+  startTs: number;
+  endTs: number;
+}
+
+/** Starts of the buckets, rising. Throws the 400 for more than `historyIntervalsMax`. */
+export function bucketStarts(range: Range, intervalType: IntervalType, interval: number, timeZone: string): number[] {
+  const { startTs, endTs } = range;
+  if (intervalType === 'MILLISECONDS') {
+    const count = Math.ceil((endTs - startTs) / interval);
+    if (count > limits.historyIntervalsMax) throw tooMany(count);
+    return Array.from({ length: Math.max(0, count) }, (_, i) => startTs + i * interval);
+  }
+  const zone = new Zone(timeZone);
+  const starts: number[] = [];
+  for (let ts = startTs; ts < endTs; ts = zone.nextStart(ts, intervalType)) {
+    if (starts.length === limits.historyIntervalsMax) throw tooMany(starts.length + 1);
+    starts.push(ts);
+  }
+  return starts;
+}
+
+/** The time that the points of a bucket are reported at: its middle, rounded down. */
+export function bucketTs(starts: number[], index: number, endTs: number): number {
+  const start = starts[index]!;
+  const end = starts[index + 1] ?? endTs;
+  return start + Math.floor((Math.min(end, endTs) - start) / 2);
+}
+
+function tooMany(count: number): Error {
+  return badRequest(
+    'intervals',
+    `Incorrect TsKvQuery. Number of intervals is to high - ${count}. The limit is ${limits.historyIntervalsMax}: make 'interval' longer or the time range shorter.`,
+  );
+}
+
+const dayMs = 86_400_000;
+
+/** Local dates of a time zone. */
+class Zone {
+  readonly #format: Intl.DateTimeFormat;
+
+  constructor(timeZone: string) {
+    try {
+      this.#format = new Intl.DateTimeFormat('en-US', {
+        timeZone: timeZone || 'UTC',
+        calendar: 'iso8601',
+        hourCycle: 'h23',
+        era: 'short',
+        year: 'numeric',
+        month: 'numeric',
+        day: 'numeric',
+        hour: 'numeric',
+        minute: 'numeric',
+        second: 'numeric',
+      });
+    } catch {
+      throw badRequest('time_zone', `Unknown time zone '${timeZone.slice(0, 100)}'.`);
+    }
+  }
+
+  /** Start of the calendar interval after the one that `ts` lies in. */
+  nextStart(ts: number, type: IntervalType): number {
+    const local = new Date(this.#local(ts));
+    const [year, month, day] = [local.getUTCFullYear(), local.getUTCMonth(), local.getUTCDate()];
+    const next = new Date(0);
+    switch (type) {
+      case 'WEEK':
+        next.setUTCFullYear(year, month, day + 7 - local.getUTCDay());
+        break;
+      case 'WEEK_ISO':
+        next.setUTCFullYear(year, month, day + 7 - ((local.getUTCDay() + 6) % 7));
+        break;
+      case 'QUARTER':
+        next.setUTCFullYear(year, month - (month % 3) + 3, 1);
+        break;
+      default:
+        next.setUTCFullYear(year, month + 1, 1);
+    }
+    return this.#instant(next.getTime());
+  }
+
+  /** Local wall-clock time as if it were UTC. */
+  #local(ts: number): number {
+    const parts: Record<string, string> = {};
+    for (const { type, value } of this.#format.formatToParts(ts)) parts[type] = value;
+    const year = parts['era']?.startsWith('B') ? 1 - Number(parts['year']) : Number(parts['year']);
+    const date = new Date(0);
+    date.setUTCFullYear(year, Number(parts['month']) - 1, Number(parts['day']));
+    const time = Number(parts['hour']) * 3_600_000 + Number(parts['minute']) * 60_000 + Number(parts['second']) * 1000;
+    return date.getTime() + time;
+  }
+
+  /** The instant at which the wall clock shows midnight of a local date; where there is none, the first one after. */
+  #instant(local: number): number {
+    for (const around of [local - dayMs, local + dayMs]) {
+      const offset = this.#local(around) - around;
+      const instant = local - offset;
+      if (this.#local(instant) === local) return instant;
+    }
+    // Midnight was skipped by a change to summer time: the offset before it gives the moment of the change.
+    return local - (this.#local(local - dayMs) - (local - dayMs));
+  }
+}

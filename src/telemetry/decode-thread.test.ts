@@ -1,0 +1,124 @@
+import { execFileSync } from 'node:child_process';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath, pathToFileURL } from 'node:url';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { limits } from '../base/limits.ts';
+import { tsDistanceMsMax } from './block.ts';
+import { type DecodeOptions, decodeTelemetry } from './decode.ts';
+import { type Chunk, DecodeThread } from './decode-thread.ts';
+import { readBlock } from './read-block.ts';
+import { Rows } from './rows.ts';
+
+const now = 1_700_000_000_000;
+const order = BigInt(now) << 20n;
+const options: DecodeOptions = {
+  castNumericStrings: true,
+  pointsPerMessageMax: 200_000,
+  pastMsMax: tsDistanceMsMax,
+  futureMsMax: tsDistanceMsMax,
+};
+const project = fileURLToPath(new URL('../../', import.meta.url));
+const directory = mkdtempSync(join(tmpdir(), 'decode-thread-'));
+let entry: URL;
+
+// A thread runs no TypeScript: it gets the file compiled.
+beforeAll(() => {
+  const config = {
+    extends: join(project, 'tsconfig.build.json'),
+    compilerOptions: {
+      rootDir: join(project, 'src'),
+      outDir: directory,
+      typeRoots: [join(project, 'node_modules/@types')],
+    },
+    include: [],
+    files: [join(project, 'src/telemetry/decode-worker.ts')],
+  };
+  writeFileSync(join(directory, 'tsconfig.json'), JSON.stringify(config));
+  writeFileSync(join(directory, 'package.json'), '{"type":"module"}');
+  execFileSync(join(project, 'node_modules/.bin/tsc'), ['-p', directory]);
+  entry = pathToFileURL(join(directory, 'telemetry/decode-worker.js'));
+}, 60_000);
+
+afterAll(() => rmSync(directory, { recursive: true }));
+
+function device() {
+  let last = 0;
+  return { number: 9, nextTs: (time: number) => (last = Math.max(time, last + 1)) };
+}
+
+const read = (chunks: Chunk[]) => chunks.flatMap((chunk) => readBlock(Buffer.concat(chunk.encode(order))));
+const reasonOf = (promise: Promise<unknown>) =>
+  promise.then(
+    () => 'taken',
+    ({ status, reason }) => `${status} ${reason}`,
+  );
+
+describe('DecodeThread', () => {
+  it('gives the rows of the loop, in chunks', async () => {
+    const thread = new DecodeThread(options, entry);
+    const records = Array.from({ length: 1000 }, (_, i) =>
+      i % 3 === 0 ? { ts: i, values: { a: i, t: `é${i}` } } : { b: i / 2, c: true },
+    );
+    const wide = Object.fromEntries(Array.from({ length: 70_000 }, (_, i) => [`key${i}`, i]));
+    const body = Buffer.from(JSON.stringify([...records, wide, { a: 1 }]));
+    const rows = new Rows();
+    decodeTelemetry(body, device(), now, rows, options);
+    const expected = readBlock(Buffer.concat(rows.encode(order)));
+    const chunks = await thread.decode(new Uint8Array(body), device(), now);
+    expect(chunks.map(({ count }) => count)).toEqual([
+      limits.frameRowsMax,
+      limits.frameRowsMax,
+      expected.length - 2 * limits.frameRowsMax,
+    ]);
+    for (const chunk of chunks) {
+      const encoded = Buffer.concat(chunk.encode(order)).length;
+      expect(Math.abs(chunk.bytes - encoded)).toBeLessThan(200);
+    }
+    // Compared as text: `toEqual` takes seconds for this many rows.
+    const text = (list: object[]) => list.map((row) => Object.values(row).join('|')).join('\n');
+    expect(text(read(chunks)) === text(expected)).toBe(true);
+    await thread.close();
+  });
+
+  it('keeps server time rising over messages', async () => {
+    const thread = new DecodeThread(options, entry);
+    const source = device();
+    const bodies = Array.from(
+      { length: 3 },
+      () => new Uint8Array(Buffer.from('[{"a":1},{"a":2},{"ts":5,"values":{"a":3}}]')),
+    );
+    const answers = await Promise.all(bodies.map((body) => thread.decode(body, source, now)));
+    expect(answers.flatMap(read).map(({ ts }) => ts - now)).toEqual([0, 1, 5 - now, 2, 3, 5 - now, 4, 5, 5 - now]);
+    expect(answers.flatMap(read).every((row) => row.device === 9 && row.order === order)).toBe(true);
+    await thread.close();
+  });
+
+  it('refuses as the loop does, a full queue, and after close', async () => {
+    const thread = new DecodeThread(options, entry);
+    const post = (text: string) => reasonOf(thread.decode(new Uint8Array(Buffer.from(text)), device(), now));
+    expect(await post('{"a":')).toBe('400 malformed_json');
+    expect(await post('{}')).toBe('taken');
+    expect(await post(JSON.stringify(Array.from({ length: 200_001 }, () => ({ a: 1 }))))).toBe('413 too_many_points');
+    const many = await Promise.all(Array.from({ length: limits.decodeQueueMax + 3 }, () => post('{"a":1}')));
+    expect(many.filter((reason) => reason === 'taken')).toHaveLength(limits.decodeQueueMax + 1);
+    expect(many.filter((reason) => reason === '503 decode_queue_full')).toHaveLength(2);
+    const waiting = post('{"a":1}');
+    await thread.close();
+    expect(await waiting).toBe('503 shutting_down');
+    expect(await post('{}')).toBe('503 shutting_down');
+    expect(thread.length).toBe(0);
+  });
+
+  it('survives a body that exhausts its memory', async () => {
+    const thread = new DecodeThread(options, entry);
+    const post = (text: string) => reasonOf(thread.decode(new Uint8Array(Buffer.from(text)), device(), now));
+    // Blanks and escapes: nothing can be taken over as it stands.
+    const body = `{"a":[${'["\\u0041"], '.repeat(3_000_000)}1]}`;
+    const [poison, next] = await Promise.all([post(body), post('{"a":1}')]);
+    expect(poison).toBe('413 message_too_complex');
+    expect(next).toBe('taken');
+    await thread.close();
+  }, 60_000);
+});

@@ -1,0 +1,165 @@
+/**
+ * Large bodies are decoded in one thread, so that they do not block the loop. At most `limits.decodeQueueMax` wait;
+ * one more is refused. The thread starts with the first body; when it dies (a body of endless nested JSON hits its
+ * memory limit) or is late, only the body it had is refused and the next one gets a new thread.
+ */
+import { Worker } from 'node:worker_threads';
+import { BoundedQueue } from '../base/bounded-queue.ts';
+import { Fault, tooLarge, unavailable } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import { type EncodedColumns, newStamps, type Spans, stampedParts } from './block.ts';
+import type { DecodeOptions, TelemetrySource } from './decode.ts';
+import type { DecodedChunk, DecodeReply, DecodeRequest } from './decode-worker.ts';
+
+/** Rows of one message that make one frame: to be encoded like `Rows`, once. */
+export class Chunk {
+  readonly count: number;
+  /** About the size of the encoded block. */
+  readonly bytes: number;
+  readonly #columns: EncodedColumns;
+  readonly #spans: Spans;
+
+  constructor(columns: EncodedColumns, spans: Spans) {
+    const { count, keyPart, kind, num, int, text } = columns;
+    this.count = count;
+    const valueBytes = kind.length + num.length + (int?.length ?? 0) + (text?.length ?? 0);
+    this.bytes = 160 + keyPart.length + valueBytes + 24 * count;
+    this.#columns = columns;
+    this.#spans = spans;
+  }
+
+  encode(order: bigint): Uint8Array[] {
+    return stampedParts(this.#columns, this.#spans, order, newStamps(this.count));
+  }
+}
+
+interface Task {
+  request: DecodeRequest;
+  device: TelemetrySource;
+  resolve: (chunks: Chunk[]) => void;
+  reject: (fault: Fault) => void;
+}
+
+export class DecodeThread {
+  readonly #options: DecodeOptions;
+  readonly #entry: URL;
+  readonly #queue = new BoundedQueue<Task>(limits.decodeQueueMax);
+  #worker: Worker | undefined;
+  #current: Task | undefined;
+  #deadline: NodeJS.Timeout | undefined;
+  #closed = false;
+
+  constructor(options: DecodeOptions, entry = new URL('./decode-worker.js', import.meta.url)) {
+    this.#options = options;
+    this.#entry = entry;
+  }
+
+  /** Bodies that wait or are being decoded. */
+  get length(): number {
+    return this.#queue.length + (this.#current ? 1 : 0);
+  }
+
+  /**
+   * The rows of a message in chunks of at most `limits.frameRowsMax`, none for a message without points. Takes the
+   * body over: it is empty afterwards. Rejects with a Fault.
+   */
+  decode(body: Uint8Array, device: TelemetrySource, now: number): Promise<Chunk[]> {
+    return new Promise((resolve, reject) => {
+      const task = { request: { body, now }, device, resolve, reject };
+      if (this.#closed) reject(unavailable('shutting_down', 'Millrace is shutting down.'));
+      else if (!this.#queue.push(task)) {
+        reject(unavailable('decode_queue_full', 'Too many large messages are waiting. Send it again later.'));
+      } else if (!this.#current) this.#next();
+    });
+  }
+
+  /** Ends the thread; what waits is refused. */
+  async close(): Promise<void> {
+    this.#closed = true;
+    const refusal = unavailable('shutting_down', 'Millrace is shutting down.');
+    for (let task = this.#queue.shift(); task; task = this.#queue.shift()) task.reject(refusal);
+    const worker = this.#worker;
+    this.#finish()?.reject(refusal);
+    this.#worker = undefined;
+    await worker?.terminate();
+  }
+
+  #next(): void {
+    const task = this.#queue.shift();
+    if (!task) return;
+    this.#current = task;
+    this.#worker ??= this.#start();
+    const { body, now } = task.request;
+    // A view would be sent with all of the memory it looks at.
+    const whole = body.byteLength === body.buffer.byteLength && body.buffer instanceof ArrayBuffer;
+    const own = whole ? body : new Uint8Array(body);
+    this.#worker.postMessage({ body: own, now } satisfies DecodeRequest, [own.buffer as ArrayBuffer]);
+    this.#deadline = setTimeout(() => this.#late(), limits.decodeTimeoutMs);
+  }
+
+  #start(): Worker {
+    const worker = new Worker(this.#entry, {
+      workerData: this.#options,
+      resourceLimits: { maxOldGenerationSizeMb: limits.decodeHeapMegabytesMax },
+    });
+    // It must not keep the process alive; an open request does.
+    worker.unref();
+    worker.on('message', (reply: DecodeReply) => {
+      if (worker !== this.#worker) return;
+      const task = this.#finish();
+      if (task) answer(task, reply);
+      this.#next();
+    });
+    // Always followed by 'exit'; out of memory is the one error that a body can cause, any other is a bug.
+    let fault = unavailable('decode_thread_failed', 'The message could not be decoded. Send it again.');
+    worker.on('error', (error: Error & { code?: string }) => {
+      if (error.code !== 'ERR_WORKER_OUT_OF_MEMORY') throw error;
+      fault = tooLarge('message_too_complex', 'The message needs too much memory to be decoded. Send it in parts.');
+    });
+    worker.on('exit', () => {
+      if (worker === this.#worker) this.#replace(fault);
+    });
+    return worker;
+  }
+
+  #late(): void {
+    const seconds = limits.decodeTimeoutMs / 1000;
+    void this.#worker?.terminate();
+    this.#replace(unavailable('decode_timeout', `The message took longer than ${seconds} s to be decoded.`));
+  }
+
+  /** The thread is gone: refuses what it had and goes on with a new one. */
+  #replace(fault: Fault): void {
+    this.#worker = undefined;
+    this.#finish()?.reject(fault);
+    this.#next();
+  }
+
+  #finish(): Task | undefined {
+    clearTimeout(this.#deadline);
+    const task = this.#current;
+    this.#current = undefined;
+    return task;
+  }
+}
+
+function answer({ device, request, resolve, reject }: Task, reply: DecodeReply): void {
+  if ('chunks' in reply) resolve(stamp(reply.chunks, device, request.now));
+  else {
+    const { status, errorCode, reason, message, retryAfterSeconds } = reply.fault;
+    reject(new Fault(status, errorCode, reason, message, retryAfterSeconds));
+  }
+}
+
+/** Gives rows their device and, to those that brought none, a time: here, where it strictly rises. */
+function stamp(chunks: DecodedChunk[], device: TelemetrySource, now: number): Chunk[] {
+  let lastTs = 0;
+  return chunks.map(({ columns, spanEnd, spanTs, continues }) => {
+    for (let i = 0; i < spanTs.length; i += 1) {
+      if (Number.isNaN(spanTs[i])) spanTs[i] = continues && i === 0 ? lastTs : device.nextTs(now);
+      lastTs = spanTs[i]!;
+    }
+    const devices = new Float64Array(spanEnd.length).fill(device.number);
+    return new Chunk(columns, { count: spanEnd.length, end: spanEnd, device: devices, ts: spanTs });
+  });
+}

@@ -1,0 +1,415 @@
+/**
+ * The bytes of a telemetry message become rows (device-http.md 2 and 3.1). One pass over the bytes for what devices
+ * send all day; what is rare (escapes, exponents, long numbers) is read value by value through the exact reader, and
+ * a record out of the ordinary (a name twice, `values` before `ts`, anything malformed) is read again as a whole: the
+ * careful way decides, the fast way never refuses. A refused message leaves no row.
+ */
+import { isUtf8 } from 'node:buffer';
+import type { Config } from '../base/config.ts';
+import { badRequest, tooLarge } from '../base/errors.ts';
+import { invalidUtf8, type Json, JsonNumber, type JsonObject, JsonReader, startOfJson } from '../value/json.ts';
+import { typedValue } from '../value/typed.ts';
+import { tsDistanceMsMax } from './block.ts';
+import { hashFactor, hashStart, internKey, type Key, keyFault, keyOf } from './keys.ts';
+import { newMark, type Rows } from './rows.ts';
+
+export interface DecodeOptions {
+  castNumericStrings: boolean;
+  pointsPerMessageMax: number;
+  /** Accepted distance of a `ts` from now. */
+  pastMsMax: number;
+  futureMsMax: number;
+}
+
+/** Whose points they are, and the time of points that bring none: it strictly rises. */
+export interface TelemetrySource {
+  readonly number: number;
+  nextTs(now: number): number;
+}
+
+export function decodeOptions(config: Config): DecodeOptions {
+  const { pastDaysMax, futureDaysMax, pointsPerMessageMax } = config.telemetry;
+  const distance = (days: number): number =>
+    days === 0 ? tsDistanceMsMax : Math.min(days * 86_400_000, tsDistanceMsMax);
+  return {
+    castNumericStrings: config.values.castNumericStrings,
+    pointsPerMessageMax,
+    pastMsMax: distance(pastDaysMax),
+    futureMsMax: distance(futureDaysMax),
+  };
+}
+
+/** Adds the points of a message to `rows` and returns their number; a Fault leaves `rows` as they were. */
+export function decodeTelemetry(
+  body: Uint8Array,
+  device: TelemetrySource,
+  now: number,
+  rows: Rows,
+  options: DecodeOptions,
+): number {
+  rows.mark(messageMark);
+  const countBefore = rows.count;
+  try {
+    message.read(body, device, now, rows, options, true);
+  } catch (error) {
+    rows.rollback(messageMark);
+    throw error;
+  } finally {
+    message.release();
+  }
+  return rows.count - countBefore;
+}
+
+/** The same by the careful way alone: what the fast way is tested against. */
+export function decodeTelemetryExactly(
+  body: Uint8Array,
+  device: TelemetrySource,
+  now: number,
+  rows: Rows,
+  options: DecodeOptions,
+): number {
+  const exact = new Message();
+  const mark = rows.mark();
+  try {
+    exact.read(body, device, now, rows, options, false);
+  } catch (error) {
+    rows.rollback(mark);
+    throw error;
+  }
+  return rows.count - mark.count;
+}
+
+/** One element: `{"ts":…,"values":{…}}` or bare members at server time. */
+export function addElement(json: Json, device: TelemetrySource, now: number, rows: Rows, options: DecodeOptions): void {
+  if (!(json instanceof Map)) throw wrongShape();
+  const timed = json.has('ts') && json.has('values');
+  if (!timed) {
+    if (addMembers(json, rows, options)) rows.endRecord(device.number, device.nextTs(now));
+    return;
+  }
+  const ts = readTs(json.get('ts')!);
+  if (ts === undefined || !isNear(ts, now, options)) throw wrongTs(json.get('ts')!, ts, options, now);
+  const values = json.get('values')!;
+  if (!(values instanceof Map)) throw badRequest('wrong_shape', 'The member "values" must be an object.');
+  if (addMembers(values, rows, options)) rows.endRecord(device.number, ts);
+}
+
+/** True when at least one row was added. */
+function addMembers(members: JsonObject, rows: Rows, options: DecodeOptions): boolean {
+  const countBefore = rows.count;
+  for (const [name, json] of members) {
+    const key = keyOf(name);
+    if (!key) throw badRequest('bad_key', keyFault(name) ?? 'A key is not valid text.');
+    const value = typedValue(json, options.castNumericStrings);
+    if (value) rows.addValue(key, value);
+  }
+  return rows.count > countBefore;
+}
+
+/** Milliseconds of a whole number, a number whose fraction is cut off, or a string of digits. */
+function readTs(json: Json): number | undefined {
+  const text =
+    json instanceof JsonNumber ? json.literal : typeof json === 'string' && /^-?\d+$/.test(json) ? json : undefined;
+  // Plus zero: there is no ts -0.
+  return text === undefined ? undefined : Math.trunc(Number(text)) + 0;
+}
+
+function isNear(ts: number, now: number, options: DecodeOptions): boolean {
+  return ts >= now - options.pastMsMax && ts <= now + options.futureMsMax;
+}
+
+function wrongTs(json: Json, ts: number | undefined, options: DecodeOptions, now: number) {
+  if (ts === undefined)
+    return badRequest('bad_ts', 'The member "ts" must be a whole number of milliseconds since 1970.');
+  const days = Math.floor((ts < now ? options.pastMsMax : options.futureMsMax) / 86_400_000);
+  const shown = String(json instanceof JsonNumber ? json.literal : json).slice(0, 40);
+  return badRequest('ts_out_of_range', `The member "ts" is ${shown}: it may be at most ${days} days from now.`);
+}
+
+function wrongShape() {
+  return badRequest('wrong_shape', 'The body must be an object or an array of objects.');
+}
+
+/** Reading one message. One object is used for all messages of the loop, so that a message allocates nothing. */
+class Message {
+  #body: Uint8Array = empty;
+  #device: TelemetrySource = nobody;
+  #now = 0;
+  #rows: Rows | undefined;
+  #options: DecodeOptions = { castNumericStrings: false, pointsPerMessageMax: 0, pastMsMax: 0, futureMsMax: 0 };
+  /** The last byte that is not blank, `}` or `]`: no scan for anything but the end of a string can pass it. */
+  #last = 0;
+  /** Bytes above 0x7f were taken unseen: the body must be checked to be UTF-8. */
+  #unchecked = false;
+  #reader: JsonReader | undefined;
+
+  read(
+    body: Uint8Array,
+    device: TelemetrySource,
+    now: number,
+    rows: Rows,
+    options: DecodeOptions,
+    fast: boolean,
+  ): void {
+    this.#body = body;
+    this.#device = device;
+    this.#now = now;
+    this.#rows = rows;
+    this.#options = options;
+    this.#unchecked = false;
+    this.#reader = undefined;
+    const countMax = rows.count + options.pointsPerMessageMax;
+    if (body.length === 0) throw badRequest('empty_body', 'The body is empty: expected a JSON object or array.');
+
+    let at = skipBlank(body, startOfJson(body));
+    let last = body.length - 1;
+    while (last > at && isBlank(body[last]!)) last -= 1;
+    this.#last = last;
+    const opens = body[at];
+    const closes = body[last];
+    if (opens === 0x7b && closes === 0x7d) at = this.#element(at, 1, fast, countMax);
+    else if (opens === 0x5b && closes === 0x5d) at = this.#elements(at, fast, countMax);
+    else this.#refuse();
+    if (at <= last) this.#refuse();
+    if (this.#unchecked && !isUtf8(body)) throw invalidUtf8();
+  }
+
+  /** Lets go of the body. */
+  release(): void {
+    this.#body = empty;
+    this.#device = nobody;
+    this.#rows = undefined;
+    this.#reader = undefined;
+  }
+
+  #elements(at: number, fast: boolean, countMax: number): number {
+    const body = this.#body;
+    at = skipBlank(body, at + 1);
+    if (body[at] === 0x5d) return at + 1;
+    for (;;) {
+      at = skipBlank(body, this.#element(at, 2, fast, countMax));
+      if (body[at] === 0x5d) return at + 1;
+      if (body[at] !== 0x2c) this.#refuse();
+      at = skipBlank(body, at + 1);
+    }
+  }
+
+  #element(at: number, depth: number, fast: boolean, countMax: number): number {
+    const rows = this.#rows!;
+    let end = -1;
+    if (fast && this.#body[at] === 0x7b) {
+      rows.mark(elementMark);
+      end = this.#quickElement(at, depth);
+      if (end < 0) rows.rollback(elementMark);
+    }
+    if (end < 0) {
+      const reader = this.#exact(at);
+      addElement(reader.value(depth), this.#device, this.#now, rows, this.#options);
+      end = reader.at;
+    }
+    if (rows.count > countMax) {
+      const { pointsPerMessageMax } = this.#options;
+      throw tooLarge('too_many_points', `The message holds more than ${pointsPerMessageMax} data points.`);
+    }
+    return end;
+  }
+
+  /** Reads an element from its brace; returns the place behind it, or -1 when the careful way must look at it. */
+  #quickElement(at: number, depth: number): number {
+    const body = this.#body;
+    const rows = this.#rows!;
+    const countBefore = rows.count;
+    const first = skipBlank(body, at + 1);
+    if (body[first] !== 0x22 || body[first + 1] !== 0x74 || body[first + 2] !== 0x73 || body[first + 3] !== 0x22) {
+      const end = this.#quickMembers(first, depth);
+      if (end > 0 && rows.count > countBefore) rows.endRecord(this.#device.number, this.#device.nextTs(this.#now));
+      return end;
+    }
+    // "ts":<digits>,"values":{…}} and nothing else.
+    at = skipBlank(body, first + 4);
+    if (body[at] !== 0x3a) return -1;
+    at = skipBlank(body, at + 1);
+    const tsStart = at;
+    let ts = 0;
+    let digit = body[at]! - 0x30;
+    for (; digit >= 0 && digit <= 9; digit = body[++at]! - 0x30) ts = ts * 10 + digit;
+    // No leading zero, and few enough digits to be exact.
+    if (at === tsStart || at - tsStart > 15 || (body[tsStart] === 0x30 && at - tsStart > 1)) return -1;
+    at = skipBlank(body, at);
+    if (body[at] !== 0x2c) return -1;
+    at = skipBlank(body, at + 1);
+    for (let i = 0; i < valuesName.length; i += 1) if (body[at + i] !== valuesName[i]) return -1;
+    at = skipBlank(body, at + valuesName.length);
+    if (body[at] !== 0x3a) return -1;
+    at = skipBlank(body, at + 1);
+    if (body[at] !== 0x7b || !isNear(ts, this.#now, this.#options)) return -1;
+    at = this.#quickMembers(skipBlank(body, at + 1), depth + 1);
+    if (at < 0) return -1;
+    at = skipBlank(body, at);
+    if (body[at] !== 0x7d) return -1;
+    if (rows.count > countBefore) rows.endRecord(this.#device.number, ts);
+    return at + 1;
+  }
+
+  /** Reads members from the first name (or the closing brace) on; returns the place behind the brace, or -1. */
+  #quickMembers(at: number, depth: number): number {
+    const body = this.#body;
+    const rows = this.#rows!;
+    const last = this.#last;
+    const cast = this.#options.castNumericStrings;
+    const record = nextRecord();
+    let byte = body[at]!;
+    if (byte === 0x7d) return at + 1;
+    for (;;) {
+      if (byte !== 0x22) return -1;
+      const keyStart = ++at;
+      let hash = hashStart;
+      for (byte = body[at]!; byte !== 0x22; byte = body[++at]!) {
+        if (byte < 0x20 || byte === 0x5c || at >= last) return -1;
+        hash = Math.imul(hash ^ byte, hashFactor);
+      }
+      const key = internKey(body, keyStart, at, hash);
+      // A name twice, and `ts` or `values` where they may mean something, take thought.
+      if (key === undefined || key.record === record || (key.reserved && depth < 3)) return -1;
+      key.record = record;
+      byte = body[++at]!;
+      if (byte <= 0x20) byte = body[(at = skipBlank(body, at))]!;
+      if (byte !== 0x3a) return -1;
+      byte = body[++at]!;
+      if (byte <= 0x20) byte = body[(at = skipBlank(body, at))]!;
+
+      if (byte === 0x22) at = this.#quickString(key, at + 1, last, cast);
+      else if (byte === 0x2d || (byte >= 0x30 && byte <= 0x39)) at = this.#quickNumber(key, at);
+      else if (byte === 0x74 && isWord(body, at, trueWord)) {
+        rows.addBoolean(key, true);
+        at += 4;
+      } else if (byte === 0x66 && isWord(body, at, falseWord)) {
+        rows.addBoolean(key, false);
+        at += 5;
+      } else if (byte === 0x6e && isWord(body, at, nullWord)) at += 4;
+      else if (byte === 0x7b || byte === 0x5b) at = this.#exactValue(key, at, depth + 1);
+      else return -1;
+      if (at < 0) return -1;
+
+      byte = body[at]!;
+      if (byte <= 0x20) byte = body[(at = skipBlank(body, at))]!;
+      if (byte === 0x7d) return at + 1;
+      if (byte !== 0x2c) return -1;
+      byte = body[++at]!;
+      if (byte <= 0x20) byte = body[(at = skipBlank(body, at))]!;
+    }
+  }
+
+  /** Reads a string from behind its quote. */
+  #quickString(key: Key, start: number, last: number, cast: boolean): number {
+    const body = this.#body;
+    let at = start;
+    let seen = 0;
+    for (let byte = body[at]!; byte !== 0x22; byte = body[++at]!) {
+      if (byte < 0x20 || at >= last) return -1;
+      if (byte === 0x5c) return this.#exactValue(key, start - 1, 0);
+      seen |= byte;
+    }
+    if (seen > 0x7f) this.#unchecked = true;
+    const first = body[start]!;
+    if (cast && first <= 0x39 && first >= 0x2d && looksNumeric(body, start, at)) {
+      return this.#exactValue(key, start - 1, 0);
+    }
+    this.#rows!.addText(key, body, start, at);
+    return at + 1;
+  }
+
+  /** A number of up to 15 digits, or 16 below 2^53, is exact: as it stands, or by one correctly rounded division. */
+  #quickNumber(key: Key, start: number): number {
+    const body = this.#body;
+    const negative = body[start] === 0x2d;
+    const wholeStart = negative ? start + 1 : start;
+    let at = wholeStart;
+    let value = 0;
+    let digit = body[at]! - 0x30;
+    for (; digit >= 0 && digit <= 9; digit = body[++at]! - 0x30) value = value * 10 + digit;
+    let digits = at - wholeStart;
+    if (digits === 0 || (digits > 1 && body[wholeStart] === 0x30)) return -1;
+    if (digit === point) {
+      const fractionStart = ++at;
+      for (digit = body[at]! - 0x30; digit >= 0 && digit <= 9; digit = body[++at]! - 0x30) value = value * 10 + digit;
+      const fraction = at - fractionStart;
+      digits += fraction;
+      if (fraction === 0) return -1;
+      if (digits > 16 || value >= 2 ** 53 || digit === 0x35 || digit === 0x15) return this.#exactValue(key, start, 0);
+      value /= powersOfTen[fraction]!;
+      // Zero has no sign in the store.
+      this.#rows!.addDouble(key, negative && value !== 0 ? -value : value);
+      return at;
+    }
+    if (digits > 16 || value >= 2 ** 53 || digit === 0x35 || digit === 0x15) return this.#exactValue(key, start, 0);
+    this.#rows!.addLong(key, negative && value !== 0 ? -value : value);
+    return at;
+  }
+
+  #exactValue(key: Key, at: number, depth: number): number {
+    const reader = this.#exact(at);
+    const value = typedValue(reader.value(depth), this.#options.castNumericStrings);
+    if (value) this.#rows!.addValue(key, value);
+    return reader.at;
+  }
+
+  #exact(at: number): JsonReader {
+    this.#reader ??= new JsonReader(this.#body);
+    this.#reader.at = at;
+    this.#unchecked = true;
+    return this.#reader;
+  }
+
+  /** The body is not what it should be: says why. */
+  #refuse(): never {
+    const reader = this.#exact(startOfJson(this.#body));
+    reader.value(1);
+    reader.end();
+    throw wrongShape();
+  }
+}
+
+const empty = new Uint8Array();
+const nobody: TelemetrySource = { number: 0, nextTs: (now) => now };
+const valuesName = Buffer.from('"values"');
+const trueWord = Buffer.from('true');
+const falseWord = Buffer.from('false');
+const nullWord = Buffer.from('null');
+/** '.' as the distance from '0'; 'e' and 'E' are 0x35 and 0x15. */
+const point = 0x2e - 0x30;
+const powersOfTen = Float64Array.from({ length: 17 }, (_, i) => 10 ** i);
+
+const message = new Message();
+const messageMark = newMark();
+const elementMark = newMark();
+
+let lastRecord = 0;
+/** A number no key has seen lately; when it comes round again, a false "twice" only costs the careful way. */
+function nextRecord(): number {
+  lastRecord = (lastRecord + 1) & 0x3fffffff;
+  return lastRecord;
+}
+
+function isBlank(byte: number): boolean {
+  return byte === 0x20 || byte === 0x0a || byte === 0x0d || byte === 0x09;
+}
+
+function skipBlank(body: Uint8Array, at: number): number {
+  while (at < body.length && isBlank(body[at]!)) at += 1;
+  return at;
+}
+
+function isWord(body: Uint8Array, at: number, word: Uint8Array): boolean {
+  for (let i = 1; i < word.length; i += 1) if (body[at + i] !== word[i]) return false;
+  return true;
+}
+
+/** Whether a string may be one that is cast to a number: nothing but digits, a minus in front, points. */
+function looksNumeric(body: Uint8Array, start: number, end: number): boolean {
+  for (let i = end - 1; i >= start; i -= 1) {
+    const byte = body[i]!;
+    if ((byte < 0x30 || byte > 0x39) && byte !== 0x2e && (byte !== 0x2d || i > start)) return false;
+  }
+  return end > start;
+}

@@ -1,0 +1,47 @@
+/** The latest values of a device, from the table of their own: one query, a few granules, however many series exist. */
+import { limits } from '../base/limits.ts';
+import type { ClickHouse } from '../clickhouse/client.ts';
+import type { Kind, TypedValue } from '../value/typed.ts';
+
+export interface Point {
+  key: string;
+  ts: number;
+  value: TypedValue;
+}
+
+/** Columns of one point, as JSON gives them: 64-bit numbers as strings. */
+export interface PointRow {
+  key: string;
+  ts: string;
+  kind: number;
+  num: number;
+  int: string;
+  text: string;
+}
+
+export const pointColumns = 'key, ts, kind, num, int, text';
+
+export function pointOf(row: PointRow): Point {
+  const { key, ts, kind, num, int, text } = row;
+  return { key, ts: Number(ts), value: { kind: kind as Kind, num, int, text } };
+}
+
+/** By key. Without `keys` all of them; of those named the ones that have a value. */
+export async function readLatest(clickhouse: ClickHouse, device: number, keys?: string[]): Promise<Point[]> {
+  const filter = keys ? 'AND key IN {keys:Array(String)}' : '';
+  const rows = await clickhouse.rows<PointRow>(
+    `SELECT ${pointColumns} FROM latest FINAL WHERE device = {device:UInt64} ${filter} ORDER BY key`,
+    { device, ...(keys && { keys }) },
+    { timeoutMs: limits.telemetryQueryMsMax },
+  );
+  return rows.map(pointOf);
+}
+
+export async function readLatestKeys(clickhouse: ClickHouse, device: number): Promise<string[]> {
+  const rows = await clickhouse.rows<{ key: string }>(
+    'SELECT key FROM latest FINAL WHERE device = {device:UInt64} ORDER BY key',
+    { device },
+    { timeoutMs: limits.telemetryQueryMsMax },
+  );
+  return rows.map((row) => row.key);
+}

@@ -1,0 +1,162 @@
+/**
+ * Historical telemetry of one device, raw or aggregated (rest.md 3.5). One query for each read, every value bound.
+ * `FINAL` makes a read exact before the store has merged; a point's partition follows from its ts, so partitions need
+ * not be merged with each other.
+ */
+import { badRequest } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { ClickHouse } from '../clickhouse/client.ts';
+import { Kind, type TypedValue } from '../value/typed.ts';
+import { bucketTs, type Range } from './buckets.ts';
+import { type Point, type PointRow, pointColumns, pointOf } from './latest.ts';
+
+export const aggregations = ['NONE', 'MIN', 'MAX', 'AVG', 'SUM', 'COUNT'] as const;
+export type Aggregation = (typeof aggregations)[number];
+
+export interface HistoryRead extends Range {
+  /** Undefined: all keys. */
+  keys?: string[] | undefined;
+}
+
+const settings = 'SETTINGS do_not_merge_across_partitions_select_final = 1';
+
+/** By key, then by time in the given order, at most `limit` points of each key. */
+export async function readHistory(
+  clickhouse: ClickHouse,
+  device: number,
+  read: HistoryRead,
+  limit: number,
+  order: 'ASC' | 'DESC',
+): Promise<Point[]> {
+  const rows = await clickhouse.rows<PointRow>(
+    `SELECT ${pointColumns} FROM telemetry FINAL WHERE ${condition(read)}
+     ORDER BY key, ts ${order === 'ASC' ? 'ASC' : 'DESC'} LIMIT {limit:UInt64} BY key LIMIT {rowsMax:UInt64} ${settings}`,
+    { ...bound(device, read), limit: Math.min(limit, limits.historyRowsMax), rowsMax: limits.historyRowsMax + 1 },
+    { timeoutMs: limits.telemetryQueryMsMax },
+  );
+  // Cut silently, the answer would look complete.
+  if (rows.length > limits.historyRowsMax) {
+    throw badRequest(
+      'history_rows',
+      `The answer has more than ${limits.historyRowsMax} points: ask for fewer keys, a shorter range or a smaller limit.`,
+    );
+  }
+  return rows.map(pointOf);
+}
+
+/** Aggregates of one bucket; those that the aggregation does not need are absent. */
+export interface BucketRow {
+  key: string;
+  bucket: string;
+  count: string;
+  longs: string;
+  doubles: string;
+  booleans: string;
+  strings: string;
+  /** A sum may be beyond 64 bits. */
+  longResult: string;
+  /** Null: not finite, which JSON cannot say. */
+  doubleResult: number | null;
+  booleanResult: string;
+  stringResult: string;
+  jsonResult: string;
+}
+
+/** By key and time; buckets without a value are left out. */
+export async function readAggregate(
+  clickhouse: ClickHouse,
+  device: number,
+  read: HistoryRead,
+  starts: number[],
+  aggregation: Exclude<Aggregation, 'NONE'>,
+): Promise<Point[]> {
+  if (starts.length === 0) return [];
+  const rows = await clickhouse.rows<BucketRow>(
+    `SELECT key, roundDown(ts, {starts:Array(Int64)}) AS bucket, count() AS count,
+            countIf(kind = ${Kind.long}) AS longs, countIf(kind = ${Kind.double}) AS doubles,
+            countIf(kind = ${Kind.boolean}) AS booleans, countIf(kind = ${Kind.string}) AS strings
+            ${results[aggregation]}
+       FROM telemetry FINAL WHERE ${condition(read)}
+      GROUP BY key, bucket ORDER BY key, bucket LIMIT {rowsMax:UInt64} ${settings}`,
+    { ...bound(device, read), starts, rowsMax: limits.historyRowsMax },
+    { timeoutMs: limits.telemetryQueryMsMax },
+  );
+  const indexOf = new Map(starts.map((start, index) => [start, index]));
+  const points: Point[] = [];
+  for (const row of rows) {
+    const value = bucketValue(row, aggregation);
+    const ts = bucketTs(starts, indexOf.get(Number(row.bucket))!, read.endTs);
+    if (value) points.push({ key: row.key, ts, value });
+  }
+  return points;
+}
+
+function condition({ keys }: HistoryRead): string {
+  const range = 'device = {device:UInt64} AND ts >= {startTs:Int64} AND ts < {endTs:Int64}';
+  return keys ? `${range} AND key IN {keys:Array(String)}` : range;
+}
+
+function bound(device: number, { startTs, endTs, keys }: HistoryRead): Record<string, unknown> {
+  return { device, startTs, endTs, ...(keys && { keys }) };
+}
+
+const sums = `, toString(sumIf(toInt128(int), kind = ${Kind.long})) AS longResult,
+  sumIf(num, kind = ${Kind.double}) AS doubleResult`;
+
+function extremes(function_: 'minIf' | 'maxIf'): string {
+  return `, toString(${function_}(int, kind = ${Kind.long})) AS longResult,
+    ${function_}(num, kind = ${Kind.double}) AS doubleResult,
+    ${function_}(int, kind = ${Kind.boolean}) AS booleanResult,
+    ${function_}(text, kind = ${Kind.string}) AS stringResult,
+    ${function_}(text, kind = ${Kind.json}) AS jsonResult`;
+}
+
+const results = { COUNT: '', SUM: sums, AVG: sums, MIN: extremes('minIf'), MAX: extremes('maxIf') };
+
+/** Undefined when the bucket has nothing to aggregate, as strings have no sum. */
+export function bucketValue(row: BucketRow, aggregation: Exclude<Aggregation, 'NONE'>): TypedValue | undefined {
+  const longs = Number(row.longs);
+  const doubles = Number(row.doubles);
+  const { doubleResult = 0 } = row;
+  if (doubleResult === null) return undefined;
+  switch (aggregation) {
+    case 'COUNT':
+      return long(row.count);
+    case 'AVG':
+      if (longs + doubles === 0) return undefined;
+      return double((Number(row.longResult) + doubleResult) / (longs + doubles));
+    case 'SUM':
+      if (longs + doubles === 0) return undefined;
+      if (doubles === 0 && BigInt.asIntN(64, BigInt(row.longResult)) === BigInt(row.longResult)) {
+        return long(row.longResult);
+      }
+      return double(Number(row.longResult) + doubleResult);
+    case 'MIN':
+    case 'MAX':
+      return extreme(row, longs, doubles, doubleResult, aggregation === 'MIN' ? Math.min : Math.max);
+  }
+}
+
+/** Numbers go before booleans, those before strings, those before JSON; a double among longs makes it a double. */
+function extreme(
+  row: BucketRow,
+  longs: number,
+  doubles: number,
+  doubleResult: number,
+  choose: (...values: number[]) => number,
+): TypedValue | undefined {
+  if (longs > 0 && doubles > 0) return double(choose(Number(row.longResult), doubleResult));
+  if (doubles > 0) return double(doubleResult);
+  if (longs > 0) return long(row.longResult);
+  if (Number(row.booleans) > 0) return { kind: Kind.boolean, num: 0, int: row.booleanResult, text: '' };
+  if (Number(row.strings) > 0) return { kind: Kind.string, num: 0, int: '0', text: row.stringResult };
+  return { kind: Kind.json, num: 0, int: '0', text: row.jsonResult };
+}
+
+function long(digits: string): TypedValue {
+  return { kind: Kind.long, num: 0, int: digits, text: '' };
+}
+
+function double(num: number): TypedValue {
+  return { kind: Kind.double, num, int: '0', text: '' };
+}

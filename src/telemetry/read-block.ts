@@ -1,0 +1,158 @@
+/**
+ * Reads and cuts blocks that `block.ts` wrote: for quarantine, bisection and tests. Not fast, and strict: bytes that
+ * are not such a block throw an Error that says where.
+ */
+import type { Kind } from '../value/typed.ts';
+import { blockParts, type Columns, encodeColumns, sliceColumns } from './block.ts';
+
+export interface BlockRow {
+  device: number;
+  key: string;
+  ts: number;
+  kind: Kind;
+  num: number;
+  int: bigint;
+  text: string;
+  version: bigint;
+  /** The order number that `version` stands for. */
+  order: bigint;
+}
+
+interface Block {
+  columns: Columns;
+  device: Uint8Array;
+  ts: Uint8Array;
+  version: Uint8Array;
+}
+
+/** The rows of one or more blocks. */
+export function readBlock(bytes: Uint8Array): BlockRow[] {
+  const source = new Source(bytes);
+  const rows: BlockRow[] = [];
+  while (source.at < bytes.length) addRows(source.block(), rows);
+  return rows;
+}
+
+/** How many rows one block has, from its first bytes. */
+export function rowsOfBlock(bytes: Uint8Array): number {
+  const source = new Source(bytes);
+  source.varint();
+  return source.varint();
+}
+
+/** Rows [from, to) of one block as a block of their own, with only the keys they need. */
+export function splitBlock(bytes: Uint8Array, from: number, to: number): Uint8Array {
+  const { columns, device, ts, version } = new Source(bytes).block();
+  const cut = (column: Uint8Array): Uint8Array => column.subarray(8 * from, 8 * to);
+  return Buffer.concat(blockParts(encodeColumns(sliceColumns(columns, from, to)), cut(device), cut(ts), cut(version)));
+}
+
+function addRows({ columns, device, ts, version }: Block, rows: BlockRow[]): void {
+  const keys = columns.keys.map((key) => Buffer.from(key).toString('utf8'));
+  const texts = columns.text && new Source(columns.text);
+  for (let row = 0; row < columns.count; row += 1) {
+    const tsOfRow = view(ts).getBigInt64(8 * row, true);
+    const versionOfRow = view(version).getBigUint64(8 * row, true);
+    rows.push({
+      device: Number(view(device).getBigUint64(8 * row, true)),
+      key: keys[columns.keyIndexes[row]!]!,
+      ts: Number(tsOfRow),
+      kind: columns.kind[row] as Kind,
+      num: view(columns.num).getFloat64(8 * row, true),
+      int: columns.int ? view(columns.int).getBigInt64(8 * row, true) : 0n,
+      text: texts ? texts.text() : '',
+      version: versionOfRow,
+      order: versionOfRow + (tsOfRow << 20n) - (1n << 63n),
+    });
+  }
+}
+
+class Source {
+  at = 0;
+  readonly #bytes: Uint8Array;
+
+  constructor(bytes: Uint8Array) {
+    this.#bytes = bytes;
+  }
+
+  block(): Block {
+    const columnCount = this.varint();
+    const count = this.varint();
+    const found = new Map<string, Uint8Array>();
+    let keys: Uint8Array[] = [];
+    let keyIndexes: Uint32Array = new Uint32Array();
+    for (let i = 0; i < columnCount; i += 1) {
+      const column = `${this.text()} ${this.text()}`;
+      if (column === 'key LowCardinality(String)') ({ keys, keyIndexes } = this.#keys(count));
+      else if (column === 'text String') found.set(column, this.#texts(count));
+      else if (column === 'kind UInt8') found.set(column, this.take(count));
+      else if (wideColumns.has(column)) found.set(column, this.take(8 * count));
+      else throw new Error(`unknown column "${column}" before byte ${this.at} of a block`);
+    }
+    const column = (name: string): Uint8Array => {
+      const data = found.get(name);
+      if (!data) throw new Error(`a block without the column "${name}"`);
+      return data;
+    };
+    const columns: Columns = {
+      count,
+      keys,
+      keyIndexes,
+      kind: column('kind UInt8'),
+      num: column('num Float64'),
+      int: found.get('int Int64'),
+      text: found.get('text String'),
+    };
+    return { columns, device: column('device UInt64'), ts: column('ts Int64'), version: column('version UInt64') };
+  }
+
+  varint(): number {
+    let value = 0;
+    for (let factor = 1; ; factor *= 0x80) {
+      const byte = this.take(1)[0]!;
+      value += (byte & 0x7f) * factor;
+      if (byte < 0x80) return value;
+      if (factor > 2 ** 35) throw new Error(`an endless number before byte ${this.at} of a block`);
+    }
+  }
+
+  text(): string {
+    return Buffer.from(this.take(this.varint())).toString('utf8');
+  }
+
+  take(length: number): Uint8Array {
+    if (this.at + length > this.#bytes.length) throw new Error(`a block ends early, in the column at byte ${this.at}`);
+    this.at += length;
+    return this.#bytes.subarray(this.at - length, this.at);
+  }
+
+  #keys(count: number): { keys: Uint8Array[]; keyIndexes: Uint32Array } {
+    if (this.#small() !== 1) throw new Error('an unknown form of LowCardinality in a block');
+    const width = this.#small() - 0x200;
+    if (width < 0 || width > 2) throw new Error('unknown flags of LowCardinality in a block');
+    const keys = Array.from({ length: this.#small() }, () => this.take(this.varint()));
+    if (this.#small() !== count) throw new Error('a block whose keys and rows differ in number');
+    const data = view(this.take(count << width));
+    const keyIndexes = Uint32Array.from({ length: count }, (_, row) =>
+      width === 0 ? data.getUint8(row) : width === 1 ? data.getUint16(2 * row, true) : data.getUint32(4 * row, true),
+    );
+    return { keys, keyIndexes };
+  }
+
+  #texts(count: number): Uint8Array {
+    const start = this.at;
+    for (let row = 0; row < count; row += 1) this.take(this.varint());
+    return this.#bytes.subarray(start, this.at);
+  }
+
+  /** A u64 that fits 32 bits. */
+  #small(): number {
+    return Number(view(this.take(8)).getBigUint64(0, true));
+  }
+}
+
+const wideColumns = new Set(['device UInt64', 'ts Int64', 'num Float64', 'int Int64', 'version UInt64']);
+
+function view(bytes: Uint8Array): DataView {
+  return new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+}

@@ -1,0 +1,269 @@
+/**
+ * The rows of one frame, as columns that grow and are reused: add values, close each record with its device and ts,
+ * `encode` the block, `reset`. What `encode` returns is valid until `reset`; a caller that gathers the next frame
+ * meanwhile owns two of these. Nothing here allocates for a row.
+ */
+import { assert } from '../base/errors.ts';
+import { Kind, type TypedValue } from '../value/typed.ts';
+import {
+  bytesOf,
+  type Columns,
+  encodeColumns,
+  newStamps,
+  type Spans,
+  type Stamps,
+  stampedParts,
+  varintBytesMax,
+  writeVarint,
+} from './block.ts';
+import type { Key } from './keys.ts';
+
+/** A point to come back to; made once and filled again and again. */
+export interface Mark {
+  count: number;
+  spans: number;
+  keys: number;
+  keyBytes: number;
+  intRows: number;
+  textRows: number;
+  textLength: number;
+}
+
+export function newMark(): Mark {
+  return { count: 0, spans: 0, keys: 0, keyBytes: 0, intRows: 0, textRows: 0, textLength: 0 };
+}
+
+export class Rows {
+  /** Rows so far, of open and closed records. */
+  count = 0;
+
+  #capacity: number;
+  #keyIndexes: Uint32Array;
+  #kind: Uint8Array;
+  #num: Float64Array;
+  /** Two halves for each row. */
+  #int: Int32Array;
+  #stamps: Stamps;
+  #spans: Spans;
+
+  /** Texts as the block has them; rows of the first `#textRows` are written, the rest have none so far. */
+  #text: Buffer = Buffer.allocUnsafeSlow(4096);
+  #textLength = 0;
+  #textRows = 0;
+  /** 0 = no row has an int. */
+  #intRows = 0;
+
+  /** The dictionary; a key is in it if it stands at its own `index`, below `#keyCount`. */
+  readonly #keys: Key[] = [];
+  #keyCount = 0;
+  #keyBytes = 0;
+
+  constructor(capacity = 1024) {
+    this.#capacity = capacity;
+    this.#keyIndexes = new Uint32Array(capacity);
+    this.#kind = new Uint8Array(capacity);
+    this.#num = new Float64Array(capacity);
+    this.#int = new Int32Array(2 * capacity);
+    this.#stamps = newStamps(capacity);
+    this.#spans = {
+      count: 0,
+      end: new Uint32Array(capacity),
+      device: new Float64Array(capacity),
+      ts: new Float64Array(capacity),
+    };
+  }
+
+  /** About the size of the encoded block. */
+  get bytes(): number {
+    const rowBytes = this.#intRows > 0 ? 42 : 34;
+    const textBytes = this.#textRows > 0 ? this.#textLength + this.count - this.#textRows : 0;
+    return 160 + this.count * rowBytes + textBytes + this.#keyBytes;
+  }
+
+  addBoolean(key: Key, value: boolean): void {
+    const row = this.#add(key, Kind.boolean);
+    this.#num[row] = 0;
+    this.#int[2 * row] = value ? 1 : 0;
+    this.#int[2 * row + 1] = 0;
+    this.#intRows += 1;
+  }
+
+  /** A long that is a safe integer. */
+  addLong(key: Key, value: number): void {
+    const row = this.#add(key, Kind.long);
+    this.#num[row] = 0;
+    this.#int[2 * row] = value;
+    this.#int[2 * row + 1] = Math.floor(value / 2 ** 32);
+    this.#intRows += 1;
+  }
+
+  addDouble(key: Key, value: number): void {
+    const row = this.#add(key, Kind.double);
+    this.#num[row] = value;
+    this.#int[2 * row] = 0;
+    this.#int[2 * row + 1] = 0;
+  }
+
+  /** A string that is `source[start..end)`, in UTF-8. */
+  addText(key: Key, source: Uint8Array, start: number, end: number): void {
+    const row = this.#add(key, Kind.string);
+    this.#num[row] = 0;
+    this.#int[2 * row] = 0;
+    this.#int[2 * row + 1] = 0;
+    const length = end - start;
+    let at = this.#startText(row, length);
+    const text = this.#text;
+    if (length < 64) for (let i = start; i < end; i += 1) text[at++] = source[i]!;
+    else text.set(source.subarray(start, end), at);
+    this.#textLength += length;
+  }
+
+  addValue(key: Key, value: TypedValue): void {
+    const row = this.#add(key, value.kind);
+    this.#num[row] = value.num;
+    const int = value.int === '0' ? 0n : BigInt(value.int);
+    this.#int[2 * row] = Number(int & 0xffffffffn);
+    this.#int[2 * row + 1] = Number(int >> 32n);
+    if (value.kind === Kind.boolean || value.kind === Kind.long) this.#intRows += 1;
+    if (value.text === '') return;
+    const length = Buffer.byteLength(value.text);
+    const at = this.#startText(row, length);
+    this.#text.write(value.text, at, 'utf8');
+    this.#textLength += length;
+  }
+
+  /** Gives the rows since the last record their device and ts. */
+  endRecord(device: number, ts: number): void {
+    const spans = this.#spans;
+    const i = spans.count;
+    if (i > 0 && spans.end[i - 1] === this.count) return;
+    if (this.count === 0) return;
+    spans.end[i] = this.count;
+    spans.device[i] = device;
+    spans.ts[i] = ts;
+    spans.count = i + 1;
+  }
+
+  /** Notes where the rows stand now. Between records, or to come back into the same open record. */
+  mark(mark: Mark = newMark()): Mark {
+    mark.count = this.count;
+    mark.spans = this.#spans.count;
+    mark.keys = this.#keyCount;
+    mark.keyBytes = this.#keyBytes;
+    mark.intRows = this.#intRows;
+    mark.textRows = this.#textRows;
+    mark.textLength = this.#textLength;
+    return mark;
+  }
+
+  /** Forgets everything since `mark`. */
+  rollback(mark: Mark): void {
+    this.count = mark.count;
+    this.#spans.count = mark.spans;
+    this.#keyCount = mark.keys;
+    this.#keyBytes = mark.keyBytes;
+    this.#intRows = mark.intRows;
+    this.#textRows = mark.textRows;
+    this.#textLength = mark.textLength;
+  }
+
+  reset(): void {
+    this.count = 0;
+    this.#spans.count = 0;
+    this.#keyCount = 0;
+    this.#keyBytes = 0;
+    this.#intRows = 0;
+    this.#textRows = 0;
+    this.#textLength = 0;
+  }
+
+  /** The parts of one block whose rows all have this order; none when there are no rows. */
+  encode(order: bigint): Uint8Array[] {
+    if (this.count === 0) return [];
+    return stampedParts(encodeColumns(this.columns()), this.#spans, order, this.#stamps);
+  }
+
+  /** Views of the columns; valid until the next change. */
+  columns(): Columns {
+    const { count } = this;
+    assert(count === 0 || this.#spans.end[this.#spans.count - 1] === count, 'the last record is closed');
+    // Padding may move the texts: the end first.
+    const textEnd = this.#textRows > 0 ? this.#padText(count, 0) : 0;
+    const keys: Uint8Array[] = [];
+    for (let i = 0; i < this.#keyCount; i += 1) keys.push(this.#keys[i]!.bytes);
+    return {
+      count,
+      keys,
+      keyIndexes: this.#keyIndexes.subarray(0, count),
+      kind: this.#kind.subarray(0, count),
+      num: bytesOf(this.#num, count),
+      int: this.#intRows > 0 ? bytesOf(this.#int, count) : undefined,
+      text: this.#textRows > 0 ? this.#text.subarray(0, textEnd) : undefined,
+    };
+  }
+
+  /** A view, valid until the next change. */
+  spans(): Readonly<Spans> {
+    return this.#spans;
+  }
+
+  #add(key: Key, kind: Kind): number {
+    const row = this.count;
+    if (row === this.#capacity) this.#grow();
+    const index = key.index;
+    this.#keyIndexes[row] = index < this.#keyCount && this.#keys[index] === key ? index : this.#addKey(key);
+    this.#kind[row] = kind;
+    this.count = row + 1;
+    return row;
+  }
+
+  #addKey(key: Key): number {
+    const index = this.#keyCount;
+    this.#keys[index] = key;
+    this.#keyCount = index + 1;
+    this.#keyBytes += key.bytes.length + 1;
+    key.index = index;
+    return index;
+  }
+
+  /** Writes the length of the text of `row`; the text itself, for which there is room, goes to the returned place. */
+  #startText(row: number, length: number): number {
+    const at = writeVarint(this.#text, this.#padText(row, varintBytesMax + length), length);
+    this.#textLength = at;
+    this.#textRows = row + 1;
+    return at;
+  }
+
+  /** Makes room for `more` bytes behind the empty texts of the rows before `row` that have none; returns the end. */
+  #padText(row: number, more: number): number {
+    const missing = row - this.#textRows;
+    const size = this.#textLength + missing + more;
+    if (size > this.#text.length) {
+      const text = Buffer.allocUnsafeSlow(2 * size);
+      text.set(this.#text.subarray(0, this.#textLength));
+      this.#text = text;
+    }
+    if (missing > 0) this.#text.fill(0, this.#textLength, this.#textLength + missing);
+    this.#textLength += missing;
+    this.#textRows = row;
+    return this.#textLength;
+  }
+
+  #grow(): void {
+    const capacity = 2 * this.#capacity;
+    this.#capacity = capacity;
+    this.#keyIndexes = grown(this.#keyIndexes, new Uint32Array(capacity));
+    this.#kind = grown(this.#kind, new Uint8Array(capacity));
+    this.#num = grown(this.#num, new Float64Array(capacity));
+    this.#int = grown(this.#int, new Int32Array(2 * capacity));
+    this.#spans.end = grown(this.#spans.end, new Uint32Array(capacity));
+    this.#spans.device = grown(this.#spans.device, new Float64Array(capacity));
+    this.#spans.ts = grown(this.#spans.ts, new Float64Array(capacity));
+    this.#stamps = newStamps(capacity);
+  }
+}
+
+function grown<T extends Uint8Array | Uint32Array | Int32Array | Float64Array>(from: T, into: T): T {
+  into.set(from);
+  return into;
+}

@@ -1,0 +1,147 @@
+/**
+ * One request and its answer: the abort guard, the answer, and fault → status. An answer may leave later than the
+ * handler returns (after the journal's sync), so every write is corked, and nothing is written once the client is gone.
+ */
+import type { HttpResponse as UwsResponse } from 'uWebSockets.js';
+import { ErrorCode, Fault } from '../base/errors.ts';
+
+export interface Answer {
+  status: number;
+  contentType?: string;
+  headers?: Record<string, string>;
+  body?: string | Buffer;
+}
+
+const statusText: Record<number, string> = {
+  200: '200 OK',
+  201: '201 Created',
+  204: '204 No Content',
+  302: '302 Found',
+  304: '304 Not Modified',
+  400: '400 Bad Request',
+  401: '401 Unauthorized',
+  403: '403 Forbidden',
+  404: '404 Not Found',
+  405: '405 Method Not Allowed',
+  406: '406 Not Acceptable',
+  408: '408 Request Timeout',
+  409: '409 Conflict',
+  413: '413 Payload Too Large',
+  415: '415 Unsupported Media Type',
+  429: '429 Too Many Requests',
+  500: '500 Internal Server Error',
+  503: '503 Service Unavailable',
+  504: '504 Gateway Timeout',
+};
+
+export class Exchange {
+  readonly #res: UwsResponse;
+  /** `Origin` of the request, '' without one: browsers then get the CORS headers of rest.md. */
+  readonly #origin: string;
+  readonly #headOnly: boolean;
+  aborted = false;
+  answered = false;
+  /** The rest of the request is not worth reading: the socket is closed behind the answer. */
+  closeAfter = false;
+  onAbort: (() => void) | undefined = undefined;
+  /** Gives back what a half-read body holds. */
+  releaseBody: (() => void) | undefined = undefined;
+  /** Runs once, when the request is answered or its client has gone. */
+  onDone: (() => void) | undefined = undefined;
+
+  constructor(res: UwsResponse, origin: string, headOnly: boolean) {
+    this.#res = res;
+    this.#origin = origin;
+    this.#headOnly = headOnly;
+    res.onAborted(() => {
+      this.aborted = true;
+      this.releaseBody?.();
+      this.onAbort?.();
+      if (!this.answered) this.onDone?.();
+    });
+  }
+
+  get done(): boolean {
+    return this.aborted || this.answered;
+  }
+
+  /** 200 with an empty body: the acknowledgement of the device API, and the hot path's only answer. */
+  acknowledge(): void {
+    if (this.done) return;
+    if (this.#origin !== '') {
+      this.answer({ status: 200 });
+      return;
+    }
+    this.answered = true;
+    corked = this.#res;
+    corked.cork(endEmpty);
+    this.onDone?.();
+  }
+
+  answer(answer: Answer): void {
+    if (this.done) return;
+    this.answered = true;
+    const res = this.#res;
+    res.cork(() => {
+      res.writeStatus(statusText[answer.status] ?? String(answer.status));
+      if (this.#origin !== '') writeCors(res, this.#origin);
+      if (answer.contentType) res.writeHeader('Content-Type', answer.contentType);
+      for (const name in answer.headers) res.writeHeader(name, answer.headers[name]!);
+      if (this.#headOnly) res.endWithoutBody(Buffer.byteLength(answer.body ?? ''), this.closeAfter);
+      else res.end(answer.body ?? '', this.closeAfter);
+    });
+    this.onDone?.();
+  }
+
+  refuse(fault: Fault): void {
+    this.answer(faultAnswer(fault));
+  }
+
+  /** Ends the connection without an answer: the request cannot be trusted to end where it says. */
+  cut(): void {
+    if (this.done) return;
+    this.answered = true;
+    this.#res.close();
+    this.onDone?.();
+  }
+
+  /** The body, in pieces; a piece is valid during the call only. */
+  onData(receive: (chunk: ArrayBuffer, isLast: boolean) => void): void {
+    this.#res.onData(receive);
+  }
+
+  remoteAddress(): string {
+    return this.aborted ? '' : Buffer.from(this.#res.getRemoteAddressAsText()).toString('latin1');
+  }
+}
+
+// One function for every acknowledgement instead of a closure for each.
+let corked: UwsResponse;
+function endEmpty(): void {
+  corked.end();
+}
+
+/** The one error shape of rest.md 2.1. */
+export function faultAnswer(fault: Fault): Answer {
+  const body = JSON.stringify({
+    status: fault.status,
+    message: fault.message,
+    errorCode: fault.errorCode,
+    timestamp: Date.now(),
+  });
+  const answer: Answer = { status: fault.status, contentType: 'application/json', body };
+  if (fault.retryAfterSeconds > 0) answer.headers = { 'Retry-After': String(fault.retryAfterSeconds) };
+  return answer;
+}
+
+/** A fault as it is; anything else is a bug in a handler, which must not take the other requests down. */
+export function asFault(error: unknown): Fault {
+  if (error instanceof Fault) return error;
+  return new Fault(500, ErrorCode.general, 'bug', 'Internal error; the log of the server has the details.');
+}
+
+function writeCors(res: UwsResponse, origin: string): void {
+  res.writeHeader('Access-Control-Allow-Origin', origin);
+  res.writeHeader('Access-Control-Allow-Credentials', 'true');
+  res.writeHeader('Vary', 'Origin');
+}

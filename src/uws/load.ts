@@ -1,0 +1,26 @@
+/**
+ * Loads the uWebSockets.js build that fits this Node: 20.51 for Node 20, the newer one where it exists. A system that
+ * neither build supports is told so in one line.
+ */
+
+import type * as Uws from 'uWebSockets.js';
+import { createRequire } from 'node:module';
+import { StartError } from '../base/errors.ts';
+
+// Header blocks above this are refused with 431; the library's 4 kB would cut long query strings.
+process.env['UWS_HTTP_MAX_HEADERS_SIZE'] ??= '8192';
+
+function load(): typeof Uws {
+  const require = createRequire(import.meta.url);
+  const major = Number(process.versions.node.split('.')[0]);
+  try {
+    return require(major >= 24 ? 'uWebSockets.js-next' : 'uWebSockets.js') as typeof Uws;
+  } catch {
+    throw new StartError(
+      `uWebSockets.js has no build for Node ${process.version} on ${process.platform}-${process.arch}: ` +
+        'use Node 20 or 22 on a glibc Linux (x64 or arm64).',
+    );
+  }
+}
+
+export const uws: typeof Uws = load();

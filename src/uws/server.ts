@@ -1,0 +1,303 @@
+/**
+ * The HTTP server of one worker: routes, listening, closing. Two ways in: `route` for everything that may take its time
+ * (a promise of an answer), `rawPost` for telemetry (bytes in, exchange answered later, nothing allocated beside).
+ * Each pattern also takes a trailing slash, answers another method with 405 and `Allow`, and HEAD as GET without body.
+ */
+import type {
+  TemplatedApp,
+  HttpRequest as UwsRequest,
+  HttpResponse as UwsResponse,
+  us_listen_socket,
+} from 'uWebSockets.js';
+import { ErrorCode, Fault, unavailable } from '../base/errors.ts';
+import type { Log } from '../base/log.ts';
+import type { Counter, Histogram, Metrics } from '../base/metrics.ts';
+import { BodyBudget, bodiesInFlight, readBody } from './body.ts';
+import { type Answer, asFault, Exchange, faultAnswer } from './exchange.ts';
+import { readHead } from './head.ts';
+import { uws } from './load.ts';
+
+export interface HttpRequest {
+  method: string;
+  path: string;
+  /** Raw, without the question mark. */
+  query: string;
+  /** Path parameters, decoded. */
+  params: string[];
+  /** First value of a header by its lower-case name, '' when absent. */
+  header(name: string): string;
+  /** Every value of a header, in order. */
+  headers(name: string): string[];
+  body: Buffer;
+  remoteAddress: string;
+  /** Fires when the client goes away. */
+  aborted: AbortSignal;
+}
+
+export type HttpResponse = Answer;
+export type HttpHandler = (request: HttpRequest) => Promise<HttpResponse>;
+export type HttpMethod = 'GET' | 'POST' | 'PUT' | 'DELETE';
+
+/** A body of a raw route: valid during the call only. */
+export type RawReceiver = (exchange: Exchange, parameter: string, body: Buffer) => void;
+
+export interface HttpServerOptions {
+  log: Log;
+  metrics: Metrics;
+  bodyBytesMax: number;
+  bodyBytesInFlightMax: number;
+  connectionsMax: number;
+  tls?: { cert: string; key: string };
+}
+
+const registrars = { GET: 'get', POST: 'post', PUT: 'put', DELETE: 'del' } as const;
+
+export class HttpServer {
+  readonly #app: TemplatedApp;
+  readonly #options: HttpServerOptions;
+  readonly #budget: BodyBudget;
+  readonly #allowed = new Map<string, Set<string>>();
+  readonly #listening: us_listen_socket[] = [];
+  #connections = 0;
+  #open = 0;
+  #draining = false;
+
+  constructor(options: HttpServerOptions) {
+    this.#options = options;
+    const { tls, metrics } = options;
+    this.#app = tls ? uws.SSLApp({ cert_file_name: tls.cert, key_file_name: tls.key }) : uws.App();
+    this.#budget = new BodyBudget(options.bodyBytesInFlightMax);
+    this.#app.filter((_res, change) => this.#countConnection(Number(change)));
+    const door = { door: tls ? 'https' : 'http' };
+    metrics.observed('http_connections', 'Open HTTP connections.', () => this.#connections, 'sum', door);
+    metrics.observed('http_requests_open', 'Requests being answered.', () => this.#open, 'sum', door);
+    metrics.observed('http_body_bytes', 'Bytes of bodies in memory.', () => this.#budget.bytesInFlight, 'sum', door);
+  }
+
+  /** Requests that wait for their answer; zero when everything is drained. */
+  get openRequests(): number {
+    return this.#open;
+  }
+
+  route(method: HttpMethod, pattern: string, handler: HttpHandler, bodyBytesMax = this.#options.bodyBytesMax): void {
+    const { counter, seconds } = this.#routeMetrics(method, pattern);
+    const names = pattern.split('/').filter((part) => part.startsWith(':')).length;
+    const receive = (res: UwsResponse, req: UwsRequest, headOnly: boolean) => {
+      const head = readHead(req);
+      const exchange = new Exchange(res, head.origin, headOnly);
+      if (this.#refusedAtDoor(exchange, head.sound)) return;
+      const { contentLength, chunked } = head;
+      const request = snapshot(req, names, exchange);
+      const run = (body: Buffer) => {
+        // The library takes its buffer back when the call returns; a handler may keep it longer.
+        request.body = body.length > 0 ? Buffer.from(body) : body;
+        this.#run(exchange, request, handler, counter, seconds);
+      };
+      if (contentLength <= 0 && !chunked) run(Buffer.alloc(0));
+      else readBody(exchange, contentLength, bodyBytesMax, this.#budget, run);
+    };
+    this.#register(method, pattern, (res, req) => receive(res, req, false));
+    if (method === 'GET') this.#register('HEAD', pattern, (res, req) => receive(res, req, true));
+  }
+
+  /** A POST whose one path parameter and body are handed over as they came. */
+  rawPost(pattern: string, receive: RawReceiver, bodyBytesMax = this.#options.bodyBytesMax): void {
+    this.#register('POST', pattern, (res, req) => {
+      const head = readHead(req);
+      const exchange = new Exchange(res, head.origin, false);
+      if (this.#refusedAtDoor(exchange, head.sound)) return;
+      const parameter = decodeParameter(req.getParameter(0) ?? '');
+      if (head.contentLength <= 0 && !head.chunked) {
+        receive(exchange, parameter, emptyBody);
+        return;
+      }
+      readBody(exchange, head.contentLength, bodyBytesMax, this.#budget, (body) => receive(exchange, parameter, body));
+    });
+  }
+
+  /** A copy of a raw route's body that may be kept until the exchange is done; undefined when it was refused. */
+  holdBody(exchange: Exchange, body: Buffer): Buffer | undefined {
+    const { length } = body;
+    if (!this.#budget.take(length)) {
+      exchange.refuse(bodiesInFlight());
+      return undefined;
+    }
+    exchange.onDone = () => this.#budget.release(length);
+    return Buffer.from(body);
+  }
+
+  /** After the last route: other methods of known paths, pre-flights, unknown paths. */
+  seal(): void {
+    for (const [pattern, methods] of this.#allowed) {
+      const allow = [...methods, 'OPTIONS'].join(', ');
+      for (const path of withSlash(pattern)) {
+        this.#app.any(path, (res, req) => {
+          if (req.getMethod() === 'options') preflight(res, req);
+          else refuseMethod(res, req, allow);
+        });
+      }
+    }
+    this.#app.any('/*', (res, req) => {
+      if (req.getMethod() === 'options') {
+        preflight(res, req);
+        return;
+      }
+      const head = readHead(req);
+      const exchange = new Exchange(res, head.origin, req.getMethod() === 'head');
+      // A body that nobody wants is not read: the connection ends behind the answer.
+      exchange.closeAfter = head.contentLength > 0 || head.chunked;
+      if (!head.sound) {
+        exchange.cut();
+        return;
+      }
+      exchange.refuse(
+        new Fault(404, ErrorCode.notFound, 'unknown_path', `No such path: ${req.getUrl().slice(0, 200)}`),
+      );
+    });
+  }
+
+  listen(address: string, port: number): Promise<number> {
+    return new Promise((resolve, reject) => {
+      this.#app.listen(address, port, (socket) => {
+        if (!socket) return reject(new Error(`port ${port} on ${address} cannot be bound`));
+        this.#listening.push(socket);
+        resolve(uws.us_socket_local_port(socket));
+      });
+    });
+  }
+
+  /** No new connections, and an answer on a kept one closes it. */
+  drain(): void {
+    this.#draining = true;
+    for (const socket of this.#listening.splice(0)) uws.us_listen_socket_close(socket);
+  }
+
+  close(): void {
+    this.drain();
+    this.#app.close();
+  }
+
+  #register(method: HttpMethod | 'HEAD', pattern: string, handler: (res: UwsResponse, req: UwsRequest) => void): void {
+    const allowed = this.#allowed.get(pattern) ?? new Set();
+    this.#allowed.set(pattern, allowed.add(method));
+    const registrar = method === 'HEAD' ? 'head' : registrars[method];
+    for (const path of withSlash(pattern)) this.#app[registrar](path, handler);
+  }
+
+  #refusedAtDoor(exchange: Exchange, sound: boolean): boolean {
+    if (!sound) {
+      exchange.closeAfter = true;
+      exchange.refuse(new Fault(400, ErrorCode.badRequest, 'ambiguous_length', 'The length of the body is ambiguous.'));
+      return true;
+    }
+    if (this.#draining) {
+      exchange.closeAfter = true;
+      exchange.refuse(unavailable('draining', 'This server is stopping; connect again.'));
+      return true;
+    }
+    if (this.#connections > this.#options.connectionsMax) {
+      exchange.closeAfter = true;
+      exchange.refuse(unavailable('connections', 'This server has all the connections it can hold.', 5));
+      return true;
+    }
+    return false;
+  }
+
+  #countConnection(change: number): void {
+    this.#connections += change > 0 ? 1 : -1;
+  }
+
+  async #run(exchange: Exchange, request: HttpRequest, handler: HttpHandler, counter: CodeCounter, seconds: Histogram) {
+    const started = performance.now();
+    this.#open += 1;
+    let answer: Answer;
+    try {
+      answer = await handler(request);
+    } catch (error) {
+      if (!(error instanceof Fault)) this.#options.log.error('handler_bug', { path: request.path, error });
+      answer = faultAnswer(asFault(error));
+    }
+    this.#open -= 1;
+    counter(answer.status).add(1);
+    seconds.observe((performance.now() - started) / 1000);
+    exchange.closeAfter ||= this.#draining;
+    exchange.answer(answer);
+  }
+
+  #routeMetrics(method: HttpMethod, pattern: string): { counter: CodeCounter; seconds: Histogram } {
+    const { metrics } = this.#options;
+    const route = `${method} ${pattern}`;
+    const seconds = metrics.histogram('http_request_duration_seconds', 'Time to answer.', { route });
+    const counter = (status: number) =>
+      metrics.counter('http_requests_total', 'Requests by route and status.', { route, code: String(status) });
+    return { counter, seconds };
+  }
+}
+
+type CodeCounter = (status: number) => Counter;
+
+const emptyBody = Buffer.alloc(0);
+
+function withSlash(pattern: string): string[] {
+  return pattern.endsWith('/') || pattern.endsWith('*') ? [pattern] : [pattern, `${pattern}/`];
+}
+
+/** Copies out of the library's request, which is gone when the route handler returns. */
+function snapshot(req: UwsRequest, parameterCount: number, exchange: Exchange): HttpRequest {
+  const all: [string, string][] = [];
+  req.forEach((name, value) => {
+    all.push([name, value]);
+  });
+  const params: string[] = [];
+  for (let i = 0; i < parameterCount; i += 1) params.push(decodeParameter(req.getParameter(i) ?? ''));
+  const abort = new AbortController();
+  exchange.onAbort = () => abort.abort();
+  return {
+    method: req.getCaseSensitiveMethod(),
+    path: req.getUrl(),
+    query: req.getQuery(),
+    params,
+    header: (name) => all.find(([known]) => known === name)?.[1] ?? '',
+    headers: (name) => all.filter(([known]) => known === name).map(([, value]) => value),
+    body: emptyBody,
+    remoteAddress: exchange.remoteAddress(),
+    aborted: abort.signal,
+  };
+}
+
+/** Percent-decoded; a text that does not decode matches nothing we store. */
+function decodeParameter(raw: string): string {
+  if (!raw.includes('%')) return raw;
+  try {
+    return decodeURIComponent(raw);
+  } catch {
+    return raw;
+  }
+}
+
+function preflight(res: UwsResponse, req: UwsRequest): void {
+  const origin = req.getHeader('origin') || '*';
+  const method = req.getHeader('access-control-request-method') || 'GET, POST, PUT, DELETE';
+  const headers = req.getHeader('access-control-request-headers') || '*';
+  res.writeStatus('200 OK');
+  res.writeHeader('Access-Control-Allow-Origin', origin);
+  res.writeHeader('Access-Control-Allow-Credentials', 'true');
+  res.writeHeader('Access-Control-Allow-Methods', method);
+  res.writeHeader('Access-Control-Allow-Headers', headers);
+  res.writeHeader('Access-Control-Max-Age', '1800');
+  res.end();
+}
+
+function refuseMethod(res: UwsResponse, req: UwsRequest, allow: string): void {
+  const head = readHead(req);
+  const exchange = new Exchange(res, head.origin, false);
+  exchange.closeAfter = head.contentLength > 0 || head.chunked;
+  if (!head.sound) {
+    exchange.cut();
+    return;
+  }
+  const method = req.getCaseSensitiveMethod();
+  const fault = new Fault(405, ErrorCode.badRequest, 'method', `Request method '${method}' is not supported`);
+  const answer = faultAnswer(fault);
+  exchange.answer({ ...answer, headers: { Allow: allow } });
+}

@@ -1,0 +1,218 @@
+/**
+ * The workers of this instance: forks and restarts them, tells them the state of the whole instance, and gathers what
+ * they count. The primary itself takes no traffic.
+ */
+import cluster, { type Worker } from 'node:cluster';
+import type { Log } from './base/log.ts';
+import { type Metrics, renderMetrics, type Sample } from './base/metrics.ts';
+import { writeProcessFile } from './base/process-file.ts';
+import { BusHub } from './bus/ipc-primary.ts';
+import { childPort } from './bus/port.ts';
+import type { DataDirectory } from './data-directory.ts';
+import type { Engines, InstanceState, PartState, ToPrimary, ToWorker } from './instance.ts';
+import { Supervisor } from './supervisor.ts';
+
+interface Slot {
+  number: number;
+  worker: Worker | undefined;
+  supervisor: Supervisor;
+  ready: boolean;
+  refusing: boolean;
+  orderShipped: bigint;
+  /** Why it says it must end. */
+  failure: string | undefined;
+}
+
+export interface WorkerPoolOptions {
+  workers: number;
+  engines: Engines;
+  data: DataDirectory;
+  log: Log;
+  metrics: Metrics;
+  onCrashLoop: (reason: string) => void;
+}
+
+const collectMsMax = 2000;
+
+export class WorkerPool {
+  readonly #options: WorkerPoolOptions;
+  readonly #slots: Slot[];
+  readonly #hub: BusHub;
+  readonly #collections = new Map<number, { missing: number; snapshots: Sample[][]; done: () => void }>();
+  #parts: Record<string, PartState> = {};
+  #draining = false;
+  #replays = 0;
+  #lastCollection = 0;
+  #onReady: (() => void) | undefined;
+
+  constructor(options: WorkerPoolOptions) {
+    this.#options = options;
+    this.#hub = new BusHub(options.metrics);
+    this.#slots = Array.from({ length: options.workers }, (_, number) => this.#slot(number));
+    const restarts = options.metrics.counter('worker_restarts_total', 'Workers started again after their death.');
+    cluster.on('exit', (worker, code, signal) => {
+      const slot = this.#slots.find((candidate) => candidate.worker === worker);
+      if (!slot) return;
+      slot.worker = undefined;
+      slot.ready = false;
+      if (this.#draining) return;
+      restarts.add(1);
+      slot.supervisor.died(slot.failure ?? (signal ? `signal ${signal}` : `exit code ${code}`));
+    });
+  }
+
+  /** Resolves when every worker listens. */
+  start(): Promise<void> {
+    return new Promise((resolve) => {
+      this.#onReady = resolve;
+      for (const slot of this.#slots) this.#fork(slot);
+    });
+  }
+
+  get state(): InstanceState {
+    const ready = this.#slots.filter((slot) => slot.ready).length;
+    const refusing = this.#slots.some((slot) => slot.refusing);
+    const parts: Record<string, PartState> = {
+      ...this.#parts,
+      workers: ready === this.#slots.length ? 'up' : 'starting',
+    };
+    const whole = Object.values(parts).every((part) => part === 'up') && !refusing;
+    const orders = this.#slots.map(({ orderShipped }) => orderShipped);
+    return {
+      status: this.#draining ? 'draining' : ready === 0 ? 'starting' : whole ? 'ready' : 'degraded',
+      parts,
+      orderShipped: smallest(orders).toString(),
+      replays: this.#replays,
+    };
+  }
+
+  /** What the primary sees of the stores. */
+  setParts(parts: Record<string, PartState>): void {
+    this.#parts = parts;
+    this.broadcast();
+  }
+
+  broadcast(): void {
+    const message: ToWorker = { kind: 'state', state: this.state };
+    for (const { worker } of this.#slots) if (worker) send(worker, message);
+  }
+
+  /** The metrics of the whole instance; a worker that does not answer in time is left out. */
+  async renderMetrics(): Promise<string> {
+    const id = ++this.#lastCollection;
+    const workers = this.#slots.flatMap(({ worker }) => (worker ? [worker] : []));
+    const snapshots = await new Promise<Sample[][]>((resolve) => {
+      const collection = {
+        missing: workers.length,
+        snapshots: [] as Sample[][],
+        done: () => resolve(collection.snapshots),
+      };
+      this.#collections.set(id, collection);
+      setTimeout(collection.done, collectMsMax).unref();
+      if (workers.length === 0) collection.done();
+      for (const worker of workers) send(worker, { kind: 'collect', id });
+    });
+    this.#collections.delete(id);
+    return renderMetrics([this.#options.metrics.snapshot(), ...snapshots]);
+  }
+
+  /** No new work, the rest is finished, every worker ends; what does not end in time is killed. */
+  async drain(timeMsMax: number): Promise<void> {
+    this.#draining = true;
+    this.broadcast();
+    const ends: Promise<void>[] = [];
+    for (const { worker, supervisor } of this.#slots) {
+      supervisor.stop();
+      if (!worker) continue;
+      ends.push(new Promise((resolve) => worker.once('exit', () => resolve())));
+      send(worker, { kind: 'drain' });
+      setTimeout(() => worker.process.kill('SIGKILL'), timeMsMax).unref();
+    }
+    await Promise.all(ends);
+  }
+
+  kill(): void {
+    this.#draining = true;
+    for (const { worker, supervisor } of this.#slots) {
+      supervisor.stop();
+      worker?.process.kill('SIGKILL');
+    }
+  }
+
+  #slot(number: number): Slot {
+    const supervisor = new Supervisor({
+      name: `worker-${number}`,
+      log: this.#options.log,
+      restart: async () => this.#fork(this.#slots[number]!),
+      onCrashLoop: this.#options.onCrashLoop,
+    });
+    return {
+      number,
+      worker: undefined,
+      supervisor,
+      ready: false,
+      refusing: false,
+      orderShipped: 0n,
+      failure: undefined,
+    };
+  }
+
+  #fork(slot: Slot): void {
+    const { engines, workers, data } = this.#options;
+    const worker = cluster.fork({ MILLRACE_SLOT: String(slot.number) });
+    slot.worker = worker;
+    slot.ready = false;
+    slot.orderShipped = 0n;
+    slot.failure = undefined;
+    writeProcessFile(data.processFile(`worker-${slot.number}`), worker.process.pid!);
+    this.#hub.attach(childPort(worker));
+    worker.on('message', (message: ToPrimary) => this.#receive(slot, worker, message));
+    worker.on('error', (error) =>
+      this.#options.log.warn('worker_channel', { worker: slot.number, reason: error.message }),
+    );
+    const orphanJournals = slot.number === 0 ? data.orphanJournals(workers) : [];
+    send(worker, { kind: 'begin', slot: slot.number, workers, engines, orphanJournals });
+    send(worker, { kind: 'state', state: this.state });
+  }
+
+  #receive(slot: Slot, worker: Worker, message: ToPrimary): void {
+    switch (message.kind) {
+      case 'ready':
+        slot.ready = true;
+        slot.supervisor.up();
+        if (message.replaying) this.#replays += 1;
+        this.broadcast();
+        if (this.#slots.every(({ ready }) => ready)) this.#onReady?.();
+        return;
+      case 'status':
+        slot.orderShipped = BigInt(message.orderShipped);
+        slot.refusing = message.refusing;
+        return;
+      case 'samples': {
+        const collection = this.#collections.get(message.id);
+        if (!collection) return;
+        collection.snapshots.push(message.samples);
+        collection.missing -= 1;
+        if (collection.missing === 0) collection.done();
+        return;
+      }
+      case 'askMetrics':
+        void this.renderMetrics().then((text) => send(worker, { kind: 'metrics', id: message.id, text }));
+        return;
+      case 'failed':
+        this.#options.log.error('worker_failed', { worker: slot.number, reason: message.message });
+        slot.failure = message.message;
+        return;
+    }
+  }
+}
+
+function send(worker: Worker, message: ToWorker): void {
+  if (worker.isConnected()) worker.send(message, () => {});
+}
+
+function smallest(numbers: bigint[]): bigint {
+  let smallest = numbers[0]!;
+  for (const number of numbers) if (number < smallest) smallest = number;
+  return smallest;
+}

@@ -1,0 +1,204 @@
+/**
+ * One worker: builds its parts in the order in which data flows, listens, and closes them in reverse order. Read this
+ * file first: it names every long-lived object and who gets it.
+ */
+import { join } from 'node:path';
+import { createApi } from './api/api.ts';
+import { Auth, openJwt } from './auth/auth.ts';
+import { PasswordHasher } from './auth/password.ts';
+import { systemClock as clock } from './base/clock.ts';
+import { loadConfig } from './base/config.ts';
+import { messageOf, StartError } from './base/errors.ts';
+import { openFilesMax } from './base/file-limit.ts';
+import { limits } from './base/limits.ts';
+import { createLog, type Log } from './base/log.ts';
+import { Metrics, processMetrics } from './base/metrics.ts';
+import { openBus } from './bus/open.ts';
+import { CredentialChanges } from './device/credential-changes.ts';
+import { lookUpTokens } from './device/store.ts';
+import { TokenCache } from './device/token-cache.ts';
+import { openStores } from './engines.ts';
+import { healthDoor } from './http/health.ts';
+import { telemetryDoor } from './http/telemetry.ts';
+import { Ingest } from './ingest/accept.ts';
+import { Eraser } from './ingest/erase.ts';
+import { OrderClock, orderUpTo } from './ingest/order.ts';
+import { Shipper } from './ingest/ship.ts';
+import { journalDirectory, journalName } from './instance.ts';
+import { readWriterId, storeWriterId } from './journal/identity.ts';
+import { type Journal, openJournal } from './journal/journal.ts';
+import type { Postgres } from './postgres/client.ts';
+import { PrimaryLink } from './primary-link.ts';
+import { decodeOptions, decodeTelemetry } from './telemetry/decode.ts';
+import { DecodeThread } from './telemetry/decode-thread.ts';
+import { HttpServer } from './uws/server.ts';
+
+export async function runWorker(): Promise<void> {
+  const link = new PrimaryLink();
+  const config = loadConfig();
+  const begin = await link.begin;
+  const log = createLog(config.log.level, `worker-${begin.slot}`);
+  const metrics = new Metrics();
+  processMetrics(metrics, 'worker');
+
+  // The stores, the bus, and what the devices' tokens mean.
+  const { clickhouse, postgres } = openStores(begin.engines, config, log);
+  const bus = openBus({ redisUrl: config.redis.url, log, metrics });
+  const slot = { stride: begin.workers, offset: begin.slot };
+  const tokens = new TokenCache((batch) => lookUpTokens(postgres, batch), limits, slot, clock);
+  const changes = new CredentialChanges({ postgres, bus, clock, log });
+  changes.onChange((change) => (change === 'all' ? tokens.clear() : tokens.invalidate(change.credentialsId)));
+  await changes.start();
+
+  // The channel: journal, what carries it to ClickHouse, and the call that every door pours into.
+  const dir = join(config.data.dir, journalDirectory, journalName(begin.slot));
+  const { segmentBytes, freeDiskBytesMin, backlogBytesMax, ...waits } = config.ingest.journal;
+  const durable = config.ingest.ack === 'memory' ? 'none' : 'sync';
+  const journal = await openJournal({ dir, log, metrics, segmentBytes, durable, freeBytesMin: freeDiskBytesMin >> 1 });
+  const orders = new OrderClock(clock, await writerId(dir, postgres), journal.orderMax);
+  const shipping = { clickhouse, clock, log, metrics, ...config.ingest.ship };
+  const shipper = new Shipper({ ...shipping, journal, onShipped: () => ingest.shipped(journal.orderShipped()) });
+  const ingest: Ingest = new Ingest({
+    ...waits,
+    journal,
+    orders,
+    clock,
+    log,
+    metrics,
+    ack: config.ingest.ack,
+    backlogBytesMax,
+    freeDiskBytesMin,
+    onCommitted: () => shipper.wake(),
+    onFailed: (reason) => fail(link, log, reason),
+  });
+  const decoding = decodeOptions(config);
+  const thread = new DecodeThread(decoding);
+  shipper.start();
+  const adopted = begin.orphanJournals.map((path) => shipOrphan(path, { ...shipping, segmentBytes }));
+
+  // Who may ask, and the doors.
+  const passwords = new PasswordHasher(config.auth.signInQueueMax);
+  const jwt = await openJwt(postgres, config.auth, clock);
+  const auth = new Auth({ postgres, passwords, jwt, clock, failedLoginsMax: config.auth.failedLoginsMax });
+  const api = createApi({ auth, postgres, clickhouse, changes, clock, config });
+  const servers = openServers();
+  for (const server of servers) {
+    telemetryDoor({
+      server,
+      tokens,
+      ingest,
+      thread,
+      clock,
+      decode: (body, device, now, rows) => decodeTelemetry(body, device, now, rows, decoding),
+      metrics,
+    });
+    for (const { method, pattern, handler, bodyBytesMax } of api) server.route(method, pattern, handler, bodyBytesMax);
+    healthDoor({
+      server,
+      state: () => link.state,
+      refusal: () => ingest.refusal()?.message,
+      metrics: () => link.askMetrics(),
+    });
+    server.seal();
+  }
+  await servers[0]!.listen(config.http.address, config.http.port);
+  await servers[1]?.listen(config.http.address, config.ssl.port);
+
+  // One worker of an instance carries out the deletes for all of them.
+  const eraser = new Eraser({
+    postgres,
+    clickhouse,
+    clock,
+    log,
+    orderShipped: () => BigInt(link.state.orderShipped),
+    replays: () => link.state.replays,
+  });
+  if (begin.slot === 0) eraser.start();
+  link.onCollect(() => metrics.snapshot());
+  link.reportStatus(() => ({
+    orderShipped: orderShipped(journal).toString(),
+    refusing: ingest.refusal() !== undefined,
+  }));
+  link.ready(journal.orderRecovered !== undefined);
+
+  const close = async (shipMsMax: number) => {
+    for (const server of servers) server.drain();
+    const deadline = clock.monotonic() + config.shutdown.drainMsMax;
+    while (servers.some((server) => server.openRequests > 0) && clock.monotonic() < deadline) await turn();
+    await ingest.close();
+    await eraser.stop();
+    await shipper.drain(Math.min(shipMsMax, Math.max(0, deadline - clock.monotonic())));
+    await Promise.all([journal.close(), thread.close(), ...adopted.map((orphan) => orphan.stop())]);
+    await Promise.all([changes.stop(), passwords.close()]);
+    await Promise.all([bus.close(), clickhouse.close(), postgres.close()]);
+    for (const server of servers) server.close();
+  };
+  link.onDrain(() => void close(Number.POSITIVE_INFINITY).then(() => process.exit(0)));
+  // Without a primary nobody supervises: what was accepted is made durable, the rest is the next run's work.
+  link.onLost(() => void close(0).then(() => process.exit(0)));
+
+  function openServers(): HttpServer[] {
+    const { bodyBytesMax, bodyBytesInFlightMax } = config.http;
+    const connectionsMax = config.http.connectionsMax || Math.max(64, openFilesMax() - limits.fileReserve);
+    const options = { log, metrics, bodyBytesMax, bodyBytesInFlightMax, connectionsMax };
+    const plain = new HttpServer(options);
+    if (!config.ssl.enabled) return [plain];
+    return [plain, new HttpServer({ ...options, tls: { cert: config.ssl.cert, key: config.ssl.key } })];
+  }
+}
+
+/** From a Postgres sequence, once in the life of a journal directory: unique across hosts. */
+async function writerId(dir: string, postgres: Postgres): Promise<number> {
+  const known = await readWriterId(dir);
+  if (known !== undefined) return known;
+  const [row] = await postgres.query<{ id: number }>(`select nextval('writer_id') as id`);
+  await storeWriterId(dir, row!.id);
+  return row!.id;
+}
+
+/** When nothing waits, everything up to now is stored, however long ago the last frame was. */
+function orderShipped(journal: Journal): bigint {
+  const now = orderUpTo(clock.now() - 1);
+  return journal.isShipped(now) ? now : journal.orderShipped();
+}
+
+type OrphanOptions = Omit<ConstructorParameters<typeof Shipper>[0], 'journal' | 'onShipped'> & { segmentBytes: number };
+
+/** Ships the journal of a worker slot that is not started any more, then removes it. */
+function shipOrphan(dir: string, options: OrphanOptions): { stop(): Promise<void> } {
+  const { log, segmentBytes } = options;
+  let shipper: Shipper | undefined;
+  let journal: Journal | undefined;
+  const done = async () => {
+    if (!journal?.empty) return;
+    await shipper!.stop();
+    await journal.discard();
+    shipper = undefined;
+    journal = undefined;
+    log.info('orphan_journal_shipped', { dir });
+  };
+  const opened = (async () => {
+    journal = await openJournal({ dir, log, segmentBytes, adopt: true });
+    shipper = new Shipper({ ...options, metrics: new Metrics(), journal, onShipped: () => setImmediate(done) });
+    shipper.start();
+    await done();
+  })().catch((error: unknown) => log.error('orphan_journal', { dir, reason: messageOf(error) }));
+  return {
+    stop: async () => {
+      await opened;
+      await shipper?.stop();
+      await journal?.close();
+    },
+  };
+}
+
+/** The disk of the journal failed twice: nothing that is accepted now could be kept. */
+function fail(link: PrimaryLink, log: Log, reason: string): void {
+  log.error('journal_failed', { reason });
+  link.failed(new StartError(`the journal cannot be written: ${reason}`));
+  setTimeout(() => process.exit(1), 100);
+}
+
+function turn(): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, 5));
+}

@@ -1,0 +1,143 @@
+/**
+ * A user of a running engine: signs in, makes devices, reads series, all over the public REST API. It knows an address
+ * and a password, not the process; `engine.ts` adds the process.
+ */
+import { setTimeout as sleep } from 'node:timers/promises';
+
+export interface ApiAddress {
+  host: string;
+  port: number;
+  adminEmail: string;
+  adminPassword: string;
+}
+
+export interface Device {
+  id: string;
+  token: string;
+}
+
+export interface Point {
+  ts: number;
+  value: unknown;
+}
+
+export interface RangeOfSeries {
+  startTs: number;
+  endTs: number;
+  limit?: number;
+}
+
+export class Api {
+  readonly address: ApiAddress;
+  readonly http: string;
+  #adminToken: string | undefined;
+
+  constructor(address: ApiAddress) {
+    this.address = address;
+    this.http = `http://${address.host}:${address.port}`;
+  }
+
+  /** The JWT of the first administrator, asked for once. */
+  async adminToken(): Promise<string> {
+    this.#adminToken ??= (await this.login()).token;
+    return this.#adminToken;
+  }
+
+  async login(
+    username = this.address.adminEmail,
+    password = this.address.adminPassword,
+  ): Promise<{ token: string; refreshToken: string }> {
+    const response = await this.send('POST', '/api/auth/login', { username, password }, '');
+    if (response.status !== 200) throw new Error(`login answered ${response.status}: ${await response.text()}`);
+    return (await response.json()) as { token: string; refreshToken: string };
+  }
+
+  /** One REST call as the administrator; `token` '' sends none. */
+  async send(method: string, path: string, body?: unknown, token?: string): Promise<Response> {
+    const bearer = token ?? (await this.adminToken());
+    return fetch(`${this.http}${path}`, {
+      method,
+      headers: {
+        ...(bearer && { 'x-authorization': `Bearer ${bearer}` }),
+        ...(body !== undefined && { 'content-type': 'application/json' }),
+      },
+      ...(body !== undefined && { body: typeof body === 'string' ? body : JSON.stringify(body) }),
+      signal: AbortSignal.timeout(30_000),
+    });
+  }
+
+  async createDevice(name: string, accessToken = ''): Promise<Device> {
+    const query = accessToken ? `?accessToken=${encodeURIComponent(accessToken)}` : '';
+    const created = await this.send('POST', `/api/device${query}`, { name });
+    if (created.status !== 200) throw new Error(`create device: ${created.status} ${await created.text()}`);
+    const { id } = (await created.json()) as { id: { id: string } };
+    const answer = await this.send('GET', `/api/device/${id.id}/credentials`);
+    const { credentialsId } = (await answer.json()) as { credentialsId: string };
+    return { id: id.id, token: credentialsId };
+  }
+
+  async postTelemetry(token: string, body: string): Promise<number> {
+    const response = await fetch(`${this.http}/api/v1/${token}/telemetry`, {
+      method: 'POST',
+      body,
+      signal: AbortSignal.timeout(30_000),
+    });
+    await response.arrayBuffer();
+    return response.status;
+  }
+
+  /** History with strict types, oldest first, as the text of the answer: 42.0 and 64-bit longs keep every digit. */
+  async readSeriesText(deviceId: string, keys: string[], range: RangeOfSeries): Promise<string> {
+    const query = new URLSearchParams({
+      keys: keys.join(','),
+      startTs: String(range.startTs),
+      endTs: String(range.endTs),
+      limit: String(range.limit ?? 10_000),
+      orderBy: 'ASC',
+      useStrictDataTypes: 'true',
+    });
+    return this.#readText(`/api/plugins/telemetry/DEVICE/${deviceId}/values/timeseries?${query}`);
+  }
+
+  async readSeries(deviceId: string, keys: string[], range: RangeOfSeries): Promise<Record<string, Point[]>> {
+    return JSON.parse(await this.readSeriesText(deviceId, keys, range)) as Record<string, Point[]>;
+  }
+
+  /** Latest values with strict types, as text; without keys those of every key of the device. */
+  async readLatestText(deviceId: string, keys: string[] = []): Promise<string> {
+    const query = new URLSearchParams({ useStrictDataTypes: 'true', ...(keys.length && { keys: keys.join(',') }) });
+    return this.#readText(`/api/plugins/telemetry/DEVICE/${deviceId}/values/timeseries?${query}`);
+  }
+
+  async readLatest(deviceId: string, keys: string[] = []): Promise<Record<string, Point[]>> {
+    return JSON.parse(await this.readLatestText(deviceId, keys)) as Record<string, Point[]>;
+  }
+
+  async #readText(path: string): Promise<string> {
+    const response = await this.send('GET', path);
+    const text = await response.text();
+    if (response.status !== 200) throw new Error(`GET ${path}: ${response.status} ${text}`);
+    return text;
+  }
+}
+
+/** Asks again until `ask` returns something true; the last error or answer is the failure. */
+export async function eventually<T>(
+  ask: () => Promise<T> | T,
+  waitMsMax = 10_000,
+  pauseMs = 20,
+): Promise<NonNullable<T>> {
+  const deadline = performance.now() + waitMsMax;
+  let last: unknown = 'nothing';
+  while (performance.now() < deadline) {
+    try {
+      const answer = await ask();
+      if (answer) return answer;
+      last = answer;
+    } catch (error) {
+      last = error;
+    }
+    await sleep(pauseMs);
+  }
+  throw new Error(`not within ${waitMsMax} ms; last answer: ${last instanceof Error ? last.message : String(last)}`);
+}

@@ -1,0 +1,500 @@
+/**
+ * What every bus promises, shown on both: Redis (a real server) and process channels (real child processes). Two
+ * children hold a bus each; this file drives them.
+ */
+import { type ChildProcess, execFileSync, fork, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { StartError } from '../../src/base/errors.ts';
+import type { Log } from '../../src/base/log.ts';
+import { Metrics } from '../../src/base/metrics.ts';
+import type { Bus } from '../../src/bus/bus.ts';
+import { BusHub } from '../../src/bus/ipc-primary.ts';
+import { openBus, parseClusterUrl } from '../../src/bus/open.ts';
+import { childPort, type Port, portPair } from '../../src/bus/port.ts';
+
+const root = fileURLToPath(new URL('../..', import.meta.url));
+const dir = mkdtempSync(join(tmpdir(), 'millrace-bus-'));
+const silent: Log = { debug() {}, info() {}, warn() {}, error() {} };
+
+/** A process with a bus: does what it is told and reports what it hears. */
+const memberSource = `
+import { openBus } from './dist/bus/open.js';
+import { Metrics } from './dist/base/metrics.js';
+const silent = { debug() {}, info() {}, warn() {}, error() {} };
+const bus = openBus({ redisUrl: process.argv[2] ?? '', log: silent, metrics: new Metrics() });
+const tell = (event, fields) => process.send({ member: event, ...fields });
+const leave = new Map();
+const verbs = {
+  async subscribe({ channel }) {
+    leave.set(channel, await bus.subscribe(channel, (payload) => tell('heard', { channel, text: payload.toString('latin1') })));
+  },
+  unsubscribe: ({ channel }) => leave.get(channel)(),
+  publish: ({ channel, texts }) => texts.forEach((text) => bus.publish(channel, text)),
+  publishBytes: ({ channel, hex }) => bus.publish(channel, Buffer.from(hex, 'hex')),
+  connected: () => bus.connected,
+  block: ({ ms }) => void Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, ms),
+};
+bus.onReconnect(() => tell('reconnected', {}));
+process.on('message', async (message) => {
+  if (!message.verb || message.millrace) return;
+  tell('done', { id: message.id, value: await verbs[message.verb](message) });
+});
+process.on('disconnect', () => process.exit());
+`;
+
+class Member {
+  readonly child: ChildProcess;
+  readonly heard: [channel: string, text: string][] = [];
+  reconnects = 0;
+  #waiting = new Map<number, (value: unknown) => void>();
+  #id = 0;
+
+  constructor(args: string[]) {
+    this.child = fork(join(dir, 'member.mjs'), args);
+    this.child.on('message', (message: Record<string, unknown>) => {
+      if (message['member'] === 'heard') this.heard.push([String(message['channel']), String(message['text'])]);
+      if (message['member'] === 'reconnected') this.reconnects += 1;
+      if (message['member'] === 'done') this.#waiting.get(message['id'] as number)?.(message['value']);
+    });
+  }
+
+  tell(verb: string, fields: object = {}): Promise<unknown> {
+    const id = this.#id++;
+    return new Promise((resolve) => {
+      this.#waiting.set(id, resolve);
+      this.child.send({ verb, id, ...fields });
+    });
+  }
+
+  async stop(): Promise<void> {
+    if (this.child.exitCode !== null || this.child.signalCode !== null) return;
+    const gone = once(this.child, 'exit');
+    this.child.kill('SIGKILL');
+    await gone;
+  }
+
+  textsOn(channel: string): string[] {
+    return this.heard.filter(([on]) => on === channel).map(([, text]) => text);
+  }
+}
+
+beforeAll(() => {
+  const config = {
+    extends: join(root, 'tsconfig.build.json'),
+    compilerOptions: {
+      rootDir: join(root, 'src'),
+      outDir: join(dir, 'dist'),
+      typeRoots: [join(root, 'node_modules/@types')],
+    },
+    files: [join(root, 'src/bus/open.ts')],
+    include: [],
+  };
+  writeFileSync(join(dir, 'tsconfig.json'), JSON.stringify(config));
+  writeFileSync(join(dir, 'package.json'), '{"type":"module"}');
+  writeFileSync(join(dir, 'member.mjs'), memberSource);
+  symlinkSync(join(root, 'node_modules'), join(dir, 'node_modules'));
+  execFileSync(join(root, 'node_modules/.bin/tsc'), ['-p', dir], { stdio: 'inherit' });
+});
+afterAll(() => rmSync(dir, { recursive: true, force: true }));
+
+interface Setup {
+  /** A bus in a process of its own. */
+  member(): Member;
+  /** A bus in this process. */
+  local(metrics?: Metrics): Bus;
+  stop(): Promise<void>;
+}
+
+async function ipcSetup(): Promise<Setup & { hub: BusHub }> {
+  const hub = new BusHub(new Metrics());
+  return {
+    hub,
+    member() {
+      const member = new Member([]);
+      hub.attach(childPort(member.child));
+      return member;
+    },
+    local(metrics = new Metrics()) {
+      const [ours, hubs] = portPair();
+      hub.attach(hubs);
+      return openBus({ redisUrl: '', log: silent, metrics, port: ours });
+    },
+    async stop() {},
+  };
+}
+
+async function redisSetup(): Promise<Setup & { redis: RedisServer }> {
+  const redis = new RedisServer(await freePort());
+  await redis.start();
+  return {
+    redis,
+    member: () => new Member([redis.url]),
+    local: (metrics = new Metrics()) => openBus({ redisUrl: redis.url, log: silent, metrics }),
+    stop: () => redis.stop(),
+  };
+}
+
+/** Three masters, no replicas: what a dead one held comes back with it. */
+async function clusterSetup(): Promise<Setup & { nodes: RedisServer[] }> {
+  const nodes: RedisServer[] = [];
+  const busPorts: number[] = [];
+  for (let i = 0; i < 3; i += 1) {
+    const [port, busPort] = [await freePort(), await freePort()];
+    const settings = { enabled: 'yes', port: busPort, 'config-file': `nodes-${port}.conf`, 'node-timeout': 1000 };
+    const args = Object.entries(settings).flatMap(([name, value]) => [`--cluster-${name}`, String(value)]);
+    nodes.push(new RedisServer(port, [...args, '--cluster-require-full-coverage', 'no']));
+    busPorts.push(busPort);
+  }
+  await Promise.all(nodes.map((node) => node.start()));
+  const tell = (node: RedisServer, ...words: (string | number)[]) =>
+    execFileSync('redis-cli', ['-p', String(node.port), 'cluster', ...words.map(String)], { encoding: 'utf8' });
+  nodes.forEach((node, i) => {
+    tell(node, 'set-config-epoch', i + 1);
+    tell(node, 'addslotsrange', i * 5462, Math.min(16383, i * 5462 + 5461));
+    if (i > 0) tell(node, 'meet', '127.0.0.1', nodes[0]!.port, busPorts[0]!);
+  });
+  await until(() => nodes.every((node) => /cluster_state:ok[^]*cluster_size:3/.test(tell(node, 'info'))));
+  const url = `redis+cluster://${nodes.map(({ port }) => `127.0.0.1:${port}`).join(',')}`;
+  return {
+    nodes,
+    member: () => new Member([url]),
+    local: (metrics = new Metrics()) => openBus({ redisUrl: url, log: silent, metrics }),
+    async stop() {
+      await Promise.all(nodes.map((node) => node.stop()));
+    },
+  };
+}
+
+class RedisServer {
+  readonly port: number;
+  readonly #args: string[];
+  process: ChildProcess | undefined;
+
+  constructor(port: number, args: string[] = []) {
+    this.port = port;
+    this.#args = args;
+  }
+
+  get url(): string {
+    return `redis://127.0.0.1:${this.port}`;
+  }
+
+  async start(): Promise<void> {
+    const args = ['--port', String(this.port), '--bind', '127.0.0.1', '--save', '', '--appendonly', 'no', '--dir', dir];
+    this.process = spawn('redis-server', [...args, ...this.#args], { stdio: ['ignore', 'pipe', 'inherit'] });
+    for await (const chunk of this.process.stdout!) if (/Ready to accept/.test(String(chunk))) break;
+    this.process.stdout!.resume();
+  }
+
+  async stop(): Promise<void> {
+    if (!this.process || this.process.exitCode !== null || this.process.signalCode !== null) return;
+    const gone = once(this.process, 'exit');
+    this.process.kill('SIGCONT');
+    this.process.kill('SIGKILL');
+    await gone;
+  }
+}
+
+describe.each([
+  ['process channels', ipcSetup],
+  ['Redis', redisSetup],
+  ['a Redis Cluster', clusterSetup],
+] as [string, () => Promise<Setup>][])('a bus over %s', (_, setUp) => {
+  let setup: Setup;
+  let one: Member;
+  let two: Member;
+
+  beforeAll(async () => {
+    setup = await setUp();
+    [one, two] = [setup.member(), setup.member()];
+    await until(async () => (await one.tell('connected')) === true && (await two.tell('connected')) === true);
+  });
+  afterAll(async () => {
+    await Promise.all([one.stop(), two.stop()]);
+    await setup.stop();
+  });
+
+  it('carries a message to every subscriber, the sender too, once the subscription is confirmed', async () => {
+    await Promise.all([one.tell('subscribe', { channel: 'a' }), two.tell('subscribe', { channel: 'a' })]);
+    await one.tell('publish', { channel: 'a', texts: ['hello'] });
+    await until(() => one.textsOn('a').length === 1 && two.textsOn('a').length === 1);
+    expect([one.textsOn('a'), two.textsOn('a')]).toEqual([['hello'], ['hello']]);
+  });
+
+  it('keeps the order of a channel', async () => {
+    await two.tell('subscribe', { channel: 'order' });
+    const texts = Array.from({ length: 2000 }, (_, i) => String(i));
+    await one.tell('publish', { channel: 'order', texts });
+    await until(() => two.textsOn('order').length === texts.length);
+    expect(two.textsOn('order')).toEqual(texts);
+  });
+
+  it('keeps every byte', async () => {
+    await two.tell('subscribe', { channel: 'bytes' });
+    const bytes = Buffer.from(Array.from({ length: 256 }, (_, i) => i));
+    await one.tell('publishBytes', { channel: 'bytes', hex: bytes.toString('hex') });
+    await one.tell('publishBytes', { channel: 'bytes', hex: '' });
+    await one.tell('publish', { channel: 'bytes', texts: ['é\u0000€'] });
+    await until(() => two.textsOn('bytes').length === 3);
+    expect(two.textsOn('bytes')).toEqual([bytes.toString('latin1'), '', Buffer.from('é\u0000€').toString('latin1')]);
+  });
+
+  it('is silent after the subscription ended, and speaks when it is made again', async () => {
+    await two.tell('subscribe', { channel: 'left' });
+    await two.tell('unsubscribe', { channel: 'left' });
+    await one.tell('publish', { channel: 'left', texts: ['unheard'] });
+    await two.tell('subscribe', { channel: 'left' });
+    await one.tell('publish', { channel: 'left', texts: ['heard'] });
+    await until(() => two.textsOn('left').includes('heard'));
+    expect(two.textsOn('left').filter((text) => text !== 'unheard')).toEqual(['heard']);
+  });
+
+  it('has independent subscribers of one channel in one process', async () => {
+    const bus = setup.local();
+    await until(() => bus.connected);
+    const [first, second]: [string[], string[]] = [[], []];
+    const leaveFirst = await bus.subscribe('both', (payload) => first.push(payload.toString()));
+    await bus.subscribe('both', (payload) => second.push(payload.toString()));
+    bus.publish('both', '1');
+    await until(() => second.length === 1);
+    leaveFirst();
+    leaveFirst();
+    bus.publish('both', '2');
+    await until(() => second.length === 2);
+    expect([first, second]).toEqual([['1'], ['1', '2']]);
+    await bus.close();
+    bus.publish('both', '3');
+  });
+
+  it('drops and counts what nobody takes, in bounded memory', async () => {
+    const metrics = new Metrics();
+    const bus = setup.local(metrics);
+    await until(() => bus.connected);
+    const payload = Buffer.alloc(100_000);
+    for (let i = 0; i < 1000; i += 1) bus.publish('flood', payload);
+    const dropped = metrics.snapshot().find(({ name }) => name === 'bus_dropped_total');
+    expect(dropped?.value).toBeGreaterThan(800);
+    await bus.close();
+  });
+
+  it('goes on when a subscriber dies', async () => {
+    const third = setup.member();
+    await until(async () => (await third.tell('connected')) === true);
+    await third.tell('subscribe', { channel: 'mortal' });
+    await third.stop();
+    await two.tell('subscribe', { channel: 'mortal' });
+    await one.tell('publish', { channel: 'mortal', texts: ['still here'] });
+    await until(() => two.textsOn('mortal').length === 1);
+  });
+});
+
+describe('the hub of process channels', () => {
+  it('forgets the subscriptions of a dead worker', async () => {
+    const { hub, member } = await ipcSetup();
+    const worker = member();
+    await worker.tell('subscribe', { channel: 'x' });
+    expect(hub.channelCount).toBe(1);
+    await worker.stop();
+    await until(() => hub.channelCount === 0);
+  });
+
+  it('skips a worker that does not read, and serves it again when it does', async () => {
+    const metrics = new Metrics();
+    const hub = new BusHub(metrics);
+    let sent: (() => void)[] = [];
+    let receive: (message: unknown) => void = () => {};
+    const stuck: Port = {
+      send: (_message, done) => sent.push(done),
+      onMessage: (callback) => {
+        receive = callback;
+      },
+      onClose() {},
+    };
+    hub.attach(stuck);
+    receive({ millrace: 'bus', verb: 'subscribe', channel: 'x', id: 1 });
+    const carry = () => receive({ millrace: 'bus', verb: 'carry', entries: [['x', 'y'.repeat(1_000_000), 0]] });
+    const dropped = () => metrics.snapshot().find(({ name }) => name === 'bus_hub_dropped_total')?.value;
+    for (let i = 0; i < 20; i += 1) carry();
+    await turn();
+    expect(dropped()).toBe(12);
+    for (const done of sent) done();
+    sent = [];
+    carry();
+    await turn();
+    expect([dropped(), sent.length]).toEqual([12, 1]);
+  });
+});
+
+describe('a Redis Cluster', () => {
+  it('may lose a node and get it back: its channels are restored, the others never stop', async () => {
+    const { nodes, local, stop } = await clusterSetup();
+    const [one, two] = [local(), local()];
+    await until(() => one.connected && two.connected);
+    const channels = Array.from({ length: 30 }, (_, i) => `shard${i}`);
+    const heard = new Set<string>();
+    for (const channel of channels) await two.subscribe(channel, (_, from) => heard.add(from));
+    const publishAll = () => {
+      for (const channel of channels) one.publish(channel, 'x');
+    };
+    publishAll();
+    await until(() => heard.size === channels.length);
+    let reconnects = 0;
+    two.onReconnect(() => {
+      reconnects += 1;
+    });
+    await nodes[2]!.stop();
+    await until(() => !two.connected);
+    heard.clear();
+    publishAll();
+    await until(() => heard.size >= channels.length / 3);
+    expect(heard.size).toBeLessThan(channels.length);
+    await nodes[2]!.start();
+    await until(() => two.connected && reconnects === 1);
+    heard.clear();
+    await until(() => {
+      publishAll();
+      return heard.size === channels.length;
+    });
+    await Promise.all([one.close(), two.close()]);
+    await stop();
+  }, 30_000);
+
+  it('may move a slot while it is used', async () => {
+    const { nodes, local, stop } = await clusterSetup();
+    const bus = local();
+    await until(() => bus.connected);
+    const heard: string[] = [];
+    await bus.subscribe('moving', (payload) => heard.push(payload.toString()));
+    const tell = (node: RedisServer, ...words: string[]) =>
+      execFileSync('redis-cli', ['-p', String(node.port), 'cluster', ...words], { encoding: 'utf8' }).trim();
+    const slot = tell(nodes[0]!, 'keyslot', 'moving');
+    const from = Math.floor(Number(slot) / 5462);
+    const target = tell(nodes[(from + 1) % 3]!, 'myid');
+    let reconnects = 0;
+    bus.onReconnect(() => {
+      reconnects += 1;
+    });
+    for (const node of [nodes[(from + 1) % 3]!, nodes[from]!, nodes[(from + 2) % 3]!]) {
+      tell(node, 'setslot', slot, 'node', target);
+    }
+    await until(() => reconnects > 0 && bus.connected);
+    await until(() => {
+      bus.publish('moving', 'moved');
+      return heard.length > 0;
+    });
+    await bus.close();
+    await stop();
+  }, 30_000);
+});
+
+describe('a Redis URL', () => {
+  it('names a server or a cluster', () => {
+    expect(parseClusterUrl('redis://h:1')).toBeUndefined();
+    expect(parseClusterUrl('redis+cluster://h')).toEqual({ nodes: [{ host: 'h', port: 6379 }] });
+    expect(parseClusterUrl('rediss://u:p%40@a:1,b:2')).toEqual({
+      nodes: [
+        { host: 'a', port: 1 },
+        { host: 'b', port: 2 },
+      ],
+      username: 'u',
+      password: 'p@',
+      tls: {},
+    });
+    for (const redisUrl of ['localhost:6379', 'http://h', 'redis://']) {
+      expect(() => openBus({ redisUrl, log: silent, metrics: new Metrics() })).toThrow(StartError);
+    }
+  });
+});
+
+describe('Redis', () => {
+  it('may be killed and restarted: subscriptions are restored without a restart', async () => {
+    const { redis, member, stop } = await redisSetup();
+    const [one, two] = [member(), member()];
+    await until(async () => (await one.tell('connected')) === true && (await two.tell('connected')) === true);
+    await two.tell('subscribe', { channel: 'before' });
+    await redis.stop();
+    await until(async () => (await one.tell('connected')) === false && (await two.tell('connected')) === false);
+    // Neither of these may wait for the server, nor be lost as an interest.
+    await two.tell('subscribe', { channel: 'while away' });
+    await one.tell('publish', { channel: 'before', texts: ['lost'] });
+    await redis.start();
+    await until(() => one.reconnects === 1 && two.reconnects === 1);
+    await until(async () => (await one.tell('connected')) === true);
+    await one.tell('publish', { channel: 'before', texts: ['b'] });
+    await one.tell('publish', { channel: 'while away', texts: ['w'] });
+    await until(() => two.heard.length === 2);
+    expect(two.heard).toEqual([
+      ['before', 'b'],
+      ['while away', 'w'],
+    ]);
+    await Promise.all([one.stop(), two.stop(), stop()]);
+  });
+
+  it('may become a black hole: it is noticed, nothing grows, and it heals', async () => {
+    const { redis, local, stop } = await redisSetup();
+    const metrics = new Metrics();
+    const bus = local(metrics);
+    await until(() => bus.connected);
+    const heard: string[] = [];
+    await bus.subscribe('x', (payload) => heard.push(payload.toString()));
+    redis.process!.kill('SIGSTOP');
+    const begun = performance.now();
+    while (bus.connected) {
+      bus.publish('flood', Buffer.alloc(50_000));
+      await turn();
+    }
+    expect(performance.now() - begun).toBeLessThan(2500);
+    await bus.subscribe('y', () => {});
+    expect(performance.now() - begun).toBeLessThan(4000);
+    redis.process!.kill('SIGCONT');
+    await until(() => bus.connected);
+    bus.publish('x', 'healed');
+    await until(() => heard.includes('healed'));
+    await bus.close();
+    await stop();
+  });
+
+  it('need not be there at the start', async () => {
+    const redis = new RedisServer(await freePort());
+    const bus = openBus({ redisUrl: redis.url, log: silent, metrics: new Metrics() });
+    let reconnects = 0;
+    bus.onReconnect(() => {
+      reconnects += 1;
+    });
+    const heard: string[] = [];
+    await bus.subscribe('x', (payload) => heard.push(payload.toString()));
+    expect(bus.connected).toBe(false);
+    await redis.start();
+    await until(() => bus.connected && reconnects === 1);
+    bus.publish('x', 'here');
+    await until(() => heard.length === 1);
+    await bus.close();
+    await redis.stop();
+  });
+});
+
+async function until(condition: () => boolean | Promise<boolean>): Promise<void> {
+  const deadline = performance.now() + 10_000;
+  while (!(await condition())) {
+    if (performance.now() > deadline) throw new Error(`it did not come true: ${condition}`);
+    await new Promise((resolve) => setTimeout(resolve, 10));
+  }
+}
+
+function turn(): Promise<void> {
+  return new Promise((resolve) => setImmediate(resolve));
+}
+
+async function freePort(): Promise<number> {
+  const probe = createServer();
+  await new Promise<void>((resolve) => probe.listen(0, '127.0.0.1', resolve));
+  const { port } = probe.address() as { port: number };
+  await new Promise((resolve) => probe.close(resolve));
+  return port;
+}

@@ -1,0 +1,114 @@
+/** A journal under a random but repeatable load, with a ledger of what it promised; and the check of those promises. */
+import type { Log } from '../../src/base/log.ts';
+import {
+  type Journal,
+  type JournalFrame,
+  type JournalOptions,
+  type Lane,
+  openJournal,
+} from '../../src/journal/journal.ts';
+import type { Random, SimDisk } from './sim-disk.ts';
+
+export const silentLog: Log = { debug() {}, info() {}, warn() {}, error() {} };
+export const dir = '/journal/worker-1';
+export const segmentBytes = 16 * 1024;
+
+export interface Ledger {
+  /** Payload size by order number, for everything ever handed in. */
+  sent: Map<bigint, number>;
+  acked: Set<bigint>;
+  confirmed: Set<bigint>;
+  order: bigint;
+}
+
+export function newLedger(): Ledger {
+  return { sent: new Map(), acked: new Set(), confirmed: new Set(), order: 1000n };
+}
+
+export function open(disk: SimDisk, options: Partial<JournalOptions> = {}): Promise<Journal> {
+  return openJournal({ dir, disk, log: silentLog, segmentBytes, ...options });
+}
+
+/** Its own order number, then bytes that follow from it. */
+export function payloadOf(order: bigint, bytes: number): Buffer {
+  const payload = Buffer.alloc(bytes, Number(order % 251n) + 1);
+  payload.writeBigUInt64LE(order);
+  return payload;
+}
+
+export function frameOf(ledger: Ledger, lane: Lane, bytes: number): JournalFrame {
+  const order = (ledger.order += 1n);
+  ledger.sent.set(order, bytes);
+  const payload = payloadOf(order, bytes);
+  const cut = 8 + Math.floor((bytes - 8) / 3);
+  return { lane, order, rows: 1 + (bytes % 7), parts: [payload.subarray(0, cut), payload.subarray(cut)] };
+}
+
+export async function append(journal: Journal, ledger: Ledger, frames: JournalFrame[]): Promise<void> {
+  await journal.append(frames);
+  for (const { order } of frames) ledger.acked.add(order);
+}
+
+export async function appendRandom(journal: Journal, ledger: Ledger, random: Random): Promise<void> {
+  const frames: JournalFrame[] = [];
+  const count = 1 + Math.floor(random() * 3);
+  for (let i = 0; i < count; i += 1) {
+    frames.push(frameOf(ledger, random() < 0.7 ? 0 : 1, 8 + Math.floor(random() * random() * 3000)));
+  }
+  await append(journal, ledger, frames);
+}
+
+/** Order numbers of one unit; its payloads are checked. */
+export async function ship(journal: Journal, ledger: Ledger, lane: Lane, rowsMax = 20): Promise<bigint[] | undefined> {
+  const unit = await journal.next(lane, { rowsMax, bytesMax: 6000 });
+  if (!unit) return undefined;
+  const orders = unit.payloads.map((payload) => checkedOrder(payload, ledger));
+  for (const order of orders) ledger.confirmed.add(order);
+  await journal.confirm(unit);
+  return orders;
+}
+
+export async function shipAll(journal: Journal, ledger: Ledger): Promise<Record<Lane, bigint[]>> {
+  const all: Record<Lane, bigint[]> = { 0: [], 1: [] };
+  for (const lane of [0, 1] as Lane[]) {
+    for (let orders = await ship(journal, ledger, lane); orders; orders = await ship(journal, ledger, lane)) {
+      all[lane].push(...orders);
+    }
+  }
+  return all;
+}
+
+function checkedOrder(payload: Buffer, ledger: Ledger): bigint {
+  const order = payload.readBigUInt64LE();
+  const bytes = ledger.sent.get(order);
+  if (bytes === undefined) throw new Error(`a frame with order ${order} was never sent`);
+  if (!payload.equals(payloadOf(order, bytes))) throw new Error(`frame ${order} is damaged`);
+  return order;
+}
+
+/** What must hold after a restart: nothing acknowledged is missing, order is kept, nothing comes twice. */
+export async function checkRecovered(
+  disk: SimDisk,
+  ledger: Ledger,
+  options: Partial<JournalOptions> = {},
+): Promise<Journal> {
+  const owed = [...ledger.acked].filter((order) => !ledger.confirmed.has(order));
+  const journal = await open(disk, options);
+  const orderMax = journal.orderMax;
+  const all = await shipAll(journal, ledger);
+  for (const lane of [0, 1] as Lane[]) {
+    const orders = all[lane];
+    orders.forEach((order, i) => {
+      if (i > 0 && order <= orders[i - 1]!) throw new Error(`lane ${lane}: ${order} comes after ${orders[i - 1]}`);
+      if (order > orderMax) throw new Error(`order ${order} is above orderMax ${orderMax}`);
+    });
+  }
+  const seen = new Set([...all[0], ...all[1]]);
+  for (const order of owed) if (!seen.has(order)) throw new Error(`acknowledged frame ${order} is lost`);
+  for (const order of ledger.acked) if (order > orderMax) throw new Error(`acknowledged ${order} is above orderMax`);
+  for (const lane of [0, 1] as Lane[]) {
+    if (journal.rowsWaiting(lane) !== 0 || journal.bytesWaiting(lane) !== 0)
+      throw new Error('counters do not end at 0');
+  }
+  return journal;
+}

@@ -1,0 +1,305 @@
+/** The journal on a disk that loses, tears, refuses and lies (reliability.md section 5, cases 1, 5 to 11, 24). */
+import fc from 'fast-check';
+import { expect, test } from 'vitest';
+import { JournalError, type Lane } from '../../src/journal/journal.ts';
+import { listQuarantine } from '../../src/journal/quarantine.ts';
+import {
+  append,
+  appendRandom,
+  checkRecovered,
+  dir,
+  frameOf,
+  type Ledger,
+  newLedger,
+  open,
+  ship,
+  shipAll,
+} from './journal-model.ts';
+import { type Random, SimDisk, seededRandom } from './sim-disk.ts';
+
+/** Appends, ships and restarts until the power goes. */
+async function run(disk: SimDisk, ledger: Ledger, random: Random, steps: number): Promise<void> {
+  let journal = await open(disk);
+  for (let step = 0; step < steps && !disk.crashed; step += 1) {
+    const choice = random();
+    if (choice < 0.65) await appendRandom(journal, ledger, random);
+    else if (choice < 0.95) await ship(journal, ledger, random() < 0.7 ? 0 : 1);
+    else {
+      await journal.close();
+      journal = await open(disk);
+    }
+  }
+}
+
+/** Runs until the disk dies (then the run never ends) or the run does. */
+async function runUntilCrash(disk: SimDisk, ledger: Ledger, random: Random, steps: number): Promise<void> {
+  let done = false;
+  let failure: unknown;
+  run(disk, ledger, random, steps).then(
+    () => (done = true),
+    (error) => {
+      failure = error;
+      done = true;
+    },
+  );
+  while (!done && !disk.crashed) await new Promise((resolve) => setImmediate(resolve));
+  await new Promise((resolve) => setImmediate(resolve));
+  if (failure) throw failure;
+}
+
+async function crashOnce(seed: number, crashAt: number, steps: number): Promise<boolean> {
+  const disk = new SimDisk();
+  const ledger = newLedger();
+  disk.crashAt = crashAt;
+  const random = seededRandom(seed);
+  await runUntilCrash(disk, ledger, random, steps);
+  const image = disk.crash(random() < 0.2 ? undefined : seededRandom(seed * 31 + crashAt));
+  const journal = await checkRecovered(image, ledger);
+  expect(journal.degraded, 'a crash alone is no damage').toBe(false);
+  // Life goes on: the same directory takes more, and a second crash loses none of it.
+  if (journal.orderMax > ledger.order) ledger.order = journal.orderMax;
+  for (let i = 0; i < 3; i += 1) await appendRandom(journal, ledger, random);
+  await checkRecovered(image.crash(seededRandom(seed + 7)), ledger);
+  return disk.crashed;
+}
+
+test('power loss at every write, sync and rename loses nothing that was acknowledged', async () => {
+  let boundary = 1;
+  for (; await crashOnce(5, boundary, 60); boundary += 1);
+  expect(boundary).toBeGreaterThan(100);
+}, 60_000);
+
+test('power loss at random places of random loads loses nothing that was acknowledged', async () => {
+  await fc.assert(
+    fc.asyncProperty(fc.integer({ min: 1, max: 1e6 }), fc.integer({ min: 1, max: 400 }), async (seed, crashAt) => {
+      await crashOnce(seed, crashAt, 120);
+    }),
+    { numRuns: 300, seed: 42 },
+  );
+}, 60_000);
+
+/** A journal with acknowledged frames in two or more segments, closed by a crash of the process. */
+async function filled(seed: number, appends: number): Promise<{ disk: SimDisk; ledger: Ledger }> {
+  const disk = new SimDisk();
+  const ledger = newLedger();
+  const journal = await open(disk);
+  const random = seededRandom(seed);
+  for (let i = 0; i < appends; i += 1) await appendRandom(journal, ledger, random);
+  return { disk: disk.crash(undefined), ledger };
+}
+
+function segmentPaths(disk: SimDisk): string[] {
+  const number = (path: string) => Number(/-(\d+)\.seg$/.exec(path)![1]);
+  return disk
+    .paths()
+    .filter((path) => path.endsWith('.seg'))
+    .sort((a, b) => number(a) - number(b));
+}
+
+test('a flipped bit in a full segment costs one frame, is quarantined and told', async () => {
+  await fc.assert(
+    fc.asyncProperty(fc.integer({ min: 1, max: 1e6 }), fc.integer({ min: 4096, max: 12_000 }), async (seed, at) => {
+      const { disk, ledger } = await filled(seed, 30);
+      const path = segmentPaths(disk)[1]!;
+      disk.content(path)[at]! ^= 1 << (seed % 8);
+      const journal = await open(disk);
+      const all = await shipAll(journal, ledger);
+      const seen = new Set([...all[0], ...all[1]]);
+      const lost = [...ledger.acked].filter((order) => !seen.has(order));
+      expect(lost.length).toBeLessThanOrEqual(1);
+      expect(journal.empty).toBe(true);
+      // A flip in the padding or the link harms no frame; any other is kept and told.
+      if (lost.length > 0) {
+        expect(journal.degraded).toBe(true);
+        expect((await listQuarantine(dir, disk)).length).toBe(1);
+      }
+    }),
+    { numRuns: 60, seed: 1 },
+  );
+}, 60_000);
+
+test('damage that was found before is not told as new after a restart', async () => {
+  const { disk, ledger } = await filled(3, 30);
+  disk.content(segmentPaths(disk)[1]!)[6000]! ^= 4;
+  const first = await open(disk);
+  while (await ship(first, ledger, 0));
+  const second = await open(disk.crash(undefined));
+  await shipAll(second, ledger);
+  expect((await listQuarantine(dir, disk)).length).toBe(1);
+});
+
+test('a bad sector in the header of a segment costs nothing', async () => {
+  const { disk, ledger } = await filled(4, 30);
+  disk.content(segmentPaths(disk)[0]!).fill(0, 0, 512);
+  const journal = await checkRecovered(disk, ledger);
+  expect(journal.degraded).toBe(false);
+});
+
+test('a segment whose whole header is gone is kept for a human', async () => {
+  const { disk, ledger } = await filled(4, 30);
+  disk.content(segmentPaths(disk)[1]!).fill(0, 0, 4096);
+  const journal = await open(disk);
+  expect(journal.degraded).toBe(true);
+  await shipAll(journal, ledger);
+  expect(disk.paths().filter((path) => path.includes('/quarantine/lost-')).length).toBe(2);
+});
+
+test('a cut or zeroed tail costs only frames of the tail', async () => {
+  await fc.assert(
+    fc.asyncProperty(fc.integer({ min: 1, max: 9000 }), fc.boolean(), async (bytes, zeroed) => {
+      const disk = new SimDisk();
+      const ledger = newLedger();
+      const journal = await open(disk);
+      const ends: { order: bigint; end: number }[] = [];
+      for (let i = 0; i < 8; i += 1) {
+        await append(journal, ledger, [frameOf(ledger, (i % 2) as Lane, 1000)]);
+        ends.push({ order: ledger.order, end: 4096 + (i + 1) * 1040 });
+      }
+      const image = disk.crash(undefined);
+      const path = segmentPaths(image)[0]!;
+      const cutAt = Math.max(4096, 4096 + 8 * 1040 - bytes);
+      if (zeroed) image.content(path).fill(0, cutAt);
+      else image.cut(path, cutAt);
+      for (const { order, end } of ends) if (end > cutAt) ledger.acked.delete(order);
+      const recovered = await checkRecovered(image, ledger);
+      expect(recovered.degraded).toBe(false);
+      expect(ledger.confirmed).toEqual(ledger.acked);
+    }),
+    { numRuns: 100, seed: 9 },
+  );
+}, 60_000);
+
+test('stale bytes of a recycled file are never taken for frames', async () => {
+  const disk = new SimDisk();
+  const ledger = newLedger();
+  const journal = await open(disk);
+  for (let round = 0; round < 40; round += 1) {
+    await append(journal, ledger, [frameOf(ledger, 0, 2000), frameOf(ledger, 1, 2000)]);
+    await shipAll(journal, ledger);
+  }
+  expect(segmentPaths(disk).length).toBeLessThan(5);
+  const before = ledger.confirmed.size;
+  const recovered = await open(disk.crash(undefined));
+  const again = await shipAll(recovered, ledger);
+  expect(again[0].length + again[1].length).toBe(0);
+  expect(ledger.confirmed.size).toBe(before);
+});
+
+test('an I/O error once moves on to a new file, and nothing acknowledged is lost', async () => {
+  for (let fail = 1; fail < 12; fail += 1) {
+    const disk = new SimDisk();
+    const ledger = newLedger();
+    const journal = await open(disk);
+    let writes = 0;
+    for (let i = 0; i < 12; i += 1) {
+      disk.fault = (operation, path) => {
+        if (operation !== 'write' || !path.endsWith('.seg')) return undefined;
+        writes += 1;
+        return writes === fail ? 'EIO' : undefined;
+      };
+      await appendRandom(journal, ledger, seededRandom(fail * 100 + i));
+    }
+    disk.fault = () => undefined;
+    expect(journal.failed).toBe(false);
+    const recovered = await checkRecovered(disk.crash(seededRandom(fail)), ledger);
+    expect(recovered.degraded).toBe(false);
+  }
+});
+
+test('a second I/O error in a row ends the journal, without an acknowledgement', async () => {
+  const disk = new SimDisk();
+  const ledger = newLedger();
+  const journal = await open(disk);
+  await append(journal, ledger, [frameOf(ledger, 0, 100)]);
+  disk.fault = (operation, path) => (operation === 'write' && path.endsWith('.seg') ? 'EIO' : undefined);
+  await expect(append(journal, ledger, [frameOf(ledger, 0, 100)])).rejects.toMatchObject({ kind: 'failed' });
+  expect(journal.failed).toBe(true);
+  await expect(append(journal, ledger, [frameOf(ledger, 0, 100)])).rejects.toBeInstanceOf(JournalError);
+  disk.fault = () => undefined;
+  await checkRecovered(disk.crash(seededRandom(1)), ledger);
+});
+
+test('a full disk is refused, and the journal goes on when space returns', async () => {
+  const disk = new SimDisk();
+  const ledger = newLedger();
+  disk.capacityBytes = 80 * 1024;
+  let nowMs = 1;
+  const clock = { now: () => 1_700_000_000_000 + nowMs, monotonic: () => nowMs };
+  const journal = await open(disk, { clock });
+  let refused = 0;
+  for (let i = 0; i < 60; i += 1) {
+    try {
+      await append(journal, ledger, [frameOf(ledger, 0, 3000)]);
+    } catch (error) {
+      expect(error).toMatchObject({ kind: 'full' });
+      refused += 1;
+    }
+  }
+  expect(refused).toBeGreaterThan(10);
+  expect(journal.failed).toBe(false);
+  // Shipping frees files: they are used again though the disk is still full.
+  await shipAll(journal, ledger);
+  await append(journal, ledger, [frameOf(ledger, 0, 3000)]);
+  for (let i = 0; i < 20; i += 1) await append(journal, ledger, [frameOf(ledger, 0, 3000)]).catch(() => {});
+  disk.capacityBytes = Number.MAX_SAFE_INTEGER;
+  nowMs += 1000;
+  for (let i = 0; i < 20; i += 1) await append(journal, ledger, [frameOf(ledger, 0, 3000)]);
+  await checkRecovered(disk.crash(seededRandom(1)), ledger);
+});
+
+test('ENOSPC on the write itself refuses, seals the file and loses nothing', async () => {
+  const disk = new SimDisk();
+  const ledger = newLedger();
+  const journal = await open(disk);
+  await append(journal, ledger, [frameOf(ledger, 0, 500), frameOf(ledger, 1, 500)]);
+  disk.fault = (operation, path) => (operation === 'write' && path.endsWith('.seg') ? 'ENOSPC' : undefined);
+  await expect(append(journal, ledger, [frameOf(ledger, 0, 500)])).rejects.toMatchObject({ kind: 'full' });
+  disk.fault = () => undefined;
+  await append(journal, ledger, [frameOf(ledger, 0, 500)]);
+  await checkRecovered(disk.crash(seededRandom(3)), ledger);
+});
+
+test('a slow disk only makes appends slow', async () => {
+  const disk = new SimDisk();
+  const ledger = newLedger();
+  const journal = await open(disk);
+  await append(journal, ledger, [frameOf(ledger, 0, 500)]);
+  disk.fault = (operation, path) => (operation === 'write' && path.endsWith('.seg') ? 100 : undefined);
+  const done = append(journal, ledger, [frameOf(ledger, 0, 500)]);
+  expect(journal.unsyncedBytes).toBeGreaterThan(500);
+  expect(journal.isShipped(ledger.order)).toBe(false);
+  // What is durable is shipped meanwhile; what is under way is not given out.
+  expect((await shipAll(journal, ledger))[0].length).toBe(1);
+  await done;
+  expect(journal.unsyncedBytes).toBe(0);
+  expect((await shipAll(journal, ledger))[0].length).toBe(1);
+});
+
+test('a position that cannot be written costs repeated rows, never lost ones', async () => {
+  const disk = new SimDisk();
+  const ledger = newLedger();
+  const journal = await open(disk);
+  const random = seededRandom(8);
+  for (let i = 0; i < 10; i += 1) await appendRandom(journal, ledger, random);
+  disk.fault = (_, path) => (path.includes('/position') ? 'EIO' : undefined);
+  await shipAll(journal, ledger);
+  disk.fault = () => undefined;
+  for (let i = 0; i < 10; i += 1) await appendRandom(journal, ledger, random);
+  const image = disk.crash(seededRandom(2));
+  ledger.confirmed.clear();
+  await checkRecovered(image, ledger);
+});
+
+test('a clean stop ships nothing twice', async () => {
+  const disk = new SimDisk();
+  const ledger = newLedger();
+  const journal = await open(disk);
+  for (let i = 0; i < 20; i += 1) await appendRandom(journal, ledger, seededRandom(i));
+  while (await ship(journal, ledger, 1));
+  await ship(journal, ledger, 0);
+  await journal.close();
+  const confirmed = new Set(ledger.confirmed);
+  const next = await open(disk.crash(seededRandom(1)));
+  const all = await shipAll(next, ledger);
+  for (const order of [...all[0], ...all[1]]) expect(confirmed.has(order)).toBe(false);
+});

@@ -1,0 +1,285 @@
+/**
+ * A disk in memory that behaves as badly as a real one may. Writes reach the platter only with a sync (or a `log`
+ * handle); `crash` makes a disk as it may look after the power went: each unsynced 512-byte sector kept, lost or, for
+ * a write under way, torn; names as a prefix of what was done since the last directory sync. Deterministic by seed.
+ */
+import type { Disk, DiskFile, OpenMode } from '../../src/journal/disk.ts';
+
+export type Operation = 'open' | 'read' | 'write' | 'sync' | 'rename' | 'remove' | 'syncDirectory';
+export type Random = () => number;
+
+interface Inode {
+  /** What survives a crash for certain. */
+  durable: Buffer;
+  /** What a reader sees. */
+  live: Buffer;
+  /** Not yet synced: sector numbers that differ. */
+  dirty: Set<number>;
+}
+
+const sectorBytes = 512;
+const dead = new Promise<never>(() => {});
+
+export function seededRandom(seed: number): Random {
+  let state = seed >>> 0;
+  return () => {
+    state = (state + 0x6d2b79f5) >>> 0;
+    let t = Math.imul(state ^ (state >>> 15), state | 1);
+    t ^= t + Math.imul(t ^ (t >>> 7), t | 61);
+    return ((t ^ (t >>> 14)) >>> 0) / 4294967296;
+  };
+}
+
+function diskError(code: string): Error {
+  return Object.assign(new Error(`${code}: injected`), { code });
+}
+
+export class SimDisk implements Disk {
+  #names = new Map<string, Inode>();
+  /** Names as of the last directory sync, and what was done since. */
+  #durableNames = new Map<string, Inode>();
+  #pendingNames: { path: string; inode: Inode | undefined }[][] = [];
+  /** Operations that change something, so far. */
+  operations = 0;
+  /** The power goes before this operation: it and all later ones never end. */
+  crashAt = Number.POSITIVE_INFINITY;
+  capacityBytes = Number.MAX_SAFE_INTEGER;
+  /** Answers an error code to let an operation fail, or milliseconds to wait. */
+  fault: (operation: Operation, path: string) => string | number | undefined = () => undefined;
+
+  get crashed(): boolean {
+    return this.operations >= this.crashAt;
+  }
+
+  /** The disk after a power cut (random: what of the unsynced is there) or after `kill -9` (all of it is). */
+  crash(random: Random | undefined): SimDisk {
+    const disk = new SimDisk();
+    disk.capacityBytes = this.capacityBytes;
+    const inodes = new Map<Inode, Inode>();
+    const survivor = (inode: Inode): Inode => {
+      let copy = inodes.get(inode);
+      if (!copy) {
+        const content = random ? survivingContent(inode, random) : Buffer.from(inode.live);
+        copy = { durable: content, live: Buffer.from(content), dirty: new Set() };
+        inodes.set(inode, copy);
+      }
+      return copy;
+    };
+    let names = this.#names;
+    if (random) {
+      names = new Map(this.#durableNames);
+      const kept = Math.floor(random() * (this.#pendingNames.length + 1));
+      for (const change of this.#pendingNames.slice(0, kept)) applyNames(names, change);
+    }
+    for (const [path, inode] of names) {
+      disk.#names.set(path, survivor(inode));
+      disk.#durableNames.set(path, survivor(inode));
+    }
+    return disk;
+  }
+
+  paths(): string[] {
+    return [...this.#names.keys()].sort();
+  }
+
+  /** The name that a file has now. */
+  pathOf(inode: Inode): string {
+    for (const [path, named] of this.#names) if (named === inode) return path;
+    return '';
+  }
+
+  /** The content of a file, to be spoiled by a test. */
+  content(path: string): Buffer {
+    return this.#inode(path).live;
+  }
+
+  cut(path: string, bytes: number): void {
+    const inode = this.#inode(path);
+    inode.live = inode.durable = Buffer.from(inode.live.subarray(0, bytes));
+  }
+
+  async open(path: string, mode: OpenMode): Promise<DiskFile> {
+    await this.#step('open', path, mode === 'read');
+    let inode = this.#names.get(path);
+    if (!inode) {
+      if (mode === 'read') throw diskError('ENOENT');
+      inode = { durable: Buffer.alloc(0), live: Buffer.alloc(0), dirty: new Set() };
+      this.#change([{ path, inode }]);
+    }
+    return new SimFile(this, inode, mode);
+  }
+
+  async list(dir: string): Promise<string[]> {
+    const names = new Set<string>();
+    for (const path of this.#names.keys()) {
+      if (path.startsWith(`${dir}/`)) names.add(path.slice(dir.length + 1).split('/')[0]!);
+    }
+    return [...names].sort();
+  }
+
+  async rename(from: string, to: string): Promise<void> {
+    await this.#step('rename', from);
+    const inode = this.#inode(from);
+    this.#change([
+      { path: from, inode: undefined },
+      { path: to, inode },
+    ]);
+  }
+
+  async remove(path: string): Promise<void> {
+    await this.#step('remove', path);
+    if (this.#names.has(path)) this.#change([{ path, inode: undefined }]);
+  }
+
+  async makeDirectory(): Promise<void> {}
+  async removeDirectory(): Promise<void> {}
+
+  async syncDirectory(dir: string): Promise<void> {
+    await this.#step('syncDirectory', dir);
+    for (const change of this.#pendingNames) applyNames(this.#durableNames, change);
+    this.#pendingNames = [];
+  }
+
+  async freeBytes(): Promise<number> {
+    return this.capacityBytes - this.usedBytes();
+  }
+
+  usedBytes(): number {
+    let bytes = 0;
+    for (const inode of new Set(this.#names.values())) bytes += inode.live.length;
+    return bytes;
+  }
+
+  /** Counts, waits, fails or never ends, as the test ordered. */
+  async #step(operation: Operation, path: string, harmless = false): Promise<void> {
+    if (this.crashed) return dead;
+    if (!harmless) this.operations += 1;
+    if (this.crashed) return dead;
+    const fault = this.fault(operation, path);
+    if (typeof fault === 'string') throw diskError(fault);
+    if (typeof fault === 'number') await new Promise((resolve) => setTimeout(resolve, fault));
+  }
+
+  step(operation: Operation, path: string, harmless = false): Promise<void> {
+    return this.#step(operation, path, harmless);
+  }
+
+  #inode(path: string): Inode {
+    const inode = this.#names.get(path);
+    if (!inode) throw diskError('ENOENT');
+    return inode;
+  }
+
+  #change(change: { path: string; inode: Inode | undefined }[]): void {
+    applyNames(this.#names, change);
+    this.#pendingNames.push(change);
+  }
+}
+
+function applyNames(names: Map<string, Inode>, change: { path: string; inode: Inode | undefined }[]): void {
+  for (const { path, inode } of change) {
+    if (inode) names.set(path, inode);
+    else names.delete(path);
+  }
+}
+
+function survivingContent({ durable, live, dirty }: Inode, random: Random): Buffer {
+  const length = random() < 0.5 ? live.length : durable.length;
+  const content = Buffer.alloc(length);
+  durable.copy(content);
+  // Now and then all of it, or nothing, is there; else sector by sector.
+  const all = random();
+  for (const sector of dirty) {
+    const from = sector * sectorBytes;
+    if (from >= length) continue;
+    const fate = all < 0.2 ? 1 : all < 0.3 ? 0 : random();
+    if (fate < 0.5) continue;
+    const to = Math.min(from + sectorBytes, live.length, length);
+    // A torn sector: the first part new, the rest old or, rarely, noise.
+    const torn = fate > 0.5 && fate < 0.55;
+    live.copy(content, from, from, torn ? from + Math.floor(random() * (to - from)) : to);
+    // Noise only where the write changed something: a disk does not harm what it writes over with the same bytes.
+    if (torn && random() < 0.3) {
+      for (let i = from; i < to; i += 1) if (live[i] !== (durable[i] ?? 0)) content[i] = Math.floor(random() * 256);
+    }
+  }
+  return content;
+}
+
+class SimFile implements DiskFile {
+  readonly #disk: SimDisk;
+  readonly #inode: Inode;
+  readonly #mode: OpenMode;
+
+  constructor(disk: SimDisk, inode: Inode, mode: OpenMode) {
+    this.#disk = disk;
+    this.#inode = inode;
+    this.#mode = mode;
+  }
+
+  async read(buffer: Buffer, position: number): Promise<number> {
+    await this.#disk.step('read', this.#disk.pathOf(this.#inode), true);
+    return this.#inode.live.copy(buffer, 0, position, Math.min(position + buffer.length, this.#inode.live.length));
+  }
+
+  async write(parts: readonly Uint8Array[], position: number): Promise<void> {
+    const bytes = Buffer.concat(parts);
+    // The power may go while the write is under way: then some of its sectors are there.
+    const before = this.#disk.operations;
+    const inode = this.#inode;
+    const grows = Math.max(0, position + bytes.length - inode.live.length);
+    if (grows > 0 && this.#disk.usedBytes() + grows > this.#disk.capacityBytes) throw diskError('ENOSPC');
+    if (before + 1 >= this.#disk.crashAt && !this.#disk.crashed) this.#put(bytes, position);
+    try {
+      await this.#disk.step('write', this.#disk.pathOf(this.#inode));
+    } catch (error) {
+      // A failed write may have left anything in its range; readers see it until the pages are dropped.
+      this.#put(bytes, position);
+      throw error;
+    }
+    this.#put(bytes, position);
+    if (this.#mode === 'log') this.#settle();
+  }
+
+  async sync(): Promise<void> {
+    await this.#disk.step('sync', this.#disk.pathOf(this.#inode));
+    this.#settle();
+  }
+
+  async size(): Promise<number> {
+    return this.#inode.live.length;
+  }
+
+  async truncate(bytes: number): Promise<void> {
+    await this.#disk.step('write', this.#disk.pathOf(this.#inode));
+    this.#inode.live = Buffer.from(this.#inode.live.subarray(0, bytes));
+    this.#inode.dirty.clear();
+    this.#inode.durable = Buffer.from(this.#inode.live);
+  }
+
+  async close(): Promise<void> {}
+
+  #put(bytes: Buffer, position: number): void {
+    const inode = this.#inode;
+    const end = position + bytes.length;
+    if (end > inode.live.length) {
+      const grown = Buffer.alloc(end);
+      inode.live.copy(grown);
+      inode.live = grown;
+    }
+    bytes.copy(inode.live, position);
+    for (let at = position - (position % sectorBytes); at < end; at += sectorBytes) inode.dirty.add(at / sectorBytes);
+  }
+
+  #settle(): void {
+    const inode = this.#inode;
+    if (inode.durable.length !== inode.live.length) {
+      inode.durable = Buffer.from(inode.live);
+    } else {
+      for (const sector of inode.dirty) {
+        inode.live.copy(inode.durable, sector * sectorBytes, sector * sectorBytes, (sector + 1) * sectorBytes);
+      }
+    }
+    inode.dirty.clear();
+  }
+}

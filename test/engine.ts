@@ -1,0 +1,274 @@
+/**
+ * A whole engine as a child process: `node dist/main.js` on free loopback ports with a data directory of its own.
+ * Knows how to kill any of its processes, start it again on the same data, and end it without leaving anything.
+ */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { endProcess, liveProcess, startedTicksOf } from '../src/base/process-file.ts';
+import { Api } from './api.ts';
+
+/** Kept short, so that a failing test shows the end of the story. */
+const outputCharsMax = 200_000;
+const readyMsMaxDefault = 60_000;
+const stopMsMax = 30_000;
+
+/** The clone: tests run from it, and so does the bench. ENGINE_MAIN measures or tests another build. */
+export const root = process.cwd();
+export const engineMain = process.env['ENGINE_MAIN'] ?? join(root, 'dist', 'main.js');
+
+export interface EngineOptions {
+  env?: Record<string, string>;
+  workers?: number;
+  dataDir?: string;
+  readyMsMax?: number;
+}
+
+export interface Exit {
+  code: number | null;
+  signal: NodeJS.Signals | null;
+}
+
+export async function startEngine(options: EngineOptions = {}): Promise<Engine> {
+  const engine = await prepareEngine(options);
+  await engine.start();
+  return engine;
+}
+
+/** An engine with its ports and directory, not started. */
+export async function prepareEngine(options: EngineOptions = {}): Promise<Engine> {
+  const port = await freePort();
+  const ownsDirectory = options.dataDir === undefined;
+  const dataDir = options.dataDir ?? mkdtempSync(join(tmpdir(), 'millrace-test-'));
+  return new Engine(port, dataDir, ownsDirectory, options);
+}
+
+export class Engine {
+  readonly port: number;
+  readonly dataDir: string;
+  readonly api: Api;
+  /** Milliseconds from spawn to the first 200 of /readyz, of the last start. */
+  readyMs = 0;
+  output = '';
+  readonly #environment: Record<string, string>;
+  readonly #readyMsMax: number;
+  readonly #ownsDirectory: boolean;
+  #child: ChildProcess | undefined;
+  #exit: Promise<Exit> | undefined;
+
+  constructor(port: number, dataDir: string, ownsDirectory: boolean, options: EngineOptions) {
+    this.port = port;
+    this.dataDir = dataDir;
+    this.#ownsDirectory = ownsDirectory;
+    this.#readyMsMax = options.readyMsMax ?? readyMsMaxDefault;
+    this.api = new Api({
+      host: '127.0.0.1',
+      port,
+      adminEmail: options.env?.['ADMIN_EMAIL'] ?? 'admin@millrace.local',
+      adminPassword: options.env?.['ADMIN_PASSWORD'] ?? 'mill-wheel-42',
+    });
+    this.#environment = {
+      ...inherited(),
+      DATA_DIR: dataDir,
+      HTTP_BIND_ADDRESS: '127.0.0.1',
+      HTTP_BIND_PORT: String(port),
+      WORKERS: String(options.workers ?? 2),
+      ADMIN_EMAIL: this.api.address.adminEmail,
+      ADMIN_PASSWORD: this.api.address.adminPassword,
+      ...options.env,
+    };
+  }
+
+  get pid(): number | undefined {
+    return this.#child?.pid;
+  }
+
+  /** True while the process that we spawned has not ended. */
+  get running(): boolean {
+    return this.#child !== undefined && this.#child.exitCode === null && this.#child.signalCode === null;
+  }
+
+  /** Spawns the engine and waits until it says that it is ready. */
+  async start(): Promise<void> {
+    const startedAt = performance.now();
+    this.spawn();
+    await this.ready();
+    this.readyMs = performance.now() - startedAt;
+  }
+
+  /** Spawns without waiting: for starts that must fail, or be killed half way. */
+  spawn(extra: Record<string, string> = {}): void {
+    this.output = '';
+    const child = spawn(process.execPath, [engineMain], {
+      cwd: root,
+      env: { ...this.#environment, ...extra },
+      stdio: ['ignore', 'pipe', 'pipe'],
+      detached: true,
+    });
+    this.#child = child;
+    const keep = (chunk: Buffer) => {
+      this.output = (this.output + chunk.toString('utf8')).slice(-outputCharsMax);
+    };
+    child.stdout.on('data', keep);
+    child.stderr.on('data', keep);
+    this.#exit = once(child, 'exit').then(([code, signal]) => ({ code, signal }) as Exit);
+  }
+
+  async ready(): Promise<void> {
+    const deadline = performance.now() + this.#readyMsMax;
+    while (performance.now() < deadline) {
+      if (!this.running) throw new Error(`the engine ended before it was ready:\n${this.tail()}`);
+      if ((await this.readiness()) === 200) return;
+      await sleep(20);
+    }
+    throw new Error(`the engine is not ready after ${this.#readyMsMax} ms:\n${this.tail()}`);
+  }
+
+  /** The status of /readyz, 0 when nothing answers. */
+  async readiness(): Promise<number> {
+    try {
+      const response = await fetch(`${this.api.http}/readyz`, { signal: AbortSignal.timeout(2_000) });
+      await response.arrayBuffer();
+      return response.status;
+    } catch {
+      return 0;
+    }
+  }
+
+  /** Pids by role, from the marks in DATA_DIR/run: primary, worker-0, …, clickhouse, postgres. */
+  pids(): Map<string, number> {
+    const pids = new Map<string, number>();
+    const directory = join(this.dataDir, 'run');
+    if (!existsSync(directory)) return pids;
+    for (const file of readdirSync(directory)) {
+      const pid = file.endsWith('.pid') ? liveProcess(join(directory, file)) : undefined;
+      if (pid !== undefined) pids.set(file.slice(0, -'.pid'.length), pid);
+    }
+    return pids;
+  }
+
+  workers(): number[] {
+    return [...this.pids()].filter(([role]) => role.startsWith('worker-')).map(([, pid]) => pid);
+  }
+
+  /** SIGKILL for one process; resolves when it is gone. Tells the pid, undefined when the role was not running. */
+  async kill(role: string): Promise<number | undefined> {
+    const pid = this.pids().get(role);
+    if (pid === undefined) return undefined;
+    await endProcess(pid, 'SIGKILL', 5_000);
+    return pid;
+  }
+
+  /** SIGKILL for all of it, as a machine that loses power would. */
+  async killAll(): Promise<void> {
+    const pids = [...this.pids().values()];
+    if (this.#child?.pid !== undefined && this.running) pids.push(this.#child.pid);
+    for (const pid of pids) signalQuietly(pid, 'SIGKILL');
+    await Promise.all(pids.map((pid) => endProcess(pid, 'SIGKILL', 5_000)));
+    if (this.running) await this.#exit;
+  }
+
+  async exit(waitMsMax = stopMsMax): Promise<Exit> {
+    const timer = sleep(waitMsMax, undefined, { ref: false }).then(() => {
+      throw new Error(`the engine has not ended after ${waitMsMax} ms:\n${this.tail()}`);
+    });
+    return Promise.race([this.#exit!, timer]);
+  }
+
+  /** SIGTERM; anything but a clean exit is an error. */
+  async stop(): Promise<void> {
+    if (!this.running) return;
+    this.#child!.kill('SIGTERM');
+    const { code, signal } = await this.exit();
+    if (code !== 0) throw new Error(`SIGTERM: exit code ${code}, signal ${signal}:\n${this.tail()}`);
+  }
+
+  async restart(): Promise<void> {
+    await this.stop();
+    await this.start();
+  }
+
+  /** Leaves nothing behind, whatever state it is in. For `afterAll`. */
+  async destroy(): Promise<void> {
+    try {
+      await this.stop();
+    } finally {
+      await this.killAll();
+      if (this.#ownsDirectory) rmSync(this.dataDir, { recursive: true, force: true });
+    }
+  }
+
+  /** Rows of ClickHouse, asked over its own interface, one array of texts each. */
+  clickhouse(sql: string): Promise<string[][]> {
+    return queryClickhouse(clickhouseAddress(this.dataDir), sql);
+  }
+
+  /** A statement of ClickHouse that answers nothing. */
+  async clickhouseCommand(sql: string): Promise<void> {
+    await askClickhouse(clickhouseAddress(this.dataDir), sql);
+  }
+
+  tail(lines = 30): string {
+    return this.output.split('\n').slice(-lines).join('\n');
+  }
+}
+
+export interface ClickhouseAddress {
+  url: string;
+  user: string;
+  password: string;
+}
+
+/** Where the embedded ClickHouse of this data directory listens. */
+export function clickhouseAddress(dataDir: string): ClickhouseAddress {
+  return JSON.parse(readFileSync(join(dataDir, 'run', 'clickhouse.json'), 'utf8')) as ClickhouseAddress;
+}
+
+export async function queryClickhouse(address: ClickhouseAddress, sql: string): Promise<string[][]> {
+  const text = await askClickhouse(address, `${sql} FORMAT TabSeparated`);
+  return text
+    .split('\n')
+    .filter((line) => line !== '')
+    .map((line) => line.split('\t'));
+}
+
+async function askClickhouse({ url, user, password }: ClickhouseAddress, sql: string): Promise<string> {
+  const response = await fetch(`${url}/?database=millrace`, {
+    method: 'POST',
+    headers: { authorization: `Basic ${Buffer.from(`${user}:${password}`).toString('base64')}` },
+    body: sql,
+    signal: AbortSignal.timeout(120_000),
+  });
+  const text = await response.text();
+  if (response.status !== 200) throw new Error(`ClickHouse ${response.status}: ${text}`);
+  return text;
+}
+
+export async function freePort(): Promise<number> {
+  const server = createServer();
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const { port } = server.address() as { port: number };
+  server.close();
+  await once(server, 'close');
+  return port;
+}
+
+/** What a process needs to run; nothing of the test runner's own settings leaks into the engine. */
+export function inherited(): Record<string, string> {
+  const names = ['PATH', 'HOME', 'USER', 'TMPDIR', 'LANG'];
+  return Object.fromEntries(names.flatMap((name) => (process.env[name] ? [[name, process.env[name]]] : [])));
+}
+
+function signalQuietly(pid: number, signal: NodeJS.Signals): void {
+  if (startedTicksOf(pid) === undefined) return;
+  try {
+    process.kill(pid, signal);
+  } catch {
+    // It went between the look and the signal.
+  }
+}

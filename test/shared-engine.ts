@@ -1,0 +1,26 @@
+/** The engine that all tests of a run share: they make devices of their own and never stop it. */
+import { randomUUID } from 'node:crypto';
+import { inject } from 'vitest';
+import { Api, type ApiAddress, type Device } from './api.ts';
+
+export interface SharedEngine extends ApiAddress {
+  dataDir: string;
+}
+
+declare module 'vitest' {
+  interface ProvidedContext {
+    engine: SharedEngine;
+  }
+}
+
+let api: Api | undefined;
+
+export function sharedEngine(): Api {
+  api ??= new Api(inject('engine'));
+  return api;
+}
+
+/** A device that no other test knows. */
+export function newDevice(): Promise<Device> {
+  return sharedEngine().createDevice(`device-${randomUUID()}`);
+}

@@ -1,0 +1,85 @@
+/** Sizes are counted on the bytes, announced or not (device-http.md case 37, reliability.md 39). */
+import { setTimeout as sleep } from 'node:timers/promises';
+import { expect, test } from 'vitest';
+import { sharedEngine } from '../shared-engine.ts';
+import { RawConnection, requestBytes } from './raw.ts';
+import { expectError, withPoster } from './stored.ts';
+
+const bodyBytesMax = 52_428_800;
+
+test('an announced body one byte over the limit is 413 without being read', () =>
+  withPoster(async (poster) => {
+    await poster.connection.send(
+      requestBytes({
+        path: `/api/v1/${poster.device.token}/telemetry`,
+        headers: { 'Content-Length': String(bodyBytesMax + 1) },
+      }),
+    );
+    const message = expectError(await poster.connection.response(), 413);
+    expect(message).toContain(String(bodyBytesMax));
+  }));
+
+test('ten gigabytes announced are 413 at once', () =>
+  withPoster(async (poster) => {
+    await poster.connection.send(
+      requestBytes({
+        path: `/api/v1/${poster.device.token}/telemetry`,
+        headers: { 'Content-Length': '10737418240' },
+      }),
+    );
+    expectError(await poster.connection.response(2_000), 413);
+  }));
+
+test('a chunked body is 413 when the limit is passed', () =>
+  withPoster(async (poster) => {
+    await poster.connection.send(
+      requestBytes({
+        path: `/api/v1/${poster.device.token}/telemetry`,
+        headers: { 'Transfer-Encoding': 'chunked' },
+      }),
+    );
+    const size = 1024 * 1024;
+    const chunk = Buffer.concat([
+      Buffer.from(`${size.toString(16)}\r\n`),
+      Buffer.alloc(size, 0x20),
+      Buffer.from('\r\n'),
+    ]);
+    for (let n = 0; n < 51 && !poster.connection.closed; n += 1) await poster.connection.send(chunk);
+    expectError(await poster.connection.response(), 413);
+  }));
+
+test('a chunked body below the limit is stored', () =>
+  withPoster(async (poster) => {
+    const answer = await poster.connection.ask({
+      path: `/api/v1/${poster.device.token}/telemetry`,
+      headers: { 'Transfer-Encoding': 'chunked' },
+      body: '5\r\n{"a":\r\n2\r\n1}\r\n0\r\n\r\n',
+    });
+    expect(answer.status).toBe(200);
+    expect(await poster.value('a')).toBe('1');
+  }));
+
+test('a body in many small pieces is one message', () =>
+  withPoster(async (poster) => {
+    const bytes = requestBytes({ path: `/api/v1/${poster.device.token}/telemetry`, body: '{"pieces":"all of them"}' });
+    for (const byte of bytes) {
+      await poster.connection.send(Buffer.of(byte));
+      if (byte % 16 === 0) await sleep(1);
+    }
+    expect((await poster.connection.response()).status).toBe(200);
+    expect(await poster.value('pieces')).toBe('"all of them"');
+  }));
+
+test('a body above a quarter megabyte is decoded without holding up others', () =>
+  withPoster(async (poster) => {
+    const values = Object.fromEntries(Array.from({ length: 40_000 }, (_, n) => [`key-${n % 1000}-${n}`, n]));
+    const big = JSON.stringify({ ts: Date.now(), values });
+    const other = await RawConnection.open(sharedEngine().address.port);
+    const answer = poster.post(big);
+    const startedAt = performance.now();
+    expect((await other.ask({ method: 'GET', path: '/livez' })).status).toBe(200);
+    expect(performance.now() - startedAt).toBeLessThan(500);
+    other.close();
+    expect((await answer).status).toBe(200);
+    expect(await poster.value('key-999-39999')).toBe('39999');
+  }));

@@ -1,0 +1,167 @@
+/**
+ * HTTP as bytes on a socket: what is sent is exactly what the test wrote, and answers are read one by one from a
+ * keep-alive connection. For rules that an HTTP client would hide or repair.
+ */
+import { once } from 'node:events';
+import { connect, type Socket } from 'node:net';
+
+const headEnd = Buffer.from('\r\n\r\n');
+
+export interface RawResponse {
+  status: number;
+  headers: Map<string, string>;
+  body: Buffer;
+}
+
+export interface RawRequest {
+  method?: string;
+  path: string;
+  headers?: Record<string, string>;
+  body?: string | Buffer;
+}
+
+/** A well-formed request; Content-Length is set when there is a body and no header says otherwise. */
+export function requestBytes({ method = 'POST', path, headers = {}, body }: RawRequest): Buffer {
+  const content = Buffer.from(body ?? '');
+  const names = Object.keys(headers).map((name) => name.toLowerCase());
+  const framed = names.includes('content-length') || names.includes('transfer-encoding');
+  const lines = [
+    `${method} ${path} HTTP/1.1`,
+    ...(names.includes('host') ? [] : ['Host: localhost']),
+    ...Object.entries(headers).map(([name, value]) => `${name}: ${value}`),
+    ...(body !== undefined && !framed ? [`Content-Length: ${content.length}`] : []),
+  ];
+  return Buffer.concat([Buffer.from(`${lines.join('\r\n')}\r\n\r\n`), content]);
+}
+
+export class RawConnection {
+  readonly socket: Socket;
+  #received = Buffer.alloc(0);
+  #ended = false;
+  #wake: () => void = () => {};
+
+  private constructor(socket: Socket) {
+    this.socket = socket;
+    socket.on('data', (chunk: Buffer) => {
+      this.#received = Buffer.concat([this.#received, chunk]);
+      this.#wake();
+    });
+    const end = () => {
+      this.#ended = true;
+      this.#wake();
+    };
+    socket.on('close', end);
+    socket.on('end', end);
+    socket.on('error', end);
+  }
+
+  static async open(port: number, host = '127.0.0.1'): Promise<RawConnection> {
+    const socket = connect({ port, host, noDelay: true });
+    const connection = new RawConnection(socket);
+    await once(socket, 'connect');
+    return connection;
+  }
+
+  /** Resolves when the bytes are handed to the kernel, or the peer is gone. */
+  send(bytes: string | Buffer): Promise<void> {
+    return new Promise((resolve) => {
+      if (this.#ended || !this.socket.writable) resolve();
+      else this.socket.write(bytes, () => resolve());
+    });
+  }
+
+  async ask(request: RawRequest, waitMsMax?: number): Promise<RawResponse> {
+    await this.send(requestBytes(request));
+    return this.response(waitMsMax, request.method === 'HEAD');
+  }
+
+  /** The next answer on this connection. */
+  async response(waitMsMax = 10_000, withoutBody = false): Promise<RawResponse> {
+    const deadline = performance.now() + waitMsMax;
+    for (;;) {
+      const taken = this.#take(withoutBody);
+      if (taken) return taken;
+      if (this.#ended) throw new Error(`closed before an answer; received: ${this.#received.toString('latin1')}`);
+      await this.#change(deadline, 'no answer');
+    }
+  }
+
+  /** Every byte the peer sends until it closes. */
+  async untilClosed(waitMsMax = 20_000): Promise<string> {
+    const deadline = performance.now() + waitMsMax;
+    while (!this.#ended) await this.#change(deadline, 'not closed');
+    return this.#received.toString('latin1');
+  }
+
+  get closed(): boolean {
+    return this.#ended;
+  }
+
+  close(): void {
+    this.socket.destroy();
+  }
+
+  #take(withoutBody: boolean): RawResponse | undefined {
+    const end = this.#received.indexOf(headEnd);
+    if (end < 0) return undefined;
+    const [statusLine = '', ...lines] = this.#received.toString('latin1', 0, end).split('\r\n');
+    const headers = new Map(
+      lines.map((line) => {
+        const colon = line.indexOf(':');
+        return [line.slice(0, colon).toLowerCase(), line.slice(colon + 1).trim()] as const;
+      }),
+    );
+    const status = Number(statusLine.split(' ')[1]);
+    const start = end + headEnd.length;
+    const hasNoBody = withoutBody || status === 204 || status === 304 || status < 200;
+    const length = hasNoBody ? 0 : Number(headers.get('content-length') ?? 0);
+    if (!hasNoBody && headers.get('transfer-encoding') === 'chunked') {
+      return this.#takeChunked(start, status, headers);
+    }
+    if (this.#received.length < start + length) return undefined;
+    const body = this.#received.subarray(start, start + length);
+    this.#received = this.#received.subarray(start + length);
+    // An interim answer (100 Continue) precedes the real one.
+    return status < 200 ? this.#take(withoutBody) : { status, headers, body };
+  }
+
+  #takeChunked(start: number, status: number, headers: Map<string, string>): RawResponse | undefined {
+    const chunks: Buffer[] = [];
+    let at = start;
+    for (;;) {
+      const lineEnd = this.#received.indexOf('\r\n', at);
+      if (lineEnd < 0) return undefined;
+      const size = Number.parseInt(this.#received.toString('latin1', at, lineEnd), 16);
+      const next = lineEnd + 2 + size + 2;
+      if (this.#received.length < next) return undefined;
+      chunks.push(this.#received.subarray(lineEnd + 2, lineEnd + 2 + size));
+      at = next;
+      if (size === 0) break;
+    }
+    this.#received = this.#received.subarray(at);
+    return { status, headers, body: Buffer.concat(chunks) };
+  }
+
+  #change(deadline: number, what: string): Promise<void> {
+    return new Promise((resolve, reject) => {
+      const timer = setTimeout(
+        () => reject(new Error(`${what} in time; received: ${this.#received.toString('latin1').slice(0, 500)}`)),
+        Math.max(0, deadline - performance.now()),
+      );
+      this.#wake = () => {
+        clearTimeout(timer);
+        resolve();
+      };
+    });
+  }
+}
+
+/** Opens, uses and closes a connection. */
+export async function withConnection<T>(port: number, use: (connection: RawConnection) => Promise<T>): Promise<T> {
+  const connection = await RawConnection.open(port);
+  try {
+    return await use(connection);
+  } finally {
+    connection.close();
+  }
+}

@@ -1,0 +1,50 @@
+/**
+ * Three groups, in this order of concern: `unit` needs nothing but the source, `engine` talks to one engine that is
+ * started once for the whole run, `own-engine` starts, kills and restarts engines of its own.
+ */
+import { defineConfig } from 'vitest/config';
+
+const needsNoEngine = ['src/**/*.test.ts', 'test/*.unit.test.ts', 'test/floors.test.ts', 'test/contract/**/*.test.ts'];
+const ownEngine = ['test/flow/**/*.test.ts', 'test/crash/run.test.ts'];
+
+export default defineConfig({
+  test: {
+    // Tests wait for sockets and child processes more than they compute.
+    maxWorkers: 3,
+    pool: 'forks',
+    passWithNoTests: false,
+    allowOnly: false,
+    projects: [
+      {
+        extends: true,
+        test: {
+          name: 'unit',
+          include: [...needsNoEngine, 'test/crash/**/*.test.ts'],
+          exclude: ownEngine,
+          testTimeout: 20_000,
+          hookTimeout: 30_000,
+        },
+      },
+      {
+        extends: true,
+        test: {
+          name: 'engine',
+          include: ['test/wire/**/*.test.ts', 'test/deploy.test.ts'],
+          globalSetup: ['test/global-setup.ts'],
+          testTimeout: 30_000,
+          hookTimeout: 60_000,
+        },
+      },
+      {
+        extends: true,
+        test: {
+          name: 'own-engine',
+          include: ownEngine,
+          globalSetup: ['test/build-setup.ts'],
+          testTimeout: 90_000,
+          hookTimeout: 120_000,
+        },
+      },
+    ],
+  },
+});
