@@ -35,6 +35,8 @@ export type ToWorker =
   | { kind: 'drain' };
 
 export type ToPrimary =
+  /** The worker listens: what is sent before that is lost. */
+  | { kind: 'hello' }
   | { kind: 'ready'; replaying: boolean }
   | { kind: 'status'; orderShipped: string; refusing: boolean }
   | { kind: 'samples'; id: number; samples: Sample[] }

@@ -20,6 +20,7 @@ export class PrimaryLink {
       this.#begun = resolve;
     });
     process.on('message', (message: ToWorker) => this.#receive(message));
+    send({ kind: 'hello' });
     // Ctrl-C reaches every process of the terminal; only the primary decides.
     process.on('SIGINT', () => {});
     process.on('SIGTERM', () => this.#drain());

@@ -76,10 +76,7 @@ export async function runPrimary(): Promise<void> {
       migrateClickHouse(stores.clickhouse, { database, cluster, ttlDays: config.telemetry.ttlDays, log }),
       migratePostgres(stores.postgres, { log }),
     ]);
-    const seeded = await seed(stores.postgres, {
-      config,
-      adminPassword: config.admin.password || secrets.adminPassword,
-    });
+    const seeded = await seed(config, stores.postgres, secrets.adminPassword);
 
     const metrics = new Metrics();
     processMetrics(metrics, 'primary');

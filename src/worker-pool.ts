@@ -158,7 +158,7 @@ export class WorkerPool {
   }
 
   #fork(slot: Slot): void {
-    const { engines, workers, data } = this.#options;
+    const { data } = this.#options;
     const worker = cluster.fork({ MILLRACE_SLOT: String(slot.number) });
     slot.worker = worker;
     slot.ready = false;
@@ -170,13 +170,17 @@ export class WorkerPool {
     worker.on('error', (error) =>
       this.#options.log.warn('worker_channel', { worker: slot.number, reason: error.message }),
     );
-    const orphanJournals = slot.number === 0 ? data.orphanJournals(workers) : [];
-    send(worker, { kind: 'begin', slot: slot.number, workers, engines, orphanJournals });
-    send(worker, { kind: 'state', state: this.state });
   }
 
   #receive(slot: Slot, worker: Worker, message: ToPrimary): void {
     switch (message.kind) {
+      case 'hello': {
+        const { engines, workers, data } = this.#options;
+        const orphanJournals = slot.number === 0 ? data.orphanJournals(workers) : [];
+        send(worker, { kind: 'begin', slot: slot.number, workers, engines, orphanJournals });
+        send(worker, { kind: 'state', state: this.state });
+        return;
+      }
       case 'ready':
         slot.ready = true;
         slot.supervisor.up();

@@ -38,7 +38,8 @@ export class ClusterLink implements RedisLink {
     const { nodes, ...login } = address;
     this.#publisher = new Cluster(nodes, {
       redisOptions: { ...connectionOptions('publish'), ...login },
-      enableOfflineQueue: false,
+      // Node connections open at first use, so some of the first messages wait; `RedisBus` bounds how many.
+      enableOfflineQueue: true,
       clusterRetryStrategy: (attempt) => Math.min(50 * attempt, limits.busTimeoutMs),
       slotsRefreshTimeout: limits.busTimeoutMs,
       maxRedirections: redirectsMax,

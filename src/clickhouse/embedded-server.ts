@@ -22,6 +22,8 @@ import {
 } from './embedded-settings.ts';
 import { Slots } from './embedded-slots.ts';
 
+const killMsMax = 2_000;
+
 /** What the parent hears: one of them, once. */
 export type StartMessage = { ready: { port: number } } | { refused: string };
 
@@ -66,14 +68,12 @@ async function serve(settings: EmbeddedServerSettings, log: Log): Promise<void> 
     stopping = true;
     server.close();
     server.closeIdleConnections();
-    const deadline = performance.now() + drainMsMax;
-    while (slots.running > 0 && performance.now() < deadline) {
-      server.closeIdleConnections();
-      await new Promise((resolve) => setTimeout(resolve, 10));
-    }
+    await idle(slots, drainMsMax, () => server.closeIdleConnections());
+    // Whoever is still served loses the connection, which kills the statement.
     server.closeAllConnections();
+    await idle(slots, killMsMax, () => {});
     files.close();
-    // Closing the engine under a running statement aborts it; what was not answered was not promised either.
+    // Closing the engine under a running statement would abort it; its parts are on disk either way.
     if (slots.running === 0) engine.close();
     process.exit(0);
   };
@@ -83,6 +83,15 @@ async function serve(settings: EmbeddedServerSettings, log: Log): Promise<void> 
   process.on('disconnect', () => void stop(500));
   const { port } = server.address() as AddressInfo;
   process.send?.({ ready: { port } } satisfies StartMessage);
+}
+
+/** Waits until nothing runs, up to the given time. */
+async function idle(slots: Slots, waitMsMax: number, each: () => void): Promise<void> {
+  const deadline = performance.now() + waitMsMax;
+  while (slots.running > 0 && performance.now() < deadline) {
+    each();
+    await new Promise((resolve) => setTimeout(resolve, 10));
+  }
 }
 
 function openEngine(settings: EmbeddedServerSettings): Engine {

@@ -32,6 +32,7 @@ export function readStatement(text: string): Statement {
   let resultFormat: string | undefined;
   let settings: Word | undefined;
   let input: Call | undefined;
+  let selects = false;
   let ended = false;
   let depth = 0;
   let previous: Word | undefined;
@@ -59,11 +60,13 @@ export function readStatement(text: string): Statement {
     if (verb === '') verb = word.upper;
     if (depth === 0) {
       if (word.upper === 'SETTINGS') settings = word;
+      if (word.upper === 'SELECT' || word.upper === 'WITH') selects = true;
       if (verb === 'INSERT' && word.upper === 'VALUES')
         return { verb, resultFormat, rows: valuesRows(text, word, settings) };
       if (word.upper === 'FORMAT') {
         const format = wordAt(text, skipSpaces(text, word.end));
-        if (format && verb === 'INSERT') {
+        // INSERT ... SELECT has rows of its own unless it reads `input`: then the word is a column.
+        if (format && verb === 'INSERT' && (!selects || input)) {
           return { verb, resultFormat, rows: formatRows(text, word, format, settings, input) };
         }
         resultFormat = format?.text;

@@ -8,6 +8,7 @@ import type { Authority } from '../auth/roles.ts';
 import { findOrInsertSetting, insertUser } from '../auth/store.ts';
 import type { Clock } from '../base/clock.ts';
 import { createAccessToken, defaultProfileName } from '../device/device.ts';
+import { findCredentials } from '../device/store.ts';
 import { createUuid } from '../device/uuid.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
 import { insertNewDevice } from './devices.ts';
@@ -20,33 +21,33 @@ export interface SeedParts {
   clock: Clock;
 }
 
-/** For the words printed at the first start. */
-export interface FirstDevice {
-  name: string;
-  token: string;
-}
-
 const firstMark = 'seed.firstTenant';
+const firstDeviceMark = 'seed.firstDevice';
 const demoMark = 'seed.demoTenant';
 const firstDeviceName = 'Demo Device';
 
-/** Tenant "Millrace" with its administrator. Undefined when an earlier start, or another host, has done it. */
-export async function seedFirstTenant(
-  parts: SeedParts,
-  admin: { email: string; password: string },
-): Promise<FirstDevice | undefined> {
+/** Tenant "Millrace" with its administrator and a device. False when an earlier start, or another host, has done it. */
+export async function seedFirstTenant(parts: SeedParts, admin: { email: string; password: string }): Promise<boolean> {
   const { postgres, clock } = parts;
-  if (await findSetting(postgres, firstMark)) return undefined;
+  if (await findSetting(postgres, firstMark)) return false;
   const passwordHash = await parts.passwords.hash(admin.password);
   const now = clock.now();
   return await postgres.transaction(async (queries) => {
     const tenantId = await markedTenant(queries, firstMark, 'Millrace', now);
-    if (!tenantId) return undefined;
+    if (!tenantId) return false;
     await addUser(queries, { tenantId, authority: 'TENANT_ADMIN', email: admin.email, passwordHash }, now);
-    const token = createAccessToken();
-    await insertNewDevice(queries, tenantId, { name: firstDeviceName }, token, now);
-    return { name: firstDeviceName, token };
+    const { device } = await insertNewDevice(queries, tenantId, { name: firstDeviceName }, createAccessToken(), now);
+    await findOrInsertSetting(queries, firstDeviceMark, device.id);
+    return true;
   });
+}
+
+/** The device of the first start and its token, for the words printed at a start; undefined when it was deleted. */
+export async function findFirstDevice(postgres: Queries): Promise<{ id: string; token: string } | undefined> {
+  const id = await findSetting(postgres, firstDeviceMark);
+  const credentials = id ? await findCredentials(postgres, id) : undefined;
+  if (credentials?.type !== 'ACCESS_TOKEN') return undefined;
+  return { id: credentials.deviceId, token: credentials.credentialsId };
 }
 
 /** Users, customers, profiles and devices of rest.md 1.6. False when that was done before. */

@@ -73,11 +73,11 @@ export async function recover(options: RecoveryOptions): Promise<Recovered> {
   for (const candidate of candidates) {
     const { segment, starts } = candidate;
     const link = links.get(`${segment.epoch}-${segment.seq}`);
-    const untouched = starts[0] <= segmentHeaderBytes && starts[1] <= segmentHeaderBytes;
-    if (link && untouched) {
+    if (link && starts.every((start) => start <= segmentHeaderBytes || start >= link.end)) {
       segment.end = link.end;
       segment.total = link.shares;
-      segment.waiting = [{ ...link.shares[0] }, { ...link.shares[1] }];
+      // Of each lane all waits or nothing.
+      for (const lane of lanes) if (starts[lane] < link.end) segment.waiting[lane] = { ...link.shares[lane] };
     } else {
       await walk(options, segment, starts, link?.end);
     }

@@ -153,6 +153,7 @@ function serverArguments(cluster: string, port: number, connectionsMax: number):
     // No replicas: what they need costs log volume and processes.
     wal_level: 'minimal',
     max_wal_senders: 0,
+    max_logical_replication_workers: 0,
     io_method: 'sync',
     max_parallel_workers_per_gather: 0,
     jit: 'off',

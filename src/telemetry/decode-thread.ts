@@ -28,6 +28,10 @@ export class Chunk {
     this.#spans = spans;
   }
 
+  get oldestTs(): number {
+    return this.#spans.ts.reduce((oldest, ts) => Math.min(oldest, ts), Number.POSITIVE_INFINITY);
+  }
+
   encode(order: bigint): Uint8Array[] {
     return stampedParts(this.#columns, this.#spans, order, newStamps(this.count));
   }
@@ -43,15 +47,21 @@ interface Task {
 export class DecodeThread {
   readonly #options: DecodeOptions;
   readonly #entry: URL;
+  readonly #heapMegabytesMax: number;
   readonly #queue = new BoundedQueue<Task>(limits.decodeQueueMax);
   #worker: Worker | undefined;
   #current: Task | undefined;
   #deadline: NodeJS.Timeout | undefined;
   #closed = false;
 
-  constructor(options: DecodeOptions, entry = new URL('./decode-worker.js', import.meta.url)) {
+  constructor(
+    options: DecodeOptions,
+    entry = new URL('./decode-worker.js', import.meta.url),
+    heapMegabytesMax: number = limits.decodeHeapMegabytesMax,
+  ) {
     this.#options = options;
     this.#entry = entry;
+    this.#heapMegabytesMax = heapMegabytesMax;
   }
 
   /** Bodies that wait or are being decoded. */
@@ -100,7 +110,7 @@ export class DecodeThread {
   #start(): Worker {
     const worker = new Worker(this.#entry, {
       workerData: this.#options,
-      resourceLimits: { maxOldGenerationSizeMb: limits.decodeHeapMegabytesMax },
+      resourceLimits: { maxOldGenerationSizeMb: this.#heapMegabytesMax },
     });
     // It must not keep the process alive; an open request does.
     worker.unref();

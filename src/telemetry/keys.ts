@@ -19,16 +19,18 @@ export class Key {
 
   constructor(bytes: Uint8Array) {
     this.bytes = bytes;
-    this.reserved = this.text === 'ts' || this.text === 'values';
-    // Most keys are only ever needed as bytes.
-    this.#text = undefined;
+    this.reserved = equals(bytes, tsName, 0, tsName.length) || equals(bytes, valuesName, 0, valuesName.length);
   }
 
+  /** Most keys are only ever needed as bytes. */
   get text(): string {
-    this.#text ??= Buffer.from(this.bytes.buffer, this.bytes.byteOffset, this.bytes.length).toString('utf8');
+    this.#text ??= textOf(this.bytes, 0, this.bytes.length);
     return this.#text;
   }
 }
+
+const tsName = Buffer.from('ts');
+const valuesName = Buffer.from('values');
 
 /** Continue with `hash = Math.imul(hash ^ byte, hashFactor)` for each byte. Secret, so that collisions cannot be made. */
 export const hashStart = randomBytes(4).readInt32LE();
@@ -37,12 +39,17 @@ export const hashFactor = 0x01000193;
 const places = 8;
 const tableSize = 2 ** Math.ceil(Math.log2(limits.keyCacheMax));
 const table = new Array<Key | undefined>(tableSize + places).fill(undefined);
+/** The hashes of `table`, side by side: what does not match is not visited. */
+const hashes = new Int32Array(tableSize + places);
 
 /** The key of `source[start..end)`, whose bytes hash to `hash`; undefined when it cannot be a key (see `keyFault`). */
 export function internKey(source: Uint8Array, start: number, end: number, hash: number): Key | undefined {
   const first = (hash ^ (hash >>> 15)) & (tableSize - 1);
-  const key = table[first];
-  return key !== undefined && equals(key.bytes, source, start, end) ? key : internElsewhere(source, start, end, first);
+  if (hashes[first] === hash) {
+    const key = table[first];
+    if (key !== undefined && equals(key.bytes, source, start, end)) return key;
+  }
+  return internElsewhere(source, start, end, hash, first);
 }
 
 /** The key of a text; undefined when it cannot be a key. */
@@ -62,22 +69,57 @@ export function keyFault(text: string): string | undefined {
   return undefined;
 }
 
-function internElsewhere(source: Uint8Array, start: number, end: number, first: number): Key | undefined {
-  let free = first;
+function internElsewhere(source: Uint8Array, start: number, end: number, hash: number, first: number): Key | undefined {
+  // All places taken: one of them, any one, goes.
+  let free = first + (evictions & (places - 1));
   for (let place = first + places - 1; place >= first; place -= 1) {
     const key = table[place];
     if (key === undefined) free = place;
-    else if (equals(key.bytes, source, start, end)) return key;
+    else if (hashes[place] === hash && equals(key.bytes, source, start, end)) return key;
   }
-  // Never more than 4 bytes for a UTF-16 unit: what is longer need not be decoded to be refused.
-  if (end - start > limits.keyCharsMax * 4) return undefined;
-  // A copy: the body it came from will go, and is far larger.
-  const bytes = Buffer.from(source.subarray(start, end));
-  if (!isUtf8(bytes)) return undefined;
-  const key = new Key(bytes);
-  if (keyFault(bytes.toString('utf8'))) return undefined;
-  table[free] = key;
-  return key;
+  if (!isKey(source, start, end)) return undefined;
+  const added = new Key(keep(source, start, end));
+  if (table[free] !== undefined) evictions += 1;
+  table[free] = added;
+  hashes[free] = hash;
+  return added;
+}
+
+let evictions = 0;
+
+/** What is plain ASCII, not long and not blank, needs no decoding to be known as good. */
+function isKey(source: Uint8Array, start: number, end: number): boolean {
+  let seen = 0;
+  let visible = false;
+  for (let i = start; i < end; i += 1) {
+    seen |= source[i]!;
+    if (source[i]! > 0x20) visible = true;
+  }
+  if (seen < 0x80 && visible && end - start <= limits.keyCharsMax) return true;
+  // At most 3 bytes for a UTF-16 unit: what is longer need not be decoded to be refused.
+  if (end - start > limits.keyCharsMax * 3) return false;
+  return isUtf8(source.subarray(start, end)) && keyFault(textOf(source, start, end)) === undefined;
+}
+
+const chunkBytes = 64 * 1024;
+let chunk = new Uint8Array(chunkBytes);
+let chunkUsed = 0;
+
+/** A copy that outlives the body, many in one piece of memory. */
+function keep(source: Uint8Array, start: number, end: number): Uint8Array {
+  const length = end - start;
+  if (chunkUsed + length > chunkBytes) {
+    chunk = new Uint8Array(chunkBytes);
+    chunkUsed = 0;
+  }
+  const bytes = new Uint8Array(chunk.buffer, chunkUsed, length);
+  for (let i = 0; i < length; i += 1) bytes[i] = source[start + i]!;
+  chunkUsed += length;
+  return bytes;
+}
+
+function textOf(bytes: Uint8Array, start: number, end: number): string {
+  return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length).toString('utf8', start, end);
 }
 
 function equals(bytes: Uint8Array, source: Uint8Array, start: number, end: number): boolean {

@@ -1,6 +1,7 @@
 /** The latest values of a device, from the table of their own: one query, a few granules, however many series exist. */
+import { unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import type { ClickHouse } from '../clickhouse/client.ts';
+import { type ClickHouse, ClickHouseError, type Parameters } from '../clickhouse/client.ts';
 import type { Kind, TypedValue } from '../value/typed.ts';
 
 export interface Point {
@@ -26,22 +27,34 @@ export function pointOf(row: PointRow): Point {
   return { key, ts: Number(ts), value: { kind: kind as Kind, num, int, text } };
 }
 
+/** Rows of one read. A store that is away, slow or out of memory is the caller's 503. */
+export async function readRows<Row>(clickhouse: ClickHouse, sql: string, parameters: Parameters): Promise<Row[]> {
+  try {
+    return await clickhouse.rows<Row>(sql, parameters, { timeoutMs: limits.telemetryQueryMsMax });
+  } catch (error) {
+    if (!(error instanceof ClickHouseError) || error.kind === 'poison') throw error;
+    const fault = unavailable('clickhouse_away', 'Telemetry cannot be read at the moment. Try again later.');
+    fault.cause = error;
+    throw fault;
+  }
+}
+
 /** By key. Without `keys` all of them; of those named the ones that have a value. */
 export async function readLatest(clickhouse: ClickHouse, device: number, keys?: string[]): Promise<Point[]> {
   const filter = keys ? 'AND key IN {keys:Array(String)}' : '';
-  const rows = await clickhouse.rows<PointRow>(
+  const rows = await readRows<PointRow>(
+    clickhouse,
     `SELECT ${pointColumns} FROM latest FINAL WHERE device = {device:UInt64} ${filter} ORDER BY key`,
     { device, ...(keys && { keys }) },
-    { timeoutMs: limits.telemetryQueryMsMax },
   );
   return rows.map(pointOf);
 }
 
 export async function readLatestKeys(clickhouse: ClickHouse, device: number): Promise<string[]> {
-  const rows = await clickhouse.rows<{ key: string }>(
+  const rows = await readRows<{ key: string }>(
+    clickhouse,
     'SELECT key FROM latest FINAL WHERE device = {device:UInt64} ORDER BY key',
     { device },
-    { timeoutMs: limits.telemetryQueryMsMax },
   );
   return rows.map((row) => row.key);
 }

@@ -8,7 +8,7 @@ import { limits } from '../base/limits.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
 import { Kind, type TypedValue } from '../value/typed.ts';
 import { bucketTs, type Range } from './buckets.ts';
-import { type Point, type PointRow, pointColumns, pointOf } from './latest.ts';
+import { type Point, type PointRow, pointColumns, pointOf, readRows } from './latest.ts';
 
 export const aggregations = ['NONE', 'MIN', 'MAX', 'AVG', 'SUM', 'COUNT'] as const;
 export type Aggregation = (typeof aggregations)[number];
@@ -28,11 +28,11 @@ export async function readHistory(
   limit: number,
   order: 'ASC' | 'DESC',
 ): Promise<Point[]> {
-  const rows = await clickhouse.rows<PointRow>(
+  const rows = await readRows<PointRow>(
+    clickhouse,
     `SELECT ${pointColumns} FROM telemetry FINAL WHERE ${condition(read)}
      ORDER BY key, ts ${order === 'ASC' ? 'ASC' : 'DESC'} LIMIT {limit:UInt64} BY key LIMIT {rowsMax:UInt64} ${settings}`,
     { ...bound(device, read), limit: Math.min(limit, limits.historyRowsMax), rowsMax: limits.historyRowsMax + 1 },
-    { timeoutMs: limits.telemetryQueryMsMax },
   );
   // Cut silently, the answer would look complete.
   if (rows.length > limits.historyRowsMax) {
@@ -71,7 +71,8 @@ export async function readAggregate(
   aggregation: Exclude<Aggregation, 'NONE'>,
 ): Promise<Point[]> {
   if (starts.length === 0) return [];
-  const rows = await clickhouse.rows<BucketRow>(
+  const rows = await readRows<BucketRow>(
+    clickhouse,
     `SELECT key, roundDown(ts, {starts:Array(Int64)}) AS bucket, count() AS count,
             countIf(kind = ${Kind.long}) AS longs, countIf(kind = ${Kind.double}) AS doubles,
             countIf(kind = ${Kind.boolean}) AS booleans, countIf(kind = ${Kind.string}) AS strings
@@ -79,7 +80,6 @@ export async function readAggregate(
        FROM telemetry FINAL WHERE ${condition(read)}
       GROUP BY key, bucket ORDER BY key, bucket LIMIT {rowsMax:UInt64} ${settings}`,
     { ...bound(device, read), starts, rowsMax: limits.historyRowsMax },
-    { timeoutMs: limits.telemetryQueryMsMax },
   );
   const indexOf = new Map(starts.map((start, index) => [start, index]));
   const points: Point[] = [];

@@ -76,6 +76,19 @@ describe('Rows', () => {
     );
   });
 
+  it('keep texts when they have to move', () => {
+    const rows = new Rows(1);
+    const texts = Array.from({ length: 300 }, (_, i) => (i % 3 === 0 ? '' : 'é'.repeat(i * 7)));
+    for (const [i, text] of texts.entries()) {
+      if (i % 2 === 0) rows.addText(keyOf('k')!, Buffer.from(text), 0, Buffer.byteLength(text));
+      else rows.addValue(keyOf('k')!, { ...nothing, kind: Kind.json, text });
+    }
+    for (let i = 0; i < 5000; i += 1) rows.addLong(keyOf('n')!, i);
+    rows.endRecord(1, now);
+    const read = readBlock(Buffer.concat(rows.encode(order)));
+    expect(read.map(({ text }) => text)).toEqual([...texts, ...Array(5000).fill('')]);
+  });
+
   it('leave out columns that no row needs', () => {
     const rows = new Rows();
     const block = (): string => Buffer.concat(rows.encode(order)).toString('latin1');

@@ -228,7 +228,9 @@ export class Rows {
 
   /** Writes the length of the text of `row`; the text itself, for which there is room, goes to the returned place. */
   #startText(row: number, length: number): number {
-    const at = writeVarint(this.#text, this.#padText(row, varintBytesMax + length), length);
+    // First the room, which may move the texts.
+    const end = this.#padText(row, varintBytesMax + length);
+    const at = writeVarint(this.#text, end, length);
     this.#textLength = at;
     this.#textRows = row + 1;
     return at;

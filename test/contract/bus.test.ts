@@ -22,6 +22,9 @@ const root = fileURLToPath(new URL('../..', import.meta.url));
 const dir = mkdtempSync(join(tmpdir(), 'millrace-bus-'));
 const silent: Log = { debug() {}, info() {}, warn() {}, error() {} };
 
+/** Every Redis that was started, so that a failed test leaves none. */
+const servers = new Set<RedisServer>();
+
 /** A process with a bus: does what it is told and reports what it hears. */
 const memberSource = `
 import { openBus } from './dist/bus/open.js';
@@ -101,7 +104,10 @@ beforeAll(() => {
   symlinkSync(join(root, 'node_modules'), join(dir, 'node_modules'));
   execFileSync(join(root, 'node_modules/.bin/tsc'), ['-p', dir], { stdio: 'inherit' });
 });
-afterAll(() => rmSync(dir, { recursive: true, force: true }));
+afterAll(async () => {
+  await Promise.all([...servers].map((server) => server.stop()));
+  rmSync(dir, { recursive: true, force: true });
+});
 
 interface Setup {
   /** A bus in a process of its own. */
@@ -159,7 +165,7 @@ async function clusterSetup(): Promise<Setup & { nodes: RedisServer[] }> {
     tell(node, 'addslotsrange', i * 5462, Math.min(16383, i * 5462 + 5461));
     if (i > 0) tell(node, 'meet', '127.0.0.1', nodes[0]!.port, busPorts[0]!);
   });
-  await until(() => nodes.every((node) => /cluster_state:ok[^]*cluster_size:3/.test(tell(node, 'info'))));
+  await until(() => nodes.every((node) => /cluster_state:ok.*cluster_size:3/s.test(tell(node, 'info'))));
   const url = `redis+cluster://${nodes.map(({ port }) => `127.0.0.1:${port}`).join(',')}`;
   return {
     nodes,
@@ -187,6 +193,7 @@ class RedisServer {
 
   async start(): Promise<void> {
     const args = ['--port', String(this.port), '--bind', '127.0.0.1', '--save', '', '--appendonly', 'no', '--dir', dir];
+    servers.add(this);
     this.process = spawn('redis-server', [...args, ...this.#args], { stdio: ['ignore', 'pipe', 'inherit'] });
     for await (const chunk of this.process.stdout!) if (/Ready to accept/.test(String(chunk))) break;
     this.process.stdout!.resume();

@@ -1,7 +1,9 @@
 -- One row is one data point. Written many times, it is still one: the newest version of (device, key, ts) counts.
 --
 -- version = order - ts * 2^20 + 2^63, where order is the unique number of the write. Days from 2020 to 2039 are
--- partitions of their own; clocks that tell anything else share partition 0.
+-- partitions of their own; clocks that tell anything else share partition 0. Codecs by measurement: bytes a row of
+-- random walks with 1 and 2 decimals: ZSTD 1.5 and 1.9, Delta 1.3 and 1.3, Gorilla 2.0 and 3.6; of version: ZSTD 1.5,
+-- T64 by bits 0.9.
 CREATE TABLE IF NOT EXISTS {database}.telemetry{local} {on_cluster}
 (
     device UInt64 CODEC(ZSTD),
@@ -9,10 +11,10 @@ CREATE TABLE IF NOT EXISTS {database}.telemetry{local} {on_cluster}
     ts Int64 CODEC(Delta, ZSTD),
     -- 1 boolean, 2 long, 3 double, 4 string, 5 json
     kind UInt8 CODEC(ZSTD),
-    num Float64 CODEC(ZSTD),
-    int Int64 CODEC(ZSTD),
+    num Float64 CODEC(Delta, ZSTD),
+    int Int64 CODEC(Delta, ZSTD),
     text String CODEC(ZSTD),
-    version UInt64 CODEC(ZSTD)
+    version UInt64 CODEC(T64('bit'), ZSTD)
 )
 ENGINE = {replacing}(version)
 PARTITION BY if(ts >= 1577836800000 AND ts < 2208988800000, toYYYYMMDD(toDateTime(intDiv(ts, 1000), 'UTC')), 0)

@@ -1,0 +1,33 @@
+import { afterAll, describe, expect, it } from 'vitest';
+import { PasswordHasher } from './password.ts';
+
+const passwords = new PasswordHasher(2);
+afterAll(() => passwords.close());
+
+describe('PasswordHasher', () => {
+  it('knows a password again, and no other', async () => {
+    const hash = await passwords.hash('pear-tree-7');
+    expect(hash).toMatch(/^\$scrypt\$ln=15,r=8,p=3\$[A-Za-z0-9+/]{22}\$[A-Za-z0-9+/]{43}$/);
+    expect(await passwords.verify('pear-tree-7', hash)).toBe(true);
+    expect(await passwords.verify('pear-tree-8', hash)).toBe(false);
+    expect(await passwords.hash('pear-tree-7')).not.toBe(hash);
+  });
+
+  it('takes as long for an unknown user', async () => {
+    const hash = await passwords.hash('a');
+    const seconds = async (stored: string | null) => {
+      const started = performance.now();
+      expect(await passwords.verify('b', stored)).toBe(false);
+      return performance.now() - started;
+    };
+    const ratio = (await seconds(null)) / (await seconds(hash));
+    expect(ratio).toBeGreaterThan(0.3);
+    expect(ratio).toBeLessThan(3);
+  });
+
+  it('refuses with 429 when the queue is full', async () => {
+    const checks = Array.from({ length: 3 }, () => passwords.verify('a', null));
+    await expect(passwords.verify('a', null)).rejects.toMatchObject({ status: 429, errorCode: 33 });
+    await Promise.all(checks);
+  });
+});

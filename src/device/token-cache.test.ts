@@ -1,0 +1,208 @@
+import { describe, expect, it } from 'vitest';
+import { Fault } from '../base/errors.ts';
+import type { DeviceRow } from './cached-device.ts';
+import { CachedDevice } from './cached-device.ts';
+import { TokenCache } from './token-cache.ts';
+
+const limits = {
+  tokenCacheMax: 3,
+  unknownTokenCacheMax: 2,
+  unknownTokenMs: 5_000,
+  tokenLookupQueueMax: 4,
+  tokenLookupBatchMax: 2,
+  tokenLookupTimeoutMs: 50,
+  tokenCharsMax: 20,
+};
+
+/** A cache over a fake store that counts its queries and may be held, or fail. */
+function setUp(changes: Partial<typeof limits> = {}) {
+  const known = new Map<string, number>([
+    ['one', 1],
+    ['two', 2],
+    ['three', 3],
+    ['four', 4],
+  ]);
+  const batches: string[][] = [];
+  const time = { now: 1_000, monotonic: 0 };
+  let hold: Promise<void> | undefined;
+  let failure: Error | undefined;
+  const lookUp = async (tokens: string[]) => {
+    batches.push(tokens);
+    const rows = new Map<string, DeviceRow>();
+    for (const token of tokens) {
+      const number = known.get(token);
+      if (number) rows.set(token, { number, id: token, tenantId: 't', customerId: null, profileId: 'p', name: token });
+    }
+    await hold;
+    if (failure) throw failure;
+    return rows;
+  };
+  const clock = { now: () => time.now, monotonic: () => time.monotonic };
+  const cache = new TokenCache(lookUp, { ...limits, ...changes }, { stride: 1, offset: 0 }, clock);
+  return {
+    cache,
+    known,
+    batches,
+    time,
+    holdUntil: (promise: Promise<void> | undefined) => {
+      hold = promise;
+    },
+    failWith: (error: Error | undefined) => {
+      failure = error;
+    },
+  };
+}
+
+const faultOf = async (promise: Promise<unknown>) => {
+  const error = await promise.then(
+    () => undefined,
+    (e: unknown) => e,
+  );
+  expect(error).toBeInstanceOf(Fault);
+  return error as Fault;
+};
+
+describe('TokenCache', () => {
+  it('answers a known token from memory', async () => {
+    const { cache, batches } = setUp();
+    expect(cache.get('one')).toBeUndefined();
+    expect((await cache.lookup('one'))?.number).toBe(1);
+    expect(cache.get('one')?.number).toBe(1);
+    await cache.lookup('one');
+    expect(batches).toEqual([['one']]);
+  });
+
+  it('asks once for all misses of a tick, in batches, and gives all waiters of a token the same device', async () => {
+    const { cache, batches } = setUp();
+    const devices = await Promise.all(['one', 'two', 'one', 'three'].map((token) => cache.lookup(token)));
+    expect(batches).toEqual([['one', 'two'], ['three']]);
+    expect(devices[0]).toBe(devices[2]);
+  });
+
+  it('remembers for a while that a token is unknown, and forgets it when the token is created', async () => {
+    const { cache, batches, known, time } = setUp();
+    expect(await cache.lookup('new')).toBeNull();
+    expect(await cache.lookup('new')).toBeNull();
+    expect(batches).toHaveLength(1);
+    known.set('new', 9);
+    cache.invalidate('new');
+    expect((await cache.lookup('new'))?.number).toBe(9);
+    expect(await cache.lookup('other')).toBeNull();
+    time.monotonic += limits.unknownTokenMs + 1;
+    expect(await cache.lookup('other')).toBeNull();
+    expect(batches).toHaveLength(4);
+  });
+
+  it('bounds what it remembers: the oldest goes', async () => {
+    const { cache } = setUp();
+    for (const token of ['one', 'two', 'three', 'four']) await cache.lookup(token);
+    expect(cache.size).toBe(3);
+    expect(cache.get('one')).toBeUndefined();
+    expect(cache.get('four')).toBeDefined();
+  });
+
+  it('refuses with 503 when too many tokens wait', async () => {
+    const { cache, holdUntil } = setUp({ tokenLookupTimeoutMs: 1_000 });
+    let release = () => {};
+    holdUntil(
+      new Promise((resolve) => {
+        release = resolve;
+      }),
+    );
+    const waiting = ['a', 'b', 'c', 'd'].map((token) => cache.lookup(token));
+    expect((await faultOf(cache.lookup('e'))).status).toBe(503);
+    release();
+    await Promise.all(waiting);
+    expect(await cache.lookup('e')).toBeNull();
+  });
+
+  it('keeps known devices and answers 503, not 401, while the store is away', async () => {
+    const { cache, failWith } = setUp();
+    await cache.lookup('one');
+    failWith(new Error('connection refused'));
+    expect(cache.get('one')?.number).toBe(1);
+    expect((await faultOf(cache.lookup('two'))).status).toBe(503);
+    failWith(undefined);
+    expect((await cache.lookup('two'))?.number).toBe(2);
+  });
+
+  it('gives up a look-up after its deadline and works on', async () => {
+    const { cache, holdUntil } = setUp();
+    holdUntil(new Promise(() => {}));
+    expect((await faultOf(cache.lookup('one'))).reason).toBe('token_lookup_timeout');
+    holdUntil(undefined);
+    expect((await cache.lookup('one'))?.number).toBe(1);
+  });
+
+  it('does not keep what a query read before the change', async () => {
+    const { cache, known, holdUntil, batches } = setUp();
+    let release = () => {};
+    holdUntil(
+      new Promise((resolve) => {
+        release = resolve;
+      }),
+    );
+    const early = cache.lookup('one');
+    await new Promise((resolve) => setImmediate(resolve));
+    expect(batches).toHaveLength(1);
+    known.delete('one');
+    cache.invalidate('one');
+    release();
+    expect((await early)?.number).toBe(1);
+    expect(cache.get('one')).toBeUndefined();
+    expect(await cache.lookup('one')).toBeNull();
+  });
+
+  it('never asks the store for a text that it cannot take', async () => {
+    const { cache, batches } = setUp();
+    expect(await cache.lookup('a\0b')).toBeNull();
+    expect(await cache.lookup('')).toBeNull();
+    expect(await cache.lookup('x'.repeat(21))).toBeNull();
+    expect(batches).toEqual([]);
+  });
+
+  it('goes on behind the last server time of a device that was dropped and loaded again', async () => {
+    const { cache } = setUp();
+    const device = (await cache.lookup('one'))!;
+    let last = 0;
+    for (let i = 0; i < 100; i += 1) last = device.nextTs(1_000);
+    cache.invalidate('one');
+    expect((await cache.lookup('one'))!.nextTs(1_000)).toBeGreaterThan(last);
+    cache.clear();
+    expect((await cache.lookup('one'))!.nextTs(1_000)).toBeGreaterThan(last + 1);
+  });
+});
+
+describe('CachedDevice.nextTs', () => {
+  const row = { number: 1, id: 'i', tenantId: 't', customerId: null, profileId: 'p', name: 'n' };
+
+  it('strictly rises, also when the clock stands still or goes back', () => {
+    const device = new CachedDevice(row, { stride: 1, offset: 0 }, 0);
+    expect([1000, 1000, 999, 5000, 1].map((now) => device.nextTs(now))).toEqual([1000, 1001, 1002, 5000, 5001]);
+  });
+
+  it('never gives two workers of a host the same time', () => {
+    const stride = 3;
+    const given = new Set<number>();
+    for (let offset = 0; offset < stride; offset += 1) {
+      const device = new CachedDevice(row, { stride, offset }, 0);
+      let last = 0;
+      for (let i = 0; i < 1_000; i += 1) {
+        const ts = device.nextTs(10_000 + Math.floor(i / 7));
+        expect(ts).toBeGreaterThan(last);
+        last = ts;
+        given.add(ts);
+      }
+    }
+    expect(given.size).toBe(3_000);
+  });
+
+  it('stays within the stride of the clock for a slow device', () => {
+    const device = new CachedDevice(row, { stride: 4, offset: 1 }, 0);
+    for (let now = 1_000; now < 2_000; now += 10) {
+      const ahead = device.nextTs(now) - now;
+      expect(ahead).toBeGreaterThanOrEqual(0);
+      expect(ahead).toBeLessThan(4);
+    }
+  });
+});

@@ -1,0 +1,128 @@
+/**
+ * The engine on CLICKHOUSE_URL, DATABASE_URL and REDIS_URL alone, against processes it did not start; each is killed
+ * once. Telemetry of known devices is acknowledged all the while and stored once.
+ */
+import { setTimeout as sleep } from 'node:timers/promises';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { type Device, eventually } from '../api.ts';
+import { type Engine, queryClickhouse, startEngine } from '../engine.ts';
+import { clickhousePassword, type Stores, startStores } from './stores.ts';
+
+let stores: Stores;
+let engine: Engine;
+let device: Device;
+
+beforeAll(async () => {
+  stores = await startStores();
+  engine = await startEngine({
+    workers: 2,
+    env: {
+      MILLRACE_CONFIG: 'config/cluster.yaml',
+      CLICKHOUSE_URL: stores.clickhouse.url,
+      CLICKHOUSE_PASSWORD: clickhousePassword,
+      DATABASE_URL: stores.postgres.url,
+      REDIS_URL: stores.redis.url,
+    },
+  });
+  device = await engine.api.createDevice('external');
+  // Every worker gets to know the token while PostgreSQL is there.
+  for (let n = 0; n < 32; n += 1) expect(await post(device.token, 'warm', n)).toBe(200);
+});
+
+afterAll(async () => {
+  await engine?.destroy();
+  await stores?.stopAll();
+});
+
+let nextTs = Date.now() - 3_600_000;
+
+/** One request on a connection of its own, so that all workers get their share. */
+async function post(token: string, key: string, n: number): Promise<number> {
+  const response = await fetch(`${engine.api.http}/api/v1/${token}/telemetry`, {
+    method: 'POST',
+    headers: { connection: 'close' },
+    body: `{"ts":${nextTs++},"values":{"${key}":${n}}}`,
+    signal: AbortSignal.timeout(15_000),
+  });
+  await response.arrayBuffer();
+  return response.status;
+}
+
+async function storedOnce(key: string, count: number): Promise<void> {
+  const query = `SELECT count(), uniqExact(ts), sum(int) FROM telemetry FINAL WHERE key = '${key}'`;
+  const expected = [[String(count), String(count), String((count * (count - 1)) / 2)]];
+  await eventually(
+    async () => {
+      const rows = await queryClickhouse(stores.clickhouse.address(), query);
+      return JSON.stringify(rows) === JSON.stringify(expected);
+    },
+    30_000,
+    100,
+  );
+}
+
+test('no embedded engine is started', () => {
+  const roles = [...engine.pids().keys()].sort();
+  expect(roles).toEqual(['primary', 'worker-0', 'worker-1']);
+});
+
+test('without ClickHouse telemetry is accepted, and stored once when it is back', async () => {
+  await stores.clickhouse.kill();
+  for (let n = 0; n < 200; n += 1) expect(await post(device.token, 'without_clickhouse', n)).toBe(200);
+  expect(await engine.readiness()).toBe(200);
+  await sleep(1_000);
+  await stores.clickhouse.start();
+  await storedOnce('without_clickhouse', 200);
+});
+
+test('a history query while ClickHouse is away is 503 and says when to come back', async () => {
+  await stores.clickhouse.kill();
+  const path = `/api/plugins/telemetry/DEVICE/${device.id}/values/timeseries?keys=a&startTs=0&endTs=1`;
+  const response = await engine.api.send('GET', path);
+  expect(response.status).toBe(503);
+  expect(Number(response.headers.get('retry-after'))).toBeGreaterThan(0);
+  await stores.clickhouse.start();
+  await eventually(async () => (await engine.api.send('GET', path)).status === 200, 20_000);
+});
+
+test('without PostgreSQL known devices go on and unknown ones are 503, not 401', async () => {
+  await stores.postgres.kill();
+  try {
+    for (let n = 0; n < 50; n += 1) expect(await post(device.token, 'without_postgres', n)).toBe(200);
+    const response = await fetch(`${engine.api.http}/api/v1/never-seen-before/telemetry`, {
+      method: 'POST',
+      body: '{"a":1}',
+    });
+    expect(response.status).toBe(503);
+    expect(Number(response.headers.get('retry-after'))).toBeGreaterThan(0);
+    expect((await engine.api.send('POST', '/api/device', { name: 'x' })).status).toBe(503);
+  } finally {
+    await stores.postgres.start();
+  }
+  await storedOnce('without_postgres', 50);
+  await eventually(async () => (await post('never-seen-before', 'x', 1)) === 401, 20_000);
+  const late = await eventually(() => engine.api.createDevice('after the outage').catch(() => undefined), 20_000);
+  expect(await post(late.token, 'after', 1)).toBe(200);
+});
+
+test('without Redis telemetry goes on, and changes are heard of again when it is back', async () => {
+  await stores.redis.kill();
+  for (let n = 0; n < 50; n += 1) expect(await post(device.token, 'without_redis', n)).toBe(200);
+  await storedOnce('without_redis', 50);
+  // Deleted while nobody can be told over the bus: the workers read the list of changes instead.
+  const gone = await engine.api.createDevice('gone without redis');
+  for (let n = 0; n < 16; n += 1) expect(await post(gone.token, 'gone', n)).toBe(200);
+  expect((await engine.api.send('DELETE', `/api/device/${gone.id}`)).status).toBe(200);
+  await eventually(async () => {
+    const statuses = await Promise.all(Array.from({ length: 12 }, () => post(gone.token, 'gone', 0)));
+    return statuses.every((status) => status === 401);
+  }, 10_000);
+  await stores.redis.start();
+  expect(await post(device.token, 'with_redis', 1)).toBe(200);
+});
+
+test('a stop ships what is journaled and ends with 0', async () => {
+  for (let n = 0; n < 100; n += 1) expect(await post(device.token, 'before_stop', n)).toBe(200);
+  await engine.stop();
+  await storedOnce('before_stop', 100);
+});

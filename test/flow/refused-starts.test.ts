@@ -1,0 +1,62 @@
+/** A start that cannot succeed says why in one line, ends with a code that is not 0, and leaves nothing running. */
+import { once } from 'node:events';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, expect, test } from 'vitest';
+import { type Engine, freePort, prepareEngine } from '../engine.ts';
+
+const directory = mkdtempSync(join(tmpdir(), 'millrace-refused-'));
+afterAll(() => rmSync(directory, { recursive: true, force: true }));
+
+/** The one line of a start that was refused. */
+async function refusal(env: Record<string, string>, engine?: Engine): Promise<string> {
+  const refused = engine ?? (await prepareEngine({ env }));
+  try {
+    refused.spawn(env);
+    const { code } = await refused.exit(20_000);
+    expect(code).not.toBe(0);
+    const lines = refused.output.split('\n').filter((line) => line !== '' && !line.startsWith('{'));
+    expect(lines, refused.output).toHaveLength(1);
+    expect([...refused.pids().keys()]).toEqual([]);
+    return lines[0]!;
+  } finally {
+    if (!engine) await refused.destroy();
+  }
+}
+
+test('an unknown key in the settings file is named, with the nearest known one', async () => {
+  const file = join(directory, 'unknown.yaml');
+  writeFileSync(file, 'http:\n  prot: 8080\n');
+  expect(await refusal({ MILLRACE_CONFIG: file })).toMatch(/http\.prot.*\bport\b/);
+});
+
+test('a bad value is named with its setting, its variable and what it must be', async () => {
+  expect(await refusal({ WORKERS: 'many' })).toMatch(/WORKERS.*"many".*whole number/);
+  expect(await refusal({ INGEST_ACK: 'maybe' })).toMatch(/INGEST_ACK.*maybe.*journal/);
+});
+
+test('a settings file that is missing or no YAML is named', async () => {
+  expect(await refusal({ MILLRACE_CONFIG: join(directory, 'none.yaml') })).toContain('none.yaml');
+  const file = join(directory, 'broken.yaml');
+  writeFileSync(file, 'http: [\n');
+  expect(await refusal({ MILLRACE_CONFIG: file })).toMatch(/broken\.yaml.*YAML/);
+});
+
+test('a taken port is named with the setting that changes it', async () => {
+  const server = createServer();
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const { port } = server.address() as { port: number };
+  const line = await refusal({ HTTP_BIND_PORT: String(port) });
+  expect(line).toContain(String(port));
+  expect(line).toContain('HTTP_BIND_PORT');
+  server.close();
+});
+
+test('stores that do not answer are named', async () => {
+  const port = await freePort();
+  const line = await refusal({ CLICKHOUSE_URL: `http://127.0.0.1:${port}` });
+  expect(line).toMatch(/ClickHouse.*CLICKHOUSE_URL/);
+});

@@ -1,0 +1,184 @@
+/**
+ * Stores that Millrace did not start: a ClickHouse, a PostgreSQL and a Redis of the test's own, each on a port that
+ * stays the same when it is killed and started again. The engine sees nothing but their URLs.
+ */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
+import { connect } from 'node:net';
+import { tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
+import { endProcess, liveProcess } from '../../src/base/process-file.ts';
+import { eventually } from '../api.ts';
+import { type ClickhouseAddress, engineMain, freePort, inherited } from '../engine.ts';
+
+const startMsMax = 30_000;
+const password = 'stone-and-sluice';
+
+/** Runs in plain Node on the built code: starts one embedded engine, tells its URL, stops it on SIGTERM. */
+const runner = `
+const [,, modulePath, functionName, options] = process.argv;
+const silent = () => {};
+const log = { debug: silent, info: silent, warn: silent, error: silent };
+const module = await import(modulePath);
+const store = await module[functionName]({ ...JSON.parse(options), log });
+process.stdout.write(JSON.stringify({ url: store.url }) + '\\n');
+process.once('SIGTERM', () => store.stop().then(() => process.exit(0)));
+store.onExit(() => process.exit(9));
+setInterval(() => {}, 60000);
+`;
+
+export interface Store {
+  url: string;
+  /** SIGKILL; the store stays away until `start`. */
+  kill(): Promise<void>;
+  start(): Promise<void>;
+  stop(): Promise<void>;
+}
+
+export interface Stores {
+  clickhouse: Store & { address: () => ClickhouseAddress };
+  postgres: Store;
+  redis: Store;
+  stopAll(): Promise<void>;
+}
+
+export async function startStores(): Promise<Stores> {
+  const directory = mkdtempSync(join(tmpdir(), 'millrace-stores-'));
+  const clickhouse = new BuiltStore('clickhouse', 'startEmbeddedClickHouse', directory, await freePort(), {
+    memoryBytesMax: 1024 ** 3,
+    sessions: 4,
+    nice: 0,
+  });
+  const postgres = new BuiltStore('postgres', 'startEmbeddedPostgres', directory, await freePort(), {});
+  const redis = new RedisServer(directory, await freePort());
+  const all = [clickhouse, postgres, redis];
+  await Promise.all(all.map((store) => store.start()));
+  return {
+    clickhouse: Object.assign(clickhouse, {
+      address: () => ({ url: clickhouse.url, user: 'default', password }),
+    }),
+    postgres,
+    redis,
+    stopAll: async () => {
+      await Promise.all(all.map((store) => store.stop()));
+      rmSync(directory, { recursive: true, force: true });
+    },
+  };
+}
+
+export const clickhousePassword = password;
+
+class BuiltStore implements Store {
+  url = '';
+  readonly #name: string;
+  readonly #functionName: string;
+  readonly #directory: string;
+  readonly #port: number;
+  readonly #options: object;
+  #child: ChildProcess | undefined;
+
+  constructor(name: string, functionName: string, directory: string, port: number, options: object) {
+    this.#name = name;
+    this.#functionName = functionName;
+    this.#directory = directory;
+    this.#port = port;
+    this.#options = options;
+  }
+
+  get #runDir(): string {
+    return join(this.#directory, `run-${this.#name}`);
+  }
+
+  async start(): Promise<void> {
+    const module = join(dirname(engineMain), this.#name, 'embedded.js');
+    const options = {
+      dir: join(this.#directory, this.#name),
+      runDir: this.#runDir,
+      port: this.#port,
+      password,
+      ...this.#options,
+    };
+    const child = spawn(
+      process.execPath,
+      ['--input-type=module', '-e', runner, '--', module, this.#functionName, JSON.stringify(options)],
+      { env: inherited(), stdio: ['ignore', 'pipe', 'inherit'] },
+    );
+    this.#child = child;
+    const [line] = (await Promise.race([
+      once(child.stdout!, 'data', { signal: AbortSignal.timeout(startMsMax) }),
+      once(child, 'exit').then(([code]) => {
+        throw new Error(`${this.#name} ended with ${code} at its start`);
+      }),
+    ])) as [Buffer];
+    this.url = (JSON.parse(line.toString()) as { url: string }).url;
+  }
+
+  async kill(): Promise<void> {
+    const pid = liveProcess(join(this.#runDir, `${this.#name}.pid`));
+    if (pid === undefined) throw new Error(`${this.#name} is not running`);
+    await endProcess(pid, 'SIGKILL', 5_000);
+    await this.#gone('SIGKILL');
+  }
+
+  async stop(): Promise<void> {
+    await this.#gone('SIGTERM');
+    const pid = liveProcess(join(this.#runDir, `${this.#name}.pid`));
+    if (pid !== undefined) await endProcess(pid, 'SIGKILL', 5_000);
+  }
+
+  async #gone(signal: NodeJS.Signals): Promise<void> {
+    const child = this.#child;
+    if (!child || child.exitCode !== null || child.signalCode !== null) return;
+    const exit = once(child, 'exit');
+    child.kill(signal);
+    await exit;
+  }
+}
+
+class RedisServer implements Store {
+  readonly url: string;
+  readonly #directory: string;
+  readonly #port: number;
+  #child: ChildProcess | undefined;
+
+  constructor(directory: string, port: number) {
+    this.url = `redis://127.0.0.1:${port}`;
+    this.#directory = join(directory, 'redis');
+    this.#port = port;
+  }
+
+  async start(): Promise<void> {
+    mkdirSync(this.#directory, { recursive: true });
+    const options = ['--port', String(this.#port), '--bind', '127.0.0.1', '--save', '', '--appendonly', 'no'];
+    this.#child = spawn('redis-server', [...options, '--dir', this.#directory], { stdio: 'ignore' });
+    await eventually(() => accepts(this.#port), startMsMax);
+  }
+
+  kill(): Promise<void> {
+    return this.#end('SIGKILL');
+  }
+
+  stop(): Promise<void> {
+    return this.#end('SIGTERM');
+  }
+
+  async #end(signal: NodeJS.Signals): Promise<void> {
+    const child = this.#child;
+    if (!child || child.exitCode !== null || child.signalCode !== null) return;
+    const exit = once(child, 'exit');
+    child.kill(signal);
+    await exit;
+  }
+}
+
+function accepts(port: number): Promise<boolean> {
+  return new Promise((resolve) => {
+    const socket = connect({ port, host: '127.0.0.1' });
+    socket.once('connect', () => {
+      socket.destroy();
+      resolve(true);
+    });
+    socket.once('error', () => resolve(false));
+  });
+}
