@@ -30,7 +30,10 @@ export class DataDirectory {
     try {
       mkdirSync(this.runPath, { recursive: true });
       mkdirSync(this.journalPath, { recursive: true });
-      chmodSync(this.path, 0o700);
+      // Others may pass through, not look: as root the embedded PostgreSQL may have to run as another user.
+      chmodSync(this.path, 0o711);
+      chmodSync(this.runPath, 0o700);
+      chmodSync(this.journalPath, 0o700);
     } catch (error) {
       throw new StartError(`The data directory ${this.path} (DATA_DIR) cannot be used: ${messageOf(error)}.`);
     }

@@ -39,7 +39,7 @@ export async function runWorker(): Promise<void> {
   const begin = await link.begin;
   const log = createLog(config.log.level, `worker-${begin.slot}`);
   const metrics = new Metrics();
-  processMetrics(metrics, 'worker');
+  processMetrics(metrics, `worker-${begin.slot}`);
 
   // The stores, the bus, and what the devices' tokens mean.
   const { clickhouse, postgres } = openStores(begin.engines, config, log);

@@ -102,14 +102,15 @@ function figure(message: string, bodies: Buffer[], messages: number, rounds: num
 }
 
 /** Keeps the walk from being optimised away. */
-let walked = 0;
+export let walked = 0;
 
 function walk(json: unknown): number {
   if (Array.isArray(json)) return json.reduce((sum: number, item) => sum + walk(item), 0);
   const { ts, values } = json as { ts?: number; values?: object };
   const members = ts !== undefined && values !== undefined ? values : (json as object);
   let sum = 0;
-  for (const [key, value] of Object.entries(members)) {
+  for (const key in members) {
+    const value: unknown = (members as Record<string, unknown>)[key];
     if (typeof value === 'number') sum += value;
     else if (typeof value === 'string') sum += value.length;
     else if (typeof value === 'boolean') sum += key.length;

@@ -9,9 +9,9 @@ import { Compile } from 'typebox/compile';
 import type { Auth } from '../auth/auth.ts';
 import { type Authority, type Principal, requireAuthority } from '../auth/roles.ts';
 import type { UserAccount } from '../auth/user.ts';
-import { badRequest, ErrorCode, Fault, messageOf } from '../base/errors.ts';
+import { badRequest, ErrorCode, Fault } from '../base/errors.ts';
 import type { HttpHandler, HttpMethod, HttpRequest, HttpResponse } from '../uws/server.ts';
-import { readJson } from '../value/json.ts';
+import { readJson, startOfJson } from '../value/json.ts';
 
 /** One call of a public route. */
 export interface PublicCall<Body = unknown> {
@@ -121,11 +121,7 @@ function checkContentType(contentType: string): void {
 
 export function parseJson(body: Buffer): unknown {
   if (body.length === 0) throw badRequest('body_missing', 'Required request body is missing');
-  // The exact reader knows the limits of depth and of bytes; the values of entities need no exact numbers.
+  // The exact reader refuses what is malformed, too deep or not UTF-8; the values of entities need no exact numbers.
   readJson(body);
-  try {
-    return JSON.parse(body.toString('utf8').replace(/^\uFEFF/, ''));
-  } catch (error) {
-    throw badRequest('body_json', `JSON parse error: ${messageOf(error)}`);
-  }
+  return JSON.parse(body.toString('utf8', startOfJson(body)));
 }

@@ -15,12 +15,17 @@ describe('PasswordHasher', () => {
 
   it('takes as long for an unknown user', async () => {
     const hash = await passwords.hash('a');
-    const seconds = async (stored: string | null) => {
-      const started = performance.now();
-      expect(await passwords.verify('b', stored)).toBe(false);
-      return performance.now() - started;
+    // The shortest of three: what else the machine does only adds.
+    const shortest = async (stored: string | null) => {
+      const times: number[] = [];
+      for (let i = 0; i < 3; i += 1) {
+        const started = performance.now();
+        expect(await passwords.verify('b', stored)).toBe(false);
+        times.push(performance.now() - started);
+      }
+      return Math.min(...times);
     };
-    const ratio = (await seconds(null)) / (await seconds(hash));
+    const ratio = (await shortest(null)) / (await shortest(hash));
     expect(ratio).toBeGreaterThan(0.3);
     expect(ratio).toBeLessThan(3);
   });

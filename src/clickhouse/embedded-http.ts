@@ -22,6 +22,8 @@ export interface HttpParts {
   log: Log;
 }
 
+const killAgainMs = 100;
+
 interface Ready {
   sql: string;
   statement: Statement;
@@ -71,18 +73,25 @@ async function execute(
   // The engine numbers its queries itself; ours is found by this mark, which no two requests share.
   const tag = crypto.randomUUID();
   let giveBack: (() => void) | undefined;
-  const kill = (): void => {
-    engine.kill(tag).catch((error) => log.warn('clickhouse_kill_failed', { reason: messageOf(error) }));
+  let settled = false;
+  const killUntilSettled = async (): Promise<void> => {
+    // A statement that has only just begun is not in the list of processes yet: ask again until it is over.
+    while (!settled) {
+      await engine.kill(tag).catch((error) => log.warn('clickhouse_kill_failed', { reason: messageOf(error) }));
+      await new Promise((resolve) => setTimeout(resolve, killAgainMs));
+    }
   };
+  const onGone = (): void => void killUntilSettled();
   try {
     giveBack = await slots.take(statement.verb === 'INSERT' ? 'insert' : 'query', gone);
     if (gone.aborted) return;
-    gone.addEventListener('abort', kill);
+    gone.addEventListener('abort', onGone);
     const { database, defaultFormat, settings, parameters } = asked;
     const result = await engine.run({ sql, defaultFormat, database, settings, parameters, tag });
     sendResult(response, asked, statement, rows, result);
   } finally {
-    gone.removeEventListener('abort', kill);
+    settled = true;
+    gone.removeEventListener('abort', onGone);
     giveBack?.();
     rows?.remove();
   }

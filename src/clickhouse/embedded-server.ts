@@ -23,6 +23,8 @@ import {
 import { Slots } from './embedded-slots.ts';
 
 const killMsMax = 2_000;
+/** Without a parent nobody waits for answers; a new primary may wait for the directory. */
+const orphanDrainMsMax = 500;
 
 /** What the parent hears: one of them, once. */
 export type StartMessage = { ready: { port: number } } | { refused: string };
@@ -77,10 +79,10 @@ async function serve(settings: EmbeddedServerSettings, log: Log): Promise<void> 
     if (slots.running === 0) engine.close();
     process.exit(0);
   };
-  process.on('SIGTERM', () => void stop(serverLimits.drainMsMax));
+  process.on('SIGTERM', () => void stop(settings.drainMsMax));
   // The primary ends this process; a terminal's Ctrl-C reaches the whole group.
   process.on('SIGINT', () => {});
-  process.on('disconnect', () => void stop(500));
+  process.on('disconnect', () => void stop(orphanDrainMsMax));
   const { port } = server.address() as AddressInfo;
   process.send?.({ ready: { port } } satisfies StartMessage);
 }

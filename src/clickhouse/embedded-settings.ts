@@ -13,6 +13,8 @@ export interface EmbeddedServerSettings {
   /** Statements that may run at once. */
   sessions: number;
   nice: number;
+  /** How long running statements may go on after SIGTERM. */
+  drainMsMax: number;
   logLevel: 'trace' | 'debug' | 'info' | 'warn' | 'error';
 }
 
@@ -31,8 +33,6 @@ export const serverLimits = {
   waitMsMax: 10_000,
   connectionsMax: 1_024,
   keepAliveMs: 30_000,
-  /** How long running statements may go on after SIGTERM. */
-  drainMsMax: 5_000,
 } as const;
 
 /** Slots that only inserts may take. */

@@ -4,9 +4,9 @@ import { once } from 'node:events';
 import { gzipSync } from 'node:zlib';
 import { ClickHouseLogLevel, createClient } from '@clickhouse/client';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { builtServer, startTestClickHouse, type TestClickHouse } from '../../test/clickhouse-server.ts';
 import { endProcess, startedTicksOf } from '../base/process-file.ts';
 import { startEmbeddedClickHouse } from './embedded.ts';
-import { builtServer, startTestClickHouse, type TestClickHouse } from './testing.ts';
 
 let house: TestClickHouse;
 const client = () =>
@@ -204,6 +204,14 @@ test('long queries do not hold up inserts', async () => {
   expect(await eventually(async () => (await running('SELECT count() FROM numbers(1000000')) === 0)).toBe(true);
 });
 
+test('a client that leaves at once leaves nothing running', async () => {
+  for (let i = 0; i < 20; i += 1) {
+    const asked = shared.query({ query: slowQuery, abort_signal: AbortSignal.timeout(i) });
+    await expect(asked).rejects.toThrow(/aborted/);
+  }
+  expect(await eventually(async () => (await running('SELECT count() FROM numbers(1000000')) === 0)).toBe(true);
+});
+
 test('a statement whose client leaves is killed', async () => {
   const gone = new AbortController();
   const asked = shared.query({ query: slowQuery, abort_signal: gone.signal }).catch((error: Error) => error);
@@ -218,6 +226,7 @@ describe('life of the process', () => {
     const second = startEmbeddedClickHouse({
       ...house.options,
       runDir: `${house.options.runDir}-2`,
+      port: 0,
       logLevel: 'error',
     });
     await expect(second).rejects.toThrow(/is in use by another process/);
@@ -232,17 +241,15 @@ describe('life of the process', () => {
     const died = new Promise<string>((resolve) => house.server.onExit(resolve));
     process.kill(house.server.pid, 'SIGKILL');
     expect(await died).toBe('signal SIGKILL');
-    house.server = await startEmbeddedClickHouse({ ...options, port: house.server.port });
-    house.stop = house.server.stop;
+    house.server = await startEmbeddedClickHouse(options);
     expect(await value('SELECT count(), sum(a) FROM kept')).toBe('20\t190');
   });
 
   test('a start ends the server that an earlier primary left behind', async () => {
     const leftover = house.server.pid;
-    const next = await startEmbeddedClickHouse({ ...house.options, port: 0 });
+    const next = await startEmbeddedClickHouse(house.options);
     expect(startedTicksOf(leftover)).toBeUndefined();
     house.server = next;
-    house.stop = next.stop;
     expect(await value('SELECT count() FROM kept')).toBe('20');
   });
 
@@ -254,13 +261,12 @@ describe('life of the process', () => {
     expect(await asked).toBeInstanceOf(Error);
     expect(await ended).toBe('exit code 0');
     house.server = await startEmbeddedClickHouse(house.options);
-    house.stop = house.server.stop;
   });
 
   test('it ends when its parent is gone', async () => {
     const script = `require('node:child_process').fork(${JSON.stringify(builtServer())}, { env: process.env, stdio: 'inherit' })
       .on('message', (m) => process.send(m)); setInterval(() => {}, 1000)`;
-    const settings = { ...house.options, dir: `${house.options.dir}-3`, user: 'default', log: undefined };
+    const settings = { ...house.options, dir: `${house.options.dir}-3`, port: 0, user: 'default', log: undefined };
     const env = { ...process.env, MILLRACE_EMBEDDED_CLICKHOUSE: JSON.stringify(settings) };
     const parent: ChildProcess = fork('/dev/null', {
       execArgv: ['-e', script],

@@ -11,7 +11,7 @@ import { messageOf, StartError } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { endProcess, liveProcess, removeProcessFile, writeProcessFile } from '../base/process-file.ts';
 import type { StartMessage } from './embedded-server.ts';
-import { type EmbeddedServerSettings, serverLimits, settingsVariable } from './embedded-settings.ts';
+import { type EmbeddedServerSettings, settingsVariable } from './embedded-settings.ts';
 
 export interface EmbeddedOptions {
   dir: string;
@@ -22,6 +22,8 @@ export interface EmbeddedOptions {
   memoryBytesMax: number;
   sessions: number;
   nice: number;
+  /** How long running statements may go on after a stop. */
+  drainMsMax?: number;
   /** Holds the process file. */
   runDir: string;
   log: Log;
@@ -43,6 +45,9 @@ export interface EmbeddedClickHouse {
 
 const user = 'default';
 const startMsMax = 30_000;
+const drainMsDefault = 5_000;
+/** Longer than any drain: whoever is still there does not end by itself. */
+const endMsMax = 15_000;
 
 export async function startEmbeddedClickHouse(options: EmbeddedOptions): Promise<EmbeddedClickHouse> {
   const { runDir, password, log } = options;
@@ -77,7 +82,7 @@ export async function startEmbeddedClickHouse(options: EmbeddedOptions): Promise
     pid,
     stop: async () => {
       child.kill('SIGTERM');
-      const timer = setTimeout(() => child.kill('SIGKILL'), serverLimits.drainMsMax + 5_000);
+      const timer = setTimeout(() => child.kill('SIGKILL'), endMsMax);
       await exited;
       clearTimeout(timer);
       removeProcessFile(processFile);
@@ -86,7 +91,8 @@ export async function startEmbeddedClickHouse(options: EmbeddedOptions): Promise
   };
 }
 
-function spawnServer({ dir, port, password, memoryBytesMax, sessions, nice, logLevel, serverFile }: EmbeddedOptions) {
+function spawnServer(options: EmbeddedOptions): ChildProcess {
+  const { dir, port, password, memoryBytesMax, sessions, nice, drainMsMax, logLevel, serverFile } = options;
   const settings: EmbeddedServerSettings = {
     dir,
     port,
@@ -95,6 +101,7 @@ function spawnServer({ dir, port, password, memoryBytesMax, sessions, nice, logL
     memoryBytesMax: memoryBytesMax || Math.floor(totalmem() / 4),
     sessions,
     nice,
+    drainMsMax: drainMsMax ?? drainMsDefault,
     logLevel: logLevel ?? 'info',
   };
   const file = serverFile ?? fileURLToPath(new URL('./embedded-server.js', import.meta.url));
@@ -115,7 +122,7 @@ async function endLeftover(processFile: string, log: Log): Promise<void> {
   const pid = liveProcess(processFile);
   if (pid === undefined) return;
   log.warn('clickhouse_leftover_ended', { leftover: pid });
-  if (await endProcess(pid, 'SIGTERM', serverLimits.drainMsMax + 2_000)) return;
+  if (await endProcess(pid, 'SIGTERM', endMsMax)) return;
   if (await endProcess(pid, 'SIGKILL', 5_000)) return;
   throw new StartError(`Process ${pid} is an embedded ClickHouse of an earlier run and does not end: kill it.`);
 }

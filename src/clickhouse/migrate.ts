@@ -46,14 +46,22 @@ export async function migrate(clickhouse: ClickHouse, options: MigrateOptions): 
   }
   for (const { version, name, statements } of migrations) {
     if (applied.has(version)) continue;
-    for (const statement of statements) {
-      if (options.cluster === '' && statement.includes('{cluster_only}')) continue;
-      await run(statement);
-    }
+    for (const statement of forThisSetup(statements, options.cluster)) await run(statement);
     await run(`INSERT INTO {database}.schema_migrations (version, name) VALUES (${version}, '${name}')`);
     options.log.info('clickhouse_migrated', { version, name });
   }
   await setTimeToLive(clickhouse, options);
+}
+
+/** Every statement of the schema as it would run; for a look before it does. */
+export function schemaStatements(options: Pick<MigrateOptions, 'database' | 'cluster'>): string[] {
+  return readMigrations().flatMap(({ statements }) =>
+    forThisSetup(statements, options.cluster).map((statement) => fill(statement, options)),
+  );
+}
+
+function forThisSetup(statements: string[], cluster: string): string[] {
+  return statements.filter((statement) => cluster !== '' || !statement.includes('{cluster_only}'));
 }
 
 function readMigrations(): Migration[] {
@@ -76,7 +84,7 @@ function splitStatements(text: string): string[] {
     .filter((statement) => statement !== '');
 }
 
-function fill(sql: string, { database, cluster }: MigrateOptions): string {
+function fill(sql: string, { database, cluster }: Pick<MigrateOptions, 'database' | 'cluster'>): string {
   const clustered = cluster !== '';
   const replicated = `ReplicatedReplacingMergeTree('/clickhouse/tables/{shard}/{database}/{table}', '{replica}'`;
   const values: Record<string, string> = {

@@ -1,9 +1,9 @@
 /** The tables and the statements that feed them, on the real engine. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { silentLog, startTestClickHouse, type TestClickHouse } from '../../test/clickhouse-server.ts';
 import { ClickHouseError, openClickHouse } from './client.ts';
-import { migrate } from './migrate.ts';
+import { migrate, schemaStatements } from './migrate.ts';
 import { insertLatest, insertTelemetry } from './statements.ts';
-import { silentLog, startTestClickHouse, type TestClickHouse } from './testing.ts';
 
 let house: TestClickHouse;
 
@@ -189,6 +189,22 @@ describe('migrations', () => {
       { version: 1, name: 'telemetry' },
     ]);
     await both.close();
+  });
+
+  test('for a cluster the same files make replicated and distributed tables', async () => {
+    const statements = schemaStatements({ database: 'millrace', cluster: 'main' });
+    for (const sql of statements) {
+      // The engine parses them; there is no cluster here to run them on.
+      const [row] = await house.clickhouse.rows<{ text: string }>('SELECT formatQuery({sql:String}) AS text', { sql });
+      expect(row?.text).toMatch(/ON CLUSTER main/);
+    }
+    expect(
+      statements.filter((sql) => /ENGINE = ReplicatedReplacingMergeTree\('.*', '\{replica\}', \w+\)/.test(sql)),
+    ).toHaveLength(2);
+    expect(statements.filter((sql) => /ENGINE = Distributed\('main', 'millrace', '\w+_local'/.test(sql))).toHaveLength(
+      2,
+    );
+    expect(schemaStatements({ database: 'millrace', cluster: '' })).toHaveLength(2);
   });
 
   test('the time to live can be set, changed and removed; whole days go', async () => {

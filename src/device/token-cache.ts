@@ -6,6 +6,7 @@
  */
 import type { Clock } from '../base/clock.ts';
 import { assert, Fault, unavailable } from '../base/errors.ts';
+import { AgedMap } from './aged-map.ts';
 import { CachedDevice, type DeviceRow, type TimeSlot } from './cached-device.ts';
 
 /** The devices of those tokens that exist. */
@@ -45,13 +46,12 @@ export class TokenCache {
   readonly #limits: TokenCacheLimits;
   readonly #slot: TimeSlot;
   readonly #clock: Clock;
-  /** Insertion order = age: the oldest entry is the first. */
-  readonly #devices = new Map<string, CachedDevice>();
+  readonly #devices: AgedMap<string, CachedDevice>;
   /** Unknown token → monotonic time until which it stays unknown. */
-  readonly #unknown = new Map<string, number>();
+  readonly #unknown: AgedMap<string, number>;
   readonly #pending = new Map<string, Pending>();
   /** Device → last server time, of entries that were dropped while ahead of the clock. */
-  readonly #ahead = new Map<number, number>();
+  readonly #ahead: AgedMap<number, number>;
   #queue: Pending[] = [];
   #running = false;
 
@@ -59,6 +59,9 @@ export class TokenCache {
     assert(slot.offset >= 0 && slot.offset < slot.stride, `time slot ${slot.offset} of ${slot.stride}`);
     this.#lookUp = lookUp;
     this.#limits = limits;
+    this.#devices = new AgedMap(limits.tokenCacheMax);
+    this.#unknown = new AgedMap(limits.unknownTokenCacheMax);
+    this.#ahead = new AgedMap(limits.unknownTokenCacheMax);
     this.#slot = slot;
     this.#clock = clock;
   }
@@ -162,33 +165,17 @@ export class TokenCache {
     if (pending.changed) {
       if (device) this.#rememberLater(device);
     } else if (device) {
-      this.#keep(this.#devices, pending.token, device, this.#limits.tokenCacheMax);
+      const evicted = this.#devices.set(pending.token, device);
+      if (evicted) this.#rememberIfAhead(evicted);
     } else {
-      const until = this.#clock.monotonic() + this.#limits.unknownTokenMs;
-      this.#keep(this.#unknown, pending.token, until, this.#limits.unknownTokenCacheMax);
+      this.#unknown.set(pending.token, this.#clock.monotonic() + this.#limits.unknownTokenMs);
     }
     pending.resolve(device);
   }
 
-  #keep<V>(map: Map<string, V>, key: string, value: V, sizeMax: number): void {
-    if (map.size >= sizeMax) {
-      const [oldestKey, oldest] = map.entries().next().value as [string, V];
-      map.delete(oldestKey);
-      if (oldest instanceof CachedDevice) this.#rememberIfAhead(oldest);
-    }
-    map.set(key, value);
-  }
-
   /** A device that is loaded again goes on behind its last server time, or a new message would replace an old one. */
   #rememberIfAhead(device: CachedDevice): void {
-    const now = this.#clock.now();
-    if (device.lastTs < now) return;
-    for (const [number, lastTs] of this.#ahead) {
-      if (lastTs >= now) break;
-      this.#ahead.delete(number);
-    }
-    if (this.#ahead.size >= this.#limits.unknownTokenCacheMax) this.#ahead.delete(this.#ahead.keys().next().value!);
-    this.#ahead.set(device.number, device.lastTs);
+    if (device.lastTs >= this.#clock.now()) this.#ahead.set(device.number, device.lastTs);
   }
 
   /** The waiters of a look-up that is not kept take their times first, in microtasks of this turn. */

@@ -9,9 +9,9 @@ import { assert, messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { type Counter, type Histogram, type Metrics, secondsBounds } from '../base/metrics.ts';
 import { Backlog, type Segment, type ShipUnit, type UnitLimits } from './backlog.ts';
-import { type Disk, realDisk } from './disk.ts';
+import { type Disk, isNoSpace, realDisk } from './disk.ts';
 import { SegmentPool } from './pool.ts';
-import { PositionFile, startOfJournal } from './position.ts';
+import { type Cursor, PositionFile, startOfJournal } from './position.ts';
 import { Quarantine } from './quarantine.ts';
 import type { Gap } from './reader.ts';
 import { nextEpoch, readGap, recover } from './recovery.ts';
@@ -52,7 +52,6 @@ export async function openJournal(options: JournalOptions): Promise<Journal> {
   const found = await recover({
     disk,
     dir,
-    log,
     position,
     onGap: (segment, gap) => damage.gap(segment, gap),
     onLostSegment: (name) => damage.lost(name),
@@ -63,8 +62,8 @@ export async function openJournal(options: JournalOptions): Promise<Journal> {
   let writer: Writer | undefined;
   let pool: SegmentPool | undefined;
   if (!adopt) {
-    const epoch = await nextEpoch(disk, dir, found.epochMax);
-    const { segmentBytes, durable = 'sync', sparesMax = 2, freeBytesMin = 0 } = options;
+    const epoch = await nextEpoch(disk, dir, found.epochMax, log);
+    const { segmentBytes, durable = 'sync', sparesMax = 4, freeBytesMin = 0 } = options;
     pool = new SegmentPool({ disk, dir, log, clock, epoch, segmentBytes, freeBytesMin, sparesMax, durable });
     for (const name of await disk.list(dir)) if (/^spare-\d+$/.test(name)) await pool.adoptSpare(`${dir}/${name}`);
     for (const path of found.sparePaths) await pool.adoptSpare(path);
@@ -119,6 +118,9 @@ export class Journal {
     this.#orderRecovered = this.#backlog.empty ? undefined : this.orderShipped() + 1n;
     this.#commits = metrics?.counter('journal_commits_total', 'Group commits.');
     this.#commitBytes = metrics?.counter('journal_commit_bytes_total', 'Bytes of frames journaled.');
+    const writer = this.#writer;
+    if (writer) metrics?.observed('journal_write_errors', 'Failed journal writes.', () => writer.writeErrors);
+    metrics?.observed('journal_degraded', '1: damage was found, see quarantine.', () => Number(this.degraded), 'max');
     this.#commitSeconds = metrics?.histogram('journal_commit_seconds', 'Time of one durable write.', {}, secondsBounds);
   }
 
@@ -287,22 +289,29 @@ export class Journal {
   }
 
   async #persistOnce(): Promise<void> {
-    const { positionFile, log, pool, disk } = this.#parts;
+    const { positionFile, log, pool } = this.#parts;
     const confirmed = this.#backlog.confirmedSegments();
+    let written = true;
     try {
       await positionFile.write({ cursors: this.#backlog.cursors(), orderHigh: this.orderMax });
     } catch (error) {
       log.error('journal_position_failed', { error: messageOf(error) });
-      return;
+      // Without a position rows come again, so segments stay; but on a full disk they are what must go.
+      if (!isNoSpace(error)) return;
+      written = false;
     }
-    // Only now: a segment may go when it is written down that nobody needs it.
     this.#backlog.remove(confirmed);
     for (const segment of confirmed) {
-      if (pool) await pool.recycle(segment);
-      else
-        await disk
-          .remove(segment.path)
-          .catch((error) => log.warn('journal_remove_failed', { error: messageOf(error) }));
+      if (pool && written) await pool.recycle(segment);
+      else await this.#removeFile(segment.path);
+    }
+  }
+
+  async #removeFile(path: string): Promise<void> {
+    try {
+      await this.#parts.disk.remove(path);
+    } catch (error) {
+      this.#parts.log.warn('journal_remove_failed', { path, error: messageOf(error) });
     }
   }
 }
@@ -339,10 +348,6 @@ class Damage {
   }
 }
 
-function later<T extends { epoch: number; seq: number; offset: number }>(a: T, b: T): T {
-  return a.epoch - b.epoch || a.seq - b.seq || a.offset - b.offset ? (isLater(a, b) ? a : b) : a;
-}
-
-function isLater(a: { epoch: number; seq: number; offset: number }, b: typeof a): boolean {
-  return (a.epoch - b.epoch || a.seq - b.seq || a.offset - b.offset) > 0;
+function later(a: Cursor, b: Cursor): Cursor {
+  return (a.epoch - b.epoch || a.seq - b.seq || a.offset - b.offset) > 0 ? a : b;
 }

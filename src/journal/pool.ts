@@ -9,7 +9,7 @@ import { messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { newSegment, type Segment } from './backlog.ts';
 import { type Disk, type DiskFile, errorCode, isNoSpace } from './disk.ts';
-import { encodeSegmentHeader, saltSeed, segmentHeaderBytes, segmentName } from './segment.ts';
+import { encodeSegmentHeader, saltSeed, segmentName } from './segment.ts';
 
 export interface ReadySegment {
   segment: Segment;
@@ -160,5 +160,3 @@ export class SegmentPool {
 function noSpace(bytes: number): Error {
   return Object.assign(new Error(`ENOSPC: no room for a segment of ${bytes} bytes`), { code: 'ENOSPC' });
 }
-
-export const segmentBytesMin = segmentHeaderBytes * 2;

@@ -81,6 +81,8 @@ export class PositionFile {
     if (slots[0]) {
       self.#number = slots[0].number;
       self.found = slots[0].position;
+      // In place from the start: a full disk has no room for a new file, and must not keep segments from going.
+      self.#file = await disk.open(self.#path, 'log');
     }
     return self;
   }

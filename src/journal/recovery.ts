@@ -5,7 +5,7 @@
  */
 import type { Log } from '../base/log.ts';
 import { newSegment, type Segment } from './backlog.ts';
-import { type Disk, type DiskFile, readWhole, replaceWhole } from './disk.ts';
+import { type Disk, type DiskFile, isNoSpace, readWhole, replaceWhole } from './disk.ts';
 import type { Cursor, Position } from './position.ts';
 import { quarantineDir } from './quarantine.ts';
 import { type Frame, FrameReader, type Gap } from './reader.ts';
@@ -18,6 +18,7 @@ import {
   type Link,
   lanes,
   linkBytes,
+  linksMax,
   paddedBytes,
   parseSegmentName,
   saltSeed,
@@ -27,7 +28,6 @@ import {
 export interface RecoveryOptions {
   disk: Disk;
   dir: string;
-  log: Log;
   position: Position;
   /** Keeps the bytes of a damaged stretch. */
   onGap: (segment: Segment, gap: Gap) => Promise<void>;
@@ -68,7 +68,7 @@ export async function recover(options: RecoveryOptions): Promise<Recovered> {
       continue;
     }
     candidates.push({ segment: opened.segment, starts });
-    if (opened.link) links.set(`${opened.link.epoch}-${opened.link.seq}`, opened.link);
+    for (const link of opened.links) links.set(`${link.epoch}-${link.seq}`, link);
   }
   for (const candidate of candidates) {
     const { segment, starts } = candidate;
@@ -104,13 +104,13 @@ function laneStart(epoch: number, seq: number, cursor: Cursor): number {
   return Math.max(cursor.offset, segmentHeaderBytes);
 }
 
-/** The segment with its link, if it has one; undefined for a file that was being recycled. */
+/** The segment with its links; undefined for a file that was being recycled. */
 async function openSegment(
   options: RecoveryOptions,
   name: string,
   epoch: number,
   seq: number,
-): Promise<{ segment: Segment; link: Link | undefined } | undefined | 'lost'> {
+): Promise<{ segment: Segment; links: Link[] } | undefined | 'lost'> {
   const { disk, dir } = options;
   const path = `${dir}/${name}`;
   const file = await disk.open(path, 'read');
@@ -125,18 +125,25 @@ async function openSegment(
     if (header.epoch !== epoch || header.seq !== seq) return undefined;
     const segment = newSegment(epoch, seq, path, saltSeed(header.salt));
     segment.sealed = true;
-    return { segment, link: await readLink(file, segment.seed) };
+    return { segment, links: await readLinks(file, segment.seed) };
   } finally {
     await file.close();
   }
 }
 
-async function readLink(file: DiskFile, seed: number): Promise<Link | undefined> {
-  const end = segmentHeaderBytes + paddedBytes(linkBytes);
-  const reader = new FrameReader(file, { seed, from: segmentHeaderBytes, end, chunkBytes: end, reuseChunk: true });
-  const first = await reader.next();
-  const isLink = first?.kind === 'frame' && first.flags & frameFlags.link && first.length === linkBytes;
-  return isLink ? decodeLink(first.payload) : undefined;
+async function readLinks(file: DiskFile, seed: number): Promise<Link[]> {
+  const links: Link[] = [];
+  const end = segmentHeaderBytes + linksMax * paddedBytes(linkBytes);
+  const range = { seed, from: segmentHeaderBytes, end, chunkBytes: end, reuseChunk: true };
+  const reader = new FrameReader(file, range);
+  for (let step = await reader.next(); step?.kind === 'frame' && isLink(step); step = await reader.next()) {
+    links.push(decodeLink(step.payload));
+  }
+  return links;
+}
+
+function isLink(frame: Frame): boolean {
+  return (frame.flags & frameFlags.link) > 0 && frame.length === linkBytes;
 }
 
 /** Without a header no frame of the file can be told from garbage: the whole file is kept for a human. */
@@ -219,12 +226,18 @@ function isTornCommit({ before, after }: InnerGap, lastCommit: number): boolean 
 }
 
 /** A new epoch for each start: names of segments are never used twice, whatever else was lost. */
-export async function nextEpoch(disk: Disk, dir: string, epochMax: number): Promise<number> {
+export async function nextEpoch(disk: Disk, dir: string, epochMax: number, log: Log): Promise<number> {
   const path = `${dir}/epoch`;
   const text = (await readWhole(disk, path))?.toString('latin1').trim() ?? '';
   const stored = /^\d{1,10}$/.test(text) ? Number(text) : 0;
   const epoch = Math.max(stored, epochMax) + 1;
-  await replaceWhole(disk, path, [Buffer.from(`${epoch}\n`)]);
+  try {
+    await replaceWhole(disk, path, [Buffer.from(`${epoch}\n`)]);
+  } catch (error) {
+    // A full disk must not keep the start from shipping. Names and position tell the epoch too, once it is used.
+    if (!isNoSpace(error)) throw error;
+    log.warn('journal_epoch_not_written', { dir, epoch });
+  }
   return epoch;
 }
 

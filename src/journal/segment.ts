@@ -15,9 +15,9 @@
  * its own: under a valid head only the right bytes match. A separate headCrc lets a reader trust `length` when only
  * the payload is bad, and search for the next frame at 8-byte steps without a checksum over megabytes at each step.
  *
- * Frames of one append share `commit`; the last carries `lastOfCommit`. The first frame of a segment is a `link`: what
- * the segment before it held and where it ended. So a full segment needs no walk at start, its end is known exactly,
- * and bytes behind that end (left by a failed write) are never taken for frames.
+ * Frames of one append share `commit`; the last carries `lastOfCommit`. The first frames of a segment are its `links`:
+ * what the segments before it held and where they ended, as a rule one segment. So a full segment needs no walk at
+ * start, its end is known exactly, and bytes behind that end (left by a failed write) are never taken for frames.
  */
 import { crc32 } from 'node:zlib';
 
@@ -181,6 +181,8 @@ export interface Link {
 
 const shareBytes = 48;
 export const linkBytes = 16 + 2 * shareBytes;
+/** Links at the start of one segment; older ones are left out, and cost their segment a walk. */
+export const linksMax = 16;
 
 export function encodeLink(link: Link): Buffer {
   const bytes = Buffer.alloc(linkBytes);

@@ -18,6 +18,7 @@ import {
   frameHeaderBytes,
   type Lane,
   linkBytes,
+  linksMax,
   paddedBytes,
   segmentHeaderBytes,
 } from './segment.ts';
@@ -60,8 +61,8 @@ export class Writer {
   readonly #backlog: Backlog;
   readonly #segmentBytes: number;
   #current: ReadySegment | undefined;
-  /** The last segment with frames before the current one, for the link. */
-  #previous: Segment | undefined;
+  /** Sealed, and not yet told of by a durable link: one, but for files that were abandoned. */
+  #unlinked: Segment[] = [];
   #commit = 0;
   #inFlight: Promise<void> | undefined;
   /** Lowest order of the append in flight. */
@@ -167,41 +168,45 @@ export class Writer {
 
   async #appendOnce(frames: readonly JournalFrame[], bytes: number): Promise<void> {
     const { segment, file } = await this.#segmentFor(bytes);
-    const start = segment.end;
-    const offset = this.#gather(frames, segment);
+    const links = segment.end === segmentHeaderBytes ? this.#unlinked.slice(-linksMax) : [];
+    const end = this.#gather(frames, segment, links);
     const parts = this.#parts;
-    await file.write(parts, start);
+    await file.write(parts, segment.end);
     parts.length = 0;
-    let at = start + (segment.end === segmentHeaderBytes && this.#previous ? paddedBytes(linkBytes) : 0);
+    let at = segment.end + links.length * paddedBytes(linkBytes);
     for (const record of this.#records) {
       this.#backlog.appended(segment, record, at);
       at += paddedBytes(record.length);
     }
-    assert(at === offset, 'what was written is what was recorded');
-    segment.end = offset;
+    assert(at === end, 'what was written is what was recorded');
+    segment.end = end;
+    if (links.length > 0) this.#unlinked = [];
     this.#commit += 1;
     this.orderMax = this.#records.at(-1)!.order;
   }
 
   /** Fills `#parts` with heads, payloads and padding; answers the offset behind them. */
-  #gather(frames: readonly JournalFrame[], segment: Segment): number {
-    const parts = this.#parts;
-    parts.length = 0;
-    const headBytes = frameHeaderBytes * (frames.length + 1);
+  #gather(frames: readonly JournalFrame[], segment: Segment, links: readonly Segment[]): number {
+    this.#parts.length = 0;
+    const headBytes = frameHeaderBytes * (links.length + frames.length);
     if (this.#heads.length < headBytes) this.#heads = Buffer.alloc(headBytes * 2);
     let offset = segment.end;
-    if (segment.end === segmentHeaderBytes && this.#previous)
-      offset = this.#gatherLink(this.#previous, segment, offset);
+    let headAt = 0;
+    for (const link of links) {
+      offset = this.#gatherLink(link, segment, offset, headAt);
+      headAt += frameHeaderBytes;
+    }
     for (let i = 0; i < frames.length; i += 1) {
       const record = this.#records[i]!;
       record.commit = this.#commit;
-      offset = this.#gatherFrame(record, frames[i]!.parts, segment, offset, (i + 1) * frameHeaderBytes);
+      offset = this.#gatherFrame(record, frames[i]!.parts, segment, offset, headAt);
+      headAt += frameHeaderBytes;
     }
     return offset;
   }
 
-  #gatherLink(previous: Segment, segment: Segment, offset: number): number {
-    const { epoch, seq, end, total } = previous;
+  #gatherLink(linked: Segment, segment: Segment, offset: number, headAt: number): number {
+    const { epoch, seq, end, total } = linked;
     const payload = encodeLink({ epoch, seq, end, shares: total });
     const record: FrameHead = {
       length: payload.length,
@@ -213,7 +218,7 @@ export class Writer {
       lane: 0,
       flags: frameFlags.link,
     };
-    return this.#gatherFrame(record, [payload], segment, offset, 0);
+    return this.#gatherFrame(record, [payload], segment, offset, headAt);
   }
 
   #gatherFrame(record: FrameHead, payload: readonly Uint8Array[], segment: Segment, offset: number, headAt: number) {
@@ -242,7 +247,7 @@ export class Writer {
 
   #seal({ segment, file }: ReadySegment): void {
     segment.sealed = true;
-    if (segment.end > segmentHeaderBytes) this.#previous = segment;
+    this.#unlinked.push(segment);
     // All of it is durable already: nothing that close could report matters.
     file.close().catch(() => {});
   }

@@ -229,6 +229,8 @@ describe('keys', () => {
 
   it('lets the last of equal names win', () => {
     both('{"a":1,"b":3,"a":2}', [`a@${now} long 2`, `b@${now} long 3`]);
+    const long = 'long '.repeat(40);
+    both(`{"${long}":1,"b":2,"${long}":null}`, [`b@${now} long 2`]);
     both('{"a":1,"\\u0061":2}', [`a@${now} long 2`]);
     both('{"a":1,"a":null}', []);
     both('{"a":null,"a":1}', [`a@${now} long 1`]);

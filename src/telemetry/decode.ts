@@ -7,10 +7,12 @@
 import { isUtf8 } from 'node:buffer';
 import type { Config } from '../base/config.ts';
 import { badRequest, tooLarge } from '../base/errors.ts';
+import { decimal, powersOfTen } from '../value/decimal.ts';
 import { invalidUtf8, type Json, JsonNumber, type JsonObject, JsonReader, startOfJson } from '../value/json.ts';
-import { typedValue } from '../value/typed.ts';
+import { endOfPlain } from '../value/plain.ts';
+import { Kind, typedValue } from '../value/typed.ts';
 import { tsDistanceMsMax } from './block.ts';
-import { hashFactor, hashStart, internKey, type Key, keyFault, keyOf } from './keys.ts';
+import { hashFactor, hashStart, internKey, Key, keyFault, keyOf, nextKey } from './keys.ts';
 import { newMark, type Rows } from './rows.ts';
 
 export interface DecodeOptions {
@@ -258,19 +260,28 @@ class Message {
     const last = this.#last;
     const cast = this.#options.castNumericStrings;
     const record = nextRecord();
+    let previous = beforeFirst;
     let byte = body[at]!;
     if (byte === 0x7d) return at + 1;
     for (;;) {
       if (byte !== 0x22) return -1;
       const keyStart = ++at;
-      let hash = hashStart;
-      for (byte = body[at]!; byte !== 0x22; byte = body[++at]!) {
-        if (byte < 0x20 || byte === 0x5c || at >= last) return -1;
-        hash = Math.imul(hash ^ byte, hashFactor);
+      let key = nextKey(previous, body, at, last);
+      if (key !== undefined) at += key.bytes.length;
+      else {
+        let hash = hashStart;
+        for (byte = body[at]!; byte !== 0x22; byte = body[++at]!) {
+          if (byte < 0x20 || byte === 0x5c || at >= last) return -1;
+          hash = Math.imul(hash ^ byte, hashFactor);
+        }
+        key = internKey(body, keyStart, at, hash);
+        // A key that is not remembered could be there twice unseen.
+        if (key === undefined || key.place < 0) return -1;
+        previous.next = key.place;
       }
-      const key = internKey(body, keyStart, at, hash);
+      previous = key;
       // A name twice, and `ts` or `values` where they may mean something, take thought.
-      if (key === undefined || key.record === record || (key.reserved && depth < 3)) return -1;
+      if (key.record === record || (key.reserved && depth < 3)) return -1;
       key.record = record;
       byte = body[++at]!;
       if (byte <= 0x20) byte = body[(at = skipBlank(body, at))]!;
@@ -287,7 +298,7 @@ class Message {
         rows.addBoolean(key, false);
         at += 5;
       } else if (byte === 0x6e && isWord(body, at, nullWord)) at += 4;
-      else if (byte === 0x7b || byte === 0x5b) at = this.#exactValue(key, at, depth + 1);
+      else if (byte === 0x7b || byte === 0x5b) at = this.#quickJson(key, at, last, depth + 1);
       else return -1;
       if (at < 0) return -1;
 
@@ -315,7 +326,7 @@ class Message {
     if (cast && first <= 0x39 && first >= 0x2d && looksNumeric(body, start, at)) {
       return this.#exactValue(key, start - 1, 0);
     }
-    this.#rows!.addText(key, body, start, at);
+    this.#rows!.addText(key, Kind.string, body, start, at);
     return at + 1;
   }
 
@@ -328,23 +339,33 @@ class Message {
     let value = 0;
     let digit = body[at]! - 0x30;
     for (; digit >= 0 && digit <= 9; digit = body[++at]! - 0x30) value = value * 10 + digit;
-    let digits = at - wholeStart;
-    if (digits === 0 || (digits > 1 && body[wholeStart] === 0x30)) return -1;
-    if (digit === point) {
-      const fractionStart = ++at;
-      for (digit = body[at]! - 0x30; digit >= 0 && digit <= 9; digit = body[++at]! - 0x30) value = value * 10 + digit;
-      const fraction = at - fractionStart;
-      digits += fraction;
-      if (fraction === 0) return -1;
-      if (digits > 16 || value >= 2 ** 53 || digit === 0x35 || digit === 0x15) return this.#exactValue(key, start, 0);
-      value /= powersOfTen[fraction]!;
-      // Zero has no sign in the store.
-      this.#rows!.addDouble(key, negative && value !== 0 ? -value : value);
+    const whole = at - wholeStart;
+    if (whole === 0 || (whole > 1 && body[wholeStart] === 0x30)) return -1;
+    if (digit !== point) {
+      if (whole > 16 || value >= 2 ** 53 || digit === smallE || digit === largeE)
+        return this.#exactValue(key, start, 0);
+      this.#rows!.addLong(key, negative && value !== 0 ? -value : value);
       return at;
     }
-    if (digits > 16 || value >= 2 ** 53 || digit === 0x35 || digit === 0x15) return this.#exactValue(key, start, 0);
-    this.#rows!.addLong(key, negative && value !== 0 ? -value : value);
+    for (digit = body[++at]! - 0x30; digit >= 0 && digit <= 9; digit = body[++at]! - 0x30) value = value * 10 + digit;
+    const fraction = at - wholeStart - whole - 1;
+    if (fraction === 0) return -1;
+    if (digit === smallE || digit === largeE) return this.#exactValue(key, start, 0);
+    if (whole + fraction <= 16 && value < 2 ** 53) value /= powersOfTen[fraction]!;
+    else if (whole + fraction <= 22) value = longDecimal(body, wholeStart, at, fraction);
+    else return this.#exactValue(key, start, 0);
+    if (Number.isNaN(value)) return this.#exactValue(key, start, 0);
+    // Zero has no sign in the store.
+    this.#rows!.addDouble(key, negative && value !== 0 ? -value : value);
     return at;
+  }
+
+  #quickJson(key: Key, at: number, last: number, depth: number): number {
+    const end = endOfPlain(this.#body, at, last, depth);
+    if (end < 0) return this.#exactValue(key, at, depth);
+    this.#unchecked = true;
+    this.#rows!.addText(key, Kind.json, this.#body, at, end);
+    return end;
   }
 
   #exactValue(key: Key, at: number, depth: number): number {
@@ -376,9 +397,13 @@ const valuesName = Buffer.from('"values"');
 const trueWord = Buffer.from('true');
 const falseWord = Buffer.from('false');
 const nullWord = Buffer.from('null');
-/** '.' as the distance from '0'; 'e' and 'E' are 0x35 and 0x15. */
+/** '.', 'e' and 'E' by their distance from '0'. */
 const point = 0x2e - 0x30;
-const powersOfTen = Float64Array.from({ length: 17 }, (_, i) => 10 ** i);
+const smallE = 0x65 - 0x30;
+const largeE = 0x45 - 0x30;
+
+/** Stands before the first key of a record: devices of a kind send their keys in the same order. */
+const beforeFirst = new Key(empty);
 
 const message = new Message();
 const messageMark = newMark();
@@ -403,6 +428,21 @@ function skipBlank(body: Uint8Array, at: number): number {
 function isWord(body: Uint8Array, at: number, word: Uint8Array): boolean {
   for (let i = 1; i < word.length; i += 1) if (body[at + i] !== word[i]) return false;
   return true;
+}
+
+/** The 16 to 22 digits around the point of `body[at..end)`. */
+function longDecimal(body: Uint8Array, at: number, end: number, fraction: number): number {
+  let high = 0;
+  let low = 0;
+  let digits = 0;
+  for (; at < end; at += 1) {
+    const digit = body[at]! - 0x30;
+    if (digit === point) continue;
+    if (digits < 15) high = high * 10 + digit;
+    else low = low * 10 + digit;
+    digits += 1;
+  }
+  return decimal(high, low, digits - 15, fraction);
 }
 
 /** Whether a string may be one that is cast to a number: nothing but digits, a minus in front, points. */

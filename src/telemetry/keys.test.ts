@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { limits } from '../base/limits.ts';
-import { hashStart, internKey, keyFault, keyOf } from './keys.ts';
+import { hashStart, internKey, keyFault, keyOf, nextKey } from './keys.ts';
 
 describe('keys', () => {
   it('are one object for the same bytes', () => {
@@ -9,6 +9,18 @@ describe('keys', () => {
     expect(keyOf('é')?.text).toBe('é');
     expect(keyOf('values')?.reserved).toBe(true);
     expect(keyOf('value')?.reserved).toBe(false);
+  });
+
+  it('are guessed from the key before, never across a quote', () => {
+    const guess = (key: string, body: string): string | undefined => {
+      const previous = keyOf('previous')!;
+      previous.next = keyOf(key)!.place;
+      return nextKey(previous, Buffer.from(body), 0, body.length - 1)?.text;
+    };
+    expect(guess('abc', 'abc":1}')).toBe('abc');
+    for (const body of ['abd":1}', 'abc:1}', 'ab":1}', 'abcd":1}', 'abc', 'a', ''])
+      expect(guess('abc', body), body).toBeUndefined();
+    for (const key of ['a"b', 'a\\b', 'a\tb']) expect(guess(key, `${key}":1}`), key).toBeUndefined();
   });
 
   it('outlive the body they came from', () => {
@@ -26,8 +38,15 @@ describe('keys', () => {
   });
 
   it('are right when there are more than are remembered', () => {
-    for (let i = 0; i < 3 * limits.keyCacheMax; i += 1)
+    for (let i = 0; i < 2 * limits.keyCacheMax; i += 1)
       if (keyOf(`key${i}`)?.text !== `key${i}`) expect.fail(`key${i}`);
+  });
+
+  it('are not remembered when very long', () => {
+    const long = 'x'.repeat(200);
+    expect(keyOf(long)?.text).toBe(long);
+    expect(keyOf(long)).not.toBe(keyOf(long));
+    expect(keyOf(long)?.place).toBe(-1);
   });
 
   it('are refused when blank, over-long or no text', () => {

@@ -11,15 +11,22 @@ export class Key {
   readonly bytes: Uint8Array;
   /** `ts` and `values` mean something at the top of a record. */
   readonly reserved: boolean;
+  /** It stands between quotes as it is, without an escape. */
+  readonly plain: boolean;
   /** Owned by `Rows`: where its dictionary last had this key. */
   index = 0;
   /** Owned by `decode.ts`: the last record that had this key. */
   record = 0;
+  /** Where the table has it; -1 = not remembered. */
+  place = -1;
+  /** The place of the key that last followed it: no reference, which could keep keys alive. */
+  next = 0;
   #text: string | undefined;
 
   constructor(bytes: Uint8Array) {
     this.bytes = bytes;
     this.reserved = equals(bytes, tsName, 0, tsName.length) || equals(bytes, valuesName, 0, valuesName.length);
+    this.plain = bytes.every((byte) => byte >= 0x20 && byte !== 0x22 && byte !== 0x5c);
   }
 
   /** Most keys are only ever needed as bytes. */
@@ -36,6 +43,8 @@ const valuesName = Buffer.from('values');
 export const hashStart = randomBytes(4).readInt32LE();
 export const hashFactor = 0x01000193;
 
+/** Longer keys, which nobody has, are made anew each time: remembered, they could fill the memory. */
+const rememberedBytesMax = 128;
 const places = 8;
 const tableSize = 2 ** Math.ceil(Math.log2(limits.keyCacheMax));
 const table = new Array<Key | undefined>(tableSize + places).fill(undefined);
@@ -50,6 +59,17 @@ export function internKey(source: Uint8Array, start: number, end: number, hash: 
     if (key !== undefined && equals(key.bytes, source, start, end)) return key;
   }
   return internElsewhere(source, start, end, hash, first);
+}
+
+/** The key that followed `previous` last time, if it stands at `start` again, closing quote included. */
+export function nextKey(previous: Key, source: Uint8Array, start: number, last: number): Key | undefined {
+  const key = table[previous.next];
+  if (key === undefined || !key.plain) return undefined;
+  const bytes = key.bytes;
+  const length = bytes.length;
+  if (start + length > last || source[start + length] !== 0x22) return undefined;
+  for (let i = 0; i < length; i += 1) if (bytes[i] !== source[start + i]) return undefined;
+  return key;
 }
 
 /** The key of a text; undefined when it cannot be a key. */
@@ -79,9 +99,11 @@ function internElsewhere(source: Uint8Array, start: number, end: number, hash: n
   }
   if (!isKey(source, start, end)) return undefined;
   const added = new Key(keep(source, start, end));
+  if (end - start > rememberedBytesMax) return added;
   if (table[free] !== undefined) evictions += 1;
   table[free] = added;
   hashes[free] = hash;
+  added.place = free;
   return added;
 }
 
@@ -101,7 +123,7 @@ function isKey(source: Uint8Array, start: number, end: number): boolean {
   return isUtf8(source.subarray(start, end)) && keyFault(textOf(source, start, end)) === undefined;
 }
 
-const chunkBytes = 64 * 1024;
+const chunkBytes = 16 * 1024;
 let chunk = new Uint8Array(chunkBytes);
 let chunkUsed = 0;
 

@@ -50,16 +50,18 @@ export function splitBlock(bytes: Uint8Array, from: number, to: number): Uint8Ar
 function addRows({ columns, device, ts, version }: Block, rows: BlockRow[]): void {
   const keys = columns.keys.map((key) => Buffer.from(key).toString('utf8'));
   const texts = columns.text && new Source(columns.text);
+  const [devices, times, versions, nums] = [view(device), view(ts), view(version), view(columns.num)];
+  const ints = columns.int && view(columns.int);
   for (let row = 0; row < columns.count; row += 1) {
-    const tsOfRow = view(ts).getBigInt64(8 * row, true);
-    const versionOfRow = view(version).getBigUint64(8 * row, true);
+    const tsOfRow = times.getBigInt64(8 * row, true);
+    const versionOfRow = versions.getBigUint64(8 * row, true);
     rows.push({
-      device: Number(view(device).getBigUint64(8 * row, true)),
+      device: Number(devices.getBigUint64(8 * row, true)),
       key: keys[columns.keyIndexes[row]!]!,
       ts: Number(tsOfRow),
       kind: columns.kind[row] as Kind,
-      num: view(columns.num).getFloat64(8 * row, true),
-      int: columns.int ? view(columns.int).getBigInt64(8 * row, true) : 0n,
+      num: nums.getFloat64(8 * row, true),
+      int: ints ? ints.getBigInt64(8 * row, true) : 0n,
       text: texts ? texts.text() : '',
       version: versionOfRow,
       order: versionOfRow + (tsOfRow << 20n) - (1n << 63n),

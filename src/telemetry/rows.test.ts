@@ -36,7 +36,7 @@ function add(rows: Rows, records: Record[]): void {
   for (const { device, ts, values } of records) {
     for (const [name, typed] of values) {
       if (typed.kind === Kind.string)
-        rows.addText(keyOf(name)!, Buffer.from(typed.text), 0, Buffer.byteLength(typed.text));
+        rows.addText(keyOf(name)!, Kind.string, Buffer.from(typed.text), 0, Buffer.byteLength(typed.text));
       else rows.addValue(keyOf(name)!, typed);
     }
     rows.endRecord(device, ts);
@@ -80,7 +80,7 @@ describe('Rows', () => {
     const rows = new Rows(1);
     const texts = Array.from({ length: 300 }, (_, i) => (i % 3 === 0 ? '' : 'é'.repeat(i * 7)));
     for (const [i, text] of texts.entries()) {
-      if (i % 2 === 0) rows.addText(keyOf('k')!, Buffer.from(text), 0, Buffer.byteLength(text));
+      if (i % 2 === 0) rows.addText(keyOf('k')!, Kind.string, Buffer.from(text), 0, Buffer.byteLength(text));
       else rows.addValue(keyOf('k')!, { ...nothing, kind: Kind.json, text });
     }
     for (let i = 0; i < 5000; i += 1) rows.addLong(keyOf('n')!, i);
@@ -99,7 +99,7 @@ describe('Rows', () => {
     rows.endRecord(1, now);
     expect(block().includes('\x03int')).toBe(true);
     rows.reset();
-    rows.addText(keyOf('k')!, Buffer.from('x'), 0, 1);
+    rows.addText(keyOf('k')!, Kind.string, Buffer.from('x'), 0, 1);
     rows.endRecord(1, now);
     expect(block().includes('\x04text')).toBe(true);
     expect(block().includes('\x03int')).toBe(false);

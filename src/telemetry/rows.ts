@@ -104,9 +104,9 @@ export class Rows {
     this.#int[2 * row + 1] = 0;
   }
 
-  /** A string that is `source[start..end)`, in UTF-8. */
-  addText(key: Key, source: Uint8Array, start: number, end: number): void {
-    const row = this.#add(key, Kind.string);
+  /** A string, or the compact text of JSON, that is `source[start..end)` in UTF-8. */
+  addText(key: Key, kind: typeof Kind.string | typeof Kind.json, source: Uint8Array, start: number, end: number): void {
+    const row = this.#add(key, kind);
     this.#num[row] = 0;
     this.#int[2 * row] = 0;
     this.#int[2 * row + 1] = 0;

@@ -58,6 +58,7 @@ export class HttpServer {
   readonly #budget: BodyBudget;
   readonly #allowed = new Map<string, Set<string>>();
   readonly #listening: us_listen_socket[] = [];
+  readonly #ambiguous: Counter;
   #connections = 0;
   #open = 0;
   #draining = false;
@@ -68,6 +69,10 @@ export class HttpServer {
     this.#app = tls ? uws.SSLApp({ cert_file_name: tls.cert, key_file_name: tls.key }) : uws.App();
     this.#budget = new BodyBudget(options.bodyBytesInFlightMax);
     this.#app.filter((_res, change) => this.#countConnection(Number(change)));
+    this.#ambiguous = metrics.counter(
+      'http_ambiguous_total',
+      'Connections cut because the length of a body was ambiguous.',
+    );
     const door = { door: tls ? 'https' : 'http' };
     metrics.observed('http_connections', 'Open HTTP connections.', () => this.#connections, 'sum', door);
     metrics.observed('http_requests_open', 'Requests being answered.', () => this.#open, 'sum', door);
@@ -186,8 +191,9 @@ export class HttpServer {
 
   #refusedAtDoor(exchange: Exchange, sound: boolean): boolean {
     if (!sound) {
-      exchange.closeAfter = true;
-      exchange.refuse(new Fault(400, ErrorCode.badRequest, 'ambiguous_length', 'The length of the body is ambiguous.'));
+      // An answer would let the library go on and take the rest of the bytes for a second request.
+      exchange.cut();
+      this.#ambiguous.add(1);
       return true;
     }
     if (this.#draining) {
@@ -290,7 +296,7 @@ function preflight(res: UwsResponse, req: UwsRequest): void {
 
 function refuseMethod(res: UwsResponse, req: UwsRequest, allow: string): void {
   const head = readHead(req);
-  const exchange = new Exchange(res, head.origin, false);
+  const exchange = new Exchange(res, head.origin, req.getMethod() === 'head');
   exchange.closeAfter = head.contentLength > 0 || head.chunked;
   if (!head.sound) {
     exchange.cut();

@@ -22,13 +22,17 @@ async function run(disk: SimDisk, ledger: Ledger, random: Random, steps: number)
   let journal = await open(disk);
   for (let step = 0; step < steps && !disk.crashed; step += 1) {
     const choice = random();
-    if (choice < 0.65) await appendRandom(journal, ledger, random);
+    if (choice < 0.65) await appendRandom(journal, ledger, random).catch(unlessFull);
     else if (choice < 0.95) await ship(journal, ledger, random() < 0.7 ? 0 : 1);
     else {
       await journal.close();
       journal = await open(disk);
     }
   }
+}
+
+function unlessFull(error: unknown): void {
+  if (!(error instanceof JournalError && error.kind === 'full')) throw error;
 }
 
 /** Runs until the disk dies (then the run never ends) or the run does. */
@@ -47,8 +51,14 @@ async function runUntilCrash(disk: SimDisk, ledger: Ledger, random: Random, step
   if (failure) throw failure;
 }
 
-async function crashOnce(seed: number, crashAt: number, steps: number): Promise<boolean> {
+async function crashOnce(seed: number, crashAt: number, steps: number, failAt = 0): Promise<boolean> {
   const disk = new SimDisk();
+  let writes = 0;
+  disk.fault = (operation, path) => {
+    if (operation !== 'write' || !path.endsWith('.seg')) return undefined;
+    writes += 1;
+    return writes === failAt ? (seed % 3 === 0 ? 'ENOSPC' : 'EIO') : undefined;
+  };
   const ledger = newLedger();
   disk.crashAt = crashAt;
   const random = seededRandom(seed);
@@ -75,6 +85,16 @@ test('power loss at random places of random loads loses nothing that was acknowl
       await crashOnce(seed, crashAt, 120);
     }),
     { numRuns: 300, seed: 42 },
+  );
+}, 60_000);
+
+test('a failed write and a power loss together lose nothing that was acknowledged', async () => {
+  const upTo = (max: number) => fc.integer({ min: 1, max });
+  await fc.assert(
+    fc.asyncProperty(upTo(1e6), upTo(400), upTo(60), async (seed, crashAt, failAt) => {
+      await crashOnce(seed, crashAt, 120, failAt);
+    }),
+    { numRuns: 200, seed: 7 },
   );
 }, 60_000);
 
@@ -133,6 +153,19 @@ test('a bad sector in the header of a segment costs nothing', async () => {
   disk.content(segmentPaths(disk)[0]!).fill(0, 0, 512);
   const journal = await checkRecovered(disk, ledger);
   expect(journal.degraded).toBe(false);
+});
+
+test('a sector that cannot be read costs the frames on it', async () => {
+  const { disk, ledger } = await filled(4, 30);
+  const bad = segmentPaths(disk)[1];
+  disk.fault = (operation, path, from = 0, to = 0) =>
+    operation === 'read' && path === bad && from <= 9000 && to > 9000 ? 'EIO' : undefined;
+  const journal = await open(disk);
+  await shipAll(journal, ledger);
+  const lost = [...ledger.acked].filter((order) => !ledger.confirmed.has(order));
+  expect(lost.length).toBeGreaterThan(0);
+  expect(lost.reduce((bytes, order) => bytes + ledger.sent.get(order)!, 0)).toBeLessThan(4096 + 2 * 3000);
+  expect(journal.degraded).toBe(true);
 });
 
 test('a segment whose whole header is gone is kept for a human', async () => {
@@ -211,7 +244,12 @@ test('a second I/O error in a row ends the journal, without an acknowledgement',
   const ledger = newLedger();
   const journal = await open(disk);
   await append(journal, ledger, [frameOf(ledger, 0, 100)]);
-  disk.fault = (operation, path) => (operation === 'write' && path.endsWith('.seg') ? 'EIO' : undefined);
+  let failed = 0;
+  disk.fault = (operation, path) => {
+    if (operation !== 'write' || !path.endsWith('.seg') || failed === 2) return undefined;
+    failed += 1;
+    return 'EIO';
+  };
   await expect(append(journal, ledger, [frameOf(ledger, 0, 100)])).rejects.toMatchObject({ kind: 'failed' });
   expect(journal.failed).toBe(true);
   await expect(append(journal, ledger, [frameOf(ledger, 0, 100)])).rejects.toBeInstanceOf(JournalError);
@@ -244,6 +282,21 @@ test('a full disk is refused, and the journal goes on when space returns', async
   disk.capacityBytes = Number.MAX_SAFE_INTEGER;
   nowMs += 1000;
   for (let i = 0; i < 20; i += 1) await append(journal, ledger, [frameOf(ledger, 0, 3000)]);
+  await checkRecovered(disk.crash(seededRandom(1)), ledger);
+});
+
+test('a start on a full disk ships, and then takes new frames', async () => {
+  const { disk, ledger } = await filled(6, 40);
+  disk.capacityBytes = disk.usedBytes();
+  const journal = await open(disk);
+  // The file that the last process had prepared is still of use; then there is no room.
+  const fill = async () => {
+    for (let i = 0; i < 20; i += 1) await append(journal, ledger, [frameOf(ledger, 0, 3000)]);
+  };
+  await expect(fill()).rejects.toMatchObject({ kind: 'full' });
+  await shipAll(journal, ledger);
+  for (const order of ledger.acked) expect(ledger.confirmed.has(order)).toBe(true);
+  await append(journal, ledger, [frameOf(ledger, 0, 3000)]);
   await checkRecovered(disk.crash(seededRandom(1)), ledger);
 });
 

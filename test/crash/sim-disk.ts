@@ -15,6 +15,11 @@ interface Inode {
   live: Buffer;
   /** Not yet synced: sector numbers that differ. */
   dirty: Set<number>;
+  /**
+   * After an I/O error later syncs through the same handle report success and store nothing, as kernels do that mark
+   * failed pages clean. A file that is opened anew to be written is honest again.
+   */
+  lies: boolean;
 }
 
 const sectorBytes = 512;
@@ -45,7 +50,8 @@ export class SimDisk implements Disk {
   crashAt = Number.POSITIVE_INFINITY;
   capacityBytes = Number.MAX_SAFE_INTEGER;
   /** Answers an error code to let an operation fail, or milliseconds to wait. */
-  fault: (operation: Operation, path: string) => string | number | undefined = () => undefined;
+  fault: (operation: Operation, path: string, from?: number, to?: number) => string | number | undefined = () =>
+    undefined;
 
   get crashed(): boolean {
     return this.operations >= this.crashAt;
@@ -60,7 +66,7 @@ export class SimDisk implements Disk {
       let copy = inodes.get(inode);
       if (!copy) {
         const content = random ? survivingContent(inode, random) : Buffer.from(inode.live);
-        copy = { durable: content, live: Buffer.from(content), dirty: new Set() };
+        copy = { durable: content, live: Buffer.from(content), dirty: new Set(), lies: false };
         inodes.set(inode, copy);
       }
       return copy;
@@ -103,9 +109,10 @@ export class SimDisk implements Disk {
     let inode = this.#names.get(path);
     if (!inode) {
       if (mode === 'read') throw diskError('ENOENT');
-      inode = { durable: Buffer.alloc(0), live: Buffer.alloc(0), dirty: new Set() };
+      inode = { durable: Buffer.alloc(0), live: Buffer.alloc(0), dirty: new Set(), lies: false };
       this.#change([{ path, inode }]);
     }
+    if (mode !== 'read') inode.lies = false;
     return new SimFile(this, inode, mode);
   }
 
@@ -151,17 +158,17 @@ export class SimDisk implements Disk {
   }
 
   /** Counts, waits, fails or never ends, as the test ordered. */
-  async #step(operation: Operation, path: string, harmless = false): Promise<void> {
+  async #step(operation: Operation, path: string, harmless = false, from?: number, to?: number): Promise<void> {
     if (this.crashed) return dead;
     if (!harmless) this.operations += 1;
     if (this.crashed) return dead;
-    const fault = this.fault(operation, path);
+    const fault = this.fault(operation, path, from, to);
     if (typeof fault === 'string') throw diskError(fault);
     if (typeof fault === 'number') await new Promise((resolve) => setTimeout(resolve, fault));
   }
 
-  step(operation: Operation, path: string, harmless = false): Promise<void> {
-    return this.#step(operation, path, harmless);
+  step(operation: Operation, path: string, harmless = false, from?: number, to?: number): Promise<void> {
+    return this.#step(operation, path, harmless, from, to);
   }
 
   #inode(path: string): Inode {
@@ -218,7 +225,7 @@ class SimFile implements DiskFile {
   }
 
   async read(buffer: Buffer, position: number): Promise<number> {
-    await this.#disk.step('read', this.#disk.pathOf(this.#inode), true);
+    await this.#disk.step('read', this.#disk.pathOf(this.#inode), true, position, position + buffer.length);
     return this.#inode.live.copy(buffer, 0, position, Math.min(position + buffer.length, this.#inode.live.length));
   }
 
@@ -233,6 +240,7 @@ class SimFile implements DiskFile {
     try {
       await this.#disk.step('write', this.#disk.pathOf(this.#inode));
     } catch (error) {
+      if ((error as { code?: string }).code === 'EIO') inode.lies = true;
       // A failed write may have left anything in its range; readers see it until the pages are dropped.
       this.#put(bytes, position);
       throw error;
@@ -273,6 +281,7 @@ class SimFile implements DiskFile {
 
   #settle(): void {
     const inode = this.#inode;
+    if (inode.lies) return;
     if (inode.durable.length !== inode.live.length) {
       inode.durable = Buffer.from(inode.live);
     } else {

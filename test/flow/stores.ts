@@ -17,7 +17,7 @@ const password = 'stone-and-sluice';
 
 /** Runs in plain Node on the built code: starts one embedded engine, tells its URL, stops it on SIGTERM. */
 const runner = `
-const [,, modulePath, functionName, options] = process.argv;
+const [, modulePath, functionName, options] = process.argv;
 const silent = () => {};
 const log = { debug: silent, info: silent, warn: silent, error: silent };
 const module = await import(modulePath);

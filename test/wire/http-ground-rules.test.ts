@@ -1,4 +1,5 @@
 /** The ground rules of the device API and the probes (device-http.md section 1): paths, methods, CORS, probes. */
+import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, test } from 'vitest';
 import { sharedEngine } from '../shared-engine.ts';
 import { RawConnection, withConnection } from './raw.ts';
@@ -20,18 +21,20 @@ test('a wrong method on a known path is 405 and names the right one', () =>
     }
   }));
 
-test('HEAD on a path that takes POST is 405 without a body', () =>
+test('HEAD answers a head and nothing behind it: 405 where only POST is taken, 200 where GET is', () =>
   withPoster(async (poster) => {
-    const answer = await poster.ask({ method: 'HEAD', path: `/api/v1/${poster.device.token}/telemetry` });
-    expect(answer.status).toBe(405);
-    await poster.accept('{"a":1}');
-  }));
-
-test('HEAD on a path that takes GET answers its headers without a body', () =>
-  withPoster(async (poster) => {
-    const answer = await poster.ask({ method: 'HEAD', path: '/livez' });
-    expect(answer.status).toBe(200);
-    await poster.accept('{"a":1}');
+    for (const [path, status] of [
+      [`/api/v1/${poster.device.token}/telemetry`, 405],
+      ['/livez', 200],
+      ['/nowhere', 404],
+    ] as const) {
+      await withConnection(sharedEngine().address.port, async (connection) => {
+        expect((await connection.ask({ method: 'HEAD', path })).status).toBe(status);
+        await sleep(50);
+        expect(connection.leftover).toBe('');
+      });
+    }
+    expect(await poster.keys()).toEqual([]);
   }));
 
 test('an unknown path is 404', () =>
@@ -115,7 +118,9 @@ test('metrics of the whole instance come from whichever worker is asked', async 
     }),
   );
   for (const text of texts) {
-    expect(text).toMatch(/process="worker-0"/);
-    expect(text).toMatch(/process="worker-1"/);
+    expect(text).toMatch(/^process_resident_memory_bytes\{process="primary"\}/m);
+    expect(text).toMatch(/^process_resident_memory_bytes\{process="worker/m);
+    // Both workers count: one alone would say 1.
+    expect(text).toMatch(/^bus_connected 2$/m);
   }
 });

@@ -93,6 +93,11 @@ export class RawConnection {
     return this.#received.toString('latin1');
   }
 
+  /** Bytes that came behind the last answer. */
+  get leftover(): string {
+    return this.#received.toString('latin1');
+  }
+
   get closed(): boolean {
     return this.#ended;
   }

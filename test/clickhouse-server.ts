@@ -3,20 +3,23 @@
  * built JavaScript: it is compiled once for each test process, below node_modules so that packages are found.
  */
 import { execFileSync } from 'node:child_process';
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import type { Log } from '../base/log.ts';
-import { type ClickHouse, openClickHouse } from './client.ts';
-import { type EmbeddedClickHouse, type EmbeddedOptions, startEmbeddedClickHouse } from './embedded.ts';
-import { migrate } from './migrate.ts';
+import type { Log } from '../src/base/log.ts';
+import { startedTicksOf } from '../src/base/process-file.ts';
+import { type ClickHouse, openClickHouse } from '../src/clickhouse/client.ts';
+import { type EmbeddedClickHouse, type EmbeddedOptions, startEmbeddedClickHouse } from '../src/clickhouse/embedded.ts';
+import { migrate } from '../src/clickhouse/migrate.ts';
 
 export const silentLog: Log = { debug: () => {}, info: () => {}, warn: () => {}, error: () => {} };
 
 export interface TestClickHouse {
+  /** A test that starts another one with `options` puts it here. */
   server: EmbeddedClickHouse;
   clickhouse: ClickHouse;
+  /** As started, with the port it got. */
   options: EmbeddedOptions;
   stop(): Promise<void>;
 }
@@ -35,6 +38,7 @@ export async function startTestClickHouse(
     memoryBytesMax: 1024 * 1024 * 1024,
     sessions: 4,
     nice: 0,
+    drainMsMax: 300,
     log: silentLog,
     logLevel: 'error',
     serverFile: builtServer(),
@@ -44,20 +48,27 @@ export async function startTestClickHouse(
   const { url, user, password } = server;
   const clickhouse = openClickHouse({ url, user, password, database: 'millrace', log: silentLog });
   if (migrated) await migrate(clickhouse, { database: 'millrace', cluster: '', ttlDays: 0, log: silentLog });
-  const stop = async (): Promise<void> => {
-    await clickhouse.close();
-    await server.stop();
-    rmSync(home, { recursive: true, force: true });
+  const house: TestClickHouse = {
+    server,
+    clickhouse,
+    options: { ...options, port: server.port },
+    stop: async () => {
+      await clickhouse.close();
+      await house.server.stop();
+      rmSync(home, { recursive: true, force: true });
+    },
   };
-  return { server, clickhouse, options, stop };
+  return house;
 }
 
 let built: string | undefined;
 
 export function builtServer(): string {
   if (built) return built;
-  const root = fileURLToPath(new URL('../../', import.meta.url));
-  const outDir = join(root, 'node_modules', '.cache', `millrace-clickhouse-${process.pid}`);
+  const root = fileURLToPath(new URL('../', import.meta.url));
+  const cache = join(root, 'node_modules', '.cache', 'clickhouse-server');
+  removeStaleBuilds(cache);
+  const outDir = join(cache, String(process.pid));
   mkdirSync(outDir, { recursive: true });
   writeFileSync(join(outDir, 'package.json'), '{"type":"module"}');
   const project = join(outDir, 'tsconfig.json');
@@ -69,7 +80,14 @@ export function builtServer(): string {
   };
   writeFileSync(project, JSON.stringify(settings));
   execFileSync(process.execPath, [join(root, 'node_modules/typescript/bin/tsc'), '-p', project], { stdio: 'pipe' });
-  process.once('exit', () => rmSync(outDir, { recursive: true, force: true }));
   built = join(outDir, 'clickhouse', 'embedded-server.js');
   return built;
+}
+
+/** A test process is ended without notice and cannot clear up itself. */
+function removeStaleBuilds(cache: string): void {
+  mkdirSync(cache, { recursive: true });
+  for (const pid of readdirSync(cache)) {
+    if (startedTicksOf(Number(pid)) === undefined) rmSync(join(cache, pid), { recursive: true, force: true });
+  }
 }

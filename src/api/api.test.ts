@@ -1,0 +1,700 @@
+/** The REST API on real stores, without the HTTP server: calls of handlers as the server makes them. */
+import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { Auth, openJwt } from '../auth/auth.ts';
+import { PasswordHasher } from '../auth/password.ts';
+import { systemClock as clock } from '../base/clock.ts';
+import { loadConfig } from '../base/config.ts';
+import { Fault } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Bus } from '../bus/bus.ts';
+import { silentLog as log, startTestClickHouse, type TestClickHouse } from '../clickhouse/testing.ts';
+import { CredentialChanges } from '../device/credential-changes.ts';
+import { lookUpTokens } from '../device/store.ts';
+import { TokenCache } from '../device/token-cache.ts';
+import { nullUuid } from '../device/uuid.ts';
+import { findFirstDevice, seedDemoData, seedFirstTenant } from '../fleet/seed.ts';
+import { openPostgres, type Postgres } from '../postgres/client.ts';
+import { type EmbeddedPostgres, startEmbeddedPostgres } from '../postgres/embedded.ts';
+import { migrate } from '../postgres/migrate.ts';
+import { faultAnswer } from '../uws/exchange.ts';
+import type { HttpRequest } from '../uws/server.ts';
+import { createApi } from './api.ts';
+import type { ApiRoute } from './route.ts';
+
+const home = mkdtempSync(join(tmpdir(), 'millrace-api-'));
+const admin = { email: 'admin@millrace.local', password: 'pear-tree-7' };
+const passwords = new PasswordHasher(20);
+const config = loadConfig({});
+
+let server: EmbeddedPostgres;
+let postgres: Postgres;
+let store: TestClickHouse;
+let changes: CredentialChanges;
+let tokens: TokenCache;
+let routes: ApiRoute[];
+let sequence = 0;
+
+/** A bus that never delivers: what the tests see comes from the log in Postgres or from the process itself. */
+const deafBus: Bus = {
+  publish() {},
+  subscribe: async () => () => {},
+  onReconnect() {},
+  connected: true,
+  close: async () => {},
+};
+
+beforeAll(async () => {
+  mkdirSync(join(home, 'home'), { mode: 0o700 });
+  [server, store] = await Promise.all([
+    startEmbeddedPostgres({ dir: join(home, 'home', 'postgres'), port: 0, password: 'secret', runDir: home, log }),
+    startTestClickHouse(),
+  ]);
+  postgres = openPostgres({ url: server.url, poolMax: 8, log });
+  await migrate(postgres, { log });
+  expect(await seedFirstTenant({ postgres, passwords, clock }, admin)).toBe(true);
+  expect(await seedDemoData({ postgres, passwords, clock })).toBe(true);
+  tokens = new TokenCache((batch) => lookUpTokens(postgres, batch), limits, { stride: 1, offset: 0 }, clock);
+  changes = new CredentialChanges({ postgres, bus: deafBus, clock, log });
+  changes.onChange((change) => (change === 'all' ? tokens.clear() : tokens.invalidate(change.credentialsId)));
+  await changes.start();
+  const jwt = await openJwt(postgres, config.auth, clock);
+  const auth = new Auth({ postgres, passwords, jwt, clock, failedLoginsMax: 3 });
+  routes = createApi({ auth, postgres, clickhouse: store.clickhouse, changes, clock, config });
+}, 60_000);
+
+afterAll(async () => {
+  await changes.stop();
+  await passwords.close();
+  await postgres.close();
+  await Promise.all([server.stop(), store.stop()]);
+  rmSync(home, { recursive: true, force: true });
+}, 60_000);
+
+interface Answer {
+  status: number;
+  text: string;
+  // biome-ignore lint/suspicious/noExplicitAny: the tests look at members freely
+  body: any;
+}
+
+async function call(
+  method: string,
+  url: string,
+  options: { jwt?: string; body?: unknown; headers?: Record<string, string> } = {},
+): Promise<Answer> {
+  const [path = '', query = ''] = url.split('?');
+  const { params, route } = match(method, path);
+  const headers: Record<string, string> = { 'content-type': 'application/json', ...options.headers };
+  if (options.jwt) headers['x-authorization'] = `Bearer ${options.jwt}`;
+  const body =
+    typeof options.body === 'string' ? options.body : options.body === undefined ? '' : JSON.stringify(options.body);
+  const request: HttpRequest = {
+    method,
+    path,
+    query,
+    params,
+    header: (name) => headers[name] ?? '',
+    headers: (name) => (headers[name] ? [headers[name]] : []),
+    body: Buffer.from(body),
+    remoteAddress: '127.0.0.1',
+    aborted: new AbortController().signal,
+  };
+  const answer = await route.handler(request).catch((error: unknown) => {
+    if (error instanceof Fault) return faultAnswer(error);
+    throw error;
+  });
+  const text = String(answer.body ?? '');
+  return {
+    status: answer.status,
+    text,
+    body: answer.contentType === 'application/json' ? JSON.parse(text) : undefined,
+  };
+}
+
+/** As the HTTP server routes: fixed parts go before parameters. */
+function match(method: string, path: string): { route: ApiRoute; params: string[] } {
+  const parts = path.split('/');
+  const candidates = routes
+    .filter((route) => route.method === method)
+    .map((route) => ({ route, pattern: route.pattern.split('/') }))
+    .filter(({ pattern }) => pattern.length === parts.length)
+    .filter(({ pattern }) => pattern.every((part, i) => part.startsWith(':') || part === parts[i]))
+    .sort((a, b) => a.route.pattern.split(':').length - b.route.pattern.split(':').length);
+  const { route, pattern } = candidates[0]!;
+  return { route, params: parts.filter((_, i) => pattern[i]!.startsWith(':')).map(decodeURIComponent) };
+}
+
+async function signIn(
+  username = admin.email,
+  password = admin.password,
+): Promise<{ token: string; refreshToken: string }> {
+  const answer = await call('POST', '/api/auth/login', { body: { username, password } });
+  expect(answer.status).toBe(200);
+  return answer.body;
+}
+
+/** A token of an earlier sign-in, when nothing is to happen to its session. */
+const kept = new Map<string, Promise<{ token: string }>>();
+async function tokenOf(username = admin.email, password = admin.password): Promise<string> {
+  const pair = kept.get(username) ?? signIn(username, password);
+  kept.set(username, pair);
+  return (await pair).token;
+}
+
+const error = (status: number, errorCode: number, message: unknown) => ({
+  status,
+  body: { status, errorCode, message, timestamp: expect.any(Number) },
+});
+const unique = (name: string) => `${name}-${(sequence += 1)}`;
+const create = async (jwt: string, body: object = {}, query = '') => {
+  const answer = await call('POST', `/api/device${query}`, { jwt, body: { name: unique('pump'), ...body } });
+  expect(answer).toMatchObject({ status: 200 });
+  return answer.body;
+};
+
+describe('signing in', () => {
+  it('gives a pair of tokens that open the API', async () => {
+    const pair = await signIn();
+    expect(Object.keys(pair)).toEqual(['token', 'refreshToken']);
+    const user = await call('GET', '/api/auth/user', { jwt: pair.token });
+    expect(user.body).toMatchObject({ email: admin.email, name: admin.email, authority: 'TENANT_ADMIN', version: 1 });
+    expect(user.body.customerId).toEqual({ entityType: 'CUSTOMER', id: nullUuid });
+  });
+
+  it('tells the same about a wrong password and an unknown user', async () => {
+    for (const body of [
+      { username: admin.email, password: 'x' },
+      { username: 'nobody@millrace.local', password: 'x' },
+    ]) {
+      const answer = await call('POST', '/api/auth/login', { body });
+      expect(answer).toMatchObject(error(401, 10, 'Invalid username or password'));
+    }
+  });
+
+  it.each([
+    '{"username":"","password":"x"}',
+    '{"username":"a","password":""}',
+    '{"username":"a","password":"x","more":1}',
+    '[]',
+    'nonsense',
+    '',
+  ])('refuses the body %s', async (body) => {
+    expect(await call('POST', '/api/auth/login', { body })).toMatchObject(error(401, 10, 'Authentication failed'));
+  });
+
+  it('takes POST only', async () => {
+    const answer = await call('GET', '/api/auth/login');
+    expect(answer).toMatchObject(error(401, 10, 'Authentication method not supported'));
+  });
+
+  it('locks an account after too many wrong passwords', async () => {
+    const username = 'customerC@thingsboard.org';
+    const attempt = (password: string) => call('POST', '/api/auth/login', { body: { username, password } });
+    for (let i = 0; i < 3; i += 1) {
+      expect(await attempt('x')).toMatchObject(error(401, 10, 'Invalid username or password'));
+    }
+    expect(await attempt('x')).toMatchObject(error(401, 10, 'User account is locked due to security policy'));
+    expect(await attempt('customer')).toMatchObject(error(401, 10, 'User account is not active'));
+  });
+
+  it('refreshes with a refresh token only, into another session', async () => {
+    const pair = await signIn();
+    const answer = await call('POST', '/api/auth/token', { body: { refreshToken: pair.refreshToken } });
+    const session = (token: string) => JSON.parse(Buffer.from(token.split('.')[1]!, 'base64url').toString()).sessionId;
+    expect(session(answer.body.token)).not.toBe(session(pair.token));
+    expect(await call('POST', '/api/auth/token', { body: { refreshToken: pair.token } })).toMatchObject(
+      error(401, 10, 'Invalid Refresh Token scope'),
+    );
+    expect(await call('POST', '/api/auth/token', { body: {} })).toMatchObject(error(401, 10, 'Authentication failed'));
+    expect(await call('GET', '/api/auth/user', { jwt: pair.refreshToken })).toMatchObject({ status: 401 });
+  });
+
+  it('ends one session at a logout, and only that', async () => {
+    const [first, second] = [await signIn(), await signIn()];
+    expect(await call('POST', '/api/auth/logout', { jwt: first.token })).toMatchObject({ status: 200, text: '' });
+    expect(await call('GET', '/api/auth/user', { jwt: first.token })).toMatchObject(
+      error(401, 11, 'Token has expired'),
+    );
+    expect(await call('POST', '/api/auth/token', { body: { refreshToken: first.refreshToken } })).toMatchObject(
+      error(401, 10, 'Token is outdated'),
+    );
+    expect(await call('GET', '/api/auth/user', { jwt: second.token })).toMatchObject({ status: 200 });
+  });
+
+  it('changes the password', async () => {
+    const username = 'customerB@thingsboard.org';
+    const { token } = await signIn(username, 'customer');
+    const change = (currentPassword: string, newPassword: string) =>
+      call('POST', '/api/auth/changePassword', { jwt: token, body: { currentPassword, newPassword } });
+    expect(await change('wrong', 'plum-tree')).toMatchObject(error(400, 31, "Current password doesn't match!"));
+    expect(await change('customer', 'customer')).toMatchObject(
+      error(400, 31, 'New password should be different from existing!'),
+    );
+    const changed = await change('customer', 'plum-tree');
+    expect(await call('GET', '/api/auth/user', { jwt: token })).toMatchObject({ status: 401 });
+    expect(await call('GET', '/api/auth/user', { jwt: changed.body.token })).toMatchObject({ status: 200 });
+    await signIn(username, 'plum-tree');
+  });
+
+  it('wants a credential it knows', async () => {
+    const get = (headers: Record<string, string>) => call('GET', '/api/auth/user', { headers });
+    const failed = error(401, 10, 'Authentication failed');
+    const invalid = error(401, 10, 'Invalid username or password');
+    expect(await get({})).toMatchObject(failed);
+    expect(await get({ authorization: 'Basic dTpw' })).toMatchObject(failed);
+    expect(await get({ 'x-authorization': 'bearer x' })).toMatchObject(failed);
+    expect(await get({ 'x-authorization': 'Bearer abc' })).toMatchObject(invalid);
+    expect(await get({ 'x-authorization': 'ApiKey tb_abc' })).toMatchObject(invalid);
+    const { token } = await signIn();
+    expect(await get({ authorization: `Bearer ${token}` })).toMatchObject({ status: 200 });
+    expect(await get({ 'x-authorization': 'ApiKey x', authorization: `Bearer ${token}` })).toMatchObject({
+      status: 200,
+    });
+  });
+});
+
+describe('devices', () => {
+  let jwt: string;
+  beforeAll(async () => {
+    jwt = await tokenOf('tenant@thingsboard.org', 'tenant');
+  });
+
+  it('have exactly the members of the wire', async () => {
+    const name = unique('pump');
+    const device = await create(jwt, { name, additionalInfo: { gateway: false, n: 1.5 } });
+    expect(JSON.stringify(device)).toBe(
+      JSON.stringify({
+        id: { entityType: 'DEVICE', id: device.id.id },
+        createdTime: device.createdTime,
+        tenantId: { entityType: 'TENANT', id: device.tenantId.id },
+        customerId: { entityType: 'CUSTOMER', id: nullUuid },
+        name,
+        type: 'default',
+        label: null,
+        deviceProfileId: { entityType: 'DEVICE_PROFILE', id: device.deviceProfileId.id },
+        deviceData: { configuration: { type: 'DEFAULT' }, transportConfiguration: { type: 'DEFAULT' } },
+        firmwareId: null,
+        softwareId: null,
+        externalId: null,
+        version: 1,
+        additionalInfo: { gateway: false, n: 1.5 },
+      }),
+    );
+    const read = await call('GET', `/api/device/${device.id.id}`, { jwt });
+    expect(read.body).toEqual(device);
+    const info = await call('GET', `/api/device/info/${device.id.id}`, { jwt });
+    expect(info.body).toEqual({
+      ...device,
+      customerTitle: null,
+      customerIsPublic: false,
+      deviceProfileName: 'default',
+      active: false,
+    });
+  });
+
+  it('get a random token, or the one asked for, once', async () => {
+    const device = await create(jwt);
+    const { body } = await call('GET', `/api/device/${device.id.id}/credentials`, { jwt });
+    expect(body).toEqual({
+      id: { id: expect.any(String) },
+      createdTime: expect.any(Number),
+      deviceId: device.id,
+      credentialsType: 'ACCESS_TOKEN',
+      credentialsId: expect.stringMatching(/^[A-Za-z0-9]{20}$/),
+      credentialsValue: null,
+      version: 1,
+    });
+    const token = unique('KEY');
+    await create(jwt, {}, `?accessToken=${token}`);
+    const again = await call('POST', `/api/device?accessToken=${token}`, { jwt, body: { name: unique('pump') } });
+    expect(again).toMatchObject(error(400, 31, 'Device credentials are already assigned to another device!'));
+  });
+
+  it('are refused with a reason', async () => {
+    const device = await create(jwt);
+    const post = (body: unknown, query = '') => call('POST', `/api/device${query}`, { jwt, body });
+    expect(await post({ name: device.name })).toMatchObject(error(400, 31, 'Device with such name already exists!'));
+    expect(await post({})).toMatchObject(error(400, 31, 'Device name should be specified!'));
+    expect(await post({ name: 'x'.repeat(256) })).toMatchObject(
+      error(400, 31, 'Validation error: name length must be equal or less than 255'),
+    );
+    expect(await post({ name: 'a<script>' })).toMatchObject(error(400, 31, expect.stringContaining('is malformed')));
+    expect(await post({ name: 'a\0b' })).toMatchObject({ status: 400, body: { errorCode: 31 } });
+    expect(await post({ name: 5 })).toMatchObject(error(400, 31, expect.stringContaining('name')));
+    expect(await post('{"name":')).toMatchObject({ status: 400 });
+    expect(await post('')).toMatchObject({ status: 400 });
+    expect(await post({ name: unique('a'), deviceProfileId: { id: nullUuid.replace('1', '2') } })).toMatchObject(
+      error(400, 31, 'Device is referencing non existing device profile!'),
+    );
+    expect(await post({ name: unique('a'), customerId: { id: nullUuid.replace('1', '2') } })).toMatchObject(
+      error(400, 31, "Can't assign device to non-existent customer!"),
+    );
+    expect(await post({ name: unique('a'), customerId: { id: '12' } })).toMatchObject(
+      error(400, 31, 'Invalid UUID string: 12'),
+    );
+    const xml = await call('POST', '/api/device', { jwt, body: '<a/>', headers: { 'content-type': 'text/xml' } });
+    expect(xml).toMatchObject({ status: 415 });
+    const unified = await post({ name: device.name }, '?nameConflictPolicy=UNIQUIFY');
+    expect(unified.body.name).toMatch(new RegExp(`^${device.name}_[a-z0-9]{6}$`));
+    const counted = await post({ name: device.name }, '?nameConflictPolicy=UNIQUIFY&uniquifyStrategy=INCREMENTAL');
+    expect(counted.body.name).toBe(`${device.name}_1`);
+  });
+
+  it('find or make the profile of their type', async () => {
+    const type = unique('Pump');
+    const first = await create(jwt, { type });
+    const [second, third] = await Promise.all([create(jwt, { type }), create(jwt, { type: type.toLowerCase() })]);
+    expect(second.deviceProfileId).toEqual(first.deviceProfileId);
+    expect(third.deviceProfileId).not.toEqual(first.deviceProfileId);
+    const byId = await create(jwt, { type: 'ignored', deviceProfileId: first.deviceProfileId });
+    expect(byId.type).toBe(type);
+  });
+
+  it('are replaced by a save, under a version', async () => {
+    const { body: customer } = await call('GET', '/api/tenant/device?deviceName=Test%20Device%20A1', { jwt });
+    const device = await create(jwt, { customerId: customer.customerId, label: 'North', type: 'thermostat' });
+    expect(device.customerId).toEqual(customer.customerId);
+    const save = (body: object) => call('POST', '/api/device', { jwt, body });
+    const saved = await save({ id: device.id, name: device.name, version: 1 });
+    expect(saved.body).toMatchObject({ version: 2, label: null, customerId: { id: nullUuid }, type: 'default' });
+    expect(await save({ ...device, version: 1 })).toMatchObject(
+      error(409, 35, 'Device was already changed by someone else'),
+    );
+    expect((await save({ ...device, version: null })).body).toMatchObject({ version: 3, label: 'North' });
+    const other = await create(jwt);
+    expect(await save({ ...device, name: other.name, version: null })).toMatchObject(
+      error(400, 31, 'Device with such name already exists!'),
+    );
+  });
+
+  it('are listed by page', async () => {
+    const type = unique('listed');
+    for (const name of ['e', 'd', 'c', 'b', 'a']) await create(jwt, { type, name: `${type}_%${name}`, label: 'x\\y' });
+    const list = (query: string) => call('GET', `/api/tenant/devices?type=${type}&${query}`, { jwt });
+    const names = (answer: Answer) => answer.body.data.map((device: { name: string }) => device.name.at(-1)).join('');
+    const all = await list('pageSize=10&page=0');
+    expect(names(all)).toBe('edcba');
+    expect(names(await list('pageSize=10&page=0&sortProperty=name'))).toBe('abcde');
+    expect(names(await list('pageSize=2&page=0&sortProperty=name&sortOrder=DESC'))).toBe('ed');
+    const last = await list('pageSize=2&page=2');
+    expect(last.body).toMatchObject({ totalPages: 3, totalElements: 5, hasNext: false });
+    expect(names(last)).toBe('a');
+    expect((await list('pageSize=2&page=9')).body).toEqual({
+      data: [],
+      totalPages: 3,
+      totalElements: 5,
+      hasNext: false,
+    });
+    expect(names(await list(`pageSize=9&page=0&textSearch=${encodeURIComponent(`${type.toUpperCase()}_%C`)}`))).toBe(
+      'c',
+    );
+    expect(names(await list(`pageSize=9&page=0&textSearch=${encodeURIComponent('\\')}`))).toBe('edcba');
+    expect(names(await list('pageSize=9&page=0&textSearch=_x'))).toBe('');
+    const infos = await call('GET', `/api/tenant/deviceInfos?type=${type}&pageSize=1&page=0`, { jwt });
+    expect(infos.body.data[0]).toMatchObject({ deviceProfileName: type, active: false });
+  });
+
+  it.each([
+    ['page=0', "Required request parameter 'pageSize' is not present"],
+    ['pageSize=5', "Required request parameter 'page' is not present"],
+    ['pageSize=0&page=0', "Incorrect page link page size '0'. Page size must be greater than zero."],
+    ['pageSize=1&page=-1', "Incorrect page link page '-1'. Page must be positive integer."],
+    ['pageSize=1&page=0&sortProperty=password', 'Invalid sort property'],
+    ['pageSize=1&page=0&sortOrder=UP', "Unsupported sort order 'UP'! Only 'ASC' or 'DESC' types are allowed."],
+  ])('the list %s is refused', async (query, message) => {
+    expect(await call('GET', `/api/tenant/devices?${query}`, { jwt })).toMatchObject(error(400, 31, message));
+  });
+
+  it('are found by name and by ids', async () => {
+    const [one, two] = [await create(jwt), await create(jwt)];
+    expect((await call('GET', `/api/tenant/devices?deviceName=${one.name}`, { jwt })).body).toEqual(one);
+    const missing = error(404, 32, "Requested item wasn't found!");
+    expect(await call('GET', '/api/tenant/devices?deviceName=nope', { jwt })).toMatchObject(missing);
+    const ids = await call('GET', `/api/devices?deviceIds=${one.id.id},${two.id.id}`, { jwt });
+    expect(ids.body).toEqual([one, two]);
+  });
+
+  it('of another tenant are not there', async () => {
+    const device = await create(await tokenOf());
+    const { id } = device.id;
+    const missing = error(404, 32, `Device with id [${id}] is not found`);
+    expect(await call('GET', `/api/device/${id}`, { jwt })).toMatchObject(missing);
+    expect(await call('DELETE', `/api/device/${id}`, { jwt })).toMatchObject(missing);
+    expect(await call('GET', `/api/device/${id}/credentials`, { jwt })).toMatchObject(missing);
+    expect(await call('POST', '/api/device', { jwt, body: device })).toMatchObject(missing);
+    expect(await call('GET', '/api/device/123', { jwt })).toMatchObject(error(400, 31, 'Invalid UUID string: 123'));
+  });
+
+  it('are seen by a customer user when they are the own ones, and by no system administrator', async () => {
+    const customer = await tokenOf('customer@thingsboard.org', 'customer');
+    const { body: own } = await call('GET', '/api/tenant/device?deviceName=Test%20Device%20A1', { jwt });
+    const { body: other } = await call('GET', '/api/tenant/device?deviceName=Test%20Device%20B1', { jwt });
+    const denied = error(403, 20, "You don't have permission to perform this operation!");
+    expect(await call('GET', `/api/device/${own.id.id}`, { jwt: customer })).toMatchObject({ status: 200 });
+    expect(await call('GET', `/api/device/${own.id.id}/credentials`, { jwt: customer })).toMatchObject({ status: 200 });
+    expect(await call('GET', `/api/device/${other.id.id}`, { jwt: customer })).toMatchObject(denied);
+    expect(await call('DELETE', `/api/device/${own.id.id}`, { jwt: customer })).toMatchObject(denied);
+    expect(await call('POST', '/api/device', { jwt: customer, body: { name: 'x' } })).toMatchObject(denied);
+    const page = 'pageSize=10&page=0&sortProperty=name';
+    const list = await call('GET', `/api/customer/${own.customerId.id}/devices?${page}`, { jwt: customer });
+    expect(list.body.data.map((device: { name: string }) => device.name)).toEqual(
+      expect.arrayContaining(['Test Device A1', 'Test Device A2', 'Test Device A3']),
+    );
+    expect(await call('GET', `/api/customer/${other.customerId.id}/devices?${page}`, { jwt: customer })).toMatchObject(
+      denied,
+    );
+    const saved = await call('POST', '/api/device', {
+      jwt: customer,
+      body: { ...own, customerId: null, label: 'mine' },
+    });
+    expect(saved.body).toMatchObject({ label: 'mine', customerId: own.customerId });
+    const sysadmin = await tokenOf('sysadmin@thingsboard.org', 'sysadmin');
+    expect(await call('GET', '/api/tenant/devices?pageSize=1&page=0', { jwt: sysadmin })).toMatchObject(denied);
+  });
+
+  it('change their token: the old one stops, the new one works', async () => {
+    const device = await create(jwt, {}, `?accessToken=${unique('OLD')}`);
+    const { body: credentials } = await call('GET', `/api/device/${device.id.id}/credentials`, { jwt });
+    const next = unique('NEW');
+    expect((await tokens.lookup(credentials.credentialsId))?.id).toBe(device.id.id);
+    expect(await tokens.lookup(next)).toBeNull();
+    const save = (change: object) =>
+      call('POST', '/api/device/credentials', { jwt, body: { ...credentials, ...change } });
+    expect((await save({ credentialsId: next })).body).toEqual({ ...credentials, credentialsId: next, version: 2 });
+    expect(await tokens.lookup(credentials.credentialsId)).toBeNull();
+    expect((await tokens.lookup(next))?.id).toBe(device.id.id);
+    expect(await save({ credentialsId: 'A1_TEST_TOKEN', version: 2 })).toMatchObject(
+      error(400, 31, 'Device credentials are already assigned to another device!'),
+    );
+    expect(await save({ credentialsId: '', version: 2 })).toMatchObject(
+      error(400, 31, 'Device credentials id should be specified!'),
+    );
+    expect(await save({ credentialsType: null })).toMatchObject(
+      error(400, 31, 'Device credentials type should be specified'),
+    );
+    expect(await save({ version: 1 })).toMatchObject({ status: 409 });
+    expect(await save({ id: { id: device.id.id }, version: 2 })).toMatchObject(
+      error(400, 31, 'Unable to update non-existent device credentials!'),
+    );
+  });
+
+  it('are deleted once, with their token and, through a tombstone, their data', async () => {
+    const token = unique('GONE');
+    const device = await create(jwt, {}, `?accessToken=${token}`);
+    const { number } = (await tokens.lookup(token))!;
+    expect(await call('DELETE', `/api/device/${device.id.id}`, { jwt })).toMatchObject({ status: 200, text: '' });
+    expect(await tokens.lookup(token)).toBeNull();
+    expect(await call('DELETE', `/api/device/${device.id.id}`, { jwt })).toMatchObject({ status: 404 });
+    const tombstones = await postgres.query('select device, keys, order_number from tombstones where device = $1', [
+      number,
+    ]);
+    expect(tombstones).toEqual([{ device: number, keys: null, order_number: null }]);
+    const reborn = await create(jwt, { name: device.name }, `?accessToken=${token}`);
+    expect((await tokens.lookup(token))!.number).toBeGreaterThan(number);
+    expect(reborn.id).not.toEqual(device.id);
+  });
+});
+
+describe('credential changes', () => {
+  it('reach another process through the log, also when a transaction becomes visible late', async () => {
+    const cache = new TokenCache((batch) => lookUpTokens(postgres, batch), limits, { stride: 1, offset: 0 }, clock);
+    const other = new CredentialChanges({ postgres, bus: deafBus, clock, log });
+    const seen: string[] = [];
+    other.onChange((change) => {
+      if (change === 'all') return;
+      seen.push(change.credentialsId);
+      cache.invalidate(change.credentialsId);
+    });
+    const insert = `insert into credential_changes (credentials_id, device_id, device_number, created_time)
+      values ($1, $2, 1, 0)`;
+    try {
+      await other.start();
+      const late = postgres.transaction(async (queries) => {
+        await queries.query(insert, ['late', nullUuid]);
+        await new Promise((resolve) => setTimeout(resolve, limits.credentialPollMs * 1.5));
+      });
+      await new Promise((resolve) => setTimeout(resolve, 100));
+      const token = await tokenOf('tenant@thingsboard.org', 'tenant');
+      const key = unique('SEEN');
+      expect(await cache.lookup(key)).toBeNull();
+      const device = await create(token, {}, `?accessToken=${key}`);
+      await late;
+      await expect.poll(() => seen, { timeout: 5_000 }).toEqual(expect.arrayContaining([key, 'late']));
+      expect((await cache.lookup(key))?.id).toBe(device.id.id);
+    } finally {
+      await other.stop();
+    }
+  });
+});
+
+describe('seeding', () => {
+  it('happens once', async () => {
+    expect(await seedFirstTenant({ postgres, passwords, clock }, { ...admin, email: 'other@x' })).toBe(false);
+    expect(await seedDemoData({ postgres, passwords, clock })).toBe(false);
+    const first = (await findFirstDevice(postgres))!;
+    expect((await tokens.lookup(first.token))?.id).toBe(first.id);
+    for (const token of ['A1_TEST_TOKEN', 'DHT11_DEMO_TOKEN', 'T2_TEST_TOKEN']) {
+      expect(await tokens.lookup(token)).not.toBeNull();
+    }
+  });
+});
+
+describe('time series', () => {
+  let jwt: string;
+  let path: string;
+  let number: number;
+
+  interface Row {
+    key: string;
+    ts: number;
+    kind: number;
+    num?: number;
+    int?: string;
+    text?: string;
+  }
+  const writes = { count: 0n };
+  /** Rows as the channel would write them: each call is a later write than the one before. */
+  async function write(rows: Row[]): Promise<void> {
+    writes.count += 1n;
+    const order = (BigInt(Date.now()) << 20n) + writes.count;
+    const lines = rows.map(({ key, ts, kind, num = 0, int = '0', text = '' }) => {
+      const version = order - (BigInt(ts) << 20n) + (1n << 63n);
+      return JSON.stringify({ device: number, key, ts, kind, num, int, text, version: String(version) });
+    });
+    const body = Buffer.from(lines.join('\n'));
+    for (const table of ['telemetry', 'latest']) {
+      await store.clickhouse.insertBlocks(`INSERT INTO ${table} FORMAT JSONEachRow`, body);
+    }
+  }
+  const long = (key: string, ts: number, value: number | string): Row => ({ key, ts, kind: 2, int: String(value) });
+  const double = (key: string, ts: number, num: number): Row => ({ key, ts, kind: 3, num });
+  const text = (key: string, ts: number, value: string): Row => ({ key, ts, kind: 4, text: value });
+  const read = (query: string) => call('GET', `${path}/values/timeseries?${query}`, { jwt });
+
+  beforeAll(async () => {
+    jwt = await tokenOf();
+    const device = await create(jwt, {}, `?accessToken=${unique('TS')}`);
+    path = `/api/plugins/telemetry/DEVICE/${device.id.id}`;
+    const [row] = await postgres.query<{ number: number }>('select number from device where id = $1', [device.id.id]);
+    number = row!.number;
+  });
+
+  it('answer the latest values, by greatest ts', async () => {
+    await write([long('late', 200, 2), double('d', 5, 42), { key: 'b', ts: 6, kind: 1, int: '1' }]);
+    await write([long('late', 100, 1), text('s', 7, 'a"b'), { key: 'j', ts: 8, kind: 5, text: '{"a":[1.0]}' }]);
+    const before = Date.now();
+    const latest = await read('keys=late,never');
+    expect(latest.body.late).toEqual([{ ts: 200, value: '2' }]);
+    expect(latest.body.never).toEqual([{ ts: expect.any(Number), value: null }]);
+    expect(latest.body.never[0].ts).toBeGreaterThanOrEqual(before);
+    expect((await read('')).text).toBe(
+      '{"b":[{"ts":6,"value":"true"}],"d":[{"ts":5,"value":"42.0"}],"j":[{"ts":8,"value":"{\\"a\\":[1.0]}"}],' +
+        '"late":[{"ts":200,"value":"2"}],"s":[{"ts":7,"value":"a\\"b"}]}',
+    );
+    expect((await read('useStrictDataTypes=true')).text).toBe(
+      '{"b":[{"ts":6,"value":true}],"d":[{"ts":5,"value":42.0}],"j":[{"ts":8,"value":{"a":[1.0]}}],' +
+        '"late":[{"ts":200,"value":2}],"s":[{"ts":7,"value":"a\\"b"}]}',
+    );
+    expect((await call('GET', `${path}/keys/timeseries`, { jwt })).body).toEqual(['b', 'd', 'j', 'late', 's']);
+  });
+
+  it('answer history in the half-open range, newest first, the later write of one ts', async () => {
+    await write([100, 150, 200].map((ts) => long('h', ts, ts)));
+    await write([long('h', 150, 151)]);
+    const history = async (query: string) => (await read(`keys=h,none&startTs=100&endTs=200&${query}`)).text;
+    expect(await history('')).toBe('{"h":[{"ts":150,"value":"151"},{"ts":100,"value":"100"}]}');
+    expect(await history('orderBy=ASC&useStrictDataTypes=true')).toBe(
+      '{"h":[{"ts":100,"value":100},{"ts":150,"value":151}]}',
+    );
+    expect(await history('limit=1')).toBe('{"h":[{"ts":150,"value":"151"}]}');
+    expect((await read('keys=none&startTs=0&endTs=9')).text).toBe('{}');
+    expect((await read('keys=h&startTs=9&endTs=0')).text).toBe('{}');
+    expect((await call('GET', `${path}/values/timeseries/history?keys=h&startTs=200&endTs=201`, { jwt })).text).toBe(
+      '{"h":[{"ts":200,"value":"200"}]}',
+    );
+  });
+
+  it('keep every digit of a long, and times far from now', async () => {
+    const future = Date.UTC(2200, 0, 1);
+    await write([-5, 0, 1, future].map((ts) => long('far', ts, '-9223372036854775808')));
+    const { text } = await read(`keys=far&startTs=-6&endTs=${future + 1}&orderBy=ASC&useStrictDataTypes=true`);
+    const point = (ts: number) => `{"ts":${ts},"value":-9223372036854775808}`;
+    expect(text).toBe(`{"far":[${[-5, 0, 1, future].map(point).join(',')}]}`);
+  });
+
+  it('aggregate in buckets from the start of the range', async () => {
+    await write([long('a', 100, 1), long('a', 110, 2), long('a', 120, 3), long('a', 125, 99)]);
+    const { body } = await read('keys=a&startTs=100&endTs=125&interval=10&agg=SUM');
+    expect(body).toEqual({ a: [105, 115, 122].map((ts, i) => ({ ts, value: String(i + 1) })) });
+    expect((await read('keys=a&startTs=100&endTs=125&agg=SUM')).body.a).toHaveLength(3);
+  });
+
+  it.each([
+    ['AVG', 'longs', '1.5'],
+    ['SUM', 'longs', '3'],
+    ['MIN', 'longs', '1'],
+    ['MAX', 'longs', '2'],
+    ['COUNT', 'longs', '2'],
+    ['SUM', 'mixed', '3.0'],
+    ['AVG', 'mixed', '1.5'],
+    ['MAX', 'mixed', '2.0'],
+    ['MIN', 'mixed', '1.0'],
+    ['MAX', 'doubles', '0.25'],
+    ['COUNT', 'strings', '2'],
+    ['MIN', 'strings', '10'],
+    ['MAX', 'strings', '9'],
+    ['SUM', 'strings', undefined],
+    ['AVG', 'strings', undefined],
+    ['MIN', 'booleans', 'false'],
+    ['MAX', 'booleans', 'true'],
+    ['SUM', 'huge', '18446744073709552000.0'],
+    ['AVG', 'huge', '9223372036854776000.0'],
+    ['MAX', 'huge', '9223372036854775807'],
+  ])('%s of %s is %s', async (agg, key, expected) => {
+    const big = '9223372036854775807';
+    await write([
+      ...[long('longs', 1000, 1), long('longs', 1001, 2), long('mixed', 1000, 1), double('mixed', 1001, 2)],
+      ...[double('doubles', 1000, -0.5), double('doubles', 1001, 0.25), text('strings', 1000, '9')],
+      ...[text('strings', 1001, '10'), long('huge', 1000, big), long('huge', 1001, big)],
+      ...[0, 1].map((n): Row => ({ key: 'booleans', ts: 1000 + n, kind: 1, int: String(n) })),
+    ]);
+    const { body } = await read(`keys=${key}&startTs=1000&endTs=1002&interval=100&agg=${agg}`);
+    expect(body).toEqual(expected === undefined ? {} : { [key]: [{ ts: 1001, value: expected }] });
+  });
+
+  it('aggregate by calendar', async () => {
+    const day = (date: string) => Date.parse(`${date}T12:00:00Z`);
+    await write([
+      long('cal', day('2026-01-10'), 1),
+      long('cal', day('2026-01-31'), 2),
+      long('cal', day('2026-02-01'), 4),
+    ]);
+    const range = `startTs=${Date.parse('2026-01-01T00:00Z')}&endTs=${Date.parse('2026-03-01T00:00Z')}`;
+    const { body } = await read(`keys=cal&${range}&intervalType=MONTH&timeZone=UTC&agg=SUM`);
+    expect(body.cal.map((point: { value: string }) => point.value)).toEqual(['3', '4']);
+  });
+
+  it('refuse in plain text, or in JSON before they begin', async () => {
+    const tooMany = await read('keys=a&startTs=0&endTs=7001&interval=10&agg=SUM');
+    expect(tooMany).toMatchObject({ status: 400, body: undefined });
+    expect(tooMany.text).toMatch(/^Incorrect TsKvQuery\. Number of intervals is to high - /);
+    expect(await read('keys=a&startTs=x&endTs=1')).toMatchObject({ status: 400, body: { errorCode: 31 } });
+    expect(await read('keys=a&startTs=0&endTs=1&agg=MEDIAN')).toMatchObject({ status: 400, body: { errorCode: 31 } });
+    const get = (type: string, id: string, token = jwt) =>
+      call('GET', `/api/plugins/telemetry/${type}/${id}/values/timeseries`, { jwt: token });
+    expect(await get('DEVICE', '5')).toMatchObject(error(400, 31, 'Invalid UUID string: 5'));
+    expect(await get('PUMP', nullUuid)).toMatchObject({ status: 400, body: { errorCode: 31 } });
+    const missing = { status: 404, text: "Device with requested id wasn't found!", body: undefined };
+    expect(await get('DEVICE', nullUuid)).toMatchObject(missing);
+    const sysadmin = await tokenOf('sysadmin@thingsboard.org', 'sysadmin');
+    expect(await get('DEVICE', nullUuid, sysadmin)).toMatchObject({
+      status: 403,
+      text: 'System administrator is not allowed to perform this operation!',
+    });
+    const foreign = await tokenOf('customer@thingsboard.org', 'customer');
+    expect(await call('GET', `${path}/values/timeseries`, { jwt: foreign })).toMatchObject(missing);
+  });
+});

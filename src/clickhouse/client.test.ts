@@ -1,0 +1,83 @@
+/** The client's own promises, against a server that misbehaves on purpose. */
+import { createServer, type RequestListener } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { expect, test } from 'vitest';
+import { silentLog } from '../../test/clickhouse-server.ts';
+import { toClickHouseError } from './clickhouse-error.ts';
+import { openClickHouse } from './client.ts';
+
+async function against(
+  listener: RequestListener,
+  check: (clickhouse: ReturnType<typeof openClickHouse>) => Promise<void>,
+) {
+  const server = createServer(listener).listen(0, '127.0.0.1');
+  await new Promise((resolve) => server.once('listening', resolve));
+  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  const clickhouse = openClickHouse({ url, user: 'u', password: 'p', database: 'd', log: silentLog });
+  try {
+    await check(clickhouse);
+  } finally {
+    await clickhouse.close();
+    server.closeAllConnections();
+    server.close();
+  }
+}
+
+test('a reset is retried once where repeating is safe', async () => {
+  let requests = 0;
+  const bodies: number[] = [];
+  const resetFirst: RequestListener = (request, response) => {
+    requests += 1;
+    if (requests % 2 === 1) return void request.socket.resetAndDestroy();
+    let bytes = 0;
+    request.on('data', (chunk: Buffer) => {
+      bytes += chunk.length;
+    });
+    request.on('end', () => {
+      bodies.push(bytes);
+      response.end('{"a":1}\n');
+    });
+  };
+  await against(resetFirst, async (clickhouse) => {
+    expect(await clickhouse.rows('SELECT 1 AS a')).toEqual([{ a: 1 }]);
+    await clickhouse.insertBlocks('INSERT INTO t FORMAT Native', Buffer.alloc(300_000));
+    expect([requests, bodies[1]]).toEqual([4, 300_000]);
+    await expect(clickhouse.exec('DROP TABLE t')).rejects.toMatchObject({ kind: 'transient', connectionLost: true });
+    expect(requests).toBe(5);
+  });
+});
+
+test('every call ends by its deadline or its signal', async () => {
+  await against(
+    () => {},
+    async (clickhouse) => {
+      const start = performance.now();
+      await expect(clickhouse.rows('SELECT 1', {}, { timeoutMs: 100 })).rejects.toMatchObject({
+        code: 0,
+        kind: 'transient',
+      });
+      const abortSignal = AbortSignal.timeout(100);
+      await expect(clickhouse.rows('SELECT 1', {}, { abortSignal })).rejects.toMatchObject({ kind: 'transient' });
+      expect(performance.now() - start).toBeLessThan(1_500);
+    },
+  );
+});
+
+test('codes become kinds', async () => {
+  const kindOf = async (code: number, text: string) => {
+    let kind = '';
+    await against(
+      (_, response) => response.writeHead(500).end(`Code: ${code}. DB::Exception: ${text}. (SOME_NAME)`),
+      async (clickhouse) => {
+        kind = ((await clickhouse.rows('SELECT 1').catch(toClickHouseError)) as { kind: string }).kind;
+      },
+    );
+    return kind;
+  };
+  expect(await kindOf(252, 'Too many parts (3000)')).toBe('transient');
+  expect(await kindOf(252, 'Too many partitions for single INSERT block (more than 100)')).toBe('poison');
+  expect(await kindOf(241, 'Memory limit exceeded')).toBe('size');
+  expect(await kindOf(53, 'Type mismatch')).toBe('poison');
+  expect(await kindOf(243, 'Not enough space')).toBe('transient');
+  expect(await kindOf(60, 'Table does not exist')).toBe('transient');
+});

@@ -1,0 +1,180 @@
+/** The journal on a real directory: what shipping sees. Faults of the disk are in test/crash/journal.test.ts. */
+import { existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { realDisk } from './disk.ts';
+import { readWriterId, storeWriterId } from './identity.ts';
+import { type Journal, type JournalOptions, type Lane, openJournal } from './journal.ts';
+import { listQuarantine, Quarantine, QuarantineFull, readQuarantined, removeQuarantined } from './quarantine.ts';
+
+const log = { debug() {}, info() {}, warn() {}, error() {} };
+const all = { rowsMax: 1e9, bytesMax: 1e9 };
+let dir = '';
+
+beforeEach(() => {
+  dir = join(mkdtempSync(join(tmpdir(), 'journal-')), 'worker-0');
+});
+
+afterEach(() => rmSync(join(dir, '..'), { recursive: true }));
+
+function open(options: Partial<JournalOptions> = {}): Promise<Journal> {
+  return openJournal({ dir, log, segmentBytes: 64 * 1024, ...options });
+}
+
+function frame(order: number, rows = 1, lane: Lane = 0, bytes = 1000) {
+  return { lane, order: BigInt(order), rows, parts: [Buffer.from(`${order};`), Buffer.alloc(bytes, order)] };
+}
+
+async function orders(journal: Journal, lane: Lane, limits = all): Promise<number[] | undefined> {
+  const unit = await journal.next(lane, limits);
+  if (!unit) return undefined;
+  await journal.confirm(unit);
+  return unit.payloads.map((payload) => Number.parseInt(payload.toString('latin1'), 10));
+}
+
+test('frames come out by lane, in order, over the borders of segments', async () => {
+  const journal = await open();
+  const expected: Record<Lane, number[]> = { 0: [], 1: [] };
+  for (let order = 1; order <= 200; order += 1) {
+    const lane = order % 3 === 0 ? 1 : 0;
+    await journal.append([frame(order, 2, lane, 3000)]);
+    expected[lane].push(order);
+  }
+  expect(journal.rowsWaiting(0)).toBe(expected[0].length * 2);
+  expect(journal.bytesWaiting(1)).toBeGreaterThan(expected[1].length * 3000);
+  expect(await orders(journal, 1)).toEqual(expected[1]);
+  expect(await orders(journal, 0)).toEqual(expected[0]);
+  expect(await orders(journal, 0)).toBeUndefined();
+  expect(journal.backlogBytes).toBe(0);
+  expect(journal.empty).toBe(true);
+  await journal.close();
+  // Confirmed segments are spares now; few of them stay.
+  expect(readdirSync(dir).filter((name) => /seg$|^spare/.test(name)).length).toBeLessThan(8);
+});
+
+test('a unit keeps its limits but never is empty', async () => {
+  const journal = await open();
+  await journal.append([frame(1, 10), frame(2, 10), frame(3, 50), frame(4, 10)]);
+  expect(await orders(journal, 0, { rowsMax: 20, bytesMax: 1e9 })).toEqual([1, 2]);
+  expect(await orders(journal, 0, { rowsMax: 20, bytesMax: 1e9 })).toEqual([3]);
+  expect(await orders(journal, 0, { rowsMax: 1e9, bytesMax: 10 })).toEqual([4]);
+  await journal.close();
+});
+
+test('a released unit comes again, cut anew; two at once are a bug', async () => {
+  const journal = await open();
+  await journal.append([frame(1), frame(2), frame(3)]);
+  const unit = (await journal.next(0, all))!;
+  expect(unit).toMatchObject({ frames: 3, rows: 3, orderMin: 1n, orderMax: 3n });
+  await expect(journal.next(0, all)).rejects.toThrow('BUG');
+  expect(await journal.next(1, all)).toBeUndefined();
+  journal.release(unit);
+  expect(() => journal.confirm(unit)).toThrow('BUG');
+  expect(await orders(journal, 0, { rowsMax: 2, bytesMax: 1e9 })).toEqual([1, 2]);
+  await journal.close();
+});
+
+test('two appends at once, or order numbers that fall, are bugs', async () => {
+  const journal = await open();
+  const first = journal.append([frame(5)]);
+  await expect(journal.append([frame(6)])).rejects.toThrow('BUG');
+  await first;
+  await expect(journal.append([frame(5)])).rejects.toThrow('BUG');
+  await journal.append([frame(5, 1, 1), frame(6)]);
+  await journal.close();
+});
+
+test('what is shipped is known by order number over both lanes', async () => {
+  const journal = await open();
+  expect(journal.isShipped(100n)).toBe(true);
+  await journal.append([frame(10), frame(11, 1, 1), frame(12), frame(13, 1, 1)]);
+  expect([journal.orderMax, journal.orderShipped()]).toEqual([13n, 9n]);
+  expect(await orders(journal, 0)).toEqual([10, 12]);
+  expect([journal.orderShipped(), journal.isShipped(10n), journal.isShipped(11n)]).toEqual([10n, true, false]);
+  expect(await orders(journal, 1)).toEqual([11, 13]);
+  expect([journal.orderShipped(), journal.isShipped(99n)]).toEqual([13n, true]);
+  await journal.close();
+});
+
+test('a new start replays what was not confirmed, and says from which order on', async () => {
+  const first = await open();
+  await first.append([frame(10), frame(11), frame(12, 1, 1)]);
+  await orders(first, 0, { rowsMax: 1, bytesMax: 1e9 });
+  await first.close();
+  const second = await open();
+  expect([second.orderMax, second.orderRecovered]).toEqual([12n, 11n]);
+  expect(second.oldestUnshippedMs(Date.now())).toBeLessThan(60_000);
+  await second.append([frame(20)]);
+  expect(await orders(second, 0)).toEqual([11, 20]);
+  expect(await orders(second, 1)).toEqual([12]);
+  await second.close();
+  const third = await open();
+  expect([third.orderMax, third.orderRecovered, third.empty]).toEqual([20n, undefined, true]);
+  await third.close();
+});
+
+test('an append larger than a segment goes into one of its own', async () => {
+  const journal = await open();
+  await journal.append([frame(1)]);
+  await journal.append([frame(2, 1, 0, 200_000)]);
+  await journal.append([frame(3)]);
+  await journal.close();
+  const second = await open();
+  expect(await orders(second, 0)).toEqual([1, 2, 3]);
+  await second.close();
+});
+
+test('a directory of a worker that is gone is shipped and removed', async () => {
+  const journal = await open();
+  await journal.append([frame(1), frame(2, 1, 1)]);
+  await storeWriterId(dir, 7);
+  await journal.close();
+  const adopted = await open({ adopt: true });
+  await expect(adopted.append([frame(9)])).rejects.toThrow('BUG');
+  await expect(adopted.discard()).rejects.toThrow('BUG');
+  expect(await orders(adopted, 0)).toEqual([1]);
+  expect(await orders(adopted, 1)).toEqual([2]);
+  await adopted.discard();
+  expect(existsSync(dir)).toBe(false);
+});
+
+test('a directory with something in quarantine stays, with nothing else in it', async () => {
+  const journal = await open();
+  await journal.quarantine.add({ reason: 'refused', payload: Buffer.from('rows'), rows: 2, order: 5n });
+  await journal.close();
+  const adopted = await open({ adopt: true });
+  await adopted.discard();
+  expect(readdirSync(dir)).toEqual(['quarantine']);
+});
+
+test('a memory journal takes appends without syncing them', async () => {
+  const journal = await open({ durable: 'none' });
+  for (let order = 1; order <= 100; order += 1) await journal.append([frame(order)]);
+  expect((await orders(journal, 0))?.length).toBe(100);
+  await journal.close();
+});
+
+test('quarantine keeps rows with their reason until they are removed, and refuses at its cap', async () => {
+  const quarantine = await Quarantine.open(realDisk, dir, 100);
+  await quarantine.add({ reason: 'code 27', payload: Buffer.from('poison'), rows: 3, order: 12n, source: '1-1' });
+  await quarantine.add({ reason: 'code 27', payload: Buffer.from('poison'), rows: 3, order: 12n });
+  const big = { reason: 'big', payload: Buffer.alloc(100), rows: 1, order: 13n };
+  await expect(quarantine.add(big)).rejects.toBeInstanceOf(QuarantineFull);
+  const entries = await listQuarantine(dir);
+  expect(entries.length).toBe(2);
+  expect(entries[0]).toMatchObject({ kind: 'rows', reason: 'code 27', rows: 3, order: '12', source: '1-1' });
+  expect((await readQuarantined(entries[0]!)).toString()).toBe('poison');
+  await removeQuarantined(entries[0]!);
+  const again = await Quarantine.open(realDisk, dir, 100);
+  expect([again.entries, again.bytes]).toEqual([1, 6]);
+  await again.add({ reason: 'code 27', payload: Buffer.from('poison'), rows: 3, order: 12n });
+  expect((await listQuarantine(dir)).length).toBe(2);
+});
+
+test('a writer id is kept, and nonsense is refused', async () => {
+  expect(await readWriterId(dir)).toBeUndefined();
+  await storeWriterId(dir, 16_383);
+  expect(await readWriterId(dir)).toBe(16_383);
+  await expect(storeWriterId(dir, 16_384)).rejects.toThrow('out of range');
+});
