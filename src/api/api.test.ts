@@ -530,6 +530,30 @@ describe('credential changes', () => {
   });
 });
 
+describe('the signing key', () => {
+  it('is the same for all, or the one in the settings, which must be long enough', async () => {
+    const { token } = await signIn();
+    const again = await openJwt(postgres, config.auth, clock);
+    expect(await again.verify(token)).toMatchObject({ kind: 'access' });
+    const own = await openJwt(postgres, { ...config.auth, signingKey: Buffer.alloc(64, 1).toString('base64') }, clock);
+    await expect(own.verify(token)).rejects.toMatchObject({ kind: 'expired' });
+    const short = { ...config.auth, signingKey: Buffer.alloc(63, 1).toString('base64') };
+    await expect(openJwt(postgres, short, clock)).rejects.toThrow(/JWT_TOKEN_SIGNING_KEY.*64 bytes/);
+  });
+});
+
+describe('without Postgres', () => {
+  it('a worker starts, and says 503 to what needs it', async () => {
+    const away = openPostgres({ url: 'postgres://nobody@127.0.0.1:1/nothing', poolMax: 1, log });
+    const parts = new CredentialChanges({ postgres: away, bus: deafBus, clock, log });
+    await parts.start();
+    const jwt = await openJwt(away, config.auth, clock);
+    await expect(jwt.verify('a.b.c')).rejects.toMatchObject({ status: 503 });
+    await parts.stop();
+    await away.close();
+  });
+});
+
 describe('seeding', () => {
   it('happens once', async () => {
     expect(await seedFirstTenant({ postgres, passwords, clock }, { ...admin, email: 'other@x' })).toBe(false);
@@ -644,8 +668,8 @@ describe('time series', () => {
     ['MIN', 'mixed', '1.0'],
     ['MAX', 'doubles', '0.25'],
     ['COUNT', 'strings', '2'],
-    ['MIN', 'strings', '10'],
-    ['MAX', 'strings', '9'],
+    ['MIN', 'strings', '"10"'],
+    ['MAX', 'strings', '"9"'],
     ['SUM', 'strings', undefined],
     ['AVG', 'strings', undefined],
     ['MIN', 'booleans', 'false'],
@@ -661,8 +685,8 @@ describe('time series', () => {
       ...[text('strings', 1001, '10'), long('huge', 1000, big), long('huge', 1001, big)],
       ...[0, 1].map((n): Row => ({ key: 'booleans', ts: 1000 + n, kind: 1, int: String(n) })),
     ]);
-    const { body } = await read(`keys=${key}&startTs=1000&endTs=1002&interval=100&agg=${agg}`);
-    expect(body).toEqual(expected === undefined ? {} : { [key]: [{ ts: 1001, value: expected }] });
+    const answer = await read(`keys=${key}&startTs=1000&endTs=1002&interval=100&agg=${agg}&useStrictDataTypes=true`);
+    expect(answer.text).toBe(expected === undefined ? '{}' : `{"${key}":[{"ts":1001,"value":${expected}}]}`);
   });
 
   it('aggregate by calendar', async () => {

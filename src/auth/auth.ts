@@ -8,17 +8,9 @@ import type { Config } from '../base/config.ts';
 import { badRequest, ErrorCode, Fault, StartError } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { isUuid } from '../device/uuid.ts';
-import type { Postgres } from '../postgres/client.ts';
+import { isAway, type Postgres } from '../postgres/client.ts';
 import { type Credential, chooseCredential } from './credential.ts';
-import {
-  type AccessClaims,
-  BadToken,
-  Jwt,
-  type RefreshClaims,
-  signingKeyBytesMin,
-  type TokenPair,
-  tokenExpired,
-} from './jwt.ts';
+import { type AccessClaims, BadToken, Jwt, type RefreshClaims, type TokenPair, tokenExpired } from './jwt.ts';
 import type { PasswordHasher } from './password.ts';
 import type { Principal } from './roles.ts';
 import {
@@ -31,6 +23,8 @@ import {
   recordSignIn,
 } from './store.ts';
 import type { UserAccount } from './user.ts';
+
+const signingKeyBytesMin = 64;
 
 export interface AuthParts {
   postgres: Postgres;
@@ -150,16 +144,30 @@ export class Auth {
   }
 }
 
-/** The key of this installation: from the settings, else made by the first host and kept in Postgres for all. */
+/** A worker may start while Postgres is away, and devices go on; signing in then waits for the key. */
 export async function openJwt(postgres: Postgres, config: Config['auth'], clock: Clock): Promise<Jwt> {
   const { issuer, accessTokenSeconds, refreshTokenSeconds } = config;
-  const fresh = randomBytes(signingKeyBytesMin).toString('base64');
-  const text = config.signingKey || (await findOrInsertSetting(postgres, 'jwt.signingKey', fresh));
-  if (!/^[A-Za-z0-9+/_-]+={0,2}$/.test(text)) {
-    throw new StartError('Setting auth.signingKey (JWT_TOKEN_SIGNING_KEY) is not base64.');
+  let known: Uint8Array | undefined;
+  const signingKey = async () => (known ??= await loadSigningKey(postgres, config.signingKey));
+  try {
+    await signingKey();
+  } catch (error) {
+    if (!isAway(error)) throw error;
   }
-  const signingKey = Buffer.from(text, 'base64');
   return new Jwt({ signingKey, issuer, accessTokenSeconds, refreshTokenSeconds, clock });
+}
+
+/** The key of this installation: from the settings, else made by the first host and kept in Postgres for all. */
+async function loadSigningKey(postgres: Postgres, configured: string): Promise<Uint8Array> {
+  const fresh = randomBytes(signingKeyBytesMin).toString('base64');
+  const text = configured || (await findOrInsertSetting(postgres, 'jwt.signingKey', fresh));
+  const key = Buffer.from(text, 'base64');
+  if (!/^[A-Za-z0-9+/_-]+={0,2}$/.test(text) || key.length < signingKeyBytesMin) {
+    throw new StartError(
+      `Setting auth.signingKey (JWT_TOKEN_SIGNING_KEY) must be the base64 of at least ${signingKeyBytesMin} bytes.`,
+    );
+  }
+  return key;
 }
 
 export function checkPassword(password: string): void {

@@ -2,18 +2,18 @@
 import { randomUUID } from 'node:crypto';
 import { errors, jwtVerify, SignJWT } from 'jose';
 import type { Clock } from '../base/clock.ts';
-import { ErrorCode, Fault, StartError } from '../base/errors.ts';
+import { ErrorCode, Fault } from '../base/errors.ts';
 import { nullUuid } from '../device/uuid.ts';
 import { type Authority, authorities } from './roles.ts';
 import type { User } from './user.ts';
 
-export const signingKeyBytesMin = 64;
 /** How far the clock of the host that issued a token may be ahead of ours. */
 const clockSkewSecondsMax = 60;
 const refreshScope = 'REFRESH_TOKEN';
 
 export interface JwtOptions {
-  signingKey: Uint8Array;
+  /** Throws a 503 fault while the key cannot be had. */
+  signingKey: () => Promise<Uint8Array>;
   issuer: string;
   accessTokenSeconds: number;
   refreshTokenSeconds: number;
@@ -56,11 +56,6 @@ export class Jwt {
   readonly #options: JwtOptions;
 
   constructor(options: JwtOptions) {
-    if (options.signingKey.length < signingKeyBytesMin) {
-      throw new StartError(
-        `Setting auth.signingKey (JWT_TOKEN_SIGNING_KEY) must be the base64 of at least ${signingKeyBytesMin} bytes.`,
-      );
-    }
     this.#options = options;
   }
 
@@ -107,8 +102,9 @@ export class Jwt {
   async #verified(token: string): Promise<Record<string, unknown>> {
     const { signingKey, issuer, clock } = this.#options;
     const now = clock.now();
+    const key = await signingKey();
     try {
-      const { payload } = await jwtVerify(token, signingKey, {
+      const { payload } = await jwtVerify(token, key, {
         algorithms: ['HS512'],
         issuer,
         requiredClaims: ['exp', 'iat'],
@@ -130,15 +126,15 @@ export class Jwt {
     }
   }
 
-  #sign(subject: string, claims: Record<string, unknown>, seconds: number): Promise<string> {
+  async #sign(subject: string, claims: Record<string, unknown>, seconds: number): Promise<string> {
     const now = Math.floor(this.#options.clock.now() / 1000);
-    return new SignJWT(claims)
+    return await new SignJWT(claims)
       .setProtectedHeader({ alg: 'HS512' })
       .setSubject(subject)
       .setIssuer(this.#options.issuer)
       .setIssuedAt(now)
       .setExpirationTime(now + seconds)
-      .sign(this.#options.signingKey);
+      .sign(await this.#options.signingKey());
   }
 }
 

@@ -29,7 +29,8 @@ export class CredentialChanges {
   #unsubscribe: (() => void) | undefined;
   #timer: NodeJS.Timeout | undefined;
   #polling: Promise<void> | undefined;
-  #settled = 0n;
+  /** Undefined until Postgres has answered once. */
+  #settled: bigint | undefined;
   #lastPollMs = 0;
   #prunedMs = 0;
   #stopped = false;
@@ -42,11 +43,10 @@ export class CredentialChanges {
     this.#handlers.push(handler);
   }
 
-  /** Before the first look-up of a token: what changes from here on is seen. */
+  /** Before the first look-up of a token: what changes from here on is seen. Postgres may be away. */
   async start(): Promise<void> {
     this.#unsubscribe = await this.#parts.bus.subscribe(channel, (payload) => this.#receive(payload));
-    this.#settled = await settledTransaction(this.#parts.postgres);
-    this.#lastPollMs = this.#parts.clock.monotonic();
+    await this.#poll();
     this.#schedule();
   }
 
@@ -89,23 +89,26 @@ export class CredentialChanges {
   async #poll(): Promise<void> {
     const { postgres, clock, log } = this.#parts;
     try {
-      if (clock.monotonic() - this.#lastPollMs > limits.credentialChangesKeptMs / 2) this.#tell('all');
       const settled = await settledTransaction(postgres);
-      // The store went back in time: it was restored, or another server took over.
-      if (settled < this.#settled) this.#tell('all');
-      let id = 0;
-      for (;;) {
-        const rows = await readCredentialChanges(postgres, this.#settled, id, limits.credentialChangesRowsMax);
-        for (const row of rows) this.#tell(row);
-        if (rows.length < limits.credentialChangesRowsMax) break;
-        id = rows.at(-1)!.id;
-      }
+      const isLate = clock.monotonic() - this.#lastPollMs > limits.credentialChangesKeptMs / 2;
+      // A store that went back in time was restored, or another server took over.
+      if (this.#settled === undefined || settled < this.#settled || isLate) this.#tell('all');
+      else await this.#read(this.#settled);
       this.#settled = settled;
       this.#lastPollMs = clock.monotonic();
       await this.#prune();
     } catch (error) {
       // Known devices go on as they are; the next poll continues from here.
       log.warn('credential_changes_unread', { reason: messageOf(error) });
+    }
+  }
+
+  async #read(settled: bigint): Promise<void> {
+    for (let id = 0; ; ) {
+      const rows = await readCredentialChanges(this.#parts.postgres, settled, id, limits.credentialChangesRowsMax);
+      for (const row of rows) this.#tell(row);
+      if (rows.length < limits.credentialChangesRowsMax) return;
+      id = rows.at(-1)!.id;
     }
   }
 

@@ -53,17 +53,23 @@ export async function startStores(): Promise<Stores> {
   const postgres = new BuiltStore('postgres', 'startEmbeddedPostgres', directory, await freePort(), {});
   const redis = new RedisServer(directory, await freePort());
   const all = [clickhouse, postgres, redis];
-  await Promise.all(all.map((store) => store.start()));
+  const stopAll = async (): Promise<void> => {
+    await Promise.all(all.map((store) => store.stop()));
+    rmSync(directory, { recursive: true, force: true });
+  };
+  const starts = await Promise.allSettled(all.map((store) => store.start()));
+  const failed = starts.find((start) => start.status === 'rejected');
+  if (failed) {
+    await stopAll();
+    throw failed.reason;
+  }
   return {
     clickhouse: Object.assign(clickhouse, {
       address: () => ({ url: clickhouse.url, user: 'default', password }),
     }),
     postgres,
     redis,
-    stopAll: async () => {
-      await Promise.all(all.map((store) => store.stop()));
-      rmSync(directory, { recursive: true, force: true });
-    },
+    stopAll,
   };
 }
 
