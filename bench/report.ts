@@ -24,7 +24,8 @@ export function table(header: string[], rows: Cell[][]): void {
 /** Three digits that matter, thousands apart. */
 export function figure(value: number): string {
   if (!Number.isFinite(value)) return '-';
-  if (Math.abs(value) >= 100 || Number.isInteger(value)) return Math.round(value).toLocaleString('en').replaceAll(',', ' ');
+  if (Math.abs(value) >= 100 || Number.isInteger(value))
+    return Math.round(value).toLocaleString('en').replaceAll(',', ' ');
   return value.toFixed(Math.abs(value) >= 10 ? 1 : 2);
 }
 

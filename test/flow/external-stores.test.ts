@@ -25,8 +25,9 @@ beforeAll(async () => {
     },
   });
   device = await engine.api.createDevice('external');
-  // Every worker gets to know the token while PostgreSQL is there.
-  for (let n = 0; n < 32; n += 1) expect(await post(device.token, 'warm', n)).toBe(200);
+  // The creation itself is read once more from the list of changes and drops the entry: known is who sent after that.
+  await sleep(2_500);
+  await accept('warm', 32);
 });
 
 afterAll(async () => {
@@ -36,16 +37,23 @@ afterAll(async () => {
 
 let nextTs = Date.now() - 3_600_000;
 
-/** One request on a connection of its own, so that all workers get their share. */
+/** The status of one request on a connection of its own, so that all workers get their share. */
 async function post(token: string, key: string, n: number): Promise<number> {
+  return Number((await postText(token, key, n)).slice(0, 3));
+}
+
+async function accept(key: string, count: number): Promise<void> {
+  for (let n = 0; n < count; n += 1) expect(await postText(device.token, key, n)).toBe('200 ');
+}
+
+async function postText(token: string, key: string, n: number): Promise<string> {
   const response = await fetch(`${engine.api.http}/api/v1/${token}/telemetry`, {
     method: 'POST',
     headers: { connection: 'close' },
     body: `{"ts":${nextTs++},"values":{"${key}":${n}}}`,
     signal: AbortSignal.timeout(15_000),
   });
-  await response.arrayBuffer();
-  return response.status;
+  return `${response.status} ${await response.text()}`;
 }
 
 async function storedOnce(key: string, count: number): Promise<void> {
@@ -68,7 +76,7 @@ test('no embedded engine is started', () => {
 
 test('without ClickHouse telemetry is accepted, and stored once when it is back', async () => {
   await stores.clickhouse.kill();
-  for (let n = 0; n < 200; n += 1) expect(await post(device.token, 'without_clickhouse', n)).toBe(200);
+  await accept('without_clickhouse', 200);
   expect(await engine.readiness()).toBe(200);
   await sleep(1_000);
   await stores.clickhouse.start();
@@ -88,7 +96,7 @@ test('a history query while ClickHouse is away is 503 and says when to come back
 test('without PostgreSQL known devices go on and unknown ones are 503, not 401', async () => {
   await stores.postgres.kill();
   try {
-    for (let n = 0; n < 50; n += 1) expect(await post(device.token, 'without_postgres', n)).toBe(200);
+    await accept('without_postgres', 50);
     const response = await fetch(`${engine.api.http}/api/v1/never-seen-before/telemetry`, {
       method: 'POST',
       body: '{"a":1}',
@@ -107,7 +115,7 @@ test('without PostgreSQL known devices go on and unknown ones are 503, not 401',
 
 test('without Redis telemetry goes on, and changes are heard of again when it is back', async () => {
   await stores.redis.kill();
-  for (let n = 0; n < 50; n += 1) expect(await post(device.token, 'without_redis', n)).toBe(200);
+  await accept('without_redis', 50);
   await storedOnce('without_redis', 50);
   // Deleted while nobody can be told over the bus: the workers read the list of changes instead.
   const gone = await engine.api.createDevice('gone without redis');
@@ -122,7 +130,7 @@ test('without Redis telemetry goes on, and changes are heard of again when it is
 });
 
 test('a stop ships what is journaled and ends with 0', async () => {
-  for (let n = 0; n < 100; n += 1) expect(await post(device.token, 'before_stop', n)).toBe(200);
+  await accept('before_stop', 100);
   await engine.stop();
   await storedOnce('before_stop', 100);
 });
