@@ -108,6 +108,7 @@ export async function runWorker(): Promise<void> {
   const eraser = new Eraser({
     postgres,
     clickhouse,
+    cluster: config.clickhouse.cluster,
     clock,
     log,
     orderShipped: () => BigInt(link.state.orderShipped),

@@ -23,7 +23,7 @@ export const limits = {
   decodeTimeoutMs: 30_000,
   decodeHeapMegabytesMax: 512,
 
-  /** Distinct keys a worker remembers as bytes (`telemetry/keys.ts`); at the cap the oldest generation goes. */
+  /** Distinct keys a worker remembers as bytes (`telemetry/keys.ts`); a new one takes the place of an old one. */
   keyCacheMax: 100_000,
   /** Devices a worker remembers by token, and unknown tokens it remembers to be unknown. */
   tokenCacheMax: 1_000_000,

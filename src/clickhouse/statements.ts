@@ -13,7 +13,8 @@ export const insertTelemetry = `INSERT INTO telemetry (${columns}) SELECT ${colu
 
 /**
  * One row for each (device, key): greatest `ts`, then the later write. For one `ts` a larger version is a later write,
- * so (ts, version) orders; as one 128-bit number it is the fastest way to compare (0.11 µs CPU a row, tuples 0.3).
+ * and rows of one frame share their version: the later row of the block counts. `ts` has 45 bits, the version 64, the
+ * place in the block 19; as one 128-bit number they compare fastest (0.11 µs CPU a row, tuples 0.3).
  */
 export const insertLatest = `
   INSERT INTO latest (${columns})
@@ -27,16 +28,23 @@ export const insertLatest = `
     argMax(text, rank),
     argMax(version, rank)
   FROM (
-    SELECT *, bitShiftLeft(toUInt128(toInt128(ts) + 9223372036854775808), 64) + version AS rank
+    SELECT
+      *,
+      bitShiftLeft(toUInt128(ts + 17592186044416), 83) + bitShiftLeft(toUInt128(version), 19) + rowNumberInBlock() AS rank
     FROM input('${structure}')
   )
   GROUP BY device, key
   FORMAT Native`;
 
-/** One range of one device; rows of a later order number stay. {cluster} is not needed: a delete is sent to every shard. */
-const erased = `device = {device:UInt64} AND (toUInt8({allKeys:UInt8}) = 1 OR has({keys:Array(String)}, toString(key)))
+/** One range of one device; rows of a later order number stay. */
+const erased = `device = {device:UInt64}
+  AND ({allKeys:UInt8} = 1 OR has({keys:Array(String)}, toString(key)))
   AND ts >= {startTs:Int64} AND ts < {endTs:Int64}
   AND toInt256(version) + toInt256(ts) * 1048576 - 9223372036854775808 <= toInt256({order:Int64})`;
 
-export const deleteTelemetry = `DELETE FROM telemetry WHERE ${erased}`;
-export const deleteLatest = `DELETE FROM latest WHERE ${erased}`;
+/** Deletes go to the tables that hold the rows: with a cluster, to the local ones of every shard. */
+export function deleteStatements(cluster: string): string[] {
+  const tables = ['telemetry', 'latest'];
+  if (cluster === '') return tables.map((table) => `DELETE FROM ${table} WHERE ${erased}`);
+  return tables.map((table) => `DELETE FROM ${table}_local ON CLUSTER '${cluster}' WHERE ${erased}`);
+}

@@ -8,13 +8,15 @@ import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
-import { deleteLatest, deleteTelemetry } from '../clickhouse/statements.ts';
+import { deleteStatements } from '../clickhouse/statements.ts';
 import { isAway, type Postgres } from '../postgres/client.ts';
 import { orderUpTo } from './order.ts';
 
 export interface EraserParts {
   postgres: Postgres;
   clickhouse: ClickHouse;
+  /** Name of the ClickHouse cluster, '' without one. */
+  cluster: string;
   clock: Clock;
   log: Log;
   /** Every frame up to this order is in ClickHouse; 0n while a worker is starting. */
@@ -102,7 +104,7 @@ export class Eraser {
   }
 
   async #apply({ device, keys, startTs, endTs, orderNumber }: Tombstone): Promise<void> {
-    const { clickhouse } = this.#parts;
+    const { clickhouse, cluster } = this.#parts;
     const params = {
       device,
       keys: keys ?? [],
@@ -111,7 +113,6 @@ export class Eraser {
       endTs,
       order: orderNumber ?? '9223372036854775807',
     };
-    await clickhouse.exec(deleteTelemetry, params);
-    await clickhouse.exec(deleteLatest, params);
+    for (const statement of deleteStatements(cluster)) await clickhouse.exec(statement, params);
   }
 }

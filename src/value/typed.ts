@@ -76,9 +76,18 @@ export function strictForm(value: TypedValue): string {
   }
 }
 
-/** The older REST form, in which every value is a JSON string: `"42.0"`. */
+/** The older REST form, in which every value is a JSON string, doubles as clients of the family know them: `"42.0"`. */
 export function stringForm(value: TypedValue): string {
-  return JSON.stringify(value.kind === Kind.string ? value.text : strictForm(value));
+  if (value.kind === Kind.string) return JSON.stringify(value.text);
+  return JSON.stringify(value.kind === Kind.double ? javaText(value.num) : strictForm(value));
+}
+
+/** The same digits as `doubleText`, in the notation of Java: `1.23456785E7` from 10^7 up and below 10^-3. */
+function javaText(num: number): string {
+  const size = Math.abs(num);
+  if (num === 0 || (size >= 1e-3 && size < 1e7)) return doubleText(num);
+  const [digits, exponent] = num.toExponential().split('e') as [string, string];
+  return `${digits.includes('.') ? digits : `${digits}.0`}E${Number(exponent)}`;
 }
 
 /** A double in a notation that reads back as a double. */
