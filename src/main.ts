@@ -1,9 +1,11 @@
 /** The one entry: `node dist/main.js` becomes the primary, which forks its workers from the same file. */
 import cluster from 'node:cluster';
 import { StartError } from './base/errors.ts';
+import { checkPlatform } from './platform.ts';
 
 async function main(): Promise<void> {
   if (cluster.isPrimary) {
+    checkPlatform();
     const { runPrimary } = await import('./primary.ts');
     await runPrimary();
   } else {

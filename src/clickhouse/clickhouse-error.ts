@@ -2,8 +2,11 @@
 import { ClickHouseError as ServerError } from '@clickhouse/client';
 import { messageOf } from '../base/errors.ts';
 
-/** transient: the same again, later. size: the same in halves. poison: some row of it is refused for its content. */
-export type ClickHouseErrorKind = 'transient' | 'size' | 'poison';
+/**
+ * transient: the same again, later. size: the same in halves. poison: some row of it is refused for its content.
+ * unknown: it may be either; what comes again and again is its content.
+ */
+export type ClickHouseErrorKind = 'transient' | 'size' | 'poison' | 'unknown';
 
 export class ClickHouseError extends Error {
   /** ClickHouse's number; 0 when no server answered. */
@@ -29,6 +32,11 @@ export class ClickHouseError extends Error {
 const sizeCodes = new Set([229, 241, 307]);
 /** Values that cannot be parsed or converted. */
 const poisonCodes = new Set([6, 25, 26, 27, 33, 38, 41, 53, 69, 70, 72, 117, 321]);
+/** Time, load, space, replicas, rights, a schema that is not there yet: the operator's or the store's, never the rows'. */
+const transientCodes = new Set([
+  60, 74, 75, 76, 81, 159, 160, 164, 173, 192, 193, 194, 202, 203, 209, 210, 236, 242, 243, 279, 285, 286, 319, 394,
+  425, 439, 497, 516, 999,
+]);
 const tooManyParts = 252;
 const resetCodes = new Set(['ECONNRESET', 'EPIPE', 'ECONNABORTED', 'UND_ERR_SOCKET']);
 
@@ -43,11 +51,10 @@ export function toClickHouseError(error: unknown): ClickHouseError {
   return new ClickHouseError(code, kindOf(code, error.message), `ClickHouse error ${code}: ${error.message}`);
 }
 
-/** What is not known to be deterministic is tried again: a wrong guess must not put good rows aside. */
 function kindOf(code: number, message: string): ClickHouseErrorKind {
   if (sizeCodes.has(code)) return 'size';
   if (poisonCodes.has(code)) return 'poison';
   // Too many partitions in one block is about these rows, too many parts about the table's load.
-  if (code === tooManyParts && /partitions for single INSERT block/.test(message)) return 'poison';
-  return 'transient';
+  if (code === tooManyParts) return /partitions for single INSERT block/.test(message) ? 'poison' : 'transient';
+  return transientCodes.has(code) ? 'transient' : 'unknown';
 }

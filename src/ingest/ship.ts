@@ -42,8 +42,9 @@ const quickLateInsertsMax = 30;
 const idleMsMax = 60_000;
 const retryMsMin = 200;
 const retryMsMax = 30_000;
-/** Storage failures in a row on the same rows that mean: these rows do it. */
+/** Failures on the same rows that mean: these rows do it. A store that dies of them, and errors that may be anything. */
 const crashesMax = 5;
+const unknownErrorsMax = 3;
 
 export class Shipper {
   readonly #options: ShipperOptions;
@@ -157,12 +158,24 @@ class LaneLoop {
         await this.#sleep(waitMs, idle);
         continue;
       }
-      const unit = await journal.next(this.#lane, { rowsMax: this.#rowsMax, bytesMax });
+      const unit = await this.#next();
       if (!unit) continue;
       const shipped = await this.#ship(unit);
       if (!shipped) return;
       await journal.confirm(unit);
       onShipped();
+    }
+  }
+
+  /** A disk that cannot be read is tried again: what waits there was acknowledged. */
+  async #next(): Promise<ShipUnit | undefined> {
+    const { journal, log } = this.#options;
+    try {
+      return await journal.next(this.#lane, { rowsMax: this.#rowsMax, bytesMax });
+    } catch (error) {
+      log.error('journal_read', { reason: messageOf(error) });
+      await sleep(retryMsMax, undefined, { signal: this.#stopping.signal }).catch(() => {});
+      return undefined;
     }
   }
 
@@ -221,6 +234,7 @@ class LaneLoop {
     const { clickhouse, timeoutMs, log } = this.#options;
     const body = payloads.length === 1 ? (payloads[0] as Buffer) : Buffer.concat(payloads);
     let crashes = 0;
+    let unknownErrors = 0;
     for (let attempt = 0; ; attempt += 1) {
       if (this.#stopping.signal.aborted) return false;
       try {
@@ -236,8 +250,10 @@ class LaneLoop {
         log.warn('storage_insert', { kind: error.kind, code: error.code, reason: error.message.slice(0, 500) });
         // A store that dies of these rows looks like a store that went away, again and again.
         if (error.connectionLost) crashes += 1;
-        if (error.kind !== 'transient' || crashes >= crashesMax) {
-          if (error.kind === 'size') this.#rowsMax = Math.max(1000, this.#rowsMax >> 1);
+        if (error.kind === 'unknown') unknownErrors += 1;
+        if (error.kind === 'size') this.#rowsMax = Math.max(1000, this.#rowsMax >> 1);
+        const refused = error.kind === 'poison' || error.kind === 'size';
+        if (refused || crashes >= crashesMax || unknownErrors >= unknownErrorsMax) {
           return this.#cut(payloads, order, error);
         }
         const backoffMs = Math.min(retryMsMax, retryMsMin * 2 ** Math.min(attempt, 10));
@@ -263,17 +279,13 @@ class LaneLoop {
       return (await this.#insert(payloads.slice(0, half), order)) && (await this.#insert(payloads.slice(half), order));
     }
     const block = payloads[0]!;
-    const rows = rowsOfBlock(block);
-    if (rows > 1) {
-      const half = rows >> 1;
-      const [first, second] = [splitBlock(block, 0, half), splitBlock(block, half, rows)];
-      return (await this.#insert([first], order)) && (await this.#insert([second], order));
-    }
+    const halves = halvesOf(block);
+    if (halves) return (await this.#insert([halves[0]], order)) && (await this.#insert([halves[1]], order));
     const { journal, log } = this.#options;
     const reason = `${error.code} ${error.message.slice(0, 500)}`;
     while (!this.#stopping.signal.aborted) {
       try {
-        await journal.quarantine.add({ reason, payload: block, rows, order });
+        await journal.quarantine.add({ reason, payload: block, rows: 1, order });
         this.#metrics.quarantined.add(1);
         log.error('row_quarantined', { code: error.code, reason: error.message.slice(0, 500) });
         return true;
@@ -285,5 +297,17 @@ class LaneLoop {
       }
     }
     return false;
+  }
+}
+
+/** Undefined for a single row, and for bytes that are no block of ours: those go to quarantine whole. */
+function halvesOf(block: Uint8Array): [Uint8Array, Uint8Array] | undefined {
+  try {
+    const rows = rowsOfBlock(block);
+    if (rows < 2) return undefined;
+    const half = rows >> 1;
+    return [splitBlock(block, 0, half), splitBlock(block, half, rows)];
+  } catch {
+    return undefined;
   }
 }

@@ -1,0 +1,246 @@
+/** What a sender hears when the journal's disk fails, fills up or is slow: the group commit over a simulated disk. */
+import { afterEach, expect, test, vi } from 'vitest';
+import { systemClock as clock } from '../../src/base/clock.ts';
+import type { Fault } from '../../src/base/errors.ts';
+import { Metrics } from '../../src/base/metrics.ts';
+import { type AckLevel, Ingest, type IngestOptions, type Waiter } from '../../src/ingest/accept.ts';
+import { OrderClock } from '../../src/ingest/order.ts';
+import type { Journal } from '../../src/journal/journal.ts';
+import { decodeTelemetry } from '../../src/telemetry/decode.ts';
+import { readBlock } from '../../src/telemetry/read-block.ts';
+import type { Rows } from '../../src/telemetry/rows.ts';
+import { open, silentLog } from './journal-model.ts';
+import { SimDisk } from './sim-disk.ts';
+
+const segmentBytes = 8 * 1024 * 1024;
+const decoding = {
+  castNumericStrings: true,
+  pointsPerMessageMax: 200_000,
+  pastMsMax: 8e12,
+  futureMsMax: 8e12,
+};
+
+class Device {
+  readonly number = 7;
+  #last = 0;
+
+  nextTs(now: number): number {
+    this.#last = Math.max(now, this.#last + 1);
+    return this.#last;
+  }
+}
+
+class Sender implements Waiter {
+  readonly outcome: Promise<'acknowledged' | Fault>;
+  #settle!: (outcome: 'acknowledged' | Fault) => void;
+
+  constructor() {
+    this.outcome = new Promise((resolve) => {
+      this.#settle = resolve;
+    });
+  }
+
+  acknowledge(): void {
+    this.#settle('acknowledged');
+  }
+
+  refuse(fault: Fault): void {
+    this.#settle(fault);
+  }
+}
+
+const device = new Device();
+const decode = (body: Uint8Array, source: Device, now: number, rows: Rows) =>
+  decodeTelemetry(body, source, now, rows, decoding);
+
+let ingest: Ingest;
+let journal: Journal;
+const failed = vi.fn<(reason: string) => void>();
+
+async function start(disk: SimDisk, ack: AckLevel = 'journal', options: Partial<IngestOptions> = {}): Promise<void> {
+  journal = await open(disk, { segmentBytes });
+  ingest = new Ingest({
+    journal,
+    orders: new OrderClock(clock, 1, journal.orderMax),
+    clock,
+    log: silentLog,
+    metrics: new Metrics(),
+    ack,
+    backlogBytesMax: 1e9,
+    freeDiskBytesMin: 0,
+    lingerMsMax: 0,
+    unsyncedBytesMax: 32e6,
+    unsyncedMsMax: 2000,
+    onCommitted: () => {},
+    onFailed: failed,
+    ...options,
+  });
+}
+
+function send(json: unknown): Sender {
+  const sender = new Sender();
+  ingest.accept(decode, Buffer.from(JSON.stringify(json)), device, sender);
+  return sender;
+}
+
+async function journaled(lane: 0 | 1 = 0): Promise<{ key: string; num: number; int: bigint }[]> {
+  const unit = await journal.next(lane, { rowsMax: 1e6, bytesMax: 1e9 });
+  return (unit?.payloads ?? []).flatMap((payload) => readBlock(payload));
+}
+
+afterEach(() => {
+  failed.mockClear();
+});
+
+test('messages of one turn share a commit and are acknowledged together, when they are on the disk', async () => {
+  await start(new SimDisk());
+  const senders = Array.from({ length: 50 }, (_, i) => send({ a: i + 0.5 }));
+  expect(await Promise.all(senders.map((sender) => sender.outcome))).toEqual(Array(50).fill('acknowledged'));
+  const unit = await journal.next(0, { rowsMax: 1e6, bytesMax: 1e9 });
+  expect(unit).toMatchObject({ frames: 1, rows: 50 });
+  const stored = unit!.payloads.flatMap((payload) => readBlock(payload));
+  expect(stored.map((row) => row.num)).toEqual(Array.from({ length: 50 }, (_, i) => i + 0.5));
+});
+
+test('a refused message leaves no row beside those of its neighbours', async () => {
+  await start(new SimDisk());
+  const first = send({ good: 1 });
+  expect(() => ingest.accept(decode, Buffer.from('{"bad":1,"worse":'), device, new Sender())).toThrow(/not valid JSON/);
+  const last = send({ fine: 2 });
+  expect(await Promise.all([first.outcome, last.outcome])).toEqual(['acknowledged', 'acknowledged']);
+  expect((await journaled()).map((row) => row.key)).toEqual(['good', 'fine']);
+});
+
+test('a sync that fails once costs nobody anything: the commit goes to a new segment', async () => {
+  const disk = new SimDisk();
+  await start(disk);
+  let failures = 1;
+  disk.fault = (operation) => (operation === 'write' && failures-- > 0 ? 'EIO' : undefined);
+  expect(await send({ a: 1 }).outcome).toBe('acknowledged');
+  expect(failed).not.toHaveBeenCalled();
+  expect(await journaled()).toHaveLength(1);
+});
+
+test('a sync that fails twice is refused with 503, and the process is told to end', async () => {
+  const disk = new SimDisk();
+  await start(disk);
+  disk.fault = (operation) => (operation === 'write' ? 'EIO' : undefined);
+  expect(await send({ a: 1 }).outcome).toMatchObject({ status: 503, reason: 'journal_failed' });
+  expect(failed).toHaveBeenCalledOnce();
+});
+
+test('a full disk is 503 with Retry-After, and telemetry is welcome again when there is space', async () => {
+  const disk = new SimDisk();
+  await start(disk);
+  expect(await send({ a: 1 }).outcome).toBe('acknowledged');
+  disk.fault = (operation) => (operation === 'write' || operation === 'open' ? 'ENOSPC' : undefined);
+  expect(await send({ a: 2 }).outcome).toMatchObject({ status: 503, reason: 'disk_full', retryAfterSeconds: 5 });
+  expect(() => send({ a: 3 })).toThrow(/disk of the journal is full/);
+  disk.fault = () => undefined;
+  await vi.waitFor(() => expect(ingest.refusal()).toBeUndefined(), { timeout: 5000 });
+  expect(await send({ a: 4 }).outcome).toBe('acknowledged');
+  expect((await journaled()).map((row) => row.int)).toEqual([1n, 4n]);
+  expect(failed).not.toHaveBeenCalled();
+});
+
+test('a disk with less space than it must keep free is refused before it is full', async () => {
+  await start(new SimDisk(), 'journal', { freeDiskBytesMin: Number.MAX_SAFE_INTEGER });
+  expect(() => send({ a: 1 })).toThrow(/free space/);
+});
+
+test('a slow sync is refused after its time instead of piling up', async () => {
+  const disk = new SimDisk();
+  await start(disk, 'journal', { unsyncedMsMax: 200 });
+  disk.fault = (operation) => (operation === 'write' ? 800 : undefined);
+  const waiting = send({ a: 1 });
+  await vi.waitFor(() => expect(ingest.refusal()).toMatchObject({ reason: 'journal_slow' }), { timeout: 3000 });
+  expect(await waiting.outcome).toBe('acknowledged');
+});
+
+test('more bytes than may wait for a sync are refused', async () => {
+  const disk = new SimDisk();
+  await start(disk, 'journal', { unsyncedBytesMax: 5000 });
+  disk.fault = (operation) => (operation === 'write' ? 100 : undefined);
+  const text = 'x'.repeat(1000);
+  const senders: Sender[] = [];
+  expect(() => {
+    for (let i = 0; i < 100; i += 1) senders.push(send({ text }));
+  }).toThrow(/too slow/);
+  expect(senders.length).toBeLessThan(10);
+  expect(new Set(await Promise.all(senders.map((sender) => sender.outcome)))).toEqual(new Set(['acknowledged']));
+});
+
+test('a journal at its cap refuses until ClickHouse has taken some of it', async () => {
+  await start(new SimDisk(), 'journal', { backlogBytesMax: 20_000 });
+  await vi.waitFor(
+    async () => {
+      await send({ text: 'x'.repeat(5000) }).outcome;
+    },
+    { timeout: 100 },
+  );
+  await expect(async () => {
+    for (let i = 0; i < 200; i += 1) {
+      await send({ text: 'x'.repeat(5000) }).outcome;
+      await new Promise((resolve) => setTimeout(resolve, 20));
+    }
+  }).rejects.toThrow(/has not taken data for so long/);
+  const unit = await journal.next(0, { rowsMax: 1e6, bytesMax: 1e9 });
+  await journal.confirm(unit!);
+  await vi.waitFor(() => expect(ingest.refusal()).toBeUndefined(), { timeout: 3000 });
+});
+
+test('points older than yesterday take the late lane, also beside new ones', async () => {
+  await start(new SimDisk());
+  const now = Date.now();
+  const old = now - 3 * 86_400_000;
+  const message = [
+    { ts: old, values: { a: 1 } },
+    { ts: now, values: { b: 2 } },
+  ];
+  await Promise.all([send(message).outcome, send({ ts: now, values: { c: 3 } }).outcome]);
+  expect((await journaled(0)).map((row) => row.key)).toEqual(['c']);
+  expect((await journaled(1)).map((row) => row.key)).toEqual(['a', 'b']);
+});
+
+test('ingest.ack memory answers before the disk does', async () => {
+  const disk = new SimDisk();
+  await start(disk, 'memory');
+  disk.fault = (operation) => (operation === 'write' ? 300 : undefined);
+  const started = performance.now();
+  expect(await send({ a: 1 }).outcome).toBe('acknowledged');
+  expect(performance.now() - started).toBeLessThan(200);
+});
+
+test('ingest.ack store waits for the shipment', async () => {
+  await start(new SimDisk(), 'store');
+  const sender = send({ a: 1 });
+  await vi.waitFor(() => expect(journal.rowsWaiting(0)).toBe(1));
+  const early = Promise.race([sender.outcome, new Promise((resolve) => setTimeout(resolve, 50, 'still waiting'))]);
+  expect(await early).toBe('still waiting');
+  const unit = await journal.next(0, { rowsMax: 10, bytesMax: 1e6 });
+  await journal.confirm(unit!);
+  ingest.shipped(journal.orderShipped());
+  expect(await sender.outcome).toBe('acknowledged');
+});
+
+test('closing writes out what has gathered', async () => {
+  await start(new SimDisk());
+  const senders = Array.from({ length: 10 }, () => send({ a: 1 }));
+  await ingest.close();
+  expect(await Promise.all(senders.map((sender) => sender.outcome))).toEqual(Array(10).fill('acknowledged'));
+});
+
+test('order numbers rise through a clock that stands still or goes back, and name their writer', () => {
+  let now = 1_700_000_000_000;
+  const orders = new OrderClock({ now: () => now, monotonic: () => 0 }, 5, 0n);
+  let last = 0n;
+  for (let i = 0; i < 1000; i += 1) {
+    if (i === 500) now -= 10_000;
+    const order = orders.next();
+    expect(order > last).toBe(true);
+    expect(order & 16_383n).toBe(5n);
+    last = order;
+  }
+  const successor = new OrderClock({ now: () => now, monotonic: () => 0 }, 5, last);
+  expect(successor.next() > last).toBe(true);
+});

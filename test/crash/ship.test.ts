@@ -1,0 +1,183 @@
+/** Shipping into a real ClickHouse: what it refuses, what it is asked twice, what a delete leaves. */
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, expect, test, vi } from 'vitest';
+import { systemClock as clock } from '../../src/base/clock.ts';
+import { Metrics } from '../../src/base/metrics.ts';
+import { deleteStatements, insertLatest, insertTelemetry } from '../../src/clickhouse/statements.ts';
+import { OrderClock } from '../../src/ingest/order.ts';
+import { Shipper } from '../../src/ingest/ship.ts';
+import { type Journal, openJournal } from '../../src/journal/journal.ts';
+import { listQuarantine, readQuarantined } from '../../src/journal/quarantine.ts';
+import { keyOf } from '../../src/telemetry/keys.ts';
+import { Rows } from '../../src/telemetry/rows.ts';
+import { silentLog, startTestClickHouse, type TestClickHouse } from '../clickhouse-server.ts';
+
+let house: TestClickHouse;
+let home: string;
+let journals = 0;
+let devices = 100;
+
+beforeAll(async () => {
+  house = await startTestClickHouse();
+  home = mkdtempSync(join(tmpdir(), 'millrace-ship-'));
+}, 60_000);
+
+afterAll(async () => {
+  await house.stop();
+  rmSync(home, { recursive: true, force: true });
+});
+
+interface Channel {
+  dir: string;
+  journal: Journal;
+  shipper: Shipper;
+  orders: OrderClock;
+  stop(): Promise<void>;
+}
+
+async function openChannel(): Promise<Channel> {
+  journals += 1;
+  const dir = join(home, `worker-${journals}`);
+  const journal = await openJournal({ dir, log: silentLog, segmentBytes: 4 * 1024 * 1024 });
+  const shipper = new Shipper({
+    journal,
+    clickhouse: house.clickhouse,
+    clock,
+    log: silentLog,
+    metrics: new Metrics(),
+    intervalMsMin: 10,
+    intervalMsMax: 50,
+    rowsMax: 100_000,
+    lateSecondsMax: 1,
+    timeoutMs: 10_000,
+    onShipped: () => {},
+  });
+  const stop = async () => {
+    await shipper.stop();
+    await journal.close();
+  };
+  return { dir, journal, shipper, orders: new OrderClock(clock, journals, journal.orderMax), stop };
+}
+
+async function append(
+  channel: Channel,
+  device: number,
+  points: [key: string, ts: number, num: number][],
+): Promise<void> {
+  const rows = new Rows();
+  for (const [key, ts, num] of points) {
+    rows.addDouble(keyOf(key)!, num);
+    rows.endRecord(device, ts);
+  }
+  const order = channel.orders.next();
+  await channel.journal.append([{ lane: 0, order, rows: rows.count, parts: rows.encode(order) }]);
+}
+
+async function stored(table: string, device: number): Promise<[string, number, number][]> {
+  const sql = `SELECT toString(key) AS key, ts, num FROM ${table} FINAL WHERE device = {device:UInt64} ORDER BY key, ts`;
+  const found = await house.clickhouse.rows<{ key: string; ts: string; num: number }>(sql, { device });
+  return found.map(({ key, ts, num }) => [key, Number(ts), num]);
+}
+
+async function shipAll(channel: Channel): Promise<void> {
+  channel.shipper.start();
+  await vi.waitFor(() => expect(channel.journal.empty).toBe(true), { timeout: 15_000 });
+  await channel.stop();
+}
+
+test('bytes that are no block go to quarantine alone; the frames around them are stored', async () => {
+  const device = devices++;
+  const channel = await openChannel();
+  for (let i = 0; i < 4; i += 1) await append(channel, device, [['a', 1000 + i, i]]);
+  const order = channel.orders.next();
+  await channel.journal.append([{ lane: 0, order, rows: 1, parts: [Buffer.from('this is no block at all')] }]);
+  for (let i = 4; i < 8; i += 1) await append(channel, device, [['a', 1000 + i, i]]);
+  await shipAll(channel);
+  expect(await stored('telemetry', device)).toEqual(Array.from({ length: 8 }, (_, i) => ['a', 1000 + i, i]));
+  const entries = await listQuarantine(channel.dir);
+  expect(entries).toHaveLength(1);
+  expect((await readQuarantined(entries[0]!)).toString()).toBe('this is no block at all');
+  expect(entries[0]!.reason).toMatch(/ClickHouse error/);
+});
+
+test('the same frames shipped twice are stored once', async () => {
+  const device = devices++;
+  const channel = await openChannel();
+  await append(channel, device, [
+    ['a', 1, 1],
+    ['b', 1, 2],
+  ]);
+  const unit = await channel.journal.next(0, { rowsMax: 100, bytesMax: 1e6 });
+  channel.journal.release(unit!);
+  const body = Buffer.concat(unit!.payloads);
+  for (let i = 0; i < 3; i += 1) {
+    await house.clickhouse.insertBlocks(insertTelemetry, body);
+    await house.clickhouse.insertBlocks(insertLatest, body);
+  }
+  await shipAll(channel);
+  for (const table of ['telemetry', 'latest']) {
+    expect(await stored(table, device)).toEqual([
+      ['a', 1, 1],
+      ['b', 1, 2],
+    ]);
+  }
+});
+
+test('the later write of one (device, key, ts) counts, in the same frame too, in both tables', async () => {
+  const device = devices++;
+  const channel = await openChannel();
+  await append(channel, device, [
+    ['a', 5, 1],
+    ['a', 5, 2],
+    ['b', 9, 1],
+    ['b', 3, 7],
+  ]);
+  await append(channel, device, [['b', 3, 8]]);
+  await shipAll(channel);
+  expect(await stored('telemetry', device)).toEqual([
+    ['a', 5, 2],
+    ['b', 3, 8],
+    ['b', 9, 1],
+  ]);
+  expect(await stored('latest', device)).toEqual([
+    ['a', 5, 2],
+    ['b', 9, 1],
+  ]);
+});
+
+test('a delete takes what was written up to its order, and nothing that came later', async () => {
+  const device = devices++;
+  const channel = await openChannel();
+  await append(channel, device, [
+    ['a', 100, 1],
+    ['a', 200, 1],
+    ['b', 100, 1],
+  ]);
+  const order = channel.orders.next().toString();
+  await append(channel, device, [['a', 150, 2]]);
+  await shipAll(channel);
+  const params = { device, keys: ['a'], allKeys: 0, startTs: 100, endTs: 200, order };
+  for (const statement of deleteStatements('')) await house.clickhouse.exec(statement, params);
+  expect(await stored('telemetry', device)).toEqual([
+    ['a', 150, 2],
+    ['a', 200, 1],
+    ['b', 100, 1],
+  ]);
+});
+
+test('while ClickHouse is away rows wait; when it is back they arrive once', async () => {
+  const device = devices++;
+  const channel = await openChannel();
+  process.kill(house.server.pid, 'SIGSTOP');
+  channel.shipper.start();
+  await append(channel, device, [['a', 1, 1]]);
+  channel.shipper.wake();
+  await new Promise((resolve) => setTimeout(resolve, 500));
+  expect(channel.journal.empty).toBe(false);
+  process.kill(house.server.pid, 'SIGCONT');
+  await vi.waitFor(() => expect(channel.journal.empty).toBe(true), { timeout: 15_000 });
+  await channel.stop();
+  expect(await stored('telemetry', device)).toEqual([['a', 1, 1]]);
+});
