@@ -15,6 +15,16 @@ export function cpuMsOf(pid: number): number {
   }
 }
 
+/** With its children: PostgreSQL is a process for each connection. */
+function cpuMsOfFamily(pid: number): number {
+  try {
+    const children = readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').split(' ').filter(Boolean);
+    return children.reduce((sum, child) => sum + cpuMsOf(Number(child)), cpuMsOf(pid));
+  } catch {
+    return cpuMsOf(pid);
+  }
+}
+
 export function residentBytesOf(pid: number): number {
   try {
     return Number(readFileSync(`/proc/${pid}/statm`, 'utf8').split(' ')[1]) * pageBytes;
@@ -31,7 +41,7 @@ export function machineCpu(): { idle: number; total: number } {
 
 /** CPU time of several roles at one moment; the difference of two of them is what a phase cost. */
 export function cpuByRole(pids: Map<string, number>): Map<string, number> {
-  return new Map([...pids].map(([role, pid]) => [role, cpuMsOf(pid)]));
+  return new Map([...pids].map(([role, pid]) => [role, role === 'postgres' ? cpuMsOfFamily(pid) : cpuMsOf(pid)]));
 }
 
 /** Milliseconds between two moments, the workers added up. */

@@ -3,9 +3,13 @@
  * config/bench.yaml are changed as in `npm run bench -- http http.seconds=5`.
  */
 import { say } from './report.ts';
+import { runAttributes } from './scenarios/attributes.ts';
 import { runCrash } from './scenarios/crash.ts';
 import { runHttp } from './scenarios/http.ts';
 import { runLatest } from './scenarios/latest.ts';
+import { runLongPoll } from './scenarios/longpoll.ts';
+import { runOta } from './scenarios/ota.ts';
+import { runRpc } from './scenarios/rpc.ts';
 import { runSoak } from './scenarios/soak.ts';
 import { runVisibility } from './scenarios/visibility.ts';
 import { type BenchSettings, loadBenchSettings } from './settings.ts';
@@ -20,6 +24,13 @@ const scenarios: Record<string, Scenario> = {
   http: { about: 'telemetry over HTTP beside a bare uWebSockets.js server: rate, latency, CPU, disk', run: runHttp },
   visibility: { about: 'time from acknowledgement to readable, idle and at half of peak', run: runVisibility },
   latest: { about: 'latest values of one device among a million series', run: runLatest },
+  attributes: {
+    about: 'attribute posts over HTTP, acknowledged after the commit: rate, latency, CPU',
+    run: runAttributes,
+  },
+  longpoll: { about: 'many held long polls: memory of each, time from attribute write to answer', run: runLongPoll },
+  ota: { about: 'a 16 MB package taken by 200 devices in 4 KB chunks: memory, rate', run: runOta },
+  rpc: { about: 'commands from REST over the other worker to a polling device and back: round trips', run: runRpc },
   soak: { about: 'memory of every process over minutes at peak', run: runSoak },
   crash: { about: 'processes killed at random under load; every acknowledged record is read back', run: runCrash },
 };

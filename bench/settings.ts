@@ -17,6 +17,10 @@ export interface BenchSettings {
   autocannon: { connections: number; seconds: number; rate: number };
   visibility: { samples: number; loadSeconds: number };
   latest: { devices: number; keys: number; samples: number };
+  attributes: { devices: number; sockets: number; seconds: number; samples: number };
+  longpoll: { polls: number; samples: number; pauseMs: number };
+  ota: { fileBytes: number; chunkBytes: number; devices: number; step: number };
+  rpc: { devices: number; rate: number; seconds: number };
   soak: { minutes: number; sampleSeconds: number; growthMiBPerMinuteMax: number };
   crash: { kills: number; seed: number; devices: number; sockets: number; rate: number };
 }

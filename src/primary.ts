@@ -6,6 +6,7 @@ import { readFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { availableParallelism } from 'node:os';
 import { PasswordHasher } from './auth/password.ts';
+import { parseRateLimits } from './auth/rate-limits.ts';
 import { type Banner, printBanner, printLine } from './banner.ts';
 import { systemClock } from './base/clock.ts';
 import { type Config, loadConfig } from './base/config.ts';
@@ -20,6 +21,8 @@ import { answers, checkAnswers, openStores, startEngines } from './engines.ts';
 import { findFirstDevice, seedDemoData, seedFirstTenant } from './fleet/seed.ts';
 import type { Postgres } from './postgres/client.ts';
 import { migrate as migratePostgres } from './postgres/migrate.ts';
+import { loadRules } from './rules/table.ts';
+import { checkTls } from './tls.ts';
 import { WorkerPool } from './worker-pool.ts';
 
 const stateIntervalMs = 500;
@@ -47,6 +50,9 @@ export async function runPrimary(): Promise<void> {
   const started = performance.now();
   const config = loadConfig();
   checkLimits(config);
+  parseRateLimits(config.rateLimits);
+  checkTls(config.ssl);
+  loadRules(config.rules.file);
   const log = createLog(config.log.level, 'primary');
   await import('./uws/load.ts');
   const workers = config.workers || availableParallelism();

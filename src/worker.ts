@@ -4,8 +4,13 @@
  */
 import { join } from 'node:path';
 import { createApi } from './api/api.ts';
+import { Attributes } from './attributes/attributes.ts';
+import { notifyShared } from './attributes/notify.ts';
+import { AttributeUpdates } from './attributes/updates.ts';
+import { AttributeWriter, type SharedChange } from './attributes/writer.ts';
 import { Auth, openJwt } from './auth/auth.ts';
 import { PasswordHasher } from './auth/password.ts';
+import { openRateLimits, parseRateLimits } from './auth/rate-limits.ts';
 import { systemClock as clock } from './base/clock.ts';
 import { loadConfig } from './base/config.ts';
 import { messageOf, StartError } from './base/errors.ts';
@@ -15,10 +20,22 @@ import { createLog, type Log } from './base/log.ts';
 import { Metrics, processMetrics } from './base/metrics.ts';
 import { openBus } from './bus/open.ts';
 import { CredentialChanges } from './device/credential-changes.ts';
+import { Downlink } from './device/downlink.ts';
 import { lookUpTokens } from './device/store.ts';
 import { TokenCache } from './device/token-cache.ts';
 import { openStores } from './engines.ts';
+import { Activity } from './fleet/activity.ts';
+import type { ClaimParts } from './fleet/claim.ts';
+import { Guesses } from './fleet/guesses.ts';
+import type { FleetParts } from './fleet/parts.ts';
+import type { ProvisionParts } from './fleet/provision.ts';
+import { attributesDoor } from './http/attributes.ts';
+import { claimDoor } from './http/claim.ts';
+import { firmwareDoor } from './http/firmware.ts';
 import { healthDoor } from './http/health.ts';
+import { LongPolls } from './http/long-poll.ts';
+import { provisionDoor } from './http/provision.ts';
+import { rpcDoor } from './http/rpc.ts';
 import { telemetryDoor } from './http/telemetry.ts';
 import { Ingest } from './ingest/accept.ts';
 import { Eraser } from './ingest/erase.ts';
@@ -27,8 +44,16 @@ import { Shipper } from './ingest/ship.ts';
 import { journalDirectory, journalName } from './instance.ts';
 import { readWriterId, storeWriterId } from './journal/identity.ts';
 import { type Journal, openJournal } from './journal/journal.ts';
+import { Downloads } from './ota/downloads.ts';
+import { Rollout } from './ota/rollout.ts';
 import type { Postgres } from './postgres/client.ts';
 import { PrimaryLink } from './primary-link.ts';
+import { RpcSessions } from './rpc/notify.ts';
+import { RpcNumbers } from './rpc/numbers.ts';
+import { PersistentRpcs } from './rpc/persistent.ts';
+import { Rpc } from './rpc/send.ts';
+import { Calls } from './rules/calls.ts';
+import { loadRules } from './rules/table.ts';
 import { decodeOptions, decodeTelemetry } from './telemetry/decode.ts';
 import { DecodeThread } from './telemetry/decode-thread.ts';
 import { HttpServer } from './uws/server.ts';
@@ -44,10 +69,16 @@ export async function runWorker(): Promise<void> {
   // The stores, the bus, and what the devices' tokens mean.
   const { clickhouse, postgres } = openStores(begin.engines, config, log);
   const bus = openBus({ redisUrl: config.redis.url, log, metrics });
+  const downlink = new Downlink({ bus, shards: config.bus.shards, log, metrics });
+  await downlink.start();
   const slot = { stride: begin.workers, offset: begin.slot };
   const tokens = new TokenCache((batch) => lookUpTokens(postgres, batch), limits, slot, clock);
   const changes = new CredentialChanges({ postgres, bus, clock, log });
   changes.onChange((change) => (change === 'all' ? tokens.clear() : tokens.invalidate(change.credentialsId)));
+  changes.onChange((change) => {
+    if (change === 'all') downlink.closeAll('credentials_changed');
+    else downlink.close(change.deviceNumber, change.deleted ? 'device_deleted' : 'credentials_changed');
+  });
   await changes.start();
 
   // The channel: journal, what carries it to ClickHouse, and the call that every door pours into.
@@ -76,11 +107,61 @@ export async function runWorker(): Promise<void> {
   shipper.start();
   const adopted = begin.orphanJournals.map((path) => shipOrphan(path, { ...shipping, segmentBytes }));
 
+  // What devices may send, and when they were last heard of. One worker of an instance looks for silence.
+  const rateLimits = await openRateLimits({ buckets: parseRateLimits(config.rateLimits), bus, clock });
+  const { inactivitySeconds, checkSeconds } = config.activity;
+  const checkMs = begin.slot === 0 ? checkSeconds * 1000 : 0;
+  const activity = new Activity({ postgres, clock, log, inactivityMs: inactivitySeconds * 1000, checkMs });
+  activity.start();
+
+  // Attributes: one writer for all doors; what is shared is told to whoever follows the device.
+  const onShared = (change: SharedChange) => notifyShared(downlink, change);
+  const attributeWriter = new AttributeWriter({ postgres, clock, metrics, onShared });
+  const attributes = new Attributes(postgres, attributeWriter);
+  const { lossFreeUpdates: lossFree } = config.attributes;
+  const updates = new AttributeUpdates({ postgres, downlink, clock, log, metrics, lossFree });
+  updates.start();
+
+  // Packages: their files, who may have them, and telling devices which ones they have.
+  const downloads = new Downloads({ postgres, clock, metrics });
+  changes.onChange((change) => (change === 'all' ? downloads.forgetAll() : downloads.forget(change.deviceNumber)));
+  const rollout = new Rollout({ postgres, ingest, attributes, clock, log, metrics });
+  rollout.start();
+
+  // Commands to devices, and the calls that devices make.
+  const numbers = new RpcNumbers(postgres);
+  const rpc = new Rpc({ postgres, downlink, bus, numbers, clock, log, metrics });
+  const rpcSessions = new RpcSessions(downlink);
+  const { retriesMax, keptDays, clientTimeoutMs, emptyPollTimeout } = config.rpc;
+  const persistentRpcs = new PersistentRpcs({ postgres, rpc, numbers, downlink, clock, log, retriesMax, keptDays });
+  persistentRpcs.start();
+  const rules = loadRules(config.rules.file);
+  const calls = new Calls({ rules, attributes, clickhouse, clock, metrics, timeoutMs: clientTimeoutMs });
+
+  // Making, claiming and provisioning devices.
+  const fleet: FleetParts = { postgres, changes, clock, onAssigned: rollout.wake };
+  const claims: ClaimParts = { ...fleet, attributes, log, claiming: config.claiming };
+  const { wrongKeysPerMinuteMax: wrongMax } = config.provisioning;
+  const { guessWindowMs: windowMs, guessingAddressesMax: addressesMax } = limits;
+  const guesses = new Guesses({ clock, wrongMax, windowMs, addressesMax });
+  const provisioning: ProvisionParts = { ...fleet, guesses, log };
+
   // Who may ask, and the doors.
   const passwords = new PasswordHasher(config.auth.signInQueueMax);
   const jwt = await openJwt(postgres, config.auth, clock);
   const auth = new Auth({ postgres, passwords, jwt, clock, failedLoginsMax: config.auth.failedLoginsMax });
-  const api = createApi({ auth, postgres, clickhouse, changes, clock, config });
+  const { heldPollsMax: heldMax, requestTimeoutMs: waitMsDefault, requestTimeoutMsMax: waitMsMax } = config.http;
+  const polls = new LongPolls({ tokens, metrics, heldMax, waitMsDefault, waitMsMax });
+  const api = createApi({
+    ...claims,
+    auth,
+    clickhouse,
+    config,
+    downloads,
+    rpc,
+    persistentRpcs,
+    rpcTimeouts: config.rpc,
+  });
   const servers = openServers();
   for (const server of servers) {
     telemetryDoor({
@@ -90,8 +171,35 @@ export async function runWorker(): Promise<void> {
       thread,
       clock,
       decode: (body, device, now, rows) => decodeTelemetry(body, device, now, rows, decoding),
+      rateLimits,
+      touch: activity.touch,
       metrics,
     });
+    attributesDoor({
+      server,
+      tokens,
+      attributes,
+      updates,
+      polls,
+      castNumericStrings: decoding.castNumericStrings,
+      rateLimits,
+      touch: activity.touch,
+      log,
+    });
+    firmwareDoor({ server, tokens, downloads, rateLimits, touch: activity.touch });
+    rpcDoor({
+      server,
+      tokens,
+      polls,
+      sessions: rpcSessions,
+      rpc,
+      calls,
+      rateLimits,
+      touch: activity.touch,
+      emptyPollTimeout,
+    });
+    claimDoor({ server, tokens, claims, rateLimits, touch: activity.touch });
+    provisionDoor({ server, provisioning });
     for (const { method, pattern, handler, bodyBytesMax } of api) server.route(method, pattern, handler, bodyBytesMax);
     healthDoor({
       server,
@@ -124,13 +232,20 @@ export async function runWorker(): Promise<void> {
 
   const close = async (shipMsMax: number) => {
     for (const server of servers) server.drain();
+    polls.close();
+    calls.close();
+    rpc.close();
     const deadline = clock.monotonic() + config.shutdown.drainMsMax;
     while (servers.some((server) => server.openRequests > 0) && clock.monotonic() < deadline) await turn();
+    await rollout.stop();
     await ingest.close();
-    await eraser.stop();
+    await Promise.all([eraser.stop(), attributeWriter.idle(), updates.stop(), persistentRpcs.stop()]);
+    await activity.stop();
+    rateLimits?.stop();
     await shipper.drain(Math.min(shipMsMax, Math.max(0, deadline - clock.monotonic())));
     await Promise.all([journal.close(), thread.close(), ...adopted.map((orphan) => orphan.stop())]);
     await Promise.all([changes.stop(), passwords.close()]);
+    downlink.stop();
     await Promise.all([bus.close(), clickhouse.close(), postgres.close()]);
     for (const server of servers) server.close();
   };
@@ -141,7 +256,8 @@ export async function runWorker(): Promise<void> {
   function openServers(): HttpServer[] {
     const { bodyBytesMax, bodyBytesInFlightMax } = config.http;
     const connectionsMax = config.http.connectionsMax || Math.max(64, openFilesMax() - limits.fileReserve);
-    const options = { log, metrics, bodyBytesMax, bodyBytesInFlightMax, connectionsMax };
+    const worker = config.http.tellWorker ? String(begin.slot) : '';
+    const options = { log, metrics, bodyBytesMax, bodyBytesInFlightMax, connectionsMax, worker };
     const plain = new HttpServer(options);
     if (!config.ssl.enabled) return [plain];
     return [plain, new HttpServer({ ...options, tls: { cert: config.ssl.cert, key: config.ssl.key } })];

@@ -5,7 +5,13 @@ import { startEngine } from './engine.ts';
 import type { SharedEngine } from './shared-engine.ts';
 
 /** Late points are gathered for a second only, so that tests with an old ts need not wait for the half minute. */
-const sharedSettings = { DEMO_DATA: 'true', SHIP_LATE_SECONDS_MAX: '1' };
+const sharedSettings = {
+  DEMO_DATA: 'true',
+  SHIP_LATE_SECONDS_MAX: '1',
+  HTTP_TELL_WORKER: 'true',
+  RULES_FILE: 'test/wire/rules.yaml',
+  CLIENT_SIDE_RPC_TIMEOUT: '2000',
+};
 
 export default async function setup(project: TestProject): Promise<() => Promise<void>> {
   build();

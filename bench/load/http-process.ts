@@ -5,7 +5,7 @@
  */
 import { connect, type Socket } from 'node:net';
 import { Histogram } from './histogram.ts';
-import { DeviceRequest } from './requests.ts';
+import { DeviceRequest, type MessageKind } from './requests.ts';
 
 export interface ProcessOrder {
   host: string;
@@ -18,6 +18,7 @@ export interface ProcessOrder {
   durationMs: number;
   firstTs: number;
   stepMs: number;
+  kind: MessageKind;
 }
 
 export interface ProcessResult {
@@ -31,6 +32,8 @@ export interface ProcessResult {
   broken: number;
   /** Requests of the fixed rate that were never sent because no socket came free. */
   unsent: number;
+  /** Token and `ts` of the last request of each device that sent any. */
+  lastTs: [token: string, ts: number][];
   counts: number[];
   maxMicroseconds: number;
   cpuMs: number;
@@ -62,8 +65,8 @@ class Generator {
   }
 
   async run(): Promise<ProcessResult> {
-    const { sockets, tokens, firstTs, stepMs, rate, warmupMs, durationMs } = this.#order;
-    const requests = tokens.map((token, n) => new DeviceRequest(token, firstTs, stepMs, n * 2_654_435_761));
+    const { sockets, tokens, firstTs, stepMs, kind, rate, warmupMs, durationMs } = this.#order;
+    const requests = tokens.map((token, n) => new DeviceRequest(token, firstTs, stepMs, n * 2_654_435_761, kind));
     const slots = Array.from({ length: sockets }, (_, n) => {
       // Each device belongs to one socket: its buffer is never changed while it is being sent.
       return new Slot(requests.filter((_, device) => device % sockets === n));
@@ -93,6 +96,7 @@ class Generator {
       refused: this.#refused,
       broken: this.#broken,
       unsent,
+      lastTs: requests.flatMap((request, n) => (request.sent > 0 ? [[tokens[n]!, request.ts]] : [])),
       counts: [...this.#histogram.counts],
       maxMicroseconds: this.#histogram.max,
       cpuMs: (cpu.user + cpu.system) / 1000,

@@ -8,6 +8,7 @@ import { fileURLToPath } from 'node:url';
 import { machineCpu } from '../cpu.ts';
 import { Histogram, type LatencySummary, summaryOf } from './histogram.ts';
 import type { ProcessOrder, ProcessResult } from './http-process.ts';
+import type { MessageKind } from './requests.ts';
 
 export interface HttpLoad {
   host: string;
@@ -21,6 +22,7 @@ export interface HttpLoad {
   seconds: number;
   firstTs: number;
   stepMs: number;
+  kind?: MessageKind;
 }
 
 export interface HttpLoadResult {
@@ -33,6 +35,8 @@ export interface HttpLoadResult {
   /** Of one core, the busiest generator process. */
   generatorCpuShare: number;
   machineIdleShare: number;
+  /** `ts` of the last request of each device, by token. */
+  lastTs: Map<string, number>;
   /** Empty, or why the figures say nothing about the server. */
   invalid: string;
 }
@@ -49,6 +53,7 @@ export async function runHttpLoad(load: HttpLoad): Promise<HttpLoadResult> {
   const idleAfter = machineCpu();
   const histogram = new Histogram();
   const refused: Record<string, number> = {};
+  const lastTs = new Map(results.flatMap((result) => result.lastTs));
   const sum = { accepted: 0, requestsPerSecond: 0, broken: 0, unsent: 0 };
   for (const result of results) {
     const part = new Histogram(result.counts);
@@ -69,7 +74,7 @@ export async function runHttpLoad(load: HttpLoad): Promise<HttpLoadResult> {
       : missedRate
         ? `${sum.requestsPerSecond.toFixed(0)} of ${load.rate} requests/s were answered`
         : '';
-  return { ...sum, latency: summaryOf(histogram), refused, generatorCpuShare, machineIdleShare, invalid };
+  return { ...sum, latency: summaryOf(histogram), refused, generatorCpuShare, machineIdleShare, lastTs, invalid };
 }
 
 function orderFor(load: HttpLoad, n: number): ProcessOrder {
@@ -84,6 +89,7 @@ function orderFor(load: HttpLoad, n: number): ProcessOrder {
     durationMs: load.seconds * 1000,
     firstTs: load.firstTs,
     stepMs: load.stepMs,
+    kind: load.kind ?? 'telemetry',
   };
 }
 

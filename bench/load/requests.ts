@@ -1,14 +1,19 @@
 /**
- * The telemetry request of the benchmarks as bytes: one buffer for each device, made once; between two sends only the
- * digits of `ts` and of the values change in place. Every (device, ts) is sent once in the life of a `DeviceRequest`.
+ * The requests of the benchmarks as bytes: one buffer for each device, made once; between two sends only the digits of
+ * `ts` and of the values change in place. Every (device, ts) is sent once in the life of a `DeviceRequest`.
  */
 const tsDigits = 13;
 const zero = 0x30;
 const nine = 0x39;
 
-/** Four keys as a weather sensor has them: 2 doubles that wander, one that hardly moves, one whole number. */
-const template = (ts: number) =>
-  `{"ts":${ts},"values":{"temperature":21.50,"humidity":48.20,"pressure":1013.25,"battery":87}}`;
+/** What is sent; the path below the token, and its body. */
+export type MessageKind = 'telemetry' | 'attributes';
+const bodies: Record<MessageKind, (ts: number) => string> = {
+  // Four keys as a weather sensor has them: 2 doubles that wander, one that hardly moves, one whole number.
+  telemetry: (ts) => `{"ts":${ts},"values":{"temperature":21.50,"humidity":48.20,"pressure":1013.25,"battery":87}}`,
+  // Four keys; `sequence` tells which of a device's posts is the last.
+  attributes: (ts) => `{"sequence":${ts},"temperature":21.50,"humidity":48.20,"mode":"auto"}`,
+};
 
 export const pointsPerRequest = 4;
 
@@ -22,14 +27,14 @@ export class DeviceRequest {
   #walk: number;
   #sent = 0;
 
-  constructor(token: string, firstTs: number, stepMs: number, seed: number) {
-    const body = template(firstTs - stepMs);
+  constructor(token: string, firstTs: number, stepMs: number, seed: number, kind: MessageKind = 'telemetry') {
+    const body = bodies[kind](firstTs - stepMs);
     const head =
-      `POST /api/v1/${token}/telemetry HTTP/1.1\r\nHost: localhost\r\n` +
+      `POST /api/v1/${token}/${kind} HTTP/1.1\r\nHost: localhost\r\n` +
       `Content-Type: application/json\r\nContent-Length: ${body.length}\r\n\r\n`;
     this.bytes = Buffer.from(head + body);
     this.#stepMs = stepMs;
-    this.#tsEnd = head.length + '{"ts":'.length + tsDigits - 1;
+    this.#tsEnd = head.length + body.indexOf(':') + tsDigits;
     this.#temperatureAt = this.bytes.indexOf('21.50');
     this.#humidityAt = this.bytes.indexOf('48.20');
     this.#walk = seed | 1;
@@ -37,6 +42,11 @@ export class DeviceRequest {
 
   get sent(): number {
     return this.#sent;
+  }
+
+  /** Of the last message. */
+  get ts(): number {
+    return Number(this.bytes.toString('latin1', this.#tsEnd - tsDigits + 1, this.#tsEnd + 1));
   }
 
   /** The bytes of the next message; valid until the following call, which must wait for its answer. */

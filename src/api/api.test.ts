@@ -4,21 +4,29 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { silentLog as log, startTestClickHouse, type TestClickHouse } from '../../test/clickhouse-server.ts';
+import { Attributes } from '../attributes/attributes.ts';
+import { AttributeWriter } from '../attributes/writer.ts';
 import { Auth, openJwt } from '../auth/auth.ts';
 import { PasswordHasher } from '../auth/password.ts';
 import { systemClock as clock } from '../base/clock.ts';
 import { loadConfig } from '../base/config.ts';
 import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import { Metrics } from '../base/metrics.ts';
 import type { Bus } from '../bus/bus.ts';
 import { CredentialChanges } from '../device/credential-changes.ts';
+import { Downlink } from '../device/downlink.ts';
 import { lookUpTokens } from '../device/store.ts';
 import { TokenCache } from '../device/token-cache.ts';
 import { nullUuid } from '../device/uuid.ts';
 import { findFirstDevice, seedDemoData, seedFirstTenant } from '../fleet/seed.ts';
+import { Downloads } from '../ota/downloads.ts';
 import { openPostgres, type Postgres } from '../postgres/client.ts';
 import { type EmbeddedPostgres, startEmbeddedPostgres } from '../postgres/embedded.ts';
 import { migrate } from '../postgres/migrate.ts';
+import { RpcNumbers } from '../rpc/numbers.ts';
+import { PersistentRpcs } from '../rpc/persistent.ts';
+import { Rpc } from '../rpc/send.ts';
 import { faultAnswer } from '../uws/exchange.ts';
 import type { HttpRequest } from '../uws/server.ts';
 import { createApi } from './api.ts';
@@ -62,7 +70,25 @@ beforeAll(async () => {
   await changes.start();
   const jwt = await openJwt(postgres, config.auth, clock);
   const auth = new Auth({ postgres, passwords, jwt, clock, failedLoginsMax: 3 });
-  routes = createApi({ auth, postgres, clickhouse: store.clickhouse, changes, clock, config });
+  const downloads = new Downloads({ postgres, clock, metrics: new Metrics() });
+  const writer = new AttributeWriter({ postgres, clock, metrics: new Metrics(), onShared: () => {} });
+  const attributes = new Attributes(postgres, writer);
+  const downlink = new Downlink({ bus: deafBus, shards: 1, log, metrics: new Metrics() });
+  const numbers = new RpcNumbers(postgres);
+  const rpc = new Rpc({ postgres, downlink, bus: deafBus, numbers, clock, log, metrics: new Metrics() });
+  const persistentRpcs = new PersistentRpcs({
+    postgres,
+    rpc,
+    numbers,
+    downlink,
+    clock,
+    log,
+    retriesMax: 5,
+    keptDays: 0,
+  });
+  const rpcParts = { rpc, persistentRpcs, rpcTimeouts: config.rpc };
+  const stores = { postgres, attributes, clickhouse: store.clickhouse, downloads };
+  routes = createApi({ auth, ...stores, ...rpcParts, changes, clock, config, log, claiming: config.claiming });
 }, 60_000);
 
 afterAll(async () => {

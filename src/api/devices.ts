@@ -10,6 +10,7 @@ import {
 } from '../auth/roles.ts';
 import { badRequest, notFound } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import { checkedCredentials, type NewCredentials, tokenCredentials } from '../device/credentials.ts';
 import { credentialsTypes, type DeviceInfo } from '../device/device.ts';
 import {
   type DeviceFilter,
@@ -21,14 +22,9 @@ import {
   listDevices,
 } from '../device/store.ts';
 import { saveCredentials } from '../fleet/credentials.ts';
-import {
-  createDevice,
-  type DeviceInput,
-  deleteDevice,
-  type FleetParts,
-  type NameConflict,
-  saveDevice,
-} from '../fleet/devices.ts';
+import { createDevice, type DeviceInput, deleteDevice, type NameConflict, saveDevice } from '../fleet/devices.ts';
+import type { FleetParts } from '../fleet/parts.ts';
+import { reference, text, version } from './body.ts';
 import { entityUuid, oneOf, pageLink, pageQuery, required, uuid } from './parameters.ts';
 import { type Call, empty, json, type Route, route } from './route.ts';
 import {
@@ -44,10 +40,6 @@ import {
 
 const admin: Authority[] = ['TENANT_ADMIN'];
 const adminAndCustomer: Authority[] = ['TENANT_ADMIN', 'CUSTOMER_USER'];
-
-const text = Type.Optional(Type.Union([Type.String(), Type.Null()]));
-const reference = Type.Optional(Type.Union([Type.Object({ id: text, entityType: text }), Type.Null()]));
-const version = Type.Optional(Type.Union([Type.Integer(), Type.Null()]));
 
 const deviceBody = Type.Object({
   id: reference,
@@ -109,7 +101,14 @@ export function deviceRoutes(fleet: FleetParts): Route[] {
     const { tenantId } = requireTenant(principal);
     const profileId = query.get('deviceProfileId');
     const type = query.get('type')?.replaceAll('\0', '') || undefined;
-    const filter: DeviceFilter = { tenantId, customerId, type, profileId: profileId ? uuid(profileId) : undefined };
+    const active = query.get('active');
+    const filter: DeviceFilter = {
+      tenantId,
+      customerId,
+      type,
+      profileId: profileId ? uuid(profileId) : undefined,
+      active: active ? oneOf('active', active, ['true', 'false'], 'true') === 'true' : undefined,
+    };
     return await listDevices(postgres, filter, pageLink(query));
   }
 
@@ -154,7 +153,8 @@ export function deviceRoutes(fleet: FleetParts): Route[] {
         if (id === null) {
           if (principal.authority !== 'TENANT_ADMIN') throw permissionDenied();
           const accessToken = query.get('accessToken') ?? '';
-          return json(deviceJson(await createDevice(fleet, tenantId, input, accessToken, nameConflict(query))));
+          const credentials = accessToken ? tokenCredentials(accessToken) : undefined;
+          return json(deviceJson(await createDevice(fleet, tenantId, input, credentials, nameConflict(query))));
         }
         const stored = await visibleDevice(principal, id);
         // A customer user changes a device, not whose it is.
@@ -172,13 +172,9 @@ export function deviceRoutes(fleet: FleetParts): Route[] {
       answer: deviceShape,
       async handle({ principal, query, body }) {
         const { tenantId } = requireTenant(principal);
-        const { type, credentialsId } = credentialsInput(body.credentials);
-        if (type !== 'ACCESS_TOKEN') {
-          throw badRequest('credentials_type', `Credentials of type ${type} are not supported.`);
-        }
-        if (credentialsId === '') throw badRequest('credentials_id', 'Device credentials id should be specified!');
+        const credentials = credentialsInput(body.credentials);
         const input = deviceInput(body.device);
-        return json(deviceJson(await createDevice(fleet, tenantId, input, credentialsId, nameConflict(query))));
+        return json(deviceJson(await createDevice(fleet, tenantId, input, credentials, nameConflict(query))));
       },
     }),
     route({
@@ -219,7 +215,7 @@ export function deviceRoutes(fleet: FleetParts): Route[] {
         if (id === null) {
           throw badRequest('credentials_unknown', 'Unable to update non-existent device credentials!');
         }
-        const input = { id, deviceId, ...credentialsInput(body) };
+        const input = { id, deviceId, credentials: credentialsInput(body), version: body.version };
         return json(credentialsJson(await saveCredentials(fleet, tenantId, input)));
       },
     }),
@@ -315,10 +311,10 @@ function deviceInput(body: Type.Static<typeof deviceBody>): DeviceInput {
   };
 }
 
-function credentialsInput(body: Type.Static<typeof credentialsBody>) {
+function credentialsInput(body: Type.Static<typeof credentialsBody>): NewCredentials {
   if (!body.credentialsType) throw badRequest('credentials_type', 'Device credentials type should be specified');
   const type = oneOf('credentialsType', body.credentialsType, credentialsTypes, 'ACCESS_TOKEN');
-  return { type, credentialsId: body.credentialsId ?? '', version: body.version };
+  return checkedCredentials(type, body.credentialsId ?? '', body.credentialsValue ?? null);
 }
 
 function nameConflict(query: URLSearchParams): NameConflict {

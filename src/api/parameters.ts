@@ -52,6 +52,23 @@ export function uuid(text: string): string {
   return text.toLowerCase();
 }
 
+/** Entities that the family knows; of them only devices have telemetry here. */
+const entityTypes = [
+  ...['DEVICE', 'TENANT', 'CUSTOMER', 'USER', 'DASHBOARD', 'ASSET', 'ALARM', 'RULE_CHAIN', 'RULE_NODE', 'ENTITY_VIEW'],
+  ...['WIDGETS_BUNDLE', 'WIDGET_TYPE', 'TENANT_PROFILE', 'DEVICE_PROFILE', 'ASSET_PROFILE', 'API_USAGE_STATE', 'EDGE'],
+  ...['OTA_PACKAGE', 'RPC', 'QUEUE'],
+];
+
+export interface EntityTarget {
+  type: string;
+  id: string;
+}
+
+/** The first two parameters of a path: kind and id of an entity. */
+export function entityTarget(params: string[]): EntityTarget {
+  return { type: oneOf('entityType', params[0]!, entityTypes, ''), id: uuid(params[1]!) };
+}
+
 /** `keys=a,b` or repeated `key=` (a key that holds a comma needs that). Each once, in order. */
 export function keyList(query: URLSearchParams): string[] {
   const listed = query.getAll('keys').flatMap((text) => text.split(','));

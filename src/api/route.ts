@@ -113,7 +113,7 @@ function bodyReader<Body>(schema: TSchema | undefined): (request: HttpRequest) =
   };
 }
 
-function checkContentType(contentType: string): void {
+export function checkContentType(contentType: string): void {
   if (contentType === '' || /^application\/([a-z.+-]+\+)?json\b/i.test(contentType)) return;
   const message = `Content type '${contentType.slice(0, 100)}' not supported`;
   throw new Fault(415, ErrorCode.badRequest, 'media_type', message);

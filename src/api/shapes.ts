@@ -9,8 +9,8 @@ import { credentialsTypes, type Device, type DeviceCredentials, type DeviceInfo 
 import type { Page } from '../device/page.ts';
 import { nullUuid } from '../device/uuid.ts';
 
-const nullable = <T extends TSchema>(schema: T) => Type.Union([schema, Type.Null()]);
-const entityId = Type.Object({ entityType: Type.String(), id: Type.String({ format: 'uuid' }) });
+export const nullable = <T extends TSchema>(schema: T) => Type.Union([schema, Type.Null()]);
+export const entityId = Type.Object({ entityType: Type.String(), id: Type.String({ format: 'uuid' }) });
 type EntityId = Type.Static<typeof entityId>;
 
 export const tokenPairShape = Type.Object({ token: Type.String(), refreshToken: Type.String() });
@@ -99,8 +99,7 @@ export function deviceInfoJson(device: DeviceInfo): Type.Static<typeof deviceInf
     customerTitle: device.customerTitle,
     customerIsPublic: device.customerIsPublic,
     deviceProfileName: device.type,
-    // Activity is not tracked yet.
-    active: false,
+    active: device.active,
   };
 }
 
@@ -138,6 +137,6 @@ export function pageJson<T>(page: Page<T>, item: (entity: T) => unknown): object
   return { data: data.map(item), totalPages, totalElements, hasNext };
 }
 
-function idJson(entityType: string, id: string | null): EntityId {
+export function idJson(entityType: string, id: string | null): EntityId {
   return { entityType, id: id ?? nullUuid };
 }

@@ -1,17 +1,25 @@
 /** Latest and historical telemetry (rest.md 3.5). These paths answer their own errors as plain text. */
 import Type from 'typebox';
-import { authorities, type Principal, requireCustomerOf, requireTenant } from '../auth/roles.ts';
+import { authorities, type Principal } from '../auth/roles.ts';
 import type { Clock } from '../base/clock.ts';
-import { badRequest, ErrorCode, Fault, notFound } from '../base/errors.ts';
+import { badRequest } from '../base/errors.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
-import { findDevice } from '../device/store.ts';
 import type { Queries } from '../postgres/client.ts';
 import { bucketStarts, intervalTypes } from '../telemetry/buckets.ts';
 import { type Point, readLatest, readLatestKeys } from '../telemetry/latest.ts';
 import { aggregations, readAggregate, readHistory } from '../telemetry/query.ts';
 import type { HttpResponse } from '../uws/server.ts';
 import { strictForm, stringForm } from '../value/typed.ts';
-import { integer, keyList, oneOf, optionalBoolean, optionalInteger, uuid } from './parameters.ts';
+import {
+  type EntityTarget,
+  entityTarget,
+  integer,
+  keyList,
+  oneOf,
+  optionalBoolean,
+  optionalInteger,
+} from './parameters.ts';
+import { plainText, usableDevice } from './plain-text.ts';
 import { type Call, json, jsonText, type Route, route } from './route.ts';
 
 export interface TimeseriesParts {
@@ -22,13 +30,6 @@ export interface TimeseriesParts {
 
 const prefix = '/api/plugins/telemetry/:entityType/:entityId';
 const limitDefault = 100;
-
-/** Entities that the family knows; of them only devices have telemetry here. */
-const entityTypes = [
-  ...['DEVICE', 'TENANT', 'CUSTOMER', 'USER', 'DASHBOARD', 'ASSET', 'ALARM', 'RULE_CHAIN', 'RULE_NODE', 'ENTITY_VIEW'],
-  ...['WIDGETS_BUNDLE', 'WIDGET_TYPE', 'TENANT_PROFILE', 'DEVICE_PROFILE', 'ASSET_PROFILE', 'API_USAGE_STATE', 'EDGE'],
-  ...['OTA_PACKAGE', 'RPC', 'QUEUE'],
-];
 
 const historyQuery = Type.Object({
   keys: Type.Optional(Type.String()),
@@ -49,7 +50,7 @@ export function timeseriesRoutes(parts: TimeseriesParts): Route[] {
   const { clickhouse, clock } = parts;
 
   async function latest({ principal, params, query }: Call): Promise<HttpResponse> {
-    const target = targetOf(params);
+    const target = entityTarget(params);
     const keys = keyList(query);
     const strict = optionalBoolean(query, 'useStrictDataTypes', false);
     return await plainText(async () => {
@@ -60,7 +61,7 @@ export function timeseriesRoutes(parts: TimeseriesParts): Route[] {
   }
 
   async function history({ principal, params, query }: Call): Promise<HttpResponse> {
-    const target = targetOf(params);
+    const target = entityTarget(params);
     const keys = keyList(query);
     const range = {
       startTs: integer('startTs', query.get('startTs') ?? ''),
@@ -112,7 +113,7 @@ export function timeseriesRoutes(parts: TimeseriesParts): Route[] {
       roles: authorities,
       answer: Type.Array(Type.String()),
       handle: async ({ principal, params }) => {
-        const target = targetOf(params);
+        const target = entityTarget(params);
         return await plainText(async () =>
           json(await readLatestKeys(clickhouse, await deviceNumber(parts.postgres, principal, target))),
         );
@@ -121,36 +122,9 @@ export function timeseriesRoutes(parts: TimeseriesParts): Route[] {
   ];
 }
 
-interface Target {
-  type: string;
-  id: string;
-}
-
-function targetOf(params: string[]): Target {
-  return { type: oneOf('entityType', params[0]!, entityTypes, ''), id: uuid(params[1]!) };
-}
-
 /** The device in ClickHouse, if the caller may read it. A deleted device has none, whatever rows it left. */
-async function deviceNumber(queries: Queries, principal: Principal, target: Target): Promise<number> {
-  if (principal.authority === 'SYS_ADMIN') {
-    const message = 'System administrator is not allowed to perform this operation!';
-    throw new Fault(403, ErrorCode.permissionDenied, 'permission_denied', message);
-  }
-  const { tenantId } = requireTenant(principal);
-  const device = target.type === 'DEVICE' ? await findDevice(queries, tenantId, target.id) : undefined;
-  if (!device) throw notFound("Device with requested id wasn't found!");
-  requireCustomerOf(principal, device.customerId);
-  return device.number;
-}
-
-/** What the caller did wrong is told as text; what is wrong on our side goes the way of all errors. */
-async function plainText(work: () => Promise<HttpResponse>): Promise<HttpResponse> {
-  try {
-    return await work();
-  } catch (error) {
-    if (!(error instanceof Fault) || error.status >= 500) throw error;
-    return { status: error.status, contentType: 'text/plain;charset=UTF-8', body: error.message };
-  }
+async function deviceNumber(queries: Queries, principal: Principal, { type, id }: EntityTarget): Promise<number> {
+  return (await usableDevice(queries, principal, type === 'DEVICE' ? id : undefined)).number;
 }
 
 /** Every requested key has an answer: one without data a null of now. */

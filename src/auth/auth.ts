@@ -14,10 +14,12 @@ import { type AccessClaims, BadToken, Jwt, type RefreshClaims, type TokenPair, t
 import type { PasswordHasher } from './password.ts';
 import type { Principal } from './roles.ts';
 import {
+  activateAccount,
   changePassword,
   findAccountByEmail,
   findOrInsertSetting,
   findSession,
+  isActivationKnown,
   outdateSession,
   recordFailedSignIn,
   recordSignIn,
@@ -53,7 +55,29 @@ export class Auth {
       throw wrongPassword();
     }
     await recordSignIn(postgres, account.id, clock.now());
-    return await jwt.issue(account);
+    return await jwt.issue(account, account.tokensOutdatedTime);
+  }
+
+  /** The first password of a user, and the user signed in with it. A token works once. */
+  async activate(activateToken: string, password: string): Promise<TokenPair> {
+    const { postgres, passwords, jwt, clock } = this.#parts;
+    const unknown = () => {
+      const shown = activateToken.slice(0, 100);
+      return badRequest('activate_token', `Unable to find user credentials by activateToken [${shown}]`);
+    };
+    // Before the costly hash: anybody may call this.
+    if (activateToken.includes('\0') || !(await isActivationKnown(postgres, activateToken, clock.now())))
+      throw unknown();
+    checkPassword(password);
+    const account = await activateAccount(postgres, activateToken, await passwords.hash(password), clock.now());
+    if (!account) throw unknown();
+    return await jwt.issue(account, account.tokensOutdatedTime);
+  }
+
+  /** Signs a user in on behalf of an administrator. */
+  async tokensOf(account: UserAccount): Promise<TokenPair> {
+    if (!account.enabled || account.passwordHash === null) throw notActive();
+    return await this.#parts.jwt.issue(account, account.tokensOutdatedTime);
   }
 
   /** A new pair, of a new session. */
@@ -68,7 +92,7 @@ export class Auth {
     if (claims.kind !== 'refresh') throw unauthorized('refresh_scope', 'Invalid Refresh Token scope');
     const account = await this.#standingAccount(claims);
     if (!account) throw unauthorized('token_outdated', 'Token is outdated');
-    return await this.#parts.jwt.issue(account);
+    return await this.#parts.jwt.issue(account, account.tokensOutdatedTime);
   }
 
   /** Ends the session of the caller, for all its tokens. An API key has none. */
@@ -169,6 +193,20 @@ async function loadSigningKey(postgres: Postgres, configured: string): Promise<U
   }
   return key;
 }
+
+/** What a new password must be, as consoles show it (rest.md 1.1). */
+export const passwordPolicy = {
+  minimumLength: limits.passwordCharsMin,
+  maximumLength: limits.passwordCharsMax,
+  minimumUppercaseLetters: null,
+  minimumLowercaseLetters: null,
+  minimumDigits: null,
+  minimumSpecialCharacters: null,
+  allowWhitespaces: true,
+  forceUserToResetPasswordIfNotValid: false,
+  passwordExpirationPeriodDays: null,
+  passwordReuseFrequencyDays: null,
+};
 
 export function checkPassword(password: string): void {
   if (password.length > limits.passwordCharsMax) {

@@ -63,8 +63,8 @@ export class Jwt {
     return this.#options.refreshTokenSeconds;
   }
 
-  /** A pair of a new session. */
-  async issue(user: User): Promise<TokenPair> {
+  /** A pair of a new session. It is of a time when the user's tokens were not outdated, be it a moment ahead. */
+  async issue(user: User, tokensOutdatedTime = 0): Promise<TokenPair> {
     const { accessTokenSeconds, refreshTokenSeconds } = this.#options;
     const sessionId = randomUUID();
     const session = { userId: user.id, sessionId, isPublic: false };
@@ -78,9 +78,10 @@ export class Jwt {
       customerId: user.customerId ?? nullUuid,
     };
     const refresh = { ...session, scopes: [refreshScope], jti: randomUUID() };
+    const issued = Math.floor(Math.max(this.#options.clock.now(), tokensOutdatedTime) / 1000);
     return {
-      token: await this.#sign(user.email, access, accessTokenSeconds),
-      refreshToken: await this.#sign(user.email, refresh, refreshTokenSeconds),
+      token: await this.#sign(user.email, access, issued, accessTokenSeconds),
+      refreshToken: await this.#sign(user.email, refresh, issued, refreshTokenSeconds),
     };
   }
 
@@ -126,14 +127,13 @@ export class Jwt {
     }
   }
 
-  async #sign(subject: string, claims: Record<string, unknown>, seconds: number): Promise<string> {
-    const now = Math.floor(this.#options.clock.now() / 1000);
+  async #sign(subject: string, claims: Record<string, unknown>, issued: number, seconds: number): Promise<string> {
     return await new SignJWT(claims)
       .setProtectedHeader({ alg: 'HS512' })
       .setSubject(subject)
       .setIssuer(this.#options.issuer)
-      .setIssuedAt(now)
-      .setExpirationTime(now + seconds)
+      .setIssuedAt(issued)
+      .setExpirationTime(issued + seconds)
       .sign(await this.#options.signingKey());
   }
 }

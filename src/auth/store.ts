@@ -1,6 +1,8 @@
 /** SQL of user accounts, sessions that were signed out, and the secrets that all hosts share. */
-import type { Queries } from '../postgres/client.ts';
-import type { User, UserAccount } from './user.ts';
+import { containsPattern, type Page, type PageLink, pageClause, pageOf } from '../device/page.ts';
+import { isUniqueViolation, type Queries } from '../postgres/client.ts';
+import type { Authority } from './roles.ts';
+import type { Activation, User, UserAccount } from './user.ts';
 
 const columns = `id, created_time as "createdTime", tenant_id as "tenantId", customer_id as "customerId", authority, email,
   first_name as "firstName", last_name as "lastName", phone, additional_info as "additionalInfo", version,
@@ -13,6 +15,52 @@ export async function findAccountByEmail(queries: Queries, email: string): Promi
     [email],
   );
   return account;
+}
+
+/** Holds the row until the transaction ends when `lock` says so. */
+export async function findAccount(
+  queries: Queries,
+  id: string,
+  lock: 'lock' | 'read' = 'read',
+): Promise<UserAccount | undefined> {
+  const [account] = await queries.query<UserAccount>(
+    `select ${columns} from user_account where id = $1 ${lock === 'lock' ? 'for update' : ''}`,
+    [id],
+  );
+  return account;
+}
+
+export interface UserFilter {
+  tenantId: string;
+  customerId?: string | undefined;
+  authority?: Authority | undefined;
+}
+
+const sortColumns = new Map([
+  ['id', 'id'],
+  ['createdTime', 'created_time'],
+  ['email', 'email'],
+  ['name', 'email'],
+  ['firstName', 'first_name'],
+  ['lastName', 'last_name'],
+  ['authority', 'authority'],
+]);
+
+export async function listUsers(queries: Queries, filter: UserFilter, link: PageLink): Promise<Page<User>> {
+  const values: unknown[] = [filter.tenantId];
+  const conditions = ['tenant_id = $1'];
+  if (filter.customerId) conditions.push(`customer_id = $${values.push(filter.customerId)}`);
+  if (filter.authority) conditions.push(`authority = $${values.push(filter.authority)}`);
+  if (link.textSearch) conditions.push(`email ilike $${values.push(containsPattern(link.textSearch))}`);
+  const condition = conditions.join(' and ');
+  const [counted, users] = await Promise.all([
+    queries.query<{ count: number }>(`select count(*) from user_account where ${condition}`, values),
+    queries.query<UserAccount>(
+      `select ${columns} from user_account where ${condition} ${pageClause(link, sortColumns, 'id')}`,
+      values,
+    ),
+  ]);
+  return pageOf<User>(users, counted[0]!.count, link);
 }
 
 /** The account of a session, and whether that session was signed out: one round trip for each request. */
@@ -52,6 +100,98 @@ export async function insertUser(queries: Queries, user: NewUser): Promise<boole
     ],
   );
   return rows.length === 1;
+}
+
+/** Replaces what a user may change. False when the email is taken. */
+export async function updateUser(queries: Queries, user: User): Promise<boolean> {
+  try {
+    await queries.query(
+      `update user_account set email = $2, first_name = $3, last_name = $4, phone = $5, additional_info = $6,
+              version = version + 1
+        where id = $1`,
+      [
+        user.id,
+        user.email,
+        user.firstName,
+        user.lastName,
+        user.phone,
+        user.additionalInfo === null ? null : JSON.stringify(user.additionalInfo),
+      ],
+    );
+    return true;
+  } catch (error) {
+    if (isUniqueViolation(error, 'user_account_email_unique')) return false;
+    throw error;
+  }
+}
+
+export async function deleteUser(queries: Queries, id: string): Promise<void> {
+  await queries.query('delete from user_account where id = $1', [id]);
+}
+
+/** Holds them until the transaction ends, so that two of them cannot delete each other. */
+export async function lockTenantAdmins(queries: Queries, tenantId: string): Promise<string[]> {
+  const rows = await queries.query<{ id: string }>(
+    `select id from user_account where tenant_id = $1 and authority = 'TENANT_ADMIN' order by id for update`,
+    [tenantId],
+  );
+  return rows.map((row) => row.id);
+}
+
+/** Disabled, no token opens anything, nor does one of before when the user is enabled again. */
+export async function setUserEnabled(
+  queries: Queries,
+  id: string,
+  enabled: boolean,
+  tokensOutdatedTime: number,
+): Promise<void> {
+  await queries.query(
+    `update user_account set enabled = $2, failed_logins = 0,
+            tokens_outdated_time = case when $2 then tokens_outdated_time else $3 end
+      where id = $1`,
+    [id, enabled, tokensOutdatedTime],
+  );
+}
+
+export async function findActivation(queries: Queries, userId: string): Promise<Activation | undefined> {
+  const [activation] = await queries.query<Activation>(
+    `select activate_token as token, activate_token_expires_time as "expiresTime"
+       from user_account where id = $1 and activate_token is not null`,
+    [userId],
+  );
+  return activation;
+}
+
+export async function setActivation(queries: Queries, userId: string, activation: Activation): Promise<void> {
+  await queries.query(
+    `update user_account set activate_token = $2, activate_token_expires_time = $3
+      where id = $1 and password_hash is null`,
+    [userId, activation.token, activation.expiresTime],
+  );
+}
+
+export async function isActivationKnown(queries: Queries, token: string, now: number): Promise<boolean> {
+  const rows = await queries.query(
+    'select 1 from user_account where activate_token = $1 and activate_token_expires_time > $2',
+    [token, now],
+  );
+  return rows.length === 1;
+}
+
+/** The account that the token opened, once. */
+export async function activateAccount(
+  queries: Queries,
+  token: string,
+  hash: string,
+  now: number,
+): Promise<UserAccount | undefined> {
+  const [account] = await queries.query<UserAccount>(
+    `update user_account set password_hash = $2, activate_token = null, activate_token_expires_time = null
+      where activate_token = $1 and activate_token_expires_time > $3 and password_hash is null
+      returning ${columns}`,
+    [token, hash, now],
+  );
+  return account;
 }
 
 export async function recordSignIn(queries: Queries, userId: string, now: number): Promise<void> {

@@ -25,3 +25,9 @@ export interface UserAccount extends User {
   /** Tokens of an earlier second are void. */
   tokensOutdatedTime: number;
 }
+
+/** The way of a new user to a password. */
+export interface Activation {
+  token: string;
+  expiresTime: number;
+}

@@ -15,6 +15,12 @@ const positiveBytes = Type.Integer({ minimum: 1, maximum: Number.MAX_SAFE_INTEGE
 const milliseconds = Type.Integer({ minimum: 0, maximum: 2_147_483_647 });
 const oneOf = <T extends string[]>(...values: [...T]) => Type.Enum(values);
 
+const rateLimits = Type.Object({
+  messages: Type.String(),
+  telemetryMessages: Type.String(),
+  telemetryDataPoints: Type.String(),
+});
+
 const schema = Type.Object({
   data: Type.Object({ dir: Type.String({ minLength: 1 }) }),
   workers: Type.Integer({ minimum: 0, maximum: 256 }),
@@ -26,6 +32,10 @@ const schema = Type.Object({
     apiBodyBytesMax: positiveBytes,
     bodyBytesInFlightMax: positiveBytes,
     connectionsMax: count,
+    tellWorker: Type.Boolean(),
+    requestTimeoutMs: Type.Integer({ minimum: 1, maximum: 86_400_000 }),
+    requestTimeoutMsMax: Type.Integer({ minimum: 1, maximum: 86_400_000 }),
+    heldPollsMax: count,
   }),
   ssl: Type.Object({ enabled: Type.Boolean(), port, cert: Type.String(), key: Type.String() }),
   clickhouse: Type.Object({
@@ -47,6 +57,7 @@ const schema = Type.Object({
     embedded: Type.Object({ port }),
   }),
   redis: Type.Object({ url: Type.String() }),
+  bus: Type.Object({ shards: Type.Integer({ minimum: 1, maximum: 16_384 }) }),
   admin: Type.Object({ email: Type.String({ pattern: '^[^@\\s]+@[^@\\s]+$' }), password: Type.String() }),
   demoData: Type.Boolean(),
   auth: Type.Object({
@@ -57,7 +68,13 @@ const schema = Type.Object({
     failedLoginsMax: count,
     signInQueueMax: count,
   }),
+  rateLimits: Type.Object({ device: rateLimits, tenant: rateLimits }),
+  activity: Type.Object({
+    inactivitySeconds: Type.Integer({ minimum: 1, maximum: 2_000_000 }),
+    checkSeconds: Type.Integer({ minimum: 1, maximum: 86_400 }),
+  }),
   values: Type.Object({ castNumericStrings: Type.Boolean() }),
+  attributes: Type.Object({ lossFreeUpdates: Type.Boolean() }),
   telemetry: Type.Object({
     pastDaysMax: count,
     futureDaysMax: count,
@@ -82,6 +99,20 @@ const schema = Type.Object({
       timeoutMs: Type.Integer({ minimum: 100, maximum: 3_600_000 }),
     }),
   }),
+  rpc: Type.Object({
+    timeoutMsMin: milliseconds,
+    timeoutMsDefault: milliseconds,
+    retriesMax: Type.Integer({ minimum: 0, maximum: 1000 }),
+    keptDays: count,
+    emptyPollTimeout: Type.Boolean(),
+    clientTimeoutMs: milliseconds,
+  }),
+  rules: Type.Object({ file: Type.String() }),
+  claiming: Type.Object({
+    durationMs: Type.Integer({ minimum: 1, maximum: Number.MAX_SAFE_INTEGER }),
+    allowByDefault: Type.Boolean(),
+  }),
+  provisioning: Type.Object({ wrongKeysPerMinuteMax: Type.Integer({ minimum: 1, maximum: 1_000_000_000 }) }),
   shutdown: Type.Object({ drainMsMax: milliseconds }),
 });
 
@@ -115,17 +146,17 @@ export function environmentNames(): Set<string> {
   return names;
 }
 
-function readYaml(path: string): Tree {
+export function readYaml(path: string, what = 'settings file'): Tree {
   let text: string;
   try {
     text = readFileSync(path, 'utf8');
   } catch (error) {
-    throw new StartError(`The settings file ${path} cannot be read: ${messageOf(error)}.`);
+    throw new StartError(`The ${what} ${path} cannot be read: ${messageOf(error)}.`);
   }
   try {
     return (parse(text) as Tree) ?? {};
   } catch (error) {
-    throw new StartError(`The settings file ${path} is not valid YAML: ${messageOf(error).split('\n')[0]}`);
+    throw new StartError(`The ${what} ${path} is not valid YAML: ${messageOf(error).split('\n')[0]}`);
   }
 }
 

@@ -14,6 +14,21 @@ export const limits = {
   numberCharsMax: 1024,
   /** Characters of an access token in the path. */
   tokenCharsMax: 255,
+  /** Characters of a certificate as credentials. */
+  certificateCharsMax: 16 * 1024,
+
+  /** Body of a claim or a provisioning request: a certificate and a few names. */
+  fleetBodyBytesMax: 256 * 1024,
+  /** Wrong claim keys for one device inside a window; past it, even the right one has to wait. */
+  wrongClaimKeysMax: 10,
+  wrongClaimWindowMs: 60_000,
+  /** Remote addresses whose wrong provisioning keys a worker counts; an old one makes room for a new one. */
+  guessingAddressesMax: 10_000,
+  guessWindowMs: 60_000,
+  /** Devices whose keys stand for those of their profile: the newest ones. */
+  keySampleDevicesMax: 1_000,
+  /** How long a user may take to choose the first password. */
+  activationMsMax: 24 * 3_600_000,
 
   /** A body above this is decoded in a thread, so that it does not block the loop. */
   decodeInLoopBytesMax: 256 * 1024,
@@ -33,6 +48,18 @@ export const limits = {
   tokenLookupQueueMax: 20_000,
   tokenLookupBatchMax: 1_000,
   tokenLookupTimeoutMs: 5_000,
+
+  /** Devices and tenants whose rate-limit buckets a worker remembers, and how it tells the other workers what it took. */
+  rateLimitDevicesMax: 200_000,
+  rateLimitTenantsMax: 10_000,
+  rateLimitTellMs: 3,
+  rateLimitOwnersPerMessage: 2_000,
+
+  /** Activity of devices: how often it is written, how many devices in one transaction, and how long the database must
+   * have answered (all workers have written by then) before silence counts as inactivity. */
+  activityWriteMs: 2_000,
+  activityRowsMax: 2_000,
+  activitySettleMs: 10_000,
 
   /** Rows and bytes at which a frame stops gathering. */
   frameRowsMax: 32_768,
@@ -83,11 +110,86 @@ export const limits = {
   busBytesInFlightMax: 8 * 1024 * 1024,
   busTimeoutMs: 1_000,
 
+  /** The way down: how long an offer waits for a worker that has a listener, how long a shard is heard after its last
+   * listener has gone, and listeners in one message after the bus came back. */
+  offerWaitMs: 200,
+  shardLingerMs: 30_000,
+  openedPerMessageMax: 1_000,
+
+  /** Attributes: body of a device's post, keys of one message, rows and bytes that wait for a commit in a worker, rows
+   * of one statement, how long a write is tried again while the database is away. */
+  attributeBodyBytesMax: 1024 * 1024,
+  attributeKeysPerMessageMax: 1_000,
+  attributeRowsWaitingMax: 100_000,
+  attributeBytesWaitingMax: 64 * 1024 * 1024,
+  attributeBatchRowsMax: 4_000,
+  attributeLanes: 2,
+  attributeRetryMsMax: 3_000,
+  attributeStatementMsMax: 5_000,
+  /** Updates of shared attributes: a larger one is read from the store instead of sent over the bus, how often the store
+   * is asked for what the bus may have lost, how many devices' settled state is remembered, requests in one statement
+   * and waiting, and how late after an answer the next poll may come without that answer being told again. */
+  updateMessageCharsMax: 64 * 1024,
+  updatePollMs: 1_000,
+  updateHeadsRowsMax: 10_000,
+  settledDevicesMax: 200_000,
+  updateBatchMax: 1_000,
+  updateQueueMax: 50_000,
+  updateConfirmMs: 10_000,
+  updateSettleMs: 20,
+  /** Held polls: how finely their deadlines are kept. */
+  pollTickMs: 50,
+
+  /** Commands: body of any /rpc path; waiting commands of one device, of a worker, and their bytes; the longest wait of a
+   * caller; after what time the owners of one device tell each other what waits, and how long the owner of a younger
+   * command waits for the one of an older. */
+  rpcBodyBytesMax: 65_536,
+  rpcWaitingPerDeviceMax: 1_000,
+  rpcWaitingMax: 50_000,
+  rpcWaitingBytesMax: 64 * 1024 * 1024,
+  rpcWaitMsMax: 3_600_000,
+  rpcAnnounceMs: 5,
+  rpcElderWaitMs: 500,
+  rpcNumbersQueueMax: 20_000,
+  rpcNumbersBatchMax: 1_000,
+  /** Commands that outlive a restart: open ones of one device, the lease of an owner, how often rows are looked at and how
+   * many are claimed, and how long a session may take to confirm one. */
+  rpcPersistentPerDeviceMax: 1_000,
+  rpcLeaseMs: 5_000,
+  rpcSweepMs: 1_000,
+  rpcClaimMax: 1_000,
+  rpcConfirmMs: 10_000,
+  rpcPruneMs: 600_000,
+  rpcPruneRowsMax: 10_000,
+  /** Calls of devices that wait for an answer: of one device, of a worker. The file of answers. */
+  clientCallsPerDeviceMax: 20,
+  clientCallsMax: 20_000,
+  rulesMax: 10_000,
+  ruleTextCharsMax: 65_536,
+
   /** Deletes: how often tombstones are looked at, how long they outlive every journal, and how long a deleted device may
    * still be sending until each cache has heard. */
   erasePollMs: 1_000,
   tombstoneKeptMs: 7 * 24 * 3_600_000,
   deletedDeviceGraceMs: 2_000,
+
+  /** Packages: what one worker keeps of their files, pieces wanted from the database at once, uploads at once, bytes around the file
+   * in an upload, and answers that are being sent piece by piece. */
+  otaPieceCacheBytesMax: 32 * 1024 * 1024,
+  otaPieceLoadsMax: 4096,
+  otaUploadsMax: 2,
+  otaFormBytesMax: 64 * 1024,
+  streamsMax: 256,
+  /** How long a device's assignment is remembered while it takes chunks, and for how many devices. */
+  otaAssignmentMs: 2_000,
+  otaAssignmentsMax: 20_000,
+  /** The rollout: how often work is looked for, devices told at once, devices of a profile that get in line at once. */
+  otaRolloutPollMs: 1_000,
+  otaRolloutBatchMax: 100,
+  otaRolloutExpandMax: 500,
+  /** A slow reader: how often the rest is offered again, and how long it may take nothing at all. */
+  streamOfferMs: 3_000,
+  streamStallMsMax: 60_000,
 
   /** What the primary and its workers tell each other, and how long a worker waits for the instance's metrics. */
   statusIntervalMs: 250,

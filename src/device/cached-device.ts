@@ -30,6 +30,10 @@ export class CachedDevice {
   readonly #offset: number;
   /** The last server time handed out. */
   lastTs: number;
+  /** Epoch milliseconds of the last sign of life; fleet/activity.ts writes it down from time to time. */
+  activeTs = 0;
+  /** Listed to be written down. */
+  isActivityNoted = false;
 
   constructor(row: DeviceRow, slot: TimeSlot, lastTs: number) {
     this.number = row.number;

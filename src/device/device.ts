@@ -25,6 +25,7 @@ export interface Device {
 export interface DeviceInfo extends Device {
   customerTitle: string | null;
   customerIsPublic: boolean;
+  active: boolean;
 }
 
 export interface DeviceProfile {
@@ -32,6 +33,43 @@ export interface DeviceProfile {
   tenantId: string;
   name: string;
   isDefault: boolean;
+}
+
+export const transportTypes = ['DEFAULT', 'MQTT', 'COAP', 'LWM2M', 'SNMP'] as const;
+export type TransportType = (typeof transportTypes)[number];
+
+/** How devices may provision themselves. */
+export const provisionTypes = [
+  'DISABLED',
+  'ALLOW_CREATE_NEW_DEVICES',
+  'CHECK_PRE_PROVISIONED_DEVICES',
+  'X509_CERTIFICATE_CHAIN',
+] as const;
+export type ProvisionType = (typeof provisionTypes)[number];
+
+/** A profile with all that a user sets. */
+export interface FullProfile extends DeviceProfile {
+  createdTime: number;
+  description: string | null;
+  image: string | null;
+  transportType: TransportType;
+  provisionType: ProvisionType;
+  provisionKey: string | null;
+  data: ProfileData;
+  defaultRuleChainId: string | null;
+  defaultDashboardId: string | null;
+  defaultQueueName: string | null;
+  defaultEdgeRuleChainId: string | null;
+  firmwareId: string | null;
+  softwareId: string | null;
+  externalId: string | null;
+  version: number;
+}
+
+/** Round-trips members that nobody here knows. */
+export interface ProfileData {
+  provisionConfiguration: { type: ProvisionType; provisionDeviceSecret?: string | null; [member: string]: unknown };
+  [member: string]: unknown;
 }
 
 export const credentialsTypes = ['ACCESS_TOKEN', 'X509_CERTIFICATE', 'MQTT_BASIC', 'LWM2M_CREDENTIALS'] as const;

@@ -13,9 +13,11 @@ const deviceColumns = `d.id, d.number, d.created_time as "createdTime", d.tenant
   d.customer_id as "customerId", d.device_profile_id as "profileId", p.name as type, d.name, d.label,
   d.device_data as "deviceData", d.firmware_id as "firmwareId", d.software_id as "softwareId",
   d.external_id as "externalId", d.additional_info as "additionalInfo", d.version`;
-const infoColumns = `${deviceColumns}, c.title as "customerTitle", coalesce(c.is_public, false) as "customerIsPublic"`;
+const infoColumns = `${deviceColumns}, c.title as "customerTitle", coalesce(c.is_public, false) as "customerIsPublic",
+  coalesce(a.active, false) as active`;
 const deviceTables = `device d join device_profile p on p.id = d.device_profile_id`;
-const infoTables = `${deviceTables} left join customer c on c.id = d.customer_id`;
+const infoTables = `${deviceTables} left join customer c on c.id = d.customer_id
+  left join device_activity a on a.device = d.number`;
 
 const sortColumns = new Map([
   ['id', 'd.id'],
@@ -25,6 +27,7 @@ const sortColumns = new Map([
   ['type', 'p.name'],
   ['deviceProfileName', 'p.name'],
   ['customerTitle', 'c.title'],
+  ['active', 'coalesce(a.active, false)'],
 ]);
 
 /** Devices of access tokens; other kinds of credentials open nothing over HTTP. */
@@ -68,6 +71,7 @@ export interface DeviceFilter {
   /** Name of a profile. */
   type?: string | undefined;
   profileId?: string | undefined;
+  active?: boolean | undefined;
 }
 
 export async function listDevices(queries: Queries, filter: DeviceFilter, link: PageLink): Promise<Page<DeviceInfo>> {
@@ -80,10 +84,11 @@ export async function listDevices(queries: Queries, filter: DeviceFilter, link: 
   if (filter.customerId) where('d.customer_id = ?', filter.customerId);
   if (filter.type) where('p.name = ?', filter.type);
   if (filter.profileId) where('d.device_profile_id = ?', filter.profileId);
+  if (filter.active !== undefined) where('coalesce(a.active, false) = ?', filter.active);
   if (link.textSearch) where('(d.name ilike ? or d.label ilike ?)', containsPattern(link.textSearch));
   const condition = conditions.join(' and ');
   const [counted, devices] = await Promise.all([
-    queries.query<{ count: number }>(`select count(*) from ${deviceTables} where ${condition}`, values),
+    queries.query<{ count: number }>(`select count(*) from ${infoTables} where ${condition}`, values),
     queries.query<DeviceInfo>(
       `select ${infoColumns} from ${infoTables} where ${condition} ${pageClause(link, sortColumns, 'd.id')}`,
       values,
@@ -316,5 +321,14 @@ export async function insertProfile(
 /** Does the customer exist in this tenant? */
 export async function hasCustomer(queries: Queries, tenantId: string, id: string): Promise<boolean> {
   const rows = await queries.query('select 1 from customer where id = $1 and tenant_id = $2', [id, tenantId]);
+  return rows.length === 1;
+}
+
+/** As `hasCustomer`, and the customer stays until the transaction ends, so that an assignment cannot meet its deletion. */
+export async function holdCustomer(queries: Queries, tenantId: string, id: string): Promise<boolean> {
+  const rows = await queries.query('select 1 from customer where id = $1 and tenant_id = $2 for key share', [
+    id,
+    tenantId,
+  ]);
   return rows.length === 1;
 }

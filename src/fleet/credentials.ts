@@ -1,8 +1,8 @@
 /** Changing the credentials of a device: the old ones stop working everywhere, the new ones start. */
 import { entityNotFound } from '../auth/roles.ts';
 import { badRequest } from '../base/errors.ts';
-import { limits } from '../base/limits.ts';
-import { type CredentialsType, checkAccessToken, type DeviceCredentials } from '../device/device.ts';
+import type { NewCredentials } from '../device/credentials.ts';
+import type { DeviceCredentials } from '../device/device.ts';
 import {
   checkVersion,
   findCredentials,
@@ -10,13 +10,12 @@ import {
   lockDevice,
   updateCredentials,
 } from '../device/store.ts';
-import type { FleetParts } from './devices.ts';
+import type { FleetParts } from './parts.ts';
 
 export interface CredentialsInput {
   id: string;
   deviceId: string;
-  type: CredentialsType;
-  credentialsId: string;
+  credentials: NewCredentials;
   version?: number | null | undefined;
 }
 
@@ -26,11 +25,7 @@ export async function saveCredentials(
   input: CredentialsInput,
 ): Promise<DeviceCredentials> {
   const { postgres, changes, clock } = parts;
-  const { deviceId, credentialsId, type } = input;
-  if (type !== 'ACCESS_TOKEN') {
-    throw badRequest('credentials_type', `Credentials of type ${type} are not supported.`);
-  }
-  checkAccessToken(credentialsId, limits.tokenCharsMax);
+  const { deviceId } = input;
   const saved = await postgres.transaction(async (queries) => {
     const device = await lockDevice(queries, tenantId, deviceId);
     if (!device) throw entityNotFound('Device', deviceId);
@@ -39,9 +34,12 @@ export async function saveCredentials(
       throw badRequest('credentials_unknown', 'Unable to update non-existent device credentials!');
     }
     checkVersion('Device credentials', stored.version, input.version);
-    const credentials = await updateCredentials(queries, deviceId, { type, credentialsId, value: null });
+    const credentials = await updateCredentials(queries, deviceId, input.credentials);
     const change = { deviceId, deviceNumber: device.number, deleted: false };
-    const changed = [...new Set([stored.credentialsId, credentialsId])].map((id) => ({ ...change, credentialsId: id }));
+    const changed = [...new Set([stored.credentialsId, credentials.credentialsId])].map((id) => ({
+      ...change,
+      credentialsId: id,
+    }));
     for (const each of changed) await insertCredentialChange(queries, each, clock.now());
     return { credentials, changed };
   });

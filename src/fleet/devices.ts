@@ -4,12 +4,9 @@
  */
 import { randomInt } from 'node:crypto';
 import { entityNotFound } from '../auth/roles.ts';
-import type { Clock } from '../base/clock.ts';
 import { badRequest, Fault } from '../base/errors.ts';
-import { limits } from '../base/limits.ts';
-import type { CredentialChanges } from '../device/credential-changes.ts';
+import { type NewCredentials, tokenCredentials } from '../device/credentials.ts';
 import {
-  checkAccessToken,
   checkDeviceName,
   checkText,
   createAccessToken,
@@ -22,7 +19,7 @@ import {
   checkVersion,
   deleteDevice as deleteRows,
   findCredentials,
-  hasCustomer,
+  holdCustomer,
   insertCredentialChange,
   insertCredentials,
   insertDevice,
@@ -31,14 +28,10 @@ import {
   updateDevice,
 } from '../device/store.ts';
 import { createUuid, isUuid } from '../device/uuid.ts';
-import type { Postgres, Queries } from '../postgres/client.ts';
+import { checkAssignable, deviceAssigned } from '../ota/assignment.ts';
+import type { Queries } from '../postgres/client.ts';
+import type { FleetParts } from './parts.ts';
 import { resolveProfile } from './profiles.ts';
-
-export interface FleetParts {
-  postgres: Postgres;
-  changes: CredentialChanges;
-  clock: Clock;
-}
 
 /** A device as a user saves it: what is absent is cleared. */
 export interface DeviceInput {
@@ -64,28 +57,33 @@ export interface NameConflict {
 const uniquifyTriesMax = 100;
 const suffixAlphabet = 'abcdefghijklmnopqrstuvwxyz0123456789';
 
-/** `accessToken` '' = a random one. */
+/** Without `credentials` with a random token. */
 export async function createDevice(
   parts: FleetParts,
   tenantId: string,
   input: DeviceInput,
-  accessToken: string,
+  credentials?: NewCredentials,
   conflict: NameConflict = { policy: 'FAIL', separator: '_', strategy: 'RANDOM' },
 ): Promise<Device> {
-  const { postgres, changes, clock } = parts;
+  const { postgres, changes, clock, onAssigned } = parts;
   for (let attempt = 0; ; attempt += 1) {
     const name = attempt === 0 ? input.name : input.name + conflict.separator + suffix(conflict.strategy, attempt);
     try {
-      const { device, change } = await postgres.transaction((queries) =>
-        insertNewDevice(queries, tenantId, { ...input, name }, accessToken || createAccessToken(), clock.now()),
+      const { device, change, assigned } = await postgres.transaction((queries) =>
+        insertNewDevice(queries, tenantId, { ...input, name }, credentials ?? randomToken(), clock.now()),
       );
       changes.publish([change]);
+      if (assigned) onAssigned?.();
       return device;
     } catch (error) {
       const taken = error instanceof Fault && error.reason === 'device_name_taken';
       if (!taken || conflict.policy === 'FAIL' || attempt === uniquifyTriesMax) throw error;
     }
   }
+}
+
+export function randomToken(): NewCredentials {
+  return tokenCredentials(createAccessToken());
 }
 
 function suffix(strategy: NameConflict['strategy'], attempt: number): string {
@@ -95,44 +93,43 @@ function suffix(strategy: NameConflict['strategy'], attempt: number): string {
   return text;
 }
 
-/** The part of a creation that is inside the transaction. The caller publishes `change` after the commit. */
+/**
+ * The part of a creation that is inside the transaction. After the commit the caller publishes `change` and, if the
+ * profile has a package for the device (`assigned`), calls `onAssigned`.
+ */
 export async function insertNewDevice(
   queries: Queries,
   tenantId: string,
   input: DeviceInput,
-  accessToken: string,
+  credentials: NewCredentials,
   now: number,
-): Promise<{ device: Device; change: CredentialChange }> {
-  checkAccessToken(accessToken, limits.tokenCharsMax);
+): Promise<{ device: Device; change: CredentialChange; assigned: boolean }> {
   const { profile, row } = await checkedRow(queries, tenantId, input, createUuid(now), now);
   const number = await insertDevice(queries, row);
-  const change = { credentialsId: accessToken, deviceId: row.id, deviceNumber: number, deleted: false };
-  await insertCredentials(queries, {
-    id: createUuid(now),
-    createdTime: now,
-    deviceId: row.id,
-    type: 'ACCESS_TOKEN',
-    credentialsId: accessToken,
-    value: null,
-  });
+  const { credentialsId } = credentials;
+  const change = { credentialsId, deviceId: row.id, deviceNumber: number, deleted: false };
+  await insertCredentials(queries, { id: createUuid(now), createdTime: now, deviceId: row.id, ...credentials });
   await insertCredentialChange(queries, change, now);
-  return { device: { ...row, number, type: profile.name, version: 1 }, change };
+  const assigned = await deviceAssigned(queries, row.id);
+  return { device: { ...row, number, type: profile.name, version: 1 }, change, assigned };
 }
 
 /** Replaces the device `id`. */
 export async function saveDevice(parts: FleetParts, tenantId: string, id: string, input: DeviceInput): Promise<Device> {
-  const { postgres, changes, clock } = parts;
-  const { device, change } = await postgres.transaction(async (queries) => {
+  const { postgres, changes, clock, onAssigned } = parts;
+  const { device, change, assigned } = await postgres.transaction(async (queries) => {
     const stored = await lockDevice(queries, tenantId, id);
     if (!stored) throw entityNotFound('Device', id);
     checkVersion('Device', stored.version, input.version);
     const { profile, row } = await checkedRow(queries, tenantId, input, id, stored.createdTime);
     await updateDevice(queries, row);
+    const assigned = await deviceAssigned(queries, id);
     const change = await recordChange(queries, id, stored.number, false, clock.now());
     const { number, version } = stored;
-    return { device: { ...row, number, type: profile.name, version: version + 1 }, change };
+    return { device: { ...row, number, type: profile.name, version: version + 1 }, change, assigned };
   });
   changes.publish(change);
+  if (assigned) onAssigned?.();
   return device;
 }
 
@@ -150,7 +147,8 @@ export async function deleteDevice(parts: FleetParts, tenantId: string, id: stri
   changes.publish(change);
 }
 
-async function recordChange(
+/** Caches of this device are stale. The caller publishes the result after the commit. */
+export async function recordChange(
   queries: Queries,
   deviceId: string,
   deviceNumber: number,
@@ -175,14 +173,13 @@ async function checkedRow(
 ): Promise<{ profile: DeviceProfile; row: CheckedRow }> {
   checkDeviceName(input.name);
   if (input.label) checkText('label', input.label);
-  // There are no packages yet.
-  if (input.firmwareId) throw badRequest('firmware', "Can't assign non-existent firmware!");
-  if (input.softwareId) throw badRequest('software', "Can't assign non-existent software!");
   if (input.externalId && !isUuid(input.externalId)) throw badRequest('external_id', 'Invalid entity id');
   const profile = await resolveProfile(queries, tenantId, input.profileId ?? null, input.type ?? '');
-  if (input.customerId && !(await hasCustomer(queries, tenantId, input.customerId))) {
+  if (input.customerId && !(await holdCustomer(queries, tenantId, input.customerId))) {
     throw badRequest('customer', "Can't assign device to non-existent customer!");
   }
+  await checkAssignable(queries, tenantId, profile.id, 'FIRMWARE', input.firmwareId);
+  await checkAssignable(queries, tenantId, profile.id, 'SOFTWARE', input.softwareId);
   const row = {
     id,
     createdTime,
@@ -192,8 +189,8 @@ async function checkedRow(
     name: input.name,
     label: input.label ?? null,
     deviceData: input.deviceData ?? defaultDeviceData,
-    firmwareId: null,
-    softwareId: null,
+    firmwareId: input.firmwareId ?? null,
+    softwareId: input.softwareId ?? null,
     externalId: input.externalId ?? null,
     additionalInfo: input.additionalInfo ?? null,
   };

@@ -7,11 +7,12 @@ import type { PasswordHasher } from '../auth/password.ts';
 import type { Authority } from '../auth/roles.ts';
 import { findOrInsertSetting, insertUser } from '../auth/store.ts';
 import type { Clock } from '../base/clock.ts';
-import { createAccessToken, defaultProfileName } from '../device/device.ts';
+import { tokenCredentials } from '../device/credentials.ts';
+import { defaultProfileName } from '../device/device.ts';
 import { findCredentials } from '../device/store.ts';
 import { createUuid } from '../device/uuid.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
-import { insertNewDevice } from './devices.ts';
+import { insertNewDevice, randomToken } from './devices.ts';
 import { findOrCreateProfile } from './profiles.ts';
 import { findSetting, insertCustomer, insertTenant } from './store.ts';
 
@@ -36,7 +37,7 @@ export async function seedFirstTenant(parts: SeedParts, admin: { email: string; 
     const tenantId = await markedTenant(queries, firstMark, 'Millrace', now);
     if (!tenantId) return false;
     await addUser(queries, { tenantId, authority: 'TENANT_ADMIN', email: admin.email, passwordHash }, now);
-    const { device } = await insertNewDevice(queries, tenantId, { name: firstDeviceName }, createAccessToken(), now);
+    const { device } = await insertNewDevice(queries, tenantId, { name: firstDeviceName }, randomToken(), now);
     await findOrInsertSetting(queries, firstDeviceMark, device.id);
     return true;
   });
@@ -78,7 +79,8 @@ export async function seedDemoData(parts: SeedParts): Promise<boolean> {
     await addDemoUser('customer', 'CUSTOMER_USER', 'customer', customers.get('A')!);
     for (const { name, token, customer, type } of demoDevices) {
       const customerId = customer ? customers.get(customer)! : null;
-      await insertNewDevice(queries, tenantId, { name, type: type ?? defaultProfileName, customerId }, token, now);
+      const device = { name, type: type ?? defaultProfileName, customerId };
+      await insertNewDevice(queries, tenantId, device, tokenCredentials(token), now);
     }
     return true;
   });

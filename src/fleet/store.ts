@@ -1,24 +1,237 @@
-/** SQL of what has no room of its own yet: tenants, customers, marks in the settings. */
-import type { Queries } from '../postgres/client.ts';
+/** SQL of tenants, customers, claims, and of marks in the settings. */
+import { badRequest } from '../base/errors.ts';
+import { containsPattern, type Page, type PageLink, pageClause, pageOf } from '../device/page.ts';
+import type { CredentialChange } from '../device/store.ts';
+import { isUniqueViolation, type Queries } from '../postgres/client.ts';
+import type { Claim } from './claim-rules.ts';
+import type { Customer, Tenant } from './customer.ts';
 
 export async function findSetting(queries: Queries, name: string): Promise<string | undefined> {
   const [row] = await queries.query<{ value: string }>('select value from setting where name = $1', [name]);
   return row?.value;
 }
 
-export async function insertTenant(
-  queries: Queries,
-  tenant: { id: string; createdTime: number; title: string },
-): Promise<void> {
-  const values = [tenant.id, tenant.createdTime, tenant.title];
-  await queries.query('insert into tenant (id, created_time, title) values ($1, $2, $3)', values);
+const contactColumns = 'country, state, city, address, address2, zip, phone, email';
+const tenantColumns = `id, created_time as "createdTime", title, region, ${contactColumns},
+  additional_info as "additionalInfo", version`;
+
+export type NewTenant = Pick<Tenant, 'id' | 'createdTime' | 'title'> & Partial<Tenant>;
+
+export async function insertTenant(queries: Queries, tenant: NewTenant): Promise<void> {
+  await queries.query(
+    `insert into tenant (id, created_time, title, region, ${contactColumns}, additional_info)
+     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)`,
+    [tenant.id, tenant.createdTime, tenant.title, tenant.region ?? null, ...contactValues(tenant), infoValue(tenant)],
+  );
 }
 
-export async function insertCustomer(
+export async function updateTenant(queries: Queries, tenant: Tenant): Promise<void> {
+  await queries.query(
+    `update tenant set title = $2, region = $3, country = $4, state = $5, city = $6, address = $7, address2 = $8,
+            zip = $9, phone = $10, email = $11, additional_info = $12, version = version + 1
+      where id = $1`,
+    [tenant.id, tenant.title, tenant.region, ...contactValues(tenant), infoValue(tenant)],
+  );
+}
+
+export async function findTenant(queries: Queries, id: string): Promise<Tenant | undefined> {
+  const [tenant] = await queries.query<Tenant>(`select ${tenantColumns} from tenant where id = $1`, [id]);
+  return tenant;
+}
+
+/** Holds the row until the transaction ends. */
+export async function lockTenant(queries: Queries, id: string): Promise<{ version: number } | undefined> {
+  const [tenant] = await queries.query<{ version: number }>('select version from tenant where id = $1 for update', [
+    id,
+  ]);
+  return tenant;
+}
+
+const customerColumns = `id, created_time as "createdTime", tenant_id as "tenantId", title, is_public as "isPublic",
+  ${contactColumns}, external_id as "externalId", additional_info as "additionalInfo", version`;
+
+const customerSortColumns = new Map([
+  ['id', 'id'],
+  ['createdTime', 'created_time'],
+  ['title', 'title'],
+  ['name', 'title'],
+  ['email', 'email'],
+  ['country', 'country'],
+  ['city', 'city'],
+]);
+
+export type NewCustomer = Pick<Customer, 'id' | 'tenantId' | 'createdTime' | 'title'> & Partial<Customer>;
+
+export async function insertCustomer(queries: Queries, customer: NewCustomer): Promise<void> {
+  const { id, createdTime, tenantId, title, isPublic = false, externalId = null } = customer;
+  try {
+    await queries.query(
+      `insert into customer (id, created_time, tenant_id, title, is_public, ${contactColumns}, external_id,
+                             additional_info)
+       values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`,
+      [id, createdTime, tenantId, title, isPublic, ...contactValues(customer), externalId, infoValue(customer)],
+    );
+  } catch (error) {
+    throw asTitleConflict(error);
+  }
+}
+
+export async function updateCustomer(queries: Queries, customer: Customer): Promise<void> {
+  const { id, tenantId, title, externalId } = customer;
+  try {
+    await queries.query(
+      `update customer set title = $3, country = $4, state = $5, city = $6, address = $7, address2 = $8, zip = $9,
+              phone = $10, email = $11, external_id = $12, additional_info = $13, version = version + 1
+        where id = $1 and tenant_id = $2`,
+      [id, tenantId, title, ...contactValues(customer), externalId, infoValue(customer)],
+    );
+  } catch (error) {
+    throw asTitleConflict(error);
+  }
+}
+
+function contactValues(entity: Partial<Customer> | Partial<Tenant>): (string | null)[] {
+  const { country, state, city, address, address2, zip, phone, email } = entity;
+  return [country, state, city, address, address2, zip, phone, email].map((text) => text ?? null);
+}
+
+function infoValue({ additionalInfo }: { additionalInfo?: unknown }): string | null {
+  return additionalInfo === undefined || additionalInfo === null ? null : JSON.stringify(additionalInfo);
+}
+
+function asTitleConflict(error: unknown): unknown {
+  if (!isUniqueViolation(error, 'customer_title_unique')) return error;
+  return badRequest('customer_title_taken', 'Customer with such title already exists!');
+}
+
+/** Holds the row until the transaction ends when `lock` says so. */
+export async function findCustomer(
   queries: Queries,
-  customer: { id: string; tenantId: string; createdTime: number; title: string },
-): Promise<void> {
+  tenantId: string,
+  id: string,
+  lock: 'lock' | 'read' = 'read',
+): Promise<Customer | undefined> {
+  const [customer] = await queries.query<Customer>(
+    `select ${customerColumns} from customer where id = $1 and tenant_id = $2 ${lock === 'lock' ? 'for update' : ''}`,
+    [id, tenantId],
+  );
+  return customer;
+}
+
+export async function findCustomerByTitle(
+  queries: Queries,
+  tenantId: string,
+  title: string,
+): Promise<Customer | undefined> {
+  const [customer] = await queries.query<Customer>(
+    `select ${customerColumns} from customer where tenant_id = $1 and title = $2`,
+    [tenantId, title],
+  );
+  return customer;
+}
+
+/** Makes it when the tenant has none; two callers at once get the same one. */
+export async function findOrInsertPublicCustomer(
+  queries: Queries,
+  customer: Pick<Customer, 'id' | 'tenantId' | 'createdTime' | 'title'>,
+): Promise<string> {
   const { id, createdTime, tenantId, title } = customer;
-  const values = [id, createdTime, tenantId, title];
-  await queries.query('insert into customer (id, created_time, tenant_id, title) values ($1, $2, $3, $4)', values);
+  await queries.query(
+    `insert into customer (id, created_time, tenant_id, title, is_public, additional_info)
+     values ($1, $2, $3, $4, true, '{"isPublic":true}') on conflict do nothing`,
+    [id, createdTime, tenantId, title],
+  );
+  const [row] = await queries.query<{ id: string }>('select id from customer where tenant_id = $1 and is_public', [
+    tenantId,
+  ]);
+  // An ordinary customer had the title before.
+  if (!row) throw badRequest('customer_title_taken', 'Customer with such title already exists!');
+  return row.id;
+}
+
+export async function listCustomers(queries: Queries, tenantId: string, link: PageLink): Promise<Page<Customer>> {
+  const values: unknown[] = [tenantId];
+  const search = link.textSearch ? `and title ilike $${values.push(containsPattern(link.textSearch))}` : '';
+  const condition = `tenant_id = $1 ${search}`;
+  const [counted, customers] = await Promise.all([
+    queries.query<{ count: number }>(`select count(*) from customer where ${condition}`, values),
+    queries.query<Customer>(
+      `select ${customerColumns} from customer where ${condition} ${pageClause(link, customerSortColumns, 'id')}`,
+      values,
+    ),
+  ]);
+  return pageOf(customers, counted[0]!.count, link);
+}
+
+/** The customer, its users; its devices become nobody's. Tells the credentials whose cached devices are stale. */
+export async function deleteCustomer(queries: Queries, id: string, now: number): Promise<CredentialChange[]> {
+  const changes = await queries.query<CredentialChange>(
+    `with freed as (
+       update device set customer_id = null, version = version + 1 where customer_id = $1 returning id, number
+     )
+     insert into credential_changes (credentials_id, device_id, device_number, created_time)
+       select k.credentials_id, freed.id, freed.number, $2 from freed join device_credentials k on k.device_id = freed.id
+     returning credentials_id as "credentialsId", device_id as "deviceId", device_number as "deviceNumber", deleted`,
+    [id, now],
+  );
+  await queries.query('delete from user_account where customer_id = $1', [id]);
+  await queries.query('delete from customer where id = $1', [id]);
+  return changes;
+}
+
+export async function setDeviceCustomer(queries: Queries, deviceId: string, customerId: string | null): Promise<void> {
+  await queries.query('update device set customer_id = $2, version = version + 1 where id = $1', [
+    deviceId,
+    customerId,
+  ]);
+}
+
+/** False when a claim that is still valid stands. */
+export async function insertClaim(queries: Queries, deviceId: string, claim: Claim, now: number): Promise<boolean> {
+  const rows = await queries.query(
+    `insert into device_claim (device_id, secret_sha256, expires_time)
+       select id, $2, $3 from device where id = $1 and customer_id is null
+     on conflict (device_id) do update set secret_sha256 = excluded.secret_sha256, expires_time = excluded.expires_time
+      where device_claim.expires_time <= $4
+     returning 1`,
+    [deviceId, claim.secretSha256, claim.expiresTime, now],
+  );
+  return rows.length === 1;
+}
+
+export async function findClaim(queries: Queries, deviceId: string): Promise<Claim | undefined> {
+  const [claim] = await queries.query<Claim>(
+    'select secret_sha256 as "secretSha256", expires_time as "expiresTime" from device_claim where device_id = $1',
+    [deviceId],
+  );
+  return claim;
+}
+
+export async function deleteClaim(queries: Queries, deviceId: string): Promise<void> {
+  await queries.query('delete from device_claim where device_id = $1', [deviceId]);
+  await queries.query('delete from device_claim_tries where device_id = $1', [deviceId]);
+}
+
+/** Wrong keys of the running window, and when it ends. */
+export async function findWrongKeys(
+  queries: Queries,
+  deviceId: string,
+  now: number,
+): Promise<{ wrongKeys: number; windowEndsTime: number }> {
+  const [row] = await queries.query<{ wrongKeys: number; windowEndsTime: number }>(
+    `select wrong_keys as "wrongKeys", window_ends_time as "windowEndsTime"
+       from device_claim_tries where device_id = $1 and window_ends_time > $2`,
+    [deviceId, now],
+  );
+  return row ?? { wrongKeys: 0, windowEndsTime: now };
+}
+
+export async function recordWrongKey(queries: Queries, deviceId: string, now: number, windowMs: number): Promise<void> {
+  await queries.query(
+    `insert into device_claim_tries as tries (device_id, wrong_keys, window_ends_time) values ($1, 1, $3)
+     on conflict (device_id) do update set
+       wrong_keys = case when tries.window_ends_time > $2 then tries.wrong_keys + 1 else 1 end,
+       window_ends_time = case when tries.window_ends_time > $2 then tries.window_ends_time else $3 end`,
+    [deviceId, now, now + windowMs],
+  );
 }

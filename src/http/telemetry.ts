@@ -1,8 +1,9 @@
 /**
  * POST /api/v1/{token}/telemetry: bytes of a request → rows of a frame → 200 when they are durable. The hot path of
  * HTTP: for a known device and a small body nothing is allocated here but the request's own exchange. Order of checks:
- * body present, token, room in the journal, JSON.
+ * body present, token, messages of the rate limit, room in the journal, JSON, data points of the rate limit.
  */
+import type { RateLimits } from '../auth/rate-limits.ts';
 import type { Clock } from '../base/clock.ts';
 import { badRequest, ErrorCode, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -21,11 +22,14 @@ export interface TelemetryDoorParts {
   thread: DecodeThread;
   clock: Clock;
   decode: Decode<CachedDevice>;
+  /** Undefined = unlimited. */
+  rateLimits: RateLimits | undefined;
+  touch: (device: CachedDevice) => void;
   metrics: Metrics;
 }
 
 const missingBody = badRequest('missing_body', 'Required request body is missing');
-const unknownToken = new Fault(
+export const unknownToken = new Fault(
   401,
   ErrorCode.authentication,
   'unknown_token',
@@ -33,7 +37,8 @@ const unknownToken = new Fault(
 );
 
 export function telemetryDoor(parts: TelemetryDoorParts): void {
-  const { server, tokens, ingest, thread, clock, decode, metrics } = parts;
+  const { server, tokens, ingest, thread, clock, decode, rateLimits, touch, metrics } = parts;
+  const charge = rateLimits && ((device: CachedDevice, points: number) => rateLimits.points(device, points));
   const rejected = rejectedCounter(metrics);
 
   const refuse = (exchange: Exchange, error: unknown): void => {
@@ -44,10 +49,23 @@ export function telemetryDoor(parts: TelemetryDoorParts): void {
 
   const accept = (exchange: Exchange, device: CachedDevice, body: Buffer): void => {
     try {
-      ingest.accept(decode, body, device, exchange);
+      if (rateLimits !== undefined) rateLimits.admit(device);
+      ingest.accept(decode, body, device, exchange, charge);
+      touch(device);
     } catch (error) {
       refuse(exchange, error);
     }
+  };
+
+  const acceptLarge = async (exchange: Exchange, device: CachedDevice, body: Buffer): Promise<void> => {
+    if (rateLimits !== undefined) rateLimits.admit(device);
+    const chunks = await thread.decode(body, device, clock.now());
+    charge?.(
+      device,
+      chunks.reduce((points, chunk) => points + chunk.count, 0),
+    );
+    ingest.acceptDecoded(chunks, exchange);
+    touch(device);
   };
 
   /** The rare ways: a token that must be looked up, or a body for the decoding thread. Both outlive the call. */
@@ -58,7 +76,7 @@ export function telemetryDoor(parts: TelemetryDoorParts): void {
       const device = await tokens.lookup(token);
       if (device === null) throw unknownToken;
       if (held.length <= limits.decodeInLoopBytesMax) accept(exchange, device, held);
-      else ingest.acceptDecoded(await thread.decode(held, device, clock.now()), exchange);
+      else await acceptLarge(exchange, device, held);
     } catch (error) {
       refuse(exchange, error);
     }

@@ -24,6 +24,9 @@ export interface Waiter {
 /** Reads one message into `rows` and returns its data points; throws a Fault and leaves `rows` as it was. */
 export type Decode<Source> = (body: Uint8Array, source: Source, now: number, rows: Rows) => number;
 
+/** What a decoded message costs its sender; throws a Fault when that is too much, and the message leaves no row. */
+export type Charge<Source> = (source: Source, points: number) => void;
+
 export type AckLevel = 'journal' | 'store' | 'memory';
 
 export interface IngestOptions {
@@ -46,8 +49,11 @@ export interface IngestOptions {
 
 const lane = { live: 0, late: 1 } as const;
 const dayMs = 86_400_000;
-/** Messages of a commit from which on the next one waits for company. */
-const lingerFromMessages = 64;
+/**
+ * A commit costs the same for one message and for a hundred. Behind one of this many messages the next waits a little
+ * for company; behind fewer there is no company to wait for, behind more it has come by itself.
+ */
+const lingerMessages = { min: 3, max: 64 };
 const checkIntervalMs = 100;
 const loopLagMsMax = 500;
 
@@ -180,16 +186,23 @@ export class Ingest {
   }
 
   /**
-   * Takes one message. Throws the decoder's Fault or the refusal; else `waiter` hears of the outcome later. Returns the
-   * data points.
+   * Takes one message. Throws the decoder's Fault, the refusal, or what `charge` throws; else `waiter` hears of the
+   * outcome later. Returns the data points.
    */
-  accept<Source>(decode: Decode<Source>, body: Uint8Array, source: Source, waiter: Waiter): number {
+  accept<Source>(
+    decode: Decode<Source>,
+    body: Uint8Array,
+    source: Source,
+    waiter: Waiter,
+    charge?: Charge<Source>,
+  ): number {
     const refusal = this.refusal();
     if (refusal) throw refusal;
     const gathering = this.#gathering;
     const now = this.#options.clock.now();
     gathering.live.mark(this.#mark);
     let points = decode(body, source, now, gathering.live);
+    if (charge !== undefined) this.#charge(charge, source, points, gathering.live);
     if (points === 0) {
       waiter.acknowledge();
       return 0;
@@ -235,6 +248,15 @@ export class Ingest {
     return this.#gathering.messages > 0 || this.#large.length > 0;
   }
 
+  #charge<Source>(charge: Charge<Source>, source: Source, points: number, rows: Rows): void {
+    try {
+      charge(source, points);
+    } catch (error) {
+      rows.rollback(this.#mark);
+      throw error;
+    }
+  }
+
   #commit(gathering: Gathering, points: number, waiter: Waiter): void {
     if (gathering.messages === 0) gathering.since = this.#options.clock.monotonic();
     gathering.messages += 1;
@@ -246,11 +268,12 @@ export class Ingest {
     else if (!this.#scheduled) this.#schedule();
   }
 
-  /** At the end of this turn of the loop, or a little later when many are coming. */
+  /** At the end of this turn of the loop, or a little later when it pays to wait. */
   #schedule(): void {
     this.#scheduled = true;
     const { lingerMsMax } = this.#options;
-    if (lingerMsMax > 0 && this.#lastMessages >= lingerFromMessages) setTimeout(this.#flush, lingerMsMax);
+    const paysToWait = this.#lastMessages >= lingerMessages.min && this.#lastMessages < lingerMessages.max;
+    if (lingerMsMax > 0 && paysToWait) setTimeout(this.#flush, lingerMsMax);
     else setImmediate(this.#flush);
   }
 

@@ -35,7 +35,7 @@ const late: Lane = 1;
 
 const bytesMax = 64 * 1024 * 1024;
 /** Rows a second at which a live lane takes its longest interval. */
-const busyRowsPerSecond = 50_000;
+const busyRowsPerSecond = 20_000;
 /** A late insert of fewer rows than this waits for company, once the quick ones are used up. */
 const lateRowsMin = 10_000;
 const quickLateInsertsMax = 30;

@@ -7,6 +7,7 @@ import { Pool, type PoolClient, type QueryResult, types } from 'pg';
 import { assert, Fault, messageOf, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
+import { CopyValue } from './copy.ts';
 
 export interface PostgresOptions {
   url: string;
@@ -32,6 +33,7 @@ export class Postgres implements Queries {
   readonly address: string;
   readonly #pool: Pool;
   readonly #log: Log;
+  #closing = false;
 
   constructor({ url, poolMax, log }: PostgresOptions) {
     this.#log = log;
@@ -47,7 +49,9 @@ export class Postgres implements Queries {
       types: { getTypeParser: typeParser as typeof types.getTypeParser },
     });
     // A connection may die idle or between two statements of a transaction; whoever uses it next is told.
-    const onError = (error: Error) => this.#log.warn('postgres_connection_lost', { reason: error.message });
+    const onError = (error: Error) => {
+      if (!this.#closing) this.#log.warn('postgres_connection_lost', { reason: error.message });
+    };
     this.#pool.on('error', onError);
     this.#pool.on('connect', (client) => client.on('error', onError));
   }
@@ -60,6 +64,25 @@ export class Postgres implements Queries {
       const rows = await run<Row>(client, text, values, options.timeoutMs);
       broken = false;
       return rows;
+    } catch (error) {
+      broken = !isOrdinary(error);
+      throw this.#translate(error);
+    } finally {
+      client.release(broken);
+    }
+  }
+
+  /** The one `bytea` that `select` gives, without the way through text; undefined without a row. No parameters. */
+  async bytes(select: string, options: QueryOptions = {}): Promise<Buffer | undefined> {
+    const timeoutMs = options.timeoutMs ?? limits.postgresStatementMsMax;
+    const client = await this.#connect();
+    let broken = true;
+    try {
+      const value = await new Promise<Buffer | undefined>((resolve, reject) => {
+        client.query(new CopyValue(select, timeoutMs, (error, bytes) => (error ? reject(error) : resolve(bytes))));
+      });
+      broken = false;
+      return value;
     } catch (error) {
       broken = !isOrdinary(error);
       throw this.#translate(error);
@@ -101,6 +124,7 @@ export class Postgres implements Queries {
 
   /** Waits for running statements; they have deadlines. */
   async close(): Promise<void> {
+    this.#closing = true;
     await this.#pool.end();
   }
 
@@ -159,6 +183,18 @@ export function isAway(error: unknown): boolean {
 export function isUniqueViolation(error: unknown, constraint?: string): boolean {
   if (codeOf(error) !== '23505') return false;
   return constraint === undefined || (error as { constraint?: string }).constraint === constraint;
+}
+
+/** A row is referenced by others, or refers to one that is gone; `constraint` narrows it to one reference. */
+export function isForeignKeyViolation(error: unknown, constraint?: string): boolean {
+  if (codeOf(error) !== '23503') return false;
+  return constraint === undefined || (error as { constraint?: string }).constraint === constraint;
+}
+
+/** What the server refused the statement for: class and code, as `23503`. */
+export function sqlStateOf(error: unknown): string | undefined {
+  const code = codeOf(error);
+  return code !== undefined && isSqlState(code) ? code : undefined;
 }
 
 function codeOf(error: unknown): string | undefined {

@@ -247,7 +247,10 @@ function lastLines(child: ChildProcess, log?: Log): () => string {
       log?.debug('postgres_log', { text });
       // The reason why a port cannot be had comes as LOG; the FATAL after it says less.
       if (!/could not bind/.test(text)) return;
-    } else log?.warn('postgres_log', { severity, text });
+    } else if (!/terminating connection due to administrator command/.test(text)) {
+      // That one is said to each connection that is still closing when we stop the server.
+      log?.warn('postgres_log', { severity, text });
+    }
     if (complaint.length < 500) complaint += complaint ? `; ${text}` : text;
   });
   return () => complaint;

@@ -58,3 +58,14 @@ export async function readLatestKeys(clickhouse: ClickHouse, device: number): Pr
   );
   return rows.map((row) => row.key);
 }
+
+/** Keys that any of the devices has. */
+export async function readLatestKeysOf(clickhouse: ClickHouse, devices: number[]): Promise<string[]> {
+  if (devices.length === 0) return [];
+  const rows = await readRows<{ key: string }>(
+    clickhouse,
+    'SELECT DISTINCT key FROM latest FINAL WHERE device IN {devices:Array(UInt64)} ORDER BY key',
+    { devices },
+  );
+  return rows.map((row) => row.key);
+}

@@ -3,13 +3,15 @@
  * handler returns (after the journal's sync), so every write is corked, and nothing is written once the client is gone.
  */
 import type { HttpResponse as UwsResponse } from 'uWebSockets.js';
-import { ErrorCode, Fault } from '../base/errors.ts';
+import { ErrorCode, Fault, unavailable } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import { type SlicedBody, type SliceOutcome, SliceSender } from './slices.ts';
 
 export interface Answer {
   status: number;
   contentType?: string;
   headers?: Record<string, string>;
-  body?: string | Buffer;
+  body?: string | Buffer | SlicedBody;
 }
 
 const statusText: Record<number, string> = {
@@ -39,6 +41,8 @@ export class Exchange {
   /** `Origin` of the request, '' without one: browsers then get the CORS headers of rest.md. */
   readonly #origin: string;
   readonly #headOnly: boolean;
+  /** Named in each answer; '' = not. */
+  readonly #worker: string;
   aborted = false;
   answered = false;
   /** The rest of the request is not worth reading: the socket is closed behind the answer. */
@@ -48,14 +52,19 @@ export class Exchange {
   releaseBody: (() => void) | undefined = undefined;
   /** Runs once, when the request is answered or its client has gone. */
   onDone: (() => void) | undefined = undefined;
+  /** Of an answer in slices: when and how it ended. */
+  sent: Promise<SliceOutcome> | undefined = undefined;
+  #sender: SliceSender | undefined = undefined;
 
-  constructor(res: UwsResponse, origin: string, headOnly: boolean) {
+  constructor(res: UwsResponse, origin: string, headOnly: boolean, worker = '') {
     this.#res = res;
     this.#origin = origin;
     this.#headOnly = headOnly;
+    this.#worker = worker;
     res.onAborted(() => {
       this.aborted = true;
       this.releaseBody?.();
+      this.#sender?.abort();
       this.onAbort?.();
       if (!this.answered) this.onDone?.();
     });
@@ -68,7 +77,7 @@ export class Exchange {
   /** 200 with an empty body: the acknowledgement of the device API, and the hot path's only answer. */
   acknowledge(): void {
     if (this.done) return;
-    if (this.#origin !== '') {
+    if (this.#origin !== '' || this.#worker !== '') {
       this.answer({ status: 200 });
       return;
     }
@@ -80,15 +89,19 @@ export class Exchange {
 
   answer(answer: Answer): void {
     if (this.done) return;
+    const { body = '' } = answer;
+    const isSliced = typeof body === 'object' && 'bytes' in body;
+    if (isSliced && !this.#headOnly) {
+      this.#answerInSlices(answer, body);
+      return;
+    }
     this.answered = true;
     const res = this.#res;
     res.cork(() => {
-      res.writeStatus(statusText[answer.status] ?? String(answer.status));
-      if (this.#origin !== '') writeCors(res, this.#origin);
-      if (answer.contentType) res.writeHeader('Content-Type', answer.contentType);
-      for (const name in answer.headers) res.writeHeader(name, answer.headers[name]!);
-      if (this.#headOnly) res.endWithoutBody(Buffer.byteLength(answer.body ?? ''), this.closeAfter);
-      else res.end(answer.body ?? '', this.closeAfter);
+      this.#writeHead(answer);
+      if (isSliced) res.endWithoutBody(body.bytes, this.closeAfter);
+      else if (this.#headOnly) res.endWithoutBody(Buffer.byteLength(body), this.closeAfter);
+      else res.end(body, this.closeAfter);
     });
     this.onDone?.();
   }
@@ -112,6 +125,26 @@ export class Exchange {
 
   remoteAddress(): string {
     return this.aborted ? '' : Buffer.from(this.#res.getRemoteAddressAsText()).toString('latin1');
+  }
+
+  #answerInSlices(answer: Answer, body: SlicedBody): void {
+    if (SliceSender.open >= limits.streamsMax) {
+      this.refuse(unavailable('streams', 'Too many large answers are being sent; try again.'));
+      return;
+    }
+    this.answered = true;
+    const sender = new SliceSender(this.#res, body);
+    this.#sender = sender;
+    this.sent = sender.run(() => this.#writeHead(answer)).finally(() => this.onDone?.());
+  }
+
+  #writeHead(answer: Answer): void {
+    const res = this.#res;
+    res.writeStatus(statusText[answer.status] ?? String(answer.status));
+    if (this.#origin !== '') writeCors(res, this.#origin);
+    if (this.#worker !== '') res.writeHeader('x-millrace-worker', this.#worker);
+    if (answer.contentType) res.writeHeader('Content-Type', answer.contentType);
+    for (const name in answer.headers) res.writeHeader(name, answer.headers[name]!);
   }
 }
 

@@ -38,6 +38,9 @@ export type HttpResponse = Answer;
 export type HttpHandler = (request: HttpRequest) => Promise<HttpResponse>;
 export type HttpMethod = 'GET' | 'POST' | 'PUT' | 'DELETE';
 
+/** A request without a body, for answers that may take minutes: nothing of it is kept but what is handed over. */
+export type WaitingReceiver = (exchange: Exchange, parameter: string, query: string) => void;
+
 /** A body of a raw route: valid during the call only. */
 export type RawReceiver = (exchange: Exchange, parameter: string, body: Buffer) => void;
 
@@ -47,6 +50,8 @@ export interface HttpServerOptions {
   bodyBytesMax: number;
   bodyBytesInFlightMax: number;
   connectionsMax: number;
+  /** The name of this worker, to be told in each answer; '' = not. */
+  worker: string;
   tls?: { cert: string; key: string };
 }
 
@@ -89,7 +94,7 @@ export class HttpServer {
     const names = pattern.split('/').filter((part) => part.startsWith(':')).length;
     const receive = (res: UwsResponse, req: UwsRequest, headOnly: boolean) => {
       const head = readHead(req);
-      const exchange = new Exchange(res, head.origin, headOnly);
+      const exchange = new Exchange(res, head.origin, headOnly, this.#options.worker);
       if (this.#refusedAtDoor(exchange, head.sound)) return;
       const { contentLength, chunked } = head;
       const request = snapshot(req, names, exchange);
@@ -109,7 +114,7 @@ export class HttpServer {
   rawPost(pattern: string, receive: RawReceiver, bodyBytesMax = this.#options.bodyBytesMax): void {
     this.#register('POST', pattern, (res, req) => {
       const head = readHead(req);
-      const exchange = new Exchange(res, head.origin, false);
+      const exchange = new Exchange(res, head.origin, false, this.#options.worker);
       if (this.#refusedAtDoor(exchange, head.sound)) return;
       const parameter = decodeParameter(req.getParameter(0) ?? '');
       if (head.contentLength <= 0 && !head.chunked) {
@@ -119,6 +124,36 @@ export class HttpServer {
       readBody(exchange, head.contentLength, bodyBytesMax, this.#budget, (body) => receive(exchange, parameter, body));
     });
   }
+
+  /** A GET with one path parameter that may wait long for its answer; there is no HEAD of it. */
+  waitingGet(pattern: string, receive: WaitingReceiver): void {
+    this.#register('GET', pattern, (res, req) => {
+      const head = readHead(req);
+      const exchange = new Exchange(res, head.origin, false, this.#options.worker);
+      if (this.#refusedAtDoor(exchange, head.sound)) return;
+      exchange.closeAfter = head.contentLength > 0 || head.chunked;
+      receive(exchange, decodeParameter(req.getParameter(0) ?? ''), req.getQuery());
+    });
+  }
+
+  /** A GET, and its HEAD, of which the one path parameter and the query are handed over as they came. */
+  rawGet(pattern: string, receive: WaitingReceiver): void {
+    const take = (res: UwsResponse, req: UwsRequest, headOnly: boolean) => {
+      const head = readHead(req);
+      const exchange = new Exchange(res, head.origin, headOnly, this.#options.worker);
+      if (this.#refusedAtDoor(exchange, head.sound)) return;
+      exchange.closeAfter = head.contentLength > 0 || head.chunked;
+      this.#open += 1;
+      exchange.onDone = this.#closeOne;
+      receive(exchange, decodeParameter(req.getParameter(0) ?? ''), req.getQuery());
+    };
+    this.#register('GET', pattern, (res, req) => take(res, req, false));
+    this.#register('HEAD', pattern, (res, req) => take(res, req, true));
+  }
+
+  readonly #closeOne = (): void => {
+    this.#open -= 1;
+  };
 
   /** A copy of a raw route's body that may be kept until the exchange is done; undefined when it was refused. */
   holdBody(exchange: Exchange, body: Buffer): Buffer | undefined {
@@ -138,7 +173,7 @@ export class HttpServer {
       for (const path of withSlash(pattern)) {
         this.#app.any(path, (res, req) => {
           if (req.getMethod() === 'options') preflight(res, req);
-          else refuseMethod(res, req, allow);
+          else refuseMethod(res, req, allow, this.#options.worker);
         });
       }
     }
@@ -148,7 +183,7 @@ export class HttpServer {
         return;
       }
       const head = readHead(req);
-      const exchange = new Exchange(res, head.origin, req.getMethod() === 'head');
+      const exchange = new Exchange(res, head.origin, req.getMethod() === 'head', this.#options.worker);
       // A body that nobody wants is not read: the connection ends behind the answer.
       exchange.closeAfter = head.contentLength > 0 || head.chunked;
       if (!head.sound) {
@@ -223,11 +258,17 @@ export class HttpServer {
       if (!(error instanceof Fault)) this.#options.log.error('handler_bug', { path: request.path, error });
       answer = faultAnswer(asFault(error));
     }
-    this.#open -= 1;
     counter(answer.status).add(1);
     seconds.observe((performance.now() - started) / 1000);
     exchange.closeAfter ||= this.#draining;
     exchange.answer(answer);
+    if (exchange.sent) {
+      const outcome = await exchange.sent;
+      if (outcome instanceof Error) {
+        this.#options.log.warn('answer_cut', { path: request.path, reason: outcome.message });
+      }
+    }
+    this.#open -= 1;
   }
 
   #routeMetrics(method: HttpMethod, pattern: string): { counter: CodeCounter; seconds: Histogram } {
@@ -294,9 +335,9 @@ function preflight(res: UwsResponse, req: UwsRequest): void {
   res.end();
 }
 
-function refuseMethod(res: UwsResponse, req: UwsRequest, allow: string): void {
+function refuseMethod(res: UwsResponse, req: UwsRequest, allow: string, worker: string): void {
   const head = readHead(req);
-  const exchange = new Exchange(res, head.origin, req.getMethod() === 'head');
+  const exchange = new Exchange(res, head.origin, req.getMethod() === 'head', worker);
   exchange.closeAfter = head.contentLength > 0 || head.chunked;
   if (!head.sound) {
     exchange.cut();

@@ -35,6 +35,9 @@ test('an unknown key in the settings file is named, with the nearest known one',
 test('a bad value is named with its setting, its variable and what it must be', async () => {
   expect(await refusal({ WORKERS: 'many' })).toMatch(/WORKERS.*"many".*whole number/);
   expect(await refusal({ INGEST_ACK: 'maybe' })).toMatch(/INGEST_ACK.*maybe.*journal/);
+  expect(await refusal({ RATE_LIMITS_DEVICE_MESSAGES: '10' })).toMatch(
+    /rateLimits\.device\.messages.*"10".*100:1,3000:60/,
+  );
 });
 
 test('a settings file that is missing or no YAML is named', async () => {

@@ -142,7 +142,7 @@ class BuiltStore implements Store {
   }
 }
 
-class RedisServer implements Store {
+export class RedisServer implements Store {
   readonly url: string;
   readonly #directory: string;
   readonly #port: number;

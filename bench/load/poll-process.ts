@@ -1,0 +1,107 @@
+/**
+ * One process of clients that wait: each device holds a long poll on a socket of its own, and polls again when it was
+ * answered. Tells when it connected everybody, and of each answer when it came, on the clock that all processes of the
+ * machine share.
+ */
+import { connect, type Socket } from 'node:net';
+
+export interface PollOrder {
+  host: string;
+  port: number;
+  tokens: string[];
+  /** Own addresses to connect from: one has too few ports for all. */
+  localAddresses: string[];
+  path: string;
+}
+
+export type PollNote =
+  | { kind: 'connected' }
+  | { kind: 'answered'; token: string; status: number; body: string; atMs: number };
+
+const connectsAtOnce = 100;
+
+// One for all sockets: an answer is small and read at once.
+const received = Buffer.allocUnsafe(16 * 1024);
+
+class Waiter {
+  readonly #order: PollOrder;
+  readonly #token: string;
+  readonly #localAddress: string;
+  #socket: Socket | undefined;
+  #text = '';
+
+  constructor(order: PollOrder, n: number) {
+    this.#order = order;
+    this.#token = order.tokens[n]!;
+    this.#localAddress = order.localAddresses[n % order.localAddresses.length]!;
+  }
+
+  connect(): Promise<void> {
+    const { host, port } = this.#order;
+    return new Promise((resolve, reject) => {
+      const onread = {
+        buffer: received,
+        callback: (length: number) => {
+          this.#receive(received.toString('latin1', 0, length));
+          return true;
+        },
+      };
+      this.#socket = connect({ host, port, localAddress: this.#localAddress, noDelay: true, onread });
+      this.#socket.once('connect', () => {
+        this.#poll();
+        resolve();
+      });
+      this.#socket.once('error', reject);
+      this.#socket.once('close', () =>
+        tell({ kind: 'answered', token: this.#token, status: 0, body: '', atMs: now() }),
+      );
+    });
+  }
+
+  #poll(): void {
+    this.#socket!.write(`GET /api/v1/${this.#token}/${this.#order.path} HTTP/1.1\r\nHost: localhost\r\n\r\n`);
+  }
+
+  #receive(piece: string): void {
+    const atMs = now();
+    this.#text += piece;
+    const headEnd = this.#text.indexOf('\r\n\r\n');
+    if (headEnd < 0) return;
+    const bodyLength = Number(/content-length: (\d+)/i.exec(this.#text)?.[1] ?? 0);
+    if (this.#text.length < headEnd + 4 + bodyLength) return;
+    const status = Number(this.#text.slice(9, 12));
+    const body = this.#text.slice(headEnd + 4);
+    this.#text = '';
+    this.#poll();
+    tell({ kind: 'answered', token: this.#token, status, body, atMs });
+  }
+}
+
+/** Milliseconds since the machine started. */
+export function now(): number {
+  return Number(process.hrtime.bigint()) / 1e6;
+}
+
+function tell(note: PollNote): void {
+  if (process.connected) process.send!(note);
+}
+
+async function connectAll(order: PollOrder): Promise<void> {
+  const waiters = order.tokens.map((_, n) => new Waiter(order, n));
+  let next = 0;
+  const connectNext = async (): Promise<void> => {
+    while (next < waiters.length) await waiters[next++]!.connect();
+  };
+  await Promise.all(Array.from({ length: connectsAtOnce }, connectNext));
+}
+
+process.once('message', (order: PollOrder) => {
+  connectAll(order).then(
+    () => tell({ kind: 'connected' }),
+    (error: Error) => {
+      process.stderr.write(`${error.stack}\n`);
+      process.exit(1);
+    },
+  );
+});
+process.on('disconnect', () => process.exit(0));

@@ -1,0 +1,69 @@
+/** Many clients that hold long polls, spread over processes and loopback addresses, and what they were answered. */
+import { type ChildProcess, fork } from 'node:child_process';
+import { once } from 'node:events';
+import { fileURLToPath } from 'node:url';
+import type { PollNote, PollOrder } from './poll-process.ts';
+
+const entry = fileURLToPath(new URL('./poll-process.js', import.meta.url));
+/** Below the number of ports that Linux hands out for one address by itself. */
+const socketsPerAddress = 8_000;
+const filesPerProcess = 9_000;
+
+export interface PollAnswer {
+  status: number;
+  body: string;
+  atMs: number;
+}
+
+export class HeldPolls {
+  readonly #children: ChildProcess[];
+  readonly #waiting = new Map<string, (answer: PollAnswer) => void>();
+  /** Answers that nobody had asked for: polls that expired, sockets that broke. */
+  unexpected = 0;
+
+  private constructor(children: ChildProcess[]) {
+    this.#children = children;
+    for (const child of children) child.on('message', (note: PollNote) => this.#note(note));
+  }
+
+  /** Resolves when every client is connected and has asked. */
+  static async open(order: Omit<PollOrder, 'localAddresses'>): Promise<HeldPolls> {
+    const processes = Math.ceil(order.tokens.length / filesPerProcess);
+    const children = Array.from({ length: processes }, () =>
+      fork(entry, { stdio: ['ignore', 'inherit', 'inherit', 'ipc'] }),
+    );
+    const polls = new HeldPolls(children);
+    await Promise.all(
+      children.map(async (child, n) => {
+        const tokens = order.tokens.filter((_, device) => device % processes === n);
+        const addresses = Math.ceil(tokens.length / socketsPerAddress);
+        const localAddresses = Array.from({ length: addresses }, (_, i) => `127.0.${n + 1}.${i + 1}`);
+        child.send({ ...order, tokens, localAddresses } satisfies PollOrder);
+        const failed = once(child, 'exit').then(() => {
+          throw new Error('a process of polling clients ended');
+        });
+        const [first] = (await Promise.race([once(child, 'message'), failed])) as [PollNote];
+        failed.catch(() => {});
+        if (first.kind !== 'connected') throw new Error(`a poll was answered ${first.status} at once`);
+      }),
+    );
+    return polls;
+  }
+
+  /** The next answer of this client. */
+  next(token: string): Promise<PollAnswer> {
+    return new Promise((resolve) => this.#waiting.set(token, resolve));
+  }
+
+  close(): void {
+    for (const child of this.#children) child.kill('SIGKILL');
+  }
+
+  #note(note: PollNote): void {
+    if (note.kind !== 'answered') return;
+    const resolve = this.#waiting.get(note.token);
+    this.#waiting.delete(note.token);
+    if (resolve) resolve(note);
+    else this.unexpected += 1;
+  }
+}

@@ -1,0 +1,154 @@
+/**
+ * Long polls for attribute updates, held on one machine: what one costs the workers in memory, and the time from the
+ * write of a shared attribute over REST to the answer of the poll, wherever the two ends happen to be.
+ */
+import { Agent, request as httpRequest } from 'node:http';
+import { availableParallelism } from 'node:os';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { type Api, eventually } from '../../test/api.ts';
+import { type Engine, startEngine } from '../../test/engine.ts';
+import { residentBytesOf } from '../cpu.ts';
+import { createDevices } from '../engine-under-load.ts';
+import { Histogram, summaryOf } from '../load/histogram.ts';
+import { HeldPolls } from '../load/polls.ts';
+import { figure, say, table, writeResult } from '../report.ts';
+import type { BenchSettings } from '../settings.ts';
+
+const bytesPerPollMax = 4 * 1024;
+const path = 'attributes/updates?timeout=300000';
+/** What requests left behind on the heap is collected in idle time. */
+const settleMs = 10_000;
+const answerMsMax = 10_000;
+const warmupSamples = 50;
+const warmupPolls = 200;
+
+export async function runLongPoll(settings: BenchSettings): Promise<boolean> {
+  const { polls, samples, pauseMs } = settings.longpoll;
+  const workers = settings.http.workers || availableParallelism();
+  const engine = await startEngine({ workers, env: { LOG_LEVEL: 'warn' } });
+  let held: HeldPolls | undefined;
+  try {
+    const tokens = await createDevices(engine.api, polls);
+    // A heap that grew while devices were created would have room for polls already.
+    await engine.restart();
+    // Code and buffers that the first polls bring along are not counted.
+    const first = await HeldPolls.open({
+      host: '127.0.0.1',
+      port: engine.port,
+      tokens: tokens.slice(0, warmupPolls),
+      path,
+    });
+    await heldBy(engine, warmupPolls);
+    first.close();
+    await heldBy(engine, 0);
+    await sleep(settleMs);
+    const before = residentBytes(engine);
+    const heapBefore = await heapBytes(engine);
+    held = await HeldPolls.open({ host: '127.0.0.1', port: engine.port, tokens, path });
+    await heldBy(engine, polls);
+    await sleep(settleMs);
+    const bytesPerPoll = (residentBytes(engine) - before) / polls;
+    const heapBytesPerPoll = ((await heapBytes(engine)) - heapBefore) / polls;
+    const latency = summaryOf(await measure(engine, held, tokens, samples, pauseMs));
+    table(
+      [`${figure(polls)} polls held, ${workers} workers`, 'p50 ms', 'p99 ms', 'max ms', 'bytes/poll', 'of it JS heap'],
+      [['attribute write → answer', latency.p50Ms, latency.p99Ms, latency.maxMs, bytesPerPoll, heapBytesPerPoll]],
+    );
+    const stillHeld = await countHeld(engine);
+    say(
+      `still held after ${samples} updates: ${figure(stillHeld)}; polls that ended by themselves: ${held.unexpected}`,
+    );
+    say(`target: ${figure(bytesPerPollMax)} bytes for a held poll`);
+    writeResult('longpoll', settings, {
+      workers,
+      bytesPerPoll,
+      heapBytesPerPoll,
+      latency,
+      stillHeld,
+      unexpected: held.unexpected,
+    });
+    return bytesPerPoll <= bytesPerPollMax && stillHeld === polls && held.unexpected === 0;
+  } finally {
+    held?.close();
+    await engine.destroy();
+  }
+}
+
+function residentBytes(engine: Engine): number {
+  return engine.workers().reduce((sum, pid) => sum + residentBytesOf(pid), 0);
+}
+
+async function countHeld(engine: Engine): Promise<number> {
+  const text = await (await fetch(`${engine.api.http}/metrics`)).text();
+  return Number(/^http_polls_held (\d+)$/m.exec(text)?.[1] ?? -1);
+}
+
+/** In use on the workers' JavaScript heaps, with what is not collected yet. */
+async function heapBytes(engine: Engine): Promise<number> {
+  const text = await (await fetch(`${engine.api.http}/metrics`)).text();
+  const values = [...text.matchAll(/^nodejs_heap_size_used_bytes\{process="worker-\d+"\} (\d+)$/gm)];
+  return values.reduce((sum, [, bytes]) => sum + Number(bytes), 0);
+}
+
+async function heldBy(engine: Engine, polls: number): Promise<void> {
+  await eventually(async () => (await countHeld(engine)) === polls, 60_000, 200);
+}
+
+/** One write at a time, each for another device, from the moment it is sent. */
+async function measure(
+  engine: Engine,
+  held: HeldPolls,
+  tokens: string[],
+  samples: number,
+  pauseMs: number,
+): Promise<Histogram> {
+  const histogram = new Histogram();
+  const chosen = Array.from({ length: samples + warmupSamples }, () => Math.floor(Math.random() * tokens.length));
+  const agent = new Agent({ keepAlive: true, maxSockets: 1 });
+  const jwt = await engine.api.adminToken();
+  for (const [n, device] of chosen.entries()) {
+    const id = await deviceId(engine.api, device);
+    const answer = held.next(tokens[device]!);
+    const startedMs = Number(process.hrtime.bigint()) / 1e6;
+    await write(
+      `${engine.api.http}/api/plugins/telemetry/DEVICE/${id}/attributes/SHARED_SCOPE`,
+      `{"level":${n}}`,
+      jwt,
+      agent,
+    );
+    const late = sleep(answerMsMax, undefined, { ref: false });
+    const got = await Promise.race([answer, late]);
+    if (got?.status !== 200 || got.body !== `{"level":${n}}`) {
+      throw new Error(`a poll was answered ${got ? `${got.status} ${got.body}` : 'nothing'} and not level ${n}`);
+    }
+    if (n >= warmupSamples) histogram.record((got.atMs - startedMs) * 1000);
+    await sleep(pauseMs);
+  }
+  agent.destroy();
+  return histogram;
+}
+
+async function deviceId(api: Api, n: number): Promise<string> {
+  const response = await api.send('GET', `/api/tenant/devices?deviceName=bench-${n}`);
+  return ((await response.json()) as { id: { id: string } }).id.id;
+}
+
+/** Plain node:http on one kept connection: fetch would add a millisecond of its own. */
+function write(url: string, body: string, jwt: string, agent: Agent): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const headers = {
+      'x-authorization': `Bearer ${jwt}`,
+      'content-type': 'application/json',
+      'content-length': Buffer.byteLength(body),
+    };
+    const request = httpRequest(url, { method: 'POST', agent, headers }, (response) => {
+      response.resume();
+      response.on('end', () => {
+        if (response.statusCode === 200) resolve();
+        else reject(new Error(`the write was answered ${response.statusCode}`));
+      });
+    });
+    request.on('error', reject);
+    request.end(body);
+  });
+}

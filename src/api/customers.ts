@@ -1,0 +1,224 @@
+/** Customers, whose a device is, and claiming by a customer user (rest.md 3.1, 3.3). */
+import Type from 'typebox';
+import { type Authority, entityNotFound, type Principal, requireCustomerOf, requireTenant } from '../auth/roles.ts';
+import { badRequest, notFound } from '../base/errors.ts';
+import { type ClaimParts, claimDevice, reclaimDevice } from '../fleet/claim.ts';
+import type { Customer } from '../fleet/customer.ts';
+import {
+  assignDevice,
+  type CustomerInput,
+  createCustomer,
+  deleteCustomer,
+  saveCustomer,
+  unassignDevice,
+} from '../fleet/customers.ts';
+import { findCustomer, findCustomerByTitle, listCustomers } from '../fleet/store.ts';
+import { anything, contact, reference, text, version } from './body.ts';
+import { entityUuid, pageLink, pageQuery, required, uuid } from './parameters.ts';
+import { empty, json, parseJson, type Route, route } from './route.ts';
+import { deviceJson, deviceShape, entityId, idJson, nullable, pageJson, pageShape } from './shapes.ts';
+
+const admin: Authority[] = ['TENANT_ADMIN'];
+const adminAndCustomer: Authority[] = ['TENANT_ADMIN', 'CUSTOMER_USER'];
+
+const customerBody = Type.Object({
+  id: reference,
+  title: text,
+  ...contact,
+  externalId: reference,
+  additionalInfo: anything,
+  version,
+});
+
+const customerShape = Type.Object({
+  id: entityId,
+  createdTime: Type.Integer(),
+  title: Type.String(),
+  tenantId: entityId,
+  country: nullable(Type.String()),
+  state: nullable(Type.String()),
+  city: nullable(Type.String()),
+  address: nullable(Type.String()),
+  address2: nullable(Type.String()),
+  zip: nullable(Type.String()),
+  phone: nullable(Type.String()),
+  email: nullable(Type.String()),
+  version: Type.Integer(),
+  externalId: nullable(entityId),
+  name: Type.String(),
+  additionalInfo: Type.Unknown(),
+});
+
+const claimBody = Type.Object({ secretKey: text });
+const claimShape = Type.Object({ device: deviceShape, response: Type.Literal('SUCCESS') });
+
+export function customerRoutes(parts: ClaimParts): Route[] {
+  const { postgres } = parts;
+
+  async function visibleCustomer(principal: Principal, id: string): Promise<Customer> {
+    const customer = await findCustomer(postgres, requireTenant(principal).tenantId, uuid(id));
+    if (!customer) throw entityNotFound('Customer', uuid(id));
+    requireCustomerOf(principal, customer.id);
+    return customer;
+  }
+
+  return [
+    route({
+      method: 'POST',
+      pattern: '/api/customer',
+      summary: 'Create a customer, or replace the one with the given id',
+      roles: admin,
+      body: customerBody,
+      answer: customerShape,
+      async handle({ principal, body }) {
+        const { tenantId } = requireTenant(principal);
+        const id = entityUuid(body.id);
+        const input: CustomerInput = { ...body, title: body.title ?? '', externalId: entityUuid(body.externalId) };
+        const saved = await (id ? saveCustomer(parts, tenantId, id, input) : createCustomer(parts, tenantId, input));
+        return json(customerJson(saved));
+      },
+    }),
+    route({
+      method: 'GET',
+      pattern: '/api/customer/:customerId',
+      summary: 'A customer',
+      roles: adminAndCustomer,
+      answer: customerShape,
+      handle: async ({ principal, params }) => json(customerJson(await visibleCustomer(principal, params[0]!))),
+    }),
+    route({
+      method: 'GET',
+      pattern: '/api/customer/:customerId/shortInfo',
+      summary: 'Title of a customer, and whether its devices are public',
+      roles: adminAndCustomer,
+      answer: Type.Object({ title: Type.String(), isPublic: Type.Boolean() }),
+      async handle({ principal, params }) {
+        const { title, isPublic } = await visibleCustomer(principal, params[0]!);
+        return json({ title, isPublic });
+      },
+    }),
+    route({
+      method: 'GET',
+      pattern: '/api/customer/:customerId/title',
+      summary: 'Title of a customer, as text',
+      roles: adminAndCustomer,
+      async handle({ principal, params }) {
+        const { title } = await visibleCustomer(principal, params[0]!);
+        return { status: 200, contentType: 'application/text', body: title };
+      },
+    }),
+    route({
+      method: 'DELETE',
+      pattern: '/api/customer/:customerId',
+      summary: 'Delete a customer with its users; its devices stay',
+      roles: admin,
+      async handle({ principal, params }) {
+        await deleteCustomer(parts, requireTenant(principal).tenantId, uuid(params[0]!));
+        return empty;
+      },
+    }),
+    route({
+      method: 'GET',
+      pattern: '/api/customers',
+      summary: 'Customers',
+      roles: admin,
+      query: pageQuery,
+      answer: pageShape(customerShape),
+      handle: async ({ principal, query }) =>
+        json(pageJson(await listCustomers(postgres, requireTenant(principal).tenantId, pageLink(query)), customerJson)),
+    }),
+    route({
+      method: 'GET',
+      pattern: '/api/tenant/customers',
+      summary: 'The customer of a title',
+      roles: admin,
+      query: Type.Object({ customerTitle: Type.String() }),
+      answer: customerShape,
+      async handle({ principal, query }) {
+        const { tenantId } = requireTenant(principal);
+        const title = required(query, 'customerTitle');
+        const customer = title.includes('\0') ? undefined : await findCustomerByTitle(postgres, tenantId, title);
+        if (!customer) throw notFound("Requested item wasn't found!");
+        return json(customerJson(customer));
+      },
+    }),
+    route({
+      method: 'POST',
+      pattern: '/api/customer/:customerId/device/:deviceId',
+      summary: 'Assign a device to a customer',
+      roles: admin,
+      answer: deviceShape,
+      async handle({ principal, params }) {
+        const { tenantId } = requireTenant(principal);
+        return json(deviceJson(await assignDevice(parts, tenantId, uuid(params[1]!), uuid(params[0]!))));
+      },
+    }),
+    route({
+      method: 'POST',
+      pattern: '/api/customer/public/device/:deviceId',
+      summary: 'Assign a device to the public customer',
+      roles: admin,
+      answer: deviceShape,
+      handle: async ({ principal, params }) =>
+        json(deviceJson(await assignDevice(parts, requireTenant(principal).tenantId, uuid(params[0]!), 'public'))),
+    }),
+    route({
+      method: 'DELETE',
+      pattern: '/api/customer/device/:deviceId',
+      summary: 'Take a device away from its customer',
+      roles: admin,
+      answer: deviceShape,
+      handle: async ({ principal, params }) =>
+        json(deviceJson(await unassignDevice(parts, requireTenant(principal).tenantId, uuid(params[0]!)))),
+    }),
+    route({
+      method: 'POST',
+      pattern: '/api/customer/device/:deviceName/claim',
+      summary: 'Claim a device for the own customer; the body may be left out',
+      roles: ['CUSTOMER_USER'],
+      answer: claimShape,
+      async handle({ request, principal, params }) {
+        const secretKey = claimSecret(request.body);
+        const outcome = await claimDevice(parts, requireTenant(principal), params[0]!, secretKey);
+        if (outcome.response === 'SUCCESS') {
+          return json({ device: deviceJson(outcome.device), response: outcome.response });
+        }
+        return { status: 400, contentType: 'application/json', body: JSON.stringify(outcome.response) };
+      },
+    }),
+    route({
+      method: 'DELETE',
+      pattern: '/api/customer/device/:deviceName/claim',
+      summary: 'Give a claimed device back, so that it may be claimed again',
+      roles: adminAndCustomer,
+      answer: deviceShape,
+      handle: async ({ principal, params }) =>
+        json(deviceJson(await reclaimDevice(parts, requireTenant(principal), params[0]!))),
+    }),
+  ];
+}
+
+/** No body is as good as an empty secret. */
+function claimSecret(body: Buffer): string {
+  const claim = body.length === 0 ? {} : (parseJson(body) as Type.Static<typeof claimBody> | null);
+  const secretKey = claim?.secretKey ?? '';
+  if (typeof claim !== 'object' || Array.isArray(claim) || typeof secretKey !== 'string') {
+    throw badRequest('body', 'Validation error: secretKey must be string');
+  }
+  return secretKey;
+}
+
+function customerJson(customer: Customer): Type.Static<typeof customerShape> {
+  const { country, state, city, address, address2, zip, phone, email } = customer;
+  return {
+    id: idJson('CUSTOMER', customer.id),
+    createdTime: customer.createdTime,
+    title: customer.title,
+    tenantId: idJson('TENANT', customer.tenantId),
+    ...{ country, state, city, address, address2, zip, phone, email },
+    version: customer.version,
+    externalId: customer.externalId ? idJson('CUSTOMER', customer.externalId) : null,
+    name: customer.title,
+    additionalInfo: customer.additionalInfo,
+  };
+}

@@ -1,0 +1,272 @@
+/** Packages of firmware and software: describe, upload, list, download, delete (rest.md 3.7). */
+import Type from 'typebox';
+import { type Authority, entityNotFound, type Principal, requireTenant } from '../auth/roles.ts';
+import type { Clock } from '../base/clock.ts';
+import { badRequest, notFound, tooLarge } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import { findProfile } from '../device/store.ts';
+import { checksumAlgorithms } from '../ota/checksums.ts';
+import { base64Member, readRange } from '../ota/chunks.ts';
+import type { Downloads } from '../ota/downloads.ts';
+import {
+  hasData,
+  isStored,
+  type OtaPackage,
+  type PackageInput,
+  type PackageType,
+  packageTypes,
+} from '../ota/package.ts';
+import { createPackage, deletePackage, savePackage, uploadFile } from '../ota/packages.ts';
+import { countProfileDevices, findPackage, listPackages, type PackageFilter } from '../ota/store.ts';
+import type { Postgres } from '../postgres/client.ts';
+import { attachmentHeaders } from '../uws/attachment.ts';
+import { readMultipart } from './multipart.ts';
+import { entityUuid, oneOf, pageLink, pageQuery, required, uuid } from './parameters.ts';
+import { empty, json, type Route, route } from './route.ts';
+import { entityId, idJson, pageJson, pageShape } from './shapes.ts';
+
+export interface OtaParts {
+  postgres: Postgres;
+  clock: Clock;
+  downloads: Downloads;
+  config: { http: { apiBodyBytesMax: number } };
+}
+
+const admin: Authority[] = ['TENANT_ADMIN'];
+const adminAndCustomer: Authority[] = ['TENANT_ADMIN', 'CUSTOMER_USER'];
+
+const text = Type.Optional(Type.Union([Type.String(), Type.Null()]));
+const reference = Type.Optional(Type.Union([Type.Object({ id: text, entityType: text }), Type.Null()]));
+
+const packageBody = Type.Object({
+  id: reference,
+  deviceProfileId: reference,
+  type: text,
+  title: text,
+  version: text,
+  tag: text,
+  usesUrl: Type.Optional(Type.Union([Type.Boolean(), Type.Null()])),
+  url: text,
+  externalId: reference,
+  additionalInfo: Type.Optional(Type.Unknown()),
+});
+
+const nullableText = Type.Union([Type.String(), Type.Null()]);
+const nullableId = Type.Union([entityId, Type.Null()]);
+
+const packageShape = Type.Object({
+  id: entityId,
+  createdTime: Type.Integer(),
+  tenantId: entityId,
+  deviceProfileId: nullableId,
+  type: Type.Enum([...packageTypes]),
+  title: Type.String(),
+  version: Type.String(),
+  tag: nullableText,
+  url: nullableText,
+  hasData: Type.Boolean(),
+  fileName: nullableText,
+  contentType: nullableText,
+  checksumAlgorithm: nullableText,
+  checksum: nullableText,
+  dataSize: Type.Union([Type.Integer(), Type.Null()]),
+  externalId: nullableId,
+  name: Type.String(),
+  additionalInfo: Type.Unknown(),
+});
+
+export function otaRoutes(parts: OtaParts): Route[] {
+  const { postgres, downloads } = parts;
+  const fileBytesMax = parts.config.http.apiBodyBytesMax;
+
+  async function packageOf(principal: Principal, id: string): Promise<OtaPackage> {
+    const { tenantId } = requireTenant(principal);
+    const found = await findPackage(postgres, tenantId, uuid(id));
+    if (!found) throw entityNotFound('OtaPackage', uuid(id));
+    return found;
+  }
+
+  async function profileOf(principal: Principal, id: string): Promise<{ tenantId: string; profileId: string }> {
+    const { tenantId } = requireTenant(principal);
+    const profileId = uuid(id);
+    const profile = await findProfile(postgres, profileId);
+    if (profile?.tenantId !== tenantId) throw entityNotFound('Device profile', profileId);
+    return { tenantId, profileId };
+  }
+
+  async function list(filter: PackageFilter, query: URLSearchParams) {
+    return json(pageJson(await listPackages(postgres, filter, pageLink(query)), packageJson));
+  }
+
+  return [
+    route({
+      method: 'POST',
+      pattern: '/api/otaPackage',
+      summary: 'Describe a package whose file is uploaded next, or is at a URL',
+      roles: admin,
+      body: packageBody,
+      answer: packageShape,
+      async handle({ principal, body }) {
+        const { tenantId } = requireTenant(principal);
+        const usesUrl = body.usesUrl ?? Boolean(body.url);
+        const id = entityUuid(body.id);
+        const input = packageInput(body);
+        const saved = id
+          ? await savePackage(parts, tenantId, id, input, usesUrl)
+          : await createPackage(parts, tenantId, input, usesUrl);
+        return json(packageJson(saved));
+      },
+    }),
+    route({
+      method: 'POST',
+      pattern: '/api/otaPackage/:otaPackageId',
+      summary: 'Upload the file of a package: multipart/form-data with a part `file`',
+      roles: admin,
+      query: Type.Object({
+        checksumAlgorithm: Type.Enum([...checksumAlgorithms]),
+        checksum: Type.Optional(Type.String()),
+      }),
+      answer: packageShape,
+      // The file may be as large as any body; what stands around it is extra.
+      bodyBytesMax: fileBytesMax + limits.otaFormBytesMax,
+      async handle({ principal, params, query, request }) {
+        const { tenantId } = requireTenant(principal);
+        const id = uuid(params[0]!);
+        const asked = required(query, 'checksumAlgorithm');
+        const algorithm = checksumAlgorithms.find((known) => known === asked);
+        if (!algorithm) throw badRequest('checksum_algorithm', 'Unknown checksum algorithm!');
+        const form = readMultipart(request.body, request.header('content-type'));
+        const part = form.find(({ name }) => name === 'file');
+        if (!part) throw badRequest('part_missing', "Required request part 'file' is not present");
+        const { bytes, fileName, contentType } = part;
+        if (bytes.length > fileBytesMax) {
+          throw tooLarge('body_too_large', `Payload size exceeds the limit of ${fileBytesMax} bytes`);
+        }
+        const checksum = query.get('checksum') ?? '';
+        const file = { name: fileName, contentType, bytes, algorithm, checksum };
+        return json(packageJson(await uploadFile(parts, tenantId, id, file)));
+      },
+    }),
+    route({
+      method: 'GET',
+      pattern: '/api/otaPackage/info/:otaPackageId',
+      summary: 'A package without its file',
+      roles: adminAndCustomer,
+      answer: packageShape,
+      handle: async ({ principal, params }) => json(packageJson(await packageOf(principal, params[0]!))),
+    }),
+    route({
+      method: 'GET',
+      pattern: '/api/otaPackage/:otaPackageId',
+      summary: 'A package with its file in base64',
+      roles: admin,
+      answer: Type.Object({ ...packageShape.properties, data: nullableText }),
+      async handle({ principal, params }) {
+        const found = await packageOf(principal, params[0]!);
+        const members = packageJson(found);
+        if (!isStored(found)) return json({ ...members, data: null });
+        const body = base64Member(downloads.pieces, found.id, found.dataSize, members, 'data');
+        return { status: 200, contentType: 'application/json', body };
+      },
+    }),
+    route({
+      method: 'GET',
+      pattern: '/api/otaPackage/:otaPackageId/download',
+      summary: 'The file of a package',
+      roles: adminAndCustomer,
+      async handle({ principal, params }) {
+        const found = await packageOf(principal, params[0]!);
+        // As clients of the family know it: whoever asks here for what is elsewhere made a mistake.
+        if (found.url !== null) return { status: 400 };
+        if (!isStored(found)) throw notFound(`The file of the package [${found.id}] is not uploaded yet`);
+        const body = await readRange(downloads.pieces, found.id, { start: 0, end: found.dataSize });
+        const headers = attachmentHeaders(found.fileName);
+        return { status: 200, contentType: found.contentType ?? 'application/octet-stream', headers, body };
+      },
+    }),
+    route({
+      method: 'GET',
+      pattern: '/api/otaPackages',
+      summary: 'Packages of the tenant',
+      roles: adminAndCustomer,
+      query: pageQuery,
+      answer: pageShape(packageShape),
+      handle: ({ principal, query }) => list({ tenantId: requireTenant(principal).tenantId }, query),
+    }),
+    route({
+      method: 'GET',
+      pattern: '/api/otaPackages/:deviceProfileId/:type',
+      summary: 'Packages that the devices of a profile can be given',
+      roles: adminAndCustomer,
+      query: pageQuery,
+      answer: pageShape(packageShape),
+      async handle({ principal, params, query }) {
+        const type = packageType('type', params[1]!);
+        return await list({ ...(await profileOf(principal, params[0]!)), type }, query);
+      },
+    }),
+    route({
+      method: 'DELETE',
+      pattern: '/api/otaPackage/:otaPackageId',
+      summary: 'Delete a package that nobody uses',
+      roles: admin,
+      async handle({ principal, params }) {
+        await deletePackage(parts, requireTenant(principal).tenantId, uuid(params[0]!));
+        return empty;
+      },
+    }),
+    route({
+      method: 'GET',
+      pattern: '/api/devices/count/:otaPackageType/:deviceProfileId',
+      summary: 'Devices of a profile that have no package of their own',
+      roles: admin,
+      answer: Type.Integer(),
+      async handle({ principal, params }) {
+        const type = packageType('otaPackageType', params[0]!);
+        const { tenantId, profileId } = await profileOf(principal, params[1]!);
+        return json(await countProfileDevices(postgres, tenantId, profileId, type));
+      },
+    }),
+  ];
+}
+
+function packageType(name: string, given: string | null | undefined): PackageType {
+  if (!given) throw badRequest('ota_type', 'Type should be specified!');
+  return oneOf(name, given, packageTypes, 'FIRMWARE');
+}
+
+function packageInput(body: Type.Static<typeof packageBody>): PackageInput {
+  return {
+    profileId: entityUuid(body.deviceProfileId),
+    type: packageType('type', body.type),
+    title: body.title ?? '',
+    version: body.version ?? '',
+    tag: body.tag || null,
+    url: body.url || null,
+    externalId: entityUuid(body.externalId),
+    additionalInfo: body.additionalInfo ?? null,
+  };
+}
+
+function packageJson(found: OtaPackage) {
+  return {
+    id: idJson('OTA_PACKAGE', found.id),
+    createdTime: found.createdTime,
+    tenantId: idJson('TENANT', found.tenantId),
+    deviceProfileId: found.profileId && idJson('DEVICE_PROFILE', found.profileId),
+    type: found.type,
+    title: found.title,
+    version: found.version,
+    tag: found.tag,
+    url: found.url,
+    hasData: hasData(found),
+    fileName: found.fileName,
+    contentType: found.contentType,
+    checksumAlgorithm: found.checksumAlgorithm,
+    checksum: found.checksum,
+    dataSize: found.dataSize,
+    externalId: found.externalId && idJson('OTA_PACKAGE', found.externalId),
+    name: found.title,
+    additionalInfo: found.additionalInfo,
+  };
+}

@@ -1,0 +1,67 @@
+/**
+ * Attributes of devices: what they are, and the one object through which every door and room writes and reads them. A
+ * write is acknowledged after its commit, and then told to the sessions of the device if it was shared.
+ */
+import type { Queries } from '../postgres/client.ts';
+import { Kind, type TypedValue } from '../value/typed.ts';
+import { type AttributeRow, readAttributes, readKeys } from './store.ts';
+import type { AttributeWriter } from './writer.ts';
+
+export type { AttributeRow } from './store.ts';
+
+export const scopes = ['CLIENT_SCOPE', 'SHARED_SCOPE', 'SERVER_SCOPE'] as const;
+export type Scope = (typeof scopes)[number];
+
+/** Column `scope` of the store: numbers that stay for ever. */
+export const scopeNumber: Record<Scope, number> = { CLIENT_SCOPE: 1, SHARED_SCOPE: 2, SERVER_SCOPE: 3 };
+
+export class Attributes {
+  readonly #queries: Queries;
+  readonly #writer: AttributeWriter;
+
+  constructor(queries: Queries, writer: AttributeWriter) {
+    this.#queries = queries;
+    this.#writer = writer;
+  }
+
+  /** Resolves after the commit. Writes of one worker to one device and scope take effect in the order of the calls. */
+  save(device: number, scope: Scope, entries: Map<string, TypedValue>): Promise<void> {
+    return entries.size === 0 ? Promise.resolve() : this.#writer.save(device, scopeNumber[scope], entries);
+  }
+
+  /** The keys that were there and are gone, in the order of `keys`. */
+  remove(device: number, scope: Scope, keys: string[]): Promise<string[]> {
+    return keys.length === 0 ? Promise.resolve([]) : this.#writer.remove(device, scopeNumber[scope], keys);
+  }
+
+  /** Ordered by key; `keys` null = all. */
+  async read(device: number, scope: Scope, keys: string[] | null): Promise<AttributeRow[]> {
+    return (await this.readScopes(device, [scope], keys)).map(({ scope: _, ...row }) => row);
+  }
+
+  /** Several scopes at once, ordered by scope and key. */
+  async readScopes(
+    device: number,
+    wanted: readonly Scope[],
+    keys: string[] | null,
+  ): Promise<(AttributeRow & { scope: Scope })[]> {
+    const numbers = wanted.map((scope) => scopeNumber[scope]);
+    const rows = await readAttributes(this.#queries, device, numbers, keys);
+    return rows.map((row) => ({ ...row, scope: scopes[row.scope - 1]! }));
+  }
+
+  keys(device: number, wanted: readonly Scope[]): Promise<string[]> {
+    return readKeys(
+      this.#queries,
+      device,
+      wanted.map((scope) => scopeNumber[scope]),
+    );
+  }
+}
+
+/** Values that the service itself writes: they are what they are, and never cast. */
+export const ownValue = {
+  string: (text: string): TypedValue => ({ kind: Kind.string, num: 0, int: '0', text }),
+  long: (value: number): TypedValue => ({ kind: Kind.long, num: 0, int: String(value), text: '' }),
+  boolean: (value: boolean): TypedValue => ({ kind: Kind.boolean, num: 0, int: value ? '1' : '0', text: '' }),
+};

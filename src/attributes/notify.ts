@@ -1,0 +1,19 @@
+/** A committed change of shared attributes on its way to the sessions of the device, over the downlink. */
+import { limits } from '../base/limits.ts';
+import type { Downlink } from '../device/downlink.ts';
+import { changesJson, deletionsJson, type News } from './news.ts';
+import type { SharedChange } from './writer.ts';
+
+/** The message of topic `attributes`. Without `json` the change is too large for the bus: read it from the store. */
+export interface UpdateMessage {
+  kind: News['kind'];
+  version: number;
+  json?: string;
+}
+
+export function notifyShared(downlink: Downlink, { device, version, changed, deleted }: SharedChange): void {
+  const json = changed ? changesJson(changed) : deletionsJson(deleted ?? []);
+  const message: UpdateMessage = { kind: changed ? 'changes' : 'deletions', version };
+  if (json.length <= limits.updateMessageCharsMax) message.json = json;
+  downlink.send(device, 'attributes', message);
+}

@@ -1,0 +1,348 @@
+/**
+ * SQL of attributes and of what their devices were told. Statements lock rows in one order (heads by device, then
+ * attributes by primary key), so that workers wait for each other in turn.
+ */
+import type { Queries } from '../postgres/client.ts';
+import { doubleText, Kind, type TypedValue } from '../value/typed.ts';
+
+export interface AttributeRow {
+  key: string;
+  value: TypedValue;
+  lastUpdateTs: number;
+}
+
+/** One row to write. A batch holds each (device, scope, key) once. */
+export interface AttributeWrite {
+  device: number;
+  scope: number;
+  key: string;
+  value: TypedValue;
+  ts: number;
+}
+
+export const sharedScope = 2;
+const deletedKind = 0;
+const nowMs = '(extract(epoch from clock_timestamp()) * 1000)::bigint';
+
+/** `repeated`: the statement may have been committed before; then it must not undo what was written since. */
+export async function upsertAttributes(queries: Queries, rows: AttributeWrite[], repeated = false): Promise<void> {
+  await queries.query(
+    `insert into attribute as a (device, scope, key, kind, value, last_update_ts)
+     select * from unnest($1::bigint[], $2::smallint[], $3::text[], $4::smallint[], $5::text[], $6::bigint[])
+         as w (device, scope, key, kind, value, ts)
+      order by device, scope, key collate "C"
+     on conflict (device, scope, key) do update
+        set kind = excluded.kind, value = excluded.value, last_update_ts = excluded.last_update_ts
+      ${repeated ? 'where a.last_update_ts <= excluded.last_update_ts' : ''}`,
+    columnsOf(rows),
+  );
+}
+
+/** Shared ones: each device gets one new version, which is returned by device. */
+export async function upsertShared(
+  queries: Queries,
+  rows: AttributeWrite[],
+  repeated = false,
+): Promise<Map<number, number>> {
+  const [devices, , ...columns] = columnsOf(rows);
+  const heads = await queries.query<{ device: number; version: number }>(
+    `with head as (
+       insert into attribute_head as h (device, version)
+       select distinct device, 1 from unnest($1::bigint[]) as w (device) order by device
+       on conflict (device) do update set version = h.version + 1, transaction_id = pg_current_xact_id()
+       returning device, version),
+     stored as (
+       insert into attribute as a (device, scope, key, kind, value, last_update_ts, version)
+       select w.device, ${sharedScope}, w.key, w.kind, w.value, w.ts, head.version
+         from unnest($1::bigint[], $2::text[], $3::smallint[], $4::text[], $5::bigint[])
+              as w (device, key, kind, value, ts)
+         join head on head.device = w.device
+        order by w.device, w.key collate "C"
+       on conflict (device, scope, key) do update set kind = excluded.kind, value = excluded.value,
+              last_update_ts = excluded.last_update_ts, version = excluded.version
+        ${repeated ? 'where a.last_update_ts <= excluded.last_update_ts' : ''})
+     select device, version from head`,
+    [devices, ...columns],
+  );
+  return new Map(heads.map(({ device, version }) => [device, version]));
+}
+
+export async function deleteAttributes(
+  queries: Queries,
+  device: number,
+  scope: number,
+  keys: string[],
+): Promise<string[]> {
+  const rows = await queries.query<{ key: string }>(
+    'delete from attribute where device = $1 and scope = $2 and key = any($3) returning key',
+    [device, scope, keys],
+  );
+  return rows.map(({ key }) => key);
+}
+
+/** What the device was never to hear of goes; else the rows stay as deletions of the new version. */
+export async function deleteShared(
+  queries: Queries,
+  device: number,
+  keys: string[],
+  now: number,
+): Promise<{ removed: string[]; version: number }> {
+  const rows = await queries.query<{ key: string | null; version: number }>(
+    `with head as (
+       insert into attribute_head as h (device, version) select number, 1 from device where number = $1
+       on conflict (device) do update set version = h.version + 1, transaction_id = pg_current_xact_id()
+       returning version, deletions_seen is not null as is_told),
+     gone as (
+       delete from attribute using head
+        where device = $1 and scope = ${sharedScope} and key = any($2) and kind <> ${deletedKind} and not head.is_told
+       returning key),
+     marked as (
+       update attribute set kind = ${deletedKind}, value = '', last_update_ts = $3, version = head.version from head
+        where device = $1 and scope = ${sharedScope} and key = any($2) and kind <> ${deletedKind} and head.is_told
+       returning key)
+     select key, (select head.version from head) as version from (table gone union all table marked) as removed`,
+    [device, keys, now],
+  );
+  return { removed: rows.map(({ key }) => key!), version: rows[0]?.version ?? 0 };
+}
+
+interface ValueColumns {
+  key: string;
+  kind: number;
+  value: string;
+  lastUpdateTs: number;
+}
+
+export async function readAttributes(
+  queries: Queries,
+  device: number,
+  scopes: number[],
+  keys: string[] | null,
+): Promise<(AttributeRow & { scope: number })[]> {
+  const rows = await queries.query<ValueColumns & { scope: number }>(
+    `select scope, key, kind, value, last_update_ts as "lastUpdateTs" from attribute
+      where device = $1 and scope = any($2) and kind <> ${deletedKind} ${keys === null ? '' : 'and key = any($3)'}
+      order by scope, key`,
+    keys === null ? [device, scopes] : [device, scopes, keys],
+  );
+  return rows.map(({ scope, key, kind, value, lastUpdateTs }) => ({
+    scope,
+    key,
+    value: storedValue(kind, value),
+    lastUpdateTs,
+  }));
+}
+
+export async function readKeys(queries: Queries, device: number, scopes: number[]): Promise<string[]> {
+  const rows = await queries.query<{ key: string }>(
+    `select distinct key from attribute
+      where device = $1 and scope = any($2) and kind <> ${deletedKind} order by key`,
+    [device, scopes],
+  );
+  return rows.map(({ key }) => key);
+}
+
+/** Keys in any scope that any of the devices has. */
+export async function readKeysOfDevices(queries: Queries, devices: number[]): Promise<string[]> {
+  const rows = await queries.query<{ key: string }>(
+    `select distinct key from attribute where device = any($1) and kind <> ${deletedKind} order by key`,
+    [devices],
+  );
+  return rows.map(({ key }) => key);
+}
+
+/** How far the shared attributes of a device are, and how far it was told. */
+export interface Head {
+  device: number;
+  version: number;
+  /** Null before the first poll or subscription, and so is `deletionsSeen`. */
+  changesSeen: number | null;
+  deletionsSeen: number | null;
+  changesOffered: number | null;
+  deletionsOffered: number | null;
+  /** Since the last answer, by the clock of the database. */
+  offeredMs: number;
+  repeated: boolean;
+}
+
+export async function readHeads(queries: Queries, devices: number[]): Promise<Head[]> {
+  return await queries.query<Head>(
+    `select device, version, changes_seen as "changesSeen", deletions_seen as "deletionsSeen",
+            changes_offered as "changesOffered", deletions_offered as "deletionsOffered",
+            ${nowMs} - offered_time as "offeredMs", repeated
+       from attribute_head where device = any($1)`,
+    [devices],
+  );
+}
+
+/** Versions of devices that are not settled before `transaction`: some may be told twice. */
+export async function readChangedHeads(
+  queries: Queries,
+  transaction: bigint,
+  rowsMax: number,
+): Promise<{ device: number; version: number }[]> {
+  return await queries.query(
+    'select device, version from attribute_head where transaction_id >= $1::text::xid8 limit $2',
+    [String(transaction), rowsMax],
+  );
+}
+
+/** What a device knows for certain. Never goes back. */
+export interface Cursor {
+  device: number;
+  changesSeen: number;
+  deletionsSeen: number;
+  repeated: boolean;
+}
+
+/** Ends what was offered. Devices that do not exist any more are left out. */
+export async function storeCursors(queries: Queries, cursors: Cursor[]): Promise<void> {
+  await queries.query(
+    `insert into attribute_head as h (device, version, changes_seen, deletions_seen, repeated)
+     select c.device, 0, c.changes, c.deletions, c.repeated
+       from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::boolean[]) as c (device, changes, deletions, repeated)
+       join device d on d.number = c.device order by c.device
+     on conflict (device) do update set
+       changes_seen = greatest(h.changes_seen, excluded.changes_seen),
+       deletions_seen = greatest(h.deletions_seen, excluded.deletions_seen),
+       changes_offered = null, deletions_offered = null, repeated = excluded.repeated`,
+    [
+      cursors.map(({ device }) => device),
+      cursors.map(({ changesSeen }) => changesSeen),
+      cursors.map(({ deletionsSeen }) => deletionsSeen),
+      cursors.map(({ repeated }) => repeated),
+    ],
+  );
+}
+
+/** What was written to a client. A repeated answer, and one that the client confirmed, counts as seen. */
+export interface Offer {
+  device: number;
+  changes: number | null;
+  deletions: number | null;
+  confirmed: boolean;
+}
+
+export async function storeOffers(queries: Queries, offers: Offer[]): Promise<void> {
+  await queries.query(
+    `update attribute_head h set
+       changes_seen = case when o.confirmed or h.repeated then greatest(h.changes_seen, o.changes)
+                           else h.changes_seen end,
+       deletions_seen = case when o.confirmed or h.repeated then greatest(h.deletions_seen, o.deletions)
+                             else h.deletions_seen end,
+       changes_offered = case when o.confirmed or h.repeated then h.changes_offered
+                              else greatest(h.changes_offered, o.changes) end,
+       deletions_offered = case when o.confirmed or h.repeated then h.deletions_offered
+                                else greatest(h.deletions_offered, o.deletions) end,
+       offered_time = ${nowMs}, repeated = false
+     from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::boolean[]) as o (device, changes, deletions, confirmed)
+     where h.device = o.device`,
+    [
+      offers.map(({ device }) => device),
+      offers.map(({ changes }) => changes),
+      offers.map(({ deletions }) => deletions),
+      offers.map(({ confirmed }) => confirmed),
+    ],
+  );
+}
+
+/** Deletions that the device has heard of. */
+export async function pruneDeletions(queries: Queries, devices: number[]): Promise<void> {
+  await queries.query(
+    `delete from attribute a using attribute_head h
+      where h.device = any($1) and a.device = h.device and a.scope = ${sharedScope}
+        and a.kind = ${deletedKind} and a.version <= h.deletions_seen`,
+    [devices],
+  );
+}
+
+/** A shared row that is newer than what its device has seen; `value` undefined = deleted. */
+export interface NewsRow {
+  device: number;
+  /** Of the device's shared attributes, at the time of the read. */
+  headVersion: number;
+  key: string;
+  value: TypedValue | undefined;
+}
+
+export async function readNewsRows(
+  queries: Queries,
+  cursors: { device: number; changesSeen: number; deletionsSeen: number }[],
+): Promise<NewsRow[]> {
+  const rows = await queries.query<{ device: number; headVersion: number; key: string; kind: number; value: string }>(
+    `select a.device, h.version as "headVersion", a.key, a.kind, a.value
+       from unnest($1::bigint[], $2::bigint[], $3::bigint[]) as c (device, changes, deletions)
+       join attribute_head h on h.device = c.device
+       join attribute a on a.device = c.device and a.scope = ${sharedScope}
+        and a.version > case when a.kind = ${deletedKind} then c.deletions else c.changes end
+      order by a.device, a.version, a.key`,
+    [
+      cursors.map(({ device }) => device),
+      cursors.map(({ changesSeen }) => changesSeen),
+      cursors.map(({ deletionsSeen }) => deletionsSeen),
+    ],
+  );
+  return rows.map(({ device, headVersion, key, kind, value }) => ({
+    device,
+    headVersion,
+    key,
+    value: kind === deletedKind ? undefined : storedValue(kind, value),
+  }));
+}
+
+/** The rows as columns of `unnest`: device, scope, key, kind, value, ts. */
+function columnsOf(rows: AttributeWrite[]): unknown[] {
+  let devices = '{';
+  let scopes = '{';
+  let kinds = '{';
+  let times = '{';
+  const keys: string[] = [];
+  const values: string[] = [];
+  for (const { device, scope, key, value, ts } of rows) {
+    const comma = keys.length === 0 ? '' : ',';
+    devices += `${comma}${device}`;
+    scopes += `${comma}${scope}`;
+    kinds += `${comma}${value.kind}`;
+    times += `${comma}${ts}`;
+    keys.push(key);
+    values.push(textOf(value));
+  }
+  return [`${devices}}`, `${scopes}}`, textArray(keys), `${kinds}}`, textArray(values), `${times}}`];
+}
+
+/** An array literal: much cheaper than the driver's own, which looks at each element twice. */
+function textArray(texts: string[]): string {
+  let literal = '{';
+  for (const text of texts) {
+    if (literal.length > 1) literal += ',';
+    literal += needsEscape.test(text) ? `"${text.replace(/["\\]/g, '\\$&')}"` : `"${text}"`;
+  }
+  return `${literal}}`;
+}
+
+const needsEscape = /["\\]/;
+
+function textOf(value: TypedValue): string {
+  switch (value.kind) {
+    case Kind.boolean:
+    case Kind.long:
+      return value.int;
+    case Kind.double:
+      return doubleText(value.num);
+    case Kind.string:
+    case Kind.json:
+      return value.text;
+  }
+}
+
+function storedValue(kind: number, text: string): TypedValue {
+  switch (kind) {
+    case Kind.boolean:
+    case Kind.long:
+      return { kind, num: 0, int: text, text: '' };
+    case Kind.double:
+      return { kind, num: Number(text), int: '0', text: '' };
+    default:
+      return { kind: kind as Kind, num: 0, int: '0', text };
+  }
+}

@@ -1,0 +1,189 @@
+import { afterEach, describe, expect, it } from 'vitest';
+import { systemClock as clock } from '../base/clock.ts';
+import { Fault, unavailable } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import { Metrics } from '../base/metrics.ts';
+import type { Queries } from '../postgres/client.ts';
+import type { TypedValue } from '../value/typed.ts';
+import { ownValue } from './attributes.ts';
+import { AttributeWriter, type SharedChange } from './writer.ts';
+
+const client = 1;
+const shared = 2;
+
+/** Statements as they came: `insert` with the devices, keys and values of its rows, or another verb. */
+interface Statement {
+  text: string;
+  values: unknown[];
+}
+
+let statements: Statement[] = [];
+let changes: SharedChange[] = [];
+/** What the store does with the next statements; then it takes all of them. */
+let script: ((statement: Statement) => unknown)[] = [];
+let version = 0;
+
+const postgres: Queries = {
+  async query<Row>(text: string, values: unknown[] = []): Promise<Row[]> {
+    const statement = { text, values };
+    statements.push(statement);
+    await new Promise((resolve) => setTimeout(resolve, 2));
+    const outcome = script.shift()?.(statement);
+    if (outcome instanceof Error) throw outcome;
+    if (Array.isArray(outcome)) return outcome as Row[];
+    if (!text.includes('attribute_head')) return [];
+    version += 1;
+    const devices = [...new Set(String(values[0]).slice(1, -1).split(',').map(Number))];
+    return devices.map((device) => ({ device, version })) as Row[];
+  },
+};
+
+afterEach(() => {
+  statements = [];
+  changes = [];
+  script = [];
+  version = 0;
+});
+
+function open(): AttributeWriter {
+  return new AttributeWriter({ postgres, clock, metrics: new Metrics(), onShared: (change) => changes.push(change) });
+}
+
+function entries(values: Record<string, string>): Map<string, TypedValue> {
+  return new Map(Object.entries(values).map(([key, text]) => [key, ownValue.string(text)]));
+}
+
+function refusal(code: string): Error {
+  return Object.assign(new Error(`SQLSTATE ${code}`), { code, severity: 'ERROR' });
+}
+
+/** The poison is a value: whatever statement holds it is refused. */
+function refusePoison(times: number): void {
+  const judge = ({ values }: Statement) =>
+    values.some((value) => String(value).includes('poison')) ? refusal('22P05') : [];
+  script = Array.from({ length: times }, () => judge);
+}
+
+describe('batches', () => {
+  it('puts what one turn brings into one statement', async () => {
+    const writer = open();
+    await Promise.all([2, 4, 6].map((device) => writer.save(device, client, entries({ a: 'x', b: 'y' }))));
+    expect(statements).toHaveLength(1);
+    expect(statements[0]!.values[0]).toBe('{2,2,4,4,6,6}');
+    expect(statements[0]!.values[2]).toBe('{"a","b","a","b","a","b"}');
+  });
+
+  it('gathers what comes while a statement runs', async () => {
+    const writer = open();
+    const first = writer.save(2, client, entries({ a: '1' }));
+    await new Promise((resolve) => setImmediate(resolve));
+    await new Promise((resolve) => setImmediate(resolve));
+    const others = Array.from({ length: 50 }, (_, i) => writer.save(2, client, entries({ [`k${i}`]: '1' })));
+    await Promise.all([first, ...others]);
+    expect(statements).toHaveLength(2);
+  });
+
+  it('holds each key once, with its last value', async () => {
+    const writer = open();
+    await Promise.all(['1', '2', '3'].map((text) => writer.save(2, client, entries({ a: text, b: text }))));
+    expect(statements[0]!.values.slice(2, 5)).toEqual(['{"a","b"}', '{4,4}', '{"3","3"}']);
+  });
+
+  it('carries quotes, backslashes, braces and the word NULL', async () => {
+    const writer = open();
+    await writer.save(2, client, entries({ 'a"\\': '{"x":"\\"",NULL}', b: 'NULL' }));
+    expect(statements[0]!.values[2]).toBe('{"a\\"\\\\","b"}');
+    expect(statements[0]!.values[4]).toBe('{"{\\"x\\":\\"\\\\\\"\\",NULL}","NULL"}');
+  });
+
+  it('keeps the order of saves and removals of a device', async () => {
+    const writer = open();
+    const done: string[] = [];
+    await Promise.all([
+      writer.save(2, client, entries({ a: '1' })).then(() => done.push('save')),
+      writer.remove(2, client, ['a']).then(() => done.push('remove')),
+      writer.save(2, client, entries({ a: '2' })).then(() => done.push('save again')),
+    ]);
+    expect(statements.map(({ text }) => text.trim().split(' ')[0])).toEqual(['insert', 'delete', 'insert']);
+    expect(done).toEqual(['save', 'remove', 'save again']);
+  });
+
+  it('takes a save that is made in the answer to another', async () => {
+    const writer = open();
+    for (let i = 0; i < 50; i += 1) await writer.save(2, client, entries({ a: String(i) }));
+    expect(statements).toHaveLength(50);
+  });
+});
+
+describe('shared attributes', () => {
+  it('tells each device its own keys with the version, after the commit', async () => {
+    const writer = open();
+    await Promise.all([
+      writer.save(2, shared, entries({ a: '1' })),
+      writer.save(3, shared, entries({ b: '2' })),
+      writer.save(2, shared, entries({ c: '3', a: '4' })),
+    ]);
+    expect(changes).toEqual([
+      { device: 2, version: 1, changed: entries({ a: '4', c: '3' }), deleted: undefined },
+      { device: 3, version: 1, changed: entries({ b: '2' }), deleted: undefined },
+    ]);
+  });
+
+  it('tells only what was really removed, in the order in which it was named', async () => {
+    script = [
+      () => [
+        { key: 'k', version: 9 },
+        { key: 'm', version: 9 },
+      ],
+    ];
+    expect(await open().remove(2, shared, ['m', 'unknown', 'k'])).toEqual(['m', 'k']);
+    expect(changes).toEqual([{ device: 2, version: 9, changed: undefined, deleted: ['m', 'k'] }]);
+  });
+});
+
+describe('faults', () => {
+  it('singles out what the database refuses, and stores the rest', async () => {
+    refusePoison(20);
+    const writer = open();
+    const outcomes = await Promise.allSettled(
+      Array.from({ length: 9 }, (_, i) => writer.save(2 * i, client, entries({ a: i === 5 ? 'poison' : 'fine' }))),
+    );
+    expect(outcomes.map(({ status }) => status).filter((status) => status === 'rejected')).toHaveLength(1);
+    const { reason } = outcomes[5] as PromiseRejectedResult;
+    expect([reason instanceof Fault, reason.status]).toEqual([true, 400]);
+  });
+
+  it('runs again at once after a deadlock, without any guard', async () => {
+    script = [() => refusal('40P01'), () => refusal('40001')];
+    await open().save(2, client, entries({ a: '1' }));
+    expect(statements).toHaveLength(3);
+    expect(statements[2]!.text).not.toContain('where a.last_update_ts');
+  });
+
+  it('repeats what may have been committed, without undoing what came since', async () => {
+    script = [() => unavailable('postgres_away', 'away')];
+    await open().save(2, client, entries({ a: '1' }));
+    expect(statements).toHaveLength(2);
+    expect(statements[1]!.text).toContain('where a.last_update_ts <= excluded.last_update_ts');
+    expect(statements[1]!.values).toEqual(statements[0]!.values);
+  });
+
+  it('says 503 when the database stays away, and goes on when it is back', async () => {
+    let away = true;
+    const judge = () => (away ? unavailable('postgres_away', 'away') : []);
+    script = Array.from({ length: 100 }, () => judge);
+    const writer = open();
+    await expect(writer.save(2, client, entries({ a: '1' }))).rejects.toMatchObject({ status: 503 });
+    away = false;
+    await writer.save(2, client, entries({ a: '1' }));
+  });
+
+  it('refuses above its cap at once', async () => {
+    const writer = open();
+    const many = new Map(Array.from({ length: 1000 }, (_, i) => [`k${i}`, ownValue.long(i)] as const));
+    const saves = Array.from({ length: limits.attributeRowsWaitingMax / 1000 }, () => writer.save(2, client, many));
+    await expect(writer.save(4, client, entries({ a: '1' }))).rejects.toMatchObject({ reason: 'attributes_waiting' });
+    await Promise.all(saves);
+    await writer.save(4, client, entries({ a: '1' }));
+  });
+});

@@ -1,0 +1,305 @@
+/**
+ * The way of attribute writes into Postgres: what comes while a statement runs goes with the next one, many devices in
+ * one upsert, and everybody is told after the commit. Each lane runs one statement at a time and a device's scope
+ * keeps to one lane, so writes take effect in the order of the calls. A write that may have been committed when the
+ * connection broke is repeated; one that the database refuses for its content is singled out, so that it fails alone.
+ */
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { Clock } from '../base/clock.ts';
+import { assert, badRequest, Fault, unavailable } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Counter, Metrics } from '../base/metrics.ts';
+import { isAway, type Queries, sqlStateOf } from '../postgres/client.ts';
+import type { TypedValue } from '../value/typed.ts';
+import {
+  type AttributeWrite,
+  deleteAttributes,
+  deleteShared,
+  sharedScope,
+  upsertAttributes,
+  upsertShared,
+} from './store.ts';
+
+/** A committed version of a device's shared attributes: what was set, or what is gone. */
+export interface SharedChange {
+  device: number;
+  version: number;
+  changed: Map<string, TypedValue> | undefined;
+  deleted: string[] | undefined;
+}
+
+export interface AttributeWriterParts {
+  postgres: Queries;
+  clock: Clock;
+  metrics: Metrics;
+  /** After the commit, before the writer is told. */
+  onShared: (change: SharedChange) => void;
+}
+
+interface Save {
+  device: number;
+  scope: number;
+  entries: Map<string, TypedValue>;
+  ts: number;
+  bytes: number;
+  resolve(): void;
+  reject(error: unknown): void;
+}
+
+interface Remove {
+  device: number;
+  scope: number;
+  keys: string[];
+  resolve(removed: string[]): void;
+  reject(error: unknown): void;
+}
+
+export class AttributeWriter {
+  readonly #parts: AttributeWriterParts;
+  readonly #postgres: Queries;
+  readonly #sharedLane: Lane;
+  readonly #lanes: Lane[];
+  readonly #written: Counter;
+  readonly #retried: Counter;
+  #rowsWaiting = 0;
+  #bytesWaiting = 0;
+
+  constructor(parts: AttributeWriterParts) {
+    this.#parts = parts;
+    const { postgres, metrics } = parts;
+    const timeoutMs = limits.attributeStatementMsMax;
+    this.#postgres = { query: (text, values) => postgres.query(text, values, { timeoutMs }) };
+    const lane = () =>
+      new Lane(
+        (saves) => this.#saveAll(saves),
+        (remove) => this.#removeOne(remove),
+      );
+    this.#sharedLane = lane();
+    this.#lanes = Array.from({ length: limits.attributeLanes }, lane);
+    this.#written = metrics.counter('attributes_written_total', 'Attribute values committed.');
+    this.#retried = metrics.counter('attributes_retried_total', 'Attribute statements that were run again.');
+    metrics.observed('attributes_waiting', 'Attribute values that wait for their commit.', () => this.#rowsWaiting);
+  }
+
+  save(device: number, scope: number, entries: Map<string, TypedValue>): Promise<void> {
+    let bytes = 0;
+    for (const [key, value] of entries) bytes += 64 + key.length + value.text.length;
+    if (
+      this.#rowsWaiting + entries.size > limits.attributeRowsWaitingMax ||
+      this.#bytesWaiting + bytes > limits.attributeBytesWaitingMax
+    ) {
+      return Promise.reject(unavailable('attributes_waiting', 'Too many attributes wait to be stored; try again.'));
+    }
+    this.#rowsWaiting += entries.size;
+    this.#bytesWaiting += bytes;
+    return new Promise((resolve, reject) => {
+      this.#laneOf(device, scope).push({
+        device,
+        scope,
+        entries,
+        ts: this.#parts.clock.now(),
+        bytes,
+        resolve,
+        reject,
+      });
+    });
+  }
+
+  remove(device: number, scope: number, keys: string[]): Promise<string[]> {
+    if (this.#rowsWaiting >= limits.attributeRowsWaitingMax) {
+      return Promise.reject(unavailable('attributes_waiting', 'Too many attributes wait to be stored; try again.'));
+    }
+    this.#rowsWaiting += 1;
+    return new Promise((resolve, reject) => {
+      this.#laneOf(device, scope).push({ device, scope, keys, resolve, reject });
+    });
+  }
+
+  /** Resolves when nothing waits any more. */
+  async idle(): Promise<void> {
+    await Promise.all([this.#sharedLane, ...this.#lanes].map((lane) => lane.idle()));
+  }
+
+  #laneOf(device: number, scope: number): Lane {
+    return scope === sharedScope ? this.#sharedLane : this.#lanes[device % this.#lanes.length]!;
+  }
+
+  /** Never throws: each save hears for itself. */
+  async #saveAll(saves: Save[]): Promise<void> {
+    await this.#saveSome(saves);
+    for (const { entries, bytes } of saves) {
+      this.#rowsWaiting -= entries.size;
+      this.#bytesWaiting -= bytes;
+    }
+  }
+
+  async #saveSome(saves: Save[]): Promise<void> {
+    const rows = lastWrites(saves);
+    const isShared = saves[0]!.scope === sharedScope;
+    let versions: Map<number, number> | undefined;
+    try {
+      versions = await this.#run(async (repeated) => {
+        if (isShared) return await upsertShared(this.#postgres, rows, repeated);
+        await upsertAttributes(this.#postgres, rows, repeated);
+        return undefined;
+      });
+    } catch (error) {
+      if (!isRefusedForContent(error) || saves.length === 1) {
+        for (const save of saves) save.reject(contentFault(error));
+        return;
+      }
+      const middle = saves.length >> 1;
+      await this.#saveSome(saves.slice(0, middle));
+      await this.#saveSome(saves.slice(middle));
+      return;
+    }
+    this.#written.add(rows.length);
+    if (versions) this.#tell(rows, versions);
+    for (const save of saves) save.resolve();
+  }
+
+  #tell(rows: AttributeWrite[], versions: Map<number, number>): void {
+    const changes = new Map<number, Map<string, TypedValue>>();
+    for (const { device, key, value } of rows) {
+      const changed = changes.get(device);
+      if (changed) changed.set(key, value);
+      else changes.set(device, new Map([[key, value]]));
+    }
+    for (const [device, changed] of changes) {
+      const version = versions.get(device);
+      assert(version !== undefined, 'each device of a batch has a version');
+      this.#parts.onShared({ device, version, changed, deleted: undefined });
+    }
+  }
+
+  async #removeOne({ device, scope, keys, resolve, reject }: Remove): Promise<void> {
+    try {
+      const removed = new Set<string>();
+      const version = await this.#run(async () => {
+        if (scope !== sharedScope) {
+          for (const key of await deleteAttributes(this.#postgres, device, scope, keys)) removed.add(key);
+          return 0;
+        }
+        const outcome = await deleteShared(this.#postgres, device, keys, this.#parts.clock.now());
+        for (const key of outcome.removed) removed.add(key);
+        return outcome.version;
+      });
+      const deleted = keys.filter((key) => removed.delete(key));
+      if (scope === sharedScope && deleted.length > 0) {
+        this.#parts.onShared({ device, version, changed: undefined, deleted });
+      }
+      resolve(deleted);
+    } catch (error) {
+      reject(contentFault(error));
+    } finally {
+      this.#rowsWaiting -= 1;
+    }
+  }
+
+  /** Again while the database is away or the statement lost a race; `repeated` when it may have been committed. */
+  async #run<Result>(statement: (repeated: boolean) => Promise<Result>): Promise<Result> {
+    const { clock } = this.#parts;
+    const deadline = clock.monotonic() + limits.attributeRetryMsMax;
+    for (let attempt = 1, repeated = false; ; attempt += 1) {
+      try {
+        return await statement(repeated);
+      } catch (error) {
+        const lostRace = lostRaces.has(sqlStateOf(error) ?? '');
+        if (!(lostRace || isAway(error)) || clock.monotonic() > deadline) throw error;
+        this.#retried.add(1);
+        repeated ||= !lostRace;
+        if (!lostRace) await sleep(Math.min(50 * attempt, 500));
+      }
+    }
+  }
+}
+
+/** Operations of one lane, one statement at a time: a run of saves, or one removal. */
+class Lane {
+  readonly #saveAll: (saves: Save[]) => Promise<void>;
+  readonly #remove: (remove: Remove) => Promise<void>;
+  #waiting: (Save | Remove)[] = [];
+  #running: Promise<void> | undefined;
+
+  constructor(saveAll: (saves: Save[]) => Promise<void>, remove: (remove: Remove) => Promise<void>) {
+    this.#saveAll = saveAll;
+    this.#remove = remove;
+  }
+
+  push(operation: Save | Remove): void {
+    this.#waiting.push(operation);
+    this.#running ??= this.#drain();
+  }
+
+  async idle(): Promise<void> {
+    await this.#running;
+  }
+
+  async #drain(): Promise<void> {
+    // What this turn of the loop brings goes together.
+    await new Promise((resolve) => setImmediate(resolve));
+    while (this.#waiting.length > 0) {
+      const waiting = this.#waiting;
+      this.#waiting = [];
+      for (let at = 0; at < waiting.length; ) {
+        const first = waiting[at]!;
+        if ('keys' in first) {
+          at += 1;
+          await this.#remove(first);
+          continue;
+        }
+        const saves: Save[] = [];
+        for (let rows = 0; at < waiting.length && rows < limits.attributeBatchRowsMax; at += 1) {
+          const next = waiting[at]!;
+          if ('keys' in next) break;
+          saves.push(next);
+          rows += next.entries.size;
+        }
+        await this.#saveAll(saves);
+      }
+    }
+    // In the same turn as the last look at the queue, so that nothing is left behind.
+    this.#running = undefined;
+  }
+}
+
+/** One row for each key: a statement must not touch a row twice, and the last call wins. */
+function lastWrites(saves: Save[]): AttributeWrite[] {
+  const rows: AttributeWrite[] = [];
+  const places = new Map<number, Map<string, number>>();
+  for (const { device, scope, entries, ts } of saves) {
+    // Device and scope in one number: scopes are below 4.
+    const owner = device * 4 + scope;
+    const known = places.get(owner) ?? new Map<string, number>();
+    places.set(owner, known);
+    for (const [key, value] of entries) {
+      const row = { device, scope, key, value, ts };
+      const place = known.get(key);
+      if (place !== undefined) {
+        rows[place] = row;
+        continue;
+      }
+      known.set(key, rows.length);
+      rows.push(row);
+    }
+  }
+  return rows;
+}
+
+/** Serialization failure and deadlock. */
+const lostRaces = new Set(['40001', '40P01']);
+
+/** Classes 22 (data), 23 (constraints) and 54 (limits of the database). */
+function isRefusedForContent(error: unknown): boolean {
+  return /^(22|23|54)/.test(sqlStateOf(error) ?? '');
+}
+
+function contentFault(error: unknown): unknown {
+  if (error instanceof Fault || !isRefusedForContent(error)) return error;
+  const fault = badRequest(
+    'attribute_refused',
+    'The attributes cannot be stored: their device is gone or a value does not fit.',
+  );
+  fault.cause = error;
+  return fault;
+}

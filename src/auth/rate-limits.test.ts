@@ -1,0 +1,151 @@
+/** What each bucket counts, when it refuses, and that several workers share one. */
+import { expect, test } from 'vitest';
+import type { Clock } from '../base/clock.ts';
+import { Fault, StartError } from '../base/errors.ts';
+import type { Bus, Handler } from '../bus/bus.ts';
+import { openRateLimits, parseRateLimits, type RateLimitSettings, type RateLimits } from './rate-limits.ts';
+
+class TestClock implements Clock {
+  ms = 1_000_000;
+  now = () => this.ms;
+  monotonic = () => this.ms;
+}
+
+/** Delivers at once, also to the sender. */
+class TestBus implements Bus {
+  readonly connected = true;
+  readonly #handlers: Handler[] = [];
+  published = 0;
+
+  publish(channel: string, payload: Buffer | string): void {
+    this.published += 1;
+    for (const handler of this.#handlers) handler(Buffer.from(payload), channel);
+  }
+
+  async subscribe(_channel: string, handler: Handler): Promise<() => void> {
+    this.#handlers.push(handler);
+    return () => {};
+  }
+
+  onReconnect(): void {}
+  async close(): Promise<void> {}
+}
+
+const none = { messages: '', telemetryMessages: '', telemetryDataPoints: '' };
+const pump = { number: 1, tenantId: 'mill' };
+const lamp = { number: 2, tenantId: 'mill' };
+
+function settings(device: Partial<typeof none>, tenant: Partial<typeof none> = {}): RateLimitSettings {
+  return { device: { ...none, ...device }, tenant: { ...none, ...tenant } };
+}
+
+async function open(of: RateLimitSettings, clock = new TestClock(), bus: Bus = new TestBus()): Promise<RateLimits> {
+  return (await openRateLimits({ buckets: parseRateLimits(of), bus, clock }))!;
+}
+
+function refusal(act: () => void): Fault {
+  try {
+    act();
+  } catch (error) {
+    if (error instanceof Fault) return error;
+    throw error;
+  }
+  throw new Error('not refused');
+}
+
+test('without a limit there is nothing to ask', async () => {
+  expect(await open(settings({}))).toBeUndefined();
+});
+
+test('a malformed limit is one line that names it', () => {
+  for (const text of ['10', '10:0', '0:10', '10:1;20:2', 'a:b', '-1:1', '10:1,']) {
+    expect(() => parseRateLimits(settings({}, { messages: text }))).toThrow(StartError);
+    expect(() => parseRateLimits(settings({}, { messages: text }))).toThrow(/rateLimits\.tenant\.messages/);
+  }
+  expect(parseRateLimits(settings({ messages: '10:1, 20:60' })).device).toHaveLength(2);
+});
+
+test('a bucket gives what it holds, refuses by name with the time to wait, and fills again', async () => {
+  const clock = new TestClock();
+  const limits = await open(settings({ messages: '3:60' }), clock);
+  for (let n = 0; n < 3; n += 1) limits.message(pump);
+  const fault = refusal(() => limits.message(pump));
+  expect(fault).toMatchObject({ status: 429, errorCode: 33, retryAfterSeconds: 20, reason: 'rate_limit_device' });
+  expect(fault.message).toMatch(/^Too many requests for current device! .*3 messages in 60 s/);
+  clock.ms += 19_000;
+  expect(refusal(() => limits.message(pump)).retryAfterSeconds).toBe(1);
+  clock.ms += 1_001;
+  limits.message(pump);
+  expect(() => limits.message(pump)).toThrow(Fault);
+  clock.ms += 3_600_000;
+  for (let n = 0; n < 3; n += 1) limits.message(pump);
+  expect(() => limits.message(pump)).toThrow(Fault);
+});
+
+test('all buckets of a kind must pass', async () => {
+  const clock = new TestClock();
+  const limits = await open(settings({ messages: '2:1,3:100' }), clock);
+  limits.message(pump);
+  limits.message(pump);
+  expect(refusal(() => limits.message(pump)).message).toContain('2 messages in 1 s');
+  clock.ms += 1_000;
+  limits.message(pump);
+  expect(refusal(() => limits.message(pump)).message).toContain('3 messages in 100 s');
+});
+
+test('a post with points is a telemetry message and its points, one without is a message', async () => {
+  const limits = await open(settings({ messages: '1:60', telemetryMessages: '2:60', telemetryDataPoints: '10:60' }));
+  limits.points(pump, 4);
+  limits.points(pump, 4);
+  expect(refusal(() => limits.admit(pump)).message).toContain('telemetry messages');
+  limits.points(pump, 0);
+  expect(refusal(() => limits.points(pump, 0)).message).toContain('1 messages in 60 s');
+});
+
+test('a refused post takes nothing, and one beyond the whole bucket is told to come in parts', async () => {
+  const limits = await open(settings({ telemetryDataPoints: '10:60', telemetryMessages: '2:60' }));
+  expect(refusal(() => limits.points(pump, 11)).message).toContain('has 11: send it in parts');
+  limits.points(pump, 5);
+  expect(refusal(() => limits.points(pump, 6)).message).toContain('10 telemetry data points in 60 s');
+  limits.points(pump, 5);
+});
+
+test('devices have buckets of their own, and share that of their tenant', async () => {
+  const limits = await open(settings({ messages: '2:60' }, { messages: '3:60' }));
+  limits.message(pump);
+  limits.message(pump);
+  expect(() => limits.message(pump)).toThrow('current device');
+  limits.message(lamp);
+  expect(refusal(() => limits.message(lamp)).message).toMatch(/current tenant!.*rateLimits\.tenant\.messages/);
+  limits.message({ number: 3, tenantId: 'other' });
+});
+
+test('workers share a bucket: what one took the others know at once', async () => {
+  const bus = new TestBus();
+  const clock = new TestClock();
+  const of = settings({ messages: '4:60', telemetryDataPoints: '10:60' }, { messages: '100:1' });
+  const [here, there] = [await open(of, clock, bus), await open(of, clock, bus)];
+  here.message(pump);
+  here.message(pump);
+  here.points(pump, 7);
+  await new Promise((resolve) => setTimeout(resolve, 10));
+  there.message(pump);
+  there.message(pump);
+  expect(() => there.message(pump)).toThrow(Fault);
+  expect(() => there.points(pump, 4)).toThrow(Fault);
+  there.points(pump, 3);
+  here.stop();
+  there.stop();
+});
+
+test('under load the others are told every few milliseconds, not of each message', async () => {
+  const bus = new TestBus();
+  const limits = await open(settings({ messages: '900000000:1' }), new TestClock(), bus);
+  const until = Date.now() + 200;
+  while (Date.now() < until) {
+    for (let n = 0; n < 100; n += 1) limits.message(pump);
+    await new Promise((resolve) => setImmediate(resolve));
+  }
+  expect(bus.published).toBeLessThan(80);
+  limits.stop();
+});

@@ -1,0 +1,243 @@
+/**
+ * How much a device, and all devices of a tenant, may send: token buckets `count:seconds,count:seconds`, of which all
+ * must pass. A post with data points counts as one telemetry message and its points; everything else as one message.
+ * Each worker keeps the buckets of the devices it saw and tells the others over the bus at once what it took, so one
+ * bucket is meant for all workers and hosts: what is sent over several connections within the same few milliseconds may
+ * exceed it, but is a debt that later messages pay. Without the bus each worker counts alone.
+ */
+import { randomUUID } from 'node:crypto';
+import type { Clock } from '../base/clock.ts';
+import { ErrorCode, Fault, StartError } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Bus } from '../bus/bus.ts';
+import { AgedMap } from '../device/aged-map.ts';
+
+/** What is counted, and how a refusal names it. */
+const counted = {
+  messages: 'messages',
+  telemetryMessages: 'telemetry messages',
+  telemetryDataPoints: 'telemetry data points',
+} as const;
+type Counted = keyof typeof counted;
+const kinds = Object.keys(counted) as Counted[];
+
+type ScopeName = 'device' | 'tenant';
+
+/** As in the settings: one text for each kind, '' = unlimited. */
+export type RateLimitSettings = Record<ScopeName, Record<Counted, string>>;
+
+export interface Bucket {
+  kind: Counted;
+  /** Tokens of the full bucket; it fills within `seconds`. */
+  capacity: number;
+  seconds: number;
+}
+
+export interface LimitedDevice {
+  readonly number: number;
+  readonly tenantId: string;
+}
+
+const channel = 'rate-limits';
+/** Refills add up fractions. */
+const rounding = 1e-6;
+const form = /^[1-9]\d{0,8}:[1-9]\d{0,6}(,[1-9]\d{0,8}:[1-9]\d{0,6})*$/;
+
+/** Throws one line that names the setting. */
+export function parseBuckets(scope: ScopeName, kind: Counted, text: string): Bucket[] {
+  const compact = text.replaceAll(' ', '');
+  if (compact === '') return [];
+  if (!form.test(compact)) {
+    throw new StartError(
+      `Setting rateLimits.${scope}.${kind} is "${text}": it must be empty or like 100:1,3000:60 ` +
+        '(at most 100 in 1 second and 3000 in 60 seconds).',
+    );
+  }
+  return compact.split(',').map((part) => {
+    const [capacity, seconds] = part.split(':').map(Number) as [number, number];
+    return { kind, capacity, seconds };
+  });
+}
+
+/** Throws a StartError when a limit is malformed. */
+export function parseRateLimits(settings: RateLimitSettings): Record<ScopeName, Bucket[]> {
+  const bucketsOf = (scope: ScopeName) => kinds.flatMap((kind) => parseBuckets(scope, kind, settings[scope][kind]));
+  return { device: bucketsOf('device'), tenant: bucketsOf('tenant') };
+}
+
+export interface RateLimitParts {
+  buckets: Record<ScopeName, Bucket[]>;
+  bus: Bus;
+  clock: Clock;
+}
+
+/** Undefined when nothing is limited: then a message costs one comparison. */
+export async function openRateLimits(parts: RateLimitParts): Promise<RateLimits | undefined> {
+  if (parts.buckets.device.length + parts.buckets.tenant.length === 0) return undefined;
+  const rateLimits = new RateLimits(parts);
+  await rateLimits.start();
+  return rateLimits;
+}
+
+/** What one worker took since it told the others last: messages, telemetry messages, data points. */
+type Taken = [number, number, number];
+/** Devices go by number, tenants by id. */
+type Owner = number | string;
+
+export class RateLimits {
+  readonly #device: Scope;
+  readonly #tenant: Scope;
+  readonly #bus: Bus;
+  readonly #node = randomUUID();
+  #taken = new Map<Owner, Taken>();
+  #telling: NodeJS.Timeout | undefined;
+  #leave: (() => void) | undefined;
+
+  constructor({ buckets, bus, clock }: RateLimitParts) {
+    this.#device = new Scope('device', buckets.device, limits.rateLimitDevicesMax, clock);
+    this.#tenant = new Scope('tenant', buckets.tenant, limits.rateLimitTenantsMax, clock);
+    this.#bus = bus;
+  }
+
+  async start(): Promise<void> {
+    this.#leave = await this.#bus.subscribe(channel, (payload) => this.#hear(payload));
+  }
+
+  stop(): void {
+    this.#leave?.();
+    clearTimeout(this.#telling);
+  }
+
+  /** Takes a message that brings no data points. Throws 429, and then nothing is taken. */
+  message(device: LimitedDevice): void {
+    this.#check(device, 'messages', 1);
+    this.#take(device, [1, 0, 0]);
+  }
+
+  /** Before a telemetry or attribute post is read: throws 429 when even one data point would be too much. */
+  admit(device: LimitedDevice): void {
+    this.#check(device, 'telemetryMessages', 1);
+    this.#check(device, 'telemetryDataPoints', 1);
+  }
+
+  /** Takes such a post, once its data points are known; without any it is a plain message. Throws 429. */
+  points(device: LimitedDevice, points: number): void {
+    if (points === 0) {
+      this.message(device);
+      return;
+    }
+    this.#check(device, 'telemetryMessages', 1);
+    this.#check(device, 'telemetryDataPoints', points);
+    this.#take(device, [0, 1, points]);
+  }
+
+  #check(device: LimitedDevice, kind: Counted, count: number): void {
+    this.#tenant.check(device.tenantId, kind, count);
+    this.#device.check(device.number, kind, count);
+  }
+
+  #take(device: LimitedDevice, taken: Taken): void {
+    this.#tenant.take(device.tenantId, taken);
+    this.#device.take(device.number, taken);
+    if (this.#tenant.limited) this.#note(device.tenantId, taken);
+    if (this.#device.limited) this.#note(device.number, taken);
+    // At once after a quiet time, gathered under load.
+    if (!this.#telling) this.#tell();
+  }
+
+  #note(owner: Owner, taken: Taken): void {
+    const noted = this.#taken.get(owner);
+    if (!noted) this.#taken.set(owner, [...taken]);
+    else for (let i = 0; i < noted.length; i += 1) noted[i]! += taken[i]!;
+  }
+
+  #tell(): void {
+    this.#telling = undefined;
+    if (this.#taken.size === 0) return;
+    const all = [...this.#taken];
+    this.#taken = new Map();
+    for (let i = 0; i < all.length; i += limits.rateLimitOwnersPerMessage) {
+      const part = all.slice(i, i + limits.rateLimitOwnersPerMessage);
+      this.#bus.publish(channel, JSON.stringify({ from: this.#node, taken: part }));
+    }
+    this.#telling = setTimeout(() => this.#tell(), limits.rateLimitTellMs).unref();
+  }
+
+  #hear(payload: Buffer): void {
+    const { from, taken } = JSON.parse(payload.toString()) as { from: string; taken: [Owner, Taken][] };
+    if (from === this.#node) return;
+    for (const [owner, amounts] of taken) {
+      if (typeof owner === 'number') this.#device.take(owner, amounts);
+      else this.#tenant.take(owner, amounts);
+    }
+  }
+}
+
+/** Tokens of one owner, in the order of the scope's buckets; below zero is a debt. */
+interface Account {
+  tokens: Float64Array;
+  /** Monotonic milliseconds of the last refill. */
+  refilledAt: number;
+}
+
+/** The buckets of all devices, or of all tenants. An owner that was forgotten begins with full buckets. */
+class Scope {
+  readonly #name: ScopeName;
+  readonly #buckets: Bucket[];
+  readonly #accounts: AgedMap<Owner, Account>;
+  readonly #clock: Clock;
+
+  constructor(name: ScopeName, buckets: Bucket[], ownersMax: number, clock: Clock) {
+    this.#name = name;
+    this.#buckets = buckets;
+    this.#accounts = new AgedMap(ownersMax);
+    this.#clock = clock;
+  }
+
+  get limited(): boolean {
+    return this.#buckets.length > 0;
+  }
+
+  /** Throws 429 when a bucket of this kind holds less than `count`. */
+  check(owner: Owner, kind: Counted, count: number): void {
+    if (!this.limited) return;
+    const { tokens } = this.#account(owner);
+    for (let i = 0; i < this.#buckets.length; i += 1) {
+      const bucket = this.#buckets[i]!;
+      if (bucket.kind === kind && tokens[i]! < count - rounding) throw tooMany(this.#name, bucket, count, tokens[i]!);
+    }
+  }
+
+  take(owner: Owner, taken: Taken): void {
+    if (!this.limited) return;
+    const { tokens } = this.#account(owner);
+    for (let i = 0; i < this.#buckets.length; i += 1) tokens[i]! -= taken[kinds.indexOf(this.#buckets[i]!.kind)]!;
+  }
+
+  /** Refilled up to now. */
+  #account(owner: Owner): Account {
+    const now = this.#clock.monotonic();
+    const known = this.#accounts.get(owner);
+    if (!known) {
+      const account = { tokens: Float64Array.from(this.#buckets, ({ capacity }) => capacity), refilledAt: now };
+      this.#accounts.set(owner, account);
+      return account;
+    }
+    const seconds = (now - known.refilledAt) / 1000;
+    known.refilledAt = now;
+    for (let i = 0; i < this.#buckets.length; i += 1) {
+      const bucket = this.#buckets[i]!;
+      known.tokens[i] = Math.min(bucket.capacity, known.tokens[i]! + (seconds * bucket.capacity) / bucket.seconds);
+    }
+    return known;
+  }
+}
+
+function tooMany(scope: ScopeName, bucket: Bucket, count: number, tokens: number): Fault {
+  const { kind, capacity, seconds } = bucket;
+  const text = `${capacity} ${counted[kind]} in ${seconds} s (rateLimits.${scope}.${kind})`;
+  const advice = count > capacity ? ` This message has ${count}: send it in parts.` : '';
+  const message = `Too many requests for current ${scope}! The limit is ${text}.${advice}`;
+  const retrySeconds = Math.ceil(((Math.min(count, capacity) - tokens) * seconds) / capacity - rounding);
+  return new Fault(429, ErrorCode.tooManyRequests, `rate_limit_${scope}`, message, Math.max(1, retrySeconds));
+}

@@ -1,0 +1,272 @@
+import { setTimeout as sleep, setImmediate as turn } from 'node:timers/promises';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { createLog } from '../base/log.ts';
+import { Metrics } from '../base/metrics.ts';
+import { type Bus, busCounters } from '../bus/bus.ts';
+import { IpcBus } from '../bus/ipc.ts';
+import { BusHub } from '../bus/ipc-primary.ts';
+import { portPair } from '../bus/port.ts';
+import { Downlink, type Listener, type Outcome } from './downlink.ts';
+
+const log = createLog('error', 'test');
+const device = 70;
+
+/** A bus that can be cut off, as Redis can. */
+class FragileBus implements Bus {
+  readonly #bus: Bus;
+  readonly #callbacks: (() => void)[] = [];
+  connected = true;
+
+  constructor(bus: Bus) {
+    this.#bus = bus;
+  }
+  publish(channel: string, payload: Buffer | string): void {
+    if (this.connected) this.#bus.publish(channel, payload);
+  }
+  subscribe(channel: string, handler: (payload: Buffer, channel: string) => void) {
+    return this.#bus.subscribe(channel, (payload, from) => {
+      if (this.connected) handler(payload, from);
+    });
+  }
+  onReconnect(callback: () => void): void {
+    this.#callbacks.push(callback);
+  }
+  restore(): void {
+    this.connected = true;
+    for (const callback of this.#callbacks) callback();
+  }
+  close(): Promise<void> {
+    return this.#bus.close();
+  }
+}
+
+let hub: BusHub;
+let opened: Downlink[] = [];
+
+async function open(): Promise<{ downlink: Downlink; bus: FragileBus }> {
+  const [ours, theirs] = portPair();
+  hub.attach(theirs);
+  const bus = new FragileBus(new IpcBus(ours, busCounters(new Metrics())));
+  const downlink = new Downlink({ bus, shards: 64, log, metrics: new Metrics() });
+  await downlink.start();
+  opened.push(downlink);
+  return { downlink, bus };
+}
+
+function ear(takes = true): Listener & { heard: object[]; closed: string[] } {
+  const heard: object[] = [];
+  const closed: string[] = [];
+  return {
+    heard,
+    closed,
+    receive(message) {
+      if (takes) heard.push(message);
+      return takes;
+    },
+    close: (reason) => void closed.push(reason),
+  };
+}
+
+async function settled(): Promise<void> {
+  for (let i = 0; i < 20; i += 1) await turn();
+}
+
+let here: Downlink;
+let there: Downlink;
+let hereBus: FragileBus;
+let thereBus: FragileBus;
+
+beforeEach(async () => {
+  hub = new BusHub(new Metrics());
+  opened = [];
+  ({ downlink: here, bus: hereBus } = await open());
+  ({ downlink: there, bus: thereBus } = await open());
+});
+
+afterEach(() => {
+  for (const downlink of opened) downlink.stop();
+});
+
+describe('send', () => {
+  it('reaches every listener on every worker once, and no other device or topic', async () => {
+    const ears = [ear(), ear(), ear(), ear(), ear()];
+    here.listen(device, 'attributes', ears[0]!);
+    there.listen(device, 'attributes', ears[1]!);
+    there.listen(device, 'attributes', ears[2]!);
+    there.listen(device, 'rpc', ears[3]!);
+    there.listen(device + 64, 'attributes', ears[4]!);
+    await there.inForce(device);
+    here.send(device, 'attributes', { value: '9223372036854775807' });
+    await settled();
+    const message = { value: '9223372036854775807' };
+    expect(ears.map(({ heard }) => heard)).toEqual([[message], [message], [message], [], []]);
+  });
+
+  it('reaches nobody who has left, nor who left while it was delivered', async () => {
+    const second = ear();
+    let leaveSecond = () => {};
+    here.listen(device, 'attributes', { receive: () => leaveSecond(), close() {} });
+    leaveSecond = here.listen(device, 'attributes', second);
+    here.send(device, 'attributes', {});
+    here.send(device, 'attributes', {});
+    expect(second.heard.length).toBeLessThan(2);
+    leaveSecond();
+  });
+
+  it('is seen by the watchers of a worker that hears the shard, before the listeners', async () => {
+    const seen: string[] = [];
+    there.watch('attributes', (number) => seen.push(`watcher ${number}`));
+    there.listen(device, 'attributes', { receive: () => seen.push('listener'), close() {} });
+    await there.inForce(device);
+    here.send(device, 'attributes', {});
+    await settled();
+    expect(seen).toEqual([`watcher ${device}`, 'listener']);
+  });
+});
+
+describe('offer', () => {
+  it('goes to a listener of the same worker first', async () => {
+    const [near, far] = [ear(), ear()];
+    here.listen(device, 'rpc', near);
+    there.listen(device, 'rpc', far);
+    await there.inForce(device);
+    expect(await here.offer(device, 'rpc', { id: 1 })).toBe('taken');
+    expect([near.heard.length, far.heard.length]).toEqual([1, 0]);
+  });
+
+  it('goes to exactly one of many listeners on many workers', async () => {
+    const third = (await open()).downlink;
+    const ears = [ear(), ear(), ear()];
+    there.listen(device, 'rpc', ears[0]!);
+    there.listen(device, 'rpc', ears[1]!);
+    third.listen(device, 'rpc', ears[2]!);
+    await Promise.all([there.inForce(device), third.inForce(device)]);
+    const outcomes = await Promise.all(Array.from({ length: 20 }, (_, id) => here.offer(device, 'rpc', { id })));
+    expect(new Set(outcomes)).toEqual(new Set<Outcome>(['taken']));
+    const heard = ears.flatMap((one) => one.heard.map((message) => (message as { id: number }).id));
+    expect(heard.sort((a, b) => a - b)).toEqual(Array.from({ length: 20 }, (_, id) => id));
+  });
+
+  it('goes on to the next worker when the first one does not take it', async () => {
+    const third = (await open()).downlink;
+    const willing = ear();
+    there.listen(device, 'rpc', ear(false));
+    await there.inForce(device);
+    third.listen(device, 'rpc', willing);
+    await third.inForce(device);
+    expect(await here.offer(device, 'rpc', {})).toBe('taken');
+    expect(willing.heard).toHaveLength(1);
+  });
+
+  it('says nobody in time when nobody listens, and when none takes it', async () => {
+    const started = performance.now();
+    expect(await here.offer(device, 'rpc', {})).toBe('nobody');
+    expect(performance.now() - started).toBeLessThan(400);
+    there.listen(device, 'rpc', ear(false));
+    await there.inForce(device);
+    expect(await here.offer(device, 'rpc', {})).toBe('nobody');
+  });
+
+  it('says away when the bus is away and nobody listens here, and taken when somebody does', async () => {
+    hereBus.connected = false;
+    expect(await here.offer(device, 'rpc', {})).toBe('away');
+    here.listen(device, 'rpc', ear());
+    expect(await here.offer(device, 'rpc', {})).toBe('taken');
+  });
+
+  it('says away when who was granted does not answer: it may have been taken', async () => {
+    const taker: Listener = {
+      receive: () => {
+        thereBus.connected = false;
+        return true;
+      },
+      close() {},
+    };
+    there.listen(device, 'rpc', taker);
+    await there.inForce(device);
+    expect(await here.offer(device, 'rpc', {})).toBe('away');
+  });
+});
+
+describe('onOpened', () => {
+  it('tells of a listener that opens here or on another worker, until it is ended', async () => {
+    let count = 0;
+    const end = here.onOpened(device, 'rpc', () => {
+      count += 1;
+    });
+    await here.inForce(device);
+    here.listen(device, 'rpc', ear());
+    there.listen(device, 'rpc', ear());
+    there.listen(device, 'attributes', ear());
+    await settled();
+    expect(count).toBe(2);
+    end();
+    there.listen(device, 'rpc', ear());
+    await settled();
+    expect(count).toBe(2);
+  });
+
+  it('lets no opening slip between an offer that found nobody and itself', async () => {
+    for (let i = 0; i < 50; i += 1) {
+      const number = 1000 + i;
+      let tell = () => {};
+      const told = new Promise<void>((resolve) => {
+        tell = resolve;
+      });
+      const end = here.onOpened(number, 'rpc', () => tell());
+      const outcome = here.offer(number, 'rpc', {});
+      for (let turns = 0; turns < i % 7; turns += 1) await turn();
+      const listener = ear();
+      there.listen(number, 'rpc', listener);
+      // Either the offer finds it, or its opening is told.
+      await Promise.race([told, outcome.then((found) => (found === 'taken' ? undefined : sleep(5_000)))]);
+      end();
+    }
+  });
+
+  it('tells again after the bus was away', async () => {
+    let count = 0;
+    let restored = 0;
+    here.onOpened(device, 'rpc', () => {
+      count += 1;
+    });
+    there.onRestored(() => {
+      restored += 1;
+    });
+    await here.inForce(device);
+    thereBus.connected = false;
+    there.listen(device, 'rpc', ear());
+    await settled();
+    expect(count).toBe(0);
+    thereBus.restore();
+    await settled();
+    expect([count, restored]).toEqual([1, 1]);
+  });
+});
+
+describe('coverage', () => {
+  it('stays the same while nothing is missed, and changes after a gap', async () => {
+    expect(here.coverage(device)).toBeUndefined();
+    const leave = here.listen(device, 'attributes', ear());
+    await here.inForce(device);
+    const before = here.coverage(device);
+    expect(before).toBeDefined();
+    leave();
+    expect(here.coverage(device)).toBe(before);
+    hereBus.connected = false;
+    expect(here.coverage(device)).toBeUndefined();
+    hereBus.restore();
+    expect(here.coverage(device)).not.toBe(before);
+  });
+});
+
+it('closes every session of a device on this worker with the reason', () => {
+  const [first, second, other] = [ear(), ear(), ear()];
+  here.listen(device, 'rpc', first);
+  here.listen(device, 'session', second);
+  here.listen(device + 1, 'rpc', other);
+  here.close(device, 'device_deleted');
+  expect([first.closed, second.closed, other.closed]).toEqual([['device_deleted'], ['device_deleted'], []]);
+  here.closeAll('credentials_changed');
+  expect(other.closed).toEqual(['credentials_changed']);
+});

@@ -1,0 +1,284 @@
+/**
+ * The way down, from anything to the listeners of a device on whatever worker or host: long polls and MQTT sessions.
+ * Devices are spread over a fixed number of shard channels; a worker hears a shard while somebody here is interested
+ * in one of its devices, so no registry is needed. At most once: who must not lose anything reads its store when
+ * `onOpened` or `onRestored` tells. Payload values travel as JSON text (strings), so that no number loses a digit.
+ */
+import { assert, messageOf } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Log } from '../base/log.ts';
+import type { Counter, Metrics } from '../base/metrics.ts';
+import type { Bus } from '../bus/bus.ts';
+import { type OfferPacket, Offers, type Outcome } from './offers.ts';
+import { Shards } from './shards.ts';
+
+export type { Outcome } from './offers.ts';
+
+/** A listener of `session` is only told to close; `rpc-climb` is the way back up of commands and is watched. */
+export type Topic = 'attributes' | 'rpc' | 'rpc-climb' | 'session';
+export type CloseReason = 'credentials_changed' | 'device_deleted';
+
+export interface Listener {
+  /** The answer `true` takes an offer, so that nobody else gets it; of no meaning for what was sent. */
+  receive(message: object): unknown;
+  /** May come twice, and `credentials_changed` also when this session's own token is still good: look it up. */
+  close(reason: CloseReason): void;
+}
+
+type Packet =
+  | { kind: 'send'; from: string; device: number; topic: Topic; message: object }
+  | { kind: 'opened'; from: string; opened: [device: number, topic: Topic][] }
+  | OfferPacket;
+
+type Watcher = (device: number, message: object) => void;
+
+export interface DownlinkParts {
+  bus: Bus;
+  /** The same on every host. */
+  shards: number;
+  log: Log;
+  metrics: Metrics;
+}
+
+export class Downlink {
+  readonly #bus: Bus;
+  readonly #log: Log;
+  readonly #shards: Shards;
+  readonly #offers: Offers;
+  readonly #listeners = new ByDevice<Listener>();
+  readonly #openedCallbacks = new ByDevice<() => void>();
+  readonly #watchers = new Map<Topic, Watcher[]>();
+  readonly #restoredCallbacks: (() => void)[] = [];
+  readonly #outcomes: Record<Outcome, Counter>;
+  #leaveInbox: (() => void) | undefined;
+
+  constructor({ bus, shards, log, metrics }: DownlinkParts) {
+    this.#bus = bus;
+    this.#log = log;
+    this.#shards = new Shards(bus, shards, (payload) => this.#receive(payload));
+    this.#offers = new Offers({
+      bus,
+      has: (device, topic) => this.#listeners.of(device, topic as Topic).length > 0,
+      offerHere: (device, topic, message) => this.#offerHere(device, topic as Topic, message),
+    });
+    const outcomes = (outcome: Outcome) =>
+      metrics.counter('downlink_offers_total', 'Messages offered to one listener of a device.', { outcome });
+    this.#outcomes = { taken: outcomes('taken'), nobody: outcomes('nobody'), away: outcomes('away') };
+    metrics.observed('downlink_listeners', 'Sessions that listen to a device.', () => this.#listeners.size);
+    bus.onReconnect(() => this.#restored());
+  }
+
+  /** Opens the inbox of this worker. */
+  async start(): Promise<void> {
+    this.#leaveInbox = await this.#bus.subscribe(this.#offers.inbox, (payload) => this.#receive(payload));
+  }
+
+  stop(): void {
+    this.#leaveInbox?.();
+    this.#shards.leaveAll();
+    this.#offers.stop();
+  }
+
+  /** The others hear that it opened (`onOpened`) as soon as messages to it arrive. The result ends it. */
+  listen(device: number, topic: Topic, listener: Listener): () => void {
+    this.#listeners.add(device, topic, listener);
+    this.#shards.enter(device);
+    if (isAnnounced(topic)) void this.#announce(device, topic, listener);
+    return () => {
+      if (this.#listeners.remove(device, topic, listener)) this.#shards.leave(device);
+    };
+  }
+
+  /** Resolves when whatever is sent from now on to a device that is listened to here arrives: then read the store. */
+  inForce(device: number): Promise<void> {
+    return this.#shards.inForce(device);
+  }
+
+  /**
+   * A number that stays the same while this worker misses nothing that is sent to the device; undefined when it may
+   * miss something. What was cached under one number is stale under another.
+   */
+  coverage(device: number): number | undefined {
+    return this.#bus.connected ? this.#shards.coverage(device) : undefined;
+  }
+
+  /** To every listener on every worker and host, at most once; those of this worker before this returns. */
+  send(device: number, topic: Topic, message: object): void {
+    this.#deliver(device, topic, message);
+    this.#publish(device, { kind: 'send', from: this.#offers.node, device, topic, message });
+  }
+
+  /**
+   * To exactly one listener anywhere, one of this worker first. One offer of a message at a time; while it waits for a
+   * listener it can be taken back by `isWanted`.
+   */
+  async offer(device: number, topic: Topic, message: object, isWanted = () => true): Promise<Outcome> {
+    let outcome: Outcome = 'taken';
+    if (!this.#offerHere(device, topic, message)) {
+      // Who waits for an opening must hear it before the others are asked, or one between the two would be lost.
+      await this.#shards.inForce(device);
+      if (!this.#bus.connected) outcome = 'away';
+      else outcome = await this.#offers.offer(this.#shards.channelOf(device), device, topic, message, isWanted);
+    }
+    this.#outcomes[outcome].add(1);
+    return outcome;
+  }
+
+  /** Somebody anywhere began to listen. Register before offering: an opening after a `nobody` is then never missed. */
+  onOpened(device: number, topic: Topic, callback: () => void): () => void {
+    // Each call is a callback of its own, be the function the same.
+    const own = () => callback();
+    this.#openedCallbacks.add(device, topic, own);
+    this.#shards.enter(device);
+    return () => {
+      if (this.#openedCallbacks.remove(device, topic, own)) this.#shards.leave(device);
+    };
+  }
+
+  /** Sees whatever of this topic comes by, listeners or not, and before them: for caches. */
+  watch(topic: Topic, watcher: Watcher): void {
+    this.#watchers.set(topic, [...(this.#watchers.get(topic) ?? []), watcher]);
+  }
+
+  /** Messages may have been missed, and are heard again: read the store for everybody who listens. */
+  onRestored(callback: () => void): void {
+    this.#restoredCallbacks.push(callback);
+  }
+
+  /** Tells the sessions of this worker; the other workers hear of such changes by themselves (`CredentialChanges`). */
+  close(device: number, reason: CloseReason): void {
+    for (const listener of this.#listeners.ofAllTopics(device)) listener.close(reason);
+  }
+
+  /** Anything may have changed. */
+  closeAll(reason: CloseReason): void {
+    for (const device of this.#listeners.devices()) this.close(device, reason);
+  }
+
+  async #announce(device: number, topic: Topic, listener: Listener): Promise<void> {
+    await this.#shards.inForce(device);
+    if (!this.#listeners.has(device, topic, listener)) return;
+    this.#tellOpened(device, topic);
+    this.#publish(device, { kind: 'opened', from: this.#offers.node, opened: [[device, topic]] });
+  }
+
+  #deliver(device: number, topic: Topic, message: object): void {
+    for (const watcher of this.#watchers.get(topic) ?? []) watcher(device, message);
+    for (const listener of this.#listeners.of(device, topic)) listener.receive(message);
+  }
+
+  #offerHere(device: number, topic: Topic, message: object): boolean {
+    return this.#listeners.of(device, topic).some((listener) => listener.receive(message) === true);
+  }
+
+  #tellOpened(device: number, topic: Topic): void {
+    this.#offers.opened(this.#shards.channelOf(device), device, topic);
+    for (const callback of this.#openedCallbacks.of(device, topic)) callback();
+  }
+
+  #publish(device: number, packet: Packet): void {
+    this.#bus.publish(this.#shards.channelOf(device), JSON.stringify(packet));
+  }
+
+  #receive(payload: Buffer): void {
+    let packet: Packet;
+    try {
+      packet = JSON.parse(payload.toString()) as Packet;
+    } catch (error) {
+      // Somebody else on the same Redis.
+      this.#log.warn('downlink_message_unread', { reason: messageOf(error) });
+      return;
+    }
+    if (packet.kind === 'send') {
+      if (packet.from !== this.#offers.node) this.#deliver(packet.device, packet.topic, packet.message);
+    } else if (packet.kind === 'opened') {
+      if (packet.from === this.#offers.node) return;
+      for (const [device, topic] of packet.opened) this.#tellOpened(device, topic);
+    } else {
+      this.#offers.receive(packet);
+    }
+  }
+
+  /** The bus was away: what it dropped cannot be known, so everybody here counts as just opened. */
+  #restored(): void {
+    this.#shards.gap();
+    const byChannel = new Map<string, [number, Topic][]>();
+    for (const device of this.#listeners.devices()) {
+      const channel = this.#shards.channelOf(device);
+      const opened = byChannel.get(channel) ?? [];
+      for (const topic of this.#listeners.topicsOf(device)) if (isAnnounced(topic)) opened.push([device, topic]);
+      byChannel.set(channel, opened);
+    }
+    for (const [channel, opened] of byChannel) {
+      for (let i = 0; i < opened.length; i += limits.openedPerMessageMax) {
+        const packet: Packet = {
+          kind: 'opened',
+          from: this.#offers.node,
+          opened: opened.slice(i, i + limits.openedPerMessageMax),
+        };
+        this.#bus.publish(channel, JSON.stringify(packet));
+      }
+    }
+    // Others may have begun to listen unheard.
+    for (const callback of this.#openedCallbacks.all()) callback();
+    for (const callback of this.#restoredCallbacks) callback();
+  }
+}
+
+/** Nobody waits for a session that hears of attributes: what it missed is in the store. */
+function isAnnounced(topic: Topic): boolean {
+  return topic !== 'attributes';
+}
+
+/** Sets by device and topic. Most devices have one listener of one topic. */
+class ByDevice<T> {
+  readonly #entries = new Map<number, { topic: Topic; item: T }[]>();
+  size = 0;
+
+  add(device: number, topic: Topic, item: T): void {
+    assert(!this.has(device, topic, item), 'one listens once');
+    const entry = { topic, item };
+    const entries = this.#entries.get(device);
+    if (entries) entries.push(entry);
+    else this.#entries.set(device, [entry]);
+    this.size += 1;
+  }
+
+  has(device: number, topic: Topic, item: T): boolean {
+    const entries = this.#entries.get(device) ?? [];
+    return entries.some((entry) => entry.item === item && entry.topic === topic);
+  }
+
+  /** False when it was not there. */
+  remove(device: number, topic: Topic, item: T): boolean {
+    const entries = this.#entries.get(device) ?? [];
+    const at = entries.findIndex((entry) => entry.item === item && entry.topic === topic);
+    if (at < 0) return false;
+    entries.splice(at, 1);
+    if (entries.length === 0) this.#entries.delete(device);
+    this.size -= 1;
+    return true;
+  }
+
+  /** A copy: who is called may leave. */
+  of(device: number, topic: Topic): T[] {
+    const entries = this.#entries.get(device);
+    return entries ? entries.filter((entry) => entry.topic === topic).map(({ item }) => item) : [];
+  }
+
+  ofAllTopics(device: number): T[] {
+    return (this.#entries.get(device) ?? []).map(({ item }) => item);
+  }
+
+  topicsOf(device: number): Set<Topic> {
+    return new Set((this.#entries.get(device) ?? []).map(({ topic }) => topic));
+  }
+
+  devices(): number[] {
+    return [...this.#entries.keys()];
+  }
+
+  all(): T[] {
+    return [...this.#entries.values()].flatMap((entries) => entries.map(({ item }) => item));
+  }
+}

@@ -1,0 +1,147 @@
+/**
+ * How a message gets to exactly one listener somewhere: the shard is asked who has one, the first that says so is
+ * granted and answers whether it took it; if not, the next is granted. A grant that comes late is not taken, so after
+ * the wait of the asking side nothing is delivered any more.
+ */
+import { randomUUID } from 'node:crypto';
+import { limits } from '../base/limits.ts';
+import type { Bus } from '../bus/bus.ts';
+
+/** `to` and `from` are nodes: each worker has an inbox under a name that is new with each start. */
+export type OfferPacket =
+  | { kind: 'ask'; from: string; id: number; device: number; topic: string }
+  | { kind: 'have'; from: string; id: number; heardAt: number }
+  | { kind: 'grant'; from: string; id: number; heardAt: number; device: number; topic: string; message: object }
+  | { kind: 'answer'; from: string; id: number; taken: boolean };
+
+/**
+ * `taken`: exactly one listener said yes. `nobody`: none did in time; offer again when `onOpened` tells.
+ * `away`: the bus cannot reach other workers, or broke in the middle: it may or may not have been taken.
+ */
+export type Outcome = 'taken' | 'nobody' | 'away';
+
+export interface OffersParts {
+  bus: Bus;
+  has(device: number, topic: string): boolean;
+  offerHere(device: number, topic: string, message: object): boolean;
+}
+
+interface Offer {
+  device: number;
+  topic: string;
+  message: object;
+  /** False once the sender does not want it to be taken any more: then nobody is granted. */
+  isWanted: () => boolean;
+  /** Who was granted and has not answered. */
+  granted: string | undefined;
+  /** Who else has a listener, oldest first. */
+  others: { node: string; heardAt: number }[];
+  timer: NodeJS.Timeout;
+  settle(outcome: Outcome): void;
+}
+
+export class Offers {
+  readonly node = randomUUID();
+  readonly #parts: OffersParts;
+  readonly #open = new Map<number, Offer>();
+  readonly #byDevice = new Map<number, Set<number>>();
+  #lastId = 0;
+
+  constructor(parts: OffersParts) {
+    this.#parts = parts;
+  }
+
+  get inbox(): string {
+    return inboxOf(this.node);
+  }
+
+  offer(channel: string, device: number, topic: string, message: object, isWanted: () => boolean): Promise<Outcome> {
+    const id = ++this.#lastId;
+    return new Promise((resolve) => {
+      const settle = (outcome: Outcome) => {
+        clearTimeout(offer.timer);
+        this.#open.delete(id);
+        ids.delete(id);
+        if (ids.size === 0 && this.#byDevice.get(device) === ids) this.#byDevice.delete(device);
+        resolve(outcome);
+      };
+      const timer = setTimeout(settle, limits.offerWaitMs, 'nobody' satisfies Outcome);
+      const offer: Offer = { device, topic, message, isWanted, granted: undefined, others: [], timer, settle };
+      const ids = this.#byDevice.get(device) ?? new Set();
+      this.#open.set(id, offer);
+      this.#byDevice.set(device, ids.add(id));
+      this.#ask(channel, id, offer);
+    });
+  }
+
+  /** Somebody began to listen while offers wait: they need not run out before it is asked. */
+  opened(channel: string, device: number, topic: string): void {
+    for (const id of [...(this.#byDevice.get(device) ?? [])]) {
+      const offer = this.#open.get(id)!;
+      if (offer.topic !== topic || offer.granted !== undefined || !offer.isWanted()) continue;
+      if (this.#parts.offerHere(device, topic, offer.message)) offer.settle('taken');
+      else this.#ask(channel, id, offer);
+    }
+  }
+
+  receive(packet: OfferPacket): void {
+    const { has, offerHere } = this.#parts;
+    const { from, id } = packet;
+    if (packet.kind === 'ask') {
+      // Listeners of the asking worker were offered it before.
+      if (from === this.node || !has(packet.device, packet.topic)) return;
+      this.#tell(from, { kind: 'have', from: this.node, id, heardAt: performance.now() });
+      return;
+    }
+    if (packet.kind === 'grant') {
+      const isLate = performance.now() - packet.heardAt > limits.offerWaitMs;
+      const taken = !isLate && offerHere(packet.device, packet.topic, packet.message);
+      this.#tell(from, { kind: 'answer', from: this.node, id, taken });
+      return;
+    }
+    const offer = this.#open.get(id);
+    if (!offer) return;
+    if (packet.kind === 'have') {
+      offer.others.push({ node: from, heardAt: packet.heardAt });
+    } else if (offer.granted === from) {
+      offer.granted = undefined;
+      if (packet.taken) offer.settle('taken');
+      else this.#wait(offer);
+    }
+    this.#grantNext(id, offer);
+  }
+
+  stop(): void {
+    for (const offer of [...this.#open.values()]) offer.settle('away');
+  }
+
+  #grantNext(id: number, offer: Offer): void {
+    const next = offer.granted === undefined && this.#open.has(id) ? offer.others.shift() : undefined;
+    if (!next || !offer.isWanted()) return;
+    const { device, topic, message } = offer;
+    offer.granted = next.node;
+    // A grant is taken in time or not at all; the answer may need as long again.
+    clearTimeout(offer.timer);
+    offer.timer = setTimeout(() => offer.settle('away'), 2 * limits.offerWaitMs);
+    this.#tell(next.node, { kind: 'grant', from: this.node, id, heardAt: next.heardAt, device, topic, message });
+  }
+
+  /** Its listener went meanwhile; another may be there. */
+  #wait(offer: Offer): void {
+    clearTimeout(offer.timer);
+    offer.timer = setTimeout(() => offer.settle('nobody'), limits.offerWaitMs);
+  }
+
+  #ask(channel: string, id: number, { device, topic }: Offer): void {
+    const packet: OfferPacket = { kind: 'ask', from: this.node, id, device, topic };
+    this.#parts.bus.publish(channel, JSON.stringify(packet));
+  }
+
+  #tell(node: string, packet: OfferPacket): void {
+    this.#parts.bus.publish(inboxOf(node), JSON.stringify(packet));
+  }
+}
+
+function inboxOf(node: string): string {
+  return `worker-${node}`;
+}

@@ -1,0 +1,195 @@
+/** SQL of device profiles as a user manages them. What a device needs of its profile is in `store.ts`. */
+import { badRequest } from '../base/errors.ts';
+import { isUniqueViolation, type Queries } from '../postgres/client.ts';
+import type { FullProfile } from './device.ts';
+import { containsPattern, type Page, type PageLink, pageClause, pageOf } from './page.ts';
+
+const columns = `p.id, p.created_time as "createdTime", p.tenant_id as "tenantId", p.name, p.description, p.image,
+  p.is_default as "isDefault", p.transport_type as "transportType", p.provision_type as "provisionType",
+  p.provision_device_key as "provisionKey", p.profile_data as data, p.default_rule_chain_id as "defaultRuleChainId",
+  p.default_dashboard_id as "defaultDashboardId", p.default_queue_name as "defaultQueueName",
+  p.default_edge_rule_chain_id as "defaultEdgeRuleChainId", p.firmware_id as "firmwareId",
+  p.software_id as "softwareId", p.external_id as "externalId", p.version`;
+
+const sortColumns = new Map([
+  ['id', 'p.id'],
+  ['createdTime', 'p.created_time'],
+  ['name', 'p.name'],
+  ['description', 'p.description'],
+  ['isDefault', 'p.is_default'],
+  ['transportType', 'p.transport_type'],
+]);
+
+/** Holds the row until the transaction ends when `lock` says so. */
+export async function findFullProfile(
+  queries: Queries,
+  tenantId: string,
+  id: string,
+  lock: 'lock' | 'read' = 'read',
+): Promise<FullProfile | undefined> {
+  const [profile] = await queries.query<FullProfile>(
+    `select ${columns} from device_profile p where p.id = $1 and p.tenant_id = $2 ${lock === 'lock' ? 'for update' : ''}`,
+    [id, tenantId],
+  );
+  return profile;
+}
+
+export async function findFullDefaultProfile(queries: Queries, tenantId: string): Promise<FullProfile | undefined> {
+  const [profile] = await queries.query<FullProfile>(
+    `select ${columns} from device_profile p where p.tenant_id = $1 and p.is_default`,
+    [tenantId],
+  );
+  return profile;
+}
+
+/** Of any tenant: the key is all that a device that provisions itself knows. */
+export async function findProfileByProvisionKey(queries: Queries, key: string): Promise<FullProfile | undefined> {
+  const [profile] = await queries.query<FullProfile>(
+    `select ${columns} from device_profile p where p.provision_device_key = $1`,
+    [key],
+  );
+  return profile;
+}
+
+/** Those of `ids` that the tenant has. */
+export async function findProfiles(queries: Queries, tenantId: string, ids: string[]): Promise<FullProfile[]> {
+  return await queries.query<FullProfile>(
+    `select ${columns} from device_profile p where p.id = any($1) and p.tenant_id = $2 order by p.id`,
+    [ids, tenantId],
+  );
+}
+
+export async function listProfiles(
+  queries: Queries,
+  filter: { tenantId: string; transportType?: string | undefined },
+  link: PageLink,
+): Promise<Page<FullProfile>> {
+  const values: unknown[] = [filter.tenantId];
+  const conditions = ['p.tenant_id = $1'];
+  if (filter.transportType) conditions.push(`p.transport_type = $${values.push(filter.transportType)}`);
+  if (link.textSearch) conditions.push(`p.name ilike $${values.push(containsPattern(link.textSearch))}`);
+  const condition = conditions.join(' and ');
+  const [counted, profiles] = await Promise.all([
+    queries.query<{ count: number }>(`select count(*) from device_profile p where ${condition}`, values),
+    queries.query<FullProfile>(
+      `select ${columns} from device_profile p where ${condition} ${pageClause(link, sortColumns, 'p.id')}`,
+      values,
+    ),
+  ]);
+  return pageOf(profiles, counted[0]!.count, link);
+}
+
+/** `onlyUsed`: those that a device has. */
+export async function listProfileNames(
+  queries: Queries,
+  tenantId: string,
+  onlyUsed: boolean,
+): Promise<{ id: string; name: string }[]> {
+  const used = onlyUsed ? 'and exists (select 1 from device d where d.device_profile_id = p.id)' : '';
+  return await queries.query(
+    `select p.id, p.name from device_profile p where p.tenant_id = $1 ${used} order by p.name, p.id`,
+    [tenantId],
+  );
+}
+
+export async function insertFullProfile(queries: Queries, profile: FullProfile): Promise<void> {
+  try {
+    await queries.query(
+      `insert into device_profile (id, tenant_id, created_time, is_default, name, description, image, transport_type,
+              provision_type, provision_device_key, profile_data, default_rule_chain_id, default_dashboard_id,
+              default_queue_name, default_edge_rule_chain_id, firmware_id, software_id, external_id)
+       values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)`,
+      [profile.id, profile.tenantId, profile.createdTime, profile.isDefault, ...changeable(profile)],
+    );
+  } catch (error) {
+    throw asConflict(error);
+  }
+}
+
+/** Replaces all that a user may change. */
+export async function updateFullProfile(queries: Queries, profile: FullProfile): Promise<void> {
+  try {
+    await queries.query(
+      `update device_profile set name = $3, description = $4, image = $5, transport_type = $6, provision_type = $7,
+              provision_device_key = $8, profile_data = $9, default_rule_chain_id = $10, default_dashboard_id = $11,
+              default_queue_name = $12, default_edge_rule_chain_id = $13, firmware_id = $14, software_id = $15,
+              external_id = $16, version = version + 1
+        where id = $1 and tenant_id = $2`,
+      [profile.id, profile.tenantId, ...changeable(profile)],
+    );
+  } catch (error) {
+    throw asConflict(error);
+  }
+}
+
+function changeable(profile: FullProfile): unknown[] {
+  return [
+    profile.name,
+    profile.description,
+    profile.image,
+    profile.transportType,
+    profile.provisionType,
+    profile.provisionKey,
+    JSON.stringify(profile.data),
+    profile.defaultRuleChainId,
+    profile.defaultDashboardId,
+    profile.defaultQueueName,
+    profile.defaultEdgeRuleChainId,
+    profile.firmwareId,
+    profile.softwareId,
+    profile.externalId,
+  ];
+}
+
+function asConflict(error: unknown): unknown {
+  if (isUniqueViolation(error, 'device_profile_name_unique')) {
+    return badRequest('profile_name_taken', 'Device profile with such name already exists!');
+  }
+  if (isUniqueViolation(error, 'device_profile_provision_key_unique')) {
+    return badRequest('provision_key_taken', 'Device profile with such provision device key already exists!');
+  }
+  if (isUniqueViolation(error, 'device_profile_default_unique')) {
+    return badRequest('profile_default', 'Another default device profile is present in scope of current tenant!');
+  }
+  return error;
+}
+
+/** In two steps, as the unique index is checked row by row. */
+export async function moveDefaultProfile(queries: Queries, tenantId: string, id: string): Promise<void> {
+  await queries.query(
+    `update device_profile set is_default = false, version = version + 1
+      where tenant_id = $1 and is_default and id <> $2`,
+    [tenantId, id],
+  );
+  await queries.query(
+    `update device_profile set is_default = true, version = version + 1 where id = $1 and not is_default`,
+    [id],
+  );
+}
+
+export async function isProfileUsed(queries: Queries, id: string): Promise<boolean> {
+  const [row] = await queries.query<{ used: boolean }>(
+    'select exists (select 1 from device where device_profile_id = $1) as used',
+    [id],
+  );
+  return row!.used;
+}
+
+export async function deleteProfile(queries: Queries, id: string): Promise<void> {
+  await queries.query('delete from device_profile where id = $1', [id]);
+}
+
+/** Numbers of the tenant's devices, of one profile or of all, the newest first. */
+export async function findDeviceNumbers(
+  queries: Queries,
+  tenantId: string,
+  profileId: string | undefined,
+  countMax: number,
+): Promise<number[]> {
+  const rows = await queries.query<{ number: number }>(
+    `select number from device where tenant_id = $1 and ($2::uuid is null or device_profile_id = $2)
+      order by id desc limit $3`,
+    [tenantId, profileId ?? null, countMax],
+  );
+  return rows.map((row) => row.number);
+}

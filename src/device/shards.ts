@@ -1,0 +1,93 @@
+/**
+ * Which shard channels this worker hears. A shard stays subscribed for a while after the last interest in it, since
+ * polls come and go.
+ */
+import { limits } from '../base/limits.ts';
+import type { Bus, Handler } from '../bus/bus.ts';
+
+interface Shard {
+  interests: number;
+  /** In force, or as near to it as the bus can come now. */
+  subscribed: Promise<() => void>;
+  isInForce: boolean;
+  /** Rises with each subscription and each gap. */
+  coverage: number;
+  linger: NodeJS.Timeout | undefined;
+}
+
+const done = Promise.resolve();
+
+export class Shards {
+  readonly #bus: Bus;
+  readonly #count: number;
+  readonly #handler: Handler;
+  readonly #shards = new Map<number, Shard>();
+  #lastCoverage = 0;
+
+  constructor(bus: Bus, count: number, handler: Handler) {
+    this.#bus = bus;
+    this.#count = count;
+    this.#handler = handler;
+  }
+
+  channelOf(device: number): string {
+    return `down-${device % this.#count}`;
+  }
+
+  /** An interest in the device's shard, until `leave`. */
+  enter(device: number): void {
+    const number = device % this.#count;
+    const shard = this.#shards.get(number) ?? this.#subscribe(number);
+    shard.interests += 1;
+    clearTimeout(shard.linger);
+    shard.linger = undefined;
+  }
+
+  leave(device: number): void {
+    const number = device % this.#count;
+    const shard = this.#shards.get(number);
+    if (!shard) return;
+    shard.interests -= 1;
+    if (shard.interests > 0) return;
+    shard.linger = setTimeout(() => this.#unsubscribe(number, shard), limits.shardLingerMs).unref();
+  }
+
+  inForce(device: number): Promise<void> {
+    const shard = this.#shards.get(device % this.#count);
+    if (!shard || shard.isInForce) return done;
+    return shard.subscribed.then(() => {});
+  }
+
+  coverage(device: number): number | undefined {
+    const shard = this.#shards.get(device % this.#count);
+    return shard?.isInForce ? shard.coverage : undefined;
+  }
+
+  /** Messages may have been missed in every shard. */
+  gap(): void {
+    for (const shard of this.#shards.values()) shard.coverage = ++this.#lastCoverage;
+  }
+
+  leaveAll(): void {
+    for (const [number, shard] of [...this.#shards]) {
+      clearTimeout(shard.linger);
+      this.#unsubscribe(number, shard);
+    }
+  }
+
+  #subscribe(number: number): Shard {
+    const subscribed = this.#bus.subscribe(`down-${number}`, this.#handler);
+    const coverage = ++this.#lastCoverage;
+    const shard: Shard = { interests: 0, subscribed, isInForce: false, coverage, linger: undefined };
+    this.#shards.set(number, shard);
+    void subscribed.then(() => {
+      shard.isInForce = true;
+    });
+    return shard;
+  }
+
+  #unsubscribe(number: number, shard: Shard): void {
+    this.#shards.delete(number);
+    void shard.subscribed.then((unsubscribe) => unsubscribe());
+  }
+}

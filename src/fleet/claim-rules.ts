@@ -1,0 +1,65 @@
+/** Claiming without a store: what a device says, what stands, and whether a key opens it (device-http.md 3.8). */
+import { createHash, timingSafeEqual } from 'node:crypto';
+import { badRequest } from '../base/errors.ts';
+import { type Json, JsonNumber, readJson } from '../value/json.ts';
+import { Kind, type TypedValue } from '../value/typed.ts';
+
+/** What a device says about being claimed. `durationMs` 0 = as long as the setting says. */
+export interface ClaimRequest {
+  secretKey: string;
+  durationMs: number;
+}
+
+/** Who knows the secret may have the device until then. */
+export interface Claim {
+  secretSha256: Buffer;
+  expiresTime: number;
+}
+
+/** The body of a claim; an empty one says nothing and is fine. */
+export function decodeClaim(body: Buffer): ClaimRequest {
+  return claimRequest(body.length === 0 ? new Map() : readJson(body));
+}
+
+export function claimRequest(root: Json): ClaimRequest {
+  if (!(root instanceof Map)) throw badRequest('claim_shape', 'A claim must be a JSON object.');
+  const secretKey = root.get('secretKey') ?? '';
+  const duration = root.get('durationMs') ?? new JsonNumber('0');
+  if (typeof secretKey !== 'string') throw badRequest('claim_secret', "Member 'secretKey' must be a string.");
+  if (!(duration instanceof JsonNumber)) throw badRequest('claim_duration', "Member 'durationMs' must be a number.");
+  return { secretKey, durationMs: Math.max(0, Math.floor(Number(duration.literal))) };
+}
+
+export function claimOf(request: ClaimRequest, now: number, defaultMs: number): Claim {
+  const expiresTime = Math.min(now + (request.durationMs || defaultMs), Number.MAX_SAFE_INTEGER);
+  return { secretSha256: digest(request.secretKey), expiresTime };
+}
+
+/** Server attribute `claimingData`, which a user wrote: `{"secretKey":"plum","expirationTime":1760000900000}`. */
+export function claimOfAttribute(value: TypedValue | undefined): Claim | undefined {
+  if (value?.kind !== Kind.json && value?.kind !== Kind.string) return undefined;
+  let members: unknown;
+  try {
+    members = JSON.parse(value.text);
+  } catch {
+    return undefined;
+  }
+  if (typeof members !== 'object' || members === null) return undefined;
+  const { secretKey = '', expirationTime } = members as Record<string, unknown>;
+  if (typeof secretKey !== 'string' || typeof expirationTime !== 'number') return undefined;
+  return { secretSha256: digest(secretKey), expiresTime: expirationTime };
+}
+
+export function isClaimValid(claim: Claim | undefined, now: number): claim is Claim {
+  return claim !== undefined && claim.expiresTime > now;
+}
+
+/** A secret that was never given is the empty one, on both sides. */
+export function opensClaim(claim: Claim, secretKey: string): boolean {
+  return timingSafeEqual(claim.secretSha256, digest(secretKey));
+}
+
+/** As a hash no secret is too long, and none can be read from the store. */
+function digest(secretKey: string): Buffer {
+  return createHash('sha256').update(secretKey).digest();
+}

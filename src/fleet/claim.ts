@@ -1,0 +1,132 @@
+/**
+ * Claiming: a device says that it may be had, and a customer user who knows its secret takes it (rest.md 3.3). What the
+ * device said stays in force behind a wrong key, so that nobody can spoil it for the owner, but wrong keys are counted.
+ */
+import { type Attributes, ownValue } from '../attributes/attributes.ts';
+import { requireCustomerOf, type TenantPrincipal } from '../auth/roles.ts';
+import { ErrorCode, Fault, notFound } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Log } from '../base/log.ts';
+import type { Device } from '../device/device.ts';
+import { type CredentialChange, findDevice, findDeviceByName, lockDevice } from '../device/store.ts';
+import type { Queries } from '../postgres/client.ts';
+import { Kind, type TypedValue } from '../value/typed.ts';
+import { type ClaimRequest, claimOf, claimOfAttribute, isClaimValid, opensClaim } from './claim-rules.ts';
+import { moveDevice } from './customers.ts';
+import type { FleetParts } from './parts.ts';
+import { deleteClaim, findClaim, findWrongKeys, insertClaim, recordWrongKey } from './store.ts';
+
+export interface ClaimParts extends FleetParts {
+  attributes: Attributes;
+  log: Log;
+  claiming: { durationMs: number; allowByDefault: boolean };
+}
+
+export type ClaimOutcome = { response: 'SUCCESS'; device: Device } | { response: 'FAILURE' | 'CLAIMED' };
+
+const allowedKey = 'claimingAllowed';
+const dataKey = 'claimingData';
+
+/** The device is told nothing of whether it may be claimed now; the log is. */
+export async function registerClaim(
+  parts: ClaimParts,
+  device: { id: string; number: number },
+  request: ClaimRequest,
+): Promise<void> {
+  const { postgres, attributes, clock, log, claiming } = parts;
+  if (
+    !claiming.allowByDefault &&
+    !isTrue((await readServer(attributes, device.number, [allowedKey])).get(allowedKey))
+  ) {
+    log.info('claim_not_registered', { device: device.id, reason: 'claiming is not allowed for this device' });
+    return;
+  }
+  const now = clock.now();
+  if (!(await insertClaim(postgres, device.id, claimOf(request, now, claiming.durationMs), now))) {
+    log.info('claim_not_registered', { device: device.id, reason: 'it has a customer, or an earlier claim stands' });
+  }
+}
+
+/** Throws 404 without such a device, 429 after too many wrong keys. */
+export async function claimDevice(
+  parts: ClaimParts,
+  caller: TenantPrincipal,
+  name: string,
+  secretKey: string,
+): Promise<ClaimOutcome> {
+  const { postgres, attributes, changes, clock, claiming } = parts;
+  const found = await deviceNamed(postgres, caller, name);
+  if (found.customerId !== null) return { response: 'CLAIMED' };
+  const server = await readServer(attributes, found.number, [allowedKey, dataKey]);
+  if (!claiming.allowByDefault && !isTrue(server.get(allowedKey))) return { response: 'FAILURE' };
+  let change: CredentialChange[] = [];
+  const outcome = await postgres.transaction(async (queries): Promise<ClaimOutcome> => {
+    const device = await lockedDevice(queries, caller, found.id);
+    if (device.customerId !== null) return { response: 'CLAIMED' };
+    const now = clock.now();
+    await checkTries(queries, device.id, now);
+    const said = await findClaim(queries, device.id);
+    const claim = isClaimValid(said, now) ? said : claimOfAttribute(server.get(dataKey));
+    if (!isClaimValid(claim, now)) return { response: 'FAILURE' };
+    if (!opensClaim(claim, secretKey)) {
+      await recordWrongKey(queries, device.id, now, limits.wrongClaimWindowMs);
+      return { response: 'FAILURE' };
+    }
+    await deleteClaim(queries, device.id);
+    const moved = await moveDevice(parts, queries, device, caller.customerId);
+    change = moved.change;
+    return { response: 'SUCCESS', device: moved.device };
+  });
+  changes.publish(change);
+  if (outcome.response === 'SUCCESS' && server.size > 0) {
+    await attributes.remove(found.number, 'SERVER_SCOPE', [...server.keys()]);
+  }
+  return outcome;
+}
+
+/** The device is nobody's again and may be claimed. A customer user gives back own devices only. */
+export async function reclaimDevice(parts: ClaimParts, caller: TenantPrincipal, name: string): Promise<Device> {
+  const { postgres, attributes, changes, claiming } = parts;
+  const found = await deviceNamed(postgres, caller, name);
+  const { device, change } = await postgres.transaction(async (queries) => {
+    const stored = await lockedDevice(queries, caller, found.id);
+    requireCustomerOf(caller, stored.customerId);
+    if (stored.customerId === null) return { device: stored, change: [] };
+    return await moveDevice(parts, queries, stored, null);
+  });
+  changes.publish(change);
+  // The permission went with the claim.
+  if (!claiming.allowByDefault)
+    await attributes.save(found.number, 'SERVER_SCOPE', new Map([[allowedKey, ownValue.boolean(true)]]));
+  return device;
+}
+
+async function deviceNamed(queries: Queries, caller: TenantPrincipal, name: string): Promise<Device> {
+  const device = name.includes('\0') ? undefined : await findDeviceByName(queries, caller.tenantId, name);
+  if (!device) throw notFound("Requested item wasn't found!");
+  return device;
+}
+
+async function lockedDevice(queries: Queries, caller: TenantPrincipal, id: string) {
+  const locked = await lockDevice(queries, caller.tenantId, id);
+  const device = locked && (await findDevice(queries, caller.tenantId, id));
+  if (!device) throw notFound("Requested item wasn't found!");
+  return device;
+}
+
+async function checkTries(queries: Queries, deviceId: string, now: number): Promise<void> {
+  const { wrongKeys, windowEndsTime } = await findWrongKeys(queries, deviceId, now);
+  if (wrongKeys < limits.wrongClaimKeysMax) return;
+  const seconds = Math.max(1, Math.ceil((windowEndsTime - now) / 1000));
+  const message = `Too many wrong claim keys for this device; try again in ${seconds} s.`;
+  throw new Fault(429, ErrorCode.tooManyRequests, 'claim_tries', message, seconds);
+}
+
+async function readServer(attributes: Attributes, device: number, keys: string[]): Promise<Map<string, TypedValue>> {
+  const rows = await attributes.read(device, 'SERVER_SCOPE', keys);
+  return new Map(rows.map(({ key, value }) => [key, value]));
+}
+
+function isTrue(value: TypedValue | undefined): boolean {
+  return value?.kind === Kind.boolean && value.int === '1';
+}

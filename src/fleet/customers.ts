@@ -1,0 +1,127 @@
+/** Customers of a tenant, and whose a device is. */
+import { entityNotFound } from '../auth/roles.ts';
+import { badRequest } from '../base/errors.ts';
+import type { DeviceInfo } from '../device/device.ts';
+import { type CredentialChange, checkVersion, findDevice, holdCustomer, lockDevice } from '../device/store.ts';
+import { createUuid, isUuid } from '../device/uuid.ts';
+import type { Queries } from '../postgres/client.ts';
+import { type ContactInput, type Customer, checkedContact, checkTitle, publicCustomerTitle } from './customer.ts';
+import { recordChange } from './devices.ts';
+import type { FleetParts } from './parts.ts';
+import {
+  deleteCustomer as deleteRows,
+  findCustomer,
+  findOrInsertPublicCustomer,
+  insertCustomer,
+  setDeviceCustomer,
+  updateCustomer,
+} from './store.ts';
+
+/** A customer as a user saves it: what is absent is cleared. */
+export interface CustomerInput extends ContactInput {
+  title: string;
+  externalId?: string | null | undefined;
+  additionalInfo?: unknown;
+  version?: number | null | undefined;
+}
+
+export async function createCustomer(parts: FleetParts, tenantId: string, input: CustomerInput): Promise<Customer> {
+  const now = parts.clock.now();
+  const created = { id: createUuid(now), createdTime: now, tenantId, isPublic: false, version: 1 };
+  const customer = { ...created, ...checkedCustomer(input) };
+  await insertCustomer(parts.postgres, customer);
+  return customer;
+}
+
+export async function saveCustomer(
+  parts: FleetParts,
+  tenantId: string,
+  id: string,
+  input: CustomerInput,
+): Promise<Customer> {
+  return await parts.postgres.transaction(async (queries) => {
+    const stored = await findCustomer(queries, tenantId, id, 'lock');
+    if (!stored) throw entityNotFound('Customer', id);
+    checkVersion('Customer', stored.version, input.version);
+    const customer = { ...stored, ...checkedCustomer(input), version: stored.version + 1 };
+    await updateCustomer(queries, customer);
+    return customer;
+  });
+}
+
+/** Its devices stay, unassigned; its users go. */
+export async function deleteCustomer(parts: FleetParts, tenantId: string, id: string): Promise<void> {
+  const { postgres, changes, clock } = parts;
+  const freed = await postgres.transaction(async (queries) => {
+    if (!(await findCustomer(queries, tenantId, id, 'lock'))) throw entityNotFound('Customer', id);
+    return await deleteRows(queries, id, clock.now());
+  });
+  changes.publish(freed);
+}
+
+/** To the customer `customerId`, or to the public one. */
+export async function assignDevice(
+  parts: FleetParts,
+  tenantId: string,
+  deviceId: string,
+  customerId: string | 'public',
+): Promise<DeviceInfo> {
+  return await changeCustomer(parts, tenantId, deviceId, async (queries) => {
+    if (customerId !== 'public') {
+      if (!(await holdCustomer(queries, tenantId, customerId))) throw entityNotFound('Customer', customerId);
+      return customerId;
+    }
+    const now = parts.clock.now();
+    const customer = { id: createUuid(now), createdTime: now, tenantId, title: publicCustomerTitle };
+    return await findOrInsertPublicCustomer(queries, customer);
+  });
+}
+
+export async function unassignDevice(parts: FleetParts, tenantId: string, deviceId: string): Promise<DeviceInfo> {
+  return await changeCustomer(parts, tenantId, deviceId, async (_queries, device) => {
+    if (device.customerId === null) {
+      throw badRequest('device_unassigned', "Device isn't assigned to any customer!");
+    }
+    return null;
+  });
+}
+
+async function changeCustomer(
+  parts: FleetParts,
+  tenantId: string,
+  deviceId: string,
+  choose: (queries: Queries, device: DeviceInfo) => Promise<string | null>,
+): Promise<DeviceInfo> {
+  const { postgres, changes } = parts;
+  const { device, change } = await postgres.transaction(async (queries) => {
+    if (!(await lockDevice(queries, tenantId, deviceId))) throw entityNotFound('Device', deviceId);
+    const stored = (await findDevice(queries, tenantId, deviceId))!;
+    const customerId = await choose(queries, stored);
+    return await moveDevice(parts, queries, stored, customerId);
+  });
+  changes.publish(change);
+  return device;
+}
+
+/** The part inside a transaction that holds the device. The caller publishes `change` after the commit. */
+export async function moveDevice(
+  parts: FleetParts,
+  queries: Queries,
+  device: DeviceInfo,
+  customerId: string | null,
+): Promise<{ device: DeviceInfo; change: CredentialChange[] }> {
+  await setDeviceCustomer(queries, device.id, customerId);
+  const change = await recordChange(queries, device.id, device.number, false, parts.clock.now());
+  return { device: { ...device, customerId, version: device.version + 1 }, change };
+}
+
+function checkedCustomer(input: CustomerInput) {
+  checkTitle('Customer', input.title);
+  if (input.externalId && !isUuid(input.externalId)) throw badRequest('external_id', 'Invalid entity id');
+  return {
+    title: input.title,
+    ...checkedContact(input),
+    externalId: input.externalId ?? null,
+    additionalInfo: input.additionalInfo ?? null,
+  };
+}

@@ -1,0 +1,51 @@
+/** Tenants, as a system administrator makes them. */
+import { entityNotFound } from '../auth/roles.ts';
+import { checkText, defaultProfileName } from '../device/device.ts';
+import { checkVersion } from '../device/store.ts';
+import { createUuid } from '../device/uuid.ts';
+import { type ContactInput, checkedContact, checkTitle, type Tenant } from './customer.ts';
+import type { FleetParts } from './parts.ts';
+import { findOrCreateProfile } from './profiles.ts';
+import { findTenant, insertTenant, lockTenant, updateTenant } from './store.ts';
+
+/** A tenant as a user saves it: what is absent is cleared. */
+export interface TenantInput extends ContactInput {
+  title: string;
+  region?: string | null | undefined;
+  additionalInfo?: unknown;
+  version?: number | null | undefined;
+}
+
+/** With its default profile. */
+export async function createTenant({ postgres, clock }: FleetParts, input: TenantInput): Promise<Tenant> {
+  const now = clock.now();
+  const tenant = { id: createUuid(now), createdTime: now, version: 1, ...checkedTenant(input) };
+  await postgres.transaction(async (queries) => {
+    await insertTenant(queries, tenant);
+    await findOrCreateProfile(queries, tenant.id, defaultProfileName, true);
+  });
+  return tenant;
+}
+
+export async function saveTenant({ postgres }: FleetParts, id: string, input: TenantInput): Promise<Tenant> {
+  return await postgres.transaction(async (queries) => {
+    const locked = await lockTenant(queries, id);
+    if (!locked) throw entityNotFound('Tenant', id);
+    checkVersion('Tenant', locked.version, input.version);
+    const stored = (await findTenant(queries, id))!;
+    const tenant = { ...stored, ...checkedTenant(input), version: stored.version + 1 };
+    await updateTenant(queries, tenant);
+    return tenant;
+  });
+}
+
+function checkedTenant(input: TenantInput) {
+  checkTitle('Tenant', input.title);
+  if (input.region) checkText('region', input.region);
+  return {
+    title: input.title,
+    region: input.region || null,
+    ...checkedContact(input),
+    additionalInfo: input.additionalInfo ?? null,
+  };
+}

@@ -1,0 +1,112 @@
+/**
+ * GET /api/v1/{token}/firmware and /software: the file that is assigned to the device, whole or one chunk of it. Order
+ * of checks: parameters, token, rate limit, then whether it is the device's file at all.
+ */
+import type { RateLimits } from '../auth/rate-limits.ts';
+import { badRequest, Fault } from '../base/errors.ts';
+import type { CachedDevice } from '../device/cached-device.ts';
+import type { TokenCache } from '../device/token-cache.ts';
+import { chunkRange, readRange, type SlicedFile, wholeBytesMax } from '../ota/chunks.ts';
+import type { Downloads } from '../ota/downloads.ts';
+import { defaultContentType, type PackageType, type StoredPackage } from '../ota/package.ts';
+import { attachmentHeaders } from '../uws/attachment.ts';
+import type { Exchange } from '../uws/exchange.ts';
+import type { HttpResponse, HttpServer } from '../uws/server.ts';
+import { unknownToken } from './telemetry.ts';
+
+export interface FirmwareDoorParts {
+  server: HttpServer;
+  tokens: TokenCache;
+  downloads: Downloads;
+  /** Undefined = unlimited. */
+  rateLimits: RateLimits | undefined;
+  touch: (device: CachedDevice) => void;
+}
+
+interface Asked {
+  title: string;
+  version: string;
+  size: number;
+  chunk: number;
+}
+
+export function firmwareDoor({ server, tokens, downloads, rateLimits, touch }: FirmwareDoorParts): void {
+  const admit = (device: CachedDevice): void => {
+    rateLimits?.message(device);
+    touch(device);
+  };
+
+  /** The way of nearly all chunks: everything is in memory, and nothing outlives the call. */
+  const answerNow = (exchange: Exchange, type: PackageType, token: string, asked: Asked): boolean => {
+    const device = tokens.get(token);
+    const file = device && downloads.remembered(device, type, asked.title, asked.version);
+    if (!file) return false;
+    const range = chunkRange(file.dataSize, asked.size, asked.chunk);
+    if (range.end - range.start > wholeBytesMax) return false;
+    const body = downloads.pieces.peek(file.id, range);
+    if (!body) return false;
+    admit(device);
+    exchange.answer(fileAnswer(file, body));
+    return true;
+  };
+
+  const answerLater = async (exchange: Exchange, type: PackageType, token: string, asked: Asked): Promise<void> => {
+    try {
+      const device = tokens.get(token) ?? (await tokens.lookup(token));
+      if (device === null) throw unknownToken;
+      admit(device);
+      const file = await downloads.find(device, type, asked.title, asked.version);
+      const range = chunkRange(file.dataSize, asked.size, asked.chunk);
+      exchange.answer(fileAnswer(file, await readRange(downloads.pieces, file.id, range)));
+    } catch (error) {
+      refuse(exchange, error);
+    }
+  };
+
+  const receive = (type: PackageType, exchange: Exchange, token: string, query: string): void => {
+    try {
+      const asked = askedFor(query);
+      if (!answerNow(exchange, type, token, asked)) void answerLater(exchange, type, token, asked);
+    } catch (error) {
+      refuse(exchange, error);
+    }
+  };
+  server.rawGet('/api/v1/:token/firmware', (exchange, token, query) => receive('FIRMWARE', exchange, token, query));
+  server.rawGet('/api/v1/:token/software', (exchange, token, query) => receive('SOFTWARE', exchange, token, query));
+}
+
+function refuse(exchange: Exchange, error: unknown): void {
+  if (!(error instanceof Fault)) throw error;
+  exchange.refuse(error);
+}
+
+function fileAnswer(file: StoredPackage, body: Buffer | SlicedFile): HttpResponse {
+  const contentType = file.contentType ?? defaultContentType;
+  return { status: 200, contentType, headers: attachmentHeaders(file.fileName), body };
+}
+
+function askedFor(query: string): Asked {
+  const members = new URLSearchParams(query);
+  return {
+    title: required(members, 'title'),
+    version: required(members, 'version'),
+    size: wholeNumber(members, 'size'),
+    chunk: wholeNumber(members, 'chunk'),
+  };
+}
+
+const int32Max = 2 ** 31 - 1;
+
+function required(query: URLSearchParams, name: string): string {
+  const value = query.get(name);
+  if (!value) throw badRequest('parameter_missing', `Required request parameter '${name}' is not present`);
+  return value;
+}
+
+/** Absent is 0. */
+function wholeNumber(query: URLSearchParams, name: string): number {
+  const text = query.get(name) || '0';
+  const value = Number(text);
+  if (/^\d{1,10}$/.test(text) && value <= int32Max) return value;
+  throw badRequest('parameter_integer', `Parameter '${name}' must be a whole number from 0 to ${int32Max}`);
+}

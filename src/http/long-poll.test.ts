@@ -1,0 +1,121 @@
+import type { HttpResponse as UwsResponse } from 'uWebSockets.js';
+import { afterEach, describe, expect, it } from 'vitest';
+import { Metrics } from '../base/metrics.ts';
+import { CachedDevice } from '../device/cached-device.ts';
+import type { TokenCache } from '../device/token-cache.ts';
+import { Exchange } from '../uws/exchange.ts';
+import { LongPolls } from './long-poll.ts';
+
+const row = { number: 7, id: 'id', tenantId: 't', customerId: null, profileId: 'p', name: 'n' };
+const device = new CachedDevice(row, { stride: 1, offset: 0 }, 0);
+
+let open: LongPolls[] = [];
+afterEach(() => {
+  for (const polls of open) polls.close();
+  open = [];
+});
+
+function longPolls(heldMax = 10, found: CachedDevice | null = device): LongPolls {
+  const tokens = { lookup: async () => found } as unknown as TokenCache;
+  const polls = new LongPolls({ tokens, metrics: new Metrics(), heldMax, waitMsDefault: 60_000, waitMsMax: 300_000 });
+  open.push(polls);
+  return polls;
+}
+
+/** One request, its status once it is answered, and its client, who may go. */
+function request() {
+  const seen: { status: string; vanish(): void } = { status: '', vanish: () => {} };
+  const res = {
+    onAborted: (abort: () => void) => {
+      seen.vanish = abort;
+    },
+    cork: (write: () => void) => write(),
+    writeStatus: (status: string) => {
+      seen.status = status;
+    },
+    writeHeader: () => {},
+    end: () => {},
+  };
+  return { seen, exchange: new Exchange(res as unknown as UwsResponse, '', false) };
+}
+
+describe('the wait', () => {
+  it('is the default when absent or 0, and cut at the most', () => {
+    const polls = longPolls();
+    expect(['', 'timeout=', 'timeout=0', 'other=1', 'timeout=5', 'timeout=900000'].map((q) => polls.waitMs(q))).toEqual(
+      [60_000, 60_000, 60_000, 60_000, 5, 300_000],
+    );
+  });
+
+  it('is refused when it is no whole number', () => {
+    for (const text of ['x', '-1', '1.5', '+5', ' 5', '1e3', '9'.repeat(20)]) {
+      expect(() => longPolls().waitMs(`timeout=${encodeURIComponent(text)}`), text).toThrow('timeout');
+    }
+  });
+});
+
+describe('a poll', () => {
+  it('ends at its deadline, not before', async () => {
+    const polls = longPolls();
+    const startedAt = performance.now();
+    const { seen, exchange } = request();
+    const poll = polls.hold(exchange, 'token', device, 120)!;
+    await new Promise<void>((resolve) => {
+      poll.onEnd = resolve;
+    });
+    expect(performance.now() - startedAt).toBeGreaterThanOrEqual(120);
+    expect(performance.now() - startedAt).toBeLessThan(400);
+    expect(seen.status).toBe('408 Request Timeout');
+  });
+
+  it('is answered once, and tells who came too late', () => {
+    const { seen, exchange } = request();
+    const poll = longPolls().hold(exchange, 'token', device, 1_000)!;
+    let ends = 0;
+    poll.onEnd = () => {
+      ends += 1;
+    };
+    expect([poll.answer({ status: 200 }), poll.answer({ status: 403 })]).toEqual([true, false]);
+    expect([seen.status, ends]).toEqual(['200 OK', 1]);
+  });
+
+  it('whose client has gone takes no answer and gives up its place', () => {
+    const polls = longPolls(1);
+    const { seen, exchange } = request();
+    const poll = polls.hold(exchange, 'token', device, 1_000)!;
+    seen.vanish();
+    expect(poll.answer({ status: 200 })).toBe(false);
+    expect(polls.hold(request().exchange, 'token', device, 1_000)).toBeDefined();
+  });
+
+  it('that ended before anybody could listen says so at once', () => {
+    const poll = longPolls().hold(request().exchange, 'token', device, 1_000)!;
+    poll.answer({ status: 200 });
+    let ended = false;
+    poll.onEnd = () => {
+      ended = true;
+    };
+    expect(ended).toBe(true);
+  });
+
+  it('above the cap is 503', () => {
+    const polls = longPolls(1);
+    polls.hold(request().exchange, 'token', device, 1_000);
+    const { seen, exchange } = request();
+    expect(polls.hold(exchange, 'token', device, 1_000)).toBeUndefined();
+    expect(seen.status).toBe('503 Service Unavailable');
+  });
+
+  it('stays when its token is still good, expires when it is not, and is 403 when the device is gone', async () => {
+    for (const [found, reason, status] of [
+      [device, 'credentials_changed', ''],
+      [null, 'credentials_changed', '408 Request Timeout'],
+      [null, 'device_deleted', '403 Forbidden'],
+    ] as const) {
+      const polls = longPolls(10, found);
+      const { seen, exchange } = request();
+      await polls.recheck(polls.hold(exchange, 'token', device, 1_000)!, reason);
+      expect(seen.status).toBe(status);
+    }
+  });
+});

@@ -1,0 +1,191 @@
+/**
+ * Requests that wait: a device asks, and the answer comes when there is news, or 408 at the deadline. All polls of a
+ * worker share one cap and one clock: deadlines are kept in slots of `pollTickMs`, so that a poll costs no timer. A
+ * client that goes away gives up its place at once.
+ */
+import { badRequest, ErrorCode, Fault, unavailable } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Counter, Metrics } from '../base/metrics.ts';
+import type { CachedDevice } from '../device/cached-device.ts';
+import type { CloseReason } from '../device/downlink.ts';
+import type { TokenCache } from '../device/token-cache.ts';
+import { type Answer, type Exchange, faultAnswer } from '../uws/exchange.ts';
+
+export interface LongPollsParts {
+  tokens: TokenCache;
+  metrics: Metrics;
+  heldMax: number;
+  /** Of a request that names no `timeout`, and at most. */
+  waitMsDefault: number;
+  waitMsMax: number;
+}
+
+const plainTimeout = /^timeout=(\d{1,15})$/;
+
+/** Nothing came in time. */
+const expired: Answer = { status: 408 };
+
+export class LongPolls {
+  readonly #parts: LongPollsParts;
+  readonly #slots = new Map<number, Set<Poll>>();
+  readonly #outcomes: { answered: Counter; expired: Counter; refused: Counter; gone: Counter };
+  #held = 0;
+  #timer: NodeJS.Timeout | undefined;
+  #lastSlot = 0;
+  #closed = false;
+
+  constructor(parts: LongPollsParts) {
+    this.#parts = parts;
+    const { metrics } = parts;
+    const outcome = (name: string) =>
+      metrics.counter('http_polls_total', 'Long polls by how they ended.', { outcome: name });
+    this.#outcomes = {
+      answered: outcome('answered'),
+      expired: outcome('expired'),
+      refused: outcome('refused'),
+      gone: outcome('gone'),
+    };
+    metrics.observed('http_polls_held', 'Long polls that wait for news.', () => this.#held);
+  }
+
+  /** The wait that the query asks for: absent and 0 mean the default, too long is cut, anything else is 400. */
+  waitMs(query: string): number {
+    // What nearly every device sends needs no parser.
+    const text = query === '' ? '' : (plainTimeout.exec(query)?.[1] ?? new URLSearchParams(query).get('timeout'));
+    if (text === null || text === '') return this.#parts.waitMsDefault;
+    if (!/^\d{1,15}$/.test(text)) {
+      throw badRequest('timeout', 'The parameter "timeout" must be a whole number of milliseconds, not negative.');
+    }
+    return Math.min(Number(text) || this.#parts.waitMsDefault, this.#parts.waitMsMax);
+  }
+
+  /**
+   * Takes the exchange into care: exactly one of `Poll.answer`, the deadline or the client's going ends it, and then
+   * `Poll.onEnd` is called. Undefined when there is no place: the client was told. `atDeadline` is 408 without a body.
+   */
+  hold(
+    exchange: Exchange,
+    token: string,
+    device: CachedDevice,
+    waitMs: number,
+    atDeadline = expired,
+  ): Poll | undefined {
+    if (exchange.done) return undefined;
+    if (this.#held >= this.#parts.heldMax || this.#closed) {
+      this.#outcomes.refused.add(1);
+      exchange.refuse(unavailable('polls_held', 'This server holds all the polls it can; try again.', 5));
+      return undefined;
+    }
+    const slot = Math.ceil((performance.now() + waitMs) / limits.pollTickMs);
+    const poll = new Poll(this, exchange, token, device, slot, atDeadline);
+    this.#held += 1;
+    const polls = this.#slots.get(slot);
+    if (polls) polls.add(poll);
+    else this.#slots.set(slot, new Set([poll]));
+    this.#start();
+    return poll;
+  }
+
+  /** The credentials of the poll's device changed, or the device is gone: ends the poll if that concerns it. */
+  async recheck(poll: Poll, reason: CloseReason): Promise<void> {
+    if (reason === 'device_deleted') {
+      poll.answer(faultAnswer(new Fault(403, ErrorCode.permissionDenied, 'device_deleted', 'Device was deleted!')));
+      return;
+    }
+    try {
+      const device = await this.#parts.tokens.lookup(poll.token);
+      if (device?.number !== poll.device.number) poll.answer(expired);
+    } catch {
+      // Cannot be found out now: the token was good when the poll began, and its next one will tell.
+    }
+  }
+
+  /** Ends all polls as if their time were over, so that their clients ask another server. */
+  close(): void {
+    this.#closed = true;
+    for (const polls of [...this.#slots.values()]) for (const poll of [...polls]) poll.expire(true);
+  }
+
+  /** Of `Poll` only. */
+  ended(poll: Poll, outcome: 'answered' | 'expired' | 'gone'): void {
+    this.#held -= 1;
+    this.#outcomes[outcome].add(1);
+    const polls = this.#slots.get(poll.slot);
+    polls?.delete(poll);
+    if (polls?.size === 0) this.#slots.delete(poll.slot);
+  }
+
+  #start(): void {
+    if (this.#timer) return;
+    this.#lastSlot = Math.floor(performance.now() / limits.pollTickMs);
+    this.#timer = setInterval(() => this.#tick(), limits.pollTickMs).unref();
+  }
+
+  #tick(): void {
+    const now = Math.floor(performance.now() / limits.pollTickMs);
+    for (; this.#lastSlot < now; this.#lastSlot += 1) {
+      for (const poll of [...(this.#slots.get(this.#lastSlot + 1) ?? [])]) poll.expire(false);
+    }
+    if (this.#held > 0) return;
+    clearInterval(this.#timer);
+    this.#timer = undefined;
+  }
+}
+
+/** One request that waits. */
+export class Poll {
+  readonly token: string;
+  readonly device: CachedDevice;
+  readonly slot: number;
+  readonly #owner: LongPolls;
+  readonly #exchange: Exchange;
+  readonly #atDeadline: Answer;
+  #onEnd: (() => void) | undefined = undefined;
+  #ended = false;
+
+  constructor(
+    owner: LongPolls,
+    exchange: Exchange,
+    token: string,
+    device: CachedDevice,
+    slot: number,
+    atDeadline: Answer,
+  ) {
+    this.#owner = owner;
+    this.#exchange = exchange;
+    this.token = token;
+    this.device = device;
+    this.slot = slot;
+    this.#atDeadline = atDeadline;
+    exchange.onAbort = () => this.#end('gone');
+  }
+
+  /** Called once, however the poll ended; at once when it has. */
+  set onEnd(callback: () => void) {
+    if (this.#ended) callback();
+    else this.#onEnd = callback;
+  }
+
+  /** False when the client had gone, or the poll had ended before: then nobody got the answer. */
+  answer(answer: Answer): boolean {
+    if (this.#exchange.done) return false;
+    this.#exchange.answer(answer);
+    this.#end('answered');
+    return true;
+  }
+
+  expire(closeAfter: boolean): void {
+    if (this.#exchange.done) return;
+    this.#exchange.closeAfter ||= closeAfter;
+    this.#exchange.answer(this.#atDeadline);
+    this.#end('expired');
+  }
+
+  #end(outcome: 'answered' | 'expired' | 'gone'): void {
+    this.#ended = true;
+    this.#exchange.onAbort = undefined;
+    this.#owner.ended(this, outcome);
+    this.#onEnd?.();
+    this.#onEnd = undefined;
+  }
+}

@@ -1,0 +1,27 @@
+/**
+ * POST /api/v1/provision (operation 9): no token in the path. Whatever comes of it is 200 with a `status`; only a request
+ * that is not one is 400, and it is never echoed.
+ */
+import { badRequest } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import { type ProvisionParts, provision } from '../fleet/provision.ts';
+import { decodeProvision, provisionJson } from '../fleet/provision-request.ts';
+import type { HttpServer } from '../uws/server.ts';
+
+export interface ProvisionDoorParts {
+  server: HttpServer;
+  provisioning: ProvisionParts;
+}
+
+export function provisionDoor({ server, provisioning }: ProvisionDoorParts): void {
+  server.route(
+    'POST',
+    '/api/v1/provision',
+    async ({ body, remoteAddress }) => {
+      if (body.length === 0) throw badRequest('missing_body', 'Required request body is missing');
+      const outcome = await provision(provisioning, decodeProvision(body), remoteAddress);
+      return { status: 200, contentType: 'application/json', body: JSON.stringify(provisionJson(outcome)) };
+    },
+    limits.fleetBodyBytesMax,
+  );
+}

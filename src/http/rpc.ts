@@ -1,0 +1,114 @@
+/**
+ * Commands over HTTP (operations 5, 6 and 7): GET rpc waits for a command, POST rpc/{id} replies to one, POST rpc is a
+ * call of the device itself. Order of checks: parameters and presence of a body, token, JSON.
+ */
+import type { RateLimits } from '../auth/rate-limits.ts';
+import { badRequest, ErrorCode, Fault } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { CachedDevice } from '../device/cached-device.ts';
+import type { TokenCache } from '../device/token-cache.ts';
+import type { RpcSessions } from '../rpc/notify.ts';
+import { type RpcRequest, replyId, replyText } from '../rpc/rpc.ts';
+import type { Rpc } from '../rpc/send.ts';
+import type { Calls } from '../rules/calls.ts';
+import { type Exchange, faultAnswer } from '../uws/exchange.ts';
+import type { HttpResponse, HttpServer } from '../uws/server.ts';
+import { readJson } from '../value/json.ts';
+import type { LongPolls } from './long-poll.ts';
+import { unknownToken } from './telemetry.ts';
+
+export interface RpcDoorParts {
+  server: HttpServer;
+  tokens: TokenCache;
+  polls: LongPolls;
+  sessions: RpcSessions;
+  rpc: Rpc;
+  calls: Calls;
+  /** Undefined = unlimited. */
+  rateLimits: RateLimits | undefined;
+  touch: (device: CachedDevice) => void;
+  /** An expired poll has no body. */
+  emptyPollTimeout: boolean;
+}
+
+const json = { status: 200, contentType: 'application/json' };
+const acknowledged: HttpResponse = { ...json, body: '{"result":"ok"}' };
+
+export function rpcDoor(parts: RpcDoorParts): void {
+  const { server, tokens, polls, sessions, rpc, calls, rateLimits, touch } = parts;
+  const atDeadline = parts.emptyPollTimeout ? undefined : timeoutAnswer;
+
+  const deviceOf = async (token: string): Promise<CachedDevice> => {
+    const device = tokens.get(token) ?? (await tokens.lookup(token));
+    if (device === null) throw unknownToken;
+    rateLimits?.message(device);
+    touch(device);
+    return device;
+  };
+
+  const poll = async (exchange: Exchange, token: string, query: string): Promise<void> => {
+    try {
+      const waitMs = polls.waitMs(query);
+      const device = await deviceOf(token);
+      const poll = polls.hold(exchange, token, device, waitMs, atDeadline);
+      if (!poll) return;
+      poll.onEnd = sessions.listen(device.number, {
+        deliver(request, confirm) {
+          const isTaken = poll.answer({ ...json, body: requestText(request) });
+          if (isTaken) confirm(true);
+          return isTaken;
+        },
+        close: (reason) => void polls.recheck(poll, reason),
+      });
+    } catch (error) {
+      if (!(error instanceof Fault)) throw error;
+      exchange.refuse(error);
+    }
+  };
+
+  server.waitingGet('/api/v1/:token/rpc', (exchange, token, query) => void poll(exchange, token, query));
+
+  server.route(
+    'POST',
+    '/api/v1/:token/rpc/:id',
+    async ({ params, body }) => {
+      const id = replyId(params[1]!);
+      if (id === undefined) throw badRequest('rpc_id', 'The id of a command is a whole number of 32 bits.');
+      requireBody(body);
+      const device = await deviceOf(params[0]!);
+      await rpc.reply(device.number, id, replyText(body));
+      return acknowledged;
+    },
+    limits.rpcBodyBytesMax,
+  );
+
+  server.route(
+    'POST',
+    '/api/v1/:token/rpc',
+    async ({ params, body, aborted }) => {
+      requireBody(body);
+      const device = await deviceOf(params[0]!);
+      const answer = await calls.answer(device, readJson(body), aborted);
+      return answer === undefined ? { status: 408 } : { ...json, body: answer };
+    },
+    limits.rpcBodyBytesMax,
+  );
+}
+
+function requireBody(body: Buffer): void {
+  if (body.length === 0) throw badRequest('missing_body', 'Required request body is missing');
+}
+
+function requestText({ id, method, params }: RpcRequest): string {
+  return `{"id":${id},"method":${JSON.stringify(method)},"params":${params}}`;
+}
+
+/** One for all polls: its body is made when it is sent, because it tells the time. */
+const timeoutAnswer: HttpResponse = {
+  status: 408,
+  contentType: 'application/json',
+  get body() {
+    const fault = new Fault(408, ErrorCode.general, 'rpc_poll_timeout', 'No command came in time; poll again.');
+    return faultAnswer(fault).body as string;
+  },
+};

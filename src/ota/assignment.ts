@@ -1,0 +1,39 @@
+/**
+ * Which package a device or a profile may be given, and that its devices hear of it: called inside the transaction that
+ * saves the device or the profile, so that the work of the rollout is there if and only if the change is.
+ */
+import { badRequest } from '../base/errors.ts';
+import type { Queries } from '../postgres/client.ts';
+import { hasData, nounOf, type PackageType } from './package.ts';
+import { holdPackage, insertDeviceRollout, insertProfileRollout } from './store.ts';
+
+/** Throws what is wrong with the package; it is there until the transaction ends. */
+export async function checkAssignable(
+  queries: Queries,
+  tenantId: string,
+  profileId: string,
+  type: PackageType,
+  packageId: string | null | undefined,
+): Promise<void> {
+  if (!packageId) return;
+  const noun = nounOf[type];
+  const refuse = (why: string) => badRequest(`assign_${noun}`, `Can't assign ${why}`);
+  const found = await holdPackage(queries, packageId);
+  if (!found) throw refuse(`non-existent ${noun}!`);
+  if (found.tenantId !== tenantId) throw refuse(`${noun} from different tenant!`);
+  if (found.type !== type) throw refuse(`${noun} with type: ${found.type}`);
+  if (!hasData(found)) throw refuse(`${noun} with empty data!`);
+  if (found.profileId !== null && found.profileId !== profileId) {
+    throw refuse(`${noun} with different deviceProfile!`);
+  }
+}
+
+/** After a device was made or saved. True when there is something to tell it: then wake the rollout after the commit. */
+export async function deviceAssigned(queries: Queries, deviceId: string): Promise<boolean> {
+  return await insertDeviceRollout(queries, deviceId);
+}
+
+/** After a profile was saved with another package than before. Wake the rollout after the commit. */
+export async function profileAssigned(queries: Queries, profileId: string): Promise<void> {
+  await insertProfileRollout(queries, profileId);
+}

@@ -1,0 +1,167 @@
+/**
+ * Parts of package files: which bytes a chunk is, and the pieces of the store in which they lie. Pieces are kept in
+ * memory up to a cap, those used last; a piece that many ask for at once is loaded once.
+ */
+import { assert, unavailable } from '../base/errors.ts';
+
+/**
+ * Bytes of a piece in the store; the last one of a file may be shorter. Stays for ever. A piece comes from the database
+ * driver within one of its 64 kB reads: 256 kB left four times as much garbage for each byte.
+ */
+export const pieceBytes = 32 * 1024;
+
+/** Bytes [start, end) of a file. */
+export interface ByteRange {
+  start: number;
+  end: number;
+}
+
+/** Chunk `chunk` of `size` bytes, as far as the file has it; without a size the whole file. */
+export function chunkRange(fileBytes: number, size: number, chunk: number): ByteRange {
+  if (size === 0) return { start: 0, end: fileBytes };
+  // At most 2^62: inexact beyond 2^53, but then far behind the end of any file.
+  const start = Math.min(size * chunk, fileBytes);
+  return { start, end: Math.min(start + size, fileBytes) };
+}
+
+export type LoadPiece = (packageId: string, number: number) => Promise<Buffer>;
+
+export class PieceCache {
+  readonly #load: LoadPiece;
+  readonly #bytesMax: number;
+  /** Loads that may wait, and those that run: each costs several times its piece until it is done. */
+  readonly #loadingMax: number;
+  readonly #atOnceMax = 4;
+  readonly #waiting: (() => void)[] = [];
+  #running = 0;
+  /** The one used last stands last. */
+  readonly #pieces = new Map<string, Buffer>();
+  readonly #loading = new Map<string, Promise<Buffer>>();
+  #bytes = 0;
+
+  constructor(load: LoadPiece, bytesMax: number, loadingMax: number) {
+    assert(bytesMax >= pieceBytes, 'there is room for a piece');
+    this.#load = load;
+    this.#bytesMax = bytesMax;
+    this.#loadingMax = loadingMax;
+  }
+
+  get bytes(): number {
+    return this.#bytes;
+  }
+
+  /** The bytes of a file from `at` to the end of their piece, or to `end`; a view that must not be changed. */
+  async read(packageId: string, at: number, end: number): Promise<Buffer> {
+    const number = Math.floor(at / pieceBytes);
+    const piece = await this.#piece(packageId, number);
+    const start = number * pieceBytes;
+    return piece.subarray(at - start, Math.min(end - start, piece.length));
+  }
+
+  /** Bytes of a file if they lie in one piece that is in memory: then no promise is made for them. */
+  peek(packageId: string, { start, end }: ByteRange): Buffer | undefined {
+    const number = Math.floor(start / pieceBytes);
+    if (end > (number + 1) * pieceBytes) return undefined;
+    const piece = this.#used(`${packageId}:${number}`);
+    return piece?.subarray(start - number * pieceBytes, end - number * pieceBytes);
+  }
+
+  #used(name: string): Buffer | undefined {
+    const piece = this.#pieces.get(name);
+    if (piece) {
+      this.#pieces.delete(name);
+      this.#pieces.set(name, piece);
+    }
+    return piece;
+  }
+
+  #piece(packageId: string, number: number): Buffer | Promise<Buffer> {
+    const name = `${packageId}:${number}`;
+    const piece = this.#used(name);
+    if (piece) return piece;
+    const loading = this.#loading.get(name);
+    if (loading) return loading;
+    if (this.#loading.size >= this.#loadingMax) {
+      return Promise.reject(unavailable('ota_pieces', 'Too many different files are being read; try again.'));
+    }
+    const promise = this.#loaded(name, packageId, number).finally(() => this.#loading.delete(name));
+    this.#loading.set(name, promise);
+    return promise;
+  }
+
+  /** Whoever waits takes the place of the load that is done. */
+  #finished(): void {
+    const next = this.#waiting.shift();
+    if (next) next();
+    else this.#running -= 1;
+  }
+
+  async #loaded(name: string, packageId: string, number: number): Promise<Buffer> {
+    if (this.#running >= this.#atOnceMax) await new Promise<void>((resolve) => this.#waiting.push(resolve));
+    else this.#running += 1;
+    const piece = await this.#load(packageId, number).finally(() => this.#finished());
+    this.#pieces.set(name, piece);
+    this.#bytes += piece.length;
+    for (const [oldest, { length }] of this.#pieces) {
+      if (this.#bytes <= this.#bytesMax) break;
+      this.#pieces.delete(oldest);
+      this.#bytes -= length;
+    }
+    return piece;
+  }
+}
+
+/** Up to this an answer is given as a whole. */
+export const wholeBytesMax = pieceBytes;
+
+/** Many bytes, to be read slice by slice: each begins where the last one ended. */
+export interface SlicedFile {
+  bytes: number;
+  slice(at: number): Promise<Buffer>;
+}
+
+/** The first bytes are read before it resolves: a store that is away is then still a clean refusal. */
+export async function readRange(
+  pieces: PieceCache,
+  packageId: string,
+  { start, end }: ByteRange,
+): Promise<Buffer | SlicedFile> {
+  if (start === end) return Buffer.alloc(0);
+  const first = await pieces.read(packageId, start, end);
+  if (end - start > wholeBytesMax) {
+    return { bytes: end - start, slice: (at: number) => pieces.read(packageId, start + at, end) };
+  }
+  // Over the edge of one piece at most.
+  if (first.length === end - start) return first;
+  return Buffer.concat([first, await pieces.read(packageId, start + first.length, end)]);
+}
+
+/** The file in base64, as the value of the last member of a JSON object whose other members are `members`. */
+export function base64Member(
+  pieces: PieceCache,
+  packageId: string,
+  fileBytes: number,
+  members: object,
+  name: string,
+): SlicedFile {
+  const before = Buffer.from(`${JSON.stringify(members).slice(0, -1)},${JSON.stringify(name)}:"`);
+  const after = Buffer.from('"}');
+  const textBytes = 4 * Math.ceil(fileBytes / 3);
+  return {
+    bytes: before.length + textBytes + after.length,
+    async slice(at: number): Promise<Buffer> {
+      if (at < before.length) return before.subarray(at);
+      const textAt = at - before.length;
+      if (textAt >= textBytes) return after.subarray(textAt - textBytes);
+      // Slices end at whole groups of three bytes, so each begins at one.
+      const start = (textAt / 4) * 3;
+      const end = Math.min(start + base64SliceBytes, fileBytes);
+      const first = await pieces.read(packageId, start, end);
+      const rest = first.length < end - start ? [await pieces.read(packageId, start + first.length, end)] : [];
+      return Buffer.from(Buffer.concat([first, ...rest]).toString('base64'), 'latin1');
+    },
+  };
+}
+
+/** A multiple of three, and less than a piece. */
+const base64SliceBytes = 3 * 8 * 1024;

@@ -1,0 +1,103 @@
+/**
+ * The file that a device asks for by title and version: only what is assigned to it. Assignments are remembered for a
+ * moment, because a file is taken in thousands of chunks; what is remembered may grant, only the store refuses.
+ */
+import type { Clock } from '../base/clock.ts';
+import { badRequest, notFound } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Metrics } from '../base/metrics.ts';
+import { AgedMap } from '../device/aged-map.ts';
+import type { Postgres } from '../postgres/client.ts';
+import { PieceCache } from './chunks.ts';
+import { isStored, nounOf, type OtaPackage, type PackageType, type StoredPackage } from './package.ts';
+import { findAssigned, findPiece, findTitle } from './store.ts';
+
+export interface DownloadDevice {
+  id: string;
+  number: number;
+  tenantId: string;
+}
+
+interface Remembered {
+  assigned: StoredPackage;
+  /** Monotonic. */
+  until: number;
+}
+
+export class Downloads {
+  readonly pieces: PieceCache;
+  readonly #queries: Postgres;
+  readonly #clock: Clock;
+  readonly #remembered = {
+    FIRMWARE: new AgedMap<number, Remembered>(limits.otaAssignmentsMax),
+    SOFTWARE: new AgedMap<number, Remembered>(limits.otaAssignmentsMax),
+  };
+
+  constructor({ postgres, clock, metrics }: { postgres: Postgres; clock: Clock; metrics: Metrics }) {
+    this.#queries = postgres;
+    this.#clock = clock;
+    const loads = metrics.counter('ota_piece_loads_total', 'Pieces of package files read from the database.');
+    const load = async (packageId: string, number: number) => {
+      loads.add(1);
+      const piece = await findPiece(postgres, packageId, number);
+      if (!piece) throw notFound('The package was deleted.');
+      return piece;
+    };
+    metrics.observed('ota_piece_bytes', 'Bytes of package files in memory.', () => this.pieces.bytes);
+    this.pieces = new PieceCache(load, limits.otaPieceCacheBytesMax, limits.otaPieceLoadsMax);
+  }
+
+  async find(device: DownloadDevice, type: PackageType, title: string, version: string): Promise<StoredPackage> {
+    const remembered = this.remembered(device, type, title, version);
+    if (remembered) return remembered;
+    const assigned = await findAssigned(this.#queries, device.id, type);
+    if (!assigned || !isAsked(assigned, title, version)) throw await this.#refusal(device, type, title, version);
+    if (!isStored(assigned)) throw notFound(`This ${nounOf[type]} is not stored here but at its URL.`);
+    const until = this.#clock.monotonic() + limits.otaAssignmentMs;
+    this.#remembered[type].set(device.number, { assigned, until });
+    return assigned;
+  }
+
+  /** The file if the device has asked for it a moment ago: then no promise is made for it. */
+  remembered(
+    { number }: { number: number },
+    type: PackageType,
+    title: string,
+    version: string,
+  ): StoredPackage | undefined {
+    const remembered = this.#remembered[type].get(number);
+    if (!remembered || remembered.until <= this.#clock.monotonic()) return undefined;
+    return isAsked(remembered.assigned, title, version) ? remembered.assigned : undefined;
+  }
+
+  /** Something about the device changed. */
+  forget(deviceNumber: number): void {
+    this.#remembered.FIRMWARE.delete(deviceNumber);
+    this.#remembered.SOFTWARE.delete(deviceNumber);
+  }
+
+  forgetAll(): void {
+    this.#remembered.FIRMWARE.clear();
+    this.#remembered.SOFTWARE.clear();
+  }
+
+  async #refusal({ tenantId }: DownloadDevice, type: PackageType, title: string, version: string) {
+    const noun = nounOf[type];
+    // Postgres takes no NUL in a text.
+    const known = `${title}${version}`.includes('\0')
+      ? { title: false, version: false }
+      : await findTitle(this.#queries, tenantId, type, title, version);
+    if (!known.title) return notFound(`There is no ${noun} with the title '${short(title)}'.`);
+    if (!known.version) return notFound(`The ${noun} '${short(title)}' has no version '${short(version)}'.`);
+    const name = `'${short(title)}' version '${short(version)}'`;
+    return badRequest('not_assigned', `The ${noun} ${name} exists, but it is not assigned to this device.`);
+  }
+}
+
+function isAsked(assigned: OtaPackage, title: string, version: string): boolean {
+  return assigned.title === title && assigned.version === version;
+}
+
+function short(text: string): string {
+  return text.slice(0, 100);
+}

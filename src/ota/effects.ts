@@ -1,0 +1,47 @@
+/** What a device is told when a package is assigned to it or taken away (rest.md 3.7): pure, and never cast. */
+import { ownValue } from '../attributes/attributes.ts';
+import type { TypedValue } from '../value/typed.ts';
+import { isStored, type OtaPackage, type PackageType, prefixOf } from './package.ts';
+
+type Values = Map<string, TypedValue>;
+
+const attributeNames = ['title', 'version', 'tag', 'size', 'state', 'ts', 'url', 'checksum', 'checksum_algorithm'];
+
+/** Telemetry of the moment of the assignment. */
+export function queuedSeries(assigned: OtaPackage, now: number): Values {
+  const prefix = prefixOf[assigned.type];
+  const values: Values = new Map([
+    [`target_${prefix}_title`, ownValue.string(assigned.title)],
+    [`target_${prefix}_version`, ownValue.string(assigned.version)],
+    [`target_${prefix}_ts`, ownValue.long(now)],
+    [`${prefix}_state`, ownValue.string('QUEUED')],
+  ]);
+  if (assigned.tag) values.set(`target_${prefix}_tag`, ownValue.string(assigned.tag));
+  return values;
+}
+
+/** Telemetry when the device can see its attributes. */
+export function initiatedSeries(type: PackageType): Values {
+  return new Map([[`${prefixOf[type]}_state`, ownValue.string('INITIATED')]]);
+}
+
+/** Shared attributes; the others of `attributeKeys` are to be deleted. */
+export function packageAttributes(assigned: OtaPackage): Values {
+  const prefix = prefixOf[assigned.type];
+  const values: Values = new Map([
+    [`${prefix}_title`, ownValue.string(assigned.title)],
+    [`${prefix}_version`, ownValue.string(assigned.version)],
+  ]);
+  if (assigned.tag) values.set(`${prefix}_tag`, ownValue.string(assigned.tag));
+  if (assigned.url !== null) values.set(`${prefix}_url`, ownValue.string(assigned.url));
+  if (isStored(assigned)) {
+    values.set(`${prefix}_size`, ownValue.long(assigned.dataSize));
+    values.set(`${prefix}_checksum_algorithm`, ownValue.string(assigned.checksumAlgorithm ?? ''));
+    values.set(`${prefix}_checksum`, ownValue.string(assigned.checksum ?? ''));
+  }
+  return values;
+}
+
+export function attributeKeys(type: PackageType): string[] {
+  return attributeNames.map((name) => `${prefixOf[type]}_${name}`);
+}

@@ -1,0 +1,105 @@
+/** Packages of firmware and software: the types, and the rules that need no store. */
+import { badRequest } from '../base/errors.ts';
+import { checkText } from '../device/device.ts';
+import type { ChecksumAlgorithm } from './checksums.ts';
+
+export const packageTypes = ['FIRMWARE', 'SOFTWARE'] as const;
+export type PackageType = (typeof packageTypes)[number];
+
+export interface OtaPackage {
+  id: string;
+  createdTime: number;
+  tenantId: string;
+  /** Null: for devices of every profile. */
+  profileId: string | null;
+  type: PackageType;
+  title: string;
+  version: string;
+  tag: string | null;
+  /** The file is there and not here. */
+  url: string | null;
+  fileName: string | null;
+  contentType: string | null;
+  checksumAlgorithm: ChecksumAlgorithm | null;
+  checksum: string | null;
+  /** Null until the file is uploaded, and with a URL. */
+  dataSize: number | null;
+  externalId: string | null;
+  additionalInfo: unknown;
+}
+
+/** A package whose file is here. */
+export interface StoredPackage extends OtaPackage {
+  fileName: string;
+  dataSize: number;
+}
+
+/** A package as a user describes it, before the file comes. */
+export interface PackageInput {
+  profileId: string | null;
+  type: PackageType;
+  title: string;
+  version: string;
+  tag: string | null;
+  url: string | null;
+  externalId: string | null;
+  additionalInfo: unknown;
+}
+
+/** What messages call it. */
+export const nounOf = { FIRMWARE: 'firmware', SOFTWARE: 'software' } as const satisfies Record<PackageType, string>;
+/** What its attributes and series begin with. */
+export const prefixOf = { FIRMWARE: 'fw', SOFTWARE: 'sw' } as const satisfies Record<PackageType, string>;
+
+export const fileNameCharsMax = 255;
+export const defaultContentType = 'application/octet-stream';
+
+export function isStored(stored: OtaPackage): stored is StoredPackage {
+  return stored.dataSize !== null;
+}
+
+/** Something a device can take: a file here, or a URL. */
+export function hasData(stored: OtaPackage): boolean {
+  return isStored(stored) || stored.url !== null;
+}
+
+export function checkInput(input: PackageInput, usesUrl: boolean): void {
+  if (input.title.trim() === '') throw badRequest('ota_title', 'OtaPackage title should be specified!');
+  if (input.version.trim() === '') throw badRequest('ota_version', 'OtaPackage version should be specified!');
+  if (usesUrl && !input.url?.trim()) throw badRequest('ota_url', 'Ota package URL should be specified!');
+  for (const field of ['title', 'version', 'tag', 'url'] as const) {
+    if (input[field]) checkText(field, input[field]);
+  }
+}
+
+/** What devices were told once must stay true: of a stored package only the words about it may change. */
+export function checkUpdate(stored: OtaPackage, input: PackageInput): void {
+  const fixed: [string, boolean][] = [
+    ['type', stored.type === input.type],
+    ['title', stored.title === input.title],
+    ['version', stored.version === input.version],
+    ['tag', stored.tag === input.tag],
+    ['deviceProfile', stored.profileId === input.profileId],
+    ['url', stored.url === input.url],
+  ];
+  for (const [name, same] of fixed) {
+    if (!same) throw badRequest('ota_update', `Updating otaPackage ${name} is prohibited!`);
+  }
+}
+
+/** The last part of whatever path a client sent, without what has no business in a header; never empty. */
+export function cleanFileName(name: string): string {
+  const last = name.slice(Math.max(name.lastIndexOf('/'), name.lastIndexOf('\\')) + 1);
+  // Control characters, and halves of surrogate pairs, which have no UTF-8.
+  const visible = last.replace(/\p{Cc}|\p{Cs}|[\u2028\u2029]/gu, '').trim();
+  const short = [...visible].slice(0, fileNameCharsMax).join('');
+  return short === '' || short === '.' || short === '..' ? 'file' : short;
+}
+
+/** A media type that may go into a header; anything else is bytes. */
+export function cleanContentType(text: string): string {
+  const isMediaType = /^[\w!#$&^.+-]{1,100}\/[\w!#$&^.+-]{1,100}(\s*;\s*[\w-]{1,50}="?[\w.+-]{1,70}"?){0,4}$/.test(
+    text,
+  );
+  return isMediaType ? text : defaultContentType;
+}

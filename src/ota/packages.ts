@@ -1,0 +1,117 @@
+/** Making, filling and deleting packages. A file is stored piece by piece, and its checksum taken on the way. */
+import { entityNotFound } from '../auth/roles.ts';
+import type { Clock } from '../base/clock.ts';
+import { badRequest, unavailable } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import { findProfile } from '../device/store.ts';
+import { createUuid } from '../device/uuid.ts';
+import type { Postgres } from '../postgres/client.ts';
+import { type ChecksumAlgorithm, newChecksum } from './checksums.ts';
+import { pieceBytes } from './chunks.ts';
+import {
+  checkInput,
+  checkUpdate,
+  cleanContentType,
+  cleanFileName,
+  type OtaPackage,
+  type PackageInput,
+} from './package.ts';
+import * as store from './store.ts';
+
+export interface PackageParts {
+  postgres: Postgres;
+  clock: Clock;
+}
+
+export interface PackageFile {
+  name: string;
+  contentType: string;
+  bytes: Buffer;
+  algorithm: ChecksumAlgorithm;
+  /** What the user says it is; '' = not said. */
+  checksum: string;
+}
+
+export async function createPackage(
+  { postgres, clock }: PackageParts,
+  tenantId: string,
+  input: PackageInput,
+  usesUrl: boolean,
+): Promise<OtaPackage> {
+  checkInput(input, usesUrl);
+  if (input.profileId !== null) {
+    const profile = await findProfile(postgres, input.profileId);
+    if (profile?.tenantId !== tenantId) {
+      throw badRequest('ota_profile', 'OtaPackage is referencing to non-existent device profile!');
+    }
+  }
+  const now = clock.now();
+  const created = { ...input, url: usesUrl ? input.url : null, id: createUuid(now), createdTime: now, tenantId };
+  await store.insertPackage(postgres, created);
+  return { ...created, fileName: null, contentType: null, checksumAlgorithm: null, checksum: null, dataSize: null };
+}
+
+export async function savePackage(
+  { postgres }: PackageParts,
+  tenantId: string,
+  id: string,
+  input: PackageInput,
+  usesUrl: boolean,
+): Promise<OtaPackage> {
+  return await postgres.transaction(async (queries) => {
+    const stored = await store.lockPackage(queries, tenantId, id);
+    if (!stored) throw entityNotFound('OtaPackage', id);
+    checkInput(input, usesUrl);
+    checkUpdate(stored, { ...input, url: usesUrl ? input.url : null });
+    const { externalId, additionalInfo } = input;
+    await store.updatePackage(queries, id, { externalId, additionalInfo });
+    return { ...stored, externalId, additionalInfo };
+  });
+}
+
+let uploads = 0;
+
+/** The file of a package, once. */
+export async function uploadFile(
+  { postgres }: PackageParts,
+  tenantId: string,
+  id: string,
+  file: PackageFile,
+): Promise<OtaPackage> {
+  if (file.bytes.length === 0) throw badRequest('ota_data', 'OtaPackage data should be specified!');
+  if (uploads >= limits.otaUploadsMax) throw unavailable('ota_uploads', 'Too many uploads at once; try again.');
+  uploads += 1;
+  try {
+    return await postgres.transaction(async (queries) => {
+      const stored = await store.lockPackage(queries, tenantId, id);
+      if (!stored) throw entityNotFound('OtaPackage', id);
+      if (stored.dataSize !== null) throw badRequest('ota_update', 'Updating otaPackage data is prohibited!');
+      if (stored.url !== null) throw badRequest('ota_url', 'OtaPackage has a URL; it takes no data!');
+      const sum = newChecksum(file.algorithm);
+      for (let at = 0, number = 0; at < file.bytes.length; at += pieceBytes, number += 1) {
+        const piece = file.bytes.subarray(at, at + pieceBytes);
+        sum.update(piece);
+        await store.insertPiece(queries, id, number, piece);
+      }
+      const checksum = sum.hex();
+      if (file.checksum !== '' && file.checksum.toLowerCase() !== checksum) {
+        throw badRequest('ota_checksum', 'Wrong otaPackage file!');
+      }
+      const complete = {
+        fileName: cleanFileName(file.name),
+        contentType: cleanContentType(file.contentType),
+        checksumAlgorithm: file.algorithm,
+        checksum,
+        dataSize: file.bytes.length,
+      };
+      await store.completePackage(queries, id, complete);
+      return { ...stored, ...complete };
+    });
+  } finally {
+    uploads -= 1;
+  }
+}
+
+export async function deletePackage({ postgres }: PackageParts, tenantId: string, id: string): Promise<void> {
+  if (!(await store.deletePackage(postgres, tenantId, id))) throw entityNotFound('OtaPackage', id);
+}

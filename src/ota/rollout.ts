@@ -1,0 +1,161 @@
+/**
+ * Tells devices which packages they have: telemetry `QUEUED`, shared attributes, telemetry `INITIATED`, or the
+ * attributes taken away. The work lies in Postgres, so it survives any crash and any worker of any host does it: a
+ * batch is one transaction that holds its devices, and a step that was cut off is done again from its start. Compares
+ * what a device was told with what it has now, so many changes in a row cost one telling.
+ */
+import type { Attributes } from '../attributes/attributes.ts';
+import type { Clock } from '../base/clock.ts';
+import { messageOf } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Log } from '../base/log.ts';
+import type { Counter, Metrics } from '../base/metrics.ts';
+import type { Ingest } from '../ingest/accept.ts';
+import { isAway, type Postgres, type Queries } from '../postgres/client.ts';
+import { keyOf } from '../telemetry/keys.ts';
+import type { Rows } from '../telemetry/rows.ts';
+import type { TypedValue } from '../value/typed.ts';
+import { attributeKeys, initiatedSeries, packageAttributes, queuedSeries } from './effects.ts';
+import type { OtaPackage, PackageType } from './package.ts';
+import {
+  expandRolloutProfile,
+  finishRolloutDevices,
+  type Outdated,
+  readOutdated,
+  takeRolloutDevices,
+} from './store.ts';
+
+export interface RolloutParts {
+  postgres: Postgres;
+  ingest: Pick<Ingest, 'accept'>;
+  attributes: Pick<Attributes, 'save' | 'remove'>;
+  clock: Clock;
+  log: Log;
+  metrics: Metrics;
+}
+
+/** Points of one device and moment, on their way into a frame. */
+interface Series {
+  device: number;
+  ts: number;
+  values: Map<string, TypedValue>;
+}
+
+const noBody = new Uint8Array(0);
+
+export class Rollout {
+  readonly #parts: RolloutParts;
+  readonly #told: Counter;
+  #timer: NodeJS.Timeout | undefined;
+  #running: Promise<void> | undefined;
+  #again = false;
+  #stopped = false;
+
+  constructor(parts: RolloutParts) {
+    this.#parts = parts;
+    this.#told = parts.metrics.counter('ota_devices_told_total', 'Devices told of a changed package.');
+  }
+
+  /** Looks for work now and then: what a crash, another host or a missed wake left behind. */
+  start(): void {
+    this.#timer = setInterval(this.wake, limits.otaRolloutPollMs);
+    this.#timer.unref();
+    this.wake();
+  }
+
+  /** There is work: a device or a profile was saved. Returns at once. */
+  readonly wake = (): void => {
+    if (this.#stopped) return;
+    if (this.#running) {
+      this.#again = true;
+      return;
+    }
+    this.#running = this.#work().finally(() => {
+      this.#running = undefined;
+      if (this.#again) {
+        this.#again = false;
+        this.wake();
+      }
+    });
+  };
+
+  async stop(): Promise<void> {
+    this.#stopped = true;
+    clearInterval(this.#timer);
+    await this.#running;
+  }
+
+  async #work(): Promise<void> {
+    const { postgres, log } = this.#parts;
+    try {
+      while (!this.#stopped) {
+        this.#again = false;
+        if (await postgres.transaction((queries) => this.#tellBatch(queries))) continue;
+        const { otaRolloutExpandMax } = limits;
+        if (!(await postgres.transaction((queries) => expandRolloutProfile(queries, otaRolloutExpandMax)))) return;
+      }
+    } catch (error) {
+      // The work stays where it is; the timer comes back to it.
+      if (!isAway(error)) log.warn('ota_rollout', { reason: messageOf(error) });
+    }
+  }
+
+  /** False when there is nothing to do, or others are doing it. */
+  async #tellBatch(queries: Queries): Promise<boolean> {
+    const taken = await takeRolloutDevices(queries, limits.otaRolloutBatchMax);
+    if (taken.length === 0) return false;
+    const outdated = await readOutdated(queries, [...new Set(taken.map(({ deviceId }) => deviceId))]);
+    const outcomes = await Promise.allSettled(outdated.map((device) => this.#tell(device)));
+    for (const outcome of outcomes) if (outcome.status === 'rejected') throw outcome.reason;
+    const rolloutIds = taken.map(({ rolloutId }) => rolloutId);
+    const told = outdated.map(({ id, firmware, software }) => ({
+      id,
+      firmwareId: firmware?.id ?? null,
+      softwareId: software?.id ?? null,
+    }));
+    await finishRolloutDevices(queries, rolloutIds, told);
+    this.#told.add(outdated.length);
+    return true;
+  }
+
+  async #tell(device: Outdated): Promise<void> {
+    const { number, toldFirmwareId, toldSoftwareId, firmware, software } = device;
+    await Promise.all([
+      this.#tellOf(number, 'FIRMWARE', toldFirmwareId, firmware),
+      this.#tellOf(number, 'SOFTWARE', toldSoftwareId, software),
+    ]);
+  }
+
+  async #tellOf(device: number, type: PackageType, toldId: string | null, now: OtaPackage | null): Promise<void> {
+    const { attributes, clock } = this.#parts;
+    if (toldId === (now?.id ?? null)) return;
+    const scope = 'SHARED_SCOPE';
+    if (now === null) {
+      await attributes.remove(device, scope, attributeKeys(type));
+      return;
+    }
+    const queuedTs = clock.now();
+    await this.#append({ device, ts: queuedTs, values: queuedSeries(now, queuedTs) });
+    const entries = packageAttributes(now);
+    if (toldId !== null) {
+      const stale = attributeKeys(type).filter((key) => !entries.has(key));
+      await attributes.remove(device, scope, stale);
+    }
+    await attributes.save(device, scope, entries);
+    // One state at a time: the later one must not take the place of the earlier one.
+    await this.#append({ device, ts: Math.max(clock.now(), queuedTs + 1), values: initiatedSeries(type) });
+  }
+
+  /** Resolves when the points are durable. */
+  #append(series: Series): Promise<void> {
+    return new Promise((resolve, reject) => {
+      this.#parts.ingest.accept(decodeSeries, noBody, series, { acknowledge: resolve, refuse: reject });
+    });
+  }
+}
+
+function decodeSeries(_body: Uint8Array, { device, ts, values }: Series, _now: number, rows: Rows): number {
+  for (const [key, value] of values) rows.addValue(keyOf(key)!, value);
+  rows.endRecord(device, ts);
+  return values.size;
+}

@@ -1,0 +1,346 @@
+/** SQL of packages, their pieces and their rollout. Each function takes the pool or a transaction; none checks rights. */
+import { assert, badRequest } from '../base/errors.ts';
+import { containsPattern, type Page, type PageLink, pageClause, pageOf } from '../device/page.ts';
+import { isUuid } from '../device/uuid.ts';
+import { isForeignKeyViolation, isUniqueViolation, type Postgres, type Queries } from '../postgres/client.ts';
+import type { OtaPackage, PackageType } from './package.ts';
+
+const columns = `o.id, o.created_time as "createdTime", o.tenant_id as "tenantId",
+  o.device_profile_id as "profileId", o.type, o.title, o.version, o.tag, o.url, o.file_name as "fileName",
+  o.content_type as "contentType", o.checksum_algorithm as "checksumAlgorithm", o.checksum,
+  o.data_size as "dataSize", o.external_id as "externalId", o.additional_info as "additionalInfo"`;
+
+const sortColumns = new Map([
+  ['id', 'o.id'],
+  ['createdTime', 'o.created_time'],
+  ['title', 'o.title'],
+  ['name', 'o.title'],
+  ['version', 'o.version'],
+  ['tag', 'o.tag'],
+  ['type', 'o.type'],
+  ['fileName', 'o.file_name'],
+  ['dataSize', 'o.data_size'],
+]);
+
+export type NewPackage = Pick<
+  OtaPackage,
+  | 'id'
+  | 'createdTime'
+  | 'tenantId'
+  | 'profileId'
+  | 'type'
+  | 'title'
+  | 'version'
+  | 'tag'
+  | 'url'
+  | 'externalId'
+  | 'additionalInfo'
+>;
+
+export async function insertPackage(queries: Queries, added: NewPackage): Promise<void> {
+  try {
+    await queries.query(
+      `insert into ota_package (id, created_time, tenant_id, device_profile_id, type, title, version, tag, url,
+                                external_id, additional_info)
+       values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
+      [
+        added.id,
+        added.createdTime,
+        added.tenantId,
+        added.profileId,
+        added.type,
+        added.title,
+        added.version,
+        added.tag,
+        added.url,
+        added.externalId,
+        jsonOrNull(added.additionalInfo),
+      ],
+    );
+  } catch (error) {
+    if (!isUniqueViolation(error, 'ota_package_title_version_unique')) throw error;
+    throw badRequest('ota_package_taken', 'OtaPackage with such title and version already exists!');
+  }
+}
+
+export async function updatePackage(
+  queries: Queries,
+  id: string,
+  change: { externalId: string | null; additionalInfo: unknown },
+): Promise<void> {
+  await queries.query('update ota_package set external_id = $2, additional_info = $3 where id = $1', [
+    id,
+    change.externalId,
+    jsonOrNull(change.additionalInfo),
+  ]);
+}
+
+function jsonOrNull(value: unknown): string | null {
+  return value === null ? null : JSON.stringify(value);
+}
+
+export async function findPackage(queries: Queries, tenantId: string, id: string): Promise<OtaPackage | undefined> {
+  const [found] = await queries.query<OtaPackage>(
+    `select ${columns} from ota_package o where o.id = $1 and o.tenant_id = $2`,
+    [id, tenantId],
+  );
+  return found;
+}
+
+/** Of any tenant; it cannot be deleted before the transaction ends. */
+export async function holdPackage(queries: Queries, id: string): Promise<OtaPackage | undefined> {
+  const [found] = await queries.query<OtaPackage>(
+    `select ${columns} from ota_package o where o.id = $1 for key share`,
+    [id],
+  );
+  return found;
+}
+
+/** Holds the row until the transaction ends, so that two uploads take turns. */
+export async function lockPackage(queries: Queries, tenantId: string, id: string): Promise<OtaPackage | undefined> {
+  const [found] = await queries.query<OtaPackage>(
+    `select ${columns} from ota_package o where o.id = $1 and o.tenant_id = $2 for update`,
+    [id, tenantId],
+  );
+  return found;
+}
+
+export interface PackageFilter {
+  tenantId: string;
+  /** Only those that a device of this profile could get. */
+  profileId?: string | undefined;
+  type?: PackageType | undefined;
+}
+
+export async function listPackages(queries: Queries, filter: PackageFilter, link: PageLink): Promise<Page<OtaPackage>> {
+  const values: unknown[] = [filter.tenantId];
+  const conditions = ['o.tenant_id = $1'];
+  const where = (condition: string, value: unknown) => {
+    values.push(value);
+    conditions.push(condition.replaceAll('?', `$${values.length}`));
+  };
+  if (filter.profileId) {
+    where('(o.device_profile_id = ? or o.device_profile_id is null)', filter.profileId);
+    conditions.push('(o.data_size is not null or o.url is not null)');
+  }
+  if (filter.type) where('o.type = ?', filter.type);
+  if (link.textSearch) {
+    where('(o.title ilike ? or o.version ilike ? or o.tag ilike ?)', containsPattern(link.textSearch));
+  }
+  const condition = conditions.join(' and ');
+  const [counted, packages] = await Promise.all([
+    queries.query<{ count: number }>(`select count(*) from ota_package o where ${condition}`, values),
+    queries.query<OtaPackage>(
+      `select ${columns} from ota_package o where ${condition} ${pageClause(link, sortColumns, 'o.id')}`,
+      values,
+    ),
+  ]);
+  return pageOf(packages, counted[0]!.count, link);
+}
+
+const usedBy = new Map([
+  ['device_firmware_fkey', 'The otaPackage referenced by the devices cannot be deleted!'],
+  ['device_software_fkey', 'The software referenced by the devices cannot be deleted!'],
+  ['device_profile_firmware_fkey', 'The otaPackage referenced by the device profile cannot be deleted!'],
+  ['device_profile_software_fkey', 'The software referenced by the device profile cannot be deleted!'],
+]);
+
+/** False when there is none. A package that is in use stays. */
+export async function deletePackage(queries: Queries, tenantId: string, id: string): Promise<boolean> {
+  try {
+    const rows = await queries.query('delete from ota_package where id = $1 and tenant_id = $2 returning 1', [
+      id,
+      tenantId,
+    ]);
+    return rows.length === 1;
+  } catch (error) {
+    for (const [constraint, message] of usedBy) {
+      if (isForeignKeyViolation(error, constraint)) throw badRequest('ota_package_used', message);
+    }
+    throw error;
+  }
+}
+
+export async function insertPiece(queries: Queries, packageId: string, number: number, bytes: Buffer): Promise<void> {
+  await queries.query('insert into ota_piece (package_id, number, bytes) values ($1, $2, $3)', [
+    packageId,
+    number,
+    bytes,
+  ]);
+}
+
+export async function findPiece(postgres: Postgres, packageId: string, number: number): Promise<Buffer | undefined> {
+  assert(isUuid(packageId) && Number.isInteger(number), 'a statement without parameters has no foreign text in it');
+  return await postgres.bytes(`select bytes from ota_piece where package_id = '${packageId}' and number = ${number}`);
+}
+
+/** After the last piece: from now on the package can be assigned. */
+export async function completePackage(
+  queries: Queries,
+  id: string,
+  file: Pick<OtaPackage, 'fileName' | 'contentType' | 'checksumAlgorithm' | 'checksum' | 'dataSize'>,
+): Promise<void> {
+  await queries.query(
+    `update ota_package set file_name = $2, content_type = $3, checksum_algorithm = $4, checksum = $5, data_size = $6
+      where id = $1`,
+    [id, file.fileName, file.contentType, file.checksumAlgorithm, file.checksum, file.dataSize],
+  );
+}
+
+const slot = { FIRMWARE: 'firmware_id', SOFTWARE: 'software_id' } as const;
+
+/** The own package of the device if it has one, else that of its profile. */
+export async function findAssigned(
+  queries: Queries,
+  deviceId: string,
+  type: PackageType,
+): Promise<OtaPackage | undefined> {
+  const [found] = await queries.query<OtaPackage>(
+    `select ${columns} from device d join device_profile p on p.id = d.device_profile_id
+       join ota_package o on o.id = coalesce(d.${slot[type]}, p.${slot[type]})
+      where d.id = $1`,
+    [deviceId],
+  );
+  return found;
+}
+
+/** Is there any package of that title, and one of that title and version? */
+export async function findTitle(
+  queries: Queries,
+  tenantId: string,
+  type: PackageType,
+  title: string,
+  version: string,
+): Promise<{ title: boolean; version: boolean }> {
+  const [row] = await queries.query<{ title: boolean; version: boolean }>(
+    `select count(*) > 0 as title, coalesce(bool_or(version = $4), false) as version
+       from ota_package where tenant_id = $1 and type = $2 and title = $3`,
+    [tenantId, type, title, version],
+  );
+  return row!;
+}
+
+/** Devices that have the package of their profile, as they have no own one. */
+export async function countProfileDevices(
+  queries: Queries,
+  tenantId: string,
+  profileId: string,
+  type: PackageType,
+): Promise<number> {
+  const [row] = await queries.query<{ count: number }>(
+    `select count(*) from device where tenant_id = $1 and device_profile_id = $2 and ${slot[type]} is null`,
+    [tenantId, profileId],
+  );
+  return row!.count;
+}
+
+const outdated = `(coalesce(d.firmware_id, p.firmware_id) is distinct from d.told_firmware_id
+  or coalesce(d.software_id, p.software_id) is distinct from d.told_software_id)`;
+
+/** Work for the rollout, if the device was told of other packages than it has. True when there is work. */
+export async function insertDeviceRollout(queries: Queries, deviceId: string): Promise<boolean> {
+  const rows = await queries.query(
+    `insert into ota_rollout (device_id)
+     select d.id from device d join device_profile p on p.id = d.device_profile_id where d.id = $1 and ${outdated}
+     returning 1`,
+    [deviceId],
+  );
+  return rows.length > 0;
+}
+
+export async function insertProfileRollout(queries: Queries, profileId: string): Promise<void> {
+  await queries.query('insert into ota_rollout (device_profile_id) values ($1)', [profileId]);
+}
+
+export interface RolloutDevice {
+  rolloutId: number;
+  deviceId: string;
+}
+
+/**
+ * Devices to look at, each for this transaction alone: the row by its lock, the device by an advisory lock, because a
+ * later change of a device has a row of its own. What others hold is passed over. Nobody who saves a device waits.
+ */
+export async function takeRolloutDevices(queries: Queries, countMax: number): Promise<RolloutDevice[]> {
+  return await queries.query<RolloutDevice>(
+    `select id as "rolloutId", device_id as "deviceId" from ota_rollout
+      where device_id is not null
+        and pg_try_advisory_xact_lock(hashtextextended(device_id::text, 7155720361))
+      order by id limit $1 for update skip locked`,
+    [countMax],
+  );
+}
+
+/** One device of a rollout: what it was told of, and what it has now. */
+export interface Outdated {
+  id: string;
+  number: number;
+  toldFirmwareId: string | null;
+  toldSoftwareId: string | null;
+  firmware: OtaPackage | null;
+  software: OtaPackage | null;
+}
+
+/** A statement of its own after the locks, so that it sees what was committed before them. */
+export async function readOutdated(queries: Queries, deviceIds: string[]): Promise<Outdated[]> {
+  const devices = await queries.query<
+    Omit<Outdated, 'firmware' | 'software'> & { firmwareId: string | null; softwareId: string | null }
+  >(
+    `select d.id, d.number, d.told_firmware_id as "toldFirmwareId", d.told_software_id as "toldSoftwareId",
+            coalesce(d.firmware_id, p.firmware_id) as "firmwareId", coalesce(d.software_id, p.software_id) as "softwareId"
+       from device d join device_profile p on p.id = d.device_profile_id
+      where d.id = any($1) and ${outdated}`,
+    [deviceIds],
+  );
+  const ids = new Set(devices.flatMap(({ firmwareId, softwareId }) => [firmwareId, softwareId]));
+  ids.delete(null);
+  const packages = await queries.query<OtaPackage>(`select ${columns} from ota_package o where o.id = any($1)`, [
+    [...ids],
+  ]);
+  const byId = new Map(packages.map((each) => [each.id, each]));
+  // One that is deleted by now was taken from the device before, and that change has a row of its own.
+  return devices.map(({ firmwareId, softwareId, ...device }) => ({
+    ...device,
+    firmware: byId.get(firmwareId ?? '') ?? null,
+    software: byId.get(softwareId ?? '') ?? null,
+  }));
+}
+
+export async function finishRolloutDevices(
+  queries: Queries,
+  rolloutIds: number[],
+  told: { id: string; firmwareId: string | null; softwareId: string | null }[],
+): Promise<void> {
+  await queries.query(
+    `update device d set told_firmware_id = t.firmware_id, told_software_id = t.software_id
+       from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as t (id, firmware_id, software_id) where d.id = t.id`,
+    [told.map(({ id }) => id), told.map(({ firmwareId }) => firmwareId), told.map(({ softwareId }) => softwareId)],
+  );
+  await queries.query('delete from ota_rollout where id = any($1)', [rolloutIds]);
+}
+
+/** Gives the next devices of a profile rows of their own. False when no profile waits. */
+export async function expandRolloutProfile(queries: Queries, countMax: number): Promise<boolean> {
+  const [rollout] = await queries.query<{ id: number; profileId: string; doneDeviceId: string }>(
+    `select id, device_profile_id as "profileId", done_device_id as "doneDeviceId" from ota_rollout
+      where device_id is null order by id limit 1 for update skip locked`,
+  );
+  if (!rollout) return false;
+  const { id, profileId, doneDeviceId } = rollout;
+  const devices = await queries.query<{ deviceId: string }>(
+    `insert into ota_rollout (device_id)
+     select d.id from device d join device_profile p on p.id = d.device_profile_id
+      where d.device_profile_id = $1 and d.id > $2 and ${outdated} order by d.id limit $3
+     returning device_id as "deviceId"`,
+    [profileId, doneDeviceId, countMax],
+  );
+  if (devices.length < countMax) await queries.query('delete from ota_rollout where id = $1', [id]);
+  else {
+    const last = devices
+      .map(({ deviceId }) => deviceId)
+      .sort()
+      .at(-1);
+    await queries.query('update ota_rollout set done_device_id = $2 where id = $1', [id, last]);
+  }
+  return true;
+}

@@ -1,0 +1,54 @@
+/**
+ * One `bytea` of one row as bytes: `COPY (select …) TO STDOUT (FORMAT binary)`. The driver hands every column of a plain
+ * select over as text, which for a large value is twice its size in garbage. Takes no parameters: the text of the
+ * statement must be safe as it is.
+ */
+
+/** Of the driver's connection what is needed here. */
+interface Connection {
+  query(text: string): void;
+}
+
+const signature = Buffer.from('PGCOPY\n\xff\r\n\0', 'latin1');
+/** Signature, flags, and the length of an extension that is empty. */
+const headerBytes = signature.length + 8;
+
+/** What the driver calls a submittable: it is given each message of the answer. */
+export class CopyValue {
+  /** Read by the driver: it ends the wait, and then calls `handleError`. */
+  readonly query_timeout: number;
+  readonly #select: string;
+  #value: Buffer | undefined;
+  /** The driver puts its own around it, to stop the clock. */
+  callback: (error: Error | null, value?: Buffer) => void;
+
+  constructor(select: string, timeoutMs: number, settled: (error: Error | null, value?: Buffer) => void) {
+    this.#select = select;
+    this.query_timeout = timeoutMs;
+    this.callback = settled;
+  }
+
+  submit(connection: Connection): void {
+    connection.query(`copy (${this.#select}) to stdout (format binary)`);
+  }
+
+  /** A message is the header, a row, or the end; the header may share that of the first row. Valid during the call. */
+  handleCopyData({ chunk }: { chunk: Buffer }): void {
+    const isFirst =
+      chunk.length >= headerBytes && chunk.compare(signature, 0, signature.length, 0, signature.length) === 0;
+    const at = isFirst ? headerBytes : 0;
+    if (chunk.length < at + 6 || chunk.readInt16BE(at) !== 1) return;
+    const length = chunk.readInt32BE(at + 2);
+    if (length >= 0) this.#value = Buffer.from(chunk.subarray(at + 6, at + 6 + length));
+  }
+
+  handleCommandComplete(): void {}
+
+  handleReadyForQuery(): void {
+    this.callback(null, this.#value);
+  }
+
+  handleError(error: Error): void {
+    this.callback(error);
+  }
+}

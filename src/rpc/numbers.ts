@@ -1,0 +1,60 @@
+/**
+ * The numbers that devices see on their commands: counting up for each device from 0, across workers, hosts and
+ * restarts, because each one is taken from a row in Postgres. Those asked for in the same tick, and while a statement
+ * runs, share one statement.
+ */
+import { notFound, unavailable } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Queries } from '../postgres/client.ts';
+import { takeNumbers } from './store.ts';
+
+/** 31 bits: a number comes again after 2^31 commands to the same device, long after any wait for an answer. */
+const numbersMax = 2 ** 31;
+
+interface Asked {
+  device: number;
+  resolve(number: number): void;
+  reject(error: unknown): void;
+}
+
+export class RpcNumbers {
+  readonly #postgres: Queries;
+  #asked: Asked[] = [];
+  #running = false;
+
+  constructor(postgres: Queries) {
+    this.#postgres = postgres;
+  }
+
+  next(device: number): Promise<number> {
+    if (this.#asked.length >= limits.rpcNumbersQueueMax) {
+      return Promise.reject(unavailable('rpc_numbers_queue', 'Too many commands at once; try again.'));
+    }
+    return new Promise((resolve, reject) => {
+      this.#asked.push({ device, resolve, reject });
+      if (this.#running) return;
+      this.#running = true;
+      setImmediate(() => void this.#run());
+    });
+  }
+
+  async #run(): Promise<void> {
+    while (this.#asked.length > 0) {
+      const batch = this.#asked.splice(0, limits.rpcNumbersBatchMax);
+      const counts = new Map<number, number>();
+      for (const { device } of batch) counts.set(device, (counts.get(device) ?? 0) + 1);
+      try {
+        const taken = await takeNumbers(this.#postgres, [...counts.keys()], [...counts.values()]);
+        for (const { device, resolve, reject } of batch) {
+          const number = taken.get(device);
+          if (number === undefined) reject(notFound("Device with requested id wasn't found!"));
+          else resolve(number % numbersMax);
+          if (number !== undefined) taken.set(device, number + 1);
+        }
+      } catch (error) {
+        for (const { reject } of batch) reject(error);
+      }
+    }
+    this.#running = false;
+  }
+}

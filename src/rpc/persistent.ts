@@ -1,0 +1,261 @@
+/**
+ * Commands that outlive a restart: a row in Postgres each, with its status. A worker owns a row by a lease that it
+ * renews; rows without a living owner (after a restart, or beyond what a worker can hold) are claimed by whoever has
+ * room. Delivered at least once with the same id: what no session confirmed is offered again, `retries` times.
+ */
+import { randomUUID } from 'node:crypto';
+import type { Clock } from '../base/clock.ts';
+import { ErrorCode, Fault, messageOf } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Log } from '../base/log.ts';
+import type { Downlink } from '../device/downlink.ts';
+import { createUuid } from '../device/uuid.ts';
+import type { Queries } from '../postgres/client.ts';
+import type { RpcNumbers } from './numbers.ts';
+import type { Climb, RpcCall } from './rpc.ts';
+import type { Rpc } from './send.ts';
+import {
+  claimRpcs,
+  deleteRpc,
+  insertRpc,
+  isRpcOpen,
+  pruneRpcs,
+  type RpcStatus,
+  releaseRpcs,
+  renewRpcs,
+  type StoredRpc,
+  updateRpcStatus,
+} from './store.ts';
+import type { Command } from './waiters.ts';
+
+export interface PersistentRpcsParts {
+  postgres: Queries;
+  rpc: Rpc;
+  numbers: RpcNumbers;
+  downlink: Downlink;
+  clock: Clock;
+  log: Log;
+  retriesMax: number;
+  /** How long a closed one can be looked at; 0 = for ever. */
+  keptDays: number;
+}
+
+export interface PersistentCall extends RpcCall {
+  tenantId: string;
+  deviceId: string;
+  retries: number | null;
+  /** JSON text. */
+  additionalInfo: string | null;
+}
+
+const openStatuses: RpcStatus[] = ['QUEUED', 'SENT', 'DELIVERED', 'TIMEOUT'];
+const dayMs = 24 * 3_600_000;
+
+/** One row that this worker owns. Its writes go one after the other. */
+interface Held {
+  stored: StoredRpc;
+  command: Command;
+  delivered: boolean;
+  attempts: number;
+  /** Monotonic time at which a session took it. */
+  takenAt: number;
+  writes: Promise<void>;
+}
+
+export class PersistentRpcs {
+  readonly #parts: PersistentRpcsParts;
+  readonly #owner = randomUUID();
+  readonly #held = new Map<string, Held>();
+  #timer: NodeJS.Timeout | undefined;
+  #sweeping: Promise<void> = Promise.resolve();
+  #renewedAt = 0;
+  #prunedAt = Number.NEGATIVE_INFINITY;
+  #stopped = false;
+
+  constructor(parts: PersistentRpcsParts) {
+    this.#parts = parts;
+  }
+
+  start(): void {
+    this.#sweeping = this.#sweep().finally(() => {
+      if (!this.#stopped) this.#timer = setTimeout(() => this.start(), limits.rpcSweepMs);
+    });
+  }
+
+  /** Others may go on at once. */
+  async stop(): Promise<void> {
+    this.#stopped = true;
+    clearTimeout(this.#timer);
+    await this.#sweeping;
+    const held = [...this.#held.values()];
+    for (const each of held) this.#forget(each);
+    await Promise.all(held.map((each) => each.writes));
+    await this.#attempt(() => releaseRpcs(this.#parts.postgres, this.#owner));
+  }
+
+  /** The id of the row, once it is committed. */
+  async create(call: PersistentCall): Promise<string> {
+    const { postgres, rpc, numbers, clock } = this.#parts;
+    const now = clock.now();
+    const row = { ...call, id: createUuid(now), createdTime: now, number: await numbers.next(call.device) };
+    const owner = rpc.refusal(call.device) ? null : this.#owner;
+    if (!(await insertRpc(postgres, row, owner))) {
+      const message = `The device has ${limits.rpcPersistentPerDeviceMax} open persistent commands, which is the most it can have.`;
+      throw new Fault(429, ErrorCode.tooManyRequests, 'rpc_persistent_full', message, 5);
+    }
+    if (owner) this.#hold({ ...row, status: 'QUEUED', response: null, attempts: 0 });
+    return row.id;
+  }
+
+  /** Deletes the row; one that waits is withdrawn from its owner. False when there is none. */
+  async delete(tenantId: string, id: string): Promise<boolean> {
+    const { postgres, downlink } = this.#parts;
+    const rpc = await deleteRpc(postgres, tenantId, id);
+    if (!rpc) return false;
+    const held = this.#held.get(id);
+    if (held) this.#forget(held);
+    downlink.send(rpc.device, 'rpc-climb', { kind: 'withdraw', id: rpc.number } satisfies Climb);
+    return true;
+  }
+
+  #hold(stored: StoredRpc): void {
+    if (this.#stopped || this.#held.has(stored.id)) return;
+    const { rpc, clock, log } = this.#parts;
+    const { device, number, method, params, oneway, status } = stored;
+    const delivered = status === 'DELIVERED';
+    const deadline = clock.monotonic() + stored.expirationTime - clock.now();
+    const stage: Command['stage'] = delivered ? 'taken' : 'queued';
+    const command: Command = {
+      ...{ device, id: number, method, params, oneway, deadline, persistent: true, stage, heapAt: -1 },
+      isWanted: () => this.#isWanted(held),
+      taken: () => {
+        held.takenAt = clock.monotonic();
+        this.#write(held, 'SENT', ['QUEUED', 'TIMEOUT'], { isFinal: false });
+      },
+      confirmed: (isDelivered) => {
+        if (isDelivered) this.#delivered(held);
+        else this.#undelivered(held);
+      },
+      replied: (text) => this.#replied(held, text),
+      expired: () => {
+        this.#forget(held);
+        this.#write(held, held.delivered ? 'TIMEOUT' : 'EXPIRED', openStatuses, { isFinal: true });
+      },
+      // Its session may open when the bus is back.
+      away: () => {},
+      withdrawn: () => this.#forget(held),
+    };
+    const { attempts } = stored;
+    const held: Held = { stored, command, delivered, attempts, takenAt: 0, writes: Promise.resolve() };
+    this.#held.set(stored.id, held);
+    try {
+      rpc.hold(command);
+    } catch (error) {
+      // No room: its lease runs out and somebody else claims it.
+      this.#held.delete(stored.id);
+      log.warn('rpc_persistent_unheld', { reason: messageOf(error) });
+    }
+  }
+
+  /** Without an answer it is: better delivered twice than not at all. */
+  async #isWanted(held: Held): Promise<boolean> {
+    let isOpen = true;
+    await this.#attempt(async () => {
+      isOpen = await isRpcOpen(this.#parts.postgres, held.stored.id);
+    });
+    return isOpen;
+  }
+
+  #delivered(held: Held): void {
+    if (held.delivered) return;
+    held.delivered = true;
+    const { oneway } = held.stored;
+    if (oneway) this.#forget(held);
+    this.#write(held, 'DELIVERED', ['QUEUED', 'SENT', 'TIMEOUT'], { isFinal: oneway });
+  }
+
+  #undelivered(held: Held): void {
+    if (held.delivered || held.command.stage !== 'taken') return;
+    const { rpc, retriesMax } = this.#parts;
+    const attempts = ++held.attempts;
+    const retries = Math.min(held.stored.retries ?? retriesMax, retriesMax);
+    if (attempts > retries) {
+      this.#forget(held);
+      const error = `There was a Timeout and all retry attempts have been exhausted. Retry attempts set: ${retries}`;
+      this.#write(held, 'FAILED', openStatuses, { isFinal: true, response: JSON.stringify({ error }), attempts });
+      return;
+    }
+    this.#write(held, 'TIMEOUT', ['QUEUED', 'SENT', 'TIMEOUT'], { isFinal: false, attempts });
+    rpc.retry(held.command);
+  }
+
+  /** Throws when the reply could not be written: the device may send it again. */
+  async #replied(held: Held, text: string): Promise<void> {
+    if (held.stored.oneway) {
+      this.#delivered(held);
+      return;
+    }
+    const change = { isFinal: true, response: text };
+    await held.writes;
+    await updateRpcStatus(this.#parts.postgres, held.stored.id, 'SUCCESSFUL', openStatuses, change);
+    this.#forget(held);
+  }
+
+  #forget(held: Held): void {
+    this.#parts.rpc.drop(held.command);
+    this.#held.delete(held.stored.id);
+  }
+
+  /** A status that could not be written is made up for by the next one, or by whoever claims the row. */
+  #write(
+    held: Held,
+    status: RpcStatus,
+    from: RpcStatus[],
+    change: { isFinal: boolean; response?: string; attempts?: number },
+  ): void {
+    held.writes = held.writes.then(() =>
+      this.#attempt(() => updateRpcStatus(this.#parts.postgres, held.stored.id, status, from, change)),
+    );
+  }
+
+  async #sweep(): Promise<void> {
+    const { postgres, rpc, clock } = this.#parts;
+    for (const held of [...this.#held.values()]) {
+      const isUnconfirmed = held.command.stage === 'taken' && !held.delivered;
+      if (isUnconfirmed && clock.monotonic() - held.takenAt > limits.rpcConfirmMs) this.#undelivered(held);
+    }
+    await this.#attempt(async () => {
+      await this.#renew();
+      const rowsMax = Math.min(rpc.room, limits.rpcClaimMax);
+      if (rowsMax > 0) for (const stored of await claimRpcs(postgres, this.#owner, rowsMax)) this.#hold(stored);
+      await this.#prune();
+    });
+  }
+
+  async #renew(): Promise<void> {
+    const { postgres, clock } = this.#parts;
+    const ids = [...this.#held.keys()];
+    if (ids.length === 0 || clock.monotonic() - this.#renewedAt < limits.rpcLeaseMs / 4) return;
+    const mine = await renewRpcs(postgres, this.#owner, ids);
+    this.#renewedAt = clock.monotonic();
+    for (const id of ids) {
+      const held = this.#held.get(id);
+      if (held && !mine.has(id)) this.#forget(held);
+    }
+  }
+
+  async #prune(): Promise<void> {
+    const { postgres, clock, keptDays } = this.#parts;
+    if (keptDays === 0 || clock.monotonic() - this.#prunedAt < limits.rpcPruneMs) return;
+    this.#prunedAt = clock.monotonic();
+    await pruneRpcs(postgres, clock.now() - keptDays * dayMs, limits.rpcPruneRowsMax);
+  }
+
+  async #attempt(work: () => Promise<unknown>): Promise<void> {
+    try {
+      await work();
+    } catch (error) {
+      this.#parts.log.warn('rpc_rows_unwritten', { reason: messageOf(error) });
+    }
+  }
+}

@@ -1,0 +1,82 @@
+/** Commands to devices (server-side RPC): the types, and the rules that need no store and no bus. */
+import { type Fault, unavailable } from '../base/errors.ts';
+
+/** What a session of the device is given. `params` is JSON text: no number loses a digit on the way. */
+export interface RpcRequest {
+  /** Counts up for each device, 31 bits. */
+  id: number;
+  method: string;
+  params: string;
+  /** The sender wants to hear when the device has it. */
+  confirm: boolean;
+}
+
+/** A command as its sender gives it. */
+export interface RpcCall {
+  /** Number of the device. */
+  device: number;
+  method: string;
+  params: string;
+  oneway: boolean;
+  /** Epoch milliseconds. */
+  expirationTime: number;
+}
+
+/**
+ * How a command that somebody waits for ended. `unreachable`: no session took it in time; `unanswered`: one did, and
+ * no reply came.
+ */
+export type RpcOutcome =
+  | { kind: 'delivered' }
+  | { kind: 'replied'; text: string }
+  | { kind: 'unanswered' }
+  | { kind: 'unreachable' };
+
+/** What climbs back from the worker that holds a session, or a reply, to the worker that owns the command. */
+export type Climb =
+  | { kind: 'reply'; id: number; text: string }
+  | { kind: 'confirm'; id: number; delivered: boolean }
+  | { kind: 'withdraw'; id: number }
+  /** This command waits for a session; owners of one device let the oldest go first. A new one asks for the others. */
+  | { kind: 'held'; id: number; isNew: boolean }
+  | { kind: 'gone'; id: number };
+
+export interface RpcTimeouts {
+  timeoutMsMin: number;
+  timeoutMsDefault: number;
+}
+
+/** `expirationTime` is taken as it is; a timeout is lifted to the least one. */
+export function expirationOf(
+  asked: { timeoutMs: number | undefined; expirationTime: number | undefined },
+  timeouts: RpcTimeouts,
+  now: number,
+): number {
+  if (asked.expirationTime !== undefined) return asked.expirationTime;
+  return now + Math.max(timeouts.timeoutMsMin, asked.timeoutMs ?? timeouts.timeoutMsDefault);
+}
+
+/** A reply as JSON text: what is not JSON becomes a string. */
+export function replyText(body: Buffer): string {
+  const text = body.toString('utf8');
+  try {
+    JSON.parse(text);
+    return text;
+  } catch {
+    return JSON.stringify(text);
+  }
+}
+
+/** The id of a path; undefined when it is no 32-bit number. */
+export function replyId(text: string): number | undefined {
+  if (!/^-?\d{1,10}$/.test(text)) return undefined;
+  const id = Number(text);
+  return id === (id | 0) ? id : undefined;
+}
+
+export function busAway(): Fault {
+  return unavailable(
+    'bus_away',
+    'Commands cannot cross to other workers: the message bus (REDIS_URL) is away. Try again later.',
+  );
+}

@@ -1,0 +1,199 @@
+/** Commands between two workers over the process bus: deliveries that fail, order, the bus away, retries of persistent ones. */
+import { setTimeout as sleep } from 'node:timers/promises';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { systemClock as clock } from '../base/clock.ts';
+import { createLog } from '../base/log.ts';
+import { Metrics } from '../base/metrics.ts';
+import { busCounters } from '../bus/bus.ts';
+import { IpcBus } from '../bus/ipc.ts';
+import { BusHub } from '../bus/ipc-primary.ts';
+import { portPair } from '../bus/port.ts';
+import { Downlink } from '../device/downlink.ts';
+import type { Queries } from '../postgres/client.ts';
+import { RpcSessions } from './notify.ts';
+import { RpcNumbers } from './numbers.ts';
+import { PersistentRpcs } from './persistent.ts';
+import type { RpcRequest } from './rpc.ts';
+import { Rpc } from './send.ts';
+
+const log = createLog('error', 'test');
+const device = 7;
+
+/** Counts numbers and remembers statuses; any other statement finds nothing. */
+class Rows implements Queries {
+  next = 0;
+  readonly statuses: string[] = [];
+  response: unknown;
+
+  query<Row>(text: string, values: unknown[] = []): Promise<Row[]> {
+    return Promise.resolve(this.#rows(text, values) as Row[]);
+  }
+
+  #rows(text: string, values: unknown[]): unknown[] {
+    if (text.includes('rpc_sequence')) {
+      const [[count]] = [values[1] as [number]];
+      this.next += count;
+      return [{ device, next: this.next }];
+    }
+    if (text.startsWith('update rpc set status = $2')) {
+      this.statuses.push(values[1] as string);
+      this.response = values[4];
+      return [1];
+    }
+    return text.startsWith('insert into rpc (') || text.startsWith('select 1 from rpc') ? [1] : [];
+  }
+}
+
+interface Worker {
+  bus: IpcBus;
+  downlink: Downlink;
+  rpc: Rpc;
+  sessions: RpcSessions;
+  persistent: PersistentRpcs;
+}
+
+let hub: BusHub;
+let rows: Rows;
+let here: Worker;
+let there: Worker;
+
+async function open(): Promise<Worker> {
+  const [ours, theirs] = portPair();
+  hub.attach(theirs);
+  const bus = new IpcBus(ours, busCounters(new Metrics()));
+  const metrics = new Metrics();
+  const downlink = new Downlink({ bus, shards: 4, log, metrics });
+  await downlink.start();
+  const numbers = new RpcNumbers(rows);
+  const rpc = new Rpc({ postgres: rows, downlink, bus, numbers, clock, log, metrics });
+  const parts = { postgres: rows, rpc, numbers, downlink, clock, log, retriesMax: 5, keptDays: 0 };
+  return { bus, downlink, rpc, sessions: new RpcSessions(downlink), persistent: new PersistentRpcs(parts) };
+}
+
+beforeEach(async () => {
+  hub = new BusHub(new Metrics());
+  rows = new Rows();
+  [here, there] = await Promise.all([open(), open()]);
+});
+
+afterEach(async () => {
+  for (const { rpc, downlink, bus } of [here, there]) {
+    rpc.close();
+    downlink.stop();
+    await bus.close();
+  }
+});
+
+function call(worker: Worker, method: string, oneway = false, waitMs = 3_000) {
+  return worker.rpc.call({ device, method, params: '1.0', oneway, expirationTime: clock.now() + waitMs });
+}
+
+/** A session that takes what comes; the test says how each delivery went. */
+function listen(worker: Worker) {
+  const taken: { request: RpcRequest; confirm: (delivered: boolean) => void }[] = [];
+  const leave = worker.sessions.listen(device, {
+    deliver: (request, confirm) => {
+      taken.push({ request, confirm });
+      return true;
+    },
+    close: () => {},
+  });
+  return { taken, leave };
+}
+
+test('a command that its session could not deliver is offered to the next one, with the same id', async () => {
+  const first = listen(there);
+  await sleep(20);
+  const calling = call(here, 'again');
+  await sleep(50);
+  first.leave();
+  const second = listen(there);
+  first.taken[0]!.confirm(false);
+  await sleep(50);
+  expect(second.taken.map(({ request }) => request)).toEqual([first.taken[0]!.request]);
+  await there.rpc.reply(device, 0, '"ok"');
+  expect(await calling).toEqual({ kind: 'replied', text: '"ok"' });
+});
+
+test('nobody takes it: unreachable at its time; taken and silent: unanswered; one-way: delivered', async () => {
+  const begin = performance.now();
+  expect(await call(here, 'a', false, 300)).toEqual({ kind: 'unreachable' });
+  expect(performance.now() - begin).toBeLessThan(600);
+  listen(there);
+  expect(await call(here, 'b', false, 300)).toEqual({ kind: 'unanswered' });
+  expect(await call(here, 'c', true, 300)).toEqual({ kind: 'delivered' });
+});
+
+test('commands of two owners reach a session that opens later in the order of their ids', async () => {
+  const callings = [];
+  for (let n = 0; n < 6; n += 1) {
+    callings.push(call(n % 2 ? there : here, `m${n}`, true));
+    await sleep(30);
+  }
+  const session = listen(there);
+  await Promise.all(callings);
+  expect(session.taken.map(({ request }) => request.id)).toEqual([0, 1, 2, 3, 4, 5]);
+});
+
+test('a device whose owner is gone does not keep back the commands of another for long', async () => {
+  void call(here, 'old', true).catch(() => {});
+  await sleep(30);
+  const calling = call(there, 'young', true);
+  await sleep(300);
+  await here.bus.close();
+  listen(there);
+  const begin = performance.now();
+  expect(await calling).toEqual({ kind: 'delivered' });
+  expect(performance.now() - begin).toBeLessThan(2_000);
+});
+
+test('without the bus a command is refused with its name, and so is a reply that is not for this worker', async () => {
+  await here.bus.close();
+  await expect(call(here, 'm')).rejects.toMatchObject({ status: 503, reason: 'bus_away' });
+  await expect(here.rpc.reply(device, 5, '1')).rejects.toMatchObject({ status: 503, reason: 'bus_away' });
+});
+
+test('without the bus a session of the same worker is still served', async () => {
+  await here.bus.close();
+  const session = listen(here);
+  const calling = call(here, 'm');
+  await sleep(1_200);
+  await here.rpc.reply(device, session.taken[0]!.request.id, '2');
+  expect(await calling).toEqual({ kind: 'replied', text: '2' });
+});
+
+test('a persistent command whose deliveries nobody confirms is retried, and then failed with the reason', async () => {
+  const session = listen(there);
+  await sleep(20);
+  const row = { tenantId: 't', deviceId: 'd', retries: 1, additionalInfo: null };
+  const command = { device, method: 'm', params: '1', oneway: false, expirationTime: clock.now() + 60_000 };
+  await here.persistent.create({ ...command, ...row });
+  for (let attempt = 0; attempt < 2; attempt += 1) {
+    await sleep(50);
+    expect(session.taken).toHaveLength(attempt + 1);
+    session.taken[attempt]!.confirm(false);
+  }
+  await sleep(50);
+  expect(session.taken).toHaveLength(2);
+  expect(rows.statuses).toEqual(['SENT', 'TIMEOUT', 'SENT', 'FAILED']);
+  expect(rows.response).toBe(
+    '{"error":"There was a Timeout and all retry attempts have been exhausted. Retry attempts set: 1"}',
+  );
+  await here.persistent.stop();
+});
+
+test('a persistent command goes through its states as the session tells', async () => {
+  const session = listen(there);
+  await sleep(20);
+  const row = { tenantId: 't', deviceId: 'd', retries: null, additionalInfo: null };
+  const command = { device, method: 'm', params: '1', oneway: false, expirationTime: clock.now() + 60_000 };
+  await here.persistent.create({ ...command, ...row });
+  await sleep(50);
+  session.taken[0]!.confirm(true);
+  await sleep(20);
+  await there.rpc.reply(device, 0, '{"ok":1}');
+  await sleep(20);
+  expect(rows.statuses).toEqual(['SENT', 'DELIVERED', 'SUCCESSFUL']);
+  expect(rows.response).toBe('{"ok":1}');
+  await here.persistent.stop();
+});

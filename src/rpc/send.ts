@@ -1,0 +1,301 @@
+/**
+ * Commands to devices, as the worker sees them that was asked to send one: it owns the command until the deadline,
+ * offers it to exactly one session at a time, the oldest first, and takes the reply from wherever it comes. The way
+ * down is `Downlink.offer`; the way back is the device's shard channel, which an owner hears while it has a command.
+ */
+import type { Clock } from '../base/clock.ts';
+import { messageOf, unavailable } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Log } from '../base/log.ts';
+import type { Metrics } from '../base/metrics.ts';
+import type { Bus } from '../bus/bus.ts';
+import type { Downlink } from '../device/downlink.ts';
+import type { Queries } from '../postgres/client.ts';
+import type { RpcNumbers } from './numbers.ts';
+import { busAway, type Climb, type RpcCall, type RpcOutcome, type RpcRequest } from './rpc.ts';
+import { answerRpc } from './store.ts';
+import { type Command, isOlder, Waiters } from './waiters.ts';
+
+export interface RpcParts {
+  postgres: Queries;
+  downlink: Downlink;
+  bus: Bus;
+  numbers: RpcNumbers;
+  clock: Clock;
+  log: Log;
+  metrics: Metrics;
+}
+
+/** How the commands of one device are getting on. */
+interface Delivery {
+  offering: Command | undefined;
+  running: boolean;
+  /** A session opened while an offer ran. */
+  again: boolean;
+  /** Commands that other owners told us wait, too. */
+  foreign: Set<number>;
+  elderTimer: NodeJS.Timeout | undefined;
+  announceTimer: NodeJS.Timeout | undefined;
+  leave(): void;
+}
+
+export class Rpc {
+  readonly #parts: RpcParts;
+  readonly #waiters: Waiters;
+  readonly #deliveries = new Map<number, Delivery>();
+  /** Commands that other owners know to wait. */
+  readonly #announced = new Set<Command>();
+  /** Those that a caller of this worker waits for, with what fails them. */
+  readonly #calls = new Map<Command, (error: unknown) => void>();
+
+  constructor(parts: RpcParts) {
+    this.#parts = parts;
+    this.#waiters = new Waiters({
+      clock: parts.clock,
+      perDeviceMax: limits.rpcWaitingPerDeviceMax,
+      commandsMax: limits.rpcWaitingMax,
+      bytesMax: limits.rpcWaitingBytesMax,
+      onEmpty: (device) => this.#leave(device),
+    });
+    parts.downlink.watch('rpc-climb', (device, message) => this.#climbed(device, message as Climb));
+    parts.metrics.observed('rpc_waiting', 'Commands that wait for a session or a reply.', () => this.#waiters.size);
+    parts.metrics.observed('rpc_waiting_bytes', 'Bytes of those commands.', () => this.#waiters.bytes);
+  }
+
+  /** How many more commands this worker could own. */
+  get room(): number {
+    return this.#waiters.room;
+  }
+
+  refusal(device: number): Error | undefined {
+    return this.#waiters.refusal(device);
+  }
+
+  /** Sends, and waits until it is delivered (one-way), replied to, or its time is up. */
+  async call(call: RpcCall): Promise<RpcOutcome> {
+    const { clock, numbers } = this.#parts;
+    const refusal = this.#waiters.refusal(call.device);
+    if (refusal) throw refusal;
+    const waitMs = Math.min(call.expirationTime - clock.now(), limits.rpcWaitMsMax);
+    if (waitMs <= 0) return { kind: 'unreachable' };
+    const deadline = clock.monotonic() + waitMs;
+    const id = await numbers.next(call.device);
+    const { device, method, params, oneway } = call;
+    return await new Promise((resolve, reject) => {
+      const end = (outcome: RpcOutcome) => {
+        this.drop(command);
+        resolve(outcome);
+      };
+      const fail = (error: unknown) => {
+        this.drop(command);
+        reject(error);
+      };
+      const command: Command = {
+        ...{ device, id, method, params, oneway, deadline, persistent: false, stage: 'queued', heapAt: -1 },
+        isWanted: () => Promise.resolve(true),
+        taken: () => oneway && end({ kind: 'delivered' }),
+        confirmed: (delivered) => !delivered && this.retry(command),
+        replied: (text) => end(oneway ? { kind: 'delivered' } : { kind: 'replied', text }),
+        expired: () => end({ kind: command.stage === 'taken' ? 'unanswered' : 'unreachable' }),
+        away: () => fail(busAway()),
+        withdrawn: () => {},
+      };
+      this.hold(command);
+      this.#calls.set(command, fail);
+    });
+  }
+
+  /** What a device answered to a command, by any session on any worker. What nobody waits for is ignored. */
+  async reply(device: number, id: number, text: string): Promise<void> {
+    const { downlink, bus, postgres } = this.#parts;
+    const command = this.#offered(device, id);
+    if (command) {
+      await command.replied(text);
+      return;
+    }
+    if (!bus.connected) throw busAway();
+    downlink.send(device, 'rpc-climb', { kind: 'reply', id, text } satisfies Climb);
+    // A command that outlives restarts may have no owner at the moment.
+    await answerRpc(postgres, device, id, text);
+  }
+
+  /** Owns the command from here on; throws when there is no room for it. */
+  hold(command: Command): void {
+    const { device } = command;
+    this.#waiters.add(command);
+    if (!this.#deliveries.has(device)) {
+      const leave = this.#parts.downlink.onOpened(device, 'rpc', () => void this.#deliver(device));
+      const none = {
+        offering: undefined,
+        running: false,
+        again: false,
+        elderTimer: undefined,
+        announceTimer: undefined,
+      };
+      this.#deliveries.set(device, { ...none, foreign: new Set(), leave });
+    }
+    if (command.stage === 'queued') void this.#deliver(device);
+  }
+
+  /** Owns it no more. False when that was so already. */
+  drop(command: Command): boolean {
+    this.#calls.delete(command);
+    const dropped = this.#waiters.remove(command);
+    this.#tellGone(command);
+    return dropped;
+  }
+
+  /** Whoever took it did not deliver it. */
+  retry(command: Command): void {
+    if (!this.#waiters.has(command) || command.stage !== 'taken') return;
+    this.#waiters.requeue(command);
+    void this.#deliver(command.device);
+  }
+
+  /** Those who wait for an outcome are told to ask again elsewhere. */
+  close(): void {
+    const fault = unavailable('draining', 'This server is stopping; send the command again.');
+    for (const fail of [...this.#calls.values()]) fail(fault);
+    this.#waiters.close();
+  }
+
+  /** One offer at a time for each device, so that commands arrive in order and none twice. */
+  async #deliver(device: number): Promise<void> {
+    const delivery = this.#deliveries.get(device);
+    if (!delivery) return;
+    delivery.again = true;
+    // A device that listens has taken it by then.
+    delivery.announceTimer ??= setTimeout(() => {
+      delivery.announceTimer = undefined;
+      this.#announce(device);
+    }, limits.rpcAnnounceMs);
+    if (delivery.running) return;
+    delivery.running = true;
+    // The reply comes by the channel on which openings are told.
+    await this.#parts.downlink.inForce(device);
+    while (delivery.again && this.#deliveries.get(device) === delivery) {
+      delivery.again = false;
+      await this.#offerNext(device, delivery);
+    }
+    delivery.running = false;
+  }
+
+  async #offerNext(device: number, delivery: Delivery): Promise<void> {
+    const { downlink, clock } = this.#parts;
+    const command = this.#waiters.line(device)?.queued[0];
+    if (!command || command.deadline <= clock.monotonic() || this.#isElderElsewhere(command, delivery)) return;
+    const { id, method, params, persistent } = command;
+    if (persistent && !(await command.isWanted())) {
+      command.withdrawn();
+      delivery.again = true;
+      return;
+    }
+    if (!this.#waiters.has(command)) return;
+    const request: RpcRequest = { id, method, params, confirm: persistent };
+    delivery.offering = command;
+    const isWanted = () => this.#waiters.has(command) && !this.#hasElder(command, delivery);
+    const outcome = await downlink.offer(device, 'rpc', request, isWanted);
+    delivery.offering = undefined;
+    const waits = this.#waiters.has(command) && command.stage === 'queued';
+    if (outcome === 'taken') {
+      if (waits) {
+        this.#waiters.take(command);
+        this.#tellGone(command);
+        command.taken();
+      }
+      delivery.again = true;
+    } else if (outcome === 'away') {
+      for (const queued of [...(this.#waiters.line(device)?.queued ?? [])]) queued.away();
+    }
+  }
+
+  /**
+   * Workers that own commands of one device tell each other which of them wait, so that a session gets the oldest
+   * first. An owner that has died cannot say that its command is gone: after a while the younger one goes.
+   */
+  #isElderElsewhere(command: Command, delivery: Delivery): boolean {
+    if (!this.#hasElder(command, delivery)) return false;
+    delivery.elderTimer ??= setTimeout(() => {
+      delivery.elderTimer = undefined;
+      delivery.foreign.clear();
+      void this.#deliver(command.device);
+    }, limits.rpcElderWaitMs);
+    return true;
+  }
+
+  #hasElder(command: Command, { foreign }: Delivery): boolean {
+    for (const id of foreign) if (isOlder(id, command.id)) return true;
+    return false;
+  }
+
+  #climbed(device: number, message: Climb): void {
+    const delivery = this.#deliveries.get(device);
+    if (!delivery) return;
+    const command = this.#waiters.find(device, message.id);
+    switch (message.kind) {
+      case 'reply':
+        if (command && this.#offered(device, message.id)) void this.#replied(command, message.text);
+        return;
+      case 'confirm':
+        if (command) command.confirmed(message.delivered);
+        return;
+      case 'withdraw':
+        command?.withdrawn();
+        return;
+      case 'held':
+        if (command) return;
+        delivery.foreign.add(message.id);
+        if (message.isNew) this.#tellHeld(device);
+        return;
+      case 'gone':
+        if (delivery.foreign.delete(message.id)) void this.#deliver(device);
+        return;
+    }
+  }
+
+  async #replied(command: Command, text: string): Promise<void> {
+    try {
+      await command.replied(text);
+    } catch (error) {
+      this.#parts.log.warn('rpc_reply_unwritten', { reason: messageOf(error) });
+    }
+  }
+
+  /** A command that a session may have seen: the reply can be faster than the news that the offer was taken. */
+  #offered(device: number, id: number): Command | undefined {
+    const command = this.#waiters.find(device, id);
+    const isOffered = command?.stage === 'taken' || this.#deliveries.get(device)?.offering === command;
+    return isOffered ? command : undefined;
+  }
+
+  /** Nobody listens, it seems: the other owners are told what waits here, and tell what waits there. */
+  #announce(device: number): void {
+    for (const command of this.#waiters.line(device)?.queued ?? []) {
+      if (this.#announced.has(command)) continue;
+      this.#announced.add(command);
+      this.#climb(device, { kind: 'held', id: command.id, isNew: true });
+    }
+  }
+
+  #tellHeld(device: number): void {
+    for (const { id } of this.#waiters.line(device)?.queued.filter((command) => this.#announced.has(command)) ?? []) {
+      this.#climb(device, { kind: 'held', id, isNew: false });
+    }
+  }
+
+  #tellGone(command: Command): void {
+    if (this.#announced.delete(command)) this.#climb(command.device, { kind: 'gone', id: command.id });
+  }
+
+  #climb(device: number, message: Climb): void {
+    this.#parts.downlink.send(device, 'rpc-climb', message);
+  }
+
+  #leave(device: number): void {
+    const delivery = this.#deliveries.get(device);
+    this.#deliveries.delete(device);
+    clearTimeout(delivery?.elderTimer);
+    clearTimeout(delivery?.announceTimer);
+    delivery?.leave();
+  }
+}

@@ -1,0 +1,180 @@
+/** SQL of commands: their numbers, and the rows of those that outlive a restart. */
+import { limits } from '../base/limits.ts';
+import { containsPattern, type Page, type PageLink, pageClause, pageOf } from '../device/page.ts';
+import type { Queries } from '../postgres/client.ts';
+
+export const rpcStatuses = ['QUEUED', 'SENT', 'DELIVERED', 'SUCCESSFUL', 'TIMEOUT', 'EXPIRED', 'FAILED'] as const;
+export type RpcStatus = (typeof rpcStatuses)[number];
+
+export interface StoredRpc {
+  id: string;
+  createdTime: number;
+  tenantId: string;
+  deviceId: string;
+  /** Number of the device. */
+  device: number;
+  /** What the device sees. */
+  number: number;
+  method: string;
+  params: string;
+  oneway: boolean;
+  expirationTime: number;
+  retries: number | null;
+  additionalInfo: string | null;
+  status: RpcStatus;
+  response: string | null;
+  attempts: number;
+}
+
+const columns = `id, created_time as "createdTime", tenant_id as "tenantId", device_id as "deviceId", device, number,
+  method, params, oneway, expiration_time as "expirationTime", retries, additional_info as "additionalInfo", status,
+  response, attempts`;
+
+const sortColumns = new Map([
+  ['id', 'id'],
+  ['createdTime', 'created_time'],
+  ['expirationTime', 'expiration_time'],
+  ['status', 'status'],
+]);
+
+/** Takes `counts[i]` numbers for `devices[i]`: the first one of each. Devices that are gone have none. */
+export async function takeNumbers(queries: Queries, devices: number[], counts: number[]): Promise<Map<number, number>> {
+  // Ordered, so that two workers never wait for each other's rows.
+  const rows = await queries.query<{ device: number; next: number; count: number }>(
+    `insert into rpc_sequence as s (device, next)
+     select d.number, taken.count from unnest($1::bigint[], $2::bigint[]) as taken (device, count)
+       join device d on d.number = taken.device order by d.number
+     on conflict (device) do update set next = s.next + excluded.next
+     returning device, next`,
+    [devices, counts],
+  );
+  const counted = new Map(devices.map((device, n) => [device, counts[n]!]));
+  return new Map(rows.map(({ device, next }) => [device, next - counted.get(device)!]));
+}
+
+/** False when the device has as many open commands as it may have. */
+export async function insertRpc(
+  queries: Queries,
+  rpc: Omit<StoredRpc, 'status' | 'response' | 'attempts'>,
+  owner: string | null,
+): Promise<boolean> {
+  const rows = await queries.query(
+    `insert into rpc (id, created_time, tenant_id, device_id, device, number, method, params, oneway, expiration_time,
+                      retries, additional_info, owner, leased_until)
+     select $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13::uuid,
+            case when $13::uuid is null then '-infinity' else now() + $14 * interval '1 ms' end
+      where (select count(*) from rpc where device = $5 and open) < $15
+     returning 1`,
+    [
+      rpc.id,
+      rpc.createdTime,
+      rpc.tenantId,
+      rpc.deviceId,
+      rpc.device,
+      rpc.number,
+      rpc.method,
+      rpc.params,
+      rpc.oneway,
+      rpc.expirationTime,
+      rpc.retries,
+      rpc.additionalInfo,
+      owner,
+      limits.rpcLeaseMs,
+      limits.rpcPersistentPerDeviceMax,
+    ],
+  );
+  return rows.length === 1;
+}
+
+/** Moves on only from one of `from`: what happened at two workers at once is decided by the row. */
+export async function updateRpcStatus(
+  queries: Queries,
+  id: string,
+  status: RpcStatus,
+  from: readonly RpcStatus[],
+  change: { isFinal: boolean; response?: string; attempts?: number },
+): Promise<boolean> {
+  const rows = await queries.query(
+    `update rpc set status = $2, open = not $4, response = coalesce($5, response), attempts = coalesce($6, attempts)
+      where id = $1 and open and status = any($3) returning 1`,
+    [id, status, from, change.isFinal, change.response ?? null, change.attempts ?? null],
+  );
+  return rows.length === 1;
+}
+
+export async function isRpcOpen(queries: Queries, id: string): Promise<boolean> {
+  const rows = await queries.query('select 1 from rpc where id = $1 and open', [id]);
+  return rows.length === 1;
+}
+
+/** The reply to an open command that was sent, whoever owns it. */
+export async function answerRpc(queries: Queries, device: number, number: number, response: string): Promise<void> {
+  await queries.query(
+    `update rpc set status = 'SUCCESSFUL', open = false, response = $3
+      where device = $1 and number = $2 and open and not oneway and status in ('SENT', 'DELIVERED', 'TIMEOUT')`,
+    [device, number, response],
+  );
+}
+
+/** Open commands that nobody delivers, oldest first; from here on `owner` does. */
+export async function claimRpcs(queries: Queries, owner: string, rowsMax: number): Promise<StoredRpc[]> {
+  const rows = await queries.query<StoredRpc>(
+    `update rpc set owner = $1, leased_until = now() + $3 * interval '1 ms'
+      where id in (select id from rpc where open and leased_until < now() order by id limit $2 for update skip locked)
+     returning ${columns}`,
+    [owner, rowsMax, limits.rpcLeaseMs],
+  );
+  return rows.sort((a, b) => (a.id < b.id ? -1 : 1));
+}
+
+/** Those of `ids` that are still this owner's and open. */
+export async function renewRpcs(queries: Queries, owner: string, ids: string[]): Promise<Set<string>> {
+  const rows = await queries.query<{ id: string }>(
+    `update rpc set leased_until = now() + $3 * interval '1 ms'
+      where id = any($2) and owner = $1 and open returning id`,
+    [owner, ids, limits.rpcLeaseMs],
+  );
+  return new Set(rows.map((row) => row.id));
+}
+
+export async function releaseRpcs(queries: Queries, owner: string): Promise<void> {
+  await queries.query(`update rpc set owner = null, leased_until = '-infinity' where owner = $1 and open`, [owner]);
+}
+
+/** Closed commands of before `createdBefore`, a bounded number at a time. */
+export async function pruneRpcs(queries: Queries, createdBefore: number, rowsMax: number): Promise<void> {
+  await queries.query(
+    'delete from rpc where id in (select id from rpc where not open and created_time < $1 limit $2)',
+    [createdBefore, rowsMax],
+  );
+}
+
+export async function findRpc(queries: Queries, tenantId: string, id: string): Promise<StoredRpc | undefined> {
+  const [rpc] = await queries.query<StoredRpc>(`select ${columns} from rpc where id = $1 and tenant_id = $2`, [
+    id,
+    tenantId,
+  ]);
+  return rpc;
+}
+
+export async function deleteRpc(queries: Queries, tenantId: string, id: string): Promise<StoredRpc | undefined> {
+  const [rpc] = await queries.query<StoredRpc>(
+    `delete from rpc where id = $1 and tenant_id = $2 returning ${columns}`,
+    [id, tenantId],
+  );
+  return rpc;
+}
+
+export async function listRpcs(
+  queries: Queries,
+  deviceId: string,
+  status: RpcStatus | undefined,
+  link: PageLink,
+): Promise<Page<StoredRpc>> {
+  const where = 'device_id = $1 and ($2::text is null or status = $2) and method ilike $3';
+  const parameters = [deviceId, status ?? null, containsPattern(link.textSearch)];
+  const clause = pageClause(link, sortColumns, 'id');
+  const [total] = await queries.query<{ count: number }>(`select count(*) from rpc where ${where}`, parameters);
+  const rows = await queries.query<StoredRpc>(`select ${columns} from rpc where ${where} ${clause}`, parameters);
+  return pageOf(rows, total!.count, link);
+}

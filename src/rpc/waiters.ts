@@ -1,0 +1,238 @@
+/**
+ * The commands that this worker owns, by device and by deadline. Bounded by number and bytes, for each device and in
+ * all; one timer ends those whose time is up. What happens to a command is its own matter: it says so in callbacks.
+ */
+import type { Clock } from '../base/clock.ts';
+import { assert, ErrorCode, Fault, unavailable } from '../base/errors.ts';
+
+/** `queued`: no session has it. `taken`: one has. */
+export interface Command {
+  readonly device: number;
+  readonly id: number;
+  readonly method: string;
+  readonly params: string;
+  readonly oneway: boolean;
+  readonly persistent: boolean;
+  /** Of the monotonic clock. */
+  readonly deadline: number;
+  stage: 'queued' | 'taken';
+  /** Asked before each offer of a persistent one: it may have been withdrawn on any worker. */
+  isWanted(): Promise<boolean>;
+  /** Exactly one session said yes. */
+  taken(): void;
+  confirmed(delivered: boolean): void;
+  replied(text: string): Promise<void> | void;
+  /** It is no waiter any more when this is called. */
+  expired(): void;
+  /** The bus cannot tell whether anybody listens. */
+  away(): void;
+  /** Its sender does not want it any more. */
+  withdrawn(): void;
+  /** Place in the heap of deadlines; the owner of this field is `Waiters`. */
+  heapAt: number;
+}
+
+/** What one device is waited for: the queued ones by id, which is by age. */
+export interface Line {
+  readonly device: number;
+  readonly queued: Command[];
+  readonly taken: Map<number, Command>;
+}
+
+export interface WaitersOptions {
+  clock: Clock;
+  perDeviceMax: number;
+  commandsMax: number;
+  bytesMax: number;
+  /** A device has none any more. */
+  onEmpty(device: number): void;
+}
+
+/** A timer of Node holds 31 bits of milliseconds. */
+const timerMsMax = 2_147_483_647;
+const commandOverheadBytes = 512;
+
+export class Waiters {
+  readonly #options: WaitersOptions;
+  readonly #lines = new Map<number, Line>();
+  /** A binary heap: the next deadline first. */
+  readonly #heap: Command[] = [];
+  #timer: NodeJS.Timeout | undefined;
+  #bytes = 0;
+
+  constructor(options: WaitersOptions) {
+    this.#options = options;
+  }
+
+  get size(): number {
+    return this.#heap.length;
+  }
+
+  get bytes(): number {
+    return this.#bytes;
+  }
+
+  /** How many more fit. */
+  get room(): number {
+    return this.#bytes >= this.#options.bytesMax ? 0 : this.#options.commandsMax - this.#heap.length;
+  }
+
+  lines(): Iterable<Line> {
+    return this.#lines.values();
+  }
+
+  line(device: number): Line | undefined {
+    return this.#lines.get(device);
+  }
+
+  find(device: number, id: number): Command | undefined {
+    const line = this.#lines.get(device);
+    return line?.taken.get(id) ?? line?.queued.find((command) => command.id === id);
+  }
+
+  /** Why a further command to the device is refused; undefined when it is not. */
+  refusal(device: number): Fault | undefined {
+    const { perDeviceMax, commandsMax, bytesMax } = this.#options;
+    const line = this.#lines.get(device);
+    if (line && line.queued.length + line.taken.size >= perDeviceMax) {
+      const message = `The device has ${perDeviceMax} commands waiting, which is the most it can have.`;
+      return new Fault(429, ErrorCode.tooManyRequests, 'rpc_device_full', message, 1);
+    }
+    if (this.#heap.length >= commandsMax || this.#bytes >= bytesMax) {
+      return unavailable('rpc_full', 'This server has all the waiting commands it can hold; try again.');
+    }
+    return undefined;
+  }
+
+  /** Throws the refusal. */
+  add(command: Command): Line {
+    const refusal = this.refusal(command.device);
+    if (refusal) throw refusal;
+    assert(!this.find(command.device, command.id), 'an id is used once');
+    let line = this.#lines.get(command.device);
+    if (!line) this.#lines.set(command.device, (line = { device: command.device, queued: [], taken: new Map() }));
+    this.#place(line, command);
+    this.#bytes += bytesOf(command);
+    this.#heap.push(command);
+    this.#rise(this.#heap.length - 1);
+    if (command.heapAt === 0) this.#arm();
+    return line;
+  }
+
+  /** False when it has ended already. */
+  remove(command: Command): boolean {
+    const at = command.heapAt;
+    if (this.#heap[at] !== command) return false;
+    const last = this.#heap.pop()!;
+    if (last !== command) {
+      this.#heap[at] = last;
+      this.#rise(at);
+      this.#sink(last.heapAt);
+    }
+    this.#bytes -= bytesOf(command);
+    const line = this.#lines.get(command.device);
+    assert(line, 'a waiting command stands in a line');
+    this.#leave(line, command);
+    if (line.queued.length === 0 && line.taken.size === 0) {
+      this.#lines.delete(command.device);
+      this.#options.onEmpty(command.device);
+    }
+    return true;
+  }
+
+  take(command: Command): void {
+    this.#restage(command, 'taken');
+  }
+
+  /** Back to its place by age: the delivery failed. */
+  requeue(command: Command): void {
+    this.#restage(command, 'queued');
+  }
+
+  has(command: Command): boolean {
+    return this.#heap[command.heapAt] === command;
+  }
+
+  close(): void {
+    clearTimeout(this.#timer);
+  }
+
+  #restage(command: Command, stage: Command['stage']): void {
+    const line = this.#lines.get(command.device);
+    assert(line && this.has(command), 'only a waiting command changes its stage');
+    this.#leave(line, command);
+    command.stage = stage;
+    this.#place(line, command);
+  }
+
+  #place(line: Line, command: Command): void {
+    if (command.stage === 'taken') {
+      line.taken.set(command.id, command);
+      return;
+    }
+    let at = line.queued.length;
+    while (at > 0 && isOlder(command.id, line.queued[at - 1]!.id)) at -= 1;
+    line.queued.splice(at, 0, command);
+  }
+
+  #leave(line: Line, command: Command): void {
+    if (command.stage === 'taken') line.taken.delete(command.id);
+    else line.queued.splice(line.queued.indexOf(command), 1);
+  }
+
+  #arm(): void {
+    clearTimeout(this.#timer);
+    const next = this.#heap[0];
+    if (!next) return;
+    const waitMs = Math.ceil(next.deadline - this.#options.clock.monotonic());
+    this.#timer = setTimeout(() => this.#expire(), Math.max(0, Math.min(waitMs, timerMsMax)));
+  }
+
+  #expire(): void {
+    const now = this.#options.clock.monotonic();
+    for (let next = this.#heap[0]; next && next.deadline <= now; next = this.#heap[0]) {
+      this.remove(next);
+      next.expired();
+    }
+    this.#arm();
+  }
+
+  #rise(at: number): void {
+    const heap = this.#heap;
+    const command = heap[at]!;
+    while (at > 0) {
+      const above = (at - 1) >> 1;
+      if (heap[above]!.deadline <= command.deadline) break;
+      heap[at] = heap[above]!;
+      heap[at]!.heapAt = at;
+      at = above;
+    }
+    heap[at] = command;
+    command.heapAt = at;
+  }
+
+  #sink(at: number): void {
+    const heap = this.#heap;
+    const command = heap[at]!;
+    for (;;) {
+      let below = 2 * at + 1;
+      if (below >= heap.length) break;
+      if (below + 1 < heap.length && heap[below + 1]!.deadline < heap[below]!.deadline) below += 1;
+      if (heap[below]!.deadline >= command.deadline) break;
+      heap[at] = heap[below]!;
+      heap[at]!.heapAt = at;
+      at = below;
+    }
+    heap[at] = command;
+    command.heapAt = at;
+  }
+}
+
+/** Ids wrap at 2^31: the older one is the one behind which the shorter way leads to the other. */
+export function isOlder(id: number, other: number): boolean {
+  return ((other - id) & 0x7fffffff) < 0x40000000 && id !== other;
+}
+
+function bytesOf({ method, params }: Command): number {
+  return commandOverheadBytes + 2 * (method.length + params.length);
+}

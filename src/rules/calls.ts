@@ -1,0 +1,158 @@
+/**
+ * Calls that devices make to the server (client-side RPC): the seam between the doors and what answers them. Any JSON
+ * document comes here. What answers is a table (table.ts); who finds no answer waits for its time, bounded.
+ */
+import type { Attributes, Scope } from '../attributes/attributes.ts';
+import type { Clock } from '../base/clock.ts';
+import { ErrorCode, Fault, unavailable } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Metrics } from '../base/metrics.ts';
+import type { ClickHouse } from '../clickhouse/client.ts';
+import { readLatest } from '../telemetry/latest.ts';
+import { type Json, readJson } from '../value/json.ts';
+import { strictForm, type TypedValue, typedValue } from '../value/typed.ts';
+import type { Rule } from './table.ts';
+import { jsonText, memberAt, type Place, type Template, writeTemplate } from './template.ts';
+
+export interface CallsParts {
+  rules: Rule[];
+  attributes: Attributes;
+  clickhouse: ClickHouse;
+  clock: Clock;
+  metrics: Metrics;
+  timeoutMs: number;
+}
+
+export interface CallingDevice {
+  number: number;
+  id: string;
+  name: string;
+}
+
+/** Values of the places that must be read from a store, as JSON text by key. */
+type Values = Map<Place['root'], Map<string, string>>;
+
+const scopes: [Place['root'], Scope][] = [
+  ['client', 'CLIENT_SCOPE'],
+  ['shared', 'SHARED_SCOPE'],
+  ['server', 'SERVER_SCOPE'],
+];
+
+export class Calls {
+  readonly #parts: CallsParts;
+  /** Open calls by device. */
+  readonly #open = new Map<number, number>();
+  readonly #waits = new Set<() => void>();
+  #closed = false;
+  #count = 0;
+
+  constructor(parts: CallsParts) {
+    this.#parts = parts;
+    parts.metrics.observed('client_rpc_open', 'Calls of devices that wait for an answer.', () => this.#count);
+  }
+
+  /** The answer as JSON text; undefined when there was none in time, or the device went away. */
+  async answer(device: CallingDevice, document: Json, gone: AbortSignal): Promise<string | undefined> {
+    const open = this.#open.get(device.number) ?? 0;
+    if (open >= limits.clientCallsPerDeviceMax) {
+      const message = `The device has ${open} calls without an answer, which is the most it can have.`;
+      throw new Fault(429, ErrorCode.tooManyRequests, 'client_rpc_device_full', message, 1);
+    }
+    if (this.#count >= limits.clientCallsMax) {
+      throw unavailable('client_rpc_full', 'This server has all the open calls it can hold; try again.');
+    }
+    this.#open.set(device.number, open + 1);
+    this.#count += 1;
+    try {
+      const method = memberAt(document, 'method');
+      const name = document instanceof Map && typeof method === 'string' ? method : null;
+      const rule = this.#parts.rules.find((each) => each.matches(name));
+      if (rule) return await this.#apply(rule, device, document, name);
+      await this.#wait(gone);
+      return undefined;
+    } finally {
+      this.#count -= 1;
+      const left = this.#open.get(device.number)! - 1;
+      if (left > 0) this.#open.set(device.number, left);
+      else this.#open.delete(device.number);
+    }
+  }
+
+  /** Those who wait get their 408 now, and ask another server. */
+  close(): void {
+    this.#closed = true;
+    for (const end of [...this.#waits]) end();
+  }
+
+  async #apply(rule: Rule, device: CallingDevice, document: Json, method: string | null): Promise<string> {
+    const { answer, setShared } = rule;
+    const values = await this.#read(device.number, [answer, ...(setShared ? [setShared] : [])]);
+    const now = this.#parts.clock.now();
+    const params = document instanceof Map ? (document.get('params') ?? null) : document;
+    const valueAt = ({ root, rest }: Place): string | undefined => {
+      switch (root) {
+        case 'now':
+          return String(now);
+        case 'method':
+          return JSON.stringify(method);
+        case 'params':
+          return jsonText(memberAt(params, rest));
+        case 'device':
+          return JSON.stringify(rest === 'id' ? device.id : device.name);
+        default:
+          return values.get(root)?.get(rest);
+      }
+    };
+    if (setShared) await this.#setShared(device.number, writeTemplate(setShared, valueAt));
+    return writeTemplate(answer, valueAt);
+  }
+
+  /** One read for each scope that the templates name. */
+  async #read(device: number, templates: Template[]): Promise<Values> {
+    const { attributes, clickhouse } = this.#parts;
+    const values: Values = new Map();
+    const keysOf = (root: Place['root']) => {
+      const places = templates.flatMap((template) => template.places).filter((place) => place.root === root);
+      return [...new Set(places.map((place) => place.rest))];
+    };
+    const keep = (root: Place['root'], rows: { key: string; value: TypedValue }[]) =>
+      values.set(root, new Map(rows.map(({ key, value }) => [key, strictForm(value)])));
+    const latestKeys = keysOf('latest');
+    await Promise.all([
+      ...scopes.map(async ([root, scope]) => {
+        const keys = keysOf(root);
+        if (keys.length > 0) keep(root, await attributes.read(device, scope, keys));
+      }),
+      latestKeys.length > 0 && readLatest(clickhouse, device, latestKeys).then((points) => keep('latest', points)),
+    ]);
+    return values;
+  }
+
+  /** As the rule wrote them: a text stays a text. A null sets nothing. */
+  async #setShared(device: number, text: string): Promise<void> {
+    const entries = new Map<string, TypedValue>();
+    const object = readJson(Buffer.from(text));
+    if (!(object instanceof Map)) return;
+    for (const [key, json] of object) {
+      const value = typedValue(json, false);
+      if (value) entries.set(key, value);
+    }
+    if (entries.size > 0) await this.#parts.attributes.save(device, 'SHARED_SCOPE', entries);
+  }
+
+  /** Until the time is over, the device has gone, or the server stops. */
+  #wait(gone: AbortSignal): Promise<void> {
+    return new Promise((resolve) => {
+      const end = () => {
+        clearTimeout(timer);
+        gone.removeEventListener('abort', end);
+        this.#waits.delete(end);
+        resolve();
+      };
+      const timer = setTimeout(end, this.#parts.timeoutMs);
+      this.#waits.add(end);
+      gone.addEventListener('abort', end);
+      if (gone.aborted || this.#closed) end();
+    });
+  }
+}

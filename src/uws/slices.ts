@@ -1,0 +1,126 @@
+/**
+ * An answer that goes out in slices, at the pace of its reader: one slice of it is in memory, whatever its length. The
+ * library cuts a connection that leaves a write unfinished for some 10 s, and the kernel tells of room only when a third
+ * of its buffer is free, which takes a slow reader longer: so the rest is offered again every few seconds.
+ */
+import type { HttpResponse as UwsResponse } from 'uWebSockets.js';
+import { assert } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+
+/** A body that is read on the way: some bytes from `at` on, until all `bytes` are sent. */
+export interface SlicedBody {
+  bytes: number;
+  slice(at: number): Promise<Buffer>;
+}
+
+/** How it ended: 'sent' to the kernel, the reader 'gone' or 'stalled', or the `Error` of the body that cut it. */
+export type SliceOutcome = 'sent' | 'gone' | 'stalled' | Error;
+
+export class SliceSender {
+  static open = 0;
+  readonly #res: UwsResponse;
+  readonly #body: SlicedBody;
+  /** What is being offered, and where in the body it starts; undefined while the next slice is read. */
+  #offered: Buffer | undefined;
+  #offeredAt = 0;
+  #taken: (() => void) | undefined;
+  #progressAt = 0;
+  #progressMs = 0;
+  #outcome: SliceOutcome | undefined;
+  #timer: NodeJS.Timeout | undefined;
+
+  constructor(res: UwsResponse, body: SlicedBody) {
+    this.#res = res;
+    this.#body = body;
+  }
+
+  /** The head is written by `writeHead` together with the first bytes. */
+  async run(writeHead: () => void): Promise<SliceOutcome> {
+    SliceSender.open += 1;
+    try {
+      let head: (() => void) | undefined = writeHead;
+      for (let at = 0; this.#outcome === undefined; at += this.#offeredLength) {
+        const slice = await this.#body.slice(at);
+        assert(slice.length > 0 && at + slice.length <= this.#body.bytes, 'a slice lies inside its body');
+        if (this.#outcome !== undefined) break;
+        await this.#offer(slice, at, head);
+        head = undefined;
+      }
+      return this.#outcome;
+    } catch (error) {
+      if (this.#outcome !== undefined) return this.#outcome;
+      // The status has gone out: a body cut short is all that the reader can be told.
+      this.#outcome = error as Error;
+      this.#res.close();
+      return this.#outcome;
+    } finally {
+      SliceSender.open -= 1;
+      clearInterval(this.#timer);
+    }
+  }
+
+  /** The client has gone: the response must not be touched any more. */
+  abort(): void {
+    this.#end('gone');
+  }
+
+  get #offeredLength(): number {
+    return this.#offered?.length ?? 0;
+  }
+
+  /** Resolves when the kernel has all of `slice`, or it is over. */
+  #offer(slice: Buffer, at: number, writeHead: (() => void) | undefined): Promise<void> {
+    return new Promise((resolve) => {
+      this.#offered = slice;
+      this.#offeredAt = at;
+      this.#taken = resolve;
+      if (!writeHead) {
+        this.#attempt();
+        return;
+      }
+      this.#res.onWritable(() => this.#taken === undefined || this.#attempt());
+      this.#progressMs = performance.now();
+      this.#timer = setInterval(() => this.#offerAgain(), limits.streamOfferMs);
+      this.#res.cork(() => {
+        writeHead();
+        this.#attempt();
+      });
+    });
+  }
+
+  /** Gives the kernel what it takes of the slice; true when that was all of it. */
+  #attempt(): boolean {
+    const slice = this.#offered!;
+    const begun = this.#res.getWriteOffset() - this.#offeredAt;
+    const [ok, done] = this.#res.tryEnd(slice.subarray(begun), this.#body.bytes);
+    if (done) this.#end('sent');
+    else if (ok) this.#take();
+    return ok;
+  }
+
+  #offerAgain(): void {
+    if (this.#outcome !== undefined) return;
+    const at = this.#res.getWriteOffset();
+    const now = performance.now();
+    if (at > this.#progressAt || this.#taken === undefined) {
+      this.#progressAt = at;
+      this.#progressMs = now;
+    } else if (now - this.#progressMs > limits.streamStallMsMax) {
+      this.#end('stalled');
+      this.#res.close();
+      return;
+    }
+    if (this.#taken !== undefined) this.#res.cork(() => this.#attempt());
+  }
+
+  #end(outcome: SliceOutcome): void {
+    this.#outcome ??= outcome;
+    this.#take();
+  }
+
+  #take(): void {
+    const taken = this.#taken;
+    this.#taken = undefined;
+    taken?.();
+  }
+}

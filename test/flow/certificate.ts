@@ -1,0 +1,22 @@
+/** Self-signed certificates for tests, made by openssl. */
+import { execFileSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+
+export interface Certificate {
+  /** Paths of the PEM files. */
+  cert: string;
+  key: string;
+  /** What a client trusts. */
+  pem: string;
+}
+
+export function createCertificate(directory: string, name: string): Certificate {
+  const [cert, key] = [join(directory, `${name}.cert.pem`), join(directory, `${name}.key.pem`)];
+  const subject = ['-subj', '/CN=localhost', '-addext', 'subjectAltName=DNS:localhost,IP:127.0.0.1'];
+  const curve = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes'];
+  execFileSync('openssl', ['req', '-x509', ...curve, '-days', '2', ...subject, '-keyout', key, '-out', cert], {
+    stdio: 'pipe',
+  });
+  return { cert, key, pem: readFileSync(cert, 'utf8') };
+}

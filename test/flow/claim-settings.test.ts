@@ -1,0 +1,81 @@
+/** Claiming and provisioning with settings other than the defaults. */
+import { setTimeout as sleep } from 'node:timers/promises';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { type Engine, startEngine } from '../engine.ts';
+import { newCustomer, newCustomerUser, ok, type Person } from '../wire/people.ts';
+
+let engine: Engine;
+let user: Person;
+
+beforeAll(async () => {
+  engine = await startEngine({
+    workers: 1,
+    env: {
+      SECURITY_CLAIM_DURATION: '1500',
+      SECURITY_CLAIM_ALLOW_CLAIMING_BY_DEFAULT: 'false',
+      PROVISION_WRONG_KEYS_PER_MINUTE_MAX: '3',
+    },
+  });
+  user = await newCustomerUser(await newCustomer(engine.api), engine.api);
+});
+
+afterAll(() => engine.destroy());
+
+async function claim(name: string): Promise<string> {
+  const response = await engine.api.send('POST', `/api/customer/device/${name}/claim`, {}, user.token);
+  return `${response.status} ${(JSON.parse(await response.text()) as { response?: string }).response ?? 'refused'}`;
+}
+
+const offer = async (token: string) =>
+  (await fetch(`${engine.api.http}/api/v1/${token}/claim`, { method: 'POST' })).status;
+
+const allow = (id: string) =>
+  ok('POST', `/api/plugins/telemetry/DEVICE/${id}/SERVER_SCOPE`, { claimingAllowed: true }, undefined, engine.api);
+
+test('an offer without a time ends with the time of the setting', async () => {
+  const device = await engine.api.createDevice('short');
+  await allow(device.id);
+  expect(await offer(device.token)).toBe(200);
+  expect(await offer(device.token)).toBe(200);
+  await sleep(1_700);
+  expect(await claim('short')).toBe('400 refused');
+  expect(await offer(device.token)).toBe(200);
+  expect(await claim('short')).toBe('200 SUCCESS');
+});
+
+test('where claiming is not allowed by default, a device needs its permission, each time', async () => {
+  const device = await engine.api.createDevice('guarded');
+  expect(await offer(device.token)).toBe(200);
+  expect(await claim('guarded')).toBe('400 refused');
+  await allow(device.id);
+  expect(await claim('guarded')).toBe('400 refused');
+  expect(await offer(device.token)).toBe(200);
+  expect(await claim('guarded')).toBe('200 SUCCESS');
+  const path = `/api/plugins/telemetry/DEVICE/${device.id}/values/attributes/SERVER_SCOPE?keys=claimingAllowed`;
+  expect(await ok('GET', path, undefined, undefined, engine.api)).toEqual([]);
+  await ok('DELETE', '/api/customer/device/guarded/claim', undefined, undefined, engine.api);
+  expect(await ok('GET', path, undefined, undefined, engine.api)).toMatchObject([{ value: true }]);
+});
+
+test('who guesses provisioning keys is made to wait, whatever comes next', async () => {
+  const guess = (provisionDeviceSecret: string) =>
+    fetch(`${engine.api.http}/api/v1/provision`, {
+      method: 'POST',
+      body: JSON.stringify({ provisionDeviceKey: 'k-pump', provisionDeviceSecret }),
+    });
+  const profile = {
+    name: 'pump',
+    provisionDeviceKey: 'k-pump',
+    profileData: { provisionConfiguration: { type: 'ALLOW_CREATE_NEW_DEVICES', provisionDeviceSecret: 's3-pump' } },
+  };
+  await ok('POST', '/api/deviceProfile', profile, undefined, engine.api);
+  for (let i = 0; i < 5; i += 1) expect(await (await guess('s3-pump')).json()).toMatchObject({ status: 'SUCCESS' });
+  const answers = await Promise.all(Array.from({ length: 8 }, () => guess('wrong')));
+  expect(answers.filter(({ status }) => status === 200)).toHaveLength(3);
+  const refused = await guess('s3-pump');
+  expect(refused.status).toBe(429);
+  expect(Number(refused.headers.get('retry-after'))).toBeGreaterThan(0);
+  // Devices behind the same address go on.
+  const device = await engine.api.createDevice('bystander');
+  expect(await engine.api.postTelemetry(device.token, '{"a":1}')).toBe(200);
+});

@@ -1,0 +1,111 @@
+/**
+ * Commands over Redis: from worker to worker as over IPC. While Redis is away a command is a clear error at once, polls
+ * end as expired and telemetry goes on; when it is back, commands flow again without a restart.
+ */
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { type Device, eventually } from '../api.ts';
+import { type Engine, freePort, startEngine } from '../engine.ts';
+import type { RawConnection, RawResponse } from '../wire/raw.ts';
+import { connectToEachWorker, restOn } from '../wire/workers.ts';
+import { RedisServer } from './stores.ts';
+
+let directory: string;
+let redis: RedisServer;
+let engine: Engine;
+
+beforeAll(async () => {
+  directory = mkdtempSync(join(tmpdir(), 'millrace-rpc-redis-'));
+  redis = new RedisServer(directory, await freePort());
+  await redis.start();
+  engine = await startEngine({ workers: 2, env: { REDIS_URL: redis.url, HTTP_TELL_WORKER: 'true' } });
+});
+
+afterAll(async () => {
+  await engine?.destroy();
+  await redis?.stop();
+  rmSync(directory, { recursive: true, force: true });
+});
+
+interface Ends {
+  operators: RawConnection[];
+  devices: RawConnection[];
+  device: Device;
+}
+
+async function withEnds(use: (ends: Ends) => Promise<void>): Promise<void> {
+  const operators = await connectToEachWorker(engine.port);
+  const devices = await connectToEachWorker(engine.port);
+  try {
+    await use({ operators, devices, device: await engine.api.createDevice(`redis-${performance.now()}`) });
+  } finally {
+    for (const connection of [...operators, ...devices]) connection.close();
+  }
+}
+
+async function command(connection: RawConnection, device: Device, kind = 'twoway', timeout = 5_000) {
+  const path = `/api/rpc/${kind}/${device.id}`;
+  return await restOn(connection, await engine.api.adminToken(), {
+    path,
+    body: JSON.stringify({ method: 'm', timeout }),
+  });
+}
+
+function poll(connection: RawConnection, device: Device, timeoutMs = 5_000): Promise<RawResponse> {
+  return connection.ask({ method: 'GET', path: `/api/v1/${device.token}/rpc?timeout=${timeoutMs}` }, 20_000);
+}
+
+async function roundTrip({ operators, devices, device }: Ends): Promise<void> {
+  const polling = poll(devices[1]!, device);
+  await sleep(50);
+  const calling = command(operators[0]!, device);
+  const { id } = JSON.parse((await polling).body.toString()) as { id: number };
+  const replied = await devices[0]!.ask({ path: `/api/v1/${device.token}/rpc/${id}`, body: '{"ok":true}' });
+  expect(replied.status).toBe(200);
+  const answer = await calling;
+  expect(`${answer.status} ${answer.body}`).toBe('200 {"ok":true}');
+}
+
+test('a command crosses from worker to worker, and so does its reply', () => withEnds(roundTrip));
+
+test('a device that comes later gets what waits, on the other worker', () =>
+  withEnds(async ({ operators, devices, device }) => {
+    const calling = command(operators[0]!, device, 'oneway');
+    await sleep(600);
+    expect((await poll(devices[1]!, device)).status).toBe(200);
+    expect((await calling).status).toBe(200);
+  }));
+
+test('of two polls on two workers exactly one gets the command', () =>
+  withEnds(async ({ operators, devices, device }) => {
+    const polls = devices.map((connection) => poll(connection, device, 1_500));
+    await sleep(100);
+    expect((await command(operators[0]!, device, 'oneway')).status).toBe(200);
+    expect((await Promise.all(polls)).map(({ status }) => status).sort()).toEqual([200, 408]);
+  }));
+
+test('Redis away: commands name it at once, polls expire, telemetry goes on; back: commands flow', async () => {
+  await withEnds(async ({ operators, devices, device }) => {
+    const polling = poll(devices[1]!, device, 3_000);
+    await sleep(100);
+    await redis.kill();
+    await sleep(300);
+    const begin = performance.now();
+    const refused = await command(operators[0]!, device);
+    expect(performance.now() - begin).toBeLessThan(3_000);
+    expect(refused.status).toBe(503);
+    expect((JSON.parse(refused.body.toString()) as { message: string }).message).toContain('message bus');
+    const reply = await devices[0]!.ask({ path: `/api/v1/${device.token}/rpc/77`, body: '{}' });
+    expect(reply.status).toBe(503);
+    expect(await engine.api.postTelemetry(device.token, '{"a":1}')).toBe(200);
+    expect((await polling).status).toBe(408);
+  });
+  await redis.start();
+  await eventually(async () => {
+    await withEnds(roundTrip);
+    return true;
+  }, 20_000);
+});

@@ -1,0 +1,223 @@
+/**
+ * Two engines as two hosts: own ports and data directories, shared PostgreSQL, ClickHouse and Redis. What is done on
+ * one is seen on the other; without Redis commands are refused, ingest goes on, and all comes back with it.
+ */
+import { setTimeout as sleep } from 'node:timers/promises';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { type Device, eventually } from '../api.ts';
+import { type Engine, startEngine } from '../engine.ts';
+import { clickhousePassword, type Stores, startStores } from './stores.ts';
+
+let stores: Stores;
+let here: Engine;
+let there: Engine;
+
+beforeAll(async () => {
+  stores = await startStores();
+  const env = {
+    MILLRACE_CONFIG: 'config/cluster.yaml',
+    CLICKHOUSE_URL: stores.clickhouse.url,
+    CLICKHOUSE_PASSWORD: clickhousePassword,
+    DATABASE_URL: stores.postgres.url,
+    REDIS_URL: stores.redis.url,
+    DEFAULT_INACTIVITY_TIMEOUT: '1',
+    DEFAULT_STATE_CHECK_INTERVAL: '1',
+  };
+  // Both at once: a new database and two hosts that migrate it.
+  [here, there] = await Promise.all([startEngine({ workers: 2, env }), startEngine({ workers: 2, env })]);
+});
+
+afterAll(async () => {
+  await Promise.all([here?.destroy(), there?.destroy()]);
+  await stores?.stopAll();
+});
+
+let created = 0;
+function newDevice(engine: Engine): Promise<Device> {
+  return engine.api.createDevice(`two-hosts-${created++}`);
+}
+
+/** On a connection of its own, so that any worker of the host may get it. */
+function ask(engine: Engine, device: Device, method: string, path: string, body?: string): Promise<Response> {
+  return fetch(`${engine.api.http}/api/v1/${device.token}/${path}`, {
+    method,
+    headers: { connection: 'close' },
+    ...(body !== undefined && { body }),
+    signal: AbortSignal.timeout(30_000),
+  });
+}
+
+async function post(engine: Engine, device: Device, key = 'a', n = 1): Promise<number> {
+  const response = await ask(engine, device, 'POST', 'telemetry', `{"${key}":${n}}`);
+  await response.arrayBuffer();
+  return response.status;
+}
+
+/** Statuses of enough connections that each worker of the host has very likely answered. */
+async function statuses(engine: Engine, device: Device): Promise<Set<number>> {
+  return new Set(await Promise.all(Array.from({ length: 16 }, () => post(engine, device))));
+}
+
+async function revoke(engine: Engine, device: Device): Promise<void> {
+  const path = `/api/device/${device.id}/credentials`;
+  const credentials = (await (await engine.api.send('GET', path)).json()) as object;
+  const changed = { ...credentials, credentialsId: `${device.token}-new` };
+  expect((await engine.api.send('POST', '/api/device/credentials', changed)).status).toBe(200);
+}
+
+/** Milliseconds until no worker of the host takes the token any more. */
+async function msUntilDead(engine: Engine, device: Device): Promise<number> {
+  const startedAt = performance.now();
+  await eventually(async () => !(await statuses(engine, device)).has(200), 10_000, 5);
+  return performance.now() - startedAt;
+}
+
+function share(engine: Engine, device: Device, attributes: object): Promise<Response> {
+  return engine.api.send('POST', `/api/plugins/telemetry/DEVICE/${device.id}/attributes/SHARED_SCOPE`, attributes);
+}
+
+function command(engine: Engine, device: Device, body: object): Promise<Response> {
+  return engine.api.send('POST', `/api/plugins/rpc/twoway/${device.id}`, body);
+}
+
+/** A poll of attributes on one host is answered by a write on the other. */
+async function updateCrosses(from: Engine, to: Engine, device: Device, value: number): Promise<void> {
+  const poll = ask(to, device, 'GET', 'attributes/updates?timeout=15000');
+  await sleep(300);
+  expect((await share(from, device, { level: value })).status).toBe(200);
+  const answer = await poll;
+  expect(`${answer.status} ${await answer.text()}`).toBe(`200 {"level":${value}}`);
+}
+
+/** A command given on one host is taken by a poll on the other, and the reply comes back. */
+async function commandCrosses(from: Engine, to: Engine, device: Device): Promise<void> {
+  const poll = ask(to, device, 'GET', 'rpc?timeout=15000');
+  await sleep(300);
+  const call = command(from, device, { method: 'turn', params: { by: 42.0 }, timeout: 10_000 });
+  const request = (await (await poll).json()) as { id: number; method: string };
+  expect(request.method).toBe('turn');
+  expect((await ask(to, device, 'POST', `rpc/${request.id}`, '{"turned":true}')).status).toBe(200);
+  const answer = await call;
+  expect(`${answer.status} ${await answer.text()}`).toBe('200 {"turned":true}');
+}
+
+test('a device created on one host works on the other, also when its token was asked for before', async () => {
+  const device = await newDevice(here);
+  expect(await statuses(there, device)).toEqual(new Set([200]));
+  const early = { id: '', token: `chosen-${Date.now()}` };
+  expect(await statuses(there, early)).toEqual(new Set([401]));
+  await here.api.createDevice('chosen token', early.token);
+  await eventually(async () => !(await statuses(there, early)).has(401), 1_000);
+});
+
+test('what one host acknowledged the other one reads', async () => {
+  const device = await newDevice(here);
+  expect(await post(there, device, 'written_there', 7)).toBe(200);
+  await eventually(async () => {
+    const { written_there: points = [] } = await here.api.readLatest(device.id, ['written_there']);
+    return points[0]?.value === 7;
+  });
+});
+
+test('a token revoked on one host is dead on the other within a second', async () => {
+  const device = await newDevice(here);
+  expect(await statuses(there, device)).toEqual(new Set([200]));
+  await revoke(here, device);
+  expect(await msUntilDead(there, device)).toBeLessThan(1_000);
+  expect(await post(there, { ...device, token: `${device.token}-new` })).toBe(200);
+});
+
+test('a device deleted on one host is gone on the other within a second', async () => {
+  const device = await newDevice(here);
+  expect(await statuses(there, device)).toEqual(new Set([200]));
+  expect((await here.api.send('DELETE', `/api/device/${device.id}`)).status).toBe(200);
+  expect(await msUntilDead(there, device)).toBeLessThan(1_000);
+});
+
+test('a long poll on one host ends when its token is revoked on the other', async () => {
+  const device = await newDevice(here);
+  const poll = ask(there, device, 'GET', 'attributes/updates?timeout=20000');
+  await sleep(300);
+  const startedAt = performance.now();
+  await revoke(here, device);
+  expect((await poll).status).toBe(408);
+  expect(performance.now() - startedAt).toBeLessThan(2_000);
+});
+
+test('attribute updates cross from one host to the other, both ways', async () => {
+  const device = await newDevice(here);
+  // The first poll of a device only starts its cursor.
+  await (await ask(there, device, 'GET', 'attributes/updates?timeout=1')).arrayBuffer();
+  await updateCrosses(here, there, device, 1);
+  await updateCrosses(there, here, device, 2);
+});
+
+test('commands cross from one host to the other, both ways', async () => {
+  const device = await newDevice(here);
+  await commandCrosses(here, there, device);
+  await commandCrosses(there, here, device);
+});
+
+test('a device that is alive on one host is never called inactive by the other', async () => {
+  const device = await newDevice(here);
+  const isActive = async () => {
+    const response = await here.api.send('GET', `/api/device/info/${device.id}`);
+    return ((await response.json()) as { active: boolean }).active;
+  };
+  expect(await post(there, device)).toBe(200);
+  await eventually(isActive);
+  for (const until = Date.now() + 8_000; Date.now() < until; await sleep(250)) {
+    expect(await post(there, device)).toBe(200);
+    expect(await isActive()).toBe(true);
+  }
+  await eventually(async () => !(await isActive()), 20_000);
+});
+
+test('without Redis ingest goes on, tokens die within two seconds, commands are refused; with it all is back', async () => {
+  const [steady, revoked, commanded] = [await newDevice(here), await newDevice(here), await newDevice(here)];
+  for (const engine of [here, there]) {
+    for (const device of [steady, revoked, commanded]) expect(await statuses(engine, device)).toEqual(new Set([200]));
+  }
+  let refused = 0;
+  let accepted = 0;
+  let sending = true;
+  const ingest = (async () => {
+    for (let n = 0; sending; n += 1) {
+      if ((await post(n % 2 ? here : there, steady, 'steady', n)) === 200) accepted += 1;
+      else refused += 1;
+      await sleep(2);
+    }
+  })();
+  try {
+    await sleep(300);
+    await stores.redis.kill();
+    await sleep(300);
+    await revoke(here, revoked);
+    expect(await msUntilDead(there, revoked)).toBeLessThan(2_000);
+    const startedAt = performance.now();
+    const call = await command(here, commanded, { method: 'turn', params: {}, timeout: 5_000 });
+    expect(call.status).toBe(503);
+    expect(((await call.json()) as { message: string }).message).not.toBe('');
+    expect(performance.now() - startedAt).toBeLessThan(3_000);
+    const poll = await ask(there, commanded, 'GET', 'rpc?timeout=1000');
+    expect(poll.status).toBe(408);
+    // Held while Redis comes back.
+    const held = ask(there, commanded, 'GET', 'rpc?timeout=20000');
+    await stores.redis.start();
+    await sleep(2_500);
+    const answered = command(here, commanded, { method: 'turn', params: {}, timeout: 10_000 });
+    const request = (await (await held).json()) as { id: number };
+    await ask(there, commanded, 'POST', `rpc/${request.id}`, '1');
+    expect(await (await answered).text()).toBe('1');
+    await updateCrosses(here, there, commanded, 3);
+  } finally {
+    sending = false;
+    await ingest;
+  }
+  expect(refused).toBe(0);
+  expect(accepted).toBeGreaterThan(50);
+  const again = await newDevice(here);
+  expect(await statuses(there, again)).toEqual(new Set([200]));
+  await revoke(here, again);
+  expect(await msUntilDead(there, again)).toBeLessThan(1_000);
+});

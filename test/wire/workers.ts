@@ -1,0 +1,54 @@
+/**
+ * Connections whose worker is known, for rules that hold across workers. The engine must tell its workers
+ * (HTTP_TELL_WORKER); the kernel chooses who accepts a connection, so more are opened until each worker has one.
+ */
+import { RawConnection, type RawRequest, type RawResponse } from './raw.ts';
+
+const attemptsMax = 400;
+
+/** Keep-alive connections, one on each worker, in the order of the workers. The caller closes them. */
+export async function connectToEachWorker(port: number, workers = 2): Promise<RawConnection[]> {
+  const byWorker = new Map<number, RawConnection>();
+  for (let attempt = 0; byWorker.size < workers; attempt += 1) {
+    if (attempt === attemptsMax)
+      throw new Error(`${attemptsMax} connections reached workers ${[...byWorker.keys()]} only`);
+    const connection = await RawConnection.open(port);
+    const worker = workerOf(await connection.ask({ method: 'GET', path: '/livez' }));
+    if (byWorker.has(worker)) connection.close();
+    else byWorker.set(worker, connection);
+  }
+  return [...byWorker].sort(([a], [b]) => a - b).map(([, connection]) => connection);
+}
+
+/** Opens one connection on each worker, uses and closes them. */
+export async function withWorkers<T>(
+  port: number,
+  use: (connections: RawConnection[]) => Promise<T>,
+  workers = 2,
+): Promise<T> {
+  const connections = await connectToEachWorker(port, workers);
+  try {
+    return await use(connections);
+  } finally {
+    for (const connection of connections) connection.close();
+  }
+}
+
+/** The slot of the worker that answered. */
+export function workerOf({ headers }: RawResponse): number {
+  const name = headers.get('x-millrace-worker');
+  if (name === undefined) throw new Error('the engine does not tell its workers: set HTTP_TELL_WORKER=true');
+  return Number(name);
+}
+
+/** A REST call on a given connection, so on a given worker. `token` is a JWT. */
+export function restOn(
+  connection: RawConnection,
+  token: string,
+  { headers, ...request }: RawRequest,
+): Promise<RawResponse> {
+  return connection.ask({
+    ...request,
+    headers: { 'x-authorization': `Bearer ${token}`, 'content-type': 'application/json', ...headers },
+  });
+}
