@@ -13,7 +13,7 @@ import { PasswordHasher } from './auth/password.ts';
 import { openRateLimits, parseRateLimits } from './auth/rate-limits.ts';
 import { systemClock as clock } from './base/clock.ts';
 import { loadConfig } from './base/config.ts';
-import { messageOf, StartError } from './base/errors.ts';
+import { StartError } from './base/errors.ts';
 import { openFilesMax } from './base/file-limit.ts';
 import { limits } from './base/limits.ts';
 import { createLog, type Log } from './base/log.ts';
@@ -36,6 +36,7 @@ import { healthDoor } from './http/health.ts';
 import { LongPolls } from './http/long-poll.ts';
 import { provisionDoor } from './http/provision.ts';
 import { rpcDoor } from './http/rpc.ts';
+import { Senders } from './http/senders.ts';
 import { telemetryDoor } from './http/telemetry.ts';
 import { Ingest } from './ingest/accept.ts';
 import { Eraser } from './ingest/erase.ts';
@@ -44,6 +45,7 @@ import { Shipper } from './ingest/ship.ts';
 import { journalDirectory, journalName } from './instance.ts';
 import { readWriterId, storeWriterId } from './journal/identity.ts';
 import { type Journal, openJournal } from './journal/journal.ts';
+import { shipOrphan } from './orphan-journals.ts';
 import { Downloads } from './ota/downloads.ts';
 import { Rollout } from './ota/rollout.ts';
 import type { Postgres } from './postgres/client.ts';
@@ -162,43 +164,30 @@ export async function runWorker(): Promise<void> {
     persistentRpcs,
     rpcTimeouts: config.rpc,
   });
+  const senders = new Senders({ tokens, rateLimits, touch: activity.touch });
   const servers = openServers();
   for (const server of servers) {
     telemetryDoor({
       server,
-      tokens,
+      senders,
       ingest,
       thread,
       clock,
       decode: (body, device, now, rows) => decodeTelemetry(body, device, now, rows, decoding),
-      rateLimits,
-      touch: activity.touch,
       metrics,
     });
     attributesDoor({
       server,
-      tokens,
+      senders,
       attributes,
       updates,
       polls,
       castNumericStrings: decoding.castNumericStrings,
-      rateLimits,
-      touch: activity.touch,
       log,
     });
-    firmwareDoor({ server, tokens, downloads, rateLimits, touch: activity.touch });
-    rpcDoor({
-      server,
-      tokens,
-      polls,
-      sessions: rpcSessions,
-      rpc,
-      calls,
-      rateLimits,
-      touch: activity.touch,
-      emptyPollTimeout,
-    });
-    claimDoor({ server, tokens, claims, rateLimits, touch: activity.touch });
+    firmwareDoor({ server, senders, downloads });
+    rpcDoor({ server, senders, polls, sessions: rpcSessions, rpc, calls, emptyPollTimeout });
+    claimDoor({ server, senders, claims });
     provisionDoor({ server, provisioning });
     for (const { method, pattern, handler, bodyBytesMax } of api) server.route(method, pattern, handler, bodyBytesMax);
     healthDoor({
@@ -277,36 +266,6 @@ async function writerId(dir: string, postgres: Postgres): Promise<number> {
 function orderShipped(journal: Journal): bigint {
   const now = orderUpTo(clock.now() - 1);
   return journal.isShipped(now) ? now : journal.orderShipped();
-}
-
-type OrphanOptions = Omit<ConstructorParameters<typeof Shipper>[0], 'journal' | 'onShipped'> & { segmentBytes: number };
-
-/** Ships the journal of a worker slot that is not started any more, then removes it. */
-function shipOrphan(dir: string, options: OrphanOptions): { stop(): Promise<void> } {
-  const { log, segmentBytes } = options;
-  let shipper: Shipper | undefined;
-  let journal: Journal | undefined;
-  const done = async () => {
-    if (!journal?.empty) return;
-    await shipper!.stop();
-    await journal.discard();
-    shipper = undefined;
-    journal = undefined;
-    log.info('orphan_journal_shipped', { dir });
-  };
-  const opened = (async () => {
-    journal = await openJournal({ dir, log, segmentBytes, adopt: true });
-    shipper = new Shipper({ ...options, metrics: new Metrics(), journal, onShipped: () => setImmediate(done) });
-    shipper.start();
-    await done();
-  })().catch((error: unknown) => log.error('orphan_journal', { dir, reason: messageOf(error) }));
-  return {
-    stop: async () => {
-      await opened;
-      await shipper?.stop();
-      await journal?.close();
-    },
-  };
 }
 
 /** The disk of the journal failed twice: nothing that is accepted now could be kept. */

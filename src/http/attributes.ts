@@ -6,28 +6,23 @@
 import type { Attributes, Scope } from '../attributes/attributes.ts';
 import { decodeAttributes } from '../attributes/decode.ts';
 import type { AttributeUpdates } from '../attributes/updates.ts';
-import type { RateLimits } from '../auth/rate-limits.ts';
 import { badRequest, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { CachedDevice } from '../device/cached-device.ts';
-import type { TokenCache } from '../device/token-cache.ts';
 import { asFault, type Exchange, faultAnswer } from '../uws/exchange.ts';
 import type { HttpServer } from '../uws/server.ts';
 import { strictForm } from '../value/typed.ts';
 import type { LongPolls } from './long-poll.ts';
-import { unknownToken } from './telemetry.ts';
+import type { Senders } from './senders.ts';
 
 export interface AttributesDoorParts {
   server: HttpServer;
-  tokens: TokenCache;
+  senders: Senders;
   attributes: Attributes;
   updates: AttributeUpdates;
   polls: LongPolls;
   castNumericStrings: boolean;
-  /** Undefined = unlimited. */
-  rateLimits: RateLimits | undefined;
-  touch: (device: CachedDevice) => void;
   log: Log;
 }
 
@@ -35,7 +30,8 @@ const json = { status: 200, contentType: 'application/json' };
 const missingBody = badRequest('missing_body', 'Required request body is missing');
 
 export function attributesDoor(parts: AttributesDoorParts): void {
-  const { server, tokens, attributes, updates, polls, castNumericStrings, rateLimits, touch, log } = parts;
+  const { server, senders, attributes, updates, polls, castNumericStrings, log } = parts;
+  const { rateLimits, touch } = senders;
 
   const refuse = (exchange: Exchange, error: unknown): void => {
     if (!(error instanceof Fault)) log.error('handler_bug', { path: 'attributes', error });
@@ -62,33 +58,23 @@ export function attributesDoor(parts: AttributesDoorParts): void {
     const held = server.holdBody(exchange, body);
     if (!held) return;
     try {
-      const device = await tokens.lookup(token);
-      if (device === null) throw unknownToken;
-      store(exchange, device, held);
+      store(exchange, await senders.find(token), held);
     } catch (error) {
       refuse(exchange, error);
     }
   };
 
   const receive = (exchange: Exchange, token: string, body: Buffer): void => {
-    const device = tokens.get(token);
+    const device = senders.known(token);
     if (body.length === 0) exchange.refuse(missingBody);
     else if (device === undefined) void storeLater(exchange, token, body);
     else store(exchange, device, body);
   };
 
-  const deviceOf = async (token: string): Promise<CachedDevice> => {
-    const device = tokens.get(token) ?? (await tokens.lookup(token));
-    if (device === null) throw unknownToken;
-    rateLimits?.message(device);
-    touch(device);
-    return device;
-  };
-
   const wait = async (exchange: Exchange, token: string, query: string): Promise<void> => {
     try {
       const waitMs = polls.waitMs(query);
-      const device = await deviceOf(token);
+      const device = await senders.admit(token);
       const poll = polls.hold(exchange, token, device, waitMs);
       if (!poll) return;
       const following = updates.follow(device.number, {
@@ -108,7 +94,7 @@ export function attributesDoor(parts: AttributesDoorParts): void {
   server.waitingGet('/api/v1/:token/attributes/updates', (exchange, token, query) => void wait(exchange, token, query));
   server.route('GET', '/api/v1/:token/attributes', async ({ params, query }) => {
     const wanted = readQuery(query);
-    const device = await deviceOf(params[0]!);
+    const device = await senders.admit(params[0]!);
     return { ...json, body: await readBody(attributes, device.number, wanted) };
   });
 }

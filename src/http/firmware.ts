@@ -2,25 +2,19 @@
  * GET /api/v1/{token}/firmware and /software: the file that is assigned to the device, whole or one chunk of it. Order
  * of checks: parameters, token, rate limit, then whether it is the device's file at all.
  */
-import type { RateLimits } from '../auth/rate-limits.ts';
 import { badRequest, Fault } from '../base/errors.ts';
-import type { CachedDevice } from '../device/cached-device.ts';
-import type { TokenCache } from '../device/token-cache.ts';
 import { chunkRange, readRange, type SlicedFile, wholeBytesMax } from '../ota/chunks.ts';
 import type { Downloads } from '../ota/downloads.ts';
 import { defaultContentType, type PackageType, type StoredPackage } from '../ota/package.ts';
 import { attachmentHeaders } from '../uws/attachment.ts';
 import type { Exchange } from '../uws/exchange.ts';
 import type { HttpResponse, HttpServer } from '../uws/server.ts';
-import { unknownToken } from './telemetry.ts';
+import type { Senders } from './senders.ts';
 
 export interface FirmwareDoorParts {
   server: HttpServer;
-  tokens: TokenCache;
+  senders: Senders;
   downloads: Downloads;
-  /** Undefined = unlimited. */
-  rateLimits: RateLimits | undefined;
-  touch: (device: CachedDevice) => void;
 }
 
 interface Asked {
@@ -30,31 +24,24 @@ interface Asked {
   chunk: number;
 }
 
-export function firmwareDoor({ server, tokens, downloads, rateLimits, touch }: FirmwareDoorParts): void {
-  const admit = (device: CachedDevice): void => {
-    rateLimits?.message(device);
-    touch(device);
-  };
-
+export function firmwareDoor({ server, senders, downloads }: FirmwareDoorParts): void {
   /** The way of nearly all chunks: everything is in memory, and nothing outlives the call. */
   const answerNow = (exchange: Exchange, type: PackageType, token: string, asked: Asked): boolean => {
-    const device = tokens.get(token);
+    const device = senders.known(token);
     const file = device && downloads.remembered(device, type, asked.title, asked.version);
     if (!file) return false;
     const range = chunkRange(file.dataSize, asked.size, asked.chunk);
     if (range.end - range.start > wholeBytesMax) return false;
     const body = downloads.pieces.peek(file.id, range);
     if (!body) return false;
-    admit(device);
+    senders.count(device);
     exchange.answer(fileAnswer(file, body));
     return true;
   };
 
   const answerLater = async (exchange: Exchange, type: PackageType, token: string, asked: Asked): Promise<void> => {
     try {
-      const device = tokens.get(token) ?? (await tokens.lookup(token));
-      if (device === null) throw unknownToken;
-      admit(device);
+      const device = await senders.admit(token);
       const file = await downloads.find(device, type, asked.title, asked.version);
       const range = chunkRange(file.dataSize, asked.size, asked.chunk);
       exchange.answer(fileAnswer(file, await readRange(downloads.pieces, file.id, range)));

@@ -2,11 +2,8 @@
  * Commands over HTTP (operations 5, 6 and 7): GET rpc waits for a command, POST rpc/{id} replies to one, POST rpc is a
  * call of the device itself. Order of checks: parameters and presence of a body, token, JSON.
  */
-import type { RateLimits } from '../auth/rate-limits.ts';
 import { badRequest, ErrorCode, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import type { CachedDevice } from '../device/cached-device.ts';
-import type { TokenCache } from '../device/token-cache.ts';
 import type { RpcSessions } from '../rpc/notify.ts';
 import { type RpcRequest, replyId, replyText } from '../rpc/rpc.ts';
 import type { Rpc } from '../rpc/send.ts';
@@ -15,18 +12,15 @@ import { type Exchange, faultAnswer } from '../uws/exchange.ts';
 import type { HttpResponse, HttpServer } from '../uws/server.ts';
 import { readJson } from '../value/json.ts';
 import type { LongPolls } from './long-poll.ts';
-import { unknownToken } from './telemetry.ts';
+import type { Senders } from './senders.ts';
 
 export interface RpcDoorParts {
   server: HttpServer;
-  tokens: TokenCache;
+  senders: Senders;
   polls: LongPolls;
   sessions: RpcSessions;
   rpc: Rpc;
   calls: Calls;
-  /** Undefined = unlimited. */
-  rateLimits: RateLimits | undefined;
-  touch: (device: CachedDevice) => void;
   /** An expired poll has no body. */
   emptyPollTimeout: boolean;
 }
@@ -35,21 +29,13 @@ const json = { status: 200, contentType: 'application/json' };
 const acknowledged: HttpResponse = { ...json, body: '{"result":"ok"}' };
 
 export function rpcDoor(parts: RpcDoorParts): void {
-  const { server, tokens, polls, sessions, rpc, calls, rateLimits, touch } = parts;
+  const { server, senders, polls, sessions, rpc, calls } = parts;
   const atDeadline = parts.emptyPollTimeout ? undefined : timeoutAnswer;
-
-  const deviceOf = async (token: string): Promise<CachedDevice> => {
-    const device = tokens.get(token) ?? (await tokens.lookup(token));
-    if (device === null) throw unknownToken;
-    rateLimits?.message(device);
-    touch(device);
-    return device;
-  };
 
   const poll = async (exchange: Exchange, token: string, query: string): Promise<void> => {
     try {
       const waitMs = polls.waitMs(query);
-      const device = await deviceOf(token);
+      const device = await senders.admit(token);
       const poll = polls.hold(exchange, token, device, waitMs, atDeadline);
       if (!poll) return;
       poll.onEnd = sessions.listen(device.number, {
@@ -75,7 +61,7 @@ export function rpcDoor(parts: RpcDoorParts): void {
       const id = replyId(params[1]!);
       if (id === undefined) throw badRequest('rpc_id', 'The id of a command is a whole number of 32 bits.');
       requireBody(body);
-      const device = await deviceOf(params[0]!);
+      const device = await senders.admit(params[0]!);
       await rpc.reply(device.number, id, replyText(body));
       return acknowledged;
     },
@@ -87,7 +73,7 @@ export function rpcDoor(parts: RpcDoorParts): void {
     '/api/v1/:token/rpc',
     async ({ params, body, aborted }) => {
       requireBody(body);
-      const device = await deviceOf(params[0]!);
+      const device = await senders.admit(params[0]!);
       const answer = await calls.answer(device, readJson(body), aborted);
       return answer === undefined ? { status: 408 } : { ...json, body: answer };
     },

@@ -3,41 +3,31 @@
  * HTTP: for a known device and a small body nothing is allocated here but the request's own exchange. Order of checks:
  * body present, token, messages of the rate limit, room in the journal, JSON, data points of the rate limit.
  */
-import type { RateLimits } from '../auth/rate-limits.ts';
 import type { Clock } from '../base/clock.ts';
-import { badRequest, ErrorCode, Fault } from '../base/errors.ts';
+import { badRequest, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Counter, Metrics } from '../base/metrics.ts';
 import type { CachedDevice } from '../device/cached-device.ts';
-import type { TokenCache } from '../device/token-cache.ts';
 import type { Decode, Ingest } from '../ingest/accept.ts';
 import type { DecodeThread } from '../telemetry/decode-thread.ts';
 import type { Exchange } from '../uws/exchange.ts';
 import type { HttpServer } from '../uws/server.ts';
+import type { Senders } from './senders.ts';
 
 export interface TelemetryDoorParts {
   server: HttpServer;
-  tokens: TokenCache;
+  senders: Senders;
   ingest: Ingest;
   thread: DecodeThread;
   clock: Clock;
   decode: Decode<CachedDevice>;
-  /** Undefined = unlimited. */
-  rateLimits: RateLimits | undefined;
-  touch: (device: CachedDevice) => void;
   metrics: Metrics;
 }
 
 const missingBody = badRequest('missing_body', 'Required request body is missing');
-export const unknownToken = new Fault(
-  401,
-  ErrorCode.authentication,
-  'unknown_token',
-  'No device has this access token; check the token in the path.',
-);
-
 export function telemetryDoor(parts: TelemetryDoorParts): void {
-  const { server, tokens, ingest, thread, clock, decode, rateLimits, touch, metrics } = parts;
+  const { server, senders, ingest, thread, clock, decode, metrics } = parts;
+  const { rateLimits, touch } = senders;
   const charge = rateLimits && ((device: CachedDevice, points: number) => rateLimits.points(device, points));
   const rejected = rejectedCounter(metrics);
 
@@ -73,8 +63,7 @@ export function telemetryDoor(parts: TelemetryDoorParts): void {
     const held = server.holdBody(exchange, body);
     if (!held) return;
     try {
-      const device = await tokens.lookup(token);
-      if (device === null) throw unknownToken;
+      const device = await senders.find(token);
       if (held.length <= limits.decodeInLoopBytesMax) accept(exchange, device, held);
       else await acceptLarge(exchange, device, held);
     } catch (error) {
@@ -87,7 +76,7 @@ export function telemetryDoor(parts: TelemetryDoorParts): void {
       refuse(exchange, missingBody);
       return;
     }
-    const device = tokens.get(token);
+    const device = senders.known(token);
     if (device === undefined || body.length > limits.decodeInLoopBytesMax) void acceptLater(exchange, token, body);
     else accept(exchange, device, body);
   });
