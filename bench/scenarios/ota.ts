@@ -1,4 +1,7 @@
-/** A package taken by many devices in small chunks: memory of each worker, reads of the store, chunks a second. */
+/**
+ * A package taken by many devices in small chunks: memory of each worker, reads of the store, chunks a second. A busy
+ * worker's heap grows under any load; so the workers first serve the first piece of the file, over and over.
+ */
 import { availableParallelism } from 'node:os';
 import { startWithFirmware } from '../firmware.ts';
 import { takeChunks, watchMemory } from '../load/chunks.ts';
@@ -8,20 +11,34 @@ import type { BenchSettings } from '../settings.ts';
 const mebibyte = 1024 * 1024;
 const growthMiBMax = 64;
 const pieceBytes = 32 * 1024;
+const warmUpRounds = 100;
 
 export async function runOta(settings: BenchSettings): Promise<boolean> {
   const { fileBytes, chunkBytes, devices, step } = settings.ota;
   const workers = availableParallelism();
   const { engine, paths, pieceLoads } = await startWithFirmware(workers, fileBytes, devices);
   try {
-    const memory = watchMemory(engine.workers());
     const { host, port } = engine.api.address;
+    const fresh = watchMemory(engine.workers());
+    const firstPiece = { host, port, paths, fileBytes: pieceBytes, chunkBytes, step: 1 };
+    for (let round = 0; round < warmUpRounds; round += 1) await takeChunks(firstPiece);
+    const warmUp = await fresh.stop();
+    const memory = watchMemory(engine.workers());
     const { requests, bytes, seconds } = await takeChunks({ host, port, paths, fileBytes, chunkBytes, step });
     const used = await memory.stop();
     const loads = await pieceLoads();
     const growthMiB = used.map(({ before, peak }) => (peak - before) / mebibyte);
+    const sinceStartMiB = used.map(({ peak }, n) => (peak - warmUp[n]!.before) / mebibyte);
     table(
-      [`${devices} devices, ${chunkBytes} B chunks`, 'chunks', 'chunks/s', 'MiB/s', 'pieces read', 'MiB more at most'],
+      [
+        `${devices} devices, ${chunkBytes} B chunks`,
+        'chunks',
+        'chunks/s',
+        'MiB/s',
+        'pieces read',
+        'MiB more',
+        'since the start',
+      ],
       [
         [
           'whole file',
@@ -29,12 +46,13 @@ export async function runOta(settings: BenchSettings): Promise<boolean> {
           requests / seconds,
           bytes / mebibyte / seconds,
           loads,
-          growthMiB.reduce((most, each) => Math.max(most, each)),
+          Math.max(...growthMiB),
+          Math.max(...sinceStartMiB),
         ],
       ],
     );
     say(`target: at most ${growthMiBMax} MiB more in each worker, and each piece read once in each`);
-    writeResult('ota', settings.ota, { requests, seconds, loads, used, growthMiB });
+    writeResult('ota', settings.ota, { requests, seconds, loads, used, growthMiB, sinceStartMiB });
     return growthMiB.every((each) => each <= growthMiBMax) && loads <= workers * Math.ceil(fileBytes / pieceBytes);
   } finally {
     await engine.destroy();
