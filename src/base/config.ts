@@ -53,7 +53,7 @@ const schema = Type.Object({
   }),
   postgres: Type.Object({
     url: Type.String(),
-    poolMax: Type.Integer({ minimum: 1, maximum: 1000 }),
+    poolMax: Type.Integer({ minimum: 2, maximum: 1000 }),
     embedded: Type.Object({ port }),
   }),
   redis: Type.Object({ url: Type.String() }),
