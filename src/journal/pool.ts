@@ -4,6 +4,7 @@
  * 40 % of the commits: its metadata is journaled with each). The writer only ever takes the one that lies ready.
  */
 import { randomBytes } from 'node:crypto';
+import { setTimeout as sleep } from 'node:timers/promises';
 import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
@@ -29,7 +30,9 @@ export interface PoolOptions {
   durable: 'sync' | 'none';
 }
 
-const zeroStepBytes = 1024 * 1024;
+const zeroStepBytes = 256 * 1024;
+/** Rest after each step, as a multiple of its time. */
+const zeroRest = 4;
 const retryAfterFullMs = 500;
 
 export class SegmentPool {
@@ -40,6 +43,8 @@ export class SegmentPool {
   #ahead: Promise<ReadySegment | undefined> | undefined;
   #fullUntilMs = Number.NEGATIVE_INFINITY;
   #closed = false;
+  /** The writer waits for the next segment. */
+  #awaited = false;
 
   constructor(options: PoolOptions) {
     this.#options = options;
@@ -71,9 +76,14 @@ export class SegmentPool {
 
   /** The next segment; durable in name and header. Throws what the disk says when none can be made. */
   async take(): Promise<ReadySegment> {
-    const ready = (await this.#ahead) ?? (await this.#prepare());
-    this.prepareAhead();
-    return ready;
+    this.#awaited = true;
+    try {
+      const ready = (await this.#ahead) ?? (await this.#prepare());
+      this.prepareAhead();
+      return ready;
+    } finally {
+      this.#awaited = false;
+    }
   }
 
   prepareAhead(): void {
@@ -145,7 +155,11 @@ export class SegmentPool {
     try {
       const zeros = Buffer.alloc(Math.min(zeroStepBytes, segmentBytes));
       for (let at = 0; at < segmentBytes; at += zeros.length) {
+        const started = performance.now();
         await file.write([zeros.subarray(0, segmentBytes - at)], at);
+        const stepMs = performance.now() - started;
+        // Nobody waits for it yet: the disk belongs to the commits of this and every other process.
+        if (!this.#awaited && !this.#closed && stepMs > 0.5) await sleep(zeroRest * stepMs);
       }
       // File size and extents too, so that later writes have no metadata to journal.
       await file.sync();

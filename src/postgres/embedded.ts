@@ -152,6 +152,9 @@ function serverArguments(cluster: string, port: number, connectionsMax: number):
     synchronous_commit: 'on',
     // No replicas: what they need costs log volume and processes.
     wal_level: 'minimal',
+    // Checkpoints are for bulk, and each makes pages go to the log whole again: not several a minute under load.
+    max_wal_size: '2GB',
+    checkpoint_timeout: '15min',
     max_wal_senders: 0,
     max_logical_replication_workers: 0,
     io_method: 'sync',

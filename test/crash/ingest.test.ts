@@ -151,7 +151,7 @@ test('a disk with less space than it must keep free is refused before it is full
 test('a slow sync is refused after its time instead of piling up', async () => {
   const disk = new SimDisk();
   await start(disk, 'journal', { unsyncedMsMax: 200 });
-  disk.fault = (operation) => (operation === 'write' ? 800 : undefined);
+  disk.fault = (operation, path) => (operation === 'write' && path.endsWith('.seg') ? 800 : undefined);
   const waiting = send({ a: 1 });
   await vi.waitFor(() => expect(ingest.refusal()).toMatchObject({ reason: 'journal_slow' }), { timeout: 3000 });
   expect(await waiting.outcome).toBe('acknowledged');
@@ -160,7 +160,7 @@ test('a slow sync is refused after its time instead of piling up', async () => {
 test('more bytes than may wait for a sync are refused', async () => {
   const disk = new SimDisk();
   await start(disk, 'journal', { unsyncedBytesMax: 5000 });
-  disk.fault = (operation) => (operation === 'write' ? 100 : undefined);
+  disk.fault = (operation, path) => (operation === 'write' && path.endsWith('.seg') ? 100 : undefined);
   const text = 'x'.repeat(1000);
   const senders: Sender[] = [];
   expect(() => {
@@ -205,7 +205,7 @@ test('points older than yesterday take the late lane, also beside new ones', asy
 test('ingest.ack memory answers before the disk does', async () => {
   const disk = new SimDisk();
   await start(disk, 'memory');
-  disk.fault = (operation) => (operation === 'write' ? 300 : undefined);
+  disk.fault = (operation, path) => (operation === 'write' && path.endsWith('.seg') ? 300 : undefined);
   const started = performance.now();
   expect(await send({ a: 1 }).outcome).toBe('acknowledged');
   expect(performance.now() - started).toBeLessThan(200);
