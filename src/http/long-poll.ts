@@ -76,13 +76,14 @@ export class LongPolls {
       exchange.refuse(unavailable('polls_held', 'This server holds all the polls it can; try again.', 5));
       return undefined;
     }
-    const slot = Math.ceil((performance.now() + waitMs) / limits.pollTickMs);
+    this.#start();
+    // Never a slot that the clock has passed already: nobody would come by again.
+    const slot = Math.max(Math.ceil((performance.now() + waitMs) / limits.pollTickMs), this.#lastSlot + 1);
     const poll = new Poll(this, exchange, token, device, slot, atDeadline);
     this.#held += 1;
     const polls = this.#slots.get(slot);
     if (polls) polls.add(poll);
     else this.#slots.set(slot, new Set([poll]));
-    this.#start();
     return poll;
   }
 

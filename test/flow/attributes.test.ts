@@ -70,10 +70,11 @@ test('a poll on one worker hears a change made on another', () =>
       await sleep(100);
       const startedAt = performance.now();
       expect(await share(writer, device, `{"k":${i}}`)).toBe(200);
-      expect((await answer).body.toString()).toBe(`{"k":${i}}`);
-      expect(performance.now() - startedAt).toBeLessThan(500);
+      let heard = (await answer).body.toString();
       // A poll that overtakes the note of the last answer to the other worker may be told the same again.
-      await sleep(100);
+      if (heard === `{"k":${i - 1}}`) heard = (await poll(poller, device, 5_000)).body.toString();
+      expect(heard).toBe(`{"k":${i}}`);
+      expect(performance.now() - startedAt).toBeLessThan(1_000);
     }
   }));
 
