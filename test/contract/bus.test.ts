@@ -370,7 +370,7 @@ describe('a Redis Cluster', () => {
     });
     await Promise.all([one.close(), two.close()]);
     await stop();
-  }, 30_000);
+  }, 60_000);
 
   it('may move a slot while it is used', async () => {
     const { nodes, local, stop } = await clusterSetup();
@@ -397,7 +397,7 @@ describe('a Redis Cluster', () => {
     });
     await bus.close();
     await stop();
-  }, 30_000);
+  }, 60_000);
 });
 
 describe('a Redis URL', () => {
@@ -487,7 +487,7 @@ describe('Redis', () => {
 });
 
 async function until(condition: () => boolean | Promise<boolean>): Promise<void> {
-  const deadline = performance.now() + 10_000;
+  const deadline = performance.now() + 20_000;
   while (!(await condition())) {
     if (performance.now() > deadline) throw new Error(`it did not come true: ${condition}`);
     await new Promise((resolve) => setTimeout(resolve, 10));

@@ -2,7 +2,10 @@
 import { expect, test } from 'vitest';
 import { crashRun } from '../../bench/crash.ts';
 
-test('every acknowledged record is stored exactly once, whichever processes were killed', async () => {
+test('every acknowledged record is stored exactly once, whichever processes were killed', {
+  retry: 0,
+  timeout: 180_000,
+}, async () => {
   const seed = Number(process.env['CRASH_SEED'] ?? Math.floor(Math.random() * 1_000_000));
   const outcome = await crashRun({
     kills: 20,
@@ -26,4 +29,4 @@ test('every acknowledged record is stored exactly once, whichever processes were
   });
   expect(outcome.acknowledged).toBeGreaterThan(1_000);
   expect(Object.values(outcome.kills).reduce((sum, n) => sum + n, 0)).toBeGreaterThan(5);
-}, 180_000);
+});
