@@ -41,14 +41,15 @@ export async function startEngine(options: EngineOptions = {}): Promise<Engine> 
 
 /** An engine with its ports and directory, not started. */
 export async function prepareEngine(options: EngineOptions = {}): Promise<Engine> {
-  const port = await freePort();
+  const [port, mqttPort] = await Promise.all([freePort(), freePort()]);
   const ownsDirectory = options.dataDir === undefined;
   const dataDir = options.dataDir ?? mkdtempSync(join(tmpdir(), 'millrace-test-'));
-  return new Engine(port, dataDir, ownsDirectory, options);
+  return new Engine({ http: port, mqtt: mqttPort }, dataDir, ownsDirectory, options);
 }
 
 export class Engine {
   readonly port: number;
+  readonly mqttPort: number;
   readonly dataDir: string;
   readonly api: Api;
   /** Milliseconds from spawn to the first 200 of /readyz, of the last start. */
@@ -60,8 +61,14 @@ export class Engine {
   #child: ChildProcess | undefined;
   #exit: Promise<Exit> | undefined;
 
-  constructor(port: number, dataDir: string, ownsDirectory: boolean, options: EngineOptions) {
+  constructor(
+    { http: port, mqtt: mqttPort }: { http: number; mqtt: number },
+    dataDir: string,
+    ownsDirectory: boolean,
+    options: EngineOptions,
+  ) {
     this.port = port;
+    this.mqttPort = mqttPort;
     this.dataDir = dataDir;
     this.#ownsDirectory = ownsDirectory;
     this.#readyMsMax = options.readyMsMax ?? readyMsMaxDefault;
@@ -76,6 +83,8 @@ export class Engine {
       DATA_DIR: dataDir,
       HTTP_BIND_ADDRESS: '127.0.0.1',
       HTTP_BIND_PORT: String(port),
+      MQTT_BIND_ADDRESS: '127.0.0.1',
+      MQTT_BIND_PORT: String(mqttPort),
       WORKERS: String(options.workers ?? 2),
       ADMIN_EMAIL: this.api.address.adminEmail,
       ADMIN_PASSWORD: this.api.address.adminPassword,

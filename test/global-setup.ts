@@ -16,7 +16,7 @@ const sharedSettings = {
 export default async function setup(project: TestProject): Promise<() => Promise<void>> {
   build();
   const engine = await startEngine({ workers: 2, env: sharedSettings });
-  const shared: SharedEngine = { ...engine.api.address, dataDir: engine.dataDir };
+  const shared: SharedEngine = { ...engine.api.address, dataDir: engine.dataDir, mqttPort: engine.mqttPort };
   project.provide('engine', shared);
   return () => engine.destroy();
 }

@@ -5,6 +5,7 @@ import { Api, type ApiAddress, type Device } from './api.ts';
 
 export interface SharedEngine extends ApiAddress {
   dataDir: string;
+  mqttPort: number;
 }
 
 declare module 'vitest' {
@@ -18,6 +19,10 @@ let api: Api | undefined;
 export function sharedEngine(): Api {
   api ??= new Api(inject('engine'));
   return api;
+}
+
+export function mqttPort(): number {
+  return inject('engine').mqttPort;
 }
 
 /** A device that no other test knows. */
