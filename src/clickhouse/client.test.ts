@@ -81,3 +81,12 @@ test('codes become kinds', async () => {
   expect(await kindOf(243, 'Not enough space')).toBe('transient');
   expect(await kindOf(60, 'Table does not exist')).toBe('transient');
 });
+
+test('an answer that is not whole is an error, not fewer rows', async () => {
+  await against(
+    (_, response) => response.end('{"a":1}\n{"a":'),
+    async (clickhouse) => {
+      await expect(clickhouse.rows('SELECT a')).rejects.toMatchObject({ code: 0, kind: 'transient' });
+    },
+  );
+});

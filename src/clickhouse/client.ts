@@ -5,8 +5,10 @@
 import { type ClickHouseClient, ClickHouseLogLevel, type ClickHouseSettings, createClient } from '@clickhouse/client';
 import type { Log } from '../base/log.ts';
 import { ClickHouseError, toClickHouseError } from './clickhouse-error.ts';
+import { type Parameters, Reader } from './read.ts';
 
 export { ClickHouseError } from './clickhouse-error.ts';
+export type { Parameters } from './read.ts';
 
 export interface ClickHouseOptions {
   url: string;
@@ -15,8 +17,6 @@ export interface ClickHouseOptions {
   database: string;
   log: Log;
 }
-
-export type Parameters = Record<string, unknown>;
 
 export interface QueryOptions {
   timeoutMs?: number;
@@ -44,6 +44,7 @@ export function openClickHouse(options: ClickHouseOptions): ClickHouse {
 
 export class ClickHouse {
   readonly database: string;
+  readonly #reader: Reader;
   readonly #client: ClickHouseClient;
   readonly #clientWithoutDatabase: ClickHouseClient;
   readonly #log: Log;
@@ -61,6 +62,7 @@ export class ClickHouse {
       // Errors reach the caller; the client's own log would repeat them.
       log: { level: ClickHouseLogLevel.OFF },
     };
+    this.#reader = new Reader({ url, user, password, database, socketsMax, idleSocketMs });
     this.#client = createClient({ ...common, database });
     this.#clientWithoutDatabase = createClient(common);
   }
@@ -68,20 +70,14 @@ export class ClickHouse {
   /** Rows as objects. 64-bit whole numbers come as strings, so that no digit is lost. */
   async rows<T>(sql: string, parameters: Parameters = {}, options: QueryOptions = {}): Promise<T[]> {
     const { timeoutMs = queryTimeoutMs, settings = {} } = options;
-    return this.#attempt(true, timeoutMs, options.abortSignal, async (abortSignal) => {
-      const result = await this.#client.query({
-        query: sql,
-        format: 'JSONEachRow',
-        query_params: parameters,
-        clickhouse_settings: {
-          output_format_json_quote_64bit_integers: 1,
-          max_execution_time: Math.ceil(timeoutMs / 1000),
-          ...settings,
-        },
-        abort_signal: abortSignal,
-      });
-      return result.json<T>();
-    });
+    const readSettings = {
+      output_format_json_quote_64bit_integers: 1 as const,
+      max_execution_time: Math.ceil(timeoutMs / 1000),
+      ...settings,
+    };
+    return this.#attempt(true, timeoutMs, options.abortSignal, (abortSignal) =>
+      this.#reader.rows<T>(sql, parameters, readSettings, abortSignal),
+    );
   }
 
   /** A statement without result. It is not repeated: the caller knows whether that is safe. */
@@ -127,6 +123,7 @@ export class ClickHouse {
   }
 
   async close(): Promise<void> {
+    this.#reader.close();
     await Promise.all([this.#client.close(), this.#clientWithoutDatabase.close()]);
   }
 

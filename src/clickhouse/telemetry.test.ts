@@ -53,6 +53,28 @@ async function insert(...bodies: Buffer[]): Promise<void> {
   await house.clickhouse.insertBlocks(insertLatest, body);
 }
 
+test('whatever a parameter holds, it is a value', async () => {
+  const texts = [
+    "it's",
+    '\\',
+    '\\N',
+    "\\'",
+    '',
+    'a\tb\nc\rd\0e',
+    "']), (SELECT 1",
+    '{device:UInt64}',
+    'ü – 𝄞',
+    '%27&param_x=1',
+  ];
+  for (const text of texts) {
+    const [row] = await house.clickhouse.rows('SELECT {text:String} AS text, {texts:Array(String)} AS texts', {
+      text,
+      texts: [text, ...texts],
+    });
+    expect(row).toEqual({ text, texts: [text, ...texts] });
+  }
+});
+
 test('blocks with different columns travel in one body', async () => {
   const key = "'mixed'::LowCardinality(String) AS key";
   await insert(
