@@ -73,6 +73,7 @@ export async function findSession(
     `select ${columns}, exists (select 1 from outdated_session where session_id = $2) as "sessionOutdated"
        from user_account where id = $1`,
     [userId, sessionId],
+    { prepared: true },
   );
   return session;
 }

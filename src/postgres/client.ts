@@ -17,6 +17,8 @@ export interface PostgresOptions {
 
 export interface QueryOptions {
   timeoutMs?: number;
+  /** Parsed and planned once for each connection: for texts that never change and are asked for all the time. */
+  prepared?: boolean;
 }
 
 /** What both the pool and a transaction offer. */
@@ -61,7 +63,7 @@ export class Postgres implements Queries {
     const client = await this.#connect();
     let broken = true;
     try {
-      const rows = await run<Row>(client, text, values, options.timeoutMs);
+      const rows = await run<Row>(client, text, values, options);
       broken = false;
       return rows;
     } catch (error) {
@@ -100,9 +102,9 @@ export class Postgres implements Queries {
     const client = await this.#connect();
     let broken = true;
     try {
-      await run(client, `begin; set local statement_timeout = ${Math.ceil(timeoutMs)}`, undefined, timeoutMs);
+      await run(client, `begin; set local statement_timeout = ${Math.ceil(timeoutMs)}`, undefined, { timeoutMs });
       const result = await work({
-        query: (text, values, each = {}) => run(client, text, values, each.timeoutMs ?? timeoutMs),
+        query: (text, values, each = {}) => run(client, text, values, { timeoutMs, ...each }),
       });
       const { command } = await client.query(withTimeout('commit', undefined, timeoutMs));
       // A failed statement whose error `work` swallowed turns a commit into a silent rollback.
@@ -148,6 +150,8 @@ export class Postgres implements Queries {
   }
 }
 
+/** Texts that are prepared: far more than there are, far fewer than a server minds. */
+const preparedMax = 100;
 const awayReason = 'postgres_away';
 
 /** 08 connection, 53 resources (connections, disk), 57 shut down or cancelled by a timeout. */
@@ -224,11 +228,24 @@ async function run<Row>(
   client: PoolClient,
   text: string,
   values: unknown[] | undefined,
-  timeoutMs: number = limits.postgresStatementMsMax,
+  { timeoutMs = limits.postgresStatementMsMax, prepared = false }: QueryOptions,
 ): Promise<Row[]> {
+  const query = { ...withTimeout(text, values, timeoutMs), ...(prepared && { name: statementName(text) }) };
   // `pg` gives an array of results for a text of several statements.
-  const result = (await client.query(withTimeout(text, values, timeoutMs))) as QueryResult | QueryResult[];
+  const result = (await client.query(query)) as QueryResult | QueryResult[];
   return (Array.isArray(result) ? (result.at(-1)?.rows ?? []) : result.rows) as Row[];
+}
+
+const statementNames = new Map<string, string>();
+
+function statementName(text: string): string {
+  let name = statementNames.get(text);
+  if (name === undefined) {
+    name = `millrace_${statementNames.size}`;
+    assert(statementNames.size < preparedMax, 'a prepared statement has a constant text');
+    statementNames.set(text, name);
+  }
+  return name;
 }
 
 /** The driver knows a timeout for each query, its types do not. It ends the wait; the server has its own. */

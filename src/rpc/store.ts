@@ -37,16 +37,23 @@ const sortColumns = new Map([
   ['status', 'status'],
 ]);
 
-/** Takes `counts[i]` numbers for `devices[i]`: the first one of each. Devices that are gone have none. */
+/**
+ * Takes `counts[i]` numbers for `devices[i]`: the first one of each. Devices that are gone have none. The commit is not
+ * waited for to reach the disk, as a caller waits for it with each command: a crash of the database may give numbers of
+ * its last moment again, but only of commands that nobody wrote down, because whoever writes one down waits for both.
+ */
 export async function takeNumbers(queries: Queries, devices: number[], counts: number[]): Promise<Map<number, number>> {
   // Ordered, so that two workers never wait for each other's rows.
   const rows = await queries.query<{ device: number; next: number; count: number }>(
     `insert into rpc_sequence as s (device, next)
      select d.number, taken.count from unnest($1::bigint[], $2::bigint[]) as taken (device, count)
-       join device d on d.number = taken.device order by d.number
+       join device d on d.number = taken.device
+       cross join (select set_config('synchronous_commit', 'off', true)) as relaxed
+      order by d.number
      on conflict (device) do update set next = s.next + excluded.next
      returning device, next`,
     [devices, counts],
+    { prepared: true },
   );
   const counted = new Map(devices.map((device, n) => [device, counts[n]!]));
   return new Map(rows.map(({ device, next }) => [device, next - counted.get(device)!]));
