@@ -2,15 +2,19 @@
  * What a door knows of commands to devices: a session of the device (long poll, MQTT connection, gateway child) listens
  * and is given each command by at most one call of `deliver`, with a way to say whether it reached the device.
  */
+import { limits } from '../base/limits.ts';
 import type { CloseReason, Downlink } from '../device/downlink.ts';
 import type { Climb, RpcRequest } from './rpc.ts';
 
+/**
+ * Tells once what became of a command that a session took. True: the device has it (answer written, PUBACK). False: it
+ * cannot have got it, and it is offered again; with an `error` it never will, and fails with that.
+ */
+export type ConfirmRpc = (delivered: boolean, error?: string) => void;
+
 export interface RpcSession {
-  /**
-   * True takes the command: no other session gets it. Then call `confirm` once: true when the device has it (answer
-   * written, PUBACK), false when it cannot have got it: another session will be offered it.
-   */
-  deliver(request: RpcRequest, confirm: (delivered: boolean) => void): boolean;
+  /** True takes the command: no other session gets it. A session that confirms nothing in time has not delivered it. */
+  deliver(request: RpcRequest, confirm: ConfirmRpc): boolean;
   close(reason: CloseReason): void;
 }
 
@@ -26,15 +30,26 @@ export class RpcSessions {
     return this.#downlink.listen(device, 'rpc', {
       receive: (message) => {
         const request = message as RpcRequest;
-        return session.deliver(request, (delivered) => this.#confirm(device, request, delivered));
+        let isConfirmed = false;
+        let timer: NodeJS.Timeout | undefined;
+        const confirm: ConfirmRpc = (delivered, error) => {
+          if (isConfirmed) return;
+          isConfirmed = true;
+          clearTimeout(timer);
+          this.#confirm(device, request, delivered, error);
+        };
+        const isTaken = session.deliver(request, confirm);
+        if (isTaken && !isConfirmed) timer = setTimeout(confirm, limits.rpcConfirmMs, false).unref();
+        return isTaken;
       },
       close: (reason) => session.close(reason),
     });
   }
 
-  /** A command that nobody wrote down is known to be delivered when it is taken. */
-  #confirm(device: number, { id, confirm }: RpcRequest, delivered: boolean): void {
+  /** Who waits for a reply does not ask whether the command was delivered. */
+  #confirm(device: number, { id, confirm }: RpcRequest, delivered: boolean, error: string | undefined): void {
     if (delivered && !confirm) return;
-    this.#downlink.send(device, 'rpc-climb', { kind: 'confirm', id, delivered } satisfies Climb);
+    const told: Climb = { kind: 'confirm', id, delivered };
+    this.#downlink.send(device, 'rpc-climb', error === undefined ? told : { ...told, error });
   }
 }

@@ -132,9 +132,10 @@ export class PersistentRpcs {
         held.takenAt = clock.monotonic();
         this.#write(held, 'SENT', ['QUEUED', 'TIMEOUT'], { isFinal: false });
       },
-      confirmed: (isDelivered) => {
+      confirmed: (isDelivered, error) => {
         if (isDelivered) this.#delivered(held);
-        else this.#undelivered(held);
+        else if (error === undefined) this.#undelivered(held);
+        else this.#failed(held, error);
       },
       replied: (text) => this.#replied(held, text),
       expired: () => {
@@ -180,13 +181,20 @@ export class PersistentRpcs {
     const attempts = ++held.attempts;
     const retries = Math.min(held.stored.retries ?? retriesMax, retriesMax);
     if (attempts > retries) {
-      this.#forget(held);
-      const error = `There was a Timeout and all retry attempts have been exhausted. Retry attempts set: ${retries}`;
-      this.#write(held, 'FAILED', openStatuses, { isFinal: true, response: JSON.stringify({ error }), attempts });
+      this.#failed(
+        held,
+        `There was a Timeout and all retry attempts have been exhausted. Retry attempts set: ${retries}`,
+      );
       return;
     }
     this.#write(held, 'TIMEOUT', ['QUEUED', 'SENT', 'TIMEOUT'], { isFinal: false, attempts });
     rpc.retry(held.command);
+  }
+
+  #failed(held: Held, error: string): void {
+    const { attempts } = held;
+    this.#forget(held);
+    this.#write(held, 'FAILED', openStatuses, { isFinal: true, response: JSON.stringify({ error }), attempts });
   }
 
   /** Throws when the reply could not be written: the device may send it again. */
@@ -222,7 +230,9 @@ export class PersistentRpcs {
     const { postgres, rpc, clock } = this.#parts;
     for (const held of [...this.#held.values()]) {
       const isUnconfirmed = held.command.stage === 'taken' && !held.delivered;
-      if (isUnconfirmed && clock.monotonic() - held.takenAt > limits.rpcConfirmMs) this.#undelivered(held);
+      // The session says so itself; this is for one whose worker died.
+      const confirmMsMax = limits.rpcConfirmMs + limits.rpcSweepMs;
+      if (isUnconfirmed && clock.monotonic() - held.takenAt > confirmMsMax) this.#undelivered(held);
     }
     await this.#attempt(async () => {
       await this.#renew();

@@ -7,7 +7,7 @@ export interface RpcRequest {
   id: number;
   method: string;
   params: string;
-  /** The sender wants to hear when the device has it. */
+  /** The sender wants to hear that the device has it; in any case it hears that it has not. */
   confirm: boolean;
 }
 
@@ -35,7 +35,7 @@ export type RpcOutcome =
 /** What climbs back from the worker that holds a session, or a reply, to the worker that owns the command. */
 export type Climb =
   | { kind: 'reply'; id: number; text: string }
-  | { kind: 'confirm'; id: number; delivered: boolean }
+  | { kind: 'confirm'; id: number; delivered: boolean; error?: string }
   | { kind: 'withdraw'; id: number }
   /** This command waits for a session; owners of one device let the oldest go first. A new one asks for the others. */
   | { kind: 'held'; id: number; isNew: boolean }

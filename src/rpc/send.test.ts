@@ -10,7 +10,7 @@ import { BusHub } from '../bus/ipc-primary.ts';
 import { portPair } from '../bus/port.ts';
 import { Downlink } from '../device/downlink.ts';
 import type { Queries } from '../postgres/client.ts';
-import { RpcSessions } from './notify.ts';
+import { type ConfirmRpc, RpcSessions } from './notify.ts';
 import { RpcNumbers } from './numbers.ts';
 import { PersistentRpcs } from './persistent.ts';
 import type { RpcRequest } from './rpc.ts';
@@ -24,9 +24,14 @@ class Rows implements Queries {
   next = 0;
   readonly statuses: string[] = [];
   response: unknown;
+  /** Persistent commands were deleted. */
+  deleted = false;
+  /** How long the question takes whether one is still there. */
+  askMs = 0;
 
-  query<Row>(text: string, values: unknown[] = []): Promise<Row[]> {
-    return Promise.resolve(this.#rows(text, values) as Row[]);
+  async query<Row>(text: string, values: unknown[] = []): Promise<Row[]> {
+    if (this.askMs > 0 && text.startsWith('select 1 from rpc')) await sleep(this.askMs);
+    return this.#rows(text, values) as Row[];
   }
 
   #rows(text: string, values: unknown[]): unknown[] {
@@ -40,7 +45,8 @@ class Rows implements Queries {
       this.response = values[4];
       return [1];
     }
-    return text.startsWith('insert into rpc (') || text.startsWith('select 1 from rpc') ? [1] : [];
+    if (text.startsWith('select 1 from rpc')) return this.deleted ? [] : [1];
+    return text.startsWith('insert into rpc (') ? [1] : [];
   }
 }
 
@@ -88,12 +94,13 @@ function call(worker: Worker, method: string, oneway = false, waitMs = 3_000) {
   return worker.rpc.call({ device, method, params: '1.0', oneway, expirationTime: clock.now() + waitMs });
 }
 
-/** A session that takes what comes; the test says how each delivery went. */
-function listen(worker: Worker) {
-  const taken: { request: RpcRequest; confirm: (delivered: boolean) => void }[] = [];
+/** A session that takes what comes; the test says how each delivery went, unless each is `confirmed` at once. */
+function listen(worker: Worker, { confirmed = false } = {}) {
+  const taken: { request: RpcRequest; confirm: ConfirmRpc }[] = [];
   const leave = worker.sessions.listen(device, {
     deliver: (request, confirm) => {
       taken.push({ request, confirm });
+      if (confirmed) confirm(true);
       return true;
     },
     close: () => {},
@@ -119,7 +126,7 @@ test('nobody takes it: unreachable at its time; taken and silent: unanswered; on
   const begin = performance.now();
   expect(await call(here, 'a', false, 300)).toEqual({ kind: 'unreachable' });
   expect(performance.now() - begin).toBeLessThan(600);
-  listen(there);
+  listen(there, { confirmed: true });
   expect(await call(here, 'b', false, 300)).toEqual({ kind: 'unanswered' });
   expect(await call(here, 'c', true, 300)).toEqual({ kind: 'delivered' });
 });
@@ -130,7 +137,7 @@ test('commands of two owners reach a session that opens later in the order of th
     callings.push(call(n % 2 ? there : here, `m${n}`, true));
     await sleep(30);
   }
-  const session = listen(there);
+  const session = listen(there, { confirmed: true });
   await Promise.all(callings);
   expect(session.taken.map(({ request }) => request.id)).toEqual([0, 1, 2, 3, 4, 5]);
 });
@@ -141,7 +148,7 @@ test('a device whose owner is gone does not keep back the commands of another fo
   const calling = call(there, 'young', true);
   await sleep(300);
   await here.bus.close();
-  listen(there);
+  listen(there, { confirmed: true });
   const begin = performance.now();
   expect(await calling).toEqual({ kind: 'delivered' });
   expect(performance.now() - begin).toBeLessThan(2_000);
@@ -195,5 +202,75 @@ test('a persistent command goes through its states as the session tells', async 
   await sleep(20);
   expect(rows.statuses).toEqual(['SENT', 'DELIVERED', 'SUCCESSFUL']);
   expect(rows.response).toBe('{"ok":1}');
+  await here.persistent.stop();
+});
+
+const stored = { tenantId: 't', deviceId: 'd', retries: null, additionalInfo: null };
+
+function persist(worker: Worker): Promise<string> {
+  const command = { device, method: 'm', params: '1', oneway: false, expirationTime: clock.now() + 60_000 };
+  return worker.persistent.create({ ...command, ...stored });
+}
+
+test.each([
+  ['the same worker', () => here],
+  ['another worker', () => there],
+])('a persistent command that is deleted while it is on offer is not given to who opens on %s', async (_, opener) => {
+  await persist(here);
+  await sleep(20);
+  rows.deleted = true;
+  const session = listen(opener());
+  await sleep(300);
+  expect(session.taken).toEqual([]);
+  rows.deleted = false;
+  await persist(there);
+  await sleep(100);
+  expect(session.taken.map(({ request }) => request.id)).toEqual([1]);
+  await Promise.all([here.persistent.stop(), there.persistent.stop()]);
+});
+
+test('a persistent command is given once to who opens, however slowly the store says that it is still there', async () => {
+  rows.askMs = 250;
+  const early = listen(there);
+  await sleep(20);
+  await persist(here);
+  await sleep(600);
+  expect(early.taken.map(({ request }) => request.id)).toEqual([0]);
+  early.leave();
+  await persist(here);
+  await sleep(20);
+  const late = listen(there);
+  await sleep(600);
+  expect(late.taken.map(({ request }) => request.id)).toEqual([1]);
+  await here.persistent.stop();
+});
+
+test('a one-way command is delivered when its session says so, and offered again when it says that it is not', async () => {
+  const first = listen(there);
+  await sleep(20);
+  const calling = call(here, 'm', true);
+  await sleep(50);
+  first.leave();
+  first.taken[0]!.confirm(false);
+  const second = listen(here);
+  await sleep(50);
+  expect(second.taken.map(({ request }) => request.id)).toEqual([0]);
+  second.taken[0]!.confirm(true);
+  expect(await calling).toEqual({ kind: 'delivered' });
+});
+
+test('a command that no session can ever deliver fails with what the session says', async () => {
+  const session = listen(there);
+  await sleep(20);
+  const calling = call(here, 'm');
+  const failure = expect(calling).rejects.toMatchObject({ status: 413, message: 'too large' });
+  await sleep(50);
+  session.taken[0]!.confirm(false, 'too large');
+  await failure;
+  await persist(here);
+  await sleep(50);
+  session.taken[1]!.confirm(false, 'too large');
+  await sleep(50);
+  expect([rows.statuses.at(-1), rows.response]).toEqual(['FAILED', '{"error":"too large"}']);
   await here.persistent.stop();
 });

@@ -4,7 +4,7 @@
  * down is `Downlink.offer`; the way back is the device's shard channel, which an owner hears while it has a command.
  */
 import type { Clock } from '../base/clock.ts';
-import { messageOf, unavailable } from '../base/errors.ts';
+import { messageOf, tooLarge, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics.ts';
@@ -93,8 +93,12 @@ export class Rpc {
       const command: Command = {
         ...{ device, id, method, params, oneway, deadline, persistent: false, stage: 'queued', heapAt: -1 },
         isWanted: () => Promise.resolve(true),
-        taken: () => oneway && end({ kind: 'delivered' }),
-        confirmed: (delivered) => !delivered && this.retry(command),
+        taken: () => {},
+        confirmed: (delivered, error) => {
+          if (error !== undefined) fail(tooLarge('rpc_undeliverable', error));
+          else if (!delivered) this.retry(command);
+          else if (oneway) end({ kind: 'delivered' });
+        },
         replied: (text) => end(oneway ? { kind: 'delivered' } : { kind: 'replied', text }),
         expired: () => end({ kind: command.stage === 'taken' ? 'unanswered' : 'unreachable' }),
         away: () => fail(busAway()),
@@ -184,17 +188,17 @@ export class Rpc {
     const { downlink, clock } = this.#parts;
     const command = this.#waiters.line(device)?.queued[0];
     if (!command || command.deadline <= clock.monotonic() || this.#isElderElsewhere(command, delivery)) return;
-    const { id, method, params, persistent } = command;
-    if (persistent && !(await command.isWanted())) {
-      command.withdrawn();
-      delivery.again = true;
-      return;
-    }
-    if (!this.#waiters.has(command)) return;
-    const request: RpcRequest = { id, method, params, confirm: persistent };
+    const { id, method, params, oneway, persistent } = command;
+    const request: RpcRequest = { id, method, params, confirm: persistent || oneway };
     delivery.offering = command;
-    const isWanted = () => this.#waiters.has(command) && !this.#hasElder(command, delivery);
-    const outcome = await downlink.offer(device, 'rpc', request, isWanted);
+    let isHeldBack = false;
+    const outcome = await downlink.offer(device, 'rpc', request, {
+      now: () => {
+        isHeldBack = this.#hasElder(command, delivery);
+        return !isHeldBack && this.#waiters.has(command);
+      },
+      stored: persistent ? () => this.#isStillStored(command) : undefined,
+    });
     delivery.offering = undefined;
     const waits = this.#waiters.has(command) && command.stage === 'queued';
     if (outcome === 'taken') {
@@ -204,9 +208,21 @@ export class Rpc {
         command.taken();
       }
       delivery.again = true;
+    } else if (!this.#waiters.has(command)) {
+      delivery.again = true;
     } else if (outcome === 'away') {
       for (const queued of [...(this.#waiters.line(device)?.queued ?? [])]) queued.away();
+    } else if (isHeldBack) {
+      // There is a session, and an elder was told of meanwhile.
+      this.#isElderElsewhere(command, delivery);
     }
+  }
+
+  /** It may have been deleted on any worker, and the news of that be on its way. */
+  async #isStillStored(command: Command): Promise<boolean> {
+    const isWanted = await command.isWanted();
+    if (!isWanted) command.withdrawn();
+    return isWanted;
   }
 
   /**
@@ -237,7 +253,7 @@ export class Rpc {
         if (command && this.#offered(device, message.id)) void this.#replied(command, message.text);
         return;
       case 'confirm':
-        if (command) command.confirmed(message.delivered);
+        command?.confirmed(message.delivered, message.error);
         return;
       case 'withdraw':
         command?.withdrawn();

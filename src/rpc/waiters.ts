@@ -16,11 +16,12 @@ export interface Command {
   /** Of the monotonic clock. */
   readonly deadline: number;
   stage: 'queued' | 'taken';
-  /** Asked before each offer of a persistent one: it may have been withdrawn on any worker. */
+  /** Asked of a persistent one each time before a session is given it: it may have been deleted on any worker. */
   isWanted(): Promise<boolean>;
   /** Exactly one session said yes. */
   taken(): void;
-  confirmed(delivered: boolean): void;
+  /** With an `error` no session can ever deliver it. */
+  confirmed(delivered: boolean, error?: string): void;
   replied(text: string): Promise<void> | void;
   /** It is no waiter any more when this is called. */
   expired(): void;

@@ -51,17 +51,24 @@ export class Calls {
     parts.metrics.observed('client_rpc_open', 'Calls of devices that wait for an answer.', () => this.#count);
   }
 
-  /** The answer as JSON text; undefined when there was none in time, or the device went away. */
-  async answer(device: CallingDevice, document: Json, gone: AbortSignal): Promise<string | undefined> {
-    const open = this.#open.get(device.number) ?? 0;
+  /** Why a further call of the device is refused now; undefined when it is not. */
+  refusal({ number }: { number: number }): Fault | undefined {
+    const open = this.#open.get(number) ?? 0;
     if (open >= limits.clientCallsPerDeviceMax) {
       const message = `The device has ${open} calls without an answer, which is the most it can have.`;
-      throw new Fault(429, ErrorCode.tooManyRequests, 'client_rpc_device_full', message, 1);
+      return new Fault(429, ErrorCode.tooManyRequests, 'client_rpc_device_full', message, 1);
     }
     if (this.#count >= limits.clientCallsMax) {
-      throw unavailable('client_rpc_full', 'This server has all the open calls it can hold; try again.');
+      return unavailable('client_rpc_full', 'This server has all the open calls it can hold; try again.');
     }
-    this.#open.set(device.number, open + 1);
+    return undefined;
+  }
+
+  /** The answer as JSON text; undefined when there was none in time, or the device went away. Throws the refusal. */
+  async answer(device: CallingDevice, document: Json, gone: AbortSignal): Promise<string | undefined> {
+    const refusal = this.refusal(device);
+    if (refusal) throw refusal;
+    this.#open.set(device.number, (this.#open.get(device.number) ?? 0) + 1);
     this.#count += 1;
     try {
       const method = memberAt(document, 'method');

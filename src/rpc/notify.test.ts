@@ -1,0 +1,85 @@
+/** What a session says of a command that it took, or does not say in time. */
+import { afterEach, beforeEach, expect, test, vi } from 'vitest';
+import { limits } from '../base/limits.ts';
+import type { Downlink, Listener } from '../device/downlink.ts';
+import { type ConfirmRpc, RpcSessions } from './notify.ts';
+import type { Climb, RpcRequest } from './rpc.ts';
+
+const device = 7;
+const request: RpcRequest = { id: 3, method: 'm', params: '1', confirm: true };
+
+let told: Climb[];
+let listener: Listener;
+const downlink = {
+  listen: (_device: number, _topic: string, added: Listener) => {
+    listener = added;
+    return () => {};
+  },
+  send: (_device: number, _topic: string, message: object) => told.push(message as Climb),
+} as unknown as Downlink;
+
+/** Gives the command to a session that does this with it. */
+function deliver(does: (confirm: ConfirmRpc) => boolean, given = request): unknown {
+  new RpcSessions(downlink).listen(device, { deliver: (_, confirm) => does(confirm), close: () => {} });
+  return listener.receive(given);
+}
+
+beforeEach(() => {
+  told = [];
+  vi.useFakeTimers();
+});
+
+afterEach(() => {
+  vi.useRealTimers();
+});
+
+test('a session that confirms nothing in time has not delivered the command, whatever it says later', () => {
+  let late: ConfirmRpc = () => {};
+  expect(
+    deliver((confirm) => {
+      late = confirm;
+      return true;
+    }),
+  ).toBe(true);
+  vi.advanceTimersByTime(limits.rpcConfirmMs - 1);
+  expect(told).toEqual([]);
+  vi.advanceTimersByTime(1);
+  expect(told).toEqual([{ kind: 'confirm', id: 3, delivered: false }]);
+  late(true);
+  expect(told).toHaveLength(1);
+});
+
+test('what a session confirms is told once', () => {
+  deliver((confirm) => {
+    confirm(true);
+    confirm(false);
+    return true;
+  });
+  vi.advanceTimersByTime(2 * limits.rpcConfirmMs);
+  expect(told).toEqual([{ kind: 'confirm', id: 3, delivered: true }]);
+});
+
+test('a command that is not taken is not waited for', () => {
+  expect(deliver(() => false)).toBe(false);
+  vi.advanceTimersByTime(2 * limits.rpcConfirmMs);
+  expect(told).toEqual([]);
+});
+
+test('who does not ask hears only of what was not delivered', () => {
+  deliver(
+    (confirm) => {
+      confirm(true);
+      return true;
+    },
+    { ...request, confirm: false },
+  );
+  expect(told).toEqual([]);
+  deliver(
+    (confirm) => {
+      confirm(false, 'too large');
+      return true;
+    },
+    { ...request, confirm: false },
+  );
+  expect(told).toEqual([{ kind: 'confirm', id: 3, delivered: false, error: 'too large' }]);
+});
