@@ -6,13 +6,14 @@ import { messageOf, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
-import { type News, newsOf, type Standing, standingOf } from './news.ts';
+import { isFirst, type News, newsOf, type Standing, standingOf } from './news.ts';
 import {
   type NewsRow,
   type Offer,
   pruneDeletions,
   readHeads,
   readNewsRows,
+  readVersionsBefore,
   storeCursors,
   storeOffers,
 } from './store.ts';
@@ -23,6 +24,8 @@ export interface Answer {
 }
 
 interface Ask {
+  /** Epoch milliseconds at which the first of those who ask began to listen. */
+  since: number;
   promise: Promise<Answer>;
   resolve(answer: Answer): void;
   reject(error: unknown): void;
@@ -40,13 +43,16 @@ export class Inquiries {
     this.#log = log;
   }
 
-  ask(device: number): Promise<Answer> {
+  ask(device: number, since: number): Promise<Answer> {
     const known = this.#asks.get(device);
-    if (known) return known.promise;
+    if (known) {
+      known.since = Math.min(known.since, since);
+      return known.promise;
+    }
     if (this.#asks.size >= limits.updateQueueMax) {
       return Promise.reject(unavailable('updates_waiting', 'Too many devices ask for updates at once; try again.'));
     }
-    const ask = {} as Ask;
+    const ask = { since } as Ask;
     ask.promise = new Promise((resolve, reject) => {
       ask.resolve = resolve;
       ask.reject = reject;
@@ -103,18 +109,24 @@ export class Inquiries {
   }
 
   async #answer(asks: [number, Ask][]): Promise<void> {
-    const devices = asks.map(([device]) => device);
     try {
-      const answers = await this.#answers(devices);
+      const answers = await this.#answers(asks.map(([device, { since }]) => ({ device, since })));
       for (const [device, ask] of asks) ask.resolve(answers.get(device)!);
     } catch (error) {
       for (const [, ask] of asks) ask.reject(error);
     }
   }
 
-  async #answers(devices: number[]): Promise<Map<number, Answer>> {
+  async #answers(asks: { device: number; since: number }[]): Promise<Map<number, Answer>> {
+    const devices = asks.map(({ device }) => device);
     const heads = new Map((await readHeads(this.#queries, devices)).map((head) => [head.device, head]));
-    const standings = devices.map((device) => standingOf(device, heads.get(device)));
+    // Who subscribes for the first time is told of what is written from then on, though its cursor starts only now.
+    const first = asks.filter(({ device }) => {
+      const head = heads.get(device);
+      return head !== undefined && isFirst(head);
+    });
+    const versions = first.length > 0 ? await readVersionsBefore(this.#queries, first) : undefined;
+    const standings = devices.map((device) => standingOf(device, heads.get(device), versions?.get(device)));
     await this.#storeStandings(standings.filter(({ isNew }) => isNew));
     const behind = standings.filter(({ version, changesSeen, deletionsSeen }) => {
       return version > Math.min(changesSeen, deletionsSeen);

@@ -27,6 +27,8 @@ describe('where a device stands', () => {
     expect(standingOf(7, undefined)).toMatchObject({ version: 0, changesSeen: 0, deletionsSeen: 0, isNew: true });
     const never = { ...head, changesSeen: null, deletionsSeen: null };
     expect(standingOf(7, never)).toMatchObject({ version: 9, changesSeen: 9, deletionsSeen: 9, isNew: true });
+    // What was written between the subscription and this look at the store is news.
+    expect(standingOf(7, never, 6)).toMatchObject({ version: 9, changesSeen: 6, deletionsSeen: 6, isNew: true });
   });
 
   it('is as it was when nothing was offered', () => {

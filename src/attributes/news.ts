@@ -26,6 +26,11 @@ export function deletionsJson(keys: string[]): string {
   return `{"deleted":${JSON.stringify(keys)}}`;
 }
 
+/** The device never polled or subscribed before. */
+export function isFirst({ changesSeen, deletionsSeen }: Head): boolean {
+  return changesSeen === null || deletionsSeen === null;
+}
+
 /** How a device stands when it asks for news: what it has certainly seen, and whether that is to be written down. */
 export interface Standing extends Cursor {
   version: number;
@@ -33,11 +38,11 @@ export interface Standing extends Cursor {
 }
 
 /** `head` undefined: nothing shared was ever written to the device, nor did it ask. */
-export function standingOf(device: number, head: Head | undefined): Standing {
-  // The first poll or subscription only starts the cursor.
+export function standingOf(device: number, head: Head | undefined, firstVersion = head?.version ?? 0): Standing {
+  // The first poll or subscription only starts the cursor, at the version that was there when it came.
   if (!head || head.changesSeen === null || head.deletionsSeen === null) {
-    const version = head?.version ?? 0;
-    return { device, version, changesSeen: version, deletionsSeen: version, repeated: false, isNew: true };
+    const seen = { changesSeen: firstVersion, deletionsSeen: firstVersion };
+    return { device, version: head?.version ?? 0, ...seen, repeated: false, isNew: true };
   }
   const { version, changesSeen, deletionsSeen, changesOffered, deletionsOffered } = head;
   const isOffered = changesOffered !== null || deletionsOffered !== null;

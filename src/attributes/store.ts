@@ -175,6 +175,21 @@ export async function readHeads(queries: Queries, devices: number[]): Promise<He
   );
 }
 
+/** The version that the shared attributes of each device had at a time, as far as their rows still tell. */
+export async function readVersionsBefore(
+  queries: Queries,
+  asked: { device: number; since: number }[],
+): Promise<Map<number, number>> {
+  const rows = await queries.query<{ device: number; version: number }>(
+    `select c.device, coalesce(max(a.version), 0) as version
+       from unnest($1::bigint[], $2::bigint[]) as c (device, since)
+       left join attribute a on a.device = c.device and a.scope = ${sharedScope} and a.last_update_ts < c.since
+      group by c.device`,
+    [asked.map(({ device }) => device), asked.map(({ since }) => since)],
+  );
+  return new Map(rows.map(({ device, version }) => [device, version]));
+}
+
 /** Versions of devices that are not settled before `transaction`: some may be told twice. */
 export async function readChangedHeads(
   queries: Queries,

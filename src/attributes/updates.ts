@@ -38,6 +38,7 @@ export interface AttributeUpdatesParts {
 
 export class AttributeUpdates {
   readonly #downlink: Downlink;
+  readonly #clock: Clock;
   readonly #lossFree: boolean;
   readonly #inquiries: Inquiries;
   readonly #heads: ChangedHeads;
@@ -47,6 +48,7 @@ export class AttributeUpdates {
 
   constructor({ postgres, downlink, clock, log, metrics, lossFree }: AttributeUpdatesParts) {
     this.#downlink = downlink;
+    this.#clock = clock;
     this.#lossFree = lossFree;
     this.#inquiries = new Inquiries(postgres, log);
     this.#heads = new ChangedHeads({
@@ -69,7 +71,7 @@ export class AttributeUpdates {
   }
 
   follow(device: number, follower: Follower): Following {
-    const following = new Following(this, device, follower);
+    const following = new Following(this, device, follower, this.#clock.now());
     const followings = this.#followings.get(device);
     if (followings) followings.push(following);
     else this.#followings.set(device, [following]);
@@ -84,10 +86,10 @@ export class AttributeUpdates {
   }
 
   /** Of `Following` only, as is all below. */
-  async standing(device: number): Promise<{ version: number; news: News | undefined }> {
+  async standing(device: number, since: number): Promise<{ version: number; news: News | undefined }> {
     const settled = this.#heads.isFresh ? this.#settled.get(device) : undefined;
     if (settled !== undefined) return { version: settled, news: undefined };
-    const answer = await this.#inquiries.ask(device);
+    const answer = await this.#inquiries.ask(device, since);
     if (!answer.news && this.#heads.isFresh) this.#settled.set(device, answer.version);
     return answer;
   }
@@ -130,6 +132,8 @@ export class Following implements Listener {
   readonly #owner: AttributeUpdates;
   readonly #device: number;
   readonly #follower: Follower;
+  /** Epoch milliseconds: who never listened before is told of what was written from then on. */
+  readonly #since: number;
   leaveDownlink: (() => void) | undefined = undefined;
   /** The version up to which the follower was told everything; undefined while that is being asked. */
   #known: number | undefined = undefined;
@@ -138,7 +142,8 @@ export class Following implements Listener {
   #hasWaited = false;
   #left = false;
 
-  constructor(owner: AttributeUpdates, device: number, follower: Follower) {
+  constructor(owner: AttributeUpdates, device: number, follower: Follower, since: number) {
+    this.#since = since;
     this.#owner = owner;
     this.#device = device;
     this.#follower = follower;
@@ -176,7 +181,7 @@ export class Following implements Listener {
   /** The client has said that it has this news. Goes on with what else there is. */
   confirmed(news: News): void {
     this.#owner.told(this.#device, news, true);
-    if (this.#known === undefined) this.ask();
+    if (this.#known === undefined && this.#owner.lossFree) this.ask();
   }
 
   leave(): void {
@@ -196,7 +201,7 @@ export class Following implements Listener {
   async #ask(): Promise<void> {
     try {
       for (;;) {
-        const { version, news } = await this.#owner.standing(this.#device);
+        const { version, news } = await this.#owner.standing(this.#device, this.#since);
         if (this.#left) return;
         if (news && !this.#hasWaited) {
           // The last answer, of another worker, may be on its way into the store: once it is there, this is no news.

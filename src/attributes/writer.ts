@@ -205,7 +205,8 @@ export class AttributeWriter {
         return await statement(repeated);
       } catch (error) {
         const lostRace = lostRaces.has(sqlStateOf(error) ?? '');
-        if (!(lostRace || isAway(error)) || clock.monotonic() > deadline) throw error;
+        if (!(lostRace || isAway(error))) throw error;
+        if (clock.monotonic() > deadline) throw lostRace ? contended() : error;
         this.#retried.add(1);
         repeated ||= !lostRace;
         if (!lostRace) await sleep(Math.min(50 * attempt, 500));
@@ -288,6 +289,10 @@ function lastWrites(saves: Save[]): AttributeWrite[] {
 
 /** Serialization failure and deadlock. */
 const lostRaces = new Set(['40001', '40P01']);
+
+function contended(): Fault {
+  return unavailable('attributes_contended', 'The attributes were written by too many at once; try again.');
+}
 
 /** Classes 22 (data), 23 (constraints) and 54 (limits of the database). */
 function isRefusedForContent(error: unknown): boolean {

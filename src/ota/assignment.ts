@@ -5,7 +5,7 @@
 import { badRequest } from '../base/errors.ts';
 import type { Queries } from '../postgres/client.ts';
 import { hasData, nounOf, type PackageType } from './package.ts';
-import { holdPackage, insertDeviceRollout, insertProfileRollout } from './store.ts';
+import { holdPackage, insertDeviceRollouts, insertProfileRollout } from './store.ts';
 
 /** Throws what is wrong with the package; it is there until the transaction ends. */
 export async function checkAssignable(
@@ -30,7 +30,12 @@ export async function checkAssignable(
 
 /** After a device was made or saved. True when there is something to tell it: then wake the rollout after the commit. */
 export async function deviceAssigned(queries: Queries, deviceId: string): Promise<boolean> {
-  return await insertDeviceRollout(queries, deviceId);
+  return await devicesAssigned(queries, [deviceId]);
+}
+
+/** The same for many at once. */
+export async function devicesAssigned(queries: Queries, deviceIds: string[]): Promise<boolean> {
+  return await insertDeviceRollouts(queries, deviceIds);
 }
 
 /** After a profile was saved with another package than before. Wake the rollout after the commit. */

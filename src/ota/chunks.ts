@@ -136,6 +136,15 @@ export async function readRange(
   return Buffer.concat([first, await pieces.read(packageId, start + first.length, end)]);
 }
 
+/** All of it in memory; the caller bounds it. */
+export async function readAll(pieces: PieceCache, packageId: string, range: ByteRange): Promise<Buffer> {
+  const part = await readRange(pieces, packageId, range);
+  if (Buffer.isBuffer(part)) return part;
+  const bytes = Buffer.allocUnsafe(part.bytes);
+  for (let at = 0; at < part.bytes; ) at += (await part.slice(at)).copy(bytes, at);
+  return bytes;
+}
+
 /** The file in base64, as the value of the last member of a JSON object whose other members are `members`. */
 export function base64Member(
   pieces: PieceCache,

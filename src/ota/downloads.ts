@@ -1,6 +1,7 @@
 /**
- * The file that a device asks for by title and version: only what is assigned to it. Assignments are remembered for a
- * moment, because a file is taken in thousands of chunks; what is remembered may grant, only the store refuses.
+ * The file that a device asks for, by title and version or just as its own: only what is assigned to it. Over HTTP
+ * assignments are remembered for a moment, because a file is taken in thousands of chunks; what is remembered may grant,
+ * only the store refuses.
  */
 import type { Clock } from '../base/clock.ts';
 import { badRequest, notFound } from '../base/errors.ts';
@@ -56,6 +57,11 @@ export class Downloads {
     const until = this.#clock.monotonic() + limits.otaAssignmentMs;
     this.#remembered[type].set(device.number, { assigned, until });
     return assigned;
+  }
+
+  /** Whatever file is assigned to the device, by itself or by its profile; it may be at a URL. */
+  assigned(device: DownloadDevice, type: PackageType): Promise<OtaPackage | undefined> {
+    return findAssigned(this.#queries, device.id, type);
   }
 
   /** The file if the device has asked for it a moment ago: then no promise is made for it. */

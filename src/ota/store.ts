@@ -237,13 +237,14 @@ export async function countProfileDevices(
 const outdated = `(coalesce(d.firmware_id, p.firmware_id) is distinct from d.told_firmware_id
   or coalesce(d.software_id, p.software_id) is distinct from d.told_software_id)`;
 
-/** Work for the rollout, if the device was told of other packages than it has. True when there is work. */
-export async function insertDeviceRollout(queries: Queries, deviceId: string): Promise<boolean> {
+/** Work for the rollout, for devices that were told of other packages than they have. True when there is work. */
+export async function insertDeviceRollouts(queries: Queries, deviceIds: string[]): Promise<boolean> {
   const rows = await queries.query(
     `insert into ota_rollout (device_id)
-     select d.id from device d join device_profile p on p.id = d.device_profile_id where d.id = $1 and ${outdated}
+     select d.id from device d join device_profile p on p.id = d.device_profile_id
+      where d.id = any($1::uuid[]) and ${outdated}
      returning 1`,
-    [deviceId],
+    [deviceIds],
   );
   return rows.length > 0;
 }

@@ -1,0 +1,85 @@
+/**
+ * Which attributes a device asks to read, and the answer: the rules that all doors share (device-http.md 3.3, mqtt.md
+ * 3.3). A scope that is not asked for is not answered; who asks for nothing in particular gets everything.
+ */
+import { badRequest } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Json } from '../value/json.ts';
+import { strictForm } from '../value/typed.ts';
+import type { Attributes, Scope } from './attributes.ts';
+
+/** Keys of a scope; 'all', or undefined when the scope is not asked for. */
+export type WantedKeys = 'all' | string[] | undefined;
+
+export interface Wanted {
+  client: WantedKeys;
+  shared: WantedKeys;
+}
+
+/** What is there, as texts of JSON members: `"key":value`. */
+export interface Found {
+  client: string[];
+  shared: string[];
+}
+
+/** Keys separated by commas. */
+export function keysOfText(text: string): WantedKeys {
+  return text === '' ? undefined : namedKeys(text.split(','));
+}
+
+/** Empty names in a list are nobody's, and no key holds the character NUL, of which the database takes none. */
+export function namedKeys(names: string[]): string[] {
+  const keys = names.filter((name) => name !== '');
+  if (keys.length > limits.listedKeysMax) {
+    throw badRequest('keys', `At most ${limits.listedKeysMax} keys can be asked for at once.`);
+  }
+  return keys.filter((key) => !key.includes('\0'));
+}
+
+/** Nothing asked for is everything. */
+export function wantedScopes(client: WantedKeys, shared: WantedKeys): Wanted {
+  return client === undefined && shared === undefined ? { client: 'all', shared: 'all' } : { client, shared };
+}
+
+/** Of a document like `{"clientKeys":"a,b","sharedKeys":["c"]}` or `{"allClientKeys":true}`. */
+export function wantedOf(document: Json): Wanted {
+  if (!(document instanceof Map)) {
+    throw badRequest('attribute_request', 'A request for attributes must be a JSON object; {} asks for all of them.');
+  }
+  const keys = (list: string, all: string) =>
+    document.get(all) === true ? 'all' : listedKeys(list, document.get(list) ?? '');
+  return wantedScopes(keys('clientKeys', 'allClientKeys'), keys('sharedKeys', 'allSharedKeys'));
+}
+
+function listedKeys(member: string, given: Json): WantedKeys {
+  if (typeof given === 'string') return keysOfText(given);
+  if (Array.isArray(given) && given.every((name) => typeof name === 'string')) {
+    return given.length === 0 ? undefined : namedKeys(given);
+  }
+  throw badRequest('attribute_request', `Member '${member}' must be a text like "a,b" or an array of texts.`);
+}
+
+export async function readWanted(attributes: Attributes, device: number, { client, shared }: Wanted): Promise<Found> {
+  const found: Found = { client: [], shared: [] };
+  const asked: Scope[] = [];
+  if (client !== undefined) asked.push('CLIENT_SCOPE');
+  if (shared !== undefined) asked.push('SHARED_SCOPE');
+  const clientKeys = new Set(client);
+  const sharedKeys = new Set(shared);
+  const listed = client === 'all' || shared === 'all' ? null : [...new Set([...clientKeys, ...sharedKeys])];
+  if (listed?.length === 0) return found;
+  for (const { scope, key, value } of await attributes.readScopes(device, asked, listed)) {
+    const isClient = scope === 'CLIENT_SCOPE';
+    const isAsked = isClient ? client === 'all' || clientKeys.has(key) : shared === 'all' || sharedKeys.has(key);
+    if (isAsked) found[isClient ? 'client' : 'shared'].push(`${JSON.stringify(key)}:${strictForm(value)}`);
+  }
+  return found;
+}
+
+/** `{"client":{…},"shared":{…}}` without the scopes that are empty. */
+export function foundJson({ client, shared }: Found, alwaysClient = false): string {
+  const members: string[] = [];
+  if (client.length > 0 || alwaysClient) members.push(`"client":{${client.join(',')}}`);
+  if (shared.length > 0) members.push(`"shared":{${shared.join(',')}}`);
+  return `{${members.join(',')}}`;
+}
