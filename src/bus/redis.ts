@@ -28,6 +28,8 @@ export interface LinkOwner {
   log: Log;
 }
 
+const gapCheckMs = 50;
+
 export class RedisBus implements Bus {
   readonly #link: RedisLink;
   readonly #subscriptions: Subscriptions;
@@ -35,6 +37,9 @@ export class RedisBus implements Bus {
   readonly #callbacks: (() => void)[] = [];
   #messagesInFlight = 0;
   #bytesInFlight = 0;
+  #closed = false;
+  /** Runs from a gap until it has been told. */
+  #gapTimer: NodeJS.Timeout | undefined;
 
   constructor(openLink: (owner: LinkOwner) => RedisLink, counters: BusCounters, log: Log) {
     this.#counters = counters;
@@ -42,9 +47,7 @@ export class RedisBus implements Bus {
     this.#link = openLink({
       channels: () => this.#subscriptions.channels(),
       onMessage: (channel, payload) => this.#subscriptions.deliver(channel, payload),
-      onRestored: () => {
-        for (const callback of this.#callbacks) callback();
-      },
+      onRestored: () => this.#missed(),
       log,
     });
   }
@@ -60,6 +63,7 @@ export class RedisBus implements Bus {
       this.#bytesInFlight + bytes > limits.busBytesInFlightMax;
     if (full || !this.#link.canPublish) {
       this.#counters.dropped.add(1);
+      if (!this.#link.canPublish) this.#missed();
       return;
     }
     this.#counters.published.add(1);
@@ -72,6 +76,8 @@ export class RedisBus implements Bus {
     this.#link.publish(channel, payload).then(settle, () => {
       settle();
       this.#counters.dropped.add(1);
+      // Refused by a healthy server: telling everybody again would be refused again.
+      if (!this.#link.canPublish) this.#missed();
     });
   }
 
@@ -89,7 +95,25 @@ export class RedisBus implements Bus {
     this.#callbacks.push(callback);
   }
 
+  /**
+   * Something was not heard, or not said. Whoever is told says it again, so it is told when both ways are open: the
+   * connection to listen may be back before the one to publish.
+   */
+  #missed(): void {
+    if (this.#gapTimer !== undefined || this.#closed) return;
+    const tell = () => {
+      if (!this.connected || this.#gapTimer === undefined) return;
+      clearInterval(this.#gapTimer);
+      this.#gapTimer = undefined;
+      for (const callback of this.#callbacks) callback();
+    };
+    this.#gapTimer = setInterval(tell, gapCheckMs).unref();
+    setImmediate(tell);
+  }
+
   async close(): Promise<void> {
+    clearInterval(this.#gapTimer);
+    this.#closed = true;
     this.#link.close();
   }
 }

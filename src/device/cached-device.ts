@@ -1,6 +1,6 @@
 /**
- * What the hot path knows about a device. One object for each token in the cache, shared by all its requests; every
- * field is set in the constructor, so that all of them have one shape.
+ * What the hot path knows about a device. One object in a worker (`DevicesHere`), shared by all its requests and
+ * sessions; every field is set in the constructor, so that all of them have one shape.
  */
 
 /** One worker hands out the server times `t` with `t % stride === offset` only. */
@@ -17,15 +17,30 @@ export interface DeviceRow {
   customerId: string | null;
   profileId: string;
   name: string;
+  /** Rises with each change of the device. */
+  version: number;
+  /** Undefined where nobody asked. */
+  isGateway?: boolean;
+}
+
+/** A device as it is stored now. */
+export interface StoredDevice extends DeviceRow {
+  /** Rises with each change of its credentials. */
+  credentialsVersion: number;
 }
 
 export class CachedDevice {
   readonly number: number;
   readonly id: string;
   readonly tenantId: string;
-  readonly customerId: string | null;
-  readonly profileId: string;
-  readonly name: string;
+  customerId: string | null;
+  profileId: string;
+  name: string;
+  version: number;
+  /** It counts against other rate limits. */
+  isGateway: boolean;
+  /** How many share it (`DevicesHere`). */
+  holders = 0;
   readonly #stride: number;
   readonly #offset: number;
   /** The last server time handed out. */
@@ -42,9 +57,21 @@ export class CachedDevice {
     this.customerId = row.customerId;
     this.profileId = row.profileId;
     this.name = row.name;
+    this.version = row.version;
+    this.isGateway = row.isGateway ?? false;
     this.#stride = slot.stride;
     this.#offset = slot.offset;
     this.lastTs = lastTs;
+  }
+
+  /** Takes over what a user may change; a row that was read before the known one says nothing. */
+  refresh(row: DeviceRow): void {
+    if (row.version < this.version) return;
+    this.customerId = row.customerId;
+    this.profileId = row.profileId;
+    this.name = row.name;
+    this.version = row.version;
+    if (row.isGateway !== undefined) this.isGateway = row.isGateway;
   }
 
   /**

@@ -263,7 +263,7 @@ describe('coverage', () => {
 it('closes every session of a device on this worker with the reason', () => {
   const [first, second, other] = [ear(), ear(), ear()];
   here.listen(device, 'rpc', first);
-  here.listen(device, 'session', second);
+  here.listen(device, 'attributes', second);
   here.listen(device + 1, 'rpc', other);
   here.close(device, 'device_deleted');
   expect([first.closed, second.closed, other.closed]).toEqual([['device_deleted'], ['device_deleted'], []]);

@@ -9,26 +9,31 @@ import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Metrics } from '../base/metrics.ts';
 import type { Bus } from '../bus/bus.ts';
-import { type OfferPacket, Offers, type Outcome } from './offers.ts';
+import { type OfferPacket, Offers, type Outcome, type Want } from './offers.ts';
 import { Shards } from './shards.ts';
 
-export type { Outcome } from './offers.ts';
+export type { Outcome, Want } from './offers.ts';
 
-/** A listener of `session` is only told to close; `rpc-climb` is the way back up of commands and is watched. */
-export type Topic = 'attributes' | 'rpc' | 'rpc-climb' | 'session';
+/** `rpc-climb` is the way back up of commands and is watched. */
+export type Topic = 'attributes' | 'rpc' | 'rpc-climb';
 export type CloseReason = 'credentials_changed' | 'device_deleted';
 
 export interface Listener {
   /** The answer `true` takes an offer, so that nobody else gets it; of no meaning for what was sent. */
   receive(message: object): unknown;
-  /** May come twice, and `credentials_changed` also when this session's own token is still good: look it up. */
+  /**
+   * May come twice, and `credentials_changed` also when this session's own token is still good: look it up. MQTT sessions
+   * need not: `Sessions` ends them.
+   */
   close(reason: CloseReason): void;
 }
 
 type Packet =
   | { kind: 'send'; from: string; device: number; topic: Topic; message: object }
-  | { kind: 'opened'; from: string; opened: [device: number, topic: Topic][] }
+  | { kind: 'opened'; from: string; opened: Opened[] }
   | OfferPacket;
+
+type Opened = [device: number, topic: Topic];
 
 type Watcher = (device: number, message: object) => void;
 
@@ -50,6 +55,8 @@ export class Downlink {
   readonly #watchers = new Map<Topic, Watcher[]>();
   readonly #restoredCallbacks: (() => void)[] = [];
   readonly #outcomes: Record<Outcome, Counter>;
+  /** Began to listen in this turn of the loop; the others are told together. */
+  readonly #opened: Opened[] = [];
   #leaveInbox: (() => void) | undefined;
 
   constructor({ bus, shards, log, metrics }: DownlinkParts) {
@@ -109,17 +116,11 @@ export class Downlink {
   }
 
   /**
-   * To exactly one listener anywhere, one of this worker first. One offer of a message at a time; while it waits for a
-   * listener it can be taken back by `isWanted`.
+   * To exactly one listener anywhere, one of this worker first. One offer of a message at a time; until a listener is
+   * handed it, it can be taken back by `want`.
    */
-  async offer(device: number, topic: Topic, message: object, isWanted = () => true): Promise<Outcome> {
-    let outcome: Outcome = 'taken';
-    if (!this.#offerHere(device, topic, message)) {
-      // Who waits for an opening must hear it before the others are asked, or one between the two would be lost.
-      await this.#shards.inForce(device);
-      if (!this.#bus.connected) outcome = 'away';
-      else outcome = await this.#offers.offer(this.#shards.channelOf(device), device, topic, message, isWanted);
-    }
+  async offer(device: number, topic: Topic, message: object, want: Want = always): Promise<Outcome> {
+    const outcome = await this.#offerSomewhere(device, topic, message, want);
     this.#outcomes[outcome].add(1);
     return outcome;
   }
@@ -159,7 +160,36 @@ export class Downlink {
     await this.#shards.inForce(device);
     if (!this.#listeners.has(device, topic, listener)) return;
     this.#tellOpened(device, topic);
-    this.#publish(device, { kind: 'opened', from: this.#offers.node, opened: [[device, topic]] });
+    // A gateway's children open by the thousand.
+    if (this.#opened.push([device, topic]) === 1) setImmediate(() => this.#publishOpened(this.#opened.splice(0)));
+  }
+
+  #publishOpened(all: Opened[]): void {
+    const byChannel = new Map<string, Opened[]>();
+    for (const opened of all) {
+      const channel = this.#shards.channelOf(opened[0]);
+      const known = byChannel.get(channel);
+      if (known) known.push(opened);
+      else byChannel.set(channel, [opened]);
+    }
+    for (const [channel, opened] of byChannel) {
+      for (let i = 0; i < opened.length; i += limits.openedPerMessageMax) {
+        const part = opened.slice(i, i + limits.openedPerMessageMax);
+        const packet: Packet = { kind: 'opened', from: this.#offers.node, opened: part };
+        this.#bus.publish(channel, JSON.stringify(packet));
+      }
+    }
+  }
+
+  async #offerSomewhere(device: number, topic: Topic, message: object, want: Want): Promise<Outcome> {
+    if (this.#listeners.of(device, topic).length > 0) {
+      if (want.stored && !((await want.stored()) && want.now())) return 'nobody';
+      if (this.#offerHere(device, topic, message)) return 'taken';
+    }
+    // Who waits for an opening must hear it before the others are asked, or one between the two would be lost.
+    await this.#shards.inForce(device);
+    if (!this.#bus.connected) return 'away';
+    return await this.#offers.offer(this.#shards.channelOf(device), device, topic, message, want);
   }
 
   #deliver(device: number, topic: Topic, message: object): void {
@@ -172,7 +202,7 @@ export class Downlink {
   }
 
   #tellOpened(device: number, topic: Topic): void {
-    this.#offers.opened(this.#shards.channelOf(device), device, topic);
+    this.#offers.opened(device, topic);
     for (const callback of this.#openedCallbacks.of(device, topic)) callback();
   }
 
@@ -202,28 +232,17 @@ export class Downlink {
   /** The bus was away: what it dropped cannot be known, so everybody here counts as just opened. */
   #restored(): void {
     this.#shards.gap();
-    const byChannel = new Map<string, [number, Topic][]>();
-    for (const device of this.#listeners.devices()) {
-      const channel = this.#shards.channelOf(device);
-      const opened = byChannel.get(channel) ?? [];
-      for (const topic of this.#listeners.topicsOf(device)) if (isAnnounced(topic)) opened.push([device, topic]);
-      byChannel.set(channel, opened);
-    }
-    for (const [channel, opened] of byChannel) {
-      for (let i = 0; i < opened.length; i += limits.openedPerMessageMax) {
-        const packet: Packet = {
-          kind: 'opened',
-          from: this.#offers.node,
-          opened: opened.slice(i, i + limits.openedPerMessageMax),
-        };
-        this.#bus.publish(channel, JSON.stringify(packet));
-      }
-    }
+    const opened = this.#listeners.devices().flatMap((device) => {
+      return [...this.#listeners.topicsOf(device)].filter(isAnnounced).map((topic): Opened => [device, topic]);
+    });
+    this.#publishOpened(opened);
     // Others may have begun to listen unheard.
     for (const callback of this.#openedCallbacks.all()) callback();
     for (const callback of this.#restoredCallbacks) callback();
   }
 }
+
+const always: Want = { now: () => true };
 
 /** Nobody waits for a session that hears of attributes: what it missed is in the store. */
 function isAnnounced(topic: Topic): boolean {

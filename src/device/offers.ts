@@ -26,12 +26,25 @@ export interface OffersParts {
   offerHere(device: number, topic: string, message: object): boolean;
 }
 
+/** Whether the sender still wants it to be taken. */
+export interface Want {
+  /** What the sender itself knows, asked at any time. */
+  now(): boolean;
+  /** What only a store knows, asked each time before somebody is handed the message. */
+  stored?: (() => Promise<boolean>) | undefined;
+}
+
 interface Offer {
+  id: number;
+  channel: string;
   device: number;
   topic: string;
   message: object;
-  /** False once the sender does not want it to be taken any more: then nobody is granted. */
-  isWanted: () => boolean;
+  want: Want;
+  /** The store is being asked; then no time runs. */
+  isChecking: boolean;
+  /** The store took so long to say yes that the others had to be asked again. */
+  isChecked: boolean;
   /** Who was granted and has not answered. */
   granted: string | undefined;
   /** Who else has a listener, oldest first. */
@@ -55,7 +68,7 @@ export class Offers {
     return inboxOf(this.node);
   }
 
-  offer(channel: string, device: number, topic: string, message: object, isWanted: () => boolean): Promise<Outcome> {
+  offer(channel: string, device: number, topic: string, message: object, want: Want): Promise<Outcome> {
     const id = ++this.#lastId;
     return new Promise((resolve) => {
       const settle = (outcome: Outcome) => {
@@ -66,21 +79,23 @@ export class Offers {
         resolve(outcome);
       };
       const timer = setTimeout(settle, limits.offerWaitMs, 'nobody' satisfies Outcome);
-      const offer: Offer = { device, topic, message, isWanted, granted: undefined, others: [], timer, settle };
+      const state = { isChecking: false, isChecked: false, granted: undefined, others: [] };
+      const offer: Offer = { id, channel, device, topic, message, want, ...state, timer, settle };
       const ids = this.#byDevice.get(device) ?? new Set();
       this.#open.set(id, offer);
       this.#byDevice.set(device, ids.add(id));
-      this.#ask(channel, id, offer);
+      this.#ask(offer);
     });
   }
 
   /** Somebody began to listen while offers wait: they need not run out before it is asked. */
-  opened(channel: string, device: number, topic: string): void {
+  opened(device: number, topic: string): void {
     for (const id of [...(this.#byDevice.get(device) ?? [])]) {
       const offer = this.#open.get(id)!;
-      if (offer.topic !== topic || offer.granted !== undefined || !offer.isWanted()) continue;
-      if (this.#parts.offerHere(device, topic, offer.message)) offer.settle('taken');
-      else this.#ask(channel, id, offer);
+      if (offer.topic !== topic || offer.granted !== undefined || offer.isChecking || !offer.want.now()) continue;
+      if (!this.#parts.has(device, topic)) this.#ask(offer);
+      else if (offer.want.stored) void this.#check(offer, () => this.#handHere(offer));
+      else this.#handHere(offer);
     }
   }
 
@@ -108,18 +123,54 @@ export class Offers {
       if (packet.taken) offer.settle('taken');
       else this.#wait(offer);
     }
-    this.#grantNext(id, offer);
+    this.#grantNext(offer);
   }
 
   stop(): void {
     for (const offer of [...this.#open.values()]) offer.settle('away');
   }
 
-  #grantNext(id: number, offer: Offer): void {
-    const next = offer.granted === undefined && this.#open.has(id) ? offer.others.shift() : undefined;
-    if (!next || !offer.isWanted()) return;
-    const { device, topic, message } = offer;
+  #handHere(offer: Offer): void {
+    if (this.#parts.offerHere(offer.device, offer.topic, offer.message)) offer.settle('taken');
+    else this.#ask(offer);
+  }
+
+  #grantNext(offer: Offer): void {
+    const { want, granted, others, isChecking, isChecked } = offer;
+    if (granted !== undefined || isChecking || others.length === 0) return;
+    if (!this.#open.has(offer.id) || !want.now()) return;
+    if (want.stored && !isChecked) void this.#check(offer, () => this.#grant(offer));
+    else this.#grant(offer);
+  }
+
+  /** Asks the store, and goes on if it says yes. Who has a listener takes no late grant: then all are asked again. */
+  async #check(offer: Offer, goOn: () => void): Promise<void> {
+    offer.isChecking = true;
+    clearTimeout(offer.timer);
+    const begin = performance.now();
+    const isWanted = await offer.want.stored!();
+    offer.isChecking = false;
+    if (!this.#open.has(offer.id)) return;
+    if (!isWanted || !offer.want.now()) {
+      offer.settle('nobody');
+      return;
+    }
+    this.#wait(offer);
+    if (performance.now() - begin < limits.offerWaitMs / 2) {
+      goOn();
+      return;
+    }
+    offer.isChecked = true;
+    offer.others = [];
+    this.#handHere(offer);
+  }
+
+  #grant(offer: Offer): void {
+    const next = offer.others.shift();
+    if (!next) return;
+    const { id, device, topic, message } = offer;
     offer.granted = next.node;
+    offer.isChecked = false;
     // A grant is taken in time or not at all; the answer may need as long again.
     clearTimeout(offer.timer);
     offer.timer = setTimeout(() => offer.settle('away'), 2 * limits.offerWaitMs);
@@ -132,7 +183,7 @@ export class Offers {
     offer.timer = setTimeout(() => offer.settle('nobody'), limits.offerWaitMs);
   }
 
-  #ask(channel: string, id: number, { device, topic }: Offer): void {
+  #ask({ channel, id, device, topic }: Offer): void {
     const packet: OfferPacket = { kind: 'ask', from: this.node, id, device, topic };
     this.#parts.bus.publish(channel, JSON.stringify(packet));
   }

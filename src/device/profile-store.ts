@@ -51,6 +51,39 @@ export async function findProfileByProvisionKey(queries: Queries, key: string): 
   return profile;
 }
 
+/** A profile whose devices show certificates that it answers for. */
+export interface ChainProfile {
+  id: string;
+  tenantId: string;
+  /** Digest of the certificate. */
+  key: string;
+  /** PEM, or its base64 alone. */
+  certificate: string;
+  /** Finds the name of a device in the common name of its certificate. */
+  pattern: string;
+  mayCreate: boolean;
+}
+
+/** Of all tenants, the oldest first. */
+export async function findChainProfiles(queries: Queries, countMax: number): Promise<ChainProfile[]> {
+  const rows = await queries.query<Pick<FullProfile, 'id' | 'tenantId' | 'data'> & { key: string }>(
+    `select id, tenant_id as "tenantId", provision_device_key as key, profile_data as data from device_profile
+      where provision_type = 'X509_CERTIFICATE_CHAIN' and provision_device_key is not null order by id limit $1`,
+    [countMax],
+  );
+  return rows.map(({ id, tenantId, key, data: { provisionConfiguration } }) => {
+    const { provisionDeviceSecret, certificateRegExPattern: pattern } = provisionConfiguration;
+    return {
+      id,
+      tenantId,
+      key,
+      certificate: provisionDeviceSecret ?? '',
+      pattern: typeof pattern === 'string' && pattern !== '' ? pattern : '.*',
+      mayCreate: provisionConfiguration['allowCreateNewDevicesByX509Certificate'] === true,
+    };
+  });
+}
+
 /** Those of `ids` that the tenant has. */
 export async function findProfiles(queries: Queries, tenantId: string, ids: string[]): Promise<FullProfile[]> {
   return await queries.query<FullProfile>(

@@ -5,8 +5,8 @@
 import { assert, badRequest, ErrorCode, Fault } from '../base/errors.ts';
 import type { Queries } from '../postgres/client.ts';
 import { isUniqueViolation } from '../postgres/client.ts';
-import type { DeviceRow } from './cached-device.ts';
-import type { CredentialsType, Device, DeviceCredentials, DeviceInfo, DeviceProfile } from './device.ts';
+import type { DeviceRow, StoredDevice } from './cached-device.ts';
+import type { CredentialsType, Device, DeviceCredentials, DeviceInfo, DeviceProfile, TransportType } from './device.ts';
 import { containsPattern, type Page, type PageLink, pageClause, pageOf } from './page.ts';
 
 const deviceColumns = `d.id, d.number, d.created_time as "createdTime", d.tenant_id as "tenantId",
@@ -32,20 +32,73 @@ const sortColumns = new Map([
 
 /** Devices of access tokens; other kinds of credentials open nothing over HTTP. */
 export async function lookUpTokens(queries: Queries, tokens: string[]): Promise<Map<string, DeviceRow>> {
-  const rows = await queries.query<DeviceRow & { token: string }>(
+  const rows = await queries.query<DeviceRow & { token: string; info: GatewayInfo }>(
     `select k.credentials_id as token, d.number, d.id, d.tenant_id as "tenantId", d.customer_id as "customerId",
-            d.device_profile_id as "profileId", d.name
+            d.device_profile_id as "profileId", d.name, d.version, ${gatewayInfo}
        from device_credentials k join device d on d.id = k.device_id
       where k.credentials_id = any($1) and k.credentials_type = 'ACCESS_TOKEN'`,
     [tokens],
   );
-  return new Map(rows.map((row) => [row.token, row]));
+  return new Map(rows.map(({ token, info, ...row }) => [token, { ...row, isGateway: info?.gateway === true }]));
+}
+
+/** What a user wrote is parsed here: an escape that Postgres cannot decode in one row would fail the whole batch. */
+const gatewayInfo = `case when strpos(d.additional_info::text, '"gateway"') > 0 then d.additional_info end as info`;
+type GatewayInfo = { gateway?: unknown } | null;
+
+/** Credentials of any kind, whose they are, and what a session of that device needs to know. */
+export interface LoginRow extends StoredDevice {
+  credentialsId: string;
+  type: CredentialsType;
+  value: string | null;
+  isGateway: boolean;
+  transportType: TransportType;
+  profileVersion: number;
+}
+
+export async function lookUpLogins(queries: Queries, credentialsIds: string[]): Promise<LoginRow[]> {
+  const rows = await queries.query<Omit<LoginRow, 'isGateway'> & { info: GatewayInfo }>(
+    `select k.credentials_id as "credentialsId", k.credentials_type as type, k.credentials_value as value,
+            k.version as "credentialsVersion", d.number, d.id, d.tenant_id as "tenantId",
+            d.customer_id as "customerId", d.device_profile_id as "profileId", d.name, d.version,
+            p.transport_type as "transportType", p.version as "profileVersion", ${gatewayInfo}
+       from device_credentials k join device d on d.id = k.device_id join device_profile p on p.id = d.device_profile_id
+      where k.credentials_id = any($1)`,
+    [credentialsIds],
+  );
+  return rows.map(({ info, ...row }) => ({ ...row, isGateway: info?.gateway === true }));
+}
+
+export interface ProfileTransport {
+  id: string;
+  version: number;
+  /** `transportConfiguration` */
+  transport: unknown;
+}
+
+export async function lookUpProfileTransports(queries: Queries, ids: string[]): Promise<ProfileTransport[]> {
+  const rows = await queries.query<{ id: string; version: number; data: { transportConfiguration?: unknown } }>(
+    'select id, version, profile_data as data from device_profile where id = any($1)',
+    [ids],
+  );
+  return rows.map(({ id, version, data }) => ({ id, version, transport: data.transportConfiguration }));
+}
+
+/** Devices of sessions, with how often their credentials were changed. */
+export async function lookUpDevices(queries: Queries, numbers: number[]): Promise<StoredDevice[]> {
+  return await queries.query<StoredDevice>(
+    `select d.number, d.id, d.tenant_id as "tenantId", d.customer_id as "customerId",
+            d.device_profile_id as "profileId", d.name, d.version, k.version as "credentialsVersion"
+       from device d join device_credentials k on k.device_id = d.id where d.number = any($1)`,
+    [numbers],
+  );
 }
 
 export async function findDevice(queries: Queries, tenantId: string, id: string): Promise<DeviceInfo | undefined> {
   const [device] = await queries.query<DeviceInfo>(
     `select ${infoColumns} from ${infoTables} where d.id = $1 and d.tenant_id = $2`,
     [id, tenantId],
+    { prepared: true },
   );
   return device;
 }
@@ -148,14 +201,12 @@ function asNameConflict(error: unknown): unknown {
   return badRequest('device_name_taken', 'Device with such name already exists!');
 }
 
+export type LockedDevice = Pick<Device, 'number' | 'version' | 'createdTime' | 'name' | 'additionalInfo'>;
+
 /** Holds the row until the transaction ends, so that two savers of one device take turns. */
-export async function lockDevice(
-  queries: Queries,
-  tenantId: string,
-  id: string,
-): Promise<{ number: number; version: number; createdTime: number; name: string } | undefined> {
-  const [row] = await queries.query<{ number: number; version: number; createdTime: number; name: string }>(
-    `select number, version, created_time as "createdTime", name
+export async function lockDevice(queries: Queries, tenantId: string, id: string): Promise<LockedDevice | undefined> {
+  const [row] = await queries.query<LockedDevice>(
+    `select number, version, created_time as "createdTime", name, additional_info as "additionalInfo"
        from device where id = $1 and tenant_id = $2 for update`,
     [id, tenantId],
   );

@@ -2,6 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { Fault } from '../base/errors.ts';
 import type { DeviceRow } from './cached-device.ts';
 import { CachedDevice } from './cached-device.ts';
+import { DevicesHere } from './devices-here.ts';
 import { TokenCache } from './token-cache.ts';
 
 const limits = {
@@ -31,14 +32,17 @@ function setUp(changes: Partial<typeof limits> = {}) {
     const rows = new Map<string, DeviceRow>();
     for (const token of tokens) {
       const number = known.get(token);
-      if (number) rows.set(token, { number, id: token, tenantId: 't', customerId: null, profileId: 'p', name: token });
+      if (!number) continue;
+      const names = { id: token, tenantId: 't', customerId: null, profileId: 'p', name: token };
+      rows.set(token, { number, ...names, version: 1 });
     }
     await hold;
     if (failure) throw failure;
     return rows;
   };
   const clock = { now: () => time.now, monotonic: () => time.monotonic };
-  const cache = new TokenCache(lookUp, { ...limits, ...changes }, { stride: 1, offset: 0 }, clock);
+  const here = new DevicesHere({ stride: 1, offset: 0 }, clock, 2);
+  const cache = new TokenCache(lookUp, { ...limits, ...changes }, here, clock);
   return {
     cache,
     known,
@@ -174,7 +178,7 @@ describe('TokenCache', () => {
 });
 
 describe('CachedDevice.nextTs', () => {
-  const row = { number: 1, id: 'i', tenantId: 't', customerId: null, profileId: 'p', name: 'n' };
+  const row = { number: 1, id: 'i', tenantId: 't', customerId: null, profileId: 'p', name: 'n', version: 1 };
 
   it('strictly rises, also when the clock stands still or goes back', () => {
     const device = new CachedDevice(row, { stride: 1, offset: 0 }, 0);

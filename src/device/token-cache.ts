@@ -5,9 +5,10 @@
  * and unknown ones get 503, never 401: the device may well exist.
  */
 import type { Clock } from '../base/clock.ts';
-import { assert, Fault, unavailable } from '../base/errors.ts';
+import { Fault, unavailable } from '../base/errors.ts';
 import { AgedMap } from './aged-map.ts';
-import { CachedDevice, type DeviceRow, type TimeSlot } from './cached-device.ts';
+import type { CachedDevice, DeviceRow } from './cached-device.ts';
+import type { DevicesHere } from './devices-here.ts';
 
 /** The devices of those tokens that exist. */
 export type LookUpTokens = (tokens: string[]) => Promise<Map<string, DeviceRow>>;
@@ -44,25 +45,21 @@ class Pending {
 export class TokenCache {
   readonly #lookUp: LookUpTokens;
   readonly #limits: TokenCacheLimits;
-  readonly #slot: TimeSlot;
+  readonly #here: DevicesHere;
   readonly #clock: Clock;
   readonly #devices: AgedMap<string, CachedDevice>;
   /** Unknown token → monotonic time until which it stays unknown. */
   readonly #unknown: AgedMap<string, number>;
   readonly #pending = new Map<string, Pending>();
-  /** Device → last server time, of entries that were dropped while ahead of the clock. */
-  readonly #ahead: AgedMap<number, number>;
   #queue: Pending[] = [];
   #running = false;
 
-  constructor(lookUp: LookUpTokens, limits: TokenCacheLimits, slot: TimeSlot, clock: Clock) {
-    assert(slot.offset >= 0 && slot.offset < slot.stride, `time slot ${slot.offset} of ${slot.stride}`);
+  constructor(lookUp: LookUpTokens, limits: TokenCacheLimits, here: DevicesHere, clock: Clock) {
     this.#lookUp = lookUp;
     this.#limits = limits;
     this.#devices = new AgedMap(limits.tokenCacheMax);
     this.#unknown = new AgedMap(limits.unknownTokenCacheMax);
-    this.#ahead = new AgedMap(limits.unknownTokenCacheMax);
-    this.#slot = slot;
+    this.#here = here;
     this.#clock = clock;
   }
 
@@ -106,12 +103,12 @@ export class TokenCache {
     const device = this.#devices.get(token);
     if (!device) return;
     this.#devices.delete(token);
-    this.#rememberIfAhead(device);
+    this.#here.release(device);
   }
 
   /** Anything may have changed. */
   clear(): void {
-    for (const device of this.#devices.values()) this.#rememberIfAhead(device);
+    for (const device of this.#devices.values()) this.#here.release(device);
     this.#devices.clear();
     this.#unknown.clear();
     for (const pending of this.#pending.values()) pending.changed = true;
@@ -161,31 +158,16 @@ export class TokenCache {
 
   #settle(pending: Pending, row: DeviceRow | undefined): void {
     this.#pending.delete(pending.token);
-    const device = row ? new CachedDevice(row, this.#slot, this.#takeLastTs(row.number)) : null;
+    const device = row ? this.#here.adopt(row) : null;
     if (pending.changed) {
-      if (device) this.#rememberLater(device);
+      // The waiters take their times first, in microtasks of this turn.
+      if (device) setImmediate(() => this.#here.release(device));
     } else if (device) {
       const evicted = this.#devices.set(pending.token, device);
-      if (evicted) this.#rememberIfAhead(evicted);
+      if (evicted) this.#here.release(evicted);
     } else {
       this.#unknown.set(pending.token, this.#clock.monotonic() + this.#limits.unknownTokenMs);
     }
     pending.resolve(device);
-  }
-
-  /** A device that is loaded again goes on behind its last server time, or a new message would replace an old one. */
-  #rememberIfAhead(device: CachedDevice): void {
-    if (device.lastTs >= this.#clock.now()) this.#ahead.set(device.number, device.lastTs);
-  }
-
-  /** The waiters of a look-up that is not kept take their times first, in microtasks of this turn. */
-  #rememberLater(device: CachedDevice): void {
-    setImmediate(() => this.#rememberIfAhead(device));
-  }
-
-  #takeLastTs(number: number): number {
-    const lastTs = this.#ahead.get(number) ?? 0;
-    this.#ahead.delete(number);
-    return lastTs;
   }
 }

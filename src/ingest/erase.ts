@@ -1,6 +1,5 @@
 /**
- * Deletes of telemetry that stay deleted. A delete is a row in Postgres (a tombstone: device, keys, range, order
- * number). It is carried out here when every worker of this instance has shipped past its order, and again whenever a
+ * Deletes of telemetry that stay deleted. A delete is a tombstone (`tombstones.ts`). It is carried out here when every worker of this instance has shipped past its order, and again whenever a
  * worker has replayed older frames, until it is older than any journal. Each host does so for its own journals.
  */
 import type { Clock } from '../base/clock.ts';
@@ -8,9 +7,9 @@ import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
-import { deleteStatements } from '../clickhouse/statements.ts';
 import { isAway, type Postgres } from '../postgres/client.ts';
 import { orderUpTo } from './order.ts';
+import { carryOut, deleteTombstone, readTombstones, type Tombstone } from './tombstones.ts';
 
 export interface EraserParts {
   postgres: Postgres;
@@ -24,20 +23,6 @@ export interface EraserParts {
   /** Rises when a worker has begun to replay. */
   replays: () => number;
 }
-
-interface Tombstone {
-  id: number;
-  device: number;
-  keys: string[] | null;
-  startTs: number;
-  endTs: number;
-  /** Decimal; null = the device itself is gone, whatever arrives late. */
-  orderNumber: string | null;
-  createdTime: number;
-}
-
-const select = `select id, device, keys, start_ts as "startTs", end_ts as "endTs", order_number::text as "orderNumber",
-  created_time as "createdTime" from tombstones where id > $1 order by id limit 1000`;
 
 export class Eraser {
   readonly #parts: EraserParts;
@@ -75,7 +60,7 @@ export class Eraser {
     }
     try {
       for (let after = 0; !this.#stopped; ) {
-        const tombstones = await postgres.query<Tombstone>(select, [after]);
+        const tombstones = await readTombstones(postgres, after);
         for (const tombstone of tombstones) await this.#consider(tombstone);
         if (tombstones.length === 0) return;
         after = tombstones.at(-1)!.id;
@@ -87,32 +72,19 @@ export class Eraser {
   }
 
   async #consider(tombstone: Tombstone): Promise<void> {
-    const { postgres, clock, orderShipped } = this.#parts;
+    const { postgres, clickhouse, cluster, clock, orderShipped } = this.#parts;
     if (clock.now() - tombstone.createdTime > limits.tombstoneKeptMs && this.#applied.has(tombstone.id)) {
-      await postgres.query('delete from tombstones where id = $1', [tombstone.id]);
+      await deleteTombstone(postgres, tombstone.id);
       this.#applied.delete(tombstone.id);
       return;
     }
     if (this.#applied.has(tombstone.id) || orderShipped() < this.#orderOf(tombstone)) return;
-    await this.#apply(tombstone);
+    await carryOut(clickhouse, cluster, tombstone);
     this.#applied.add(tombstone.id);
   }
 
   /** A deleted device may still send until every cache has heard of it. */
   #orderOf({ orderNumber, createdTime }: Tombstone): bigint {
     return orderNumber === null ? orderUpTo(createdTime + limits.deletedDeviceGraceMs) : BigInt(orderNumber);
-  }
-
-  async #apply({ device, keys, startTs, endTs, orderNumber }: Tombstone): Promise<void> {
-    const { clickhouse, cluster } = this.#parts;
-    const params = {
-      device,
-      keys: keys ?? [],
-      allKeys: keys === null ? 1 : 0,
-      startTs,
-      endTs,
-      order: orderNumber ?? '9223372036854775807',
-    };
-    for (const statement of deleteStatements(cluster)) await clickhouse.exec(statement, params);
   }
 }

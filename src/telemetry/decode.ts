@@ -23,6 +23,9 @@ export interface DecodeOptions {
   futureMsMax: number;
 }
 
+/** Who sends: a gateway's records stand in arrays under the names of devices, with rules of their own. */
+export type Form = 'device' | 'gateway';
+
 /** Whose points they are, and the time of points that bring none: it strictly rises. */
 export interface TelemetrySource {
   readonly number: number;
@@ -70,7 +73,7 @@ export function decodeTelemetryExactly(
   rows: Rows,
   options: DecodeOptions,
 ): number {
-  const exact = new Message();
+  const exact = new Message('device');
   const mark = rows.mark();
   try {
     exact.read(body, device, now, rows, options, false);
@@ -81,12 +84,24 @@ export function decodeTelemetryExactly(
   return rows.count - mark.count;
 }
 
-/** One element: `{"ts":…,"values":{…}}` or bare members at server time. */
-export function addElement(json: Json, device: TelemetrySource, now: number, rows: Rows, options: DecodeOptions): void {
-  if (!(json instanceof Map)) throw wrongShape();
+/**
+ * One element: `{"ts":…,"values":{…}}` or bare members at server time. `form` gateway: also `{"values":{…}}` at server
+ * time, as the gateway's protocol says and the device's does not (mqtt.md 4.3).
+ */
+export function addElement(
+  json: Json,
+  device: TelemetrySource,
+  now: number,
+  rows: Rows,
+  options: DecodeOptions,
+  form: Form = 'device',
+): void {
+  if (!(json instanceof Map)) throw form === 'device' ? wrongShape() : wrongRecord();
   const timed = json.has('ts') && json.has('values');
   if (!timed) {
-    if (addMembers(json, rows, options)) rows.endRecord(device.number, device.nextTs(now));
+    const inner = form === 'gateway' ? json.get('values') : undefined;
+    const members = inner instanceof Map ? inner : json;
+    if (addMembers(members, rows, options)) rows.endRecord(device.number, device.nextTs(now));
     return;
   }
   const ts = readTs(json.get('ts')!);
@@ -128,12 +143,22 @@ function wrongTs(json: Json, ts: number | undefined, options: DecodeOptions, now
   return badRequest('ts_out_of_range', `The member "ts" is ${shown}: it may be at most ${days} days from now.`);
 }
 
+function wrongRecord() {
+  return badRequest('wrong_shape', 'Each record must be an object.');
+}
+
 function wrongShape() {
   return badRequest('wrong_shape', 'The body must be an object or an array of objects.');
 }
 
-/** Reading one message. One object is used for all messages of the loop, so that a message allocates nothing. */
-class Message {
+/**
+ * Reading one message. One object is used for all messages of the loop, so that a message allocates nothing. The body of
+ * a gateway holds the records of many devices: `open`, then `records` for each of them, then `finish`.
+ */
+export class Message {
+  readonly #form: Form;
+  /** Objects down to this depth may be records: `ts` and `values` mean something in them. */
+  readonly #recordDepth: number;
   #body: Uint8Array = empty;
   #device: TelemetrySource = nobody;
   #now = 0;
@@ -141,9 +166,15 @@ class Message {
   #options: DecodeOptions = { castNumericStrings: false, pointsPerMessageMax: 0, pastMsMax: 0, futureMsMax: 0 };
   /** The last byte that is not blank, `}` or `]`: no scan for anything but the end of a string can pass it. */
   #last = 0;
+  #countMax = 0;
   /** Bytes above 0x7f were taken unseen: the body must be checked to be UTF-8. */
   #unchecked = false;
   #reader: JsonReader | undefined;
+
+  constructor(form: Form) {
+    this.#form = form;
+    this.#recordDepth = form === 'device' ? 2 : 3;
+  }
 
   read(
     body: Uint8Array,
@@ -153,27 +184,59 @@ class Message {
     options: DecodeOptions,
     fast: boolean,
   ): void {
-    this.#body = body;
-    this.#device = device;
-    this.#now = now;
-    this.#rows = rows;
-    this.#options = options;
-    this.#unchecked = false;
-    this.#reader = undefined;
-    const countMax = rows.count + options.pointsPerMessageMax;
     if (body.length === 0) throw badRequest('empty_body', 'The body is empty: expected a JSON object or array.');
-
-    let at = skipBlank(body, startOfJson(body));
-    let last = body.length - 1;
-    while (last > at && isBlank(body[last]!)) last -= 1;
-    this.#last = last;
+    let at = this.open(body, now, rows, options);
+    this.#device = device;
+    const countMax = this.#countMax;
+    const last = this.#last;
     const opens = body[at];
     const closes = body[last];
     if (opens === 0x7b && closes === 0x7d) at = this.#element(at, 1, fast, countMax);
     else if (opens === 0x5b && closes === 0x5d) at = this.#elements(at, fast, countMax);
     else this.#refuse();
     if (at <= last) this.#refuse();
-    if (this.#unchecked && !isUtf8(body)) throw invalidUtf8();
+    this.finish();
+  }
+
+  /** The first byte that is not blank. */
+  open(body: Uint8Array, now: number, rows: Rows, options: DecodeOptions): number {
+    this.#body = body;
+    this.#now = now;
+    this.#rows = rows;
+    this.#options = options;
+    this.#unchecked = false;
+    this.#reader = undefined;
+    this.#countMax = rows.count + options.pointsPerMessageMax;
+    const first = skipBlank(body, startOfJson(body));
+    let last = body.length - 1;
+    while (last > first && isBlank(body[last]!)) last -= 1;
+    this.#last = last;
+    return first;
+  }
+
+  /** The last byte that is not blank. */
+  get last(): number {
+    return this.#last;
+  }
+
+  /**
+   * Adds the records of `device` from the array at `at`; returns the place behind it. What is out of the ordinary is
+   * left to the caller's careful way: -1, or a Fault. Then rows of the device may be left over.
+   */
+  records(at: number, device: TelemetrySource): number {
+    if (this.#body[at] !== 0x5b) return -1;
+    this.#device = device;
+    return this.#elements(at, true, this.#countMax);
+  }
+
+  /** Throws when bytes that nobody looked at are no UTF-8. */
+  finish(): void {
+    if (this.#unchecked && !isUtf8(this.#body)) throw invalidUtf8();
+  }
+
+  /** Bytes above 0x7f were taken by the caller. */
+  noteUnchecked(): void {
+    this.#unchecked = true;
   }
 
   /** Lets go of the body. */
@@ -186,10 +249,11 @@ class Message {
 
   #elements(at: number, fast: boolean, countMax: number): number {
     const body = this.#body;
+    const depth = this.#recordDepth;
     at = skipBlank(body, at + 1);
     if (body[at] === 0x5d) return at + 1;
     for (;;) {
-      at = skipBlank(body, this.#element(at, 2, fast, countMax));
+      at = skipBlank(body, this.#element(at, depth, fast, countMax));
       if (body[at] === 0x5d) return at + 1;
       if (body[at] !== 0x2c) this.#refuse();
       at = skipBlank(body, at + 1);
@@ -206,7 +270,7 @@ class Message {
     }
     if (end < 0) {
       const reader = this.#exact(at);
-      addElement(reader.value(depth), this.#device, this.#now, rows, this.#options);
+      addElement(reader.value(depth), this.#device, this.#now, rows, this.#options, this.#form);
       end = reader.at;
     }
     if (rows.count > countMax) {
@@ -223,6 +287,7 @@ class Message {
     const countBefore = rows.count;
     const first = skipBlank(body, at + 1);
     if (body[first] !== 0x22 || body[first + 1] !== 0x74 || body[first + 2] !== 0x73 || body[first + 3] !== 0x22) {
+      if (this.#form === 'gateway' && isText(body, first, valuesName)) return this.#quickValues(first, depth);
       const end = this.#quickMembers(first, depth);
       if (end > 0 && rows.count > countBefore) rows.endRecord(this.#device.number, this.#device.nextTs(this.#now));
       return end;
@@ -240,17 +305,47 @@ class Message {
     at = skipBlank(body, at);
     if (body[at] !== 0x2c) return -1;
     at = skipBlank(body, at + 1);
-    for (let i = 0; i < valuesName.length; i += 1) if (body[at + i] !== valuesName[i]) return -1;
-    at = skipBlank(body, at + valuesName.length);
+    if (!isText(body, at, valuesName) || !isNear(ts, this.#now, this.#options)) return -1;
+    at = this.#quickTail(at + valuesName.length, depth);
+    if (at > 0 && rows.count > countBefore) rows.endRecord(this.#device.number, ts);
+    return at;
+  }
+
+  /** Reads `"values":{…}}`, at server time, from its quote. */
+  #quickValues(at: number, depth: number): number {
+    const rows = this.#rows!;
+    const countBefore = rows.count;
+    at = this.#quickTail(at + valuesName.length, depth);
+    if (at > 0 && rows.count > countBefore) rows.endRecord(this.#device.number, this.#device.nextTs(this.#now));
+    return at;
+  }
+
+  /** Reads `:{…}}`, and a gateway's `metadata` before the last brace, from behind the name `values`. */
+  #quickTail(at: number, depth: number): number {
+    const body = this.#body;
+    at = skipBlank(body, at);
     if (body[at] !== 0x3a) return -1;
     at = skipBlank(body, at + 1);
-    if (body[at] !== 0x7b || !isNear(ts, this.#now, this.#options)) return -1;
+    if (body[at] !== 0x7b) return -1;
     at = this.#quickMembers(skipBlank(body, at + 1), depth + 1);
     if (at < 0) return -1;
     at = skipBlank(body, at);
-    if (body[at] !== 0x7d) return -1;
-    if (rows.count > countBefore) rows.endRecord(this.#device.number, ts);
-    return at + 1;
+    if (body[at] === 0x2c && this.#form === 'gateway') at = this.#skipMetadata(at + 1, depth);
+    return at > 0 && body[at] === 0x7d ? at + 1 : -1;
+  }
+
+  /** What a gateway says of its connector is no data; returns the next place that is not blank, or -1. */
+  #skipMetadata(at: number, depth: number): number {
+    const body = this.#body;
+    at = skipBlank(body, at);
+    if (!isText(body, at, metadataName)) return -1;
+    at = skipBlank(body, at + metadataName.length);
+    if (body[at] !== 0x3a) return -1;
+    at = skipBlank(body, at + 1);
+    if (body[at] !== 0x7b) return -1;
+    this.#unchecked = true;
+    at = endOfPlain(body, at, this.#last, depth + 1);
+    return at < 0 ? -1 : skipBlank(body, at);
   }
 
   /** Reads members from the first name (or the closing brace) on; returns the place behind the brace, or -1. */
@@ -281,7 +376,7 @@ class Message {
       }
       previous = key;
       // A name twice, and `ts` or `values` where they may mean something, take thought.
-      if (key.record === record || (key.reserved && depth < 3)) return -1;
+      if (key.record === record || (key.reserved && depth <= this.#recordDepth)) return -1;
       key.record = record;
       byte = body[++at]!;
       if (byte <= 0x20) byte = body[(at = skipBlank(body, at))]!;
@@ -394,6 +489,7 @@ class Message {
 const empty = new Uint8Array();
 const nobody: TelemetrySource = { number: 0, nextTs: (now) => now };
 const valuesName = Buffer.from('"values"');
+const metadataName = Buffer.from('"metadata"');
 const trueWord = Buffer.from('true');
 const falseWord = Buffer.from('false');
 const nullWord = Buffer.from('null');
@@ -405,7 +501,7 @@ const largeE = 0x45 - 0x30;
 /** Stands before the first key of a record: devices of a kind send their keys in the same order. */
 const beforeFirst = new Key(empty);
 
-const message = new Message();
+const message = new Message('device');
 const messageMark = newMark();
 const elementMark = newMark();
 
@@ -420,9 +516,14 @@ function isBlank(byte: number): boolean {
   return byte === 0x20 || byte === 0x0a || byte === 0x0d || byte === 0x09;
 }
 
-function skipBlank(body: Uint8Array, at: number): number {
+export function skipBlank(body: Uint8Array, at: number): number {
   while (at < body.length && isBlank(body[at]!)) at += 1;
   return at;
+}
+
+function isText(body: Uint8Array, at: number, text: Uint8Array): boolean {
+  for (let i = 0; i < text.length; i += 1) if (body[at + i] !== text[i]) return false;
+  return true;
 }
 
 function isWord(body: Uint8Array, at: number, word: Uint8Array): boolean {

@@ -1,0 +1,196 @@
+import { describe, expect, it } from 'vitest';
+import { unavailable } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import { createLog } from '../base/log.ts';
+import type { NewCredentials } from './credentials.ts';
+import { mqttBasicCredentials, tokenCredentials } from './credentials.ts';
+import { type Login, Logins } from './logins.ts';
+import type { LoginRow } from './store.ts';
+
+const log = createLog('fatal' as 'error', 'test');
+
+function row(number: number, { type, credentialsId, value }: NewCredentials, more: Partial<LoginRow> = {}): LoginRow {
+  return {
+    number,
+    id: `id-${number}`,
+    tenantId: 't',
+    customerId: null,
+    profileId: 'p',
+    name: `device ${number}`,
+    version: 1,
+    credentialsVersion: 1,
+    credentialsId,
+    type,
+    value,
+    isGateway: false,
+    transportType: 'DEFAULT',
+    profileVersion: 1,
+    ...more,
+  };
+}
+
+const basic = (clientId: string | null, userName: string | null, password: string | null = null) =>
+  mqttBasicCredentials({ clientId, userName, password });
+
+function setUp(rows: LoginRow[]) {
+  const batches: string[][] = [];
+  const profileReads: string[][] = [];
+  const state = { rows, isAway: false, hold: undefined as Promise<void> | undefined };
+  const logins = new Logins({
+    lookUp: async (ids) => {
+      batches.push(ids);
+      await state.hold;
+      if (state.isAway) throw unavailable('postgres_away', 'away');
+      return state.rows.filter(({ credentialsId }) => ids.includes(credentialsId));
+    },
+    lookUpProfiles: async (ids) => {
+      profileReads.push(ids);
+      return ids.map((id) => ({
+        id,
+        version: 1,
+        transport: { type: 'MQTT', deviceTelemetryTopic: 'own/+/telemetry', deviceAttributesTopic: 'bad/#/filter' },
+      }));
+    },
+    clock: { now: () => Date.now(), monotonic: () => performance.now() },
+    log,
+  });
+  const names = (clientId: string, userName = '', password?: string) =>
+    logins.find({
+      kind: 'names',
+      clientId,
+      userName,
+      password: password === undefined ? undefined : Buffer.from(password),
+    });
+  return { logins, names, batches, profileReads, state };
+}
+
+const told = (login: Login) => (login.kind === 'accepted' ? login.login.device.number : login.refusal);
+
+describe('Logins', () => {
+  it('takes a token with any client id and any password', async () => {
+    const { names } = setUp([row(1, tokenCredentials('token'))]);
+    expect(told(await names('', 'token'))).toBe(1);
+    expect(told(await names('anything', 'token', 'anything'))).toBe(1);
+    expect(told(await names('', 'Token'))).toBe('credentials');
+  });
+
+  it('takes the record of client id and user name before that of the user name alone', async () => {
+    const { names } = setUp([row(1, basic('c', 'u', 'both')), row(2, basic(null, 'u', 'alone'))]);
+    expect(told(await names('c', 'u', 'both'))).toBe(1);
+    expect(told(await names('c', 'u', 'alone'))).toBe('credentials');
+    expect(told(await names('other', 'u', 'alone'))).toBe(2);
+    expect(told(await names('other', 'u', 'both'))).toBe('credentials');
+    expect(told(await names('other', 'u'))).toBe('credentials');
+  });
+
+  it('compares the password only where one is stored', async () => {
+    const { names } = setUp([row(1, basic('c', 'u')), row(2, basic('alone', null))]);
+    expect(told(await names('c', 'u', 'anything'))).toBe(1);
+    expect(told(await names('alone'))).toBe(2);
+    expect(told(await names('alone', '', 'anything'))).toBe(2);
+  });
+
+  it('says what was wrong by what was given', async () => {
+    const { names } = setUp([]);
+    expect(told(await names('', 'u'))).toBe('credentials');
+    expect(told(await names('c', 'u', 'p'))).toBe('credentials');
+    expect(told(await names('c', '', 'p'))).toBe('credentials');
+    expect(told(await names('c'))).toBe('client_id');
+    expect(told(await names(''))).toBe('not_authorized');
+  });
+
+  it('never takes a digest for a name', async () => {
+    const certificate = { type: 'X509_CERTIFICATE' as const, credentialsId: 'digest', value: 'pem' };
+    const both = basic('c', 'u', 'p');
+    const { names, logins } = setUp([row(1, certificate), row(2, both)]);
+    expect(told(await names('', 'digest'))).toBe('credentials');
+    expect(told(await names('', both.credentialsId, 'p'))).toBe('credentials');
+    expect(told(await logins.find({ kind: 'certificate', credentialsId: 'digest' }))).toBe(1);
+    expect(told(await logins.find({ kind: 'certificate', credentialsId: both.credentialsId }))).toBe('certificate');
+  });
+
+  it('refuses a device whose profile has another transport', async () => {
+    const { names } = setUp([
+      row(1, tokenCredentials('coap'), { transportType: 'COAP' }),
+      row(2, tokenCredentials('mqtt'), { transportType: 'MQTT' }),
+    ]);
+    expect(told(await names('', 'coap'))).toBe('transport');
+    expect(told(await names('', 'mqtt'))).toBe(2);
+  });
+
+  it('asks once for all CONNECTs of a turn and for those that come while a query runs, in batches', async () => {
+    const rows = Array.from({ length: 3_000 }, (_, i) => row(i, tokenCredentials(`token-${i}`)));
+    const { names, batches } = setUp(rows);
+    const answers = await Promise.all(rows.map(({ credentialsId }) => names('', credentialsId)));
+    expect(answers.map(told)).toEqual(rows.map(({ number }) => number));
+    expect(batches.map((batch) => batch.length)).toEqual([1_000, 1_000, 1_000]);
+  });
+
+  it('never asks the store for a text that it cannot take', async () => {
+    const { names, batches } = setUp([]);
+    expect(told(await names('', 'a\0b'))).toBe('credentials');
+    expect(told(await names('', 'x'.repeat(limits.tokenCharsMax + 1)))).toBe('credentials');
+    expect(batches).toEqual([]);
+  });
+
+  it('reads a profile once, and leaves out what is no topic', async () => {
+    const { names, profileReads } = setUp([
+      row(1, tokenCredentials('one'), { transportType: 'MQTT' }),
+      row(2, tokenCredentials('two'), { transportType: 'MQTT' }),
+    ]);
+    const [one, two] = [await names('', 'one'), await names('', 'two')];
+    expect(profileReads).toEqual([['p']]);
+    if (one.kind !== 'accepted' || two.kind !== 'accepted') throw new Error('refused');
+    expect(one.login.topics).toEqual({
+      telemetry: 'own/+/telemetry',
+      attributes: undefined,
+      attributesSubscribe: undefined,
+    });
+    expect(two.login.topics).toBe(one.login.topics);
+  });
+
+  it('while the store is away lets in who was let in before, with the right password, and nobody else', async () => {
+    const { names, state } = setUp([row(1, tokenCredentials('token')), row(2, basic('c', 'u', 'right'))]);
+    await names('', 'token');
+    await names('c', 'u', 'right');
+    state.isAway = true;
+    expect(told(await names('', 'token'))).toBe(1);
+    expect(told(await names('c', 'u', 'right'))).toBe(2);
+    expect(told(await names('c', 'u', 'wrong'))).toBe('unavailable');
+    expect(told(await names('', 'stranger'))).toBe('unavailable');
+  });
+
+  it('forgets whose credentials changed, also when a query of before the change still runs', async () => {
+    const { names, logins, state } = setUp([row(1, tokenCredentials('token'))]);
+    const change = { credentialsId: 'token', deviceId: 'id-1', deviceNumber: 1, deleted: true };
+    await names('', 'token');
+    logins.changed(change);
+    state.isAway = true;
+    expect(told(await names('', 'token'))).toBe('unavailable');
+    state.isAway = false;
+    let release = () => {};
+    state.hold = new Promise((resolve) => {
+      release = resolve;
+    });
+    const early = names('', 'token');
+    await new Promise((resolve) => setImmediate(resolve));
+    logins.changed(change);
+    release();
+    expect(told(await early)).toBe(1);
+    state.isAway = true;
+    expect(told(await names('', 'token'))).toBe('unavailable');
+  });
+
+  it('bounds those that wait', async () => {
+    const { names, logins, state } = setUp([]);
+    let release = () => {};
+    state.hold = new Promise((resolve) => {
+      release = resolve;
+    });
+    const waiting = Array.from({ length: limits.loginQueueMax }, (_, i) => names('', `token-${i}`));
+    expect(told(await names('', 'one more'))).toBe('unavailable');
+    release();
+    await Promise.all(waiting);
+    expect(logins.waiting).toBe(0);
+  });
+});

@@ -1,0 +1,241 @@
+/**
+ * Whom an MQTT client may be (mqtt.md 1.3): by user name, password and client id, or by a certificate. CONNECTs that wait
+ * share one SQL query, those that come while it runs share the next, so a reconnect storm makes few, large queries. While
+ * Postgres is away who signed in before still may, from a bounded memory that keeps no password, only a keyed digest.
+ */
+import { createHmac, randomBytes, timingSafeEqual } from 'node:crypto';
+import type { Clock } from '../base/clock.ts';
+import { Fault, messageOf, unavailable } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Log } from '../base/log.ts';
+import { AgedMap } from './aged-map.ts';
+import type { DeviceRow } from './cached-device.ts';
+import { mqttBasicId, readMqttBasic } from './credentials.ts';
+import type { CredentialsType, TransportType } from './device.ts';
+import { type ProfileTopics, topicsOf } from './profile-topics.ts';
+import type { CredentialChange, LoginRow, ProfileTransport } from './store.ts';
+
+export type LoginClaim =
+  /** '' = not given. */
+  | { kind: 'names'; clientId: string; userName: string; password: Buffer | undefined }
+  /** `certificateId` of what the client has shown and owns. */
+  | { kind: 'certificate'; credentialsId: string };
+
+/** Why not; the door knows a code and a sentence for each. */
+export type LoginRefusal = 'credentials' | 'client_id' | 'not_authorized' | 'certificate' | 'transport' | 'unavailable';
+
+export interface LoggedIn {
+  device: DeviceRow;
+  isGateway: boolean;
+  /** Those of its profile, if it has any; the same object for all devices of a profile. */
+  topics: ProfileTopics | undefined;
+  /** For `Sessions.open`. */
+  credentialsVersion: number;
+}
+
+export type Login = { kind: 'accepted'; login: LoggedIn } | { kind: 'refused'; refusal: LoginRefusal };
+
+export interface LoginsParts {
+  /** All kinds of credentials under these ids. */
+  lookUp: (credentialsIds: string[]) => Promise<LoginRow[]>;
+  lookUpProfiles: (ids: string[]) => Promise<ProfileTransport[]>;
+  clock: Clock;
+  log: Log;
+}
+
+/** Credentials as they are remembered. */
+interface Known {
+  type: CredentialsType;
+  clientId: string | null;
+  userName: string | null;
+  passwordDigest: Buffer | undefined;
+  transportType: TransportType;
+  login: LoggedIn;
+}
+
+interface Waiting {
+  claim: LoginClaim;
+  credentialsIds: string[];
+  untilMs: number;
+  settle(login: Login): void;
+}
+
+export class Logins {
+  readonly #parts: LoginsParts;
+  /** By credentials id. */
+  readonly #known = new AgedMap<string, Known>(limits.knownLoginsMax);
+  readonly #profiles = new AgedMap<string, { version: number; topics: ProfileTopics | undefined }>(
+    limits.profileTopicsMax,
+  );
+  readonly #key = randomBytes(32);
+  #queue: Waiting[] = [];
+  #running = false;
+  /** Credentials that changed while a query ran: what it read may be of before. */
+  #changed = new Set<string | 'all'>();
+
+  constructor(parts: LoginsParts) {
+    this.#parts = parts;
+  }
+
+  get waiting(): number {
+    return this.#queue.length;
+  }
+
+  /** Never throws a fault: what cannot be found out now is `unavailable`. */
+  find(claim: LoginClaim): Promise<Login> {
+    const credentialsIds = idsOf(claim).filter(mayExist);
+    if (credentialsIds.length === 0) return Promise.resolve(this.#judge(claim, () => undefined));
+    if (this.#queue.length >= limits.loginQueueMax) return Promise.resolve(refused('unavailable'));
+    return new Promise((settle) => {
+      const untilMs = this.#parts.clock.monotonic() + limits.loginLookupTimeoutMs;
+      this.#queue.push({ claim, credentialsIds, untilMs, settle });
+      if (this.#running) return;
+      this.#running = true;
+      setImmediate(() => void this.#drain());
+    });
+  }
+
+  changed(change: CredentialChange | 'all'): void {
+    if (change === 'all') this.#known.clear();
+    else this.#known.delete(change.credentialsId);
+    if (this.#running) this.#changed.add(change === 'all' ? 'all' : change.credentialsId);
+  }
+
+  async #drain(): Promise<void> {
+    while (this.#queue.length > 0) {
+      const batch = this.#queue.splice(0, limits.loginBatchMax);
+      const untilMs = batch[0]!.untilMs;
+      this.#changed.clear();
+      try {
+        const found = await this.#ask([...new Set(batch.flatMap((each) => each.credentialsIds))], untilMs);
+        this.#remember(found);
+        for (const { claim, settle } of batch) settle(this.#judge(claim, (id) => found.get(id)));
+      } catch (error) {
+        const level = error instanceof Fault ? 'warn' : 'error';
+        this.#parts.log[level]('logins_unanswered', { reason: messageOf(error), logins: batch.length });
+        for (const { claim, settle } of batch) settle(this.#judgeAlone(claim));
+      }
+    }
+    this.#running = false;
+  }
+
+  async #ask(credentialsIds: string[], untilMs: number): Promise<Map<string, Known>> {
+    const timeoutMs = Math.max(1, untilMs - this.#parts.clock.monotonic());
+    return await inTime(timeoutMs, async () => {
+      const rows = await this.#parts.lookUp(credentialsIds);
+      await this.#learnProfiles(rows);
+      return new Map(rows.map((row) => [row.credentialsId, this.#knownOf(row)]));
+    });
+  }
+
+  #remember(found: Map<string, Known>): void {
+    if (this.#changed.has('all')) return;
+    for (const [credentialsId, known] of found) {
+      if (!this.#changed.has(credentialsId)) this.#known.set(credentialsId, known);
+    }
+  }
+
+  /** Without the store only who is known is answered; who is not may well exist. */
+  #judgeAlone(claim: LoginClaim): Login {
+    const login = this.#judge(claim, (id) => this.#known.get(id));
+    return login.kind === 'accepted' ? login : refused('unavailable');
+  }
+
+  #judge(claim: LoginClaim, find: (credentialsId: string) => Known | undefined): Login {
+    if (claim.kind === 'certificate') {
+      const known = find(claim.credentialsId);
+      return known?.type === 'X509_CERTIFICATE' ? accepted(known) : refused('certificate');
+    }
+    const { clientId, userName, password } = claim;
+    if (userName === '') {
+      const known = clientId === '' ? undefined : find(mqttBasicId(clientId, ''));
+      if (known && isBasic(known, clientId, null) && this.#isRight(known, password)) return accepted(known);
+      if (password && password.length > 0) return refused('credentials');
+      return refused(clientId.trim() === '' ? 'not_authorized' : 'client_id');
+    }
+    const both = clientId === '' ? undefined : find(mqttBasicId(clientId, userName));
+    if (both && isBasic(both, clientId, userName)) {
+      return this.#isRight(both, password) ? accepted(both) : refused('credentials');
+    }
+    const known = find(userName);
+    if (known?.type === 'ACCESS_TOKEN') return accepted(known);
+    if (known && isBasic(known, null, userName) && this.#isRight(known, password)) return accepted(known);
+    return refused('credentials');
+  }
+
+  #isRight({ passwordDigest }: Known, password: Buffer | undefined): boolean {
+    return passwordDigest === undefined || timingSafeEqual(passwordDigest, this.#digest(password ?? Buffer.alloc(0)));
+  }
+
+  #knownOf(row: LoginRow): Known {
+    const { type, value, transportType, isGateway, credentialsVersion } = row;
+    const { clientId, userName, password } = readMqttBasic(type === 'MQTT_BASIC' ? value : null);
+    const { number, id, tenantId, customerId, profileId, name, version } = row;
+    return {
+      type,
+      clientId: clientId || null,
+      userName: userName || null,
+      passwordDigest: password ? this.#digest(Buffer.from(password)) : undefined,
+      transportType,
+      login: {
+        device: { number, id, tenantId, customerId, profileId, name, version, isGateway },
+        isGateway,
+        topics: this.#profiles.get(profileId)?.topics,
+        credentialsVersion,
+      },
+    };
+  }
+
+  /** Profiles are large and shared by many devices: each is read once in a version. */
+  async #learnProfiles(rows: LoginRow[]): Promise<void> {
+    const unread = new Set<string>();
+    for (const { profileId, profileVersion, transportType } of rows) {
+      if (transportType !== 'MQTT' || this.#profiles.get(profileId)?.version === profileVersion) continue;
+      unread.add(profileId);
+    }
+    if (unread.size === 0) return;
+    for (const { id, version, transport } of await this.#parts.lookUpProfiles([...unread])) {
+      this.#profiles.set(id, { version, topics: topicsOf(transport) });
+    }
+  }
+
+  #digest(password: Buffer): Buffer {
+    return createHmac('sha256', this.#key).update(password).digest();
+  }
+}
+
+function idsOf(claim: LoginClaim): string[] {
+  if (claim.kind === 'certificate') return [claim.credentialsId];
+  const { clientId, userName } = claim;
+  if (clientId === '') return [userName];
+  return userName === '' ? [mqttBasicId(clientId, '')] : [mqttBasicId(clientId, userName), userName];
+}
+
+/** Postgres takes no NUL in a text: one such name would fail the look-up of the whole batch. */
+function mayExist(credentialsId: string): boolean {
+  return credentialsId !== '' && credentialsId.length <= limits.tokenCharsMax && !credentialsId.includes('\0');
+}
+
+/** Digests and plain user names share one name space, so the record must say the names themselves. */
+function isBasic(known: Known, clientId: string | null, userName: string | null): boolean {
+  return known.type === 'MQTT_BASIC' && known.clientId === clientId && known.userName === userName;
+}
+
+function accepted({ transportType, login }: Known): Login {
+  if (transportType !== 'DEFAULT' && transportType !== 'MQTT') return refused('transport');
+  return { kind: 'accepted', login };
+}
+
+function refused(refusal: LoginRefusal): Login {
+  return { kind: 'refused', refusal };
+}
+
+function inTime<Result>(timeoutMs: number, work: () => Promise<Result>): Promise<Result> {
+  return new Promise((resolve, reject) => {
+    const expire = () => reject(unavailable('login_lookup_timeout', 'The look-up of devices took too long.'));
+    const timer = setTimeout(expire, timeoutMs);
+    work()
+      .then(resolve, reject)
+      .finally(() => clearTimeout(timer));
+  });
+}

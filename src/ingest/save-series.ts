@@ -1,0 +1,49 @@
+/** Telemetry that somebody else than the device writes for it, as over the REST API: the same decoder, the same channel. */
+import type { Clock } from '../base/clock.ts';
+import { badRequest } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { CachedDevice, DeviceRow } from '../device/cached-device.ts';
+import type { DevicesHere } from '../device/devices-here.ts';
+import type { DecodeThread } from '../telemetry/decode-thread.ts';
+import type { Decode, Ingest } from './accept.ts';
+
+export interface SeriesWriterParts {
+  devices: DevicesHere;
+  ingest: Pick<Ingest, 'accept' | 'acceptDecoded'>;
+  thread: DecodeThread;
+  decode: Decode<CachedDevice>;
+  clock: Clock;
+}
+
+export type SaveSeries = (device: DeviceRow, body: Buffer) => Promise<void>;
+
+/** Resolves when the points are durable. Throws the decoder's fault, or the channel's. */
+export function seriesWriter({ devices, ingest, thread, decode, clock }: SeriesWriterParts): SaveSeries {
+  const decodeSome: Decode<CachedDevice> = (body, source, now, rows) => {
+    const points = decode(body, source, now, rows);
+    if (points === 0) throw nothing();
+    return points;
+  };
+  return async (row, body) => {
+    const device = devices.adopt(row);
+    try {
+      if (body.length <= limits.decodeInLoopBytesMax) {
+        await new Promise<void>((resolve, reject) => {
+          ingest.accept(decodeSome, body, device, { acknowledge: resolve, refuse: reject });
+        });
+        return;
+      }
+      const chunks = await thread.decode(body, device, clock.now());
+      if (chunks.every(({ count }) => count === 0)) throw nothing();
+      await new Promise<void>((resolve, reject) => {
+        ingest.acceptDecoded(chunks, { acknowledge: resolve, refuse: reject });
+      });
+    } finally {
+      devices.release(device);
+    }
+  };
+}
+
+function nothing() {
+  return badRequest('no_points', 'No time series data found in request body!');
+}
