@@ -9,7 +9,7 @@ import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Device } from '../device/device.ts';
 import { type CredentialChange, findDevice, findDeviceByName, lockDevice } from '../device/store.ts';
-import type { Queries } from '../postgres/client.ts';
+import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
 import { Kind, type TypedValue } from '../value/typed.ts';
 import { type ClaimRequest, claimOf, claimOfAttribute, isClaimValid, opensClaim } from './claim-rules.ts';
 import { moveDevice } from './customers.ts';
@@ -42,7 +42,13 @@ export async function registerClaim(
     return;
   }
   const now = clock.now();
-  if (!(await insertClaim(postgres, device.id, claimOf(request, now, claiming.durationMs), now))) {
+  const claim = claimOf(request, now, claiming.durationMs);
+  const isRegistered = await insertClaim(postgres, device.id, claim, now).catch((error: unknown) => {
+    // Deleted at this moment.
+    if (isForeignKeyViolation(error)) return false;
+    throw error;
+  });
+  if (!isRegistered) {
     log.info('claim_not_registered', { device: device.id, reason: 'it has a customer, or an earlier claim stands' });
   }
 }

@@ -30,6 +30,7 @@ import {
 import { createUuid, isUuid } from '../device/uuid.ts';
 import { checkAssignable, deviceAssigned } from '../ota/assignment.ts';
 import type { Queries } from '../postgres/client.ts';
+import { admitDevice } from './device-limit.ts';
 import type { FleetParts } from './parts.ts';
 import { resolveProfile } from './profiles.ts';
 
@@ -65,12 +66,12 @@ export async function createDevice(
   credentials?: NewCredentials,
   conflict: NameConflict = { policy: 'FAIL', separator: '_', strategy: 'RANDOM' },
 ): Promise<Device> {
-  const { postgres, changes, clock, onAssigned } = parts;
+  const { postgres, changes, clock, devicesMax, onAssigned } = parts;
   for (let attempt = 0; ; attempt += 1) {
     const name = attempt === 0 ? input.name : input.name + conflict.separator + suffix(conflict.strategy, attempt);
     try {
       const { device, change, assigned } = await postgres.transaction((queries) =>
-        insertNewDevice(queries, tenantId, { ...input, name }, credentials ?? randomToken(), clock.now()),
+        insertNewDevice(queries, tenantId, { ...input, name }, credentials ?? randomToken(), clock.now(), devicesMax),
       );
       changes.publish([change]);
       if (assigned) onAssigned?.();
@@ -95,7 +96,7 @@ function suffix(strategy: NameConflict['strategy'], attempt: number): string {
 
 /**
  * The part of a creation that is inside the transaction. After the commit the caller publishes `change` and, if the
- * profile has a package for the device (`assigned`), calls `onAssigned`.
+ * profile has a package for the device (`assigned`), calls `onAssigned`. 403 at `devicesMax` devices; 0 = no limit.
  */
 export async function insertNewDevice(
   queries: Queries,
@@ -103,7 +104,10 @@ export async function insertNewDevice(
   input: DeviceInput,
   credentials: NewCredentials,
   now: number,
+  devicesMax: number,
 ): Promise<{ device: Device; change: CredentialChange; assigned: boolean }> {
+  // Before any row is held, or two who make devices could wait for each other.
+  await admitDevice(queries, tenantId, devicesMax);
   const { profile, row } = await checkedRow(queries, tenantId, input, createUuid(now), now);
   const number = await insertDevice(queries, row);
   const { credentialsId } = credentials;
@@ -116,8 +120,8 @@ export async function insertNewDevice(
 
 /** Replaces the device `id`. */
 export async function saveDevice(parts: FleetParts, tenantId: string, id: string, input: DeviceInput): Promise<Device> {
-  const { postgres, changes, clock, onAssigned } = parts;
-  const { device, change, assigned } = await postgres.transaction(async (queries) => {
+  const { postgres, changes, clock, onAssigned, gatewayNews } = parts;
+  const { device, stored, change, assigned } = await postgres.transaction(async (queries) => {
     const stored = await lockDevice(queries, tenantId, id);
     if (!stored) throw entityNotFound('Device', id);
     checkVersion('Device', stored.version, input.version);
@@ -126,25 +130,27 @@ export async function saveDevice(parts: FleetParts, tenantId: string, id: string
     const assigned = await deviceAssigned(queries, id);
     const change = await recordChange(queries, id, stored.number, false, clock.now());
     const { number, version } = stored;
-    return { device: { ...row, number, type: profile.name, version: version + 1 }, change, assigned };
+    return { device: { ...row, number, type: profile.name, version: version + 1 }, stored, change, assigned };
   });
   changes.publish(change);
   if (assigned) onAssigned?.();
+  if (stored.name !== device.name) await gatewayNews?.renamed(tenantId, { id, ...stored }, device.name);
   return device;
 }
 
 /** Device, credentials and, through a tombstone, its telemetry. */
 export async function deleteDevice(parts: FleetParts, tenantId: string, id: string): Promise<void> {
-  const { postgres, changes, clock } = parts;
-  const change = await postgres.transaction(async (queries) => {
+  const { postgres, changes, clock, gatewayNews } = parts;
+  const { stored, change } = await postgres.transaction(async (queries) => {
     const stored = await lockDevice(queries, tenantId, id);
     if (!stored) throw entityNotFound('Device', id);
     const change = await recordChange(queries, id, stored.number, true, clock.now());
     await insertDeviceTombstone(queries, stored.number, clock.now());
     await deleteRows(queries, id);
-    return change;
+    return { stored, change };
   });
   changes.publish(change);
+  await gatewayNews?.deleted(tenantId, { id, ...stored });
 }
 
 /** Caches of this device are stale. The caller publishes the result after the commit. */

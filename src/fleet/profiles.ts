@@ -11,6 +11,7 @@ import {
   defaultProfileData,
   defaultProfileName,
   type FullProfile,
+  nameCharsMax,
   type ProfileData,
   type ProvisionType,
   provisionTypes,
@@ -224,11 +225,31 @@ function checkedKey(data: ProfileData, key: string | null): string | null {
   if (secret.includes('\0')) throw badRequest('provision_secret', 'Provision device secret is malformed!');
   if (type === 'DISABLED') return key;
   if (secret.trim() === '') throw badRequest('provision_secret', 'Provision device secret should be specified!');
-  if (type === 'X509_CERTIFICATE_CHAIN') return certificateCredentials(secret).credentialsId;
+  if (type === 'X509_CERTIFICATE_CHAIN') {
+    checkPattern(data.provisionConfiguration['certificateRegExPattern']);
+    return certificateCredentials(secret).credentialsId;
+  }
   if (key === null || key.trim() === '') {
     throw badRequest('provision_key', 'Provision device key should be specified!');
   }
   return key;
+}
+
+/** Finds the name of a device in its certificate. */
+function checkPattern(pattern: unknown): void {
+  if (pattern === undefined || pattern === null) return;
+  const isText = typeof pattern === 'string' && pattern.length <= nameCharsMax && !pattern.includes('\0');
+  if (isText && isRegExp(pattern)) return;
+  throw badRequest('provision_pattern', 'certificateRegExPattern must be a regular expression of JavaScript!');
+}
+
+function isRegExp(pattern: string): boolean {
+  try {
+    new RegExp(pattern);
+    return true;
+  } catch {
+    return false;
+  }
 }
 
 function isObject(value: unknown): value is Record<string, unknown> {

@@ -12,6 +12,7 @@ import { createAccessToken, type FullProfile } from '../device/device.ts';
 import { findProfileByProvisionKey } from '../device/profile-store.ts';
 import { findCredentials, findDevice, findDeviceByName, lockDevice } from '../device/store.ts';
 import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
+import { deviceLimitReason } from './device-limit.ts';
 import { insertNewDevice } from './devices.ts';
 import type { Guesses } from './guesses.ts';
 import type { FleetParts } from './parts.ts';
@@ -79,13 +80,14 @@ async function createProvisioned(
   profile: FullProfile,
   request: ProvisionRequest,
 ): Promise<ProvisionOutcome> {
-  const { postgres, changes, clock, onAssigned } = parts;
+  const { postgres, changes, clock, devicesMax, onAssigned } = parts;
   const name = request.deviceName ?? createAccessToken();
   const input = { name, profileId: profile.id, additionalInfo: request.gateway ? { gateway: true } : null };
   try {
     const credentials = requestedCredentials(request);
     const { change, assigned } = await postgres.transaction(async (queries) => {
-      const inserted = await insertNewDevice(queries, profile.tenantId, input, credentials, clock.now());
+      const now = clock.now();
+      const inserted = await insertNewDevice(queries, profile.tenantId, input, credentials, now, devicesMax);
       await markProvisioned(queries, inserted.device.number, clock.now());
       return inserted;
     });
@@ -93,8 +95,9 @@ async function createProvisioned(
     if (assigned) onAssigned?.();
     return { status: 'SUCCESS', credentials };
   } catch (error) {
-    // A name or a token that is taken or malformed, or a profile that was deleted meanwhile.
-    if ((error instanceof Fault && error.status === 400) || isForeignKeyViolation(error)) return { status: 'FAILURE' };
+    // A name or a token that is taken or malformed, a profile that was deleted meanwhile, or the limit of devices.
+    const isRefusal = error instanceof Fault && (error.status === 400 || error.reason === deviceLimitReason);
+    if (isRefusal || isForeignKeyViolation(error)) return { status: 'FAILURE' };
     throw error;
   }
 }

@@ -37,7 +37,7 @@ export async function seedFirstTenant(parts: SeedParts, admin: { email: string; 
     const tenantId = await markedTenant(queries, firstMark, 'Millrace', now);
     if (!tenantId) return false;
     await addUser(queries, { tenantId, authority: 'TENANT_ADMIN', email: admin.email, passwordHash }, now);
-    const { device } = await insertNewDevice(queries, tenantId, { name: firstDeviceName }, randomToken(), now);
+    const { device } = await insertNewDevice(queries, tenantId, { name: firstDeviceName }, randomToken(), now, 0);
     await findOrInsertSetting(queries, firstDeviceMark, device.id);
     return true;
   });
@@ -80,7 +80,7 @@ export async function seedDemoData(parts: SeedParts): Promise<boolean> {
     for (const { name, token, customer, type } of demoDevices) {
       const customerId = customer ? customers.get(customer)! : null;
       const device = { name, type: type ?? defaultProfileName, customerId };
-      await insertNewDevice(queries, tenantId, device, tokenCredentials(token), now);
+      await insertNewDevice(queries, tenantId, device, tokenCredentials(token), now, 0);
     }
     return true;
   });

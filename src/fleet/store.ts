@@ -39,6 +39,70 @@ export async function findTenant(queries: Queries, id: string): Promise<Tenant |
   return tenant;
 }
 
+const tenantSortColumns = new Map([
+  ['id', 'id'],
+  ['createdTime', 'created_time'],
+  ['title', 'title'],
+  ['name', 'title'],
+  ['email', 'email'],
+  ['region', 'region'],
+]);
+
+export async function listTenants(queries: Queries, link: PageLink): Promise<Page<Tenant>> {
+  const values: unknown[] = [];
+  const condition = link.textSearch ? `title ilike $${values.push(containsPattern(link.textSearch))}` : 'true';
+  const [counted, tenants] = await Promise.all([
+    queries.query<{ count: number }>(`select count(*) from tenant where ${condition}`, values),
+    queries.query<Tenant>(
+      `select ${tenantColumns} from tenant where ${condition} ${pageClause(link, tenantSortColumns, 'id')}`,
+      values,
+    ),
+  ]);
+  return pageOf(tenants, counted[0]!.count, link);
+}
+
+/** Devices of a tenant with their credentials, at most `rowsMax`, held until the transaction ends. */
+export async function lockTenantDevices(
+  queries: Queries,
+  tenantId: string,
+  rowsMax: number,
+): Promise<(CredentialChange & { deviceId: string })[]> {
+  return await queries.query<CredentialChange>(
+    `select k.credentials_id as "credentialsId", d.id as "deviceId", d.number as "deviceNumber", true as deleted
+       from device d join device_credentials k on k.device_id = d.id
+      where d.tenant_id = $1 order by d.id limit $2 for update of d`,
+    [tenantId, rowsMax],
+  );
+}
+
+/** With the changes that tell the other processes, and tombstones for their telemetry. */
+export async function deleteDevices(queries: Queries, changes: CredentialChange[], now: number): Promise<void> {
+  const ids = changes.map(({ deviceId }) => deviceId);
+  const numbers = changes.map(({ deviceNumber }) => deviceNumber);
+  await queries.query(
+    `insert into credential_changes (credentials_id, device_id, device_number, deleted, created_time)
+     select credentials_id, device_id, number, true, $1
+       from unnest($2::text[], $3::uuid[], $4::bigint[]) as k (credentials_id, device_id, number)`,
+    [now, changes.map(({ credentialsId }) => credentialsId), ids, numbers],
+  );
+  await queries.query('insert into tombstones (device, created_time) select n, $1 from unnest($2::bigint[]) as n', [
+    now,
+    numbers,
+  ]);
+  await queries.query('delete from device_credentials where device_id = any($1)', [ids]);
+  await queries.query('delete from device where id = any($1)', [ids]);
+}
+
+/** A tenant that has no devices any more, with all that is left of it. */
+export async function deleteTenantRows(queries: Queries, id: string): Promise<void> {
+  await queries.query('delete from user_account where tenant_id = $1', [id]);
+  await queries.query('delete from customer where tenant_id = $1', [id]);
+  await queries.query('update device_profile set firmware_id = null, software_id = null where tenant_id = $1', [id]);
+  await queries.query('delete from ota_package where tenant_id = $1', [id]);
+  await queries.query('delete from device_profile where tenant_id = $1', [id]);
+  await queries.query('delete from tenant where id = $1', [id]);
+}
+
 /** Holds the row until the transaction ends. */
 export async function lockTenant(queries: Queries, id: string): Promise<{ version: number } | undefined> {
   const [tenant] = await queries.query<{ version: number }>('select version from tenant where id = $1 for update', [
@@ -184,6 +248,20 @@ export async function setDeviceCustomer(queries: Queries, deviceId: string, cust
     deviceId,
     customerId,
   ]);
+}
+
+/** Until the transaction ends nobody else makes a device of this tenant. */
+export async function holdDeviceCount(queries: Queries, tenantId: string): Promise<void> {
+  await queries.query(`select pg_advisory_xact_lock(hashtextextended('device-count ' || $1, 0))`, [tenantId]);
+}
+
+/** Up to `countMax`: more are not counted. */
+export async function countDevices(queries: Queries, tenantId: string, countMax: number): Promise<number> {
+  const [row] = await queries.query<{ count: number }>(
+    'select count(*) from (select 1 from device where tenant_id = $1 limit $2) as counted',
+    [tenantId, countMax],
+  );
+  return row!.count;
 }
 
 /** False when a claim that is still valid stands. */

@@ -6,7 +6,15 @@ import { createUuid } from '../device/uuid.ts';
 import { type ContactInput, checkedContact, checkTitle, type Tenant } from './customer.ts';
 import type { FleetParts } from './parts.ts';
 import { findOrCreateProfile } from './profiles.ts';
-import { findTenant, insertTenant, lockTenant, updateTenant } from './store.ts';
+import {
+  deleteDevices,
+  deleteTenantRows,
+  findTenant,
+  insertTenant,
+  lockTenant,
+  lockTenantDevices,
+  updateTenant,
+} from './store.ts';
 
 /** A tenant as a user saves it: what is absent is cleared. */
 export interface TenantInput extends ContactInput {
@@ -38,6 +46,31 @@ export async function saveTenant({ postgres }: FleetParts, id: string, input: Te
     return tenant;
   });
 }
+
+/**
+ * With everything that it has. Its devices go first, many in each transaction, so that a large tenant holds no lock for
+ * long; whoever is interrupted deletes again.
+ */
+export async function deleteTenant({ postgres, changes, clock }: FleetParts, id: string): Promise<void> {
+  if (!(await findTenant(postgres, id))) throw entityNotFound('Tenant', id);
+  for (;;) {
+    const gone = await postgres.transaction(async (queries) => {
+      const devices = await lockTenantDevices(queries, id, devicesAtOnceMax);
+      if (devices.length > 0) {
+        await deleteDevices(queries, devices, clock.now());
+        return devices;
+      }
+      // What is made from here on finds no tenant.
+      if (!(await lockTenant(queries, id))) throw entityNotFound('Tenant', id);
+      await deleteTenantRows(queries, id);
+      return [];
+    });
+    changes.publish(gone);
+    if (gone.length === 0) return;
+  }
+}
+
+const devicesAtOnceMax = 500;
 
 function checkedTenant(input: TenantInput) {
   checkTitle('Tenant', input.title);

@@ -3,6 +3,7 @@
  * is here; a user's own password and sessions are in `auth/`.
  */
 import { randomBytes } from 'node:crypto';
+import { sha256 } from '../auth/api-key.ts';
 import { type Authority, entityNotFound, type Principal, permissionDenied } from '../auth/roles.ts';
 import {
   deleteUser as deleteRow,
@@ -11,6 +12,7 @@ import {
   insertUser,
   lockTenantAdmins,
   setActivation,
+  setResetToken,
   setUserEnabled,
   updateUser,
 } from '../auth/store.ts';
@@ -126,6 +128,23 @@ export async function activationOf(
     await setActivation(queries, id, activation);
     return activation;
   });
+}
+
+/** A token with which a user who forgot the password chooses a new one; a token of before is void. */
+export async function resetTokenOf({ postgres, clock }: FleetParts, caller: Principal, id: string): Promise<string> {
+  const account = checkReachable(caller, id, await findAccount(postgres, id), 'administer');
+  if (account.passwordHash === null) throw badRequest('not_activated', 'User is not activated yet!');
+  const token = randomBytes(24).toString('base64url');
+  await setResetToken(postgres, id, sha256(token), clock.now() + limits.passwordResetMsMax);
+  return token;
+}
+
+/** The user for whom the caller may make, see and revoke API keys. */
+export async function keyOwner(queries: Queries, caller: Principal, id: string): Promise<UserAccount> {
+  const account = checkReachable(caller, id, await findAccount(queries, id), 'read');
+  // A tenant administrator for all users of the tenant, everybody else for nobody else.
+  if (caller.authority !== 'TENANT_ADMIN' && account.id !== caller.userId) throw permissionDenied();
+  return account;
 }
 
 /** Whose token an administrator may ask for: that of the administrator below, not of an equal. */

@@ -1,0 +1,137 @@
+/** API keys, as their owners and administrators manage them (rest.md 1.7). */
+import { type ApiKey, createValue, sha256 } from '../auth/api-key.ts';
+import {
+  deleteApiKey as deleteRow,
+  findApiKey,
+  insertApiKey,
+  listApiKeys,
+  updateApiKey,
+} from '../auth/api-key-store.ts';
+import type { ApiKeys } from '../auth/api-keys.ts';
+import { entityNotFound, type Principal } from '../auth/roles.ts';
+import { badRequest } from '../base/errors.ts';
+import { checkText } from '../device/device.ts';
+import type { Page, PageLink } from '../device/page.ts';
+import { createUuid } from '../device/uuid.ts';
+import type { FleetParts } from './parts.ts';
+import { keyOwner } from './users.ts';
+
+export interface ApiKeyParts extends FleetParts {
+  apiKeys: ApiKeys;
+  /** What the value of each new key begins with. */
+  apiKeyPrefix: string;
+}
+
+export interface ApiKeyInput {
+  userId: string | null;
+  description: string;
+  enabled: boolean;
+  /** Undefined: never on creation, as it is on a save. */
+  expirationTime: number | undefined;
+}
+
+/** The key, and its value: nobody gets it a second time. */
+export async function createApiKey(
+  parts: ApiKeyParts,
+  caller: Principal,
+  input: ApiKeyInput,
+): Promise<{ key: ApiKey; value: string }> {
+  const { postgres, apiKeys, clock, apiKeyPrefix } = parts;
+  const { userId, description, enabled, expirationTime = 0 } = input;
+  if (userId === null) throw badRequest('user', 'API key user id should be specified!');
+  checkDescription(description);
+  if (expirationTime < 0) {
+    throw badRequest('expiration', 'Validation error: expirationTime must be epoch milliseconds, or 0 for never');
+  }
+  const { tenantId } = await keyOwner(postgres, caller, userId);
+  const now = clock.now();
+  const key = { id: createUuid(now), createdTime: now, tenantId, userId, expirationTime, description, enabled };
+  const value = createValue(apiKeyPrefix);
+  const hash = sha256(value);
+  await insertApiKey(postgres, key, hash);
+  apiKeys.changed(hash);
+  return { key, value };
+}
+
+/** Description and whether it is enabled; whose it is and how long it lasts stay as they were made. */
+export async function saveApiKey(
+  parts: ApiKeyParts,
+  caller: Principal,
+  id: string,
+  input: ApiKeyInput,
+): Promise<ApiKey> {
+  const stored = await reachableKey(parts, caller, id);
+  const { userId, description, enabled, expirationTime } = input;
+  if (userId !== stored.userId) throw badRequest('user', 'Cannot update API key user id!');
+  if (expirationTime !== undefined && expirationTime !== stored.expirationTime) {
+    throw badRequest('expiration', 'Cannot update API key expiration time!');
+  }
+  checkDescription(description);
+  return await change(parts, id, { description, enabled });
+}
+
+export async function describeApiKey(
+  parts: ApiKeyParts,
+  caller: Principal,
+  id: string,
+  description: string,
+): Promise<ApiKey> {
+  await reachableKey(parts, caller, id);
+  checkDescription(description);
+  return await change(parts, id, { description });
+}
+
+export async function enableApiKey(
+  parts: ApiKeyParts,
+  caller: Principal,
+  id: string,
+  enabled: boolean,
+): Promise<ApiKey> {
+  await reachableKey(parts, caller, id);
+  return await change(parts, id, { enabled });
+}
+
+export async function deleteApiKey(parts: ApiKeyParts, caller: Principal, id: string): Promise<void> {
+  await reachableKey(parts, caller, id);
+  const hash = await deleteRow(parts.postgres, id);
+  if (!hash) throw keyNotFound(id);
+  parts.apiKeys.changed(hash);
+}
+
+export async function apiKeysOf(
+  { postgres }: ApiKeyParts,
+  caller: Principal,
+  userId: string,
+  link: PageLink,
+): Promise<Page<ApiKey>> {
+  await keyOwner(postgres, caller, userId);
+  return await listApiKeys(postgres, userId, link);
+}
+
+/** A key of another tenant is not found; one of this tenant that the caller may not touch is refused. */
+async function reachableKey({ postgres }: ApiKeyParts, caller: Principal, id: string): Promise<ApiKey> {
+  const key = await findApiKey(postgres, id);
+  if (!key || (caller.tenantId !== null && key.tenantId !== caller.tenantId)) throw keyNotFound(id);
+  await keyOwner(postgres, caller, key.userId);
+  return key;
+}
+
+async function change(
+  { postgres, apiKeys }: ApiKeyParts,
+  id: string,
+  changes: { description?: string; enabled?: boolean },
+): Promise<ApiKey> {
+  const saved = await updateApiKey(postgres, id, changes);
+  if (!saved) throw keyNotFound(id);
+  apiKeys.changed(saved.valueSha256);
+  return saved.key;
+}
+
+function checkDescription(description: string): void {
+  if (description.trim() === '') throw badRequest('description', 'API key description should be specified!');
+  checkText('description', description);
+}
+
+function keyNotFound(id: string) {
+  return entityNotFound('Api key', id);
+}

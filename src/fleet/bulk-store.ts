@@ -1,0 +1,131 @@
+/**
+ * SQL that makes many devices of gateways at once: one statement for each table, whatever their number. Rows go in by
+ * name, so that two transactions that make the same names wait for each other in one order.
+ */
+import type { DeviceRow } from '../device/cached-device.ts';
+import { defaultDeviceData, defaultProfileData } from '../device/device.ts';
+import type { Queries } from '../postgres/client.ts';
+
+/** `info`: additional info as JSON text. */
+export interface NamedRow extends DeviceRow {
+  info: string | null;
+}
+
+const rowColumns = `d.number, d.id, d.tenant_id as "tenantId", d.customer_id as "customerId",
+  d.device_profile_id as "profileId", d.name, d.version, d.additional_info::text as info`;
+
+export async function findNames(queries: Queries, tenantId: string, names: string[]): Promise<NamedRow[]> {
+  return await queries.query<NamedRow>(
+    `select ${rowColumns} from device d where d.tenant_id = $1 and d.name = any($2)`,
+    [tenantId, names],
+  );
+}
+
+/** Ids of profiles by name. */
+export async function findProfileIds(
+  queries: Queries,
+  tenantId: string,
+  names: string[],
+): Promise<Map<string, string>> {
+  const rows = await queries.query<{ id: string; name: string }>(
+    'select id, name from device_profile where tenant_id = $1 and name = any($2)',
+    [tenantId, names],
+  );
+  return new Map(rows.map(({ id, name }) => [name, id]));
+}
+
+/** Those that somebody else makes at this moment are left to them. */
+export async function insertProfiles(
+  queries: Queries,
+  tenantId: string,
+  profiles: { id: string; name: string }[],
+  now: number,
+): Promise<void> {
+  await queries.query(
+    `insert into device_profile (id, created_time, tenant_id, name, is_default, profile_data)
+     select id, $1, $2, name, false, $3::json from unnest($4::uuid[], $5::text[]) as p (id, name)
+      order by name collate "C"
+     on conflict on constraint device_profile_name_unique do nothing`,
+    [now, tenantId, JSON.stringify(defaultProfileData), profiles.map(({ id }) => id), profiles.map(({ name }) => name)],
+  );
+}
+
+export interface NewChild {
+  id: string;
+  gatewayId: string;
+  profileId: string;
+  name: string;
+  info: string;
+}
+
+/**
+ * With the customer of their gateway, which stays until the transaction ends. Only those whose name was free and whose
+ * gateway exists come back.
+ */
+export async function insertChildren(
+  queries: Queries,
+  tenantId: string,
+  children: NewChild[],
+  now: number,
+): Promise<(DeviceRow & { gatewayId: string })[]> {
+  await queries.query('select 1 from device where tenant_id = $1 and id = any($2) order by id for key share', [
+    tenantId,
+    [...new Set(children.map(({ gatewayId }) => gatewayId))],
+  ]);
+  const rows = await queries.query<DeviceRow>(
+    `insert into device as d (id, created_time, tenant_id, customer_id, device_profile_id, name, device_data, additional_info)
+     select n.id, $1, $2, g.customer_id, n.profile_id, n.name, $3::json, n.info::json
+       from unnest($4::uuid[], $5::uuid[], $6::uuid[], $7::text[], $8::text[]) as n (id, gateway_id, profile_id, name, info)
+       join device g on g.id = n.gateway_id and g.tenant_id = $2
+      order by n.name collate "C"
+     on conflict on constraint device_name_unique do nothing
+     returning d.number, d.id, d.tenant_id as "tenantId", d.customer_id as "customerId",
+               d.device_profile_id as "profileId", d.name, d.version`,
+    [
+      now,
+      tenantId,
+      JSON.stringify(defaultDeviceData),
+      children.map(({ id }) => id),
+      children.map(({ gatewayId }) => gatewayId),
+      children.map(({ profileId }) => profileId),
+      children.map(({ name }) => name),
+      children.map(({ info }) => info),
+    ],
+  );
+  const gateways = new Map(children.map(({ id, gatewayId }) => [id, gatewayId]));
+  return rows.map((row) => ({ ...row, gatewayId: gateways.get(row.id)! }));
+}
+
+export async function insertTokens(
+  queries: Queries,
+  tokens: { id: string; deviceId: string; deviceNumber: number; token: string }[],
+  now: number,
+): Promise<void> {
+  const ids = tokens.map(({ id }) => id);
+  const deviceIds = tokens.map(({ deviceId }) => deviceId);
+  const numbers = tokens.map(({ deviceNumber }) => deviceNumber);
+  const texts = tokens.map(({ token }) => token);
+  await queries.query(
+    `insert into device_credentials (id, created_time, device_id, credentials_type, credentials_id)
+     select id, $1, device_id, 'ACCESS_TOKEN', token from unnest($2::uuid[], $3::uuid[], $4::text[]) as k (id, device_id, token)`,
+    [now, ids, deviceIds, texts],
+  );
+  await queries.query(
+    `insert into credential_changes (credentials_id, device_id, device_number, created_time)
+     select token, device_id, number, $1 from unnest($2::text[], $3::uuid[], $4::bigint[]) as k (token, device_id, number)`,
+    [now, texts, deviceIds, numbers],
+  );
+}
+
+/** Replaces the additional info of those whose info is still the one that was read. */
+export async function updateInfos(
+  queries: Queries,
+  infos: { id: string; from: string | null; to: string }[],
+): Promise<void> {
+  await queries.query(
+    `update device d set additional_info = n.after::json
+       from (select * from unnest($1::uuid[], $2::text[], $3::text[]) as n (id, before, after) order by id) as n
+      where d.id = n.id and d.additional_info::text is not distinct from n.before`,
+    [infos.map(({ id }) => id), infos.map(({ from }) => from), infos.map(({ to }) => to)],
+  );
+}

@@ -1,0 +1,191 @@
+/** Devices of gateways, made many at once against a real server: each once, whoever makes them, and not beyond the limit. */
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, beforeEach, expect, it } from 'vitest';
+import { systemClock as clock } from '../base/clock.ts';
+import { Fault } from '../base/errors.ts';
+import type { Log } from '../base/log.ts';
+import type { CredentialChanges } from '../device/credential-changes.ts';
+import { type CredentialChange, lookUpTokens } from '../device/store.ts';
+import { createUuid } from '../device/uuid.ts';
+import { openPostgres, type Postgres } from '../postgres/client.ts';
+import { type EmbeddedPostgres, startEmbeddedPostgres } from '../postgres/embedded.ts';
+import { migrate } from '../postgres/migrate.ts';
+import { type ChildOutcomes, findOrCreateChildren } from './bulk.ts';
+import { createDevice, deleteDevice } from './devices.ts';
+import type { FleetParts } from './parts.ts';
+import { listRelations } from './relation-store.ts';
+import { insertCustomer, insertTenant } from './store.ts';
+
+const log: Log = { debug() {}, info() {}, warn() {}, error() {} };
+const dir = mkdtempSync(join(tmpdir(), 'millrace-bulk-'));
+let server: EmbeddedPostgres;
+let postgres: Postgres;
+let tenantId: string;
+let fleet: FleetParts;
+const published: CredentialChange[] = [];
+
+beforeAll(async () => {
+  server = await startEmbeddedPostgres({ dir: join(dir, 'pg'), port: 0, password: 'a', runDir: join(dir, 'run'), log });
+  postgres = openPostgres({ url: server.url, poolMax: 8, log });
+  await migrate(postgres, { log });
+}, 60_000);
+
+afterAll(async () => {
+  await postgres.close();
+  await server.stop();
+  rmSync(dir, { recursive: true, force: true });
+}, 60_000);
+
+beforeEach(async () => {
+  tenantId = createUuid(clock.now());
+  await insertTenant(postgres, { id: tenantId, createdTime: clock.now(), title: 'Mill' });
+  published.length = 0;
+  const changes = { publish: (list: CredentialChange[]) => published.push(...list) } as unknown as CredentialChanges;
+  fleet = { postgres, changes, clock, devicesMax: 0 };
+});
+
+async function newGateway(customerId?: string): Promise<string> {
+  const name = `hub-${createUuid(clock.now())}`;
+  const device = await createDevice(fleet, tenantId, { name, customerId, additionalInfo: { gateway: true } });
+  return device.id;
+}
+
+function make(gatewayId: string, names: string[], type = '', parts = fleet): Promise<ChildOutcomes> {
+  return findOrCreateChildren(
+    parts,
+    tenantId,
+    names.map((name) => ({ gatewayId, name, type })),
+  );
+}
+
+const numbered = (count: number, prefix = 'child') => Array.from({ length: count }, (_, n) => `${prefix}-${n}`);
+
+async function count(table: string, where = 'tenant_id = $1'): Promise<number> {
+  const [row] = await postgres.query<{ count: number }>(`select count(*) from ${table} where ${where}`, [tenantId]);
+  return row!.count;
+}
+
+it('makes what is missing and finds what is there, with all that belongs to a device', async () => {
+  const customerId = createUuid(clock.now());
+  await insertCustomer(postgres, { id: customerId, tenantId, createdTime: clock.now(), title: 'Miller' });
+  const gatewayId = await newGateway(customerId);
+  const names = [...numbered(50), 'Gerät', 'quote"', '__proto__'];
+  const made = await make(gatewayId, names, 'thermo');
+  expect([...made.keys()].sort()).toEqual([...names].sort());
+  const again = await make(gatewayId, [...names, 'one more'], 'other');
+  for (const name of names) expect(again.get(name)).toEqual(made.get(name));
+  const [device] = await postgres.query<Record<string, unknown>>(
+    `select d.id, d.customer_id, d.additional_info, p.name as type, k.credentials_id as token
+       from device d join device_profile p on p.id = d.device_profile_id join device_credentials k on k.device_id = d.id
+      where d.tenant_id = $1 and d.name = 'Gerät'`,
+    [tenantId],
+  );
+  expect(device).toMatchObject({ customer_id: customerId, type: 'thermo' });
+  expect(device!['additional_info']).toEqual({ lastConnectedGateway: gatewayId });
+  const token = device!['token'] as string;
+  expect(token).toMatch(/^[A-Za-z0-9]{20}$/);
+  expect((await lookUpTokens(postgres, [token])).get(token)).toMatchObject({ name: 'Gerät', customerId });
+  const relations = await listRelations(postgres, 'from', { id: gatewayId, type: 'DEVICE' }, 'COMMON', undefined, 100);
+  expect(relations).toHaveLength(names.length + 1);
+  expect(relations[0]).toMatchObject({ type: 'Created', typeGroup: 'COMMON', additionalInfo: null });
+  expect(published.filter(({ deleted }) => deleted)).toEqual([]);
+  expect(published.map(({ credentialsId }) => credentialsId)).toContain(token);
+  expect(await count('credential_changes', 'device_id in (select id from device where tenant_id = $1)')).toBe(
+    names.length + 2,
+  );
+});
+
+it('gives the default profile to whoever names no type', async () => {
+  const gatewayId = await newGateway();
+  await make(gatewayId, ['a']);
+  expect(await count('device_profile')).toBe(1);
+  expect(await count('device_profile', `tenant_id = $1 and is_default and name = 'default'`)).toBe(1);
+});
+
+it('two gateways that make the same names at once never fail and make each one once', async () => {
+  const gateways = await Promise.all([newGateway(), newGateway(), newGateway()]);
+  const names = numbered(300);
+  const rounds = await Promise.all(
+    gateways.map((gatewayId, n) => make(gatewayId, n % 2 === 0 ? names : [...names].reverse(), 'shared type')),
+  );
+  for (const name of names) {
+    const rows = rounds.map((round) => round.get(name));
+    expect(rows.some((row) => row instanceof Fault)).toBe(false);
+    expect(new Set(rows.map((row) => (row as { number: number }).number)).size).toBe(1);
+  }
+  expect(await count('device')).toBe(names.length + gateways.length);
+  expect(await count('device_profile', `tenant_id = $1 and name = 'shared type'`)).toBe(1);
+});
+
+it('says of a device through which gateway it came last', async () => {
+  const [first, second] = [await newGateway(), await newGateway()];
+  await make(first, ['roamer']);
+  const info = { note: 'kept', n: 1.5 };
+  await postgres.query(`update device set additional_info = $2 where tenant_id = $1 and name = 'roamer'`, [
+    tenantId,
+    JSON.stringify({ ...info, lastConnectedGateway: first }),
+  ]);
+  await make(second, ['roamer']);
+  const [row] = await postgres.query<{ info: unknown }>(
+    `select additional_info as info from device where tenant_id = $1 and name = 'roamer'`,
+    [tenantId],
+  );
+  expect(row!.info).toEqual({ ...info, lastConnectedGateway: second });
+  // Who made it stays who made it.
+  expect(await listRelations(postgres, 'from', { id: second, type: 'DEVICE' }, 'COMMON', undefined, 10)).toEqual([]);
+});
+
+it('makes the first ones at the limit, and refuses the others by name', async () => {
+  const gatewayId = await newGateway();
+  const limited = { ...fleet, devicesMax: 5 };
+  await make(gatewayId, ['known'], '', limited);
+  const outcomes = await make(gatewayId, ['a', 'known', 'b', 'c', 'd'], '', limited);
+  const refused = [...outcomes].filter(([, outcome]) => outcome instanceof Fault);
+  expect(refused.map(([name]) => name)).toEqual(['d']);
+  expect(refused[0]![1]).toMatchObject({ status: 403, errorCode: 41, reason: 'device_limit' });
+  expect(await count('device')).toBe(5);
+  // Eight at once for one place.
+  await deleteDevice(fleet, tenantId, (outcomes.get('a') as { id: string }).id);
+  const rounds = await Promise.all(numbered(8, 'race').map((name) => make(gatewayId, [name], '', limited)));
+  const made = rounds.flatMap((round) => [...round.values()]).filter((outcome) => !(outcome instanceof Fault));
+  expect(made).toHaveLength(1);
+  expect(await count('device')).toBe(5);
+});
+
+it('refuses a name that no device can have, and makes the others', async () => {
+  const gatewayId = await newGateway();
+  const outcomes = await make(gatewayId, ['', 'x'.repeat(256), 'good']);
+  expect(outcomes.get('')).toMatchObject({ status: 400 });
+  expect(outcomes.get('x'.repeat(256))).toMatchObject({ status: 400 });
+  expect(outcomes.get('good')).toMatchObject({ name: 'good' });
+});
+
+it('makes nothing for a gateway that is gone', async () => {
+  const gatewayId = await newGateway();
+  await deleteDevice(fleet, tenantId, gatewayId);
+  expect((await make(gatewayId, ['orphan'])).get('orphan')).toMatchObject({ status: 503 });
+  expect(await count('device')).toBe(0);
+});
+
+it('a device that is deleted takes its relations with it, whichever end it is', async () => {
+  const gatewayId = await newGateway();
+  const outcomes = await make(gatewayId, ['a', 'b']);
+  const list = () => listRelations(postgres, 'from', { id: gatewayId, type: 'DEVICE' }, 'COMMON', 'Created', 10);
+  expect(await list()).toHaveLength(2);
+  await deleteDevice(fleet, tenantId, (outcomes.get('a') as { id: string }).id);
+  expect(await list()).toHaveLength(1);
+  await deleteDevice(fleet, tenantId, gatewayId);
+  expect(await list()).toHaveLength(0);
+});
+
+it('makes thousands in seconds', async () => {
+  const gatewayId = await newGateway();
+  const begun = performance.now();
+  for (let n = 0; n < 5; n += 1) await make(gatewayId, numbered(1000, `batch-${n}`), 'fast');
+  const perSecond = 5000 / ((performance.now() - begun) / 1000);
+  process.stdout.write(`${Math.round(perSecond)} devices made in a second\n`);
+  expect(await count('device')).toBe(5001);
+  expect(perSecond).toBeGreaterThan(500);
+});

@@ -1,0 +1,32 @@
+/**
+ * `limits.devices`: how many devices a tenant may have, exact over all workers, hosts and doors. Whoever makes devices
+ * asks first in the transaction: one tenant's makers take turns until they have committed, so each counts what the one
+ * before it made. Without a limit nobody waits and nothing is counted.
+ */
+import { ErrorCode, Fault } from '../base/errors.ts';
+import type { Queries } from '../postgres/client.ts';
+import { countDevices, holdDeviceCount } from './store.ts';
+
+/** How many of `wanted` new devices may be made, the first ones. `devicesMax` 0 = no limit. */
+export async function admitDevices(
+  queries: Queries,
+  tenantId: string,
+  wanted: number,
+  devicesMax: number,
+): Promise<number> {
+  if (devicesMax === 0 || wanted === 0) return wanted;
+  await holdDeviceCount(queries, tenantId);
+  const made = await countDevices(queries, tenantId, devicesMax);
+  return Math.min(wanted, devicesMax - made);
+}
+
+export async function admitDevice(queries: Queries, tenantId: string, devicesMax: number): Promise<void> {
+  if ((await admitDevices(queries, tenantId, 1, devicesMax)) === 0) throw deviceLimitReached(devicesMax);
+}
+
+export function deviceLimitReached(devicesMax: number): Fault {
+  const message = `Maximum number of devices reached! A tenant may have ${devicesMax} (setting limits.devices).`;
+  return new Fault(403, ErrorCode.entitiesLimit, deviceLimitReason, message);
+}
+
+export const deviceLimitReason = 'device_limit';

@@ -1,0 +1,74 @@
+/**
+ * A gateway hears when a user deletes or renames one of its devices, as a command that waits for it for a day: else it
+ * would go on sending under a name that is nobody's (rest.md 3.1). Which gateway that is stands in the device's
+ * additional info. What cannot be told is logged: the change itself is made.
+ */
+import type { Clock } from '../base/clock.ts';
+import { messageOf } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Log } from '../base/log.ts';
+import { findDevice } from '../device/store.ts';
+import { isUuid } from '../device/uuid.ts';
+import type { Queries } from '../postgres/client.ts';
+import type { PersistentCall } from '../rpc/persistent.ts';
+
+export interface GatewayNewsParts {
+  postgres: Queries;
+  persistentRpcs: { create(call: PersistentCall): Promise<string> };
+  clock: Clock;
+  log: Log;
+}
+
+/** A device as it was before the change. */
+export interface ChangedDevice {
+  id: string;
+  name: string;
+  additionalInfo: unknown;
+}
+
+export class GatewayNews {
+  readonly #parts: GatewayNewsParts;
+
+  constructor(parts: GatewayNewsParts) {
+    this.#parts = parts;
+  }
+
+  /** After the commit. Never throws. */
+  async deleted(tenantId: string, device: ChangedDevice): Promise<void> {
+    await this.#tell(tenantId, device, 'gateway_device_deleted', device.name);
+  }
+
+  /** After the commit. Never throws. */
+  async renamed(tenantId: string, device: ChangedDevice, name: string): Promise<void> {
+    await this.#tell(tenantId, device, 'gateway_device_renamed', { [device.name]: name });
+  }
+
+  async #tell(tenantId: string, device: ChangedDevice, method: string, params: unknown): Promise<void> {
+    const { postgres, persistentRpcs, clock, log } = this.#parts;
+    const gatewayId = gatewayOf(device.additionalInfo);
+    if (gatewayId === undefined || gatewayId === device.id) return;
+    try {
+      const gateway = await findDevice(postgres, tenantId, gatewayId);
+      if (!gateway) return;
+      await persistentRpcs.create({
+        tenantId,
+        deviceId: gateway.id,
+        device: gateway.number,
+        method,
+        params: JSON.stringify(params),
+        oneway: true,
+        expirationTime: clock.now() + limits.gatewayNewsMs,
+        retries: limits.gatewayNewsRetries,
+        additionalInfo: null,
+      });
+    } catch (error) {
+      log.warn('gateway_not_told', { gateway: gatewayId, method, reason: messageOf(error) });
+    }
+  }
+}
+
+function gatewayOf(info: unknown): string | undefined {
+  if (typeof info !== 'object' || info === null) return undefined;
+  const { lastConnectedGateway: id } = info as { lastConnectedGateway?: unknown };
+  return typeof id === 'string' && isUuid(id) ? id : undefined;
+}

@@ -1,0 +1,68 @@
+/** SQL that makes many devices of users at once: one statement for each table, whatever their number. */
+import { defaultDeviceData } from '../device/device.ts';
+import type { Queries } from '../postgres/client.ts';
+
+export interface NewDeviceRow {
+  id: string;
+  name: string;
+  label: string | null;
+  profileId: string;
+  customerId: string | null;
+  /** JSON text. */
+  additionalInfo: string | null;
+}
+
+/** Only those whose name was free come back. By name, so that two makers of the same names wait in one order. */
+export async function insertDevices(
+  queries: Queries,
+  tenantId: string,
+  rows: NewDeviceRow[],
+  now: number,
+): Promise<{ id: string; number: number }[]> {
+  return await queries.query<{ id: string; number: number }>(
+    `insert into device (id, created_time, tenant_id, customer_id, device_profile_id, name, label, device_data,
+                         additional_info)
+     select n.id, $1, $2, n.customer_id, n.profile_id, n.name, n.label, $3::json, n.info::json
+       from unnest($4::uuid[], $5::uuid[], $6::uuid[], $7::text[], $8::text[], $9::text[])
+            as n (id, customer_id, profile_id, name, label, info)
+      order by n.name collate "C"
+     on conflict on constraint device_name_unique do nothing
+     returning id, number`,
+    [
+      now,
+      tenantId,
+      JSON.stringify(defaultDeviceData),
+      rows.map(({ id }) => id),
+      rows.map(({ customerId }) => customerId),
+      rows.map(({ profileId }) => profileId),
+      rows.map(({ name }) => name),
+      rows.map(({ label }) => label),
+      rows.map(({ additionalInfo }) => additionalInfo),
+    ],
+  );
+}
+
+export async function findTakenTokens(queries: Queries, tokens: string[]): Promise<Set<string>> {
+  const rows = await queries.query<{ id: string }>(
+    'select credentials_id as id from device_credentials where credentials_id = any($1)',
+    [tokens],
+  );
+  return new Set(rows.map(({ id }) => id));
+}
+
+/** Those of the ids that are customers of the tenant; they stay until the transaction ends. */
+export async function holdCustomers(queries: Queries, tenantId: string, ids: string[]): Promise<Set<string>> {
+  const rows = await queries.query<{ id: string }>(
+    'select id from customer where tenant_id = $1 and id = any($2) order by id for key share',
+    [tenantId, ids],
+  );
+  return new Set(rows.map(({ id }) => id));
+}
+
+export async function findTenantProfiles(queries: Queries, tenantId: string, ids: string[]): Promise<Set<string>> {
+  const rows = await queries.query<{ id: string }>(
+    'select id from device_profile where tenant_id = $1 and id = any($2)',
+    [tenantId, ids],
+  );
+  return new Set(rows.map(({ id }) => id));
+}
