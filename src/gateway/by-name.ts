@@ -1,0 +1,123 @@
+/**
+ * A gateway's message is an object whose members are named after its devices. Each member is read for itself: what is
+ * wrong inside one (a number beyond a double, half a surrogate pair) is a Fault in its place, so that the others stand.
+ * Only what is no JSON at all refuses the whole message.
+ */
+import { isUtf8 } from 'node:buffer';
+import { badRequest, Fault } from '../base/errors.ts';
+import { invalidUtf8, type Json, JsonReader, startOfJson } from '../value/json.ts';
+
+/** In the order of the first appearance; of equal names the last one counts. */
+export function readByName(body: Uint8Array): Map<string, Json | Fault> {
+  const members = new Map<string, Json | Fault>();
+  eachMember(body, (name, value) => members.set(name, value));
+  return members;
+}
+
+/** One device's request: an object whose members say what is asked. Throws the Fault of the first bad one. */
+export function readRequest(body: Uint8Array): Map<string, Json> {
+  const members = new Map<string, Json>();
+  eachMember(body, (name, value) => {
+    if (value instanceof Fault) throw value;
+    members.set(name, value);
+  });
+  return members;
+}
+
+/** The member `wanted` as it stands in the body; undefined without one. */
+export function textOfMember(body: Uint8Array, wanted: string): string | undefined {
+  let text: string | undefined;
+  eachMember(body, (name, _, start, end) => {
+    if (name === wanted) text = Buffer.from(body.buffer, body.byteOffset + start, end - start).toString('utf8');
+  });
+  return text;
+}
+
+type OnMember = (name: string, value: Json | Fault, start: number, end: number) => void;
+
+function eachMember(body: Uint8Array, onMember: OnMember): void {
+  if (body.length === 0) throw badRequest('empty_body', 'The message is empty: expected a JSON object.');
+  if (!isUtf8(body)) throw invalidUtf8();
+  const reader = new JsonReader(body);
+  let at = skipBlank(body, startOfJson(body));
+  if (body[at] !== 0x7b) {
+    reader.at = at;
+    reader.value(1);
+    reader.end();
+    throw badRequest('wrong_shape', 'The message must be a JSON object.');
+  }
+  at = skipBlank(body, at + 1);
+  if (body[at] !== 0x7d) {
+    for (;;) {
+      if (body[at] !== 0x22) throw malformed('a member name in double quotes', at);
+      reader.at = at;
+      const name = reader.value(2) as string;
+      at = skipBlank(body, reader.at);
+      if (body[at] !== 0x3a) throw malformed('":"', at);
+      at = skipBlank(body, at + 1);
+      const start = at;
+      const value = readMember(reader, body, at);
+      at = reader.at;
+      onMember(name, value, start, at);
+      at = skipBlank(body, at);
+      if (body[at] === 0x7d) break;
+      if (body[at] !== 0x2c) throw malformed('"," or "}"', at);
+      at = skipBlank(body, at + 1);
+    }
+  }
+  reader.at = at + 1;
+  reader.end();
+}
+
+/** What the exact reader refuses although it is well-formed. */
+const contentReasons = new Set([
+  'json_too_deep',
+  'lone_surrogate',
+  'nul_character',
+  'number_not_finite',
+  'number_too_long',
+]);
+
+function readMember(reader: JsonReader, body: Uint8Array, at: number): Json | Fault {
+  reader.at = at;
+  try {
+    return reader.value(2);
+  } catch (error) {
+    if (!(error instanceof Fault) || !contentReasons.has(error.reason)) throw error;
+    reader.at = endOfValue(body, at);
+    return error;
+  }
+}
+
+/** The place behind a value of which nothing is wanted. */
+function endOfValue(body: Uint8Array, at: number): number {
+  let depth = 0;
+  for (; at < body.length; at += 1) {
+    const byte = body[at]!;
+    if (byte === 0x22) at = endOfString(body, at) - 1;
+    else if (byte === 0x7b || byte === 0x5b) depth += 1;
+    else if (byte === 0x7d || byte === 0x5d) {
+      if (depth === 0) return at;
+      depth -= 1;
+      if (depth === 0) return at + 1;
+    } else if (byte === 0x2c && depth === 0) return at;
+  }
+  throw malformed('"," or "}"', at);
+}
+
+function endOfString(body: Uint8Array, at: number): number {
+  for (at += 1; at < body.length; at += 1) {
+    if (body[at] === 0x5c) at += 1;
+    else if (body[at] === 0x22) return at + 1;
+  }
+  throw malformed('the end of a string', at);
+}
+
+function skipBlank(body: Uint8Array, at: number): number {
+  while (body[at] === 0x20 || body[at] === 0x0a || body[at] === 0x0d || body[at] === 0x09) at += 1;
+  return at;
+}
+
+function malformed(expected: string, at: number): Fault {
+  return badRequest('malformed_json', `The message is not valid JSON: expected ${expected} at byte ${at}.`);
+}

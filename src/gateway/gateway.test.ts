@@ -1,0 +1,287 @@
+/** Children of one gateway: who is connected, in what order operations run, and how updates go down. */
+import { describe, expect, it, vi } from 'vitest';
+import type { News } from '../attributes/news.ts';
+import type { Follower } from '../attributes/updates.ts';
+import { type Fault, unavailable } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import { CachedDevice, type DeviceRow } from '../device/cached-device.ts';
+import type { SessionOwner } from '../device/sessions.ts';
+import { Gateway, type GatewayParts } from './gateway.ts';
+import type { Found, Wanted } from './names.ts';
+
+function rowOf(number: number, name: string): DeviceRow {
+  return { number, name, id: `id-${number}`, tenantId: 't', customerId: null, profileId: 'p', version: 1 };
+}
+
+const deviceOf = (row: DeviceRow) => new CachedDevice(row, { stride: 1, offset: 0 }, 0);
+const wanted = (...names: string[]): Wanted[] => names.map((name) => ({ name, type: '' }));
+const turn = () => new Promise((resolve) => setImmediate(resolve));
+
+interface Followed {
+  asked: number;
+  confirmed: number[];
+  news(news: News): void;
+  failed(): void;
+}
+
+const hubNumber = 1_000_000;
+
+/** Names are numbered as they come; `hold` keeps look-ups from being answered. */
+function setUp(childrenMax = 0) {
+  const numbers = new Map<string, number>();
+  const devices = new Map<number, CachedDevice>();
+  const owners = new Map<number, SessionOwner>();
+  const followers = new Map<number, Followed>();
+  const listening = new Set<number>();
+  const sent: { name: string; json: string; confirm: (delivered: boolean) => void }[] = [];
+  const dropped: string[] = [];
+  const ended: number[] = [];
+  const lookups: string[][] = [];
+  const refused = new Map<string, Fault>();
+  let hold: Promise<void> = Promise.resolve();
+  const parts = {
+    sessions: {
+      open: (row: DeviceRow, owner: SessionOwner) => {
+        owners.set(row.number, owner);
+        const device = devices.get(row.number) ?? deviceOf(row);
+        devices.set(row.number, device);
+        return { device, end: () => ended.push(row.number) };
+      },
+    },
+    names: {
+      forget: () => {},
+      find: async (_: unknown, list: Wanted[]): Promise<Found> => {
+        lookups.push(list.map(({ name }) => name));
+        await hold;
+        return new Map(
+          list.map(({ name }) => {
+            if (!numbers.has(name)) numbers.set(name, numbers.size + 1);
+            return [name, refused.get(name) ?? rowOf(numbers.get(name)!, name)] as const;
+          }),
+        );
+      },
+    },
+    updates: {
+      lossFree: true,
+      follow: (device: number, follower: Follower) => {
+        const followed: Followed = {
+          asked: 0,
+          confirmed: [],
+          news: (news) => follower.news(news),
+          failed: () => follower.failed(new Error('away')),
+        };
+        followers.set(device, followed);
+        return {
+          leave: () => followers.delete(device),
+          ask: () => {
+            followed.asked += 1;
+          },
+          confirmed: ({ version }: News) => followed.confirmed.push(version),
+        };
+      },
+    },
+    rpcSessions: {
+      listen: (device: number) => {
+        listening.add(device);
+        return () => listening.delete(device);
+      },
+    },
+    monotonic: () => 0,
+    childrenMax,
+  };
+  const link = {
+    attributes: (name: string, { json }: News, confirm: (delivered: boolean) => void) => {
+      sent.push({ name, json, confirm });
+      return true;
+    },
+    rpc: () => true,
+    dropped: (name: string, reason: string) => dropped.push(`${name} ${reason}`),
+  };
+  const gateway = new Gateway(parts as unknown as GatewayParts, deviceOf(rowOf(hubNumber, 'hub')), link);
+  const connect = (...names: string[]) =>
+    new Promise<ReadonlyMap<string, Fault>>((resolve) => gateway.run(wanted(...names), resolve));
+  return {
+    ...{ gateway, connect, numbers, devices, owners, followers, listening, sent, dropped, ended, lookups, refused },
+    holdLookups: () => {
+      let release = () => {};
+      hold = new Promise((resolve) => {
+        release = resolve;
+      });
+      return release;
+    },
+  };
+}
+
+const newsOf = (version: number): News => ({ kind: 'changes', version, json: `{"v":${version}}` });
+
+describe('operations', () => {
+  it('run at once for children that are connected, and later, in order, for others', async () => {
+    const { gateway, connect, holdLookups, lookups } = setUp();
+    await connect('A');
+    const ran: string[] = [];
+    gateway.run(wanted('A'), () => ran.push('at once'));
+    expect(ran).toEqual(['at once']);
+    const release = holdLookups();
+    gateway.run(wanted('B'), () => ran.push('first'));
+    gateway.run(wanted('A'), () => ran.push('second'));
+    gateway.run([], () => ran.push('third'));
+    expect(gateway.isBusy).toBe(true);
+    await turn();
+    expect(ran).toEqual(['at once']);
+    release();
+    await connect('C');
+    expect(ran).toEqual(['at once', 'first', 'second', 'third']);
+    expect(gateway.isBusy).toBe(false);
+    expect(lookups).toEqual([['A'], ['B'], ['C']]);
+  });
+
+  it('look a child up again that was disconnected while they waited', async () => {
+    const { gateway, connect, holdLookups, lookups } = setUp();
+    await connect('A');
+    const release = holdLookups();
+    gateway.run(wanted('B'), () => gateway.disconnect('A'));
+    let isThere = false;
+    gateway.run(wanted('A'), () => {
+      isThere = gateway.child('A') !== undefined;
+    });
+    release();
+    await connect('C');
+    expect(isThere).toBe(true);
+    expect(lookups.filter((names) => names.includes('A'))).toHaveLength(2);
+  });
+
+  it('say who is refused, connect the others, and know no child behind the end', async () => {
+    const { gateway, connect, refused, ended } = setUp();
+    refused.set('B', unavailable('x', 'no'));
+    const outcome = await connect('A', 'B');
+    expect([...outcome.keys()]).toEqual(['B']);
+    expect(gateway.child('A')).toBeDefined();
+    gateway.end();
+    expect(ended).toEqual([1]);
+    expect((await connect('A')).get('A')).toMatchObject({ status: 404 });
+    expect(gateway.size).toBe(0);
+  });
+
+  it('connect no more than childrenMax', async () => {
+    const { gateway, connect } = setUp(2);
+    expect([...(await connect('A', 'B', 'C')).keys()]).toEqual(['C']);
+    expect((await connect('D')).get('D')).toMatchObject({ errorCode: 41, reason: 'gateway_children' });
+    gateway.disconnect('A');
+    expect((await connect('D')).size).toBe(0);
+  });
+});
+
+describe('children', () => {
+  it('follow and listen while the streams are on', async () => {
+    const { gateway, connect, followers, listening } = setUp();
+    await connect('A');
+    gateway.setAttributes(true);
+    gateway.setRpc(true);
+    await connect('B');
+    expect([followers.size, listening.size]).toEqual([2, 2]);
+    gateway.disconnect('A');
+    expect([followers.size, listening.size]).toEqual([1, 1]);
+    gateway.setAttributes(false);
+    expect([followers.size, listening.size]).toEqual([0, 1]);
+    gateway.setRpc(false);
+    expect(listening.size).toBe(0);
+  });
+
+  it('are switched in pieces, however many there are, and only by the last switch', async () => {
+    const { gateway, connect, followers } = setUp();
+    await connect(...Array.from({ length: 2000 }, (_, n) => `child ${n}`));
+    gateway.setAttributes(true);
+    expect(followers.size).toBeLessThan(2000);
+    await vi.waitFor(() => expect(followers.size).toBe(2000));
+    gateway.setAttributes(false);
+    gateway.setAttributes(true);
+    gateway.setAttributes(false);
+    await vi.waitFor(() => expect(followers.size).toBe(0));
+  });
+
+  it('that another session takes over go, and the gateway is told', async () => {
+    const { gateway, connect, owners, dropped, ended, followers } = setUp();
+    gateway.setAttributes(true);
+    await connect('A', 'B');
+    owners.get(1)!.sessionEnded('taken_over');
+    owners.get(2)!.sessionEnded('device_deleted');
+    expect(dropped).toEqual(['A taken_over', 'B device_deleted']);
+    expect([gateway.size, followers.size]).toEqual([0, 0]);
+    expect(ended).toEqual([1, 2]);
+  });
+
+  it('that are renamed are there under their new name', async () => {
+    const { gateway, connect, devices, numbers } = setUp();
+    await connect('A');
+    const child = gateway.child('A')!;
+    devices.get(1)!.refresh({ ...rowOf(1, 'Z'), version: 2 });
+    expect(child.isCurrent).toBe(false);
+    expect(gateway.child('A')).toBeUndefined();
+    expect(gateway.child('Z')).toBe(child);
+    // The gateway names it before it was looked at.
+    devices.get(1)!.refresh({ ...rowOf(1, 'Y'), version: 3 });
+    numbers.set('Y', 1);
+    await connect('Y');
+    expect(gateway.child('Y')).toBe(child);
+    expect(gateway.size).toBe(1);
+  });
+
+  it('are not the gateway itself: it sends for itself, without a second session', async () => {
+    const { gateway, connect, numbers, owners } = setUp();
+    numbers.set('hub', hubNumber);
+    expect((await connect('hub')).size).toBe(0);
+    expect(gateway.child('hub')!.device).toBe(gateway.device);
+    expect(owners.size).toBe(0);
+  });
+});
+
+describe('updates', () => {
+  it('count as known when they and all before them have arrived', async () => {
+    const { gateway, connect, followers, sent } = setUp();
+    gateway.setAttributes(true);
+    await connect('A');
+    const follower = followers.get(1)!;
+    follower.news(newsOf(1));
+    follower.news(newsOf(2));
+    sent[1]!.confirm(true);
+    expect(follower.confirmed).toEqual([]);
+    sent[0]!.confirm(true);
+    expect(follower.confirmed).toEqual([1, 2]);
+    follower.news(newsOf(3));
+    sent[2]!.confirm(false);
+    expect(follower.confirmed).toEqual([1, 2]);
+  });
+
+  it('beyond what may be on its way are asked for again, and nothing of the child overtakes them', async () => {
+    const { gateway, connect, followers, sent } = setUp();
+    gateway.setAttributes(true);
+    const count = limits.gatewayUpdatesInFlightMax + 10;
+    await connect(...Array.from({ length: count }, (_, n) => `child ${n}`));
+    for (const follower of followers.values()) follower.news(newsOf(1));
+    expect(sent).toHaveLength(limits.gatewayUpdatesInFlightMax);
+    const late = followers.get(count)!;
+    sent[0]!.confirm(true);
+    late.news(newsOf(2));
+    expect(sent).toHaveLength(limits.gatewayUpdatesInFlightMax);
+    for (const { confirm } of sent.slice(1)) confirm(true);
+    expect([...followers.values()].filter(({ asked }) => asked === 1)).toHaveLength(10);
+    late.news(newsOf(2));
+    expect(sent.at(-1)).toMatchObject({ name: `child ${count - 1}`, json: '{"v":2}' });
+  });
+
+  it('that the store could not give are asked for again', async () => {
+    vi.useFakeTimers();
+    try {
+      const { gateway, connect, followers } = setUp();
+      gateway.setAttributes(true);
+      await connect('A');
+      followers.get(1)!.failed();
+      expect(followers.get(1)!.asked).toBe(0);
+      vi.advanceTimersByTime(limits.gatewayRetryMs);
+      expect(followers.get(1)!.asked).toBe(1);
+      gateway.end();
+    } finally {
+      vi.useRealTimers();
+    }
+  });
+});

@@ -1,0 +1,428 @@
+/**
+ * One connected gateway and its children: which devices it speaks for, and the way down to them. A child is routed from
+ * its connect (or its first message) until its disconnect, however long it is silent, until another session of the
+ * device takes it over, or until the gateway's connection ends. Ten thousand children are an ordinary number: what they
+ * share is here, a child adds a few small objects. Built by `Gateways`; a door brings the `GatewayLink`.
+ */
+
+import type { News } from '../attributes/news.ts';
+import type { AttributeUpdates, Follower, Following } from '../attributes/updates.ts';
+import { ErrorCode, Fault, notFound, unavailable } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { CachedDevice, DeviceRow } from '../device/cached-device.ts';
+import type { DeviceSession, SessionEnd, SessionOwner, Sessions } from '../device/sessions.ts';
+import type { ConfirmRpc, RpcSession, RpcSessions } from '../rpc/notify.ts';
+import type { RpcRequest } from '../rpc/rpc.ts';
+import type { ChildNames, Found, Wanted } from './names.ts';
+
+/** Why a child is not routed any more, or was refused for now. */
+export type Dropped = Exclude<SessionEnd, 'credentials_changed'> | 'rate_limit';
+
+/** The way down to a gateway. */
+export interface GatewayLink {
+  /** True: `confirm` is called once. False: not taken. */
+  attributes(name: string, news: News, confirm: (delivered: boolean) => void): boolean;
+  /** As `RpcSession.deliver`. */
+  rpc(name: string, request: RpcRequest, confirm: ConfirmRpc): boolean;
+  dropped(name: string, reason: Dropped): void;
+}
+
+export interface GatewayParts {
+  sessions: Sessions;
+  names: ChildNames;
+  updates: AttributeUpdates;
+  rpcSessions: RpcSessions;
+  /** Monotonic milliseconds. */
+  monotonic: () => number;
+  /** 0 = unlimited. */
+  childrenMax: number;
+}
+
+type Refused = ReadonlyMap<string, Fault>;
+
+interface Sent {
+  readonly news: News;
+  isOpen: boolean;
+}
+
+export class Child implements SessionOwner, Follower, RpcSession {
+  readonly gateway: Gateway;
+  device: CachedDevice;
+  /** Under which the gateway has it; the device's own changes when a user renames it. */
+  name: string;
+  isHere = true;
+  session: DeviceSession | undefined = undefined;
+
+  /** Owned by `telemetry.ts`: the name as it last stood in a message, who followed it there, and marks of messages. */
+  bytes: Buffer;
+  next: Child | undefined = undefined;
+  seen = 0;
+  charged = 0;
+  refusal: Fault | undefined = undefined;
+
+  #following: Following | undefined = undefined;
+  /** News on its way, the oldest first. */
+  #sent: Sent[] | undefined = undefined;
+  #leaveRpc: (() => void) | undefined = undefined;
+  #noticedMs = Number.NEGATIVE_INFINITY;
+
+  /** `device` undefined: `open` finds it. */
+  constructor(gateway: Gateway, name: string, device: CachedDevice | undefined) {
+    this.gateway = gateway;
+    this.device = device as CachedDevice;
+    this.name = name;
+    this.bytes = nameBytes(name);
+  }
+
+  open(sessions: Sessions, row: DeviceRow): void {
+    this.session = sessions.open(row, this);
+    this.device = this.session.device;
+  }
+
+  /** False after a rename, and when it was dropped. */
+  get isCurrent(): boolean {
+    return this.isHere && this.device.name === this.name;
+  }
+
+  follow(updates: AttributeUpdates): void {
+    this.#following ??= updates.follow(this.device.number, this);
+  }
+
+  unfollow(): void {
+    this.#following?.leave();
+    this.#following = undefined;
+    this.#sent = undefined;
+  }
+
+  listen(sessions: RpcSessions): void {
+    this.#leaveRpc ??= sessions.listen(this.device.number, this);
+  }
+
+  unlisten(): void {
+    this.#leaveRpc?.();
+    this.#leaveRpc = undefined;
+  }
+
+  /** Asks what the device does not know yet. */
+  ask(): void {
+    this.#following?.ask();
+  }
+
+  // As a follower of shared attributes.
+  news(news: News): void {
+    this.gateway.tell(this, news);
+  }
+
+  /** It counts as known when all before it have arrived, too. */
+  sent(news: News): Sent {
+    const sent = { news, isOpen: true };
+    this.#sent ??= [];
+    this.#sent.push(sent);
+    return sent;
+  }
+
+  arrived(sent: Sent): void {
+    sent.isOpen = false;
+    while (this.#sent?.[0]?.isOpen === false) this.#following?.confirmed(this.#sent.shift()!.news);
+  }
+
+  failed(): void {
+    this.gateway.askLater(this);
+  }
+
+  // As a session for commands.
+  deliver(request: RpcRequest, confirm: ConfirmRpc): boolean {
+    return this.gateway.link.rpc(this.device.name, request, confirm);
+  }
+
+  /** Its own credentials do not matter, and `Sessions` tells when the device is gone. */
+  close(): void {}
+
+  // As the session of its device.
+  sessionEnded(reason: SessionEnd): void {
+    this.gateway.lost(this, reason);
+  }
+
+  /** The gateway is told that the child was refused, not more often than makes sense. */
+  noteRefused(reason: Dropped): void {
+    const now = this.gateway.monotonic();
+    if (now - this.#noticedMs < limits.gatewayNoticeMs) return;
+    this.#noticedMs = now;
+    this.gateway.link.dropped(this.device.name, reason);
+  }
+}
+
+export class Gateway {
+  readonly device: CachedDevice;
+  readonly link: GatewayLink;
+  /** Owned by `telemetry.ts`: the child that a message began with last. */
+  first: Child | undefined = undefined;
+  readonly #parts: GatewayParts;
+  readonly #children = new Map<string, Child>();
+  readonly #byNumber = new Map<number, Child>();
+  /** Whether a stream is on; a new object each time, so that a walk over the children knows that it is the last. */
+  #attributes = { isOn: false };
+  #rpc = { isOn: false };
+  #ended = false;
+  /** Operations that wait for devices, in order. */
+  #last: Promise<void> = Promise.resolve();
+  #waiting = 0;
+  /** Updates on their way, and the children that have news for when these have arrived. */
+  #updatesInFlight = 0;
+  readonly #behind = new Set<Child>();
+  #retryTimer: NodeJS.Timeout | undefined = undefined;
+
+  constructor(parts: GatewayParts, device: CachedDevice, link: GatewayLink) {
+    this.#parts = parts;
+    this.device = device;
+    this.link = link;
+  }
+
+  get size(): number {
+    return this.#children.size;
+  }
+
+  get monotonic(): () => number {
+    return this.#parts.monotonic;
+  }
+
+  /** Earlier operations wait for their devices: what must keep its order waits behind them. */
+  get isBusy(): boolean {
+    return this.#waiting > 0;
+  }
+
+  child(name: string): Child | undefined {
+    const child = this.#children.get(name);
+    if (child === undefined || child.device.name === name) return child;
+    this.#rename(child);
+    return this.#children.get(name);
+  }
+
+  /**
+   * Calls `operation` with every device of `wanted` connected, but for those that are refused: at once when they are,
+   * else later, in the order of the calls.
+   */
+  run(wanted: readonly Wanted[], operation: (refused: Refused) => void): void {
+    const missing = this.#missing(wanted);
+    if (missing.length === 0 && this.#waiting === 0) {
+      operation(nobody);
+      return;
+    }
+    this.#waiting += 1;
+    this.#last = this.#runLater(this.#last, wanted, missing, operation);
+  }
+
+  /** False when it was not connected. */
+  disconnect(name: string): boolean {
+    const child = this.child(name);
+    if (!child) return false;
+    this.#drop(child);
+    return true;
+  }
+
+  /** Shared attributes of the children go down from now on, beginning with what each does not know yet. */
+  setAttributes(isOn: boolean): void {
+    const { updates } = this.#parts;
+    const stream = { isOn };
+    this.#attributes = stream;
+    this.#eachChild(
+      (child) => (isOn ? child.follow(updates) : child.unfollow()),
+      () => this.#attributes === stream,
+    );
+  }
+
+  /** Commands to the children go down from now on, beginning with those that wait. */
+  setRpc(isOn: boolean): void {
+    const { rpcSessions } = this.#parts;
+    const stream = { isOn };
+    this.#rpc = stream;
+    this.#eachChild(
+      (child) => (isOn ? child.listen(rpcSessions) : child.unlisten()),
+      () => this.#rpc === stream,
+    );
+  }
+
+  /** The connection is gone, and with it the sessions of all children. */
+  end(): void {
+    this.#ended = true;
+    clearTimeout(this.#retryTimer);
+    this.#behind.clear();
+    for (const child of this.#children.values()) this.#release(child);
+    this.#children.clear();
+    this.#byNumber.clear();
+  }
+
+  /** By `Child` only, as is all below. News that finds too many others on their way is asked for again later. */
+  tell(child: Child, news: News): void {
+    const { lossFree } = this.#parts.updates;
+    // What comes behind news that was left out must wait for it.
+    if (this.#behind.has(child)) return;
+    if (lossFree && this.#updatesInFlight >= limits.gatewayUpdatesInFlightMax) {
+      this.#behind.add(child);
+      return;
+    }
+    const sent = child.sent(news);
+    const taken = this.link.attributes(child.device.name, news, (delivered) => {
+      this.#updatesInFlight -= 1;
+      if (delivered) child.arrived(sent);
+      this.#askBehind();
+    });
+    if (taken) this.#updatesInFlight += 1;
+  }
+
+  /** The store could not say. */
+  askLater(child: Child): void {
+    this.#behind.add(child);
+    this.#retryTimer ??= setTimeout(() => {
+      this.#retryTimer = undefined;
+      this.#askBehind();
+    }, limits.gatewayRetryMs);
+  }
+
+  lost(child: Child, reason: SessionEnd): void {
+    this.#drop(child);
+    if (reason !== 'credentials_changed') this.link.dropped(child.name, reason);
+  }
+
+  async #runLater(
+    before: Promise<void>,
+    wanted: readonly Wanted[],
+    missing: readonly Wanted[],
+    operation: (refused: Refused) => void,
+  ): Promise<void> {
+    const finding = this.#find(missing);
+    await before;
+    let found = await finding;
+    // Connected when this was asked for, and gone by now.
+    const gone = this.#missing(wanted).filter(({ name }) => !found.has(name));
+    if (gone.length > 0) found = new Map([...found, ...(await this.#find(gone))]);
+    this.#waiting -= 1;
+    operation(this.#connect(found));
+  }
+
+  #missing(wanted: readonly Wanted[]): Wanted[] {
+    return wanted.filter(({ name }) => this.child(name) === undefined);
+  }
+
+  async #find(wanted: readonly Wanted[]): Promise<Found> {
+    const { names, childrenMax } = this.#parts;
+    if (wanted.length === 0 || this.#ended) return new Map(wanted.map(({ name }) => [name, gatewayGone]));
+    const room = childrenMax === 0 ? wanted.length : Math.max(0, childrenMax - this.size);
+    const found = await names.find(this.device, wanted.slice(0, room));
+    for (const { name } of wanted.slice(room)) found.set(name, tooManyChildren(childrenMax));
+    return found;
+  }
+
+  /** Those that are refused. */
+  #connect(found: Found): Refused {
+    const { childrenMax } = this.#parts;
+    let refused: Map<string, Fault> | undefined;
+    for (const [name, outcome] of found) {
+      let fault: Fault | undefined;
+      if (outcome instanceof Fault) fault = outcome;
+      else if (this.#ended) fault = gatewayGone;
+      else if (this.#children.has(name)) continue;
+      else if (childrenMax > 0 && this.size >= childrenMax) fault = tooManyChildren(childrenMax);
+      else fault = this.#attach(name, outcome);
+      if (!fault) continue;
+      refused ??= new Map();
+      refused.set(name, fault);
+    }
+    return refused ?? nobody;
+  }
+
+  /** A Fault when the device has got another name since it was looked up. */
+  #attach(name: string, row: DeviceRow): Fault | undefined {
+    this.#open(name, row);
+    if (this.child(name)) return undefined;
+    this.#parts.names.forget(row.number);
+    return renamed;
+  }
+
+  #open(name: string, row: DeviceRow): void {
+    const known = this.#byNumber.get(row.number);
+    if (known) {
+      this.#children.delete(known.name);
+      this.#name(known, name);
+      return;
+    }
+    // A gateway that names itself has no session beside its own.
+    const isItself = row.number === this.device.number;
+    const child = new Child(this, name, isItself ? this.device : undefined);
+    this.#children.set(name, child);
+    this.#byNumber.set(row.number, child);
+    if (isItself) return;
+    child.open(this.#parts.sessions, row);
+    if (this.#attributes.isOn) child.follow(this.#parts.updates);
+    if (this.#rpc.isOn) child.listen(this.#parts.rpcSessions);
+  }
+
+  #name(child: Child, name: string): void {
+    child.name = name;
+    child.bytes = nameBytes(name);
+    this.#children.set(name, child);
+  }
+
+  /** The device has another name than the gateway knows it by. */
+  #rename(child: Child): void {
+    this.#children.delete(child.name);
+    const { name } = child.device;
+    if (this.#children.has(name)) this.#drop(child);
+    else this.#name(child, name);
+  }
+
+  #drop(child: Child): void {
+    if (!child.isHere) return;
+    if (this.#children.get(child.name) === child) this.#children.delete(child.name);
+    this.#byNumber.delete(child.device.number);
+    this.#behind.delete(child);
+    this.#release(child);
+  }
+
+  #release(child: Child): void {
+    child.isHere = false;
+    child.unfollow();
+    child.unlisten();
+    child.session?.end();
+  }
+
+  #askBehind(): void {
+    if (this.#ended) return;
+    for (const child of this.#behind) {
+      if (this.#updatesInFlight >= limits.gatewayUpdatesInFlightMax / 2) return;
+      this.#behind.delete(child);
+      child.ask();
+    }
+  }
+
+  /** In pieces: ten thousand children must not hold up the loop. */
+  #eachChild(action: (child: Child) => void, isWanted: () => boolean): void {
+    const children = this.#children.values();
+    const next = (): void => {
+      if (!isWanted() || this.#ended) return;
+      for (let i = 0; i < piece; i += 1) {
+        const { value: child, done } = children.next();
+        if (done) return;
+        if (child.device !== this.device) action(child);
+      }
+      setImmediate(next);
+    };
+    next();
+  }
+}
+
+/** Children that are switched in one turn of the loop. */
+const piece = 500;
+const nobody: Refused = new Map();
+const renamed = unavailable('child_renamed', 'The device was renamed at this moment; send again.');
+const gatewayGone = notFound('The connection of the gateway has ended.');
+
+/** As it stands between the quotes of a message when nothing is escaped that need not be. */
+function nameBytes(name: string): Buffer {
+  return Buffer.from(JSON.stringify(name).slice(1, -1));
+}
+
+function tooManyChildren(childrenMax: number): Fault {
+  const message = `This gateway has its limit of ${childrenMax} connected devices (gateway.childrenMax).`;
+  return new Fault(403, ErrorCode.entitiesLimit, 'gateway_children', message);
+}

@@ -1,0 +1,127 @@
+/** Look-ups by name: gathered, remembered until something changes, and not repeated for who was refused. */
+import { expect, it } from 'vitest';
+import { Fault, unavailable } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { DeviceRow } from '../device/cached-device.ts';
+import type { ChildRequest } from '../fleet/bulk.ts';
+import { ChildNames, type Found } from './names.ts';
+
+const gateway = { id: 'g', tenantId: 't' };
+const other = { id: 'h', tenantId: 't' };
+const wanted = (...names: string[]) => names.map((name) => ({ name, type: '' }));
+
+function setUp() {
+  const time = { ms: 0 };
+  const asked: string[][] = [];
+  const answers = new Map<string, Fault>();
+  let numbers = 0;
+  let during = () => {};
+  let failure: Fault | undefined;
+  const find = async (tenantId: string, requests: ChildRequest[]): Promise<Found> => {
+    asked.push(requests.map(({ name }) => name));
+    await new Promise((resolve) => setImmediate(resolve));
+    during();
+    if (failure) throw failure;
+    const rows = requests.map(({ name }): [string, DeviceRow | Fault] => {
+      numbers += 1;
+      const row = { number: numbers, name, id: name, tenantId, customerId: null, profileId: 'p', version: 1 };
+      return [name, answers.get(name) ?? row];
+    });
+    return new Map(rows);
+  };
+  const names = new ChildNames(find, { now: () => time.ms, monotonic: () => time.ms });
+  return {
+    ...{ names, time, asked, answers },
+    whileAsking: (act: () => void) => {
+      during = act;
+    },
+    fail: (fault: Fault | undefined) => {
+      failure = fault;
+    },
+  };
+}
+
+const change = (deviceNumber: number, deleted = false) => ({
+  credentialsId: 'c',
+  deviceId: 'd',
+  deviceNumber,
+  deleted,
+});
+
+it('one statement answers all who ask in a turn, and the next one all who asked meanwhile', async () => {
+  const { names, asked } = setUp();
+  const first = [names.find(gateway, wanted('a', 'b')), names.find(other, wanted('b', 'c', 'c'))];
+  await new Promise((resolve) => setImmediate(resolve));
+  const second = [names.find(gateway, wanted('d')), names.find(gateway, wanted('e', 'a'))];
+  const found = await Promise.all([...first, ...second]);
+  expect(asked).toEqual([
+    ['a', 'b', 'c'],
+    ['d', 'e'],
+  ]);
+  expect(found.map((map) => [...map.keys()].sort().join(''))).toEqual(['ab', 'bc', 'd', 'ae']);
+  expect(found[0]!.get('b')).toBe(found[1]!.get('b'));
+});
+
+it('splits what is too much for one statement, and keeps tenants apart', async () => {
+  const { names, asked } = setUp();
+  const many = Array.from({ length: limits.childNamesBatchMax + 1 }, (_, n) => `n${n}`);
+  const [found] = await Promise.all([
+    names.find(gateway, wanted(...many)),
+    names.find({ id: 'x', tenantId: 'u' }, wanted('n0')),
+  ]);
+  expect(found.size).toBe(many.length);
+  expect(asked.map((list) => list.length)).toEqual([limits.childNamesBatchMax, 1, 1]);
+});
+
+it('remembers a device for the gateway that has it, until it changes', async () => {
+  const { names, asked } = setUp();
+  const row = (await names.find(gateway, wanted('a'))).get('a') as DeviceRow;
+  expect((await names.find(gateway, wanted('a'))).get('a')).toBe(row);
+  expect(asked).toHaveLength(1);
+  // Which gateway it came through last is written down.
+  await names.find(other, wanted('a'));
+  expect(asked).toHaveLength(2);
+  const known = (await names.find(other, wanted('a'))).get('a') as DeviceRow;
+  names.changed(change(known.number));
+  await names.find(other, wanted('a'));
+  expect(asked).toHaveLength(3);
+  names.changed('all');
+  await names.find(other, wanted('a'));
+  expect(asked).toHaveLength(4);
+});
+
+it('does not remember what changed while it was asked for', async () => {
+  const { names, asked, whileAsking } = setUp();
+  whileAsking(() => names.changed(change(1, true)));
+  expect((await names.find(gateway, wanted('a'))).get('a')).toMatchObject({ number: 1 });
+  whileAsking(() => {});
+  await names.find(gateway, wanted('a'));
+  expect(asked).toHaveLength(2);
+});
+
+it('who was refused is not asked for again for a while, or until a device is deleted', async () => {
+  const { names, asked, answers, time } = setUp();
+  answers.set('a', new Fault(403, 41, 'device_limit', 'No room.'));
+  for (let n = 0; n < 3; n += 1) {
+    expect((await names.find(gateway, wanted('a'))).get('a')).toMatchObject({ reason: 'device_limit' });
+  }
+  expect(asked).toHaveLength(1);
+  time.ms += limits.refusedChildMs;
+  await names.find(gateway, wanted('a'));
+  expect(asked).toHaveLength(2);
+  names.changed(change(77, true));
+  await names.find(gateway, wanted('a'));
+  expect(asked).toHaveLength(3);
+});
+
+it('while the database is away everybody gets its 503, and nothing is remembered', async () => {
+  const { names, asked, fail } = setUp();
+  fail(unavailable('postgres_away', 'away'));
+  expect((await names.find(gateway, wanted('a', 'b'))).get('b')).toMatchObject({
+    status: 503,
+    reason: 'postgres_away',
+  });
+  fail(undefined);
+  expect((await names.find(gateway, wanted('a'))).get('a')).toMatchObject({ name: 'a' });
+  expect(asked).toHaveLength(2);
+});

@@ -1,0 +1,200 @@
+/**
+ * Names of a gateway's devices → rows of the store, made when they are missing. Names that are asked for in the same
+ * turn, and while a statement runs, share the next one, whichever gateways ask. What was found is remembered until it
+ * changes; a name for which there is no room is refused for a few seconds without asking again.
+ */
+import type { Clock } from '../base/clock.ts';
+import { Fault, unavailable } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import { AgedMap } from '../device/aged-map.ts';
+import type { DeviceRow } from '../device/cached-device.ts';
+import type { CredentialChange } from '../device/store.ts';
+import type { ChildRequest } from '../fleet/bulk.ts';
+
+/** `type`: name of a profile, '' = the default one. */
+export interface Wanted {
+  readonly name: string;
+  readonly type: string;
+}
+
+export interface NamedGateway {
+  readonly id: string;
+  readonly tenantId: string;
+}
+
+export type Found = Map<string, DeviceRow | Fault>;
+/** One row or Fault for each name that is asked for. */
+export type FindOrCreate = (tenantId: string, requests: ChildRequest[]) => Promise<Found>;
+
+interface Pending {
+  key: string;
+  tenantId: string;
+  request: ChildRequest;
+  asks: Ask[];
+}
+
+/** One call of `find`. */
+interface Ask {
+  found: Found;
+  missing: number;
+  done(): void;
+}
+
+/** The device of a name, and the gateway it was last connected through. */
+interface Known {
+  row: DeviceRow;
+  gatewayId: string;
+}
+
+export class ChildNames {
+  readonly #findOrCreate: FindOrCreate;
+  readonly #clock: Clock;
+  readonly #known = new AgedMap<string, Known>(limits.childNamesMax);
+  readonly #keys = new Map<number, string>();
+  readonly #refused = new AgedMap<string, { fault: Fault; until: number }>(limits.refusedChildrenMax);
+  readonly #pending = new Map<string, Pending>();
+  /** Devices that changed while a statement ran: its answer about them may be of before. */
+  readonly #changed = new Set<number>();
+  #allChanged = false;
+  #queue: Pending[] = [];
+  #running = false;
+
+  constructor(findOrCreate: FindOrCreate, clock: Clock) {
+    this.#findOrCreate = findOrCreate;
+    this.#clock = clock;
+  }
+
+  get size(): number {
+    return this.#known.size;
+  }
+
+  /** Never rejects. */
+  find(gateway: NamedGateway, wanted: readonly Wanted[]): Promise<Found> {
+    const found: Found = new Map();
+    return new Promise((resolve) => {
+      const ask: Ask = { found, missing: 0, done: () => resolve(found) };
+      for (const { name, type } of wanted) {
+        const key = keyOf(gateway.tenantId, name);
+        const known = this.#known.get(key);
+        const refused = this.#refusal(key);
+        if (known?.gatewayId === gateway.id) found.set(name, known.row);
+        else if (refused) found.set(name, refused);
+        else if (!this.#join(key, gateway, name, type, ask)) found.set(name, tooMany);
+      }
+      if (ask.missing === 0) resolve(found);
+    });
+  }
+
+  changed(change: CredentialChange | 'all'): void {
+    if (change === 'all') {
+      this.#known.clear();
+      this.#keys.clear();
+      this.#refused.clear();
+      this.#allChanged = true;
+      return;
+    }
+    const { deviceNumber, deleted } = change;
+    // There may be room again.
+    if (deleted) this.#refused.clear();
+    if (this.#running) this.#changed.add(deviceNumber);
+    this.forget(deviceNumber);
+  }
+
+  forget(deviceNumber: number): void {
+    const key = this.#keys.get(deviceNumber);
+    if (key === undefined) return;
+    this.#keys.delete(deviceNumber);
+    if (this.#known.get(key)?.row.number === deviceNumber) this.#known.delete(key);
+  }
+
+  #refusal(key: string): Fault | undefined {
+    const refused = this.#refused.get(key);
+    if (refused === undefined) return undefined;
+    if (refused.until > this.#clock.monotonic()) return refused.fault;
+    this.#refused.delete(key);
+    return undefined;
+  }
+
+  /** False when too many wait. */
+  #join(key: string, gateway: NamedGateway, name: string, type: string, ask: Ask): boolean {
+    let pending = this.#pending.get(key);
+    if (!pending) {
+      if (this.#pending.size >= limits.childNamesQueueMax) return false;
+      pending = { key, tenantId: gateway.tenantId, request: { gatewayId: gateway.id, name, type }, asks: [] };
+      this.#pending.set(key, pending);
+      this.#queue.push(pending);
+      this.#run();
+    }
+    // A name twice in one call is one name.
+    if (pending.asks.at(-1) !== ask) {
+      pending.asks.push(ask);
+      ask.missing += 1;
+    }
+    return true;
+  }
+
+  #run(): void {
+    if (this.#running) return;
+    this.#running = true;
+    setImmediate(() => void this.#drain());
+  }
+
+  /** One statement at a time: while it runs the next batch gathers, so a storm makes few, large ones. */
+  async #drain(): Promise<void> {
+    while (this.#queue.length > 0) {
+      const { tenantId } = this.#queue[0]!;
+      const batch: Pending[] = [];
+      const others: Pending[] = [];
+      for (const pending of this.#queue) {
+        const joins = pending.tenantId === tenantId && batch.length < limits.childNamesBatchMax;
+        (joins ? batch : others).push(pending);
+      }
+      this.#queue = others;
+      this.#changed.clear();
+      this.#allChanged = false;
+      const found = await this.#ask(tenantId, batch);
+      for (const pending of batch) this.#settle(pending, found.get(pending.request.name) ?? lookupFailed);
+    }
+    this.#running = false;
+  }
+
+  async #ask(tenantId: string, batch: Pending[]): Promise<Found> {
+    try {
+      return await this.#findOrCreate(
+        tenantId,
+        batch.map(({ request }) => request),
+      );
+    } catch (error) {
+      const fault = error instanceof Fault && error.status === 503 ? error : undefined;
+      if (!fault && !(error instanceof Fault)) throw error;
+      return new Map(batch.map(({ request }) => [request.name, fault ?? lookupFailed]));
+    }
+  }
+
+  #settle({ key, request, asks }: Pending, outcome: DeviceRow | Fault): void {
+    this.#pending.delete(key);
+    if (!(outcome instanceof Fault)) {
+      if (!this.#allChanged && !this.#changed.has(outcome.number)) this.#remember(key, outcome, request.gatewayId);
+    } else if (outcome.status < 500) {
+      this.#refused.set(key, { fault: outcome, until: this.#clock.monotonic() + limits.refusedChildMs });
+    }
+    for (const ask of asks) {
+      ask.found.set(request.name, outcome);
+      ask.missing -= 1;
+      if (ask.missing === 0) ask.done();
+    }
+  }
+
+  #remember(key: string, row: DeviceRow, gatewayId: string): void {
+    const evicted = this.#known.set(key, { row, gatewayId });
+    if (evicted) this.#keys.delete(evicted.row.number);
+    this.#keys.set(row.number, key);
+  }
+}
+
+const tooMany = unavailable('child_names_queue', 'Too many unknown devices at once; send again.');
+const lookupFailed = unavailable('child_lookup', 'Devices cannot be looked up at the moment; send again.');
+
+function keyOf(tenantId: string, name: string): string {
+  return `${tenantId}/${name}`;
+}

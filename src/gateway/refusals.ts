@@ -1,0 +1,50 @@
+/**
+ * What became of the devices of one message that were refused. The message has one answer: its code is that of the
+ * refusal which most deserves another try, and its sentence names the devices.
+ */
+import { ErrorCode, Fault } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+
+export class Refusals {
+  readonly #faults = new Map<string, Fault>();
+
+  static of(faults: Iterable<[string, Fault]>): Refusals {
+    const refusals = new Refusals();
+    for (const [name, fault] of faults) refusals.add(name, fault);
+    return refusals;
+  }
+
+  add(name: string, fault: Fault): void {
+    this.#faults.set(name, fault);
+  }
+
+  get size(): number {
+    return this.#faults.size;
+  }
+
+  /** Undefined when nobody was refused. */
+  fault(): Fault | undefined {
+    let worst: Fault | undefined;
+    const named: string[] = [];
+    for (const [name, fault] of this.#faults) {
+      if (worst === undefined || rank(fault) > rank(worst)) worst = fault;
+      if (named.length < limits.refusedChildrenNamedMax) named.push(`${shown(name)}: ${fault.message}`);
+    }
+    if (worst === undefined) return undefined;
+    const more = this.#faults.size - named.length;
+    const message = `${named.join(' ')}${more > 0 ? ` And ${more} more devices.` : ''}`;
+    return new Fault(worst.status, worst.errorCode, worst.reason, message, worst.retryAfterSeconds);
+  }
+}
+
+/** A client that is told to come back loses nothing; one that is told of malformed data drops the message. */
+function rank({ status, errorCode }: Fault): number {
+  if (status === 429) return 3;
+  if (errorCode === ErrorCode.entitiesLimit) return 2;
+  return status >= 500 ? 1 : 0;
+}
+
+function shown(name: string): string {
+  const cut = limits.refusedChildNameCharsMax;
+  return JSON.stringify(name.length > cut ? `${name.slice(0, cut)}…` : name);
+}

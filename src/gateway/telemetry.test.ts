@@ -1,0 +1,308 @@
+/** What rows a gateway's message becomes, which children are refused, and that the fast way is the careful way. */
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { ErrorCode, Fault } from '../base/errors.ts';
+import { CachedDevice, type DeviceRow } from '../device/cached-device.ts';
+import { tsDistanceMsMax } from '../telemetry/block.ts';
+import { readBlock } from '../telemetry/read-block.ts';
+import { Rows } from '../telemetry/rows.ts';
+import { Kind } from '../value/typed.ts';
+import { Gateway, type GatewayParts } from './gateway.ts';
+import { childrenOf, GatewayDecoder, GatewayTelemetry, unknownChild } from './telemetry.ts';
+
+const now = 1_700_000_000_000;
+const order = BigInt(now) << 20n;
+const options = {
+  castNumericStrings: true,
+  pointsPerMessageMax: 1000,
+  pastMsMax: tsDistanceMsMax,
+  futureMsMax: tsDistanceMsMax,
+};
+const names = ['', 'boolean', 'long', 'double', 'string', 'json'];
+
+function rowOf(number: number, name: string): DeviceRow {
+  return { number, name, id: `id-${number}`, tenantId: 't', customerId: null, profileId: 'p', version: 1 };
+}
+
+/** All times that are handed out are `now`. */
+function deviceOf(row: DeviceRow): CachedDevice {
+  const device = new CachedDevice(row, { stride: 1, offset: 0 }, 0);
+  device.nextTs = () => now;
+  return device;
+}
+
+/** With these children connected, numbered from 1. */
+async function gatewayWith(children: string[]): Promise<Gateway> {
+  const parts = {
+    sessions: { open: (row: DeviceRow) => ({ device: deviceOf(row), end: () => {} }) },
+    names: {
+      find: async (_: unknown, wanted: { name: string }[]) =>
+        new Map(wanted.map(({ name }) => [name, rowOf(children.indexOf(name) + 1, name)])),
+    },
+    childrenMax: 0,
+    monotonic: () => 0,
+  };
+  const link = { attributes: () => true, rpc: () => true, dropped: () => {} };
+  const gateway = new Gateway(parts as unknown as GatewayParts, deviceOf(rowOf(1000, 'hub')), link);
+  await new Promise<void>((resolve) =>
+    gateway.run(
+      children.map((name) => ({ name, type: '' })),
+      () => resolve(),
+    ),
+  );
+  return gateway;
+}
+
+interface Outcome {
+  /** `device key@ts kind value`, the server's time as `now`. */
+  rows: string[];
+  /** What the sender hears: '' or `status text`. */
+  answer: string;
+}
+
+const decoder = new GatewayDecoder({ options, touch: () => {}, rateLimits: undefined });
+
+function decode(gateway: Gateway, body: string | Uint8Array, way: 'fast' | 'careful' = 'fast'): Outcome {
+  const rows = new Rows(1);
+  let answer = '';
+  const waiter = {
+    acknowledge: () => {},
+    refuse: (fault: Fault) => {
+      answer = `${fault.status} ${fault.message}`;
+    },
+  };
+  const message = new GatewayTelemetry(gateway, waiter);
+  const by = way === 'fast' ? decoder.decode : decoder.decodeExactly;
+  try {
+    const count = by(Buffer.from(body), message, now, rows);
+    message.acknowledge();
+    const read = readBlock(Buffer.concat(rows.encode(order)));
+    expect(read.length).toBe(count);
+    return {
+      answer,
+      rows: read.map(({ device, key, ts, kind, num, int, text }) => {
+        const value = kind === Kind.double ? num : kind <= Kind.long ? int : JSON.stringify(text);
+        return `${device} ${key}@${ts === now ? 'now' : ts} ${names[kind]} ${value}`;
+      }),
+    };
+  } catch (error) {
+    if (!(error instanceof Fault)) throw error;
+    expect(rows.count).toBe(0);
+    return { rows: [], answer: `${error.status} whole: ${error.message}` };
+  }
+}
+
+const hub = await gatewayWith(['A', 'B', 'C', 'Gerät', 'say "hi"', '__proto__']);
+
+function both(body: string | Uint8Array, rows: string[], answer: string | RegExp = ''): void {
+  for (const way of ['fast', 'careful', 'fast'] as const) {
+    const outcome = decode(hub, body, way);
+    expect(outcome.rows, `${way}: ${body}`).toEqual(rows);
+    if (typeof answer === 'string') expect(outcome.answer, `${way}: ${body}`).toBe(answer);
+    else expect(outcome.answer, `${way}: ${body}`).toMatch(answer);
+  }
+}
+
+describe('a message of a gateway', () => {
+  it('mixes both forms, and may name many children', () => {
+    both('{"A":[{"ts":1,"values":{"a":1}}],"B":[{"b":2}, {"ts":5,"values":{"b":3}}]}', [
+      '1 a@1 long 1',
+      '2 b@now long 2',
+      '2 b@5 long 3',
+    ]);
+    both(' { "B" : [ { "ts" : 1 , "values" : { "a" : 1 } } ] , "A" : [ ] } ', ['2 a@1 long 1']);
+  });
+
+  it('has the server time where a record has values and no ts', () => {
+    both('{"A":[{"values":{"a":1}}]}', ['1 a@now long 1']);
+    both('{"A":[{"values":{"a":1},"metadata":{"x":1}}]}', ['1 a@now long 1']);
+    both('{"A":[{"values":5}]}', ['1 values@now long 5']);
+    both('{"A":[{"ts":5}]}', ['1 ts@now long 5']);
+  });
+
+  it('is stripped of metadata, malformed or not', () => {
+    both('{"A":[{"ts":1,"values":{"a":1},"metadata":{"connector":"x","receivedTs":1,"publishedTs":2}}]}', [
+      '1 a@1 long 1',
+    ]);
+    both('{"A":[{"metadata":5,"ts":1,"values":{"a":1}}]}', ['1 a@1 long 1']);
+    both('{"A":[{"ts":1,"metadata":[1,{"x":null}],"values":{"a":1}}]}', ['1 a@1 long 1']);
+    both('{"A":[{"metadata":"m","a":1}]}', ['1 metadata@now string "m"', '1 a@now long 1']);
+  });
+
+  it('may hold nothing', () => {
+    both('{}', []);
+    both('{"A":[]}', []);
+    both('{"A":[{}],"B":[{"ts":1,"values":{}}]}', []);
+  });
+
+  it('loses only the bad child', () => {
+    both('{"A":[5],"B":[{"b":1}]}', ['2 b@now long 1'], '400 "A": Each record must be an object.');
+    both('{"A":5,"B":[{"b":1}]}', ['2 b@now long 1'], '400 "A": Its member must be an array of records.');
+    both('{"B":[{"b":1}],"A":[{"a":1},{"ts":"x","values":{"a":1}}]}', ['2 b@now long 1'], /^400 "A": The member "ts"/);
+    both('{"A":[{"":1}],"B":[{"b":1}],"C":[{" ":2}]}', ['2 b@now long 1'], /^400 "A": .* "C": /);
+    both('{"A":[{"a":1e999}],"B":[{"b":1}]}', ['2 b@now long 1'], /^400 "A": The number 1e999 is beyond/);
+    both('{"A":[{"a":"\\ud800"}],"B":[{"b":1}]}', ['2 b@now long 1'], /^400 "A": .*surrogate/);
+    both(`{"A":[{"a":${'['.repeat(70)}${']'.repeat(70)}}],"B":[{"b":1}]}`, ['2 b@now long 1'], /^400 "A": .*deeper/);
+    both('{"x":5,"B":[{"b":1}]}', ['2 b@now long 1'], '400 "x": Its member must be an array of records.');
+  });
+
+  it('is refused as a whole when it is no JSON object', () => {
+    both('', [], /^400 whole: .*empty/);
+    both('5', [], /^400 whole: .*object/);
+    both('[{"A":[]}]', [], /^400 whole: .*object/);
+    both('{"A":[{"a":1}],"B":[{"b":1}', [], /^400 whole/);
+    both('{"A":[{"a":1}]}}', [], /^400 whole/);
+    both('{"A":[{"a":1}],}', [], /^400 whole/);
+    both(Buffer.from('{"A":[{"a":"\xff"}]}', 'latin1'), [], /^400 whole: .*UTF-8/);
+    both(Buffer.from('{"B":[{"b":1}],"A\xff":[{"a":"x"}]}', 'latin1'), [], /^400 whole: .*UTF-8/);
+  });
+
+  it('has the last of what is under one name', () => {
+    both('{"A":[{"ts":1,"values":{"a":1}}],"B":[{"b":1}],"A":[{"ts":2,"values":{"a":2}}]}', [
+      '1 a@2 long 2',
+      '2 b@now long 1',
+    ]);
+    both('{"A":5,"A":[{"a":2}]}', ['1 a@now long 2']);
+  });
+
+  it('finds names however they are written', () => {
+    both('{"Ger\\u00e4t":[{"a":1}]}', ['4 a@now long 1']);
+    both('{"Gerät":[{"a":1}]}', ['4 a@now long 1']);
+    both('{"\\u0041":[{"a":1}],"say \\"hi\\"":[{"a":2}],"__proto__":[{"a":3}]}', [
+      '1 a@now long 1',
+      '5 a@now long 2',
+      '6 a@now long 3',
+    ]);
+    both('{"say "hi"":[{"a":2}]}', [], /^400 whole/);
+  });
+
+  it('names a few of many bad children, shortened', async () => {
+    const many = Array.from({ length: 50 }, (_, n) => `${'x'.repeat(200)}${n}`);
+    const gateway = await gatewayWith(many);
+    const { answer } = decode(gateway, JSON.stringify(Object.fromEntries(many.map((name) => [name, [1]]))));
+    expect(answer).toContain('And 45 more devices.');
+    expect(answer.length).toBeLessThan(1000);
+  });
+
+  it('stops at a child that is not connected, and does so again only for those that were not refused', () => {
+    const body = '{"A":[{"a":1}],"nobody":[{"b":2}]}';
+    expect(decode(hub, body).answer).toContain(unknownChild.message);
+    expect(childrenOf(Buffer.from(body)).map(({ name }) => name)).toEqual(['A', 'nobody']);
+    expect(childrenOf(Buffer.from('{"A":[],"B":5,"C":{}}')).map(({ name }) => name)).toEqual(['A']);
+    const rows = new Rows(1);
+    let fault: Fault | undefined;
+    const message = new GatewayTelemetry(hub, {
+      acknowledge: () => {},
+      refuse: (refused) => {
+        fault = refused;
+      },
+    });
+    message.refused = new Map([['nobody', new Fault(403, ErrorCode.entitiesLimit, 'device_limit', 'No room.')]]);
+    expect(decoder.decode(Buffer.from(body), message, now, rows)).toBe(1);
+    message.acknowledge();
+    expect(fault).toMatchObject({ status: 403, message: '"nobody": No room.' });
+  });
+
+  it('is refused by the fault that deserves another try', () => {
+    const limited = new GatewayTelemetry(hub, {
+      acknowledge: () => {},
+      refuse: (fault) => expect(fault.errorCode).toBe(ErrorCode.entitiesLimit),
+    });
+    limited.refused = new Map([['nobody', new Fault(403, ErrorCode.entitiesLimit, 'device_limit', 'No room.')]]);
+    decoder.decode(Buffer.from('{"A":5,"nobody":[]}'), limited, now, new Rows(1));
+    limited.acknowledge();
+    expect.assertions(1);
+  });
+});
+
+describe('limits of the gateway', () => {
+  it('refuse a child over them and keep the rows of the others; a message is counted once', () => {
+    let room = 3;
+    let counted = 0;
+    const rateLimits = {
+      childPoints: (_: unknown, points: number) => {
+        counted += 1;
+        if (points > room) throw new Fault(429, ErrorCode.tooManyRequests, 'rate_limit_gateway', 'Too many.', 1);
+        room -= points;
+      },
+    };
+    const limited = new GatewayDecoder({ options, touch: () => {}, rateLimits: rateLimits as never });
+    let fault: Fault | undefined;
+    const message = new GatewayTelemetry(hub, {
+      acknowledge: () => {},
+      refuse: (refused) => {
+        fault = refused;
+      },
+    });
+    const body = Buffer.from(
+      '{"A":[{"ts":1,"values":{"a":1,"b":2}}],"B":[{"ts":1,"values":{"a":1,"b":2}}],"C":[{"c":1}]}',
+    );
+    for (let pass = 0; pass < 2; pass += 1) {
+      const rows = new Rows(1);
+      expect(limited.decode(body, message, now, rows)).toBe(3);
+      expect(readBlock(Buffer.concat(rows.encode(order))).map(({ device }) => device)).toEqual([1, 1, 3]);
+    }
+    expect(counted).toBe(3);
+    message.acknowledge();
+    expect(fault).toMatchObject({ status: 429, message: '"B": Too many.' });
+  });
+});
+
+describe('the fast way', () => {
+  const blank = fc.constantFrom('', '', '', ' ', '\n ');
+  const name = fc.constantFrom('"A"', '"B"', '"C"', '"Gerät"', '"Ger\\u00e4t"', '"\\u0042"', '"say \\"hi\\""');
+  const key = fc.constantFrom('"k"', '"ts"', '"values"', '"metadata"', '"key two"', '""', '"\\u006b"', '"ä"');
+  const value = fc.constantFrom(
+    '1',
+    '-2.5',
+    'true',
+    'null',
+    '"t"',
+    '"007"',
+    '"\\n"',
+    '{"n":[1,2]}',
+    '[]',
+    '1e400',
+    '1e2',
+    'x',
+  );
+  const members = fc
+    .array(fc.tuple(key, blank, value), { maxLength: 4 })
+    .map((pairs) => `{${pairs.map(([k, b, v]) => `${k}${b}:${b}${v}`).join(',')}}`);
+  const ts = fc.constantFrom('1', '1700000000000', '"5"', '1.5', 'null', '99999999999999999999');
+  const record = fc.oneof(
+    members,
+    fc.tuple(ts, members, blank).map(([t, m, b]) => `{${b}"ts":${t},${b}"values":${m}${b}}`),
+    fc.tuple(ts, members, value).map(([t, m, v]) => `{"ts":${t},"values":${m},"metadata":${v}}`),
+    members.map((m) => `{"values":${m}}`),
+    fc.constantFrom('5', '[]', 'null'),
+  );
+  const child = fc.oneof(
+    { weight: 9, arbitrary: fc.array(record, { maxLength: 3 }).map((list) => `[${list.join(',')}]`) },
+    { weight: 1, arbitrary: value },
+  );
+  const document = fc
+    .tuple(fc.array(fc.tuple(name, blank, child), { maxLength: 5 }), blank)
+    .map(([list, b]) => `${b}{${list.map(([n, c, v]) => `${b}${n}${c}:${v}${c}`).join(',')}}${b}`);
+
+  const check = (body: string): void => {
+    const careful = decode(hub, body, 'careful');
+    const fast = decode(hub, body, 'fast');
+    expect(fast, body).toEqual(careful);
+  };
+
+  it('gives the same rows and the same answer as the careful way', () => {
+    fc.assert(fc.property(document, check), { numRuns: 3000 });
+  });
+
+  it('does so for messages with one byte changed, cut or doubled', () => {
+    const byte = fc.constantFrom('', '"', '{', '}', '[', ']', ',', ':', '\\', '1', '.', 'e', ' ');
+    fc.assert(
+      fc.property(document, fc.nat(), byte, (body, place, inserted) => {
+        const at = place % (body.length + 1);
+        check(body.slice(0, at) + inserted + body.slice(at + 1));
+      }),
+      { numRuns: 3000 },
+    );
+  });
+});

@@ -1,0 +1,267 @@
+/**
+ * The bytes of a gateway's telemetry → rows of a frame, in one pass: `{"name":[{"ts":…,"values":{…}},…],…}`. The next
+ * name is mostly the one that followed last time, so a known child costs a comparison of bytes. Whatever is out of the
+ * ordinary (a name twice, a bad record, malformed JSON) is read again as a whole by the careful way, which refuses a
+ * child for itself: its rows are rolled back, the others stay. A child that is not connected stops both: the caller
+ * connects it and decodes once more.
+ */
+import { isUtf8 } from 'node:buffer';
+import type { RateLimits } from '../auth/rate-limits.ts';
+import { badRequest, Fault, notFound, tooLarge } from '../base/errors.ts';
+import type { CachedDevice } from '../device/cached-device.ts';
+import type { Waiter } from '../ingest/accept.ts';
+import { addElement, type DecodeOptions, Message, skipBlank } from '../telemetry/decode.ts';
+import { newMark, type Rows } from '../telemetry/rows.ts';
+import { type Json, JsonReader } from '../value/json.ts';
+import { readByName } from './by-name.ts';
+import type { Child, Gateway } from './gateway.ts';
+import type { Wanted } from './names.ts';
+import { Refusals } from './refusals.ts';
+
+/** Thrown by `decode` when the message names a device that is not connected: connect `childrenOf` and decode again. */
+export const unknownChild = notFound('A device of the message is not connected.');
+
+/** One message on its way: whoever sent it hears after its rows are durable, and then also of the children refused. */
+export class GatewayTelemetry implements Waiter {
+  readonly gateway: Gateway;
+  readonly id: number;
+  /** Those that could not be connected. */
+  refused: ReadonlyMap<string, Fault> = nobody;
+  refusals: Refusals | undefined = undefined;
+  readonly #waiter: Waiter;
+
+  constructor(gateway: Gateway, waiter: Waiter) {
+    this.gateway = gateway;
+    this.#waiter = waiter;
+    lastMessage += 1;
+    this.id = lastMessage;
+  }
+
+  acknowledge(): void {
+    const fault = this.refusals?.fault();
+    if (fault === undefined) this.#waiter.acknowledge();
+    else this.#waiter.refuse(fault);
+  }
+
+  refuse(fault: Fault): void {
+    this.#waiter.refuse(fault);
+  }
+}
+
+export interface GatewayDecoderParts {
+  options: DecodeOptions;
+  touch: (device: CachedDevice) => void;
+  rateLimits: RateLimits | undefined;
+}
+
+export class GatewayDecoder {
+  readonly #options: DecodeOptions;
+  readonly #touch: (device: CachedDevice) => void;
+  readonly #rateLimits: RateLimits | undefined;
+
+  constructor({ options, touch, rateLimits }: GatewayDecoderParts) {
+    this.#options = options;
+    this.#touch = touch;
+    this.#rateLimits = rateLimits;
+  }
+
+  /** As `ingest.accept` wants it. Throws `unknownChild`, or the Fault of the whole message; then it leaves no row. */
+  readonly decode = (body: Uint8Array, message: GatewayTelemetry, now: number, rows: Rows): number => {
+    return this.#decode(body, message, now, rows, true);
+  };
+
+  /** The same by the careful way alone: what the fast way is tested against. */
+  readonly decodeExactly = (body: Uint8Array, message: GatewayTelemetry, now: number, rows: Rows): number => {
+    return this.#decode(body, message, now, rows, false);
+  };
+
+  #decode(body: Uint8Array, message: GatewayTelemetry, now: number, rows: Rows, isFast: boolean): number {
+    rows.mark(messageMark);
+    const countBefore = rows.count;
+    message.refusals = undefined;
+    try {
+      if (!isFast || !this.#isReadFast(body, message, now, rows)) {
+        rows.rollback(messageMark);
+        message.refusals = undefined;
+        this.#readCarefully(body, message, now, rows);
+      }
+    } catch (error) {
+      rows.rollback(messageMark);
+      throw error;
+    } finally {
+      records.release();
+    }
+    return rows.count - countBefore;
+  }
+
+  /** False when the careful way must look at it. */
+  #isReadFast(body: Uint8Array, message: GatewayTelemetry, now: number, rows: Rows): boolean {
+    const { gateway } = message;
+    let at = records.open(body, now, rows, this.#options);
+    const { last } = records;
+    if (body[at] !== 0x7b || body[last] !== 0x7d) return false;
+    at = skipBlank(body, at + 1);
+    if (body[at] === 0x7d) return at === last;
+    lastPass += 1;
+    let previous: Child | undefined;
+    for (;;) {
+      if (body[at] !== 0x22) return false;
+      at += 1;
+      let child = previous === undefined ? gateway.first : previous.next;
+      if (child?.isCurrent && isName(child.bytes, body, at, last)) {
+        at += child.bytes.length + 1;
+      } else {
+        const end = endOfName(body, at, last);
+        child = end < 0 ? undefined : childNamed(gateway, body, at, end);
+        if (child === undefined) return false;
+        if (previous === undefined) gateway.first = child;
+        else previous.next = child;
+        at = end + 1;
+      }
+      // Of a name that is there twice the last one counts.
+      if (child.seen === lastPass) return false;
+      child.seen = lastPass;
+      at = skipBlank(body, at);
+      if (body[at] !== 0x3a) return false;
+      at = skipBlank(body, at + 1);
+      rows.mark(childMark);
+      at = readRecords(at, child);
+      if (at < 0) return false;
+      this.#accepted(child, message, now, rows);
+      previous = child;
+      at = skipBlank(body, at);
+      if (body[at] === 0x7d) break;
+      if (body[at] !== 0x2c) return false;
+      at = skipBlank(body, at + 1);
+    }
+    if (at < last) return false;
+    records.finish();
+    return true;
+  }
+
+  #readCarefully(body: Uint8Array, message: GatewayTelemetry, now: number, rows: Rows): void {
+    const { gateway, refused } = message;
+    const { pointsPerMessageMax } = this.#options;
+    const countMax = rows.count + pointsPerMessageMax;
+    for (const [name, json] of readByName(body)) {
+      const fault = refused.get(name) ?? faultOf(json);
+      if (fault) {
+        refuse(message, name, fault);
+        continue;
+      }
+      const child = gateway.child(name);
+      if (!child) throw unknownChild;
+      rows.mark(childMark);
+      try {
+        for (const element of json as Json[]) addElement(element, child.device, now, rows, this.#options, 'gateway');
+      } catch (error) {
+        if (!(error instanceof Fault)) throw error;
+        rows.rollback(childMark);
+        refuse(message, name, error);
+        continue;
+      }
+      if (rows.count > countMax) {
+        throw tooLarge('too_many_points', `The message holds more than ${pointsPerMessageMax} data points.`);
+      }
+      this.#accepted(child, message, now, rows);
+    }
+  }
+
+  /** Counts what the child sent; when that is too much for its gateway, the child's rows go again. */
+  #accepted(child: Child, message: GatewayTelemetry, now: number, rows: Rows): void {
+    const { device } = child;
+    // Listed already, it needs the time only.
+    if (device.isActivityNoted) device.activeTs = now;
+    else this.#touch(device);
+    const rateLimits = this.#rateLimits;
+    if (rateLimits === undefined) return;
+    // A message may be decoded twice, and is counted once.
+    if (child.charged !== message.id) {
+      child.charged = message.id;
+      child.refusal = undefined;
+      try {
+        rateLimits.childPoints(message.gateway.device, rows.count - childMark.count);
+      } catch (error) {
+        if (!(error instanceof Fault)) throw error;
+        child.refusal = error;
+        child.noteRefused('rate_limit');
+      }
+    }
+    if (child.refusal === undefined) return;
+    rows.rollback(childMark);
+    refuse(message, child.name, child.refusal);
+  }
+}
+
+/** The children that a message needs. Throws the Fault of the whole message. */
+export function childrenOf(body: Uint8Array): Wanted[] {
+  const wanted: Wanted[] = [];
+  for (const [name, json] of readByName(body)) if (!faultOf(json)) wanted.push({ name, type: '' });
+  return wanted;
+}
+
+function faultOf(json: Json | Fault): Fault | undefined {
+  if (json instanceof Fault) return json;
+  return Array.isArray(json) ? undefined : noArray;
+}
+
+function refuse(message: GatewayTelemetry, name: string, fault: Fault): void {
+  message.refusals ??= new Refusals();
+  message.refusals.add(name, fault);
+}
+
+/** A Fault means as much as -1: the careful way decides. */
+function readRecords(at: number, child: Child): number {
+  try {
+    return records.records(at, child.device);
+  } catch (error) {
+    if (error instanceof Fault) return -1;
+    throw error;
+  }
+}
+
+/** The place of the closing quote, or -1. */
+function endOfName(body: Uint8Array, at: number, last: number): number {
+  for (let byte = body[at]!; byte !== 0x22; byte = body[++at]!) {
+    if (byte < 0x20 || at >= last) return -1;
+    if (byte === 0x5c) at += 1;
+  }
+  return at;
+}
+
+/** Undefined when it is no name, or of nobody who is connected. */
+function childNamed(gateway: Gateway, body: Uint8Array, start: number, end: number): Child | undefined {
+  const bytes = Buffer.from(body.buffer, body.byteOffset + start, end - start);
+  let name: string;
+  if (bytes.includes(0x5c)) {
+    const reader = new JsonReader(body);
+    reader.at = start - 1;
+    try {
+      name = reader.value(2) as string;
+    } catch {
+      return undefined;
+    }
+  } else {
+    name = bytes.toString('utf8');
+  }
+  records.noteUnchecked();
+  const child = gateway.child(name);
+  // Some clients escape what need not be: this is how this one writes the name.
+  if (child && !child.bytes.equals(bytes) && isUtf8(bytes)) child.bytes = Buffer.from(bytes);
+  return child;
+}
+
+function isName(name: Uint8Array, body: Uint8Array, at: number, last: number): boolean {
+  const { length } = name;
+  if (at + length > last || body[at + length] !== 0x22) return false;
+  for (let i = 0; i < length; i += 1) if (name[i] !== body[at + i]) return false;
+  return true;
+}
+
+const noArray = badRequest('wrong_shape', 'Its member must be an array of records.');
+const nobody: ReadonlyMap<string, Fault> = new Map();
+const records = new Message('gateway');
+const messageMark = newMark();
+const childMark = newMark();
+let lastMessage = 0;
+let lastPass = 0;
