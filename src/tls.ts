@@ -1,21 +1,27 @@
-/** The certificate of HTTPS, checked before anything starts: the library that serves it would fail without a reason. */
+/** Certificates of HTTPS and MQTT, checked before anything starts: what serves them would fail without a reason. */
 import { createPrivateKey, type KeyObject, X509Certificate } from 'node:crypto';
 import { readFileSync } from 'node:fs';
-import type { Config } from './base/config.ts';
 import { messageOf, StartError } from './base/errors.ts';
 
-/** Throws one line that names the file and its setting. */
-export function checkTls({ enabled, cert, key }: Config['ssl']): void {
+interface TlsSettings {
+  enabled: boolean;
+  cert: string;
+  key: string;
+}
+
+/** Names of the settings begin with `prefix`: SSL, MQTT_SSL. Throws one line that names the file and its setting. */
+export function checkTls({ enabled, cert, key }: TlsSettings, prefix: string): void {
   if (!enabled) return;
-  const certificate = parse(cert, 'SSL_PEM_CERT', 'certificate', (pem) => new X509Certificate(pem));
-  const privateKey = parse<KeyObject>(key, 'SSL_PEM_KEY', 'private key without a passphrase', createPrivateKey);
+  const certificate = parse(cert, prefix, 'PEM_CERT', 'certificate', (pem) => new X509Certificate(pem));
+  const privateKey = parse<KeyObject>(key, prefix, 'PEM_KEY', 'private key without a passphrase', createPrivateKey);
   if (!certificate.checkPrivateKey(privateKey)) {
-    throw new StartError(`The private key ${key} (SSL_PEM_KEY) does not belong to the certificate ${cert}.`);
+    throw new StartError(`The private key ${key} (${prefix}_PEM_KEY) does not belong to the certificate ${cert}.`);
   }
 }
 
-function parse<T>(path: string, setting: string, what: string, read: (pem: Buffer) => T): T {
-  if (path === '') throw new StartError(`SSL_ENABLED is true: ${setting} must name the PEM file of a ${what}.`);
+function parse<T>(path: string, prefix: string, name: string, what: string, read: (pem: Buffer) => T): T {
+  const setting = `${prefix}_${name}`;
+  if (path === '') throw new StartError(`${prefix}_ENABLED is true: ${setting} must name the PEM file of a ${what}.`);
   let pem: Buffer;
   try {
     pem = readFileSync(path);

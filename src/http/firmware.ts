@@ -34,7 +34,7 @@ export function firmwareDoor({ server, senders, downloads }: FirmwareDoorParts):
     if (range.end - range.start > wholeBytesMax) return false;
     const body = downloads.pieces.peek(file.id, range);
     if (!body) return false;
-    senders.count(device);
+    senders.meter.message(device);
     exchange.answer(fileAnswer(file, body));
     return true;
   };

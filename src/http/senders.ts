@@ -1,15 +1,8 @@
 /** Who sends: what nearly every operation does first. Token → device, or 401; the rate limit of messages; a sign of life. */
-import type { RateLimits } from '../auth/rate-limits.ts';
 import { ErrorCode, Fault } from '../base/errors.ts';
 import type { CachedDevice } from '../device/cached-device.ts';
 import type { TokenCache } from '../device/token-cache.ts';
-
-export interface SendersParts {
-  tokens: TokenCache;
-  /** Undefined = unlimited. */
-  rateLimits: RateLimits | undefined;
-  touch: (device: CachedDevice) => void;
-}
+import type { Meter } from '../fleet/meter.ts';
 
 const unknownToken = new Fault(
   401,
@@ -19,14 +12,12 @@ const unknownToken = new Fault(
 );
 
 export class Senders {
-  readonly rateLimits: RateLimits | undefined;
-  readonly touch: (device: CachedDevice) => void;
+  readonly meter: Meter;
   readonly #tokens: TokenCache;
 
-  constructor({ tokens, rateLimits, touch }: SendersParts) {
+  constructor(tokens: TokenCache, meter: Meter) {
     this.#tokens = tokens;
-    this.rateLimits = rateLimits;
-    this.touch = touch;
+    this.meter = meter;
   }
 
   /** Without waiting, when this worker knows the token; undefined says nothing. */
@@ -43,12 +34,7 @@ export class Senders {
   /** The device that sends a message, counted and noted as alive. */
   async admit(token: string): Promise<CachedDevice> {
     const device = await this.find(token);
-    this.count(device);
+    this.meter.message(device);
     return device;
-  }
-
-  count(device: CachedDevice): void {
-    this.rateLimits?.message(device);
-    this.touch(device);
   }
 }

@@ -27,7 +27,7 @@ export interface TelemetryDoorParts {
 const missingBody = badRequest('missing_body', 'Required request body is missing');
 export function telemetryDoor(parts: TelemetryDoorParts): void {
   const { server, senders, ingest, thread, clock, decode, metrics } = parts;
-  const { rateLimits, touch } = senders;
+  const { rateLimits, touch } = senders.meter;
   const charge = rateLimits && ((device: CachedDevice, points: number) => rateLimits.points(device, points));
   const rejected = rejectedCounter(metrics);
 

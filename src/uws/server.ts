@@ -16,6 +16,7 @@ import { BodyBudget, bodiesInFlight, readBody } from './body.ts';
 import { type Answer, asFault, Exchange, faultAnswer } from './exchange.ts';
 import { readHead } from './head.ts';
 import { uws } from './load.ts';
+import { registerWebSocket, type WebSocketRoute } from './web-socket.ts';
 
 export interface HttpRequest {
   method: string;
@@ -30,6 +31,8 @@ export interface HttpRequest {
   headers(name: string): string[];
   body: Buffer;
   remoteAddress: string;
+  /** Over TLS to this server; what a proxy in front of it did is not known here. */
+  secure: boolean;
   /** Fires when the client goes away. */
   aborted: AbortSignal;
 }
@@ -97,7 +100,7 @@ export class HttpServer {
       const exchange = new Exchange(res, head.origin, headOnly, this.#options.worker);
       if (this.#refusedAtDoor(exchange, head.sound)) return;
       const { contentLength, chunked } = head;
-      const request = snapshot(req, names, exchange);
+      const request = snapshot(req, names, exchange, this.#options.tls !== undefined);
       const run = (body: Buffer) => {
         // The library takes its buffer back when the call returns; a handler may keep it longer.
         request.body = body.length > 0 ? Buffer.from(body) : body;
@@ -149,6 +152,13 @@ export class HttpServer {
     };
     this.#register('GET', pattern, (res, req) => take(res, req, false));
     this.#register('HEAD', pattern, (res, req) => take(res, req, true));
+  }
+
+  webSocket(pattern: string, route: WebSocketRoute): void {
+    this.#allowed.set(pattern, new Set(['GET']));
+    // The library's own count loses sight of a socket that is upgraded.
+    const door = { refusal: () => this.#doorRefusal(), onClosed: () => this.#countConnection(-1) };
+    for (const path of withSlash(pattern)) registerWebSocket(this.#app, path, route, door);
   }
 
   readonly #closeOne = (): void => {
@@ -231,17 +241,17 @@ export class HttpServer {
       this.#ambiguous.add(1);
       return true;
     }
-    if (this.#draining) {
-      exchange.closeAfter = true;
-      exchange.refuse(unavailable('draining', 'This server is stopping; connect again.'));
-      return true;
-    }
-    if (this.#connections > this.#options.connectionsMax) {
-      exchange.closeAfter = true;
-      exchange.refuse(unavailable('connections', 'This server has all the connections it can hold.', 5));
-      return true;
-    }
-    return false;
+    const refusal = this.#doorRefusal();
+    if (!refusal) return false;
+    exchange.closeAfter = true;
+    exchange.refuse(refusal);
+    return true;
+  }
+
+  #doorRefusal(): Fault | undefined {
+    if (this.#draining) return unavailable('draining', 'This server is stopping; connect again.');
+    if (this.#connections <= this.#options.connectionsMax) return undefined;
+    return unavailable('connections', 'This server has all the connections it can hold.', 5);
   }
 
   #countConnection(change: number): void {
@@ -290,7 +300,7 @@ function withSlash(pattern: string): string[] {
 }
 
 /** Copies out of the library's request, which is gone when the route handler returns. */
-function snapshot(req: UwsRequest, parameterCount: number, exchange: Exchange): HttpRequest {
+function snapshot(req: UwsRequest, parameterCount: number, exchange: Exchange, secure: boolean): HttpRequest {
   const all: [string, string][] = [];
   req.forEach((name, value) => {
     all.push([name, value]);
@@ -308,6 +318,7 @@ function snapshot(req: UwsRequest, parameterCount: number, exchange: Exchange): 
     headers: (name) => all.filter(([known]) => known === name).map(([, value]) => value),
     body: emptyBody,
     remoteAddress: exchange.remoteAddress(),
+    secure,
     aborted: abort.signal,
   };
 }

@@ -1,0 +1,65 @@
+/**
+ * How a refused PUBLISH is answered. MQTT 5 gets a reason code and stays. MQTT 3 knows no code: what would fail again is
+ * acknowledged, so that the client does not send it for ever; what may succeed later is not, and the connection ends, so
+ * that the client keeps it. Telemetry that the journal refuses is not answered at all for MQTT 3 (`connection.ts`).
+ */
+import { ErrorCode, type Fault } from '../base/errors.ts';
+import type { CloseReason } from './close-reason.ts';
+
+export interface Answer {
+  /** Reason code of PUBACK and PUBREC. */
+  code: number;
+  /** Why an MQTT 3 connection ends; undefined = it is acknowledged and stays. */
+  closesOld: CloseReason | undefined;
+}
+
+export const code = {
+  success: 0x00,
+  unspecified: 0x80,
+  implementation: 0x83,
+  notAuthorized: 0x87,
+  topicName: 0x90,
+  packetIdUnknown: 0x92,
+  quota: 0x97,
+  payload: 0x99,
+} as const;
+
+const topicReasons = new Set(['unknown_topic', 'provisioning_topic']);
+
+export function answerOf(fault: Fault): Answer {
+  const { status, errorCode, reason } = fault;
+  if (topicReasons.has(reason)) return stays(code.topicName);
+  if (errorCode === ErrorCode.entitiesLimit) return stays(code.quota);
+  switch (status) {
+    case 400:
+    case 413: // Sent again it is as large: no quota that a pause would help against.
+    case 422:
+      return stays(code.payload);
+    case 401:
+    case 403:
+      return stays(code.notAuthorized);
+    case 429:
+      return { code: code.quota, closesOld: 'rate_limit' };
+    case 503:
+      return { code: fault.reason in journalReasons ? code.quota : code.implementation, closesOld: 'server_fault' };
+    default:
+      return stays(code.implementation);
+  }
+}
+
+/** The client slows down and sends again. */
+const journalReasons: Record<string, true> = {
+  journal_slow: true,
+  disk_full: true,
+  backlog_full: true,
+  loop_lag: true,
+  journal_failed: true,
+};
+
+export function isJournalRefusal({ status, reason }: Fault): boolean {
+  return status === 503 && reason in journalReasons;
+}
+
+function stays(reasonCode: number): Answer {
+  return { code: reasonCode, closesOld: undefined };
+}

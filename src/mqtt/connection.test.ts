@@ -1,0 +1,459 @@
+/** The rules of one connection, over a transport of memory, with a clock that stands still until it is moved. */
+import { generate, type IConnectPacket, type Packet, parser } from 'mqtt-packet';
+import { describe, expect, test } from 'vitest';
+import { badRequest, type Fault, unavailable } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Log } from '../base/log.ts';
+import { Metrics } from '../base/metrics.ts';
+import type { CachedDevice } from '../device/cached-device.ts';
+import { Meter } from '../fleet/meter.ts';
+import { Connection } from './connection.ts';
+import { Counters } from './counters.ts';
+import { Flusher } from './flusher.ts';
+import type { MqttParts } from './mqtt-parts.ts';
+import type { Publish } from './operation.ts';
+import type { Session } from './session.ts';
+import type { SignedIn, SignInRefused } from './sign-in.ts';
+import { TopicTable } from './topics/table.ts';
+import type { Transport } from './transport.ts';
+
+const quiet: Log = { debug() {}, info() {}, warn() {}, error() {} };
+const topic = 'v1/devices/me/telemetry';
+
+class MemoryTransport implements Transport {
+  readonly remoteAddress = '192.0.2.1';
+  bufferedBytes = 0;
+  written: Buffer[] = [];
+  paused = false;
+  end_ = '';
+
+  write(bytes: Buffer): void {
+    this.written.push(Buffer.from(bytes));
+  }
+
+  pause(): void {
+    this.paused = true;
+  }
+
+  resume(): void {
+    this.paused = false;
+  }
+
+  end(): void {
+    this.end_ = 'ended';
+  }
+
+  destroy(): void {
+    this.end_ = 'destroyed';
+  }
+}
+
+interface Bench {
+  connection: Connection;
+  transport: MemoryTransport;
+  /** Messages that wait for their answer. */
+  publishes: Publish[];
+  session: () => Session;
+  /** Packets since the last look, of level 4 or 5. */
+  sent: () => Promise<Packet[]>;
+  send: (...packets: Packet[]) => void;
+  counters: Metrics;
+  move: (ms: number) => void;
+  refuse: (fault: Fault | undefined) => void;
+  endedBy: () => string;
+}
+
+interface BenchOptions {
+  level?: 4 | 5;
+  connect?: Partial<IConnectPacket>;
+  signIn?: () => SignedIn | SignInRefused | Promise<SignedIn | SignInRefused>;
+  inflightMax?: number;
+  closeOnInvalid?: boolean;
+}
+
+const signedIn: SignedIn = { device: {} as CachedDevice, isGateway: false, topics: undefined, end() {} };
+
+function bench({
+  level = 4,
+  connect = {},
+  signIn = () => signedIn,
+  inflightMax = 3,
+  closeOnInvalid = false,
+}: BenchOptions = {}): Bench {
+  let now = 1_000;
+  let refusal: Fault | undefined;
+  let session: Session | undefined;
+  let endedBy = '';
+  const publishes: Publish[] = [];
+  const metrics = new Metrics();
+  const parts: MqttParts = {
+    settings: { worker: '', packetBytesMax: 4096, inflightMax, idleMs: 600_000, closeOnInvalid },
+    signIn,
+    topics: new TopicTable([
+      {
+        exact: {
+          [topic]: (publish) => {
+            if (refusal) throw refusal;
+            publishes.push(publish);
+          },
+        },
+      },
+    ]),
+    provisionTopics: new TopicTable([]),
+    streams: {},
+    onSession: (opened) => {
+      session = opened;
+      opened.onEnd((reason) => {
+        endedBy = reason;
+      });
+    },
+    meter: new Meter({ rateLimits: undefined, touch() {} }),
+    journalRefusal: () => refusal,
+    clock: { now: () => now, monotonic: () => now },
+    log: quiet,
+    counters: new Counters(metrics),
+    flusher: new Flusher(),
+    connections: new Set(),
+  };
+  const transport = new MemoryTransport();
+  const connection = new Connection(parts, transport, undefined);
+  const send = (...packets: Packet[]) =>
+    connection.onData(Buffer.concat(packets.map((packet) => generate(packet, { protocolVersion: level }))));
+  send({
+    cmd: 'connect',
+    protocolId: 'MQTT',
+    protocolVersion: level,
+    clientId: 'c',
+    username: 'token',
+    clean: true,
+    keepalive: 10,
+    ...connect,
+  });
+  return {
+    connection,
+    transport,
+    publishes,
+    session: () => session!,
+    sent: async () => {
+      await new Promise((resolve) => setImmediate(resolve));
+      const reader = parser({ protocolVersion: level });
+      const packets: Packet[] = [];
+      reader.on('packet', (packet) => packets.push(packet));
+      for (const bytes of transport.written.splice(0)) reader.parse(bytes);
+      return packets;
+    },
+    send,
+    counters: metrics,
+    move: (ms) => {
+      now += ms;
+      connection.sweep(now);
+    },
+    refuse: (fault) => {
+      refusal = fault;
+    },
+    endedBy: () => endedBy,
+  };
+}
+
+function publish(messageId: number, qos: 0 | 1 | 2 = 1): Packet {
+  return { cmd: 'publish', topic, payload: `{"n":${messageId}}`, qos, dup: false, retain: false, messageId };
+}
+
+function names(packets: Packet[]): string[] {
+  return packets.map(({ cmd, messageId }) => (messageId === undefined ? cmd : `${cmd} ${messageId}`));
+}
+
+describe('acknowledgements', () => {
+  test('leave in order of arrival, all that may in one write', async () => {
+    const { send, sent, publishes, transport } = bench();
+    await sent();
+    send(publish(1), publish(2), publish(3));
+    publishes[1]!.acknowledge();
+    publishes[2]!.acknowledge();
+    expect(await sent()).toEqual([]);
+    publishes[0]!.acknowledge();
+    await new Promise((resolve) => setImmediate(resolve));
+    expect(transport.written).toHaveLength(1);
+    expect(names(await sent())).toEqual(['puback 1', 'puback 2', 'puback 3']);
+  });
+
+  test('a refusal has its code and its reason', async () => {
+    const { send, sent, publishes } = bench({ level: 5 });
+    await sent();
+    send(publish(1));
+    publishes[0]!.refuse(badRequest('bad', 'The payload is wrong.'));
+    const [puback] = await sent();
+    expect(puback).toMatchObject({
+      cmd: 'puback',
+      reasonCode: 0x99,
+      properties: { reasonString: 'The payload is wrong.' },
+    });
+  });
+
+  test('no Reason String for a client that wants none, or has no room for it', async () => {
+    const terse = bench({ level: 5, connect: { properties: { requestProblemInformation: false } } });
+    const small = bench({ level: 5, connect: { properties: { maximumPacketSize: 20 } } });
+    for (const { send, sent, publishes } of [terse, small]) {
+      await sent();
+      send(publish(1));
+      publishes[0]!.refuse(badRequest('bad', 'The payload is wrong.'));
+      const [puback] = await sent();
+      expect(puback).toMatchObject({ cmd: 'puback', reasonCode: 0x99 });
+      expect((puback as { properties?: object }).properties).toBeUndefined();
+    }
+  });
+
+  test('MQTT 3 is acknowledged what it would only send again', async () => {
+    const { send, sent, publishes, transport } = bench();
+    await sent();
+    send(publish(1));
+    publishes[0]!.refuse(badRequest('bad', 'The payload is wrong.'));
+    expect(names(await sent())).toEqual(['puback 1']);
+    expect(transport.end_).toBe('');
+  });
+
+  test('MQTT 3 keeps what may succeed later: no acknowledgement, and the connection ends', async () => {
+    const { send, sent, publishes, transport, endedBy } = bench();
+    await sent();
+    send(publish(1), publish(2));
+    publishes[0]!.refuse(unavailable('away', 'Come back.'));
+    expect(await sent()).toEqual([]);
+    expect(transport.end_).toBe('ended');
+    expect(endedBy()).toBe('server_fault');
+    // The other answer has nowhere to go, and that is no error.
+    publishes[1]!.acknowledge();
+  });
+
+  test('mqtt.closeOnInvalid ends an MQTT 3 connection without an acknowledgement', async () => {
+    const { send, sent, publishes, endedBy } = bench({ closeOnInvalid: true });
+    await sent();
+    send(publish(1));
+    publishes[0]!.refuse(badRequest('bad', 'The payload is wrong.'));
+    expect(await sent()).toEqual([]);
+    expect(endedBy()).toBe('invalid_message');
+  });
+
+  test('an answer after the end is no error', () => {
+    const { send, publishes, connection } = bench();
+    send(publish(1), publish(2, 0), { cmd: 'disconnect' });
+    publishes[0]!.acknowledge();
+    publishes[1]!.acknowledge();
+    connection.onClosed();
+  });
+});
+
+describe('flow control', () => {
+  test('MQTT 5: one message more than the Receive Maximum is 0x93', async () => {
+    const { send, sent, publishes } = bench({ level: 5 });
+    await sent();
+    send(publish(1), publish(2), publish(3), publish(4));
+    expect(publishes).toHaveLength(3);
+    expect(await sent()).toMatchObject([{ cmd: 'disconnect', reasonCode: 0x93 }]);
+  });
+
+  test('MQTT 3: is not read any more until answers have left', async () => {
+    const { send, sent, publishes, transport } = bench();
+    await sent();
+    send(publish(1), publish(2), publish(3), publish(4), publish(5));
+    expect(publishes).toHaveLength(3);
+    expect(transport.paused).toBe(true);
+    for (const waiting of publishes.splice(0)) waiting.acknowledge();
+    expect(names(await sent())).toEqual(['puback 1', 'puback 2', 'puback 3']);
+    expect(publishes).toHaveLength(2);
+    expect(transport.paused).toBe(false);
+  });
+
+  test('QoS 0 that is not answered yet stops the reading as well', async () => {
+    const { send, sent, publishes, transport } = bench({ level: 5 });
+    await sent();
+    send(publish(1, 0), publish(2, 0), publish(3, 0), publish(4, 0));
+    expect(publishes).toHaveLength(3);
+    publishes[0]!.acknowledge();
+    expect(publishes).toHaveLength(4);
+    publishes[1]!.acknowledge();
+    expect(transport.paused).toBe(false);
+  });
+
+  test('QoS 2 counts until PUBCOMP, and a repeated PUBLISH is not taken twice', async () => {
+    const { send, sent, publishes } = bench({ level: 5 });
+    await sent();
+    send(publish(7, 2));
+    publishes[0]!.acknowledge();
+    expect(names(await sent())).toEqual(['pubrec 7']);
+    send({ ...publish(7, 2), dup: true } as Packet);
+    expect(names(await sent())).toEqual(['pubrec 7']);
+    expect(publishes).toHaveLength(1);
+    send(publish(8), publish(9));
+    send({ cmd: 'pubrel', messageId: 7 }, publish(10));
+    expect(names(await sent())).toEqual(['pubcomp 7']);
+    expect(publishes).toHaveLength(4);
+  });
+
+  test("the client's Receive Maximum: more pushes wait for its PUBACK", async () => {
+    const { send, sent, session } = bench({ level: 5, connect: { properties: { receiveMaximum: 2 } } });
+    await sent();
+    const confirmed: string[] = [];
+    for (const n of [1, 2, 3]) session().push('v2/a', `${n}`, 1, (delivered) => confirmed.push(`${n} ${delivered}`));
+    expect(names(await sent())).toEqual(['publish 1', 'publish 2']);
+    send({ cmd: 'puback', messageId: 1 });
+    expect(names(await sent())).toEqual(['publish 3']);
+    session().close('taken_over');
+    expect(confirmed).toEqual(['1 true', '2 false', '3 false']);
+  });
+
+  test("above the client's Maximum Packet Size nothing is pushed", async () => {
+    const { sent, session } = bench({ level: 5, connect: { properties: { maximumPacketSize: 30 } } });
+    await sent();
+    expect(session().push('v2/a', 'x'.repeat(100), 1, () => expect.unreachable())).toBe(false);
+    expect(session().push('v2/a', 'x', 1)).toBe(true);
+    expect(names(await sent())).toEqual(['publish 1']);
+  });
+
+  test('a client that does not read is not read either, then closed', async () => {
+    const { send, sent, publishes, transport, endedBy, move } = bench();
+    await sent();
+    transport.bufferedBytes = limits.mqttUnreadBytesPause + 1;
+    send(publish(1));
+    publishes[0]!.acknowledge();
+    await sent();
+    expect(transport.paused).toBe(true);
+    move(limits.mqttStallMsMax + 1);
+    transport.bufferedBytes -= 1;
+    move(limits.mqttStallMsMax);
+    expect(endedBy()).toBe('');
+    move(limits.mqttStallMsMax + 1);
+    expect(endedBy()).toBe('slow_reader');
+    expect(transport.end_).toBe('destroyed');
+  });
+});
+
+describe('the journal refuses', () => {
+  test('MQTT 5 is told 0x97 and stays', async () => {
+    const { send, sent, refuse } = bench({ level: 5 });
+    await sent();
+    refuse(unavailable('journal_slow', 'Too slow.'));
+    send(publish(1));
+    expect(await sent()).toMatchObject([{ cmd: 'puback', messageId: 1, reasonCode: 0x97 }]);
+  });
+
+  test('MQTT 3 is not read until the journal takes again; then nothing is lost', async () => {
+    const { send, sent, refuse, publishes, transport, move } = bench();
+    await sent();
+    send(publish(1));
+    refuse(unavailable('journal_slow', 'Too slow.'));
+    send(publish(2), publish(3));
+    expect(transport.paused).toBe(true);
+    move(1_000);
+    expect(publishes).toHaveLength(1);
+    refuse(undefined);
+    move(1_000);
+    expect(publishes).toHaveLength(3);
+    expect(publishes.map(({ payload }) => payload.length)).toEqual([0, 0, 0]);
+    for (const waiting of publishes) waiting.acknowledge();
+    expect(names(await sent())).toEqual(['puback 1', 'puback 2', 'puback 3']);
+    expect(transport.paused).toBe(false);
+  });
+
+  test('MQTT 3 is closed without an acknowledgement when it takes too long', async () => {
+    const { send, sent, refuse, endedBy, move } = bench();
+    await sent();
+    refuse(unavailable('journal_slow', 'Too slow.'));
+    send(publish(1));
+    move(limits.mqttPausedMsMax + 1);
+    expect(await sent()).toEqual([]);
+    expect(endedBy()).toBe('journal_refused');
+  });
+});
+
+describe('time', () => {
+  test('nothing for one and a half Keep Alives', async () => {
+    const { sent, send, move, endedBy } = bench({ level: 5 });
+    await sent();
+    move(14_999);
+    send({ cmd: 'pingreq' });
+    move(14_999);
+    expect(endedBy()).toBe('');
+    move(2);
+    expect(endedBy()).toBe('keep_alive');
+    expect(names(await sent())).toEqual(['pingresp', 'disconnect']);
+  });
+
+  test('without Keep Alive, the idle rule', () => {
+    const { move, endedBy } = bench({ connect: { keepalive: 0 } });
+    move(600_000);
+    expect(endedBy()).toBe('');
+    move(1);
+    expect(endedBy()).toBe('idle');
+  });
+
+  test('a connection that is not read is not silent', async () => {
+    const { send, sent, publishes, move, endedBy } = bench();
+    await sent();
+    send(publish(1), publish(2), publish(3), publish(4));
+    move(60_000);
+    expect(endedBy()).toBe('');
+    for (const waiting of publishes.splice(0)) waiting.acknowledge();
+    await sent();
+    move(10_000);
+    expect(endedBy()).toBe('');
+  });
+});
+
+describe('signing in', () => {
+  test('what comes behind CONNECT waits for its answer', async () => {
+    let answer: (outcome: SignedIn | SignInRefused) => void = () => {};
+    const { send, sent, publishes, transport } = bench({ signIn: () => new Promise((resolve) => (answer = resolve)) });
+    send(publish(1));
+    expect(transport.paused).toBe(true);
+    expect(await sent()).toEqual([]);
+    answer(signedIn);
+    expect(names(await sent())).toEqual(['connack']);
+    expect(publishes).toHaveLength(1);
+    expect(transport.paused).toBe(false);
+  });
+
+  test('nothing behind a refused CONNECT is looked at', async () => {
+    const { send, sent, publishes, transport } = bench({ signIn: async () => ({ refused: 'credentials' }) });
+    send(publish(1));
+    expect(await sent()).toMatchObject([{ cmd: 'connack', returnCode: 5 }]);
+    expect(publishes).toEqual([]);
+    expect(transport.end_).toBe('ended');
+  });
+
+  test('what a client said before it went is taken', async () => {
+    let answer: (outcome: SignedIn) => void = () => {};
+    const { connection, send, sent, publishes, endedBy } = bench({
+      signIn: () => new Promise((resolve) => (answer = resolve)),
+    });
+    send(publish(1, 0), { cmd: 'disconnect' });
+    connection.onClosed();
+    answer(signedIn);
+    await sent();
+    expect(publishes).toHaveLength(1);
+    expect(endedBy()).toBe('client_disconnect');
+  });
+
+  test('a client that went meanwhile leaves nothing behind', async () => {
+    let isEnded = false;
+    let answer: (outcome: SignedIn) => void = () => {};
+    const { connection, sent } = bench({ signIn: () => new Promise((resolve) => (answer = resolve)) });
+    connection.onClosed();
+    answer({ ...signedIn, end: () => (isEnded = true) });
+    expect(await sent()).toEqual([]);
+    expect(isEnded).toBe(true);
+  });
+});
+
+test('draining: what was read is answered, nothing more is read, then 0x8B', async () => {
+  const { connection, send, sent, publishes } = bench({ level: 5 });
+  await sent();
+  send(publish(1));
+  expect(connection.drain()).toBe(false);
+  send(publish(2));
+  expect(publishes).toHaveLength(1);
+  publishes[0]!.acknowledge();
+  expect(names(await sent())).toEqual(['puback 1']);
+  expect(connection.drain()).toBe(true);
+  connection.close('server_shutdown');
+  expect(await sent()).toMatchObject([{ cmd: 'disconnect', reasonCode: 0x8b }]);
+});

@@ -1,0 +1,608 @@
+/**
+ * One MQTT connection: first CONNECT, then packets in order, each to its handler; and the only place that decides when
+ * it ends. It is not read while it signs in, while too many of its messages wait for their answer (MQTT 3), while the
+ * journal refuses (MQTT 3), or while it does not read what it is sent. Small: there may be fifty thousand of them.
+ */
+
+import { randomUUID } from 'node:crypto';
+import { Fault } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { ClientCertificate } from '../fleet/chain.ts';
+import { answerOf, code, isJournalRefusal } from './answers.ts';
+import type { CloseReason } from './close-reason.ts';
+import type { Flushable } from './flusher.ts';
+import { Frames } from './frames.ts';
+import { type Answered, giveBack, type Incoming, takeIncoming } from './incoming.ts';
+import type { MqttParts } from './mqtt-parts.ts';
+import { Outbox, withheld } from './outbox.ts';
+import { pubcompBytes, pubrecBytes, readAcknowledgement } from './packets/acknowledgements.ts';
+import { type Connect, connackBytes, type Refusal, readConnect, refusalBytes } from './packets/connect.ts';
+import { checkDisconnect, disconnectBytes } from './packets/disconnect.ts';
+import {
+  readSubscribe,
+  readUnsubscribe,
+  subackBytes,
+  subscribe,
+  subscribeRefused,
+  unsubackBytes,
+  unsubscribe,
+} from './packets/subscribe.ts';
+import { PublishFrame, publishBytes, readPublish, writePublish } from './publish-frame.ts';
+import { Pushes } from './pushes.ts';
+import { type Confirm, type ProtocolLevel, Session, type SessionLink } from './session.ts';
+import type { SignedIn, SignInOwner, SignInRefused } from './sign-in.ts';
+import { isTopic, readText } from './strings.ts';
+import type { QoS, StreamName } from './subscriptions.ts';
+import type { Stream } from './topics/table.ts';
+import type { Transport, TransportEvents } from './transport.ts';
+import { malformed, protocolError, WireError } from './wire-error.ts';
+
+type State = 'new' | 'signing_in' | 'live' | 'closed';
+
+/** Why a connection is not read at the moment; several may hold at once. */
+const hold = { signIn: 1, answers: 2, journal: 4, reader: 8, drain: 16 } as const;
+
+/** Signs in as nobody, to be given credentials. */
+const provision = 'provision';
+
+const connectByte = 0x10;
+const pingresp = Buffer.from([0xd0, 0]);
+const noPayload = Buffer.alloc(0);
+const frame = new PublishFrame();
+
+export class Connection implements TransportEvents, SessionLink, SignInOwner, Answered, Flushable {
+  readonly #parts: MqttParts;
+  readonly #transport: Transport;
+  readonly #certificate: ClientCertificate | undefined;
+  readonly #frames = new Frames();
+  readonly #outbox: Outbox;
+  #state: State = 'new';
+  #session: Session | undefined = undefined;
+  #signedIn: SignedIn | undefined = undefined;
+  #pushes: Pushes | undefined = undefined;
+  #level: ProtocolLevel = 4;
+  #isTerse = false;
+  #packetBytesMax = Number.POSITIVE_INFINITY;
+  #receiveMaximum = 0;
+  #keepAliveMs = 0;
+  /** Bits of `hold`. */
+  #held = 0;
+  #reading = false;
+  /** The transport is closed; what it brought may still wait to be read. */
+  #isGone = false;
+  /** Messages that wait for their answer: with an acknowledgement, and without. */
+  #unacknowledged = 0;
+  #unanswered = 0;
+  /** Monotonic times: of the last packet, of the journal's refusal, of the last sign that the client reads. */
+  #heardAt: number;
+  #refusedAt = 0;
+  #stalledAt = 0;
+  /** What waited for the client at the last look, and how much of it is large messages. */
+  #unreadMark = 0;
+  #largeBytes = 0;
+  isQueued = false;
+
+  constructor(parts: MqttParts, transport: Transport, certificate: ClientCertificate | undefined) {
+    this.#parts = parts;
+    this.#transport = transport;
+    this.#certificate = certificate;
+    this.#outbox = new Outbox(transport);
+    this.#heardAt = parts.clock.monotonic();
+  }
+
+  onData(bytes: Buffer): void {
+    if (this.#state === 'closed') return;
+    this.#parts.counters.bytesIn.add(bytes.length);
+    this.#frames.feed(bytes);
+    if (this.#held === 0 && !this.#reading) this.#read();
+    else this.#frames.keep();
+  }
+
+  onDrained(): void {
+    this.#stalledAt = 0;
+    this.#largeBytes = 0;
+    this.#release(hold.reader);
+  }
+
+  /** A client may publish and leave in one breath: what it has sent is handled first, however long it signs in. */
+  onClosed(): void {
+    this.#isGone = true;
+    this.#held &= ~hold.reader;
+    if (this.#held === 0) this.#end('connection_lost');
+    if (this.#state === 'closed') this.#parts.connections.delete(this);
+  }
+
+  sessionEnded(reason: CloseReason): void {
+    this.close(reason);
+  }
+
+  /** Says why, where the protocol has words for it. Acknowledgements whose turn has come leave before that. */
+  close(reason: CloseReason): void {
+    if (this.#state === 'closed') return;
+    const wasLive = this.#state === 'live';
+    if (wasLive) {
+      this.#flushOut();
+      // Whoever heard that something was written may have closed it.
+      if (this.#hasClosed()) return;
+      const bytes = this.#level === 5 ? disconnectBytes(reason, this.#isTerse, this.#packetBytesMax) : undefined;
+      if (bytes !== undefined) this.#transport.write(bytes);
+    }
+    this.#end(reason);
+    if (reason === 'slow_reader') this.#transport.destroy();
+    else this.#transport.end();
+  }
+
+  push(topic: string, payload: string | Uint8Array, qos: QoS, confirm: Confirm | undefined): boolean {
+    if (this.#state !== 'live' || this.#isGone) return false;
+    const topicBytes = Buffer.byteLength(topic);
+    const payloadBytes = typeof payload === 'string' ? Buffer.byteLength(payload) : payload.length;
+    if (publishBytes(topicBytes, payloadBytes, qos, this.#level) > this.#packetBytesMax) {
+      this.#parts.counters.pushesTooLarge.add(1);
+      return false;
+    }
+    const packet = writePublish(topic, payload, qos, 0, this.#level);
+    // A whole file may be larger than all that a slow reader may leave unread otherwise.
+    if (packet.length > limits.mqttUnreadBytesPause) this.#largeBytes += packet.length;
+    if (qos === 0) {
+      this.#outbox.add(packet, confirm);
+      this.#parts.flusher.add(this);
+      return true;
+    }
+    this.#pushes ??= new Pushes(this.#receiveMaximum);
+    if (this.#pushes.isFull) {
+      this.close('too_many_pushes');
+      return false;
+    }
+    const idAt = packet.length - payloadBytes - (this.#level === 5 ? 3 : 2);
+    if (this.#pushes.add(packet, idAt, confirm)) this.#send(packet);
+    return true;
+  }
+
+  answered(incoming: Incoming, fault: Fault | undefined): void {
+    if (fault !== undefined) this.#refused(incoming, fault);
+    if (incoming.qos === 0) {
+      this.#unanswered -= 1;
+      giveBack(incoming);
+      this.#releaseAnswers();
+    } else if (this.#state !== 'closed') {
+      this.#parts.flusher.add(this);
+    }
+  }
+
+  flush(): void {
+    if (this.#state === 'closed') return;
+    this.#flushOut();
+    this.#watchReader();
+    this.#releaseAnswers();
+  }
+
+  /** Twice a second: everything that has a deadline. */
+  sweep(now: number): void {
+    const silentMs = now - this.#heardAt;
+    switch (this.#state) {
+      case 'new':
+        if (silentMs > limits.mqttConnectMsMax) this.close('connect_timeout');
+        return;
+      case 'live':
+        break;
+      default:
+        return;
+    }
+    if (this.#isStalled(now)) {
+      this.close('slow_reader');
+    } else if ((this.#held & hold.journal) !== 0) {
+      this.#tryJournal(now);
+    } else if (this.#held === 0) {
+      if (this.#keepAliveMs > 0) {
+        if (silentMs > this.#keepAliveMs * 1.5) this.close('keep_alive');
+      } else if (this.#parts.settings.idleMs > 0 && silentMs > this.#parts.settings.idleMs) {
+        this.close('idle');
+      }
+    }
+  }
+
+  /** No more is read; true when nothing waits for an answer. */
+  drain(): boolean {
+    if (this.#state === 'new' || this.#state === 'signing_in') this.close('server_shutdown');
+    if (this.#state === 'closed') return true;
+    this.#hold(hold.drain);
+    return this.#unacknowledged === 0 && this.#unanswered === 0;
+  }
+
+  #end(reason: CloseReason): void {
+    if (this.#state === 'closed') return;
+    this.#state = 'closed';
+    this.#frames.clear();
+    this.#outbox.drop();
+    this.#pushes?.drop();
+    this.#parts.counters.disconnected(reason);
+    const session = this.#session;
+    if (session !== undefined) {
+      this.#stopStreams(session);
+      session.ended(reason);
+      this.#parts.log.debug('mqtt_disconnected', { reason, device: session.device?.id });
+    }
+    this.#signedIn?.end();
+    this.#signedIn = undefined;
+    if (this.#isGone) this.#parts.connections.delete(this);
+  }
+
+  // Reading.
+
+  #read(): void {
+    this.#reading = true;
+    const { counters, settings, clock } = this.#parts;
+    let now = 0;
+    while (this.#held === 0 && this.#state !== 'closed') {
+      const isFirst = this.#state === 'new';
+      if (isFirst && !this.#frames.mayBe(connectByte)) {
+        this.close('not_mqtt');
+        break;
+      }
+      const step = this.#frames.next(isFirst ? limits.mqttFirstPacketBytesMax : settings.packetBytesMax);
+      if (step === 'more') break;
+      if (step === 'packet') {
+        // Only whole packets are a sign of life: a drip of bytes wins no time.
+        now ||= clock.monotonic();
+        this.#heardAt = now;
+        counters.packetsIn[this.#frames.type]!.add(1);
+        this.#handle(isFirst);
+      } else {
+        this.close(isFirst ? 'not_mqtt' : step === 'too_large' ? 'packet_too_large' : 'malformed');
+      }
+    }
+    this.#reading = false;
+    if (this.#held !== 0 && this.#state !== 'closed') this.#frames.keep();
+  }
+
+  #handle(isFirst: boolean): void {
+    try {
+      if (isFirst) this.#connect();
+      else this.#dispatch();
+    } catch (error) {
+      if (!(error instanceof WireError)) throw error;
+      this.close(isFirst ? 'not_mqtt' : error.reason);
+    }
+  }
+
+  #dispatch(): void {
+    const { type, flags, buffer, start, end } = this.#frames;
+    if (type === 3) {
+      this.#publish();
+      return;
+    }
+    if (flags !== (type === 6 || type === 8 || type === 10 ? 2 : 0)) throw malformed;
+    switch (type) {
+      case 4: {
+        const packetId = readAcknowledgement(buffer, start, end, this.#level);
+        const next = this.#pushes?.acknowledged(packetId);
+        if (next !== undefined) this.#send(next);
+        return;
+      }
+      case 6:
+        this.#pubrel(readAcknowledgement(buffer, start, end, this.#level));
+        return;
+      case 8:
+        this.#subscribe();
+        return;
+      case 10:
+        this.#unsubscribe();
+        return;
+      case 12:
+        if (end > start) throw malformed;
+        if (this.#signedIn !== undefined) this.#parts.meter.touch(this.#signedIn.device);
+        this.#send(pingresp);
+        return;
+      case 14:
+        checkDisconnect(buffer, start, end, this.#level);
+        this.close('client_disconnect');
+        return;
+      case 0:
+        throw malformed;
+      default:
+        // What only a server sends, acknowledgements of a QoS 2 that is never sent, AUTH, and a second CONNECT.
+        throw protocolError;
+    }
+  }
+
+  #hold(why: number): void {
+    if (this.#held === 0) this.#transport.pause();
+    this.#held |= why;
+  }
+
+  #release(why: number): void {
+    if ((this.#held & why) === 0) return;
+    this.#held &= ~why;
+    if (this.#held !== 0 || this.#reading || this.#state === 'closed') return;
+    // While nothing was read there was nothing to hear: keep-alive begins anew.
+    this.#heardAt = this.#parts.clock.monotonic();
+    this.#read();
+    // It may be held again, by what was kept.
+    if (!this.#isUnheld()) return;
+    if (this.#isGone) this.#end('connection_lost');
+    else this.#transport.resume();
+  }
+
+  #releaseAnswers(): void {
+    if ((this.#held & hold.answers) === 0) return;
+    const { inflightMax } = this.#parts.settings;
+    if (this.#unacknowledged < inflightMax && this.#unanswered < inflightMax) this.#release(hold.answers);
+  }
+
+  #isUnheld(): boolean {
+    return this.#held === 0 && this.#state !== 'closed';
+  }
+
+  #hasClosed(): boolean {
+    return this.#state === 'closed';
+  }
+
+  // CONNECT.
+
+  #connect(): void {
+    const { type, flags, buffer, start, end } = this.#frames;
+    if (type !== 1 || flags !== 0) throw malformed;
+    const connect = readConnect(buffer, start, end);
+    this.#level = connect.level;
+    if (connect.kind === 'refusal') {
+      this.#refuse(connect.refusal);
+      return;
+    }
+    this.#isTerse = connect.isTerse;
+    this.#packetBytesMax = connect.packetBytesMax;
+    this.#receiveMaximum = connect.receiveMaximum;
+    this.#keepAliveMs = connect.keepAliveSeconds * 1000;
+    this.#state = 'signing_in';
+    if (connect.username === provision || connect.clientId === provision) {
+      this.#open(connect, undefined);
+      return;
+    }
+    const { clientId, username, password } = connect;
+    const request = {
+      clientId,
+      username,
+      password,
+      certificate: this.#certificate,
+      remoteAddress: this.#transport.remoteAddress,
+    };
+    const answer = this.#parts.signIn(request, this);
+    if (!(answer instanceof Promise)) {
+      this.#signIn(connect, answer);
+      return;
+    }
+    this.#hold(hold.signIn);
+    void answer.then((late) => {
+      this.#signIn(connect, late);
+      this.#release(hold.signIn);
+    });
+  }
+
+  #signIn(connect: Connect, answer: SignedIn | SignInRefused): void {
+    if ('refused' in answer) {
+      if (this.#state !== 'closed') this.#refuse(answer.refused, answer.text);
+    } else if (this.#state === 'closed') {
+      answer.end();
+    } else {
+      this.#signedIn = answer;
+      this.#open(connect, answer);
+    }
+  }
+
+  #open({ clientId, level }: Connect, signedIn: SignedIn | undefined): void {
+    const { settings, counters } = this.#parts;
+    const assignedClientId = clientId === '' && level === 5 ? randomUUID() : '';
+    this.#session = new Session(this, {
+      device: signedIn?.device,
+      kind: signedIn === undefined ? 'provision' : signedIn.isGateway ? 'gateway' : 'device',
+      level,
+      profileTopics: signedIn?.topics,
+      clientId: clientId || assignedClientId,
+      remoteAddress: this.#transport.remoteAddress,
+    });
+    this.#state = 'live';
+    counters.connected('accepted');
+    const { packetBytesMax, inflightMax, worker } = settings;
+    this.#send(connackBytes(level, { packetBytesMax, receiveMaximum: inflightMax, assignedClientId, worker }));
+    this.#parts.onSession?.(this.#session);
+  }
+
+  #refuse(refusal: Refusal, text?: string): void {
+    this.#parts.counters.connected(refusal);
+    this.#transport.write(refusalBytes(this.#level, refusal, this.#isTerse, text));
+    this.#end('login_refused');
+    this.#transport.end();
+  }
+
+  // PUBLISH.
+
+  #publish(): void {
+    const { buffer, start, end, flags } = this.#frames;
+    const session = this.#session!;
+    readPublish(frame, flags, buffer, start, end, this.#level);
+    const { qos, packetId, topicStart, topicEnd } = frame;
+    const table = session.kind === 'provision' ? this.#parts.provisionTopics : this.#parts.topics;
+    const exact = table.findExact(buffer, topicStart, topicEnd);
+    const topic = exact === undefined ? readText(buffer, topicStart, topicEnd) : exact.topic;
+    if (topic === undefined || (exact === undefined && !isTopic(topic))) throw malformed;
+    if (qos === 2 && this.#outbox.isReceived(packetId)) {
+      // Sent again before PUBREL: it was taken the first time.
+      this.#send(pubrecBytes(packetId));
+      return;
+    }
+    if (qos > 0 && this.#unacknowledged >= this.#parts.settings.inflightMax) {
+      this.close('receive_maximum');
+      return;
+    }
+    const incoming = takeIncoming();
+    incoming.topic = topic;
+    incoming.qos = qos;
+    incoming.packetId = packetId;
+    incoming.session = session;
+    incoming.connection = this;
+    incoming.payload = buffer.subarray(frame.payloadStart, end);
+    if (qos === 0) {
+      this.#unanswered += 1;
+    } else {
+      this.#unacknowledged += 1;
+      this.#outbox.expect(incoming);
+    }
+    try {
+      if (exact === undefined) table.dispatch(incoming);
+      else exact.operation(incoming, '');
+      // What was read goes away. The object may be in the pool already, but serves no other message yet.
+      incoming.payload = noPayload;
+    } catch (error) {
+      if (!(error instanceof Fault)) throw error;
+      if (qos > 0 && this.#level !== 5 && isJournalRefusal(error) && this.#state === 'live') {
+        this.#waitForJournal(incoming);
+        return;
+      }
+      incoming.refuse(error);
+    }
+    const { inflightMax } = this.#parts.settings;
+    if (this.#state !== 'live') return;
+    if (this.#unanswered >= inflightMax || (this.#level !== 5 && this.#unacknowledged >= inflightMax)) {
+      this.#hold(hold.answers);
+    }
+  }
+
+  #refused(incoming: Incoming, fault: Fault): void {
+    const { counters, settings } = this.#parts;
+    counters.refused(fault.reason);
+    if (incoming.qos === 0) {
+      counters.qos0Dropped.add(1);
+    } else {
+      const answer = answerOf(fault);
+      incoming.code = answer.code;
+      if (!this.#isTerse) incoming.text = fault.message;
+      if (this.#level !== 5) {
+        const reason = isJournalRefusal(fault) ? 'journal_refused' : answer.closesOld;
+        if (reason !== undefined) {
+          incoming.code = withheld;
+          this.close(reason);
+        } else if (answer.code === code.payload && settings.closeOnInvalid) {
+          incoming.code = withheld;
+          this.close('invalid_message');
+        }
+      }
+    }
+    if (this.#session?.kind === 'provision' && fault.status === 404) this.close('provisioning_topic');
+  }
+
+  /** MQTT 3 has no word for it: the message is taken again later, and nothing is read before. */
+  #waitForJournal(incoming: Incoming): void {
+    this.#outbox.unexpect(incoming);
+    giveBack(incoming);
+    this.#unacknowledged -= 1;
+    this.#frames.unread();
+    this.#refusedAt = this.#parts.clock.monotonic();
+    this.#hold(hold.journal);
+  }
+
+  #tryJournal(now: number): void {
+    if (this.#parts.journalRefusal() === undefined) {
+      this.#release(hold.journal);
+      return;
+    }
+    const pausedMsMax = Math.min(
+      limits.mqttPausedMsMax,
+      this.#keepAliveMs > 0 ? this.#keepAliveMs / 2 : Number.POSITIVE_INFINITY,
+    );
+    if (now - this.#refusedAt > pausedMsMax) this.close('journal_refused');
+  }
+
+  #pubrel(packetId: number): void {
+    const isKnown = this.#outbox.released(packetId);
+    if (isKnown && this.#level === 5) this.#unacknowledged -= 1;
+    this.#send(pubcompBytes(this.#level, packetId, isKnown));
+  }
+
+  // SUBSCRIBE.
+
+  #subscribe(): void {
+    const { buffer, start, end } = this.#frames;
+    const session = this.#session!;
+    const packet = readSubscribe(buffer, start, end, this.#level);
+    if (!this.#charge()) {
+      const codes = subscribeRefused(this.#level, packet.filters.length);
+      this.#send(subackBytes(this.#level, packet.packetId, codes));
+      return;
+    }
+    const { codes, started, restarted } = subscribe(session, packet);
+    this.#send(subackBytes(this.#level, packet.packetId, codes));
+    for (const stream of restarted) this.#stream(stream)?.stop(session);
+    for (const stream of started) if (this.#state === 'live') this.#stream(stream)?.start(session);
+  }
+
+  #unsubscribe(): void {
+    const { buffer, start, end } = this.#frames;
+    const session = this.#session!;
+    const packet = readUnsubscribe(buffer, start, end, this.#level);
+    const { codes, stopped } = unsubscribe(session, packet);
+    for (const stream of stopped) this.#stream(stream)?.stop(session);
+    this.#send(unsubackBytes(this.#level, packet.packetId, codes));
+  }
+
+  /** False: the device has sent too many messages. */
+  #charge(): boolean {
+    const device = this.#signedIn?.device;
+    if (device === undefined) return true;
+    try {
+      this.#parts.meter.message(device);
+    } catch (error) {
+      if (!(error instanceof Fault)) throw error;
+      return false;
+    }
+    return true;
+  }
+
+  /** The streams of a gateway are granted to every device, and bring it nothing. */
+  #stream(name: StreamName): Stream | undefined {
+    return name.startsWith('gateway') && this.#session!.kind !== 'gateway' ? undefined : this.#parts.streams[name];
+  }
+
+  #stopStreams(session: Session): void {
+    for (const stream of session.subscriptions.streams()) this.#stream(stream)?.stop(session);
+  }
+
+  // Writing.
+
+  #send(packet: Buffer): void {
+    this.#outbox.add(packet);
+    this.#parts.flusher.add(this);
+  }
+
+  #flushOut(): void {
+    this.#outbox.flush(this.#level, this.#packetBytesMax);
+    this.#parts.counters.packetsOut.add(this.#outbox.sent);
+    this.#unacknowledged -= this.#outbox.acknowledged;
+  }
+
+  /** It has taken nothing of what waits for it, for too long. */
+  #isStalled(now: number): boolean {
+    if (this.#stalledAt === 0) return false;
+    const { bufferedBytes, sendingBytes = 0 } = this.#transport;
+    const mark = bufferedBytes + sendingBytes;
+    if (mark < this.#unreadMark) this.#stalledAt = now;
+    this.#unreadMark = mark;
+    return now - this.#stalledAt > limits.mqttStallMsMax;
+  }
+
+  #watchReader(): void {
+    const { bufferedBytes } = this.#transport;
+    if (bufferedBytes === 0) {
+      this.#stalledAt = 0;
+      this.#largeBytes = 0;
+      return;
+    }
+    if (bufferedBytes > limits.mqttUnreadBytesMax + this.#largeBytes) {
+      this.close('slow_reader');
+      return;
+    }
+    if (this.#stalledAt === 0) {
+      this.#stalledAt = this.#parts.clock.monotonic();
+      this.#unreadMark = Number.POSITIVE_INFINITY;
+    }
+    if (bufferedBytes > limits.mqttUnreadBytesPause) this.#hold(hold.reader);
+  }
+}

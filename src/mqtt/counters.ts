@@ -1,0 +1,80 @@
+/** What the MQTT door counts. */
+import type { Counter, Metrics } from '../base/metrics.ts';
+import { type CloseReason, closeReasons } from './close-reason.ts';
+
+const packetNames: (string | undefined)[] = [
+  undefined,
+  'connect',
+  undefined,
+  'publish',
+  'puback',
+  'pubrec',
+  'pubrel',
+  'pubcomp',
+  'subscribe',
+  undefined,
+  'unsubscribe',
+  undefined,
+  'pingreq',
+  undefined,
+  'disconnect',
+  'auth',
+];
+
+export class Counters {
+  /** By the type of the packet. */
+  readonly packetsIn: Counter[];
+  readonly packetsOut: Counter;
+  readonly bytesIn: Counter;
+  readonly pushesTooLarge: Counter;
+  readonly qos0Dropped: Counter;
+  readonly #metrics: Metrics;
+  readonly #disconnects = new Map<CloseReason, Counter>();
+  readonly #connects = new Map<string, Counter>();
+  readonly #refused = new Map<string, Counter>();
+
+  constructor(metrics: Metrics) {
+    this.#metrics = metrics;
+    this.packetsIn = packetNames.map((name) =>
+      metrics.counter('mqtt_packets_received_total', 'Packets of MQTT clients, by type.', { type: name ?? 'other' }),
+    );
+    this.packetsOut = metrics.counter('mqtt_packets_sent_total', 'Packets to MQTT clients.');
+    this.bytesIn = metrics.counter('mqtt_bytes_received_total', 'Bytes of MQTT clients.');
+    this.pushesTooLarge = metrics.counter(
+      'mqtt_pushes_too_large_total',
+      'Messages not sent because they are above the Maximum Packet Size of the client.',
+    );
+    this.qos0Dropped = metrics.counter('mqtt_qos0_dropped_total', 'Messages with QoS 0 that were refused.');
+    for (const reason of closeReasons) this.#disconnect(reason);
+  }
+
+  disconnected(reason: CloseReason): void {
+    this.#disconnect(reason).add(1);
+  }
+
+  connected(result: string): void {
+    this.#labelled(this.#connects, 'mqtt_connects_total', 'CONNECT packets answered, by result.', 'result', result);
+  }
+
+  refused(reason: string): void {
+    this.#labelled(this.#refused, 'mqtt_publish_refused_total', 'Messages refused, by reason.', 'reason', reason);
+  }
+
+  #disconnect(reason: CloseReason): Counter {
+    let counter = this.#disconnects.get(reason);
+    if (!counter) {
+      counter = this.#metrics.counter('mqtt_disconnects_total', 'Connections that ended, by reason.', { reason });
+      this.#disconnects.set(reason, counter);
+    }
+    return counter;
+  }
+
+  #labelled(counters: Map<string, Counter>, name: string, help: string, label: string, value: string): void {
+    let counter = counters.get(value);
+    if (!counter) {
+      counter = this.#metrics.counter(name, help, { [label]: value });
+      counters.set(value, counter);
+    }
+    counter.add(1);
+  }
+}

@@ -1,0 +1,83 @@
+/**
+ * Reads the body of a packet field by field and refuses what mqtt-packet would let through: text that is not UTF-8,
+ * numbers longer than they need be, fields that are cut, and bytes behind the last field.
+ */
+import { readText } from './strings.ts';
+import { malformed } from './wire-error.ts';
+
+export class Cursor {
+  #bytes: Buffer;
+  #at: number;
+  #end: number;
+
+  constructor(bytes: Buffer, start: number, end: number) {
+    this.#bytes = bytes;
+    this.#at = start;
+    this.#end = end;
+  }
+
+  get left(): number {
+    return this.#end - this.#at;
+  }
+
+  get at(): number {
+    return this.#at;
+  }
+
+  byte(): number {
+    return this.#bytes[this.#take(1)]!;
+  }
+
+  uint16(): number {
+    return this.#bytes.readUInt16BE(this.#take(2));
+  }
+
+  uint32(): number {
+    return this.#bytes.readUInt32BE(this.#take(4));
+  }
+
+  variable(): number {
+    let value = 0;
+    for (let i = 0; i < 4; i += 1) {
+      const byte = this.byte();
+      value += (byte & 0x7f) * 2 ** (7 * i);
+      if (byte >= 0x80) continue;
+      if (byte === 0 && i > 0) throw malformed;
+      return value;
+    }
+    throw malformed;
+  }
+
+  text(): string {
+    const length = this.uint16();
+    const start = this.#take(length);
+    const text = readText(this.#bytes, start, start + length);
+    if (text === undefined) throw malformed;
+    return text;
+  }
+
+  /** A copy: what is read goes away. */
+  binary(): Buffer {
+    const length = this.uint16();
+    const start = this.#take(length);
+    return Buffer.from(this.#bytes.subarray(start, start + length));
+  }
+
+  /** The fields of the next `length` bytes. */
+  part(length: number): Cursor {
+    const start = this.#take(length);
+    return new Cursor(this.#bytes, start, start + length);
+  }
+
+  /** Nothing may be left. */
+  finish(): void {
+    if (this.#at !== this.#end) throw malformed;
+  }
+
+  #take(length: number): number {
+    const at = this.#at;
+    if (at + length > this.#end) throw malformed;
+    this.#at = at + length;
+    return at;
+  }
+}

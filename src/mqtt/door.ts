@@ -1,0 +1,93 @@
+/** The MQTT door as a whole: every topic with its operation, every stream, and the connections that use them. */
+import type { Attributes } from '../attributes/attributes.ts';
+import type { AttributeUpdates } from '../attributes/updates.ts';
+import type { Clock } from '../base/clock.ts';
+import type { Config } from '../base/config.ts';
+import type { Log } from '../base/log.ts';
+import type { Metrics } from '../base/metrics.ts';
+import type { CachedDevice } from '../device/cached-device.ts';
+import type { ClaimParts } from '../fleet/claim.ts';
+import type { Meter } from '../fleet/meter.ts';
+import type { ProvisionParts } from '../fleet/provision.ts';
+import type { Gateways } from '../gateway/gateways.ts';
+import type { GatewayDecoder } from '../gateway/telemetry.ts';
+import type { Decode, Ingest } from '../ingest/accept.ts';
+import type { Downloads } from '../ota/downloads.ts';
+import type { RpcSessions } from '../rpc/notify.ts';
+import type { Rpc } from '../rpc/send.ts';
+import type { Calls } from '../rules/calls.ts';
+import { Mqtt } from './mqtt.ts';
+import type { SignIn } from './sign-in.ts';
+import { attributeRequestTopics } from './topics/attribute-requests.ts';
+import { AttributeStream, attributeTopics, saveAttributes } from './topics/attributes.ts';
+import { callTopics } from './topics/calls.ts';
+import { claimTopics } from './topics/claim.ts';
+import { firmwareTopics } from './topics/firmware.ts';
+import { gatewayTopics } from './topics/gateway.ts';
+import { profileOperations } from './topics/profile-topics.ts';
+import { provisionTopics } from './topics/provision.ts';
+import { RpcStream, rpcTopics } from './topics/rpc.ts';
+import { sessionLimits } from './topics/session-limits.ts';
+import { TopicTable } from './topics/table.ts';
+import { telemetryOperation, telemetryTopics } from './topics/telemetry.ts';
+
+export interface MqttDoorParts {
+  config: Config;
+  /** '' = clients are not told. */
+  worker: string;
+  signIn: SignIn;
+  ingest: Ingest;
+  decode: Decode<CachedDevice>;
+  castNumericStrings: boolean;
+  gateways: Gateways;
+  gatewayDecoder: GatewayDecoder;
+  meter: Meter;
+  attributes: Attributes;
+  updates: AttributeUpdates;
+  downloads: Downloads;
+  rpc: Rpc;
+  rpcSessions: RpcSessions;
+  calls: Calls;
+  claims: ClaimParts;
+  provisioning: ProvisionParts;
+  clock: Clock;
+  log: Log;
+  metrics: Metrics;
+}
+
+export function openMqtt(parts: MqttDoorParts): Mqtt {
+  const { config, worker, signIn, ingest, meter, updates, provisioning, clock, log, metrics } = parts;
+  const { packetBytesMax, inflightMax, idleSeconds, closeOnInvalid } = config.mqtt;
+  const gateway = gatewayTopics(parts, config.gateway.disconnectNotices);
+  const topics = new TopicTable(
+    [
+      telemetryTopics(parts),
+      attributeTopics(parts),
+      attributeRequestTopics(parts),
+      rpcTopics(parts),
+      callTopics({ ...parts, sessionLimits: sessionLimits(config) }),
+      claimTopics(parts),
+      firmwareTopics({ ...parts, packetBytesMax }),
+      ...gateway.topics,
+    ],
+    profileOperations(telemetryOperation(parts), saveAttributes(parts)),
+  );
+  return new Mqtt(
+    {
+      settings: { worker, packetBytesMax, inflightMax, idleMs: idleSeconds * 1000, closeOnInvalid },
+      signIn,
+      topics,
+      provisionTopics: new TopicTable([provisionTopics(provisioning)]),
+      streams: {
+        attributes: new AttributeStream({ updates, log }),
+        rpc: new RpcStream(parts.rpcSessions),
+        ...gateway.streams,
+      },
+      meter,
+      journalRefusal: () => ingest.refusal(),
+      clock,
+      log,
+    },
+    metrics,
+  );
+}

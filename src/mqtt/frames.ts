@@ -1,0 +1,182 @@
+/**
+ * Bytes as they come → whole packets. The length is checked at the header, before anything is kept; a packet that came
+ * whole is a view, one that was cut is copied once. The current packet stands in the fields until the next call.
+ */
+
+export type Step = 'packet' | 'more' | 'malformed' | 'too_large';
+
+const headerBytesMax = 5;
+
+export class Frames {
+  /** The current packet: its first byte (type and flags), and its body `buffer[start..end)`. */
+  first = 0;
+  buffer: Buffer = nothing;
+  start = 0;
+  end = 0;
+  /** Where the current packet begins in `buffer`. */
+  #begin = 0;
+  #bytes: Buffer = nothing;
+  #at = 0;
+  /** A packet, or just its header, that was cut. */
+  #partial: Buffer | undefined = undefined;
+  #filled = 0;
+
+  get type(): number {
+    return this.first >> 4;
+  }
+
+  get flags(): number {
+    return this.first & 0x0f;
+  }
+
+  /** All bytes of the current packet. */
+  get packetBytes(): number {
+    return this.end - this.#begin;
+  }
+
+  /** What came in; used until `keep` or until all of it was given out. */
+  feed(bytes: Buffer): void {
+    this.#bytes = this.#at < this.#bytes.length ? Buffer.concat([this.#bytes.subarray(this.#at), bytes]) : bytes;
+    this.#at = 0;
+  }
+
+  /** The next packet begins with this byte, or has not begun. */
+  mayBe(first: number): boolean {
+    if (this.#partial !== undefined) return this.#partial[0] === first;
+    return this.#at >= this.#bytes.length || this.#bytes[this.#at] === first;
+  }
+
+  /** The next packet, if it is whole and at most `bytesMax` long. */
+  next(bytesMax: number): Step {
+    if (this.#partial !== undefined) return this.#complete(bytesMax);
+    const bytes = this.#bytes;
+    const at = this.#at;
+    if (at >= bytes.length) return this.#more();
+    let start = at + 1;
+    let length = bytes[start]!;
+    if (start < bytes.length && length < 0x80) {
+      start += 1;
+    } else {
+      const header = readLength(bytes, at);
+      if (header === incomplete) return this.#cut(Buffer.allocUnsafe(headerBytesMax));
+      if (header === invalid) return 'malformed';
+      length = lengthRead;
+      start = header;
+    }
+    const end = start + length;
+    if (end - at > bytesMax) return 'too_large';
+    if (end > bytes.length) return this.#cut(Buffer.allocUnsafe(end - at));
+    this.first = bytes[at]!;
+    this.buffer = bytes;
+    this.#begin = at;
+    this.start = start;
+    this.end = end;
+    this.#at = end;
+    return 'packet';
+  }
+
+  /** The current packet will be given out again. */
+  unread(): void {
+    if (this.buffer === this.#bytes) {
+      this.#at = this.#begin;
+      return;
+    }
+    const packet = this.buffer.subarray(this.#begin, this.end);
+    this.#bytes = Buffer.concat([packet, this.#bytes.subarray(this.#at)]);
+    this.#at = 0;
+  }
+
+  /** The bytes that were fed go away: what is not given out yet is copied. */
+  keep(): void {
+    this.#bytes = this.#at < this.#bytes.length ? Buffer.from(this.#bytes.subarray(this.#at)) : nothing;
+    this.#at = 0;
+    this.buffer = nothing;
+  }
+
+  /** Nothing is given out any more. */
+  clear(): void {
+    this.#bytes = nothing;
+    this.#at = 0;
+    this.#partial = undefined;
+    this.buffer = nothing;
+  }
+
+  /** No view of what was read stays behind. */
+  #more(): Step {
+    this.#bytes = nothing;
+    this.#at = 0;
+    this.buffer = nothing;
+    return 'more';
+  }
+
+  #cut(partial: Buffer): Step {
+    this.#filled = this.#bytes.copy(partial, 0, this.#at);
+    this.#partial = partial;
+    return this.#more();
+  }
+
+  #complete(bytesMax: number): Step {
+    let partial = this.#partial!;
+    if (partial.length === headerBytesMax) {
+      // Maybe only the header was known. One of five bytes in all is whole as well and goes the same way.
+      const step = this.#completeHeader(bytesMax);
+      if (step !== undefined) return step;
+      partial = this.#partial!;
+    }
+    const copied = this.#bytes.copy(partial, this.#filled, this.#at);
+    this.#filled += copied;
+    this.#at += copied;
+    if (this.#filled < partial.length) return this.#more();
+    this.#partial = undefined;
+    this.first = partial[0]!;
+    this.buffer = partial;
+    this.#begin = 0;
+    this.start = readLength(partial, 0);
+    this.end = partial.length;
+    return 'packet';
+  }
+
+  /** Byte by byte, up to five; then the partial has the size of its packet. */
+  #completeHeader(bytesMax: number): Step | undefined {
+    const header = this.#partial!;
+    for (;;) {
+      const start = readLength(header.subarray(0, this.#filled), 0);
+      if (start === invalid) return 'malformed';
+      if (start !== incomplete) {
+        const length = start + lengthRead;
+        if (length > bytesMax) return 'too_large';
+        if (length === header.length) return undefined;
+        this.#partial = Buffer.allocUnsafe(length);
+        // A header that was cut is never followed by more than its own bytes.
+        header.copy(this.#partial, 0, 0, this.#filled);
+        return undefined;
+      }
+      if (this.#at >= this.#bytes.length) return this.#more();
+      header[this.#filled] = this.#bytes[this.#at]!;
+      this.#filled += 1;
+      this.#at += 1;
+    }
+  }
+}
+
+const nothing = Buffer.alloc(0);
+const incomplete = -1;
+const invalid = -2;
+/** Second result of `readLength`. */
+let lengthRead = 0;
+
+/** Where the body of the packet at `at` starts; its length is in `lengthRead`. Only the shortest form is valid. */
+function readLength(bytes: Buffer, at: number): number {
+  let value = 0;
+  for (let i = 0; i < 4; i += 1) {
+    const position = at + 1 + i;
+    if (position >= bytes.length) return incomplete;
+    const byte = bytes[position]!;
+    value += (byte & 0x7f) * 2 ** (7 * i);
+    if (byte >= 0x80) continue;
+    if (byte === 0 && i > 0) return invalid;
+    lengthRead = value;
+    return position + 1;
+  }
+  return invalid;
+}

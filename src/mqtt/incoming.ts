@@ -1,0 +1,76 @@
+/**
+ * The PUBLISH objects of a worker: taken for a message, given back after its answer, never made anew under load. They
+ * are links of their connection's list of acknowledgements as well, which leave in order of arrival.
+ */
+import type { Fault } from '../base/errors.ts';
+import { assert } from '../base/errors.ts';
+import type { Publish } from './operation.ts';
+import type { Session } from './session.ts';
+
+/** The connection, as its messages see it. */
+export interface Answered {
+  /** The message has its answer; `fault` is undefined when it was accepted. */
+  answered(incoming: Incoming, fault: Fault | undefined): void;
+}
+
+const noPayload = Buffer.alloc(0);
+
+export class Incoming implements Publish {
+  topic = '';
+  payload: Buffer = noPayload;
+  qos: 0 | 1 | 2 = 0;
+  session: Session = undefined as unknown as Session;
+  packetId = 0;
+  /** Undefined when the connection ended before the answer. */
+  connection: Answered | undefined = undefined;
+  isOpen = false;
+  /** Reason code and Reason String of the answer. */
+  code = 0;
+  text = '';
+  /** The next one of the connection, or of the pool. */
+  next: Incoming | undefined = undefined;
+
+  acknowledge(): void {
+    this.#answer(undefined);
+  }
+
+  refuse(fault: Fault): void {
+    this.#answer(fault);
+  }
+
+  #answer(fault: Fault | undefined): void {
+    assert(this.isOpen, 'a message is answered once');
+    this.isOpen = false;
+    const { connection } = this;
+    if (connection === undefined) giveBack(this);
+    else connection.answered(this, fault);
+  }
+}
+
+let pool: Incoming | undefined;
+let pooled = 0;
+const pooledMax = 65_536;
+
+export function takeIncoming(): Incoming {
+  const incoming = pool ?? new Incoming();
+  if (pool !== undefined) {
+    pool = pool.next;
+    pooled -= 1;
+    incoming.next = undefined;
+  }
+  incoming.isOpen = true;
+  incoming.code = 0;
+  incoming.text = '';
+  return incoming;
+}
+
+export function giveBack(incoming: Incoming): void {
+  incoming.connection = undefined;
+  incoming.session = undefined as unknown as Session;
+  incoming.payload = noPayload;
+  incoming.topic = '';
+  if (pooled >= pooledMax) return;
+  incoming.next = pool;
+  pool = incoming;
+  pooled += 1;
+}

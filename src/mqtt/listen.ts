@@ -1,0 +1,212 @@
+/**
+ * MQTT over TCP and TLS: each worker accepts for itself (the primary forks with SCHED_NONE). A socket and its transport are
+ * all that a connection costs here: handlers are shared by all sockets. Certificates are read again when their files change.
+ */
+import { readFileSync, unwatchFile, watchFile } from 'node:fs';
+import { createServer, type Server, type Socket } from 'node:net';
+import { createServer as createTlsServer, type TLSSocket, type Server as TlsServer } from 'node:tls';
+import { messageOf } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Log } from '../base/log.ts';
+import type { ClientCertificate } from '../fleet/chain.ts';
+import { certificateOf } from './certificate.ts';
+import type { CloseReason } from './close-reason.ts';
+import type { OpenConnection, Transport, TransportEvents } from './transport.ts';
+
+export interface ListenParts {
+  open: OpenConnection;
+  /** A socket that ended without a connection. */
+  refused: (reason: CloseReason) => void;
+  connections: () => number;
+  connectionsMax: number;
+  log: Log;
+}
+
+export interface Listener {
+  /** No new connections. */
+  close(): void;
+}
+
+/** Half open: a client may have said all it has to say while it is still being signed in. */
+const socketOptions = { noDelay: true, keepAlive: true, allowHalfOpen: true };
+const backlog = 4096;
+const endMsMax = 2_000;
+const certificateCheckMs = 5_000;
+
+export async function listenTcp(address: string, port: number, parts: ListenParts): Promise<Listener> {
+  const server = createServer({ ...socketOptions, keepAliveInitialDelay: 60_000 }, (socket) => {
+    accept(socket, parts, undefined);
+  });
+  await listening(server, address, port);
+  return { close: () => server.close() };
+}
+
+export interface TlsFiles {
+  cert: string;
+  key: string;
+}
+
+/** Clients may bring a certificate; whether it belongs to a device is decided when they sign in. */
+export async function listenTls(address: string, port: number, files: TlsFiles, parts: ListenParts): Promise<Listener> {
+  const { log } = parts;
+  const server = createTlsServer({
+    ...readTls(files),
+    ...socketOptions,
+    minVersion: 'TLSv1.2',
+    requestCert: true,
+    rejectUnauthorized: false,
+    handshakeTimeout: limits.mqttTlsHandshakeMsMax,
+  });
+  server.on('secureConnection', (socket: TLSSocket) => {
+    socket.disableRenegotiation();
+    accept(socket, parts, certificateOf(socket));
+  });
+  server.on('tlsClientError', (error, socket) => {
+    parts.refused('tls_failed');
+    // A handshake that takes too long is only told; nobody else would close it.
+    socket.destroy();
+    log.debug('mqtt_tls_failed', { reason: messageOf(error) });
+  });
+  await listening(server, address, port);
+  const stopWatching = watchCertificate(server, files, log);
+  return {
+    close: () => {
+      stopWatching();
+      server.close();
+    },
+  };
+}
+
+function readTls({ cert, key }: TlsFiles): { cert: Buffer; key: Buffer } {
+  return { cert: readFileSync(cert), key: readFileSync(key) };
+}
+
+/** New connections get the new certificate; a file that cannot be used leaves the old one in force. */
+function watchCertificate(server: TlsServer, files: TlsFiles, log: Log): () => void {
+  const reload = () => {
+    try {
+      server.setSecureContext({ ...readTls(files), minVersion: 'TLSv1.2' });
+      log.info('mqtt_certificate_loaded', { file: files.cert });
+    } catch (error) {
+      log.error('mqtt_certificate_unusable', { file: files.cert, reason: messageOf(error) });
+    }
+  };
+  for (const file of [files.cert, files.key])
+    watchFile(file, { interval: certificateCheckMs, persistent: false }, reload);
+  return () => {
+    for (const file of [files.cert, files.key]) unwatchFile(file, reload);
+  };
+}
+
+function listening(server: Server, address: string, port: number): Promise<void> {
+  return new Promise((resolve, reject) => {
+    server.once('error', reject);
+    server.listen({ host: address, port, backlog }, () => {
+      server.off('error', reject);
+      resolve();
+    });
+  });
+}
+
+function accept(
+  socket: Socket,
+  { open, refused, connections, connectionsMax }: ListenParts,
+  certificate?: ClientCertificate,
+): void {
+  if (connections() >= connectionsMax) {
+    refused('too_many_connections');
+    socket.on('error', ignore);
+    socket.destroy();
+    return;
+  }
+  new SocketTransport(socket as OwnedSocket, open, certificate);
+}
+
+/** A socket that knows its transport: so all sockets share their handlers. */
+interface OwnedSocket extends Socket {
+  transport: SocketTransport;
+  /** Node itself looks here before it calls a socket idle: a write that is half done is not seen elsewhere. */
+  _handle: { writeQueueSize?: number } | null;
+}
+
+class SocketTransport implements Transport {
+  readonly remoteAddress: string;
+  readonly #socket: OwnedSocket;
+  readonly events: TransportEvents;
+  #paused = false;
+  #hasEnded = false;
+
+  constructor(socket: OwnedSocket, open: OpenConnection, certificate: ClientCertificate | undefined) {
+    this.#socket = socket;
+    this.remoteAddress = socket.remoteAddress ?? '';
+    socket.transport = this;
+    socket.on('data', onData);
+    socket.on('drain', onDrain);
+    socket.on('end', onEnd);
+    socket.on('error', ignore);
+    socket.on('close', onClose);
+    this.events = open(this, certificate);
+  }
+
+  get bufferedBytes(): number {
+    return this.#socket.writableLength;
+  }
+
+  get sendingBytes(): number {
+    return this.#socket._handle?.writeQueueSize ?? 0;
+  }
+
+  /** Copied: what does not leave at once would be kept as a view. */
+  write(bytes: Buffer): void {
+    if (this.#socket.writable) this.#socket.write(Buffer.from(bytes));
+  }
+
+  pause(): void {
+    this.#paused = true;
+    this.#socket.pause();
+  }
+
+  resume(): void {
+    this.#paused = false;
+    this.#socket.resume();
+    if (this.#hasEnded) this.end();
+  }
+
+  /** The client sends no more; what it sent may not have been taken yet. */
+  ended(): void {
+    this.#hasEnded = true;
+    if (!this.#paused) this.end();
+  }
+
+  end(): void {
+    const socket = this.#socket;
+    if (socket.destroyed) return;
+    socket.end();
+    // What still comes in is of no interest, but unread bytes would make the kernel drop what was just written.
+    socket.resume();
+    socket.setTimeout(endMsMax, () => socket.destroy());
+  }
+
+  destroy(): void {
+    this.#socket.destroy();
+  }
+}
+
+function onData(this: OwnedSocket, bytes: Buffer): void {
+  this.transport.events.onData(bytes);
+}
+
+function onEnd(this: OwnedSocket): void {
+  this.transport.ended();
+}
+
+function onDrain(this: OwnedSocket): void {
+  this.transport.events.onDrained();
+}
+
+function onClose(this: OwnedSocket): void {
+  this.transport.events.onClosed();
+}
+
+/** 'close' follows and says all that matters. */
+function ignore(): void {}

@@ -1,0 +1,73 @@
+/**
+ * Who a CONNECT is: the rules of mqtt.md 1.3 in their order (provisioning is asked before), then the one session that
+ * the device may have. Nothing of the password is kept.
+ */
+import type { RateLimits } from '../auth/rate-limits.ts';
+import type { Clock } from '../base/clock.ts';
+import { Fault } from '../base/errors.ts';
+import type { Login, Logins } from '../device/logins.ts';
+import type { Sessions } from '../device/sessions.ts';
+import { type Chains, type ClientCertificate, isInForce } from '../fleet/chain.ts';
+import { deviceLimitReason } from '../fleet/device-limit.ts';
+import type { SignedIn, SignIn, SignInOwner, SignInRefused, SignInRequest } from './sign-in.ts';
+import type { WrongLogins } from './wrong-logins.ts';
+
+export interface LoginParts {
+  logins: Logins;
+  sessions: Sessions;
+  chains: Chains;
+  /** Undefined = unlimited. */
+  rateLimits: RateLimits | undefined;
+  /** Undefined = an address may try as often as it likes. */
+  wrongLogins: WrongLogins | undefined;
+  clock: Clock;
+}
+
+export function createSignIn(parts: LoginParts): SignIn {
+  return (request, owner) => signIn(parts, request, owner);
+}
+
+async function signIn(
+  parts: LoginParts,
+  request: SignInRequest,
+  owner: SignInOwner,
+): Promise<SignedIn | SignInRefused> {
+  const { clientId, username, password, certificate, remoteAddress } = request;
+  if (parts.wrongLogins?.isBlocked(remoteAddress)) return blocked;
+  try {
+    const answer = certificate
+      ? await byCertificate(parts, certificate, remoteAddress)
+      : await parts.logins.find({ kind: 'names', clientId, userName: username ?? '', password });
+    if (answer.kind === 'refused') {
+      if (answer.refusal !== 'unavailable') parts.wrongLogins?.wrong(remoteAddress);
+      return { refused: answer.refusal };
+    }
+    parts.wrongLogins?.right(remoteAddress);
+    const { device: row, isGateway, topics, credentialsVersion } = answer.login;
+    parts.rateLimits?.message(row);
+    const session = parts.sessions.open(row, owner, credentialsVersion);
+    return { device: session.device, isGateway, topics, end: () => session.end() };
+  } catch (error) {
+    if (!(error instanceof Fault)) throw error;
+    return refusedBy(error);
+  }
+}
+
+const blocked: SignInRefused = { refused: 'rate', text: 'Too many wrong logins from this address; try again later.' };
+
+async function byCertificate(
+  { logins, chains, clock }: LoginParts,
+  certificate: ClientCertificate,
+  remoteAddress: string,
+): Promise<Login> {
+  if (!isInForce(certificate.leaf, clock.now())) return { kind: 'refused', refusal: 'certificate' };
+  const claim = { kind: 'certificate', credentialsId: certificate.credentialsId } as const;
+  const login = await logins.find(claim);
+  if (login.kind === 'accepted' || login.refusal !== 'certificate') return login;
+  return (await chains.provision(certificate, remoteAddress)) === 'made' ? await logins.find(claim) : login;
+}
+
+function refusedBy({ status, reason, message }: Fault): SignInRefused {
+  if (reason === deviceLimitReason) return { refused: 'quota', text: message };
+  return { refused: status === 429 ? 'rate' : 'unavailable', text: message };
+}

@@ -1,0 +1,46 @@
+/** What every connection of the worker shares. */
+import type { Clock } from '../base/clock.ts';
+import type { Fault } from '../base/errors.ts';
+import type { Log } from '../base/log.ts';
+import type { Meter } from '../fleet/meter.ts';
+import type { Counters } from './counters.ts';
+import type { Flusher } from './flusher.ts';
+import type { Session } from './session.ts';
+import type { SignIn } from './sign-in.ts';
+import type { Streams, TopicTable } from './topics/table.ts';
+
+export interface MqttSettings {
+  /** Its name, for MQTT 5 clients (`http.tellWorker`); '' = they are not told. */
+  worker: string;
+  packetBytesMax: number;
+  /** Messages of a connection that wait for their answer. */
+  inflightMax: number;
+  /** Silence that ends a connection without Keep Alive. 0 = never. */
+  idleMs: number;
+  /** What cannot be read ends an MQTT 3 connection. */
+  closeOnInvalid: boolean;
+}
+
+/** What the rest of the worker gives to the door. */
+export interface MqttNeeds {
+  settings: MqttSettings;
+  signIn: SignIn;
+  topics: TopicTable;
+  /** Of connections that ask for credentials. */
+  provisionTopics: TopicTable;
+  streams: Streams;
+  /** Signed in, before its first message. */
+  onSession?: (session: Session) => void;
+  meter: Meter;
+  /** Why the journal takes nothing at the moment. */
+  journalRefusal: () => Fault | undefined;
+  clock: Clock;
+  log: Log;
+}
+
+export interface MqttParts extends MqttNeeds {
+  counters: Counters;
+  flusher: Flusher;
+  /** All that have a transport. */
+  connections: Set<unknown>;
+}

@@ -1,0 +1,67 @@
+/** The MQTT door of a worker: its connections, whatever carries them; their deadlines; and the end of all of them. */
+
+import { limits } from '../base/limits.ts';
+import type { Metrics } from '../base/metrics.ts';
+import type { CloseReason } from './close-reason.ts';
+import { Connection } from './connection.ts';
+import { Counters } from './counters.ts';
+import { Flusher } from './flusher.ts';
+import type { MqttNeeds, MqttParts } from './mqtt-parts.ts';
+import type { OpenConnection } from './transport.ts';
+
+const drainStepMs = 5;
+
+export class Mqtt {
+  readonly #connections = new Set<Connection>();
+  readonly #parts: MqttParts;
+  readonly #timer: NodeJS.Timeout;
+  #draining = false;
+
+  constructor(needs: MqttNeeds, metrics: Metrics) {
+    this.#parts = {
+      ...needs,
+      counters: new Counters(metrics),
+      flusher: new Flusher(),
+      connections: this.#connections as Set<unknown>,
+    };
+    metrics.observed('mqtt_connections', 'Open MQTT connections.', () => this.#connections.size);
+    this.#timer = setInterval(() => this.#sweep(), limits.mqttSweepMs);
+    this.#timer.unref();
+  }
+
+  get connections(): number {
+    return this.#connections.size;
+  }
+
+  /** For each transport that is accepted. */
+  readonly open: OpenConnection = (transport, certificate) => {
+    const connection = new Connection(this.#parts, transport, certificate);
+    this.#connections.add(connection);
+    if (this.#draining) queueMicrotask(() => connection.close('server_shutdown'));
+    return connection;
+  };
+
+  /** A transport that ended before there was a connection. */
+  readonly refused = (reason: CloseReason): void => this.#parts.counters.disconnected(reason);
+
+  /** Nothing more is read; what was read is answered, as long as there is time; then all connections are told and closed. */
+  async drain(msMax: number): Promise<void> {
+    this.#draining = true;
+    clearInterval(this.#timer);
+    const { clock } = this.#parts;
+    const deadline = clock.monotonic() + msMax;
+    for (;;) {
+      let waiting = 0;
+      for (const connection of this.#connections) if (!connection.drain()) waiting += 1;
+      if (waiting === 0 || clock.monotonic() >= deadline) break;
+      await new Promise((resolve) => setTimeout(resolve, drainStepMs));
+    }
+    for (const connection of this.#connections) connection.close('server_shutdown');
+    // The transports say good-bye by themselves.
+  }
+
+  #sweep(): void {
+    const now = this.#parts.clock.monotonic();
+    for (const connection of this.#connections) connection.sweep(now);
+  }
+}

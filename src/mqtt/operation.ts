@@ -1,0 +1,34 @@
+/** What a PUBLISH of a device does: an operation for each topic, and how it answers. */
+import { Fault } from '../base/errors.ts';
+import type { Waiter } from '../ingest/accept.ts';
+import type { Session } from './session.ts';
+
+/**
+ * An incoming PUBLISH. It is answered exactly once, by `acknowledge()` or `refuse(fault)`, at any later time; the
+ * connection sends PUBACK or PUBREC in order of arrival. For QoS 0 the answer only counts. The object is used again
+ * after its answer: nobody may keep it longer.
+ */
+export interface Publish extends Waiter {
+  readonly topic: string;
+  /** A view into what was read: good until the operation returns. Copy what outlives it. */
+  readonly payload: Buffer;
+  readonly qos: 0 | 1 | 2;
+  readonly session: Session;
+}
+
+/**
+ * `argument` is what the topic has behind the prefix of the table (`{id}`, or a longer tail); '' for exact topics. A thrown
+ * Fault is `refuse(fault)`, so it must come before any answer; any other throw is a bug and ends the worker.
+ */
+export type Operation = (publish: Publish, argument: string) => void;
+
+/** For operations that wait: acknowledged when `work` resolves, refused when it throws a Fault. */
+export function run(publish: Publish, work: () => Promise<unknown>): void {
+  work().then(
+    () => publish.acknowledge(),
+    (error: unknown) => {
+      if (!(error instanceof Fault)) throw error;
+      publish.refuse(error);
+    },
+  );
+}

@@ -1,0 +1,158 @@
+/**
+ * What leaves on one connection: packets in the order in which they were added, then the acknowledgements whose turn has
+ * come, all of one turn of the loop in one write. Acknowledgements keep the order of arrival: an answer that is early
+ * waits for those before it.
+ */
+import { generate } from 'mqtt-packet';
+import { limits } from '../base/limits.ts';
+import { code } from './answers.ts';
+import { giveBack, type Incoming } from './incoming.ts';
+import type { Confirm, ProtocolLevel } from './session.ts';
+import type { Transport } from './transport.ts';
+
+/** Shared by all connections of the worker: a write copies what it takes. */
+const scratch = Buffer.allocUnsafe(limits.mqttWriteBytes);
+/** PUBACK or PUBREC without a reason. */
+const shortBytes = 4;
+/** Instead of a reason code: this message, and what is behind it, gets no answer, because its client is to keep it. */
+export const withheld = -1;
+
+export class Outbox {
+  readonly #transport: Transport;
+  #packets: Buffer[] | undefined = undefined;
+  #confirms: Confirm[] | undefined = undefined;
+  #head: Incoming | undefined = undefined;
+  #tail: Incoming | undefined = undefined;
+  /** Packet ids of QoS 2 between PUBREC and PUBREL. */
+  #received: Set<number> | undefined = undefined;
+  /** By the last flush: packets that left, and messages that are done with. */
+  sent = 0;
+  acknowledged = 0;
+
+  constructor(transport: Transport) {
+    this.#transport = transport;
+  }
+
+  /** A whole packet; `confirm` is told when it was handed to the transport, or never will be. */
+  add(packet: Buffer, confirm?: Confirm): void {
+    this.#packets ??= [];
+    this.#packets.push(packet);
+    if (confirm === undefined) return;
+    this.#confirms ??= [];
+    this.#confirms.push(confirm);
+  }
+
+  /** The acknowledgement of `incoming` comes behind those of all that were expected before. */
+  expect(incoming: Incoming): void {
+    if (this.#tail === undefined) this.#head = incoming;
+    else this.#tail.next = incoming;
+    this.#tail = incoming;
+  }
+
+  /** Takes back the one that was expected last. */
+  unexpect(incoming: Incoming): void {
+    let before: Incoming | undefined;
+    for (let at = this.#head; at !== incoming && at !== undefined; at = at.next) before = at;
+    if (before === undefined) this.#head = undefined;
+    else before.next = undefined;
+    this.#tail = before;
+  }
+
+  /** PUBREL: true when a PUBREC with this id is out. */
+  released(packetId: number): boolean {
+    return this.#received?.delete(packetId) ?? false;
+  }
+
+  /** A PUBREC with this id is out, and its PUBREL has not come. */
+  isReceived(packetId: number): boolean {
+    return this.#received?.has(packetId) ?? false;
+  }
+
+  /** Writes all that may leave. */
+  flush(level: ProtocolLevel, packetBytesMax: number): void {
+    let at = 0;
+    this.sent = 0;
+    this.acknowledged = 0;
+    const packets = this.#packets;
+    if (packets !== undefined) {
+      this.#packets = undefined;
+      this.sent = packets.length;
+      for (const packet of packets) {
+        if (at + packet.length > scratch.length) at = this.#write(at);
+        if (packet.length > scratch.length) this.#transport.write(packet);
+        else at += packet.copy(scratch, at);
+      }
+    }
+    let incoming = this.#head;
+    while (incoming !== undefined && !incoming.isOpen && incoming.code !== withheld) {
+      const isRefused = incoming.code !== code.success && level === 5;
+      if (isRefused) {
+        const refusal = refusalBytes(incoming, packetBytesMax);
+        if (at + refusal.length > scratch.length) at = this.#write(at);
+        at += refusal.copy(scratch, at);
+      } else {
+        if (at + shortBytes > scratch.length) at = this.#write(at);
+        scratch[at] = incoming.qos === 2 ? 0x50 : 0x40;
+        scratch[at + 1] = 2;
+        scratch[at + 2] = incoming.packetId >> 8;
+        scratch[at + 3] = incoming.packetId & 0xff;
+        at += shortBytes;
+      }
+      this.sent += 1;
+      if (incoming.qos === 2 && !isRefused) {
+        this.#received ??= new Set();
+        this.#received.add(incoming.packetId);
+        // MQTT 5 counts it against the Receive Maximum until PUBCOMP.
+        if (level !== 5) this.acknowledged += 1;
+      } else {
+        this.acknowledged += 1;
+      }
+      const { next }: Incoming = incoming;
+      giveBack(incoming);
+      incoming = next;
+    }
+    this.#head = incoming;
+    if (incoming === undefined) this.#tail = undefined;
+    this.#write(at);
+    this.#confirm(true);
+  }
+
+  /** The connection is gone: nobody waits for these answers any more. */
+  drop(): void {
+    this.#packets = undefined;
+    this.#received = undefined;
+    let incoming = this.#head;
+    while (incoming !== undefined) {
+      const { next }: Incoming = incoming;
+      incoming.next = undefined;
+      if (incoming.isOpen) incoming.connection = undefined;
+      else giveBack(incoming);
+      incoming = next;
+    }
+    this.#head = undefined;
+    this.#tail = undefined;
+    this.#confirm(false);
+  }
+
+  #confirm(delivered: boolean): void {
+    const confirms = this.#confirms;
+    if (confirms === undefined) return;
+    this.#confirms = undefined;
+    for (const confirm of confirms) confirm(delivered);
+  }
+
+  #write(bytes: number): 0 {
+    if (bytes > 0) this.#transport.write(scratch.subarray(0, bytes));
+    return 0;
+  }
+}
+
+/** A Reason String that would make the packet too large for its client is left out. */
+function refusalBytes({ qos, packetId, code: reasonCode, text }: Incoming, packetBytesMax: number): Buffer {
+  const packet = { cmd: qos === 2 ? 'pubrec' : 'puback', messageId: packetId, reasonCode } as const;
+  if (text !== '') {
+    const bytes = generate({ ...packet, properties: { reasonString: text } }, { protocolVersion: 5 });
+    if (bytes.length <= packetBytesMax) return bytes;
+  }
+  return generate(packet, { protocolVersion: 5 });
+}

@@ -1,0 +1,29 @@
+/** PUBACK and PUBREL of a client, and the PUBCOMP that answers PUBREL. */
+import { generate } from 'mqtt-packet';
+import { code } from '../answers.ts';
+import { Cursor } from '../cursor.ts';
+import { allowed, readProperties } from '../properties.ts';
+import type { ProtocolLevel } from '../session.ts';
+import { malformed } from '../wire-error.ts';
+
+/** The packet id. Whatever code a client gives to a message, it has got it. */
+export function readAcknowledgement(bytes: Buffer, start: number, end: number, level: ProtocolLevel): number {
+  const cursor = new Cursor(bytes, start, end);
+  const packetId = cursor.uint16();
+  if (packetId === 0) throw malformed;
+  if (level === 5 && cursor.left > 0) {
+    cursor.byte();
+    if (cursor.left > 0) readProperties(cursor, allowed.acknowledgement);
+  }
+  cursor.finish();
+  return packetId;
+}
+
+export function pubcompBytes(level: ProtocolLevel, packetId: number, isKnown: boolean): Buffer {
+  const reasonCode = isKnown ? code.success : code.packetIdUnknown;
+  return generate({ cmd: 'pubcomp', messageId: packetId, reasonCode }, { protocolVersion: level });
+}
+
+export function pubrecBytes(packetId: number): Buffer {
+  return Buffer.from([0x50, 2, packetId >> 8, packetId & 0xff]);
+}

@@ -1,0 +1,153 @@
+/** CONNECT, read strictly, and CONNACK. What is wrong is told to the client where the specification has a code for it. */
+import { generate, type IConnackPacket } from 'mqtt-packet';
+import { Cursor } from '../cursor.ts';
+import { allowed, type Properties, property, readProperties } from '../properties.ts';
+import type { ProtocolLevel } from '../session.ts';
+import { malformed } from '../wire-error.ts';
+
+export interface Connect {
+  kind: 'connect';
+  level: ProtocolLevel;
+  clientId: string;
+  username: string | undefined;
+  password: Buffer | undefined;
+  keepAliveSeconds: number;
+  /** What the client can take: unacknowledged messages, and bytes of one packet. */
+  receiveMaximum: number;
+  packetBytesMax: number;
+  /** It wants no Reason Strings. */
+  isTerse: boolean;
+}
+
+export interface ConnectRefusal {
+  kind: 'refusal';
+  level: ProtocolLevel;
+  refusal: Refusal;
+}
+
+/** Why CONNECT is refused: code of MQTT 5, code of MQTT 3, and the Reason String. The name is the metric label. */
+export const refusals = {
+  unsupported_version: { code: 0x84, old: 1, text: 'This server speaks MQTT 3.1, 3.1.1 and 5.' },
+  client_id: { code: 0x85, old: 2, text: 'The client id is not valid here, and there is no user name.' },
+  credentials: {
+    code: 0x86,
+    old: 5,
+    text: 'No device has these credentials: check the access token or user name and password.',
+  },
+  not_authorized: { code: 0x87, old: 5, text: 'No credentials: the user name is the access token of a device.' },
+  certificate: { code: 0x87, old: 5, text: 'No device has this client certificate, or it is not valid now.' },
+  unavailable: { code: 0x88, old: 3, text: 'Devices cannot be looked up at the moment; connect again later.' },
+  busy: { code: 0x89, old: 3, text: 'The server has too much to do; connect again later.' },
+  transport: { code: 0x88, old: 3, text: 'The profile of this device has another transport.' },
+  auth_method: { code: 0x8c, old: 5, text: 'Enhanced authentication is not supported.' },
+  quota: { code: 0x97, old: 3, text: 'The tenant has its limit of devices.' },
+  will_retain: { code: 0x9a, old: 5, text: 'Retained messages are not supported, nor is a will to be retained.' },
+  rate: { code: 0x9f, old: 3, text: 'Too many attempts to connect; wait before the next one.' },
+} as const satisfies Record<string, { code: number; old: number; text: string }>;
+
+export type Refusal = keyof typeof refusals;
+
+const anyReceiveMaximum = 65_535;
+
+/** `bytes[start..end)` is the body of the first packet. Throws a WireError when nothing can be answered. */
+export function readConnect(bytes: Buffer, start: number, end: number): Connect | ConnectRefusal {
+  const cursor = new Cursor(bytes, start, end);
+  const name = cursor.text();
+  const version = cursor.byte();
+  const level = levelOf(name, version);
+  if (level === undefined) {
+    return refuse(name === 'MQTT' && version > 4 && version < 0x80 ? 5 : 4, 'unsupported_version');
+  }
+  const flags = cursor.byte();
+  if ((flags & 0x01) !== 0) return refuse(level, 'unsupported_version');
+  const keepAliveSeconds = cursor.uint16();
+  const properties: Properties | undefined = level === 5 ? readProperties(cursor, allowed.connect) : undefined;
+  const clientId = cursor.text();
+  const willRetain = readWill(cursor, flags, level);
+  const hasUsername = (flags & 0x80) !== 0;
+  const hasPassword = (flags & 0x40) !== 0;
+  if (hasPassword && !hasUsername && level !== 5) throw malformed;
+  const username = hasUsername ? cursor.text() : undefined;
+  const password = hasPassword ? cursor.binary() : undefined;
+  cursor.finish();
+  if (level === 3 && clientId === '') return refuse(level, 'client_id');
+  if (willRetain && level === 5) return refuse(level, 'will_retain');
+  if (properties?.has(property.authenticationMethod)) return refuse(level, 'auth_method');
+  if (properties?.has(property.authenticationData)) throw malformed;
+  return {
+    kind: 'connect',
+    level,
+    clientId,
+    username,
+    password,
+    keepAliveSeconds,
+    receiveMaximum: (properties?.get(property.receiveMaximum) as number | undefined) ?? anyReceiveMaximum,
+    packetBytesMax: (properties?.get(property.maximumPacketSize) as number | undefined) ?? Number.POSITIVE_INFINITY,
+    isTerse: properties?.get(property.requestProblemInformation) === 0,
+  };
+}
+
+function levelOf(name: string, version: number): ProtocolLevel | undefined {
+  if (name === 'MQIsdp' && version === 3) return 3;
+  if (name === 'MQTT' && (version === 4 || version === 5)) return version;
+  return undefined;
+}
+
+/** Read and dropped: there is nobody to publish it to. True when it would be retained. */
+function readWill(cursor: Cursor, flags: number, level: ProtocolLevel): boolean {
+  const qos = (flags >> 3) & 3;
+  const retain = (flags & 0x20) !== 0;
+  if ((flags & 0x04) === 0) {
+    if (qos !== 0 || retain) throw malformed;
+    return false;
+  }
+  if (qos === 3) throw malformed;
+  if (level === 5) readProperties(cursor, allowed.will);
+  const topic = cursor.text();
+  if (topic === '' || /[+#]/.test(topic)) throw malformed;
+  cursor.binary();
+  return retain;
+}
+
+function refuse(level: ProtocolLevel, refusal: Refusal): ConnectRefusal {
+  return { kind: 'refusal', level, refusal };
+}
+
+export interface Welcome {
+  packetBytesMax: number;
+  receiveMaximum: number;
+  /** '' = the client brought its own. */
+  assignedClientId: string;
+  /** Told as a user property; '' = not. */
+  worker: string;
+}
+
+/** There is never a session from before. */
+export function connackBytes(
+  level: ProtocolLevel,
+  { packetBytesMax, receiveMaximum, assignedClientId, worker }: Welcome,
+): Buffer {
+  if (level !== 5) return generate({ cmd: 'connack', returnCode: 0, sessionPresent: false });
+  const properties: IConnackPacket['properties'] = {
+    sessionExpiryInterval: 0,
+    receiveMaximum,
+    retainAvailable: false,
+    maximumPacketSize: packetBytesMax,
+    topicAliasMaximum: 0,
+    wildcardSubscriptionAvailable: true,
+    subscriptionIdentifiersAvailable: false,
+    sharedSubscriptionAvailable: false,
+  };
+  if (assignedClientId !== '') properties.assignedClientIdentifier = assignedClientId;
+  if (worker !== '') properties.userProperties = { 'x-millrace-worker': worker };
+  return generate({ cmd: 'connack', reasonCode: 0, sessionPresent: false, properties }, { protocolVersion: 5 });
+}
+
+/** `text` instead of the sentence of the refusal, when there is more to say. */
+export function refusalBytes(level: ProtocolLevel, refusal: Refusal, isTerse: boolean, text = ''): Buffer {
+  const { code, old, text: sentence } = refusals[refusal];
+  if (level !== 5) return generate({ cmd: 'connack', returnCode: old, sessionPresent: false });
+  const packet: IConnackPacket = { cmd: 'connack', reasonCode: code, sessionPresent: false };
+  if (!isTerse) packet.properties = { reasonString: text || sentence };
+  return generate(packet, { protocolVersion: 5 });
+}

@@ -1,0 +1,28 @@
+/** DISCONNECT, both ways. */
+import { generate, type IDisconnectPacket } from 'mqtt-packet';
+import { type CloseReason, closings } from '../close-reason.ts';
+import { Cursor } from '../cursor.ts';
+import { allowed, readProperties } from '../properties.ts';
+import type { ProtocolLevel } from '../session.ts';
+
+/** Nothing in it matters, but it has to be well-formed. */
+export function checkDisconnect(bytes: Buffer, start: number, end: number, level: ProtocolLevel): void {
+  const cursor = new Cursor(bytes, start, end);
+  if (level === 5 && cursor.left > 0) {
+    cursor.byte();
+    if (cursor.left > 0) readProperties(cursor, allowed.disconnect);
+  }
+  cursor.finish();
+}
+
+/** Undefined when nothing is sent for this reason. */
+export function disconnectBytes(reason: CloseReason, isTerse: boolean, packetBytesMax: number): Buffer | undefined {
+  const { code, sentence } = closings[reason];
+  if (code === undefined) return undefined;
+  const packet: IDisconnectPacket = { cmd: 'disconnect', reasonCode: code };
+  if (!isTerse) {
+    const bytes = generate({ ...packet, properties: { reasonString: sentence } }, { protocolVersion: 5 });
+    if (bytes.length <= packetBytesMax) return bytes;
+  }
+  return generate(packet, { protocolVersion: 5 });
+}

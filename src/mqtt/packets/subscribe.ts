@@ -1,0 +1,158 @@
+/**
+ * SUBSCRIBE and UNSUBSCRIBE. A filter is granted when it can match something that this session may be sent, at QoS 1 at
+ * most; one that covers all topics of a stream switches it on.
+ */
+import { generate } from 'mqtt-packet';
+import { limits } from '../../base/limits.ts';
+import { Cursor } from '../cursor.ts';
+import { allowed, property, readProperties } from '../properties.ts';
+import type { ProtocolLevel, Session } from '../session.ts';
+import { isFilter } from '../strings.ts';
+import type { QoS, StreamName } from '../subscriptions.ts';
+import { canMatch, covers, downTopics, provisionTopics, streamTopics } from '../topics/down.ts';
+import { profileStreamTopic } from '../topics/profile-topics.ts';
+import { malformed, protocolError } from '../wire-error.ts';
+
+export interface Subscribe {
+  packetId: number;
+  filters: { filter: string; qos: QoS }[];
+}
+
+export interface Unsubscribe {
+  packetId: number;
+  filters: string[];
+}
+
+const filterInvalid = 0x8f;
+const quotaExceeded = 0x97;
+const noSubscription = 0x11;
+/** The only code of MQTT 3 for a filter that is refused. */
+const oldFailure = 0x80;
+
+export function readSubscribe(bytes: Buffer, start: number, end: number, level: ProtocolLevel): Subscribe {
+  const cursor = new Cursor(bytes, start, end);
+  const packetId = readPacketId(cursor);
+  if (level === 5) {
+    // CONNACK said that they are not available.
+    if (readProperties(cursor, allowed.subscribe).has(property.subscriptionIdentifier)) throw protocolError;
+  }
+  const filters: Subscribe['filters'] = [];
+  while (cursor.left > 0) {
+    const filter = cursor.text();
+    const options = cursor.byte();
+    const qos = options & 3;
+    if (qos === 3 || (options & (level === 5 ? 0xc0 : 0xfc)) !== 0 || (options & 0x30) === 0x30) throw malformed;
+    filters.push({ filter, qos: qos === 0 ? 0 : 1 });
+  }
+  if (filters.length === 0) throw protocolError;
+  return { packetId, filters };
+}
+
+export function readUnsubscribe(bytes: Buffer, start: number, end: number, level: ProtocolLevel): Unsubscribe {
+  const cursor = new Cursor(bytes, start, end);
+  const packetId = readPacketId(cursor);
+  if (level === 5) readProperties(cursor, allowed.unsubscribe);
+  const filters: string[] = [];
+  while (cursor.left > 0) filters.push(cursor.text());
+  if (filters.length === 0) throw protocolError;
+  return { packetId, filters };
+}
+
+function readPacketId(cursor: Cursor): number {
+  const packetId = cursor.uint16();
+  if (packetId === 0) throw malformed;
+  return packetId;
+}
+
+export interface Subscribed {
+  /** One for each filter, in order. */
+  codes: number[];
+  /** Switched on by these filters; those of them that were on before. */
+  started: StreamName[];
+  restarted: StreamName[];
+}
+
+export function subscribe(session: Session, { filters }: Subscribe): Subscribed {
+  const { subscriptions, kind, level } = session;
+  const codes: number[] = [];
+  const started = new Set<StreamName>();
+  const before = subscriptions.streams();
+  for (const { filter, qos } of filters) {
+    if (!isGrantable(filter, session)) {
+      codes.push(level === 5 ? filterInvalid : oldFailure);
+      continue;
+    }
+    if (!subscriptions.has(filter) && subscriptions.size >= limits.mqttFiltersMax) {
+      codes.push(level === 5 ? quotaExceeded : oldFailure);
+      continue;
+    }
+    subscriptions.add(filter, qos);
+    codes.push(qos);
+    if (kind === 'provision') continue;
+    for (const { stream, topic } of streamsOf(filter, session)) {
+      subscriptions.switchOn(stream, topic);
+      started.add(stream);
+    }
+  }
+  return { codes, started: [...started], restarted: before.filter((stream) => started.has(stream)) };
+}
+
+export interface Unsubscribed {
+  codes: number[];
+  /** No filter is left that covers these. */
+  stopped: StreamName[];
+}
+
+export function unsubscribe(session: Session, { filters }: Unsubscribe): Unsubscribed {
+  const { subscriptions } = session;
+  const codes = filters.map((filter) => {
+    if (subscriptions.remove(filter)) return 0;
+    return isGrantable(filter, session) ? noSubscription : filterInvalid;
+  });
+  const left = new Map<StreamName, string>();
+  for (const filter of subscriptions.filters()) {
+    for (const { stream, topic } of streamsOf(filter, session)) left.set(stream, topic);
+  }
+  const stopped: StreamName[] = [];
+  for (const stream of subscriptions.streams()) {
+    const topic = left.get(stream);
+    if (topic !== undefined) {
+      subscriptions.switchOn(stream, topic);
+    } else {
+      subscriptions.switchOff(stream);
+      stopped.push(stream);
+    }
+  }
+  return { codes, stopped };
+}
+
+function isGrantable(filter: string, { kind, profileTopics }: Session): boolean {
+  if (!isFilter(filter) || filter.startsWith('$')) return false;
+  if (kind === 'provision') return provisionTopics.some((topic) => canMatch(filter, topic));
+  return downTopics.some((topic) => canMatch(filter, topic)) || profileStreamTopic(profileTopics, filter) !== undefined;
+}
+
+/** The first topic of each stream that the filter covers. */
+function streamsOf(filter: string, { profileTopics }: Session): { stream: StreamName; topic: string }[] {
+  const found: { stream: StreamName; topic: string }[] = [];
+  for (const [stream, topics] of Object.entries(streamTopics) as [StreamName, string[]][]) {
+    const pattern = topics.find((topic) => covers(filter, topic));
+    const ofProfile = stream === 'attributes' ? profileStreamTopic(profileTopics, filter) : undefined;
+    const topic = pattern?.replace(/\+$/, '') ?? ofProfile;
+    if (topic !== undefined) found.push({ stream, topic });
+  }
+  return found;
+}
+
+export function subackBytes(level: ProtocolLevel, packetId: number, codes: number[]): Buffer {
+  return generate({ cmd: 'suback', messageId: packetId, granted: codes }, { protocolVersion: level });
+}
+
+/** Too many messages: not one filter is granted. */
+export function subscribeRefused(level: ProtocolLevel, filters: number): number[] {
+  return new Array<number>(filters).fill(level === 5 ? quotaExceeded : oldFailure);
+}
+
+export function unsubackBytes(level: ProtocolLevel, packetId: number, codes: number[]): Buffer {
+  return generate({ cmd: 'unsuback', messageId: packetId, granted: codes }, { protocolVersion: level });
+}

@@ -1,0 +1,87 @@
+/**
+ * Messages with QoS 1 to one client: packet ids, who waits for which PUBACK, and the queue behind the client's Receive
+ * Maximum. Made for a connection when the first one is sent.
+ */
+import { limits } from '../base/limits.ts';
+import type { Confirm } from './session.ts';
+
+interface Waiting {
+  packet: Buffer;
+  /** Where the packet id goes. */
+  idAt: number;
+  confirm: Confirm | undefined;
+}
+
+export class Pushes {
+  readonly #window: number;
+  readonly #inflight = new Map<number, Confirm | undefined>();
+  #waiting: Waiting[] = [];
+  #waitingFrom = 0;
+  #waitingBytes = 0;
+  #lastId = 0;
+
+  constructor(receiveMaximum: number) {
+    this.#window = Math.min(receiveMaximum, limits.mqttPushesInflightMax);
+  }
+
+  get isFull(): boolean {
+    return (
+      this.#waiting.length - this.#waitingFrom >= limits.mqttPushesWaitingMax ||
+      this.#waitingBytes >= limits.mqttPushBytesWaitingMax
+    );
+  }
+
+  /** True: it may leave now, and has its id. False: it waits. */
+  add(packet: Buffer, idAt: number, confirm: Confirm | undefined): boolean {
+    if (this.#inflight.size < this.#window) {
+      packet.writeUInt16BE(this.#take(confirm), idAt);
+      return true;
+    }
+    this.#waiting.push({ packet, idAt, confirm });
+    this.#waitingBytes += packet.length;
+    return false;
+  }
+
+  /** PUBACK came: tells who waits for it, and gives the packet that may leave now. Unknown ids are of no meaning. */
+  acknowledged(packetId: number): Buffer | undefined {
+    if (!this.#inflight.has(packetId)) return undefined;
+    const confirm = this.#inflight.get(packetId);
+    this.#inflight.delete(packetId);
+    confirm?.(true);
+    const next = this.#waiting[this.#waitingFrom];
+    if (next === undefined) return undefined;
+    this.#waitingFrom += 1;
+    this.#waitingBytes -= next.packet.length;
+    if (this.#waitingFrom === this.#waiting.length) {
+      this.#waiting = [];
+      this.#waitingFrom = 0;
+    } else if (this.#waitingFrom >= 1024) {
+      this.#waiting = this.#waiting.slice(this.#waitingFrom);
+      this.#waitingFrom = 0;
+    }
+    next.packet.writeUInt16BE(this.#take(next.confirm), next.idAt);
+    return next.packet;
+  }
+
+  /** The connection ended. */
+  drop(): void {
+    const confirms = [
+      ...this.#inflight.values(),
+      ...this.#waiting.slice(this.#waitingFrom).map(({ confirm }) => confirm),
+    ];
+    this.#inflight.clear();
+    this.#waiting = [];
+    this.#waitingFrom = 0;
+    this.#waitingBytes = 0;
+    for (const confirm of confirms) confirm?.(false);
+  }
+
+  /** 1 to 65535, none that is in flight. */
+  #take(confirm: Confirm | undefined): number {
+    do {
+      this.#lastId = this.#lastId === 0xffff ? 1 : this.#lastId + 1;
+    } while (this.#inflight.has(this.#lastId));
+    this.#inflight.set(this.#lastId, confirm);
+    return this.#lastId;
+  }
+}

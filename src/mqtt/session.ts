@@ -1,0 +1,101 @@
+/**
+ * A connection that is signed in, as operations and streams see it: who it is, what it subscribed, and the way down to
+ * it. The connection itself (`connection.ts`) is behind `SessionLink`, so that a test can stand in for it.
+ */
+import type { CachedDevice } from '../device/cached-device.ts';
+import type { ProfileTopics } from '../device/profile-topics.ts';
+import type { CloseReason } from './close-reason.ts';
+import { type QoS, Subscriptions } from './subscriptions.ts';
+
+export type SessionKind = 'device' | 'gateway' | 'provision';
+/** MQTT 3.1, 3.1.1, 5. */
+export type ProtocolLevel = 3 | 4 | 5;
+/** Told once what became of a message that was sent down. */
+export type Confirm = (delivered: boolean) => void;
+
+/** What a session needs of its connection. */
+export interface SessionLink {
+  push(topic: string, payload: string | Uint8Array, qos: QoS, confirm: Confirm | undefined): boolean;
+  close(reason: CloseReason): void;
+}
+
+export interface SessionFacts {
+  /** Undefined on a provisioning session. */
+  device: CachedDevice | undefined;
+  kind: SessionKind;
+  level: ProtocolLevel;
+  clientId: string;
+  remoteAddress: string;
+  profileTopics: ProfileTopics | undefined;
+}
+
+export class Session {
+  /** The one that signed in. Not set on a provisioning session. */
+  readonly device: CachedDevice;
+  readonly kind: SessionKind;
+  readonly level: ProtocolLevel;
+  readonly clientId: string;
+  readonly remoteAddress: string;
+  /** What the device's profile adds to the usual topics. */
+  readonly profileTopics: ProfileTopics | undefined;
+  readonly #link: SessionLink;
+  #subscriptions: Subscriptions | undefined = undefined;
+  #onEnd: ((reason: CloseReason) => void)[] | undefined = undefined;
+  #endedBy: CloseReason | undefined = undefined;
+
+  constructor(link: SessionLink, facts: SessionFacts) {
+    this.#link = link;
+    this.device = facts.device as CachedDevice;
+    this.kind = facts.kind;
+    this.level = facts.level;
+    this.clientId = facts.clientId;
+    this.remoteAddress = facts.remoteAddress;
+    this.profileTopics = facts.profileTopics;
+  }
+
+  get tenantId(): string {
+    return this.device.tenantId;
+  }
+
+  get subscriptions(): Subscriptions {
+    this.#subscriptions ??= new Subscriptions();
+    return this.#subscriptions;
+  }
+
+  /** Why it ended; undefined while it lives. */
+  get endedBy(): CloseReason | undefined {
+    return this.#endedBy;
+  }
+
+  /**
+   * PUBLISH down. `confirm(true)` on PUBACK (QoS 1) or when written (QoS 0), `confirm(false)` when the connection ended
+   * before. False: not taken, and `confirm` is never called: the connection is gone or being closed because it does
+   * not read, or the packet is above the client's Maximum Packet Size. The client's Receive Maximum is kept by queueing.
+   */
+  push(topic: string, payload: string | Uint8Array, qos: QoS, confirm?: Confirm): boolean {
+    if (this.#endedBy !== undefined) return false;
+    return this.#link.push(topic, payload, qos, confirm);
+  }
+
+  close(reason: CloseReason): void {
+    if (this.#endedBy === undefined) this.#link.close(reason);
+  }
+
+  /** Called once, in order of registration; at once when it has ended already. */
+  onEnd(callback: (reason: CloseReason) => void): void {
+    if (this.#endedBy !== undefined) {
+      callback(this.#endedBy);
+      return;
+    }
+    this.#onEnd ??= [];
+    this.#onEnd.push(callback);
+  }
+
+  /** By the connection, once. */
+  ended(reason: CloseReason): void {
+    this.#endedBy = reason;
+    const callbacks = this.#onEnd;
+    this.#onEnd = undefined;
+    if (callbacks) for (const callback of callbacks) callback(reason);
+  }
+}

@@ -1,0 +1,42 @@
+/** How a connection asks who it is: the rules of signing in are `device/logins.ts`, wired in `worker.ts`. */
+import type { CachedDevice } from '../device/cached-device.ts';
+import type { ProfileTopics } from '../device/profile-topics.ts';
+import type { ClientCertificate } from '../fleet/chain.ts';
+import type { CloseReason } from './close-reason.ts';
+import type { Refusal } from './packets/connect.ts';
+
+export interface SignInRequest {
+  clientId: string;
+  username: string | undefined;
+  password: Buffer | undefined;
+  /** What a TLS client has shown: `certificateOf(socket)`. */
+  certificate: ClientCertificate | undefined;
+  remoteAddress: string;
+}
+
+export interface SignedIn {
+  device: CachedDevice;
+  isGateway: boolean;
+  /** Those that its profile adds, as they were at sign-in. */
+  topics: ProfileTopics | undefined;
+  /** When the connection no longer uses the device. */
+  end(): void;
+}
+
+/** The connection that signs in. */
+export interface SignInOwner {
+  /** The session is over, by somebody else's doing. Never inside `SignIn`. */
+  sessionEnded(reason: CloseReason): void;
+}
+
+export interface SignInRefused {
+  refused: Refusal;
+  /** Instead of the sentence of the refusal, when there is more to say. */
+  text?: string;
+}
+
+/** `owner` is told only after success. An answer that is known is given at once. Never throws. */
+export type SignIn = (
+  request: SignInRequest,
+  owner: SignInOwner,
+) => SignedIn | SignInRefused | Promise<SignedIn | SignInRefused>;

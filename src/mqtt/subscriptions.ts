@@ -1,0 +1,81 @@
+/**
+ * What one session subscribed: filters with their granted QoS, and the streams they switch on. A stream is on when a
+ * filter covers every topic it is sent on; of several families the one subscribed last decides, never two.
+ */
+
+/** What is granted and sent down; QoS 2 is only taken, never granted. */
+export type QoS = 0 | 1;
+
+export type StreamName = 'attributes' | 'rpc' | 'gateway-attributes' | 'gateway-rpc';
+
+export class Subscriptions {
+  readonly #filters = new Map<string, QoS>();
+  readonly #streams = new Map<StreamName, string>();
+
+  get size(): number {
+    return this.#filters.size;
+  }
+
+  has(filter: string): boolean {
+    return this.#filters.has(filter);
+  }
+
+  add(filter: string, qos: QoS): void {
+    this.#filters.delete(filter);
+    this.#filters.set(filter, qos);
+  }
+
+  /** False when there was no such subscription. */
+  remove(filter: string): boolean {
+    return this.#filters.delete(filter);
+  }
+
+  /** The granted QoS of what is sent on `topic`: of the matching filter subscribed last; 1 when there is none. */
+  qosOf(topic: string): QoS {
+    let granted: QoS = 1;
+    for (const [filter, qos] of this.#filters) if (matches(filter, topic)) granted = qos;
+    return granted;
+  }
+
+  isOn(stream: StreamName): boolean {
+    return this.#streams.has(stream);
+  }
+
+  /**
+   * Where a stream that is on is sent: the whole topic, or for `rpc` what stands before the id
+   * (`v1/devices/me/rpc/request/`, `v2/r/req/`, `v2/r/req/j/`).
+   */
+  topicOf(stream: StreamName): string {
+    return this.#streams.get(stream)!;
+  }
+
+  switchOn(stream: StreamName, topic: string): void {
+    this.#streams.set(stream, topic);
+  }
+
+  switchOff(stream: StreamName): void {
+    this.#streams.delete(stream);
+  }
+
+  streams(): StreamName[] {
+    return [...this.#streams.keys()];
+  }
+
+  filters(): string[] {
+    return [...this.#filters.keys()];
+  }
+}
+
+/** `filter` matches the concrete `topic`. Both are well-formed. */
+export function matches(filter: string, topic: string): boolean {
+  if (filter === topic) return true;
+  const filterLevels = filter.split('/');
+  const topicLevels = topic.split('/');
+  for (let i = 0; i < filterLevels.length; i += 1) {
+    const level = filterLevels[i];
+    if (level === '#') return true;
+    if (i >= topicLevels.length) return false;
+    if (level !== '+' && level !== topicLevels[i]) return false;
+  }
+  return filterLevels.length === topicLevels.length;
+}

@@ -1,0 +1,39 @@
+/**
+ * A device asks for its attributes, `…/attributes/request/{id}`, and is answered on `…/attributes/response/{id}` of the
+ * same family, whether it subscribed that or not (mqtt.md 3.3). Acknowledged when the answer is on its way.
+ */
+import type { Attributes } from '../../attributes/attributes.ts';
+import { foundJson, readWanted, wantedOf } from '../../attributes/wanted.ts';
+import type { Meter } from '../../fleet/meter.ts';
+import { readJson } from '../../value/json.ts';
+import { type Operation, run } from '../operation.ts';
+import { sendAnswer } from './answer.ts';
+import { forms, idOf } from './families.ts';
+import type { TopicEntries } from './table.ts';
+
+export interface AttributeRequestParts {
+  meter: Meter;
+  attributes: Attributes;
+}
+
+export function attributeRequestTopics({ meter, attributes }: AttributeRequestParts): TopicEntries {
+  const operationOf =
+    (answer: string): Operation =>
+    (publish, argument) => {
+      const { session, payload } = publish;
+      const topic = `${answer}${idOf(argument)}`;
+      meter.message(session.device);
+      const wanted = wantedOf(readJson(payload));
+      run(publish, async () => {
+        const found = await readWanted(attributes, session.device.number, wanted);
+        sendAnswer(session, topic, foundJson(found));
+      });
+    };
+  return {
+    prefixes: forms(
+      { v1: 'v1/devices/me/attributes/request/', v2: 'v2/a/req/' },
+      { v1: 'v1/devices/me/attributes/response/', v2: 'v2/a/res/' },
+      operationOf,
+    ),
+  };
+}

@@ -1,0 +1,137 @@
+/**
+ * Attributes of the device that signed in: its client attributes come up and are acknowledged after their commit; its
+ * shared ones go down as they change, and what it missed when it subscribes. A change counts as known once the client
+ * acknowledged it (QoS 1) or it was written (QoS 0).
+ */
+import type { Attributes } from '../../attributes/attributes.ts';
+import { decodeAttributes } from '../../attributes/decode.ts';
+import type { News } from '../../attributes/news.ts';
+import type { AttributeUpdates, Follower, Following } from '../../attributes/updates.ts';
+import { limits } from '../../base/limits.ts';
+import type { Log } from '../../base/log.ts';
+import type { Meter } from '../../fleet/meter.ts';
+import { readJson, writeJson } from '../../value/json.ts';
+import { type Operation, run } from '../operation.ts';
+import type { Session } from '../session.ts';
+import { forms } from './families.ts';
+import type { Stream, TopicEntries } from './table.ts';
+
+export interface AttributeTopicsParts {
+  meter: Meter;
+  attributes: Attributes;
+  castNumericStrings: boolean;
+}
+
+const family = { v1: 'v1/devices/me/attributes', v2: 'v2/a' };
+
+export function attributeTopics(parts: AttributeTopicsParts): TopicEntries {
+  const operation = saveAttributes(parts);
+  return { exact: forms(family, family, () => operation) };
+}
+
+export function saveAttributes({ meter, attributes, castNumericStrings }: AttributeTopicsParts): Operation {
+  return (publish) => {
+    const { device } = publish.session;
+    meter.admit(device);
+    const entries = decodeAttributes(publish.payload, castNumericStrings);
+    meter.points(device, entries.size);
+    run(publish, () => attributes.save(device.number, 'CLIENT_SCOPE', entries));
+  };
+}
+
+export interface AttributeStreamParts {
+  updates: AttributeUpdates;
+  log: Log;
+}
+
+export class AttributeStream implements Stream {
+  readonly #parts: AttributeStreamParts;
+  readonly #pushers = new Map<Session, UpdatePusher>();
+
+  constructor(parts: AttributeStreamParts) {
+    this.#parts = parts;
+  }
+
+  start(session: Session): void {
+    this.#pushers.set(session, new UpdatePusher(session, this.#parts));
+  }
+
+  stop(session: Session): void {
+    this.#pushers.get(session)?.stop();
+    this.#pushers.delete(session);
+  }
+}
+
+/** News on its way to the client; known as soon as it and all before it have arrived. */
+interface Sent {
+  news: News;
+  /** Messages of it without an answer. */
+  open: number;
+}
+
+class UpdatePusher implements Follower {
+  readonly #session: Session;
+  readonly #log: Log;
+  readonly #following: Following;
+  readonly #sent: Sent[] = [];
+  #retry: NodeJS.Timeout | undefined;
+
+  constructor(session: Session, { updates, log }: AttributeStreamParts) {
+    this.#session = session;
+    this.#log = log;
+    this.#following = updates.follow(session.device.number, this);
+  }
+
+  stop(): void {
+    clearTimeout(this.#retry);
+    this.#following.leave();
+  }
+
+  news(news: News): void {
+    const sent: Sent = { news, open: 1 };
+    this.#sent.push(sent);
+    if (!this.#push(news.json, sent)) {
+      // Above the Maximum Packet Size of the client: its parts may fit.
+      for (const part of partsOf(news)) {
+        sent.open += 1;
+        if (this.#push(part, sent)) continue;
+        sent.open -= 1;
+        if (this.#session.endedBy !== undefined) return;
+        const { id } = this.#session.device;
+        this.#log.warn('attribute_update_too_large', { device: id, chars: part.length });
+      }
+      this.#arrived(sent);
+    }
+  }
+
+  /** The store is away: it is asked again, or the client would hear nothing more. */
+  failed(): void {
+    clearTimeout(this.#retry);
+    this.#retry = setTimeout(() => this.#following.ask(), limits.updateRetryMs);
+  }
+
+  /** The session itself hears of that. */
+  close(): void {}
+
+  #push(json: string, sent: Sent): boolean {
+    const { subscriptions } = this.#session;
+    const topic = subscriptions.topicOf('attributes');
+    return this.#session.push(topic, json, subscriptions.qosOf(topic), (delivered) => {
+      if (delivered) this.#arrived(sent);
+    });
+  }
+
+  #arrived(sent: Sent): void {
+    sent.open -= 1;
+    while (this.#sent[0]?.open === 0) this.#following.confirmed(this.#sent.shift()!.news);
+  }
+}
+
+/** One message for each key. */
+export function partsOf({ kind, json }: News): string[] {
+  const document = readJson(Buffer.from(json));
+  if (!(document instanceof Map)) return [];
+  if (kind === 'changes') return [...document].map((member) => writeJson(new Map([member])));
+  const deleted = document.get('deleted');
+  return Array.isArray(deleted) ? deleted.map((key) => writeJson(new Map([['deleted', [key]]]))) : [];
+}

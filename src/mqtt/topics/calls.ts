@@ -1,0 +1,81 @@
+/**
+ * Calls that the device makes (mqtt.md 3.6): acknowledged when they are taken, answered on `…/rpc/response/{id}` of the
+ * same family. Each call has its own time; then, or when a rule fails, the answer is `{"error":"…"}`. `getSessionLimits`
+ * on the v1 topic is answered by this server itself, at once.
+ */
+import { badRequest, Fault } from '../../base/errors.ts';
+import type { Log } from '../../base/log.ts';
+import type { Meter } from '../../fleet/meter.ts';
+import type { Calls } from '../../rules/calls.ts';
+import { type Json, readJson } from '../../value/json.ts';
+import type { Operation } from '../operation.ts';
+import type { Session, SessionKind } from '../session.ts';
+import { isAnswered, sendAnswer } from './answer.ts';
+import { forms, idOf } from './families.ts';
+import type { TopicEntries } from './table.ts';
+
+export interface CallTopicsParts {
+  meter: Meter;
+  calls: Calls;
+  /** JSON text. */
+  sessionLimits: (kind: SessionKind) => string;
+  log: Log;
+}
+
+export function callTopics({ meter, calls, sessionLimits, log }: CallTopicsParts): TopicEntries {
+  /** Aborted when their session ends. */
+  const ends = new WeakMap<Session, AbortController>();
+
+  const endOf = (session: Session): AbortSignal => {
+    let end = ends.get(session);
+    if (!end) {
+      end = new AbortController();
+      ends.set(session, end);
+      session.onEnd(() => ends.get(session)?.abort());
+    }
+    return end.signal;
+  };
+
+  const answer = async (session: Session, topic: string, document: Json): Promise<void> => {
+    let text: string;
+    try {
+      text = (await calls.answer(session.device, document, endOf(session))) ?? errorText('timeout');
+    } catch (error) {
+      if (!(error instanceof Fault)) log.error('handler_bug', { path: 'rpc/request', error });
+      text = errorText(error instanceof Fault ? error.message : 'Internal error');
+    }
+    if (!isAnswered(session, topic, text)) isAnswered(session, topic, errorText('the answer is too large'));
+  };
+
+  const operationOf =
+    (prefix: string, family: 'v1' | 'v2'): Operation =>
+    (publish, argument) => {
+      const { session } = publish;
+      const topic = `${prefix}${idOf(argument)}`;
+      meter.message(session.device);
+      const document = readJson(publish.payload);
+      const method = document instanceof Map ? document.get('method') : undefined;
+      if (typeof method !== 'string') throw badRequest('rpc_method', "Member 'method' must be a text.");
+      if (family === 'v1' && method === 'getSessionLimits') {
+        sendAnswer(session, topic, sessionLimits(session.kind));
+        publish.acknowledge();
+        return;
+      }
+      const refusal = calls.refusal(session.device);
+      if (refusal) throw refusal;
+      publish.acknowledge();
+      void answer(session, topic, document);
+    };
+
+  return {
+    prefixes: forms(
+      { v1: 'v1/devices/me/rpc/request/', v2: 'v2/r/req/' },
+      { v1: 'v1/devices/me/rpc/response/', v2: 'v2/r/res/' },
+      operationOf,
+    ),
+  };
+}
+
+function errorText(error: string): string {
+  return JSON.stringify({ error });
+}

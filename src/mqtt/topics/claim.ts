@@ -1,0 +1,24 @@
+/** `v1/devices/me/claim`: the device says that it may be claimed. An empty payload is fine here, and only here. */
+import { type ClaimParts, registerClaim } from '../../fleet/claim.ts';
+import { decodeClaim } from '../../fleet/claim-rules.ts';
+import type { Meter } from '../../fleet/meter.ts';
+import { run } from '../operation.ts';
+import type { TopicEntries } from './table.ts';
+
+export interface ClaimTopicsParts {
+  meter: Meter;
+  claims: ClaimParts;
+}
+
+export function claimTopics({ meter, claims }: ClaimTopicsParts): TopicEntries {
+  return {
+    exact: {
+      'v1/devices/me/claim': (publish) => {
+        const { device } = publish.session;
+        meter.message(device);
+        const request = decodeClaim(publish.payload);
+        run(publish, () => registerClaim(claims, device, request));
+      },
+    },
+  };
+}

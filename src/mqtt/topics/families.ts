@@ -1,0 +1,41 @@
+/**
+ * The two names of each device topic: v1 (`v1/devices/me/…`) and the short v2 forms, bare and with `/j`. What a topic
+ * answers comes on the family of the request. On `/p` nothing is served, and the refusal says so.
+ */
+import { badRequest } from '../../base/errors.ts';
+import { replyId } from '../../rpc/rpc.ts';
+import type { Operation } from '../operation.ts';
+import { protobufRefused } from './table.ts';
+
+/** Topics of one purpose, or what stands before their ids. */
+interface Family {
+  v1: string;
+  v2: string;
+}
+
+/** Each form of `topic` (a whole one, or a prefix that ends with a slash) → what `operationOf` makes of the same form of `answer`. */
+export function forms(
+  topic: Family,
+  answer: Family,
+  operationOf: (answer: string, family: keyof Family) => Operation,
+): Record<string, Operation> {
+  return {
+    [topic.v1]: operationOf(answer.v1, 'v1'),
+    [topic.v2]: operationOf(answer.v2, 'v2'),
+    [withFormat(topic.v2, 'j')]: operationOf(withFormat(answer.v2, 'j'), 'v2'),
+    [withFormat(topic.v2, 'p')]: protobufRefused,
+  };
+}
+
+/** `v2/a` → `v2/a/j`, `v2/a/req/` → `v2/a/req/j/`. */
+function withFormat(topic: string, format: 'j' | 'p'): string {
+  return topic.endsWith('/') ? `${topic}${format}/` : `${topic}/${format}`;
+}
+
+/** The `{id}` of a topic. */
+export function idOf(text: string): number {
+  const id = replyId(text);
+  if (id === undefined)
+    throw badRequest('topic_id', 'The id at the end of the topic must be a whole number of 32 bits.');
+  return id;
+}

@@ -1,0 +1,88 @@
+import { expect, it } from 'vitest';
+import { Fault } from '../../base/errors.ts';
+import { limits } from '../../base/limits.ts';
+import type { Downloads } from '../../ota/downloads.ts';
+import type { Publish } from '../operation.ts';
+import type { Confirm, Session } from '../session.ts';
+import { type FirmwareTopicsParts, firmwareTopics } from './firmware.ts';
+
+const fileBytes = limits.otaMessageBytesMax;
+
+/** A client that is sent whole files and acknowledges none until it is told to. */
+function client() {
+  let lookUps = 0;
+  const confirms: Confirm[] = [];
+  const words: string[] = [];
+  const session = {
+    device: { id: 'd', number: 1, tenantId: 't' },
+    endedBy: undefined,
+    subscriptions: { qosOf: () => 1 },
+    push(topic: string, payload: string | Buffer, _qos: number, confirm?: Confirm) {
+      if (topic.endsWith('error')) words.push(String(payload));
+      else confirms.push(confirm!);
+      return true;
+    },
+  } as unknown as Session;
+  const downloads = {
+    assigned: () => {
+      lookUps += 1;
+      return Promise.resolve({ id: 'p', dataSize: fileBytes });
+    },
+    pieces: { peek: () => Buffer.alloc(0) },
+  } as unknown as Downloads;
+  const meter = { message() {} } as unknown as FirmwareTopicsParts['meter'];
+  const operation = firmwareTopics({ meter, downloads, packetBytesMax: 65_536 }).prefixes!['v2/fw/request/']!;
+  const ask = (argument: string, size = '') =>
+    new Promise<string>((resolve) => {
+      const answers = { acknowledge: () => resolve('taken'), refuse: ({ reason }: Fault) => resolve(reason) };
+      const publish = { session, payload: Buffer.from(size), ...answers } as unknown as Publish;
+      try {
+        operation(publish, argument);
+      } catch (error) {
+        if (!(error instanceof Fault)) throw error;
+        resolve(error.reason);
+      }
+    });
+  return { ask, confirms, words, lookUps: () => lookUps };
+}
+
+it('has no more bytes on their way than it may, until they have arrived or their connection is gone', async () => {
+  const { ask, confirms, words } = client();
+  const fits = limits.otaMessageBytesInFlightMax / fileBytes;
+  for (let n = 0; n < fits; n += 1) expect(await ask('1/chunk/0')).toBe('taken');
+  expect(await ask('1/chunk/0')).toBe('ota_busy');
+  expect(words).toEqual(['FAILURE']);
+  confirms[0]!(true);
+  confirms[1]!(false);
+  expect([await ask('1/chunk/0'), await ask('1/chunk/0'), await ask('1/chunk/0')]).toEqual([
+    'taken',
+    'taken',
+    'ota_busy',
+  ]);
+});
+
+it('looks up once what is assigned, however many chunks are asked for at once', async () => {
+  const { ask, lookUps } = client();
+  const answers = await Promise.all(Array.from({ length: 50 }, (_, n) => ask(`7/chunk/${n}`, '1000')));
+  expect(new Set(answers)).toEqual(new Set(['taken']));
+  expect(lookUps()).toBe(1);
+});
+
+it('takes ids of any length that a number may have, and no other topics', async () => {
+  const { ask } = client();
+  const f = (argument: string) => ask(argument, '4');
+  expect(await f('-9223372036854775808/chunk/2147483647')).toBe('taken');
+  for (const argument of [
+    '',
+    '1',
+    '1/chunk',
+    '1/chunk/',
+    '1/chunk/x',
+    'x/chunk/1',
+    '1/chunk/1/2',
+    '1/chunk/-1',
+    '1.5/chunk/1',
+  ]) {
+    expect(await f(argument)).toBe('unknown_topic');
+  }
+});

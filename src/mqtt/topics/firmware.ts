@@ -1,0 +1,165 @@
+/**
+ * Files of firmware and software in chunks (mqtt.md 3.8): `v2/fw/request/{rid}/chunk/{n}` with the size of a chunk as
+ * payload is answered on `v2/fw/response/{rid}/chunk/{n}`, with nothing behind the end. A download is what a connection
+ * asks for under one `rid`: it keeps the package and the size of its first request. What goes wrong is also told as a
+ * word on `v2/fw/error` (software: `v2/sw/…`), and the connection stays.
+ */
+import { badRequest, ErrorCode, Fault, notFound, unavailable } from '../../base/errors.ts';
+import { limits } from '../../base/limits.ts';
+import type { Meter } from '../../fleet/meter.ts';
+import { type ByteRange, chunkRange, readAll } from '../../ota/chunks.ts';
+import type { Downloads } from '../../ota/downloads.ts';
+import { isStored, nounOf, type PackageType, prefixOf, type StoredPackage } from '../../ota/package.ts';
+import { type Operation, run } from '../operation.ts';
+import type { Session } from '../session.ts';
+import { isAnswered } from './answer.ts';
+import type { TopicEntries } from './table.ts';
+
+export interface FirmwareTopicsParts {
+  meter: Meter;
+  downloads: Downloads;
+  /** The largest chunk. */
+  packetBytesMax: number;
+}
+
+interface Download {
+  /** Undefined until it is asked for, and again when that failed. */
+  file: Promise<StoredPackage> | undefined;
+  /** Bytes of a chunk; 0 = the whole file. */
+  size: number;
+}
+
+/** One request, read. */
+interface Asked {
+  rid: string;
+  chunk: number;
+  /** Undefined: as in the last request with this `rid`. */
+  size: number | undefined;
+}
+
+type ErrorWord = 'NOT_FOUND' | 'PAYLOAD_TOO_LARGE' | 'FAILURE';
+
+/** What is told as a word, too. */
+class DownloadFault extends Fault {
+  readonly word: ErrorWord;
+
+  constructor(word: ErrorWord, { status, errorCode, reason, message }: Fault) {
+    super(status, errorCode, reason, message);
+    this.word = word;
+  }
+}
+
+export function firmwareTopics({ meter, downloads, packetBytesMax }: FirmwareTopicsParts): TopicEntries {
+  let bytesInFlight = 0;
+
+  const operationOf = (type: PackageType): Operation => {
+    const topic = `v2/${prefixOf[type]}`;
+    const downloadsOf = new WeakMap<Session, Map<string, Download>>();
+
+    const serve = async (session: Session, download: Download, { rid, chunk }: Asked): Promise<void> => {
+      const file = await (download.file ??= assignedFile(downloads, session, type));
+      const range = rangeOf(file, download.size, chunk);
+      const bytes = range.end - range.start;
+      if (bytesInFlight + bytes > limits.otaMessageBytesInFlightMax) {
+        throw unavailable('ota_busy', 'Too many files are on their way at the moment; ask again.');
+      }
+      bytesInFlight += bytes;
+      const arrived = () => {
+        bytesInFlight -= bytes;
+      };
+      let isTaken = false;
+      try {
+        const part = downloads.pieces.peek(file.id, range) ?? (await readAll(downloads.pieces, file.id, range));
+        const answer = `${topic}/response/${rid}/chunk/${chunk}`;
+        isTaken = session.push(answer, part, session.subscriptions.qosOf(answer), arrived);
+      } finally {
+        if (!isTaken) arrived();
+      }
+      if (!isTaken && session.endedBy === undefined) throw tooLargeFor('than the Maximum Packet Size of your CONNECT');
+    };
+
+    const tellWord = (session: Session, error: unknown): void => {
+      const word = error instanceof DownloadFault ? error.word : 'FAILURE';
+      if (error instanceof Fault) isAnswered(session, `${topic}/error`, word);
+    };
+
+    return (publish, argument) => {
+      const { session, payload } = publish;
+      const parts = argumentForm.exec(argument);
+      if (!parts) throw unknownTopic;
+      meter.message(session.device);
+      try {
+        const asked = { rid: parts[1]!, chunk: Number(parts[2]), size: sizeOf(payload, packetBytesMax) };
+        const download = downloadOf(downloadsOf, session, asked);
+        run(publish, async () => {
+          try {
+            await serve(session, download, asked);
+          } catch (error) {
+            // Nothing was assigned, or what was is deleted: the next request looks again.
+            if (error instanceof Fault && error.status !== 400) download.file = undefined;
+            tellWord(session, error);
+            throw error;
+          }
+        });
+      } catch (error) {
+        tellWord(session, error);
+        throw error;
+      }
+    };
+  };
+
+  return { prefixes: { 'v2/fw/request/': operationOf('FIRMWARE'), 'v2/sw/request/': operationOf('SOFTWARE') } };
+}
+
+const argumentForm = /^(-?\d{1,19})\/chunk\/(\d{1,10})$/;
+
+const unknownTopic = new Fault(
+  404,
+  ErrorCode.notFound,
+  'unknown_topic',
+  'Files are asked for on v2/fw/request/{rid}/chunk/{n} (software: v2/sw/…), rid and n whole numbers.',
+);
+
+function sizeOf(payload: Buffer, sizeMax: number): number | undefined {
+  if (payload.length === 0) return undefined;
+  const text = payload.toString('latin1', 0, Math.min(payload.length, 64)).trim();
+  if (!/^\d+$/.test(text)) throw badRequest('ota_size', 'The payload must be the size of a chunk in digits, or empty.');
+  if (payload.length > 64 || Number(text) > sizeMax) throw tooLargeFor(`than ${sizeMax} bytes`);
+  return Number(text);
+}
+
+function downloadOf(table: WeakMap<Session, Map<string, Download>>, session: Session, asked: Asked): Download {
+  let downloads = table.get(session);
+  if (!downloads) table.set(session, (downloads = new Map()));
+  let download = downloads.get(asked.rid);
+  if (download) {
+    // The one used last stands last.
+    downloads.delete(asked.rid);
+  } else {
+    download = { file: undefined, size: 0 };
+    if (downloads.size >= limits.otaDownloadsPerSessionMax) downloads.delete(downloads.keys().next().value!);
+  }
+  downloads.set(asked.rid, download);
+  if (asked.size !== undefined) download.size = asked.size;
+  return download;
+}
+
+async function assignedFile(downloads: Downloads, { device }: Session, type: PackageType): Promise<StoredPackage> {
+  const assigned = await downloads.assigned(device, type);
+  if (!assigned) throw new DownloadFault('NOT_FOUND', notFound(`No ${nounOf[type]} is assigned to this device.`));
+  if (isStored(assigned)) return assigned;
+  throw new DownloadFault('FAILURE', notFound(`The ${nounOf[type]} of this device is not stored here but at its URL.`));
+}
+
+/** Without a size the whole file is chunk 0. */
+function rangeOf(file: StoredPackage, size: number, chunk: number): ByteRange {
+  if (size > 0) return chunkRange(file.dataSize, size, chunk);
+  if (chunk > 0) return { start: file.dataSize, end: file.dataSize };
+  if (file.dataSize > limits.otaMessageBytesMax) throw tooLargeFor(`than ${limits.otaMessageBytesMax} bytes`);
+  return { start: 0, end: file.dataSize };
+}
+
+function tooLargeFor(what: string): DownloadFault {
+  const message = `The chunk is larger ${what}; ask for smaller ones.`;
+  return new DownloadFault('PAYLOAD_TOO_LARGE', badRequest('ota_chunk_size', message));
+}

@@ -1,0 +1,106 @@
+/**
+ * Attributes of a gateway's devices: `v1/gateway/attributes` up is theirs as clients, saved in one batch and
+ * acknowledged after its commit; `…/attributes/request` is answered on `…/attributes/response`, subscribed or not.
+ */
+import type { Attributes } from '../../attributes/attributes.ts';
+import { attributesOf } from '../../attributes/decode.ts';
+import { Fault } from '../../base/errors.ts';
+import type { Meter } from '../../fleet/meter.ts';
+import { readByName } from '../../gateway/by-name.ts';
+import type { Gateway } from '../../gateway/gateway.ts';
+import type { Wanted } from '../../gateway/names.ts';
+import { Refusals } from '../../gateway/refusals.ts';
+import { attributeAnswer, readAttributeRequest, scopesAndKeys } from '../../gateway/requests.ts';
+import type { TypedValue } from '../../value/typed.ts';
+import { run } from '../operation.ts';
+import { sendAnswer } from './answer.ts';
+import type { GatewaySessions } from './gateway-sessions.ts';
+import type { TopicEntries } from './table.ts';
+
+export interface GatewayAttributesParts {
+  meter: Meter;
+  attributes: Attributes;
+  castNumericStrings: boolean;
+}
+
+const responseTopic = 'v1/gateway/attributes/response';
+
+export function gatewayAttributeTopics(
+  sessions: GatewaySessions,
+  { meter, attributes, castNumericStrings }: GatewayAttributesParts,
+): TopicEntries {
+  /** Resolves when all are committed but those that are refused. */
+  async function save(
+    gateway: Gateway,
+    byName: Map<string, Map<string, TypedValue>>,
+    refusals: Refusals,
+  ): Promise<void> {
+    const saves: Promise<void>[] = [];
+    for (const [name, entries] of byName) {
+      const child = gateway.child(name);
+      if (!child) continue;
+      try {
+        meter.childPoints(gateway.device, child.device, entries.size);
+      } catch (error) {
+        refusals.add(name, faultOf(error));
+        child.noteRefused('rate_limit');
+        continue;
+      }
+      const saved = attributes.save(child.device.number, 'CLIENT_SCOPE', entries);
+      saves.push(saved.catch((error: unknown) => refusals.add(name, faultOf(error))));
+    }
+    await Promise.all(saves);
+    const fault = refusals.fault();
+    if (fault) throw fault;
+  }
+
+  return {
+    exact: {
+      'v1/gateway/attributes': (publish) => {
+        const { session, payload } = publish;
+        const gateway = sessions.of(session);
+        const byName = new Map<string, Map<string, TypedValue>>();
+        const refusals = new Refusals();
+        const wanted: Wanted[] = [];
+        for (const [name, json] of readByName(payload)) {
+          try {
+            if (json instanceof Fault) throw json;
+            byName.set(name, attributesOf(json, castNumericStrings));
+            wanted.push({ name, type: '' });
+          } catch (error) {
+            refusals.add(name, faultOf(error));
+          }
+        }
+        const bytes = payload.length;
+        sessions.gateways.hold(bytes);
+        gateway.run(wanted, (refused) => {
+          sessions.gateways.release(bytes);
+          for (const [name, fault] of refused) refusals.add(name, fault);
+          run(publish, () => save(gateway, byName, refusals));
+        });
+      },
+      'v1/gateway/attributes/request': (publish) => {
+        const { session, payload } = publish;
+        const gateway = sessions.of(session);
+        const request = readAttributeRequest(payload);
+        meter.childMessage(session.device);
+        gateway.run([{ name: request.device, type: '' }], (refused) => {
+          run(publish, async () => {
+            const fault = refused.get(request.device);
+            if (fault) throw fault;
+            const { number } = gateway.child(request.device)!.device;
+            const { scopes, keys } = scopesAndKeys(request);
+            const isNothing = keys?.length === 0;
+            const rows = isNothing ? [] : await attributes.readScopes(number, scopes, keys);
+            sendAnswer(session, responseTopic, attributeAnswer(request, rows));
+          });
+        });
+      },
+    },
+  };
+}
+
+function faultOf(error: unknown): Fault {
+  if (error instanceof Fault) return error;
+  throw error;
+}

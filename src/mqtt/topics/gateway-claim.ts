@@ -1,0 +1,69 @@
+/** `v1/gateway/claim`: devices that are connected through this gateway say that they may be claimed. */
+import { badRequest, Fault } from '../../base/errors.ts';
+import { limits } from '../../base/limits.ts';
+import { type ClaimParts, registerClaim } from '../../fleet/claim.ts';
+import { type ClaimRequest, claimRequest } from '../../fleet/claim-rules.ts';
+import type { Meter } from '../../fleet/meter.ts';
+import { readByName } from '../../gateway/by-name.ts';
+import type { Gateway } from '../../gateway/gateway.ts';
+import { Refusals } from '../../gateway/refusals.ts';
+import { run } from '../operation.ts';
+import type { GatewaySessions } from './gateway-sessions.ts';
+import type { TopicEntries } from './table.ts';
+
+export interface GatewayClaimParts {
+  meter: Meter;
+  claims: ClaimParts;
+}
+
+export function gatewayClaimTopics(sessions: GatewaySessions, { meter, claims }: GatewayClaimParts): TopicEntries {
+  async function claimOne(gateway: Gateway, name: string, request: ClaimRequest): Promise<void> {
+    const child = gateway.child(name);
+    if (!child) throw notConnected;
+    meter.childMessage(gateway.device);
+    meter.touch(child.device);
+    await registerClaim(claims, child.device, request);
+  }
+
+  async function claimAll(gateway: Gateway, requests: [string, ClaimRequest][], refusals: Refusals): Promise<void> {
+    for (let i = 0; i < requests.length; i += limits.gatewayClaimsAtOnce) {
+      const some = requests.slice(i, i + limits.gatewayClaimsAtOnce).map(async ([name, request]) => {
+        try {
+          await claimOne(gateway, name, request);
+        } catch (error) {
+          refusals.add(name, faultOf(error));
+        }
+      });
+      await Promise.all(some);
+    }
+    const fault = refusals.fault();
+    if (fault) throw fault;
+  }
+
+  return {
+    exact: {
+      'v1/gateway/claim': (publish) => {
+        const gateway = sessions.of(publish.session);
+        const refusals = new Refusals();
+        const requests: [string, ClaimRequest][] = [];
+        for (const [name, json] of readByName(publish.payload)) {
+          try {
+            if (json instanceof Fault) throw json;
+            requests.push([name, claimRequest(json)]);
+          } catch (error) {
+            refusals.add(name, faultOf(error));
+          }
+        }
+        // Behind connects that are on their way.
+        gateway.run([], () => run(publish, () => claimAll(gateway, requests, refusals)));
+      },
+    },
+  };
+}
+
+const notConnected = badRequest('claim_child', 'It is not connected through this gateway: connect it first.');
+
+function faultOf(error: unknown): Fault {
+  if (error instanceof Fault) return error;
+  throw error;
+}

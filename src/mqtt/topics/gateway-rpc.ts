@@ -1,0 +1,34 @@
+/**
+ * Replies of a gateway's devices to commands: `v1/gateway/rpc` up. The caller gets `data` as it stands there. What comes
+ * for a device that is not connected through this gateway is acknowledged and goes nowhere.
+ */
+import type { Meter } from '../../fleet/meter.ts';
+import { readReply } from '../../gateway/requests.ts';
+import type { Rpc } from '../../rpc/send.ts';
+import { run } from '../operation.ts';
+import type { GatewaySessions } from './gateway-sessions.ts';
+import type { TopicEntries } from './table.ts';
+
+export interface GatewayRpcParts {
+  meter: Meter;
+  rpc: Rpc;
+}
+
+export function gatewayRpcTopics(sessions: GatewaySessions, { meter, rpc }: GatewayRpcParts): TopicEntries {
+  return {
+    exact: {
+      'v1/gateway/rpc': (publish) => {
+        const { session, payload } = publish;
+        const reply = readReply(payload);
+        meter.childMessage(session.device);
+        const child = sessions.of(session).child(reply.device);
+        if (!child) {
+          publish.acknowledge();
+          return;
+        }
+        meter.touch(child.device);
+        run(publish, () => rpc.reply(child.device.number, reply.id, reply.data));
+      },
+    },
+  };
+}

@@ -1,0 +1,88 @@
+/** The gateways among the sessions; and `v1/gateway/connect` and `…/disconnect`, which begin and end those of children. */
+import type { Log } from '../../base/log.ts';
+import type { Meter } from '../../fleet/meter.ts';
+import type { Gateway } from '../../gateway/gateway.ts';
+import type { Gateways } from '../../gateway/gateways.ts';
+import { readConnect, readDisconnect } from '../../gateway/requests.ts';
+import type { Session } from '../session.ts';
+import { SessionLink } from './gateway-link.ts';
+import type { Streams, TopicEntries } from './table.ts';
+
+export interface GatewaySessionsParts {
+  gateways: Gateways;
+  disconnectNotices: boolean;
+  log: Log;
+}
+
+/** Which gateway a session is, from the first use of a gateway's topic to the end of the connection. */
+export class GatewaySessions {
+  readonly gateways: Gateways;
+  readonly #parts: GatewaySessionsParts;
+  readonly #of = new Map<Session, Gateway>();
+
+  constructor(parts: GatewaySessionsParts) {
+    this.gateways = parts.gateways;
+    this.#parts = parts;
+  }
+
+  of(session: Session): Gateway {
+    return this.#of.get(session) ?? this.#open(session);
+  }
+
+  known(session: Session): Gateway | undefined {
+    return this.#of.get(session);
+  }
+
+  #open(session: Session): Gateway {
+    const { gateways, disconnectNotices, log } = this.#parts;
+    const gateway = gateways.open(session.device, new SessionLink(session, log, disconnectNotices));
+    this.#of.set(session, gateway);
+    session.onEnd(() => {
+      this.#of.delete(session);
+      gateways.close(gateway);
+    });
+    return gateway;
+  }
+}
+
+export function gatewaySessionTopics(sessions: GatewaySessions, meter: Meter): TopicEntries {
+  return {
+    exact: {
+      'v1/gateway/connect': (publish) => {
+        const { session, payload } = publish;
+        const gateway = sessions.of(session);
+        const wanted = readConnect(payload);
+        meter.childMessage(session.device);
+        gateway.run([wanted], (refused) => {
+          const fault = refused.get(wanted.name);
+          if (fault) publish.refuse(fault);
+          else publish.acknowledge();
+        });
+      },
+      'v1/gateway/disconnect': (publish) => {
+        const { session, payload } = publish;
+        const gateway = sessions.of(session);
+        const name = readDisconnect(payload);
+        meter.childMessage(session.device);
+        gateway.run([], () => {
+          gateway.disconnect(name);
+          publish.acknowledge();
+        });
+      },
+    },
+  };
+}
+
+/** Updates and commands go down only to a gateway that subscribed them. */
+export function gatewayStreams(sessions: GatewaySessions): Streams {
+  return {
+    'gateway-attributes': {
+      start: (session) => sessions.of(session).setAttributes(true),
+      stop: (session) => sessions.known(session)?.setAttributes(false),
+    },
+    'gateway-rpc': {
+      start: (session) => sessions.of(session).setRpc(true),
+      stop: (session) => sessions.known(session)?.setRpc(false),
+    },
+  };
+}

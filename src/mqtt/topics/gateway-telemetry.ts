@@ -1,0 +1,61 @@
+/**
+ * `v1/gateway/telemetry`: one message, many devices, one acknowledgement when the rows of all of them are durable. Mostly
+ * all of them are known and nothing waits; a message with a new name waits, copied, until the device is there.
+ */
+import { Fault, unavailable } from '../../base/errors.ts';
+import type { Meter } from '../../fleet/meter.ts';
+import { childrenOf, type GatewayDecoder, GatewayTelemetry, unknownChild } from '../../gateway/telemetry.ts';
+import type { Ingest } from '../../ingest/accept.ts';
+import type { GatewaySessions } from './gateway-sessions.ts';
+import type { TopicEntries } from './table.ts';
+
+export interface GatewayTelemetryParts {
+  ingest: Ingest;
+  meter: Meter;
+  gatewayDecoder: GatewayDecoder;
+}
+
+export function gatewayTelemetryTopics(
+  sessions: GatewaySessions,
+  { ingest, meter, gatewayDecoder: { decode } }: GatewayTelemetryParts,
+): TopicEntries {
+  const { gateways } = sessions;
+
+  /** False when it must wait. */
+  const isAccepted = (message: GatewayTelemetry, payload: Buffer): boolean => {
+    try {
+      ingest.accept(decode, payload, message, message);
+      return true;
+    } catch (error) {
+      if (error === unknownChild) return false;
+      throw error;
+    }
+  };
+
+  return {
+    exact: {
+      'v1/gateway/telemetry': (publish) => {
+        const gateway = sessions.of(publish.session);
+        const message = new GatewayTelemetry(gateway, publish);
+        meter.touch(gateway.device);
+        // Behind messages that wait this one waits, too, so that the times of a device keep its order.
+        if (!gateway.isBusy && isAccepted(message, publish.payload)) return;
+        const wanted = childrenOf(publish.payload);
+        gateways.hold(publish.payload.length);
+        const payload = Buffer.from(publish.payload);
+        gateway.run(wanted, (refused) => {
+          gateways.release(payload.length);
+          message.refused = refused;
+          try {
+            if (!isAccepted(message, payload)) publish.refuse(lostChild);
+          } catch (error) {
+            if (!(error instanceof Fault)) throw error;
+            publish.refuse(error);
+          }
+        });
+      },
+    },
+  };
+}
+
+const lostChild = unavailable('child_lost', 'A device of the message was taken over at this moment; send again.');

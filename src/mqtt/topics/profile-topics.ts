@@ -1,0 +1,28 @@
+/**
+ * Topics that a device profile gives its devices beside the usual ones: telemetry and attributes up, and where shared
+ * attributes are told. They may have `+` and `#`: any topic that matches is served.
+ */
+import type { ProfileTopics } from '../../device/profile-topics.ts';
+import type { Operation } from '../operation.ts';
+import { matches } from '../subscriptions.ts';
+import type { ProfileOperation } from './table.ts';
+
+export function profileOperations(telemetry: Operation, attributes: Operation): ProfileOperation {
+  return ({ profileTopics: topics }, topic) => {
+    if (topics === undefined) return undefined;
+    if (topics.telemetry !== undefined && matches(topics.telemetry, topic)) return telemetry;
+    if (topics.attributes !== undefined && matches(topics.attributes, topic)) return attributes;
+    return undefined;
+  };
+}
+
+/** Where shared attributes are sent to a device that subscribed `filter`; undefined when that is not its profile's topic. */
+export function profileStreamTopic(topics: ProfileTopics | undefined, filter: string): string | undefined {
+  const pattern = topics?.attributesSubscribe;
+  if (pattern === undefined || !(filter === pattern || matches(pattern, filter))) return undefined;
+  // A profile that leaves levels open lets the device choose them; one that subscribes them open gets `me`.
+  return filter
+    .split('/')
+    .map((level) => (level === '+' || level === '#' ? 'me' : level))
+    .join('/');
+}

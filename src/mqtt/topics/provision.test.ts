@@ -1,0 +1,75 @@
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
+import type { Fault } from '../../base/errors.ts';
+import { limits } from '../../base/limits.ts';
+import type { ProvisionParts } from '../../fleet/provision.ts';
+import type { Publish } from '../operation.ts';
+import { Session } from '../session.ts';
+import { provisionTopics } from './provision.ts';
+import { TopicTable } from './table.ts';
+
+const told: string[] = [];
+const link = {
+  push: (topic: string, payload: string | Uint8Array) => {
+    told.push(`${topic} ${payload}`);
+    return true;
+  },
+  close: (reason: string) => void told.push(`closed: ${reason}`),
+};
+
+function open() {
+  const facts = { device: undefined, profileTopics: undefined, kind: 'provision', level: 5 } as const;
+  const session = new Session(link, { ...facts, clientId: 'c', remoteAddress: '127.0.0.1' });
+  const table = new TopicTable([provisionTopics({} as ProvisionParts)]);
+  const publish = (topic: string, body: string) => {
+    const message = {
+      topic,
+      payload: Buffer.from(body),
+      qos: 1,
+      session,
+      acknowledge: () => told.push('acknowledged'),
+      refuse: (fault: Fault) => told.push(`refused: ${fault.reason}`),
+    } as unknown as Publish;
+    (table.exact.get(topic) ?? (() => table.dispatch(message)))(message, '');
+  };
+  return { session, publish };
+}
+
+beforeEach(() => {
+  told.length = 0;
+  vi.useFakeTimers();
+});
+afterEach(() => vi.useRealTimers());
+
+describe('a provisioning connection', () => {
+  it('is told FAILURE for what is no request, and ends a minute after its first answer', async () => {
+    const { publish } = open();
+    publish('/provision/request', '{');
+    await vi.advanceTimersByTimeAsync(0);
+    const failure = '/provision/response {"errorMsg":"Failed to provision device!","status":"FAILURE"}';
+    expect(told).toEqual(['refused: provision_json', failure]);
+    await vi.advanceTimersByTimeAsync(limits.provisioningSessionMs - 1_000);
+    publish('/provision/request', '[]');
+    await vi.advanceTimersByTimeAsync(900);
+    expect(told).toHaveLength(4);
+    await vi.advanceTimersByTimeAsync(200);
+    expect(told.slice(4)).toEqual(['closed: provisioned']);
+  });
+
+  it('leaves no timer behind', async () => {
+    const { session, publish } = open();
+    publish('/provision/request', '{');
+    await vi.advanceTimersByTimeAsync(0);
+    session.ended('client_disconnect');
+    expect(vi.getTimerCount()).toBe(0);
+    publish('/provision/request', '{');
+    await vi.advanceTimersByTimeAsync(0);
+    expect(told.slice(2)).toEqual(['refused: provision_gone']);
+    expect(vi.getTimerCount()).toBe(0);
+  });
+
+  it('ends with any other topic', () => {
+    const { publish } = open();
+    publish('v1/devices/me/telemetry', '{"a":1}');
+    expect(told).toEqual(['refused: provisioning_topic', 'closed: provisioning_topic']);
+  });
+});

@@ -1,0 +1,79 @@
+/**
+ * The table of a provisioning connection (mqtt.md section 5): /provision/request is answered on /provision/response,
+ * subscribed or not, with what HTTP answers; any other topic ends the connection. Requests of one connection take turns.
+ */
+import { badRequest, ErrorCode, Fault } from '../../base/errors.ts';
+import { limits } from '../../base/limits.ts';
+import { type ProvisionParts, provision } from '../../fleet/provision.ts';
+import { decodeProvision, type ProvisionOutcome, provisionJson } from '../../fleet/provision-request.ts';
+import type { Operation, Publish } from '../operation.ts';
+import type { Session } from '../session.ts';
+import type { TopicEntries } from './table.ts';
+
+export const provisionRequestTopic = '/provision/request';
+export const provisionResponseTopic = '/provision/response';
+
+export function provisionTopics(parts: ProvisionParts): TopicEntries {
+  const visits = new WeakMap<Session, Visit>();
+  const ask: Operation = (publish) => {
+    const { session } = publish;
+    let visit = visits.get(session);
+    if (!visit) {
+      visit = new Visit(parts, session);
+      visits.set(session, visit);
+    }
+    visit.ask(publish, Buffer.from(publish.payload));
+  };
+  return { exact: { [provisionRequestTopic]: ask }, prefixes: { '': refuseAndClose } };
+}
+
+const otherTopic = new Fault(
+  404,
+  ErrorCode.notFound,
+  'provisioning_topic',
+  `A provisioning connection may only publish to ${provisionRequestTopic}.`,
+);
+
+const refuseAndClose: Operation = (publish) => {
+  const { session } = publish;
+  publish.refuse(otherTopic);
+  session.close('provisioning_topic');
+};
+
+class Visit {
+  readonly #parts: ProvisionParts;
+  readonly #session: Session;
+  #last: Promise<void> = Promise.resolve();
+  #timer: NodeJS.Timeout | undefined;
+
+  constructor(parts: ProvisionParts, session: Session) {
+    this.#parts = parts;
+    this.#session = session;
+    session.onEnd(() => clearTimeout(this.#timer));
+  }
+
+  ask(publish: Publish, body: Buffer): void {
+    this.#last = this.#last.then(() => this.#answer(publish, body));
+  }
+
+  async #answer(publish: Publish, body: Buffer): Promise<void> {
+    try {
+      if (this.#session.endedBy !== undefined) throw badRequest('provision_gone', 'The connection has ended.');
+      if (body.length > limits.fleetBodyBytesMax) throw badRequest('provision_size', 'The request is too long.');
+      const outcome = await provision(this.#parts, decodeProvision(body), this.#session.remoteAddress);
+      publish.acknowledge();
+      this.#tell(outcome);
+    } catch (error) {
+      if (!(error instanceof Fault)) throw error;
+      publish.refuse(error);
+      if (error.status === 400) this.#tell({ status: 'FAILURE' });
+    }
+  }
+
+  #tell(outcome: ProvisionOutcome): void {
+    if (this.#session.endedBy !== undefined) return;
+    const qos = this.#session.subscriptions.qosOf(provisionResponseTopic);
+    this.#session.push(provisionResponseTopic, JSON.stringify(provisionJson(outcome)), qos);
+    this.#timer ??= setTimeout(() => this.#session.close('provisioned'), limits.provisioningSessionMs).unref();
+  }
+}

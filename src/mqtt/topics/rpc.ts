@@ -1,0 +1,70 @@
+/**
+ * Commands to the device that signed in (mqtt.md 3.5): those that wait come as soon as it subscribes, the oldest first;
+ * a command is delivered when the client acknowledged it (QoS 1) or it was written (QoS 0). Replies come up on
+ * `…/rpc/response/{id}`; one that nobody waits for is acknowledged, too.
+ */
+import { badRequest } from '../../base/errors.ts';
+import type { Meter } from '../../fleet/meter.ts';
+import type { RpcSession, RpcSessions } from '../../rpc/notify.ts';
+import { type RpcRequest, replyText } from '../../rpc/rpc.ts';
+import type { Rpc } from '../../rpc/send.ts';
+import { type Operation, run } from '../operation.ts';
+import type { Session } from '../session.ts';
+import { forms, idOf } from './families.ts';
+import type { Stream, TopicEntries } from './table.ts';
+
+export interface RpcTopicsParts {
+  meter: Meter;
+  rpc: Rpc;
+}
+
+export function rpcTopics({ meter, rpc }: RpcTopicsParts): TopicEntries {
+  const reply: Operation = (publish, argument) => {
+    const { session, payload } = publish;
+    const id = idOf(argument);
+    if (payload.length === 0) throw badRequest('missing_body', 'A reply must not be empty.');
+    meter.message(session.device);
+    const text = replyText(payload);
+    run(publish, () => rpc.reply(session.device.number, id, text));
+  };
+  const responses = { v1: 'v1/devices/me/rpc/response/', v2: 'v2/r/res/' };
+  return { prefixes: forms(responses, responses, () => reply) };
+}
+
+export class RpcStream implements Stream {
+  readonly #sessions: RpcSessions;
+  readonly #leave = new Map<Session, () => void>();
+
+  constructor(sessions: RpcSessions) {
+    this.#sessions = sessions;
+  }
+
+  start(session: Session): void {
+    const listener: RpcSession = {
+      deliver: (request, confirm) => deliver(session, request, confirm),
+      // The session itself hears of that.
+      close: () => {},
+    };
+    this.#leave.set(session, this.#sessions.listen(session.device.number, listener));
+  }
+
+  stop(session: Session): void {
+    this.#leave.get(session)?.();
+    this.#leave.delete(session);
+  }
+}
+
+function deliver(
+  session: Session,
+  { id, method, params }: RpcRequest,
+  confirm: (delivered: boolean, error?: string) => void,
+): boolean {
+  const { subscriptions } = session;
+  const topic = `${subscriptions.topicOf('rpc')}${id}`;
+  const payload = `{"method":${JSON.stringify(method)},"params":${params}}`;
+  if (session.push(topic, payload, subscriptions.qosOf(topic), (delivered) => confirm(delivered))) return true;
+  if (session.endedBy !== undefined) return false;
+  // It would block all commands behind it.
+  confirm(false, 'The command is larger than the Maximum Packet Size that the device gave when it connected.');
+  return true;
+}

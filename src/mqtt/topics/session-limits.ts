@@ -1,0 +1,33 @@
+/**
+ * The answer to `getSessionLimits` (mqtt.md 3.6): gateways ask for it before anything else and throttle themselves by
+ * it. The members are always there; an empty text is no limit.
+ */
+import type { Config } from '../../base/config.ts';
+import type { SessionKind } from '../session.ts';
+
+export function sessionLimits({
+  mqtt,
+  rateLimits,
+}: Pick<Config, 'mqtt' | 'rateLimits'>): (kind: SessionKind) => string {
+  const limits = {
+    maxPayloadSize: mqtt.packetBytesMax,
+    maxInflightMessages: mqtt.inflightMax,
+    rateLimits: texts(rateLimits.device),
+  };
+  const ofDevice = JSON.stringify(limits);
+  const ofGateway = JSON.stringify({
+    ...limits,
+    rateLimits: texts(rateLimits.gatewayDevice),
+    gatewayRateLimits: texts(rateLimits.gateway),
+  });
+  return (kind) => (kind === 'gateway' ? ofGateway : ofDevice);
+}
+
+function texts({ messages, telemetryMessages, telemetryDataPoints }: Config['rateLimits']['device']) {
+  const compact = (text: string) => text.replaceAll(' ', '');
+  return {
+    messages: compact(messages),
+    telemetryMessages: compact(telemetryMessages),
+    telemetryDataPoints: compact(telemetryDataPoints),
+  };
+}

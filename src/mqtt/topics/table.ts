@@ -1,0 +1,119 @@
+/**
+ * Topic of a PUBLISH → operation. Exact topics are found by their bytes, without making a string; prefixes end at the
+ * argument. A topic of gateways is refused to everybody else, and an unknown topic gets a reason.
+ */
+import { badRequest, ErrorCode, Fault } from '../../base/errors.ts';
+import type { Operation, Publish } from '../operation.ts';
+import type { Session } from '../session.ts';
+import type { StreamName } from '../subscriptions.ts';
+
+/** What each file of topics/ brings: topic → operation, prefix (with its last slash) → operation. */
+export interface TopicEntries {
+  exact?: Record<string, Operation>;
+  prefixes?: Record<string, Operation>;
+}
+
+/** What SUBSCRIBE switches on. `start` comes after SUBACK is on its way, `stop` also when the session ends. A stream that
+ * is subscribed again is stopped and started, so that it offers what waits. Where to send: `subscriptions.topicOf`. */
+export interface Stream {
+  start(session: Session): void;
+  stop(session: Session): void;
+}
+
+export type Streams = Partial<Record<StreamName, Stream>>;
+
+/** Topics that a device profile adds for its own devices: undefined when `topic` is none of them. */
+export type ProfileOperation = (session: Session, topic: string) => Operation | undefined;
+
+export interface ExactTopic {
+  readonly topic: string;
+  readonly bytes: Buffer;
+  readonly operation: Operation;
+}
+
+export class TopicTable {
+  readonly exact = new Map<string, Operation>();
+  readonly prefixes: { prefix: string; operation: Operation }[] = [];
+  readonly #byLength: (ExactTopic[] | undefined)[] = [];
+  readonly #ofProfile: ProfileOperation | undefined;
+
+  constructor(entries: TopicEntries[], ofProfile?: ProfileOperation) {
+    this.#ofProfile = ofProfile;
+    for (const { exact, prefixes } of entries) {
+      for (const [topic, operation] of Object.entries(exact ?? {})) this.#addExact(topic, guarded(topic, operation));
+      for (const [prefix, operation] of Object.entries(prefixes ?? {})) {
+        this.prefixes.push({ prefix, operation: guarded(prefix, operation) });
+      }
+    }
+    // `v2/r/req/j/` before `v2/r/req/`.
+    this.prefixes.sort((a, b) => b.prefix.length - a.prefix.length);
+  }
+
+  /** The exact topic whose bytes are `bytes[start..end)`. */
+  findExact(bytes: Buffer, start: number, end: number): ExactTopic | undefined {
+    const candidates = this.#byLength[end - start];
+    if (candidates === undefined) return undefined;
+    for (const candidate of candidates) if (isSame(candidate.bytes, bytes, start)) return candidate;
+    return undefined;
+  }
+
+  /** Any topic that is not exact. Throws a Fault for one that nobody serves. */
+  dispatch(publish: Publish): void {
+    const { topic, session } = publish;
+    for (const { prefix, operation } of this.prefixes) {
+      if (!topic.startsWith(prefix)) continue;
+      operation(publish, topic.slice(prefix.length));
+      return;
+    }
+    const operation = this.exact.get(topic) ?? this.#ofProfile?.(session, topic);
+    if (operation === undefined) throw unknown(topic, session);
+    operation(publish, '');
+  }
+
+  #addExact(topic: string, operation: Operation): void {
+    this.exact.set(topic, operation);
+    const bytes = Buffer.from(topic);
+    const candidates = this.#byLength[bytes.length] ?? [];
+    candidates.push({ topic, bytes, operation });
+    this.#byLength[bytes.length] = candidates;
+  }
+}
+
+const gatewayTopics = 'v1/gateway';
+
+function guarded(topic: string, operation: Operation): Operation {
+  if (!topic.startsWith(gatewayTopics)) return operation;
+  return (publish, argument) => {
+    if (publish.session.kind !== 'gateway') throw notAGateway;
+    operation(publish, argument);
+  };
+}
+
+const notAGateway = new Fault(
+  403,
+  ErrorCode.permissionDenied,
+  'not_a_gateway',
+  'This device is no gateway: set `gateway` in its additional info and connect again.',
+);
+
+const unknownTopic = new Fault(
+  404,
+  ErrorCode.notFound,
+  'unknown_topic',
+  'Nothing is served on this topic; check it for a typing error.',
+);
+
+function unknown(topic: string, { kind }: Session): Fault {
+  return topic.startsWith(gatewayTopics) && kind !== 'gateway' ? notAGateway : unknownTopic;
+}
+
+/** On the short topics `/p` means Protobuf, which no profile of this server uses. */
+export const protobufRefused: Operation = () => {
+  throw badRequest('protobuf', 'Protobuf payloads are not supported: use the topic without /p and send JSON.');
+};
+
+/** From the end: topics differ there. */
+function isSame(expected: Buffer, bytes: Buffer, start: number): boolean {
+  for (let i = expected.length - 1; i >= 0; i -= 1) if (expected[i] !== bytes[start + i]) return false;
+  return true;
+}

@@ -1,0 +1,39 @@
+/**
+ * Telemetry of the device that signed in: the hot path of MQTT. Same order of checks as over HTTP: messages of the rate
+ * limit, room in the journal, JSON, data points of the rate limit. Nothing is allocated here for a message.
+ */
+import { badRequest } from '../../base/errors.ts';
+import type { CachedDevice } from '../../device/cached-device.ts';
+import type { Meter } from '../../fleet/meter.ts';
+import type { Decode, Ingest } from '../../ingest/accept.ts';
+import type { Operation } from '../operation.ts';
+import { protobufRefused, type TopicEntries } from './table.ts';
+
+export interface TelemetryTopicParts {
+  ingest: Ingest;
+  decode: Decode<CachedDevice>;
+  meter: Meter;
+}
+
+const missingPayload = badRequest('missing_body', 'The payload is empty: send JSON.');
+
+export function telemetryTopics(parts: TelemetryTopicParts): TopicEntries {
+  const post = telemetryOperation(parts);
+  return {
+    exact: { 'v1/devices/me/telemetry': post, 'v2/t': post, 'v2/t/j': post, 'v2/t/p': protobufRefused },
+  };
+}
+
+/** Also for the telemetry topic that a profile names. */
+export function telemetryOperation({ ingest, decode, meter }: TelemetryTopicParts): Operation {
+  const isLimited = meter.rateLimits !== undefined;
+  const charge = isLimited ? (device: CachedDevice, points: number) => meter.points(device, points) : undefined;
+  return (publish) => {
+    const { payload, session } = publish;
+    const { device } = session;
+    if (payload.length === 0) throw missingPayload;
+    if (isLimited) meter.admit(device);
+    ingest.accept(decode, payload, device, publish, charge);
+    meter.touch(device);
+  };
+}

@@ -1,0 +1,108 @@
+/**
+ * MQTT over WebSocket at `/mqtt` of the HTTP and HTTPS ports: binary messages are a stream of bytes, cut anywhere. The
+ * library cannot stop reading, so what comes in while a connection pauses is kept up to a cap; past it, it is over.
+ */
+import { limits } from '../base/limits.ts';
+import type { HttpServer } from '../uws/server.ts';
+import type { WebSocketConnection, WebSocketEvents } from '../uws/web-socket.ts';
+import type { OpenConnection, Transport, TransportEvents } from './transport.ts';
+
+/** Both names of the standard: MQTT 3.1 clients ask for the second. */
+const protocols = ['mqtt', 'mqttv3.1'];
+const normalClosure = 1000;
+const unsupportedData = 1003;
+const tooMuchData = 1009;
+
+export function webSocketDoor(server: HttpServer, open: OpenConnection): void {
+  server.webSocket('/mqtt', {
+    protocols,
+    messageBytesMax: limits.webSocketMessageBytesMax,
+    waitingBytesMax: limits.webSocketWaitingBytesMax,
+    open: (connection) => new WebSocketTransport(connection, open),
+  });
+}
+
+class WebSocketTransport implements Transport, WebSocketEvents {
+  readonly #connection: WebSocketConnection;
+  readonly #events: TransportEvents;
+  #paused = false;
+  #ended = false;
+  /** What came in while it was paused. */
+  #kept: Buffer[] = [];
+  #keptBytes = 0;
+
+  constructor(connection: WebSocketConnection, open: OpenConnection) {
+    this.#connection = connection;
+    this.#events = open(this);
+  }
+
+  get remoteAddress(): string {
+    return this.#connection.remoteAddress;
+  }
+
+  get bufferedBytes(): number {
+    return this.#connection.bufferedBytes;
+  }
+
+  write(bytes: Buffer): void {
+    if (!this.#ended) this.#connection.send(bytes);
+  }
+
+  pause(): void {
+    this.#paused = true;
+  }
+
+  resume(): void {
+    this.#paused = false;
+    while (this.#kept.length > 0 && !this.#paused && !this.#ended) {
+      const bytes = this.#kept.shift()!;
+      this.#keptBytes -= bytes.length;
+      this.#events.onData(bytes);
+    }
+  }
+
+  end(): void {
+    this.#end(normalClosure, '');
+  }
+
+  destroy(): void {
+    this.#ended = true;
+    this.#connection.close();
+  }
+
+  onMessage(bytes: Buffer, isBinary: boolean): void {
+    if (this.#ended) return;
+    if (!isBinary) {
+      this.#end(unsupportedData, 'MQTT is sent in binary messages');
+      return;
+    }
+    if (!this.#paused) {
+      this.#events.onData(bytes);
+      return;
+    }
+    if (this.#keptBytes + bytes.length > limits.webSocketKeptBytesMax) {
+      this.#end(tooMuchData, 'More was sent than could be taken');
+      return;
+    }
+    this.#kept.push(Buffer.from(bytes));
+    this.#keptBytes += bytes.length;
+  }
+
+  onDrained(): void {
+    if (!this.#ended) this.#events.onDrained();
+  }
+
+  onClosed(): void {
+    this.#ended = true;
+    this.#kept = [];
+    // The library calls this from inside `end` and `close`, so from inside the connection's own code.
+    queueMicrotask(() => this.#events.onClosed());
+  }
+
+  #end(code: number, reason: string): void {
+    if (this.#ended) return;
+    this.#ended = true;
+    this.#kept = [];
+    this.#connection.end(code, reason);
+  }
+}

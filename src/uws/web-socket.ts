@@ -1,0 +1,183 @@
+/**
+ * WebSockets of one worker: the upgrade with its checks, and a connection as a plain object. Compression is off, an
+ * incoming message and what waits to leave have a cap, and nobody is closed for silence: that is the protocol's matter.
+ */
+import type { TemplatedApp, HttpRequest as UwsRequest, HttpResponse as UwsResponse, WebSocket } from 'uWebSockets.js';
+import { badRequest, ErrorCode, Fault } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import { type Answer, Exchange, faultAnswer } from './exchange.ts';
+import { readHead } from './head.ts';
+import { uws } from './load.ts';
+
+export interface WebSocketRoute {
+  /** Sub-protocols that are spoken here; a client must offer one of them. */
+  protocols: readonly string[];
+  /** Longest message that is taken; a longer one ends the connection. */
+  messageBytesMax: number;
+  /** Bytes that may wait to leave for a reader that is too slow; past it the connection ends. */
+  waitingBytesMax: number;
+  open(connection: WebSocketConnection): WebSocketEvents;
+}
+
+export interface WebSocketEvents {
+  /** One message; the bytes are valid during the call only. */
+  onMessage(bytes: Buffer, isBinary: boolean): void;
+  /** Everything that was sent has left. */
+  onDrained(): void;
+  /** Once, last of all; also from inside `end` and `close`. */
+  onClosed(): void;
+}
+
+/** The server around a route. */
+export interface WebSocketDoor {
+  /** Asked before each upgrade: a server that stops or is full takes nobody. */
+  refusal(): Fault | undefined;
+  onClosed(): void;
+}
+
+/** What the library keeps with each socket. */
+interface Held {
+  remoteAddress: string;
+  connection: WebSocketConnection | undefined;
+  events: WebSocketEvents | undefined;
+}
+
+type Socket = WebSocket<Held>;
+
+const dropped = 2;
+
+export class WebSocketConnection {
+  readonly remoteAddress: string;
+  /** Undefined once it is closed: the library forbids every touch after that. */
+  #socket: Socket | undefined;
+  #ending: (() => void) | undefined;
+  #timer: NodeJS.Timeout | undefined;
+
+  constructor(socket: Socket, remoteAddress: string) {
+    this.#socket = socket;
+    this.remoteAddress = remoteAddress;
+  }
+
+  get bufferedBytes(): number {
+    return this.#socket?.getBufferedAmount() ?? 0;
+  }
+
+  /** One binary message. What a full buffer cannot take would be missing in the stream: then it is over. */
+  send(bytes: Buffer): void {
+    if (this.#socket?.send(bytes, true, false) === dropped) this.close();
+  }
+
+  /**
+   * A close frame behind everything that was sent. Who does not close its side within seconds is cut: by the library,
+   * but only when nothing waits to leave, so that is waited for here.
+   */
+  end(code: number, reason: string): void {
+    if (!this.#socket || this.#ending) return;
+    if (this.bufferedBytes === 0) {
+      this.#socket.end(code, reason);
+      return;
+    }
+    this.#ending = () => this.#socket?.end(code, reason);
+    this.#timer = setTimeout(() => this.close(), limits.webSocketEndMsMax).unref();
+  }
+
+  close(): void {
+    this.#socket?.close();
+  }
+
+  /** By the library: everything has left. */
+  drained(): void {
+    this.#ending?.();
+  }
+
+  /** By the library: it is closed. */
+  forget(): void {
+    this.#socket = undefined;
+    clearTimeout(this.#timer);
+  }
+}
+
+export function registerWebSocket(
+  app: TemplatedApp,
+  pattern: string,
+  route: WebSocketRoute,
+  door: WebSocketDoor,
+): void {
+  app.ws<Held>(pattern, {
+    compression: uws.DISABLED,
+    maxPayloadLength: route.messageBytesMax,
+    maxBackpressure: route.waitingBytesMax,
+    idleTimeout: 0,
+    sendPingsAutomatically: false,
+    upgrade: (res, req, context) => {
+      const head = readHead(req);
+      const exchange = new Exchange(res, head.origin, false);
+      if (!head.sound) {
+        exchange.cut();
+        return;
+      }
+      const fault = door.refusal() ?? versionFault(req);
+      const protocol = chosenProtocol(req, route.protocols);
+      if (fault || protocol === undefined) {
+        exchange.closeAfter = true;
+        exchange.answer(fault ? upgradeAnswer(fault) : faultAnswer(protocolFault(route.protocols)));
+        return;
+      }
+      const held: Held = { remoteAddress: remoteAddressOf(res), connection: undefined, events: undefined };
+      res.upgrade(held, req.getHeader('sec-websocket-key'), protocol, '', context);
+    },
+    open: (socket) => {
+      const held = socket.getUserData();
+      const connection = new WebSocketConnection(socket, held.remoteAddress);
+      held.connection = connection;
+      held.events = route.open(connection);
+    },
+    message: (socket, message, isBinary) => socket.getUserData().events?.onMessage(Buffer.from(message), isBinary),
+    drain: (socket) => {
+      if (socket.getBufferedAmount() > 0) return;
+      const { connection, events } = socket.getUserData();
+      connection?.drained();
+      events?.onDrained();
+    },
+    close: (socket) => {
+      const { connection, events } = socket.getUserData();
+      door.onClosed();
+      connection?.forget();
+      events?.onClosed();
+    },
+  });
+  // Without the headers of an upgrade the library passes the request on to here.
+  app.get(pattern, (res, req) => {
+    const exchange = new Exchange(res, readHead(req).origin, false);
+    exchange.closeAfter = true;
+    exchange.answer(upgradeAnswer(notAnUpgrade()));
+  });
+}
+
+/** The first of ours that the client offers, in its order. */
+function chosenProtocol(req: UwsRequest, known: readonly string[]): string | undefined {
+  const offered = req.getHeader('sec-websocket-protocol').split(',');
+  return offered.map((name) => name.trim()).find((name) => known.includes(name));
+}
+
+function protocolFault(known: readonly string[]): Fault {
+  return badRequest('sub_protocol', `Sec-WebSocket-Protocol must offer ${known.join(' or ')}`);
+}
+
+function versionFault(req: UwsRequest): Fault | undefined {
+  return req.getHeader('sec-websocket-version') === '13' ? undefined : notAnUpgrade();
+}
+
+function notAnUpgrade(): Fault {
+  return new Fault(426, ErrorCode.badRequest, 'upgrade', 'This path speaks WebSocket, version 13');
+}
+
+function upgradeAnswer(fault: Fault): Answer {
+  const answer = faultAnswer(fault);
+  if (fault.status !== 426) return answer;
+  return { ...answer, headers: { Upgrade: 'websocket', 'Sec-WebSocket-Version': '13' } };
+}
+
+function remoteAddressOf(res: UwsResponse): string {
+  return Buffer.from(res.getRemoteAddressAsText()).toString('latin1');
+}
