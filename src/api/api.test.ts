@@ -6,8 +6,11 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { silentLog as log, startTestClickHouse, type TestClickHouse } from '../../test/clickhouse-server.ts';
 import { Attributes } from '../attributes/attributes.ts';
 import { AttributeWriter } from '../attributes/writer.ts';
+import { ApiKeys } from '../auth/api-keys.ts';
 import { Auth, openJwt } from '../auth/auth.ts';
+import { FailedSignIns } from '../auth/failed-sign-ins.ts';
 import { PasswordHasher } from '../auth/password.ts';
+import { Proxies } from '../auth/transport.ts';
 import { systemClock as clock } from '../base/clock.ts';
 import { loadConfig } from '../base/config.ts';
 import { Fault } from '../base/errors.ts';
@@ -15,6 +18,7 @@ import { limits } from '../base/limits.ts';
 import { Metrics } from '../base/metrics.ts';
 import type { Bus } from '../bus/bus.ts';
 import { CredentialChanges } from '../device/credential-changes.ts';
+import { DevicesHere } from '../device/devices-here.ts';
 import { Downlink } from '../device/downlink.ts';
 import { lookUpTokens } from '../device/store.ts';
 import { TokenCache } from '../device/token-cache.ts';
@@ -64,12 +68,29 @@ beforeAll(async () => {
   await migrate(postgres, { log });
   expect(await seedFirstTenant({ postgres, passwords, clock }, admin)).toBe(true);
   expect(await seedDemoData({ postgres, passwords, clock })).toBe(true);
-  tokens = new TokenCache((batch) => lookUpTokens(postgres, batch), limits, { stride: 1, offset: 0 }, clock);
+  tokens = new TokenCache(
+    (batch) => lookUpTokens(postgres, batch),
+    limits,
+    new DevicesHere({ stride: 1, offset: 0 }, clock, 10),
+    clock,
+  );
   changes = new CredentialChanges({ postgres, bus: deafBus, clock, log });
   changes.onChange((change) => (change === 'all' ? tokens.clear() : tokens.invalidate(change.credentialsId)));
   await changes.start();
   const jwt = await openJwt(postgres, config.auth, clock);
-  const auth = new Auth({ postgres, passwords, jwt, clock, failedLoginsMax: 3 });
+  const apiKeys = new ApiKeys({ postgres, bus: deafBus, clock, log, purges: false });
+  const auth = new Auth({
+    postgres,
+    passwords,
+    jwt,
+    clock,
+    failedLoginsMax: 3,
+    failedSignIns: new FailedSignIns(clock),
+    apiKeys,
+    proxies: new Proxies(''),
+    requireHttpsForApiKeys: false,
+    requestLimits: undefined,
+  });
   const downloads = new Downloads({ postgres, clock, metrics: new Metrics() });
   const writer = new AttributeWriter({ postgres, clock, metrics: new Metrics(), onShared: () => {} });
   const attributes = new Attributes(postgres, writer);
@@ -87,8 +108,22 @@ beforeAll(async () => {
     keptDays: 0,
   });
   const rpcParts = { rpc, persistentRpcs, rpcTimeouts: config.rpc };
-  const stores = { postgres, attributes, clickhouse: store.clickhouse, downloads };
-  routes = createApi({ auth, ...stores, ...rpcParts, changes, clock, config, log, claiming: config.claiming });
+  const stores = { postgres, devicesMax: 0, attributes, clickhouse: store.clickhouse, downloads };
+  const notUsed = () => Promise.reject(new Error('no journal here'));
+  const series = { saveSeries: notUsed, deleteSeries: notUsed };
+  const keys = { apiKeys, apiKeyPrefix: 'tb_' };
+  routes = createApi({
+    auth,
+    ...stores,
+    ...rpcParts,
+    ...series,
+    ...keys,
+    changes,
+    clock,
+    config,
+    log,
+    claiming: config.claiming,
+  });
 }, 60_000);
 
 afterAll(async () => {
@@ -126,6 +161,7 @@ async function call(
     headers: (name) => (headers[name] ? [headers[name]] : []),
     body: Buffer.from(body),
     remoteAddress: '127.0.0.1',
+    secure: false,
     aborted: new AbortController().signal,
   };
   const answer = await route.handler(request).catch((error: unknown) => {
@@ -526,7 +562,12 @@ describe('devices', () => {
 
 describe('credential changes', () => {
   it('reach another process through the log, also when a transaction becomes visible late', async () => {
-    const cache = new TokenCache((batch) => lookUpTokens(postgres, batch), limits, { stride: 1, offset: 0 }, clock);
+    const cache = new TokenCache(
+      (batch) => lookUpTokens(postgres, batch),
+      limits,
+      new DevicesHere({ stride: 1, offset: 0 }, clock, 10),
+      clock,
+    );
     const other = new CredentialChanges({ postgres, bus: deafBus, clock, log });
     const seen: string[] = [];
     other.onChange((change) => {

@@ -1,42 +1,56 @@
-/** The one table of the REST API. The roof registers what `createApi` gives; the API description is made of `apiTable`. */
+/** The one table of the REST API, and the document that is made of it. The roof registers what `createApi` gives. */
 import type { Auth } from '../auth/auth.ts';
 import type { Config } from '../base/config.ts';
+import type { ApiKeyParts } from '../fleet/api-keys.ts';
 import type { ClaimParts } from '../fleet/claim.ts';
+import { apiKeyRoutes } from './api-keys.ts';
 import { type AttributesParts, attributesRoutes } from './attributes.ts';
+import { bulkDeviceRoutes } from './bulk-devices.ts';
 import { customerRoutes } from './customers.ts';
 import { deviceRoutes } from './devices.ts';
+import { docsRoutes } from './docs.ts';
 import { loginRoutes } from './login.ts';
 import { type OtaParts, otaRoutes } from './ota.ts';
+import { passwordRoutes } from './passwords.ts';
 import { profileRoutes } from './profiles.ts';
+import { relationRoutes } from './relations.ts';
 import type { ApiRoute, Route } from './route.ts';
 import { type RpcRoutesParts, rpcRoutes } from './rpc.ts';
+import { platformVersion, systemRoutes } from './system.ts';
 import { tenantRoutes } from './tenants.ts';
 import { type TimeseriesParts, timeseriesRoutes } from './timeseries.ts';
 import { userRoutes } from './users.ts';
 
-export interface ApiParts extends ClaimParts, RpcRoutesParts, TimeseriesParts, AttributesParts, OtaParts {
+export interface ApiParts extends ClaimParts, ApiKeyParts, RpcRoutesParts, TimeseriesParts, AttributesParts, OtaParts {
   auth: Auth;
   postgres: ClaimParts['postgres'];
   config: Config;
 }
 
-export function apiTable(parts: ApiParts): Route[] {
+/** By the groups of the document. */
+export function apiTable(parts: ApiParts): { tag: string; routes: Route[] }[] {
   return [
-    ...loginRoutes(parts.auth),
-    ...userRoutes(parts),
-    ...tenantRoutes(parts),
-    ...customerRoutes(parts),
-    ...profileRoutes(parts),
-    ...deviceRoutes(parts),
-    ...timeseriesRoutes(parts),
-    ...rpcRoutes(parts),
-    ...attributesRoutes(parts, parts.config.values.castNumericStrings),
-    ...otaRoutes(parts),
+    { tag: 'login-endpoint', routes: loginRoutes(parts.auth) },
+    { tag: 'passwords', routes: passwordRoutes(parts.auth) },
+    { tag: 'api-keys', routes: apiKeyRoutes(parts) },
+    { tag: 'users', routes: userRoutes(parts) },
+    { tag: 'tenants', routes: tenantRoutes(parts) },
+    { tag: 'customers', routes: customerRoutes(parts) },
+    { tag: 'device-profiles', routes: profileRoutes(parts) },
+    { tag: 'devices', routes: [...deviceRoutes(parts), ...bulkDeviceRoutes(parts)] },
+    { tag: 'telemetry', routes: timeseriesRoutes(parts) },
+    { tag: 'attributes', routes: attributesRoutes(parts, parts.config.values.castNumericStrings) },
+    { tag: 'rpc', routes: rpcRoutes(parts) },
+    { tag: 'ota-packages', routes: otaRoutes(parts) },
+    { tag: 'relations', routes: relationRoutes(parts) },
+    { tag: 'system', routes: systemRoutes() },
   ];
 }
 
 export function createApi(parts: ApiParts): ApiRoute[] {
-  return apiTable(parts).map((route) => ({
+  const table = apiTable(parts);
+  const docs = docsRoutes(table, parts.config.docs, platformVersion);
+  return [...table.flatMap(({ routes }) => routes), ...docs].map((route) => ({
     method: route.method,
     pattern: route.pattern,
     bodyBytesMax: route.bodyBytesMax ?? parts.config.http.apiBodyBytesMax,

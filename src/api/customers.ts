@@ -1,6 +1,15 @@
 /** Customers, whose a device is, and claiming by a customer user (rest.md 3.1, 3.3). */
 import Type from 'typebox';
-import { type Authority, entityNotFound, type Principal, requireCustomerOf, requireTenant } from '../auth/roles.ts';
+import {
+  customerUsers,
+  entityNotFound,
+  type Principal,
+  requireCustomerOf,
+  requireTenant,
+  tenantAdmins,
+  tenantReaders,
+  tenantUsers,
+} from '../auth/roles.ts';
 import { badRequest, notFound } from '../base/errors.ts';
 import { type ClaimParts, claimDevice, reclaimDevice } from '../fleet/claim.ts';
 import type { Customer } from '../fleet/customer.ts';
@@ -13,51 +22,58 @@ import {
   unassignDevice,
 } from '../fleet/customers.ts';
 import { findCustomer, findCustomerByTitle, listCustomers } from '../fleet/store.ts';
-import { anything, contact, reference, text, version } from './body.ts';
-import { entityUuid, pageLink, pageQuery, required, uuid } from './parameters.ts';
-import { empty, json, parseJson, type Route, route } from './route.ts';
-import { deviceJson, deviceShape, entityId, idJson, nullable, pageJson, pageShape } from './shapes.ts';
-
-const admin: Authority[] = ['TENANT_ADMIN'];
-const adminAndCustomer: Authority[] = ['TENANT_ADMIN', 'CUSTOMER_USER'];
+import { anything, contactBody, parseJson, reference, text, version } from './body.ts';
+import { entityUuid, pageLink, pageQuery } from './parameters.ts';
+import { empty, json, type Route, route } from './route.ts';
+import {
+  anyJson,
+  closed,
+  contactJson,
+  contactShape,
+  deviceJson,
+  deviceShape,
+  entityId,
+  idJson,
+  milliseconds,
+  nullable,
+  pageJson,
+  pageShape,
+  textAnswer,
+} from './shapes.ts';
 
 const customerBody = Type.Object({
   id: reference,
   title: text,
-  ...contact,
+  ...contactBody,
   externalId: reference,
   additionalInfo: anything,
   version,
 });
 
-const customerShape = Type.Object({
-  id: entityId,
-  createdTime: Type.Integer(),
-  title: Type.String(),
-  tenantId: entityId,
-  country: nullable(Type.String()),
-  state: nullable(Type.String()),
-  city: nullable(Type.String()),
-  address: nullable(Type.String()),
-  address2: nullable(Type.String()),
-  zip: nullable(Type.String()),
-  phone: nullable(Type.String()),
-  email: nullable(Type.String()),
-  version: Type.Integer(),
-  externalId: nullable(entityId),
-  name: Type.String(),
-  additionalInfo: Type.Unknown(),
-});
+const customerShape = closed(
+  {
+    id: entityId,
+    createdTime: milliseconds,
+    title: Type.String(),
+    tenantId: entityId,
+    ...contactShape,
+    version: Type.Integer(),
+    externalId: nullable(entityId),
+    name: Type.String(),
+    additionalInfo: anyJson,
+  },
+  'Customer',
+);
 
 const claimBody = Type.Object({ secretKey: text });
-const claimShape = Type.Object({ device: deviceShape, response: Type.Literal('SUCCESS') });
+const claimShape = closed({ device: deviceShape, response: Type.Literal('SUCCESS') }, 'ClaimResult');
 
 export function customerRoutes(parts: ClaimParts): Route[] {
   const { postgres } = parts;
 
   async function visibleCustomer(principal: Principal, id: string): Promise<Customer> {
-    const customer = await findCustomer(postgres, requireTenant(principal).tenantId, uuid(id));
-    if (!customer) throw entityNotFound('Customer', uuid(id));
+    const customer = await findCustomer(postgres, requireTenant(principal).tenantId, id);
+    if (!customer) throw entityNotFound('Customer', id);
     requireCustomerOf(principal, customer.id);
     return customer;
   }
@@ -67,7 +83,7 @@ export function customerRoutes(parts: ClaimParts): Route[] {
       method: 'POST',
       pattern: '/api/customer',
       summary: 'Create a customer, or replace the one with the given id',
-      roles: admin,
+      roles: tenantAdmins,
       body: customerBody,
       answer: customerShape,
       async handle({ principal, body }) {
@@ -82,18 +98,18 @@ export function customerRoutes(parts: ClaimParts): Route[] {
       method: 'GET',
       pattern: '/api/customer/:customerId',
       summary: 'A customer',
-      roles: adminAndCustomer,
+      roles: tenantUsers,
       answer: customerShape,
-      handle: async ({ principal, params }) => json(customerJson(await visibleCustomer(principal, params[0]!))),
+      handle: async ({ principal, params }) => json(customerJson(await visibleCustomer(principal, params.customerId))),
     }),
     route({
       method: 'GET',
       pattern: '/api/customer/:customerId/shortInfo',
       summary: 'Title of a customer, and whether its devices are public',
-      roles: adminAndCustomer,
-      answer: Type.Object({ title: Type.String(), isPublic: Type.Boolean() }),
+      roles: tenantReaders,
+      answer: closed({ title: Type.String(), isPublic: Type.Boolean() }, 'CustomerShortInfo'),
       async handle({ principal, params }) {
-        const { title, isPublic } = await visibleCustomer(principal, params[0]!);
+        const { title, isPublic } = await visibleCustomer(principal, params.customerId);
         return json({ title, isPublic });
       },
     }),
@@ -101,9 +117,10 @@ export function customerRoutes(parts: ClaimParts): Route[] {
       method: 'GET',
       pattern: '/api/customer/:customerId/title',
       summary: 'Title of a customer, as text',
-      roles: adminAndCustomer,
+      roles: tenantReaders,
+      answer: textAnswer('application/text'),
       async handle({ principal, params }) {
-        const { title } = await visibleCustomer(principal, params[0]!);
+        const { title } = await visibleCustomer(principal, params.customerId);
         return { status: 200, contentType: 'application/text', body: title };
       },
     }),
@@ -111,9 +128,9 @@ export function customerRoutes(parts: ClaimParts): Route[] {
       method: 'DELETE',
       pattern: '/api/customer/:customerId',
       summary: 'Delete a customer with its users; its devices stay',
-      roles: admin,
+      roles: tenantAdmins,
       async handle({ principal, params }) {
-        await deleteCustomer(parts, requireTenant(principal).tenantId, uuid(params[0]!));
+        await deleteCustomer(parts, requireTenant(principal).tenantId, params.customerId);
         return empty;
       },
     }),
@@ -121,7 +138,7 @@ export function customerRoutes(parts: ClaimParts): Route[] {
       method: 'GET',
       pattern: '/api/customers',
       summary: 'Customers',
-      roles: admin,
+      roles: tenantAdmins,
       query: pageQuery,
       answer: pageShape(customerShape),
       handle: async ({ principal, query }) =>
@@ -131,13 +148,12 @@ export function customerRoutes(parts: ClaimParts): Route[] {
       method: 'GET',
       pattern: '/api/tenant/customers',
       summary: 'The customer of a title',
-      roles: admin,
-      query: Type.Object({ customerTitle: Type.String() }),
+      roles: tenantAdmins,
+      query: Type.Object({ customerTitle: Type.String({ minLength: 1 }) }),
       answer: customerShape,
       async handle({ principal, query }) {
         const { tenantId } = requireTenant(principal);
-        const title = required(query, 'customerTitle');
-        const customer = title.includes('\0') ? undefined : await findCustomerByTitle(postgres, tenantId, title);
+        const customer = await findCustomerByTitle(postgres, tenantId, query.customerTitle);
         if (!customer) throw notFound("Requested item wasn't found!");
         return json(customerJson(customer));
       },
@@ -146,40 +162,42 @@ export function customerRoutes(parts: ClaimParts): Route[] {
       method: 'POST',
       pattern: '/api/customer/:customerId/device/:deviceId',
       summary: 'Assign a device to a customer',
-      roles: admin,
+      roles: tenantAdmins,
       answer: deviceShape,
       async handle({ principal, params }) {
         const { tenantId } = requireTenant(principal);
-        return json(deviceJson(await assignDevice(parts, tenantId, uuid(params[1]!), uuid(params[0]!))));
+        return json(deviceJson(await assignDevice(parts, tenantId, params.deviceId, params.customerId)));
       },
     }),
     route({
       method: 'POST',
       pattern: '/api/customer/public/device/:deviceId',
       summary: 'Assign a device to the public customer',
-      roles: admin,
+      roles: tenantAdmins,
       answer: deviceShape,
       handle: async ({ principal, params }) =>
-        json(deviceJson(await assignDevice(parts, requireTenant(principal).tenantId, uuid(params[0]!), 'public'))),
+        json(deviceJson(await assignDevice(parts, requireTenant(principal).tenantId, params.deviceId, 'public'))),
     }),
     route({
       method: 'DELETE',
       pattern: '/api/customer/device/:deviceId',
       summary: 'Take a device away from its customer',
-      roles: admin,
+      roles: tenantAdmins,
       answer: deviceShape,
       handle: async ({ principal, params }) =>
-        json(deviceJson(await unassignDevice(parts, requireTenant(principal).tenantId, uuid(params[0]!)))),
+        json(deviceJson(await unassignDevice(parts, requireTenant(principal).tenantId, params.deviceId))),
     }),
     route({
       method: 'POST',
       pattern: '/api/customer/device/:deviceName/claim',
       summary: 'Claim a device for the own customer; the body may be left out',
-      roles: ['CUSTOMER_USER'],
+      roles: customerUsers,
+      ownBody: { shape: claimBody, optional: true },
       answer: claimShape,
+      otherAnswers: { 400: Type.Enum(['FAILURE', 'CLAIMED']) },
       async handle({ request, principal, params }) {
         const secretKey = claimSecret(request.body);
-        const outcome = await claimDevice(parts, requireTenant(principal), params[0]!, secretKey);
+        const outcome = await claimDevice(parts, requireTenant(principal), params.deviceName, secretKey);
         if (outcome.response === 'SUCCESS') {
           return json({ device: deviceJson(outcome.device), response: outcome.response });
         }
@@ -190,10 +208,10 @@ export function customerRoutes(parts: ClaimParts): Route[] {
       method: 'DELETE',
       pattern: '/api/customer/device/:deviceName/claim',
       summary: 'Give a claimed device back, so that it may be claimed again',
-      roles: adminAndCustomer,
+      roles: tenantUsers,
       answer: deviceShape,
       handle: async ({ principal, params }) =>
-        json(deviceJson(await reclaimDevice(parts, requireTenant(principal), params[0]!))),
+        json(deviceJson(await reclaimDevice(parts, requireTenant(principal), params.deviceName))),
     }),
   ];
 }
@@ -209,13 +227,12 @@ function claimSecret(body: Buffer): string {
 }
 
 function customerJson(customer: Customer): Type.Static<typeof customerShape> {
-  const { country, state, city, address, address2, zip, phone, email } = customer;
   return {
     id: idJson('CUSTOMER', customer.id),
     createdTime: customer.createdTime,
     title: customer.title,
     tenantId: idJson('TENANT', customer.tenantId),
-    ...{ country, state, city, address, address2, zip, phone, email },
+    ...contactJson(customer),
     version: customer.version,
     externalId: customer.externalId ? idJson('CUSTOMER', customer.externalId) : null,
     name: customer.title,

@@ -1,15 +1,16 @@
 /** Devices, their lists and their credentials (rest.md 3.1, 3.2). */
 import Type from 'typebox';
 import {
-  type Authority,
   entityNotFound,
   type Principal,
   permissionDenied,
   requireCustomerOf,
   requireTenant,
+  tenantAdmins,
+  tenantReaders,
+  tenantUsers,
 } from '../auth/roles.ts';
 import { badRequest, notFound } from '../base/errors.ts';
-import { limits } from '../base/limits.ts';
 import { checkedCredentials, type NewCredentials, tokenCredentials } from '../device/credentials.ts';
 import { credentialsTypes, type DeviceInfo } from '../device/device.ts';
 import {
@@ -24,9 +25,9 @@ import {
 import { saveCredentials } from '../fleet/credentials.ts';
 import { createDevice, type DeviceInput, deleteDevice, type NameConflict, saveDevice } from '../fleet/devices.ts';
 import type { FleetParts } from '../fleet/parts.ts';
-import { reference, text, version } from './body.ts';
-import { entityUuid, oneOf, pageLink, pageQuery, required, uuid } from './parameters.ts';
-import { type Call, empty, json, type Route, route } from './route.ts';
+import { anything, reference, text, version } from './body.ts';
+import { commaList, entityUuid, missing, oneOf, pageLink, pageQuery } from './parameters.ts';
+import { empty, json, type Route, route } from './route.ts';
 import {
   credentialsJson,
   credentialsShape,
@@ -38,9 +39,6 @@ import {
   pageShape,
 } from './shapes.ts';
 
-const admin: Authority[] = ['TENANT_ADMIN'];
-const adminAndCustomer: Authority[] = ['TENANT_ADMIN', 'CUSTOMER_USER'];
-
 const deviceBody = Type.Object({
   id: reference,
   name: text,
@@ -48,11 +46,11 @@ const deviceBody = Type.Object({
   label: text,
   customerId: reference,
   deviceProfileId: reference,
-  deviceData: Type.Optional(Type.Unknown()),
+  deviceData: anything,
   firmwareId: reference,
   softwareId: reference,
   externalId: reference,
-  additionalInfo: Type.Optional(Type.Unknown()),
+  additionalInfo: anything,
   version,
 });
 
@@ -65,16 +63,16 @@ const credentialsBody = Type.Object({
   version,
 });
 
-const conflictQuery = {
+const conflictQuery = Type.Object({
   nameConflictPolicy: Type.Optional(Type.Enum(['FAIL', 'UNIQUIFY'])),
   uniquifySeparator: Type.Optional(Type.String()),
   uniquifyStrategy: Type.Optional(Type.Enum(['RANDOM', 'INCREMENTAL'])),
-};
+});
 
 const listQuery = Type.Object({
   ...pageQuery.properties,
   type: Type.Optional(Type.String()),
-  deviceProfileId: Type.Optional(Type.String()),
+  deviceProfileId: Type.Optional(Type.String({ format: 'uuid' })),
   active: Type.Optional(Type.Boolean()),
 });
 
@@ -84,41 +82,31 @@ export function deviceRoutes(fleet: FleetParts): Route[] {
   /** The device that a path names, if the caller may see it. */
   async function visibleDevice(principal: Principal, id: string): Promise<DeviceInfo> {
     const { tenantId } = requireTenant(principal);
-    const device = await findDevice(postgres, tenantId, uuid(id));
-    if (!device) throw entityNotFound('Device', uuid(id));
+    const device = await findDevice(postgres, tenantId, id);
+    if (!device) throw entityNotFound('Device', id);
     requireCustomerOf(principal, device.customerId);
     return device;
   }
 
   async function deviceNamed(principal: Principal, name: string) {
     const { tenantId } = requireTenant(principal);
-    const device = name.includes('\0') ? undefined : await findDeviceByName(postgres, tenantId, name);
+    const device = await findDeviceByName(postgres, tenantId, name);
     if (!device) throw notFound("Requested item wasn't found!");
     return json(deviceJson(device));
   }
 
-  async function list({ principal, query }: Call, customerId: string | undefined) {
+  async function list(principal: Principal, query: Type.Static<typeof listQuery>, customerId?: string) {
     const { tenantId } = requireTenant(principal);
-    const profileId = query.get('deviceProfileId');
-    const type = query.get('type')?.replaceAll('\0', '') || undefined;
-    const active = query.get('active');
-    const filter: DeviceFilter = {
-      tenantId,
-      customerId,
-      type,
-      profileId: profileId ? uuid(profileId) : undefined,
-      active: active ? oneOf('active', active, ['true', 'false'], 'true') === 'true' : undefined,
-    };
+    const { type, active, deviceProfileId: profileId } = query;
+    const filter: DeviceFilter = { tenantId, customerId, type, profileId, active };
     return await listDevices(postgres, filter, pageLink(query));
   }
 
   /** The customer that a path names, if the caller may see its devices. */
-  async function visibleCustomer(principal: Principal, id: string): Promise<string> {
+  async function requireCustomer(principal: Principal, customerId: string): Promise<void> {
     const { tenantId } = requireTenant(principal);
-    const customerId = uuid(id);
     if (!(await hasCustomer(postgres, tenantId, customerId))) throw entityNotFound('Customer', customerId);
     requireCustomerOf(principal, customerId);
-    return customerId;
   }
 
   return [
@@ -126,24 +114,24 @@ export function deviceRoutes(fleet: FleetParts): Route[] {
       method: 'GET',
       pattern: '/api/device/:deviceId',
       summary: 'A device',
-      roles: adminAndCustomer,
+      roles: tenantReaders,
       answer: deviceShape,
-      handle: async ({ principal, params }) => json(deviceJson(await visibleDevice(principal, params[0]!))),
+      handle: async ({ principal, params }) => json(deviceJson(await visibleDevice(principal, params.deviceId))),
     }),
     route({
       method: 'GET',
       pattern: '/api/device/info/:deviceId',
       summary: 'A device with the names of its customer and profile',
-      roles: adminAndCustomer,
+      roles: tenantReaders,
       answer: deviceInfoShape,
-      handle: async ({ principal, params }) => json(deviceInfoJson(await visibleDevice(principal, params[0]!))),
+      handle: async ({ principal, params }) => json(deviceInfoJson(await visibleDevice(principal, params.deviceId))),
     }),
     route({
       method: 'POST',
       pattern: '/api/device',
       summary: 'Create a device, or replace the one with the given id',
-      roles: adminAndCustomer,
-      query: Type.Object({ accessToken: Type.Optional(Type.String()), ...conflictQuery }),
+      roles: tenantUsers,
+      query: Type.Object({ accessToken: Type.Optional(Type.String()), ...conflictQuery.properties }),
       body: deviceBody,
       answer: deviceShape,
       async handle({ principal, query, body }) {
@@ -152,8 +140,7 @@ export function deviceRoutes(fleet: FleetParts): Route[] {
         const input = deviceInput(body);
         if (id === null) {
           if (principal.authority !== 'TENANT_ADMIN') throw permissionDenied();
-          const accessToken = query.get('accessToken') ?? '';
-          const credentials = accessToken ? tokenCredentials(accessToken) : undefined;
+          const credentials = query.accessToken ? tokenCredentials(query.accessToken) : undefined;
           return json(deviceJson(await createDevice(fleet, tenantId, input, credentials, nameConflict(query))));
         }
         const stored = await visibleDevice(principal, id);
@@ -166,8 +153,8 @@ export function deviceRoutes(fleet: FleetParts): Route[] {
       method: 'POST',
       pattern: '/api/device-with-credentials',
       summary: 'Create a device with given credentials',
-      roles: admin,
-      query: Type.Object(conflictQuery),
+      roles: tenantAdmins,
+      query: conflictQuery,
       body: Type.Object({ device: deviceBody, credentials: credentialsBody }),
       answer: deviceShape,
       async handle({ principal, query, body }) {
@@ -181,9 +168,9 @@ export function deviceRoutes(fleet: FleetParts): Route[] {
       method: 'DELETE',
       pattern: '/api/device/:deviceId',
       summary: 'Delete a device with its credentials and its data',
-      roles: admin,
+      roles: tenantAdmins,
       async handle({ principal, params }) {
-        await deleteDevice(fleet, requireTenant(principal).tenantId, uuid(params[0]!));
+        await deleteDevice(fleet, requireTenant(principal).tenantId, params.deviceId);
         return empty;
       },
     }),
@@ -191,10 +178,10 @@ export function deviceRoutes(fleet: FleetParts): Route[] {
       method: 'GET',
       pattern: '/api/device/:deviceId/credentials',
       summary: 'The credentials of a device',
-      roles: adminAndCustomer,
+      roles: tenantUsers,
       answer: credentialsShape,
       async handle({ principal, params }) {
-        const { id } = await visibleDevice(principal, params[0]!);
+        const { id } = await visibleDevice(principal, params.deviceId);
         const credentials = await findCredentials(postgres, id);
         // Deleted since the line above.
         if (!credentials) throw entityNotFound('Device', id);
@@ -205,7 +192,7 @@ export function deviceRoutes(fleet: FleetParts): Route[] {
       method: 'POST',
       pattern: '/api/device/credentials',
       summary: 'Replace the credentials of a device',
-      roles: admin,
+      roles: tenantAdmins,
       body: credentialsBody,
       answer: credentialsShape,
       async handle({ principal, body }) {
@@ -223,71 +210,69 @@ export function deviceRoutes(fleet: FleetParts): Route[] {
       method: 'GET',
       pattern: '/api/tenant/devices',
       summary: 'Devices of the tenant; with `deviceName` the one device of that name',
-      roles: admin,
-      query: Type.Object({ ...listQuery.properties, deviceName: Type.Optional(Type.String()) }),
-      answer: pageShape(deviceShape),
-      async handle(call) {
-        const name = call.query.get('deviceName');
-        if (name !== null) return await deviceNamed(call.principal, name);
-        return json(pageJson(await list(call, undefined), deviceJson));
+      roles: tenantAdmins,
+      query: Type.Object({ ...Type.Partial(listQuery).properties, deviceName: Type.Optional(Type.String()) }),
+      answer: Type.Union([pageShape(deviceShape), deviceShape]),
+      async handle({ principal, query: { deviceName, ...query } }) {
+        if (deviceName !== undefined) return await deviceNamed(principal, deviceName);
+        const { pageSize, page } = query;
+        if (pageSize === undefined) throw missing('pageSize');
+        if (page === undefined) throw missing('page');
+        return json(pageJson(await list(principal, { ...query, pageSize, page }), deviceJson));
       },
     }),
     route({
       method: 'GET',
       pattern: '/api/tenant/device',
       summary: 'The device of a name',
-      roles: admin,
-      query: Type.Object({ deviceName: Type.String() }),
+      roles: tenantAdmins,
+      query: Type.Object({ deviceName: Type.String({ minLength: 1 }) }),
       answer: deviceShape,
-      handle: ({ principal, query }) => deviceNamed(principal, required(query, 'deviceName')),
+      handle: ({ principal, query }) => deviceNamed(principal, query.deviceName),
     }),
     route({
       method: 'GET',
       pattern: '/api/tenant/deviceInfos',
       summary: 'Devices of the tenant with the names of their customers and profiles',
-      roles: admin,
+      roles: tenantAdmins,
       query: listQuery,
       answer: pageShape(deviceInfoShape),
-      handle: async (call) => json(pageJson(await list(call, undefined), deviceInfoJson)),
+      handle: async ({ principal, query }) => json(pageJson(await list(principal, query), deviceInfoJson)),
     }),
     route({
       method: 'GET',
       pattern: '/api/customer/:customerId/devices',
       summary: 'Devices of a customer',
-      roles: adminAndCustomer,
+      roles: tenantReaders,
       query: listQuery,
       answer: pageShape(deviceShape),
-      async handle(call) {
-        const customerId = await visibleCustomer(call.principal, call.params[0]!);
-        return json(pageJson(await list(call, customerId), deviceJson));
+      async handle({ principal, params: { customerId }, query }) {
+        await requireCustomer(principal, customerId);
+        return json(pageJson(await list(principal, query, customerId), deviceJson));
       },
     }),
     route({
       method: 'GET',
       pattern: '/api/customer/:customerId/deviceInfos',
       summary: 'Devices of a customer with the names of their profiles',
-      roles: adminAndCustomer,
+      roles: tenantReaders,
       query: listQuery,
       answer: pageShape(deviceInfoShape),
-      async handle(call) {
-        const customerId = await visibleCustomer(call.principal, call.params[0]!);
-        return json(pageJson(await list(call, customerId), deviceInfoJson));
+      async handle({ principal, params: { customerId }, query }) {
+        await requireCustomer(principal, customerId);
+        return json(pageJson(await list(principal, query, customerId), deviceInfoJson));
       },
     }),
     route({
       method: 'GET',
       pattern: '/api/devices',
       summary: 'Devices by their ids',
-      roles: adminAndCustomer,
-      query: Type.Object({ deviceIds: Type.String() }),
+      roles: tenantReaders,
+      query: Type.Object({ deviceIds: commaList(Type.String({ format: 'uuid' })) }),
       answer: Type.Array(deviceShape),
       async handle({ principal, query }) {
         const { tenantId } = requireTenant(principal);
-        const ids = required(query, 'deviceIds').split(',').map(uuid);
-        if (ids.length > limits.listedKeysMax) {
-          throw badRequest('ids', `At most ${limits.listedKeysMax} devices can be asked for at once.`);
-        }
-        const devices = await findDevices(postgres, tenantId, ids);
+        const devices = await findDevices(postgres, tenantId, query.deviceIds);
         const isOwn = principal.authority === 'TENANT_ADMIN';
         return json(devices.filter((device) => isOwn || device.customerId === principal.customerId).map(deviceJson));
       },
@@ -317,10 +302,7 @@ function credentialsInput(body: Type.Static<typeof credentialsBody>): NewCredent
   return checkedCredentials(type, body.credentialsId ?? '', body.credentialsValue ?? null);
 }
 
-function nameConflict(query: URLSearchParams): NameConflict {
-  return {
-    policy: oneOf('nameConflictPolicy', query.get('nameConflictPolicy'), ['FAIL', 'UNIQUIFY'], 'FAIL'),
-    separator: query.get('uniquifySeparator') ?? '_',
-    strategy: oneOf('uniquifyStrategy', query.get('uniquifyStrategy'), ['RANDOM', 'INCREMENTAL'], 'RANDOM'),
-  };
+function nameConflict(query: Type.Static<typeof conflictQuery>): NameConflict {
+  const { nameConflictPolicy: policy = 'FAIL', uniquifySeparator: separator = '_' } = query;
+  return { policy, separator, strategy: query.uniquifyStrategy ?? 'RANDOM' };
 }

@@ -1,16 +1,25 @@
 /** Signing in and out, and the user who is signed in (rest.md 1.1). */
 import Type from 'typebox';
 import { type Auth, authenticationFailed } from '../auth/auth.ts';
-import { authorities } from '../auth/roles.ts';
+import { everyone, users } from '../auth/roles.ts';
 import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import type { HttpMethod } from '../uws/server.ts';
-import { empty, json, type PublicCall, parseJson, publicRoute, type Route, route } from './route.ts';
-import { tokenPairShape, userJson, userShape } from './shapes.ts';
+import type { HttpMethod, HttpRequest } from '../uws/server.ts';
+import { parseJson } from './body.ts';
+import { empty, json, publicRoute, type Route, route } from './route.ts';
+import { errorShape, tokenPairShape, userJson, userShape } from './shapes.ts';
 
-const loginBody = Type.Object({ username: Type.String(), password: Type.String() }, { additionalProperties: false });
-const refreshBody = Type.Object({ refreshToken: Type.String() });
+const loginBody = Type.Object(
+  { username: Type.String({ minLength: 1 }), password: Type.String({ minLength: 1 }) },
+  { additionalProperties: false },
+);
+const publicBody = Type.Object({ publicId: Type.String({ description: 'Id of a public customer' }) });
+const refreshBody = Type.Object({ refreshToken: Type.String({ minLength: 1 }) });
 const passwordBody = Type.Object({ currentPassword: Type.String(), newPassword: Type.String() });
+
+/** Whatever is wrong with a sign-in is a failed authentication. */
+const otherAnswers = { 401: errorShape };
+const jwtDeprecated = 'Signing in for tokens is deprecated: use API keys.';
 
 export function loginRoutes(auth: Auth): Route[] {
   const bodyBytesMax = limits.signInBodyBytesMax;
@@ -20,16 +29,19 @@ export function loginRoutes(auth: Auth): Route[] {
       method: 'POST',
       pattern: '/api/auth/login',
       summary: 'Sign in with user name and password',
-      body: loginBody,
+      description: jwtDeprecated,
+      deprecated: true,
+      ownBody: { shape: loginBody },
       answer: tokenPairShape,
+      otherAnswers,
       bodyBytesMax,
-      async handle(call) {
-        const { username, password, ...unknown } = members(call);
+      async handle({ request }) {
+        const { username, password, ...unknown } = membersOf(request);
         const isText = typeof username === 'string' && typeof password === 'string';
         if (!isText || username.trim() === '' || password === '' || Object.keys(unknown).length > 0) {
           throw authenticationFailed();
         }
-        return json(await auth.signIn(username, password));
+        return json(await auth.signIn(username, password, request.remoteAddress));
       },
     }),
     ...wrongMethods.map((method) =>
@@ -37,18 +49,38 @@ export function loginRoutes(auth: Auth): Route[] {
         method,
         pattern: '/api/auth/login',
         summary: 'Not a way to sign in',
+        hidden: true,
         handle: () => Promise.reject(authenticationFailed('Authentication method not supported')),
       }),
     ),
     publicRoute({
       method: 'POST',
+      pattern: '/api/auth/login/public',
+      summary: 'Sign in as a guest, who may look at what belongs to a public customer',
+      description: jwtDeprecated,
+      deprecated: true,
+      ownBody: { shape: publicBody },
+      answer: tokenPairShape,
+      otherAnswers,
+      bodyBytesMax,
+      async handle({ request }) {
+        const { publicId } = membersOf(request);
+        if (typeof publicId !== 'string' || publicId.trim() === '') throw authenticationFailed();
+        return json(await auth.signInPublic(publicId));
+      },
+    }),
+    publicRoute({
+      method: 'POST',
       pattern: '/api/auth/token',
       summary: 'Get new tokens for a refresh token',
-      body: refreshBody,
+      description: jwtDeprecated,
+      deprecated: true,
+      ownBody: { shape: refreshBody },
       answer: tokenPairShape,
+      otherAnswers,
       bodyBytesMax,
-      async handle(call) {
-        const { refreshToken } = members(call);
+      async handle({ request }) {
+        const { refreshToken } = membersOf(request);
         if (typeof refreshToken !== 'string' || refreshToken.trim() === '') throw authenticationFailed();
         return json(await auth.refresh(refreshToken));
       },
@@ -57,7 +89,7 @@ export function loginRoutes(auth: Auth): Route[] {
       method: 'GET',
       pattern: '/api/auth/user',
       summary: 'The user who is signed in',
-      roles: authorities,
+      roles: everyone,
       answer: userShape,
       handle: async ({ account }) => json(userJson(account)),
     }),
@@ -65,7 +97,7 @@ export function loginRoutes(auth: Auth): Route[] {
       method: 'POST',
       pattern: '/api/auth/logout',
       summary: 'Sign out: end the session of the token',
-      roles: authorities,
+      roles: everyone,
       async handle({ principal }) {
         await auth.signOut(principal);
         return empty;
@@ -75,7 +107,7 @@ export function loginRoutes(auth: Auth): Route[] {
       method: 'POST',
       pattern: '/api/auth/changePassword',
       summary: 'Change the own password; other sessions end',
-      roles: authorities,
+      roles: users,
       body: passwordBody,
       answer: tokenPairShape,
       bodyBytesMax,
@@ -85,8 +117,8 @@ export function loginRoutes(auth: Auth): Route[] {
   ];
 }
 
-/** Members of the body; whatever is wrong with it is a failed authentication and nothing more. */
-function members({ request }: PublicCall): Record<string, unknown> {
+/** Members of the body, whatever its content type; whatever is wrong with it is a failed authentication and nothing more. */
+function membersOf(request: HttpRequest): Record<string, unknown> {
   try {
     const body = parseJson(request.body);
     if (typeof body === 'object' && body !== null && !Array.isArray(body)) return body as Record<string, unknown>;

@@ -1,6 +1,6 @@
 /** Packages of firmware and software: describe, upload, list, download, delete (rest.md 3.7). */
 import Type from 'typebox';
-import { type Authority, entityNotFound, type Principal, requireTenant } from '../auth/roles.ts';
+import { entityNotFound, type Principal, requireTenant, tenantAdmins, tenantUsers } from '../auth/roles.ts';
 import type { Clock } from '../base/clock.ts';
 import { badRequest, notFound, tooLarge } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -20,10 +20,11 @@ import { createPackage, deletePackage, savePackage, uploadFile } from '../ota/pa
 import { countProfileDevices, findPackage, listPackages, type PackageFilter } from '../ota/store.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { attachmentHeaders } from '../uws/attachment.ts';
+import { anything, flag, reference, text } from './body.ts';
 import { readMultipart } from './multipart.ts';
-import { entityUuid, oneOf, pageLink, pageQuery, required, uuid } from './parameters.ts';
+import { entityUuid, oneOf, type PageQuery, pageLink, pageQuery } from './parameters.ts';
 import { empty, json, type Route, route } from './route.ts';
-import { entityId, idJson, pageJson, pageShape } from './shapes.ts';
+import { anyJson, closed, entityId, idJson, milliseconds, nullable, pageJson, pageShape } from './shapes.ts';
 
 export interface OtaParts {
   postgres: Postgres;
@@ -32,12 +33,6 @@ export interface OtaParts {
   config: { http: { apiBodyBytesMax: number } };
 }
 
-const admin: Authority[] = ['TENANT_ADMIN'];
-const adminAndCustomer: Authority[] = ['TENANT_ADMIN', 'CUSTOMER_USER'];
-
-const text = Type.Optional(Type.Union([Type.String(), Type.Null()]));
-const reference = Type.Optional(Type.Union([Type.Object({ id: text, entityType: text }), Type.Null()]));
-
 const packageBody = Type.Object({
   id: reference,
   deviceProfileId: reference,
@@ -45,35 +40,47 @@ const packageBody = Type.Object({
   title: text,
   version: text,
   tag: text,
-  usesUrl: Type.Optional(Type.Union([Type.Boolean(), Type.Null()])),
+  usesUrl: flag,
   url: text,
   externalId: reference,
-  additionalInfo: Type.Optional(Type.Unknown()),
+  additionalInfo: anything,
 });
 
-const nullableText = Type.Union([Type.String(), Type.Null()]);
-const nullableId = Type.Union([entityId, Type.Null()]);
-
-const packageShape = Type.Object({
+const packageMembers = {
   id: entityId,
-  createdTime: Type.Integer(),
+  createdTime: milliseconds,
   tenantId: entityId,
-  deviceProfileId: nullableId,
+  deviceProfileId: nullable(entityId),
   type: Type.Enum([...packageTypes]),
   title: Type.String(),
   version: Type.String(),
-  tag: nullableText,
-  url: nullableText,
+  tag: nullable(Type.String()),
+  url: nullable(Type.String()),
   hasData: Type.Boolean(),
-  fileName: nullableText,
-  contentType: nullableText,
-  checksumAlgorithm: nullableText,
-  checksum: nullableText,
-  dataSize: Type.Union([Type.Integer(), Type.Null()]),
-  externalId: nullableId,
+  fileName: nullable(Type.String()),
+  contentType: nullable(Type.String()),
+  checksumAlgorithm: nullable(Type.String()),
+  checksum: nullable(Type.String()),
+  dataSize: nullable(Type.Integer()),
+  externalId: nullable(entityId),
   name: Type.String(),
-  additionalInfo: Type.Unknown(),
+  additionalInfo: anyJson,
+};
+const packageShape = closed(packageMembers, 'OtaPackageInfo');
+const fullPackageShape = closed(
+  { ...packageMembers, data: nullable(Type.String({ description: 'The file in base64' })) },
+  'OtaPackage',
+);
+
+const uploadQuery = Type.Object({
+  checksumAlgorithm: Type.String({ description: `One of ${checksumAlgorithms.join(', ')}` }),
+  checksum: Type.Optional(Type.String({ description: 'In hex; the upload is refused when it is another' })),
 });
+
+const uploadForm = {
+  contentType: 'multipart/form-data',
+  schema: Type.Object({ file: Type.String({ format: 'binary' }) }),
+};
 
 export function otaRoutes(parts: OtaParts): Route[] {
   const { postgres, downloads } = parts;
@@ -81,20 +88,19 @@ export function otaRoutes(parts: OtaParts): Route[] {
 
   async function packageOf(principal: Principal, id: string): Promise<OtaPackage> {
     const { tenantId } = requireTenant(principal);
-    const found = await findPackage(postgres, tenantId, uuid(id));
-    if (!found) throw entityNotFound('OtaPackage', uuid(id));
+    const found = await findPackage(postgres, tenantId, id);
+    if (!found) throw entityNotFound('OtaPackage', id);
     return found;
   }
 
-  async function profileOf(principal: Principal, id: string): Promise<{ tenantId: string; profileId: string }> {
+  async function profileOf(principal: Principal, profileId: string): Promise<{ tenantId: string; profileId: string }> {
     const { tenantId } = requireTenant(principal);
-    const profileId = uuid(id);
     const profile = await findProfile(postgres, profileId);
     if (profile?.tenantId !== tenantId) throw entityNotFound('Device profile', profileId);
     return { tenantId, profileId };
   }
 
-  async function list(filter: PackageFilter, query: URLSearchParams) {
+  async function list(filter: PackageFilter, query: PageQuery) {
     return json(pageJson(await listPackages(postgres, filter, pageLink(query)), packageJson));
   }
 
@@ -103,7 +109,7 @@ export function otaRoutes(parts: OtaParts): Route[] {
       method: 'POST',
       pattern: '/api/otaPackage',
       summary: 'Describe a package whose file is uploaded next, or is at a URL',
-      roles: admin,
+      roles: tenantAdmins,
       body: packageBody,
       answer: packageShape,
       async handle({ principal, body }) {
@@ -121,19 +127,16 @@ export function otaRoutes(parts: OtaParts): Route[] {
       method: 'POST',
       pattern: '/api/otaPackage/:otaPackageId',
       summary: 'Upload the file of a package: multipart/form-data with a part `file`',
-      roles: admin,
-      query: Type.Object({
-        checksumAlgorithm: Type.Enum([...checksumAlgorithms]),
-        checksum: Type.Optional(Type.String()),
-      }),
+      roles: tenantAdmins,
+      query: uploadQuery,
+      ownBody: { shape: uploadForm },
       answer: packageShape,
       // The file may be as large as any body; what stands around it is extra.
       bodyBytesMax: fileBytesMax + limits.otaFormBytesMax,
       async handle({ principal, params, query, request }) {
         const { tenantId } = requireTenant(principal);
-        const id = uuid(params[0]!);
-        const asked = required(query, 'checksumAlgorithm');
-        const algorithm = checksumAlgorithms.find((known) => known === asked);
+        const id = params.otaPackageId;
+        const algorithm = checksumAlgorithms.find((known) => known === query.checksumAlgorithm);
         if (!algorithm) throw badRequest('checksum_algorithm', 'Unknown checksum algorithm!');
         const form = readMultipart(request.body, request.header('content-type'));
         const part = form.find(({ name }) => name === 'file');
@@ -142,7 +145,7 @@ export function otaRoutes(parts: OtaParts): Route[] {
         if (bytes.length > fileBytesMax) {
           throw tooLarge('body_too_large', `Payload size exceeds the limit of ${fileBytesMax} bytes`);
         }
-        const checksum = query.get('checksum') ?? '';
+        const { checksum = '' } = query;
         const file = { name: fileName, contentType, bytes, algorithm, checksum };
         return json(packageJson(await uploadFile(parts, tenantId, id, file)));
       },
@@ -151,18 +154,18 @@ export function otaRoutes(parts: OtaParts): Route[] {
       method: 'GET',
       pattern: '/api/otaPackage/info/:otaPackageId',
       summary: 'A package without its file',
-      roles: adminAndCustomer,
+      roles: tenantUsers,
       answer: packageShape,
-      handle: async ({ principal, params }) => json(packageJson(await packageOf(principal, params[0]!))),
+      handle: async ({ principal, params }) => json(packageJson(await packageOf(principal, params.otaPackageId))),
     }),
     route({
       method: 'GET',
       pattern: '/api/otaPackage/:otaPackageId',
       summary: 'A package with its file in base64',
-      roles: admin,
-      answer: Type.Object({ ...packageShape.properties, data: nullableText }),
+      roles: tenantAdmins,
+      answer: fullPackageShape,
       async handle({ principal, params }) {
-        const found = await packageOf(principal, params[0]!);
+        const found = await packageOf(principal, params.otaPackageId);
         const members = packageJson(found);
         if (!isStored(found)) return json({ ...members, data: null });
         const body = base64Member(downloads.pieces, found.id, found.dataSize, members, 'data');
@@ -173,9 +176,11 @@ export function otaRoutes(parts: OtaParts): Route[] {
       method: 'GET',
       pattern: '/api/otaPackage/:otaPackageId/download',
       summary: 'The file of a package',
-      roles: adminAndCustomer,
+      roles: tenantUsers,
+      answer: { contentType: '*/*', schema: Type.String({ format: 'binary' }) },
+      otherAnswers: { 400: 'empty' },
       async handle({ principal, params }) {
-        const found = await packageOf(principal, params[0]!);
+        const found = await packageOf(principal, params.otaPackageId);
         // As clients of the family know it: whoever asks here for what is elsewhere made a mistake.
         if (found.url !== null) return { status: 400 };
         if (!isStored(found)) throw notFound(`The file of the package [${found.id}] is not uploaded yet`);
@@ -188,57 +193,56 @@ export function otaRoutes(parts: OtaParts): Route[] {
       method: 'GET',
       pattern: '/api/otaPackages',
       summary: 'Packages of the tenant',
-      roles: adminAndCustomer,
+      roles: tenantUsers,
       query: pageQuery,
       answer: pageShape(packageShape),
       handle: ({ principal, query }) => list({ tenantId: requireTenant(principal).tenantId }, query),
     }),
     route({
       method: 'GET',
-      pattern: '/api/otaPackages/:deviceProfileId/:type',
+      pattern: '/api/otaPackages/:profileId/:otaPackageType',
       summary: 'Packages that the devices of a profile can be given',
-      roles: adminAndCustomer,
+      roles: tenantUsers,
       query: pageQuery,
       answer: pageShape(packageShape),
       async handle({ principal, params, query }) {
-        const type = packageType('type', params[1]!);
-        return await list({ ...(await profileOf(principal, params[0]!)), type }, query);
+        const { profileId, otaPackageType: type } = params;
+        return await list({ ...(await profileOf(principal, profileId)), type }, query);
       },
     }),
     route({
       method: 'DELETE',
       pattern: '/api/otaPackage/:otaPackageId',
       summary: 'Delete a package that nobody uses',
-      roles: admin,
+      roles: tenantAdmins,
       async handle({ principal, params }) {
-        await deletePackage(parts, requireTenant(principal).tenantId, uuid(params[0]!));
+        await deletePackage(parts, requireTenant(principal).tenantId, params.otaPackageId);
         return empty;
       },
     }),
     route({
       method: 'GET',
-      pattern: '/api/devices/count/:otaPackageType/:deviceProfileId',
+      pattern: '/api/devices/count/:otaPackageType/:profileId',
       summary: 'Devices of a profile that have no package of their own',
-      roles: admin,
+      roles: tenantAdmins,
       answer: Type.Integer(),
       async handle({ principal, params }) {
-        const type = packageType('otaPackageType', params[0]!);
-        const { tenantId, profileId } = await profileOf(principal, params[1]!);
-        return json(await countProfileDevices(postgres, tenantId, profileId, type));
+        const { tenantId, profileId } = await profileOf(principal, params.profileId);
+        return json(await countProfileDevices(postgres, tenantId, profileId, params.otaPackageType));
       },
     }),
   ];
 }
 
-function packageType(name: string, given: string | null | undefined): PackageType {
+function packageType(given: string | null | undefined): PackageType {
   if (!given) throw badRequest('ota_type', 'Type should be specified!');
-  return oneOf(name, given, packageTypes, 'FIRMWARE');
+  return oneOf('type', given, packageTypes, 'FIRMWARE');
 }
 
 function packageInput(body: Type.Static<typeof packageBody>): PackageInput {
   return {
     profileId: entityUuid(body.deviceProfileId),
-    type: packageType('type', body.type),
+    type: packageType(body.type),
     title: body.title ?? '',
     version: body.version ?? '',
     tag: body.tag || null,
@@ -248,12 +252,12 @@ function packageInput(body: Type.Static<typeof packageBody>): PackageInput {
   };
 }
 
-function packageJson(found: OtaPackage) {
+function packageJson(found: OtaPackage): Type.Static<typeof packageShape> {
   return {
     id: idJson('OTA_PACKAGE', found.id),
     createdTime: found.createdTime,
     tenantId: idJson('TENANT', found.tenantId),
-    deviceProfileId: found.profileId && idJson('DEVICE_PROFILE', found.profileId),
+    deviceProfileId: found.profileId ? idJson('DEVICE_PROFILE', found.profileId) : null,
     type: found.type,
     title: found.title,
     version: found.version,
@@ -265,7 +269,7 @@ function packageJson(found: OtaPackage) {
     checksumAlgorithm: found.checksumAlgorithm,
     checksum: found.checksum,
     dataSize: found.dataSize,
-    externalId: found.externalId && idJson('OTA_PACKAGE', found.externalId),
+    externalId: found.externalId ? idJson('OTA_PACKAGE', found.externalId) : null,
     name: found.title,
     additionalInfo: found.additionalInfo,
   };

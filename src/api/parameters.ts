@@ -1,56 +1,20 @@
-/** Query and path parameters: text → checked values; whatever is wrong is a 400 that names the parameter. */
-import Type from 'typebox';
-import { badRequest } from '../base/errors.ts';
+/**
+ * Path and query parameters: text → checked values, by the same schemas that the API description shows; whatever is
+ * wrong is a 400 that names the parameter.
+ */
+import Type, { type TObject, type TSchema } from 'typebox';
+import { scopes } from '../attributes/attributes.ts';
+import { badRequest, type Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { PageLink } from '../device/page.ts';
 import { isUuid, nullUuid } from '../device/uuid.ts';
+import { packageTypes } from '../ota/package.ts';
 
-export function required(query: URLSearchParams, name: string): string {
-  const value = query.get(name);
-  if (value === null || value === '') {
-    throw badRequest('parameter_missing', `Required request parameter '${name}' is not present`);
-  }
-  return value;
-}
+/** Of a schema: what is said when a number is below its minimum. */
+const belowMinimum = Symbol('below minimum');
 
-export function integer(name: string, text: string): number {
-  const value = Number(text);
-  if (!/^-?\d{1,16}$/.test(text) || !Number.isSafeInteger(value)) {
-    throw badRequest('parameter_integer', `Parameter '${name}' must be a whole number, not '${shortened(text)}'`);
-  }
-  return value;
-}
-
-export function optionalInteger(query: URLSearchParams, name: string, fallback: number): number {
-  const text = query.get(name);
-  return text === null || text === '' ? fallback : integer(name, text);
-}
-
-export function optionalBoolean(query: URLSearchParams, name: string, fallback: boolean): boolean {
-  const text = query.get(name);
-  if (text === null || text === '') return fallback;
-  if (text !== 'true' && text !== 'false') {
-    throw badRequest('parameter_boolean', `Parameter '${name}' must be true or false, not '${shortened(text)}'`);
-  }
-  return text === 'true';
-}
-
-export function oneOf<T extends string>(name: string, text: string | null, values: readonly T[], fallback: T): T {
-  if (text === null || text === '') return fallback;
-  const value = values.find((each) => each === text);
-  if (value === undefined) {
-    throw badRequest(
-      'parameter_enum',
-      `Parameter '${name}' must be one of ${values.join(', ')}, not '${shortened(text)}'`,
-    );
-  }
-  return value;
-}
-
-export function uuid(text: string): string {
-  if (!isUuid(text)) throw badRequest('uuid', `Invalid UUID string: ${shortened(text)}`);
-  return text.toLowerCase();
-}
+const uuidText = Type.String({ format: 'uuid' });
+const plainText = Type.String({ minLength: 1 });
 
 /** Entities that the family knows; of them only devices have telemetry here. */
 const entityTypes = [
@@ -59,54 +23,84 @@ const entityTypes = [
   ...['OTA_PACKAGE', 'RPC', 'QUEUE'],
 ];
 
-export interface EntityTarget {
-  type: string;
-  id: string;
+/** Every name that a path of the API may have between slashes. */
+export const pathParameters = {
+  apiKeyId: uuidText,
+  customerId: uuidText,
+  deviceId: uuidText,
+  deviceName: plainText,
+  deviceToken: plainText,
+  enabled: Type.Boolean(),
+  entityId: uuidText,
+  entityType: Type.Enum(entityTypes),
+  otaPackageId: uuidText,
+  otaPackageType: Type.Enum([...packageTypes]),
+  profileId: uuidText,
+  requestId: Type.Integer({ minimum: 0 }),
+  rpcId: uuidText,
+  scope: Type.Enum([...scopes]),
+  /** Time series have no scope; the word is taken as it comes. */
+  seriesScope: plainText,
+  tenantId: uuidText,
+  ttlSeconds: Type.Integer({ minimum: 0 }),
+  userId: uuidText,
+};
+
+type KnownName = keyof typeof pathParameters;
+type NameIn<Pattern extends string> = Pattern extends `${string}:${infer Name}/${infer Rest}`
+  ? Name | NameIn<Rest>
+  : Pattern extends `${string}:${infer Name}`
+    ? Name
+    : never;
+
+/** The values of the names in a pattern. */
+export type PathValues<Pattern extends string> = {
+  [Name in NameIn<Pattern>]: Name extends KnownName ? Type.Static<(typeof pathParameters)[Name]> : never;
+};
+
+export function namesOf(pattern: string): string[] {
+  return [...pattern.matchAll(/:(\w+)/g)].map((match) => match[1]!);
 }
 
-/** The first two parameters of a path: kind and id of an entity. */
-export function entityTarget(params: string[]): EntityTarget {
-  return { type: oneOf('entityType', params[0]!, entityTypes, ''), id: uuid(params[1]!) };
-}
-
-/** `keys=a,b` or repeated `key=` (a key that holds a comma needs that). Each once, in order. */
-export function keyList(query: URLSearchParams): string[] {
-  const listed = query.getAll('keys').flatMap((text) => text.split(','));
-  const keys = new Set([...listed, ...query.getAll('key')].filter((key) => key !== ''));
-  if (keys.size > limits.listedKeysMax) {
-    throw badRequest('keys', `At most ${limits.listedKeysMax} keys can be asked for at once.`);
-  }
-  return [...keys];
-}
-
-export function pageLink(query: URLSearchParams): PageLink {
-  const pageSize = integer('pageSize', required(query, 'pageSize'));
-  const page = integer('page', required(query, 'page'));
-  if (pageSize <= 0) {
-    throw badRequest('page_size', `Incorrect page link page size '${pageSize}'. Page size must be greater than zero.`);
-  }
-  if (page < 0) throw badRequest('page', `Incorrect page link page '${page}'. Page must be positive integer.`);
-  if (pageSize > limits.pageSizeMax || !Number.isSafeInteger(page * pageSize)) {
-    throw badRequest('page_size', `A page holds at most ${limits.pageSizeMax} entities.`);
-  }
-  const sortOrder = query.get('sortOrder') || 'ASC';
-  if (sortOrder !== 'ASC' && sortOrder !== 'DESC') {
-    throw badRequest(
-      'sort_order',
-      `Unsupported sort order '${shortened(sortOrder)}'! Only 'ASC' or 'DESC' types are allowed.`,
-    );
-  }
-  const textSearch = (query.get('textSearch') ?? '').replaceAll('\0', '').slice(0, 255);
-  return { pageSize, page, textSearch, sortProperty: query.get('sortProperty') ?? '', sortOrder };
-}
+/** `a,b` in one parameter, or the parameter repeated. */
+export const commaList = <T extends TSchema>(items: T) => Type.Array(items, { maxItems: limits.listedKeysMax });
 
 export const pageQuery = Type.Object({
-  pageSize: Type.Integer({ minimum: 1 }),
-  page: Type.Integer({ minimum: 0 }),
-  textSearch: Type.Optional(Type.String()),
+  pageSize: Type.Integer({
+    minimum: 1,
+    maximum: limits.pageSizeMax,
+    [belowMinimum]: (given: number) => `Incorrect page link page size '${given}'. Page size must be greater than zero.`,
+  }),
+  page: Type.Integer({
+    minimum: 0,
+    [belowMinimum]: (given: number) => `Incorrect page link page '${given}'. Page must be positive integer.`,
+  }),
+  textSearch: Type.Optional(Type.String({ description: 'Part of a name or label, in any letter case' })),
   sortProperty: Type.Optional(Type.String()),
   sortOrder: Type.Optional(Type.Enum(['ASC', 'DESC'])),
 });
+
+export type PageQuery = Type.Static<typeof pageQuery>;
+
+/** Past the end of every list nothing needs to be asked for exactly. */
+const offsetMax = 2 ** 52;
+
+export function pageLink(query: PageQuery): PageLink {
+  const { pageSize, textSearch = '', sortProperty = '', sortOrder = 'ASC' } = query;
+  const page = Math.min(query.page, Math.floor(offsetMax / pageSize));
+  return { pageSize, page, textSearch: textSearch.slice(0, 255), sortProperty, sortOrder };
+}
+
+/** Keys that a query names: `keys=a,b`, or repeated `key=`, which a key that holds a comma needs. */
+export const keysQuery = Type.Object({
+  keys: Type.Optional(commaList(Type.String({ description: 'Several keys, with commas between them' }))),
+  key: Type.Optional(commaList(Type.String({ description: 'One key, which may hold a comma; may be repeated' }))),
+});
+
+/** Each once, in order. */
+export function keyList({ keys = [], key = [] }: Type.Static<typeof keysQuery>): string[] {
+  return [...new Set([...keys, ...key].filter((each) => each !== ''))];
+}
 
 /** The id of an entity in a body: absent, null and the null uuid all mean none. */
 export function entityUuid(reference: { id?: string | null } | null | undefined): string | null {
@@ -114,6 +108,117 @@ export function entityUuid(reference: { id?: string | null } | null | undefined)
   if (!reference.id) throw badRequest('entity_id', 'Invalid entity id');
   const id = uuid(reference.id);
   return id === nullUuid ? null : id;
+}
+
+export function uuid(text: string): string {
+  if (!isUuid(text)) throw badRequest('uuid', `Invalid UUID string: ${shortened(text)}`);
+  return text.toLowerCase();
+}
+
+/** A word of a body that must be one of `values`. */
+export function oneOf<T extends string>(
+  name: string,
+  text: string | null | undefined,
+  values: readonly T[],
+  fallback: T,
+): T {
+  if (text === null || text === undefined || text === '') return fallback;
+  const value = values.find((each) => each === text);
+  if (value === undefined) throw unknownWord(name, text, values);
+  return value;
+}
+
+/** What the document says of a parameter, as far as it matters here. */
+interface Node {
+  type?: string;
+  format?: string;
+  enum?: readonly string[];
+  minimum?: number;
+  maximum?: number;
+  minLength?: number;
+  items?: Node;
+  [belowMinimum]?: (given: number) => string;
+}
+
+/** Values of the path, by name. */
+export function pathReader<Pattern extends string>(pattern: Pattern): (texts: string[]) => PathValues<Pattern> {
+  const names = namesOf(pattern);
+  const nodes = names.map((name) => {
+    const node = (pathParameters as Record<string, Node>)[name];
+    if (!node) throw new Error(`BUG: the path parameter ${name} of ${pattern} has no schema`);
+    return node;
+  });
+  return (texts) =>
+    Object.fromEntries(names.map((name, i) => [name, value(name, texts[i]!, nodes[i]!)])) as PathValues<Pattern>;
+}
+
+/** Values of the query by name; one that is absent or empty has no member, unknown ones are left alone. */
+export function queryReader<Query extends TObject>(schema: Query): (text: string) => Type.Static<Query> {
+  const required = new Set((schema as { required?: string[] }).required);
+  const nodes = Object.entries(schema.properties as Record<string, Node>);
+  return (text) => {
+    const given = new URLSearchParams(text);
+    const values: Record<string, unknown> = {};
+    for (const [name, node] of nodes) {
+      const texts = given.getAll(name).filter((each) => each !== '');
+      if (texts.length > 0) values[name] = node.items ? list(name, texts, node) : value(name, texts[0]!, node);
+      else if (required.has(name)) throw missing(name);
+    }
+    return values as Type.Static<Query>;
+  };
+}
+
+export function missing(name: string): Fault {
+  return badRequest('parameter_missing', `Required request parameter '${name}' is not present`);
+}
+
+/** `key` is the one list whose members may hold commas. */
+function list(name: string, texts: string[], { items }: Node): unknown[] {
+  const parts = name === 'key' ? texts : texts.flatMap((text) => text.split(','));
+  if (parts.length > limits.listedKeysMax) {
+    throw badRequest('list', `Parameter '${name}' may hold at most ${limits.listedKeysMax} values.`);
+  }
+  return parts.map((part) => value(name, part, items!));
+}
+
+function value(name: string, text: string, node: Node): unknown {
+  if (text.includes('\0')) throw badRequest('parameter_nul', `Parameter '${name}' holds the character NUL.`);
+  if (node.enum) {
+    if (node.enum.includes(text)) return text;
+    throw name === 'sortOrder' ? unknownOrder(text) : unknownWord(name, text, node.enum);
+  }
+  switch (node.type) {
+    case 'integer':
+      return integer(name, text, node);
+    case 'boolean':
+      if (text === 'true' || text === 'false') return text === 'true';
+      throw badRequest('parameter_boolean', `Parameter '${name}' must be true or false, not '${shortened(text)}'`);
+    default:
+      return node.format === 'uuid' ? uuid(text) : text;
+  }
+}
+
+function integer(name: string, text: string, node: Node): number {
+  const { minimum = Number.MIN_SAFE_INTEGER, maximum = Number.MAX_SAFE_INTEGER } = node;
+  const number = Number(text);
+  const isWhole = /^-?\d{1,16}$/.test(text) && Number.isSafeInteger(number);
+  if (isWhole && number >= minimum && number <= maximum) return number;
+  if (isWhole && number < minimum && node[belowMinimum]) {
+    throw badRequest('parameter_integer', node[belowMinimum](number));
+  }
+  const range = node.minimum === undefined ? '' : ` from ${minimum} to ${maximum}`;
+  const message = `Parameter '${name}' must be a whole number${range}, not '${shortened(text)}'`;
+  throw badRequest('parameter_integer', message);
+}
+
+function unknownOrder(text: string): Fault {
+  const message = `Unsupported sort order '${shortened(text)}'! Only 'ASC' or 'DESC' types are allowed.`;
+  return badRequest('sort_order', message);
+}
+
+function unknownWord(name: string, text: string, words: readonly string[]): Fault {
+  const message = `Parameter '${name}' must be one of ${words.join(', ')}, not '${shortened(text)}'`;
+  return badRequest('parameter_enum', message);
 }
 
 function shortened(text: string): string {

@@ -35,3 +35,22 @@ export async function usableDevice(
   requireCustomerOf(principal, device.customerId);
   return device;
 }
+
+/** The entity that a path names. */
+export interface Target {
+  entityType: string;
+  entityId: string;
+}
+
+export function deviceTarget(entityId: string): Target {
+  return { entityType: 'DEVICE', entityId };
+}
+
+/** The device in ClickHouse, if the caller may use it. A deleted device has none, whatever rows it left. */
+export async function deviceNumber(
+  queries: Queries,
+  principal: Principal,
+  { entityType, entityId }: Target,
+): Promise<number> {
+  return (await usableDevice(queries, principal, entityType === 'DEVICE' ? entityId : undefined)).number;
+}

@@ -1,8 +1,14 @@
 /** Device profiles (rest.md 3.4). */
 import Type from 'typebox';
 import { readKeysOfDevices } from '../attributes/store.ts';
-import { type Authority, entityNotFound, requireTenant, type TenantPrincipal } from '../auth/roles.ts';
-import { badRequest } from '../base/errors.ts';
+import {
+  entityNotFound,
+  type Principal,
+  requireTenant,
+  type TenantPrincipal,
+  tenantAdmins,
+  tenantReaders,
+} from '../auth/roles.ts';
 import { limits } from '../base/limits.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
 import { type FullProfile, provisionTypes, transportTypes } from '../device/device.ts';
@@ -18,16 +24,13 @@ import type { FleetParts } from '../fleet/parts.ts';
 import { createProfile, deleteProfile, type ProfileInput, saveProfile, setDefaultProfile } from '../fleet/profiles.ts';
 import { readLatestKeysOf } from '../telemetry/latest.ts';
 import { anything, flag, reference, text, version } from './body.ts';
-import { entityUuid, oneOf, optionalBoolean, pageLink, pageQuery, required, uuid } from './parameters.ts';
-import { type Call, empty, json, type Route, route } from './route.ts';
-import { entityId, idJson, nullable, pageJson, pageShape } from './shapes.ts';
+import { commaList, entityUuid, missing, oneOf, pageLink, pageQuery } from './parameters.ts';
+import { empty, json, type Route, route } from './route.ts';
+import { anyJson, closed, entityId, idJson, milliseconds, nullable, pageJson, pageShape } from './shapes.ts';
 
 export interface ProfileRoutesParts extends FleetParts {
   clickhouse: ClickHouse;
 }
-
-const admin: Authority[] = ['TENANT_ADMIN'];
-const adminAndCustomer: Authority[] = ['TENANT_ADMIN', 'CUSTOMER_USER'];
 
 const profileBody = Type.Object({
   id: reference,
@@ -50,72 +53,80 @@ const profileBody = Type.Object({
   version,
 });
 
-const profileShape = Type.Object({
-  id: entityId,
-  createdTime: Type.Integer(),
-  tenantId: entityId,
-  name: Type.String(),
-  description: nullable(Type.String()),
-  image: nullable(Type.String()),
-  default: Type.Boolean(),
-  type: Type.String(),
-  transportType: Type.Enum([...transportTypes]),
-  provisionType: Type.Enum([...provisionTypes]),
-  defaultRuleChainId: nullable(entityId),
-  defaultDashboardId: nullable(entityId),
-  defaultQueueName: nullable(Type.String()),
-  profileData: Type.Unknown(),
-  provisionDeviceKey: nullable(Type.String()),
-  firmwareId: nullable(entityId),
-  softwareId: nullable(entityId),
-  defaultEdgeRuleChainId: nullable(entityId),
-  externalId: nullable(entityId),
-  version: Type.Integer(),
-});
+const profileShape = closed(
+  {
+    id: entityId,
+    createdTime: milliseconds,
+    tenantId: entityId,
+    name: Type.String(),
+    description: nullable(Type.String()),
+    image: nullable(Type.String()),
+    default: Type.Boolean(),
+    type: Type.String(),
+    transportType: Type.Enum([...transportTypes]),
+    provisionType: Type.Enum([...provisionTypes]),
+    defaultRuleChainId: nullable(entityId),
+    defaultDashboardId: nullable(entityId),
+    defaultQueueName: nullable(Type.String()),
+    profileData: anyJson,
+    provisionDeviceKey: nullable(Type.String()),
+    firmwareId: nullable(entityId),
+    softwareId: nullable(entityId),
+    defaultEdgeRuleChainId: nullable(entityId),
+    externalId: nullable(entityId),
+    version: Type.Integer(),
+  },
+  'DeviceProfile',
+);
 
-const profileInfoShape = Type.Object({
-  id: entityId,
-  name: Type.String(),
-  image: nullable(Type.String()),
-  defaultDashboardId: nullable(entityId),
-  type: Type.String(),
-  transportType: Type.Enum([...transportTypes]),
-  tenantId: entityId,
-});
+const profileInfoShape = closed(
+  {
+    id: entityId,
+    name: Type.String(),
+    image: nullable(Type.String()),
+    defaultDashboardId: nullable(entityId),
+    type: Type.String(),
+    transportType: Type.Enum([...transportTypes]),
+    tenantId: entityId,
+  },
+  'DeviceProfileInfo',
+);
 
-const listQuery = Type.Object({ ...pageQuery.properties, transportType: Type.Optional(Type.String()) });
-const keysQuery = Type.Object({ deviceProfileId: Type.Optional(Type.String()) });
+const listQuery = Type.Object({
+  ...pageQuery.properties,
+  transportType: Type.Optional(Type.Enum([...transportTypes])),
+});
+const idsQuery = Type.Object({ deviceProfileIds: commaList(Type.String({ format: 'uuid' })) });
+const keysQuery = Type.Object({ deviceProfileId: Type.Optional(Type.String({ format: 'uuid' })) });
 
 export function profileRoutes(parts: ProfileRoutesParts): Route[] {
   const { postgres, clickhouse } = parts;
 
   async function profileOf(caller: TenantPrincipal, id: string): Promise<FullProfile> {
-    const profile = await findFullProfile(postgres, caller.tenantId, uuid(id));
-    if (!profile) throw entityNotFound('Device profile', uuid(id));
+    const profile = await findFullProfile(postgres, caller.tenantId, id);
+    if (!profile) throw entityNotFound('Device profile', id);
     return profile;
   }
 
-  async function page({ principal, query }: Call, item: (profile: FullProfile) => unknown) {
+  async function page(
+    principal: Principal,
+    query: Type.Static<typeof listQuery>,
+    item: (profile: FullProfile) => unknown,
+  ) {
     const { tenantId } = requireTenant(principal);
-    const given = query.get('transportType');
-    const transportType = given ? oneOf('transportType', given, transportTypes, 'DEFAULT') : undefined;
-    return json(pageJson(await listProfiles(postgres, { tenantId, transportType }, pageLink(query)), item));
+    const filter = { tenantId, transportType: query.transportType };
+    return json(pageJson(await listProfiles(postgres, filter, pageLink(query)), item));
   }
 
   /** Those of other tenants are left out without a word. */
-  async function named({ principal, query }: Call) {
+  async function named(principal: Principal, ids: string[]) {
     const { tenantId } = requireTenant(principal);
-    const ids = required(query, 'deviceProfileIds').split(',').map(uuid);
-    if (ids.length > limits.listedKeysMax) {
-      throw badRequest('ids', `At most ${limits.listedKeysMax} profiles can be asked for at once.`);
-    }
     return json((await findProfiles(postgres, tenantId, ids)).map(profileInfoJson));
   }
 
   /** Numbers of the devices whose keys are asked for. */
-  async function devicesOf({ principal, query }: Call): Promise<number[]> {
+  async function devicesOf(principal: Principal, id: string | undefined): Promise<number[]> {
     const caller = requireTenant(principal);
-    const id = query.get('deviceProfileId');
     const profile = id ? await profileOf(caller, id) : undefined;
     return await findDeviceNumbers(postgres, caller.tenantId, profile?.id, limits.keySampleDevicesMax);
   }
@@ -125,7 +136,7 @@ export function profileRoutes(parts: ProfileRoutesParts): Route[] {
       method: 'POST',
       pattern: '/api/deviceProfile',
       summary: 'Create a device profile, or replace the one with the given id',
-      roles: admin,
+      roles: tenantAdmins,
       body: profileBody,
       answer: profileShape,
       async handle({ principal, body }) {
@@ -140,17 +151,18 @@ export function profileRoutes(parts: ProfileRoutesParts): Route[] {
       method: 'GET',
       pattern: '/api/deviceProfile/:profileId',
       summary: 'A device profile',
-      roles: admin,
+      roles: tenantAdmins,
       answer: profileShape,
-      handle: async ({ principal, params }) => json(profileJson(await profileOf(requireTenant(principal), params[0]!))),
+      handle: async ({ principal, params }) =>
+        json(profileJson(await profileOf(requireTenant(principal), params.profileId))),
     }),
     route({
       method: 'DELETE',
       pattern: '/api/deviceProfile/:profileId',
       summary: 'Delete a device profile that no device has',
-      roles: admin,
+      roles: tenantAdmins,
       async handle({ principal, params }) {
-        await deleteProfile(parts, requireTenant(principal).tenantId, uuid(params[0]!));
+        await deleteProfile(parts, requireTenant(principal).tenantId, params.profileId);
         return empty;
       },
     }),
@@ -158,43 +170,49 @@ export function profileRoutes(parts: ProfileRoutesParts): Route[] {
       method: 'POST',
       pattern: '/api/deviceProfile/:profileId/default',
       summary: 'Make a device profile the default one',
-      roles: admin,
+      roles: tenantAdmins,
       answer: profileShape,
       handle: async ({ principal, params }) =>
-        json(profileJson(await setDefaultProfile(parts, requireTenant(principal).tenantId, uuid(params[0]!)))),
+        json(profileJson(await setDefaultProfile(parts, requireTenant(principal).tenantId, params.profileId))),
     }),
     route({
       method: 'GET',
       pattern: '/api/deviceProfiles',
       summary: 'Device profiles',
-      roles: admin,
+      roles: tenantAdmins,
       query: listQuery,
       answer: pageShape(profileShape),
-      handle: (call) => page(call, profileJson),
+      handle: ({ principal, query }) => page(principal, query, profileJson),
     }),
     route({
       method: 'GET',
       pattern: '/api/deviceProfileInfos',
       summary: 'Device profiles in short; with `deviceProfileIds` an array of those',
-      roles: adminAndCustomer,
-      query: Type.Object({ ...listQuery.properties, deviceProfileIds: Type.Optional(Type.String()) }),
-      answer: pageShape(profileInfoShape),
-      handle: (call) => (call.query.has('deviceProfileIds') ? named(call) : page(call, profileInfoJson)),
+      roles: tenantReaders,
+      query: Type.Partial(Type.Object({ ...listQuery.properties, ...idsQuery.properties })),
+      answer: Type.Union([pageShape(profileInfoShape), Type.Array(profileInfoShape)]),
+      async handle({ principal, query: { deviceProfileIds, ...query } }) {
+        if (deviceProfileIds) return await named(principal, deviceProfileIds);
+        const { pageSize, page: number } = query;
+        if (pageSize === undefined) throw missing('pageSize');
+        if (number === undefined) throw missing('page');
+        return await page(principal, { ...query, pageSize, page: number }, profileInfoJson);
+      },
     }),
     route({
       method: 'GET',
       pattern: '/api/deviceProfileInfos/list',
       summary: 'Device profiles in short, by their ids',
-      roles: adminAndCustomer,
-      query: Type.Object({ deviceProfileIds: Type.String() }),
+      roles: tenantReaders,
+      query: idsQuery,
       answer: Type.Array(profileInfoShape),
-      handle: named,
+      handle: ({ principal, query }) => named(principal, query.deviceProfileIds),
     }),
     route({
       method: 'GET',
       pattern: '/api/deviceProfileInfo/default',
       summary: 'The default device profile in short',
-      roles: adminAndCustomer,
+      roles: tenantReaders,
       answer: profileInfoShape,
       async handle({ principal }) {
         const profile = await findFullDefaultProfile(postgres, requireTenant(principal).tenantId);
@@ -206,21 +224,21 @@ export function profileRoutes(parts: ProfileRoutesParts): Route[] {
       method: 'GET',
       pattern: '/api/deviceProfileInfo/:profileId',
       summary: 'A device profile in short',
-      roles: adminAndCustomer,
+      roles: tenantReaders,
       answer: profileInfoShape,
       handle: async ({ principal, params }) =>
-        json(profileInfoJson(await profileOf(requireTenant(principal), params[0]!))),
+        json(profileInfoJson(await profileOf(requireTenant(principal), params.profileId))),
     }),
     route({
       method: 'GET',
       pattern: '/api/deviceProfile/names',
       summary: 'Names of the device profiles',
-      roles: adminAndCustomer,
+      roles: tenantReaders,
       query: Type.Object({ activeOnly: Type.Optional(Type.Boolean()) }),
-      answer: Type.Array(Type.Object({ id: entityId, name: Type.String() })),
+      answer: Type.Array(closed({ id: entityId, name: Type.String() }, 'EntityName')),
       async handle({ principal, query }) {
         const { tenantId } = requireTenant(principal);
-        const names = await listProfileNames(postgres, tenantId, optionalBoolean(query, 'activeOnly', false));
+        const names = await listProfileNames(postgres, tenantId, query.activeOnly ?? false);
         return json(names.map(({ id, name }) => ({ id: idJson('DEVICE_PROFILE', id), name })));
       },
     }),
@@ -228,32 +246,34 @@ export function profileRoutes(parts: ProfileRoutesParts): Route[] {
       method: 'GET',
       pattern: '/api/deviceProfile/devices/keys/timeseries',
       summary: 'Telemetry keys of the newest devices of a profile, or of all',
-      roles: admin,
+      roles: tenantAdmins,
       query: keysQuery,
       answer: Type.Array(Type.String()),
-      handle: async (call) => json(await readLatestKeysOf(clickhouse, await devicesOf(call))),
+      handle: async ({ principal, query }) =>
+        json(await readLatestKeysOf(clickhouse, await devicesOf(principal, query.deviceProfileId))),
     }),
     route({
       method: 'GET',
       pattern: '/api/deviceProfile/devices/keys/attributes',
       summary: 'Attribute keys of the newest devices of a profile, or of all',
-      roles: admin,
+      roles: tenantAdmins,
       query: keysQuery,
       answer: Type.Array(Type.String()),
-      handle: async (call) => json(await readKeysOfDevices(postgres, await devicesOf(call))),
+      handle: async ({ principal, query }) =>
+        json(await readKeysOfDevices(postgres, await devicesOf(principal, query.deviceProfileId))),
     }),
   ];
 }
 
 function profileInput(body: Type.Static<typeof profileBody>): ProfileInput {
-  oneOf('type', body.type ?? null, ['DEFAULT'], 'DEFAULT');
+  oneOf('type', body.type, ['DEFAULT'], 'DEFAULT');
   return {
     name: body.name ?? '',
     description: body.description,
     image: body.image,
     isDefault: body.default,
-    transportType: oneOf('transportType', body.transportType ?? null, transportTypes, 'DEFAULT'),
-    provisionType: oneOf('provisionType', body.provisionType ?? null, provisionTypes, 'DISABLED'),
+    transportType: oneOf('transportType', body.transportType, transportTypes, 'DEFAULT'),
+    provisionType: oneOf('provisionType', body.provisionType, provisionTypes, 'DISABLED'),
     provisionKey: body.provisionDeviceKey,
     data: body.profileData,
     defaultRuleChainId: entityUuid(body.defaultRuleChainId),

@@ -1,78 +1,125 @@
 /**
- * What a route of the REST API is, and the way of a call through it: caller → role → body → handler. The table of
- * routes also feeds the API description, so each route names its schemas.
+ * What a route of the REST API is, and the way of a call through it: caller → role → limits → path, query, body →
+ * handler. The same row of the table checks what comes in and describes the route in the API document, so the two cannot
+ * drift apart; what goes out is held against the document by a test.
  */
-
-import type Type from 'typebox';
-import type { TSchema } from 'typebox';
-import { Compile } from 'typebox/compile';
+import Type, { type TObject, type TSchema } from 'typebox';
 import type { Auth } from '../auth/auth.ts';
-import { type Authority, type Principal, requireAuthority } from '../auth/roles.ts';
+import { type Principal, type Role, requireRole } from '../auth/roles.ts';
 import type { UserAccount } from '../auth/user.ts';
-import { badRequest, ErrorCode, Fault } from '../base/errors.ts';
 import type { HttpHandler, HttpMethod, HttpRequest, HttpResponse } from '../uws/server.ts';
-import { readJson, startOfJson } from '../value/json.ts';
+import { bodyReader } from './body.ts';
+import { type PathValues, pathReader, queryReader } from './parameters.ts';
+
+/** What an answer brings: JSON, text or bytes of another kind, or nothing. */
+export type AnswerShape = TSchema | Medium | 'empty';
+
+export interface Medium {
+  contentType: string;
+  schema: TSchema;
+}
+
+export const isMedium = (shape: TSchema | Medium): shape is Medium => 'contentType' in shape;
 
 /** One call of a public route. */
-export interface PublicCall<Body = unknown> {
+export interface PublicCall<Path = object, Query = object, Body = unknown> {
   request: HttpRequest;
-  params: string[];
-  query: URLSearchParams;
+  params: Path;
+  query: Query;
   body: Body;
 }
 
-export interface Call<Body = unknown> extends PublicCall<Body> {
+export interface Call<Path = object, Query = object, Body = unknown> extends PublicCall<Path, Query, Body> {
   principal: Principal;
   account: UserAccount;
 }
 
-/** A row of the table, its body type forgotten. */
-export interface Route {
+/** What a row of the table says about itself. */
+export interface RouteDescription {
   method: HttpMethod;
   /** As the HTTP server wants it: `/api/device/:deviceId`. */
   pattern: string;
   summary: string;
+  description?: string;
+  deprecated?: boolean;
   /** Who may call it; 'public' = anybody, without signing in. */
-  roles: readonly Authority[] | 'public';
-  query?: TSchema;
+  roles: readonly Role[] | 'public';
+  query?: TObject;
+  /** JSON, checked before the handler. */
   body?: TSchema;
-  answer?: TSchema;
+  /** A body that the handler reads itself: its numbers keep their digits, or it is no JSON. */
+  ownBody?: { shape: TSchema | Medium; optional?: boolean };
+  /** Of the status 200. */
+  answer?: AnswerShape;
+  /** Answers beside 200 and the errors that every route may have. */
+  otherAnswers?: Record<number, AnswerShape>;
+  /** The paths of telemetry and commands tell their own errors as plain text. */
+  plainTextErrors?: boolean;
+  /** Not in the API document. */
+  hidden?: boolean;
   bodyBytesMax?: number;
+}
+
+/** A row of the table, its types forgotten. */
+export interface Route extends RouteDescription {
   run(request: HttpRequest, auth: Auth): Promise<HttpResponse>;
 }
 
-interface RouteInput<Body extends TSchema> extends Omit<Route, 'run' | 'roles' | 'body'> {
+interface RouteInput<Pattern extends string, Query extends TObject, Body extends TSchema>
+  extends Omit<RouteDescription, 'roles'> {
+  pattern: Pattern;
+  query?: Query;
   body?: Body;
 }
 
+type NoQuery = TObject<Record<never, never>>;
+
 /** A route for callers that have signed in, with one of `roles`. */
-export function route<Body extends TSchema = TSchema>(
-  input: RouteInput<Body> & {
-    roles: readonly Authority[];
-    handle: (call: Call<Type.Static<Body>>) => Promise<HttpResponse>;
+export function route<const Pattern extends string, Query extends TObject = NoQuery, Body extends TSchema = TSchema>(
+  input: RouteInput<Pattern, Query, Body> & {
+    roles: readonly Role[];
+    handle: (call: Call<PathValues<Pattern>, Type.Static<Query>, Type.Static<Body>>) => Promise<HttpResponse>;
   },
 ): Route {
-  const { handle, ...rest } = input;
-  const readBody = bodyReader<Type.Static<Body>>(input.body);
+  const { handle, ...description } = input;
+  const read = callReader(input);
   return {
-    ...rest,
+    ...description,
     async run(request, auth) {
-      const { principal, account } = await auth.session((name) => request.headers(name));
-      requireAuthority(principal, input.roles);
-      return await handle({ ...publicCall(request, readBody(request)), principal, account });
+      const { principal, account } = await auth.session(request);
+      requireRole(principal, input.roles);
+      auth.admit(principal);
+      return await handle({ ...read(request), principal, account });
     },
   };
 }
 
-export function publicRoute(
-  input: RouteInput<TSchema> & { handle: (call: PublicCall) => Promise<HttpResponse> },
+export function publicRoute<
+  const Pattern extends string,
+  Query extends TObject = NoQuery,
+  Body extends TSchema = TSchema,
+>(
+  input: RouteInput<Pattern, Query, Body> & {
+    handle: (call: PublicCall<PathValues<Pattern>, Type.Static<Query>, Type.Static<Body>>) => Promise<HttpResponse>;
+  },
 ): Route {
-  const { handle, ...rest } = input;
-  return {
-    ...rest,
-    roles: 'public',
-    run: (request) => handle(publicCall(request, undefined)),
-  };
+  const { handle, ...description } = input;
+  const read = callReader(input);
+  return { ...description, roles: 'public', run: async (request) => await handle(read(request)) };
+}
+
+function callReader<Pattern extends string, Query extends TObject, Body extends TSchema>(
+  input: RouteInput<Pattern, Query, Body>,
+): (request: HttpRequest) => PublicCall<PathValues<Pattern>, Type.Static<Query>, Type.Static<Body>> {
+  const readPath = pathReader(input.pattern);
+  const readQuery = queryReader((input.query ?? Type.Object({})) as Query);
+  const readBody = bodyReader(input.body);
+  return (request) => ({
+    request,
+    params: readPath(request.params),
+    query: readQuery(request.query),
+    body: readBody(request) as Type.Static<Body>,
+  });
 }
 
 /** What the HTTP server registers. */
@@ -92,36 +139,3 @@ export function jsonText(text: string): HttpResponse {
 }
 
 export const empty: HttpResponse = { status: 200 };
-
-function publicCall<Body>(request: HttpRequest, body: Body): PublicCall<Body> {
-  return { request, params: request.params, query: new URLSearchParams(request.query), body };
-}
-
-/** Bodies are lenient: members that the schema does not know are ignored. */
-function bodyReader<Body>(schema: TSchema | undefined): (request: HttpRequest) => Body {
-  if (!schema) return () => undefined as Body;
-  const validator = Compile(schema);
-  return (request) => {
-    checkContentType(request.header('content-type'));
-    const body = parseJson(request.body);
-    if (!validator.Check(body)) {
-      const [error] = validator.Errors(body);
-      const where = error?.instancePath.slice(1).replaceAll('/', '.');
-      throw badRequest('body', `Validation error: ${where || 'the body'} ${error?.message ?? 'is malformed'}`);
-    }
-    return body as Body;
-  };
-}
-
-export function checkContentType(contentType: string): void {
-  if (contentType === '' || /^application\/([a-z.+-]+\+)?json\b/i.test(contentType)) return;
-  const message = `Content type '${contentType.slice(0, 100)}' not supported`;
-  throw new Fault(415, ErrorCode.badRequest, 'media_type', message);
-}
-
-export function parseJson(body: Buffer): unknown {
-  if (body.length === 0) throw badRequest('body_missing', 'Required request body is missing');
-  // The exact reader refuses what is malformed, too deep or not UTF-8; the values of entities need no exact numbers.
-  readJson(body);
-  return JSON.parse(body.toString('utf8', startOfJson(body)));
-}

@@ -3,7 +3,7 @@
  * only, and persistent ones.
  */
 import Type from 'typebox';
-import { type Authority, authorities, entityNotFound, type Principal, requireTenant } from '../auth/roles.ts';
+import { entityNotFound, type Principal, requireTenant, tenantAdmins, tenantUsers, users } from '../auth/roles.ts';
 import type { Clock } from '../base/clock.ts';
 import { badRequest, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -14,10 +14,12 @@ import { expirationOf, type RpcOutcome, type RpcTimeouts } from '../rpc/rpc.ts';
 import type { Rpc } from '../rpc/send.ts';
 import { findRpc, listRpcs, rpcStatuses, type StoredRpc } from '../rpc/store.ts';
 import type { HttpRequest, HttpResponse } from '../uws/server.ts';
-import { type Json, JsonNumber, readJson, writeJson } from '../value/json.ts';
-import { oneOf, pageLink, pageQuery, uuid } from './parameters.ts';
+import { type Json, JsonNumber, writeJson } from '../value/json.ts';
+import { checkContentType, readExactJson } from './body.ts';
+import { pageLink, pageQuery } from './parameters.ts';
 import { plainText, usableDevice } from './plain-text.ts';
-import { type Call, checkContentType, empty, json, jsonText, type Route, route } from './route.ts';
+import { empty, json, jsonText, type Route, route } from './route.ts';
+import { anyJson, closed, entityId, milliseconds, nullable, pageShape } from './shapes.ts';
 
 export interface RpcRoutesParts {
   postgres: Queries;
@@ -27,27 +29,43 @@ export interface RpcRoutesParts {
   clock: Clock;
 }
 
-const adminAndCustomer: Authority[] = ['TENANT_ADMIN', 'CUSTOMER_USER'];
+/** The setting bounds what is done. */
+const retriesAskedMax = 1_000_000;
 
 const commandBody = Type.Object({
   method: Type.String({ minLength: 1 }),
   params: Type.Optional(Type.Unknown()),
-  timeout: Type.Optional(Type.Integer()),
-  expirationTime: Type.Optional(Type.Integer()),
+  timeout: Type.Optional(Type.Integer({ minimum: 0 })),
+  expirationTime: Type.Optional(Type.Integer({ minimum: 0 })),
   persistent: Type.Optional(Type.Boolean()),
-  retries: Type.Optional(Type.Integer({ minimum: 0 })),
+  retries: Type.Optional(Type.Integer({ minimum: 0, maximum: retriesAskedMax })),
   additionalInfo: Type.Optional(Type.Unknown()),
 });
 
-const rpcShape = Type.Object({
-  id: Type.Object({ entityType: Type.String(), id: Type.String({ format: 'uuid' }) }),
-  createdTime: Type.Integer(),
-  expirationTime: Type.Integer(),
-  request: Type.Unknown(),
-  response: Type.Unknown(),
-  status: Type.Enum([...rpcStatuses]),
-  additionalInfo: Type.Unknown(),
-});
+const rpcShape = closed(
+  {
+    id: entityId,
+    createdTime: milliseconds,
+    tenantId: entityId,
+    deviceId: entityId,
+    expirationTime: milliseconds,
+    request: closed({
+      id: Type.String({ format: 'uuid' }),
+      tenantId: entityId,
+      deviceId: entityId,
+      oneway: Type.Boolean(),
+      expirationTime: milliseconds,
+      body: closed({ method: Type.String(), params: Type.String() }),
+      persisted: Type.Boolean(),
+      retries: nullable(Type.Integer()),
+    }),
+    response: anyJson,
+    status: Type.Enum([...rpcStatuses]),
+    additionalInfo: anyJson,
+  },
+  'Rpc',
+);
+const persistentShape = closed({ rpcId: Type.String({ format: 'uuid' }) }, 'PersistentRpcId');
 
 const listQuery = Type.Object({ ...pageQuery.properties, rpcStatus: Type.Optional(Type.Enum([...rpcStatuses])) });
 
@@ -67,26 +85,33 @@ export function rpcRoutes(parts: RpcRoutesParts): Route[] {
 
   async function rpcSeenBy(principal: Principal, id: string): Promise<StoredRpc> {
     const { tenantId } = requireTenant(principal);
-    const rpc = await findRpc(postgres, tenantId, uuid(id));
-    if (!rpc) throw entityNotFound('Rpc', uuid(id));
+    const rpc = await findRpc(postgres, tenantId, id);
+    if (!rpc) throw entityNotFound('Rpc', id);
     await usableDevice(postgres, principal, rpc.deviceId);
     return rpc;
   }
 
   const commands = generations.flatMap(({ prefix, failures }) =>
-    [true, false].map((oneway) => ({
-      ...route({
+    [true, false].map((oneway) =>
+      route({
         method: 'POST',
         pattern: `${prefix}/${oneway ? 'oneway' : 'twoway'}/:deviceId`,
         summary: oneway ? 'A command to a device' : 'A command to a device, and its reply',
-        roles: authorities,
+        roles: users,
+        // Its numbers keep their digits.
+        ownBody: { shape: commandBody },
+        answer: oneway ? persistentShape : Type.Union([persistentShape, anyJson]),
+        otherAnswers: {
+          [failures.unanswered]: 'empty',
+          [failures.unreachable]: 'empty',
+          406: 'empty',
+        },
+        plainTextErrors: true,
         bodyBytesMax: limits.rpcBodyBytesMax,
         handle: async ({ request, principal, params }) =>
-          await command(parts, request, principal, params[0]!, oneway, failures),
+          await command(parts, request, principal, params.deviceId, oneway, failures),
       }),
-      // Read by hand: its numbers keep their digits.
-      body: commandBody,
-    })),
+    ),
   );
 
   return [
@@ -95,24 +120,24 @@ export function rpcRoutes(parts: RpcRoutesParts): Route[] {
       method: 'GET',
       pattern: '/api/rpc/persistent/:rpcId',
       summary: 'A persistent command',
-      roles: adminAndCustomer,
+      roles: tenantUsers,
       answer: rpcShape,
-      handle: async ({ principal, params }) => jsonText(rpcJson(await rpcSeenBy(principal, params[0]!))),
+      plainTextErrors: true,
+      handle: async ({ principal, params }) => jsonText(rpcJson(await rpcSeenBy(principal, params.rpcId))),
     }),
     route({
       method: 'GET',
       pattern: '/api/rpc/persistent/device/:deviceId',
       summary: 'The persistent commands of a device',
-      roles: adminAndCustomer,
+      roles: tenantUsers,
       query: listQuery,
-      handle: async ({ principal, params, query }: Call) => {
+      answer: pageShape(rpcShape),
+      plainTextErrors: true,
+      handle: async ({ principal, params, query }) => {
         const link = pageLink(query);
-        const asked = query.get('rpcStatus') ?? '';
-        const status = asked === '' ? undefined : oneOf('rpcStatus', asked, rpcStatuses, 'QUEUED');
-        const deviceId = uuid(params[0]!);
         return await plainText(async () => {
-          const device = await usableDevice(postgres, principal, deviceId);
-          const page = await listRpcs(postgres, device.id, status, link);
+          const device = await usableDevice(postgres, principal, params.deviceId);
+          const page = await listRpcs(postgres, device.id, query.rpcStatus, link);
           const { totalPages, totalElements, hasNext } = page;
           const rest = JSON.stringify({ totalPages, totalElements, hasNext });
           return jsonText(`{"data":[${page.data.map(rpcJson).join(',')}],${rest.slice(1)}`);
@@ -123,11 +148,10 @@ export function rpcRoutes(parts: RpcRoutesParts): Route[] {
       method: 'DELETE',
       pattern: '/api/rpc/persistent/:rpcId',
       summary: 'Withdraws and deletes a persistent command',
-      roles: ['TENANT_ADMIN'],
-      handle: async ({ principal, params }) => {
-        const id = uuid(params[0]!);
+      roles: tenantAdmins,
+      handle: async ({ principal, params: { rpcId } }) => {
         const { tenantId } = requireTenant(principal);
-        if (!(await persistentRpcs.delete(tenantId, id))) throw entityNotFound('Rpc', id);
+        if (!(await persistentRpcs.delete(tenantId, rpcId))) throw entityNotFound('Rpc', rpcId);
         return empty;
       },
     }),
@@ -138,11 +162,10 @@ async function command(
   { postgres, rpc, persistentRpcs, rpcTimeouts, clock }: RpcRoutesParts,
   request: HttpRequest,
   principal: Principal,
-  id: string,
+  deviceId: string,
   oneway: boolean,
   failures: Failures,
 ): Promise<HttpResponse> {
-  const deviceId = uuid(id);
   const body = commandOf(request);
   let device: DeviceInfo | undefined;
   const refused = await plainText(async () => {
@@ -206,13 +229,12 @@ function commandOf(request: HttpRequest): CommandBody {
 }
 
 function readBody(bytes: Buffer): Map<string, Json> {
-  if (bytes.length === 0) throw badRequest('body_missing', 'Required request body is missing');
   let json: Json;
   try {
-    json = readJson(bytes);
+    json = readExactJson(bytes);
   } catch (error) {
-    if (!(error instanceof Fault)) throw error;
-    throw badRequest(error.reason, 'Invalid request body');
+    const isMalformed = error instanceof Fault && error.reason === 'malformed_json';
+    throw isMalformed ? badRequest(error.reason, 'Invalid request body') : error;
   }
   if (!(json instanceof Map)) throw badRequest('rpc_body', 'Invalid request body');
   return json;
@@ -222,7 +244,7 @@ function wholeMember(body: Map<string, Json>, name: string): number | undefined 
   const json = body.get(name) ?? null;
   if (json === null) return undefined;
   const value = json instanceof JsonNumber ? Number(json.literal) : Number.NaN;
-  const inRange = name === 'retries' ? value <= 1_000_000 : true;
+  const inRange = name === 'retries' ? value <= retriesAskedMax : true;
   if (!Number.isSafeInteger(value) || value < 0 || !inRange) {
     throw badRequest('rpc_number', `The member '${name}' must be a whole number that is not negative.`);
   }

@@ -1,77 +1,122 @@
 /**
  * The JSON of entities: exactly these members in this order, null written as null. Clients with a strict mapper fail on
- * one more. The schemas serve the compiler here and the API description later.
+ * one more. A shape with a title has a name in the API document.
  */
-import Type, { type TSchema } from 'typebox';
+import Type, { type TProperties, type TSchema } from 'typebox';
 import { authorities } from '../auth/roles.ts';
 import type { User } from '../auth/user.ts';
 import { credentialsTypes, type Device, type DeviceCredentials, type DeviceInfo } from '../device/device.ts';
 import type { Page } from '../device/page.ts';
 import { nullUuid } from '../device/uuid.ts';
+import type { Contact } from '../fleet/customer.ts';
 
 export const nullable = <T extends TSchema>(schema: T) => Type.Union([schema, Type.Null()]);
-export const entityId = Type.Object({ entityType: Type.String(), id: Type.String({ format: 'uuid' }) });
+
+/** These members and no other. */
+export function closed<T extends TProperties>(properties: T, title?: string) {
+  return Type.Object(properties, { additionalProperties: false, ...(title && { title }) });
+}
+
+export const anyJson = Type.Unknown({ description: 'Any JSON, as it was saved' });
+export const milliseconds = Type.Integer({ description: 'Epoch milliseconds' });
+export const entityId = closed({ entityType: Type.String(), id: Type.String({ format: 'uuid' }) }, 'EntityId');
 type EntityId = Type.Static<typeof entityId>;
 
-export const tokenPairShape = Type.Object({ token: Type.String(), refreshToken: Type.String() });
+export const textAnswer = (contentType: string) => ({ contentType, schema: Type.String() });
 
-export const deviceShape = Type.Object({
-  id: entityId,
-  createdTime: Type.Integer(),
-  tenantId: entityId,
-  customerId: entityId,
-  name: Type.String(),
-  type: Type.String(),
-  label: nullable(Type.String()),
-  deviceProfileId: entityId,
-  deviceData: Type.Unknown(),
-  firmwareId: nullable(entityId),
-  softwareId: nullable(entityId),
-  externalId: nullable(entityId),
-  version: Type.Integer(),
-  additionalInfo: Type.Unknown(),
-});
+/** rest.md 2.1 */
+export const errorShape = closed(
+  { status: Type.Integer(), message: Type.String(), errorCode: Type.Integer(), timestamp: milliseconds },
+  'Error',
+);
 
-export const deviceInfoShape = Type.Object({
-  ...deviceShape.properties,
-  customerTitle: nullable(Type.String()),
-  customerIsPublic: Type.Boolean(),
-  deviceProfileName: Type.String(),
-  active: Type.Boolean(),
-});
+export const tokenPairShape = closed({ token: Type.String(), refreshToken: Type.String() }, 'TokenPair');
 
-export const credentialsShape = Type.Object({
-  id: Type.Object({ id: Type.String({ format: 'uuid' }) }),
-  createdTime: Type.Integer(),
-  deviceId: entityId,
-  credentialsType: Type.Enum([...credentialsTypes]),
-  credentialsId: Type.String(),
-  credentialsValue: nullable(Type.String()),
-  version: Type.Integer(),
-});
-
-export const userShape = Type.Object({
-  id: entityId,
-  createdTime: Type.Integer(),
-  tenantId: entityId,
-  customerId: entityId,
-  email: Type.String(),
-  authority: Type.Enum([...authorities]),
-  firstName: nullable(Type.String()),
-  lastName: nullable(Type.String()),
+export const contactShape = {
+  country: nullable(Type.String()),
+  state: nullable(Type.String()),
+  city: nullable(Type.String()),
+  address: nullable(Type.String()),
+  address2: nullable(Type.String()),
+  zip: nullable(Type.String()),
   phone: nullable(Type.String()),
-  version: Type.Integer(),
-  name: Type.String(),
-  additionalInfo: Type.Unknown(),
-});
+  email: nullable(Type.String()),
+};
 
-export function pageShape(item: TSchema) {
-  return Type.Object({
+export function contactJson({ country, state, city, address, address2, zip, phone, email }: Contact): Contact {
+  return { country, state, city, address, address2, zip, phone, email };
+}
+
+export const deviceShape = closed(
+  {
+    id: entityId,
+    createdTime: milliseconds,
+    tenantId: entityId,
+    customerId: entityId,
+    name: Type.String(),
+    type: Type.String(),
+    label: nullable(Type.String()),
+    deviceProfileId: entityId,
+    deviceData: anyJson,
+    firmwareId: nullable(entityId),
+    softwareId: nullable(entityId),
+    externalId: nullable(entityId),
+    version: Type.Integer(),
+    additionalInfo: anyJson,
+  },
+  'Device',
+);
+
+export const deviceInfoShape = closed(
+  {
+    ...deviceShape.properties,
+    customerTitle: nullable(Type.String()),
+    customerIsPublic: Type.Boolean(),
+    deviceProfileName: Type.String(),
+    active: Type.Boolean(),
+  },
+  'DeviceInfo',
+);
+
+export const credentialsShape = closed(
+  {
+    id: closed({ id: Type.String({ format: 'uuid' }) }),
+    createdTime: milliseconds,
+    deviceId: entityId,
+    credentialsType: Type.Enum([...credentialsTypes]),
+    credentialsId: Type.String(),
+    credentialsValue: nullable(Type.String()),
+    version: Type.Integer(),
+  },
+  'DeviceCredentials',
+);
+
+export const userShape = closed(
+  {
+    id: entityId,
+    createdTime: milliseconds,
+    tenantId: entityId,
+    customerId: entityId,
+    email: Type.String(),
+    authority: Type.Enum([...authorities]),
+    firstName: nullable(Type.String()),
+    lastName: nullable(Type.String()),
+    phone: nullable(Type.String()),
+    version: Type.Integer(),
+    name: Type.String(),
+    additionalInfo: anyJson,
+  },
+  'User',
+);
+
+export function pageShape(item: TSchema & { title?: string }) {
+  const members = {
     data: Type.Array(item),
     totalPages: Type.Integer(),
     totalElements: Type.Integer(),
     hasNext: Type.Boolean(),
-  });
+  };
+  return closed(members, `PageOf${item.title}`);
 }
 
 export function deviceJson(device: Device): Type.Static<typeof deviceShape> {

@@ -1,43 +1,48 @@
 /** Tenants (rest.md 3.11): made by a system administrator, read by their own users. */
 import Type from 'typebox';
-import { type Authority, authorities, entityNotFound } from '../auth/roles.ts';
+import { entityNotFound, systemAdmins, users } from '../auth/roles.ts';
 import type { Tenant } from '../fleet/customer.ts';
 import type { FleetParts } from '../fleet/parts.ts';
-import { findTenant } from '../fleet/store.ts';
-import { createTenant, saveTenant, type TenantInput } from '../fleet/tenants.ts';
-import { anything, contact, reference, text, version } from './body.ts';
-import { entityUuid, uuid } from './parameters.ts';
-import { json, type Route, route } from './route.ts';
-import { entityId, idJson, nullable } from './shapes.ts';
-
-const systemAdmin: Authority[] = ['SYS_ADMIN'];
+import { findTenant, listTenants } from '../fleet/store.ts';
+import { createTenant, deleteTenant, saveTenant, type TenantInput } from '../fleet/tenants.ts';
+import { anything, contactBody, reference, text, version } from './body.ts';
+import { entityUuid, pageLink, pageQuery } from './parameters.ts';
+import { empty, json, type Route, route } from './route.ts';
+import {
+  anyJson,
+  closed,
+  contactJson,
+  contactShape,
+  entityId,
+  idJson,
+  milliseconds,
+  nullable,
+  pageJson,
+  pageShape,
+} from './shapes.ts';
 
 const tenantBody = Type.Object({
   id: reference,
   title: text,
   region: text,
-  ...contact,
+  ...contactBody,
   additionalInfo: anything,
   version,
 });
 
-const tenantShape = Type.Object({
-  id: entityId,
-  createdTime: Type.Integer(),
-  title: Type.String(),
-  name: Type.String(),
-  region: nullable(Type.String()),
-  country: nullable(Type.String()),
-  state: nullable(Type.String()),
-  city: nullable(Type.String()),
-  address: nullable(Type.String()),
-  address2: nullable(Type.String()),
-  zip: nullable(Type.String()),
-  phone: nullable(Type.String()),
-  email: nullable(Type.String()),
-  version: Type.Integer(),
-  additionalInfo: Type.Unknown(),
-});
+const tenantShape = closed(
+  {
+    id: entityId,
+    createdTime: milliseconds,
+    title: Type.String(),
+    name: Type.String(),
+    region: nullable(Type.String()),
+    ...contactShape,
+    version: Type.Integer(),
+    additionalInfo: anyJson,
+  },
+  'Tenant',
+);
 
 export function tenantRoutes(parts: FleetParts): Route[] {
   return [
@@ -45,7 +50,7 @@ export function tenantRoutes(parts: FleetParts): Route[] {
       method: 'POST',
       pattern: '/api/tenant',
       summary: 'Create a tenant with its default profile, or replace the one with the given id',
-      roles: systemAdmin,
+      roles: systemAdmins,
       body: tenantBody,
       answer: tenantShape,
       async handle({ body }) {
@@ -58,28 +63,46 @@ export function tenantRoutes(parts: FleetParts): Route[] {
       method: 'GET',
       pattern: '/api/tenant/:tenantId',
       summary: 'A tenant',
-      roles: authorities,
+      roles: users,
       answer: tenantShape,
       async handle({ principal, params }) {
-        const id = uuid(params[0]!);
+        const id = params.tenantId;
         const isVisible = principal.tenantId === null || principal.tenantId === id;
         const tenant = isVisible ? await findTenant(parts.postgres, id) : undefined;
         if (!tenant) throw entityNotFound('Tenant', id);
         return json(tenantJson(tenant));
       },
     }),
+    route({
+      method: 'GET',
+      pattern: '/api/tenants',
+      summary: 'Tenants',
+      roles: systemAdmins,
+      query: pageQuery,
+      answer: pageShape(tenantShape),
+      handle: async ({ query }) => json(pageJson(await listTenants(parts.postgres, pageLink(query)), tenantJson)),
+    }),
+    route({
+      method: 'DELETE',
+      pattern: '/api/tenant/:tenantId',
+      summary: 'Delete a tenant with everything that it has: users, customers, profiles, devices and their data',
+      roles: systemAdmins,
+      async handle({ params }) {
+        await deleteTenant(parts, params.tenantId);
+        return empty;
+      },
+    }),
   ];
 }
 
 function tenantJson(tenant: Tenant): Type.Static<typeof tenantShape> {
-  const { country, state, city, address, address2, zip, phone, email } = tenant;
   return {
     id: idJson('TENANT', tenant.id),
     createdTime: tenant.createdTime,
     title: tenant.title,
     name: tenant.title,
     region: tenant.region,
-    ...{ country, state, city, address, address2, zip, phone, email },
+    ...contactJson(tenant),
     version: tenant.version,
     additionalInfo: tenant.additionalInfo,
   };

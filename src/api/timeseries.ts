@@ -1,89 +1,146 @@
 /** Latest and historical telemetry (rest.md 3.5). These paths answer their own errors as plain text. */
 import Type from 'typebox';
-import { authorities, type Principal } from '../auth/roles.ts';
+import { everyone, type Principal, users } from '../auth/roles.ts';
 import type { Clock } from '../base/clock.ts';
-import { badRequest } from '../base/errors.ts';
+import { badRequest, Fault } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
+import { AgedMap } from '../device/aged-map.ts';
+import type { DeleteSeries } from '../ingest/delete-series.ts';
+import type { SaveSeries } from '../ingest/save-series.ts';
 import type { Queries } from '../postgres/client.ts';
 import { bucketStarts, intervalTypes } from '../telemetry/buckets.ts';
 import { type Point, readLatest, readLatestKeys } from '../telemetry/latest.ts';
 import { aggregations, readAggregate, readHistory } from '../telemetry/query.ts';
 import type { HttpResponse } from '../uws/server.ts';
 import { strictForm, stringForm } from '../value/typed.ts';
-import {
-  type EntityTarget,
-  entityTarget,
-  integer,
-  keyList,
-  oneOf,
-  optionalBoolean,
-  optionalInteger,
-} from './parameters.ts';
-import { plainText, usableDevice } from './plain-text.ts';
-import { type Call, json, jsonText, type Route, route } from './route.ts';
+import { keyList, keysQuery } from './parameters.ts';
+import { deviceNumber, plainText, type Target, usableDevice } from './plain-text.ts';
+import { type Call, empty, json, jsonText, type Route, route } from './route.ts';
+import { anyJson, closed, milliseconds } from './shapes.ts';
 
 export interface TimeseriesParts {
   postgres: Queries;
   clickhouse: ClickHouse;
   clock: Clock;
+  saveSeries: SaveSeries;
+  deleteSeries: DeleteSeries;
 }
 
 const prefix = '/api/plugins/telemetry/:entityType/:entityId';
 const limitDefault = 100;
 
 const historyQuery = Type.Object({
-  keys: Type.Optional(Type.String()),
+  ...keysQuery.properties,
   startTs: Type.Optional(Type.Integer()),
   endTs: Type.Optional(Type.Integer()),
-  interval: Type.Optional(Type.Integer({ minimum: 0 })),
+  interval: Type.Optional(Type.Integer({ description: 'Length of a bucket in milliseconds' })),
   intervalType: Type.Optional(Type.Enum([...intervalTypes])),
-  timeZone: Type.Optional(Type.String()),
-  limit: Type.Optional(Type.Integer({ minimum: 1 })),
+  timeZone: Type.Optional(Type.String({ description: 'Of calendar intervals, as Europe/Kyiv' })),
+  limit: Type.Optional(Type.Integer({ description: 'Points of each key, without aggregation' })),
   agg: Type.Optional(Type.Enum([...aggregations])),
   orderBy: Type.Optional(Type.Enum(['DESC', 'ASC'])),
-  useStrictDataTypes: Type.Optional(Type.Boolean()),
+  useStrictDataTypes: Type.Optional(Type.Boolean({ description: 'false: every value as a string' })),
+});
+const rangeQuery = Type.Object({ ...historyQuery.properties, startTs: Type.Integer(), endTs: Type.Integer() });
+
+const deleteQuery = Type.Object({
+  ...keysQuery.properties,
+  deleteAllDataForKeys: Type.Optional(Type.Boolean()),
+  startTs: Type.Optional(Type.Integer()),
+  endTs: Type.Optional(Type.Integer({ description: 'The range ends before it' })),
+  deleteLatest: Type.Optional(
+    Type.Boolean({ description: 'Default true: the latest value goes when it is in the range' }),
+  ),
+  rewriteLatestIfDeleted: Type.Optional(
+    Type.Boolean({ description: 'The newest value that remains becomes the latest one' }),
+  ),
 });
 
-const answer = Type.Record(Type.String(), Type.Array(Type.Object({ ts: Type.Integer(), value: Type.Unknown() })));
+const point = closed({ ts: milliseconds, value: anyJson }, 'Point');
+const answer = Type.Record(Type.String(), Type.Array(point));
+const seriesBody = {
+  shape: Type.Union([
+    Type.Record(Type.String(), Type.Unknown()),
+    Type.Array(Type.Record(Type.String(), Type.Unknown())),
+  ]),
+};
+
+type HistoryQuery = Type.Static<typeof rangeQuery>;
 
 export function timeseriesRoutes(parts: TimeseriesParts): Route[] {
-  const { clickhouse, clock } = parts;
+  const { postgres, clickhouse, clock, saveSeries, deleteSeries } = parts;
+  /** What never changes about devices that were asked for: their number in ClickHouse. */
+  const numbers = new AgedMap<string, number>(limits.askedDevicesMax);
 
-  async function latest({ principal, params, query }: Call): Promise<HttpResponse> {
-    const target = entityTarget(params);
-    const keys = keyList(query);
-    const strict = optionalBoolean(query, 'useStrictDataTypes', false);
+  async function latest(principal: Principal, target: Target, keys: string[], strict: boolean): Promise<HttpResponse> {
     return await plainText(async () => {
-      const device = await deviceNumber(parts.postgres, principal, target);
-      const points = await readLatest(clickhouse, device, keys.length > 0 ? keys : undefined);
+      // Both stores are asked at once, where that is possible; what the caller may not see is thrown away.
+      const read = (device: number) => readLatest(clickhouse, device, keys.length > 0 ? keys : undefined);
+      const known = numbers.get(target.entityId);
+      const early = known === undefined ? undefined : read(known);
+      early?.catch(() => {});
+      const device = await deviceNumber(postgres, principal, target);
+      numbers.set(target.entityId, device);
+      const points = await (early ?? read(device));
       return jsonText(latestText(points, keys, strict, clock.now()));
     });
   }
 
-  async function history({ principal, params, query }: Call): Promise<HttpResponse> {
-    const target = entityTarget(params);
+  async function history(principal: Principal, target: Target, query: HistoryQuery): Promise<HttpResponse> {
+    const { startTs, endTs, interval = 0, intervalType = 'MILLISECONDS', limit = limitDefault, agg = 'NONE' } = query;
     const keys = keyList(query);
-    const range = {
-      startTs: integer('startTs', query.get('startTs') ?? ''),
-      endTs: integer('endTs', query.get('endTs') ?? ''),
-    };
-    const intervalType = oneOf('intervalType', query.get('intervalType'), intervalTypes, 'MILLISECONDS');
-    const interval = optionalInteger(query, 'interval', 0);
-    const limit = optionalInteger(query, 'limit', limitDefault);
-    const agg = oneOf('agg', query.get('agg'), aggregations, 'NONE');
-    const order = oneOf('orderBy', query.get('orderBy'), ['DESC', 'ASC'], 'DESC');
-    const strict = optionalBoolean(query, 'useStrictDataTypes', false);
+    const strict = query.useStrictDataTypes ?? false;
     return await plainText(async () => {
       if (interval < 0) throw badRequest('interval', "Incorrect TsKvQuery. 'interval' must not be negative.");
       if (limit <= 0) throw badRequest('limit', "Incorrect TsKvQuery. 'limit' must be greater than zero.");
-      const device = await deviceNumber(parts.postgres, principal, target);
-      const read = { ...range, keys: keys.length > 0 ? keys : undefined };
-      if (range.startTs >= range.endTs) return json({});
+      const device = await deviceNumber(postgres, principal, target);
+      const read = { startTs, endTs, keys: keys.length > 0 ? keys : undefined };
+      if (startTs >= endTs) return json({});
       if (agg === 'NONE' || (intervalType === 'MILLISECONDS' && interval === 0)) {
-        return jsonText(historyText(await readHistory(clickhouse, device, read, limit, order), strict));
+        const points = await readHistory(clickhouse, device, read, limit, query.orderBy ?? 'DESC');
+        return jsonText(historyText(points, strict));
       }
-      const starts = bucketStarts(range, intervalType, interval, query.get('timeZone') ?? '');
+      const starts = bucketStarts(read, intervalType, interval, query.timeZone ?? '');
       return jsonText(historyText(await readAggregate(clickhouse, device, read, starts, agg), strict));
+    });
+  }
+
+  async function write({ principal, request }: Call, { entityType, entityId }: Target): Promise<HttpResponse> {
+    return await plainText(async () => {
+      const device = await usableDevice(postgres, principal, entityType === 'DEVICE' ? entityId : undefined);
+      if (request.body.length === 0) throw badRequest('body_missing', unreadable('the body is empty'));
+      try {
+        await saveSeries(device, request.body);
+      } catch (error) {
+        throw error instanceof Fault && unreadableReasons.has(error.reason)
+          ? badRequest(error.reason, unreadable(error.message))
+          : error;
+      }
+      return empty;
+    });
+  }
+
+  async function remove(
+    principal: Principal,
+    target: Target,
+    query: Type.Static<typeof deleteQuery>,
+  ): Promise<HttpResponse> {
+    const { deleteAllDataForKeys = false, deleteLatest = true, rewriteLatestIfDeleted = false } = query;
+    return await plainText(async () => {
+      const keys = keyList(query);
+      if (keys.length === 0) throw badRequest('keys', 'Empty keys: []');
+      const { startTs, endTs } = deleteAllDataForKeys
+        ? { startTs: Number.MIN_SAFE_INTEGER, endTs: Number.MAX_SAFE_INTEGER }
+        : query;
+      if (startTs === undefined || endTs === undefined) {
+        const message = "When deleteAllDataForKeys is false, start and end timestamp values shouldn't be empty";
+        throw badRequest('range', message);
+      }
+      const device = await deviceNumber(postgres, principal, target);
+      const latest = !deleteLatest ? 'keep' : rewriteLatestIfDeleted ? 'rewrite' : 'delete';
+      if (startTs < endTs) await deleteSeries({ device, keys, startTs, endTs, latest });
+      return empty;
     });
   }
 
@@ -92,39 +149,71 @@ export function timeseriesRoutes(parts: TimeseriesParts): Route[] {
       method: 'GET',
       pattern: `${prefix}/values/timeseries`,
       summary: 'Latest values, or with startTs and endTs historical ones',
-      roles: authorities,
+      roles: everyone,
       query: historyQuery,
       answer,
-      handle: (call) => (call.query.get('startTs') && call.query.get('endTs') ? history(call) : latest(call)),
+      plainTextErrors: true,
+      async handle({ principal, params, query }) {
+        const { startTs, endTs } = query;
+        if (startTs === undefined || endTs === undefined) {
+          return await latest(principal, params, keyList(query), query.useStrictDataTypes ?? false);
+        }
+        return await history(principal, params, { ...query, startTs, endTs });
+      },
     }),
     route({
       method: 'GET',
       pattern: `${prefix}/values/timeseries/history`,
       summary: 'Historical values',
-      roles: authorities,
-      query: historyQuery,
+      roles: everyone,
+      query: rangeQuery,
       answer,
-      handle: history,
+      plainTextErrors: true,
+      handle: ({ principal, params, query }) => history(principal, params, query),
     }),
     route({
       method: 'GET',
       pattern: `${prefix}/keys/timeseries`,
       summary: 'Keys that have telemetry',
-      roles: authorities,
+      roles: everyone,
       answer: Type.Array(Type.String()),
-      handle: async ({ principal, params }) => {
-        const target = entityTarget(params);
-        return await plainText(async () =>
-          json(await readLatestKeys(clickhouse, await deviceNumber(parts.postgres, principal, target))),
-        );
-      },
+      plainTextErrors: true,
+      handle: async ({ principal, params }) =>
+        await plainText(async () =>
+          json(await readLatestKeys(clickhouse, await deviceNumber(postgres, principal, params))),
+        ),
+    }),
+    ...([`${prefix}/timeseries/:seriesScope`, `${prefix}/timeseries/:seriesScope/:ttlSeconds`] as const).map(
+      (pattern) =>
+        route({
+          method: 'POST',
+          pattern,
+          summary: 'Write telemetry of a device',
+          description:
+            'The bodies that devices send. All telemetry is kept equally long: `ttlSeconds` changes nothing.',
+          roles: users,
+          ownBody: seriesBody,
+          plainTextErrors: true,
+          handle: (call) => write(call, call.params),
+        }),
+    ),
+    route({
+      method: 'DELETE',
+      pattern: `${prefix}/timeseries/delete`,
+      summary: 'Delete telemetry of some keys: all of it, or a range of time',
+      roles: users,
+      query: deleteQuery,
+      plainTextErrors: true,
+      handle: ({ principal, params, query }) => remove(principal, params, query),
     }),
   ];
 }
 
-/** The device in ClickHouse, if the caller may read it. A deleted device has none, whatever rows it left. */
-async function deviceNumber(queries: Queries, principal: Principal, { type, id }: EntityTarget): Promise<number> {
-  return (await usableDevice(queries, principal, type === 'DEVICE' ? id : undefined)).number;
+/** What the decoder says of a body that is no telemetry at all. */
+const unreadableReasons = new Set(['malformed_json', 'wrong_shape', 'invalid_utf8', 'missing_body']);
+
+function unreadable(what: string): string {
+  return `Unable to parse time series payload. Unsupported JSON body: ${what}`;
 }
 
 /** Every requested key has an answer: one without data a null of now. */

@@ -1,11 +1,19 @@
-/** Users, and the way of a new one to a password (rest.md 1.1, 3.9). */
+/** Users (rest.md 3.9). */
 import Type from 'typebox';
-import { type Auth, passwordPolicy } from '../auth/auth.ts';
-import { type Authority, authorities, entityNotFound, requireCustomerOf, requireTenant } from '../auth/roles.ts';
+import type { Auth } from '../auth/auth.ts';
+import {
+  administrators,
+  authorities,
+  entityNotFound,
+  requireCustomerOf,
+  requireTenant,
+  systemAdmins,
+  tenantUsers,
+  users,
+} from '../auth/roles.ts';
 import { listUsers } from '../auth/store.ts';
 import type { User, UserAccount } from '../auth/user.ts';
-import { badRequest, ErrorCode, Fault } from '../base/errors.ts';
-import { limits } from '../base/limits.ts';
+import { ErrorCode, Fault } from '../base/errors.ts';
 import { hasCustomer } from '../device/store.ts';
 import type { FleetParts } from '../fleet/parts.ts';
 import { findTenant } from '../fleet/store.ts';
@@ -16,21 +24,20 @@ import {
   deleteUser,
   enableUser,
   reachableUser,
+  resetTokenOf,
   saveUser,
   type UserInput,
 } from '../fleet/users.ts';
 import type { HttpRequest } from '../uws/server.ts';
 import { anything, reference, text, version } from './body.ts';
-import { entityUuid, oneOf, optionalBoolean, pageLink, pageQuery, uuid } from './parameters.ts';
-import { empty, json, parseJson, publicRoute, type Route, route } from './route.ts';
-import { pageJson, pageShape, tokenPairShape, userJson, userShape } from './shapes.ts';
+import { entityUuid, oneOf, pageLink, pageQuery } from './parameters.ts';
+import { type PasswordPage, tokenNames } from './password-page.ts';
+import { empty, json, type Route, route } from './route.ts';
+import { closed, errorShape, pageJson, pageShape, textAnswer, tokenPairShape, userJson, userShape } from './shapes.ts';
 
 export interface UserRoutesParts extends FleetParts {
   auth: Auth;
-  config: { ssl: { enabled: boolean; port: number } };
 }
-
-const administrators: Authority[] = ['SYS_ADMIN', 'TENANT_ADMIN'];
 
 const userBody = Type.Object({
   id: reference,
@@ -45,49 +52,27 @@ const userBody = Type.Object({
   version,
 });
 
-const activateBody = Type.Object({ activateToken: Type.String(), password: Type.String() });
 const enabledQuery = Type.Object({ userCredentialsEnabled: Type.Optional(Type.Boolean()) });
 const mailQuery = Type.Object({ sendActivationMail: Type.Optional(Type.Boolean()) });
 
 export function userRoutes(parts: UserRoutesParts): Route[] {
-  const { postgres, auth, config } = parts;
+  const { postgres, auth } = parts;
   return [
-    publicRoute({
-      method: 'GET',
-      pattern: '/api/noauth/userPasswordPolicy',
-      summary: 'What a new password must be',
-      handle: async () => json(passwordPolicy),
-    }),
-    publicRoute({
-      method: 'POST',
-      pattern: '/api/noauth/activate',
-      summary: 'Choose the first password, and sign in',
-      query: mailQuery,
-      body: activateBody,
-      answer: tokenPairShape,
-      bodyBytesMax: limits.signInBodyBytesMax,
-      async handle({ request }) {
-        const body = parseJson(request.body);
-        const { activateToken, password } = (body ?? {}) as Record<string, unknown>;
-        if (typeof activateToken !== 'string' || typeof password !== 'string') {
-          throw badRequest('body', 'Validation error: activateToken and password must be strings');
-        }
-        return json(await auth.activate(activateToken, password));
-      },
-    }),
     route({
       method: 'POST',
       pattern: '/api/user',
       summary: 'Create a user, who then has to be activated, or replace the one with the given id',
-      roles: authorities,
+      roles: users,
       query: mailQuery,
       body: userBody,
       answer: userShape,
+      // Without a mail server.
+      otherAnswers: { 500: errorShape },
       async handle({ principal, query, body }) {
         const id = entityUuid(body.id);
         const input = userInput(body);
         if (id !== null) return json(userJson(await saveUser(parts, principal, id, input)));
-        if (optionalBoolean(query, 'sendActivationMail', true)) {
+        if (query.sendActivationMail ?? true) {
           // There is no mail server to be configured: a user who waits for a mail would wait for ever.
           throw new Fault(500, ErrorCode.general, 'mail', "Couldn't send user activation email");
         }
@@ -98,10 +83,10 @@ export function userRoutes(parts: UserRoutesParts): Route[] {
       method: 'GET',
       pattern: '/api/user/:userId',
       summary: 'A user',
-      roles: authorities,
+      roles: users,
       answer: userShape,
       handle: async ({ principal, params }) =>
-        json(userDetailsJson(await reachableUser(postgres, principal, uuid(params[0]!)))),
+        json(userDetailsJson(await reachableUser(postgres, principal, params.userId))),
     }),
     route({
       method: 'DELETE',
@@ -109,7 +94,7 @@ export function userRoutes(parts: UserRoutesParts): Route[] {
       summary: 'Delete a user, whose tokens end with it',
       roles: administrators,
       async handle({ principal, params }) {
-        await deleteUser(parts, principal, uuid(params[0]!));
+        await deleteUser(parts, principal, params.userId);
         return empty;
       },
     }),
@@ -118,9 +103,10 @@ export function userRoutes(parts: UserRoutesParts): Route[] {
       pattern: '/api/user/:userId/activationLink',
       summary: 'Where a new user chooses a password, as text',
       roles: administrators,
+      answer: textAnswer('text/plain'),
       async handle({ request, principal, params }) {
-        const { token } = await activationOf(parts, principal, uuid(params[0]!));
-        return { status: 200, contentType: 'text/plain', body: activationLink(request, token, config) };
+        const { token } = await activationOf(parts, principal, params.userId);
+        return { status: 200, contentType: 'text/plain', body: passwordLink(auth, request, 'activate', token) };
       },
     }),
     route({
@@ -128,10 +114,22 @@ export function userRoutes(parts: UserRoutesParts): Route[] {
       pattern: '/api/user/:userId/activationLinkInfo',
       summary: 'Where a new user chooses a password, and for how long',
       roles: administrators,
-      answer: Type.Object({ value: Type.String(), ttlMs: Type.Integer() }),
+      answer: closed({ value: Type.String(), ttlMs: Type.Integer() }, 'ActivationLinkInfo'),
       async handle({ request, principal, params }) {
-        const { token, expiresTime } = await activationOf(parts, principal, uuid(params[0]!));
-        return json({ value: activationLink(request, token, config), ttlMs: expiresTime - parts.clock.now() });
+        const { token, expiresTime } = await activationOf(parts, principal, params.userId);
+        const value = passwordLink(auth, request, 'activate', token);
+        return json({ value, ttlMs: expiresTime - parts.clock.now() });
+      },
+    }),
+    route({
+      method: 'GET',
+      pattern: '/api/user/:userId/resetPasswordLink',
+      summary: 'Where a user who forgot the password chooses a new one, as text; a link of before is void',
+      roles: administrators,
+      answer: textAnswer('text/plain'),
+      async handle({ request, principal, params }) {
+        const token = await resetTokenOf(parts, principal, params.userId);
+        return { status: 200, contentType: 'text/plain', body: passwordLink(auth, request, 'resetPassword', token) };
       },
     }),
     route({
@@ -141,7 +139,7 @@ export function userRoutes(parts: UserRoutesParts): Route[] {
       roles: administrators,
       answer: tokenPairShape,
       handle: async ({ principal, params }) =>
-        json(await auth.tokensOf(await accountToSignIn(postgres, principal, uuid(params[0]!)))),
+        json(await auth.tokensOf(await accountToSignIn(postgres, principal, params.userId))),
     }),
     route({
       method: 'POST',
@@ -150,8 +148,7 @@ export function userRoutes(parts: UserRoutesParts): Route[] {
       roles: administrators,
       query: enabledQuery,
       async handle({ principal, params, query }) {
-        const enabled = optionalBoolean(query, 'userCredentialsEnabled', true);
-        await enableUser(parts, principal, uuid(params[0]!), enabled);
+        await enableUser(parts, principal, params.userId, query.userCredentialsEnabled ?? true);
         return empty;
       },
     }),
@@ -159,7 +156,7 @@ export function userRoutes(parts: UserRoutesParts): Route[] {
       method: 'GET',
       pattern: '/api/users',
       summary: 'Users of the tenant, or of the own customer',
-      roles: ['TENANT_ADMIN', 'CUSTOMER_USER'],
+      roles: tenantUsers,
       query: pageQuery,
       answer: pageShape(userShape),
       async handle({ principal, query }) {
@@ -172,12 +169,12 @@ export function userRoutes(parts: UserRoutesParts): Route[] {
       method: 'GET',
       pattern: '/api/customer/:customerId/users',
       summary: 'Users of a customer',
-      roles: ['TENANT_ADMIN', 'CUSTOMER_USER'],
+      roles: tenantUsers,
       query: pageQuery,
       answer: pageShape(userShape),
       async handle({ principal, params, query }) {
         const { tenantId } = requireTenant(principal);
-        const customerId = uuid(params[0]!);
+        const { customerId } = params;
         if (!(await hasCustomer(postgres, tenantId, customerId))) throw entityNotFound('Customer', customerId);
         requireCustomerOf(principal, customerId);
         return json(pageJson(await listUsers(postgres, { tenantId, customerId }, pageLink(query)), userJson));
@@ -187,11 +184,11 @@ export function userRoutes(parts: UserRoutesParts): Route[] {
       method: 'GET',
       pattern: '/api/tenant/:tenantId/users',
       summary: 'Administrators of a tenant',
-      roles: ['SYS_ADMIN'],
+      roles: systemAdmins,
       query: pageQuery,
       answer: pageShape(userShape),
       async handle({ params, query }) {
-        const tenantId = uuid(params[0]!);
+        const { tenantId } = params;
         if (!(await findTenant(postgres, tenantId))) throw entityNotFound('Tenant', tenantId);
         const filter = { tenantId, authority: 'TENANT_ADMIN' as const };
         return json(pageJson(await listUsers(postgres, filter, pageLink(query)), userJson));
@@ -222,9 +219,9 @@ function userDetailsJson(account: UserAccount): ReturnType<typeof userJson> {
   return userJson(user);
 }
 
-/** The address under which the caller reached this server. */
-function activationLink(request: HttpRequest, token: string, { ssl }: UserRoutesParts['config']): string {
+/** Under the address at which the caller reached this server. */
+function passwordLink(auth: Auth, request: HttpRequest, page: PasswordPage, token: string): string {
   const host = request.header('host') || 'localhost';
-  const isTls = request.header('x-forwarded-proto') === 'https' || (ssl.enabled && host.endsWith(`:${ssl.port}`));
-  return `${isTls ? 'https' : 'http'}://${host}/api/noauth/activate?activateToken=${token}`;
+  const scheme = auth.isSecure(request) ? 'https' : 'http';
+  return `${scheme}://${host}/api/noauth/${page}?${tokenNames[page]}=${token}`;
 }

@@ -1,29 +1,37 @@
 /**
- * Signing in and out, and who a request comes from (rest.md 1). Every request asks Postgres whether its user and session
- * still stand, so that a logout or a lock takes effect on all hosts at once.
+ * Signing in and out, and who a request comes from (rest.md 1). Every request with a JWT asks Postgres whether its user
+ * and session still stand, so that a logout or a lock takes effect on all hosts at once; API keys go by `api-keys.ts`.
  */
 import { randomBytes } from 'node:crypto';
 import type { Clock } from '../base/clock.ts';
 import type { Config } from '../base/config.ts';
 import { badRequest, ErrorCode, Fault, StartError } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import { isUuid } from '../device/uuid.ts';
+import { isUuid, nullUuid } from '../device/uuid.ts';
 import { isAway, type Postgres } from '../postgres/client.ts';
-import { type Credential, chooseCredential } from './credential.ts';
+import { isExpired, sha256 } from './api-key.ts';
+import type { ApiKeys } from './api-keys.ts';
+import { chooseCredential } from './credential.ts';
+import type { FailedSignIns } from './failed-sign-ins.ts';
 import { type AccessClaims, BadToken, Jwt, type RefreshClaims, type TokenPair, tokenExpired } from './jwt.ts';
 import type { PasswordHasher } from './password.ts';
+import type { RequestLimits } from './request-limits.ts';
 import type { Principal } from './roles.ts';
 import {
   activateAccount,
   changePassword,
   findAccountByEmail,
+  findGuest,
   findOrInsertSetting,
   findSession,
   isActivationKnown,
+  isResetTokenKnown,
   outdateSession,
   recordFailedSignIn,
   recordSignIn,
+  resetPassword,
 } from './store.ts';
+import type { Caller, Proxies } from './transport.ts';
 import type { UserAccount } from './user.ts';
 
 const signingKeyBytesMin = 64;
@@ -35,6 +43,16 @@ export interface AuthParts {
   clock: Clock;
   /** Wrong passwords in a row that are still forgiven; 0 = any number. */
   failedLoginsMax: number;
+  failedSignIns: FailedSignIns;
+  apiKeys: ApiKeys;
+  proxies: Proxies;
+  requireHttpsForApiKeys: boolean;
+  requestLimits: RequestLimits | undefined;
+}
+
+export interface Session {
+  principal: Principal;
+  account: UserAccount;
 }
 
 export class Auth {
@@ -44,18 +62,28 @@ export class Auth {
     this.#parts = parts;
   }
 
-  async signIn(email: string, password: string): Promise<TokenPair> {
-    const { postgres, passwords, jwt, clock, failedLoginsMax } = this.#parts;
+  async signIn(email: string, password: string, remoteAddress: string): Promise<TokenPair> {
+    const { postgres, passwords, jwt, clock, failedLoginsMax, failedSignIns } = this.#parts;
+    failedSignIns.admit(email, remoteAddress);
     const account = email.includes('\0') ? undefined : await findAccountByEmail(postgres, email);
     if (account && (!account.enabled || account.passwordHash === null)) throw notActive();
     if (!(await passwords.verify(password, account?.passwordHash ?? null)) || !account) {
+      failedSignIns.failed(email, remoteAddress);
       if (account && (await recordFailedSignIn(postgres, account.id, failedLoginsMax))) {
         throw unauthorized('account_locked', 'User account is locked due to security policy');
       }
       throw wrongPassword();
     }
+    failedSignIns.succeeded(email, remoteAddress);
     await recordSignIn(postgres, account.id, clock.now());
     return await jwt.issue(account, account.tokensOutdatedTime);
+  }
+
+  /** A guest: whoever knows the id of a public customer. */
+  async signInPublic(publicId: string): Promise<TokenPair> {
+    const account = isUuid(publicId) ? await this.#guest(publicId.toLowerCase(), null) : undefined;
+    if (!account) throw wrongPassword();
+    return await this.#parts.jwt.issue(account, 0, true);
   }
 
   /** The first password of a user, and the user signed in with it. A token works once. */
@@ -71,6 +99,21 @@ export class Auth {
     checkPassword(password);
     const account = await activateAccount(postgres, activateToken, await passwords.hash(password), clock.now());
     if (!account) throw unknown();
+    return await jwt.issue(account, account.tokensOutdatedTime);
+  }
+
+  /** A new password by the token of a reset link, and the user signed in with it; every other session ends. */
+  async resetPassword(resetToken: string, password: string): Promise<TokenPair> {
+    const { postgres, passwords, jwt, clock } = this.#parts;
+    const unknown = () => badRequest('reset_token', 'Invalid reset token!');
+    const hash = sha256(resetToken);
+    if (!(await isResetTokenKnown(postgres, hash, clock.now()))) throw unknown();
+    checkPassword(password);
+    const now = clock.now();
+    const nextSecond = (Math.floor(now / 1000) + 1) * 1000;
+    const account = await resetPassword(postgres, hash, await passwords.hash(password), now, nextSecond);
+    if (!account) throw unknown();
+    if (!account.enabled) throw notActive();
     return await jwt.issue(account, account.tokensOutdatedTime);
   }
 
@@ -92,7 +135,7 @@ export class Auth {
     if (claims.kind !== 'refresh') throw unauthorized('refresh_scope', 'Invalid Refresh Token scope');
     const account = await this.#standingAccount(claims);
     if (!account) throw unauthorized('token_outdated', 'Token is outdated');
-    return await this.#parts.jwt.issue(account, account.tokensOutdatedTime);
+    return await this.#parts.jwt.issue(account, account.tokensOutdatedTime, claims.isPublic);
   }
 
   /** Ends the session of the caller, for all its tokens. An API key has none. */
@@ -118,29 +161,16 @@ export class Auth {
     return await jwt.issue(account);
   }
 
-  /** The caller, from all values of the two headers. Throws a 401 fault. */
-  async authenticate(headers: (name: string) => string[]): Promise<Principal> {
-    return (await this.session(headers)).principal;
-  }
-
-  /** The caller and the account behind it. */
-  async session(headers: (name: string) => string[]): Promise<{ principal: Principal; account: UserAccount }> {
-    const credential = chooseCredential(headers);
+  /** The caller and the account behind it. Throws a 401 fault. */
+  async session(caller: Caller): Promise<Session> {
+    const credential = chooseCredential((name) => caller.headers(name));
     if (!credential) throw authenticationFailed();
-    return await this.#resolve(credential);
+    if (credential.scheme === 'Bearer') return await this.sessionOfJwt(credential.value);
+    return await this.#sessionOfApiKey(credential.value, caller);
   }
 
-  async #resolve(credential: Credential): Promise<{ principal: Principal; account: UserAccount }> {
-    switch (credential.scheme) {
-      // API keys do not exist yet: none is known.
-      case 'ApiKey':
-        throw wrongPassword();
-      case 'Bearer':
-        return await this.#resolveJwt(credential.value);
-    }
-  }
-
-  async #resolveJwt(token: string): Promise<{ principal: Principal; account: UserAccount }> {
+  /** For doors that take a JWT by other ways than the two headers. */
+  async sessionOfJwt(token: string): Promise<Session> {
     let claims: AccessClaims | RefreshClaims;
     try {
       claims = await this.#parts.jwt.verify(token);
@@ -152,20 +182,59 @@ export class Auth {
     if (claims.kind !== 'access') throw wrongPassword();
     const account = await this.#standingAccount(claims);
     if (!account) throw tokenExpired();
-    const { id, email, authority, tenantId, customerId } = account;
-    const { isPublic, sessionId } = claims;
-    return { account, principal: { userId: id, email, authority, tenantId, customerId, isPublic, sessionId } };
+    return { account, principal: principalOf(account, claims) };
+  }
+
+  /** One REST request of the caller. Throws 429 when the tenant or the customer has made too many. */
+  admit({ tenantId, customerId }: Principal): void {
+    if (tenantId !== null) this.#parts.requestLimits?.take(tenantId, customerId);
+  }
+
+  /** Whether what the caller sees of this server is HTTPS. */
+  isSecure(caller: Caller): boolean {
+    return this.#parts.proxies.isSecure(caller);
+  }
+
+  async #sessionOfApiKey(value: string, caller: Caller): Promise<Session> {
+    const { apiKeys, clock, requireHttpsForApiKeys } = this.#parts;
+    if (requireHttpsForApiKeys && !this.isSecure(caller)) {
+      const message = 'API keys are accepted over HTTPS only (setting auth.requireHttpsForApiKeys)';
+      throw unauthorized('api_key_plain_http', message);
+    }
+    const owner = await apiKeys.find(value);
+    if (!owner) throw wrongPassword();
+    const { account, keyEnabled } = owner;
+    if (!keyEnabled || !account.enabled || account.passwordHash === null) throw notActive();
+    if (isExpired(owner, clock.now())) throw unauthorized('api_key_expired', 'API key is expired');
+    return { account, principal: principalOf(account, { isPublic: false, sessionId: null }) };
   }
 
   /** The account of a token; undefined when it, or the session, no longer stands. */
   async #standingAccount(claims: AccessClaims | RefreshClaims): Promise<UserAccount | undefined> {
-    const { userId, sessionId, issuedSeconds } = claims;
+    const { subject, userId, sessionId, issuedSeconds, isPublic } = claims;
+    if (isPublic) return isUuid(subject) && isUuid(sessionId) ? await this.#guest(subject, sessionId) : undefined;
     if (!isUuid(userId) || !isUuid(sessionId)) return undefined;
     const session = await findSession(this.#parts.postgres, userId, sessionId);
     if (!session?.enabled || session.sessionOutdated) return undefined;
     if (issuedSeconds < Math.floor(session.tokensOutdatedTime / 1000)) return undefined;
     return session;
   }
+
+  /** A customer user without a row: it stands as long as its customer is public. */
+  async #guest(customerId: string, sessionId: string | null): Promise<UserAccount | undefined> {
+    const guest = await findGuest(this.#parts.postgres, customerId, sessionId);
+    if (!guest || guest.sessionOutdated) return undefined;
+    const { tenantId, createdTime } = guest;
+    const names = { email: customerId, firstName: 'Public', lastName: 'Public', phone: null, additionalInfo: null };
+    const user = { id: nullUuid, createdTime, tenantId, customerId, authority: 'CUSTOMER_USER' as const, version: 1 };
+    return { ...user, ...names, passwordHash: null, enabled: true, lastLoginTime: null, tokensOutdatedTime: 0 };
+  }
+}
+
+function principalOf(account: UserAccount, session: Pick<Principal, 'isPublic' | 'sessionId'>): Principal {
+  const { id: userId, email, authority, tenantId, customerId } = account;
+  const { isPublic, sessionId } = session;
+  return { userId, email, authority, tenantId, customerId, isPublic, sessionId };
 }
 
 /** A worker may start while Postgres is away, and devices go on; signing in then waits for the key. */

@@ -27,6 +27,8 @@ export interface TokenPair {
 
 export interface AccessClaims {
   kind: 'access';
+  /** Email of the user; of a guest the id of the public customer. */
+  subject: string;
   userId: string;
   sessionId: string;
   authority: Authority;
@@ -36,6 +38,7 @@ export interface AccessClaims {
 
 export interface RefreshClaims {
   kind: 'refresh';
+  subject: string;
   userId: string;
   sessionId: string;
   isPublic: boolean;
@@ -64,10 +67,10 @@ export class Jwt {
   }
 
   /** A pair of a new session. It is of a time when the user's tokens were not outdated, be it a moment ahead. */
-  async issue(user: User, tokensOutdatedTime = 0): Promise<TokenPair> {
+  async issue(user: User, tokensOutdatedTime = 0, isPublic = false): Promise<TokenPair> {
     const { accessTokenSeconds, refreshTokenSeconds } = this.#options;
     const sessionId = randomUUID();
-    const session = { userId: user.id, sessionId, isPublic: false };
+    const session = { userId: user.id, sessionId, isPublic };
     const access = {
       ...session,
       scopes: [user.authority],
@@ -88,12 +91,13 @@ export class Jwt {
   /** Throws BadToken. Whether the session and its user still stand is not known here. */
   async verify(token: string): Promise<AccessClaims | RefreshClaims> {
     const payload = await this.#verified(token);
-    const { userId, sessionId, scopes, isPublic, iat } = payload;
+    const { sub, userId, sessionId, scopes, isPublic, iat } = payload;
     const scope = Array.isArray(scopes) && scopes.length === 1 ? scopes[0] : undefined;
     if (typeof userId !== 'string' || typeof sessionId !== 'string' || typeof iat !== 'number') {
       throw new BadToken('malformed');
     }
-    const session = { userId, sessionId, isPublic: isPublic === true, issuedSeconds: iat };
+    const subject = typeof sub === 'string' ? sub : '';
+    const session = { subject, userId, sessionId, isPublic: isPublic === true, issuedSeconds: iat };
     if (scope === refreshScope) return { kind: 'refresh', ...session };
     const authority = authorities.find((known) => known === scope);
     if (!authority) throw new BadToken('malformed');

@@ -35,8 +35,18 @@ const none = { messages: '', telemetryMessages: '', telemetryDataPoints: '' };
 const pump = { number: 1, tenantId: 'mill' };
 const lamp = { number: 2, tenantId: 'mill' };
 
-function settings(device: Partial<typeof none>, tenant: Partial<typeof none> = {}): RateLimitSettings {
-  return { device: { ...none, ...device }, tenant: { ...none, ...tenant } };
+function settings(
+  device: Partial<typeof none>,
+  tenant: Partial<typeof none> = {},
+  gateway: Partial<typeof none> = {},
+  gatewayDevice: Partial<typeof none> = {},
+): RateLimitSettings {
+  return {
+    device: { ...none, ...device },
+    gatewayDevice: { ...none, ...gatewayDevice },
+    gateway: { ...none, ...gateway },
+    tenant: { ...none, ...tenant },
+  };
 }
 
 async function open(of: RateLimitSettings, clock = new TestClock(), bus: Bus = new TestBus()): Promise<RateLimits> {
@@ -120,10 +130,34 @@ test('devices have buckets of their own, and share that of their tenant', async 
   limits.message({ number: 3, tenantId: 'other' });
 });
 
+test('children of a gateway share its limits, and what it sends for itself has others', async () => {
+  const of = settings(
+    { messages: '1:60' },
+    {},
+    { messages: '2:60', telemetryDataPoints: '10:60' },
+    { messages: '3:60' },
+  );
+  const limits = await open(of);
+  const hub = { number: 3, tenantId: 'mill', isGateway: true };
+  const other = { ...hub, number: 4 };
+  limits.childMessage(hub);
+  limits.childMessage(hub);
+  expect(refusal(() => limits.childMessage(hub)).reason).toBe('rate_limit_gateway');
+  limits.childMessage(other);
+  limits.childPoints(hub, 10);
+  expect(refusal(() => limits.childPoints(hub, 1)).message).toContain('rateLimits.gateway.telemetryDataPoints');
+  for (let n = 0; n < 3; n += 1) limits.message(hub);
+  expect(refusal(() => limits.message(hub)).reason).toBe('rate_limit_gatewayDevice');
+  limits.points(hub, 1000);
+  limits.message(pump);
+  expect(refusal(() => limits.message(pump)).reason).toBe('rate_limit_device');
+  limits.stop();
+});
+
 test('workers share a bucket: what one took the others know at once', async () => {
   const bus = new TestBus();
   const clock = new TestClock();
-  const of = settings({ messages: '4:60', telemetryDataPoints: '10:60' }, { messages: '100:1' });
+  const of = settings({ messages: '4:60', telemetryDataPoints: '10:60' }, { messages: '100:1' }, { messages: '2:60' });
   const [here, there] = [await open(of, clock, bus), await open(of, clock, bus)];
   here.message(pump);
   here.message(pump);
@@ -134,6 +168,10 @@ test('workers share a bucket: what one took the others know at once', async () =
   expect(() => there.message(pump)).toThrow(Fault);
   expect(() => there.points(pump, 4)).toThrow(Fault);
   there.points(pump, 3);
+  here.childMessage(pump);
+  here.childMessage(pump);
+  await new Promise((resolve) => setTimeout(resolve, 10));
+  expect(() => there.childMessage(pump)).toThrow(Fault);
   here.stop();
   there.stop();
 });

@@ -1,5 +1,5 @@
 /**
- * How much a device, and all devices of a tenant, may send: token buckets `count:seconds,count:seconds`, of which all
+ * How much a device, a gateway for itself, all devices of a gateway, and all devices of a tenant may send: token buckets `count:seconds,count:seconds`, of which all
  * must pass. A post with data points counts as one telemetry message and its points; everything else as one message.
  * Each worker keeps the buckets of the devices it saw and tells the others over the bus at once what it took, so one
  * bucket is meant for all workers and hosts: what is sent over several connections within the same few milliseconds may
@@ -21,7 +21,16 @@ const counted = {
 type Counted = keyof typeof counted;
 const kinds = Object.keys(counted) as Counted[];
 
-type ScopeName = 'device' | 'tenant';
+const scopeNames = ['device', 'gatewayDevice', 'gateway', 'tenant'] as const;
+type ScopeName = (typeof scopeNames)[number];
+
+/** How a refusal names whose limit it is. */
+const nounOf: Record<ScopeName, string> = {
+  device: 'device',
+  gatewayDevice: 'device',
+  gateway: 'gateway',
+  tenant: 'tenant',
+};
 
 /** As in the settings: one text for each kind, '' = unlimited. */
 export type RateLimitSettings = Record<ScopeName, Record<Counted, string>>;
@@ -36,6 +45,7 @@ export interface Bucket {
 export interface LimitedDevice {
   readonly number: number;
   readonly tenantId: string;
+  readonly isGateway?: boolean | undefined;
 }
 
 const channel = 'rate-limits';
@@ -44,12 +54,12 @@ const rounding = 1e-6;
 const form = /^[1-9]\d{0,8}:[1-9]\d{0,6}(,[1-9]\d{0,8}:[1-9]\d{0,6})*$/;
 
 /** Throws one line that names the setting. */
-export function parseBuckets(scope: ScopeName, kind: Counted, text: string): Bucket[] {
+export function parseBuckets(setting: string, kind: Counted, text: string): Bucket[] {
   const compact = text.replaceAll(' ', '');
   if (compact === '') return [];
   if (!form.test(compact)) {
     throw new StartError(
-      `Setting rateLimits.${scope}.${kind} is "${text}": it must be empty or like 100:1,3000:60 ` +
+      `Setting rateLimits.${setting} is "${text}": it must be empty or like 100:1,3000:60 ` +
         '(at most 100 in 1 second and 3000 in 60 seconds).',
     );
   }
@@ -61,8 +71,14 @@ export function parseBuckets(scope: ScopeName, kind: Counted, text: string): Buc
 
 /** Throws a StartError when a limit is malformed. */
 export function parseRateLimits(settings: RateLimitSettings): Record<ScopeName, Bucket[]> {
-  const bucketsOf = (scope: ScopeName) => kinds.flatMap((kind) => parseBuckets(scope, kind, settings[scope][kind]));
-  return { device: bucketsOf('device'), tenant: bucketsOf('tenant') };
+  const bucketsOf = (scope: ScopeName) =>
+    kinds.flatMap((kind) => parseBuckets(`${scope}.${kind}`, kind, settings[scope][kind]));
+  return {
+    device: bucketsOf('device'),
+    gatewayDevice: bucketsOf('gatewayDevice'),
+    gateway: bucketsOf('gateway'),
+    tenant: bucketsOf('tenant'),
+  };
 }
 
 export interface RateLimitParts {
@@ -73,7 +89,7 @@ export interface RateLimitParts {
 
 /** Undefined when nothing is limited: then a message costs one comparison. */
 export async function openRateLimits(parts: RateLimitParts): Promise<RateLimits | undefined> {
-  if (parts.buckets.device.length + parts.buckets.tenant.length === 0) return undefined;
+  if (scopeNames.every((scope) => parts.buckets[scope].length === 0)) return undefined;
   const rateLimits = new RateLimits(parts);
   await rateLimits.start();
   return rateLimits;
@@ -81,21 +97,29 @@ export async function openRateLimits(parts: RateLimitParts): Promise<RateLimits 
 
 /** What one worker took since it told the others last: messages, telemetry messages, data points. */
 type Taken = [number, number, number];
-/** Devices go by number, tenants by id. */
+/** Devices and gateways go by number, tenants by id. */
 type Owner = number | string;
 
+interface Told {
+  from: string;
+  taken: [ScopeName, Owner, Taken][];
+}
+
 export class RateLimits {
-  readonly #device: Scope;
-  readonly #tenant: Scope;
+  readonly #scopes: Record<ScopeName, Scope>;
   readonly #bus: Bus;
   readonly #node = randomUUID();
-  #taken = new Map<Owner, Taken>();
   #telling: NodeJS.Timeout | undefined;
   #leave: (() => void) | undefined;
 
   constructor({ buckets, bus, clock }: RateLimitParts) {
-    this.#device = new Scope('device', buckets.device, limits.rateLimitDevicesMax, clock);
-    this.#tenant = new Scope('tenant', buckets.tenant, limits.rateLimitTenantsMax, clock);
+    const { rateLimitDevicesMax: devicesMax, rateLimitTenantsMax: tenantsMax } = limits;
+    this.#scopes = {
+      device: new Scope('device', buckets.device, devicesMax, clock),
+      gatewayDevice: new Scope('gatewayDevice', buckets.gatewayDevice, devicesMax, clock),
+      gateway: new Scope('gateway', buckets.gateway, devicesMax, clock),
+      tenant: new Scope('tenant', buckets.tenant, tenantsMax, clock),
+    };
     this.#bus = bus;
   }
 
@@ -110,66 +134,81 @@ export class RateLimits {
 
   /** Takes a message that brings no data points. Throws 429, and then nothing is taken. */
   message(device: LimitedDevice): void {
-    this.#check(device, 'messages', 1);
-    this.#take(device, [1, 0, 0]);
+    this.#takeMessage(this.#own(device), device);
   }
 
   /** Before a telemetry or attribute post is read: throws 429 when even one data point would be too much. */
   admit(device: LimitedDevice): void {
-    this.#check(device, 'telemetryMessages', 1);
-    this.#check(device, 'telemetryDataPoints', 1);
+    const own = this.#own(device);
+    this.#check(own, device, 'telemetryMessages', 1);
+    this.#check(own, device, 'telemetryDataPoints', 1);
   }
 
   /** Takes such a post, once its data points are known; without any it is a plain message. Throws 429. */
   points(device: LimitedDevice, points: number): void {
+    this.#takePoints(this.#own(device), device, points);
+  }
+
+  /** As `message`, for a child: the children of a gateway share its limits. */
+  childMessage(gateway: LimitedDevice): void {
+    this.#takeMessage(this.#scopes.gateway, gateway);
+  }
+
+  /** As `points`, for a child. */
+  childPoints(gateway: LimitedDevice, points: number): void {
+    this.#takePoints(this.#scopes.gateway, gateway, points);
+  }
+
+  /** Of what a device sends for itself. */
+  #own(device: LimitedDevice): Scope {
+    return device.isGateway === true ? this.#scopes.gatewayDevice : this.#scopes.device;
+  }
+
+  #takeMessage(scope: Scope, sender: LimitedDevice): void {
+    this.#check(scope, sender, 'messages', 1);
+    this.#take(scope, sender, [1, 0, 0]);
+  }
+
+  #takePoints(scope: Scope, sender: LimitedDevice, points: number): void {
     if (points === 0) {
-      this.message(device);
+      this.#takeMessage(scope, sender);
       return;
     }
-    this.#check(device, 'telemetryMessages', 1);
-    this.#check(device, 'telemetryDataPoints', points);
-    this.#take(device, [0, 1, points]);
+    this.#check(scope, sender, 'telemetryMessages', 1);
+    this.#check(scope, sender, 'telemetryDataPoints', points);
+    this.#take(scope, sender, [0, 1, points]);
   }
 
-  #check(device: LimitedDevice, kind: Counted, count: number): void {
-    this.#tenant.check(device.tenantId, kind, count);
-    this.#device.check(device.number, kind, count);
+  #check(scope: Scope, sender: LimitedDevice, kind: Counted, count: number): void {
+    this.#scopes.tenant.check(sender.tenantId, kind, count);
+    scope.check(sender.number, kind, count);
   }
 
-  #take(device: LimitedDevice, taken: Taken): void {
-    this.#tenant.take(device.tenantId, taken);
-    this.#device.take(device.number, taken);
-    if (this.#tenant.limited) this.#note(device.tenantId, taken);
-    if (this.#device.limited) this.#note(device.number, taken);
+  #take(scope: Scope, sender: LimitedDevice, taken: Taken): void {
+    this.#scopes.tenant.takeHere(sender.tenantId, taken);
+    scope.takeHere(sender.number, taken);
     // At once after a quiet time, gathered under load.
     if (!this.#telling) this.#tell();
   }
 
-  #note(owner: Owner, taken: Taken): void {
-    const noted = this.#taken.get(owner);
-    if (!noted) this.#taken.set(owner, [...taken]);
-    else for (let i = 0; i < noted.length; i += 1) noted[i]! += taken[i]!;
-  }
-
   #tell(): void {
     this.#telling = undefined;
-    if (this.#taken.size === 0) return;
-    const all = [...this.#taken];
-    this.#taken = new Map();
+    const all: Told['taken'] = [];
+    for (const scope of scopeNames) {
+      for (const [owner, taken] of this.#scopes[scope].untold()) all.push([scope, owner, taken]);
+    }
+    if (all.length === 0) return;
     for (let i = 0; i < all.length; i += limits.rateLimitOwnersPerMessage) {
-      const part = all.slice(i, i + limits.rateLimitOwnersPerMessage);
-      this.#bus.publish(channel, JSON.stringify({ from: this.#node, taken: part }));
+      const told: Told = { from: this.#node, taken: all.slice(i, i + limits.rateLimitOwnersPerMessage) };
+      this.#bus.publish(channel, JSON.stringify(told));
     }
     this.#telling = setTimeout(() => this.#tell(), limits.rateLimitTellMs).unref();
   }
 
   #hear(payload: Buffer): void {
-    const { from, taken } = JSON.parse(payload.toString()) as { from: string; taken: [Owner, Taken][] };
+    const { from, taken } = JSON.parse(payload.toString()) as Told;
     if (from === this.#node) return;
-    for (const [owner, amounts] of taken) {
-      if (typeof owner === 'number') this.#device.take(owner, amounts);
-      else this.#tenant.take(owner, amounts);
-    }
+    for (const [scope, owner, amounts] of taken) this.#scopes[scope].take(owner, amounts);
   }
 }
 
@@ -180,12 +219,14 @@ interface Account {
   refilledAt: number;
 }
 
-/** The buckets of all devices, or of all tenants. An owner that was forgotten begins with full buckets. */
+/** The buckets of all devices, all gateways, or all tenants. An owner that was forgotten begins with full buckets. */
 class Scope {
   readonly #name: ScopeName;
   readonly #buckets: Bucket[];
   readonly #accounts: AgedMap<Owner, Account>;
   readonly #clock: Clock;
+  /** What was taken here since the others were told last. */
+  #untold = new Map<Owner, Taken>();
 
   constructor(name: ScopeName, buckets: Bucket[], ownersMax: number, clock: Clock) {
     this.#name = name;
@@ -206,6 +247,20 @@ class Scope {
       const bucket = this.#buckets[i]!;
       if (bucket.kind === kind && tokens[i]! < count - rounding) throw tooMany(this.#name, bucket, count, tokens[i]!);
     }
+  }
+
+  takeHere(owner: Owner, taken: Taken): void {
+    if (!this.limited) return;
+    this.take(owner, taken);
+    const noted = this.#untold.get(owner);
+    if (!noted) this.#untold.set(owner, [...taken]);
+    else for (let i = 0; i < noted.length; i += 1) noted[i]! += taken[i]!;
+  }
+
+  untold(): Map<Owner, Taken> {
+    const untold = this.#untold;
+    if (untold.size > 0) this.#untold = new Map();
+    return untold;
   }
 
   take(owner: Owner, taken: Taken): void {
@@ -237,7 +292,7 @@ function tooMany(scope: ScopeName, bucket: Bucket, count: number, tokens: number
   const { kind, capacity, seconds } = bucket;
   const text = `${capacity} ${counted[kind]} in ${seconds} s (rateLimits.${scope}.${kind})`;
   const advice = count > capacity ? ` This message has ${count}: send it in parts.` : '';
-  const message = `Too many requests for current ${scope}! The limit is ${text}.${advice}`;
+  const message = `Too many requests for current ${nounOf[scope]}! The limit is ${text}.${advice}`;
   const retrySeconds = Math.ceil(((Math.min(count, capacity) - tokens) * seconds) / capacity - rounding);
   return new Fault(429, ErrorCode.tooManyRequests, `rate_limit_${scope}`, message, Math.max(1, retrySeconds));
 }

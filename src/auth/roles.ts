@@ -1,8 +1,23 @@
-/** Who may do what, in one place. Doors name the roles of a route; which entity a principal may touch is decided here. */
+/**
+ * Who may do what, in one place (rest.md 1.5). Each route of the API names one of the lists of roles below; which entity
+ * a principal may touch is decided here too.
+ */
 import { ErrorCode, Fault, notFound } from '../base/errors.ts';
 
 export const authorities = ['SYS_ADMIN', 'TENANT_ADMIN', 'CUSTOMER_USER'] as const;
 export type Authority = (typeof authorities)[number];
+
+/** What a route is open to. A guest signed in with the id of a public customer only and no password: reads what is shown. */
+export type Role = Authority | 'GUEST';
+
+export const everyone: readonly Role[] = [...authorities, 'GUEST'];
+export const users: readonly Role[] = authorities;
+export const systemAdmins: readonly Role[] = ['SYS_ADMIN'];
+export const tenantAdmins: readonly Role[] = ['TENANT_ADMIN'];
+export const administrators: readonly Role[] = ['SYS_ADMIN', 'TENANT_ADMIN'];
+export const customerUsers: readonly Role[] = ['CUSTOMER_USER'];
+export const tenantUsers: readonly Role[] = ['TENANT_ADMIN', 'CUSTOMER_USER'];
+export const tenantReaders: readonly Role[] = ['TENANT_ADMIN', 'CUSTOMER_USER', 'GUEST'];
 
 /** The authenticated caller of one request. */
 export interface Principal {
@@ -12,6 +27,7 @@ export interface Principal {
   /** Null for a system administrator only. */
   tenantId: string | null;
   customerId: string | null;
+  /** A guest. */
   isPublic: boolean;
   /** Null for an API key. */
   sessionId: string | null;
@@ -29,8 +45,8 @@ export function permissionDenied(): Fault {
   );
 }
 
-export function requireAuthority(principal: Principal, allowed: readonly Authority[]): void {
-  if (!allowed.includes(principal.authority)) throw permissionDenied();
+export function requireRole({ isPublic, authority }: Principal, allowed: readonly Role[]): void {
+  if (!allowed.includes(isPublic ? 'GUEST' : authority)) throw permissionDenied();
 }
 
 export function requireTenant(principal: Principal): TenantPrincipal {

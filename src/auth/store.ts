@@ -4,10 +4,16 @@ import { isUniqueViolation, type Queries } from '../postgres/client.ts';
 import type { Authority } from './roles.ts';
 import type { Activation, User, UserAccount } from './user.ts';
 
-const columns = `id, created_time as "createdTime", tenant_id as "tenantId", customer_id as "customerId", authority, email,
-  first_name as "firstName", last_name as "lastName", phone, additional_info as "additionalInfo", version,
-  password_hash as "passwordHash", enabled, last_login_time as "lastLoginTime",
-  tokens_outdated_time as "tokensOutdatedTime"`;
+/** Columns of an account, of the table that the statement calls `table`. */
+export function accountColumns(table: string): string {
+  const t = table;
+  return `${t}.id, ${t}.created_time as "createdTime", ${t}.tenant_id as "tenantId", ${t}.customer_id as "customerId",
+    ${t}.authority, ${t}.email, ${t}.first_name as "firstName", ${t}.last_name as "lastName", ${t}.phone,
+    ${t}.additional_info as "additionalInfo", ${t}.version, ${t}.password_hash as "passwordHash", ${t}.enabled,
+    ${t}.last_login_time as "lastLoginTime", ${t}.tokens_outdated_time as "tokensOutdatedTime"`;
+}
+
+const columns = accountColumns('user_account');
 
 export async function findAccountByEmail(queries: Queries, email: string): Promise<UserAccount | undefined> {
   const [account] = await queries.query<UserAccount>(
@@ -76,6 +82,21 @@ export async function findSession(
     { prepared: true },
   );
   return session;
+}
+
+/** The public customer that a guest signs in with, and whether the session was signed out. */
+export async function findGuest(
+  queries: Queries,
+  customerId: string,
+  sessionId: string | null,
+): Promise<{ tenantId: string; createdTime: number; sessionOutdated: boolean } | undefined> {
+  const [guest] = await queries.query<{ tenantId: string; createdTime: number; sessionOutdated: boolean }>(
+    `select tenant_id as "tenantId", created_time as "createdTime",
+            exists (select 1 from outdated_session where session_id = $2) as "sessionOutdated"
+       from customer where id = $1 and is_public`,
+    [customerId, sessionId],
+  );
+  return guest;
 }
 
 export type NewUser = User & { passwordHash: string | null };
@@ -191,6 +212,46 @@ export async function activateAccount(
       where activate_token = $1 and activate_token_expires_time > $3 and password_hash is null
       returning ${columns}`,
     [token, hash, now],
+  );
+  return account;
+}
+
+/** Whoever shows the token may choose a new password, once. */
+export async function setResetToken(
+  queries: Queries,
+  userId: string,
+  tokenSha256: Buffer,
+  expiresTime: number,
+): Promise<void> {
+  await queries.query('update user_account set reset_token_sha256 = $2, reset_token_expires_time = $3 where id = $1', [
+    userId,
+    tokenSha256,
+    expiresTime,
+  ]);
+}
+
+export async function isResetTokenKnown(queries: Queries, tokenSha256: Buffer, now: number): Promise<boolean> {
+  const rows = await queries.query(
+    'select 1 from user_account where reset_token_sha256 = $1 and reset_token_expires_time > $2',
+    [tokenSha256, now],
+  );
+  return rows.length === 1;
+}
+
+/** The account whose password the token changed, once. */
+export async function resetPassword(
+  queries: Queries,
+  tokenSha256: Buffer,
+  hash: string,
+  now: number,
+  tokensOutdatedTime: number,
+): Promise<UserAccount | undefined> {
+  const [account] = await queries.query<UserAccount>(
+    `update user_account set password_hash = $2, reset_token_sha256 = null, reset_token_expires_time = null,
+            failed_logins = 0, tokens_outdated_time = $4
+      where reset_token_sha256 = $1 and reset_token_expires_time > $3 and password_hash is not null
+      returning ${columns}`,
+    [tokenSha256, hash, now, tokensOutdatedTime],
   );
   return account;
 }

@@ -1,0 +1,54 @@
+/** Where the API document is (rest.md 4). Off, these paths do not exist. */
+import Type from 'typebox';
+import { deviceApi } from './device-api.ts';
+import { type OpenApiInfo, openApiDocument, type TaggedRoutes } from './openapi.ts';
+import { jsonText, publicRoute, type Route } from './route.ts';
+import { anyJson, closed } from './shapes.ts';
+
+const prefix = '/v3/api-docs';
+
+export interface DocsConfig {
+  enabled: boolean;
+  groupName: string;
+  title: string;
+}
+
+export function docsRoutes(table: TaggedRoutes[], { enabled, groupName, title }: DocsConfig, version: string): Route[] {
+  if (!enabled) return [];
+  const url = `${prefix}/${groupName}`;
+  const swaggerConfig = JSON.stringify({
+    configUrl: `${prefix}/swagger-config`,
+    url,
+    urls: [{ url, name: groupName }],
+    persistAuthorization: true,
+  });
+  // Made when somebody asks: a worker that serves devices only has no use for it.
+  let document: string | undefined;
+  const info: OpenApiInfo = { title, version };
+  const routes: Route[] = [
+    publicRoute({
+      method: 'GET',
+      pattern: url,
+      summary: 'This document',
+      answer: Type.Record(Type.String(), anyJson),
+      handle: async () => {
+        document ??= JSON.stringify(openApiDocument([...all, { tag: 'device-api', routes: deviceApi }], info));
+        return jsonText(document);
+      },
+    }),
+    publicRoute({
+      method: 'GET',
+      pattern: `${prefix}/swagger-config`,
+      summary: 'Which documents there are',
+      answer: closed({
+        configUrl: Type.String(),
+        url: Type.String(),
+        urls: Type.Array(closed({ url: Type.String(), name: Type.String() })),
+        persistAuthorization: Type.Boolean(),
+      }),
+      handle: async () => jsonText(swaggerConfig),
+    }),
+  ];
+  const all: TaggedRoutes[] = [...table, { tag: 'docs', routes }];
+  return routes;
+}

@@ -1,0 +1,195 @@
+/**
+ * The OpenAPI 3.1 document, made of the same table that the server routes and checks by. Shapes with a title become
+ * components; everything else stands where it is used.
+ */
+import type { TSchema } from 'typebox';
+import { version } from './body.ts';
+import { namesOf, pathParameters } from './parameters.ts';
+import { type AnswerShape, isMedium, type Medium, type RouteDescription } from './route.ts';
+import { errorShape } from './shapes.ts';
+
+export interface TaggedRoutes {
+  tag: string;
+  routes: RouteDescription[];
+}
+
+export interface OpenApiInfo {
+  title: string;
+  version: string;
+}
+
+type Json = null | boolean | number | string | Json[] | { [name: string]: Json };
+type JsonObject = { [name: string]: Json };
+
+const schemes: JsonObject = {
+  ApiKeyForm: {
+    type: 'apiKey',
+    in: 'header',
+    name: 'X-Authorization',
+    description: 'An API key, written as `ApiKey <key>`.',
+  },
+  HttpLoginForm: {
+    type: 'apiKey',
+    in: 'header',
+    name: 'X-Authorization',
+    description: 'Deprecated in favour of API keys. The token of a sign-in, written as `Bearer <token>`.',
+    'x-deprecated': true,
+    'x-login-path': '/api/auth/login',
+  },
+};
+
+const reasons: Record<number, string> = {
+  200: 'OK',
+  400: 'Something is wrong with the request; the message names it',
+  401: 'Not signed in, or not any more',
+  403: 'Not allowed to this role, or for this entity',
+  404: 'There is no such entity',
+  406: 'The device answered with something that is no JSON',
+  408: 'Nothing came in time',
+  409: 'Somebody else has changed it, or nobody was there to take it',
+  413: 'The body is larger than allowed',
+  415: 'The body is of a type that is not read',
+  429: 'Too many requests',
+  500: 'A part that is needed is not configured',
+  503: 'A store is away or the server has too much to do; try again',
+  504: 'No reply came in time',
+};
+
+export function openApiDocument(table: TaggedRoutes[], info: OpenApiInfo): JsonObject {
+  const components = new Components();
+  const paths: { [path: string]: JsonObject } = {};
+  for (const { tag, routes } of table) {
+    for (const route of routes.filter(({ hidden }) => !hidden)) {
+      const path = route.pattern.replace(/:(\w+)/g, '{$1}');
+      (paths[path] ??= {})[route.method.toLowerCase()] = operation(route, tag, components);
+    }
+  }
+  return {
+    openapi: '3.1.0',
+    info: {
+      ...info,
+      description:
+        'Administration of devices, and what devices themselves call. Sign in with an API key: `X-Authorization: ApiKey <key>`; where a JWT comes along, the JWT counts.',
+    },
+    servers: [{ url: '/' }],
+    tags: table.map(({ tag }) => ({ name: tag })),
+    paths,
+    components: { schemas: components.schemas, securitySchemes: schemes },
+  };
+}
+
+function operation(route: RouteDescription, tag: string, components: Components): JsonObject {
+  const { method, pattern, summary, description, deprecated, roles } = route;
+  const content = requestContent(route, components);
+  return {
+    tags: [tag],
+    operationId: operationId(method, pattern),
+    summary,
+    description: [description, roles !== 'public' && `Open to: ${roles.join(', ')}.`].filter(Boolean).join(' '),
+    ...(deprecated && { deprecated }),
+    parameters: [...pathParametersOf(pattern, components), ...queryParametersOf(route, components)],
+    ...(content && { requestBody: { required: !route.ownBody?.optional, content } }),
+    responses: responses(route, components),
+    // One of the two; nothing for whom everybody may call.
+    security: roles === 'public' ? [] : [{ ApiKeyForm: [] }, { HttpLoginForm: [] }],
+  };
+}
+
+function pathParametersOf(pattern: string, components: Components): JsonObject[] {
+  return namesOf(pattern).map((name) => ({
+    name,
+    in: 'path',
+    required: true,
+    schema: components.schemaOf((pathParameters as Record<string, TSchema>)[name]!),
+  }));
+}
+
+function queryParametersOf({ query }: RouteDescription, components: Components): JsonObject[] {
+  if (!query) return [];
+  const required = new Set((query as { required?: string[] }).required);
+  return Object.entries(query.properties as Record<string, TSchema & { type?: string }>).map(([name, schema]) => ({
+    name,
+    in: 'query',
+    required: required.has(name),
+    schema: components.schemaOf(schema),
+    // A list stands in one parameter with commas; that of single keys is repeated.
+    ...(schema.type === 'array' && { style: 'form', explode: name === 'key' }),
+  }));
+}
+
+function requestContent({ body, ownBody }: RouteDescription, components: Components): JsonObject | undefined {
+  const shape = body ?? ownBody?.shape;
+  return shape && contentOf(isMedium(shape) ? shape : { contentType: 'application/json', schema: shape }, components);
+}
+
+function responses(route: RouteDescription, components: Components): JsonObject {
+  const { roles, body, ownBody, plainTextErrors, answer = 'empty', otherAnswers = {} } = route;
+  const statuses = new Map<number, AnswerShape[]>([[200, [answer]]]);
+  const errors = [400, 404, 429, 503];
+  if (roles !== 'public') errors.push(401, 403);
+  if (body || ownBody) errors.push(413, 415);
+  if (body && (body as { properties?: { version?: unknown } }).properties?.version === version) errors.push(409);
+  const error: AnswerShape[] = [errorShape, ...(plainTextErrors ? [plainText] : [])];
+  for (const status of errors) statuses.set(status, error);
+  for (const [status, shape] of Object.entries(otherAnswers)) {
+    const known = statuses.get(Number(status)) ?? [];
+    // Two JSON shapes of one status are one schema with both.
+    statuses.set(Number(status), shape === errorShape ? [errorShape] : [shape, ...known]);
+  }
+  const sorted = [...statuses].sort(([a], [b]) => a - b);
+  return Object.fromEntries(sorted.map(([status, shapes]) => [status, response(status, shapes, components)]));
+}
+
+const plainText: Medium = { contentType: 'text/plain', schema: { type: 'string' } as TSchema };
+
+function response(status: number, shapes: AnswerShape[], components: Components): JsonObject {
+  const description = reasons[status] ?? 'An error';
+  const media = shapes
+    .filter((shape) => shape !== 'empty')
+    .map((shape) => (isMedium(shape) ? shape : { contentType: 'application/json', schema: shape }));
+  const content: { [type: string]: Json } = {};
+  for (const type of new Set(media.map(({ contentType }) => contentType))) {
+    const schemas = media
+      .filter(({ contentType }) => contentType === type)
+      .map(({ schema }) => components.schemaOf(schema));
+    content[type] = { schema: schemas.length === 1 ? schemas[0]! : { anyOf: schemas } };
+  }
+  return Object.keys(content).length > 0 ? { description, content } : { description };
+}
+
+function contentOf({ contentType, schema }: Medium, components: Components): JsonObject {
+  return { [contentType]: { schema: components.schemaOf(schema) } };
+}
+
+/** `GET /api/device/:deviceId` → getDeviceByDeviceId */
+function operationId(method: string, pattern: string): string {
+  const words = pattern
+    .replace(/^\/api\//, '')
+    .split('/')
+    .map((part) => (part.startsWith(':') ? `by-${part.slice(1)}` : part))
+    .flatMap((part) => part.split(/[^A-Za-z0-9]+/))
+    .map((word) => word.charAt(0).toUpperCase() + word.slice(1));
+  return method.toLowerCase() + words.join('');
+}
+
+/** The named schemas of the document, gathered on the way. */
+class Components {
+  readonly schemas: JsonObject = {};
+
+  schemaOf(schema: TSchema): Json {
+    return this.#referred(JSON.parse(JSON.stringify(schema)) as Json);
+  }
+
+  #referred(node: Json): Json {
+    if (Array.isArray(node)) return node.map((each) => this.#referred(each));
+    if (typeof node !== 'object' || node === null) return node;
+    const { title } = node;
+    const inner = Object.fromEntries(Object.entries(node).map(([name, value]) => [name, this.#referred(value)]));
+    if (typeof title !== 'string') return inner;
+    const known = this.schemas[title];
+    if (known && JSON.stringify(known) !== JSON.stringify(inner))
+      throw new Error(`BUG: two shapes are called ${title}`);
+    this.schemas[title] = inner;
+    return { $ref: `#/components/schemas/${title}` };
+  }
+}

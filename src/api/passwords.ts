@@ -1,0 +1,123 @@
+/** The way of a user to a first or a new password, by the token of a link, without being signed in (rest.md 1.1). */
+import Type from 'typebox';
+import { type Auth, passwordPolicy } from '../auth/auth.ts';
+import { badRequest, Fault } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { HttpRequest, HttpResponse } from '../uws/server.ts';
+import { checkContentType, parseJson } from './body.ts';
+import { type PasswordPage, passwordForm, passwordSaved, tokenNames } from './password-page.ts';
+import { empty, json, publicRoute, type Route } from './route.ts';
+import { closed, errorShape, nullable, textAnswer, tokenPairShape } from './shapes.ts';
+
+const policyShape = closed(
+  {
+    minimumLength: Type.Integer(),
+    maximumLength: Type.Integer(),
+    minimumUppercaseLetters: nullable(Type.Integer()),
+    minimumLowercaseLetters: nullable(Type.Integer()),
+    minimumDigits: nullable(Type.Integer()),
+    minimumSpecialCharacters: nullable(Type.Integer()),
+    allowWhitespaces: Type.Boolean(),
+    forceUserToResetPasswordIfNotValid: Type.Boolean(),
+    passwordExpirationPeriodDays: nullable(Type.Integer()),
+    passwordReuseFrequencyDays: nullable(Type.Integer()),
+  },
+  'UserPasswordPolicy',
+);
+
+const mailQuery = Type.Object({ sendActivationMail: Type.Optional(Type.Boolean()) });
+const bodies = {
+  activate: Type.Object({ activateToken: Type.String(), password: Type.String() }),
+  resetPassword: Type.Object({ resetToken: Type.String(), password: Type.String() }),
+};
+const htmlAnswer = textAnswer('text/html');
+const formType = /^application\/x-www-form-urlencoded\b/i;
+
+export function passwordRoutes(auth: Auth): Route[] {
+  const bodyBytesMax = limits.signInBodyBytesMax;
+
+  /** JSON of a client, or the form of the page, which is answered with a page. */
+  async function choose(
+    page: PasswordPage,
+    request: HttpRequest,
+    save: (token: string, password: string) => Promise<object>,
+  ): Promise<HttpResponse> {
+    if (!formType.test(request.header('content-type'))) {
+      checkContentType(request.header('content-type'));
+      const body = (parseJson(request.body) ?? {}) as Record<string, unknown>;
+      const { [tokenNames[page]]: token, password } = body;
+      if (typeof token !== 'string' || typeof password !== 'string') {
+        throw badRequest('body', `Validation error: ${tokenNames[page]} and password must be strings`);
+      }
+      return json(await save(token, password));
+    }
+    const form = new URLSearchParams(request.body.toString('utf8'));
+    const token = form.get(tokenNames[page]) ?? '';
+    try {
+      const password = form.get('password') ?? '';
+      if (password !== form.get('repeated')) throw badRequest('repeated', 'The two passwords are not the same.');
+      await save(token, password);
+    } catch (error) {
+      if (!(error instanceof Fault) || error.status !== 400) throw error;
+      return passwordForm(page, token, passwordPolicy.minimumLength, error.message);
+    }
+    return passwordSaved();
+  }
+
+  return [
+    publicRoute({
+      method: 'GET',
+      pattern: '/api/noauth/userPasswordPolicy',
+      summary: 'What a new password must be',
+      answer: policyShape,
+      handle: async () => json(passwordPolicy),
+    }),
+    publicRoute({
+      method: 'GET',
+      pattern: '/api/noauth/activate',
+      summary: 'The page of an activation link',
+      query: Type.Object({ activateToken: Type.String({ minLength: 1 }) }),
+      answer: htmlAnswer,
+      handle: async ({ query }) => passwordForm('activate', query.activateToken, passwordPolicy.minimumLength),
+    }),
+    publicRoute({
+      method: 'POST',
+      pattern: '/api/noauth/activate',
+      summary: 'Choose the first password, and sign in',
+      query: mailQuery,
+      ownBody: { shape: bodies.activate },
+      answer: tokenPairShape,
+      bodyBytesMax,
+      handle: ({ request }) => choose('activate', request, (token, password) => auth.activate(token, password)),
+    }),
+    publicRoute({
+      method: 'POST',
+      pattern: '/api/noauth/resetPasswordByEmail',
+      summary: 'Ask for a link to choose a new password',
+      description:
+        'Always 200, so that nobody learns who has an account. There is no mail server here: an administrator hands out the link (GET /api/user/{userId}/resetPasswordLink).',
+      body: Type.Object({ email: Type.String() }),
+      bodyBytesMax,
+      handle: async () => empty,
+    }),
+    publicRoute({
+      method: 'GET',
+      pattern: '/api/noauth/resetPassword',
+      summary: 'The page of a link to choose a new password',
+      query: Type.Object({ resetToken: Type.String({ minLength: 1 }) }),
+      answer: htmlAnswer,
+      handle: async ({ query }) => passwordForm('resetPassword', query.resetToken, passwordPolicy.minimumLength),
+    }),
+    publicRoute({
+      method: 'POST',
+      pattern: '/api/noauth/resetPassword',
+      summary: 'Choose a new password, and sign in; other sessions end',
+      ownBody: { shape: bodies.resetPassword },
+      answer: tokenPairShape,
+      otherAnswers: { 401: errorShape },
+      bodyBytesMax,
+      handle: ({ request }) =>
+        choose('resetPassword', request, (token, password) => auth.resetPassword(token, password)),
+    }),
+  ];
+}

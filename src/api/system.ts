@@ -1,0 +1,26 @@
+/** What this server says of itself. */
+import Type from 'typebox';
+import { users } from '../auth/roles.ts';
+import { json, type Route, route } from './route.ts';
+import { closed } from './shapes.ts';
+
+/** The version of the platform whose API this is: clients ask for it before they use API keys, which began with 4.3. */
+export const platformVersion = '4.3.0';
+
+const infoShape = closed(
+  { version: Type.String(), artifact: Type.String(), name: Type.String(), type: Type.String() },
+  'SystemInfo',
+);
+
+export function systemRoutes(): Route[] {
+  return [
+    route({
+      method: 'GET',
+      pattern: '/api/system/info',
+      summary: 'Name and version of this server',
+      roles: users,
+      answer: infoShape,
+      handle: async () => json({ version: platformVersion, artifact: 'application', name: 'Millrace', type: 'CE' }),
+    }),
+  ];
+}

@@ -1,0 +1,94 @@
+/** SQL of API keys. Of a value only the SHA-256 is here. */
+import { containsPattern, type Page, type PageLink, pageClause, pageOf } from '../device/page.ts';
+import type { Queries } from '../postgres/client.ts';
+import type { ApiKey } from './api-key.ts';
+import { accountColumns } from './store.ts';
+import type { UserAccount } from './user.ts';
+
+const columns = `id, created_time as "createdTime", tenant_id as "tenantId", user_id as "userId",
+  expiration_time as "expirationTime", description, enabled`;
+
+const sortColumns = new Map([
+  ['id', 'id'],
+  ['createdTime', 'created_time'],
+  ['expirationTime', 'expiration_time'],
+  ['description', 'description'],
+  ['enabled', 'enabled'],
+]);
+
+/** A key and the account that it acts for. */
+export interface KeyOwner {
+  keyEnabled: boolean;
+  expirationTime: number;
+  account: UserAccount;
+}
+
+/** By the hash of the value, in one round trip. */
+export async function findKeyOwner(queries: Queries, valueSha256: Buffer): Promise<KeyOwner | undefined> {
+  const [row] = await queries.query<UserAccount & { keyEnabled: boolean; expirationTime: number }>(
+    `select ${accountColumns('u')}, k.enabled as "keyEnabled", k.expiration_time as "expirationTime"
+       from api_key k join user_account u on u.id = k.user_id where k.value_sha256 = $1`,
+    [valueSha256],
+    { prepared: true },
+  );
+  if (!row) return undefined;
+  const { keyEnabled, expirationTime, ...account } = row;
+  return { keyEnabled, expirationTime, account };
+}
+
+export async function insertApiKey(queries: Queries, key: ApiKey, valueSha256: Buffer): Promise<void> {
+  const { id, createdTime, tenantId, userId, expirationTime, description, enabled } = key;
+  await queries.query(
+    `insert into api_key (id, created_time, tenant_id, user_id, value_sha256, description, enabled, expiration_time)
+     values ($1, $2, $3, $4, $5, $6, $7, $8)`,
+    [id, createdTime, tenantId, userId, valueSha256, description, enabled, expirationTime],
+  );
+}
+
+export async function findApiKey(queries: Queries, id: string): Promise<ApiKey | undefined> {
+  const [key] = await queries.query<ApiKey>(`select ${columns} from api_key where id = $1`, [id]);
+  return key;
+}
+
+/** The key and the hash of its value, by which caches know it; undefined when it is gone. */
+export async function updateApiKey(
+  queries: Queries,
+  id: string,
+  change: { description?: string; enabled?: boolean },
+): Promise<{ key: ApiKey; valueSha256: Buffer } | undefined> {
+  const [row] = await queries.query<ApiKey & { valueSha256: Buffer }>(
+    `update api_key set description = coalesce($2, description), enabled = coalesce($3, enabled) where id = $1
+     returning ${columns}, value_sha256 as "valueSha256"`,
+    [id, change.description ?? null, change.enabled ?? null],
+  );
+  if (!row) return undefined;
+  const { valueSha256, ...key } = row;
+  return { key, valueSha256 };
+}
+
+/** The hash of its value; undefined when it was gone. */
+export async function deleteApiKey(queries: Queries, id: string): Promise<Buffer | undefined> {
+  const [row] = await queries.query<{ valueSha256: Buffer }>(
+    'delete from api_key where id = $1 returning value_sha256 as "valueSha256"',
+    [id],
+  );
+  return row?.valueSha256;
+}
+
+export async function listApiKeys(queries: Queries, userId: string, link: PageLink): Promise<Page<ApiKey>> {
+  const values: unknown[] = [userId];
+  const search = link.textSearch ? `and description ilike $${values.push(containsPattern(link.textSearch))}` : '';
+  const condition = `user_id = $1 ${search}`;
+  const [counted, keys] = await Promise.all([
+    queries.query<{ count: number }>(`select count(*) from api_key where ${condition}`, values),
+    queries.query<ApiKey>(
+      `select ${columns} from api_key where ${condition} ${pageClause(link, sortColumns, 'id')}`,
+      values,
+    ),
+  ]);
+  return pageOf(keys, counted[0]!.count, link);
+}
+
+export async function purgeApiKeys(queries: Queries, now: number): Promise<void> {
+  await queries.query('delete from api_key where expiration_time > 0 and expiration_time <= $1', [now]);
+}

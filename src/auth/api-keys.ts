@@ -1,0 +1,91 @@
+/**
+ * API keys as each request shows them. What the store says of a key is believed for less than a second, however many
+ * requests come: so a new key works and a revoked one is refused within a second on every worker and host, also when the
+ * bus is away. Over the bus a change takes effect at once.
+ */
+import type { Clock } from '../base/clock.ts';
+import { messageOf } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Log } from '../base/log.ts';
+import type { Bus } from '../bus/bus.ts';
+import { AgedMap } from '../device/aged-map.ts';
+import { isAway, type Queries } from '../postgres/client.ts';
+import { sha256, valueCharsMax } from './api-key.ts';
+import { findKeyOwner, type KeyOwner, purgeApiKeys } from './api-key-store.ts';
+
+const channel = 'api-keys';
+
+export interface ApiKeysParts {
+  postgres: Queries;
+  bus: Bus;
+  clock: Clock;
+  log: Log;
+  /** This worker deletes expired keys, once a day, for all of them. */
+  purges: boolean;
+}
+
+interface Known {
+  /** Monotonic milliseconds at which the store was asked. */
+  askedAt: number;
+  /** Undefined: no such key. Requests that come while the store is being asked wait for the same answer. */
+  owner: Promise<KeyOwner | undefined>;
+}
+
+export class ApiKeys {
+  readonly #parts: ApiKeysParts;
+  readonly #known = new AgedMap<string, Known>(limits.apiKeyCacheMax);
+  #leave: (() => void) | undefined;
+  #timer: NodeJS.Timeout | undefined;
+
+  constructor(parts: ApiKeysParts) {
+    this.#parts = parts;
+  }
+
+  async start(): Promise<void> {
+    this.#leave = await this.#parts.bus.subscribe(channel, (payload) => this.#known.delete(payload.toString('latin1')));
+    if (!this.#parts.purges) return;
+    await this.#purge();
+    this.#timer = setInterval(() => void this.#purge(), limits.apiKeyPurgeMs).unref();
+  }
+
+  stop(): void {
+    this.#leave?.();
+    clearInterval(this.#timer);
+  }
+
+  /** Undefined when there is no such key. */
+  async find(value: string): Promise<KeyOwner | undefined> {
+    if (value === '' || value.length > valueCharsMax) return undefined;
+    const hash = sha256(value);
+    const name = hash.toString('base64url');
+    const { postgres, clock } = this.#parts;
+    const now = clock.monotonic();
+    const known = this.#known.get(name);
+    if (known && now - known.askedAt < limits.apiKeyBelievedMs) return await known.owner;
+    const asked: Known = { askedAt: now, owner: findKeyOwner(postgres, hash) };
+    this.#known.set(name, asked);
+    try {
+      return await asked.owner;
+    } catch (error) {
+      // The next request asks again.
+      if (this.#known.get(name) === asked) this.#known.delete(name);
+      throw error;
+    }
+  }
+
+  /** After the commit of a change. */
+  changed(valueSha256: Buffer): void {
+    const name = valueSha256.toString('base64url');
+    this.#known.delete(name);
+    this.#parts.bus.publish(channel, name);
+  }
+
+  async #purge(): Promise<void> {
+    const { postgres, clock, log } = this.#parts;
+    try {
+      await purgeApiKeys(postgres, clock.now());
+    } catch (error) {
+      if (!isAway(error)) log.warn('api_keys_purge', { reason: messageOf(error) });
+    }
+  }
+}

@@ -1,0 +1,41 @@
+/** Whether a request came over HTTPS: to this server, or to a proxy in front of it that the settings name. */
+import { BlockList, isIP } from 'node:net';
+import { StartError } from '../base/errors.ts';
+
+/** As much of a request as signing in needs. */
+export interface Caller {
+  header(name: string): string;
+  headers(name: string): string[];
+  remoteAddress: string;
+  /** Over TLS to this very server. */
+  secure: boolean;
+}
+
+export class Proxies {
+  readonly #trusted = new BlockList();
+
+  /** Addresses and networks with commas between them: `10.0.0.7,10.1.0.0/16`. Throws one line that names the setting. */
+  constructor(setting: string) {
+    for (const part of setting.split(',').map((text) => text.trim())) {
+      if (part === '') continue;
+      const [address = '', bits, ...rest] = part.split('/');
+      const version = isIP(address);
+      const bitsMax = version === 4 ? 32 : 128;
+      const prefix = bits === undefined ? bitsMax : Number(bits);
+      if (version === 0 || rest.length > 0 || !/^\d{0,3}$/.test(bits ?? '') || prefix > bitsMax) {
+        throw new StartError(
+          `Setting http.trustedProxies (HTTP_TRUSTED_PROXIES) names "${part}": it must be an address or a network, as 10.0.0.7 or 10.1.0.0/16.`,
+        );
+      }
+      this.#trusted.addSubnet(address, prefix, version === 4 ? 'ipv4' : 'ipv6');
+    }
+  }
+
+  isSecure({ secure, remoteAddress, header }: Pick<Caller, 'secure' | 'remoteAddress' | 'header'>): boolean {
+    if (secure) return true;
+    const version = isIP(remoteAddress);
+    if (version === 0 || !this.#trusted.check(remoteAddress, version === 4 ? 'ipv4' : 'ipv6')) return false;
+    // Of several proxies in a row the last one is known to us.
+    return header('x-forwarded-proto').split(',').at(-1)!.trim() === 'https';
+  }
+}
