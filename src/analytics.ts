@@ -1,0 +1,119 @@
+/**
+ * Main module of the analytics process: reports on an address of their own, so that a heavy one never touches ingest.
+ * Builds its parts, listens, and closes them in reverse order. One of all hosts' processes keeps ClickHouse's copy of
+ * device data up.
+ */
+import { analyticsDoor } from './analytics/door.ts';
+import { ApiKeys } from './auth/api-keys.ts';
+import { Auth, openJwt } from './auth/auth.ts';
+import { FailedSignIns } from './auth/failed-sign-ins.ts';
+import { PasswordHasher } from './auth/password.ts';
+import { Proxies } from './auth/transport.ts';
+import { systemClock as clock } from './base/clock.ts';
+import { loadConfig } from './base/config.ts';
+import { messageOf, StartError } from './base/errors.ts';
+import { openFilesMax } from './base/file-limit.ts';
+import { limits } from './base/limits.ts';
+import { createLog } from './base/log.ts';
+import { Metrics, processMetrics } from './base/metrics.ts';
+import { openBus } from './bus/open.ts';
+import { openStores } from './engines.ts';
+import { PrimaryLink } from './primary-link.ts';
+import { Feeder } from './report/feeder.ts';
+import { ReportPool } from './report/pool.ts';
+import { HttpServer } from './uws/server.ts';
+
+async function runAnalytics(): Promise<void> {
+  const link = new PrimaryLink();
+  const config = loadConfig();
+  const { engines } = await link.begin;
+  const log = createLog(config.log.level, 'analytics');
+  const metrics = new Metrics();
+  processMetrics(metrics, 'analytics');
+
+  // The stores, and what they tell each other of devices.
+  const { clickhouse, postgres } = openStores(engines, config, log);
+  const bus = openBus({ redisUrl: config.redis.url, log, metrics });
+  const feeder = new Feeder({ postgres, clickhouse, clock, log, metrics });
+  feeder.start();
+
+  // Who may ask.
+  const passwords = new PasswordHasher(config.auth.signInQueueMax);
+  const apiKeys = new ApiKeys({ postgres, bus, clock, log, purges: false });
+  await apiKeys.start();
+  const auth = new Auth({
+    postgres,
+    passwords,
+    jwt: await openJwt(postgres, config.auth, clock),
+    clock,
+    failedLoginsMax: config.auth.failedLoginsMax,
+    failedSignIns: new FailedSignIns(clock),
+    apiKeys,
+    proxies: new Proxies(config.http.trustedProxies),
+    requireHttpsForApiKeys: config.auth.requireHttpsForApiKeys,
+    // The pool is the limit.
+    requestLimits: undefined,
+  });
+
+  // Reports, and the door.
+  const { address, port, threads, queue, queriesMax, ...budget } = config.analytics;
+  const { database } = config.clickhouse;
+  const pool = new ReportPool({
+    threads,
+    queue,
+    queriesMax,
+    thread: { clickhouse: { ...engines.clickhouse, database }, logLevel: config.log.level, ...budget },
+    onAbandoned: (queryId) => {
+      // An embedded engine has noticed by itself that its client has gone; so it does not know the id either.
+      const sql = 'KILL QUERY WHERE startsWith(query_id, {id:String}) ASYNC';
+      clickhouse.exec(sql, { id: queryId }).catch((error) => log.debug('report_kill', { reason: messageOf(error) }));
+    },
+    log,
+    metrics,
+  });
+  const server = new HttpServer({
+    log,
+    metrics,
+    bodyBytesMax: limits.viewBodyBytesMax,
+    bodyBytesInFlightMax: config.http.bodyBytesInFlightMax,
+    connectionsMax: Math.max(64, openFilesMax() - limits.fileReserve),
+    worker: '',
+  });
+  analyticsDoor({
+    server,
+    auth,
+    metrics,
+    postgres,
+    pool,
+    clock,
+    onAttributesWanted: () => feeder.wake(),
+    away: () => Object.keys(link.state.parts).filter((part) => link.state.parts[part] !== 'up'),
+  });
+  server.seal();
+  await server.listen(address, port);
+  link.onCollect(() => metrics.snapshot());
+  link.ready(false);
+
+  const close = async () => {
+    server.drain();
+    const deadline = clock.monotonic() + config.shutdown.drainMsMax;
+    while (server.openRequests > 0 && clock.monotonic() < deadline) await turn();
+    await Promise.all([pool.close(), feeder.stop(), passwords.close()]);
+    apiKeys.stop();
+    await Promise.all([bus.close(), clickhouse.close(), postgres.close()]);
+    server.close();
+  };
+  link.onDrain(() => void close().then(() => process.exit(0)));
+  // Without a primary nobody supervises; nothing here needs to be finished.
+  link.onLost(() => process.exit(0));
+}
+
+function turn(): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, 5));
+}
+
+runAnalytics().catch((error: unknown) => {
+  const text = error instanceof StartError || !(error instanceof Error) ? messageOf(error) : error.stack;
+  process.stderr.write(`millrace analytics: ${text}\n`);
+  process.exit(error instanceof StartError ? error.exitCode : 70);
+});

@@ -1,0 +1,201 @@
+/**
+ * Aggregations in SQL, in three steps: `point` over the points of one device and date base, `merge` over those of one
+ * group, `result` as a cell. Numbers stay exact: whole ones are added in 128 bits beside the doubles. Booleans count as
+ * 1 and 0; texts and JSON are no numbers.
+ */
+import type { Aggregation } from './view.ts';
+
+/** What a cell is, as the last step of the SQL tells it. */
+export const CellKind = { empty: 0, exact: 1, double: 2, text: 3 } as const;
+
+interface Column {
+  /** Over points that fulfil the condition `c`. */
+  point(c: string): string;
+  /** Of a branch of the query that knows nothing of this value. */
+  neutral: string;
+  /** Over groups; `name` gives the name of a column of this value. */
+  merge(name: (column: string) => string): string;
+}
+
+export interface Aggregate {
+  columns: Record<string, Column>;
+  /** SQL of the cell: its kind, its text and its double. */
+  result(name: (column: string) => string): { kind: string; text: string; double: string };
+}
+
+const isWhole = 'kind <= 2';
+const isDouble = 'kind = 3';
+
+/** The text that a value counts by; 42.0 and 42 are one. */
+export const valueText = `multiIf(kind = 2, toString(int), kind = 3, toString(num + 0), kind = 1, if(int = 1, 'true', 'false'), text)`;
+
+const wholes: Column = {
+  point: (c) => `countIf(${isWhole} AND ${c})`,
+  neutral: 'toUInt64(0)',
+  merge: (name) => `sum(${name('wholes')})`,
+};
+const doubles: Column = {
+  point: (c) => `countIf(${isDouble} AND ${c})`,
+  neutral: 'toUInt64(0)',
+  merge: (name) => `sum(${name('doubles')})`,
+};
+const points: Column = {
+  point: (c) => `countIf(${c})`,
+  neutral: 'toUInt64(0)',
+  merge: (name) => `sum(${name('points')})`,
+};
+
+const sums = {
+  whole: {
+    point: (c) => `sumIf(toInt128(int), ${isWhole} AND ${c})`,
+    neutral: 'toInt128(0)',
+    merge: (name) => `sum(${name('whole')})`,
+  },
+  double: {
+    point: (c) => `sumIf(num, ${isDouble} AND ${c})`,
+    neutral: 'toFloat64(0)',
+    merge: (name) => `sum(${name('double')})`,
+  },
+  wholes,
+  doubles,
+} satisfies Record<string, Column>;
+
+const counted = (name: (column: string) => string) => `${name('wholes')} + ${name('doubles')} = 0`;
+
+const sum: Aggregate = {
+  columns: sums,
+  result: (name) => ({
+    kind: `multiIf(${counted(name)}, 0, ${name('doubles')} = 0, 1, 2)`,
+    text: `toString(${name('whole')})`,
+    double: `toFloat64(${name('whole')}) + ${name('double')}`,
+  }),
+};
+
+const average: Aggregate = {
+  columns: sums,
+  result: (name) => ({
+    kind: `if(${counted(name)}, 0, 2)`,
+    text: `''`,
+    double: `(toFloat64(${name('whole')}) + ${name('double')}) / (${name('wholes')} + ${name('doubles')})`,
+  }),
+};
+
+function extreme(least: boolean): Aggregate {
+  const [ofSome, before] = least ? ['minIf', '<='] : ['maxIf', '>='];
+  return {
+    columns: {
+      whole: {
+        point: (c) => `${ofSome}(int, ${isWhole} AND ${c})`,
+        neutral: 'toInt64(0)',
+        merge: (name) => `${ofSome}(${name('whole')}, ${name('wholes')} > 0)`,
+      },
+      double: {
+        point: (c) => `${ofSome}(num, ${isDouble} AND ${c})`,
+        neutral: 'toFloat64(0)',
+        merge: (name) => `${ofSome}(${name('double')}, ${name('doubles')} > 0)`,
+      },
+      wholes,
+      doubles,
+    },
+    result(name) {
+      const wholeCounts = `${name('wholes')} > 0 AND toFloat64(${name('whole')}) ${before} ${name('double')}`;
+      return {
+        kind: `multiIf(${counted(name)}, 0, ${name('doubles')} = 0 OR (${wholeCounts}), 1, 2)`,
+        text: `toString(${name('whole')})`,
+        double: name('double'),
+      };
+    },
+  };
+}
+
+const count: Aggregate = {
+  columns: { points },
+  result: (name) => ({ kind: `if(${name('points')} = 0, 0, 1)`, text: `toString(${name('points')})`, double: '0.' }),
+};
+
+const unique: Aggregate = {
+  columns: {
+    points,
+    texts: {
+      point: (c) => `uniqExactStateIf(${valueText}, ${c})`,
+      neutral: `arrayReduce('uniqExactState', emptyArrayString())`,
+      merge: (name) => `uniqExactMerge(${name('texts')})`,
+    },
+  },
+  result: (name) => ({ kind: `if(${name('points')} = 0, 0, 1)`, text: `toString(${name('texts')})`, double: '0.' }),
+};
+
+/** Of points of one moment, that of the device that was made last. */
+const latest: Aggregate = {
+  columns: {
+    points,
+    at: {
+      point: (c) => `maxIf(ts, ${c})`,
+      neutral: 'toInt64(0)',
+      merge: (name) => `maxIf(${name('at')}, ${name('points')} > 0)`,
+    },
+    value: {
+      point: (c) => `argMaxIf((kind, num, int, text), ts, ${c})`,
+      neutral: `(toUInt8(0), toFloat64(0), toInt64(0), '')`,
+      merge: (name) => `argMaxIf(${name('value')}, (${name('at')}, device), ${name('points')} > 0)`,
+    },
+  },
+  result(name) {
+    const [kind, num, int, text] = [1, 2, 3, 4].map((n) => `${name('value')}.${n}`);
+    return {
+      kind: `multiIf(${name('points')} = 0, 0, ${kind} = 2, 1, ${kind} = 3, 2, 3)`,
+      text: `multiIf(${kind} = 2, toString(${int}), ${kind} = 1, if(${int} = 1, 'true', 'false'), ${text})`,
+      double: num!,
+    };
+  },
+};
+
+/** Steps instead of points; they come from `steps.ts`, as points whose value is the step. */
+const delta = sum;
+
+export const aggregates: Record<Aggregation, Aggregate> = {
+  AVG: average,
+  SUM: sum,
+  MIN: extreme(true),
+  MAX: extreme(false),
+  LATEST: latest,
+  COUNT: count,
+  UNIQ: unique,
+  DELTA: delta,
+};
+
+/**
+ * Aggregates of what a device is rather than of what it sent: each device of a group counts once, however many points
+ * it has. `kind` and `text` are columns of the device, kind 0 without a value.
+ */
+export function ofDevices(aggregation: Aggregation, kind: string, text: string): { kind: string; text: string; double: string } {
+  const has = `${kind} > 0`;
+  const isNumber = `${kind} IN (1, 2, 3)`;
+  const number = `multiIf(${kind} = 1, toFloat64(${text} = 'true'), toFloat64OrZero(${text}))`;
+  const anyNumber = `countIf(${isNumber}) = 0`;
+  /** Each device with its number, once. */
+  const numbers = `groupUniqArrayIf((device, ${number}), ${isNumber})`;
+  switch (aggregation) {
+    case 'COUNT':
+      return { kind: `if(countIf(${has}) = 0, 0, 1)`, text: `toString(uniqExactIf(device, ${has}))`, double: '0.' };
+    case 'UNIQ':
+      return { kind: `if(countIf(${has}) = 0, 0, 1)`, text: `toString(uniqExactIf(${text}, ${has}))`, double: '0.' };
+    case 'MIN':
+      return { kind: `if(${anyNumber}, 0, 2)`, text: `''`, double: `minIf(${number}, ${isNumber})` };
+    case 'MAX':
+      return { kind: `if(${anyNumber}, 0, 2)`, text: `''`, double: `maxIf(${number}, ${isNumber})` };
+    case 'SUM':
+      return { kind: `if(${anyNumber}, 0, 2)`, text: `''`, double: `arraySum((n) -> n.2, ${numbers})` };
+    case 'AVG':
+      return { kind: `if(${anyNumber}, 0, 2)`, text: `''`, double: `arrayAvg((n) -> n.2, ${numbers})` };
+    case 'LATEST':
+    case 'DELTA': {
+      const newest = (of: string) => `argMaxIf(${of}, device, ${has})`;
+      return {
+        kind: `multiIf(countIf(${has}) = 0, 0, ${newest(kind)} IN (2, 3), 1, 3)`,
+        text: newest(text),
+        double: '0.',
+      };
+    }
+  }
+}

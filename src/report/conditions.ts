@@ -1,0 +1,75 @@
+/** Filters in SQL: of devices, of points, of date groups. A filter holds when any of its values fits (NOT_IN: when none does). */
+import { badRequest } from '../base/errors.ts';
+import { valueText } from './aggregates.ts';
+import type { DateKey } from './dates.ts';
+import type { QueryParameters } from './parameters.ts';
+import type { Filter, Operation } from './view.ts';
+
+const signs = { GT: '>', GTE: '>=', LT: '<', LTE: '<=' } as const;
+const numberPattern = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i;
+
+function isNumber(value: string): boolean {
+  return numberPattern.test(value) && Number.isFinite(Number(value));
+}
+
+/** Numbers are compared as numbers, other texts as texts; `isSet` keeps what has no value out of comparisons. */
+export function textCondition(
+  text: string,
+  isSet: string,
+  { operation, values }: { operation: Operation; values: string[] },
+  parameters: QueryParameters,
+): string {
+  switch (operation) {
+    case 'IN':
+    case 'EQ':
+      return `${text} IN ${parameters.many('String', values)}`;
+    case 'NOT_IN':
+      return `${text} NOT IN ${parameters.many('String', values)}`;
+    case 'CONTAINS':
+      return `arrayExists((v) -> positionCaseInsensitiveUTF8(${text}, v) > 0, ${parameters.many('String', values)})`;
+    default: {
+      const sign = signs[operation];
+      const fits = values.map((value) =>
+        isNumber(value)
+          ? `ifNull(toFloat64OrNull(${text}) ${sign} ${parameters.one('Float64', Number(value))}, 0)`
+          : `${text} ${sign} ${parameters.one('String', value)}`,
+      );
+      return `(${isSet} AND (${fits.join(' OR ')}))`;
+    }
+  }
+}
+
+/** Of points of the filter's key. */
+export function pointCondition(filter: Filter, parameters: QueryParameters): string {
+  const fits = textCondition(valueText, '1', filter, parameters);
+  const numbers = filter.values.filter(isNumber).map(Number);
+  if (numbers.length === 0 || (filter.operation !== 'IN' && filter.operation !== 'EQ')) return fits;
+  // The store and JavaScript write large and small doubles differently.
+  return `(${fits} OR (kind = 3 AND num IN ${parameters.many('Float64', numbers)}))`;
+}
+
+/** Of date groups: `key` is the SQL of what `dateKey` counts by. */
+export function dateCondition({ operation, values, name }: Filter, key: string, dates: DateKey, parameters: QueryParameters): string {
+  const positions = values.map((value) => dates.position(value));
+  switch (operation) {
+    case 'IN':
+    case 'EQ':
+    case 'NOT_IN': {
+      const known = positions.filter((position) => position !== undefined && Number.isSafeInteger(position)) as number[];
+      return `${key} ${operation === 'NOT_IN' ? 'NOT IN' : 'IN'} ${parameters.many('Int64', known)}`;
+    }
+    case 'CONTAINS':
+      return '1';
+    default: {
+      const fits = positions.map((position, n) => {
+        if (position === undefined) {
+          throw badRequest('filter_date', `"${values[n]!.slice(0, 64)}" is no date that filter "${name.slice(0, 64)}" knows.`);
+        }
+        // Between two groups: behind the earlier and before the later one.
+        const bound = operation === 'GT' || operation === 'LTE' ? Math.floor(position) : Math.ceil(position);
+        return `${key} ${signs[operation]} ${parameters.one('Int64', bound)}`;
+      });
+      return `(${fits.join(' OR ')})`;
+    }
+  }
+}

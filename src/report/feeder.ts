@@ -1,0 +1,186 @@
+/**
+ * Keeps ClickHouse's copy of device data up: reads what the outbox names, as it is now, writes it, and only then deletes
+ * the rows of the outbox. Both are done again after a crash in between; the newest number counts. One host at a time.
+ */
+import type { Clock } from '../base/clock.ts';
+import { messageOf } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Log } from '../base/log.ts';
+import type { Metrics } from '../base/metrics.ts';
+import type { ClickHouse } from '../clickhouse/client.ts';
+import type { Postgres, Queries } from '../postgres/client.ts';
+import * as store from './outbox-store.ts';
+
+export interface FeederOptions {
+  postgres: Postgres;
+  clickhouse: ClickHouse;
+  clock: Clock;
+  log: Log;
+  metrics: Metrics;
+}
+
+const transactionMsMax = 120_000;
+const nullUuid = '00000000-0000-0000-0000-000000000000';
+
+export class Feeder {
+  readonly #options: FeederOptions;
+  readonly #rows: { add(n: number): void };
+  #timer: NodeJS.Timeout | undefined;
+  #round: Promise<void> | undefined;
+  #again = false;
+  #stopped = false;
+
+  constructor(options: FeederOptions) {
+    this.#options = options;
+    this.#rows = options.metrics.counter('report_copied_rows_total', 'Rows of device data copied to ClickHouse.');
+  }
+
+  start(): void {
+    this.wake();
+  }
+
+  /** There is work now. */
+  wake(): void {
+    if (this.#stopped) return;
+    if (this.#round) {
+      this.#again = true;
+      return;
+    }
+    clearTimeout(this.#timer);
+    this.#again = false;
+    this.#round = this.#run().finally(() => {
+      this.#round = undefined;
+      if (this.#stopped) return;
+      if (this.#again) this.wake();
+      else this.#timer = setTimeout(() => this.wake(), limits.outboxPollMs);
+    });
+  }
+
+  async stop(): Promise<void> {
+    this.#stopped = true;
+    clearTimeout(this.#timer);
+    await this.#round;
+  }
+
+  async #run(): Promise<void> {
+    const { postgres, clock, log } = this.#options;
+    try {
+      while (!this.#stopped && (await store.hasWork(postgres, clock.now() - limits.outboxSettleMs))) {
+        if (!(await postgres.transaction((queries) => this.#step(queries), { timeoutMs: transactionMsMax }))) return;
+      }
+    } catch (error) {
+      // A store is away: the outbox keeps what there is to do.
+      log.warn('report_feeder', { reason: messageOf(error) });
+    }
+  }
+
+  /** False when another host does it. */
+  async #step(queries: Queries): Promise<boolean> {
+    if (!(await store.tryLock(queries))) return false;
+    const rows = await store.outboxRows(queries);
+    const isAll = ({ device, profileId, customerId }: store.OutboxRow) => device === null && !profileId && !customerId;
+    // A table that was lost is made anew from the beginning.
+    const all = rows.some(isAll) || (rows.length > 0 && (await this.#isEmpty()));
+    if (all) {
+      await store.forgetFilled(queries);
+      await this.#copyGroup(queries, { profileIds: [], customerIds: [] });
+    } else if (rows.length > 0) {
+      await this.#copyChanges(queries, rows);
+    }
+    await this.#fillKeys(queries);
+    await store.deleteOutboxRows(
+      queries,
+      rows.map(({ id }) => id),
+    );
+    return true;
+  }
+
+  async #isEmpty(): Promise<boolean> {
+    const [row] = await this.#options.clickhouse.rows('SELECT 1 AS one FROM device_metadata LIMIT 1');
+    return row === undefined;
+  }
+
+  async #copyChanges(queries: Queries, rows: store.OutboxRow[]): Promise<void> {
+    const group = { profileIds: unique(rows, 'profileId'), customerIds: unique(rows, 'customerId') };
+    if (group.profileIds.length > 0 || group.customerIds.length > 0) await this.#copyGroup(queries, group);
+
+    const version = await store.nextVersion(queries);
+    const numbers = [...new Set(rows.flatMap(({ device, key }) => (device !== null && key === null ? [device] : [])))];
+    if (numbers.length > 0) {
+      const found = await store.devicesOf(queries, numbers);
+      const known = new Set(found.map(({ device }) => device));
+      await this.#writeDevices(found, version);
+      const gone = numbers.filter((device) => !known.has(device));
+      if (gone.length > 0) await this.#deleteDevices(gone, version);
+    }
+    const asked = new Map<string, { device: number; scope: number; key: string }>();
+    for (const { device, scope, key } of rows) {
+      if (device !== null && scope !== null && key !== null) asked.set(`${device} ${scope} ${key}`, { device, scope, key });
+    }
+    if (asked.size === 0) return;
+    const present = await store.attributesOf(queries, [...asked.values()]);
+    await this.#writeAttributes(present, version);
+    for (const { device, scope, key } of present) asked.delete(`${device} ${scope} ${key}`);
+    await this.#writeAttributes(
+      [...asked.values()].map((gone) => ({ ...gone, kind: 0, text: '' })),
+      version,
+    );
+  }
+
+  async #copyGroup(queries: Queries, group: store.DeviceGroup): Promise<void> {
+    const version = await store.nextVersion(queries);
+    for (let after = -1; ; ) {
+      const page = await store.devicesAfter(queries, after, group);
+      if (page.length === 0) return;
+      await this.#writeDevices(page, version);
+      after = page.at(-1)!.device;
+    }
+  }
+
+  async #fillKeys(queries: Queries): Promise<void> {
+    const { clock } = this.#options;
+    const keys = await store.keysToFill(queries, clock.now() - limits.outboxSettleMs);
+    if (keys.length === 0) return;
+    const version = await store.nextVersion(queries);
+    for (let after = -1; ; ) {
+      const page = await store.attributesAfter(queries, after, keys);
+      if (page.length === 0) break;
+      await this.#writeAttributes(page, version);
+      after = page.at(-1)!.device;
+    }
+    await store.markFilled(queries, keys, clock.now());
+  }
+
+  #writeDevices(devices: store.DeviceCopy[], version: number): Promise<void> {
+    return this.#insert('device_metadata', devices.map((device) => ({ ...device, deleted: 0, version })));
+  }
+
+  /** A row is found by its tenant too, which nobody can tell any more: ClickHouse knows. */
+  async #deleteDevices(devices: number[], version: number): Promise<void> {
+    const known = await this.#options.clickhouse.rows<{ device: string; tenant: string }>(
+      'SELECT DISTINCT device, tenant FROM device_metadata WHERE device IN {devices:Array(UInt64)}',
+      { devices },
+    );
+    const empty = { id: nullUuid, name: '', label: '', profile: '', owner: '', deleted: 1, version };
+    await this.#insert('device_metadata', known.map((row) => ({ ...row, ...empty })));
+  }
+
+  #writeAttributes(attributes: store.AttributeCopy[], version: number): Promise<void> {
+    const rows = attributes.map((attribute) => ({ ...attribute, deleted: attribute.kind === 0 ? 1 : 0, version }));
+    return this.#insert('device_attribute', rows);
+  }
+
+  async #insert(table: 'device_metadata' | 'device_attribute', rows: object[]): Promise<void> {
+    if (rows.length === 0) return;
+    const columns = Object.keys(rows[0]!).join(', ');
+    const body = Buffer.from(rows.map((row) => JSON.stringify(row)).join('\n'));
+    await this.#options.clickhouse.insertBlocks(`INSERT INTO ${table} (${columns}) FORMAT JSONEachRow`, body, {
+      settings: { distributed_foreground_insert: 1 },
+    });
+    this.#rows.add(rows.length);
+  }
+}
+
+function unique(rows: store.OutboxRow[], column: 'profileId' | 'customerId'): string[] {
+  return [...new Set(rows.flatMap((row) => row[column] ?? []))];
+}

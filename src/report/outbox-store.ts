@@ -1,0 +1,160 @@
+/** SQL of the outbox: what changed about devices, and what they are now. */
+import { limits } from '../base/limits.ts';
+import type { Queries } from '../postgres/client.ts';
+import { Kind } from '../value/typed.ts';
+
+/** One of: a device or an attribute of it, devices of a profile, devices of a customer, all of it. */
+export interface OutboxRow {
+  id: number;
+  device: number | null;
+  profileId: string | null;
+  customerId: string | null;
+  scope: number | null;
+  key: string | null;
+}
+
+/** As `device_metadata` in ClickHouse has it; no `id`: the device is gone. */
+export interface DeviceCopy {
+  device: number;
+  id: string;
+  tenant: string;
+  name: string;
+  label: string;
+  profile: string;
+  owner: string;
+}
+
+export interface AttributeCopy {
+  device: number;
+  scope: number;
+  key: string;
+  kind: number;
+  text: string;
+}
+
+/** Any constant that no other part takes a lock by. */
+const lockKey = 7_155_720_362;
+
+/** One host at a time copies; the lock ends with the transaction. */
+export async function tryLock(queries: Queries): Promise<boolean> {
+  const [row] = await queries.query<{ taken: boolean }>('select pg_try_advisory_xact_lock($1) as taken', [lockKey]);
+  return row!.taken;
+}
+
+export async function hasWork(queries: Queries, settledBefore: number): Promise<boolean> {
+  const [row] = await queries.query<{ some: boolean }>(
+    `select exists (select from device_outbox)
+         or exists (select from report_key where filled_time is null or (not settled and filled_time < $1)) as some`,
+    [settledBefore],
+  );
+  return row!.some;
+}
+
+/** Numbers of copies rise on all hosts, in the order in which they were read. */
+export async function nextVersion(queries: Queries): Promise<number> {
+  const [row] = await queries.query<{ version: number }>(`select nextval('device_copy_version') as version`);
+  return row!.version;
+}
+
+export async function outboxRows(queries: Queries): Promise<OutboxRow[]> {
+  return await queries.query<OutboxRow>(
+    `select id, device, device_profile_id as "profileId", customer_id as "customerId", scope, key
+       from device_outbox order by id limit ${limits.outboxRowsMax}`,
+  );
+}
+
+export async function deleteOutboxRows(queries: Queries, ids: number[]): Promise<void> {
+  await queries.query('delete from device_outbox where id = any($1)', [ids]);
+}
+
+export async function askForAll(queries: Queries): Promise<void> {
+  await queries.query('insert into device_outbox default values');
+}
+
+const deviceColumns = `d.number as device, d.id, d.tenant_id as tenant, d.name, coalesce(d.label, '') as label,
+  p.name as profile, coalesce(c.title, '') as owner`;
+const deviceTables = `device d join device_profile p on p.id = d.device_profile_id
+  left join customer c on c.id = d.customer_id`;
+
+export async function devicesOf(queries: Queries, numbers: number[]): Promise<DeviceCopy[]> {
+  return await queries.query<DeviceCopy>(`select ${deviceColumns} from ${deviceTables} where d.number = any($1)`, [numbers]);
+}
+
+/** A page of the devices of profiles or customers, or of all devices, behind the number `after`. */
+export async function devicesAfter(queries: Queries, after: number, of: DeviceGroup): Promise<DeviceCopy[]> {
+  const all = of.profileIds.length === 0 && of.customerIds.length === 0;
+  const condition = all ? 'true' : '(d.device_profile_id = any($2) or d.customer_id = any($3))';
+  return await queries.query<DeviceCopy>(
+    `select ${deviceColumns} from ${deviceTables} where d.number > $1 and ${condition}
+      order by d.number limit ${limits.outboxPageRowsMax}`,
+    all ? [after] : [after, of.profileIds, of.customerIds],
+  );
+}
+
+/** Both empty: every device. */
+export interface DeviceGroup {
+  profileIds: string[];
+  customerIds: string[];
+}
+
+interface AttributeRow {
+  device: number;
+  scope: number;
+  key: string;
+  kind: number;
+  value: string;
+}
+
+export async function attributesOf(
+  queries: Queries,
+  asked: { device: number; scope: number; key: string }[],
+): Promise<AttributeCopy[]> {
+  const rows = await queries.query<AttributeRow>(
+    `select device, scope, key, kind, value from attribute
+      where (device, scope, key) in (select * from unnest($1::bigint[], $2::smallint[], $3::text[])) and kind > 0`,
+    [asked.map(({ device }) => device), asked.map(({ scope }) => scope), asked.map(({ key }) => key)],
+  );
+  return rows.map(copyOf);
+}
+
+/** Keys that are to be copied as a whole: new ones, and those whose first copy may have missed a slow statement. */
+export async function keysToFill(queries: Queries, settledBefore: number): Promise<{ scope: number; key: string }[]> {
+  return await queries.query(
+    'select scope, key from report_key where filled_time is null or (not settled and filled_time < $1)',
+    [settledBefore],
+  );
+}
+
+/** `settled`: the copy began after every statement that knew nothing of the key. */
+export async function markFilled(queries: Queries, keys: { scope: number; key: string }[], now: number): Promise<void> {
+  await queries.query(
+    `update report_key set settled = filled_time is not null, filled_time = coalesce(filled_time, $3)
+      where (scope, key) in (select * from unnest($1::smallint[], $2::text[]))`,
+    [keys.map(({ scope }) => scope), keys.map(({ key }) => key), now],
+  );
+}
+
+export async function forgetFilled(queries: Queries): Promise<void> {
+  await queries.query('update report_key set filled_time = null, settled = false');
+}
+
+export async function attributesAfter(
+  queries: Queries,
+  after: number,
+  keys: { scope: number; key: string }[],
+): Promise<AttributeCopy[]> {
+  // Whole devices: a page ends behind the last row of one.
+  const rows = await queries.query<AttributeRow>(
+    `select device, scope, key, kind, value from attribute
+      where device > $1 and (scope, key) in (select * from unnest($2::smallint[], $3::text[])) and kind > 0
+      order by device fetch first ${limits.outboxPageRowsMax} rows with ties`,
+    [after, keys.map(({ scope }) => scope), keys.map(({ key }) => key)],
+  );
+  return rows.map(copyOf);
+}
+
+function copyOf({ device, scope, key, kind, value }: AttributeRow): AttributeCopy {
+  // One form of each number; whole ones keep their digits.
+  const text = kind === Kind.double ? String(Number(value) + 0) : value;
+  return { device, scope, key, kind, text };
+}

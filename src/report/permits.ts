@@ -1,0 +1,28 @@
+/**
+ * How many threads may ask ClickHouse at once, shared by all threads of the pool: cells of shared memory that hold the
+ * ticket of a report, 0 = free. A thread may die at any moment; whoever started its report gives the cell back.
+ */
+import { setTimeout as sleep } from 'node:timers/promises';
+
+const retryMs = 5;
+
+export function createPermits(count: number): SharedArrayBuffer {
+  return new SharedArrayBuffer(count * Int32Array.BYTES_PER_ELEMENT);
+}
+
+/** False when it is `deadline` (monotonic) and none is free. */
+export async function takePermit(permits: SharedArrayBuffer, ticket: number, deadline: number): Promise<boolean> {
+  const cells = new Int32Array(permits);
+  for (;;) {
+    for (let n = 0; n < cells.length; n += 1) {
+      if (Atomics.compareExchange(cells, n, 0, ticket) === 0) return true;
+    }
+    if (performance.now() >= deadline) return false;
+    await sleep(retryMs);
+  }
+}
+
+export function givePermitBack(permits: SharedArrayBuffer, ticket: number): void {
+  const cells = new Int32Array(permits);
+  for (let n = 0; n < cells.length; n += 1) Atomics.compareExchange(cells, n, ticket, 0);
+}

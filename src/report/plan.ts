@@ -1,0 +1,258 @@
+/**
+ * One report → one parameterised query of ClickHouse. From the inside out: points of each device by date base (the only
+ * step that touches points), groups of the report, cells; a pivot gathers the cells of each row in one more. What a user
+ * wrote is bound, never part of the text.
+ */
+import { type Aggregate, aggregates, ofDevices } from './aggregates.ts';
+import { dateCondition, pointCondition } from './conditions.ts';
+import { type DateKey, dateKey } from './dates.ts';
+import { type DeviceScope, type DeviceSource, devicesSql } from './devices.ts';
+import { type Bound, QueryParameters } from './parameters.ts';
+import { stepsSql } from './steps.ts';
+import { type Field, sourceKey, type ViewDefinition } from './view.ts';
+import { Zone } from './zone.ts';
+
+export interface PlanInput extends Omit<DeviceScope, 'scope'> {
+  /** With the filters as they count for this request. */
+  definition: ViewDefinition;
+  startTs: number;
+  endTs: number;
+  /** Rows of the answer; one more is asked for, to know that there are more. */
+  rowsMax: number;
+}
+
+/** How the columns of the query become those of the report. Each row or pivot field takes two, each value three. */
+export interface Plan {
+  sql: string;
+  parameters: Record<string, Bound>;
+  rows: Dimension[];
+  columns: Dimension[];
+  values: Field[];
+}
+
+export interface Dimension {
+  field: Field;
+  /** Undefined: a text, or the text of a number. */
+  dates: DateKey | undefined;
+}
+
+/** A row or pivot field in SQL: what groups, and whether it is a number (0 for dates, which order by themselves). */
+interface PlannedDimension extends Dimension {
+  group: string;
+  isNumber: string;
+}
+
+export function planReport(input: PlanInput): Plan {
+  return new Planner(input).plan();
+}
+
+class Planner {
+  readonly #input: PlanInput;
+  readonly #parameters = new QueryParameters();
+  readonly #zone: Zone;
+  /** Date bases → name of their column. */
+  readonly #bases = new Map<string, string>();
+  readonly #deviceSources: DeviceSource[] = [];
+
+  constructor(input: PlanInput) {
+    this.#input = input;
+    this.#zone = new Zone(input.definition.timeZone);
+  }
+
+  plan(): Plan {
+    const { fields } = this.#input.definition;
+    const dimensions = (role: 'ROW' | 'COLUMN') => fields.filter((field) => field.role === role).map((field) => this.#dimension(field));
+    const rows = dimensions('ROW');
+    const columns = dimensions('COLUMN');
+    const values = fields.filter(({ role }) => role === 'VALUE');
+    const groups = this.#groupsSql([...rows, ...columns], values);
+    const sql = columns.length === 0 ? this.#flatSql(groups, rows, values) : this.#pivotSql(groups, rows, columns, values);
+    this.#parameters.checkSize();
+    const bare = ({ field, dates }: PlannedDimension): Dimension => ({ field, dates });
+    return { sql, parameters: this.#parameters.values, rows: rows.map(bare), columns: columns.map(bare), values };
+  }
+
+  #dimension(field: Field): PlannedDimension {
+    if (field.source === 'DATE') {
+      const dates = dateKey(field.dateGrouping, this.#input.definition.groupBy, this.#zone);
+      return { field, dates, group: dates.key(this.#base(dates)), isNumber: 'toUInt8(0)' };
+    }
+    const n = this.#deviceSource(field as DeviceSource);
+    return { field, dates: undefined, group: `text${n}`, isNumber: `toUInt8(kind${n} IN (2, 3))` };
+  }
+
+  #base({ base }: DateKey): string {
+    const known = this.#bases.get(base);
+    if (known) return known;
+    const name = `base${this.#bases.size}`;
+    this.#bases.set(base, name);
+    return name;
+  }
+
+  #deviceSource(source: DeviceSource): number {
+    const known = this.#deviceSources.findIndex((each) => sourceKey(each) === sourceKey(source));
+    return known >= 0 ? known : this.#deviceSources.push(source) - 1;
+  }
+
+  /** Cells of each group: `g<n>`, `n<n>` of the fields, `kind`, `text` and `double` of the values. */
+  #groupsSql(dimensions: PlannedDimension[], values: Field[]): string {
+    const { filters } = this.#input.definition;
+    const conditions: string[] = [];
+    for (const filter of filters) {
+      if (filter.source !== 'DATE' || filter.values.length === 0) continue;
+      const dates = dateKey(filter.dateGrouping, this.#input.definition.groupBy, this.#zone);
+      conditions.push(dateCondition(filter, dates.key(this.#base(dates)), dates, this.#parameters));
+    }
+    const merged: string[] = [];
+    const cells: string[] = [];
+    values.forEach((field, v) => {
+      const name = (column: string) => `v${v}_${column}`;
+      if (field.source !== 'TELEMETRY') {
+        const n = this.#deviceSource(field as DeviceSource);
+        const { kind, text, double } = ofDevices(field.aggregation!, `kind${n}`, `text${n}`);
+        merged.push(`${kind} AS m${v}_kind`, `${text} AS m${v}_text`, `toFloat64(${double}) AS m${v}_double`);
+        cells.push(`m${v}_kind AS kind_${v}, m${v}_text AS text_${v}, m${v}_double AS double_${v}`);
+        return;
+      }
+      const { columns, result } = aggregates[field.aggregation!];
+      for (const [column, { merge }] of Object.entries(columns)) merged.push(`${merge(name)} AS m${v}_${column}`);
+      const { kind, text, double } = result((column) => `m${v}_${column}`);
+      cells.push(`${kind} AS kind_${v}, ${text} AS text_${v}, ${double} AS double_${v}`);
+    });
+    const grouped = dimensions.flatMap(({ group, isNumber }, n) => [`${group} AS g${n}`, `${isNumber} AS n${n}`]);
+    const names = dimensions.flatMap((_, n) => [`g${n}`, `n${n}`]);
+    const from = this.#fromSql(values);
+    const where = conditions.length > 0 ? `WHERE ${conditions.join(' AND ')}` : '';
+    const groupBy = names.length > 0 ? `GROUP BY ${names.join(', ')}` : 'HAVING count() > 0';
+    const inner = `SELECT ${[...grouped, ...merged].join(', ')} FROM ${from} ${where} ${groupBy}`;
+    return `SELECT ${[...names, ...cells].join(', ')} FROM (${inner})`;
+  }
+
+  /** Points by device and date base, joined with what is known of the devices. */
+  #fromSql(values: Field[]): string {
+    const telemetry = values.filter((field) => field.source === 'TELEMETRY');
+    const devices = () => devicesSql(this.#scope, this.#deviceSources, [], this.#parameters);
+    if (telemetry.length === 0 && this.#bases.size === 0) {
+      return `(${devicesSql(this.#scope, this.#deviceSources, this.#input.definition.filters, this.#parameters)})`;
+    }
+    const points = `(${this.#pointsSql(values)})`;
+    if (this.#deviceSources.length === 0) return points;
+    const columns = this.#deviceSources.map((_, n) => `d.kind${n} AS kind${n}, d.text${n} AS text${n}`);
+    return `(SELECT p.*, ${columns.join(', ')} FROM ${points} AS p INNER JOIN (${devices()}) AS d ON d.device = p.device)`;
+  }
+
+  get #scope(): DeviceScope {
+    const { tenantId, ownDevices, definition } = this.#input;
+    return { tenantId, ownDevices, scope: definition.scope };
+  }
+
+  /** One branch for all values that need the points themselves, one more for each key that needs its steps. */
+  #pointsSql(values: Field[]): string {
+    const { definition, startTs, endTs } = this.#input;
+    const parameters = this.#parameters;
+    const deviceRelation = devicesSql(this.#scope, [], definition.filters, parameters);
+    const devices = `device GLOBAL IN (SELECT device FROM (${deviceRelation}))`;
+    const [start, end] = [parameters.one('Int64', startTs), parameters.one('Int64', endTs)];
+    const conditionOf = (key: string) => this.#pointConditions(key);
+    const isPoint = (field: Field) => field.source === 'TELEMETRY' && field.aggregation !== 'DELTA';
+    const keysOf = (fields: Field[]) => [...new Set(fields.flatMap((field) => (field.source === 'TELEMETRY' ? [field.key] : [])))];
+    const branches: string[] = [];
+
+    const pointKeys = keysOf(values.filter(isPoint));
+    const stepKeys = keysOf(values.filter((field) => !isPoint(field)));
+    if (pointKeys.length > 0 || stepKeys.length === 0) {
+      const keys = pointKeys.length > 0 ? `AND key IN ${parameters.many('String', pointKeys)}` : '';
+      const ofKeys = new Map(pointKeys.map((key) => [key, parameters.one('String', key)]));
+      const where = pointKeys.flatMap((key) => {
+        const condition = conditionOf(key);
+        return condition === '1' ? [] : [`(key != ${ofKeys.get(key)} OR ${condition})`];
+      });
+      const only = pointKeys.length === 1;
+      const from = `telemetry FINAL PREWHERE ${devices} ${keys} AND ts >= ${start} AND ts < ${end}
+        ${where.length > 0 ? `WHERE ${where.join(' AND ')}` : ''}`;
+      branches.push(
+        this.#branch(values, from, (field) => {
+          if (!isPoint(field) || field.source !== 'TELEMETRY') return undefined;
+          return only ? '1' : `key = ${ofKeys.get(field.key)}`;
+        }),
+      );
+    }
+    for (const key of stepKeys) {
+      const steps = { devices, deviceRelation, key: parameters.one('String', key), startTs: start, endTs: end };
+      const from = `(${stepsSql({ ...steps, where: conditionOf(key) })})`;
+      const isStep = (field: Field) => field.source === 'TELEMETRY' && field.aggregation === 'DELTA' && field.key === key;
+      branches.push(this.#branch(values, from, (field) => (isStep(field) ? '1' : undefined)));
+    }
+    return branches.join(' UNION ALL ');
+  }
+
+  #pointConditions(key: string): string {
+    const filters = this.#input.definition.filters.filter(
+      (filter) => filter.source === 'TELEMETRY' && filter.key === key && filter.values.length > 0,
+    );
+    return filters.length === 0 ? '1' : filters.map((filter) => pointCondition(filter, this.#parameters)).join(' AND ');
+  }
+
+  /** `conditionOf` tells which points of the branch a value is made of; undefined: none of them. */
+  #branch(values: Field[], from: string, conditionOf: (field: Field) => string | undefined): string {
+    const bases = [...this.#bases].map(([base, name]) => `toInt64(${base}) AS ${name}`);
+    const columns = values.flatMap((field, v) => {
+      if (field.source !== 'TELEMETRY') return [];
+      const condition = conditionOf(field);
+      return Object.entries((aggregates[field.aggregation!] as Aggregate).columns).map(
+        ([column, { point, neutral }]) => `${condition === undefined ? neutral : point(condition)} AS v${v}_${column}`,
+      );
+    });
+    const shift = this.#bases.size > 0 ? `WITH ${this.#shiftSql()} AS shift, ts + shift AS local` : '';
+    const groupBy = ['device', ...this.#bases.values()].join(', ');
+    return `${shift} SELECT ${['device', ...bases, ...columns].join(', ')} FROM ${from} GROUP BY ${groupBy}`;
+  }
+
+  /** What wall-clock time is ahead of UTC, milliseconds. */
+  #shiftSql(): string {
+    const { startTs, endTs } = this.#input;
+    const changes = this.#zone.changes(startTs, endTs);
+    if (changes.length === 1) return this.#parameters.one('Int64', changes[0]!.offset);
+    const starts = this.#parameters.many('Int64', changes.map(({ ts }) => ts));
+    const offsets = this.#parameters.many('Int64', changes.map(({ offset }) => offset));
+    return `transform(roundDown(ts, ${starts}), ${starts}, ${offsets}, toInt64(0))`;
+  }
+
+  #flatSql(groups: string, rows: PlannedDimension[], values: Field[]): string {
+    const columns = [...fieldColumns(rows, 0), ...values.map((_, v) => `kind_${v}, text_${v}, double_${v}`)];
+    return `SELECT ${columns.join(', ')} FROM (${groups}) ${this.#orderSql(rows, values)}`;
+  }
+
+  #pivotSql(groups: string, rows: PlannedDimension[], columns: PlannedDimension[], values: Field[]): string {
+    const cell = [...fieldColumns(columns, rows.length), ...values.map((_, v) => `kind_${v}, text_${v}, double_${v}`)];
+    const names = fieldColumns(rows, 0);
+    const selected = [...names, `groupArray(tuple(${cell.join(', ')}))`].join(', ');
+    const groupBy = names.length > 0 ? `GROUP BY ${names.join(', ')}` : 'HAVING count() > 0';
+    return `SELECT ${selected} FROM (${groups}) ${groupBy} ${this.#orderSql(rows, [])}`;
+  }
+
+  #orderSql(rows: PlannedDimension[], values: Field[]): string {
+    const order: string[] = [];
+    const ofRow = (n: number, direction: 'ASC' | 'DESC') => {
+      if (rows[n]!.dates) order.push(`g${n} ${direction}`);
+      // Numbers before texts, as numbers.
+      else order.push(`n${n} ${direction === 'ASC' ? 'DESC' : 'ASC'}`, `if(n${n} = 1, toFloat64OrZero(g${n}), 0.) ${direction}`, `g${n} ${direction}`);
+    };
+    for (const { label, order: direction } of this.#input.definition.sort) {
+      const row = rows.findIndex(({ field }) => field.label === label);
+      const value = values.findIndex((field) => field.label === label);
+      if (row >= 0) ofRow(row, direction);
+      if (value < 0) continue;
+      const number = `if(kind_${value} = 1, toFloat64OrZero(text_${value}), double_${value})`;
+      order.push(`kind_${value} = 0 ASC`, `kind_${value} = 3 ${direction}`, `if(kind_${value} = 3, 0., ${number}) ${direction}`);
+      order.push(`if(kind_${value} = 3, text_${value}, '') ${direction}`);
+    }
+    rows.forEach((_, n) => ofRow(n, 'ASC'));
+    const orderBy = order.length > 0 ? `ORDER BY ${order.join(', ')}` : '';
+    return `${orderBy} LIMIT ${this.#parameters.one('UInt64', this.#input.rowsMax + 1)} FORMAT JSONCompactEachRow`;
+  }
+}
+
+function fieldColumns(dimensions: PlannedDimension[], first: number): string[] {
+  return dimensions.flatMap((_, n) => [`g${first + n}`, `n${first + n}`]);
+}

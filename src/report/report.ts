@@ -1,0 +1,83 @@
+/**
+ * One report from its view and its request: the filters and the range that count, the devices that the caller may see
+ * (asked of Postgres, whatever ClickHouse believes), and a place in the pool.
+ */
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { TenantPrincipal } from '../auth/roles.ts';
+import type { Clock } from '../base/clock.ts';
+import { badRequest, unavailable } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Postgres } from '../postgres/client.ts';
+import type { EncodedReport, ReportFormat } from './encode.ts';
+import type { ReportPool } from './pool.ts';
+import { findOwnDevices, wantAttributes } from './store.ts';
+import { attributesOf, type Filter, type ReportRequest, rangeOf, type ViewDefinition } from './view.ts';
+
+export interface ReportParts {
+  postgres: Postgres;
+  pool: ReportPool;
+  clock: Clock;
+  /** There are attributes that ClickHouse has not got yet. */
+  onAttributesWanted: () => void;
+}
+
+const attributesPollMs = 50;
+
+export async function makeReport(
+  parts: ReportParts,
+  principal: TenantPrincipal,
+  view: ViewDefinition,
+  request: ReportRequest,
+  format: ReportFormat,
+  gone: AbortSignal,
+): Promise<EncodedReport> {
+  const { postgres, pool, clock } = parts;
+  const range = reportRange(view, request, clock.now());
+  const definition = { ...view, filters: reportFilters(view, request) };
+  const ownDevices =
+    principal.authority === 'CUSTOMER_USER' ? await findOwnDevices(postgres, principal.customerId!, view.scope) : null;
+  if (ownDevices && ownDevices.length > limits.reportOwnDevicesMax) {
+    throw badRequest('report_devices', `More than ${limits.reportOwnDevicesMax} devices: narrow the scope of the view.`);
+  }
+  await attributesReady(parts, definition);
+  return await pool.run({ definition, ...range, tenantId: principal.tenantId, ownDevices, format }, gone);
+}
+
+/** Each bound of the request goes before that of the view. */
+export function reportRange(view: ViewDefinition, request: ReportRequest, now: number): { startTs: number; endTs: number } {
+  const saved = rangeOf(view, now);
+  const startTs = request.rangeStartTs ?? saved.startTs;
+  const endTs = request.rangeEndTs ?? saved.endTs;
+  if (startTs >= endTs) throw badRequest('report_range', 'The time range must begin before it ends.');
+  return { startTs, endTs };
+}
+
+/** A request names filters of the view, or its fields, in any letter case; names without values change nothing else. */
+export function reportFilters(view: ViewDefinition, request: ReportRequest): Filter[] {
+  const filters = [...view.filters];
+  for (const { name, values } of request.filters) {
+    const isNamed = (other: string) => other.toLowerCase() === name.toLowerCase();
+    const n = filters.findIndex((filter) => isNamed(filter.name));
+    if (n >= 0) {
+      filters[n] = { ...filters[n]!, values };
+      continue;
+    }
+    const field = view.fields.find(({ label, role }) => role !== 'VALUE' && isNamed(label));
+    if (field) filters.push({ ...field, name: field.label, operation: 'IN', values });
+    else if (values.length > 0) throw badRequest('report_filter', `The view has no filter "${name.slice(0, 64)}".`);
+  }
+  return filters;
+}
+
+/** Attributes that no report has named before are copied first. */
+async function attributesReady({ postgres, clock, onAttributesWanted }: ReportParts, view: ViewDefinition): Promise<void> {
+  const attributes = attributesOf(view);
+  const deadline = clock.monotonic() + limits.reportAttributesMsMax;
+  while (!(await wantAttributes(postgres, attributes, clock.now()))) {
+    onAttributesWanted();
+    if (clock.monotonic() > deadline) {
+      throw unavailable('report_attributes', 'The attributes of this view are still being copied. Try again later.', 5);
+    }
+    await sleep(attributesPollMs);
+  }
+}

@@ -1,0 +1,65 @@
+/**
+ * DELTA: the points of a device become its steps, each at the time of its later point. The first step of a range begins
+ * at the newest point before it, which is looked for nearby first and farther back only for devices that have none
+ * there. A drop is a counter that began anew: the step is the new value.
+ */
+import { dayMs } from './zone.ts';
+
+const nearMs = 2 * dayMs;
+
+export interface StepsInput {
+  /** SQL of the condition that chooses devices; `among` narrows it to a relation of devices. */
+  devices: string;
+  /** SQL of a relation with all devices of the report. */
+  deviceRelation: string;
+  key: string;
+  startTs: string;
+  endTs: string;
+  /** SQL condition of points. */
+  where: string;
+}
+
+const numeric = 'kind <= 3';
+/** Both kinds of number in 64 bits. */
+const bits = 'if(kind = 3, reinterpretAsInt64(num), int)';
+const number = (kind: string, of: string) => `if(${kind} = 3, reinterpretAsFloat64(${of}), toFloat64(${of}))`;
+
+/**
+ * A relation of points (device, ts, kind, int, num) in which each value is a step. A step between whole numbers is
+ * whole; it is kept as such beside the doubles.
+ */
+export function stepsSql(input: StepsInput): string {
+  const { devices, key, startTs, endTs, where } = input;
+  return `
+    SELECT device, ts, kind, int, num FROM (
+      SELECT
+        c.device AS device, times, kinds AS k, numbers AS n,
+        arrayPushFront(arrayPopBack(k), if(p.kindBefore = 0, k[1], p.kindBefore)) AS kindsBefore,
+        arrayPushFront(arrayPopBack(n), if(p.kindBefore = 0, n[1], p.numberBefore)) AS numbersBefore,
+        arrayMap((a, b) -> toUInt8(if(a = 3 OR b = 3, 3, 2)), k, kindsBefore) AS stepKinds,
+        arrayMap((s, a, b) -> if(s = 3, toInt128(0), if(a >= b, toInt128(a) - b, toInt128(a))), stepKinds, n, numbersBefore)
+          AS wholeSteps,
+        arrayMap((ka, a, kb, b) -> (${number('ka', 'a')}, ${number('kb', 'b')}), k, n, kindsBefore, numbersBefore) AS pairs,
+        arrayMap((v) -> if(v.1 >= v.2, v.1 - v.2, v.1), pairs) AS doubleSteps
+      FROM (
+        SELECT
+          device, groupArray(ts) AS t0, groupArray(kind) AS k0, groupArray(${bits}) AS n0,
+          arraySort(t0) AS times, arraySort((k, t) -> t, k0, t0) AS kinds, arraySort((n, t) -> t, n0, t0) AS numbers
+        FROM telemetry FINAL
+        PREWHERE ${devices} AND key = ${key} AND ts >= ${startTs} AND ts < ${endTs}
+        WHERE ${numeric} AND ${where}
+        GROUP BY device
+      ) AS c
+      LEFT JOIN (${earlierSql(input)}) AS p ON p.device = c.device
+    ) ARRAY JOIN times AS ts, stepKinds AS kind, wholeSteps AS int, doubleSteps AS num`;
+}
+
+function earlierSql({ devices, deviceRelation, key, startTs, where }: StepsInput): string {
+  const newest = (condition: string) => `
+    SELECT device, argMax(kind, ts) AS kindBefore, argMax(${bits}, ts) AS numberBefore FROM telemetry FINAL
+    PREWHERE ${condition} AND key = ${key} WHERE ${numeric} AND ${where} GROUP BY device`;
+  const near = `ts >= ${startTs} - ${nearMs} AND ts < ${startTs}`;
+  const found = `SELECT device FROM telemetry FINAL PREWHERE ${devices} AND key = ${key} AND ${near} WHERE ${numeric} AND ${where}`;
+  const others = `device GLOBAL IN (SELECT device FROM (${deviceRelation}) WHERE device GLOBAL NOT IN (${found}))`;
+  return `${newest(`${devices} AND ${near}`)} UNION ALL ${newest(`${others} AND ts < ${startTs} - ${nearMs}`)}`;
+}

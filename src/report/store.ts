@@ -1,0 +1,146 @@
+/** SQL of saved views, and of what a report may see. None of it checks rights. */
+import type { Principal } from '../auth/roles.ts';
+import { badRequest } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import { containsPattern, type Page, type PageLink, pageClause, pageOf } from '../device/page.ts';
+import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
+import type { ReportAttribute, View, ViewDefinition } from './view.ts';
+
+interface ViewRow extends Pick<View, 'id' | 'tenantId' | 'customerId' | 'name' | 'version' | 'createdTime'> {
+  definition: ViewDefinition;
+}
+
+const viewColumns = `id, tenant_id as "tenantId", customer_id as "customerId", name, version,
+  created_time as "createdTime", definition`;
+
+const sortColumns = new Map([
+  ['id', 'id'],
+  ['name', 'name'],
+  ['createdTime', 'created_time'],
+]);
+
+export async function findView(queries: Queries, tenantId: string, id: string, lock = false): Promise<View | undefined> {
+  const [row] = await queries.query<ViewRow>(
+    `select ${viewColumns} from report_view where id = $1 and tenant_id = $2 ${lock ? 'for update' : ''}`,
+    [id, tenantId],
+  );
+  return row && viewOf(row);
+}
+
+export async function listViews(queries: Queries, of: Visible, link: PageLink): Promise<Page<View>> {
+  const values: unknown[] = [of.tenantId];
+  let condition = 'tenant_id = $1';
+  if (of.customerId !== null) condition += ` and (customer_id is null or customer_id = $${values.push(of.customerId)})`;
+  if (link.textSearch) condition += ` and name ilike $${values.push(containsPattern(link.textSearch))}`;
+  const [counted, rows] = await Promise.all([
+    queries.query<{ count: number }>(`select count(*) from report_view where ${condition}`, values),
+    queries.query<ViewRow>(
+      `select ${viewColumns} from report_view where ${condition} ${pageClause(link, sortColumns, 'id')}`,
+      values,
+    ),
+  ]);
+  return pageOf(rows.map(viewOf), counted[0]!.count, link);
+}
+
+/** A customer's view is for that customer's users; one without customer for all of the tenant. */
+export interface Visible {
+  tenantId: string;
+  /** Null: an administrator, who sees every view. */
+  customerId: string | null;
+}
+
+export function visibleTo({ tenantId, customerId, authority }: Principal & { tenantId: string }): Visible {
+  return { tenantId, customerId: authority === 'CUSTOMER_USER' ? customerId : null };
+}
+
+export async function insertView(queries: Queries, view: View): Promise<void> {
+  const { id, createdTime, tenantId, customerId, name, version } = view;
+  await checked(
+    queries.query(
+      `insert into report_view (id, created_time, tenant_id, customer_id, name, version, definition)
+       values ($1, $2, $3, $4, $5, $6, $7)`,
+      [id, createdTime, tenantId, customerId, name, version, JSON.stringify(definitionOf(view))],
+    ),
+  );
+}
+
+export async function updateView(queries: Queries, view: View): Promise<void> {
+  const { id, customerId, name, version } = view;
+  await checked(
+    queries.query('update report_view set customer_id = $2, name = $3, version = $4, definition = $5 where id = $1', [
+      ...[id, customerId, name, version],
+      JSON.stringify(definitionOf(view)),
+    ]),
+  );
+}
+
+export async function deleteView(queries: Queries, tenantId: string, id: string): Promise<boolean> {
+  const deleted = await queries.query('delete from report_view where id = $1 and tenant_id = $2 returning id', [
+    id,
+    tenantId,
+  ]);
+  return deleted.length > 0;
+}
+
+export async function customerExists(queries: Queries, tenantId: string, id: string): Promise<boolean> {
+  const rows = await queries.query('select 1 from customer where id = $1 and tenant_id = $2', [id, tenantId]);
+  return rows.length > 0;
+}
+
+/** Numbers of the customer's devices in the scope of a view; at most one more than a report may have. */
+export async function findOwnDevices(
+  queries: Queries,
+  customerId: string,
+  { deviceProfiles, deviceIds }: ViewDefinition['scope'],
+): Promise<number[]> {
+  const values: unknown[] = [customerId];
+  let condition = 'd.customer_id = $1';
+  if (deviceProfiles.length > 0) condition += ` and p.name = any($${values.push(deviceProfiles)})`;
+  if (deviceIds.length > 0) condition += ` and d.id = any($${values.push(deviceIds)})`;
+  const rows = await queries.query<{ number: number }>(
+    `select d.number from device d join device_profile p on p.id = d.device_profile_id
+      where ${condition} order by d.number limit ${limits.reportOwnDevicesMax + 1}`,
+    values,
+  );
+  return rows.map(({ number }) => number);
+}
+
+/** Wants the attributes kept in ClickHouse; true when all of them have been copied there already. */
+export async function wantAttributes(queries: Queries, attributes: ReportAttribute[], now: number): Promise<boolean> {
+  if (attributes.length === 0) return true;
+  const columns = [attributes.map(({ scope }) => scope), attributes.map(({ key }) => key)];
+  const known = await queries.query<{ filled: boolean }>(
+    `select filled_time is not null as filled from report_key
+      where (scope, key) in (select * from unnest($1::smallint[], $2::text[]))`,
+    columns,
+  );
+  if (known.length === attributes.length) return known.every(({ filled }) => filled);
+  const [{ count } = { count: 0 }] = await queries.query<{ count: number }>('select count(*) from report_key');
+  if (count + attributes.length > limits.reportKeysMax) {
+    throw badRequest('report_keys', `Reports of this installation name more than ${limits.reportKeysMax} attributes.`);
+  }
+  await queries.query(
+    `insert into report_key (scope, key, created_time)
+     select *, $3 from unnest($1::smallint[], $2::text[]) on conflict do nothing`,
+    [...columns, now],
+  );
+  return false;
+}
+
+function viewOf({ definition, ...row }: ViewRow): View {
+  return { ...row, ...definition };
+}
+
+function definitionOf({ type, scope, fields, timeRange, groupBy, timeZone, filters, sort, limit }: View): ViewDefinition {
+  return { type, scope, fields, timeRange, groupBy, timeZone, filters, sort, limit };
+}
+
+async function checked(written: Promise<unknown>): Promise<void> {
+  try {
+    await written;
+  } catch (error) {
+    // The customer went meanwhile.
+    if (isForeignKeyViolation(error)) throw badRequest('customer', "The customer of the view doesn't exist!");
+    throw error;
+  }
+}

@@ -1,0 +1,134 @@
+/**
+ * A thread of the report pool: query, pivot, labels and encoding of one report at a time. What it hands back are the
+ * bytes of the answer, moved, not copied; a fault comes back as data. It may be ended at any moment.
+ */
+import { setTimeout as sleep } from 'node:timers/promises';
+import { workerData } from 'node:worker_threads';
+import { badRequest, ErrorCode, Fault, unavailable } from '../base/errors.ts';
+import { createLog } from '../base/log.ts';
+import { type ClickHouse, ClickHouseError, openClickHouse, type QueryOptions } from '../clickhouse/client.ts';
+import { type EncodedReport, encodeTable, type ReportFormat } from './encode.ts';
+import { givePermitBack, takePermit } from './permits.ts';
+import { type Plan, planReport } from './plan.ts';
+import { type ResultRow, tableOf } from './table.ts';
+import type { ViewDefinition } from './view.ts';
+
+export interface ThreadData {
+  clickhouse: { url: string; user: string; password: string; database: string };
+  logLevel: 'trace' | 'debug' | 'info' | 'warn' | 'error';
+  permits: SharedArrayBuffer;
+  rowsMax: number;
+  answerBytesMax: number;
+  memoryBytesMax: number;
+  timeoutMs: number;
+}
+
+export interface ReportTask {
+  /** Names the report while it runs; no two have the same. */
+  ticket: number;
+  queryId: string;
+  tenantId: string;
+  ownDevices: number[] | null;
+  definition: ViewDefinition;
+  startTs: number;
+  endTs: number;
+  format: ReportFormat;
+}
+
+export interface PlainFault {
+  status: number;
+  errorCode: ErrorCode;
+  reason: string;
+  message: string;
+  retryAfterSeconds: number;
+}
+
+/** `bug` is for the log: an error that nobody expected. */
+export type ReportOutcome = EncodedReport | { fault: PlainFault } | { bug: string };
+
+/** Piscina's name for "move this, and give the receiver that": importing Piscina here would load the pool too. */
+const [transferable, value] = [Symbol.for('Piscina.transferable'), Symbol.for('Piscina.valueOf')];
+
+const data = workerData as ThreadData;
+let clickhouse: ClickHouse | undefined;
+
+export default async function report(task: ReportTask): Promise<ReportOutcome> {
+  try {
+    const { limit } = task.definition;
+    const rowsMax = Math.min(limit ?? data.rowsMax, data.rowsMax);
+    const plan = planReport({ ...task, rowsMax });
+    const encoded = encodeTable(tableOf(plan, await query(plan, task)), task.format, rowsMax, data.answerBytesMax);
+    return { ...encoded, [transferable]: [encoded.bytes.buffer], [value]: encoded } as EncodedReport;
+  } catch (error) {
+    if (!(error instanceof Fault)) return { bug: error instanceof Error ? (error.stack ?? error.message) : String(error) };
+    const { status, errorCode, reason, message, retryAfterSeconds } = error;
+    return { fault: { status, errorCode, reason, message, retryAfterSeconds } };
+  }
+}
+
+async function query(plan: Plan, { ticket, queryId }: ReportTask): Promise<ResultRow[]> {
+  const deadline = performance.now() + data.timeoutMs;
+  if (!(await takePermit(data.permits, ticket, deadline))) throw tooLong();
+  try {
+    return await rowsOf(plan, queryId, deadline);
+  } finally {
+    givePermitBack(data.permits, ticket);
+  }
+}
+
+const tooManyQueries = 202;
+const retryMs = 100;
+const timeCodes = new Set([159, 160, 209]);
+const sizeCodes = new Set([158, 173, 241, 307, 396]);
+
+async function rowsOf({ sql, parameters }: Plan, queryId: string, deadline: number): Promise<ResultRow[]> {
+  clickhouse ??= openClickHouse({ ...data.clickhouse, log: createLog(data.logLevel, 'report') });
+  for (let attempt = 1; ; attempt += 1) {
+    const timeoutMs = Math.max(1, Math.ceil(deadline - performance.now()));
+    try {
+      return await clickhouse.rows<ResultRow>(sql, parameters, { timeoutMs, settings: settings(`${queryId}-${attempt}`) });
+    } catch (error) {
+      if (!(error instanceof ClickHouseError)) throw error;
+      if (performance.now() >= deadline || timeCodes.has(error.code)) throw tooLong();
+      if (error.code === tooManyQueries) await sleep(retryMs);
+      else throw asFault(error);
+    }
+  }
+}
+
+function settings(queryId: string): NonNullable<QueryOptions['settings']> {
+  return {
+    // Parameters of the interface travel beside the settings.
+    ...({ query_id: queryId } as object),
+    // Nothing but reading, whatever the statement says; a server notices that its client has gone.
+    readonly: '2',
+    cancel_http_readonly_queries_on_client_close: 1,
+    max_memory_usage: String(data.memoryBytesMax),
+    do_not_merge_across_partitions_select_final: 1,
+    max_query_size: '4194304',
+  };
+}
+
+function asFault(error: ClickHouseError): Error {
+  if (sizeCodes.has(error.code)) {
+    const megabytes = Math.round(data.memoryBytesMax / 1024 ** 2);
+    return badRequest(
+      'report_too_large',
+      `The report needs more than ${megabytes} MiB (REPORT_MEMORY_BYTES_MAX): choose a shorter range, larger groups or fewer devices.`,
+    );
+  }
+  if (!error.transient) return error;
+  const fault = unavailable('clickhouse_away', 'Reports cannot be made at the moment. Try again later.', 5);
+  fault.cause = error;
+  return fault;
+}
+
+function tooLong(): Fault {
+  const seconds = data.timeoutMs / 1000;
+  return new Fault(
+    504,
+    ErrorCode.general,
+    'report_timeout',
+    `The report took longer than ${seconds} s (REPORT_TIMEOUT_MS): choose a shorter range or fewer devices.`,
+  );
+}

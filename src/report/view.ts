@@ -1,0 +1,113 @@
+/**
+ * A saved view (rest.md 5.3): what a report shows, of which devices, over which time. Here are its types and the rules
+ * that need nothing but the view; `decode-view.ts` makes one of a request's body.
+ */
+import { type DateGrouping, type GroupBy, unitStart } from './dates.ts';
+import { Zone } from './zone.ts';
+
+export const entityFields = ['name', 'label', 'type', 'profile', 'owner'] as const;
+export type EntityField = (typeof entityFields)[number];
+
+export const attributeScopes = ['CLIENT_SCOPE', 'SHARED_SCOPE', 'SERVER_SCOPE'] as const;
+export type AttributeScope = (typeof attributeScopes)[number];
+
+export const aggregations = ['AVG', 'SUM', 'MIN', 'MAX', 'LATEST', 'COUNT', 'UNIQ', 'DELTA'] as const;
+export type Aggregation = (typeof aggregations)[number];
+
+export const operations = ['IN', 'NOT_IN', 'EQ', 'GT', 'GTE', 'LT', 'LTE', 'CONTAINS'] as const;
+export type Operation = (typeof operations)[number];
+
+/** Where the values of a field or filter come from. */
+export type Source =
+  | { source: 'ENTITY_FIELD'; key: EntityField }
+  | { source: 'ATTRIBUTE'; attributeScope: AttributeScope; key: string }
+  | { source: 'TELEMETRY'; key: string }
+  | { source: 'DATE'; dateGrouping: DateGrouping };
+
+export type Role = 'ROW' | 'COLUMN' | 'VALUE';
+
+export type Field = Source & {
+  label: string;
+  role: Role;
+  /** VALUE only. */
+  aggregation?: Aggregation;
+  /** Digits behind the point; absent = as many as there are. */
+  decimals?: number;
+};
+
+/** `name` is what a request overrides it by. No values: no restriction. */
+export type Filter = Source & { name: string; operation: Operation; values: string[] };
+
+export type TimeRange =
+  | { type: 'LAST'; unit: GroupBy['unit']; amount: number; includeCurrent: boolean }
+  | { type: 'FIXED'; startTs: number; endTs: number };
+
+export interface ViewDefinition {
+  type: 'TABLE';
+  /** Profiles by name and devices by id; both empty: every device. A device must be in each list that is not. */
+  scope: { deviceProfiles: string[]; deviceIds: string[] };
+  fields: Field[];
+  timeRange: TimeRange;
+  groupBy: GroupBy | null;
+  timeZone: string;
+  filters: Filter[];
+  sort: { label: string; order: 'ASC' | 'DESC' }[];
+  /** Rows; null = as many as the settings allow. */
+  limit: number | null;
+}
+
+export interface View extends ViewDefinition {
+  id: string;
+  tenantId: string;
+  /** Null: for users of every customer. */
+  customerId: string | null;
+  name: string;
+  version: number;
+  createdTime: number;
+}
+
+/** What a request changes of the view. */
+export interface ReportRequest {
+  rangeStartTs: number | undefined;
+  rangeEndTs: number | undefined;
+  filters: { name: string; values: string[] }[];
+}
+
+/** Numbers of the scopes, as they are stored. */
+export const scopeNumbers: Record<AttributeScope, number> = { CLIENT_SCOPE: 1, SHARED_SCOPE: 2, SERVER_SCOPE: 3 };
+
+/** Two sources are the same place. */
+export function sourceKey(source: Source): string {
+  switch (source.source) {
+    case 'ATTRIBUTE':
+      return `${source.source} ${source.attributeScope} ${source.key}`;
+    case 'DATE':
+      return `${source.source} ${source.dateGrouping}`;
+    default:
+      return `${source.source} ${source.key}`;
+  }
+}
+
+/** [start, end) of the saved range at this moment. */
+export function rangeOf({ timeRange, timeZone }: ViewDefinition, now: number): { startTs: number; endTs: number } {
+  if (timeRange.type === 'FIXED') return timeRange;
+  const zone = new Zone(timeZone);
+  const { unit, amount, includeCurrent } = timeRange;
+  const last = includeCurrent ? 1 : 0;
+  return { startTs: unitStart(unit, now, last - amount, zone), endTs: unitStart(unit, now, last, zone) };
+}
+
+export interface ReportAttribute {
+  scope: number;
+  key: string;
+}
+
+/** Attributes that the view shows or filters by, each once. */
+export function attributesOf({ fields, filters }: Pick<ViewDefinition, 'fields' | 'filters'>): ReportAttribute[] {
+  const found = new Map<string, ReportAttribute>();
+  for (const source of [...fields, ...filters]) {
+    if (source.source !== 'ATTRIBUTE') continue;
+    found.set(sourceKey(source), { scope: scopeNumbers[source.attributeScope], key: source.key });
+  }
+  return [...found.values()];
+}

@@ -1,0 +1,52 @@
+/** Saving, reading and deleting views (rest.md 5.3). */
+import { entityNotFound, type TenantPrincipal } from '../auth/roles.ts';
+import { badRequest } from '../base/errors.ts';
+import type { Clock } from '../base/clock.ts';
+import { checkVersion } from '../device/store.ts';
+import { createUuid, nullUuid } from '../device/uuid.ts';
+import type { Postgres } from '../postgres/client.ts';
+import { checkViewName, type ViewInput } from './decode-view.ts';
+import { customerExists, deleteView, findView, insertView, updateView, visibleTo } from './store.ts';
+import type { View } from './view.ts';
+
+export interface ViewParts {
+  postgres: Postgres;
+  clock: Clock;
+}
+
+/** Creates a view, or replaces the one whose id it has. */
+export async function saveView({ postgres, clock }: ViewParts, tenantId: string, input: ViewInput): Promise<View> {
+  checkViewName(input.name);
+  const customerId = input.customerId === nullUuid ? null : input.customerId;
+  if (customerId !== null && !(await customerExists(postgres, tenantId, customerId))) {
+    throw badRequest('customer', "The customer of the view doesn't exist!");
+  }
+  const { id, name, definition } = input;
+  return await postgres.transaction(async (queries) => {
+    if (id === null) {
+      const now = clock.now();
+      const view: View = { id: createUuid(now), tenantId, customerId, name, version: 1, createdTime: now, ...definition };
+      await insertView(queries, view);
+      return view;
+    }
+    const stored = await findView(queries, tenantId, id, true);
+    if (!stored) throw entityNotFound('View', id);
+    checkVersion('View', stored.version, input.version);
+    const view: View = { ...stored, customerId, name, ...definition, version: stored.version + 1 };
+    await updateView(queries, view);
+    return view;
+  });
+}
+
+/** The view as this caller may see it; else 404, as if there were none. */
+export async function findVisibleView({ postgres }: ViewParts, principal: TenantPrincipal, id: string): Promise<View> {
+  const { tenantId, customerId } = visibleTo(principal);
+  const view = await findView(postgres, tenantId, id);
+  const isVisible = customerId === null || view?.customerId === null || view?.customerId === customerId;
+  if (!view || !isVisible) throw entityNotFound('View', id);
+  return view;
+}
+
+export async function removeView({ postgres }: ViewParts, tenantId: string, id: string): Promise<void> {
+  if (!(await deleteView(postgres, tenantId, id))) throw entityNotFound('View', id);
+}

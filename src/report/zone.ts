@@ -1,0 +1,94 @@
+/**
+ * Wall-clock time of a time zone as whole numbers: when its distance from UTC changes, and back from a local time to the
+ * moment it begins. Rules are followed from 1900 to 2150; before and after, the distance stays what it was last.
+ */
+import { badRequest } from '../base/errors.ts';
+
+export const minuteMs = 60_000;
+export const hourMs = 3_600_000;
+export const dayMs = 86_400_000;
+
+/** From `ts` on, local time is UTC plus `offset` milliseconds. */
+export interface OffsetChange {
+  ts: number;
+  offset: number;
+}
+
+const firstMs = Date.UTC(1900, 0, 1);
+const lastMs = Date.UTC(2150, 0, 1);
+/** No zone has gone to another time and back within it. */
+const strideMs = 7 * dayMs;
+
+export class Zone {
+  readonly name: string;
+  readonly #format: Intl.DateTimeFormat;
+
+  /** Throws the 400 for a name that nobody knows. */
+  constructor(name: string) {
+    this.name = name;
+    try {
+      this.#format = new Intl.DateTimeFormat('en-US', {
+        timeZone: name,
+        calendar: 'iso8601',
+        hourCycle: 'h23',
+        year: 'numeric',
+        month: '2-digit',
+        day: '2-digit',
+        hour: '2-digit',
+        minute: '2-digit',
+        second: '2-digit',
+      });
+    } catch {
+      throw badRequest('time_zone', `Unknown time zone '${name.slice(0, 100)}'.`);
+    }
+  }
+
+  offsetAt(ts: number): number {
+    const second = Math.floor(Math.min(lastMs, Math.max(firstMs, ts)) / 1000) * 1000;
+    const part: Record<string, number> = {};
+    for (const { type, value } of this.#format.formatToParts(second)) part[type] = Number(value);
+    const { year, month, day, hour, minute, second: s } = part as Record<string, number>;
+    return Date.UTC(year!, month! - 1, day!, hour!, minute!, s!) - second;
+  }
+
+  /** The offset at `start` and every later change before `end`, in order. */
+  changes(start: number, end: number): OffsetChange[] {
+    const changes = [{ ts: start, offset: this.offsetAt(start) }];
+    const until = Math.min(end, lastMs);
+    for (let from = Math.max(start, firstMs); from < until; from += strideMs) {
+      const to = Math.min(from + strideMs, until);
+      const { offset } = changes.at(-1)!;
+      if (this.offsetAt(to) === offset) continue;
+      const ts = this.#changeBetween(from, to, offset);
+      if (ts < end) changes.push({ ts, offset: this.offsetAt(ts) });
+    }
+    return changes;
+  }
+
+  local(ts: number): number {
+    return ts + this.offsetAt(ts);
+  }
+
+  /** The first moment whose local time is `local` or later; a local time that the clock skips begins when it has. */
+  instant(local: number): number {
+    // The offset a day before holds until the change, the one a day behind from there on.
+    const before = this.offsetAt(local - dayMs);
+    const after = this.offsetAt(local + dayMs);
+    const early = local - Math.max(before, after);
+    if (this.local(early) === local) return early;
+    const late = local - Math.min(before, after);
+    if (this.local(late) === local) return late;
+    return this.#changeBetween(early - dayMs, late, before);
+  }
+
+  /** The first millisecond behind `from` whose offset is not `offset`. */
+  #changeBetween(from: number, to: number, offset: number): number {
+    let [low, high] = [from, to];
+    while (high - low > 1) {
+      const middle = Math.floor((low + high) / 2);
+      if (this.offsetAt(middle) === offset) low = middle;
+      else high = middle;
+    }
+    return high;
+  }
+}
