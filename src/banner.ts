@@ -7,6 +7,11 @@ export interface Banner {
   dataPath: string;
   port: number;
   httpsPort: number;
+  /** 0 and '' = off. */
+  mqttPort: number;
+  mqttsPort: number;
+  mqttPath: string;
+  analyticsPort: number;
   adminEmail: string;
   /** Only when it was generated just now. */
   adminPassword: string | undefined;
@@ -27,6 +32,8 @@ export function printBanner(banner: Banner): void {
     `Millrace ${banner.version} is ready after ${banner.seconds.toFixed(1)} s (${workers}).`,
     '',
     `  Devices and REST   ${base}${banner.httpsPort ? `   https://localhost:${banner.httpsPort}` : ''}`,
+    ...(banner.mqttPort ? [`  MQTT               ${mqttAddresses(banner).join('   ')}`] : []),
+    ...(banner.analyticsPort ? [`  Reports            http://localhost:${banner.analyticsPort}/apiAnalytics`] : []),
     `  Health, metrics    ${base}/readyz   ${base}/metrics`,
     `  Stores             ${banner.engines}`,
     `  Data               ${banner.dataPath}`,
@@ -39,6 +46,11 @@ export function printBanner(banner: Banner): void {
       'Send telemetry, sign in, read it back:',
       '',
       `  curl -sS -X POST ${base}/api/v1/${demoDevice.token}/telemetry -H 'Content-Type: application/json' -d '{"temperature": 21.5}'`,
+      ...(banner.mqttPort
+        ? [
+            `  mosquitto_pub -h localhost -p ${banner.mqttPort} -u ${demoDevice.token} -q 1 -t v1/devices/me/telemetry -m '{"temperature": 21.5}'`,
+          ]
+        : []),
       '',
       `  JWT=$(curl -sS ${base}/api/auth/login -d '{"username":"${banner.adminEmail}","password":"${banner.adminPassword ?? 'PASSWORD'}"}' | sed 's/.*"token":"\\([^"]*\\)".*/\\1/')`,
       `  curl -sS -H "X-Authorization: Bearer $JWT" '${base}/api/plugins/telemetry/DEVICE/${demoDevice.id}/values/timeseries?useStrictDataTypes=true'`,
@@ -46,6 +58,13 @@ export function printBanner(banner: Banner): void {
   }
   lines.push('', 'Stop with Ctrl-C.', '');
   process.stdout.write(`${lines.join('\n')}\n`);
+}
+
+function mqttAddresses({ port, mqttPort, mqttsPort, mqttPath }: Banner): string[] {
+  const addresses = [`mqtt://localhost:${mqttPort}`];
+  if (mqttsPort) addresses.push(`mqtts://localhost:${mqttsPort}`);
+  if (mqttPath) addresses.push(`ws://localhost:${port}${mqttPath}`);
+  return addresses;
 }
 
 function passwordLine({ adminPassword, dataPath, firstStart }: Banner): string {

@@ -52,7 +52,7 @@ export class DataDirectory {
       );
     }
     writeProcessFile(this.processFile('primary'), process.pid);
-    const leftovers = readdirSync(this.runPath).filter((name) => /^worker-\d+\.pid$/.test(name));
+    const leftovers = readdirSync(this.runPath).filter((name) => /^(worker-\d+|analytics)\.pid$/.test(name));
     await Promise.all(leftovers.map((name) => this.#endLeftover(name, log)));
   }
 

@@ -5,6 +5,7 @@
 import { readFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { availableParallelism } from 'node:os';
+import { AnalyticsProcess } from './analytics-process.ts';
 import { PasswordHasher } from './auth/password.ts';
 import { parseRateLimits } from './auth/rate-limits.ts';
 import { type Banner, printBanner, printLine } from './banner.ts';
@@ -51,7 +52,8 @@ export async function runPrimary(): Promise<void> {
   const config = loadConfig();
   checkLimits(config);
   parseRateLimits(config.rateLimits);
-  checkTls(config.ssl);
+  checkTls(config.ssl, 'SSL');
+  if (config.mqtt.enabled) checkTls(config.mqtt.ssl, 'MQTT_SSL');
   loadRules(config.rules.file);
   const log = createLog(config.log.level, 'primary');
   await import('./uws/load.ts');
@@ -86,18 +88,33 @@ export async function runPrimary(): Promise<void> {
 
     const metrics = new Metrics();
     processMetrics(metrics, 'primary');
-    const pool = new WorkerPool({
+    const pool: WorkerPool = new WorkerPool({
       workers,
       engines: engines.engines,
       data,
       log,
       metrics,
+      collectOthers: async () => (analytics ? [await analytics.collect()] : []),
       onCrashLoop: (reason) => ending.crashLoop(reason),
     });
+    const analytics = config.analytics.enabled
+      ? new AnalyticsProcess({
+          engines: engines.engines,
+          workers,
+          data,
+          log,
+          onForked: (child) => pool.join(child),
+          onCrashLoop: (reason) => ending.crashLoop(reason),
+        })
+      : undefined;
     ending.pool = pool;
-    running.add('workers', () => pool.drain(config.shutdown.drainMsMax + 2000));
-    await pool.start();
-    const watching = watchStores(pool, stores);
+    ending.analytics = analytics;
+    const drainMsMax = config.shutdown.drainMsMax + 2000;
+    running.add('workers and analytics', async () => {
+      await Promise.all([pool.drain(drainMsMax), analytics?.stop(drainMsMax)]);
+    });
+    await Promise.all([pool.start(), analytics?.start()]);
+    const watching = watchStores(pool, analytics, stores);
     running.add('watch', () => clearInterval(watching));
 
     const seconds = (performance.now() - started) / 1000;
@@ -106,7 +123,7 @@ export async function runPrimary(): Promise<void> {
   } catch (error) {
     if (ending.begun) return;
     ending.begun = true;
-    ending.pool?.kill();
+    ending.kill();
     await running.stopAll(log);
     throw error instanceof StartError ? error : new StartError(`Start failed: ${messageOf(error)}`, 70);
   }
@@ -136,12 +153,18 @@ class Ending {
   readonly #running: Started;
   readonly #log: Log;
   pool: WorkerPool | undefined;
+  analytics: AnalyticsProcess | undefined;
   begun = false;
 
   constructor(running: Started, log: Log) {
     this.#running = running;
     this.#log = log;
     for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, () => this.#signalled(signal));
+  }
+
+  kill(): void {
+    this.pool?.kill();
+    this.analytics?.kill();
   }
 
   crashLoop(reason: string): void {
@@ -152,7 +175,7 @@ class Ending {
   #signalled(signal: string): void {
     if (this.begun) {
       printLine(`${signal} again: stopping at once.`);
-      this.pool?.kill();
+      this.kill();
       process.exit(1);
     }
     printLine(`${signal}: finishing open requests and shipping the journal.`);
@@ -170,11 +193,15 @@ class Ending {
 
 /**
  * A taken port must be found before the fork: uWebSockets.js binds with SO_REUSEPORT, so a second instance would
- * silently take half of the first one's connections.
+ * silently take half of the first one's connections; and a worker that cannot listen would be started again and again.
  */
-async function probePorts({ http, ssl }: Config): Promise<void> {
+async function probePorts({ http, ssl, mqtt, analytics }: Config): Promise<void> {
   await probePort(http.address, http.port, 'HTTP_BIND_PORT');
   if (ssl.enabled) await probePort(http.address, ssl.port, 'HTTPS_BIND_PORT');
+  if (analytics.enabled) await probePort(analytics.address, analytics.port, 'ANALYTICS_BIND_PORT');
+  if (!mqtt.enabled) return;
+  await probePort(mqtt.address, mqtt.port, 'MQTT_BIND_PORT');
+  if (mqtt.ssl.enabled) await probePort(mqtt.ssl.address, mqtt.ssl.port, 'MQTT_SSL_BIND_PORT');
 }
 
 function probePort(address: string, port: number, setting: string): Promise<void> {
@@ -188,10 +215,16 @@ function probePort(address: string, port: number, setting: string): Promise<void
   });
 }
 
-function watchStores(pool: WorkerPool, { clickhouse, postgres }: { clickhouse: ClickHouse; postgres: Postgres }) {
+function watchStores(
+  pool: WorkerPool,
+  analytics: AnalyticsProcess | undefined,
+  { clickhouse, postgres }: { clickhouse: ClickHouse; postgres: Postgres },
+) {
   return setInterval(async () => {
     const [houseUp, postgresUp] = await Promise.all([clickhouse.ping(), answers(postgres)]);
-    pool.setParts({ clickhouse: houseUp ? 'up' : 'away', postgres: postgresUp ? 'up' : 'away' });
+    const stores = { clickhouse: houseUp ? 'up' : 'away', postgres: postgresUp ? 'up' : 'away' } as const;
+    pool.setParts({ ...stores, ...(analytics && { analytics: analytics.state }) });
+    analytics?.tell(pool.state);
   }, stateIntervalMs);
 }
 
@@ -219,6 +252,10 @@ function bannerOf(
     dataPath: data.path,
     port: config.http.port,
     httpsPort: config.ssl.enabled ? config.ssl.port : 0,
+    mqttPort: config.mqtt.enabled ? config.mqtt.port : 0,
+    mqttsPort: config.mqtt.enabled && config.mqtt.ssl.enabled ? config.mqtt.ssl.port : 0,
+    analyticsPort: config.analytics.enabled ? config.analytics.port : 0,
+    mqttPath: config.mqtt.enabled && config.mqtt.webSocket ? '/mqtt' : '',
     adminEmail: config.admin.email,
     // A password that the operator set is known to the operator; a generated one is printed once.
     adminPassword: seeded.adminCreated && !config.admin.password ? secrets.adminPassword : undefined,

@@ -2,6 +2,7 @@
  * The workers of this instance: forks and restarts them, tells them the state of the whole instance, and gathers what
  * they count. The primary itself takes no traffic.
  */
+import type { ChildProcess } from 'node:child_process';
 import cluster, { type Worker } from 'node:cluster';
 import type { Log } from './base/log.ts';
 import { type Metrics, renderMetrics, type Sample } from './base/metrics.ts';
@@ -29,6 +30,8 @@ export interface WorkerPoolOptions {
   data: DataDirectory;
   log: Log;
   metrics: Metrics;
+  /** What the processes count that are not workers. */
+  collectOthers: () => Promise<Sample[][]>;
   onCrashLoop: (reason: string) => void;
 }
 
@@ -63,6 +66,8 @@ export class WorkerPool {
 
   /** Resolves when every worker listens. */
   start(): Promise<void> {
+    // Each worker accepts its MQTT connections itself; handing them out would be all that the primary does in a storm.
+    cluster.schedulingPolicy = cluster.SCHED_NONE;
     return new Promise((resolve) => {
       this.#onReady = resolve;
       for (const slot of this.#slots) this.#fork(slot);
@@ -86,6 +91,11 @@ export class WorkerPool {
     };
   }
 
+  /** A process that is no worker joins the bus. */
+  join(child: ChildProcess): void {
+    this.#hub.attach(childPort(child));
+  }
+
   /** What the primary sees of the stores. */
   setParts(parts: Record<string, PartState>): void {
     this.#parts = parts;
@@ -100,6 +110,7 @@ export class WorkerPool {
   /** The metrics of the whole instance; a worker that does not answer in time is left out. */
   async renderMetrics(): Promise<string> {
     const id = ++this.#lastCollection;
+    const others = this.#options.collectOthers();
     const workers = this.#slots.flatMap(({ worker }) => (worker ? [worker] : []));
     const snapshots = await new Promise<Sample[][]>((resolve) => {
       const collection = {
@@ -113,7 +124,7 @@ export class WorkerPool {
       for (const worker of workers) send(worker, { kind: 'collect', id });
     });
     this.#collections.delete(id);
-    return renderMetrics([this.#options.metrics.snapshot(), ...snapshots]);
+    return renderMetrics([this.#options.metrics.snapshot(), ...snapshots, ...(await others)]);
   }
 
   /** No new work, the rest is finished, every worker ends; what does not end in time is killed. */

@@ -8,9 +8,13 @@ import { Attributes } from './attributes/attributes.ts';
 import { notifyShared } from './attributes/notify.ts';
 import { AttributeUpdates } from './attributes/updates.ts';
 import { AttributeWriter, type SharedChange } from './attributes/writer.ts';
+import { ApiKeys } from './auth/api-keys.ts';
 import { Auth, openJwt } from './auth/auth.ts';
+import { FailedSignIns } from './auth/failed-sign-ins.ts';
 import { PasswordHasher } from './auth/password.ts';
 import { openRateLimits, parseRateLimits } from './auth/rate-limits.ts';
+import { openRequestLimits } from './auth/request-limits.ts';
+import { Proxies } from './auth/transport.ts';
 import { systemClock as clock } from './base/clock.ts';
 import { loadConfig } from './base/config.ts';
 import { StartError } from './base/errors.ts';
@@ -19,16 +23,27 @@ import { limits } from './base/limits.ts';
 import { createLog, type Log } from './base/log.ts';
 import { Metrics, processMetrics } from './base/metrics.ts';
 import { openBus } from './bus/open.ts';
+import type { CachedDevice } from './device/cached-device.ts';
 import { CredentialChanges } from './device/credential-changes.ts';
+import { DevicesHere } from './device/devices-here.ts';
 import { Downlink } from './device/downlink.ts';
-import { lookUpTokens } from './device/store.ts';
+import { Logins } from './device/logins.ts';
+import { Sessions } from './device/sessions.ts';
+import { lookUpDevices, lookUpLogins, lookUpProfileTransports, lookUpTokens } from './device/store.ts';
 import { TokenCache } from './device/token-cache.ts';
 import { openStores } from './engines.ts';
 import { Activity } from './fleet/activity.ts';
+import { findOrCreateChildren } from './fleet/bulk.ts';
+import { Chains } from './fleet/chain.ts';
 import type { ClaimParts } from './fleet/claim.ts';
+import { GatewayNews } from './fleet/gateway-news.ts';
 import { Guesses } from './fleet/guesses.ts';
+import { Meter } from './fleet/meter.ts';
 import type { FleetParts } from './fleet/parts.ts';
 import type { ProvisionParts } from './fleet/provision.ts';
+import { Gateways } from './gateway/gateways.ts';
+import { ChildNames } from './gateway/names.ts';
+import { GatewayDecoder } from './gateway/telemetry.ts';
 import { attributesDoor } from './http/attributes.ts';
 import { claimDoor } from './http/claim.ts';
 import { firmwareDoor } from './http/firmware.ts';
@@ -38,13 +53,20 @@ import { provisionDoor } from './http/provision.ts';
 import { rpcDoor } from './http/rpc.ts';
 import { Senders } from './http/senders.ts';
 import { telemetryDoor } from './http/telemetry.ts';
-import { Ingest } from './ingest/accept.ts';
+import { type Decode, Ingest } from './ingest/accept.ts';
+import { seriesDeleter } from './ingest/delete-series.ts';
 import { Eraser } from './ingest/erase.ts';
 import { OrderClock, orderUpTo } from './ingest/order.ts';
+import { seriesWriter } from './ingest/save-series.ts';
 import { Shipper } from './ingest/ship.ts';
 import { journalDirectory, journalName } from './instance.ts';
 import { readWriterId, storeWriterId } from './journal/identity.ts';
 import { type Journal, openJournal } from './journal/journal.ts';
+import { openMqtt } from './mqtt/door.ts';
+import { type Listener, listenTcp, listenTls } from './mqtt/listen.ts';
+import { createSignIn } from './mqtt/login.ts';
+import { webSocketDoor } from './mqtt/websocket.ts';
+import { WrongLogins } from './mqtt/wrong-logins.ts';
 import { shipOrphan } from './orphan-journals.ts';
 import { Downloads } from './ota/downloads.ts';
 import { Rollout } from './ota/rollout.ts';
@@ -74,9 +96,17 @@ export async function runWorker(): Promise<void> {
   const downlink = new Downlink({ bus, shards: config.bus.shards, log, metrics });
   await downlink.start();
   const slot = { stride: begin.workers, offset: begin.slot };
-  const tokens = new TokenCache((batch) => lookUpTokens(postgres, batch), limits, slot, clock);
+  const devices = new DevicesHere(slot, clock, limits.devicesAheadMax);
+  const tokens = new TokenCache((batch) => lookUpTokens(postgres, batch), limits, devices, clock);
+  const logins = new Logins({
+    lookUp: (credentialsIds) => lookUpLogins(postgres, credentialsIds),
+    lookUpProfiles: (ids) => lookUpProfileTransports(postgres, ids),
+    clock,
+    log,
+  });
   const changes = new CredentialChanges({ postgres, bus, clock, log });
   changes.onChange((change) => (change === 'all' ? tokens.clear() : tokens.invalidate(change.credentialsId)));
+  changes.onChange((change) => logins.changed(change));
   changes.onChange((change) => {
     if (change === 'all') downlink.closeAll('credentials_changed');
     else downlink.close(change.deviceNumber, change.deleted ? 'device_deleted' : 'credentials_changed');
@@ -115,6 +145,21 @@ export async function runWorker(): Promise<void> {
   const checkMs = begin.slot === 0 ? checkSeconds * 1000 : 0;
   const activity = new Activity({ postgres, clock, log, inactivityMs: inactivitySeconds * 1000, checkMs });
   activity.start();
+  const meter = new Meter({ rateLimits, touch: activity.touch });
+
+  // One session of each device, wherever it connects, as long as its credentials are good.
+  const sessions = new Sessions({
+    bus,
+    devices,
+    lookUp: (numbers) => lookUpDevices(postgres, numbers),
+    onConnected: (device) => activity.connected(device),
+    onDisconnected: (device) => activity.disconnected(device),
+    clock,
+    log,
+    metrics,
+  });
+  changes.onChange((change) => sessions.changed(change));
+  await sessions.start();
 
   // Attributes: one writer for all doors; what is shared is told to whoever follows the device.
   const onShared = (change: SharedChange) => notifyShared(downlink, change);
@@ -141,22 +186,59 @@ export async function runWorker(): Promise<void> {
   const calls = new Calls({ rules, attributes, clickhouse, clock, metrics, timeoutMs: clientTimeoutMs });
 
   // Making, claiming and provisioning devices.
-  const fleet: FleetParts = { postgres, changes, clock, onAssigned: rollout.wake };
+  const { devices: devicesMax } = config.limits;
+  const gatewayNews = new GatewayNews({ postgres, persistentRpcs, clock, log });
+  const fleet: FleetParts = { postgres, changes, clock, devicesMax, onAssigned: rollout.wake, gatewayNews };
   const claims: ClaimParts = { ...fleet, attributes, log, claiming: config.claiming };
   const { wrongKeysPerMinuteMax: wrongMax } = config.provisioning;
   const { guessWindowMs: windowMs, guessingAddressesMax: addressesMax } = limits;
   const guesses = new Guesses({ clock, wrongMax, windowMs, addressesMax });
   const provisioning: ProvisionParts = { ...fleet, guesses, log };
+  const chains = new Chains(provisioning);
+
+  // Gateways: their devices by name, made when they are missing.
+  const childNames = new ChildNames((tenant, requests) => findOrCreateChildren(fleet, tenant, requests), clock);
+  changes.onChange((change) => childNames.changed(change));
+  const { childrenMax } = config.gateway;
+  const gatewayParts = { sessions, names: childNames, updates, rpcSessions, monotonic: clock.monotonic, childrenMax };
+  const gateways = new Gateways(gatewayParts, metrics);
 
   // Who may ask, and the doors.
   const passwords = new PasswordHasher(config.auth.signInQueueMax);
   const jwt = await openJwt(postgres, config.auth, clock);
-  const auth = new Auth({ postgres, passwords, jwt, clock, failedLoginsMax: config.auth.failedLoginsMax });
+  const { failedLoginsMax, requireHttpsForApiKeys, apiKeyPrefix } = config.auth;
+  const apiKeys = new ApiKeys({ postgres, bus, clock, log, purges: begin.slot === 0 });
+  await apiKeys.start();
+  if (!requireHttpsForApiKeys && begin.slot === 0) {
+    log.warn('api_keys_over_http', {
+      reason: 'API keys are accepted over plain HTTP, where they can be read on their way.',
+    });
+  }
+  const requestLimits = await openRequestLimits({ settings: config.rateLimits.rest, bus, clock });
+  const auth = new Auth({
+    postgres,
+    passwords,
+    jwt,
+    clock,
+    failedLoginsMax,
+    failedSignIns: new FailedSignIns(clock),
+    apiKeys,
+    proxies: new Proxies(config.http.trustedProxies),
+    requireHttpsForApiKeys,
+    requestLimits,
+  });
   const { heldPollsMax: heldMax, requestTimeoutMs: waitMsDefault, requestTimeoutMsMax: waitMsMax } = config.http;
   const polls = new LongPolls({ tokens, metrics, heldMax, waitMsDefault, waitMsMax });
+  const decode: Decode<CachedDevice> = (body, device, now, rows) => decodeTelemetry(body, device, now, rows, decoding);
+  const { cluster } = config.clickhouse;
+  const instanceShipped = () => BigInt(link.state.orderShipped);
   const api = createApi({
     ...claims,
     auth,
+    apiKeys,
+    apiKeyPrefix,
+    saveSeries: seriesWriter({ devices, ingest, thread, decode, clock }),
+    deleteSeries: seriesDeleter({ postgres, clickhouse, cluster, clock, log, orderShipped: instanceShipped }),
     clickhouse,
     config,
     downloads,
@@ -164,7 +246,31 @@ export async function runWorker(): Promise<void> {
     persistentRpcs,
     rpcTimeouts: config.rpc,
   });
-  const senders = new Senders({ tokens, rateLimits, touch: activity.touch });
+  const senders = new Senders(tokens, meter);
+  const worker = config.http.tellWorker ? String(begin.slot) : '';
+  const { touch } = activity;
+  const mqtt = openMqtt({
+    config,
+    gateways,
+    gatewayDecoder: new GatewayDecoder({ options: decoding, touch, rateLimits }),
+    worker,
+    signIn: createSignIn({ logins, sessions, chains, rateLimits, wrongLogins: openWrongLogins(), clock }),
+    ingest,
+    decode,
+    castNumericStrings: decoding.castNumericStrings,
+    meter,
+    attributes,
+    updates,
+    downloads,
+    rpc,
+    rpcSessions,
+    calls,
+    claims,
+    provisioning,
+    clock,
+    log,
+    metrics,
+  });
   const servers = openServers();
   for (const server of servers) {
     telemetryDoor({
@@ -173,7 +279,7 @@ export async function runWorker(): Promise<void> {
       ingest,
       thread,
       clock,
-      decode: (body, device, now, rows) => decodeTelemetry(body, device, now, rows, decoding),
+      decode,
       metrics,
     });
     attributesDoor({
@@ -196,19 +302,21 @@ export async function runWorker(): Promise<void> {
       refusal: () => ingest.refusal()?.message,
       metrics: () => link.askMetrics(),
     });
+    if (config.mqtt.enabled && config.mqtt.webSocket) webSocketDoor(server, mqtt.open);
     server.seal();
   }
   await servers[0]!.listen(config.http.address, config.http.port);
   await servers[1]?.listen(config.http.address, config.ssl.port);
+  const listeners = await listenMqtt();
 
   // One worker of an instance carries out the deletes for all of them.
   const eraser = new Eraser({
     postgres,
     clickhouse,
-    cluster: config.clickhouse.cluster,
+    cluster,
     clock,
     log,
-    orderShipped: () => BigInt(link.state.orderShipped),
+    orderShipped: instanceShipped,
     replays: () => link.state.replays,
   });
   if (begin.slot === 0) eraser.start();
@@ -221,19 +329,23 @@ export async function runWorker(): Promise<void> {
 
   const close = async (shipMsMax: number) => {
     for (const server of servers) server.drain();
+    for (const listener of listeners) listener.close();
     polls.close();
     calls.close();
     rpc.close();
     const deadline = clock.monotonic() + config.shutdown.drainMsMax;
+    await mqtt.drain(config.shutdown.drainMsMax);
     while (servers.some((server) => server.openRequests > 0) && clock.monotonic() < deadline) await turn();
     await rollout.stop();
     await ingest.close();
     await Promise.all([eraser.stop(), attributeWriter.idle(), updates.stop(), persistentRpcs.stop()]);
     await activity.stop();
     rateLimits?.stop();
+    requestLimits?.stop();
+    apiKeys.stop();
     await shipper.drain(Math.min(shipMsMax, Math.max(0, deadline - clock.monotonic())));
     await Promise.all([journal.close(), thread.close(), ...adopted.map((orphan) => orphan.stop())]);
-    await Promise.all([changes.stop(), passwords.close()]);
+    await Promise.all([changes.stop(), sessions.stop(), passwords.close()]);
     downlink.stop();
     await Promise.all([bus.close(), clickhouse.close(), postgres.close()]);
     for (const server of servers) server.close();
@@ -242,14 +354,29 @@ export async function runWorker(): Promise<void> {
   // Without a primary nobody supervises: what was accepted is made durable, the rest is the next run's work.
   link.onLost(() => void close(0).then(() => process.exit(0)));
 
+  function openWrongLogins(): WrongLogins | undefined {
+    const { wrongLoginsMax: wrongMax, wrongLoginsBlockSeconds } = config.mqtt;
+    if (wrongMax === 0) return undefined;
+    return new WrongLogins({ clock, wrongMax, blockMs: wrongLoginsBlockSeconds * 1000, addressesMax });
+  }
+
   function openServers(): HttpServer[] {
     const { bodyBytesMax, bodyBytesInFlightMax } = config.http;
     const connectionsMax = config.http.connectionsMax || Math.max(64, openFilesMax() - limits.fileReserve);
-    const worker = config.http.tellWorker ? String(begin.slot) : '';
     const options = { log, metrics, bodyBytesMax, bodyBytesInFlightMax, connectionsMax, worker };
     const plain = new HttpServer(options);
     if (!config.ssl.enabled) return [plain];
     return [plain, new HttpServer({ ...options, tls: { cert: config.ssl.cert, key: config.ssl.key } })];
+  }
+
+  async function listenMqtt(): Promise<Listener[]> {
+    const { enabled, address, port, ssl } = config.mqtt;
+    if (!enabled) return [];
+    const connectionsMax = config.mqtt.connectionsMax || Math.max(64, openFilesMax() - limits.fileReserve);
+    const { open, refused } = mqtt;
+    const parts = { open, refused, connections: () => mqtt.connections, connectionsMax, log };
+    const plain = await listenTcp(address, port, parts);
+    return ssl.enabled ? [plain, await listenTls(ssl.address, ssl.port, ssl, parts)] : [plain];
   }
 }
 

@@ -36,6 +36,7 @@ const schema = Type.Object({
     requestTimeoutMs: Type.Integer({ minimum: 1, maximum: 86_400_000 }),
     requestTimeoutMsMax: Type.Integer({ minimum: 1, maximum: 86_400_000 }),
     heldPollsMax: count,
+    trustedProxies: Type.String(),
   }),
   ssl: Type.Object({ enabled: Type.Boolean(), port, cert: Type.String(), key: Type.String() }),
   mqtt: Type.Object({
@@ -54,6 +55,8 @@ const schema = Type.Object({
     inflightMax: Type.Integer({ minimum: 1, maximum: 65_535 }),
     connectionsMax: count,
     idleSeconds: Type.Integer({ minimum: 0, maximum: 86_400 }),
+    wrongLoginsMax: count,
+    wrongLoginsBlockSeconds: Type.Integer({ minimum: 1, maximum: 86_400 }),
     closeOnInvalid: Type.Boolean(),
   }),
   gateway: Type.Object({ childrenMax: count, disconnectNotices: Type.Boolean() }),
@@ -87,8 +90,21 @@ const schema = Type.Object({
     signingKey: Type.String(),
     failedLoginsMax: count,
     signInQueueMax: count,
+    apiKeyPrefix: Type.String({ pattern: '^[A-Za-z0-9_-]{0,32}$' }),
+    requireHttpsForApiKeys: Type.Boolean(),
   }),
-  rateLimits: Type.Object({ device: rateLimits, tenant: rateLimits }),
+  rateLimits: Type.Object({
+    device: rateLimits,
+    gatewayDevice: rateLimits,
+    gateway: rateLimits,
+    tenant: rateLimits,
+    rest: Type.Object({ tenant: Type.String(), customer: Type.String() }),
+  }),
+  docs: Type.Object({
+    enabled: Type.Boolean(),
+    groupName: Type.String({ pattern: '^[A-Za-z0-9_-]{1,64}$' }),
+    title: Type.String({ minLength: 1 }),
+  }),
   activity: Type.Object({
     inactivitySeconds: Type.Integer({ minimum: 1, maximum: 2_000_000 }),
     checkSeconds: Type.Integer({ minimum: 1, maximum: 86_400 }),
@@ -133,6 +149,18 @@ const schema = Type.Object({
     allowByDefault: Type.Boolean(),
   }),
   provisioning: Type.Object({ wrongKeysPerMinuteMax: Type.Integer({ minimum: 1, maximum: 1_000_000_000 }) }),
+  analytics: Type.Object({
+    enabled: Type.Boolean(),
+    address: Type.String({ minLength: 1 }),
+    port,
+    threads: Type.Integer({ minimum: 1, maximum: 256 }),
+    queue: Type.Integer({ minimum: 0, maximum: 100_000 }),
+    queriesMax: Type.Integer({ minimum: 1, maximum: 256 }),
+    rowsMax: Type.Integer({ minimum: 1, maximum: 10_000_000 }),
+    memoryBytesMax: positiveBytes,
+    answerBytesMax: Type.Integer({ minimum: 1024, maximum: 1024 * 1024 * 1024 }),
+    timeoutMs: Type.Integer({ minimum: 100, maximum: 3_600_000 }),
+  }),
   shutdown: Type.Object({ drainMsMax: milliseconds }),
 });
 

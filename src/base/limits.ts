@@ -25,6 +25,11 @@ export const limits = {
   /** Remote addresses whose wrong provisioning keys a worker counts; an old one makes room for a new one. */
   guessingAddressesMax: 10_000,
   guessWindowMs: 60_000,
+  /** Profiles that answer for certificates, and for how long what is read of them is good. */
+  chainProfilesMax: 1_000,
+  chainProfilesMs: 1_000,
+  /** A provisioning connection ends this long after its first answer. */
+  provisioningSessionMs: 60_000,
   /** Devices whose keys stand for those of their profile: the newest ones. */
   keySampleDevicesMax: 1_000,
   /** How long a user may take to choose the first password. */
@@ -44,10 +49,25 @@ export const limits = {
   tokenCacheMax: 1_000_000,
   unknownTokenCacheMax: 50_000,
   unknownTokenMs: 5_000,
+  /** Devices that are let go while their last server time is ahead of the clock, and are remembered for it. */
+  devicesAheadMax: 50_000,
   /** Tokens that wait for one coalesced SQL look-up. */
   tokenLookupQueueMax: 20_000,
   tokenLookupBatchMax: 1_000,
   tokenLookupTimeoutMs: 5_000,
+
+  /** MQTT logins that wait for one coalesced SQL look-up, and for how long; those that are remembered for when Postgres is
+   * away; profiles whose topics are. */
+  loginQueueMax: 20_000,
+  loginBatchMax: 1_000,
+  loginLookupTimeoutMs: 5_000,
+  knownLoginsMax: 50_000,
+  profileTopicsMax: 10_000,
+  /** Sessions: devices whose last change is remembered, for a login that began before it and takes this long at most, and
+   * sessions that one query holds against the store. */
+  sessionChangesMax: 50_000,
+  loginMsMax: 10_000,
+  sessionChecksBatchMax: 1_000,
 
   /** Devices and tenants whose rate-limit buckets a worker remembers, and how it tells the other workers what it took. */
   rateLimitDevicesMax: 200_000,
@@ -60,6 +80,36 @@ export const limits = {
   activityWriteMs: 2_000,
   activityRowsMax: 2_000,
   activitySettleMs: 10_000,
+
+  /** MQTT: the first packet, how long CONNECT may take to come, how long a TLS handshake may take, and how finely deadlines are
+   * kept. */
+  mqttFirstPacketBytesMax: 4096,
+  mqttConnectMsMax: 10_000,
+  mqttTlsHandshakeMsMax: 5_000,
+  mqttSweepMs: 500,
+  /** User properties of one packet, and filters of one session. */
+  mqttUserPropertiesMax: 100,
+  mqttFiltersMax: 100,
+  /** How long a client of MQTT 3 is not read while the journal refuses; then it is closed without an acknowledgement. */
+  mqttPausedMsMax: 5_000,
+  /** A slow reader: above the first it is not read any more, above the second it is closed, as it is when it takes nothing for
+   * that long. */
+  mqttUnreadBytesPause: 64 * 1024,
+  mqttUnreadBytesMax: 1024 * 1024,
+  mqttStallMsMax: 30_000,
+  /** Messages to one client: unacknowledged ones on their way, those behind them and their bytes; past it, it is closed. */
+  mqttPushesInflightMax: 1_000,
+  mqttPushesWaitingMax: 50_000,
+  mqttPushBytesWaitingMax: 8 * 1024 * 1024,
+  /** Several packets to one client leave in one write of this size. */
+  mqttWriteBytes: 64 * 1024,
+
+  /** MQTT over WebSocket: one message (browsers send up to 512 kB in one), what is kept while the connection does not
+   * read, what may wait for a client that does not, and how long that may take before a close. */
+  webSocketMessageBytesMax: 1024 * 1024,
+  webSocketKeptBytesMax: 2 * 1024 * 1024,
+  webSocketWaitingBytesMax: 16 * 1024 * 1024,
+  webSocketEndMsMax: 5_000,
 
   /** Rows and bytes at which a frame stops gathering. */
   frameRowsMax: 32_768,
@@ -81,6 +131,8 @@ export const limits = {
   historyRowsMax: 1_000_000,
   historyIntervalsMax: 700,
   pageSizeMax: 10_000,
+  /** Devices whose number in ClickHouse a worker remembers for its readers. */
+  askedDevicesMax: 100_000,
 
   /** Changed credentials: how often the log is read, in what steps, and how long it keeps a row. */
   credentialPollMs: 1_000,
@@ -90,6 +142,18 @@ export const limits = {
   signInBodyBytesMax: 16 * 1024,
   passwordCharsMax: 72,
   passwordCharsMin: 6,
+  /** Wrong passwords of one network for one account before further tries have to wait, how long they wait at most, how many
+   * accounts are remembered and for how long. */
+  failedSignInsFree: 10,
+  failedSignInWaitMsMax: 60_000,
+  failedSignInsMax: 100_000,
+  failedSignInsForgottenMs: 15 * 60_000,
+  /** API keys that a worker knows, how long it believes what the store said of one, and how often expired ones go. */
+  apiKeyCacheMax: 50_000,
+  apiKeyBelievedMs: 900,
+  apiKeyPurgeMs: 24 * 3_600_000,
+  /** How long a link to choose a new password is good. */
+  passwordResetMsMax: 24 * 3_600_000,
   /** One read of telemetry in ClickHouse. */
   telemetryQueryMsMax: 10_000,
   /** Keys and ids that one REST request may name. */
@@ -137,6 +201,8 @@ export const limits = {
   updateQueueMax: 50_000,
   updateConfirmMs: 10_000,
   updateSettleMs: 20,
+  /** A session whose updates could not be read: how long until they are asked for again. */
+  updateRetryMs: 2_000,
   /** Held polls: how finely their deadlines are kept. */
   pollTickMs: 50,
 
@@ -167,16 +233,50 @@ export const limits = {
   rulesMax: 10_000,
   ruleTextCharsMax: 65_536,
 
+  /** Gateways: devices a worker knows by name, names that wait for one look-up and go into one statement, how long a name
+   * that was refused a device stays refused, messages that wait for their devices to be looked up, updates that one
+   * gateway has not confirmed, how soon an update that the store could not give is asked for again, notices to one
+   * child, and how many claims of one message are worked on at once. */
+  childNamesMax: 200_000,
+  childNamesQueueMax: 100_000,
+  childNamesBatchMax: 1_000,
+  refusedChildrenMax: 20_000,
+  refusedChildMs: 5_000,
+  gatewayHeldBytesMax: 64 * 1024 * 1024,
+  gatewayUpdatesInFlightMax: 500,
+  gatewayRetryMs: 2_000,
+  gatewayNoticeMs: 1_000,
+  gatewayClaimsAtOnce: 16,
+  /** Names of children that one refusal spells out, and characters of each. */
+  refusedChildrenNamedMax: 5,
+  refusedChildNameCharsMax: 60,
+  /** How long a gateway that is away can still be told that a device of it was deleted or renamed, and how often. */
+  gatewayNewsMs: 24 * 3_600_000,
+  gatewayNewsRetries: 3,
+  /** Relations that one REST call may return. */
+  relationsMax: 100_000,
+
+  /** Devices that one REST call may make, and how many of them in one transaction. */
+  newDevicesPerRequest: 20_000,
+  newDevicesPerTransaction: 1_000,
+
   /** Deletes: how often tombstones are looked at, how long they outlive every journal, and how long a deleted device may
    * still be sending until each cache has heard. */
   erasePollMs: 1_000,
   tombstoneKeptMs: 7 * 24 * 3_600_000,
+  /** How long the delete of a series waits for what was accepted before it to be stored. */
+  seriesDeleteWaitMsMax: 5_000,
   deletedDeviceGraceMs: 2_000,
 
   /** Packages: what one worker keeps of their files, pieces wanted from the database at once, uploads at once, bytes around the file
    * in an upload, and answers that are being sent piece by piece. */
   otaPieceCacheBytesMax: 32 * 1024 * 1024,
   otaPieceLoadsMax: 4096,
+  /** A whole file in one MQTT message, and bytes of files that a worker has on their way in such messages. */
+  otaMessageBytesMax: 512 * 1024,
+  otaMessageBytesInFlightMax: 64 * 1024 * 1024,
+  /** Downloads that a connection may have begun under ids of its own; an old one makes room for a new one. */
+  otaDownloadsPerSessionMax: 16,
   otaUploadsMax: 2,
   otaFormBytesMax: 64 * 1024,
   streamsMax: 256,
@@ -191,12 +291,39 @@ export const limits = {
   streamOfferMs: 3_000,
   streamStallMsMax: 60_000,
 
+  /** Reports: body of a request and of a view; fields, filters and values of a view; characters of a label; columns that a pivot may
+   * make; bytes of all bound values of a query; attributes that reports of all tenants name; devices of one customer;
+   * answers that are still being taken by slow readers. */
+  reportBodyBytesMax: 256 * 1024,
+  viewBodyBytesMax: 1024 * 1024,
+  viewFieldsMax: 64,
+  viewFiltersMax: 32,
+  viewValuesMax: 10_000,
+  viewLabelCharsMax: 64,
+  pivotColumnsMax: 1_000,
+  reportParameterBytesMax: 800_000,
+  reportKeysMax: 10_000,
+  reportOwnDevicesMax: 100_000,
+  reportSliceBytes: 256 * 1024,
+  reportUnsentBytesMax: 512 * 1024 * 1024,
+  /** Memory of a thread; how long it may take on top of the time of its query; how long a report waits for attributes that
+   * are named for the first time. */
+  reportHeapMegabytesMax: 1024,
+  reportGraceMsMax: 10_000,
+  reportAttributesMsMax: 5_000,
+  /** Copying device data to ClickHouse: how often there is a look, rows of one step, when a new key is copied again. */
+  outboxPollMs: 500,
+  outboxRowsMax: 5_000,
+  outboxPageRowsMax: 20_000,
+  outboxSettleMs: 35_000,
+
   /** What the primary and its workers tell each other, and how long a worker waits for the instance's metrics. */
   statusIntervalMs: 250,
   metricsWaitMsMax: 3_000,
 } as const;
 
 export function checkLimits(config: Config): void {
+  assert(limits.otaMessageBytesMax < limits.mqttUnreadBytesMax, 'a client that is sent a whole file is no slow reader');
   assert(limits.frameBytesMax * 4 <= config.ingest.journal.segmentBytes, 'a segment holds several frames');
   assert(
     config.ingest.journal.unsyncedBytesMax >= 2 * limits.frameBytesMax,
