@@ -41,15 +41,16 @@ export async function startEngine(options: EngineOptions = {}): Promise<Engine> 
 
 /** An engine with its ports and directory, not started. */
 export async function prepareEngine(options: EngineOptions = {}): Promise<Engine> {
-  const [port, mqttPort] = await Promise.all([freePort(), freePort()]);
+  const [port, mqttPort, analyticsPort] = await Promise.all([freePort(), freePort(), freePort()]);
   const ownsDirectory = options.dataDir === undefined;
   const dataDir = options.dataDir ?? mkdtempSync(join(tmpdir(), 'millrace-test-'));
-  return new Engine({ http: port, mqtt: mqttPort }, dataDir, ownsDirectory, options);
+  return new Engine({ http: port, mqtt: mqttPort, analytics: analyticsPort }, dataDir, ownsDirectory, options);
 }
 
 export class Engine {
   readonly port: number;
   readonly mqttPort: number;
+  readonly analyticsPort: number;
   readonly dataDir: string;
   readonly api: Api;
   /** Milliseconds from spawn to the first 200 of /readyz, of the last start. */
@@ -62,13 +63,14 @@ export class Engine {
   #exit: Promise<Exit> | undefined;
 
   constructor(
-    { http: port, mqtt: mqttPort }: { http: number; mqtt: number },
+    { http: port, mqtt: mqttPort, analytics: analyticsPort }: { http: number; mqtt: number; analytics: number },
     dataDir: string,
     ownsDirectory: boolean,
     options: EngineOptions,
   ) {
     this.port = port;
     this.mqttPort = mqttPort;
+    this.analyticsPort = analyticsPort;
     this.dataDir = dataDir;
     this.#ownsDirectory = ownsDirectory;
     this.#readyMsMax = options.readyMsMax ?? readyMsMaxDefault;
@@ -85,6 +87,8 @@ export class Engine {
       HTTP_BIND_PORT: String(port),
       MQTT_BIND_ADDRESS: '127.0.0.1',
       MQTT_BIND_PORT: String(mqttPort),
+      ANALYTICS_BIND_ADDRESS: '127.0.0.1',
+      ANALYTICS_BIND_PORT: String(analyticsPort),
       WORKERS: String(options.workers ?? 2),
       ADMIN_EMAIL: this.api.address.adminEmail,
       ADMIN_PASSWORD: this.api.address.adminPassword,

@@ -12,7 +12,7 @@ const source = 'src';
 const floors: string[][] = [
   ['base'],
   ['journal', 'clickhouse', 'postgres', 'bus', 'uws'],
-  ...['value', 'device', 'auth', 'telemetry', 'ingest', 'attributes', 'rpc', 'ota', 'gateway', 'fleet'].map((room) => [
+  ...['value', 'device', 'auth', 'telemetry', 'ingest', 'attributes', 'rpc', 'ota', 'fleet', 'gateway'].map((room) => [
     room,
   ]),
   ['rules'],

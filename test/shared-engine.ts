@@ -6,6 +6,12 @@ import { Api, type ApiAddress, type Device } from './api.ts';
 export interface SharedEngine extends ApiAddress {
   dataDir: string;
   mqttPort: number;
+  analyticsPort: number;
+  /** MQTT over TLS, and HTTPS. */
+  mqttsPort: number;
+  httpsPort: number;
+  /** The PEM that clients of both must trust. */
+  certificate: string;
 }
 
 declare module 'vitest' {
@@ -23,6 +29,12 @@ export function sharedEngine(): Api {
 
 export function mqttPort(): number {
   return inject('engine').mqttPort;
+}
+
+/** Where MQTT over TLS is spoken, and the certificate to trust. */
+export function mqttsEngine(): { port: number; ca: string } {
+  const { mqttsPort, certificate } = inject('engine');
+  return { port: mqttsPort, ca: certificate };
 }
 
 /** A device that no other test knows. */

@@ -1,6 +1,6 @@
 /** When a device is active, and when no more: in the lists of devices and in its server attributes. */
 import { setTimeout as sleep } from 'node:timers/promises';
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type Device, eventually } from '../api.ts';
 import { type Engine, startEngine } from '../engine.ts';
 
@@ -41,73 +41,77 @@ function request(device: Device, method: string, path: string, body?: string): P
   });
 }
 
-test('a device that never sent anything is not active', async () => {
-  const device = await engine.api.createDevice('silent');
-  expect(await isActive(device)).toBe(false);
-  expect(await names('active=false')).toContain('silent');
-  expect(await names('active=true')).not.toContain('silent');
-});
+// Nearly all of them wait, each for a device of its own.
+describe.concurrent('activity', () => {
+  test('a device that never sent anything is not active', async () => {
+    const device = await engine.api.createDevice('silent');
+    expect(await isActive(device)).toBe(false);
+    expect(await names('active=false')).toContain('silent');
+    expect(await names('active=true')).not.toContain('silent');
+  });
 
-test('a device that sent is active, then silent for its time and no longer active', async () => {
-  const device = await engine.api.createDevice('sent once');
-  const sentTs = Date.now();
-  await request(device, 'POST', 'telemetry', '{"a":1}');
-  await eventually(() => isActive(device));
-  expect(await names('active=true')).toContain('sent once');
-  const alive = await serverAttributes(device);
-  expect(alive['active']).toBe(true);
-  expect(alive['lastActivityTime']).toBeGreaterThanOrEqual(sentTs);
-  expect(alive['lastActivityTime']).toBeLessThan(sentTs + 2_000);
-  expect(alive).not.toHaveProperty('lastConnectTime');
-  await eventually(async () => !(await isActive(device)), 30_000);
-  const ended = await serverAttributes(device);
-  expect(ended['active']).toBe(false);
-  expect(ended['lastActivityTime']).toBe(alive['lastActivityTime']);
-  expect(ended['inactivityAlarmTime']).toBeGreaterThan(alive['lastActivityTime'] as number);
-  expect(await names('active=false')).toContain('sent once');
-});
-
-test('a device that goes on sending is never called inactive, on whichever worker it is', async () => {
-  const device = await engine.api.createDevice('steady');
-  await request(device, 'POST', 'telemetry', '{"a":1}');
-  await eventually(() => isActive(device));
-  const until = Date.now() + 10_000;
-  while (Date.now() < until) {
+  test('a device that sent is active, then silent for its time and no longer active', async () => {
+    const device = await engine.api.createDevice('sent once');
+    const sentTs = Date.now();
     await request(device, 'POST', 'telemetry', '{"a":1}');
+    await eventually(() => isActive(device));
+    expect(await names('active=true')).toContain('sent once');
+    const alive = await serverAttributes(device);
+    expect(alive['active']).toBe(true);
+    expect(alive['lastActivityTime']).toBeGreaterThanOrEqual(sentTs);
+    expect(alive['lastActivityTime']).toBeLessThan(sentTs + 2_000);
+    expect(alive).not.toHaveProperty('lastConnectTime');
+    await eventually(async () => !(await isActive(device)), 30_000);
+    const ended = await serverAttributes(device);
+    expect(ended['active']).toBe(false);
+    expect(ended['lastActivityTime']).toBe(alive['lastActivityTime']);
+    expect(ended['inactivityAlarmTime']).toBeGreaterThan(alive['lastActivityTime'] as number);
+    expect(await names('active=false')).toContain('sent once');
+  });
+
+  test('a device that goes on sending is never called inactive, on whichever worker it is', async () => {
+    const device = await engine.api.createDevice('steady');
+    await request(device, 'POST', 'telemetry', '{"a":1}');
+    await eventually(() => isActive(device));
+    const until = Date.now() + 10_000;
+    while (Date.now() < until) {
+      await request(device, 'POST', 'telemetry', '{"a":1}');
+      expect(await isActive(device)).toBe(true);
+      await sleep(300);
+    }
+    expect(await serverAttributes(device)).not.toHaveProperty('inactivityAlarmTime');
+  });
+
+  test('the server attribute inactivityTimeout of a device overrides the setting', async () => {
+    const device = await engine.api.createDevice('patient');
+    const path = `/api/plugins/telemetry/DEVICE/${device.id}/attributes/SERVER_SCOPE`;
+    expect((await engine.api.send('POST', path, { inactivityTimeout: 600_000 })).status).toBe(200);
+    await request(device, 'POST', 'telemetry', '{"a":1}');
+    await eventually(() => isActive(device));
+    await sleep(9_000);
     expect(await isActive(device)).toBe(true);
-    await sleep(300);
-  }
-  expect(await serverAttributes(device)).not.toHaveProperty('inactivityAlarmTime');
-});
+  });
 
-test('the server attribute inactivityTimeout of a device overrides the setting', async () => {
-  const device = await engine.api.createDevice('patient');
-  const path = `/api/plugins/telemetry/DEVICE/${device.id}/attributes/SERVER_SCOPE`;
-  expect((await engine.api.send('POST', path, { inactivityTimeout: 600_000 })).status).toBe(200);
-  await request(device, 'POST', 'telemetry', '{"a":1}');
-  await eventually(() => isActive(device));
-  await sleep(9_000);
-  expect(await isActive(device)).toBe(true);
-});
-
-test('each operation is a sign of life, a download without a package too', async () => {
-  const operations: [method: string, path: string, body?: string][] = [
-    ['POST', 'attributes', '{"a":1}'],
-    ['GET', 'attributes'],
-    ['GET', 'attributes/updates?timeout=1'],
-    ['GET', 'rpc?timeout=1'],
-    ['POST', 'rpc/1', '{}'],
-    ['POST', 'claim', '{}'],
-    ['GET', 'firmware?title=a&version=1'],
-    ['GET', 'software?title=a&version=1'],
-  ];
-  for (const [n, [method, path, body]] of operations.entries()) {
-    const device = await engine.api.createDevice(`operation-${n}`);
-    await (await request(device, method, path, body)).arrayBuffer();
-    await eventually(async () => (await serverAttributes(device))['lastActivityTime'], 8_000).catch(() => {
-      throw new Error(`${method} ${path} was no sign of life`);
+  test('each operation is a sign of life, a download without a package too', async () => {
+    const operations: [method: string, path: string, body?: string][] = [
+      ['POST', 'attributes', '{"a":1}'],
+      ['GET', 'attributes'],
+      ['GET', 'attributes/updates?timeout=1'],
+      ['GET', 'rpc?timeout=1'],
+      ['POST', 'rpc/1', '{}'],
+      ['POST', 'claim', '{}'],
+      ['GET', 'firmware?title=a&version=1'],
+      ['GET', 'software?title=a&version=1'],
+    ];
+    const signs = operations.map(async ([method, path, body], n) => {
+      const device = await engine.api.createDevice(`operation-${n}`);
+      await (await request(device, method, path, body)).arrayBuffer();
+      await eventually(async () => (await serverAttributes(device))['lastActivityTime'], 8_000).catch(() => {
+        throw new Error(`${method} ${path} was no sign of life`);
+      });
     });
-  }
+    await Promise.all(signs);
+  });
 });
 
 test('a stop writes what was marked', async () => {

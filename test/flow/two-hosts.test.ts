@@ -6,6 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../api.ts';
 import { type Engine, startEngine } from '../engine.ts';
+import { connectMqtt, type MqttClient } from '../wire/mqtt-client.ts';
 import { clickhousePassword, type Stores, startStores } from './stores.ts';
 
 let stores: Stores;
@@ -158,6 +159,25 @@ test('commands cross from one host to the other, both ways', async () => {
   await commandCrosses(there, here, device);
 });
 
+test('a device that connects on one host over MQTT ends its connection on the other', async () => {
+  const { token } = await newDevice(here);
+  let old = await connectMqtt({ port: here.mqttPort, token });
+  for (const engine of [there, here, there]) {
+    const young = await connectMqtt({ port: engine.mqttPort, token });
+    await old.closedFor(0x8e, 2_000);
+    await young.quiet();
+    old = young;
+  }
+  old.cut();
+});
+
+test('an MQTT connection ends within a second when its token is revoked on the other host', async () => {
+  const device = await newDevice(here);
+  const client = await connectMqtt({ port: there.mqttPort, token: device.token });
+  await revoke(here, device);
+  await client.closedFor(0x98, 1_000);
+});
+
 test('a device that is alive on one host is never called inactive by the other', async () => {
   const device = await newDevice(here);
   const isActive = async () => {
@@ -220,4 +240,24 @@ test('without Redis ingest goes on, tokens die within two seconds, commands are 
   expect(await statuses(there, again)).toEqual(new Set([200]));
   await revoke(here, again);
   expect(await msUntilDead(there, again)).toBeLessThan(1_000);
+});
+
+test('a device that connects on both hosts while Redis is away keeps the newer connection when it is back', async () => {
+  const { token } = await newDevice(here);
+  await stores.redis.kill();
+  const opened: MqttClient[] = [];
+  try {
+    for (const engine of [here, there]) {
+      opened.push(await connectMqtt({ port: engine.mqttPort, token }));
+      await sleep(100);
+    }
+    for (const client of opened) await client.quiet();
+  } finally {
+    await stores.redis.start();
+  }
+  const [old, young] = opened as [MqttClient, MqttClient];
+  await old.closedFor(0x8e);
+  await young.nothingFor(200);
+  await young.quiet();
+  young.cut();
 });

@@ -1,0 +1,159 @@
+/**
+ * One gateway with ten thousand children on an engine of two workers: they connect quickly, commands and updates find
+ * each of them, and a reconnect restores everything. And two gateways on two workers that make the same kind of child.
+ */
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import type { Device } from '../api.ts';
+import { type Engine, startEngine } from '../engine.ts';
+import { connectMqtt, type MqttClient } from '../wire/mqtt-client.ts';
+import { connectMqttOn } from '../wire/mqtt-workers.ts';
+
+const connect = 'v1/gateway/connect';
+const rpc = 'v1/gateway/rpc';
+const attributes = 'v1/gateway/attributes';
+const children = 10_000;
+
+let engine: Engine;
+
+beforeAll(async () => {
+  engine = await startEngine({ workers: 2, env: { HTTP_TELL_WORKER: 'true' } });
+});
+
+afterAll(() => engine?.destroy());
+
+async function newGateway(name: string): Promise<Device> {
+  const created = await engine.api.send('POST', '/api/device', { name, additionalInfo: { gateway: true } });
+  expect(created.status).toBe(200);
+  const { id } = (await created.json()) as { id: { id: string } };
+  const credentials = await (await engine.api.send('GET', `/api/device/${id.id}/credentials`)).json();
+  return { id: id.id, token: (credentials as { credentialsId: string }).credentialsId };
+}
+
+// biome-ignore lint/suspicious/noExplicitAny: an answer of the REST API
+async function rest(method: string, path: string, body?: unknown): Promise<any> {
+  const answer = await engine.api.send(method, path, body);
+  const text = await answer.text();
+  expect(answer.status, `${path}: ${text}`).toBe(200);
+  return text === '' ? undefined : JSON.parse(text);
+}
+
+/** Connects `names` in one breath, a window at a time; tells how long it took. */
+async function connectAll(client: MqttClient, names: string[], type: string): Promise<number> {
+  const begun = performance.now();
+  const window = 500;
+  for (let at = 0; at < names.length; at += window) {
+    const packets = names
+      .slice(at, at + window)
+      .map((device) => client.publishPacket(connect, JSON.stringify({ device, type })));
+    await client.write(...packets);
+    for (const { messageId } of packets) {
+      const ack = await client.pick('puback', { messageId: messageId! });
+      expect(ack.reasonCode).toBe(0);
+    }
+  }
+  return performance.now() - begun;
+}
+
+const idOf = async (name: string): Promise<string> =>
+  (await rest('GET', `/api/tenant/devices?deviceName=${encodeURIComponent(name)}`)).id.id;
+
+/** Sends a command to the child and answers it over the gateway; tells how long the caller waited. */
+async function command(client: MqttClient, name: string, id: string): Promise<number> {
+  const begun = performance.now();
+  const answer = rest('POST', `/api/rpc/twoway/${id}`, { method: 'ping', params: name });
+  const { json } = await client.message(rpc);
+  expect(json).toMatchObject({ device: name, data: { method: 'ping', params: name } });
+  await client.publishQos0(rpc, { device: name, id: json.data.id, data: { pong: name } });
+  expect(await answer).toEqual({ pong: name });
+  return performance.now() - begun;
+}
+
+test('ten thousand children connect quickly, are reached one by one, and come back with the gateway', async () => {
+  const gateway = await newGateway('hub of many');
+  const names = Array.from({ length: children }, (_, n) => `meter-${n}`);
+  const some = Array.from({ length: 20 }, (_, n) => names[(n * 4999 + 17) % children]!);
+
+  const first = await connectMqtt({ port: engine.mqttPort, token: gateway.token });
+  await first.subscribe({ [rpc]: 1, [attributes]: 1 });
+  const makingMs = await connectAll(first, names, 'meter');
+  const page = await rest('GET', '/api/tenant/devices?pageSize=1&page=0&type=meter');
+  expect(page.totalElements).toBe(children);
+  const ids = new Map<string, string>();
+  for (const name of some) ids.set(name, await idOf(name));
+  const waits: number[] = [];
+  for (const name of some) waits.push(await command(first, name, ids.get(name)!));
+  for (const name of some.slice(0, 3)) {
+    await rest('POST', `/api/plugins/telemetry/DEVICE/${ids.get(name)}/SHARED_SCOPE`, { limit: 1 });
+    expect((await first.message(attributes)).json).toEqual({ device: name, data: { limit: 1 } });
+  }
+  first.cut();
+
+  // While it is away: an update that waits for it.
+  const [waiting] = some;
+  await rest('POST', `/api/plugins/telemetry/DEVICE/${ids.get(waiting!)}/SHARED_SCOPE`, { limit: 2 });
+  const second = await connectMqtt({ port: engine.mqttPort, token: gateway.token });
+  await second.subscribe({ [rpc]: 1, [attributes]: 1 });
+  const restoringMs = await connectAll(second, names, 'meter');
+  expect((await second.message(attributes)).json).toEqual({ device: waiting, data: { limit: 2 } });
+  for (const name of some.slice(0, 5)) waits.push(await command(second, name, ids.get(name)!));
+  second.cut();
+
+  waits.sort((a, b) => a - b);
+  const figures = `${children} children made in ${Math.round(makingMs)} ms, restored in ${Math.round(restoringMs)} ms`;
+  process.stdout.write(`${figures}; a command took ${waits.map(Math.round).join(' ')} ms\n`);
+  expect(makingMs).toBeLessThan(40_000);
+  expect(restoringMs).toBeLessThan(20_000);
+});
+
+test('a thousand children of one new type over two gateways on two workers make one profile', async () => {
+  const clients = await Promise.all(
+    [0, 1].map(async (worker) => {
+      const { token } = await newGateway(`hub on ${worker}`);
+      return await connectMqttOn(worker, { port: engine.mqttPort, token });
+    }),
+  );
+  const type = 'new type';
+  await Promise.all(
+    clients.map((client, n) =>
+      connectAll(
+        client,
+        // Half of them are the same for both.
+        Array.from({ length: 500 }, (_, c) => (c % 2 === 0 ? `both-${c}` : `of-${n}-${c}`)),
+        type,
+      ),
+    ),
+  );
+  const profiles = await rest('GET', '/api/deviceProfiles?pageSize=100&page=0');
+  expect((profiles.data as { name: string }[]).filter(({ name }) => name === type)).toHaveLength(1);
+  const page = await rest('GET', `/api/tenant/devices?pageSize=1&page=0&type=${encodeURIComponent(type)}`);
+  expect(page.totalElements).toBe(750);
+  for (const client of clients) client.cut();
+});
+
+test('what a gateway made is related to it, before the acknowledgement and once', async () => {
+  const gateway = await newGateway('hub with relations');
+  const client = await connectMqtt({ port: engine.mqttPort, token: gateway.token });
+  const relations = () => rest('GET', `/api/relations?fromId=${gateway.id}&fromType=DEVICE`);
+  for (let round = 0; round < 2; round += 1) {
+    await client.publish(connect, { device: 'related' });
+    const id = await idOf('related');
+    expect(await relations()).toEqual([
+      {
+        from: { entityType: 'DEVICE', id: gateway.id },
+        to: { entityType: 'DEVICE', id },
+        type: 'Created',
+        typeGroup: 'COMMON',
+        version: expect.any(Number),
+        additionalInfo: null,
+      },
+    ]);
+    await client.publish('v1/gateway/disconnect', { device: 'related' });
+  }
+  const child = await rest('GET', `/api/device/${await idOf('related')}`);
+  expect(child.additionalInfo).toEqual({ lastConnectedGateway: gateway.id });
+  expect(await rest('GET', `/api/relations?toId=${child.id.id}&toType=DEVICE&relationType=Created`)).toHaveLength(1);
+  expect(await rest('GET', `/api/relations?toId=${child.id.id}&toType=DEVICE&relationType=Contains`)).toEqual([]);
+  await rest('DELETE', `/api/device/${child.id.id}`);
+  expect(await relations()).toEqual([]);
+  client.cut();
+});

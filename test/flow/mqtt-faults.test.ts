@@ -1,0 +1,171 @@
+/**
+ * Faults behind MQTT connections: a journal that refuses, a worker that dies, an engine that is told to stop. What was
+ * acknowledged is stored; what was not, the client can send again, because it is told or its connection ends.
+ */
+import { setTimeout as sleep } from 'node:timers/promises';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { type Device, eventually } from '../api.ts';
+import { type Engine, startEngine } from '../engine.ts';
+import {
+  connectMqtt,
+  connectMqttToWorker,
+  type Level,
+  type Login,
+  levelName,
+  levels,
+  type MqttClient,
+} from '../wire/mqtt-client.ts';
+
+const telemetry = 'v1/devices/me/telemetry';
+const backlogBytesMax = 300_000;
+
+let engine: Engine;
+let made = 0;
+beforeAll(async () => {
+  engine = await startEngine({
+    workers: 2,
+    env: { HTTP_TELL_WORKER: 'true', JOURNAL_BACKLOG_BYTES_MAX: String(backlogBytesMax), SHIP_LATE_SECONDS_MAX: '1' },
+  });
+});
+afterAll(() => engine?.destroy());
+
+const newDevice = () => engine.api.createDevice(`mqtt-faults-${made++}`);
+const connect = (device: Device, level: Level, login: Login = {}) =>
+  connectMqtt({ port: engine.mqttPort, level, token: device.token, ...login });
+
+/** Values of a key, oldest first, once there are `count`. */
+async function values(device: Device, key: string, count: number): Promise<unknown[]> {
+  const now = Date.now();
+  return await eventually(async () => {
+    const read = await engine.api.readSeries(device.id, [key], { startTs: now - 600_000, endTs: now + 600_000 });
+    const points = read[key] ?? [];
+    return points.length >= count ? points.map(({ value }) => value) : undefined;
+  }, 40_000);
+}
+
+describe('a journal that refuses because ClickHouse stands still', () => {
+  /** Both workers refuse while it runs, and take again a moment after `resume`. */
+  async function withFullBacklog(use: (resume: () => void) => Promise<void>): Promise<void> {
+    const pid = engine.pids().get('clickhouse')!;
+    process.kill(pid, 'SIGSTOP');
+    try {
+      for (const worker of [0, 1]) await fill(worker);
+      await use(() => process.kill(pid, 'SIGCONT'));
+    } finally {
+      process.kill(pid, 'SIGCONT');
+    }
+    await eventually(async () => (await engine.readiness()) === 200, 20_000);
+  }
+
+  /** Publishes until this worker says that it takes no more. */
+  async function fill(worker: number): Promise<void> {
+    const device = await newDevice();
+    const client = await connectMqttToWorker(worker, { port: engine.mqttPort, token: device.token });
+    for (let n = 0; n < 200; n += 1) {
+      const ack = await client.publish(telemetry, JSON.stringify({ fill: 'x'.repeat(50_000) }));
+      if ((ack.reasonCode ?? 0) >= 0x80) {
+        expect(ack.reasonCode).toBe(0x97);
+        // A busy machine has other reasons, which pass.
+        if (/ClickHouse/.test(ack.properties?.reasonString ?? '')) {
+          client.cut();
+          return;
+        }
+      }
+      await sleep(20);
+    }
+    throw new Error('the journal never refused');
+  }
+
+  test('MQTT 5 is told 0x97 and stays; MQTT 3 is not read for a moment, then closed without PUBACK', async () => {
+    const devices = [await newDevice(), await newDevice(), await newDevice(), await newDevice()] as const;
+    await withFullBacklog(async (resume) => {
+      const five = await connect(devices[0], 5);
+      expect((await five.publish(telemetry, '{"five":1}')).reasonCode).toBe(0x97);
+      // QoS 0 is dropped.
+      await five.publishQos0(telemetry, '{"zero":1}');
+      await five.quiet();
+
+      // Half of a keep-alive of two seconds, then the end: nothing acknowledged, so the client sends it again.
+      const short: MqttClient[] = [
+        await connect(devices[1], 3, { keepAlive: 2 }),
+        await connect(devices[2], 4, { keepAlive: 2 }),
+      ];
+      await Promise.all(
+        short.map(async (client) => {
+          const before = performance.now();
+          await client.write(client.publishPacket(telemetry, '{"short":1}'), { cmd: 'pingreq' });
+          await client.closed(5_000);
+          expect(client.received).toEqual([]);
+          expect(performance.now() - before).toBeGreaterThan(400);
+        }),
+      );
+
+      // Taken again in time: as if nothing had been.
+      const patient = await connect(devices[3], 4, { keepAlive: 60 });
+      await patient.write(patient.publishPacket(telemetry, '{"patient":1}', { messageId: 1 }), { cmd: 'pingreq' });
+      await patient.nothingFor(300);
+      resume();
+      await patient.pick('puback', { messageId: 1 });
+      await patient.pick('pingresp');
+      await eventually(async () => (await five.publish(telemetry, '{"five":2}')).reasonCode === 0);
+      five.cut();
+      patient.cut();
+    });
+    expect(await values(devices[3], 'patient', 1)).toEqual([1]);
+    expect(await values(devices[0], 'five', 1)).toEqual([2]);
+    // A key that was never stored reads as null.
+    const latest = async (device: Device, key: string) =>
+      (await engine.api.readLatest(device.id, [key]))[key]?.[0]?.value;
+    expect(await latest(devices[0], 'zero')).toBe(null);
+    for (const device of [devices[1], devices[2]]) expect(await latest(device, 'short')).toBe(null);
+  });
+});
+
+test('a worker that is killed takes only its own connections with it, and they come back', async () => {
+  const [lost, kept] = [await newDevice(), await newDevice()];
+  const onFirst = await connectMqttToWorker(0, { port: engine.mqttPort, token: lost.token });
+  const onSecond = await connectMqttToWorker(1, { port: engine.mqttPort, token: kept.token });
+  expect((await onFirst.publish(telemetry, '{"before":1}')).reasonCode).toBe(0);
+  await engine.kill('worker-0');
+  await onFirst.closed();
+  expect((await onSecond.publish(telemetry, '{"beside":1}')).reasonCode).toBe(0);
+  const again = await eventually(() => connect(lost, 5), 10_000);
+  expect((await again.publish(telemetry, '{"after":1}')).reasonCode).toBe(0);
+  expect(await values(lost, 'before', 1)).toEqual([1]);
+  expect(await values(lost, 'after', 1)).toEqual([1]);
+  expect(await values(kept, 'beside', 1)).toEqual([1]);
+  onSecond.cut();
+  again.cut();
+  await eventually(() => engine.workers().length === 2);
+});
+
+test('SIGTERM: everybody is told, what was acknowledged is stored, and nothing else was', async () => {
+  const clients: { level: Level; device: Device; client: MqttClient; acknowledged: number }[] = [];
+  for (const level of levels) {
+    const device = await newDevice();
+    clients.push({ level, device, client: await connect(device, level), acknowledged: 0 });
+  }
+  const firstTs = Date.now() - 100_000;
+  // Each keeps publishing until its connection ends.
+  const ended = clients.map(async (one) => {
+    const { client, level } = one;
+    for (let n = 0; ; n += 1) {
+      const packet = client.publishPacket(telemetry, `{"ts":${firstTs + n},"values":{"n":${n}}}`, { messageId: n + 1 });
+      await client.write(packet);
+      const answer = await client.next(20_000).catch(() => undefined);
+      if (answer?.cmd !== 'puback') return { level, last: answer };
+      one.acknowledged += 1;
+    }
+  });
+  await eventually(() => clients.every(({ acknowledged }) => acknowledged > 20));
+  await engine.stop();
+  for (const { level, last } of await Promise.all(ended)) {
+    if (level === 5) expect(last, levelName[level]).toMatchObject({ cmd: 'disconnect', reasonCode: 0x8b });
+    else expect(last, levelName[level]).toBeUndefined();
+  }
+  await engine.start();
+  for (const { device, acknowledged } of clients) {
+    const stored = await values(device, 'n', acknowledged);
+    expect(stored.slice(0, acknowledged)).toEqual(Array.from({ length: acknowledged }, (_, n) => n));
+  }
+});

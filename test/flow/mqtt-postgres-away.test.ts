@@ -1,0 +1,67 @@
+/** PostgreSQL goes away: who is connected stays, who was let in before still is, nobody is called unknown. */
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { eventually } from '../api.ts';
+import { type Engine, startEngine } from '../engine.ts';
+import { codeOf, connectMqtt, MqttClient } from '../wire/mqtt-client.ts';
+import { connectMqttOn } from '../wire/mqtt-workers.ts';
+import { clickhousePassword, type Stores, startStores } from './stores.ts';
+
+let stores: Stores;
+let engine: Engine;
+
+beforeAll(async () => {
+  stores = await startStores();
+  const env = {
+    CLICKHOUSE_URL: stores.clickhouse.url,
+    CLICKHOUSE_PASSWORD: clickhousePassword,
+    DATABASE_URL: stores.postgres.url,
+    HTTP_TELL_WORKER: 'true',
+  };
+  engine = await startEngine({ workers: 2, env });
+});
+
+afterAll(async () => {
+  await engine?.destroy();
+  await stores?.stopAll();
+});
+
+async function codeFor(token: string, level: 4 | 5 = 5): Promise<number> {
+  const client = await MqttClient.open({ port: engine.mqttPort, level });
+  try {
+    return codeOf(await client.connect({ token }));
+  } finally {
+    client.cut();
+  }
+}
+
+test('without the database known devices connect and send, others are told to come back', async () => {
+  const port = engine.mqttPort;
+  const [steady, known, revoked] = await Promise.all(
+    ['steady', 'known', 'revoked'].map((name) => engine.api.createDevice(name)),
+  );
+  for (const worker of [0, 1]) (await connectMqttOn(worker, { port, token: known!.token })).cut();
+  const held = await connectMqtt({ port, token: steady!.token });
+  const doomed = await connectMqtt({ port, token: revoked!.token });
+  await stores.postgres.kill();
+  try {
+    expect((await held.publish('v1/devices/me/telemetry', '{"a":1}')).reasonCode).toBe(0);
+    for (const worker of [0, 1]) {
+      const again = await connectMqttOn(worker, { port, token: known!.token });
+      expect((await again.publish('v1/devices/me/telemetry', '{"a":2}')).reasonCode).toBe(0);
+      again.cut();
+    }
+    expect(await codeFor('nobody')).toBe(0x88);
+    expect(await codeFor('nobody', 4)).toBe(3);
+  } finally {
+    await stores.postgres.start();
+  }
+  await eventually(async () => (await codeFor('nobody')) === 0x86, 20_000);
+  expect(await codeFor('nobody', 4)).toBe(5);
+  expect(held.isClosed).toBe(false);
+  await held.quiet();
+  const path = `/api/device/${revoked!.id}/credentials`;
+  const credentials = (await (await engine.api.send('GET', path)).json()) as object;
+  await engine.api.send('POST', '/api/device/credentials', { ...credentials, credentialsId: 'changed' });
+  await doomed.closedFor(0x98, 3_000);
+  held.cut();
+});

@@ -1,0 +1,18 @@
+/**
+ * MQTT connections whose worker is known, for rules that hold across workers. The engine must tell its workers
+ * (HTTP_TELL_WORKER), which only MQTT 5 can hear; the kernel chooses who accepts, so more are opened until it fits.
+ */
+import { connectMqtt, type Login, type MqttClient, type Transport } from './mqtt-client.ts';
+
+const attemptsMax = 400;
+
+/** MQTT 5, on this worker. Each attempt takes over the one before. */
+export async function connectMqttOn(worker: number, login: Transport & Login): Promise<MqttClient> {
+  for (let attempt = 0; attempt < attemptsMax; attempt += 1) {
+    const client = await connectMqtt(login);
+    if (client.worker === undefined) throw new Error('the engine does not tell its workers: set HTTP_TELL_WORKER=true');
+    if (client.worker === worker) return client;
+    client.cut();
+  }
+  throw new Error(`${attemptsMax} connections, and none on worker ${worker}`);
+}
