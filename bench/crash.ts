@@ -9,6 +9,7 @@ import { eventually } from '../test/api.ts';
 import { type Engine, startEngine } from '../test/engine.ts';
 import { isGood, keysOfRecord, Ledger, type StoredRow, type Verdict } from './crash/ledger.ts';
 import { CrashLoad } from './crash/load.ts';
+import { CrashMqttLoad } from './crash/mqtt-load.ts';
 import { Random } from './crash/random.ts';
 import { damageTail } from './crash/tail.ts';
 
@@ -16,8 +17,10 @@ export interface CrashOptions {
   kills: number;
   seed: number;
   devices: number;
+  /** Requests/s over HTTP on so many sockets, and messages/s over MQTT with one connection of each device. */
   sockets: number;
   rate: number;
+  mqttRate: number;
   workers: number;
   say: (line: string) => void;
   /** No further kill is begun after this; for a test with a time budget. */
@@ -28,7 +31,9 @@ export interface CrashOutcome extends Verdict {
   seed: number;
   kills: Record<string, number>;
   damagedTails: string[];
+  /** HTTP answers by status (0 = the connection broke), PUBACKs by reason code (-1 = the connection broke). */
   answers: Record<number, number>;
+  pubacks: Record<number, number>;
   quarantined: number;
   seconds: number;
   good: boolean;
@@ -52,13 +57,14 @@ export async function crashRun(options: CrashOptions): Promise<CrashOutcome> {
   try {
     const tokens = await createSenders(engine, options.devices);
     const ledger = new Ledger(options.devices, recordsPerDeviceMax, Date.now() - 3_600_000);
-    const { port } = engine;
+    const { port, mqttPort } = engine;
     const load = new CrashLoad({ port, tokens, sockets: options.sockets, rate: options.rate, ledger });
+    const mqttLoad = new CrashMqttLoad({ port: mqttPort, tokens, rate: options.mqttRate, ledger });
     const killer = new Killer(engine, options);
     try {
       await killer.run();
     } finally {
-      await load.stop();
+      await Promise.all([load.stop(), mqttLoad.stop()]);
     }
     if (!engine.running) await engine.start();
     await eventually(async () => (await engine.readiness()) === 200, 30_000);
@@ -69,6 +75,7 @@ export async function crashRun(options: CrashOptions): Promise<CrashOutcome> {
       kills: killer.kills,
       damagedTails: killer.damagedTails,
       answers: load.answers,
+      pubacks: mqttLoad.answers,
       quarantined: countQuarantined(engine.dataDir),
       seconds: (performance.now() - startedAt) / 1000,
       good: isGood(verdict),

@@ -1,6 +1,6 @@
 /**
- * An engine prepared for a benchmark: devices with known tokens, the load of the HTTP generator, and the proof that
- * everything that was acknowledged lies in ClickHouse.
+ * An engine prepared for a benchmark: devices with known tokens, the load of a generator, and the proof that everything
+ * that was acknowledged lies in ClickHouse.
  */
 import { readdirSync, statSync } from 'node:fs';
 import { join } from 'node:path';
@@ -8,33 +8,59 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { Api } from '../test/api.ts';
 import { type Engine, startEngine } from '../test/engine.ts';
 import { cpuBetween, cpuByRole } from './cpu.ts';
-import { type HttpLoadResult, runHttpLoad } from './load/http.ts';
-import { pointsPerRequest } from './load/requests.ts';
+import { runHttpLoad } from './load/http.ts';
+import { recordPoints } from './load/moving-record.ts';
+import type { LoadResult } from './load/processes.ts';
 import type { BenchSettings } from './settings.ts';
 
 const creationsAtOnce = 16;
 const drainMsMax = 300_000;
+const stepMs = 100;
 
-export interface MeasuredLoad extends HttpLoadResult {
-  /** Rows acknowledged and found, divided by the time from the first request to the last row in ClickHouse. */
+export interface MeasuredLoad extends LoadResult {
+  /** Messages acknowledged and found, divided by the time from the first message to the last row in ClickHouse. */
   storedRequestsPerSecond: number;
   drainSeconds: number;
   cpuMicrosecondsPerRequest: Record<string, number>;
   verified: boolean;
 }
 
+/** What a generator is told. No (device, ts) of it may be below `firstTs`. */
+export interface LoadOrder {
+  /** Messages/s; 0 = closed loop. */
+  rate: number;
+  seconds: number;
+  warmupSeconds: number;
+  firstTs: number;
+  stepMs: number;
+}
+
+/** A generator: offers the load and waits for the answers, not for the store. */
+export type Generator = (engine: Engine, tokens: string[], order: LoadOrder) => Promise<LoadResult>;
+
+/** Telemetry over HTTP, as config/bench.yaml says. */
+export function httpGenerator({ sockets, processes }: BenchSettings['http']): Generator {
+  return (engine, tokens, order) =>
+    runHttpLoad({ host: '127.0.0.1', port: engine.port, tokens, sockets, processes, ...order });
+}
+
 /** Fixed-width tokens, so that every request of a run has the same length. */
-export async function createDevices(api: Api, count: number): Promise<string[]> {
+export async function createDevices(api: Api, count: number, fields: object = {}): Promise<string[]> {
   const tokens = Array.from({ length: count }, (_, n) => `bench${String(n).padStart(15, '0')}`);
   let next = 0;
   const create = async (): Promise<void> => {
     while (next < count) {
       const n = next++;
-      const response = await api.send('POST', `/api/device?accessToken=${tokens[n]}`, { name: `bench-${n}` });
+      const response = await api.send('POST', `/api/device?accessToken=${tokens[n]}`, {
+        name: `bench-${n}`,
+        ...fields,
+      });
       if (response.status !== 200) throw new Error(`create device: ${response.status} ${await response.text()}`);
       await response.arrayBuffer();
     }
   };
+  // One sign-in for all of them.
+  await api.adminToken();
   await Promise.all(Array.from({ length: creationsAtOnce }, create));
   return tokens;
 }
@@ -42,30 +68,33 @@ export async function createDevices(api: Api, count: number): Promise<string[]> 
 export class EngineUnderLoad {
   readonly engine: Engine;
   readonly tokens: string[];
-  readonly #settings: BenchSettings['http'];
-  /** Requests acknowledged since the engine was empty. */
+  readonly #generator: Generator;
+  /** Records of four points in each message. */
+  readonly #messageRecords: number;
+  /** Messages acknowledged since the engine was empty. */
   accepted = 0;
   /** Each phase sends behind the ts of the one before, so that no (device, ts) comes twice. */
   #nextTs = Date.now() - 6 * 3_600_000;
 
-  private constructor(engine: Engine, tokens: string[], settings: BenchSettings['http']) {
+  constructor(engine: Engine, tokens: string[], generator: Generator, messageRecords = 1) {
     this.engine = engine;
     this.tokens = tokens;
-    this.#settings = settings;
+    this.#generator = generator;
+    this.#messageRecords = messageRecords;
   }
 
-  static async start(workers: number, settings: BenchSettings['http']): Promise<EngineUnderLoad> {
+  static async start(workers: number, devices: number, generator: Generator): Promise<EngineUnderLoad> {
     const engine = await startEngine({ workers, env: { LOG_LEVEL: 'warn' } });
-    const tokens = await createDevices(engine.api, settings.devices);
-    return new EngineUnderLoad(engine, tokens, settings);
+    const tokens = await createDevices(engine.api, devices);
+    return new EngineUnderLoad(engine, tokens, generator);
   }
 
   /** Runs the load, waits until ClickHouse holds every acknowledged row, and counts what it cost. */
-  async load(rate: number, seconds: number, warmupSeconds = this.#settings.warmupSeconds): Promise<MeasuredLoad> {
+  async load(rate: number, seconds: number, warmupSeconds: number, generator = this.#generator): Promise<MeasuredLoad> {
     const pids = this.engine.pids();
     const cpuBefore = cpuByRole(pids);
     const startedAt = performance.now();
-    const result = await this.offer(rate, seconds, warmupSeconds);
+    const result = await this.offer(rate, seconds, warmupSeconds, generator);
     const endedAt = performance.now();
     await this.stored();
     const storedAt = performance.now();
@@ -81,21 +110,9 @@ export class EngineUnderLoad {
   }
 
   /** The load alone; it waits for answers, not for the store. */
-  async offer(rate: number, seconds: number, warmupSeconds: number): Promise<HttpLoadResult> {
-    const { sockets, processes } = this.#settings;
-    const stepMs = 100;
-    const result = await runHttpLoad({
-      host: '127.0.0.1',
-      port: this.engine.port,
-      tokens: this.tokens,
-      sockets,
-      processes,
-      rate,
-      warmupSeconds,
-      seconds,
-      firstTs: this.#nextTs,
-      stepMs,
-    });
+  async offer(rate: number, seconds: number, warmupSeconds: number, generator = this.#generator): Promise<LoadResult> {
+    const firstTs = this.#nextTs;
+    const result = await generator(this.engine, this.tokens, { rate, seconds, warmupSeconds, firstTs, stepMs });
     this.accepted += result.accepted;
     const perDeviceMax = Math.ceil((4 * result.accepted) / this.tokens.length) + 10_000;
     this.#nextTs += perDeviceMax * stepMs;
@@ -105,7 +122,7 @@ export class EngineUnderLoad {
   /** Waits until ClickHouse holds as many rows as were acknowledged. */
   async stored(): Promise<void> {
     const deadline = performance.now() + drainMsMax;
-    const expected = this.accepted * pointsPerRequest;
+    const expected = this.accepted * this.#messageRecords * recordPoints;
     let rows = 0;
     while (performance.now() < deadline) {
       rows = await this.#count('SELECT count() FROM telemetry');
@@ -121,7 +138,8 @@ export class EngineUnderLoad {
       this.#count("SELECT count() FROM telemetry FINAL WHERE key = 'temperature' AND num BETWEEN 21 AND 22"),
       this.#count('SELECT count() FROM telemetry FINAL'),
     ]);
-    return records === this.accepted && rows === this.accepted * pointsPerRequest;
+    const expected = this.accepted * this.#messageRecords;
+    return records === expected && rows === expected * recordPoints;
   }
 
   /** Bytes of active parts for each data point, before and after merging all parts to one. */

@@ -4,10 +4,13 @@
  */
 import { say } from './report.ts';
 import { runAttributes } from './scenarios/attributes.ts';
+import { runConnections } from './scenarios/connections.ts';
 import { runCrash } from './scenarios/crash.ts';
+import { runGateway } from './scenarios/gateway.ts';
 import { runHttp } from './scenarios/http.ts';
 import { runLatest } from './scenarios/latest.ts';
 import { runLongPoll } from './scenarios/longpoll.ts';
+import { runMqtt } from './scenarios/mqtt.ts';
 import { runOta } from './scenarios/ota.ts';
 import { runRpc } from './scenarios/rpc.ts';
 import { runSoak } from './scenarios/soak.ts';
@@ -31,6 +34,9 @@ const scenarios: Record<string, Scenario> = {
   longpoll: { about: 'many held long polls: memory of each, time from attribute write to answer', run: runLongPoll },
   ota: { about: 'a 16 MB package taken by 200 devices in 4 KB chunks: memory, rate', run: runOta },
   rpc: { about: 'commands from REST over the other worker to a polling device and back: round trips', run: runRpc },
+  mqtt: { about: 'telemetry over MQTT beside Mosquitto and Aedes: rate, latency, CPU', run: runMqtt },
+  gateway: { about: 'gateways that speak for many devices; one for 10 000, with commands', run: runGateway },
+  connections: { about: '50 000 idle connections: memory of each; all of them reconnect at once', run: runConnections },
   soak: { about: 'memory of every process over minutes at peak', run: runSoak },
   crash: { about: 'processes killed at random under load; every acknowledged record is read back', run: runCrash },
 };

@@ -21,8 +21,38 @@ export interface BenchSettings {
   longpoll: { polls: number; samples: number; pauseMs: number };
   ota: { fileBytes: number; chunkBytes: number; devices: number; step: number };
   rpc: { devices: number; rate: number; seconds: number };
+  mqtt: {
+    connections: number;
+    window: number;
+    processes: number;
+    workers: number;
+    rounds: number;
+    warmupSeconds: number;
+    seconds: number;
+    latencySeconds: number;
+  };
+  gateway: {
+    gateways: number;
+    children: number;
+    window: number;
+    processes: number;
+    workers: number;
+    warmupSeconds: number;
+    seconds: number;
+    siteChildren: number;
+    siteSeconds: number;
+    siteCommandsPerSecond: number;
+  };
+  connections: {
+    devices: number;
+    workers: number;
+    processes: number;
+    stormRounds: number;
+    othersConnections: number;
+    othersRate: number;
+  };
   soak: { minutes: number; sampleSeconds: number; growthMiBPerMinuteMax: number };
-  crash: { kills: number; seed: number; devices: number; sockets: number; rate: number };
+  crash: { kills: number; seed: number; devices: number; sockets: number; rate: number; mqttRate: number };
 }
 
 export function loadBenchSettings(overrides: string[]): BenchSettings {

@@ -5,6 +5,7 @@
  */
 import { connect, type Socket } from 'node:net';
 import { Histogram } from './histogram.ts';
+import type { ProcessResult } from './processes.ts';
 import { DeviceRequest, type MessageKind } from './requests.ts';
 
 export interface ProcessOrder {
@@ -21,23 +22,9 @@ export interface ProcessOrder {
   kind: MessageKind;
 }
 
-export interface ProcessResult {
-  /** Answers 200 of the whole run, warm-up included: what must be found in the store. */
-  accepted: number;
-  /** Answers 200 inside the measured time. */
-  measured: number;
-  measuredMs: number;
-  refused: Record<string, number>;
-  /** Connections that broke; a broken request may or may not be stored. */
-  broken: number;
-  /** Requests of the fixed rate that were never sent because no socket came free. */
-  unsent: number;
+export interface HttpProcessResult extends ProcessResult {
   /** Token and `ts` of the last request of each device that sent any. */
   lastTs: [token: string, ts: number][];
-  counts: number[];
-  maxMicroseconds: number;
-  cpuMs: number;
-  elapsedMs: number;
 }
 
 const okStatus = 0x32;
@@ -64,7 +51,7 @@ class Generator {
     this.#order = order;
   }
 
-  async run(): Promise<ProcessResult> {
+  async run(): Promise<HttpProcessResult> {
     const { sockets, tokens, firstTs, stepMs, kind, rate, warmupMs, durationMs } = this.#order;
     const requests = tokens.map((token, n) => new DeviceRequest(token, firstTs, stepMs, n * 2_654_435_761, kind));
     const slots = Array.from({ length: sockets }, (_, n) => {

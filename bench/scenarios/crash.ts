@@ -10,6 +10,8 @@ export async function runCrash(settings: BenchSettings): Promise<boolean> {
   say(
     `twice ${outcome.twice}, refused but stored ${outcome.refusedButStored}, never sent but stored ${outcome.unknown}`,
   );
+  const acks = (answers: Record<number, number>) => JSON.stringify(answers);
+  say(`HTTP answers ${acks(outcome.answers)}, PUBACKs ${acks(outcome.pubacks)} (0 and -1: the connection broke)`);
   writeResult('crash', settings, outcome);
   return outcome.good;
 }

@@ -8,7 +8,7 @@ import { availableParallelism } from 'node:os';
 import { fileURLToPath } from 'node:url';
 import { runAutocannon } from '../autocannon.ts';
 import { cpuMsOf } from '../cpu.ts';
-import { EngineUnderLoad, type MeasuredLoad } from '../engine-under-load.ts';
+import { EngineUnderLoad, httpGenerator, type MeasuredLoad } from '../engine-under-load.ts';
 import { type HttpLoadResult, runHttpLoad } from '../load/http.ts';
 import { figure, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
@@ -113,19 +113,20 @@ async function startBare(): Promise<{ child: ChildProcess; port: number }> {
 }
 
 async function measureOneWorker(http: BenchSettings['http']): Promise<MeasuredLoad> {
-  const load = await EngineUnderLoad.start(1, http);
+  const load = await EngineUnderLoad.start(1, http.devices, httpGenerator(http));
   try {
-    return await load.load(0, http.seconds);
+    return await load.load(0, http.seconds, http.warmupSeconds);
   } finally {
     await load.close();
   }
 }
 
 async function measureAllWorkers(workers: number, settings: BenchSettings) {
-  const load = await EngineUnderLoad.start(workers, settings.http);
+  const { http } = settings;
+  const load = await EngineUnderLoad.start(workers, http.devices, httpGenerator(http));
   try {
-    const peak = await load.load(0, settings.http.seconds);
-    const half = await load.load(Math.floor(peak.storedRequestsPerSecond / 2), settings.http.latencySeconds);
+    const peak = await load.load(0, http.seconds, http.warmupSeconds);
+    const half = await load.load(Math.floor(peak.storedRequestsPerSecond / 2), http.latencySeconds, http.warmupSeconds);
     const bytesPerPoint = await load.bytesPerPoint();
     const rate = settings.autocannon.rate || Math.floor(peak.storedRequestsPerSecond / 4);
     const autocannon = await runAutocannon(load.engine.port, load.tokens[0]!, { ...settings.autocannon, rate });

@@ -1,7 +1,7 @@
 /** Minutes at peak: resident memory of every process must level off. The slope counts over the second half. */
 import { availableParallelism } from 'node:os';
 import { residentBytesOf } from '../cpu.ts';
-import { EngineUnderLoad } from '../engine-under-load.ts';
+import { EngineUnderLoad, httpGenerator } from '../engine-under-load.ts';
 import { figure, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 
@@ -14,7 +14,9 @@ interface Sample {
 
 export async function runSoak(settings: BenchSettings): Promise<boolean> {
   const { minutes, sampleSeconds, growthMiBPerMinuteMax } = settings.soak;
-  const load = await EngineUnderLoad.start(settings.http.workers || availableParallelism(), settings.http);
+  const { http } = settings;
+  const workers = http.workers || availableParallelism();
+  const load = await EngineUnderLoad.start(workers, http.devices, httpGenerator(http));
   const samples: Sample[] = [];
   const startedAt = performance.now();
   const timer = setInterval(() => {
@@ -22,7 +24,7 @@ export async function runSoak(settings: BenchSettings): Promise<boolean> {
     samples.push({ minute: (performance.now() - startedAt) / 60_000, residentMiB: Object.fromEntries(resident) });
   }, sampleSeconds * 1000);
   try {
-    const result = await load.load(0, minutes * 60);
+    const result = await load.load(0, minutes * 60, http.warmupSeconds);
     clearInterval(timer);
     const roles = Object.keys(samples.at(-1)?.residentMiB ?? {});
     const growth = Object.fromEntries(roles.map((role) => [role, slopePerMinute(samples, role, minutes)]));

@@ -3,7 +3,7 @@ import { availableParallelism } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Device } from '../../test/api.ts';
 import type { Engine } from '../../test/engine.ts';
-import { EngineUnderLoad } from '../engine-under-load.ts';
+import { EngineUnderLoad, httpGenerator } from '../engine-under-load.ts';
 import { Histogram, type LatencySummary, summaryOf } from '../load/histogram.ts';
 import { say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
@@ -15,11 +15,13 @@ const pollMs = 2;
 const visibleMsMax = 30_000;
 
 export async function runVisibility(settings: BenchSettings): Promise<boolean> {
-  const load = await EngineUnderLoad.start(settings.http.workers || availableParallelism(), settings.http);
+  const { http } = settings;
+  const workers = http.workers || availableParallelism();
+  const load = await EngineUnderLoad.start(workers, http.devices, httpGenerator(http));
   try {
     const device = await load.engine.api.createDevice('visibility');
     const idle = await sample(load.engine, device, settings.visibility.samples);
-    const peak = await load.load(0, settings.http.seconds);
+    const peak = await load.load(0, http.seconds, http.warmupSeconds);
     const rate = Math.floor(peak.storedRequestsPerSecond / 2);
     const offered = load.offer(rate, settings.visibility.loadSeconds, 0);
     await sleep(2_000);

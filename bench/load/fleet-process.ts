@@ -1,0 +1,128 @@
+/**
+ * One process of a fleet that is connected and silent: each device on a connection of its own. On demand all of them
+ * lose their connections at one moment and come back at once, trying again as devices do.
+ */
+import { connect, type Socket } from 'node:net';
+import { connectPacket } from './mqtt-packets.ts';
+
+export interface FleetOrder {
+  host: string;
+  port: number;
+  tokens: string[];
+  /** Own addresses to connect from: one has too few ports for all. */
+  localAddresses: string[];
+}
+
+export type FleetTask = { kind: 'connect'; order: FleetOrder } | { kind: 'storm' };
+
+export interface FleetNote {
+  kind: 'connected';
+  /** Unix time. */
+  startedAtMs: number;
+  endedAtMs: number;
+  /** Attempts that failed: refused by the server, or by its full queue. */
+  failed: Record<string, number>;
+  /** Connections that had ended before, without being asked. */
+  lost: number;
+}
+
+const connectsAtOnce = 200;
+const keepAliveSeconds = 3_600;
+const retryMs = 1_000;
+const attemptMsMax = 20_000;
+
+// One for all sockets: an answer is small and read at once.
+const received = Buffer.allocUnsafe(16 * 1024);
+
+let failed: Record<string, number> = {};
+let lost = 0;
+
+class Device {
+  readonly #order: FleetOrder;
+  readonly #token: string;
+  readonly #localAddress: string;
+  #socket: Socket | undefined;
+
+  constructor(order: FleetOrder, n: number) {
+    this.#order = order;
+    this.#token = order.tokens[n]!;
+    this.#localAddress = order.localAddresses[n % order.localAddresses.length]!;
+  }
+
+  async connect(): Promise<void> {
+    for (;;) {
+      const fault = await this.#attempt();
+      if (fault === '') return;
+      failed[fault] = (failed[fault] ?? 0) + 1;
+      await elapse(retryMs * (0.5 + Math.random()));
+    }
+  }
+
+  /** As when its network goes away: no DISCONNECT, no end. */
+  cut(): void {
+    this.#socket?.removeAllListeners('close').resetAndDestroy();
+    this.#socket = undefined;
+  }
+
+  /** '' = connected, else why not. */
+  #attempt(): Promise<string> {
+    const { host, port } = this.#order;
+    const token = this.#token;
+    return new Promise((resolve) => {
+      let isConnected = false;
+      const callback = (length: number): boolean => {
+        if (isConnected) return true;
+        // CONNACK of MQTT 3.1.1.
+        isConnected = length === 4 && received[0] === 0x20 && received[3] === 0;
+        if (isConnected) end('');
+        else end(`CONNACK ${received[3]}`);
+        return true;
+      };
+      const onread = { buffer: received, callback };
+      const socket = connect({ host, port, localAddress: this.#localAddress, noDelay: true, onread });
+      const timer = setTimeout(() => end('timeout'), attemptMsMax);
+      const end = (fault: string): void => {
+        clearTimeout(timer);
+        if (fault !== '') socket.destroy();
+        resolve(fault);
+      };
+      socket.once('connect', () => {
+        socket.write(connectPacket({ clientId: token, username: token, keepAliveSeconds, level: 4 }));
+      });
+      socket.once('error', (error: NodeJS.ErrnoException) => end(error.code ?? error.message));
+      socket.once('close', () => {
+        if (isConnected) lost += 1;
+        else end('closed');
+      });
+      this.#socket = socket;
+    });
+  }
+}
+
+let devices: Device[] = [];
+
+async function carryOut(task: FleetTask): Promise<void> {
+  failed = {};
+  if (task.kind === 'connect') devices = task.order.tokens.map((_, n) => new Device(task.order, n));
+  const startedAtMs = Date.now();
+  if (task.kind === 'storm') for (const device of devices) device.cut();
+  let next = 0;
+  const connectNext = async (): Promise<void> => {
+    while (next < devices.length) await devices[next++]!.connect();
+  };
+  const atOnce = task.kind === 'storm' ? devices.length : connectsAtOnce;
+  await Promise.all(Array.from({ length: atOnce }, connectNext));
+  process.send!({ kind: 'connected', startedAtMs, endedAtMs: Date.now(), failed, lost } satisfies FleetNote);
+}
+
+function elapse(milliseconds: number): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, milliseconds));
+}
+
+process.on('message', (task: FleetTask) => {
+  carryOut(task).catch((error: Error) => {
+    process.stderr.write(`${error.stack}\n`);
+    process.exit(1);
+  });
+});
+process.on('disconnect', () => process.exit(0));

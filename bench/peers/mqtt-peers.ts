@@ -1,0 +1,81 @@
+/**
+ * The brokers that the MQTT benchmarks are measured against, on loopback, storing nothing: Mosquitto as Debian packages
+ * it, with its limits on messages in flight lifted, and Aedes in a Node process.
+ */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { connect } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+import { freePort } from '../../test/engine.ts';
+
+export interface Peer {
+  name: string;
+  port: number;
+  pid: number;
+  close(): void;
+}
+
+const readyMsMax = 10_000;
+
+export async function startMosquitto(): Promise<Peer> {
+  const port = await freePort();
+  const directory = mkdtempSync(join(tmpdir(), 'millrace-mosquitto-'));
+  const config = join(directory, 'mosquitto.conf');
+  const lines = [
+    `listener ${port} 127.0.0.1`,
+    'allow_anonymous true',
+    'persistence false',
+    'max_inflight_messages 0',
+    'max_queued_messages 0',
+    'set_tcp_nodelay true',
+    'sys_interval 0',
+    'log_dest none',
+    'user root',
+  ];
+  writeFileSync(config, `${lines.join('\n')}\n`);
+  const child = spawn('mosquitto', ['-c', config], {
+    stdio: 'ignore',
+    env: { PATH: `${process.env['PATH']}:/usr/sbin` },
+  });
+  const failed = once(child, 'error').then(([error]) => {
+    throw new Error(`mosquitto cannot be started (apt-get install mosquitto): ${(error as Error).message}`);
+  });
+  await Promise.race([listening(port), failed]);
+  failed.catch(() => {});
+  const close = () => {
+    child.kill('SIGTERM');
+    rmSync(directory, { recursive: true, force: true });
+  };
+  return { name: 'Mosquitto', port, pid: child.pid!, close };
+}
+
+export async function startAedes(): Promise<Peer> {
+  const entry = fileURLToPath(new URL('./aedes.js', import.meta.url));
+  const child: ChildProcess = spawn(process.execPath, [entry], { stdio: ['ignore', 'pipe', 'inherit'] });
+  const [line] = (await once(child.stdout!, 'data')) as [Buffer];
+  return { name: 'Aedes', port: Number(line.toString()), pid: child.pid!, close: () => void child.kill('SIGKILL') };
+}
+
+async function listening(port: number): Promise<void> {
+  const deadline = performance.now() + readyMsMax;
+  while (!(await accepts(port))) {
+    if (performance.now() > deadline) throw new Error(`nothing listens on ${port} after ${readyMsMax} ms`);
+    await sleep(20);
+  }
+}
+
+function accepts(port: number): Promise<boolean> {
+  return new Promise((resolve) => {
+    const socket = connect({ port, host: '127.0.0.1' });
+    const end = (answer: boolean) => {
+      socket.destroy();
+      resolve(answer);
+    };
+    socket.once('connect', () => end(true));
+    socket.once('error', () => end(false));
+  });
+}

@@ -1,0 +1,177 @@
+/**
+ * Telemetry over MQTT at QoS 1, one record of four keys in each message, side by side in one run: Mosquitto and Aedes,
+ * which store nothing, and Millrace with one worker and with all of them. Rounds alternate, so that whatever else the
+ * machine does meets everybody. A rate of Millrace counts only what was found in ClickHouse afterwards.
+ */
+import { availableParallelism } from 'node:os';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { cpuMsOf, machineCpu } from '../cpu.ts';
+import { EngineUnderLoad, type Generator, type LoadOrder, type MeasuredLoad } from '../engine-under-load.ts';
+import { runMqttLoad } from '../load/mqtt.ts';
+import type { LoadResult } from '../load/processes.ts';
+import { type Peer, startAedes, startMosquitto } from '../peers/mqtt-peers.ts';
+import { figure, say, table, writeResult } from '../report.ts';
+import type { BenchSettings } from '../settings.ts';
+
+/** Of Mosquitto, one worker against its one process. */
+const ratioMin = 0.7;
+const idleShareMin = 0.85;
+const settleMsMax = 30_000;
+
+/** One who acknowledges, in one shape of the load. */
+interface Contender {
+  name: string;
+  window: number;
+  run(order: Pick<LoadOrder, 'rate' | 'seconds' | 'warmupSeconds'>): Promise<Round>;
+}
+
+interface Round {
+  messagesPerSecond: number;
+  cpuMicrosecondsPerMessage: Record<string, number>;
+  load: LoadResult;
+  drainSeconds: number;
+  verified: boolean;
+}
+
+interface Row {
+  name: string;
+  window: number;
+  rounds: Round[];
+}
+
+export async function runMqtt(settings: BenchSettings): Promise<boolean> {
+  const { connections, window, rounds, seconds, warmupSeconds, latencySeconds } = settings.mqtt;
+  const workers = settings.mqtt.workers || availableParallelism();
+  const peers: Peer[] = [];
+  const engines: EngineUnderLoad[] = [];
+  try {
+    peers.push(await startMosquitto(), await startAedes());
+    const start = async (count: number) => {
+      const engine = await EngineUnderLoad.start(count, connections, generatorOf(settings, window));
+      engines.push(engine);
+      return { name: `Millrace, ${count} worker${count > 1 ? 's' : ''}`, engine };
+    };
+    const millraces = [await start(1)];
+    if (workers > 1) millraces.push(await start(workers));
+    // A device that waits for each acknowledgement, and one that does not.
+    const contenders = [...new Set([1, window])].flatMap((size): Contender[] => [
+      ...peers.map((peer) => ({ name: peer.name, window: size, run: peerRun(peer, settings, size) })),
+      ...millraces.map(({ name, engine }) => ({ name, window: size, run: engineRun(engine, settings, size) })),
+    ]);
+    const rows: Row[] = contenders.map(({ name, window: size }) => ({ name, window: size, rounds: [] }));
+    for (let round = 0; round < rounds; round += 1) {
+      for (const [n, contender] of contenders.entries()) {
+        await settled();
+        const result = await contender.run({ rate: 0, seconds, warmupSeconds });
+        rows[n]!.rounds.push(result);
+        say(`${contender.name}, window ${contender.window}: ${figure(result.messagesPerSecond)} messages/s`);
+        if (result.load.invalid) say(`INVALID: ${result.load.invalid}`);
+      }
+    }
+    const peak = medianRate(rows.filter(({ window: size }) => size === window).at(-1)!);
+    const half = { rate: Math.floor(peak / 2), seconds: latencySeconds, warmupSeconds };
+    const atHalf: Row[] = [];
+    for (const contender of contenders.filter(({ window: size }) => size === window)) {
+      await settled();
+      const name = `${contender.name}, ${figure(half.rate)}/s`;
+      atHalf.push({ name, window, rounds: [await contender.run(half)] });
+    }
+    return report(settings, workers, rows, atHalf);
+  } finally {
+    for (const peer of peers) peer.close();
+    for (const engine of engines) await engine.close();
+  }
+}
+
+function generatorOf(settings: BenchSettings, window: number): Generator {
+  return (engine, tokens, order) => offer(engine.mqttPort, tokens, settings, window, order);
+}
+
+function offer(port: number, tokens: string[], settings: BenchSettings, window: number, order: LoadOrder) {
+  const { processes } = settings.mqtt;
+  const clients = tokens.map((token) => ({ token, children: [] }));
+  return runMqttLoad({ host: '127.0.0.1', port, clients, processes, window, level: 4, ...order });
+}
+
+function peerRun(peer: Peer, settings: BenchSettings, window: number): Contender['run'] {
+  const { connections } = settings.mqtt;
+  const tokens = Array.from({ length: connections }, (_, n) => `bench${String(n).padStart(15, '0')}`);
+  return async (order) => {
+    const cpuBefore = cpuMsOf(peer.pid);
+    const load = await offer(peer.port, tokens, settings, window, { ...order, firstTs: Date.now(), stepMs: 100 });
+    const cpuMs = cpuMsOf(peer.pid) - cpuBefore;
+    const cpuMicrosecondsPerMessage = { broker: (cpuMs * 1000) / load.accepted };
+    return {
+      messagesPerSecond: load.requestsPerSecond,
+      cpuMicrosecondsPerMessage,
+      load,
+      drainSeconds: 0,
+      verified: true,
+    };
+  };
+}
+
+function engineRun(engine: EngineUnderLoad, settings: BenchSettings, window: number): Contender['run'] {
+  return async ({ rate, seconds, warmupSeconds }) => {
+    const measured: MeasuredLoad = await engine.load(rate, seconds, warmupSeconds, generatorOf(settings, window));
+    return {
+      messagesPerSecond: measured.storedRequestsPerSecond,
+      cpuMicrosecondsPerMessage: measured.cpuMicrosecondsPerRequest,
+      load: measured,
+      drainSeconds: measured.drainSeconds,
+      verified: measured.verified,
+    };
+  };
+}
+
+/** Waits until the round before has left nothing to do: merges of ClickHouse, checkpoints of PostgreSQL. */
+async function settled(): Promise<void> {
+  const deadline = performance.now() + settleMsMax;
+  for (;;) {
+    const before = machineCpu();
+    await sleep(1_000);
+    const after = machineCpu();
+    const idle = (after.idle - before.idle) / Math.max(1, after.total - before.total);
+    if (idle >= idleShareMin || performance.now() > deadline) return;
+  }
+}
+
+function medianRate({ rounds }: Row): number {
+  const rates = rounds.map(({ messagesPerSecond }) => messagesPerSecond).sort((a, b) => a - b);
+  return (rates[(rates.length - 1) >> 1]! + rates[rates.length >> 1]!) / 2;
+}
+
+function report(settings: BenchSettings, workers: number, rows: Row[], atHalf: Row[]): boolean {
+  const { window } = settings.mqtt;
+  const mosquittoOf = (size: number) =>
+    medianRate(rows.find((row) => row.name === 'Mosquitto' && row.window === size)!);
+  const line = (row: Row) => {
+    const last = row.rounds.at(-1)!;
+    const { broker, workers: worker = 0, clickhouse = 0 } = last.cpuMicrosecondsPerMessage;
+    return [
+      row.name,
+      row.window,
+      medianRate(row),
+      medianRate(row) / mosquittoOf(row.window),
+      last.drainSeconds,
+      last.load.latency.p50Ms,
+      last.load.latency.p99Ms,
+      broker ?? worker,
+      clickhouse,
+      last.load.generatorCpuShare,
+    ];
+  };
+  say('');
+  const columns = ['window', 'messages/s', 'of Mosquitto', 'drain s', 'p50 ms', 'p99 ms', 'CPU us/message'];
+  table(['', ...columns, 'ClickHouse us', 'generator CPU'], [...rows, ...atHalf].map(line));
+  const all = [...rows, ...atHalf].flatMap((row) => row.rounds.map((round) => ({ name: row.name, round })));
+  const verified = all.every(({ round }) => round.verified);
+  const invalid = all.filter(({ round }) => round.load.invalid !== '');
+  const one = rows.find((row) => row.name === 'Millrace, 1 worker' && row.window === window)!;
+  const ratio = medianRate(one) / mosquittoOf(window);
+  say(`\nstored and verified in ClickHouse: ${verified ? 'every acknowledged message, once' : 'NO'}`);
+  say(`1 worker / Mosquitto, window ${window}: ${figure(ratio)} (target ${ratioMin})`);
+  for (const { name, round } of invalid) say(`INVALID ${name}: ${round.load.invalid}`);
+  writeResult('mqtt', settings.mqtt, { workers, rows, atHalf, ratio, verified });
+  return verified && ratio >= ratioMin;
+}
