@@ -119,6 +119,18 @@ it('two gateways that make the same names at once never fail and make each one o
   expect(await count('device_profile', `tenant_id = $1 and name = 'shared type'`)).toBe(1);
 });
 
+it("gateways that connect the same devices again and again are not in each other's way", async () => {
+  const gateways = await Promise.all([newGateway(), newGateway(), newGateway(), newGateway()]);
+  const names = numbered(200);
+  await make(gateways[0]!, names);
+  for (let round = 0; round < 5; round += 1) {
+    const rounds = await Promise.all(
+      gateways.map((gatewayId, n) => make(gatewayId, n % 2 === 0 ? names : [...names].reverse())),
+    );
+    for (const outcomes of rounds) for (const row of outcomes.values()) expect(row).not.toBeInstanceOf(Fault);
+  }
+});
+
 it('says of a device through which gateway it came last', async () => {
   const [first, second] = [await newGateway(), await newGateway()];
   await make(first, ['roamer']);

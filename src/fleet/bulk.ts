@@ -101,8 +101,17 @@ async function findExisting(
     const { info: _, ...device } = row;
     outcomes.set(request.name, device);
   }
-  if (moved.length > 0) await updateInfos(postgres, moved);
+  if (moved.length > 0) await rememberGateways(postgres, moved);
   return missing;
+}
+
+async function rememberGateways(postgres: Queries, moved: Parameters<typeof updateInfos>[1]): Promise<void> {
+  try {
+    await updateInfos(postgres, moved);
+  } catch (error) {
+    // Two gateways that connect the same devices at once: one of them was the last, whichever.
+    if (!lostRaces.has(sqlStateOf(error) ?? '')) throw error;
+  }
 }
 
 /** Additional info that names the gateway; undefined when it does already, or is nothing that can hold it. */
@@ -150,13 +159,13 @@ async function createInside(
   const now = clock.now();
   const admitted = await admit(queries, tenantId, requests, devicesMax, outcomes);
   if (admitted.length === 0) return { published: [], assigned: false };
-  const children: NewChild[] = admitted.map(({ gatewayId, name, type }) => ({
-    id: createUuid(now),
-    gatewayId,
-    profileId: profiles.get(type)!,
-    name,
-    info: JSON.stringify({ lastConnectedGateway: gatewayId }),
-  }));
+  const children = admitted.flatMap(({ gatewayId, name, type }): NewChild[] => {
+    const profileId = profiles.get(type);
+    // Deleted since it was looked for: the next try makes it again.
+    if (profileId === undefined) return [];
+    const info = JSON.stringify({ lastConnectedGateway: gatewayId });
+    return [{ id: createUuid(now), gatewayId, profileId, name, info }];
+  });
   const made = await insertChildren(queries, tenantId, children, now);
   if (made.length === 0) return { published: [], assigned: false };
   const tokens = made.map(({ id, number }) => ({
