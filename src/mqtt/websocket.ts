@@ -94,9 +94,14 @@ class WebSocketTransport implements Transport, WebSocketEvents {
 
   onClosed(): void {
     this.#ended = true;
+    const kept = this.#kept;
     this.#kept = [];
     // The library calls this from inside `end` and `close`, so from inside the connection's own code.
-    queueMicrotask(() => this.#events.onClosed());
+    queueMicrotask(() => {
+      // A client may publish and leave in one breath.
+      if (kept.length > 0) this.#events.onData(Buffer.concat(kept));
+      this.#events.onClosed();
+    });
   }
 
   #end(code: number, reason: string): void {
