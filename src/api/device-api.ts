@@ -86,6 +86,7 @@ const calls: DeviceCall[] = [
     path: `${token}/rpc/:requestId`,
     summary: 'Reply to a command',
     body: { shape: Type.Unknown({ description: 'The reply' }) },
+    answer: closed({ result: Type.Literal('ok') }),
   },
   {
     method: 'POST',

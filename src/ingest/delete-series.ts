@@ -1,7 +1,7 @@
 /**
- * Deleting ranges of a device's telemetry. The tombstone makes the delete durable; then this waits until everything
- * that was accepted before is in ClickHouse and carries it out at once, so that no read after the answer shows a deleted
- * point. When that takes too long (a store is away), `erase.ts` does it later.
+ * Deleting ranges of a device's telemetry. The tombstone makes the delete durable; then this waits a moment for what was
+ * accepted before to be in ClickHouse and carries it out at once, so that no read after the answer shows a deleted point.
+ * What is shipped later (points of old days are gathered for a while), or when a store is away, `erase.ts` deletes.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Clock } from '../base/clock.ts';
@@ -43,10 +43,7 @@ export function seriesDeleter(parts: SeriesDeleteParts): DeleteSeries {
     const tombstone = { ...asked, orderNumber: String(order), createdTime: now };
     await insertTombstone(postgres, tombstone);
     const deadline = clock.monotonic() + limits.seriesDeleteWaitMsMax;
-    while (orderShipped() < order) {
-      if (clock.monotonic() >= deadline) return;
-      await sleep(lookMs);
-    }
+    while (orderShipped() < order && clock.monotonic() < deadline) await sleep(lookMs);
     try {
       await carryOut(clickhouse, cluster, tombstone);
     } catch (error) {

@@ -1,0 +1,78 @@
+/** What the store is asked about a key, and when it is asked again. */
+import { beforeEach, expect, test } from 'vitest';
+import { limits } from '../base/limits.ts';
+import { createLog } from '../base/log.ts';
+import type { Bus, Handler } from '../bus/bus.ts';
+import type { Queries } from '../postgres/client.ts';
+import { createValue, isExpired, sha256 } from './api-key.ts';
+import { ApiKeys } from './api-keys.ts';
+
+let now = 0;
+const clock = { now: () => now, monotonic: () => now };
+let asked: number;
+let rows: object[];
+let fails: boolean;
+let hear: Handler;
+let keys: ApiKeys;
+
+const store = {
+  query: async () => {
+    asked += 1;
+    if (fails) throw new Error('away');
+    return rows;
+  },
+} as unknown as Queries;
+
+const bus = {
+  publish: (channel: string, payload: string) => hear(Buffer.from(payload), channel),
+  subscribe: async (_channel: string, handler: Handler) => {
+    hear = handler;
+    return () => {};
+  },
+} as unknown as Bus;
+
+beforeEach(async () => {
+  [now, asked, rows, fails] = [1_000, 0, [{ keyEnabled: true, expirationTime: 0, email: 'a@b.c' }], false];
+  keys = new ApiKeys({ postgres: store, bus, clock, log: createLog('error', 'test'), purges: false });
+  await keys.start();
+});
+
+test('a thousand requests at once ask the store once, and so does a second of them', async () => {
+  const found = await Promise.all(Array.from({ length: 1_000 }, () => keys.find('tb_a')));
+  expect(found.every((owner) => owner?.account.email === 'a@b.c')).toBe(true);
+  now += limits.apiKeyBelievedMs - 1;
+  await keys.find('tb_a');
+  expect(asked).toBe(1);
+  now += 1;
+  rows = [];
+  expect(await keys.find('tb_a')).toBeUndefined();
+  expect(asked).toBe(2);
+});
+
+test('a change is heard at once', async () => {
+  await keys.find('tb_a');
+  rows = [];
+  keys.changed(sha256('tb_a'));
+  expect(await keys.find('tb_a')).toBeUndefined();
+});
+
+test('a store that is away is asked again by the next request', async () => {
+  fails = true;
+  await expect(keys.find('tb_a')).rejects.toThrow('away');
+  fails = false;
+  expect(await keys.find('tb_a')).toBeDefined();
+});
+
+test('what cannot be a key asks nobody', async () => {
+  expect(await keys.find('')).toBeUndefined();
+  expect(await keys.find('x'.repeat(10_000))).toBeUndefined();
+  expect(asked).toBe(0);
+});
+
+test('a value is long, random and of the alphabet of URLs; it ends at its time', () => {
+  expect(createValue('tb_')).toMatch(/^tb_[A-Za-z0-9_-]{86}$/);
+  expect(createValue('tb_')).not.toBe(createValue('tb_'));
+  expect(isExpired({ expirationTime: 0 }, 5)).toBe(false);
+  expect(isExpired({ expirationTime: 5 }, 4)).toBe(false);
+  expect(isExpired({ expirationTime: 5 }, 5)).toBe(true);
+});
