@@ -28,7 +28,11 @@ const prefixes = ['/apiAnalytics', '/apiTrendz'];
 export function analyticsDoor(parts: AnalyticsDoorParts): void {
   const { server, auth, metrics } = parts;
   const unsent = new UnsentReports();
-  metrics.observed('report_unsent_bytes', 'Bytes of reports that their readers have not taken yet.', () => unsent.bytes);
+  metrics.observed(
+    'report_unsent_bytes',
+    'Bytes of reports that their readers have not taken yet.',
+    () => unsent.bytes,
+  );
 
   const buildReport = async (request: HttpRequest): Promise<HttpResponse> => {
     const principal = await callerOf(request, auth, 'noKeys');

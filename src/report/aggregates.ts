@@ -168,7 +168,11 @@ export const aggregates: Record<Aggregation, Aggregate> = {
  * Aggregates of what a device is rather than of what it sent: each device of a group counts once, however many points
  * it has. `kind` and `text` are columns of the device, kind 0 without a value.
  */
-export function ofDevices(aggregation: Aggregation, kind: string, text: string): { kind: string; text: string; double: string } {
+export function ofDevices(
+  aggregation: Aggregation,
+  kind: string,
+  text: string,
+): { kind: string; text: string; double: string } {
   const has = `${kind} > 0`;
   const isNumber = `${kind} IN (1, 2, 3)`;
   const number = `multiIf(${kind} = 1, toFloat64(${text} = 'true'), toFloat64OrZero(${text}))`;

@@ -49,13 +49,20 @@ export function pointCondition(filter: Filter, parameters: QueryParameters): str
 }
 
 /** Of date groups: `key` is the SQL of what `dateKey` counts by. */
-export function dateCondition({ operation, values, name }: Filter, key: string, dates: DateKey, parameters: QueryParameters): string {
+export function dateCondition(
+  { operation, values, name }: Filter,
+  key: string,
+  dates: DateKey,
+  parameters: QueryParameters,
+): string {
   const positions = values.map((value) => dates.position(value));
   switch (operation) {
     case 'IN':
     case 'EQ':
     case 'NOT_IN': {
-      const known = positions.filter((position) => position !== undefined && Number.isSafeInteger(position)) as number[];
+      const known = positions.filter(
+        (position) => position !== undefined && Number.isSafeInteger(position),
+      ) as number[];
       return `${key} ${operation === 'NOT_IN' ? 'NOT IN' : 'IN'} ${parameters.many('Int64', known)}`;
     }
     case 'CONTAINS':
@@ -63,7 +70,10 @@ export function dateCondition({ operation, values, name }: Filter, key: string, 
     default: {
       const fits = positions.map((position, n) => {
         if (position === undefined) {
-          throw badRequest('filter_date', `"${values[n]!.slice(0, 64)}" is no date that filter "${name.slice(0, 64)}" knows.`);
+          throw badRequest(
+            'filter_date',
+            `"${values[n]!.slice(0, 64)}" is no date that filter "${name.slice(0, 64)}" knows.`,
+          );
         }
         // Between two groups: behind the earlier and before the later one.
         const bound = operation === 'GT' || operation === 'LTE' ? Math.floor(position) : Math.ceil(position);

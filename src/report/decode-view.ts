@@ -39,7 +39,7 @@ export function decodeView(body: unknown): ViewInput {
     timeZone: new Zone(optionalText(view['timeZone'], 'timeZone') || 'UTC').name,
     filters,
     sort: list(view['sort'] ?? [], 'sort', limits.viewFieldsMax).map((entry, n) => decodeSort(entry, n, fields)),
-    limit: isBlank(view['limit']) ? null : integer(view['limit'], 'limit', 1, 1_000_000_000),
+    limit: view['limit'] == null ? null : integer(view['limit'], 'limit', 1, 1_000_000_000),
   };
   return {
     id: optionalUuid(view['id'], 'id'),
@@ -95,8 +95,7 @@ function decodeField(entry: unknown, n: number): views.Field {
   if (aggregation === 'DELTA' && source.source !== 'TELEMETRY') {
     throw bad(`${at}.aggregation`, 'must not be DELTA: only telemetry has steps');
   }
-  const decimals =
-    field['decimals'] == null ? undefined : integer(field['decimals'], `${at}.decimals`, 0, decimalsMax);
+  const decimals = field['decimals'] == null ? undefined : integer(field['decimals'], `${at}.decimals`, 0, decimalsMax);
   return { label, role, ...source, aggregation, ...(decimals !== undefined && { decimals }) };
 }
 
@@ -106,7 +105,11 @@ function decodeSource(of: Members, at: string): views.Source {
     case 'ENTITY_FIELD':
       return { source, key: oneOf(of['key'], `${at}.key`, views.entityFields) };
     case 'ATTRIBUTE': {
-      const attributeScope = oneOf(of['attributeScope'] ?? 'SERVER_SCOPE', `${at}.attributeScope`, views.attributeScopes);
+      const attributeScope = oneOf(
+        of['attributeScope'] ?? 'SERVER_SCOPE',
+        `${at}.attributeScope`,
+        views.attributeScopes,
+      );
       return { source, attributeScope, key: key(of['key'], `${at}.key`) };
     }
     case 'TELEMETRY':
@@ -125,7 +128,8 @@ function decodeFilter(entry: unknown, n: number): views.Filter {
   }
   const operation = oneOf(filter['operation'] ?? 'IN', `${at}.operation`, views.operations);
   const source = decodeSource(filter, at);
-  if (source.source === 'DATE' && operation === 'CONTAINS') throw bad(`${at}.operation`, 'must not be CONTAINS for dates');
+  if (source.source === 'DATE' && operation === 'CONTAINS')
+    throw bad(`${at}.operation`, 'must not be CONTAINS for dates');
   return { name, operation, ...source, values: values(filter['values'] ?? [], `${at}.values`) };
 }
 
@@ -212,7 +216,8 @@ function texts(entry: unknown, at: string): string[] {
 }
 
 function key(entry: unknown, at: string): string {
-  if (typeof entry === 'string' && entry !== '' && entry.length <= limits.keyCharsMax && !entry.includes('\0')) return entry;
+  if (typeof entry === 'string' && entry !== '' && entry.length <= limits.keyCharsMax && !entry.includes('\0'))
+    return entry;
   throw bad(at, `must be a text of 1 to ${limits.keyCharsMax} characters`);
 }
 

@@ -39,7 +39,8 @@ export function devicesSql(
         : ['4', `m.${entityColumns[source.key]}`];
     return `if(${text} = '', 0, ${kind}) AS kind${n}, if(${text} = '', '${emptyText}', toString(${text})) AS text${n}`;
   });
-  const joined = attributes.length > 0 ? `LEFT JOIN (${attributesSql(attributes, parameters)}) AS a ON a.device = m.device` : '';
+  const joined =
+    attributes.length > 0 ? `LEFT JOIN (${attributesSql(attributes, parameters)}) AS a ON a.device = m.device` : '';
   const where = conditions.length > 0 ? `WHERE ${conditions.join(' AND ')}` : '';
   return `SELECT ${['m.device AS device', ...columns].join(', ')} FROM (${scopeSql(of, parameters)}) AS m ${joined} ${where}`;
 }
@@ -59,12 +60,17 @@ function scopeSql({ tenantId, scope, ownDevices }: DeviceScope, parameters: Quer
     FROM device_metadata FINAL WHERE ${conditions.join(' AND ')}`;
 }
 
-function attributesSql(attributes: Extract<DeviceSource, { source: 'ATTRIBUTE' }>[], parameters: QueryParameters): string {
+function attributesSql(
+  attributes: Extract<DeviceSource, { source: 'ATTRIBUTE' }>[],
+  parameters: QueryParameters,
+): string {
   assert(attributes.length > 0, 'some attribute is asked for');
   const conditions = attributes.map(
     ({ attributeScope, key }) => `(scope = ${scopeNumbers[attributeScope]} AND key = ${parameters.one('String', key)})`,
   );
-  const columns = conditions.map((condition, n) => `anyIf(kind, ${condition}) AS k${n}, anyIf(text, ${condition}) AS t${n}`);
+  const columns = conditions.map(
+    (condition, n) => `anyIf(kind, ${condition}) AS k${n}, anyIf(text, ${condition}) AS t${n}`,
+  );
   return `SELECT device, ${columns.join(', ')} FROM device_attribute FINAL
     WHERE (${conditions.join(' OR ')}) AND deleted = 0 GROUP BY device`;
 }

@@ -115,7 +115,8 @@ export class Feeder {
     }
     const asked = new Map<string, { device: number; scope: number; key: string }>();
     for (const { device, scope, key } of rows) {
-      if (device !== null && scope !== null && key !== null) asked.set(`${device} ${scope} ${key}`, { device, scope, key });
+      if (device !== null && scope !== null && key !== null)
+        asked.set(`${device} ${scope} ${key}`, { device, scope, key });
     }
     if (asked.size === 0) return;
     const present = await store.attributesOf(queries, [...asked.values()]);
@@ -152,7 +153,10 @@ export class Feeder {
   }
 
   #writeDevices(devices: store.DeviceCopy[], version: number): Promise<void> {
-    return this.#insert('device_metadata', devices.map((device) => ({ ...device, deleted: 0, version })));
+    return this.#insert(
+      'device_metadata',
+      devices.map((device) => ({ ...device, deleted: 0, version })),
+    );
   }
 
   /** A row is found by its tenant too, which nobody can tell any more: ClickHouse knows. */
@@ -162,7 +166,10 @@ export class Feeder {
       { devices },
     );
     const empty = { id: nullUuid, name: '', label: '', profile: '', owner: '', deleted: 1, version };
-    await this.#insert('device_metadata', known.map((row) => ({ ...row, ...empty })));
+    await this.#insert(
+      'device_metadata',
+      known.map((row) => ({ ...row, ...empty })),
+    );
   }
 
   #writeAttributes(attributes: store.AttributeCopy[], version: number): Promise<void> {

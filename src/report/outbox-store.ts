@@ -77,7 +77,9 @@ const deviceTables = `device d join device_profile p on p.id = d.device_profile_
   left join customer c on c.id = d.customer_id`;
 
 export async function devicesOf(queries: Queries, numbers: number[]): Promise<DeviceCopy[]> {
-  return await queries.query<DeviceCopy>(`select ${deviceColumns} from ${deviceTables} where d.number = any($1)`, [numbers]);
+  return await queries.query<DeviceCopy>(`select ${deviceColumns} from ${deviceTables} where d.number = any($1)`, [
+    numbers,
+  ]);
 }
 
 /** A page of the devices of profiles or customers, or of all devices, behind the number `after`. */

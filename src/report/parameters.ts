@@ -36,7 +36,9 @@ export class QueryParameters {
 
 function soundValue(value: Bound): Bound {
   if (typeof value === 'string') return sound(value);
-  return typeof value === 'number' ? value : (value.map((one) => (typeof one === 'string' ? sound(one) : one)) as Bound);
+  return typeof value === 'number'
+    ? value
+    : (value.map((one) => (typeof one === 'string' ? sound(one) : one)) as Bound);
 }
 
 /** Half of a surrogate pair is in no stored text, and cannot be sent. */

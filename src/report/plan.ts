@@ -61,12 +61,14 @@ class Planner {
 
   plan(): Plan {
     const { fields } = this.#input.definition;
-    const dimensions = (role: 'ROW' | 'COLUMN') => fields.filter((field) => field.role === role).map((field) => this.#dimension(field));
+    const dimensions = (role: 'ROW' | 'COLUMN') =>
+      fields.filter((field) => field.role === role).map((field) => this.#dimension(field));
     const rows = dimensions('ROW');
     const columns = dimensions('COLUMN');
     const values = fields.filter(({ role }) => role === 'VALUE');
     const groups = this.#groupsSql([...rows, ...columns], values);
-    const sql = columns.length === 0 ? this.#flatSql(groups, rows, values) : this.#pivotSql(groups, rows, columns, values);
+    const sql =
+      columns.length === 0 ? this.#flatSql(groups, rows, values) : this.#pivotSql(groups, rows, columns, values);
     this.#parameters.checkSize();
     const bare = ({ field, dates }: PlannedDimension): Dimension => ({ field, dates });
     return { sql, parameters: this.#parameters.values, rows: rows.map(bare), columns: columns.map(bare), values };
@@ -155,7 +157,9 @@ class Planner {
     const [start, end] = [parameters.one('Int64', startTs), parameters.one('Int64', endTs)];
     const conditionOf = (key: string) => this.#pointConditions(key);
     const isPoint = (field: Field) => field.source === 'TELEMETRY' && field.aggregation !== 'DELTA';
-    const keysOf = (fields: Field[]) => [...new Set(fields.flatMap((field) => (field.source === 'TELEMETRY' ? [field.key] : [])))];
+    const keysOf = (fields: Field[]) => [
+      ...new Set(fields.flatMap((field) => (field.source === 'TELEMETRY' ? [field.key] : []))),
+    ];
     const branches: string[] = [];
 
     const pointKeys = keysOf(values.filter(isPoint));
@@ -180,7 +184,8 @@ class Planner {
     for (const key of stepKeys) {
       const steps = { devices, deviceRelation, key: parameters.one('String', key), startTs: start, endTs: end };
       const from = `(${stepsSql({ ...steps, where: conditionOf(key) })})`;
-      const isStep = (field: Field) => field.source === 'TELEMETRY' && field.aggregation === 'DELTA' && field.key === key;
+      const isStep = (field: Field) =>
+        field.source === 'TELEMETRY' && field.aggregation === 'DELTA' && field.key === key;
       branches.push(this.#branch(values, from, (field) => (isStep(field) ? '1' : undefined)));
     }
     return branches.join(' UNION ALL ');
@@ -213,8 +218,14 @@ class Planner {
     const { startTs, endTs } = this.#input;
     const changes = this.#zone.changes(startTs, endTs);
     if (changes.length === 1) return this.#parameters.one('Int64', changes[0]!.offset);
-    const starts = this.#parameters.many('Int64', changes.map(({ ts }) => ts));
-    const offsets = this.#parameters.many('Int64', changes.map(({ offset }) => offset));
+    const starts = this.#parameters.many(
+      'Int64',
+      changes.map(({ ts }) => ts),
+    );
+    const offsets = this.#parameters.many(
+      'Int64',
+      changes.map(({ offset }) => offset),
+    );
     return `transform(roundDown(ts, ${starts}), ${starts}, ${offsets}, toInt64(0))`;
   }
 
@@ -236,7 +247,12 @@ class Planner {
     const ofRow = (n: number, direction: 'ASC' | 'DESC') => {
       if (rows[n]!.dates) order.push(`g${n} ${direction}`);
       // Numbers before texts, as numbers.
-      else order.push(`n${n} ${direction === 'ASC' ? 'DESC' : 'ASC'}`, `if(n${n} = 1, toFloat64OrZero(g${n}), 0.) ${direction}`, `g${n} ${direction}`);
+      else
+        order.push(
+          `n${n} ${direction === 'ASC' ? 'DESC' : 'ASC'}`,
+          `if(n${n} = 1, toFloat64OrZero(g${n}), 0.) ${direction}`,
+          `g${n} ${direction}`,
+        );
     };
     for (const { label, order: direction } of this.#input.definition.sort) {
       const row = rows.findIndex(({ field }) => field.label === label);
@@ -244,10 +260,14 @@ class Planner {
       if (row >= 0) ofRow(row, direction);
       if (value < 0) continue;
       const number = `if(kind_${value} = 1, toFloat64OrZero(text_${value}), double_${value})`;
-      order.push(`kind_${value} = 0 ASC`, `kind_${value} = 3 ${direction}`, `if(kind_${value} = 3, 0., ${number}) ${direction}`);
+      order.push(
+        `kind_${value} = 0 ASC`,
+        `kind_${value} = 3 ${direction}`,
+        `if(kind_${value} = 3, 0., ${number}) ${direction}`,
+      );
       order.push(`if(kind_${value} = 3, text_${value}, '') ${direction}`);
     }
-    rows.forEach((_, n) => ofRow(n, 'ASC'));
+    for (let n = 0; n < rows.length; n += 1) ofRow(n, 'ASC');
     const orderBy = order.length > 0 ? `ORDER BY ${order.join(', ')}` : '';
     return `${orderBy} LIMIT ${this.#parameters.one('UInt64', this.#input.rowsMax + 1)} FORMAT JSONCompactEachRow`;
   }

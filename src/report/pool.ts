@@ -63,7 +63,10 @@ export class ReportPool {
     metrics.observed('report_running', 'Reports being made.', () => this.#running);
     metrics.observed('report_waiting', 'Reports that wait for a thread.', () => this.#waiting.size);
     metrics.observed('report_threads', 'Threads of the report pool.', () => this.#piscina.threads.length);
-    this.#refused = metrics.counter('report_refused_total', 'Reports refused because the pool and its queue were full.');
+    this.#refused = metrics.counter(
+      'report_refused_total',
+      'Reports refused because the pool and its queue were full.',
+    );
     this.#seconds = metrics.histogram('report_seconds', 'Time of a report in its thread.');
     this.#waitSeconds = metrics.histogram('report_wait_seconds', 'Time that a report waited for a thread.');
   }
@@ -158,7 +161,12 @@ export class ReportPool {
 
   #threadFault(error: Error & { code?: string }): Error {
     if (error.code === 'ERR_WORKER_OUT_OF_MEMORY') {
-      return new Fault(400, ErrorCode.badRequest, 'report_too_large', 'The report is too large: choose a shorter range or fewer rows.');
+      return new Fault(
+        400,
+        ErrorCode.badRequest,
+        'report_too_large',
+        'The report is too large: choose a shorter range or fewer rows.',
+      );
     }
     this.#options.log.error('report_thread_failed', { reason: error.message, error });
     return unavailable('report_thread', 'The report could not be finished. Ask for it again.');
@@ -182,5 +190,10 @@ function abandoned(): Fault {
 }
 
 function tooLate(timeoutMs: number): Fault {
-  return new Fault(504, ErrorCode.general, 'report_timeout', `The report took longer than ${timeoutMs / 1000} s (REPORT_TIMEOUT_MS).`);
+  return new Fault(
+    504,
+    ErrorCode.general,
+    'report_timeout',
+    `The report took longer than ${timeoutMs / 1000} s (REPORT_TIMEOUT_MS).`,
+  );
 }

@@ -37,14 +37,21 @@ export async function makeReport(
   const ownDevices =
     principal.authority === 'CUSTOMER_USER' ? await findOwnDevices(postgres, principal.customerId!, view.scope) : null;
   if (ownDevices && ownDevices.length > limits.reportOwnDevicesMax) {
-    throw badRequest('report_devices', `More than ${limits.reportOwnDevicesMax} devices: narrow the scope of the view.`);
+    throw badRequest(
+      'report_devices',
+      `More than ${limits.reportOwnDevicesMax} devices: narrow the scope of the view.`,
+    );
   }
   await attributesReady(parts, definition);
   return await pool.run({ definition, ...range, tenantId: principal.tenantId, ownDevices, format }, gone);
 }
 
 /** Each bound of the request goes before that of the view. */
-export function reportRange(view: ViewDefinition, request: ReportRequest, now: number): { startTs: number; endTs: number } {
+export function reportRange(
+  view: ViewDefinition,
+  request: ReportRequest,
+  now: number,
+): { startTs: number; endTs: number } {
   const saved = rangeOf(view, now);
   const startTs = request.rangeStartTs ?? saved.startTs;
   const endTs = request.rangeEndTs ?? saved.endTs;
@@ -70,7 +77,10 @@ export function reportFilters(view: ViewDefinition, request: ReportRequest): Fil
 }
 
 /** Attributes that no report has named before are copied first. */
-async function attributesReady({ postgres, clock, onAttributesWanted }: ReportParts, view: ViewDefinition): Promise<void> {
+async function attributesReady(
+  { postgres, clock, onAttributesWanted }: ReportParts,
+  view: ViewDefinition,
+): Promise<void> {
   const attributes = attributesOf(view);
   const deadline = clock.monotonic() + limits.reportAttributesMsMax;
   while (!(await wantAttributes(postgres, attributes, clock.now()))) {

@@ -19,7 +19,12 @@ const sortColumns = new Map([
   ['createdTime', 'created_time'],
 ]);
 
-export async function findView(queries: Queries, tenantId: string, id: string, lock = false): Promise<View | undefined> {
+export async function findView(
+  queries: Queries,
+  tenantId: string,
+  id: string,
+  lock = false,
+): Promise<View | undefined> {
   const [row] = await queries.query<ViewRow>(
     `select ${viewColumns} from report_view where id = $1 and tenant_id = $2 ${lock ? 'for update' : ''}`,
     [id, tenantId],
@@ -131,7 +136,17 @@ function viewOf({ definition, ...row }: ViewRow): View {
   return { ...row, ...definition };
 }
 
-function definitionOf({ type, scope, fields, timeRange, groupBy, timeZone, filters, sort, limit }: View): ViewDefinition {
+function definitionOf({
+  type,
+  scope,
+  fields,
+  timeRange,
+  groupBy,
+  timeZone,
+  filters,
+  sort,
+  limit,
+}: View): ViewDefinition {
   return { type, scope, fields, timeRange, groupBy, timeZone, filters, sort, limit };
 }
 

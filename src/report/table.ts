@@ -47,7 +47,10 @@ function pivotTable({ rows, columns, values }: Plan, result: ResultRow[]): Table
       const id = columnId(columns, cell);
       if (found.has(id)) continue;
       if (found.size >= limits.pivotColumnsMax) {
-        throw badRequest('pivot_columns', `The pivot makes more than ${limits.pivotColumnsMax} columns: filter its field.`);
+        throw badRequest(
+          'pivot_columns',
+          `The pivot makes more than ${limits.pivotColumnsMax} columns: filter its field.`,
+        );
       }
       found.set(id, { cells: dimensionCells(columns, cell), order: orderOf(columns, cell), at: 0 });
     }

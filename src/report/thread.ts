@@ -60,7 +60,8 @@ export default async function report(task: ReportTask): Promise<ReportOutcome> {
     const encoded = encodeTable(tableOf(plan, await query(plan, task)), task.format, rowsMax, data.answerBytesMax);
     return { ...encoded, [transferable]: [encoded.bytes.buffer], [value]: encoded } as EncodedReport;
   } catch (error) {
-    if (!(error instanceof Fault)) return { bug: error instanceof Error ? (error.stack ?? error.message) : String(error) };
+    if (!(error instanceof Fault))
+      return { bug: error instanceof Error ? (error.stack ?? error.message) : String(error) };
     const { status, errorCode, reason, message, retryAfterSeconds } = error;
     return { fault: { status, errorCode, reason, message, retryAfterSeconds } };
   }
@@ -86,7 +87,10 @@ async function rowsOf({ sql, parameters }: Plan, queryId: string, deadline: numb
   for (let attempt = 1; ; attempt += 1) {
     const timeoutMs = Math.max(1, Math.ceil(deadline - performance.now()));
     try {
-      return await clickhouse.rows<ResultRow>(sql, parameters, { timeoutMs, settings: settings(`${queryId}-${attempt}`) });
+      return await clickhouse.rows<ResultRow>(sql, parameters, {
+        timeoutMs,
+        settings: settings(`${queryId}-${attempt}`),
+      });
     } catch (error) {
       if (!(error instanceof ClickHouseError)) throw error;
       if (performance.now() >= deadline || timeCodes.has(error.code)) throw tooLong();

@@ -1,7 +1,7 @@
 /** Saving, reading and deleting views (rest.md 5.3). */
 import { entityNotFound, type TenantPrincipal } from '../auth/roles.ts';
-import { badRequest } from '../base/errors.ts';
 import type { Clock } from '../base/clock.ts';
+import { badRequest } from '../base/errors.ts';
 import { checkVersion } from '../device/store.ts';
 import { createUuid, nullUuid } from '../device/uuid.ts';
 import type { Postgres } from '../postgres/client.ts';
@@ -25,7 +25,15 @@ export async function saveView({ postgres, clock }: ViewParts, tenantId: string,
   return await postgres.transaction(async (queries) => {
     if (id === null) {
       const now = clock.now();
-      const view: View = { id: createUuid(now), tenantId, customerId, name, version: 1, createdTime: now, ...definition };
+      const view: View = {
+        id: createUuid(now),
+        tenantId,
+        customerId,
+        name,
+        version: 1,
+        createdTime: now,
+        ...definition,
+      };
       await insertView(queries, view);
       return view;
     }

@@ -1,0 +1,207 @@
+/** Queries of reports on the real engine, against plain JavaScript over the same random points. */
+import { randomUUID } from 'node:crypto';
+import fc from 'fast-check';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { silentLog, startTestClickHouse, type TestClickHouse } from '../../test/clickhouse-server.ts';
+import { dateCell, type RefCell, type RefPoint, referenceReport } from '../../test/report-reference.ts';
+import { migrate } from '../clickhouse/migrate.ts';
+import { type DateGrouping, dateGroupings, type GroupBy } from './dates.ts';
+import { planReport } from './plan.ts';
+import { type Cell, type ResultRow, tableOf } from './table.ts';
+import { aggregations, type Field, type Filter, type ViewDefinition } from './view.ts';
+
+let house: TestClickHouse;
+let lastDevice = 0;
+
+beforeAll(async () => {
+  house = await startTestClickHouse();
+  await migrate(house.clickhouse, { database: 'millrace', cluster: '', ttlDays: 0, log: silentLog });
+});
+
+afterAll(() => house.stop());
+
+const sites = ['North', 'East', 'North', ''];
+const keys = ['flow', "or'1"];
+
+/** A tenant of its own with four devices; `points` name them 0 to 3. */
+async function store(points: RefPoint[]): Promise<{ tenantId: string; points: RefPoint[] }> {
+  const tenantId = randomUUID();
+  const first = lastDevice + 1;
+  lastDevice += sites.length;
+  const devices = sites.map((_, n) => ({
+    ...{ device: first + n, tenant: tenantId, id: randomUUID(), name: `device-${n}`, label: n % 2 ? '' : `L${n}` },
+    ...{ profile: n < 2 ? 'pump' : 'valve', owner: '', deleted: 0, version: 1 },
+  }));
+  const attributes = sites.flatMap((text, n) =>
+    text === '' ? [] : [{ scope: 3, key: 'site', device: first + n, kind: 4, text, deleted: 0, version: 1 }],
+  );
+  const rows = points.map(({ device, key, ts, value }, n) => ({
+    device: first + device,
+    key,
+    ts,
+    ...columnsOf(value),
+    version: n,
+  }));
+  await insert('device_metadata', devices);
+  await insert('device_attribute', attributes);
+  await insert('telemetry', rows);
+  // A later write of the same moment replaces the earlier one.
+  const last = new Map(points.map((point) => [`${point.device} ${point.key} ${point.ts}`, point]));
+  return { tenantId, points: [...last.values()] };
+}
+
+function columnsOf(value: RefPoint['value']) {
+  const none = { num: 0, int: '0', text: '' };
+  if (typeof value === 'boolean') return { ...none, kind: 1, int: value ? '1' : '0' };
+  if (typeof value === 'bigint') return { ...none, kind: 2, int: String(value) };
+  if (typeof value === 'number') return { ...none, kind: 3, num: value };
+  if (typeof value === 'string') return { ...none, kind: 4, text: value };
+  return { ...none, kind: 5, text: value.json };
+}
+
+async function insert(table: string, rows: object[]): Promise<void> {
+  if (rows.length === 0) return;
+  const body = Buffer.from(rows.map((row) => JSON.stringify(row)).join('\n'));
+  await house.clickhouse.insertBlocks(`INSERT INTO ${table} (${Object.keys(rows[0]!)}) FORMAT JSONEachRow`, body);
+}
+
+async function run(
+  definition: Partial<ViewDefinition>,
+  of: { tenantId: string; startTs: number; endTs: number; rowsMax?: number },
+) {
+  const whole: ViewDefinition = {
+    type: 'TABLE',
+    scope: { deviceProfiles: [], deviceIds: [] },
+    fields: [],
+    timeRange: { type: 'FIXED', startTs: 0, endTs: 1 },
+    groupBy: null,
+    timeZone: 'UTC',
+    filters: [],
+    sort: [],
+    limit: null,
+    ...definition,
+  };
+  const plan = planReport({ rowsMax: 10_000, ...of, ownDevices: null, definition: whole });
+  const result = await house.clickhouse.rows<ResultRow>(plan.sql, plan.parameters, {
+    settings: { do_not_merge_across_partitions_select_final: 1, max_query_size: '4194304', readonly: '2' },
+  });
+  const { labels, rows } = tableOf(plan, result);
+  return { labels, rows: [...rows] };
+}
+
+/** Moments at which clocks are moved, in zones that do it differently: whole and half hours, at midnight, never. */
+const zones: Record<string, number[]> = {
+  UTC: [Date.UTC(2025, 11, 31, 12)],
+  'Europe/Kyiv': [Date.UTC(2025, 9, 26, 1), Date.UTC(2026, 2, 29, 1)],
+  'America/New_York': [Date.UTC(2025, 10, 2, 6), Date.UTC(2024, 2, 10, 7)],
+  'Australia/Lord_Howe': [Date.UTC(2025, 3, 5, 15), Date.UTC(2025, 9, 4, 15, 30)],
+  'America/Sao_Paulo': [Date.UTC(2018, 1, 18, 2), Date.UTC(2018, 10, 4, 3)],
+  'Asia/Kathmandu': [Date.UTC(1985, 11, 31, 18, 30), Date.UTC(1970, 0, 1)],
+};
+
+const value = fc.oneof(
+  { weight: 4, arbitrary: fc.integer({ min: -40, max: 400 }).map((n) => n / 4) },
+  { weight: 4, arbitrary: fc.integer({ min: -5, max: 100 }).map(BigInt) },
+  { weight: 1, arbitrary: fc.bigInt({ min: -(2n ** 60n), max: 2n ** 60n }) },
+  { weight: 1, arbitrary: fc.boolean() },
+  { weight: 1, arbitrary: fc.constantFrom('man', 'auto', '5', '') },
+  { weight: 1, arbitrary: fc.constantFrom({ json: '{"a":1}' }, { json: '[]' }) },
+);
+const distance = fc.oneof(
+  fc.integer({ min: -3 * 3_600_000, max: 3 * 3_600_000 }),
+  fc.integer({ min: -36, max: 36 }).map((hours) => hours * 3_600_000),
+  // Far away, but on few days: each day is a part of its own.
+  fc.tuple(fc.constantFrom(-95, -60, 33, 48), fc.nat(86_399_999)).map(([days, ms]) => days * 86_400_000 + ms),
+);
+const data = fc.constantFrom(...Object.keys(zones)).chain((zone) =>
+  fc.record({
+    zone: fc.constant(zone),
+    around: fc.constantFrom(...zones[zone]!),
+    points: fc.array(fc.record({ device: fc.nat(3), key: fc.constantFrom(...keys), distance, value }), {
+      minLength: 1,
+      maxLength: 60,
+    }),
+    startsBefore: fc.constantFrom(86_400_000, 40 * 86_400_000, 100 * 86_400_000),
+    excluded: fc.constantFrom<string[]>([], ['North'], ['-']),
+  }),
+);
+
+const site: Field = { label: 'Site', source: 'ATTRIBUTE', attributeScope: 'SERVER_SCOPE', key: 'site', role: 'ROW' };
+const values = keys.flatMap((key) => aggregations.map((aggregation) => ({ key, aggregation })));
+
+const groupings: [DateGrouping, GroupBy | null][] = [
+  ...dateGroupings.map((grouping): [DateGrouping, GroupBy | null] => [grouping, null]),
+  ...(
+    [
+      ['MINUTE', 1],
+      ['MINUTE', 30],
+      ['HOUR', 1],
+      ['HOUR', 6],
+      ['DAY', 1],
+      ['DAY', 3],
+      ['WEEK', 1],
+      ['WEEK', 2],
+      ['MONTH', 1],
+      ['MONTH', 3],
+      ['YEAR', 1],
+    ] as const
+  ).map(([unit, amount]): [DateGrouping, GroupBy | null] => ['RAW', { unit, amount }]),
+];
+
+test.each(groupings)('every aggregation by %s %o, with and without a pivot', async (dateGrouping, groupBy) => {
+  const date: Field = { label: 'Date', source: 'DATE', dateGrouping, role: 'ROW' };
+  await fc.assert(
+    fc.asyncProperty(data, async ({ zone, around, points, startsBefore, excluded }) => {
+      const moments = points.map(({ device, key, distance, value }) => ({ device, key, ts: around + distance, value }));
+      const stored = await store(moments);
+      const range = { startTs: around - startsBefore, endTs: around + 50 * 86_400_000 };
+      const filters: Filter[] = [{ ...site, name: 'site', operation: 'NOT_IN', values: excluded }];
+      const view = { groupBy, timeZone: zone, filters };
+      const siteOf = ({ device }: RefPoint) => sites[device] || '-';
+      const dateOf = ({ ts }: RefPoint) => dateCell(ts, { grouping: dateGrouping, groupBy }, zone);
+      const of = { ...range, values, keep: (point: RefPoint) => !excluded.includes(siteOf(point)) };
+      const fields = values.map(
+        ({ key, aggregation }, n): Field => ({ label: `v${n}`, source: 'TELEMETRY', key, role: 'VALUE', aggregation }),
+      );
+
+      const [flat, pivot] = await Promise.all([
+        run({ ...view, fields: [site, date, ...fields] }, { ...stored, ...range }),
+        run({ ...view, fields: [date, { ...site, role: 'COLUMN' }, ...fields] }, { ...stored, ...range }),
+      ]);
+      const expected = referenceReport(stored.points, { ...of, row: (p) => [siteOf(p), dateOf(p)], column: () => '' });
+      expectTable(flat, 2, expected, (label) => ` ${label.slice(1)}`);
+
+      const pivoted = referenceReport(stored.points, { ...of, row: (p) => [dateOf(p)], column: siteOf });
+      expectTable(pivot, 1, pivoted, (label) => label.replace(/ v(\d+)$/, ' $1'));
+    }),
+    { numRuns: 2 },
+  );
+});
+
+/** Every expected cell, and "-" everywhere else. */
+function expectTable(
+  { labels, rows }: { labels: string[]; rows: Cell[][] },
+  rowFields: number,
+  expected: Map<string, Map<string, RefCell>>,
+  nameOf: (label: string) => string,
+): void {
+  const keysOfRows = rows.map((row) => JSON.stringify(row.slice(0, rowFields)));
+  expect([...keysOfRows].sort()).toEqual([...expected.keys()].sort());
+  rows.forEach((row, n) => {
+    const cells = expected.get(keysOfRows[n]!)!;
+    expect(row.length).toBe(labels.length);
+    const shown = labels.slice(rowFields).map((label, at) => {
+      const cell = row[rowFields + at]!;
+      const want = cells.get(nameOf(label));
+      const same = want === undefined ? cell === '-' : isSame(cell, want);
+      return same ? undefined : { row: keysOfRows[n], label, cell, want };
+    });
+    expect(shown.filter((difference) => difference !== undefined)).toEqual([]);
+  });
+}
+
+function isSame(cell: Cell, want: RefCell): boolean {
+  if (typeof want === 'bigint') return typeof cell === 'object' && cell.exact === String(want);
+  if (typeof want === 'string') return cell === want;
+  return typeof cell === 'number' && Math.abs(cell - want) <= 1e-9 * Math.max(1, Math.abs(want));
+}

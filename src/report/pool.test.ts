@@ -1,0 +1,104 @@
+/** The pool with threads that do as they are told: sizes, order, and threads that die. */
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { pathToFileURL } from 'node:url';
+import { afterAll, afterEach, expect, test } from 'vitest';
+import { silentLog } from '../../test/clickhouse-server.ts';
+import { messageOf } from '../base/errors.ts';
+import { Metrics } from '../base/metrics.ts';
+import { type ReportOrder, ReportPool } from './pool.ts';
+
+/** The tenant's id is what the thread is to do. */
+const thread = `
+import { workerData } from 'node:worker_threads';
+export default async function report({ tenantId, ticket }) {
+  const cells = new Int32Array(workerData.permits);
+  if (tenantId === 'die') process.exit(3);
+  if (tenantId === 'throw') throw new Error('a bug');
+  if (tenantId === 'die holding a permit') { cells.fill(ticket); process.exit(3); }
+  if (tenantId === 'spin') for (;;);
+  if (tenantId === 'permits') return { bytes: new Uint8Array(cells), rows: 0 };
+  if (tenantId === 'hold') await new Promise((resolve) => setTimeout(resolve, 300));
+  return { bytes: new TextEncoder().encode(tenantId), rows: 1 };
+}`;
+
+const directory = mkdtempSync(join(tmpdir(), 'report-pool-'));
+const file = join(directory, 'thread.mjs');
+writeFileSync(file, thread);
+let pool: ReportPool;
+const abandoned: string[] = [];
+const never = new AbortController().signal;
+
+afterEach(() => pool.close());
+afterAll(() => rmSync(directory, { recursive: true }));
+
+function open(threads: number, queue: number, timeoutMs = 60_000): void {
+  abandoned.length = 0;
+  pool = new ReportPool({
+    threads,
+    queue,
+    queriesMax: 2,
+    thread: { timeoutMs } as never,
+    onAbandoned: (queryId) => abandoned.push(queryId),
+    log: silentLog,
+    metrics: new Metrics(),
+    entry: pathToFileURL(file),
+  });
+}
+
+const run = (what: string, gone = never) =>
+  pool.run({ tenantId: what } as ReportOrder, gone).then(
+    ({ bytes }) => Buffer.from(bytes).toString(),
+    (error) => `${error.status ?? messageOf(error)}`,
+  );
+
+test.each([
+  [1, 0],
+  [1, 2],
+  [3, 1],
+])('%i threads and a queue of %i hold exactly their sum', async (threads, queue) => {
+  open(threads, queue);
+  const held = Array.from({ length: threads + queue }, () => run('hold'));
+  expect([pool.running, pool.waiting]).toEqual([threads, queue]);
+  expect(await run('one more')).toBe('429');
+  expect(await Promise.all(held)).toEqual(held.map(() => 'hold'));
+  expect([pool.running, pool.waiting]).toEqual([0, 0]);
+  expect(await run('one more')).toBe('one more');
+});
+
+test('a thread that dies fails its own report; the others, and the next ones, are made', async () => {
+  open(2, 10);
+  const answers = await Promise.all(
+    ['hold', 'die', 'a', 'throw', 'b', 'die holding a permit'].map((what) => run(what)),
+  );
+  expect(answers).toEqual(['hold', '503', 'a', '503', 'b', '503']);
+  expect(await run('permits')).toBe('\0\0');
+});
+
+test('who waits is served in order, and may leave', async () => {
+  open(1, 3);
+  const done: string[] = [];
+  const gone = new AbortController();
+  const all = ['hold', 'a', 'b', 'c'].map((what) =>
+    run(what, what === 'b' ? gone.signal : never).then((answer) => done.push(answer)),
+  );
+  gone.abort();
+  expect(pool.waiting).toBe(2);
+  await Promise.all(all);
+  expect(done).toEqual(['408', 'hold', 'a', 'c']);
+});
+
+test('a report whose client has gone loses its thread at once, whatever that does, and its query', async () => {
+  open(1, 1);
+  const gone = new AbortController();
+  const spinning = run('spin', gone.signal);
+  const next = run('next');
+  await sleep(200);
+  expect(pool.running).toBe(1);
+  gone.abort();
+  expect(await spinning).toBe('408');
+  expect(await next).toBe('next');
+  expect(abandoned).toEqual([expect.stringMatching(/^report-/)]);
+});
