@@ -170,7 +170,8 @@ export class WorkerPool {
 
   #fork(slot: Slot): void {
     const { data } = this.#options;
-    const worker = cluster.fork({ MILLRACE_SLOT: String(slot.number) });
+    // Workers share one listening socket; without this libuv setting the first to wake up would accept all that wait.
+    const worker = cluster.fork({ MILLRACE_SLOT: String(slot.number), UV_TCP_SINGLE_ACCEPT: '1' });
     slot.worker = worker;
     slot.ready = false;
     slot.orderShipped = 0n;

@@ -265,7 +265,7 @@ export const limits = {
   erasePollMs: 1_000,
   tombstoneKeptMs: 7 * 24 * 3_600_000,
   /** How long the delete of a series waits for what was accepted before it to be stored. */
-  seriesDeleteWaitMsMax: 5_000,
+  seriesDeleteWaitMsMax: 2_000,
   deletedDeviceGraceMs: 2_000,
 
   /** Packages: what one worker keeps of their files, pieces wanted from the database at once, uploads at once, bytes around the file
