@@ -6,15 +6,8 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type Device, eventually } from '../api.ts';
 import { type Engine, startEngine } from '../engine.ts';
-import {
-  connectMqtt,
-  connectMqttToWorker,
-  type Level,
-  type Login,
-  levelName,
-  levels,
-  type MqttClient,
-} from '../wire/mqtt-client.ts';
+import { connectMqtt, type Level, type Login, levelName, levels, type MqttClient } from '../wire/mqtt-client.ts';
+import { connectMqttOn } from '../wire/mqtt-workers.ts';
 
 const telemetry = 'v1/devices/me/telemetry';
 const backlogBytesMax = 300_000;
@@ -60,7 +53,7 @@ describe('a journal that refuses because ClickHouse stands still', () => {
   /** Publishes until this worker says that it takes no more. */
   async function fill(worker: number): Promise<void> {
     const device = await newDevice();
-    const client = await connectMqttToWorker(worker, { port: engine.mqttPort, token: device.token });
+    const client = await connectMqttOn(worker, { port: engine.mqttPort, token: device.token });
     for (let n = 0; n < 200; n += 1) {
       const ack = await client.publish(telemetry, JSON.stringify({ fill: 'x'.repeat(50_000) }));
       if ((ack.reasonCode ?? 0) >= 0x80) {
@@ -123,8 +116,8 @@ describe('a journal that refuses because ClickHouse stands still', () => {
 
 test('a worker that is killed takes only its own connections with it, and they come back', async () => {
   const [lost, kept] = [await newDevice(), await newDevice()];
-  const onFirst = await connectMqttToWorker(0, { port: engine.mqttPort, token: lost.token });
-  const onSecond = await connectMqttToWorker(1, { port: engine.mqttPort, token: kept.token });
+  const onFirst = await connectMqttOn(0, { port: engine.mqttPort, token: lost.token });
+  const onSecond = await connectMqttOn(1, { port: engine.mqttPort, token: kept.token });
   expect((await onFirst.publish(telemetry, '{"before":1}')).reasonCode).toBe(0);
   await engine.kill('worker-0');
   await onFirst.closed();

@@ -39,15 +39,15 @@ function residentBytes(): number {
 async function healthy(device: Device, level: Level, firstTs: number, going: () => boolean): Promise<number> {
   const client = await connectMqtt({ port: engine.mqttPort, level, token: device.token });
   let count = 0;
-  for (; going(); count += 1) {
-    const ack = await client.publish(
-      'v1/devices/me/telemetry',
-      `{"ts":${firstTs + count},"values":{"beat":${count}}}`,
-      {
-        messageId: (count % 65_535) + 1,
-      },
-    );
-    expect(ack.reasonCode ?? 0).toBe(0);
+  let sent = 0;
+  while (going()) {
+    const body = `{"ts":${firstTs + count},"values":{"beat":${count}}}`;
+    sent += 1;
+    const ack = await client.publish('v1/devices/me/telemetry', body, { messageId: (sent % 65_535) + 1 });
+    // An engine on a busy machine may ask to send again; nothing else is as it should be.
+    const isBusy = ack.reasonCode === 0x97;
+    if (!isBusy) expect(ack.reasonCode ?? 0).toBe(0);
+    if (!isBusy) count += 1;
   }
   await client.disconnect();
   return count;
@@ -72,52 +72,53 @@ async function attack(random: Random, device: Device, going: () => boolean): Pro
   return streams;
 }
 
-test(
-  'broken streams end their own connections and nothing else',
-  async () => {
-    const random = new Random(seed);
-    const devices = await Promise.all(
-      Array.from({ length: attackers + 2 }, (_, n) => engine.api.createDevice(`fuzz-${n}`)),
-    );
-    for (const { id } of devices.slice(-2)) {
-      const device = await (await engine.api.send('GET', `/api/device/${id}`)).json();
-      const asGateway = { ...(device as object), additionalInfo: { gateway: true } };
-      expect((await engine.api.send('POST', '/api/device', asGateway)).status).toBe(200);
-    }
-    const [first, second, ...victims] = devices as [Device, Device, ...Device[]];
-    const pids = engine.workers().sort();
-    const connectionsBefore = await connections();
-    const firstTs = Date.now() - 3_600_000;
+// Never tried again: another seed would hide what was found.
+test('broken streams end their own connections and nothing else', {
+  retry: 0,
+  timeout: 60_000 + seconds * 1_000,
+}, async () => {
+  const random = new Random(seed);
+  const devices = await Promise.all(
+    Array.from({ length: attackers + 2 }, (_, n) => engine.api.createDevice(`fuzz-${n}`)),
+  );
+  for (const { id } of devices.slice(-2)) {
+    const device = await (await engine.api.send('GET', `/api/device/${id}`)).json();
+    const asGateway = { ...(device as object), additionalInfo: { gateway: true } };
+    expect((await engine.api.send('POST', '/api/device', asGateway)).status).toBe(200);
+  }
+  const [first, second, ...victims] = devices as [Device, Device, ...Device[]];
+  const pids = engine.workers().sort();
+  const connectionsBefore = await connections();
+  const firstTs = Date.now() - 3_600_000;
 
-    const deadline = performance.now() + seconds * 1_000;
-    const going = () => performance.now() < deadline;
-    // A first round warms caches and code; what is resident after it is what growth is held against.
-    let residentBefore = 0;
-    setTimeout(() => (residentBefore = residentBytes()), seconds * 400);
-    const [beats, otherBeats, ...streams] = await Promise.all([
-      healthy(first, 5, firstTs, going),
-      healthy(second, 4, firstTs, going),
-      ...victims.map((device) => attack(new Random(random.below(2 ** 31)), device, going)),
-    ]);
+  const deadline = performance.now() + seconds * 1_000;
+  const going = () => performance.now() < deadline;
+  // A first round warms caches and code; what is resident after it is what growth is held against.
+  let residentBefore = 0;
+  setTimeout(() => (residentBefore = residentBytes()), seconds * 400);
+  const [beats, otherBeats, ...streams] = await Promise.all([
+    healthy(first, 5, firstTs, going),
+    healthy(second, 4, firstTs, going),
+    ...victims.map((device) => attack(new Random(random.below(2 ** 31)), device, going)),
+  ]);
 
-    const told = { seed, streams: streams.reduce((sum, n) => sum + n, 0), beats, otherBeats };
-    expect(told.streams, JSON.stringify(told)).toBeGreaterThan(100);
-    expect(engine.workers().sort(), JSON.stringify(told)).toEqual(pids);
-    await eventually(async () => (await connections()) === connectionsBefore);
-    expect(residentBytes() - residentBefore, JSON.stringify(told)).toBeLessThan(rssGrowthBytesMax);
-    for (const [device, count] of [
-      [first, beats],
-      [second, otherBeats],
-    ] as const) {
-      const rows = () =>
-        engine.clickhouse(
-          `SELECT count(), uniqExact(ts), sum(int) FROM telemetry FINAL WHERE key = 'beat' AND device IN ` +
-            `(SELECT device FROM telemetry WHERE key = 'who' AND text = '${device.id}')`,
-        );
-      await engine.api.postTelemetry(device.token, `{"who":"${device.id}"}`);
-      const expected = [String(count), String(count), String((count * (count - 1)) / 2)];
-      await eventually(async () => JSON.stringify((await rows())[0]) === JSON.stringify(expected), 20_000);
-    }
-  },
-  60_000 + seconds * 1_000,
-);
+  // The seed stands in the failure: MQTT_FUZZ_SEED=<seed> tells the same story again.
+  const told = { seed, streams: streams.reduce((sum, n) => sum + n, 0), beats, otherBeats };
+  expect(told.streams, JSON.stringify(told)).toBeGreaterThan(100);
+  expect(engine.workers().sort(), JSON.stringify(told)).toEqual(pids);
+  await eventually(async () => (await connections()) === connectionsBefore);
+  expect(residentBytes() - residentBefore, JSON.stringify(told)).toBeLessThan(rssGrowthBytesMax);
+  for (const [device, count] of [
+    [first, beats],
+    [second, otherBeats],
+  ] as const) {
+    const rows = () =>
+      engine.clickhouse(
+        `SELECT count(), uniqExact(ts), sum(int) FROM telemetry FINAL WHERE key = 'beat' AND device IN ` +
+          `(SELECT device FROM telemetry WHERE key = 'who' AND text = '${device.id}')`,
+      );
+    await engine.api.postTelemetry(device.token, `{"who":"${device.id}"}`);
+    const expected = [String(count), String(count), String((count * (count - 1)) / 2)];
+    await eventually(async () => JSON.stringify((await rows())[0]) === JSON.stringify(expected), 20_000);
+  }
+});

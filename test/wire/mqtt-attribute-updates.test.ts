@@ -4,8 +4,9 @@ import { expect, test } from 'vitest';
 import type { Device } from '../api.ts';
 import { newDevice, sharedEngine } from '../shared-engine.ts';
 import { DeviceUser } from './device-user.ts';
-import { connectMqtt, connectMqttToWorker, levels, type MqttClient, withMqtt } from './mqtt-client.ts';
+import { connectMqtt, levels, type MqttClient, withMqtt } from './mqtt-client.ts';
 import { withDevice } from './mqtt-device.ts';
+import { connectMqttOn } from './mqtt-workers.ts';
 import { restOn, withWorkers } from './workers.ts';
 
 const attributes = 'v1/devices/me/attributes';
@@ -81,7 +82,7 @@ test('a user on any worker reaches a device on any worker', async () => {
   const device = await newDevice();
   await withWorkers(sharedEngine().address.port, async (operators) => {
     for (const worker of [0, 1]) {
-      const client = await connectMqttToWorker(worker, { token: device.token });
+      const client = await connectMqttOn(worker, { token: device.token });
       await subscribed(client, device);
       for (const [n, operator] of operators.entries()) {
         const path = `/api/plugins/telemetry/${device.id}/SHARED_SCOPE`;
@@ -143,7 +144,7 @@ test('every update of a user who never stops reaches a device that comes and goe
   const user = new DeviceUser(device);
   const seen = new Set<number>();
   const { token } = device;
-  let client = await connectMqttToWorker(0, { token });
+  let client = await connectMqttOn(0, { token });
   await subscribed(client, device);
   const writing = (async () => {
     for (let n = 0; n < 60; n += 1) await user.set('SHARED_SCOPE', `{"n${n}":${n}}`);
@@ -151,7 +152,7 @@ test('every update of a user who never stops reaches a device that comes and goe
   for (let round = 1; round < 6; round += 1) {
     for (let n = 0; n < 4; n += 1) see((await client.message(attributes)).json);
     client.cut();
-    client = await connectMqttToWorker(round % 2, { token });
+    client = await connectMqttOn(round % 2, { token });
     await subscribed(client, device);
   }
   await writing;

@@ -422,19 +422,6 @@ export async function withSocket<T>(options: Transport, use: (client: MqttClient
   }
 }
 
-const attemptsMax = 200;
-
-/** Logged in on a given worker: the kernel chooses who accepts, so it is tried until the right one does. MQTT 5. */
-export async function connectMqttToWorker(worker: number, options: Omit<Transport, 'level'> & Login) {
-  for (let attempt = 0; attempt < attemptsMax; attempt += 1) {
-    const client = await connectMqtt({ ...options, level: 5 });
-    if (client.worker === undefined) throw new Error('the engine does not tell its workers: set HTTP_TELL_WORKER=true');
-    if (client.worker === worker) return client;
-    await client.disconnect();
-  }
-  throw new Error(`${attemptsMax} connections, none on worker ${worker}`);
-}
-
 /** The code of a CONNACK: a reason code in MQTT 5, a return code before. */
 export function codeOf({ reasonCode, returnCode }: IConnackPacket): number {
   return reasonCode ?? returnCode ?? -1;

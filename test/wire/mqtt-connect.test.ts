@@ -4,7 +4,7 @@ import { describe, expect, test } from 'vitest';
 import { newDevice } from '../shared-engine.ts';
 import { connectBytes, frame, properties, uint16, uint32, varInt } from './mqtt-bytes.ts';
 import { codeOf, type Login, levelName, levels, type MqttClient, withMqtt, withSocket } from './mqtt-client.ts';
-import { telemetry, withDevice } from './mqtt-device.ts';
+import { storedKeys, telemetry, withDevice } from './mqtt-device.ts';
 import { ok } from './people.ts';
 
 /** Logs in and expects a refusal: its code, no session, then the end. */
@@ -257,11 +257,15 @@ describe('malformed CONNECT: the end, and nobody is logged in', () => {
 });
 
 describe('wills', () => {
-  test('case 13: one is accepted and never published', async () => {
-    const { token } = await newDevice();
-    const will = { topic: telemetry, payload: Buffer.from('{"will":1}'), qos: 1 as const };
-    await withMqtt({ token, will }, async (client) => client.quiet());
-  });
+  for (const level of levels) {
+    test(`${levelName[level]}, case 13: one is accepted and never published, however the connection ends`, async () => {
+      const device = await newDevice();
+      const will = { topic: telemetry, payload: Buffer.from('{"will":1}'), qos: 1 as const };
+      await withMqtt({ level, token: device.token, will }, (client) => client.quiet());
+      await withMqtt({ level, token: device.token, will }, (client) => client.disconnect());
+      expect(await storedKeys(device)).toEqual([]);
+    });
+  }
 
   test('MQTT 5: a retained one is refused with 0x9A, retain is not available', async () => {
     const { token } = await newDevice();

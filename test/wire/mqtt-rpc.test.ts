@@ -6,8 +6,9 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { type Device, eventually } from '../api.ts';
 import { newDevice, sharedEngine } from '../shared-engine.ts';
-import { connectMqtt, connectMqttToWorker, hex, levels, type MqttClient, withMqtt } from './mqtt-client.ts';
+import { connectMqtt, hex, levels, type MqttClient, withMqtt } from './mqtt-client.ts';
 import { withDevice } from './mqtt-device.ts';
+import { connectMqttOn } from './mqtt-workers.ts';
 import type { RawConnection } from './raw.ts';
 import { command, poll, received, refusal, reply, told } from './rpc.ts';
 import { connectToEachWorker } from './workers.ts';
@@ -75,7 +76,7 @@ test.each([
   ['the other worker than the second', 1, 0],
 ])('operator and device on %s', async (_, operator, worker) => {
   const device = await newDevice();
-  const client = await connectMqttToWorker(worker, { token: device.token });
+  const client = await connectMqttOn(worker, { token: device.token });
   await listening(client);
   for (let n = 0; n < 3; n += 1) {
     const calling = command(operators[operator]!, 'twoway', device, { method: 'm', params: n });
@@ -190,14 +191,14 @@ test('a persistent command to a device that is away is delivered when it subscri
 
 test('a persistent command whose PUBACK does not come before the end is delivered again, with the same id', async () => {
   const device = await newDevice();
-  const first = await connectMqttToWorker(1, { token: device.token });
+  const first = await connectMqttOn(1, { token: device.token });
   await listening(first);
   const rpcId = await persistent(device, { method: 'again' });
   await first.message(`${requests}0`, { ack: false });
   expect(await statusOf(rpcId, 'SENT')).toBe('SENT');
   first.cut();
   expect(await statusOf(rpcId, 'TIMEOUT', 'QUEUED')).toBe('TIMEOUT');
-  const second = await connectMqttToWorker(0, { token: device.token });
+  const second = await connectMqttOn(0, { token: device.token });
   await listening(second);
   expect((await second.message(`${requests}0`)).json.method).toBe('again');
   expect(await statusOf(rpcId, 'DELIVERED')).toBe('DELIVERED');

@@ -122,3 +122,13 @@ test('a client that vanishes without DISCONNECT leaves the others alone', async 
   expect(await storedValues(device, 'healthy')).toEqual(['1']);
   await healthy.endAsync();
 });
+
+test('a client that logs in, publishes and leaves in one breath has published', async () => {
+  const device = await newDevice();
+  const socket = await open();
+  const goodbye = frame(Buffer.from([0xe0, 0]));
+  const close = frame(Buffer.from([0x03, 0xe8]), opcode.close);
+  const login = connectBytes({ username: device.token, clientId: 'raw' });
+  socket.send(frame(login), frame(publish(1, '{"breath":1}')), goodbye, close);
+  expect(await storedValues(device, 'breath')).toEqual(['1']);
+});

@@ -2,6 +2,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, test } from 'vitest';
 import { sharedEngine } from '../shared-engine.ts';
+import { newCustomer, newCustomerUser, ok } from './people.ts';
 import { fault } from './rest.ts';
 
 type Claims = Record<string, unknown> & { exp: number; iat: number };
@@ -116,4 +117,19 @@ test('a logout ends its session and no other one', async () => {
   await sleep(1_100);
   expect(await fault('GET', '/api/auth/user', undefined, left.token)).toBe('401/11 Token has expired');
   expect((await api.send('GET', '/api/auth/user', undefined, stays.token)).status).toBe(200);
+});
+
+test('a changed password ends the tokens of before, and the answer brings new ones', async () => {
+  const user = await newCustomerUser(await newCustomer());
+  const change = { currentPassword: user.password, newPassword: 'plum-tree-8' };
+  const wrong = (body: object) => fault('POST', '/api/auth/changePassword', { ...change, ...body }, user.token);
+  expect(await wrong({ currentPassword: 'no' })).toBe("400/31 Current password doesn't match!");
+  expect(await wrong({ newPassword: user.password })).toBe('400/31 New password should be different from existing!');
+  expect(await wrong({ newPassword: 'x'.repeat(73) })).toBe(
+    '400/31 Password must be no more than 72 characters in length.',
+  );
+  const pair = await ok('POST', '/api/auth/changePassword', change, user.token);
+  expect(Object.keys(pair)).toEqual(['token', 'refreshToken']);
+  expect(await fault('GET', '/api/auth/user', undefined, user.token)).toBe('401/11 Token has expired');
+  expect((await ok('GET', '/api/auth/user', undefined, pair.token)).email).toBe(user.email);
 });

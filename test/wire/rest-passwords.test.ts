@@ -43,13 +43,18 @@ test('the page of an activation link works without a script and runs none', asyn
   const email = `page-${Date.now()}@orchard.example`;
   const user = await ok('POST', '/api/user?sendActivationMail=false', { email, authority: 'TENANT_ADMIN' });
   const activateToken = await activateTokenOf(user.id.id);
-  const response = await fetch(`${sharedEngine().http}/api/noauth/activate?activateToken=${activateToken}%22%3E%3Cscript%3E`);
+  const response = await fetch(
+    `${sharedEngine().http}/api/noauth/activate?activateToken=${activateToken}%22%3E%3Cscript%3E`,
+  );
   expect(response.status).toBe(200);
   expect(response.headers.get('content-security-policy')).toContain("default-src 'none'");
   expect(response.headers.get('referrer-policy')).toBe('no-referrer');
   expect(await response.text()).not.toContain('<script');
   const f = (password: string, repeated: string) => send('/api/noauth/activate', { activateToken, password, repeated });
-  expect(await f('pear-tree-7', 'pear-tree-8')).toMatchObject({ status: 400, text: expect.stringContaining('not the same') });
+  expect(await f('pear-tree-7', 'pear-tree-8')).toMatchObject({
+    status: 400,
+    text: expect.stringContaining('not the same'),
+  });
   expect(await f('abc', 'abc')).toMatchObject({ status: 400, text: expect.stringContaining('6 or more') });
   expect(await f('pear-tree-7', 'pear-tree-7')).toMatchObject({ status: 200, text: expect.stringContaining('saved') });
   await sharedEngine().login(email, 'pear-tree-7');

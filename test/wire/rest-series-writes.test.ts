@@ -82,7 +82,9 @@ test('the newest value that remains takes the place of a deleted one when that i
 
 test('the latest value stays when it is not to be deleted, and old points may come again', async () => {
   const id = await deviceWith({ 50: 1, 100: 2 });
-  expect(await answer('DELETE', `${prefix(id)}/timeseries/delete?keys=k&startTs=0&endTs=200&deleteLatest=false`)).toBe('200 ');
+  expect(await answer('DELETE', `${prefix(id)}/timeseries/delete?keys=k&startTs=0&endTs=200&deleteLatest=false`)).toBe(
+    '200 ',
+  );
   expect(await history(id)).toEqual([]);
   expect(await latest(id)).toBe(2);
   expect(await answer('POST', `${prefix(id)}/timeseries/ANY`, { ts: 100, values: { k: 7 } })).toBe('200 ');
