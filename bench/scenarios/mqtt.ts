@@ -16,7 +16,7 @@ import type { BenchSettings } from '../settings.ts';
 /** Of Mosquitto, one worker against its one process. */
 const ratioMin = 0.7;
 const idleShareMin = 0.85;
-const settleMsMax = 30_000;
+const settleMsMax = 10_000;
 
 /** One who acknowledges, in one shape of the load. */
 interface Contender {
