@@ -42,7 +42,7 @@ export default defineConfig({
         test: {
           name: 'own-engine',
           include: ownEngine,
-          globalSetup: ['test/build-setup.ts'],
+          globalSetup: ['test/own-engine-setup.ts'],
           // As above, but never the crash run: another seed would hide what was lost.
           retry: 2,
           testTimeout: 90_000,

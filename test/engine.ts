@@ -4,7 +4,7 @@
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { cpSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -25,8 +25,13 @@ export interface EngineOptions {
   env?: Record<string, string>;
   workers?: number;
   dataDir?: string;
+  /** Begin with nothing, as a new user does. Else embedded stores are a copy of some that were started once. */
+  firstStart?: boolean;
   readyMsMax?: number;
 }
+
+/** Names the data directory that `prepareData` made: a copy of it saves each engine the making of its stores. */
+const preparedData = 'MILLRACE_TEST_DATA';
 
 export interface Exit {
   code: number | null;
@@ -43,8 +48,30 @@ export async function startEngine(options: EngineOptions = {}): Promise<Engine> 
 export async function prepareEngine(options: EngineOptions = {}): Promise<Engine> {
   const [port, mqttPort, analyticsPort] = await Promise.all([freePort(), freePort(), freePort()]);
   const ownsDirectory = options.dataDir === undefined;
-  const dataDir = options.dataDir ?? mkdtempSync(join(tmpdir(), 'millrace-test-'));
+  const dataDir = options.dataDir ?? newDirectory();
+  const prepared = process.env[preparedData];
+  if (ownsDirectory && prepared !== undefined && mayBePrepared(options)) cpSync(prepared, dataDir, { recursive: true });
   return new Engine({ http: port, mqtt: mqttPort, analytics: analyticsPort }, dataDir, ownsDirectory, options);
+}
+
+/** Starts and stops an engine whose data others may begin with. The result removes it. */
+export async function prepareData(): Promise<() => void> {
+  const dataDir = newDirectory();
+  const engine = await startEngine({ dataDir, workers: 1 });
+  await engine.stop();
+  process.env[preparedData] = dataDir;
+  return () => rmSync(dataDir, { recursive: true, force: true });
+}
+
+/** What counts on a first start only, or brings stores of its own. */
+const firstStartNames = ['ADMIN_EMAIL', 'ADMIN_PASSWORD', 'DEMO_DATA', 'DATABASE_URL', 'CLICKHOUSE_URL'];
+
+function mayBePrepared({ firstStart = false, env = {} }: EngineOptions): boolean {
+  return !firstStart && !firstStartNames.some((name) => name in env);
+}
+
+function newDirectory(): string {
+  return mkdtempSync(join(tmpdir(), 'millrace-test-'));
 }
 
 export class Engine {

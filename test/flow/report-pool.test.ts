@@ -1,4 +1,5 @@
 /** The report pool of a whole engine, with queries that really take their time: its sizes, its ends, its stores. */
+import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { eventually } from '../api.ts';
 import { type Engine, startEngine } from '../engine.ts';
@@ -131,11 +132,33 @@ test('an analytics process that dies is started again; ingest does not notice', 
 });
 
 test('sizes are exact: one thread and a queue of two', async () => {
-  await restart({ SIMPLE_API_RATE_LIMITER_THREAD_POOL_SIZE: '1', SIMPLE_API_RATE_LIMITER_QUEUE_CAPACITY: '2' });
+  await restart({
+    SIMPLE_API_RATE_LIMITER_THREAD_POOL_SIZE: '1',
+    SIMPLE_API_RATE_LIMITER_QUEUE_CAPACITY: '2',
+    JWT_TOKEN_EXPIRATION_TIME: '1',
+  });
   const first = Array.from({ length: 3 }, () => statusOf(slow));
   await eventually(() => held(1, 2));
   expect(await statusOf(slow)).toBe(429);
   expect(await Promise.all(first)).toEqual([200, 200, 200]);
+});
+
+test('an expired token is 403', async () => {
+  const { token } = await engine.api.login();
+  await sleep(2_100);
+  const path = `${buildReport}?jwt=${token}`;
+  const response = await ask(path, { viewConfigId: quick });
+  expect([response.status, ((await response.json()) as { message: string }).message]).toEqual([
+    403,
+    'Token has expired',
+  ]);
+});
+
+test('device data that ClickHouse lost is copied again', async () => {
+  await engine.clickhouseCommand('TRUNCATE TABLE device_metadata');
+  await engine.api.createDevice('made-after-the-loss');
+  await deviceNumber('made-after-the-loss');
+  expect(await engine.clickhouse('SELECT uniqExact(device) >= 3 FROM device_metadata')).toEqual([['1']]);
 });
 
 test('sizes are exact: two threads and no queue; a report has its time', async () => {

@@ -13,7 +13,7 @@ let sent = 0;
 const firstTs = Date.now() - 3_600_000;
 
 beforeAll(async () => {
-  engine = await startEngine({ workers: 2 });
+  engine = await startEngine({ workers: 2, firstStart: true });
   device = await engine.api.createDevice('life');
 });
 
@@ -35,6 +35,7 @@ async function allStored(): Promise<void> {
 }
 
 test('the start prints addresses and a curl that works', async () => {
+  await eventually(() => engine.output.includes('Stop with Ctrl-C.'));
   expect(engine.output).toContain(`http://localhost:${engine.port}`);
   const token = /token (\S+)/.exec(engine.output)?.[1];
   expect(token).toBeDefined();

@@ -257,7 +257,6 @@ const refusedHere = new Set([
   'POST /api/noauth/resetPassword',
   'POST /api/device/credentials',
   'POST /api/customer/device/{deviceName}/claim',
-  'GET /api/user/{userId}/resetPasswordLink',
   'GET /api/v1/{deviceToken}/attributes/updates',
   'GET /api/v1/{deviceToken}/rpc',
   'POST /api/v1/{deviceToken}/rpc',

@@ -65,8 +65,8 @@ test('who forgot the password gets a link from an administrator, which works onc
   await ok('POST', '/api/noauth/resetPasswordByEmail', { email: user.email }, '');
   await ok('POST', '/api/noauth/resetPasswordByEmail', { email: 'nobody@nowhere.example' }, '');
   const path = `/api/user/${user.id}/resetPasswordLink`;
-  expect(await fault('GET', path, undefined, user.token)).toBe(denied);
-  const link: string = await ok('GET', path);
+  expect(await fault('POST', path, undefined, user.token)).toBe(denied);
+  const link: string = await ok('POST', path);
   const resetToken = new URL(link).searchParams.get('resetToken')!;
   expect((await fetch(link)).status).toBe(200);
   const reset = (token: string, password: string) =>

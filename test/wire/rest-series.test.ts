@@ -118,6 +118,44 @@ test('AVG, SUM and COUNT keep the kind that clients expect', async () => {
   expect((await one(mixed, 'COUNT')).k[0]!.value).toBe('3');
 });
 
+test('MIN and MAX compare what can be compared', async () => {
+  const mixed = await seriesOf([
+    [1, '3'],
+    [2, '2.5'],
+    [3, '"x"'],
+  ]);
+  const texts = await seriesOf([
+    [1, '"pear"'],
+    [2, '"apple"'],
+  ]);
+  const one = async (id: string, agg: string) =>
+    (await read(`${prefix(id)}?keys=k&startTs=0&endTs=10&interval=10&agg=${agg}`)) as { k: { value: string }[] };
+  expect((await one(mixed, 'MIN')).k[0]!.value).toBe('2.5');
+  expect((await one(mixed, 'MAX')).k[0]!.value).toBe('3.0');
+  expect((await one(texts, 'MIN')).k[0]!.value).toBe('apple');
+  expect((await one(texts, 'MAX')).k[0]!.value).toBe('pear');
+});
+
+test('longs of 64 bits keep every digit, read and added up', async () => {
+  const id = await seriesOf([
+    [1, '9223372036854775807'],
+    [2, '-9007199254740993'],
+  ]);
+  const range = { startTs: 0, endTs: 10 };
+  const text = await sharedEngine().readSeriesText(id, ['k'], range);
+  expect(text).toBe('{"k":[{"ts":1,"value":9223372036854775807},{"ts":2,"value":-9007199254740993}]}');
+  const sum = await read(`${prefix(id)}?keys=k&startTs=0&endTs=10&interval=10&agg=SUM`);
+  expect(sum).toEqual({ k: [{ ts: 5, value: String(9223372036854775807n - 9007199254740993n) }] });
+});
+
+test('700 intervals are read; agg without an interval gives raw data', async () => {
+  const id = await seriesOf([[5, '7']]);
+  expect(await read(`${prefix(id)}?keys=k&startTs=0&endTs=700&interval=1&agg=SUM`)).toEqual({
+    k: [{ ts: 5, value: '7' }],
+  });
+  expect(await read(`${prefix(id)}?keys=k&startTs=0&endTs=9&agg=AVG`)).toEqual({ k: [{ ts: 5, value: '7' }] });
+});
+
 test('more than 700 intervals are refused in plain text', async () => {
   const device = await newDevice();
   const response = await sharedEngine().send(
