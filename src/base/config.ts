@@ -160,6 +160,7 @@ const schema = Type.Object({
     memoryBytesMax: positiveBytes,
     answerBytesMax: Type.Integer({ minimum: 1024, maximum: 1024 * 1024 * 1024 }),
     timeoutMs: Type.Integer({ minimum: 100, maximum: 3_600_000 }),
+    nice: Type.Integer({ minimum: 0, maximum: 19 }),
   }),
   shutdown: Type.Object({ drainMsMax: milliseconds }),
 });

@@ -75,6 +75,23 @@ export function assert(condition: unknown, message: string): asserts condition {
   if (!condition) throw new Error(`BUG: ${message}`);
 }
 
+/**
+ * A fault as it is. Anything else is a bug in one operation, which must not take the others down: the operation ends with
+ * this answer, and whoever gives it logs its `cause`. Where others share what was half done, a bug ends the process.
+ */
+export function asFault(error: unknown): Fault {
+  if (error instanceof Fault) return error;
+  const fault = new Fault(500, ErrorCode.general, bugReason, 'Internal error; the log of the server has the details.');
+  fault.cause = error;
+  return fault;
+}
+
+export function isBug({ reason }: Fault): boolean {
+  return reason === bugReason;
+}
+
+const bugReason = 'bug';
+
 export function messageOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }

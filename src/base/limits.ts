@@ -303,11 +303,14 @@ export const limits = {
   pivotColumnsMax: 1_000,
   reportParameterBytesMax: 800_000,
   reportKeysMax: 10_000,
-  reportOwnDevicesMax: 100_000,
+  reportOwnDevicesMax: 80_000,
   reportSliceBytes: 256 * 1024,
   reportUnsentBytesMax: 512 * 1024 * 1024,
-  /** Memory of a thread; how long it may take on top of the time of its query; how long a report waits for attributes that
+  /** Files of pages: what a slow reader of a larger one holds. */
+  assetSliceBytes: 64 * 1024,
+  /** What ClickHouse may give for one report; memory of a thread; how long it may take on top of the time of its query; how long a report waits for attributes that
    * are named for the first time. */
+  reportResultBytesMax: 128 * 1024 * 1024,
   reportHeapMegabytesMax: 1024,
   reportGraceMsMax: 10_000,
   reportAttributesMsMax: 5_000,
@@ -316,6 +319,8 @@ export const limits = {
   outboxRowsMax: 5_000,
   outboxPageRowsMax: 20_000,
   outboxSettleMs: 35_000,
+  /** How often there is a look whether the copy is still there. */
+  outboxLookMs: 10_000,
 
   /** What the primary and its workers tell each other, and how long a worker waits for the instance's metrics. */
   statusIntervalMs: 250,

@@ -7,11 +7,10 @@ import type { Attributes } from '../attributes/attributes.ts';
 import { decodeAttributes } from '../attributes/decode.ts';
 import type { AttributeUpdates } from '../attributes/updates.ts';
 import { foundJson, keysOfText, readWanted, type Wanted, wantedScopes } from '../attributes/wanted.ts';
-import { badRequest, Fault } from '../base/errors.ts';
+import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import type { Log } from '../base/log.ts';
 import type { CachedDevice } from '../device/cached-device.ts';
-import { asFault, type Exchange, faultAnswer } from '../uws/exchange.ts';
+import { type Exchange, faultAnswer } from '../uws/exchange.ts';
 import type { HttpServer } from '../uws/server.ts';
 import type { LongPolls } from './long-poll.ts';
 import type { Senders } from './senders.ts';
@@ -23,20 +22,14 @@ export interface AttributesDoorParts {
   updates: AttributeUpdates;
   polls: LongPolls;
   castNumericStrings: boolean;
-  log: Log;
 }
 
 const json = { status: 200, contentType: 'application/json' };
 const missingBody = badRequest('missing_body', 'Required request body is missing');
 
 export function attributesDoor(parts: AttributesDoorParts): void {
-  const { server, senders, attributes, updates, polls, castNumericStrings, log } = parts;
+  const { server, senders, attributes, updates, polls, castNumericStrings } = parts;
   const { meter } = senders;
-
-  const refuse = (exchange: Exchange, error: unknown): void => {
-    if (!(error instanceof Fault)) log.error('handler_bug', { path: 'attributes', error });
-    exchange.refuse(asFault(error));
-  };
 
   /** Stores what a known device sent; `body` is read before this returns. */
   const store = (exchange: Exchange, device: CachedDevice, body: Buffer): void => {
@@ -46,10 +39,10 @@ export function attributesDoor(parts: AttributesDoorParts): void {
       meter.points(device, entries.size);
       attributes.save(device.number, 'CLIENT_SCOPE', entries).then(
         () => exchange.acknowledge(),
-        (error: unknown) => refuse(exchange, error),
+        (error: unknown) => senders.refuse(exchange, error),
       );
     } catch (error) {
-      refuse(exchange, error);
+      senders.refuse(exchange, error);
     }
   };
 
@@ -59,7 +52,7 @@ export function attributesDoor(parts: AttributesDoorParts): void {
     try {
       store(exchange, await senders.find(token), held);
     } catch (error) {
-      refuse(exchange, error);
+      senders.refuse(exchange, error);
     }
   };
 
@@ -80,12 +73,12 @@ export function attributesDoor(parts: AttributesDoorParts): void {
         news(news) {
           if (poll.answer({ ...json, body: news.json })) following.offered(news);
         },
-        failed: (error) => void poll.answer(faultAnswer(asFault(error))),
+        failed: (error) => void poll.answer(faultAnswer(senders.fault(error))),
         close: (reason) => void polls.recheck(poll, reason),
       });
       poll.onEnd = () => following.leave();
     } catch (error) {
-      refuse(exchange, error);
+      senders.refuse(exchange, error);
     }
   };
 

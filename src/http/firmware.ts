@@ -2,7 +2,7 @@
  * GET /api/v1/{token}/firmware and /software: the file that is assigned to the device, whole or one chunk of it. Order
  * of checks: parameters, token, rate limit, then whether it is the device's file at all.
  */
-import { badRequest, Fault } from '../base/errors.ts';
+import { badRequest } from '../base/errors.ts';
 import { chunkRange, readRange, type SlicedFile, wholeBytesMax } from '../ota/chunks.ts';
 import type { Downloads } from '../ota/downloads.ts';
 import { defaultContentType, type PackageType, type StoredPackage } from '../ota/package.ts';
@@ -46,7 +46,7 @@ export function firmwareDoor({ server, senders, downloads }: FirmwareDoorParts):
       const range = chunkRange(file.dataSize, asked.size, asked.chunk);
       exchange.answer(fileAnswer(file, await readRange(downloads.pieces, file.id, range)));
     } catch (error) {
-      refuse(exchange, error);
+      senders.refuse(exchange, error);
     }
   };
 
@@ -55,16 +55,11 @@ export function firmwareDoor({ server, senders, downloads }: FirmwareDoorParts):
       const asked = askedFor(query);
       if (!answerNow(exchange, type, token, asked)) void answerLater(exchange, type, token, asked);
     } catch (error) {
-      refuse(exchange, error);
+      senders.refuse(exchange, error);
     }
   };
   server.rawGet('/api/v1/:token/firmware', (exchange, token, query) => receive('FIRMWARE', exchange, token, query));
   server.rawGet('/api/v1/:token/software', (exchange, token, query) => receive('SOFTWARE', exchange, token, query));
-}
-
-function refuse(exchange: Exchange, error: unknown): void {
-  if (!(error instanceof Fault)) throw error;
-  exchange.refuse(error);
 }
 
 function fileAnswer(file: StoredPackage, body: Buffer | SlicedFile): HttpResponse {

@@ -47,8 +47,7 @@ export function rpcDoor(parts: RpcDoorParts): void {
         close: (reason) => void polls.recheck(poll, reason),
       });
     } catch (error) {
-      if (!(error instanceof Fault)) throw error;
-      exchange.refuse(error);
+      senders.refuse(exchange, error);
     }
   };
 

@@ -1,8 +1,10 @@
 /** Who sends: what nearly every operation does first. Token → device, or 401; the rate limit of messages; a sign of life. */
-import { ErrorCode, Fault } from '../base/errors.ts';
+import { asFault, ErrorCode, Fault } from '../base/errors.ts';
+import type { Log } from '../base/log.ts';
 import type { CachedDevice } from '../device/cached-device.ts';
 import type { TokenCache } from '../device/token-cache.ts';
 import type { Meter } from '../fleet/meter.ts';
+import type { Exchange } from '../uws/exchange.ts';
 
 const unknownToken = new Fault(
   401,
@@ -14,10 +16,12 @@ const unknownToken = new Fault(
 export class Senders {
   readonly meter: Meter;
   readonly #tokens: TokenCache;
+  readonly #log: Log;
 
-  constructor(tokens: TokenCache, meter: Meter) {
+  constructor(tokens: TokenCache, meter: Meter, log: Log) {
     this.#tokens = tokens;
     this.meter = meter;
+    this.#log = log;
   }
 
   /** Without waiting, when this worker knows the token; undefined says nothing. */
@@ -29,6 +33,16 @@ export class Senders {
     const device = this.#tokens.get(token) ?? (await this.#tokens.lookup(token));
     if (device === null) throw unknownToken;
     return device;
+  }
+
+  /** The answer to a request that failed, and of nobody else. */
+  refuse(exchange: Exchange, error: unknown): void {
+    exchange.refuse(this.fault(error));
+  }
+
+  fault(error: unknown): Fault {
+    if (!(error instanceof Fault)) this.#log.error('handler_bug', { error });
+    return asFault(error);
   }
 
   /** The device that sends a message, counted and noted as alive. */

@@ -5,7 +5,7 @@
  */
 
 import { randomUUID } from 'node:crypto';
-import { Fault } from '../base/errors.ts';
+import { Fault, isBug } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { ClientCertificate } from '../fleet/chain.ts';
 import { answerOf, code, isJournalRefusal } from './answers.ts';
@@ -467,8 +467,9 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
   }
 
   #refused(incoming: Incoming, fault: Fault): void {
-    const { counters, settings } = this.#parts;
+    const { counters, settings, log } = this.#parts;
     counters.refused(fault.reason);
+    if (isBug(fault)) log.error('handler_bug', { topic: incoming.topic, error: fault.cause });
     if (incoming.qos === 0) {
       counters.qos0Dropped.add(1);
     } else {

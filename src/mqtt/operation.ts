@@ -1,5 +1,5 @@
 /** What a PUBLISH of a device does: an operation for each topic, and how it answers. */
-import { Fault } from '../base/errors.ts';
+import { asFault } from '../base/errors.ts';
 import type { Waiter } from '../ingest/accept.ts';
 import type { Session } from './session.ts';
 
@@ -18,17 +18,15 @@ export interface Publish extends Waiter {
 
 /**
  * `argument` is what the topic has behind the prefix of the table (`{id}`, or a longer tail); '' for exact topics. A thrown
- * Fault is `refuse(fault)`, so it must come before any answer; any other throw is a bug and ends the worker.
+ * Fault is `refuse(fault)`, so it must come before any answer; any other throw is a bug and ends the worker, which may
+ * have shared what was half done.
  */
 export type Operation = (publish: Publish, argument: string) => void;
 
-/** For operations that wait: acknowledged when `work` resolves, refused when it throws a Fault. */
+/** For operations that wait: acknowledged when `work` resolves, refused when it throws; a bug of one operation ends with it. */
 export function run(publish: Publish, work: () => Promise<unknown>): void {
   work().then(
     () => publish.acknowledge(),
-    (error: unknown) => {
-      if (!(error instanceof Fault)) throw error;
-      publish.refuse(error);
-    },
+    (error: unknown) => publish.refuse(asFault(error)),
   );
 }

@@ -3,7 +3,7 @@
  * handler returns (after the journal's sync), so every write is corked, and nothing is written once the client is gone.
  */
 import type { HttpResponse as UwsResponse } from 'uWebSockets.js';
-import { ErrorCode, Fault, unavailable } from '../base/errors.ts';
+import { type Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { type SlicedBody, type SliceOutcome, SliceSender } from './slices.ts';
 
@@ -166,12 +166,6 @@ export function faultAnswer(fault: Fault): Answer {
   const answer: Answer = { status: fault.status, contentType: 'application/json', body };
   if (fault.retryAfterSeconds > 0) answer.headers = { 'Retry-After': String(fault.retryAfterSeconds) };
   return answer;
-}
-
-/** A fault as it is; anything else is a bug in a handler, which must not take the other requests down. */
-export function asFault(error: unknown): Fault {
-  if (error instanceof Fault) return error;
-  return new Fault(500, ErrorCode.general, 'bug', 'Internal error; the log of the server has the details.');
 }
 
 function writeCors(res: UwsResponse, origin: string): void {

@@ -9,11 +9,11 @@ import type {
   HttpResponse as UwsResponse,
   us_listen_socket,
 } from 'uWebSockets.js';
-import { ErrorCode, Fault, unavailable } from '../base/errors.ts';
+import { asFault, ErrorCode, Fault, unavailable } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Histogram, Metrics } from '../base/metrics.ts';
 import { BodyBudget, bodiesInFlight, readBody } from './body.ts';
-import { type Answer, asFault, Exchange, faultAnswer } from './exchange.ts';
+import { type Answer, Exchange, faultAnswer } from './exchange.ts';
 import { readHead } from './head.ts';
 import { uws } from './load.ts';
 import { registerWebSocket, type WebSocketRoute } from './web-socket.ts';

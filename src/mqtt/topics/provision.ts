@@ -2,7 +2,7 @@
  * The table of a provisioning connection (mqtt.md section 5): /provision/request is answered on /provision/response,
  * subscribed or not, with what HTTP answers; any other topic ends the connection. Requests of one connection take turns.
  */
-import { badRequest, ErrorCode, Fault } from '../../base/errors.ts';
+import { asFault, badRequest, ErrorCode, Fault } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import { type ProvisionParts, provision } from '../../fleet/provision.ts';
 import { decodeProvision, type ProvisionOutcome, provisionJson } from '../../fleet/provision-request.ts';
@@ -64,9 +64,9 @@ class Visit {
       publish.acknowledge();
       this.#tell(outcome);
     } catch (error) {
-      if (!(error instanceof Fault)) throw error;
-      publish.refuse(error);
-      if (error.status === 400) this.#tell({ status: 'FAILURE' });
+      const fault = asFault(error);
+      publish.refuse(fault);
+      if (fault.status === 400) this.#tell({ status: 'FAILURE' });
     }
   }
 

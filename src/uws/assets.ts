@@ -1,0 +1,95 @@
+/**
+ * Files of a page: read when somebody asks for the first time, kept as they are sent (compressed where the reader takes
+ * that), with an ETag of their content, so that a reload costs a 304. Nothing but the named files can be asked for.
+ */
+import { createHash } from 'node:crypto';
+import { readFile } from 'node:fs/promises';
+import { promisify } from 'node:util';
+import { gzip } from 'node:zlib';
+import { ErrorCode, Fault } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Answer } from './exchange.ts';
+
+const compress = promisify(gzip);
+
+/** As much of a request as an asset needs. */
+export interface AssetRequest {
+  path: string;
+  header(name: string): string;
+}
+
+interface Kept {
+  body: Buffer;
+  etag: string;
+}
+
+const contentTypes: Record<string, string> = {
+  html: 'text/html; charset=utf-8',
+  css: 'text/css; charset=utf-8',
+  js: 'text/javascript; charset=utf-8',
+  svg: 'image/svg+xml',
+};
+
+/** Where the content is, or the content itself. */
+export type AssetSource = URL | string;
+
+export class Assets {
+  readonly #sources: Map<string, AssetSource>;
+  readonly #headers: Record<string, string>;
+  readonly #kept = new Map<string, Promise<Kept>>();
+
+  /** By name, whose ending says what it is. `headers` go with every answer. */
+  constructor(sources: Record<string, AssetSource>, headers: Record<string, string>) {
+    this.#sources = new Map(Object.entries(sources));
+    this.#headers = { ...headers, 'X-Content-Type-Options': 'nosniff', 'Cache-Control': 'no-cache' };
+  }
+
+  /** Throws the 404 of unknown paths for a name that is not one of them. */
+  async answer(name: string, request: AssetRequest): Promise<Answer> {
+    const source = this.#sources.get(name);
+    if (source === undefined)
+      throw new Fault(404, ErrorCode.notFound, 'unknown_path', `No such path: ${request.path.slice(0, 200)}`);
+    const compressed = takesGzip(request.header('accept-encoding'));
+    const { body, etag } = await this.#keep(name, source, compressed);
+    const headers: Record<string, string> = { ...this.#headers, ETag: etag, Vary: 'Accept-Encoding' };
+    if (isKnown(request.header('if-none-match'), etag)) return { status: 304, headers };
+    if (compressed) headers['Content-Encoding'] = 'gzip';
+    const contentType = contentTypes[name.slice(name.lastIndexOf('.') + 1)]!;
+    return { status: 200, contentType, headers, body: body.length > limits.assetSliceBytes ? inSlices(body) : body };
+  }
+
+  #keep(name: string, source: AssetSource, compressed: boolean): Promise<Kept> {
+    const key = compressed ? `${name} gzip` : name;
+    let kept = this.#kept.get(key);
+    if (!kept) {
+      kept = load(source, compressed);
+      // Files may have run short for a moment.
+      kept.catch(() => this.#kept.delete(key));
+      this.#kept.set(key, kept);
+    }
+    return kept;
+  }
+}
+
+async function load(source: AssetSource, compressed: boolean): Promise<Kept> {
+  const plain = typeof source === 'string' ? Buffer.from(source) : await readFile(source);
+  const hash = createHash('sha256').update(plain).digest('base64url').slice(0, 22);
+  // On the thread pool: a large file must not hold up the loop.
+  return compressed ? { body: await compress(plain), etag: `"${hash}-gzip"` } : { body: plain, etag: `"${hash}"` };
+}
+
+/** A slow reader then holds one slice and no copy of the file. */
+function inSlices(body: Buffer) {
+  return { bytes: body.length, slice: async (at: number) => body.subarray(at, at + limits.assetSliceBytes) };
+}
+
+function takesGzip(acceptEncoding: string): boolean {
+  return acceptEncoding.split(',').some((each) => /^\s*gzip\s*(;|$)/i.test(each) && !/;\s*q=0(\.0*)?\s*$/i.test(each));
+}
+
+function isKnown(ifNoneMatch: string, etag: string): boolean {
+  return ifNoneMatch.split(',').some((each) => {
+    const tag = each.trim().replace(/^W\//, '');
+    return tag === etag || tag === '*';
+  });
+}
