@@ -162,6 +162,7 @@ export function faultAnswer(fault: Fault): Answer {
     message: fault.message,
     errorCode: fault.errorCode,
     timestamp: Date.now(),
+    ...fault.members,
   });
   const answer: Answer = { status: fault.status, contentType: 'application/json', body };
   if (fault.retryAfterSeconds > 0) answer.headers = { 'Retry-After': String(fault.retryAfterSeconds) };
