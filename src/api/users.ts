@@ -122,7 +122,7 @@ export function userRoutes(parts: UserRoutesParts): Route[] {
       },
     }),
     route({
-      method: 'GET',
+      method: 'POST',
       pattern: '/api/user/:userId/resetPasswordLink',
       summary: 'Where a user who forgot the password chooses a new one, as text; a link of before is void',
       roles: administrators,

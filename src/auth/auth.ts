@@ -69,7 +69,8 @@ export class Auth {
     if (account && (!account.enabled || account.passwordHash === null)) throw notActive();
     if (!(await passwords.verify(password, account?.passwordHash ?? null)) || !account) {
       failedSignIns.failed(email, remoteAddress);
-      if (account && (await recordFailedSignIn(postgres, account.id, failedLoginsMax))) {
+      // Not counted where nothing is locked: a write would tell by its time that the user exists.
+      if (account && failedLoginsMax > 0 && (await recordFailedSignIn(postgres, account.id, failedLoginsMax))) {
         throw unauthorized('account_locked', 'User account is locked due to security policy');
       }
       throw wrongPassword();
