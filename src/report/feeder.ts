@@ -26,6 +26,8 @@ export class Feeder {
   readonly #options: FeederOptions;
   readonly #rows: { add(n: number): void };
   #timer: NodeJS.Timeout | undefined;
+  /** Monotonic milliseconds of the next look whether ClickHouse still has its copy. */
+  #nextLook = 0;
   #round: Promise<void> | undefined;
   #again = false;
   #stopped = false;
@@ -65,6 +67,10 @@ export class Feeder {
   async #run(): Promise<void> {
     const { postgres, clock, log } = this.#options;
     try {
+      if (clock.monotonic() >= this.#nextLook) {
+        if (await this.#isEmpty()) await store.askForAll(postgres);
+        this.#nextLook = clock.monotonic() + limits.outboxLookMs;
+      }
       while (!this.#stopped && (await store.hasWork(postgres, clock.now() - limits.outboxSettleMs))) {
         if (!(await postgres.transaction((queries) => this.#step(queries), { timeoutMs: transactionMsMax }))) return;
       }
@@ -79,7 +85,7 @@ export class Feeder {
     if (!(await store.tryLock(queries))) return false;
     const rows = await store.outboxRows(queries);
     const isAll = ({ device, profileId, customerId }: store.OutboxRow) => device === null && !profileId && !customerId;
-    // A table that was lost is made anew from the beginning.
+    // A table that was lost is made anew from the beginning, not from what changes next.
     const all = rows.some(isAll) || (rows.length > 0 && (await this.#isEmpty()));
     if (all) {
       await store.forgetFilled(queries);

@@ -67,8 +67,12 @@ export async function deleteOutboxRows(queries: Queries, ids: number[]): Promise
   await queries.query('delete from device_outbox where id = any($1)', [ids]);
 }
 
+/** All devices are to be copied anew; nothing when there are none. */
 export async function askForAll(queries: Queries): Promise<void> {
-  await queries.query('insert into device_outbox default values');
+  await queries.query(
+    `insert into device_outbox (device) select null where exists (select from device)
+        and not exists (select from device_outbox where device is null and device_profile_id is null and customer_id is null)`,
+  );
 }
 
 const deviceColumns = `d.number as device, d.id, d.tenant_id as tenant, d.name, coalesce(d.label, '') as label,

@@ -118,8 +118,9 @@ const data = fc.constantFrom(...Object.keys(zones)).chain((zone) =>
     zone: fc.constant(zone),
     around: fc.constantFrom(...zones[zone]!),
     points: fc.array(fc.record({ device: fc.nat(3), key: fc.constantFrom(...keys), distance, value }), {
-      minLength: 1,
-      maxLength: 60,
+      minLength: 20,
+      maxLength: 80,
+      size: 'max',
     }),
     startsBefore: fc.constantFrom(86_400_000, 40 * 86_400_000, 100 * 86_400_000),
     excluded: fc.constantFrom<string[]>([], ['North'], ['-']),
@@ -148,35 +149,54 @@ const groupings: [DateGrouping, GroupBy | null][] = [
   ).map(([unit, amount]): [DateGrouping, GroupBy | null] => ['RAW', { unit, amount }]),
 ];
 
-test.each(groupings)('every aggregation by %s %o, with and without a pivot', async (dateGrouping, groupBy) => {
-  const date: Field = { label: 'Date', source: 'DATE', dateGrouping, role: 'ROW' };
-  await fc.assert(
-    fc.asyncProperty(data, async ({ zone, around, points, startsBefore, excluded }) => {
-      const moments = points.map(({ device, key, distance, value }) => ({ device, key, ts: around + distance, value }));
-      const stored = await store(moments);
-      const range = { startTs: around - startsBefore, endTs: around + 50 * 86_400_000 };
-      const filters: Filter[] = [{ ...site, name: 'site', operation: 'NOT_IN', values: excluded }];
-      const view = { groupBy, timeZone: zone, filters };
-      const siteOf = ({ device }: RefPoint) => sites[device] || '-';
-      const dateOf = ({ ts }: RefPoint) => dateCell(ts, { grouping: dateGrouping, groupBy }, zone);
-      const of = { ...range, values, keep: (point: RefPoint) => !excluded.includes(siteOf(point)) };
-      const fields = values.map(
-        ({ key, aggregation }, n): Field => ({ label: `v${n}`, source: 'TELEMETRY', key, role: 'VALUE', aggregation }),
-      );
+test.each(groupings)(
+  'every aggregation by %s %o, with and without a pivot',
+  async (dateGrouping, groupBy) => {
+    const date: Field = { label: 'Date', source: 'DATE', dateGrouping, role: 'ROW' };
+    await fc.assert(
+      fc.asyncProperty(data, async ({ zone, around, points, startsBefore, excluded }) => {
+        const moments = points.map(({ device, key, distance, value }) => ({
+          device,
+          key,
+          ts: around + distance,
+          value,
+        }));
+        const stored = await store(moments);
+        const range = { startTs: around - startsBefore, endTs: around + 50 * 86_400_000 };
+        const filters: Filter[] = [{ ...site, name: 'site', operation: 'NOT_IN', values: excluded }];
+        const view = { groupBy, timeZone: zone, filters };
+        const siteOf = ({ device }: RefPoint) => sites[device] || '-';
+        const dateOf = ({ ts }: RefPoint) => dateCell(ts, { grouping: dateGrouping, groupBy }, zone);
+        const of = { ...range, values, keep: (point: RefPoint) => !excluded.includes(siteOf(point)) };
+        const fields = values.map(
+          ({ key, aggregation }, n): Field => ({
+            label: `v${n}`,
+            source: 'TELEMETRY',
+            key,
+            role: 'VALUE',
+            aggregation,
+          }),
+        );
 
-      const [flat, pivot] = await Promise.all([
-        run({ ...view, fields: [site, date, ...fields] }, { ...stored, ...range }),
-        run({ ...view, fields: [date, { ...site, role: 'COLUMN' }, ...fields] }, { ...stored, ...range }),
-      ]);
-      const expected = referenceReport(stored.points, { ...of, row: (p) => [siteOf(p), dateOf(p)], column: () => '' });
-      expectTable(flat, 2, expected, (label) => ` ${label.slice(1)}`);
+        const [flat, pivot] = await Promise.all([
+          run({ ...view, fields: [site, date, ...fields] }, { ...stored, ...range }),
+          run({ ...view, fields: [date, { ...site, role: 'COLUMN' }, ...fields] }, { ...stored, ...range }),
+        ]);
+        const expected = referenceReport(stored.points, {
+          ...of,
+          row: (p) => [siteOf(p), dateOf(p)],
+          column: () => '',
+        });
+        expectTable(flat, 2, expected, (label) => ` ${label.slice(1)}`);
 
-      const pivoted = referenceReport(stored.points, { ...of, row: (p) => [dateOf(p)], column: siteOf });
-      expectTable(pivot, 1, pivoted, (label) => label.replace(/ v(\d+)$/, ' $1'));
-    }),
-    { numRuns: 2 },
-  );
-});
+        const pivoted = referenceReport(stored.points, { ...of, row: (p) => [dateOf(p)], column: siteOf });
+        expectTable(pivot, 1, pivoted, (label) => label.replace(/ v(\d+)$/, ' $1'));
+      }),
+      { numRuns: 2 },
+    );
+  },
+  90_000,
+);
 
 /** Every expected cell, and "-" everywhere else. */
 function expectTable(

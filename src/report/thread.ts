@@ -2,9 +2,11 @@
  * A thread of the report pool: query, pivot, labels and encoding of one report at a time. What it hands back are the
  * bytes of the answer, moved, not copied; a fault comes back as data. It may be ended at any moment.
  */
+import { setPriority } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { workerData } from 'node:worker_threads';
 import { badRequest, ErrorCode, Fault, unavailable } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
 import { createLog } from '../base/log.ts';
 import { type ClickHouse, ClickHouseError, openClickHouse, type QueryOptions } from '../clickhouse/client.ts';
 import { type EncodedReport, encodeTable, type ReportFormat } from './encode.ts';
@@ -21,6 +23,7 @@ export interface ThreadData {
   answerBytesMax: number;
   memoryBytesMax: number;
   timeoutMs: number;
+  nice: number;
 }
 
 export interface ReportTask {
@@ -50,6 +53,8 @@ export type ReportOutcome = EncodedReport | { fault: PlainFault } | { bug: strin
 const [transferable, value] = [Symbol.for('Piscina.transferable'), Symbol.for('Piscina.valueOf')];
 
 const data = workerData as ThreadData;
+// Of this thread only: the loop that forwards answers, and ingest, go first.
+setPriority(0, data.nice);
 let clickhouse: ClickHouse | undefined;
 
 export default async function report(task: ReportTask): Promise<ReportOutcome> {
@@ -108,6 +113,8 @@ function settings(queryId: string): NonNullable<QueryOptions['settings']> {
     readonly: '2',
     cancel_http_readonly_queries_on_client_close: 1,
     max_memory_usage: String(data.memoryBytesMax),
+    max_result_bytes: String(limits.reportResultBytesMax),
+    result_overflow_mode: 'throw',
     do_not_merge_across_partitions_select_final: 1,
     max_query_size: '4194304',
   };

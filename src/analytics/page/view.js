@@ -67,7 +67,8 @@ function showTable({ columnLabels, dataTable }, cut) {
   );
   table.hidden = false;
   const hidden = dataTable.length > shown.length ? `, ${shown.length} of them shown` : '';
-  notice(`${dataTable.length} rows${hidden}${cut ? ' (there are more)' : ''}`);
+  const rows = dataTable.length === 1 ? 'row' : 'rows';
+  notice(`${dataTable.length} ${rows}${hidden}${cut ? ' (there are more)' : ''}`);
 }
 
 async function run() {
