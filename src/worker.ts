@@ -23,6 +23,7 @@ import { limits } from './base/limits.ts';
 import { createLog, type Log } from './base/log.ts';
 import { Metrics, processMetrics } from './base/metrics.ts';
 import { openBus } from './bus/open.ts';
+import { createConsole } from './console/door.ts';
 import type { CachedDevice } from './device/cached-device.ts';
 import { CredentialChanges } from './device/credential-changes.ts';
 import { DevicesHere } from './device/devices-here.ts';
@@ -246,7 +247,8 @@ export async function runWorker(): Promise<void> {
     persistentRpcs,
     rpcTimeouts: config.rpc,
   });
-  const senders = new Senders(tokens, meter);
+  const consoleDoor = createConsole({ docs: config.docs.enabled });
+  const senders = new Senders(tokens, meter, log);
   const worker = config.http.tellWorker ? String(begin.slot) : '';
   const { touch } = activity;
   const mqtt = openMqtt({
@@ -289,13 +291,13 @@ export async function runWorker(): Promise<void> {
       updates,
       polls,
       castNumericStrings: decoding.castNumericStrings,
-      log,
     });
     firmwareDoor({ server, senders, downloads });
     rpcDoor({ server, senders, polls, sessions: rpcSessions, rpc, calls, emptyPollTimeout });
     claimDoor({ server, senders, claims });
     provisionDoor({ server, provisioning });
     for (const { method, pattern, handler, bodyBytesMax } of api) server.route(method, pattern, handler, bodyBytesMax);
+    consoleDoor(server);
     healthDoor({
       server,
       state: () => link.state,

@@ -31,6 +31,8 @@ export class Fault extends Error {
   readonly reason: string;
   /** Seconds for `Retry-After`; 0 = no header. */
   readonly retryAfterSeconds: number;
+  /** What the error body has beside its four members; a few codes have more (rest.md 2.1). */
+  members: Record<string, string | number> | undefined = undefined;
 
   constructor(status: number, errorCode: ErrorCode, reason: string, message: string, retryAfterSeconds = 0) {
     super(message);

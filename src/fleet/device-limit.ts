@@ -25,8 +25,10 @@ export async function admitDevice(queries: Queries, tenantId: string, devicesMax
 }
 
 export function deviceLimitReached(devicesMax: number): Fault {
-  const message = `Maximum number of devices reached! A tenant may have ${devicesMax} (setting limits.devices).`;
-  return new Fault(403, ErrorCode.entitiesLimit, deviceLimitReason, message);
+  const message = `Devices limit reached: a tenant may have ${devicesMax} (setting limits.devices).`;
+  const fault = new Fault(403, ErrorCode.entitiesLimit, deviceLimitReason, message);
+  fault.members = { entityType: 'DEVICE', limit: devicesMax };
+  return fault;
 }
 
 export const deviceLimitReason = 'device_limit';

@@ -95,6 +95,7 @@ export async function deleteDevices(queries: Queries, changes: CredentialChange[
 
 /** A tenant that has no devices any more, with all that is left of it. */
 export async function deleteTenantRows(queries: Queries, id: string): Promise<void> {
+  await queries.query('delete from report_view where tenant_id = $1', [id]);
   await queries.query('delete from user_account where tenant_id = $1', [id]);
   await queries.query('delete from customer where tenant_id = $1', [id]);
   await queries.query('update device_profile set firmware_id = null, software_id = null where tenant_id = $1', [id]);
