@@ -35,6 +35,7 @@ const roomsOfPackage: Record<string, string[]> = {
   jose: ['auth'],
   piscina: ['report'],
   'mqtt-packet': ['mqtt'],
+  'swagger-ui-dist': ['console'],
 };
 
 const bannedFolders = ['utils', 'util', 'helpers', 'helper', 'common', 'shared', 'misc', 'lib'];

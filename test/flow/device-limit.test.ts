@@ -111,9 +111,12 @@ test('of twenty that race over all doors and two workers exactly as many are mad
 test('a refusal names the setting, and room that becomes free can be used', async () => {
   const refused = await engine.api.send('POST', '/api/device', { name: 'one too many' });
   expect(refused.status).toBe(403);
-  const { message, errorCode } = (await refused.json()) as { message: string; errorCode: number };
-  expect(errorCode).toBe(41);
-  expect(message).toContain('limits.devices');
+  expect(await refused.json()).toMatchObject({
+    errorCode: 41,
+    message: expect.stringContaining('limits.devices'),
+    entityType: 'DEVICE',
+    limit: devicesMax,
+  });
   const { data } = await rest('GET', '/api/tenant/devices?pageSize=1&page=0');
   expect((await engine.api.send('DELETE', `/api/device/${data[0].id.id}`)).status).toBe(200);
   await rest('POST', '/api/device', { name: 'one more' });

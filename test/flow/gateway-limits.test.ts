@@ -135,7 +135,7 @@ test('case 75: at the limit of devices the first are made, the others refused by
   const client = await connectMqtt({ port: engine.mqttPort, token: hub.token });
   const ack = await client.publish(telemetry, { L1: [{ t: 1 }], L2: [], L3: [{ t: 3 }] });
   expect(ack.reasonCode).toBe(0x97);
-  expect(ack.properties?.reasonString).toMatch(/^"L3": Maximum number of devices reached/);
+  expect(ack.properties?.reasonString).toMatch(/^"L3": Devices limit reached/);
   expect((await client.publish('v1/gateway/connect', { device: 'L4' })).reasonCode).toBe(0x97);
   expect((await client.publish(telemetry, { L1: [{ t: 2 }] })).reasonCode).toBe(0);
   await client.quiet();

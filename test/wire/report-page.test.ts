@@ -1,0 +1,41 @@
+/** The page of a view link in a browser: it signs in, runs the view, shows the table as text, offers the CSV. */
+import { existsSync } from 'node:fs';
+import { chromium } from 'playwright-core';
+import { expect, test } from 'vitest';
+import { sharedEngine } from '../shared-engine.ts';
+import { analyticsUrl, saveView } from './reports.ts';
+
+const executablePath = ['/usr/bin/chromium', '/usr/bin/google-chrome'].find((path) => existsSync(path)) ?? '';
+
+test.skipIf(executablePath === '')('a view link asks who is there and shows the table', async () => {
+  const { id } = await sharedEngine().createDevice('<b>shown</b>');
+  const view = await saveView({
+    name: 'One <i>device</i>',
+    scope: { deviceIds: [id] },
+    fields: [
+      { label: 'Name', source: 'ENTITY_FIELD', key: 'name', role: 'ROW' },
+      { label: 'n', source: 'ENTITY_FIELD', key: 'name', role: 'VALUE', aggregation: 'COUNT' },
+    ],
+  });
+  const browser = await chromium.launch({ executablePath, args: ['--no-sandbox'] });
+  try {
+    const page = await browser.newPage();
+    const refusals: string[] = [];
+    page.on('console', (message) => refusals.push(message.text()));
+    await page.goto(`${analyticsUrl()}/trendz/view/${view}`);
+    const { adminEmail, adminPassword } = sharedEngine().address;
+    await page.fill('#username', adminEmail);
+    await page.fill('#password', adminPassword);
+    await page.click('form button');
+    await page.waitForSelector('#table:not([hidden])');
+    expect(await page.textContent('#name')).toBe('One <i>device</i>');
+    await expect.poll(async () => (await page.click('#run'), page.textContent('tbody'))).toBe('<b>shown</b>1');
+    const [download] = await Promise.all([page.waitForEvent('download'), page.click('#csv')]);
+    expect(download.suggestedFilename()).toMatch(/\.csv$/);
+    await page.reload();
+    await page.waitForSelector('#table:not([hidden])');
+    expect(refusals).toEqual([]);
+  } finally {
+    await browser.close();
+  }
+});
