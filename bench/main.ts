@@ -12,6 +12,7 @@ import { runLatest } from './scenarios/latest.ts';
 import { runLongPoll } from './scenarios/longpoll.ts';
 import { runMqtt } from './scenarios/mqtt.ts';
 import { runOta } from './scenarios/ota.ts';
+import { runReport } from './scenarios/report.ts';
 import { runRpc } from './scenarios/rpc.ts';
 import { runSoak } from './scenarios/soak.ts';
 import { runVisibility } from './scenarios/visibility.ts';
@@ -37,6 +38,10 @@ const scenarios: Record<string, Scenario> = {
   mqtt: { about: 'telemetry over MQTT beside Mosquitto and Aedes: rate, latency, CPU', run: runMqtt },
   gateway: { about: 'gateways that speak for many devices; one for 10 000, with commands', run: runGateway },
   connections: { about: '50 000 idle connections: memory of each; all of them reconnect at once', run: runConnections },
+  report: {
+    about: 'reports over 10 million points: time of each kind, 20 clients at once, beside ingest',
+    run: runReport,
+  },
   soak: { about: 'memory of every process over minutes at peak', run: runSoak },
   crash: { about: 'processes killed at random under load; every acknowledged record is read back', run: runCrash },
 };

@@ -51,6 +51,7 @@ export interface BenchSettings {
     othersConnections: number;
     othersRate: number;
   };
+  report: { devices: number; points: number; samples: number; clients: number; seconds: number; ackRate: number };
   soak: { minutes: number; sampleSeconds: number; growthMiBPerMinuteMax: number };
   crash: { kills: number; seed: number; devices: number; sockets: number; rate: number; mqttRate: number };
 }

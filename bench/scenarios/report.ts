@@ -1,0 +1,243 @@
+/**
+ * Reports over ten million points of a thousand devices: one after the other, from many clients at once, and beside
+ * ingest. The analytics process must stay awake while its threads make large answers.
+ */
+import { once } from 'node:events';
+import { Agent, type IncomingMessage, request } from 'node:http';
+import { availableParallelism } from 'node:os';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { eventually } from '../../test/api.ts';
+import { type Engine, startEngine } from '../../test/engine.ts';
+import { EngineUnderLoad, httpGenerator } from '../engine-under-load.ts';
+import { Histogram, summaryOf } from '../load/histogram.ts';
+import { figure, say, table, writeResult } from '../report.ts';
+import type { BenchSettings } from '../settings.ts';
+
+const dayMs = 86_400_000;
+const days = 10;
+const startTs = Date.UTC(2025, 5, 2);
+const settleMs = 10_000;
+const ackP99MsMax = 20;
+const lagMsMax = 20;
+
+const telemetry = (aggregation: string) => ({
+  label: 'flow',
+  source: 'TELEMETRY',
+  key: 'flow',
+  role: 'VALUE',
+  aggregation,
+});
+const row = (key: string) => ({ label: key, source: 'ENTITY_FIELD', key, role: 'ROW' });
+const date = (dateGrouping: string) => ({ label: 'Date', source: 'DATE', dateGrouping, role: 'ROW' });
+
+const measured = [
+  { name: 'by device and day', fields: [row('name'), date('FULL_DATE'), telemetry('SUM')], msMax: 400 },
+  { name: 'by profile and hour', fields: [row('profile'), date('FULL_HOUR'), telemetry('SUM')], msMax: 400 },
+  { name: 'DELTA by device', fields: [row('name'), telemetry('DELTA')], msMax: 1500 },
+  {
+    name: 'pivot: day by profile',
+    fields: [date('FULL_DATE'), { ...row('profile'), role: 'COLUMN' }, telemetry('AVG')],
+    msMax: 400,
+  },
+];
+/** Many rows: the threads encode, the process forwards. */
+const large = [row('name'), date('FULL_HOUR'), telemetry('SUM'), { ...telemetry('MAX'), label: 'max' }];
+
+export async function runReport(settings: BenchSettings): Promise<boolean> {
+  const { devices, points, samples, clients, seconds, ackRate } = settings.report;
+  const engine = await startEngine({ workers: availableParallelism(), env: { LOG_LEVEL: 'warn' } });
+  try {
+    const tokens = await createDevices(engine, devices);
+    await fill(engine, devices, points);
+    await sleep(settleMs);
+    const asker = new Asker(engine);
+    const views = await Promise.all(measured.map(({ fields }) => asker.saveView(fields)));
+
+    const single = [];
+    for (const [n, { name, msMax }] of measured.entries()) {
+      const histogram = new Histogram();
+      for (let sample = -2; sample < samples; sample += 1) {
+        const startedAt = performance.now();
+        if ((await asker.report(views[n]!)).status !== 200) throw new Error(`${name} failed`);
+        if (sample >= 0) histogram.record((performance.now() - startedAt) * 1000);
+      }
+      single.push({ name, msMax, ...summaryOf(histogram) });
+    }
+    table(
+      [`one report at a time, ${figure(points)} points`, 'p50 ms', 'max ms', 'target'],
+      single.map(({ name, p50Ms, maxMs, msMax }) => [name, p50Ms, maxMs, msMax]),
+    );
+
+    const crowd = await asker.crowd(views[1]!, clients, seconds);
+    say(
+      `\n${clients} clients by profile and hour: ${figure(crowd.perSecond)} reports/s, p99 ${figure(crowd.p99Ms)} ms, ` +
+        `${figure(100 * crowd.refusedShare)} % refused`,
+    );
+
+    await asker.lagMs();
+    const largeView = await asker.saveView(large);
+    const answers = await Promise.all(Array.from({ length: 10 }, () => asker.report(largeView)));
+    const lagMs = await asker.lagMs();
+    const bytes = answers.reduce((sum, answer) => sum + answer.bytes, 0);
+    say(
+      `10 reports of up to 100 000 rows (${figure(bytes / 1e6)} MB): loop delay p99 ${figure(lagMs)} ms (target ${lagMsMax})`,
+    );
+
+    const beside = await besideIngest(
+      engine,
+      tokens,
+      settings,
+      () => asker.crowd(views[1]!, clients, 2 * seconds),
+      ackRate,
+    );
+    table(
+      ['ingest', 'requests/s', 'p50 ms', 'p99 ms'],
+      Object.entries(beside).map(([name, { requestsPerSecond, latency }]) => [
+        name,
+        requestsPerSecond,
+        latency.p50Ms,
+        latency.p99Ms,
+      ]),
+    );
+    say(`target: ack p99 ${ackP99MsMax} ms at ${ackRate} requests/s beside ${clients} report clients`);
+    writeResult('report', settings, { single, crowd, lagMs, beside });
+    asker.close();
+    return (
+      single.every(({ p50Ms, msMax }) => p50Ms <= msMax) &&
+      lagMs <= lagMsMax &&
+      beside['fixed, reports']!.latency.p99Ms <= ackP99MsMax
+    );
+  } finally {
+    await engine.destroy();
+  }
+}
+
+async function besideIngest(
+  engine: Engine,
+  tokens: string[],
+  settings: BenchSettings,
+  reports: () => Promise<unknown>,
+  ackRate: number,
+) {
+  const load = new EngineUnderLoad(engine, tokens, httpGenerator(settings.http));
+  const { seconds } = settings.report;
+  const both = async (rate: number) => {
+    const running = reports();
+    const result = await load.offer(rate, seconds, 1);
+    await running;
+    return result;
+  };
+  return {
+    'peak, alone': await load.offer(0, seconds, 1),
+    'peak, reports': await both(0),
+    'fixed, alone': await load.offer(ackRate, seconds, 1),
+    'fixed, reports': await both(ackRate),
+  } as Record<string, Awaited<ReturnType<EngineUnderLoad['offer']>>>;
+}
+
+/** Ten profiles, tokens of one width. */
+async function createDevices(engine: Engine, count: number): Promise<string[]> {
+  const tokens = Array.from({ length: count }, (_, n) => `report${String(n).padStart(14, '0')}`);
+  let next = 0;
+  const create = async (): Promise<void> => {
+    while (next < count) {
+      const n = next++;
+      const body = { name: `bench-${n}`, type: `profile-${n % 10}` };
+      const response = await engine.api.send('POST', `/api/device?accessToken=${tokens[n]}`, body);
+      if (response.status !== 200) throw new Error(`create device: ${response.status} ${await response.text()}`);
+      await response.arrayBuffer();
+    }
+  };
+  await Promise.all(Array.from({ length: 8 }, create));
+  const known = `SELECT count() FROM device_metadata FINAL WHERE name LIKE 'bench-%'`;
+  await eventually(async () => Number((await engine.clickhouse(known))[0]![0]) === count, 30_000);
+  return tokens;
+}
+
+/** Straight into the table, a day at a time; closed days are one part, as they are after an hour. */
+async function fill(engine: Engine, devices: number, points: number): Promise<void> {
+  const perDay = Math.floor(points / days);
+  const stepMs = Math.floor((dayMs * devices) / perDay);
+  const numbers = `(SELECT groupArray(device) FROM device_metadata FINAL WHERE name LIKE 'bench-%')`;
+  for (let day = 0; day < days; day += 1) {
+    await engine.clickhouseCommand(
+      `INSERT INTO telemetry SELECT arrayElement(${numbers}, number % ${devices} + 1), 'flow',
+         ${startTs + day * dayMs} + intDiv(number, ${devices}) * ${stepMs}, 3,
+         round(100 + 20 * sin(number / 5000) + (cityHash64(number) % 100) / 100, 2), 0, '', 1 FROM numbers(${perDay})`,
+    );
+  }
+  await engine.clickhouseCommand('OPTIMIZE TABLE telemetry FINAL');
+}
+
+class Asker {
+  readonly #engine: Engine;
+  readonly #agent = new Agent({ keepAlive: true });
+
+  constructor(engine: Engine) {
+    this.#engine = engine;
+  }
+
+  async saveView(fields: object[]): Promise<string> {
+    const timeRange = { type: 'FIXED', startTs, endTs: startTs + days * dayMs };
+    const body = { name: 'bench', fields, timeRange, timeZone: 'Europe/Kyiv' };
+    const { status, text } = await this.#post('/apiAnalytics/view', body);
+    if (status !== 200) throw new Error(`view: ${status} ${text}`);
+    return (JSON.parse(text) as { id: string }).id;
+  }
+
+  async report(viewConfigId: string): Promise<{ status: number; bytes: number }> {
+    const { status, text } = await this.#post('/apiAnalytics/publicApi/buildReport', { viewConfigId });
+    return { status, bytes: text.length };
+  }
+
+  /** As many clients, each asking again as soon as it is answered; a refused one waits a little. */
+  async crowd(viewConfigId: string, clients: number, seconds: number) {
+    const histogram = new Histogram();
+    let [made, refused] = [0, 0];
+    const startedAt = performance.now();
+    const client = async (): Promise<void> => {
+      while (performance.now() - startedAt < seconds * 1000) {
+        const askedAt = performance.now();
+        const { status } = await this.report(viewConfigId);
+        if (status === 200) {
+          made += 1;
+          histogram.record((performance.now() - askedAt) * 1000);
+        } else if (status === 429) {
+          refused += 1;
+          await sleep(200);
+        } else throw new Error(`a report was answered ${status}`);
+      }
+    };
+    await Promise.all(Array.from({ length: clients }, client));
+    const elapsed = (performance.now() - startedAt) / 1000;
+    return { perSecond: made / elapsed, refusedShare: refused / (made + refused), ...summaryOf(histogram) };
+  }
+
+  /** Of the analytics process, since this was asked last. */
+  async lagMs(): Promise<number> {
+    const text = await (await fetch(`${this.#engine.api.http}/metrics`)).text();
+    const found = /^nodejs_eventloop_lag_p99_seconds\{process="analytics"\} (\S+)$/m.exec(text);
+    return Number(found?.[1]) * 1000;
+  }
+
+  close(): void {
+    this.#agent.destroy();
+  }
+
+  async #post(path: string, body: object): Promise<{ status: number; text: string }> {
+    const asked = request({
+      agent: this.#agent,
+      host: '127.0.0.1',
+      port: this.#engine.analyticsPort,
+      path,
+      method: 'POST',
+      headers: { jwt: await this.#engine.api.adminToken(), 'content-type': 'application/json' },
+    });
+    asked.end(JSON.stringify(body));
+    const [response] = (await once(asked, 'response')) as [IncomingMessage];
+    response.setEncoding('latin1');
+    let text = '';
+    for await (const piece of response) text += piece;
+    return { status: response.statusCode ?? 0, text };
+  }
+}
