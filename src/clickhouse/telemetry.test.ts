@@ -207,8 +207,9 @@ describe('migrations', () => {
     const both = openClickHouse({ url, user, password, database, log: silentLog });
     await Promise.all([migrate(both, { ...options, database }), migrate(both, { ...options, database })]);
     await migrate(both, { ...options, database });
-    expect(await both.rows('SELECT version, name FROM schema_migrations FINAL')).toEqual([
+    expect(await both.rows('SELECT version, name FROM schema_migrations FINAL ORDER BY version')).toEqual([
       { version: 1, name: 'telemetry' },
+      { version: 2, name: 'device_metadata' },
     ]);
     await both.close();
   });
@@ -222,11 +223,11 @@ describe('migrations', () => {
     }
     expect(
       statements.filter((sql) => /ENGINE = ReplicatedReplacingMergeTree\('.*', '\{replica\}', \w+\)/.test(sql)),
-    ).toHaveLength(2);
+    ).toHaveLength(4);
     expect(statements.filter((sql) => /ENGINE = Distributed\('main', 'millrace', '\w+_local'/.test(sql))).toHaveLength(
-      2,
+      4,
     );
-    expect(schemaStatements({ database: 'millrace', cluster: '' })).toHaveLength(2);
+    expect(schemaStatements({ database: 'millrace', cluster: '' })).toHaveLength(4);
   });
 
   test('the time to live can be set, changed and removed; whole days go', async () => {

@@ -198,6 +198,53 @@ test.each(groupings)(
   90_000,
 );
 
+test('rows are sorted and cut: numbers before texts, what is empty last, ties by the row', async () => {
+  const { tenantId } = await store([
+    { device: 0, key: 'flow', ts: 1000, value: 5n },
+    { device: 1, key: 'flow', ts: 1000, value: 40.5 },
+    { device: 2, key: 'flow', ts: 1000, value: 'stuck' },
+    { device: 3, key: 'flow', ts: 1000, value: 40.5 },
+  ]);
+  const name: Field = { label: 'Name', source: 'ENTITY_FIELD', key: 'name', role: 'ROW' };
+  const flow = (aggregation: Field['aggregation']): Field =>
+    ({ label: 'flow', source: 'TELEMETRY', key: 'flow', role: 'VALUE', aggregation }) as Field;
+  const names = async (definition: Partial<ViewDefinition>, rowsMax = 10) =>
+    (await run(definition, { tenantId, startTs: 0, endTs: 2000, rowsMax })).rows.map(([cell]) => cell);
+  const by = (label: string, order: 'ASC' | 'DESC') => [{ label, order }];
+  const [a, b, c, d] = [0, 1, 2, 3].map((n) => `device-${n}`);
+  expect(await names({ fields: [name, flow('SUM')] })).toEqual([a, b, c, d]);
+  expect(await names({ fields: [name, flow('SUM')], sort: by('Name', 'DESC') })).toEqual([d, c, b, a]);
+  expect(await names({ fields: [name, flow('SUM')], sort: by('flow', 'ASC') })).toEqual([a, b, d, c]);
+  expect(await names({ fields: [name, flow('SUM')], sort: by('flow', 'DESC') })).toEqual([b, d, a, c]);
+  expect(await names({ fields: [name, flow('LATEST')], sort: by('flow', 'ASC') })).toEqual([a, b, d, c]);
+  // One more than allowed tells that there are more.
+  expect(await names({ fields: [name, flow('SUM')] }, 2)).toEqual([a, b, c]);
+});
+
+test('filters compare numbers as numbers and texts as texts', async () => {
+  const { tenantId } = await store(
+    [5n, 40.5, 100n, true, '7', 'auto'].map((value, n) => ({ device: 0, key: 'flow', ts: n * 3_600_000, value })),
+  );
+  const flow: Field = { label: 'flow', source: 'TELEMETRY', key: 'flow', role: 'VALUE', aggregation: 'COUNT' };
+  const count = async (filter: Partial<Filter>) => {
+    const filters = [{ name: 'f', source: 'TELEMETRY', key: 'flow', ...filter } as Filter];
+    const { rows } = await run({ fields: [flow], filters }, { tenantId, startTs: 0, endTs: 86_400_000 });
+    return rows.length === 0 ? 0 : Number((rows[0]![0] as { exact: string }).exact);
+  };
+  expect(await count({ operation: 'GT', values: ['9'] })).toBe(2);
+  expect(await count({ operation: 'LTE', values: ['40.50'] })).toBe(3);
+  expect(await count({ operation: 'IN', values: ['40.5', 'true', '1e2'] })).toBe(2);
+  expect(await count({ operation: 'NOT_IN', values: ['5', 'auto'] })).toBe(4);
+  expect(await count({ operation: 'EQ', values: [] })).toBe(6);
+  expect(await count({ operation: 'CONTAINS', values: ['UT', '0'] })).toBe(3);
+  const hours = { source: 'DATE', dateGrouping: 'HOUR' } as const;
+  expect(await count({ ...hours, operation: 'GTE', values: ['2'] })).toBe(4);
+  expect(await count({ ...hours, operation: 'NOT_IN', values: ['2', 'x'] })).toBe(5);
+  const dates = { source: 'DATE', dateGrouping: 'FULL_HOUR' } as const;
+  expect(await count({ ...dates, operation: 'LT', values: ['1970-01-01 01:30'] })).toBe(2);
+  expect(await count({ ...dates, operation: 'IN', values: ['1970-01-01 03', '1970-01-01 03:30'] })).toBe(1);
+});
+
 /** Every expected cell, and "-" everywhere else. */
 function expectTable(
   { labels, rows }: { labels: string[]; rows: Cell[][] },

@@ -75,7 +75,7 @@ export class SliceSender {
       this.#offeredAt = at;
       this.#taken = resolve;
       if (!writeHead) {
-        this.#attempt();
+        this.#res.cork(() => this.#attempt());
         return;
       }
       this.#res.onWritable(() => this.#taken === undefined || this.#attempt());

@@ -97,6 +97,7 @@ function LoginForm({ React, name, schema, authorized, errSelectors, onChange, ge
   const [given, setGiven] = React.useState({});
   const h = React.createElement;
   const AuthError = getComponent('authError');
+  const Markdown = getComponent('Markdown', true);
   const login = authorized?.getIn([name, 'value']);
   const field = (label, property, type, autoComplete) => {
     const change = (event) => {
@@ -112,7 +113,7 @@ function LoginForm({ React, name, schema, authorized, errSelectors, onChange, ge
     'div',
     { className: 'login-form' },
     h('h4', null, h('code', null, name), ' (user name and password)'),
-    h('p', null, schema.get('description')),
+    h(Markdown, { source: schema.get('description') }),
     login
       ? h('h6', null, `Authorized as ${claimsOf(login).sub}`)
       : [
