@@ -23,7 +23,7 @@ ENV NODE_ENV=production
 ENV DATA_DIR=/data
 USER 1000:1000
 VOLUME ["/data"]
-EXPOSE 8080
+EXPOSE 8080 1883 8888
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=20s --retries=3 \
   CMD ["node", "-e", "fetch('http://127.0.0.1:8080/readyz').then((r) => process.exit(r.ok ? 0 : 1), () => process.exit(1))"]

@@ -5,7 +5,7 @@ import { eventually } from '../api.ts';
 import { type Engine, startEngine } from '../engine.ts';
 
 const monday = Date.UTC(2025, 5, 2);
-const pointCount = 1_500_000;
+const pointCount = 500_000;
 const buildReport = '/apiAnalytics/publicApi/buildReport';
 
 let engine: Engine;
