@@ -1,13 +1,13 @@
 /** WORKERS is lowered after a crash: the journals of the workers that are gone are shipped by those that are left. */
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, expect, test } from 'vitest';
+import { afterEach, expect, test } from 'vitest';
 import { eventually } from '../api.ts';
 import { type Engine, startEngine } from '../engine.ts';
 
 let engine: Engine;
 
-afterAll(() => engine?.destroy());
+afterEach(() => engine?.destroy());
 
 test('what is in the journal of a worker that is not started again is stored, and its directory goes', async () => {
   engine = await startEngine({ workers: 3 });
