@@ -76,6 +76,9 @@ function bucketId(ts: number, unit: string, amount: number, timeZone: string): s
   }
 }
 
+/** Its start, before 1970 too. */
+const minuteOf = (ts: number) => Math.floor(ts / 60_000) * 60_000;
+
 const starts = new Map<string, number>();
 
 function bucketStart(ts: number, { unit, amount }: { unit: string; amount: number }, timeZone: string): number {
@@ -84,12 +87,12 @@ function bucketStart(ts: number, { unit, amount }: { unit: string; amount: numbe
     // Back to the last full bucket of the clock, in real time.
     const { hour, minute } = wall(ts, timeZone);
     const late = (hour * 60 + minute) % minutes;
-    return ts - (ts % 60_000) - late * 60_000;
+    return minuteOf(ts) - late * 60_000;
   }
   const id = bucketId(ts, unit, amount, timeZone);
   const known = starts.get(`${timeZone} ${unit} ${amount} ${id}`);
   if (known !== undefined) return known;
-  let start = ts - (ts % 60_000);
+  let start = minuteOf(ts);
   for (const step of [20 * 3_600_000, 3_600_000, 60_000]) {
     while (bucketId(start - step, unit, amount, timeZone) === id) start -= step;
   }

@@ -102,7 +102,8 @@ const zones: Record<string, number[]> = {
 const value = fc.oneof(
   { weight: 4, arbitrary: fc.integer({ min: -40, max: 400 }).map((n) => n / 4) },
   { weight: 4, arbitrary: fc.integer({ min: -5, max: 100 }).map(BigInt) },
-  { weight: 1, arbitrary: fc.bigInt({ min: -(2n ** 60n), max: 2n ** 60n }) },
+  // Sums of these with quarters are exact, in whatever order they are added.
+  { weight: 1, arbitrary: fc.bigInt({ min: -(2n ** 44n), max: 2n ** 44n }) },
   { weight: 1, arbitrary: fc.boolean() },
   { weight: 1, arbitrary: fc.constantFrom('man', 'auto', '5', '') },
   { weight: 1, arbitrary: fc.constantFrom({ json: '{"a":1}' }, { json: '[]' }) },
@@ -268,7 +269,9 @@ function expectTable(
 }
 
 function isSame(cell: Cell, want: RefCell): boolean {
-  if (typeof want === 'bigint') return typeof cell === 'object' && cell.exact === String(want);
   if (typeof want === 'string') return cell === want;
-  return typeof cell === 'number' && Math.abs(cell - want) <= 1e-9 * Math.max(1, Math.abs(want));
+  // The smallest of 5 and 5.0 is either.
+  if (typeof want === 'bigint') return typeof cell === 'object' ? cell.exact === String(want) : cell === Number(want);
+  const number = typeof cell === 'object' ? Number(cell.exact) : cell;
+  return typeof number === 'number' && Math.abs(number - want) <= 1e-9 * Math.max(1, Math.abs(want));
 }
