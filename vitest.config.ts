@@ -10,7 +10,7 @@ const ownEngine = ['test/flow/**/*.test.ts', 'test/crash/run.test.ts'];
 export default defineConfig({
   test: {
     // Tests wait for sockets and child processes more than they compute.
-    maxWorkers: 3,
+    maxWorkers: 4,
     pool: 'forks',
     passWithNoTests: false,
     allowOnly: false,

@@ -27,6 +27,8 @@ export interface EngineOptions {
   dataDir?: string;
   /** Begin with nothing, as a new user does. Else embedded stores are a copy of some that were started once. */
   firstStart?: boolean;
+  /** With the process of the reports, which few tests need and every start pays for. */
+  reports?: boolean;
   readyMsMax?: number;
 }
 
@@ -114,6 +116,7 @@ export class Engine {
       HTTP_BIND_PORT: String(port),
       MQTT_BIND_ADDRESS: '127.0.0.1',
       MQTT_BIND_PORT: String(mqttPort),
+      ANALYTICS_ENABLED: String(options.reports ?? false),
       ANALYTICS_BIND_ADDRESS: '127.0.0.1',
       ANALYTICS_BIND_PORT: String(analyticsPort),
       WORKERS: String(options.workers ?? 2),

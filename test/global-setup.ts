@@ -33,7 +33,7 @@ export default async function setup(project: TestProject): Promise<() => Promise
     MQTT_SSL_PEM_CERT: certificate.cert,
     MQTT_SSL_PEM_KEY: certificate.key,
   };
-  const engine = await startEngine({ workers: 2, env: { ...sharedSettings, ...secure } });
+  const engine = await startEngine({ workers: 2, reports: true, env: { ...sharedSettings, ...secure } });
   const shared: SharedEngine = {
     ...engine.api.address,
     dataDir: engine.dataDir,

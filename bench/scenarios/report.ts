@@ -45,7 +45,7 @@ const large = [row('name'), date('FULL_HOUR'), telemetry('SUM'), { ...telemetry(
 
 export async function runReport(settings: BenchSettings): Promise<boolean> {
   const { devices, points, samples, clients, seconds, ackRate } = settings.report;
-  const engine = await startEngine({ workers: availableParallelism(), env: { LOG_LEVEL: 'warn' } });
+  const engine = await startEngine({ workers: availableParallelism(), reports: true, env: { LOG_LEVEL: 'warn' } });
   try {
     const tokens = await createDevices(engine, devices);
     await fill(engine, devices, points);

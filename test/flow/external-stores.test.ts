@@ -71,7 +71,7 @@ async function storedOnce(key: string, count: number): Promise<void> {
 
 test('no embedded engine is started', () => {
   const roles = [...engine.pids().keys()].sort();
-  expect(roles).toEqual(['analytics', 'primary', 'worker-0', 'worker-1']);
+  expect(roles).toEqual(['primary', 'worker-0', 'worker-1']);
 });
 
 test('without ClickHouse telemetry is accepted, and stored once when it is back', async () => {

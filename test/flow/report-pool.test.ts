@@ -13,7 +13,7 @@ let slow: string;
 let quick: string;
 
 beforeAll(async () => {
-  engine = await startEngine({ workers: 1 });
+  engine = await startEngine({ workers: 1, reports: true });
   const { token } = await engine.api.createDevice('meter');
   await engine.api.postTelemetry(token, JSON.stringify({ ts: monday - 1, values: { quick: 1 } }));
   const number = await deviceNumber('meter');

@@ -13,7 +13,7 @@ let sent = 0;
 const firstTs = Date.now() - 3_600_000;
 
 beforeAll(async () => {
-  engine = await startEngine({ workers: 2, firstStart: true });
+  engine = await startEngine({ workers: 2, firstStart: true, reports: true });
   device = await engine.api.createDevice('life');
 });
 
