@@ -66,6 +66,15 @@ export class Api {
     });
   }
 
+  /** A new API key of the administrator: what programs send. */
+  async createKey(): Promise<string> {
+    const user = (await (await this.send('GET', '/api/auth/user')).json()) as { id: unknown };
+    const key = { userId: user.id, description: 'program', enabled: true, expirationTime: 0 };
+    const response = await this.send('POST', '/api/apiKey', key);
+    if (response.status !== 200) throw new Error(`create key: ${response.status} ${await response.text()}`);
+    return ((await response.json()) as { value: string }).value;
+  }
+
   async createDevice(name: string, accessToken = ''): Promise<Device> {
     const query = accessToken ? `?accessToken=${encodeURIComponent(accessToken)}` : '';
     const created = await this.send('POST', `/api/device${query}`, { name });

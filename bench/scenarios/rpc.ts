@@ -24,9 +24,9 @@ export async function runRpc(settings: BenchSettings): Promise<boolean> {
     const devices = await createDevices(engine, count);
     const polling = await startPolling(engine, ends, devices);
     for (let n = 0; n < operatorConnections; n += 1) ends.operators.push(await connectTo(engine, 0));
-    const jwt = await engine.api.adminToken();
-    await offer(ends.operators, devices, jwt, rate, warmupSeconds);
-    const { histogram, failed } = await offer(ends.operators, devices, jwt, rate, seconds);
+    const key = await engine.api.createKey();
+    await offer(ends.operators, devices, key, rate, warmupSeconds);
+    const { histogram, failed } = await offer(ends.operators, devices, key, rate, seconds);
     ends.close();
     await Promise.all(polling);
     const { p50Ms, p99Ms, maxMs } = summaryOf(histogram);
@@ -93,7 +93,7 @@ async function answerCommands({ token }: Device, connection: RawConnection, ends
   }
 }
 
-async function offer(operators: RawConnection[], devices: Device[], jwt: string, rate: number, seconds: number) {
+async function offer(operators: RawConnection[], devices: Device[], key: string, rate: number, seconds: number) {
   const histogram = new Histogram();
   const free = [...operators];
   const begin = performance.now();
@@ -104,7 +104,11 @@ async function offer(operators: RawConnection[], devices: Device[], jwt: string,
 
   const call = async (n: number, operator: RawConnection): Promise<void> => {
     const body = `{"method":"bench","params":${n}}`;
-    const answer = await restOn(operator, jwt, { path: `/api/rpc/twoway/${devices[n % devices.length]!.id}`, body });
+    const answer = await restOn(operator, '', {
+      headers: { 'x-authorization': `ApiKey ${key}` },
+      path: `/api/rpc/twoway/${devices[n % devices.length]!.id}`,
+      body,
+    });
     if (answer.status !== 200 || answer.body.toString() !== `{"n":${n}}`) failed += 1;
     else histogram.record((performance.now() - begin - (n * 1000) / rate) * 1000);
     ended += 1;
