@@ -32,6 +32,7 @@ export function printBanner(banner: Banner): void {
     `Millrace ${banner.version} is ready after ${banner.seconds.toFixed(1)} s (${workers}).`,
     '',
     `  Devices and REST   ${base}${banner.httpsPort ? `   https://localhost:${banner.httpsPort}` : ''}`,
+    `  Console, API       ${base}/   ${base}/swagger-ui/`,
     ...(banner.mqttPort ? [`  MQTT               ${mqttAddresses(banner).join('   ')}`] : []),
     ...(banner.analyticsPort ? [`  Reports            http://localhost:${banner.analyticsPort}/apiAnalytics`] : []),
     `  Health, metrics    ${base}/readyz   ${base}/metrics`,
