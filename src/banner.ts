@@ -7,6 +7,8 @@ export interface Banner {
   dataPath: string;
   port: number;
   httpsPort: number;
+  /** The page of the API is served. */
+  docs: boolean;
   /** 0 and '' = off. */
   mqttPort: number;
   mqttsPort: number;
@@ -32,7 +34,7 @@ export function printBanner(banner: Banner): void {
     `Millrace ${banner.version} is ready after ${banner.seconds.toFixed(1)} s (${workers}).`,
     '',
     `  Devices and REST   ${base}${banner.httpsPort ? `   https://localhost:${banner.httpsPort}` : ''}`,
-    `  Console, API       ${base}/   ${base}/swagger-ui/`,
+    `  Console            ${base}/${banner.docs ? `   ${base}/swagger-ui/` : ''}`,
     ...(banner.mqttPort ? [`  MQTT               ${mqttAddresses(banner).join('   ')}`] : []),
     ...(banner.analyticsPort ? [`  Reports            http://localhost:${banner.analyticsPort}/apiAnalytics`] : []),
     `  Health, metrics    ${base}/readyz   ${base}/metrics`,

@@ -252,6 +252,7 @@ function bannerOf(
     dataPath: data.path,
     port: config.http.port,
     httpsPort: config.ssl.enabled ? config.ssl.port : 0,
+    docs: config.docs.enabled,
     mqttPort: config.mqtt.enabled ? config.mqtt.port : 0,
     mqttsPort: config.mqtt.enabled && config.mqtt.ssl.enabled ? config.mqtt.ssl.port : 0,
     analyticsPort: config.analytics.enabled ? config.analytics.port : 0,

@@ -1,13 +1,11 @@
 /** The console and the page of the API document in a browser: who is signed in, keys, and what the calls are sent with. */
 import { randomUUID } from 'node:crypto';
-import { existsSync } from 'node:fs';
-import { delimiter, join } from 'node:path';
-import { type Browser, type BrowserContext, chromium, type Locator, type Page } from 'playwright-core';
+import type { Browser, BrowserContext, Locator, Page } from 'playwright-core';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest';
 import { sharedEngine } from '../shared-engine.ts';
+import { launchBrowser } from './browser.ts';
 import { newTenant, ok, type Person } from './people.ts';
 
-const browserNames = ['chromium', 'chromium-browser', 'google-chrome'];
 const waitMsMax = 20_000;
 const testMsMax = 90_000;
 
@@ -22,10 +20,7 @@ let calls: string[];
 let expectedStatuses: number[];
 
 beforeAll(async () => {
-  browser = await chromium.launch({
-    executablePath: browserPath(),
-    args: process.getuid?.() === 0 ? ['--no-sandbox'] : [],
-  });
+  browser = await launchBrowser();
   ({ admin } = await newTenant());
 });
 
@@ -59,14 +54,6 @@ interface Window {
   ): void;
   console: { error(text: string): void };
   localStorage: { getItem(name: string): string | null; setItem(name: string, value: string): void };
-}
-
-function browserPath(): string {
-  const folders = (process.env['PATH'] ?? '').split(delimiter);
-  const paths = browserNames.flatMap((name) => folders.map((folder) => join(folder, name)));
-  const found = paths.find((path) => existsSync(path));
-  if (!found) throw new Error(`this test needs a browser: ${browserNames.join(', ')} (apt-get install chromium)`);
-  return found;
 }
 
 async function newPage(): Promise<Page> {

@@ -1,14 +1,11 @@
 /** The page of a view link in a browser: it signs in, runs the view, shows the table as text, offers the CSV. */
 import { randomUUID } from 'node:crypto';
-import { existsSync } from 'node:fs';
-import { chromium } from 'playwright-core';
 import { expect, test } from 'vitest';
 import { sharedEngine } from '../shared-engine.ts';
+import { launchBrowser } from './browser.ts';
 import { analyticsUrl, saveView } from './reports.ts';
 
-const executablePath = ['/usr/bin/chromium', '/usr/bin/google-chrome'].find((path) => existsSync(path)) ?? '';
-
-test.skipIf(executablePath === '')('a view link asks who is there and shows the table', async () => {
+test('a view link asks who is there and shows the table', async () => {
   const name = `shown & ${randomUUID()}`;
   const { id } = await sharedEngine().createDevice(name);
   const view = await saveView({
@@ -19,7 +16,7 @@ test.skipIf(executablePath === '')('a view link asks who is there and shows the 
       { label: 'n', source: 'ENTITY_FIELD', key: 'name', role: 'VALUE', aggregation: 'COUNT' },
     ],
   });
-  const browser = await chromium.launch({ executablePath, args: ['--no-sandbox'] });
+  const browser = await launchBrowser();
   try {
     const page = await browser.newPage();
     const refusals: string[] = [];
