@@ -4,6 +4,7 @@
  * millisecond in which a request was due, however late it left, so that a stalled server cannot hide its stall.
  */
 import { connect, type Socket } from 'node:net';
+import { AnswerReader } from './answer-reader.ts';
 import { Histogram } from './histogram.ts';
 import type { ProcessResult } from './processes.ts';
 import { DeviceRequest, type MessageKind } from './requests.ts';
@@ -123,8 +124,8 @@ class Generator {
 
   #received(slot: Slot, buffer: Buffer, length: number): void {
     // An accepted message is answered by one small segment: a status line that begins with 2 and a head without body.
-    const complete = !slot.partial && buffer[length - 1] === lineFeed && buffer[9] === okStatus;
-    const status = complete ? 200 : slot.collect(buffer, length);
+    const complete = !slot.answer.isPartial && buffer[length - 1] === lineFeed && buffer[9] === okStatus;
+    const status = complete ? 200 : slot.answer.read(buffer, length);
     if (status === 0) return;
     this.#open -= 1;
     slot.inFlight = false;
@@ -186,7 +187,7 @@ class Generator {
     }
     const at = this.#idle.indexOf(slot);
     if (at >= 0) this.#idle.splice(at, 1);
-    slot.partial = undefined;
+    slot.answer.forget();
     this.#connect(slot).then(
       () => (this.#order.rate === 0 ? this.#send(slot, performance.now()) : this.#idle.push(slot)),
       () => {},
@@ -208,7 +209,7 @@ class Slot {
   socket: Socket | undefined;
   dueAt = 0;
   inFlight = false;
-  partial: Buffer | undefined;
+  readonly answer = new AnswerReader();
   readonly #requests: DeviceRequest[];
   #turn = 0;
 
@@ -219,20 +220,6 @@ class Slot {
   next(): Buffer {
     this.#turn = this.#turn + 1 < this.#requests.length ? this.#turn + 1 : 0;
     return this.#requests[this.#turn]!.next();
-  }
-
-  /** The slow way, for answers with a body or in pieces: the status once the answer is whole, else 0. */
-  collect(buffer: Buffer, length: number): number {
-    const piece = buffer.subarray(0, length);
-    const text = this.partial ? Buffer.concat([this.partial, piece]) : Buffer.from(piece);
-    this.partial = text;
-    const headEnd = text.indexOf('\r\n\r\n');
-    if (headEnd < 0) return 0;
-    const head = text.toString('latin1', 0, headEnd);
-    const bodyLength = Number(/content-length: (\d+)/i.exec(head)?.[1] ?? 0);
-    if (text.length < headEnd + 4 + bodyLength) return 0;
-    this.partial = undefined;
-    return Number(head.slice(9, 12));
   }
 }
 

@@ -4,6 +4,7 @@
  * machine share.
  */
 import { connect, type Socket } from 'node:net';
+import { AnswerReader } from './answer-reader.ts';
 
 export interface PollOrder {
   host: string;
@@ -28,7 +29,7 @@ class Waiter {
   readonly #token: string;
   readonly #localAddress: string;
   #socket: Socket | undefined;
-  #text = '';
+  readonly #answer = new AnswerReader();
 
   constructor(order: PollOrder, n: number) {
     this.#order = order;
@@ -42,7 +43,7 @@ class Waiter {
       const onread = {
         buffer: received,
         callback: (length: number) => {
-          this.#receive(received.toString('latin1', 0, length));
+          this.#receive(length);
           return true;
         },
       };
@@ -62,16 +63,11 @@ class Waiter {
     this.#socket!.write(`GET /api/v1/${this.#token}/${this.#order.path} HTTP/1.1\r\nHost: localhost\r\n\r\n`);
   }
 
-  #receive(piece: string): void {
+  #receive(length: number): void {
     const atMs = now();
-    this.#text += piece;
-    const headEnd = this.#text.indexOf('\r\n\r\n');
-    if (headEnd < 0) return;
-    const bodyLength = Number(/content-length: (\d+)/i.exec(this.#text)?.[1] ?? 0);
-    if (this.#text.length < headEnd + 4 + bodyLength) return;
-    const status = Number(this.#text.slice(9, 12));
-    const body = this.#text.slice(headEnd + 4);
-    this.#text = '';
+    const status = this.#answer.read(received, length);
+    if (status === 0) return;
+    const body = this.#answer.body.toString();
     this.#poll();
     tell({ kind: 'answered', token: this.#token, status, body, atMs });
   }
