@@ -3,6 +3,7 @@
  * config/bench.yaml are changed as in `npm run bench -- http http.seconds=5`.
  */
 import { say } from './report.ts';
+import { runApi } from './scenarios/api.ts';
 import { runAttributes } from './scenarios/attributes.ts';
 import { runConnections } from './scenarios/connections.ts';
 import { runCrash } from './scenarios/crash.ts';
@@ -31,6 +32,10 @@ const scenarios: Record<string, Scenario> = {
   attributes: {
     about: 'attribute posts over HTTP, acknowledged after the commit: rate, latency, CPU',
     run: runAttributes,
+  },
+  api: {
+    about: 'reads of devices and telemetry among a million series, and sign-ins: idle, and beside half of peak',
+    run: runApi,
   },
   longpoll: { about: 'many held long polls: memory of each, time from attribute write to answer', run: runLongPoll },
   ota: { about: 'a 16 MB package taken by 200 devices in 4 KB chunks: memory, rate', run: runOta },

@@ -17,6 +17,17 @@ export interface BenchSettings {
   autocannon: { connections: number; seconds: number; rate: number };
   visibility: { samples: number; loadSeconds: number };
   latest: { devices: number; keys: number; samples: number };
+  api: {
+    devices: number;
+    keys: number;
+    connections: number;
+    latestRate: number;
+    historyRate: number;
+    seconds: number;
+    users: number;
+    signInRate: number;
+    wrongPercent: number;
+  };
   attributes: { devices: number; sockets: number; seconds: number; samples: number };
   longpoll: { polls: number; samples: number; pauseMs: number };
   ota: { fileBytes: number; chunkBytes: number; devices: number; step: number };

@@ -26,6 +26,7 @@ export interface FleetNote {
   lost: number;
 }
 
+const firstLocalPort = 10_000;
 const connectsAtOnce = 200;
 const keepAliveSeconds = 3_600;
 const retryMs = 1_000;
@@ -41,12 +42,15 @@ class Device {
   readonly #order: FleetOrder;
   readonly #token: string;
   readonly #localAddress: string;
+  readonly #localPort: number;
   #socket: Socket | undefined;
 
   constructor(order: FleetOrder, n: number) {
     this.#order = order;
     this.#token = order.tokens[n]!;
     this.#localAddress = order.localAddresses[n % order.localAddresses.length]!;
+    // Named, because Linux looks for a free port ever longer, in the kernel, the more of an address are taken.
+    this.#localPort = firstLocalPort + Math.floor(n / order.localAddresses.length);
   }
 
   async connect(): Promise<void> {
@@ -79,7 +83,14 @@ class Device {
         return true;
       };
       const onread = { buffer: received, callback };
-      const socket = connect({ host, port, localAddress: this.#localAddress, noDelay: true, onread });
+      const socket = connect({
+        host,
+        port,
+        localAddress: this.#localAddress,
+        localPort: this.#localPort,
+        noDelay: true,
+        onread,
+      });
       const timer = setTimeout(() => end('timeout'), attemptMsMax);
       const end = (fault: string): void => {
         clearTimeout(timer);

@@ -5,7 +5,6 @@ import { openFilesMax } from '../../src/base/file-limit.ts';
 import type { FleetNote, FleetOrder, FleetTask } from './fleet-process.ts';
 
 const entry = fileURLToPath(new URL('./fleet-process.js', import.meta.url));
-/** Below the number of ports that Linux hands out for one address by itself. */
 const socketsPerAddress = 8_000;
 const fileReserve = 64;
 
