@@ -30,6 +30,17 @@ describe('PasswordHasher', () => {
     expect(ratio).toBeLessThan(3);
   });
 
+  it('knows a password that was right before at once, and takes its time for a wrong one', async () => {
+    const hash = await passwords.hash('pear-tree-9');
+    expect(await passwords.verify('pear-tree-9', hash)).toBe(true);
+    const begin = performance.now();
+    for (let i = 0; i < 100; i += 1) expect(await passwords.verify('pear-tree-9', hash)).toBe(true);
+    const hundredMs = performance.now() - begin;
+    const wrongBegin = performance.now();
+    expect(await passwords.verify('pear-tree-8', hash)).toBe(false);
+    expect(performance.now() - wrongBegin).toBeGreaterThan(hundredMs);
+  });
+
   it('refuses with 429 when the queue is full', async () => {
     const checks = Array.from({ length: 3 }, () => passwords.verify('a', null));
     await expect(passwords.verify('a', null)).rejects.toMatchObject({ status: 429, errorCode: 33 });

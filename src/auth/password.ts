@@ -1,10 +1,14 @@
 /**
- * Password hashes: scrypt in PHC form, computed in one thread of its own with a short queue. In libuv's thread pool
- * (`crypto.scrypt`) a few of them at once delay the journal's fdatasync a thousandfold, and with it every device.
+ * Password hashes: scrypt in PHC form, computed in one thread of its own, behind all other work, with a short queue. In
+ * libuv's thread pool (`crypto.scrypt`) a few of them at once delay the journal's fdatasync a thousandfold, and with it
+ * every device. A password that was right a short while ago is known again without it, by a keyed digest in memory, so
+ * that programs which sign in for each call cost no scrypt each.
  */
-import { randomBytes, timingSafeEqual } from 'node:crypto';
+import { createHmac, randomBytes, timingSafeEqual } from 'node:crypto';
 import { Worker } from 'node:worker_threads';
 import { assert, ErrorCode, Fault } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import { AgedMap } from '../device/aged-map.ts';
 
 /** 2^15 · 8 · 3: 32 MiB and about 0.2 s, one of OWASP's equal choices, the one with the least memory. */
 const cost = { ln: 15, r: 8, p: 3 };
@@ -15,9 +19,11 @@ const phc = /^\$scrypt\$ln=(\d{1,2}),r=(\d{1,2}),p=(\d{1,2})\$([A-Za-z0-9+/]+)\$
 const thread = `
 const { parentPort } = require('node:worker_threads');
 const { scryptSync } = require('node:crypto');
-parentPort.on('message', ({ id, password, salt, ln, r, p, bytes }) => {
+// Of this thread only: acknowledgements go first.
+require('node:os').setPriority(0, ${limits.passwordThreadNice});
+parentPort.on('message', ({ password, salt, ln, r, p, bytes }) => {
   const N = 2 ** ln;
-  parentPort.postMessage({ id, hash: scryptSync(password, salt, bytes, { N, r, p, maxmem: 256 * N * r }) });
+  parentPort.postMessage(scryptSync(password, salt, bytes, { N, r, p, maxmem: 256 * N * r }));
 });`;
 
 interface Cost {
@@ -26,16 +32,28 @@ interface Cost {
   p: number;
 }
 
+interface Job extends Cost {
+  password: string;
+  salt: Buffer;
+  bytes: number;
+}
+
 interface Waiter {
+  job: Job;
+  /** Monotonic milliseconds. */
+  since: number;
   resolve: (hash: Buffer) => void;
   reject: (error: Error) => void;
 }
 
 export class PasswordHasher {
   readonly #queueMax: number;
-  readonly #waiters = new Map<number, Waiter>();
+  /** The first one is being computed. */
+  readonly #waiters: Waiter[] = [];
+  readonly #digestKey = randomBytes(32);
+  /** Stored hash → the password that was right, as a digest, and until when that counts. */
+  readonly #remembered = new AgedMap<string, { digest: Buffer; until: number }>(limits.rememberedPasswordsMax);
   #worker: Worker | undefined;
-  #lastId = 0;
   #closed = false;
 
   /** `queueMax`: checks that wait behind the one that runs; one more is refused. */
@@ -44,7 +62,7 @@ export class PasswordHasher {
   }
 
   get waiting(): number {
-    return this.#waiters.size;
+    return this.#waiters.length;
   }
 
   async hash(password: string): Promise<string> {
@@ -59,14 +77,17 @@ export class PasswordHasher {
       await this.#scrypt(password, Buffer.alloc(16), cost, hashBytes);
       return false;
     }
+    const digest = createHmac('sha256', this.#digestKey).update(password).digest();
+    const remembered = this.#remembered.get(stored);
+    if (remembered && remembered.until > performance.now() && timingSafeEqual(digest, remembered.digest)) return true;
     const [, ln, r, p, salt, hash] = phc.exec(stored) ?? [];
     assert(salt && hash, 'a stored password hash is in PHC form');
     const expected = Buffer.from(hash, 'base64');
     const storedCost = { ln: Number(ln), r: Number(r), p: Number(p) };
-    return timingSafeEqual(
-      await this.#scrypt(password, Buffer.from(salt, 'base64'), storedCost, expected.length),
-      expected,
-    );
+    const computed = await this.#scrypt(password, Buffer.from(salt, 'base64'), storedCost, expected.length);
+    const isRight = timingSafeEqual(computed, expected);
+    if (isRight) this.#remembered.set(stored, { digest, until: performance.now() + limits.rememberedPasswordMs });
+    return isRight;
   }
 
   async close(): Promise<void> {
@@ -74,33 +95,38 @@ export class PasswordHasher {
     await this.#worker?.terminate();
   }
 
-  #scrypt(password: string, salt: Buffer, { ln, r, p }: Cost, bytes: number): Promise<Buffer> {
-    if (this.#waiters.size > this.#queueMax) {
-      throw new Fault(429, ErrorCode.tooManyRequests, 'sign_in_queue', 'Too many sign-ins at once; try again.', 1);
-    }
-    const worker = (this.#worker ??= this.#start());
-    this.#lastId += 1;
-    const id = this.#lastId;
+  #scrypt(password: string, salt: Buffer, cost: Cost, bytes: number): Promise<Buffer> {
+    if (this.#waiters.length > this.#queueMax) throw tooMany();
+    const job = { password, salt, bytes, ...cost };
     return new Promise((resolve, reject) => {
-      this.#waiters.set(id, { resolve, reject });
-      worker.ref();
-      worker.postMessage({ id, password, salt, ln, r, p, bytes });
+      if (this.#waiters.push({ job, since: performance.now(), resolve, reject }) === 1) this.#computeFirst();
     });
+  }
+
+  #computeFirst(): void {
+    const worker = (this.#worker ??= this.#start());
+    const [first] = this.#waiters;
+    if (first) {
+      worker.ref();
+      worker.postMessage(first.job);
+    } else {
+      // An idle thread does not keep the process alive.
+      worker.unref();
+    }
   }
 
   #start(): Worker {
     const worker = new Worker(thread, { eval: true, resourceLimits: { maxOldGenerationSizeMb: 64 } });
-    worker.on('message', ({ id, hash }: { id: number; hash: Uint8Array }) => {
-      this.#waiters.get(id)!.resolve(Buffer.from(hash));
-      this.#waiters.delete(id);
-      // An idle thread does not keep the process alive.
-      if (this.#waiters.size === 0) worker.unref();
+    worker.on('message', (hash: Uint8Array) => {
+      this.#waiters.shift()!.resolve(Buffer.from(hash));
+      const late = performance.now() - limits.passwordWaitMsMax;
+      while (this.#waiters.length > 0 && this.#waiters[0]!.since < late) this.#waiters.shift()!.reject(tooMany());
+      this.#computeFirst();
     });
     const end = (reason: string) => {
       if (this.#worker === worker) this.#worker = undefined;
       const fault = new Fault(503, ErrorCode.general, 'password_thread', reason, 1);
-      for (const waiter of this.#waiters.values()) waiter.reject(fault);
-      this.#waiters.clear();
+      for (const waiter of this.#waiters.splice(0)) waiter.reject(fault);
     };
     worker.on('error', (error) => end(`Passwords cannot be checked at the moment: ${error.message}`));
     worker.on('exit', () => {
@@ -108,6 +134,10 @@ export class PasswordHasher {
     });
     return worker;
   }
+}
+
+function tooMany(): Fault {
+  return new Fault(429, ErrorCode.tooManyRequests, 'sign_in_queue', 'Too many sign-ins at once; try again.', 1);
 }
 
 function unpadded(bytes: Buffer): string {
