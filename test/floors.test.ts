@@ -31,7 +31,6 @@ const roomsOfPackage: Record<string, string[]> = {
   ioredis: ['bus'],
   pino: ['base'],
   yaml: ['base'],
-  typebox: ['base', 'api'],
   jose: ['auth'],
   piscina: ['report'],
   'mqtt-packet': ['mqtt'],

@@ -1,8 +1,9 @@
 /** API keys (rest.md 1.7). */
-import Type from 'typebox';
+
 import { type ApiKey, isExpired } from '../auth/api-key.ts';
 import { users } from '../auth/roles.ts';
 import { badRequest } from '../base/errors.ts';
+import * as Type from '../base/schema.ts';
 import {
   type ApiKeyInput,
   type ApiKeyParts,

@@ -1,9 +1,10 @@
 /** Attributes by scope (rest.md 3.5). These paths answer their own errors as plain text. */
-import Type from 'typebox';
+
 import { type Attributes, type Scope, scopes } from '../attributes/attributes.ts';
 import { attributesOf } from '../attributes/decode.ts';
 import { everyone, type Principal, users } from '../auth/roles.ts';
 import { badRequest } from '../base/errors.ts';
+import * as Type from '../base/schema.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { HttpResponse } from '../uws/server.ts';
 import { type Json, readJson } from '../value/json.ts';
@@ -20,7 +21,7 @@ export interface AttributesParts {
 
 const prefix = '/api/plugins/telemetry';
 const values = Type.Array(closed({ lastUpdateTs: milliseconds, key: Type.String(), value: anyJson }, 'AttributeValue'));
-const attributesBody = { shape: Type.Record(Type.String(), Type.Unknown()) };
+const attributesBody = { shape: Type.Record(Type.Unknown()) };
 
 export function attributesRoutes(parts: AttributesParts, castNumericStrings: boolean): Route[] {
   const { postgres, attributes } = parts;

@@ -3,10 +3,10 @@
  * lenient: members that a schema does not know are ignored, absent and null mean the same. Whatever is wrong is a 400
  * that names the member.
  */
-import Type, { type TSchema } from 'typebox';
-import { Compile } from 'typebox/compile';
+
 import { badRequest, ErrorCode, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import * as Type from '../base/schema.ts';
 import type { HttpRequest } from '../uws/server.ts';
 import { type Json, readJson, startOfJson } from '../value/json.ts';
 
@@ -29,17 +29,13 @@ export const contactBody = {
   email: text,
 };
 
-export function bodyReader(schema: TSchema | undefined): (request: HttpRequest) => unknown {
+export function bodyReader(schema: Type.Schema | undefined): (request: HttpRequest) => unknown {
   if (!schema) return () => undefined;
-  const validator = Compile(schema);
   return (request) => {
     checkContentType(request.header('content-type'));
     const body = parseJson(request.body);
-    if (!validator.Check(body)) {
-      const [error] = validator.Errors(body);
-      const where = error?.instancePath.slice(1).replaceAll('/', '.');
-      throw badRequest('body', `Validation error: ${where || 'the body'} ${error?.message ?? 'is malformed'}`);
-    }
+    const fault = Type.faultOf(schema, body);
+    if (fault) throw badRequest('body', `Validation error: ${fault.path.join('.') || 'the body'} ${fault.message}`);
     return body;
   };
 }

@@ -1,8 +1,9 @@
 /** Thousands of devices in one call: an endpoint of our own. */
-import Type from 'typebox';
+
 import { requireTenant, tenantAdmins } from '../auth/roles.ts';
 import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import * as Type from '../base/schema.ts';
 import { createDevices, type NewDeviceInput } from '../fleet/new-devices.ts';
 import type { FleetParts } from '../fleet/parts.ts';
 import { anything, reference, text } from './body.ts';

@@ -1,5 +1,5 @@
 /** Customers, whose a device is, and claiming by a customer user (rest.md 3.1, 3.3). */
-import Type from 'typebox';
+
 import {
   customerUsers,
   entityNotFound,
@@ -11,6 +11,7 @@ import {
   tenantUsers,
 } from '../auth/roles.ts';
 import { badRequest, notFound } from '../base/errors.ts';
+import * as Type from '../base/schema.ts';
 import { type ClaimParts, claimDevice, reclaimDevice } from '../fleet/claim.ts';
 import type { Customer } from '../fleet/customer.ts';
 import {

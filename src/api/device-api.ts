@@ -2,12 +2,12 @@
  * What devices call over HTTP (device-http.md), for the API document only: these paths are served by the other door,
  * which must not be known here. The test that calls every operation of the document holds the two together.
  */
-import Type, { type TObject } from 'typebox';
+import * as Type from '../base/schema.ts';
 import { provisionTypes } from '../device/device.ts';
 import type { AnswerShape, RouteDescription } from './route.ts';
 import { anyJson, closed, errorShape } from './shapes.ts';
 
-const values = Type.Record(Type.String(), Type.Unknown());
+const values = Type.Record(Type.Unknown());
 const stamped = Type.Object({ ts: Type.Integer(), values });
 const telemetry = Type.Union([values, stamped, Type.Array(Type.Union([values, stamped]))]);
 const attributes = closed({
@@ -46,7 +46,7 @@ interface DeviceCall {
   method: 'GET' | 'POST';
   path: string;
   summary: string;
-  query?: TObject;
+  query?: Type.ObjectSchema;
   body?: NonNullable<RouteDescription['ownBody']>;
   answer?: AnswerShape;
   otherAnswers?: Record<number, AnswerShape>;

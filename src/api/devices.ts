@@ -1,5 +1,5 @@
 /** Devices, their lists and their credentials (rest.md 3.1, 3.2). */
-import Type from 'typebox';
+
 import {
   entityNotFound,
   type Principal,
@@ -11,6 +11,7 @@ import {
   tenantUsers,
 } from '../auth/roles.ts';
 import { badRequest, notFound } from '../base/errors.ts';
+import * as Type from '../base/schema.ts';
 import { checkedCredentials, type NewCredentials, tokenCredentials } from '../device/credentials.ts';
 import { credentialsTypes, type DeviceInfo } from '../device/device.ts';
 import {

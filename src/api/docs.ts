@@ -1,5 +1,5 @@
 /** Where the API document is (rest.md 4). Off, these paths do not exist. */
-import Type from 'typebox';
+import * as Type from '../base/schema.ts';
 import { deviceApi } from './device-api.ts';
 import { type OpenApiInfo, openApiDocument, type TaggedRoutes } from './openapi.ts';
 import { jsonText, publicRoute, type Route } from './route.ts';
@@ -30,7 +30,7 @@ export function docsRoutes(table: TaggedRoutes[], { enabled, groupName, title }:
       method: 'GET',
       pattern: url,
       summary: 'This document',
-      answer: Type.Record(Type.String(), anyJson),
+      answer: Type.Record(anyJson),
       handle: async () => {
         document ??= JSON.stringify(openApiDocument([...all, { tag: 'device-api', routes: deviceApi }], info));
         return jsonText(document);

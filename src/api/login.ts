@@ -1,9 +1,10 @@
 /** Signing in and out, and the user who is signed in (rest.md 1.1). */
-import Type from 'typebox';
+
 import { type Auth, authenticationFailed } from '../auth/auth.ts';
 import { everyone, users } from '../auth/roles.ts';
 import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import * as Type from '../base/schema.ts';
 import type { HttpMethod, HttpRequest } from '../uws/server.ts';
 import { parseJson } from './body.ts';
 import { empty, json, publicRoute, type Route, route } from './route.ts';

@@ -2,7 +2,7 @@
  * The OpenAPI 3.1 document, made of the same table that the server routes and checks by. Shapes with a title become
  * components; everything else stands where it is used.
  */
-import type { TSchema } from 'typebox';
+import type { Properties, Schema } from '../base/schema.ts';
 import { version } from './body.ts';
 import { namesOf, pathParameters } from './parameters.ts';
 import { type AnswerShape, isMedium, type Medium, type RouteDescription } from './route.ts';
@@ -100,14 +100,14 @@ function pathParametersOf(pattern: string, components: Components): JsonObject[]
     name,
     in: 'path',
     required: true,
-    schema: components.schemaOf((pathParameters as Record<string, TSchema>)[name]!),
+    schema: components.schemaOf((pathParameters as Properties)[name]!),
   }));
 }
 
 function queryParametersOf({ query }: RouteDescription, components: Components): JsonObject[] {
   if (!query) return [];
-  const required = new Set((query as { required?: string[] }).required);
-  return Object.entries(query.properties as Record<string, TSchema & { type?: string }>).map(([name, schema]) => ({
+  const required = new Set(query.required);
+  return Object.entries(query.properties).map(([name, schema]) => ({
     name,
     in: 'query',
     required: required.has(name),
@@ -128,7 +128,7 @@ function responses(route: RouteDescription, components: Components): JsonObject 
   const errors = [400, 404, 429, 503];
   if (roles !== 'public') errors.push(401, 403);
   if (body || ownBody) errors.push(413, 415);
-  if (body && (body as { properties?: { version?: unknown } }).properties?.version === version) errors.push(409);
+  if (body && body.properties?.['version'] === version) errors.push(409);
   const error: AnswerShape[] = [errorShape, ...(plainTextErrors ? [plainText] : [])];
   for (const status of errors) statuses.set(status, error);
   for (const [status, shape] of Object.entries(otherAnswers)) {
@@ -140,7 +140,7 @@ function responses(route: RouteDescription, components: Components): JsonObject 
   return Object.fromEntries(sorted.map(([status, shapes]) => [status, response(status, shapes, components)]));
 }
 
-const plainText: Medium = { contentType: 'text/plain', schema: { type: 'string' } as TSchema };
+const plainText: Medium = { contentType: 'text/plain', schema: { type: 'string' } as Schema };
 
 function response(status: number, shapes: AnswerShape[], components: Components): JsonObject {
   const description = reasons[status] ?? 'An error';
@@ -176,7 +176,7 @@ function operationId(method: string, pattern: string): string {
 class Components {
   readonly schemas: JsonObject = {};
 
-  schemaOf(schema: TSchema): Json {
+  schemaOf(schema: Schema): Json {
     return this.#referred(JSON.parse(JSON.stringify(schema)) as Json);
   }
 

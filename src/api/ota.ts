@@ -1,9 +1,10 @@
 /** Packages of firmware and software: describe, upload, list, download, delete (rest.md 3.7). */
-import Type from 'typebox';
+
 import { entityNotFound, type Principal, requireTenant, tenantAdmins, tenantUsers } from '../auth/roles.ts';
 import type { Clock } from '../base/clock.ts';
 import { badRequest, notFound, tooLarge } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import * as Type from '../base/schema.ts';
 import { findProfile } from '../device/store.ts';
 import { checksumAlgorithms } from '../ota/checksums.ts';
 import { base64Member, readRange } from '../ota/chunks.ts';
@@ -51,7 +52,7 @@ const packageMembers = {
   createdTime: milliseconds,
   tenantId: entityId,
   deviceProfileId: nullable(entityId),
-  type: Type.Enum([...packageTypes]),
+  type: Type.Enum(packageTypes),
   title: Type.String(),
   version: Type.String(),
   tag: nullable(Type.String()),

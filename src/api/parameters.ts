@@ -2,10 +2,11 @@
  * Path and query parameters: text → checked values, by the same schemas that the API description shows; whatever is
  * wrong is a 400 that names the parameter.
  */
-import Type, { type TObject, type TSchema } from 'typebox';
+
 import { scopes } from '../attributes/attributes.ts';
 import { badRequest, type Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import * as Type from '../base/schema.ts';
 import type { PageLink } from '../device/page.ts';
 import { isUuid, nullUuid } from '../device/uuid.ts';
 import { packageTypes } from '../ota/package.ts';
@@ -34,11 +35,11 @@ export const pathParameters = {
   entityId: uuidText,
   entityType: Type.Enum(entityTypes),
   otaPackageId: uuidText,
-  otaPackageType: Type.Enum([...packageTypes]),
+  otaPackageType: Type.Enum(packageTypes),
   profileId: uuidText,
   requestId: Type.Integer({ minimum: 0 }),
   rpcId: uuidText,
-  scope: Type.Enum([...scopes]),
+  scope: Type.Enum(scopes),
   /** Time series have no scope; the word is taken as it comes. */
   seriesScope: plainText,
   tenantId: uuidText,
@@ -63,7 +64,7 @@ export function namesOf(pattern: string): string[] {
 }
 
 /** `a,b` in one parameter, or the parameter repeated. */
-export const commaList = <T extends TSchema>(items: T) => Type.Array(items, { maxItems: limits.listedKeysMax });
+export const commaList = <T extends Type.Schema>(items: T) => Type.Array(items, { maxItems: limits.listedKeysMax });
 
 export const pageQuery = Type.Object({
   pageSize: Type.Integer({
@@ -128,15 +129,8 @@ export function oneOf<T extends string>(
   return value;
 }
 
-/** What the document says of a parameter, as far as it matters here. */
-interface Node {
-  type?: string;
-  format?: string;
-  enum?: readonly string[];
-  minimum?: number;
-  maximum?: number;
-  minLength?: number;
-  items?: Node;
+/** Of a parameter. */
+interface Node extends Type.Schema {
   [belowMinimum]?: (given: number) => string;
 }
 
@@ -144,7 +138,7 @@ interface Node {
 export function pathReader<Pattern extends string>(pattern: Pattern): (texts: string[]) => PathValues<Pattern> {
   const names = namesOf(pattern);
   const nodes = names.map((name) => {
-    const node = (pathParameters as Record<string, Node>)[name];
+    const node = (pathParameters as Type.Properties)[name];
     if (!node) throw new Error(`BUG: the path parameter ${name} of ${pattern} has no schema`);
     return node;
   });
@@ -153,9 +147,9 @@ export function pathReader<Pattern extends string>(pattern: Pattern): (texts: st
 }
 
 /** Values of the query by name; one that is absent or empty has no member, unknown ones are left alone. */
-export function queryReader<Query extends TObject>(schema: Query): (text: string) => Type.Static<Query> {
-  const required = new Set((schema as { required?: string[] }).required);
-  const nodes = Object.entries(schema.properties as Record<string, Node>);
+export function queryReader<Query extends Type.ObjectSchema>(schema: Query): (text: string) => Type.Static<Query> {
+  const required = new Set(schema.required);
+  const nodes = Object.entries(schema.properties);
   return (text) => {
     const given = new URLSearchParams(text);
     const values: Record<string, unknown> = {};

@@ -1,8 +1,9 @@
 /** The way of a user to a first or a new password, by the token of a link, without being signed in (rest.md 1.1). */
-import Type from 'typebox';
+
 import { type Auth, passwordPolicy } from '../auth/auth.ts';
 import { badRequest, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import * as Type from '../base/schema.ts';
 import type { HttpRequest, HttpResponse } from '../uws/server.ts';
 import { checkContentType, parseJson } from './body.ts';
 import { type PasswordPage, passwordForm, passwordSaved, tokenNames } from './password-page.ts';

@@ -1,5 +1,5 @@
 /** Device profiles (rest.md 3.4). */
-import Type from 'typebox';
+
 import { readKeysOfDevices } from '../attributes/store.ts';
 import {
   entityNotFound,
@@ -10,6 +10,7 @@ import {
   tenantReaders,
 } from '../auth/roles.ts';
 import { limits } from '../base/limits.ts';
+import * as Type from '../base/schema.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
 import { type FullProfile, provisionTypes, transportTypes } from '../device/device.ts';
 import {
@@ -63,8 +64,8 @@ const profileShape = closed(
     image: nullable(Type.String()),
     default: Type.Boolean(),
     type: Type.String(),
-    transportType: Type.Enum([...transportTypes]),
-    provisionType: Type.Enum([...provisionTypes]),
+    transportType: Type.Enum(transportTypes),
+    provisionType: Type.Enum(provisionTypes),
     defaultRuleChainId: nullable(entityId),
     defaultDashboardId: nullable(entityId),
     defaultQueueName: nullable(Type.String()),
@@ -86,7 +87,7 @@ const profileInfoShape = closed(
     image: nullable(Type.String()),
     defaultDashboardId: nullable(entityId),
     type: Type.String(),
-    transportType: Type.Enum([...transportTypes]),
+    transportType: Type.Enum(transportTypes),
     tenantId: entityId,
   },
   'DeviceProfileInfo',
@@ -94,7 +95,7 @@ const profileInfoShape = closed(
 
 const listQuery = Type.Object({
   ...pageQuery.properties,
-  transportType: Type.Optional(Type.Enum([...transportTypes])),
+  transportType: Type.Optional(Type.Enum(transportTypes)),
 });
 const idsQuery = Type.Object({ deviceProfileIds: commaList(Type.String({ format: 'uuid' })) });
 const keysQuery = Type.Object({ deviceProfileId: Type.Optional(Type.String({ format: 'uuid' })) });

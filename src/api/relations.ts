@@ -1,7 +1,8 @@
 /** Relations of an entity (rest.md 3.8): so far those that gateways make, to the devices that they made. */
-import Type from 'typebox';
+
 import { entityNotFound, requireCustomerOf, requireTenant, tenantReaders } from '../auth/roles.ts';
 import { limits } from '../base/limits.ts';
+import * as Type from '../base/schema.ts';
 import { findDevice } from '../device/store.ts';
 import { commonGroup, listRelations, type Relation } from '../fleet/relation-store.ts';
 import type { Queries } from '../postgres/client.ts';

@@ -3,23 +3,24 @@
  * handler. The same row of the table checks what comes in and describes the route in the API document, so the two cannot
  * drift apart; what goes out is held against the document by a test.
  */
-import Type, { type TObject, type TSchema } from 'typebox';
+
 import type { Auth } from '../auth/auth.ts';
 import { type Principal, type Role, requireRole } from '../auth/roles.ts';
 import type { UserAccount } from '../auth/user.ts';
+import * as Type from '../base/schema.ts';
 import type { HttpHandler, HttpMethod, HttpRequest, HttpResponse } from '../uws/server.ts';
 import { bodyReader } from './body.ts';
 import { type PathValues, pathReader, queryReader } from './parameters.ts';
 
 /** What an answer brings: JSON, text or bytes of another kind, or nothing. */
-export type AnswerShape = TSchema | Medium | 'empty';
+export type AnswerShape = Type.Schema | Medium | 'empty';
 
 export interface Medium {
   contentType: string;
-  schema: TSchema;
+  schema: Type.Schema;
 }
 
-export const isMedium = (shape: TSchema | Medium): shape is Medium => 'contentType' in shape;
+export const isMedium = (shape: Type.Schema | Medium): shape is Medium => 'contentType' in shape;
 
 /** One call of a public route. */
 export interface PublicCall<Path = object, Query = object, Body = unknown> {
@@ -44,11 +45,11 @@ export interface RouteDescription {
   deprecated?: boolean;
   /** Who may call it; 'public' = anybody, without signing in. */
   roles: readonly Role[] | 'public';
-  query?: TObject;
+  query?: Type.ObjectSchema;
   /** JSON, checked before the handler. */
-  body?: TSchema;
+  body?: Type.Schema;
   /** A body that the handler reads itself: its numbers keep their digits, or it is no JSON. */
-  ownBody?: { shape: TSchema | Medium; optional?: boolean };
+  ownBody?: { shape: Type.Schema | Medium; optional?: boolean };
   /** Of the status 200. */
   answer?: AnswerShape;
   /** Answers beside 200 and the errors that every route may have. */
@@ -65,17 +66,21 @@ export interface Route extends RouteDescription {
   run(request: HttpRequest, auth: Auth): Promise<HttpResponse>;
 }
 
-interface RouteInput<Pattern extends string, Query extends TObject, Body extends TSchema>
+interface RouteInput<Pattern extends string, Query extends Type.ObjectSchema, Body extends Type.Schema>
   extends Omit<RouteDescription, 'roles'> {
   pattern: Pattern;
   query?: Query;
   body?: Body;
 }
 
-type NoQuery = TObject<Record<never, never>>;
+type NoQuery = Type.ObjectSchema<Record<never, never>>;
 
 /** A route for callers that have signed in, with one of `roles`. */
-export function route<const Pattern extends string, Query extends TObject = NoQuery, Body extends TSchema = TSchema>(
+export function route<
+  const Pattern extends string,
+  Query extends Type.ObjectSchema = NoQuery,
+  Body extends Type.Schema = Type.Schema,
+>(
   input: RouteInput<Pattern, Query, Body> & {
     roles: readonly Role[];
     handle: (call: Call<PathValues<Pattern>, Type.Static<Query>, Type.Static<Body>>) => Promise<HttpResponse>;
@@ -96,8 +101,8 @@ export function route<const Pattern extends string, Query extends TObject = NoQu
 
 export function publicRoute<
   const Pattern extends string,
-  Query extends TObject = NoQuery,
-  Body extends TSchema = TSchema,
+  Query extends Type.ObjectSchema = NoQuery,
+  Body extends Type.Schema = Type.Schema,
 >(
   input: RouteInput<Pattern, Query, Body> & {
     handle: (call: PublicCall<PathValues<Pattern>, Type.Static<Query>, Type.Static<Body>>) => Promise<HttpResponse>;
@@ -108,7 +113,7 @@ export function publicRoute<
   return { ...description, roles: 'public', run: async (request) => await handle(read(request)) };
 }
 
-function callReader<Pattern extends string, Query extends TObject, Body extends TSchema>(
+function callReader<Pattern extends string, Query extends Type.ObjectSchema, Body extends Type.Schema>(
   input: RouteInput<Pattern, Query, Body>,
 ): (request: HttpRequest) => PublicCall<PathValues<Pattern>, Type.Static<Query>, Type.Static<Body>> {
   const readPath = pathReader(input.pattern);

@@ -2,11 +2,12 @@
  * Commands to devices (rest.md 3.6): one-way and two-way in both generations of paths, which differ in their failures
  * only, and persistent ones.
  */
-import Type from 'typebox';
+
 import { entityNotFound, type Principal, requireTenant, tenantAdmins, tenantUsers, users } from '../auth/roles.ts';
 import type { Clock } from '../base/clock.ts';
 import { badRequest, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import * as Type from '../base/schema.ts';
 import type { DeviceInfo } from '../device/device.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { PersistentRpcs } from '../rpc/persistent.ts';
@@ -60,14 +61,14 @@ const rpcShape = closed(
       retries: nullable(Type.Integer()),
     }),
     response: anyJson,
-    status: Type.Enum([...rpcStatuses]),
+    status: Type.Enum(rpcStatuses),
     additionalInfo: anyJson,
   },
   'Rpc',
 );
 const persistentShape = closed({ rpcId: Type.String({ format: 'uuid' }) }, 'PersistentRpcId');
 
-const listQuery = Type.Object({ ...pageQuery.properties, rpcStatus: Type.Optional(Type.Enum([...rpcStatuses])) });
+const listQuery = Type.Object({ ...pageQuery.properties, rpcStatus: Type.Optional(Type.Enum(rpcStatuses)) });
 
 /** Empty answers when no reply came in time, and when no session was there to take the command. */
 interface Failures {

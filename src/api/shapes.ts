@@ -2,18 +2,19 @@
  * The JSON of entities: exactly these members in this order, null written as null. Clients with a strict mapper fail on
  * one more. A shape with a title has a name in the API document.
  */
-import Type, { type TProperties, type TSchema } from 'typebox';
+
 import { authorities } from '../auth/roles.ts';
 import type { User } from '../auth/user.ts';
+import * as Type from '../base/schema.ts';
 import { credentialsTypes, type Device, type DeviceCredentials, type DeviceInfo } from '../device/device.ts';
 import type { Page } from '../device/page.ts';
 import { nullUuid } from '../device/uuid.ts';
 import type { Contact } from '../fleet/customer.ts';
 
-export const nullable = <T extends TSchema>(schema: T) => Type.Union([schema, Type.Null()]);
+export const nullable = <T extends Type.Schema>(schema: T) => Type.Union([schema, Type.Null()]);
 
 /** These members and no other. */
-export function closed<T extends TProperties>(properties: T, title?: string) {
+export function closed<T extends Type.Properties>(properties: T, title?: string) {
   return Type.Object(properties, { additionalProperties: false, ...(title && { title }) });
 }
 
@@ -83,7 +84,7 @@ export const credentialsShape = closed(
     id: closed({ id: Type.String({ format: 'uuid' }) }),
     createdTime: milliseconds,
     deviceId: entityId,
-    credentialsType: Type.Enum([...credentialsTypes]),
+    credentialsType: Type.Enum(credentialsTypes),
     credentialsId: Type.String(),
     credentialsValue: nullable(Type.String()),
     version: Type.Integer(),
@@ -98,7 +99,7 @@ export const userShape = closed(
     tenantId: entityId,
     customerId: entityId,
     email: Type.String(),
-    authority: Type.Enum([...authorities]),
+    authority: Type.Enum(authorities),
     firstName: nullable(Type.String()),
     lastName: nullable(Type.String()),
     phone: nullable(Type.String()),
@@ -109,7 +110,7 @@ export const userShape = closed(
   'User',
 );
 
-export function pageShape(item: TSchema & { title?: string }) {
+export function pageShape(item: Type.Schema) {
   const members = {
     data: Type.Array(item),
     totalPages: Type.Integer(),

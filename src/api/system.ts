@@ -1,6 +1,7 @@
 /** What this server says of itself. */
-import Type from 'typebox';
+
 import { users } from '../auth/roles.ts';
+import * as Type from '../base/schema.ts';
 import { json, type Route, route } from './route.ts';
 import { closed } from './shapes.ts';
 

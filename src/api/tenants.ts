@@ -1,6 +1,7 @@
 /** Tenants (rest.md 3.11): made by a system administrator, read by their own users. */
-import Type from 'typebox';
+
 import { entityNotFound, systemAdmins, users } from '../auth/roles.ts';
+import * as Type from '../base/schema.ts';
 import type { Tenant } from '../fleet/customer.ts';
 import type { FleetParts } from '../fleet/parts.ts';
 import { findTenant, listTenants } from '../fleet/store.ts';

@@ -1,9 +1,10 @@
 /** Latest and historical telemetry (rest.md 3.5). These paths answer their own errors as plain text. */
-import Type from 'typebox';
+
 import { everyone, type Principal, users } from '../auth/roles.ts';
 import type { Clock } from '../base/clock.ts';
 import { badRequest, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import * as Type from '../base/schema.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
 import { AgedMap } from '../device/aged-map.ts';
 import type { DeleteSeries } from '../ingest/delete-series.ts';
@@ -35,10 +36,10 @@ const historyQuery = Type.Object({
   startTs: Type.Optional(Type.Integer()),
   endTs: Type.Optional(Type.Integer()),
   interval: Type.Optional(Type.Integer({ description: 'Length of a bucket in milliseconds' })),
-  intervalType: Type.Optional(Type.Enum([...intervalTypes])),
+  intervalType: Type.Optional(Type.Enum(intervalTypes)),
   timeZone: Type.Optional(Type.String({ description: 'Of calendar intervals, as Europe/Kyiv' })),
   limit: Type.Optional(Type.Integer({ description: 'Points of each key, without aggregation' })),
-  agg: Type.Optional(Type.Enum([...aggregations])),
+  agg: Type.Optional(Type.Enum(aggregations)),
   orderBy: Type.Optional(Type.Enum(['DESC', 'ASC'])),
   useStrictDataTypes: Type.Optional(Type.Boolean({ description: 'false: every value as a string' })),
 });
@@ -58,12 +59,9 @@ const deleteQuery = Type.Object({
 });
 
 const point = closed({ ts: milliseconds, value: anyJson }, 'Point');
-const answer = Type.Record(Type.String(), Type.Array(point));
+const answer = Type.Record(Type.Array(point));
 const seriesBody = {
-  shape: Type.Union([
-    Type.Record(Type.String(), Type.Unknown()),
-    Type.Array(Type.Record(Type.String(), Type.Unknown())),
-  ]),
+  shape: Type.Union([Type.Record(Type.Unknown()), Type.Array(Type.Record(Type.Unknown()))]),
 };
 
 type HistoryQuery = Type.Static<typeof rangeQuery>;

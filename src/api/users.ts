@@ -1,5 +1,5 @@
 /** Users (rest.md 3.9). */
-import Type from 'typebox';
+
 import type { Auth } from '../auth/auth.ts';
 import {
   administrators,
@@ -14,6 +14,7 @@ import {
 import { listUsers } from '../auth/store.ts';
 import type { User, UserAccount } from '../auth/user.ts';
 import { ErrorCode, Fault } from '../base/errors.ts';
+import * as Type from '../base/schema.ts';
 import { hasCustomer } from '../device/store.ts';
 import type { FleetParts } from '../fleet/parts.ts';
 import { findTenant } from '../fleet/store.ts';

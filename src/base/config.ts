@@ -4,16 +4,15 @@
  */
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
-import Type from 'typebox';
 import { parse } from 'yaml';
 import { messageOf, StartError } from './errors.ts';
+import * as Type from './schema.ts';
 
 const port = Type.Integer({ minimum: 0, maximum: 65535 });
 const count = Type.Integer({ minimum: 0, maximum: 1_000_000_000 });
 const bytes = Type.Integer({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER });
 const positiveBytes = Type.Integer({ minimum: 1, maximum: Number.MAX_SAFE_INTEGER });
 const milliseconds = Type.Integer({ minimum: 0, maximum: 2_147_483_647 });
-const oneOf = <T extends string[]>(...values: [...T]) => Type.Enum(values);
 
 const rateLimits = Type.Object({
   messages: Type.String(),
@@ -24,7 +23,7 @@ const rateLimits = Type.Object({
 const schema = Type.Object({
   data: Type.Object({ dir: Type.String({ minLength: 1 }) }),
   workers: Type.Integer({ minimum: 0, maximum: 256 }),
-  log: Type.Object({ level: oneOf('trace', 'debug', 'info', 'warn', 'error') }),
+  log: Type.Object({ level: Type.Enum(['trace', 'debug', 'info', 'warn', 'error']) }),
   http: Type.Object({
     address: Type.String({ minLength: 1 }),
     port,
@@ -118,7 +117,7 @@ const schema = Type.Object({
     pointsPerMessageMax: Type.Integer({ minimum: 1, maximum: 10_000_000 }),
   }),
   ingest: Type.Object({
-    ack: oneOf('journal', 'store', 'memory'),
+    ack: Type.Enum(['journal', 'store', 'memory']),
     journal: Type.Object({
       backlogBytesMax: positiveBytes,
       segmentBytes: Type.Integer({ minimum: 4 * 1024 * 1024, maximum: 1024 * 1024 * 1024 }),
@@ -177,7 +176,7 @@ export function loadConfig(environment: NodeJS.ProcessEnv = process.env): Config
   const tree = readYaml(defaultFile);
   const overrides = environment['MILLRACE_CONFIG'];
   const file = overrides ? readYaml(overrides) : {};
-  return resolve(schema as unknown as Node, tree, file, environment, '') as Config;
+  return resolve(schema, tree, file, environment, '') as Config;
 }
 
 /** Every environment name that config/default.yaml knows; for `config` checks and docker-compose.yml. */
@@ -209,17 +208,13 @@ export function readYaml(path: string, what = 'settings file'): Tree {
   }
 }
 
-interface Node {
-  type?: string;
-  properties?: Record<string, Node>;
-  enum?: string[];
-  minimum?: number;
-  maximum?: number;
-  minLength?: number;
-  pattern?: string;
-}
-
-function resolve(node: Node, tree: unknown, file: unknown, environment: NodeJS.ProcessEnv, path: string): unknown {
+function resolve(
+  node: Type.Schema,
+  tree: unknown,
+  file: unknown,
+  environment: NodeJS.ProcessEnv,
+  path: string,
+): unknown {
   if (node.properties) {
     checkKeys(node.properties, file, path);
     const result: Tree = {};
@@ -253,7 +248,7 @@ function fromFile(value: unknown, environment: NodeJS.ProcessEnv): string | unde
   return match ? (fromEnvironment(match[1]!, environment) ?? match[2]!) : String(value);
 }
 
-function checkKeys(known: Record<string, Node>, file: unknown, path: string): void {
+function checkKeys(known: Type.Properties, file: unknown, path: string): void {
   if (file === undefined || file === null) return;
   if (typeof file !== 'object' || Array.isArray(file)) {
     throw new StartError(`Setting ${path} must hold the keys ${Object.keys(known).join(', ')}.`);
@@ -265,7 +260,7 @@ function checkKeys(known: Record<string, Node>, file: unknown, path: string): vo
   }
 }
 
-function checked(node: Node, raw: string, path: string, environmentName: string): unknown {
+function checked(node: Type.Schema, raw: string, path: string, environmentName: string): unknown {
   const refuse = (must: string): never => {
     const name = environmentName ? `${path} (${environmentName})` : path;
     throw new StartError(`Setting ${name} is "${raw}": it must be ${must}.`);
