@@ -33,7 +33,7 @@ async function runAnalytics(): Promise<void> {
 
   // The stores, and what they tell each other of devices.
   const { clickhouse, postgres } = openStores(engines, config, log);
-  const bus = openBus({ redisUrl: config.redis.url, log, metrics });
+  const bus = await openBus({ redisUrl: config.redis.url, log, metrics });
   const feeder = new Feeder({ postgres, clickhouse, clock, log, metrics });
   feeder.start();
 

@@ -93,7 +93,7 @@ export async function runWorker(): Promise<void> {
 
   // The stores, the bus, and what the devices' tokens mean.
   const { clickhouse, postgres } = openStores(begin.engines, config, log);
-  const bus = openBus({ redisUrl: config.redis.url, log, metrics });
+  const bus = await openBus({ redisUrl: config.redis.url, log, metrics });
   const downlink = new Downlink({ bus, shards: config.bus.shards, log, metrics });
   await downlink.start();
   const slot = { stride: begin.workers, offset: begin.slot };

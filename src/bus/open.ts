@@ -1,4 +1,7 @@
-/** Chooses the bus of this process: Redis when a URL is set, else the hub in the primary. */
+/**
+ * Chooses the bus of this process: Redis when a URL is set, else the hub in the primary. Only then is the client of
+ * Redis loaded, which costs a start a tenth of a second.
+ */
 import { StartError } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics.ts';
@@ -6,8 +9,7 @@ import { type Bus, busCounters } from './bus.ts';
 import { IpcBus } from './ipc.ts';
 import { type Port, parentPort } from './port.ts';
 import { type LinkOwner, RedisBus, type RedisLink } from './redis.ts';
-import { type ClusterAddress, ClusterLink } from './redis-cluster.ts';
-import { SingleLink } from './redis-single.ts';
+import type { ClusterAddress } from './redis-cluster.ts';
 
 export interface BusOptions {
   redisUrl: string;
@@ -17,18 +19,22 @@ export interface BusOptions {
   port?: Port;
 }
 
-export function openBus({ redisUrl, log, metrics, port }: BusOptions): Bus {
+export async function openBus({ redisUrl, log, metrics, port }: BusOptions): Promise<Bus> {
   const counters = busCounters(metrics);
   const bus =
-    redisUrl === '' ? new IpcBus(port ?? parentPort(), counters) : new RedisBus(linkTo(redisUrl), counters, log);
+    redisUrl === '' ? new IpcBus(port ?? parentPort(), counters) : new RedisBus(await linkTo(redisUrl), counters, log);
   metrics.observed('bus_connected', 'Processes whose bus is in force.', () => (bus.connected ? 1 : 0));
   return bus;
 }
 
-function linkTo(url: string): (owner: LinkOwner) => RedisLink {
+async function linkTo(url: string): Promise<(owner: LinkOwner) => RedisLink> {
   const cluster = parseClusterUrl(url);
-  if (cluster) return (owner) => new ClusterLink(cluster, owner);
+  if (cluster) {
+    const { ClusterLink } = await import('./redis-cluster.ts');
+    return (owner) => new ClusterLink(cluster, owner);
+  }
   if (!/^rediss?:\/\/[^/]/.test(url)) throw malformed();
+  const { SingleLink } = await import('./redis-single.ts');
   return (owner) => new SingleLink(url, owner);
 }
 

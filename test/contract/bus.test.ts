@@ -30,7 +30,7 @@ const memberSource = `
 import { openBus } from './dist/bus/open.js';
 import { Metrics } from './dist/base/metrics.js';
 const silent = { debug() {}, info() {}, warn() {}, error() {} };
-const bus = openBus({ redisUrl: process.argv[2] ?? '', log: silent, metrics: new Metrics() });
+const bus = await openBus({ redisUrl: process.argv[2] ?? '', log: silent, metrics: new Metrics() });
 const tell = (event, fields) => process.send({ member: event, ...fields });
 const leave = new Map();
 const verbs = {
@@ -113,7 +113,7 @@ interface Setup {
   /** A bus in a process of its own. */
   member(): Member;
   /** A bus in this process. */
-  local(metrics?: Metrics): Bus;
+  local(metrics?: Metrics): Promise<Bus>;
   stop(): Promise<void>;
 }
 
@@ -263,7 +263,7 @@ describe.each([
   });
 
   it('has independent subscribers of one channel in one process', async () => {
-    const bus = setup.local();
+    const bus = await setup.local();
     await until(() => bus.connected);
     const [first, second]: [string[], string[]] = [[], []];
     const leaveFirst = await bus.subscribe('both', (payload) => first.push(payload.toString()));
@@ -281,7 +281,7 @@ describe.each([
 
   it('drops and counts what nobody takes, in bounded memory', async () => {
     const metrics = new Metrics();
-    const bus = setup.local(metrics);
+    const bus = await setup.local(metrics);
     await until(() => bus.connected);
     const payload = Buffer.alloc(100_000);
     for (let i = 0; i < 1000; i += 1) bus.publish('flood', payload);
@@ -341,7 +341,7 @@ describe('the hub of process channels', () => {
 describe('a Redis Cluster', () => {
   it('may lose a node and get it back: its channels are restored, the others never stop', async () => {
     const { nodes, local, stop } = await clusterSetup();
-    const [one, two] = [local(), local()];
+    const [one, two] = [await local(), await local()];
     await until(() => one.connected && two.connected);
     const channels = Array.from({ length: 30 }, (_, i) => `shard${i}`);
     const heard = new Set<string>();
@@ -374,7 +374,7 @@ describe('a Redis Cluster', () => {
 
   it('may move a slot while it is used', { timeout: 60_000 }, async () => {
     const { nodes, local, stop } = await clusterSetup();
-    const bus = local();
+    const bus = await local();
     await until(() => bus.connected);
     const heard: string[] = [];
     await bus.subscribe('moving', (payload) => heard.push(payload.toString()));
@@ -405,7 +405,7 @@ describe('a Redis Cluster', () => {
 });
 
 describe('a Redis URL', () => {
-  it('names a server or a cluster', () => {
+  it('names a server or a cluster', async () => {
     expect(parseClusterUrl('redis://h:1')).toBeUndefined();
     expect(parseClusterUrl('redis+cluster://h')).toEqual({ nodes: [{ host: 'h', port: 6379 }] });
     expect(parseClusterUrl('rediss://u:p%40@a:1,b:2')).toEqual({
@@ -418,7 +418,7 @@ describe('a Redis URL', () => {
       tls: {},
     });
     for (const redisUrl of ['localhost:6379', 'http://h', 'redis://']) {
-      expect(() => openBus({ redisUrl, log: silent, metrics: new Metrics() })).toThrow(StartError);
+      await expect(openBus({ redisUrl, log: silent, metrics: new Metrics() })).rejects.toThrow(StartError);
     }
   });
 });
@@ -450,7 +450,7 @@ describe('Redis', () => {
   it('may become a black hole: it is noticed, nothing grows, and it heals', async () => {
     const { redis, local, stop } = await redisSetup();
     const metrics = new Metrics();
-    const bus = local(metrics);
+    const bus = await local(metrics);
     await until(() => bus.connected);
     const heard: string[] = [];
     await bus.subscribe('x', (payload) => heard.push(payload.toString()));
@@ -473,7 +473,7 @@ describe('Redis', () => {
 
   it('need not be there at the start', async () => {
     const redis = new RedisServer(await freePort());
-    const bus = openBus({ redisUrl: redis.url, log: silent, metrics: new Metrics() });
+    const bus = await openBus({ redisUrl: redis.url, log: silent, metrics: new Metrics() });
     let reconnects = 0;
     bus.onReconnect(() => {
       reconnects += 1;
