@@ -3,10 +3,10 @@
  * come, all of one turn of the loop in one write. Acknowledgements keep the order of arrival: an answer that is early
  * waits for those before it.
  */
-import { generate } from 'mqtt-packet';
 import { limits } from '../base/limits.ts';
 import { code } from './answers.ts';
 import { giveBack, type Incoming } from './incoming.ts';
+import { generate } from './packets/generate.ts';
 import type { Confirm, ProtocolLevel } from './session.ts';
 import type { Transport } from './transport.ts';
 

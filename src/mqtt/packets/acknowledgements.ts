@@ -1,10 +1,10 @@
 /** PUBACK and PUBREL of a client, and the PUBCOMP that answers PUBREL. */
-import { generate } from 'mqtt-packet';
 import { code } from '../answers.ts';
 import { Cursor } from '../cursor.ts';
 import { allowed, readProperties } from '../properties.ts';
 import type { ProtocolLevel } from '../session.ts';
 import { malformed } from '../wire-error.ts';
+import { generate } from './generate.ts';
 
 /** The packet id. Whatever code a client gives to a message, it has got it. */
 export function readAcknowledgement(bytes: Buffer, start: number, end: number, level: ProtocolLevel): number {

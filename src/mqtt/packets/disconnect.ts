@@ -1,9 +1,10 @@
 /** DISCONNECT, both ways. */
-import { generate, type IDisconnectPacket } from 'mqtt-packet';
+import type { IDisconnectPacket } from 'mqtt-packet';
 import { type CloseReason, closings } from '../close-reason.ts';
 import { Cursor } from '../cursor.ts';
 import { allowed, readProperties } from '../properties.ts';
 import type { ProtocolLevel } from '../session.ts';
+import { generate } from './generate.ts';
 
 /** Nothing in it matters, but it has to be well-formed. */
 export function checkDisconnect(bytes: Buffer, start: number, end: number, level: ProtocolLevel): void {

@@ -2,7 +2,6 @@
  * SUBSCRIBE and UNSUBSCRIBE. A filter is granted when it can match something that this session may be sent, at QoS 1 at
  * most; one that covers all topics of a stream switches it on.
  */
-import { generate } from 'mqtt-packet';
 import { limits } from '../../base/limits.ts';
 import { Cursor } from '../cursor.ts';
 import { allowed, property, readProperties } from '../properties.ts';
@@ -12,6 +11,7 @@ import type { QoS, StreamName } from '../subscriptions.ts';
 import { canMatch, covers, downTopics, provisionTopics, streamTopics } from '../topics/down.ts';
 import { profileStreamTopic } from '../topics/profile-topics.ts';
 import { malformed, protocolError } from '../wire-error.ts';
+import { generate } from './generate.ts';
 
 export interface Subscribe {
   packetId: number;
