@@ -1,6 +1,9 @@
 /** JSON web tokens as rest.md 1.2 has them: HS512 and nothing else, an access and a refresh token for each session. */
 import { randomUUID } from 'node:crypto';
-import { errors, jwtVerify, SignJWT } from 'jose';
+// By parts: the whole of jose is 63 files that every start would read.
+import { JOSEError, JWSSignatureVerificationFailed, JWTClaimValidationFailed, JWTExpired } from 'jose/errors';
+import { SignJWT } from 'jose/jwt/sign';
+import { jwtVerify } from 'jose/jwt/verify';
 import type { Clock } from '../base/clock.ts';
 import { ErrorCode, Fault } from '../base/errors.ts';
 import { nullUuid } from '../device/uuid.ts';
@@ -120,13 +123,13 @@ export class Jwt {
     } catch (error) {
       if (error instanceof BadToken) throw error;
       if (
-        error instanceof errors.JWSSignatureVerificationFailed ||
-        error instanceof errors.JWTExpired ||
-        error instanceof errors.JWTClaimValidationFailed
+        error instanceof JWSSignatureVerificationFailed ||
+        error instanceof JWTExpired ||
+        error instanceof JWTClaimValidationFailed
       ) {
         throw new BadToken('expired');
       }
-      if (error instanceof errors.JOSEError || error instanceof TypeError) throw new BadToken('malformed');
+      if (error instanceof JOSEError || error instanceof TypeError) throw new BadToken('malformed');
       throw error;
     }
   }
