@@ -3,9 +3,12 @@
  * engine must not take a worker along) and waits until it answers. The caller supervises restarts.
  */
 import { type ChildProcess, fork } from 'node:child_process';
+import { once } from 'node:events';
 import { mkdirSync } from 'node:fs';
+import { get, type IncomingMessage } from 'node:http';
 import { totalmem } from 'node:os';
 import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
 import { messageOf, StartError } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
@@ -143,8 +146,10 @@ async function started(child: ChildProcess, exited: Promise<string>): Promise<nu
   return outcome.ready.port;
 }
 
+/** Without `fetch`, which Node loads at its first use. */
 async function answersPing(port: number): Promise<void> {
-  const response = await fetch(`http://127.0.0.1:${port}/ping`, { signal: AbortSignal.timeout(5_000) });
-  if ((await response.text()) !== 'Ok.\n')
+  const request = get({ host: '127.0.0.1', port, path: '/ping', agent: false, signal: AbortSignal.timeout(5_000) });
+  const [response] = (await once(request, 'response')) as [IncomingMessage];
+  if ((await text(response)) !== 'Ok.\n')
     throw new StartError(`Port ${port} is not answered by the embedded ClickHouse.`);
 }

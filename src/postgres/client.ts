@@ -3,11 +3,12 @@
  * is a Fault 503 (`postgres_away`), never a crash. int8 columns come as JS numbers: one beyond 2^53 is a bug of the
  * query, which must cast it to text.
  */
-import { Pool, type PoolClient, type QueryResult, types } from 'pg';
+import type { Pool as PgPool, PoolClient, QueryResult } from 'pg';
 import { assert, Fault, messageOf, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { CopyValue } from './copy.ts';
+import { Pool, types } from './driver.ts';
 
 export interface PostgresOptions {
   url: string;
@@ -33,7 +34,7 @@ export function openPostgres(options: PostgresOptions): Postgres {
 export class Postgres implements Queries {
   /** Host and port, for messages; no user, no password. */
   readonly address: string;
-  readonly #pool: Pool;
+  readonly #pool: PgPool;
   readonly #log: Log;
   #closing = false;
 

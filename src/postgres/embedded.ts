@@ -8,12 +8,13 @@ import { chownSync, existsSync, mkdirSync, readdirSync, renameSync, rmSync, writ
 import { createServer } from 'node:net';
 import { dirname, join, resolve } from 'node:path';
 import { createInterface } from 'node:readline';
-import { Client } from 'pg';
+import type { Client as PgClient } from 'pg';
 import { messageOf, StartError } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { endProcess, removeProcessFile, writeProcessFile } from '../base/process-file.ts';
 import { type Binaries, findBinaries } from './binaries.ts';
+import { Client } from './driver.ts';
 import { chooseLauncher, type Launcher, launch, own } from './launch.ts';
 import { readPostmasterFile, stopOrphan } from './orphan.ts';
 
@@ -276,7 +277,7 @@ async function ensureDatabase(url: string, dir: string): Promise<void> {
   }
 }
 
-async function withClient(url: string, use: (client: Client) => Promise<unknown>): Promise<void> {
+async function withClient(url: string, use: (client: PgClient) => Promise<unknown>): Promise<void> {
   const client = new Client({ connectionString: url, connectionTimeoutMillis: 10_000, query_timeout: 30_000 });
   client.on('error', () => {});
   try {
