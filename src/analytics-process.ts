@@ -1,6 +1,7 @@
 /** The analytics process as the primary sees it: forked, started again when it dies, told the state, asked for metrics. */
 import { type ChildProcess, fork } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
+import type { Config } from './base/config.ts';
 import type { Log } from './base/log.ts';
 import type { Sample } from './base/metrics.ts';
 import { writeProcessFile } from './base/process-file.ts';
@@ -9,6 +10,7 @@ import type { Engines, InstanceState, PartState, ToPrimary, ToWorker } from './i
 import { Supervisor } from './supervisor.ts';
 
 export interface AnalyticsProcessOptions {
+  config: Config;
   engines: Engines;
   workers: number;
   data: DataDirectory;
@@ -114,8 +116,8 @@ export class AnalyticsProcess {
   #receive(message: ToPrimary): void {
     switch (message.kind) {
       case 'hello': {
-        const { engines, workers } = this.#options;
-        this.#send({ kind: 'begin', slot: 0, workers, engines, orphanJournals: [] });
+        const { config, engines, workers } = this.#options;
+        this.#send({ kind: 'begin', slot: 0, workers, config, rules: [], engines, orphanJournals: [] });
         return;
       }
       case 'ready':

@@ -10,7 +10,6 @@ import { FailedSignIns } from './auth/failed-sign-ins.ts';
 import { PasswordHasher } from './auth/password.ts';
 import { Proxies } from './auth/transport.ts';
 import { systemClock as clock } from './base/clock.ts';
-import { loadConfig } from './base/config.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { openFilesMax } from './base/file-limit.ts';
 import { limits } from './base/limits.ts';
@@ -25,8 +24,7 @@ import { HttpServer } from './uws/server.ts';
 
 async function runAnalytics(): Promise<void> {
   const link = new PrimaryLink();
-  const config = loadConfig();
-  const { engines } = await link.begin;
+  const { config, engines } = await link.begin;
   const log = createLog(config.log.level, 'analytics');
   const metrics = new Metrics();
   processMetrics(metrics, 'analytics');

@@ -1,5 +1,7 @@
 /** What the primary and its workers say to each other. Everything else between workers goes over the bus. */
+import type { Config } from './base/config.ts';
 import type { Sample } from './base/metrics.ts';
+import type { RuleText } from './rules/table.ts';
 
 /** Where the engines are, once they run. */
 export interface Engines {
@@ -11,6 +13,9 @@ export interface Begin {
   kind: 'begin';
   slot: number;
   workers: number;
+  /** Read once, by the primary. */
+  config: Config;
+  rules: RuleText[];
   engines: Engines;
   /** Journal directories of workers that no longer exist, for this worker to ship. */
   orphanJournals: string[];

@@ -22,7 +22,7 @@ import { answers, checkAnswers, openStores, startEngines } from './engines.ts';
 import { findFirstDevice, seedDemoData, seedFirstTenant } from './fleet/seed.ts';
 import type { Postgres } from './postgres/client.ts';
 import { migrate as migratePostgres } from './postgres/migrate.ts';
-import { loadRules } from './rules/table.ts';
+import { readRules } from './rules/file.ts';
 import { checkTls } from './tls.ts';
 import { WorkerPool } from './worker-pool.ts';
 
@@ -54,7 +54,7 @@ export async function runPrimary(): Promise<void> {
   parseRateLimits(config.rateLimits);
   checkTls(config.ssl, 'SSL');
   if (config.mqtt.enabled) checkTls(config.mqtt.ssl, 'MQTT_SSL');
-  loadRules(config.rules.file);
+  const rules = readRules(config.rules.file);
   const log = createLog(config.log.level, 'primary');
   await import('./uws/load.ts');
   const workers = config.workers || availableParallelism();
@@ -90,6 +90,8 @@ export async function runPrimary(): Promise<void> {
     processMetrics(metrics, 'primary');
     const pool: WorkerPool = new WorkerPool({
       workers,
+      config,
+      rules,
       engines: engines.engines,
       data,
       log,
@@ -99,6 +101,7 @@ export async function runPrimary(): Promise<void> {
     });
     const analytics = config.analytics.enabled
       ? new AnalyticsProcess({
+          config,
           engines: engines.engines,
           workers,
           data,

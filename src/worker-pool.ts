@@ -4,6 +4,7 @@
  */
 import type { ChildProcess } from 'node:child_process';
 import cluster, { type Worker } from 'node:cluster';
+import type { Config } from './base/config.ts';
 import type { Log } from './base/log.ts';
 import { type Metrics, renderMetrics, type Sample } from './base/metrics.ts';
 import { writeProcessFile } from './base/process-file.ts';
@@ -11,6 +12,7 @@ import { BusHub } from './bus/ipc-primary.ts';
 import { childPort } from './bus/port.ts';
 import type { DataDirectory } from './data-directory.ts';
 import type { Engines, InstanceState, PartState, ToPrimary, ToWorker } from './instance.ts';
+import type { RuleText } from './rules/table.ts';
 import { Supervisor } from './supervisor.ts';
 
 interface Slot {
@@ -26,6 +28,8 @@ interface Slot {
 
 export interface WorkerPoolOptions {
   workers: number;
+  config: Config;
+  rules: RuleText[];
   engines: Engines;
   data: DataDirectory;
   log: Log;
@@ -187,9 +191,9 @@ export class WorkerPool {
   #receive(slot: Slot, worker: Worker, message: ToPrimary): void {
     switch (message.kind) {
       case 'hello': {
-        const { engines, workers, data } = this.#options;
+        const { config, rules, engines, workers, data } = this.#options;
         const orphanJournals = slot.number === 0 ? data.orphanJournals(workers) : [];
-        send(worker, { kind: 'begin', slot: slot.number, workers, engines, orphanJournals });
+        send(worker, { kind: 'begin', slot: slot.number, workers, config, rules, engines, orphanJournals });
         send(worker, { kind: 'state', state: this.state });
         return;
       }

@@ -16,7 +16,6 @@ import { openRateLimits, parseRateLimits } from './auth/rate-limits.ts';
 import { openRequestLimits } from './auth/request-limits.ts';
 import { Proxies } from './auth/transport.ts';
 import { systemClock as clock } from './base/clock.ts';
-import { loadConfig } from './base/config.ts';
 import { StartError } from './base/errors.ts';
 import { openFilesMax } from './base/file-limit.ts';
 import { limits } from './base/limits.ts';
@@ -78,15 +77,15 @@ import { RpcNumbers } from './rpc/numbers.ts';
 import { PersistentRpcs } from './rpc/persistent.ts';
 import { Rpc } from './rpc/send.ts';
 import { Calls } from './rules/calls.ts';
-import { loadRules } from './rules/table.ts';
+import { compileRule } from './rules/table.ts';
 import { decodeOptions, decodeTelemetry } from './telemetry/decode.ts';
 import { DecodeThread } from './telemetry/decode-thread.ts';
 import { HttpServer } from './uws/server.ts';
 
 export async function runWorker(): Promise<void> {
   const link = new PrimaryLink();
-  const config = loadConfig();
   const begin = await link.begin;
+  const { config } = begin;
   const log = createLog(config.log.level, `worker-${begin.slot}`);
   const metrics = new Metrics();
   processMetrics(metrics, `worker-${begin.slot}`);
@@ -183,7 +182,7 @@ export async function runWorker(): Promise<void> {
   const { retriesMax, keptDays, clientTimeoutMs, emptyPollTimeout } = config.rpc;
   const persistentRpcs = new PersistentRpcs({ postgres, rpc, numbers, downlink, clock, log, retriesMax, keptDays });
   persistentRpcs.start();
-  const rules = loadRules(config.rules.file);
+  const rules = begin.rules.map(compileRule);
   const calls = new Calls({ rules, attributes, clickhouse, clock, metrics, timeoutMs: clientTimeoutMs });
 
   // Making, claiming and provisioning devices.

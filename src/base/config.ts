@@ -1,6 +1,7 @@
 /**
  * Settings: `config/default.yaml` names every key with its environment name and default; a file named by
- * MILLRACE_CONFIG may override it; the environment wins. Raw text becomes checked values here and nowhere else.
+ * MILLRACE_CONFIG may override it; the environment wins. Raw text becomes checked values here and nowhere else, once:
+ * the primary reads them, the processes that it starts are given them.
  */
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
@@ -171,7 +172,7 @@ const placeholder = /^\$\{([A-Z][A-Z0-9_]*):(.*)\}$/s;
 
 type Tree = { [key: string]: unknown };
 
-/** The settings of this process. Throws StartError with one clear line. */
+/** Throws StartError with one clear line. */
 export function loadConfig(environment: NodeJS.ProcessEnv = process.env): Config {
   const tree = readYaml(defaultFile);
   const overrides = environment['MILLRACE_CONFIG'];

@@ -5,7 +5,8 @@ import { join } from 'node:path';
 import { afterAll, expect, test } from 'vitest';
 import { messageOf } from '../base/errors.ts';
 import { readJson } from '../value/json.ts';
-import { loadRules } from './table.ts';
+import { readRules } from './file.ts';
+import { compileRule } from './table.ts';
 import { compileTemplate, jsonText, memberAt, writeTemplate } from './template.ts';
 
 const directory = mkdtempSync(join(tmpdir(), 'millrace-rules-'));
@@ -57,7 +58,7 @@ test('the first rule whose method fits is taken; * is any text, null is no metho
 });
 
 test('the file that is delivered is empty and sound', () => {
-  expect(loadRules('')).toEqual([]);
+  expect(readRules('')).toEqual([]);
 });
 
 test('what is wrong is one line that names file and rule', () => {
@@ -86,11 +87,11 @@ test('what is wrong is one line that names file and rule', () => {
 });
 
 test('a file that is named and not there is told', () => {
-  expect(() => loadRules(join(directory, 'none.yaml'))).toThrow(/^The rules file .*none\.yaml cannot be read/);
+  expect(() => readRules(join(directory, 'none.yaml'))).toThrow(/^The rules file .*none\.yaml cannot be read/);
 });
 
 function load(text: string) {
   const path = join(directory, 'rules.yaml');
   writeFileSync(path, text);
-  return loadRules(path);
+  return readRules(path).map(compileRule);
 }
