@@ -94,7 +94,9 @@ class Device {
       const timer = setTimeout(() => end('timeout'), attemptMsMax);
       const end = (fault: string): void => {
         clearTimeout(timer);
-        if (fault !== '') socket.destroy();
+        // Its port must be free at once for the next attempt.
+        if (fault !== '' && socket.connecting) socket.destroy();
+        else if (fault !== '') socket.resetAndDestroy();
         resolve(fault);
       };
       socket.once('connect', () => {

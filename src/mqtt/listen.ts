@@ -29,7 +29,8 @@ export interface Listener {
 
 /** Half open: a client may have said all it has to say while it is still being signed in. */
 const socketOptions = { noDelay: true, keepAlive: true, allowHalfOpen: true };
-const backlog = 4096;
+/** The kernel cuts it to net.core.somaxconn. */
+const backlog = 65_535;
 const endMsMax = 2_000;
 const certificateCheckMs = 5_000;
 
