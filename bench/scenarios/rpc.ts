@@ -12,7 +12,8 @@ import { say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 
 const p99MsMax = 10;
-const warmupSeconds = 3;
+/** The code of all four processes is compiled by then. */
+const warmupSeconds = 10;
 const operatorConnections = 32;
 const endMsMax = 15_000;
 
