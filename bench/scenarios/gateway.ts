@@ -26,6 +26,7 @@ const pointsPerSecondMin = 600_000;
 const commandP99MsMax = 20;
 const commandsAfterReconnect = 100;
 const attributesAfterReconnect = 20;
+const commandsBefore = 400;
 const operatorSockets = 16;
 
 export async function runGateway(settings: BenchSettings): Promise<boolean> {
@@ -132,6 +133,8 @@ async function oneSite(settings: GatewaySettings, workers: number) {
     const created = await gateway.connect({ host: '127.0.0.1', port: engine.mqttPort, token, children, firstTs });
     say(`\n${figure(siteChildren)} new devices connected in ${created.seconds.toFixed(1)} s`);
     const operators = await Operators.of(engine, children);
+    // Until the code is compiled.
+    await operators.offer(commandsBefore, commandsBefore / 2);
     const sending = gateway.send(siteSeconds);
     const commands = await operators.offer(siteCommandsPerSecond * (siteSeconds - 2), siteCommandsPerSecond);
     const sent = await sending;
@@ -183,13 +186,13 @@ async function storedPoints(engine: Engine, expected: number): Promise<boolean> 
 class Operators {
   readonly ids: string[];
   readonly #engine: Engine;
-  readonly #jwt: string;
+  readonly #key: string;
   readonly #agent = new Agent({ keepAlive: true, maxSockets: operatorSockets });
 
-  private constructor(engine: Engine, ids: string[], jwt: string) {
+  private constructor(engine: Engine, ids: string[], key: string) {
     this.#engine = engine;
     this.ids = ids;
-    this.#jwt = jwt;
+    this.#key = key;
   }
 
   /** With the ids of some of the devices, drawn at random. */
@@ -201,7 +204,7 @@ class Operators {
       if (answer.status !== 200) throw new Error(`${name} is not a device: ${answer.status}`);
       ids.push(((await answer.json()) as { id: { id: string } }).id.id);
     }
-    return new Operators(engine, ids, await engine.api.adminToken());
+    return new Operators(engine, ids, await engine.api.createKey());
   }
 
   async offer(total: number, rate: number) {
@@ -231,7 +234,7 @@ class Operators {
   #command(id: string, n: number): Promise<boolean> {
     const body = `{"method":"bench","params":${n}}`;
     const headers = {
-      'x-authorization': `Bearer ${this.#jwt}`,
+      'x-authorization': `ApiKey ${this.#key}`,
       'content-type': 'application/json',
       'content-length': body.length,
     };

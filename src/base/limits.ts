@@ -75,9 +75,12 @@ export const limits = {
   rateLimitTellMs: 3,
   rateLimitOwnersPerMessage: 2_000,
 
-  /** Activity of devices: how often it is written, how many devices in one transaction, and how long the database must
-   * have answered (all workers have written by then) before silence counts as inactivity. */
-  activityWriteMs: 2_000,
+  /** Activity of devices: how often it is written, and of a device that goes on sending at least; how long a write may
+   * take; how many devices in one transaction; and how long the database must have answered (all workers have written by
+   * then) before silence counts as inactivity. */
+  activityWriteMs: 500,
+  activitySteadyMsMax: 10_000,
+  activityLateMs: 2_000,
   activityRowsMax: 2_000,
   activitySettleMs: 10_000,
 

@@ -49,6 +49,8 @@ export class CachedDevice {
   activeTs = 0;
   /** Listed to be written down. */
   isActivityNoted = false;
+  /** It was written down as active and is never silent for long: the next time need not be written at once. */
+  isActivitySteady = false;
 
   constructor(row: DeviceRow, slot: TimeSlot, lastTs: number) {
     this.number = row.number;

@@ -2,7 +2,7 @@
 import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { afterAll, beforeAll, expect, test, vi } from 'vitest';
 import { silentLog as log } from '../../test/clickhouse-server.ts';
 import { readAttributes } from '../attributes/store.ts';
 import { PasswordHasher } from '../auth/password.ts';
@@ -98,6 +98,22 @@ test('the time of the device itself overrides the default, a senseless one does 
   await setTimeoutTo('10');
   expect(await endActivity(postgres, 2_000_011, minute, 100, 0)).toBe(1);
   expect(await attributes(device)).toMatchObject({ active: '0' });
+});
+
+test('a device that goes on sending waits for its turn, and for no stop', async () => {
+  const device = devices[2]!;
+  const activity = new Activity({ postgres, clock, log, inactivityMs: 10 * minute, checkMs: 0 });
+  activity.start();
+  activity.touch(device);
+  await vi.waitFor(
+    async () => expect(await attributes(device)).toMatchObject({ lastActivityTime: String(device.activeTs) }),
+    5_000,
+  );
+  expect(device.isActivitySteady).toBe(true);
+  await new Promise((resolve) => setTimeout(resolve, 10));
+  activity.touch(device);
+  await activity.stop();
+  expect(await attributes(device)).toMatchObject({ active: '1', lastActivityTime: String(device.activeTs) });
 });
 
 test('a session tells when it began and ended; its end is no sign of life', async () => {

@@ -1,8 +1,10 @@
 /**
- * Whether devices are alive: every operation of a device leaves a mark on its `CachedDevice`, and every two seconds
- * what was marked is written in batches, as server attributes and as the row that `active` of a device is read from.
- * Silence is looked for in the stored times, by whichever worker comes first, so a device that is alive on one worker
- * or host is never declared inactive by another. While the database is away marks are kept and nobody turns inactive.
+ * Whether devices are alive: every operation of a device leaves a mark on its `CachedDevice`, and twice a second what
+ * was marked is written in batches, as server attributes and as the row that `active` of a device is read from. A device
+ * that goes on sending has its turn every ten seconds only, the fleet spread evenly over them: Postgres has better things
+ * to do than to note the same of everybody again and again. Silence is looked for in the stored times, by whichever
+ * worker comes first, so a device that is alive on one worker or host is never declared inactive by another. While the
+ * database is away marks are kept and nobody turns inactive.
  */
 import type { Clock } from '../base/clock.ts';
 import { Fault, messageOf } from '../base/errors.ts';
@@ -33,16 +35,23 @@ export class Activity {
   /** Monotonic time since which the database has taken what it was given. */
   #settledSince: number;
   #checkedMs: number;
+  /** How far the stored time of a device that goes on sending may be behind. */
+  readonly #steadyMs: number;
+  #rounds = 0;
 
   constructor(parts: ActivityParts) {
     this.#parts = parts;
+    const { activityWriteMs, activitySteadyMsMax } = limits;
+    this.#steadyMs = Math.max(activityWriteMs, Math.min(activitySteadyMsMax, parts.inactivityMs / 20));
     this.#settledSince = parts.clock.monotonic();
     this.#checkedMs = this.#settledSince;
   }
 
-  /** A sign of life. On the hot path: an assignment and a comparison. */
+  /** A sign of life. On the hot path: an assignment and two comparisons. */
   readonly touch = (device: CachedDevice): void => {
-    device.activeTs = this.#parts.clock.now();
+    const now = this.#parts.clock.now();
+    if (now - device.activeTs > this.#steadyMs) device.isActivitySteady = false;
+    device.activeTs = now;
     if (device.isActivityNoted) return;
     device.isActivityNoted = true;
     this.#noted.push(device);
@@ -68,6 +77,7 @@ export class Activity {
     this.#stopped = true;
     clearTimeout(this.#timer);
     await this.#running;
+    for (const device of this.#noted) device.isActivitySteady = false;
     await this.#write();
   }
 
@@ -93,7 +103,8 @@ export class Activity {
     await this.#write();
     if (checkMs === 0 || clock.monotonic() - this.#checkedMs < checkMs) return;
     // After an outage or a start the other workers get the time to write what they know.
-    if (clock.monotonic() - this.#settledSince < limits.activitySettleMs) return;
+    const settleMs = Math.max(limits.activitySettleMs, 2 * this.#steadyMs);
+    if (clock.monotonic() - this.#settledSince < settleMs) return;
     this.#checkedMs = clock.monotonic();
     await this.#check();
   }
@@ -116,8 +127,16 @@ export class Activity {
 
   #takeMarks(): Mark[] {
     const marks = new Map<number, Mark>();
+    const waiting: CachedDevice[] = [];
+    const turns = Math.max(1, Math.floor(this.#steadyMs / limits.activityWriteMs));
+    const turn = ++this.#rounds % turns;
     for (const source of this.#noted) {
+      if (source.isActivitySteady && source.number % turns !== turn) {
+        waiting.push(source);
+        continue;
+      }
       source.isActivityNoted = false;
+      source.isActivitySteady = true;
       const known = marks.get(source.number);
       // A token that was looked up again has a second object for the same device.
       if (known && known.activeTs >= source.activeTs) continue;
@@ -127,16 +146,17 @@ export class Activity {
       const known = marks.get(device);
       marks.set(device, { device, activeTs: 0, ...known, ...session, session });
     }
-    this.#noted = [];
+    this.#noted = waiting;
     this.#sessions = new Map();
     return [...marks.values()];
   }
 
   /** What could not be written waits for the next round, unless something newer does already. */
   #keep(device: number, source: CachedDevice | undefined, session: Mark['session']): void {
-    if (source && !source.isActivityNoted) {
+    if (source) {
+      source.isActivitySteady = false;
+      if (!source.isActivityNoted) this.#noted.push(source);
       source.isActivityNoted = true;
-      this.#noted.push(source);
     }
     if (!session) return;
     const newer = this.#session(device);
@@ -148,7 +168,7 @@ export class Activity {
     const { postgres, clock, inactivityMs } = this.#parts;
     try {
       // Another worker may have heard of the device and not written it yet.
-      const writtenUpTo = clock.now() - 2 * limits.activityWriteMs;
+      const writtenUpTo = clock.now() - 2 * Math.max(this.#steadyMs, limits.activityLateMs);
       for (let ended: number = limits.activityRowsMax; ended === limits.activityRowsMax && !this.#stopped; ) {
         ended = await endActivity(postgres, writtenUpTo, inactivityMs, limits.activityRowsMax, clock.now());
       }
