@@ -147,7 +147,7 @@ export const limits = {
   passwordCharsMin: 6,
   /** Wrong passwords of one network for one account before further tries have to wait, how long they wait at most, how many
    * accounts are remembered and for how long. */
-  passwordThreadNice: 10,
+  passwordThreadNice: 5,
   /** Of a password check in the queue, before it is refused. */
   passwordWaitMsMax: 5_000,
   rememberedPasswordMs: 10 * 60_000,
