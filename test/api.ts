@@ -30,7 +30,7 @@ export interface RangeOfSeries {
 export class Api {
   readonly address: ApiAddress;
   readonly http: string;
-  #adminToken: string | undefined;
+  #adminToken: Promise<string> | undefined;
 
   constructor(address: ApiAddress) {
     this.address = address;
@@ -38,8 +38,14 @@ export class Api {
   }
 
   /** The JWT of the first administrator, asked for once. */
-  async adminToken(): Promise<string> {
-    this.#adminToken ??= (await this.login()).token;
+  adminToken(): Promise<string> {
+    this.#adminToken ??= this.login().then(
+      ({ token }) => token,
+      (error: unknown) => {
+        this.#adminToken = undefined;
+        throw error;
+      },
+    );
     return this.#adminToken;
   }
 

@@ -53,6 +53,7 @@ export class PasswordHasher {
   readonly #digestKey = randomBytes(32);
   /** Stored hash → the password that was right, as a digest, and until when that counts. */
   readonly #remembered = new AgedMap<string, { digest: Buffer; until: number }>(limits.rememberedPasswordsMax);
+  readonly #asked = new Map<string, Promise<boolean>>();
   #worker: Worker | undefined;
   #closed = false;
 
@@ -80,12 +81,12 @@ export class PasswordHasher {
     const digest = createHmac('sha256', this.#digestKey).update(password).digest();
     const remembered = this.#remembered.get(stored);
     if (remembered && remembered.until > performance.now() && timingSafeEqual(digest, remembered.digest)) return true;
-    const [, ln, r, p, salt, hash] = phc.exec(stored) ?? [];
-    assert(salt && hash, 'a stored password hash is in PHC form');
-    const expected = Buffer.from(hash, 'base64');
-    const storedCost = { ln: Number(ln), r: Number(r), p: Number(p) };
-    const computed = await this.#scrypt(password, Buffer.from(salt, 'base64'), storedCost, expected.length);
-    const isRight = timingSafeEqual(computed, expected);
+    // Programs that sign in together, all as the same user, wait for one answer.
+    const question = `${digest.toString('base64')} ${stored}`;
+    const asked =
+      this.#asked.get(question) ?? this.#compare(password, stored).finally(() => this.#asked.delete(question));
+    this.#asked.set(question, asked);
+    const isRight = await asked;
     if (isRight) this.#remembered.set(stored, { digest, until: performance.now() + limits.rememberedPasswordMs });
     return isRight;
   }
@@ -95,7 +96,16 @@ export class PasswordHasher {
     await this.#worker?.terminate();
   }
 
-  #scrypt(password: string, salt: Buffer, cost: Cost, bytes: number): Promise<Buffer> {
+  async #compare(password: string, stored: string): Promise<boolean> {
+    const [, ln, r, p, salt, hash] = phc.exec(stored) ?? [];
+    assert(salt && hash, 'a stored password hash is in PHC form');
+    const expected = Buffer.from(hash, 'base64');
+    const storedCost = { ln: Number(ln), r: Number(r), p: Number(p) };
+    const computed = await this.#scrypt(password, Buffer.from(salt, 'base64'), storedCost, expected.length);
+    return timingSafeEqual(computed, expected);
+  }
+
+  async #scrypt(password: string, salt: Buffer, cost: Cost, bytes: number): Promise<Buffer> {
     if (this.#waiters.length > this.#queueMax) throw tooMany();
     const job = { password, salt, bytes, ...cost };
     return new Promise((resolve, reject) => {

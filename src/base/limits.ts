@@ -149,7 +149,7 @@ export const limits = {
    * accounts are remembered and for how long. */
   passwordThreadNice: 5,
   /** Of a password check in the queue, before it is refused. */
-  passwordWaitMsMax: 5_000,
+  passwordWaitMsMax: 10_000,
   rememberedPasswordMs: 10 * 60_000,
   rememberedPasswordsMax: 10_000,
   failedSignInsFree: 10,
