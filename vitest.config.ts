@@ -12,6 +12,8 @@ export default defineConfig({
     // Tests wait for sockets and child processes more than they compute.
     maxWorkers: 4,
     pool: 'forks',
+    // A process runs many files: its start and the modules that all of them share cost more than most tests.
+    isolate: false,
     passWithNoTests: false,
     allowOnly: false,
     projects: [
