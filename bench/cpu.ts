@@ -1,9 +1,12 @@
 /** CPU time and memory of processes, and idle time of the machine, from /proc. */
 import { readFileSync } from 'node:fs';
+import { setTimeout as sleep } from 'node:timers/promises';
 
 /** Linux counts CPU time in hundredths of a second for user space, whatever its own tick is. */
 const millisecondsPerTick = 10;
 const pageBytes = 4096;
+const idleShareMin = 0.85;
+const settleMsMax = 20_000;
 
 export function cpuMsOf(pid: number): number {
   try {
@@ -37,6 +40,18 @@ export function machineCpu(): { idle: number; total: number } {
   const line = readFileSync('/proc/stat', 'utf8').split('\n', 1)[0]!;
   const ticks = line.trim().split(/\s+/).slice(1).map(Number);
   return { idle: ticks[3]! + ticks[4]!, total: ticks.slice(0, 8).reduce((sum, n) => sum + n, 0) };
+}
+
+/** Waits until the round before has left nothing to do: merges of ClickHouse, checkpoints of PostgreSQL. */
+export async function machineSettled(): Promise<void> {
+  const deadline = performance.now() + settleMsMax;
+  for (;;) {
+    const before = machineCpu();
+    await sleep(1_000);
+    const after = machineCpu();
+    const idle = (after.idle - before.idle) / Math.max(1, after.total - before.total);
+    if (idle >= idleShareMin || performance.now() > deadline) return;
+  }
 }
 
 /** CPU time of several roles at one moment; the difference of two of them is what a phase cost. */

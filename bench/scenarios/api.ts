@@ -6,6 +6,7 @@
 import { availableParallelism } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type Engine, startEngine } from '../../test/engine.ts';
+import { machineSettled } from '../cpu.ts';
 import { createDevices, EngineUnderLoad, httpGenerator } from '../engine-under-load.ts';
 import { type Call, type CallOrder, type CallsResult, judged, makeCalls } from '../load/calls.ts';
 import { buckets, dayOfSeconds } from '../load/day-of-seconds.ts';
@@ -22,8 +23,6 @@ const dayP50MsMax = 30;
 const dayP99MsMax = 100;
 /** Of telemetry alone, measured before and after; what differs less is the same. */
 const ackP99RatioMax = 1.2;
-/** Merges of the fill may go on for a while; idle means without them. */
-const settleMs = 10_000;
 const warmupSeconds = 1;
 /** Until the processes of the telemetry are connected. */
 const leadMs = 500;
@@ -63,7 +62,7 @@ export async function runApi(settings: BenchSettings): Promise<boolean> {
   try {
     const reads = await prepareReads(engine, api);
     const emails = await createUsers(engine.api, api.users);
-    await sleep(settleMs);
+    await machineSettled();
     const idle: Measured[] = [];
     for (const read of reads) {
       idle.push({ name: read.name, calls: await measure(engine, read, api), target: read.idle, telemetry: undefined });
@@ -72,6 +71,7 @@ export async function runApi(settings: BenchSettings): Promise<boolean> {
     const load = new EngineUnderLoad(engine, await createDevices(engine.api, http.devices), httpGenerator(http));
     await load.setApart();
     const peak = await load.load(0, http.seconds, http.warmupSeconds);
+    await machineSettled();
     const rate = Math.floor(peak.storedRequestsPerSecond / 2);
     const beside: Measured[] = [];
     for (const read of reads) {
@@ -166,6 +166,7 @@ function measureSignIns({ port }: Engine, emails: string[], api: ApiSettings): P
 async function telemetryAlone(load: EngineUnderLoad, rate: number, { seconds }: ApiSettings): Promise<LoadResult> {
   const telemetry = await load.offer(rate, seconds, warmupSeconds);
   await load.stored();
+  await machineSettled();
   return telemetry;
 }
 
@@ -179,6 +180,7 @@ async function besideTelemetry(
   const offered = load.offer(rate, seconds, leadMs / 1000 + warmupSeconds);
   const [calls, telemetry] = await Promise.all([sleep(leadMs).then(task), offered]);
   await load.stored();
+  await machineSettled();
   return { calls, telemetry };
 }
 

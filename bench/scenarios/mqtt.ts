@@ -4,8 +4,7 @@
  * machine does meets everybody. A rate of Millrace counts only what was found in ClickHouse afterwards.
  */
 import { availableParallelism } from 'node:os';
-import { setTimeout as sleep } from 'node:timers/promises';
-import { cpuMsOf, machineCpu } from '../cpu.ts';
+import { cpuMsOf, machineSettled } from '../cpu.ts';
 import { EngineUnderLoad, type Generator, type LoadOrder, type MeasuredLoad } from '../engine-under-load.ts';
 import { runMqttLoad } from '../load/mqtt.ts';
 import type { LoadResult } from '../load/processes.ts';
@@ -15,8 +14,6 @@ import type { BenchSettings } from '../settings.ts';
 
 /** Of Mosquitto, one worker against its one process. */
 const ratioMin = 0.7;
-const idleShareMin = 0.85;
-const settleMsMax = 10_000;
 
 /** One who acknowledges, in one shape of the load. */
 interface Contender {
@@ -61,7 +58,7 @@ export async function runMqtt(settings: BenchSettings): Promise<boolean> {
     const rows: Row[] = contenders.map(({ name, window: size }) => ({ name, window: size, rounds: [] }));
     for (let round = 0; round < rounds; round += 1) {
       for (const [n, contender] of contenders.entries()) {
-        await settled();
+        await machineSettled();
         const result = await contender.run({ rate: 0, seconds, warmupSeconds });
         rows[n]!.rounds.push(result);
         say(`${contender.name}, window ${contender.window}: ${figure(result.messagesPerSecond)} messages/s`);
@@ -72,7 +69,7 @@ export async function runMqtt(settings: BenchSettings): Promise<boolean> {
     const half = { rate: Math.floor(peak / 2), seconds: latencySeconds, warmupSeconds };
     const atHalf: Row[] = [];
     for (const contender of contenders.filter(({ window: size }) => size === window)) {
-      await settled();
+      await machineSettled();
       const name = `${contender.name}, ${figure(half.rate)}/s`;
       atHalf.push({ name, window, rounds: [await contender.run(half)] });
     }
@@ -122,18 +119,6 @@ function engineRun(engine: EngineUnderLoad, settings: BenchSettings, window: num
       verified: measured.verified,
     };
   };
-}
-
-/** Waits until the round before has left nothing to do: merges of ClickHouse, checkpoints of PostgreSQL. */
-async function settled(): Promise<void> {
-  const deadline = performance.now() + settleMsMax;
-  for (;;) {
-    const before = machineCpu();
-    await sleep(1_000);
-    const after = machineCpu();
-    const idle = (after.idle - before.idle) / Math.max(1, after.total - before.total);
-    if (idle >= idleShareMin || performance.now() > deadline) return;
-  }
 }
 
 function medianRate({ rounds }: Row): number {

@@ -8,6 +8,7 @@ import { availableParallelism } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { eventually } from '../../test/api.ts';
 import { type Engine, startEngine } from '../../test/engine.ts';
+import { machineSettled } from '../cpu.ts';
 import { EngineUnderLoad, httpGenerator } from '../engine-under-load.ts';
 import { Histogram, summaryOf } from '../load/histogram.ts';
 import { figure, say, table, writeResult } from '../report.ts';
@@ -121,16 +122,22 @@ async function besideIngest(
 ) {
   const load = new EngineUnderLoad(engine, tokens, httpGenerator(settings.http));
   const { seconds } = settings.report;
+  const alone = async (rate: number) => {
+    const result = await load.offer(rate, seconds, 1);
+    await machineSettled();
+    return result;
+  };
   const both = async (rate: number) => {
     const running = reports();
     const result = await load.offer(rate, seconds, 1);
     await running;
+    await machineSettled();
     return result;
   };
   return {
-    'peak, alone': await load.offer(0, seconds, 1),
+    'peak, alone': await alone(0),
     'peak, reports': await both(0),
-    'fixed, alone': await load.offer(ackRate, seconds, 1),
+    'fixed, alone': await alone(ackRate),
     'fixed, reports': await both(ackRate),
   } as Record<string, Awaited<ReturnType<EngineUnderLoad['offer']>>>;
 }
