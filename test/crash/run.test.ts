@@ -28,7 +28,8 @@ test('every acknowledged record is stored exactly once, whichever processes were
     refusedButStored: 0,
     unknown: 0,
   });
-  expect(outcome.acknowledged).toBeGreaterThan(1_000);
-  expect(outcome.pubacks[0]).toBeGreaterThan(500);
+  // Else there was nothing to lose.
+  expect(outcome.acknowledged).toBeGreaterThan(100);
+  expect(outcome.pubacks[0]).toBeGreaterThan(50);
   expect(Object.values(outcome.kills).reduce((sum, n) => sum + n, 0)).toBeGreaterThan(5);
 });

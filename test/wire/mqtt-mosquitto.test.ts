@@ -33,6 +33,8 @@ function run(program: 'mosquitto_pub' | 'mosquitto_sub', args: string[], input =
   running.push(child);
   let text = '';
   for (const stream of [child.stdout!, child.stderr!]) stream.on('data', (chunk: Buffer) => (text += String(chunk)));
+  // It may have ended before it read anything.
+  child.stdin!.on('error', () => {});
   child.stdin!.end(input);
   return { child, output: () => text, exit: once(child, 'close').then(([code]) => code as number | null) };
 }
