@@ -8,7 +8,7 @@ test('every acknowledged record is stored exactly once, whichever processes were
 }, async () => {
   const seed = Number(process.env['CRASH_SEED'] ?? Math.floor(Math.random() * 1_000_000));
   const outcome = await crashRun({
-    kills: 20,
+    kills: 16,
     seed,
     devices: 8,
     sockets: 16,

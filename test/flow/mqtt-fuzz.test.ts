@@ -11,7 +11,7 @@ import { type Engine, startEngine } from '../engine.ts';
 import { connectMqtt, type Level, levels, MqttClient } from '../wire/mqtt-client.ts';
 import { mutate, validStream } from './mqtt-mutations.ts';
 
-const seconds = Number(process.env['MQTT_FUZZ_SECONDS'] ?? 8);
+const seconds = Number(process.env['MQTT_FUZZ_SECONDS'] ?? 5);
 const seed = Number(process.env['MQTT_FUZZ_SEED'] ?? Math.floor(Math.random() * 1_000_000));
 const attackers = 6;
 const rssGrowthBytesMax = 200 * 1024 * 1024;

@@ -12,7 +12,7 @@ beforeAll(async () => {
 
 afterAll(() => engine.destroy());
 
-const deviceCount = 400;
+const deviceCount = 200;
 
 async function call<T>(method: string, path: string, body?: unknown): Promise<T> {
   const response = await engine.api.send(method, path, body);
