@@ -67,7 +67,7 @@ export class Auth {
     failedSignIns.admit(email, remoteAddress);
     const account = email.includes('\0') ? undefined : await findAccountByEmail(postgres, email);
     if (account && (!account.enabled || account.passwordHash === null)) throw notActive();
-    if (!(await passwords.verify(password, account?.passwordHash ?? null)) || !account) {
+    if (!(await passwords.verify(email, password, account?.passwordHash ?? null)) || !account) {
       failedSignIns.failed(email, remoteAddress);
       // Not counted where nothing is locked: a write would tell by its time that the user exists.
       if (account && failedLoginsMax > 0 && (await recordFailedSignIn(postgres, account.id, failedLoginsMax))) {
@@ -151,7 +151,7 @@ export class Auth {
   async changePassword(principal: Principal, current: string, next: string): Promise<TokenPair> {
     const { postgres, passwords, jwt, clock } = this.#parts;
     const account = await findAccountByEmail(postgres, principal.email);
-    if (!(await passwords.verify(current, account?.passwordHash ?? null)) || !account) {
+    if (!(await passwords.verify(principal.email, current, account?.passwordHash ?? null)) || !account) {
       throw badRequest('current_password', "Current password doesn't match!");
     }
     if (next === current) throw badRequest('same_password', 'New password should be different from existing!');

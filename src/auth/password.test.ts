@@ -1,4 +1,5 @@
-import { afterAll, describe, expect, it } from 'vitest';
+import { afterAll, describe, expect, it, vi } from 'vitest';
+import { limits } from '../base/limits.ts';
 import { PasswordHasher } from './password.ts';
 
 const passwords = new PasswordHasher(2);
@@ -8,8 +9,8 @@ describe('PasswordHasher', () => {
   it('knows a password again, and no other', async () => {
     const hash = await passwords.hash('pear-tree-7');
     expect(hash).toMatch(/^\$scrypt\$ln=15,r=8,p=3\$[A-Za-z0-9+/]{22}\$[A-Za-z0-9+/]{43}$/);
-    expect(await passwords.verify('pear-tree-7', hash)).toBe(true);
-    expect(await passwords.verify('pear-tree-8', hash)).toBe(false);
+    expect(await passwords.verify('a@b.c', 'pear-tree-7', hash)).toBe(true);
+    expect(await passwords.verify('a@b.c', 'pear-tree-8', hash)).toBe(false);
     expect(await passwords.hash('pear-tree-7')).not.toBe(hash);
   });
 
@@ -20,7 +21,7 @@ describe('PasswordHasher', () => {
       const times: number[] = [];
       for (let i = 0; i < 3; i += 1) {
         const started = performance.now();
-        expect(await passwords.verify('b', stored)).toBe(false);
+        expect(await passwords.verify('a@b.c', 'b', stored)).toBe(false);
         times.push(performance.now() - started);
       }
       return Math.min(...times);
@@ -32,18 +33,36 @@ describe('PasswordHasher', () => {
 
   it('knows a password that was right before at once, and takes its time for a wrong one', async () => {
     const hash = await passwords.hash('pear-tree-9');
-    expect(await passwords.verify('pear-tree-9', hash)).toBe(true);
+    expect(await passwords.verify('a@b.c', 'pear-tree-9', hash)).toBe(true);
     const begin = performance.now();
-    for (let i = 0; i < 100; i += 1) expect(await passwords.verify('pear-tree-9', hash)).toBe(true);
+    for (let i = 0; i < 100; i += 1) expect(await passwords.verify('a@b.c', 'pear-tree-9', hash)).toBe(true);
     const hundredMs = performance.now() - begin;
     const wrongBegin = performance.now();
-    expect(await passwords.verify('pear-tree-8', hash)).toBe(false);
+    expect(await passwords.verify('a@b.c', 'pear-tree-8', hash)).toBe(false);
     expect(performance.now() - wrongBegin).toBeGreaterThan(hundredMs);
   });
 
+  it('answers those who ask the same together at once, whether the user exists or not', async () => {
+    for (const stored of [await passwords.hash('pear-tree-7'), null]) {
+      const together = Array.from({ length: 5 }, () => passwords.verify('a@b.c', 'plum', stored));
+      expect(passwords.waiting).toBe(1);
+      expect(await Promise.all(together)).toEqual(Array(5).fill(false));
+      expect(passwords.waiting).toBe(0);
+    }
+  });
+
   it('refuses with 429 when the queue is full', async () => {
-    const checks = Array.from({ length: 3 }, () => passwords.verify('a', null));
-    await expect(passwords.verify('a', null)).rejects.toMatchObject({ status: 429, errorCode: 33 });
+    const checks = ['1', '2', '3'].map((user) => passwords.verify(user, 'a', null));
+    await expect(passwords.verify('4', 'a', null)).rejects.toMatchObject({ status: 429, errorCode: 33 });
     await Promise.all(checks);
+  });
+
+  it('refuses with 429 who has waited too long', async () => {
+    const [first, second] = ['1', '2'].map((user) => passwords.verify(user, 'a', null));
+    const now = performance.now() + limits.passwordWaitMsMax + 1_000;
+    const clock = vi.spyOn(performance, 'now').mockReturnValue(now);
+    await expect(second).rejects.toMatchObject({ status: 429, errorCode: 33 });
+    clock.mockRestore();
+    expect(await first).toBe(false);
   });
 });

@@ -53,6 +53,7 @@ export class PasswordHasher {
   readonly #digestKey = randomBytes(32);
   /** Stored hash → the password that was right, as a digest, and until when that counts. */
   readonly #remembered = new AgedMap<string, { digest: Buffer; until: number }>(limits.rememberedPasswordsMax);
+  /** Questions that wait for their answer: as many as the queue is long. */
   readonly #asked = new Map<string, Promise<boolean>>();
   #worker: Worker | undefined;
   #closed = false;
@@ -72,23 +73,22 @@ export class PasswordHasher {
     return `$scrypt$ln=${cost.ln},r=${cost.r},p=${cost.p}$${unpadded(salt)}$${unpadded(hash)}`;
   }
 
-  /** Without a `stored` hash (no such user) it takes the same time and says no. */
-  async verify(password: string, stored: string | null): Promise<boolean> {
-    if (stored === null) {
-      await this.#scrypt(password, Buffer.alloc(16), cost, hashBytes);
-      return false;
-    }
+  /**
+   * Without a `stored` hash (no such user) it takes the same time and says no. Programs that sign in together, all as the
+   * same user, wait for one answer; also where there is none, or how they are answered would tell that there is none.
+   */
+  verify(user: string, password: string, stored: string | null): Promise<boolean> {
     const digest = createHmac('sha256', this.#digestKey).update(password).digest();
-    const remembered = this.#remembered.get(stored);
-    if (remembered && remembered.until > performance.now() && timingSafeEqual(digest, remembered.digest)) return true;
-    // Programs that sign in together, all as the same user, wait for one answer.
-    const question = `${digest.toString('base64')} ${stored}`;
-    const asked =
-      this.#asked.get(question) ?? this.#compare(password, stored).finally(() => this.#asked.delete(question));
-    this.#asked.set(question, asked);
-    const isRight = await asked;
-    if (isRight) this.#remembered.set(stored, { digest, until: performance.now() + limits.rememberedPasswordMs });
-    return isRight;
+    const remembered = stored === null ? undefined : this.#remembered.get(stored);
+    if (remembered && remembered.until > performance.now() && timingSafeEqual(digest, remembered.digest)) {
+      return Promise.resolve(true);
+    }
+    const question = `${digest.toString('base64')} ${stored} ${user}`;
+    const asked = this.#asked.get(question);
+    if (asked) return asked;
+    const answer = this.#compare(password, digest, stored).finally(() => this.#asked.delete(question));
+    this.#asked.set(question, answer);
+    return answer;
   }
 
   async close(): Promise<void> {
@@ -96,13 +96,19 @@ export class PasswordHasher {
     await this.#worker?.terminate();
   }
 
-  async #compare(password: string, stored: string): Promise<boolean> {
+  async #compare(password: string, digest: Buffer, stored: string | null): Promise<boolean> {
+    if (stored === null) {
+      await this.#scrypt(password, Buffer.alloc(16), cost, hashBytes);
+      return false;
+    }
     const [, ln, r, p, salt, hash] = phc.exec(stored) ?? [];
     assert(salt && hash, 'a stored password hash is in PHC form');
     const expected = Buffer.from(hash, 'base64');
     const storedCost = { ln: Number(ln), r: Number(r), p: Number(p) };
     const computed = await this.#scrypt(password, Buffer.from(salt, 'base64'), storedCost, expected.length);
-    return timingSafeEqual(computed, expected);
+    const isRight = timingSafeEqual(computed, expected);
+    if (isRight) this.#remembered.set(stored, { digest, until: performance.now() + limits.rememberedPasswordMs });
+    return isRight;
   }
 
   async #scrypt(password: string, salt: Buffer, cost: Cost, bytes: number): Promise<Buffer> {

@@ -145,13 +145,14 @@ export const limits = {
   signInBodyBytesMax: 16 * 1024,
   passwordCharsMax: 72,
   passwordCharsMin: 6,
-  /** Wrong passwords of one network for one account before further tries have to wait, how long they wait at most, how many
-   * accounts are remembered and for how long. */
+  /** The thread of password checks against all others; how long a check waits before it is refused; how long a password
+   * that was right is known again without one. */
   passwordThreadNice: 5,
-  /** Of a password check in the queue, before it is refused. */
   passwordWaitMsMax: 10_000,
   rememberedPasswordMs: 10 * 60_000,
   rememberedPasswordsMax: 10_000,
+  /** Wrong passwords of one network for one account before further tries have to wait, how long they wait at most, how many
+   * accounts are remembered and for how long. */
   failedSignInsFree: 10,
   failedSignInWaitMsMax: 60_000,
   failedSignInsMax: 100_000,

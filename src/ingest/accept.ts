@@ -54,7 +54,6 @@ const dayMs = 86_400_000;
  * for company; behind fewer there is no company to wait for, behind more it has come by itself.
  */
 const lingerMessages = { min: 3, max: 64 };
-const turnMsMax = 10;
 const checkIntervalMs = 100;
 const loopLagMsMax = 500;
 
@@ -77,8 +76,6 @@ class Gathering implements Commit {
   messages = 0;
   points = 0;
   since = 0;
-  /** The same on the wall clock. */
-  beganAt = 0;
 
   get bytes(): number {
     return this.live.bytes + this.late.bytes;
@@ -214,7 +211,7 @@ export class Ingest {
       gathering.live.rollback(this.#mark);
       points = decode(body, source, now, gathering.late);
     }
-    this.#commit(gathering, points, waiter, now);
+    this.#commit(gathering, points, waiter);
     return points;
   }
 
@@ -260,18 +257,14 @@ export class Ingest {
     }
   }
 
-  #commit(gathering: Gathering, points: number, waiter: Waiter, now: number): void {
-    if (gathering.messages === 0) {
-      gathering.since = this.#options.clock.monotonic();
-      gathering.beganAt = now;
-    }
+  #commit(gathering: Gathering, points: number, waiter: Waiter): void {
+    if (gathering.messages === 0) gathering.since = this.#options.clock.monotonic();
     gathering.messages += 1;
     gathering.points += points;
     if (this.#options.ack === 'memory') waiter.acknowledge();
     else gathering.waiters.push(waiter);
     if (this.#writing) return;
-    // A turn that is as long as that (ten thousand connections break at once) is not waited for.
-    if (gathering.full || now - gathering.beganAt > turnMsMax) this.#flush();
+    if (gathering.full) this.#flush();
     else if (!this.#scheduled) this.#schedule();
   }
 

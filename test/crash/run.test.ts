@@ -8,7 +8,7 @@ test('every acknowledged record is stored exactly once, whichever processes were
 }, async () => {
   const seed = Number(process.env['CRASH_SEED'] ?? Math.floor(Math.random() * 1_000_000));
   const outcome = await crashRun({
-    kills: 16,
+    kills: 20,
     seed,
     devices: 8,
     sockets: 16,
@@ -28,8 +28,7 @@ test('every acknowledged record is stored exactly once, whichever processes were
     refusedButStored: 0,
     unknown: 0,
   });
-  // Else there was nothing to lose.
-  expect(outcome.acknowledged).toBeGreaterThan(100);
-  expect(outcome.pubacks[0]).toBeGreaterThan(50);
+  expect(outcome.acknowledged).toBeGreaterThan(1_000);
+  expect(outcome.pubacks[0]).toBeGreaterThan(500);
   expect(Object.values(outcome.kills).reduce((sum, n) => sum + n, 0)).toBeGreaterThan(5);
 });
