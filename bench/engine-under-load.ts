@@ -45,13 +45,18 @@ export function httpGenerator({ sockets, processes }: BenchSettings['http']): Ge
 }
 
 /** Devices named `prefix-n`, with tokens of one width, so that every request of a run has the same length. */
-export async function createFleet(api: Api, prefix: string, count: number, fields: object = {}): Promise<Device[]> {
+export async function createFleet(
+  api: Api,
+  prefix: string,
+  count: number,
+  fieldsOf: (n: number) => object = () => ({}),
+): Promise<Device[]> {
   const fleet: Device[] = [];
   while (fleet.length < count) {
     const size = Math.min(creationsAtOnce, count - fleet.length);
     const devices = Array.from({ length: size }, (_, i) => {
       const n = fleet.length + i;
-      return { name: `${prefix}-${n}`, accessToken: `${prefix}${String(n).padStart(15, '0')}`, ...fields };
+      return { name: `${prefix}-${n}`, accessToken: `${prefix}${String(n).padStart(15, '0')}`, ...fieldsOf(n) };
     });
     const response = await api.send('POST', '/api/devices/bulk', { devices });
     if (response.status !== 200) throw new Error(`create devices: ${response.status} ${await response.text()}`);
@@ -68,7 +73,7 @@ export async function createFleet(api: Api, prefix: string, count: number, field
 
 /** Tokens of devices that only send. */
 export async function createDevices(api: Api, count: number, fields: object = {}): Promise<string[]> {
-  return (await createFleet(api, 'bench', count, fields)).map(({ token }) => token);
+  return (await createFleet(api, 'bench', count, () => fields)).map(({ token }) => token);
 }
 
 export class EngineUnderLoad {

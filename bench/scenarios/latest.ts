@@ -1,7 +1,7 @@
 /** Latest values of one device, chosen at random, while the store knows a million series; nothing else runs. */
 import { availableParallelism } from 'node:os';
-import { setTimeout as sleep } from 'node:timers/promises';
 import { startEngine } from '../../test/engine.ts';
+import { machineSettled } from '../cpu.ts';
 import { type Call, judged, makeCalls } from '../load/calls.ts';
 import { latestCall, readFleet } from '../load/latest-values.ts';
 import { say, table, writeResult } from '../report.ts';
@@ -11,15 +11,13 @@ const p99MsMax = 10;
 /** They warm up the code of all workers. */
 const warmupCalls = 200;
 const warmupConnections = 8;
-/** Merges of the fill may go on for a while; idle means without them. */
-const settleMs = 10_000;
 
 export async function runLatest(settings: BenchSettings): Promise<boolean> {
   const { devices, keys, samples } = settings.latest;
   const engine = await startEngine({ workers: availableParallelism(), env: { LOG_LEVEL: 'warn' } });
   try {
     const fleet = await readFleet(engine, devices, keys);
-    await sleep(settleMs);
+    await machineSettled();
     const apiKey = await engine.api.createKey();
     const someKeys = await measure(engine.port, samples, () => latestCall(fleet, apiKey, fleet.keys.slice(0, 4)));
     const allKeys = await measure(engine.port, samples, () => latestCall(fleet, apiKey));

@@ -9,7 +9,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { eventually } from '../../test/api.ts';
 import { type Engine, startEngine } from '../../test/engine.ts';
 import { machineSettled } from '../cpu.ts';
-import { EngineUnderLoad, httpGenerator } from '../engine-under-load.ts';
+import { createFleet, EngineUnderLoad, httpGenerator } from '../engine-under-load.ts';
 import { Histogram, summaryOf } from '../load/histogram.ts';
 import { figure, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
@@ -142,23 +142,12 @@ async function besideIngest(
   } as Record<string, Awaited<ReturnType<EngineUnderLoad['offer']>>>;
 }
 
-/** Ten profiles, tokens of one width. */
+/** Ten profiles. */
 async function createDevices(engine: Engine, count: number): Promise<string[]> {
-  const tokens = Array.from({ length: count }, (_, n) => `report${String(n).padStart(14, '0')}`);
-  let next = 0;
-  const create = async (): Promise<void> => {
-    while (next < count) {
-      const n = next++;
-      const body = { name: `bench-${n}`, type: `profile-${n % 10}` };
-      const response = await engine.api.send('POST', `/api/device?accessToken=${tokens[n]}`, body);
-      if (response.status !== 200) throw new Error(`create device: ${response.status} ${await response.text()}`);
-      await response.arrayBuffer();
-    }
-  };
-  await Promise.all(Array.from({ length: 8 }, create));
+  const fleet = await createFleet(engine.api, 'bench', count, (n) => ({ type: `profile-${n % 10}` }));
   const known = `SELECT count() FROM device_metadata FINAL WHERE name LIKE 'bench-%'`;
   await eventually(async () => Number((await engine.clickhouse(known))[0]![0]) === count, 30_000);
-  return tokens;
+  return fleet.map(({ token }) => token);
 }
 
 /** Straight into the table, a day at a time; closed days are one part, as they are after an hour. */

@@ -7,6 +7,7 @@ import type { Device } from '../../test/api.ts';
 import { type Engine, startEngine } from '../../test/engine.ts';
 import type { RawConnection } from '../../test/wire/raw.ts';
 import { connectToEachWorker, restOn } from '../../test/wire/workers.ts';
+import { createFleet } from '../engine-under-load.ts';
 import { Histogram, summaryOf } from '../load/histogram.ts';
 import { say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
@@ -22,7 +23,7 @@ export async function runRpc(settings: BenchSettings): Promise<boolean> {
   const engine = await startEngine({ workers: 2, env: { LOG_LEVEL: 'warn', HTTP_TELL_WORKER: 'true' } });
   const ends = new Ends();
   try {
-    const devices = await createDevices(engine, count);
+    const devices = await createFleet(engine.api, 'bench-rpc', count);
     const polling = await startPolling(engine, ends, devices);
     for (let n = 0; n < operatorConnections; n += 1) ends.operators.push(await connectTo(engine, 0));
     const key = await engine.api.createKey();
@@ -54,12 +55,6 @@ class Ends {
     this.closed = true;
     for (const connection of [...this.operators, ...this.devices]) connection.close();
   }
-}
-
-async function createDevices(engine: Engine, count: number): Promise<Device[]> {
-  const devices: Device[] = [];
-  for (let n = 0; n < count; n += 1) devices.push(await engine.api.createDevice(`bench-rpc-${n}`));
-  return devices;
 }
 
 /** Each device polls as soon as it is connected: an idle connection would be closed. */

@@ -1,5 +1,4 @@
 /** API keys (rest.md 1.7). */
-
 import { type ApiKey, isExpired } from '../auth/api-key.ts';
 import { users } from '../auth/roles.ts';
 import { badRequest } from '../base/errors.ts';

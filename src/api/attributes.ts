@@ -1,5 +1,4 @@
 /** Attributes by scope (rest.md 3.5). These paths answer their own errors as plain text. */
-
 import { type Attributes, type Scope, scopes } from '../attributes/attributes.ts';
 import { attributesOf } from '../attributes/decode.ts';
 import { everyone, type Principal, users } from '../auth/roles.ts';

@@ -3,7 +3,6 @@
  * lenient: members that a schema does not know are ignored, absent and null mean the same. Whatever is wrong is a 400
  * that names the member.
  */
-
 import { badRequest, ErrorCode, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import * as Type from '../base/schema.ts';

@@ -1,5 +1,4 @@
 /** Thousands of devices in one call: an endpoint of our own. */
-
 import { requireTenant, tenantAdmins } from '../auth/roles.ts';
 import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';

@@ -1,5 +1,4 @@
 /** Customers, whose a device is, and claiming by a customer user (rest.md 3.1, 3.3). */
-
 import {
   customerUsers,
   entityNotFound,

@@ -1,5 +1,4 @@
 /** Devices, their lists and their credentials (rest.md 3.1, 3.2). */
-
 import {
   entityNotFound,
   type Principal,

@@ -2,7 +2,6 @@
  * Path and query parameters: text → checked values, by the same schemas that the API description shows; whatever is
  * wrong is a 400 that names the parameter.
  */
-
 import { scopes } from '../attributes/attributes.ts';
 import { badRequest, type Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';

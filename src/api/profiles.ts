@@ -1,5 +1,4 @@
 /** Device profiles (rest.md 3.4). */
-
 import { readKeysOfDevices } from '../attributes/store.ts';
 import {
   entityNotFound,

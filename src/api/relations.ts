@@ -1,5 +1,4 @@
 /** Relations of an entity (rest.md 3.8): so far those that gateways make, to the devices that they made. */
-
 import { entityNotFound, requireCustomerOf, requireTenant, tenantReaders } from '../auth/roles.ts';
 import { limits } from '../base/limits.ts';
 import * as Type from '../base/schema.ts';

@@ -3,7 +3,6 @@
  * handler. The same row of the table checks what comes in and describes the route in the API document, so the two cannot
  * drift apart; what goes out is held against the document by a test.
  */
-
 import type { Auth } from '../auth/auth.ts';
 import { type Principal, type Role, requireRole } from '../auth/roles.ts';
 import type { UserAccount } from '../auth/user.ts';

@@ -2,7 +2,6 @@
  * Commands to devices (rest.md 3.6): one-way and two-way in both generations of paths, which differ in their failures
  * only, and persistent ones.
  */
-
 import { entityNotFound, type Principal, requireTenant, tenantAdmins, tenantUsers, users } from '../auth/roles.ts';
 import type { Clock } from '../base/clock.ts';
 import { badRequest, Fault } from '../base/errors.ts';

@@ -2,7 +2,6 @@
  * The JSON of entities: exactly these members in this order, null written as null. Clients with a strict mapper fail on
  * one more. A shape with a title has a name in the API document.
  */
-
 import { authorities } from '../auth/roles.ts';
 import type { User } from '../auth/user.ts';
 import * as Type from '../base/schema.ts';

@@ -1,5 +1,4 @@
 /** What this server says of itself. */
-
 import { users } from '../auth/roles.ts';
 import * as Type from '../base/schema.ts';
 import { json, type Route, route } from './route.ts';

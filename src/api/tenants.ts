@@ -1,5 +1,4 @@
 /** Tenants (rest.md 3.11): made by a system administrator, read by their own users. */
-
 import { entityNotFound, systemAdmins, users } from '../auth/roles.ts';
 import * as Type from '../base/schema.ts';
 import type { Tenant } from '../fleet/customer.ts';

@@ -1,5 +1,4 @@
 /** Users (rest.md 3.9). */
-
 import type { Auth } from '../auth/auth.ts';
 import {
   administrators,

@@ -1,6 +1,6 @@
 /**
- * Chooses the bus of this process: Redis when a URL is set, else the hub in the primary. Only then is the client of
- * Redis loaded, which costs a start a tenth of a second.
+ * Chooses the bus of this process: Redis when a URL is set, else the hub in the primary. The client of Redis, a tenth
+ * of a second of each start, is loaded in the first case only.
  */
 import { StartError } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';

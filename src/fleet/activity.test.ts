@@ -100,7 +100,7 @@ test('the time of the device itself overrides the default, a senseless one does 
   expect(await attributes(device)).toMatchObject({ active: '0' });
 });
 
-test('a device that goes on sending waits for its turn, and for no stop', async () => {
+test('what waits for its turn is written at a stop', async () => {
   const device = devices[2]!;
   const activity = new Activity({ postgres, clock, log, inactivityMs: 10 * minute, checkMs: 0 });
   activity.start();
@@ -114,6 +114,44 @@ test('a device that goes on sending waits for its turn, and for no stop', async 
   activity.touch(device);
   await activity.stop();
   expect(await attributes(device)).toMatchObject({ active: '1', lastActivityTime: String(device.activeTs) });
+});
+
+test('a device that goes on sending is written every ten seconds, one that woke up at once', async () => {
+  vi.useFakeTimers();
+  try {
+    const [steady, asleep] = [3, 5].map(
+      (number) => new CachedDevice({ ...devices[0]!, number }, { stride: 1, offset: 0 }, 0),
+    );
+    const written: { number: number; at: number }[] = [];
+    const query = async (text: string, values: unknown[]) => {
+      if (text.startsWith('insert into device_activity')) {
+        for (const number of values[0] as number[]) written.push({ number, at: Date.now() });
+      }
+      return [];
+    };
+    const store = { transaction: (work: (queries: object) => unknown) => work({ query }), ping: async () => {} };
+    const postgres = store as unknown as Postgres;
+    const activity = new Activity({ postgres, clock, log, inactivityMs: 10 * minute, checkMs: 0 });
+    activity.start();
+    const begin = Date.now();
+    for (let second = 0; second < 60; second += 1) {
+      activity.touch(steady!);
+      if (second % 20 === 0) activity.touch(asleep!);
+      await vi.advanceTimersByTimeAsync(1_000);
+    }
+    const timesOf = ({ number }: CachedDevice) =>
+      written.filter((one) => one.number === number).map(({ at }) => at - begin);
+    const [first, second, ...later] = timesOf(steady!);
+    expect(first).toBeLessThanOrEqual(1_000);
+    expect(later.length).toBeGreaterThanOrEqual(4);
+    for (const [n, at] of later.entries()) expect(at - second!).toBe((n + 1) * 10_000);
+    const wakings = timesOf(asleep!);
+    expect(wakings).toHaveLength(3);
+    for (const [n, at] of wakings.entries()) expect(at - n * 20_000).toBeLessThanOrEqual(1_000);
+    void activity.stop();
+  } finally {
+    vi.useRealTimers();
+  }
 });
 
 test('a session tells when it began and ended; its end is no sign of life', async () => {
