@@ -81,9 +81,10 @@ export class Api {
     return ((await response.json()) as { value: string }).value;
   }
 
+  /** A taken name gets a suffix, so that a test that is tried again has devices of its own. */
   async createDevice(name: string, accessToken = ''): Promise<Device> {
-    const query = accessToken ? `?accessToken=${encodeURIComponent(accessToken)}` : '';
-    const created = await this.send('POST', `/api/device${query}`, { name });
+    const query = new URLSearchParams({ nameConflictPolicy: 'UNIQUIFY', ...(accessToken && { accessToken }) });
+    const created = await this.send('POST', `/api/device?${query}`, { name });
     if (created.status !== 200) throw new Error(`create device: ${created.status} ${await created.text()}`);
     const { id } = (await created.json()) as { id: { id: string } };
     const answer = await this.send('GET', `/api/device/${id.id}/credentials`);

@@ -137,9 +137,10 @@ export const limits = {
   /** Devices whose number in ClickHouse a worker remembers for its readers. */
   askedDevicesMax: 100_000,
 
-  /** Changed credentials: how often the log is read, in what steps, and how long it keeps a row. */
+  /** Changed credentials: how often the log is read, in what steps, how many are known as told, how long a row is kept. */
   credentialPollMs: 1_000,
   credentialChangesRowsMax: 10_000,
+  credentialChangesToldMax: 50_000,
   credentialChangesKeptMs: 24 * 3_600_000,
   /** Body of a sign-in, characters of a password. */
   signInBodyBytesMax: 16 * 1024,

@@ -1,7 +1,8 @@
 /**
  * Tells this process which credentials changed anywhere: at once over the bus, and at the latest a second later from
  * the log in Postgres, because the bus may lose a message. A reader goes by transactions: whatever was not settled at
- * the last read is read again, so a row that becomes visible late is not missed. Reading a row twice does no harm.
+ * the last read is read again, so a row that becomes visible late is not missed. A change is told once all the same:
+ * what was looked up since the first time is of after the change, and not to be looked up again.
  */
 import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
@@ -9,7 +10,14 @@ import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Bus } from '../bus/bus.ts';
 import type { Queries } from '../postgres/client.ts';
-import { type CredentialChange, pruneCredentialChanges, readCredentialChanges, settledTransaction } from './store.ts';
+import { AgedMap } from './aged-map.ts';
+import {
+  type CredentialChange,
+  type LoggedChange,
+  pruneCredentialChanges,
+  readCredentialChanges,
+  settledTransaction,
+} from './store.ts';
 
 /** A change, or 'all' when so much time passed that the log may have lost rows. */
 export type ChangeHandler = (change: CredentialChange | 'all') => void;
@@ -26,6 +34,8 @@ export interface CredentialChangesParts {
 export class CredentialChanges {
   readonly #parts: CredentialChangesParts;
   readonly #handlers: ChangeHandler[] = [];
+  /** The last ones, by their place in the log. */
+  readonly #told = new AgedMap<number, true>(limits.credentialChangesToldMax);
   #unsubscribe: (() => void) | undefined;
   #timer: NodeJS.Timeout | undefined;
   #polling: Promise<void> | undefined;
@@ -58,21 +68,27 @@ export class CredentialChanges {
   }
 
   /** After the commit. This process acts before the caller answers; the others as soon as the bus delivers. */
-  publish(changes: CredentialChange[]): void {
-    for (const change of changes) this.#tell(change);
+  publish(changes: LoggedChange[]): void {
+    for (const change of changes) this.#tellOnce(change);
     this.#parts.bus.publish(channel, JSON.stringify(changes));
   }
 
   #receive(payload: Buffer): void {
-    let changes: CredentialChange[];
+    let changes: LoggedChange[];
     try {
-      changes = JSON.parse(payload.toString()) as CredentialChange[];
+      changes = JSON.parse(payload.toString()) as LoggedChange[];
     } catch (error) {
       // The log in Postgres says the same within a second.
       this.#parts.log.warn('credential_message_unread', { reason: messageOf(error) });
       return;
     }
-    for (const change of changes) this.#tell(change);
+    for (const change of changes) this.#tellOnce(change);
+  }
+
+  #tellOnce(change: LoggedChange): void {
+    if (this.#told.get(change.id)) return;
+    this.#told.set(change.id, true);
+    this.#tell(change);
   }
 
   #tell(change: CredentialChange | 'all'): void {
@@ -106,7 +122,7 @@ export class CredentialChanges {
   async #read(settled: bigint): Promise<void> {
     for (let id = 0; ; ) {
       const rows = await readCredentialChanges(this.#parts.postgres, settled, id, limits.credentialChangesRowsMax);
-      for (const row of rows) this.#tell(row);
+      for (const row of rows) this.#tellOnce(row);
       if (rows.length < limits.credentialChangesRowsMax) return;
       id = rows.at(-1)!.id;
     }

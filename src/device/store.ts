@@ -1,6 +1,6 @@
 /**
  * SQL of devices, their credentials and profiles. Each function takes the pool or a transaction; none checks rights.
- * Whatever changes what `lookUpTokens` answers must also `insertCredentialChange` in the same transaction.
+ * Whatever changes what `lookUpTokens` answers must also `insertCredentialChanges` in the same transaction.
  */
 import { assert, badRequest, ErrorCode, Fault } from '../base/errors.ts';
 import type { Queries } from '../postgres/client.ts';
@@ -288,11 +288,30 @@ export interface CredentialChange {
   deleted: boolean;
 }
 
-export async function insertCredentialChange(queries: Queries, change: CredentialChange, now: number): Promise<void> {
-  await queries.query(
+/** With its place in the log, by which a reader knows it again. */
+export interface LoggedChange extends CredentialChange {
+  id: number;
+}
+
+export const changeColumns = `id, credentials_id as "credentialsId", device_id as "deviceId", device_number as "deviceNumber",
+  deleted`;
+
+export async function insertCredentialChanges(
+  queries: Queries,
+  changes: CredentialChange[],
+  now: number,
+): Promise<LoggedChange[]> {
+  return await queries.query(
     `insert into credential_changes (credentials_id, device_id, device_number, deleted, created_time)
-     values ($1, $2, $3, $4, $5)`,
-    [change.credentialsId, change.deviceId, change.deviceNumber, change.deleted, now],
+     select c.*, $1 from unnest($2::text[], $3::uuid[], $4::bigint[], $5::boolean[]) as c
+     returning ${changeColumns}`,
+    [
+      now,
+      changes.map(({ credentialsId }) => credentialsId),
+      changes.map(({ deviceId }) => deviceId),
+      changes.map(({ deviceNumber }) => deviceNumber),
+      changes.map(({ deleted }) => deleted),
+    ],
   );
 }
 
@@ -310,9 +329,9 @@ export async function readCredentialChanges(
   transaction: bigint,
   afterId: number,
   rowsMax: number,
-): Promise<(CredentialChange & { id: number })[]> {
+): Promise<LoggedChange[]> {
   return await queries.query(
-    `select id, credentials_id as "credentialsId", device_id as "deviceId", device_number as "deviceNumber", deleted
+    `select ${changeColumns}
        from credential_changes where transaction_id >= $1::text::xid8 and id > $2 order by id limit $3`,
     [String(transaction), afterId, rowsMax],
   );

@@ -4,6 +4,7 @@
  */
 import type { DeviceRow } from '../device/cached-device.ts';
 import { defaultDeviceData, defaultProfileData } from '../device/device.ts';
+import { insertCredentialChanges, type LoggedChange } from '../device/store.ts';
 import type { Queries } from '../postgres/client.ts';
 
 /** `info`: additional info as JSON text. */
@@ -96,25 +97,24 @@ export async function insertChildren(
   return rows.map((row) => ({ ...row, gatewayId: gateways.get(row.id)! }));
 }
 
+/** With the changes that tell the other processes. */
 export async function insertTokens(
   queries: Queries,
   tokens: { id: string; deviceId: string; deviceNumber: number; token: string }[],
   now: number,
-): Promise<void> {
+): Promise<LoggedChange[]> {
   const ids = tokens.map(({ id }) => id);
   const deviceIds = tokens.map(({ deviceId }) => deviceId);
-  const numbers = tokens.map(({ deviceNumber }) => deviceNumber);
   const texts = tokens.map(({ token }) => token);
   await queries.query(
     `insert into device_credentials (id, created_time, device_id, credentials_type, credentials_id)
      select id, $1, device_id, 'ACCESS_TOKEN', token from unnest($2::uuid[], $3::uuid[], $4::text[]) as k (id, device_id, token)`,
     [now, ids, deviceIds, texts],
   );
-  await queries.query(
-    `insert into credential_changes (credentials_id, device_id, device_number, created_time)
-     select token, device_id, number, $1 from unnest($2::text[], $3::uuid[], $4::bigint[]) as k (token, device_id, number)`,
-    [now, texts, deviceIds, numbers],
-  );
+  const changes = tokens.map(({ deviceId, deviceNumber, token }) => {
+    return { credentialsId: token, deviceId, deviceNumber, deleted: false };
+  });
+  return await insertCredentialChanges(queries, changes, now);
 }
 
 /** Replaces the additional info of those whose info is still the one that was read. */

@@ -6,7 +6,7 @@
 import { Fault, unavailable } from '../base/errors.ts';
 import type { DeviceRow } from '../device/cached-device.ts';
 import { checkDeviceName, checkText, createAccessToken } from '../device/device.ts';
-import type { CredentialChange } from '../device/store.ts';
+import type { LoggedChange } from '../device/store.ts';
 import { createUuid } from '../device/uuid.ts';
 import { devicesAssigned } from '../ota/assignment.ts';
 import { isForeignKeyViolation, type Queries, sqlStateOf } from '../postgres/client.ts';
@@ -155,7 +155,7 @@ async function createInside(
   requests: ChildRequest[],
   profiles: Map<string, string>,
   outcomes: ChildOutcomes,
-): Promise<{ published: CredentialChange[]; assigned: boolean }> {
+): Promise<{ published: LoggedChange[]; assigned: boolean }> {
   const now = clock.now();
   const admitted = await admit(queries, tenantId, requests, devicesMax, outcomes);
   if (admitted.length === 0) return { published: [], assigned: false };
@@ -174,16 +174,13 @@ async function createInside(
     deviceNumber: number,
     token: createAccessToken(),
   }));
-  await insertTokens(queries, tokens, now);
+  const published = await insertTokens(queries, tokens, now);
   await insertCreated(queries, made);
   const assigned = await devicesAssigned(
     queries,
     made.map(({ id }) => id),
   );
   for (const { gatewayId: _, ...row } of made) outcomes.set(row.name, row);
-  const published = tokens.map(({ deviceId, deviceNumber, token }) => {
-    return { credentialsId: token, deviceId, deviceNumber, deleted: false };
-  });
   return { published, assigned };
 }
 

@@ -12,10 +12,10 @@ import { AgedMap } from '../device/aged-map.ts';
 import { certificateCredentials, certificateId } from '../device/credentials.ts';
 import { type ChainProfile, findChainProfiles } from '../device/profile-store.ts';
 import {
-  type CredentialChange,
   findCredentials,
   findDeviceByName,
-  insertCredentialChange,
+  insertCredentialChanges,
+  type LoggedChange,
   lockDevice,
   updateCredentials,
 } from '../device/store.ts';
@@ -150,7 +150,7 @@ export class Chains {
     { id: profileId, tenantId, mayCreate }: ChainProfile,
     name: string,
     { pem }: ClientCertificate,
-  ): Promise<{ changes: CredentialChange[]; assigned: boolean } | undefined> {
+  ): Promise<{ changes: LoggedChange[]; assigned: boolean } | undefined> {
     const now = this.#parts.clock.now();
     const credentials = certificateCredentials(pem);
     const found = await findDeviceByName(queries, tenantId, name);
@@ -178,8 +178,7 @@ export class Chains {
       ...change,
       credentialsId,
     }));
-    for (const each of changes) await insertCredentialChange(queries, each, now);
-    return { changes, assigned: false };
+    return { changes: await insertCredentialChanges(queries, changes, now), assigned: false };
   }
 }
 

@@ -8,7 +8,7 @@ import { ErrorCode, Fault, notFound } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Device } from '../device/device.ts';
-import { type CredentialChange, findDevice, findDeviceByName, lockDevice } from '../device/store.ts';
+import { findDevice, findDeviceByName, type LoggedChange, lockDevice } from '../device/store.ts';
 import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
 import { Kind, type TypedValue } from '../value/typed.ts';
 import { type ClaimRequest, claimOf, claimOfAttribute, isClaimValid, opensClaim } from './claim-rules.ts';
@@ -65,7 +65,7 @@ export async function claimDevice(
   if (found.customerId !== null) return { response: 'CLAIMED' };
   const server = await readServer(attributes, found.number, [allowedKey, dataKey]);
   if (!claiming.allowByDefault && !isTrue(server.get(allowedKey))) return { response: 'FAILURE' };
-  let change: CredentialChange[] = [];
+  let change: LoggedChange[] = [];
   const outcome = await postgres.transaction(async (queries): Promise<ClaimOutcome> => {
     const device = await lockedDevice(queries, caller, found.id);
     if (device.customerId !== null) return { response: 'CLAIMED' };

@@ -6,7 +6,7 @@ import type { DeviceCredentials } from '../device/device.ts';
 import {
   checkVersion,
   findCredentials,
-  insertCredentialChange,
+  insertCredentialChanges,
   lockDevice,
   updateCredentials,
 } from '../device/store.ts';
@@ -36,12 +36,11 @@ export async function saveCredentials(
     checkVersion('Device credentials', stored.version, input.version);
     const credentials = await updateCredentials(queries, deviceId, input.credentials);
     const change = { deviceId, deviceNumber: device.number, deleted: false };
-    const changed = [...new Set([stored.credentialsId, credentials.credentialsId])].map((id) => ({
+    const changes = [...new Set([stored.credentialsId, credentials.credentialsId])].map((id) => ({
       ...change,
       credentialsId: id,
     }));
-    for (const each of changed) await insertCredentialChange(queries, each, clock.now());
-    return { credentials, changed };
+    return { credentials, changed: await insertCredentialChanges(queries, changes, clock.now()) };
   });
   changes.publish(saved.changed);
   return saved.credentials;

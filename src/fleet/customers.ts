@@ -2,7 +2,7 @@
 import { entityNotFound } from '../auth/roles.ts';
 import { badRequest } from '../base/errors.ts';
 import type { DeviceInfo } from '../device/device.ts';
-import { type CredentialChange, checkVersion, findDevice, holdCustomer, lockDevice } from '../device/store.ts';
+import { checkVersion, findDevice, holdCustomer, type LoggedChange, lockDevice } from '../device/store.ts';
 import { createUuid, isUuid } from '../device/uuid.ts';
 import type { Queries } from '../postgres/client.ts';
 import { type ContactInput, type Customer, checkedContact, checkTitle, publicCustomerTitle } from './customer.ts';
@@ -109,7 +109,7 @@ export async function moveDevice(
   queries: Queries,
   device: DeviceInfo,
   customerId: string | null,
-): Promise<{ device: DeviceInfo; change: CredentialChange[] }> {
+): Promise<{ device: DeviceInfo; change: LoggedChange[] }> {
   await setDeviceCustomer(queries, device.id, customerId);
   const change = await recordChange(queries, device.id, device.number, false, parts.clock.now());
   return { device: { ...device, customerId, version: device.version + 1 }, change };

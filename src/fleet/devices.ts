@@ -15,15 +15,15 @@ import {
   defaultDeviceData,
 } from '../device/device.ts';
 import {
-  type CredentialChange,
   checkVersion,
   deleteDevice as deleteRows,
   findCredentials,
   holdCustomer,
-  insertCredentialChange,
+  insertCredentialChanges,
   insertCredentials,
   insertDevice,
   insertDeviceTombstone,
+  type LoggedChange,
   lockDevice,
   updateDevice,
 } from '../device/store.ts';
@@ -105,17 +105,17 @@ export async function insertNewDevice(
   credentials: NewCredentials,
   now: number,
   devicesMax: number,
-): Promise<{ device: Device; change: CredentialChange; assigned: boolean }> {
+): Promise<{ device: Device; change: LoggedChange; assigned: boolean }> {
   // Before any row is held, or two who make devices could wait for each other.
   await admitDevice(queries, tenantId, devicesMax);
   const { profile, row } = await checkedRow(queries, tenantId, input, createUuid(now), now);
   const number = await insertDevice(queries, row);
   const { credentialsId } = credentials;
-  const change = { credentialsId, deviceId: row.id, deviceNumber: number, deleted: false };
+  const unlogged = { credentialsId, deviceId: row.id, deviceNumber: number, deleted: false };
   await insertCredentials(queries, { id: createUuid(now), createdTime: now, deviceId: row.id, ...credentials });
-  await insertCredentialChange(queries, change, now);
+  const [change] = await insertCredentialChanges(queries, [unlogged], now);
   const assigned = await deviceAssigned(queries, row.id);
-  return { device: { ...row, number, type: profile.name, version: 1 }, change, assigned };
+  return { device: { ...row, number, type: profile.name, version: 1 }, change: change!, assigned };
 }
 
 /** Replaces the device `id`. */
@@ -160,12 +160,11 @@ export async function recordChange(
   deviceNumber: number,
   deleted: boolean,
   now: number,
-): Promise<CredentialChange[]> {
+): Promise<LoggedChange[]> {
   const credentials = await findCredentials(queries, deviceId);
   if (!credentials) return [];
   const change = { credentialsId: credentials.credentialsId, deviceId, deviceNumber, deleted };
-  await insertCredentialChange(queries, change, now);
-  return [change];
+  return await insertCredentialChanges(queries, [change], now);
 }
 
 type CheckedRow = Omit<Device, 'number' | 'type' | 'version'>;

@@ -6,6 +6,7 @@ import { badRequest, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { tokenCredentials } from '../device/credentials.ts';
 import { checkDeviceName, checkText, createAccessToken } from '../device/device.ts';
+import type { LoggedChange } from '../device/store.ts';
 import { createUuid } from '../device/uuid.ts';
 import { devicesAssigned } from '../ota/assignment.ts';
 import { isForeignKeyViolation, isUniqueViolation, type Queries } from '../postgres/client.ts';
@@ -85,12 +86,9 @@ async function createSome(
   for (let tries = 1; ; tries += 1) {
     try {
       const profiles = await profilesOf(parts, tenantId, rows);
-      const { made, assigned } = await postgres.transaction((queries) =>
+      const { published, assigned } = await postgres.transaction((queries) =>
         createInside(parts, queries, tenantId, rows, profiles, outcomes),
       );
-      const published = made.map(({ id, number, accessToken }) => {
-        return { credentialsId: accessToken, deviceId: id, deviceNumber: number, deleted: false };
-      });
       for (let i = 0; i < published.length; i += 500) changes.publish(published.slice(i, i + 500));
       if (assigned) onAssigned?.();
       return;
@@ -109,7 +107,7 @@ async function createInside(
   rows: Row[],
   profiles: Map<Row, string>,
   outcomes: NewDeviceOutcome[],
-): Promise<{ made: (Row & { number: number })[]; assigned: boolean }> {
+): Promise<{ published: LoggedChange[]; assigned: boolean }> {
   const now = clock.now();
   const room = Math.max(0, await admitDevices(queries, tenantId, rows.length, devicesMax));
   const customerIds = [...new Set(rows.flatMap(({ customerId }) => customerId ?? []))];
@@ -126,7 +124,7 @@ async function createInside(
     else if (fit.length === room) outcomes[row.index] = deviceLimitReached(devicesMax);
     else fit.push(row);
   }
-  if (fit.length === 0) return { made: [], assigned: false };
+  if (fit.length === 0) return { published: [], assigned: false };
   const inserted = await insertDevices(
     queries,
     tenantId,
@@ -143,9 +141,10 @@ async function createInside(
   const tokens = made.map(({ id, number, accessToken }) => {
     return { id: createUuid(now), deviceId: id, deviceNumber: number, token: accessToken };
   });
-  if (tokens.length > 0) await insertTokens(queries, tokens, now);
+  if (made.length === 0) return { published: [], assigned: false };
+  const published = await insertTokens(queries, tokens, now);
   const ids = made.map(({ id }) => id);
-  return { made, assigned: ids.length > 0 && (await devicesAssigned(queries, ids)) };
+  return { published, assigned: await devicesAssigned(queries, ids) };
 }
 
 /** The profile of each row; rows that name one that is not there are left out. */

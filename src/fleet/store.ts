@@ -1,7 +1,7 @@
 /** SQL of tenants, customers, claims, and of marks in the settings. */
 import { badRequest } from '../base/errors.ts';
 import { containsPattern, type Page, type PageLink, pageClause, pageOf } from '../device/page.ts';
-import type { CredentialChange } from '../device/store.ts';
+import { type CredentialChange, changeColumns, insertCredentialChanges, type LoggedChange } from '../device/store.ts';
 import { isUniqueViolation, type Queries } from '../postgres/client.ts';
 import type { Claim } from './claim-rules.ts';
 import type { Customer, Tenant } from './customer.ts';
@@ -66,7 +66,7 @@ export async function lockTenantDevices(
   queries: Queries,
   tenantId: string,
   rowsMax: number,
-): Promise<(CredentialChange & { deviceId: string })[]> {
+): Promise<CredentialChange[]> {
   return await queries.query<CredentialChange>(
     `select k.credentials_id as "credentialsId", d.id as "deviceId", d.number as "deviceNumber", true as deleted
        from device d join device_credentials k on k.device_id = d.id
@@ -76,21 +76,21 @@ export async function lockTenantDevices(
 }
 
 /** With the changes that tell the other processes, and tombstones for their telemetry. */
-export async function deleteDevices(queries: Queries, changes: CredentialChange[], now: number): Promise<void> {
+export async function deleteDevices(
+  queries: Queries,
+  changes: CredentialChange[],
+  now: number,
+): Promise<LoggedChange[]> {
   const ids = changes.map(({ deviceId }) => deviceId);
   const numbers = changes.map(({ deviceNumber }) => deviceNumber);
-  await queries.query(
-    `insert into credential_changes (credentials_id, device_id, device_number, deleted, created_time)
-     select credentials_id, device_id, number, true, $1
-       from unnest($2::text[], $3::uuid[], $4::bigint[]) as k (credentials_id, device_id, number)`,
-    [now, changes.map(({ credentialsId }) => credentialsId), ids, numbers],
-  );
+  const logged = await insertCredentialChanges(queries, changes, now);
   await queries.query('insert into tombstones (device, created_time) select n, $1 from unnest($2::bigint[]) as n', [
     now,
     numbers,
   ]);
   await queries.query('delete from device_credentials where device_id = any($1)', [ids]);
   await queries.query('delete from device where id = any($1)', [ids]);
+  return logged;
 }
 
 /** A tenant that has no devices any more, with all that is left of it. */
@@ -229,14 +229,14 @@ export async function listCustomers(queries: Queries, tenantId: string, link: Pa
 }
 
 /** The customer, its users; its devices become nobody's. Tells the credentials whose cached devices are stale. */
-export async function deleteCustomer(queries: Queries, id: string, now: number): Promise<CredentialChange[]> {
-  const changes = await queries.query<CredentialChange>(
+export async function deleteCustomer(queries: Queries, id: string, now: number): Promise<LoggedChange[]> {
+  const changes = await queries.query<LoggedChange>(
     `with freed as (
        update device set customer_id = null, version = version + 1 where customer_id = $1 returning id, number
      )
      insert into credential_changes (credentials_id, device_id, device_number, created_time)
        select k.credentials_id, freed.id, freed.number, $2 from freed join device_credentials k on k.device_id = freed.id
-     returning credentials_id as "credentialsId", device_id as "deviceId", device_number as "deviceNumber", deleted`,
+     returning ${changeColumns}`,
     [id, now],
   );
   await queries.query('delete from user_account where customer_id = $1', [id]);

@@ -57,8 +57,7 @@ export async function deleteTenant({ postgres, changes, clock }: FleetParts, id:
     const gone = await postgres.transaction(async (queries) => {
       const devices = await lockTenantDevices(queries, id, devicesAtOnceMax);
       if (devices.length > 0) {
-        await deleteDevices(queries, devices, clock.now());
-        return devices;
+        return await deleteDevices(queries, devices, clock.now());
       }
       // What is made from here on finds no tenant.
       if (!(await lockTenant(queries, id))) throw entityNotFound('Tenant', id);
