@@ -9,6 +9,7 @@ import type { Log } from '../base/log.ts';
 import { type BodyFile, type BodyFiles, readBody } from './embedded-body.ts';
 import type { Engine, Result } from './embedded-engine.ts';
 import { Exception, statusOf } from './embedded-exception.ts';
+import { niceOf } from './embedded-priority.ts';
 import { type Asked, authenticate, readRequest } from './embedded-request.ts';
 import { type EmbeddedServerSettings, serverLimits } from './embedded-settings.ts';
 import type { Slots } from './embedded-slots.ts';
@@ -63,7 +64,7 @@ async function answer(parts: HttpParts, request: IncomingMessage, response: Serv
 }
 
 async function execute(
-  { engine, slots, files, log }: HttpParts,
+  { engine, slots, files, settings: { nice }, log }: HttpParts,
   asked: Asked,
   request: IncomingMessage,
   response: ServerResponse,
@@ -86,7 +87,9 @@ async function execute(
     giveBack = await slots.take(statement.verb === 'INSERT' ? 'insert' : 'query', gone);
     if (gone.aborted) return;
     gone.addEventListener('abort', onGone);
-    const { database, defaultFormat, settings, parameters } = asked;
+    const { database, defaultFormat, parameters } = asked;
+    const threadsNice = String(niceOf(statement.verb, asked.settings, nice));
+    const settings = new Map([['os_threads_nice_value_query', threadsNice], ...asked.settings]);
     const result = await engine.run({ sql, defaultFormat, database, settings, parameters, tag });
     sendResult(response, asked, statement, rows, result);
   } finally {

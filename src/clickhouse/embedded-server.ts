@@ -5,7 +5,6 @@
 import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
 import type { AddressInfo } from 'node:net';
-import { setPriority } from 'node:os';
 import { join } from 'node:path';
 import { messageOf, StartError } from '../base/errors.ts';
 import { createLog, type Log } from '../base/log.ts';
@@ -13,6 +12,7 @@ import { startedTicksOf } from '../base/process-file.ts';
 import { BodyFiles } from './embedded-body.ts';
 import { Engine } from './embedded-engine.ts';
 import { createHttpServer } from './embedded-http.ts';
+import { standBack } from './embedded-priority.ts';
 import {
   type EmbeddedServerSettings,
   engineArguments,
@@ -45,7 +45,7 @@ async function main(): Promise<void> {
 }
 
 async function serve(settings: EmbeddedServerSettings, log: Log): Promise<void> {
-  setPriority(0, settings.nice);
+  standBack(settings.nice);
   const engine = openEngine(settings);
   const files = new BodyFiles(settings.dir, serverLimits.rowsBytesMax);
   const slots = new Slots(

@@ -41,10 +41,10 @@ export function insertReserve(sessions: number): number {
 }
 
 /** Writes the engine's configuration file and returns its command line. */
-export function engineArguments({ dir, memoryBytesMax }: EmbeddedServerSettings): string[] {
+export function engineArguments({ dir, memoryBytesMax, nice }: EmbeddedServerSettings): string[] {
   mkdirSync(dir, { recursive: true });
   const file = join(dir, 'engine.xml');
-  writeFileSync(file, configFile(memoryBytesMax));
+  writeFileSync(file, configFile(memoryBytesMax, nice));
   const threads = Math.max(1, Math.min(8, availableParallelism()));
   return [
     `--config-file=${file}`,
@@ -62,7 +62,7 @@ export function engineArguments({ dir, memoryBytesMax }: EmbeddedServerSettings)
 }
 
 /** The engine's defaults take 95 % of the machine's memory and pools for a large server. */
-function configFile(memoryBytesMax: number): string {
+function configFile(memoryBytesMax: number, nice: number): string {
   const cache = Math.floor(memoryBytesMax / 16);
   return `<clickhouse>
   <logger><level>none</level></logger>
@@ -74,6 +74,7 @@ function configFile(memoryBytesMax: number): string {
   <index_uncompressed_cache_size>0</index_uncompressed_cache_size>
   <mmap_cache_size>64</mmap_cache_size>
   <compiled_expression_cache_size>8388608</compiled_expression_cache_size>
+  <os_threads_nice_value_merge_mutate>${nice}</os_threads_nice_value_merge_mutate>
   <background_pool_size>2</background_pool_size>
   <background_merges_mutations_concurrency_ratio>2</background_merges_mutations_concurrency_ratio>
   <background_move_pool_size>1</background_move_pool_size>

@@ -1,13 +1,16 @@
 /** The embedded server as its users see it: @clickhouse/client, curl, a supervisor. */
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
+import { readdirSync, readFileSync } from 'node:fs';
 import { gzipSync } from 'node:zlib';
-import { ClickHouseLogLevel, createClient } from '@clickhouse/client';
+import { ClickHouseLogLevel, type ClickHouseSettings, createClient } from '@clickhouse/client';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { builtServer, startTestClickHouse, type TestClickHouse } from '../../test/clickhouse-server.ts';
 import { endProcess, startedTicksOf } from '../base/process-file.ts';
 import { startEmbeddedClickHouse } from './embedded.ts';
+import { mayRaiseThreads } from './embedded-priority.ts';
 
+const nice = 8;
 let house: TestClickHouse;
 const client = () =>
   createClient({
@@ -19,7 +22,7 @@ const client = () =>
 let shared: ReturnType<typeof client>;
 
 beforeAll(async () => {
-  house = await startTestClickHouse({}, false);
+  house = await startTestClickHouse({ nice }, false);
   shared = client();
 });
 
@@ -202,6 +205,52 @@ test('long queries do not hold up inserts', async () => {
   await Promise.all(slow);
   expect(times.sort((a, b) => a - b)[10]).toBeLessThan(250);
   expect(await eventually(async () => (await running('SELECT count() FROM numbers(1000000')) === 0)).toBe(true);
+});
+
+describe('priority', () => {
+  /** Nice values of the threads that have worked a while for one statement. */
+  async function niceWhile(query: string, settings: ClickHouseSettings = {}): Promise<Set<number>> {
+    const gone = new AbortController();
+    const before = threads();
+    const asked = shared
+      .command({ query, clickhouse_settings: settings, abort_signal: gone.signal })
+      .catch((error: Error) => error);
+    const busy = () => [...threads()].filter(([id, { ticks }]) => ticks - (before.get(id)?.ticks ?? 0) > 20);
+    expect(await eventually(async () => busy().length > 0)).toBe(true);
+    const nices = new Set(busy().map(([, { nice }]) => nice));
+    gone.abort();
+    await asked;
+    return nices;
+  }
+
+  /** CPU ticks and nice value of each thread. */
+  function threads(): Map<string, { ticks: number; nice: number }> {
+    const tasks = `/proc/${house.server.pid}/task`;
+    return new Map(
+      readdirSync(tasks).map((id) => {
+        const fields = readFileSync(`${tasks}/${id}/stat`, 'latin1')
+          .replace(/^.*\) /, '')
+          .split(' ');
+        return [id, { ticks: Number(fields[11]) + Number(fields[12]), nice: Number(fields[16]) }];
+      }),
+    );
+  }
+
+  // Where Linux lets no thread be raised again, all of them stand back.
+  const read = mayRaiseThreads() ? nice / 2 : nice;
+
+  test('inserts stand back', async () => {
+    const insert = `INSERT INTO FUNCTION null('n UInt64') ${slowQuery}`;
+    expect(await niceWhile(insert)).toEqual(new Set([nice]));
+  });
+
+  test('reads stand back half as far, also on threads that have served an insert', async () => {
+    expect(await niceWhile(slowQuery)).toEqual(new Set([read]));
+  });
+
+  test('reads that say so stand back like inserts', async () => {
+    expect(await niceWhile(slowQuery, { priority: '1' })).toEqual(new Set([nice]));
+  });
 });
 
 test('a client that leaves at once leaves nothing running', async () => {

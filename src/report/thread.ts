@@ -112,6 +112,8 @@ function settings(queryId: string): NonNullable<QueryOptions['settings']> {
     // Nothing but reading, whatever the statement says; a server notices that its client has gone.
     readonly: '2',
     cancel_http_readonly_queries_on_client_close: 1,
+    // Behind the reads of everybody else; the embedded engine also stands back behind ingest.
+    priority: '1',
     max_memory_usage: String(data.memoryBytesMax),
     max_result_bytes: String(limits.reportResultBytesMax),
     result_overflow_mode: 'throw',

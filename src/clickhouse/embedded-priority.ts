@@ -1,0 +1,26 @@
+/**
+ * How far the engine stands back behind ingest when the cores are busy: merges, inserts and statements that say so (by
+ * ClickHouse's setting `priority`) all the way, reads that somebody waits for half of it. A thread of the engine serves
+ * anybody, so it is lowered for its work and raised again, which Linux allows with CAP_SYS_NICE only; without it the
+ * whole process stands back for good. With it a nice value of the process would be undone: the engine sets its own.
+ */
+import { readFileSync } from 'node:fs';
+import { setPriority } from 'node:os';
+
+const capSysNice = 1n << 23n;
+
+/** Before the engine is opened: threads inherit the priority of the one that made them. */
+export function standBack(nice: number): void {
+  if (!mayRaiseThreads()) setPriority(0, nice);
+}
+
+export function mayRaiseThreads(): boolean {
+  const effective = /^CapEff:\s*([0-9a-f]+)$/m.exec(readFileSync('/proc/self/status', 'latin1'))?.[1];
+  return effective !== undefined && (BigInt(`0x${effective}`) & capSysNice) !== 0n;
+}
+
+/** Of a statement. Without the capability the engine takes no notice of it. */
+export function niceOf(verb: string, settings: Map<string, string>, nice: number): number {
+  const isPatient = verb === 'INSERT' || Number(settings.get('priority') ?? 0) > 0;
+  return isPatient ? nice : Math.floor(nice / 2);
+}
