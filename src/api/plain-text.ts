@@ -4,8 +4,8 @@
  */
 import { type Principal, requireCustomerOf, requireTenant } from '../auth/roles.ts';
 import { ErrorCode, Fault, notFound } from '../base/errors.ts';
-import type { DeviceInfo } from '../device/device.ts';
-import { findDevice } from '../device/store.ts';
+import type { DeviceRow } from '../device/cached-device.ts';
+import { findDeviceRow } from '../device/store.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { HttpResponse } from '../uws/server.ts';
 
@@ -20,17 +20,13 @@ export async function plainText(work: () => Promise<HttpResponse>): Promise<Http
 }
 
 /** The device, if the caller may use it. `id` undefined = an entity that is no device. */
-export async function usableDevice(
-  queries: Queries,
-  principal: Principal,
-  id: string | undefined,
-): Promise<DeviceInfo> {
+export async function usableDevice(queries: Queries, principal: Principal, id: string | undefined): Promise<DeviceRow> {
   if (principal.authority === 'SYS_ADMIN') {
     const message = 'System administrator is not allowed to perform this operation!';
     throw new Fault(403, ErrorCode.permissionDenied, 'permission_denied', message);
   }
   const { tenantId } = requireTenant(principal);
-  const device = id === undefined ? undefined : await findDevice(queries, tenantId, id);
+  const device = id === undefined ? undefined : await findDeviceRow(queries, tenantId, id);
   if (!device) throw notFound("Device with requested id wasn't found!");
   requireCustomerOf(principal, device.customerId);
   return device;

@@ -7,7 +7,7 @@ import type { Clock } from '../base/clock.ts';
 import { badRequest, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import * as Type from '../base/schema.ts';
-import type { DeviceInfo } from '../device/device.ts';
+import type { DeviceRow } from '../device/cached-device.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { PersistentRpcs } from '../rpc/persistent.ts';
 import { expirationOf, type RpcOutcome, type RpcTimeouts } from '../rpc/rpc.ts';
@@ -167,7 +167,7 @@ async function command(
   failures: Failures,
 ): Promise<HttpResponse> {
   const body = commandOf(request);
-  let device: DeviceInfo | undefined;
+  let device: DeviceRow | undefined;
   const refused = await plainText(async () => {
     device = await usableDevice(postgres, principal, deviceId);
     return empty;

@@ -94,6 +94,18 @@ export async function lookUpDevices(queries: Queries, numbers: number[]): Promis
   );
 }
 
+/** As little as a call about a device must know of it: no other table is read. */
+export async function findDeviceRow(queries: Queries, tenantId: string, id: string): Promise<DeviceRow | undefined> {
+  const [device] = await queries.query<DeviceRow>(
+    `select number, id, tenant_id as "tenantId", customer_id as "customerId", device_profile_id as "profileId", name,
+            version
+       from device where id = $1 and tenant_id = $2`,
+    [id, tenantId],
+    { prepared: true },
+  );
+  return device;
+}
+
 export async function findDevice(queries: Queries, tenantId: string, id: string): Promise<DeviceInfo | undefined> {
   const [device] = await queries.query<DeviceInfo>(
     `select ${infoColumns} from ${infoTables} where d.id = $1 and d.tenant_id = $2`,
