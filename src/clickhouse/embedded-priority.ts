@@ -4,14 +4,15 @@
  * anybody, so it is lowered for its work and raised again, which Linux allows with CAP_SYS_NICE only; without it the
  * whole process stands back for good. With it a nice value of the process would be undone: the engine sets its own.
  */
-import { readFileSync } from 'node:fs';
+import { readdirSync, readFileSync } from 'node:fs';
 import { setPriority } from 'node:os';
 
 const capSysNice = 1n << 23n;
 
-/** Before the engine is opened: threads inherit the priority of the one that made them. */
+/** Before the engine is opened: its threads inherit the priority of those that there are, each of which has its own. */
 export function standBack(nice: number): void {
-  if (!mayRaiseThreads()) setPriority(0, nice);
+  if (mayRaiseThreads()) return;
+  for (const thread of readdirSync('/proc/self/task')) setPriority(Number(thread), nice);
 }
 
 export function mayRaiseThreads(): boolean {

@@ -1,7 +1,8 @@
 /** The embedded server as its users see it: @clickhouse/client, curl, a supervisor. */
-import { type ChildProcess, fork } from 'node:child_process';
+import { type ChildProcess, execFileSync, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { readdirSync, readFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
 import { gzipSync } from 'node:zlib';
 import { ClickHouseLogLevel, type ClickHouseSettings, createClient } from '@clickhouse/client';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
@@ -238,6 +239,25 @@ describe('priority', () => {
 
   // Where Linux lets no thread be raised again, all of them stand back.
   const read = mayRaiseThreads() ? nice / 2 : nice;
+
+  test('where no thread may be raised again, all that there are stand back', () => {
+    const script = `
+      const { readdirSync, readFileSync, promises } = require('node:fs');
+      const tasks = '/proc/self/task';
+      const niceOf = (id) => Number(readFileSync(tasks + '/' + id + '/stat', 'latin1').replace(/^.*\\) /, '').split(' ')[16]);
+      import(process.argv[1]).then(async ({ standBack }) => {
+        await promises.readFile(process.argv[1]);
+        standBack(7);
+        console.log(JSON.stringify(readdirSync(tasks).map(niceOf)));
+      });`;
+    const node = [process.execPath, '-e', script, join(dirname(builtServer()), 'embedded-priority.js')];
+    // Debian's way to give the capability up; who is not root has none.
+    const isRoot = process.getuid!() === 0;
+    const command = isRoot ? ['setpriv', '--bounding-set=-all', '--inh-caps=-all', ...node] : node;
+    const nices = JSON.parse(execFileSync(command[0]!, command.slice(1), { encoding: 'utf8' })) as number[];
+    expect(nices.length).toBeGreaterThan(4);
+    expect(new Set(nices)).toEqual(new Set([7]));
+  });
 
   test('inserts stand back', async () => {
     const insert = `INSERT INTO FUNCTION null('n UInt64') ${slowQuery}`;
