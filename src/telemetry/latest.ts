@@ -1,7 +1,7 @@
 /** The latest values of a device, from the table of their own: one query, a few granules, however many series exist. */
 import { unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import { type ClickHouse, ClickHouseError, type Parameters } from '../clickhouse/client.ts';
+import { type ClickHouse, ClickHouseError, type Parameters, type QueryOptions } from '../clickhouse/client.ts';
 import type { Kind, TypedValue } from '../value/typed.ts';
 
 export interface Point {
@@ -28,9 +28,14 @@ export function pointOf(row: PointRow): Point {
 }
 
 /** Rows of one read. A store that is away, slow or out of memory is the caller's 503. */
-export async function readRows<Row>(clickhouse: ClickHouse, sql: string, parameters: Parameters): Promise<Row[]> {
+export async function readRows<Row>(
+  clickhouse: ClickHouse,
+  sql: string,
+  parameters: Parameters,
+  settings: QueryOptions['settings'] = {},
+): Promise<Row[]> {
   try {
-    return await clickhouse.rows<Row>(sql, parameters, { timeoutMs: limits.telemetryQueryMsMax });
+    return await clickhouse.rows<Row>(sql, parameters, { timeoutMs: limits.telemetryQueryMsMax, settings });
   } catch (error) {
     if (!(error instanceof ClickHouseError) || error.kind === 'poison') throw error;
     const fault = unavailable('clickhouse_away', 'Telemetry cannot be read at the moment. Try again later.');
@@ -39,6 +44,9 @@ export async function readRows<Row>(clickhouse: ClickHouse, sql: string, paramet
   }
 }
 
+/** One thread reads them sooner than several find a core each. */
+const fewGranules = { max_threads: 1 };
+
 /** By key. Without `keys` all of them; of those named the ones that have a value. */
 export async function readLatest(clickhouse: ClickHouse, device: number, keys?: string[]): Promise<Point[]> {
   const filter = keys ? 'AND key IN {keys:Array(String)}' : '';
@@ -46,6 +54,7 @@ export async function readLatest(clickhouse: ClickHouse, device: number, keys?: 
     clickhouse,
     `SELECT ${pointColumns} FROM latest FINAL WHERE device = {device:UInt64} ${filter} ORDER BY key`,
     { device, ...(keys && { keys }) },
+    fewGranules,
   );
   return rows.map(pointOf);
 }
