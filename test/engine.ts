@@ -3,6 +3,7 @@
  * Knows how to kill any of its processes, start it again on the same data, and end it without leaving anything.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
+import { randomInt } from 'node:crypto';
 import { once } from 'node:events';
 import { cpSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { createServer } from 'node:net';
@@ -291,14 +292,20 @@ async function askClickhouse({ url, user, password }: ClickhouseAddress, sql: st
   return text;
 }
 
+/** Below those that Linux gives to outgoing connections: one of them could take it before it is listened to. */
 export async function freePort(): Promise<number> {
-  const server = createServer();
-  server.listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const { port } = server.address() as { port: number };
-  server.close();
-  await once(server, 'close');
-  return port;
+  for (;;) {
+    const port = randomInt(20_000, 32_000);
+    const server = createServer().listen(port, '127.0.0.1');
+    try {
+      await once(server, 'listening');
+    } catch {
+      continue;
+    }
+    server.close();
+    await once(server, 'close');
+    return port;
+  }
 }
 
 /** What a process needs to run; nothing of the test runner's own settings leaks into the engine. */
