@@ -307,16 +307,27 @@ export async function readOutdated(queries: Queries, deviceIds: string[]): Promi
   }));
 }
 
+/**
+ * Whoever saved a device or its profile since it was looked at compared with what it had been told before, and may have
+ * found nothing to do: so the devices are compared again. Who saves from here on waits, and finds what they are told now.
+ */
 export async function finishRolloutDevices(
   queries: Queries,
   rolloutIds: number[],
   told: { id: string; firmwareId: string | null; softwareId: string | null }[],
 ): Promise<void> {
+  const ids = told.map(({ id }) => id);
   await queries.query(
     `update device d set told_firmware_id = t.firmware_id, told_software_id = t.software_id
        from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as t (id, firmware_id, software_id) where d.id = t.id`,
-    [told.map(({ id }) => id), told.map(({ firmwareId }) => firmwareId), told.map(({ softwareId }) => softwareId)],
+    [ids, told.map(({ firmwareId }) => firmwareId), told.map(({ softwareId }) => softwareId)],
   );
+  await queries.query(
+    `select 1 from device_profile where id in (select device_profile_id from device where id = any($1))
+      order by id for share`,
+    [ids],
+  );
+  await insertDeviceRollouts(queries, ids);
   await queries.query('delete from ota_rollout where id = any($1)', [rolloutIds]);
 }
 
