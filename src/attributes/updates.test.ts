@@ -87,6 +87,13 @@ it('asks the store when a version is missing, and tells no version twice', async
   expect(asked).toBeGreaterThan(before);
 });
 
+it('asks the store also for a poll that ended at once, so that the next one hears what changes from here on', async () => {
+  await start(true);
+  follow().following.leave();
+  await sleep(30);
+  expect(asked).toBe(1);
+});
+
 it('asks nothing of the store for a device that is known to know everything', async () => {
   await start(true);
   follow().following.leave();

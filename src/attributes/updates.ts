@@ -139,6 +139,7 @@ export class Following implements Listener {
   #known: number | undefined = undefined;
   #heard = 0;
   #asking = false;
+  #hasAsked = false;
   #hasWaited = false;
   #left = false;
 
@@ -191,9 +192,11 @@ export class Following implements Listener {
     this.#owner.left(this.#device, this);
   }
 
+  /** Once also for who has left by now: a device that never listened before is told of what was written from here on. */
   ask(): void {
-    if (this.#asking || this.#left) return;
+    if (this.#asking || (this.#left && this.#hasAsked)) return;
     this.#asking = true;
+    this.#hasAsked = true;
     this.#known = undefined;
     void this.#ask();
   }
