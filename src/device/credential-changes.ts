@@ -34,8 +34,8 @@ export interface CredentialChangesParts {
 export class CredentialChanges {
   readonly #parts: CredentialChangesParts;
   readonly #handlers: ChangeHandler[] = [];
-  /** The last ones, by their place in the log. */
-  readonly #told = new AgedMap<number, true>(limits.credentialChangesToldMax);
+  /** The last ones: place in the log → device, as another installation on the same Redis has a log of its own. */
+  readonly #told = new AgedMap<number, string>(limits.credentialChangesToldMax);
   #unsubscribe: (() => void) | undefined;
   #timer: NodeJS.Timeout | undefined;
   #polling: Promise<void> | undefined;
@@ -85,9 +85,15 @@ export class CredentialChanges {
     for (const change of changes) this.#tellOnce(change);
   }
 
+  /** A log that went back in time gives its places out again. */
+  #tellAll(): void {
+    this.#told.clear();
+    this.#tell('all');
+  }
+
   #tellOnce(change: LoggedChange): void {
-    if (this.#told.get(change.id)) return;
-    this.#told.set(change.id, true);
+    if (this.#told.get(change.id) === change.deviceId) return;
+    this.#told.set(change.id, change.deviceId);
     this.#tell(change);
   }
 
@@ -108,7 +114,7 @@ export class CredentialChanges {
       const settled = await settledTransaction(postgres);
       const isLate = clock.monotonic() - this.#lastPollMs > limits.credentialChangesKeptMs / 2;
       // A store that went back in time was restored, or another server took over.
-      if (this.#settled === undefined || settled < this.#settled || isLate) this.#tell('all');
+      if (this.#settled === undefined || settled < this.#settled || isLate) this.#tellAll();
       else await this.#read(this.#settled);
       this.#settled = settled;
       this.#lastPollMs = clock.monotonic();

@@ -112,7 +112,7 @@ function settings(queryId: string): NonNullable<QueryOptions['settings']> {
     // Nothing but reading, whatever the statement says; a server notices that its client has gone.
     readonly: '2',
     cancel_http_readonly_queries_on_client_close: 1,
-    // Behind the reads of everybody else; the embedded engine also stands back behind ingest.
+    // The embedded engine lets it stand back behind ingest and reads; a server, behind statements of a higher priority.
     priority: '1',
     max_memory_usage: String(data.memoryBytesMax),
     max_result_bytes: String(limits.reportResultBytesMax),

@@ -69,19 +69,6 @@ test('a package that is taken away takes its attributes away', async () => {
   await untold(id);
 });
 
-test('a package that is taken away while its device is being told of it takes its attributes away', async () => {
-  const firmware = await newPackage();
-  const devices = await Promise.all(Array.from({ length: 30 }, newDevice));
-  await Promise.all(
-    devices.map(async ({ id }) => {
-      await saveDevice(id, { firmwareId: firmware.id });
-      await told(id, firmware);
-      await saveDevice(id, { firmwareId: null });
-      await untold(id);
-    }),
-  );
-});
-
 test('a package at a URL has its URL instead of size and checksum, and the next one has them again', async () => {
   const url = 'https://files.example/fw.bin';
   const elsewhere = await describePackage({ usesUrl: true, url });

@@ -1,0 +1,78 @@
+/** Which changes are told, and how often, whatever the bus and the log say. */
+import { afterEach, beforeEach, expect, it, vi } from 'vitest';
+import { systemClock as clock } from '../base/clock.ts';
+import { limits } from '../base/limits.ts';
+import { createLog } from '../base/log.ts';
+import type { Bus, Handler } from '../bus/bus.ts';
+import type { Queries } from '../postgres/client.ts';
+import { CredentialChanges } from './credential-changes.ts';
+import type { LoggedChange } from './store.ts';
+
+let settled = 10;
+let logged: LoggedChange[] = [];
+let heard: Handler;
+let told: string[] = [];
+let changes: CredentialChanges;
+
+const postgres: Queries = {
+  async query<Row>(text: string, values: unknown[] = []): Promise<Row[]> {
+    if (text.includes('pg_snapshot_xmin')) return [{ settled: String(settled) }] as Row[];
+    if (text.startsWith('select id')) return logged.filter(({ id }) => id > Number(values[1])) as Row[];
+    return [];
+  },
+};
+const bus = {
+  subscribe: async (_: string, handler: Handler) => {
+    heard = handler;
+    return () => {};
+  },
+  publish() {},
+} as unknown as Bus;
+
+function change(id: number, device: string): LoggedChange {
+  return { id, credentialsId: `token-${device}`, deviceId: device, deviceNumber: 1, deleted: false };
+}
+
+function hear(...list: LoggedChange[]): void {
+  heard(Buffer.from(JSON.stringify(list)), 'credentials');
+}
+
+beforeEach(async () => {
+  vi.useFakeTimers();
+  [settled, logged, told] = [10, [], []];
+  changes = new CredentialChanges({ postgres, bus, clock, log: createLog('error', 'test') });
+  changes.onChange((each) => told.push(each === 'all' ? 'all' : each.deviceId));
+  await changes.start();
+  told = [];
+});
+
+afterEach(async () => {
+  await changes.stop();
+  vi.useRealTimers();
+});
+
+const nextPoll = () => vi.advanceTimersByTimeAsync(limits.credentialPollMs);
+
+it('a change that was told at once is not told again by the log', async () => {
+  changes.publish([change(1, 'ours')]);
+  hear(change(2, 'theirs'));
+  logged = [change(1, 'ours'), change(2, 'theirs'), change(3, 'unheard')];
+  await nextPoll();
+  await nextPoll();
+  expect(told).toEqual(['ours', 'theirs', 'unheard']);
+});
+
+it('a place in the log of another installation hides no change of ours', async () => {
+  hear(change(1, 'stranger'));
+  logged = [change(1, 'ours')];
+  await nextPoll();
+  expect(told).toEqual(['stranger', 'ours']);
+});
+
+it('after a store went back in time the places in its log count anew', async () => {
+  changes.publish([change(1, 'device')]);
+  settled = 5;
+  await nextPoll();
+  changes.publish([change(1, 'device')]);
+  expect(told).toEqual(['device', 'all', 'device']);
+});
