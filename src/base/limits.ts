@@ -137,7 +137,9 @@ export const limits = {
   /** Devices whose number in ClickHouse a worker remembers for its readers. */
   askedDevicesMax: 100_000,
 
-  /** Changed credentials: how often the log is read, in what steps, how many are known as told, how long a row is kept. */
+  /** Changed credentials: how many go in a message, how often the log is read, in what steps, how many are known as told,
+   * how long a row is kept. */
+  changesPerMessageMax: 500,
   credentialPollMs: 1_000,
   credentialChangesRowsMax: 10_000,
   credentialChangesToldMax: 50_000,

@@ -70,7 +70,9 @@ export class CredentialChanges {
   /** After the commit. This process acts before the caller answers; the others as soon as the bus delivers. */
   publish(changes: LoggedChange[]): void {
     for (const change of changes) this.#tellOnce(change);
-    this.#parts.bus.publish(channel, JSON.stringify(changes));
+    for (let i = 0; i < changes.length; i += limits.changesPerMessageMax) {
+      this.#parts.bus.publish(channel, JSON.stringify(changes.slice(i, i + limits.changesPerMessageMax)));
+    }
   }
 
   #receive(payload: Buffer): void {

@@ -30,11 +30,14 @@ const sortColumns = new Map([
   ['active', 'coalesce(a.active, false)'],
 ]);
 
+/** `DeviceRow` of a table called d. */
+export const rowColumns = `d.number, d.id, d.tenant_id as "tenantId", d.customer_id as "customerId",
+  d.device_profile_id as "profileId", d.name, d.version`;
+
 /** Devices of access tokens; other kinds of credentials open nothing over HTTP. */
 export async function lookUpTokens(queries: Queries, tokens: string[]): Promise<Map<string, DeviceRow>> {
   const rows = await queries.query<DeviceRow & { token: string; info: GatewayInfo }>(
-    `select k.credentials_id as token, d.number, d.id, d.tenant_id as "tenantId", d.customer_id as "customerId",
-            d.device_profile_id as "profileId", d.name, d.version, ${gatewayInfo}
+    `select k.credentials_id as token, ${rowColumns}, ${gatewayInfo}
        from device_credentials k join device d on d.id = k.device_id
       where k.credentials_id = any($1) and k.credentials_type = 'ACCESS_TOKEN'`,
     [tokens],
@@ -59,8 +62,7 @@ export interface LoginRow extends StoredDevice {
 export async function lookUpLogins(queries: Queries, credentialsIds: string[]): Promise<LoginRow[]> {
   const rows = await queries.query<Omit<LoginRow, 'isGateway'> & { info: GatewayInfo }>(
     `select k.credentials_id as "credentialsId", k.credentials_type as type, k.credentials_value as value,
-            k.version as "credentialsVersion", d.number, d.id, d.tenant_id as "tenantId",
-            d.customer_id as "customerId", d.device_profile_id as "profileId", d.name, d.version,
+            k.version as "credentialsVersion", ${rowColumns},
             p.transport_type as "transportType", p.version as "profileVersion", ${gatewayInfo}
        from device_credentials k join device d on d.id = k.device_id join device_profile p on p.id = d.device_profile_id
       where k.credentials_id = any($1)`,
@@ -87,8 +89,7 @@ export async function lookUpProfileTransports(queries: Queries, ids: string[]): 
 /** Devices of sessions, with how often their credentials were changed. */
 export async function lookUpDevices(queries: Queries, numbers: number[]): Promise<StoredDevice[]> {
   return await queries.query<StoredDevice>(
-    `select d.number, d.id, d.tenant_id as "tenantId", d.customer_id as "customerId",
-            d.device_profile_id as "profileId", d.name, d.version, k.version as "credentialsVersion"
+    `select ${rowColumns}, k.version as "credentialsVersion"
        from device d join device_credentials k on k.device_id = d.id where d.number = any($1)`,
     [numbers],
   );
@@ -97,9 +98,7 @@ export async function lookUpDevices(queries: Queries, numbers: number[]): Promis
 /** As little as a call about a device must know of it: no other table is read. */
 export async function findDeviceRow(queries: Queries, tenantId: string, id: string): Promise<DeviceRow | undefined> {
   const [device] = await queries.query<DeviceRow>(
-    `select number, id, tenant_id as "tenantId", customer_id as "customerId", device_profile_id as "profileId", name,
-            version
-       from device where id = $1 and tenant_id = $2`,
+    `select ${rowColumns} from device d where d.id = $1 and d.tenant_id = $2`,
     [id, tenantId],
     { prepared: true },
   );

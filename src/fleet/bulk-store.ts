@@ -4,7 +4,7 @@
  */
 import type { DeviceRow } from '../device/cached-device.ts';
 import { defaultDeviceData, defaultProfileData } from '../device/device.ts';
-import { insertCredentialChanges, type LoggedChange } from '../device/store.ts';
+import { insertCredentialChanges, type LoggedChange, rowColumns } from '../device/store.ts';
 import type { Queries } from '../postgres/client.ts';
 
 /** `info`: additional info as JSON text. */
@@ -12,12 +12,9 @@ export interface NamedRow extends DeviceRow {
   info: string | null;
 }
 
-const rowColumns = `d.number, d.id, d.tenant_id as "tenantId", d.customer_id as "customerId",
-  d.device_profile_id as "profileId", d.name, d.version, d.additional_info::text as info`;
-
 export async function findNames(queries: Queries, tenantId: string, names: string[]): Promise<NamedRow[]> {
   return await queries.query<NamedRow>(
-    `select ${rowColumns} from device d where d.tenant_id = $1 and d.name = any($2)`,
+    `select ${rowColumns}, d.additional_info::text as info from device d where d.tenant_id = $1 and d.name = any($2)`,
     [tenantId, names],
   );
 }
@@ -80,8 +77,7 @@ export async function insertChildren(
        join device g on g.id = n.gateway_id and g.tenant_id = $2
       order by n.name collate "C"
      on conflict on constraint device_name_unique do nothing
-     returning d.number, d.id, d.tenant_id as "tenantId", d.customer_id as "customerId",
-               d.device_profile_id as "profileId", d.name, d.version`,
+     returning ${rowColumns}`,
     [
       now,
       tenantId,

@@ -35,8 +35,6 @@ export interface ChildRequest {
 export type ChildOutcomes = Map<string, DeviceRow | Fault>;
 
 const triesMax = 3;
-/** Changes in one message to the other workers. */
-const publishedMax = 500;
 
 /** An outcome for each name; names are asked for once. Throws 503 when the database is away. */
 export async function findOrCreateChildren(
@@ -135,7 +133,7 @@ async function create(
     const { published, assigned } = await postgres.transaction((queries) =>
       createInside(parts, queries, tenantId, requests, profiles, outcomes),
     );
-    for (let i = 0; i < published.length; i += publishedMax) changes.publish(published.slice(i, i + publishedMax));
+    changes.publish(published);
     if (assigned) onAssigned?.();
   } catch (error) {
     // A gateway, a customer or a profile that was deleted at this moment, or two transactions in each other's way: what

@@ -89,7 +89,7 @@ async function createSome(
       const { published, assigned } = await postgres.transaction((queries) =>
         createInside(parts, queries, tenantId, rows, profiles, outcomes),
       );
-      for (let i = 0; i < published.length; i += 500) changes.publish(published.slice(i, i + 500));
+      changes.publish(published);
       if (assigned) onAssigned?.();
       return;
     } catch (error) {
