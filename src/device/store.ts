@@ -387,14 +387,17 @@ export async function findDefaultProfile(queries: Queries, tenantId: string): Pr
   return profile;
 }
 
-/** Does nothing when the tenant has a profile of that name: two devices of a new type may come at once. */
+/**
+ * Does nothing when the tenant has a profile of that name, or a default one where this would be the second: two devices
+ * of a new type may come at once. No conflict target: with one, two that come at once may meet on the other index first.
+ */
 export async function insertProfile(
   queries: Queries,
   profile: DeviceProfile & { createdTime: number; data: unknown },
 ): Promise<void> {
   await queries.query(
     `insert into device_profile (id, created_time, tenant_id, name, is_default, profile_data)
-     values ($1, $2, $3, $4, $5, $6) on conflict on constraint device_profile_name_unique do nothing`,
+     values ($1, $2, $3, $4, $5, $6) on conflict do nothing`,
     [profile.id, profile.createdTime, profile.tenantId, profile.name, profile.isDefault, JSON.stringify(profile.data)],
   );
 }

@@ -38,9 +38,13 @@ afterAll(async () => {
   rmSync(dir, { recursive: true, force: true });
 }, 60_000);
 
-beforeEach(async () => {
+async function renewTenant(): Promise<void> {
   tenantId = createUuid(clock.now());
   await insertTenant(postgres, { id: tenantId, createdTime: clock.now(), title: 'Mill' });
+}
+
+beforeEach(async () => {
+  await renewTenant();
   published.length = 0;
   const changes = { publish: (list: CredentialChange[]) => published.push(...list) } as unknown as CredentialChanges;
   fleet = { postgres, changes, clock, devicesMax: 0 };
@@ -102,6 +106,14 @@ it('gives the default profile to whoever names no type', async () => {
   await make(gatewayId, ['a']);
   expect(await count('device_profile')).toBe(1);
   expect(await count('device_profile', `tenant_id = $1 and is_default and name = 'default'`)).toBe(1);
+});
+
+it('devices that come first, all at once, share the one default profile that the first of them makes', async () => {
+  for (let round = 0; round < 40; round += 1) {
+    await Promise.all(Array.from({ length: 8 }, () => newGateway()));
+    expect(await count('device_profile')).toBe(1);
+    await renewTenant();
+  }
 });
 
 it('two gateways that make the same names at once never fail and make each one once', async () => {

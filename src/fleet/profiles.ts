@@ -84,7 +84,9 @@ export async function findOrCreateProfile(
   const now = Date.now();
   const profile = { id: createUuid(now), tenantId, name, isDefault };
   await insertProfile(queries, { ...profile, createdTime: now, data: defaultProfileData });
-  const stored = await findProfileByName(queries, tenantId, name);
+  const ofName = await findProfileByName(queries, tenantId, name);
+  // Somebody else may have made another profile the default one at this moment: a tenant has one.
+  const stored = ofName ?? (isDefault ? await findDefaultProfile(queries, tenantId) : undefined);
   assert(stored, 'a profile is there after it was inserted or found to be there');
   return stored;
 }
