@@ -67,13 +67,14 @@ test('a key has exactly the members of the wire', async () => {
 test('a key that nobody enabled opens nothing until somebody does', async () => {
   const key = await newKey({ enabled: undefined });
   expect(key.enabled).toBe(false);
-  expect(await faultOf(await withKey(key.value))).toBe(inactive);
+  expect(await onEachWorker(key.value)).toEqual([401, 401]);
   expect(await ok('PUT', `/api/apiKey/${key.id.id}/enabled/true`)).toMatchObject({ enabled: true });
+  await sleep(1_000);
   expect(await onEachWorker(key.value)).toEqual([200, 200]);
   await ok('PUT', `/api/apiKey/${key.id.id}/enabled/false`);
-  expect(await faultOf(await withKey(key.value))).toBe(inactive);
   await sleep(1_000);
   expect(await onEachWorker(key.value)).toEqual([401, 401]);
+  expect(await faultOf(await withKey(key.value))).toBe(inactive);
 });
 
 test('a revoked key opens nothing on any worker a second later', async () => {
