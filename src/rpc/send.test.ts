@@ -122,6 +122,26 @@ test('a command that its session could not deliver is offered to the next one, w
   expect(await calling).toEqual({ kind: 'replied', text: '"ok"' });
 });
 
+test.each([
+  ['one-way command', () => call(here, 'm', true)],
+  ['persistent command', () => persist(here)],
+])('a %s whose delivery fails sooner than its owner hears that it was taken is offered again', async (_, send) => {
+  let deliveries = 0;
+  there.sessions.listen(device, {
+    deliver: (_request, confirm) => {
+      deliveries += 1;
+      confirm(deliveries > 1);
+      return true;
+    },
+    close: () => {},
+  });
+  await sleep(20);
+  await send();
+  await sleep(50);
+  expect(deliveries).toBe(2);
+  await here.persistent.stop();
+});
+
 test('nobody takes it: unreachable at its time; taken and silent: unanswered; one-way: delivered', async () => {
   const begin = performance.now();
   expect(await call(here, 'a', false, 300)).toEqual({ kind: 'unreachable' });

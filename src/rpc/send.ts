@@ -29,6 +29,8 @@ export interface RpcParts {
 /** How the commands of one device are getting on. */
 interface Delivery {
   offering: Command | undefined;
+  /** What its session told of the command on offer, sooner than the news that it took it. */
+  told: (() => void) | undefined;
   running: boolean;
   /** A session opened while an offer ran. */
   again: boolean;
@@ -131,6 +133,7 @@ export class Rpc {
       const leave = this.#parts.downlink.onOpened(device, 'rpc', () => void this.#deliver(device));
       const none = {
         offering: undefined,
+        told: undefined,
         running: false,
         again: false,
         elderTimer: undefined,
@@ -199,13 +202,15 @@ export class Rpc {
       },
       stored: persistent ? () => this.#isStillStored(command) : undefined,
     });
+    const { told } = delivery;
     delivery.offering = undefined;
-    const waits = this.#waiters.has(command) && command.stage === 'queued';
-    if (outcome === 'taken') {
-      if (waits) {
+    delivery.told = undefined;
+    if (outcome === 'taken' || told) {
+      if (this.#waiters.has(command)) {
         this.#waiters.take(command);
         this.#tellGone(command);
         command.taken();
+        told?.();
       }
       delivery.again = true;
     } else if (!this.#waiters.has(command)) {
@@ -252,9 +257,13 @@ export class Rpc {
       case 'reply':
         if (command && this.#offered(device, message.id)) void this.#replied(command, message.text);
         return;
-      case 'confirm':
-        command?.confirmed(message.delivered, message.error);
+      case 'confirm': {
+        if (!command) return;
+        const confirm = () => command.confirmed(message.delivered, message.error);
+        if (delivery.offering === command) delivery.told = confirm;
+        else confirm();
         return;
+      }
       case 'withdraw':
         command?.withdrawn();
         return;

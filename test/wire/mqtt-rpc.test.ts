@@ -260,6 +260,7 @@ test('a new connection of the device takes over its commands', async () => {
   await listening(old);
   await withMqtt(device, async (client) => {
     await listening(client);
+    await old.closed();
     const calling = command(operators[0]!, 'twoway', device, { method: 'm' });
     await client.message(`${requests}0`);
     expect((await reply(operators[1]!, device, 0, '"by http"')).status).toBe(200);
