@@ -163,6 +163,7 @@ test(
     await authorize('HttpLoginForm', (form) => form.getByRole('button', { name: 'Remove authorization' }).click());
     await page.getByText('Calls go out with your API key.').waitFor();
     await signIn(admin.password, consoleTab);
+    await page.bringToFront();
     await page.getByText('signed in at the console.').waitFor();
     const bySession = await callAsUser();
     expect(bySession).toEqual({ email: admin.email, by: `Bearer ${await stored('jwt_token')}` });
