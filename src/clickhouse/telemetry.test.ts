@@ -210,6 +210,7 @@ describe('migrations', () => {
     expect(await both.rows('SELECT version, name FROM schema_migrations FINAL ORDER BY version')).toEqual([
       { version: 1, name: 'telemetry' },
       { version: 2, name: 'device_metadata' },
+      { version: 3, name: 'latest_is_read' },
     ]);
     await both.close();
   });
@@ -227,7 +228,9 @@ describe('migrations', () => {
     expect(statements.filter((sql) => /ENGINE = Distributed\('main', 'millrace', '\w+_local'/.test(sql))).toHaveLength(
       4,
     );
-    expect(schemaStatements({ database: 'millrace', cluster: '' })).toHaveLength(4);
+    const alters = statements.filter((sql) => /^ALTER TABLE millrace.latest_local ON CLUSTER 'main'/.test(sql));
+    expect(alters).toHaveLength(2);
+    expect(schemaStatements({ database: 'millrace', cluster: '' })).toHaveLength(4 + alters.length);
   });
 
   test('the time to live can be set, changed and removed; whole days go', async () => {
