@@ -1,9 +1,7 @@
 /** The REST API on real stores, without the HTTP server: calls of handlers as the server makes them. */
-import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { silentLog as log, startTestClickHouse, type TestClickHouse } from '../../test/clickhouse-server.ts';
+import { startTestPostgres, type TestPostgres } from '../../test/postgres-server.ts';
 import { Attributes } from '../attributes/attributes.ts';
 import { AttributeWriter } from '../attributes/writer.ts';
 import { ApiKeys } from '../auth/api-keys.ts';
@@ -26,8 +24,6 @@ import { nullUuid } from '../device/uuid.ts';
 import { findFirstDevice, seedDemoData, seedFirstTenant } from '../fleet/seed.ts';
 import { Downloads } from '../ota/downloads.ts';
 import { openPostgres, type Postgres } from '../postgres/client.ts';
-import { type EmbeddedPostgres, startEmbeddedPostgres } from '../postgres/embedded.ts';
-import { migrate } from '../postgres/migrate.ts';
 import { RpcNumbers } from '../rpc/numbers.ts';
 import { PersistentRpcs } from '../rpc/persistent.ts';
 import { Rpc } from '../rpc/send.ts';
@@ -36,12 +32,11 @@ import type { HttpRequest } from '../uws/server.ts';
 import { createApi } from './api.ts';
 import type { ApiRoute } from './route.ts';
 
-const home = mkdtempSync(join(tmpdir(), 'millrace-api-'));
 const admin = { email: 'admin@millrace.local', password: 'pear-tree-7' };
 const passwords = new PasswordHasher(20);
 const config = loadConfig({});
 
-let server: EmbeddedPostgres;
+let server: TestPostgres;
 let postgres: Postgres;
 let store: TestClickHouse;
 let changes: CredentialChanges;
@@ -59,13 +54,8 @@ const deafBus: Bus = {
 };
 
 beforeAll(async () => {
-  mkdirSync(join(home, 'home'), { mode: 0o700 });
-  [server, store] = await Promise.all([
-    startEmbeddedPostgres({ dir: join(home, 'home', 'postgres'), port: 0, password: 'secret', runDir: home, log }),
-    startTestClickHouse(),
-  ]);
-  postgres = openPostgres({ url: server.url, poolMax: 8, log });
-  await migrate(postgres, { log });
+  [server, store] = await Promise.all([startTestPostgres(), startTestClickHouse()]);
+  postgres = server.postgres;
   expect(await seedFirstTenant({ postgres, passwords, clock }, admin)).toBe(true);
   expect(await seedDemoData({ postgres, passwords, clock })).toBe(true);
   tokens = new TokenCache(
@@ -129,9 +119,7 @@ beforeAll(async () => {
 afterAll(async () => {
   await changes.stop();
   await passwords.close();
-  await postgres.close();
   await Promise.all([server.stop(), store.stop()]);
-  rmSync(home, { recursive: true, force: true });
 }, 60_000);
 
 interface Answer {

@@ -1,38 +1,25 @@
 /** Activity on a real PostgreSQL: what is written, when silence counts, and that two workers agree. */
-import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test, vi } from 'vitest';
 import { silentLog as log } from '../../test/clickhouse-server.ts';
+import { startTestPostgres, type TestPostgres } from '../../test/postgres-server.ts';
 import { readAttributes } from '../attributes/store.ts';
 import { PasswordHasher } from '../auth/password.ts';
 import { systemClock as clock } from '../base/clock.ts';
 import { CachedDevice } from '../device/cached-device.ts';
 import { lookUpTokens } from '../device/store.ts';
-import { openPostgres, type Postgres } from '../postgres/client.ts';
-import { type EmbeddedPostgres, startEmbeddedPostgres } from '../postgres/embedded.ts';
-import { migrate } from '../postgres/migrate.ts';
+import type { Postgres } from '../postgres/client.ts';
 import { Activity } from './activity.ts';
 import { type ActivityMark, endActivity, recordActivity } from './activity-store.ts';
 import { seedDemoData, seedFirstTenant } from './seed.ts';
 
-const home = mkdtempSync(join(tmpdir(), 'millrace-activity-'));
 const serverScope = 3;
-let server: EmbeddedPostgres;
+let server: TestPostgres;
 let postgres: Postgres;
 let devices: CachedDevice[];
 
 beforeAll(async () => {
-  mkdirSync(join(home, 'home'), { mode: 0o700 });
-  server = await startEmbeddedPostgres({
-    dir: join(home, 'home', 'postgres'),
-    port: 0,
-    password: 'x',
-    runDir: home,
-    log,
-  });
-  postgres = openPostgres({ url: server.url, poolMax: 8, log });
-  await migrate(postgres, { log });
+  server = await startTestPostgres();
+  postgres = server.postgres;
   const passwords = new PasswordHasher(1);
   await seedFirstTenant({ postgres, passwords, clock }, { email: 'a@b.c', password: 'pear-tree-7' });
   await seedDemoData({ postgres, passwords, clock });
@@ -40,11 +27,7 @@ beforeAll(async () => {
   devices = await cachedDevices();
 }, 60_000);
 
-afterAll(async () => {
-  await postgres.close();
-  await server.stop();
-  rmSync(home, { recursive: true, force: true });
-}, 60_000);
+afterAll(() => server.stop(), 60_000);
 
 async function cachedDevices(): Promise<CachedDevice[]> {
   const rows = await lookUpTokens(postgres, ['A1_TEST_TOKEN', 'A2_TEST_TOKEN', 'A3_TEST_TOKEN', 'B1_TEST_TOKEN']);

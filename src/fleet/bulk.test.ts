@@ -1,42 +1,30 @@
 /** Devices of gateways, made many at once against a real server: each once, whoever makes them, and not beyond the limit. */
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, expect, it } from 'vitest';
+import { startTestPostgres, type TestPostgres } from '../../test/postgres-server.ts';
 import { systemClock as clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';
-import type { Log } from '../base/log.ts';
 import type { CredentialChanges } from '../device/credential-changes.ts';
 import { type CredentialChange, lookUpTokens } from '../device/store.ts';
 import { createUuid } from '../device/uuid.ts';
-import { openPostgres, type Postgres } from '../postgres/client.ts';
-import { type EmbeddedPostgres, startEmbeddedPostgres } from '../postgres/embedded.ts';
-import { migrate } from '../postgres/migrate.ts';
+import type { Postgres } from '../postgres/client.ts';
 import { type ChildOutcomes, findOrCreateChildren } from './bulk.ts';
 import { createDevice, deleteDevice } from './devices.ts';
 import type { FleetParts } from './parts.ts';
 import { listRelations } from './relation-store.ts';
 import { insertCustomer, insertTenant } from './store.ts';
 
-const log: Log = { debug() {}, info() {}, warn() {}, error() {} };
-const dir = mkdtempSync(join(tmpdir(), 'millrace-bulk-'));
-let server: EmbeddedPostgres;
+let server: TestPostgres;
 let postgres: Postgres;
 let tenantId: string;
 let fleet: FleetParts;
 const published: CredentialChange[] = [];
 
 beforeAll(async () => {
-  server = await startEmbeddedPostgres({ dir: join(dir, 'pg'), port: 0, password: 'a', runDir: join(dir, 'run'), log });
-  postgres = openPostgres({ url: server.url, poolMax: 8, log });
-  await migrate(postgres, { log });
+  server = await startTestPostgres();
+  postgres = server.postgres;
 }, 60_000);
 
-afterAll(async () => {
-  await postgres.close();
-  await server.stop();
-  rmSync(dir, { recursive: true, force: true });
-}, 60_000);
+afterAll(() => server.stop(), 60_000);
 
 async function renewTenant(): Promise<void> {
   tenantId = createUuid(clock.now());

@@ -1,41 +1,30 @@
 /** What is saved while devices are being told of their packages, against a real server: nobody is forgotten. */
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, expect, it } from 'vitest';
-import { silentLog as log } from '../../test/clickhouse-server.ts';
+import { startTestPostgres, type TestPostgres } from '../../test/postgres-server.ts';
 import { systemClock as clock } from '../base/clock.ts';
 import type { CredentialChanges } from '../device/credential-changes.ts';
 import { createUuid } from '../device/uuid.ts';
 import { createPackage } from '../ota/packages.ts';
 import { expandRolloutProfile, finishRolloutDevices, readOutdated, takeRolloutDevices } from '../ota/store.ts';
-import { openPostgres, type Postgres, type Queries } from '../postgres/client.ts';
-import { type EmbeddedPostgres, startEmbeddedPostgres } from '../postgres/embedded.ts';
-import { migrate } from '../postgres/migrate.ts';
+import type { Postgres, Queries } from '../postgres/client.ts';
 import { createDevice, saveDevice } from './devices.ts';
 import type { FleetParts } from './parts.ts';
 import { insertTenant } from './store.ts';
 
-const dir = mkdtempSync(join(tmpdir(), 'millrace-rollout-'));
-let server: EmbeddedPostgres;
+let server: TestPostgres;
 let postgres: Postgres;
 let fleet: FleetParts;
 let tenantId: string;
 let firmwareId: string;
 
 beforeAll(async () => {
-  server = await startEmbeddedPostgres({ dir: join(dir, 'pg'), port: 0, password: 'a', runDir: join(dir, 'run'), log });
-  postgres = openPostgres({ url: server.url, poolMax: 4, log });
-  await migrate(postgres, { log });
+  server = await startTestPostgres(4);
+  postgres = server.postgres;
   const changes = { publish() {} } as unknown as CredentialChanges;
   fleet = { postgres, changes, clock, devicesMax: 0 };
 }, 60_000);
 
-afterAll(async () => {
-  await postgres.close();
-  await server.stop();
-  rmSync(dir, { recursive: true, force: true });
-}, 60_000);
+afterAll(() => server.stop(), 60_000);
 
 beforeEach(async () => {
   tenantId = createUuid(clock.now());
