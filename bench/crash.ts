@@ -7,10 +7,10 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { eventually } from '../test/api.ts';
 import { type Engine, startEngine } from '../test/engine.ts';
+import { Random } from '../test/random.ts';
 import { isGood, keysOfRecord, Ledger, type StoredRow, type Verdict } from './crash/ledger.ts';
 import { CrashLoad } from './crash/load.ts';
 import { CrashMqttLoad } from './crash/mqtt-load.ts';
-import { Random } from './crash/random.ts';
 import { damageTail } from './crash/tail.ts';
 
 export interface CrashOptions {

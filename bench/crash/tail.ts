@@ -16,7 +16,7 @@ import {
   saltSeed,
   segmentHeaderBytes,
 } from '../../src/journal/segment.ts';
-import type { Random } from './random.ts';
+import type { Random } from '../../test/random.ts';
 
 const damages = ['cut', 'garbage', 'torn frame', 'stale frame'] as const;
 

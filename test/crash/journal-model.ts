@@ -7,7 +7,8 @@ import {
   type Lane,
   openJournal,
 } from '../../src/journal/journal.ts';
-import type { Random, SimDisk } from './sim-disk.ts';
+import type { Random } from '../random.ts';
+import type { SimDisk } from './sim-disk.ts';
 
 export const silentLog: Log = { debug() {}, info() {}, warn() {}, error() {} };
 export const dir = '/journal/worker-1';
@@ -51,9 +52,9 @@ export async function append(journal: Journal, ledger: Ledger, frames: JournalFr
 
 export async function appendRandom(journal: Journal, ledger: Ledger, random: Random): Promise<void> {
   const frames: JournalFrame[] = [];
-  const count = 1 + Math.floor(random() * 3);
+  const count = 1 + random.below(3);
   for (let i = 0; i < count; i += 1) {
-    frames.push(frameOf(ledger, random() < 0.7 ? 0 : 1, 8 + Math.floor(random() * random() * 3000)));
+    frames.push(frameOf(ledger, random.next() < 0.7 ? 0 : 1, 8 + Math.floor(random.next() * random.next() * 3000)));
   }
   await append(journal, ledger, frames);
 }

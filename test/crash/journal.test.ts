@@ -3,6 +3,7 @@ import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { JournalError, type Lane } from '../../src/journal/journal.ts';
 import { listQuarantine } from '../../src/journal/quarantine.ts';
+import { Random } from '../random.ts';
 import {
   append,
   appendRandom,
@@ -15,15 +16,15 @@ import {
   ship,
   shipAll,
 } from './journal-model.ts';
-import { type Random, SimDisk, seededRandom } from './sim-disk.ts';
+import { SimDisk } from './sim-disk.ts';
 
 /** Appends, ships and restarts until the power goes. */
 async function run(disk: SimDisk, ledger: Ledger, random: Random, steps: number): Promise<void> {
   let journal = await open(disk);
   for (let step = 0; step < steps && !disk.crashed; step += 1) {
-    const choice = random();
+    const choice = random.next();
     if (choice < 0.65) await appendRandom(journal, ledger, random).catch(unlessFull);
-    else if (choice < 0.95) await ship(journal, ledger, random() < 0.7 ? 0 : 1);
+    else if (choice < 0.95) await ship(journal, ledger, random.next() < 0.7 ? 0 : 1);
     else {
       await journal.close();
       journal = await open(disk);
@@ -61,15 +62,15 @@ async function crashOnce(seed: number, crashAt: number, steps: number, failAt = 
   };
   const ledger = newLedger();
   disk.crashAt = crashAt;
-  const random = seededRandom(seed);
+  const random = new Random(seed);
   await runUntilCrash(disk, ledger, random, steps);
-  const image = disk.crash(random() < 0.2 ? undefined : seededRandom(seed * 31 + crashAt));
+  const image = disk.crash(random.next() < 0.2 ? undefined : new Random(seed * 31 + crashAt));
   const journal = await checkRecovered(image, ledger);
   expect(journal.degraded, 'a crash alone is no damage').toBe(false);
   // Life goes on: the same directory takes more, and a second crash loses none of it.
   if (journal.orderMax > ledger.order) ledger.order = journal.orderMax;
   for (let i = 0; i < 3; i += 1) await appendRandom(journal, ledger, random);
-  await checkRecovered(image.crash(seededRandom(seed + 7)), ledger);
+  await checkRecovered(image.crash(new Random(seed + 7)), ledger);
   return disk.crashed;
 }
 
@@ -103,7 +104,7 @@ async function filled(seed: number, appends: number): Promise<{ disk: SimDisk; l
   const disk = new SimDisk();
   const ledger = newLedger();
   const journal = await open(disk);
-  const random = seededRandom(seed);
+  const random = new Random(seed);
   for (let i = 0; i < appends; i += 1) await appendRandom(journal, ledger, random);
   return { disk: disk.crash(undefined), ledger };
 }
@@ -230,11 +231,11 @@ test('an I/O error once moves on to a new file, and nothing acknowledged is lost
         writes += 1;
         return writes === fail ? 'EIO' : undefined;
       };
-      await appendRandom(journal, ledger, seededRandom(fail * 100 + i));
+      await appendRandom(journal, ledger, new Random(fail * 100 + i));
     }
     disk.fault = () => undefined;
     expect(journal.failed).toBe(false);
-    const recovered = await checkRecovered(disk.crash(seededRandom(fail)), ledger);
+    const recovered = await checkRecovered(disk.crash(new Random(fail)), ledger);
     expect(recovered.degraded).toBe(false);
   }
 });
@@ -254,7 +255,7 @@ test('a second I/O error in a row ends the journal, without an acknowledgement',
   expect(journal.failed).toBe(true);
   await expect(append(journal, ledger, [frameOf(ledger, 0, 100)])).rejects.toBeInstanceOf(JournalError);
   disk.fault = () => undefined;
-  await checkRecovered(disk.crash(seededRandom(1)), ledger);
+  await checkRecovered(disk.crash(new Random(1)), ledger);
 });
 
 test('a full disk is refused, and the journal goes on when space returns', async () => {
@@ -282,7 +283,7 @@ test('a full disk is refused, and the journal goes on when space returns', async
   disk.capacityBytes = Number.MAX_SAFE_INTEGER;
   nowMs += 1000;
   for (let i = 0; i < 20; i += 1) await append(journal, ledger, [frameOf(ledger, 0, 3000)]);
-  await checkRecovered(disk.crash(seededRandom(1)), ledger);
+  await checkRecovered(disk.crash(new Random(1)), ledger);
 });
 
 test('a start on a full disk ships, and then takes new frames', async () => {
@@ -297,7 +298,7 @@ test('a start on a full disk ships, and then takes new frames', async () => {
   await shipAll(journal, ledger);
   for (const order of ledger.acked) expect(ledger.confirmed.has(order)).toBe(true);
   await append(journal, ledger, [frameOf(ledger, 0, 3000)]);
-  await checkRecovered(disk.crash(seededRandom(1)), ledger);
+  await checkRecovered(disk.crash(new Random(1)), ledger);
 });
 
 test('ENOSPC on the write itself refuses, seals the file and loses nothing', async () => {
@@ -309,7 +310,7 @@ test('ENOSPC on the write itself refuses, seals the file and loses nothing', asy
   await expect(append(journal, ledger, [frameOf(ledger, 0, 500)])).rejects.toMatchObject({ kind: 'full' });
   disk.fault = () => undefined;
   await append(journal, ledger, [frameOf(ledger, 0, 500)]);
-  await checkRecovered(disk.crash(seededRandom(3)), ledger);
+  await checkRecovered(disk.crash(new Random(3)), ledger);
 });
 
 test('a slow disk only makes appends slow', async () => {
@@ -332,13 +333,13 @@ test('a position that cannot be written costs repeated rows, never lost ones', a
   const disk = new SimDisk();
   const ledger = newLedger();
   const journal = await open(disk);
-  const random = seededRandom(8);
+  const random = new Random(8);
   for (let i = 0; i < 10; i += 1) await appendRandom(journal, ledger, random);
   disk.fault = (_, path) => (path.includes('/position') ? 'EIO' : undefined);
   await shipAll(journal, ledger);
   disk.fault = () => undefined;
   for (let i = 0; i < 10; i += 1) await appendRandom(journal, ledger, random);
-  const image = disk.crash(seededRandom(2));
+  const image = disk.crash(new Random(2));
   ledger.confirmed.clear();
   await checkRecovered(image, ledger);
 });
@@ -347,12 +348,12 @@ test('a clean stop ships nothing twice', async () => {
   const disk = new SimDisk();
   const ledger = newLedger();
   const journal = await open(disk);
-  for (let i = 0; i < 20; i += 1) await appendRandom(journal, ledger, seededRandom(i));
+  for (let i = 0; i < 20; i += 1) await appendRandom(journal, ledger, new Random(i));
   while (await ship(journal, ledger, 1));
   await ship(journal, ledger, 0);
   await journal.close();
   const confirmed = new Set(ledger.confirmed);
-  const next = await open(disk.crash(seededRandom(1)));
+  const next = await open(disk.crash(new Random(1)));
   const all = await shipAll(next, ledger);
   for (const order of [...all[0], ...all[1]]) expect(confirmed.has(order)).toBe(false);
 });

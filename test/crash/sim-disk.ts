@@ -4,9 +4,9 @@
  * a write under way, torn; names as a prefix of what was done since the last directory sync. Deterministic by seed.
  */
 import type { Disk, DiskFile, OpenMode } from '../../src/journal/disk.ts';
+import type { Random } from '../random.ts';
 
 export type Operation = 'open' | 'read' | 'write' | 'sync' | 'rename' | 'remove' | 'syncDirectory';
-export type Random = () => number;
 
 interface Inode {
   /** What survives a crash for certain. */
@@ -24,16 +24,6 @@ interface Inode {
 
 const sectorBytes = 512;
 const dead = new Promise<never>(() => {});
-
-export function seededRandom(seed: number): Random {
-  let state = seed >>> 0;
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0;
-    let t = Math.imul(state ^ (state >>> 15), state | 1);
-    t ^= t + Math.imul(t ^ (t >>> 7), t | 61);
-    return ((t ^ (t >>> 14)) >>> 0) / 4294967296;
-  };
-}
 
 function diskError(code: string): Error {
   return Object.assign(new Error(`${code}: injected`), { code });
@@ -74,7 +64,7 @@ export class SimDisk implements Disk {
     let names = this.#names;
     if (random) {
       names = new Map(this.#durableNames);
-      const kept = Math.floor(random() * (this.#pendingNames.length + 1));
+      const kept = random.below(this.#pendingNames.length + 1);
       for (const change of this.#pendingNames.slice(0, kept)) applyNames(names, change);
     }
     for (const [path, inode] of names) {
@@ -191,23 +181,23 @@ function applyNames(names: Map<string, Inode>, change: { path: string; inode: In
 }
 
 function survivingContent({ durable, live, dirty }: Inode, random: Random): Buffer {
-  const length = random() < 0.5 ? live.length : durable.length;
+  const length = random.next() < 0.5 ? live.length : durable.length;
   const content = Buffer.alloc(length);
   durable.copy(content);
   // Now and then all of it, or nothing, is there; else sector by sector.
-  const all = random();
+  const all = random.next();
   for (const sector of dirty) {
     const from = sector * sectorBytes;
     if (from >= length) continue;
-    const fate = all < 0.2 ? 1 : all < 0.3 ? 0 : random();
+    const fate = all < 0.2 ? 1 : all < 0.3 ? 0 : random.next();
     if (fate < 0.5) continue;
     const to = Math.min(from + sectorBytes, live.length, length);
     // A torn sector: the first part new, the rest old or, rarely, noise.
     const torn = fate > 0.5 && fate < 0.55;
-    live.copy(content, from, from, torn ? from + Math.floor(random() * (to - from)) : to);
+    live.copy(content, from, from, torn ? from + random.below(to - from) : to);
     // Noise only where the write changed something: a disk does not harm what it writes over with the same bytes.
-    if (torn && random() < 0.3) {
-      for (let i = from; i < to; i += 1) if (live[i] !== (durable[i] ?? 0)) content[i] = Math.floor(random() * 256);
+    if (torn && random.next() < 0.3) {
+      for (let i = from; i < to; i += 1) if (live[i] !== (durable[i] ?? 0)) content[i] = random.below(256);
     }
   }
   return content;

@@ -5,9 +5,9 @@
  */
 import { readFileSync } from 'node:fs';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { Random } from '../../bench/crash/random.ts';
 import { type Device, eventually } from '../api.ts';
 import { type Engine, startEngine } from '../engine.ts';
+import { Random } from '../random.ts';
 import { connectMqtt, type Level, levels, MqttClient } from '../wire/mqtt-client.ts';
 import { mutate, validStream } from './mqtt-mutations.ts';
 

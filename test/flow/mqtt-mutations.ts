@@ -1,6 +1,6 @@
 /** Streams of packets as a device sends them, and the ways in which they break. All from a seed. */
 import { generate, type Packet } from 'mqtt-packet';
-import type { Random } from '../../bench/crash/random.ts';
+import type { Random } from '../random.ts';
 import type { Level } from '../wire/mqtt-client.ts';
 
 const topics = [

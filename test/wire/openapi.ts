@@ -1,5 +1,6 @@
 /** Reading the API document: its operations, values made of its schemas, and whether an answer is one of those it names. */
 import { Compile } from 'typebox/schema';
+import type { Random } from '../random.ts';
 
 export interface Schema {
   $ref?: string;
@@ -76,37 +77,6 @@ export function mismatch(document: Document, operation: Operation, status: numbe
   return validator.Check(value) ? '' : JSON.stringify(validator.Errors(value)).slice(0, 1_000);
 }
 
-/** Repeats itself for the same seed. */
-export class Random {
-  #state: number;
-
-  constructor(seed: number) {
-    this.#state = seed >>> 0;
-  }
-
-  /** In [0, 1). */
-  next(): number {
-    this.#state = (this.#state + 0x6d2b79f5) >>> 0;
-    let t = this.#state;
-    t = Math.imul(t ^ (t >>> 15), t | 1);
-    t ^= t + Math.imul(t ^ (t >>> 7), t | 61);
-    return ((t ^ (t >>> 14)) >>> 0) / 4_294_967_296;
-  }
-
-  below(count: number): number {
-    return Math.floor(this.next() * count);
-  }
-
-  of<T>(values: readonly T[]): T {
-    return values[this.below(values.length)]!;
-  }
-
-  uuid(): string {
-    const hex = Array.from({ length: 32 }, () => this.below(16).toString(16)).join('');
-    return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-${hex.slice(12, 16)}-${hex.slice(16, 20)}-${hex.slice(20)}`;
-  }
-}
-
 /** What people and attackers call things. */
 const texts = [
   ...[
@@ -125,8 +95,8 @@ const texts = [
 
 export function someValue(document: Document, given: Schema, random: Random, depth = 0): unknown {
   const schema = resolved(document, given);
-  if (schema.anyOf) return someValue(document, random.of(schema.anyOf), random, depth);
-  if (schema.enum) return random.of(schema.enum);
+  if (schema.anyOf) return someValue(document, random.pick(schema.anyOf), random, depth);
+  if (schema.enum) return random.pick(schema.enum);
   if (schema.const !== undefined) return schema.const;
   switch (schema.type) {
     case 'null':
@@ -135,12 +105,12 @@ export function someValue(document: Document, given: Schema, random: Random, dep
       return random.next() < 0.5;
     case 'integer': {
       const { minimum = -5, maximum = 1_000_000 } = schema;
-      return Math.min(maximum, minimum + random.below(random.of([1, 10, 1_000])));
+      return Math.min(maximum, minimum + random.below(random.pick([1, 10, 1_000])));
     }
     case 'string':
-      if (schema.format === 'uuid') return random.uuid();
+      if (schema.format === 'uuid') return uuid(random);
       return random
-        .of(texts)
+        .pick(texts)
         .slice(0, schema.maxLength)
         .padEnd(schema.minLength ?? 0, 'x');
     case 'array':
@@ -153,13 +123,13 @@ export function someValue(document: Document, given: Schema, random: Random, dep
       }
       const [record] = Object.values(schema.patternProperties ?? {});
       for (let i = record ? 1 + random.below(3) : 0; i > 0; i -= 1) {
-        members.push([random.of(texts), someValue(document, record!, random, depth + 1)]);
+        members.push([random.pick(texts), someValue(document, record!, random, depth + 1)]);
       }
       return Object.fromEntries(members);
     }
     default: {
       if (depth > 3) return 1;
-      return random.of<unknown>([null, true, 42, 1.5, 'text', [1, 'b'], { a: { b: 1 } }]);
+      return random.pick<unknown>([null, true, 42, 1.5, 'text', [1, 'b'], { a: { b: 1 } }]);
     }
   }
 }
@@ -173,4 +143,9 @@ export function wrongValueOf(document: Document, given: Schema): unknown {
   if (types.length === 0) return undefined;
   if (!types.includes('object')) return { wrong: true };
   return types.includes('array') ? 'wrong' : ['wrong'];
+}
+
+function uuid(random: Random): string {
+  const hex = Array.from({ length: 32 }, () => random.below(16).toString(16)).join('');
+  return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-${hex.slice(12, 16)}-${hex.slice(16, 20)}-${hex.slice(20)}`;
 }

@@ -4,13 +4,13 @@
  */
 import { randomUUID } from 'node:crypto';
 import { beforeAll, describe, expect, test } from 'vitest';
+import { Random } from '../random.ts';
 import { sharedEngine } from '../shared-engine.ts';
 import {
   type Document,
   mismatch,
   type Operation,
   operationsOf,
-  Random,
   resolved,
   type Schema,
   someValue,

@@ -1,4 +1,4 @@
-/** Random numbers from a seed, so that a crash run can be told again (mulberry32). */
+/** Random numbers from a seed, so that a run can be told again (mulberry32). */
 export class Random {
   #state: number;
 
