@@ -11,6 +11,7 @@ export interface FleetOrder {
   tokens: string[];
   /** Own addresses to connect from: one has too few ports for all. */
   localAddresses: string[];
+  socketsPerAddress: number;
 }
 
 export type FleetTask = { kind: 'connect'; order: FleetOrder } | { kind: 'storm' };
@@ -27,6 +28,7 @@ export interface FleetNote {
 }
 
 const firstLocalPort = 10_000;
+const localPortsMax = 55_000;
 const connectsAtOnce = 200;
 const keepAliveSeconds = 3_600;
 const retryMs = 1_000;
@@ -43,6 +45,7 @@ class Device {
   readonly #token: string;
   readonly #localAddress: string;
   readonly #localPort: number;
+  #attempts = 0;
   #socket: Socket | undefined;
 
   constructor(order: FleetOrder, n: number) {
@@ -68,6 +71,12 @@ class Device {
     this.#socket = undefined;
   }
 
+  /** Each attempt takes another port: that of the last one may stay taken for a while. */
+  #bank(): number {
+    const banks = Math.floor(localPortsMax / this.#order.socketsPerAddress);
+    return this.#attempts++ % banks;
+  }
+
   /** '' = connected, else why not. */
   #attempt(): Promise<string> {
     const { host, port } = this.#order;
@@ -87,14 +96,13 @@ class Device {
         host,
         port,
         localAddress: this.#localAddress,
-        localPort: this.#localPort,
+        localPort: this.#localPort + this.#bank() * this.#order.socketsPerAddress,
         noDelay: true,
         onread,
       });
       const timer = setTimeout(() => end('timeout'), attemptMsMax);
       const end = (fault: string): void => {
         clearTimeout(timer);
-        // Its port must be free at once for the next attempt.
         if (fault !== '' && socket.connecting) socket.destroy();
         else if (fault !== '') socket.resetAndDestroy();
         resolve(fault);

@@ -45,7 +45,7 @@ export class Fleet {
     const connected = await fleet.#ask((n) => {
       const addresses = Math.ceil(parts[n]!.length / socketsPerAddress);
       const localAddresses = Array.from({ length: addresses }, (_, i) => `127.${Fleet.#fleets}.${n + 1}.${i + 1}`);
-      const order: FleetOrder = { host, port, tokens: parts[n]!, localAddresses };
+      const order: FleetOrder = { host, port, tokens: parts[n]!, localAddresses, socketsPerAddress };
       return { kind: 'connect', order };
     });
     return { fleet, connected };

@@ -2,7 +2,7 @@
 import { type Attributes, type Scope, scopes } from '../attributes/attributes.ts';
 import { attributesOf } from '../attributes/decode.ts';
 import { everyone, type Principal, users } from '../auth/roles.ts';
-import { badRequest } from '../base/errors.ts';
+import { badRequest, Fault } from '../base/errors.ts';
 import * as Type from '../base/schema.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { HttpResponse } from '../uws/server.ts';
@@ -144,8 +144,9 @@ function entriesOf(body: Buffer, castNumericStrings: boolean): Map<string, Typed
   let tree: Json;
   try {
     tree = readJson(body);
-  } catch {
-    throw badRequest('malformed_json', 'Invalid JSON');
+  } catch (error) {
+    const isMalformed = error instanceof Fault && error.reason === 'malformed_json';
+    throw isMalformed ? badRequest('malformed_json', 'Invalid JSON') : error;
   }
   if (!(tree instanceof Map)) throw badRequest('wrong_shape', 'Request is not a JSON object');
   if ([...tree.keys()].some((key) => key.trim() === '')) throw badRequest('bad_key', 'Key cannot be blank');

@@ -213,7 +213,9 @@ function characters(text: string, enough: number): number {
   return count;
 }
 
+/** One that lost digits on its way is not the one that was meant. */
 function faultOfInteger({ minimum, maximum }: Schema, value: number): SchemaFault | undefined {
+  if (!Number.isSafeInteger(value)) return wrong(`must not be beyond ${Number.MAX_SAFE_INTEGER}`);
   if (minimum !== undefined && value < minimum) return wrong(`must be >= ${minimum}`);
   if (maximum !== undefined && value > maximum) return wrong(`must be <= ${maximum}`);
   return undefined;

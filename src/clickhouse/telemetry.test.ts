@@ -211,6 +211,7 @@ describe('migrations', () => {
       { version: 1, name: 'telemetry' },
       { version: 2, name: 'device_metadata' },
       { version: 3, name: 'latest_is_read' },
+      { version: 4, name: 'boolean_attributes' },
     ]);
     await both.close();
   });
@@ -228,8 +229,8 @@ describe('migrations', () => {
     expect(statements.filter((sql) => /ENGINE = Distributed\('main', 'millrace', '\w+_local'/.test(sql))).toHaveLength(
       4,
     );
-    const alters = statements.filter((sql) => /^ALTER TABLE millrace.latest_local ON CLUSTER 'main'/.test(sql));
-    expect(alters).toHaveLength(2);
+    const alters = statements.filter((sql) => /^ALTER TABLE millrace.\w+_local ON CLUSTER 'main'/.test(sql));
+    expect(alters).toHaveLength(3);
     expect(schemaStatements({ database: 'millrace', cluster: '' })).toHaveLength(4 + alters.length);
   });
 

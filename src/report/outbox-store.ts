@@ -160,7 +160,11 @@ export async function attributesAfter(
 }
 
 function copyOf({ device, scope, key, kind, value }: AttributeRow): AttributeCopy {
-  // One form of each number; whole ones keep their digits.
-  const text = kind === Kind.double ? String(Number(value) + 0) : value;
-  return { device, scope, key, kind, text };
+  return { device, scope, key, kind, text: reportedText(kind, value) };
+}
+
+/** As reports show and compare it: one form of each number, of which whole ones keep their digits. */
+function reportedText(kind: number, value: string): string {
+  if (kind === Kind.boolean) return value === '1' ? 'true' : 'false';
+  return kind === Kind.double ? String(Number(value) + 0) : value;
 }

@@ -53,7 +53,8 @@ export function expirationOf(
   now: number,
 ): number {
   if (asked.expirationTime !== undefined) return asked.expirationTime;
-  return now + Math.max(timeouts.timeoutMsMin, asked.timeoutMs ?? timeouts.timeoutMsDefault);
+  const timeoutMs = Math.max(timeouts.timeoutMsMin, asked.timeoutMs ?? timeouts.timeoutMsDefault);
+  return Math.min(now + timeoutMs, Number.MAX_SAFE_INTEGER);
 }
 
 /** A reply as JSON text: what is not JSON becomes a string. */

@@ -313,6 +313,34 @@ describe('tables', () => {
   });
 });
 
+test('a boolean attribute is shown and filtered as true or false, and counts as 1 or 0', async () => {
+  const pumps = await newPlant(['North', 'East']);
+  const key = 'running';
+  for (const [n, isRunning] of [true, false].entries()) {
+    const path = `/api/plugins/telemetry/DEVICE/${pumps.devices[n]!.id}/SERVER_SCOPE`;
+    await ok('POST', path, { [key]: isRunning });
+  }
+  const running = { source: 'ATTRIBUTE', attributeScope: 'SERVER_SCOPE', key };
+  const of = (fields: object[], more: object = {}) => preview(viewOf(pumps.profile, fields, more));
+  const row = { ...running, label: 'Running', role: 'ROW' };
+  await eventually(async () => {
+    const { dataTable } = await of([site, row]);
+    return (
+      expect(dataTable).toEqual([
+        { Site: 'East', Running: 'false' },
+        { Site: 'North', Running: 'true' },
+      ]) ?? true
+    );
+  });
+  for (const wanted of [true, 'true']) {
+    const filters = [{ ...running, name: 'running', values: [wanted] }];
+    expect((await of([site], { filters })).dataTable).toEqual([{ Site: 'North' }]);
+  }
+  const sum = { ...running, label: 'sum', role: 'VALUE', aggregation: 'SUM' };
+  const average = { ...running, label: 'average', role: 'VALUE', aggregation: 'AVG' };
+  expect((await of([sum, average])).dataTable).toEqual([{ sum: 1, average: 0.5 }]);
+});
+
 describe('views', () => {
   test('are saved, read, listed, replaced and deleted', async () => {
     const view = viewOf(plant.profile, [site, { ...value('flow', 'AVG'), decimals: 2 }]);
