@@ -200,7 +200,15 @@ export async function runWorker(): Promise<void> {
   const childNames = new ChildNames((tenant, requests) => findOrCreateChildren(fleet, tenant, requests), clock);
   changes.onChange((change) => childNames.changed(change));
   const { childrenMax } = config.gateway;
-  const gatewayParts = { sessions, names: childNames, updates, rpcSessions, monotonic: clock.monotonic, childrenMax };
+  const gatewayParts = {
+    sessions,
+    devices,
+    names: childNames,
+    updates,
+    rpcSessions,
+    monotonic: clock.monotonic,
+    childrenMax,
+  };
   const gateways = new Gateways(gatewayParts, metrics);
 
   // Who may ask, and the doors.

@@ -36,6 +36,7 @@ function setUp(childrenMax = 0) {
   const sent: { name: string; json: string; confirm: (delivered: boolean) => void }[] = [];
   const dropped: string[] = [];
   const ended: number[] = [];
+  const borrowed = new Set<number>();
   const lookups: string[][] = [];
   const refused = new Map<string, Fault>();
   let hold: Promise<void> = Promise.resolve();
@@ -47,6 +48,13 @@ function setUp(childrenMax = 0) {
         devices.set(row.number, device);
         return { device, end: () => ended.push(row.number) };
       },
+    },
+    devices: {
+      adopt: (row: DeviceRow) => {
+        borrowed.add(row.number);
+        return deviceOf(row);
+      },
+      release: ({ number }: CachedDevice) => borrowed.delete(number),
     },
     names: {
       forget: () => {},
@@ -101,7 +109,21 @@ function setUp(childrenMax = 0) {
   const connect = (...names: string[]) =>
     new Promise<ReadonlyMap<string, Fault>>((resolve) => gateway.run(wanted(...names), resolve));
   return {
-    ...{ gateway, connect, numbers, devices, owners, followers, listening, sent, dropped, ended, lookups, refused },
+    ...{
+      gateway,
+      connect,
+      numbers,
+      devices,
+      owners,
+      borrowed,
+      followers,
+      listening,
+      sent,
+      dropped,
+      ended,
+      lookups,
+      refused,
+    },
     holdLookups: () => {
       let release = () => {};
       hold = new Promise((resolve) => {
@@ -160,6 +182,29 @@ describe('operations', () => {
     expect(ended).toEqual([1]);
     expect((await connect('A')).get('A')).toMatchObject({ status: 404 });
     expect(gateway.size).toBe(0);
+  });
+
+  it('are found for what waits when the connection ends, without a session of their own', async () => {
+    const { gateway, connect, holdLookups, owners, borrowed, followers } = setUp();
+    await connect('known');
+    gateway.setAttributes(true);
+    const release = holdLookups();
+    const seen: string[] = [];
+    const note = (name: string) =>
+      gateway.run(wanted(name), (refused) =>
+        seen.push(`${name} ${refused.size} ${gateway.child(name)?.device.number}`),
+      );
+    note('new');
+    note('known');
+    gateway.end();
+    const sessions = owners.size;
+    release();
+    await vi.waitFor(() => expect(seen).toEqual(['new 0 2', 'known 0 1']));
+    await vi.waitFor(() => expect(gateway.size).toBe(0));
+    expect(owners.size).toBe(sessions);
+    expect(borrowed).toEqual(new Set());
+    expect(followers.size).toBe(0);
+    expect((await connect('known')).get('known')).toMatchObject({ status: 404 });
   });
 
   it('connect no more than childrenMax', async () => {

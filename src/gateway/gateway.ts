@@ -10,6 +10,7 @@ import type { AttributeUpdates, Follower, Following } from '../attributes/update
 import { ErrorCode, Fault, notFound, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { CachedDevice, DeviceRow } from '../device/cached-device.ts';
+import type { DevicesHere } from '../device/devices-here.ts';
 import type { DeviceSession, SessionEnd, SessionOwner, Sessions } from '../device/sessions.ts';
 import type { ConfirmRpc, RpcSession, RpcSessions } from '../rpc/notify.ts';
 import type { RpcRequest } from '../rpc/rpc.ts';
@@ -29,6 +30,7 @@ export interface GatewayLink {
 
 export interface GatewayParts {
   sessions: Sessions;
+  devices: DevicesHere;
   names: ChildNames;
   updates: AttributeUpdates;
   rpcSessions: RpcSessions;
@@ -66,7 +68,7 @@ export class Child implements SessionOwner, Follower, RpcSession {
   #leaveRpc: (() => void) | undefined = undefined;
   #noticedMs = Number.NEGATIVE_INFINITY;
 
-  /** `device` undefined: `open` finds it. */
+  /** `device` undefined: `open` finds it, or it is set at once. */
   constructor(gateway: Gateway, name: string, device: CachedDevice | undefined) {
     this.gateway = gateway;
     this.device = device as CachedDevice;
@@ -163,7 +165,10 @@ export class Gateway {
   /** Whether a stream is on; a new object each time, so that a walk over the children knows that it is the last. */
   #attributes = { isOn: false };
   #rpc = { isOn: false };
+  /** The connection has. */
   #ended = false;
+  /** And nothing waits any more. */
+  #gone = false;
   /** Operations that wait for devices, in order. */
   #last: Promise<void> = Promise.resolve();
   #waiting = 0;
@@ -242,14 +247,17 @@ export class Gateway {
     );
   }
 
-  /** The connection is gone, and with it the sessions of all children. */
+  /**
+   * The connection is gone, and with it the sessions of all children. What it sent before is carried out: operations that
+   * wait find their devices, but open no sessions for them, which may be those of another connection by now.
+   */
   end(): void {
     this.#ended = true;
     clearTimeout(this.#retryTimer);
     this.#behind.clear();
-    for (const child of this.#children.values()) this.#release(child);
-    this.#children.clear();
-    this.#byNumber.clear();
+    this.#releaseAll();
+    if (this.#waiting === 0) this.#gone = true;
+    else void this.#last.then(() => this.#leave());
   }
 
   /** By `Child` only, as is all below. News that finds too many others on their way is asked for again later. */
@@ -306,7 +314,7 @@ export class Gateway {
 
   async #find(wanted: readonly Wanted[]): Promise<Found> {
     const { names, childrenMax } = this.#parts;
-    if (wanted.length === 0 || this.#ended) return new Map(wanted.map(({ name }) => [name, gatewayGone]));
+    if (wanted.length === 0 || this.#gone) return new Map(wanted.map(({ name }) => [name, gatewayGone]));
     const room = childrenMax === 0 ? wanted.length : Math.max(0, childrenMax - this.size);
     const found = await names.find(this.device, wanted.slice(0, room));
     for (const { name } of wanted.slice(room)) found.set(name, tooManyChildren(childrenMax));
@@ -320,7 +328,7 @@ export class Gateway {
     for (const [name, outcome] of found) {
       let fault: Fault | undefined;
       if (outcome instanceof Fault) fault = outcome;
-      else if (this.#ended) fault = gatewayGone;
+      else if (this.#gone) fault = gatewayGone;
       else if (this.#children.has(name)) continue;
       else if (childrenMax > 0 && this.size >= childrenMax) fault = tooManyChildren(childrenMax);
       else fault = this.#attach(name, outcome);
@@ -352,6 +360,10 @@ export class Gateway {
     this.#children.set(name, child);
     this.#byNumber.set(row.number, child);
     if (isItself) return;
+    if (this.#ended) {
+      child.device = this.#parts.devices.adopt(row);
+      return;
+    }
     child.open(this.#parts.sessions, row);
     if (this.#attributes.isOn) child.follow(this.#parts.updates);
     if (this.#rpc.isOn) child.listen(this.#parts.rpcSessions);
@@ -383,7 +395,19 @@ export class Gateway {
     child.isHere = false;
     child.unfollow();
     child.unlisten();
-    child.session?.end();
+    if (child.session) child.session.end();
+    else if (child.device !== this.device) this.#parts.devices.release(child.device);
+  }
+
+  #releaseAll(): void {
+    for (const child of this.#children.values()) this.#release(child);
+    this.#children.clear();
+    this.#byNumber.clear();
+  }
+
+  #leave(): void {
+    this.#gone = true;
+    this.#releaseAll();
   }
 
   #askBehind(): void {
@@ -415,6 +439,11 @@ export class Gateway {
 const piece = 500;
 const nobody: Refused = new Map();
 const renamed = unavailable('child_renamed', 'The device was renamed at this moment; send again.');
+/** Of a message whose devices were all connected a moment ago. */
+export const childLost = unavailable(
+  'child_lost',
+  'A device of the message was taken over at this moment; send again.',
+);
 const gatewayGone = notFound('The connection of the gateway has ended.');
 
 /** As it stands between the quotes of a message when nothing is escaped that need not be. */

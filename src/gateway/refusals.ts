@@ -18,6 +18,10 @@ export class Refusals {
     this.#faults.set(name, fault);
   }
 
+  has(name: string): boolean {
+    return this.#faults.has(name);
+  }
+
   get size(): number {
     return this.#faults.size;
   }

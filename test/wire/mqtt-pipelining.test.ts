@@ -1,8 +1,10 @@
 /** Packets behind one another in one segment: all are handled, all answers come in order, none is lost. */
 import { describe, expect, test } from 'vitest';
+import { eventually } from '../api.ts';
 import { newDevice } from '../shared-engine.ts';
 import { levelName, levels, withSocket } from './mqtt-client.ts';
 import { storedValues, telemetry, withDevice } from './mqtt-device.ts';
+import { attributesOf, childName, childNamed, findChild, gatewayTopic, newGateway } from './mqtt-gateway.ts';
 
 for (const level of levels) {
   describe(levelName[level], () => {
@@ -52,6 +54,27 @@ for (const level of levels) {
         await client.closed();
         expect(await storedValues(device, 'breath')).toEqual(['0']);
       });
+    });
+
+    test('what a gateway says in one breath is stored for its children, new and known, with QoS 0 as well', async () => {
+      const gateway = await newGateway();
+      const name = childName();
+      for (const n of [1, 2]) {
+        await withSocket({ level }, async (client) => {
+          await client.write(
+            client.connectPacket({ token: gateway.token }),
+            client.publishPacket(gatewayTopic.telemetry, `{"${name}":[{"breath":${n}}]}`, { qos: 0 }),
+            client.publishPacket(gatewayTopic.attributes, `{"${name}":{"breath":${n}}}`, { qos: 0 }),
+            { cmd: 'disconnect' },
+          );
+          client.stream.end();
+          await client.closed();
+        });
+        await eventually(async () => (await findChild(name)) !== undefined);
+        const child = await childNamed(name);
+        expect(await storedValues(child, 'breath', n)).toHaveLength(n);
+        await eventually(async () => (await attributesOf(child, 'CLIENT_SCOPE'))['breath'] === n);
+      }
     });
 
     test('case 31: a hundred publishes at once are acknowledged in order', () =>

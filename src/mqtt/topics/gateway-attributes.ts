@@ -7,7 +7,7 @@ import { attributesOf } from '../../attributes/decode.ts';
 import { Fault } from '../../base/errors.ts';
 import type { Meter } from '../../fleet/meter.ts';
 import { readByName } from '../../gateway/by-name.ts';
-import type { Gateway } from '../../gateway/gateway.ts';
+import { childLost, type Gateway } from '../../gateway/gateway.ts';
 import type { Wanted } from '../../gateway/names.ts';
 import { Refusals } from '../../gateway/refusals.ts';
 import { attributeAnswer, readAttributeRequest, scopesAndKeys } from '../../gateway/requests.ts';
@@ -38,7 +38,10 @@ export function gatewayAttributeTopics(
     const saves: Promise<void>[] = [];
     for (const [name, entries] of byName) {
       const child = gateway.child(name);
-      if (!child) continue;
+      if (!child) {
+        if (!refusals.has(name)) refusals.add(name, childLost);
+        continue;
+      }
       try {
         meter.childPoints(gateway.device, child.device, entries.size);
       } catch (error) {

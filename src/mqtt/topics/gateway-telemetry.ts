@@ -2,8 +2,9 @@
  * `v1/gateway/telemetry`: one message, many devices, one acknowledgement when the rows of all of them are durable. Mostly
  * all of them are known and nothing waits; a message with a new name waits, copied, until the device is there.
  */
-import { Fault, unavailable } from '../../base/errors.ts';
+import { Fault } from '../../base/errors.ts';
 import type { Meter } from '../../fleet/meter.ts';
+import { childLost } from '../../gateway/gateway.ts';
 import { childrenOf, type GatewayDecoder, GatewayTelemetry, unknownChild } from '../../gateway/telemetry.ts';
 import type { Ingest } from '../../ingest/accept.ts';
 import type { GatewaySessions } from './gateway-sessions.ts';
@@ -47,7 +48,7 @@ export function gatewayTelemetryTopics(
           gateways.release(payload.length);
           message.refused = refused;
           try {
-            if (!isAccepted(message, payload)) publish.refuse(lostChild);
+            if (!isAccepted(message, payload)) publish.refuse(childLost);
           } catch (error) {
             if (!(error instanceof Fault)) throw error;
             publish.refuse(error);
@@ -57,5 +58,3 @@ export function gatewayTelemetryTopics(
     },
   };
 }
-
-const lostChild = unavailable('child_lost', 'A device of the message was taken over at this moment; send again.');
