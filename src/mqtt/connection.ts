@@ -424,11 +424,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     const exact = table.findExact(buffer, topicStart, topicEnd);
     const topic = exact === undefined ? readText(buffer, topicStart, topicEnd) : exact.topic;
     if (topic === undefined || (exact === undefined && !isTopic(topic))) throw malformed;
-    if (qos === 2 && this.#outbox.isReceived(packetId)) {
-      // Sent again before PUBREL: it was taken the first time.
-      this.#send(pubrecBytes(packetId));
-      return;
-    }
+    if (qos === 2 && this.#isRepeated(packetId)) return;
     if (qos > 0 && this.#unacknowledged >= this.#parts.settings.inflightMax) {
       this.close('receive_maximum');
       return;
@@ -464,6 +460,14 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     if (this.#unanswered >= inflightMax || (this.#level !== 5 && this.#unacknowledged >= inflightMax)) {
       this.#hold(hold.answers);
     }
+  }
+
+  /** Sent again before PUBREL: it was taken the first time, and the PUBREC of that is out or answers both. */
+  #isRepeated(packetId: number): boolean {
+    if (this.#outbox.isExpected(packetId)) return true;
+    if (!this.#outbox.isReceived(packetId)) return false;
+    this.#send(pubrecBytes(packetId));
+    return true;
   }
 
   #refused(incoming: Incoming, fault: Fault): void {

@@ -23,7 +23,9 @@ export class Outbox {
   #confirms: Confirm[] | undefined = undefined;
   #head: Incoming | undefined = undefined;
   #tail: Incoming | undefined = undefined;
-  /** Packet ids of QoS 2 between PUBREC and PUBREL. */
+  /** Packet ids of QoS 2 before their PUBREC. */
+  #expected: Set<number> | undefined = undefined;
+  /** And between PUBREC and PUBREL. */
   #received: Set<number> | undefined = undefined;
   /** By the last flush: packets that left, and messages that are done with. */
   sent = 0;
@@ -47,6 +49,9 @@ export class Outbox {
     if (this.#tail === undefined) this.#head = incoming;
     else this.#tail.next = incoming;
     this.#tail = incoming;
+    if (incoming.qos !== 2) return;
+    this.#expected ??= new Set();
+    this.#expected.add(incoming.packetId);
   }
 
   /** Takes back the one that was expected last. */
@@ -56,11 +61,17 @@ export class Outbox {
     if (before === undefined) this.#head = undefined;
     else before.next = undefined;
     this.#tail = before;
+    if (incoming.qos === 2) this.#expected?.delete(incoming.packetId);
   }
 
   /** PUBREL: true when a PUBREC with this id is out. */
   released(packetId: number): boolean {
     return this.#received?.delete(packetId) ?? false;
+  }
+
+  /** The message of this id waits for its PUBREC. */
+  isExpected(packetId: number): boolean {
+    return this.#expected?.has(packetId) ?? false;
   }
 
   /** A PUBREC with this id is out, and its PUBREL has not come. */
@@ -99,6 +110,7 @@ export class Outbox {
         at += shortBytes;
       }
       this.sent += 1;
+      if (incoming.qos === 2) this.#expected!.delete(incoming.packetId);
       if (incoming.qos === 2 && !isRefused) {
         this.#received ??= new Set();
         this.#received.add(incoming.packetId);
@@ -120,6 +132,7 @@ export class Outbox {
   /** The connection is gone: nobody waits for these answers any more. */
   drop(): void {
     this.#packets = undefined;
+    this.#expected = undefined;
     this.#received = undefined;
     let incoming = this.#head;
     while (incoming !== undefined) {

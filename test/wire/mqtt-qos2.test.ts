@@ -31,6 +31,21 @@ for (const level of levels) {
         expect(await storedValues(device, 'q')).toHaveLength(1);
       }));
 
+    test('a repeated PUBLISH that comes before PUBREC is stored once, too', () =>
+      withDevice({ level }, async (client, device) => {
+        const packets = [false, true, true].map((dup) =>
+          client.publishPacket(telemetry, '{"q":"once"}', { qos: 2, messageId: 8, dup }),
+        );
+        await client.write(...packets);
+        await client.expect('pubrec', { messageId: 8 });
+        await client.write({ cmd: 'pubrel', messageId: 8 });
+        await client.expect('pubcomp', { messageId: 8 });
+        await client.quiet();
+        await client.publish(telemetry, '{"behind":1}');
+        await storedValues(device, 'behind');
+        expect(await storedValues(device, 'q')).toHaveLength(1);
+      }));
+
     test('an id is free again after PUBCOMP', () =>
       withDevice({ level }, async (client, device) => {
         await client.publishQos2(telemetry, `{"ts":${Date.now() - 5},"values":{"q":1}}`, 9);
