@@ -144,9 +144,9 @@ export function deviceRoutes(fleet: FleetParts): Route[] {
           return json(deviceJson(await createDevice(fleet, tenantId, input, credentials, nameConflict(query))));
         }
         const stored = await visibleDevice(principal, id);
-        // A customer user changes a device, not whose it is.
-        if (principal.authority === 'CUSTOMER_USER') input.customerId = stored.customerId;
-        return json(deviceJson(await saveDevice(fleet, tenantId, id, input)));
+        const isTenants = principal.authority === 'TENANT_ADMIN';
+        const allowed = isTenants ? input : changeOfCustomer(input, stored);
+        return json(deviceJson(await saveDevice(fleet, tenantId, id, allowed)));
       },
     }),
     route({
@@ -294,6 +294,19 @@ function deviceInput(body: Type.Static<typeof deviceBody>): DeviceInput {
     additionalInfo: body.additionalInfo,
     version: body.version,
   };
+}
+
+/** A customer user says what a device is called, not whose it is, what it runs, nor that it speaks for other devices. */
+function changeOfCustomer(input: DeviceInput, stored: DeviceInfo): DeviceInput {
+  const { customerId, profileId, firmwareId, softwareId } = stored;
+  const { gateway } = membersOf(stored.additionalInfo);
+  const { gateway: wanted, ...info } = membersOf(input.additionalInfo);
+  const allowed = { ...input, customerId, profileId, firmwareId, softwareId };
+  return wanted === gateway ? allowed : { ...allowed, additionalInfo: { ...info, gateway } };
+}
+
+function membersOf(json: unknown): Record<string, unknown> {
+  return typeof json === 'object' && json !== null && !Array.isArray(json) ? (json as Record<string, unknown>) : {};
 }
 
 function credentialsInput(body: Type.Static<typeof credentialsBody>): NewCredentials {

@@ -117,6 +117,28 @@ test('with a customer its users go, and its devices stay', async () => {
   );
 });
 
+test('a customer user makes no gateway of a device, and moves it to no other profile or owner', async () => {
+  const [customerId, device, hub] = [await newCustomer(), await newDevice(), await newDevice()];
+  const { token } = await newCustomerUser(customerId);
+  const change = async (id: string, members: object, by?: string) =>
+    await ok('POST', '/api/device', { ...(await ok('GET', `/api/device/${id}`)), ...members }, by);
+  await change(hub.id, { additionalInfo: { gateway: true, note: 'roof' } });
+  for (const { id } of [device, hub]) await ok('POST', `/api/customer/${customerId}/device/${id}`);
+  const stored = await ok('GET', `/api/device/${device.id}`);
+  const type = randomUUID();
+  const saved = await change(
+    device.id,
+    { label: 'mine', type, deviceProfileId: null, customerId: null, additionalInfo: { gateway: true, note: 'mine' } },
+    token,
+  );
+  const { customerId: owner, deviceProfileId, type: storedType } = stored;
+  expect(saved).toMatchObject({ label: 'mine', customerId: owner, deviceProfileId, type: storedType });
+  expect(saved.additionalInfo).toEqual({ note: 'mine' });
+  const names = await ok('GET', '/api/deviceProfile/names');
+  expect(names.some(({ name }: { name: string }) => name === type)).toBe(false);
+  expect((await change(hub.id, { additionalInfo: null }, token)).additionalInfo).toEqual({ gateway: true });
+});
+
 test('a customer user sees and changes the own devices, and no others', async () => {
   const [customerId, own, foreign] = [await newCustomer(), await newDevice(), await newDevice()];
   const { token } = await newCustomerUser(customerId);
