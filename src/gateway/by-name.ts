@@ -1,7 +1,8 @@
 /**
  * A gateway's message is an object whose members are named after its devices. Each member is read for itself: what is
  * wrong inside one (a number beyond a double, half a surrogate pair) is a Fault in its place, so that the others stand.
- * Only what is no JSON at all refuses the whole message.
+ * A name that no device can have is one as it stands in the message, escapes and all. Only what is no JSON at all
+ * refuses the whole message.
  */
 import { isUtf8 } from 'node:buffer';
 import { badRequest, Fault } from '../base/errors.ts';
@@ -14,12 +15,15 @@ export function readByName(body: Uint8Array): Map<string, Json | Fault> {
   return members;
 }
 
-/** One device's request: an object whose members say what is asked. Throws the Fault of the first bad one. */
-export function readRequest(body: Uint8Array): Map<string, Json> {
+/**
+ * One device's request: an object whose members say what is asked. Throws the Fault of the first bad one, but not of
+ * `passedOn`, which nobody here looks into.
+ */
+export function readRequest(body: Uint8Array, passedOn?: string): Map<string, Json> {
   const members = new Map<string, Json>();
   eachMember(body, (name, value) => {
-    if (value instanceof Fault) throw value;
-    members.set(name, value);
+    if (!(value instanceof Fault)) members.set(name, value);
+    else if (name !== passedOn) throw value;
   });
   return members;
 }
@@ -28,7 +32,7 @@ export function readRequest(body: Uint8Array): Map<string, Json> {
 export function textOfMember(body: Uint8Array, wanted: string): string | undefined {
   let text: string | undefined;
   eachMember(body, (name, _, start, end) => {
-    if (name === wanted) text = Buffer.from(body.buffer, body.byteOffset + start, end - start).toString('utf8');
+    if (name === wanted) text = textOf(body, start, end);
   });
   return text;
 }
@@ -50,15 +54,16 @@ function eachMember(body: Uint8Array, onMember: OnMember): void {
   if (body[at] !== 0x7d) {
     for (;;) {
       if (body[at] !== 0x22) throw malformed('a member name in double quotes', at);
-      reader.at = at;
-      const name = reader.value(2) as string;
-      at = skipBlank(body, reader.at);
+      const name = readMember(reader, body, at, endOfString) as string | Fault;
+      const nameEnd = reader.at;
+      const nameText = name instanceof Fault ? textOf(body, at + 1, nameEnd - 1) : name;
+      at = skipBlank(body, nameEnd);
       if (body[at] !== 0x3a) throw malformed('":"', at);
       at = skipBlank(body, at + 1);
       const start = at;
-      const value = readMember(reader, body, at);
+      const value = readMember(reader, body, at, endOfValue);
       at = reader.at;
-      onMember(name, value, start, at);
+      onMember(nameText, name instanceof Fault ? name : value, start, at);
       at = skipBlank(body, at);
       if (body[at] === 0x7d) break;
       if (body[at] !== 0x2c) throw malformed('"," or "}"', at);
@@ -78,13 +83,15 @@ const contentReasons = new Set([
   'number_too_long',
 ]);
 
-function readMember(reader: JsonReader, body: Uint8Array, at: number): Json | Fault {
+type EndOf = (body: Uint8Array, at: number) => number;
+
+function readMember(reader: JsonReader, body: Uint8Array, at: number, endOf: EndOf): Json | Fault {
   reader.at = at;
   try {
     return reader.value(2);
   } catch (error) {
     if (!(error instanceof Fault) || !contentReasons.has(error.reason)) throw error;
-    reader.at = endOfValue(body, at);
+    reader.at = endOf(body, at);
     return error;
   }
 }
@@ -111,6 +118,10 @@ function endOfString(body: Uint8Array, at: number): number {
     else if (body[at] === 0x22) return at + 1;
   }
   throw malformed('the end of a string', at);
+}
+
+function textOf(body: Uint8Array, start: number, end: number): string {
+  return Buffer.from(body.buffer, body.byteOffset + start, end - start).toString('utf8');
 }
 
 function skipBlank(body: Uint8Array, at: number): number {

@@ -31,7 +31,7 @@ export interface RpcReply {
 
 /** `{"device":"A","id":1,"data":…}` */
 export function readReply(body: Uint8Array): RpcReply {
-  const members = readRequest(body);
+  const members = readRequest(body, 'data');
   const device = deviceOf(members);
   const id = replyId(idOf(members));
   if (id === undefined) throw badRequest('gateway_id', 'Member "id" must be a whole number of 32 bits.');

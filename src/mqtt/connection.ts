@@ -408,7 +408,8 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
 
   #refuse(refusal: Refusal, text?: string): void {
     this.#parts.counters.connected(refusal);
-    this.#transport.write(refusalBytes(this.#level, refusal, this.#isTerse, text));
+    const client = { isTerse: this.#isTerse, packetBytesMax: this.#packetBytesMax };
+    this.#transport.write(refusalBytes(this.#level, refusal, client, text));
     this.#end('login_refused');
     this.#transport.end();
   }

@@ -48,6 +48,17 @@ describe('buckets', () => {
     ]);
   });
 
+  it('end where calendars end', () => {
+    const far = { startTs: Number.MIN_SAFE_INTEGER, endTs: Number.MAX_SAFE_INTEGER };
+    for (const intervalType of ['WEEK', 'WEEK_ISO', 'MONTH', 'QUARTER'] as const) {
+      for (const range of [far, { ...far, startTs: 8.64e15 }, { ...far, endTs: -8.64e15 }]) {
+        expect(() => bucketStarts(range, intervalType, 0, 'UTC')).toThrow(/'startTs' and 'endTs' between/);
+      }
+      const last = { startTs: 8.6e15 - 1, endTs: 8.6e15 };
+      expect(bucketStarts(last, intervalType, 0, 'Asia/Tokyo')).toEqual([last.startTs]);
+    }
+  });
+
   it('follow the time zone over a change of the clocks', () => {
     expect(calendar('2026-03-20T00:00Z', '2026-05-02T00:00Z', 'MONTH', 'Europe/Kyiv').slice(1)).toEqual([
       '2026-03-31T21:00:00.000Z',

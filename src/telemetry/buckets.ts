@@ -19,13 +19,14 @@ export function bucketStarts(range: Range, intervalType: IntervalType, interval:
   const { startTs, endTs } = range;
   if (intervalType === 'MILLISECONDS') {
     const count = Math.ceil((endTs - startTs) / interval);
-    if (count > limits.historyIntervalsMax) throw tooMany(count);
+    if (count > limits.historyIntervalsMax) throw tooMany(count, 'interval');
     return Array.from({ length: Math.max(0, count) }, (_, i) => startTs + i * interval);
   }
+  if (Math.max(-startTs, endTs) > dateMsMax) throw noDate();
   const zone = new Zone(timeZone);
   const starts: number[] = [];
   for (let ts = startTs; ts < endTs; ts = zone.nextStart(ts, intervalType)) {
-    if (starts.length === limits.historyIntervalsMax) throw tooMany(starts.length + 1);
+    if (starts.length === limits.historyIntervalsMax) throw tooMany(starts.length + 1, 'intervalType');
     starts.push(ts);
   }
   return starts;
@@ -38,11 +39,18 @@ export function bucketTs(starts: number[], index: number, endTs: number): number
   return start + Math.floor((Math.min(end, endTs) - start) / 2);
 }
 
-function tooMany(count: number): Error {
+function tooMany(count: number, member: 'interval' | 'intervalType'): Error {
   return badRequest(
     'intervals',
-    `Incorrect TsKvQuery. Number of intervals is to high - ${count}. The limit is ${limits.historyIntervalsMax}: make 'interval' longer or the time range shorter.`,
+    `Incorrect TsKvQuery. Number of intervals is to high - ${count}. The limit is ${limits.historyIntervalsMax}: make '${member}' longer or the time range shorter.`,
   );
+}
+
+/** Calendars end soon after, 270 000 years away. */
+const dateMsMax = 8.6e15;
+
+function noDate(): Error {
+  return badRequest('range', `Calendar intervals need 'startTs' and 'endTs' between -${dateMsMax} and ${dateMsMax}.`);
 }
 
 const dayMs = 86_400_000;

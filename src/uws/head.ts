@@ -28,7 +28,7 @@ function readHeader(name: string, value: string): void {
       break;
     case 17:
       if (name === 'transfer-encoding') {
-        if (value !== 'chunked' || head.chunked) head.sound = false;
+        if (value.toLowerCase() !== 'chunked' || head.chunked) head.sound = false;
         head.chunked = true;
       }
       break;

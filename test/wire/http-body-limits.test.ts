@@ -48,16 +48,17 @@ test('a chunked body is 413 when the limit is passed', () =>
     expectError(await poster.connection.response(), 413);
   }));
 
-test('a chunked body below the limit is stored', () =>
+test.each(['chunked', 'Chunked'])('a %s body below the limit is stored', (coding) =>
   withPoster(async (poster) => {
     const answer = await poster.connection.ask({
       path: `/api/v1/${poster.device.token}/telemetry`,
-      headers: { 'Transfer-Encoding': 'chunked' },
+      headers: { 'Transfer-Encoding': coding },
       body: '5\r\n{"a":\r\n2\r\n1}\r\n0\r\n\r\n',
     });
     expect(answer.status).toBe(200);
     expect(await poster.value('a')).toBe('1');
-  }));
+  }),
+);
 
 test('a body in many small pieces is one message', () =>
   withPoster(async (poster) => {

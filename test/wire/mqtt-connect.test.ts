@@ -286,3 +286,11 @@ describe('a second CONNECT', () => {
       }));
   }
 });
+
+test('MQTT 5: a refusal is no larger than what the client takes', () =>
+  withSocket({}, async (client) => {
+    const username = `unknown-${randomUUID()}`;
+    await client.write(client.connectPacket({ username, properties: { maximumPacketSize: 40 } }));
+    const { reasonCode, properties } = await client.expect('connack');
+    expect([reasonCode, properties?.reasonString]).toEqual([0x86, undefined]);
+  }));

@@ -3,7 +3,7 @@ import { expect, test } from 'vitest';
 import { eventually } from '../api.ts';
 import { levels } from './mqtt-client.ts';
 import { storedKeys, storedPoints, storedValues } from './mqtt-device.ts';
-import { childName, childNamed, findChild, gatewayTopic, rest, withGateway } from './mqtt-gateway.ts';
+import { attributesOf, childName, childNamed, findChild, gatewayTopic, rest, withGateway } from './mqtt-gateway.ts';
 import { aroundNow } from './stored.ts';
 
 const { telemetry } = gatewayTopic;
@@ -60,6 +60,23 @@ test('case 64: a bad child is refused by name, and the others are stored', async
     expect(await storedValues(await childNamed(a), 'a')).toEqual(['3']);
     expect(await storedKeys(await childNamed(b))).toEqual(['b']);
     await client.quiet();
+  });
+});
+
+test('a name that no device can have is refused as it was written, and the others are stored', async () => {
+  await withGateway({}, async (client) => {
+    const good = childName();
+    for (const [n, bad] of ['a\\u0000', '\\ud800', `${'long'.repeat(75)}`].entries()) {
+      for (const topic of [telemetry, gatewayTopic.attributes]) {
+        const value = topic === telemetry ? `[{"n":${n}}]` : `{"n":${n}}`;
+        const ack = await client.publish(topic, `{"${bad}":${value},"${good}":${value}}`);
+        expect(ack.reasonCode).toBe(0x99);
+        expect(ack.properties?.reasonString).toContain(JSON.stringify(bad).slice(0, 12));
+      }
+    }
+    const child = await childNamed(good);
+    expect(await storedValues(child, 'n', 3)).toEqual(['0', '1', '2']);
+    expect(await attributesOf(child, 'CLIENT_SCOPE')).toEqual({ n: 2 });
   });
 });
 

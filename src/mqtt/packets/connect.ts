@@ -144,11 +144,19 @@ export function connackBytes(
   return generate({ cmd: 'connack', reasonCode: 0, sessionPresent: false, properties }, { protocolVersion: 5 });
 }
 
-/** `text` instead of the sentence of the refusal, when there is more to say. */
-export function refusalBytes(level: ProtocolLevel, refusal: Refusal, isTerse: boolean, text = ''): Buffer {
+/** The sentence is left out where the client has no use or no room for it; `text` is said instead, where there is more to say. */
+export function refusalBytes(
+  level: ProtocolLevel,
+  refusal: Refusal,
+  { isTerse, packetBytesMax }: Pick<Connect, 'isTerse' | 'packetBytesMax'>,
+  text = '',
+): Buffer {
   const { code, old, text: sentence } = refusals[refusal];
   if (level !== 5) return generate({ cmd: 'connack', returnCode: old, sessionPresent: false });
   const packet: IConnackPacket = { cmd: 'connack', reasonCode: code, sessionPresent: false };
-  if (!isTerse) packet.properties = { reasonString: text || sentence };
+  if (!isTerse) {
+    const bytes = generate({ ...packet, properties: { reasonString: text || sentence } }, { protocolVersion: 5 });
+    if (bytes.length <= packetBytesMax) return bytes;
+  }
   return generate(packet, { protocolVersion: 5 });
 }
