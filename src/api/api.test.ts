@@ -389,8 +389,17 @@ describe('devices', () => {
     expect(xml).toMatchObject({ status: 415 });
     const unified = await post({ name: device.name }, '?nameConflictPolicy=UNIQUIFY');
     expect(unified.body.name).toMatch(new RegExp(`^${device.name}_[a-z0-9]{6}$`));
-    const counted = await post({ name: device.name }, '?nameConflictPolicy=UNIQUIFY&uniquifyStrategy=INCREMENTAL');
-    expect(counted.body.name).toBe(`${device.name}_1`);
+  });
+
+  it('with a taken name are numbered, however many there are', async () => {
+    const name = unique('Насос 100%');
+    const query = '?nameConflictPolicy=UNIQUIFY&uniquifyStrategy=INCREMENTAL&uniquifySeparator=-%5C';
+    const number = async () => (await create(jwt, { name }, query)).name.slice(name.length);
+    expect([await number(), await number(), await number()]).toEqual(['', '-\\1', '-\\2']);
+    for (const taken of ['-\\150', '-\\0900', '-\\x', '-950']) await create(jwt, { name: name + taken });
+    expect(await number()).toBe('-\\151');
+    const racing = await Promise.all(Array.from({ length: 8 }, number));
+    expect(racing.sort()).toEqual(Array.from({ length: 8 }, (_, n) => `-\\${152 + n}`));
   });
 
   it('find or make the profile of their type', async () => {
@@ -456,6 +465,22 @@ describe('devices', () => {
     ['pageSize=1&page=0&sortOrder=UP', "Unsupported sort order 'UP'! Only 'ASC' or 'DESC' types are allowed."],
   ])('the list %s is refused', async (query, message) => {
     expect(await call('GET', `/api/tenant/devices?${query}`, { jwt })).toMatchObject(error(400, 31, message));
+  });
+
+  it.each([
+    ['Насос', 'насос', 'НАСОС'],
+    ['ümläut', 'ÜMLÄUT', 'Mläu'],
+    ['Pump', 'pUMP', 'UM'],
+  ])('named %s are found as %s and as %s', async (name, ...searches) => {
+    const device = await create(jwt, { name: `${name}-${sequence++}` });
+    for (const search of searches) {
+      const found = await call(
+        'GET',
+        `/api/tenant/devices?pageSize=1000&page=0&textSearch=${encodeURIComponent(search)}`,
+        { jwt },
+      );
+      expect(found.body.data).toContainEqual(device);
+    }
   });
 
   it('are found by name and by ids', async () => {

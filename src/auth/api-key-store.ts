@@ -77,7 +77,9 @@ export async function deleteApiKey(queries: Queries, id: string): Promise<Buffer
 
 export async function listApiKeys(queries: Queries, userId: string, link: PageLink): Promise<Page<ApiKey>> {
   const values: unknown[] = [userId];
-  const search = link.textSearch ? `and description ilike $${values.push(containsPattern(link.textSearch))}` : '';
+  const search = link.textSearch
+    ? `and description ilike $${values.push(containsPattern(link.textSearch))} collate any_letter_case`
+    : '';
   const condition = `user_id = $1 ${search}`;
   const [counted, keys] = await Promise.all([
     queries.query<{ count: number }>(`select count(*) from api_key where ${condition}`, values),

@@ -57,7 +57,8 @@ export async function listUsers(queries: Queries, filter: UserFilter, link: Page
   const conditions = ['tenant_id = $1'];
   if (filter.customerId) conditions.push(`customer_id = $${values.push(filter.customerId)}`);
   if (filter.authority) conditions.push(`authority = $${values.push(filter.authority)}`);
-  if (link.textSearch) conditions.push(`email ilike $${values.push(containsPattern(link.textSearch))}`);
+  if (link.textSearch)
+    conditions.push(`email ilike $${values.push(containsPattern(link.textSearch))} collate any_letter_case`);
   const condition = conditions.join(' and ');
   const [counted, users] = await Promise.all([
     queries.query<{ count: number }>(`select count(*) from user_account where ${condition}`, values),

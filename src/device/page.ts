@@ -31,7 +31,7 @@ export function pageClause(link: PageLink, columns: ReadonlyMap<string, string>,
   return `order by ${column} ${order}${tie} limit ${link.pageSize} offset ${link.page * link.pageSize}`;
 }
 
-/** `textSearch` as a pattern of `ilike`. */
+/** `textSearch` as a pattern of `ilike`, with `collate any_letter_case` behind it. */
 export function containsPattern(text: string): string {
   return `%${text.replace(/[\\%_]/g, '\\$&')}%`;
 }

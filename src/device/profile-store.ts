@@ -100,7 +100,8 @@ export async function listProfiles(
   const values: unknown[] = [filter.tenantId];
   const conditions = ['p.tenant_id = $1'];
   if (filter.transportType) conditions.push(`p.transport_type = $${values.push(filter.transportType)}`);
-  if (link.textSearch) conditions.push(`p.name ilike $${values.push(containsPattern(link.textSearch))}`);
+  if (link.textSearch)
+    conditions.push(`p.name ilike $${values.push(containsPattern(link.textSearch))} collate any_letter_case`);
   const condition = conditions.join(' and ');
   const [counted, profiles] = await Promise.all([
     queries.query<{ count: number }>(`select count(*) from device_profile p where ${condition}`, values),

@@ -122,6 +122,16 @@ export async function findDeviceByName(queries: Queries, tenantId: string, name:
   return device;
 }
 
+/** The number behind the greatest `N` of the devices that are named `prefix` and `N`. */
+export async function nextNameNumber(queries: Queries, tenantId: string, prefix: string): Promise<number> {
+  const [row] = await queries.query<{ next: number }>(
+    `select coalesce(max(substr(name, length($2) + 1)::bigint), 0) + 1 as next from device
+      where tenant_id = $1 and starts_with(name, $2) and substr(name, length($2) + 1) ~ '^[1-9][0-9]{0,14}$'`,
+    [tenantId, prefix],
+  );
+  return row!.next;
+}
+
 export async function findDevices(queries: Queries, tenantId: string, ids: string[]): Promise<Device[]> {
   return await queries.query<Device>(
     `select ${deviceColumns} from ${deviceTables} where d.id = any($1) and d.tenant_id = $2 order by d.id`,
@@ -149,7 +159,11 @@ export async function listDevices(queries: Queries, filter: DeviceFilter, link: 
   if (filter.type) where('p.name = ?', filter.type);
   if (filter.profileId) where('d.device_profile_id = ?', filter.profileId);
   if (filter.active !== undefined) where('coalesce(a.active, false) = ?', filter.active);
-  if (link.textSearch) where('(d.name ilike ? or d.label ilike ?)', containsPattern(link.textSearch));
+  if (link.textSearch)
+    where(
+      '(d.name ilike ? collate any_letter_case or d.label ilike ? collate any_letter_case)',
+      containsPattern(link.textSearch),
+    );
   const condition = conditions.join(' and ');
   const [counted, devices] = await Promise.all([
     queries.query<{ count: number }>(`select count(*) from ${infoTables} where ${condition}`, values),

@@ -25,6 +25,7 @@ import {
   insertDeviceTombstone,
   type LoggedChange,
   lockDevice,
+  nextNameNumber,
   updateDevice,
 } from '../device/store.ts';
 import { createUuid, isUuid } from '../device/uuid.ts';
@@ -67,8 +68,9 @@ export async function createDevice(
   conflict: NameConflict = { policy: 'FAIL', separator: '_', strategy: 'RANDOM' },
 ): Promise<Device> {
   const { postgres, changes, clock, devicesMax, onAssigned } = parts;
+  const prefix = input.name + conflict.separator;
+  let { name } = input;
   for (let attempt = 0; ; attempt += 1) {
-    const name = attempt === 0 ? input.name : input.name + conflict.separator + suffix(conflict.strategy, attempt);
     try {
       const { device, change, assigned } = await postgres.transaction((queries) =>
         insertNewDevice(queries, tenantId, { ...input, name }, credentials ?? randomToken(), clock.now(), devicesMax),
@@ -79,6 +81,9 @@ export async function createDevice(
     } catch (error) {
       const taken = error instanceof Fault && error.reason === 'device_name_taken';
       if (!taken || conflict.policy === 'FAIL' || attempt === uniquifyTriesMax) throw error;
+      const isCounted = conflict.strategy === 'INCREMENTAL';
+      // Somebody else may take that number first: then the next one.
+      name = prefix + (isCounted ? await nextNameNumber(postgres, tenantId, prefix) : randomSuffix());
     }
   }
 }
@@ -87,8 +92,7 @@ export function randomToken(): NewCredentials {
   return tokenCredentials(createAccessToken());
 }
 
-function suffix(strategy: NameConflict['strategy'], attempt: number): string {
-  if (strategy === 'INCREMENTAL') return String(attempt);
+function randomSuffix(): string {
   let text = '';
   for (let i = 0; i < 6; i += 1) text += suffixAlphabet[randomInt(suffixAlphabet.length)];
   return text;

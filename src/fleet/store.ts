@@ -50,7 +50,9 @@ const tenantSortColumns = new Map([
 
 export async function listTenants(queries: Queries, link: PageLink): Promise<Page<Tenant>> {
   const values: unknown[] = [];
-  const condition = link.textSearch ? `title ilike $${values.push(containsPattern(link.textSearch))}` : 'true';
+  const condition = link.textSearch
+    ? `title ilike $${values.push(containsPattern(link.textSearch))} collate any_letter_case`
+    : 'true';
   const [counted, tenants] = await Promise.all([
     queries.query<{ count: number }>(`select count(*) from tenant where ${condition}`, values),
     queries.query<Tenant>(
@@ -216,7 +218,9 @@ export async function findOrInsertPublicCustomer(
 
 export async function listCustomers(queries: Queries, tenantId: string, link: PageLink): Promise<Page<Customer>> {
   const values: unknown[] = [tenantId];
-  const search = link.textSearch ? `and title ilike $${values.push(containsPattern(link.textSearch))}` : '';
+  const search = link.textSearch
+    ? `and title ilike $${values.push(containsPattern(link.textSearch))} collate any_letter_case`
+    : '';
   const condition = `tenant_id = $1 ${search}`;
   const [counted, customers] = await Promise.all([
     queries.query<{ count: number }>(`select count(*) from customer where ${condition}`, values),

@@ -125,7 +125,10 @@ export async function listPackages(queries: Queries, filter: PackageFilter, link
   }
   if (filter.type) where('o.type = ?', filter.type);
   if (link.textSearch) {
-    where('(o.title ilike ? or o.version ilike ? or o.tag ilike ?)', containsPattern(link.textSearch));
+    where(
+      '(o.title ilike ? collate any_letter_case or o.version ilike ? collate any_letter_case or o.tag ilike ? collate any_letter_case)',
+      containsPattern(link.textSearch),
+    );
   }
   const condition = conditions.join(' and ');
   const [counted, packages] = await Promise.all([

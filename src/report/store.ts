@@ -36,7 +36,8 @@ export async function listViews(queries: Queries, of: Visible, link: PageLink): 
   const values: unknown[] = [of.tenantId];
   let condition = 'tenant_id = $1';
   if (of.customerId !== null) condition += ` and (customer_id is null or customer_id = $${values.push(of.customerId)})`;
-  if (link.textSearch) condition += ` and name ilike $${values.push(containsPattern(link.textSearch))}`;
+  if (link.textSearch)
+    condition += ` and name ilike $${values.push(containsPattern(link.textSearch))} collate any_letter_case`;
   const [counted, rows] = await Promise.all([
     queries.query<{ count: number }>(`select count(*) from report_view where ${condition}`, values),
     queries.query<ViewRow>(

@@ -178,7 +178,7 @@ export async function listRpcs(
   status: RpcStatus | undefined,
   link: PageLink,
 ): Promise<Page<StoredRpc>> {
-  const where = 'device_id = $1 and ($2::text is null or status = $2) and method ilike $3';
+  const where = 'device_id = $1 and ($2::text is null or status = $2) and method ilike $3 collate any_letter_case';
   const parameters = [deviceId, status ?? null, containsPattern(link.textSearch)];
   const clause = pageClause(link, sortColumns, 'id');
   const [total] = await queries.query<{ count: number }>(`select count(*) from rpc where ${where}`, parameters);
