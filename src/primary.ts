@@ -137,8 +137,9 @@ async function seed(config: Config, postgres: Postgres, generatedPassword: strin
   const passwords = new PasswordHasher(1);
   try {
     const parts = { postgres, passwords, clock: systemClock };
-    const { email, password } = config.admin;
-    const adminCreated = await seedFirstTenant(parts, { email, password: password || generatedPassword });
+    const { email, systemEmail, password } = config.admin;
+    const admins = { email, systemEmail, password: password || generatedPassword };
+    const adminCreated = await seedFirstTenant(parts, admins);
     if (config.demoData) await seedDemoData(parts);
     return { adminCreated, demoDevice: await findFirstDevice(postgres) };
   } finally {
@@ -261,6 +262,7 @@ function bannerOf(
     analyticsPort: config.analytics.enabled ? config.analytics.port : 0,
     mqttPath: config.mqtt.enabled && config.mqtt.webSocket ? '/mqtt' : '',
     adminEmail: config.admin.email,
+    systemEmail: config.admin.systemEmail,
     // A password that the operator set is known to the operator; a generated one is printed once.
     adminPassword: seeded.adminCreated && !config.admin.password ? secrets.adminPassword : undefined,
     firstStart: fresh,

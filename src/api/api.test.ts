@@ -32,7 +32,7 @@ import type { HttpRequest } from '../uws/server.ts';
 import { createApi } from './api.ts';
 import type { ApiRoute } from './route.ts';
 
-const admin = { email: 'admin@millrace.local', password: 'pear-tree-7' };
+const admin = { email: 'admin@millrace.local', systemEmail: 'system@millrace.local', password: 'pear-tree-7' };
 const passwords = new PasswordHasher(20);
 const config = loadConfig({});
 

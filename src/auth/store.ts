@@ -153,12 +153,16 @@ export async function deleteUser(queries: Queries, id: string): Promise<void> {
 }
 
 /** Holds them until the transaction ends, so that two of them cannot delete each other. */
-export async function lockTenantAdmins(queries: Queries, tenantId: string): Promise<string[]> {
-  const rows = await queries.query<{ id: string }>(
-    `select id from user_account where tenant_id = $1 and authority = 'TENANT_ADMIN' order by id for update`,
-    [tenantId],
+export async function lockAdmins(
+  queries: Queries,
+  authority: 'SYS_ADMIN' | 'TENANT_ADMIN',
+  tenantId: string | null,
+): Promise<{ id: string; canSignIn: boolean }[]> {
+  return await queries.query<{ id: string; canSignIn: boolean }>(
+    `select id, enabled and password_hash is not null as "canSignIn" from user_account
+      where authority = $1 and tenant_id is not distinct from $2 order by id for update`,
+    [authority, tenantId],
   );
-  return rows.map((row) => row.id);
 }
 
 /** Disabled, no token opens anything, nor does one of before when the user is enabled again. */

@@ -14,6 +14,7 @@ const count = Type.Integer({ minimum: 0, maximum: 1_000_000_000 });
 const bytes = Type.Integer({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER });
 const positiveBytes = Type.Integer({ minimum: 1, maximum: Number.MAX_SAFE_INTEGER });
 const milliseconds = Type.Integer({ minimum: 0, maximum: 2_147_483_647 });
+const emailAddress = Type.String({ pattern: '^[^@\\s]+@[^@\\s]+$' });
 
 const rateLimits = Type.Object({
   messages: Type.String(),
@@ -81,7 +82,7 @@ const schema = Type.Object({
   }),
   redis: Type.Object({ url: Type.String() }),
   bus: Type.Object({ shards: Type.Integer({ minimum: 1, maximum: 16_384 }) }),
-  admin: Type.Object({ email: Type.String({ pattern: '^[^@\\s]+@[^@\\s]+$' }), password: Type.String() }),
+  admin: Type.Object({ email: emailAddress, systemEmail: emailAddress, password: Type.String() }),
   demoData: Type.Boolean(),
   auth: Type.Object({
     accessTokenSeconds: Type.Integer({ minimum: 1, maximum: 1_000_000_000 }),

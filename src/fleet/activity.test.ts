@@ -21,7 +21,10 @@ beforeAll(async () => {
   server = await startTestPostgres();
   postgres = server.postgres;
   const passwords = new PasswordHasher(1);
-  await seedFirstTenant({ postgres, passwords, clock }, { email: 'a@b.c', password: 'pear-tree-7' });
+  await seedFirstTenant(
+    { postgres, passwords, clock },
+    { email: 'a@b.c', systemEmail: 's@b.c', password: 'pear-tree-7' },
+  );
   await seedDemoData({ postgres, passwords, clock });
   await passwords.close();
   devices = await cachedDevices();

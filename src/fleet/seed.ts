@@ -1,5 +1,5 @@
 /**
- * What a new installation starts with: the first administrator and one device to try, and in demo mode what tools of
+ * What a new installation starts with: the first administrators and one device to try, and in demo mode what tools of
  * the family expect (rest.md 1.6). Each is one transaction; a setting with the id of its tenant marks it as done, so
  * that it happens once however many hosts start, and what a user deletes stays deleted.
  */
@@ -27,16 +27,29 @@ const firstDeviceMark = 'seed.firstDevice';
 const demoMark = 'seed.demoTenant';
 const firstDeviceName = 'Demo Device';
 
-/** Tenant "Millrace" with its administrator and a device. False when an earlier start, or another host, has done it. */
-export async function seedFirstTenant(parts: SeedParts, admin: { email: string; password: string }): Promise<boolean> {
+export interface FirstAdmins {
+  email: string;
+  /** Who administers tenants. */
+  systemEmail: string;
+  /** Of both. */
+  password: string;
+}
+
+/**
+ * Tenant "Millrace" with its administrator and a device, and the administrator of the system. False when an earlier
+ * start, or another host, has done it.
+ */
+export async function seedFirstTenant(parts: SeedParts, admins: FirstAdmins): Promise<boolean> {
   const { postgres, clock } = parts;
   if (await findSetting(postgres, firstMark)) return false;
-  const passwordHash = await parts.passwords.hash(admin.password);
+  const { email, systemEmail } = admins;
+  const passwordHash = await parts.passwords.hash(admins.password);
   const now = clock.now();
   return await postgres.transaction(async (queries) => {
     const tenantId = await markedTenant(queries, firstMark, 'Millrace', now);
     if (!tenantId) return false;
-    await addUser(queries, { tenantId, authority: 'TENANT_ADMIN', email: admin.email, passwordHash }, now);
+    await addUser(queries, { tenantId, authority: 'TENANT_ADMIN', email, passwordHash }, now);
+    await addUser(queries, { tenantId: null, authority: 'SYS_ADMIN', email: systemEmail, passwordHash }, now);
     const { device } = await insertNewDevice(queries, tenantId, { name: firstDeviceName }, randomToken(), now, 0);
     await findOrInsertSetting(queries, firstDeviceMark, device.id);
     return true;

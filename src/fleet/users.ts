@@ -10,7 +10,7 @@ import {
   findAccount,
   findActivation,
   insertUser,
-  lockTenantAdmins,
+  lockAdmins,
   setActivation,
   setResetToken,
   setUserEnabled,
@@ -85,10 +85,15 @@ export async function saveUser(
 export async function deleteUser({ postgres }: FleetParts, caller: Principal, id: string): Promise<void> {
   await postgres.transaction(async (queries) => {
     const found = checkReachable(caller, id, await findAccount(queries, id), 'administer');
-    if (found.authority === 'TENANT_ADMIN') {
-      const admins = await lockTenantAdmins(queries, found.tenantId!);
-      if (!admins.includes(id)) throw entityNotFound('User', id);
-      if (admins.length === 1) throw badRequest('last_admin', 'At least one tenant administrator must remain!');
+    if (found.authority !== 'CUSTOMER_USER') {
+      const admins = await lockAdmins(queries, found.authority, found.tenantId);
+      const admin = admins.find((one) => one.id === id);
+      if (!admin) throw entityNotFound('User', id);
+      const others = admins.filter((one) => one !== admin && (one.canSignIn || !admin.canSignIn));
+      if (others.length === 0) {
+        const whose = found.authority === 'TENANT_ADMIN' ? 'tenant' : 'system';
+        throw badRequest('last_admin', `At least one ${whose} administrator must remain!`);
+      }
     } else if (!(await findAccount(queries, id, 'lock'))) {
       throw entityNotFound('User', id);
     }
