@@ -94,6 +94,15 @@ test('a key ends at its time', async () => {
   expect(await faultOf(await withKey(key.value))).toBe('401/10 API key is expired');
 });
 
+test('a key does not end beyond all numbers', async () => {
+  const key = await newKey({ expirationTime: Number.MAX_SAFE_INTEGER });
+  expect((await withKey(key.value)).status).toBe(200);
+  const body = { userId: key.userId, description: 'for ever', enabled: true, expirationTime: 2 ** 53 };
+  expect(await fault('POST', '/api/apiKey', body)).toMatch(
+    /^400\/31 .*expirationTime must not be beyond 9007199254740991/,
+  );
+});
+
 test('a key dies with its user, and rests while its user is disabled', async () => {
   const user = await newCustomerUser(await newCustomer());
   const key = await newKey({}, user.token);

@@ -193,6 +193,18 @@ test('deleting withdraws a queued command, and then it is not found', async () =
   }
 });
 
+test('a persistent command may wait for ever, and not longer', async () => {
+  const device = await newDevice();
+  const rpcId = await persistent(device.id, 'oneway', { method: 'm', timeout: Number.MAX_SAFE_INTEGER });
+  expect((await sharedEngine().send('GET', `/api/rpc/persistent/${rpcId}`)).status).toBe(200);
+  expect((await sharedEngine().send('DELETE', `/api/rpc/persistent/${rpcId}`)).status).toBe(200);
+  for (const name of ['timeout', 'expirationTime']) {
+    const body = { method: 'm', persistent: true, [name]: 2 ** 63 };
+    const refused = await sharedEngine().send('POST', `/api/rpc/oneway/${device.id}`, body);
+    expect(await refused.json()).toMatchObject({ status: 400, errorCode: 31, message: expect.stringContaining(name) });
+  }
+});
+
 test('the persistent commands of a device are listed by page and status', async () => {
   const device = await newDevice();
   const expirationTime = Date.now() + 60_000;
