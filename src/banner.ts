@@ -15,6 +15,7 @@ export interface Banner {
   mqttPath: string;
   analyticsPort: number;
   adminEmail: string;
+  /** '' = it was not made just now. */
   systemEmail: string;
   /** Only when it was generated just now. */
   adminPassword: string | undefined;
@@ -42,7 +43,7 @@ export function printBanner(banner: Banner): void {
     `  Stores             ${banner.engines}`,
     `  Data               ${banner.dataPath}`,
     `  Administrator      ${banner.adminEmail}   ${passwordLine(banner)}`,
-    ...(banner.firstStart ? [`  System admin       ${banner.systemEmail}   the same password; makes tenants`] : []),
+    ...(banner.systemEmail ? [`  System admin       ${banner.systemEmail}   the same password; makes tenants`] : []),
   ];
   if (demoDevice) {
     lines.push(

@@ -54,6 +54,7 @@ export async function runPrimary(): Promise<void> {
   parseRateLimits(config.rateLimits);
   checkTls(config.ssl, 'SSL');
   if (config.mqtt.enabled) checkTls(config.mqtt.ssl, 'MQTT_SSL');
+  checkAdmins(config.admin);
   const rules = readRules(config.rules.file);
   const log = createLog(config.log.level, 'primary');
   await import('./uws/load.ts');
@@ -130,6 +131,13 @@ export async function runPrimary(): Promise<void> {
     await running.stopAll(log);
     throw error instanceof StartError ? error : new StartError(`Start failed: ${messageOf(error)}`, 70);
   }
+}
+
+function checkAdmins({ email, systemEmail }: Config['admin']): void {
+  if (email.toLowerCase() !== systemEmail.toLowerCase()) return;
+  throw new StartError(
+    `ADMIN_EMAIL and SYSTEM_ADMIN_EMAIL are both ${email}: one administers a tenant, one the system, and they need two addresses.`,
+  );
 }
 
 /** Who and what a new installation starts with; the demo device is found again on later starts. */
@@ -262,7 +270,7 @@ function bannerOf(
     analyticsPort: config.analytics.enabled ? config.analytics.port : 0,
     mqttPath: config.mqtt.enabled && config.mqtt.webSocket ? '/mqtt' : '',
     adminEmail: config.admin.email,
-    systemEmail: config.admin.systemEmail,
+    systemEmail: seeded.adminCreated ? config.admin.systemEmail : '',
     // A password that the operator set is known to the operator; a generated one is printed once.
     adminPassword: seeded.adminCreated && !config.admin.password ? secrets.adminPassword : undefined,
     firstStart: fresh,

@@ -804,3 +804,14 @@ describe('time series', () => {
     expect(await call('GET', `${path}/values/timeseries`, { jwt: foreign })).toMatchObject(missing);
   });
 });
+
+it('the system has an administrator from the first start, and the last one stays', async () => {
+  const first = await tokenOf(admin.systemEmail, admin.password);
+  expect((await call('GET', '/api/tenants?pageSize=9&page=0', { jwt: first })).body.totalElements).toBeGreaterThan(0);
+  const idOf = async (jwt: string) => (await call('GET', '/api/auth/user', { jwt })).body.id.id;
+  const sysadmin = await tokenOf('sysadmin@thingsboard.org', 'sysadmin');
+  expect(await call('DELETE', `/api/user/${await idOf(first)}`, { jwt: sysadmin })).toMatchObject({ status: 200 });
+  expect(await call('DELETE', `/api/user/${await idOf(sysadmin)}`, { jwt: sysadmin })).toMatchObject(
+    error(400, 31, 'At least one system administrator must remain!'),
+  );
+});

@@ -1,5 +1,5 @@
 import { setTimeout as sleep, setImmediate as turn } from 'node:timers/promises';
-import { afterEach, expect, it } from 'vitest';
+import { afterEach, expect, it, vi } from 'vitest';
 import { systemClock as clock } from '../base/clock.ts';
 import { createLog } from '../base/log.ts';
 import { Metrics } from '../base/metrics.ts';
@@ -90,8 +90,7 @@ it('asks the store when a version is missing, and tells no version twice', async
 it('asks the store also for a poll that ended at once, so that the next one hears what changes from here on', async () => {
   await start(true);
   follow().following.leave();
-  await sleep(30);
-  expect(asked).toBe(1);
+  await vi.waitFor(() => expect(asked).toBe(1));
 });
 
 it('asks nothing of the store for a device that is known to know everything', async () => {

@@ -1,5 +1,5 @@
 /** SQL of API keys. Of a value only the SHA-256 is here. */
-import { containsPattern, type Page, type PageLink, pageClause, pageOf } from '../device/page.ts';
+import { contains, containsPattern, type Page, type PageLink, pageClause, pageOf } from '../device/page.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { ApiKey } from './api-key.ts';
 import { accountColumns } from './store.ts';
@@ -78,7 +78,7 @@ export async function deleteApiKey(queries: Queries, id: string): Promise<Buffer
 export async function listApiKeys(queries: Queries, userId: string, link: PageLink): Promise<Page<ApiKey>> {
   const values: unknown[] = [userId];
   const search = link.textSearch
-    ? `and description ilike $${values.push(containsPattern(link.textSearch))} collate any_letter_case`
+    ? `and ${contains('description', `$${values.push(containsPattern(link.textSearch))}`)}`
     : '';
   const condition = `user_id = $1 ${search}`;
   const [counted, keys] = await Promise.all([

@@ -1,5 +1,5 @@
 /** SQL of user accounts, sessions that were signed out, and the secrets that all hosts share. */
-import { containsPattern, type Page, type PageLink, pageClause, pageOf } from '../device/page.ts';
+import { contains, containsPattern, type Page, type PageLink, pageClause, pageOf } from '../device/page.ts';
 import { isUniqueViolation, type Queries } from '../postgres/client.ts';
 import type { Authority } from './roles.ts';
 import type { Activation, User, UserAccount } from './user.ts';
@@ -57,8 +57,7 @@ export async function listUsers(queries: Queries, filter: UserFilter, link: Page
   const conditions = ['tenant_id = $1'];
   if (filter.customerId) conditions.push(`customer_id = $${values.push(filter.customerId)}`);
   if (filter.authority) conditions.push(`authority = $${values.push(filter.authority)}`);
-  if (link.textSearch)
-    conditions.push(`email ilike $${values.push(containsPattern(link.textSearch))} collate any_letter_case`);
+  if (link.textSearch) conditions.push(contains('email', `$${values.push(containsPattern(link.textSearch))}`));
   const condition = conditions.join(' and ');
   const [counted, users] = await Promise.all([
     queries.query<{ count: number }>(`select count(*) from user_account where ${condition}`, values),

@@ -31,7 +31,12 @@ export function pageClause(link: PageLink, columns: ReadonlyMap<string, string>,
   return `order by ${column} ${order}${tie} limit ${link.pageSize} offset ${link.page * link.pageSize}`;
 }
 
-/** `textSearch` as a pattern of `ilike`, with `collate any_letter_case` behind it. */
+/** Condition of SQL: `parameter`, a `containsPattern`, is somewhere in the column, in any letter case. */
+export function contains(column: string, parameter: string): string {
+  return `${column} ilike ${parameter} collate any_letter_case`;
+}
+
+/** `textSearch` as `contains` wants it. */
 export function containsPattern(text: string): string {
   return `%${text.replace(/[\\%_]/g, '\\$&')}%`;
 }

@@ -2,7 +2,7 @@
 import { badRequest } from '../base/errors.ts';
 import { isUniqueViolation, type Queries } from '../postgres/client.ts';
 import type { FullProfile } from './device.ts';
-import { containsPattern, type Page, type PageLink, pageClause, pageOf } from './page.ts';
+import { contains, containsPattern, type Page, type PageLink, pageClause, pageOf } from './page.ts';
 
 const columns = `p.id, p.created_time as "createdTime", p.tenant_id as "tenantId", p.name, p.description, p.image,
   p.is_default as "isDefault", p.transport_type as "transportType", p.provision_type as "provisionType",
@@ -100,8 +100,7 @@ export async function listProfiles(
   const values: unknown[] = [filter.tenantId];
   const conditions = ['p.tenant_id = $1'];
   if (filter.transportType) conditions.push(`p.transport_type = $${values.push(filter.transportType)}`);
-  if (link.textSearch)
-    conditions.push(`p.name ilike $${values.push(containsPattern(link.textSearch))} collate any_letter_case`);
+  if (link.textSearch) conditions.push(contains('p.name', `$${values.push(containsPattern(link.textSearch))}`));
   const condition = conditions.join(' and ');
   const [counted, profiles] = await Promise.all([
     queries.query<{ count: number }>(`select count(*) from device_profile p where ${condition}`, values),

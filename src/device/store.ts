@@ -7,7 +7,7 @@ import type { Queries } from '../postgres/client.ts';
 import { isUniqueViolation } from '../postgres/client.ts';
 import type { DeviceRow, StoredDevice } from './cached-device.ts';
 import type { CredentialsType, Device, DeviceCredentials, DeviceInfo, DeviceProfile, TransportType } from './device.ts';
-import { containsPattern, type Page, type PageLink, pageClause, pageOf } from './page.ts';
+import { contains, containsPattern, type Page, type PageLink, pageClause, pageOf } from './page.ts';
 
 const deviceColumns = `d.id, d.number, d.created_time as "createdTime", d.tenant_id as "tenantId",
   d.customer_id as "customerId", d.device_profile_id as "profileId", p.name as type, d.name, d.label,
@@ -160,10 +160,7 @@ export async function listDevices(queries: Queries, filter: DeviceFilter, link: 
   if (filter.profileId) where('d.device_profile_id = ?', filter.profileId);
   if (filter.active !== undefined) where('coalesce(a.active, false) = ?', filter.active);
   if (link.textSearch)
-    where(
-      '(d.name ilike ? collate any_letter_case or d.label ilike ? collate any_letter_case)',
-      containsPattern(link.textSearch),
-    );
+    where(`(${contains('d.name', '?')} or ${contains('d.label', '?')})`, containsPattern(link.textSearch));
   const condition = conditions.join(' and ');
   const [counted, devices] = await Promise.all([
     queries.query<{ count: number }>(`select count(*) from ${infoTables} where ${condition}`, values),

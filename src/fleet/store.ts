@@ -1,6 +1,6 @@
 /** SQL of tenants, customers, claims, and of marks in the settings. */
 import { badRequest } from '../base/errors.ts';
-import { containsPattern, type Page, type PageLink, pageClause, pageOf } from '../device/page.ts';
+import { contains, containsPattern, type Page, type PageLink, pageClause, pageOf } from '../device/page.ts';
 import { type CredentialChange, changeColumns, insertCredentialChanges, type LoggedChange } from '../device/store.ts';
 import { isUniqueViolation, type Queries } from '../postgres/client.ts';
 import type { Claim } from './claim-rules.ts';
@@ -50,9 +50,7 @@ const tenantSortColumns = new Map([
 
 export async function listTenants(queries: Queries, link: PageLink): Promise<Page<Tenant>> {
   const values: unknown[] = [];
-  const condition = link.textSearch
-    ? `title ilike $${values.push(containsPattern(link.textSearch))} collate any_letter_case`
-    : 'true';
+  const condition = link.textSearch ? contains('title', `$${values.push(containsPattern(link.textSearch))}`) : 'true';
   const [counted, tenants] = await Promise.all([
     queries.query<{ count: number }>(`select count(*) from tenant where ${condition}`, values),
     queries.query<Tenant>(
@@ -218,9 +216,7 @@ export async function findOrInsertPublicCustomer(
 
 export async function listCustomers(queries: Queries, tenantId: string, link: PageLink): Promise<Page<Customer>> {
   const values: unknown[] = [tenantId];
-  const search = link.textSearch
-    ? `and title ilike $${values.push(containsPattern(link.textSearch))} collate any_letter_case`
-    : '';
+  const search = link.textSearch ? `and ${contains('title', `$${values.push(containsPattern(link.textSearch))}`)}` : '';
   const condition = `tenant_id = $1 ${search}`;
   const [counted, customers] = await Promise.all([
     queries.query<{ count: number }>(`select count(*) from customer where ${condition}`, values),

@@ -184,7 +184,7 @@ describe('operations', () => {
     expect(gateway.size).toBe(0);
   });
 
-  it('are found for what waits when the connection ends, without a session of their own', async () => {
+  it('that wait when the connection ends are carried out, on devices without a session', async () => {
     const { gateway, connect, holdLookups, owners, borrowed, followers } = setUp();
     await connect('known');
     gateway.setAttributes(true);

@@ -1,6 +1,6 @@
 /** SQL of packages, their pieces and their rollout. Each function takes the pool or a transaction; none checks rights. */
 import { assert, badRequest } from '../base/errors.ts';
-import { containsPattern, type Page, type PageLink, pageClause, pageOf } from '../device/page.ts';
+import { contains, containsPattern, type Page, type PageLink, pageClause, pageOf } from '../device/page.ts';
 import { isUuid } from '../device/uuid.ts';
 import { isForeignKeyViolation, isUniqueViolation, type Postgres, type Queries } from '../postgres/client.ts';
 import type { OtaPackage, PackageType } from './package.ts';
@@ -126,7 +126,7 @@ export async function listPackages(queries: Queries, filter: PackageFilter, link
   if (filter.type) where('o.type = ?', filter.type);
   if (link.textSearch) {
     where(
-      '(o.title ilike ? collate any_letter_case or o.version ilike ? collate any_letter_case or o.tag ilike ? collate any_letter_case)',
+      `(${['o.title', 'o.version', 'o.tag'].map((column) => contains(column, '?')).join(' or ')})`,
       containsPattern(link.textSearch),
     );
   }

@@ -2,7 +2,7 @@
 import type { Principal } from '../auth/roles.ts';
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import { containsPattern, type Page, type PageLink, pageClause, pageOf } from '../device/page.ts';
+import { contains, containsPattern, type Page, type PageLink, pageClause, pageOf } from '../device/page.ts';
 import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
 import type { ReportAttribute, View, ViewDefinition } from './view.ts';
 
@@ -36,8 +36,7 @@ export async function listViews(queries: Queries, of: Visible, link: PageLink): 
   const values: unknown[] = [of.tenantId];
   let condition = 'tenant_id = $1';
   if (of.customerId !== null) condition += ` and (customer_id is null or customer_id = $${values.push(of.customerId)})`;
-  if (link.textSearch)
-    condition += ` and name ilike $${values.push(containsPattern(link.textSearch))} collate any_letter_case`;
+  if (link.textSearch) condition += ` and ${contains('name', `$${values.push(containsPattern(link.textSearch))}`)}`;
   const [counted, rows] = await Promise.all([
     queries.query<{ count: number }>(`select count(*) from report_view where ${condition}`, values),
     queries.query<ViewRow>(

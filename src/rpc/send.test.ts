@@ -1,6 +1,6 @@
 /** Commands between two workers over the process bus: deliveries that fail, order, the bus away, retries of persistent ones. */
 import { setTimeout as sleep } from 'node:timers/promises';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { systemClock as clock } from '../base/clock.ts';
 import { createLog } from '../base/log.ts';
 import { Metrics } from '../base/metrics.ts';
@@ -135,10 +135,8 @@ test.each([
     },
     close: () => {},
   });
-  await sleep(20);
   await send();
-  await sleep(50);
-  expect(deliveries).toBe(2);
+  await vi.waitFor(() => expect(deliveries).toBe(2));
   await here.persistent.stop();
 });
 

@@ -1,6 +1,6 @@
 /** SQL of commands: their numbers, and the rows of those that outlive a restart. */
 import { limits } from '../base/limits.ts';
-import { containsPattern, type Page, type PageLink, pageClause, pageOf } from '../device/page.ts';
+import { contains, containsPattern, type Page, type PageLink, pageClause, pageOf } from '../device/page.ts';
 import type { Queries } from '../postgres/client.ts';
 
 export const rpcStatuses = ['QUEUED', 'SENT', 'DELIVERED', 'SUCCESSFUL', 'TIMEOUT', 'EXPIRED', 'FAILED'] as const;
@@ -178,7 +178,7 @@ export async function listRpcs(
   status: RpcStatus | undefined,
   link: PageLink,
 ): Promise<Page<StoredRpc>> {
-  const where = 'device_id = $1 and ($2::text is null or status = $2) and method ilike $3 collate any_letter_case';
+  const where = `device_id = $1 and ($2::text is null or status = $2) and ${contains('method', '$3')}`;
   const parameters = [deviceId, status ?? null, containsPattern(link.textSearch)];
   const clause = pageClause(link, sortColumns, 'id');
   const [total] = await queries.query<{ count: number }>(`select count(*) from rpc where ${where}`, parameters);

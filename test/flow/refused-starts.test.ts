@@ -47,6 +47,11 @@ test('a settings file that is missing or no YAML is named', async () => {
   expect(await refusal({ MILLRACE_CONFIG: file })).toMatch(/broken\.yaml.*YAML/);
 });
 
+test('one address for the administrators of a tenant and of the system is refused by name', async () => {
+  const line = await refusal({ ADMIN_EMAIL: 'Jo@mill.example', SYSTEM_ADMIN_EMAIL: 'jo@mill.example' });
+  expect(line).toContain('SYSTEM_ADMIN_EMAIL');
+});
+
 test('a taken port is named with the setting that changes it', async () => {
   const server = createServer();
   server.listen(0, '127.0.0.1');
