@@ -244,9 +244,9 @@ function wholeMember(body: Map<string, Json>, name: string): number | undefined 
   const json = body.get(name) ?? null;
   if (json === null) return undefined;
   const value = json instanceof JsonNumber ? Number(json.literal) : Number.NaN;
-  const inRange = name === 'retries' ? value <= retriesAskedMax : true;
-  if (!Number.isSafeInteger(value) || value < 0 || !inRange) {
-    throw badRequest('rpc_number', `The member '${name}' must be a whole number that is not negative.`);
+  const max = name === 'retries' ? retriesAskedMax : Number.MAX_SAFE_INTEGER;
+  if (!Number.isSafeInteger(value) || value < 0 || value > max) {
+    throw badRequest('rpc_number', `The member '${name}' must be a whole number from 0 to ${max}.`);
   }
   return value;
 }
