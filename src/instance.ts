@@ -26,6 +26,8 @@ export type PartState = 'up' | 'starting' | 'away';
 export interface InstanceState {
   status: 'starting' | 'ready' | 'degraded' | 'draining';
   parts: Record<string, PartState>;
+  /** Why the instance is degraded, in sentences for an operator; parts that are not up speak for themselves. */
+  reasons: string[];
   /** Every frame up to this order number is in ClickHouse, for all workers of this instance. Decimal. */
   orderShipped: string;
   /** Rises when a worker began to replay old frames: deletes must be applied again behind them. */
@@ -43,7 +45,7 @@ export type ToPrimary =
   /** The worker listens: what is sent before that is lost. */
   | { kind: 'hello' }
   | { kind: 'ready'; replaying: boolean }
-  | { kind: 'status'; orderShipped: string; refusing: boolean }
+  | { kind: 'status'; orderShipped: string; refusing: boolean; degraded: string[] }
   | { kind: 'samples'; id: number; samples: Sample[] }
   | { kind: 'askMetrics'; id: number }
   | { kind: 'failed'; message: string };

@@ -1,39 +1,123 @@
 /**
- * Journals of worker slots that are not started any more (WORKERS was lowered): shipped by another worker, never
- * appended to, and removed when ClickHouse has everything.
+ * Journals of worker slots that are not started any more (WORKERS was lowered). Worker 0 of an instance ships these
+ * journals one after the other, never appends to them, and removes each when ClickHouse has all of it. A journal that
+ * cannot be opened is tried again; until then all of its orders count as not shipped.
  */
+import { basename } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { messageOf } from './base/errors.ts';
 import { Metrics } from './base/metrics.ts';
 import { Shipper, type ShipperOptions } from './ingest/ship.ts';
 import { type Journal, openJournal } from './journal/journal.ts';
 
-export type OrphanOptions = Omit<ShipperOptions, 'journal' | 'onShipped'> & { segmentBytes: number };
+export type OrphanJournalsOptions = Omit<ShipperOptions, 'journal' | 'onShipped'> & {
+  dirs: string[];
+  segmentBytes: number;
+};
 
-export function shipOrphan(dir: string, options: OrphanOptions): { stop(): Promise<void> } {
-  const { log, segmentBytes } = options;
-  let shipper: Shipper | undefined;
-  let journal: Journal | undefined;
-  const discardWhenEmpty = async () => {
-    if (!journal?.empty) return;
-    const emptied = journal;
-    journal = undefined;
-    await shipper!.stop();
-    await emptied.discard();
-    log.info('orphan_journal_shipped', { dir });
-  };
-  const done = () =>
-    discardWhenEmpty().catch((error) => log.error('orphan_journal', { dir, reason: messageOf(error) }));
-  const opened = (async () => {
-    journal = await openJournal({ dir, log, segmentBytes, adopt: true });
-    shipper = new Shipper({ ...options, metrics: new Metrics(), journal, onShipped: () => setImmediate(done) });
-    shipper.start();
-    await done();
-  })().catch((error: unknown) => log.error('orphan_journal', { dir, reason: messageOf(error) }));
-  return {
-    stop: async () => {
-      await opened;
-      await shipper?.stop();
-      await journal?.close();
-    },
-  };
+const retryMs = 30_000;
+
+export class OrphanJournals {
+  readonly #options: OrphanJournalsOptions;
+  /** Directories that are not empty yet; a journal that could not be opened is undefined. */
+  readonly #waiting = new Map<string, Journal | undefined>();
+  readonly #stopping = new AbortController();
+  #shipper: Shipper | undefined;
+  #running: Promise<void> = Promise.resolve();
+
+  constructor(options: OrphanJournalsOptions) {
+    this.#options = options;
+    for (const dir of options.dirs) this.#waiting.set(dir, undefined);
+    const { metrics } = options;
+    metrics.observed('orphan_journals', 'Journals of workers that are not started any more.', () => this.count);
+    metrics.observed('orphan_journal_bytes', 'Bytes of orphan journals that wait for ClickHouse.', () => this.bytes);
+  }
+
+  /** Opens every journal, so that its orders are known; then ships them in the background. */
+  async start(): Promise<void> {
+    for (const dir of this.#waiting.keys()) await this.#open(dir);
+    this.#running = this.#run();
+  }
+
+  /** Journals that still hold something, or could not be opened. */
+  get count(): number {
+    return this.#waiting.size;
+  }
+
+  get bytes(): number {
+    let bytes = 0;
+    for (const journal of this.#waiting.values()) bytes += journal?.backlogBytes ?? 0;
+    return bytes;
+  }
+
+  /** Every frame of an orphan journal with an order up to this is in ClickHouse; undefined without orphan journals. */
+  orderShipped(): bigint | undefined {
+    let smallest: bigint | undefined;
+    for (const journal of this.#waiting.values()) {
+      const order = journal?.orderShipped() ?? 0n;
+      if (smallest === undefined || order < smallest) smallest = order;
+    }
+    return smallest;
+  }
+
+  /** Ships until nothing waits or the time is up; then stops. */
+  async drain(timeMsMax: number): Promise<void> {
+    const { clock } = this.#options;
+    const deadline = clock.monotonic() + timeMsMax;
+    while (this.#shipper && clock.monotonic() < deadline) {
+      await this.#shipper.drain(deadline - clock.monotonic());
+      await sleep(10);
+    }
+    this.#stopping.abort();
+    await this.#running;
+    for (const journal of this.#waiting.values()) await journal?.close();
+  }
+
+  async #run(): Promise<void> {
+    const { signal } = this.#stopping;
+    while (this.#waiting.size > 0 && !signal.aborted) {
+      for (const dir of [...this.#waiting.keys()]) {
+        const journal = this.#waiting.get(dir) ?? (await this.#open(dir));
+        if (journal && !signal.aborted) await this.#ship(dir, journal);
+      }
+      if (this.#waiting.size > 0) await sleep(retryMs, undefined, { signal }).catch(() => {});
+    }
+  }
+
+  async #open(dir: string): Promise<Journal | undefined> {
+    const { log, segmentBytes } = this.#options;
+    try {
+      const journal = await openJournal({ dir, log, segmentBytes, adopt: true });
+      this.#waiting.set(dir, journal);
+      return journal;
+    } catch (error) {
+      log.error('orphan_journal', { journal: basename(dir), reason: messageOf(error) });
+      return undefined;
+    }
+  }
+
+  /** Resolves when the journal is empty and removed, or when `drain` stops it. */
+  async #ship(dir: string, journal: Journal): Promise<void> {
+    const { log } = this.#options;
+    await new Promise<void>((resolve) => {
+      this.#stopping.signal.addEventListener('abort', () => resolve(), { once: true });
+      if (journal.empty) return resolve();
+      const onShipped = () => {
+        if (journal.empty) resolve();
+      };
+      // Each orphan journal has metrics of its own: the gauges of the worker's journal have the same names.
+      this.#shipper = new Shipper({ ...this.#options, metrics: new Metrics(), journal, onShipped });
+      this.#shipper.start();
+    });
+    await this.#shipper?.stop();
+    this.#shipper = undefined;
+    if (!journal.empty) return;
+    try {
+      await journal.discard();
+      this.#waiting.delete(dir);
+      log.info('orphan_journal_shipped', { journal: basename(dir) });
+    } catch (error) {
+      log.error('orphan_journal', { journal: basename(dir), reason: messageOf(error) });
+    }
+  }
 }

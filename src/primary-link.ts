@@ -4,11 +4,11 @@ import { limits } from './base/limits.ts';
 import type { Sample } from './base/metrics.ts';
 import type { Begin, InstanceState, ToPrimary, ToWorker } from './instance.ts';
 
-type Status = { orderShipped: string; refusing: boolean };
+type Status = Omit<Extract<ToPrimary, { kind: 'status' }>, 'kind'>;
 
 export class PrimaryLink {
   readonly begin: Promise<Begin>;
-  state: InstanceState = { status: 'starting', parts: {}, orderShipped: '0', replays: 0 };
+  state: InstanceState = { status: 'starting', parts: {}, reasons: [], orderShipped: '0', replays: 0 };
   readonly #asked = new Map<number, (text: string) => void>();
   #begun: ((begin: Begin) => void) | undefined;
   #lastAsked = 0;

@@ -21,6 +21,8 @@ interface Slot {
   supervisor: Supervisor;
   ready: boolean;
   refusing: boolean;
+  /** What the worker reports as reasons to be degraded. */
+  degraded: string[];
   orderShipped: bigint;
   /** Why it says it must end. */
   failure: string | undefined;
@@ -85,11 +87,13 @@ export class WorkerPool {
       ...this.#parts,
       workers: ready === this.#slots.length ? 'up' : 'starting',
     };
-    const whole = Object.values(parts).every((part) => part === 'up') && !refusing;
+    const reasons = [...new Set(this.#slots.flatMap(({ degraded }) => degraded))];
+    const whole = Object.values(parts).every((part) => part === 'up') && !refusing && reasons.length === 0;
     const orders = this.#slots.map(({ orderShipped }) => orderShipped);
     return {
       status: this.#draining ? 'draining' : ready === 0 ? 'starting' : whole ? 'ready' : 'degraded',
       parts,
+      reasons,
       orderShipped: smallest(orders).toString(),
       replays: this.#replays,
     };
@@ -167,6 +171,7 @@ export class WorkerPool {
       supervisor,
       ready: false,
       refusing: false,
+      degraded: [],
       orderShipped: 0n,
       failure: undefined,
     };
@@ -207,6 +212,7 @@ export class WorkerPool {
       case 'status':
         slot.orderShipped = BigInt(message.orderShipped);
         slot.refusing = message.refusing;
+        slot.degraded = message.degraded;
         return;
       case 'samples': {
         const collection = this.#collections.get(message.id);

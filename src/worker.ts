@@ -67,7 +67,7 @@ import { type Listener, listenTcp, listenTls } from './mqtt/listen.ts';
 import { createSignIn } from './mqtt/login.ts';
 import { webSocketDoor } from './mqtt/websocket.ts';
 import { WrongLogins } from './mqtt/wrong-logins.ts';
-import { shipOrphan } from './orphan-journals.ts';
+import { OrphanJournals } from './orphan-journals.ts';
 import { Downloads } from './ota/downloads.ts';
 import { Rollout } from './ota/rollout.ts';
 import type { Postgres } from './postgres/client.ts';
@@ -137,7 +137,8 @@ export async function runWorker(): Promise<void> {
   const decoding = decodeOptions(config);
   const thread = new DecodeThread(decoding);
   shipper.start();
-  const adopted = begin.orphanJournals.map((path) => shipOrphan(path, { ...shipping, segmentBytes }));
+  const orphans = new OrphanJournals({ ...shipping, segmentBytes, dirs: begin.orphanJournals });
+  await orphans.start();
 
   // What devices may send, and when they were last heard of. One worker of an instance looks for silence.
   const rateLimits = await openRateLimits({ buckets: parseRateLimits(config.rateLimits), bus, clock });
@@ -331,10 +332,11 @@ export async function runWorker(): Promise<void> {
   if (begin.slot === 0) eraser.start();
   link.onCollect(() => metrics.snapshot());
   link.reportStatus(() => ({
-    orderShipped: orderShipped(journal).toString(),
+    orderShipped: orderShipped(journal, orphans).toString(),
     refusing: ingest.refusal() !== undefined,
+    degraded: degraded(),
   }));
-  link.ready(journal.orderRecovered !== undefined);
+  link.ready(journal.orderRecovered !== undefined || orphans.count > 0);
 
   const close = async (shipMsMax: number) => {
     for (const server of servers) server.drain();
@@ -352,8 +354,9 @@ export async function runWorker(): Promise<void> {
     rateLimits?.stop();
     requestLimits?.stop();
     apiKeys.stop();
-    await shipper.drain(Math.min(shipMsMax, Math.max(0, deadline - clock.monotonic())));
-    await Promise.all([journal.close(), thread.close(), ...adopted.map((orphan) => orphan.stop())]);
+    const drainMsMax = Math.min(shipMsMax, Math.max(0, deadline - clock.monotonic()));
+    await Promise.all([shipper.drain(drainMsMax), orphans.drain(drainMsMax)]);
+    await Promise.all([journal.close(), thread.close()]);
     await Promise.all([changes.stop(), sessions.stop(), passwords.close()]);
     downlink.stop();
     await Promise.all([bus.close(), clickhouse.close(), postgres.close()]);
@@ -362,6 +365,19 @@ export async function runWorker(): Promise<void> {
   link.onDrain(() => void close(Number.POSITIVE_INFINITY).then(() => process.exit(0)));
   // Without a primary nobody supervises: what was accepted is made durable, the rest is the next run's work.
   link.onLost(() => void close(0).then(() => process.exit(0)));
+
+  /** Why an operator should look at this worker although telemetry is accepted. */
+  function degraded(): string[] {
+    const reasons: string[] = [];
+    const set = journal.quarantine.entries;
+    if (set > 0) reasons.push(`rows in quarantine: ${set} entries (npm run quarantine -- list)`);
+    const lateMs = clock.now() - (journal.oldestWaitingAt(1) ?? clock.now());
+    if (lateMs > 4 * config.ingest.ship.lateSecondsMax * 1000) {
+      reasons.push(`late lane behind: its oldest rows wait for ${Math.round(lateMs / 1000)} s`);
+    }
+    if (orphans.count > 0) reasons.push(`orphan journal: ${orphans.count} with ${orphans.bytes} bytes to ship`);
+    return reasons;
+  }
 
   function openWrongLogins(): WrongLogins | undefined {
     const { wrongLoginsMax: wrongMax, wrongLoginsBlockSeconds } = config.mqtt;
@@ -399,9 +415,11 @@ async function writerId(dir: string, postgres: Postgres): Promise<number> {
 }
 
 /** When nothing waits, everything up to now is stored, however long ago the last frame was. */
-function orderShipped(journal: Journal): bigint {
+function orderShipped(journal: Journal, orphans: OrphanJournals): bigint {
   const now = orderUpTo(clock.now() - 1);
-  return journal.isShipped(now) ? now : journal.orderShipped();
+  const own = journal.isShipped(now) ? now : journal.orderShipped();
+  const orphaned = orphans.orderShipped();
+  return orphaned !== undefined && orphaned < own ? orphaned : own;
 }
 
 /** The disk of the journal failed twice: nothing that is accepted now could be kept. */

@@ -4,7 +4,7 @@ import type { HttpServer } from '../uws/server.ts';
 export interface HealthParts {
   server: HttpServer;
   /** State of the instance as the primary last told it; `refusal` is this worker's own. */
-  state: () => { status: string; parts: Record<string, string> };
+  state: () => { status: string; parts: Record<string, string>; reasons: string[] };
   refusal: () => string | undefined;
   metrics: () => Promise<string>;
 }
@@ -14,10 +14,10 @@ export function healthDoor({ server, state, refusal, metrics }: HealthParts): vo
 
   // Stores that are away degrade the service, they do not take it out of rotation: telemetry is still made durable.
   const ready = async () => {
-    const { status, parts } = state();
+    const { status, parts, reasons } = state();
     const refusing = refusal();
     const up = (status === 'ready' || status === 'degraded') && refusing === undefined;
-    return json(up ? 200 : 503, { status, parts, ...(refusing !== undefined && { refusing }) });
+    return json(up ? 200 : 503, { status, parts, reasons, ...(refusing !== undefined && { refusing }) });
   };
   server.route('GET', '/readyz', ready);
   server.route('GET', '/healthz', ready);

@@ -1,0 +1,89 @@
+/** Orphan journals: visible while they wait, shipped one after the other, removed when they are stored. */
+import { chmodSync, existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, test, vi } from 'vitest';
+import { systemClock as clock } from './base/clock.ts';
+import { createLog } from './base/log.ts';
+import { Metrics } from './base/metrics.ts';
+import { type ClickHouse, ClickHouseError } from './clickhouse/client.ts';
+import { openJournal } from './journal/journal.ts';
+import { OrphanJournals } from './orphan-journals.ts';
+import { keyOf } from './telemetry/keys.ts';
+import { Rows } from './telemetry/rows.ts';
+
+const log = createLog('fatal', 'test');
+const segmentBytes = 1024 * 1024;
+let home: string;
+
+beforeEach(() => {
+  home = mkdtempSync(join(tmpdir(), 'millrace-orphans-'));
+});
+
+afterEach(() => rmSync(home, { recursive: true, force: true }));
+
+async function journalWith(name: string, order: bigint): Promise<string> {
+  const dir = join(home, name);
+  const journal = await openJournal({ dir, log, segmentBytes });
+  const rows = new Rows();
+  rows.addDouble(keyOf('t')!, 1);
+  rows.endRecord(1, Number(order >> 20n));
+  await journal.append([{ lane: 0, order, rows: 1, parts: rows.encode(order) }]);
+  await journal.close();
+  return dir;
+}
+
+/** A store that is unavailable until `open` is true, and counts the inserts that run at one time. */
+function store() {
+  const state = { open: false, running: 0, runningMax: 0, inserts: 0 };
+  const insertBlocks = async () => {
+    state.running += 1;
+    state.runningMax = Math.max(state.runningMax, state.running);
+    await new Promise((resolve) => setTimeout(resolve, 5));
+    state.running -= 1;
+    if (!state.open) throw new ClickHouseError(0, 'transient', 'unavailable');
+    state.inserts += 1;
+  };
+  const clickhouse = { insertBlocks, ping: async () => state.open } as unknown as ClickHouse;
+  return { state, clickhouse };
+}
+
+function orphansOf(dirs: string[], clickhouse: ClickHouse, metrics = new Metrics()): OrphanJournals {
+  const waits = { intervalMsMin: 1, intervalMsMax: 5, rowsMax: 1000, lateSecondsMax: 1, timeoutMs: 1000 };
+  return new OrphanJournals({ dirs, segmentBytes, clickhouse, clock, log, metrics, ...waits });
+}
+
+test('waiting journals are counted and hold back the shipped order until each is stored', async () => {
+  const nowOrder = BigInt(Date.now()) << 20n;
+  const dirs = [await journalWith('worker-1', nowOrder), await journalWith('worker-2', nowOrder + 5n)];
+  const { state, clickhouse } = store();
+  const metrics = new Metrics();
+  const orphans = orphansOf(dirs, clickhouse, metrics);
+  await orphans.start();
+  const gauge = (name: string) => metrics.snapshot().find((sample) => sample.name === name)?.value;
+  expect(gauge('orphan_journals')).toBe(2);
+  expect(gauge('orphan_journal_bytes')).toBeGreaterThan(0);
+  expect(orphans.orderShipped()).toBeLessThan(nowOrder);
+
+  state.open = true;
+  await vi.waitFor(() => expect(orphans.count).toBe(0), { timeout: 20_000 });
+  expect(orphans.orderShipped()).toBeUndefined();
+  expect(dirs.filter((dir) => existsSync(dir))).toEqual([]);
+  // A unit is two inserts, one for each table: two journals at one time would be four.
+  expect(state.runningMax).toBeLessThanOrEqual(2);
+  await orphans.drain(0);
+});
+
+test('a journal that cannot be opened is counted, and holds back every delete', async () => {
+  const dir = join(home, 'worker-7');
+  mkdirSync(dir);
+  // A directory in the place of a file: no user can read it, not even root.
+  mkdirSync(join(dir, 'position'));
+  writeFileSync(join(dir, 'position', 'x'), '');
+  chmodSync(dir, 0o700);
+  const orphans = orphansOf([dir], store().clickhouse);
+  await orphans.start();
+  expect(orphans.count).toBe(1);
+  expect(orphans.orderShipped()).toBe(0n);
+  await orphans.drain(0);
+});
