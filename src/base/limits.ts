@@ -168,6 +168,10 @@ export const limits = {
   passwordResetMsMax: 24 * 3_600_000,
   /** One read of telemetry in ClickHouse. */
   telemetryQueryMsMax: 10_000,
+  /** Latest values that one read returns when it names no keys. */
+  latestValuesMax: 10_000,
+  /** Names of keys that one read returns. */
+  keyNamesMax: 100_000,
   /** Keys and ids that one REST request may name. */
   listedKeysMax: 10_000,
 

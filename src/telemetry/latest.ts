@@ -1,5 +1,5 @@
 /** The latest values of a device, from the table of their own: one query, a few granules, however many series exist. */
-import { unavailable } from '../base/errors.ts';
+import { badRequest, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { type ClickHouse, ClickHouseError, type Parameters, type QueryOptions } from '../clickhouse/client.ts';
 import type { Kind, TypedValue } from '../value/typed.ts';
@@ -47,24 +47,29 @@ export async function readRows<Row>(
 /** One thread reads them sooner than several find a core each. */
 const fewGranules = { max_threads: 1 };
 
-/** By key. Without `keys` all of them; of those named the ones that have a value. */
+/**
+ * Sorted by key. Without `keys` all of them, and a Fault when the device has too many for one answer; of `keys` those
+ * that have a value.
+ */
 export async function readLatest(clickhouse: ClickHouse, device: number, keys?: string[]): Promise<Point[]> {
   const filter = keys ? 'AND key IN {keys:Array(String)}' : '';
   const rows = await readRows<PointRow>(
     clickhouse,
-    `SELECT ${pointColumns} FROM latest FINAL WHERE device = {device:UInt64} ${filter} ORDER BY key`,
-    { device, ...(keys && { keys }) },
+    `SELECT ${pointColumns} FROM latest FINAL WHERE device = {device:UInt64} ${filter} ORDER BY key LIMIT {rows:UInt32}`,
+    { device, rows: limits.latestValuesMax + 1, ...(keys && { keys }) },
     fewGranules,
   );
+  if (!keys) refuseMore(rows, limits.latestValuesMax, 'name the wanted ones with "keys"');
   return rows.map(pointOf);
 }
 
 export async function readLatestKeys(clickhouse: ClickHouse, device: number): Promise<string[]> {
   const rows = await readRows<{ key: string }>(
     clickhouse,
-    'SELECT key FROM latest FINAL WHERE device = {device:UInt64} ORDER BY key',
-    { device },
+    'SELECT key FROM latest FINAL WHERE device = {device:UInt64} ORDER BY key LIMIT {rows:UInt32}',
+    { device, rows: limits.keyNamesMax + 1 },
   );
+  refuseMore(rows, limits.keyNamesMax, 'their names do not fit into one answer');
   return rows.map((row) => row.key);
 }
 
@@ -73,8 +78,14 @@ export async function readLatestKeysOf(clickhouse: ClickHouse, devices: number[]
   if (devices.length === 0) return [];
   const rows = await readRows<{ key: string }>(
     clickhouse,
-    'SELECT DISTINCT key FROM latest FINAL WHERE device IN {devices:Array(UInt64)} ORDER BY key',
-    { devices },
+    'SELECT DISTINCT key FROM latest FINAL WHERE device IN {devices:Array(UInt64)} ORDER BY key LIMIT {rows:UInt32}',
+    { devices, rows: limits.keyNamesMax + 1 },
   );
+  refuseMore(rows, limits.keyNamesMax, 'their names do not fit into one answer');
   return rows.map((row) => row.key);
+}
+
+/** A device may invent keys without end; an answer that holds all of them must not. */
+function refuseMore(rows: readonly unknown[], rowsMax: number, hint: string): void {
+  if (rows.length > rowsMax) throw badRequest('too_many_keys', `There are more than ${rowsMax} keys: ${hint}.`);
 }

@@ -33,6 +33,19 @@ test('the latest value of a key without data is null now', async () => {
   expect(await sharedEngine().readLatest(device.id)).toEqual({});
 });
 
+test('a device with more keys than one answer holds is asked for by key', async () => {
+  const api = sharedEngine();
+  const device = await newDevice();
+  const values = Array.from({ length: 10_001 }, (_, n) => `"k${n}":${n}`);
+  expect(await api.postTelemetry(device.token, `{"ts":${Date.now()},"values":{${values.join(',')}}}`)).toBe(200);
+  const all = await eventually(async () => {
+    const response = await api.send('GET', prefix(device.id));
+    return response.status === 400 ? await response.text() : undefined;
+  }, 15_000);
+  expect(all).toBe('There are more than 10000 keys: name the wanted ones with "keys".');
+  expect((await api.readLatest(device.id, ['k7', 'k10000']))['k10000']![0]!.value).toBe(10_000);
+});
+
 test('the greatest ts is the latest, not the last arrival; the same ts is overwritten', async () => {
   const api = sharedEngine();
   const device = await newDevice();
