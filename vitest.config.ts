@@ -1,6 +1,7 @@
 /**
- * Three groups, in this order of concern: `unit` needs nothing but the source, `engine` talks to one engine that is
- * started once for the whole run, `own-engine` starts, kills and restarts engines of its own.
+ * `npm test` runs three groups: `unit` needs nothing but the source, `engine` talks to one engine that is started once
+ * for the whole run, `own-engine` starts, kills and restarts engines of its own. `long` is what takes minutes
+ * (`npm run test:long`); 30 minutes are its budget in all.
  */
 import { defineConfig } from 'vitest/config';
 
@@ -48,6 +49,16 @@ export default defineConfig({
           // As above, but never the crash run: another seed would hide what was lost.
           retry: 2,
           testTimeout: 90_000,
+          hookTimeout: 120_000,
+        },
+      },
+      {
+        extends: true,
+        test: {
+          name: 'long',
+          include: ['test/long/**/*.test.ts'],
+          globalSetup: ['test/own-engine-setup.ts'],
+          testTimeout: 900_000,
           hookTimeout: 120_000,
         },
       },

@@ -1,0 +1,44 @@
+#!/bin/sh
+# Installs the Debian packages that the tests need besides those of npm. `npm test`, `npm run test:long` and `.ci/run`
+# call this script first. Without the right to install, it prints the line to run and fails.
+set -eu
+PATH="$PATH:/usr/sbin:/sbin"
+
+missing=''
+# need PACKAGE COMMAND…: the package is missing when none of the commands exists.
+need() {
+  package="$1"
+  shift
+  for name in "$@"; do
+    if command -v "$name" >/dev/null; then return; fi
+  done
+  missing="$missing $package"
+}
+
+# Debian may start services of these packages. Tests start their own on free ports, so that does no harm.
+need redis-server redis-server
+need mosquitto mosquitto
+need mosquitto-clients mosquitto_pub
+need chromium chromium chromium-browser google-chrome
+need faketime faketime
+need util-linux flock prlimit
+
+[ -n "$missing" ] || exit 0
+
+if [ "$(id -u)" -eq 0 ]; then
+  as_root=''
+elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
+  as_root='sudo -n'
+else
+  as_root='refused'
+fi
+if [ "$as_root" = refused ] || ! command -v apt-get >/dev/null; then
+  echo "The tests need$missing. Install and try again:" >&2
+  echo "  sudo apt-get update && sudo apt-get install -y --no-install-recommends$missing" >&2
+  exit 1
+fi
+
+echo "Installing$missing, which the tests need."
+$as_root apt-get update
+# shellcheck disable=SC2086 # A list of words.
+$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $missing
