@@ -80,11 +80,16 @@ export async function answers(postgres: Postgres): Promise<boolean> {
 }
 
 export function openStores(engines: Engines, config: Config, log: Log): { clickhouse: ClickHouse; postgres: Postgres } {
-  const { database } = config.clickhouse;
   return {
-    clickhouse: openClickHouse({ ...engines.clickhouse, database, log }),
+    clickhouse: openClickHouse({ ...engines.clickhouse, ...clickHouseOptions(config), log }),
     postgres: openPostgres({ url: engines.postgresUrl, poolMax: config.postgres.poolMax, log }),
   };
+}
+
+/** What every client of ClickHouse that writes must know: also the commands that run beside an instance. */
+export function clickHouseOptions({ clickhouse }: Config): { database: string; insertQuorum: string | undefined } {
+  const { database, cluster, insertQuorum } = clickhouse;
+  return { database, insertQuorum: cluster === '' ? undefined : insertQuorum };
 }
 
 function startHouse({ config, data, secrets, log }: Parts): (port: number) => Promise<Embedded> {

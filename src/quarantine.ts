@@ -10,6 +10,7 @@ import { messageOf, StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
 import { openClickHouse } from './clickhouse/client.ts';
 import { insertLatest, insertTelemetry } from './clickhouse/statements.ts';
+import { clickHouseOptions } from './engines.ts';
 import { type Engines, journalDirectory, runDirectory } from './instance.ts';
 import { listQuarantine, type QuarantineEntry, readQuarantined, removeQuarantined } from './journal/quarantine.ts';
 import { readBlock } from './telemetry/read-block.ts';
@@ -60,7 +61,7 @@ function describe({ name, kind, rows, bytes, at, reason }: QuarantineEntry): str
 /** A damaged stretch (`gap`) has no rows to send: it stays for a human. */
 async function replay(config: Config, entries: QuarantineEntry[]): Promise<void> {
   const log = createLog('warn', 'quarantine');
-  const clickhouse = openClickHouse({ ...address(config), database: config.clickhouse.database, log });
+  const clickhouse = openClickHouse({ ...address(config), ...clickHouseOptions(config), log });
   let stored = 0;
   let refused = 0;
   for (const entry of entries.filter(({ kind }) => kind === 'rows')) {

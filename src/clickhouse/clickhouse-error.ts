@@ -1,26 +1,34 @@
-/** What went wrong between us and ClickHouse, sorted by what the caller can do about it (reliability.md 2.2). */
+/** What went wrong between Millrace and ClickHouse, sorted by what the caller can do about it. */
 import { ClickHouseError as ServerError } from '@clickhouse/client';
 import { messageOf } from '../base/errors.ts';
 
 /**
- * transient: the same again, later. size: the same in halves. poison: some row of it is refused for its content.
- * unknown: it may be either; what comes again and again is its content.
+ * transient: the same again, later; no row can be the cause. size: the same in smaller pieces. content: a value of some
+ * row may be the cause. unknown: the same again, later, as for transient; a row as the cause is not ruled out.
  */
-export type ClickHouseErrorKind = 'transient' | 'size' | 'poison' | 'unknown';
+export type ClickHouseErrorKind = 'transient' | 'size' | 'content' | 'unknown';
+
+interface NoAnswer {
+  /** The socket broke before an answer came: the statement may have run or not. */
+  connectionLost?: boolean;
+  /** The caller's deadline passed: the statement may still run. */
+  timedOut?: boolean;
+}
 
 export class ClickHouseError extends Error {
   /** ClickHouse's number; 0 when no server answered. */
   readonly code: number;
   readonly kind: ClickHouseErrorKind;
-  /** The socket broke before an answer came: the statement may have run or not. */
   readonly connectionLost: boolean;
+  readonly timedOut: boolean;
 
-  constructor(code: number, kind: ClickHouseErrorKind, message: string, connectionLost = false) {
+  constructor(code: number, kind: ClickHouseErrorKind, message: string, noAnswer: NoAnswer = {}) {
     super(message);
     this.name = 'ClickHouseError';
     this.code = code;
     this.kind = kind;
-    this.connectionLost = connectionLost;
+    this.connectionLost = noAnswer.connectionLost ?? false;
+    this.timedOut = noAnswer.timedOut ?? false;
   }
 
   get transient(): boolean {
@@ -28,14 +36,18 @@ export class ClickHouseError extends Error {
   }
 }
 
-/** Memory of one statement, size of one body. */
-const sizeCodes = new Set([229, 241, 307]);
-/** Values that cannot be parsed or converted. */
-const poisonCodes = new Set([6, 25, 26, 27, 33, 38, 41, 53, 69, 70, 72, 117, 321]);
-/** Time, load, space, replicas, rights, a schema that is not there yet: the operator's or the store's, never the rows'. */
+/** Time, memory and rows of one statement, size of one body. */
+const sizeCodes = new Set([158, 159, 209, 229, 241, 307, 396]);
+/** Values that cannot be parsed, converted or kept. */
+const contentCodes = new Set([6, 25, 26, 27, 33, 38, 41, 53, 69, 70, 72, 117, 131, 321, 349, 469]);
+/**
+ * Load, space, replicas, Keeper, network, files, rights, a schema that is not there yet: causes that lie with the store
+ * or its operator. The list only says which errors never make a row a suspect; a code that is not in it is unknown.
+ */
 const transientCodes = new Set([
-  60, 74, 75, 76, 81, 159, 160, 164, 173, 192, 193, 194, 202, 203, 209, 210, 236, 242, 243, 279, 285, 286, 319, 394,
-  425, 439, 497, 516, 999,
+  16, 32, 47, 57, 60, 74, 75, 76, 81, 87, 107, 160, 164, 173, 192, 193, 194, 198, 201, 202, 203, 210, 218, 219, 225,
+  236, 242, 243, 244, 254, 265, 279, 285, 286, 289, 305, 319, 341, 342, 364, 369, 373, 394, 415, 424, 425, 439, 452,
+  473, 479, 497, 499, 516, 519, 571, 585, 594, 600, 649, 659, 665, 668, 689, 693, 722, 733, 745, 999, 1000, 1002,
 ]);
 const tooManyParts = 252;
 const resetCodes = new Set(['ECONNRESET', 'EPIPE', 'ECONNABORTED', 'UND_ERR_SOCKET']);
@@ -45,16 +57,22 @@ export function toClickHouseError(error: unknown): ClickHouseError {
   if (!(error instanceof ServerError)) {
     const { code } = error as { code?: string };
     const message = messageOf(error);
-    return new ClickHouseError(0, 'transient', message, resetCodes.has(code ?? '') || message === 'socket hang up');
+    const connectionLost = resetCodes.has(code ?? '') || message === 'socket hang up';
+    return new ClickHouseError(0, 'transient', message, { connectionLost });
   }
   const code = Number(error.code);
   return new ClickHouseError(code, kindOf(code, error.message), `ClickHouse error ${code}: ${error.message}`);
 }
 
+/** The same error about a statement of which an earlier attempt lost its connection. */
+export function afterLostConnection({ code, kind, message }: ClickHouseError): ClickHouseError {
+  return new ClickHouseError(code, kind, message, { connectionLost: true });
+}
+
 function kindOf(code: number, message: string): ClickHouseErrorKind {
   if (sizeCodes.has(code)) return 'size';
-  if (poisonCodes.has(code)) return 'poison';
+  if (contentCodes.has(code)) return 'content';
   // Too many partitions in one block is about these rows, too many parts about the table's load.
-  if (code === tooManyParts) return /partitions for single INSERT block/.test(message) ? 'poison' : 'transient';
+  if (code === tooManyParts) return /partitions for single INSERT block/.test(message) ? 'size' : 'transient';
   return transientCodes.has(code) ? 'transient' : 'unknown';
 }

@@ -47,6 +47,26 @@ test('a reset is retried once where repeating is safe', async () => {
   });
 });
 
+test('a store that is gone when the connection is tried again still counts as a lost connection', async () => {
+  const server = createServer((request) => {
+    server.close();
+    request.socket.resetAndDestroy();
+  }).listen(0, '127.0.0.1');
+  await new Promise((resolve) => server.once('listening', resolve));
+  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  const clickhouse = openClickHouse({ url, user: 'u', password: 'p', database: 'd', log: silentLog });
+  const insert = clickhouse.insertBlocks('INSERT INTO t FORMAT Native', Buffer.alloc(10));
+  await expect(insert).rejects.toMatchObject({
+    code: 0,
+    connectionLost: true,
+    message: expect.stringMatching(/REFUSED/),
+  });
+  await expect(clickhouse.insertBlocks('INSERT INTO t FORMAT Native', Buffer.alloc(10))).rejects.toMatchObject({
+    connectionLost: false,
+  });
+  await clickhouse.close();
+});
+
 test('every call ends by its deadline or its signal', async () => {
   await against(
     () => {},
@@ -75,11 +95,12 @@ test('codes become kinds', async () => {
     return kind;
   };
   expect(await kindOf(252, 'Too many parts (3000)')).toBe('transient');
-  expect(await kindOf(252, 'Too many partitions for single INSERT block (more than 100)')).toBe('poison');
+  expect(await kindOf(252, 'Too many partitions for single INSERT block (more than 100)')).toBe('size');
   expect(await kindOf(241, 'Memory limit exceeded')).toBe('size');
-  expect(await kindOf(53, 'Type mismatch')).toBe('poison');
+  expect(await kindOf(53, 'Type mismatch')).toBe('content');
   expect(await kindOf(243, 'Not enough space')).toBe('transient');
   expect(await kindOf(60, 'Table does not exist')).toBe('transient');
+  expect(await kindOf(1001, 'std::filesystem: No space left on device')).toBe('unknown');
 });
 
 test('an answer that is not whole is an error, not fewer rows', async () => {

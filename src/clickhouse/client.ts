@@ -4,7 +4,7 @@
  */
 import { type ClickHouseClient, ClickHouseLogLevel, type ClickHouseSettings, createClient } from '@clickhouse/client';
 import type { Log } from '../base/log.ts';
-import { ClickHouseError, toClickHouseError } from './clickhouse-error.ts';
+import { afterLostConnection, ClickHouseError, toClickHouseError } from './clickhouse-error.ts';
 import { type Parameters, Reader } from './read.ts';
 
 export { ClickHouseError } from './clickhouse-error.ts';
@@ -16,6 +16,8 @@ export interface ClickHouseOptions {
   password: string;
   database: string;
   log: Log;
+  /** Replicas that an insert into a cluster waits for, `auto` = a majority; undefined without a cluster. */
+  insertQuorum?: string | undefined;
 }
 
 export interface QueryOptions {
@@ -29,6 +31,11 @@ export interface ExecOptions extends QueryOptions {
   withoutDatabase?: boolean;
 }
 
+export interface InsertOptions extends QueryOptions {
+  parameters?: Parameters;
+}
+
+const insertPattern = /^\s*INSERT\b/i;
 const queryTimeoutMs = 30_000;
 const statementTimeoutMs = 120_000;
 const pingTimeoutMs = 2_000;
@@ -48,10 +55,12 @@ export class ClickHouse {
   readonly #client: ClickHouseClient;
   readonly #clientWithoutDatabase: ClickHouseClient;
   readonly #log: Log;
+  readonly #insertQuorum: string | undefined;
 
-  constructor({ url, user, password, database, log }: ClickHouseOptions) {
+  constructor({ url, user, password, database, log, insertQuorum }: ClickHouseOptions) {
     this.database = database;
     this.#log = log;
+    this.#insertQuorum = insertQuorum;
     const common = {
       url,
       username: user,
@@ -88,21 +97,23 @@ export class ClickHouse {
       client.command({
         query: sql,
         query_params: parameters,
-        clickhouse_settings: settings,
+        clickhouse_settings: insertPattern.test(sql) ? { ...this.#clusterSettings(timeoutMs), ...settings } : settings,
         abort_signal: abortSignal,
       }),
     );
   }
 
   /** Rows that are encoded already, in the format that `sql` names. They must be idempotent: a reset is retried. */
-  async insertBlocks(sql: string, body: Buffer, options: QueryOptions = {}): Promise<void> {
-    const { timeoutMs = statementTimeoutMs, settings = {} } = options;
+  async insertBlocks(sql: string, body: Buffer, options: InsertOptions = {}): Promise<void> {
+    const { timeoutMs = statementTimeoutMs, settings = {}, parameters = {} } = options;
     await this.#attempt(true, timeoutMs, options.abortSignal, async (abortSignal) => {
       const { stream } = await this.#client.exec({
         query: sql,
         // The client wraps a buffer into a stream of one chunk, without a copy; only its type asks for a stream.
         values: body as never,
+        query_params: parameters,
         clickhouse_settings: {
+          ...this.#clusterSettings(timeoutMs),
           async_insert: 0,
           // Devices with odd clocks are accepted, whatever days they name.
           max_partitions_per_insert_block: '0',
@@ -127,6 +138,21 @@ export class ClickHouse {
     await Promise.all([this.#client.close(), this.#clientWithoutDatabase.close()]);
   }
 
+  /**
+   * An insert into a cluster is answered when a quorum of replicas of every shard has its rows. Without these settings
+   * the answer means a file in the spool of the server that was asked, which is not synced.
+   */
+  #clusterSettings(timeoutMs: number): ClickHouseSettings {
+    if (this.#insertQuorum === undefined) return {};
+    return {
+      distributed_foreground_insert: 1,
+      insert_quorum: this.#insertQuorum,
+      insert_quorum_parallel: 1,
+      // Below the caller's own deadline, so that a missing replica is answered with its name.
+      insert_quorum_timeout: Math.ceil(timeoutMs * 0.8),
+    };
+  }
+
   async #attempt<T>(
     idempotent: boolean,
     timeoutMs: number,
@@ -139,8 +165,13 @@ export class ClickHouse {
       try {
         return await call(signal);
       } catch (error) {
-        if (deadline.aborted) throw new ClickHouseError(0, 'transient', `ClickHouse did not answer in ${timeoutMs} ms`);
+        if (deadline.aborted) {
+          const message = `ClickHouse did not answer in ${timeoutMs} ms`;
+          throw new ClickHouseError(0, 'transient', message, { timedOut: true });
+        }
         const typed = toClickHouseError(error);
+        // A store that died of this statement refuses the second connection: the first error is the one that counts.
+        if (attempt > 1 && typed.code === 0) throw afterLostConnection(typed);
         if (!idempotent || !typed.connectionLost || attempt > 1 || signal.aborted) throw typed;
         this.#log.debug('clickhouse_reset_retried', { reason: typed.message });
       }

@@ -179,10 +179,10 @@ describe('errors are sorted by what helps', () => {
     return { code, kind, transient };
   };
 
-  test('poison, size, transient', async () => {
+  test('content, size, transient', async () => {
     const { clickhouse } = house;
     const bad = clickhouse.insertBlocks('INSERT INTO telemetry (device) FORMAT CSV', Buffer.from('x\n'));
-    expect(await failure(bad)).toEqual({ code: 117, kind: 'poison', transient: false });
+    expect(await failure(bad)).toEqual({ code: 117, kind: 'content', transient: false });
     const large = clickhouse.rows(
       'SELECT groupArray(number) FROM numbers(100000000)',
       {},

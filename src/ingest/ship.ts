@@ -252,7 +252,7 @@ class LaneLoop {
         if (error.connectionLost) crashes += 1;
         if (error.kind === 'unknown') unknownErrors += 1;
         if (error.kind === 'size') this.#rowsMax = Math.max(1000, this.#rowsMax >> 1);
-        const refused = error.kind === 'poison' || error.kind === 'size';
+        const refused = error.kind === 'content' || error.kind === 'size';
         if (refused || crashes >= crashesMax || unknownErrors >= unknownErrorsMax) {
           return this.#cut(payloads, order, error);
         }

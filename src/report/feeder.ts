@@ -187,9 +187,7 @@ export class Feeder {
     if (rows.length === 0) return;
     const columns = Object.keys(rows[0]!).join(', ');
     const body = Buffer.from(rows.map((row) => JSON.stringify(row)).join('\n'));
-    await this.#options.clickhouse.insertBlocks(`INSERT INTO ${table} (${columns}) FORMAT JSONEachRow`, body, {
-      settings: { distributed_foreground_insert: 1 },
-    });
+    await this.#options.clickhouse.insertBlocks(`INSERT INTO ${table} (${columns}) FORMAT JSONEachRow`, body);
     this.#rows.add(rows.length);
   }
 }

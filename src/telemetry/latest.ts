@@ -37,7 +37,7 @@ export async function readRows<Row>(
   try {
     return await clickhouse.rows<Row>(sql, parameters, { timeoutMs: limits.telemetryQueryMsMax, settings });
   } catch (error) {
-    if (!(error instanceof ClickHouseError) || error.kind === 'poison') throw error;
+    if (!(error instanceof ClickHouseError) || error.kind === 'content') throw error;
     const fault = unavailable('clickhouse_away', 'Telemetry cannot be read at the moment. Try again later.');
     fault.cause = error;
     throw fault;

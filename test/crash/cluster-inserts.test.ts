@@ -1,0 +1,89 @@
+/** What every insert says on the wire when the tables lie on a ClickHouse cluster: a stand-in writes down the settings. */
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
+import { loadConfig } from '../../src/base/config.ts';
+import type { ClickHouse } from '../../src/clickhouse/client.ts';
+import { migrate } from '../../src/clickhouse/migrate.ts';
+import { insertLatest, insertTelemetry } from '../../src/clickhouse/statements.ts';
+import { openStores } from '../../src/engines.ts';
+import { carryOut } from '../../src/ingest/tombstones.ts';
+import { silentLog } from '../clickhouse-server.ts';
+
+const inserts: URLSearchParams[] = [];
+const statements: string[] = [];
+const server = createServer(async (request, response) => {
+  const query = new URL(request.url!, 'http://stand-in').searchParams;
+  const chunks: Buffer[] = [];
+  for await (const chunk of request) chunks.push(chunk as Buffer);
+  const sql = query.get('query') ?? Buffer.concat(chunks).toString();
+  statements.push(sql.trim());
+  if (/^\s*INSERT/.test(sql)) inserts.push(query);
+  response.end(/SELECT key/.test(sql) ? '{"key":"a"}\n' : '');
+});
+
+let config: ReturnType<typeof loadConfig>;
+let clickhouse: ClickHouse;
+
+beforeAll(async () => {
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  clickhouse = open({ CLICKHOUSE_CLUSTER: 'fleet' });
+});
+
+afterAll(() => server.close());
+
+beforeEach(() => {
+  inserts.length = 0;
+  statements.length = 0;
+});
+
+function open(environment: Record<string, string>): ClickHouse {
+  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  config = loadConfig({ ...environment, CLICKHOUSE_URL: url });
+  const engines = { clickhouse: { url, user: 'u', password: 'p' }, postgresUrl: 'postgres://127.0.0.1:9/none' };
+  return openStores(engines, config, silentLog).clickhouse;
+}
+
+const quorum = {
+  distributed_foreground_insert: '1',
+  insert_quorum: 'auto',
+  insert_quorum_parallel: '1',
+};
+
+test('shipped blocks, with a time for the quorum below their own deadline', async () => {
+  for (const sql of [insertTelemetry, insertLatest]) {
+    await clickhouse.insertBlocks(sql, Buffer.alloc(10), { timeoutMs: 60_000 });
+  }
+  expect(inserts).toHaveLength(2);
+  for (const query of inserts) {
+    expect(Object.fromEntries(query)).toMatchObject({ ...quorum, insert_quorum_timeout: '48000' });
+  }
+});
+
+test('latest values that a delete writes again, and the rows of the schema', async () => {
+  const order = '9000000000000000';
+  await carryOut(clickhouse, 'fleet', {
+    device: 1,
+    keys: ['a'],
+    startTs: 0,
+    endTs: 9,
+    orderNumber: order,
+    latest: 'rewrite',
+  });
+  await migrate(clickhouse, { database: 'millrace', cluster: 'fleet', ttlDays: 0, log: silentLog });
+  expect(inserts.length).toBeGreaterThan(1);
+  for (const query of inserts) expect(Object.fromEntries(query)).toMatchObject(quorum);
+  expect(statements.filter((sql) => /^INSERT/i.test(sql))).toHaveLength(inserts.length);
+});
+
+test('the number of replicas is a setting, and one server gets none of it', async () => {
+  await open({ CLICKHOUSE_CLUSTER: 'fleet', CLICKHOUSE_INSERT_QUORUM: '3' }).insertBlocks(
+    insertLatest,
+    Buffer.alloc(1),
+  );
+  expect(inserts.at(-1)!.get('insert_quorum')).toBe('3');
+  await open({}).insertBlocks(insertLatest, Buffer.alloc(1));
+  expect(Object.keys(Object.fromEntries(inserts.at(-1)!)).filter((name) => /quorum|distributed/.test(name))).toEqual(
+    [],
+  );
+});
