@@ -5,6 +5,7 @@ import type { Config } from './base/config.ts';
 import type { Log } from './base/log.ts';
 import type { Sample } from './base/metrics.ts';
 import { writeProcessFile } from './base/process-file.ts';
+import type { ClockState } from './clock-offset.ts';
 import type { DataDirectory } from './data-directory.ts';
 import type { Engines, InstanceState, PartState, ToPrimary, ToWorker } from './instance.ts';
 import { Supervisor } from './supervisor.ts';
@@ -15,6 +16,7 @@ export interface AnalyticsProcessOptions {
   workers: number;
   data: DataDirectory;
   log: Log;
+  clock: () => ClockState;
   /** A new child, before it says anything: its way to the bus. */
   onForked: (child: ChildProcess) => void;
   onCrashLoop: (reason: string) => void;
@@ -117,7 +119,8 @@ export class AnalyticsProcess {
     switch (message.kind) {
       case 'hello': {
         const { config, engines, workers } = this.#options;
-        this.#send({ kind: 'begin', slot: 0, workers, config, rules: [], engines, orphanJournals: [] });
+        const clock = this.#options.clock();
+        this.#send({ kind: 'begin', slot: 0, workers, config, rules: [], engines, orphanJournals: [], clock });
         return;
       }
       case 'ready':

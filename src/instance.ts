@@ -1,6 +1,7 @@
 /** What the primary and its workers say to each other. Everything else between workers goes over the bus. */
 import type { Config } from './base/config.ts';
 import type { Sample } from './base/metrics.ts';
+import type { ClockState } from './clock-offset.ts';
 import type { RuleText } from './rules/table.ts';
 
 /** Where the engines are, once they run. */
@@ -17,6 +18,7 @@ export interface Begin {
   config: Config;
   rules: RuleText[];
   engines: Engines;
+  clock: ClockState;
   /** Journal directories of workers that no longer exist, for this worker to ship. */
   orphanJournals: string[];
 }
@@ -32,7 +34,11 @@ export interface InstanceState {
   orderShipped: string;
   /** Rises when a worker began to replay old frames: deletes must be applied again behind them. */
   replays: number;
+  /** The time to go by, and how far this host's own clock is from it. */
+  clock: ClockState;
 }
+
+export const unmeasuredClock: ClockState = { anchor: undefined, offsetMs: 0, verdict: 'unmeasured' };
 
 export type ToWorker =
   | Begin

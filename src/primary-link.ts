@@ -1,18 +1,28 @@
 /** A worker's end of the channel to the primary: when to begin, the state of the instance, metrics, when to stop. */
+import { systemClock } from './base/clock.ts';
 import { unavailable } from './base/errors.ts';
 import { limits } from './base/limits.ts';
 import type { Sample } from './base/metrics.ts';
-import type { Begin, InstanceState, ToPrimary, ToWorker } from './instance.ts';
+import type { ClockState } from './clock-offset.ts';
+import { type Begin, type InstanceState, type ToPrimary, type ToWorker, unmeasuredClock } from './instance.ts';
 
 type Status = Omit<Extract<ToPrimary, { kind: 'status' }>, 'kind'>;
 
 export class PrimaryLink {
   readonly begin: Promise<Begin>;
-  state: InstanceState = { status: 'starting', parts: {}, reasons: [], orderShipped: '0', replays: 0 };
+  state: InstanceState = {
+    status: 'starting',
+    parts: {},
+    reasons: [],
+    orderShipped: '0',
+    replays: 0,
+    clock: unmeasuredClock,
+  };
   readonly #asked = new Map<number, (text: string) => void>();
   #begun: ((begin: Begin) => void) | undefined;
   #lastAsked = 0;
   #collect: () => Sample[] = () => [];
+  #onClock: (clock: ClockState) => void = () => {};
   #drain: () => void = () => process.exit(0);
 
   constructor() {
@@ -28,6 +38,12 @@ export class PrimaryLink {
 
   onCollect(collect: () => Sample[]): void {
     this.#collect = collect;
+  }
+
+  /** Called at once and with each state; the clock of this process follows the measurement already. */
+  onClock(handler: (clock: ClockState) => void): void {
+    this.#onClock = handler;
+    handler(this.state.clock);
   }
 
   onDrain(drain: () => void): void {
@@ -78,10 +94,13 @@ export class PrimaryLink {
   #receive(message: ToWorker): void {
     switch (message.kind) {
       case 'begin':
+        follow(message.clock);
         this.#begun?.(message);
         return;
       case 'state':
         this.state = message.state;
+        follow(message.state.clock);
+        this.#onClock(message.state.clock);
         return;
       case 'collect':
         send({ kind: 'samples', id: message.id, samples: this.#collect() });
@@ -95,6 +114,10 @@ export class PrimaryLink {
         return;
     }
   }
+}
+
+function follow({ anchor }: ClockState): void {
+  if (anchor !== undefined) systemClock.follow(anchor);
 }
 
 function send(message: ToPrimary): void {

@@ -5,6 +5,7 @@
 import { readFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { availableParallelism } from 'node:os';
+import { join } from 'node:path';
 import { AnalyticsProcess } from './analytics-process.ts';
 import { PasswordHasher } from './auth/password.ts';
 import { parseRateLimits } from './auth/rate-limits.ts';
@@ -17,8 +18,9 @@ import { createLog, type Log } from './base/log.ts';
 import { Metrics, processMetrics } from './base/metrics.ts';
 import type { ClickHouse } from './clickhouse/client.ts';
 import { migrate as migrateClickHouse } from './clickhouse/migrate.ts';
+import { ClockWatch } from './clock-watch.ts';
 import { DataDirectory, type Secrets } from './data-directory.ts';
-import { answers, checkAnswers, openStores, startEngines } from './engines.ts';
+import { checkAnswers, openStores, startEngines } from './engines.ts';
 import { findFirstDevice, seedDemoData, seedFirstTenant } from './fleet/seed.ts';
 import type { Postgres } from './postgres/client.ts';
 import { migrate as migratePostgres } from './postgres/migrate.ts';
@@ -85,10 +87,18 @@ export async function runPrimary(): Promise<void> {
       migrateClickHouse(stores.clickhouse, { database, cluster, ttlDays: config.telemetry.ttlDays, log }),
       migratePostgres(stores.postgres, { log }),
     ]);
-    const seeded = await seed(config, stores.postgres, secrets.adminPassword);
-
     const metrics = new Metrics();
     processMetrics(metrics, 'primary');
+    const clock = new ClockWatch({
+      postgres: stores.postgres,
+      clock: systemClock,
+      path: join(data.path, 'clock.json'),
+      log,
+      metrics,
+    });
+    await clock.begin();
+    const seeded = await seed(config, stores.postgres, secrets.adminPassword);
+
     const pool: WorkerPool = new WorkerPool({
       workers,
       config,
@@ -97,6 +107,7 @@ export async function runPrimary(): Promise<void> {
       data,
       log,
       metrics,
+      clock: () => clock.state,
       collectOthers: async () => (analytics ? [await analytics.collect()] : []),
       onCrashLoop: (reason) => ending.crashLoop(reason),
     });
@@ -107,6 +118,7 @@ export async function runPrimary(): Promise<void> {
           workers,
           data,
           log,
+          clock: () => clock.state,
           onForked: (child) => pool.join(child),
           onCrashLoop: (reason) => ending.crashLoop(reason),
         })
@@ -118,7 +130,7 @@ export async function runPrimary(): Promise<void> {
       await Promise.all([pool.drain(drainMsMax), analytics?.stop(drainMsMax)]);
     });
     await Promise.all([pool.start(), analytics?.start()]);
-    const watching = watchStores(pool, analytics, stores);
+    const watching = watchStores(pool, analytics, stores.clickhouse, clock);
     running.add('watch', () => clearInterval(watching));
 
     const seconds = (performance.now() - started) / 1000;
@@ -230,10 +242,11 @@ function probePort(address: string, port: number, setting: string): Promise<void
 function watchStores(
   pool: WorkerPool,
   analytics: AnalyticsProcess | undefined,
-  { clickhouse, postgres }: { clickhouse: ClickHouse; postgres: Postgres },
+  clickhouse: ClickHouse,
+  clock: ClockWatch,
 ) {
   return setInterval(async () => {
-    const [houseUp, postgresUp] = await Promise.all([clickhouse.ping(), answers(postgres)]);
+    const [houseUp, postgresUp] = await Promise.all([clickhouse.ping(), clock.measure()]);
     const stores = { clickhouse: houseUp ? 'up' : 'away', postgres: postgresUp ? 'up' : 'away' } as const;
     pool.setParts({ ...stores, ...(analytics && { analytics: analytics.state }) });
     analytics?.tell(pool.state);

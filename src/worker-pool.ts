@@ -10,6 +10,7 @@ import { type Metrics, renderMetrics, type Sample } from './base/metrics.ts';
 import { writeProcessFile } from './base/process-file.ts';
 import { BusHub } from './bus/ipc-primary.ts';
 import { childPort } from './bus/port.ts';
+import { type ClockState, clockSentence } from './clock-offset.ts';
 import type { DataDirectory } from './data-directory.ts';
 import type { Engines, InstanceState, PartState, ToPrimary, ToWorker } from './instance.ts';
 import type { RuleText } from './rules/table.ts';
@@ -36,6 +37,7 @@ export interface WorkerPoolOptions {
   data: DataDirectory;
   log: Log;
   metrics: Metrics;
+  clock: () => ClockState;
   /** What the processes count that are not workers. */
   collectOthers: () => Promise<Sample[][]>;
   onCrashLoop: (reason: string) => void;
@@ -87,7 +89,10 @@ export class WorkerPool {
       ...this.#parts,
       workers: ready === this.#slots.length ? 'up' : 'starting',
     };
+    const clock = this.#options.clock();
     const reasons = [...new Set(this.#slots.flatMap(({ degraded }) => degraded))];
+    const clockReason = clockSentence(clock);
+    if (clockReason !== undefined) reasons.push(clockReason);
     const whole = Object.values(parts).every((part) => part === 'up') && !refusing && reasons.length === 0;
     const orders = this.#slots.map(({ orderShipped }) => orderShipped);
     return {
@@ -96,6 +101,7 @@ export class WorkerPool {
       reasons,
       orderShipped: smallest(orders).toString(),
       replays: this.#replays,
+      clock,
     };
   }
 
@@ -197,8 +203,9 @@ export class WorkerPool {
     switch (message.kind) {
       case 'hello': {
         const { config, rules, engines, workers, data } = this.#options;
+        const clock = this.#options.clock();
         const orphanJournals = slot.number === 0 ? data.orphanJournals(workers) : [];
-        send(worker, { kind: 'begin', slot: slot.number, workers, config, rules, engines, orphanJournals });
+        send(worker, { kind: 'begin', slot: slot.number, workers, config, rules, engines, orphanJournals, clock });
         send(worker, { kind: 'state', state: this.state });
         return;
       }

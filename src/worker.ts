@@ -22,8 +22,9 @@ import { limits } from './base/limits.ts';
 import { createLog, type Log } from './base/log.ts';
 import { Metrics, processMetrics } from './base/metrics.ts';
 import { openBus } from './bus/open.ts';
+import { clockFault } from './clock-offset.ts';
 import { createConsole } from './console/door.ts';
-import type { CachedDevice } from './device/cached-device.ts';
+import { type CachedDevice, refuseServerTimes } from './device/cached-device.ts';
 import { CredentialChanges } from './device/credential-changes.ts';
 import { DevicesHere } from './device/devices-here.ts';
 import { Downlink } from './device/downlink.ts';
@@ -89,6 +90,7 @@ export async function runWorker(): Promise<void> {
   const log = createLog(config.log.level, `worker-${begin.slot}`);
   const metrics = new Metrics();
   processMetrics(metrics, `worker-${begin.slot}`);
+  link.onClock((state) => refuseServerTimes(clockFault(state)));
 
   // The stores, the bus, and what the devices' tokens mean.
   const { clickhouse, postgres } = openStores(begin.engines, config, log);
@@ -309,7 +311,7 @@ export async function runWorker(): Promise<void> {
     healthDoor({
       server,
       state: () => link.state,
-      refusal: () => ingest.refusal()?.message,
+      refusal: () => (ingest.refusal() ?? clockFault(link.state.clock))?.message,
       metrics: () => link.askMetrics(),
     });
     if (config.mqtt.enabled && config.mqtt.webSocket) webSocketDoor(server, mqtt.open);

@@ -3,10 +3,19 @@
  * sessions; every field is set in the constructor, so that all of them have one shape.
  */
 
+import type { Fault } from '../base/errors.ts';
+
 /** One worker hands out the server times `t` with `t % stride === offset` only. */
 export interface TimeSlot {
   stride: number;
   offset: number;
+}
+
+/** Why this process hands out no server times at the moment: its clock and the database's are too far apart. */
+let refusal: Fault | undefined;
+
+export function refuseServerTimes(fault: Fault | undefined): void {
+  refusal = fault;
 }
 
 export interface DeviceRow {
@@ -83,6 +92,7 @@ export class CachedDevice {
    * ahead of the clock, and more while a device sends faster than one message in `stride` ms.
    */
   nextTs(now: number): number {
+    if (refusal !== undefined) throw refusal;
     const earliest = now > this.lastTs ? now : this.lastTs + 1;
     const behind = earliest % this.#stride;
     const ts = earliest + ((this.#offset - behind + this.#stride) % this.#stride);

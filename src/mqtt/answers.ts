@@ -41,7 +41,7 @@ export function answerOf(fault: Fault): Answer {
     case 429:
       return { code: code.quota, closesOld: 'rate_limit' };
     case 503:
-      return { code: fault.reason in journalReasons ? code.quota : code.implementation, closesOld: 'server_fault' };
+      return { code: fault.reason in quotaReasons ? code.quota : code.implementation, closesOld: 'server_fault' };
     default:
       return stays(code.implementation);
   }
@@ -55,6 +55,9 @@ const journalReasons: Record<string, true> = {
   loop_lag: true,
   journal_failed: true,
 };
+
+/** `clock_wrong` is no reason to wait: other messages of the same client may bring their "ts". */
+const quotaReasons: Record<string, true> = { ...journalReasons, clock_wrong: true };
 
 export function isJournalRefusal({ status, reason }: Fault): boolean {
   return status === 503 && reason in journalReasons;

@@ -154,8 +154,15 @@ export class DecodeThread {
 }
 
 function answer({ device, request, resolve, reject }: Task, reply: DecodeReply): void {
-  if ('chunks' in reply) resolve(stamp(reply.chunks, device, request.now));
-  else {
+  if ('chunks' in reply) {
+    try {
+      resolve(stamp(reply.chunks, device, request.now));
+    } catch (error) {
+      // No server time is handed out at the moment.
+      if (!(error instanceof Fault)) throw error;
+      reject(error);
+    }
+  } else {
     const { status, errorCode, reason, message, retryAfterSeconds } = reply.fault;
     reject(new Fault(status, errorCode, reason, message, retryAfterSeconds));
   }

@@ -1,0 +1,123 @@
+/**
+ * The primary's look at the database's clock: one round trip with each poll of the stores. Keeps what was measured in
+ * DATA_DIR/clock.json, so that a start without the database goes by the same time, and exports `clock_offset_seconds`.
+ */
+import { readFileSync, renameSync, writeFileSync } from 'node:fs';
+import { type FollowedClock, hostMonotonic } from './base/clock.ts';
+import { messageOf } from './base/errors.ts';
+import type { Log } from './base/log.ts';
+import type { Metrics } from './base/metrics.ts';
+import {
+  ClockOffset,
+  type ClockState,
+  type ClockVerdict,
+  clockSentence,
+  type RememberedClock,
+} from './clock-offset.ts';
+import type { Queries } from './postgres/client.ts';
+
+export interface ClockWatchParts {
+  postgres: Queries;
+  clock: FollowedClock;
+  /** Where the last measurement is kept. */
+  path: string;
+  log: Log;
+  metrics: Metrics;
+}
+
+const questionMsMax = 2_000;
+/** Round trips before the workers start: the shortest one decides. */
+const firstQuestions = 8;
+const keepEveryMs = 60_000;
+const keepAtChangeMs = 250;
+
+export class ClockWatch {
+  readonly #parts: ClockWatchParts;
+  readonly #offset = new ClockOffset();
+  #kept: { offsetMs: number; at: number } | undefined;
+  #told: ClockVerdict = 'unmeasured';
+  #wasAlone = false;
+
+  constructor(parts: ClockWatchParts) {
+    this.#parts = parts;
+    const seconds = () => this.#offset.state.offsetMs / 1000;
+    const help = "This host's clock minus the database's, in seconds.";
+    parts.metrics.observed('clock_offset_seconds', help, seconds, 'max');
+  }
+
+  get state(): ClockState {
+    return this.#offset.state;
+  }
+
+  /** Before anything asks for the time. The database may be unavailable. */
+  async begin(): Promise<void> {
+    this.#offset.begin(Date.now(), hostMonotonic(), this.#remembered());
+    for (let n = 0; n < firstQuestions && (await this.measure()); n += 1);
+    this.#parts.clock.follow(this.#offset.state.anchor!);
+  }
+
+  /** True when the database answered. */
+  async measure(): Promise<boolean> {
+    const asked = hostMonotonic();
+    let database: number;
+    try {
+      const [row] = await this.#parts.postgres.query<{ ms: number }>(
+        'select (extract(epoch from clock_timestamp()) * 1000)::float8 as ms',
+        [],
+        { timeoutMs: questionMsMax },
+      );
+      database = row!.ms;
+    } catch {
+      return false;
+    }
+    const answered = hostMonotonic();
+    const error = (answered - asked) / 2;
+    this.#offset.measured({ database, host: Date.now() - error, monotonic: asked + error, error });
+    this.#parts.clock.follow(this.#offset.state.anchor!);
+    this.#tell();
+    this.#keep(database, answered);
+    return true;
+  }
+
+  #tell(): void {
+    const { log } = this.#parts;
+    const { state, isDatabaseAlone } = this.#offset;
+    if (isDatabaseAlone && !this.#wasAlone) {
+      log.error('database_clock_jumped', { reason: 'The clock of the database jumped; this host keeps its own time.' });
+    }
+    this.#wasAlone = isDatabaseAlone;
+    if (state.verdict === this.#told) return;
+    const reason = clockSentence(state);
+    if (reason !== undefined) log[state.verdict === 'wrong' ? 'error' : 'warn']('clock_offset', { reason });
+    else if (this.#told !== 'unmeasured') log.info('clock_offset', { reason: 'The clocks agree again.' });
+    this.#told = state.verdict;
+  }
+
+  #remembered(): RememberedClock | undefined {
+    try {
+      const { databaseMs, offsetMs } = JSON.parse(readFileSync(this.#parts.path, 'utf8')) as RememberedClock;
+      return Number.isFinite(databaseMs) && Number.isFinite(offsetMs) ? { databaseMs, offsetMs } : undefined;
+    } catch {
+      // The first start, or a file that a power cut left empty: the host's clock is all there is.
+      return undefined;
+    }
+  }
+
+  /** Not synced: after a power cut an older measurement does as well. A time that nobody believes is not kept. */
+  #keep(databaseMs: number, at: number): void {
+    const { path, log } = this.#parts;
+    const { offsetMs } = this.#offset.state;
+    const kept = this.#kept;
+    if (this.#offset.isDatabaseAlone) return;
+    if (kept && at - kept.at < keepEveryMs && Math.abs(kept.offsetMs - offsetMs) < keepAtChangeMs) return;
+    this.#kept = { offsetMs, at };
+    try {
+      writeFileSync(`${path}.new`, JSON.stringify({ databaseMs: Math.floor(databaseMs), offsetMs }), { mode: 0o600 });
+      renameSync(`${path}.new`, path);
+    } catch (error) {
+      // A full disk must not end the primary; the next round tries again.
+      this.#kept = undefined;
+      log.warn('clock_unkept', { reason: messageOf(error) });
+    }
+  }
+}
