@@ -209,7 +209,7 @@ function countQuarantined(dataDir: string): number {
   let count = 0;
   for (const name of readdirSync(journals)) {
     const directory = join(journals, name, 'quarantine');
-    if (existsSync(directory)) count += readdirSync(directory).filter((file) => file.endsWith('.json')).length;
+    if (existsSync(directory)) count += readdirSync(directory).filter((file) => /\.(json|rows)$/.test(file)).length;
   }
   return count;
 }

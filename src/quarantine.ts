@@ -26,13 +26,13 @@ async function run([verb = 'list', name]: string[]): Promise<void> {
       printLine(`${entries.length} entries`);
       return;
     case 'show':
-      for (const row of readBlock(await readQuarantined(named(entries, name)))) printLine(JSON.stringify(row, asText));
+      for (const line of await shown(named(entries, name))) printLine(line);
       return;
     case 'replay':
       return replay(config, name === undefined ? entries : [named(entries, name)]);
     case 'remove': {
       const entry = named(entries, name);
-      await removeQuarantined(entry);
+      await removeQuarantined([entry]);
       printLine(`removed ${entry.name}`);
       return;
     }
@@ -58,22 +58,57 @@ function describe({ name, kind, rows, bytes, at, reason }: QuarantineEntry): str
   return `${name}  ${kind}  ${rows} rows  ${bytes} bytes  ${at}  ${reason}`;
 }
 
+/** The rows of an entry; of damaged bytes what they are, and what can be done. */
+async function shown(entry: QuarantineEntry): Promise<string[]> {
+  if (entry.kind === 'rows') {
+    return readBlock(await readQuarantined(entry)).map((row) => JSON.stringify(row, asText));
+  }
+  const file = join(entry.dir, `${entry.name}.data`);
+  if (entry.name.startsWith('lost-')) {
+    return [
+      `A whole segment of the journal (${entry.source ?? entry.name}): its header is damaged.`,
+      `The checksums of its frames begin with a number of that header, so no row can be read. The file is ${file}.`,
+    ];
+  }
+  return [
+    `Damaged bytes of the journal (segment and offsets: ${entry.source ?? 'unknown'}): ${entry.bytes} bytes, ${entry.reason}.`,
+    `The checksums of these frames do not match, so no row can be read. The bytes are in ${file}.`,
+  ];
+}
+
+/** Entries that are sent together; when the store refuses them, each is sent alone. */
+const replayedTogether = 500;
+
 /** A damaged stretch (`gap`) has no rows to send: it stays for a human. */
 async function replay(config: Config, entries: QuarantineEntry[]): Promise<void> {
   const log = createLog('warn', 'quarantine');
   const clickhouse = openClickHouse({ ...address(config), ...clickHouseOptions(config), log });
+  const send = async (sent: QuarantineEntry[]): Promise<void> => {
+    const blocks = await Promise.all(sent.map((entry) => readQuarantined(entry)));
+    const body = Buffer.concat(blocks);
+    await clickhouse.insertBlocks(insertTelemetry, body);
+    await clickhouse.insertBlocks(insertLatest, body);
+    await removeQuarantined(sent);
+    stored += sent.reduce((rows, entry) => rows + entry.rows, 0);
+  };
   let stored = 0;
   let refused = 0;
-  for (const entry of entries.filter(({ kind }) => kind === 'rows')) {
-    try {
-      const block = await readQuarantined(entry);
-      await clickhouse.insertBlocks(insertTelemetry, block);
-      await clickhouse.insertBlocks(insertLatest, block);
-      await removeQuarantined(entry);
-      stored += entry.rows;
-    } catch (error) {
-      refused += 1;
-      printLine(`${entry.name} stays: ${messageOf(error).slice(0, 300)}`);
+  const waiting = entries.filter(({ kind }) => kind === 'rows');
+  for (let at = 0; at < waiting.length; at += replayedTogether) {
+    const together = waiting.slice(at, at + replayedTogether);
+    if (
+      together.length > 1 &&
+      (await send(together).then(
+        () => true,
+        () => false,
+      ))
+    )
+      continue;
+    for (const entry of together) {
+      await send([entry]).catch((error: unknown) => {
+        refused += 1;
+        printLine(`${entry.name} stays: ${messageOf(error).slice(0, 300)}`);
+      });
     }
   }
   await clickhouse.close();

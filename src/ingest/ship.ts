@@ -285,7 +285,7 @@ class LaneLoop {
     const reason = `${error.code} ${error.message.slice(0, 500)}`;
     while (!this.#stopping.signal.aborted) {
       try {
-        await journal.quarantine.add({ reason, payload: block, rows: 1, order });
+        await journal.quarantine.add([{ reason, payload: block, rows: 1, order }]);
         this.#metrics.quarantined.add(1);
         log.error('row_quarantined', { code: error.code, reason: error.message.slice(0, 500) });
         return true;

@@ -180,6 +180,22 @@ export async function readWhole(disk: Disk, path: string): Promise<Buffer | unde
   }
 }
 
+/** Bytes of a file; 0 when there is none. */
+export async function sizeOf(disk: Disk, path: string): Promise<number> {
+  let file: DiskFile;
+  try {
+    file = await disk.open(path, 'read');
+  } catch (error) {
+    if (errorCode(error) === 'ENOENT') return 0;
+    throw error;
+  }
+  try {
+    return await file.size();
+  } finally {
+    await file.close();
+  }
+}
+
 /** Replaces a file as a whole: a crash leaves the old one or the new one. Durable when it returns. */
 export async function replaceWhole(disk: Disk, path: string, parts: readonly Uint8Array[]): Promise<void> {
   const temporary = `${path}.tmp`;

@@ -3,10 +3,8 @@ import { existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
-import { realDisk } from './disk.ts';
 import { readWriterId, storeWriterId } from './identity.ts';
 import { type Journal, type JournalOptions, type Lane, openJournal } from './journal.ts';
-import { listQuarantine, Quarantine, QuarantineFull, readQuarantined, removeQuarantined } from './quarantine.ts';
 
 const log = { debug() {}, info() {}, warn() {}, error() {} };
 const all = { rowsMax: 1e9, bytesMax: 1e9 };
@@ -141,7 +139,7 @@ test('a directory of a worker that is gone is shipped and removed', async () => 
 
 test('a directory with something in quarantine stays, with nothing else in it', async () => {
   const journal = await open();
-  await journal.quarantine.add({ reason: 'refused', payload: Buffer.from('rows'), rows: 2, order: 5n });
+  await journal.quarantine.add([{ reason: 'refused', payload: Buffer.from('rows'), rows: 2, order: 5n }]);
   await journal.close();
   const adopted = await open({ adopt: true });
   await adopted.discard();
@@ -153,23 +151,6 @@ test('a memory journal takes appends without syncing them', async () => {
   for (let order = 1; order <= 100; order += 1) await journal.append([frame(order)]);
   expect((await orders(journal, 0))?.length).toBe(100);
   await journal.close();
-});
-
-test('quarantine keeps rows with their reason until they are removed, and refuses at its cap', async () => {
-  const quarantine = await Quarantine.open(realDisk, dir, 100);
-  await quarantine.add({ reason: 'code 27', payload: Buffer.from('poison'), rows: 3, order: 12n, source: '1-1' });
-  await quarantine.add({ reason: 'code 27', payload: Buffer.from('poison'), rows: 3, order: 12n });
-  const big = { reason: 'big', payload: Buffer.alloc(100), rows: 1, order: 13n };
-  await expect(quarantine.add(big)).rejects.toBeInstanceOf(QuarantineFull);
-  const entries = await listQuarantine(dir);
-  expect(entries.length).toBe(2);
-  expect(entries[0]).toMatchObject({ kind: 'rows', reason: 'code 27', rows: 3, order: '12', source: '1-1' });
-  expect((await readQuarantined(entries[0]!)).toString()).toBe('poison');
-  await removeQuarantined(entries[0]!);
-  const again = await Quarantine.open(realDisk, dir, 100);
-  expect([again.entries, again.bytes]).toEqual([1, 6]);
-  await again.add({ reason: 'code 27', payload: Buffer.from('poison'), rows: 3, order: 12n });
-  expect((await listQuarantine(dir)).length).toBe(2);
 });
 
 test('a writer id is kept, and nonsense is refused', async () => {

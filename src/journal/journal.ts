@@ -16,6 +16,7 @@ import { Quarantine } from './quarantine.ts';
 import type { Gap } from './reader.ts';
 import { nextEpoch, readGap, recover } from './recovery.ts';
 import { type Lane, lanes, parseSegmentName } from './segment.ts';
+import { Suspects } from './suspects.ts';
 import { JournalError, type JournalFrame, Writer } from './writer.ts';
 
 export type { JournalFrame, Lane, ShipUnit, UnitLimits };
@@ -35,6 +36,8 @@ export interface JournalOptions {
   /** Free bytes that a new segment must leave on the disk. */
   freeBytesMin?: number;
   quarantineBytesMax?: number;
+  /** Rows that the store refused, until they are stored or proven bad. */
+  suspectBytesMax?: number;
   /** Files kept for use when a segment is confirmed. */
   sparesMax?: number;
 }
@@ -47,6 +50,9 @@ export async function openJournal(options: JournalOptions): Promise<Journal> {
   for (const name of await disk.list(dir)) if (name.endsWith('.tmp')) await disk.remove(`${dir}/${name}`);
   const quarantine = await Quarantine.open(disk, dir, options.quarantineBytesMax ?? 1024 ** 3);
   const damage = new Damage(disk, log, quarantine, options.metrics);
+  const suspects = await Suspects.open(disk, dir, options.suspectBytesMax ?? 64 * 1024 ** 2, (name, bytes) =>
+    damage.keep(name, 0, bytes),
+  );
   const positionFile = await PositionFile.open(disk, dir);
   const position = positionFile.found ?? startOfJournal();
   const found = await recover({
@@ -71,7 +77,7 @@ export async function openJournal(options: JournalOptions): Promise<Journal> {
     writer = new Writer({ log, clock, pool, backlog, segmentBytes, orderMax: found.orderMax });
   }
   const free = await disk.freeBytes(dir);
-  const parts = { dir, log, disk, clock, backlog, positionFile, quarantine, damage, writer, pool, free };
+  const parts = { dir, log, disk, clock, backlog, positionFile, quarantine, suspects, damage, writer, pool, free };
   const journal = new Journal(parts, found.orderMax, options.metrics);
   const { frames: now } = backlog.lane(0);
   const { frames: apart } = backlog.lane(1);
@@ -87,6 +93,7 @@ interface Parts {
   backlog: Backlog;
   positionFile: PositionFile;
   quarantine: Quarantine;
+  suspects: Suspects;
   damage: Damage;
   writer: Writer | undefined;
   pool: SegmentPool | undefined;
@@ -115,7 +122,7 @@ export class Journal {
     this.#free = parts.free;
     this.#freeReadMs = parts.clock.monotonic();
     this.#orderFound = orderFound;
-    this.#orderRecovered = this.#backlog.empty ? undefined : this.orderShipped() + 1n;
+    this.#orderRecovered = this.empty ? undefined : this.orderShipped() + 1n;
     this.#commits = metrics?.counter('journal_commits_total', 'Group commits.');
     this.#commitBytes = metrics?.counter('journal_commit_bytes_total', 'Bytes of frames journaled.');
     const writer = this.#writer;
@@ -214,26 +221,33 @@ export class Journal {
     return this.#orderRecovered;
   }
 
-  /** Every frame with an order up to this, of both lanes, is confirmed. */
+  /** Every row with an order up to this, of both lanes and of the suspects, is stored or in quarantine. */
   orderShipped(): bigint {
     let order = this.orderMax;
     for (const lane of lanes) {
       const { frames, orderBefore } = this.#backlog.lane(lane);
       if (frames > 0 && orderBefore < order) order = orderBefore;
     }
-    return order;
+    const { orderMin } = this.#parts.suspects;
+    return orderMin !== undefined && orderMin <= order ? orderMin - 1n : order;
+  }
+
+  /** Every frame of this lane with an order up to this is confirmed; some of its rows may be suspects. */
+  laneShipped(lane: Lane): bigint {
+    const { frames, orderBefore } = this.#backlog.lane(lane);
+    return frames > 0 ? orderBefore : this.orderMax;
   }
 
   /** No frame with an order up to this waits or is being written. Frames not yet appended are the caller's to know. */
   isShipped(order: bigint): boolean {
     const inFlight = this.#writer?.orderInFlight;
     if (inFlight !== undefined && inFlight <= order) return false;
-    return this.#backlog.empty || this.orderShipped() >= order;
+    return this.empty || this.orderShipped() >= order;
   }
 
-  /** Nothing waits in either lane. */
+  /** Nothing waits in either lane, and no row is a suspect. */
   get empty(): boolean {
-    return this.#backlog.empty;
+    return this.#backlog.empty && this.#parts.suspects.entries === 0;
   }
 
   /** Damage was found since the start: something is in quarantine that could not be shipped. */
@@ -248,6 +262,11 @@ export class Journal {
 
   get quarantine(): Quarantine {
     return this.#parts.quarantine;
+  }
+
+  /** Rows that the store refused, beside the lanes. */
+  get suspects(): Suspects {
+    return this.#parts.suspects;
   }
 
   /** Waits for the append in flight, and writes down how far shipping got. */
@@ -270,6 +289,9 @@ export class Journal {
       if (parseSegmentName(name) || name.startsWith('spare-')) await disk.remove(`${dir}/${name}`);
     await disk.syncDirectory(dir);
     for (const name of ['position', 'epoch', 'writer']) await disk.remove(`${dir}/${name}`);
+    for (const name of ['suspects', 'quarantine']) {
+      if (await isEmptyDirectory(disk, dir, name)) await disk.removeDirectory(`${dir}/${name}`);
+    }
     if ((await disk.list(dir)).length === 0) await disk.removeDirectory(dir);
   }
 
@@ -341,11 +363,23 @@ class Damage {
     this.#log.error('journal_corrupt', { segment: name, from: gap.from, to: gap.to });
   }
 
+  /** Bytes that cannot be read as what they were. */
+  async keep(name: string, from: number, bytes: Buffer): Promise<void> {
+    this.found = true;
+    if ((await this.#quarantine.addGap(name, from, bytes)) === 'known') return;
+    this.#count?.add(1);
+    this.#log.error('journal_corrupt', { segment: name, from, to: from + bytes.length });
+  }
+
   lost(name: string): void {
     this.found = true;
     this.#count?.add(1);
     this.#log.error('journal_corrupt', { segment: name, reason: 'header' });
   }
+}
+
+async function isEmptyDirectory(disk: Disk, dir: string, name: string): Promise<boolean> {
+  return (await disk.list(dir)).includes(name) && (await disk.list(`${dir}/${name}`)).length === 0;
 }
 
 function later(a: Cursor, b: Cursor): Cursor {

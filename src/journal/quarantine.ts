@@ -1,11 +1,12 @@
 /**
- * What could not be kept in its way: damaged stretches of a segment, and rows that the store refuses. Each entry is a
- * file pair in `<dir>/quarantine`, `<name>.data` and `<name>.json`; the note is written last, so an entry with a note
- * is whole. Nothing here is ever removed but by `removeQuarantined`. At the cap `add` refuses, and shipping of that
- * unit stops with an alarm: accepted rows are not dropped in silence.
+ * What could not be kept in its way, below `<journal>/quarantine`: rows that the store refuses, as files of rows
+ * (`row-batch.ts`), and damaged stretches of a segment, as pairs `<name>.data` and `<name>.json`. Versions before
+ * files of rows wrote such a pair for each row; these entries are read as well. At the cap `add` refuses: accepted
+ * rows are not dropped in silence. Entries leave by `removeQuarantined` (any process) and by `expire`.
  */
 import { crc32 } from 'node:zlib';
-import { type Disk, readWhole, realDisk, replaceWhole } from './disk.ts';
+import { type Disk, readWhole, realDisk, replaceWhole, sizeOf } from './disk.ts';
+import { batchSuffix, readBatch, writeBatch } from './row-batch.ts';
 import { crcOfParts } from './segment.ts';
 
 export interface QuarantineNote {
@@ -27,6 +28,18 @@ export interface QuarantineEntry extends QuarantineNote {
   name: string;
 }
 
+/** Rows of one frame that the store refuses. */
+export interface RefusedRows {
+  reason: string;
+  payload: Uint8Array;
+  rows: number;
+  order: bigint;
+  source?: string;
+}
+
+/** A note inside a file of rows: the number keeps an entry's name when entries before it are removed. */
+type NumberedNote = QuarantineNote & { id: number };
+
 export class QuarantineFull extends Error {
   constructor(bytesMax: number) {
     super(`The quarantine holds ${bytesMax} bytes already: list and replay or remove its entries.`);
@@ -34,12 +47,23 @@ export class QuarantineFull extends Error {
   }
 }
 
+interface FileShare {
+  entries: number;
+  rows: number;
+  /** On the disk, with notes. */
+  bytes: number;
+  /** Clock time of its newest entry. */
+  at: number;
+}
+
 export class Quarantine {
   readonly #disk: Disk;
   readonly #dir: string;
   readonly #bytesMax: number;
-  readonly #names = new Set<string>();
+  /** By name of a file of rows, or of a note. */
+  #files = new Map<string, FileShare>();
   #bytes = 0;
+  #entries = 0;
   #count = 0;
 
   private constructor(disk: Disk, dir: string, bytesMax: number) {
@@ -50,69 +74,97 @@ export class Quarantine {
 
   static async open(disk: Disk, journalDir: string, bytesMax: number): Promise<Quarantine> {
     const self = new Quarantine(disk, quarantineDir(journalDir), bytesMax);
-    for (const entry of await listQuarantine(journalDir, disk)) {
-      self.#names.add(entry.name);
-      self.#bytes += entry.bytes;
-    }
-    self.#count = self.#names.size;
+    await self.refresh();
     return self;
   }
 
   get entries(): number {
-    return this.#names.size;
+    return this.#entries;
   }
 
   get bytes(): number {
     return this.#bytes;
   }
 
-  /** Rows that the store refuses. Durable when it returns; throws QuarantineFull at the cap. */
-  async add(item: {
-    reason: string;
-    payload: Uint8Array;
-    rows: number;
-    order: bigint;
-    source?: string;
-  }): Promise<void> {
-    if (this.#bytes + item.payload.length > this.#bytesMax) throw new QuarantineFull(this.#bytesMax);
-    let name: string;
-    do name = `rows-${item.order}-${(this.#count += 1)}`;
-    while (this.#names.has(name));
-    await this.#store(name, 'rows', item, item.payload);
+  /** Counts again what is there: an operator may have removed entries from another process. */
+  async refresh(): Promise<void> {
+    const files = new Map<string, FileShare>();
+    for (const file of await this.#disk.list(this.#dir)) {
+      if (!file.endsWith('.json') && !file.endsWith(batchSuffix)) continue;
+      const known = this.#files.get(file);
+      // A file of rows may have been replaced by a smaller one; a note is never changed.
+      const same = known && (file.endsWith('.json') || known.bytes === (await sizeOf(this.#disk, this.#path(file))));
+      files.set(file, same ? known : shareOf(await entriesOf(this.#disk, this.#dir, file)));
+      if (!same && file.endsWith(batchSuffix)) files.get(file)!.bytes = await sizeOf(this.#disk, this.#path(file));
+    }
+    this.#files = files;
+    this.#recount();
   }
 
-  /** A damaged stretch. The same one again (found anew after a restart) is one entry; at the cap only the note stays. */
+  /** Rows that the store refuses, in one file. Durable when it returns; throws QuarantineFull at the cap. */
+  async add(items: readonly RefusedRows[]): Promise<void> {
+    const bytes = items.reduce((sum, { payload }) => sum + payload.length, 0);
+    if (this.#bytes + bytes > this.#bytesMax) await this.refresh();
+    if (this.#bytes + bytes > this.#bytesMax) throw new QuarantineFull(this.#bytesMax);
+    await this.#disk.makeDirectory(this.#dir);
+    let file: string;
+    do file = `rows-${items[0]!.order}-${(this.#count += 1)}${batchSuffix}`;
+    while (this.#files.has(file));
+    const at = new Date();
+    const records = items.map((item, id) => ({ note: { ...noteOf('rows', item, item.payload, at), id }, ...item }));
+    const written = await writeBatch<NumberedNote>(this.#disk, this.#path(file), records);
+    const rows = items.reduce((sum, item) => sum + item.rows, 0);
+    this.#files.set(file, { entries: items.length, rows, bytes: written, at: at.getTime() });
+    this.#recount();
+  }
+
+  /** A damaged stretch. The same one again (found once more after a restart) is one entry; at the cap only the note stays. */
   async addGap(segment: string, from: number, bytes: Uint8Array): Promise<'added' | 'known'> {
     const name = `gap-${segment}-${from}`;
-    if (this.#names.has(name)) return 'known';
+    if (this.#files.has(`${name}.json`)) return 'known';
     const fits = this.#bytes + bytes.length <= this.#bytesMax;
     const reason = fits ? 'damaged' : 'damaged; bytes not copied, quarantine is full';
     const source = `${segment} ${from}..${from + bytes.length}`;
-    await this.#store(name, 'gap', { reason, rows: 0, order: 0n, source }, fits ? bytes : Buffer.alloc(0));
+    const payload = fits ? bytes : Buffer.alloc(0);
+    const at = new Date();
+    const note = noteOf('gap', { reason, rows: 0, order: 0n, source }, payload, at);
+    await this.#disk.makeDirectory(this.#dir);
+    await replaceWhole(this.#disk, `${this.#dir}/${name}.data`, [payload]);
+    // The note is written last: an entry with a note is whole.
+    await replaceWhole(this.#disk, `${this.#dir}/${name}.json`, [Buffer.from(`${JSON.stringify(note)}\n`)]);
+    this.#files.set(`${name}.json`, { entries: 1, rows: 0, bytes: payload.length, at: at.getTime() });
+    this.#recount();
     return 'added';
   }
 
-  async #store(
-    name: string,
-    kind: QuarantineNote['kind'],
-    item: { reason: string; rows: number; order: bigint; source?: string },
-    payload: Uint8Array,
-  ): Promise<void> {
-    const note: QuarantineNote = {
-      kind,
-      reason: item.reason.slice(0, 1000),
-      rows: item.rows,
-      order: item.order.toString(),
-      bytes: payload.length,
-      crc: crcOfParts([payload]),
-      at: new Date().toISOString(),
-      ...(item.source !== undefined && { source: item.source }),
-    };
-    await this.#disk.makeDirectory(this.#dir);
-    await replaceWhole(this.#disk, `${this.#dir}/${name}.data`, [payload]);
-    await replaceWhole(this.#disk, `${this.#dir}/${name}.json`, [Buffer.from(`${JSON.stringify(note)}\n`)]);
-    this.#names.add(name);
-    this.#bytes += payload.length;
+  /** Removes entries that are older than `before`; returns how many entries and rows these were. */
+  async expire(before: number): Promise<{ entries: number; rows: number }> {
+    const expired = { entries: 0, rows: 0 };
+    for (const [file, { entries, rows, at }] of [...this.#files]) {
+      // An entry without a legible time is not judged by its age.
+      if (Number.isNaN(at) || at >= before) continue;
+      await this.#disk.remove(this.#path(file));
+      if (file.endsWith('.json')) await this.#disk.remove(this.#path(`${file.slice(0, -'.json'.length)}.data`));
+      this.#files.delete(file);
+      expired.entries += entries;
+      expired.rows += rows;
+    }
+    this.#recount();
+    return expired;
+  }
+
+  #recount(): void {
+    this.#bytes = 0;
+    this.#entries = 0;
+    for (const { entries, bytes } of this.#files.values()) {
+      this.#entries += entries;
+      this.#bytes += bytes;
+    }
+    this.#count = Math.max(this.#count, this.#files.size);
+  }
+
+  #path(file: string): string {
+    return `${this.#dir}/${file}`;
   }
 }
 
@@ -120,38 +172,128 @@ export function quarantineDir(journalDir: string): string {
   return `${journalDir}/quarantine`;
 }
 
-/** The entries of a journal directory, oldest name first. A note that cannot be read is listed as damaged. */
+function noteOf(
+  kind: QuarantineNote['kind'],
+  item: Omit<RefusedRows, 'payload'>,
+  payload: Uint8Array,
+  at: Date,
+): QuarantineNote {
+  return {
+    kind,
+    reason: item.reason.slice(0, 1000),
+    rows: item.rows,
+    order: item.order.toString(),
+    bytes: payload.length,
+    crc: crcOfParts([payload]),
+    at: at.toISOString(),
+    ...(item.source !== undefined && { source: item.source }),
+  };
+}
+
+function shareOf(entries: QuarantineEntry[]): FileShare {
+  const share = { entries: entries.length, rows: 0, bytes: 0, at: Number.NaN };
+  for (const { rows, bytes, at } of entries) {
+    share.rows += rows;
+    share.bytes += bytes;
+    const time = Date.parse(at);
+    if (!(share.at > time)) share.at = time;
+  }
+  return share;
+}
+
+/** The entries of a journal directory, by name. A note that cannot be read is listed as damaged. */
 export async function listQuarantine(journalDir: string, disk: Disk = realDisk): Promise<QuarantineEntry[]> {
   const dir = quarantineDir(journalDir);
   const entries: QuarantineEntry[] = [];
-  for (const file of await disk.list(dir)) {
-    if (!file.endsWith('.json')) continue;
-    const bytes = await readWhole(disk, `${dir}/${file}`);
-    entries.push({ ...parseNote(bytes), dir, name: file.slice(0, -'.json'.length) });
-  }
+  for (const file of await disk.list(dir)) entries.push(...(await entriesOf(disk, dir, file)));
   return entries;
 }
 
-function parseNote(bytes: Buffer | undefined): QuarantineNote {
+async function entriesOf(disk: Disk, dir: string, file: string): Promise<QuarantineEntry[]> {
+  if (file.endsWith(batchSuffix)) {
+    const records = (await readBatch<NumberedNote>(disk, `${dir}/${file}`)) ?? [];
+    const batch = file.slice(0, -batchSuffix.length);
+    return records.map(({ note, payload }, i) =>
+      note
+        ? { ...note, dir, name: `${batch}.${note.id}` }
+        : { ...damagedNote(payload.length), dir, name: `${batch}.damaged-${i}` },
+    );
+  }
+  if (!file.endsWith('.json')) return [];
+  const bytes = await readWhole(disk, `${dir}/${file}`);
+  return bytes ? [{ ...parseNote(bytes), dir, name: file.slice(0, -'.json'.length) }] : [];
+}
+
+function damagedNote(bytes: number): QuarantineNote {
+  return { kind: 'gap', reason: 'the note is damaged', rows: 0, order: '0', bytes, crc: 0, at: '' };
+}
+
+function parseNote(bytes: Buffer): QuarantineNote {
   try {
-    return JSON.parse(bytes?.toString('utf8') ?? '') as QuarantineNote;
+    return JSON.parse(bytes.toString('utf8')) as QuarantineNote;
   } catch {
-    return { kind: 'gap', reason: 'the note is damaged', rows: 0, order: '0', bytes: 0, crc: 0, at: '' };
+    return damagedNote(0);
   }
 }
 
 /** The bytes of an entry; throws when they are no longer what the note says. */
 export async function readQuarantined(entry: QuarantineEntry, disk: Disk = realDisk): Promise<Buffer> {
-  const bytes = await readWhole(disk, `${entry.dir}/${entry.name}.data`);
+  const bytes = await payloadOf(entry, disk);
   if (!bytes || bytes.length !== entry.bytes || crc32(bytes) !== entry.crc) {
-    throw new Error(`${entry.dir}/${entry.name}.data does not match its note`);
+    throw new Error(`The bytes of ${entry.dir}/${entry.name} do not match their note.`);
   }
   return bytes;
 }
 
-/** After a replay was confirmed. The note goes first: an entry without one is no entry. */
-export async function removeQuarantined(entry: QuarantineEntry, disk: Disk = realDisk): Promise<void> {
-  await disk.remove(`${entry.dir}/${entry.name}.json`);
-  await disk.syncDirectory(entry.dir);
-  await disk.remove(`${entry.dir}/${entry.name}.data`);
+async function payloadOf(entry: QuarantineEntry, disk: Disk): Promise<Buffer | undefined> {
+  const file = batchOf(entry.name);
+  if (file === undefined) return readWhole(disk, `${entry.dir}/${entry.name}.data`);
+  const records = await readBatch<NumberedNote>(disk, `${entry.dir}/${file}`);
+  return records?.find((record, i) => isEntry(entry, record.note, i))?.payload;
+}
+
+/** After a replay was confirmed. The entries of one file leave it together. */
+export async function removeQuarantined(entries: readonly QuarantineEntry[], disk: Disk = realDisk): Promise<void> {
+  const byFile = new Map<string, QuarantineEntry[]>();
+  for (const entry of entries) {
+    const path = `${entry.dir}/${batchOf(entry.name) ?? `${entry.name}.json`}`;
+    byFile.set(path, [...(byFile.get(path) ?? []), entry]);
+  }
+  for (const [path, leaving] of byFile) {
+    if (path.endsWith(batchSuffix)) await removeFromBatch(path, leaving, disk);
+    else await removePair(leaving[0]!, disk);
+  }
+}
+
+async function removeFromBatch(path: string, leaving: readonly QuarantineEntry[], disk: Disk): Promise<void> {
+  const records = (await readBatch<NumberedNote>(disk, path)) ?? [];
+  const staying = records.filter(({ note }, i) => !leaving.some((entry) => isEntry(entry, note, i)));
+  if (staying.length > 0) {
+    // A damaged record gets a note of its own when its neighbours leave.
+    const notes = staying.map(({ note, payload }, i) => ({
+      note: note ?? { ...damagedNote(payload.length), crc: crc32(payload), id: records.length + i },
+      payload,
+    }));
+    await writeBatch(disk, path, notes);
+    return;
+  }
+  await disk.remove(path);
+  await disk.syncDirectory(leaving[0]!.dir);
+}
+
+/** The note goes first: an entry without a note is no entry. */
+async function removePair({ dir, name }: QuarantineEntry, disk: Disk): Promise<void> {
+  await disk.remove(`${dir}/${name}.json`);
+  await disk.syncDirectory(dir);
+  await disk.remove(`${dir}/${name}.data`);
+}
+
+/** The file of rows that holds an entry of this name; undefined for an entry that is a pair of files. */
+function batchOf(name: string): string | undefined {
+  const match = /^(rows-\d+-\d+)\.(?:damaged-)?\d+$/.exec(name);
+  return match ? `${match[1]}${batchSuffix}` : undefined;
+}
+
+function isEntry(entry: QuarantineEntry, note: NumberedNote | undefined, place: number): boolean {
+  return entry.name.endsWith(note ? `.${note.id}` : `.damaged-${place}`);
 }
