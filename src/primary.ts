@@ -66,7 +66,7 @@ export async function runPrimary(): Promise<void> {
   const ending = new Ending(running, log);
 
   try {
-    await data.take(log);
+    await data.take(log, config.data.lockWaitSeconds * 1000);
     running.add('data directory', () => data.release());
     await probePorts(config);
     const { secrets, fresh } = data.secrets();

@@ -11,7 +11,7 @@ import { writeProcessFile } from './base/process-file.ts';
 import { BusHub } from './bus/ipc-primary.ts';
 import { childPort } from './bus/port.ts';
 import { type ClockState, clockSentence } from './clock-offset.ts';
-import type { DataDirectory } from './data-directory.ts';
+import { type DataDirectory, instanceVariable } from './data-directory.ts';
 import type { Engines, InstanceState, PartState, ToPrimary, ToWorker } from './instance.ts';
 import type { RuleText } from './rules/table.ts';
 import { Supervisor } from './supervisor.ts';
@@ -76,6 +76,10 @@ export class WorkerPool {
   start(): Promise<void> {
     // Each worker accepts its MQTT connections itself; handing them out would be all that the primary does in a storm.
     cluster.schedulingPolicy = cluster.SCHED_NONE;
+    // A worker keeps the lock of the data directory until it is gone, whatever becomes of the primary.
+    const { lockDescriptor } = this.#options.data;
+    const inherited = lockDescriptor === undefined ? [] : [lockDescriptor];
+    cluster.setupPrimary({ stdio: ['inherit', 'inherit', 'inherit', 'ipc', ...inherited] });
     return new Promise((resolve) => {
       this.#onReady = resolve;
       for (const slot of this.#slots) this.#fork(slot);
@@ -186,7 +190,11 @@ export class WorkerPool {
   #fork(slot: Slot): void {
     const { data } = this.#options;
     // Workers share one listening socket; without this libuv setting the first to wake up would accept all that wait.
-    const worker = cluster.fork({ MILLRACE_SLOT: String(slot.number), UV_TCP_SINGLE_ACCEPT: '1' });
+    const worker = cluster.fork({
+      MILLRACE_SLOT: String(slot.number),
+      UV_TCP_SINGLE_ACCEPT: '1',
+      [instanceVariable]: data.instance,
+    });
     slot.worker = worker;
     slot.ready = false;
     slot.orderShipped = 0n;

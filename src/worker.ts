@@ -24,6 +24,7 @@ import { Metrics, processMetrics } from './base/metrics.ts';
 import { openBus } from './bus/open.ts';
 import { clockFault } from './clock-offset.ts';
 import { createConsole } from './console/door.ts';
+import { checkInstance, instanceVariable } from './data-directory.ts';
 import { type CachedDevice, refuseServerTimes } from './device/cached-device.ts';
 import { CredentialChanges } from './device/credential-changes.ts';
 import { DevicesHere } from './device/devices-here.ts';
@@ -116,10 +117,18 @@ export async function runWorker(): Promise<void> {
   await changes.start();
 
   // The channel: journal, what carries it to ClickHouse, and the call that every door pours into.
+  checkInstance(config.data.dir, process.env[instanceVariable]);
   const dir = join(config.data.dir, journalDirectory, journalName(begin.slot));
   const { segmentBytes, freeDiskBytesMin, backlogBytesMax, ...waits } = config.ingest.journal;
   const durable = config.ingest.ack === 'memory' ? 'none' : 'sync';
-  const journal = await openJournal({ dir, log, metrics, segmentBytes, durable, freeBytesMin: freeDiskBytesMin >> 1 });
+  const journal = await openJournal({
+    dir,
+    log,
+    metrics,
+    segmentBytes,
+    durable,
+    freeBytesMin: Math.floor(freeDiskBytesMin / 2),
+  });
   const orders = new OrderClock(clock, await writerId(dir, postgres), journal.orderMax);
   const shipping = { clickhouse, clock, log, metrics, ...config.ingest.ship };
   const shipper = new Shipper({ ...shipping, journal, onShipped: () => ingest.shipped(journal.orderShipped()) });

@@ -23,7 +23,10 @@ const rateLimits = Type.Object({
 });
 
 const schema = Type.Object({
-  data: Type.Object({ dir: Type.String({ minLength: 1 }) }),
+  data: Type.Object({
+    dir: Type.String({ minLength: 1 }),
+    lockWaitSeconds: Type.Integer({ minimum: 0, maximum: 3600 }),
+  }),
   workers: Type.Integer({ minimum: 0, maximum: 256 }),
   log: Type.Object({ level: Type.Enum(['trace', 'debug', 'info', 'warn', 'error']) }),
   http: Type.Object({

@@ -1,13 +1,38 @@
 /**
  * Which process runs in a role: a small file with its pid and start time, so that a successor after `kill -9` can
- * tell a leftover of ours from a stranger that got the same pid.
+ * tell a leftover of ours from a stranger that got the same pid. A pid means something in one pid namespace of one
+ * boot only, so the file names both, and a file from elsewhere names no live process.
  */
-import { readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { readFileSync, readlinkSync, rmSync, writeFileSync } from 'node:fs';
 
 export interface ProcessMark {
   pid: number;
   /** Clock ticks since boot at which the process started (/proc/<pid>/stat, field 22). */
   startedTicks: string;
+  /** Boot and pid namespace in which `pid` counts; earlier versions did not write it. */
+  where?: string;
+}
+
+/** Identifies the running kernel: differs between hosts and between two boots of one host. */
+export function bootId(): string {
+  try {
+    return readFileSync('/proc/sys/kernel/random/boot_id', 'latin1').trim();
+  } catch {
+    return '';
+  }
+}
+
+let here: string | undefined;
+
+function whereAmI(): string {
+  if (here === undefined) {
+    try {
+      here = `${bootId()} ${readlinkSync('/proc/self/ns/pid')}`;
+    } catch {
+      here = '';
+    }
+  }
+  return here;
 }
 
 /** Start time of a live process, undefined when there is none (or it is a zombie). */
@@ -21,8 +46,23 @@ export function startedTicksOf(pid: number): string | undefined {
   }
 }
 
-export function writeProcessFile(path: string, pid: number): void {
-  writeFileSync(path, JSON.stringify({ pid, startedTicks: startedTicksOf(pid) ?? '' } satisfies ProcessMark));
+export function markOf(pid: number): ProcessMark {
+  return { pid, startedTicks: startedTicksOf(pid) ?? '', where: whereAmI() };
+}
+
+/**
+ * False when the disk has no room for the file. A full disk must not prevent a start that would empty it: the file
+ * helps to end leftovers sooner, but the lock of the data directory is what keeps two owners apart.
+ */
+export function writeProcessFile(path: string, pid: number): boolean {
+  try {
+    writeFileSync(path, JSON.stringify(markOf(pid)));
+    return true;
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    if (code !== 'ENOSPC' && code !== 'EDQUOT') throw error;
+    return false;
+  }
 }
 
 export function removeProcessFile(path: string): void {
@@ -32,13 +72,13 @@ export function removeProcessFile(path: string): void {
 /** The live process that wrote `path`; undefined when it is gone or the pid now belongs to another. */
 export function liveProcess(path: string): number | undefined {
   try {
-    const { pid, startedTicks } = JSON.parse(readFileSync(path, 'utf8')) as ProcessMark;
+    const { pid, startedTicks, where } = JSON.parse(readFileSync(path, 'utf8')) as ProcessMark;
+    if (where !== undefined && where !== whereAmI()) return undefined;
     return startedTicks !== '' && startedTicksOf(pid) === startedTicks ? pid : undefined;
   } catch {
     return undefined;
   }
 }
-
 /** Ends a process and waits until it is really gone. False when it would not go. */
 export async function endProcess(pid: number, signal: NodeJS.Signals, waitMsMax: number): Promise<boolean> {
   const started = startedTicksOf(pid);

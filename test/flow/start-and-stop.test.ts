@@ -1,5 +1,5 @@
 /** One engine through its life: first start, a second that is refused, deaths of its parts, SIGTERM, kill -9, again. */
-import { readFileSync, statSync } from 'node:fs';
+import { readdirSync, readFileSync, readlinkSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
@@ -24,6 +24,15 @@ async function send(count: number): Promise<void> {
     const body = `{"ts":${firstTs + sent},"values":{"n":${sent}}}`;
     expect(await engine.api.postTelemetry(device.token, body)).toBe(200);
     sent += 1;
+  }
+}
+
+/** A descriptor may be closed meanwhile. */
+function linkOf(path: string): string {
+  try {
+    return readlinkSync(path);
+  } catch {
+    return '';
   }
 }
 
@@ -58,6 +67,15 @@ test('a second engine on the same data is refused and does not disturb the first
   expect(second.output).toMatch(/in use by process \d+.*DATA_DIR/);
   expect(await engine.readiness()).toBe(200);
   await send(10);
+});
+
+test('each worker holds the lock of the data directory, too', () => {
+  const workers = engine.workers();
+  expect(workers).toHaveLength(2);
+  for (const pid of workers) {
+    const open = readdirSync(`/proc/${pid}/fd`).map((descriptor) => linkOf(`/proc/${pid}/fd/${descriptor}`));
+    expect(open).toContain(join(engine.dataDir, 'lock'));
+  }
 });
 
 test('a dead worker is replaced and nothing acknowledged is lost', async () => {
