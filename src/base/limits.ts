@@ -93,8 +93,11 @@ export const limits = {
   /** User properties of one packet, and filters of one session. */
   mqttUserPropertiesMax: 100,
   mqttFiltersMax: 100,
-  /** How long a client of MQTT 3 is not read while the journal refuses; then it is closed without an acknowledgement. */
+  /** How long a client is not read while the journal refuses (at most half its Keep Alive); then its messages are refused.
+   * How often a client that waits may go on, and how long those that may go on are served before others have a turn. */
   mqttPausedMsMax: 5_000,
+  mqttJournalLookMs: 20,
+  mqttJournalSliceMs: 20,
   /** A slow reader: above the first it is not read any more, above the second it is closed, as it is when it takes nothing for
    * that long. */
   mqttUnreadBytesPause: 64 * 1024,

@@ -205,12 +205,13 @@ export class Gateway {
 
   /**
    * Calls `operation` with every device of `wanted` connected, but for those that are refused: at once when they are,
-   * else later, in the order of the calls.
+   * else later, in the order of the calls. An operation that waits holds up those that were called later.
    */
-  run(wanted: readonly Wanted[], operation: (refused: Refused) => void): void {
+  run(wanted: readonly Wanted[], operation: (refused: Refused) => unknown): void {
     const missing = this.#missing(wanted);
     if (missing.length === 0 && this.#waiting === 0) {
-      operation(nobody);
+      const running = operation(nobody);
+      if (running instanceof Promise) this.#last = this.#waitFor(running);
       return;
     }
     this.#waiting += 1;
@@ -296,7 +297,7 @@ export class Gateway {
     before: Promise<void>,
     wanted: readonly Wanted[],
     missing: readonly Wanted[],
-    operation: (refused: Refused) => void,
+    operation: (refused: Refused) => unknown,
   ): Promise<void> {
     const finding = this.#find(missing);
     await before;
@@ -305,7 +306,14 @@ export class Gateway {
     const gone = this.#missing(wanted).filter(({ name }) => !found.has(name));
     if (gone.length > 0) found = new Map([...found, ...(await this.#find(gone))]);
     this.#waiting -= 1;
-    operation(this.#connect(found));
+    const running = operation(this.#connect(found));
+    if (running instanceof Promise) await this.#waitFor(running);
+  }
+
+  async #waitFor(running: Promise<unknown>): Promise<void> {
+    this.#waiting += 1;
+    await running;
+    this.#waiting -= 1;
   }
 
   #missing(wanted: readonly Wanted[]): Wanted[] {

@@ -56,6 +56,8 @@ const dayMs = 86_400_000;
 const lingerMessages = { min: 3, max: 64 };
 const checkIntervalMs = 100;
 const loopLagMsMax = 500;
+/** Refused for its lag for this long, a starved process takes messages until the next look: a little still gets through. */
+const lagRefusedMsMax = 2_000;
 
 /** One write and one sync: its frames, and who waits for them. */
 interface Commit {
@@ -157,6 +159,8 @@ export class Ingest {
   #lastMessages = 0;
   #refusal: Fault | undefined;
   #fullUntil = 0;
+  /** Since when messages are refused for the lag of the loop; 0 = they are not. */
+  #laggingSince = 0;
   #lateBefore = 0;
   #lastCheck: number;
   #onIdle: (() => void)[] = [];
@@ -367,8 +371,14 @@ export class Ingest {
     if (journal.backlogBytes > backlogBytesMax * slack) this.#refusal = backlogFull(backlogBytesMax);
     else if (journal.freeBytes() * slack < freeDiskBytesMin || now < this.#fullUntil) this.#refusal = diskFull();
     else if (this.#writingSince > 0 && now - this.#writingSince > unsyncedMsMax) this.#refusal = slowDisk();
-    else if (lagMs > loopLagMsMax) this.#refusal = unavailable('loop_lag', 'This server is overloaded; send again.');
+    else if (lagMs > loopLagMsMax && this.#isLagRefused(now)) this.#refusal = loopLag();
     else this.#refusal = undefined;
+    if (this.#refusal?.reason !== 'loop_lag') this.#laggingSince = 0;
+  }
+
+  #isLagRefused(now: number): boolean {
+    if (this.#laggingSince === 0) this.#laggingSince = now;
+    return now - this.#laggingSince < lagRefusedMsMax;
   }
 }
 
@@ -378,6 +388,10 @@ function oldestSince(rows: Rows, mark: Mark): number {
   let oldest = Number.POSITIVE_INFINITY;
   for (let i = mark.spans; i < count; i += 1) if (ts[i]! < oldest) oldest = ts[i]!;
   return oldest;
+}
+
+function loopLag(): Fault {
+  return unavailable('loop_lag', 'This server is overloaded; send again.');
 }
 
 function slowDisk(): Fault {

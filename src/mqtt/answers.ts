@@ -1,7 +1,8 @@
 /**
  * How a refused PUBLISH is answered. MQTT 5 gets a reason code and stays. MQTT 3 knows no code: what would fail again is
  * acknowledged, so that the client does not send it for ever; what may succeed later is not, and the connection ends, so
- * that the client keeps it. Telemetry that the journal refuses is not answered at all for MQTT 3 (`connection.ts`).
+ * that the client keeps it. What the journal refuses is not answered at once: the client is not read for a while, so that
+ * the message may still be accepted (`connection.ts`).
  */
 import { ErrorCode, type Fault } from '../base/errors.ts';
 import type { CloseReason } from './close-reason.ts';
@@ -61,6 +62,11 @@ const quotaReasons: Record<string, true> = { ...journalReasons, clock_wrong: tru
 
 export function isJournalRefusal({ status, reason }: Fault): boolean {
   return status === 503 && reason in journalReasons;
+}
+
+/** A refusal that may pass within seconds: worth leaving the client unread. */
+export function mayPass(fault: Fault): boolean {
+  return isJournalRefusal(fault) || (fault.status === 503 && fault.reason === 'gateway_held');
 }
 
 function stays(reasonCode: number): Answer {

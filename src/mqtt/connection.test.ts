@@ -10,6 +10,7 @@ import { Meter } from '../fleet/meter.ts';
 import { Connection } from './connection.ts';
 import { Counters } from './counters.ts';
 import { Flusher } from './flusher.ts';
+import { JournalWaiters } from './journal-waiters.ts';
 import type { MqttParts } from './mqtt-parts.ts';
 import type { Publish } from './operation.ts';
 import type { Session } from './session.ts';
@@ -113,6 +114,7 @@ function bench({
     log: quiet,
     counters: new Counters(metrics),
     flusher: new Flusher(),
+    journalWaiters: new JournalWaiters({ now: () => now, monotonic: () => now }, () => refusal),
     connections: new Set(),
   };
   const transport = new MemoryTransport();
@@ -146,6 +148,7 @@ function bench({
     counters: metrics,
     move: (ms) => {
       now += ms;
+      parts.journalWaiters.round();
       connection.sweep(now);
     },
     refuse: (fault) => {
@@ -328,40 +331,126 @@ describe('flow control', () => {
 });
 
 describe('the journal refuses', () => {
-  test('MQTT 5 is told 0x97 and stays', async () => {
-    const { send, sent, refuse } = bench({ level: 5 });
+  const slow = unavailable('journal_slow', 'Too slow.');
+  const discarded = (metrics: Metrics) =>
+    metrics
+      .snapshot()
+      .filter(({ name }) => name === 'mqtt_discarded_total')
+      .map(({ labels, value }) => `${labels} ${value}`);
+
+  for (const level of [4, 5] as const) {
+    for (const qos of [0, 1, 2] as const) {
+      test(`MQTT ${level}, QoS ${qos}: is not read until the journal takes again; then nothing is lost`, async () => {
+        const { send, sent, refuse, publishes, transport, move, counters, endedBy } = bench({ level });
+        await sent();
+        send(publish(1, qos));
+        refuse(slow);
+        send(publish(2, qos), publish(3, qos));
+        expect(transport.paused).toBe(true);
+        move(1_000);
+        move(1_000);
+        expect(publishes).toHaveLength(1);
+        expect(await sent()).toEqual([]);
+        refuse(undefined);
+        move(100);
+        expect(publishes).toHaveLength(3);
+        const word = qos === 1 ? 'puback' : 'pubrec';
+        for (const waiting of publishes) waiting.acknowledge();
+        expect(names(await sent())).toEqual(qos === 0 ? [] : [1, 2, 3].map((id) => `${word} ${id}`));
+        expect(transport.paused).toBe(false);
+        expect(discarded(counters)).toEqual([]);
+        expect(endedBy()).toBe('');
+      });
+    }
+
+    test(`MQTT ${level}, QoS 0: after the wait messages are discarded and counted, the connection stays`, async () => {
+      const { send, sent, refuse, publishes, transport, move, counters, endedBy } = bench({ level, inflightMax: 100 });
+      await sent();
+      refuse(slow);
+      send(publish(1, 0), publish(2, 0));
+      move(limits.mqttPausedMsMax + 1);
+      // The next one need not wait again.
+      send(publish(3, 0), { cmd: 'pingreq' });
+      expect(names(await sent())).toEqual(['pingresp']);
+      expect(discarded(counters)).toEqual(['{reason="journal_slow",qos="0"} 3']);
+      refuse(undefined);
+      move(500);
+      refuse(slow);
+      send(publish(4, 0));
+      expect(transport.paused).toBe(true);
+      refuse(undefined);
+      move(100);
+      expect(publishes).toHaveLength(1);
+      expect(endedBy()).toBe('');
+    });
+
+    test(`MQTT ${level}: Keep Alive does not run while the client is not read`, async () => {
+      const { send, sent, refuse, publishes, move, endedBy } = bench({ level, connect: { keepalive: 60 } });
+      await sent();
+      move(89_000);
+      refuse(slow);
+      send(publish(1, 0));
+      move(4_000);
+      refuse(undefined);
+      move(100);
+      expect(publishes).toHaveLength(1);
+      move(85_000);
+      expect(endedBy()).toBe('');
+    });
+  }
+
+  test('MQTT 5 is told 0x97 after the wait, and stays', async () => {
+    const { send, sent, refuse, move, counters, endedBy } = bench({ level: 5 });
     await sent();
-    refuse(unavailable('journal_slow', 'Too slow.'));
-    send(publish(1));
-    expect(await sent()).toMatchObject([{ cmd: 'puback', messageId: 1, reasonCode: 0x97 }]);
+    refuse(slow);
+    send(publish(1), publish(2));
+    move(limits.mqttPausedMsMax);
+    expect(await sent()).toEqual([]);
+    move(1);
+    expect(await sent()).toMatchObject([
+      { cmd: 'puback', messageId: 1, reasonCode: 0x97 },
+      { cmd: 'puback', messageId: 2, reasonCode: 0x97 },
+    ]);
+    expect(discarded(counters)).toEqual([]);
+    expect(endedBy()).toBe('');
   });
 
-  test('MQTT 3 is not read until the journal takes again; then nothing is lost', async () => {
-    const { send, sent, refuse, publishes, transport, move } = bench();
+  test('MQTT 3 is closed without an acknowledgement after the wait; its QoS 0 is counted as discarded', async () => {
+    const { send, sent, refuse, endedBy, move, counters } = bench();
     await sent();
-    send(publish(1));
-    refuse(unavailable('journal_slow', 'Too slow.'));
-    send(publish(2), publish(3));
-    expect(transport.paused).toBe(true);
-    move(1_000);
-    expect(publishes).toHaveLength(1);
-    refuse(undefined);
-    move(1_000);
-    expect(publishes).toHaveLength(3);
-    expect(publishes.map(({ payload }) => payload.length)).toEqual([0, 0, 0]);
-    for (const waiting of publishes) waiting.acknowledge();
-    expect(names(await sent())).toEqual(['puback 1', 'puback 2', 'puback 3']);
-    expect(transport.paused).toBe(false);
-  });
-
-  test('MQTT 3 is closed without an acknowledgement when it takes too long', async () => {
-    const { send, sent, refuse, endedBy, move } = bench();
-    await sent();
-    refuse(unavailable('journal_slow', 'Too slow.'));
-    send(publish(1));
+    refuse(slow);
+    send(publish(1), publish(2, 0), publish(3));
     move(limits.mqttPausedMsMax + 1);
     expect(await sent()).toEqual([]);
     expect(endedBy()).toBe('journal_refused');
+    expect(discarded(counters)).toEqual(['{reason="journal_refused",qos="0"} 1']);
+  });
+
+  test('a client waits for at most half its Keep Alive', async () => {
+    const { send, sent, refuse, move } = bench({ level: 5, connect: { keepalive: 4 } });
+    await sent();
+    refuse(slow);
+    send(publish(1));
+    move(2_001);
+    expect(await sent()).toMatchObject([{ cmd: 'puback', reasonCode: 0x97 }]);
+  });
+
+  test('a transport that can keep no more ends the wait, not the connection', async () => {
+    const { connection, send, sent, refuse, endedBy } = bench({ level: 5 });
+    await sent();
+    refuse(slow);
+    send(publish(1));
+    connection.onOverflow();
+    expect(await sent()).toMatchObject([{ cmd: 'puback', reasonCode: 0x97 }]);
+    expect(endedBy()).toBe('');
+  });
+
+  test('a message that waits is told apart from one that can never be stored', async () => {
+    const { send, sent, refuse } = bench({ level: 5 });
+    await sent();
+    refuse(unavailable('clock_wrong', 'The clock is wrong.'));
+    send(publish(1));
+    expect(await sent()).toMatchObject([{ cmd: 'puback', reasonCode: 0x97 }]);
   });
 });
 
@@ -376,6 +465,16 @@ describe('time', () => {
     move(2);
     expect(endedBy()).toBe('keep_alive');
     expect(names(await sent())).toEqual(['pingresp', 'disconnect']);
+  });
+
+  test('silence while this process did not run is not the silence of the client', async () => {
+    const { connection, sent, move, endedBy } = bench();
+    await sent();
+    move(14_000);
+    connection.sweep(1_000 + 14_000 + 60_000, 60_000);
+    expect(endedBy()).toBe('');
+    connection.sweep(1_000 + 14_000 + 60_000 + 1_001);
+    expect(endedBy()).toBe('keep_alive');
   });
 
   test('without Keep Alive, the idle rule', () => {

@@ -1,18 +1,20 @@
 /**
  * One MQTT connection: first CONNECT, then packets in order, each to its handler; and the only place that decides when
  * it ends. It is not read while it signs in, while too many of its messages wait for their answer (MQTT 3), while the
- * journal refuses (MQTT 3), or while it does not read what it is sent. Small: there may be fifty thousand of them.
+ * journal refuses, or while it does not read what it is sent. Keep Alive does not run while it is not read. Small: there
+ * may be fifty thousand of them.
  */
 
 import { randomUUID } from 'node:crypto';
 import { Fault, isBug } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { ClientCertificate } from '../fleet/chain.ts';
-import { answerOf, code, isJournalRefusal } from './answers.ts';
+import { answerOf, code, isJournalRefusal, mayPass } from './answers.ts';
 import type { CloseReason } from './close-reason.ts';
 import type { Flushable } from './flusher.ts';
 import { Frames } from './frames.ts';
 import { type Answered, giveBack, type Incoming, takeIncoming } from './incoming.ts';
+import type { JournalWaiter } from './journal-waiters.ts';
 import type { MqttParts } from './mqtt-parts.ts';
 import { Outbox, withheld } from './outbox.ts';
 import { pubcompBytes, pubrecBytes, readAcknowledgement } from './packets/acknowledgements.ts';
@@ -42,6 +44,15 @@ type State = 'new' | 'signing_in' | 'live' | 'closed';
 /** Why a connection is not read at the moment; several may hold at once. */
 const hold = { signIn: 1, answers: 2, journal: 4, reader: 8, drain: 16 } as const;
 
+/** Ends after which nothing that a client has sent counts. */
+const clientsOwn: Partial<Record<CloseReason, true>> = {
+  client_disconnect: true,
+  malformed: true,
+  protocol_error: true,
+  packet_too_large: true,
+  not_mqtt: true,
+};
+
 /** Signs in as nobody, to be given credentials. */
 const provision = 'provision';
 
@@ -50,7 +61,7 @@ const pingresp = Buffer.from([0xd0, 0]);
 const noPayload = Buffer.alloc(0);
 const frame = new PublishFrame();
 
-export class Connection implements TransportEvents, SessionLink, SignInOwner, Answered, Flushable {
+export class Connection implements TransportEvents, SessionLink, SignInOwner, Answered, Flushable, JournalWaiter {
   readonly #parts: MqttParts;
   readonly #transport: Transport;
   readonly #certificate: ClientCertificate | undefined;
@@ -73,13 +84,17 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
   /** Messages that wait for their answer: with an acknowledgement, and without. */
   #unacknowledged = 0;
   #unanswered = 0;
-  /** Monotonic times: of the last packet, of the journal's refusal, of the last sign that the client reads. */
+  /** Monotonic times: of the last packet, of the first refusal since the journal accepted (0 = none), of the last sign
+   * that the client reads. */
   #heardAt: number;
   #refusedAt = 0;
   #stalledAt = 0;
   /** What waited for the client at the last look, and how much of it is large messages. */
   #unreadMark = 0;
   #largeBytes = 0;
+  /** Messages discarded since the last line in the log, and why the last one was. */
+  #discards = 0;
+  #discardReason = '';
   isQueued = false;
 
   constructor(parts: MqttParts, transport: Transport, certificate: ClientCertificate | undefined) {
@@ -102,6 +117,13 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     this.#stalledAt = 0;
     this.#largeBytes = 0;
     this.#release(hold.reader);
+  }
+
+  /** Not for ever: who sends more than may be kept is refused now, as the deadline would refuse it. */
+  onOverflow(): void {
+    if ((this.#held & hold.journal) === 0) return;
+    this.#refusedAt = Number.NEGATIVE_INFINITY;
+    this.journalRefuses();
   }
 
   /** A client may publish and leave in one breath: what it has sent is handled first, however long it signs in. */
@@ -176,8 +198,12 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     this.#releaseAnswers();
   }
 
-  /** Twice a second: everything that has a deadline. */
-  sweep(now: number): void {
+  /** Twice a second: everything that has a deadline. For `lateMs` since the last time this process did not run. */
+  sweep(now: number, lateMs = 0): void {
+    this.#heardAt += lateMs;
+    if (this.#stalledAt > 0) this.#stalledAt += lateMs;
+    if (this.#discards > 0) this.#logDiscards();
+    if (this.#refusedAt !== 0) this.#forgetRefusal();
     const silentMs = now - this.#heardAt;
     switch (this.#state) {
       case 'new':
@@ -190,8 +216,6 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     }
     if (this.#isStalled(now)) {
       this.close('slow_reader');
-    } else if ((this.#held & hold.journal) !== 0) {
-      this.#tryJournal(now);
     } else if (this.#held === 0) {
       if (this.#keepAliveMs > 0) {
         if (silentMs > this.#keepAliveMs * 1.5) this.close('keep_alive');
@@ -211,8 +235,11 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
 
   #end(reason: CloseReason): void {
     if (this.#state === 'closed') return;
+    const wasLive = this.#state === 'live';
     this.#state = 'closed';
+    if (wasLive) this.#discardUnread(reason);
     this.#frames.clear();
+    this.#parts.journalWaiters.delete(this);
     this.#outbox.drop();
     this.#pushes?.drop();
     this.#parts.counters.disconnected(reason);
@@ -450,12 +477,13 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
       incoming.payload = noPayload;
     } catch (error) {
       if (!(error instanceof Fault)) throw error;
-      if (qos > 0 && this.#level !== 5 && isJournalRefusal(error) && this.#state === 'live') {
+      if (this.#state === 'live' && mayPass(error) && this.#mayWait()) {
         this.#waitForJournal(incoming);
         return;
       }
       incoming.refuse(error);
     }
+    if (this.#refusedAt !== 0) this.#forgetRefusal();
     const { inflightMax } = this.#parts.settings;
     if (this.#state !== 'live') return;
     if (this.#unanswered >= inflightMax || (this.#level !== 5 && this.#unacknowledged >= inflightMax)) {
@@ -476,7 +504,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     counters.refused(fault.reason);
     if (isBug(fault)) log.error('handler_bug', { topic: incoming.topic, error: fault.cause });
     if (incoming.qos === 0) {
-      counters.qos0Dropped.add(1);
+      this.#discard(fault.reason, 0);
     } else {
       const answer = answerOf(fault);
       incoming.code = answer.code;
@@ -489,32 +517,71 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
         } else if (answer.code === code.payload && settings.closeOnInvalid) {
           incoming.code = withheld;
           this.close('invalid_message');
+        } else {
+          this.#discard(fault.reason, incoming.qos);
         }
       }
     }
     if (this.#session?.kind === 'provision' && fault.status === 404) this.close('provisioning_topic');
   }
 
-  /** MQTT 3 has no word for it: the message is taken again later, and nothing is read before. */
-  #waitForJournal(incoming: Incoming): void {
-    this.#outbox.unexpect(incoming);
-    giveBack(incoming);
-    this.#unacknowledged -= 1;
-    this.#frames.unread();
-    this.#refusedAt = this.#parts.clock.monotonic();
-    this.#hold(hold.journal);
+  /** Since the first refusal, and counted for all messages behind it: a client that has waited once is answered. */
+  #mayWait(): boolean {
+    if (this.#refusedAt === 0) return true;
+    const keepAliveMs = this.#keepAliveMs > 0 ? this.#keepAliveMs : Number.POSITIVE_INFINITY;
+    return this.#parts.clock.monotonic() - this.#refusedAt <= Math.min(limits.mqttPausedMsMax, keepAliveMs / 2);
   }
 
-  #tryJournal(now: number): void {
-    if (this.#parts.journalRefusal() === undefined) {
-      this.#release(hold.journal);
-      return;
+  /** The message is taken again later, and nothing is read before. */
+  #waitForJournal(incoming: Incoming): void {
+    if (incoming.qos === 0) {
+      this.#unanswered -= 1;
+    } else {
+      this.#outbox.unexpect(incoming);
+      this.#unacknowledged -= 1;
     }
-    const pausedMsMax = Math.min(
-      limits.mqttPausedMsMax,
-      this.#keepAliveMs > 0 ? this.#keepAliveMs / 2 : Number.POSITIVE_INFINITY,
-    );
-    if (now - this.#refusedAt > pausedMsMax) this.close('journal_refused');
+    giveBack(incoming);
+    this.#frames.unread();
+    this.#refusedAt ||= this.#parts.clock.monotonic();
+    this.#hold(hold.journal);
+    this.#parts.journalWaiters.add(this);
+  }
+
+  journalAccepts(): void {
+    this.#release(hold.journal);
+  }
+
+  journalRefuses(): void {
+    if (this.#mayWait()) return;
+    this.#parts.journalWaiters.delete(this);
+    this.#release(hold.journal);
+  }
+
+  /** The journal accepts again: the next refusal is waited for as the first was. */
+  #forgetRefusal(): void {
+    if (this.#held === 0 && this.#parts.journalRefusal() === undefined) this.#refusedAt = 0;
+  }
+
+  #discard(reason: string, qos: QoS | 2): void {
+    this.#parts.counters.discarded(reason, qos);
+    this.#discards += 1;
+    this.#discardReason = reason;
+    // There is no further sweep.
+    if (this.#state === 'closed') this.#logDiscards();
+  }
+
+  /** QoS 0 that came in before the end and was not taken yet; the rest is not acknowledged and comes again. */
+  #discardUnread(reason: CloseReason): void {
+    if (reason in clientsOwn) return;
+    while (this.#frames.next(this.#parts.settings.packetBytesMax) === 'packet') {
+      if (this.#frames.type === 3 && (this.#frames.flags & 0x06) === 0) this.#discard(reason, 0);
+    }
+  }
+
+  #logDiscards(): void {
+    const device = this.#signedIn?.device.id ?? this.#session?.device?.id;
+    this.#parts.log.warn('mqtt_discarded', { device, messages: this.#discards, reason: this.#discardReason });
+    this.#discards = 0;
   }
 
   #pubrel(packetId: number): void {

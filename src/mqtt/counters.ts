@@ -27,11 +27,11 @@ export class Counters {
   readonly packetsOut: Counter;
   readonly bytesIn: Counter;
   readonly pushesTooLarge: Counter;
-  readonly qos0Dropped: Counter;
   readonly #metrics: Metrics;
   readonly #disconnects = new Map<CloseReason, Counter>();
   readonly #connects = new Map<string, Counter>();
   readonly #refused = new Map<string, Counter>();
+  readonly #discarded = new Map<string, Counter>();
 
   constructor(metrics: Metrics) {
     this.#metrics = metrics;
@@ -44,7 +44,6 @@ export class Counters {
       'mqtt_pushes_too_large_total',
       'Messages not sent because they are above the Maximum Packet Size of the client.',
     );
-    this.qos0Dropped = metrics.counter('mqtt_qos0_dropped_total', 'Messages with QoS 0 that were refused.');
     for (const reason of closeReasons) this.#disconnect(reason);
   }
 
@@ -58,6 +57,18 @@ export class Counters {
 
   refused(reason: string): void {
     this.#labelled(this.#refused, 'mqtt_publish_refused_total', 'Messages refused, by reason.', 'reason', reason);
+  }
+
+  /** A message that is stored nowhere and that its client will not send again. */
+  discarded(reason: string, qos: 0 | 1 | 2): void {
+    const key = `${qos} ${reason}`;
+    let counter = this.#discarded.get(key);
+    if (!counter) {
+      const help = 'Messages that were discarded, whose clients will not send them again.';
+      counter = this.#metrics.counter('mqtt_discarded_total', help, { reason, qos: String(qos) });
+      this.#discarded.set(key, counter);
+    }
+    counter.add(1);
   }
 
   #disconnect(reason: CloseReason): Counter {

@@ -5,6 +5,7 @@ import type { Log } from '../base/log.ts';
 import type { Meter } from '../fleet/meter.ts';
 import type { Counters } from './counters.ts';
 import type { Flusher } from './flusher.ts';
+import type { JournalWaiters } from './journal-waiters.ts';
 import type { Session } from './session.ts';
 import type { SignIn } from './sign-in.ts';
 import type { Streams, TopicTable } from './topics/table.ts';
@@ -41,6 +42,7 @@ export interface MqttNeeds {
 export interface MqttParts extends MqttNeeds {
   counters: Counters;
   flusher: Flusher;
+  journalWaiters: JournalWaiters;
   /** All that have a transport. */
   connections: Set<unknown>;
 }

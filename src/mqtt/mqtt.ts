@@ -6,6 +6,7 @@ import type { CloseReason } from './close-reason.ts';
 import { Connection } from './connection.ts';
 import { Counters } from './counters.ts';
 import { Flusher } from './flusher.ts';
+import { JournalWaiters } from './journal-waiters.ts';
 import type { MqttNeeds, MqttParts } from './mqtt-parts.ts';
 import type { OpenConnection } from './transport.ts';
 
@@ -16,15 +17,24 @@ export class Mqtt {
   readonly #parts: MqttParts;
   readonly #timer: NodeJS.Timeout;
   #draining = false;
+  #sweptAt: number;
 
   constructor(needs: MqttNeeds, metrics: Metrics) {
     this.#parts = {
       ...needs,
       counters: new Counters(metrics),
       flusher: new Flusher(),
+      journalWaiters: new JournalWaiters(needs.clock, needs.journalRefusal),
       connections: this.#connections as Set<unknown>,
     };
+    const { journalWaiters } = this.#parts;
+    metrics.observed(
+      'mqtt_connections_unread',
+      'MQTT connections that are not read because the journal refuses.',
+      () => journalWaiters.size,
+    );
     metrics.observed('mqtt_connections', 'Open MQTT connections.', () => this.#connections.size);
+    this.#sweptAt = needs.clock.monotonic();
     this.#timer = setInterval(() => this.#sweep(), limits.mqttSweepMs);
     this.#timer.unref();
   }
@@ -62,6 +72,9 @@ export class Mqtt {
 
   #sweep(): void {
     const now = this.#parts.clock.monotonic();
-    for (const connection of this.#connections) connection.sweep(now);
+    // While this process did not run, it read nothing: that silence is not the clients'.
+    const lateMs = now - this.#sweptAt - limits.mqttSweepMs;
+    this.#sweptAt = now;
+    for (const connection of this.#connections) connection.sweep(now, Math.max(0, lateMs));
   }
 }

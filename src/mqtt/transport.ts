@@ -24,6 +24,8 @@ export interface Transport {
 export interface TransportEvents {
   /** Bytes that came in, valid during the call only. */
   onData(bytes: Buffer): void;
+  /** A transport that cannot stop reading has kept all it may: what waits for the journal is refused now. */
+  onOverflow(): void;
   /** Everything written has left. */
   onDrained(): void;
   /** Exactly once, last of all, whoever closed it; never from inside one of the calls above. */

@@ -27,6 +27,14 @@ class Echo {
     else this.transport.write(bytes);
   }
 
+  overflows = 0;
+  resumesAtOverflow = false;
+
+  onOverflow(): void {
+    this.overflows += 1;
+    if (this.resumesAtOverflow) this.transport.resume();
+  }
+
   onDrained(): void {
     this.drained += 1;
   }
@@ -146,6 +154,18 @@ test('more than is kept during a pause ends the connection with 1009', async () 
   client.send(piece, piece, piece);
   expect((await client.closed()).code).toBe(1009);
   await until(() => last.closed === 1);
+});
+
+test('a connection that goes on reading when no more can be kept loses nothing', async () => {
+  client = await RawWebSocket.open(port);
+  client.send(text('pause'));
+  await until(() => last.received === 5);
+  last.resumesAtOverflow = true;
+  const piece = frame(Buffer.alloc(limits.webSocketMessageBytesMax));
+  client.send(piece, piece, piece);
+  await until(() => last.received === 5 + 3 * limits.webSocketMessageBytesMax);
+  expect(last.overflows).toBe(1);
+  expect(last.closed).toBe(0);
 });
 
 test('a reader that does not read is cut when too much waits for it', async () => {

@@ -1,6 +1,7 @@
 /**
  * MQTT over WebSocket at `/mqtt` of the HTTP and HTTPS ports: binary messages are a stream of bytes, cut anywhere. The
- * library cannot stop reading, so what comes in while a connection pauses is kept up to a cap; past it, it is over.
+ * library cannot stop reading, so what comes in while a connection pauses is kept up to a cap. Past the cap a connection
+ * that waits for the journal has its messages refused; any other ends.
  */
 import { limits } from '../base/limits.ts';
 import type { HttpServer } from '../uws/server.ts';
@@ -76,11 +77,14 @@ class WebSocketTransport implements Transport, WebSocketEvents {
       this.#end(unsupportedData, 'MQTT is sent in binary messages');
       return;
     }
+    const isFull = () => this.#keptBytes + bytes.length > limits.webSocketKeptBytesMax;
+    if (this.#paused && isFull()) this.#events.onOverflow();
+    if (this.#ended) return;
     if (!this.#paused) {
       this.#events.onData(bytes);
       return;
     }
-    if (this.#keptBytes + bytes.length > limits.webSocketKeptBytesMax) {
+    if (isFull()) {
       this.#end(tooMuchData, 'More was sent than could be taken');
       return;
     }

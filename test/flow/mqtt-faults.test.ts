@@ -36,6 +36,68 @@ async function values(device: Device, key: string, count: number): Promise<unkno
   }, 40_000);
 }
 
+async function discarded(): Promise<string[]> {
+  const text = await (await fetch(`${engine.api.http}/metrics`)).text();
+  return text.split('\n').filter((line) => line.startsWith('mqtt_discarded_total{'));
+}
+
+describe('workers that stand still for seconds', () => {
+  /** Publishes with QoS 0 until `stop`, and tells how often. */
+  function keepPublishing(client: MqttClient): { stop: () => number } {
+    const firstTs = Date.now() - 500_000;
+    let sent = 0;
+    const timer = setInterval(() => {
+      for (let i = 0; i < 5; i += 1) {
+        void client.publishQos0(telemetry, `{"ts":${firstTs + sent},"values":{"n":${sent}}}`);
+        sent += 1;
+      }
+    }, 10);
+    return {
+      stop: () => {
+        clearInterval(timer);
+        return sent;
+      },
+    };
+  }
+
+  test('lose no message with QoS 0, and close no client whose PINGREQ they did not read', async () => {
+    const senders = await Promise.all(
+      ([3, 4, 5] as const).map(async (level) => {
+        const device = await newDevice();
+        const client = await connect(device, level, { keepAlive: 1 });
+        return { device, client, ...keepPublishing(client) };
+      }),
+    );
+    const silent = await Promise.all(levels.map(async (level) => connect(await newDevice(), level, { keepAlive: 1 })));
+    const pings = setInterval(() => {
+      for (const client of silent) void client.write({ cmd: 'pingreq' });
+    }, 400);
+    const before = await discarded();
+    await sleep(300);
+    const pids = engine.workers();
+    for (const pid of pids) process.kill(pid, 'SIGSTOP');
+    try {
+      await sleep(2_500);
+    } finally {
+      for (const pid of pids) process.kill(pid, 'SIGCONT');
+    }
+    await sleep(500);
+    for (const { device, client, stop } of senders) {
+      const sent = stop();
+      expect(await values(device, 'n', sent)).toHaveLength(sent);
+      await client.quiet();
+    }
+    clearInterval(pings);
+    for (const client of silent) {
+      await client.write({ cmd: 'pingreq' });
+      await client.pick('pingresp');
+      client.cut();
+    }
+    for (const { client } of senders) client.cut();
+    expect(await discarded()).toEqual(before);
+  });
+});
+
 describe('a journal that refuses because ClickHouse stands still', () => {
   /** Both workers refuse while it runs, and take again a moment after `resume`. */
   async function withFullBacklog(use: (resume: () => void) => Promise<void>): Promise<void> {
@@ -53,7 +115,7 @@ describe('a journal that refuses because ClickHouse stands still', () => {
   /** Publishes until this worker says that it takes no more. */
   async function fill(worker: number): Promise<void> {
     const device = await newDevice();
-    const client = await connectMqttOn(worker, { port: engine.mqttPort, token: device.token });
+    const client = await connectMqttOn(worker, { port: engine.mqttPort, token: device.token, keepAlive: 2 });
     for (let n = 0; n < 200; n += 1) {
       const ack = await client.publish(telemetry, JSON.stringify({ fill: 'x'.repeat(50_000) }));
       if ((ack.reasonCode ?? 0) >= 0x80) {
@@ -69,14 +131,19 @@ describe('a journal that refuses because ClickHouse stands still', () => {
     throw new Error('the journal never refused');
   }
 
-  test('MQTT 5 is told 0x97 and stays; MQTT 3 is not read for a moment, then closed without PUBACK', async () => {
+  test('clients are not read for a moment; then MQTT 5 is told 0x97 and stays, MQTT 3 is closed without PUBACK', async () => {
     const devices = [await newDevice(), await newDevice(), await newDevice(), await newDevice()] as const;
     await withFullBacklog(async (resume) => {
-      const five = await connect(devices[0], 5);
+      const five = await connect(devices[0], 5, { keepAlive: 2 });
+      const before = performance.now();
       expect((await five.publish(telemetry, '{"five":1}')).reasonCode).toBe(0x97);
-      // QoS 0 is dropped.
+      expect(performance.now() - before).toBeGreaterThan(800);
+      // QoS 0 has no answer: after the wait it is discarded, which is counted and logged.
       await five.publishQos0(telemetry, '{"zero":1}');
       await five.quiet();
+      expect(await discarded()).toEqual(['mqtt_discarded_total{reason="backlog_full",qos="0"} 1']);
+      await eventually(() => engine.output.includes('mqtt_discarded'));
+      expect(engine.output).toContain(`"device":"${devices[0].id}","messages":1,"reason":"backlog_full"`);
 
       // Half of a keep-alive of two seconds, then the end: nothing acknowledged, so the client sends it again.
       const short: MqttClient[] = [

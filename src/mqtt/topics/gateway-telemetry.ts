@@ -2,11 +2,14 @@
  * `v1/gateway/telemetry`: one message, many devices, one acknowledgement when the rows of all of them are durable. Mostly
  * all of them are known and nothing waits; a message with a new name waits, copied, until the device is there.
  */
+import { setTimeout as sleep } from 'node:timers/promises';
 import { Fault } from '../../base/errors.ts';
+import { limits } from '../../base/limits.ts';
 import type { Meter } from '../../fleet/meter.ts';
 import { childLost } from '../../gateway/gateway.ts';
 import { childrenOf, type GatewayDecoder, GatewayTelemetry, unknownChild } from '../../gateway/telemetry.ts';
 import type { Ingest } from '../../ingest/accept.ts';
+import { isJournalRefusal } from '../answers.ts';
 import type { GatewaySessions } from './gateway-sessions.ts';
 import type { TopicEntries } from './table.ts';
 
@@ -44,15 +47,29 @@ export function gatewayTelemetryTopics(
         const wanted = childrenOf(publish.payload);
         gateways.hold(publish.payload.length);
         const payload = Buffer.from(publish.payload);
-        gateway.run(wanted, (refused) => {
-          gateways.release(payload.length);
-          message.refused = refused;
+        /** False when the journal refuses and there is time to wait. */
+        const isDone = (mayWait: boolean): boolean => {
           try {
             if (!isAccepted(message, payload)) publish.refuse(childLost);
           } catch (error) {
             if (!(error instanceof Fault)) throw error;
+            if (mayWait && isJournalRefusal(error)) return false;
             publish.refuse(error);
           }
+          gateways.release(payload.length);
+          return true;
+        };
+        // The bytes are read already, so they cannot be left in the socket: later messages of the gateway wait as well.
+        const takeLater = async (): Promise<void> => {
+          let leftMs: number = limits.mqttPausedMsMax;
+          do {
+            await sleep(limits.mqttJournalLookMs);
+            leftMs -= limits.mqttJournalLookMs;
+          } while (!isDone(leftMs > 0));
+        };
+        gateway.run(wanted, (refused) => {
+          message.refused = refused;
+          return isDone(true) ? undefined : takeLater();
         });
       },
     },

@@ -1,6 +1,6 @@
 /**
- * Telemetry of the device that signed in: the hot path of MQTT. Same order of checks as over HTTP: messages of the rate
- * limit, room in the journal, JSON, data points of the rate limit. Nothing is allocated here for a message.
+ * Telemetry of the device that signed in: the hot path of MQTT. Order of checks: room in the journal, messages of
+ * the rate limit, JSON, data points of the rate limit. Nothing is allocated here for a message.
  */
 import { badRequest } from '../../base/errors.ts';
 import type { CachedDevice } from '../../device/cached-device.ts';
@@ -32,7 +32,12 @@ export function telemetryOperation({ ingest, decode, meter }: TelemetryTopicPart
     const { payload, session } = publish;
     const { device } = session;
     if (payload.length === 0) throw missingPayload;
-    if (isLimited) meter.admit(device);
+    if (isLimited) {
+      // First: a message that waits for the journal is taken again, and is counted once.
+      const refusal = ingest.refusal();
+      if (refusal !== undefined) throw refusal;
+      meter.admit(device);
+    }
     ingest.accept(decode, payload, device, publish, charge);
     meter.touch(device);
   };

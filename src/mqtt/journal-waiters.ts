@@ -1,0 +1,67 @@
+/**
+ * Connections that are not read because the journal takes nothing at the moment, in the order in which they began to wait.
+ * Looks every few milliseconds whether the journal accepts again and lets them go on, a slice of time at once, so that ten
+ * thousand of them do not block the loop that they wait for.
+ */
+import type { Clock } from '../base/clock.ts';
+import type { Fault } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+
+export interface JournalWaiter {
+  /** The journal accepts again, or nothing says otherwise. */
+  journalAccepts(): void;
+  /** It still refuses; the waiter leaves when it has waited long enough. */
+  journalRefuses(): void;
+}
+
+export class JournalWaiters {
+  readonly #clock: Clock;
+  readonly #refusal: () => Fault | undefined;
+  readonly #waiting = new Set<JournalWaiter>();
+  #isScheduled = false;
+
+  constructor(clock: Clock, refusal: () => Fault | undefined) {
+    this.#clock = clock;
+    this.#refusal = refusal;
+  }
+
+  get size(): number {
+    return this.#waiting.size;
+  }
+
+  add(waiter: JournalWaiter): void {
+    this.#waiting.add(waiter);
+    this.#schedule();
+  }
+
+  delete(waiter: JournalWaiter): void {
+    this.#waiting.delete(waiter);
+  }
+
+  round(): void {
+    const began = this.#clock.monotonic();
+    // A copy: who is refused again waits behind all others.
+    for (const waiter of [...this.#waiting]) {
+      const now = this.#clock.monotonic();
+      if (this.#refusal() !== undefined) {
+        waiter.journalRefuses();
+      } else if (now - began > limits.mqttJournalSliceMs) {
+        break;
+      } else {
+        this.#waiting.delete(waiter);
+        waiter.journalAccepts();
+      }
+    }
+  }
+
+  #schedule(): void {
+    if (this.#isScheduled) return;
+    this.#isScheduled = true;
+    const timer = setTimeout(() => {
+      this.#isScheduled = false;
+      this.round();
+      if (this.#waiting.size > 0) this.#schedule();
+    }, limits.mqttJournalLookMs);
+    timer.unref();
+  }
+}
