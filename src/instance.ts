@@ -2,6 +2,7 @@
 import type { Config } from './base/config.ts';
 import type { Sample } from './base/metrics.ts';
 import type { ClockState } from './clock-offset.ts';
+import type { JournalCut } from './journal/journal.ts';
 import type { RuleText } from './rules/table.ts';
 
 /** Where the engines are, once they run. */
@@ -45,6 +46,9 @@ export type ToWorker =
   | { kind: 'state'; state: InstanceState }
   | { kind: 'collect'; id: number }
   | { kind: 'metrics'; id: number; text: string }
+  /** For a backup: journals are held until the release, and again answered. */
+  | { kind: 'holdJournals'; id: number }
+  | { kind: 'releaseJournals'; id: number }
   | { kind: 'drain' };
 
 export type ToPrimary =
@@ -54,10 +58,18 @@ export type ToPrimary =
   | { kind: 'status'; orderShipped: string; refusing: boolean; degraded: string[] }
   | { kind: 'samples'; id: number; samples: Sample[] }
   | { kind: 'askMetrics'; id: number }
+  | { kind: 'journalsHeld'; id: number; cuts: JournalCut[]; intact: boolean }
   | { kind: 'failed'; message: string };
 
 export const runDirectory = 'run';
 export const journalDirectory = 'journal';
+export const clickhouseDirectory = 'clickhouse';
+export const postgresDirectory = 'postgres';
+export const secretsFile = 'secrets.json';
+/** Present while a restore fills the directory: it must not be started. */
+export const restoringFile = 'restoring';
+/** Which backup a restore made the directory from. */
+export const restoredFile = 'restored.json';
 
 export function journalName(slot: number): string {
   return `worker-${slot}`;

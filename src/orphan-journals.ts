@@ -8,7 +8,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { messageOf } from './base/errors.ts';
 import { Metrics } from './base/metrics.ts';
 import { Shipper, type ShipperOptions } from './ingest/ship.ts';
-import { type Journal, openJournal } from './journal/journal.ts';
+import { type Journal, type JournalCut, openJournal } from './journal/journal.ts';
 
 export type OrphanJournalsOptions = Omit<ShipperOptions, 'journal' | 'onShipped'> & {
   dirs: string[];
@@ -24,6 +24,8 @@ export class OrphanJournals {
   readonly #stopping = new AbortController();
   #shipper: Shipper | undefined;
   #running: Promise<void> = Promise.resolve();
+  /** Journals that a backup holds; none is opened meanwhile. */
+  #held: Journal[] | undefined;
 
   constructor(options: OrphanJournalsOptions) {
     this.#options = options;
@@ -60,6 +62,18 @@ export class OrphanJournals {
     return smallest;
   }
 
+  /** As `Journal.hold`, for each that is open. A backup copies the others as they are: nothing touches them until then. */
+  hold(): JournalCut[] {
+    this.#held = [...this.#waiting.values()].filter((journal) => journal !== undefined);
+    return this.#held.map((journal) => journal.hold());
+  }
+
+  endHold(): boolean {
+    const held = this.#held ?? [];
+    this.#held = undefined;
+    return held.map((journal) => journal.endHold()).every((intact) => intact);
+  }
+
   /** Ships until nothing waits or the time is up; then stops. */
   async drain(timeMsMax: number): Promise<void> {
     const { clock } = this.#options;
@@ -86,9 +100,15 @@ export class OrphanJournals {
 
   async #open(dir: string): Promise<Journal | undefined> {
     const { log, segmentBytes } = this.#options;
+    if (this.#held) return undefined;
     try {
       const journal = await openJournal({ dir, log, segmentBytes, adopt: true });
       this.#waiting.set(dir, journal);
+      const held = this.#held as Journal[] | undefined;
+      if (held) {
+        journal.hold();
+        held.push(journal);
+      }
       return journal;
     } catch (error) {
       log.error('orphan_journal', { journal: basename(dir), reason: messageOf(error) });

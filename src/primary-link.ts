@@ -5,6 +5,7 @@ import { limits } from './base/limits.ts';
 import type { Sample } from './base/metrics.ts';
 import type { ClockState } from './clock-offset.ts';
 import { type Begin, type InstanceState, type ToPrimary, type ToWorker, unmeasuredClock } from './instance.ts';
+import type { JournalCut } from './journal/journal.ts';
 
 type Status = Omit<Extract<ToPrimary, { kind: 'status' }>, 'kind'>;
 
@@ -24,6 +25,8 @@ export class PrimaryLink {
   #collect: () => Sample[] = () => [];
   #onClock: (clock: ClockState) => void = () => {};
   #drain: () => void = () => process.exit(0);
+  #holdJournals: (() => JournalCut[]) | undefined;
+  #releaseJournals: () => boolean = () => false;
 
   constructor() {
     this.begin = new Promise((resolve) => {
@@ -53,6 +56,12 @@ export class PrimaryLink {
       begun = true;
       drain();
     };
+  }
+
+  /** `release` answers whether every hold lasted until then. */
+  onHoldJournals(hold: () => JournalCut[], release: () => boolean): void {
+    this.#holdJournals = hold;
+    this.#releaseJournals = release;
   }
 
   onLost(lost: () => void): void {
@@ -108,6 +117,15 @@ export class PrimaryLink {
       case 'metrics':
         this.#asked.get(message.id)?.(message.text);
         this.#asked.delete(message.id);
+        return;
+      case 'holdJournals':
+        // A hold whose release was lost ends here.
+        this.#releaseJournals();
+        if (this.#holdJournals)
+          send({ kind: 'journalsHeld', id: message.id, cuts: this.#holdJournals(), intact: true });
+        return;
+      case 'releaseJournals':
+        send({ kind: 'journalsHeld', id: message.id, cuts: [], intact: this.#releaseJournals() });
         return;
       case 'drain':
         this.#drain();

@@ -2,7 +2,6 @@
  * The primary: settings → data directory → ports → engines → migrations → workers, each step with one clear line when
  * it cannot be done and nothing left half-started. Then it only supervises. SIGTERM goes the same way back.
  */
-import { readFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
@@ -19,6 +18,7 @@ import { Metrics, processMetrics } from './base/metrics.ts';
 import type { ClickHouse } from './clickhouse/client.ts';
 import { migrate as migrateClickHouse } from './clickhouse/migrate.ts';
 import { ClockWatch } from './clock-watch.ts';
+import { answerControl, ownVersion } from './control.ts';
 import { DataDirectory, type Secrets } from './data-directory.ts';
 import { checkAnswers, openStores, startEngines } from './engines.ts';
 import { findFirstDevice, seedDemoData, seedFirstTenant } from './fleet/seed.ts';
@@ -130,6 +130,8 @@ export async function runPrimary(): Promise<void> {
       await Promise.all([pool.drain(drainMsMax), analytics?.stop(drainMsMax)]);
     });
     await Promise.all([pool.start(), analytics?.start()]);
+    const control = await answerControl({ dataDir: data.path, config, journalHold: pool.journalHold });
+    running.add('control', () => control.close());
     const watching = watchStores(pool, analytics, stores.clickhouse, clock);
     running.add('watch', () => clearInterval(watching));
 
@@ -267,10 +269,8 @@ function bannerOf(
   workers: number,
   seconds: number,
 ): Banner {
-  const packageFile = new URL('../package.json', import.meta.url);
-  const { version } = JSON.parse(readFileSync(packageFile, 'utf8')) as { version: string };
   return {
-    version,
+    version: ownVersion(),
     seconds,
     workers,
     engines,

@@ -13,6 +13,7 @@ import { childPort } from './bus/port.ts';
 import { type ClockState, clockSentence } from './clock-offset.ts';
 import { type DataDirectory, instanceVariable } from './data-directory.ts';
 import type { Engines, InstanceState, PartState, ToPrimary, ToWorker } from './instance.ts';
+import { JournalHold } from './journal-hold.ts';
 import type { RuleText } from './rules/table.ts';
 import { Supervisor } from './supervisor.ts';
 
@@ -49,6 +50,8 @@ export class WorkerPool {
   readonly #options: WorkerPoolOptions;
   readonly #slots: Slot[];
   readonly #hub: BusHub;
+  /** For a backup of the running instance. */
+  readonly journalHold: JournalHold;
   readonly #collections = new Map<number, { missing: number; snapshots: Sample[][]; done: () => void }>();
   #parts: Record<string, PartState> = {};
   #draining = false;
@@ -60,12 +63,21 @@ export class WorkerPool {
     this.#options = options;
     this.#hub = new BusHub(options.metrics);
     this.#slots = Array.from({ length: options.workers }, (_, number) => this.#slot(number));
+    this.journalHold = new JournalHold(
+      options.workers,
+      (number, message) => {
+        const { worker } = this.#slots[number]!;
+        if (worker) send(worker, message);
+      },
+      () => this.#slots.every(({ ready }) => ready),
+    );
     const restarts = options.metrics.counter('worker_restarts_total', 'Workers started again after their death.');
     cluster.on('exit', (worker, code, signal) => {
       const slot = this.#slots.find((candidate) => candidate.worker === worker);
       if (!slot) return;
       slot.worker = undefined;
       slot.ready = false;
+      this.journalHold.workerEnded();
       if (this.#draining) return;
       restarts.add(1);
       slot.supervisor.died(slot.failure ?? (signal ? `signal ${signal}` : `exit code ${code}`));
@@ -237,6 +249,9 @@ export class WorkerPool {
         if (collection.missing === 0) collection.done();
         return;
       }
+      case 'journalsHeld':
+        this.journalHold.received(slot.number, message);
+        return;
       case 'askMetrics':
         void this.renderMetrics().then((text) => send(worker, { kind: 'metrics', id: message.id, text }));
         return;

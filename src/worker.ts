@@ -347,6 +347,10 @@ export async function runWorker(): Promise<void> {
     refusing: ingest.refusal() !== undefined,
     degraded: degraded(),
   }));
+  link.onHoldJournals(
+    () => [journal.hold(), ...orphans.hold()],
+    () => [journal.endHold(), orphans.endHold()].every((intact) => intact),
+  );
   link.ready(journal.orderRecovered !== undefined || orphans.count > 0);
 
   const close = async (shipMsMax: number) => {

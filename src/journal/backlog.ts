@@ -248,6 +248,11 @@ export class Backlog {
     return this.#segments.filter(({ sealed, waiting }) => sealed && waiting[0].frames === 0 && waiting[1].frames === 0);
   }
 
+  /** Segments with frames that wait, oldest first. */
+  waitingSegments(): Segment[] {
+    return this.#segments.filter(({ waiting }) => waiting[0].frames + waiting[1].frames > 0);
+  }
+
   remove(segments: readonly Segment[]): void {
     if (segments.length > 0) this.#segments = this.#segments.filter((segment) => !segments.includes(segment));
   }

@@ -1,10 +1,11 @@
 /** The journal on a real directory: what shipping sees. Faults of the disk are in test/crash/journal.test.ts. */
-import { existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { readWriterId, storeWriterId } from './identity.ts';
 import { type Journal, type JournalOptions, type Lane, openJournal } from './journal.ts';
+import { positionFile } from './position.ts';
 
 const log = { debug() {}, info() {}, warn() {}, error() {} };
 const all = { rowsMax: 1e9, bytesMax: 1e9 };
@@ -158,4 +159,55 @@ test('a writer id is kept, and nonsense is refused', async () => {
   await storeWriterId(dir, 16_383);
   expect(await readWriterId(dir)).toBe(16_383);
   await expect(storeWriterId(dir, 16_384)).rejects.toThrow('out of range');
+});
+
+test('a held journal can be copied while it is shipped and written: the copy has what waited, the end gives files up', async () => {
+  const journal = await open();
+  for (let order = 1; order <= 60; order += 1) await journal.append([frame(order, 1, order % 5 === 0 ? 1 : 0, 3000)]);
+  expect(await orders(journal, 0, { rowsMax: 10, bytesMax: 1e9 })).toHaveLength(10);
+  const cut = journal.hold();
+  // All is shipped and more is written before the first byte is copied.
+  for (let order = 61; order <= 120; order += 1) await journal.append([frame(order, 1, 0, 3000)]);
+  while (await orders(journal, 0));
+  while (await orders(journal, 1));
+  const copy = join(dir, '..', 'worker-1');
+  mkdirSync(copy);
+  for (const { name, bytes } of cut.segments) {
+    writeFileSync(join(copy, name), readFileSync(join(dir, name)).subarray(0, bytes));
+  }
+  const { cursors, orderHigh } = cut.position;
+  writeFileSync(join(copy, 'position'), positionFile({ cursors, orderHigh: BigInt(orderHigh) }));
+  const held = readdirSync(dir).length;
+  expect(journal.endHold()).toBe(true);
+  expect(journal.endHold()).toBe(false);
+  await journal.close();
+  expect(readdirSync(dir).length).toBeLessThan(held);
+
+  const restored = await openJournal({ dir: copy, log, segmentBytes: 64 * 1024 });
+  expect(restored.degraded).toBe(false);
+  expect(restored.orderMax).toBe(60n);
+  expect(await orders(restored, 1)).toEqual([5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55, 60]);
+  const waited = Array.from({ length: 60 }, (_, i) => i + 1).filter((order) => order > 12 && order % 5 !== 0);
+  expect(await orders(restored, 0)).toEqual(waited);
+  await restored.close();
+});
+
+test('a disk that runs full ends the hold', async () => {
+  let free = 1e9;
+  let now = 0;
+  const clock = { now: () => Date.now(), monotonic: () => now };
+  const journal = await open({ disk: { ...realDisk, freeBytes: async () => free }, clock, freeBytesMin: 1e6 });
+  for (let order = 1; order <= 60; order += 1) await journal.append([frame(order, 1, 0, 3000)]);
+  const cut = journal.hold();
+  const unit = await journal.next(0, { rowsMax: 50, bytesMax: 1e9 });
+  await journal.confirm(unit!);
+  expect(cut.segments.every(({ name }) => existsSync(join(dir, name)))).toBe(true);
+  free = 1.5e6;
+  now += 1000;
+  journal.freeBytes();
+  await expect.poll(() => journal.freeBytes()).toBe(1.5e6);
+  await orders(journal, 0);
+  expect(existsSync(join(dir, cut.segments[0]!.name))).toBe(false);
+  expect(journal.endHold()).toBe(false);
+  await journal.close();
 });

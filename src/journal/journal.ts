@@ -3,6 +3,7 @@
  * they are confirmed (`next`, `confirm`). It knows bytes, rows and order numbers, nothing of what they mean. One
  * process owns a directory at a time; the caller sees to that.
  */
+import { basename } from 'node:path';
 import type { Clock } from '../base/clock.ts';
 import { systemClock } from '../base/clock.ts';
 import { assert, messageOf } from '../base/errors.ts';
@@ -42,6 +43,14 @@ export interface JournalOptions {
   sparesMax?: number;
 }
 
+/** What a copy of a journal must contain to lose nothing: these bytes never change while the journal is held. */
+export interface JournalCut {
+  dir: string;
+  position: { cursors: [Cursor, Cursor]; orderHigh: string };
+  /** Segments with frames that wait, each up to its last durable byte. */
+  segments: { name: string; bytes: number }[];
+}
+
 const freeRefreshMs = 1000;
 
 export async function openJournal(options: JournalOptions): Promise<Journal> {
@@ -77,7 +86,9 @@ export async function openJournal(options: JournalOptions): Promise<Journal> {
     writer = new Writer({ log, clock, pool, backlog, segmentBytes, orderMax: found.orderMax });
   }
   const free = await disk.freeBytes(dir);
-  const parts = { dir, log, disk, clock, backlog, positionFile, quarantine, suspects, damage, writer, pool, free };
+  const { freeBytesMin = 0 } = options;
+  const kept = { positionFile, quarantine, suspects, damage };
+  const parts = { dir, log, disk, clock, backlog, ...kept, writer, pool, free, freeBytesMin };
   const journal = new Journal(parts, found.orderMax, options.metrics);
   const { frames: now } = backlog.lane(0);
   const { frames: apart } = backlog.lane(1);
@@ -98,6 +109,7 @@ interface Parts {
   writer: Writer | undefined;
   pool: SegmentPool | undefined;
   free: number;
+  freeBytesMin: number;
 }
 
 export class Journal {
@@ -114,6 +126,8 @@ export class Journal {
   #closed = false;
   readonly #orderRecovered: bigint | undefined;
   readonly #orderFound: bigint;
+  /** Resolves when the hold ends. */
+  #held: { ended: Promise<void>; end: () => void } | undefined;
 
   constructor(parts: Parts, orderFound: bigint, metrics: Metrics | undefined) {
     this.#parts = parts;
@@ -269,6 +283,35 @@ export class Journal {
     return this.#parts.suspects;
   }
 
+  /**
+   * From now until `endHold` no segment is recycled or removed, so that a backup may copy what the cut names. Appends
+   * and shipping go on; confirmed segments take up disk space meanwhile, so a disk that runs full ends the hold.
+   */
+  hold(): JournalCut {
+    assert(!this.#held, 'a journal is held once');
+    let end = () => {};
+    const ended = new Promise<void>((resolve) => {
+      end = resolve;
+    });
+    this.#held = { ended, end };
+    const segments = this.#backlog.waitingSegments().map(({ path, end }) => ({ name: basename(path), bytes: end }));
+    return {
+      dir: this.#parts.dir,
+      position: { cursors: this.#backlog.cursors(), orderHigh: this.orderMax.toString() },
+      segments,
+    };
+  }
+
+  /** Gives up what was confirmed during the hold. False when the hold had ended before. */
+  endHold(): boolean {
+    const held = this.#held;
+    if (!held) return false;
+    this.#held = undefined;
+    held.end();
+    if (!this.#closed) void this.#persist();
+    return true;
+  }
+
   /** Waits for the append in flight, and writes down how far shipping got. */
   async close(): Promise<void> {
     if (this.#closed) return;
@@ -282,6 +325,7 @@ export class Journal {
   async discard(): Promise<void> {
     assert(!this.#writer && this.empty, 'an adopted, empty journal is discarded');
     const { disk, dir } = this.#parts;
+    await this.#held?.ended;
     await this.close();
     const names = await disk.list(dir);
     // Segments first: a crash in between leaves a position that has passed them.
@@ -311,7 +355,7 @@ export class Journal {
   }
 
   async #persistOnce(): Promise<void> {
-    const { positionFile, log, pool } = this.#parts;
+    const { positionFile, log, pool, freeBytesMin } = this.#parts;
     const confirmed = this.#backlog.confirmedSegments();
     let written = true;
     try {
@@ -321,6 +365,12 @@ export class Journal {
       // Without a position rows come again, so segments stay; but on a full disk they are what must go.
       if (!isNoSpace(error)) return;
       written = false;
+    }
+    if (this.#held) {
+      if (written && this.freeBytes() >= 2 * freeBytesMin) return;
+      log.warn('journal_hold_ended', { reason: 'the disk runs full' });
+      this.#held.end();
+      this.#held = undefined;
     }
     this.#backlog.remove(confirmed);
     for (const segment of confirmed) {

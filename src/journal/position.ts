@@ -50,6 +50,12 @@ function decode(slot: Buffer): { number: number; position: Position } | undefine
   return { number: slot.readDoubleLE(8), position };
 }
 
+/** The whole file, as it is written for a copy of a journal. */
+export function positionFile(position: Position): Buffer {
+  const slot = encode(position, 1);
+  return Buffer.concat([slot, slot]);
+}
+
 export function startOfJournal(): Position {
   return {
     cursors: [
