@@ -8,6 +8,7 @@ import {
   chmodSync,
   closeSync,
   constants,
+  existsSync,
   mkdirSync,
   openSync,
   readdirSync,
@@ -30,7 +31,7 @@ import {
   removeProcessFile,
   writeProcessFile,
 } from './base/process-file.ts';
-import { journalDirectory, runDirectory } from './instance.ts';
+import { journalDirectory, restoringFile, runDirectory, secretsFile } from './instance.ts';
 
 export interface Secrets {
   clickhousePassword: string;
@@ -94,6 +95,12 @@ export class DataDirectory {
     this.#writeOwner(this.lockDescriptor, log);
     if (!writeProcessFile(this.processFile('primary'), process.pid)) log.warn('process_file_not_written', { path });
     await this.#endLeftovers(true, log);
+  }
+
+  /** What a restore left half filled is refused. */
+  checkRestored(): void {
+    if (!existsSync(join(this.path, restoringFile))) return;
+    throw new StartError(`A restore into ${this.path} did not finish: remove the directory and restore again.`);
   }
 
   /** After the last worker has ended. */
@@ -180,7 +187,7 @@ export class DataDirectory {
 
   /** Made on the first start, 0600; a given admin password is not kept here. */
   secrets(): { secrets: Secrets; fresh: boolean } {
-    const path = join(this.path, 'secrets.json');
+    const path = join(this.path, secretsFile);
     try {
       return { secrets: JSON.parse(readFileSync(path, 'utf8')) as Secrets, fresh: false };
     } catch (error) {
@@ -193,7 +200,7 @@ export class DataDirectory {
       postgresPassword: randomBytes(24).toString('base64url'),
       adminPassword: randomBytes(12).toString('base64url'),
     };
-    this.writePrivate('secrets.json', JSON.stringify(secrets, null, 2));
+    this.writePrivate(secretsFile, JSON.stringify(secrets, null, 2));
     return { secrets, fresh: true };
   }
 

@@ -9,7 +9,7 @@ import type { Log } from './base/log.ts';
 import { type ClickHouse, openClickHouse } from './clickhouse/client.ts';
 import { startEmbeddedClickHouse } from './clickhouse/embedded.ts';
 import type { DataDirectory, Secrets } from './data-directory.ts';
-import type { Engines } from './instance.ts';
+import { clickhouseDirectory, type Engines, postgresDirectory } from './instance.ts';
 import { openPostgres, type Postgres } from './postgres/client.ts';
 import { startEmbeddedPostgres } from './postgres/embedded.ts';
 import { Supervisor } from './supervisor.ts';
@@ -96,7 +96,7 @@ function startHouse({ config, data, secrets, log }: Parts): (port: number) => Pr
   const { memoryBytesMax, sessions, nice, port: configured } = config.clickhouse.embedded;
   return (port) =>
     startEmbeddedClickHouse({
-      dir: join(data.path, 'clickhouse'),
+      dir: join(data.path, clickhouseDirectory),
       port: port || configured,
       password: secrets.clickhousePassword,
       memoryBytesMax,
@@ -110,7 +110,7 @@ function startHouse({ config, data, secrets, log }: Parts): (port: number) => Pr
 function startServer({ config, data, secrets, log }: Parts): (port: number) => Promise<Embedded> {
   return (port) =>
     startEmbeddedPostgres({
-      dir: join(data.path, 'postgres'),
+      dir: join(data.path, postgresDirectory),
       port: port || config.postgres.embedded.port,
       password: secrets.postgresPassword,
       runDir: data.runPath,

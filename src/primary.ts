@@ -67,6 +67,7 @@ export async function runPrimary(): Promise<void> {
 
   try {
     await data.take(log, config.data.lockWaitSeconds * 1000);
+    data.checkRestored();
     running.add('data directory', () => data.release());
     await probePorts(config);
     const { secrets, fresh } = data.secrets();

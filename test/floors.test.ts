@@ -17,6 +17,7 @@ const floors: string[][] = [
   ]),
   ['rules'],
   ['report'],
+  ['backup'],
   ['mqtt', 'http', 'api', 'ws', 'analytics', 'console'],
 ];
 

@@ -167,6 +167,7 @@ const schema = Type.Object({
     timeoutMs: Type.Integer({ minimum: 100, maximum: 3_600_000 }),
     nice: Type.Integer({ minimum: 0, maximum: 19 }),
   }),
+  backup: Type.Object({ bytesPerSecondMax: Type.Integer({ minimum: 1024, maximum: Number.MAX_SAFE_INTEGER }) }),
   shutdown: Type.Object({ drainMsMax: milliseconds }),
 });
 

@@ -3,6 +3,7 @@ import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, 
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
+import { realDisk } from './disk.ts';
 import { readWriterId, storeWriterId } from './identity.ts';
 import { type Journal, type JournalOptions, type Lane, openJournal } from './journal.ts';
 import { positionFile } from './position.ts';

@@ -29,8 +29,20 @@ interface Applied {
 const lockKey = 7_155_720_361;
 const ownFiles = fileURLToPath(new URL('migrations', import.meta.url));
 
-export async function migrate(postgres: Postgres, { dir = ownFiles, log }: { dir?: string; log: Log }): Promise<void> {
-  const migrations = readMigrations(dir);
+export interface MigrateOptions {
+  dir?: string;
+  log: Log;
+  /** Numbers of the files to apply, for a restore of tables that were made by these; else all are. */
+  only?: number[];
+}
+
+export async function migrate(postgres: Postgres, { dir = ownFiles, log, only }: MigrateOptions): Promise<void> {
+  const known = readMigrations(dir);
+  const missing = only?.find((number) => !known.some((migration) => migration.number === number));
+  if (missing !== undefined) {
+    throw new StartError(`The tables were made by a newer Millrace (migration ${missing}): use that version.`);
+  }
+  const migrations = only ? known.filter(({ number }) => only.includes(number)) : known;
   try {
     for (const known of await appliedFiles(postgres)) checkApplied(known, migrations, log);
     for (const migration of migrations) {

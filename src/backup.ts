@@ -1,0 +1,177 @@
+/**
+ * `npm run backup -- DIR`: saves the running instance of DATA_DIR. The order loses nothing that was acknowledged before
+ * the command began: first the journals (a frame is in the copy, or is in ClickHouse already), then ClickHouse, then
+ * PostgreSQL, so that every device number and every delete that the other two know is in it. See docs/durability.md.
+ */
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { setPriority } from 'node:os';
+import { join, resolve } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { copyFrozen, type Frozen, freezeTables, removeFrozen } from './backup/clickhouse.ts';
+import { BackupFiles, syncDirectories } from './backup/files.ts';
+import { copyJournals, journalsPath } from './backup/journals.ts';
+import { type Manifest, writeManifest } from './backup/manifest.ts';
+import { tablePath } from './backup/postgres.ts';
+import { loadConfig } from './base/config.ts';
+import { type Control, openControl } from './base/control-socket.ts';
+import { messageOf, StartError } from './base/errors.ts';
+import { createLog } from './base/log.ts';
+import { openClickHouse } from './clickhouse/client.ts';
+import { controlPath, type HeldJournals, type InstanceDescription } from './control.ts';
+import { clickhouseDirectory, type Engines, journalDirectory, runDirectory, secretsFile } from './instance.ts';
+import { dumpTables } from './postgres/dump.ts';
+
+const usage = 'usage: npm run backup -- DIR (a directory that is new or empty)';
+const journalTriesMax = 5;
+const retryMs = 2_000;
+/** Behind ingest, wherever both want a core. */
+const nice = 10;
+
+async function run([target, ...more]: string[]): Promise<void> {
+  if (target === undefined || more.length > 0) throw new StartError(usage);
+  const dataDir = resolve(loadConfig().data.dir);
+  const dir = resolve(target);
+  if (`${dir}/`.startsWith(`${dataDir}/`)) throw new StartError(`${dir} is inside the data directory ${dataDir}.`);
+  const control = await openControl(controlPath(dataDir));
+  try {
+    makeEmptyDirectory(dir);
+    setPriority(nice);
+    await save(control, dataDir, dir);
+  } finally {
+    control.close();
+  }
+}
+
+async function save(control: Control, dataDir: string, dir: string): Promise<void> {
+  const began = new Date();
+  const { version, config } = await control.ask<InstanceDescription>('describe');
+  const files = new BackupFiles(dir, config.backup.bytesPerSecondMax);
+  printLine(`Backup of ${dataDir} to ${dir}`);
+  const { journals, bytes } = await saveJournals(control, dataDir, files);
+  printLine(`  journal      ${journals.length} workers, ${megabytes(bytes)}`);
+
+  const frozen = config.clickhouse.url ? undefined : await freeze(dataDir, config.clickhouse.database);
+  try {
+    const postgres = config.postgres.url ? undefined : await savePostgres(dataDir, files);
+    printLine(
+      postgres
+        ? `  postgresql   ${postgres.tables.length} tables, ${megabytes(sumBelow(files, 'postgres/'))}`
+        : '  postgresql   external: save it with its own tools, after this command has ended',
+    );
+    if (frozen) await saveFrozen(files, frozen);
+    else printLine('  clickhouse   external: save it with its own tools, after this command and before PostgreSQL');
+
+    await files.writeWhole('secrets.json', readFileSync(join(dataDir, secretsFile)));
+    await files.writeWhole('settings.json', `${JSON.stringify(config, null, 2)}\n`);
+    await syncDirectories(dir);
+    const manifest: Manifest = {
+      format: 1,
+      version,
+      began: began.toISOString(),
+      ended: new Date().toISOString(),
+      ...(frozen && { clickhouse: { database: config.clickhouse.database, tables: frozen.map(withoutFiles) } }),
+      ...(postgres && { postgres }),
+      journals,
+      files: files.written,
+    };
+    await writeManifest(dir, manifest);
+  } finally {
+    if (frozen) await removeFrozen(join(dataDir, clickhouseDirectory));
+  }
+  const seconds = (Date.now() - began.getTime()) / 1000;
+  printLine(`Done: ${files.written.length} files, ${megabytes(files.bytes)} in ${seconds.toFixed(1)} s.`);
+  printLine(`Restore it with: DATA_DIR=<empty directory> npm run restore -- ${dir}`);
+}
+
+/** A worker that ends meanwhile recycles what is being copied: then all of it is copied again. */
+async function saveJournals(
+  control: Control,
+  dataDir: string,
+  files: BackupFiles,
+): Promise<{ journals: string[]; bytes: number }> {
+  for (let attempt = 1; ; attempt += 1) {
+    let reason = 'a worker ended, or the disk ran full';
+    try {
+      const { id, cuts } = await control.ask<HeldJournals>('holdJournals');
+      const journals = await copyJournals(files, join(dataDir, journalDirectory), cuts).finally(async () => {
+        reason = (await control.ask<boolean>('releaseJournals', id)) ? '' : reason;
+      });
+      if (reason === '') return { journals, bytes: files.bytes };
+    } catch (error) {
+      reason = messageOf(error);
+    }
+    if (attempt === journalTriesMax) throw new StartError(`The journals cannot be copied: ${reason}`);
+    printLine(`  journal      again: ${reason}`);
+    rmSync(join(files.dir, journalsPath), { recursive: true, force: true });
+    files.forget(`${journalsPath}/`);
+    await sleep(retryMs);
+  }
+}
+
+async function freeze(dataDir: string, database: string): Promise<Frozen[]> {
+  const engine = readRunFile<Engines['clickhouse']>(dataDir, 'clickhouse.json');
+  const clickhouse = openClickHouse({ ...engine, database, log: createLog('warn', 'backup') });
+  try {
+    return await freezeTables(clickhouse, join(dataDir, clickhouseDirectory));
+  } finally {
+    await clickhouse.close();
+  }
+}
+
+async function savePostgres(dataDir: string, files: BackupFiles) {
+  const { url } = readRunFile<{ url: string }>(dataDir, 'postgres.json');
+  return await dumpTables(url, (table) => files.create(tablePath(table)));
+}
+
+async function saveFrozen(files: BackupFiles, frozen: Frozen[]): Promise<void> {
+  const parts = frozen.reduce((sum, table) => sum + table.parts, 0);
+  const before = files.bytes;
+  let done = 0;
+  let shownMs = performance.now();
+  await copyFrozen(files, frozen, () => {
+    done += 1;
+    if (performance.now() - shownMs < 5_000) return;
+    shownMs = performance.now();
+    printLine(`  clickhouse   ${done} of ${parts} parts, ${megabytes(files.bytes - before)}`);
+  });
+  printLine(`  clickhouse   ${frozen.length} tables, ${parts} parts, ${megabytes(files.bytes - before)}`);
+}
+
+function withoutFiles({ name, create, stored, rows, parts }: Frozen) {
+  return { name, create, stored, rows, parts };
+}
+
+function makeEmptyDirectory(dir: string): void {
+  if (existsSync(dir) && readdirSync(dir).length > 0)
+    throw new StartError(`${dir} is not empty: name a new directory.`);
+  mkdirSync(dir, { recursive: true, mode: 0o700 });
+}
+
+function readRunFile<Content>(dataDir: string, name: string): Content {
+  return JSON.parse(readFileSync(join(dataDir, runDirectory, name), 'utf8')) as Content;
+}
+
+function sumBelow(files: BackupFiles, prefix: string): number {
+  return files.written.reduce((sum, { path, bytes }) => (path.startsWith(prefix) ? sum + bytes : sum), 0);
+}
+
+function megabytes(bytes: number): string {
+  return `${(bytes / 1e6).toFixed(1)} MB`;
+}
+
+function printLine(line: string): void {
+  process.stdout.write(`${line}\n`);
+}
+
+for (const signal of ['SIGINT', 'SIGTERM'] as const) {
+  process.on(signal, () => {
+    process.stderr.write(`millrace: ${signal}: the backup is not complete and cannot be restored.\n`);
+    const clickhouseDir = join(resolve(loadConfig().data.dir), clickhouseDirectory);
+    void removeFrozen(clickhouseDir).finally(() => process.exit(1));
+  });
+}
+
+run(process.argv.slice(2)).catch((error: unknown) => {
+  process.stderr.write(`millrace: ${error instanceof StartError ? error.message : (error as Error).stack}\n`);
+  process.exit(1);
+});

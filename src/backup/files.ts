@@ -1,0 +1,174 @@
+/**
+ * Writes the files of a backup: each with mode 0600, synced, its checksum kept for the manifest, and all of them together
+ * no faster than the pace, so that the disk stays free for the journal of the running instance.
+ */
+import { createHash, type Hash } from 'node:crypto';
+import type { Dirent } from 'node:fs';
+import { copyFile, type FileHandle, mkdir, open, readdir } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { StartError } from '../base/errors.ts';
+import type { BackupFile } from './manifest.ts';
+
+const chunkBytes = 1024 * 1024;
+
+export class BackupFiles {
+  readonly dir: string;
+  readonly written: BackupFile[] = [];
+  bytes = 0;
+  readonly #pace: Pace;
+
+  constructor(dir: string, bytesPerSecondMax: number) {
+    this.dir = dir;
+    this.#pace = new Pace(bytesPerSecondMax);
+  }
+
+  /** The first `bytes` of a file; all that it has when it is opened without them. A shorter file is an error. */
+  async copy(from: string, path: string, bytes?: number): Promise<void> {
+    const source = await open(from, 'r');
+    try {
+      const length = bytes ?? (await source.stat()).size;
+      const target = await this.create(path);
+      try {
+        const buffer = Buffer.allocUnsafe(Math.min(chunkBytes, Math.max(1, length)));
+        for (let at = 0; at < length; ) {
+          const { bytesRead } = await source.read(buffer, 0, Math.min(buffer.length, length - at), at);
+          if (bytesRead === 0) throw new StartError(`${from} ended after ${at} of ${length} bytes.`);
+          await target.write(buffer.subarray(0, bytesRead));
+          at += bytesRead;
+        }
+        await target.end();
+      } catch (error) {
+        await target.abandon();
+        throw error;
+      }
+    } finally {
+      await source.close();
+    }
+  }
+
+  async writeWhole(path: string, content: Uint8Array | string): Promise<void> {
+    const target = await this.create(path);
+    await target.write(Buffer.from(content));
+    await target.end();
+  }
+
+  async create(path: string): Promise<BackupWriter> {
+    const full = join(this.dir, path);
+    await mkdir(dirname(full), { recursive: true, mode: 0o700 });
+    const file = await open(full, 'wx', 0o600);
+    return new BackupWriter(file, this.#pace, (bytes, sha256) => {
+      this.written.push({ path, bytes, sha256 });
+      this.bytes += bytes;
+    });
+  }
+
+  /** What an attempt wrote that is made again. */
+  forget(prefix: string): void {
+    const kept = this.written.filter(({ path }) => !path.startsWith(prefix));
+    this.written.splice(0, this.written.length, ...kept);
+    this.bytes = kept.reduce((sum, { bytes }) => sum + bytes, 0);
+  }
+}
+
+export class BackupWriter {
+  readonly #file: FileHandle;
+  readonly #pace: Pace;
+  readonly #ended: (bytes: number, sha256: string) => void;
+  readonly #hash: Hash = createHash('sha256');
+  #bytes = 0;
+
+  constructor(file: FileHandle, pace: Pace, ended: (bytes: number, sha256: string) => void) {
+    this.#file = file;
+    this.#pace = pace;
+    this.#ended = ended;
+  }
+
+  async write(chunk: Buffer): Promise<void> {
+    await this.#pace.spend(chunk.length);
+    this.#hash.update(chunk);
+    for (let at = 0; at < chunk.length; ) {
+      const { bytesWritten } = await this.#file.write(chunk, at, chunk.length - at);
+      at += bytesWritten;
+    }
+    this.#bytes += chunk.length;
+  }
+
+  /** Durable when it resolves. */
+  async end(): Promise<void> {
+    try {
+      await this.#file.sync();
+    } finally {
+      await this.#file.close();
+    }
+    this.#ended(this.#bytes, this.#hash.digest('hex'));
+  }
+
+  async abandon(): Promise<void> {
+    await this.#file.close().catch(() => {});
+  }
+}
+
+/** Spreads bytes over time; a pause of the caller saves up nothing. */
+class Pace {
+  readonly #bytesPerMs: number;
+  #freeAtMs = 0;
+
+  constructor(bytesPerSecondMax: number) {
+    this.#bytesPerMs = bytesPerSecondMax / 1000;
+  }
+
+  async spend(bytes: number): Promise<void> {
+    const now = performance.now();
+    const startMs = Math.max(now, this.#freeAtMs);
+    this.#freeAtMs = startMs + bytes / this.#bytesPerMs;
+    if (startMs > now + 1) await sleep(startMs - now);
+  }
+}
+
+/** Paths of the files below `dir`, without it. A directory that is missing has none. */
+export async function filesBelow(dir: string): Promise<string[]> {
+  const paths: string[] = [];
+  for (const entry of await entriesOf(dir)) {
+    if (!entry.isDirectory()) paths.push(entry.name);
+    else for (const path of await filesBelow(join(dir, entry.name))) paths.push(`${entry.name}/${path}`);
+  }
+  return paths.sort();
+}
+
+/** Copies the files of a backup whose path begins with `prefix` to below `target`, durable when it resolves. */
+export async function copyBack(
+  dir: string,
+  files: readonly BackupFile[],
+  prefix: string,
+  target: string,
+): Promise<void> {
+  for (const { path } of files) {
+    if (!path.startsWith(prefix)) continue;
+    const to = join(target, path.slice(prefix.length));
+    await mkdir(dirname(to), { recursive: true, mode: 0o700 });
+    await copyFile(join(dir, path), to);
+    await syncPath(to);
+  }
+}
+
+/** Makes the names below `dir` durable. */
+export async function syncDirectories(dir: string): Promise<void> {
+  for (const entry of await entriesOf(dir)) if (entry.isDirectory()) await syncDirectories(join(dir, entry.name));
+  await syncPath(dir);
+}
+
+/** A file's content, or the names in a directory. */
+export async function syncPath(path: string): Promise<void> {
+  const handle = await open(path, 'r');
+  await handle.sync().finally(() => handle.close());
+}
+
+async function entriesOf(dir: string): Promise<Dirent[]> {
+  try {
+    return await readdir(dir, { withFileTypes: true });
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return [];
+    throw error;
+  }
+}

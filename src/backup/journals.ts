@@ -1,0 +1,48 @@
+/**
+ * The journals of a backup. While the instance holds them, every segment with frames that wait is copied up to the byte
+ * that the cut names, and the position is written as the cut has it: the copy is what a crash at that moment would have
+ * left. The writer's id and the spare files stay behind, so a restored journal takes an id of its own.
+ */
+
+import { readdir } from 'node:fs/promises';
+import { basename, join } from 'node:path';
+import type { JournalCut } from '../journal/journal.ts';
+import { positionFile } from '../journal/position.ts';
+import { parseSegmentName } from '../journal/segment.ts';
+import { type BackupFiles, filesBelow } from './files.ts';
+
+export const journalsPath = 'journal';
+
+/** Names of the journals that were copied. */
+export async function copyJournals(files: BackupFiles, journalDir: string, cuts: JournalCut[]): Promise<string[]> {
+  const cutOf = new Map(cuts.map((cut) => [basename(cut.dir), cut]));
+  const names = (await readdir(journalDir)).filter((name) => /^worker-\d+$/.test(name));
+  for (const name of names) {
+    const dir = join(journalDir, name);
+    const cut = cutOf.get(name);
+    // What no worker has open (an orphan journal that cannot be opened) is not written either.
+    if (cut) await copyCut(files, dir, cut);
+    // Rows go from the suspects to the quarantine, so they are looked for in this order; a file that goes away between
+    // the look and the copy is an error, and the caller begins again.
+    const suspects = (await filesBelow(join(dir, 'suspects'))).map((path) => `suspects/${path}`);
+    const others = (await filesBelow(dir)).filter((path) => !path.startsWith('suspects/'));
+    for (const path of [...suspects, ...others]) {
+      if (!isCopiedWhole(path, cut !== undefined)) continue;
+      await files.copy(join(dir, path), `${journalsPath}/${name}/${path}`);
+    }
+  }
+  return names;
+}
+
+async function copyCut(files: BackupFiles, dir: string, { segments, position }: JournalCut): Promise<void> {
+  const target = `${journalsPath}/${basename(dir)}`;
+  for (const { name, bytes } of segments) await files.copy(join(dir, name), `${target}/${name}`, bytes);
+  const { cursors, orderHigh } = position;
+  await files.writeWhole(`${target}/position`, positionFile({ cursors, orderHigh: BigInt(orderHigh) }));
+}
+
+/** Quarantine, epoch, and whatever else a journal keeps beside its segments. */
+function isCopiedWhole(path: string, open: boolean): boolean {
+  if (path === 'writer' || /^spare-\d+$/.test(path) || /\.(tmp|new)$/.test(path)) return false;
+  return !open || !(path === 'position' || parseSegmentName(path));
+}

@@ -1,0 +1,141 @@
+/**
+ * `npm run restore -- DIR`: makes DATA_DIR, which must be empty, from a backup. Everything is checked before anything is
+ * written; until the end a mark in the directory keeps it from being started. The next start replays the journals.
+ */
+import { existsSync, readdirSync } from 'node:fs';
+import { mkdir, rm, writeFile } from 'node:fs/promises';
+import { join, resolve } from 'node:path';
+import { attachTables } from './backup/clickhouse.ts';
+import { copyBack, syncDirectories, syncPath } from './backup/files.ts';
+import { journalsPath } from './backup/journals.ts';
+import { checkFiles, type Manifest, readManifest } from './backup/manifest.ts';
+import { loadDump } from './backup/postgres.ts';
+import { type Config, loadConfig } from './base/config.ts';
+import { StartError } from './base/errors.ts';
+import { createLog, type Log } from './base/log.ts';
+import { openClickHouse } from './clickhouse/client.ts';
+import { startEmbeddedClickHouse } from './clickhouse/embedded.ts';
+import { DataDirectory } from './data-directory.ts';
+import {
+  clickhouseDirectory,
+  journalDirectory,
+  postgresDirectory,
+  restoredFile,
+  restoringFile,
+  secretsFile,
+} from './instance.ts';
+import { openPostgres } from './postgres/client.ts';
+import { startEmbeddedPostgres } from './postgres/embedded.ts';
+import { migrate } from './postgres/migrate.ts';
+
+const usage = 'usage: DATA_DIR=<empty directory> npm run restore -- DIR (a directory that `npm run backup` made)';
+
+async function run([source, ...more]: string[]): Promise<void> {
+  if (source === undefined || more.length > 0) throw new StartError(usage);
+  const began = performance.now();
+  const config = loadConfig();
+  const dir = resolve(source);
+  const dataDir = resolve(config.data.dir);
+  const manifest = await readManifest(dir);
+  checkTarget(dataDir, config, manifest);
+  const total = manifest.files.reduce((sum, { bytes }) => sum + bytes, 0);
+  printLine(`Restore of ${dir} (Millrace ${manifest.version}, ${manifest.began}) into ${dataDir}`);
+  await checkFiles(dir, manifest, () => {});
+  printLine(`  checked      ${manifest.files.length} files, ${megabytes(total)}`);
+
+  const log = createLog('warn', 'restore');
+  const data = new DataDirectory(dataDir);
+  await writeFile(join(dataDir, restoringFile), `${dir}\n`, { mode: 0o600 });
+  await data.take(log, 0);
+  try {
+    await fill(data, dir, manifest, config, log);
+    const restored = { backup: dir, began: manifest.began, restored: new Date().toISOString() };
+    data.writePrivate(restoredFile, JSON.stringify(restored));
+    await syncDirectories(join(dataDir, journalDirectory));
+    await rm(join(dataDir, restoringFile));
+    await syncPath(dataDir);
+  } finally {
+    data.release();
+  }
+  printLine(
+    `Done in ${((performance.now() - began) / 1000).toFixed(1)} s. Start it with: DATA_DIR=${dataDir} npm start`,
+  );
+}
+
+function checkTarget(dataDir: string, config: Config, { clickhouse, postgres }: Manifest): void {
+  const found = existsSync(dataDir) ? readdirSync(dataDir).filter((name) => name !== 'lost+found') : [];
+  if (found.includes(restoringFile)) {
+    throw new StartError(`An earlier restore into ${dataDir} did not finish: remove the directory and restore again.`);
+  }
+  if (found.length > 0) {
+    throw new StartError(`The data directory ${dataDir} (DATA_DIR) is not empty: restore into a new one.`);
+  }
+  const check = (name: string, setting: string, saved: boolean, external: boolean) => {
+    if (saved && external) throw new StartError(`The backup contains ${name}: restore it without ${setting}.`);
+    if (!saved && !external)
+      throw new StartError(`The backup is of an instance with an external ${name}: set ${setting}.`);
+  };
+  check('ClickHouse', 'CLICKHOUSE_URL', clickhouse !== undefined, config.clickhouse.url !== '');
+  check('PostgreSQL', 'DATABASE_URL', postgres !== undefined, config.postgres.url !== '');
+  if (clickhouse && clickhouse.database !== config.clickhouse.database) {
+    throw new StartError(
+      `The backup is of the ClickHouse database ${clickhouse.database}: set CLICKHOUSE_DATABASE to it.`,
+    );
+  }
+}
+
+async function fill(data: DataDirectory, dir: string, manifest: Manifest, config: Config, log: Log): Promise<void> {
+  await copyBack(dir, manifest.files, secretsFile, join(data.path, secretsFile));
+  const { secrets } = data.secrets();
+  await copyBack(dir, manifest.files, `${journalsPath}/`, data.journalPath);
+  // A journal that was empty has no file in the backup.
+  for (const name of manifest.journals) await mkdir(join(data.journalPath, name), { recursive: true, mode: 0o700 });
+  printLine(`  journal      ${manifest.journals.length} workers`);
+
+  const { clickhouse, postgres } = manifest;
+  if (clickhouse) {
+    const { memoryBytesMax, sessions } = config.clickhouse.embedded;
+    const password = secrets.clickhousePassword;
+    const options = { dir: join(data.path, clickhouseDirectory), port: 0, password, memoryBytesMax, sessions };
+    const engine = await startEmbeddedClickHouse({ ...options, nice: 0, runDir: data.runPath, log });
+    const client = openClickHouse({ ...engine, database: clickhouse.database, log });
+    try {
+      await attachTables(client, dir, clickhouse, manifest.files);
+    } finally {
+      await client.close();
+      await engine.stop();
+    }
+    const rows = clickhouse.tables.reduce((sum, table) => sum + table.rows, 0);
+    printLine(`  clickhouse   ${clickhouse.tables.length} tables, ${rows} rows`);
+  }
+  if (postgres) {
+    const options = { dir: join(data.path, postgresDirectory), port: 0, password: secrets.postgresPassword };
+    const server = await startEmbeddedPostgres({ ...options, runDir: data.runPath, log });
+    const client = openPostgres({ url: server.url, poolMax: 2, log });
+    try {
+      await migrate(client, { log, only: postgres.migrations });
+      await loadDump(server.url, dir, postgres);
+    } finally {
+      await client.close();
+      await server.stop();
+    }
+    const rows = postgres.tables.reduce((sum, table) => sum + table.rows, 0);
+    printLine(`  postgresql   ${postgres.tables.length} tables, ${rows} rows`);
+  }
+}
+
+function megabytes(bytes: number): string {
+  return `${(bytes / 1e6).toFixed(1)} MB`;
+}
+
+function printLine(line: string): void {
+  process.stdout.write(`${line}\n`);
+}
+
+run(process.argv.slice(2)).then(
+  () => process.exit(0),
+  (error: unknown) => {
+    process.stderr.write(`millrace: ${error instanceof StartError ? error.message : (error as Error).stack}\n`);
+    process.exit(1);
+  },
+);

@@ -1,0 +1,233 @@
+/** A running engine is saved under load and restored beside it; what is no whole backup is refused with one sentence. */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import {
+  cpSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
+import { tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { type Device, eventually } from '../api.ts';
+import { type Engine, engineMain, inherited, prepareEngine, startEngine } from '../engine.ts';
+
+const directory = mkdtempSync(join(tmpdir(), 'millrace-backup-'));
+const backup = join(directory, 'backup');
+const restoredDir = join(directory, 'restored');
+const firstTs = Date.now() - 3_600_000;
+
+let engine: Engine;
+let restored: Engine;
+let kept: Device;
+let cleared: Device;
+let gone: Device;
+let apiKey: string;
+/** Points of `kept` that were acknowledged before the backup began; `n` counts them. */
+let before = 0;
+let sent = 0;
+
+beforeAll(async () => {
+  engine = await startEngine({ workers: 2 });
+});
+
+afterAll(async () => {
+  await Promise.all([engine?.destroy(), restored?.destroy()]);
+  rmSync(directory, { recursive: true, force: true });
+});
+
+class Command {
+  output = '';
+  readonly #child: ChildProcess;
+
+  constructor(name: 'backup' | 'restore', argument: string, dataDir: string) {
+    const env = { ...inherited(), DATA_DIR: dataDir };
+    this.#child = spawn(process.execPath, [join(dirname(engineMain), `${name}.js`), argument], { env });
+    const keep = (chunk: Buffer) => {
+      this.output += chunk.toString('utf8');
+    };
+    this.#child.stdout!.on('data', keep);
+    this.#child.stderr!.on('data', keep);
+    this.exit = once(this.#child, 'close').then(([code]) => code as number | null);
+  }
+
+  readonly exit: Promise<number | null>;
+}
+
+async function send(count: number): Promise<void> {
+  for (let n = 0; n < count; n += 1) {
+    const body = `{"ts":${firstTs + sent},"values":{"n":${sent}}}`;
+    expect(await engine.api.postTelemetry(kept.token, body)).toBe(200);
+    sent += 1;
+  }
+}
+
+async function post(device: Device, body: string): Promise<void> {
+  expect(await engine.api.postTelemetry(device.token, body)).toBe(200);
+}
+
+async function greatestDevice(of: Engine): Promise<number> {
+  const [row] = await of.clickhouse(
+    'SELECT max(device) FROM (SELECT device FROM telemetry UNION ALL SELECT device FROM device_metadata)',
+  );
+  return Number(row![0]);
+}
+
+async function numberOf(of: Engine, key: string): Promise<number> {
+  return eventually(async () => {
+    const [row] = await of.clickhouse(`SELECT DISTINCT device FROM telemetry WHERE key = '${key}'`);
+    return row ? Number(row[0]) : undefined;
+  }, 20_000);
+}
+
+test('a backup is made under load, and shows what it does', async () => {
+  [kept, cleared, gone] = await Promise.all(['kept', 'cleared', 'gone'].map((name) => engine.api.createDevice(name)));
+  apiKey = await engine.api.createKey();
+  const attributes = `/api/plugins/telemetry/DEVICE/${kept.id}/SERVER_SCOPE`;
+  expect((await engine.api.send('POST', attributes, { site: 'line\tone\n"two" \\N' })).status).toBe(200);
+  await post(cleared, '[{"ts":1000,"values":{"old":1}},{"ts":2000,"values":{"old":2}}]');
+  await send(100);
+  await numberOf(engine, 'old');
+  const range = 'keys=old&startTs=0&endTs=2000';
+  const cut = await engine.api.send('DELETE', `/api/plugins/telemetry/DEVICE/${cleared.id}/timeseries/delete?${range}`);
+  expect(cut.status).toBe(200);
+
+  // These wait in the journals when the backup begins, and a delete for them waits in PostgreSQL.
+  const clickhouse = engine.pids().get('clickhouse')!;
+  process.kill(clickhouse, 'SIGSTOP');
+  let command: Command;
+  try {
+    await send(100);
+    for (let i = 1; i <= 20; i += 1) await post(gone, `{"ts":${i},"values":{"gone":${i}}}`);
+    expect((await engine.api.send('DELETE', `/api/device/${gone.id}`)).status).toBe(200);
+    before = sent;
+    command = new Command('backup', backup, engine.dataDir);
+    await eventually(() => /journal +\d+ workers/.test(command.output) || command.output.includes('millrace:'), 20_000);
+  } finally {
+    process.kill(clickhouse, 'SIGCONT');
+  }
+  let running = true;
+  const load = (async () => {
+    while (running) await send(5);
+  })();
+  const code = await command.exit;
+  running = false;
+  await load;
+  expect(code, command.output).toBe(0);
+  expect(command.output).toMatch(/clickhouse +\d+ tables, \d+ parts/);
+  expect(command.output).toMatch(/postgresql +\d+ tables/);
+  expect(command.output).toContain(`npm run restore -- ${backup}`);
+  expect(existsSync(join(engine.dataDir, 'clickhouse', 'shadow', 'millrace_backup'))).toBe(false);
+}, 90_000);
+
+test('only its owner can read a backup', () => {
+  expect(statSync(backup).mode & 0o777).toBe(0o700);
+  for (const name of ['secrets.json', 'settings.json', 'manifest.json']) {
+    expect(statSync(join(backup, name)).mode & 0o777, name).toBe(0o600);
+  }
+});
+
+test('a copied segment is there, or the test shows nothing', () => {
+  const journals = readdirSync(join(backup, 'journal'), { recursive: true, encoding: 'utf8' });
+  expect(journals.some((path) => path.endsWith('.seg'))).toBe(true);
+  expect(journals.some((path) => path.endsWith('/writer'))).toBe(false);
+});
+
+test('what is no whole backup, or no empty directory, is refused', async () => {
+  const refusal = async (name: 'backup' | 'restore', argument: string, dataDir: string) => {
+    const command = new Command(name, argument, dataDir);
+    expect(await command.exit, command.output).toBe(1);
+    expect(command.output.trim().split('\n').at(-1)).toMatch(/^millrace: .*\.$/);
+    return command.output;
+  };
+  const [empty, full] = [join(directory, 'empty'), join(directory, 'full')];
+  mkdirSync(full);
+  writeFileSync(join(full, 'x'), '');
+  expect(await refusal('restore', empty, empty)).toContain('is not a complete backup: it has no manifest.json');
+  expect(await refusal('restore', backup, full)).toContain('is not empty');
+  expect(await refusal('restore', backup, engine.dataDir)).toContain('is not empty');
+  expect(await refusal('backup', full, engine.dataDir)).toContain('is not empty');
+  expect(await refusal('backup', join(engine.dataDir, 'x'), engine.dataDir)).toContain('inside the data directory');
+  expect(await refusal('backup', empty, full)).toContain('No running instance');
+  expect(existsSync(empty)).toBe(false);
+
+  const spoiled = join(directory, 'spoiled');
+  cpSync(backup, spoiled, { recursive: true });
+  const device = join(spoiled, 'postgres', 'device.copy');
+  const bytes = readFileSync(device);
+  bytes[10]! ^= 1;
+  writeFileSync(device, bytes);
+  expect(await refusal('restore', spoiled, empty)).toContain('device.copy does not match its checksum');
+  writeFileSync(device, bytes.subarray(1));
+  expect(await refusal('restore', spoiled, empty)).toMatch(/device.copy has \d+ bytes instead of \d+/);
+  rmSync(device);
+  expect(await refusal('restore', spoiled, empty)).toContain('device.copy cannot be read');
+  const manifest = readFileSync(join(spoiled, 'manifest.json'), 'utf8');
+  writeFileSync(join(spoiled, 'manifest.json'), manifest.slice(0, -100));
+  expect(await refusal('restore', spoiled, empty)).toContain('manifest.json does not match its checksum');
+  expect(existsSync(empty)).toBe(false);
+
+  writeFileSync(join(full, 'restoring'), '');
+  expect(await refusal('restore', backup, full)).toContain('did not finish');
+  const half = await prepareEngine({ dataDir: full });
+  half.spawn();
+  expect((await half.exit()).code).toBe(1);
+  expect(half.output).toMatch(/A restore into .* did not finish/);
+}, 60_000);
+
+test('the restored instance has all that was acknowledged before, beside the one that goes on', async () => {
+  const command = new Command('restore', backup, restoredDir);
+  expect(await command.exit, command.output).toBe(0);
+  restored = await startEngine({ dataDir: restoredDir, workers: 2 });
+  await eventually(async () => {
+    const { n } = await restored.api.readSeries(kept.id, ['n'], { startTs: firstTs, endTs: firstTs + before });
+    return n?.length === before && n.every(({ value }, i) => value === i);
+  }, 20_000);
+  const { n } = await restored.api.readLatest(kept.id, ['n']);
+  expect(Number(n![0]!.value)).toBeGreaterThanOrEqual(before - 1);
+  const attributes = `/api/plugins/telemetry/DEVICE/${kept.id}/values/attributes/SERVER_SCOPE?keys=site`;
+  expect(await (await restored.api.send('GET', attributes)).json()).toMatchObject([{ value: 'line\tone\n"two" \\N' }]);
+  expect(await engine.readiness()).toBe(200);
+}, 120_000);
+
+test('what was deleted before stays deleted', async () => {
+  const range = { startTs: 0, endTs: 3000 };
+  const old = async () => (await restored.api.readSeries(cleared.id, ['old'], range))['old'];
+  expect(await old()).toEqual([{ ts: 2000, value: 2 }]);
+  expect((await restored.api.send('GET', `/api/device/${gone.id}`)).status).toBe(404);
+  // The journal brought these rows with it; the eraser needs a round.
+  await eventually(async () => {
+    const [row] = await restored.clickhouse("SELECT count() FROM telemetry WHERE key = 'gone'");
+    return Number(row![0]) === 0;
+  }, 20_000);
+  await sleep(1_000);
+  expect(Number((await restored.clickhouse("SELECT count() FROM telemetry WHERE key = 'gone'"))[0]![0])).toBe(0);
+  expect(await old()).toEqual([{ ts: 2000, value: 2 }]);
+});
+
+test('tokens, passwords and API keys are those of before', async () => {
+  expect(await restored.api.postTelemetry(kept.token, '{"again":1}')).toBe(200);
+  expect(await restored.api.postTelemetry(gone.token, '{"again":1}')).toBe(401);
+  const answer = await fetch(`${restored.api.http}/api/auth/user`, {
+    headers: { 'x-authorization': `ApiKey ${apiKey}` },
+  });
+  expect(answer.status).toBe(200);
+});
+
+test('a new device gets a number that neither instance has given out, and writers have ids of their own', async () => {
+  const there = await engine.api.createDevice('there');
+  await post(there, '{"there":1}');
+  const known = Math.max(await numberOf(engine, 'there'), await greatestDevice(engine), await greatestDevice(restored));
+  const here = await restored.api.createDevice('here');
+  expect(await restored.api.postTelemetry(here.token, '{"here":1}')).toBe(200);
+  expect(await numberOf(restored, 'here')).toBeGreaterThan(known);
+  const writer = (dataDir: string) => readFileSync(join(dataDir, 'journal', 'worker-0', 'writer'), 'utf8');
+  expect(writer(restoredDir)).not.toBe(writer(engine.dataDir));
+});
