@@ -2,14 +2,15 @@
  * The stores of this instance: embedded engines that the primary starts and keeps running, or external ones by URL.
  * Nobody else can tell the difference.
  */
-import { join } from 'node:path';
+import { readFileSync } from 'node:fs';
+import { join, resolve } from 'node:path';
 import type { Config } from './base/config.ts';
 import { StartError } from './base/errors.ts';
 import type { Log } from './base/log.ts';
 import { type ClickHouse, openClickHouse } from './clickhouse/client.ts';
 import { startEmbeddedClickHouse } from './clickhouse/embedded.ts';
 import type { DataDirectory, Secrets } from './data-directory.ts';
-import { clickhouseDirectory, type Engines, postgresDirectory } from './instance.ts';
+import { clickhouseDirectory, type Engines, postgresDirectory, runDirectory } from './instance.ts';
 import { openPostgres, type Postgres } from './postgres/client.ts';
 import { startEmbeddedPostgres } from './postgres/embedded.ts';
 import { Supervisor } from './supervisor.ts';
@@ -90,6 +91,20 @@ export function openStores(engines: Engines, config: Config, log: Log): { clickh
 export function clickHouseOptions({ clickhouse }: Config): { database: string; insertQuorum: string | undefined } {
   const { database, cluster, insertQuorum } = clickhouse;
   return { database, insertQuorum: cluster === '' ? undefined : insertQuorum };
+}
+
+/** For a command beside the instance: external by its settings, embedded by what the running instance wrote down. */
+export function openClickHouseOf(config: Config, log: Log): ClickHouse {
+  const { url, user, password } = config.clickhouse;
+  const options = clickHouseOptions(config);
+  if (url !== '') return openClickHouse({ url, user, password, ...options, log });
+  try {
+    const file = join(resolve(config.data.dir), runDirectory, 'clickhouse.json');
+    const address = JSON.parse(readFileSync(file, 'utf8')) as Engines['clickhouse'];
+    return openClickHouse({ ...address, ...options, log });
+  } catch {
+    throw new StartError('The embedded ClickHouse is not running: start Millrace first.');
+  }
 }
 
 function startHouse({ config, data, secrets, log }: Parts): (port: number) => Promise<Embedded> {

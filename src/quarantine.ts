@@ -3,15 +3,14 @@
  * `replay [NAME]` sends rows to ClickHouse again (once its cause is gone) and removes what was stored, `remove NAME`
  * gives up one entry. Works while Millrace runs: replayed rows are idempotent.
  */
-import { readdirSync, readFileSync } from 'node:fs';
+import { readdirSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { type Config, loadConfig } from './base/config.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
-import { openClickHouse } from './clickhouse/client.ts';
 import { insertLatest, insertTelemetry } from './clickhouse/statements.ts';
-import { clickHouseOptions } from './engines.ts';
-import { type Engines, journalDirectory, runDirectory } from './instance.ts';
+import { openClickHouseOf } from './engines.ts';
+import { journalDirectory } from './instance.ts';
 import { listQuarantine, type QuarantineEntry, readQuarantined, removeQuarantined } from './journal/quarantine.ts';
 import { readBlock } from './telemetry/read-block.ts';
 
@@ -82,7 +81,7 @@ const replayedTogether = 500;
 /** A damaged stretch (`gap`) has no rows to send: it stays for a human. */
 async function replay(config: Config, entries: QuarantineEntry[]): Promise<void> {
   const log = createLog('warn', 'quarantine');
-  const clickhouse = openClickHouse({ ...address(config), ...clickHouseOptions(config), log });
+  const clickhouse = openClickHouseOf(config, log);
   const send = async (sent: QuarantineEntry[]): Promise<void> => {
     const blocks = await Promise.all(sent.map((entry) => readQuarantined(entry)));
     const body = Buffer.concat(blocks);
@@ -114,18 +113,6 @@ async function replay(config: Config, entries: QuarantineEntry[]): Promise<void>
   await clickhouse.close();
   printLine(`${stored} rows stored, ${refused} entries refused again`);
   if (refused > 0) process.exitCode = 1;
-}
-
-/** External by its settings, embedded by what the running instance wrote down. */
-function address(config: Config): Engines['clickhouse'] {
-  const { url, user, password } = config.clickhouse;
-  if (url) return { url, user, password };
-  try {
-    const file = join(resolve(config.data.dir), runDirectory, 'clickhouse.json');
-    return JSON.parse(readFileSync(file, 'utf8')) as Engines['clickhouse'];
-  } catch {
-    throw new StartError('The embedded ClickHouse is not running: start Millrace first.');
-  }
 }
 
 function asText(_key: string, value: unknown): unknown {

@@ -2,10 +2,13 @@
  * The engine on CLICKHOUSE_URL, DATABASE_URL and REDIS_URL alone, against processes it did not start; each is killed
  * once. Telemetry of known devices is acknowledged all the while and stored once.
  */
+import { execFile } from 'node:child_process';
+import { cpSync, openSync, readdirSync, rmSync, writeSync } from 'node:fs';
+import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../api.ts';
-import { type Engine, queryClickhouse, startEngine } from '../engine.ts';
+import { type Engine, inherited, queryClickhouse, root, startEngine } from '../engine.ts';
 import { clickhousePassword, type Stores, startStores } from './stores.ts';
 
 let stores: Stores;
@@ -133,4 +136,62 @@ test('a stop ships what is journaled and ends with 0', async () => {
   await accept('before_stop', 100);
   await engine.stop();
   await storedOnce('before_stop', 100);
+});
+
+/** `npm run journal -- …` as an operator runs it, beside the engine's settings. */
+function journalCommand(...words: string[]): Promise<{ code: number; output: string }> {
+  const env = {
+    ...inherited(),
+    MILLRACE_CONFIG: 'config/cluster.yaml',
+    DATA_DIR: engine.dataDir,
+    WORKERS: '1',
+    CLICKHOUSE_URL: stores.clickhouse.url,
+    CLICKHOUSE_PASSWORD: clickhousePassword,
+    DATABASE_URL: stores.postgres.url,
+    REDIS_URL: stores.redis.url,
+  };
+  return new Promise((resolve) => {
+    execFile(process.execPath, [join(root, 'dist', 'journal.js'), ...words], { cwd: root, env }, (error, out, wrong) =>
+      resolve({ code: error ? Number(error.code) : 0, output: out + wrong }),
+    );
+  });
+}
+
+test('the journals of a host that is gone are listed, verified, shipped from a copy, and drained', async () => {
+  await engine.start();
+  await accept('known_again', 32);
+  await stores.clickhouse.kill();
+  await accept('left_behind', 60);
+  expect((await journalCommand('drain')).output).toMatch(/in use by process \d+/);
+  await engine.killAll();
+
+  const listed = (await journalCommand('list')).output;
+  expect(listed).toMatch(/worker-0 +worker +\d+ +.+ [1-9]\d* /);
+  expect(listed).toMatch(/worker-1 +orphan +\d+ +.+ [1-9]\d* /);
+  expect(await journalCommand('verify')).toMatchObject({
+    code: 0,
+    output: expect.stringContaining('every frame is whole'),
+  });
+  expect((await journalCommand('show', 'worker-0')).output).toMatch(/ live {2}order \d+ .+ rows/);
+
+  const copy = join(engine.dataDir, 'copied');
+  cpSync(join(engine.dataDir, 'journal', 'worker-1'), copy, { recursive: true });
+  const damaged = join(engine.dataDir, 'damaged');
+  cpSync(copy, damaged, { recursive: true });
+  const segment = readdirSync(damaged).find((name) => name.endsWith('.seg'))!;
+  writeSync(openSync(join(damaged, segment), 'r+'), Buffer.alloc(16, 7), 0, 16, 8_300);
+  expect(await journalCommand('verify', damaged)).toMatchObject({
+    code: 1,
+    output: expect.stringContaining('damaged'),
+  });
+
+  rmSync(join(engine.dataDir, 'journal', 'worker-1'), { recursive: true });
+  await stores.clickhouse.start();
+  expect(await journalCommand('ship', copy)).toMatchObject({ code: 0, output: expect.stringContaining('1 journals') });
+  expect(await journalCommand('drain')).toMatchObject({
+    code: 0,
+    output: expect.stringContaining('everything is stored'),
+  });
+  expect(readdirSync(join(engine.dataDir, 'journal'))).toEqual([]);
+  await storedOnce('left_behind', 60);
 });

@@ -1,0 +1,254 @@
+/**
+ * `npm run journal`: what waits in the journals of DATA_DIR, and the ways to move it by hand. `list` shows every journal,
+ * `verify [NAME]` reads every waiting frame, `show NAME [SEGMENT]` lists frames, `ship DIR` carries the journal of a host
+ * that is gone into ClickHouse, `drain` empties a stopped instance before it is removed. The first three change nothing
+ * and work while Millrace runs.
+ */
+import { closeSync, existsSync, openSync, readdirSync } from 'node:fs';
+import { availableParallelism } from 'node:os';
+import { basename, dirname, join, resolve } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { systemClock as clock } from './base/clock.ts';
+import { type Config, loadConfig } from './base/config.ts';
+import { messageOf, StartError } from './base/errors.ts';
+import { tryLock } from './base/file-lock.ts';
+import { createLog } from './base/log.ts';
+import { Metrics } from './base/metrics.ts';
+import { DataDirectory } from './data-directory.ts';
+import { openClickHouseOf } from './engines.ts';
+import { orderMs } from './ingest/order.ts';
+import { journalDirectory } from './instance.ts';
+import { inspectJournal, type JournalReport, readSegment, type SegmentReport } from './journal/inspect.ts';
+import { listQuarantine } from './journal/quarantine.ts';
+import { OrphanJournals } from './orphan-journals.ts';
+import { readBlock } from './telemetry/read-block.ts';
+
+const usage = 'usage: npm run journal -- list | verify [NAME] | show NAME [SEGMENT] | ship DIR | drain';
+const framesShownMax = 1000;
+const progressMs = 5_000;
+
+async function run([verb = 'list', name, segment]: string[]): Promise<void> {
+  const config = loadConfig();
+  switch (verb) {
+    case 'list':
+      return list(config);
+    case 'verify':
+      return verify(name === undefined ? journalsOf(config) : [journalNamed(config, name)]);
+    case 'show':
+      if (name === undefined) throw new StartError(usage);
+      return show(journalNamed(config, name), segment);
+    case 'ship':
+      if (name === undefined) throw new StartError(usage);
+      return shipDirectory(config, resolve(name));
+    case 'drain':
+      return drain(config);
+    default:
+      throw new StartError(usage);
+  }
+}
+
+/** Directories of journals below DATA_DIR, sorted by the number of their worker. */
+function journalsOf(config: Config): string[] {
+  const parent = join(resolve(config.data.dir), journalDirectory);
+  const names = existsSync(parent) ? readdirSync(parent).filter((name) => /^worker-\d+$/.test(name)) : [];
+  return names.sort((a, b) => slotOf(a) - slotOf(b)).map((name) => join(parent, name));
+}
+
+function slotOf(name: string): number {
+  return Number(basename(name).slice('worker-'.length));
+}
+
+/** A name below DATA_DIR, or the path of a journal that was copied from elsewhere. */
+function journalNamed(config: Config, name: string): string {
+  const found = journalsOf(config).find((dir) => basename(dir) === name) ?? resolve(name);
+  if (!existsSync(found)) throw new StartError(`There is no journal ${name}; \`list\` shows what there is.`);
+  return found;
+}
+
+async function list(config: Config): Promise<void> {
+  const workers = config.workers || availableParallelism();
+  const table = [['journal', 'owner', 'segments', 'on disk', 'live rows', 'late rows', 'oldest', 'quarantine']];
+  for (const dir of journalsOf(config)) {
+    const report = await inspectJournal(dir);
+    const set = await listQuarantine(dir);
+    const [live, late] = waitingOf(report);
+    table.push([
+      basename(dir),
+      slotOf(dir) < workers ? 'worker' : 'orphan',
+      String(report.segments.length + report.lost.length),
+      bytesText(report.fileBytes),
+      String(live.rows),
+      String(late.rows),
+      ageText(Math.min(live.oldestMs, late.oldestMs)),
+      set.length === 0 ? '-' : `${set.length} entries`,
+    ]);
+  }
+  for (const line of columns(table)) printLine(line);
+}
+
+interface Waiting {
+  rows: number;
+  oldestMs: number;
+}
+
+function waitingOf({ segments }: JournalReport): [Waiting, Waiting] {
+  const waiting = ([0, 1] as const).map((lane) => {
+    const shares = segments.map((segment) => segment.waiting[lane]).filter(({ frames }) => frames > 0);
+    return {
+      rows: shares.reduce((sum, { rows }) => sum + rows, 0),
+      oldestMs: Math.min(...shares.map(({ writtenMsMin }) => writtenMsMin), Number.POSITIVE_INFINITY),
+    };
+  });
+  return waiting as [Waiting, Waiting];
+}
+
+/** Exit code 1 when a stretch of a waiting segment is damaged. */
+async function verify(dirs: string[]): Promise<void> {
+  let damaged = 0;
+  for (const dir of dirs) {
+    const { segments, lost } = await inspectJournal(dir);
+    for (const name of lost) printLine(`${basename(dir)} ${name}: the header is damaged, no frame can be read`);
+    damaged += lost.length;
+    let frames = 0;
+    let rows = 0;
+    for (const segment of segments) {
+      for await (const step of readSegment(segment)) {
+        if (step.kind === 'gap') {
+          damaged += 1;
+          printLine(`${basename(dir)} ${segment.name}: bytes ${step.from} to ${step.to} hold no valid frame`);
+        } else {
+          frames += 1;
+          rows += step.rows;
+        }
+      }
+    }
+    printLine(`${basename(dir)}: ${segments.length} segments, ${frames} frames, ${rows} rows`);
+  }
+  printLine(damaged === 0 ? 'every frame is whole' : `${damaged} damaged stretches`);
+  if (damaged > 0) process.exitCode = 1;
+}
+
+/** The frames of a journal; with a segment named, the rows of its frames too. */
+async function show(dir: string, name: string | undefined): Promise<void> {
+  const { segments, writer } = await inspectJournal(dir);
+  const shown = name === undefined ? segments : segments.filter((segment) => segment.name === name);
+  if (name !== undefined && shown.length === 0) {
+    throw new StartError(`No segment ${name} waits in ${basename(dir)}: it has ${namesOf(segments)}.`);
+  }
+  printLine(`writer ${writer ?? 'unknown'}, ${segments.length} segments wait`);
+  let left = framesShownMax;
+  for (const segment of shown) {
+    for await (const step of readSegment(segment)) {
+      if (left === 0) {
+        printLine(`… only the first ${framesShownMax} frames are shown`);
+        return;
+      }
+      left -= 1;
+      if (step.kind === 'gap') {
+        printLine(`${segment.name} ${step.from}  damaged up to ${step.to}`);
+        continue;
+      }
+      if (step.rows === 0) continue;
+      const lane = step.lane === 0 ? 'live' : 'late';
+      const at = new Date(orderMs(step.order)).toISOString();
+      printLine(
+        `${segment.name} ${step.offset}  ${lane}  order ${step.order}  ${at}  ${step.rows} rows  ${step.length} bytes`,
+      );
+      if (name === undefined) continue;
+      for (const row of readBlock(step.payload)) printLine(`  ${JSON.stringify(row, asText)}`);
+    }
+  }
+}
+
+function namesOf(segments: SegmentReport[]): string {
+  return segments.length === 0 ? 'none' : segments.map(({ name }) => name).join(', ');
+}
+
+/** A directory of journals' files that no instance owns: a copy from a host that is gone. */
+async function shipDirectory(config: Config, dir: string): Promise<void> {
+  if (!existsSync(dir)) throw new StartError(`There is no directory ${dir}.`);
+  const lock = join(dirname(dirname(dir)), 'lock');
+  const descriptor = existsSync(lock) ? openSync(lock, 'r+') : undefined;
+  try {
+    if (descriptor !== undefined && !(await tryLock(descriptor, lock))) {
+      throw new StartError(`${dir} belongs to an instance that runs: its own workers ship it.`);
+    }
+    await ship(config, [dir]);
+  } finally {
+    if (descriptor !== undefined) closeSync(descriptor);
+  }
+}
+
+/** Everything that a stopped instance has not given to its external ClickHouse. */
+async function drain(config: Config): Promise<void> {
+  if (config.clickhouse.url === '') {
+    throw new StartError(
+      'drain needs an external ClickHouse (CLICKHOUSE_URL): the embedded one ends with its instance.',
+    );
+  }
+  const data = new DataDirectory(config.data.dir);
+  await data.take(createLog('warn', 'journal'), 0);
+  try {
+    await ship(config, journalsOf(config));
+  } finally {
+    data.release();
+  }
+}
+
+/** Ends when nothing waits any more. Stopped by a signal, the next call goes on where this one ended. */
+async function ship(config: Config, dirs: string[]): Promise<void> {
+  const log = createLog('warn', 'journal');
+  const clickhouse = openClickHouseOf(config, log);
+  const { segmentBytes } = config.ingest.journal;
+  const metrics = new Metrics();
+  const journals = new OrphanJournals({ dirs, segmentBytes, clickhouse, clock, log, metrics, ...config.ingest.ship });
+  let stopped = false;
+  for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => (stopped = true));
+  await journals.start();
+  printLine(`${journals.count} journals with ${bytesText(journals.bytes)} wait for ClickHouse`);
+  let toldAt = clock.monotonic();
+  while (journals.count > 0 && !stopped) {
+    await sleep(50);
+    if (clock.monotonic() - toldAt < progressMs) continue;
+    toldAt = clock.monotonic();
+    printLine(`${journals.count} journals with ${bytesText(journals.bytes)} wait`);
+  }
+  await journals.drain(0);
+  await clickhouse.close();
+  const left = (await Promise.all(dirs.map((dir) => listQuarantine(dir)))).flat().length;
+  if (journals.count === 0) printLine(`everything is stored and the journals are removed`);
+  else printLine(`stopped; ${journals.count} journals still wait`);
+  if (left > 0) printLine(`${left} entries are in quarantine: npm run quarantine -- list`);
+  if (journals.count > 0 || left > 0) process.exitCode = 1;
+}
+
+function bytesText(bytes: number): string {
+  return bytes < 10 * 1024 * 1024 ? `${Math.ceil(bytes / 1024)} KiB` : `${Math.round(bytes / 1024 / 1024)} MiB`;
+}
+
+function ageText(oldestMs: number): string {
+  return Number.isFinite(oldestMs) ? `${Math.max(0, Math.round((clock.now() - oldestMs) / 1000))} s` : '-';
+}
+
+function columns(table: string[][]): string[] {
+  const widths = table[0]!.map((_, column) => Math.max(...table.map((row) => row[column]!.length)));
+  return table.map((row) =>
+    row
+      .map((cell, column) => cell.padEnd(widths[column]!))
+      .join('  ')
+      .trimEnd(),
+  );
+}
+
+function asText(_key: string, value: unknown): unknown {
+  return typeof value === 'bigint' ? value.toString() : value;
+}
+
+function printLine(line: string): void {
+  process.stdout.write(`${line}\n`);
+}
+
+run(process.argv.slice(2)).catch((error: unknown) => {
+  process.stderr.write(`millrace: ${messageOf(error)}\n`);
+  process.exit(1);
+});

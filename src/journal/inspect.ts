@@ -1,0 +1,104 @@
+/**
+ * Reads a journal directory without changing it, also while its worker runs: for the commands of an operator. What
+ * recovery would find is what this finds, because it is recovery on a disk that ignores every change.
+ */
+import { type Disk, type DiskFile, errorCode, realDisk, sizeOf } from './disk.ts';
+import { readWriterId } from './identity.ts';
+import { PositionFile, startOfJournal } from './position.ts';
+import { type Frame, FrameReader, type Gap } from './reader.ts';
+import { recover } from './recovery.ts';
+import { type LaneShare, parseSegmentName, segmentHeaderBytes } from './segment.ts';
+
+export interface SegmentReport {
+  name: string;
+  path: string;
+  seed: number;
+  /** Offset after the last frame. */
+  end: number;
+  /** By lane: live, late. */
+  waiting: [LaneShare, LaneShare];
+}
+
+export interface JournalReport {
+  dir: string;
+  /** Undefined for a journal that never had a writer. */
+  writer: number | undefined;
+  /** Segments with frames that ClickHouse does not have, oldest first. */
+  segments: SegmentReport[];
+  /** Of all files of segments, spare ones too. */
+  fileBytes: number;
+  /** Segments whose header is damaged: no frame of these can be read. */
+  lost: string[];
+}
+
+const readChunkBytes = 4 * 1024 * 1024;
+const triesMax = 5;
+
+export async function inspectJournal(dir: string, disk: Disk = realDisk): Promise<JournalReport> {
+  for (let attempt = 1; ; attempt += 1) {
+    try {
+      return await inspectOnce(dir, disk);
+    } catch (error) {
+      // A running worker renames the files of confirmed segments.
+      if (errorCode(error) !== 'ENOENT' || attempt === triesMax) throw error;
+    }
+  }
+}
+
+async function inspectOnce(dir: string, disk: Disk): Promise<JournalReport> {
+  const unchanged = ignoringChanges(disk);
+  const lost: string[] = [];
+  const { found: position = startOfJournal() } = await PositionFile.open(unchanged, dir);
+  const onGap = async () => {};
+  const recovered = await recover({ disk: unchanged, dir, position, onGap, onLostSegment: (name) => lost.push(name) });
+  let fileBytes = 0;
+  for (const name of await disk.list(dir)) {
+    if (parseSegmentName(name) || /^spare-\d+$/.test(name)) fileBytes += await sizeOf(disk, `${dir}/${name}`);
+  }
+  const segments = recovered.segments.map(({ segment: { epoch, seq, path, seed, end, waiting } }) => ({
+    name: `${epoch}-${seq}`,
+    path,
+    seed,
+    end,
+    waiting,
+  }));
+  return { dir, writer: await readWriterId(dir, disk), segments, fileBytes, lost };
+}
+
+/** Every frame of a segment and every stretch that holds no valid frame, in order. A payload is valid until the next step. */
+export async function* readSegment(
+  { path, seed, end }: SegmentReport,
+  disk: Disk = realDisk,
+): AsyncGenerator<Frame | Gap> {
+  const file = await disk.open(path, 'read');
+  try {
+    const range = { seed, from: segmentHeaderBytes, end, chunkBytes: readChunkBytes, reuseChunk: true };
+    const reader = new FrameReader(file, range);
+    for (let step = await reader.next(); step; step = await reader.next()) yield step;
+  } finally {
+    await file.close();
+  }
+}
+
+function ignoringChanges(disk: Disk): Disk {
+  const nothing = async () => {};
+  return {
+    open: (path, mode) => (mode === 'read' ? disk.open(path, mode) : Promise.resolve(nowhere)),
+    list: (dir) => disk.list(dir),
+    rename: nothing,
+    remove: nothing,
+    makeDirectory: nothing,
+    removeDirectory: nothing,
+    syncDirectory: nothing,
+    freeBytes: (dir) => disk.freeBytes(dir),
+  };
+}
+
+const nowhere: DiskFile = {
+  read: async () => 0,
+  write: async () => {},
+  sync: async () => {},
+  size: async () => 0,
+  truncate: async () => {},
+  close: async () => {},
+};
