@@ -65,6 +65,7 @@ const schema = Type.Object({
   }),
   gateway: Type.Object({ childrenMax: count, disconnectNotices: Type.Boolean() }),
   limits: Type.Object({ devices: count }),
+  stores: Type.Object({ migrate: Type.Boolean() }),
   clickhouse: Type.Object({
     url: Type.String(),
     user: Type.String(),

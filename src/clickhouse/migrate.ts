@@ -5,9 +5,10 @@
  */
 import { readdirSync, readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
+import type { ClickHouseSettings } from '@clickhouse/client';
 import { StartError } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
-import type { ClickHouse } from './client.ts';
+import { type ClickHouse, ClickHouseError } from './client.ts';
 
 export interface MigrateOptions {
   database: string;
@@ -15,42 +16,88 @@ export interface MigrateOptions {
   cluster: string;
   /** 0: points are kept for ever. */
   ttlDays: number;
+  /** False: nothing is changed, and what is missing is an error. */
+  apply?: boolean;
   log: Log;
 }
 
 interface Migration {
   version: number;
   name: string;
+  /**
+   * The oldest version whose program works with this schema. A file that older programs can work with says so in a line
+   * `-- compatible from: N`; without one, only this version and newer ones can.
+   */
+  compatibleFrom: number;
   statements: string[];
 }
 
 const directory = fileURLToPath(new URL('./migrations/', import.meta.url));
 
+/**
+ * Reads first and changes only what is missing: a start with nothing to do sends no statement that other servers of a
+ * cluster must confirm.
+ */
 export async function migrate(clickhouse: ClickHouse, options: MigrateOptions): Promise<void> {
-  const run = (sql: string) => clickhouse.exec(fill(sql, options), {}, { withoutDatabase: true });
-  await run('CREATE DATABASE IF NOT EXISTS {database} {on_cluster}');
-  await run(`
-    CREATE TABLE IF NOT EXISTS {database}.schema_migrations {on_cluster}
-    (version UInt32, name String, applied DateTime64(3) DEFAULT now64(3))
-    ENGINE = {replacing} ORDER BY version`);
-
-  const applied = await appliedVersions(clickhouse, options.database);
+  const { cluster, apply = true, log } = options;
+  const run = (sql: string) => change(clickhouse, fill(sql, options), cluster);
+  const applied = await appliedMigrations(clickhouse, options);
   const migrations = readMigrations();
-  const newest = migrations.at(-1)?.version ?? 0;
-  const unknown = [...applied].filter((version) => version > newest);
-  if (unknown.length > 0) {
-    throw new StartError(
-      `The ClickHouse database ${options.database} was made by a newer Millrace (schema ${Math.max(...unknown)}, ` +
-        `this one knows ${newest}): start that version, or use another database (CLICKHOUSE_DATABASE).`,
+  checkNewer(applied, migrations.at(-1)?.version ?? 0, options);
+  const missing = migrations.filter(({ version }) => !applied.has(version));
+  if (missing.length > 0) {
+    if (!apply) throw new Error(`the migration ${missing[0]!.name} is not applied yet, and MIGRATE is false`);
+    await run('CREATE DATABASE IF NOT EXISTS {database} {on_cluster}');
+    await run(`
+      CREATE TABLE IF NOT EXISTS {database}.schema_migrations {on_cluster}
+      (version UInt32, name String, applied DateTime64(3) DEFAULT now64(3))
+      ENGINE = {replacing} ORDER BY version`);
+    await run(
+      'ALTER TABLE {database}.schema_migrations {on_cluster} ADD COLUMN IF NOT EXISTS compatible_from UInt32 DEFAULT version',
     );
   }
-  for (const { version, name, statements } of migrations) {
-    if (applied.has(version)) continue;
-    for (const statement of forThisSetup(statements, options.cluster)) await run(statement);
-    await run(`INSERT INTO {database}.schema_migrations (version, name) VALUES (${version}, '${name}')`);
-    options.log.info('clickhouse_migrated', { version, name });
+  for (const { version, name, compatibleFrom, statements } of missing) {
+    for (const statement of forThisSetup(statements, cluster)) await run(statement);
+    await run(
+      `INSERT INTO {database}.schema_migrations (version, name, compatible_from) VALUES (${version}, '${name}', ${compatibleFrom})`,
+    );
+    log.info('clickhouse_migrated', { version, name });
   }
-  await setTimeToLive(clickhouse, options);
+  if (apply) await setTimeToLive(clickhouse, options);
+}
+
+/**
+ * With a cluster a statement is queued for all servers, each of which carries out its queue in order. A server that does
+ * not answer now does so later; waiting for it would hold up every start, so the wait is short and no error.
+ */
+async function change(clickhouse: ClickHouse, sql: string, cluster: string): Promise<void> {
+  const settings: ClickHouseSettings = cluster === '' ? {} : onClusterSettings;
+  await clickhouse.exec(
+    sql,
+    {},
+    { withoutDatabase: true, settings, ...(cluster !== '' && { timeoutMs: onClusterMsMax }) },
+  );
+}
+
+const onClusterMsMax = 30_000;
+const onClusterSettings: ClickHouseSettings = {
+  distributed_ddl_task_timeout: '10',
+  distributed_ddl_output_mode: 'null_status_on_timeout',
+};
+
+/** A newer Millrace was here. Its schema says which older versions may go on beside it, as in a rolling upgrade. */
+function checkNewer(applied: Map<number, number>, newest: number, { database, log }: MigrateOptions): void {
+  const newer = [...applied].filter(([version]) => version > newest);
+  if (newer.length === 0) return;
+  const version = Math.max(...newer.map(([each]) => each));
+  if (newer.every(([, compatibleFrom]) => compatibleFrom <= newest)) {
+    log.warn('clickhouse_schema_is_newer', { version, known: newest });
+    return;
+  }
+  throw new StartError(
+    `The ClickHouse database ${database} was made by a newer Millrace (schema ${version}, ` +
+      `this one knows ${newest}): start that version, or use another database (CLICKHOUSE_DATABASE).`,
+  );
 }
 
 /** Every statement of the schema as it would run; for a look before it does. */
@@ -71,7 +118,13 @@ function readMigrations(): Migration[] {
     .map((file) => ({
       version: Number(file.slice(0, 4)),
       name: file.slice(5, -4),
-      statements: splitStatements(readFileSync(`${directory}${file}`, 'utf8')),
+      text: readFileSync(`${directory}${file}`, 'utf8'),
+    }))
+    .map(({ version, name, text }) => ({
+      version,
+      name,
+      compatibleFrom: Number(/^-- compatible from: (\d+)$/m.exec(text)?.[1] ?? version),
+      statements: splitStatements(text),
     }));
 }
 
@@ -102,9 +155,38 @@ function fill(sql: string, { database, cluster }: Pick<MigrateOptions, 'database
     .trim();
 }
 
-async function appliedVersions(clickhouse: ClickHouse, database: string): Promise<Set<number>> {
-  const rows = await clickhouse.rows<{ version: number }>(`SELECT DISTINCT version FROM ${database}.schema_migrations`);
-  return new Set(rows.map(({ version }) => version));
+/**
+ * Applied versions, each with the oldest version that works with it. Nothing without a database. In a cluster the table
+ * exists once in each shard and one server wrote it, so all servers that answer are asked.
+ */
+async function appliedMigrations(clickhouse: ClickHouse, options: MigrateOptions): Promise<Map<number, number>> {
+  const { database, cluster } = options;
+  const read = async (table: string) => {
+    // All columns: `compatible_from` is newer than the table.
+    const sql = `SELECT * FROM ${table}`;
+    const settings: ClickHouseSettings = { skip_unavailable_shards: 1 };
+    const rows = await clickhouse.rows<{ version: number; compatible_from?: number }>(sql, {}, { settings });
+    return new Map(rows.map(({ version, compatible_from }) => [version, compatible_from ?? version]));
+  };
+  try {
+    const here = await read(`${database}.schema_migrations`);
+    if (cluster === '' || here.size > 0) return here;
+  } catch (error) {
+    if (!isMissing(error)) throw error;
+    if (cluster === '') return new Map();
+  }
+  try {
+    return await read(`clusterAllReplicas('${cluster}', ${database}.schema_migrations)`);
+  } catch (error) {
+    // A new server among the others has no table yet: this one's own table counts.
+    if (!isMissing(error)) throw error;
+    return new Map();
+  }
+}
+
+/** UNKNOWN_TABLE, UNKNOWN_DATABASE. */
+function isMissing(error: unknown): boolean {
+  return error instanceof ClickHouseError && (error.code === 60 || error.code === 81);
 }
 
 /** Whole parts are dropped, a day at a time. `ts` may be any number, a DateTime only 1970 to 2105: it is clamped. */

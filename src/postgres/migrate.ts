@@ -34,24 +34,25 @@ export interface MigrateOptions {
   log: Log;
   /** Numbers of the files to apply, for a restore of tables that were made by these; else all are. */
   only?: number[];
+  /** False: nothing is changed, and what is missing is an error. */
+  apply?: boolean;
 }
 
-export async function migrate(postgres: Postgres, { dir = ownFiles, log, only }: MigrateOptions): Promise<void> {
-  const known = readMigrations(dir);
-  const missing = only?.find((number) => !known.some((migration) => migration.number === number));
-  if (missing !== undefined) {
-    throw new StartError(`The tables were made by a newer Millrace (migration ${missing}): use that version.`);
+/** Throws the 503 fault of the client when the server does not answer: the same again later is safe. */
+export async function migrate(postgres: Postgres, options: MigrateOptions): Promise<void> {
+  const { dir = ownFiles, log, only, apply: mayApply = true } = options;
+  const files = readMigrations(dir);
+  const unknown = only?.find((number) => !files.some((migration) => migration.number === number));
+  if (unknown !== undefined) {
+    throw new StartError(`The tables were made by a newer Millrace (migration ${unknown}): use that version.`);
   }
-  const migrations = only ? known.filter(({ number }) => only.includes(number)) : known;
-  try {
-    for (const known of await appliedFiles(postgres)) checkApplied(known, migrations, log);
-    for (const migration of migrations) {
-      if (await apply(postgres, migration)) log.info('postgres_migrated', { migration: migration.name });
-    }
-  } catch (error) {
-    if (!isAway(error)) throw error;
-    const cause = messageOf((error as Error).cause ?? error);
-    throw new StartError(`PostgreSQL at ${postgres.address} cannot be reached (${cause}): check DATABASE_URL.`);
+  const migrations = only ? files.filter(({ number }) => only.includes(number)) : files;
+  const known = await appliedFiles(postgres, mayApply);
+  for (const applied of known) checkApplied(applied, migrations, log);
+  for (const migration of migrations) {
+    if (known.some(({ number }) => number === migration.number)) continue;
+    if (!mayApply) throw new Error(`the migration ${migration.name} is not applied yet, and MIGRATE is false`);
+    if (await apply(postgres, migration)) log.info('postgres_migrated', { migration: migration.name });
   }
 }
 
@@ -69,7 +70,14 @@ export function readMigrations(dir: string): Migration[] {
   return migrations;
 }
 
-async function appliedFiles(postgres: Postgres): Promise<Applied[]> {
+async function appliedFiles(postgres: Postgres, mayApply: boolean): Promise<Applied[]> {
+  const select = 'select number, name, checksum from schema_migrations order by number';
+  const [table] = await postgres.query<{ found: boolean }>(
+    `select to_regclass('schema_migrations') is not null as found`,
+  );
+  // A start that has nothing to do takes no lock, so it waits for no other host.
+  if (table!.found) return await postgres.query<Applied>(select);
+  if (!mayApply) return [];
   return await inLock(postgres, async (queries) => {
     await queries.query(`
       create table if not exists schema_migrations (
@@ -78,7 +86,7 @@ async function appliedFiles(postgres: Postgres): Promise<Applied[]> {
         checksum text not null,
         applied_at timestamptz not null default now()
       )`);
-    return await queries.query<Applied>('select number, name, checksum from schema_migrations order by number');
+    return await queries.query<Applied>(select);
   });
 }
 
