@@ -19,7 +19,8 @@ export interface AnalyticsProcessOptions {
   clock: () => ClockState;
   /** A new child, before it says anything: its way to the bus. */
   onForked: (child: ChildProcess) => void;
-  onCrashLoop: (reason: string) => void;
+  /** PostgreSQL has the tables of this version. */
+  isPostgresReady: () => boolean;
 }
 
 const entry = fileURLToPath(new URL('./analytics.js', import.meta.url));
@@ -42,7 +43,6 @@ export class AnalyticsProcess {
       name: 'analytics',
       log: options.log,
       restart: async () => this.#fork(),
-      onCrashLoop: options.onCrashLoop,
     });
   }
 
@@ -50,7 +50,12 @@ export class AnalyticsProcess {
     return this.#ready ? 'up' : 'starting';
   }
 
-  /** Resolves when it listens. */
+  /** Why it does not run; undefined while it does. Reports are then refused, and the service goes on. */
+  get failure(): string | undefined {
+    return this.#supervisor.failure;
+  }
+
+  /** Resolves when it listens, or died: then it is started again for as long as the service runs. */
   start(): Promise<void> {
     return new Promise((resolve) => {
       this.#onReady = resolve;
@@ -111,6 +116,7 @@ export class AnalyticsProcess {
       this.#child = undefined;
       this.#ready = false;
       for (const done of [...this.#collections.values()]) done([]);
+      this.#onReady?.();
       if (!this.#stopping) this.#supervisor.died(this.#failure ?? (signal ? `signal ${signal}` : `exit code ${code}`));
     });
   }
@@ -120,7 +126,9 @@ export class AnalyticsProcess {
       case 'hello': {
         const { config, engines, workers } = this.#options;
         const clock = this.#options.clock();
-        this.#send({ kind: 'begin', slot: 0, workers, config, rules: [], engines, orphanJournals: [], clock });
+        const postgresReady = this.#options.isPostgresReady();
+        const begin = { slot: 0, workers, config, rules: [], engines, postgresReady, orphanJournals: [], clock };
+        this.#send({ kind: 'begin', ...begin });
         return;
       }
       case 'ready':
@@ -134,6 +142,7 @@ export class AnalyticsProcess {
       case 'failed':
         this.#failure = message.message;
         return;
+      case 'waiting':
       case 'status':
       case 'askMetrics':
         return;

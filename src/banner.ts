@@ -21,6 +21,8 @@ export interface Banner {
   adminPassword: string | undefined;
   firstStart: boolean;
   demoDevice: { id: string; token: string } | undefined;
+  /** Why the service is degraded: what does not run, in sentences. */
+  missing: string[];
 }
 
 export function printLine(line: string): void {
@@ -34,6 +36,7 @@ export function printBanner(banner: Banner): void {
   const lines = [
     '',
     `Millrace ${banner.version} is ready after ${banner.seconds.toFixed(1)} s (${workers}).`,
+    ...missingLines(banner.missing),
     '',
     `  Devices and REST   ${base}${banner.httpsPort ? `   https://localhost:${banner.httpsPort}` : ''}`,
     `  Console            ${base}/${banner.docs ? `   ${base}/swagger-ui/` : ''}`,
@@ -64,6 +67,15 @@ export function printBanner(banner: Banner): void {
   }
   lines.push('', 'Stop with Ctrl-C.', '');
   process.stdout.write(`${lines.join('\n')}\n`);
+}
+
+function missingLines(missing: string[]): string[] {
+  if (missing.length === 0) return [];
+  return [
+    '',
+    ...missing.map((reason) => `  Unavailable        ${reason}`),
+    '                     Telemetry of known devices is accepted. The rest follows by itself (/readyz).',
+  ];
 }
 
 function mqttAddresses({ port, mqttPort, mqttsPort, mqttPath }: Banner): string[] {

@@ -37,6 +37,8 @@ export class ClockWatch {
   #kept: { offsetMs: number; at: number } | undefined;
   #told: ClockVerdict = 'unmeasured';
   #wasAlone = false;
+  /** Why the database did not answer `measure` last. */
+  failure: unknown;
 
   constructor(parts: ClockWatchParts) {
     this.#parts = parts;
@@ -67,7 +69,8 @@ export class ClockWatch {
         { timeoutMs: questionMsMax },
       );
       database = row!.ms;
-    } catch {
+    } catch (error) {
+      this.failure = error;
       return false;
     }
     const answered = hostMonotonic();

@@ -1,24 +1,32 @@
 /**
  * The stores of this instance: embedded engines that the primary starts and keeps running, or external ones by URL.
- * Nobody else can tell the difference.
+ * The rest of the program cannot tell the difference.
  */
+import { randomInt } from 'node:crypto';
+import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
+import { createServer } from 'node:net';
 import { join, resolve } from 'node:path';
 import type { Config } from './base/config.ts';
-import { StartError } from './base/errors.ts';
+import { messageOf, StartError } from './base/errors.ts';
 import type { Log } from './base/log.ts';
+import { endProcess, liveProcess } from './base/process-file.ts';
 import { type ClickHouse, openClickHouse } from './clickhouse/client.ts';
 import { startEmbeddedClickHouse } from './clickhouse/embedded.ts';
 import type { DataDirectory, Secrets } from './data-directory.ts';
 import { clickhouseDirectory, type Engines, postgresDirectory, runDirectory } from './instance.ts';
 import { openPostgres, type Postgres } from './postgres/client.ts';
-import { startEmbeddedPostgres } from './postgres/embedded.ts';
+import { embeddedPostgresUrl, startEmbeddedPostgres } from './postgres/embedded.ts';
 import { Supervisor } from './supervisor.ts';
 
 export interface RunningEngines {
   engines: Engines;
   /** What runs where, for the operator. */
   description: string;
+  /** Resolves when each embedded engine has started, or has failed once; rejects then when `mustStart` is set. */
+  begun: Promise<void>;
+  /** Why an embedded engine does not run; undefined while it does. */
+  failure(store: 'clickhouse' | 'postgres'): string | undefined;
   stop(): Promise<void>;
 }
 
@@ -27,56 +35,53 @@ interface Parts {
   data: DataDirectory;
   secrets: Secrets;
   log: Log;
-  onCrashLoop: (reason: string) => void;
+  /** A first start, which serves nobody yet: an engine that cannot start ends it with its reason. */
+  mustStart: boolean;
 }
 
 interface Embedded {
-  url: string;
-  port: number;
   stop(): Promise<void>;
   onExit(callback: (reason: string) => void): void;
 }
 
+/** Returns as soon as the addresses are known; the engines are starting then. */
 export async function startEngines(parts: Parts): Promise<RunningEngines> {
-  const { config, data, secrets } = parts;
+  const { config, data, secrets, log } = parts;
   const { clickhouse, postgres } = config;
-  const [house, server] = await Promise.all([
-    clickhouse.url ? undefined : keepRunning('clickhouse', parts, startHouse(parts)),
-    postgres.url ? undefined : keepRunning('postgres', parts, startServer(parts)),
+  const [housePort, serverPort] = await Promise.all([
+    clickhouse.embedded.port || freePort(),
+    postgres.embedded.port || freePort(),
   ]);
+  const house = clickhouse.url ? undefined : new KeptEngine('clickhouse', parts, startHouse(parts, housePort));
+  const server = postgres.url ? undefined : new KeptEngine('postgres', parts, startServer(parts, serverPort));
   const engines: Engines = {
     clickhouse: house
-      ? { url: house.url, user: 'default', password: secrets.clickhousePassword }
+      ? { url: `http://127.0.0.1:${housePort}`, user: 'default', password: secrets.clickhousePassword }
       : { url: clickhouse.url, user: clickhouse.user, password: clickhouse.password },
-    postgresUrl: server?.url ?? postgres.url,
+    postgresUrl: server ? embeddedPostgresUrl(secrets.postgresPassword, serverPort) : postgres.url,
   };
-  // For operators and benchmarks: the way into the embedded stores.
-  data.writePrivate(join('run', 'clickhouse.json'), JSON.stringify(engines.clickhouse));
-  data.writePrivate(join('run', 'postgres.json'), JSON.stringify({ url: engines.postgresUrl }));
+  writeForOperators(data, engines, log);
+  const begun = Promise.all([house?.begin(), server?.begin()]).then(() => {});
+  // The caller may be done with an earlier failure before it waits for this.
+  begun.catch(() => {});
   return {
     engines,
     description: `ClickHouse ${house ? 'embedded' : 'external'}, PostgreSQL ${server ? 'embedded' : 'external'}`,
+    begun,
+    failure: (store) => (store === 'clickhouse' ? house : server)?.failure,
     stop: async () => {
       await Promise.all([house?.stop(), server?.stop()]);
     },
   };
 }
 
-/** A store that does not answer at the start is the operator's business: one line with its address. */
-export async function checkAnswers(config: Config, clickhouse: ClickHouse, postgres: Postgres): Promise<void> {
-  const [houseAnswers, postgresAnswers] = await Promise.all([clickhouse.ping(), answers(postgres)]);
-  if (!houseAnswers)
-    throw new StartError(`ClickHouse does not answer at ${hostOf(config.clickhouse.url)} (CLICKHOUSE_URL).`);
-  if (!postgresAnswers) throw new StartError(`PostgreSQL does not answer at ${postgres.address} (DATABASE_URL).`);
-}
-
-/** True when Postgres takes a statement. */
-export async function answers(postgres: Postgres): Promise<boolean> {
+/** The way into the embedded stores, for operators and benchmarks. A full disk must not end a start. */
+function writeForOperators(data: DataDirectory, engines: Engines, log: Log): void {
   try {
-    await postgres.ping();
-    return true;
-  } catch {
-    return false;
+    data.writePrivate(join('run', 'clickhouse.json'), JSON.stringify(engines.clickhouse));
+    data.writePrivate(join('run', 'postgres.json'), JSON.stringify({ url: engines.postgresUrl }));
+  } catch (error) {
+    log.warn('run_file_unwritten', { reason: messageOf(error) });
   }
 }
 
@@ -107,12 +112,12 @@ export function openClickHouseOf(config: Config, log: Log): ClickHouse {
   }
 }
 
-function startHouse({ config, data, secrets, log }: Parts): (port: number) => Promise<Embedded> {
-  const { memoryBytesMax, sessions, nice, port: configured } = config.clickhouse.embedded;
-  return (port) =>
+function startHouse({ config, data, secrets, log }: Parts, port: number): () => Promise<Embedded> {
+  const { memoryBytesMax, sessions, nice } = config.clickhouse.embedded;
+  return () =>
     startEmbeddedClickHouse({
       dir: join(data.path, clickhouseDirectory),
-      port: port || configured,
+      port,
       password: secrets.clickhousePassword,
       memoryBytesMax,
       sessions,
@@ -122,48 +127,97 @@ function startHouse({ config, data, secrets, log }: Parts): (port: number) => Pr
     });
 }
 
-function startServer({ config, data, secrets, log }: Parts): (port: number) => Promise<Embedded> {
-  return (port) =>
+function startServer({ data, secrets, log }: Parts, port: number): () => Promise<Embedded> {
+  return () =>
     startEmbeddedPostgres({
       dir: join(data.path, postgresDirectory),
-      port: port || config.postgres.embedded.port,
+      port,
       password: secrets.postgresPassword,
       runDir: data.runPath,
       log,
     });
 }
 
-/** Starts again on the same port, so that the URL that everybody holds stays true. */
-async function keepRunning(name: string, parts: Parts, start: (port: number) => Promise<Embedded>): Promise<Embedded> {
-  let current = await start(0);
-  let restarting: Promise<void> | undefined;
-  const { port } = current;
-  const watch = () => {
-    supervisor.up();
-    current.onExit((reason) => supervisor.died(reason));
-  };
-  const restart = async () => {
-    current = await start(port);
-    watch();
-  };
-  const supervisor = new Supervisor({
-    name,
-    log: parts.log,
-    onCrashLoop: parts.onCrashLoop,
-    restart: () => {
-      restarting = restart();
-      return restarting;
-    },
-  });
-  watch();
-  const stop = async () => {
-    supervisor.stop();
-    await restarting?.catch(() => {});
-    await current.stop();
-  };
-  return { url: current.url, port, stop, onExit: () => {} };
+/**
+ * One embedded engine, started again on the same port after each death, for as long as the service runs: a store that
+ * cannot run degrades the service and never ends it.
+ */
+class KeptEngine {
+  readonly #name: string;
+  readonly #parts: Parts;
+  readonly #start: () => Promise<Embedded>;
+  readonly #supervisor: Supervisor;
+  #current: Embedded | undefined;
+  #starting: Promise<void> | undefined;
+  #stopped = false;
+
+  constructor(name: string, parts: Parts, start: () => Promise<Embedded>) {
+    this.#name = name;
+    this.#parts = parts;
+    this.#start = start;
+    this.#supervisor = new Supervisor({ name, log: parts.log, restart: () => this.#attempt() });
+  }
+
+  get failure(): string | undefined {
+    return this.#supervisor.failure;
+  }
+
+  async begin(): Promise<void> {
+    try {
+      await this.#attempt();
+    } catch (error) {
+      if (this.#parts.mustStart) throw error;
+      this.#supervisor.died(messageOf(error));
+    }
+  }
+
+  async stop(): Promise<void> {
+    this.#stopped = true;
+    this.#supervisor.stop();
+    const unfinished = this.#current ? undefined : this.#starting;
+    if (unfinished) {
+      // A start may replay a log for minutes. What it has started so far is ended by its process file.
+      const pid = liveProcess(this.#parts.data.processFile(this.#name));
+      if (pid !== undefined && !(await endProcess(pid, 'SIGINT', stopMsMax)))
+        await endProcess(pid, 'SIGKILL', stopMsMax);
+      await unfinished.catch(() => {});
+    }
+    await this.#current?.stop();
+  }
+
+  #attempt(): Promise<void> {
+    this.#starting = this.#startOnce().finally(() => {
+      this.#starting = undefined;
+    });
+    return this.#starting;
+  }
+
+  async #startOnce(): Promise<void> {
+    const current = await this.#start();
+    this.#current = current;
+    if (this.#stopped) return;
+    this.#supervisor.up();
+    current.onExit((reason) => {
+      this.#current = undefined;
+      this.#supervisor.died(reason);
+    });
+  }
 }
 
-function hostOf(url: string): string {
-  return URL.parse?.(url)?.host ?? url.replace(/\/\/[^@/]*@/, '//');
+const stopMsMax = 5_000;
+
+/** Below the ports that Linux gives to outgoing connections: none of them takes it while the engine is away. */
+async function freePort(): Promise<number> {
+  for (;;) {
+    const port = randomInt(20_000, 32_000);
+    const probe = createServer().listen({ port, host: '127.0.0.1', exclusive: true });
+    try {
+      await once(probe, 'listening');
+    } catch {
+      continue;
+    }
+    probe.close();
+    await once(probe, 'close');
+    return port;
+  }
 }

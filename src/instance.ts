@@ -20,6 +20,8 @@ export interface Begin {
   rules: RuleText[];
   engines: Engines;
   clock: ClockState;
+  /** PostgreSQL has the tables of this version. While it is false, nothing must be asked of it. */
+  postgresReady: boolean;
   /** Journal directories of workers that no longer exist, for this worker to ship. */
   orphanJournals: string[];
 }
@@ -31,6 +33,8 @@ export interface InstanceState {
   parts: Record<string, PartState>;
   /** Why the instance is degraded, in sentences for an operator; parts that are not up speak for themselves. */
   reasons: string[];
+  /** PostgreSQL has the tables of this version; once true, always true. */
+  postgresReady: boolean;
   /** Every frame up to this order number is in ClickHouse, for all workers of this instance. Decimal. */
   orderShipped: string;
   /** Rises when a worker began to replay old frames: deletes must be applied again behind them. */
@@ -54,6 +58,8 @@ export type ToWorker =
 export type ToPrimary =
   /** The worker listens: what is sent before that is lost. */
   | { kind: 'hello' }
+  /** The worker cannot go on yet, for this reason, and tries again by itself. */
+  | { kind: 'waiting'; reason: string }
   | { kind: 'ready'; replaying: boolean }
   | { kind: 'status'; orderShipped: string; refusing: boolean; degraded: string[] }
   | { kind: 'samples'; id: number; samples: Sample[] }

@@ -15,6 +15,7 @@ export class PrimaryLink {
     status: 'starting',
     parts: {},
     reasons: [],
+    postgresReady: false,
     orderShipped: '0',
     replays: 0,
     clock: unmeasuredClock,
@@ -27,6 +28,7 @@ export class PrimaryLink {
   #drain: () => void = () => process.exit(0);
   #holdJournals: (() => JournalCut[]) | undefined;
   #releaseJournals: () => boolean = () => false;
+  #onState: (state: InstanceState) => void = () => {};
 
   constructor() {
     this.begin = new Promise((resolve) => {
@@ -47,6 +49,12 @@ export class PrimaryLink {
   onClock(handler: (clock: ClockState) => void): void {
     this.#onClock = handler;
     handler(this.state.clock);
+  }
+
+  /** Called with each state of the instance; the latest one is given at once. */
+  onState(onState: (state: InstanceState) => void): void {
+    this.#onState = onState;
+    onState(this.state);
   }
 
   onDrain(drain: () => void): void {
@@ -73,12 +81,18 @@ export class PrimaryLink {
     send({ kind: 'ready', replaying });
   }
 
-  failed(error: Error): void {
-    send({ kind: 'failed', message: error.message });
+  /** Resolves when the primary has been sent the reason. */
+  failed(error: Error): Promise<void> {
+    return send({ kind: 'failed', message: error.message });
+  }
+
+  /** The worker cannot go on yet and tries again by itself. */
+  waiting(reason: string): void {
+    send({ kind: 'waiting', reason });
   }
 
   reportStatus(status: () => Status): void {
-    const report = () => send({ kind: 'status', ...status() });
+    const report = () => void send({ kind: 'status', ...status() });
     report();
     setInterval(report, limits.statusIntervalMs).unref();
   }
@@ -110,6 +124,7 @@ export class PrimaryLink {
         this.state = message.state;
         follow(message.state.clock);
         this.#onClock(message.state.clock);
+        this.#onState(message.state);
         return;
       case 'collect':
         send({ kind: 'samples', id: message.id, samples: this.#collect() });
@@ -138,6 +153,9 @@ function follow({ anchor }: ClockState): void {
   if (anchor !== undefined) systemClock.follow(anchor);
 }
 
-function send(message: ToPrimary): void {
-  if (process.connected) process.send?.(message, () => {});
+function send(message: ToPrimary): Promise<void> {
+  return new Promise((resolve) => {
+    if (process.connected) process.send?.(message, () => resolve());
+    else resolve();
+  });
 }

@@ -1,18 +1,21 @@
 /**
- * The primary: settings → data directory → ports → engines → migrations → workers, each step with one clear line when
- * it cannot be done and nothing left half-started. Then it only supervises. SIGTERM goes the same way back.
+ * The primary: settings → data directory → ports → stores → workers, each step with one clear line when it cannot be
+ * done and nothing left half-started. Stores that do not answer hold up no worker once devices are known: their schema
+ * follows when they answer. Then the primary only supervises. SIGTERM takes the same steps back.
  */
+import { randomUUID } from 'node:crypto';
 import { createServer } from 'node:net';
 import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import { AnalyticsProcess } from './analytics-process.ts';
 import { PasswordHasher } from './auth/password.ts';
 import { parseRateLimits } from './auth/rate-limits.ts';
+import { findOrInsertSetting } from './auth/store.ts';
 import { type Banner, printBanner, printLine } from './banner.ts';
 import { systemClock } from './base/clock.ts';
 import { type Config, loadConfig } from './base/config.ts';
 import { messageOf, StartError } from './base/errors.ts';
-import { checkLimits } from './base/limits.ts';
+import { checkLimits, limits } from './base/limits.ts';
 import { createLog, type Log } from './base/log.ts';
 import { Metrics, processMetrics } from './base/metrics.ts';
 import type { ClickHouse } from './clickhouse/client.ts';
@@ -20,11 +23,16 @@ import { migrate as migrateClickHouse } from './clickhouse/migrate.ts';
 import { ClockWatch } from './clock-watch.ts';
 import { answerControl, ownVersion } from './control.ts';
 import { DataDirectory, type Secrets } from './data-directory.ts';
-import { checkAnswers, openStores, startEngines } from './engines.ts';
+import { hasKnownDevices, knownFile } from './device/known-devices-file.ts';
+import { KnownDevicesWriter } from './device/known-devices-writer.ts';
+import { openStores, type RunningEngines, startEngines } from './engines.ts';
 import { findFirstDevice, seedDemoData, seedFirstTenant } from './fleet/seed.ts';
+import { findSetting } from './fleet/store.ts';
 import type { Postgres } from './postgres/client.ts';
 import { migrate as migratePostgres } from './postgres/migrate.ts';
 import { readRules } from './rules/file.ts';
+import { clickHouseRefusal, hostOf, postgresRefusal } from './store-refusals.ts';
+import { StoreWatch, type WatchedStore } from './store-watch.ts';
 import { checkTls } from './tls.ts';
 import { WorkerPool } from './worker-pool.ts';
 
@@ -71,23 +79,13 @@ export async function runPrimary(): Promise<void> {
     running.add('data directory', () => data.release());
     await probePorts(config);
     const { secrets, fresh } = data.secrets();
-    const engines = await startEngines({
-      config,
-      data,
-      secrets,
-      log,
-      onCrashLoop: (reason) => ending.crashLoop(reason),
-    });
+    // Without any device known, an instance that lacks PostgreSQL can serve nobody.
+    const knowsDevices = hasKnownDevices(data.path);
+    const engines = await startEngines({ config, data, secrets, log, mustStart: !knowsDevices });
     running.add('engines', () => engines.stop());
 
     const stores = openStores(engines.engines, config, log);
     running.add('store clients', () => closeStores(stores));
-    await checkAnswers(config, stores.clickhouse, stores.postgres);
-    const { database, cluster } = config.clickhouse;
-    await Promise.all([
-      migrateClickHouse(stores.clickhouse, { database, cluster, ttlDays: config.telemetry.ttlDays, log }),
-      migratePostgres(stores.postgres, { log }),
-    ]);
     const metrics = new Metrics();
     processMetrics(metrics, 'primary');
     const clock = new ClockWatch({
@@ -97,9 +95,34 @@ export async function runPrimary(): Promise<void> {
       log,
       metrics,
     });
+    let seeded: Seeded | undefined;
+    let tell = () => {};
+    let serving = false;
+    const watch = new StoreWatch({
+      stores: watchedStores({
+        config,
+        ...stores,
+        engines,
+        clock,
+        secrets,
+        log,
+        onSeeded: (result) => {
+          seeded = result;
+          if (serving && result.adminCreated)
+            printLine(`the first administrators were made: ${data.path}/secrets.json`);
+        },
+      }),
+      log,
+      onChange: () => tell(),
+    });
+    running.add('watch', () => watch.stop());
+    await inTime(engines.begun, knowsDevices ? limits.storesWaitMsMax : Number.POSITIVE_INFINITY);
     await clock.begin();
-    const seeded = await seed(config, stores.postgres, secrets.adminPassword);
-
+    await watch.begin(limits.storesWaitMsMax, knowsDevices ? undefined : 'postgres', (reason) => {
+      printLine(`waiting, because no device is known here yet. ${reason}`);
+    });
+    watch.enterService();
+    const isPostgresReady = () => watch.isPrepared('postgres');
     const pool: WorkerPool = new WorkerPool({
       workers,
       config,
@@ -110,6 +133,7 @@ export async function runPrimary(): Promise<void> {
       metrics,
       clock: () => clock.state,
       collectOthers: async () => (analytics ? [await analytics.collect()] : []),
+      isPostgresReady,
       onCrashLoop: (reason) => ending.crashLoop(reason),
     });
     const analytics = config.analytics.enabled
@@ -121,24 +145,52 @@ export async function runPrimary(): Promise<void> {
           log,
           clock: () => clock.state,
           onForked: (child) => pool.join(child),
-          onCrashLoop: (reason) => ending.crashLoop(reason),
+          isPostgresReady,
         })
       : undefined;
+    const known = new KnownDevicesWriter({
+      path: knownFile(data.path),
+      postgres: stores.postgres,
+      source: () => databaseId(stores.postgres),
+      clock: systemClock,
+      log,
+      metrics,
+    });
+    running.add('known devices', () => known.stop());
+    let writing = false;
+    tell = () => {
+      // Only with this version's schema may the devices be read.
+      if (!writing && isPostgresReady()) {
+        writing = true;
+        known.start();
+      }
+      const reports = analytics?.failure;
+      pool.setParts({ ...watch.parts, ...(analytics && { analytics: analytics.state }) }, [
+        ...watch.reasons,
+        ...(reports === undefined ? [] : [`Reports are not served: ${reports}`]),
+      ]);
+      analytics?.tell(pool.state);
+    };
     ending.pool = pool;
     ending.analytics = analytics;
     const drainMsMax = config.shutdown.drainMsMax + 2000;
     running.add('workers and analytics', async () => {
       await Promise.all([pool.drain(drainMsMax), analytics?.stop(drainMsMax)]);
     });
+    serving = true;
+    const telling = setInterval(tell, stateIntervalMs);
+    running.add('state', () => clearInterval(telling));
+    tell();
     await Promise.all([pool.start(), analytics?.start()]);
     const control = await answerControl({ dataDir: data.path, config, journalHold: pool.journalHold });
     running.add('control', () => control.close());
-    const watching = watchStores(pool, analytics, stores.clickhouse, clock);
-    running.add('watch', () => clearInterval(watching));
+    tell();
 
     const seconds = (performance.now() - started) / 1000;
-    printBanner(bannerOf(config, data, engines.description, seeded, fresh, secrets, workers, seconds));
-    log.info('ready', { seconds: Number(seconds.toFixed(2)), workers });
+    const { status, reasons } = pool.state;
+    const banner = bannerOf(config, data, engines.description, seeded, fresh, secrets, workers, seconds);
+    printBanner({ ...banner, missing: reasons });
+    log.info('ready', { seconds: Number(seconds.toFixed(2)), workers, status, reasons });
   } catch (error) {
     if (ending.begun) return;
     ending.begun = true;
@@ -155,7 +207,67 @@ function checkAdmins({ email, systemEmail }: Config['admin']): void {
   );
 }
 
-/** Who and what a new installation starts with; the demo device is found again on later starts. */
+/** Made by the first host and kept in the database: 16 bytes that tell it from every other one. */
+async function databaseId(postgres: Postgres): Promise<Buffer> {
+  const name = 'installation.id';
+  const id = (await findSetting(postgres, name)) ?? (await findOrInsertSetting(postgres, name, randomUUID()));
+  return Buffer.from(id.replaceAll('-', ''), 'hex');
+}
+
+interface WatchedParts {
+  config: Config;
+  clickhouse: ClickHouse;
+  postgres: Postgres;
+  engines: RunningEngines;
+  clock: ClockWatch;
+  secrets: Secrets;
+  log: Log;
+  onSeeded: (seeded: Seeded) => void;
+}
+
+function watchedStores({
+  config,
+  clickhouse,
+  postgres,
+  engines,
+  clock,
+  secrets,
+  log,
+  onSeeded,
+}: WatchedParts): WatchedStore[] {
+  const { database, cluster, url, user } = config.clickhouse;
+  const { migrate: apply } = config.stores;
+  const house = url ? `ClickHouse at ${hostOf(url)} (CLICKHOUSE_URL)` : 'The embedded ClickHouse';
+  const server = config.postgres.url ? `PostgreSQL at ${postgres.address} (DATABASE_URL)` : 'The embedded PostgreSQL';
+  return [
+    {
+      name: 'clickhouse',
+      title: house,
+      ping: async () => {
+        if (!(await clickhouse.ping())) throw new Error(engines.failure('clickhouse') ?? 'no answer');
+      },
+      prepare: () =>
+        migrateClickHouse(clickhouse, { database, cluster, apply, ttlDays: config.telemetry.ttlDays, log }),
+      configurationError: (error) => clickHouseRefusal(error, house, user),
+    },
+    {
+      name: 'postgres',
+      title: server,
+      ping: async () => {
+        if (await clock.measure()) return;
+        const failure = engines.failure('postgres');
+        throw failure === undefined ? clock.failure : new Error(failure);
+      },
+      prepare: async () => {
+        await migratePostgres(postgres, { log, apply });
+        onSeeded(await seed(config, postgres, secrets.adminPassword));
+      },
+      configurationError: (error) => postgresRefusal(error, server),
+    },
+  ];
+}
+
+/** What a new installation starts with; the demo device is found again on later starts. */
 async function seed(config: Config, postgres: Postgres, generatedPassword: string): Promise<Seeded> {
   const passwords = new PasswordHasher(1);
   try {
@@ -242,18 +354,15 @@ function probePort(address: string, port: number, setting: string): Promise<void
   });
 }
 
-function watchStores(
-  pool: WorkerPool,
-  analytics: AnalyticsProcess | undefined,
-  clickhouse: ClickHouse,
-  clock: ClockWatch,
-) {
-  return setInterval(async () => {
-    const [houseUp, postgresUp] = await Promise.all([clickhouse.ping(), clock.measure()]);
-    const stores = { clickhouse: houseUp ? 'up' : 'away', postgres: postgresUp ? 'up' : 'away' } as const;
-    pool.setParts({ ...stores, ...(analytics && { analytics: analytics.state }) });
-    analytics?.tell(pool.state);
-  }, stateIntervalMs);
+/** Resolves when `begun` does, at the latest after `msMax`: engines may go on starting while workers serve. */
+async function inTime(begun: Promise<void>, msMax: number): Promise<void> {
+  if (msMax === Number.POSITIVE_INFINITY) return await begun;
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<void>((resolve) => {
+    timer = setTimeout(resolve, msMax);
+  });
+  await Promise.race([begun, late]);
+  clearTimeout(timer);
 }
 
 async function closeStores({ clickhouse, postgres }: { clickhouse: ClickHouse; postgres: Postgres }): Promise<void> {
@@ -264,7 +373,7 @@ function bannerOf(
   config: Config,
   data: DataDirectory,
   engines: string,
-  seeded: Seeded,
+  seeded: Seeded | undefined,
   fresh: boolean,
   secrets: Secrets,
   workers: number,
@@ -284,10 +393,11 @@ function bannerOf(
     analyticsPort: config.analytics.enabled ? config.analytics.port : 0,
     mqttPath: config.mqtt.enabled && config.mqtt.webSocket ? '/mqtt' : '',
     adminEmail: config.admin.email,
-    systemEmail: seeded.adminCreated ? config.admin.systemEmail : '',
+    systemEmail: seeded?.adminCreated ? config.admin.systemEmail : '',
     // A password that the operator set is known to the operator; a generated one is printed once.
-    adminPassword: seeded.adminCreated && !config.admin.password ? secrets.adminPassword : undefined,
+    adminPassword: seeded?.adminCreated && !config.admin.password ? secrets.adminPassword : undefined,
     firstStart: fresh,
-    demoDevice: seeded.demoDevice,
+    demoDevice: seeded?.demoDevice,
+    missing: [],
   };
 }

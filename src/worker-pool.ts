@@ -28,6 +28,8 @@ interface Slot {
   orderShipped: bigint;
   /** Why it says it must end. */
   failure: string | undefined;
+  /** Why it cannot go on yet. */
+  waiting: string | undefined;
 }
 
 export interface WorkerPoolOptions {
@@ -41,6 +43,9 @@ export interface WorkerPoolOptions {
   clock: () => ClockState;
   /** What the processes count that are not workers. */
   collectOthers: () => Promise<Sample[][]>;
+  /** PostgreSQL has the tables of this version. */
+  isPostgresReady: () => boolean;
+  /** Every worker dies in a loop, for this reason: no traffic can be taken. */
   onCrashLoop: (reason: string) => void;
 }
 
@@ -54,6 +59,7 @@ export class WorkerPool {
   readonly journalHold: JournalHold;
   readonly #collections = new Map<number, { missing: number; snapshots: Sample[][]; done: () => void }>();
   #parts: Record<string, PartState> = {};
+  #reasons: string[] = [];
   #draining = false;
   #replays = 0;
   #lastCollection = 0;
@@ -81,10 +87,11 @@ export class WorkerPool {
       if (this.#draining) return;
       restarts.add(1);
       slot.supervisor.died(slot.failure ?? (signal ? `signal ${signal}` : `exit code ${code}`));
+      this.#settle();
     });
   }
 
-  /** Resolves when every worker listens. */
+  /** Resolves when every worker listens, or says why it does not, and at least one listens. */
   start(): Promise<void> {
     // Each worker accepts its MQTT connections itself; handing them out would be all that the primary does in a storm.
     cluster.schedulingPolicy = cluster.SCHED_NONE;
@@ -106,7 +113,11 @@ export class WorkerPool {
       workers: ready === this.#slots.length ? 'up' : 'starting',
     };
     const clock = this.#options.clock();
-    const reasons = [...new Set(this.#slots.flatMap(({ degraded }) => degraded))];
+    const ownReasons = this.#slots.flatMap(({ number, supervisor, waiting, degraded }) => {
+      const failure = supervisor.failure ?? waiting;
+      return failure === undefined ? degraded : [`worker-${number} does not serve: ${failure}`];
+    });
+    const reasons = [...new Set([...this.#reasons, ...ownReasons])];
     const clockReason = clockSentence(clock);
     if (clockReason !== undefined) reasons.push(clockReason);
     const whole = Object.values(parts).every((part) => part === 'up') && !refusing && reasons.length === 0;
@@ -115,6 +126,7 @@ export class WorkerPool {
       status: this.#draining ? 'draining' : ready === 0 ? 'starting' : whole ? 'ready' : 'degraded',
       parts,
       reasons,
+      postgresReady: this.#options.isPostgresReady(),
       orderShipped: smallest(orders).toString(),
       replays: this.#replays,
       clock,
@@ -126,9 +138,10 @@ export class WorkerPool {
     this.#hub.attach(childPort(child));
   }
 
-  /** What the primary sees of the stores. */
-  setParts(parts: Record<string, PartState>): void {
+  /** What the primary knows of the other parts. */
+  setParts(parts: Record<string, PartState>, reasons: string[]): void {
     this.#parts = parts;
+    this.#reasons = reasons;
     this.broadcast();
   }
 
@@ -180,12 +193,20 @@ export class WorkerPool {
     }
   }
 
+  #settle(): void {
+    const isSettled = ({ ready, waiting, supervisor }: Slot) => ready || (waiting ?? supervisor.failure) !== undefined;
+    if (this.#slots.every(isSettled) && this.#slots.some(({ ready }) => ready)) this.#onReady?.();
+  }
+
   #slot(number: number): Slot {
     const supervisor = new Supervisor({
       name: `worker-${number}`,
       log: this.#options.log,
       restart: async () => this.#fork(this.#slots[number]!),
-      onCrashLoop: this.#options.onCrashLoop,
+      onCrashLoop: (reason) => {
+        // One worker that cannot run degrades the service; its share of the traffic goes to the others.
+        if (this.#slots.every(({ supervisor }) => supervisor.looping)) this.#options.onCrashLoop(reason);
+      },
     });
     return {
       number,
@@ -196,6 +217,7 @@ export class WorkerPool {
       degraded: [],
       orderShipped: 0n,
       failure: undefined,
+      waiting: undefined,
     };
   }
 
@@ -211,6 +233,7 @@ export class WorkerPool {
     slot.ready = false;
     slot.orderShipped = 0n;
     slot.failure = undefined;
+    slot.waiting = undefined;
     writeProcessFile(data.processFile(`worker-${slot.number}`), worker.process.pid!);
     this.#hub.attach(childPort(worker));
     worker.on('message', (message: ToPrimary) => this.#receive(slot, worker, message));
@@ -225,16 +248,23 @@ export class WorkerPool {
         const { config, rules, engines, workers, data } = this.#options;
         const clock = this.#options.clock();
         const orphanJournals = slot.number === 0 ? data.orphanJournals(workers) : [];
-        send(worker, { kind: 'begin', slot: slot.number, workers, config, rules, engines, orphanJournals, clock });
+        const postgresReady = this.#options.isPostgresReady();
+        const begin = { slot: slot.number, workers, config, rules, engines, postgresReady, orphanJournals, clock };
+        send(worker, { kind: 'begin', ...begin });
         send(worker, { kind: 'state', state: this.state });
         return;
       }
       case 'ready':
         slot.ready = true;
+        slot.waiting = undefined;
         slot.supervisor.up();
         if (message.replaying) this.#replays += 1;
         this.broadcast();
-        if (this.#slots.every(({ ready }) => ready)) this.#onReady?.();
+        this.#settle();
+        return;
+      case 'waiting':
+        slot.waiting = message.reason;
+        this.#settle();
         return;
       case 'status':
         slot.orderShipped = BigInt(message.orderShipped);

@@ -16,7 +16,7 @@ import { openRateLimits, parseRateLimits } from './auth/rate-limits.ts';
 import { openRequestLimits } from './auth/request-limits.ts';
 import { Proxies } from './auth/transport.ts';
 import { systemClock as clock } from './base/clock.ts';
-import { StartError } from './base/errors.ts';
+import { messageOf, StartError } from './base/errors.ts';
 import { openFilesMax } from './base/file-limit.ts';
 import { limits } from './base/limits.ts';
 import { createLog, type Log } from './base/log.ts';
@@ -29,6 +29,8 @@ import { type CachedDevice, refuseServerTimes } from './device/cached-device.ts'
 import { CredentialChanges } from './device/credential-changes.ts';
 import { DevicesHere } from './device/devices-here.ts';
 import { Downlink } from './device/downlink.ts';
+import { KnownDevices } from './device/known-devices.ts';
+import { knownFile } from './device/known-devices-file.ts';
 import { Logins } from './device/logins.ts';
 import { Sessions } from './device/sessions.ts';
 import { lookUpDevices, lookUpLogins, lookUpProfileTransports, lookUpTokens } from './device/store.ts';
@@ -72,7 +74,7 @@ import { WrongLogins } from './mqtt/wrong-logins.ts';
 import { OrphanJournals } from './orphan-journals.ts';
 import { Downloads } from './ota/downloads.ts';
 import { Rollout } from './ota/rollout.ts';
-import type { Postgres } from './postgres/client.ts';
+import { isAway, type Postgres } from './postgres/client.ts';
 import { PrimaryLink } from './primary-link.ts';
 import { RpcSessions } from './rpc/notify.ts';
 import { RpcNumbers } from './rpc/numbers.ts';
@@ -86,6 +88,16 @@ import { HttpServer } from './uws/server.ts';
 
 export async function runWorker(): Promise<void> {
   const link = new PrimaryLink();
+  try {
+    await serve(link);
+  } catch (error) {
+    // The primary shows the reason to the operator: this worker ends alone.
+    await link.failed(error instanceof Error ? error : new Error(messageOf(error)));
+    throw error;
+  }
+}
+
+async function serve(link: PrimaryLink): Promise<void> {
   const begin = await link.begin;
   const { config } = begin;
   const log = createLog(config.log.level, `worker-${begin.slot}`);
@@ -95,19 +107,23 @@ export async function runWorker(): Promise<void> {
 
   // The stores, the bus, and what the devices' tokens mean.
   const { clickhouse, postgres } = openStores(begin.engines, config, log);
+  if (!begin.postgresReady) postgres.hold();
+  link.onState((state) => state.postgresReady && postgres.release());
   const bus = await openBus({ redisUrl: config.redis.url, log, metrics });
   const downlink = new Downlink({ bus, shards: config.bus.shards, log, metrics });
   await downlink.start();
   const slot = { stride: begin.workers, offset: begin.slot };
   const devices = new DevicesHere(slot, clock, limits.devicesAheadMax);
-  const tokens = new TokenCache((batch) => lookUpTokens(postgres, batch), limits, devices, clock);
+  const known = new KnownDevices({ path: knownFile(config.data.dir), clock, log, metrics });
+  const tokens = new TokenCache((batch) => lookUpTokens(postgres, batch), limits, devices, clock, known);
   const logins = new Logins({
+    alone: known,
     lookUp: (credentialsIds) => lookUpLogins(postgres, credentialsIds),
     lookUpProfiles: (ids) => lookUpProfileTransports(postgres, ids),
     clock,
     log,
   });
-  const changes = new CredentialChanges({ postgres, bus, clock, log });
+  const changes = new CredentialChanges({ postgres, bus, clock, log, onAnswered: () => known.storeAnswers() });
   changes.onChange((change) => (change === 'all' ? tokens.clear() : tokens.invalidate(change.credentialsId)));
   changes.onChange((change) => logins.changed(change));
   changes.onChange((change) => {
@@ -129,7 +145,7 @@ export async function runWorker(): Promise<void> {
     durable,
     freeBytesMin: Math.floor(freeDiskBytesMin / 2),
   });
-  const orders = new OrderClock(clock, await writerId(dir, postgres), journal.orderMax);
+  const orders = new OrderClock(clock, await writerId(dir, postgres, link), journal.orderMax);
   const shipping = { clickhouse, clock, log, metrics, ...config.ingest.ship };
   const shipper = new Shipper({ ...shipping, journal, onShipped: () => ingest.shipped(journal.orderShipped()) });
   const ingest: Ingest = new Ingest({
@@ -209,7 +225,7 @@ export async function runWorker(): Promise<void> {
   const chains = new Chains(provisioning);
 
   // Gateways: their devices by name, made when they are missing.
-  const childNames = new ChildNames((tenant, requests) => findOrCreateChildren(fleet, tenant, requests), clock);
+  const childNames = new ChildNames((tenant, requests) => findOrCreateChildren(fleet, tenant, requests), clock, known);
   changes.onChange((change) => childNames.changed(change));
   const { childrenMax } = config.gateway;
   const gatewayParts = {
@@ -374,7 +390,7 @@ export async function runWorker(): Promise<void> {
     await Promise.all([journal.close(), thread.close()]);
     await Promise.all([changes.stop(), sessions.stop(), passwords.close()]);
     downlink.stop();
-    await Promise.all([bus.close(), clickhouse.close(), postgres.close()]);
+    await Promise.all([bus.close(), clickhouse.close(), postgres.close(), known.close()]);
     for (const server of servers) server.close();
   };
   link.onDrain(() => void close(Number.POSITIVE_INFINITY).then(() => process.exit(0)));
@@ -420,13 +436,24 @@ export async function runWorker(): Promise<void> {
   }
 }
 
-/** From a Postgres sequence, once in the life of a journal directory: unique across hosts. */
-async function writerId(dir: string, postgres: Postgres): Promise<number> {
+/**
+ * From a Postgres sequence, once in the life of a journal directory: unique across hosts. A worker with a new journal
+ * cannot serve without it and waits for PostgreSQL.
+ */
+async function writerId(dir: string, postgres: Postgres, link: PrimaryLink): Promise<number> {
   const known = await readWriterId(dir);
   if (known !== undefined) return known;
-  const [row] = await postgres.query<{ id: number }>(`select nextval('writer_id') as id`);
-  await storeWriterId(dir, row!.id);
-  return row!.id;
+  for (;;) {
+    try {
+      const [row] = await postgres.query<{ id: number }>(`select nextval('writer_id') as id`);
+      await storeWriterId(dir, row!.id);
+      return row!.id;
+    } catch (error) {
+      if (!isAway(error)) throw error;
+      link.waiting('its journal is new and needs an id from PostgreSQL');
+      await new Promise((resolve) => setTimeout(resolve, limits.storeLookMs));
+    }
+  }
 }
 
 /** When nothing waits, everything up to now is stored, however long ago the last frame was. */
@@ -440,7 +467,7 @@ function orderShipped(journal: Journal, orphans: OrphanJournals): bigint {
 /** The disk of the journal failed twice: nothing that is accepted now could be kept. */
 function fail(link: PrimaryLink, log: Log, reason: string): void {
   log.error('journal_failed', { reason });
-  link.failed(new StartError(`the journal cannot be written: ${reason}`));
+  void link.failed(new StartError(`the journal cannot be written: ${reason}`));
   setTimeout(() => process.exit(1), 100);
 }
 

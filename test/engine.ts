@@ -36,6 +36,13 @@ export interface EngineOptions {
 /** Names the data directory that `prepareData` made: a copy of it saves each engine the making of its stores. */
 const preparedData = 'MILLRACE_TEST_DATA';
 
+export interface Readiness {
+  code: number;
+  status?: string;
+  parts?: Record<string, string>;
+  reasons?: string[];
+}
+
 export interface Exit {
   code: number | null;
   signal: NodeJS.Signals | null;
@@ -162,11 +169,14 @@ export class Engine {
     this.#exit = once(child, 'exit').then(([code, signal]) => ({ code, signal }) as Exit);
   }
 
-  async ready(): Promise<void> {
+  /** Telemetry is accepted; `withStores`: and both stores are up. */
+  async ready(withStores = true): Promise<void> {
     const deadline = performance.now() + this.#readyMsMax;
     while (performance.now() < deadline) {
       if (!this.running) throw new Error(`the engine ended before it was ready:\n${this.tail()}`);
-      if ((await this.readiness()) === 200) return;
+      const { code, parts = {} } = await this.status();
+      const haveStores = parts['clickhouse'] === 'up' && parts['postgres'] === 'up';
+      if (code === 200 && (haveStores || !withStores)) return;
       await sleep(20);
     }
     throw new Error(`the engine is not ready after ${this.#readyMsMax} ms:\n${this.tail()}`);
@@ -174,13 +184,24 @@ export class Engine {
 
   /** The status of /readyz, 0 when nothing answers. */
   async readiness(): Promise<number> {
+    return (await this.status()).code;
+  }
+
+  /** What /readyz says; code 0 when nothing answers. */
+  async status(): Promise<Readiness> {
     try {
       const response = await fetch(`${this.api.http}/readyz`, { signal: AbortSignal.timeout(2_000) });
-      await response.arrayBuffer();
-      return response.status;
+      return { ...((await response.json()) as object), code: response.status };
     } catch {
-      return 0;
+      return { code: 0 };
     }
+  }
+
+  /** The value of a metric without labels; undefined when there is none. */
+  async metric(name: string): Promise<number | undefined> {
+    const response = await fetch(`${this.api.http}/metrics`, { signal: AbortSignal.timeout(5_000) });
+    const [, value] = new RegExp(`^${name} (.+)$`, 'm').exec(await response.text()) ?? [];
+    return value === undefined ? undefined : Number(value);
   }
 
   /** Pids by role, from the marks in DATA_DIR/run: primary, worker-0, …, clickhouse, postgres. */

@@ -133,7 +133,27 @@ export const limits = {
   /** Deaths in a row, each within this time after the start, that mean a crash loop. */
   crashLoopCount: 5,
   crashLoopAliveMs: 2_000,
+  /** The delay before a restart: doubled for each quick death in a row, up to the maximum. */
   restartDelayMs: 200,
+  restartDelayMsMax: 30_000,
+  /** The stores: how often each is asked whether it answers, how long a start waits for stores before its workers begin
+   * without them, and the longest pause between two tries to bring a schema up to date. */
+  storeLookMs: 500,
+  storesWaitMsMax: 10_000,
+  storePrepareMsMax: 30_000,
+  /** Known devices on disk: rows of one page of a scan, devices of one block of changes, how often profiles are compared,
+   * how often the place in the log is written while nothing changes, growth that starts a new file (also when the file
+   * doubles), and devices answered from the file that are remembered for a check in the store. */
+  knownPageRows: 2_000,
+  knownProfilesLookMs: 10_000,
+  knownMarkMs: 600_000,
+  knownGrowthBytes: 16 * 1024 * 1024,
+  knownAnsweredMax: 50_000,
+  /** While the store does not answer: how often a worker looks for a newer file, bytes read at once from it, and how long
+   * its index is kept afterwards. */
+  knownLookMs: 1_000,
+  knownKeptMs: 60_000,
+  knownReadBytes: 4 * 1024 * 1024,
 
   /** Rows that one REST history query may return, whatever `limit` says. */
   historyRowsMax: 1_000_000,

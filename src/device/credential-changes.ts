@@ -26,6 +26,8 @@ const channel = 'credentials';
 
 export interface CredentialChangesParts {
   postgres: Queries;
+  /** Called when the store answers and this process knows every change: gives the devices to be checked there. */
+  onAnswered?: () => CredentialChange[] | 'all';
   bus: Bus;
   clock: Clock;
   log: Log;
@@ -120,11 +122,19 @@ export class CredentialChanges {
       else await this.#read(this.#settled);
       this.#settled = settled;
       this.#lastPollMs = clock.monotonic();
+      this.#tellDoubted();
       await this.#prune();
     } catch (error) {
       // Known devices go on as they are; the next poll continues from here.
       log.warn('credential_changes_unread', { reason: messageOf(error) });
     }
+  }
+
+  /** What was answered without the store may be older than a change that this process was told before. */
+  #tellDoubted(): void {
+    const doubted = this.#parts.onAnswered?.() ?? [];
+    if (doubted === 'all') this.#tellAll();
+    else for (const change of doubted) this.#tell(change);
   }
 
   async #read(settled: bigint): Promise<void> {

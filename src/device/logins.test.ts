@@ -48,6 +48,7 @@ function setUp(rows: LoginRow[]) {
       return ids.map((id) => ({
         id,
         version: 1,
+        transportType: 'MQTT' as const,
         transport: { type: 'MQTT', deviceTelemetryTopic: 'own/+/telemetry', deviceAttributesTopic: 'bad/#/filter' },
       }));
     },

@@ -1,7 +1,8 @@
 /**
  * Whom an MQTT client may be (mqtt.md 1.3): by user name, password and client id, or by a certificate. CONNECTs that wait
  * share one SQL query, those that come while it runs share the next, so a reconnect storm makes few, large queries. While
- * Postgres is away who signed in before still may, from a bounded memory that keeps no password, only a keyed digest.
+ * Postgres does not answer, a bounded memory of earlier logins and the file of known devices answer. Both keep keyed digests of
+ * passwords only.
  */
 import { createHmac, randomBytes, timingSafeEqual } from 'node:crypto';
 import type { Clock } from '../base/clock.ts';
@@ -12,6 +13,7 @@ import { AgedMap } from './aged-map.ts';
 import type { DeviceRow } from './cached-device.ts';
 import { mqttBasicId, readMqttBasic } from './credentials.ts';
 import type { CredentialsType, TransportType } from './device.ts';
+import type { FoundLogin } from './known-devices.ts';
 import { type ProfileTopics, topicsOf } from './profile-topics.ts';
 import type { CredentialChange, LoginRow, ProfileTransport } from './store.ts';
 
@@ -39,16 +41,24 @@ export interface LoginsParts {
   /** All kinds of credentials under these ids. */
   lookUp: (credentialsIds: string[]) => Promise<LoginRow[]>;
   lookUpProfiles: (ids: string[]) => Promise<ProfileTransport[]>;
+  /** Who answers while the store does not: `KnownDevices`. */
+  alone?: LoginsAlone;
   clock: Clock;
   log: Log;
 }
 
-/** Credentials as they are remembered. */
+export interface LoginsAlone {
+  readonly isAlone: boolean;
+  storeFailed(): void;
+  /** Never rejects. */
+  logins(credentialsIds: string[]): Promise<Map<string, FoundLogin>>;
+}
+
+/** Credentials as they are remembered, or were found in the file. */
 interface Known {
   type: CredentialsType;
-  clientId: string | null;
-  userName: string | null;
-  passwordDigest: Buffer | undefined;
+  isNamed(clientId: string | null, userName: string | null): boolean;
+  isPassword(password: Buffer): boolean;
   transportType: TransportType;
   login: LoggedIn;
 }
@@ -106,6 +116,10 @@ export class Logins {
       const batch = this.#queue.splice(0, limits.loginBatchMax);
       const untilMs = batch[0]!.untilMs;
       this.#changed.clear();
+      if (this.#parts.alone?.isAlone) {
+        await this.#settleAlone(batch);
+        continue;
+      }
       try {
         const found = await this.#ask([...new Set(batch.flatMap((each) => each.credentialsIds))], untilMs);
         this.#remember(found);
@@ -113,10 +127,18 @@ export class Logins {
       } catch (error) {
         const level = error instanceof Fault ? 'warn' : 'error';
         this.#parts.log[level]('logins_unanswered', { reason: messageOf(error), logins: batch.length });
-        for (const { claim, settle } of batch) settle(this.#judgeAlone(claim));
+        this.#parts.alone?.storeFailed();
+        await this.#settleAlone(batch);
       }
     }
     this.#running = false;
+  }
+
+  async #settleAlone(batch: Waiting[]): Promise<void> {
+    const ids = new Set(batch.flatMap(({ credentialsIds }) => credentialsIds).filter((id) => !this.#known.get(id)));
+    const found = new Map<string, Known>();
+    for (const [id, login] of (await this.#parts.alone?.logins([...ids])) ?? []) found.set(id, knownOfFile(login));
+    for (const { claim, settle } of batch) settle(this.#judgeAlone(claim, found));
   }
 
   async #ask(credentialsIds: string[], untilMs: number): Promise<Map<string, Known>> {
@@ -136,8 +158,8 @@ export class Logins {
   }
 
   /** Without the store only who is known is answered; who is not may well exist. */
-  #judgeAlone(claim: LoginClaim): Login {
-    const login = this.#judge(claim, (id) => this.#known.get(id));
+  #judgeAlone(claim: LoginClaim, found: Map<string, Known>): Login {
+    const login = this.#judge(claim, (id) => this.#known.get(id) ?? found.get(id));
     return login.kind === 'accepted' ? login : refused('unavailable');
   }
 
@@ -149,33 +171,29 @@ export class Logins {
     const { clientId, userName, password } = claim;
     if (userName === '') {
       const known = clientId === '' ? undefined : find(mqttBasicId(clientId, ''));
-      if (known && isBasic(known, clientId, null) && this.#isRight(known, password)) return accepted(known);
+      if (known && isBasic(known, clientId, null) && isRight(known, password)) return accepted(known);
       if (password && password.length > 0) return refused('credentials');
       return refused(clientId.trim() === '' ? 'not_authorized' : 'client_id');
     }
     const both = clientId === '' ? undefined : find(mqttBasicId(clientId, userName));
     if (both && isBasic(both, clientId, userName)) {
-      return this.#isRight(both, password) ? accepted(both) : refused('credentials');
+      return isRight(both, password) ? accepted(both) : refused('credentials');
     }
     const known = find(userName);
     if (known?.type === 'ACCESS_TOKEN') return accepted(known);
-    if (known && isBasic(known, null, userName) && this.#isRight(known, password)) return accepted(known);
+    if (known && isBasic(known, null, userName) && isRight(known, password)) return accepted(known);
     return refused('credentials');
-  }
-
-  #isRight({ passwordDigest }: Known, password: Buffer | undefined): boolean {
-    return passwordDigest === undefined || timingSafeEqual(passwordDigest, this.#digest(password ?? Buffer.alloc(0)));
   }
 
   #knownOf(row: LoginRow): Known {
     const { type, value, transportType, isGateway, credentialsVersion } = row;
     const { clientId, userName, password } = readMqttBasic(type === 'MQTT_BASIC' ? value : null);
     const { number, id, tenantId, customerId, profileId, name, version } = row;
+    const digest = password ? this.#digest(Buffer.from(password)) : undefined;
     return {
       type,
-      clientId: clientId || null,
-      userName: userName || null,
-      passwordDigest: password ? this.#digest(Buffer.from(password)) : undefined,
+      isNamed: (client, user) => client === (clientId || null) && user === (userName || null),
+      isPassword: (given) => digest === undefined || timingSafeEqual(digest, this.#digest(given)),
       transportType,
       login: {
         device: { number, id, tenantId, customerId, profileId, name, version, isGateway },
@@ -218,7 +236,17 @@ function mayExist(credentialsId: string): boolean {
 
 /** Digests and plain user names share one name space, so the record must say the names themselves. */
 function isBasic(known: Known, clientId: string | null, userName: string | null): boolean {
-  return known.type === 'MQTT_BASIC' && known.clientId === clientId && known.userName === userName;
+  return known.type === 'MQTT_BASIC' && known.isNamed(clientId, userName);
+}
+
+function isRight(known: Known, password: Buffer | undefined): boolean {
+  return known.isPassword(password ?? Buffer.alloc(0));
+}
+
+function knownOfFile({ device, topics, isNamed, isPassword }: FoundLogin): Known {
+  const { type, transportType, row, credentialsVersion } = device;
+  const login = { device: row, isGateway: row.isGateway, topics, credentialsVersion };
+  return { type, isNamed, isPassword, transportType, login };
 }
 
 function accepted({ transportType, login }: Known): Login {

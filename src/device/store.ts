@@ -59,16 +59,37 @@ export interface LoginRow extends StoredDevice {
   profileVersion: number;
 }
 
+const loginColumns = `k.credentials_id as "credentialsId", k.credentials_type as type, k.credentials_value as value,
+  k.version as "credentialsVersion", ${rowColumns}, p.transport_type as "transportType",
+  p.version as "profileVersion", ${gatewayInfo}`;
+const loginTables = `device_credentials k join device d on d.id = k.device_id
+  join device_profile p on p.id = d.device_profile_id`;
+
 export async function lookUpLogins(queries: Queries, credentialsIds: string[]): Promise<LoginRow[]> {
   const rows = await queries.query<Omit<LoginRow, 'isGateway'> & { info: GatewayInfo }>(
-    `select k.credentials_id as "credentialsId", k.credentials_type as type, k.credentials_value as value,
-            k.version as "credentialsVersion", ${rowColumns},
-            p.transport_type as "transportType", p.version as "profileVersion", ${gatewayInfo}
-       from device_credentials k join device d on d.id = k.device_id join device_profile p on p.id = d.device_profile_id
-      where k.credentials_id = any($1)`,
+    `select ${loginColumns} from ${loginTables} where k.credentials_id = any($1)`,
     [credentialsIds],
   );
   return rows.map(({ info, ...row }) => ({ ...row, isGateway: info?.gateway === true }));
+}
+
+/** A page of the credentials of all devices, by their own id (not `credentialsId`); `after`: the last one of the page before. */
+export async function scanLogins(
+  queries: Queries,
+  after: string,
+  rowsMax: number,
+): Promise<{ rows: LoginRow[]; last: string | undefined }> {
+  const found = await queries.query<Omit<LoginRow, 'isGateway'> & { info: GatewayInfo; key: string }>(
+    `select k.id as key, ${loginColumns} from ${loginTables} where k.id > $1 order by k.id limit $2`,
+    [after, rowsMax],
+  );
+  const rows = found.map(({ info, key: _, ...row }) => ({ ...row, isGateway: info?.gateway === true }));
+  return { rows, last: found.at(-1)?.key };
+}
+
+/** All profiles, with how often each was changed. */
+export async function listProfileVersions(queries: Queries): Promise<{ id: string; version: number }[]> {
+  return await queries.query('select id, version from device_profile');
 }
 
 export interface ProfileTransport {
@@ -76,14 +97,17 @@ export interface ProfileTransport {
   version: number;
   /** `transportConfiguration` */
   transport: unknown;
+  transportType: TransportType;
 }
 
 export async function lookUpProfileTransports(queries: Queries, ids: string[]): Promise<ProfileTransport[]> {
-  const rows = await queries.query<{ id: string; version: number; data: { transportConfiguration?: unknown } }>(
-    'select id, version, profile_data as data from device_profile where id = any($1)',
+  const rows = await queries.query<
+    Omit<ProfileTransport, 'transport'> & { data: { transportConfiguration?: unknown } }
+  >(
+    `select id, version, transport_type as "transportType", profile_data as data from device_profile where id = any($1)`,
     [ids],
   );
-  return rows.map(({ id, version, data }) => ({ id, version, transport: data.transportConfiguration }));
+  return rows.map(({ data, ...row }) => ({ ...row, transport: data.transportConfiguration }));
 }
 
 /** Devices of sessions, with how often their credentials were changed. */

@@ -1,8 +1,8 @@
 /**
  * The hot look-up: access token → device. A hit is one synchronous Map read. Misses of the same tick, and those that
  * come while a query runs, share one SQL query. Tokens known to be unknown are remembered for a few seconds.
- * Entries have no time limit: `CredentialChanges` removes what changed. While Postgres is away known devices go on
- * and unknown ones get 503, never 401: the device may well exist.
+ * Entries have no time limit: `CredentialChanges` removes what changed. While Postgres does not answer, cached devices go on,
+ * others are looked up in the file of known devices, and unknown ones get 503, never 401: the device may well exist.
  */
 import type { Clock } from '../base/clock.ts';
 import { Fault, unavailable } from '../base/errors.ts';
@@ -12,6 +12,14 @@ import type { DevicesHere } from './devices-here.ts';
 
 /** The devices of those tokens that exist. */
 export type LookUpTokens = (tokens: string[]) => Promise<Map<string, DeviceRow>>;
+
+/** Who answers while the store does not: `KnownDevices`. */
+export interface TokensAlone {
+  readonly isAlone: boolean;
+  storeFailed(): void;
+  /** Never rejects. */
+  tokens(tokens: string[]): Promise<Map<string, DeviceRow>>;
+}
 
 export interface TokenCacheLimits {
   tokenCacheMax: number;
@@ -47,6 +55,7 @@ export class TokenCache {
   readonly #limits: TokenCacheLimits;
   readonly #here: DevicesHere;
   readonly #clock: Clock;
+  readonly #alone: TokensAlone | undefined;
   readonly #devices: AgedMap<string, CachedDevice>;
   /** Unknown token → monotonic time until which it stays unknown. */
   readonly #unknown: AgedMap<string, number>;
@@ -54,8 +63,9 @@ export class TokenCache {
   #queue: Pending[] = [];
   #running = false;
 
-  constructor(lookUp: LookUpTokens, limits: TokenCacheLimits, here: DevicesHere, clock: Clock) {
+  constructor(lookUp: LookUpTokens, limits: TokenCacheLimits, here: DevicesHere, clock: Clock, alone?: TokensAlone) {
     this.#lookUp = lookUp;
+    this.#alone = alone;
     this.#limits = limits;
     this.#devices = new AgedMap(limits.tokenCacheMax);
     this.#unknown = new AgedMap(limits.unknownTokenCacheMax);
@@ -128,21 +138,33 @@ export class TokenCache {
   async #drain(): Promise<void> {
     while (this.#queue.length > 0) {
       const batch = this.#queue.splice(0, this.#limits.tokenLookupBatchMax);
+      // A server that does not answer at all would hold each batch for its whole time.
+      if (this.#alone?.isAlone) {
+        await this.#settleAlone(batch, lookUpFailed);
+        continue;
+      }
       try {
         const rows = await this.#lookUpInTime(batch.map((pending) => pending.token));
         for (const pending of batch) this.#settle(pending, rows.get(pending.token));
       } catch (error) {
-        const fault =
-          error instanceof Fault && error.status === 503
-            ? error
-            : unavailable('token_lookup', 'Devices cannot be looked up at the moment; try again.');
-        for (const pending of batch) {
-          this.#pending.delete(pending.token);
-          pending.reject(fault);
-        }
+        this.#alone?.storeFailed();
+        await this.#settleAlone(batch, error instanceof Fault && error.status === 503 ? error : lookUpFailed);
       }
     }
     this.#running = false;
+  }
+
+  async #settleAlone(batch: Pending[], fault: Fault): Promise<void> {
+    const rows = await this.#alone?.tokens(batch.map((pending) => pending.token));
+    for (const pending of batch) {
+      const row = rows?.get(pending.token);
+      if (row) {
+        this.#settle(pending, row);
+      } else {
+        this.#pending.delete(pending.token);
+        pending.reject(fault);
+      }
+    }
   }
 
   #lookUpInTime(tokens: string[]): Promise<Map<string, DeviceRow>> {
@@ -171,3 +193,5 @@ export class TokenCache {
     pending.resolve(device);
   }
 }
+
+const lookUpFailed = unavailable('token_lookup', 'Devices cannot be looked up at the moment; try again.');

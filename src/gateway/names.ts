@@ -10,6 +10,7 @@ import { AgedMap } from '../device/aged-map.ts';
 import type { DeviceRow } from '../device/cached-device.ts';
 import type { CredentialChange } from '../device/store.ts';
 import type { ChildRequest } from '../fleet/bulk.ts';
+import { isAway } from '../postgres/client.ts';
 
 /** `type`: name of a profile, '' = the default one. */
 export interface Wanted {
@@ -25,6 +26,14 @@ export interface NamedGateway {
 export type Found = Map<string, DeviceRow | Fault>;
 /** One row or Fault for each name that is asked for. */
 export type FindOrCreate = (tenantId: string, requests: ChildRequest[]) => Promise<Found>;
+
+/** Who answers while the store does not: `KnownDevices`. Names without a device are left to the store. */
+export interface NamesAlone {
+  readonly isAlone: boolean;
+  storeFailed(): void;
+  /** Never rejects. */
+  names(tenantId: string, names: string[]): Promise<Map<string, DeviceRow>>;
+}
 
 interface Pending {
   key: string;
@@ -49,6 +58,7 @@ interface Known {
 export class ChildNames {
   readonly #findOrCreate: FindOrCreate;
   readonly #clock: Clock;
+  readonly #alone: NamesAlone | undefined;
   readonly #known = new AgedMap<string, Known>(limits.childNamesMax);
   readonly #keys = new Map<number, string>();
   readonly #refused = new AgedMap<string, { fault: Fault; until: number }>(limits.refusedChildrenMax);
@@ -59,7 +69,8 @@ export class ChildNames {
   #queue: Pending[] = [];
   #running = false;
 
-  constructor(findOrCreate: FindOrCreate, clock: Clock) {
+  constructor(findOrCreate: FindOrCreate, clock: Clock, alone?: NamesAlone) {
+    this.#alone = alone;
     this.#findOrCreate = findOrCreate;
     this.#clock = clock;
   }
@@ -159,6 +170,7 @@ export class ChildNames {
   }
 
   async #ask(tenantId: string, batch: Pending[]): Promise<Found> {
+    if (this.#alone?.isAlone) return await this.#askAlone(tenantId, batch, lookupFailed);
     try {
       return await this.#findOrCreate(
         tenantId,
@@ -167,8 +179,15 @@ export class ChildNames {
     } catch (error) {
       const fault = error instanceof Fault && error.status === 503 ? error : undefined;
       if (!fault && !(error instanceof Fault)) throw error;
-      return new Map(batch.map(({ request }) => [request.name, fault ?? lookupFailed]));
+      if (fault && isAway(fault)) this.#alone?.storeFailed();
+      return await this.#askAlone(tenantId, batch, fault ?? lookupFailed);
     }
+  }
+
+  async #askAlone(tenantId: string, batch: Pending[], fault: Fault): Promise<Found> {
+    const names = batch.map(({ request }) => request.name);
+    const rows = await this.#alone?.names(tenantId, names);
+    return new Map(names.map((name) => [name, rows?.get(name) ?? fault]));
   }
 
   #settle({ key, request, asks }: Pending, outcome: DeviceRow | Fault): void {

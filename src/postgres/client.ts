@@ -37,6 +37,9 @@ export class Postgres implements Queries {
   readonly #pool: PgPool;
   readonly #log: Log;
   #closing = false;
+  #held = false;
+  /** One log line for an outage, not one for each statement. */
+  #awayLogged = false;
 
   constructor({ url, poolMax, log }: PostgresOptions) {
     this.#log = log;
@@ -57,6 +60,18 @@ export class Postgres implements Queries {
     };
     this.#pool.on('error', onError);
     this.#pool.on('connect', (client) => client.on('error', onError));
+  }
+
+  /**
+   * Refuses every call as if the server did not answer, until `release`: the schema may be one that this version's
+   * statements do not know yet.
+   */
+  hold(): void {
+    this.#held = true;
+  }
+
+  release(): void {
+    this.#held = false;
   }
 
   /** Rows of the last statement in `text`. */
@@ -132,11 +147,14 @@ export class Postgres implements Queries {
   }
 
   async #connect(): Promise<PoolClient> {
+    if (this.#held) throw away();
     if (this.#pool.waitingCount >= limits.postgresWaitersMax) {
       throw unavailable('postgres_busy', 'Too many requests wait for the database. Try again later.');
     }
     try {
-      return await this.#pool.connect();
+      const client = await this.#pool.connect();
+      this.#awayLogged = false;
+      return client;
     } catch (error) {
       throw this.#translate(error);
     }
@@ -144,11 +162,17 @@ export class Postgres implements Queries {
 
   #translate(error: unknown): unknown {
     if (error instanceof Fault || !isAway(error)) return error;
-    this.#log.warn('postgres_away', { address: this.address, reason: messageOf(error), code: codeOf(error) });
-    const fault = unavailable(awayReason, 'The database cannot be reached at the moment. Try again later.');
+    const level = this.#awayLogged ? 'debug' : 'warn';
+    this.#awayLogged = true;
+    this.#log[level]('postgres_away', { address: this.address, reason: messageOf(error), code: codeOf(error) });
+    const fault = away();
     fault.cause = error;
     return fault;
   }
+}
+
+function away(): Fault {
+  return unavailable(awayReason, 'The database cannot be reached at the moment. Try again later.');
 }
 
 /** Texts that are prepared: far more than there are, far fewer than a server minds. */

@@ -58,7 +58,7 @@ export async function startEmbeddedPostgres(options: EmbeddedPostgresOptions): P
   if (!existsSync(cluster)) await makeCluster(binaries, launcher, dir, options.password);
 
   const server = await startServer(binaries, launcher, cluster, processFile, options);
-  const url = `postgresql://${user}:${encodeURIComponent(options.password)}@127.0.0.1:${server.port}/${database}`;
+  const url = embeddedPostgresUrl(options.password, server.port);
   try {
     await ensureDatabase(url, dir);
   } catch (error) {
@@ -70,6 +70,11 @@ export async function startEmbeddedPostgres(options: EmbeddedPostgresOptions): P
     removeProcessFile(processFile);
   };
   return { url, port: server.port, pid: server.pid, stop, onExit: server.onExit };
+}
+
+/** Known before the server runs, so that its clients can be made while it starts. */
+export function embeddedPostgresUrl(password: string, port: number): string {
+  return `postgresql://${user}:${encodeURIComponent(password)}@127.0.0.1:${port}/${database}`;
 }
 
 /** A start that was killed in initdb leaves only these: the real name appears by one rename, complete and synced. */

@@ -1,10 +1,12 @@
 /** A start that cannot succeed says why in one line, ends with a code that is not 0, and leaves nothing running. */
 import { once } from 'node:events';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { createServer as createHttpServer } from 'node:http';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, expect, test } from 'vitest';
+import { eventually } from '../api.ts';
 import { type Engine, freePort, prepareEngine } from '../engine.ts';
 
 const directory = mkdtempSync(join(tmpdir(), 'millrace-refused-'));
@@ -63,8 +65,35 @@ test('a taken port is named with the setting that changes it', async () => {
   server.close();
 });
 
-test('stores that do not answer are named', async () => {
+test('a store that refuses the login is named with the settings to check', async () => {
+  const server = createHttpServer((request, response) => {
+    response.statusCode = request.url?.startsWith('/ping') ? 200 : 403;
+    response.end(
+      response.statusCode === 200
+        ? 'Ok.\n'
+        : 'Code: 516. DB::Exception: mill: Authentication failed. (AUTHENTICATION_FAILED)',
+    );
+  });
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const { port } = server.address() as { port: number };
+  const line = await refusal({ CLICKHOUSE_URL: `http://127.0.0.1:${port}`, CLICKHOUSE_USER: 'mill' });
+  expect(line).toMatch(/ClickHouse.*"mill".*CLICKHOUSE_USER/);
+  server.close();
+});
+
+test('a first start waits for PostgreSQL, which may come up later, and says so', async () => {
   const port = await freePort();
-  const line = await refusal({ CLICKHOUSE_URL: `http://127.0.0.1:${port}` });
-  expect(line).toMatch(/ClickHouse.*CLICKHOUSE_URL/);
+  const engine = await prepareEngine({ env: { DATABASE_URL: `postgresql://mill:secret@127.0.0.1:${port}/mill` } });
+  try {
+    engine.spawn();
+    await eventually(() =>
+      /waiting.*PostgreSQL at 127\.0\.0\.1:\d+ \(DATABASE_URL\) does not answer/.test(engine.output),
+    );
+    expect(engine.output).not.toContain('secret');
+    expect(engine.running).toBe(true);
+    await engine.stop();
+  } finally {
+    await engine.destroy();
+  }
 });

@@ -1,0 +1,300 @@
+/**
+ * The file of known devices, `<data>/known/devices`: its bytes, made by `KnownDevicesWriter` in the primary and read by
+ * `KnownDevices` in each worker. It answers for PostgreSQL while that does not answer, so it holds what a device is and
+ * digests of its credentials, never a token, a user name or a password.
+ *
+ *   file   = header, block …            all numbers little-endian, everything a multiple of 8 bytes
+ *   header = magic 8 | key 32 | source 16 | crc32 4 | 0 4
+ *   block  = bytes of its records u32 | crc32 of the rest of the head and the records u32 | cursor u64 | at f64 |
+ *            base f64, record …
+ *   record = bytes u32 | kind u8 | flags u8 | type u8 | transport u8 | digest 16, and by kind:
+ *            gone     nothing more: the credentials of this digest open nothing any more
+ *            device   name digest 16 | id 16 | tenant 16 | profile 16 | customer 16 | names digest 16 |
+ *                     password digest 16 | number f64 | version u32 | credentials version u32 | name
+ *            profile  version u32 | JSON of its transport; `digest` is its id
+ *
+ * The last record of a digest counts. `cursor` is the transaction of PostgreSQL from which on the log of changes must be
+ * read again. A block is durable before the next one is written, so only the last one can be torn.
+ */
+import { createHmac } from 'node:crypto';
+import { existsSync } from 'node:fs';
+import { join } from 'node:path';
+import { crc32 } from 'node:zlib';
+import type { DeviceRow } from './cached-device.ts';
+import { readMqttBasic } from './credentials.ts';
+import { type CredentialsType, type TransportType, transportTypes } from './device.ts';
+import type { LoginRow, ProfileTransport } from './store.ts';
+
+export const headerBytes = 64;
+export const blockHeadBytes = 32;
+/** Bytes of the records of one block. */
+export const blockBytesMax = 1024 * 1024;
+const recordHeadBytes = 24;
+const deviceBytes = 7 * 16 + 16;
+export const recordBytesMax = 4_096;
+const magic = Buffer.from('MRKNOWN1');
+const digestBytes = 16;
+
+const kinds = { gone: 0, device: 1, profile: 2 } as const;
+const flag = { customer: 1, gateway: 2, password: 4, client: 8, user: 16 } as const;
+const credentialsTypes: CredentialsType[] = ['ACCESS_TOKEN', 'MQTT_BASIC', 'X509_CERTIFICATE', 'LWM2M_CREDENTIALS'];
+
+export function knownDirectory(dataDir: string): string {
+  return join(dataDir, 'known');
+}
+
+export function knownFile(dataDir: string): string {
+  return join(knownDirectory(dataDir), 'devices');
+}
+
+/** Was PostgreSQL read once, so that devices can be served without it? */
+export function hasKnownDevices(dataDir: string): boolean {
+  return existsSync(knownFile(dataDir));
+}
+
+/** Digests under the key of one file. */
+export class Digester {
+  readonly #key: Buffer;
+
+  constructor(key: Buffer) {
+    this.#key = key;
+  }
+
+  credentials(credentialsId: string): Buffer {
+    return this.#digest('c', credentialsId);
+  }
+
+  name(tenantId: string, name: string): Buffer {
+    return this.#digest('n', `${tenantId}/${name}`);
+  }
+
+  /** Of the client id and user name of a login; '' = not given. */
+  names(clientId: string, userName: string): Buffer {
+    return this.#digest('u', JSON.stringify([clientId, userName]));
+  }
+
+  password(password: Buffer): Buffer {
+    return this.#digest('p', password);
+  }
+
+  #digest(kind: string, value: string | Buffer): Buffer {
+    return createHmac('sha256', this.#key).update(kind).update(value).digest().subarray(0, digestBytes);
+  }
+}
+
+export interface FileHeader {
+  key: Buffer;
+  /** Which database the file was made of. */
+  source: Buffer;
+}
+
+export function encodeHeader({ key, source }: FileHeader): Buffer {
+  const header = Buffer.alloc(headerBytes);
+  magic.copy(header);
+  key.copy(header, 8, 0, 32);
+  source.copy(header, 40, 0, digestBytes);
+  header.writeUInt32LE(crc32(header.subarray(0, 56)), 56);
+  return header;
+}
+
+/** Undefined when it is none. */
+export function decodeHeader(bytes: Buffer): FileHeader | undefined {
+  if (bytes.length < headerBytes || !bytes.subarray(0, 8).equals(magic)) return undefined;
+  if (crc32(bytes.subarray(0, 56)) !== bytes.readUInt32LE(56)) return undefined;
+  return { key: Buffer.from(bytes.subarray(8, 40)), source: Buffer.from(bytes.subarray(40, 56)) };
+}
+
+export interface BlockHead {
+  bytes: number;
+  crc: number;
+  cursor: bigint;
+  /** Milliseconds since 1970, by the clock of the writer, when the log was read up to `cursor`. */
+  at: number;
+  /** Bytes of the file after its first scan; 0 while that goes on. */
+  base: number;
+}
+
+export function encodeBlock(
+  records: Buffer[],
+  { cursor, at, base }: Pick<BlockHead, 'cursor' | 'at' | 'base'>,
+): Buffer {
+  const block = Buffer.concat([Buffer.alloc(blockHeadBytes), ...records]);
+  block.writeUInt32LE(block.length - blockHeadBytes, 0);
+  block.writeBigUInt64LE(cursor, 8);
+  block.writeDoubleLE(at, 16);
+  block.writeDoubleLE(base, 24);
+  block.writeUInt32LE(crc32(block.subarray(8)), 4);
+  return block;
+}
+
+export function decodeBlockHead(bytes: Buffer, offset = 0): BlockHead {
+  return {
+    bytes: bytes.readUInt32LE(offset),
+    crc: bytes.readUInt32LE(offset + 4),
+    cursor: bytes.readBigUInt64LE(offset + 8),
+    at: bytes.readDoubleLE(offset + 16),
+    base: bytes.readDoubleLE(offset + 24),
+  };
+}
+
+/** `bytes`: from the start of a block's head to its end. */
+export function isWholeBlock(bytes: Buffer): boolean {
+  return crc32(bytes.subarray(8)) === bytes.readUInt32LE(4);
+}
+
+export function encodeGone(digest: Buffer): Buffer {
+  return record(kinds.gone, digest, 0);
+}
+
+export function encodeDevice(row: LoginRow, digester: Digester): Buffer {
+  const { clientId, userName, password } = readMqttBasic(row.type === 'MQTT_BASIC' ? row.value : null);
+  const name = Buffer.from(row.name);
+  const bytes = record(kinds.device, digester.credentials(row.credentialsId), deviceBytes + name.length);
+  bytes[5] =
+    (row.customerId ? flag.customer : 0) |
+    (row.isGateway ? flag.gateway : 0) |
+    (password ? flag.password : 0) |
+    (clientId ? flag.client : 0) |
+    (userName ? flag.user : 0);
+  bytes[6] = credentialsTypes.indexOf(row.type);
+  bytes[7] = transportTypes.indexOf(row.transportType);
+  let at = recordHeadBytes;
+  const put = (part: Buffer) => {
+    part.copy(bytes, at, 0, 16);
+    at += 16;
+  };
+  const none = Buffer.alloc(16);
+  put(digester.name(row.tenantId, row.name));
+  put(uuidBytes(row.id));
+  put(uuidBytes(row.tenantId));
+  put(uuidBytes(row.profileId));
+  put(row.customerId ? uuidBytes(row.customerId) : none);
+  put(row.type === 'MQTT_BASIC' ? digester.names(clientId ?? '', userName ?? '') : none);
+  put(password ? digester.password(Buffer.from(password)) : none);
+  bytes.writeDoubleLE(row.number, at);
+  bytes.writeUInt32LE(row.version, at + 8);
+  bytes.writeUInt32LE(row.credentialsVersion, at + 12);
+  name.copy(bytes, at + 16);
+  // The length of the name: what padding follows is not part of it.
+  bytes.writeUInt32LE((bytes.length << 3) | (bytes.length - at - 16 - name.length), 0);
+  return bytes;
+}
+
+export function encodeProfile({ id, version, transport, transportType }: ProfileTransport): Buffer {
+  const text = Buffer.from(JSON.stringify(transport ?? null));
+  const whole = text.length <= recordBytesMax - 64 ? text : Buffer.from('null');
+  const bytes = record(kinds.profile, uuidBytes(id), 8 + whole.length);
+  bytes[7] = transportTypes.indexOf(transportType);
+  bytes.writeUInt32LE(version, recordHeadBytes);
+  bytes.writeUInt32LE(whole.length, recordHeadBytes + 4);
+  whole.copy(bytes, recordHeadBytes + 8);
+  return bytes;
+}
+
+/** The first word is the record's length in its upper 29 bits and the padding of a device's name in the lower three. */
+function record(kind: number, digest: Buffer, bodyBytes: number): Buffer {
+  const length = (recordHeadBytes + bodyBytes + 7) & ~7;
+  const bytes = Buffer.alloc(length);
+  bytes.writeUInt32LE(length << 3, 0);
+  bytes[4] = kind;
+  digest.copy(bytes, 8, 0, 16);
+  return bytes;
+}
+
+export interface RecordHead {
+  bytes: number;
+  kind: 'gone' | 'device' | 'profile';
+}
+
+/** What an index needs to know. Undefined for bytes that are no record. */
+export function decodeRecordHead(bytes: Buffer, offset: number): RecordHead | undefined {
+  const length = bytes.readUInt32LE(offset) >>> 3;
+  if (length < recordHeadBytes || length % 8 !== 0 || offset + length > bytes.length) return undefined;
+  switch (bytes[offset + 4]) {
+    case kinds.gone:
+      return { bytes: length, kind: 'gone' };
+    case kinds.device:
+      return length < recordHeadBytes + deviceBytes ? undefined : { bytes: length, kind: 'device' };
+    case kinds.profile:
+      return { bytes: length, kind: 'profile' };
+    default:
+      return undefined;
+  }
+}
+
+/** Offsets of the digests in a record. */
+export const digestOffset = 8;
+export const nameDigestOffset = recordHeadBytes;
+
+export interface KnownDevice {
+  digest: Buffer;
+  nameDigest: Buffer;
+  type: CredentialsType;
+  transportType: TransportType;
+  row: DeviceRow & { isGateway: boolean };
+  credentialsVersion: number;
+  hasClientId: boolean;
+  hasUserName: boolean;
+  namesDigest: Buffer;
+  passwordDigest: Buffer | undefined;
+}
+
+export function decodeDevice(bytes: Buffer): KnownDevice {
+  const flags = bytes[5]!;
+  let at = recordHeadBytes;
+  const take = () => {
+    at += 16;
+    return Buffer.from(bytes.subarray(at - 16, at));
+  };
+  const [nameDigest, id, tenant, profile, customer, namesDigest, password] = [
+    take(),
+    take(),
+    take(),
+    take(),
+    take(),
+    take(),
+    take(),
+  ];
+  const padding = bytes.readUInt32LE(0) & 7;
+  const name = bytes.subarray(at + 16, bytes.length - padding).toString('utf8');
+  return {
+    digest: Buffer.from(bytes.subarray(digestOffset, digestOffset + 16)),
+    nameDigest,
+    type: credentialsTypes[bytes[6]!] ?? 'LWM2M_CREDENTIALS',
+    transportType: transportTypes[bytes[7]!] ?? 'DEFAULT',
+    row: {
+      number: bytes.readDoubleLE(at),
+      id: uuidText(id),
+      tenantId: uuidText(tenant),
+      customerId: flags & flag.customer ? uuidText(customer) : null,
+      profileId: uuidText(profile),
+      name,
+      version: bytes.readUInt32LE(at + 8),
+      isGateway: (flags & flag.gateway) !== 0,
+    },
+    credentialsVersion: bytes.readUInt32LE(at + 12),
+    hasClientId: (flags & flag.client) !== 0,
+    hasUserName: (flags & flag.user) !== 0,
+    namesDigest,
+    passwordDigest: flags & flag.password ? password : undefined,
+  };
+}
+
+export function decodeProfile(bytes: Buffer, offset: number): ProfileTransport {
+  const version = bytes.readUInt32LE(offset + recordHeadBytes);
+  const length = bytes.readUInt32LE(offset + recordHeadBytes + 4);
+  const start = offset + recordHeadBytes + 8;
+  const id = uuidText(bytes.subarray(offset + digestOffset, offset + digestOffset + 16));
+  const transportType = transportTypes[bytes[offset + 7]!] ?? 'DEFAULT';
+  const transport = JSON.parse(bytes.subarray(start, start + length).toString('utf8')) as unknown;
+  return { id, version, transport, transportType };
+}
+
+function uuidBytes(id: string): Buffer {
+  return Buffer.from(id.replaceAll('-', ''), 'hex');
+}
+
+function uuidText(bytes: Buffer): string {
+  const hex = bytes.toString('hex');
+  return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-${hex.slice(12, 16)}-${hex.slice(16, 20)}-${hex.slice(20)}`;
+}

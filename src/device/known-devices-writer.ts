@@ -1,0 +1,350 @@
+/**
+ * Keeps the file of known devices up: the primary of an instance owns one, and nobody else writes. It follows the log of
+ * credential changes in PostgreSQL, a second behind at most while PostgreSQL answers, and reads all devices once when
+ * there is no file yet, when the file is of another database, or when the log may no longer reach back to its cursor.
+ * An append is durable before the cursor moves, so a crash repeats changes and never misses one. A new file takes the
+ * place of the old one by a rename; while it is being made the old one is kept up too.
+ */
+import { randomBytes } from 'node:crypto';
+import { dirname } from 'node:path';
+import type { Clock } from '../base/clock.ts';
+import { messageOf } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Log } from '../base/log.ts';
+import type { Metrics } from '../base/metrics.ts';
+import { type Disk, type DiskFile, isNoSpace, realDisk } from '../journal/disk.ts';
+import type { Queries } from '../postgres/client.ts';
+import { AgedMap } from './aged-map.ts';
+import {
+  blockBytesMax,
+  blockHeadBytes,
+  Digester,
+  decodeBlockHead,
+  decodeHeader,
+  encodeBlock,
+  encodeDevice,
+  encodeGone,
+  encodeHeader,
+  encodeProfile,
+  headerBytes,
+  isWholeBlock,
+} from './known-devices-file.ts';
+import {
+  listProfileVersions,
+  lookUpLogins,
+  lookUpProfileTransports,
+  readCredentialChanges,
+  scanLogins,
+  settledTransaction,
+} from './store.ts';
+
+export interface KnownDevicesWriterParts {
+  path: string;
+  postgres: Queries;
+  /** 16 bytes that name the database; the same on every host and after every restart. */
+  source: () => Promise<Buffer>;
+  clock: Clock;
+  log: Log;
+  metrics: Metrics;
+  disk?: Disk;
+}
+
+/** A file that is open for writing. */
+interface OpenFile {
+  file: DiskFile;
+  digester: Digester;
+  source: Buffer;
+  bytes: number;
+  base: number;
+  cursor: bigint;
+  at: number;
+}
+
+const noId = '00000000-0000-0000-0000-000000000000';
+
+export class KnownDevicesWriter {
+  readonly #parts: KnownDevicesWriterParts;
+  readonly #disk: Disk;
+  readonly #written;
+  /** Changes that were written: place in the log → device. The log is read again from the last unsettled transaction on. */
+  readonly #seen = new AgedMap<number, string>(limits.credentialChangesToldMax);
+  #profiles = new Map<string, number>();
+  #profilesLookMs = Number.NEGATIVE_INFINITY;
+  #file: OpenFile | undefined;
+  /** Monotonic time at which the file was known to lack nothing. */
+  #currentMs: number | undefined;
+  #timer: NodeJS.Timeout | undefined;
+  #running: Promise<void> | undefined;
+  /** The database that answered last; asked again after each failure, when another one may answer. */
+  #source: Buffer | undefined;
+  #failure: string | undefined;
+  #stopped = false;
+
+  constructor(parts: KnownDevicesWriterParts) {
+    this.#parts = parts;
+    this.#disk = parts.disk ?? realDisk;
+    const { metrics, clock } = parts;
+    this.#written = metrics.counter('known_devices_written_total', 'Records written to the file of known devices.');
+    metrics.observed(
+      'known_devices_age_seconds',
+      'Time since the file of known devices was up to date; -1 before it was so once in this run.',
+      () => (this.#currentMs === undefined ? -1 : (clock.monotonic() - this.#currentMs) / 1000),
+    );
+    metrics.observed('known_devices_file_bytes', 'Size of the file of known devices.', () => this.#file?.bytes ?? 0);
+  }
+
+  /** PostgreSQL may be unavailable. Returns at once. */
+  start(): void {
+    this.#running = this.#round().finally(() => {
+      if (!this.#stopped) this.#timer = setTimeout(() => this.start(), limits.credentialPollMs);
+    });
+  }
+
+  async stop(): Promise<void> {
+    this.#stopped = true;
+    clearTimeout(this.#timer);
+    await this.#running;
+    await this.#file?.file.close();
+    this.#file = undefined;
+  }
+
+  async #round(): Promise<void> {
+    const { log, clock } = this.#parts;
+    try {
+      const isUsable = await this.#follow();
+      if (!isUsable) await this.#rebuild();
+      this.#currentMs = clock.monotonic();
+      if (this.#failure !== undefined) log.info('known_devices_written_again');
+      this.#failure = undefined;
+    } catch (error) {
+      this.#source = undefined;
+      const reason = messageOf(error);
+      if (this.#failure !== reason) log.warn('known_devices_unwritten', { reason });
+      this.#failure = reason;
+    }
+  }
+
+  /** Appends what changed since the cursor. False when only a new file helps. */
+  async #follow(): Promise<boolean> {
+    const { postgres, clock } = this.#parts;
+    this.#file ??= await this.#open();
+    const file = this.#file;
+    if (!file) return false;
+    const settled = await settledTransaction(postgres);
+    // A store that went back in time was restored, or another server took over.
+    this.#source ??= await this.#parts.source();
+    if (settled < file.cursor || !file.source.equals(this.#source)) return false;
+    const ageMs = clock.now() - file.at;
+    if (ageMs > limits.credentialChangesKeptMs / 2 || ageMs < -limits.credentialChangesKeptMs / 2) return false;
+    const now = clock.now();
+    await this.#append(file, [...(await this.#changes(file)), ...(await this.#changedProfiles())], settled, now);
+    return file.bytes < file.base * 2 + limits.knownGrowthBytes;
+  }
+
+  async #changes(file: OpenFile): Promise<Buffer[]> {
+    const { postgres } = this.#parts;
+    const records: Buffer[] = [];
+    for (let id = 0; ; ) {
+      const rows = await readCredentialChanges(postgres, file.cursor, id, limits.knownPageRows);
+      const fresh = rows.filter((row) => this.#seen.get(row.id) !== row.deviceId);
+      if (fresh.length > 0) {
+        const ids = [...new Set(fresh.map(({ credentialsId }) => credentialsId))];
+        const logins = await lookUpLogins(postgres, ids);
+        const found = new Set(logins.map(({ credentialsId }) => credentialsId));
+        for (const gone of ids) if (!found.has(gone)) records.push(encodeGone(file.digester.credentials(gone)));
+        for (const login of logins) records.push(encodeDevice(login, file.digester));
+      }
+      for (const row of fresh) this.#seen.set(row.id, row.deviceId);
+      if (rows.length < limits.knownPageRows) return records;
+      id = rows.at(-1)!.id;
+    }
+  }
+
+  /** Profiles are changed without a line in the log; there are few of them. */
+  async #changedProfiles(): Promise<Buffer[]> {
+    const { postgres, clock } = this.#parts;
+    if (clock.monotonic() - this.#profilesLookMs < limits.knownProfilesLookMs) return [];
+    const versions = await listProfileVersions(postgres);
+    const changed = versions.filter(({ id, version }) => this.#profiles.get(id) !== version).map(({ id }) => id);
+    const records: Buffer[] = [];
+    for (let i = 0; i < changed.length; i += limits.knownPageRows) {
+      const profiles = await lookUpProfileTransports(postgres, changed.slice(i, i + limits.knownPageRows));
+      for (const profile of profiles) records.push(encodeProfile(profile));
+    }
+    this.#profiles = new Map(versions.map(({ id, version }) => [id, version]));
+    this.#profilesLookMs = clock.monotonic();
+    return records;
+  }
+
+  /** Without records only now and then, so that the cursor stays young. */
+  async #append(file: OpenFile, records: Buffer[], cursor: bigint, at: number): Promise<void> {
+    const isQuiet = records.length === 0 && at - file.at < limits.knownMarkMs;
+    if (isQuiet) {
+      file.cursor = cursor;
+      return;
+    }
+    try {
+      const blocks = records.length === 0 ? [[]] : [...inBlocks(records)];
+      for (const [i, block] of blocks.entries()) {
+        // The cursor moves with the last block: whatever a crash leaves out is read from the log again.
+        const place = i === blocks.length - 1 ? { cursor, at } : { cursor: file.cursor, at: file.at };
+        await this.#write(file, encodeBlock(block, { ...place, base: file.base }));
+      }
+      this.#written.add(records.length);
+      file.cursor = cursor;
+      file.at = at;
+    } catch (error) {
+      this.#forgetSeen();
+      if (!isNoSpace(error)) await this.#abandon(file);
+      throw error;
+    }
+  }
+
+  /** The log is read again from the cursor on, and profiles are compared again. */
+  #forgetSeen(): void {
+    this.#seen.clear();
+    this.#profiles.clear();
+    this.#profilesLookMs = Number.NEGATIVE_INFINITY;
+  }
+
+  async #write(file: OpenFile, block: Buffer): Promise<void> {
+    await file.file.write([block], file.bytes);
+    await file.file.sync();
+    file.bytes += block.length;
+  }
+
+  /** After an I/O error nothing more is written to this file: a failed sync may have dropped what was written. */
+  async #abandon({ file }: OpenFile): Promise<void> {
+    this.#file = undefined;
+    await file.close().catch(() => {});
+    await this.#disk.remove(this.#parts.path).catch(() => {});
+  }
+
+  /** The file of an earlier run, cut behind its last whole block. Undefined without one that can be used. */
+  async #open(): Promise<OpenFile | undefined> {
+    const { path, log } = this.#parts;
+    let file: DiskFile;
+    try {
+      file = await this.#disk.open(path, 'read');
+      await file.close();
+      file = await this.#disk.open(path, 'write');
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
+      throw error;
+    }
+    try {
+      const header = decodeHeader(await readAt(file, 0, headerBytes));
+      const size = await file.size();
+      const open: OpenFile | undefined = header && {
+        file,
+        digester: new Digester(header.key),
+        source: header.source,
+        bytes: headerBytes,
+        base: 0,
+        cursor: 0n,
+        at: 0,
+      };
+      while (open && open.bytes + blockHeadBytes <= size) {
+        const head = decodeBlockHead(await readAt(file, open.bytes, blockHeadBytes));
+        if (head.bytes > blockBytesMax || open.bytes + blockHeadBytes + head.bytes > size) break;
+        if (!isWholeBlock(await readAt(file, open.bytes, blockHeadBytes + head.bytes))) break;
+        Object.assign(open, { cursor: head.cursor, at: head.at, base: head.base });
+        open.bytes += blockHeadBytes + head.bytes;
+      }
+      if (open && open.base > 0 && size - open.bytes <= blockHeadBytes + blockBytesMax) {
+        if (size > open.bytes) await file.truncate(open.bytes);
+        return open;
+      }
+      log.warn('known_devices_file_damaged', { offset: open?.bytes ?? 0, bytes: size });
+    } catch (error) {
+      log.warn('known_devices_file_damaged', { reason: messageOf(error) });
+    }
+    await file.close().catch(() => {});
+    return undefined;
+  }
+
+  /** All devices, into a new file. What changes meanwhile is read from the log afterwards. */
+  async #rebuild(): Promise<void> {
+    const { path, postgres, clock, log } = this.#parts;
+    const temporary = `${path}.tmp`;
+    const startMs = clock.monotonic();
+    await this.#disk.makeDirectory(dirname(path));
+    await this.#disk.remove(temporary);
+    const source = await this.#parts.source();
+    const cursor = await settledTransaction(postgres);
+    const at = clock.now();
+    const key = randomBytes(32);
+    const file = await this.#disk.open(temporary, 'write');
+    const next: OpenFile = { file, digester: new Digester(key), source, bytes: headerBytes, base: 0, cursor, at };
+    let devices = 0;
+    try {
+      await file.write([encodeHeader({ key, source })], 0);
+      this.#forgetSeen();
+      await this.#writeScanned(next, await this.#changedProfiles());
+      for (let after: string | undefined = noId; after !== undefined; ) {
+        const page: Awaited<ReturnType<typeof scanLogins>> = await scanLogins(postgres, after, limits.knownPageRows);
+        await this.#writeScanned(
+          next,
+          page.rows.map((row) => encodeDevice(row, next.digester)),
+        );
+        devices += page.rows.length;
+        after = page.rows.length < limits.knownPageRows ? undefined : page.last;
+        if (this.#stopped) throw new Error('stopped');
+        await this.#followFormer();
+      }
+      next.base = next.bytes + blockHeadBytes;
+      await this.#writeScanned(next, []);
+      await file.sync();
+      await this.#disk.rename(temporary, path);
+      await this.#disk.syncDirectory(dirname(path));
+    } catch (error) {
+      await file.close().catch(() => {});
+      await this.#disk.remove(temporary).catch(() => {});
+      if (this.#stopped) return;
+      throw error;
+    }
+    await this.#file?.file.close().catch(() => {});
+    this.#file = next;
+    // What followed the former file is missing in this one.
+    this.#forgetSeen();
+    this.#written.add(devices);
+    log.info('known_devices_scanned', { devices, bytes: next.bytes, ms: Math.round(clock.monotonic() - startMs) });
+    await this.#follow();
+  }
+
+  /** Synced as a whole at the end. */
+  async #writeScanned(next: OpenFile, records: Buffer[]): Promise<void> {
+    for (const part of records.length === 0 ? [[]] : inBlocks(records)) {
+      const block = encodeBlock(part, next);
+      await next.file.write([block], next.bytes);
+      next.bytes += block.length;
+    }
+  }
+
+  /** A scan may take a minute: the file in use must not fall behind meanwhile. */
+  async #followFormer(): Promise<void> {
+    const { clock } = this.#parts;
+    if (!this.#file || clock.now() - this.#file.at < limits.credentialPollMs) return;
+    const { cursor } = this.#file;
+    if ((await settledTransaction(this.#parts.postgres)) >= cursor) await this.#follow();
+  }
+}
+
+function* inBlocks(records: Buffer[]): Generator<Buffer[]> {
+  let part: Buffer[] = [];
+  let bytes = 0;
+  for (const record of records) {
+    if (bytes + record.length > blockBytesMax) {
+      yield part;
+      [part, bytes] = [[], 0];
+    }
+    part.push(record);
+    bytes += record.length;
+  }
+  if (part.length > 0) yield part;
+}
+
+async function readAt(file: DiskFile, offset: number, bytes: number): Promise<Buffer> {
+  const buffer = Buffer.allocUnsafe(bytes);
+  return buffer.subarray(0, await file.read(buffer, offset));
+}

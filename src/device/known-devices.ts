@@ -1,0 +1,306 @@
+/**
+ * What a worker knows of devices while PostgreSQL does not answer: tokens, logins and names of gateways' devices, out of
+ * the file that the primary writes. Nothing is read before it is needed; then the file is streamed once into an index of
+ * 12 bytes an entry, and what was appended is read before each further answer. What this object answered is held against
+ * the store when the store is back, because the file may be a second behind what this worker had been told before.
+ */
+import { timingSafeEqual } from 'node:crypto';
+import type { Clock } from '../base/clock.ts';
+import { messageOf } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Log } from '../base/log.ts';
+import type { Metrics } from '../base/metrics.ts';
+import { type Disk, type DiskFile, realDisk } from '../journal/disk.ts';
+import type { DeviceRow } from './cached-device.ts';
+import { DigestIndex } from './digest-index.ts';
+import {
+  blockBytesMax,
+  blockHeadBytes,
+  Digester,
+  decodeBlockHead,
+  decodeDevice,
+  decodeHeader,
+  decodeProfile,
+  decodeRecordHead,
+  digestOffset,
+  headerBytes,
+  isWholeBlock,
+  type KnownDevice,
+  nameDigestOffset,
+  recordBytesMax,
+} from './known-devices-file.ts';
+import { type ProfileTopics, topicsOf } from './profile-topics.ts';
+import type { CredentialChange } from './store.ts';
+
+export interface KnownDevicesParts {
+  path: string;
+  clock: Clock;
+  log: Log;
+  metrics: Metrics;
+  disk?: Disk;
+}
+
+/** Credentials that open something, without what they are. */
+export interface FoundLogin {
+  device: KnownDevice;
+  topics: ProfileTopics | undefined;
+  isNamed(clientId: string | null, userName: string | null): boolean;
+  isPassword(password: Buffer): boolean;
+}
+
+interface Loaded {
+  file: DiskFile;
+  key: Buffer;
+  digester: Digester;
+  /** Digest of credentials → offset of the newest record. */
+  credentials: DigestIndex;
+  names: DigestIndex;
+  profiles: Map<string, { transportType: KnownDevice['transportType']; topics: ProfileTopics | undefined }>;
+  bytes: number;
+}
+
+export class KnownDevices {
+  readonly #parts: KnownDevicesParts;
+  readonly #disk: Disk;
+  readonly #answers;
+  #loaded: Loaded | undefined;
+  #loading: Promise<Loaded | undefined> | undefined;
+  #lookedMs = Number.NEGATIVE_INFINITY;
+  #isDamaged = false;
+  #isAlone = false;
+  /** Device → what was answered about it since the store answered last. */
+  readonly #answered = new Map<number, CredentialChange>();
+  #answeredTooMany = false;
+
+  constructor(parts: KnownDevicesParts) {
+    this.#parts = parts;
+    this.#disk = parts.disk ?? realDisk;
+    const help = 'Devices found in the file of known devices while PostgreSQL did not answer.';
+    this.#answers = parts.metrics.counter('known_devices_answers_total', help);
+  }
+
+  /** The store did not answer lately: the file is asked first, and the store not at all. */
+  get isAlone(): boolean {
+    return this.#isAlone;
+  }
+
+  /** A look-up failed because the store does not answer. */
+  storeFailed(): void {
+    this.#isAlone = true;
+  }
+
+  /** The store answers, and this process knows all changes of credentials: gives the devices to be doubted, at most once. */
+  storeAnswers(): CredentialChange[] | 'all' {
+    this.#isAlone = false;
+    // Memory that another outage may need again; it is read in again then.
+    if (this.#loaded && !this.#loading && this.#parts.clock.monotonic() - this.#lookedMs > limits.knownKeptMs) {
+      void this.#drop();
+    }
+    const answered = this.#answeredTooMany ? 'all' : [...this.#answered.values()];
+    this.#answeredTooMany = false;
+    this.#answered.clear();
+    return answered;
+  }
+
+  async close(): Promise<void> {
+    await this.#loading;
+    await this.#loaded?.file.close();
+    this.#loaded = undefined;
+  }
+
+  /** Devices of those access tokens that are known. Never rejects. */
+  async tokens(tokens: string[]): Promise<Map<string, DeviceRow>> {
+    const found = await this.#find(tokens);
+    const rows = new Map<string, DeviceRow>();
+    for (const [token, { device }] of found) {
+      if (device.type !== 'ACCESS_TOKEN') continue;
+      this.#note(token, device);
+      rows.set(token, device.row);
+    }
+    return rows;
+  }
+
+  /** Credentials under those ids that are known. Never rejects. */
+  async logins(credentialsIds: string[]): Promise<Map<string, FoundLogin>> {
+    const found = await this.#find(credentialsIds);
+    for (const [id, { device }] of found) this.#note(id, device);
+    return found;
+  }
+
+  /** Devices of a tenant by their names. Never rejects. */
+  async names(tenantId: string, names: string[]): Promise<Map<string, DeviceRow>> {
+    const rows = new Map<string, DeviceRow>();
+    const loaded = await this.#current();
+    if (!loaded) return rows;
+    await Promise.all(
+      names.map(async (name) => {
+        const digest = loaded.digester.name(tenantId, name);
+        const device = await this.#read(loaded, loaded.names.get(digest, 0));
+        if (!device?.nameDigest.equals(digest)) return;
+        this.#note('', device);
+        rows.set(name, device.row);
+      }),
+    );
+    return rows;
+  }
+
+  async #find(credentialsIds: string[]): Promise<Map<string, FoundLogin>> {
+    const found = new Map<string, FoundLogin>();
+    const loaded = await this.#current();
+    if (!loaded) return found;
+    await Promise.all(
+      credentialsIds.map(async (id) => {
+        const digest = loaded.digester.credentials(id);
+        const device = await this.#read(loaded, loaded.credentials.get(digest, 0));
+        if (device?.digest.equals(digest)) found.set(id, foundLogin(device, loaded));
+      }),
+    );
+    return found;
+  }
+
+  /** Undefined when the record is not the newest one of its credentials, or cannot be read. */
+  async #read(loaded: Loaded, offset: number | undefined): Promise<KnownDevice | undefined> {
+    if (offset === undefined) return undefined;
+    try {
+      const buffer = Buffer.allocUnsafe(recordBytesMax);
+      const bytes = buffer.subarray(0, await loaded.file.read(buffer, offset));
+      const head = decodeRecordHead(bytes, 0);
+      if (head?.kind !== 'device') return undefined;
+      const device = decodeDevice(bytes.subarray(0, head.bytes));
+      return loaded.credentials.get(device.digest, 0) === offset ? device : undefined;
+    } catch (error) {
+      this.#parts.log.warn('known_devices_unread', { reason: messageOf(error) });
+      return undefined;
+    }
+  }
+
+  #note(credentialsId: string, { row }: KnownDevice): void {
+    this.#answers.add(1);
+    if (this.#answered.size >= limits.knownAnsweredMax && !this.#answered.has(row.number)) {
+      this.#answeredTooMany = true;
+      return;
+    }
+    const former = this.#answered.get(row.number)?.credentialsId;
+    const change = { deviceId: row.id, deviceNumber: row.number, deleted: false };
+    this.#answered.set(row.number, { ...change, credentialsId: credentialsId || (former ?? '') });
+  }
+
+  /** The index, as of the last second at least. Those who ask while it is read share one read. */
+  #current(): Promise<Loaded | undefined> {
+    const { clock } = this.#parts;
+    if (this.#loading) return this.#loading;
+    if (clock.monotonic() - this.#lookedMs < limits.knownLookMs) return Promise.resolve(this.#loaded);
+    this.#loading = this.#refresh()
+      .catch((error: unknown) => {
+        this.#parts.log.warn('known_devices_unread', { reason: messageOf(error) });
+        return undefined;
+      })
+      .finally(() => {
+        // A damaged file is not read again before the primary may have made another one.
+        this.#lookedMs = clock.monotonic() + (this.#isDamaged ? limits.knownKeptMs : 0);
+        this.#isDamaged = false;
+        this.#loading = undefined;
+      });
+    return this.#loading;
+  }
+
+  async #refresh(): Promise<Loaded | undefined> {
+    const { path, clock, log } = this.#parts;
+    const startMs = clock.monotonic();
+    const former = this.#loaded;
+    const file = await this.#disk.open(path, 'read');
+    const header = decodeHeader(await readAt(file, 0, headerBytes));
+    if (header && former?.key.equals(header.key)) {
+      await file.close();
+      return (await this.#readOn(former)) ? former : await this.#drop();
+    }
+    await this.#drop();
+    if (!header) {
+      await file.close();
+      throw new Error('the header is damaged');
+    }
+    const { key } = header;
+    // Three quarters of a record's bytes, to have room before the first growth.
+    const entries = Math.ceil((await file.size()) / 128);
+    const loaded: Loaded = {
+      ...{ file, key, digester: new Digester(key), profiles: new Map(), bytes: headerBytes },
+      credentials: new DigestIndex(entries),
+      names: new DigestIndex(entries),
+    };
+    this.#loaded = loaded;
+    if (!(await this.#readOn(loaded))) return await this.#drop();
+    const ms = Math.round(clock.monotonic() - startMs);
+    log.info('known_devices_read', { entries: loaded.credentials.size, bytes: loaded.bytes, ms });
+    return loaded;
+  }
+
+  async #drop(): Promise<undefined> {
+    const loaded = this.#loaded;
+    this.#loaded = undefined;
+    await loaded?.file.close();
+    return undefined;
+  }
+
+  /**
+   * Reads whole blocks from where the last read ended. False when bytes are damaged that were durable once: what follows
+   * them may revoke credentials, so nothing of the file is believed then.
+   */
+  async #readOn(loaded: Loaded): Promise<boolean> {
+    const { file } = loaded;
+    const size = await file.size();
+    while (loaded.bytes + blockHeadBytes <= size) {
+      const chunk = await readAt(file, loaded.bytes, Math.min(limits.knownReadBytes, size - loaded.bytes));
+      let at = 0;
+      while (at + blockHeadBytes <= chunk.length) {
+        const end = at + blockHeadBytes + decodeBlockHead(chunk, at).bytes;
+        if (end > chunk.length) break;
+        if (!isWholeBlock(chunk.subarray(at, end)) || !index(loaded, chunk, at + blockHeadBytes, end)) break;
+        at = end;
+      }
+      loaded.bytes += at;
+      if (at === 0) break;
+    }
+    // The end of the file may be a block that is being written, or one that a crash tore.
+    if (size - loaded.bytes <= blockHeadBytes + blockBytesMax) return true;
+    this.#parts.log.error('known_devices_file_damaged', { offset: loaded.bytes, bytes: size });
+    this.#isDamaged = true;
+    return false;
+  }
+}
+
+/** False when the records do not fill the block. */
+function index(loaded: Loaded, chunk: Buffer, start: number, end: number): boolean {
+  for (let at = start; at < end; ) {
+    const head = decodeRecordHead(chunk, at);
+    if (!head) return false;
+    const offset = loaded.bytes + at;
+    if (head.kind === 'profile') {
+      const { id, transportType, transport } = decodeProfile(chunk, at);
+      loaded.profiles.set(id, { transportType, topics: topicsOf(transport) });
+    } else {
+      loaded.credentials.set(chunk, at + digestOffset, offset);
+      if (head.kind === 'device') loaded.names.set(chunk, at + nameDigestOffset, offset);
+    }
+    at += head.bytes;
+  }
+  return true;
+}
+
+function foundLogin(device: KnownDevice, { digester, profiles }: Loaded): FoundLogin {
+  const profile = profiles.get(device.row.profileId);
+  return {
+    device: profile ? { ...device, transportType: profile.transportType } : device,
+    topics: profile?.topics,
+    isNamed: (clientId, userName) =>
+      (clientId !== null) === device.hasClientId &&
+      (userName !== null) === device.hasUserName &&
+      timingSafeEqual(device.namesDigest, digester.names(clientId ?? '', userName ?? '')),
+    isPassword: (password) =>
+      device.passwordDigest === undefined || timingSafeEqual(device.passwordDigest, digester.password(password)),
+  };
+}
+
+async function readAt(file: DiskFile, offset: number, bytes: number): Promise<Buffer> {
+  const buffer = Buffer.allocUnsafe(bytes);
+  return buffer.subarray(0, await file.read(buffer, offset));
+}

@@ -1,0 +1,168 @@
+/**
+ * The whole instance is killed and started again while a store does not answer: known devices go on, over HTTP and MQTT,
+ * directly and through a gateway. A device that was revoked before is refused, an unknown one is told to come back.
+ */
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { type Device, eventually } from '../api.ts';
+import { type Engine, queryClickhouse, startEngine } from '../engine.ts';
+import { codeOf, MqttClient } from '../wire/mqtt-client.ts';
+import { clickhousePassword, type Stores, startStores } from './stores.ts';
+
+let stores: Stores;
+let engine: Engine;
+let known: Device;
+let revoked: Device;
+let moved: Device;
+let basic: Device;
+let gateway: Device;
+const names = { clientId: 'pump-7', userName: 'mill', password: 'wheel' };
+const unavailable = 0x88;
+
+beforeAll(async () => {
+  stores = await startStores();
+  const env = {
+    CLICKHOUSE_URL: stores.clickhouse.url,
+    CLICKHOUSE_PASSWORD: clickhousePassword,
+    DATABASE_URL: stores.postgres.url,
+  };
+  engine = await startEngine({ workers: 2, env });
+  [known, revoked, moved, basic] = (await Promise.all(
+    ['known', 'revoked', 'moved', 'basic'].map((name) => engine.api.createDevice(name)),
+  )) as [Device, Device, Device, Device];
+  await engine.api.createDevice('child');
+  const made = await ok('POST', '/api/device', { name: 'hub', additionalInfo: { gateway: true } });
+  gateway = { id: made.id.id, token: (await ok('GET', `/api/device/${made.id.id}/credentials`)).credentialsId };
+  await ok('POST', '/api/device/credentials', {
+    ...(await ok('GET', `/api/device/${basic.id}/credentials`)),
+    credentialsType: 'MQTT_BASIC',
+    credentialsValue: JSON.stringify(names),
+  });
+  // Known once, so that a file without the change would let it in.
+  expect(await post(revoked.token, 1)).toBe(200);
+  await written();
+  await ok('DELETE', `/api/device/${revoked.id}`);
+  await ok('POST', '/api/device/credentials', {
+    ...(await ok('GET', `/api/device/${moved.id}/credentials`)),
+    credentialsId: 'moved-to-this',
+  });
+  await written();
+});
+
+afterAll(async () => {
+  await engine?.destroy();
+  await stores?.stopAll();
+});
+
+// biome-ignore lint/suspicious/noExplicitAny: an answer of the REST API
+async function ok(method: string, path: string, body?: unknown): Promise<any> {
+  const response = await engine.api.send(method, path, body);
+  const text = await response.text();
+  expect(response.status, text).toBe(200);
+  return text === '' ? undefined : JSON.parse(text);
+}
+
+/** The file of known devices holds all that was committed before this call. */
+async function written(): Promise<void> {
+  const asked = performance.now();
+  await eventually(async () => {
+    const age = (await engine.metric('known_devices_age_seconds')) ?? -1;
+    return age >= 0 && age * 1000 < performance.now() - asked;
+  }, 10_000);
+}
+
+let nextTs = Date.now() - 3_600_000;
+
+async function post(token: string, n: number): Promise<number> {
+  nextTs += 1;
+  const response = await fetch(`${engine.api.http}/api/v1/${token}/telemetry`, {
+    method: 'POST',
+    headers: { connection: 'close' },
+    body: `{"ts":${nextTs},"values":{"away":${n}}}`,
+  });
+  await response.arrayBuffer();
+  return response.status;
+}
+
+async function restartWithout(...missing: string[]): Promise<void> {
+  await engine.killAll();
+  engine.spawn();
+  await engine.ready(false);
+  const { code, status, parts, reasons } = await engine.status();
+  expect({ code, status }).toEqual({ code: 200, status: 'degraded' });
+  for (const store of ['clickhouse', 'postgres']) {
+    expect(parts?.[store]).toBe(missing.includes(store) ? 'away' : 'up');
+  }
+  expect(reasons).toHaveLength(missing.length);
+  await eventually(() => engine.output.includes('Telemetry of known devices is accepted.'));
+}
+
+async function connects(login: { token?: string; clientId?: string; username?: string; password?: string }) {
+  const client = await MqttClient.open({ port: engine.mqttPort });
+  const code = codeOf(await client.connect(login));
+  return { client, code };
+}
+
+async function refused(login: Parameters<typeof connects>[0]): Promise<number> {
+  const { client, code } = await connects(login);
+  client.cut();
+  return code;
+}
+
+async function stored(count: number): Promise<void> {
+  const query = `SELECT count() FROM telemetry FINAL WHERE key = 'away' AND int > 1`;
+  await eventually(
+    async () => (await queryClickhouse(stores.clickhouse.address(), query))[0]?.[0] === String(count),
+    30_000,
+    100,
+  );
+}
+
+test('started without ClickHouse: telemetry is accepted, and stored when it is back', async () => {
+  await stores.clickhouse.kill();
+  await restartWithout('clickhouse');
+  for (let n = 0; n < 20; n += 1) expect(await post(known.token, 2 + n)).toBe(200);
+  expect((await engine.api.send('GET', '/api/auth/user')).status).toBe(200);
+  await stores.clickhouse.start();
+  await stored(20);
+  await eventually(async () => (await engine.status()).status === 'ready', 20_000);
+  expect(engine.output.match(/"store_back"/g)).toHaveLength(1);
+});
+
+test('started without PostgreSQL: known devices send, a revoked one is refused, an unknown one comes back', async () => {
+  await stores.postgres.kill();
+  await restartWithout('postgres');
+  const port = engine.mqttPort;
+  let doomed: MqttClient;
+  try {
+    for (let n = 0; n < 10; n += 1) expect(await post(known.token, 100 + n)).toBe(200);
+    expect(await post('moved-to-this', 110)).toBe(200);
+    for (const token of [revoked.token, moved.token, 'never-seen-before']) expect(await post(token, 0)).toBe(503);
+
+    const { client, code } = await connects({ token: known.token });
+    expect(code).toBe(0);
+    doomed = client;
+    expect((await client.publish('v1/devices/me/telemetry', '{"away":111}')).reasonCode).toBe(0);
+    const named = await connects({ clientId: names.clientId, username: names.userName, password: names.password });
+    expect(named.code).toBe(0);
+    expect((await named.client.publish('v1/devices/me/telemetry', '{"away":112}')).reasonCode).toBe(0);
+    named.client.cut();
+    const wrong = { clientId: names.clientId, username: names.userName, password: 'weel' };
+    for (const login of [wrong, { token: revoked.token }, { token: moved.token }, { token: 'never-seen-before' }]) {
+      expect(await refused(login)).toBe(unavailable);
+    }
+    const hub = await connects({ token: gateway.token });
+    expect(hub.code).toBe(0);
+    expect((await hub.client.publish('v1/gateway/telemetry', '{"child":[{"away":113}]}')).reasonCode).toBe(0);
+    hub.client.cut();
+    expect(port).toBe(engine.mqttPort);
+  } finally {
+    await stores.postgres.start();
+  }
+  await stored(34);
+  await eventually(async () => (await engine.status()).status === 'ready', 20_000);
+  await eventually(async () => (await post('never-seen-before', 0)) === 401, 20_000);
+  expect(await post(revoked.token, 0)).toBe(401);
+  // Who was let in by the file is known to the store as well, and stays.
+  await doomed.quiet();
+  doomed.cut();
+});
