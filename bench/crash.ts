@@ -1,166 +1,239 @@
 /**
- * The crash run: load over sockets while processes are killed in an order that a seed gives; afterwards every
- * acknowledged record must lie in ClickHouse exactly once, whole and unchanged. `npm test` runs a short one.
+ * The crash run: load over sockets while faults happen in an order that a seed gives. Afterwards every acknowledged
+ * record must be readable once and unchanged, every deleted one gone, and nothing may wait. `npm test` runs a short one.
  */
-import { existsSync, readdirSync } from 'node:fs';
+import { cpSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { eventually } from '../test/api.ts';
-import { type Engine, startEngine } from '../test/engine.ts';
+import { type Engine, preparedData, startEngine } from '../test/engine.ts';
 import { Random } from '../test/random.ts';
-import { isGood, keysOfRecord, Ledger, type StoredRow, type Verdict } from './crash/ledger.ts';
+import { Deletes, type DoomedVerdict } from './crash/deletes.ts';
+import { type FaultKind, Faults } from './crash/faults.ts';
+import { InTurn, type TurnVerdict } from './crash/in-turn.ts';
+import { Ledger, type Verdict } from './crash/ledger.ts';
 import { CrashLoad } from './crash/load.ts';
+import { Machine } from './crash/machine.ts';
 import { CrashMqttLoad } from './crash/mqtt-load.ts';
-import { damageTail } from './crash/tail.ts';
+import { readDeletes, readRecords, readTurns, waiting } from './crash/read.ts';
 
 export interface CrashOptions {
-  kills: number;
   seed: number;
+  /** Faults begin for so long; on a busy machine longer, until so many records with a ts are acknowledged. */
+  seconds: number;
+  acknowledgedMin: number;
+  /** Devices that send with a ts: so many requests/s over HTTP on so many sockets, so many messages/s over MQTT. */
   devices: number;
-  /** Requests/s over HTTP on so many sockets, and messages/s over MQTT with one connection of each device. */
   sockets: number;
   rate: number;
   mqttRate: number;
+  /** Messages/s of old days, 20 days in each. */
+  lateRate: number;
+  /** Devices that send without a ts, and messages/s of each. */
+  turnDevices: number;
+  turnRate: number;
+  /** Devices that are deleted, or lose series, at once. */
+  doomed: number;
   workers: number;
+  faults: Partial<Record<FaultKind, number>>;
+  holdMsMax: number;
+  /** For how long the stores may catch up at the end. */
+  settleSeconds: number;
   say: (line: string) => void;
-  /** No further kill is begun after this; for a test with a time budget. */
-  secondsMax?: number;
+  signal?: AbortSignal;
 }
 
-export interface CrashOutcome extends Verdict {
+export interface CrashOutcome {
   seed: number;
-  kills: Record<string, number>;
-  damagedTails: string[];
-  /** HTTP answers by status (0 = the connection broke), PUBACKs by reason code (-1 = the connection broke). */
-  answers: Record<number, number>;
-  pubacks: Record<number, number>;
-  quarantined: number;
   seconds: number;
+  faults: Record<string, number>;
+  log: string[];
+  damagedTails: string[];
+  acknowledged: number;
+  /** All of these must be 0. */
+  sums: CrashSums;
+  live: Verdict;
+  late: Verdict;
+  turns: TurnVerdict;
+  deletes: DoomedVerdict;
+  /** HTTP answers by status (0 = the connection broke), PUBACKs by reason code (-1 = the connection broke). */
+  answers: Record<string, Record<number, number>>;
+  ends: string[];
+  stillWaiting: string[];
   good: boolean;
 }
 
-type Victim = 'worker' | 'clickhouse' | 'postgres' | 'primary' | 'everything';
+export interface CrashSums {
+  lost: number;
+  altered: number;
+  twice: number;
+  resurrected: number;
+  refusedButStored: number;
+  unknown: number;
+  disordered: number;
+  quarantined: number;
+  stuck: number;
+  /** The engine ended, or would not stop or start, though nothing should have made it. */
+  ended: number;
+}
 
-/** How often each is chosen. */
-const weights: Record<Victim, number> = { worker: 5, clickhouse: 3, postgres: 2, primary: 2, everything: 1 };
-const pauseMsMin = 200;
-const pauseMsMax = 900;
-/** More deaths than this of one child in a row right after its start would rightly count as a crash loop. */
-const quickDeathsMax = 3;
-const quickMs = 4_000;
-const recordsPerDeviceMax = 400_000;
-const shippedMsMax = 90_000;
+/** So many times its seconds a run waits for `acknowledgedMin`. */
+const patience = 4;
+const lateDays = 300;
+const lateRecords = 20;
+const lateDevices = 4;
+const turnSenders = 4;
+const turnConnections = 3;
+const doomedPauseMs = 500;
+const journalSettings = {
+  SHIP_LATE_SECONDS_MAX: '1',
+  // Small segments, so that they are recycled in a short run; and a disk that may really be filled.
+  JOURNAL_SEGMENT_BYTES: String(16 * 1024 * 1024),
+  JOURNAL_FREE_DISK_BYTES_MIN: String(32 * 1024 * 1024),
+};
 
 export async function crashRun(options: CrashOptions): Promise<CrashOutcome> {
   const startedAt = performance.now();
-  const engine = await startEngine({ workers: options.workers, env: { SHIP_LATE_SECONDS_MAX: '1' } });
+  const machine = new Machine();
+  let engine: Engine | undefined;
   try {
-    const tokens = await createSenders(engine, options.devices);
-    const ledger = new Ledger(options.devices, recordsPerDeviceMax, Date.now() - 3_600_000);
-    const { port, mqttPort } = engine;
-    const load = new CrashLoad({ port, tokens, sockets: options.sockets, rate: options.rate, ledger });
-    const mqttLoad = new CrashMqttLoad({ port: mqttPort, tokens, rate: options.mqttRate, ledger });
-    const killer = new Killer(engine, options);
-    try {
-      await killer.run();
-    } finally {
-      await Promise.all([load.stop(), mqttLoad.stop()]);
-    }
-    if (!engine.running) await engine.start();
-    await eventually(async () => (await engine.readiness()) === 200, 30_000);
-    const verdict = await settledVerdict(engine, ledger);
-    return {
-      ...verdict,
-      seed: options.seed,
-      kills: killer.kills,
-      damagedTails: killer.damagedTails,
-      answers: load.answers,
-      pubacks: mqttLoad.answers,
-      quarantined: countQuarantined(engine.dataDir),
-      seconds: (performance.now() - startedAt) / 1000,
-      good: isGood(verdict),
-    };
+    const dataDir = machine.disk && join(machine.disk, 'data');
+    if (dataDir) beginWith(dataDir);
+    const env = { ...machine.environment, ...journalSettings, LOG_LEVEL: 'warn' };
+    engine = await startEngine({ workers: options.workers, env, ...(dataDir && { dataDir }) });
+    const outcome = await runOn(engine, machine, options);
+    return { ...outcome, seconds: (performance.now() - startedAt) / 1000 };
   } finally {
-    await engine.destroy().catch(async (error: unknown) => {
-      await engine.killAll();
-      throw error;
-    });
+    await engine?.killAll();
+    await engine?.destroy();
+    machine.close();
   }
 }
 
-class Killer {
-  readonly kills: Record<string, number> = {};
-  readonly damagedTails: string[] = [];
-  readonly #engine: Engine;
-  readonly #options: CrashOptions;
-  readonly #random: Random;
-  readonly #recent = new Map<string, { at: number; inARow: number }>();
-
-  constructor(engine: Engine, options: CrashOptions) {
-    this.#engine = engine;
-    this.#options = options;
-    this.#random = new Random(options.seed);
+async function runOn(engine: Engine, machine: Machine, options: CrashOptions): Promise<CrashOutcome> {
+  const { seed, devices, say, signal } = options;
+  const tokens = await createSenders(engine, devices + lateDevices + options.turnDevices);
+  const [live, late, turns] = [
+    tokens.slice(0, devices),
+    tokens.slice(devices, devices + lateDevices),
+    tokens.slice(devices + lateDevices),
+  ];
+  const roomOf = (rate: number, ofDevices: number) => Math.ceil((rate * (options.seconds * patience + 60)) / ofDevices);
+  const now = Date.now();
+  const ledger = new Ledger(devices, roomOf(options.rate + options.mqttRate, devices), now - 3_600_000);
+  const lateRoom = roomOf(options.lateRate * lateRecords, lateDevices);
+  const lateLedger = new Ledger(lateDevices, lateRoom, now - 400 * 86_400_000, lateDays);
+  const { port, mqttPort, api } = engine;
+  const load = new CrashLoad({ port, tokens: live, sockets: options.sockets, rate: options.rate, records: 1, ledger });
+  const mqttLoad = new CrashMqttLoad({ port: mqttPort, tokens: live, rate: options.mqttRate, ledger });
+  const lateLoad = new CrashLoad({
+    port,
+    tokens: late,
+    sockets: lateDevices,
+    rate: options.lateRate,
+    records: lateRecords,
+    ledger: lateLedger,
+  });
+  const inTurn = new InTurn({
+    port,
+    tokens: turns,
+    senders: turnSenders,
+    connections: turnConnections,
+    rate: options.turnRate,
+    messagesMax: roomOf(options.turnRate, 1),
+    clockNow: () => machine.clockNow(),
+    clockEpoch: () => machine.clockEpoch(),
+  });
+  const deletes = new Deletes({
+    api,
+    port,
+    random: new Random(seed + 1),
+    parallel: options.doomed,
+    pauseMs: doomedPauseMs,
+  });
+  const { workers, faults: weights, holdMsMax } = options;
+  const faults = new Faults({ engine, machine, random: new Random(seed), workers, weights, holdMsMax, say });
+  const startedAt = performance.now();
+  const over = () => {
+    const seconds = (performance.now() - startedAt) / 1000;
+    const isEnough = ledger.acknowledged >= options.acknowledgedMin || seconds > options.seconds * patience;
+    return (seconds > options.seconds && isEnough) || signal?.aborted === true;
+  };
+  try {
+    await faults.run(over);
+  } finally {
+    await Promise.all([load.stop(), mqttLoad.stop(), lateLoad.stop(), inTurn.stop(), deletes.stop()]);
   }
+  signal?.throwIfAborted();
 
-  async run(): Promise<void> {
-    const { kills, secondsMax = Infinity, say } = this.#options;
-    const deadline = performance.now() + secondsMax * 1000;
-    let done = 0;
-    while (done < kills && performance.now() < deadline) {
-      await sleep(this.#random.between(pauseMsMin, pauseMsMax));
-      if (!this.#engine.running) throw new Error(`the engine ended by itself:\n${this.#engine.tail()}`);
-      const victim = this.#choose();
-      const killed = await this.#kill(victim);
-      if (!killed) continue;
-      done += 1;
-      this.kills[victim] = (this.kills[victim] ?? 0) + 1;
-      if (done % 10 === 0) say(`${done} of ${kills} kills`);
-    }
+  // What waits in a journal is shipped, then everything starts once more: a start may lose, repeat and resurrect too.
+  const settleMs = options.settleSeconds * 1000;
+  await settled(engine, settleMs, signal);
+  await engine.restart().catch(() => faults.start());
+  const stillWaiting = await settled(engine, settleMs, signal);
+  const judge = async () => {
+    const verdicts = {
+      live: await readRecords(engine, ledger, 0),
+      late: await readRecords(engine, lateLedger, devices),
+      turns: await readTurns(engine, inTurn, devices + lateDevices, turns.length),
+      deletes: await readDeletes(engine, deletes),
+    };
+    return { ...verdicts, sums: sumsOf(verdicts, stillWaiting, faults.ends) };
+  };
+  const judgeDeadline = performance.now() + settleMs;
+  let judged = await judge();
+  while (wouldImprove(judged.sums) && performance.now() < judgeDeadline) {
+    await sleep(2_000, undefined, { signal });
+    judged = await judge();
   }
+  const { sums } = judged;
+  const acknowledged = judged.live.acknowledged + judged.late.acknowledged + judged.turns.acknowledged;
+  return {
+    seed,
+    seconds: 0,
+    faults: faults.done,
+    log: faults.log,
+    damagedTails: faults.damagedTails,
+    acknowledged,
+    ...judged,
+    answers: { http: load.answers, late: lateLoad.answers, inTurn: inTurn.answers, mqtt: mqttLoad.answers },
+    ends: faults.ends,
+    stillWaiting,
+    good: acknowledged > 0 && Object.values(sums).every((sum) => sum === 0),
+  };
+}
 
-  #choose(): Victim {
-    const bag = Object.entries(weights).flatMap(([victim, weight]) => new Array<Victim>(weight).fill(victim as Victim));
-    return this.#random.pick(bag);
-  }
+/** What may still come right: rows that are on their way, deletes that are not carried out yet. */
+function wouldImprove({ lost, resurrected }: CrashSums): boolean {
+  return lost + resurrected > 0;
+}
 
-  async #kill(victim: Victim): Promise<boolean> {
-    if (victim === 'primary') {
-      await this.#engine.kill('primary');
-      await this.#engine.exit();
-      await this.#startAgain();
-      return true;
-    }
-    if (victim === 'everything') {
-      await this.#engine.killAll();
-      this.#damage();
-      await this.#startAgain();
-      return true;
-    }
-    const role = victim === 'worker' ? `worker-${this.#random.below(this.#options.workers)}` : victim;
-    if (!this.#mayDie(role)) return false;
-    return (await this.#engine.kill(role)) !== undefined;
-  }
+interface Verdicts {
+  live: Verdict;
+  late: Verdict;
+  turns: TurnVerdict;
+  deletes: DoomedVerdict;
+}
 
-  async #startAgain(): Promise<void> {
-    this.#recent.clear();
-    await this.#engine.start();
-  }
+function sumsOf({ live, late, turns, deletes }: Verdicts, stillWaiting: string[], ends: string[]): CrashSums {
+  return {
+    lost: live.missing + late.missing + turns.missing + deletes.missing,
+    altered: live.altered + late.altered,
+    twice: live.twice + late.twice + turns.twice,
+    resurrected: deletes.resurrected + deletes.resurrectedLatest,
+    refusedButStored: live.refusedButStored + late.refusedButStored + turns.refusedButStored,
+    unknown: live.unknown + late.unknown + turns.unknown,
+    disordered: turns.disordered + turns.latestWrong,
+    quarantined: stillWaiting.filter((what) => what.startsWith('quarantine')).length,
+    stuck: stillWaiting.filter((what) => !what.startsWith('quarantine')).length,
+    ended: ends.length,
+  };
+}
 
-  #mayDie(role: string): boolean {
-    const now = performance.now();
-    const before = this.#recent.get(role);
-    const inARow = before && now - before.at < quickMs ? before.inARow + 1 : 1;
-    if (inARow > quickDeathsMax) return false;
-    this.#recent.set(role, { at: now, inARow });
-    return true;
-  }
-
-  #damage(): void {
-    for (let worker = 0; worker < this.#options.workers; worker += 1) {
-      const damage = damageTail(join(this.#engine.dataDir, 'journal', `worker-${worker}`), this.#random);
-      if (damage) this.damagedTails.push(damage);
-    }
-  }
+/** The stores of an engine that was started once, when the test run has prepared them: it saves seconds. */
+function beginWith(dataDir: string): void {
+  mkdirSync(dataDir);
+  const prepared = process.env[preparedData];
+  if (prepared !== undefined) cpSync(prepared, dataDir, { recursive: true });
 }
 
 /** Devices, each with one point that tells its number beside the number that the store knows it by. */
@@ -175,41 +248,12 @@ async function createSenders(engine: Engine, count: number): Promise<string[]> {
   return tokens;
 }
 
-/** The verdict once nothing is missing, or what is still wrong at the deadline. */
-async function settledVerdict(engine: Engine, ledger: Ledger): Promise<Verdict> {
-  const deadline = performance.now() + shippedMsMax;
+/** Waits until nothing waits, for so long at most; tells what still does. */
+async function settled(engine: Engine, waitMsMax: number, signal: AbortSignal | undefined): Promise<string[]> {
+  const deadline = performance.now() + waitMsMax;
   for (;;) {
-    const verdict = await judge(engine, ledger).catch(() => undefined);
-    if (verdict?.missing === 0 || (verdict && performance.now() > deadline)) return verdict;
-    if (performance.now() > deadline) return judge(engine, ledger);
-    await sleep(500);
+    const what = await waiting(engine);
+    if (what.every((one) => one.startsWith('quarantine')) || performance.now() > deadline) return what;
+    await sleep(500, undefined, { signal });
   }
-}
-
-async function judge(engine: Engine, ledger: Ledger): Promise<Verdict> {
-  const verdict = ledger.emptyVerdict();
-  const numbers = await engine.clickhouse("SELECT device, int FROM telemetry FINAL WHERE key = 'number'");
-  for (const [device, n] of numbers) {
-    const rows = await engine.clickhouse(
-      `SELECT ts, key, multiIf(kind = 2, toString(int), kind = 3, toString(num), text) FROM telemetry FINAL ` +
-        `WHERE device = ${device} AND key IN (${keysOfRecord.map((key) => `'${key}'`).join(', ')})`,
-    );
-    ledger.check(
-      Number(n),
-      rows.map(([ts, key, value]): StoredRow => ({ ts: Number(ts), key: key!, value: value! })),
-      verdict,
-    );
-  }
-  if (numbers.length < ledger.devices) verdict.missing += ledger.devices - numbers.length;
-  return verdict;
-}
-
-function countQuarantined(dataDir: string): number {
-  const journals = join(dataDir, 'journal');
-  let count = 0;
-  for (const name of readdirSync(journals)) {
-    const directory = join(journals, name, 'quarantine');
-    if (existsSync(directory)) count += readdirSync(directory).filter((file) => /\.(json|rows)$/.test(file)).length;
-  }
-  return count;
 }

@@ -48,7 +48,10 @@ const scenarios: Record<string, Scenario> = {
     run: runReport,
   },
   soak: { about: 'memory of every process over minutes at peak', run: runSoak },
-  crash: { about: 'processes killed at random under load; every acknowledged record is read back', run: runCrash },
+  crash: {
+    about: 'processes killed, stopped and starved, the clock set, under load: what is lost, twice, resurrected, stuck',
+    run: runCrash,
+  },
 };
 
 async function main(): Promise<number> {

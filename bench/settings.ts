@@ -64,7 +64,18 @@ export interface BenchSettings {
   };
   report: { devices: number; points: number; samples: number; clients: number; seconds: number; ackRate: number };
   soak: { minutes: number; sampleSeconds: number; growthMiBPerMinuteMax: number };
-  crash: { kills: number; seed: number; devices: number; sockets: number; rate: number; mqttRate: number };
+  crash: {
+    minutes: number;
+    seed: number;
+    devices: number;
+    sockets: number;
+    rate: number;
+    mqttRate: number;
+    lateRate: number;
+    turnDevices: number;
+    turnRate: number;
+    doomed: number;
+  };
 }
 
 export function loadBenchSettings(overrides: string[]): BenchSettings {

@@ -34,7 +34,7 @@ export interface EngineOptions {
 }
 
 /** Names the data directory that `prepareData` made: a copy of it saves each engine the making of its stores. */
-const preparedData = 'MILLRACE_TEST_DATA';
+export const preparedData = 'MILLRACE_TEST_DATA';
 
 export interface Readiness {
   code: number;
@@ -143,10 +143,10 @@ export class Engine {
     return this.#child !== undefined && this.#child.exitCode === null && this.#child.signalCode === null;
   }
 
-  /** Spawns the engine and waits until it says that it is ready. */
-  async start(): Promise<void> {
+  /** Spawns the engine, with `extra` settings this time, and waits until it says that it is ready. */
+  async start(extra: Record<string, string> = {}): Promise<void> {
     const startedAt = performance.now();
-    this.spawn();
+    this.spawn(extra);
     await this.ready();
     this.readyMs = performance.now() - startedAt;
   }

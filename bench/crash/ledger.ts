@@ -13,11 +13,6 @@ export interface RecordId {
 
 export const keysOfRecord = ['count', 'name', 'level'] as const;
 
-export function bodyOf(firstTs: number, { device, n }: RecordId): string {
-  const { count, name, level } = valuesOf(device, n);
-  return `{"ts":${firstTs + n},"values":{"count":${count},"name":"${name}","level":${level}}}`;
-}
-
 /** JSON texts: a long beyond 2^53, a string, a double. */
 export function valuesOf(device: number, n: number): { count: string; name: string; level: string } {
   return {
@@ -49,13 +44,19 @@ export interface StoredRow {
   value: string;
 }
 
+const dayMs = 86_400_000;
+
 export class Ledger {
-  readonly firstTs: number;
+  readonly #firstTs: number;
+  readonly #days: number;
   readonly #fates: Uint8Array[];
   readonly #next: Uint32Array;
+  acknowledged = 0;
 
-  constructor(devices: number, recordsMax: number, firstTs: number) {
-    this.firstTs = firstTs;
+  /** Records of one device follow each other by a millisecond; with `days`, by a day and a millisecond, in turns. */
+  constructor(devices: number, recordsMax: number, firstTs: number, days = 1) {
+    this.#firstTs = firstTs;
+    this.#days = days;
     this.#fates = Array.from({ length: devices }, () => new Uint8Array(recordsMax));
     this.#next = new Uint32Array(devices);
   }
@@ -64,17 +65,32 @@ export class Ledger {
     return this.#fates.length;
   }
 
-  /** The next record of a device, from now on without an answer. */
-  take(device: number): RecordId | undefined {
-    const n = this.#next[device]!;
-    if (n === this.#fates[device]!.length) return undefined;
-    this.#next[device] = n + 1;
-    this.#fates[device]![n] = Fate.unanswered;
-    return { device, n };
+  tsOf(n: number): number {
+    return this.#firstTs + n + (n % this.#days) * dayMs;
   }
 
-  settle({ device, n }: RecordId, fate: Fate): void {
-    this.#fates[device]![n] = fate;
+  /** The next records of a device, from now on without an answer; none when the account is full. */
+  take(device: number, count = 1): RecordId[] {
+    const fates = this.#fates[device]!;
+    const first = this.#next[device]!;
+    const next = Math.min(first + count, fates.length);
+    this.#next[device] = next;
+    fates.fill(Fate.unanswered, first, next);
+    return Array.from({ length: next - first }, (_, n) => ({ device, n: first + n }));
+  }
+
+  /** The message of these records. */
+  bodyOf(records: RecordId[]): string {
+    const elements = records.map(({ device, n }) => {
+      const { count, name, level } = valuesOf(device, n);
+      return `{"ts":${this.tsOf(n)},"values":{"count":${count},"name":"${name}","level":${level}}}`;
+    });
+    return elements.length === 1 ? elements[0]! : `[${elements.join(',')}]`;
+  }
+
+  settle(records: RecordId[], fate: Fate): void {
+    for (const { device, n } of records) this.#fates[device]![n] = fate;
+    if (fate === Fate.acknowledged) this.acknowledged += records.length;
   }
 
   emptyVerdict(): Verdict {
@@ -97,10 +113,10 @@ export class Ledger {
     const fates = this.#fates[device]!;
     const seen = new Uint8Array(fates.length);
     for (const { ts, key, value } of rows) {
-      const n = ts - this.firstTs;
+      const n = (ts - this.#firstTs) % dayMs;
       const bit = 1 << keysOfRecord.indexOf(key as (typeof keysOfRecord)[number]);
       const fate = fates[n];
-      if (fate === undefined || fate === Fate.unsent) {
+      if (fate === undefined || fate === Fate.unsent || this.tsOf(n) !== ts) {
         verdict.unknown += 1;
         continue;
       }

@@ -6,7 +6,7 @@ import { connect, type Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { connectPacket, type Level, packetType, publishPacket } from '../load/mqtt-packets.ts';
 import { PacketReader } from '../load/packet-reader.ts';
-import { bodyOf, Fate, type Ledger, type RecordId } from './ledger.ts';
+import { Fate, type Ledger, type RecordId } from './ledger.ts';
 
 const topic = 'v1/devices/me/telemetry';
 const window = 8;
@@ -45,7 +45,7 @@ export class CrashMqttLoad {
     const level = device % 2 === 0 ? 4 : 5;
     const settle = (record: RecordId, code: number) => {
       this.answers[code] = (this.answers[code] ?? 0) + 1;
-      if (code >= 0) ledger.settle(record, code < 0x80 ? Fate.acknowledged : Fate.refused);
+      if (code >= 0) ledger.settle([record], code < 0x80 ? Fate.acknowledged : Fate.refused);
     };
     while (!this.#stopping) {
       const publisher = await Publisher.open(port, token, level, settle);
@@ -55,9 +55,9 @@ export class CrashMqttLoad {
       }
       while (!this.#stopping && !publisher.ended) {
         if (publisher.hasRoom) {
-          const record = ledger.take(device);
+          const [record] = ledger.take(device);
           if (!record) return publisher.close();
-          publisher.publish(record, bodyOf(ledger.firstTs, record));
+          publisher.publish(record, ledger.bodyOf([record]));
         }
         await sleep(pauseMs);
       }

@@ -1,17 +1,43 @@
-/** The long crash run; the short one of the test suite is the same driver with fewer kills. */
-import { crashRun } from '../crash.ts';
+/** The long crash run; shorter ones of the same driver are in the test suite. Ctrl-C ends it and undoes everything. */
+
+import { allFaults } from '../crash/faults.ts';
+import { type CrashOutcome, crashRun } from '../crash.ts';
 import { say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 
+const settleSeconds = 120;
+const holdMsMax = 6_000;
+const acknowledgedMin = 1_000;
+
 export async function runCrash(settings: BenchSettings): Promise<boolean> {
-  const outcome = await crashRun({ ...settings.crash, workers: 2, say });
-  table(['killed', 'times'], Object.entries(outcome.kills));
-  say(`acknowledged ${outcome.acknowledged}, missing ${outcome.missing}, altered ${outcome.altered}`);
-  say(
-    `twice ${outcome.twice}, refused but stored ${outcome.refusedButStored}, never sent but stored ${outcome.unknown}`,
-  );
-  const acks = (answers: Record<number, number>) => JSON.stringify(answers);
-  say(`HTTP answers ${acks(outcome.answers)}, PUBACKs ${acks(outcome.pubacks)} (0 and -1: the connection broke)`);
-  writeResult('crash', settings, outcome);
-  return outcome.good;
+  const interrupt = new AbortController();
+  const onSignal = () => interrupt.abort(new Error('interrupted'));
+  process.once('SIGINT', onSignal);
+  process.once('SIGTERM', onSignal);
+  try {
+    const { minutes, ...crash } = settings.crash;
+    const { signal } = interrupt;
+    const seconds = minutes * 60;
+    const faults = { faults: allFaults, holdMsMax, acknowledgedMin };
+    const outcome = await crashRun({ ...crash, ...faults, seconds, workers: 2, settleSeconds, say, signal });
+    tell(outcome);
+    writeResult('crash', settings, outcome);
+    return outcome.good;
+  } finally {
+    process.off('SIGINT', onSignal);
+    process.off('SIGTERM', onSignal);
+  }
+}
+
+function tell(outcome: CrashOutcome): void {
+  const { seed, sums, faults, acknowledged, answers, turns, deletes, seconds, stillWaiting, ends } = outcome;
+  table(['fault', 'times'], Object.entries(faults));
+  for (const [door, counts] of Object.entries(answers)) say(`answers ${door}: ${JSON.stringify(counts)}`);
+  say(`(by status or reason code; 0 and -1: the connection broke)`);
+  say(`server times: up to ${turns.aheadMsMax} ms after the answer, ${turns.behindMsMax} ms before the message`);
+  say(`deletes: ${JSON.stringify(deletes)}`);
+  for (const what of [...stillWaiting, ...ends]) say(`LEFT: ${what}`);
+  const rounds = Object.values(faults).reduce((sum, n) => sum + n, 0);
+  const results = Object.entries(sums).map(([name, n]) => `${name} ${n}`);
+  say(`seed ${seed}, ${seconds.toFixed(0)} s, ${rounds} faults, acknowledged ${acknowledged}: ${results.join(', ')}`);
 }

@@ -83,8 +83,6 @@ export const limits = {
   activityLateMs: 2_000,
   activityRowsMax: 2_000,
   activitySettleMs: 10_000,
-  /** After a step of the database's clock nobody turns inactive for as long as a device may be silent, at most this. */
-  activityHoldMsMax: 24 * 3_600_000,
 
   /** MQTT: the first packet, how long CONNECT may take to come, how long a TLS handshake may take, and how finely deadlines are
    * kept. */

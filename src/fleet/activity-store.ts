@@ -1,7 +1,6 @@
 /**
  * SQL of activity. The row of a device in `device_activity` is locked before its server attributes are written, in one
- * transaction, so whoever says last that a device is active or inactive has the last word in both. All times in
- * `device_activity` are the database's: hosts whose clocks are wrong neither wake a device nor end its activity.
+ * transaction, so whoever says last that a device is active or inactive has the last word in both.
  */
 import { ownValue, scopeNumber } from '../attributes/attributes.ts';
 import { type AttributeWrite, upsertAttributes } from '../attributes/store.ts';
@@ -15,16 +14,6 @@ export interface ActivityMark {
   disconnectTs: number;
 }
 
-const nowMs = '(extract(epoch from clock_timestamp()) * 1000)::bigint';
-/** Clocks that are nearer than this are one clock: a time is stored as the host has it. */
-const sameClockMs = 5_000;
-
-/** Milliseconds, by the clock of the database. */
-export async function databaseNow(queries: Queries): Promise<number> {
-  const [row] = await queries.query<{ now: number }>(`select ${nowMs} as now`, [], { timeoutMs: 2_000 });
-  return row!.now;
-}
-
 interface ActivityRow {
   device: number;
   active: boolean;
@@ -33,10 +22,7 @@ interface ActivityRow {
   lastDisconnectTime: number | null;
 }
 
-/**
- * Writes the marks of devices that still exist; times never go back and never lie in the future. `now` is the caller's
- * clock: when it is far from the database's, the marks are moved by the difference.
- */
+/** Writes the marks of devices that still exist; times never go back. */
 export async function recordActivity(postgres: Postgres, marks: ActivityMark[], now: number): Promise<void> {
   if (marks.length === 0) {
     await postgres.ping();
@@ -51,19 +37,14 @@ export async function recordActivity(postgres: Postgres, marks: ActivityMark[], 
     );
     const wasActive = new Set(before.map(({ device }) => device));
     const rows = await queries.query<ActivityRow>(
-      `with clock as materialized (select ${nowMs} as now),
-       shift as (select case when abs(now - $5::bigint) > ${sameClockMs} then now - $5::bigint else 0 end as ms from clock)
-       insert into device_activity as a (device, active, last_activity_time, last_connect_time, last_disconnect_time)
-       select g.device, g.active_ts > 0,
-              case when g.active_ts > 0 then least(g.active_ts + shift.ms, clock.now) else 0 end,
-              case when g.connect_ts > 0 then least(g.connect_ts + shift.ms, clock.now) end,
-              case when g.disconnect_ts > 0 then least(g.disconnect_ts + shift.ms, clock.now) end
+      `insert into device_activity as a (device, active, last_activity_time, last_connect_time, last_disconnect_time)
+       select g.device, g.active_ts > 0, g.active_ts, nullif(g.connect_ts, 0), nullif(g.disconnect_ts, 0)
          from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[]) as g (device, active_ts, connect_ts, disconnect_ts)
-         join device d on d.number = g.device, clock, shift order by g.device
+         join device d on d.number = g.device order by g.device
        on conflict (device) do update set active = a.active or excluded.active,
-         last_activity_time = greatest(least(a.last_activity_time, (select now from clock)), excluded.last_activity_time),
-         last_connect_time = greatest(least(a.last_connect_time, (select now from clock)), excluded.last_connect_time),
-         last_disconnect_time = greatest(least(a.last_disconnect_time, (select now from clock)), excluded.last_disconnect_time)
+         last_activity_time = greatest(a.last_activity_time, excluded.last_activity_time),
+         last_connect_time = greatest(a.last_connect_time, excluded.last_connect_time),
+         last_disconnect_time = greatest(a.last_disconnect_time, excluded.last_disconnect_time)
        returning device, active, last_activity_time as "lastActivityTime", last_connect_time as "lastConnectTime",
          last_disconnect_time as "lastDisconnectTime"`,
       [
@@ -71,7 +52,6 @@ export async function recordActivity(postgres: Postgres, marks: ActivityMark[], 
         marks.map((mark) => mark.activeTs),
         marks.map((mark) => mark.connectTs),
         marks.map((mark) => mark.disconnectTs),
-        now,
       ],
     );
     const marked = new Map(marks.map((mark) => [mark.device, mark]));
@@ -97,54 +77,33 @@ async function lockNewcomers(queries: Queries, marks: ActivityMark[], devices: n
   ]);
 }
 
-/**
- * Devices of which nothing came for as long as they may be silent and `lateMs` more, which other workers may take to write
- * what they know. Goes by the clock of the database alone. Returns how many turned inactive.
- */
+/** Devices that said nothing before `writtenUpTo` for as long as they may turn inactive. Returns how many did. */
 export async function endActivity(
   postgres: Postgres,
-  lateMs: number,
+  writtenUpTo: number,
   inactivityMs: number,
   rowsMax: number,
+  now: number,
 ): Promise<number> {
   return await postgres.transaction(async (queries) => {
-    const ended = await queries.query<{ device: number; now: number }>(
-      `with clock as materialized (select ${nowMs} as now),
-       due as (
-         select a.device from clock, device_activity a join device d on d.number = a.device
+    const ended = await queries.query<{ device: number }>(
+      `with due as (
+         select a.device from device_activity a join device d on d.number = a.device
            left join attribute t on t.device = a.device and t.scope = 3 and t.key = 'inactivityTimeout' and t.kind = 2
-          where a.active and a.last_activity_time < clock.now - $1::bigint
+          where a.active and a.last_activity_time < $1::bigint
                 - coalesce(nullif(least(greatest(t.value::bigint, 0), 1e15::bigint), 0), $2::bigint)
           order by a.device limit $3 for key share of d skip locked for update of a skip locked)
-       update device_activity a set active = false, inactivity_alarm_time = clock.now
-         from due, clock where a.device = due.device returning a.device, clock.now`,
-      [lateMs, inactivityMs, rowsMax],
+       update device_activity a set active = false, inactivity_alarm_time = $4
+         from due where a.device = due.device returning a.device`,
+      [writtenUpTo, inactivityMs, rowsMax, now],
     );
-    const writes = ended.flatMap(({ device, now }) => [
+    const writes = ended.flatMap(({ device }) => [
       serverAttribute(device, 'active', false, now),
       serverAttribute(device, 'inactivityAlarmTime', now, now),
     ]);
     if (writes.length > 0) await upsertAttributes(queries, writes);
     return ended.length;
   });
-}
-
-/** After the database's clock was set back: no device stays active because it was alive in what is the future now. */
-export async function clampActivity(queries: Queries): Promise<void> {
-  await queries.query(
-    `update device_activity set last_activity_time = ${nowMs}
-      where active and last_activity_time > ${nowMs} + ${sameClockMs}`,
-  );
-}
-
-/** The longest silence that any device may keep, at most `msMax`. */
-export async function longestInactivity(queries: Queries, inactivityMs: number, msMax: number): Promise<number> {
-  const [row] = await queries.query<{ ms: number | null }>(
-    `select max(least(greatest(value::bigint, 0), $1::bigint)) as ms from attribute
-      where scope = 3 and key = 'inactivityTimeout' and kind = 2`,
-    [msMax],
-  );
-  return Math.min(msMax, Math.max(inactivityMs, row?.ms ?? 0));
 }
 
 /** What the mark changed; `active` only when the device was not. */

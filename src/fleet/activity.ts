@@ -4,23 +4,15 @@
  * that goes on sending has its turn every ten seconds only, the fleet spread evenly over them: Postgres has better things
  * to do than to note the same of everybody again and again. Silence is looked for in the stored times, by whichever
  * worker comes first, so a device that is alive on one worker or host is never declared inactive by another. While the
- * database is away marks are kept and nobody turns inactive. Silence is measured by the database's clock alone; when that
- * clock was stepped, silence counts from the step.
+ * database is away marks are kept and nobody turns inactive.
  */
-import { type Clock, clockStepMs } from '../base/clock.ts';
+import type { Clock } from '../base/clock.ts';
 import { Fault, messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { CachedDevice } from '../device/cached-device.ts';
 import type { Postgres } from '../postgres/client.ts';
-import {
-  type ActivityMark,
-  clampActivity,
-  databaseNow,
-  endActivity,
-  longestInactivity,
-  recordActivity,
-} from './activity-store.ts';
+import { type ActivityMark, endActivity, recordActivity } from './activity-store.ts';
 
 export interface ActivityParts {
   postgres: Postgres;
@@ -43,12 +35,6 @@ export class Activity {
   /** Monotonic time since which the database has taken what it was given. */
   #settledSince: number;
   #checkedMs: number;
-  /** The database's clock less the monotonic clock, at the last look. */
-  #databaseShift: number | undefined;
-  /** Times beyond the database's clock may be stored. */
-  #mayBeAhead = true;
-  /** Monotonic time before which silence says nothing, because the database's clock was stepped. */
-  #heldUntil = Number.NEGATIVE_INFINITY;
   /** How far the stored time of a device that goes on sending may be behind. */
   readonly #steadyMs: number;
   #rounds = 0;
@@ -108,17 +94,14 @@ export class Activity {
   #schedule(): void {
     if (this.#stopped) return;
     this.#timer = setTimeout(() => {
-      this.#running = this.round().finally(() => this.#schedule());
+      this.#running = this.#round().finally(() => this.#schedule());
     }, limits.activityWriteMs);
   }
 
-  /** Once: what is marked is written, and silence looked for when it is time. */
-  async round(): Promise<void> {
+  async #round(): Promise<void> {
     const { clock, checkMs } = this.#parts;
     await this.#write();
-    if (checkMs === 0) return;
-    await this.#watchDatabase();
-    if (clock.monotonic() - this.#checkedMs < checkMs || clock.monotonic() < this.#heldUntil) return;
+    if (checkMs === 0 || clock.monotonic() - this.#checkedMs < checkMs) return;
     // After an outage or a start the other workers get the time to write what they know.
     const settleMs = Math.max(limits.activitySettleMs, 2 * this.#steadyMs);
     if (clock.monotonic() - this.#settledSince < settleMs) return;
@@ -181,34 +164,13 @@ export class Activity {
     newer.disconnectTs ||= session.disconnectTs;
   }
 
-  /** A jump of the database's clock makes all silence look long, or none: it counts from the jump then. */
-  async #watchDatabase(): Promise<void> {
-    const { postgres, clock, inactivityMs, log } = this.#parts;
-    try {
-      const shift = (await databaseNow(postgres)) - clock.monotonic();
-      const stepMs = this.#databaseShift === undefined ? 0 : shift - this.#databaseShift;
-      if (Math.abs(stepMs) > clockStepMs) {
-        const holdMs = await longestInactivity(postgres, inactivityMs, limits.activityHoldMsMax);
-        this.#heldUntil = clock.monotonic() + holdMs;
-        this.#mayBeAhead = true;
-        log.warn('activity_held', { reason: 'The clock of the database was stepped.', stepMs, holdMs });
-      }
-      this.#databaseShift = shift;
-    } catch (error) {
-      this.#report('activity_unwatched', error);
-      this.#settledSince = clock.monotonic();
-    }
-  }
-
   async #check(): Promise<void> {
     const { postgres, clock, inactivityMs } = this.#parts;
     try {
-      if (this.#mayBeAhead) await clampActivity(postgres);
-      this.#mayBeAhead = false;
-      // Another worker may have received from the device and not written it yet.
-      const lateMs = 2 * Math.max(this.#steadyMs, limits.activityLateMs);
+      // Another worker may have heard of the device and not written it yet.
+      const writtenUpTo = clock.now() - 2 * Math.max(this.#steadyMs, limits.activityLateMs);
       for (let ended: number = limits.activityRowsMax; ended === limits.activityRowsMax && !this.#stopped; ) {
-        ended = await endActivity(postgres, lateMs, inactivityMs, limits.activityRowsMax);
+        ended = await endActivity(postgres, writtenUpTo, inactivityMs, limits.activityRowsMax, clock.now());
       }
     } catch (error) {
       this.#report('inactivity_unchecked', error);

@@ -13,7 +13,7 @@ function rowsOf(n: number): StoredRow[] {
 function account(): Ledger {
   const ledger = new Ledger(1, 10, firstTs);
   for (const fate of [Fate.acknowledged, Fate.acknowledged, Fate.refused, Fate.unanswered]) {
-    ledger.settle(ledger.take(0)!, fate);
+    ledger.settle(ledger.take(0), fate);
   }
   return ledger;
 }

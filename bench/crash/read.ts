@@ -1,0 +1,111 @@
+/** What a crash run reads back: the rows of each account from ClickHouse, and whatever still waits on its way there. */
+import { existsSync, readdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { listQuarantine } from '../../src/journal/quarantine.ts';
+import { suspectsDir } from '../../src/journal/suspects.ts';
+import type { Engine } from '../../test/engine.ts';
+import { type Deletes, type DoomedVerdict, doomedKey } from './deletes.ts';
+import { type InTurn, type TurnRow, type TurnVerdict, turnKey } from './in-turn.ts';
+import { keysOfRecord, type Ledger, type StoredRow, type Verdict } from './ledger.ts';
+
+/** The order of rows of one series as a reader gets them: by ts, then by the order of their writing. */
+const readingOrder = 'ts, toInt128(version) + toInt128(ts) * 1048576';
+
+/** The store's number of each device by the run's own number. */
+async function storeNumbers(engine: Engine): Promise<Map<number, string>> {
+  const rows = await engine.clickhouse("SELECT int, device FROM telemetry FINAL WHERE key = 'number'");
+  return new Map(rows.map(([n, device]) => [Number(n), device!]));
+}
+
+/** `first`: the run's number of the ledger's first device. */
+export async function readRecords(engine: Engine, ledger: Ledger, first: number): Promise<Verdict> {
+  const verdict = ledger.emptyVerdict();
+  const numbers = await storeNumbers(engine);
+  for (let n = 0; n < ledger.devices; n += 1) {
+    const device = numbers.get(first + n);
+    if (device === undefined) {
+      verdict.missing += 1;
+      continue;
+    }
+    const rows = await engine.clickhouse(
+      `SELECT ts, key, multiIf(kind = 2, toString(int), kind = 3, toString(num), text) FROM telemetry FINAL ` +
+        `WHERE device = ${device} AND key IN (${keysOfRecord.map((key) => `'${key}'`).join(', ')})`,
+    );
+    ledger.check(
+      n,
+      rows.map(([ts, key, value]): StoredRow => ({ ts: Number(ts), key: key!, value: value! })),
+      verdict,
+    );
+  }
+  return verdict;
+}
+
+export async function readTurns(engine: Engine, inTurn: InTurn, first: number, count: number): Promise<TurnVerdict> {
+  const verdict = inTurn.emptyVerdict();
+  const numbers = await storeNumbers(engine);
+  for (let n = 0; n < count; n += 1) {
+    const device = numbers.get(first + n);
+    if (device === undefined) {
+      verdict.missing += 1;
+      continue;
+    }
+    const where = `FINAL WHERE device = ${device} AND key = '${turnKey}'`;
+    const rows = await engine.clickhouse(`SELECT ts, int FROM telemetry ${where} ORDER BY ${readingOrder}`);
+    const [latest] = await engine.clickhouse(`SELECT ts, int FROM latest ${where}`);
+    inTurn.check(n, rows.map(turnRow), latest && turnRow(latest), verdict);
+  }
+  return verdict;
+}
+
+function turnRow([ts, value]: string[]): TurnRow {
+  return { ts: Number(ts), value: Number(value) };
+}
+
+export async function readDeletes(engine: Engine, deletes: Deletes): Promise<DoomedVerdict> {
+  const valuesOf = async (table: string) => {
+    const rows = await engine.clickhouse(`SELECT int FROM ${table} FINAL WHERE key = '${doomedKey}'`);
+    return rows.map(([value]) => Number(value));
+  };
+  return deletes.judge(await valuesOf('telemetry'), await valuesOf('latest'));
+}
+
+/** Everything that is not where it belongs, one text each; empty when all is well. */
+export async function waiting(engine: Engine): Promise<string[]> {
+  const what = await setAside(engine.dataDir);
+  const status = await engine.readiness();
+  if (status !== 200) what.push(`readyz answers ${status}`);
+  try {
+    const response = await fetch(`${engine.api.http}/metrics`, { signal: AbortSignal.timeout(5_000) });
+    const text = await response.text();
+    for (const name of ['wal_bytes', 'orphan_journal_bytes', 'orphan_journals']) {
+      const sum = sumOf(text, name);
+      if (sum > 0) what.push(`${name} ${sum}`);
+    }
+  } catch {
+    what.push('no metrics');
+  }
+  return what;
+}
+
+function sumOf(metrics: string, name: string): number {
+  let sum = 0;
+  for (const line of metrics.split('\n')) {
+    const match = /^(\w+)(?:\{[^}]*\})? (\S+)/.exec(line);
+    if (match?.[1] === name) sum += Number(match[2]);
+  }
+  return sum;
+}
+
+/** Rows that were set aside. Damaged stretches are not among them: this run damages tails itself. */
+async function setAside(dataDir: string): Promise<string[]> {
+  const journals = join(dataDir, 'journal');
+  const what: string[] = [];
+  for (const name of readdirSync(journals)) {
+    for (const { kind, rows, reason } of await listQuarantine(join(journals, name))) {
+      if (kind === 'rows') what.push(`quarantine of ${name}: ${rows} rows, ${reason}`);
+    }
+    const suspects = suspectsDir(join(journals, name));
+    for (const file of existsSync(suspects) ? readdirSync(suspects) : []) what.push(`suspects of ${name}: ${file}`);
+  }
+  return what;
+}
