@@ -165,11 +165,16 @@ async function runOn(engine: Engine, machine: Machine, options: CrashOptions): P
   }
   signal?.throwIfAborted();
 
+  const phase = (name: string) => faults.log.push(`${((performance.now() - startedAt) / 1000).toFixed(1)} s: ${name}`);
+  phase('the load is over');
   // What waits in a journal is shipped, then everything starts once more: a start may lose, repeat and resurrect too.
   const settleMs = options.settleSeconds * 1000;
   await settled(engine, settleMs, signal);
+  phase('shipped');
   await engine.restart().catch(() => faults.start());
+  phase('started again');
   const stillWaiting = await settled(engine, settleMs, signal);
+  phase('shipped');
   const judge = async () => {
     const verdicts = {
       live: await readRecords(engine, ledger, 0),
@@ -185,6 +190,7 @@ async function runOn(engine: Engine, machine: Machine, options: CrashOptions): P
     await sleep(2_000, undefined, { signal });
     judged = await judge();
   }
+  phase('judged');
   const { sums } = judged;
   const acknowledged = judged.live.acknowledged + judged.late.acknowledged + judged.turns.acknowledged;
   return {

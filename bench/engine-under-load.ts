@@ -6,7 +6,7 @@ import { readdirSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Api, Device } from '../test/api.ts';
-import { type Engine, startEngine } from '../test/engine.ts';
+import { type Engine, type EngineOptions, startEngine } from '../test/engine.ts';
 import { cpuBetween, cpuByRole } from './cpu.ts';
 import { runHttpLoad } from './load/http.ts';
 import { recordPoints } from './load/moving-record.ts';
@@ -96,8 +96,13 @@ export class EngineUnderLoad {
     this.#messageRecords = messageRecords;
   }
 
-  static async start(workers: number, devices: number, generator: Generator): Promise<EngineUnderLoad> {
-    const engine = await startEngine({ workers, env: { LOG_LEVEL: 'warn' } });
+  static async start(
+    workers: number,
+    devices: number,
+    generator: Generator,
+    options: EngineOptions = {},
+  ): Promise<EngineUnderLoad> {
+    const engine = await startEngine({ workers, env: { LOG_LEVEL: 'warn' }, ...options });
     const tokens = await createDevices(engine.api, devices);
     return new EngineUnderLoad(engine, tokens, generator);
   }

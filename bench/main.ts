@@ -1,7 +1,9 @@
 /**
  * `npm run bench` lists the scenarios; `npm run bench -- http` runs one, `-- all` runs all. Single settings of
- * config/bench.yaml are changed as in `npm run bench -- http http.seconds=5`.
+ * config/bench.yaml are changed as in `npm run bench -- http http.seconds=5`. `versions --against DIR` measures this
+ * build beside that of another checkout.
  */
+import { parseArgs } from 'node:util';
 import { say } from './report.ts';
 import { runApi } from './scenarios/api.ts';
 import { runAttributes } from './scenarios/attributes.ts';
@@ -16,13 +18,14 @@ import { runOta } from './scenarios/ota.ts';
 import { runReport } from './scenarios/report.ts';
 import { runRpc } from './scenarios/rpc.ts';
 import { runSoak } from './scenarios/soak.ts';
+import { runVersions } from './scenarios/versions.ts';
 import { runVisibility } from './scenarios/visibility.ts';
 import { type BenchSettings, loadBenchSettings } from './settings.ts';
 
 interface Scenario {
   about: string;
   /** False when what it measured is not what Millrace promises. */
-  run(settings: BenchSettings): Promise<boolean>;
+  run(settings: BenchSettings, against: string): Promise<boolean>;
 }
 
 const scenarios: Record<string, Scenario> = {
@@ -47,6 +50,10 @@ const scenarios: Record<string, Scenario> = {
     about: 'reports over 10 million points: time of each kind, 20 clients at once, beside ingest',
     run: runReport,
   },
+  versions: {
+    about: 'this build beside that of another checkout (--against DIR), in turn: http, mqtt, gateway, bytes per point',
+    run: runVersions,
+  },
   soak: { about: 'memory of every process over minutes at peak', run: runSoak },
   crash: {
     about: 'processes killed, stopped and starved, the clock set, under load: what is lost, twice, resurrected, stuck',
@@ -55,14 +62,18 @@ const scenarios: Record<string, Scenario> = {
 };
 
 async function main(): Promise<number> {
-  const [name, ...overrides] = process.argv.slice(2);
+  const { values, positionals } = parseArgs({
+    options: { against: { type: 'string', default: '' } },
+    allowPositionals: true,
+  });
+  const [name, ...overrides] = positionals;
   if (name === undefined) {
     say('npm run bench -- <scenario> [setting=number …]\n');
     for (const [key, { about }] of Object.entries(scenarios)) say(`  ${key.padEnd(12)}${about}`);
-    say(`  ${'all'.padEnd(12)}all of them\n\nSettings: config/bench.yaml. Results: bench/results/.`);
+    say(`  ${'all'.padEnd(12)}all of them, but versions\n\nSettings: config/bench.yaml. Results: bench/results/.`);
     return 0;
   }
-  const chosen = name === 'all' ? Object.keys(scenarios) : [name];
+  const chosen = name === 'all' ? Object.keys(scenarios).filter((key) => key !== 'versions') : [name];
   const settings = loadBenchSettings(overrides);
   let failed = 0;
   for (const key of chosen) {
@@ -72,7 +83,7 @@ async function main(): Promise<number> {
       return 2;
     }
     say(`\n== ${key}: ${scenario.about}\n`);
-    const good = await scenario.run(settings);
+    const good = await scenario.run(settings, values.against);
     if (!good) failed += 1;
   }
   return failed === 0 ? 0 : 1;

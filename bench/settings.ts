@@ -63,6 +63,7 @@ export interface BenchSettings {
     othersRate: number;
   };
   report: { devices: number; points: number; samples: number; clients: number; seconds: number; ackRate: number };
+  versions: { rounds: number; warmupSeconds: number; seconds: number; workers: number };
   soak: { minutes: number; sampleSeconds: number; growthMiBPerMinuteMax: number };
   crash: {
     minutes: number;

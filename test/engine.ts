@@ -8,7 +8,7 @@ import { once } from 'node:events';
 import { cpSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { endProcess, liveProcess, startedTicksOf } from '../src/base/process-file.ts';
 import { Api } from './api.ts';
@@ -31,6 +31,8 @@ export interface EngineOptions {
   /** With the process of the reports, which few tests need and every start pays for. */
   reports?: boolean;
   readyMsMax?: number;
+  /** Another build to start, `dist/main.js` of its checkout. */
+  main?: string;
 }
 
 /** Names the data directory that `prepareData` made: a copy of it saves each engine the making of its stores. */
@@ -95,6 +97,7 @@ export class Engine {
   output = '';
   readonly #environment: Record<string, string>;
   readonly #readyMsMax: number;
+  readonly #main: string;
   readonly #ownsDirectory: boolean;
   #child: ChildProcess | undefined;
   #exit: Promise<Exit> | undefined;
@@ -111,6 +114,7 @@ export class Engine {
     this.dataDir = dataDir;
     this.#ownsDirectory = ownsDirectory;
     this.#readyMsMax = options.readyMsMax ?? readyMsMaxDefault;
+    this.#main = options.main ?? engineMain;
     this.api = new Api({
       host: '127.0.0.1',
       port,
@@ -154,8 +158,8 @@ export class Engine {
   /** Spawns without waiting: for starts that must fail, or be killed half way. */
   spawn(extra: Record<string, string> = {}): void {
     this.output = '';
-    const child = spawn(process.execPath, [engineMain], {
-      cwd: root,
+    const child = spawn(process.execPath, [this.#main], {
+      cwd: this.#main === engineMain ? root : dirname(dirname(this.#main)),
       env: { ...this.#environment, ...extra },
       stdio: ['ignore', 'pipe', 'pipe'],
       detached: true,

@@ -98,7 +98,8 @@ async function manyGateways(settings: GatewaySettings, workers: number) {
   return { peers, millrace, pointsPerSecond, good: clean && pointsPerSecond >= pointsPerSecondMin };
 }
 
-function offer(port: number, tokens: string[], settings: GatewaySettings, level: Level, order: LoadOrder) {
+/** Gateways that send for all their devices in each message. */
+export function offer(port: number, tokens: string[], settings: GatewaySettings, level: Level, order: LoadOrder) {
   const { children, window, processes } = settings;
   const clients = tokens.map((token, gateway) => ({
     token,

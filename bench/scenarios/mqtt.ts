@@ -80,7 +80,7 @@ export async function runMqtt(settings: BenchSettings): Promise<boolean> {
   }
 }
 
-function generatorOf(settings: BenchSettings, window: number): Generator {
+export function generatorOf(settings: BenchSettings, window: number): Generator {
   return (engine, tokens, order) => offer(engine.mqttPort, tokens, settings, window, order);
 }
 

@@ -53,7 +53,7 @@ test('nothing acknowledged is lost, twice, out of order or back again, whatever 
   const nothing = Object.fromEntries(Object.keys(sums).map((name) => [name, 0]));
   expect({ seed, log, ...sums, stillWaiting, ends }).toEqual({ seed, log, ...nothing, stillWaiting: [], ends: [] });
   expect(live.acknowledged).toBeGreaterThan(1_000);
-  expect(turns.acknowledged).toBeGreaterThan(200);
+  expect(turns.acknowledged).toBeGreaterThan(50);
   expect(deletes.gone).toBeGreaterThan(0);
   expect(Object.values(faults).reduce((sum, n) => sum + n, 0)).toBeGreaterThan(3);
 });

@@ -1,0 +1,139 @@
+/**
+ * This build beside the build of another checkout, for instance of the commit before: the same loads in turn, so that
+ * whatever else the machine does affects both. A rate counts only what was found in ClickHouse afterwards.
+ */
+import { existsSync } from 'node:fs';
+import { join, resolve } from 'node:path';
+import { startEngine } from '../../test/engine.ts';
+import {
+  createDevices,
+  EngineUnderLoad,
+  type Generator,
+  httpGenerator,
+  type MeasuredLoad,
+} from '../engine-under-load.ts';
+import { say, table, writeResult } from '../report.ts';
+import type { BenchSettings } from '../settings.ts';
+import { offer } from './gateway.ts';
+import { generatorOf } from './mqtt.ts';
+
+/** A load, and how its engine is prepared. */
+interface Kind {
+  name: string;
+  start(main: string | undefined): Promise<EngineUnderLoad>;
+}
+
+interface Measured {
+  rates: number[];
+  cpuMicroseconds: number[];
+  verified: boolean;
+  bytesPerPoint: number;
+}
+
+interface Compared {
+  name: string;
+  before: Measured;
+  now: Measured;
+  rate: number;
+  cpu: number;
+  bytes: number;
+}
+
+export async function runVersions(settings: BenchSettings, against: string): Promise<boolean> {
+  const main = join(resolve(against), 'dist', 'main.js');
+  if (against === '' || !existsSync(main)) {
+    say(`There is no ${main}: \`--against DIR\` names another checkout, after \`npm ci && npm run build\` in it.`);
+    return false;
+  }
+  const compared: Compared[] = [];
+  for (const kind of kindsOf(settings)) compared.push(await compare(kind, main, settings.versions));
+  say('\nratios now / before: medians of the rounds, bytes after a merge\n');
+  table(
+    ['', 'before, messages/s', 'now, messages/s', 'rate', 'CPU', 'bytes/point'],
+    compared.map(({ name, before, now, rate, cpu, bytes }) => [
+      name,
+      median(before.rates),
+      median(now.rates),
+      rate.toFixed(3),
+      cpu.toFixed(3),
+      bytes.toFixed(3),
+    ]),
+  );
+  const verified = compared.every(({ before, now }) => before.verified && now.verified);
+  say(`\nstored and verified in ClickHouse: ${verified ? 'every acknowledged record, once' : 'NO'}`);
+  writeResult('versions', settings.versions, { against: main, compared });
+  return verified;
+}
+
+function kindsOf(settings: BenchSettings): Kind[] {
+  const { http, mqtt, gateway, versions } = settings;
+  const plain = (devices: number, generator: Generator) => (main: string | undefined) =>
+    EngineUnderLoad.start(versions.workers, devices, generator, main ? { main } : {});
+  return [
+    { name: 'http', start: plain(http.devices, httpGenerator(http)) },
+    { name: 'mqtt', start: plain(mqtt.connections, generatorOf(settings, mqtt.window)) },
+    {
+      name: 'gateway',
+      start: async (main) => {
+        const { workers } = versions;
+        const engine = await startEngine({ workers, env: { LOG_LEVEL: 'warn' }, ...(main && { main }) });
+        const tokens = await createDevices(engine.api, gateway.gateways, { additionalInfo: { gateway: true } });
+        const send: Generator = (_, known, order) => offer(engine.mqttPort, known, gateway, 5, order);
+        const under = new EngineUnderLoad(engine, tokens, send, gateway.children);
+        // The first messages create the devices.
+        await under.load(gateway.gateways, 1, 0);
+        return under;
+      },
+    },
+  ];
+}
+
+async function compare(kind: Kind, main: string, { rounds, seconds, warmupSeconds }: BenchSettings['versions']) {
+  const before = await kind.start(main);
+  try {
+    const now = await kind.start(undefined);
+    try {
+      const loads: { before: MeasuredLoad[]; now: MeasuredLoad[] } = { before: [], now: [] };
+      for (let round = 0; round < rounds; round += 1) {
+        // The first of a round alternates.
+        for (const which of round % 2 === 0 ? (['before', 'now'] as const) : (['now', 'before'] as const)) {
+          const engine = which === 'now' ? now : before;
+          const load = await engine.load(0, seconds, warmupSeconds);
+          loads[which].push(load);
+          say(
+            `${kind.name}, round ${round + 1}, ${which}: ${load.storedRequestsPerSecond.toFixed(0)} messages/s stored`,
+          );
+        }
+      }
+      const [a, b] = [await measuredOf(before, loads.before), await measuredOf(now, loads.now)];
+      return {
+        name: kind.name,
+        before: a,
+        now: b,
+        rate: median(b.rates) / median(a.rates),
+        cpu: median(b.cpuMicroseconds) / median(a.cpuMicroseconds),
+        bytes: b.bytesPerPoint / a.bytesPerPoint,
+      };
+    } finally {
+      await now.close();
+    }
+  } finally {
+    await before.close();
+  }
+}
+
+async function measuredOf(engine: EngineUnderLoad, loads: MeasuredLoad[]): Promise<Measured> {
+  return {
+    rates: loads.map(({ storedRequestsPerSecond }) => storedRequestsPerSecond),
+    cpuMicroseconds: loads.map(
+      ({ cpuMicrosecondsPerRequest: { workers = 0, clickhouse = 0 } }) => workers + clickhouse,
+    ),
+    verified: loads.every(({ verified }) => verified),
+    bytesPerPoint: (await engine.bytesPerPoint()).merged,
+  };
+}
+
+function median(values: number[]): number {
+  const sorted = [...values].sort((a, b) => a - b);
+  return (sorted[(sorted.length - 1) >> 1]! + sorted[sorted.length >> 1]!) / 2;
+}
