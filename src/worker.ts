@@ -15,7 +15,7 @@ import { PasswordHasher } from './auth/password.ts';
 import { openRateLimits, parseRateLimits } from './auth/rate-limits.ts';
 import { openRequestLimits } from './auth/request-limits.ts';
 import { Proxies } from './auth/transport.ts';
-import { systemClock as clock } from './base/clock.ts';
+import { systemClock as clock, clockStepMs } from './base/clock.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { openFilesMax } from './base/file-limit.ts';
 import { limits } from './base/limits.ts';
@@ -60,7 +60,7 @@ import { telemetryDoor } from './http/telemetry.ts';
 import { type Decode, Ingest } from './ingest/accept.ts';
 import { seriesDeleter } from './ingest/delete-series.ts';
 import { Eraser } from './ingest/erase.ts';
-import { OrderClock, orderUpTo } from './ingest/order.ts';
+import { OrderClock, orderMs, orderUpTo } from './ingest/order.ts';
 import { seriesWriter } from './ingest/save-series.ts';
 import { Shipper } from './ingest/ship.ts';
 import { journalDirectory, journalName } from './instance.ts';
@@ -146,6 +146,9 @@ async function serve(link: PrimaryLink): Promise<void> {
     freeBytesMin: Math.floor(freeDiskBytesMin / 2),
   });
   const orders = new OrderClock(clock, await writerId(dir, postgres, link), journal.orderMax);
+  const leadMs = orderMs(journal.orderMax) - clock.now();
+  // An earlier run without the database went by a clock that was ahead; a journal's order numbers never go back.
+  if (leadMs > clockStepMs) log.warn('order_ahead', { leadSeconds: Math.round(leadMs / 1000) });
   const shipping = { clickhouse, clock, log, metrics, ...config.ingest.ship };
   const shipper = new Shipper({ ...shipping, journal, onShipped: () => ingest.shipped(journal.orderShipped()) });
   const ingest: Ingest = new Ingest({

@@ -3,6 +3,7 @@
  * what a user does with them.
  */
 import { entityNotFound } from '../auth/roles.ts';
+import { systemClock } from '../base/clock.ts';
 import { assert, badRequest } from '../base/errors.ts';
 import { certificateCredentials } from '../device/credentials.ts';
 import {
@@ -81,7 +82,7 @@ export async function findOrCreateProfile(
   checkText('type', name);
   const known = await findProfileByName(queries, tenantId, name);
   if (known) return known;
-  const now = Date.now();
+  const now = systemClock.now();
   const profile = { id: createUuid(now), tenantId, name, isDefault };
   await insertProfile(queries, { ...profile, createdTime: now, data: defaultProfileData });
   const ofName = await findProfileByName(queries, tenantId, name);

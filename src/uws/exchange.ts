@@ -3,6 +3,7 @@
  * handler returns (after the journal's sync), so every write is corked, and nothing is written once the client is gone.
  */
 import type { HttpResponse as UwsResponse } from 'uWebSockets.js';
+import { systemClock } from '../base/clock.ts';
 import { type Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { type SlicedBody, type SliceOutcome, SliceSender } from './slices.ts';
@@ -161,7 +162,7 @@ export function faultAnswer(fault: Fault): Answer {
     status: fault.status,
     message: fault.message,
     errorCode: fault.errorCode,
-    timestamp: Date.now(),
+    timestamp: systemClock.now(),
     ...fault.members,
   });
   const answer: Answer = { status: fault.status, contentType: 'application/json', body };
