@@ -95,6 +95,9 @@ export async function crashRun(options: CrashOptions): Promise<CrashOutcome> {
   const startedAt = performance.now();
   const machine = new Machine();
   let engine: Engine | undefined;
+  // What waits for an answer of the engine goes on when the engine is gone.
+  const end = () => void engine?.killAll();
+  options.signal?.addEventListener('abort', end);
   try {
     const dataDir = machine.disk && join(machine.disk, 'data');
     if (dataDir) beginWith(dataDir);
@@ -103,6 +106,7 @@ export async function crashRun(options: CrashOptions): Promise<CrashOutcome> {
     const outcome = await runOn(engine, machine, options);
     return { ...outcome, seconds: (performance.now() - startedAt) / 1000 };
   } finally {
+    options.signal?.removeEventListener('abort', end);
     await engine?.killAll();
     await engine?.destroy();
     machine.close();
@@ -140,7 +144,6 @@ async function runOn(engine: Engine, machine: Machine, options: CrashOptions): P
     connections: turnConnections,
     rate: options.turnRate,
     messagesMax: roomOf(options.turnRate, 1),
-    clockNow: () => machine.clockNow(),
     clockEpoch: () => machine.clockEpoch(),
   });
   const deletes = new Deletes({
@@ -151,7 +154,7 @@ async function runOn(engine: Engine, machine: Machine, options: CrashOptions): P
     pauseMs: doomedPauseMs,
   });
   const { workers, faults: weights, holdMsMax } = options;
-  const faults = new Faults({ engine, machine, random: new Random(seed), workers, weights, holdMsMax, say });
+  const faults = new Faults({ engine, machine, random: new Random(seed), workers, weights, holdMsMax, say, signal });
   const startedAt = performance.now();
   const over = () => {
     const seconds = (performance.now() - startedAt) / 1000;

@@ -61,6 +61,7 @@ export interface FaultsOptions {
   /** How long a process is stopped or starved, most of the time. */
   holdMsMax: number;
   say: (line: string) => void;
+  signal?: AbortSignal | undefined;
 }
 
 interface Fault {
@@ -106,12 +107,13 @@ export class Faults {
   async run(over: () => boolean): Promise<void> {
     for (let n = 1; !over(); n += 1) {
       const fault = this.#draw(n);
-      await sleep(fault.pauseMs);
+      await this.#sleep(fault.pauseMs);
       if (over()) return;
       try {
         await this.#carryOut(fault);
         if (!this.#options.engine.running) throw new Error('the engine ended by itself');
       } catch (error) {
+        this.#options.signal?.throwIfAborted();
         this.#ended(error);
         await this.#options.engine.killAll();
         await this.start();
@@ -142,9 +144,9 @@ export class Faults {
     this.done[kind] = (this.done[kind] ?? 0) + 1;
     this.log.push(`${this.#seconds()} s: ${kind}${second ? ` + ${second}` : ''}`);
     const hold = async () => {
-      await sleep(fault.holdMs / 2);
+      await this.#sleep(fault.holdMs / 2);
       if (second) await this.#kill(second.slice('kill '.length), dice);
-      await sleep(fault.holdMs / 2);
+      await this.#sleep(fault.holdMs / 2);
     };
     const { engine, machine } = this.#options;
     const [verb, ...words] = kind.split(' ');
@@ -182,12 +184,15 @@ export class Faults {
         await this.#stopCleanly();
         return this.start();
       case 'clock': {
-        const sizeMs = role === 'hour' ? 3_600_000 : 500 + dice * 5_000;
         // Ahead, behind, or right again.
-        const turn = Math.floor(dice * 1000) % 3;
-        machine.setClock([sizeMs, -sizeMs, 0][turn]!);
+        const turn = [1, -1, 0][Math.floor(dice * 1000) % 3]!;
+        const sizeMs = role === 'hour' ? 3_600_000 : 500 + dice * 3_500;
+        machine.setClock(turn * sizeMs);
         this.log.push(`  clock off by ${machine.clockOffsetMs.toFixed(0)} ms`);
-        return hold();
+        await hold();
+        // A host this far from its database's clock is not ready, and no start of it would ever be.
+        if (role === 'hour') machine.setClock(0);
+        return;
       }
       default:
         throw new Error(`no fault "${kind}"`);
@@ -237,7 +242,7 @@ export class Faults {
     const deadline = performance.now() + 30_000;
     for (let deaths = 0; deaths < loopDeaths && performance.now() < deadline && engine.running; ) {
       if ((await engine.kill(role)) !== undefined) deaths += 1;
-      await sleep(200);
+      await this.#sleep(200);
     }
   }
 
@@ -253,12 +258,14 @@ export class Faults {
 
   /** Starts what was ended, with as many workers as there are to be now. */
   async start(extra: Record<string, string> = {}): Promise<void> {
-    const { engine } = this.#options;
+    const { engine, signal } = this.#options;
     this.#recent.clear();
+    signal?.throwIfAborted();
     for (let n = 1; ; n += 1) {
       try {
         return await engine.start({ WORKERS: String(this.#workers), ...extra });
       } catch (error) {
+        this.#options.signal?.throwIfAborted();
         this.#ended(error);
         await engine.killAll();
         if (n === startsMax) throw error;
@@ -291,6 +298,10 @@ export class Faults {
       const damage = damageTail(join(journals, name), random);
       if (damage) this.damagedTails.push(damage);
     }
+  }
+
+  async #sleep(ms: number): Promise<void> {
+    await sleep(ms, undefined, { signal: this.#options.signal });
   }
 
   #seconds(): string {

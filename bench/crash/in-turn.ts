@@ -1,6 +1,7 @@
 /**
  * Senders without a `ts` that wait for each acknowledgement, each over connections of several workers in turn. The
- * account knows which message followed which, and the clock's time of each, so that it can judge the server's times.
+ * account knows which message followed which, and the true time of each. The embedded PostgreSQL keeps the true time when
+ * the engine's clock is set, as a database on another host does, and the engine goes by the database's clock.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Connection, telemetryRequest } from './connection.ts';
@@ -21,8 +22,6 @@ export interface InTurnOptions {
   rate: number;
   /** For which messages of one device there is room. */
   messagesMax: number;
-  /** The engine's clock now, as its own processes read it. */
-  clockNow: () => number;
   /** Changes when the engine's clock is set; -1 while a change may be half known. */
   clockEpoch: () => number;
 }
@@ -43,7 +42,7 @@ export interface TurnVerdict {
   disordered: number;
   /** Of these, across settings of the clock: no promise. */
   disorderedBySteps: number;
-  /** How far a time was outside the interval from sending to acknowledgement, in milliseconds. */
+  /** How far a time was outside the interval from sending to acknowledgement, while the clock was not just set. */
   aheadMsMax: number;
   behindMsMax: number;
   /** Devices whose latest value is not the newest of the history. */
@@ -87,7 +86,7 @@ export class InTurn {
   }
 
   async #loop(sender: Sender, number: number): Promise<void> {
-    const { port, tokens, senders, connections: count, rate, clockNow, clockEpoch } = this.#options;
+    const { port, tokens, senders, connections: count, rate, clockEpoch } = this.#options;
     const token = tokens[Math.floor(number / senders)]!;
     const pauseMs = (senders * 1000) / rate;
     const connections = Array.from({ length: count }, () => new Connection(port));
@@ -102,10 +101,10 @@ export class InTurn {
       sender.count += 1;
       sender.fates[n] = Fate.unanswered;
       const epoch = clockEpoch();
-      sender.sentAt[n] = clockNow();
+      sender.sentAt[n] = Date.now();
       const body = `{"${turnKey}":${number * valuesOfSender + n}}`;
       const status = await connection.ask(telemetryRequest(token, body));
-      sender.answeredAt[n] = clockNow();
+      sender.answeredAt[n] = Date.now();
       sender.epochs[n] = clockEpoch() === epoch ? epoch : -1;
       this.answers[status] = (this.answers[status] ?? 0) + 1;
       if (status === 200) sender.fates[n] = Fate.acknowledged;

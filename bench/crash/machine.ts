@@ -28,8 +28,8 @@ const libraryNames = [
   '/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1',
 ];
 
-/** Steps of the clock reach every process within this time. */
-export const clockSettleMs = 2_500;
+/** A step of the clock has reached every process by then, and each has measured its offset to the database again. */
+const clockSettleMs = 15_000;
 
 export class Machine {
   readonly #home: string;
@@ -79,11 +79,6 @@ export class Machine {
       FAKETIME_DONT_FAKE_MONOTONIC: '1',
       FAKETIME_DONT_RESET: '1',
     };
-  }
-
-  /** The engine's clock now. */
-  clockNow(): number {
-    return Date.now() + this.#clockOffsetMs;
   }
 
   /** Number of the clock's present setting; -1 while some processes may still have the one before. */
