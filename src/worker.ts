@@ -137,20 +137,21 @@ async function serve(link: PrimaryLink): Promise<void> {
   const dir = join(config.data.dir, journalDirectory, journalName(begin.slot));
   const { segmentBytes, freeDiskBytesMin, backlogBytesMax, ...waits } = config.ingest.journal;
   const durable = config.ingest.ack === 'memory' ? 'none' : 'sync';
-  const journal = await openJournal({
-    dir,
-    log,
-    metrics,
-    segmentBytes,
-    durable,
-    freeBytesMin: Math.floor(freeDiskBytesMin / 2),
-  });
+  const { bytesMax: quarantineBytesMax, keptDays: quarantineKeptDays } = config.ingest.quarantine;
+  const freeBytesMin = Math.floor(freeDiskBytesMin / 2);
+  const journal = await openJournal({ dir, log, metrics, segmentBytes, durable, freeBytesMin, quarantineBytesMax });
   const orders = new OrderClock(clock, await writerId(dir, postgres, link), journal.orderMax);
   const leadMs = orderMs(journal.orderMax) - clock.now();
   // An earlier run without the database went by a clock that was ahead; a journal's order numbers never go back.
   if (leadMs > clockStepMs) log.warn('order_ahead', { leadSeconds: Math.round(leadMs / 1000) });
-  const shipping = { clickhouse, clock, log, metrics, ...config.ingest.ship };
-  const shipper = new Shipper({ ...shipping, journal, onShipped: () => ingest.shipped(journal.orderShipped()) });
+  const shipping = { clickhouse, clock, log, metrics, quarantineKeptDays, ...config.ingest.ship };
+  const shipper = new Shipper({
+    ...shipping,
+    journal,
+    callersWait: config.ingest.ack === 'store',
+    onSuspects: (lane, orders) => ingest.suspected(lane, orders),
+    onShipped: () => ingest.shipped(),
+  });
   const ingest: Ingest = new Ingest({
     ...waits,
     journal,
@@ -159,6 +160,7 @@ async function serve(link: PrimaryLink): Promise<void> {
     log,
     metrics,
     ack: config.ingest.ack,
+    storeAckMsMax: config.ingest.storeAckMsMax,
     backlogBytesMax,
     freeDiskBytesMin,
     onCommitted: () => shipper.wake(),

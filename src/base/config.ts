@@ -125,6 +125,7 @@ const schema = Type.Object({
   }),
   ingest: Type.Object({
     ack: Type.Enum(['journal', 'store', 'memory']),
+    storeAckMsMax: Type.Integer({ minimum: 100, maximum: 3_600_000 }),
     journal: Type.Object({
       backlogBytesMax: positiveBytes,
       segmentBytes: Type.Integer({ minimum: 4 * 1024 * 1024, maximum: 1024 * 1024 * 1024 }),
@@ -140,6 +141,7 @@ const schema = Type.Object({
       lateSecondsMax: Type.Integer({ minimum: 0, maximum: 3600 }),
       timeoutMs: Type.Integer({ minimum: 100, maximum: 3_600_000 }),
     }),
+    quarantine: Type.Object({ bytesMax: positiveBytes, keptDays: count }),
   }),
   rpc: Type.Object({
     timeoutMsMin: milliseconds,

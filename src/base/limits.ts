@@ -6,6 +6,9 @@ import type { Config } from './config.ts';
 import { assert } from './errors.ts';
 
 export const limits = {
+  /** Messages of a worker that wait for ClickHouse when `ingest.ack` is `store`; one more is 503. */
+  storeWaitersMax: 100_000,
+
   /** Depth of nested JSON; deeper is 400 (20 kB of brackets would overflow the stack of a recursive writer). */
   jsonDepthMax: 64,
   /** Characters of a telemetry or attribute key. */

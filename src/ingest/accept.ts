@@ -3,7 +3,8 @@
  * synced; then the frame goes to the journal in one write, and all its waiters are told together, in order (group
  * commit). Nothing is acknowledged before its rows are durable, and at every cap the caller is refused with a reason.
  *
- * Two lanes: rows of today and yesterday, and the late ones, which touch many days and so are shipped in larger units.
+ * Two lanes: rows of yesterday, today and tomorrow, and the late ones (all others), which touch many days and so are
+ * shipped in larger units.
  */
 import type { Clock } from '../base/clock.ts';
 import { assert, type Fault, messageOf, unavailable } from '../base/errors.ts';
@@ -14,12 +15,9 @@ import { type Journal, JournalError, type JournalFrame } from '../journal/journa
 import type { Chunk } from '../telemetry/decode-thread.ts';
 import { type Mark, newMark, Rows } from '../telemetry/rows.ts';
 import type { OrderClock } from './order.ts';
+import { StoreAcks, type Waiter } from './store-acks.ts';
 
-/** Who waits for an acknowledgement; exactly one of the two is called, once. */
-export interface Waiter {
-  acknowledge(): void;
-  refuse(fault: Fault): void;
-}
+export type { Waiter };
 
 /** Reads one message into `rows` and returns its data points; throws a Fault and leaves `rows` as it was. */
 export type Decode<Source> = (body: Uint8Array, source: Source, now: number, rows: Rows) => number;
@@ -36,6 +34,8 @@ export interface IngestOptions {
   log: Log;
   metrics: Metrics;
   ack: AckLevel;
+  /** How long a message of `store` waits for ClickHouse. */
+  storeAckMsMax: number;
   backlogBytesMax: number;
   freeDiskBytesMin: number;
   lingerMsMax: number;
@@ -48,6 +48,7 @@ export interface IngestOptions {
 }
 
 const lane = { live: 0, late: 1 } as const;
+type Lane = 0 | 1;
 const dayMs = 86_400_000;
 /**
  * A commit costs the same for one message and for a hundred. Behind one of this many messages the next waits a little
@@ -68,6 +69,8 @@ interface Commit {
   /** Arrival of the first message, monotonic. */
   readonly since: number;
   frames(orders: OrderClock): JournalFrame[];
+  /** Frames of this commit that hold rows of the message of a waiter, by lane; in both when that is not known. */
+  waitersOf(lane: Lane | 'both'): readonly Waiter[];
 }
 
 /** Small messages that share a commit. Two exist: one gathers while the other is written. */
@@ -75,6 +78,8 @@ class Gathering implements Commit {
   readonly live = new Rows();
   readonly late = new Rows();
   readonly waiters: Waiter[] = [];
+  /** Those of `waiters` whose rows are in the late lane; kept for `ingest.ack: store` only. */
+  readonly lateWaiters = new Set<Waiter>();
   messages = 0;
   points = 0;
   since = 0;
@@ -98,10 +103,17 @@ class Gathering implements Commit {
     return frames;
   }
 
+  waitersOf(of: Lane | 'both'): readonly Waiter[] {
+    if (of === 'both') return [];
+    if (of === lane.late) return [...this.lateWaiters];
+    return this.lateWaiters.size === 0 ? this.waiters.slice() : this.waiters.filter((w) => !this.lateWaiters.has(w));
+  }
+
   reset(): void {
     this.live.reset();
     this.late.reset();
     this.waiters.length = 0;
+    this.lateWaiters.clear();
     this.messages = 0;
     this.points = 0;
   }
@@ -120,11 +132,11 @@ class LargeMessage implements Commit {
   readonly bytes: number;
   readonly since: number;
   readonly #chunks: Chunk[];
-  readonly #lateBefore: number;
+  readonly #near: Range;
 
-  constructor(chunks: Chunk[], waiters: Waiter[], since: number, lateBefore: number) {
+  constructor(chunks: Chunk[], waiters: Waiter[], since: number, near: Range) {
     this.#chunks = chunks;
-    this.#lateBefore = lateBefore;
+    this.#near = near;
     this.waiters = waiters;
     this.since = since;
     this.points = chunks.reduce((sum, chunk) => sum + chunk.count, 0);
@@ -134,15 +146,20 @@ class LargeMessage implements Commit {
   frames(orders: OrderClock): JournalFrame[] {
     return this.#chunks.map((chunk) => {
       const order = orders.next();
-      const laneNumber = chunk.oldestTs < this.#lateBefore ? lane.late : lane.live;
-      return { lane: laneNumber, order, rows: chunk.count, parts: chunk.encode(order) };
+      const isNear = chunk.oldestTs >= this.#near.from && chunk.newestTs < this.#near.to;
+      return { lane: isNear ? lane.live : lane.late, order, rows: chunk.count, parts: chunk.encode(order) };
     });
+  }
+
+  waitersOf(of: Lane | 'both'): readonly Waiter[] {
+    return of === 'both' ? this.waiters : [];
   }
 }
 
 export class Ingest {
   readonly #options: IngestOptions;
-  readonly #awaitingStore: { order: bigint; waiters: Waiter[] }[] = [];
+  /** Only with `ingest.ack: store`. */
+  readonly #storeAcks: StoreAcks | undefined;
   readonly #large: LargeMessage[] = [];
   readonly #messagesTotal: Counter;
   readonly #pointsTotal: Counter;
@@ -161,7 +178,7 @@ export class Ingest {
   #fullUntil = 0;
   /** Since when messages are refused for the lag of the loop; 0 = they are not. */
   #laggingSince = 0;
-  #lateBefore = 0;
+  #near: Range = { from: 0, to: 0 };
   #lastCheck: number;
   #onIdle: (() => void)[] = [];
 
@@ -175,6 +192,11 @@ export class Ingest {
       'From the first message of a commit to its acknowledgement.',
     );
     this.#syncSeconds = metrics.histogram('wal_fsync_seconds', 'Write and sync of one commit.');
+    if (options.ack === 'store') {
+      const onAcknowledged = (messages: number, since: number) =>
+        this.#ackSeconds.observeMany((clock.monotonic() - since) / 1000, messages);
+      this.#storeAcks = new StoreAcks({ clock, metrics, timeoutMs: options.storeAckMsMax, onAcknowledged });
+    }
     metrics.observed('ingest_unsynced_bytes', 'Bytes that wait for a sync.', () => this.#unsyncedBytes());
     this.#lastCheck = clock.monotonic();
     this.#check();
@@ -186,7 +208,7 @@ export class Ingest {
   refusal(): Fault | undefined {
     if (this.#refusal) return this.#refusal;
     if (this.#unsyncedBytes() > this.#options.unsyncedBytesMax) return slowDisk();
-    return undefined;
+    return this.#storeAcks?.refusal();
   }
 
   /**
@@ -211,9 +233,11 @@ export class Ingest {
       waiter.acknowledge();
       return 0;
     }
-    if (oldestSince(gathering.live, this.#mark) < this.#lateBefore) {
+    const isLate = !isNear(gathering.live, this.#mark, this.#near);
+    if (isLate) {
       gathering.live.rollback(this.#mark);
       points = decode(body, source, now, gathering.late);
+      if (this.#storeAcks) gathering.lateWaiters.add(waiter);
     }
     this.#commit(gathering, points, waiter);
     return points;
@@ -228,18 +252,22 @@ export class Ingest {
       return;
     }
     const waiters = this.#options.ack === 'memory' ? [] : [waiter];
-    const message = new LargeMessage(chunks, waiters, this.#options.clock.monotonic(), this.#lateBefore);
+    const message = new LargeMessage(chunks, waiters, this.#options.clock.monotonic(), this.#near);
     if (this.#options.ack === 'memory') waiter.acknowledge();
     this.#large.push(message);
     this.#largeBytes += message.bytes;
     if (!this.#writing && !this.#scheduled) this.#schedule();
   }
 
-  /** Everything up to `order` is in ClickHouse: waiters of `ingest.ack: store` are told. */
-  shipped(order: bigint): void {
-    while (this.#awaitingStore.length > 0 && this.#awaitingStore[0]!.order <= order) {
-      for (const waiter of this.#awaitingStore.shift()!.waiters) waiter.acknowledge();
-    }
+  /** A unit was stored: waiters of `ingest.ack: store` are acknowledged. */
+  shipped(): void {
+    const { journal } = this.#options;
+    for (const of of [lane.live, lane.late]) this.#storeAcks?.shipped(of, journal.laneShipped(of));
+  }
+
+  /** Rows of these frames are suspects: waiters of `ingest.ack: store` are refused. */
+  suspected(of: Lane, orders: ReadonlySet<bigint>): void {
+    this.#storeAcks?.refused(of, orders);
   }
 
   /** Writes out what has gathered; then nothing is in flight. */
@@ -291,7 +319,7 @@ export class Ingest {
     this.#writing = commit;
     const frames = commit.frames(this.#options.orders);
     this.#append(frames).then(
-      () => this.#finish(commit, frames.at(-1)!.order),
+      () => this.#finish(commit, frames),
       (fault: Fault) => this.#refuse(commit, fault),
     );
   };
@@ -317,17 +345,22 @@ export class Ingest {
     onCommitted();
   }
 
-  #finish(commit: Commit, order: bigint): void {
+  #finish(commit: Commit, frames: readonly JournalFrame[]): void {
     const { waiters } = commit;
     this.#messagesTotal.add(commit.messages);
     this.#pointsTotal.add(commit.points);
     this.#lastMessages = commit.messages;
-    if (this.#options.ack === 'store') {
-      this.#awaitingStore.push({ order, waiters: waiters.slice() });
+    if (this.#storeAcks) {
+      for (const of of [lane.live, lane.late]) {
+        const own = frames.filter((frame) => frame.lane === of);
+        this.#storeAcks.add(commit.waitersOf(of), own, commit.since);
+      }
+      this.#storeAcks.add(commit.waitersOf('both'), frames, commit.since);
+      this.shipped();
     } else {
       for (const waiter of waiters) waiter.acknowledge();
+      this.#ackSeconds.observeMany((this.#options.clock.monotonic() - commit.since) / 1000, commit.messages);
     }
-    this.#ackSeconds.observeMany((this.#options.clock.monotonic() - commit.since) / 1000, commit.messages);
     this.#release(commit);
   }
 
@@ -365,7 +398,9 @@ export class Ingest {
     const now = clock.monotonic();
     const lagMs = now - this.#lastCheck - checkIntervalMs;
     this.#lastCheck = now;
-    this.#lateBefore = (Math.floor(clock.now() / dayMs) - 1) * dayMs;
+    const today = Math.floor(clock.now() / dayMs) * dayMs;
+    this.#near = { from: today - dayMs, to: today + 2 * dayMs };
+    this.#storeAcks?.expire(journal.rowsWaiting(lane.live) === 0);
     // Ten points of hysteresis: a door that flaps at its threshold helps nobody.
     const slack = this.#refusal ? 0.9 : 1;
     if (journal.backlogBytes > backlogBytesMax * slack) this.#refusal = backlogFull(backlogBytesMax);
@@ -382,12 +417,17 @@ export class Ingest {
   }
 }
 
-/** Smallest ts of the records behind `mark`. */
-function oldestSince(rows: Rows, mark: Mark): number {
+/** Times of the live lane: yesterday, today and tomorrow. */
+interface Range {
+  readonly from: number;
+  readonly to: number;
+}
+
+/** True when all records after `mark` are within the range. */
+function isNear(rows: Rows, mark: Mark, { from, to }: Range): boolean {
   const { ts, count } = rows.spans();
-  let oldest = Number.POSITIVE_INFINITY;
-  for (let i = mark.spans; i < count; i += 1) if (ts[i]! < oldest) oldest = ts[i]!;
-  return oldest;
+  for (let i = mark.spans; i < count; i += 1) if (ts[i]! < from || ts[i]! >= to) return false;
+  return true;
 }
 
 function loopLag(): Fault {

@@ -1,19 +1,20 @@
 /**
  * Carries durable frames from a journal into ClickHouse, one loop a lane. A unit is inserted into the series table and
- * the latest table; only then the journal's position moves. A retry may send rows again: they are idempotent
- * (reliability.md 2.2), so there are no tokens. What ClickHouse refuses for its content is cut down to the poison rows.
+ * the latest table; only then the journal's position moves. A retry may send rows again: they are idempotent, so there
+ * are no tokens. A row that is refused alone becomes a suspect (`trials.ts`), durable beside the lane; the lane goes on.
  */
-import { setTimeout as sleep } from 'node:timers/promises';
 import type { Clock } from '../base/clock.ts';
-import { assert, messageOf } from '../base/errors.ts';
+import { messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Histogram, Metrics } from '../base/metrics.ts';
-import { type ClickHouse, ClickHouseError } from '../clickhouse/client.ts';
-import { insertLatest, insertTelemetry } from '../clickhouse/statements.ts';
+import type { ClickHouse } from '../clickhouse/client.ts';
 import type { Journal, ShipUnit } from '../journal/journal.ts';
-import { QuarantineFull } from '../journal/quarantine.ts';
-import { rowsOfBlock, splitBlock } from '../telemetry/read-block.ts';
+import { readBlock } from '../telemetry/read-block.ts';
+import { type Sleep, sleep as systemSleep, waitMsMax } from './backoff.ts';
+import { Control } from './control.ts';
+import { Inserter, type RefusedPayload } from './insert.ts';
 import { orderMs } from './order.ts';
+import { Trials } from './trials.ts';
 
 export interface ShipperOptions {
   journal: Journal;
@@ -26,46 +27,55 @@ export interface ShipperOptions {
   rowsMax: number;
   lateSecondsMax: number;
   timeoutMs: number;
-  /** After each confirmed unit. */
+  /** Days after which an entry of the quarantine is dropped; 0 = never. */
+  quarantineKeptDays?: number;
+  /** True: senders wait until their rows are stored, so units are small and frequent. */
+  callersWait?: boolean;
+  /** After each confirmed unit, and when suspects are stored or in quarantine. */
   onShipped: () => void;
+  /** Rows of these frames were refused; they are durable as suspects. Called before `onShipped`. */
+  onSuspects?: (lane: Lane, orders: ReadonlySet<bigint>) => void;
+  /** For tests: waits of a clock that is not the system's. */
+  sleep?: Sleep;
 }
 
 type Lane = 0 | 1;
 const late: Lane = 1;
 
-const bytesMax = 64 * 1024 * 1024;
+/** A body is a copy of its frames: a lane holds twice this. 400 000 numeric rows are 14 MB. */
+const bytesMax = 16 * 1024 * 1024;
 /** Rows a second at which a live lane takes its longest interval. */
 const busyRowsPerSecond = 20_000;
-/** A late insert of fewer rows than this waits for company, once the quick ones are used up. */
+/** A late insert of fewer rows than this waits for company. */
 const lateRowsMin = 10_000;
-const quickLateInsertsMax = 30;
+/**
+ * A few late rows go at once: each row may be a partition of its own, so rows are what is counted. This many may go;
+ * the allowance comes back evenly within the longest wait of the lane.
+ */
+const quickLateRowsMax = 20;
+/** Interval of a lane for whose rows callers wait. */
+const waitedForMs: Record<Lane, number> = { 0: 100, 1: 500 };
 const idleMsMax = 60_000;
-const retryMsMin = 200;
-const retryMsMax = 30_000;
-/** Failures on the same rows that mean: these rows do it. A store that dies of them, and errors that may be anything. */
-const crashesMax = 5;
-const unknownErrorsMax = 3;
 
 export class Shipper {
   readonly #options: ShipperOptions;
   readonly #lanes: LaneLoop[];
+  readonly #trials: Trials;
 
   constructor(options: ShipperOptions) {
     this.#options = options;
+    const { clickhouse, clock, journal, timeoutMs, sleep = systemSleep, quarantineKeptDays = 0, onShipped } = options;
+    const control = new Control(clickhouse, clock, timeoutMs);
+    this.#trials = new Trials({ ...options, control, sleep, quarantineKeptDays, onSettled: onShipped });
     const metrics = shipMetrics(options.metrics);
-    this.#lanes = [new LaneLoop(0, options, metrics), new LaneLoop(late, options, metrics)];
-    const { journal } = options;
-    options.metrics.observed('wal_bytes', 'Bytes of the journal that wait for ClickHouse.', () => journal.backlogBytes);
-    options.metrics.observed(
-      'wal_oldest_seconds',
-      'Age of the oldest point that waits for ClickHouse.',
-      () => journal.oldestUnshippedMs(options.clock.now()) / 1000,
-      'max',
-    );
+    const parts = { ...options, control, sleep, metrics, trials: this.#trials, registry: options.metrics };
+    this.#lanes = [new LaneLoop(0, parts), new LaneLoop(late, parts)];
+    observe(options.metrics, journal, clock);
   }
 
   start(): void {
     for (const lane of this.#lanes) lane.start();
+    this.#trials.start();
   }
 
   /** There may be something to ship. */
@@ -82,7 +92,30 @@ export class Shipper {
   }
 
   async stop(): Promise<void> {
-    await Promise.all(this.#lanes.map((lane) => lane.stop()));
+    await Promise.all([...this.#lanes.map((lane) => lane.stop()), this.#trials.stop()]);
+  }
+}
+
+function observe(metrics: Metrics, journal: Journal, clock: Clock): void {
+  metrics.observed('wal_bytes', 'Bytes of the journal that wait for ClickHouse.', () => journal.backlogBytes);
+  metrics.observed(
+    'wal_oldest_seconds',
+    'Age of the oldest point that waits for ClickHouse.',
+    () => journal.oldestUnshippedMs(clock.now()) / 1000,
+    'max',
+  );
+  for (const lane of [0, 1] as const) {
+    const labels = { lane: lane === late ? 'late' : 'live' };
+    const bytes = () => journal.bytesWaiting(lane);
+    const seconds = () => Math.max(0, clock.now() - (journal.oldestWaitingAt(lane) ?? clock.now())) / 1000;
+    metrics.observed('wal_lane_bytes', 'Bytes of one lane that wait for ClickHouse.', bytes, 'sum', labels);
+    metrics.observed(
+      'wal_lane_oldest_seconds',
+      'Age of the oldest frame of one lane that waits.',
+      seconds,
+      'max',
+      labels,
+    );
   }
 }
 
@@ -90,39 +123,43 @@ interface ShipMetrics {
   rows: Histogram;
   insertSeconds: Histogram;
   visibleSeconds: Histogram;
-  retries: Counter;
-  quarantined: Counter;
+  suspects: Counter;
 }
 
 function shipMetrics(metrics: Metrics): ShipMetrics {
   const rowBounds = [10, 100, 1000, 10_000, 50_000, 100_000, 200_000, 400_000];
   return {
-    rows: metrics.histogram('storage_batch_rows', 'Rows of one insert.', {}, rowBounds),
-    insertSeconds: metrics.histogram('storage_insert_seconds', 'Time of one insert into both tables.'),
+    rows: metrics.histogram('storage_batch_rows', 'Rows of one unit.', {}, rowBounds),
+    insertSeconds: metrics.histogram('storage_insert_seconds', 'Time to insert one unit into both tables.'),
     visibleSeconds: metrics.histogram('ingest_visible_seconds', 'From acceptance to readable, by point.'),
-    retries: metrics.counter('storage_retries_total', 'Inserts that had to be repeated.'),
-    quarantined: metrics.counter('ingest_quarantined_rows_total', 'Rows that ClickHouse refused for their content.'),
+    suspects: metrics.counter('ingest_suspect_rows_total', 'Rows that were refused alone and wait for another try.'),
   };
 }
 
+type LaneParts = Omit<ShipperOptions, 'metrics'> & {
+  control: Control;
+  sleep: Sleep;
+  metrics: ShipMetrics;
+  registry: Metrics;
+  trials: Trials;
+};
+
 class LaneLoop {
   readonly #lane: Lane;
-  readonly #options: ShipperOptions;
-  readonly #metrics: ShipMetrics;
+  readonly #options: LaneParts;
   readonly #stopping = new AbortController();
+  readonly #inserter: Inserter;
   #running: Promise<void> = Promise.resolve();
   #wake: (() => void) | undefined;
   #hurried = false;
-  #rowsMax: number;
   #lastStart = Number.NEGATIVE_INFINITY;
   #rowsPerSecond = 0;
-  #quickLateInserts = quickLateInsertsMax;
+  #quickLateRows = quickLateRowsMax;
 
-  constructor(lane: Lane, options: ShipperOptions, metrics: ShipMetrics) {
+  constructor(lane: Lane, parts: LaneParts) {
     this.#lane = lane;
-    this.#options = options;
-    this.#metrics = metrics;
-    this.#rowsMax = options.rowsMax;
+    this.#options = parts;
+    this.#inserter = new Inserter({ ...parts, metrics: parts.registry, signal: this.#stopping.signal, once: false });
   }
 
   start(): void {
@@ -139,8 +176,8 @@ class LaneLoop {
   }
 
   async emptied(deadline: number): Promise<void> {
-    const { journal, clock } = this.#options;
-    while (journal.rowsWaiting(this.#lane) > 0 && clock.monotonic() < deadline) await sleep(10);
+    const { journal, clock, sleep } = this.#options;
+    while (journal.rowsWaiting(this.#lane) > 0 && clock.monotonic() < deadline) await sleep(10, this.#stopping.signal);
   }
 
   async stop(): Promise<void> {
@@ -169,12 +206,12 @@ class LaneLoop {
 
   /** A disk that cannot be read is tried again: what waits there was acknowledged. */
   async #next(): Promise<ShipUnit | undefined> {
-    const { journal, log } = this.#options;
+    const { journal, log, rowsMax, sleep } = this.#options;
     try {
-      return await journal.next(this.#lane, { rowsMax: this.#rowsMax, bytesMax });
+      return await journal.next(this.#lane, { rowsMax: this.#inserter.rowsOf(rowsMax), bytesMax });
     } catch (error) {
       log.error('journal_read', { reason: messageOf(error) });
-      await sleep(retryMsMax, undefined, { signal: this.#stopping.signal }).catch(() => {});
+      await sleep(waitMsMax, this.#stopping.signal);
       return undefined;
     }
   }
@@ -187,20 +224,35 @@ class LaneLoop {
   /** Idle: at once. Under load: as long as keeps parts few and a point readable in time. */
   #liveWaitMs(): number {
     const { clock, journal, intervalMsMin, intervalMsMax, rowsMax } = this.#options;
-    if (journal.rowsWaiting(this.#lane) >= rowsMax) return 0;
+    if (journal.rowsWaiting(this.#lane) >= this.#inserter.rowsOf(rowsMax)) return 0;
     const load = Math.min(1, this.#rowsPerSecond / busyRowsPerSecond);
     const interval = intervalMsMin + (intervalMsMax - intervalMsMin) * load;
-    return this.#lastStart + interval - clock.monotonic();
+    return this.#lastStart + this.#intervalFor(interval) - clock.monotonic();
   }
 
-  /** A few late points go at once; many wait until they are worth their many partitions. */
+  /** A few late rows go at once; many wait until they are worth their many partitions. */
   #lateWaitMs(): number {
     const { clock, journal, intervalMsMin, lateSecondsMax } = this.#options;
-    if (journal.rowsWaiting(this.#lane) >= lateRowsMin) return 0;
-    const idleSeconds = (clock.monotonic() - this.#lastStart) / 1000;
-    if (this.#quickLateInserts + idleSeconds >= 1) return this.#lastStart + intervalMsMin - clock.monotonic();
+    const rows = journal.rowsWaiting(this.#lane);
+    if (rows >= lateRowsMin) return 0;
+    const now = clock.monotonic();
+    const quick = this.#quickRows(now);
+    // A lane that was quiet for long enough lets a larger message go at once as well.
+    const isQuick = rows <= quick || quick >= quickLateRowsMax;
+    if (isQuick || this.#options.callersWait) return this.#lastStart + this.#intervalFor(intervalMsMin) - now;
     const ageMs = clock.now() - (journal.oldestWaitingAt(this.#lane) ?? clock.now());
     return Math.min(1000, lateSecondsMax * 1000 - ageMs);
+  }
+
+  #intervalFor(interval: number): number {
+    return this.#options.callersWait ? Math.min(interval, waitedForMs[this.#lane]) : interval;
+  }
+
+  /** The allowance of late rows that need not wait for company. */
+  #quickRows(now: number): number {
+    const { lateSecondsMax } = this.#options;
+    const back = ((now - this.#lastStart) / 1000) * (quickLateRowsMax / Math.max(1, lateSecondsMax));
+    return Math.min(quickLateRowsMax, this.#quickLateRows + back);
   }
 
   /** `wake` ends the sleep of an idle lane; a lane that paces itself is ended by `hurry` and `stop` only. */
@@ -209,105 +261,60 @@ class LaneLoop {
     this.#wake = () => {
       if (idle || this.#hurried || this.#stopping.signal.aborted) timer.abort();
     };
-    await sleep(waitMs, undefined, { signal: timer.signal }).catch(() => {});
+    await this.#options.sleep(waitMs, timer.signal);
     this.#wake = undefined;
   }
 
-  /** True when every row is stored or quarantined; false when the loop was stopped before. */
+  /** True when every row is stored or a durable suspect; false when the loop was stopped before. */
   async #ship(unit: ShipUnit): Promise<boolean> {
-    const { clock } = this.#options;
+    const { clock, metrics } = this.#options;
     const started = clock.monotonic();
     const sinceLast = (started - this.#lastStart) / 1000;
     this.#rowsPerSecond = unit.rows / Math.max(0.01, Math.min(sinceLast, 60));
-    this.#quickLateInserts = Math.min(quickLateInsertsMax, this.#quickLateInserts + sinceLast) - 1;
+    this.#quickLateRows = Math.max(0, this.#quickRows(started) - unit.rows);
     this.#lastStart = started;
-    const done = await this.#insert(unit.payloads, unit.orderMax);
-    if (!done) return false;
-    this.#metrics.rows.observe(unit.rows);
-    this.#metrics.insertSeconds.observe((clock.monotonic() - started) / 1000);
-    this.#metrics.visibleSeconds.observeMany(Math.max(0, clock.now() - orderMs(unit.orderMin)) / 1000, unit.rows);
+    const { complete, refused } = await this.#inserter.insert(unit.payloads);
+    if (!complete) return false;
+    if (refused.length > 0 && !(await this.#setAside(unit, refused))) return false;
+    metrics.rows.observe(unit.rows);
+    metrics.insertSeconds.observe((clock.monotonic() - started) / 1000);
+    metrics.visibleSeconds.observeMany(Math.max(0, clock.now() - orderMs(unit.orderMin)) / 1000, unit.rows);
     return true;
   }
 
-  /** Repeats while the store is away; halves what is too much for it; cuts down what it refuses. */
-  async #insert(payloads: Uint8Array[], order: bigint): Promise<boolean> {
-    const { clickhouse, timeoutMs, log } = this.#options;
-    const body = payloads.length === 1 ? (payloads[0] as Buffer) : Buffer.concat(payloads);
-    let crashes = 0;
-    let unknownErrors = 0;
-    for (let attempt = 0; ; attempt += 1) {
+  /** Accepted rows are not dropped: while their disk is full, or too many wait already, the lane stands and says so. */
+  async #setAside(unit: ShipUnit, refused: readonly RefusedPayload[]): Promise<boolean> {
+    const { journal, log, metrics, sleep, trials, onSuspects } = this.#options;
+    const suspects = refused.map((row) => ({ ...row, order: orderOf(row.payload, unit.orderMin) }));
+    for (let at = 0; at < suspects.length; ) {
       if (this.#stopping.signal.aborted) return false;
+      const some = suspects.slice(at, at + suspectsTogether);
       try {
-        await Promise.all([
-          clickhouse.insertBlocks(insertTelemetry, body, { timeoutMs }),
-          clickhouse.insertBlocks(insertLatest, body, { timeoutMs }),
-        ]);
-        this.#rowsMax = Math.min(this.#options.rowsMax, this.#rowsMax * 2);
-        return true;
+        await journal.suspects.add(some);
+        at += some.length;
       } catch (error) {
-        assert(error instanceof ClickHouseError, `insert failed in an unknown way: ${messageOf(error)}`);
-        this.#metrics.retries.add(1);
-        log.warn('storage_insert', { kind: error.kind, code: error.code, reason: error.message.slice(0, 500) });
-        // A store that dies of these rows looks like a store that went away, again and again.
-        if (error.connectionLost) crashes += 1;
-        if (error.kind === 'unknown') unknownErrors += 1;
-        if (error.kind === 'size') this.#rowsMax = Math.max(1000, this.#rowsMax >> 1);
-        const refused = error.kind === 'content' || error.kind === 'size';
-        if (refused || crashes >= crashesMax || unknownErrors >= unknownErrorsMax) {
-          return this.#cut(payloads, order, error);
-        }
-        const backoffMs = Math.min(retryMsMax, retryMsMin * 2 ** Math.min(attempt, 10));
-        await this.#retryAfter(backoffMs * (0.5 + Math.random()));
+        log.error('suspects_not_kept', { lane: this.#lane, reason: messageOf(error) });
+        await sleep(waitMsMax, this.#stopping.signal);
       }
     }
-  }
-
-  /** Waits out a backoff, but no longer than the store is away. */
-  async #retryAfter(waitMs: number): Promise<void> {
-    const { clock, clickhouse } = this.#options;
-    const until = clock.monotonic() + waitMs;
-    while (clock.monotonic() < until && !this.#stopping.signal.aborted) {
-      await sleep(Math.min(retryMsMin, Math.max(1, until - clock.monotonic())));
-      if (await clickhouse.ping()) return;
-    }
-  }
-
-  /** Halves by frames, then by rows, until what is refused stands alone. */
-  async #cut(payloads: Uint8Array[], order: bigint, error: ClickHouseError): Promise<boolean> {
-    if (payloads.length > 1) {
-      const half = payloads.length >> 1;
-      return (await this.#insert(payloads.slice(0, half), order)) && (await this.#insert(payloads.slice(half), order));
-    }
-    const block = payloads[0]!;
-    const halves = halvesOf(block);
-    if (halves) return (await this.#insert([halves[0]], order)) && (await this.#insert([halves[1]], order));
-    const { journal, log } = this.#options;
-    const reason = `${error.code} ${error.message.slice(0, 500)}`;
-    while (!this.#stopping.signal.aborted) {
-      try {
-        await journal.quarantine.add([{ reason, payload: block, rows: 1, order }]);
-        this.#metrics.quarantined.add(1);
-        log.error('row_quarantined', { code: error.code, reason: error.message.slice(0, 500) });
-        return true;
-      } catch (full) {
-        // Accepted rows are not dropped: shipping stands still, and says so, until there is room.
-        if (!(full instanceof QuarantineFull)) throw full;
-        log.error('quarantine_full', { reason: full.message });
-        await sleep(retryMsMax, undefined, { signal: this.#stopping.signal }).catch(() => {});
-      }
-    }
-    return false;
+    const rows = suspects.reduce((sum, suspect) => sum + suspect.rows, 0);
+    metrics.suspects.add(rows);
+    log.error('rows_suspect', { rows, reason: suspects[0]!.reason });
+    onSuspects?.(this.#lane, new Set(suspects.map(({ order }) => order)));
+    trials.wake();
+    return true;
   }
 }
 
-/** Undefined for a single row, and for bytes that are no block of ours: those go to quarantine whole. */
-function halvesOf(block: Uint8Array): [Uint8Array, Uint8Array] | undefined {
+const suspectsTogether = 1_000;
+
+/** Smallest order of its rows; bytes that are no block count as the oldest frame of their unit. */
+function orderOf(payload: Uint8Array, orderMin: bigint): bigint {
   try {
-    const rows = rowsOfBlock(block);
-    if (rows < 2) return undefined;
-    const half = rows >> 1;
-    return [splitBlock(block, 0, half), splitBlock(block, half, rows)];
+    let least = 2n ** 63n;
+    for (const { order } of readBlock(payload)) if (order < least) least = order;
+    return least;
   } catch {
-    return undefined;
+    return orderMin;
   }
 }

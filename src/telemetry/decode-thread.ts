@@ -32,6 +32,10 @@ export class Chunk {
     return this.#spans.ts.reduce((oldest, ts) => Math.min(oldest, ts), Number.POSITIVE_INFINITY);
   }
 
+  get newestTs(): number {
+    return this.#spans.ts.reduce((newest, ts) => Math.max(newest, ts), Number.NEGATIVE_INFINITY);
+  }
+
   encode(order: bigint): Uint8Array[] {
     return stampedParts(this.#columns, this.#spans, order, newStamps(this.count));
   }

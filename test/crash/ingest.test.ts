@@ -7,8 +7,10 @@ import { type AckLevel, Ingest, type IngestOptions, type Waiter } from '../../sr
 import { OrderClock } from '../../src/ingest/order.ts';
 import type { Journal } from '../../src/journal/journal.ts';
 import { decodeTelemetry } from '../../src/telemetry/decode.ts';
+import type { Chunk } from '../../src/telemetry/decode-thread.ts';
+import { keyOf } from '../../src/telemetry/keys.ts';
 import { readBlock } from '../../src/telemetry/read-block.ts';
-import type { Rows } from '../../src/telemetry/rows.ts';
+import { Rows } from '../../src/telemetry/rows.ts';
 import { open, silentLog } from './journal-model.ts';
 import { SimDisk } from './sim-disk.ts';
 
@@ -66,6 +68,7 @@ async function start(disk: SimDisk, ack: AckLevel = 'journal', options: Partial<
     log: silentLog,
     metrics: new Metrics(),
     ack,
+    storeAckMsMax: 60_000,
     backlogBytesMax: 1e9,
     freeDiskBytesMin: 0,
     lingerMsMax: 0,
@@ -209,13 +212,79 @@ test('ingest.ack memory answers before the disk does', async () => {
 test('ingest.ack store waits for the shipment', async () => {
   await start(new SimDisk(), 'store');
   const sender = send({ a: 1 });
-  await vi.waitFor(() => expect(journal.rowsWaiting(0)).toBe(1));
+  await vi.waitFor(() => expect(journal.rowsWaiting(0)).toBe(1), { timeout: 10_000 });
   const early = Promise.race([sender.outcome, new Promise((resolve) => setTimeout(resolve, 50, 'still waiting'))]);
   expect(await early).toBe('still waiting');
   const unit = await journal.next(0, { rowsMax: 10, bytesMax: 1e6 });
   await journal.confirm(unit!);
-  ingest.shipped(journal.orderShipped());
+  ingest.shipped();
   expect(await sender.outcome).toBe('acknowledged');
+});
+
+async function shipLane(lane: 0 | 1): Promise<void> {
+  const unit = await journal.next(lane, { rowsMax: 1e6, bytesMax: 1e9 });
+  await journal.confirm(unit!);
+  ingest.shipped();
+}
+
+function settledOf(sender: Sender): Promise<'acknowledged' | Fault | 'waiting'> {
+  return Promise.race([sender.outcome, new Promise<'waiting'>((resolve) => setTimeout(resolve, 30, 'waiting'))]);
+}
+
+test('ingest.ack store: a lane does not wait for the other one, and a message in both waits for both', async () => {
+  await start(new SimDisk(), 'store');
+  const old = Date.now() - 3 * 86_400_000;
+  const [live, late] = [send({ a: 1 }), send({ ts: old, values: { a: 1 } })];
+  const both = new Sender();
+  const chunk = (ts: number): Chunk => {
+    const rows = new Rows();
+    rows.addDouble(keyOf('a')!, 1);
+    rows.endRecord(7, ts);
+    return { count: 1, bytes: 100, oldestTs: ts, newestTs: ts, encode: (order: bigint) => rows.encode(order) } as Chunk;
+  };
+  await vi.waitFor(() => expect([journal.rowsWaiting(0), journal.rowsWaiting(1)]).toEqual([1, 1]), { timeout: 10_000 });
+  ingest.acceptDecoded([chunk(Date.now()), chunk(old)], both);
+  await vi.waitFor(() => expect([journal.rowsWaiting(0), journal.rowsWaiting(1)]).toEqual([2, 2]), { timeout: 10_000 });
+  await shipLane(0);
+  expect(await Promise.all([live, late, both].map(settledOf))).toEqual(['acknowledged', 'waiting', 'waiting']);
+  await shipLane(1);
+  expect(await Promise.all([late, both].map(settledOf))).toEqual(['acknowledged', 'acknowledged']);
+});
+
+test('ingest.ack store: a message that waits too long is 503, and then nothing is taken until something is stored', async () => {
+  await start(new SimDisk(), 'store', { storeAckMsMax: 1500 });
+  const first = send({ a: 1 });
+  expect(await first.outcome).toMatchObject({ status: 503, reason: 'store_slow' });
+  expect(ingest.refusal()).toMatchObject({ status: 503, reason: 'store_away' });
+  expect(() => send({ a: 2 })).toThrow(/has stored nothing/);
+  await shipLane(0);
+  expect(ingest.refusal()).toBeUndefined();
+  const second = send({ a: 3 });
+  await vi.waitFor(() => expect(journal.rowsWaiting(0)).toBe(1), { timeout: 10_000 });
+  await shipLane(0);
+  expect(await second.outcome).toBe('acknowledged');
+});
+
+test('ingest.ack store: rows that ClickHouse refuses are never acknowledged', async () => {
+  await start(new SimDisk(), 'store');
+  const sender = send({ a: 1 });
+  await vi.waitFor(() => expect(journal.rowsWaiting(0)).toBe(1), { timeout: 10_000 });
+  const unit = await journal.next(0, { rowsMax: 10, bytesMax: 1e6 });
+  ingest.suspected(0, new Set([unit!.orderMax]));
+  await journal.confirm(unit!);
+  ingest.shipped();
+  expect(await sender.outcome).toMatchObject({ status: 503, reason: 'store_refused' });
+});
+
+test('points later than tomorrow take the late lane: a message of many future days is not in the way of the present', async () => {
+  await start(new SimDisk());
+  const now = Date.now();
+  await Promise.all([
+    send({ ts: now + 3 * 86_400_000, values: { a: 1 } }).outcome,
+    send({ ts: now, values: { b: 2 } }).outcome,
+  ]);
+  expect((await journaled(0)).map((row) => row.key)).toEqual(['b']);
+  expect((await journaled(1)).map((row) => row.key)).toEqual(['a']);
 });
 
 test('closing writes out what has gathered', async () => {

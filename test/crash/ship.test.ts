@@ -13,6 +13,7 @@ import { listQuarantine, readQuarantined } from '../../src/journal/quarantine.ts
 import { keyOf } from '../../src/telemetry/keys.ts';
 import { Rows } from '../../src/telemetry/rows.ts';
 import { silentLog, startTestClickHouse, type TestClickHouse } from '../clickhouse-server.ts';
+import { fastClock } from '../fast-clock.ts';
 
 let house: TestClickHouse;
 let home: string;
@@ -37,14 +38,16 @@ interface Channel {
   stop(): Promise<void>;
 }
 
-async function openChannel(): Promise<Channel> {
+async function openChannel(factor = 1): Promise<Channel> {
   journals += 1;
   const dir = join(home, `worker-${journals}`);
-  const journal = await openJournal({ dir, log: silentLog, segmentBytes: 4 * 1024 * 1024 });
+  const shipClock = fastClock(factor);
+  const journal = await openJournal({ dir, clock: shipClock, log: silentLog, segmentBytes: 4 * 1024 * 1024 });
   const shipper = new Shipper({
     journal,
     clickhouse: house.clickhouse,
-    clock,
+    clock: shipClock,
+    sleep: shipClock.sleep,
     log: silentLog,
     metrics: new Metrics(),
     intervalMsMin: 10,
@@ -65,6 +68,7 @@ async function append(
   channel: Channel,
   device: number,
   points: [key: string, ts: number, num: number][],
+  lane: 0 | 1 = 0,
 ): Promise<void> {
   const rows = new Rows();
   for (const [key, ts, num] of points) {
@@ -72,7 +76,7 @@ async function append(
     rows.endRecord(device, ts);
   }
   const order = channel.orders.next();
-  await channel.journal.append([{ lane: 0, order, rows: rows.count, parts: rows.encode(order) }]);
+  await channel.journal.append([{ lane, order, rows: rows.count, parts: rows.encode(order) }]);
 }
 
 async function stored(table: string, device: number): Promise<[string, number, number][]> {
@@ -81,20 +85,24 @@ async function stored(table: string, device: number): Promise<[string, number, n
   return found.map(({ key, ts, num }) => [key, Number(ts), num]);
 }
 
-async function shipAll(channel: Channel): Promise<void> {
-  channel.shipper.start();
+async function shipAll(channel: Channel, start = true): Promise<void> {
+  if (start) channel.shipper.start();
   await vi.waitFor(() => expect(channel.journal.empty).toBe(true), { timeout: 15_000 });
   await channel.stop();
 }
 
 test('bytes that are no block go to quarantine alone; the frames around them are stored', async () => {
   const device = devices++;
-  const channel = await openChannel();
+  // The five minutes that prove it bad are a second here.
+  const channel = await openChannel(300);
   for (let i = 0; i < 4; i += 1) await append(channel, device, [['a', 1000 + i, i]]);
   const order = channel.orders.next();
   await channel.journal.append([{ lane: 0, order, rows: 1, parts: [Buffer.from('this is no block at all')] }]);
   for (let i = 4; i < 8; i += 1) await append(channel, device, [['a', 1000 + i, i]]);
-  await shipAll(channel);
+  channel.shipper.start();
+  await vi.waitFor(() => expect(channel.journal.suspects.rows).toBe(1), { timeout: 15_000 });
+  expect(await stored('telemetry', device)).toEqual(Array.from({ length: 8 }, (_, i) => ['a', 1000 + i, i]));
+  await shipAll(channel, false);
   expect(await stored('telemetry', device)).toEqual(Array.from({ length: 8 }, (_, i) => ['a', 1000 + i, i]));
   const entries = await listQuarantine(channel.dir);
   expect(entries).toHaveLength(1);
@@ -181,3 +189,19 @@ test('while ClickHouse is away rows wait; when it is back they arrive once', asy
   await channel.stop();
   expect(await stored('telemetry', device)).toEqual([['a', 1, 1]]);
 });
+
+test('one message of 250 days is stored whole, in both tables, and other rows are not behind it', async () => {
+  const device = devices++;
+  const channel = await openChannel();
+  const dayMs = 86_400_000;
+  const first = Date.UTC(2021, 0, 1);
+  const days = Array.from({ length: 250 }, (_, i): [string, number, number] => ['a', first + i * dayMs, i]);
+  await append(channel, device, days, 1);
+  await append(channel, device, [['b', Date.now() - 5 * dayMs, 1]], 1);
+  await append(channel, device, [['c', Date.now(), 1]]);
+  channel.shipper.start();
+  await vi.waitFor(async () => expect((await stored('telemetry', device)).map(([key]) => key)).toContain('c'));
+  await shipAll(channel, false);
+  expect(await stored('telemetry', device)).toHaveLength(252);
+  expect((await stored('latest', device)).slice(0, 1)).toEqual([['a', first + 249 * dayMs, 249]]);
+}, 30_000);

@@ -1,0 +1,64 @@
+/**
+ * How long one lane waits after a failed insert. The wait doubles up to half a minute, half of it by chance, and begins
+ * again after a success. `/ping` ends a wait early only when the last error was no answer at all: a store that answers
+ * and refuses (too many parts, no space) has asked for rest.
+ */
+import { setTimeout as timer } from 'node:timers/promises';
+import type { Clock } from '../base/clock.ts';
+import type { ClickHouse, ClickHouseError } from '../clickhouse/client.ts';
+
+/** Resolves after the time or when the signal is aborted, whichever is first; handed in so that a test can shorten it. */
+export type Sleep = (ms: number, signal: AbortSignal) => Promise<void>;
+
+export const sleep: Sleep = (ms, signal) => timer(ms, undefined, { signal }).catch(() => {});
+
+export interface BackoffParts {
+  clickhouse: ClickHouse;
+  clock: Clock;
+  sleep: Sleep;
+  signal: AbortSignal;
+}
+
+/** With these the attempts of a store that refuses begin at the earliest at 0, 0.5, 1.5, 3.5, 7.5, 15.5, 30.5, 45.5 s. */
+const waitMsFirst = 1_000;
+export const waitMsMax = 30_000;
+const pingMs = 200;
+
+export class Backoff {
+  readonly #parts: BackoffParts;
+  #failures = 0;
+
+  constructor(parts: BackoffParts) {
+    this.#parts = parts;
+  }
+
+  succeeded(): void {
+    this.#failures = 0;
+  }
+
+  /** `mayEndEarly`: the store did not answer, and nothing suggests that it will go away again by the same insert. */
+  async wait(mayEndEarly: boolean): Promise<void> {
+    const { clickhouse, clock, sleep: pause, signal } = this.#parts;
+    const most = Math.min(waitMsMax, waitMsFirst * 2 ** Math.min(this.#failures, 10));
+    this.#failures += 1;
+    const waitMs = most / 2 + (Math.random() * most) / 2;
+    if (!mayEndEarly) return pause(waitMs, signal);
+    const until = clock.monotonic() + waitMs;
+    while (clock.monotonic() < until && !signal.aborted) {
+      await pause(Math.min(pingMs, Math.max(1, until - clock.monotonic())), signal);
+      if (await clickhouse.ping()) return;
+    }
+  }
+
+  /** After the store died of an insert: the next question only says something when there is a store to answer it. */
+  async untilAnswered(): Promise<void> {
+    const { clickhouse, signal } = this.#parts;
+    do await this.wait(true);
+    while (!signal.aborted && !(await clickhouse.ping()));
+  }
+}
+
+/** True for an error that says nothing but: there is no store at the moment. */
+export function isNoAnswer({ code, timedOut }: ClickHouseError): boolean {
+  return code === 0 && !timedOut;
+}

@@ -1,0 +1,54 @@
+/**
+ * A row that the store must accept when it works: of device 0, which no device is, always the same one. Only while this
+ * row is accepted does a refusal say something about the refused rows. In a cluster it proves the shard of device 0.
+ */
+import type { Clock } from '../base/clock.ts';
+import type { ClickHouse } from '../clickhouse/client.ts';
+import { insertLatest, insertTelemetry } from '../clickhouse/statements.ts';
+import { keyOf } from '../telemetry/keys.ts';
+import { Rows } from '../telemetry/rows.ts';
+import { orderUpTo } from './order.ts';
+
+/** An answer counts this long as "at this time": many refused rows then cost few control rows. */
+const goodMs = 1_000;
+
+export class Control {
+  readonly #clickhouse: ClickHouse;
+  readonly #clock: Clock;
+  readonly #timeoutMs: number;
+  readonly #block = controlBlock();
+  #acceptedAt = Number.NEGATIVE_INFINITY;
+
+  constructor(clickhouse: ClickHouse, clock: Clock, timeoutMs: number) {
+    this.#clickhouse = clickhouse;
+    this.#clock = clock;
+    this.#timeoutMs = timeoutMs;
+  }
+
+  async accepted(): Promise<boolean> {
+    const { monotonic } = this.#clock;
+    if (monotonic() - this.#acceptedAt < goodMs) return true;
+    const options = { timeoutMs: this.#timeoutMs };
+    const inserts = [insertTelemetry, insertLatest].map((sql) =>
+      this.#clickhouse.insertBlocks(sql, this.#block, options).then(
+        () => true,
+        () => false,
+      ),
+    );
+    if (!(await Promise.all(inserts)).every(Boolean)) return false;
+    this.#acceptedAt = monotonic();
+    return true;
+  }
+
+  /** The store failed since: the next question is asked again. */
+  forget(): void {
+    this.#acceptedAt = Number.NEGATIVE_INFINITY;
+  }
+}
+
+function controlBlock(): Buffer {
+  const rows = new Rows(1);
+  rows.addDouble(keyOf('control')!, 1);
+  rows.endRecord(0, 0);
+  return Buffer.concat(rows.encode(orderUpTo(0)));
+}

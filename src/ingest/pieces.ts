@@ -1,0 +1,104 @@
+/**
+ * A unit of frames as pieces that are inserted one by one: cut by days, as a partition costs an insert more than a
+ * thousand rows do, and in halves, by days or by rows, when a piece is refused or takes too long.
+ */
+import { addDays } from '../telemetry/block-days.ts';
+import { rowsOfBlock, splitBlock } from '../telemetry/read-block.ts';
+
+export interface Piece {
+  readonly payloads: readonly Uint8Array[];
+  /** Rows of the payloads; of some of them only those with `from` ≤ ts < `to` are inserted. */
+  readonly rows: number;
+  /** First milliseconds of the days that it touches, ascending; empty when they are not known. */
+  readonly days: readonly number[];
+  readonly from: number;
+  readonly to: number;
+  /** What is done already. */
+  telemetry: boolean;
+  latest: boolean;
+  /** Failures of this piece, by what they may say about its rows. */
+  crashes: number;
+  unknown: number;
+  slow: number;
+}
+
+export const daysMax = 100;
+/** Rows that cost an insert about as much as one partition. */
+const rowsOfDay = 1_000;
+const everything = { from: Number.MIN_SAFE_INTEGER, to: Number.MAX_SAFE_INTEGER };
+
+/** Pieces of at most `daysMax` days; those near today first, as most rows that wait are of these. */
+export function piecesOf(payloads: readonly Uint8Array[], today: number): Piece[] {
+  const whole = pieceOf(payloads, everything.from, everything.to);
+  if (whole.days.length <= daysMax) return [whole];
+  const distance = ({ from, to }: Piece) => Math.max(0, from - today, today - to);
+  return cutByDays(whole, daysMax).sort((a, b) => distance(a) - distance(b));
+}
+
+/** A lone row, or bytes of which the rows cannot be told. */
+export function isWhole(piece: Piece): boolean {
+  return piece.payloads.length === 1 && piece.days.length <= 1 && rowsIn(piece.payloads[0]!) < 2;
+}
+
+/** Two pieces with the same rows; undefined when the piece is whole. */
+export function halvesOf(piece: Piece): Piece[] | undefined {
+  if (piece.days.length > 1 && piece.days.length * rowsOfDay >= piece.rows) {
+    return cutByDays(piece, Math.ceil(piece.days.length / 2));
+  }
+  const { payloads } = piece;
+  const half = payloads.length >> 1;
+  if (half > 0) return [payloads.slice(0, half), payloads.slice(half)].flatMap((part) => partOf(piece, part));
+  const block = payloads[0]!;
+  const rows = rowsIn(block);
+  if (rows < 2) return piece.days.length > 1 ? cutByDays(piece, Math.ceil(piece.days.length / 2)) : undefined;
+  const parts = [splitBlock(block, 0, rows >> 1), splitBlock(block, rows >> 1, rows)];
+  return parts.flatMap((part) => partOf(piece, [part]));
+}
+
+function cutByDays({ payloads, days, from, to, telemetry, latest }: Piece, each: number): Piece[] {
+  const pieces: Piece[] = [];
+  for (let at = 0; at < days.length; at += each) {
+    const start = at === 0 ? from : days[at]!;
+    const end = days[at + each] ?? to;
+    pieces.push({ ...pieceOf(payloads, start, end), telemetry, latest });
+  }
+  return pieces;
+}
+
+function partOf(piece: Piece, payloads: readonly Uint8Array[]): Piece[] {
+  const { from, to, telemetry, latest } = piece;
+  const part = { ...pieceOf(payloads, from, to), telemetry, latest };
+  return part.payloads.length > 0 ? [part] : [];
+}
+
+/** Payloads without a row in the range are left out. */
+function pieceOf(payloads: readonly Uint8Array[], from: number, to: number): Piece {
+  const days = new Set<number>();
+  const ranged = from !== everything.from || to !== everything.to;
+  let rows = 0;
+  const kept = payloads.filter((payload) => {
+    const times = addDays(payload, days, from, to);
+    if (times && ranged && (times.newest < from || times.oldest >= to)) return false;
+    rows += times?.rows ?? 1;
+    return true;
+  });
+  const counts = { telemetry: false, latest: false, crashes: 0, unknown: 0, slow: 0 };
+  return { payloads: kept, rows, days: [...days].sort((a, b) => a - b), from, to, ...counts };
+}
+
+/** True when only the rows of a range are inserted. */
+export function isRanged({ from, to }: Piece): boolean {
+  return from !== everything.from || to !== everything.to;
+}
+
+/** 1 for bytes that are no block. */
+function rowsIn(payload: Uint8Array): number {
+  try {
+    const rows = rowsOfBlock(payload);
+    // Bytes that are no block may begin like one: then they cannot be split.
+    if (rows > 1) splitBlock(payload, 0, 1);
+    return rows;
+  } catch {
+    return 1;
+  }
+}

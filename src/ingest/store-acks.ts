@@ -1,0 +1,163 @@
+/**
+ * Acknowledgements of `ingest.ack: store`: a message is acknowledged when every frame that holds a row of it is in
+ * ClickHouse, refused with 503 when that takes too long or when a row of such a frame is refused. A lane never waits for
+ * the other one. Memory is bounded: `refusal` names the reason for which no message is taken at the moment.
+ */
+import type { Clock } from '../base/clock.ts';
+import { type Fault, unavailable } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Metrics } from '../base/metrics.ts';
+
+/** The sender of a message: exactly one of the two is called, once. */
+export interface Waiter {
+  acknowledge(): void;
+  refuse(fault: Fault): void;
+}
+
+export interface StoreAcksParts {
+  clock: Clock;
+  metrics: Metrics;
+  timeoutMs: number;
+  onAcknowledged: (messages: number, since: number) => void;
+}
+
+/** Messages whose rows are in the same frames. */
+interface Group {
+  /** Empty when they have their answer. */
+  waiters: readonly Waiter[];
+  /** Order numbers of the frames. */
+  orders: readonly bigint[];
+  /** Lanes of which the last frame is not stored yet. */
+  lanes: number;
+  /** Monotonic, of this process. */
+  since: number;
+}
+
+interface Entry {
+  /** The last frame of the group in this lane. */
+  order: bigint;
+  group: Group;
+}
+
+type Lane = 0 | 1;
+
+export class StoreAcks {
+  readonly #parts: StoreAcksParts;
+  readonly #queues: [Entry[], Entry[]] = [[], []];
+  #waiting = 0;
+  /** Every frame of the live lane up to this was stored at the last call. */
+  #liveOrder = 0n;
+  /** A message of the live lane waited in vain, and nothing was stored since. */
+  #stalled = false;
+
+  constructor(parts: StoreAcksParts) {
+    this.#parts = parts;
+    parts.metrics.observed(
+      'ingest_store_waiters',
+      'Messages that wait until ClickHouse has them.',
+      () => this.#waiting,
+    );
+  }
+
+  /** Frames are durable, and `waiters` wait for ClickHouse since `since`. Orders of a lane rise from call to call. */
+  add(waiters: readonly Waiter[], frames: readonly { lane: Lane; order: bigint }[], since: number): void {
+    if (waiters.length === 0) return;
+    const orders = frames.map(({ order }) => order);
+    const group: Group = { waiters, orders, lanes: 0, since };
+    for (const lane of [0, 1] as const) {
+      const last = frames.findLast((frame) => frame.lane === lane);
+      if (!last) continue;
+      group.lanes += 1;
+      this.#queues[lane].push({ order: last.order, group });
+    }
+    this.#waiting += waiters.length;
+  }
+
+  /** Every frame of the lane up to `order` is in ClickHouse; rows of it that are suspects were refused before. */
+  shipped(lane: Lane, order: bigint): void {
+    if (lane === 0 && order > this.#liveOrder) {
+      this.#liveOrder = order;
+      this.#stalled = false;
+    }
+    const queue = this.#queues[lane];
+    let done = 0;
+    while (done < queue.length && queue[done]!.order <= order) {
+      const { group } = queue[done]!;
+      done += 1;
+      group.lanes -= 1;
+      if (group.lanes > 0 || group.waiters.length === 0) continue;
+      const { waiters, since } = group;
+      this.#settle(group);
+      for (const waiter of waiters) waiter.acknowledge();
+      this.#parts.onAcknowledged(waiters.length, since);
+    }
+    if (done > 0) queue.splice(0, done);
+  }
+
+  /** Rows of these frames were refused. Which message of a frame they are of is not known: all of them are refused. */
+  refused(lane: Lane, orders: ReadonlySet<bigint>): void {
+    for (const { group } of this.#queues[lane]) {
+      if (group.orders.some((order) => orders.has(order))) this.#refuse(group, refusedRows());
+    }
+  }
+
+  /** `idle`: nothing of the live lane waits for ClickHouse. */
+  expire(idle: boolean): void {
+    if (idle) this.#stalled = false;
+    const { clock, timeoutMs } = this.#parts;
+    const before = clock.monotonic() - timeoutMs;
+    for (const lane of [0, 1] as const) {
+      const queue = this.#queues[lane];
+      let done = 0;
+      while (done < queue.length && queue[done]!.group.since <= before) {
+        if (lane === 0 && queue[done]!.group.waiters.length > 0) this.#stalled = true;
+        this.#refuse(queue[done]!.group, tooSlow(timeoutMs));
+        done += 1;
+      }
+      if (done > 0) queue.splice(0, done);
+    }
+  }
+
+  /** Why no message is taken; undefined when messages are welcome. */
+  refusal(): Fault | undefined {
+    if (this.#stalled) return storeAway(this.#parts.timeoutMs);
+    return this.#waiting >= limits.storeWaitersMax ? tooManyWait() : undefined;
+  }
+
+  #refuse(group: Group, fault: Fault): void {
+    const { waiters } = group;
+    if (waiters.length === 0) return;
+    this.#settle(group);
+    this.#parts.metrics
+      .counter('ingest_rejected_total', 'Messages refused, by reason.', { reason: fault.reason })
+      .add(waiters.length);
+    for (const waiter of waiters) waiter.refuse(fault);
+  }
+
+  #settle(group: Group): void {
+    this.#waiting -= group.waiters.length;
+    group.waiters = [];
+  }
+}
+
+function tooSlow(timeoutMs: number): Fault {
+  const message =
+    `ClickHouse has not stored this message within ${timeoutMs} ms (INGEST_STORE_ACK_MS_MAX). ` +
+    'The message is in the journal and is stored later; sending it again is harmless when it has a "ts".';
+  return unavailable('store_slow', message);
+}
+
+function storeAway(timeoutMs: number): Fault {
+  const message = `ClickHouse has stored nothing for more than ${timeoutMs} ms (INGEST_STORE_ACK_MS_MAX); send again.`;
+  return unavailable('store_away', message, 5);
+}
+
+function refusedRows(): Fault {
+  const message =
+    'ClickHouse refused a row of this message, or of one that came at the same time. The rows are kept and tried again.';
+  return unavailable('store_refused', message, 5);
+}
+
+function tooManyWait(): Fault {
+  return unavailable('store_waiters', 'Too many messages wait for ClickHouse already; send again.');
+}

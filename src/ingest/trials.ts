@@ -1,0 +1,193 @@
+/**
+ * What becomes of suspects: each is inserted again in rounds. A row that is accepted was never bad. A row that is refused
+ * in enough rounds over enough time, while a control row is accepted each time, is proven bad and goes to quarantine.
+ * Looks after the quarantine as well: what is in it now, and entries that have expired. One for each journal.
+ */
+import { messageOf } from '../base/errors.ts';
+import type { Counter } from '../base/metrics.ts';
+import type { Journal } from '../journal/journal.ts';
+import { QuarantineFull } from '../journal/quarantine.ts';
+import type { Suspect } from '../journal/suspects.ts';
+import type { Sleep } from './backoff.ts';
+import { Inserter, type InserterParts, type RefusedPayload, type Suspicion } from './insert.ts';
+
+export interface TrialsParts extends Omit<InserterParts, 'once' | 'signal' | 'sleep'> {
+  journal: Journal;
+  sleep: Sleep;
+  /** Days after which an entry of the quarantine is dropped; 0 = never. */
+  quarantineKeptDays: number;
+  /** After suspects were stored or proven bad. */
+  onSettled: () => void;
+}
+
+/** What it takes to prove a row bad, by what its refusals are about. Clock: monotonic, of this process. */
+const proofs: Record<Suspicion, { rounds: number; ms: number }> = {
+  content: { rounds: 3, ms: 5 * 60_000 },
+  crash: { rounds: 3, ms: 5 * 60_000 },
+  unknown: { rounds: 12, ms: 60 * 60_000 },
+  size: { rounds: 50, ms: 24 * 3_600_000 },
+};
+const roundMsFirst = 10_000;
+const roundMsMax = 600_000;
+/** Suspects of one round. */
+const suspectsMax = 1_000;
+const roundBytesMax = 8 * 1024 * 1024;
+const idleMs = 60_000;
+const expiryMs = 3_600_000;
+const dayMs = 86_400_000;
+
+interface Trial {
+  since: number;
+  rounds: number;
+  next: number;
+}
+
+export class Trials {
+  readonly #parts: TrialsParts;
+  readonly #stopping = new AbortController();
+  readonly #inserter: Inserter;
+  readonly #trials = new Map<Suspect, Trial>();
+  readonly #quarantined: Counter;
+  readonly #expired: Counter;
+  #waking = new AbortController();
+  #running: Promise<void> = Promise.resolve();
+  #nextExpiry = Number.NEGATIVE_INFINITY;
+
+  constructor(parts: TrialsParts) {
+    this.#parts = parts;
+    this.#inserter = new Inserter({ ...parts, signal: this.#stopping.signal, once: true });
+    const { metrics, journal } = parts;
+    const { suspects, quarantine } = journal;
+    this.#quarantined = metrics.counter('ingest_quarantined_rows_total', 'Rows that were proven bad.');
+    this.#expired = metrics.counter('quarantine_expired_rows_total', 'Rows that left the quarantine by their age.');
+    metrics.observed(
+      'ingest_suspect_rows',
+      'Rows that ClickHouse refused and that are tried again.',
+      () => suspects.rows,
+    );
+    metrics.observed('ingest_suspect_bytes', 'Bytes of these rows.', () => suspects.bytes);
+    metrics.observed('quarantine_entries', 'Entries in quarantine.', () => quarantine.entries);
+    metrics.observed('quarantine_bytes', 'Bytes in quarantine.', () => quarantine.bytes);
+  }
+
+  start(): void {
+    this.#running = this.#run();
+  }
+
+  /** There are new suspects. */
+  wake(): void {
+    this.#waking.abort();
+  }
+
+  async stop(): Promise<void> {
+    this.#stopping.abort();
+    this.wake();
+    await this.#running;
+  }
+
+  async #run(): Promise<void> {
+    const { clock, sleep } = this.#parts;
+    while (!this.#stopping.signal.aborted) {
+      this.#waking = new AbortController();
+      await this.#lookAfterQuarantine();
+      const due = this.#due();
+      if (due.length > 0) await this.#round(due);
+      const next = Math.min(...[...this.#trials.values()].map((trial) => trial.next), clock.monotonic() + idleMs);
+      if (this.#stopping.signal.aborted) return;
+      await sleep(Math.max(1, next - clock.monotonic()), this.#waking.signal);
+    }
+  }
+
+  /** Suspects whose time has come; new ones get their first time. */
+  #due(): Suspect[] {
+    const { clock, journal } = this.#parts;
+    const now = clock.monotonic();
+    const due: Suspect[] = [];
+    let bytes = 0;
+    for (const suspect of journal.suspects.list()) {
+      const trial = this.#trials.get(suspect);
+      if (!trial) {
+        this.#trials.set(suspect, { since: now, rounds: 0, next: now + roundMsFirst });
+      } else if (trial.next <= now && due.length < suspectsMax && bytes < roundBytesMax) {
+        due.push(suspect);
+        bytes += suspect.bytes;
+      }
+    }
+    return due;
+  }
+
+  async #round(due: Suspect[]): Promise<void> {
+    const { journal, log, onSettled } = this.#parts;
+    try {
+      const payloads = await journal.suspects.read(due);
+      const { stored, refused } = await this.#inserter.insert(payloads);
+      const refusals = new Map(refused.map((refusal) => [refusal.payload, refusal]));
+      const good = due.filter((_, i) => stored.has(payloads[i]!));
+      const bad = due.filter((suspect, i) => this.#isProven(suspect, refusals.get(payloads[i]!)));
+      if (good.length > 0) await this.#settle(good);
+      if (bad.length > 0) await this.#quarantine(bad, due, payloads, refusals);
+      if (good.length + bad.length > 0) onSettled();
+    } catch (error) {
+      // A full or broken disk, or a full quarantine: the suspects stay where they are.
+      const event = error instanceof QuarantineFull ? 'quarantine_full' : 'suspects_failed';
+      log.error(event, { reason: messageOf(error) });
+      this.#later(due);
+    }
+  }
+
+  /** Counts the round. A suspect that was not refused in it (the store was not well, for example) waits as well. */
+  #isProven(suspect: Suspect, refusal: RefusedPayload | undefined): boolean {
+    const now = this.#parts.clock.monotonic();
+    const trial = this.#trials.get(suspect)!;
+    if (refusal) trial.rounds += 1;
+    trial.next = now + Math.min(roundMsMax, roundMsFirst * 2 ** Math.min(trial.rounds, 10));
+    if (!refusal) return false;
+    const proof = proofs[refusal.suspicion];
+    return trial.rounds >= proof.rounds && now - trial.since >= proof.ms;
+  }
+
+  async #quarantine(
+    bad: Suspect[],
+    due: Suspect[],
+    payloads: Buffer[],
+    refusals: Map<Uint8Array, RefusedPayload>,
+  ): Promise<void> {
+    const { journal, log } = this.#parts;
+    const items = bad.map((suspect) => {
+      const payload = payloads[due.indexOf(suspect)]!;
+      const { reason } = refusals.get(payload)!;
+      return { reason, payload, rows: suspect.rows, order: suspect.order };
+    });
+    await journal.quarantine.add(items);
+    await this.#settle(bad);
+    const rows = bad.reduce((sum, suspect) => sum + suspect.rows, 0);
+    this.#quarantined.add(rows);
+    log.error('rows_quarantined', { rows, reason: items[0]!.reason });
+  }
+
+  async #settle(suspects: Suspect[]): Promise<void> {
+    await this.#parts.journal.suspects.settle(suspects);
+    for (const suspect of suspects) this.#trials.delete(suspect);
+  }
+
+  #later(due: Suspect[]): void {
+    const next = this.#parts.clock.monotonic() + roundMsFirst;
+    for (const suspect of due) this.#trials.get(suspect)!.next = next;
+  }
+
+  async #lookAfterQuarantine(): Promise<void> {
+    const { clock, journal, log, quarantineKeptDays } = this.#parts;
+    const now = clock.monotonic();
+    try {
+      await journal.quarantine.refresh();
+      if (quarantineKeptDays === 0 || now < this.#nextExpiry) return;
+      this.#nextExpiry = now + expiryMs;
+      const { entries, rows } = await journal.quarantine.expire(clock.now() - quarantineKeptDays * dayMs);
+      if (entries === 0) return;
+      this.#expired.add(rows);
+      log.error('quarantine_expired', { entries, rows, keptDays: quarantineKeptDays });
+    } catch (error) {
+      log.warn('quarantine_unreadable', { reason: messageOf(error) });
+    }
+  }
+}

@@ -1,0 +1,340 @@
+/** Shipping into a store that refuses, dies, is slow or short of memory: what is stored, what waits, what is proven bad. */
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, afterEach, beforeAll, beforeEach, expect, test, vi } from 'vitest';
+import { Metrics } from '../../src/base/metrics.ts';
+import { type ClickHouse, openClickHouse } from '../../src/clickhouse/client.ts';
+import { OrderClock } from '../../src/ingest/order.ts';
+import { Shipper, type ShipperOptions } from '../../src/ingest/ship.ts';
+import { type Disk, realDisk } from '../../src/journal/disk.ts';
+import { type Journal, openJournal } from '../../src/journal/journal.ts';
+import { listQuarantine } from '../../src/journal/quarantine.ts';
+import { keyOf } from '../../src/telemetry/keys.ts';
+import { readBlock } from '../../src/telemetry/read-block.ts';
+import { Rows } from '../../src/telemetry/rows.ts';
+import { silentLog } from '../clickhouse-server.ts';
+import { daysOf, type Insert, StandIn } from '../clickhouse-stand-in.ts';
+import { type FastClock, fastClock } from '../fast-clock.ts';
+
+const dayMs = 86_400_000;
+let home: string;
+let house: StandIn;
+let clickhouse: ClickHouse;
+let count = 0;
+let running: Channel | undefined;
+
+beforeAll(() => {
+  home = mkdtempSync(join(tmpdir(), 'millrace-ship-faults-'));
+});
+
+afterAll(() => rmSync(home, { recursive: true, force: true }));
+
+beforeEach(async () => {
+  house = await StandIn.start();
+  clickhouse = openClickHouse({ url: house.url, user: 'u', password: '', database: 'm', log: silentLog });
+});
+
+afterEach(async () => {
+  house.behave = () => 'ok';
+  await running?.stop();
+  running = undefined;
+  await clickhouse.close();
+  await house.stop();
+});
+
+interface Channel {
+  dir: string;
+  clock: FastClock;
+  journal: Journal;
+  shipper: Shipper;
+  metrics: Metrics;
+  add(device: number, times: number[], lane?: 0 | 1): Promise<void>;
+  stop(): Promise<void>;
+}
+
+interface ChannelOptions extends Partial<ShipperOptions> {
+  dir?: string;
+  disk?: Disk;
+  started?: boolean;
+  /** How much faster than the system's its clock is. */
+  factor?: number;
+}
+
+async function openChannel({
+  dir = '',
+  disk = realDisk,
+  started = true,
+  factor = 1000,
+  ...options
+}: ChannelOptions = {}): Promise<Channel> {
+  count += 1;
+  const own = dir || join(home, `worker-${count}`);
+  const clock = fastClock(factor);
+  const journal = await openJournal({ dir: own, disk, clock, log: silentLog, segmentBytes: 4 * 1024 * 1024 });
+  const metrics = new Metrics();
+  const shipper = new Shipper({
+    journal,
+    clickhouse,
+    clock,
+    sleep: clock.sleep,
+    log: silentLog,
+    metrics,
+    intervalMsMin: 250,
+    intervalMsMax: 1000,
+    rowsMax: 400_000,
+    lateSecondsMax: 1,
+    timeoutMs: 5_000,
+    onShipped: () => {},
+    ...options,
+  });
+  const orders = new OrderClock({ now: () => Date.now(), monotonic: () => 0 }, 1, journal.orderMax);
+  const add = async (device: number, times: number[], lane: 0 | 1 = 0) => {
+    const rows = new Rows();
+    for (const ts of times) {
+      rows.addDouble(keyOf('a')!, ts % 1000);
+      rows.endRecord(device, ts);
+    }
+    const order = orders.next();
+    await journal.append([{ lane, order, rows: rows.count, parts: rows.encode(order) }]);
+    shipper.wake();
+  };
+  const stop = async () => {
+    await shipper.stop();
+    await journal.close();
+  };
+  running = { dir: own, clock, journal, shipper, metrics, add, stop };
+  if (started) shipper.start();
+  return running;
+}
+
+function metricOf(metrics: Metrics, name: string): number {
+  return metrics
+    .snapshot()
+    .filter((sample) => sample.name === name)
+    .reduce((sum, { value }) => sum + value, 0);
+}
+
+async function emptied({ journal }: Channel, timeout = 15_000): Promise<void> {
+  await vi.waitFor(() => expect(journal.empty).toBe(true), { timeout });
+}
+
+const has = (device: number) => (insert: Insert) => insert.rows.some((row) => row.device === device);
+const now = Date.now();
+const some = (n: number) => Array.from({ length: n }, (_, i) => now + i);
+
+test('a store that answers every code there is for a while costs nothing: no suspect, no quarantine, all is stored', {
+  timeout: 70_000,
+}, async () => {
+  const codes = [...Array.from({ length: 760 }, (_, i) => i + 1), 999, 1000, 1001, 1002, 1003];
+  let met = 0;
+  // Every code is the answer to rows once, and to a control row that follows.
+  house.behave = (insert) => codes[has(0)(insert) ? met - 1 : met++] ?? 'ok';
+  const channel = await openChannel({ factor: 20_000 });
+  for (let i = 0; i < 20; i += 1) await channel.add(1 + i, some(5));
+  await emptied(channel, 60_000);
+  expect(met).toBeGreaterThan(codes.length);
+  expect(await listQuarantine(channel.dir)).toEqual([]);
+  expect(metricOf(channel.metrics, 'ingest_suspect_rows_total')).toBe(0);
+  expect(house.stored()).toHaveLength(100);
+  expect(house.stored('latest')).toHaveLength(20);
+});
+
+test('rows that are refused for minutes, while others are accepted, wait beside the lane and are stored in the end', async () => {
+  const channel = await openChannel();
+  house.behave = (insert) => (has(7)(insert) ? 27 : 'ok');
+  for (const device of [6, 7, 8]) await channel.add(device, some(10));
+  await vi.waitFor(() => expect(channel.journal.suspects.rows).toBe(10), { timeout: 10_000 });
+  await channel.add(9, some(10));
+  // The lane goes on, and deletes know that there is something older to come.
+  await vi.waitFor(() => expect(house.stored().filter(({ device }) => device === 9)).toHaveLength(10), {
+    timeout: 10_000,
+  });
+  await vi.waitFor(() => expect(channel.journal.rowsWaiting(0)).toBe(0), { timeout: 10_000 });
+  expect(channel.journal.orderShipped()).toBeLessThan(channel.journal.laneShipped(0));
+  house.behave = () => 'ok';
+  await emptied(channel);
+  expect(house.stored()).toHaveLength(40);
+  expect(await listQuarantine(channel.dir)).toEqual([]);
+  expect(channel.journal.orderShipped()).toBe(channel.journal.laneShipped(0));
+});
+
+test('a bad row is proven bad in several rounds over five minutes; every other row is stored at once', async () => {
+  const channel = await openChannel();
+  const { clock } = channel;
+  const started = clock.monotonic();
+  const bad = now + 33;
+  house.behave = ({ rows }) => (rows.some(({ ts }) => ts === bad) ? 69 : 'ok');
+  await channel.add(1, some(100));
+  await channel.add(2, [now]);
+  await vi.waitFor(() => expect(house.stored()).toHaveLength(100), { timeout: 10_000 });
+  expect(channel.journal.quarantine.entries).toBe(0);
+  await emptied(channel);
+  const passed = clock.monotonic() - started;
+  expect(passed).toBeGreaterThan(5 * 60_000);
+  const alone = house.inserts.filter(({ rows }) => rows.length === 1 && rows[0]!.ts === bad);
+  expect(alone.length).toBeGreaterThanOrEqual(3);
+  const [entry, ...others] = await listQuarantine(channel.dir);
+  expect(others).toEqual([]);
+  expect(entry).toMatchObject({ kind: 'rows', rows: 1, reason: expect.stringContaining('69') });
+  expect(metricOf(channel.metrics, 'ingest_quarantined_rows_total')).toBe(1);
+  expect(metricOf(channel.metrics, 'quarantine_entries')).toBe(1);
+  expect(metricOf(channel.metrics, 'storage_insert_errors_total')).toBeGreaterThan(3);
+});
+
+test('suspects wait for longer than a worker lives, and are tried again by its successor', async () => {
+  const first = await openChannel({ factor: 1 });
+  house.behave = (insert) => (has(7)(insert) ? 27 : 'ok');
+  await first.add(7, some(3));
+  await vi.waitFor(() => expect(first.journal.suspects.rows).toBe(3), { timeout: 10_000 });
+  await first.stop();
+  house.behave = () => 'ok';
+  const second = await openChannel({ dir: first.dir });
+  expect(second.journal.suspects.rows).toBe(3);
+  expect(second.journal.orderRecovered).toBeDefined();
+  await emptied(second);
+  expect(house.stored()).toHaveLength(3);
+});
+
+test('a store that answers "too many parts" gets at most 8 attempts in its first minute, though it answers /ping', async () => {
+  const factor = 100;
+  house.behave = () => 252;
+  const channel = await openChannel({ factor });
+  await channel.add(1, some(5));
+  await vi.waitFor(() => expect(house.inserts.length).toBeGreaterThan(0), { timeout: 10_000 });
+  const first = house.inserts[0]!.at;
+  await vi.waitFor(() => expect(performance.now() - first).toBeGreaterThan(60_000 / factor), { timeout: 10_000 });
+  const attempts = house.inserts.filter(({ table, at }) => table === 'telemetry' && at - first <= 60_000 / factor);
+  expect(attempts.length).toBeGreaterThanOrEqual(4);
+  expect(attempts.length).toBeLessThanOrEqual(8);
+  house.behave = () => 'ok';
+  await emptied(channel);
+  expect(house.stored()).toHaveLength(5);
+});
+
+test('one row that kills the store is found by cutting, and does not kill it for ever', async () => {
+  const channel = await openChannel();
+  const bad = now + 5;
+  house.behave = ({ rows }) => (rows.some(({ ts }) => ts === bad) ? { deadMs: 20 } : 'ok');
+  await channel.add(1, some(16));
+  await emptied(channel);
+  expect(house.stored()).toHaveLength(15);
+  expect(await listQuarantine(channel.dir)).toHaveLength(1);
+  expect(house.deaths).toBeGreaterThan(5);
+  // Five as a whole, two of each half down to the row, two in each of the rounds that prove it.
+  expect(house.deaths).toBeLessThan(60);
+});
+
+test('a store that manages a thousand rows within the deadline gets all of them in the end', async () => {
+  const channel = await openChannel({ timeoutMs: 100, factor: 100 });
+  house.behave = ({ rows }) => (rows.length > 1_000 ? 'none' : 'ok');
+  for (let i = 0; i < 30; i += 1) await channel.add(1 + i, some(100));
+  await emptied(channel);
+  expect(house.stored()).toHaveLength(3_000);
+  expect(await listQuarantine(channel.dir)).toEqual([]);
+});
+
+test('lack of memory halves a unit; a row alone that meets it is never quarantined for it', async () => {
+  const channel = await openChannel();
+  house.behave = ({ rows }) => (rows.length > 20 ? 241 : 'ok');
+  for (let i = 0; i < 10; i += 1) await channel.add(1 + i, some(10));
+  await emptied(channel);
+  expect(house.stored()).toHaveLength(100);
+  const requests = house.inserts.length;
+  house.behave = () => 241;
+  await channel.add(50, [now]);
+  // Some minutes of this clock.
+  await vi.waitFor(() => expect(house.inserts.length).toBeGreaterThan(requests + 20), { timeout: 10_000 });
+  house.behave = () => 'ok';
+  await emptied(channel);
+  expect(house.stored()).toHaveLength(101);
+  expect(await listQuarantine(channel.dir)).toEqual([]);
+});
+
+test('a message of twenty years is cut by its days, today first; every row is inserted once', async () => {
+  const channel = await openChannel({ started: false });
+  const first = Date.UTC(2020, 0, 1);
+  const times = Array.from({ length: 7_305 }, (_, i) => first + i * dayMs);
+  await channel.add(1, [...times, 0, Date.UTC(2045, 1, 1)], 1);
+  await channel.add(2, [now - 3 * dayMs], 1);
+  channel.shipper.start();
+  await emptied(channel);
+  const inserts = house.inserts.filter(({ table }) => table === 'telemetry');
+  for (const { rows } of inserts) expect(daysOf(rows)).toBeLessThanOrEqual(102);
+  expect(inserts.reduce((sum, { rows }) => sum + rows.length, 0)).toBe(7_308);
+  expect(house.stored()).toHaveLength(7_308);
+  expect(
+    house
+      .stored('latest')
+      .map(({ ts }) => ts)
+      .sort(),
+  ).toEqual([now - 3 * dayMs, Date.UTC(2045, 1, 1)].sort());
+  // The row of another device is not behind twenty years.
+  expect(inserts.slice(0, 5).some(has(2))).toBe(true);
+});
+
+test('a late unit that is too slow for its days is cut by days', async () => {
+  const channel = await openChannel({ timeoutMs: 100, factor: 100 });
+  house.behave = ({ table, rows }) => (table === 'telemetry' && daysOf(rows) > 10 ? 'none' : 'ok');
+  await channel.add(
+    1,
+    Array.from({ length: 80 }, (_, i) => now - i * dayMs),
+    1,
+  );
+  await emptied(channel);
+  expect(house.stored()).toHaveLength(80);
+});
+
+test('late rows gather: 48 a second over 300 days are a few inserts a minute, a lone one goes at once', async () => {
+  const channel = await openChannel({ factor: 20, lateSecondsMax: 30 });
+  const { clock } = channel;
+  await channel.add(1, [now - 5 * dayMs], 1);
+  await vi.waitFor(() => expect(house.stored()).toHaveLength(1), { timeout: 10_000 });
+  const until = clock.monotonic() + 60_000;
+  let device = 2;
+  for (let next = clock.monotonic(); clock.monotonic() < until; next += 250) {
+    await channel.add(
+      device++,
+      Array.from({ length: 12 }, (_, i) => now - (3 + ((device * 12 + i) % 300)) * dayMs),
+      1,
+    );
+    await clock.sleep(Math.max(0, next + 250 - clock.monotonic()), new AbortController().signal);
+  }
+  const units = channel.metrics.snapshot().find(({ name }) => name === 'storage_batch_rows')!.buckets!;
+  expect(units.reduce((sum, n) => sum + n, 0)).toBeLessThanOrEqual(5);
+  expect(house.stored().length).toBeGreaterThan(500);
+});
+
+test('a disk that takes no suspects holds the lane, not the worker; it goes on when there is room', async () => {
+  let full = true;
+  const disk: Disk = {
+    ...realDisk,
+    open: async (path, mode) => {
+      if (full && mode !== 'read' && /\/(suspects|quarantine)\//.test(path)) {
+        throw Object.assign(new Error('ENOSPC: no space left'), { code: 'ENOSPC' });
+      }
+      return realDisk.open(path, mode);
+    },
+  };
+  const channel = await openChannel({ disk });
+  house.behave = (insert) => (has(7)(insert) ? 27 : 'ok');
+  await channel.add(7, [now]);
+  await vi.waitFor(() => expect(house.inserts.filter(has(7)).length).toBeGreaterThan(1), { timeout: 10_000 });
+  await new Promise((resolve) => setTimeout(resolve, 100));
+  expect([channel.journal.rowsWaiting(0), channel.journal.suspects.rows]).toEqual([1, 0]);
+  full = false;
+  await vi.waitFor(() => expect(channel.journal.suspects.rows + channel.journal.quarantine.entries).toBe(1), {
+    timeout: 5000,
+  });
+  await emptied(channel);
+  expect((await listQuarantine(channel.dir)).map(({ rows }) => rows)).toEqual([1]);
+});
+
+test('the control row is read back as what it is', async () => {
+  const channel = await openChannel();
+  house.behave = (insert) => (has(7)(insert) ? 27 : 'ok');
+  await channel.add(7, [now]);
+  await vi.waitFor(() => expect(channel.journal.suspects.rows).toBe(1), { timeout: 10_000 });
+  const control = house.inserts.find(has(0))!;
+  expect(readBlock(control.body)).toMatchObject([{ device: 0, key: 'control', ts: 0 }]);
+});
