@@ -37,6 +37,7 @@ import { checkTls } from './tls.ts';
 import { WorkerPool } from './worker-pool.ts';
 
 const stateIntervalMs = 500;
+const closeMsMax = 5_000;
 
 /** Stops what was started, the last first. */
 class Started {
@@ -366,7 +367,11 @@ async function inTime(begun: Promise<void>, msMax: number): Promise<void> {
 }
 
 async function closeStores({ clickhouse, postgres }: { clickhouse: ClickHouse; postgres: Postgres }): Promise<void> {
-  await Promise.all([clickhouse.close(), postgres.close()]);
+  // A statement that goes on, as a migration, must not hold up the end.
+  await inTime(
+    Promise.all([clickhouse.close(), postgres.close()]).then(() => {}),
+    closeMsMax,
+  );
 }
 
 function bannerOf(

@@ -4,7 +4,6 @@
  * never an end. Before `enterService` a setting that is wrong (a refused password, an unknown database, a newer schema)
  * is thrown by `begun`; afterwards it is a reason like any other, because known devices are served then.
  */
-import { setTimeout as sleep } from 'node:timers/promises';
 import { messageOf, type StartError } from './base/errors.ts';
 import { limits } from './base/limits.ts';
 import type { Log } from './base/log.ts';
@@ -90,9 +89,10 @@ export class StoreWatch {
     this.#serving = true;
   }
 
+  /** A migration that goes on is left to its statement: the next start finds what it has done. */
   async stop(): Promise<void> {
     this.#ending.abort();
-    await Promise.all(this.#loops);
+    await Promise.race([Promise.all(this.#loops), pause(stopMsMax)]);
   }
 
   get parts(): Record<string, PartState> {
@@ -111,7 +111,7 @@ export class StoreWatch {
     const { signal } = this.#ending;
     while (!signal.aborted) {
       await this.#look(watched);
-      await sleep(limits.storeLookMs, undefined, { signal }).catch(() => {});
+      await pause(limits.storeLookMs, signal);
     }
   }
 
@@ -181,4 +181,20 @@ export class StoreWatch {
   #signal(): void {
     for (const resolve of this.#waiting.splice(0)) resolve();
   }
+}
+
+const stopMsMax = 2_000;
+
+/** Ends early with the signal. */
+function pause(ms: number, signal?: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    const end = () => {
+      clearTimeout(timer);
+      signal?.removeEventListener('abort', end);
+      resolve();
+    };
+    const timer = setTimeout(end, ms);
+    signal?.addEventListener('abort', end);
+    if (signal?.aborted) end();
+  });
 }

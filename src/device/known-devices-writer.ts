@@ -47,6 +47,8 @@ export interface KnownDevicesWriterParts {
   log: Log;
   metrics: Metrics;
   disk?: Disk;
+  /** A file that has doubled and grown by this is made again. */
+  growthBytes?: number;
 }
 
 /** A file that is open for writing. */
@@ -138,7 +140,7 @@ export class KnownDevicesWriter {
     if (ageMs > limits.credentialChangesKeptMs / 2 || ageMs < -limits.credentialChangesKeptMs / 2) return false;
     const now = clock.now();
     await this.#append(file, [...(await this.#changes(file)), ...(await this.#changedProfiles())], settled, now);
-    return file.bytes < file.base * 2 + limits.knownGrowthBytes;
+    return file.bytes < file.base * 2 + (this.#parts.growthBytes ?? limits.knownGrowthBytes);
   }
 
   async #changes(file: OpenFile): Promise<Buffer[]> {
@@ -196,6 +198,7 @@ export class KnownDevicesWriter {
     } catch (error) {
       this.#forgetSeen();
       if (!isNoSpace(error)) await this.#abandon(file);
+      else await file.file.truncate(file.bytes).catch(() => {});
       throw error;
     }
   }
@@ -289,7 +292,7 @@ export class KnownDevicesWriter {
         );
         devices += page.rows.length;
         after = page.rows.length < limits.knownPageRows ? undefined : page.last;
-        if (this.#stopped) throw new Error('stopped');
+        if (after !== undefined && this.#stopped) throw new Error('stopped');
         await this.#followFormer();
       }
       next.base = next.bytes + blockHeadBytes;

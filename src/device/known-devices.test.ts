@@ -1,0 +1,301 @@
+/** The file of known devices: what it answers after changes, crashes, damage and another database. On a simulated disk. */
+import { randomBytes, randomUUID } from 'node:crypto';
+import { beforeEach, expect, test } from 'vitest';
+import { SimDisk } from '../../test/crash/sim-disk.ts';
+import { Random } from '../../test/random.ts';
+import { limits } from '../base/limits.ts';
+import type { Log } from '../base/log.ts';
+import { Metrics } from '../base/metrics.ts';
+import type { Queries } from '../postgres/client.ts';
+import { mqttBasicCredentials, type NewCredentials, tokenCredentials } from './credentials.ts';
+import { KnownDevices } from './known-devices.ts';
+import { headerBytes } from './known-devices-file.ts';
+import { KnownDevicesWriter } from './known-devices-writer.ts';
+import type { LoggedChange, LoginRow } from './store.ts';
+
+const path = '/data/known/devices';
+const tenantId = randomUUID();
+const profileId = randomUUID();
+
+/** PostgreSQL as the writer sees it. */
+class FakeStore implements Queries {
+  isAway = false;
+  source = randomBytes(16);
+  settled = 100;
+  rows = new Map<string, LoginRow>();
+  log: (LoggedChange & { transaction: number })[] = [];
+  profiles = [{ id: profileId, version: 1, transportType: 'DEFAULT', data: {} as object }];
+  scans = 0;
+
+  // biome-ignore lint/suspicious/noExplicitAny: rows of any statement
+  async query(text: string, values: any[] = []): Promise<any[]> {
+    if (this.isAway) throw new Error('connect ECONNREFUSED');
+    if (text.includes('pg_snapshot_xmin')) return [{ settled: String(this.settled) }];
+    if (text.includes('from credential_changes')) {
+      return this.log.filter(({ transaction, id }) => transaction >= Number(values[0]) && id > values[1]);
+    }
+    if (text.includes('k.credentials_id = any')) {
+      return (values[0] as string[]).flatMap((id) => this.rows.get(id) ?? []).map(withoutParsed);
+    }
+    if (text.includes('k.id > $1')) {
+      this.scans += 1;
+      const keys = [...this.rows.keys()].sort().map((key, n) => ({ key: String(n + 1).padStart(8, '0'), id: key }));
+      const page = keys.filter(({ key }) => key > values[0].slice(0, 8)).slice(0, values[1]);
+      return page.map(({ key, id }) => ({ key, ...withoutParsed(this.rows.get(id)!) }));
+    }
+    if (text === 'select id, version from device_profile') return this.profiles;
+    if (text.includes('transport_type as "transportType"')) return this.profiles;
+    throw new Error(`unexpected: ${text}`);
+  }
+
+  save({ credentialsId, type, value }: NewCredentials, number: number, more: Partial<LoginRow> = {}): void {
+    const row: LoginRow = {
+      ...{ number, id: randomUUID(), tenantId, customerId: null, profileId, name: `device ${number}`, version: 1 },
+      ...{ credentialsVersion: 1, credentialsId, type, value, isGateway: false, transportType: 'DEFAULT' },
+      profileVersion: 1,
+      ...more,
+    };
+    this.rows.set(credentialsId, row);
+    this.#changed(credentialsId, row);
+  }
+
+  remove(credentialsId: string): void {
+    const row = this.rows.get(credentialsId)!;
+    this.rows.delete(credentialsId);
+    this.#changed(credentialsId, row);
+  }
+
+  #changed(credentialsId: string, { id, number }: LoginRow): void {
+    this.settled += 1;
+    const place = { id: this.log.length + 1, transaction: this.settled - 1 };
+    this.log.push({ ...place, credentialsId, deviceId: id, deviceNumber: number, deleted: false });
+  }
+}
+
+function withoutParsed({ isGateway, ...row }: LoginRow): object {
+  return { ...row, info: isGateway ? { gateway: true } : null };
+}
+
+const events: string[] = [];
+const say = (event: string) => events.push(event);
+const log: Log = { debug: () => {}, info: say, warn: say, error: say };
+const time = { now: 1_800_000_000_000, monotonic: 0 };
+const clock = { now: () => time.now, monotonic: () => time.monotonic };
+let store: FakeStore;
+let disk: SimDisk;
+
+beforeEach(() => {
+  events.length = 0;
+  store = new FakeStore();
+  disk = new SimDisk();
+  for (const [n, token] of ['one', 'two', 'three'].entries()) store.save(tokenCredentials(token), n + 1);
+});
+
+function pass(ms: number): void {
+  time.now += ms;
+  time.monotonic += ms;
+}
+
+/** One round of the writer of an instance that is started and ended. */
+async function write(on = disk, growthBytes = limits.knownGrowthBytes): Promise<void> {
+  const parts = {
+    path,
+    postgres: store,
+    source: async () => store.source,
+    clock,
+    log,
+    metrics: new Metrics(),
+    disk: on,
+    growthBytes,
+  };
+  const writer = new KnownDevicesWriter(parts);
+  writer.start();
+  await writer.stop();
+}
+
+function reader(on = disk): KnownDevices {
+  return new KnownDevices({ path, clock, log, metrics: new Metrics(), disk: on });
+}
+
+async function numbers(known: KnownDevices, ...tokens: string[]): Promise<(number | undefined)[]> {
+  pass(limits.knownLookMs);
+  const found = await known.tokens(tokens);
+  return tokens.map((token) => found.get(token)?.number);
+}
+
+test('every device is found by its token as the store knows it; nobody else is', async () => {
+  store.save(tokenCredentials('hub'), 9, { isGateway: true, customerId: randomUUID(), name: 'Großer Hub', version: 7 });
+  await write();
+  const known = reader();
+  expect(await numbers(known, 'one', 'three', 'nobody')).toEqual([1, 3, undefined]);
+  const {
+    credentialsId: _,
+    type,
+    value,
+    credentialsVersion,
+    transportType,
+    profileVersion,
+    ...row
+  } = store.rows.get('hub')!;
+  expect((await known.tokens(['hub'])).get('hub')).toEqual(row);
+  expect(store.scans).toBe(1);
+});
+
+test('the file holds no token, no user name and no password', async () => {
+  store.save(mqttBasicCredentials({ clientId: 'pump', userName: 'miller', password: 'stone-42' }), 5);
+  await write();
+  const text = await contents();
+  for (const secret of ['one', 'two', 'pump', 'miller', 'stone-42']) expect(text.includes(secret)).toBe(false);
+});
+
+test('a changed, a deleted and a renamed device are followed by a file that is not made again', async () => {
+  await write();
+  const known = reader();
+  expect(await numbers(known, 'one', 'two')).toEqual([1, 2]);
+  store.remove('one');
+  const { id } = store.rows.get('two')!;
+  store.remove('two');
+  store.save(tokenCredentials('two-new'), 2, { id });
+  store.save(tokenCredentials('three'), 3, { name: 'renamed' });
+  await write();
+  expect(await numbers(known, 'one', 'two', 'two-new', 'three')).toEqual([undefined, undefined, 2, 3]);
+  const names = await known.names(tenantId, ['device 1', 'device 2', 'device 3', 'renamed']);
+  expect([...names].map(([name, { number }]) => [name, number])).toEqual([
+    ['device 2', 2],
+    ['renamed', 3],
+  ]);
+  expect((await known.names(randomUUID(), ['renamed'])).size).toBe(0);
+  expect(store.scans).toBe(1);
+});
+
+test('logins by user name, client id and password are told from wrong ones, and profiles are followed', async () => {
+  const names = { clientId: 'pump', userName: 'miller', password: 'stone-42' };
+  const credentials = mqttBasicCredentials(names);
+  store.save(credentials, 5);
+  await write();
+  pass(limits.knownProfilesLookMs);
+  const transportConfiguration = { type: 'MQTT', deviceTelemetryTopic: 'own/telemetry' };
+  store.profiles = [{ id: profileId, version: 2, transportType: 'MQTT', data: { transportConfiguration } }];
+  await write();
+  const login = (await reader().logins([credentials.credentialsId])).get(credentials.credentialsId)!;
+  expect(login.device).toMatchObject({ type: 'MQTT_BASIC', transportType: 'MQTT' });
+  expect(login.topics?.telemetry).toBe('own/telemetry');
+  expect([login.isNamed('pump', 'miller'), login.isNamed('pump', null), login.isNamed('pum', 'pmiller')]).toEqual([
+    true,
+    false,
+    false,
+  ]);
+  expect(login.isPassword(Buffer.from('stone-42'))).toBe(true);
+  expect(login.isPassword(Buffer.from('stone-43'))).toBe(false);
+  expect((await reader().tokens([credentials.credentialsId])).size).toBe(0);
+});
+
+test('a crash at any moment leaves a file that knows every change of before its last round', async () => {
+  for (let seed = 0; seed < 120; seed += 1) {
+    const random = new Random(seed);
+    store = new FakeStore();
+    store.save(tokenCredentials('old'), 1);
+    const first = new SimDisk();
+    await write(first);
+    store.remove('old');
+    store.save(tokenCredentials('kept'), 2);
+    await write(first);
+    store.save(tokenCredentials('late'), 3);
+    first.crashAt = first.operations + (seed % 12);
+    // An operation on a crashed disk never ends.
+    await Promise.race([write(first), new Promise((resolve) => setTimeout(resolve, 5))]);
+    const after = first.crash(random);
+    expect((await numbers(reader(after), 'old', 'kept')).map(String), `seed ${seed}`).toEqual(['undefined', '2']);
+    await write(after);
+    expect(await numbers(reader(after), 'old', 'kept', 'late'), `seed ${seed}`).toEqual([undefined, 2, 3]);
+  }
+});
+
+test('a file that is damaged before its end answers nothing, and is made again when the store answers', async () => {
+  await write();
+  for (let round = 0; round < 12; round += 1) {
+    for (let n = 0; n < 500; n += 1) store.save(tokenCredentials(`many-${n}`), 10 + n, { name: 'x'.repeat(200) });
+    await write();
+  }
+  const file = await disk.open(path, 'write');
+  expect(await file.size()).toBeGreaterThan(1.5 * 1024 * 1024);
+  await file.write([Buffer.from([1, 2, 3, 4])], headerBytes + 100);
+  await file.sync();
+  expect(await numbers(reader(), 'one')).toEqual([undefined]);
+  expect(events).toContain('known_devices_file_damaged');
+  const { scans } = store;
+  await write();
+  expect(store.scans).toBeGreaterThan(scans);
+  expect(await numbers(reader(), 'one', 'many-7')).toEqual([1, 17]);
+});
+
+test('another database behind the same address, an older one, and a log that was pruned: all devices are read again', async () => {
+  await write();
+  const again = async (change: () => void, expected: number) => {
+    change();
+    await write();
+    expect(store.scans).toBe(expected);
+    expect(await numbers(reader(), 'one')).toEqual([1]);
+  };
+  await again(() => {
+    store.source = randomBytes(16);
+  }, 2);
+  await again(() => {
+    store.settled -= 50;
+  }, 3);
+  await again(() => pass(limits.credentialChangesKeptMs), 4);
+  await again(() => pass(limits.credentialChangesKeptMs / 4), 4);
+});
+
+test('a file that has grown to twice its size is made again', async () => {
+  await write();
+  for (let round = 0; store.scans === 1; round += 1) {
+    expect(round).toBeLessThan(20);
+    for (let n = 0; n < 50; n += 1) store.save(tokenCredentials('one'), 1, { name: 'y'.repeat(250), version: n });
+    store.save(tokenCredentials(`t${round}`), 9 + round);
+    await write(disk, 2_000);
+  }
+  expect(await numbers(reader(), 'one', 't0')).toEqual([1, 9]);
+  const file = await disk.open(path, 'read');
+  expect(await file.size()).toBeLessThan(6_000);
+});
+
+test('while the store does not answer the file stays, and a full disk loses nothing that was in it', async () => {
+  await write();
+  store.isAway = true;
+  await write();
+  expect(events).toContain('known_devices_unwritten');
+  expect(await numbers(reader(), 'one')).toEqual([1]);
+  store.isAway = false;
+  store.remove('one');
+  disk.fault = (operation) => (operation === 'write' ? 'ENOSPC' : undefined);
+  await write();
+  expect(await numbers(reader(), 'two')).toEqual([2]);
+  disk.fault = () => undefined;
+  await write();
+  expect(await numbers(reader(), 'one', 'two')).toEqual([undefined, 2]);
+  expect(store.scans).toBe(1);
+});
+
+test('what was answered is doubted once when the store is back; too much of it means everything', async () => {
+  await write();
+  const known = reader();
+  known.storeFailed();
+  expect(known.isAlone).toBe(true);
+  await numbers(known, 'one', 'nobody');
+  await known.names(tenantId, ['device 1', 'device 2']);
+  const doubted = known.storeAnswers();
+  expect(doubted).not.toBe('all');
+  expect((doubted as LoggedChange[]).map(({ credentialsId, deviceNumber }) => [credentialsId, deviceNumber])).toEqual([
+    ['one', 1],
+    ['', 2],
+  ]);
+  expect([known.isAlone, known.storeAnswers()]).toEqual([false, []]);
+});
+
+async function contents(): Promise<string> {
+  const file = await disk.open(path, 'read');
+  const bytes = Buffer.alloc(await file.size());
+  await file.read(bytes, 0);
+  return bytes.toString('latin1');
+}
