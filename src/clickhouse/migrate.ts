@@ -107,6 +107,11 @@ export function schemaStatements(options: Pick<MigrateOptions, 'database' | 'clu
   );
 }
 
+/** Every version of the schema that this program knows, oldest first. */
+export function schemaVersions(): number[] {
+  return readMigrations().map(({ version }) => version);
+}
+
 function forThisSetup(statements: string[], cluster: string): string[] {
   return statements.filter((statement) => cluster !== '' || !statement.includes('{cluster_only}'));
 }

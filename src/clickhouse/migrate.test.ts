@@ -1,0 +1,94 @@
+/** What a start asks of a ClickHouse whose cluster has a server that does not answer, or whose schema is newer. */
+import { once } from 'node:events';
+import { createServer, type Server } from 'node:http';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import type { Log } from '../base/log.ts';
+import { type ClickHouse, openClickHouse } from './client.ts';
+import { migrate, schemaVersions } from './migrate.ts';
+
+/** What arrived: the statement, and the settings in its URL. */
+let statements: { sql: string; settings: URLSearchParams }[] = [];
+let applied: { version: number; compatible_from?: number }[] | undefined;
+let events: string[] = [];
+let server: Server;
+let clickhouse: ClickHouse;
+
+const say = (event: string) => events.push(event);
+const log: Log = { debug: () => {}, info: say, warn: say, error: say };
+const options = { database: 'millrace', cluster: 'fleet', ttlDays: 0, log };
+const all = schemaVersions().map((version) => ({ version }));
+const newest = all.at(-1)!.version;
+
+beforeEach(async () => {
+  statements = [];
+  events = [];
+  applied = all;
+  // A statement for all servers of the cluster is never answered, as one of them is away.
+  server = createServer((request, response) => {
+    let sql = '';
+    request.on('data', (chunk: Buffer) => {
+      sql += chunk.toString();
+    });
+    request.on('end', () => {
+      const settings = new URL(request.url!, 'http://stand-in').searchParams;
+      statements.push({ sql, settings });
+      if (/ON CLUSTER/.test(sql) && settings.get('distributed_ddl_output_mode') !== 'null_status_on_timeout') return;
+      if (!sql.includes('schema_migrations') || !sql.startsWith('SELECT')) return void response.end('');
+      if (applied) return void response.end(applied.map((row) => JSON.stringify(row)).join('\n'));
+      response.statusCode = 404;
+      response.end('Code: 60. DB::Exception: Table millrace.schema_migrations does not exist. (UNKNOWN_TABLE)');
+    });
+  });
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const { port } = server.address() as { port: number };
+  clickhouse = openClickHouse({
+    url: `http://127.0.0.1:${port}`,
+    user: 'default',
+    password: '',
+    database: 'millrace',
+    insertQuorum: undefined,
+    log,
+  });
+});
+
+afterEach(async () => {
+  await clickhouse.close();
+  server.closeAllConnections();
+  server.close();
+});
+
+test('with nothing to do a start reads and changes nothing, so it waits for no server of the cluster', async () => {
+  await migrate(clickhouse, options);
+  expect(statements.filter(({ sql }) => !sql.startsWith('SELECT'))).toEqual([]);
+});
+
+test('what one server of a cluster has applied is applied: others are asked before anything is made', async () => {
+  applied = undefined;
+  const asked = migrate(clickhouse, { ...options, apply: false });
+  await expect(asked).rejects.toThrow(/telemetry is not applied yet, and MIGRATE is false/);
+  expect(statements.map(({ sql }) => sql)).toEqual([
+    'SELECT * FROM millrace.schema_migrations',
+    "SELECT * FROM clusterAllReplicas('fleet', millrace.schema_migrations)",
+  ]);
+});
+
+test('what is missing is made without waiting for a server that does not answer', async () => {
+  applied = all.slice(0, -1);
+  await migrate(clickhouse, options);
+  const changes = statements.filter(({ sql }) => sql.includes('ON CLUSTER'));
+  expect(changes.length).toBeGreaterThan(2);
+  for (const { settings } of changes) expect(settings.get('distributed_ddl_task_timeout')).toBe('10');
+  expect(statements.some(({ sql }) => sql.includes(`VALUES (${newest}, `))).toBe(true);
+  expect(events).toEqual(['clickhouse_migrated']);
+});
+
+test('a newer schema is a warning while this version works with it, and refused when it does not', async () => {
+  applied = [...all, { version: newest + 1, compatible_from: newest }];
+  await migrate(clickhouse, options);
+  expect(events).toEqual(['clickhouse_schema_is_newer']);
+  applied = [...all, { version: newest + 1, compatible_from: newest + 1 }];
+  await expect(migrate(clickhouse, options)).rejects.toThrow(/newer Millrace/);
+  applied = [...all, { version: newest + 1 }];
+  await expect(migrate(clickhouse, options)).rejects.toThrow(/newer Millrace/);
+});
