@@ -92,7 +92,7 @@ async function runAnalytics(): Promise<void> {
   server.seal();
   await server.listen(address, port);
   link.onCollect(() => metrics.snapshot());
-  link.ready(false);
+  link.ready();
 
   const close = async () => {
     server.drain();

@@ -3,6 +3,7 @@ import type { Config } from './base/config.ts';
 import type { Sample } from './base/metrics.ts';
 import type { ClockState } from './clock-offset.ts';
 import type { JournalCut } from './journal/journal.ts';
+import type { JournalReportsOfHost } from './journal-reports.ts';
 import type { RuleText } from './rules/table.ts';
 
 /** Where the engines are, once they run. */
@@ -35,10 +36,8 @@ export interface InstanceState {
   reasons: string[];
   /** PostgreSQL has the tables of this version; once true, always true. */
   postgresReady: boolean;
-  /** Every frame up to this order number is in ClickHouse, for all workers of this instance. Decimal. */
-  orderShipped: string;
-  /** Rises when a worker began to replay old frames: deletes must be applied again behind them. */
-  replays: number;
+  /** The slot of the worker that does what one worker of an instance does; undefined while none is ready. */
+  leader: number | undefined;
   /** The time to go by, and how far this host's own clock is from it. */
   clock: ClockState;
 }
@@ -53,6 +52,9 @@ export type ToWorker =
   /** For a backup: journals are held until the release, and again answered. */
   | { kind: 'holdJournals'; id: number }
   | { kind: 'releaseJournals'; id: number }
+  /** A worker answers with `journalReports`. */
+  | { kind: 'reportJournals'; id: number }
+  | ({ kind: 'journals'; id: number } & JournalReportsOfHost)
   | { kind: 'drain' };
 
 export type ToPrimary =
@@ -60,11 +62,13 @@ export type ToPrimary =
   | { kind: 'hello' }
   /** The worker cannot go on yet, for this reason, and tries again by itself. */
   | { kind: 'waiting'; reason: string }
-  | { kind: 'ready'; replaying: boolean }
-  | { kind: 'status'; orderShipped: string; refusing: boolean; degraded: string[] }
+  | { kind: 'ready' }
+  | { kind: 'status'; refusing: boolean; degraded: string[] }
   | { kind: 'samples'; id: number; samples: Sample[] }
   | { kind: 'askMetrics'; id: number }
   | { kind: 'journalsHeld'; id: number; cuts: JournalCut[]; intact: boolean }
+  | { kind: 'askJournals'; id: number }
+  | ({ kind: 'journalReports'; id: number } & JournalReportsOfHost)
   | { kind: 'failed'; message: string };
 
 export const runDirectory = 'run';

@@ -7,6 +7,7 @@ import { systemClock as clock } from './base/clock.ts';
 import { createLog } from './base/log.ts';
 import { Metrics } from './base/metrics.ts';
 import { type ClickHouse, ClickHouseError } from './clickhouse/client.ts';
+import { storeWriterId } from './journal/identity.ts';
 import { openJournal } from './journal/journal.ts';
 import { OrphanJournals } from './orphan-journals.ts';
 import { keyOf } from './telemetry/keys.ts';
@@ -30,6 +31,7 @@ async function journalWith(name: string, order: bigint): Promise<string> {
   rows.endRecord(1, Number(order >> 20n));
   await journal.append([{ lane: 0, order, rows: 1, parts: rows.encode(order) }]);
   await journal.close();
+  await storeWriterId(dir, Number(name.slice(-1)));
   return dir;
 }
 
@@ -53,7 +55,7 @@ function orphansOf(dirs: string[], clickhouse: ClickHouse, metrics = new Metrics
   return new OrphanJournals({ dirs, segmentBytes, clickhouse, clock, log, metrics, ...waits });
 }
 
-test('waiting journals are counted and hold back the shipped order until each is stored', async () => {
+test('waiting journals are counted and reported as not stored until each is stored', async () => {
   const nowOrder = BigInt(Date.now()) << 20n;
   const dirs = [await journalWith('worker-1', nowOrder), await journalWith('worker-2', nowOrder + 5n)];
   const { state, clickhouse } = store();
@@ -63,18 +65,24 @@ test('waiting journals are counted and hold back the shipped order until each is
   const gauge = (name: string) => metrics.snapshot().find((sample) => sample.name === name)?.value;
   expect(gauge('orphan_journals')).toBe(2);
   expect(gauge('orphan_journal_bytes')).toBeGreaterThan(0);
-  expect(orphans.orderShipped()).toBeLessThan(nowOrder);
+  const { reports, isWhole } = orphans.reports();
+  expect(isWhole).toBe(true);
+  expect(reports.map(({ writer }) => writer)).toEqual([1, 2]);
+  for (const { orderShipped, orderHigh } of reports) expect(BigInt(orderShipped)).toBeLessThan(BigInt(orderHigh));
 
   state.open = true;
   await vi.waitFor(() => expect(orphans.count).toBe(0), { timeout: 20_000 });
-  expect(orphans.orderShipped()).toBeUndefined();
+  expect(orphans.reports().reports.map(({ writer, gone }) => [writer, gone])).toEqual([
+    [1, true],
+    [2, true],
+  ]);
   expect(dirs.filter((dir) => existsSync(dir))).toEqual([]);
   // A unit is two inserts, one for each table: two journals at one time would be four.
   expect(state.runningMax).toBeLessThanOrEqual(2);
   await orphans.drain(0);
 });
 
-test('a journal that cannot be opened is counted, and holds back every delete', async () => {
+test('a journal that cannot be opened is counted, and deletes know that it is missing', async () => {
   const dir = join(home, 'worker-7');
   mkdirSync(dir);
   // A directory in the place of a file: no user can read it, not even root.
@@ -84,6 +92,6 @@ test('a journal that cannot be opened is counted, and holds back every delete', 
   const orphans = orphansOf([dir], store().clickhouse);
   await orphans.start();
   expect(orphans.count).toBe(1);
-  expect(orphans.orderShipped()).toBe(0n);
+  expect(orphans.reports()).toEqual({ reports: [], isWhole: false });
   await orphans.drain(0);
 });

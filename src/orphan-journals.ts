@@ -7,8 +7,11 @@ import { basename } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { messageOf } from './base/errors.ts';
 import { Metrics } from './base/metrics.ts';
+import { goneReport, reportOf } from './ingest/journal-report.ts';
 import { Shipper, type ShipperOptions } from './ingest/ship.ts';
+import { readWriterId } from './journal/identity.ts';
 import { type Journal, type JournalCut, openJournal } from './journal/journal.ts';
+import type { JournalReportsOfHost } from './journal-reports.ts';
 
 export type OrphanJournalsOptions = Omit<ShipperOptions, 'journal' | 'onShipped'> & {
   dirs: string[];
@@ -16,11 +19,16 @@ export type OrphanJournalsOptions = Omit<ShipperOptions, 'journal' | 'onShipped'
 };
 
 const retryMs = 30_000;
+/** No writer has this id. */
+const noWriter = -1;
 
 export class OrphanJournals {
   readonly #options: OrphanJournalsOptions;
   /** Directories that are not empty yet; a journal that could not be opened is undefined. */
   readonly #waiting = new Map<string, Journal | undefined>();
+  /** Writer ids of the directories that were opened, and those of the ones that were removed. */
+  readonly #writers = new Map<string, number>();
+  readonly #gone = new Set<number>();
   readonly #stopping = new AbortController();
   #shipper: Shipper | undefined;
   #running: Promise<void> = Promise.resolve();
@@ -52,14 +60,16 @@ export class OrphanJournals {
     return bytes;
   }
 
-  /** Every frame of an orphan journal with an order up to this is in ClickHouse; undefined without orphan journals. */
-  orderShipped(): bigint | undefined {
-    let smallest: bigint | undefined;
-    for (const journal of this.#waiting.values()) {
-      const order = journal?.orderShipped() ?? 0n;
-      if (smallest === undefined || order < smallest) smallest = order;
+  /** Deletes wait for orphan journals as for every other; `isWhole` is false while one cannot be opened. */
+  reports(): JournalReportsOfHost {
+    const reports = [...this.#gone].map(goneReport);
+    let isWhole = true;
+    for (const [dir, journal] of this.#waiting) {
+      const writer = this.#writers.get(dir);
+      if (!journal || writer === undefined) isWhole = false;
+      else if (writer !== noWriter) reports.push(reportOf(journal, writer, this.#options.clock));
     }
-    return smallest;
+    return { reports, isWhole };
   }
 
   /** As `Journal.hold`, for each that is open. A backup copies the others as they are: nothing touches them until then. */
@@ -103,6 +113,8 @@ export class OrphanJournals {
     if (this.#held) return undefined;
     try {
       const journal = await openJournal({ dir, log, segmentBytes, adopt: true });
+      // Without the file the directory has never had a frame: worker.ts stores it before the first.
+      this.#writers.set(dir, (await readWriterId(dir)) ?? noWriter);
       this.#waiting.set(dir, journal);
       const held = this.#held as Journal[] | undefined;
       if (held) {
@@ -135,6 +147,7 @@ export class OrphanJournals {
     try {
       await journal.discard();
       this.#waiting.delete(dir);
+      this.#gone.add(this.#writers.get(dir) ?? noWriter);
       log.info('orphan_journal_shipped', { journal: basename(dir) });
     } catch (error) {
       log.error('orphan_journal', { journal: basename(dir), reason: messageOf(error) });

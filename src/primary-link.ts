@@ -6,6 +6,7 @@ import type { Sample } from './base/metrics.ts';
 import type { ClockState } from './clock-offset.ts';
 import { type Begin, type InstanceState, type ToPrimary, type ToWorker, unmeasuredClock } from './instance.ts';
 import type { JournalCut } from './journal/journal.ts';
+import type { JournalReportsOfHost } from './journal-reports.ts';
 
 type Status = Omit<Extract<ToPrimary, { kind: 'status' }>, 'kind'>;
 
@@ -16,14 +17,15 @@ export class PrimaryLink {
     parts: {},
     reasons: [],
     postgresReady: false,
-    orderShipped: '0',
-    replays: 0,
+    leader: undefined,
     clock: unmeasuredClock,
   };
   readonly #asked = new Map<number, (text: string) => void>();
+  readonly #askedJournals = new Map<number, (host: JournalReportsOfHost) => void>();
   #begun: ((begin: Begin) => void) | undefined;
   #lastAsked = 0;
   #collect: () => Sample[] = () => [];
+  #journals: () => JournalReportsOfHost = () => ({ reports: [], isWhole: false });
   #onClock: (clock: ClockState) => void = () => {};
   #drain: () => void = () => process.exit(0);
   #holdJournals: (() => JournalCut[]) | undefined;
@@ -77,8 +79,8 @@ export class PrimaryLink {
     if (!process.connected) lost();
   }
 
-  ready(replaying: boolean): void {
-    send({ kind: 'ready', replaying });
+  ready(): void {
+    send({ kind: 'ready' });
   }
 
   /** Resolves when the primary has been sent the reason. */
@@ -114,6 +116,26 @@ export class PrimaryLink {
     });
   }
 
+  onReportJournals(report: () => JournalReportsOfHost): void {
+    this.#journals = report;
+  }
+
+  /** How far the journals of all workers of this instance are stored, asked now. */
+  askJournals(): Promise<JournalReportsOfHost> {
+    this.#lastAsked += 1;
+    const id = this.#lastAsked;
+    return new Promise((resolve) => {
+      const answer = (host: JournalReportsOfHost) => {
+        clearTimeout(timer);
+        this.#askedJournals.delete(id);
+        resolve(host);
+      };
+      const timer = setTimeout(answer, 2 * limits.journalReportsMsMax, { reports: [], isWhole: false });
+      this.#askedJournals.set(id, answer);
+      send({ kind: 'askJournals', id });
+    });
+  }
+
   #receive(message: ToWorker): void {
     switch (message.kind) {
       case 'begin':
@@ -141,6 +163,12 @@ export class PrimaryLink {
         return;
       case 'releaseJournals':
         send({ kind: 'journalsHeld', id: message.id, cuts: [], intact: this.#releaseJournals() });
+        return;
+      case 'reportJournals':
+        send({ kind: 'journalReports', id: message.id, ...this.#journals() });
+        return;
+      case 'journals':
+        this.#askedJournals.get(message.id)?.(message);
         return;
       case 'drain':
         this.#drain();

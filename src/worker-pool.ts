@@ -14,6 +14,7 @@ import { type ClockState, clockSentence } from './clock-offset.ts';
 import { type DataDirectory, instanceVariable } from './data-directory.ts';
 import type { Engines, InstanceState, PartState, ToPrimary, ToWorker } from './instance.ts';
 import { JournalHold } from './journal-hold.ts';
+import { JournalReports, type JournalReportsOfHost } from './journal-reports.ts';
 import type { RuleText } from './rules/table.ts';
 import { Supervisor } from './supervisor.ts';
 
@@ -25,7 +26,6 @@ interface Slot {
   refusing: boolean;
   /** What the worker reports as reasons to be degraded. */
   degraded: string[];
-  orderShipped: bigint;
   /** Why it says it must end. */
   failure: string | undefined;
   /** Why it cannot go on yet. */
@@ -57,11 +57,11 @@ export class WorkerPool {
   readonly #hub: BusHub;
   /** For a backup of the running instance. */
   readonly journalHold: JournalHold;
+  readonly #reports = new JournalReports();
   readonly #collections = new Map<number, { missing: number; snapshots: Sample[][]; done: () => void }>();
   #parts: Record<string, PartState> = {};
   #reasons: string[] = [];
   #draining = false;
-  #replays = 0;
   #lastCollection = 0;
   #onReady: (() => void) | undefined;
 
@@ -121,14 +121,12 @@ export class WorkerPool {
     const clockReason = clockSentence(clock);
     if (clockReason !== undefined) reasons.push(clockReason);
     const whole = Object.values(parts).every((part) => part === 'up') && !refusing && reasons.length === 0;
-    const orders = this.#slots.map(({ orderShipped }) => orderShipped);
     return {
       status: this.#draining ? 'draining' : ready === 0 ? 'starting' : whole ? 'ready' : 'degraded',
       parts,
       reasons,
       postgresReady: this.#options.isPostgresReady(),
-      orderShipped: smallest(orders).toString(),
-      replays: this.#replays,
+      leader: this.#slots.find((slot) => slot.ready)?.number,
       clock,
     };
   }
@@ -198,6 +196,16 @@ export class WorkerPool {
     if (this.#slots.every(isSettled) && this.#slots.some(({ ready }) => ready)) this.#onReady?.();
   }
 
+  #journalReports(): Promise<JournalReportsOfHost> {
+    const slots = this.#slots.map(({ number }) => number);
+    return this.#reports.gather(slots, (number, id) => {
+      const { worker, ready } = this.#slots[number]!;
+      if (!worker || !ready) return false;
+      send(worker, { kind: 'reportJournals', id });
+      return true;
+    });
+  }
+
   #slot(number: number): Slot {
     const supervisor = new Supervisor({
       name: `worker-${number}`,
@@ -215,7 +223,6 @@ export class WorkerPool {
       ready: false,
       refusing: false,
       degraded: [],
-      orderShipped: 0n,
       failure: undefined,
       waiting: undefined,
     };
@@ -231,7 +238,6 @@ export class WorkerPool {
     });
     slot.worker = worker;
     slot.ready = false;
-    slot.orderShipped = 0n;
     slot.failure = undefined;
     slot.waiting = undefined;
     writeProcessFile(data.processFile(`worker-${slot.number}`), worker.process.pid!);
@@ -258,7 +264,6 @@ export class WorkerPool {
         slot.ready = true;
         slot.waiting = undefined;
         slot.supervisor.up();
-        if (message.replaying) this.#replays += 1;
         this.broadcast();
         this.#settle();
         return;
@@ -267,7 +272,6 @@ export class WorkerPool {
         this.#settle();
         return;
       case 'status':
-        slot.orderShipped = BigInt(message.orderShipped);
         slot.refusing = message.refusing;
         slot.degraded = message.degraded;
         return;
@@ -285,6 +289,12 @@ export class WorkerPool {
       case 'askMetrics':
         void this.renderMetrics().then((text) => send(worker, { kind: 'metrics', id: message.id, text }));
         return;
+      case 'askJournals':
+        void this.#journalReports().then((host) => send(worker, { kind: 'journals', id: message.id, ...host }));
+        return;
+      case 'journalReports':
+        this.#reports.receive(message.id, slot.number, message);
+        return;
       case 'failed':
         this.#options.log.error('worker_failed', { worker: slot.number, reason: message.message });
         slot.failure = message.message;
@@ -295,10 +305,4 @@ export class WorkerPool {
 
 function send(worker: Worker, message: ToWorker): void {
   if (worker.isConnected()) worker.send(message, () => {});
-}
-
-function smallest(numbers: bigint[]): bigint {
-  let smallest = numbers[0]!;
-  for (const number of numbers) if (number < smallest) smallest = number;
-  return smallest;
 }

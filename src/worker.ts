@@ -60,12 +60,13 @@ import { telemetryDoor } from './http/telemetry.ts';
 import { type Decode, Ingest } from './ingest/accept.ts';
 import { seriesDeleter } from './ingest/delete-series.ts';
 import { Eraser } from './ingest/erase.ts';
-import { OrderClock, orderMs, orderUpTo } from './ingest/order.ts';
+import { reportOf } from './ingest/journal-report.ts';
+import { OrderClock, orderMs } from './ingest/order.ts';
 import { seriesWriter } from './ingest/save-series.ts';
 import { Shipper } from './ingest/ship.ts';
 import { journalDirectory, journalName } from './instance.ts';
 import { readWriterId, storeWriterId } from './journal/identity.ts';
-import { type Journal, openJournal } from './journal/journal.ts';
+import { openJournal } from './journal/journal.ts';
 import { openMqtt } from './mqtt/door.ts';
 import { type Listener, listenTcp, listenTls } from './mqtt/listen.ts';
 import { createSignIn } from './mqtt/login.ts';
@@ -140,7 +141,8 @@ async function serve(link: PrimaryLink): Promise<void> {
   const { bytesMax: quarantineBytesMax, keptDays: quarantineKeptDays } = config.ingest.quarantine;
   const freeBytesMin = Math.floor(freeDiskBytesMin / 2);
   const journal = await openJournal({ dir, log, metrics, segmentBytes, durable, freeBytesMin, quarantineBytesMax });
-  const orders = new OrderClock(clock, await writerId(dir, postgres, link), journal.orderMax);
+  const writer = await writerId(dir, postgres, link);
+  const orders = new OrderClock(clock, writer, journal.orderMax);
   const leadMs = orderMs(journal.orderMax) - clock.now();
   // An earlier run without the database went by a clock that was ahead; a journal's order numbers never go back.
   if (leadMs > clockStepMs) log.warn('order_ahead', { leadSeconds: Math.round(leadMs / 1000) });
@@ -272,14 +274,14 @@ async function serve(link: PrimaryLink): Promise<void> {
   const polls = new LongPolls({ tokens, metrics, heldMax, waitMsDefault, waitMsMax });
   const decode: Decode<CachedDevice> = (body, device, now, rows) => decodeTelemetry(body, device, now, rows, decoding);
   const { cluster } = config.clickhouse;
-  const instanceShipped = () => BigInt(link.state.orderShipped);
+  const journals = () => link.askJournals();
   const api = createApi({
     ...claims,
     auth,
     apiKeys,
     apiKeyPrefix,
     saveSeries: seriesWriter({ devices, ingest, thread, decode, clock }),
-    deleteSeries: seriesDeleter({ postgres, clickhouse, cluster, clock, log, orderShipped: instanceShipped }),
+    deleteSeries: seriesDeleter({ postgres, clickhouse, cluster, clock, log, journals }),
     clickhouse,
     config,
     downloads,
@@ -351,20 +353,21 @@ async function serve(link: PrimaryLink): Promise<void> {
   await servers[1]?.listen(config.http.address, config.ssl.port);
   const listeners = await listenMqtt();
 
-  // One worker of an instance carries out the deletes for all of them.
+  // The worker that leads does it for its host.
   const eraser = new Eraser({
     postgres,
     clickhouse,
     cluster,
     clock,
     log,
-    orderShipped: instanceShipped,
-    replays: () => link.state.replays,
+    metrics,
+    isLeader: () => link.state.leader === begin.slot,
+    journals,
+    tombstonesKeptDays: config.telemetry.tombstonesKeptDays,
   });
-  if (begin.slot === 0) eraser.start();
+  eraser.start();
   link.onCollect(() => metrics.snapshot());
   link.reportStatus(() => ({
-    orderShipped: orderShipped(journal, orphans).toString(),
     refusing: ingest.refusal() !== undefined,
     degraded: degraded(),
   }));
@@ -372,7 +375,11 @@ async function serve(link: PrimaryLink): Promise<void> {
     () => [journal.hold(), ...orphans.hold()],
     () => [journal.endHold(), orphans.endHold()].every((intact) => intact),
   );
-  link.ready(journal.orderRecovered !== undefined || orphans.count > 0);
+  link.onReportJournals(() => {
+    const { reports, isWhole } = orphans.reports();
+    return { reports: [reportOf(journal, writer, clock), ...reports], isWhole };
+  });
+  link.ready();
 
   const close = async (shipMsMax: number) => {
     for (const server of servers) server.drain();
@@ -459,14 +466,6 @@ async function writerId(dir: string, postgres: Postgres, link: PrimaryLink): Pro
       await new Promise((resolve) => setTimeout(resolve, limits.storeLookMs));
     }
   }
-}
-
-/** When nothing waits, everything up to now is stored, however long ago the last frame was. */
-function orderShipped(journal: Journal, orphans: OrphanJournals): bigint {
-  const now = orderUpTo(clock.now() - 1);
-  const own = journal.isShipped(now) ? now : journal.orderShipped();
-  const orphaned = orphans.orderShipped();
-  return orphaned !== undefined && orphaned < own ? orphaned : own;
 }
 
 /** The disk of the journal failed twice: nothing that is accepted now could be kept. */

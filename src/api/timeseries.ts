@@ -136,8 +136,10 @@ export function timeseriesRoutes(parts: TimeseriesParts): Route[] {
       }
       const device = await deviceNumber(postgres, principal, target);
       const latest = !deleteLatest ? 'keep' : rewriteLatestIfDeleted ? 'rewrite' : 'delete';
-      if (startTs < endTs) await deleteSeries({ device, keys, startTs, endTs, latest });
-      return empty;
+      if (startTs >= endTs) return empty;
+      const outcome = await deleteSeries({ device, keys, startTs, endTs, latest });
+      // 202: the delete is kept and will be carried out, but a read may still show a deleted point.
+      return outcome === 'done' ? empty : { status: 202 };
     });
   }
 

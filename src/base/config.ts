@@ -121,6 +121,8 @@ const schema = Type.Object({
     pastDaysMax: count,
     futureDaysMax: count,
     ttlDays: count,
+    ttlOfLatest: Type.Boolean(),
+    tombstonesKeptDays: Type.Integer({ minimum: 1, maximum: 36_500 }),
     pointsPerMessageMax: Type.Integer({ minimum: 1, maximum: 10_000_000 }),
   }),
   ingest: Type.Object({

@@ -302,13 +302,31 @@ export const limits = {
   newDevicesPerRequest: 20_000,
   newDevicesPerTransaction: 1_000,
 
-  /** Deletes: how often tombstones are looked at, how long they outlive every journal, and how long a deleted device may
-   * still be sending until each cache has heard. */
+  /** Deletes: how often the fence is read and deletes that were carried out are looked at, how long a deleted device may
+   * still be sending until each cache has dropped it, and how often old tombstones are removed. */
   erasePollMs: 1_000,
-  tombstoneKeptMs: 7 * 24 * 3_600_000,
-  /** How long the delete of a series waits for what was accepted before it to be stored. */
-  seriesDeleteWaitMsMax: 2_000,
-  deletedDeviceGraceMs: 2_000,
+  eraseLookMs: 5_000,
+  deletedDeviceGraceMs: 5_000,
+  tombstonesExpireMs: 3_600_000,
+  /** How often a host reports journals that do not change, and after how long without a report deletes go on without them. */
+  journalReportMs: 10_000,
+  journalStaleMs: 30_000,
+  journalReportsMsMax: 500,
+  /** Tombstones of one read, devices of one statement; days and rows of one insert of markers; time of a batch, of a
+   * statement, of the lease, and before what failed is tried again; mutations of latest values that may wait. */
+  eraseTombstonesMax: 2_000,
+  eraseDevicesMax: 1_000,
+  eraseDaysMax: 100,
+  eraseRowsMax: 2_000_000,
+  eraseBatchMsMax: 50_000,
+  eraseStatementMsMax: 30_000,
+  eraseLeaseMs: 60_000,
+  eraseRetryMsMin: 2_000,
+  eraseRetryMsMax: 300_000,
+  latestMutationsMax: 20,
+  /** How long the delete of a series waits for what was accepted before it to be stored, and how long it takes in all. */
+  seriesDeleteWaitMsMax: 3_000,
+  seriesDeleteMsMax: 10_000,
 
   /** Packages: what one worker keeps of their files, pieces wanted from the database at once, uploads at once, bytes around the file
    * in an upload, and answers that are being sent piece by piece. */

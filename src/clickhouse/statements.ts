@@ -49,34 +49,3 @@ function latestFrom(where: string): string {
   GROUP BY device, key
   FORMAT Native`;
 }
-
-/** One range of one device; rows of a later order number stay. */
-const upToOrder = 'toInt256(version) + toInt256(ts) * 1048576 - 9223372036854775808 <= toInt256({order:Int64})';
-const erased = `device = {device:UInt64}
-  AND ({allKeys:UInt8} = 1 OR has({keys:Array(String)}, toString(key)))
-  AND ts >= {startTs:Int64} AND ts < {endTs:Int64}
-  AND ${upToOrder}`;
-
-/** The range in both tables. Deletes go to the tables that hold the rows: with a cluster, to the local ones of every shard. */
-export function deleteStatements(cluster: string): { telemetry: string; latest: string } {
-  const deleteFrom = (table: string) => `DELETE FROM ${holder(table, cluster)} WHERE ${erased}`;
-  return { telemetry: deleteFrom('telemetry'), latest: deleteFrom('latest') };
-}
-
-/** Keys whose latest value lies in the range. */
-export const erasedLatestKeys = `SELECT key FROM latest FINAL WHERE ${erased}`;
-
-/** All that `latest` knows of some keys up to an order number. */
-export function deleteLatestStatement(cluster: string): string {
-  return `DELETE FROM ${holder('latest', cluster)} WHERE device = {device:UInt64}
-    AND has({keys:Array(String)}, toString(key)) AND ${upToOrder}`;
-}
-
-/** The newest rows that remain become the latest ones of their keys. */
-export const rewriteLatestStatement = `INSERT INTO latest (${columns})
-  SELECT ${columns} FROM telemetry FINAL WHERE device = {device:UInt64} AND key IN {keys:Array(String)}
-   ORDER BY key, ts DESC LIMIT 1 BY key`;
-
-function holder(table: string, cluster: string): string {
-  return cluster === '' ? table : `${table}_local ON CLUSTER '${cluster}'`;
-}

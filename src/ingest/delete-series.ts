@@ -1,7 +1,7 @@
 /**
- * Deleting ranges of a device's telemetry. The tombstone makes the delete durable; then this waits a moment for what was
- * accepted before to be in ClickHouse and carries it out at once, so that no read after the answer shows a deleted point.
- * What is shipped later (points of old days are gathered for a while), or when a store is away, `erase.ts` deletes.
+ * Deleting ranges of a device's telemetry. The tombstone makes the delete durable; then this waits a moment until what
+ * was accepted before is in ClickHouse, and carries the delete out. `done`: no read shows a deleted point from now on.
+ * `recorded`: some deleted points may be readable until `erase.ts` has carried the delete out, on whichever host.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Clock } from '../base/clock.ts';
@@ -9,9 +9,12 @@ import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
-import type { Queries } from '../postgres/client.ts';
+import { isAway, type Queries } from '../postgres/client.ts';
+import { eraseSeries } from './carry-out.ts';
+import type { JournalReport } from './journal-report.ts';
+import { type JournalRow, readJournals } from './journal-table.ts';
 import { orderUpTo } from './order.ts';
-import { carryOut, insertTombstone, type LatestFate } from './tombstones.ts';
+import { handOver, insertTombstone, type LatestFate, markApplied, type Tombstone } from './tombstones.ts';
 
 export interface SeriesDeleteParts {
   postgres: Queries;
@@ -19,8 +22,8 @@ export interface SeriesDeleteParts {
   cluster: string;
   clock: Clock;
   log: Log;
-  /** Every frame of this instance up to this order is in ClickHouse. */
-  orderShipped: () => bigint;
+  /** The journals of this host, asked of all its workers now; `isWhole`: all have answered. */
+  journals: () => Promise<{ reports: JournalReport[]; isWhole: boolean }>;
 }
 
 export interface SeriesDelete {
@@ -31,23 +34,80 @@ export interface SeriesDelete {
   latest: LatestFate;
 }
 
-export type DeleteSeries = (asked: SeriesDelete) => Promise<void>;
+export type DeleteSeries = (asked: SeriesDelete) => Promise<'done' | 'recorded'>;
 
 const lookMs = 20;
+const lookAtHostsMs = 200;
 
 export function seriesDeleter(parts: SeriesDeleteParts): DeleteSeries {
-  const { postgres, clickhouse, cluster, clock, log, orderShipped } = parts;
+  const { postgres, clickhouse, cluster, clock, log } = parts;
   return async (asked) => {
+    const started = clock.monotonic();
+    const msLeft = () => started + limits.seriesDeleteMsMax - clock.monotonic();
+    const [host, all] = await Promise.all([parts.journals(), readJournals(postgres)]);
     const now = clock.now();
     const order = orderUpTo(now);
-    const tombstone = { ...asked, orderNumber: String(order), createdTime: now };
-    await insertTombstone(postgres, tombstone);
-    const deadline = clock.monotonic() + limits.seriesDeleteWaitMsMax;
-    while (orderShipped() < order && clock.monotonic() < deadline) await sleep(lookMs);
+    // An order clock never falls back: after a step of the time a journal's orders are ahead for as long as the step was.
+    const ahead = highOrders(host.reports, all).filter(([, high]) => high > order);
+    const erased = {
+      ...asked,
+      orderNumber: String(order),
+      aheadWriters: ahead.map(([writer]) => writer),
+      aheadOrders: ahead.map(([, high]) => String(high)),
+    };
+    const tombstone = await insertTombstone(postgres, erased, now);
+    let isDone = false;
     try {
-      await carryOut(clickhouse, cluster, tombstone);
+      const settled = host.isWhole ? await allSettled(parts, tombstone, host.reports) : undefined;
+      await eraseSeries({ clickhouse, cluster, msLeft }, tombstone);
+      if (settled) {
+        await markApplied(postgres, [tombstone.id], settled);
+        isDone = true;
+      }
     } catch (error) {
       log.warn('delete_later', { reason: messageOf(error) });
     }
+    if (!isDone) await handOver(postgres, tombstone.id).catch((error) => warnUnlessAway(log, error));
+    return isDone ? 'done' : 'recorded';
   };
+}
+
+/** For each writer the highest order that it is known to have given out: now on this host, at its last report elsewhere. */
+function highOrders(own: JournalReport[], all: JournalRow[]): [number, bigint][] {
+  const high = new Map(all.map(({ writer, orderHigh }) => [writer, BigInt(orderHigh)]));
+  for (const { writer, orderHigh } of own) high.set(writer, BigInt(orderHigh));
+  return [...high];
+}
+
+/** The journals, once each has shipped what it held when the delete was made; undefined when that takes too long. */
+async function allSettled(
+  { postgres, clock, journals }: SeriesDeleteParts,
+  { id }: Tombstone,
+  own: JournalReport[],
+): Promise<JournalRow[] | undefined> {
+  const deadline = clock.monotonic() + limits.seriesDeleteWaitMsMax;
+  const target = new Map(own.map(({ writer, orderHigh }) => [writer, BigInt(orderHigh)]));
+  let host = { reports: own, isWhole: true };
+  const isShipped = ({ writer, orderShipped }: JournalReport) => BigInt(orderShipped) >= (target.get(writer) ?? 0n);
+  // A row that waits beside the journal may be stored much later: then it has to be deleted again.
+  if (own.some(({ orderHeld }) => orderHeld !== null)) return undefined;
+  while (!host.isWhole || !host.reports.every(isShipped)) {
+    if (clock.monotonic() >= deadline) return undefined;
+    await sleep(lookMs);
+    host = await journals();
+  }
+  for (;;) {
+    const rows = await readJournals(postgres);
+    const others = rows.filter(({ writer, isLive }) => isLive && !target.has(writer));
+    if (others.every(({ settled }) => settled >= id)) {
+      const isSettled = (row: JournalRow) => target.has(row.writer) || row.settled >= id;
+      return rows.map((row) => (isSettled(row) ? { ...row, settled: Math.max(row.settled, id) } : row));
+    }
+    if (clock.monotonic() >= deadline) return undefined;
+    await sleep(lookAtHostsMs);
+  }
+}
+
+function warnUnlessAway(log: Log, error: unknown): void {
+  if (!isAway(error)) log.warn('delete_later', { reason: messageOf(error) });
 }

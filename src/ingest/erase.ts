@@ -1,15 +1,32 @@
 /**
- * Deletes of telemetry that stay deleted. A delete is a tombstone (`tombstones.ts`). It is carried out here when every worker of this instance has shipped past its order, and again whenever a
- * worker has replayed older frames, until it is older than any journal. Each host does so for its own journals.
+ * Deletes of telemetry that stay deleted. One worker of each host reports the journals of its host to PostgreSQL; one
+ * host at a time (a lease) carries out tombstones that every journal has settled. A host that reports no more holds up
+ * deletes for a bounded time; what its journals bring later is deleted again. A finished delete costs nothing.
  */
+import { randomUUID } from 'node:crypto';
+import { hostname } from 'node:os';
 import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
+import type { Metrics } from '../base/metrics.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
 import { isAway, type Postgres } from '../postgres/client.ts';
-import { orderUpTo } from './order.ts';
-import { carryOut, deleteTombstone, readTombstones, type Tombstone } from './tombstones.ts';
+import { eraseDevices, eraseSeries, isStoreAway } from './carry-out.ts';
+import type { JournalReport } from './journal-report.ts';
+import {
+  forgetJournals,
+  giveBackLease,
+  type JournalRow,
+  type OwnJournal,
+  readFence,
+  readJournals,
+  registerRuns,
+  takeLease,
+  writeJournals,
+} from './journal-table.ts';
+import { Settling } from './settling.ts';
+import { expireTombstones, fenceDevices, markApplied, readMissing, readWaiting, type Tombstone } from './tombstones.ts';
 
 export interface EraserParts {
   postgres: Postgres;
@@ -18,28 +35,40 @@ export interface EraserParts {
   cluster: string;
   clock: Clock;
   log: Log;
-  /** Every frame up to this order is in ClickHouse; 0n while a worker is starting. */
-  orderShipped: () => bigint;
-  /** Rises when a worker has begun to replay. */
-  replays: () => number;
+  metrics: Metrics;
+  /** This worker does the work for its host now. */
+  isLeader: () => boolean;
+  /** The journals of this host; those of a worker that does not answer are absent. */
+  journals: () => Promise<{ reports: JournalReport[] }>;
+  tombstonesKeptDays: number;
 }
+
+const leaseName = 'deletes';
 
 export class Eraser {
   readonly #parts: EraserParts;
-  /** Carried out since the last replay. */
-  readonly #applied = new Set<number>();
-  #replays = 0;
+  readonly #holder = randomUUID();
+  readonly #settling = new Settling();
+  /** What failed, by tombstone: not tried again before `at`. */
+  readonly #failed = new Map<number, { at: number; waitMs: number }>();
+  #devicesMax: number = limits.eraseDevicesMax;
+  #reported: OwnJournal[] = [];
+  #reportedAt = Number.NEGATIVE_INFINITY;
+  #lookedAt = Number.NEGATIVE_INFINITY;
+  #expiredAt = Number.NEGATIVE_INFINITY;
+  #waiting = 0;
   #timer: NodeJS.Timeout | undefined;
   #running: Promise<void> = Promise.resolve();
   #stopped = false;
 
   constructor(parts: EraserParts) {
     this.#parts = parts;
+    parts.metrics.observed('deletes_waiting', 'Deletes of telemetry that are not carried out.', () => this.#waiting);
   }
 
   start(): void {
     this.#timer = setTimeout(() => {
-      this.#running = this.#round().finally(() => {
+      this.#running = this.round().finally(() => {
         if (!this.#stopped) this.start();
       });
     }, limits.erasePollMs);
@@ -52,39 +81,147 @@ export class Eraser {
     await this.#running;
   }
 
-  async #round(): Promise<void> {
-    const { postgres, log, replays } = this.#parts;
-    if (replays() !== this.#replays) {
-      this.#replays = replays();
-      this.#applied.clear();
-    }
-    try {
-      for (let after = 0; !this.#stopped; ) {
-        const tombstones = await readTombstones(postgres, after);
-        for (const tombstone of tombstones) await this.#consider(tombstone);
-        if (tombstones.length === 0) return;
-        after = tombstones.at(-1)!.id;
-      }
-    } catch (error) {
-      // Both stores may be away; the tombstones wait.
-      if (!isAway(error)) log.warn('erase', { reason: messageOf(error) });
-    }
-  }
-
-  async #consider(tombstone: Tombstone): Promise<void> {
-    const { postgres, clickhouse, cluster, clock, orderShipped } = this.#parts;
-    if (clock.now() - tombstone.createdTime > limits.tombstoneKeptMs && this.#applied.has(tombstone.id)) {
-      await deleteTombstone(postgres, tombstone.id);
-      this.#applied.delete(tombstone.id);
+  /** One look at both stores. `start` repeats it; a test calls it. */
+  async round(): Promise<void> {
+    if (!this.#parts.isLeader()) {
+      this.#waiting = 0;
       return;
     }
-    if (this.#applied.has(tombstone.id) || orderShipped() < this.#orderOf(tombstone)) return;
-    await carryOut(clickhouse, cluster, tombstone);
-    this.#applied.add(tombstone.id);
+    try {
+      const { fence, isWaiting } = await readFence(this.#parts.postgres);
+      await this.#report(fence);
+      await this.#erase(isWaiting);
+    } catch (error) {
+      // Both stores may be away; the tombstones wait.
+      if (!isAway(error)) this.#parts.log.warn('erase', { reason: messageOf(error) });
+    }
   }
 
-  /** A deleted device may still send until every cache has heard of it. */
-  #orderOf({ orderNumber, createdTime }: Tombstone): bigint {
-    return orderNumber === null ? orderUpTo(createdTime + limits.deletedDeviceGraceMs) : BigInt(orderNumber);
+  /** One statement at most, and only when something that others need has changed, or as a sign of life. */
+  async #report(fence: number): Promise<void> {
+    const { postgres, clock, journals } = this.#parts;
+    const { reports: all } = await journals();
+    const gone = all.filter((report) => report.gone === true).map(({ writer }) => writer);
+    const reports = all.filter((report) => report.gone !== true);
+    if (reports.some((report) => !this.#settling.knows(report))) await registerRuns(postgres, hostname(), reports);
+    const own = this.#settling.note(fence, reports);
+    const isDue = clock.monotonic() - this.#reportedAt >= limits.journalReportMs;
+    if (!isDue && !own.some((journal) => this.#isNews(journal))) return;
+    await writeJournals(postgres, hostname(), own);
+    const isGoneNews = gone.some((writer) => this.#reported.some((journal) => journal.writer === writer));
+    if (isDue || isGoneNews) await forgetJournals(postgres, gone, this.#parts.tombstonesKeptDays);
+    this.#reported = own;
+    this.#reportedAt = clock.monotonic();
+  }
+
+  /** `orderHigh` matters to other hosts only when it is ahead of the clock, which every delete goes by. */
+  #isNews(journal: OwnJournal): boolean {
+    const before = this.#reported.find(({ writer }) => writer === journal.writer);
+    if (before?.run !== journal.run) return true;
+    if (before.settled !== journal.settled || before.orderHeld !== journal.orderHeld) return true;
+    return journal.isAhead && before.orderHigh !== journal.orderHigh;
+  }
+
+  async #erase(isWaiting: boolean): Promise<void> {
+    const { postgres, clock } = this.#parts;
+    if (!isWaiting && clock.monotonic() - this.#lookedAt < limits.eraseLookMs) return;
+    this.#lookedAt = clock.monotonic();
+    const journals = await readJournals(postgres);
+    const live = journals.filter(({ isLive }) => isLive);
+    const again = await readMissing(
+      postgres,
+      live.map(({ writer }) => writer),
+      limits.eraseTombstonesMax,
+    );
+    const mayExpire = clock.monotonic() - this.#expiredAt > limits.tombstonesExpireMs;
+    this.#waiting = 0;
+    if (!isWaiting && again.length === 0 && !mayExpire) return;
+    if (!(await takeLease(postgres, leaseName, this.#holder, limits.eraseLeaseMs))) return;
+    try {
+      if (mayExpire) await this.#expire();
+      await this.#eraseAll(journals, live, again);
+    } finally {
+      await giveBackLease(postgres, leaseName, this.#holder);
+    }
+  }
+
+  async #eraseAll(journals: JournalRow[], live: JournalRow[], again: Tombstone[]): Promise<void> {
+    const { postgres } = this.#parts;
+    await fenceDevices(postgres);
+    for (let after = 0; !this.#stopped; ) {
+      const waiting = await readWaiting(postgres, after, limits.eraseTombstonesMax);
+      this.#waiting += waiting.length;
+      if (waiting.length === 0) break;
+      after = waiting.at(-1)!.id;
+      const due = waiting.filter(({ fence }) => fence !== null && live.every(({ settled }) => settled >= fence));
+      if (!(await this.#carryOut(due, journals))) return;
+    }
+    await this.#carryOut(again, journals);
+  }
+
+  /** One failing delete does not hold up the others. False when the stores are away or the lease is lost. */
+  async #carryOut(tombstones: Tombstone[], journals: JournalRow[]): Promise<boolean> {
+    const { postgres, clickhouse, cluster, clock, log } = this.#parts;
+    const now = clock.monotonic();
+    const ready = tombstones.filter(({ id }) => (this.#failed.get(id)?.at ?? 0) <= now);
+    for (const batch of this.#batches(ready)) {
+      if (this.#stopped || !(await takeLease(postgres, leaseName, this.#holder, limits.eraseLeaseMs))) return false;
+      const until = clock.monotonic() + limits.eraseBatchMsMax;
+      const parts = { clickhouse, cluster, msLeft: () => until - clock.monotonic() };
+      try {
+        if (batch[0]!.orderNumber !== null) await eraseSeries(parts, batch[0]!);
+        else {
+          await eraseDevices(
+            parts,
+            batch.map(({ device }) => device),
+          );
+        }
+        await markApplied(
+          postgres,
+          batch.map(({ id }) => id),
+          journals,
+        );
+        for (const { id } of batch) this.#failed.delete(id);
+        this.#waiting = Math.max(0, this.#waiting - batch.length);
+        this.#devicesMax = Math.min(limits.eraseDevicesMax, this.#devicesMax * 2);
+      } catch (error) {
+        if (isAway(error)) throw error;
+        log.warn('erase', { tombstones: batch.length, first: batch[0]!.id, reason: messageOf(error).slice(0, 500) });
+        for (const { id } of batch) this.#fail(id);
+        this.#devicesMax = Math.max(1, this.#devicesMax >> 1);
+        if (isStoreAway(error) && !(await clickhouse.ping())) return false;
+      }
+    }
+    return true;
+  }
+
+  /** Deleted devices share a batch; a range of a series is one of its own. */
+  #batches(tombstones: Tombstone[]): Tombstone[][] {
+    const batches: Tombstone[][] = [];
+    let devices: Tombstone[] = [];
+    for (const tombstone of tombstones) {
+      if (tombstone.orderNumber !== null) {
+        batches.push([tombstone]);
+        continue;
+      }
+      if (devices.length === 0 || devices.length >= this.#devicesMax) batches.push((devices = []));
+      devices.push(tombstone);
+    }
+    return batches;
+  }
+
+  #fail(id: number): void {
+    const { eraseRetryMsMin, eraseRetryMsMax } = limits;
+    const waitMs = Math.min(eraseRetryMsMax, (this.#failed.get(id)?.waitMs ?? eraseRetryMsMin / 2) * 2);
+    this.#failed.set(id, { at: this.#parts.clock.monotonic() + waitMs, waitMs });
+  }
+
+  async #expire(): Promise<void> {
+    const { postgres, clock, log, tombstonesKeptDays } = this.#parts;
+    const count = await expireTombstones(postgres, tombstonesKeptDays);
+    if (count > 0) log.info('tombstones_expired', { count });
+    this.#expiredAt = clock.monotonic();
+    for (const [id, { at }] of this.#failed)
+      if (at < clock.monotonic() - limits.eraseRetryMsMax) this.#failed.delete(id);
   }
 }

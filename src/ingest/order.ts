@@ -45,6 +45,11 @@ export function orderMs(order: bigint): number {
   return Number(order >> (counterBits + writerBits));
 }
 
+/** The writer that gave out an order number. */
+export function writerOf(order: bigint): number {
+  return Number(order & BigInt(writerMax));
+}
+
 /** The largest order number any worker can have given out up to `ms`. */
 export function orderUpTo(ms: number): bigint {
   return (BigInt(ms + 1) << (counterBits + writerBits)) - 1n;

@@ -1,76 +1,150 @@
 /**
- * Deletes of telemetry as rows in Postgres (tombstones: device, keys, range, order number), and what each does in
- * ClickHouse. It may be carried out any number of times: rows of a later order number stay.
+ * Tombstones in PostgreSQL: each is a delete of telemetry (device, keys, range, order number) and what is known of its
+ * carrying out. `delete-series.ts` and the deletion of devices make them, `erase.ts` carries them out for all hosts, a
+ * replay of quarantined rows asks whether one covers a row. A finished tombstone is found by no query of a round.
  */
-import type { ClickHouse } from '../clickhouse/client.ts';
-import {
-  deleteLatestStatement,
-  deleteStatements,
-  erasedLatestKeys,
-  rewriteLatestStatement,
-} from '../clickhouse/statements.ts';
+import { limits } from '../base/limits.ts';
 import type { Queries } from '../postgres/client.ts';
+import { writerOf } from './order.ts';
 
 /** What becomes of a latest value inside the range: gone, kept, or replaced by the newest value that remains. */
 export type LatestFate = 'delete' | 'keep' | 'rewrite';
 
-export interface Tombstone {
-  id: number;
+/** Which rows a tombstone covers. */
+export interface Erased {
   device: number;
   /** Null = every key. */
   keys: string[] | null;
   /** Range [startTs, endTs). */
   startTs: number;
   endTs: number;
-  /** Decimal; null = the device itself is gone, whatever arrives late. */
+  /** Rows up to this order are covered, decimal; null = the device itself is gone, whatever arrives late. */
   orderNumber: string | null;
+  /** Writers whose orders were ahead of the clock, with the order up to which their rows are covered instead. */
+  aheadWriters: number[];
+  aheadOrders: string[];
   latest: LatestFate;
-  createdTime: number;
 }
 
-export type NewTombstone = Omit<Tombstone, 'id'> & { orderNumber: string };
+export interface Tombstone extends Erased {
+  id: number;
+  /** Carried out when each journal has settled this value; null = a deleted device that may still be sending. */
+  fence: number | null;
+}
 
-export async function readTombstones(queries: Queries, afterId: number): Promise<Tombstone[]> {
-  return await queries.query<Tombstone>(
-    `select id, device, keys, start_ts as "startTs", end_ts as "endTs", order_number::text as "orderNumber", latest,
-            created_time as "createdTime"
-       from tombstones where id > $1 order by id limit 1000`,
-    [afterId],
+const columns = `id, device, keys, start_ts as "startTs", end_ts as "endTs", order_number::text as "orderNumber", latest,
+  ahead_writers as "aheadWriters", ahead_orders::text[] as "aheadOrders",
+  coalesce(fence, case when order_number is not null then id end) as fence`;
+
+/** The request that makes it carries it out; `erase.ts` leaves it alone until `handOver`, or for some seconds. */
+export async function insertTombstone(queries: Queries, erased: Erased, now: number): Promise<Tombstone> {
+  const { device, keys, startTs, endTs, orderNumber, aheadWriters, aheadOrders, latest } = erased;
+  const [row] = await queries.query<{ id: number }>(
+    `insert into tombstones (device, keys, start_ts, end_ts, order_number, ahead_writers, ahead_orders, latest,
+                             created_time, handed_over)
+     values ($1, $2, $3, $4, $5::bigint, $6, $7::bigint[], $8, $9, false) returning id`,
+    [device, keys, startTs, endTs, orderNumber, aheadWriters, aheadOrders, latest, now],
   );
+  return { ...erased, id: row!.id, fence: row!.id };
 }
 
-export async function insertTombstone(queries: Queries, tombstone: NewTombstone): Promise<void> {
-  const { device, keys, startTs, endTs, orderNumber, latest, createdTime } = tombstone;
+export async function handOver(queries: Queries, id: number): Promise<void> {
+  await queries.query('update tombstones set handed_over = true where id = $1', [id]);
+}
+
+/** Tombstones of devices that can no longer be sending: every cache has dropped their credentials. */
+export async function fenceDevices(queries: Queries): Promise<void> {
   await queries.query(
-    `insert into tombstones (device, keys, start_ts, end_ts, order_number, latest, created_time)
-     values ($1, $2, $3, $4, $5::bigint, $6, $7)`,
-    [device, keys, startTs, endTs, orderNumber, latest, createdTime],
+    `update tombstones set fence = (select nextval('tombstones_id_seq'))
+      where applied_at is null and order_number is null and fence is null
+        and recorded_at < clock_timestamp() - $1 * interval '1 millisecond'`,
+    [limits.deletedDeviceGraceMs],
   );
 }
 
-export async function deleteTombstone(queries: Queries, id: number): Promise<void> {
-  await queries.query('delete from tombstones where id = $1', [id]);
+/** Tombstones that have not been carried out, oldest first, behind `afterId`. */
+export async function readWaiting(queries: Queries, afterId: number, count: number): Promise<Tombstone[]> {
+  return await queries.query<Tombstone>(
+    `select ${columns} from tombstones
+      where applied_at is null and id > $1 and (order_number is not null or fence is not null)
+        and (handed_over or recorded_at < clock_timestamp() - $2 * interval '1 millisecond')
+      order by id limit $3`,
+    [afterId, 2 * limits.seriesDeleteMsMax, count],
+  );
 }
 
-/** `cluster`: name of the ClickHouse cluster, '' without one. */
-export async function carryOut(
-  clickhouse: ClickHouse,
-  cluster: string,
-  { device, keys, startTs, endTs, orderNumber, latest }: Omit<Tombstone, 'id' | 'createdTime'>,
-): Promise<void> {
-  const order = orderNumber ?? '9223372036854775807';
-  const range = { device, keys: keys ?? [], allKeys: keys === null ? 1 : 0, startTs, endTs, order };
-  const { telemetry, latest: latestRows } = deleteStatements(cluster);
-  if (orderNumber === null) {
-    await clickhouse.exec(telemetry, range);
-    await clickhouse.exec(latestRows, range);
-    return;
-  }
-  // Older rows of such a key that the store has not merged yet must not take the place of the one that goes.
-  const rows = latest === 'keep' ? [] : await clickhouse.rows<{ key: string }>(erasedLatestKeys, range);
-  const affected = rows.map(({ key }) => key);
-  await clickhouse.exec(telemetry, range);
-  if (affected.length === 0) return;
-  await clickhouse.exec(deleteLatestStatement(cluster), { device, keys: affected, order });
-  if (latest === 'rewrite') await clickhouse.exec(rewriteLatestStatement, { device, keys: affected });
+/** Tombstones that were carried out, but covered rows have come since, or may have, from one of these writers. */
+export async function readMissing(queries: Queries, writers: number[], count: number): Promise<Tombstone[]> {
+  return await queries.query<Tombstone>(
+    `select ${columns} from tombstones t
+      where applied_at is not null and missing && $1::int[]
+        and exists (select from journals j where j.writer = any(t.missing) and j.writer = any($1)
+                       and j.settled >= coalesce(t.fence, t.id)
+                       and (j.held_order is null or j.held_order > coalesce(t.order_number, ${orderMax})))
+      order by id limit $2`,
+    [writers, count],
+  );
+}
+
+/** What a round knew of a journal before it carried something out. */
+export interface SeenJournal {
+  writer: number;
+  run: string;
+  settled: number;
+}
+
+/**
+ * These were carried out when the journals were as `seen`. A journal that had not settled a tombstone then, was opened
+ * since, or holds rows beside it, keeps it unfinished.
+ */
+export async function markApplied(queries: Queries, ids: number[], seen: SeenJournal[]): Promise<void> {
+  await queries.query(
+    `update tombstones t set applied_at = clock_timestamp(), missing = coalesce((
+       select array_agg(j.writer) from journals j
+         left join unnest($2::int[], $3::text[], $4::bigint[]) as seen (writer, run, settled)
+           on seen.writer = j.writer and seen.run = j.run
+        where seen.writer is null or seen.settled < coalesce(t.fence, t.id)
+           or j.held_order <= coalesce(t.order_number, ${orderMax})), '{}')
+      where id = any($1)`,
+    [ids, seen.map(({ writer }) => writer), seen.map(({ run }) => run), seen.map(({ settled }) => settled)],
+  );
+}
+
+/**
+ * After a restore the stores may be of different moments: every delete is carried out again. Costs reads only where
+ * nothing came back.
+ */
+export async function reopenTombstones(queries: Queries): Promise<void> {
+  await queries.query(`update tombstones set applied_at = null, missing = '{}', handed_over = true`);
+}
+
+/** Deletes tombstones that were carried out and are older than anything that could bring their rows back. */
+export async function expireTombstones(queries: Queries, keptDays: number): Promise<number> {
+  const rows = await queries.query(
+    `with old as (select id from tombstones where recorded_at < clock_timestamp() - $1 * interval '1 day'
+                     and applied_at is not null limit 10000)
+     delete from tombstones using old where tombstones.id = old.id returning tombstones.id`,
+    [keptDays],
+  );
+  return rows.length;
+}
+
+/** Tombstones of some devices, for `covers`. */
+export async function readTombstonesOf(queries: Queries, devices: number[]): Promise<Tombstone[]> {
+  return await queries.query<Tombstone>(`select ${columns} from tombstones where device = any($1::bigint[])`, [
+    devices,
+  ]);
+}
+
+const orderMax = '9223372036854775807';
+
+/** True when the tombstone deletes this row. The same rule as `erasedRows` of `clickhouse/statements.ts`. */
+export function covers(erased: Erased, row: { device: number; key: string; ts: number; order: bigint }): boolean {
+  const { device, keys, startTs, endTs, orderNumber, aheadWriters, aheadOrders } = erased;
+  if (device !== row.device) return false;
+  if (orderNumber === null) return true;
+  if (keys !== null && !keys.includes(row.key)) return false;
+  if (row.ts < startTs || row.ts >= endTs) return false;
+  const ahead = aheadWriters.indexOf(writerOf(row.order));
+  return row.order <= BigInt(ahead < 0 ? orderNumber : aheadOrders[ahead]!);
 }

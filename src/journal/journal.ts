@@ -21,7 +21,7 @@ import { Suspects } from './suspects.ts';
 import { JournalError, type JournalFrame, Writer } from './writer.ts';
 
 export type { JournalFrame, Lane, ShipUnit, UnitLimits };
-export { JournalError };
+export { JournalError, lanes };
 
 export interface JournalOptions {
   dir: string;
@@ -74,10 +74,11 @@ export async function openJournal(options: JournalOptions): Promise<Journal> {
   const backlog = new Backlog(disk, (segment, gap) => damage.gap(segment, gap));
   backlog.startAt(later(position.cursors[0], position.cursors[1]));
   for (const { segment, starts } of found.segments) backlog.addRecovered(segment, starts);
+  let epoch: number | undefined;
   let writer: Writer | undefined;
   let pool: SegmentPool | undefined;
   if (!adopt) {
-    const epoch = await nextEpoch(disk, dir, found.epochMax, log);
+    epoch = await nextEpoch(disk, dir, found.epochMax, log);
     const { segmentBytes, durable = 'sync', sparesMax = 4, freeBytesMin = 0 } = options;
     pool = new SegmentPool({ disk, dir, log, clock, epoch, segmentBytes, freeBytesMin, sparesMax, durable });
     for (const name of await disk.list(dir)) if (/^spare-\d+$/.test(name)) await pool.adoptSpare(`${dir}/${name}`);
@@ -88,7 +89,7 @@ export async function openJournal(options: JournalOptions): Promise<Journal> {
   const free = await disk.freeBytes(dir);
   const { freeBytesMin = 0 } = options;
   const kept = { positionFile, quarantine, suspects, damage };
-  const parts = { dir, log, disk, clock, backlog, ...kept, writer, pool, free, freeBytesMin };
+  const parts = { dir, log, disk, clock, epoch, backlog, ...kept, writer, pool, free, freeBytesMin };
   const journal = new Journal(parts, found.orderMax, options.metrics);
   const { frames: now } = backlog.lane(0);
   const { frames: apart } = backlog.lane(1);
@@ -101,6 +102,7 @@ interface Parts {
   log: Log;
   disk: Disk;
   clock: Clock;
+  epoch: number | undefined;
   backlog: Backlog;
   positionFile: PositionFile;
   quarantine: Quarantine;
@@ -228,6 +230,11 @@ export class Journal {
   /** Highest order number ever made durable here; the numbers of this process start above it. */
   get orderMax(): bigint {
     return this.#writer?.orderMax ?? this.#orderFound;
+  }
+
+  /** Rises by one with each opening of this directory; undefined for an orphan journal, whose openings are not counted. */
+  get epoch(): number | undefined {
+    return this.#parts.epoch;
   }
 
   /** Not above the smallest order that this start gives out again; undefined when there was nothing. */

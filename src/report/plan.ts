@@ -3,6 +3,7 @@
  * step that touches points), groups of the report, cells; a pivot gathers the cells of each row in one more. What a user
  * wrote is bound, never part of the text.
  */
+import { notErased } from '../clickhouse/erase-statements.ts';
 import { type Aggregate, aggregates, ofDevices } from './aggregates.ts';
 import { dateCondition, pointCondition } from './conditions.ts';
 import { type DateKey, dateKey } from './dates.ts';
@@ -173,7 +174,7 @@ class Planner {
       });
       const only = pointKeys.length === 1;
       const from = `telemetry FINAL PREWHERE ${devices} ${keys} AND ts >= ${start} AND ts < ${end}
-        ${where.length > 0 ? `WHERE ${where.join(' AND ')}` : ''}`;
+        WHERE ${[notErased, ...where].join(' AND ')}`;
       branches.push(
         this.#branch(values, from, (field) => {
           if (!isPoint(field) || field.source !== 'TELEMETRY') return undefined;

@@ -19,7 +19,8 @@ export interface StepsInput {
   where: string;
 }
 
-const numeric = 'kind <= 3';
+/** Kind 0 marks a point that was deleted. */
+const numeric = 'kind BETWEEN 1 AND 3';
 /** Both kinds of number in 64 bits. */
 const bits = 'if(kind = 3, reinterpretAsInt64(num), int)';
 const number = (kind: string, of: string) => `if(${kind} = 3, reinterpretAsFloat64(${of}), toFloat64(${of}))`;

@@ -6,6 +6,7 @@
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
+import { notErased } from '../clickhouse/erase-statements.ts';
 import { Kind, type TypedValue } from '../value/typed.ts';
 import { bucketTs, type Range } from './buckets.ts';
 import { type Point, type PointRow, pointColumns, pointOf, readRows } from './latest.ts';
@@ -92,7 +93,7 @@ export async function readAggregate(
 }
 
 function condition({ keys }: HistoryRead): string {
-  const range = 'device = {device:UInt64} AND ts >= {startTs:Int64} AND ts < {endTs:Int64}';
+  const range = `device = {device:UInt64} AND ts >= {startTs:Int64} AND ts < {endTs:Int64} AND ${notErased}`;
   return keys ? `${range} AND key IN {keys:Array(String)}` : range;
 }
 

@@ -5,7 +5,8 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test, vi } from 'vitest';
 import { systemClock as clock } from '../../src/base/clock.ts';
 import { Metrics } from '../../src/base/metrics.ts';
-import { deleteStatements, insertLatest, insertTelemetry } from '../../src/clickhouse/statements.ts';
+import { insertLatest, insertTelemetry } from '../../src/clickhouse/statements.ts';
+import { eraseSeries } from '../../src/ingest/carry-out.ts';
 import { OrderClock } from '../../src/ingest/order.ts';
 import { Shipper } from '../../src/ingest/ship.ts';
 import { type Journal, openJournal } from '../../src/journal/journal.ts';
@@ -80,7 +81,7 @@ async function append(
 }
 
 async function stored(table: string, device: number): Promise<[string, number, number][]> {
-  const sql = `SELECT toString(key) AS key, ts, num FROM ${table} FINAL WHERE device = {device:UInt64} ORDER BY key, ts`;
+  const sql = `SELECT toString(key) AS key, ts, num FROM ${table} FINAL WHERE device = {device:UInt64} AND kind != 0 ORDER BY key, ts`;
   const found = await house.clickhouse.rows<{ key: string; ts: string; num: number }>(sql, { device });
   return found.map(({ key, ts, num }) => [key, Number(ts), num]);
 }
@@ -166,8 +167,12 @@ test('a delete takes what was written up to its order, and nothing that came lat
   const order = channel.orders.next().toString();
   await append(channel, device, [['a', 150, 2]]);
   await shipAll(channel);
-  const params = { device, keys: ['a'], allKeys: 0, startTs: 100, endTs: 200, order };
-  for (const statement of Object.values(deleteStatements(''))) await house.clickhouse.exec(statement, params);
+  const { clickhouse } = house;
+  const erased = { device, keys: ['a'], startTs: 100, endTs: 200, orderNumber: order, latest: 'keep' as const };
+  await eraseSeries(
+    { clickhouse, cluster: '', msLeft: () => 30_000 },
+    { ...erased, aheadWriters: [], aheadOrders: [] },
+  );
   expect(await stored('telemetry', device)).toEqual([
     ['a', 150, 2],
     ['a', 200, 1],

@@ -13,7 +13,7 @@ afterAll(() => engine?.destroy());
 
 async function rowsOf(device: number): Promise<number[]> {
   const counts = await engine.clickhouse(
-    `SELECT count() FROM millrace.telemetry WHERE device = ${device} UNION ALL ` +
+    `SELECT count() FROM millrace.telemetry FINAL WHERE device = ${device} AND kind != 0 UNION ALL ` +
       `SELECT count() FROM millrace.latest WHERE device = ${device}`,
   );
   return counts.map(([count]) => Number(count));

@@ -1,0 +1,131 @@
+/**
+ * What deletes do in ClickHouse. Each may be repeated: what is done already is found by a read and costs no write. The
+ * latest values go first, so that they are gone even when the points take long. Points are marked some days at a time:
+ * a call that runs out of time has made progress. `erase.ts` and `delete-series.ts` call.
+ */
+import { limits } from '../base/limits.ts';
+import { type ClickHouse, ClickHouseError } from '../clickhouse/client.ts';
+import {
+  deleteLatestOfDevicesStatement,
+  deleteLatestStatement,
+  erasedDaysQuery,
+  erasedDevices,
+  erasedLatestKeysQuery,
+  erasedRange,
+  latestOfDevicesQuery,
+  markErasedStatement,
+  mutationsOfLatestQuery,
+  rewriteLatestStatement,
+} from '../clickhouse/erase-statements.ts';
+import type { Parameters } from '../clickhouse/read.ts';
+import type { Erased } from './tombstones.ts';
+
+export interface CarryOutParts {
+  clickhouse: ClickHouse;
+  /** Name of the ClickHouse cluster, '' without one. */
+  cluster: string;
+  /** Milliseconds that are left; each statement gets at most this. */
+  msLeft: () => number;
+}
+
+/** The delete has not ended in time; what is left is done by the next call. */
+export class NotYet extends Error {}
+
+/** One delete of a series. */
+export async function eraseSeries(parts: CarryOutParts, erased: Erased): Promise<void> {
+  const { device, keys, startTs, endTs, orderNumber, latest } = erased;
+  const order = { order: orderNumber!, ...ahead(erased) };
+  const range = { device, keys: keys ?? [], allKeys: keys === null ? 1 : 0, startTs, endTs, ...order };
+  const found = latest === 'keep' ? [] : await read<{ key: string }>(parts, erasedLatestKeysQuery, range);
+  const affected = found.map(({ key }) => key);
+  if (affected.length > 0) {
+    await mutateLatest(parts, deleteLatestStatement(parts.cluster), { device, keys: affected, ...order });
+  }
+  await markErased(parts, erasedRange, range);
+  // Not only for keys that were found now: an earlier call may have ended between the two steps.
+  const rewritten = keys ?? affected;
+  if (latest === 'rewrite' && rewritten.length > 0) {
+    await write(parts, rewriteLatestStatement, { device, keys: rewritten });
+  }
+}
+
+/** All telemetry of some devices. */
+export async function eraseDevices(parts: CarryOutParts, devices: number[]): Promise<void> {
+  const rows = await read<{ device: string }>(parts, latestOfDevicesQuery, { devices });
+  const found = rows.map(({ device }) => Number(device));
+  if (found.length > 0) {
+    await mutateLatest(parts, deleteLatestOfDevicesStatement(parts.cluster), { devices: found });
+  }
+  await markErased(parts, erasedDevices, { devices });
+}
+
+interface Day {
+  first: string;
+  last: string;
+  count: string;
+}
+
+async function markErased(parts: CarryOutParts, erased: string, parameters: Parameters): Promise<void> {
+  const days = await read<Day>(parts, erasedDaysQuery(erased), parameters);
+  const statement = markErasedStatement(erased);
+  for (const { first, last } of windows(days)) {
+    await write(parts, statement, { ...parameters, first, last });
+  }
+}
+
+/** Neighbouring days as one insert, up to a number of days (partitions) and rows. */
+function windows(days: Day[]): { first: string; last: string }[] {
+  const found: { first: string; last: string; days: number; rows: number }[] = [];
+  for (const { first, last, count } of days) {
+    const rows = Number(count);
+    const open = found.at(-1);
+    if (open && open.days < limits.eraseDaysMax && open.rows + rows <= limits.eraseRowsMax) {
+      open.last = last;
+      open.days += 1;
+      open.rows += rows;
+    } else {
+      found.push({ first, last, days: 1, rows });
+    }
+  }
+  return found;
+}
+
+/** At most a few mutations of `latest` wait at a time: a statement that timed out goes on in the store. */
+async function mutateLatest(parts: CarryOutParts, statement: string, parameters: Parameters): Promise<void> {
+  const [row] = await read<{ count: string }>(parts, mutationsOfLatestQuery, {});
+  if (Number(row!.count) >= limits.latestMutationsMax) throw new NotYet('mutations of latest values wait');
+  const seconds = String(Math.ceil(timeLeft(parts) / 1000));
+  await parts.clickhouse.exec(statement, parameters, {
+    timeoutMs: timeLeft(parts),
+    // With a cluster: a replica that is down must not hold up the others; it does its part when it is back.
+    settings: parts.cluster === '' ? {} : { distributed_ddl_task_timeout: seconds, ...ddlOutput },
+  });
+}
+
+const ddlOutput = { distributed_ddl_output_mode: 'null_status_on_timeout' } as const;
+
+async function write(parts: CarryOutParts, statement: string, parameters: Parameters): Promise<void> {
+  const timeoutMs = timeLeft(parts);
+  const settings = { max_partitions_per_insert_block: '0', max_execution_time: Math.ceil(timeoutMs / 1000) };
+  await parts.clickhouse.exec(statement, parameters, { timeoutMs, settings });
+}
+
+async function read<Row>(parts: CarryOutParts, query: string, parameters: Parameters): Promise<Row[]> {
+  return await parts.clickhouse.rows<Row>(query, parameters, { timeoutMs: timeLeft(parts) });
+}
+
+function timeLeft({ msLeft }: CarryOutParts): number {
+  const left = Math.floor(Math.min(msLeft(), limits.eraseStatementMsMax));
+  if (left <= 0) throw new NotYet('no time is left');
+  return left;
+}
+
+/** ClickHouse's `transform` takes no empty arrays; no writer is −1. Texts: the numbers have 63 bits. */
+function ahead({ aheadWriters, aheadOrders }: Erased): { aheadWriters: string; aheadOrders: string } {
+  return { aheadWriters: `[${[-1, ...aheadWriters].join(',')}]`, aheadOrders: `[${['0', ...aheadOrders].join(',')}]` };
+}
+
+/** True when the store did not answer in time or at all, so that other deletes fare no better. */
+export function isStoreAway(error: unknown): boolean {
+  return error instanceof ClickHouseError && error.code === 0;
+}

@@ -1,0 +1,424 @@
+/**
+ * Deletes across hosts, restarts and late journals, on real stores. The journals are reports that a test sets; what a
+ * journal ships is an insert. `limits` that are times are passed over by setting the times of rows back.
+ */
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { silentLog as log, startTestClickHouse, type TestClickHouse } from '../../test/clickhouse-server.ts';
+import { startTestPostgres, type TestPostgres } from '../../test/postgres-server.ts';
+import type { Clock } from '../base/clock.ts';
+import { Metrics } from '../base/metrics.ts';
+import { type ClickHouse, ClickHouseError } from '../clickhouse/client.ts';
+import { insertLatest, insertTelemetry } from '../clickhouse/statements.ts';
+import { insertDeviceTombstone } from '../device/store.ts';
+import type { Postgres } from '../postgres/client.ts';
+import { keyOf } from '../telemetry/keys.ts';
+import { readLatest } from '../telemetry/latest.ts';
+import { readHistory } from '../telemetry/query.ts';
+import { Rows } from '../telemetry/rows.ts';
+import { type DeleteSeries, seriesDeleter } from './delete-series.ts';
+import { Eraser } from './erase.ts';
+import type { JournalReport } from './journal-report.ts';
+import { covers, expireTombstones, reopenTombstones } from './tombstones.ts';
+
+let stores: TestPostgres;
+let house: TestClickHouse;
+let postgres: Postgres;
+let devices = 1000;
+
+const day = 86_400_000;
+const someDay = 1_700_006_400_000;
+
+beforeAll(async () => {
+  [stores, house] = await Promise.all([startTestPostgres(), startTestClickHouse()]);
+  ({ postgres } = stores);
+}, 120_000);
+
+afterAll(async () => {
+  await Promise.all([stores?.stop(), house?.stop()]);
+});
+
+beforeEach(async () => {
+  await postgres.query('truncate tombstones, journals, lease');
+});
+
+/** Counts what is written, and fails statements that `refuse` names. */
+function recorded(refuse = (_sql: string, _parameters: unknown): boolean => false) {
+  const statements: string[] = [];
+  const clickhouse = new Proxy(house.clickhouse, {
+    get(target, name) {
+      if (name !== 'exec') {
+        const value = Reflect.get(target, name) as unknown;
+        return typeof value === 'function' ? value.bind(target) : value;
+      }
+      return async (...parameters: Parameters<ClickHouse['exec']>) => {
+        if (refuse(parameters[0], parameters[1])) throw new ClickHouseError(48, 'transient', 'refused');
+        statements.push(parameters[0]);
+        await target.exec(...parameters);
+      };
+    },
+  });
+  return { clickhouse, statements };
+}
+
+/** One host: its journals, its eraser, its deletes. `skip` passes over waits. */
+function host(writers: number[], clickhouse: ClickHouse = house.clickhouse) {
+  let skippedMs = 0;
+  const clock: Clock = { now: () => Date.now(), monotonic: () => performance.now() + skippedMs };
+  const reports = new Map(writers.map((writer) => [writer, idle(writer)]));
+  const journals = async () => ({ reports: [...reports.values()], isWhole: true });
+  const parts = { postgres, clickhouse, cluster: '', clock, log };
+  const eraserParts = { ...parts, metrics: new Metrics(), isLeader: () => true, journals, tombstonesKeptDays: 90 };
+  let eraser = new Eraser(eraserParts);
+  const remove: DeleteSeries = seriesDeleter({ ...parts, journals });
+  return {
+    remove,
+    set: (writer: number, report: Partial<JournalReport>) => {
+      reports.set(writer, { ...reports.get(writer)!, ...report });
+    },
+    /** Rounds, until everything that can be done is done. */
+    rounds: async (count = 2) => {
+      for (let n = 0; n < count; n += 1) {
+        skippedMs += 400_000;
+        await eraser.round();
+      }
+    },
+    restart: () => {
+      eraser = new Eraser(eraserParts);
+    },
+  };
+}
+
+const orderAt = (ms: number, writer: number) => (BigInt(ms) << 20n) | BigInt(writer);
+
+function idle(writer: number): JournalReport {
+  const order = orderAt(Date.now() - 60_000, writer).toString();
+  const none = { orderRecovered: null, orderHeld: null, isAhead: false };
+  return { writer, run: '1', orderHigh: order, orderShipped: order, ...none };
+}
+
+/** Stores points of key `k` as a shipped frame does. */
+async function ship(device: number, order: bigint, points: number[], key = 'k'): Promise<void> {
+  const rows = new Rows();
+  for (const ts of points) {
+    rows.addDouble(keyOf(key)!, Number(order >> 20n) % 1000);
+    rows.endRecord(device, ts);
+  }
+  const block = Buffer.concat(rows.encode(order));
+  await house.clickhouse.insertBlocks(insertTelemetry, block);
+  await house.clickhouse.insertBlocks(insertLatest, block);
+}
+
+/** Times of the points that a read shows, and of the latest value. */
+async function readable(device: number): Promise<[number[], number[]]> {
+  const { clickhouse } = house;
+  const range = { startTs: -(2 ** 50), endTs: 2 ** 50 };
+  const points = await readHistory(clickhouse, device, range, 1000, 'ASC');
+  const latest = await readLatest(clickhouse, device);
+  return [points.map(({ ts }) => ts), latest.map(({ ts }) => ts)];
+}
+
+const all = {
+  keys: ['k'],
+  startTs: Number.MIN_SAFE_INTEGER,
+  endTs: Number.MAX_SAFE_INTEGER,
+  latest: 'delete' as const,
+};
+const forgetGrace = () => postgres.query(`update tombstones set recorded_at = recorded_at - interval '1 hour'`);
+const silence = (writer: number) =>
+  postgres.query(`update journals set heard_at = heard_at - interval '1 hour' where writer = $1`, [writer]);
+
+async function deleteDevices(numbers: number[]): Promise<void> {
+  for (const number of numbers) await insertDeviceTombstone(postgres, number, Date.now());
+  await forgetGrace();
+}
+
+test('a delete touches the parts of its days alone, and makes no mutation of telemetry', async () => {
+  const [device, other] = [devices++, devices++];
+  const points = Array.from({ length: 40 }, (_, n) => someDay + n * day);
+  const order = orderAt(Date.now() - 1000, 1);
+  await ship(device, order, points);
+  await ship(other, order, points);
+  const parts = async () => {
+    const found = await house.clickhouse.rows<{ name: string; partition: string }>(
+      `SELECT name, partition FROM system.parts WHERE table = 'telemetry' AND active AND NOT startsWith(partition, '2023112')`,
+    );
+    return new Set(found.map(({ name }) => name));
+  };
+  await house.clickhouse.exec('SYSTEM STOP MERGES telemetry');
+  const before = await parts();
+  const { remove } = host([1]);
+  // Five days of November 20 to 29, 2023.
+  const startTs = Date.UTC(2023, 10, 22);
+  expect(await remove({ device, ...all, startTs, endTs: startTs + 5 * day })).toBe('done');
+  expect(await parts()).toEqual(before);
+  const mutations = `SELECT count() AS n FROM system.mutations WHERE table = 'telemetry'`;
+  expect(await house.clickhouse.rows(mutations)).toEqual([{ n: '0' }]);
+  await house.clickhouse.exec('SYSTEM START MERGES telemetry');
+  const kept = points.filter((ts) => ts < startTs || ts >= startTs + 5 * day);
+  expect(await readable(device)).toEqual([kept, [points.at(-1)]]);
+  expect(await readable(other)).toEqual([points, [points.at(-1)]]);
+});
+
+test('what is marked is gone from the disk after a merge, and the same row again does not show it', async () => {
+  const device = devices++;
+  const order = orderAt(Date.now() - 1000, 1);
+  const [ts, kept] = [someDay, someDay + 1000];
+  await ship(device, order, [ts]);
+  await ship(device, order + (1n << 14n), [kept]);
+  const { remove } = host([1]);
+  expect(await remove({ device, ...all, endTs: kept })).toBe('done');
+  await ship(device, order, [ts]);
+  expect((await readable(device))[0]).toEqual([kept]);
+  await house.clickhouse.exec(`OPTIMIZE TABLE telemetry PARTITION ${20231115} FINAL`);
+  const raw = `SELECT toInt64(ts) - ${someDay} AS at, kind, num FROM telemetry WHERE device = ${device} ORDER BY ts`;
+  expect(await house.clickhouse.rows(raw)).toEqual([
+    { at: '0', kind: 0, num: 0 },
+    { at: '1000', kind: 3, num: expect.any(Number) },
+  ]);
+  expect((await readable(device))[0]).toEqual([kept]);
+  // A later write of the deleted moment is a new point.
+  await ship(device, orderAt(Date.now() + 1000, 1), [ts]);
+  expect((await readable(device))[0]).toEqual([ts, kept]);
+});
+
+test('rows whose order is ahead of the clock are deleted, and what comes after the delete stays', async () => {
+  const device = devices++;
+  const ahead = orderAt(Date.now() + 3_600_000, 2);
+  await ship(device, ahead, [someDay]);
+  const { remove, set } = host([1, 2]);
+  set(2, { orderHigh: ahead.toString(), orderShipped: ahead.toString(), isAhead: true });
+  expect(await remove({ device, ...all })).toBe('done');
+  expect(await readable(device)).toEqual([[], []]);
+  await ship(device, ahead + (1n << 14n), [someDay + 1]);
+  await ship(device, orderAt(Date.now() + 10, 1), [someDay + 2]);
+  await postgres.query('update tombstones set applied_at = null, handed_over = true');
+  await host([1, 2]).rounds();
+  expect(await readable(device)).toEqual([[someDay + 1, someDay + 2], [someDay + 2]]);
+});
+
+test('a delete on one host covers what another host, whose orders are ahead, has reported', async () => {
+  const device = devices++;
+  const ahead = orderAt(Date.now() + 3_600_000, 7);
+  const other = host([7]);
+  other.set(7, { orderHigh: ahead.toString(), orderShipped: ahead.toString(), isAhead: true });
+  await other.rounds();
+  await ship(device, ahead, [someDay]);
+  const here = host([1]);
+  // The other host has not settled a delete that it has not seen.
+  const outcome = here.remove({ device, ...all });
+  await other.rounds();
+  await here.rounds();
+  await outcome;
+  await other.rounds();
+  await here.rounds();
+  expect(await readable(device)).toEqual([[], []]);
+});
+
+describe('a delete that was answered before all rows were stored', () => {
+  test('waits for a journal that has not shipped yet, as an orphan journal, and is not called done', async () => {
+    const device = devices++;
+    const { remove, set, rounds } = host([1, 9]);
+    const waits = orderAt(Date.now() - 1000, 9);
+    set(9, { orderHigh: waits.toString(), orderShipped: '0' });
+    expect(await remove({ device, ...all })).toBe('recorded');
+    await rounds();
+    expect(await postgres.query('select id from tombstones where applied_at is not null')).toEqual([]);
+    await ship(device, waits, [someDay]);
+    set(9, { orderShipped: waits.toString() });
+    await rounds();
+    expect(await readable(device)).toEqual([[], []]);
+    expect(await postgres.query('select id from tombstones where applied_at is null')).toEqual([]);
+  });
+
+  test('goes on without a host that is silent, and is carried out again when that host is back', async () => {
+    const device = devices++;
+    const waits = orderAt(Date.now() - 1000, 8);
+    const gone = host([8]);
+    await gone.rounds();
+    await silence(8);
+    const { remove, rounds } = host([1]);
+    await rounds();
+    await ship(device, orderAt(Date.now() - 500, 1), [someDay + 1]);
+    expect(await remove({ device, ...all })).toBe('done');
+    await rounds();
+    expect(await readable(device)).toEqual([[], []]);
+    // The host returns: its rows are recovered and shipped.
+    const back = host([8]);
+    back.set(8, { run: '2', orderRecovered: waits.toString(), orderHigh: waits.toString(), orderShipped: '0' });
+    await back.rounds();
+    await ship(device, waits, [someDay]);
+    expect((await readable(device))[0]).toEqual([someDay]);
+    back.set(8, { orderShipped: waits.toString() });
+    await back.rounds();
+    await rounds();
+    expect(await readable(device)).toEqual([[], []]);
+  });
+
+  test('is carried out again when rows that waited beside a journal are stored', async () => {
+    const device = devices++;
+    const held = orderAt(Date.now() - 1000, 1);
+    const { remove, set, rounds } = host([1]);
+    set(1, { orderHeld: held.toString(), orderHigh: held.toString(), orderShipped: held.toString() });
+    await rounds();
+    expect(await remove({ device, ...all })).toBe('recorded');
+    await rounds();
+    await ship(device, held, [someDay]);
+    set(1, { orderHeld: null });
+    await rounds();
+    expect(await readable(device)).toEqual([[], []]);
+    expect(await postgres.query(`select id from tombstones where missing <> '{}'`)).toEqual([]);
+  });
+});
+
+describe('a restart', () => {
+  test('repeats no finished delete', async () => {
+    const [device, other] = [devices++, devices++];
+    await ship(device, orderAt(Date.now() - 1000, 1), [someDay]);
+    await ship(other, orderAt(Date.now() - 1000, 1), [someDay]);
+    const { clickhouse, statements } = recorded();
+    const here = host([1], clickhouse);
+    await here.rounds();
+    expect(await here.remove({ device, ...all })).toBe('done');
+    await deleteDevices([other]);
+    await here.rounds(3);
+    expect(await readable(other)).toEqual([[], []]);
+    expect(statements.length).toBeGreaterThan(0);
+    statements.length = 0;
+    here.restart();
+    here.set(1, { run: '2' });
+    await here.rounds(3);
+    expect(statements).toEqual([]);
+    expect(await postgres.query(`select id from tombstones where applied_at is null or missing <> '{}'`)).toEqual([]);
+  });
+
+  test('that replays a journal deletes its rows once more', async () => {
+    const device = devices++;
+    const order = orderAt(Date.now() - 1000, 1);
+    await ship(device, order, [someDay]);
+    const here = host([1]);
+    await here.rounds();
+    expect(await here.remove({ device, ...all })).toBe('done');
+    await here.rounds();
+    here.restart();
+    here.set(1, { run: '2', orderRecovered: order.toString(), orderHigh: order.toString(), orderShipped: '0' });
+    await here.rounds();
+    await ship(device, order, [someDay]);
+    await ship(device, order, [someDay + 1]);
+    here.set(1, { orderShipped: order.toString() });
+    await here.rounds();
+    expect(await readable(device)).toEqual([[], []]);
+  });
+
+  test('whose opening before was never made known lets all deletes wait for its journal', async () => {
+    const device = devices++;
+    const order = orderAt(Date.now() - 1000, 1);
+    const here = host([1]);
+    await here.rounds();
+    expect(await here.remove({ device, ...all })).toBe('done');
+    await here.rounds();
+    // Opening 2 shipped this and ended while PostgreSQL was unavailable; opening 3 has found nothing to ship.
+    await ship(device, order, [someDay]);
+    here.restart();
+    here.set(1, { run: '3' });
+    await here.rounds();
+    expect(await readable(device)).toEqual([[], []]);
+  });
+
+  test('after a restore carries out every delete that came before the backup', async () => {
+    const [device, gone] = [devices++, devices++];
+    const here = host([1]);
+    await here.rounds();
+    expect(await here.remove({ device, ...all })).toBe('done');
+    await deleteDevices([gone]);
+    await here.rounds(3);
+    // The copy of ClickHouse is older than that of PostgreSQL.
+    await ship(device, orderAt(Date.now() - 60_000, 1), [someDay]);
+    await ship(gone, orderAt(Date.now() - 60_000, 1), [someDay]);
+    await reopenTombstones(postgres);
+    await here.rounds(3);
+    expect(await readable(device)).toEqual([[], []]);
+    expect(await readable(gone)).toEqual([[], []]);
+  });
+});
+
+test('many deleted devices share few statements', async () => {
+  const numbers = Array.from({ length: 300 }, () => devices++);
+  const order = orderAt(Date.now() - 1000, 1);
+  for (const number of numbers.slice(0, 20)) await ship(number, order, [someDay, someDay + day]);
+  const { clickhouse, statements } = recorded();
+  const here = host([1], clickhouse);
+  await here.rounds();
+  await deleteDevices(numbers);
+  await here.rounds(3);
+  expect(statements.length).toBeLessThanOrEqual(2);
+  for (const number of numbers.slice(0, 20)) expect(await readable(number)).toEqual([[], []]);
+  expect(await postgres.query('select id from tombstones where applied_at is null')).toEqual([]);
+});
+
+test('one delete that fails holds up no other, and is tried again later', async () => {
+  const [bad, good] = [devices++, devices++];
+  const order = orderAt(Date.now() - 1000, 1);
+  await ship(bad, order, [someDay]);
+  await ship(good, order, [someDay]);
+  let isRefused = true;
+  const { clickhouse } = recorded(
+    (_sql, parameters) => isRefused && (parameters as { device?: number }).device === bad,
+  );
+  const here = host([1], clickhouse);
+  await here.rounds();
+  expect(await here.remove({ device: bad, ...all })).toBe('recorded');
+  await deleteDevices([good]);
+  await here.rounds(3);
+  expect((await readable(good))[0]).toEqual([]);
+  expect((await readable(bad))[0]).toEqual([someDay]);
+  isRefused = false;
+  await here.rounds();
+  expect(await readable(bad)).toEqual([[], []]);
+});
+
+test('of two hosts one carries deletes out', async () => {
+  const device = devices++;
+  await ship(device, orderAt(Date.now() - 1000, 1), [someDay]);
+  const [a, b] = [recorded(), recorded()];
+  const [one, two] = [host([1], a.clickhouse), host([2], b.clickhouse)];
+  await one.rounds();
+  await two.rounds();
+  await deleteDevices([device]);
+  for (let n = 0; n < 4; n += 1) await Promise.all([one.rounds(1), two.rounds(1)]);
+  expect(await readable(device)).toEqual([[], []]);
+  expect([a.statements.length, b.statements.length].filter((count) => count > 0)).toHaveLength(1);
+});
+
+test('tombstones expire when they were carried out and are old', async () => {
+  const here = host([1]);
+  await here.rounds();
+  expect(await here.remove({ device: devices++, ...all })).toBe('done');
+  expect(await expireTombstones(postgres, 1)).toBe(0);
+  await postgres.query(`update tombstones set recorded_at = recorded_at - interval '2 days'`);
+  expect(await expireTombstones(postgres, 1)).toBe(1);
+});
+
+test('a tombstone covers a row by device, key, range and order of its writer', () => {
+  const order = orderAt(1_000_000, 1);
+  const ahead = orderAt(9_000_000, 2);
+  const erased = {
+    device: 5,
+    keys: ['k'],
+    startTs: 10,
+    endTs: 20,
+    orderNumber: order.toString(),
+    aheadWriters: [2],
+    aheadOrders: [ahead.toString()],
+    latest: 'delete' as const,
+  };
+  const row = { device: 5, key: 'k', ts: 10, order };
+  expect(covers(erased, row)).toBe(true);
+  for (const other of [{ device: 6 }, { key: 'l' }, { ts: 20 }, { ts: 9 }, { order: order + (1n << 14n) }]) {
+    expect(covers(erased, { ...row, ...other })).toBe(false);
+  }
+  expect(covers(erased, { ...row, order: ahead })).toBe(true);
+  expect(covers(erased, { ...row, order: ahead + (1n << 14n) })).toBe(false);
+  expect(covers({ ...erased, keys: null, orderNumber: null }, { ...row, key: 'x', ts: 99, order: ahead * 2n })).toBe(
+    true,
+  );
+});

@@ -1,0 +1,55 @@
+/**
+ * What a worker reports of the journals that it ships, when its primary asks: how far each is stored. Deletes go by these
+ * reports. The numbers of one report belong to one moment.
+ */
+import type { Clock } from '../base/clock.ts';
+import { type Journal, lanes } from '../journal/journal.ts';
+import { orderUpTo } from './order.ts';
+
+/** What a worker reports of its journal, or of an orphan journal that it ships. Orders are decimal. */
+export interface JournalReport {
+  /** Unique across hosts: part of every order number of this journal. */
+  writer: number;
+  /** One opening of the journal. Consecutive openings of a worker's own journal have consecutive numbers. */
+  run: string;
+  /** Highest order that was made durable. */
+  orderHigh: string;
+  /** Every frame up to this order is in ClickHouse. */
+  orderShipped: string;
+  /** Not above the lowest order that this opening found unconfirmed; null when there was none. */
+  orderRecovered: string | null;
+  /** Lowest order of rows that wait beside the journal; null when there are none. */
+  orderHeld: string | null;
+  /** Its highest order is ahead of the clock. */
+  isAhead: boolean;
+  /** The directory was removed: nothing will come from it again. */
+  gone?: boolean;
+}
+
+/** `run` of an orphan journal, which has no openings that are counted, is one of the process. */
+export function reportOf(journal: Journal, writer: number, clock: Clock): JournalReport {
+  const { orderMax, orderRecovered, epoch } = journal;
+  let shipped = orderMax;
+  for (const lane of lanes) {
+    const order = journal.laneShipped(lane);
+    if (order < shipped) shipped = order;
+  }
+  return {
+    writer,
+    run: epoch === undefined ? orphanRun : String(epoch),
+    orderHigh: orderMax.toString(),
+    orderShipped: shipped.toString(),
+    orderRecovered: orderRecovered?.toString() ?? null,
+    orderHeld: journal.suspects.orderMin?.toString() ?? null,
+    isAhead: orderMax > orderUpTo(clock.now()),
+  };
+}
+
+const orphanRun = `orphan-${process.pid}-${Date.now()}`;
+
+/** The last report of a directory that was removed. */
+export function goneReport(writer: number): JournalReport {
+  const order = '0';
+  const none = { orderRecovered: null, orderHeld: null, isAhead: false };
+  return { writer, run: orphanRun, orderHigh: order, orderShipped: order, ...none, gone: true };
+}

@@ -1,0 +1,131 @@
+/**
+ * The journals of all hosts in PostgreSQL (table `journals`): which of them may still bring rows that a delete covers.
+ * `erase.ts` writes the journals of its host and reads all of them; `delete-series.ts` reads. Valid for all hosts.
+ */
+import { limits } from '../base/limits.ts';
+import type { Postgres, Queries } from '../postgres/client.ts';
+import type { JournalReport } from './journal-report.ts';
+
+/** A row that this host writes. */
+export interface OwnJournal extends JournalReport {
+  settled: number;
+}
+
+export interface JournalRow {
+  writer: number;
+  run: string;
+  orderHigh: string;
+  settled: number;
+  orderHeld: string | null;
+  /** The host has reported within `limits.journalStaleMs`. */
+  isLive: boolean;
+}
+
+/** The newest value of the sequence of tombstones, and whether a tombstone waits. */
+export async function readFence(queries: Queries): Promise<{ fence: number; isWaiting: boolean }> {
+  const [row] = await queries.query<{ fence: number; isWaiting: boolean }>(
+    `select case when is_called then last_value else 0 end as fence,
+            exists (select from tombstones where applied_at is null) as "isWaiting"
+       from tombstones_id_seq`,
+    [],
+    { prepared: true },
+  );
+  return row!;
+}
+
+export async function readJournals(queries: Queries): Promise<JournalRow[]> {
+  return await queries.query<JournalRow>(
+    `select writer, run, order_high::text as "orderHigh", settled, held_order::text as "orderHeld",
+            heard_at > clock_timestamp() - $1 * interval '1 millisecond' as "isLive"
+       from journals order by writer`,
+    [limits.journalStaleMs],
+  );
+}
+
+/** One statement for all journals of this host. */
+export async function writeJournals(queries: Queries, host: string, journals: OwnJournal[]): Promise<void> {
+  const column = <T>(of: (journal: OwnJournal) => T): T[] => journals.map(of);
+  await queries.query(
+    `insert into journals (writer, host, run, order_high, settled, held_order)
+     select writer, $1, run, order_high, settled, held
+       from unnest($2::int[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[])
+         as given (writer, run, order_high, settled, held)
+     on conflict (writer) do update
+        set host = excluded.host, run = excluded.run, order_high = excluded.order_high,
+            held_order = excluded.held_order, heard_at = clock_timestamp(),
+            -- what this opening has settled stays so, also when another worker of the host begins to report it
+            settled = case journals.run when excluded.run then greatest(journals.settled, excluded.settled)
+                      else excluded.settled end`,
+    [
+      host,
+      column(({ writer }) => writer),
+      column(({ run }) => run),
+      column(({ orderHigh }) => orderHigh),
+      column(({ settled }) => settled),
+      column(({ orderHeld }) => orderHeld),
+    ],
+  );
+}
+
+/**
+ * Makes openings known, before any of their reports counts. Rows that such an opening ships again may be covered by
+ * deletes that were carried out before: these deletes wait for the journal once more. When the opening before was never
+ * made known, what that one has shipped is unknown, so all deletes wait for the journal.
+ */
+export async function registerRuns(postgres: Postgres, host: string, reports: JournalReport[]): Promise<void> {
+  await postgres.transaction(async (queries) => {
+    const known = await queries.query<{ writer: number; run: string }>(
+      'select writer, run from journals where writer = any($1) for update',
+      [reports.map(({ writer }) => writer)],
+    );
+    const runs = new Map(known.map(({ writer, run }) => [writer, run]));
+    const opened = reports.filter(({ writer, run }) => runs.get(writer) !== run);
+    for (const report of opened) {
+      const lowest = lowestReplayed(report, runs.get(report.writer));
+      if (lowest === undefined) continue;
+      await queries.query(
+        `update tombstones set missing = array_append(missing, $1::int)
+          where not $1::int = any(missing) and (order_number is null or greatest(order_number, (
+                  select max(ahead) from unnest(ahead_orders) as ahead)) >= $2::bigint)`,
+        [report.writer, lowest],
+      );
+    }
+    await writeJournals(
+      queries,
+      host,
+      opened.map((report) => ({ ...report, settled: 0 })),
+    );
+  });
+}
+
+/** The lowest order of rows that may have come to ClickHouse again; undefined when there are none. */
+function lowestReplayed({ run, orderRecovered }: JournalReport, runBefore: string | undefined): string | undefined {
+  const isNext = runBefore !== undefined && Number(run) === Number(runBefore) + 1;
+  const isFirst = runBefore === undefined && orderRecovered === null;
+  if (isNext || isFirst) return orderRecovered ?? undefined;
+  return '0';
+}
+
+/** Journals that are gone, and journals that were not reported for so long that no tombstone remembers them. */
+export async function forgetJournals(queries: Queries, gone: number[], keptDays: number): Promise<void> {
+  await queries.query(
+    `delete from journals where writer = any($1) or heard_at < clock_timestamp() - $2 * interval '1 day'`,
+    [gone, keptDays],
+  );
+}
+
+/** True when this process holds the lease now, for `forMs` from now on. At most one process holds a lease. */
+export async function takeLease(queries: Queries, name: string, holder: string, forMs: number): Promise<boolean> {
+  const rows = await queries.query(
+    `insert into lease (name, holder, until) values ($1, $2, clock_timestamp() + $3 * interval '1 millisecond')
+     on conflict (name) do update set holder = excluded.holder, until = excluded.until
+      where lease.holder = excluded.holder or lease.until < clock_timestamp()
+     returning name`,
+    [name, holder, forMs],
+  );
+  return rows.length > 0;
+}
+
+export async function giveBackLease(queries: Queries, name: string, holder: string): Promise<void> {
+  await queries.query('delete from lease where name = $1 and holder = $2', [name, holder]);
+}

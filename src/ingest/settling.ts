@@ -1,0 +1,50 @@
+/**
+ * How far the journals of this host have settled deletes. A fence is a value of the sequence of tombstones: a journal
+ * has settled a fence when it has shipped every frame that it held when the fence was read. No clock takes part.
+ * `erase.ts` calls `note` with a fence that was read before the reports were asked for.
+ */
+import type { JournalReport } from './journal-report.ts';
+import type { OwnJournal } from './journal-table.ts';
+
+interface Mark {
+  fence: number;
+  orderHigh: bigint;
+}
+
+interface Progress {
+  run: string;
+  settled: number;
+  marks: Mark[];
+}
+
+/** A journal that ships nothing for long, with a delete each second, keeps this many marks; the newest is replaced. */
+const marksMax = 1_000;
+
+export class Settling {
+  readonly #journals = new Map<number, Progress>();
+
+  /** True when the opening of this journal has been noted. */
+  knows({ writer, run }: JournalReport): boolean {
+    return this.#journals.get(writer)?.run === run;
+  }
+
+  note(fence: number, reports: JournalReport[]): OwnJournal[] {
+    return reports.map((report) => ({ ...report, settled: this.#note(fence, report) }));
+  }
+
+  #note(fence: number, { writer, run, orderHigh, orderShipped }: JournalReport): number {
+    let progress = this.#journals.get(writer);
+    if (progress?.run !== run) {
+      progress = { run, settled: 0, marks: [] };
+      this.#journals.set(writer, progress);
+    }
+    const { marks } = progress;
+    if (fence > (marks.at(-1)?.fence ?? progress.settled) || (marks.length === 0 && progress.settled === 0)) {
+      if (marks.length === marksMax) marks.pop();
+      marks.push({ fence, orderHigh: BigInt(orderHigh) });
+    }
+    const shipped = BigInt(orderShipped);
+    while (marks.length > 0 && marks[0]!.orderHigh <= shipped) progress.settled = marks.shift()!.fence;
+    return progress.settled;
+  }
+}
