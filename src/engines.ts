@@ -112,6 +112,19 @@ export function openClickHouseOf(config: Config, log: Log): ClickHouse {
   }
 }
 
+/** As above, for PostgreSQL. */
+export function openPostgresOf(config: Config, log: Log): Postgres {
+  const options = { poolMax: 1, log };
+  if (config.postgres.url !== '') return openPostgres({ url: config.postgres.url, ...options });
+  try {
+    const file = join(resolve(config.data.dir), runDirectory, 'postgres.json');
+    const { url } = JSON.parse(readFileSync(file, 'utf8')) as { url: string };
+    return openPostgres({ url, ...options });
+  } catch {
+    throw new StartError('The embedded PostgreSQL is not running: start Millrace first.');
+  }
+}
+
 function startHouse({ config, data, secrets, log }: Parts, port: number): () => Promise<Embedded> {
   const { memoryBytesMax, sessions, nice } = config.clickhouse.embedded;
   return () =>

@@ -12,11 +12,12 @@ import { systemClock as clock } from './base/clock.ts';
 import { type Config, loadConfig } from './base/config.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { tryLock } from './base/file-lock.ts';
-import { createLog } from './base/log.ts';
+import { createLog, type Log } from './base/log.ts';
 import { Metrics } from './base/metrics.ts';
 import { DataDirectory } from './data-directory.ts';
-import { openClickHouseOf } from './engines.ts';
+import { openClickHouseOf, openPostgresOf } from './engines.ts';
 import { orderMs } from './ingest/order.ts';
+import { reopenTombstones } from './ingest/tombstones.ts';
 import { journalDirectory } from './instance.ts';
 import { inspectJournal, type JournalReport, readSegment, type SegmentReport } from './journal/inspect.ts';
 import { listQuarantine } from './journal/quarantine.ts';
@@ -214,12 +215,23 @@ async function ship(config: Config, dirs: string[]): Promise<void> {
     printLine(`${journals.count} journals with ${bytesText(journals.bytes)} wait`);
   }
   await journals.drain(0);
-  await clickhouse.close();
+  await Promise.all([clickhouse.close(), repeatDeletes(config, log)]);
   const left = (await Promise.all(dirs.map((dir) => listQuarantine(dir)))).flat().length;
   if (journals.count === 0) printLine(`everything is stored and the journals are removed`);
   else printLine(`stopped; ${journals.count} journals still wait`);
   if (left > 0) printLine(`${left} entries are in quarantine: npm run quarantine -- list`);
   if (journals.count > 0 || left > 0) process.exitCode = 1;
+}
+
+/** Some of the rows may have been deleted after they had been accepted: a running instance carries deletes out again. */
+async function repeatDeletes(config: Config, log: Log): Promise<void> {
+  try {
+    const postgres = openPostgresOf(config, log);
+    await reopenTombstones(postgres).finally(() => postgres.close());
+  } catch (error) {
+    printLine(`Deletes that came after these rows are not carried out again: ${messageOf(error)}`);
+    process.exitCode = 1;
+  }
 }
 
 function bytesText(bytes: number): string {

@@ -1,7 +1,7 @@
 /**
  * `npm run quarantine`: what shipping had to set aside. `list` shows each entry with its reason, `show NAME` its rows,
- * `replay [NAME]` sends rows to ClickHouse again (once its cause is gone) and removes what was stored, `remove NAME`
- * gives up one entry. Works while Millrace runs: replayed rows are idempotent.
+ * `replay [NAME]` sends rows to ClickHouse again (once its cause is gone), except rows that were deleted meanwhile, and
+ * removes what was stored, `remove NAME` gives up one entry. Works while Millrace runs: replayed rows are idempotent.
  */
 import { readdirSync } from 'node:fs';
 import { join, resolve } from 'node:path';
@@ -9,7 +9,8 @@ import { type Config, loadConfig } from './base/config.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
 import { insertLatest, insertTelemetry } from './clickhouse/statements.ts';
-import { openClickHouseOf } from './engines.ts';
+import { openClickHouseOf, openPostgresOf } from './engines.ts';
+import { reopenNewer, withoutErased } from './ingest/replay.ts';
 import { journalDirectory } from './instance.ts';
 import { listQuarantine, type QuarantineEntry, readQuarantined, removeQuarantined } from './journal/quarantine.ts';
 import { readBlock } from './telemetry/read-block.ts';
@@ -82,15 +83,21 @@ const replayedTogether = 500;
 async function replay(config: Config, entries: QuarantineEntry[]): Promise<void> {
   const log = createLog('warn', 'quarantine');
   const clickhouse = openClickHouseOf(config, log);
+  const postgres = openPostgresOf(config, log);
   const send = async (sent: QuarantineEntry[]): Promise<void> => {
     const blocks = await Promise.all(sent.map((entry) => readQuarantined(entry)));
-    const body = Buffer.concat(blocks);
-    await clickhouse.insertBlocks(insertTelemetry, body);
-    await clickhouse.insertBlocks(insertLatest, body);
+    const replayed = await withoutErased(postgres, Buffer.concat(blocks));
+    if (replayed.body.length > 0) {
+      await clickhouse.insertBlocks(insertTelemetry, replayed.body);
+      await clickhouse.insertBlocks(insertLatest, replayed.body);
+      await reopenNewer(postgres, replayed);
+    }
     await removeQuarantined(sent);
-    stored += sent.reduce((rows, entry) => rows + entry.rows, 0);
+    deleted += replayed.dropped;
+    stored += sent.reduce((rows, entry) => rows + entry.rows, 0) - replayed.dropped;
   };
   let stored = 0;
+  let deleted = 0;
   let refused = 0;
   const waiting = entries.filter(({ kind }) => kind === 'rows');
   for (let at = 0; at < waiting.length; at += replayedTogether) {
@@ -110,7 +117,8 @@ async function replay(config: Config, entries: QuarantineEntry[]): Promise<void>
       });
     }
   }
-  await clickhouse.close();
+  await Promise.all([clickhouse.close(), postgres.close()]);
+  if (deleted > 0) printLine(`${deleted} rows had been deleted meanwhile and were dropped`);
   printLine(`${stored} rows stored, ${refused} entries refused again`);
   if (refused > 0) process.exitCode = 1;
 }

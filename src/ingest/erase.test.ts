@@ -14,10 +14,12 @@ import type { Postgres } from '../postgres/client.ts';
 import { keyOf } from '../telemetry/keys.ts';
 import { readLatest } from '../telemetry/latest.ts';
 import { readHistory } from '../telemetry/query.ts';
+import { readBlock } from '../telemetry/read-block.ts';
 import { Rows } from '../telemetry/rows.ts';
 import { type DeleteSeries, seriesDeleter } from './delete-series.ts';
 import { Eraser } from './erase.ts';
 import type { JournalReport } from './journal-report.ts';
+import { reopenNewer, withoutErased } from './replay.ts';
 import { covers, expireTombstones, reopenTombstones } from './tombstones.ts';
 
 let stores: TestPostgres;
@@ -421,4 +423,39 @@ test('a tombstone covers a row by device, key, range and order of its writer', (
   expect(covers({ ...erased, keys: null, orderNumber: null }, { ...row, key: 'x', ts: 99, order: ahead * 2n })).toBe(
     true,
   );
+});
+
+test('rows that are sent again later come without those that were deleted meanwhile', async () => {
+  const [device, other] = [devices++, devices++];
+  const order = orderAt(Date.now() - 1000, 1);
+  const rows = new Rows();
+  const points: [number, number][] = [
+    [device, someDay],
+    [other, someDay],
+    [device, someDay + day],
+    [other, someDay + day],
+  ];
+  for (const [number, ts] of points) {
+    rows.addDouble(keyOf('k')!, 1);
+    rows.endRecord(number, ts);
+  }
+  const block = Buffer.concat(rows.encode(order));
+  const here = host([1]);
+  await here.rounds();
+  expect((await withoutErased(postgres, block)).body).toEqual(block);
+  expect(await here.remove({ device, ...all, endTs: someDay + 1 })).toBe('done');
+  await deleteDevices([other]);
+  const replayed = await withoutErased(postgres, Buffer.concat([block, block]));
+  expect(replayed.dropped).toBe(6);
+  expect(readBlock(replayed.body).map((row) => [row.device, row.ts])).toEqual([
+    [device, someDay + day],
+    [device, someDay + day],
+  ]);
+  // A delete that is made and carried out while the rows are on their way.
+  expect(await here.remove({ device, ...all })).toBe('done');
+  await house.clickhouse.insertBlocks(insertTelemetry, replayed.body);
+  await house.clickhouse.insertBlocks(insertLatest, replayed.body);
+  await reopenNewer(postgres, replayed);
+  await here.rounds();
+  expect(await readable(device)).toEqual([[], []]);
 });

@@ -33,6 +33,18 @@ export function readBlock(bytes: Uint8Array): BlockRow[] {
   return rows;
 }
 
+/** Each of several blocks. */
+export function blocksOf(bytes: Uint8Array): Uint8Array[] {
+  const source = new Source(bytes);
+  const blocks: Uint8Array[] = [];
+  while (source.at < bytes.length) {
+    const start = source.at;
+    source.block();
+    blocks.push(bytes.subarray(start, source.at));
+  }
+  return blocks;
+}
+
 /** How many rows one block has, from its first bytes. */
 export function rowsOfBlock(bytes: Uint8Array): number {
   const source = new Source(bytes);

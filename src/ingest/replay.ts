@@ -1,0 +1,54 @@
+/**
+ * Rows that are sent to ClickHouse again, long after they were accepted: what was deleted meanwhile is left out. Called
+ * by the commands `quarantine` and `journal`, beside a running instance.
+ */
+import type { Queries } from '../postgres/client.ts';
+import { blocksOf, readBlock, splitBlock } from '../telemetry/read-block.ts';
+import { covers, readTombstonesOf } from './tombstones.ts';
+
+export interface Replayed {
+  /** The blocks without the rows that a delete covers; empty when none is left. */
+  body: Buffer;
+  dropped: number;
+  devices: number[];
+  /** The newest tombstone that was looked at. */
+  lastId: number;
+}
+
+/** `body`: blocks one after the other. */
+export async function withoutErased(queries: Queries, body: Buffer): Promise<Replayed> {
+  const devices = [...new Set(readBlock(body).map(({ device }) => device))];
+  const tombstones = await readTombstonesOf(queries, devices);
+  const lastId = tombstones.reduce((last, { id }) => Math.max(last, id), 0);
+  if (tombstones.length === 0) return { body, dropped: 0, devices, lastId };
+  const kept: Uint8Array[] = [];
+  let dropped = 0;
+  for (const block of blocksOf(body)) {
+    const rows = readBlock(block);
+    const isKept = rows.map((row) => !tombstones.some((tombstone) => covers(tombstone, row)));
+    dropped += isKept.filter((keep) => !keep).length;
+    for (const [from, to] of runsOf(isKept)) kept.push(splitBlock(block, from, to));
+  }
+  return { body: Buffer.concat(kept), dropped, devices, lastId };
+}
+
+/** A delete that was made while the rows were on their way is carried out once more. */
+export async function reopenNewer(queries: Queries, { devices, lastId }: Replayed): Promise<void> {
+  await queries.query(
+    `update tombstones set applied_at = null, handed_over = true
+      where device = any($1::bigint[]) and id > $2 and applied_at is not null`,
+    [devices, lastId],
+  );
+}
+
+/** Stretches [from, to) of rows that are kept. */
+function runsOf(isKept: boolean[]): [number, number][] {
+  const runs: [number, number][] = [];
+  for (let row = 0; row < isKept.length; row += 1) {
+    if (!isKept[row]) continue;
+    const open = runs.at(-1);
+    if (open && open[1] === row) open[1] = row + 1;
+    else runs.push([row, row + 1]);
+  }
+  return runs;
+}
