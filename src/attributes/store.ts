@@ -24,31 +24,46 @@ export const sharedScope = 2;
 const deletedKind = 0;
 const nowMs = '(extract(epoch from clock_timestamp()) * 1000)::bigint';
 
-/** `repeated`: the statement may have been committed before; then it must not undo what was written since. */
-export async function upsertAttributes(queries: Queries, rows: AttributeWrite[], repeated = false): Promise<void> {
+/** One statement of a lane, which may reach the database twice: it takes effect once. */
+export interface Turn {
+  lane: string;
+  number: number;
+}
+
+/**
+ * True for the first of two equal statements only. The second one waits for the first one's commit, also when the first
+ * still runs on a connection that was lost.
+ */
+function turnTaken(lane: number): string {
+  return `turn as (
+       insert into attribute_turn as t (lane, number, used_time) values ($${lane}::uuid, $${lane + 1}::bigint, ${nowMs})
+       on conflict (lane) do update set number = excluded.number, used_time = excluded.used_time
+        where t.number < excluded.number
+       returning number)`;
+}
+
+/** Without a turn each call counts, as inside a transaction. */
+export async function upsertAttributes(queries: Queries, rows: AttributeWrite[], turn?: Turn): Promise<void> {
   await queries.query(
-    `insert into attribute as a (device, scope, key, kind, value, last_update_ts)
-     select * from unnest($1::bigint[], $2::smallint[], $3::text[], $4::smallint[], $5::text[], $6::bigint[])
-         as w (device, scope, key, kind, value, ts)
-      order by device, scope, key collate "C"
+    `${turn ? `with ${turnTaken(7)}` : ''}
+     insert into attribute as a (device, scope, key, kind, value, last_update_ts)
+     select w.* from unnest($1::bigint[], $2::smallint[], $3::text[], $4::smallint[], $5::text[], $6::bigint[])
+         as w (device, scope, key, kind, value, ts) ${turn ? ', turn' : ''}
+      order by w.device, w.scope, w.key collate "C"
      on conflict (device, scope, key) do update
-        set kind = excluded.kind, value = excluded.value, last_update_ts = excluded.last_update_ts
-      ${repeated ? 'where a.last_update_ts <= excluded.last_update_ts' : ''}`,
-    columnsOf(rows),
+        set kind = excluded.kind, value = excluded.value, last_update_ts = excluded.last_update_ts`,
+    [...columnsOf(rows), ...(turn ? [turn.lane, turn.number] : [])],
   );
 }
 
-/** Shared ones: each device gets one new version, which is returned by device. */
-export async function upsertShared(
-  queries: Queries,
-  rows: AttributeWrite[],
-  repeated = false,
-): Promise<Map<number, number>> {
+/** Shared ones: each device gets one new version, which is returned by device; none when the turn was taken before. */
+export async function upsertShared(queries: Queries, rows: AttributeWrite[], turn: Turn): Promise<Map<number, number>> {
   const [devices, , ...columns] = columnsOf(rows);
   const heads = await queries.query<{ device: number; version: number }>(
-    `with head as (
+    `with ${turnTaken(6)},
+     head as (
        insert into attribute_head as h (device, version)
-       select distinct device, 1 from unnest($1::bigint[]) as w (device) order by device
+       select distinct w.device, 1 from unnest($1::bigint[]) as w (device), turn order by w.device
        on conflict (device) do update set version = h.version + 1, transaction_id = pg_current_xact_id()
        returning device, version),
      stored as (
@@ -59,12 +74,28 @@ export async function upsertShared(
          join head on head.device = w.device
         order by w.device, w.key collate "C"
        on conflict (device, scope, key) do update set kind = excluded.kind, value = excluded.value,
-              last_update_ts = excluded.last_update_ts, version = excluded.version
-        ${repeated ? 'where a.last_update_ts <= excluded.last_update_ts' : ''})
+              last_update_ts = excluded.last_update_ts, version = excluded.version)
      select device, version from head`,
-    [devices, ...columns],
+    [devices, ...columns, turn.lane, turn.number],
   );
   return new Map(heads.map(({ device, version }) => [device, version]));
+}
+
+/** Of shared rows that were written once: the places of those that nothing has replaced since, with their versions. */
+export async function readUnreplaced(
+  queries: Queries,
+  rows: AttributeWrite[],
+): Promise<{ place: number; version: number }[]> {
+  const [devices, , ...columns] = columnsOf(rows);
+  return await queries.query(
+    `select w.place - 1 as place, a.version
+       from unnest($1::bigint[], $2::text[], $3::smallint[], $4::text[], $5::bigint[])
+            with ordinality as w (device, key, kind, value, ts, place)
+       join attribute a on a.device = w.device and a.scope = ${sharedScope} and a.key = w.key
+        and a.kind = w.kind and a.value = w.value and a.last_update_ts = w.ts
+      order by w.place`,
+    [devices, ...columns],
+  );
 }
 
 export async function deleteAttributes(
@@ -72,12 +103,17 @@ export async function deleteAttributes(
   device: number,
   scope: number,
   keys: string[],
+  turn: Turn,
 ): Promise<string[]> {
-  const rows = await queries.query<{ key: string }>(
-    'delete from attribute where device = $1 and scope = $2 and key = any($3) returning key',
-    [device, scope, keys],
+  const rows = await queries.query<{ key: string | null; taken: boolean }>(
+    `with ${turnTaken(4)},
+     gone as (
+       delete from attribute using turn where device = $1 and scope = $2 and key = any($3) returning key)
+     select gone.key, exists (select from turn) as taken from (values (1)) as always left join gone on true`,
+    [device, scope, keys, turn.lane, turn.number],
   );
-  return rows.map(({ key }) => key);
+  if (rows[0]?.taken === false) return await missingKeys(queries, device, scope, keys);
+  return rows.flatMap(({ key }) => (key === null ? [] : [key]));
 }
 
 /** What the device was never to hear of goes; else the rows stay as deletions of the new version. */
@@ -86,10 +122,12 @@ export async function deleteShared(
   device: number,
   keys: string[],
   now: number,
+  turn: Turn,
 ): Promise<{ removed: string[]; version: number }> {
-  const rows = await queries.query<{ key: string | null; version: number }>(
-    `with head as (
-       insert into attribute_head as h (device, version) select number, 1 from device where number = $1
+  const rows = await queries.query<{ key: string | null; version: number | null; taken: boolean }>(
+    `with ${turnTaken(4)},
+     head as (
+       insert into attribute_head as h (device, version) select d.number, 1 from device d, turn where d.number = $1
        on conflict (device) do update set version = h.version + 1, transaction_id = pg_current_xact_id()
        returning version, deletions_seen is not null as is_told),
      gone as (
@@ -100,10 +138,28 @@ export async function deleteShared(
        update attribute set kind = ${deletedKind}, value = '', last_update_ts = $3, version = head.version from head
         where device = $1 and scope = ${sharedScope} and key = any($2) and kind <> ${deletedKind} and head.is_told
        returning key)
-     select key, (select head.version from head) as version from (table gone union all table marked) as removed`,
-    [device, keys, now],
+     select removed.key, (select head.version from head) as version, exists (select from turn) as taken
+       from (values (1)) as always left join (table gone union all table marked) as removed on true`,
+    [device, keys, now, turn.lane, turn.number],
   );
-  return { removed: rows.map(({ key }) => key!), version: rows[0]?.version ?? 0 };
+  if (rows[0]?.taken === false) {
+    const [head] = await queries.query<{ version: number }>('select version from attribute_head where device = $1', [
+      device,
+    ]);
+    return { removed: await missingKeys(queries, device, sharedScope, keys), version: head?.version ?? 0 };
+  }
+  return { removed: rows.flatMap(({ key }) => (key === null ? [] : [key])), version: rows[0]?.version ?? 0 };
+}
+
+/** After a removal whose answer was lost: a key that was written again since was removed as well, and says so itself. */
+async function missingKeys(queries: Queries, device: number, scope: number, keys: string[]): Promise<string[]> {
+  const live = new Set((await readAttributes(queries, device, [scope], keys)).map(({ key }) => key));
+  return keys.filter((key) => !live.has(key));
+}
+
+/** Lanes of workers that are long gone. */
+export async function pruneTurns(queries: Queries, keptMs: number): Promise<void> {
+  await queries.query(`delete from attribute_turn where used_time < ${nowMs} - $1::bigint`, [keptMs]);
 }
 
 interface ValueColumns {

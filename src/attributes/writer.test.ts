@@ -25,6 +25,8 @@ let version = 0;
 
 const postgres: Queries = {
   async query<Row>(text: string, values: unknown[] = []): Promise<Row[]> {
+    // Clearing up is nothing that these tests look at.
+    if (text.startsWith('delete from attribute_turn')) return [];
     const statement = { text, values };
     statements.push(statement);
     await new Promise((resolve) => setTimeout(resolve, 2));
@@ -104,7 +106,8 @@ describe('batches', () => {
       writer.remove(2, client, ['a']).then(() => done.push('remove')),
       writer.save(2, client, entries({ a: '2' })).then(() => done.push('save again')),
     ]);
-    expect(statements.map(({ text }) => text.trim().split(' ')[0])).toEqual(['insert', 'delete', 'insert']);
+    const verbs = statements.map(({ text }) => /(insert into|delete from) attribute /.exec(text)?.[1]);
+    expect(verbs).toEqual(['insert into', 'delete from', 'insert into']);
     expect(done).toEqual(['save', 'remove', 'save again']);
   });
 
@@ -153,19 +156,23 @@ describe('faults', () => {
     expect([reason instanceof Fault, reason.status]).toEqual([true, 400]);
   });
 
-  it('runs again at once after a deadlock, without any guard', async () => {
+  it('runs again at once after a deadlock', async () => {
     script = [() => refusal('40P01'), () => refusal('40001')];
     await open().save(2, client, entries({ a: '1' }));
     expect(statements).toHaveLength(3);
-    expect(statements[2]!.text).not.toContain('where a.last_update_ts');
+    expect(statements[2]).toEqual(statements[0]);
   });
 
-  it('repeats what may have been committed, without undoing what came since', async () => {
+  it('repeats what may have been committed as the same turn, and gives the next write a new one', async () => {
     script = [() => unavailable('postgres_away', 'away')];
-    await open().save(2, client, entries({ a: '1' }));
-    expect(statements).toHaveLength(2);
-    expect(statements[1]!.text).toContain('where a.last_update_ts <= excluded.last_update_ts');
-    expect(statements[1]!.values).toEqual(statements[0]!.values);
+    const writer = open();
+    await writer.save(2, client, entries({ a: '1' }));
+    await writer.save(2, client, entries({ a: '2' }));
+    expect(statements).toHaveLength(3);
+    expect(statements[1]).toEqual(statements[0]);
+    const turns = statements.map(({ values }) => values.slice(6));
+    expect(turns[1]).toEqual(turns[0]);
+    expect(turns[2]).toEqual([turns[0]![0], (turns[0]![1] as number) + 1]);
   });
 
   it('says 503 when the database stays away, and goes on when it is back', async () => {

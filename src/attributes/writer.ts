@@ -1,9 +1,10 @@
 /**
  * The way of attribute writes into Postgres: what comes while a statement runs goes with the next one, many devices in
  * one upsert, and everybody is told after the commit. Each lane runs one statement at a time and a device's scope
- * keeps to one lane, so writes take effect in the order of the calls. A write that may have been committed when the
- * connection broke is repeated; one that the database refuses for its content is singled out, so that it fails alone.
+ * keeps to one lane, so writes take effect in the order of the calls. A statement that may have been committed when the
+ * connection broke is repeated, and takes effect once: its lane counts its statements in the database. A write that the database refuses for its content is singled out, so that it fails alone.
  */
+import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Clock } from '../base/clock.ts';
 import { assert, badRequest, Fault, unavailable } from '../base/errors.ts';
@@ -15,7 +16,10 @@ import {
   type AttributeWrite,
   deleteAttributes,
   deleteShared,
+  pruneTurns,
+  readUnreplaced,
   sharedScope,
+  type Turn,
   upsertAttributes,
   upsertShared,
 } from './store.ts';
@@ -71,8 +75,8 @@ export class AttributeWriter {
     this.#postgres = { query: (text, values) => postgres.query(text, values, { timeoutMs }) };
     const lane = () =>
       new Lane(
-        (saves) => this.#saveAll(saves),
-        (remove) => this.#removeOne(remove),
+        (saves, lane) => this.#saveAll(saves, lane),
+        (remove, lane) => this.#removeOne(remove, lane),
       );
     this.#sharedLane = lane();
     this.#lanes = Array.from({ length: limits.attributeLanes }, lane);
@@ -125,22 +129,22 @@ export class AttributeWriter {
   }
 
   /** Never throws: each save hears for itself. */
-  async #saveAll(saves: Save[]): Promise<void> {
-    await this.#saveSome(saves);
+  async #saveAll(saves: Save[], lane: Lane): Promise<void> {
+    await this.#saveSome(saves, lane);
     for (const { entries, bytes } of saves) {
       this.#rowsWaiting -= entries.size;
       this.#bytesWaiting -= bytes;
     }
   }
 
-  async #saveSome(saves: Save[]): Promise<void> {
+  async #saveSome(saves: Save[], lane: Lane): Promise<void> {
     const rows = lastWrites(saves);
     const isShared = saves[0]!.scope === sharedScope;
     let versions: Map<number, number> | undefined;
     try {
-      versions = await this.#run(async (repeated) => {
-        if (isShared) return await upsertShared(this.#postgres, rows, repeated);
-        await upsertAttributes(this.#postgres, rows, repeated);
+      versions = await this.#run(lane, async (turn) => {
+        if (isShared) return await upsertShared(this.#postgres, rows, turn);
+        await upsertAttributes(this.#postgres, rows, turn);
         return undefined;
       });
     } catch (error) {
@@ -149,13 +153,32 @@ export class AttributeWriter {
         return;
       }
       const middle = saves.length >> 1;
-      await this.#saveSome(saves.slice(0, middle));
-      await this.#saveSome(saves.slice(middle));
+      await this.#saveSome(saves.slice(0, middle), lane);
+      await this.#saveSome(saves.slice(middle), lane);
       return;
     }
     this.#written.add(rows.length);
-    if (versions) this.#tell(rows, versions);
+    if (versions?.size === 0) await this.#tellUnreplaced(rows);
+    else if (versions) this.#tell(rows, versions);
     for (const save of saves) save.resolve();
+  }
+
+  /** The first attempt was committed and its answer lost. What another write has replaced since, that write tells. */
+  async #tellUnreplaced(rows: AttributeWrite[]): Promise<void> {
+    let unreplaced: { place: number; version: number }[];
+    try {
+      unreplaced = await readUnreplaced(this.#postgres, rows);
+    } catch (error) {
+      // The rows are stored; a follower that is not told reads them with its next poll of the changed heads.
+      if (!isAway(error)) throw error;
+      return;
+    }
+    const versions = new Map(unreplaced.map(({ place, version }) => [rows[place]!.device, version]));
+    if (versions.size > 0)
+      this.#tell(
+        unreplaced.map(({ place }) => rows[place]!),
+        versions,
+      );
   }
 
   #tell(rows: AttributeWrite[], versions: Map<number, number>): void {
@@ -172,15 +195,15 @@ export class AttributeWriter {
     }
   }
 
-  async #removeOne({ device, scope, keys, resolve, reject }: Remove): Promise<void> {
+  async #removeOne({ device, scope, keys, resolve, reject }: Remove, lane: Lane): Promise<void> {
     try {
       const removed = new Set<string>();
-      const version = await this.#run(async () => {
+      const version = await this.#run(lane, async (turn) => {
         if (scope !== sharedScope) {
-          for (const key of await deleteAttributes(this.#postgres, device, scope, keys)) removed.add(key);
+          for (const key of await deleteAttributes(this.#postgres, device, scope, keys, turn)) removed.add(key);
           return 0;
         }
-        const outcome = await deleteShared(this.#postgres, device, keys, this.#parts.clock.now());
+        const outcome = await deleteShared(this.#postgres, device, keys, this.#parts.clock.now(), turn);
         for (const key of outcome.removed) removed.add(key);
         return outcome.version;
       });
@@ -196,19 +219,28 @@ export class AttributeWriter {
     }
   }
 
-  /** Again while the database is away or the statement lost a race; `repeated` when it may have been committed. */
-  async #run<Result>(statement: (repeated: boolean) => Promise<Result>): Promise<Result> {
+  /** Lanes end with their worker; what is left of them goes now and then. */
+  #prune(): void {
+    pruneTurns(this.#postgres, limits.attributeTurnKeptMs).catch((error: unknown) => {
+      if (!isAway(error)) throw error;
+    });
+  }
+
+  /** Again while the database is away or the statement lost a race, as the same turn of its lane. */
+  async #run<Result>(lane: Lane, statement: (turn: Turn) => Promise<Result>): Promise<Result> {
     const { clock } = this.#parts;
+    const turn = lane.nextTurn();
     const deadline = clock.monotonic() + limits.attributeRetryMsMax;
-    for (let attempt = 1, repeated = false; ; attempt += 1) {
+    for (let attempt = 1; ; attempt += 1) {
       try {
-        return await statement(repeated);
+        const result = await statement(turn);
+        if (turn.number % limits.attributeTurnsPerPrune === 1) this.#prune();
+        return result;
       } catch (error) {
         const lostRace = lostRaces.has(sqlStateOf(error) ?? '');
         if (!(lostRace || isAway(error))) throw error;
         if (clock.monotonic() > deadline) throw lostRace ? contended() : error;
         this.#retried.add(1);
-        repeated ||= !lostRace;
         if (!lostRace) await sleep(Math.min(50 * attempt, 500));
       }
     }
@@ -217,14 +249,24 @@ export class AttributeWriter {
 
 /** Operations of one lane, one statement at a time: a run of saves, or one removal. */
 class Lane {
-  readonly #saveAll: (saves: Save[]) => Promise<void>;
-  readonly #remove: (remove: Remove) => Promise<void>;
+  readonly #id = randomUUID();
+  readonly #saveAll: (saves: Save[], lane: Lane) => Promise<void>;
+  readonly #remove: (remove: Remove, lane: Lane) => Promise<void>;
+  #turns = 0;
   #waiting: (Save | Remove)[] = [];
   #running: Promise<void> | undefined;
 
-  constructor(saveAll: (saves: Save[]) => Promise<void>, remove: (remove: Remove) => Promise<void>) {
+  constructor(
+    saveAll: (saves: Save[], lane: Lane) => Promise<void>,
+    remove: (remove: Remove, lane: Lane) => Promise<void>,
+  ) {
     this.#saveAll = saveAll;
     this.#remove = remove;
+  }
+
+  nextTurn(): Turn {
+    this.#turns += 1;
+    return { lane: this.#id, number: this.#turns };
   }
 
   push(operation: Save | Remove): void {
@@ -246,7 +288,7 @@ class Lane {
         const first = waiting[at]!;
         if ('keys' in first) {
           at += 1;
-          await this.#remove(first);
+          await this.#remove(first, this);
           continue;
         }
         const saves: Save[] = [];
@@ -256,7 +298,7 @@ class Lane {
           saves.push(next);
           rows += next.entries.size;
         }
-        await this.#saveAll(saves);
+        await this.#saveAll(saves, this);
       }
     }
     // In the same turn as the last look at the queue, so that nothing is left behind.

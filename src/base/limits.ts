@@ -231,6 +231,9 @@ export const limits = {
   attributeBatchRowsMax: 4_000,
   attributeLanes: 2,
   attributeRetryMsMax: 3_000,
+  /** How long the last statement of a lane is remembered, and after how many of its own a lane clears up. */
+  attributeTurnKeptMs: 24 * 3_600_000,
+  attributeTurnsPerPrune: 10_000,
   attributeStatementMsMax: 5_000,
   /** Updates of shared attributes: a larger one is read from the store instead of sent over the bus, how often the store
    * is asked for what the bus may have lost, how many devices' settled state is remembered, requests in one statement
