@@ -76,6 +76,8 @@ export interface CrashSums {
   ended: number;
 }
 
+/** A start or stop that takes longer than this counts as stuck, also on a machine that does much else. */
+const processMsMax = 240_000;
 /** So many times its seconds a run waits for `acknowledgedMin`. */
 const patience = 4;
 const lateDays = 300;
@@ -102,7 +104,8 @@ export async function crashRun(options: CrashOptions): Promise<CrashOutcome> {
     const dataDir = machine.disk && join(machine.disk, 'data');
     if (dataDir) beginWith(dataDir);
     const env = { ...machine.environment, ...journalSettings, LOG_LEVEL: 'warn' };
-    engine = await startEngine({ workers: options.workers, env, ...(dataDir && { dataDir }) });
+    const patient = { readyMsMax: processMsMax, stopMsMax: processMsMax };
+    engine = await startEngine({ workers: options.workers, env, ...patient, ...(dataDir && { dataDir }) });
     const outcome = await runOn(engine, machine, options);
     return { ...outcome, seconds: (performance.now() - startedAt) / 1000 };
   } finally {
@@ -174,7 +177,8 @@ async function runOn(engine: Engine, machine: Machine, options: CrashOptions): P
   const settleMs = options.settleSeconds * 1000;
   await settled(engine, settleMs, signal);
   phase('shipped');
-  await engine.restart().catch(() => faults.start());
+  await faults.stop();
+  await faults.start();
   phase('started again');
   const stillWaiting = await settled(engine, settleMs, signal);
   phase('shipped');

@@ -16,7 +16,7 @@ import { Api } from './api.ts';
 /** Kept short, so that a failing test shows the end of the story. */
 const outputCharsMax = 200_000;
 const readyMsMaxDefault = 60_000;
-const stopMsMax = 30_000;
+const stopMsMaxDefault = 30_000;
 
 /** The clone: tests run from it, and so does the bench. ENGINE_MAIN measures or tests another build. */
 export const root = process.cwd();
@@ -31,6 +31,7 @@ export interface EngineOptions {
   /** With the process of the reports, which few tests need and every start pays for. */
   reports?: boolean;
   readyMsMax?: number;
+  stopMsMax?: number;
   /** Another build to start, `dist/main.js` of its checkout. */
   main?: string;
 }
@@ -95,8 +96,11 @@ export class Engine {
   /** Milliseconds from spawn to the first 200 of /readyz, of the last start. */
   readyMs = 0;
   output = '';
+  /** What /readyz answered last. */
+  #readiness = '';
   readonly #environment: Record<string, string>;
   readonly #readyMsMax: number;
+  readonly #stopMsMax: number;
   readonly #main: string;
   readonly #ownsDirectory: boolean;
   #child: ChildProcess | undefined;
@@ -114,6 +118,7 @@ export class Engine {
     this.dataDir = dataDir;
     this.#ownsDirectory = ownsDirectory;
     this.#readyMsMax = options.readyMsMax ?? readyMsMaxDefault;
+    this.#stopMsMax = options.stopMsMax ?? stopMsMaxDefault;
     this.#main = options.main ?? engineMain;
     this.api = new Api({
       host: '127.0.0.1',
@@ -185,7 +190,7 @@ export class Engine {
       if (code === 200 && (haveStores || !withStores)) return;
       await sleep(20);
     }
-    throw new Error(`the engine is not ready after ${this.#readyMsMax} ms:\n${this.tail()}`);
+    throw new Error(`the engine is not ready after ${this.#readyMsMax} ms: ${this.#readiness}\n${this.tail()}`);
   }
 
   /** The status of /readyz, 0 when nothing answers. */
@@ -243,7 +248,7 @@ export class Engine {
     if (this.running) await this.#exit;
   }
 
-  async exit(waitMsMax = stopMsMax): Promise<Exit> {
+  async exit(waitMsMax = this.#stopMsMax): Promise<Exit> {
     const timer = sleep(waitMsMax, undefined, { ref: false }).then(() => {
       throw new Error(`the engine has not ended after ${waitMsMax} ms:\n${this.tail()}`);
     });

@@ -172,16 +172,16 @@ export class Faults {
         }
         return;
       case 'other':
-        if (dice < 0.5) await this.#stopCleanly();
+        if (dice < 0.5) await this.stop();
         else await engine.killAll();
         this.#workers = 1 + (Math.floor(dice * 1000) % workersMax);
         this.log.push(`  with WORKERS=${this.#workers}`);
         return this.start();
       case 'small':
-        await this.#stopCleanly();
+        await this.stop();
         await this.start({ CLICKHOUSE_EMBEDDED_MEMORY_BYTES_MAX: String(smallMemoryBytes) });
         await hold();
-        await this.#stopCleanly();
+        await this.stop();
         return this.start();
       case 'clock': {
         // Ahead, behind, or right again.
@@ -246,7 +246,8 @@ export class Faults {
     }
   }
 
-  async #stopCleanly(): Promise<void> {
+  /** SIGTERM; anything but a clean end is noted. */
+  async stop(): Promise<void> {
     const { engine } = this.#options;
     try {
       await engine.stop();
