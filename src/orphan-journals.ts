@@ -90,6 +90,8 @@ export class OrphanJournals {
     const deadline = clock.monotonic() + timeMsMax;
     while (this.#shipper && clock.monotonic() < deadline) {
       await this.#shipper.drain(deadline - clock.monotonic());
+      // What still waits are suspects: these take minutes, and are durable.
+      if ([...this.#waiting.values()].every((journal) => journal?.backlogBytes === 0)) break;
       await sleep(10);
     }
     this.#stopping.abort();

@@ -305,6 +305,15 @@ test('late rows gather: 48 a second over 300 days are a few inserts a minute, a 
   expect(house.stored().length).toBeGreaterThan(500);
 });
 
+test('while senders wait for ClickHouse, units do not wait for the interval', async () => {
+  const channel = await openChannel({ factor: 1, callersWait: true, intervalMsMin: 60_000, intervalMsMax: 60_000 });
+  for (let i = 1; i <= 5; i += 1) {
+    await channel.add(i, [now]);
+    await channel.add(i, [now - 9 * dayMs], 1);
+    await vi.waitFor(() => expect(house.stored()).toHaveLength(2 * i), { timeout: 10_000 });
+  }
+});
+
 test('a disk that takes no suspects holds the lane, not the worker; it goes on when there is room', async () => {
   let full = true;
   const disk: Disk = {
