@@ -28,7 +28,7 @@ class World {
 
   /** What the instance takes for the time, less true time. */
   get error(): number {
-    return this.offset.state.anchor! + this.monotonic - (truth + this.ms);
+    return this.offset.anchor! + this.monotonic - (truth + this.ms);
   }
 
   measure(error = 0.2): this {

@@ -4,15 +4,15 @@
  * carried on by the monotonic clock. The database decides, because all hosts of an installation share it. The one
  * exception: when the database's clock alone has jumped, the other two are believed.
  */
-import { clockStepMs } from './base/clock.ts';
+import { clockStepMs, type TimeLine } from './base/clock.ts';
 import { type Fault, unavailable } from './base/errors.ts';
 
 export type ClockVerdict = 'unmeasured' | 'good' | 'off' | 'wrong';
 
 /** As the primary tells it to its workers. */
 export interface ClockState {
-  /** Time to go by − monotonic time of the host; undefined until there is one. */
-  anchor: number | undefined;
+  /** Undefined until there is a time to go by. */
+  line: TimeLine | undefined;
   /** Host's clock − database's clock, in milliseconds; 0 before the first measurement. */
   offsetMs: number;
   verdict: ClockVerdict;
@@ -62,9 +62,14 @@ export class ClockOffset {
   /** The database's clock jumped away from the two others and is not followed. */
   isDatabaseAlone = false;
 
-  get state(): ClockState {
+  /** Time to go by − monotonic time of the host; undefined before `begin`. */
+  get anchor(): number | undefined {
+    return this.#anchor;
+  }
+
+  get state(): Omit<ClockState, 'line'> {
     const { verdict } = this;
-    return { anchor: this.#anchor, offsetMs: Math.round(this.#offsetMs), verdict };
+    return { offsetMs: Math.round(this.#offsetMs), verdict };
   }
 
   get verdict(): ClockVerdict {

@@ -3,7 +3,7 @@
  * DATA_DIR/clock.json, so that a start without the database goes by the same time, and exports `clock_offset_seconds`.
  */
 import { readFileSync, renameSync, writeFileSync } from 'node:fs';
-import { type FollowedClock, hostMonotonic } from './base/clock.ts';
+import { type FollowedClock, hostMonotonic, type TimeLine } from './base/clock.ts';
 import { messageOf } from './base/errors.ts';
 import type { Log } from './base/log.ts';
 import type { Metrics } from './base/metrics.ts';
@@ -28,12 +28,15 @@ export interface ClockWatchParts {
 const questionMsMax = 2_000;
 /** Round trips before the workers start: the shortest one decides. */
 const firstQuestions = 8;
+/** A new line begins that much later: by then every process has received it, and all change over at one moment. */
+const lineAheadMs = 1_000;
 const keepEveryMs = 60_000;
 const keepAtChangeMs = 250;
 
 export class ClockWatch {
   readonly #parts: ClockWatchParts;
   readonly #offset = new ClockOffset();
+  #line: TimeLine | undefined;
   #kept: { offsetMs: number; at: number } | undefined;
   #told: ClockVerdict = 'unmeasured';
   #wasAlone = false;
@@ -48,14 +51,16 @@ export class ClockWatch {
   }
 
   get state(): ClockState {
-    return this.#offset.state;
+    return { ...this.#offset.state, line: this.#line };
   }
 
   /** Before anything asks for the time. The database may be unavailable. */
   async begin(): Promise<void> {
     this.#offset.begin(Date.now(), hostMonotonic(), this.#remembered());
     for (let n = 0; n < firstQuestions && (await this.measure()); n += 1);
-    this.#parts.clock.follow(this.#offset.state.anchor!);
+    const anchor = this.#offset.anchor!;
+    this.#line = { anchor, since: 0, earlierAnchor: anchor };
+    this.#parts.clock.follow(this.#line);
   }
 
   /** True when the database answered. */
@@ -76,10 +81,19 @@ export class ClockWatch {
     const answered = hostMonotonic();
     const error = (answered - asked) / 2;
     this.#offset.measured({ database, host: Date.now() - error, monotonic: asked + error, error });
-    this.#parts.clock.follow(this.#offset.state.anchor!);
+    this.#change(answered);
     this.#tell();
     this.#keep(database, answered);
     return true;
+  }
+
+  #change(monotonic: number): void {
+    const anchor = this.#offset.anchor!;
+    const line = this.#line;
+    // Before `begin` is done nothing follows; a line that has not begun is waited for.
+    if (line === undefined || line.anchor === anchor || monotonic < line.since) return;
+    this.#line = { anchor, since: monotonic + lineAheadMs, earlierAnchor: line.anchor };
+    this.#parts.clock.follow(this.#line);
   }
 
   #tell(): void {

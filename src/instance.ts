@@ -42,7 +42,7 @@ export interface InstanceState {
   clock: ClockState;
 }
 
-export const unmeasuredClock: ClockState = { anchor: undefined, offsetMs: 0, verdict: 'unmeasured' };
+export const unmeasuredClock: ClockState = { line: undefined, offsetMs: 0, verdict: 'unmeasured' };
 
 export type ToWorker =
   | Begin

@@ -177,8 +177,8 @@ export class PrimaryLink {
   }
 }
 
-function follow({ anchor }: ClockState): void {
-  if (anchor !== undefined) systemClock.follow(anchor);
+function follow({ line }: ClockState): void {
+  if (line !== undefined) systemClock.follow(line);
 }
 
 function send(message: ToPrimary): Promise<void> {

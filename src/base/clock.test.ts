@@ -1,6 +1,6 @@
 /** The clock that follows a measured time, under fake timers: `Date` and `performance` move apart. */
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
-import { FollowedClock, hostMonotonic } from './clock.ts';
+import { FollowedClock, hostMonotonic, type TimeLine } from './clock.ts';
 
 beforeEach(() => {
   vi.useFakeTimers();
@@ -10,30 +10,50 @@ afterEach(() => {
   vi.useRealTimers();
 });
 
-/** What makes `clock` read `time` now. */
-function anchorOf(time: number): number {
-  return time - hostMonotonic();
+/** What makes a clock read `time` from now on, where it read `earlier`. */
+function lineOf(time: number, earlier = time, aheadMs = 0): TimeLine {
+  const monotonic = hostMonotonic() + aheadMs;
+  return { anchor: time - monotonic, since: monotonic, earlierAnchor: earlier - monotonic };
 }
 
 test('a step of the host has no effect on a clock that follows', () => {
   const clock = new FollowedClock();
   vi.setSystemTime(1_000_000);
   expect(clock.now()).toBe(1_000_000);
-  clock.follow(anchorOf(5_000_000.5));
+  clock.follow(lineOf(5_000_000.5));
   vi.setSystemTime(9_000_000_000);
   expect(clock.now()).toBe(5_000_000);
+  expect(clock.micros()).toBe(5_000_000_500);
   vi.advanceTimersByTime(250);
   expect(clock.now()).toBe(5_000_250);
 });
 
-test('a small correction back stands still until time has caught up; a step back is followed', () => {
+test('a small correction back goes slowly until time has caught up; a step back is followed', () => {
   const clock = new FollowedClock();
-  clock.follow(anchorOf(5_000_000));
-  expect(clock.now()).toBe(5_000_000);
-  clock.follow(anchorOf(4_999_950));
-  expect(clock.now()).toBe(5_000_000);
-  vi.advanceTimersByTime(60);
-  expect(clock.now()).toBe(5_000_010);
-  clock.follow(anchorOf(1_000_000));
+  clock.follow(lineOf(5_000_000));
+  clock.follow(lineOf(4_999_990, 5_000_000));
+  let last = 0;
+  for (let ms = 0; ms < 200; ms += 1) {
+    expect(clock.micros()).toBeGreaterThan(last);
+    last = clock.micros();
+    vi.advanceTimersByTime(1);
+  }
+  expect(clock.now()).toBe(5_000_190);
+  clock.follow(lineOf(1_000_000, 5_000_190));
   expect(clock.now()).toBe(1_000_000);
+});
+
+test('two processes that receive a line at different moments never disagree', () => {
+  for (const correction of [7.25, -7.25, 60_000, -60_000]) {
+    const [prompt, late] = [new FollowedClock(), new FollowedClock()];
+    for (const clock of [prompt, late]) clock.follow(lineOf(5_000_000));
+    const line = lineOf(5_000_300 + correction, 5_000_300, 300);
+    prompt.follow(line);
+    for (let ms = 0; ms < 600; ms += 1) {
+      if (ms === 290) late.follow(line);
+      expect(late.micros()).toBe(prompt.micros());
+      vi.advanceTimersByTime(1);
+    }
+    expect(Math.abs(prompt.now() - (5_000_600 + correction))).toBeLessThan(2);
+  }
 });

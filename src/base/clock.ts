@@ -9,41 +9,64 @@ export interface Clock {
   monotonic(): number;
 }
 
-/** A difference above this is a step: `FollowedClock` jumps instead of standing still until time has caught up. */
+/** The same time, finer. */
+export interface FineClock extends Clock {
+  /** Microseconds since 1970: `now()` is their whole milliseconds. */
+  micros(): number;
+}
+
+/** A difference above this is a step: `FollowedClock` jumps instead of going slowly until time has caught up. */
 export const clockStepMs = 5_000;
+/** Speed of a clock that was ahead. */
+const slowSpeed = 0.9;
+
+/** A time to go by. It says the same time in every process of this host, at whatever moment the process receives it. */
+export interface TimeLine {
+  /** Time − `hostMonotonic()`. */
+  anchor: number;
+  /** The anchor is good from this `hostMonotonic()` on; until then the earlier one is. */
+  since: number;
+  earlierAnchor: number;
+}
 
 /**
  * The clock of one process: the host's clock until `follow` is called, after that the followed time alone, carried by the
  * monotonic clock. A step of the host's clock has no effect then. `now()` falls back only when a step is followed.
+ *
+ * All processes of a host that follow one line read one time, to the microsecond: a worker sorts points without ts by it.
  */
-export class FollowedClock implements Clock {
-  /** Followed time − `performance.now()`. */
+export class FollowedClock implements FineClock {
+  /** As in the line, for `performance.now()`. */
   #shift: number | undefined;
-  #last = 0;
-  /** The host's clock at the last look. */
-  #host = 0;
+  #since = Number.NEGATIVE_INFINITY;
+  #earlierShift = 0;
+  /** The line of a clock that goes slowly since `#since`. */
+  #slowShift = Number.NEGATIVE_INFINITY;
 
   now(): number {
-    const host = Date.now();
-    if (this.#shift === undefined) return host;
-    // The host's clock only says whether a millisecond has passed: to ask it costs half as much as the monotonic clock.
-    if (host === this.#host) return this.#last;
-    this.#host = host;
-    const now = Math.floor(performance.now() + this.#shift);
-    if (now > this.#last) this.#last = now;
-    return this.#last;
+    return this.#shift === undefined ? Date.now() : Math.floor(this.#time(this.#shift));
+  }
+
+  micros(): number {
+    return this.#shift === undefined ? Date.now() * 1000 : Math.floor(this.#time(this.#shift) * 1000);
   }
 
   monotonic(): number {
     return performance.now();
   }
 
-  /** `anchor`: time − `hostMonotonic()`, which means the same in every process of this host. */
-  follow(anchor: number): void {
-    const shift = anchor + hostMonotonicShift;
-    if (performance.now() + shift < this.#last - clockStepMs) this.#last = 0;
-    this.#shift = shift;
-    this.#host = 0;
+  follow({ anchor, since, earlierAnchor }: TimeLine): void {
+    this.#shift = anchor + hostMonotonicShift;
+    this.#earlierShift = earlierAnchor + hostMonotonicShift;
+    this.#since = since - hostMonotonicShift;
+    const isStep = earlierAnchor - anchor > clockStepMs;
+    this.#slowShift = isStep ? Number.NEGATIVE_INFINITY : this.#earlierShift + (1 - slowSpeed) * this.#since;
+  }
+
+  #time(shift: number): number {
+    const monotonic = performance.now();
+    if (monotonic < this.#since) return monotonic + this.#earlierShift;
+    return Math.max(monotonic + shift, monotonic * slowSpeed + this.#slowShift);
   }
 }
 
@@ -54,4 +77,19 @@ export function hostMonotonic(): number {
   return performance.now() + hostMonotonicShift;
 }
 
-const hostMonotonicShift = Number(process.hrtime.bigint()) / 1e6 - performance.now();
+const hostMonotonicShift = measureShift();
+
+/** Of a few readings the one that was interrupted least: two processes must agree within microseconds. */
+function measureShift(): number {
+  let shift = 0;
+  let least = Number.POSITIVE_INFINITY;
+  for (let i = 0; i < 10; i += 1) {
+    const before = performance.now();
+    const host = Number(process.hrtime.bigint()) / 1e6;
+    const after = performance.now();
+    if (after - before >= least) continue;
+    least = after - before;
+    shift = host - (before + after) / 2;
+  }
+  return shift;
+}
