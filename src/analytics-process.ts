@@ -13,7 +13,6 @@ import { Supervisor } from './supervisor.ts';
 export interface AnalyticsProcessOptions {
   config: Config;
   engines: Engines;
-  workers: number;
   data: DataDirectory;
   log: Log;
   clock: () => ClockState;
@@ -124,10 +123,10 @@ export class AnalyticsProcess {
   #receive(message: ToPrimary): void {
     switch (message.kind) {
       case 'hello': {
-        const { config, engines, workers } = this.#options;
+        const { config, engines } = this.#options;
         const clock = this.#options.clock();
         const postgresReady = this.#options.isPostgresReady();
-        const begin = { slot: 0, workers, config, rules: [], engines, postgresReady, orphanJournals: [], clock };
+        const begin = { slot: 0, config, rules: [], engines, postgresReady, orphanJournals: [], clock };
         this.#send({ kind: 'begin', ...begin });
         return;
       }

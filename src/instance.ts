@@ -15,7 +15,6 @@ export interface Engines {
 export interface Begin {
   kind: 'begin';
   slot: number;
-  workers: number;
   /** Read once, by the primary. */
   config: Config;
   rules: RuleText[];

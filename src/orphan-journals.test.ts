@@ -29,7 +29,7 @@ async function journalWith(name: string, order: bigint): Promise<string> {
   const rows = new Rows();
   rows.addDouble(keyOf('t')!, 1);
   rows.endRecord(1, Number(order >> 20n));
-  await journal.append([{ lane: 0, order, rows: 1, parts: rows.encode(order) }]);
+  await journal.append([{ lane: 0, order, rows: 1, parts: rows.encode({ order, micros: 0, firstPlace: 0 }) }]);
   await journal.close();
   await storeWriterId(dir, Number(name.slice(-1)));
   return dir;

@@ -141,7 +141,6 @@ export async function runPrimary(): Promise<void> {
       ? new AnalyticsProcess({
           config,
           engines: engines.engines,
-          workers,
           data,
           log,
           clock: () => clock.state,

@@ -255,7 +255,7 @@ export class WorkerPool {
         const clock = this.#options.clock();
         const orphanJournals = slot.number === 0 ? data.orphanJournals(workers) : [];
         const postgresReady = this.#options.isPostgresReady();
-        const begin = { slot: slot.number, workers, config, rules, engines, postgresReady, orphanJournals, clock };
+        const begin = { slot: slot.number, config, rules, engines, postgresReady, orphanJournals, clock };
         send(worker, { kind: 'begin', ...begin });
         send(worker, { kind: 'state', state: this.state });
         return;

@@ -25,7 +25,7 @@ import { openBus } from './bus/open.ts';
 import { clockFault } from './clock-offset.ts';
 import { createConsole } from './console/door.ts';
 import { checkInstance, instanceVariable } from './data-directory.ts';
-import { type CachedDevice, refuseServerTimes } from './device/cached-device.ts';
+import type { CachedDevice } from './device/cached-device.ts';
 import { CredentialChanges } from './device/credential-changes.ts';
 import { DevicesHere } from './device/devices-here.ts';
 import { Downlink } from './device/downlink.ts';
@@ -85,6 +85,7 @@ import { Calls } from './rules/calls.ts';
 import { compileRule } from './rules/table.ts';
 import { decodeOptions, decodeTelemetry } from './telemetry/decode.ts';
 import { DecodeThread } from './telemetry/decode-thread.ts';
+import { refuseServerTimes } from './telemetry/rows.ts';
 import { HttpServer } from './uws/server.ts';
 
 export async function runWorker(): Promise<void> {
@@ -113,8 +114,7 @@ async function serve(link: PrimaryLink): Promise<void> {
   const bus = await openBus({ redisUrl: config.redis.url, log, metrics });
   const downlink = new Downlink({ bus, shards: config.bus.shards, log, metrics });
   await downlink.start();
-  const slot = { stride: begin.workers, offset: begin.slot };
-  const devices = new DevicesHere(slot, clock, limits.devicesAheadMax);
+  const devices = new DevicesHere();
   const known = new KnownDevices({ path: knownFile(config.data.dir), clock, log, metrics });
   const tokens = new TokenCache((batch) => lookUpTokens(postgres, batch), limits, devices, clock, known);
   const logins = new Logins({

@@ -72,8 +72,8 @@ export function benchDecode(messages = 20_480, rounds = 15): DecodeFigure[] {
 
 function figure(message: string, bodies: Buffer[], messages: number, rounds: number): DecodeFigure {
   const rows = new Rows(65_536);
-  let last = 0;
-  const device = { number: 42, nextTs: (time: number) => (last = Math.max(time, last + 1)) };
+  const device = { number: 42 };
+  const stamp = { order: BigInt(now) << 20n, micros: now * 1000 + 300, firstPlace: 0 };
   let decodeNs = Number.POSITIVE_INFINITY;
   let encodeNs = Number.POSITIVE_INFINITY;
   let parseNs = Number.POSITIVE_INFINITY;
@@ -84,7 +84,7 @@ function figure(message: string, bodies: Buffer[], messages: number, rounds: num
       const start = performance.now();
       for (const body of bodies) decodeTelemetry(body, device, now, rows, options);
       const middle = performance.now();
-      rows.encode(BigInt(now) << 20n);
+      rows.encode(stamp);
       rows.reset();
       decoding += middle - start;
       encoding += performance.now() - middle;

@@ -157,7 +157,7 @@ async function fill(engine: Engine, devices: number, points: number): Promise<vo
   const numbers = `(SELECT groupArray(device) FROM device_metadata FINAL WHERE name LIKE 'bench-%')`;
   for (let day = 0; day < days; day += 1) {
     await engine.clickhouseCommand(
-      `INSERT INTO telemetry SELECT arrayElement(${numbers}, number % ${devices} + 1), 'flow',
+      `INSERT INTO telemetry (device, key, ts, kind, num, int, text, version) SELECT arrayElement(${numbers}, number % ${devices} + 1), 'flow',
          ${startTs + day * dayMs} + intDiv(number, ${devices}) * ${stepMs}, 3,
          round(100 + 20 * sin(number / 5000) + (cityHash64(number) % 100) / 100, 2), 0, '', 1 FROM numbers(${perDay})`,
     );

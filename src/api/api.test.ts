@@ -58,12 +58,7 @@ beforeAll(async () => {
   postgres = server.postgres;
   expect(await seedFirstTenant({ postgres, passwords, clock }, admin)).toBe(true);
   expect(await seedDemoData({ postgres, passwords, clock })).toBe(true);
-  tokens = new TokenCache(
-    (batch) => lookUpTokens(postgres, batch),
-    limits,
-    new DevicesHere({ stride: 1, offset: 0 }, clock, 10),
-    clock,
-  );
+  tokens = new TokenCache((batch) => lookUpTokens(postgres, batch), limits, new DevicesHere(), clock);
   changes = new CredentialChanges({ postgres, bus: deafBus, clock, log });
   changes.onChange((change) => (change === 'all' ? tokens.clear() : tokens.invalidate(change.credentialsId)));
   await changes.start();
@@ -575,12 +570,7 @@ describe('devices', () => {
 
 describe('credential changes', () => {
   it('reach another process through the log, also when a transaction becomes visible late', async () => {
-    const cache = new TokenCache(
-      (batch) => lookUpTokens(postgres, batch),
-      limits,
-      new DevicesHere({ stride: 1, offset: 0 }, clock, 10),
-      clock,
-    );
+    const cache = new TokenCache((batch) => lookUpTokens(postgres, batch), limits, new DevicesHere(), clock);
     const other = new CredentialChanges({ postgres, bus: deafBus, clock, log });
     const seen: string[] = [];
     other.onChange((change) => {

@@ -52,8 +52,6 @@ export const limits = {
   tokenCacheMax: 1_000_000,
   unknownTokenCacheMax: 50_000,
   unknownTokenMs: 5_000,
-  /** Devices that are let go while their last server time is ahead of the clock, and are remembered for it. */
-  devicesAheadMax: 50_000,
   /** Tokens that wait for one coalesced SQL look-up. */
   tokenLookupQueueMax: 20_000,
   tokenLookupBatchMax: 1_000,
@@ -123,6 +121,9 @@ export const limits = {
   /** Rows and bytes at which a frame stops gathering. */
   frameRowsMax: 32_768,
   frameBytesMax: 1024 * 1024,
+  /** A frame that waits for the disk takes no more messages above this. `insertLatest` numbers its rows with 19 bits, and
+   * one more message of `decodeInLoopBytesMax` has fewer than 65 536 rows. */
+  gatheredRowsMax: 2 ** 19 - 2 ** 16,
   /** Requests that may wait for one frame. */
   frameWaitersMax: 65_536,
 

@@ -6,8 +6,9 @@
  * `latest` is small and has no partitions: rows leave it by a mutation.
  */
 
-const columns = 'device, key, ts, kind, num, int, text, version';
-const markers = `device, key, ts, 0, 0, 0, '', version + 1`;
+const pointKey = 'device, key, ts, seq, origin';
+const columnsOfLatest = 'device, key, ts, seq, kind, num, int, text, version';
+const markers = `${pointKey}, 0, 0, 0, '', version + 1`;
 
 /** Each read of `telemetry` has this in its WHERE (never in PREWHERE, which comes before the merge of `FINAL`). */
 export const notErased = 'kind != 0';
@@ -35,7 +36,7 @@ export function erasedDaysQuery(erased: string): string {
 
 /** Marks what is left to erase between two moments, both included. Repeated, it marks what it has not marked yet. */
 export function markErasedStatement(erased: string): string {
-  return `INSERT INTO telemetry (${columns}) SELECT ${markers} FROM telemetry FINAL
+  return `INSERT INTO telemetry (${pointKey}, kind, num, int, text, version) SELECT ${markers} FROM telemetry FINAL
     WHERE ${erased} AND ${notErased} AND ts >= {first:Int64} AND ts <= {last:Int64} ${exact}`;
 }
 
@@ -55,9 +56,9 @@ export function deleteLatestOfDevicesStatement(cluster: string): string {
 }
 
 /** The newest points that remain become the latest ones of their keys. */
-export const rewriteLatestStatement = `INSERT INTO latest (${columns})
-  SELECT ${columns} FROM telemetry FINAL WHERE device = {device:UInt64} AND key IN {keys:Array(String)} AND ${notErased}
-   ORDER BY key, ts DESC LIMIT 1 BY key`;
+export const rewriteLatestStatement = `INSERT INTO latest (${columnsOfLatest})
+  SELECT ${columnsOfLatest} FROM telemetry FINAL WHERE device = {device:UInt64} AND key IN {keys:Array(String)} AND ${notErased}
+   ORDER BY key, ts DESC, seq DESC, origin DESC LIMIT 1 BY key`;
 
 /** Mutations of `latest` that have not ended. */
 export const mutationsOfLatestQuery = `SELECT count() AS count FROM system.mutations

@@ -2,6 +2,7 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { silentLog, startTestClickHouse, type TestClickHouse } from '../../test/clickhouse-server.ts';
 import { ClickHouseError, openClickHouse } from './client.ts';
+import { erasedRange, markErasedStatement, notErased, rewriteLatestStatement } from './erase-statements.ts';
 import { migrate, schemaStatements } from './migrate.ts';
 import { insertLatest, insertTelemetry } from './statements.ts';
 
@@ -31,6 +32,7 @@ interface Point {
   device?: number;
   key?: string;
   ts: number | string;
+  seq?: number;
   num: number;
   order: bigint;
 }
@@ -42,7 +44,7 @@ const pointBlock = (points: Point[]) =>
       .map(
         (point) =>
           `SELECT ${point.device ?? 1}::UInt64 AS device, '${point.key ?? 'k'}'::LowCardinality(String) AS key,
-           ${point.ts}::Int64 AS ts, 3::UInt8 AS kind, ${point.num}::Float64 AS num, ${versionOf(point)}::UInt64 AS version`,
+           ${point.ts}::Int64 AS ts, ${point.seq ?? 0}::UInt32 AS seq, 3::UInt8 AS kind, ${point.num}::Float64 AS num, ${versionOf(point)}::UInt64 AS version`,
       )
       .join(' UNION ALL '),
   );
@@ -212,8 +214,77 @@ describe('migrations', () => {
       { version: 2, name: 'device_metadata' },
       { version: 3, name: 'latest_is_read' },
       { version: 4, name: 'boolean_attributes' },
+      { version: 5, name: 'server_time' },
     ]);
     await both.close();
+  });
+
+  test('tables made before points at server time had columns of their own go on, also with writers of that time', async () => {
+    const { url, user, password } = house.server;
+    const database = 'older';
+    const older = openClickHouse({ url, user, password, database, log: silentLog });
+    const run = (sql: string) => older.exec(sql, {}, { withoutDatabase: true });
+    await run(`CREATE DATABASE ${database}`);
+    const before = schemaStatements({ database, cluster: '' }).filter((sql) => !/\bseq\b/.test(sql));
+    for (const sql of before) await run(sql);
+    await run(`CREATE TABLE ${database}.schema_migrations
+      (version UInt32, name String, applied DateTime64(3) DEFAULT now64(3)) ENGINE = ReplacingMergeTree ORDER BY version`);
+    await run(`INSERT INTO ${database}.schema_migrations (version, name) SELECT number + 1, 'x' FROM numbers(4)`);
+    const now = 1_790_000_000_000;
+    const columns = 'device, key, ts, kind, num, int, text, version';
+    const version = (order: bigint, ts = now) => versionOf({ ts, num: 0, order });
+    const order = BigInt(now) << 20n;
+    const earlier = async (num: number, ts: number, at: bigint) => {
+      for (const table of ['telemetry', 'latest']) {
+        await older.exec(
+          `INSERT INTO ${table} (${columns}) VALUES (1, 'k', ${ts}, 3, ${num}, 0, '', ${version(at, ts)})`,
+        );
+      }
+    };
+    await earlier(1, now - 1, order);
+    await earlier(2, now, order);
+    await older.exec('OPTIMIZE TABLE telemetry FINAL');
+
+    await migrate(older, { ...options, database });
+    await earlier(3, now, order + 1n);
+    const history = () =>
+      older.rows(`SELECT num FROM telemetry FINAL WHERE ${notErased} ORDER BY device, key, ts, seq, origin`);
+    const latest = async () => (await older.rows<{ num: number }>('SELECT num FROM latest FINAL'))[0]!.num;
+    expect(await history()).toEqual([{ num: 1 }, { num: 3 }]);
+    expect(await latest()).toBe(3);
+    const later = async (...points: Point[]) => {
+      const body = await pointBlock(points.map((point) => ({ ...point, ts: now })));
+      await older.insertBlocks(insertTelemetry, body);
+      await older.insertBlocks(insertLatest, body);
+    };
+    // Of one ts: the largest seq, then the later write, in whatever order they arrive; one that is sent again is one.
+    await later({ ts: now, seq: 300, num: 6, order: order + 2n }, { ts: now, seq: 200, num: 4, order: order + 2n });
+    await later({ ts: now, seq: 200, num: 5, order: order + 3n });
+    await later({ ts: now, seq: 200, num: 4, order: order + 2n });
+    for (const optimize of [false, true]) {
+      if (optimize) for (const table of ['telemetry', 'latest']) await older.exec(`OPTIMIZE TABLE ${table} FINAL`);
+      expect(await history()).toEqual([1, 3, 4, 5, 6].map((num) => ({ num })));
+      expect(await latest()).toBe(6);
+    }
+    await earlier(7, now, order + 4n);
+    expect(await history()).toEqual([1, 7, 4, 5, 6].map((num) => ({ num })));
+    expect(await latest()).toBe(6);
+    await earlier(8, now + 1, order + 5n);
+    expect(await latest()).toBe(8);
+    const erased = { device: 1, allKeys: 1, keys: [], startTs: now, endTs: now + 2, order: String(order + 2n) };
+    await older.exec(markErasedStatement(erasedRange), {
+      ...{ ...erased, aheadWriters: '[-1]', aheadOrders: '[0]' },
+      ...{ first: now, last: now + 2 },
+    });
+    expect(await history()).toEqual([1, 7, 5, 8].map((num) => ({ num })));
+    await older.exec('TRUNCATE TABLE latest');
+    await older.exec(rewriteLatestStatement, { device: 1, keys: ['k'] });
+    expect(await latest()).toBe(8);
+    await older.exec(`DELETE FROM telemetry WHERE ts > ${now}`);
+    await older.exec('TRUNCATE TABLE latest');
+    await older.exec(rewriteLatestStatement, { device: 1, keys: ['k'] });
+    expect(await latest()).toBe(5);
+    await older.close();
   });
 
   test('for a cluster the same files make replicated and distributed tables', async () => {
@@ -230,7 +301,10 @@ describe('migrations', () => {
       4,
     );
     const alters = statements.filter((sql) => /^ALTER TABLE millrace.\w+_local ON CLUSTER 'main'/.test(sql));
-    expect(alters).toHaveLength(3);
+    expect(alters).toHaveLength(5);
+    // What is read and written through has the columns as well.
+    const through = statements.filter((sql) => /^ALTER TABLE millrace.\w+(?<!_local) ON CLUSTER 'main'/.test(sql));
+    expect(through).toHaveLength(2);
     expect(schemaStatements({ database: 'millrace', cluster: '' })).toHaveLength(4 + alters.length);
   });
 

@@ -70,7 +70,7 @@ async function open(nowMs = () => Date.now()) {
   hub.attach(theirs);
   const bus = new FragileBus(new IpcBus(ours, busCounters(new Metrics())));
   const clock = { now: nowMs, monotonic: () => performance.now() };
-  const devices = new DevicesHere({ stride: 1, offset: 0 }, clock, 10);
+  const devices = new DevicesHere();
   const events: string[] = [];
   const sessions = new Sessions({
     bus,

@@ -1,7 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { Fault } from '../base/errors.ts';
 import type { DeviceRow } from './cached-device.ts';
-import { CachedDevice } from './cached-device.ts';
 import { DevicesHere } from './devices-here.ts';
 import { TokenCache } from './token-cache.ts';
 
@@ -41,7 +40,7 @@ function setUp(changes: Partial<typeof limits> = {}) {
     return rows;
   };
   const clock = { now: () => time.now, monotonic: () => time.monotonic };
-  const here = new DevicesHere({ stride: 1, offset: 0 }, clock, 2);
+  const here = new DevicesHere();
   const cache = new TokenCache(lookUp, { ...limits, ...changes }, here, clock);
   return {
     cache,
@@ -163,50 +162,5 @@ describe('TokenCache', () => {
     expect(await cache.lookup('')).toBeNull();
     expect(await cache.lookup('x'.repeat(21))).toBeNull();
     expect(batches).toEqual([]);
-  });
-
-  it('goes on behind the last server time of a device that was dropped and loaded again', async () => {
-    const { cache } = setUp();
-    const device = (await cache.lookup('one'))!;
-    let last = 0;
-    for (let i = 0; i < 100; i += 1) last = device.nextTs(1_000);
-    cache.invalidate('one');
-    expect((await cache.lookup('one'))!.nextTs(1_000)).toBeGreaterThan(last);
-    cache.clear();
-    expect((await cache.lookup('one'))!.nextTs(1_000)).toBeGreaterThan(last + 1);
-  });
-});
-
-describe('CachedDevice.nextTs', () => {
-  const row = { number: 1, id: 'i', tenantId: 't', customerId: null, profileId: 'p', name: 'n', version: 1 };
-
-  it('strictly rises, also when the clock stands still or goes back', () => {
-    const device = new CachedDevice(row, { stride: 1, offset: 0 }, 0);
-    expect([1000, 1000, 999, 5000, 1].map((now) => device.nextTs(now))).toEqual([1000, 1001, 1002, 5000, 5001]);
-  });
-
-  it('never gives two workers of a host the same time', () => {
-    const stride = 3;
-    const given = new Set<number>();
-    for (let offset = 0; offset < stride; offset += 1) {
-      const device = new CachedDevice(row, { stride, offset }, 0);
-      let last = 0;
-      for (let i = 0; i < 1_000; i += 1) {
-        const ts = device.nextTs(10_000 + Math.floor(i / 7));
-        expect(ts).toBeGreaterThan(last);
-        last = ts;
-        given.add(ts);
-      }
-    }
-    expect(given.size).toBe(3_000);
-  });
-
-  it('stays within the stride of the clock for a slow device', () => {
-    const device = new CachedDevice(row, { stride: 4, offset: 1 }, 0);
-    for (let now = 1_000; now < 2_000; now += 10) {
-      const ahead = device.nextTs(now) - now;
-      expect(ahead).toBeGreaterThanOrEqual(0);
-      expect(ahead).toBeLessThan(4);
-    }
   });
 });

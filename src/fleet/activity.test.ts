@@ -34,7 +34,7 @@ afterAll(() => server.stop(), 60_000);
 
 async function cachedDevices(): Promise<CachedDevice[]> {
   const rows = await lookUpTokens(postgres, ['A1_TEST_TOKEN', 'A2_TEST_TOKEN', 'A3_TEST_TOKEN', 'B1_TEST_TOKEN']);
-  return [...rows.values()].map((row) => new CachedDevice(row, { stride: 1, offset: 0 }, 0));
+  return [...rows.values()].map((row) => new CachedDevice(row));
 }
 
 async function attributes({ number }: CachedDevice): Promise<Record<string, string>> {
@@ -105,9 +105,7 @@ test('what waits for its turn is written at a stop', async () => {
 test('a device that goes on sending is written every ten seconds, one that woke up at once', async () => {
   vi.useFakeTimers();
   try {
-    const [steady, asleep] = [3, 5].map(
-      (number) => new CachedDevice({ ...devices[0]!, number }, { stride: 1, offset: 0 }, 0),
-    );
+    const [steady, asleep] = [3, 5].map((number) => new CachedDevice({ ...devices[0]!, number }));
     const written: { number: number; at: number }[] = [];
     const query = async (text: string, values: unknown[]) => {
       if (text.startsWith('insert into device_activity')) {

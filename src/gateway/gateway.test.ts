@@ -13,7 +13,7 @@ function rowOf(number: number, name: string): DeviceRow {
   return { number, name, id: `id-${number}`, tenantId: 't', customerId: null, profileId: 'p', version: 1 };
 }
 
-const deviceOf = (row: DeviceRow) => new CachedDevice(row, { stride: 1, offset: 0 }, 0);
+const deviceOf = (row: DeviceRow) => new CachedDevice(row);
 const wanted = (...names: string[]): Wanted[] => names.map((name) => ({ name, type: '' }));
 const turn = () => new Promise((resolve) => setImmediate(resolve));
 

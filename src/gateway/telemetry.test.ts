@@ -12,6 +12,7 @@ import { childrenOf, GatewayDecoder, GatewayTelemetry, unknownChild } from './te
 
 const now = 1_700_000_000_000;
 const order = BigInt(now) << 20n;
+const stamp = { order, micros: now * 1000, firstPlace: 0 };
 const options = {
   castNumericStrings: true,
   pointsPerMessageMax: 1000,
@@ -24,17 +25,10 @@ function rowOf(number: number, name: string): DeviceRow {
   return { number, name, id: `id-${number}`, tenantId: 't', customerId: null, profileId: 'p', version: 1 };
 }
 
-/** All times that are handed out are `now`. */
-function deviceOf(row: DeviceRow): CachedDevice {
-  const device = new CachedDevice(row, { stride: 1, offset: 0 }, 0);
-  device.nextTs = () => now;
-  return device;
-}
-
 /** With these children connected, numbered from 1. */
 async function gatewayWith(children: string[]): Promise<Gateway> {
   const parts = {
-    sessions: { open: (row: DeviceRow) => ({ device: deviceOf(row), end: () => {} }) },
+    sessions: { open: (row: DeviceRow) => ({ device: new CachedDevice(row), end: () => {} }) },
     names: {
       find: async (_: unknown, wanted: { name: string }[]) =>
         new Map(wanted.map(({ name }) => [name, rowOf(children.indexOf(name) + 1, name)])),
@@ -43,7 +37,7 @@ async function gatewayWith(children: string[]): Promise<Gateway> {
     monotonic: () => 0,
   };
   const link = { attributes: () => true, rpc: () => true, dropped: () => {} };
-  const gateway = new Gateway(parts as unknown as GatewayParts, deviceOf(rowOf(1000, 'hub')), link);
+  const gateway = new Gateway(parts as unknown as GatewayParts, new CachedDevice(rowOf(1000, 'hub')), link);
   await new Promise<void>((resolve) =>
     gateway.run(
       children.map((name) => ({ name, type: '' })),
@@ -76,7 +70,7 @@ function decode(gateway: Gateway, body: string | Uint8Array, way: 'fast' | 'care
   try {
     const count = by(Buffer.from(body), message, now, rows);
     message.acknowledge();
-    const read = readBlock(Buffer.concat(rows.encode(order)));
+    const read = readBlock(Buffer.concat(rows.encode(stamp)));
     expect(read.length).toBe(count);
     return {
       answer,
@@ -240,7 +234,7 @@ describe('limits of the gateway', () => {
     for (let pass = 0; pass < 2; pass += 1) {
       const rows = new Rows(1);
       expect(limited.decode(body, message, now, rows)).toBe(3);
-      expect(readBlock(Buffer.concat(rows.encode(order))).map(({ device }) => device)).toEqual([1, 1, 3]);
+      expect(readBlock(Buffer.concat(rows.encode(stamp))).map(({ device }) => device)).toEqual([1, 1, 3]);
     }
     expect(counted).toBe(3);
     message.acknowledge();

@@ -7,7 +7,7 @@ import { Exchange } from '../uws/exchange.ts';
 import { LongPolls } from './long-poll.ts';
 
 const row = { number: 7, id: 'id', tenantId: 't', customerId: null, profileId: 'p', name: 'n', version: 1 };
-const device = new CachedDevice(row, { stride: 1, offset: 0 }, 0);
+const device = new CachedDevice(row);
 
 let open: LongPolls[] = [];
 afterEach(() => {

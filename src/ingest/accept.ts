@@ -6,12 +6,13 @@
  * Two lanes: rows of yesterday, today and tomorrow, and the late ones (all others), which touch many days and so are
  * shipped in larger units.
  */
-import type { Clock } from '../base/clock.ts';
+import type { FineClock } from '../base/clock.ts';
 import { assert, type Fault, messageOf, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Histogram, Metrics } from '../base/metrics.ts';
 import { type Journal, JournalError, type JournalFrame } from '../journal/journal.ts';
+import type { FrameStamp } from '../telemetry/block.ts';
 import type { Chunk } from '../telemetry/decode-thread.ts';
 import { type Mark, newMark, Rows } from '../telemetry/rows.ts';
 import type { OrderClock } from './order.ts';
@@ -30,7 +31,7 @@ export type AckLevel = 'journal' | 'store' | 'memory';
 export interface IngestOptions {
   journal: Journal;
   orders: OrderClock;
-  clock: Clock;
+  clock: FineClock;
   log: Log;
   metrics: Metrics;
   ack: AckLevel;
@@ -68,10 +69,13 @@ interface Commit {
   readonly bytes: number;
   /** Arrival of the first message, monotonic. */
   readonly since: number;
-  frames(orders: OrderClock): JournalFrame[];
+  frames(stamp: NewStamp): JournalFrame[];
   /** Frames of this commit that hold rows of the message of a waiter, by lane; in both when that is not known. */
   waitersOf(lane: Lane | 'both'): readonly Waiter[];
 }
+
+/** Called once for each frame, in the order of the frames. */
+type NewStamp = (firstPlace: number) => FrameStamp;
 
 /** Small messages that share a commit. Two exist: one gathers while the other is written. */
 class Gathering implements Commit {
@@ -96,10 +100,10 @@ class Gathering implements Commit {
     );
   }
 
-  frames(orders: OrderClock): JournalFrame[] {
+  frames(stamp: NewStamp): JournalFrame[] {
     const frames: JournalFrame[] = [];
-    if (this.live.count > 0) frames.push(frameOf(this.live, lane.live, orders));
-    if (this.late.count > 0) frames.push(frameOf(this.late, lane.late, orders));
+    if (this.live.count > 0) frames.push(frameOf(this.live, lane.live, stamp(0)));
+    if (this.late.count > 0) frames.push(frameOf(this.late, lane.late, stamp(0)));
     return frames;
   }
 
@@ -119,9 +123,8 @@ class Gathering implements Commit {
   }
 }
 
-function frameOf(rows: Rows, laneNumber: 0 | 1, orders: OrderClock): JournalFrame {
-  const order = orders.next();
-  return { lane: laneNumber, order, rows: rows.count, parts: rows.encode(order) };
+function frameOf(rows: Rows, laneNumber: 0 | 1, stamp: FrameStamp): JournalFrame {
+  return { lane: laneNumber, order: stamp.order, rows: rows.count, parts: rows.encode(stamp) };
 }
 
 /** One message that was decoded in a thread; each chunk becomes a frame. */
@@ -143,11 +146,14 @@ class LargeMessage implements Commit {
     this.bytes = chunks.reduce((sum, chunk) => sum + chunk.bytes, 0);
   }
 
-  frames(orders: OrderClock): JournalFrame[] {
+  frames(newStamp: NewStamp): JournalFrame[] {
+    let firstPlace = 0;
     return this.#chunks.map((chunk) => {
-      const order = orders.next();
+      const stamp = newStamp(firstPlace);
+      firstPlace += chunk.records;
       const isNear = chunk.oldestTs >= this.#near.from && chunk.newestTs < this.#near.to;
-      return { lane: isNear ? lane.live : lane.late, order, rows: chunk.count, parts: chunk.encode(order) };
+      const laneNumber = isNear ? lane.live : lane.late;
+      return { lane: laneNumber, order: stamp.order, rows: chunk.count, parts: chunk.encode(stamp) };
     });
   }
 
@@ -207,7 +213,9 @@ export class Ingest {
   /** Why telemetry is refused right now; undefined when it is welcome. */
   refusal(): Fault | undefined {
     if (this.#refusal) return this.#refusal;
+    const { live, late } = this.#gathering;
     if (this.#unsyncedBytes() > this.#options.unsyncedBytesMax) return slowDisk();
+    if (live.count + late.count > limits.gatheredRowsMax) return slowDisk();
     return this.#storeAcks?.refusal();
   }
 
@@ -317,11 +325,19 @@ export class Ingest {
     const commit = large ?? this.#gathering;
     if (!large) this.#gathering = this.#spare;
     this.#writing = commit;
-    const frames = commit.frames(this.#options.orders);
+    const frames = commit.frames(this.#stamp);
     this.#append(frames).then(
       () => this.#finish(commit, frames),
       (fault: Fault) => this.#refuse(commit, fault),
     );
+  };
+
+  /**
+   * Points at server time are sorted by the moment of their frame: it must lie after the arrival of the messages and
+   * before their acknowledgement.
+   */
+  readonly #stamp: NewStamp = (firstPlace) => {
+    return { order: this.#options.orders.next(), micros: this.#options.clock.micros(), firstPlace };
   };
 
   /** A fault of the disk becomes the Fault that the waiters get. */

@@ -50,5 +50,5 @@ function controlBlock(): Buffer {
   const rows = new Rows(1);
   rows.addDouble(keyOf('control')!, 1);
   rows.endRecord(0, 0);
-  return Buffer.concat(rows.encode(orderUpTo(0)));
+  return Buffer.concat(rows.encode({ order: orderUpTo(0), micros: 0, firstPlace: 0 }));
 }

@@ -105,7 +105,7 @@ async function ship(device: number, order: bigint, points: number[], key = 'k'):
     rows.addDouble(keyOf(key)!, Number(order >> 20n) % 1000);
     rows.endRecord(device, ts);
   }
-  const block = Buffer.concat(rows.encode(order));
+  const block = Buffer.concat(rows.encode({ order, micros: 0, firstPlace: 0 }));
   await house.clickhouse.insertBlocks(insertTelemetry, block);
   await house.clickhouse.insertBlocks(insertLatest, block);
 }
@@ -439,7 +439,7 @@ test('rows that are sent again later come without those that were deleted meanwh
     rows.addDouble(keyOf('k')!, 1);
     rows.endRecord(number, ts);
   }
-  const block = Buffer.concat(rows.encode(order));
+  const block = Buffer.concat(rows.encode({ order, micros: 0, firstPlace: 0 }));
   const here = host([1]);
   await here.rounds();
   expect((await withoutErased(postgres, block)).body).toEqual(block);

@@ -34,10 +34,9 @@ export interface RolloutParts {
   metrics: Metrics;
 }
 
-/** Points of one device and moment, on their way into a frame. */
+/** Points of one device at server time, on their way into a frame. */
 interface Series {
   device: number;
-  ts: number;
   values: Map<string, TypedValue>;
 }
 
@@ -134,16 +133,15 @@ export class Rollout {
       await attributes.remove(device, scope, attributeKeys(type));
       return;
     }
-    const queuedTs = clock.now();
-    await this.#append({ device, ts: queuedTs, values: queuedSeries(now, queuedTs) });
+    await this.#append({ device, values: queuedSeries(now, clock.now()) });
     const entries = packageAttributes(now);
     if (toldId !== null) {
       const stale = attributeKeys(type).filter((key) => !entries.has(key));
       await attributes.remove(device, scope, stale);
     }
     await attributes.save(device, scope, entries);
-    // One state at a time: the later one must not take the place of the earlier one.
-    await this.#append({ device, ts: Math.max(clock.now(), queuedTs + 1), values: initiatedSeries(type) });
+    // After the acknowledgement of the earlier state: so the later one is sorted behind it.
+    await this.#append({ device, values: initiatedSeries(type) });
   }
 
   /** Resolves when the points are durable. */
@@ -154,8 +152,8 @@ export class Rollout {
   }
 }
 
-function decodeSeries(_body: Uint8Array, { device, ts, values }: Series, _now: number, rows: Rows): number {
+function decodeSeries(_body: Uint8Array, { device, values }: Series, now: number, rows: Rows): number {
   for (const [key, value] of values) rows.addValue(keyOf(key)!, value);
-  rows.endRecord(device, ts);
+  rows.endRecordNow(device, now);
   return values.size;
 }

@@ -135,7 +135,7 @@ const latest: Aggregate = {
       merge: (name) => `maxIf(${name('at')}, ${name('points')} > 0)`,
     },
     value: {
-      point: (c) => `argMaxIf((kind, num, int, text), ts, ${c})`,
+      point: (c) => `argMaxIf((kind, num, int, text), (ts, seq, origin), ${c})`,
       neutral: `(toUInt8(0), toFloat64(0), toInt64(0), '')`,
       merge: (name) => `argMaxIf(${name('value')}, (${name('at')}, device), ${name('points')} > 0)`,
     },

@@ -21,6 +21,8 @@ export interface StepsInput {
 
 /** Kind 0 marks a point that was deleted. */
 const numeric = 'kind BETWEEN 1 AND 3';
+/** Points at server time may share a ts: this is the order in which they were sent. */
+const sent = '(ts, seq, origin)';
 /** Both kinds of number in 64 bits. */
 const bits = 'if(kind = 3, reinterpretAsInt64(num), int)';
 const number = (kind: string, of: string) => `if(${kind} = 3, reinterpretAsFloat64(${of}), toFloat64(${of}))`;
@@ -44,8 +46,8 @@ export function stepsSql(input: StepsInput): string {
         arrayMap((v) -> if(v.1 >= v.2, v.1 - v.2, v.1), pairs) AS doubleSteps
       FROM (
         SELECT
-          device, groupArray(ts) AS t0, groupArray(kind) AS k0, groupArray(${bits}) AS n0,
-          arraySort(t0) AS times, arraySort((k, t) -> t, k0, t0) AS kinds, arraySort((n, t) -> t, n0, t0) AS numbers
+          device, groupArray(${sent}) AS t0, groupArray(kind) AS k0, groupArray(${bits}) AS n0,
+          arraySort(t0).1 AS times, arraySort((k, t) -> t, k0, t0) AS kinds, arraySort((n, t) -> t, n0, t0) AS numbers
         FROM telemetry FINAL
         PREWHERE ${devices} AND key = ${key} AND ts >= ${startTs} AND ts < ${endTs}
         WHERE ${numeric} AND ${where}
@@ -57,7 +59,7 @@ export function stepsSql(input: StepsInput): string {
 
 function earlierSql({ devices, deviceRelation, key, startTs, where }: StepsInput): string {
   const newest = (condition: string) => `
-    SELECT device, argMax(kind, ts) AS kindBefore, argMax(${bits}, ts) AS numberBefore FROM telemetry FINAL
+    SELECT device, argMax(kind, ${sent}) AS kindBefore, argMax(${bits}, ${sent}) AS numberBefore FROM telemetry FINAL
     PREWHERE ${condition} AND key = ${key} WHERE ${numeric} AND ${where} GROUP BY device`;
   const near = `ts >= ${startTs} - ${nearMs} AND ts < ${startTs}`;
   const found = `SELECT device FROM telemetry FINAL PREWHERE ${devices} AND key = ${key} AND ${near} WHERE ${numeric} AND ${where}`;

@@ -2,16 +2,26 @@
  * The block of rows that is journaled, shipped and kept in quarantine: one ClickHouse `Native` block.
  *
  *   columns varint · rows varint · for each column: name, type (both varint length + bytes), data
- *   device UInt64 · key LowCardinality(String) · ts Int64 · kind UInt8 · num Float64 · int Int64 · text String · version UInt64
+ *   device UInt64 · key LowCardinality(String) · ts Int64 · seq UInt32 · kind UInt8 · num Float64 · int Int64 · text String ·
+ *   version UInt64
  *
- * Numbers are little-endian and fixed in width; a text is varint length + bytes. `int` and `text` are left out when no
- * row needs them: ClickHouse fills in 0 and ''. LowCardinality data is four parts:
+ * Numbers are little-endian and fixed in width; a text is varint length + bytes. `seq`, `int` and `text` are left out
+ * when no row needs them: ClickHouse fills in 0 and ''. LowCardinality data is four parts:
  *   u64 1 (version of the serialisation) · u64 flags = 0x200 (the block brings its own keys) + width of an index as
  *   power of two · u64 keys, each varint length + bytes · u64 rows, an index for each
  *
  * `version` = order - ts * 2^20 + 2^63: of two rows with the same device, key and ts the one with the larger order
  * wins. It fits 64 bits while ts is within 2^43 ms (278 years) of the order's own milliseconds; `tsDistanceMsMax`
  * keeps well inside.
+ *
+ * `seq` = 0 when the message brought its `ts`: then device, key and ts name the point. A row at server time is a point
+ * of its own, because `seq` (with `version`, which differs for each frame) is part of its key. `seq` = (lag + 1) * 2^24
+ * + place. `lag`: quarters of 1/250 ms from the beginning of the millisecond `ts` to the moment that the frame was
+ * encoded, at most 250. `place`: rises with the records of one frame that share a `ts`.
+ *
+ * Why the order by `seq` is the order of sending, for all workers of a host: a frame is encoded after its messages
+ * arrived and before they are acknowledged. So when a sender waits for the acknowledgement, the next message either
+ * arrives in a later millisecond or its frame is encoded later, and no lag of the earlier one has reached the maximum.
  */
 import { endianness } from 'node:os';
 import { assert } from '../base/errors.ts';
@@ -21,7 +31,7 @@ assert(endianness() === 'LE', 'typed arrays are the wire format only on a little
 /** 270 years: farther from now a `ts` cannot be stored. */
 export const tsDistanceMsMax = 270 * 365.25 * 86_400_000;
 
-/** What rows say, apart from device, time and version. Fixed-width columns as bytes; absent ones are empty. */
+/** What rows say, apart from device, time, seq and version. Fixed-width columns as bytes; absent ones are empty. */
 export interface Columns {
   count: number;
   keys: Uint8Array[];
@@ -32,7 +42,7 @@ export interface Columns {
   text: Uint8Array | undefined;
 }
 
-/** Columns with their keys encoded: all of a block but device, ts and version. */
+/** Columns with their keys encoded: all of a block but device, ts, seq and version. */
 export interface EncodedColumns {
   count: number;
   keyPart: Uint8Array;
@@ -48,18 +58,42 @@ export interface Spans {
   end: Uint32Array;
   device: Float64Array;
   ts: Float64Array;
+  /** 1: the message brought no `ts`. */
+  isServerTime: Uint8Array;
+  /** Runs at server time. */
+  serverTimes: number;
 }
 
-/** The three columns made from spans and order; two halves for each row. */
+/** What a frame gets when it is encoded. */
+export interface FrameStamp {
+  /** Unique among the frames of all workers and hosts. */
+  order: bigint;
+  /** Microseconds since 1970, by a clock that all workers of the host share. */
+  micros: number;
+  /** The first place of a record; frames of one message go on counting. */
+  firstPlace: number;
+}
+
+/** The four columns made from spans and stamp; two halves for each row, of `seq` one number. */
 export interface Stamps {
   device: Int32Array;
   ts: Int32Array;
   version: Int32Array;
+  seq: Uint32Array;
 }
 
 export function newStamps(rows: number): Stamps {
-  return { device: new Int32Array(2 * rows), ts: new Int32Array(2 * rows), version: new Int32Array(2 * rows) };
+  return {
+    device: new Int32Array(2 * rows),
+    ts: new Int32Array(2 * rows),
+    version: new Int32Array(2 * rows),
+    seq: new Uint32Array(rows),
+  };
 }
+
+const placeMax = 2 ** 24 - 1;
+const microsPerLag = 4;
+const lagMax = 250;
 
 /** Writes device, ts and version of every row. All arithmetic is exact in doubles; no BigInt for a row or a span. */
 function writeStamps(spans: Spans, order: bigint, stamps: Stamps): void {
@@ -87,6 +121,33 @@ function writeStamps(spans: Spans, order: bigint, stamps: Stamps): void {
   }
 }
 
+/**
+ * Writes `seq` of every row. Places begin again with each later millisecond, which keeps them small; after a clock that
+ * went back inside the frame they go on with the number of the span, which no earlier place has reached.
+ */
+function writeSeq(spans: Spans, { micros, firstPlace }: FrameStamp, seq: Uint32Array): void {
+  let row = 0;
+  let place = firstPlace;
+  let previous = Number.NaN;
+  let highest = Number.NEGATIVE_INFINITY;
+  for (let i = 0; i < spans.count; i += 1) {
+    let value = 0;
+    if (spans.isServerTime[i] === 1) {
+      const ts = spans.ts[i]!;
+      if (ts === previous) place += 1;
+      else if (ts > highest) {
+        place = firstPlace;
+        highest = ts;
+      } else place = firstPlace + i;
+      previous = ts;
+      assert(place <= placeMax, 'the places of a message have 24 bits');
+      const lag = Math.floor((micros - ts * 1000) / microsPerLag);
+      value = (Math.max(0, Math.min(lag, lagMax)) + 1) * (placeMax + 1) + place;
+    }
+    for (const end = spans.end[i]!; row < end; row += 1) seq[row] = value;
+  }
+}
+
 export function encodeColumns(columns: Columns): EncodedColumns {
   const { count, kind, num, int, text } = columns;
   return { count, keyPart: encodeKeys(columns), kind, num, int, text };
@@ -97,11 +158,14 @@ export function blockParts(
   columns: EncodedColumns,
   device: Uint8Array,
   ts: Uint8Array,
+  seq: Uint8Array | undefined,
   version: Uint8Array,
 ): Uint8Array[] {
   const { count, keyPart, kind, num, int, text } = columns;
-  const parts = [blockHeader(count, 6 + (int ? 1 : 0) + (text ? 1 : 0)), heads.device, device];
-  parts.push(keyPart, heads.ts, ts, heads.kind, kind, heads.num, num);
+  const parts = [blockHeader(count, 6 + (seq ? 1 : 0) + (int ? 1 : 0) + (text ? 1 : 0)), heads.device, device];
+  parts.push(keyPart, heads.ts, ts);
+  if (seq) parts.push(heads.seq, seq);
+  parts.push(heads.kind, kind, heads.num, num);
   if (int) parts.push(heads.int, int);
   if (text) parts.push(heads.text, text);
   parts.push(heads.version, version);
@@ -109,11 +173,16 @@ export function blockParts(
 }
 
 /** The block of stamped columns. */
-export function stampedParts(columns: EncodedColumns, spans: Spans, order: bigint, stamps: Stamps): Uint8Array[] {
-  writeStamps(spans, order, stamps);
-  const { device, ts, version } = stamps;
+export function stampedParts(columns: EncodedColumns, spans: Spans, stamp: FrameStamp, stamps: Stamps): Uint8Array[] {
+  writeStamps(spans, stamp.order, stamps);
+  const { device, ts, version, seq } = stamps;
   const { count } = columns;
-  return blockParts(columns, bytesOf(device, count), bytesOf(ts, count), bytesOf(version, count));
+  let seqBytes: Uint8Array | undefined;
+  if (spans.serverTimes > 0) {
+    writeSeq(spans, stamp, seq);
+    seqBytes = new Uint8Array(seq.buffer, seq.byteOffset, 4 * count);
+  }
+  return blockParts(columns, bytesOf(device, count), bytesOf(ts, count), seqBytes, bytesOf(version, count));
 }
 
 /** A copy of rows [from, to), with only the keys they need. */
@@ -219,6 +288,7 @@ const heads = {
   device: head('device', 'UInt64'),
   key: head('key', 'LowCardinality(String)'),
   ts: head('ts', 'Int64'),
+  seq: head('seq', 'UInt32'),
   kind: head('kind', 'UInt8'),
   num: head('num', 'Float64'),
   int: head('int', 'Int64'),

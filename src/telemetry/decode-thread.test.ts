@@ -8,11 +8,12 @@ import { limits } from '../base/limits.ts';
 import { tsDistanceMsMax } from './block.ts';
 import { type DecodeOptions, decodeTelemetry } from './decode.ts';
 import { type Chunk, DecodeThread } from './decode-thread.ts';
-import { readBlock } from './read-block.ts';
+import { type BlockRow, readBlock } from './read-block.ts';
 import { Rows } from './rows.ts';
 
 const now = 1_700_000_000_000;
 const order = BigInt(now) << 20n;
+const stamp = { order, micros: now * 1000, firstPlace: 0 };
 const options: DecodeOptions = {
   castNumericStrings: true,
   pointsPerMessageMax: 200_000,
@@ -43,12 +44,18 @@ beforeAll(() => {
 
 afterAll(() => rmSync(directory, { recursive: true }));
 
-function device() {
-  let last = 0;
-  return { number: 9, nextTs: (time: number) => (last = Math.max(time, last + 1)) };
+const device = { number: 9 };
+
+/** As one commit encodes them. */
+function read(chunks: Chunk[]): BlockRow[] {
+  let firstPlace = 0;
+  return chunks.flatMap((chunk) => {
+    const rows = readBlock(Buffer.concat(chunk.encode({ ...stamp, firstPlace })));
+    firstPlace += chunk.records;
+    return rows;
+  });
 }
 
-const read = (chunks: Chunk[]) => chunks.flatMap((chunk) => readBlock(Buffer.concat(chunk.encode(order))));
 const reasonOf = (promise: Promise<unknown>) =>
   promise.then(
     () => 'taken',
@@ -64,40 +71,47 @@ describe('DecodeThread', () => {
     const wide = Object.fromEntries(Array.from({ length: 70_000 }, (_, i) => [`key${i}`, i]));
     const body = Buffer.from(JSON.stringify([...records, wide, { a: 1 }]));
     const rows = new Rows();
-    decodeTelemetry(body, device(), now, rows, options);
-    const expected = readBlock(Buffer.concat(rows.encode(order)));
-    const chunks = await thread.decode(new Uint8Array(body), device(), now);
+    decodeTelemetry(body, device, now, rows, options);
+    const expected = readBlock(Buffer.concat(rows.encode(stamp)));
+    const chunks = await thread.decode(new Uint8Array(body), device, now);
     expect(chunks.map(({ count }) => count)).toEqual([
       limits.frameRowsMax,
       limits.frameRowsMax,
       expected.length - 2 * limits.frameRowsMax,
     ]);
     for (const chunk of chunks) {
-      const encoded = Buffer.concat(chunk.encode(order)).length;
+      const encoded = Buffer.concat(chunk.encode(stamp)).length;
       expect(Math.abs(chunk.bytes - encoded)).toBeLessThan(200);
     }
     // Compared as text: `toEqual` takes seconds for this many rows.
-    const text = (list: object[]) => list.map((row) => Object.values(row).join('|')).join('\n');
-    expect(text(read(chunks)) === text(expected)).toBe(true);
+    const text = (list: BlockRow[]) =>
+      list.map(({ seq, ...row }) => `${Object.values(row).join('|')}|${seq > 0}`).join('\n');
+    const found = read(chunks);
+    expect(text(found) === text(expected)).toBe(true);
+    // Records at server time stay in their order over the chunks.
+    const places = found.flatMap(({ key, seq }) => (seq > 0 && (key === 'b' || key === 'a') ? [seq] : []));
+    expect(places).toEqual([...new Set(places)].sort((a, b) => a - b));
+    expect(places).toHaveLength(667);
     await thread.close();
   });
 
-  it('keeps server time rising over messages', async () => {
+  it('gives messages without ts the time of their arrival', async () => {
     const thread = new DecodeThread(options, entry);
-    const source = device();
     const bodies = Array.from(
       { length: 3 },
       () => new Uint8Array(Buffer.from('[{"a":1},{"a":2},{"ts":5,"values":{"a":3}}]')),
     );
-    const answers = await Promise.all(bodies.map((body) => thread.decode(body, source, now)));
-    expect(answers.flatMap(read).map(({ ts }) => ts - now)).toEqual([0, 1, 5 - now, 2, 3, 5 - now, 4, 5, 5 - now]);
+    const answers = await Promise.all(bodies.map((body) => thread.decode(body, device, now)));
+    const shown = answers.flatMap(read).map(({ ts, seq }) => `${ts} ${seq % 2 ** 24} ${seq > 0}`);
+    const expected = [`${now} 0 true`, `${now} 1 true`, '5 0 false'];
+    expect(shown).toEqual([...expected, ...expected, ...expected]);
     expect(answers.flatMap(read).every((row) => row.device === 9 && row.order === order)).toBe(true);
     await thread.close();
   });
 
   it('refuses as the loop does, a full queue, and after close', async () => {
     const thread = new DecodeThread(options, entry);
-    const post = (text: string) => reasonOf(thread.decode(new Uint8Array(Buffer.from(text)), device(), now));
+    const post = (text: string) => reasonOf(thread.decode(new Uint8Array(Buffer.from(text)), device, now));
     expect(await post('{"a":')).toBe('400 malformed_json');
     expect(await post('{}')).toBe('taken');
     expect(await post(JSON.stringify(Array.from({ length: 200_001 }, () => ({ a: 1 }))))).toBe('413 too_many_points');
@@ -113,7 +127,7 @@ describe('DecodeThread', () => {
 
   it('survives a body that exhausts its memory', async () => {
     const thread = new DecodeThread(options, entry, 64);
-    const post = (text: string) => reasonOf(thread.decode(new Uint8Array(Buffer.from(text)), device(), now));
+    const post = (text: string) => reasonOf(thread.decode(new Uint8Array(Buffer.from(text)), device, now));
     // Blanks and escapes: nothing can be taken over as it stands.
     const body = `{"a":[${'["\\u0041"], '.repeat(600_000)}1]}`;
     const [poison, next] = await Promise.all([post(body), post('{"a":1}')]);

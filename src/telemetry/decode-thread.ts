@@ -7,9 +7,10 @@ import { Worker } from 'node:worker_threads';
 import { BoundedQueue } from '../base/bounded-queue.ts';
 import { Fault, tooLarge, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import { type EncodedColumns, newStamps, type Spans, stampedParts } from './block.ts';
+import { type EncodedColumns, type FrameStamp, newStamps, type Spans, stampedParts } from './block.ts';
 import type { DecodeOptions, TelemetrySource } from './decode.ts';
 import type { DecodedChunk, DecodeReply, DecodeRequest } from './decode-worker.ts';
+import { serverTimeRefusal } from './rows.ts';
 
 /** Rows of one message that make one frame: to be encoded like `Rows`, once. */
 export class Chunk {
@@ -23,7 +24,7 @@ export class Chunk {
     const { count, keyPart, kind, num, int, text } = columns;
     this.count = count;
     const valueBytes = kind.length + num.length + (int?.length ?? 0) + (text?.length ?? 0);
-    this.bytes = 160 + keyPart.length + valueBytes + 24 * count;
+    this.bytes = 160 + keyPart.length + valueBytes + (spans.serverTimes > 0 ? 28 : 24) * count;
     this.#columns = columns;
     this.#spans = spans;
   }
@@ -36,8 +37,13 @@ export class Chunk {
     return this.#spans.ts.reduce((newest, ts) => Math.max(newest, ts), Number.NEGATIVE_INFINITY);
   }
 
-  encode(order: bigint): Uint8Array[] {
-    return stampedParts(this.#columns, this.#spans, order, newStamps(this.count));
+  /** Records in it; one that is cut by the end of a chunk counts in both. */
+  get records(): number {
+    return this.#spans.count;
+  }
+
+  encode(stamp: FrameStamp): Uint8Array[] {
+    return stampedParts(this.#columns, this.#spans, stamp, newStamps(this.count));
   }
 }
 
@@ -157,30 +163,19 @@ export class DecodeThread {
   }
 }
 
-function answer({ device, request, resolve, reject }: Task, reply: DecodeReply): void {
+function answer({ device, resolve, reject }: Task, reply: DecodeReply): void {
   if ('chunks' in reply) {
-    try {
-      resolve(stamp(reply.chunks, device, request.now));
-    } catch (error) {
-      // No server time is handed out at the moment.
-      if (!(error instanceof Fault)) throw error;
-      reject(error);
-    }
+    // The thread does not know whether the clock is right.
+    const needsTime = reply.chunks.some(({ spans }) => spans.serverTimes > 0);
+    const refusal = needsTime ? serverTimeRefusal() : undefined;
+    if (refusal !== undefined) reject(refusal);
+    else resolve(reply.chunks.map((chunk) => chunkOf(chunk, device)));
   } else {
     const { status, errorCode, reason, message, retryAfterSeconds } = reply.fault;
     reject(new Fault(status, errorCode, reason, message, retryAfterSeconds));
   }
 }
 
-/** Gives rows their device and, to those that brought none, a time: here, where it strictly rises. */
-function stamp(chunks: DecodedChunk[], device: TelemetrySource, now: number): Chunk[] {
-  let lastTs = 0;
-  return chunks.map(({ columns, spanEnd, spanTs, continues }) => {
-    for (let i = 0; i < spanTs.length; i += 1) {
-      if (Number.isNaN(spanTs[i])) spanTs[i] = continues && i === 0 ? lastTs : device.nextTs(now);
-      lastTs = spanTs[i]!;
-    }
-    const devices = new Float64Array(spanEnd.length).fill(device.number);
-    return new Chunk(columns, { count: spanEnd.length, end: spanEnd, device: devices, ts: spanTs });
-  });
+function chunkOf({ columns, spans }: DecodedChunk, device: TelemetrySource): Chunk {
+  return new Chunk(columns, { ...spans, device: new Float64Array(spans.count).fill(device.number) });
 }

@@ -1,11 +1,11 @@
 /**
  * The thread of `decode-thread.ts`: one body in, its rows out in chunks of at most `limits.frameRowsMax`. It knows
- * neither device nor order nor server time; the loop stamps those.
+ * neither device nor order; the loop stamps those.
  */
 import { parentPort, workerData } from 'node:worker_threads';
 import { assert, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import { type EncodedColumns, encodeColumns, sliceColumns } from './block.ts';
+import { type EncodedColumns, encodeColumns, type Spans, sliceColumns } from './block.ts';
 import { type DecodeOptions, decodeTelemetry } from './decode.ts';
 import { Rows } from './rows.ts';
 
@@ -16,24 +16,21 @@ export interface DecodeRequest {
 
 export interface DecodedChunk {
   columns: EncodedColumns;
-  /** Runs of rows with one ts: where each ends, and the ts; NaN = server time. */
-  spanEnd: Uint32Array;
-  spanTs: Float64Array;
-  /** The first run belongs to the record that ended the chunk before. */
-  continues: boolean;
+  /** Runs of rows with one ts; the device is left out. */
+  spans: Omit<Spans, 'device'>;
 }
 
 export type DecodeReply =
   | { chunks: DecodedChunk[] }
   | { fault: Pick<Fault, 'status' | 'errorCode' | 'reason' | 'message' | 'retryAfterSeconds'> };
 
-const serverTime = { number: 0, nextTs: () => Number.NaN };
+const noDevice = { number: 0 };
 
 function decode({ body, now }: DecodeRequest, options: DecodeOptions): DecodeReply {
   // Not kept: a large message would leave its memory behind in the thread.
   const rows = new Rows();
   try {
-    decodeTelemetry(body, serverTime, now, rows, options);
+    decodeTelemetry(body, noDevice, now, rows, options);
   } catch (error) {
     if (!(error instanceof Fault)) throw error;
     const { status, errorCode, reason, message, retryAfterSeconds } = error;
@@ -49,26 +46,35 @@ function decode({ body, now }: DecodeRequest, options: DecodeOptions): DecodeRep
 function cut(rows: Rows, from: number, to: number): DecodedChunk {
   const spans = rows.spans();
   const ends: number[] = [];
-  const times: number[] = [];
+  let first = -1;
   let start = 0;
-  let continues = false;
   for (let i = 0; i < spans.count; i += 1) {
     const end = spans.end[i]!;
     if (end > from && start < to) {
+      if (first < 0) first = i;
       ends.push(Math.min(end, to) - from);
-      times.push(spans.ts[i]!);
-      if (start < from) continues = true;
     }
     start = end;
   }
-  const columns = encodeColumns(sliceColumns(rows.columns(), from, to));
-  return { columns, spanEnd: Uint32Array.from(ends), spanTs: Float64Array.from(times), continues };
+  const count = ends.length;
+  const isServerTime = spans.isServerTime.slice(first, first + count);
+  return {
+    columns: encodeColumns(sliceColumns(rows.columns(), from, to)),
+    spans: {
+      count,
+      end: Uint32Array.from(ends),
+      ts: spans.ts.slice(first, first + count),
+      isServerTime,
+      serverTimes: isServerTime.reduce((sum, is) => sum + is, 0),
+    },
+  };
 }
 
-function buffersOf({ columns, spanEnd, spanTs }: DecodedChunk): ArrayBuffer[] {
+function buffersOf({ columns, spans }: DecodedChunk): ArrayBuffer[] {
   const { kind, num, int, text } = columns;
+  const { end, ts, isServerTime } = spans;
   // The key part may lie in a pool that others use: it is copied.
-  return [kind, num, int, text, spanEnd, spanTs].flatMap((array) => (array ? [array.buffer as ArrayBuffer] : []));
+  return [kind, num, int, text, end, ts, isServerTime].flatMap((array) => (array ? [array.buffer as ArrayBuffer] : []));
 }
 
 assert(parentPort, 'decode-worker.ts runs as a thread');

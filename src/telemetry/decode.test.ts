@@ -10,6 +10,7 @@ import { Rows } from './rows.ts';
 
 const now = 1_700_000_000_000;
 const order = BigInt(now) << 20n;
+const stamp = { order, micros: now * 1000, firstPlace: 0 };
 const options: DecodeOptions = {
   castNumericStrings: true,
   pointsPerMessageMax: 1000,
@@ -19,23 +20,25 @@ const options: DecodeOptions = {
 
 type Decode = typeof decodeTelemetry;
 
-/** Rows as short text, one each: `key@ts kind value`; or the fault as `status reason`. */
+/**
+ * Rows as short text, one each: `key@ts kind value`, where the place is added to a server time; or the fault as
+ * `status reason`.
+ */
 function decode(body: string | Uint8Array, by: Decode = decodeTelemetry, wanted = options): string[] | string {
-  let last = now - 1;
-  const device = { number: 7, nextTs: () => (last += 1) };
+  const device = { number: 7 };
   const rows = new Rows(1);
   try {
     const count = by(typeof body === 'string' ? Buffer.from(body) : body, device, now, rows, wanted);
-    const read = readBlock(Buffer.concat(rows.encode(order)));
+    const read = readBlock(Buffer.concat(rows.encode(stamp)));
     expect(read.length).toBe(count);
-    return read.map(({ key, ts, kind, num, int, text }) => {
+    return read.map(({ key, ts, seq, kind, num, int, text }) => {
       const value = kind === Kind.double ? num : kind <= Kind.long ? int : JSON.stringify(text);
-      return `${key}@${ts} ${names[kind]} ${Object.is(value, -0) ? '-0' : value}`;
+      return `${key}@${ts + (seq % 2 ** 24)} ${names[kind]} ${Object.is(value, -0) ? '-0' : value}`;
     });
   } catch (error) {
     if (!(error instanceof Fault)) throw error;
     expect(rows.count).toBe(0);
-    expect(rows.encode(order)).toEqual([]);
+    expect(rows.encode(stamp)).toEqual([]);
     return `${error.status} ${error.reason}`;
   }
 }
@@ -222,8 +225,7 @@ describe('keys', () => {
 
   it('names the key it refuses', () => {
     const rows = new Rows();
-    const long = () =>
-      decodeTelemetry(Buffer.from(`{"${'k'.repeat(300)}":1}`), { number: 1, nextTs: () => now }, now, rows, options);
+    const long = () => decodeTelemetry(Buffer.from(`{"${'k'.repeat(300)}":1}`), { number: 1 }, now, rows, options);
     expect(long).toThrow(/"kkkkkkkk.*255/);
   });
 
@@ -379,13 +381,7 @@ describe('ts', () => {
     }
     bad('1e999', 'number_not_finite');
     const read = () =>
-      decodeTelemetry(
-        Buffer.from('{"ts":null,"values":{"a":1}}'),
-        { number: 1, nextTs: () => now },
-        now,
-        new Rows(),
-        options,
-      );
+      decodeTelemetry(Buffer.from('{"ts":null,"values":{"a":1}}'), { number: 1 }, now, new Rows(), options);
     expect(read).toThrow(/"ts"/);
   });
 

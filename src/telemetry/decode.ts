@@ -26,10 +26,9 @@ export interface DecodeOptions {
 /** Who sends: a gateway's records stand in arrays under the names of devices, with rules of their own. */
 export type Form = 'device' | 'gateway';
 
-/** Whose points they are, and the time of points that bring none: it strictly rises. */
+/** Whose points they are. */
 export interface TelemetrySource {
   readonly number: number;
-  nextTs(now: number): number;
 }
 
 export function decodeOptions(config: Config): DecodeOptions {
@@ -101,7 +100,7 @@ export function addElement(
   if (!timed) {
     const inner = form === 'gateway' ? json.get('values') : undefined;
     const members = inner instanceof Map ? inner : json;
-    if (addMembers(members, rows, options)) rows.endRecord(device.number, device.nextTs(now));
+    if (addMembers(members, rows, options)) rows.endRecordNow(device.number, now);
     return;
   }
   const ts = readTs(json.get('ts')!);
@@ -289,7 +288,7 @@ export class Message {
     if (body[first] !== 0x22 || body[first + 1] !== 0x74 || body[first + 2] !== 0x73 || body[first + 3] !== 0x22) {
       if (this.#form === 'gateway' && isText(body, first, valuesName)) return this.#quickValues(first, depth);
       const end = this.#quickMembers(first, depth);
-      if (end > 0 && rows.count > countBefore) rows.endRecord(this.#device.number, this.#device.nextTs(this.#now));
+      if (end > 0 && rows.count > countBefore) rows.endRecordNow(this.#device.number, this.#now);
       return end;
     }
     // "ts":<digits>,"values":{…}} and nothing else.
@@ -316,7 +315,7 @@ export class Message {
     const rows = this.#rows!;
     const countBefore = rows.count;
     at = this.#quickTail(at + valuesName.length, depth);
-    if (at > 0 && rows.count > countBefore) rows.endRecord(this.#device.number, this.#device.nextTs(this.#now));
+    if (at > 0 && rows.count > countBefore) rows.endRecordNow(this.#device.number, this.#now);
     return at;
   }
 
@@ -487,7 +486,7 @@ export class Message {
 }
 
 const empty = new Uint8Array();
-const nobody: TelemetrySource = { number: 0, nextTs: (now) => now };
+const nobody: TelemetrySource = { number: 0 };
 const valuesName = Buffer.from('"values"');
 const metadataName = Buffer.from('"metadata"');
 const trueWord = Buffer.from('true');

@@ -21,7 +21,7 @@ export interface HistoryRead extends Range {
 
 const settings = 'SETTINGS do_not_merge_across_partitions_select_final = 1';
 
-/** By key, then by time in the given order, at most `limit` points of each key. */
+/** By key, then by time in the given order, at most `limit` points of each key. Of one ts: in the order of sending. */
 export async function readHistory(
   clickhouse: ClickHouse,
   device: number,
@@ -29,10 +29,11 @@ export async function readHistory(
   limit: number,
   order: 'ASC' | 'DESC',
 ): Promise<Point[]> {
+  const by = order === 'ASC' ? 'key, ts, seq, origin' : 'key, ts DESC, seq DESC, origin DESC';
   const rows = await readRows<PointRow>(
     clickhouse,
     `SELECT ${pointColumns} FROM telemetry FINAL WHERE ${condition(read)}
-     ORDER BY key, ts ${order === 'ASC' ? 'ASC' : 'DESC'} LIMIT {limit:UInt64} BY key LIMIT {rowsMax:UInt64} ${settings}`,
+     ORDER BY ${by} LIMIT {limit:UInt64} BY key LIMIT {rowsMax:UInt64} ${settings}`,
     { ...bound(device, read), limit: Math.min(limit, limits.historyRowsMax), rowsMax: limits.historyRowsMax + 1 },
   );
   // Cut silently, the answer would look complete.

@@ -13,6 +13,8 @@ export interface BlockRow {
   num: number;
   int: bigint;
   text: string;
+  /** 0: the message brought its `ts`. */
+  seq: number;
   version: bigint;
   /** The order number that `version` stands for. */
   order: bigint;
@@ -22,6 +24,7 @@ interface Block {
   columns: Columns;
   device: Uint8Array;
   ts: Uint8Array;
+  seq: Uint8Array | undefined;
   version: Uint8Array;
 }
 
@@ -54,16 +57,18 @@ export function rowsOfBlock(bytes: Uint8Array): number {
 
 /** Rows [from, to) of one block as a block of their own, with only the keys they need. */
 export function splitBlock(bytes: Uint8Array, from: number, to: number): Uint8Array {
-  const { columns, device, ts, version } = new Source(bytes).block();
+  const { columns, device, ts, seq, version } = new Source(bytes).block();
   const cut = (column: Uint8Array): Uint8Array => column.subarray(8 * from, 8 * to);
-  return Buffer.concat(blockParts(encodeColumns(sliceColumns(columns, from, to)), cut(device), cut(ts), cut(version)));
+  const some = encodeColumns(sliceColumns(columns, from, to));
+  return Buffer.concat(blockParts(some, cut(device), cut(ts), seq?.subarray(4 * from, 4 * to), cut(version)));
 }
 
-function addRows({ columns, device, ts, version }: Block, rows: BlockRow[]): void {
+function addRows({ columns, device, ts, seq, version }: Block, rows: BlockRow[]): void {
   const keys = columns.keys.map((key) => Buffer.from(key).toString('utf8'));
   const texts = columns.text && new Source(columns.text);
   const [devices, times, versions, nums] = [view(device), view(ts), view(version), view(columns.num)];
   const ints = columns.int && view(columns.int);
+  const seqs = seq && view(seq);
   for (let row = 0; row < columns.count; row += 1) {
     const tsOfRow = times.getBigInt64(8 * row, true);
     const versionOfRow = versions.getBigUint64(8 * row, true);
@@ -75,6 +80,7 @@ function addRows({ columns, device, ts, version }: Block, rows: BlockRow[]): voi
       num: nums.getFloat64(8 * row, true),
       int: ints ? ints.getBigInt64(8 * row, true) : 0n,
       text: texts ? texts.text() : '',
+      seq: seqs ? seqs.getUint32(4 * row, true) : 0,
       version: versionOfRow,
       order: versionOfRow + (tsOfRow << 20n) - (1n << 63n),
     });
@@ -100,6 +106,7 @@ class Source {
       if (column === 'key LowCardinality(String)') ({ keys, keyIndexes } = this.#keys(count));
       else if (column === 'text String') found.set(column, this.#texts(count));
       else if (column === 'kind UInt8') found.set(column, this.take(count));
+      else if (column === 'seq UInt32') found.set(column, this.take(4 * count));
       else if (wideColumns.has(column)) found.set(column, this.take(8 * count));
       else throw new Error(`unknown column "${column}" before byte ${this.at} of a block`);
     }
@@ -117,7 +124,13 @@ class Source {
       int: found.get('int Int64'),
       text: found.get('text String'),
     };
-    return { columns, device: column('device UInt64'), ts: column('ts Int64'), version: column('version UInt64') };
+    return {
+      columns,
+      device: column('device UInt64'),
+      ts: column('ts Int64'),
+      seq: found.get('seq UInt32'),
+      version: column('version UInt64'),
+    };
   }
 
   varint(): number {

@@ -13,6 +13,7 @@ import { Rows } from './rows.ts';
 
 const now = 1_700_000_000_000;
 const order = (BigInt(now) << 20n) + 0xabcden;
+const stamp = { order, micros: now * 1000, firstPlace: 0 };
 
 const nothing = { num: 0, int: '0', text: '' };
 const longMin = -(2n ** 63n);
@@ -47,9 +48,72 @@ const expectedRows = (records: Record[]): BlockRow[] =>
   records.flatMap(({ device, ts, values }) =>
     values.map(([name, { kind, num, int, text }]) => {
       const version = order - (BigInt(ts) << 20n) + (1n << 63n);
-      return { device, key: name, ts, kind, num, int: BigInt(int), text, version, order };
+      return { device, key: name, ts, kind, num, int: BigInt(int), text, seq: 0, version, order };
     }),
   );
+
+/** Rows at server time, by the `ts` of each record; a string is a record that brought its ts. */
+function seqs(times: (number | string)[], micros: number, firstPlace = 0): number[] {
+  const rows = new Rows(1);
+  for (const ts of times) {
+    rows.addLong(keyOf('k')!, 1);
+    if (typeof ts === 'number') rows.endRecordNow(1, ts);
+    else rows.endRecord(1, Number(ts));
+  }
+  return readBlock(Buffer.concat(rows.encode({ order, micros, firstPlace }))).map(({ seq }) => seq);
+}
+
+describe('seq', () => {
+  const parts = (all: number[]) => all.map((seq) => [Math.floor(seq / 2 ** 24) - 1, seq % 2 ** 24]);
+
+  it('is 0 for a ts that was brought, and never for server time', () => {
+    expect(seqs([String(now), String(now - 1)], now * 1000)).toEqual([0, 0]);
+    expect(seqs([now, String(now), now + 5], now * 1000).map((seq) => seq > 0)).toEqual([true, false, true]);
+  });
+
+  it('counts the records of a millisecond, and begins again with a later one', () => {
+    const places = parts(seqs([now, now, String(now), now, now + 1, now + 1, now + 7], now * 1000)).map(
+      ([, place]) => place,
+    );
+    expect(places).toEqual([0, 1, 0, 2, 0, 1, 0]);
+    expect(parts(seqs([now, now], now * 1000, 40_000))).toEqual([
+      [0, 40_000],
+      [0, 40_001],
+    ]);
+  });
+
+  it('rises with the moment of the frame, up to a whole millisecond', () => {
+    const lags = [-7, 0, 3, 4, 40, 999, 1000, 1e9].map((late) => parts(seqs([now], now * 1000 + late))[0]![0]);
+    expect(lags).toEqual([0, 0, 0, 1, 10, 249, 250, 250]);
+  });
+
+  it('differs for any two records of one ts, however the clock jumps inside a frame', () => {
+    const times = fc.array(fc.integer({ min: now, max: now + 3 }), { maxLength: 40 });
+    fc.assert(
+      fc.property(times, fc.integer({ min: 0, max: 5000 }), (records, late) => {
+        const all = seqs(records, now * 1000 + late);
+        const named = all.map((seq, i) => `${records[i]} ${seq}`);
+        expect(new Set(named).size).toBe(records.length);
+        // Of one ts the later record has the larger number.
+        for (let i = 0; i < all.length; i += 1) {
+          for (let j = 0; j < i; j += 1) if (records[i] === records[j]) expect(all[i]).toBeGreaterThan(all[j]!);
+        }
+      }),
+    );
+  });
+
+  it('is kept by a block that is cut', () => {
+    const rows = new Rows();
+    for (let i = 0; i < 10; i += 1) {
+      rows.addLong(keyOf('k')!, i);
+      if (i % 3 === 0) rows.endRecord(1, now);
+      else rows.endRecordNow(1, now);
+    }
+    const block = Buffer.concat(rows.encode(stamp));
+    const halves = [splitBlock(block, 0, 4), splitBlock(block, 4, 10)];
+    expect(readBlock(Buffer.concat(halves))).toEqual(readBlock(block));
+  });
+});
 
 describe('Rows', () => {
   it('give back through readBlock what was added, whatever was reused or rolled back', () => {
@@ -62,7 +126,7 @@ describe('Rows', () => {
         add(rows, refused);
         rows.rollback(mark);
         add(rows, second);
-        const block = Buffer.concat(rows.encode(order));
+        const block = Buffer.concat(rows.encode(stamp));
         const expected = expectedRows([...first, ...second]);
         expect(readBlock(block)).toEqual(expected);
         if (expected.length === 0) return;
@@ -85,13 +149,13 @@ describe('Rows', () => {
     }
     for (let i = 0; i < 5000; i += 1) rows.addLong(keyOf('n')!, i);
     rows.endRecord(1, now);
-    const read = readBlock(Buffer.concat(rows.encode(order)));
+    const read = readBlock(Buffer.concat(rows.encode(stamp)));
     expect(read.map(({ text }) => text)).toEqual([...texts, ...Array(5000).fill('')]);
   });
 
   it('leave out columns that no row needs', () => {
     const rows = new Rows();
-    const block = (): string => Buffer.concat(rows.encode(order)).toString('latin1');
+    const block = (): string => Buffer.concat(rows.encode(stamp)).toString('latin1');
     rows.addDouble(keyOf('k')!, 1.5);
     rows.endRecord(1, now);
     expect([block().includes('\x03int'), block().includes('\x04text')]).toEqual([false, false]);
@@ -105,12 +169,27 @@ describe('Rows', () => {
     expect(block().includes('\x03int')).toBe(false);
   });
 
+  it('leave out seq when every message brought its ts', () => {
+    const rows = new Rows();
+    const block = (): string => Buffer.concat(rows.encode(stamp)).toString('latin1');
+    rows.addDouble(keyOf('k')!, 1.5);
+    rows.endRecord(1, now);
+    const mark = rows.mark();
+    const without = block();
+    expect(without.includes('\x03seq')).toBe(false);
+    rows.addDouble(keyOf('k')!, 2.5);
+    rows.endRecordNow(1, now);
+    expect(block().includes('\x03seq')).toBe(true);
+    rows.rollback(mark);
+    expect(block()).toBe(without);
+  });
+
   it('index as many keys as there are', () => {
     for (const count of [256, 257, 65_536, 65_537]) {
       const rows = new Rows();
       for (let i = 0; i < count; i += 1) rows.addLong(keyOf(`many${i}`)!, i);
       rows.endRecord(1, now);
-      const read = readBlock(Buffer.concat(rows.encode(order)));
+      const read = readBlock(Buffer.concat(rows.encode(stamp)));
       expect(read.every((row, i) => row.key === `many${i}` && row.int === BigInt(i))).toBe(true);
     }
   });
@@ -124,7 +203,7 @@ describe('Rows', () => {
       }
     }
     for (const rows of [a, b])
-      expect(readBlock(Buffer.concat(rows.encode(order))).map((row) => row.key)).toEqual([
+      expect(readBlock(Buffer.concat(rows.encode(stamp))).map((row) => row.key)).toEqual([
         'turn0',
         'turn1',
         'turn0',
@@ -136,7 +215,7 @@ describe('Rows', () => {
     const rows = new Rows();
     rows.addLong(keyOf('k')!, 1);
     rows.endRecord(1, now);
-    const block = Buffer.concat(rows.encode(order));
+    const block = Buffer.concat(rows.encode(stamp));
     for (let length = 1; length < block.length; length += 1)
       expect(() => readBlock(block.subarray(0, length))).toThrow(/block/);
   });
@@ -148,7 +227,7 @@ describe('Rows', () => {
     const frame = (records: Record[]): void => {
       rows.reset();
       add(rows, records);
-      blocks.push(Buffer.concat(rows.encode(order)));
+      blocks.push(Buffer.concat(rows.encode(stamp)));
       expected.push(...expectedRows(records));
     };
     frame([{ device: 2 ** 40 + 3, ts: -5, values: [['num', { ...nothing, kind: Kind.double, num: 0.1 }]] }]);

@@ -3,12 +3,13 @@
  * `encode` the block, `reset`. What `encode` returns is valid until `reset`; a caller that gathers the next frame
  * meanwhile owns two of these. Nothing here allocates for a row.
  */
-import { assert } from '../base/errors.ts';
+import { assert, type Fault } from '../base/errors.ts';
 import { Kind, type TypedValue } from '../value/typed.ts';
 import {
   bytesOf,
   type Columns,
   encodeColumns,
+  type FrameStamp,
   newStamps,
   type Spans,
   type Stamps,
@@ -18,10 +19,22 @@ import {
 } from './block.ts';
 import type { Key } from './keys.ts';
 
+/** Why this process hands out no server times at the moment: its clock and the database's are too far apart. */
+let refusal: Fault | undefined;
+
+export function refuseServerTimes(fault: Fault | undefined): void {
+  refusal = fault;
+}
+
+export function serverTimeRefusal(): Fault | undefined {
+  return refusal;
+}
+
 /** A point to come back to; made once and filled again and again. */
 export interface Mark {
   count: number;
   spans: number;
+  serverTimes: number;
   keys: number;
   keyBytes: number;
   intRows: number;
@@ -30,7 +43,7 @@ export interface Mark {
 }
 
 export function newMark(): Mark {
-  return { count: 0, spans: 0, keys: 0, keyBytes: 0, intRows: 0, textRows: 0, textLength: 0 };
+  return { count: 0, spans: 0, serverTimes: 0, keys: 0, keyBytes: 0, intRows: 0, textRows: 0, textLength: 0 };
 }
 
 export class Rows {
@@ -70,12 +83,14 @@ export class Rows {
       end: new Uint32Array(capacity),
       device: new Float64Array(capacity),
       ts: new Float64Array(capacity),
+      isServerTime: new Uint8Array(capacity),
+      serverTimes: 0,
     };
   }
 
   /** About the size of the encoded block. */
   get bytes(): number {
-    const rowBytes = this.#intRows > 0 ? 42 : 34;
+    const rowBytes = 34 + (this.#intRows > 0 ? 8 : 0) + (this.#spans.serverTimes > 0 ? 4 : 0);
     const textBytes = this.#textRows > 0 ? this.#textLength + this.count - this.#textRows : 0;
     return 160 + this.count * rowBytes + textBytes + this.#keyBytes;
   }
@@ -132,22 +147,29 @@ export class Rows {
     this.#textLength += length;
   }
 
-  /** Gives the rows since the last record their device and ts. */
+  /** Gives the rows since the last record their device and the `ts` that the message brought. */
   endRecord(device: number, ts: number): void {
-    const spans = this.#spans;
-    const i = spans.count;
-    if (i > 0 && spans.end[i - 1] === this.count) return;
-    if (this.count === 0) return;
-    spans.end[i] = this.count;
-    spans.device[i] = device;
-    spans.ts[i] = ts;
-    spans.count = i + 1;
+    const i = this.#endSpan(device, ts);
+    if (i >= 0) this.#spans.isServerTime[i] = 0;
+  }
+
+  /**
+   * Gives the rows since the last record their device and the time of arrival: they replace no other point. Throws the
+   * Fault while server times are refused.
+   */
+  endRecordNow(device: number, now: number): void {
+    if (refusal !== undefined) throw refusal;
+    const i = this.#endSpan(device, now);
+    if (i < 0) return;
+    this.#spans.isServerTime[i] = 1;
+    this.#spans.serverTimes += 1;
   }
 
   /** Notes where the rows stand now. Between records, or to come back into the same open record. */
   mark(mark: Mark = newMark()): Mark {
     mark.count = this.count;
     mark.spans = this.#spans.count;
+    mark.serverTimes = this.#spans.serverTimes;
     mark.keys = this.#keyCount;
     mark.keyBytes = this.#keyBytes;
     mark.intRows = this.#intRows;
@@ -160,6 +182,7 @@ export class Rows {
   rollback(mark: Mark): void {
     this.count = mark.count;
     this.#spans.count = mark.spans;
+    this.#spans.serverTimes = mark.serverTimes;
     this.#keyCount = mark.keys;
     this.#keyBytes = mark.keyBytes;
     this.#intRows = mark.intRows;
@@ -170,6 +193,7 @@ export class Rows {
   reset(): void {
     this.count = 0;
     this.#spans.count = 0;
+    this.#spans.serverTimes = 0;
     this.#keyCount = 0;
     this.#keyBytes = 0;
     this.#intRows = 0;
@@ -177,10 +201,10 @@ export class Rows {
     this.#textLength = 0;
   }
 
-  /** The parts of one block whose rows all have this order; none when there are no rows. */
-  encode(order: bigint): Uint8Array[] {
+  /** The parts of one block whose rows all have this stamp; none when there are no rows. */
+  encode(stamp: FrameStamp): Uint8Array[] {
     if (this.count === 0) return [];
-    return stampedParts(encodeColumns(this.columns()), this.#spans, order, this.#stamps);
+    return stampedParts(encodeColumns(this.columns()), this.#spans, stamp, this.#stamps);
   }
 
   /** Views of the columns; valid until the next change. */
@@ -205,6 +229,18 @@ export class Rows {
   /** A view, valid until the next change. */
   spans(): Readonly<Spans> {
     return this.#spans;
+  }
+
+  /** The place of the closed span; -1 when no row has come since the last one. */
+  #endSpan(device: number, ts: number): number {
+    const spans = this.#spans;
+    const i = spans.count;
+    if (this.count === 0 || (i > 0 && spans.end[i - 1] === this.count)) return -1;
+    spans.end[i] = this.count;
+    spans.device[i] = device;
+    spans.ts[i] = ts;
+    spans.count = i + 1;
+    return i;
   }
 
   #add(key: Key, kind: Kind): number {
@@ -261,6 +297,7 @@ export class Rows {
     this.#spans.end = grown(this.#spans.end, new Uint32Array(capacity));
     this.#spans.device = grown(this.#spans.device, new Float64Array(capacity));
     this.#spans.ts = grown(this.#spans.ts, new Float64Array(capacity));
+    this.#spans.isServerTime = grown(this.#spans.isServerTime, new Uint8Array(capacity));
     this.#stamps = newStamps(capacity);
   }
 }

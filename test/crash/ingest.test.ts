@@ -6,6 +6,7 @@ import { Metrics } from '../../src/base/metrics.ts';
 import { type AckLevel, Ingest, type IngestOptions, type Waiter } from '../../src/ingest/accept.ts';
 import { OrderClock } from '../../src/ingest/order.ts';
 import type { Journal } from '../../src/journal/journal.ts';
+import type { FrameStamp } from '../../src/telemetry/block.ts';
 import { decodeTelemetry } from '../../src/telemetry/decode.ts';
 import type { Chunk } from '../../src/telemetry/decode-thread.ts';
 import { keyOf } from '../../src/telemetry/keys.ts';
@@ -240,7 +241,8 @@ test('ingest.ack store: a lane does not wait for the other one, and a message in
     const rows = new Rows();
     rows.addDouble(keyOf('a')!, 1);
     rows.endRecord(7, ts);
-    return { count: 1, bytes: 100, oldestTs: ts, newestTs: ts, encode: (order: bigint) => rows.encode(order) } as Chunk;
+    const encode = (stamp: FrameStamp) => rows.encode(stamp);
+    return { count: 1, bytes: 100, records: 1, oldestTs: ts, newestTs: ts, encode } as Chunk;
   };
   await vi.waitFor(() => expect([journal.rowsWaiting(0), journal.rowsWaiting(1)]).toEqual([1, 1]), { timeout: 10_000 });
   ingest.acceptDecoded([chunk(Date.now()), chunk(old)], both);

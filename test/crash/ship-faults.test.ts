@@ -96,7 +96,8 @@ async function openChannel({
       rows.endRecord(device, ts);
     }
     const order = orders.next();
-    await journal.append([{ lane, order, rows: rows.count, parts: rows.encode(order) }]);
+    const parts = rows.encode({ order, micros: 0, firstPlace: 0 });
+    await journal.append([{ lane, order, rows: rows.count, parts }]);
     shipper.wake();
   };
   const stop = async () => {

@@ -77,7 +77,8 @@ async function append(
     rows.endRecord(device, ts);
   }
   const order = channel.orders.next();
-  await channel.journal.append([{ lane, order, rows: rows.count, parts: rows.encode(order) }]);
+  const parts = rows.encode({ order, micros: 0, firstPlace: 0 });
+  await channel.journal.append([{ lane, order, rows: rows.count, parts }]);
 }
 
 async function stored(table: string, device: number): Promise<[string, number, number][]> {

@@ -19,7 +19,8 @@ beforeAll(async () => {
   const number = await deviceNumber('meter');
   // 50 ms apart, all of them different.
   await engine.clickhouseCommand(
-    `INSERT INTO telemetry SELECT ${number}, 'flow', ${monday} + 50 * number, 3, number / 7, 0, '', number FROM numbers(${pointCount})`,
+    `INSERT INTO telemetry (device, key, ts, kind, num, int, text, version)
+     SELECT ${number}, 'flow', ${monday} + 50 * number, 3, number / 7, 0, '', number FROM numbers(${pointCount})`,
   );
   const text = { source: 'TELEMETRY', role: 'VALUE' };
   slow = await saveView([

@@ -261,3 +261,25 @@ test('a device that connects on both hosts while Redis is away keeps the newer c
   await young.quiet();
   young.cut();
 });
+
+test('points without ts that go to both hosts by turns are all stored', async () => {
+  const device = await newDevice(here);
+  const messages = 600;
+  let next = 0;
+  await Promise.all(
+    Array.from({ length: 8 }, async (_, sender) => {
+      for (let n = next++; n < messages; n = next++) {
+        expect(await post((sender + n) % 2 ? here : there, device, 'both', n)).toBe(200);
+      }
+    }),
+  );
+  await eventually(async () => {
+    const series = await here.api.readSeries(device.id, ['both'], {
+      startTs: Date.now() - 600_000,
+      endTs: Date.now() + 60_000,
+      limit: messages + 1,
+    });
+    const values = new Set(series['both']?.map(({ value }) => value));
+    return values.size === messages && series['both']?.length === messages ? true : undefined;
+  }, 20_000);
+});

@@ -1,0 +1,143 @@
+/**
+ * Points without `ts`, over keep-alive connections to known workers: each is stored at the time of its arrival, none
+ * takes the place of another, and a sender that waits for acknowledgements finds its points in that order, whichever
+ * workers took them.
+ */
+import { Agent, request } from 'node:http';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { type Device, eventually } from '../api.ts';
+import { type Engine, startEngine } from '../engine.ts';
+
+const workers = 3;
+let engine: Engine;
+
+beforeAll(async () => {
+  engine = await startEngine({ workers, env: { HTTP_TELL_WORKER: 'true' } });
+});
+
+afterAll(() => engine.destroy());
+
+/** One connection, one message at a time. */
+class Sender {
+  readonly #agent = new Agent({ keepAlive: true, maxSockets: 1 });
+  readonly #path: string;
+
+  constructor(device: Device) {
+    this.#path = `/api/v1/${device.token}/telemetry`;
+  }
+
+  post(body: string): Promise<{ status: number; worker: number }> {
+    const options = { port: engine.port, path: this.#path, method: 'POST', agent: this.#agent };
+    return new Promise((resolve, reject) => {
+      const sent = request(options, (answer) => {
+        answer.resume();
+        const worker = Number(answer.headers['x-millrace-worker']);
+        answer.on('end', () => resolve({ status: answer.statusCode!, worker }));
+      });
+      sent.on('error', reject);
+      sent.end(body);
+    });
+  }
+
+  close(): void {
+    this.#agent.destroy();
+  }
+}
+
+/** One for each worker; the kernel chooses who accepts, so more are opened until each has one. */
+async function senderOfEachWorker(device: Device): Promise<Sender[]> {
+  const senders = new Map<number, Sender>();
+  for (let attempt = 0; attempt < 300 && senders.size < workers; attempt += 1) {
+    const sender = new Sender(device);
+    const { worker } = await sender.post('{"probe":1}');
+    if (senders.has(worker)) sender.close();
+    else senders.set(worker, sender);
+  }
+  expect(senders.size).toBe(workers);
+  return [...senders.values()];
+}
+
+interface Sent {
+  sentMs: number;
+  acknowledgedMs: number;
+}
+
+/** Posts rising numbers as fast as each sender gets its acknowledgements. */
+async function load(senders: Sender[], sent: Sent[], messages: number): Promise<void> {
+  const until = sent.length + messages;
+  await Promise.all(
+    senders.map(async (sender) => {
+      while (sent.length < until) {
+        const entry = { sentMs: Date.now(), acknowledgedMs: 0 };
+        const { status } = await sender.post(`{"n":${sent.push(entry) - 1}}`);
+        expect(status).toBe(200);
+        entry.acknowledgedMs = Date.now();
+      }
+    }),
+  );
+}
+
+test('a fast device over several workers and a restart: all is stored, each point at its arrival', async () => {
+  const device = await engine.api.createDevice('fast');
+  const sent: Sent[] = [];
+  for (const messages of [3_000, 1_000]) {
+    const senders = Array.from({ length: 12 }, () => new Sender(device));
+    await load(senders, sent, messages);
+    for (const sender of senders) sender.close();
+    if (messages === 3_000) await engine.restart();
+  }
+  const stored = await eventually(async () => {
+    const rows = await engine.clickhouse("SELECT int, ts FROM telemetry FINAL WHERE key = 'n' AND num = 0");
+    return rows.length >= sent.length ? rows : undefined;
+  }, 20_000);
+  expect(new Set(stored.map(([n]) => n)).size).toBe(sent.length);
+  expect(stored).toHaveLength(sent.length);
+  // The engine goes by the database's time, which is measured: it may differ from this process's clock a little.
+  const slackMs = 50;
+  const elsewhere = stored.filter(([n, ts]) => {
+    const { sentMs, acknowledgedMs } = sent[Number(n)]!;
+    return Number(ts) < sentMs - slackMs || Number(ts) > acknowledgedMs + slackMs;
+  });
+  expect(elsewhere).toEqual([]);
+});
+
+test('a sender that waits for each acknowledgement finds its points in that order, on whichever workers', async () => {
+  const device = await engine.api.createDevice('patient');
+  const senders = await senderOfEachWorker(device);
+  const messages = 1_500;
+  const startTs = Date.now() - 10_000;
+  for (let n = 0; n < messages; n += 1) await senders[(n * 7) % workers]!.post(`{"order":${n}}`);
+  const trials = 12;
+  for (let trial = 0; trial < trials; trial += 1) {
+    for (let n = 0; n < 4; n += 1) await senders[(n * 5 + trial) % workers]!.post(`{"last${trial}":${n}}`);
+  }
+  for (const sender of senders) sender.close();
+  const range = { startTs, endTs: Date.now() + 10_000, limit: messages + 1 };
+  const read = await eventually(async () => {
+    const { order = [] } = await engine.api.readSeries(device.id, ['order'], range);
+    return order.length >= messages ? order.map(({ value }) => Number(value)) : undefined;
+  }, 20_000);
+  const inversions = read.filter((n, i) => i > 0 && n !== read[i - 1]! + 1);
+  expect([read[0], read.length, inversions]).toEqual([0, messages, []]);
+  await eventually(async () => {
+    const answer = await engine.api.send('GET', `/api/plugins/telemetry/DEVICE/${device.id}/values/timeseries`);
+    const all = (await answer.json()) as Record<string, { value: string }[]>;
+    const shown = Array.from({ length: trials }, (_, trial) => all[`last${trial}`]?.[0]?.value);
+    return shown.every((value) => value === '3') ? true : undefined;
+  }, 10_000);
+});
+
+test('the records of one message without ts keep their order, also in several frames', async () => {
+  const device = await engine.api.createDevice('burst');
+  const count = 50_000;
+  const body = JSON.stringify(Array.from({ length: count }, (_, n) => ({ burst: n })));
+  expect(await engine.api.postTelemetry(device.token, body)).toBe(200);
+  const values = await eventually(async () => {
+    const rows = await engine.clickhouse(
+      "SELECT int, ts FROM telemetry FINAL WHERE key = 'burst' ORDER BY device, key, ts, seq, origin",
+    );
+    return rows.length >= count ? rows : undefined;
+  }, 20_000);
+  expect(values.every(([n], i) => Number(n) === i)).toBe(true);
+  expect(new Set(values.map(([, ts]) => ts)).size).toBe(1);
+});
