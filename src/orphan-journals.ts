@@ -114,7 +114,7 @@ export class OrphanJournals {
     const { log, segmentBytes } = this.#options;
     if (this.#held) return undefined;
     try {
-      const journal = await openJournal({ dir, log, segmentBytes, adopt: true });
+      const journal = await openJournal({ dir, log, segmentBytes, adopt: true, locked: true });
       // Without the file the directory has never had a frame: worker.ts stores it before the first.
       this.#writers.set(dir, (await readWriterId(dir)) ?? noWriter);
       this.#waiting.set(dir, journal);

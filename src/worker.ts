@@ -139,8 +139,17 @@ async function serve(link: PrimaryLink): Promise<void> {
   const { segmentBytes, freeDiskBytesMin, backlogBytesMax, ...waits } = config.ingest.journal;
   const durable = config.ingest.ack === 'memory' ? 'none' : 'sync';
   const { bytesMax: quarantineBytesMax, keptDays: quarantineKeptDays } = config.ingest.quarantine;
-  const freeBytesMin = Math.floor(freeDiskBytesMin / 2);
-  const journal = await openJournal({ dir, log, metrics, segmentBytes, durable, freeBytesMin, quarantineBytesMax });
+  const journal = await openJournal({
+    dir,
+    log,
+    metrics,
+    segmentBytes,
+    durable,
+    freeBytesMin: Math.floor(freeDiskBytesMin / 2),
+    quarantineBytesMax,
+    locked: true,
+    onLost: (reason) => fail(link, log, reason),
+  });
   const writer = await writerId(dir, postgres, link);
   const orders = new OrderClock(clock, writer, journal.orderMax);
   const leadMs = orderMs(journal.orderMax) - clock.now();

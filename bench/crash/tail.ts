@@ -14,7 +14,6 @@ import {
   paddedBytes,
   parseSegmentName,
   saltSeed,
-  segmentHeaderBytes,
 } from '../../src/journal/segment.ts';
 import type { Random } from '../../test/random.ts';
 
@@ -70,8 +69,15 @@ function tailOf(path: string): Tail | undefined {
   const bytes = readFileSync(path);
   const header = decodeSegmentHeader(bytes);
   const id = parseSegmentName(path.slice(path.lastIndexOf('/') + 1))!;
-  if (!header || header.epoch !== id.epoch || header.seq !== id.seq) return undefined;
-  const tail: Tail = { end: segmentHeaderBytes, seed: saltSeed(header.salt), last: undefined, lastFrame: undefined };
+  if (
+    !header ||
+    header === 'newer' ||
+    header.packedEnd !== undefined ||
+    header.epoch !== id.epoch ||
+    header.seq !== id.seq
+  )
+    return undefined;
+  const tail: Tail = { end: header.start, seed: saltSeed(header.salt), last: undefined, lastFrame: undefined };
   while (tail.end + frameHeaderBytes <= bytes.length) {
     const head = decodeFrameHead(bytes, tail.end, tail.seed, tail.end);
     if (!head) break;

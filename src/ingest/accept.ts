@@ -419,7 +419,7 @@ export class Ingest {
     this.#storeAcks?.expire(journal.rowsWaiting(lane.live) === 0);
     // Ten points of hysteresis: a door that flaps at its threshold helps nobody.
     const slack = this.#refusal ? 0.9 : 1;
-    if (journal.backlogBytes > backlogBytesMax * slack) this.#refusal = backlogFull(backlogBytesMax);
+    if (journal.backlogDiskBytes > backlogBytesMax * slack) this.#refusal = backlogFull(backlogBytesMax);
     else if (journal.freeBytes() * slack < freeDiskBytesMin || now < this.#fullUntil) this.#refusal = diskFull();
     else if (this.#writingSince > 0 && now - this.#writingSince > unsyncedMsMax) this.#refusal = slowDisk();
     else if (lagMs > loopLagMsMax && this.#isLagRefused(now)) this.#refusal = loopLag();

@@ -4,7 +4,7 @@
  * so a backlog of hours costs a few hundred objects.
  */
 import { assert } from '../base/errors.ts';
-import type { Disk } from './disk.ts';
+import type { Disk, DiskFile } from './disk.ts';
 import type { Cursor } from './position.ts';
 import { FrameReader, type Gap } from './reader.ts';
 import {
@@ -16,6 +16,7 @@ import {
   type Lane,
   type LaneShare,
   lanes,
+  packedPrefixBytes,
   segmentHeaderBytes,
 } from './segment.ts';
 
@@ -25,27 +26,45 @@ export interface Segment {
   path: string;
   /** Seed of its frame checksums. */
   seed: number;
+  /** Offset of its first frame. */
+  start: number;
   /** Nothing at or behind this offset is durable. */
   end: number;
   /** No frame will be added. */
   sealed: boolean;
-  /** A write failed: the file is removed, not recycled. */
+  /** A write failed, or another process may still write: the file is removed, not recycled. */
   spoiled: boolean;
+  /** Size of the file when it holds only what waits (repack.ts). Offsets are those of the segment as it was written. */
+  packedBytes: number | undefined;
+  /** Odd while its file is being replaced by another; a reader that met a change opens the file again. */
+  generation: number;
+  /** Its file is being packed: it must not be recycled meanwhile. */
+  packing: boolean;
   total: [LaneShare, LaneShare];
   waiting: [LaneShare, LaneShare];
   /** Gaps that are in quarantine already, or known to be a torn commit. */
   gaps: Gap[];
 }
 
-export function newSegment(epoch: number, seq: number, path: string, seed: number): Segment {
+export function newSegment(
+  epoch: number,
+  seq: number,
+  path: string,
+  seed: number,
+  start = segmentHeaderBytes,
+): Segment {
   return {
     epoch,
     seq,
     path,
     seed,
-    end: segmentHeaderBytes,
+    start,
+    end: start,
     sealed: false,
     spoiled: false,
+    packedBytes: undefined,
+    generation: 0,
+    packing: false,
     total: [emptyShare(), emptyShare()],
     waiting: [emptyShare(), emptyShare()],
     gaps: [],
@@ -218,7 +237,7 @@ export class Backlog {
     const later = this.#segments.find((segment, i) => i > from && segment.waiting[unit.lane].frames > 0)!;
     const share = later.waiting[unit.lane];
     state.segment = later;
-    state.offset = segmentHeaderBytes;
+    state.offset = later.start;
     state.oldestAtMs = share.writtenMsMin;
     state.orderBefore = share.orderMin - 1n;
   }
@@ -245,7 +264,50 @@ export class Backlog {
 
   /** Segments that hold nothing for anyone. */
   confirmedSegments(): Segment[] {
-    return this.#segments.filter(({ sealed, waiting }) => sealed && waiting[0].frames === 0 && waiting[1].frames === 0);
+    return this.#segments.filter((segment) => segment.sealed && !segment.packing && !isWaiting(segment));
+  }
+
+  /**
+   * Bytes that the disk holds for what waits: full segments as a whole, however little of them waits, but of the segment
+   * that is being written only what waits.
+   */
+  get diskBytes(): number {
+    let bytes = 0;
+    for (const segment of this.#segments) {
+      if (isWaiting(segment)) bytes += segment.sealed ? storedBytes(segment) : waitingBytes(segment);
+    }
+    return bytes;
+  }
+
+  /** Bytes of all segment files, of which each has at least `segmentBytes` unless it is packed. */
+  fileBytes(segmentBytes: number): number {
+    let bytes = 0;
+    for (const { packedBytes, end } of this.#segments) bytes += packedBytes ?? Math.max(segmentBytes, end);
+    return bytes;
+  }
+
+  /** The segment of which packing frees most, when full segments hold more than `bytesMax` that nothing waits for. */
+  segmentToPack(bytesMax: number): Segment | undefined {
+    let sum = 0;
+    let most: Segment | undefined;
+    let mostBytes = 0;
+    for (const segment of this.#segments) {
+      if (!segment.sealed || !isWaiting(segment)) continue;
+      const frameBytes = storedBytes(segment) - segment.start;
+      const bytes = Math.max(0, frameBytes - waitingBytes(segment));
+      sum += bytes;
+      if (bytes * 2 < frameBytes || bytes <= mostBytes) continue;
+      most = segment;
+      mostBytes = bytes;
+    }
+    return sum > bytesMax ? most : undefined;
+  }
+
+  /** Offset of the first frame of a lane that waits in this segment; infinity when none does. */
+  firstWaiting(segment: Segment, lane: Lane): number {
+    if (segment.waiting[lane].frames === 0) return Number.POSITIVE_INFINITY;
+    const { segment: first, offset } = this.#lanes[lane];
+    return segment === first ? offset : segment.start;
   }
 
   /** Segments with frames that wait, oldest first. */
@@ -273,7 +335,7 @@ export class Backlog {
     const first = state.segment!;
     for (const segment of this.#segments.slice(this.#segments.indexOf(first))) {
       if (segment.waiting[lane].frames === 0) continue;
-      const from = segment === first ? state.offset : segmentHeaderBytes;
+      const from = segment === first ? state.offset : segment.start;
       if (!(await this.#take(unit, segment, from, limits))) break;
       if (unit.rows >= limits.rowsMax || unit.bytes >= limits.bytesMax) break;
     }
@@ -286,14 +348,16 @@ export class Backlog {
     const end = segment.end;
     const share = { ...segment.waiting[unit.lane] };
     const take: Take = { segment, frames: 0, rows: 0, bytes: 0, nextOffset: end };
-    const sparse = share.bytes * 2 < end - from;
-    const file = await this.#disk.open(segment.path, 'read');
+    const { file, packedBytes } = await openToRead(this.#disk, segment);
+    const packed = packedBytes !== undefined;
+    const sparse = !packed && share.bytes * 2 < end - from;
     let whole = true;
     try {
       const chunkBytes = sparse
         ? sparseReadBytes
         : bytesToRead(share, limits.rowsMax - unit.rows, limits.bytesMax - unit.bytes);
-      const range = { seed: segment.seed, from, end, chunkBytes, reuseChunk: sparse, lane: unit.lane };
+      const { seed } = segment;
+      const range = { seed, from, end: packedBytes ?? end, chunkBytes, reuseChunk: sparse, lane: unit.lane, packed };
       const reader = new FrameReader(file, range);
       while (take.frames < share.frames) {
         const step = await reader.next();
@@ -336,6 +400,33 @@ export class Backlog {
     unit.takes.push(take);
     return whole;
   }
+}
+
+/** The file of a segment. It may be replaced by a packed one at any time: what is opened is what `packedBytes` says. */
+export async function openToRead(
+  disk: Disk,
+  segment: Segment,
+): Promise<{ file: DiskFile; packedBytes: number | undefined }> {
+  for (;;) {
+    const { generation, packedBytes } = segment;
+    const file = await disk.open(segment.path, 'read');
+    if (generation === segment.generation && generation % 2 === 0) return { file, packedBytes };
+    await file.close();
+  }
+}
+
+function isWaiting({ waiting }: Segment): boolean {
+  return waiting[0].frames > 0 || waiting[1].frames > 0;
+}
+
+function storedBytes({ packedBytes, end }: Segment): number {
+  return packedBytes ?? end;
+}
+
+/** With heads, prefixes and padding, rounded up. */
+function waitingBytes({ waiting }: Segment): number {
+  const frames = waiting[0].frames + waiting[1].frames;
+  return waiting[0].bytes + waiting[1].bytes + frames * (packedPrefixBytes + frameHeaderBytes + 8);
 }
 
 function newLane(): LaneState {

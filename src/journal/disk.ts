@@ -39,6 +39,8 @@ export interface Disk {
   freeBytes(dir: string): Promise<number>;
 }
 
+const unreadableStepBytes = 4096;
+
 const openFlags: Record<OpenMode, number> = {
   read: fs.constants.O_RDONLY,
   write: fs.constants.O_RDWR | fs.constants.O_CREAT,
@@ -193,6 +195,37 @@ export async function sizeOf(disk: Disk, path: string): Promise<number> {
     return await file.size();
   } finally {
     await file.close();
+  }
+}
+
+/** As `readWhole`, but a block of 4 096 bytes that cannot be read (EIO) is zeros. */
+export async function readWholeAround(disk: Disk, path: string): Promise<Buffer | undefined> {
+  let file: DiskFile;
+  try {
+    file = await disk.open(path, 'read');
+  } catch (error) {
+    if (errorCode(error) === 'ENOENT') return undefined;
+    throw error;
+  }
+  try {
+    const buffer = Buffer.alloc(await file.size());
+    await readAround(file, buffer, 0);
+    return buffer;
+  } finally {
+    await file.close();
+  }
+}
+
+/** Fills `buffer` from `position`, block by block: what cannot be read (EIO), or is behind the end, is zeros. */
+export async function readAround(file: DiskFile, buffer: Buffer, position: number): Promise<void> {
+  for (let at = 0; at < buffer.length; at += unreadableStepBytes) {
+    const piece = buffer.subarray(at, at + unreadableStepBytes);
+    try {
+      piece.fill(0, await file.read(piece, position + at));
+    } catch (error) {
+      if (errorCode(error) !== 'EIO') throw error;
+      piece.fill(0);
+    }
   }
 }
 

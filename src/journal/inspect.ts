@@ -7,14 +7,17 @@ import { readWriterId } from './identity.ts';
 import { PositionFile, startOfJournal } from './position.ts';
 import { type Frame, FrameReader, type Gap } from './reader.ts';
 import { recover } from './recovery.ts';
-import { type LaneShare, parseSegmentName, segmentHeaderBytes } from './segment.ts';
+import { type LaneShare, parseSegmentName } from './segment.ts';
 
 export interface SegmentReport {
   name: string;
   path: string;
   seed: number;
-  /** Offset after the last frame. */
+  /** Offset of the first frame, and after the last frame. */
+  start: number;
   end: number;
+  /** Size of the file when it is packed; gaps are places in this file. */
+  packedBytes: number | undefined;
   /** By lane: live, late. */
   waiting: [LaneShare, LaneShare];
 }
@@ -50,29 +53,35 @@ async function inspectOnce(dir: string, disk: Disk): Promise<JournalReport> {
   const lost: string[] = [];
   const { found: position = startOfJournal() } = await PositionFile.open(unchanged, dir);
   const onGap = async () => {};
-  const recovered = await recover({ disk: unchanged, dir, position, onGap, onLostSegment: (name) => lost.push(name) });
+  const onLostSegment = (name: string) => lost.push(name);
+  const recovered = await recover({ disk: unchanged, dir, position, readOnly: true, onGap, onLostSegment });
   let fileBytes = 0;
   for (const name of await disk.list(dir)) {
     if (parseSegmentName(name) || /^spare-\d+$/.test(name)) fileBytes += await sizeOf(disk, `${dir}/${name}`);
   }
-  const segments = recovered.segments.map(({ segment: { epoch, seq, path, seed, end, waiting } }) => ({
-    name: `${epoch}-${seq}`,
-    path,
-    seed,
-    end,
-    waiting,
-  }));
+  const segments = recovered.segments.map(
+    ({ segment: { epoch, seq, path, seed, start, end, packedBytes, waiting } }) => ({
+      name: `${epoch}-${seq}`,
+      path,
+      seed,
+      start,
+      end,
+      packedBytes,
+      waiting,
+    }),
+  );
   return { dir, writer: await readWriterId(dir, disk), segments, fileBytes, lost };
 }
 
 /** Every frame of a segment and every stretch that holds no valid frame, in order. A payload is valid until the next step. */
 export async function* readSegment(
-  { path, seed, end }: SegmentReport,
+  { path, seed, start, end, packedBytes }: SegmentReport,
   disk: Disk = realDisk,
 ): AsyncGenerator<Frame | Gap> {
   const file = await disk.open(path, 'read');
   try {
-    const range = { seed, from: segmentHeaderBytes, end, chunkBytes: readChunkBytes, reuseChunk: true };
+    const packed = packedBytes !== undefined;
+    const range = { seed, from: start, end: packedBytes ?? end, chunkBytes: readChunkBytes, reuseChunk: true, packed };
     const reader = new FrameReader(file, range);
     for (let step = await reader.next(); step; step = await reader.next()) yield step;
   } finally {

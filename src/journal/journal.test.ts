@@ -19,7 +19,7 @@ beforeEach(() => {
 afterEach(() => rmSync(join(dir, '..'), { recursive: true }));
 
 function open(options: Partial<JournalOptions> = {}): Promise<Journal> {
-  return openJournal({ dir, log, segmentBytes: 64 * 1024, ...options });
+  return openJournal({ dir, log, segmentBytes: 64 * 1024, locked: true, ...options });
 }
 
 function frame(order: number, rows = 1, lane: Lane = 0, bytes = 1000) {

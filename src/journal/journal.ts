@@ -1,21 +1,23 @@
 /**
  * The journal of one worker: frames go in durable (`append`), and are given out again in order, lane by lane, until
  * they are confirmed (`next`, `confirm`). It knows bytes, rows and order numbers, nothing of what they mean. One
- * process owns a directory at a time; the caller sees to that.
+ * process owns a directory at a time: see owner.ts.
  */
 import { basename } from 'node:path';
 import type { Clock } from '../base/clock.ts';
 import { systemClock } from '../base/clock.ts';
-import { assert, messageOf } from '../base/errors.ts';
+import { assert, messageOf, StartError } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { type Counter, type Histogram, type Metrics, secondsBounds } from '../base/metrics.ts';
 import { Backlog, type Segment, type ShipUnit, type UnitLimits } from './backlog.ts';
-import { type Disk, isNoSpace, realDisk } from './disk.ts';
+import { type Disk, errorCode, isNoSpace, realDisk } from './disk.ts';
+import { Owner } from './owner.ts';
 import { SegmentPool } from './pool.ts';
-import { type Cursor, PositionFile, startOfJournal } from './position.ts';
+import { type Cursor, PositionFile, readPosition, startOfJournal } from './position.ts';
 import { Quarantine } from './quarantine.ts';
 import type { Gap } from './reader.ts';
-import { nextEpoch, readGap, recover } from './recovery.ts';
+import { readGap, recover, segmentFiles } from './recovery.ts';
+import { repack } from './repack.ts';
 import { type Lane, lanes, parseSegmentName } from './segment.ts';
 import { Suspects } from './suspects.ts';
 import { JournalError, type JournalFrame, Writer } from './writer.ts';
@@ -41,6 +43,15 @@ export interface JournalOptions {
   suspectBytesMax?: number;
   /** Files kept for use when a segment is confirmed. */
   sparesMax?: number;
+  /**
+   * The caller holds the lock of the data directory: an earlier owner of this boot of this host is gone. Otherwise the
+   * earlier owner gets time to notice this one, and its files are not used again.
+   */
+  locked?: boolean;
+  /** Bytes of full segments that nothing waits for, above which segments are packed. */
+  idleBytesMax?: number;
+  /** Another process has taken the directory: this one must end. An append says so by its rejection as well. */
+  onLost?: (reason: string) => void;
 }
 
 /** What a copy of a journal must contain to lose nothing: these bytes never change while the journal is held. */
@@ -52,10 +63,26 @@ export interface JournalCut {
 }
 
 const freeRefreshMs = 1000;
+/** After packing failed (a full or sick disk). */
+const repackRetryMs = 10_000;
 
+/** Throws a StartError that names the directory when the disk, or another version, stands against it. */
 export async function openJournal(options: JournalOptions): Promise<Journal> {
-  const { dir, log, adopt = false, disk = realDisk, clock = systemClock } = options;
+  try {
+    return await open(options);
+  } catch (error) {
+    // A bug of ours has no code of the system and keeps its stack.
+    if (error instanceof StartError || errorCode(error) === '') throw error;
+    throw new StartError(`The journal ${options.dir} cannot be opened: ${messageOf(error)}.`);
+  }
+}
+
+async function open(options: JournalOptions): Promise<Journal> {
+  const { dir, log, adopt = false, disk = realDisk, clock = systemClock, locked = false } = options;
   await disk.makeDirectory(dir);
+  // The owner's id first, then the frames: whatever an earlier owner acknowledged is found.
+  const epochMax = await newestEpoch(disk, dir);
+  const owner = await Owner.take({ disk, dir, clock, log, epochMax, locked });
   for (const name of await disk.list(dir)) if (name.endsWith('.tmp')) await disk.remove(`${dir}/${name}`);
   const quarantine = await Quarantine.open(disk, dir, options.quarantineBytesMax ?? 1024 ** 3);
   const damage = new Damage(disk, log, quarantine, options.metrics);
@@ -70,31 +97,49 @@ export async function openJournal(options: JournalOptions): Promise<Journal> {
     position,
     onGap: (segment, gap) => damage.gap(segment, gap),
     onLostSegment: (name) => damage.lost(name),
+    onTornCommit: (segment, frames) => log.info('journal_torn_commit', { segment: segment.path, frames }),
+    onNotErased: (segment, error) =>
+      log.warn('journal_torn_commit_not_erased', { segment: segment.path, reason: messageOf(error) }),
   });
   const backlog = new Backlog(disk, (segment, gap) => damage.gap(segment, gap));
   backlog.startAt(later(position.cursors[0], position.cursors[1]));
-  for (const { segment, starts } of found.segments) backlog.addRecovered(segment, starts);
-  let epoch: number | undefined;
+  for (const { segment, starts } of found.segments) {
+    if (owner.contested) segment.spoiled = true;
+    backlog.addRecovered(segment, starts);
+  }
   let writer: Writer | undefined;
   let pool: SegmentPool | undefined;
+  const { segmentBytes } = options;
   if (!adopt) {
-    epoch = await nextEpoch(disk, dir, found.epochMax, log);
-    const { segmentBytes, durable = 'sync', sparesMax = 4, freeBytesMin = 0 } = options;
+    const { durable = 'sync', sparesMax = 4, freeBytesMin = 0 } = options;
+    const { epoch } = owner;
     pool = new SegmentPool({ disk, dir, log, clock, epoch, segmentBytes, freeBytesMin, sparesMax, durable });
     for (const name of await disk.list(dir)) if (/^spare-\d+$/.test(name)) await pool.adoptSpare(`${dir}/${name}`);
-    for (const path of found.sparePaths) await pool.adoptSpare(path);
+    for (const path of found.sparePaths) {
+      if (owner.contested) await disk.remove(path);
+      else await pool.adoptSpare(path);
+    }
     pool.prepareAhead();
-    writer = new Writer({ log, clock, pool, backlog, segmentBytes, orderMax: found.orderMax });
+    writer = new Writer({ log, clock, pool, backlog, owner, disk, segmentBytes, orderMax: found.orderMax });
   }
   const free = await disk.freeBytes(dir);
-  const { freeBytesMin = 0 } = options;
-  const kept = { positionFile, quarantine, suspects, damage };
-  const parts = { dir, log, disk, clock, epoch, backlog, ...kept, writer, pool, free, freeBytesMin };
+  const { idleBytesMax = 4 * segmentBytes, onLost, freeBytesMin = 0 } = options;
+  const kept = { positionFile, quarantine, suspects, damage, owner };
+  const settings = { segmentBytes, idleBytesMax, freeBytesMin, onLost };
+  const epoch = adopt ? undefined : owner.epoch;
+  const parts = { dir, log, disk, clock, epoch, backlog, ...kept, writer, pool, free, ...settings };
   const journal = new Journal(parts, found.orderMax, options.metrics);
   const { frames: now } = backlog.lane(0);
   const { frames: apart } = backlog.lane(1);
   if (now + apart > 0) log.info('journal_recovered', { dir, segments: found.segments.length, frames: now + apart });
   return journal;
+}
+
+/** The highest epoch that segments or the position speak of. */
+async function newestEpoch(disk: Disk, dir: string): Promise<number> {
+  const cursors = (await readPosition(disk, dir))?.cursors ?? [];
+  const files = await segmentFiles(disk, dir);
+  return [...cursors, ...files].reduce((max, { epoch }) => Math.max(max, epoch), 0);
 }
 
 interface Parts {
@@ -112,6 +157,10 @@ interface Parts {
   pool: SegmentPool | undefined;
   free: number;
   freeBytesMin: number;
+  owner: Owner;
+  segmentBytes: number;
+  idleBytesMax: number;
+  onLost: ((reason: string) => void) | undefined;
 }
 
 export class Journal {
@@ -126,6 +175,9 @@ export class Journal {
   #persisting: Promise<void> | undefined;
   #persistingNext: Promise<void> | undefined;
   #closed = false;
+  #packing: Promise<void> | undefined;
+  #packNotBeforeMs = Number.NEGATIVE_INFINITY;
+  readonly #packed: Counter | undefined;
   readonly #orderRecovered: bigint | undefined;
   readonly #orderFound: bigint;
   /** Resolves when the hold ends. */
@@ -144,6 +196,8 @@ export class Journal {
     const writer = this.#writer;
     if (writer) metrics?.observed('journal_write_errors', 'Failed journal writes.', () => writer.writeErrors);
     metrics?.observed('journal_degraded', '1: damage was found, see quarantine.', () => Number(this.degraded), 'max');
+    metrics?.observed('journal_disk_bytes', 'Bytes of the journal on the disk, spare files too.', () => this.fileBytes);
+    this.#packed = metrics?.counter('journal_packed_total', 'Segments of which only what waits was kept.');
     this.#commitSeconds = metrics?.histogram('journal_commit_seconds', 'Time of one durable write.', {}, secondsBounds);
   }
 
@@ -200,6 +254,17 @@ export class Journal {
   /** Bytes of frames that wait for shipping. */
   get backlogBytes(): number {
     return this.#backlog.lane(0).bytes + this.#backlog.lane(1).bytes;
+  }
+
+  /** Bytes that the disk holds for frames that wait: never far above twice `backlogBytes` and a few segments. */
+  get backlogDiskBytes(): number {
+    return this.#backlog.diskBytes;
+  }
+
+  /** Bytes of all files of segments. */
+  get fileBytes(): number {
+    const { pool, segmentBytes } = this.#parts;
+    return this.#backlog.fileBytes(segmentBytes) + (pool?.files ?? 0) * segmentBytes;
   }
 
   /** Bytes of the append in flight. */
@@ -276,9 +341,9 @@ export class Journal {
     return this.#parts.damage.found;
   }
 
-  /** Twice in a row a write failed: the process must end. */
+  /** Twice in a row a write failed, or another process owns the directory: this process must end. */
   get failed(): boolean {
-    return this.#writer?.failed ?? false;
+    return this.#parts.owner.lost || (this.#writer?.failed ?? false);
   }
 
   get quarantine(): Quarantine {
@@ -291,7 +356,7 @@ export class Journal {
   }
 
   /**
-   * From now until `endHold` no segment is recycled or removed, so that a backup may copy what the cut names. Appends
+   * From now until `endHold` no segment is recycled, packed or removed, so that a backup may copy what the cut names. Appends
    * and shipping go on; confirmed segments take up disk space meanwhile, so a disk that runs full ends the hold.
    */
   hold(): JournalCut {
@@ -301,7 +366,9 @@ export class Journal {
       end = resolve;
     });
     this.#held = { ended, end };
-    const segments = this.#backlog.waitingSegments().map(({ path, end }) => ({ name: basename(path), bytes: end }));
+    const segments = this.#backlog
+      .waitingSegments()
+      .map(({ path, packedBytes, end }) => ({ name: basename(path), bytes: packedBytes ?? end }));
     return {
       dir: this.#parts.dir,
       position: { cursors: this.#backlog.cursors(), orderHigh: this.orderMax.toString() },
@@ -324,6 +391,7 @@ export class Journal {
     if (this.#closed) return;
     this.#closed = true;
     await this.#writer?.close();
+    await this.#packing;
     await this.#persist();
     await this.#parts.positionFile.close();
   }
@@ -334,6 +402,7 @@ export class Journal {
     const { disk, dir } = this.#parts;
     await this.#held?.ended;
     await this.close();
+    if (!(await this.#parts.owner.holds())) throw new Error(this.#parts.owner.lostReason);
     const names = await disk.list(dir);
     // Segments first: a crash in between leaves a position that has passed them.
     for (const name of names)
@@ -362,7 +431,11 @@ export class Journal {
   }
 
   async #persistOnce(): Promise<void> {
-    const { positionFile, log, pool, freeBytesMin } = this.#parts;
+    const { positionFile, log, pool, freeBytesMin, owner, onLost } = this.#parts;
+    if (!(await owner.holds())) {
+      onLost?.(owner.lostReason);
+      return;
+    }
     const confirmed = this.#backlog.confirmedSegments();
     let written = true;
     try {
@@ -383,6 +456,42 @@ export class Journal {
     for (const segment of confirmed) {
       if (pool && written) await pool.recycle(segment);
       else await this.#removeFile(segment.path);
+    }
+    if (written) this.#packWhenIdle();
+  }
+
+  /** One segment at a time, beside appends and units. */
+  #packWhenIdle(): void {
+    const { clock, idleBytesMax } = this.#parts;
+    if (this.#packing || this.#closed || this.#held || clock.monotonic() < this.#packNotBeforeMs) return;
+    const segment = this.#backlog.segmentToPack(idleBytesMax);
+    if (!segment) return;
+    segment.packing = true;
+    this.#packing = this.#pack(segment).finally(() => {
+      segment.packing = false;
+      this.#packing = undefined;
+      if (this.#closed) return;
+      // The segment may have been confirmed meanwhile; and there may be more to pack.
+      if (this.#backlog.confirmedSegments().length > 0) void this.#persist();
+      else this.#packWhenIdle();
+    });
+  }
+
+  async #pack(segment: Segment): Promise<void> {
+    const { disk, damage, owner, log, clock } = this.#parts;
+    try {
+      const packed = await repack({
+        disk,
+        segment,
+        firstWaiting: (lane) => this.#backlog.firstWaiting(segment, lane),
+        onGap: (damaged, gap) => damage.gap(damaged, gap),
+        mayReplace: async () => (await owner.holds()) && !this.#held,
+      });
+      if (packed) this.#packed?.add(1);
+      else this.#packNotBeforeMs = clock.monotonic() + repackRetryMs;
+    } catch (error) {
+      log.warn('journal_pack_failed', { path: segment.path, reason: messageOf(error) });
+      this.#packNotBeforeMs = clock.monotonic() + repackRetryMs;
     }
   }
 

@@ -86,6 +86,11 @@ export class SegmentPool {
     }
   }
 
+  /** Files that lie ready or are being made. */
+  get files(): number {
+    return this.#spares.length + (this.#ahead ? 1 : 0);
+  }
+
   prepareAhead(): void {
     if (this.#closed) return;
     this.#ahead = this.#prepare().catch((error) => {
@@ -107,13 +112,15 @@ export class SegmentPool {
     const seq = (this.#seq += 1);
     const name = segmentName(epoch, seq);
     const temporary = `${dir}/${name}.tmp`;
+    const path = `${dir}/${name}`;
     let file: DiskFile | undefined;
+    let named = temporary;
     try {
       file = (await this.#fromSpare(temporary)) ?? (await this.#fromZeros(temporary));
       const salt = randomBytes(16);
       await file.write([encodeSegmentHeader({ epoch, seq, salt, createdMs: clock.now(), name: dir })], 0);
-      const path = `${dir}/${name}`;
       await disk.rename(temporary, path);
+      named = path;
       await disk.syncDirectory(dir);
       if (durable === 'none') {
         await file.close();
@@ -123,7 +130,7 @@ export class SegmentPool {
     } catch (error) {
       if (isNoSpace(error)) this.#fullUntilMs = clock.monotonic() + retryAfterFullMs;
       await file?.close().catch(() => {});
-      await disk.remove(temporary).catch(() => {});
+      await disk.remove(named).catch(() => {});
       throw error;
     }
   }

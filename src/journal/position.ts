@@ -1,9 +1,11 @@
 /**
  * How far the journal is shipped, in the file `position`. Two slots of 4 096 bytes are written in turn, each with its
- * own number and crc, so a torn write leaves the other one. It may lag (rows are idempotent), it never runs ahead.
+ * own number and crc, so a torn write or a bad sector leaves the other one. It may lag (rows are idempotent), it never
+ * runs ahead.
  */
 import { crc32 } from 'node:zlib';
-import { type Disk, type DiskFile, readWhole, replaceWhole } from './disk.ts';
+import { StartError } from '../base/errors.ts';
+import { type Disk, type DiskFile, readWholeAround, replaceWhole } from './disk.ts';
 import { type Lane, lanes } from './segment.ts';
 
 /** The place of the first frame that is not confirmed. */
@@ -21,6 +23,8 @@ export interface Position {
 
 const slotBytes = 4096;
 const magic = Buffer.from('MILLPOS1', 'latin1');
+/** The magic of a later version differs in its last byte. */
+const newerMagic = /^MILLPOS[2-9]$/;
 const usedBytes = 64;
 
 function encode(position: Position, number: number): Buffer {
@@ -66,6 +70,23 @@ export function startOfJournal(): Position {
   };
 }
 
+/** What a directory's position says; undefined when it says nothing. Changes nothing. */
+export async function readPosition(disk: Disk, dir: string): Promise<Position | undefined> {
+  return (await newestSlot(disk, `${dir}/position`))?.position;
+}
+
+/** A slot that cannot be read costs that slot. */
+async function newestSlot(disk: Disk, path: string): Promise<{ number: number; position: Position } | undefined> {
+  const bytes = (await readWholeAround(disk, path)) ?? Buffer.alloc(0);
+  const halves = [bytes.subarray(0, slotBytes), bytes.subarray(slotBytes)];
+  if (halves.some((half) => newerMagic.test(half.toString('latin1', 0, 8)))) {
+    throw new StartError(`${path} was written by a later version of Millrace: start that version.`);
+  }
+  const slots = halves.map(decode).filter((slot) => slot !== undefined);
+  slots.sort((a, b) => b.number - a.number);
+  return slots[0];
+}
+
 export class PositionFile {
   readonly #disk: Disk;
   readonly #path: string;
@@ -81,12 +102,10 @@ export class PositionFile {
 
   static async open(disk: Disk, dir: string): Promise<PositionFile> {
     const self = new PositionFile(disk, `${dir}/position`);
-    const bytes = (await readWhole(disk, self.#path)) ?? Buffer.alloc(0);
-    const slots = [decode(bytes.subarray(0, slotBytes)), decode(bytes.subarray(slotBytes))].filter((slot) => !!slot);
-    slots.sort((a, b) => b.number - a.number);
-    if (slots[0]) {
-      self.#number = slots[0].number;
-      self.found = slots[0].position;
+    const newest = await newestSlot(disk, self.#path);
+    if (newest) {
+      self.#number = newest.number;
+      self.found = newest.position;
       // In place from the start: a full disk has no room for a new file, and must not keep segments from going.
       self.#file = await disk.open(self.#path, 'log');
     }

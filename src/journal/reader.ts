@@ -4,13 +4,21 @@
  */
 import { crc32 } from 'node:zlib';
 import { assert } from '../base/errors.ts';
-import { type DiskFile, errorCode } from './disk.ts';
-import { decodeFrameHead, type FrameHead, frameHeaderBytes, type Lane, paddedBytes } from './segment.ts';
+import { type DiskFile, errorCode, readAround } from './disk.ts';
+import {
+  decodeFrameHead,
+  type FrameHead,
+  frameHeaderBytes,
+  type Lane,
+  packedPrefixBytes,
+  paddedBytes,
+  segmentHeaderBytes,
+} from './segment.ts';
 
 export interface Frame extends FrameHead {
   kind: 'frame';
   offset: number;
-  /** Where the next frame starts. */
+  /** Where the next frame starts; in a packed file: where it started in the segment as it was written. */
   next: number;
   /** A slice of the reader's chunk. Empty for frames of a lane that was not asked for. */
   payload: Buffer;
@@ -33,15 +41,18 @@ export interface ReadRange {
   reuseChunk: boolean;
   /** Payloads of this lane only; the other lane's frames are passed by their heads. */
   lane?: Lane;
+  /** The file is packed: `from` is an offset of the segment as it was written, `end` and gaps are places in the file. */
+  packed?: boolean;
 }
 
 const empty: Buffer = Buffer.alloc(0);
-const unreadableStepBytes = 4096;
 
 export class FrameReader {
   readonly #file: DiskFile;
   readonly #range: ReadRange;
   #at: number;
+  /** Where in the file the last frame was found. */
+  #foundAt = 0;
   #chunk: Buffer = empty;
   #chunkFrom = 0;
   /** A frame that was found while a gap was being measured. */
@@ -51,7 +62,7 @@ export class FrameReader {
     assert(range.from % 8 === 0, 'frames start at multiples of 8');
     this.#file = file;
     this.#range = range;
-    this.#at = range.from;
+    this.#at = range.packed ? segmentHeaderBytes : range.from;
   }
 
   /** The next frame or gap; undefined at the end. Two gaps never follow one another. */
@@ -61,49 +72,58 @@ export class FrameReader {
       this.#found = undefined;
       return frame;
     }
-    const from = this.#at;
+    let from = this.#at;
     while (this.#at < this.#range.end) {
       const frame = await this.#frameHere();
       if (!frame) continue;
-      if (frame.offset === from) return frame;
+      if (frame.offset < this.#range.from) {
+        // Only in a packed file. What is damaged before this frame is passed, too.
+        from = this.#at;
+        continue;
+      }
+      if (this.#foundAt === from) return frame;
       this.#found = frame;
-      return { kind: 'gap', from, to: frame.offset };
+      return { kind: 'gap', from, to: this.#foundAt };
     }
     return from < this.#range.end ? { kind: 'gap', from, to: this.#range.end } : undefined;
   }
 
   /** Reads at the current place and moves on: behind the frame, behind a bad payload, or 8 bytes. */
   async #frameHere(): Promise<Frame | undefined> {
-    const offset = this.#at;
-    const { seed, end, lane } = this.#range;
-    if (offset + frameHeaderBytes > end) {
+    const place = this.#at;
+    const { seed, end, lane, packed } = this.#range;
+    const prefix = packed ? packedPrefixBytes : 0;
+    if (place + prefix + frameHeaderBytes > end) {
       this.#at = end;
       return undefined;
     }
-    let at = await this.#ensure(offset, frameHeaderBytes);
-    const head = decodeFrameHead(this.#chunk, at, seed, offset);
-    if (!head || offset + frameHeaderBytes + head.length > end) {
-      this.#skipToMark(offset, at);
+    let at = await this.#ensure(place, prefix + frameHeaderBytes);
+    const offset = packed ? Number(this.#chunk.readBigUInt64LE(at)) : place;
+    const head = decodeFrameHead(this.#chunk, at + prefix, seed, offset);
+    if (!head || place + prefix + frameHeaderBytes + head.length > end) {
+      this.#skipToMark(place, at, prefix);
       return undefined;
     }
-    const next = offset + paddedBytes(head.length);
+    const stored = paddedBytes(head.length);
     let payload = empty;
     if (lane === undefined || head.lane === lane) {
-      at = await this.#ensure(offset, frameHeaderBytes + head.length);
-      payload = this.#chunk.subarray(at + frameHeaderBytes, at + frameHeaderBytes + head.length);
+      at = (await this.#ensure(place, prefix + frameHeaderBytes + head.length)) + prefix + frameHeaderBytes;
+      payload = this.#chunk.subarray(at, at + head.length);
     }
-    this.#at = Math.min(next, end);
+    this.#foundAt = place;
+    this.#at = Math.min(place + prefix + stored, end);
     if (payload.length === head.length && crc32(payload) !== head.payloadCrc) return undefined;
-    return { kind: 'frame', offset, next, payload, ...head };
+    return { kind: 'frame', offset, next: offset + stored, payload, ...head };
   }
 
   /** Inside the chunk, the search needs no await for each step. */
-  #skipToMark(offset: number, at: number): void {
+  #skipToMark(place: number, at: number, prefix: number): void {
     const chunk = this.#chunk;
-    const last = chunk.length - frameHeaderBytes;
+    const last = chunk.length - prefix - frameHeaderBytes;
+    const mark = prefix + 34;
     let step = at + 8;
-    while (step <= last && (chunk[step + 34] !== 0x4a || chunk[step + 35] !== 0x4d)) step += 8;
-    this.#at = offset + (step - at);
+    while (step <= last && (chunk[step + mark] !== 0x4a || chunk[step + mark + 1] !== 0x4d)) step += 8;
+    this.#at = place + (step - at);
   }
 
   /** Makes [offset, offset + bytes) part of the chunk; answers where it starts there. */
@@ -119,25 +139,13 @@ export class FrameReader {
       done = await this.#file.read(chunk, offset);
     } catch (error) {
       if (errorCode(error) !== 'EIO') throw error;
-      await this.#readAround(chunk, offset);
+      // A bad sector costs the frames on it, not the segment: it reads as zeros, which are no frame.
+      await readAround(this.#file, chunk, offset);
       done = wanted;
     }
     chunk.fill(0, done);
     this.#chunk = chunk;
     this.#chunkFrom = offset;
     return 0;
-  }
-
-  /** A bad sector costs the frames on it, not the segment: it reads as zeros, which are no frame. */
-  async #readAround(chunk: Buffer, offset: number): Promise<void> {
-    for (let at = 0; at < chunk.length; at += unreadableStepBytes) {
-      const piece = chunk.subarray(at, at + unreadableStepBytes);
-      try {
-        piece.fill(0, await this.#file.read(piece, offset + at));
-      } catch (error) {
-        if (errorCode(error) !== 'EIO') throw error;
-        piece.fill(0);
-      }
-    }
   }
 }

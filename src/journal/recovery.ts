@@ -2,17 +2,22 @@
  * What earlier starts left behind: finds the segments that are not fully shipped, cuts torn tails, keeps damaged
  * stretches in quarantine and every valid frame around them. A segment whose end and contents are told by the link of
  * its successor and of which nothing is shipped yet is taken without a walk; damage in it is found when it is read.
+ *
+ * An append that was cut short by a crash was never acknowledged: none of its frames is given out, and their heads are
+ * overwritten, so that no later start finds a part of a message.
  */
-import type { Log } from '../base/log.ts';
-import { newSegment, type Segment } from './backlog.ts';
-import { type Disk, type DiskFile, isNoSpace, readWhole, replaceWhole } from './disk.ts';
+import { StartError } from '../base/errors.ts';
+import { newSegment, openToRead, type Segment } from './backlog.ts';
+import { type Disk, type DiskFile, errorCode, readAround, replaceWhole } from './disk.ts';
+import { eraseHeads } from './erase-heads.ts';
 import type { Cursor, Position } from './position.ts';
 import { quarantineDir } from './quarantine.ts';
-import { type Frame, FrameReader, type Gap } from './reader.ts';
+import { type Frame, FrameReader, type Gap, type ReadRange } from './reader.ts';
 import {
   addToShare,
   decodeLink,
   decodeSegmentHeader,
+  type FoundHeader,
   frameFlags,
   frameHeaderBytes,
   type Link,
@@ -29,18 +34,29 @@ export interface RecoveryOptions {
   disk: Disk;
   dir: string;
   position: Position;
+  /** Look only: nothing on the disk is changed. */
+  readOnly?: boolean;
   /** Keeps the bytes of a damaged stretch. */
   onGap: (segment: Segment, gap: Gap) => Promise<void>;
-  /** A segment whose header is unreadable was moved to quarantine. */
+  /** A segment whose header is unreadable; it was moved to quarantine. */
   onLostSegment: (name: string) => void;
+  /** An append that a crash cut short was dropped. */
+  onTornCommit?: (segment: Segment, frames: number) => void;
+  /** The heads of a dropped append could not be overwritten. */
+  onNotErased?: (segment: Segment, error: unknown) => void;
+}
+
+export interface FoundSegment {
+  segment: Segment;
+  /** Where each lane starts in it. */
+  starts: [number, number];
 }
 
 export interface Recovered {
-  /** With something to ship, oldest first, and where each lane starts in it. */
-  segments: { segment: Segment; starts: [number, number] }[];
+  /** With something to ship, oldest first. */
+  segments: FoundSegment[];
   /** Files that hold nothing to ship. */
   sparePaths: string[];
-  epochMax: number;
   orderMax: bigint;
 }
 
@@ -48,47 +64,53 @@ const walkChunkBytes = 4 * 1024 * 1024;
 
 export async function recover(options: RecoveryOptions): Promise<Recovered> {
   const { disk, dir, position } = options;
-  const result: Recovered = {
-    segments: [],
-    sparePaths: [],
-    epochMax: Math.max(position.cursors[0].epoch, position.cursors[1].epoch),
-    orderMax: position.orderHigh,
-  };
-  const candidates: { segment: Segment; starts: [number, number] }[] = [];
+  const result: Recovered = { segments: [], sparePaths: [], orderMax: position.orderHigh };
+  const candidates: FoundSegment[] = [];
   const links = new Map<string, Link>();
   for (const { name, epoch, seq } of await segmentFiles(disk, dir)) {
-    result.epochMax = Math.max(result.epochMax, epoch);
     const path = `${dir}/${name}`;
-    const starts = lanes.map((lane) => laneStart(epoch, seq, position.cursors[lane])) as [number, number];
-    const passed = starts[0] === Number.POSITIVE_INFINITY && starts[1] === Number.POSITIVE_INFINITY;
-    const opened = passed ? undefined : await openSegment(options, name, epoch, seq);
+    if (lanes.every((lane) => hasPassed(epoch, seq, position.cursors[lane]))) {
+      result.sparePaths.push(path);
+      continue;
+    }
+    const opened = await openSegment(options, name, epoch, seq);
     if (opened === 'lost') continue;
     if (!opened) {
       result.sparePaths.push(path);
       continue;
     }
+    const { start } = opened.segment;
+    const starts = lanes.map((lane) => laneStart(epoch, seq, position.cursors[lane], start)) as [number, number];
     candidates.push({ segment: opened.segment, starts });
     for (const link of opened.links) links.set(`${link.epoch}-${link.seq}`, link);
   }
-  for (const candidate of candidates) {
+  // Newest first: frames of a later start mean that this start found, and dropped, what a crash had cut short before.
+  let epochWithFrames = 0;
+  for (const candidate of candidates.reverse()) {
     const { segment, starts } = candidate;
+    const mayBeTorn = segment.epoch >= epochWithFrames;
     const link = links.get(`${segment.epoch}-${segment.seq}`);
-    if (link && starts.every((start) => start <= segmentHeaderBytes || start >= link.end)) {
+    if (segment.packedBytes !== undefined) {
+      await walk(options, segment, starts, { knownEnd: segment.end, mayBeTorn: false }, result);
+    } else if (link && starts.every((start) => start <= segment.start || start >= link.end)) {
       segment.end = link.end;
       segment.total = link.shares;
       // Of each lane all waits or nothing.
       for (const lane of lanes) if (starts[lane] < link.end) segment.waiting[lane] = { ...link.shares[lane] };
     } else {
-      await walk(options, segment, starts, link?.end);
+      await walk(options, segment, starts, { knownEnd: link?.end, mayBeTorn: !link && mayBeTorn }, result);
     }
     for (const { orderMax } of segment.total) if (orderMax > result.orderMax) result.orderMax = orderMax;
-    if (segment.waiting[0].frames + segment.waiting[1].frames > 0) result.segments.push(candidate);
+    if (segment.total[0].frames + segment.total[1].frames > 0) {
+      epochWithFrames = Math.max(epochWithFrames, segment.epoch);
+    }
+    if (segment.waiting[0].frames + segment.waiting[1].frames > 0) result.segments.unshift(candidate);
     else result.sparePaths.push(segment.path);
   }
   return result;
 }
 
-async function segmentFiles(disk: Disk, dir: string): Promise<{ name: string; epoch: number; seq: number }[]> {
+export async function segmentFiles(disk: Disk, dir: string): Promise<{ name: string; epoch: number; seq: number }[]> {
   const files: { name: string; epoch: number; seq: number }[] = [];
   for (const name of await disk.list(dir)) {
     const id = parseSegmentName(name);
@@ -97,11 +119,14 @@ async function segmentFiles(disk: Disk, dir: string): Promise<{ name: string; ep
   return files.sort((a, b) => a.epoch - b.epoch || a.seq - b.seq);
 }
 
+function hasPassed(epoch: number, seq: number, cursor: Cursor): boolean {
+  return epoch < cursor.epoch || (epoch === cursor.epoch && seq < cursor.seq);
+}
+
 /** Offset from which frames of a lane are not confirmed; infinity when the cursor has passed the segment. */
-function laneStart(epoch: number, seq: number, cursor: Cursor): number {
-  if (epoch !== cursor.epoch) return epoch < cursor.epoch ? Number.POSITIVE_INFINITY : segmentHeaderBytes;
-  if (seq !== cursor.seq) return seq < cursor.seq ? Number.POSITIVE_INFINITY : segmentHeaderBytes;
-  return Math.max(cursor.offset, segmentHeaderBytes);
+function laneStart(epoch: number, seq: number, cursor: Cursor, start: number): number {
+  if (hasPassed(epoch, seq, cursor)) return Number.POSITIVE_INFINITY;
+  return epoch === cursor.epoch && seq === cursor.seq ? Math.max(cursor.offset, start) : start;
 }
 
 /** The segment with its links; undefined for a file that was being recycled. */
@@ -113,49 +138,75 @@ async function openSegment(
 ): Promise<{ segment: Segment; links: Link[] } | undefined | 'lost'> {
   const { disk, dir } = options;
   const path = `${dir}/${name}`;
-  const file = await disk.open(path, 'read');
+  let file: DiskFile | undefined;
   try {
-    const bytes = Buffer.alloc(segmentHeaderBytes);
-    await file.read(bytes, 0);
-    const header = decodeSegmentHeader(bytes);
+    file = await disk.open(path, 'read');
+    const header = await readHeader(file);
+    if (header === 'newer') {
+      throw new StartError(`${path} was written by a later version of Millrace: start that version.`);
+    }
     if (!header) {
-      await keepLostSegment(options, name);
+      await keepLostSegment(options, name, 'segment header damaged');
       return 'lost';
     }
     if (header.epoch !== epoch || header.seq !== seq) return undefined;
-    const segment = newSegment(epoch, seq, path, saltSeed(header.salt));
+    const segment = newSegment(epoch, seq, path, saltSeed(header.salt), header.start);
     segment.sealed = true;
-    return { segment, links: await readLinks(file, segment.seed) };
+    if (header.packedEnd !== undefined) {
+      segment.packedBytes = await file.size();
+      segment.end = header.packedEnd;
+      segment.spoiled = true;
+    }
+    return { segment, links: await readLinks(file, segment) };
+  } catch (error) {
+    // One bad sector (or one bad inode) costs its segment at most; the rest of the journal is given out.
+    if (errorCode(error) !== 'EIO') throw error;
+    await keepLostSegment(options, name, 'segment cannot be read');
+    return 'lost';
   } finally {
-    await file.close();
+    await file?.close();
   }
 }
 
-async function readLinks(file: DiskFile, seed: number): Promise<Link[]> {
+/** A sector that cannot be read reads as zeros: the other copy is in another sector. */
+export async function readHeader(file: DiskFile): Promise<FoundHeader> {
+  const bytes = Buffer.alloc(segmentHeaderBytes);
+  await readAround(file, bytes, 0);
+  return decodeSegmentHeader(bytes);
+}
+
+export async function readLinks(
+  file: DiskFile,
+  { seed, start, packedBytes }: Pick<Segment, 'seed' | 'start' | 'packedBytes'>,
+): Promise<Link[]> {
   const links: Link[] = [];
-  const end = segmentHeaderBytes + linksMax * paddedBytes(linkBytes);
-  const range = { seed, from: segmentHeaderBytes, end, chunkBytes: end, reuseChunk: true };
-  const reader = new FrameReader(file, range);
+  const packed = packedBytes !== undefined;
+  const end = packedBytes ?? start + linksMax * paddedBytes(linkBytes);
+  const chunkBytes = Math.min(end, walkChunkBytes);
+  const reader = new FrameReader(file, { seed, from: start, end, chunkBytes, reuseChunk: true, packed });
   for (let step = await reader.next(); step?.kind === 'frame' && isLink(step); step = await reader.next()) {
     links.push(decodeLink(step.payload));
   }
   return links;
 }
 
-function isLink(frame: Frame): boolean {
+export function isLink(frame: Frame): boolean {
   return (frame.flags & frameFlags.link) > 0 && frame.length === linkBytes;
 }
 
 /** Without a header no frame of the file can be told from garbage: the whole file is kept for a human. */
-async function keepLostSegment({ disk, dir, onLostSegment }: RecoveryOptions, name: string): Promise<void> {
-  const target = quarantineDir(dir);
-  await disk.makeDirectory(target);
-  await disk.rename(`${dir}/${name}`, `${target}/lost-${name}.data`);
-  const note = { kind: 'gap', reason: 'segment header damaged', rows: 0, order: '0', bytes: 0, crc: 0 };
-  await replaceWhole(disk, `${target}/lost-${name}.json`, [
-    Buffer.from(`${JSON.stringify({ ...note, at: new Date().toISOString(), source: name })}\n`),
-  ]);
-  await disk.syncDirectory(dir);
+async function keepLostSegment(options: RecoveryOptions, name: string, reason: string): Promise<void> {
+  const { disk, dir, onLostSegment, readOnly } = options;
+  if (!readOnly) {
+    const target = quarantineDir(dir);
+    await disk.makeDirectory(target);
+    await disk.rename(`${dir}/${name}`, `${target}/lost-${name}.data`);
+    const note = { kind: 'gap', reason, rows: 0, order: '0', bytes: 0, crc: 0 };
+    await replaceWhole(disk, `${target}/lost-${name}.json`, [
+      Buffer.from(`${JSON.stringify({ ...note, at: new Date().toISOString(), source: name })}\n`),
+    ]);
+    await disk.syncDirectory(dir);
+  }
   onLostSegment(name);
 }
 
@@ -166,21 +217,30 @@ interface InnerGap {
   after: number;
 }
 
-/** Counts what waits, finds the end when it is not known, and sorts damage from a torn tail. */
+/** Counts what waits, finds the end when it is not known, and sorts damage from a commit that was cut short. */
 async function walk(
   options: RecoveryOptions,
   segment: Segment,
   starts: [number, number],
-  knownEnd: number | undefined,
+  { knownEnd, mayBeTorn }: { knownEnd: number | undefined; mayBeTorn: boolean },
+  result: Pick<Recovered, 'orderMax'>,
 ): Promise<void> {
-  const file = await options.disk.open(segment.path, 'read');
   const gaps: InnerGap[] = [];
   let tail: Gap | undefined;
   let before: InnerGap['before'];
-  let lastCommit = 0;
+  /** Frames of the commit that is being read; `segment.end` is where it starts, or where the gap before it does. */
+  let commit: Omit<Frame, 'payload'>[] = [];
+  const countCommit = () => {
+    for (const frame of commit) if (!(frame.flags & frameFlags.link)) count(segment, frame, starts[frame.lane]);
+    segment.end = commit.at(-1)?.next ?? segment.end;
+    commit = [];
+  };
+  const { file, packedBytes } = await openToRead(options.disk, segment);
+  const packed = packedBytes !== undefined;
   try {
-    const end = knownEnd ?? (await file.size());
-    const range = { seed: segment.seed, from: segmentHeaderBytes, end, chunkBytes: walkChunkBytes, reuseChunk: true };
+    const end = packedBytes ?? knownEnd ?? (await file.size());
+    const { seed, start } = segment;
+    const range: ReadRange = { seed, from: start, end, chunkBytes: walkChunkBytes, reuseChunk: true, packed };
     const reader = new FrameReader(file, range);
     for (let step = await reader.next(); step; step = await reader.next()) {
       if (step.kind === 'gap') {
@@ -190,55 +250,69 @@ async function walk(
       if (tail) gaps.push({ gap: tail, before, after: step.commit });
       tail = undefined;
       before = { commit: step.commit, flags: step.flags };
-      lastCommit = step.commit;
-      segment.end = step.next;
-      if (!(step.flags & frameFlags.link)) count(segment, step, starts[step.lane]);
+      if (commit.length > 0 && commit[0]!.commit !== step.commit) countCommit();
+      const { payload: _, ...frame } = step;
+      commit.push(frame);
     }
   } finally {
     await file.close();
   }
-  if (knownEnd !== undefined) segment.end = knownEnd;
-  const shippedTo = Math.min(starts[0], starts[1]);
-  for (const inner of gaps) {
-    if (inner.gap.to <= shippedTo) continue;
-    if (knownEnd === undefined && isTornCommit(inner, lastCommit)) segment.gaps.push(inner.gap);
-    else await options.onGap(segment, inner.gap);
+  const torn = mayBeTorn && wasCutShort(commit, gaps, options.position.orderHigh);
+  if (torn) {
+    for (const { order } of commit) if (order > result.orderMax) result.orderMax = order;
+    const last = commit[0]!.commit;
+    while (gaps.length > 0 && gaps.at(-1)!.after === last) gaps.pop();
+    await dropCommit(options, segment, commit);
+  } else {
+    countCommit();
   }
+  if (knownEnd !== undefined) segment.end = knownEnd;
+  const shippedTo = packed ? 0 : Math.min(starts[0], starts[1]);
+  for (const { gap } of gaps) if (gap.to > shippedTo) await options.onGap(segment, gap);
   // Without a known end the last gap is what an unfinished write left, or the stale bytes of an earlier use.
   if (tail && knownEnd !== undefined && tail.to > shippedTo) await options.onGap(segment, tail);
 }
 
-function count(segment: Segment, frame: Frame, start: number): void {
+function count(segment: Segment, frame: Omit<Frame, 'payload'>, start: number): void {
   addToShare(segment.total[frame.lane], frame);
   if (frame.offset >= start) addToShare(segment.waiting[frame.lane], frame);
 }
 
 /**
- * The sectors of one write reach the disk in any order, so the last commit, never acknowledged, may have a hole with
- * whole frames behind it. A hole is such a one when all of it lies inside the last commit.
+ * The sectors of one write reach the disk in any order, so the last commit of a crash may lack any of its frames. Such a
+ * commit was not acknowledged. A commit of which the position knows that it was durable is damaged, not cut short: what
+ * is left of it is given out.
  */
-function isTornCommit({ before, after }: InnerGap, lastCommit: number): boolean {
-  if (after !== lastCommit) return false;
-  if (!before) return lastCommit === 0;
-  return (
-    before.commit === lastCommit || (before.commit === lastCommit - 1 && (before.flags & frameFlags.lastOfCommit) > 0)
-  );
+function wasCutShort(commit: readonly Omit<Frame, 'payload'>[], gaps: readonly InnerGap[], orderHigh: bigint): boolean {
+  const last = commit.at(-1);
+  if (!last || commit.some(({ order }) => order > 0n && order <= orderHigh)) return false;
+  if ((last.flags & frameFlags.lastOfCommit) === 0) return true;
+  return gaps.some((gap) => isInside(gap, last.commit));
 }
 
-/** A new epoch for each start: names of segments are never used twice, whatever else was lost. */
-export async function nextEpoch(disk: Disk, dir: string, epochMax: number, log: Log): Promise<number> {
-  const path = `${dir}/epoch`;
-  const text = (await readWhole(disk, path))?.toString('latin1').trim() ?? '';
-  const stored = /^\d{1,10}$/.test(text) ? Number(text) : 0;
-  const epoch = Math.max(stored, epochMax) + 1;
+/** All of the gap lies inside this, the last, commit. */
+function isInside({ before, after }: InnerGap, commit: number): boolean {
+  if (after !== commit) return false;
+  if (!before) return commit === 0;
+  return before.commit === commit || (before.commit === commit - 1 && (before.flags & frameFlags.lastOfCommit) > 0);
+}
+
+async function dropCommit(
+  { disk, readOnly, onTornCommit, onNotErased }: RecoveryOptions,
+  segment: Segment,
+  commit: readonly Omit<Frame, 'payload'>[],
+): Promise<void> {
+  onTornCommit?.(segment, commit.length);
+  if (readOnly) return;
   try {
-    await replaceWhole(disk, path, [Buffer.from(`${epoch}\n`)]);
+    await eraseHeads(
+      disk,
+      segment.path,
+      commit.map(({ offset }) => offset),
+    );
   } catch (error) {
-    // A full disk must not keep the start from shipping. Names and position tell the epoch too, once it is used.
-    if (!isNoSpace(error)) throw error;
-    log.warn('journal_epoch_not_written', { dir, epoch });
+    onNotErased?.(segment, error);
   }
-  return epoch;
 }
 
 /** The bytes of a gap, for quarantine. */

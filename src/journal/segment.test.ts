@@ -1,3 +1,4 @@
+import { crc32 } from 'node:zlib';
 import { expect, test } from 'vitest';
 import {
   decodeFrameHead,
@@ -35,26 +36,54 @@ test('a segment name says epoch and sequence', () => {
   }
 });
 
-test('a file header comes back, from either copy', () => {
-  const header = { epoch: 4, seq: 2, salt, createdMs: 1_700_000_000_000, name: '/data/journal/worker-0' };
+const header = { epoch: 4, seq: 2, salt, createdMs: 1_700_000_000_000, name: '/data/journal/worker-0' };
+const found = { ...header, start: segmentHeaderBytes };
+
+test('a file header comes back when any one block of 4 096 bytes is lost', () => {
   const bytes = encodeSegmentHeader(header);
   expect(bytes.length).toBe(segmentHeaderBytes);
-  expect(decodeSegmentHeader(bytes)).toEqual(header);
+  expect(decodeSegmentHeader(bytes)).toEqual(found);
+  for (let block = 0; block < segmentHeaderBytes; block += 4096) {
+    const spoiled = Buffer.from(bytes).fill(0, block, block + 4096);
+    expect(decodeSegmentHeader(spoiled)).toEqual(found);
+  }
   for (let at = 0; at < segmentHeaderBytes; at += 97) {
     const spoiled = Buffer.from(bytes);
     spoiled[at]! ^= 16;
-    expect(decodeSegmentHeader(spoiled)).toEqual(header);
+    expect(decodeSegmentHeader(spoiled)).toEqual(found);
   }
   expect(decodeSegmentHeader(Buffer.alloc(segmentHeaderBytes))).toBeUndefined();
   expect(decodeSegmentHeader(bytes.subarray(0, 100))).toBeUndefined();
 });
 
+test('a packed segment says where it ended', () => {
+  const packed = { ...header, packedEnd: 67_000_000 };
+  expect(decodeSegmentHeader(encodeSegmentHeader(packed))).toEqual({ ...packed, start: segmentHeaderBytes });
+});
+
+test('a header of version 1 is read, and one of a later version is not taken for damage', () => {
+  expect(decodeSegmentHeader(headerOfVersion(1))).toEqual({ ...header, start: 4096 });
+  expect(decodeSegmentHeader(headerOfVersion(3))).toBe('newer');
+  expect(decodeSegmentHeader(headerOfVersion(3).fill(0, 0, 4096))).toBe('newer');
+  const magicOfLater = encodeSegmentHeader(header);
+  for (const at of [0, 4096]) magicOfLater.write('MILLJRN2', at, 'latin1');
+  expect(decodeSegmentHeader(magicOfLater)).toBe('newer');
+});
+
 test('a name too long for the header is cut', () => {
   const name = 'd'.repeat(3000);
-  expect(decodeSegmentHeader(encodeSegmentHeader({ epoch: 1, seq: 1, salt, createdMs: 0, name }))?.name.length).toBe(
-    512,
-  );
+  expect(decodeSegmentHeader(encodeSegmentHeader({ ...header, name }))).toMatchObject({ name: 'd'.repeat(512) });
 });
+
+/** Version 1 had its second copy at 2 048, and nothing that this version has beside it. */
+function headerOfVersion(version: number): Buffer {
+  const copy = encodeSegmentHeader(header).subarray(0, 2048);
+  copy.writeUInt32LE(version, 8);
+  copy.writeUInt32LE(crc32(copy.subarray(0, 2044)), 2044);
+  const bytes = Buffer.alloc(segmentHeaderBytes);
+  for (const at of version === 1 ? [0, 2048] : [0, 4096]) copy.copy(bytes, at);
+  return bytes;
+}
 
 test('a frame head comes back only unspoiled, in its own file and at its own place', () => {
   const bytes = Buffer.alloc(64);

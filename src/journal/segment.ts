@@ -1,14 +1,18 @@
 /**
  * The format of a segment file. Little-endian.
  *
- * Limits: a file header is 4 096 bytes; a frame starts at a multiple of 8 and its payload is below 2^30 bytes; a file
- * is below 2^32 bytes and holds below 2^32 commits; epoch and seq are below 2^32.
+ * Limits: a frame starts at a multiple of 8 and its payload is below 2^30 bytes; a file is below 2^32 bytes and holds
+ * below 2^32 commits; epoch and seq are below 2^32.
  *
- *   file    header (4 096) · frame · frame · … · stale bytes of an earlier use, or zeros
- *   header  two equal copies of 2 048 bytes, so that one bad sector does not cost the salt of a whole segment:
- *           magic 8 · version u32 · epoch u32 · seq u32 · salt 16 · createdMs f64 · name length u16 · name … crc u32
+ *   file    header (8 192) · frame · frame · … · stale bytes of an earlier use, or zeros
+ *   header  two equal copies, at 0 and at 4 096: one bad sector of 4 096 bytes does not cost the salt of a segment.
+ *           A copy has 2 048 bytes: magic 8 · version u32 · epoch u32 · seq u32 · salt 16 · createdMs f64 ·
+ *           name length u16 · name · … · at 1 000: packed u8 · at 1 008: end f64 · … · crc u32
  *   frame   length u32 · payloadCrc u32 · order u64 · writtenMs f64 · rows u32 · commit u32 · lane u8 · flags u8
  *           · mark u16 · headCrc u32 · payload · zeros up to a multiple of 8
+ *
+ * Version 1 had both copies in one block of 4 096 bytes and its frames from there on. A file of a later version than
+ * this one is never touched: the start is refused.
  *
  * headCrc covers the 36 bytes before it, payloadCrc among them, and is seeded with the salt and the frame's own
  * offset: neither stale bytes of a recycled file nor a write that went astray validate. The payload needs no seed of
@@ -18,16 +22,26 @@
  * Frames of one append share `commit`; the last carries `lastOfCommit`. The first frames of a segment are its `links`:
  * what the segments before it held and where they ended, as a rule one segment. So a full segment needs no walk at
  * start, its end is known exactly, and bytes behind that end (left by a failed write) are never taken for frames.
+ *
+ * A packed segment (repack.ts) keeps only frames that wait. Each frame follows the u64 offset that it had in the
+ * segment as it was written; cursors, links and headCrc speak of these offsets. `end` is where that segment ended.
  */
 import { crc32 } from 'node:zlib';
 
-export const segmentHeaderBytes = 4096;
+export const segmentHeaderBytes = 8192;
+export const packedPrefixBytes = 8;
 export const frameHeaderBytes = 40;
 export const payloadBytesMax = 2 ** 30 - 1;
 
 const copyBytes = 2048;
+const copyOffsets = { 1: [0, 2048], 2: [0, 4096] } as const;
+const frameOffsets = { 1: 4096, 2: segmentHeaderBytes } as const;
+const packedAt = 1000;
+const endAt = 1008;
 const magic = Buffer.from('MILLJRN1', 'latin1');
-const formatVersion = 1;
+/** A later magic has the same start. */
+const magicStartBytes = 7;
+const formatVersion = 2;
 const nameBytesMax = 512;
 const frameMark = 0x4d4a;
 
@@ -44,7 +58,12 @@ export interface SegmentHeader {
   createdMs: number;
   /** The journal's directory, for a human who finds the file elsewhere. */
   name: string;
+  /** Only of a packed segment: where the segment ended. */
+  packedEnd?: number;
 }
+
+/** What a file's header says; `start` is the offset of its first frame. */
+export type FoundHeader = (SegmentHeader & { start: number }) | 'newer' | undefined;
 
 export function segmentName(epoch: number, seq: number): string {
   return `${epoch}-${seq}.seg`;
@@ -66,25 +85,48 @@ export function encodeSegmentHeader(header: SegmentHeader): Buffer {
   const name = Buffer.from(header.name, 'utf8').subarray(0, nameBytesMax);
   copy.writeUInt16LE(name.length, 44);
   name.copy(copy, 46);
+  if (header.packedEnd !== undefined) {
+    copy[packedAt] = 1;
+    copy.writeDoubleLE(header.packedEnd, endAt);
+  }
   copy.writeUInt32LE(crc32(copy.subarray(0, copyBytes - 4)), copyBytes - 4);
-  return Buffer.concat([copy, copy]);
+  const bytes = Buffer.alloc(segmentHeaderBytes);
+  for (const offset of copyOffsets[formatVersion]) copy.copy(bytes, offset);
+  return bytes;
 }
 
-/** The header from whichever copy is whole; undefined when neither is. */
-export function decodeSegmentHeader(bytes: Buffer): SegmentHeader | undefined {
-  for (let at = 0; at + copyBytes <= Math.min(bytes.length, segmentHeaderBytes); at += copyBytes) {
-    const copy = bytes.subarray(at, at + copyBytes);
-    if (!copy.subarray(0, 8).equals(magic) || copy.readUInt32LE(8) !== formatVersion) continue;
-    if (crc32(copy.subarray(0, copyBytes - 4)) !== copy.readUInt32LE(copyBytes - 4)) continue;
-    return {
-      epoch: copy.readUInt32LE(12),
-      seq: copy.readUInt32LE(16),
-      salt: Buffer.from(copy.subarray(20, 36)),
-      createdMs: copy.readDoubleLE(36),
-      name: copy.toString('utf8', 46, 46 + Math.min(copy.readUInt16LE(44), nameBytesMax)),
-    };
+/** The header from whichever copy is whole; undefined when none is. `newer`: made by a later version of Millrace. */
+export function decodeSegmentHeader(bytes: Buffer): FoundHeader {
+  let newer = false;
+  for (const version of [1, 2] as const) {
+    for (const offset of copyOffsets[version]) {
+      const copy = bytes.subarray(offset, offset + copyBytes);
+      if (copy.length < copyBytes) continue;
+      if (isNewer(copy)) newer = true;
+      if (!copy.subarray(0, 8).equals(magic) || copy.readUInt32LE(8) !== version) continue;
+      if (crc32(copy.subarray(0, copyBytes - 4)) !== copy.readUInt32LE(copyBytes - 4)) continue;
+      return {
+        epoch: copy.readUInt32LE(12),
+        seq: copy.readUInt32LE(16),
+        salt: Buffer.from(copy.subarray(20, 36)),
+        createdMs: copy.readDoubleLE(36),
+        name: copy.toString('utf8', 46, 46 + Math.min(copy.readUInt16LE(44), nameBytesMax)),
+        start: frameOffsets[version],
+        ...(version > 1 && copy[packedAt] === 1 && { packedEnd: copy.readDoubleLE(endAt) }),
+      };
+    }
   }
-  return undefined;
+  return newer ? 'newer' : undefined;
+}
+
+function isNewer(copy: Buffer): boolean {
+  if (!copy.subarray(0, magicStartBytes).equals(magic.subarray(0, magicStartBytes))) return false;
+  const digit = copy[magicStartBytes]!;
+  const versionOfMagic = magic[magicStartBytes]!;
+  if (digit !== versionOfMagic) return digit > versionOfMagic && digit <= 0x39;
+  const version = copy.readUInt32LE(8);
+  // A flipped bit makes larger numbers than versions ever are, as a rule.
+  return version > formatVersion && version <= 255;
 }
 
 export interface FrameHead {

@@ -3,11 +3,14 @@
  * decided here: it is final for that file, which ends at its last durable byte; the frames go once more into a new
  * file; when that fails too the journal has failed and the process must end. Never is anything durable by hope.
  */
+import { setTimeout as sleep } from 'node:timers/promises';
 import type { Clock } from '../base/clock.ts';
 import { assert, messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Backlog, Segment } from './backlog.ts';
-import { isNoSpace } from './disk.ts';
+import { type Disk, isNoSpace } from './disk.ts';
+import { eraseHeads } from './erase-heads.ts';
+import type { Owner } from './owner.ts';
 import type { ReadySegment, SegmentPool } from './pool.ts';
 import {
   crcOfParts,
@@ -20,7 +23,6 @@ import {
   linkBytes,
   linksMax,
   paddedBytes,
-  segmentHeaderBytes,
 } from './segment.ts';
 
 export interface JournalFrame {
@@ -48,9 +50,14 @@ export interface WriterOptions {
   clock: Clock;
   pool: SegmentPool;
   backlog: Backlog;
+  owner: Owner;
+  disk: Disk;
   segmentBytes: number;
   orderMax: bigint;
 }
+
+/** A disk that fails may hang as well; the refusal must not wait for it. */
+const eraseMsMax = 2000;
 
 const zeros = Buffer.alloc(8);
 
@@ -59,6 +66,8 @@ export class Writer {
   readonly #clock: Clock;
   readonly #pool: SegmentPool;
   readonly #backlog: Backlog;
+  readonly #owner: Owner;
+  readonly #disk: Disk;
   readonly #segmentBytes: number;
   #current: ReadySegment | undefined;
   /** Sealed, and not yet told of by a durable link: one, but for files that were abandoned. */
@@ -74,6 +83,8 @@ export class Writer {
   /** Highest order that is durable, of this start or an earlier one. */
   orderMax: bigint;
   readonly #orderOfLane: [bigint, bigint];
+  /** Places of the frames of a write that failed: some or all of them may be on the disk. */
+  #offsetsWritten: number[] = [];
   unsyncedBytes = 0;
   unsyncedSinceMs = 0;
   writeErrors = 0;
@@ -84,6 +95,8 @@ export class Writer {
     this.#clock = options.clock;
     this.#pool = options.pool;
     this.#backlog = options.backlog;
+    this.#owner = options.owner;
+    this.#disk = options.disk;
     this.#segmentBytes = options.segmentBytes;
     this.orderMax = options.orderMax;
     this.#orderOfLane = [options.orderMax, options.orderMax];
@@ -100,6 +113,7 @@ export class Writer {
     if (this.failed) return Promise.reject(new JournalError('failed', 'The journal has failed.'));
     const orders: [bigint, bigint] = [this.#orderOfLane[0], this.#orderOfLane[1]];
     const bytes = this.#record(frames);
+    this.#owner.refresh();
     this.#orderInFlight = frames[0]!.order;
     this.unsyncedBytes = bytes;
     this.unsyncedSinceMs = this.#clock.monotonic();
@@ -151,7 +165,7 @@ export class Writer {
     for (let attempt = 1; ; attempt += 1) {
       try {
         await this.#appendOnce(frames, bytes);
-        return;
+        break;
       } catch (error) {
         this.writeErrors += 1;
         this.#log.error('journal_write_failed', { attempt, error: messageOf(error) });
@@ -164,14 +178,24 @@ export class Writer {
         throw new JournalError('failed', `The journal cannot be written: ${messageOf(error)}.`);
       }
     }
+    // After the write: an owner that came meanwhile looks for frames later than this, or this append is not acknowledged.
+    if (!this.#owner.valid && !(await this.#owner.holds())) {
+      this.failed = true;
+      throw new JournalError('failed', `The journal is lost: ${this.#owner.lostReason}.`);
+    }
   }
 
   async #appendOnce(frames: readonly JournalFrame[], bytes: number): Promise<void> {
     const { segment, file } = await this.#segmentFor(bytes);
-    const links = segment.end === segmentHeaderBytes ? this.#unlinked.slice(-linksMax) : [];
+    const links = segment.end === segment.start ? this.#unlinked.slice(-linksMax) : [];
     const end = this.#gather(frames, segment, links);
     const parts = this.#parts;
-    await file.write(parts, segment.end);
+    try {
+      await file.write(parts, segment.end);
+    } catch (error) {
+      this.#offsetsWritten = this.#frameOffsets(segment.end + links.length * paddedBytes(linkBytes));
+      throw error;
+    }
     parts.length = 0;
     let at = segment.end + links.length * paddedBytes(linkBytes);
     for (const record of this.#records) {
@@ -183,6 +207,15 @@ export class Writer {
     if (links.length > 0) this.#unlinked = [];
     this.#commit += 1;
     this.orderMax = this.#records.at(-1)!.order;
+  }
+
+  #frameOffsets(first: number): number[] {
+    let at = first;
+    return this.#records.map(({ length }) => {
+      const offset = at;
+      at += paddedBytes(length);
+      return offset;
+    });
   }
 
   /** Fills `#parts` with heads, payloads and padding; answers the offset behind them. */
@@ -234,8 +267,8 @@ export class Writer {
   async #segmentFor(bytes: number): Promise<ReadySegment> {
     const current = this.#current;
     if (current) {
-      const { end } = current.segment;
-      if (end === segmentHeaderBytes || end + bytes <= this.#segmentBytes) return current;
+      const { start, end } = current.segment;
+      if (end === start || end + bytes <= this.#segmentBytes) return current;
       this.#current = undefined;
       this.#seal(current);
     }
@@ -252,11 +285,29 @@ export class Writer {
     file.close().catch(() => {});
   }
 
+  /** The file ends at its last durable byte. What the failed write left behind that byte is not to be found by a start. */
   async #abandon(): Promise<void> {
     const current = this.#current;
     if (!current) return;
     this.#current = undefined;
-    current.segment.spoiled = true;
+    const { segment } = current;
+    segment.spoiled = true;
     this.#seal(current);
+    const offsets = this.#offsetsWritten;
+    this.#offsetsWritten = [];
+    if (offsets.length === 0) return;
+    const timeout = new AbortController();
+    const erased = eraseHeads(this.#disk, segment.path, offsets).then(
+      () => true,
+      (error) => {
+        this.#log.warn('journal_refused_not_erased', { path: segment.path, reason: messageOf(error) });
+        return true;
+      },
+    );
+    const late = sleep(eraseMsMax, false, { signal: timeout.signal }).catch(() => false);
+    if (!(await Promise.race([erased, late]))) {
+      this.#log.warn('journal_refused_not_erased', { path: segment.path, reason: 'the disk does not answer' });
+    }
+    timeout.abort();
   }
 }

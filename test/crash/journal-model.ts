@@ -12,22 +12,26 @@ import type { SimDisk } from './sim-disk.ts';
 
 export const silentLog: Log = { debug() {}, info() {}, warn() {}, error() {} };
 export const dir = '/journal/worker-1';
-export const segmentBytes = 16 * 1024;
+export const segmentBytes = 20 * 1024;
 
 export interface Ledger {
   /** Payload size by order number, for everything ever handed in. */
   sent: Map<bigint, number>;
   acked: Set<bigint>;
   confirmed: Set<bigint>;
+  /** Orders of each append, acknowledged or not. */
+  commits: bigint[][];
+  /** Of appends that were rejected, so that their senders were refused. */
+  refused: Set<bigint>;
   order: bigint;
 }
 
 export function newLedger(): Ledger {
-  return { sent: new Map(), acked: new Set(), confirmed: new Set(), order: 1000n };
+  return { sent: new Map(), acked: new Set(), confirmed: new Set(), commits: [], refused: new Set(), order: 1000n };
 }
 
 export function open(disk: SimDisk, options: Partial<JournalOptions> = {}): Promise<Journal> {
-  return openJournal({ dir, disk, log: silentLog, segmentBytes, ...options });
+  return openJournal({ dir, disk, log: silentLog, segmentBytes, locked: true, ...options });
 }
 
 /** Its own order number, then bytes that follow from it. */
@@ -46,7 +50,13 @@ export function frameOf(ledger: Ledger, lane: Lane, bytes: number): JournalFrame
 }
 
 export async function append(journal: Journal, ledger: Ledger, frames: JournalFrame[]): Promise<void> {
-  await journal.append(frames);
+  ledger.commits.push(frames.map(({ order }) => order));
+  try {
+    await journal.append(frames);
+  } catch (error) {
+    for (const { order } of frames) ledger.refused.add(order);
+    throw error;
+  }
   for (const { order } of frames) ledger.acked.add(order);
 }
 
@@ -70,11 +80,13 @@ export async function ship(journal: Journal, ledger: Ledger, lane: Lane, rowsMax
 }
 
 export async function shipAll(journal: Journal, ledger: Ledger): Promise<Record<Lane, bigint[]>> {
-  const all: Record<Lane, bigint[]> = { 0: [], 1: [] };
-  for (const lane of [0, 1] as Lane[]) {
-    for (let orders = await ship(journal, ledger, lane); orders; orders = await ship(journal, ledger, lane)) {
-      all[lane].push(...orders);
-    }
+  return { 0: await shipAllOf(journal, ledger, 0), 1: await shipAllOf(journal, ledger, 1) };
+}
+
+export async function shipAllOf(journal: Journal, ledger: Ledger, lane: Lane): Promise<bigint[]> {
+  const all: bigint[] = [];
+  for (let orders = await ship(journal, ledger, lane); orders; orders = await ship(journal, ledger, lane)) {
+    all.push(...orders);
   }
   return all;
 }
@@ -87,7 +99,10 @@ function checkedOrder(payload: Buffer, ledger: Ledger): bigint {
   return order;
 }
 
-/** What must hold after a restart: nothing acknowledged is missing, order is kept, nothing comes twice. */
+/**
+ * What must hold after a restart: nothing acknowledged is missing, nothing refused is there, an
+ * append is there as a whole or not at all, order is kept, nothing comes twice.
+ */
 export async function checkRecovered(
   disk: SimDisk,
   ledger: Ledger,
@@ -106,6 +121,11 @@ export async function checkRecovered(
   }
   const seen = new Set([...all[0], ...all[1]]);
   for (const order of owed) if (!seen.has(order)) throw new Error(`acknowledged frame ${order} is lost`);
+  for (const commit of ledger.commits) {
+    const there = commit.filter((order) => seen.has(order) || ledger.confirmed.has(order)).length;
+    if (there > 0 && there < commit.length) throw new Error(`of append ${commit} only a part is given out`);
+  }
+  for (const order of ledger.refused) if (seen.has(order)) throw new Error(`refused frame ${order} is given out`);
   for (const order of ledger.acked) if (order > orderMax) throw new Error(`acknowledged ${order} is above orderMax`);
   for (const lane of [0, 1] as Lane[]) {
     if (journal.rowsWaiting(lane) !== 0 || journal.bytesWaiting(lane) !== 0)

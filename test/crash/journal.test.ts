@@ -1,8 +1,11 @@
 /** The journal on a disk that loses, tears, refuses and lies (reliability.md section 5, cases 1, 5 to 11, 24). */
+import { crc32 } from 'node:zlib';
 import fc from 'fast-check';
-import { expect, test } from 'vitest';
+import { expect, test, vi } from 'vitest';
+import { StartError } from '../../src/base/errors.ts';
 import { JournalError, type Lane } from '../../src/journal/journal.ts';
 import { listQuarantine } from '../../src/journal/quarantine.ts';
+import { encodeFrameHead, encodeSegmentHeader, saltSeed, segmentHeaderBytes } from '../../src/journal/segment.ts';
 import { Random } from '../random.ts';
 import {
   append,
@@ -13,21 +16,25 @@ import {
   type Ledger,
   newLedger,
   open,
+  segmentBytes,
   ship,
   shipAll,
+  shipAllOf,
 } from './journal-model.ts';
 import { SimDisk } from './sim-disk.ts';
 
 /** Appends, ships and restarts until the power goes. */
 async function run(disk: SimDisk, ledger: Ledger, random: Random, steps: number): Promise<void> {
-  let journal = await open(disk);
+  // Half of the runs pack every segment of which half is shipped.
+  const options = random.next() < 0.5 ? { idleBytesMax: 0 } : {};
+  let journal = await open(disk, options);
   for (let step = 0; step < steps && !disk.crashed; step += 1) {
     const choice = random.next();
     if (choice < 0.65) await appendRandom(journal, ledger, random).catch(unlessFull);
     else if (choice < 0.95) await ship(journal, ledger, random.next() < 0.7 ? 0 : 1);
     else {
       await journal.close();
-      journal = await open(disk);
+      journal = await open(disk, options);
     }
   }
 }
@@ -119,7 +126,7 @@ function segmentPaths(disk: SimDisk): string[] {
 
 test('a flipped bit in a full segment costs one frame, is quarantined and told', async () => {
   await fc.assert(
-    fc.asyncProperty(fc.integer({ min: 1, max: 1e6 }), fc.integer({ min: 4096, max: 12_000 }), async (seed, at) => {
+    fc.asyncProperty(fc.integer({ min: 1, max: 1e6 }), fc.integer({ min: 8192, max: 16_000 }), async (seed, at) => {
       const { disk, ledger } = await filled(seed, 30);
       const path = segmentPaths(disk)[1]!;
       disk.content(path)[at]! ^= 1 << (seed % 8);
@@ -141,7 +148,7 @@ test('a flipped bit in a full segment costs one frame, is quarantined and told',
 
 test('damage that was found before is not told as new after a restart', async () => {
   const { disk, ledger } = await filled(3, 30);
-  disk.content(segmentPaths(disk)[1]!)[6000]! ^= 4;
+  disk.content(segmentPaths(disk)[1]!)[10_000]! ^= 4;
   const first = await open(disk);
   while (await ship(first, ledger, 0));
   const second = await open(disk.crash(undefined));
@@ -151,7 +158,7 @@ test('damage that was found before is not told as new after a restart', async ()
 
 test('a bad sector in the header of a segment costs nothing', async () => {
   const { disk, ledger } = await filled(4, 30);
-  disk.content(segmentPaths(disk)[0]!).fill(0, 0, 512);
+  disk.content(segmentPaths(disk)[0]!).fill(0, 0, 4096);
   const journal = await checkRecovered(disk, ledger);
   expect(journal.degraded).toBe(false);
 });
@@ -160,7 +167,7 @@ test('a sector that cannot be read costs the frames on it', async () => {
   const { disk, ledger } = await filled(4, 30);
   const bad = segmentPaths(disk)[1];
   disk.fault = (operation, path, from = 0, to = 0) =>
-    operation === 'read' && path === bad && from <= 9000 && to > 9000 ? 'EIO' : undefined;
+    operation === 'read' && path === bad && from <= 13_000 && to > 13_000 ? 'EIO' : undefined;
   const journal = await open(disk);
   await shipAll(journal, ledger);
   const lost = [...ledger.acked].filter((order) => !ledger.confirmed.has(order));
@@ -169,9 +176,127 @@ test('a sector that cannot be read costs the frames on it', async () => {
   expect(journal.degraded).toBe(true);
 });
 
+test('a sector of a header, of the position or of the epoch that cannot be read costs nothing', async () => {
+  for (const name of ['1-1.seg', 'position', 'epoch']) {
+    for (const sector of [0, 4096]) {
+      const { disk, ledger } = await filled(4, 30);
+      const first = await open(disk);
+      await ship(first, ledger, 0);
+      await first.close();
+      disk.fault = (operation, path, from = 0, to = 0) =>
+        operation === 'read' && path.endsWith(`/${name}`) && from < sector + 4096 && to > sector ? 'EIO' : undefined;
+      const journal = await checkRecovered(disk, ledger);
+      expect(journal.degraded, `${name} at ${sector}`).toBe(false);
+    }
+  }
+});
+
+test('a segment of which nothing can be read is kept for a human, the rest is given out', async () => {
+  const { disk, ledger } = await filled(4, 30);
+  const bad = segmentPaths(disk)[1];
+  disk.fault = (operation, path) => (operation === 'read' && path === bad ? 'EIO' : undefined);
+  const journal = await open(disk);
+  await shipAll(journal, ledger);
+  expect(journal.degraded).toBe(true);
+  expect(disk.paths().filter((path) => path.includes('/quarantine/lost-')).length).toBe(2);
+  expect(ledger.confirmed.size).toBeGreaterThan(ledger.acked.size / 2);
+});
+
+test('a segment or a position of a later version refuses the start and stays where it is', async () => {
+  for (const spoil of ['segment', 'position']) {
+    const { disk, ledger } = await filled(4, 30);
+    const journal = await open(disk);
+    await ship(journal, ledger, 0);
+    await journal.close();
+    const path = spoil === 'segment' ? segmentPaths(disk)[1]! : `${dir}/position`;
+    for (const at of [0, 4096]) {
+      if (spoil === 'segment') disk.content(path).writeUInt32LE(3, at + 8);
+      else disk.content(path).write('MILLPOS2', at, 'latin1');
+    }
+    await expect(open(disk)).rejects.toThrow(/written by a later version of Millrace: start that version/);
+    await expect(open(disk)).rejects.toBeInstanceOf(StartError);
+    expect(disk.paths()).toContain(path);
+    expect(await listQuarantine(dir, disk)).toEqual([]);
+  }
+});
+
+test('a journal that the disk keeps from opening says which directory and why', async () => {
+  const { disk } = await filled(4, 30);
+  disk.fault = (operation, path) => (operation === 'open' && path.endsWith('epoch.tmp') ? 'EROFS' : undefined);
+  await expect(open(disk)).rejects.toThrow(`The journal ${dir} cannot be opened: EROFS`);
+  await expect(open(disk)).rejects.toBeInstanceOf(StartError);
+});
+
+test('segments of version 1 are given out', async () => {
+  const disk = new SimDisk();
+  const ledger = newLedger();
+  const salt = Buffer.alloc(16, 5);
+  const header = encodeSegmentHeader({ epoch: 1, seq: 1, salt, createdMs: 1, name: dir }).subarray(0, 2048);
+  header.writeUInt32LE(1, 8);
+  header.writeUInt32LE(crc32(header.subarray(0, 2044)), 2044);
+  const parts = [header, header];
+  let offset = 4096;
+  for (let i = 0; i < 3; i += 1) {
+    const frame = frameOf(ledger, (i % 2) as Lane, 800);
+    const payload = Buffer.concat(frame.parts);
+    const { lane, order, rows } = frame;
+    const head = Buffer.alloc(40);
+    const record = { length: 800, payloadCrc: crc32(payload), order, writtenMs: 1, rows, commit: i, lane, flags: 1 };
+    encodeFrameHead(head, 0, record, saltSeed(salt), offset);
+    parts.push(head, payload);
+    ledger.acked.add(order);
+    offset += 840;
+  }
+  const file = await disk.open(`${dir}/1-1.seg`, 'log');
+  await file.write([...parts, Buffer.alloc(4096)], 0);
+  const journal = await checkRecovered(disk, ledger);
+  expect(journal.degraded).toBe(false);
+});
+
+test('an append that a crash cut short is given out by no later start, damage in an old append costs one frame', async () => {
+  const disk = new SimDisk();
+  const ledger = newLedger();
+  const journal = await open(disk);
+  const three = () => [0, 1, 0].map((lane) => frameOf(ledger, lane as Lane, 1000));
+  const place = (frame: number) => segmentHeaderBytes + frame * 1040 + 500;
+  await append(journal, ledger, three());
+  await append(journal, ledger, three());
+  for (const lost of [3, 4, 5]) {
+    const image = disk.crash(undefined);
+    image.content(segmentPaths(image)[0]!)[place(lost)]! ^= 1;
+    const after: Ledger = { ...newLedger(), sent: ledger.sent, order: ledger.order, commits: ledger.commits };
+    for (const order of ledger.commits[0]!) after.acked.add(order);
+    for (const order of ledger.commits[1]!) after.refused.add(order);
+    // A start that ships nothing; then frames of this start hide that the commit was the last one.
+    const first = await open(image);
+    expect(first.degraded).toBe(false);
+    await append(first, after, [frameOf(after, 0, 100)]);
+    await checkRecovered(image.crash(undefined), after);
+  }
+  const image = disk.crash(undefined);
+  image.content(segmentPaths(image)[0]!)[place(1)]! ^= 1;
+  const damaged = await open(image);
+  const given = await shipAll(damaged, ledger);
+  expect(given[0].length + given[1].length).toBe(5);
+});
+
+test('of an append that the position knows to be durable, damage costs one frame', async () => {
+  const disk = new SimDisk();
+  const ledger = newLedger();
+  const journal = await open(disk);
+  await append(journal, ledger, [frameOf(ledger, 1, 1000)]);
+  await append(journal, ledger, [frameOf(ledger, 0, 1000), frameOf(ledger, 0, 1000), frameOf(ledger, 0, 1000)]);
+  await ship(journal, ledger, 1);
+  const image = disk.crash(undefined);
+  image.content(segmentPaths(image)[0]!)[segmentHeaderBytes + 2 * 1040 + 500]! ^= 1;
+  const damaged = await open(image);
+  expect((await shipAll(damaged, ledger))[0].length).toBe(2);
+  expect(damaged.degraded).toBe(true);
+});
+
 test('a segment whose whole header is gone is kept for a human', async () => {
   const { disk, ledger } = await filled(4, 30);
-  disk.content(segmentPaths(disk)[1]!).fill(0, 0, 4096);
+  disk.content(segmentPaths(disk)[1]!).fill(0, 0, 8192);
   const journal = await open(disk);
   expect(journal.degraded).toBe(true);
   await shipAll(journal, ledger);
@@ -187,11 +312,11 @@ test('a cut or zeroed tail costs only frames of the tail', async () => {
       const ends: { order: bigint; end: number }[] = [];
       for (let i = 0; i < 8; i += 1) {
         await append(journal, ledger, [frameOf(ledger, (i % 2) as Lane, 1000)]);
-        ends.push({ order: ledger.order, end: 4096 + (i + 1) * 1040 });
+        ends.push({ order: ledger.order, end: segmentHeaderBytes + (i + 1) * 1040 });
       }
       const image = disk.crash(undefined);
       const path = segmentPaths(image)[0]!;
-      const cutAt = Math.max(4096, 4096 + 8 * 1040 - bytes);
+      const cutAt = Math.max(segmentHeaderBytes, segmentHeaderBytes + 8 * 1040 - bytes);
       if (zeroed) image.content(path).fill(0, cutAt);
       else image.cut(path, cutAt);
       for (const { order, end } of ends) if (end > cutAt) ledger.acked.delete(order);
@@ -247,7 +372,8 @@ test('a second I/O error in a row ends the journal, without an acknowledgement',
   await append(journal, ledger, [frameOf(ledger, 0, 100)]);
   let failed = 0;
   disk.fault = (operation, path) => {
-    if (operation !== 'write' || !path.endsWith('.seg') || failed === 2) return undefined;
+    // The write, the attempt to make its bytes unreadable, and the same once more in a new file.
+    if (operation !== 'write' || !path.endsWith('.seg') || failed === 4) return undefined;
     failed += 1;
     return 'EIO';
   };
@@ -256,6 +382,22 @@ test('a second I/O error in a row ends the journal, without an acknowledgement',
   await expect(append(journal, ledger, [frameOf(ledger, 0, 100)])).rejects.toBeInstanceOf(JournalError);
   disk.fault = () => undefined;
   await checkRecovered(disk.crash(new Random(1)), ledger);
+});
+
+test('what was refused because the disk failed is not given out by the next start', async () => {
+  for (const code of ['EIO', 'ENOSPC']) {
+    const disk = new SimDisk();
+    const ledger = newLedger();
+    const journal = await open(disk);
+    await append(journal, ledger, [frameOf(ledger, 0, 100)]);
+    // Frames are refused by the disk though their bytes arrive; a head that is overwritten is not.
+    let failures = 2;
+    disk.fault = (operation, path, from = 0, to = 0) =>
+      operation === 'write' && path.endsWith('.seg') && to - from > 40 && failures-- > 0 ? code : undefined;
+    const refused = [frameOf(ledger, 0, 100), frameOf(ledger, 1, 100)];
+    await expect(append(journal, ledger, refused)).rejects.toBeInstanceOf(JournalError);
+    for (const image of [disk.crash(undefined), disk.crash(new Random(1))]) await checkRecovered(image, ledger);
+  }
 });
 
 test('a full disk is refused, and the journal goes on when space returns', async () => {
@@ -356,4 +498,113 @@ test('a clean stop ships nothing twice', async () => {
   const next = await open(disk.crash(new Random(1)));
   const all = await shipAll(next, ledger);
   for (const order of [...all[0], ...all[1]]) expect(confirmed.has(order)).toBe(false);
+});
+
+test('late frames that wait do not keep the disk space of the live frames beside them', async () => {
+  const disk = new SimDisk();
+  const ledger = newLedger();
+  const segmentBytes = 256 * 1024;
+  const journal = await open(disk, { segmentBytes });
+  for (let i = 0; i < 400; i += 1) {
+    const frames = [frameOf(ledger, 0, 30_000)];
+    if (i % 5 === 0) frames.push(frameOf(ledger, 1, 40));
+    await append(journal, ledger, frames);
+    await shipAllOf(journal, ledger, 0);
+  }
+  await vi.waitFor(() => expect(journal.backlogDiskBytes).toBeLessThan(7 * segmentBytes));
+  expect(disk.usedBytes()).toBeLessThan(14 * segmentBytes);
+  expect(journal.fileBytes).toBeLessThan(14 * segmentBytes);
+  await checkRecovered(
+    disk.crash(new Random(3)),
+    { ...ledger, confirmed: new Set(ledger.confirmed) },
+    { segmentBytes },
+  );
+  expect((await shipAllOf(journal, ledger, 1)).length).toBe(80);
+  expect(journal.backlogDiskBytes).toBe(0);
+});
+
+test('a unit that was open while its segments were packed is confirmed as a whole', async () => {
+  const disk = new SimDisk();
+  const ledger = newLedger();
+  const segmentBytes = 256 * 1024;
+  const journal = await open(disk, { segmentBytes, idleBytesMax: 0 });
+  const appendBoth = () => append(journal, ledger, [frameOf(ledger, 1, 40), frameOf(ledger, 0, 30_000)]);
+  for (let i = 0; i < 20; i += 1) await appendBoth();
+  const unit = await journal.next(1, { rowsMax: 1e6, bytesMax: 12 * 40 });
+  expect(unit!.frames).toBe(12);
+  for (let i = 0; i < 20; i += 1) {
+    await appendBoth();
+    await shipAllOf(journal, ledger, 0);
+  }
+  await vi.waitFor(() => expect(journal.backlogDiskBytes).toBeLessThan(2 * segmentBytes));
+  await journal.confirm(unit!);
+  for (const payload of unit!.payloads) ledger.confirmed.add(payload.readBigUInt64LE());
+  const again = await open(disk.crash(undefined), { segmentBytes });
+  expect((await shipAllOf(again, ledger, 1)).length).toBe(28);
+});
+
+test('a segment whose name could not be made durable is not left behind', async () => {
+  const disk = new SimDisk();
+  const ledger = newLedger();
+  const journal = await open(disk);
+  let failures = 3;
+  disk.fault = (operation) => (operation === 'syncDirectory' && failures-- > 0 ? 'EIO' : undefined);
+  for (let i = 0; i < 20; i += 1) await append(journal, ledger, [frameOf(ledger, 0, 3000)]).catch(() => {});
+  await shipAll(journal, ledger);
+  await journal.close();
+  expect(disk.usedBytes()).toBeLessThan(7 * segmentBytes);
+});
+
+test('of two owners the earlier one acknowledges nothing that the later one does not find', async () => {
+  for (let round = 0; round < 3; round += 1) {
+    const disk = new SimDisk();
+    const ledger = newLedger();
+    const earlier = await open(disk, { locked: false, idleBytesMax: 0 });
+    let lost: string | undefined;
+    let laterIsOpen = false;
+    // An owner that acknowledges as long as it may, while another one opens the directory.
+    const appending = (async () => {
+      for (let i = 0; ; i += 1) {
+        await append(earlier, ledger, [frameOf(ledger, (i % 2) as Lane, 500)]);
+        if (i % 3 === 0) await new Promise((resolve) => setTimeout(resolve, 1));
+        if (i > 10_000) throw new Error('the earlier owner never notices');
+      }
+    })().catch((error: Error) => {
+      lost = error.message;
+    });
+    await new Promise((resolve) => setTimeout(resolve, 20 * round));
+    const later = await open(disk, { locked: false, idleBytesMax: 0 });
+    laterIsOpen = true;
+    await appending;
+    expect(laterIsOpen).toBe(true);
+    expect(lost).toMatch(/another process has taken the journal/);
+    expect(earlier.failed).toBe(true);
+    const own: Ledger = { ...newLedger(), sent: ledger.sent, order: ledger.order + 1000n };
+    for (let i = 0; i < 30; i += 1) {
+      await append(later, own, [frameOf(own, 0, 500)]);
+      await ship(later, ledger, (i % 2) as Lane);
+    }
+    for (const order of own.acked) ledger.acked.add(order);
+    // Whatever was refused for want of ownership may be there: its sender was told to come again.
+    ledger.refused.clear();
+    await checkRecovered(disk.crash(undefined), ledger, { locked: false });
+  }
+});
+
+test('an owner that lost the directory writes no position and recycles nothing', async () => {
+  const disk = new SimDisk();
+  const ledger = newLedger();
+  const onLost = vi.fn();
+  const earlier = await open(disk, { locked: false, onLost });
+  for (let i = 0; i < 20; i += 1) await append(earlier, ledger, [frameOf(ledger, 0, 3000)]);
+  const unit = await earlier.next(0, { rowsMax: 1e6, bytesMax: 1e9 });
+  await open(disk, { locked: false });
+  const ofEarlier = () => segmentPaths(disk).filter((path) => path.startsWith(`${dir}/1-`));
+  const before = ofEarlier();
+  const position = disk.paths().includes(`${dir}/position`);
+  await earlier.confirm(unit!);
+  expect(onLost).toHaveBeenCalledOnce();
+  expect(ofEarlier()).toEqual(before);
+  expect(disk.paths().includes(`${dir}/position`)).toBe(position);
+  await checkRecovered(disk.crash(undefined), ledger, { locked: false });
 });

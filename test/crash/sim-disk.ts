@@ -228,7 +228,7 @@ class SimFile implements DiskFile {
     if (grows > 0 && this.#disk.usedBytes() + grows > this.#disk.capacityBytes) throw diskError('ENOSPC');
     if (before + 1 >= this.#disk.crashAt && !this.#disk.crashed) this.#put(bytes, position);
     try {
-      await this.#disk.step('write', this.#disk.pathOf(this.#inode));
+      await this.#disk.step('write', this.#disk.pathOf(this.#inode), false, position, position + bytes.length);
     } catch (error) {
       if ((error as { code?: string }).code === 'EIO') inode.lies = true;
       // A failed write may have left anything in its range; readers see it until the pages are dropped.

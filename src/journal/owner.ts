@@ -1,0 +1,154 @@
+/**
+ * Which process owns a journal directory: the file `epoch` holds the number of the owner's start and a random id. The
+ * lock of the data directory keeps two owners apart on one host. This file keeps them apart where that lock does not
+ * work (a network volume without flock): a start writes its id first and reads the frames later, and an owner
+ * acknowledges only while it knows that its id was in the file at most `leaseMs` ago. So every acknowledged frame of the
+ * earlier owner is on disk before the later one looks for frames.
+ *
+ *   check of the earlier owner began < id of the later owner written
+ *   acknowledged ≤ check began + leaseMs < id written + takeoverWaitMs ≤ recovery began
+ *
+ * Both durations are read from the monotonic clock of one host each; they differ by far more than such clocks drift.
+ */
+import { randomBytes } from 'node:crypto';
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { Clock } from '../base/clock.ts';
+import { messageOf } from '../base/errors.ts';
+import type { Log } from '../base/log.ts';
+import { bootId } from '../base/process-file.ts';
+import { type Disk, isNoSpace, readWhole, readWholeAround, replaceWhole } from './disk.ts';
+
+export const leaseMs = 200;
+export const takeoverWaitMs = 300;
+
+export interface TakeOptions {
+  disk: Disk;
+  dir: string;
+  clock: Clock;
+  log: Log;
+  /** The highest epoch that names of segments or the position speak of. */
+  epochMax: number;
+  /** The caller holds a lock that every earlier owner of this boot of this host held for its whole life. */
+  locked: boolean;
+}
+
+export class Owner {
+  readonly #options: TakeOptions;
+  /** What the file `epoch` holds while this owner has the directory; undefined: no file. */
+  readonly #text: string | undefined;
+  #checkedMs: number;
+  #checking: Promise<boolean> | undefined;
+  /** A new one for each start: names of segments are never used twice, whatever else was lost. */
+  readonly epoch: number;
+  /** The earlier owner may still be alive and write: no file that it may have open is used again. */
+  readonly contested: boolean;
+  /** Another process has taken the directory. Final. */
+  lost = false;
+
+  private constructor(options: TakeOptions, epoch: number, text: string | undefined, contested: boolean) {
+    this.#options = options;
+    this.#text = text;
+    this.#checkedMs = options.clock.monotonic();
+    this.epoch = epoch;
+    this.contested = contested;
+  }
+
+  /** When it returns, an earlier owner acknowledges nothing more. */
+  static async take(options: TakeOptions): Promise<Owner> {
+    const { disk, dir, log, locked, epochMax } = options;
+    const path = `${dir}/epoch`;
+    const before = (await readWholeAround(disk, path))?.toString('latin1');
+    const earlier = parseEpoch(before);
+    const epoch = Math.max(earlier.epoch, epochMax) + 1;
+    const text = `${epoch} ${randomBytes(16).toString('hex')} ${bootId()}\n`.padEnd(fileBytes);
+    const written = await write(options, path, text, before);
+    const contested = earlier.boot !== undefined && !(locked && earlier.boot === bootId());
+    if (contested) {
+      log.warn('journal_taken_over', { dir, epoch, reason: 'the earlier owner may still be alive' });
+      await sleep(takeoverWaitMs);
+    }
+    return new Owner(options, epoch, written ? text : before, contested);
+  }
+
+  /** No other process had taken the directory at most `leaseMs` ago. */
+  get valid(): boolean {
+    return !this.lost && this.#options.clock.monotonic() - this.#checkedMs <= leaseMs;
+  }
+
+  get lostReason(): string {
+    return `another process has taken the journal ${this.#options.dir}: two instances use one DATA_DIR, stop one of them`;
+  }
+
+  /** Begins a check when the last one is half the lease old, so that it need not be waited for. */
+  refresh(): void {
+    if (this.#options.clock.monotonic() - this.#checkedMs > leaseMs / 2) void this.#check();
+  }
+
+  /** No other process had taken the directory when this was called, or at most `leaseMs` ago. */
+  async holds(): Promise<boolean> {
+    // A check that began earlier may be too old by now; one that begins now cannot be.
+    if (!this.valid) await this.#checking;
+    if (!this.valid && !this.lost) await this.#check();
+    return !this.lost;
+  }
+
+  #check(): Promise<boolean> {
+    this.#checking ??= this.#checkOnce().finally(() => {
+      this.#checking = undefined;
+    });
+    return this.#checking;
+  }
+
+  async #checkOnce(): Promise<boolean> {
+    const { disk, dir, clock, log } = this.#options;
+    const began = clock.monotonic();
+    try {
+      const text = (await readWhole(disk, `${dir}/epoch`))?.toString('latin1');
+      if (text !== this.#text) this.lost = true;
+    } catch (error) {
+      // A file that cannot be read (a bad sector, no descriptor left) is no sign of another owner.
+      log.warn('journal_owner_unknown', { dir, reason: messageOf(error) });
+    }
+    this.#checkedMs = began;
+    if (this.lost) log.error('journal_lost', { dir, reason: this.lostReason });
+    return !this.lost;
+  }
+}
+
+/** All contents have one size: a full disk has room for the next one. */
+const fileBytes = 128;
+
+/** False when the disk is so full that even the bytes of the file that is there cannot be replaced. */
+async function write(options: TakeOptions, path: string, text: string, before: string | undefined): Promise<boolean> {
+  const { disk, dir, log } = options;
+  const bytes = Buffer.from(text, 'latin1');
+  try {
+    await replaceWhole(disk, path, [bytes]);
+    return true;
+  } catch (error) {
+    // A full disk must not keep the start from shipping. Names and position tell the epoch too, once it is used.
+    if (!isNoSpace(error)) throw error;
+  }
+  await disk.remove(`${path}.tmp`).catch(() => {});
+  if (before !== undefined && before.length >= fileBytes) {
+    const file = await disk.open(path, 'log');
+    try {
+      await file.write([bytes], 0);
+      return true;
+    } catch (error) {
+      if (!isNoSpace(error)) throw error;
+    } finally {
+      await file.close();
+    }
+  }
+  log.warn('journal_epoch_not_written', { dir });
+  return false;
+}
+
+/** Earlier versions wrote the epoch alone. */
+export function parseEpoch(text: string | undefined): { epoch: number; id?: string; boot?: string } {
+  const match = /^(\d{1,10})(?: ([0-9a-f]{32}) (\S*))?\s*$/.exec(text ?? '');
+  if (!match) return { epoch: 0 };
+  const epoch = Number(match[1]);
+  return match[2] === undefined ? { epoch } : { epoch, id: match[2], boot: match[3]! };
+}

@@ -1,0 +1,144 @@
+/**
+ * Packs a full segment of which little waits into a file that holds this little only, so that a late frame does not keep
+ * the disk space of everything that was written beside it. The packed file takes the segment's name with one rename: a
+ * crash leaves the one file or the other, and each holds every frame that waits. Frames keep their offsets (segment.ts),
+ * so cursors, links, open units and the order of a lane stay what they are.
+ */
+import { randomBytes } from 'node:crypto';
+import { openToRead, type Segment } from './backlog.ts';
+import type { Disk, DiskFile } from './disk.ts';
+import { type Frame, FrameReader, type Gap } from './reader.ts';
+import { readHeader } from './recovery.ts';
+import {
+  encodeFrameHead,
+  encodeSegmentHeader,
+  frameFlags,
+  frameHeaderBytes,
+  type Lane,
+  lanes,
+  packedPrefixBytes,
+  segmentHeaderBytes,
+} from './segment.ts';
+
+export interface RepackOptions {
+  disk: Disk;
+  segment: Segment;
+  /** Offset of the first frame of a lane that waits. */
+  firstWaiting: (lane: Lane) => number;
+  /** Keeps the bytes of a damaged stretch: it will not be in the packed file. */
+  onGap: (segment: Segment, gap: Gap) => Promise<void>;
+  /** This process still owns the journal. */
+  mayReplace: () => Promise<boolean>;
+}
+
+const readChunkBytes = 1024 * 1024;
+const writeBytes = 1024 * 1024;
+const zeros = Buffer.alloc(8);
+
+/** False when it was not worth it any more, or not allowed. The caller keeps the segment from being recycled meanwhile. */
+export async function repack(options: RepackOptions): Promise<boolean> {
+  const { disk, segment, mayReplace } = options;
+  const temporary = `${segment.path}.pack-${randomBytes(4).toString('hex')}.tmp`;
+  try {
+    const bytes = await writePacked(options, temporary);
+    const waiting = lanes.some((lane) => segment.waiting[lane].frames > 0);
+    if (!waiting || bytes >= (segment.packedBytes ?? segment.end) || !(await mayReplace())) {
+      await disk.remove(temporary);
+      return false;
+    }
+    segment.generation += 1;
+    try {
+      await disk.rename(temporary, segment.path);
+      segment.packedBytes = bytes;
+      segment.spoiled = true;
+      segment.gaps = [];
+    } finally {
+      segment.generation += 1;
+    }
+  } catch (error) {
+    await disk.remove(temporary).catch(() => {});
+    throw error;
+  }
+  // Until this is done a crash may bring the file of before back: that one holds all that this one holds.
+  await disk.syncDirectory(segment.path.slice(0, segment.path.lastIndexOf('/')));
+  return true;
+}
+
+/** The packed file, durable but for its name; returns its size. */
+async function writePacked(options: RepackOptions, temporary: string): Promise<number> {
+  const { disk, segment, firstWaiting, onGap } = options;
+  const starts = lanes.map(firstWaiting);
+  const from = Math.min(...starts);
+  const { file, packedBytes } = await openToRead(disk, segment);
+  try {
+    const header = await readHeader(file);
+    if (!header || header === 'newer') throw new Error(`the header of ${segment.path} cannot be read`);
+    const target = await disk.open(temporary, 'write');
+    const packed = new PackedFile(target, segment.seed);
+    try {
+      const { epoch, seq, salt, createdMs, name } = header;
+      await target.write([encodeSegmentHeader({ epoch, seq, salt, createdMs, name, packedEnd: segment.end })], 0);
+      const { seed, start } = segment;
+      const range = { seed, end: packedBytes ?? segment.end, chunkBytes: readChunkBytes, reuseChunk: true };
+      const isPacked = packedBytes !== undefined;
+      const links = new FrameReader(file, { ...range, from: start, packed: isPacked });
+      for (let step = await links.next(); step?.kind === 'frame' && isLink(step); step = await links.next()) {
+        await packed.add(step);
+      }
+      // One lane, as a rule: the payloads of the other are passed unread.
+      const only = starts[0] === Number.POSITIVE_INFINITY ? 1 : starts[1] === Number.POSITIVE_INFINITY ? 0 : undefined;
+      const lane = only === undefined ? {} : { lane: only as Lane };
+      const reader = new FrameReader(file, { ...range, from, packed: isPacked, ...lane });
+      for (let step = await reader.next(); step; step = await reader.next()) {
+        if (step.kind === 'gap') await onGap(segment, step);
+        else if (!isLink(step) && step.offset >= starts[step.lane]!) await packed.add(step);
+      }
+      await packed.flush();
+      await target.sync();
+      return packed.bytes;
+    } finally {
+      await target.close();
+    }
+  } finally {
+    await file.close();
+  }
+}
+
+function isLink({ flags }: Frame): boolean {
+  return (flags & frameFlags.link) > 0;
+}
+
+class PackedFile {
+  readonly #file: DiskFile;
+  readonly #seed: number;
+  #parts: Buffer[] = [];
+  #partBytes = 0;
+  #written = segmentHeaderBytes;
+
+  constructor(file: DiskFile, seed: number) {
+    this.#file = file;
+    this.#seed = seed;
+  }
+
+  get bytes(): number {
+    return this.#written + this.#partBytes;
+  }
+
+  async add(frame: Frame): Promise<void> {
+    const head = Buffer.alloc(packedPrefixBytes + frameHeaderBytes);
+    head.writeBigUInt64LE(BigInt(frame.offset), 0);
+    encodeFrameHead(head, packedPrefixBytes, frame, this.#seed, frame.offset);
+    // The reader uses its chunk again.
+    this.#parts.push(head, Buffer.from(frame.payload), zeros.subarray(0, -frame.length & 7));
+    this.#partBytes += head.length + frame.length + (-frame.length & 7);
+    if (this.#partBytes >= writeBytes) await this.flush();
+  }
+
+  async flush(): Promise<void> {
+    if (this.#parts.length === 0) return;
+    await this.#file.write(this.#parts, this.#written);
+    this.#written += this.#partBytes;
+    this.#parts = [];
+    this.#partBytes = 0;
+  }
+}
