@@ -18,9 +18,10 @@ import { readDeletes, readRecords, readTurns, waiting } from './crash/read.ts';
 
 export interface CrashOptions {
   seed: number;
-  /** Faults begin for so long; on a busy machine longer, until so many records with a ts are acknowledged. */
+  /** Faults begin for so long; on a busy machine longer, until so many records with a ts and deletes are acknowledged. */
   seconds: number;
   acknowledgedMin: number;
+  deletesMin: number;
   /** Devices that send with a ts: so many requests/s over HTTP on so many sockets, so many messages/s over MQTT. */
   devices: number;
   sockets: number;
@@ -78,7 +79,7 @@ export interface CrashSums {
 
 /** A start or stop that takes longer than this counts as stuck, also on a machine that does much else. */
 const processMsMax = 240_000;
-/** So many times its seconds a run waits for `acknowledgedMin`. */
+/** So many times its seconds a run waits for `acknowledgedMin` and `deletesMin`. */
 const patience = 4;
 const lateDays = 300;
 const lateRecords = 20;
@@ -161,7 +162,8 @@ async function runOn(engine: Engine, machine: Machine, options: CrashOptions): P
   const startedAt = performance.now();
   const over = () => {
     const seconds = (performance.now() - startedAt) / 1000;
-    const isEnough = ledger.acknowledged >= options.acknowledgedMin || seconds > options.seconds * patience;
+    const enough = ledger.acknowledged >= options.acknowledgedMin && deletes.acknowledged >= options.deletesMin;
+    const isEnough = enough || seconds > options.seconds * patience;
     return (seconds > options.seconds && isEnough) || signal?.aborted === true;
   };
   try {

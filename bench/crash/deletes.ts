@@ -56,6 +56,12 @@ export class Deletes {
     this.#loops = Array.from({ length: options.parallel }, () => this.#loop());
   }
 
+  /** Devices, series and ranges whose delete was answered. */
+  get acknowledged(): number {
+    const { device, series, range } = this.#deleted;
+    return device + series + range;
+  }
+
   async stop(): Promise<void> {
     this.#stopping = true;
     await Promise.all(this.#loops);

@@ -8,6 +8,7 @@ import type { BenchSettings } from '../settings.ts';
 const settleSeconds = 120;
 const holdMsMax = 6_000;
 const acknowledgedMin = 1_000;
+const deletesMin = 1;
 
 export async function runCrash(settings: BenchSettings): Promise<boolean> {
   const interrupt = new AbortController();
@@ -18,7 +19,7 @@ export async function runCrash(settings: BenchSettings): Promise<boolean> {
     const { minutes, ...crash } = settings.crash;
     const { signal } = interrupt;
     const seconds = minutes * 60;
-    const faults = { faults: allFaults, holdMsMax, acknowledgedMin };
+    const faults = { faults: allFaults, holdMsMax, acknowledgedMin, deletesMin };
     const outcome = await crashRun({ ...crash, ...faults, seconds, workers: 2, settleSeconds, say, signal });
     tell(outcome);
     writeResult('crash', settings, outcome);

@@ -21,8 +21,9 @@ test('nothing acknowledged is lost, twice, out of order or back again, whatever 
   const seed = Number(process.env['CRASH_SEED'] ?? Math.floor(Math.random() * 1_000_000));
   const { sums, stillWaiting, ends, live, turns, deletes, faults, log } = await started({
     seed,
-    seconds: 18,
+    seconds: 16,
     acknowledgedMin: 2_000,
+    deletesMin: 2,
     devices: 8,
     sockets: 12,
     rate: 400,
@@ -30,7 +31,7 @@ test('nothing acknowledged is lost, twice, out of order or back again, whatever 
     lateRate: 2,
     turnDevices: 1,
     turnRate: 200,
-    doomed: 1,
+    doomed: 3,
     workers: 2,
     faults: {
       'kill worker': 4,

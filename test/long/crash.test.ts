@@ -23,6 +23,7 @@ test('nothing acknowledged is lost, twice, out of order, stuck or back again aft
     seed,
     seconds: 300,
     acknowledgedMin: 20_000,
+    deletesMin: 20,
     devices: 16,
     sockets: 12,
     rate: 400,
