@@ -8,8 +8,8 @@ import { type Deletes, type DoomedVerdict, doomedKey } from './deletes.ts';
 import { type InTurn, type TurnRow, type TurnVerdict, turnKey } from './in-turn.ts';
 import { keysOfRecord, type Ledger, type StoredRow, type Verdict } from './ledger.ts';
 
-/** The order of rows of one series as a reader gets them: by ts, then by the order of their writing. */
-const readingOrder = 'ts, toInt128(version) + toInt128(ts) * 1048576';
+/** The order of rows of one series as a reader gets them (docs/durability.md, Server times). */
+const readingOrder = 'ts, seq, origin';
 
 /** The store's number of each device by the run's own number. */
 async function storeNumbers(engine: Engine): Promise<Map<number, string>> {
