@@ -146,7 +146,7 @@ export const limits = {
   /** Known devices on disk: rows of one page of a scan, devices of one block of changes, how often profiles are compared,
    * how often the place in the log is written while nothing changes, growth that starts a new file (also when the file
    * doubles), and devices answered from the file that are remembered for a check in the store. */
-  knownPageRows: 2_000,
+  knownPageRows: 1_000,
   knownProfilesLookMs: 10_000,
   knownMarkMs: 600_000,
   knownGrowthBytes: 16 * 1024 * 1024,
@@ -155,7 +155,7 @@ export const limits = {
    * its index is kept afterwards. */
   knownLookMs: 1_000,
   knownKeptMs: 60_000,
-  knownReadBytes: 4 * 1024 * 1024,
+  knownReadBytes: 2 * 1024 * 1024,
 
   /** Rows that one REST history query may return, whatever `limit` says. */
   historyRowsMax: 1_000_000,

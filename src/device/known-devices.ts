@@ -220,8 +220,8 @@ export class KnownDevices {
       throw new Error('the header is damaged');
     }
     const { key } = header;
-    // Three quarters of a record's bytes, to have room before the first growth.
-    const entries = Math.ceil((await file.size()) / 128);
+    // A device with a name of usual length takes a little more: there is room before the index must grow.
+    const entries = Math.ceil((await file.size()) / 160);
     const loaded: Loaded = {
       ...{ file, key, digester: new Digester(key), profiles: new Map(), bytes: headerBytes },
       credentials: new DigestIndex(entries),

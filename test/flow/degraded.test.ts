@@ -1,0 +1,85 @@
+/** Parts that die again and again: the rest of the service goes on, says what is missing, and takes them back. */
+import { readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { type Device, eventually } from '../api.ts';
+import { type Engine, startEngine } from '../engine.ts';
+
+let engine: Engine;
+let device: Device;
+let sent = 0;
+const firstTs = Date.now() - 3_600_000;
+
+beforeAll(async () => {
+  engine = await startEngine({ workers: 2 });
+  device = await engine.api.createDevice('steady');
+});
+
+afterAll(() => engine?.destroy());
+
+async function send(count: number): Promise<void> {
+  for (let n = 0; n < count; n += 1) {
+    const response = await fetch(`${engine.api.http}/api/v1/${device.token}/telemetry`, {
+      method: 'POST',
+      // Any worker may get it.
+      headers: { connection: 'close' },
+      body: `{"ts":${firstTs + sent},"values":{"n":${sent}}}`,
+    });
+    expect(response.status).toBe(200);
+    sent += 1;
+  }
+}
+
+async function allStored(): Promise<void> {
+  await eventually(async () => {
+    const range = { startTs: firstTs, endTs: firstTs + sent };
+    const { n } = await engine.api.readSeries(device.id, ['n'], range).catch(() => ({ n: [] }));
+    return n?.length === sent;
+  }, 60_000);
+}
+
+test('ClickHouse is killed at each of its starts: ingest goes on, and everything is stored when it stays up', async () => {
+  let last: number | undefined;
+  for (let death = 0; death < 6; death += 1) {
+    const pid = await eventually(() => {
+      const now = engine.pids().get('clickhouse');
+      return now !== last ? now : undefined;
+    }, 30_000);
+    last = pid;
+    process.kill(pid, 'SIGKILL');
+    await send(5);
+  }
+  await eventually(async () => (await engine.status()).status === 'degraded', 10_000);
+  const { code, reasons } = await engine.status();
+  expect({ code, reasons }).toMatchObject({ code: 200, reasons: [expect.stringMatching(/^The embedded ClickHouse/)] });
+  await allStored();
+  await eventually(async () => (await engine.status()).status === 'ready', 20_000);
+});
+
+const writerFile = (worker: number) => join(engine.dataDir, 'journal', `worker-${worker}`, 'writer');
+
+test('a worker whose journal cannot be opened ends alone, with its reason, and comes back when it can', async () => {
+  await engine.stop();
+  const former = readFileSync(writerFile(1));
+  writeFileSync(writerFile(1), 'no number');
+  await engine.start();
+  await send(20);
+  const reason = /^worker-1 does not serve: .*worker-1\/writer must hold a number/;
+  await eventually(async () => (await engine.status()).reasons?.some((each) => reason.test(each)), 10_000);
+  expect(await engine.status()).toMatchObject({ code: 200, status: 'degraded' });
+  await eventually(() => engine.output.includes('Unavailable        worker-1'));
+  writeFileSync(writerFile(1), former);
+  await eventually(async () => (await engine.status()).status === 'ready', 45_000);
+  await allStored();
+});
+
+test('when no worker can open its journal the service ends with the reason', async () => {
+  await engine.stop();
+  const former = [0, 1].map((worker) => readFileSync(writerFile(worker)));
+  for (const worker of [0, 1]) writeFileSync(writerFile(worker), 'no number');
+  engine.spawn();
+  const { code } = await engine.exit(60_000);
+  expect(code).toBe(1);
+  expect(engine.output).toMatch(/stopped: worker-\d ended \d+ times in a row .*must hold a number/);
+  for (const worker of [0, 1]) writeFileSync(writerFile(worker), former[worker]!);
+});
