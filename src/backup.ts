@@ -11,7 +11,7 @@ import { copyFrozen, type Frozen, freezeTables, removeFrozen } from './backup/cl
 import { BackupFiles, syncDirectories } from './backup/files.ts';
 import { copyJournals, journalsPath } from './backup/journals.ts';
 import { type Manifest, writeManifest } from './backup/manifest.ts';
-import { tablePath } from './backup/postgres.ts';
+import { tablePath, tablesLeftOut } from './backup/postgres.ts';
 import { loadConfig } from './base/config.ts';
 import { type Control, openControl } from './base/control-socket.ts';
 import { messageOf, StartError } from './base/errors.ts';
@@ -120,7 +120,7 @@ async function freeze(dataDir: string, database: string): Promise<Frozen[]> {
 
 async function savePostgres(dataDir: string, files: BackupFiles) {
   const { url } = readRunFile<{ url: string }>(dataDir, 'postgres.json');
-  return await dumpTables(url, (table) => files.create(tablePath(table)));
+  return await dumpTables(url, (table) => files.create(tablePath(table)), tablesLeftOut);
 }
 
 async function saveFrozen(files: BackupFiles, frozen: Frozen[]): Promise<void> {

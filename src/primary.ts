@@ -30,6 +30,7 @@ import { findFirstDevice, seedDemoData, seedFirstTenant } from './fleet/seed.ts'
 import { findSetting } from './fleet/store.ts';
 import type { Postgres } from './postgres/client.ts';
 import { migrate as migratePostgres } from './postgres/migrate.ts';
+import { RestoredStores } from './restored-stores.ts';
 import { readRules } from './rules/file.ts';
 import { clickHouseRefusal, hostOf, postgresRefusal } from './store-refusals.ts';
 import { StoreWatch, type WatchedStore } from './store-watch.ts';
@@ -87,6 +88,8 @@ export async function runPrimary(): Promise<void> {
 
     const stores = openStores(engines.engines, config, log);
     running.add('store clients', () => closeStores(stores));
+    const restored = new RestoredStores({ ...stores, data, log });
+    running.add('restored stores', () => restored.stop());
     const metrics = new Metrics();
     processMetrics(metrics, 'primary');
     const clock = new ClockWatch({
@@ -105,6 +108,7 @@ export async function runPrimary(): Promise<void> {
         ...stores,
         engines,
         clock,
+        restored,
         secrets,
         log,
         onSeeded: (result) => {
@@ -220,6 +224,7 @@ interface WatchedParts {
   postgres: Postgres;
   engines: RunningEngines;
   clock: ClockWatch;
+  restored: RestoredStores;
   secrets: Secrets;
   log: Log;
   onSeeded: (seeded: Seeded) => void;
@@ -231,6 +236,7 @@ function watchedStores({
   postgres,
   engines,
   clock,
+  restored,
   secrets,
   log,
   onSeeded,
@@ -244,10 +250,14 @@ function watchedStores({
       name: 'clickhouse',
       title: house,
       ping: async () => {
-        if (!(await clickhouse.ping())) throw new Error(engines.failure('clickhouse') ?? 'no answer');
+        if (await clickhouse.ping()) return;
+        restored.clickhouseUnavailable();
+        throw new Error(engines.failure('clickhouse') ?? 'no answer');
       },
-      prepare: () =>
-        migrateClickHouse(clickhouse, { database, cluster, apply, ttlDays: config.telemetry.ttlDays, log }),
+      prepare: async () => {
+        await migrateClickHouse(clickhouse, { database, cluster, apply, ttlDays: config.telemetry.ttlDays, log });
+        await restored.clickhousePrepared();
+      },
       configurationError: (error) => clickHouseRefusal(error, house, user),
     },
     {
@@ -260,6 +270,8 @@ function watchedStores({
       },
       prepare: async () => {
         await migratePostgres(postgres, { log, apply });
+        // Before the first device of this start is made.
+        await restored.postgresPrepared();
         onSeeded(await seed(config, postgres, secrets.adminPassword));
       },
       configurationError: (error) => postgresRefusal(error, server),

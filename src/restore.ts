@@ -27,6 +27,7 @@ import {
 import { openPostgres } from './postgres/client.ts';
 import { startEmbeddedPostgres } from './postgres/embedded.ts';
 import { migrate } from './postgres/migrate.ts';
+import type { Restored } from './restored-stores.ts';
 
 const usage = 'usage: DATA_DIR=<empty directory> npm run restore -- DIR (a directory that `npm run backup` made)';
 
@@ -49,7 +50,12 @@ async function run([source, ...more]: string[]): Promise<void> {
   await data.take(log, 0);
   try {
     await fill(data, dir, manifest, config, log);
-    const restored = { backup: dir, began: manifest.began, restored: new Date().toISOString() };
+    const restored: Restored = {
+      backup: dir,
+      began: manifest.began,
+      restored: new Date().toISOString(),
+      pending: true,
+    };
     data.writePrivate(restoredFile, JSON.stringify(restored));
     await syncDirectories(join(dataDir, journalDirectory));
     await rm(join(dataDir, restoringFile));

@@ -23,7 +23,11 @@ const migrationsTable = 'schema_migrations';
 /** The oldest transaction id that a row can have; ids of the old cluster mean nothing in the new one. */
 const settledTransaction = "'3'::xid8";
 
-export async function dumpTables(url: string, open: (table: string) => Promise<ByteSink>): Promise<PostgresDump> {
+export async function dumpTables(
+  url: string,
+  open: (table: string) => Promise<ByteSink>,
+  tablesLeftOut: readonly string[],
+): Promise<PostgresDump> {
   return await withClient(url, async (client) => {
     await client.query('begin isolation level repeatable read read only');
     const { rows: migrations } = await client.query<{ number: number }>(
@@ -32,7 +36,7 @@ export async function dumpTables(url: string, open: (table: string) => Promise<B
     const { rows: columns } = await client.query<{ table: string; name: string; type: string }>(columnsOfTables);
     const dump: PostgresDump = { migrations: migrations.map(({ number }) => number), tables: [], sequences: [] };
     for (const table of new Set(columns.map((column) => column.table))) {
-      if (table === migrationsTable) continue;
+      if (table === migrationsTable || tablesLeftOut.includes(table)) continue;
       const own = columns.filter((column) => column.table === table);
       const values = own.map(({ name, type }) => (type === 'xid8' ? settledTransaction : quoted(name)));
       const sink = await open(table);
@@ -60,7 +64,6 @@ export async function loadTables(
   url: string,
   { tables, sequences }: PostgresDump,
   open: (table: string) => AsyncIterable<Buffer>,
-  finish: (client: Pick<PgClient, 'query'>) => Promise<void>,
 ): Promise<void> {
   await withClient(url, async (client) => {
     await client.query('begin');
@@ -74,7 +77,6 @@ export async function loadTables(
     for (const { name, last, called } of sequences) {
       await client.query('select setval($1::regclass, $2::bigint, $3)', [quoted(name), last, called]);
     }
-    await finish(client);
     await client.query('commit');
     await client.query('analyze');
   });

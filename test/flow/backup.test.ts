@@ -16,9 +16,11 @@ import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { openPostgres } from '../../src/postgres/client.ts';
 import { type Device, eventually } from '../api.ts';
 import { type Engine, engineMain, inherited, prepareEngine, startEngine } from '../engine.ts';
 
+const silent = { debug() {}, info() {}, warn() {}, error() {} };
 const directory = mkdtempSync(join(tmpdir(), 'millrace-backup-'));
 const backup = join(directory, 'backup');
 const restoredDir = join(directory, 'restored');
@@ -150,28 +152,51 @@ test('what is no whole backup, or no empty directory, is refused', async () => {
   const [empty, full] = [join(directory, 'empty'), join(directory, 'full')];
   mkdirSync(full);
   writeFileSync(join(full, 'x'), '');
-  expect(await refusal('restore', empty, empty)).toContain('is not a complete backup: it has no manifest.json');
-  expect(await refusal('restore', backup, full)).toContain('is not empty');
-  expect(await refusal('restore', backup, engine.dataDir)).toContain('is not empty');
-  expect(await refusal('backup', full, engine.dataDir)).toContain('is not empty');
-  expect(await refusal('backup', join(engine.dataDir, 'x'), engine.dataDir)).toContain('inside the data directory');
-  expect(await refusal('backup', empty, full)).toContain('No running instance');
-  expect(existsSync(empty)).toBe(false);
-
-  const spoiled = join(directory, 'spoiled');
-  cpSync(backup, spoiled, { recursive: true });
-  const device = join(spoiled, 'postgres', 'device.copy');
-  const bytes = readFileSync(device);
-  bytes[10]! ^= 1;
-  writeFileSync(device, bytes);
-  expect(await refusal('restore', spoiled, empty)).toContain('device.copy does not match its checksum');
-  writeFileSync(device, bytes.subarray(1));
-  expect(await refusal('restore', spoiled, empty)).toMatch(/device.copy has \d+ bytes instead of \d+/);
-  rmSync(device);
-  expect(await refusal('restore', spoiled, empty)).toContain('device.copy cannot be read');
-  const manifest = readFileSync(join(spoiled, 'manifest.json'), 'utf8');
-  writeFileSync(join(spoiled, 'manifest.json'), manifest.slice(0, -100));
-  expect(await refusal('restore', spoiled, empty)).toContain('manifest.json does not match its checksum');
+  const device = join('postgres', 'device.copy');
+  /** A copy of the backup in which one file is different, or gone. */
+  const spoiled = (name: string, file: string, change: (bytes: Buffer) => Uint8Array | undefined): string => {
+    const dir = join(directory, name);
+    cpSync(backup, dir, { recursive: true });
+    const bytes = change(readFileSync(join(dir, file)));
+    if (bytes) writeFileSync(join(dir, file), bytes);
+    else rmSync(join(dir, file));
+    return dir;
+  };
+  const flip = (bytes: Buffer) => bytes.map((byte, at) => (at === 10 ? byte ^ 1 : byte));
+  const cases: [Promise<string>, RegExp][] = [
+    [refusal('restore', empty, empty), /is not a complete backup: it has no manifest.json/],
+    [refusal('restore', backup, full), /is not empty/],
+    [refusal('restore', backup, engine.dataDir), /is not empty/],
+    [refusal('backup', full, engine.dataDir), /is not empty/],
+    [refusal('backup', join(engine.dataDir, 'x'), engine.dataDir), /inside the data directory/],
+    [refusal('backup', empty, full), /No running instance/],
+    [refusal('restore', spoiled('flipped', device, flip), empty), /device.copy does not match its checksum/],
+    [
+      refusal(
+        'restore',
+        spoiled('short', device, (bytes) => bytes.subarray(1)),
+        empty,
+      ),
+      /device.copy has \d+ bytes instead of \d+/,
+    ],
+    [
+      refusal(
+        'restore',
+        spoiled('missing', device, () => undefined),
+        empty,
+      ),
+      /device.copy cannot be read/,
+    ],
+    [
+      refusal(
+        'restore',
+        spoiled('torn', 'manifest.json', (bytes) => bytes.subarray(0, -100)),
+        empty,
+      ),
+      /manifest.json does not match its checksum/,
+    ],
+  ];
+  for (const [output, expected] of cases) expect(await output).toMatch(expected);
   expect(existsSync(empty)).toBe(false);
 
   writeFileSync(join(full, 'restoring'), '');
@@ -231,3 +256,21 @@ test('a new device gets a number that neither instance has given out, and writer
   const writer = (dataDir: string) => readFileSync(join(dataDir, 'journal', 'worker-0', 'writer'), 'utf8');
   expect(writer(restoredDir)).not.toBe(writer(engine.dataDir));
 });
+
+test('a PostgreSQL that was set back gives out no number of a device that ClickHouse knows', async () => {
+  const known = await greatestDevice(restored);
+  const { url } = JSON.parse(readFileSync(join(restoredDir, 'run', 'postgres.json'), 'utf8')) as { url: string };
+  const postgres = openPostgres({ url, poolMax: 1, log: silent });
+  await postgres.query("select setval('device_number_seq', (select max(number) - 1 from device))");
+  // As rows of a dump from a cluster that had many more transactions.
+  await postgres.query(`update credential_changes set transaction_id = '9999999999'`);
+  await postgres.close();
+  rmSync(join(restoredDir, 'device-numbers.json'));
+  await restored.restart();
+  const device = await restored.api.createDevice('later');
+  expect(await restored.api.postTelemetry(device.token, '{"later":1}')).toBe(200);
+  expect(await numberOf(restored, 'later')).toBeGreaterThan(known);
+  // A change of credentials is noticed in spite of them.
+  expect((await restored.api.send('DELETE', `/api/device/${device.id}`)).status).toBe(200);
+  await eventually(async () => (await restored.api.postTelemetry(device.token, '{"later":1}')) === 401, 10_000);
+}, 60_000);

@@ -1,0 +1,88 @@
+/**
+ * SQL of numbers that must never be given out twice, although PostgreSQL may have been restored to an earlier moment than
+ * ClickHouse: the numbers of devices, by which ClickHouse knows them, and the versions of what reports copy there.
+ */
+import type { ClickHouse } from '../clickhouse/client.ts';
+import type { Postgres, Queries } from '../postgres/client.ts';
+
+export type NumberSequence = 'device' | 'copy';
+
+const names: Record<NumberSequence, string> = {
+  device: "pg_get_serial_sequence('device', 'number')",
+  copy: "'device_copy_version'",
+};
+/** Any constant that no other program uses in this database. */
+const lockKey = 7_155_720_362;
+
+/** The last number that was given out, 0 before the first. */
+export async function lastNumber(queries: Queries, sequence: NumberSequence): Promise<number> {
+  const [row] = await queries.query<{ last: number }>(
+    `select coalesce(pg_sequence_last_value(${names[sequence]}::regclass), 0) as last`,
+  );
+  return row!.last;
+}
+
+/**
+ * When the last number is below `known`, goes on behind `next`. The lock is one for all hosts of this database: a host
+ * that comes second finds the sequence raised and does nothing, whatever was given out meanwhile.
+ */
+export async function raiseNumbers(
+  postgres: Postgres,
+  sequence: NumberSequence,
+  known: number,
+  next: number,
+): Promise<boolean> {
+  return await postgres.transaction(async (queries) => {
+    await queries.query('select pg_advisory_xact_lock($1)', [lockKey]);
+    const rows = await queries.query(
+      `select setval(${names[sequence]}::regclass, $2)
+        where coalesce(pg_sequence_last_value(${names[sequence]}::regclass), 0) < $1`,
+      [known, next],
+    );
+    return rows.length > 0;
+  });
+}
+
+/** The greatest device that has latest values or was copied for reports: the ends of small indexes. */
+export async function greatestDevice(clickhouse: ClickHouse): Promise<number> {
+  const [latest, copied] = await Promise.all([
+    greatest(clickhouse, 'SELECT device AS n FROM latest ORDER BY device DESC LIMIT 1'),
+    greatest(clickhouse, 'SELECT max(device) AS n FROM device_metadata'),
+  ]);
+  return Math.max(latest, copied);
+}
+
+/** The greatest device that has points. Looks into every part: seconds for a table of ten years. */
+export async function greatestDeviceOfPoints(clickhouse: ClickHouse): Promise<number> {
+  return await greatest(clickhouse, 'SELECT device AS n FROM telemetry ORDER BY device DESC LIMIT 1');
+}
+
+export async function greatestCopyVersion(clickhouse: ClickHouse): Promise<number> {
+  const [devices, attributes] = await Promise.all([
+    greatest(clickhouse, 'SELECT max(version) AS n FROM device_metadata'),
+    greatest(clickhouse, 'SELECT max(version) AS n FROM device_attribute'),
+  ]);
+  return Math.max(devices, attributes);
+}
+
+async function greatest(clickhouse: ClickHouse, sql: string): Promise<number> {
+  const [row] = await clickhouse.rows<{ n: string }>(sql, {}, { timeoutMs: 60_000 });
+  return Number(row?.n ?? 0);
+}
+
+/** Every device and attribute is copied to ClickHouse again. */
+export async function copyAllDevices(queries: Queries): Promise<void> {
+  await queries.query('insert into device_outbox default values');
+}
+
+/**
+ * Rows of a dump carry transaction ids of the cluster that it was made from. In a new cluster such an id may lie ahead,
+ * where its row would count as a change that is not settled, for ever. '3' is below every id of a transaction.
+ */
+export async function settleTransactions(queries: Queries): Promise<void> {
+  for (const table of ['attribute_head', 'credential_changes']) {
+    await queries.query(
+      `update ${table} set transaction_id = '3' where transaction_id > pg_snapshot_xmax(pg_current_snapshot())`,
+    );
+  }
+}
