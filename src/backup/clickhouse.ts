@@ -77,7 +77,7 @@ export async function removeFrozen(clickhouseDir: string): Promise<void> {
   await rm(join(clickhouseDir, 'shadow', freezeName), { recursive: true, force: true });
 }
 
-/** Into an engine without any table. Throws when a row is missing afterwards. */
+/** Into an engine without any table, which is stopped afterwards: its merges are off. Throws when a row is missing afterwards. */
 export async function attachTables(
   clickhouse: ClickHouse,
   backupDir: string,
@@ -88,6 +88,8 @@ export async function attachTables(
   // Views and distributed tables name others, which must exist.
   const inOrder = [...tables].sort((a, b) => Number(b.stored) - Number(a.stored));
   for (const { create } of inOrder) await clickhouse.exec(create);
+  // A merge would drop rows that are overwritten or expired before they are counted.
+  await clickhouse.exec('SYSTEM STOP MERGES');
   const paths = new Map((await readTables(clickhouse)).map(({ name, dataPaths }) => [name, dataPaths[0]!]));
   for (const { name, parts, rows } of tables) {
     if (parts === 0) continue;
