@@ -62,6 +62,7 @@ import { seriesDeleter } from './ingest/delete-series.ts';
 import { Eraser } from './ingest/erase.ts';
 import { reportOf } from './ingest/journal-report.ts';
 import { OrderClock, orderMs } from './ingest/order.ts';
+import { Retention } from './ingest/retention.ts';
 import { seriesWriter } from './ingest/save-series.ts';
 import { Shipper } from './ingest/ship.ts';
 import { journalDirectory, journalName } from './instance.ts';
@@ -375,6 +376,10 @@ async function serve(link: PrimaryLink): Promise<void> {
     tombstonesKeptDays: config.telemetry.tombstonesKeptDays,
   });
   eraser.start();
+  const { ttlDays, ttlOfLatest } = config.telemetry;
+  const isLeader = () => link.state.leader === begin.slot;
+  const retention = new Retention({ postgres, clickhouse, cluster, clock, log, isLeader, ttlDays, ttlOfLatest });
+  retention.start();
   link.onCollect(() => metrics.snapshot());
   link.reportStatus(() => ({
     refusing: ingest.refusal() !== undefined,
@@ -401,7 +406,7 @@ async function serve(link: PrimaryLink): Promise<void> {
     while (servers.some((server) => server.openRequests > 0) && clock.monotonic() < deadline) await turn();
     await rollout.stop();
     await ingest.close();
-    await Promise.all([eraser.stop(), attributeWriter.idle(), updates.stop(), persistentRpcs.stop()]);
+    await Promise.all([eraser.stop(), retention.stop(), attributeWriter.idle(), updates.stop(), persistentRpcs.stop()]);
     await activity.stop();
     rateLimits?.stop();
     requestLimits?.stop();

@@ -328,6 +328,13 @@ export const limits = {
   eraseRetryMsMin: 2_000,
   eraseRetryMsMax: 300_000,
   latestMutationsMax: 20,
+  /** Retention: when it begins after a start and how often it looks, its lease, days that one statement drops, and expired
+   * rows outside the days (2020 to 2039) that are worth a delete. */
+  retentionFirstMs: 60_000,
+  retentionMs: 3_600_000,
+  retentionLeaseMs: 600_000,
+  retentionDaysMax: 100,
+  retentionOtherRowsMin: 100_000,
   /** How long the delete of a series waits for what was accepted before it to be stored, and how long it takes in all. */
   seriesDeleteWaitMsMax: 3_000,
   seriesDeleteMsMax: 10_000,

@@ -40,7 +40,7 @@ create table lease (
   until timestamptz not null
 );
 
--- Days of telemetry (partitions) that retention has dropped are not looked for again.
+-- When retention last did what it does once a day, on whichever host.
 create table retention (
   name text primary key,
   done_at timestamptz not null

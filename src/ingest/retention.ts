@@ -1,0 +1,153 @@
+/**
+ * Retention frees the disk: days of telemetry that are older than `telemetry.ttlDays` are dropped by name, also those
+ * that were stored before the setting was made. (The store's own rule reaches a part when it is merged, and closed days
+ * are not.) One host at a time does so, each hour; `latest` and rows outside the days from 2020 to 2039 once a day.
+ */
+import { randomUUID } from 'node:crypto';
+import type { Clock } from '../base/clock.ts';
+import { messageOf } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Log } from '../base/log.ts';
+import { type ClickHouse, ClickHouseError } from '../clickhouse/client.ts';
+import {
+  deleteExpiredLatestStatement,
+  deleteExpiredOthersStatement,
+  dropDaysStatement,
+  expiredLatestQuery,
+  expiredOthersQuery,
+  storedDaysQuery,
+} from '../clickhouse/retention-statements.ts';
+import { isAway, type Postgres } from '../postgres/client.ts';
+import { giveBackLease, takeLease } from './journal-table.ts';
+
+export interface RetentionParts {
+  postgres: Postgres;
+  clickhouse: ClickHouse;
+  /** Name of the ClickHouse cluster, '' without one. */
+  cluster: string;
+  clock: Clock;
+  log: Log;
+  isLeader: () => boolean;
+  /** 0: everything is kept. */
+  ttlDays: number;
+  /** Latest values go as well. */
+  ttlOfLatest: boolean;
+}
+
+const leaseName = 'retention';
+const dayMs = 86_400_000;
+/** ClickHouse refuses to drop a partition above `max_partition_size_to_drop` by mistake. */
+const partitionTooLarge = 359;
+
+export class Retention {
+  readonly #parts: RetentionParts;
+  readonly #holder = randomUUID();
+  #timer: NodeJS.Timeout | undefined;
+  #running: Promise<void> = Promise.resolve();
+  #stopped = false;
+
+  constructor(parts: RetentionParts) {
+    this.#parts = parts;
+  }
+
+  start(): void {
+    if (this.#parts.ttlDays === 0) return;
+    this.#schedule(limits.retentionFirstMs);
+  }
+
+  async stop(): Promise<void> {
+    this.#stopped = true;
+    clearTimeout(this.#timer);
+    await this.#running;
+  }
+
+  #schedule(waitMs: number): void {
+    this.#timer = setTimeout(() => {
+      this.#running = this.round().finally(() => {
+        if (!this.#stopped) this.#schedule(limits.retentionMs);
+      });
+    }, waitMs);
+    this.#timer.unref();
+  }
+
+  /** `start` repeats it; a test calls it. */
+  async round(): Promise<void> {
+    const { postgres, clock, log, isLeader, ttlDays, ttlOfLatest } = this.#parts;
+    if (!isLeader()) return;
+    try {
+      if (!(await takeLease(postgres, leaseName, this.#holder, limits.retentionLeaseMs))) return;
+      try {
+        const limit = clock.now() - ttlDays * dayMs;
+        await this.#dropDays(limit);
+        if (ttlOfLatest) await this.#daily('latest', () => this.#deleteLatest(limit));
+        await this.#daily('other days', () => this.#deleteOthers(limit));
+      } finally {
+        await giveBackLease(postgres, leaseName, this.#holder);
+      }
+    } catch (error) {
+      if (!isAway(error)) log.warn('retention', { reason: messageOf(error).slice(0, 500) });
+    }
+  }
+
+  async #dropDays(limit: number): Promise<void> {
+    const { clickhouse, cluster, log } = this.#parts;
+    const stored = await clickhouse.rows<{ day: number }>(storedDaysQuery(cluster));
+    const expired = stored.map(({ day }) => Number(day)).filter((day) => endOfDay(day) <= limit);
+    for (let at = 0; at < expired.length && !this.#stopped; at += limits.retentionDaysMax) {
+      const days = expired.slice(at, at + limits.retentionDaysMax);
+      const statement = dropDaysStatement(cluster, days);
+      await this.#write(statement).catch((error: unknown) => {
+        if (!(error instanceof ClickHouseError) || error.code !== partitionTooLarge) throw error;
+        return this.#write(statement, {}, { max_partition_size_to_drop: '0' });
+      });
+      log.info('retention_dropped', { days: days.length, newest: days.at(-1) });
+    }
+  }
+
+  async #deleteLatest(limit: number): Promise<void> {
+    const { clickhouse, cluster, log } = this.#parts;
+    const [row] = await clickhouse.rows<{ count: string }>(expiredLatestQuery, { limit });
+    if (row!.count === '0') return;
+    await this.#write(deleteExpiredLatestStatement(cluster), { limit });
+    log.info('retention_latest', { values: Number(row!.count) });
+  }
+
+  /** The delete makes a new part of every part of the table: a few rows are not worth it. */
+  async #deleteOthers(limit: number): Promise<void> {
+    const { clickhouse, cluster, log } = this.#parts;
+    const [row] = await clickhouse.rows<{ count: string }>(expiredOthersQuery, { limit });
+    if (Number(row!.count) < limits.retentionOtherRowsMin) return;
+    await this.#write(deleteExpiredOthersStatement(cluster), { limit });
+    log.info('retention_other_days', { rows: Number(row!.count) });
+  }
+
+  /** Once a day, whichever host does it. */
+  async #daily(name: string, work: () => Promise<void>): Promise<void> {
+    const { postgres } = this.#parts;
+    const isDue = await postgres.query(
+      `select where not exists (select from retention where name = $1 and done_at > clock_timestamp() - interval '1 day')`,
+      [name],
+    );
+    if (isDue.length === 0 || this.#stopped) return;
+    await work();
+    await postgres.query(
+      `insert into retention (name, done_at) values ($1, clock_timestamp())
+       on conflict (name) do update set done_at = excluded.done_at`,
+      [name],
+    );
+  }
+
+  async #write(statement: string, parameters = {}, more: Record<string, string> = {}): Promise<void> {
+    const { clickhouse, cluster } = this.#parts;
+    const waits = {
+      distributed_ddl_task_timeout: '30',
+      distributed_ddl_output_mode: 'null_status_on_timeout',
+    } as const;
+    await clickhouse.exec(statement, parameters, { settings: { ...(cluster !== '' && waits), ...more } });
+  }
+}
+
+/** `day`: 20261121. */
+function endOfDay(day: number): number {
+  return Date.UTC(Math.floor(day / 10_000), (Math.floor(day / 100) % 100) - 1, (day % 100) + 1);
+}
