@@ -52,7 +52,7 @@ export type ToWorker =
   | { kind: 'holdJournals'; id: number }
   | { kind: 'releaseJournals'; id: number }
   /** A worker answers with `journalReports`. */
-  | { kind: 'reportJournals'; id: number }
+  | { kind: 'reportJournals'; id: number; flush: boolean }
   | ({ kind: 'journals'; id: number } & JournalReportsOfHost)
   | { kind: 'drain' };
 
@@ -66,7 +66,8 @@ export type ToPrimary =
   | { kind: 'samples'; id: number; samples: Sample[] }
   | { kind: 'askMetrics'; id: number }
   | { kind: 'journalsHeld'; id: number; cuts: JournalCut[]; intact: boolean }
-  | { kind: 'askJournals'; id: number }
+  /** `flush`: what waits for company is shipped now. */
+  | { kind: 'askJournals'; id: number; flush: boolean }
   | ({ kind: 'journalReports'; id: number } & JournalReportsOfHost)
   | { kind: 'failed'; message: string };
 

@@ -72,6 +72,11 @@ export class OrphanJournals {
     return { reports, isWhole };
   }
 
+  /** As `Shipper.flush`, for the journal that is being shipped. */
+  flush(): void {
+    this.#shipper?.flush();
+  }
+
   /** As `Journal.hold`, for each that is open. A backup copies the others as they are: nothing touches them until then. */
   hold(): JournalCut[] {
     this.#held = [...this.#waiting.values()].filter((journal) => journal !== undefined);

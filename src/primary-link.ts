@@ -25,7 +25,7 @@ export class PrimaryLink {
   #begun: ((begin: Begin) => void) | undefined;
   #lastAsked = 0;
   #collect: () => Sample[] = () => [];
-  #journals: () => JournalReportsOfHost = () => ({ reports: [], isWhole: false });
+  #journals: (flush: boolean) => JournalReportsOfHost = () => ({ reports: [], isWhole: false });
   #onClock: (clock: ClockState) => void = () => {};
   #drain: () => void = () => process.exit(0);
   #holdJournals: (() => JournalCut[]) | undefined;
@@ -116,12 +116,12 @@ export class PrimaryLink {
     });
   }
 
-  onReportJournals(report: () => JournalReportsOfHost): void {
+  onReportJournals(report: (flush: boolean) => JournalReportsOfHost): void {
     this.#journals = report;
   }
 
-  /** How far the journals of all workers of this instance are stored, asked now. */
-  askJournals(): Promise<JournalReportsOfHost> {
+  /** How far the journals of all workers of this instance are stored, asked now. `flush`: what waits for company is shipped now. */
+  askJournals(flush: boolean): Promise<JournalReportsOfHost> {
     this.#lastAsked += 1;
     const id = this.#lastAsked;
     return new Promise((resolve) => {
@@ -132,7 +132,7 @@ export class PrimaryLink {
       };
       const timer = setTimeout(answer, 2 * limits.journalReportsMsMax, { reports: [], isWhole: false });
       this.#askedJournals.set(id, answer);
-      send({ kind: 'askJournals', id });
+      send({ kind: 'askJournals', id, flush });
     });
   }
 
@@ -165,7 +165,7 @@ export class PrimaryLink {
         send({ kind: 'journalsHeld', id: message.id, cuts: [], intact: this.#releaseJournals() });
         return;
       case 'reportJournals':
-        send({ kind: 'journalReports', id: message.id, ...this.#journals() });
+        send({ kind: 'journalReports', id: message.id, ...this.#journals(message.flush) });
         return;
       case 'journals':
         this.#askedJournals.get(message.id)?.(message);

@@ -196,12 +196,12 @@ export class WorkerPool {
     if (this.#slots.every(isSettled) && this.#slots.some(({ ready }) => ready)) this.#onReady?.();
   }
 
-  #journalReports(): Promise<JournalReportsOfHost> {
+  #journalReports(flush: boolean): Promise<JournalReportsOfHost> {
     const slots = this.#slots.map(({ number }) => number);
     return this.#reports.gather(slots, (number, id) => {
       const { worker, ready } = this.#slots[number]!;
       if (!worker || !ready) return false;
-      send(worker, { kind: 'reportJournals', id });
+      send(worker, { kind: 'reportJournals', id, flush });
       return true;
     });
   }
@@ -290,7 +290,9 @@ export class WorkerPool {
         void this.renderMetrics().then((text) => send(worker, { kind: 'metrics', id: message.id, text }));
         return;
       case 'askJournals':
-        void this.#journalReports().then((host) => send(worker, { kind: 'journals', id: message.id, ...host }));
+        void this.#journalReports(message.flush).then((host) =>
+          send(worker, { kind: 'journals', id: message.id, ...host }),
+        );
         return;
       case 'journalReports':
         this.#reports.receive(message.id, slot.number, message);

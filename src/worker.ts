@@ -284,7 +284,7 @@ async function serve(link: PrimaryLink): Promise<void> {
   const polls = new LongPolls({ tokens, metrics, heldMax, waitMsDefault, waitMsMax });
   const decode: Decode<CachedDevice> = (body, device, now, rows) => decodeTelemetry(body, device, now, rows, decoding);
   const { cluster } = config.clickhouse;
-  const journals = () => link.askJournals();
+  const journals = (flush = false) => link.askJournals(flush);
   const api = createApi({
     ...claims,
     auth,
@@ -389,7 +389,11 @@ async function serve(link: PrimaryLink): Promise<void> {
     () => [journal.hold(), ...orphans.hold()],
     () => [journal.endHold(), orphans.endHold()].every((intact) => intact),
   );
-  link.onReportJournals(() => {
+  link.onReportJournals((flush) => {
+    if (flush) {
+      shipper.flush();
+      orphans.flush();
+    }
     const { reports, isWhole } = orphans.reports();
     return { reports: [reportOf(journal, writer, clock), ...reports], isWhole };
   });

@@ -13,7 +13,7 @@ const readingOrder = 'ts, seq, origin';
 
 /** The store's number of each device by the run's own number. */
 async function storeNumbers(engine: Engine): Promise<Map<number, string>> {
-  const rows = await engine.clickhouse("SELECT int, device FROM telemetry FINAL WHERE key = 'number'");
+  const rows = await engine.clickhouse("SELECT int, device FROM telemetry FINAL WHERE key = 'number' AND kind != 0");
   return new Map(rows.map(([n, device]) => [Number(n), device!]));
 }
 
@@ -29,7 +29,7 @@ export async function readRecords(engine: Engine, ledger: Ledger, first: number)
     }
     const rows = await engine.clickhouse(
       `SELECT ts, key, multiIf(kind = 2, toString(int), kind = 3, toString(num), text) FROM telemetry FINAL ` +
-        `WHERE device = ${device} AND key IN (${keysOfRecord.map((key) => `'${key}'`).join(', ')})`,
+        `WHERE device = ${device} AND kind != 0 AND key IN (${keysOfRecord.map((key) => `'${key}'`).join(', ')})`,
     );
     ledger.check(
       n,
@@ -49,7 +49,7 @@ export async function readTurns(engine: Engine, inTurn: InTurn, first: number, c
       verdict.missing += 1;
       continue;
     }
-    const where = `FINAL WHERE device = ${device} AND key = '${turnKey}'`;
+    const where = `FINAL WHERE kind != 0 AND device = ${device} AND key = '${turnKey}'`;
     const rows = await engine.clickhouse(`SELECT ts, int FROM telemetry ${where} ORDER BY ${readingOrder}`);
     const [latest] = await engine.clickhouse(`SELECT ts, int FROM latest ${where}`);
     inTurn.check(n, rows.map(turnRow), latest && turnRow(latest), verdict);
@@ -63,7 +63,7 @@ function turnRow([ts, value]: string[]): TurnRow {
 
 export async function readDeletes(engine: Engine, deletes: Deletes): Promise<DoomedVerdict> {
   const valuesOf = async (table: string) => {
-    const rows = await engine.clickhouse(`SELECT int FROM ${table} FINAL WHERE key = '${doomedKey}'`);
+    const rows = await engine.clickhouse(`SELECT int FROM ${table} FINAL WHERE kind != 0 AND key = '${doomedKey}'`);
     return rows.map(([value]) => Number(value));
   };
   return deletes.judge(await valuesOf('telemetry'), await valuesOf('latest'));

@@ -22,8 +22,8 @@ export interface SeriesDeleteParts {
   cluster: string;
   clock: Clock;
   log: Log;
-  /** The journals of this host, asked of all its workers now; `isWhole`: all have answered. */
-  journals: () => Promise<{ reports: JournalReport[]; isWhole: boolean }>;
+  /** The journals of this host, asked of all its workers now; `isWhole`: all have answered. `flush`: ship what waits. */
+  journals: (flush?: boolean) => Promise<{ reports: JournalReport[]; isWhole: boolean }>;
 }
 
 export interface SeriesDelete {
@@ -91,10 +91,12 @@ async function allSettled(
   const isShipped = ({ writer, orderShipped }: JournalReport) => BigInt(orderShipped) >= (target.get(writer) ?? 0n);
   // A row that waits beside the journal may be stored much later: then it has to be deleted again.
   if (own.some(({ orderHeld }) => orderHeld !== null)) return undefined;
+  let isFlushed = false;
   while (!host.isWhole || !host.reports.every(isShipped)) {
     if (clock.monotonic() >= deadline) return undefined;
     await sleep(lookMs);
-    host = await journals();
+    host = await journals(!isFlushed);
+    isFlushed = true;
   }
   for (;;) {
     const rows = await readJournals(postgres);

@@ -83,6 +83,11 @@ export class Shipper {
     for (const lane of this.#lanes) lane.wake();
   }
 
+  /** A delete waits for what the journal holds now: the lanes ship it without company. */
+  flush(): void {
+    for (const lane of this.#lanes) lane.flush();
+  }
+
   /** Ships what is there without waiting for company, until it is gone or the time is up; then stops. */
   async drain(timeMsMax: number): Promise<void> {
     const deadline = this.#options.clock.monotonic() + timeMsMax;
@@ -152,6 +157,8 @@ class LaneLoop {
   #running: Promise<void> = Promise.resolve();
   #wake: (() => void) | undefined;
   #hurried = false;
+  /** What is waited for goes without company: up to this order. */
+  #flushTo = 0n;
   #lastStart = Number.NEGATIVE_INFINITY;
   #rowsPerSecond = 0;
   #quickLateRows = quickLateRowsMax;
@@ -172,6 +179,11 @@ class LaneLoop {
 
   hurry(): void {
     this.#hurried = true;
+    this.wake();
+  }
+
+  flush(): void {
+    this.#flushTo = this.#options.journal.orderMax;
     this.wake();
   }
 
@@ -218,7 +230,12 @@ class LaneLoop {
 
   #waitMs(): number {
     if (this.#hurried) return 0;
+    if (this.#flushes) return this.#lastStart + this.#options.intervalMsMin - this.#options.clock.monotonic();
     return this.#lane === late ? this.#lateWaitMs() : this.#liveWaitMs();
+  }
+
+  get #flushes(): boolean {
+    return this.#options.journal.laneShipped(this.#lane) < this.#flushTo;
   }
 
   /** Idle: at once. Under load: as long as keeps parts few and a point readable in time. */
@@ -255,11 +272,11 @@ class LaneLoop {
     return Math.min(quickLateRowsMax, this.#quickLateRows + back);
   }
 
-  /** `wake` ends the sleep of an idle lane; a lane that paces itself is ended by `hurry` and `stop` only. */
+  /** `wake` ends the sleep of an idle lane; a lane that paces itself is ended by `hurry`, `flush` and `stop` only. */
   async #sleep(waitMs: number, idle: boolean): Promise<void> {
     const timer = new AbortController();
     this.#wake = () => {
-      if (idle || this.#hurried || this.#stopping.signal.aborted) timer.abort();
+      if (idle || this.#hurried || this.#flushes || this.#stopping.signal.aborted) timer.abort();
     };
     await this.#options.sleep(waitMs, timer.signal);
     this.#wake = undefined;

@@ -39,7 +39,7 @@ interface Channel {
   stop(): Promise<void>;
 }
 
-async function openChannel(factor = 1): Promise<Channel> {
+async function openChannel(factor = 1, lateSecondsMax = 1): Promise<Channel> {
   journals += 1;
   const dir = join(home, `worker-${journals}`);
   const shipClock = fastClock(factor);
@@ -54,7 +54,7 @@ async function openChannel(factor = 1): Promise<Channel> {
     intervalMsMin: 10,
     intervalMsMax: 50,
     rowsMax: 100_000,
-    lateSecondsMax: 1,
+    lateSecondsMax,
     timeoutMs: 10_000,
     onShipped: () => {},
   });
@@ -211,3 +211,22 @@ test('one message of 250 days is stored whole, in both tables, and other rows ar
   expect(await stored('telemetry', device)).toHaveLength(252);
   expect((await stored('latest', device)).slice(0, 1)).toEqual([['a', first + 249 * dayMs, 249]]);
 }, 30_000);
+
+test('what waits for company is shipped at once when a delete waits for it', async () => {
+  const device = devices++;
+  const channel = await openChannel(1, 3_600);
+  const old = (from: number) => Array.from({ length: 100 }, (_, n): [string, number, number] => ['a', from + n, 1]);
+  channel.shipper.start();
+  // The first rows use up what may go at once.
+  await append(channel, device, old(0), 1);
+  channel.shipper.wake();
+  await vi.waitFor(() => expect(channel.journal.empty).toBe(true), { timeout: 10_000 });
+  await append(channel, device, old(100), 1);
+  channel.shipper.wake();
+  await new Promise((resolve) => setTimeout(resolve, 500));
+  expect(channel.journal.empty).toBe(false);
+  channel.shipper.flush();
+  await vi.waitFor(() => expect(channel.journal.empty).toBe(true), { timeout: 10_000 });
+  await channel.stop();
+  expect(await stored('telemetry', device)).toHaveLength(200);
+});
