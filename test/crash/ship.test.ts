@@ -206,7 +206,9 @@ test('one message of 250 days is stored whole, in both tables, and other rows ar
   await append(channel, device, [['b', Date.now() - 5 * dayMs, 1]], 1);
   await append(channel, device, [['c', Date.now(), 1]]);
   channel.shipper.start();
-  await vi.waitFor(async () => expect((await stored('telemetry', device)).map(([key]) => key)).toContain('c'));
+  await vi.waitFor(async () => expect((await stored('telemetry', device)).map(([key]) => key)).toContain('c'), {
+    timeout: 15_000,
+  });
   await shipAll(channel, false);
   expect(await stored('telemetry', device)).toHaveLength(252);
   expect((await stored('latest', device)).slice(0, 1)).toEqual([['a', first + 249 * dayMs, 249]]);
