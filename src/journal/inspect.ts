@@ -6,8 +6,8 @@ import { type Disk, type DiskFile, errorCode, realDisk, sizeOf } from './disk.ts
 import { readWriterId } from './identity.ts';
 import { PositionFile, startOfJournal } from './position.ts';
 import { type Frame, FrameReader, type Gap } from './reader.ts';
-import { recover } from './recovery.ts';
-import { type LaneShare, parseSegmentName } from './segment.ts';
+import { readHeader, recover } from './recovery.ts';
+import { type LaneShare, parseSegmentName, saltSeed } from './segment.ts';
 
 export interface SegmentReport {
   name: string;
@@ -16,8 +16,6 @@ export interface SegmentReport {
   /** Offset of the first frame, and after the last frame. */
   start: number;
   end: number;
-  /** Size of the file when it is packed; gaps are places in this file. */
-  packedBytes: number | undefined;
   /** By lane: live, late. */
   waiting: [LaneShare, LaneShare];
 }
@@ -59,29 +57,30 @@ async function inspectOnce(dir: string, disk: Disk): Promise<JournalReport> {
   for (const name of await disk.list(dir)) {
     if (parseSegmentName(name) || /^spare-\d+$/.test(name)) fileBytes += await sizeOf(disk, `${dir}/${name}`);
   }
-  const segments = recovered.segments.map(
-    ({ segment: { epoch, seq, path, seed, start, end, packedBytes, waiting } }) => ({
-      name: `${epoch}-${seq}`,
-      path,
-      seed,
-      start,
-      end,
-      packedBytes,
-      waiting,
-    }),
-  );
+  const segments = recovered.segments.map(({ segment: { epoch, seq, path, seed, start, end, waiting } }) => ({
+    name: `${epoch}-${seq}`,
+    path,
+    seed,
+    start,
+    end,
+    waiting,
+  }));
   return { dir, writer: await readWriterId(dir, disk), segments, fileBytes, lost };
 }
 
 /** Every frame of a segment and every stretch that holds no valid frame, in order. A payload is valid until the next step. */
 export async function* readSegment(
-  { path, seed, start, end, packedBytes }: SegmentReport,
+  { path, seed, start, end }: SegmentReport,
   disk: Disk = realDisk,
 ): AsyncGenerator<Frame | Gap> {
   const file = await disk.open(path, 'read');
   try {
-    const packed = packedBytes !== undefined;
-    const range = { seed, from: start, end: packedBytes ?? end, chunkBytes: readChunkBytes, reuseChunk: true, packed };
+    // A running worker may have packed the segment since the report, or used its file again when all of it was stored.
+    const header = await readHeader(file);
+    if (!header || header === 'newer' || saltSeed(header.salt) !== seed) return;
+    const packed = header.packedEnd !== undefined;
+    const to = packed ? await file.size() : end;
+    const range = { seed, from: start, end: to, chunkBytes: readChunkBytes, reuseChunk: true, packed };
     const reader = new FrameReader(file, range);
     for (let step = await reader.next(); step; step = await reader.next()) yield step;
   } finally {

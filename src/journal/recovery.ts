@@ -238,6 +238,7 @@ async function walk(
   const { file, packedBytes } = await openToRead(options.disk, segment);
   const packed = packedBytes !== undefined;
   try {
+    if (options.readOnly) await refusePackedMeanwhile(file, packed, segment.path);
     const end = packedBytes ?? knownEnd ?? (await file.size());
     const { seed, start } = segment;
     const range: ReadRange = { seed, from: start, end, chunkBytes: walkChunkBytes, reuseChunk: true, packed };
@@ -271,6 +272,13 @@ async function walk(
   for (const { gap } of gaps) if (gap.to > shippedTo) await options.onGap(segment, gap);
   // Without a known end the last gap is what an unfinished write left, or the stale bytes of an earlier use.
   if (tail && knownEnd !== undefined && tail.to > shippedTo) await options.onGap(segment, tail);
+}
+
+/** A running owner may have packed the segment since its header was read: as if the file had gone. */
+async function refusePackedMeanwhile(file: DiskFile, packed: boolean, path: string): Promise<void> {
+  const header = await readHeader(file);
+  if (!header || header === 'newer' || (header.packedEnd !== undefined) === packed) return;
+  throw Object.assign(new Error(`${path} was replaced while it was read`), { code: 'ENOENT' });
 }
 
 function count(segment: Segment, frame: Omit<Frame, 'payload'>, start: number): void {

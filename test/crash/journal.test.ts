@@ -3,6 +3,7 @@ import { crc32 } from 'node:zlib';
 import fc from 'fast-check';
 import { expect, test, vi } from 'vitest';
 import { StartError } from '../../src/base/errors.ts';
+import { inspectJournal, readSegment } from '../../src/journal/inspect.ts';
 import { JournalError, type Lane } from '../../src/journal/journal.ts';
 import { listQuarantine } from '../../src/journal/quarantine.ts';
 import { encodeFrameHead, encodeSegmentHeader, saltSeed, segmentHeaderBytes } from '../../src/journal/segment.ts';
@@ -532,11 +533,18 @@ test('a unit that was open while its segments were packed is confirmed as a whol
   for (let i = 0; i < 20; i += 1) await appendBoth();
   const unit = await journal.next(1, { rowsMax: 1e6, bytesMax: 12 * 40 });
   expect(unit!.frames).toBe(12);
+  const before = await inspectJournal(dir, disk);
   for (let i = 0; i < 20; i += 1) {
     await appendBoth();
     await shipAllOf(journal, ledger, 0);
   }
   await vi.waitFor(() => expect(journal.backlogDiskBytes).toBeLessThan(2 * segmentBytes));
+  // A report of before the packing, and a new one, speak of every late frame and of no damage.
+  for (const { segments } of [before, await inspectJournal(dir, disk)]) {
+    for (const segment of segments) {
+      for await (const step of readSegment(segment, disk)) expect(step.kind).toBe('frame');
+    }
+  }
   const { confirmed } = ledger;
   await checkRecovered(disk.crash(undefined), { ...ledger, confirmed: new Set(confirmed) }, { segmentBytes });
   await journal.confirm(unit!);
