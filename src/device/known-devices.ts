@@ -94,7 +94,7 @@ export class KnownDevices {
     this.#isAlone = false;
     // Memory that another outage may need again; it is read in again then.
     if (this.#loaded && !this.#loading && this.#parts.clock.monotonic() - this.#lookedMs > limits.knownKeptMs) {
-      void this.#drop();
+      this.#drop().catch(() => {});
     }
     const answered = this.#answeredTooMany ? 'all' : [...this.#answered.values()];
     this.#answeredTooMany = false;
@@ -209,7 +209,7 @@ export class KnownDevices {
     const startMs = clock.monotonic();
     const former = this.#loaded;
     const file = await this.#disk.open(path, 'read');
-    const header = decodeHeader(await readAt(file, 0, headerBytes));
+    const header = decodeHeader(await readAt(file, 0, headerBytes).catch(() => Buffer.alloc(0)));
     if (header && former?.key.equals(header.key)) {
       await file.close();
       return (await this.#readOn(former)) ? former : await this.#drop();
