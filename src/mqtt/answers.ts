@@ -55,13 +55,23 @@ const journalReasons: Record<string, true> = {
   backlog_full: true,
   loop_lag: true,
   journal_failed: true,
+  store_away: true,
+  store_waiters: true,
 };
 
+/** `ingest.ack: store`, after the journal has the message: it is stored later, but that is not acknowledged. */
+const storedLater: Record<string, true> = { store_slow: true, store_refused: true };
+
 /** `clock_wrong` is no reason to wait: other messages of the same client may bring their "ts". */
-const quotaReasons: Record<string, true> = { ...journalReasons, clock_wrong: true };
+const quotaReasons: Record<string, true> = { ...journalReasons, ...storedLater, clock_wrong: true };
 
 export function isJournalRefusal({ status, reason }: Fault): boolean {
   return status === 503 && reason in journalReasons;
+}
+
+/** The message is refused, and lost when its client does not send it again. */
+export function isDiscarded({ reason }: Fault): boolean {
+  return !(reason in storedLater);
 }
 
 /** A refusal that may pass within seconds: worth leaving the client unread. */

@@ -445,6 +445,17 @@ describe('the journal refuses', () => {
     expect(endedBy()).toBe('');
   });
 
+  test('QoS 0 that the journal has and ClickHouse has not yet is no discarded message', async () => {
+    const { send, sent, publishes, counters } = bench({ level: 5 });
+    await sent();
+    send(publish(1, 0), publish(2, 0), publish(3));
+    publishes[0]!.refuse(unavailable('store_slow', 'Stored later.'));
+    publishes[1]!.refuse(unavailable('journal_failed', 'The disk failed.'));
+    publishes[2]!.refuse(unavailable('store_slow', 'Stored later.'));
+    expect(await sent()).toMatchObject([{ cmd: 'puback', messageId: 3, reasonCode: 0x97 }]);
+    expect(discarded(counters)).toEqual(['{reason="journal_failed",qos="0"} 1']);
+  });
+
   test('a message that waits is told apart from one that can never be stored', async () => {
     const { send, sent, refuse } = bench({ level: 5 });
     await sent();

@@ -9,7 +9,7 @@ import { randomUUID } from 'node:crypto';
 import { Fault, isBug } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { ClientCertificate } from '../fleet/chain.ts';
-import { answerOf, code, isJournalRefusal, mayPass } from './answers.ts';
+import { answerOf, code, isDiscarded, isJournalRefusal, mayPass } from './answers.ts';
 import type { CloseReason } from './close-reason.ts';
 import type { Flushable } from './flusher.ts';
 import { Frames } from './frames.ts';
@@ -504,7 +504,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     counters.refused(fault.reason);
     if (isBug(fault)) log.error('handler_bug', { topic: incoming.topic, error: fault.cause });
     if (incoming.qos === 0) {
-      this.#discard(fault.reason, 0);
+      if (isDiscarded(fault)) this.#discard(fault.reason, 0);
     } else {
       const answer = answerOf(fault);
       incoming.code = answer.code;

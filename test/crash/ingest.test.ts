@@ -174,6 +174,28 @@ test('more bytes than may wait for a sync are refused', async () => {
   expect(new Set(await Promise.all(senders.map((sender) => sender.outcome)))).toEqual(new Set(['acknowledged']));
 });
 
+test('a loop that is late for seconds on end refuses, and takes messages now and then all the same', async () => {
+  vi.useFakeTimers({ toFake: ['setInterval', 'clearInterval'] });
+  try {
+    let late = 0;
+    const lagging = { now: () => clock.now(), monotonic: () => late };
+    await start(new SimDisk(), 'journal', { clock: lagging });
+    const reasons: (string | undefined)[] = [];
+    for (let n = 0; n < 8; n += 1) {
+      late += 700;
+      vi.advanceTimersByTime(100);
+      reasons.push(ingest.refusal()?.reason);
+    }
+    const refused = Array.from({ length: 3 }, () => 'loop_lag');
+    expect(reasons).toEqual([...refused, undefined, ...refused, undefined]);
+    late += 100;
+    vi.advanceTimersByTime(100);
+    expect(ingest.refusal()).toBeUndefined();
+  } finally {
+    vi.useRealTimers();
+  }
+});
+
 test('a journal at its cap refuses until ClickHouse has taken some of it', async () => {
   await start(new SimDisk(), 'journal', { backlogBytesMax: 20_000 });
   expect(await send({ text: 'x'.repeat(5000) }).outcome).toBe('acknowledged');
