@@ -1,0 +1,87 @@
+/** Telemetry of a gateway that waited for its devices: a journal that refuses at that moment is waited for, in order. */
+import { afterEach, beforeEach, expect, test, vi } from 'vitest';
+import { type Fault, unavailable } from '../../base/errors.ts';
+import { limits } from '../../base/limits.ts';
+import type { Meter } from '../../fleet/meter.ts';
+import type { GatewayDecoder } from '../../gateway/telemetry.ts';
+import type { Ingest } from '../../ingest/accept.ts';
+import type { Publish } from '../operation.ts';
+import type { GatewaySessions } from './gateway-sessions.ts';
+import { gatewayTelemetryTopics } from './gateway-telemetry.ts';
+
+let refusal: Fault | undefined;
+let taken: string[];
+let answers: string[];
+let heldBytes: number;
+/** Operations of the gateway, one after the other. */
+let running: Promise<unknown>;
+
+beforeEach(() => {
+  vi.useFakeTimers({ toFake: ['setTimeout'] });
+  refusal = unavailable('journal_slow', 'Too slow.');
+  taken = [];
+  answers = [];
+  heldBytes = 0;
+  running = Promise.resolve();
+});
+
+afterEach(() => {
+  vi.useRealTimers();
+});
+
+function send(text: string): void {
+  const ingest = {
+    accept: (_: unknown, body: Buffer, __: unknown, waiter: { acknowledge(): void }) => {
+      if (refusal) throw refusal;
+      taken.push(body.toString());
+      waiter.acknowledge();
+    },
+  } as unknown as Ingest;
+  const gateway = {
+    isBusy: true,
+    device: {},
+    run: (_: unknown, operation: (refused: ReadonlyMap<string, Fault>) => unknown) => {
+      running = running.then(() => operation(new Map()));
+    },
+  };
+  const gateways = {
+    hold: (bytes: number) => {
+      heldBytes += bytes;
+    },
+    release: (bytes: number) => {
+      heldBytes -= bytes;
+    },
+  };
+  const sessions = { gateways, of: () => gateway } as unknown as GatewaySessions;
+  const meter = { touch() {} } as unknown as Meter;
+  const gatewayDecoder = { decode: () => 0 } as unknown as GatewayDecoder;
+  const operation = gatewayTelemetryTopics(sessions, { ingest, meter, gatewayDecoder }).exact!['v1/gateway/telemetry']!;
+  const publish = {
+    payload: Buffer.from(text),
+    session: {},
+    acknowledge: () => answers.push(`${text} stored`),
+    refuse: (fault: Fault) => answers.push(`${text} ${fault.reason}`),
+  };
+  operation(publish as unknown as Publish, '');
+}
+
+test('is taken when the journal accepts again, in the order in which it came', async () => {
+  send('{"A":[{"a":1}]}');
+  send('{"A":[{"a":2}]}');
+  await vi.advanceTimersByTimeAsync(1_000);
+  expect(answers).toEqual([]);
+  refusal = undefined;
+  await vi.advanceTimersByTimeAsync(limits.mqttJournalLookMs);
+  await running;
+  expect(taken).toEqual(['{"A":[{"a":1}]}', '{"A":[{"a":2}]}']);
+  expect(answers).toEqual(['{"A":[{"a":1}]} stored', '{"A":[{"a":2}]} stored']);
+  expect(heldBytes).toBe(0);
+});
+
+test('is refused after the wait', async () => {
+  send('{"A":[{"a":1}]}');
+  await vi.advanceTimersByTimeAsync(limits.mqttPausedMsMax + 100);
+  await running;
+  expect(answers).toEqual(['{"A":[{"a":1}]} journal_slow']);
+  expect(heldBytes).toBe(0);
+});
