@@ -178,7 +178,7 @@ test('a loop that is late for seconds on end refuses, and takes messages now and
   vi.useFakeTimers({ toFake: ['setInterval', 'clearInterval'] });
   try {
     let late = 0;
-    const lagging = { now: () => clock.now(), monotonic: () => late };
+    const lagging = { now: () => clock.now(), micros: () => clock.micros(), monotonic: () => late };
     await start(new SimDisk(), 'journal', { clock: lagging });
     const reasons: (string | undefined)[] = [];
     for (let n = 0; n < 8; n += 1) {
