@@ -173,7 +173,7 @@ async function runOn(engine: Engine, machine: Machine, options: CrashOptions): P
   }
   signal?.throwIfAborted();
 
-  const phase = (name: string) => faults.log.push(`${((performance.now() - startedAt) / 1000).toFixed(1)} s: ${name}`);
+  const phase = (name: string) => faults.note(`${((performance.now() - startedAt) / 1000).toFixed(1)} s: ${name}`);
   phase('the load is over');
   // What waits in a journal is shipped, then everything starts once more: a start may lose, repeat and resurrect too.
   const settleMs = options.settleSeconds * 1000;

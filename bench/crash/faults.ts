@@ -118,7 +118,6 @@ export class Faults {
         await this.#options.engine.killAll();
         await this.start();
       }
-      if (n % 20 === 0) this.#options.say(`${n} faults in ${this.#seconds()} s`);
     }
   }
 
@@ -142,7 +141,7 @@ export class Faults {
   async #carryOut(fault: Fault): Promise<void> {
     const { kind, second, dice } = fault;
     this.done[kind] = (this.done[kind] ?? 0) + 1;
-    this.log.push(`${this.#seconds()} s: ${kind}${second ? ` + ${second}` : ''}`);
+    this.note(`${this.#seconds()} s: ${kind}${second ? ` + ${second}` : ''}`);
     const hold = async () => {
       await this.#sleep(fault.holdMs / 2);
       if (second) await this.#kill(second.slice('kill '.length), dice);
@@ -175,7 +174,7 @@ export class Faults {
         if (dice < 0.5) await this.stop();
         else await engine.killAll();
         this.#workers = 1 + (Math.floor(dice * 1000) % workersMax);
-        this.log.push(`  with WORKERS=${this.#workers}`);
+        this.note(`  with WORKERS=${this.#workers}`);
         return this.start();
       case 'small':
         await this.stop();
@@ -188,7 +187,7 @@ export class Faults {
         const turn = [1, -1, 0][Math.floor(dice * 1000) % 3]!;
         const sizeMs = role === 'hour' ? 3_600_000 : 500 + dice * 3_500;
         machine.setClock(turn * sizeMs);
-        this.log.push(`  clock off by ${machine.clockOffsetMs.toFixed(0)} ms`);
+        this.note(`  clock off by ${machine.clockOffsetMs.toFixed(0)} ms`);
         await hold();
         // A host this far from its database's clock is not ready, and no start of it would ever be.
         if (role === 'hour') machine.setClock(0);
@@ -272,6 +271,11 @@ export class Faults {
         if (n === startsMax) throw error;
       }
     }
+  }
+
+  note(line: string): void {
+    this.log.push(line);
+    this.#options.say(line);
   }
 
   #ended(error: unknown): void {
