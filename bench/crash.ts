@@ -194,10 +194,16 @@ async function runOn(engine: Engine, machine: Machine, options: CrashOptions): P
     return { ...verdicts, sums: sumsOf(verdicts, stillWaiting, faults.ends) };
   };
   const judgeDeadline = performance.now() + settleMs;
-  let judged = await judge();
-  while (wouldImprove(judged.sums) && performance.now() < judgeDeadline) {
-    await sleep(2_000, undefined, { signal });
-    judged = await judge();
+  const isLate = () => performance.now() > judgeDeadline;
+  let judged: Awaited<ReturnType<typeof judge>> | undefined;
+  while (!judged || (wouldImprove(judged.sums) && !isLate())) {
+    if (judged) await sleep(2_000, undefined, { signal });
+    judged = await judge().catch(async (error: unknown) => {
+      // A busy store may refuse to be read for a while.
+      if (isLate()) throw error;
+      await sleep(2_000, undefined, { signal });
+      return undefined;
+    });
   }
   phase('judged');
   const { sums } = judged;
