@@ -11,6 +11,8 @@ import { StartError } from '../base/errors.ts';
 import type { BackupFile } from './manifest.ts';
 
 const chunkBytes = 1024 * 1024;
+/** A sync of much at once holds up the syncs of the journal on the same disk: many small ones do not. */
+const syncBytes = 4 * 1024 * 1024;
 
 export class BackupFiles {
   readonly dir: string;
@@ -77,6 +79,7 @@ export class BackupWriter {
   readonly #ended: (bytes: number, sha256: string) => void;
   readonly #hash: Hash = createHash('sha256');
   #bytes = 0;
+  #unsynced = 0;
 
   constructor(file: FileHandle, pace: Pace, ended: (bytes: number, sha256: string) => void) {
     this.#file = file;
@@ -92,6 +95,10 @@ export class BackupWriter {
       at += bytesWritten;
     }
     this.#bytes += chunk.length;
+    this.#unsynced += chunk.length;
+    if (this.#unsynced < syncBytes) return;
+    this.#unsynced = 0;
+    await this.#file.datasync();
   }
 
   /** Durable when it resolves. */
