@@ -58,6 +58,7 @@ export default defineConfig({
           name: 'long',
           include: ['test/long/**/*.test.ts'],
           globalSetup: ['test/own-engine-setup.ts'],
+          retry: 1,
           testTimeout: 900_000,
           hookTimeout: 120_000,
         },

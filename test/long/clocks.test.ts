@@ -10,8 +10,8 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type Device, eventually } from '../api.ts';
 import { type Engine, startEngine } from '../engine.ts';
+import { clickhousePassword, type Stores, startStores } from '../flow/stores.ts';
 import { connectMqtt } from '../wire/mqtt-client.ts';
-import { clickhousePassword, type Stores, startStores } from './stores.ts';
 
 const year = 365 * 24 * 3_600;
 const telemetry = 'v1/devices/me/telemetry';
