@@ -97,6 +97,7 @@ async function allSettled(
     await sleep(lookMs);
     host = await journals(!isFlushed);
     isFlushed = true;
+    if (host.reports.some(({ orderHeld }) => orderHeld !== null)) return undefined;
   }
   for (;;) {
     const rows = await readJournals(postgres);

@@ -91,22 +91,29 @@ export interface SeenJournal {
   writer: number;
   run: string;
   settled: number;
+  orderHeld: string | null;
 }
 
 /**
  * These were carried out when the journals were as `seen`. A journal that had not settled a tombstone then, was opened
- * since, or holds rows beside it, keeps it unfinished.
+ * since, or held rows beside it then or holds such rows now, keeps it unfinished.
  */
 export async function markApplied(queries: Queries, ids: number[], seen: SeenJournal[]): Promise<void> {
   await queries.query(
     `update tombstones t set applied_at = clock_timestamp(), missing = coalesce((
        select array_agg(j.writer) from journals j
-         left join unnest($2::int[], $3::text[], $4::bigint[]) as seen (writer, run, settled)
+         left join unnest($2::int[], $3::text[], $4::bigint[], $5::bigint[]) as seen (writer, run, settled, held)
            on seen.writer = j.writer and seen.run = j.run
         where seen.writer is null or seen.settled < coalesce(t.fence, t.id)
-           or j.held_order <= coalesce(t.order_number, ${orderMax})), '{}')
+           or least(j.held_order, seen.held) <= coalesce(t.order_number, ${orderMax})), '{}')
       where id = any($1)`,
-    [ids, seen.map(({ writer }) => writer), seen.map(({ run }) => run), seen.map(({ settled }) => settled)],
+    [
+      ids,
+      seen.map(({ writer }) => writer),
+      seen.map(({ run }) => run),
+      seen.map(({ settled }) => settled),
+      seen.map(({ orderHeld }) => orderHeld),
+    ],
   );
 }
 
