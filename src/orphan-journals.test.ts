@@ -23,27 +23,30 @@ beforeEach(() => {
 
 afterEach(() => rmSync(home, { recursive: true, force: true }));
 
-async function journalWith(name: string, order: bigint): Promise<string> {
+async function journalWith(name: string, order: bigint, key = 't', hasWriter = true): Promise<string> {
   const dir = join(home, name);
   const journal = await openJournal({ dir, log, segmentBytes });
   const rows = new Rows();
-  rows.addDouble(keyOf('t')!, 1);
+  rows.addDouble(keyOf(key)!, 1);
   rows.endRecord(1, Number(order >> 20n));
   await journal.append([{ lane: 0, order, rows: 1, parts: rows.encode({ order, micros: 0, firstPlace: 0 }) }]);
   await journal.close();
-  await storeWriterId(dir, Number(name.slice(-1)));
+  if (hasWriter) await storeWriterId(dir, Number(name.slice(-1)));
   return dir;
 }
+
+const badKey = 'a-key-that-is-refused';
 
 /** A store that is unavailable until `open` is true, and counts the inserts that run at one time. */
 function store() {
   const state = { open: false, running: 0, runningMax: 0, inserts: 0 };
-  const insertBlocks = async () => {
+  const insertBlocks = async (_sql: string, body: Buffer) => {
     state.running += 1;
     state.runningMax = Math.max(state.runningMax, state.running);
     await new Promise((resolve) => setTimeout(resolve, 5));
     state.running -= 1;
     if (!state.open) throw new ClickHouseError(0, 'transient', 'unavailable');
+    if (body.includes(badKey)) throw new ClickHouseError(27, 'content', 'refused');
     state.inserts += 1;
   };
   const clickhouse = { insertBlocks, ping: async () => state.open } as unknown as ClickHouse;
@@ -79,6 +82,36 @@ test('waiting journals are counted and reported as not stored until each is stor
   expect(dirs.filter((dir) => existsSync(dir))).toEqual([]);
   // A unit is two inserts, one for each table: two journals at one time would be four.
   expect(state.runningMax).toBeLessThanOrEqual(2);
+  await orphans.drain(0);
+});
+
+test('a row that is refused holds up only the removal of its own journal', async () => {
+  const nowOrder = BigInt(Date.now()) << 20n;
+  const dirs = [await journalWith('worker-1', nowOrder, badKey), await journalWith('worker-2', nowOrder + 5n)];
+  const { state, clickhouse } = store();
+  state.open = true;
+  const orphans = orphansOf(dirs, clickhouse);
+  await orphans.start();
+  await vi.waitFor(() => expect(existsSync(dirs[1]!)).toBe(false), { timeout: 20_000 });
+  expect(orphans.count).toBe(1);
+  const held = orphans.reports().reports.find(({ writer }) => writer === 1);
+  expect(held).toMatchObject({ orderHeld: nowOrder.toString() });
+  await orphans.drain(1000);
+  expect(existsSync(join(dirs[0]!, 'suspects'))).toBe(true);
+});
+
+test('deletes wait for the frames of a restored journal, which has no writer id', async () => {
+  const nowOrder = BigInt(Date.now()) << 20n;
+  const { state, clickhouse } = store();
+  const orphans = orphansOf([await journalWith('worker-1', nowOrder, 't', false)], clickhouse);
+  await orphans.start();
+  const [report] = orphans.reports().reports;
+  expect(BigInt(report!.orderShipped)).toBeLessThan(BigInt(report!.orderHigh));
+  expect(report!.orderRecovered).not.toBeNull();
+  state.open = true;
+  await vi.waitFor(() => expect(orphans.count).toBe(0), { timeout: 20_000 });
+  const { writer, orderRecovered } = report!;
+  expect(orphans.reports().reports).toMatchObject([{ writer, orderRecovered, gone: true }]);
   await orphans.drain(0);
 });
 

@@ -1,8 +1,10 @@
 /**
  * Journals of worker slots that are not started any more (WORKERS was lowered). Worker 0 of an instance ships these
- * journals one after the other, never appends to them, and removes each when ClickHouse has all of it. A journal that
- * cannot be opened is tried again; until then all of its orders count as not shipped.
+ * journals one after the other, never appends to them, and removes each when ClickHouse has all of it. Rows that
+ * ClickHouse refuses are tried again for hours, beside the journals that follow. A journal that cannot be opened is tried
+ * again; until then all of its orders count as not shipped.
  */
+import { randomInt } from 'node:crypto';
 import { basename } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { messageOf } from './base/errors.ts';
@@ -19,18 +21,19 @@ export type OrphanJournalsOptions = Omit<ShipperOptions, 'journal' | 'onShipped'
 };
 
 const retryMs = 30_000;
-/** No writer has this id. */
+/** A directory without a writer and without frames. */
 const noWriter = -1;
 
 export class OrphanJournals {
   readonly #options: OrphanJournalsOptions;
   /** Directories that are not empty yet; a journal that could not be opened is undefined. */
   readonly #waiting = new Map<string, Journal | undefined>();
-  /** Writer ids of the directories that were opened, and those of the ones that were removed. */
+  /** Writer ids of the directories that were opened; of removed ones also the lowest order that was found in them. */
   readonly #writers = new Map<string, number>();
-  readonly #gone = new Set<number>();
+  readonly #gone = new Map<number, string | null>();
   readonly #stopping = new AbortController();
-  #shipper: Shipper | undefined;
+  /** By directory: of the journal that is shipped now, and of journals of which only suspects are left. */
+  readonly #shippers = new Map<string, Shipper>();
   #running: Promise<void> = Promise.resolve();
   /** Journals that a backup holds; none is opened meanwhile. */
   #held: Journal[] | undefined;
@@ -62,7 +65,7 @@ export class OrphanJournals {
 
   /** Deletes wait for orphan journals as for every other; `isWhole` is false while one cannot be opened. */
   reports(): JournalReportsOfHost {
-    const reports = [...this.#gone].map(goneReport);
+    const reports = [...this.#gone].map(([writer, orderRecovered]) => goneReport(writer, orderRecovered));
     let isWhole = true;
     for (const [dir, journal] of this.#waiting) {
       const writer = this.#writers.get(dir);
@@ -74,7 +77,7 @@ export class OrphanJournals {
 
   /** As `Shipper.flush`, for the journal that is being shipped. */
   flush(): void {
-    this.#shipper?.flush();
+    for (const shipper of this.#shippers.values()) shipper.flush();
   }
 
   /** As `Journal.hold`, for each that is open. A backup copies the others as they are: nothing touches them until then. */
@@ -93,14 +96,15 @@ export class OrphanJournals {
   async drain(timeMsMax: number): Promise<void> {
     const { clock } = this.#options;
     const deadline = clock.monotonic() + timeMsMax;
-    while (this.#shipper && clock.monotonic() < deadline) {
-      await this.#shipper.drain(deadline - clock.monotonic());
+    while (this.#shippers.size > 0 && clock.monotonic() < deadline) {
+      await Promise.all([...this.#shippers.values()].map((shipper) => shipper.drain(deadline - clock.monotonic())));
       // What still waits are suspects: these take minutes, and are durable.
       if ([...this.#waiting.values()].every((journal) => journal?.backlogBytes === 0)) break;
       await sleep(10);
     }
     this.#stopping.abort();
     await this.#running;
+    await Promise.all([...this.#shippers.values()].map((shipper) => shipper.stop()));
     for (const journal of this.#waiting.values()) await journal?.close();
   }
 
@@ -120,8 +124,9 @@ export class OrphanJournals {
     if (this.#held) return undefined;
     try {
       const journal = await openJournal({ dir, log, segmentBytes, adopt: true, locked: true });
-      // Without the file the directory has never had a frame: worker.ts stores it before the first.
-      this.#writers.set(dir, (await readWriterId(dir)) ?? noWriter);
+      // A restored directory has frames and no id (backup/journals.ts). Reports need one that nothing else has.
+      const withoutId = journal.empty ? noWriter : -2 - randomInt(2 ** 30);
+      this.#writers.set(dir, (await readWriterId(dir)) ?? withoutId);
       this.#waiting.set(dir, journal);
       const held = this.#held as Journal[] | undefined;
       if (held) {
@@ -135,29 +140,35 @@ export class OrphanJournals {
     }
   }
 
-  /** Resolves when the journal is empty and removed, or when `drain` stops it. */
+  /** Returns when no frame waits, or when `drain` stops it. The journal is removed when no suspect waits either. */
   async #ship(dir: string, journal: Journal): Promise<void> {
     const { log } = this.#options;
-    await new Promise<void>((resolve) => {
-      this.#stopping.signal.addEventListener('abort', () => resolve(), { once: true });
-      if (journal.empty) return resolve();
-      const onShipped = () => {
-        if (journal.empty) resolve();
-      };
-      // Each orphan journal has metrics of its own: the gauges of the worker's journal have the same names.
-      this.#shipper = new Shipper({ ...this.#options, metrics: new Metrics(), journal, onShipped });
-      this.#shipper.start();
-    });
-    await this.#shipper?.stop();
-    this.#shipper = undefined;
+    if (!journal.empty && !this.#shippers.has(dir)) await this.#shipFrames(dir, journal);
     if (!journal.empty) return;
+    await this.#shippers.get(dir)?.stop();
+    this.#shippers.delete(dir);
     try {
       await journal.discard();
       this.#waiting.delete(dir);
-      this.#gone.add(this.#writers.get(dir) ?? noWriter);
+      const writer = this.#writers.get(dir) ?? noWriter;
+      if (writer !== noWriter) this.#gone.set(writer, journal.orderRecovered?.toString() ?? null);
       log.info('orphan_journal_shipped', { journal: basename(dir) });
     } catch (error) {
       log.error('orphan_journal', { journal: basename(dir), reason: messageOf(error) });
     }
+  }
+
+  #shipFrames(dir: string, journal: Journal): Promise<void> {
+    return new Promise((resolve) => {
+      this.#stopping.signal.addEventListener('abort', () => resolve(), { once: true });
+      const onShipped = () => {
+        if (journal.backlogBytes === 0) resolve();
+      };
+      // Each orphan journal has metrics of its own: the gauges of the worker's journal have the same names.
+      const shipper = new Shipper({ ...this.#options, metrics: new Metrics(), journal, onShipped });
+      this.#shippers.set(dir, shipper);
+      shipper.start();
+      onShipped();
+    });
   }
 }

@@ -18,9 +18,10 @@ import { readBlock } from '../telemetry/read-block.ts';
 import { Rows } from '../telemetry/rows.ts';
 import { type DeleteSeries, seriesDeleter } from './delete-series.ts';
 import { Eraser } from './erase.ts';
-import type { JournalReport } from './journal-report.ts';
+import { goneReport, type JournalReport } from './journal-report.ts';
+import { giveBackLease, takeLease } from './journal-table.ts';
 import { reopenNewer, withoutErased } from './replay.ts';
-import { covers, expireTombstones, reopenTombstones } from './tombstones.ts';
+import { covers, expireTombstones, insertTombstone, reopenTombstones } from './tombstones.ts';
 
 let stores: TestPostgres;
 let house: TestClickHouse;
@@ -269,6 +270,72 @@ describe('a delete that was answered before all rows were stored', () => {
     await rounds();
     expect(await readable(device)).toEqual([[], []]);
     expect(await postgres.query(`select id from tombstones where missing <> '{}'`)).toEqual([]);
+  });
+
+  test('is carried out again when rows are set aside while the request waits for the journal', async () => {
+    const device = devices++;
+    const order = orderAt(Date.now() - 1000, 1);
+    const { remove, set, rounds } = host([1]);
+    await rounds();
+    set(1, { orderHigh: order.toString(), orderShipped: '0' });
+    const outcome = remove({ device, ...all });
+    setTimeout(() => set(1, { orderShipped: order.toString(), orderHeld: order.toString() }), 100);
+    expect(await outcome).toBe('recorded');
+    await rounds();
+    await ship(device, order, [someDay]);
+    set(1, { orderHeld: null });
+    await rounds();
+    expect(await readable(device)).toEqual([[], []]);
+  });
+
+  test('is carried out again when rows beside a journal of another host are stored meanwhile', async () => {
+    const device = devices++;
+    const held = orderAt(Date.now() - 1000, 8);
+    const other = host([8]);
+    other.set(8, { orderHeld: held.toString(), orderHigh: held.toString(), orderShipped: held.toString() });
+    await other.rounds();
+    const order = { orderNumber: orderAt(Date.now(), 0).toString(), aheadWriters: [], aheadOrders: [] };
+    await insertTombstone(postgres, { device, ...all, ...order }, Date.now());
+    await postgres.query('update tombstones set handed_over = true');
+    await takeLease(postgres, 'deletes', 'nobody', 60_000);
+    await other.rounds();
+    await giveBackLease(postgres, 'deletes', 'nobody');
+    // The rows are stored after the points were looked for, and reported before the delete is noted as carried out.
+    const clickhouse = new Proxy(house.clickhouse, {
+      get(target, name) {
+        const value = Reflect.get(target, name) as unknown;
+        if (typeof value !== 'function') return value;
+        return async (...parameters: unknown[]) => {
+          const answer = (await value.apply(target, parameters)) as unknown;
+          if (name !== 'rows' || !String(parameters[0]).includes('GROUP BY day')) return answer;
+          await ship(device, held, [someDay]);
+          other.set(8, { orderHeld: null });
+          await other.rounds(1);
+          return answer;
+        };
+      },
+    });
+    await host([1], clickhouse).rounds(1);
+    expect((await readable(device))[0]).toEqual([someDay]);
+    await host([1]).rounds();
+    expect(await readable(device)).toEqual([[], []]);
+  });
+
+  test('is carried out again after a journal that came late was shipped and removed between two reports', async () => {
+    const device = devices++;
+    const waits = orderAt(Date.now() - 1000, 8);
+    await host([8]).rounds();
+    await silence(8);
+    const { remove, rounds, set } = host([1]);
+    await rounds();
+    expect(await remove({ device, ...all })).toBe('done');
+    // The host returns with fewer workers: its journal is an orphan, and is gone before the first report.
+    await ship(device, waits, [someDay]);
+    set(8, { ...goneReport(8, waits.toString()) });
+    await rounds();
+    expect(await readable(device)).toEqual([[], []]);
+    const again = `select id from tombstones where applied_at is null or missing <> '{}'`;
+    expect(await postgres.query(again)).toEqual([]);
   });
 });
 

@@ -53,6 +53,8 @@ export class Eraser {
   readonly #failed = new Map<number, { at: number; waitMs: number }>();
   #devicesMax: number = limits.eraseDevicesMax;
   #reported: OwnJournal[] = [];
+  /** Writers of journals that are gone, and that the stores know to be gone. */
+  readonly #forgotten = new Set<number>();
   #reportedAt = Number.NEGATIVE_INFINITY;
   #lookedAt = Number.NEGATIVE_INFINITY;
   #expiredAt = Number.NEGATIVE_INFINITY;
@@ -101,15 +103,15 @@ export class Eraser {
   async #report(fence: number): Promise<void> {
     const { postgres, clock, journals } = this.#parts;
     const { reports: all } = await journals();
-    const gone = all.filter((report) => report.gone === true).map(({ writer }) => writer);
+    const gone = all.filter((report) => report.gone === true && !this.#forgotten.has(report.writer));
     const reports = all.filter((report) => report.gone !== true);
     if (reports.some((report) => !this.#settling.knows(report))) await registerRuns(postgres, hostname(), reports);
     const own = this.#settling.note(fence, reports);
     const isDue = clock.monotonic() - this.#reportedAt >= limits.journalReportMs;
-    if (!isDue && !own.some((journal) => this.#isNews(journal))) return;
+    if (!isDue && gone.length === 0 && !own.some((journal) => this.#isNews(journal))) return;
     await writeJournals(postgres, hostname(), own);
-    const isGoneNews = gone.some((writer) => this.#reported.some((journal) => journal.writer === writer));
-    if (isDue || isGoneNews) await forgetJournals(postgres, gone, this.#parts.tombstonesKeptDays);
+    if (isDue || gone.length > 0) await forgetJournals(postgres, gone, this.#parts.tombstonesKeptDays);
+    for (const { writer } of gone) this.#forgotten.add(writer);
     this.#reported = own;
     this.#reportedAt = clock.monotonic();
   }

@@ -47,9 +47,9 @@ export function reportOf(journal: Journal, writer: number, clock: Clock): Journa
 
 const orphanRun = `orphan-${process.pid}-${Date.now()}`;
 
-/** The last report of a directory that was removed. */
-export function goneReport(writer: number): JournalReport {
+/** The last report of a directory that was removed; `orderRecovered` as its earlier reports had it. */
+export function goneReport(writer: number, orderRecovered: string | null): JournalReport {
   const order = '0';
-  const none = { orderRecovered: null, orderHeld: null, isAhead: false };
-  return { writer, run: orphanRun, orderHigh: order, orderShipped: order, ...none, gone: true };
+  const none = { orderHeld: null, isAhead: false };
+  return { writer, run: orphanRun, orderHigh: order, orderShipped: order, orderRecovered, ...none, gone: true };
 }

@@ -106,12 +106,27 @@ function lowestReplayed({ run, orderRecovered }: JournalReport, runBefore: strin
   return '0';
 }
 
-/** Journals that are gone, and journals that were not reported for so long that no tombstone remembers them. */
-export async function forgetJournals(queries: Queries, gone: number[], keptDays: number): Promise<void> {
-  await queries.query(
-    `delete from journals where writer = any($1) or heard_at < clock_timestamp() - $2 * interval '1 day'`,
-    [gone, keptDays],
-  );
+/**
+ * Removes journals that are gone, and journals that were not reported for so long that no tombstone remembers them. A
+ * journal may be shipped and gone before its next report: deletes that were carried out before its last rows came are
+ * carried out once more.
+ */
+export async function forgetJournals(postgres: Postgres, gone: JournalReport[], keptDays: number): Promise<void> {
+  await postgres.transaction(async (queries) => {
+    for (const { writer, orderRecovered } of gone) {
+      await queries.query(
+        `update tombstones set applied_at = null, missing = array_remove(missing, $1::int), handed_over = true
+          where applied_at is not null and ($1::int = any(missing) or $2::bigint is not null and (
+                  order_number is null or greatest(order_number, (
+                    select max(ahead) from unnest(ahead_orders) as ahead)) >= $2::bigint))`,
+        [writer, orderRecovered],
+      );
+    }
+    await queries.query(
+      `delete from journals where writer = any($1) or heard_at < clock_timestamp() - $2 * interval '1 day'`,
+      [gone.map(({ writer }) => writer), keptDays],
+    );
+  });
 }
 
 /** True when this process holds the lease now, for `forMs` from now on. At most one process holds a lease. */
