@@ -116,10 +116,18 @@ export class Trials {
     return due;
   }
 
-  async #round(due: Suspect[]): Promise<void> {
+  async #round(all: Suspect[]): Promise<void> {
     const { journal, log, onSettled } = this.#parts;
+    let due = all;
     try {
-      const payloads = await journal.suspects.read(due);
+      const found = await journal.suspects.read(all);
+      const damaged = all.filter((_, i) => found[i] === undefined);
+      if (damaged.length > 0) {
+        log.error('suspects_damaged', { rows: damaged.length, file: damaged[0]!.file });
+        for (const suspect of damaged) this.#trials.get(suspect)!.next = this.#parts.clock.monotonic() + roundMsMax;
+      }
+      due = all.filter((_, i) => found[i] !== undefined);
+      const payloads = found.filter((payload) => payload !== undefined);
       const { stored, refused } = await this.#inserter.insert(payloads);
       const refusals = new Map(refused.map((refusal) => [refusal.payload, refusal]));
       const good = due.filter((_, i) => stored.has(payloads[i]!));

@@ -6,7 +6,7 @@ import { crc32 } from 'node:zlib';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { SimDisk } from '../../test/crash/sim-disk.ts';
 import { Random } from '../../test/random.ts';
-import { realDisk } from './disk.ts';
+import { type Disk, type DiskFile, realDisk } from './disk.ts';
 import { openJournal } from './journal.ts';
 import { listQuarantine, Quarantine, QuarantineFull, readQuarantined, removeQuarantined } from './quarantine.ts';
 import { Suspects, SuspectsFull } from './suspects.ts';
@@ -153,4 +153,44 @@ test('suspects have a cap, and a full disk refuses them without harm', async () 
   disk.fault = () => undefined;
   await other.add([row]);
   expect((await Suspects.open(disk, '/other', 10, async () => {})).entries).toBe(1);
+});
+
+test('a bad sector below the rows that were set aside costs the rows on it, and no start', async () => {
+  const rows = ['a', 'b', 'c', 'd'].map((text, i) => refused(text.repeat(3000), BigInt(10 + i)));
+  const journal = await openJournal({ dir, log, segmentBytes: 65_536 });
+  await journal.suspects.add(rows);
+  await journal.quarantine.add(rows);
+  const [first] = journal.suspects.list();
+  await journal.close();
+  let isBad = true;
+  const disk: Disk = {
+    ...realDisk,
+    open: async (path, mode) => {
+      const file = await realDisk.open(path, mode);
+      if (!path.endsWith('.rows') || mode !== 'read') return file;
+      const read: DiskFile['read'] = async (into, position) => {
+        if (isBad && position < 8192 && position + into.length > 4096) {
+          throw Object.assign(new Error('EIO: i/o error, read'), { code: 'EIO' });
+        }
+        return file.read(into, position);
+      };
+      return { read, size: () => file.size(), close: () => file.close() } as DiskFile;
+    },
+  };
+  const quarantine = await listQuarantine(dir, disk);
+  expect(String(await readQuarantined(quarantine[0]!, disk))).toBe('a'.repeat(3000));
+  // Found while the suspects are tried: the others go on, and what is left of the file stays for the next start.
+  isBad = false;
+  const running = await Suspects.open(disk, dir, 1e6, async () => {});
+  isBad = true;
+  const found = await running.read(running.list());
+  expect(found.map((payload) => payload?.toString()[0])).toEqual(['a', undefined, undefined, undefined]);
+  await running.settle([running.list()[0]!]);
+  expect(running.entries).toBe(3);
+  const later = await openJournal({ dir, log, segmentBytes: 65_536, disk });
+  expect(later.suspects.list().map(({ order }) => order)).toEqual([first!.order]);
+  expect(later.degraded).toBe(true);
+  await later.close();
+  const again = await Suspects.open(realDisk, dir, 1e6, () => Promise.reject(new Error('damage was kept before')));
+  expect(again.entries).toBe(1);
 });

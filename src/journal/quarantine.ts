@@ -5,7 +5,7 @@
  * rows are not dropped in silence. Entries leave by `removeQuarantined` (any process) and by `expire`.
  */
 import { crc32 } from 'node:zlib';
-import { type Disk, readWhole, realDisk, replaceWhole, sizeOf } from './disk.ts';
+import { type Disk, readWholeAround, realDisk, replaceWhole, sizeOf } from './disk.ts';
 import { batchSuffix, readBatch, writeBatch } from './row-batch.ts';
 import { crcOfParts } from './segment.ts';
 
@@ -220,7 +220,7 @@ async function entriesOf(disk: Disk, dir: string, file: string): Promise<Quarant
     );
   }
   if (!file.endsWith('.json')) return [];
-  const bytes = await readWhole(disk, `${dir}/${file}`);
+  const bytes = await readWholeAround(disk, `${dir}/${file}`);
   return bytes ? [{ ...parseNote(bytes), dir, name: file.slice(0, -'.json'.length) }] : [];
 }
 
@@ -247,7 +247,7 @@ export async function readQuarantined(entry: QuarantineEntry, disk: Disk = realD
 
 async function payloadOf(entry: QuarantineEntry, disk: Disk): Promise<Buffer | undefined> {
   const file = batchOf(entry.name);
-  if (file === undefined) return readWhole(disk, `${entry.dir}/${entry.name}.data`);
+  if (file === undefined) return readWholeAround(disk, `${entry.dir}/${entry.name}.data`);
   const records = await readBatch<NumberedNote>(disk, `${entry.dir}/${file}`);
   return records?.find((record, i) => isEntry(entry, record.note, i))?.payload;
 }

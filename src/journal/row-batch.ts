@@ -6,7 +6,7 @@
  *   "MRROWS1\n" · records: u32 bytes of the note · u32 bytes of the payload · u32 crc of both · note (JSON) · payload
  */
 import { crc32 } from 'node:zlib';
-import { type Disk, readWhole, replaceWhole } from './disk.ts';
+import { type Disk, readWholeAround, replaceWhole } from './disk.ts';
 import { crcOfParts } from './segment.ts';
 
 export interface BatchRecord<Note> {
@@ -37,16 +37,19 @@ export async function writeBatch<Note>(
   return parts.reduce((bytes, part) => bytes + part.length, 0);
 }
 
-/** Every record of a file; undefined when there is no such file. What follows an unreadable length is one record. */
+/**
+ * Every record of a file; undefined when there is no such file. A sector that cannot be read damages the records on it.
+ * What follows an unreadable length is one record.
+ */
 export async function readBatch<Note>(disk: Disk, path: string): Promise<BatchRecord<Note>[] | undefined> {
-  const bytes = await readWhole(disk, path);
+  const bytes = await readWholeAround(disk, path);
   if (!bytes) return undefined;
   const records: BatchRecord<Note>[] = [];
   if (!bytes.subarray(0, magic.length).equals(magic)) return [{ note: undefined, payload: bytes }];
   for (let at = magic.length; at < bytes.length; ) {
     const from = at + headBytes;
     const noteBytes = from <= bytes.length ? bytes.readUInt32LE(at) : 0;
-    const end = from <= bytes.length ? from + noteBytes + bytes.readUInt32LE(at + 4) : Number.POSITIVE_INFINITY;
+    const end = noteBytes > 0 ? from + noteBytes + bytes.readUInt32LE(at + 4) : Number.POSITIVE_INFINITY;
     if (end > bytes.length) {
       records.push({ note: undefined, payload: bytes.subarray(at) });
       break;

@@ -3,7 +3,7 @@
  * stored or proven bad; the lane's position may pass them, as they are durable here. Owned by the process that owns the
  * journal. Deletes count a suspect as not shipped (`orderMin`). At the cap `add` refuses.
  */
-import type { Disk } from './disk.ts';
+import { type Disk, isNoSpace } from './disk.ts';
 import { batchSuffix, readBatch, writeBatch } from './row-batch.ts';
 
 export interface RowsUnderSuspicion {
@@ -114,22 +114,21 @@ export class Suspects {
     this.#recount();
   }
 
-  /** The payloads of suspects, in the same order. */
-  async read(suspects: readonly Suspect[]): Promise<Buffer[]> {
+  /** The payloads of suspects, in the same order; undefined for a record that is damaged. */
+  async read(suspects: readonly Suspect[]): Promise<(Buffer | undefined)[]> {
     const files = new Map<string, Map<number, Buffer>>();
     for (const { file } of suspects) {
       if (files.has(file)) continue;
       const records = (await readBatch<Note>(this.#disk, `${this.#dir}/${file}`)) ?? [];
       files.set(file, new Map(records.flatMap(({ note, payload }) => (note ? [[note.id, payload] as const] : []))));
     }
-    return suspects.map(({ file, id }) => {
-      const payload = files.get(file)!.get(id);
-      if (!payload) throw new Error(`${this.#dir}/${file} has lost the record ${id}`);
-      return payload;
-    });
+    return suspects.map(({ file, id }) => files.get(file)!.get(id));
   }
 
-  /** These are stored, or in quarantine: they wait no longer. Durable when it returns. */
+  /**
+   * These are stored, or in quarantine: they wait no longer. Durable when it returns, but for a file with a damaged record:
+   * such a file stays as it is until the next start keeps what is left of the record.
+   */
   async settle(settled: readonly Suspect[]): Promise<void> {
     for (const file of new Set(settled.map((suspect) => suspect.file))) {
       const leaving = settled.filter((suspect) => suspect.file === file);
@@ -137,9 +136,10 @@ export class Suspects {
       const path = `${this.#dir}/${file}`;
       const records = (await readBatch<Note>(this.#disk, path)) ?? [];
       const staying = records.filter(({ note }) => note && !ids.has(note.id)) as { note: Note; payload: Buffer }[];
-      if (staying.length > 0) {
+      const isWhole = records.every(({ note }) => note);
+      if (isWhole && staying.length > 0) {
         await writeBatch(this.#disk, path, staying);
-      } else {
+      } else if (isWhole) {
         await this.#disk.remove(path);
         await this.#disk.syncDirectory(this.#dir);
       }
@@ -160,7 +160,9 @@ export class Suspects {
         await onDamage(`suspects-${file}-${i}`, payload);
       }
     }
-    if (records.every(({ note }) => !note)) await this.#disk.remove(path);
+    const whole = records.filter(({ note }) => note) as { note: Note; payload: Buffer }[];
+    if (whole.length === 0) await this.#disk.remove(path);
+    else if (whole.length < records.length) await writeBatch(this.#disk, path, whole).catch(ignoreNoSpace);
     this.#recount();
   }
 
@@ -174,6 +176,11 @@ export class Suspects {
       if (this.#orderMin === undefined || order < this.#orderMin) this.#orderMin = order;
     }
   }
+}
+
+/** The damaged record is found once more by the next start. */
+function ignoreNoSpace(error: unknown): void {
+  if (!isNoSpace(error)) throw error;
 }
 
 export function suspectsDir(journalDir: string): string {
