@@ -452,6 +452,11 @@ export class Journal {
       this.#held.end();
       this.#held = undefined;
     }
+    // The position may have taken longer than the lease. Segments that a later owner has found are its own.
+    if (confirmed.length > 0 && !(await owner.holds())) {
+      onLost?.(owner.lostReason);
+      return;
+    }
     this.#backlog.remove(confirmed);
     for (const segment of confirmed) {
       if (pool && written) await pool.recycle(segment);

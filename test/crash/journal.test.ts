@@ -629,3 +629,25 @@ test('an owner that lost the directory writes no position and recycles nothing',
   expect(disk.paths().includes(`${dir}/position`)).toBe(position);
   await checkRecovered(disk.crash(undefined), ledger, { locked: false });
 });
+
+test('an owner that loses the directory while it writes a position on a slow disk recycles nothing', async () => {
+  const disk = new SimDisk();
+  const ledger = newLedger();
+  const onLost = vi.fn();
+  const earlier = await open(disk, { locked: false, onLost });
+  for (let i = 0; i < 60; i += 1) await append(earlier, ledger, [frameOf(ledger, 0, 3000)]);
+  await earlier.confirm((await earlier.next(0, { rowsMax: 1, bytesMax: 1e9 }))!);
+  const unit = await earlier.next(0, { rowsMax: 1e6, bytesMax: 1e9 });
+  const ofEarlier = () => segmentPaths(disk).filter((path) => path.startsWith(`${dir}/1-`));
+  const before = ofEarlier();
+  expect(before.length).toBeGreaterThan(2);
+  disk.fault = (operation, path) => (operation === 'write' && path.endsWith('position') ? 800 : undefined);
+  const confirmed = earlier.confirm(unit!);
+  await new Promise((resolve) => setTimeout(resolve, 50));
+  disk.fault = () => undefined;
+  await open(disk, { locked: false });
+  await confirmed;
+  expect(onLost).toHaveBeenCalledOnce();
+  // The later owner has removed the one that lay ready.
+  expect(ofEarlier()).toHaveLength(before.length - 1);
+});
