@@ -1,7 +1,7 @@
 /**
  * Logs: one line an event, with a stable `event` code. NDJSON on stderr, or short text when stderr is a terminal.
- * A repeated event is written at most once a second per code, with the number it stands for. Nothing is logged per
- * message, and no token or secret is ever a field.
+ * A repeated event is written at most once a second per code, with the number of events that were left out. Nothing is
+ * logged per message, and no token or secret is ever a field.
  */
 import { type Level, type Logger as Pino, pino } from 'pino';
 
@@ -13,6 +13,14 @@ export interface Log {
 }
 
 const repeatWindowMs = 1000;
+
+/** Changes of state: each subject, which this field names, is limited alone, so that no other one hides its last state. */
+const subjectFields = new Map([
+  ['store_away', 'store'],
+  ['store_back', 'store'],
+  ['child_died', 'child'],
+  ['child_back', 'child'],
+]);
 
 export function createLog(level: Level, process_: string): Log {
   const target = process.stderr.isTTY ? { write: writeText } : pino.destination({ dest: 2, sync: true });
@@ -47,13 +55,15 @@ class RepeatLimitedLog implements Log {
 
   #write(level: Level, event: string, fields: object): void {
     const now = performance.now();
-    const window = this.#windows.get(event);
+    const subject = subjectFields.get(event);
+    const key = subject === undefined ? event : `${event} ${(fields as Record<string, unknown>)[subject]}`;
+    const window = this.#windows.get(key);
     if (window && now - window.since < repeatWindowMs) {
       window.suppressed += 1;
       return;
     }
     const suppressed = window?.suppressed ?? 0;
-    this.#windows.set(event, { since: now, suppressed: 0 });
+    this.#windows.set(key, { since: now, suppressed: 0 });
     this.#logger[level](suppressed > 0 ? { event, ...fields, suppressed } : { event, ...fields });
   }
 }
