@@ -260,7 +260,7 @@ function lastLines(child: ChildProcess, log?: Log): () => string {
       // That one is said to each connection that is still closing when we stop the server.
       log?.warn('postgres_log', { severity, text });
     }
-    if (complaint.length < 500) complaint += complaint ? `; ${text}` : text;
+    if (complaint.length < 500 && !complaint.includes(text)) complaint += complaint ? `; ${text}` : text;
   });
   return () => complaint;
 }
