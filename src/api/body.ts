@@ -41,7 +41,7 @@ export function bodyReader(schema: Type.Schema | undefined): (request: HttpReque
 
 export function checkContentType(contentType: string): void {
   if (contentType === '' || /^application\/([a-z.+-]+\+)?json\b/i.test(contentType)) return;
-  const message = `Content type '${contentType.slice(0, 100)}' not supported`;
+  const message = `Content type '${contentType.slice(0, 100)}' not supported: send application/json`;
   throw new Fault(415, ErrorCode.badRequest, 'media_type', message);
 }
 

@@ -18,7 +18,7 @@ const boundaryPattern = /;\s*boundary=(?:"([^"]{1,70})"|([^\s;"]{1,70}))\s*(?:;|
 
 export function readMultipart(body: Buffer, contentType: string): Part[] {
   if (!/^multipart\/form-data\s*(;|$)/i.test(contentType)) {
-    const message = `Content type '${contentType.slice(0, 100)}' not supported`;
+    const message = `Content type '${contentType.slice(0, 100)}' not supported: send multipart/form-data`;
     throw new Fault(415, ErrorCode.badRequest, 'media_type', message);
   }
   const [, quoted, plain] = boundaryPattern.exec(contentType) ?? [];

@@ -182,18 +182,18 @@ export class HttpServer {
       const allow = [...methods, 'OPTIONS'].join(', ');
       for (const path of withSlash(pattern)) {
         this.#app.any(path, (res, req) => {
-          if (req.getMethod() === 'options') preflight(res, req);
+          if (req.getCaseSensitiveMethod() === 'OPTIONS') preflight(res, req);
           else refuseMethod(res, req, allow, this.#options.worker);
         });
       }
     }
     this.#app.any('/*', (res, req) => {
-      if (req.getMethod() === 'options') {
+      if (req.getCaseSensitiveMethod() === 'OPTIONS') {
         preflight(res, req);
         return;
       }
       const head = readHead(req);
-      const exchange = new Exchange(res, head.origin, req.getMethod() === 'head', this.#options.worker);
+      const exchange = new Exchange(res, head.origin, req.getCaseSensitiveMethod() === 'HEAD', this.#options.worker);
       // A body that nobody wants is not read: the connection ends behind the answer.
       exchange.closeAfter = head.contentLength > 0 || head.chunked;
       if (!head.sound) {
@@ -347,14 +347,15 @@ function preflight(res: UwsResponse, req: UwsRequest): void {
 }
 
 function refuseMethod(res: UwsResponse, req: UwsRequest, allow: string, worker: string): void {
+  // Not `getMethod`, which changes the letters of the request to lower case.
+  const method = req.getCaseSensitiveMethod();
   const head = readHead(req);
-  const exchange = new Exchange(res, head.origin, req.getMethod() === 'head', worker);
+  const exchange = new Exchange(res, head.origin, method === 'HEAD', worker);
   exchange.closeAfter = head.contentLength > 0 || head.chunked;
   if (!head.sound) {
     exchange.cut();
     return;
   }
-  const method = req.getCaseSensitiveMethod();
   const fault = new Fault(405, ErrorCode.badRequest, 'method', `Request method '${method}' is not supported`);
   const answer = faultAnswer(fault);
   exchange.answer({ ...answer, headers: { Allow: allow } });
