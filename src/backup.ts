@@ -28,7 +28,7 @@ const retryMs = 2_000;
 const nice = 10;
 
 async function run([target, ...more]: string[]): Promise<void> {
-  if (target === undefined || more.length > 0) throw new StartError(usage);
+  if (target === undefined || target.startsWith('-') || more.length > 0) throw new StartError(usage);
   const dataDir = resolve(loadConfig().data.dir);
   const dir = resolve(target);
   if (`${dir}/`.startsWith(`${dataDir}/`)) throw new StartError(`${dir} is inside the data directory ${dataDir}.`);

@@ -32,7 +32,7 @@ import type { Restored } from './restored-stores.ts';
 const usage = 'usage: DATA_DIR=<empty directory> npm run restore -- DIR (a directory that `npm run backup` made)';
 
 async function run([source, ...more]: string[]): Promise<void> {
-  if (source === undefined || more.length > 0) throw new StartError(usage);
+  if (source === undefined || source.startsWith('-') || more.length > 0) throw new StartError(usage);
   const began = performance.now();
   const config = loadConfig();
   const dir = resolve(source);
