@@ -347,20 +347,28 @@ class Ending {
  * silently take half of the first one's connections; and a worker that cannot listen would be started again and again.
  */
 async function probePorts({ http, ssl, mqtt, analytics }: Config): Promise<void> {
-  await probePort(http.address, http.port, 'HTTP_BIND_PORT');
-  if (ssl.enabled) await probePort(http.address, ssl.port, 'HTTPS_BIND_PORT');
-  if (analytics.enabled) await probePort(analytics.address, analytics.port, 'ANALYTICS_BIND_PORT');
+  await probePort(http.address, http.port, 'HTTP_BIND_ADDRESS', 'HTTP_BIND_PORT');
+  if (ssl.enabled) await probePort(http.address, ssl.port, 'HTTP_BIND_ADDRESS', 'HTTPS_BIND_PORT');
+  if (analytics.enabled) {
+    await probePort(analytics.address, analytics.port, 'ANALYTICS_BIND_ADDRESS', 'ANALYTICS_BIND_PORT');
+  }
   if (!mqtt.enabled) return;
-  await probePort(mqtt.address, mqtt.port, 'MQTT_BIND_PORT');
-  if (mqtt.ssl.enabled) await probePort(mqtt.ssl.address, mqtt.ssl.port, 'MQTT_SSL_BIND_PORT');
+  await probePort(mqtt.address, mqtt.port, 'MQTT_BIND_ADDRESS', 'MQTT_BIND_PORT');
+  if (mqtt.ssl.enabled) {
+    await probePort(mqtt.ssl.address, mqtt.ssl.port, 'MQTT_SSL_BIND_ADDRESS', 'MQTT_SSL_BIND_PORT');
+  }
 }
 
-function probePort(address: string, port: number, setting: string): Promise<void> {
+function probePort(address: string, port: number, addressSetting: string, portSetting: string): Promise<void> {
   return new Promise((resolve, reject) => {
     const probe = createServer();
     probe.once('error', (error: NodeJS.ErrnoException) => {
-      const why = error.code === 'EADDRINUSE' ? 'is taken by another program' : `cannot be bound (${error.code})`;
-      reject(new StartError(`Port ${port} on ${address} ${why}: stop what uses it, or set ${setting}.`));
+      const what = `Port ${port} on ${address}`;
+      if (error.code === 'EADDRINUSE') {
+        reject(new StartError(`${what} is taken by another program: stop what uses it, or set ${portSetting}.`));
+        return;
+      }
+      reject(new StartError(`${what} cannot be bound (${error.code}): change ${addressSetting} or ${portSetting}.`));
     });
     probe.listen({ port, host: address, exclusive: true }, () => probe.close(() => resolve()));
   });

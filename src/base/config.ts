@@ -188,7 +188,21 @@ export function loadConfig(environment: NodeJS.ProcessEnv = process.env): Config
   const tree = readYaml(defaultFile);
   const overrides = environment['MILLRACE_CONFIG'];
   const file = overrides ? readYaml(overrides) : {};
-  return resolve(schema, tree, file, environment, '') as Config;
+  const config = resolve(schema, tree, file, environment, '') as Config;
+  checkUrls(config);
+  return config;
+}
+
+/** The values are not shown, because they may hold a password. */
+function checkUrls({ clickhouse, postgres }: Config): void {
+  if (clickhouse.url && !(/^https?:\/\//i.test(clickhouse.url) && URL.canParse(clickhouse.url))) {
+    throw new StartError('Setting clickhouse.url (CLICKHOUSE_URL) must be empty or a URL like http://host:8123.');
+  }
+  if (postgres.url && !/^(postgres(ql)?:\/\/|socket:|\/)/i.test(postgres.url)) {
+    throw new StartError(
+      'Setting postgres.url (DATABASE_URL) must be empty or a URL like postgres://user:password@host:5432/database.',
+    );
+  }
 }
 
 /** Every environment name that config/default.yaml knows; for `config` checks and docker-compose.yml. */
