@@ -250,9 +250,10 @@ function watchedStores({
       name: 'clickhouse',
       title: house,
       ping: async () => {
-        if (await clickhouse.ping()) return;
+        const reason = await clickhouse.unavailability();
+        if (reason === undefined) return;
         restored.clickhouseUnavailable();
-        throw new Error(engines.failure('clickhouse') ?? 'no answer');
+        throw new Error(engines.failure('clickhouse') ?? reason);
       },
       prepare: async () => {
         await migrateClickHouse(clickhouse, { database, cluster, apply, ttlDays: config.telemetry.ttlDays, log });

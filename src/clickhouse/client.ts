@@ -3,6 +3,7 @@
  * a deadline and fails with a typed `ClickHouseError`. It cannot tell an embedded engine from a server or a cluster.
  */
 import { type ClickHouseClient, ClickHouseLogLevel, type ClickHouseSettings, createClient } from '@clickhouse/client';
+import { messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { afterLostConnection, ClickHouseError, toClickHouseError } from './clickhouse-error.ts';
 import { type Parameters, Reader } from './read.ts';
@@ -129,8 +130,15 @@ export class ClickHouse {
   }
 
   async ping(): Promise<boolean> {
-    const result = await this.#client.ping({ select: false, abort_signal: AbortSignal.timeout(pingTimeoutMs) });
-    return result.success;
+    return (await this.unavailability()) === undefined;
+  }
+
+  /** The reason why the server does not answer; undefined when it does. */
+  async unavailability(): Promise<string | undefined> {
+    const signal = AbortSignal.timeout(pingTimeoutMs);
+    const result = await this.#client.ping({ select: false, abort_signal: signal });
+    if (result.success) return undefined;
+    return signal.aborted ? `no answer within ${pingTimeoutMs / 1000} s` : messageOf(result.error);
   }
 
   async close(): Promise<void> {
