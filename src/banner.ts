@@ -73,8 +73,8 @@ function missingLines(missing: string[]): string[] {
   if (missing.length === 0) return [];
   return [
     '',
-    ...missing.map((reason) => `  Unavailable        ${reason}`),
-    '                     Telemetry of known devices is accepted. The rest follows by itself (/readyz).',
+    ...missing.map((reason) => `  Degraded           ${reason}`),
+    '                     Telemetry of known devices is accepted. /readyz names what remains.',
   ];
 }
 

@@ -436,7 +436,10 @@ async function serve(link: PrimaryLink): Promise<void> {
     if (lateMs > 4 * config.ingest.ship.lateSecondsMax * 1000) {
       reasons.push(`late lane behind: its oldest rows wait for ${Math.round(lateMs / 1000)} s`);
     }
-    if (orphans.count > 0) reasons.push(`orphan journal: ${orphans.count} with ${orphans.bytes} bytes to ship`);
+    if (orphans.count > 0) {
+      const journals = orphans.count === 1 ? '1 orphan journal' : `${orphans.count} orphan journals`;
+      reasons.push(`${journals} with ${orphans.bytes} bytes: worker 0 ships the rows to ClickHouse`);
+    }
     return reasons;
   }
 

@@ -67,7 +67,7 @@ test('a worker whose journal cannot be opened ends alone, with its reason, and c
   const reason = /^worker-1 does not serve: .*worker-1\/writer must hold a number/;
   await eventually(async () => (await engine.status()).reasons?.some((each) => reason.test(each)), 10_000);
   expect(await engine.status()).toMatchObject({ code: 200, status: 'degraded' });
-  await eventually(() => engine.output.includes('Unavailable        worker-1'));
+  await eventually(() => engine.output.includes('Degraded           worker-1'));
   writeFileSync(writerFile(1), former);
   await eventually(async () => (await engine.status()).status === 'ready', 45_000);
   await allStored();
