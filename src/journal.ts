@@ -81,7 +81,7 @@ async function list(config: Config): Promise<void> {
       String(live.rows),
       String(late.rows),
       ageText(Math.min(live.oldestMs, late.oldestMs)),
-      set.length === 0 ? '-' : `${set.length} entries`,
+      set.length === 0 ? '-' : counted(set.length, 'entry', 'entries'),
     ]);
   }
   for (const line of columns(table)) printLine(line);
@@ -123,9 +123,11 @@ async function verify(dirs: string[]): Promise<void> {
         }
       }
     }
-    printLine(`${basename(dir)}: ${segments.length} segments, ${frames} frames, ${rows} rows`);
+    printLine(
+      `${basename(dir)}: ${counted(segments.length, 'segment')}, ${counted(frames, 'frame')}, ${counted(rows, 'row')}`,
+    );
   }
-  printLine(damaged === 0 ? 'every frame is whole' : `${damaged} damaged stretches`);
+  printLine(damaged === 0 ? 'every frame is whole' : counted(damaged, 'damaged stretch', 'damaged stretches'));
   if (damaged > 0) process.exitCode = 1;
 }
 
@@ -136,7 +138,7 @@ async function show(dir: string, name: string | undefined): Promise<void> {
   if (name !== undefined && shown.length === 0) {
     throw new StartError(`No segment ${name} waits in ${basename(dir)}: it has ${namesOf(segments)}.`);
   }
-  printLine(`writer ${writer ?? 'unknown'}, ${segments.length} segments wait`);
+  printLine(`writer ${writer ?? 'unknown'}, ${counted(segments.length, 'segment')} to ship`);
   let left = framesShownMax;
   for (const segment of shown) {
     for await (const step of readSegment(segment)) {
@@ -153,7 +155,7 @@ async function show(dir: string, name: string | undefined): Promise<void> {
       const lane = step.lane === 0 ? 'live' : 'late';
       const at = new Date(orderMs(step.order)).toISOString();
       printLine(
-        `${segment.name} ${step.offset}  ${lane}  order ${step.order}  ${at}  ${step.rows} rows  ${step.length} bytes`,
+        `${segment.name} ${step.offset}  ${lane}  order ${step.order}  ${at}  ${counted(step.rows, 'row')}  ${step.length} bytes`,
       );
       if (name === undefined) continue;
       for (const row of readBlock(step.payload)) printLine(`  ${JSON.stringify(row, asText)}`);
@@ -184,7 +186,8 @@ async function shipDirectory(config: Config, dir: string): Promise<void> {
 async function drain(config: Config): Promise<void> {
   if (config.clickhouse.url === '') {
     throw new StartError(
-      'drain needs an external ClickHouse (CLICKHOUSE_URL): the embedded one ends with its instance.',
+      'drain needs an external ClickHouse (CLICKHOUSE_URL): the embedded one ends with its instance. ' +
+        'Start Millrace on this DATA_DIR instead: it ships what waits.',
     );
   }
   const data = new DataDirectory(config.data.dir);
@@ -206,20 +209,20 @@ async function ship(config: Config, dirs: string[]): Promise<void> {
   let stopped = false;
   for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => (stopped = true));
   await journals.start();
-  printLine(`${journals.count} journals with ${bytesText(journals.bytes)} wait for ClickHouse`);
+  printLine(`${counted(journals.count, 'journal')} with ${bytesText(journals.bytes)} to ship to ClickHouse`);
   let toldAt = clock.monotonic();
   while (journals.count > 0 && !stopped) {
     await sleep(50);
     if (clock.monotonic() - toldAt < progressMs) continue;
     toldAt = clock.monotonic();
-    printLine(`${journals.count} journals with ${bytesText(journals.bytes)} wait`);
+    printLine(`${counted(journals.count, 'journal')} with ${bytesText(journals.bytes)} to ship`);
   }
   await journals.drain(0);
   await Promise.all([clickhouse.close(), repeatDeletes(config, log)]);
   const left = (await Promise.all(dirs.map((dir) => listQuarantine(dir)))).flat().length;
   if (journals.count === 0) printLine(`everything is stored and the journals are removed`);
-  else printLine(`stopped; ${journals.count} journals still wait`);
-  if (left > 0) printLine(`${left} entries are in quarantine: npm run quarantine -- list`);
+  else printLine(`stopped; ${counted(journals.count, 'journal')} still to ship`);
+  if (left > 0) printLine(`${counted(left, 'entry', 'entries')} in quarantine: npm run quarantine -- list`);
   if (journals.count > 0 || left > 0) process.exitCode = 1;
 }
 
@@ -254,6 +257,10 @@ function columns(table: string[][]): string[] {
 
 function asText(_key: string, value: unknown): unknown {
   return typeof value === 'bigint' ? value.toString() : value;
+}
+
+function counted(count: number, one: string, many = `${one}s`): string {
+  return `${count} ${count === 1 ? one : many}`;
 }
 
 function printLine(line: string): void {
