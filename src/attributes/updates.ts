@@ -58,7 +58,11 @@ export class AttributeUpdates {
       onVersion: (device, version) => this.#hear(device, version),
     });
     downlink.watch('attributes', (device, message) => this.#unsettle(device, (message as UpdateMessage).version));
-    metrics.observed('attribute_followers', 'Devices that are told of shared attributes.', () => this.#followings.size);
+    metrics.observed(
+      'attribute_followers',
+      'Devices that are notified of shared attributes.',
+      () => this.#followings.size,
+    );
   }
 
   start(): void {

@@ -30,6 +30,9 @@ export function busCounters(metrics: Metrics): BusCounters {
   return {
     published: metrics.counter('bus_published_total', 'Messages given to the bus.'),
     delivered: metrics.counter('bus_delivered_total', 'Messages handed to subscribers.'),
-    dropped: metrics.counter('bus_dropped_total', 'Messages that the bus was too full or too far away to carry.'),
+    dropped: metrics.counter(
+      'bus_dropped_total',
+      'Messages that the bus dropped because it was full or not connected.',
+    ),
   };
 }

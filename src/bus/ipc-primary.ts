@@ -18,7 +18,11 @@ export class BusHub {
 
   constructor(metrics: Metrics) {
     this.#dropped = metrics.counter('bus_hub_dropped_total', 'Messages for a worker that did not keep up.');
-    metrics.observed('bus_hub_channels', 'Channels somebody listens to.', () => this.#byChannel.size);
+    metrics.observed(
+      'bus_hub_channels',
+      'Channels that at least one process subscribes to.',
+      () => this.#byChannel.size,
+    );
   }
 
   get channelCount(): number {

@@ -23,7 +23,7 @@ export async function openBus({ redisUrl, log, metrics, port }: BusOptions): Pro
   const counters = busCounters(metrics);
   const bus =
     redisUrl === '' ? new IpcBus(port ?? parentPort(), counters) : new RedisBus(await linkTo(redisUrl), counters, log);
-  metrics.observed('bus_connected', 'Processes whose bus is in force.', () => (bus.connected ? 1 : 0));
+  metrics.observed('bus_connected', 'Processes that are connected to the bus.', () => (bus.connected ? 1 : 0));
   return bus;
 }
 

@@ -89,7 +89,7 @@ export class KnownDevicesWriter {
     this.#written = metrics.counter('known_devices_written_total', 'Records written to the file of known devices.');
     metrics.observed(
       'known_devices_age_seconds',
-      'Time since the file of known devices was up to date; -1 before it was so once in this run.',
+      'Time since the file of known devices was up to date; -1 before the first time in this run.',
       () => (this.#currentMs === undefined ? -1 : (clock.monotonic() - this.#currentMs) / 1000),
     );
     metrics.observed('known_devices_file_bytes', 'Size of the file of known devices.', () => this.#file?.bytes ?? 0);

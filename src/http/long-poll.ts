@@ -45,7 +45,7 @@ export class LongPolls {
       refused: outcome('refused'),
       gone: outcome('gone'),
     };
-    metrics.observed('http_polls_held', 'Long polls that wait for news.', () => this.#held);
+    metrics.observed('http_polls_held', 'Long polls that wait for an update or a command.', () => this.#held);
   }
 
   /** The wait that the query asks for: absent and 0 mean the default, too long is cut, anything else is 400. */

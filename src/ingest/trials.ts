@@ -65,7 +65,11 @@ export class Trials {
       'Rows that ClickHouse refused and that are tried again.',
       () => suspects.rows,
     );
-    metrics.observed('ingest_suspect_bytes', 'Bytes of these rows.', () => suspects.bytes);
+    metrics.observed(
+      'ingest_suspect_bytes',
+      'Bytes of rows that ClickHouse refused and that are tried again.',
+      () => suspects.bytes,
+    );
     metrics.observed('quarantine_entries', 'Entries in quarantine.', () => quarantine.entries);
     metrics.observed('quarantine_bytes', 'Bytes in quarantine.', () => quarantine.bytes);
   }

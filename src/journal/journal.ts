@@ -197,7 +197,10 @@ export class Journal {
     if (writer) metrics?.observed('journal_write_errors', 'Failed journal writes.', () => writer.writeErrors);
     metrics?.observed('journal_degraded', '1: damage was found, see quarantine.', () => Number(this.degraded), 'max');
     metrics?.observed('journal_disk_bytes', 'Bytes of the journal on the disk, spare files too.', () => this.fileBytes);
-    this.#packed = metrics?.counter('journal_packed_total', 'Segments of which only what waits was kept.');
+    this.#packed = metrics?.counter(
+      'journal_packed_total',
+      'Segments that were packed: only their waiting frames were kept.',
+    );
     this.#commitSeconds = metrics?.histogram('journal_commit_seconds', 'Time of one durable write.', {}, secondsBounds);
   }
 

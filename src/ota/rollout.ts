@@ -52,7 +52,7 @@ export class Rollout {
 
   constructor(parts: RolloutParts) {
     this.#parts = parts;
-    this.#told = parts.metrics.counter('ota_devices_told_total', 'Devices told of a changed package.');
+    this.#told = parts.metrics.counter('ota_devices_told_total', 'Devices notified of a changed package.');
   }
 
   /** Looks for work now and then: what a crash, another host or a missed wake left behind. */

@@ -61,7 +61,11 @@ export class Rpc {
     });
     parts.downlink.watch('rpc-climb', (device, message) => this.#climbed(device, message as Climb));
     parts.metrics.observed('rpc_waiting', 'Commands that wait for a session or a reply.', () => this.#waiters.size);
-    parts.metrics.observed('rpc_waiting_bytes', 'Bytes of those commands.', () => this.#waiters.bytes);
+    parts.metrics.observed(
+      'rpc_waiting_bytes',
+      'Bytes of commands that wait for a session or a reply.',
+      () => this.#waiters.bytes,
+    );
   }
 
   /** How many more commands this worker could own. */
