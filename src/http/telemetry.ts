@@ -11,7 +11,7 @@ import type { CachedDevice } from '../device/cached-device.ts';
 import type { Decode, Ingest } from '../ingest/accept.ts';
 import type { DecodeThread } from '../telemetry/decode-thread.ts';
 import type { Exchange } from '../uws/exchange.ts';
-import type { HttpServer } from '../uws/server.ts';
+import type { HttpServer, RawReceiver } from '../uws/server.ts';
 import type { Senders } from './senders.ts';
 
 export interface TelemetryDoorParts {
@@ -71,7 +71,7 @@ export function telemetryDoor(parts: TelemetryDoorParts): void {
     }
   };
 
-  server.rawPost('/api/v1/:token/telemetry', (exchange, token, body) => {
+  const receive: RawReceiver = (exchange, token, body) => {
     if (body.length === 0) {
       refuse(exchange, missingBody);
       return;
@@ -79,7 +79,8 @@ export function telemetryDoor(parts: TelemetryDoorParts): void {
     const device = senders.known(token);
     if (device === undefined || body.length > limits.decodeInLoopBytesMax) void acceptLater(exchange, token, body);
     else accept(exchange, device, body);
-  });
+  };
+  server.rawPost('/api/v1/:token/telemetry', receive, undefined, ({ reason }) => rejected(reason).add(1));
 }
 
 function rejectedCounter(metrics: Metrics): (reason: string) => Counter {

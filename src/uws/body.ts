@@ -35,9 +35,10 @@ export function readBody(
   bytesMax: number,
   budget: BodyBudget,
   receive: (body: Buffer) => void,
+  onRefused?: (fault: Fault) => void,
 ): void {
   if (contentLength > bytesMax) {
-    refuse(exchange, bodyTooLarge(bytesMax));
+    refuse(exchange, bodyTooLarge(bytesMax), onRefused);
     return;
   }
   let gathered: Buffer | undefined;
@@ -50,14 +51,14 @@ export function readBody(
   exchange.onData((chunk, isLast) => {
     if (exchange.done) return;
     if (isLast && gathered === undefined) {
-      if (chunk.byteLength > bytesMax) refuse(exchange, bodyTooLarge(bytesMax));
+      if (chunk.byteLength > bytesMax) refuse(exchange, bodyTooLarge(bytesMax), onRefused);
       else receive(Buffer.from(chunk));
       return;
     }
     const total = length + chunk.byteLength;
     if (total > bytesMax) {
       release();
-      refuse(exchange, bodyTooLarge(bytesMax));
+      refuse(exchange, bodyTooLarge(bytesMax), onRefused);
       return;
     }
     if (gathered === undefined || total > gathered.length) {
@@ -65,7 +66,7 @@ export function readBody(
       const size = contentLength >= total ? contentLength : Math.min(bytesMax, Math.max(total * 2, 16_384));
       if (!budget.take(size - held)) {
         release();
-        refuse(exchange, bodiesInFlight());
+        refuse(exchange, bodiesInFlight(), onRefused);
         return;
       }
       held = size;
@@ -86,7 +87,8 @@ export function readBody(
   });
 }
 
-function refuse(exchange: Exchange, fault: Fault): void {
+function refuse(exchange: Exchange, fault: Fault, onRefused: ((fault: Fault) => void) | undefined): void {
+  onRefused?.(fault);
   exchange.closeAfter = true;
   exchange.refuse(fault);
 }

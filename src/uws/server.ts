@@ -113,8 +113,13 @@ export class HttpServer {
     if (method === 'GET') this.#register('HEAD', pattern, (res, req) => receive(res, req, true));
   }
 
-  /** A POST whose one path parameter and body are handed over as they came. */
-  rawPost(pattern: string, receive: RawReceiver, bodyBytesMax = this.#options.bodyBytesMax): void {
+  /** A POST whose one path parameter and body are handed over as they came. `onRefused`: a body that was too large. */
+  rawPost(
+    pattern: string,
+    receive: RawReceiver,
+    bodyBytesMax = this.#options.bodyBytesMax,
+    onRefused?: (fault: Fault) => void,
+  ): void {
     this.#register('POST', pattern, (res, req) => {
       const head = readHead(req);
       const exchange = new Exchange(res, head.origin, false, this.#options.worker);
@@ -124,7 +129,14 @@ export class HttpServer {
         receive(exchange, parameter, emptyBody);
         return;
       }
-      readBody(exchange, head.contentLength, bodyBytesMax, this.#budget, (body) => receive(exchange, parameter, body));
+      readBody(
+        exchange,
+        head.contentLength,
+        bodyBytesMax,
+        this.#budget,
+        (body) => receive(exchange, parameter, body),
+        onRefused,
+      );
     });
   }
 
