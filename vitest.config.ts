@@ -24,8 +24,8 @@ export default defineConfig({
           name: 'unit',
           include: [...needsNoEngine, 'test/crash/**/*.test.ts'],
           exclude: ownEngine,
-          testTimeout: 20_000,
-          hookTimeout: 30_000,
+          testTimeout: 60_000,
+          hookTimeout: 60_000,
         },
       },
       {

@@ -3,7 +3,7 @@
  * acknowledged is stored; what was not, the client can send again, because it is told or its connection ends.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
 import { type Device, eventually } from '../api.ts';
 import { type Engine, startEngine } from '../engine.ts';
 import { connectMqtt, type Level, type Login, levelName, levels, type MqttClient } from '../wire/mqtt-client.ts';
@@ -69,36 +69,45 @@ describe('workers that stand still for seconds', () => {
     const senders = await Promise.all(
       ([3, 4, 5] as const).map(async (level) => {
         const device = await newDevice();
-        const client = await connect(device, level, { keepAlive: 1 });
+        const client = await connect(device, level, { keepAlive: 2 });
         return { device, client, ...keepPublishing(client) };
       }),
     );
-    const silent = await Promise.all(levels.map(async (level) => connect(await newDevice(), level, { keepAlive: 1 })));
+    const silent = await Promise.all(levels.map(async (level) => connect(await newDevice(), level, { keepAlive: 2 })));
     const pings = setInterval(() => {
       for (const client of silent) void client.write({ cmd: 'pingreq' });
     }, 400);
+    onTestFinished(() => {
+      clearInterval(pings);
+      for (const { stop } of senders) stop();
+    });
     const before = await discarded();
     await sleep(300);
     const pids = engine.workers();
     for (const pid of pids) process.kill(pid, 'SIGSTOP');
     try {
-      await sleep(2_500);
+      await sleep(3_500);
     } finally {
       for (const pid of pids) process.kill(pid, 'SIGCONT');
     }
     await sleep(500);
-    for (const { device, client, stop } of senders) {
-      const sent = stop();
-      expect(await values(device, 'n', sent)).toHaveLength(sent);
-      await client.quiet();
+    // A client that sends nothing for its Keep Alive is closed: each is asked before anything is waited for.
+    const sent = await Promise.all(
+      senders.map(async ({ client, stop }) => {
+        const count = stop();
+        await client.quiet();
+        client.cut();
+        return count;
+      }),
+    );
+    for (const [n, { device }] of senders.entries()) {
+      expect(await values(device, 'n', sent[n]!)).toHaveLength(sent[n]!);
     }
-    clearInterval(pings);
     for (const client of silent) {
       await client.write({ cmd: 'pingreq' });
       await client.pick('pingresp');
       client.cut();
     }
-    for (const { client } of senders) client.cut();
     expect(await discarded()).toEqual(before);
   });
 });
