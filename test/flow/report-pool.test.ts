@@ -83,7 +83,9 @@ async function restart(settings: Record<string, string>): Promise<void> {
   await engine.ready();
 }
 
-test('20 reports are held by default, the 21st is 429, and one more after they are done is 200', async () => {
+test('20 reports are held by default, the 21st is 429, and one more after they are done is 200', {
+  timeout: 240_000,
+}, async () => {
   const first = Array.from({ length: 20 }, () => statusOf(slow));
   await eventually(() => held(10, 10));
   const refused = await ask(buildReport, { viewConfigId: slow });
