@@ -11,7 +11,7 @@ const ownEngine = ['test/flow/**/*.test.ts', 'test/crash/run.test.ts'];
 export default defineConfig({
   test: {
     // Tests wait for sockets and child processes more than they compute.
-    maxWorkers: 4,
+    maxWorkers: 3,
     pool: 'forks',
     // A process runs many files: its start and the modules that all of them share cost more than most tests.
     isolate: false,
@@ -24,8 +24,8 @@ export default defineConfig({
           name: 'unit',
           include: [...needsNoEngine, 'test/crash/**/*.test.ts'],
           exclude: ownEngine,
-          testTimeout: 60_000,
-          hookTimeout: 60_000,
+          testTimeout: 180_000,
+          hookTimeout: 120_000,
         },
       },
       {
@@ -36,8 +36,8 @@ export default defineConfig({
           globalSetup: ['test/global-setup.ts'],
           // Real processes on shared cores: a deadline that fell into somebody else's second may be tried again.
           retry: 2,
-          testTimeout: 30_000,
-          hookTimeout: 60_000,
+          testTimeout: 60_000,
+          hookTimeout: 120_000,
         },
       },
       {
@@ -48,7 +48,7 @@ export default defineConfig({
           globalSetup: ['test/own-engine-setup.ts'],
           // As above, but never the crash run: another seed would hide what was lost.
           retry: 2,
-          testTimeout: 90_000,
+          testTimeout: 180_000,
           hookTimeout: 120_000,
         },
       },
