@@ -89,7 +89,7 @@ test('the same key lives in each scope alone, one of them nested', async () => {
   expect(await device.values('SERVER_SCOPE')).toContain('{"key":"k","value":3}');
   await device.delete('CLIENT_SCOPE', 'k');
   expect(await device.read()).toBe('{}');
-  expect(await device.values('SERVER_SCOPE')).toBe('[{"key":"k","value":3}]');
+  expect(await device.values('SERVER_SCOPE')).toContain('{"key":"k","value":3}');
 });
 
 test('asked for client keys, the member client is always there; shared only when found', async () => {
