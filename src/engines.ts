@@ -35,7 +35,7 @@ interface Parts {
   data: DataDirectory;
   secrets: Secrets;
   log: Log;
-  /** A first start, which serves nobody yet: an engine that cannot start ends it with its reason. */
+  /** A first start, which serves no device yet: an engine that cannot start ends it with its reason. */
   mustStart: boolean;
 }
 

@@ -81,7 +81,7 @@ export async function runPrimary(): Promise<void> {
     running.add('data directory', () => data.release());
     await probePorts(config);
     const { secrets, fresh } = data.secrets();
-    // Without any device known, an instance that lacks PostgreSQL can serve nobody.
+    // Without any device known, an instance without PostgreSQL can serve no device.
     const knowsDevices = hasKnownDevices(data.path);
     const engines = await startEngines({ config, data, secrets, log, mustStart: !knowsDevices });
     running.add('engines', () => engines.stop());

@@ -34,7 +34,7 @@ export async function listenControl(
   path: string,
   commands: Record<string, ControlCommand>,
 ): Promise<{ close(): Promise<void> }> {
-  // A killed run leaves its socket; the caller owns the directory, so nobody listens there.
+  // A killed run leaves its socket file; the caller owns the directory, so no process listens on this file.
   rmSync(path, { force: true });
   const sockets = new Set<Socket>();
   const server = createServer((socket) => {

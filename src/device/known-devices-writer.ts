@@ -1,5 +1,5 @@
 /**
- * Keeps the file of known devices up: the primary of an instance owns one, and nobody else writes. It follows the log of
+ * Keeps the file of known devices up: the primary of an instance owns one, and no other process writes it. It follows the log of
  * credential changes in PostgreSQL, a second behind at most while PostgreSQL answers, and reads all devices once when
  * there is no file yet, when the file is of another database, or when the log may no longer reach back to its cursor.
  * An append is durable before the cursor moves, so a crash repeats changes and never misses one. A new file takes the

@@ -59,7 +59,7 @@ export async function repack(options: RepackOptions): Promise<boolean> {
     await disk.remove(temporary).catch(() => {});
     throw error;
   }
-  // Until this is done a crash may bring the file of before back: that one holds all that this one holds.
+  // Until this is done a crash may bring the earlier file back: the earlier file holds all that this file holds.
   await disk.syncDirectory(segment.path.slice(0, segment.path.lastIndexOf('/')));
   return true;
 }

@@ -539,7 +539,7 @@ test('a unit that was open while its segments were packed is confirmed as a whol
     await shipAllOf(journal, ledger, 0);
   }
   await vi.waitFor(() => expect(journal.backlogDiskBytes).toBeLessThan(2 * segmentBytes));
-  // A report of before the packing, and a new one, speak of every late frame and of no damage.
+  // A report from before the packing, and a new report, speak of every late frame and of no damage.
   for (const { segments } of [before, await inspectJournal(dir, disk)]) {
     for (const segment of segments) {
       for await (const step of readSegment(segment, disk)) expect(step.kind).toBe('frame');
