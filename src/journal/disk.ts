@@ -166,40 +166,33 @@ export function isNoSpace(error: unknown): boolean {
 }
 
 /** The whole of a small file; undefined when there is none. */
-export async function readWhole(disk: Disk, path: string): Promise<Buffer | undefined> {
-  let file: DiskFile;
-  try {
-    file = await disk.open(path, 'read');
-  } catch (error) {
-    if (errorCode(error) === 'ENOENT') return undefined;
-    throw error;
-  }
-  try {
+export function readWhole(disk: Disk, path: string): Promise<Buffer | undefined> {
+  return readFrom(disk, path, async (file) => {
     const buffer = Buffer.alloc(await file.size());
     return buffer.subarray(0, await file.read(buffer, 0));
-  } finally {
-    await file.close();
-  }
+  });
 }
 
 /** Bytes of a file; 0 when there is none. */
 export async function sizeOf(disk: Disk, path: string): Promise<number> {
-  let file: DiskFile;
-  try {
-    file = await disk.open(path, 'read');
-  } catch (error) {
-    if (errorCode(error) === 'ENOENT') return 0;
-    throw error;
-  }
-  try {
-    return await file.size();
-  } finally {
-    await file.close();
-  }
+  return (await readFrom(disk, path, (file) => file.size())) ?? 0;
 }
 
 /** As `readWhole`, but a block of 4 096 bytes that cannot be read (EIO) is zeros. */
-export async function readWholeAround(disk: Disk, path: string): Promise<Buffer | undefined> {
+export function readWholeAround(disk: Disk, path: string): Promise<Buffer | undefined> {
+  return readFrom(disk, path, async (file) => {
+    const buffer = Buffer.alloc(await file.size());
+    await readAround(file, buffer, 0);
+    return buffer;
+  });
+}
+
+/** What `read` returns for an open file; undefined when there is no file. */
+async function readFrom<Result>(
+  disk: Disk,
+  path: string,
+  read: (file: DiskFile) => Promise<Result>,
+): Promise<Result | undefined> {
   let file: DiskFile;
   try {
     file = await disk.open(path, 'read');
@@ -208,9 +201,7 @@ export async function readWholeAround(disk: Disk, path: string): Promise<Buffer 
     throw error;
   }
   try {
-    const buffer = Buffer.alloc(await file.size());
-    await readAround(file, buffer, 0);
-    return buffer;
+    return await read(file);
   } finally {
     await file.close();
   }
