@@ -187,7 +187,10 @@ test('the journals of a host that is gone are listed, verified, shipped from a c
 
   rmSync(join(engine.dataDir, 'journal', 'worker-1'), { recursive: true });
   await stores.clickhouse.start();
-  expect(await journalCommand('ship', copy)).toMatchObject({ code: 0, output: expect.stringContaining('1 journal with') });
+  expect(await journalCommand('ship', copy)).toMatchObject({
+    code: 0,
+    output: expect.stringContaining('1 journal with'),
+  });
   expect(await journalCommand('drain')).toMatchObject({
     code: 0,
     output: expect.stringContaining('everything is stored'),
