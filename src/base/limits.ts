@@ -112,9 +112,10 @@ export const limits = {
   mqttWriteBytes: 64 * 1024,
 
   /** MQTT over WebSocket: one message (browsers send up to 512 kB in one), what is kept while the connection does not
-   * read, what may wait for a client that does not, and how long that may take before a close. */
+   * read, and in blocks of which size, what may wait for a client that does not, and how long that may take before a close. */
   webSocketMessageBytesMax: 1024 * 1024,
   webSocketKeptBytesMax: 2 * 1024 * 1024,
+  webSocketBlockBytes: 16 * 1024,
   webSocketWaitingBytesMax: 16 * 1024 * 1024,
   webSocketEndMsMax: 5_000,
 
@@ -400,6 +401,7 @@ export const limits = {
 
 export function checkLimits(config: Config): void {
   assert(limits.otaMessageBytesMax < limits.mqttUnreadBytesMax, 'a client that is sent a whole file is no slow reader');
+  assert(limits.webSocketKeptBytesMax <= 256 * limits.webSocketBlockBytes, 'the bytes of a pause lie in few blocks');
   assert(limits.frameBytesMax * 4 <= config.ingest.journal.segmentBytes, 'a segment holds several frames');
   assert(
     config.ingest.journal.unsyncedBytesMax >= 2 * limits.frameBytesMax,

@@ -147,6 +147,28 @@ test('what comes in during a pause is kept, in order', async () => {
   expect((await client.read(4)).toString()).toBe('abcd');
 });
 
+test('a pause keeps bytes, not messages: 200 000 small or empty ones hold up nothing', async () => {
+  client = await RawWebSocket.open(port);
+  client.send(text('pause'));
+  await until(() => last.received === 5);
+  const messages = [text('a'), frame(Buffer.alloc(0)), text('b'), frame(Buffer.alloc(0))];
+  const burst = Buffer.concat(Array.from({ length: 5_000 }, () => messages).flat());
+  for (let n = 0; n < 10; n += 1) client.send(burst);
+  // The answer to a ping proves that all of the burst came in.
+  client.send(frame(Buffer.from('all'), opcode.ping));
+  await client.pong();
+  expect(last.received).toBe(5);
+  const before = performance.now();
+  last.transport.resume();
+  expect(last.received).toBe(5 + 100_000);
+  expect(performance.now() - before).toBeLessThan(1_000);
+  expect((await client.read(100_000)).toString()).toBe('ab'.repeat(50_000));
+  last.transport.pause();
+  client.send(text('later'));
+  last.transport.resume();
+  expect((await client.read(5)).toString()).toBe('later');
+});
+
 test('more than is kept during a pause ends the connection with 1009', async () => {
   client = await RawWebSocket.open(port);
   client.send(text('pause'));

@@ -1,7 +1,8 @@
 /**
  * MQTT over WebSocket at `/mqtt` of the HTTP and HTTPS ports: binary messages are a stream of bytes, cut anywhere. The
- * library cannot stop reading, so what comes in while a connection pauses is kept up to a cap. Past the cap a connection
- * that waits for the journal has its messages refused; any other ends.
+ * library cannot stop reading, so the bytes that come in while a connection pauses are kept, up to a cap, in blocks: a
+ * message costs its bytes and nothing more. Past the cap a connection that waits for the journal has its messages
+ * refused; any other connection ends.
  */
 import { limits } from '../base/limits.ts';
 import type { HttpServer } from '../uws/server.ts';
@@ -28,9 +29,11 @@ class WebSocketTransport implements Transport, WebSocketEvents {
   readonly #events: TransportEvents;
   #paused = false;
   #ended = false;
-  /** What came in while it was paused. */
+  /** The bytes that came in during a pause. Every block but the last one is full. */
   #kept: Buffer[] = [];
   #keptBytes = 0;
+  /** Bytes of the last block that are in use. */
+  #lastBlockBytes = 0;
 
   constructor(connection: WebSocketConnection, open: OpenConnection) {
     this.#connection = connection;
@@ -55,8 +58,8 @@ class WebSocketTransport implements Transport, WebSocketEvents {
 
   resume(): void {
     this.#paused = false;
-    while (this.#kept.length > 0 && !this.#paused && !this.#ended) {
-      const bytes = this.#kept.shift()!;
+    while (this.#keptBytes > 0 && !this.#paused && !this.#ended) {
+      const bytes = this.#takeBlock();
       this.#keptBytes -= bytes.length;
       this.#events.onData(bytes);
     }
@@ -88,8 +91,7 @@ class WebSocketTransport implements Transport, WebSocketEvents {
       this.#end(tooMuchData, 'More was sent than could be taken');
       return;
     }
-    this.#kept.push(Buffer.from(bytes));
-    this.#keptBytes += bytes.length;
+    this.#keep(bytes);
   }
 
   onDrained(): void {
@@ -98,14 +100,33 @@ class WebSocketTransport implements Transport, WebSocketEvents {
 
   onClosed(): void {
     this.#ended = true;
-    const kept = this.#kept;
-    this.#kept = [];
+    const kept: Buffer[] = [];
+    while (this.#kept.length > 0) kept.push(this.#takeBlock());
     // The library calls this from inside `end` and `close`, so from inside the connection's own code.
     queueMicrotask(() => {
       // A client may publish and leave in one breath.
       if (kept.length > 0) this.#events.onData(Buffer.concat(kept));
       this.#events.onClosed();
     });
+  }
+
+  #keep(bytes: Buffer): void {
+    for (let at = 0; at < bytes.length; ) {
+      if (this.#kept.length === 0 || this.#lastBlockBytes === limits.webSocketBlockBytes) {
+        this.#kept.push(Buffer.allocUnsafe(limits.webSocketBlockBytes));
+        this.#lastBlockBytes = 0;
+      }
+      const copied = bytes.copy(this.#kept.at(-1)!, this.#lastBlockBytes, at);
+      this.#lastBlockBytes += copied;
+      at += copied;
+    }
+    this.#keptBytes += bytes.length;
+  }
+
+  /** The bytes of the oldest block. There are few blocks (`checkLimits`), so that `shift` costs little. */
+  #takeBlock(): Buffer {
+    const block = this.#kept.shift()!;
+    return this.#kept.length === 0 ? block.subarray(0, this.#lastBlockBytes) : block;
   }
 
   #end(code: number, reason: string): void {

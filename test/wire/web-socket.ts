@@ -42,6 +42,7 @@ export class RawWebSocket {
   #received = Buffer.alloc(0);
   /** Payloads of binary frames, one after the other: the stream. */
   #stream = Buffer.alloc(0);
+  #pongs = 0;
   #closed: CloseFrame | undefined;
   #ended = false;
   #wake: () => void = () => {};
@@ -88,6 +89,12 @@ export class RawWebSocket {
     return bytes;
   }
 
+  /** The answer to one ping: everything that was sent before the ping has come in. */
+  async pong(): Promise<void> {
+    await this.#until(() => this.#pongs > 0, 'no pong');
+    this.#pongs -= 1;
+  }
+
   /** How the server ended it. */
   async closed(): Promise<CloseFrame> {
     await this.#until(() => this.#closed !== undefined || this.#ended, 'not closed');
@@ -123,6 +130,7 @@ export class RawWebSocket {
       this.#received = bytes.subarray(start + length);
       const kind = bytes[0]! & 0x0f;
       if (kind === opcode.binary) this.#stream = Buffer.concat([this.#stream, payload]);
+      else if (kind === opcode.pong) this.#pongs += 1;
       else if (kind === opcode.close) {
         this.#closed = { code: length >= 2 ? payload.readUInt16BE(0) : 1005, reason: payload.toString('utf8', 2) };
       }

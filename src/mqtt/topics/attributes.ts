@@ -67,13 +67,16 @@ interface Sent {
   news: News;
   /** Messages of it without an answer. */
   open: number;
+  next: Sent | undefined;
 }
 
 class UpdatePusher implements Follower {
   readonly #session: Session;
   readonly #log: Log;
   readonly #following: Following;
-  readonly #sent: Sent[] = [];
+  /** A list by `next`: of the tens of thousands that may wait for a PUBACK, the first one leaves at no cost. */
+  #oldest: Sent | undefined;
+  #newest: Sent | undefined;
   #retry: NodeJS.Timeout | undefined;
 
   constructor(session: Session, { updates, log }: AttributeStreamParts) {
@@ -88,8 +91,10 @@ class UpdatePusher implements Follower {
   }
 
   news(news: News): void {
-    const sent: Sent = { news, open: 1 };
-    this.#sent.push(sent);
+    const sent: Sent = { news, open: 1, next: undefined };
+    if (this.#newest === undefined) this.#oldest = sent;
+    else this.#newest.next = sent;
+    this.#newest = sent;
     if (!this.#push(news.json, sent)) {
       // Above the Maximum Packet Size of the client: its parts may fit.
       for (const part of partsOf(news)) {
@@ -123,7 +128,12 @@ class UpdatePusher implements Follower {
 
   #arrived(sent: Sent): void {
     sent.open -= 1;
-    while (this.#sent[0]?.open === 0) this.#following.confirmed(this.#sent.shift()!.news);
+    while (this.#oldest?.open === 0) {
+      const { news, next }: Sent = this.#oldest;
+      this.#oldest = next;
+      if (next === undefined) this.#newest = undefined;
+      this.#following.confirmed(news);
+    }
   }
 }
 
