@@ -91,9 +91,10 @@ export const limits = {
   mqttConnectMsMax: 10_000,
   mqttTlsHandshakeMsMax: 5_000,
   mqttSweepMs: 500,
-  /** User properties of one packet, and filters of one session. */
+  /** User properties of one packet, filters of one session, and levels of a filter that a device profile leaves open. */
   mqttUserPropertiesMax: 100,
   mqttFiltersMax: 100,
+  mqttFilterLevelsMax: 128,
   /** How long a client is not read while the journal refuses (at most half its Keep Alive); then its messages are refused.
    * How often a client that waits may go on, and how long those that may go on are served before others have a turn. */
   mqttPausedMsMax: 5_000,

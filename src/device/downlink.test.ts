@@ -8,7 +8,7 @@ import { BusHub } from '../bus/ipc-primary.ts';
 import { portPair } from '../bus/port.ts';
 import { Downlink, type Listener, type Outcome } from './downlink.ts';
 
-const log = createLog('error', 'test');
+const log = createLog('fatal', 'test');
 const device = 70;
 
 /** A bus that can be cut off, as Redis can. */
@@ -42,12 +42,13 @@ class FragileBus implements Bus {
 
 let hub: BusHub;
 let opened: Downlink[] = [];
+let metrics: Metrics;
 
 async function open(): Promise<{ downlink: Downlink; bus: FragileBus }> {
   const [ours, theirs] = portPair();
   hub.attach(theirs);
   const bus = new FragileBus(new IpcBus(ours, busCounters(new Metrics())));
-  const downlink = new Downlink({ bus, shards: 64, log, metrics: new Metrics() });
+  const downlink = new Downlink({ bus, shards: 64, log, metrics });
   await downlink.start();
   opened.push(downlink);
   return { downlink, bus };
@@ -78,6 +79,7 @@ let thereBus: FragileBus;
 
 beforeEach(async () => {
   hub = new BusHub(new Metrics());
+  metrics = new Metrics();
   opened = [];
   ({ downlink: here, bus: hereBus } = await open());
   ({ downlink: there, bus: thereBus } = await open());
@@ -111,6 +113,25 @@ describe('send', () => {
     here.send(device, 'attributes', {});
     expect(second.heard.length).toBeLessThan(2);
     leaveSecond();
+  });
+
+  it('reaches the others when one listener throws, which is counted', async () => {
+    const last = ear();
+    const broken: Listener = {
+      receive() {
+        throw new RangeError('on purpose');
+      },
+      close() {},
+    };
+    for (const listener of [broken, last]) there.listen(device, 'attributes', listener);
+    for (const listener of [broken, last]) there.listen(device, 'rpc', listener);
+    await there.inForce(device);
+    here.send(device, 'attributes', {});
+    await settled();
+    expect(last.heard).toEqual([{}]);
+    expect(await here.offer(device, 'rpc', { offered: true })).toBe('taken');
+    expect(last.heard).toEqual([{}, { offered: true }]);
+    expect(metrics.counter('downlink_bugs_total', '').value).toBe(2);
   });
 
   it('is seen by the watchers of a worker that hears the shard, before the listeners', async () => {

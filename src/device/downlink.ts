@@ -55,6 +55,7 @@ export class Downlink {
   readonly #watchers = new Map<Topic, Watcher[]>();
   readonly #restoredCallbacks: (() => void)[] = [];
   readonly #outcomes: Record<Outcome, Counter>;
+  readonly #bugs: Counter;
   /** Began to listen in this turn of the loop; the others are told together. */
   readonly #opened: Opened[] = [];
   #leaveInbox: (() => void) | undefined;
@@ -71,6 +72,7 @@ export class Downlink {
     const outcomes = (outcome: Outcome) =>
       metrics.counter('downlink_offers_total', 'Messages offered to one listener of a device.', { outcome });
     this.#outcomes = { taken: outcomes('taken'), nobody: outcomes('nobody'), away: outcomes('away') };
+    this.#bugs = metrics.counter('downlink_bugs_total', 'Listeners of devices that threw an error, which is a bug.');
     metrics.observed('downlink_listeners', 'Sessions that listen to a device.', () => this.#listeners.size);
     bus.onReconnect(() => this.#restored());
   }
@@ -194,11 +196,22 @@ export class Downlink {
 
   #deliver(device: number, topic: Topic, message: object): void {
     for (const watcher of this.#watchers.get(topic) ?? []) watcher(device, message);
-    for (const listener of this.#listeners.of(device, topic)) listener.receive(message);
+    for (const listener of this.#listeners.of(device, topic)) this.#give(device, topic, listener, message);
   }
 
   #offerHere(device: number, topic: Topic, message: object): boolean {
-    return this.#listeners.of(device, topic).some((listener) => listener.receive(message) === true);
+    return this.#listeners.of(device, topic).some((listener) => this.#give(device, topic, listener, message));
+  }
+
+  /** True: the listener takes the message. A bug in one listener must not end the sessions of all other devices. */
+  #give(device: number, topic: Topic, listener: Listener, message: object): boolean {
+    try {
+      return listener.receive(message) === true;
+    } catch (error) {
+      this.#bugs.add(1);
+      this.#log.error('downlink_bug', { device, topic, error });
+      return false;
+    }
   }
 
   #tellOpened(device: number, topic: Topic): void {

@@ -67,6 +67,20 @@ test.each([
   });
 });
 
+test('a filter whose topic would be too long for a PUBLISH is refused, and no worker ends', async () => {
+  const device = await deviceOf(await newProfile({ deviceAttributesSubscribeTopic: 'x/#' }));
+  const user = new DeviceUser(device);
+  await withMqtt(device, async (client) => {
+    const long = `x/+/${'y'.repeat(65_500)}`;
+    // Each `+` becomes `me`: 65 522 bytes of filter, 65 542 of topic.
+    expect(await client.subscribe(`x${'/+'.repeat(20)}/${'y'.repeat(65_480)}`)).toEqual([0x8f]);
+    expect(await client.subscribe(`x${'/+'.repeat(32_750)}`)).toEqual([0x8f]);
+    expect(await client.subscribe(long)).toEqual([1]);
+    await user.set('SHARED_SCOPE', '{"k":1}');
+    expect((await client.message(long.replace('+', 'me'))).text).toBe('{"k":1}');
+  });
+});
+
 test('a device of another profile has none of them', async () => {
   const device = await newDevice();
   await withMqtt(device, async (client) => {

@@ -35,6 +35,11 @@ it('sends shared attributes on a topic that the subscribed filter matches', () =
   expect(f('plant/#', 'plant/#')).toBe('plant/me');
   expect(f('#', '#')).toBe('me');
   expect(f('plant/news', 'plant/#')).toBeUndefined();
+  expect(f('x/#', `x/+/${'y'.repeat(65_530)}`)).toHaveLength(65_535);
+  expect(f('x/#', `x/+/${'y'.repeat(65_531)}`)).toBeUndefined();
+  expect(f('x/#', `x/+/${'ü'.repeat(32_766)}`)).toBeUndefined();
+  expect(f('x/#', `x${'/+'.repeat(127)}`)).toBe(`x${'/me'.repeat(127)}`);
+  expect(f('x/#', `x${'/+'.repeat(128)}`)).toBeUndefined();
   expect(f('plant/+/news', 'plant/7/8/news')).toBeUndefined();
   expect(f(undefined, 'plant/news')).toBeUndefined();
   expect(profileStreamTopic(undefined, 'plant/news')).toBeUndefined();

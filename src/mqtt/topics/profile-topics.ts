@@ -2,10 +2,14 @@
  * Topics that a device profile gives its devices beside the usual ones: telemetry and attributes up, and where shared
  * attributes are told. They may have `+` and `#`: any topic that matches is served.
  */
+import { limits } from '../../base/limits.ts';
 import type { ProfileTopics } from '../../device/profile-topics.ts';
 import type { Operation } from '../operation.ts';
 import { matches } from '../subscriptions.ts';
 import type { ProfileOperation } from './table.ts';
+
+/** Of a string in a packet [MQTT-1.5.4]. */
+const topicBytesMax = 65_535;
 
 export function profileOperations(telemetry: Operation, attributes: Operation): ProfileOperation {
   return ({ profileTopics: topics }, topic) => {
@@ -20,9 +24,11 @@ export function profileOperations(telemetry: Operation, attributes: Operation): 
 export function profileStreamTopic(topics: ProfileTopics | undefined, filter: string): string | undefined {
   const pattern = topics?.attributesSubscribe;
   if (pattern === undefined || !(filter === pattern || matches(pattern, filter))) return undefined;
+  const levels = filter.split('/');
+  // Every message down is matched against all filters of its session, level by level.
+  if (levels.length > limits.mqttFilterLevelsMax) return undefined;
   // A profile that leaves levels open lets the device choose them; one that subscribes them open gets `me`.
-  return filter
-    .split('/')
-    .map((level) => (level === '+' || level === '#' ? 'me' : level))
-    .join('/');
+  const topic = levels.map((level) => (level === '+' || level === '#' ? 'me' : level)).join('/');
+  // The topic may be longer than the filter, and longer than a PUBLISH can have it.
+  return Buffer.byteLength(topic) <= topicBytesMax ? topic : undefined;
 }
