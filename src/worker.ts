@@ -4,6 +4,7 @@
  */
 import { join } from 'node:path';
 import { createApi } from './api/api.ts';
+import { LongAnswers } from './api/long-answer.ts';
 import { Attributes } from './attributes/attributes.ts';
 import { notifyShared } from './attributes/notify.ts';
 import { AttributeUpdates } from './attributes/updates.ts';
@@ -293,6 +294,7 @@ async function serve(link: PrimaryLink): Promise<void> {
     saveSeries: seriesWriter({ devices, ingest, thread, decode, clock }),
     deleteSeries: seriesDeleter({ postgres, clickhouse, cluster, clock, log, journals }),
     clickhouse,
+    longAnswers: new LongAnswers(metrics),
     config,
     downloads,
     rpc,

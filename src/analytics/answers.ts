@@ -28,7 +28,7 @@ const contentTypes: Record<ReportFormat, string> = {
 export class UnsentReports {
   bytes = 0;
 
-  answer({ bytes, rows, cutBy }: EncodedReport, format: ReportFormat, gone: AbortSignal): HttpResponse {
+  answer({ bytes, rows, cutBy }: EncodedReport, format: ReportFormat): HttpResponse {
     const headers: Record<string, string> = {
       'X-Report-Rows': String(rows),
       'Access-Control-Expose-Headers': 'X-Report-Rows, X-Report-Truncated, Retry-After',
@@ -41,17 +41,10 @@ export class UnsentReports {
       throw unavailable('reports_unsent', 'Too many large reports are being sent; try again.');
     }
     this.bytes += body.length;
-    let held = body.length;
+    const slice = async (at: number) => body.subarray(at, at + limits.reportSliceBytes);
     const release = () => {
-      this.bytes -= held;
-      held = 0;
+      this.bytes -= body.length;
     };
-    gone.addEventListener('abort', release, { once: true });
-    const slice = async (at: number) => {
-      const end = Math.min(at + limits.reportSliceBytes, body.length);
-      if (end === body.length) release();
-      return body.subarray(at, end);
-    };
-    return { ...answer, body: { bytes: body.length, slice } };
+    return { ...answer, body: { bytes: body.length, slice, release } };
   }
 }

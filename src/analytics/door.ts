@@ -41,7 +41,7 @@ export function analyticsDoor(parts: AnalyticsDoorParts): void {
     const view = await findVisibleView(parts, principal, asked.viewConfigId);
     const format = formatOf(request);
     const report = await makeReport(parts, principal, view, asked, format, request.aborted);
-    return unsent.answer(report, format, request.aborted);
+    return unsent.answer(report, format);
   };
 
   const preview = async (request: HttpRequest): Promise<HttpResponse> => {
@@ -54,7 +54,7 @@ export function analyticsDoor(parts: AnalyticsDoorParts): void {
     const range = { rangeStartTs, rangeEndTs, filters: [] };
     const format = formatOf(request);
     const report = await makeReport(parts, principal, definition, range, format, request.aborted);
-    return unsent.answer(report, format, request.aborted);
+    return unsent.answer(report, format);
   };
 
   const signIn = async (request: HttpRequest): Promise<HttpResponse> => {

@@ -30,6 +30,7 @@ import { Rpc } from '../rpc/send.ts';
 import { faultAnswer } from '../uws/exchange.ts';
 import type { HttpRequest } from '../uws/server.ts';
 import { createApi } from './api.ts';
+import { LongAnswers } from './long-answer.ts';
 import type { ApiRoute } from './route.ts';
 
 const admin = { email: 'admin@millrace.local', systemEmail: 'system@millrace.local', password: 'pear-tree-7' };
@@ -95,7 +96,8 @@ beforeAll(async () => {
   const rpcParts = { rpc, persistentRpcs, rpcTimeouts: config.rpc };
   const stores = { postgres, devicesMax: 0, attributes, clickhouse: store.clickhouse, downloads };
   const notUsed = () => Promise.reject(new Error('no journal here'));
-  const series = { saveSeries: notUsed, deleteSeries: notUsed };
+  const longAnswers = new LongAnswers(new Metrics());
+  const series = { saveSeries: notUsed, deleteSeries: notUsed, longAnswers };
   const keys = { apiKeys, apiKeyPrefix: 'tb_' };
   routes = createApi({
     auth,

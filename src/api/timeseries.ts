@@ -14,15 +14,17 @@ import { type Point, readLatest, readLatestKeys } from '../telemetry/latest.ts';
 import { aggregations, readAggregate, readHistory } from '../telemetry/query.ts';
 import type { HttpResponse } from '../uws/server.ts';
 import { strictForm, stringForm } from '../value/typed.ts';
+import type { LongAnswers, LongText } from './long-answer.ts';
 import { keyList, keysQuery } from './parameters.ts';
 import { deviceNumber, plainText, type Target, usableDevice } from './plain-text.ts';
-import { type Call, empty, json, jsonText, type Route, route } from './route.ts';
+import { type Call, empty, json, type Route, route } from './route.ts';
 import { anyJson, closed, milliseconds } from './shapes.ts';
 
 export interface TimeseriesParts {
   postgres: Queries;
   clickhouse: ClickHouse;
   clock: Clock;
+  longAnswers: LongAnswers;
   saveSeries: SaveSeries;
   deleteSeries: DeleteSeries;
 }
@@ -66,7 +68,7 @@ const seriesBody = {
 type HistoryQuery = Type.Static<typeof rangeQuery>;
 
 export function timeseriesRoutes(parts: TimeseriesParts): Route[] {
-  const { postgres, clickhouse, clock, saveSeries, deleteSeries } = parts;
+  const { postgres, clickhouse, clock, longAnswers, saveSeries, deleteSeries } = parts;
   /** What never changes about devices that were asked for: their number in ClickHouse. */
   const numbers = new AgedMap<string, number>(limits.askedDevicesMax);
 
@@ -80,7 +82,7 @@ export function timeseriesRoutes(parts: TimeseriesParts): Route[] {
       const device = await deviceNumber(postgres, principal, target);
       numbers.set(target.entityId, device);
       const points = await (early ?? read(device));
-      return jsonText(latestText(points, keys, strict, clock.now()));
+      return await longAnswers.json(principal, (text) => text.addAll(latestTexts(points, keys, strict, clock.now())));
     });
   }
 
@@ -94,12 +96,17 @@ export function timeseriesRoutes(parts: TimeseriesParts): Route[] {
       const device = await deviceNumber(postgres, principal, target);
       const read = { startTs, endTs, keys: keys.length > 0 ? keys : undefined };
       if (startTs >= endTs) return json({});
-      if (agg === 'NONE' || (intervalType === 'MILLISECONDS' && interval === 0)) {
-        const points = await readHistory(clickhouse, device, read, limit, query.orderBy ?? 'DESC');
-        return jsonText(historyText(points, strict));
-      }
-      const starts = bucketStarts(read, intervalType, interval, query.timeZone ?? '');
-      return jsonText(historyText(await readAggregate(clickhouse, device, read, starts, agg), strict));
+      return await longAnswers.json(principal, async (text) => {
+        const series = new SeriesText(text, strict);
+        const take = (point: Point) => series.add(point);
+        if (agg === 'NONE' || (intervalType === 'MILLISECONDS' && interval === 0)) {
+          await readHistory(clickhouse, device, read, limit, query.orderBy ?? 'DESC', take);
+        } else {
+          const starts = bucketStarts(read, intervalType, interval, query.timeZone ?? '');
+          await readAggregate(clickhouse, device, read, starts, agg, take);
+        }
+        series.end();
+      });
     });
   }
 
@@ -216,29 +223,39 @@ function unreadable(what: string): string {
 }
 
 /** Every requested key has an answer: one without data a null of now. */
-function latestText(points: Point[], keys: string[], strict: boolean, now: number): string {
+function* latestTexts(points: Point[], keys: string[], strict: boolean, now: number): Generator<string> {
   const found = new Map(points.map((point) => [point.key, point]));
-  const members = (keys.length > 0 ? keys : [...found.keys()]).map((key) => {
+  let separator = '{';
+  for (const key of keys.length > 0 ? keys : found.keys()) {
     const point = found.get(key);
-    return `${JSON.stringify(key)}:[${point ? pointText(point, strict) : `{"ts":${now},"value":null}`}]`;
-  });
-  return `{${members.join(',')}}`;
+    yield `${separator}${JSON.stringify(key)}:[${point ? pointText(point, strict) : `{"ts":${now},"value":null}`}]`;
+    separator = ',';
+  }
+  yield separator === '{' ? '{}' : '}';
 }
 
-/** `points` are ordered by key. */
-function historyText(points: Point[], strict: boolean): string {
-  let text = '{';
-  let key: string | undefined;
-  for (const point of points) {
-    if (point.key === key) {
-      text += ',';
-    } else {
-      text += `${key === undefined ? '' : '],'}${JSON.stringify(point.key)}:[`;
-      key = point.key;
-    }
-    text += pointText(point, strict);
+/** Histories as a document: points of one key follow each other. */
+class SeriesText {
+  readonly #text: LongText;
+  readonly #strict: boolean;
+  #key: string | undefined;
+
+  constructor(text: LongText, strict: boolean) {
+    this.#text = text;
+    this.#strict = strict;
   }
-  return `${text}${key === undefined ? '' : ']'}}`;
+
+  add(point: Point): void {
+    const { key } = point;
+    const text = pointText(point, this.#strict);
+    if (key === this.#key) this.#text.add(`,${text}`);
+    else this.#text.add(`${this.#key === undefined ? '{' : '],'}${JSON.stringify(key)}:[${text}`);
+    this.#key = key;
+  }
+
+  end(): void {
+    this.#text.add(this.#key === undefined ? '{}' : ']}');
+  }
 }
 
 function pointText({ ts, value }: Point, strict: boolean): string {

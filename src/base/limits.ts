@@ -161,6 +161,17 @@ export const limits = {
 
   /** Rows that one REST history query may return, whatever `limit` says. */
   historyRowsMax: 1_000_000,
+  /** Bytes that ClickHouse may give for a history, whose rows are not kept, and for latest values, whose rows are. */
+  historyReadBytesMax: 128 * 1024 * 1024,
+  latestAnswerBytesMax: 32 * 1024 * 1024,
+  /** Bytes of one long answer of the REST API, of all that a worker holds until their readers have taken them, and the
+   * shares of one tenant and one customer. */
+  longAnswerBytesMax: 64 * 1024 * 1024,
+  longAnswersBytesMax: 256 * 1024 * 1024,
+  longAnswersTenantBytesMax: 128 * 1024 * 1024,
+  longAnswersCustomerBytesMax: 64 * 1024 * 1024,
+  /** Bytes of values that one read of attributes returns. */
+  attributesReadBytesMax: 8 * 1024 * 1024,
   historyIntervalsMax: 700,
   pageSizeMax: 10_000,
   /** Devices whose number in ClickHouse a worker remembers for its readers. */

@@ -13,6 +13,8 @@ interface NoAnswer {
   connectionLost?: boolean;
   /** The caller's deadline passed: the statement may still run. */
   timedOut?: boolean;
+  /** The rest of an answer was not read, because it is too long. */
+  answerTooLarge?: boolean;
 }
 
 export class ClickHouseError extends Error {
@@ -21,6 +23,8 @@ export class ClickHouseError extends Error {
   readonly kind: ClickHouseErrorKind;
   readonly connectionLost: boolean;
   readonly timedOut: boolean;
+  /** The answer has more rows or bytes than its reader takes: only another question helps. */
+  readonly answerTooLarge: boolean;
 
   constructor(code: number, kind: ClickHouseErrorKind, message: string, noAnswer: NoAnswer = {}) {
     super(message);
@@ -29,6 +33,7 @@ export class ClickHouseError extends Error {
     this.kind = kind;
     this.connectionLost = noAnswer.connectionLost ?? false;
     this.timedOut = noAnswer.timedOut ?? false;
+    this.answerTooLarge = noAnswer.answerTooLarge ?? code === resultTooLarge;
   }
 
   get transient(): boolean {
@@ -50,6 +55,8 @@ const transientCodes = new Set([
   473, 479, 497, 499, 516, 519, 571, 585, 594, 600, 649, 659, 665, 668, 689, 693, 722, 733, 745, 999, 1000, 1002,
 ]);
 const tooManyParts = 252;
+/** A result beyond `max_result_rows` or `max_result_bytes`. */
+const resultTooLarge = 396;
 const resetCodes = new Set(['ECONNRESET', 'EPIPE', 'ECONNABORTED', 'UND_ERR_SOCKET']);
 
 export function toClickHouseError(error: unknown): ClickHouseError {

@@ -3,6 +3,7 @@ import { createServer, type RequestListener } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { expect, test } from 'vitest';
 import { silentLog } from '../../test/clickhouse-server.ts';
+import { Fault } from '../base/errors.ts';
 import { toClickHouseError } from './clickhouse-error.ts';
 import { openClickHouse } from './client.ts';
 
@@ -110,4 +111,58 @@ test('an answer that is not whole is an error, not fewer rows', async () => {
       await expect(clickhouse.rows('SELECT a')).rejects.toMatchObject({ code: 0, kind: 'transient' });
     },
   );
+});
+
+test('an answer beyond its cap is cut off and rejects, and the next read goes on', async () => {
+  const endless: RequestListener = (request, response) => {
+    if (request.url!.includes('param_small')) return void response.end('{"a":1}\n');
+    const line = `{"a":"${'x'.repeat(60_000)}"}\n`;
+    const send = () => {
+      while (!response.destroyed && response.write(line));
+    };
+    response.on('drain', send);
+    send();
+  };
+  await against(endless, async (clickhouse) => {
+    const options = { answerBytesMax: 1_000_000 };
+    const tooLarge = { kind: 'size', answerTooLarge: true, message: expect.stringContaining('1000000 bytes') };
+    await expect(clickhouse.rows('SELECT a', {}, options)).rejects.toMatchObject(tooLarge);
+    await expect(clickhouse.eachRow('SELECT a', {}, options, () => {})).rejects.toMatchObject(tooLarge);
+    expect(await clickhouse.rows('SELECT a', { small: 1 }, options)).toEqual([{ a: 1 }]);
+  });
+});
+
+test('what a row causes is thrown to the caller of the read, and rows are not taken twice', async () => {
+  let asked = 0;
+  const listener: RequestListener = (request, response) => {
+    asked += 1;
+    response.write('{"a":1}\n{"a":2}\n');
+    setTimeout(() => request.socket.resetAndDestroy(), 50);
+  };
+  await against(listener, async (clickhouse) => {
+    const fault = new Fault(400, 31, 'x', 'too many');
+    const failing = clickhouse.eachRow('SELECT a', {}, {}, () => {
+      throw fault;
+    });
+    await expect(failing).rejects.toBe(fault);
+    const rows: unknown[] = [];
+    const broken = clickhouse.eachRow('SELECT a', {}, {}, (row) => rows.push(row));
+    await expect(broken).rejects.toMatchObject({ kind: 'transient' });
+    expect([rows, asked]).toEqual([[{ a: 1 }, { a: 2 }], 2]);
+  });
+});
+
+test('rows are whole wherever the pieces of an answer are cut', async () => {
+  const text = Buffer.from('{"a":"é😀"}\n{"a":"b/c"}\n');
+  const listener: RequestListener = async (request, response) => {
+    const cut = Number(new URL(request.url!, 'http://x').searchParams.get('param_cut'));
+    response.write(text.subarray(0, cut));
+    await new Promise((resolve) => setTimeout(resolve, 2));
+    response.end(text.subarray(cut));
+  };
+  await against(listener, async (clickhouse) => {
+    for (let cut = 1; cut < text.length; cut += 1) {
+      expect(await clickhouse.rows('SELECT a', { cut })).toEqual([{ a: 'é😀' }, { a: 'b/c' }]);
+    }
+  });
 });

@@ -3,7 +3,7 @@
  * a deadline and fails with a typed `ClickHouseError`. It cannot tell an embedded engine from a server or a cluster.
  */
 import { type ClickHouseClient, ClickHouseLogLevel, type ClickHouseSettings, createClient } from '@clickhouse/client';
-import { messageOf } from '../base/errors.ts';
+import { Fault, messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { afterLostConnection, ClickHouseError, toClickHouseError } from './clickhouse-error.ts';
 import { type Parameters, Reader } from './read.ts';
@@ -27,6 +27,11 @@ export interface QueryOptions {
   abortSignal?: AbortSignal;
 }
 
+export interface ReadOptions extends QueryOptions {
+  /** Bytes of an answer, as JSON here and as columns in the store; a longer answer is an error of the kind `size`. */
+  answerBytesMax?: number;
+}
+
 export interface ExecOptions extends QueryOptions {
   /** For statements that run before the database exists. */
   withoutDatabase?: boolean;
@@ -38,6 +43,8 @@ export interface InsertOptions extends QueryOptions {
 
 const insertPattern = /^\s*INSERT\b/i;
 const queryTimeoutMs = 30_000;
+/** Of reads that name no cap of their own. */
+const readBytesMax = 256 * 1024 * 1024;
 const statementTimeoutMs = 120_000;
 const pingTimeoutMs = 2_000;
 /** A deadline of the client's own above every deadline of a call; the calls' deadlines are signals. */
@@ -45,6 +52,9 @@ const socketTimeoutMs = 2 ** 31 - 1;
 /** Below the keep-alive of every ClickHouse (3 s in old ones), so that a socket is not used as it is being closed. */
 const idleSocketMs = 2_500;
 const socketsMax = 32;
+
+const always = () => true;
+const never = () => false;
 
 export function openClickHouse(options: ClickHouseOptions): ClickHouse {
   return new ClickHouse(options);
@@ -78,15 +88,27 @@ export class ClickHouse {
   }
 
   /** Rows as objects. 64-bit whole numbers come as strings, so that no digit is lost. */
-  async rows<T>(sql: string, parameters: Parameters = {}, options: QueryOptions = {}): Promise<T[]> {
-    const { timeoutMs = queryTimeoutMs, settings = {} } = options;
-    const readSettings = {
-      output_format_json_quote_64bit_integers: 1 as const,
-      max_execution_time: Math.ceil(timeoutMs / 1000),
-      ...settings,
+  async rows<T>(sql: string, parameters: Parameters = {}, options: ReadOptions = {}): Promise<T[]> {
+    const { timeoutMs, bytesMax, settings } = readSettings(options);
+    return await this.#attempt(always, timeoutMs, options.abortSignal, async (abortSignal) => {
+      const rows: T[] = [];
+      await this.#reader.each<T>(sql, parameters, settings, bytesMax, abortSignal, (row) => rows.push(row));
+      return rows;
+    });
+  }
+
+  /** As `rows`, but each row is handed over as it comes. What `take` throws ends the read and is thrown here. */
+  async eachRow<T>(sql: string, parameters: Parameters, options: ReadOptions, take: (row: T) => void): Promise<void> {
+    const { timeoutMs, bytesMax, settings } = readSettings(options);
+    let taken = 0;
+    const counted = (row: T) => {
+      taken += 1;
+      take(row);
     };
-    return this.#attempt(true, timeoutMs, options.abortSignal, (abortSignal) =>
-      this.#reader.rows<T>(sql, parameters, readSettings, abortSignal),
+    // A row that was handed over must not come twice.
+    const mayRepeat = () => taken === 0;
+    await this.#attempt(mayRepeat, timeoutMs, options.abortSignal, (abortSignal) =>
+      this.#reader.each<T>(sql, parameters, settings, bytesMax, abortSignal, counted),
     );
   }
 
@@ -94,7 +116,7 @@ export class ClickHouse {
   async exec(sql: string, parameters: Parameters = {}, options: ExecOptions = {}): Promise<void> {
     const { timeoutMs = statementTimeoutMs, settings = {}, withoutDatabase = false } = options;
     const client = withoutDatabase ? this.#clientWithoutDatabase : this.#client;
-    await this.#attempt(false, timeoutMs, options.abortSignal, (abortSignal) =>
+    await this.#attempt(never, timeoutMs, options.abortSignal, (abortSignal) =>
       client.command({
         query: sql,
         query_params: parameters,
@@ -107,7 +129,7 @@ export class ClickHouse {
   /** Rows that are encoded already, in the format that `sql` names. They must be idempotent: a reset is retried. */
   async insertBlocks(sql: string, body: Buffer, options: InsertOptions = {}): Promise<void> {
     const { timeoutMs = statementTimeoutMs, settings = {}, parameters = {} } = options;
-    await this.#attempt(true, timeoutMs, options.abortSignal, async (abortSignal) => {
+    await this.#attempt(always, timeoutMs, options.abortSignal, async (abortSignal) => {
       const { stream } = await this.#client.exec({
         query: sql,
         // The client wraps a buffer into a stream of one chunk, without a copy; only its type asks for a stream.
@@ -162,7 +184,7 @@ export class ClickHouse {
   }
 
   async #attempt<T>(
-    idempotent: boolean,
+    mayRepeat: () => boolean,
     timeoutMs: number,
     abortSignal: AbortSignal | undefined,
     call: (abortSignal: AbortSignal) => Promise<T>,
@@ -177,12 +199,28 @@ export class ClickHouse {
           const message = `ClickHouse did not answer in ${timeoutMs} ms`;
           throw new ClickHouseError(0, 'transient', message, { timedOut: true });
         }
+        if (error instanceof Fault) throw error;
         const typed = toClickHouseError(error);
         // A store that died of this statement refuses the second connection: the first error is the one that counts.
         if (attempt > 1 && typed.code === 0) throw afterLostConnection(typed);
-        if (!idempotent || !typed.connectionLost || attempt > 1 || signal.aborted) throw typed;
+        if (!typed.connectionLost || attempt > 1 || signal.aborted || !mayRepeat()) throw typed;
         this.#log.debug('clickhouse_reset_retried', { reason: typed.message });
       }
     }
   }
+}
+
+function readSettings({ timeoutMs = queryTimeoutMs, answerBytesMax: bytesMax = readBytesMax, settings }: ReadOptions) {
+  return {
+    timeoutMs,
+    bytesMax,
+    settings: {
+      output_format_json_quote_64bit_integers: 1 as const,
+      output_format_json_escape_forward_slashes: 0 as const,
+      max_execution_time: Math.ceil(timeoutMs / 1000),
+      max_result_bytes: String(bytesMax),
+      result_overflow_mode: 'throw' as const,
+      ...settings,
+    },
+  };
 }

@@ -115,9 +115,10 @@ async function ship(device: number, order: bigint, points: number[], key = 'k'):
 async function readable(device: number): Promise<[number[], number[]]> {
   const { clickhouse } = house;
   const range = { startTs: -(2 ** 50), endTs: 2 ** 50 };
-  const points = await readHistory(clickhouse, device, range, 1000, 'ASC');
+  const points: number[] = [];
+  await readHistory(clickhouse, device, range, 1000, 'ASC', ({ ts }) => points.push(ts));
   const latest = await readLatest(clickhouse, device);
-  return [points.map(({ ts }) => ts), latest.map(({ ts }) => ts)];
+  return [points, latest.map(({ ts }) => ts)];
 }
 
 const all = {

@@ -1,7 +1,7 @@
 /** The latest values of a device, from the table of their own: one query, a few granules, however many series exist. */
-import { badRequest, unavailable } from '../base/errors.ts';
+import { badRequest, type Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import { type ClickHouse, ClickHouseError, type Parameters, type QueryOptions } from '../clickhouse/client.ts';
+import { type ClickHouse, ClickHouseError, type Parameters, type ReadOptions } from '../clickhouse/client.ts';
 import type { Kind, TypedValue } from '../value/typed.ts';
 
 export interface Point {
@@ -27,21 +27,55 @@ export function pointOf(row: PointRow): Point {
   return { key, ts: Number(ts), value: { kind: kind as Kind, num, int, text } };
 }
 
-/** Rows of one read. A store that is away, slow or out of memory is the caller's 503. */
+/** Rows of one read, all in memory at once. */
 export async function readRows<Row>(
   clickhouse: ClickHouse,
   sql: string,
   parameters: Parameters,
-  settings: QueryOptions['settings'] = {},
+  settings: ReadOptions['settings'] = {},
 ): Promise<Row[]> {
+  const options = readOptions(limits.latestAnswerBytesMax, settings);
+  return await asFaults(() => clickhouse.rows<Row>(sql, parameters, options));
+}
+
+/** Rows of one read, one by one; what `take` throws ends the read. */
+export async function readEachRow<Row>(
+  clickhouse: ClickHouse,
+  sql: string,
+  parameters: Parameters,
+  take: (row: Row) => void,
+): Promise<void> {
+  const options = readOptions(limits.historyReadBytesMax);
+  await asFaults(() => clickhouse.eachRow<Row>(sql, parameters, options, take));
+}
+
+function readOptions(answerBytesMax: number, settings: ReadOptions['settings'] = {}): ReadOptions {
+  return {
+    timeoutMs: limits.telemetryQueryMsMax,
+    answerBytesMax,
+    settings: { max_result_rows: String(limits.historyRowsMax + 1), ...settings },
+  };
+}
+
+/** A store that is away, slow or out of memory is the caller's 503, an answer that is too large the caller's 400. */
+async function asFaults<T>(read: () => Promise<T>): Promise<T> {
   try {
-    return await clickhouse.rows<Row>(sql, parameters, { timeoutMs: limits.telemetryQueryMsMax, settings });
+    return await read();
   } catch (error) {
-    if (!(error instanceof ClickHouseError) || error.kind === 'content') throw error;
+    if (!(error instanceof ClickHouseError)) throw error;
+    if (error.answerTooLarge) throw answerTooLarge();
+    if (error.kind === 'content') throw error;
     const fault = unavailable('clickhouse_away', 'Telemetry cannot be read at the moment. Try again later.');
     fault.cause = error;
     throw fault;
   }
+}
+
+export function answerTooLarge(): Fault {
+  return badRequest(
+    'answer_bytes',
+    'The answer is too large to be sent: ask for fewer keys, a shorter range or a smaller limit.',
+  );
 }
 
 /** One thread reads them sooner than several find a core each. */

@@ -9,7 +9,7 @@ import type { ClickHouse } from '../clickhouse/client.ts';
 import { notErased } from '../clickhouse/erase-statements.ts';
 import { Kind, type TypedValue } from '../value/typed.ts';
 import { bucketTs, type Range } from './buckets.ts';
-import { type Point, type PointRow, pointColumns, pointOf, readRows } from './latest.ts';
+import { type Point, type PointRow, pointColumns, pointOf, readEachRow } from './latest.ts';
 
 export const aggregations = ['NONE', 'MIN', 'MAX', 'AVG', 'SUM', 'COUNT'] as const;
 export type Aggregation = (typeof aggregations)[number];
@@ -21,29 +21,41 @@ export interface HistoryRead extends Range {
 
 const settings = 'SETTINGS do_not_merge_across_partitions_select_final = 1';
 
-/** By key, then by time in the given order, at most `limit` points of each key. Of one ts: in the order of sending. */
+/**
+ * Calls `take` for each point: by key, then by time in the given order, at most `limit` points of each key. Points of
+ * one ts come in the order of sending.
+ */
 export async function readHistory(
   clickhouse: ClickHouse,
   device: number,
   read: HistoryRead,
   limit: number,
   order: 'ASC' | 'DESC',
-): Promise<Point[]> {
+  take: (point: Point) => void,
+): Promise<void> {
+  const countRow = rowCount();
   const by = order === 'ASC' ? 'key, ts, seq, origin' : 'key, ts DESC, seq DESC, origin DESC';
-  const rows = await readRows<PointRow>(
+  await readEachRow<PointRow>(
     clickhouse,
     `SELECT ${pointColumns} FROM telemetry FINAL WHERE ${condition(read)}
      ORDER BY ${by} LIMIT {limit:UInt64} BY key LIMIT {rowsMax:UInt64} ${settings}`,
     { ...bound(device, read), limit: Math.min(limit, limits.historyRowsMax), rowsMax: limits.historyRowsMax + 1 },
+    (row) => {
+      countRow();
+      take(pointOf(row));
+    },
   );
-  // Cut silently, the answer would look complete.
-  if (rows.length > limits.historyRowsMax) {
-    throw badRequest(
-      'history_rows',
-      `The answer has more than ${limits.historyRowsMax} points: ask for fewer keys, a shorter range or a smaller limit.`,
-    );
-  }
-  return rows.map(pointOf);
+}
+
+/** Cut silently, the answer would look complete: one row too many is a fault. */
+function rowCount(): () => void {
+  let rows = 0;
+  return () => {
+    rows += 1;
+    if (rows <= limits.historyRowsMax) return;
+    const message = `The answer has more than ${limits.historyRowsMax} points: ask for fewer keys, a shorter range or a smaller limit.`;
+    throw badRequest('history_rows', message);
+  };
 }
 
 /** Aggregates of one bucket; those that the aggregation does not need are absent. */
@@ -64,16 +76,19 @@ export interface BucketRow {
   jsonResult: string;
 }
 
-/** By key and time; buckets without a value are left out. */
+/** Calls `take` for each bucket, by key and time; buckets without a value are left out. */
 export async function readAggregate(
   clickhouse: ClickHouse,
   device: number,
   read: HistoryRead,
   starts: number[],
   aggregation: Exclude<Aggregation, 'NONE'>,
-): Promise<Point[]> {
-  if (starts.length === 0) return [];
-  const rows = await readRows<BucketRow>(
+  take: (point: Point) => void,
+): Promise<void> {
+  if (starts.length === 0) return;
+  const indexOf = new Map(starts.map((start, index) => [start, index]));
+  const countRow = rowCount();
+  await readEachRow<BucketRow>(
     clickhouse,
     `SELECT key, roundDown(ts, {starts:Array(Int64)}) AS bucket, count() AS count,
             countIf(kind = ${Kind.long}) AS longs, countIf(kind = ${Kind.double}) AS doubles,
@@ -81,16 +96,14 @@ export async function readAggregate(
             ${results[aggregation]}
        FROM telemetry FINAL WHERE ${condition(read)}
       GROUP BY key, bucket ORDER BY key, bucket LIMIT {rowsMax:UInt64} ${settings}`,
-    { ...bound(device, read), starts, rowsMax: limits.historyRowsMax },
+    { ...bound(device, read), starts, rowsMax: limits.historyRowsMax + 1 },
+    (row) => {
+      countRow();
+      const value = bucketValue(row, aggregation);
+      const ts = bucketTs(starts, indexOf.get(Number(row.bucket))!, read.endTs);
+      if (value) take({ key: row.key, ts, value });
+    },
   );
-  const indexOf = new Map(starts.map((start, index) => [start, index]));
-  const points: Point[] = [];
-  for (const row of rows) {
-    const value = bucketValue(row, aggregation);
-    const ts = bucketTs(starts, indexOf.get(Number(row.bucket))!, read.endTs);
-    if (value) points.push({ key: row.key, ts, value });
-  }
-  return points;
 }
 
 function condition({ keys }: HistoryRead): string {

@@ -90,11 +90,16 @@ export class Exchange {
   }
 
   answer(answer: Answer): void {
-    if (this.done) return;
     const { body = '' } = answer;
     const isSliced = typeof body === 'object' && 'bytes' in body;
-    if (isSliced && !this.#headOnly) {
+    if (isSliced && !this.done && !this.#headOnly && SliceSender.open < limits.streamsMax) {
       this.#answerInSlices(answer, body);
+      return;
+    }
+    if (isSliced) body.release?.();
+    if (this.done) return;
+    if (isSliced && !this.#headOnly) {
+      this.refuse(unavailable('streams', 'Too many large answers are being sent; try again.'));
       return;
     }
     this.answered = true;
@@ -130,14 +135,15 @@ export class Exchange {
   }
 
   #answerInSlices(answer: Answer, body: SlicedBody): void {
-    if (SliceSender.open >= limits.streamsMax) {
-      this.refuse(unavailable('streams', 'Too many large answers are being sent; try again.'));
-      return;
-    }
     this.answered = true;
     const sender = new SliceSender(this.#res, body);
     this.#sender = sender;
-    this.sent = sender.run(() => this.#writeHead(answer)).finally(() => this.onDone?.());
+    this.sent = sender
+      .run(() => this.#writeHead(answer))
+      .finally(() => {
+        body.release?.();
+        this.onDone?.();
+      });
   }
 
   #writeHead(answer: Answer): void {

@@ -11,6 +11,8 @@ import { limits } from '../base/limits.ts';
 export interface SlicedBody {
   bytes: number;
   slice(at: number): Promise<Buffer>;
+  /** Called once when the answer is over, however it ended, also when none of it was sent. */
+  release?(): void;
 }
 
 /** How it ended: 'sent' to the kernel, the reader 'gone' or 'stalled', or the `Error` of the body that cut it. */

@@ -1,0 +1,45 @@
+/**
+ * Bytes that one process may hold at once for one purpose: a cap for all of them, and a share for each owner, so that
+ * no owner can use up what the others need. Owners that hold nothing are forgotten.
+ */
+
+export interface Owner {
+  /** One name space for all owners of a budget: `address 10.0.0.7`. */
+  name: string;
+  bytesMax: number;
+}
+
+export class ByteBudget {
+  readonly #bytesMax: number;
+  readonly #heldBy = new Map<string, number>();
+  #held = 0;
+
+  constructor(bytesMax: number) {
+    this.#bytesMax = bytesMax;
+  }
+
+  get held(): number {
+    return this.#held;
+  }
+
+  /** False when the cap or the share of an owner has no room: then nothing is taken. */
+  take(bytes: number, owners: readonly Owner[]): boolean {
+    if (this.#held + bytes > this.#bytesMax) return false;
+    for (const { name, bytesMax } of owners) {
+      if ((this.#heldBy.get(name) ?? 0) + bytes > bytesMax) return false;
+    }
+    this.#held += bytes;
+    for (const { name } of owners) this.#heldBy.set(name, (this.#heldBy.get(name) ?? 0) + bytes);
+    return true;
+  }
+
+  /** Gives back what `take` took for these owners, or a part of it. */
+  release(bytes: number, owners: readonly Owner[]): void {
+    this.#held -= bytes;
+    for (const { name } of owners) {
+      const left = (this.#heldBy.get(name) ?? 0) - bytes;
+      if (left > 0) this.#heldBy.set(name, left);
+      else this.#heldBy.delete(name);
+    }
+  }
+}

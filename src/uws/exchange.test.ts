@@ -1,0 +1,81 @@
+/** What an answer in slices holds is given back however it ends, also when none of it is sent. */
+import type { HttpResponse as UwsResponse } from 'uWebSockets.js';
+import { expect, test } from 'vitest';
+import { limits } from '../base/limits.ts';
+import { Exchange } from './exchange.ts';
+import { SliceSender } from './slices.ts';
+
+/** A response whose reader takes everything, or goes away when the test says so. */
+class Response {
+  readonly statuses: string[] = [];
+  #aborted: () => void = () => {};
+  #offset = 0;
+
+  onAborted(handler: () => void) {
+    this.#aborted = handler;
+  }
+  cork(write: () => void) {
+    write();
+  }
+  writeStatus(status: string) {
+    this.statuses.push(status);
+  }
+  writeHeader() {}
+  onWritable() {}
+  end() {}
+  endWithoutBody() {}
+  getWriteOffset() {
+    return this.#offset;
+  }
+  tryEnd(bytes: Buffer, total: number) {
+    this.#offset += bytes.length;
+    return [true, this.#offset === total];
+  }
+  leave() {
+    this.#aborted();
+  }
+}
+
+function exchangeOf(headOnly = false) {
+  const response = new Response();
+  return { response, exchange: new Exchange(response as unknown as UwsResponse, '', headOnly) };
+}
+
+/** Counts how often it is released. */
+class Body {
+  readonly bytes = 10;
+  released = 0;
+  slice = async (at: number) => Buffer.alloc(Math.min(5, this.bytes - at));
+  release = () => {
+    this.released += 1;
+  };
+}
+
+test('a body is released once when it was sent, when its reader left, and when only its head was asked for', async () => {
+  const sent = new Body();
+  const whole = exchangeOf();
+  whole.exchange.answer({ status: 200, body: sent });
+  expect(await whole.exchange.sent).toBe('sent');
+  const left = new Body();
+  const gone = exchangeOf();
+  gone.exchange.answer({ status: 200, body: left });
+  gone.response.leave();
+  expect(await gone.exchange.sent).toBe('gone');
+  const late = new Body();
+  gone.exchange.answer({ status: 200, body: late });
+  const head = new Body();
+  exchangeOf(true).exchange.answer({ status: 200, body: head });
+  expect([sent, left, late, head].map(({ released }) => released)).toEqual([1, 1, 1, 1]);
+});
+
+test('a body that is refused because too many answers are being sent is released', () => {
+  const { response, exchange } = exchangeOf();
+  const body = new Body();
+  SliceSender.open += limits.streamsMax;
+  try {
+    exchange.answer({ status: 200, body });
+  } finally {
+    SliceSender.open -= limits.streamsMax;
+  }
+  expect([response.statuses, body.released]).toEqual([['503 Service Unavailable'], 1]);
+});
