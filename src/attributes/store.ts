@@ -2,6 +2,8 @@
  * SQL of attributes and of what their devices were told. Statements lock rows in one order (heads by device, then
  * attributes by primary key), so that workers wait for each other in turn.
  */
+import { badRequest } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
 import type { Queries } from '../postgres/client.ts';
 import { doubleText, Kind, type TypedValue } from '../value/typed.ts';
 
@@ -153,7 +155,11 @@ export async function deleteShared(
 
 /** After a removal whose answer was lost: a key that was written again since was removed as well, and says so itself. */
 async function missingKeys(queries: Queries, device: number, scope: number, keys: string[]): Promise<string[]> {
-  const live = new Set((await readAttributes(queries, device, [scope], keys)).map(({ key }) => key));
+  const rows = await queries.query<{ key: string }>(
+    `select key from attribute where device = $1 and scope = $2 and kind <> ${deletedKind} and key = any($3)`,
+    [device, scope, keys],
+  );
+  const live = new Set(rows.map(({ key }) => key));
   return keys.filter((key) => !live.has(key));
 }
 
@@ -169,18 +175,24 @@ interface ValueColumns {
   lastUpdateTs: number;
 }
 
+/** Throws a 400 fault when the values have more than `limits.attributesReadBytesMax`: none of them is then sent. */
 export async function readAttributes(
   queries: Queries,
   device: number,
   scopes: number[],
   keys: string[] | null,
 ): Promise<(AttributeRow & { scope: number })[]> {
-  const rows = await queries.query<ValueColumns & { scope: number }>(
-    `select scope, key, kind, value, last_update_ts as "lastUpdateTs" from attribute
-      where device = $1 and scope = any($2) and kind <> ${deletedKind} ${keys === null ? '' : 'and key = any($3)'}
+  const rows = await queries.query<ValueColumns & { scope: number; fits: boolean }>(
+    `select scope, key, kind, case when fits then value else '' end as value, last_update_ts as "lastUpdateTs", fits
+       from (select *, sum(octet_length(value)) over () <= $3 as fits from attribute
+              where device = $1 and scope = any($2) and kind <> ${deletedKind} ${keys === null ? '' : 'and key = any($4)'}) a
       order by scope, key`,
-    keys === null ? [device, scopes] : [device, scopes, keys],
+    [device, scopes, limits.attributesReadBytesMax, ...(keys === null ? [] : [keys])],
   );
+  if (rows[0]?.fits === false) {
+    const message = `The attributes have more than ${limits.attributesReadBytesMax} bytes: name fewer keys.`;
+    throw badRequest('attributes_bytes', message);
+  }
   return rows.map(({ scope, key, kind, value, lastUpdateTs }) => ({
     scope,
     key,

@@ -152,3 +152,12 @@ test('too many keys and too large a body are refused', async () => {
   await device.post(`{${members.slice(0, 1_000).join(',')}}`);
   await device.post(`{"long":"${'x'.repeat(500_000)}"}`);
 });
+
+test('attributes that are too many bytes for one answer are read by key', async () => {
+  const device = await user();
+  const value = 'x'.repeat(1_000_000);
+  for (let i = 0; i < 9; i += 1) await device.post(`{"k${i}":"${value}"}`);
+  const { status, body } = await device.ask('GET', 'attributes');
+  expect([status, body]).toEqual([400, expect.stringContaining('name fewer keys')]);
+  expect((await device.read('?clientKeys=k0,k8')).length).toBeGreaterThan(2_000_000);
+});
