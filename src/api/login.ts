@@ -91,7 +91,7 @@ export function loginRoutes(auth: Auth): Route[] {
       summary: 'The user who is signed in',
       roles: everyone,
       answer: userShape,
-      handle: async ({ account }) => json(userJson(account)),
+      handle: async ({ account, principal }) => json(userJson(await auth.userOf({ account, principal }))),
     }),
     route({
       method: 'POST',

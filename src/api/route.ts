@@ -5,7 +5,7 @@
  */
 import type { Auth } from '../auth/auth.ts';
 import { type Principal, type Role, requireRole } from '../auth/roles.ts';
-import type { UserAccount } from '../auth/user.ts';
+import type { Account } from '../auth/user.ts';
 import * as Type from '../base/schema.ts';
 import type { HttpHandler, HttpMethod, HttpRequest, HttpResponse } from '../uws/server.ts';
 import { bodyReader } from './body.ts';
@@ -31,7 +31,7 @@ export interface PublicCall<Path = object, Query = object, Body = unknown> {
 
 export interface Call<Path = object, Query = object, Body = unknown> extends PublicCall<Path, Query, Body> {
   principal: Principal;
-  account: UserAccount;
+  account: Account;
 }
 
 /** What a row of the table says about itself. */

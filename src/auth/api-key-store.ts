@@ -1,9 +1,9 @@
 /** SQL of API keys. Of a value only the SHA-256 is here. */
-import { contains, containsPattern, type Page, type PageLink, pageClause, pageOf } from '../device/page.ts';
+import { contains, containsPattern, type Page, type PageLink, readPage } from '../device/page.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { ApiKey } from './api-key.ts';
 import { accountColumns } from './store.ts';
-import type { UserAccount } from './user.ts';
+import type { Account } from './user.ts';
 
 const columns = `id, created_time as "createdTime", tenant_id as "tenantId", user_id as "userId",
   expiration_time as "expirationTime", description, enabled`;
@@ -20,12 +20,12 @@ const sortColumns = new Map([
 export interface KeyOwner {
   keyEnabled: boolean;
   expirationTime: number;
-  account: UserAccount;
+  account: Account;
 }
 
 /** By the hash of the value, in one round trip. */
 export async function findKeyOwner(queries: Queries, valueSha256: Buffer): Promise<KeyOwner | undefined> {
-  const [row] = await queries.query<UserAccount & { keyEnabled: boolean; expirationTime: number }>(
+  const [row] = await queries.query<Account & { keyEnabled: boolean; expirationTime: number }>(
     `select ${accountColumns('u')}, k.enabled as "keyEnabled", k.expiration_time as "expirationTime"
        from api_key k join user_account u on u.id = k.user_id where k.value_sha256 = $1`,
     [valueSha256],
@@ -80,15 +80,8 @@ export async function listApiKeys(queries: Queries, userId: string, link: PageLi
   const search = link.textSearch
     ? `and ${contains('description', `$${values.push(containsPattern(link.textSearch))}`)}`
     : '';
-  const condition = `user_id = $1 ${search}`;
-  const [counted, keys] = await Promise.all([
-    queries.query<{ count: number }>(`select count(*) from api_key where ${condition}`, values),
-    queries.query<ApiKey>(
-      `select ${columns} from api_key where ${condition} ${pageClause(link, sortColumns, 'id')}`,
-      values,
-    ),
-  ]);
-  return pageOf(keys, counted[0]!.count, link);
+  const list = { columns, from: 'api_key', where: `user_id = $1 ${search}`, values, sortColumns, idColumn: 'id' };
+  return await readPage<ApiKey>(queries, list, link);
 }
 
 export async function purgeApiKeys(queries: Queries, now: number): Promise<void> {

@@ -20,6 +20,7 @@ import type { Principal } from './roles.ts';
 import {
   activateAccount,
   changePassword,
+  findAccount,
   findAccountByEmail,
   findGuest,
   findOrInsertSetting,
@@ -32,7 +33,7 @@ import {
   resetPassword,
 } from './store.ts';
 import type { Caller, Proxies } from './transport.ts';
-import type { UserAccount } from './user.ts';
+import type { Account, User } from './user.ts';
 
 const signingKeyBytesMin = 64;
 
@@ -52,7 +53,7 @@ export interface AuthParts {
 
 export interface Session {
   principal: Principal;
-  account: UserAccount;
+  account: Account;
 }
 
 export class Auth {
@@ -119,7 +120,7 @@ export class Auth {
   }
 
   /** Signs a user in on behalf of an administrator. */
-  async tokensOf(account: UserAccount): Promise<TokenPair> {
+  async tokensOf(account: Account): Promise<TokenPair> {
     if (!account.enabled || account.passwordHash === null) throw notActive();
     return await this.#parts.jwt.issue(account, account.tokensOutdatedTime);
   }
@@ -170,6 +171,14 @@ export class Auth {
     return await this.#sessionOfApiKey(credential.value, caller);
   }
 
+  /** The account with what requests do without. Throws a 401 fault when the user was deleted at this moment. */
+  async userOf({ account, principal }: Session): Promise<User> {
+    if (principal.isPublic) return { ...account, additionalInfo: null };
+    const user = await findAccount(this.#parts.postgres, account.id);
+    if (!user) throw tokenExpired();
+    return user;
+  }
+
   /** For doors that take a JWT by other ways than the two headers. */
   async sessionOfJwt(token: string): Promise<Session> {
     let claims: AccessClaims | RefreshClaims;
@@ -211,7 +220,7 @@ export class Auth {
   }
 
   /** The account of a token; undefined when it, or the session, no longer stands. */
-  async #standingAccount(claims: AccessClaims | RefreshClaims): Promise<UserAccount | undefined> {
+  async #standingAccount(claims: AccessClaims | RefreshClaims): Promise<Account | undefined> {
     const { subject, userId, sessionId, issuedSeconds, isPublic } = claims;
     if (isPublic) return isUuid(subject) && isUuid(sessionId) ? await this.#guest(subject, sessionId) : undefined;
     if (!isUuid(userId) || !isUuid(sessionId)) return undefined;
@@ -222,17 +231,17 @@ export class Auth {
   }
 
   /** A customer user without a row: it stands as long as its customer is public. */
-  async #guest(customerId: string, sessionId: string | null): Promise<UserAccount | undefined> {
+  async #guest(customerId: string, sessionId: string | null): Promise<Account | undefined> {
     const guest = await findGuest(this.#parts.postgres, customerId, sessionId);
     if (!guest || guest.sessionOutdated) return undefined;
     const { tenantId, createdTime } = guest;
-    const names = { email: customerId, firstName: 'Public', lastName: 'Public', phone: null, additionalInfo: null };
+    const names = { email: customerId, firstName: 'Public', lastName: 'Public', phone: null };
     const user = { id: nullUuid, createdTime, tenantId, customerId, authority: 'CUSTOMER_USER' as const, version: 1 };
     return { ...user, ...names, passwordHash: null, enabled: true, lastLoginTime: null, tokensOutdatedTime: 0 };
   }
 }
 
-function principalOf(account: UserAccount, session: Pick<Principal, 'isPublic' | 'sessionId'>): Principal {
+function principalOf(account: Account, session: Pick<Principal, 'isPublic' | 'sessionId'>): Principal {
   const { id: userId, email, authority, tenantId, customerId } = account;
   const { isPublic, sessionId } = session;
   return { userId, email, authority, tenantId, customerId, isPublic, sessionId };

@@ -8,7 +8,7 @@ import type { Clock } from '../base/clock.ts';
 import { ErrorCode, Fault } from '../base/errors.ts';
 import { nullUuid } from '../device/uuid.ts';
 import { type Authority, authorities } from './roles.ts';
-import type { User } from './user.ts';
+import type { UserNames } from './user.ts';
 
 /** How far the clock of the host that issued a token may be ahead of ours. */
 const clockSkewSecondsMax = 60;
@@ -70,7 +70,7 @@ export class Jwt {
   }
 
   /** A pair of a new session. It is of a time when the user's tokens were not outdated, be it a moment ahead. */
-  async issue(user: User, tokensOutdatedTime = 0, isPublic = false): Promise<TokenPair> {
+  async issue(user: UserNames, tokensOutdatedTime = 0, isPublic = false): Promise<TokenPair> {
     const { accessTokenSeconds, refreshTokenSeconds } = this.#options;
     const sessionId = randomUUID();
     const session = { userId: user.id, sessionId, isPublic };

@@ -1,25 +1,27 @@
 /** SQL of user accounts, sessions that were signed out, and the secrets that all hosts share. */
-import { contains, containsPattern, type Page, type PageLink, pageClause, pageOf } from '../device/page.ts';
+
+import { limits } from '../base/limits.ts';
+import { contains, containsPattern, type Page, type PageLink, readPage } from '../device/page.ts';
 import { isUniqueViolation, type Queries } from '../postgres/client.ts';
 import type { Authority } from './roles.ts';
-import type { Activation, User, UserAccount } from './user.ts';
+import type { Account, Activation, User, UserAccount } from './user.ts';
 
-/** Columns of an account, of the table that the statement calls `table`. */
+/** Columns of an `Account`, of the table that the statement calls `table`. */
 export function accountColumns(table: string): string {
   const t = table;
   return `${t}.id, ${t}.created_time as "createdTime", ${t}.tenant_id as "tenantId", ${t}.customer_id as "customerId",
     ${t}.authority, ${t}.email, ${t}.first_name as "firstName", ${t}.last_name as "lastName", ${t}.phone,
-    ${t}.additional_info as "additionalInfo", ${t}.version, ${t}.password_hash as "passwordHash", ${t}.enabled,
+    ${t}.version, ${t}.password_hash as "passwordHash", ${t}.enabled,
     ${t}.last_login_time as "lastLoginTime", ${t}.tokens_outdated_time as "tokensOutdatedTime"`;
 }
 
 const columns = accountColumns('user_account');
+const userColumns = `${columns}, additional_info as "additionalInfo"`;
 
-export async function findAccountByEmail(queries: Queries, email: string): Promise<UserAccount | undefined> {
-  const [account] = await queries.query<UserAccount>(
-    `select ${columns} from user_account where lower(email) = lower($1)`,
-    [email],
-  );
+export async function findAccountByEmail(queries: Queries, email: string): Promise<Account | undefined> {
+  const [account] = await queries.query<Account>(`select ${columns} from user_account where lower(email) = lower($1)`, [
+    email,
+  ]);
   return account;
 }
 
@@ -30,7 +32,7 @@ export async function findAccount(
   lock: 'lock' | 'read' = 'read',
 ): Promise<UserAccount | undefined> {
   const [account] = await queries.query<UserAccount>(
-    `select ${columns} from user_account where id = $1 ${lock === 'lock' ? 'for update' : ''}`,
+    `select ${userColumns} from user_account where id = $1 ${lock === 'lock' ? 'for update' : ''}`,
     [id],
   );
   return account;
@@ -58,15 +60,9 @@ export async function listUsers(queries: Queries, filter: UserFilter, link: Page
   if (filter.customerId) conditions.push(`customer_id = $${values.push(filter.customerId)}`);
   if (filter.authority) conditions.push(`authority = $${values.push(filter.authority)}`);
   if (link.textSearch) conditions.push(contains('email', `$${values.push(containsPattern(link.textSearch))}`));
-  const condition = conditions.join(' and ');
-  const [counted, users] = await Promise.all([
-    queries.query<{ count: number }>(`select count(*) from user_account where ${condition}`, values),
-    queries.query<UserAccount>(
-      `select ${columns} from user_account where ${condition} ${pageClause(link, sortColumns, 'id')}`,
-      values,
-    ),
-  ]);
-  return pageOf<User>(users, counted[0]!.count, link);
+  const documents = { columns: ['additional_info'], rowBytesMax: limits.documentBytesMax };
+  const list = { columns: userColumns, from: 'user_account', where: conditions.join(' and '), values, documents };
+  return await readPage<User>(queries, { ...list, sortColumns, idColumn: 'id' }, link);
 }
 
 /** The account of a session, and whether that session was signed out: one round trip for each request. */
@@ -74,8 +70,8 @@ export async function findSession(
   queries: Queries,
   userId: string,
   sessionId: string,
-): Promise<(UserAccount & { sessionOutdated: boolean }) | undefined> {
-  const [session] = await queries.query<UserAccount & { sessionOutdated: boolean }>(
+): Promise<(Account & { sessionOutdated: boolean }) | undefined> {
+  const [session] = await queries.query<Account & { sessionOutdated: boolean }>(
     `select ${columns}, exists (select 1 from outdated_session where session_id = $2) as "sessionOutdated"
        from user_account where id = $1`,
     [userId, sessionId],
@@ -210,8 +206,8 @@ export async function activateAccount(
   token: string,
   hash: string,
   now: number,
-): Promise<UserAccount | undefined> {
-  const [account] = await queries.query<UserAccount>(
+): Promise<Account | undefined> {
+  const [account] = await queries.query<Account>(
     `update user_account set password_hash = $2, activate_token = null, activate_token_expires_time = null
       where activate_token = $1 and activate_token_expires_time > $3 and password_hash is null
       returning ${columns}`,
@@ -249,8 +245,8 @@ export async function resetPassword(
   hash: string,
   now: number,
   tokensOutdatedTime: number,
-): Promise<UserAccount | undefined> {
-  const [account] = await queries.query<UserAccount>(
+): Promise<Account | undefined> {
+  const [account] = await queries.query<Account>(
     `update user_account set password_hash = $2, reset_token_sha256 = null, reset_token_expires_time = null,
             failed_logins = 0, tokens_outdated_time = $4
       where reset_token_sha256 = $1 and reset_token_expires_time > $3 and password_hash is not null

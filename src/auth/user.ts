@@ -1,7 +1,7 @@
-/** A user account, without its password. */
+/** Users and their accounts: the types. */
 import type { Authority } from './roles.ts';
 
-export interface User {
+export interface UserNames {
   id: string;
   createdTime: number;
   /** Null for a system administrator only. */
@@ -12,12 +12,16 @@ export interface User {
   firstName: string | null;
   lastName: string | null;
   phone: string | null;
-  additionalInfo: unknown;
   version: number;
 }
 
-/** What a sign-in needs besides. */
-export interface UserAccount extends User {
+/** A user as the API shows it. */
+export interface User extends UserNames {
+  additionalInfo: unknown;
+}
+
+/** What a sign-in and each request need: nothing of any length, as it is read each time. */
+export interface Account extends UserNames {
   /** Null until the user is activated. */
   passwordHash: string | null;
   enabled: boolean;
@@ -25,6 +29,8 @@ export interface UserAccount extends User {
   /** Tokens of an earlier second are void. */
   tokensOutdatedTime: number;
 }
+
+export type UserAccount = User & Account;
 
 /** The way of a new user to a password. */
 export interface Activation {

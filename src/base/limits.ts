@@ -174,6 +174,11 @@ export const limits = {
   attributesReadBytesMax: 8 * 1024 * 1024,
   historyIntervalsMax: 700,
   pageSizeMax: 10_000,
+  /** Documents of entities (`additionalInfo`, `deviceData`, `profileData`, descriptions): bytes of one, of the image of a
+   * profile (as a `data:` URL it has room for 384 KiB of PNG), and of all in one page. */
+  documentBytesMax: 64 * 1024,
+  imageBytesMax: 512 * 1024,
+  pageBytesMax: 16 * 1024 * 1024,
   /** Devices whose number in ClickHouse a worker remembers for its readers. */
   askedDevicesMax: 100_000,
 

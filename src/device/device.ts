@@ -1,6 +1,7 @@
 /** Devices, their profiles and credentials: the types, and the rules that need no store. */
 import { randomInt } from 'node:crypto';
 import { badRequest } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
 
 export interface Device {
   id: string;
@@ -117,6 +118,14 @@ export function checkText(field: string, text: string): void {
   if (text.includes('\0') || /<[a-z/!?]/i.test(text)) {
     throw badRequest('text_malformed', `Validation error: ${field} is malformed`);
   }
+}
+
+/** A document that a user gave, kept as it is and read as a whole; throws when it is too long. Text counts as itself. */
+export function checkDocument(field: string, document: unknown, bytesMax = limits.documentBytesMax): void {
+  if (document === undefined || document === null) return;
+  const bytes = Buffer.byteLength(typeof document === 'string' ? document : JSON.stringify(document));
+  if (bytes <= bytesMax) return;
+  throw badRequest('document_bytes', `Validation error: ${field} has ${bytes} bytes; at most ${bytesMax} are kept`);
 }
 
 export function checkDeviceName(name: string): void {

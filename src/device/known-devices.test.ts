@@ -35,13 +35,13 @@ class FakeStore implements Queries {
       return this.log.filter(({ transaction, id }) => transaction >= Number(values[0]) && id > values[1]);
     }
     if (text.includes('k.credentials_id = any')) {
-      return (values[0] as string[]).flatMap((id) => this.rows.get(id) ?? []).map(withoutParsed);
+      return (values[0] as string[]).flatMap((id) => this.rows.get(id) ?? []);
     }
     if (text.includes('k.id > $1')) {
       this.scans += 1;
       const keys = [...this.rows.keys()].sort().map((key, n) => ({ key: String(n + 1).padStart(8, '0'), id: key }));
       const page = keys.filter(({ key }) => key > values[0].slice(0, 8)).slice(0, values[1]);
-      return page.map(({ key, id }) => ({ key, ...withoutParsed(this.rows.get(id)!) }));
+      return page.map(({ key, id }) => ({ key, ...this.rows.get(id)! }));
     }
     if (text === 'select id, version from device_profile') return this.profiles;
     if (text.includes('transport_type as "transportType"')) return this.profiles;
@@ -70,10 +70,6 @@ class FakeStore implements Queries {
     const place = { id: this.log.length + 1, transaction: this.settled - 1 };
     this.log.push({ ...place, credentialsId, deviceId: id, deviceNumber: number, deleted: false });
   }
-}
-
-function withoutParsed({ isGateway, ...row }: LoginRow): object {
-  return { ...row, info: isGateway ? { gateway: true } : null };
 }
 
 const events: string[] = [];

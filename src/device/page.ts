@@ -1,5 +1,7 @@
-/** A page of a list: what was asked for, what comes back, and the tail of its SQL. */
+/** A page of a list: what was asked for, how it is read, and what comes back. Every list of the REST API is read here. */
 import { badRequest } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Queries } from '../postgres/client.ts';
 
 export interface PageLink {
   pageSize: number;
@@ -17,9 +19,51 @@ export interface Page<T> {
   hasNext: boolean;
 }
 
-export function pageOf<T>(data: T[], totalElements: number, link: PageLink): Page<T> {
+/** What a list reads. */
+export interface List {
+  columns: string;
+  /** Tables with their joins. */
+  from: string;
+  /** Condition on the rows, with parameters for `values`. */
+  where: string;
+  values: unknown[];
+  /** Property of the API → SQL. */
+  sortColumns: ReadonlyMap<string, string>;
+  idColumn: string;
+  /** Columns of any length that users filled, with the bytes that one row may hold in them. */
+  documents?: { columns: string[]; rowBytesMax: number };
+}
+
+/** Throws 400 for a page whose documents are too long together: a worker holds the whole page. */
+export async function readPage<T extends object>(queries: Queries, list: List, link: PageLink): Promise<Page<T>> {
+  const { columns, from, where, values, sortColumns, idColumn, documents } = list;
+  const clause = pageClause(link, sortColumns, idColumn);
+  if (documents && link.pageSize * documents.rowBytesMax > limits.pageBytesMax) {
+    await checkBytes(queries, documents.columns, `from ${from} where ${where} ${clause}`, values);
+  }
+  const [counted, data] = await Promise.all([
+    queries.query<{ count: number }>(`select count(*) from ${from} where ${where}`, values),
+    queries.query<T>(`select ${columns} from ${from} where ${where} ${clause}`, values),
+  ]);
+  const totalElements = counted[0]!.count;
   const totalPages = Math.ceil(totalElements / link.pageSize);
   return { data, totalPages, totalElements, hasNext: link.page + 1 < totalPages };
+}
+
+/** `rows`: what follows the columns of a select whose rows are to be read. Throws 400 as `readPage` does. */
+export async function checkBytes(queries: Queries, columns: string[], rows: string, values: unknown[]): Promise<void> {
+  const lengths = columns.map((column) => `coalesce(octet_length(${column}::text), 0)`).join(' + ');
+  const [sum] = await queries.query<{ bytes: number }>(
+    `select coalesce(sum(bytes), 0)::bigint as bytes from (select ${lengths} as bytes ${rows}) as page`,
+    values,
+  );
+  if (sum!.bytes <= limits.pageBytesMax) return;
+  const megabytes = Math.ceil(sum!.bytes / 1024 / 1024);
+  const capMegabytes = limits.pageBytesMax / 1024 / 1024;
+  throw badRequest(
+    'page_bytes',
+    `The entities asked for hold ${megabytes} MiB; at most ${capMegabytes} MiB are read at once: ask for fewer.`,
+  );
 }
 
 /** `order by … limit … offset …`. Only columns of the closed list `columns` (property → SQL) get into the text. */

@@ -1,8 +1,9 @@
 /** SQL of device profiles as a user manages them. What a device needs of its profile is in `store.ts`. */
 import { badRequest } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
 import { isUniqueViolation, type Queries } from '../postgres/client.ts';
 import type { FullProfile } from './device.ts';
-import { contains, containsPattern, type Page, type PageLink, pageClause, pageOf } from './page.ts';
+import { checkBytes, contains, containsPattern, type Page, type PageLink, readPage } from './page.ts';
 
 const columns = `p.id, p.created_time as "createdTime", p.tenant_id as "tenantId", p.name, p.description, p.image,
   p.is_default as "isDefault", p.transport_type as "transportType", p.provision_type as "provisionType",
@@ -10,6 +11,11 @@ const columns = `p.id, p.created_time as "createdTime", p.tenant_id as "tenantId
   p.default_dashboard_id as "defaultDashboardId", p.default_queue_name as "defaultQueueName",
   p.default_edge_rule_chain_id as "defaultEdgeRuleChainId", p.firmware_id as "firmwareId",
   p.software_id as "softwareId", p.external_id as "externalId", p.version`;
+
+const documents = {
+  columns: ['p.profile_data', 'p.description', 'p.image'],
+  rowBytesMax: 2 * limits.documentBytesMax + limits.imageBytesMax,
+};
 
 const sortColumns = new Map([
   ['id', 'p.id'],
@@ -42,10 +48,10 @@ export async function findFullDefaultProfile(queries: Queries, tenantId: string)
   return profile;
 }
 
-/** Of any tenant: the key is all that a device that provisions itself knows. */
+/** Of any tenant: the key is all that a device that provisions itself knows. The image is left out. */
 export async function findProfileByProvisionKey(queries: Queries, key: string): Promise<FullProfile | undefined> {
   const [profile] = await queries.query<FullProfile>(
-    `select ${columns} from device_profile p where p.provision_device_key = $1`,
+    `select ${columns.replace('p.image', 'null as image')} from device_profile p where p.provision_device_key = $1`,
     [key],
   );
   return profile;
@@ -86,10 +92,12 @@ export async function findChainProfiles(queries: Queries, countMax: number): Pro
 
 /** Those of `ids` that the tenant has. */
 export async function findProfiles(queries: Queries, tenantId: string, ids: string[]): Promise<FullProfile[]> {
-  return await queries.query<FullProfile>(
-    `select ${columns} from device_profile p where p.id = any($1) and p.tenant_id = $2 order by p.id`,
-    [ids, tenantId],
-  );
+  const rows = 'from device_profile p where p.id = any($1) and p.tenant_id = $2';
+  const values = [ids, tenantId];
+  if (ids.length * documents.rowBytesMax > limits.pageBytesMax) {
+    await checkBytes(queries, documents.columns, rows, values);
+  }
+  return await queries.query<FullProfile>(`select ${columns} ${rows} order by p.id`, values);
 }
 
 export async function listProfiles(
@@ -101,15 +109,8 @@ export async function listProfiles(
   const conditions = ['p.tenant_id = $1'];
   if (filter.transportType) conditions.push(`p.transport_type = $${values.push(filter.transportType)}`);
   if (link.textSearch) conditions.push(contains('p.name', `$${values.push(containsPattern(link.textSearch))}`));
-  const condition = conditions.join(' and ');
-  const [counted, profiles] = await Promise.all([
-    queries.query<{ count: number }>(`select count(*) from device_profile p where ${condition}`, values),
-    queries.query<FullProfile>(
-      `select ${columns} from device_profile p where ${condition} ${pageClause(link, sortColumns, 'p.id')}`,
-      values,
-    ),
-  ]);
-  return pageOf(profiles, counted[0]!.count, link);
+  const list = { columns, from: 'device_profile p', where: conditions.join(' and '), values, documents };
+  return await readPage<FullProfile>(queries, { ...list, sortColumns, idColumn: 'p.id' }, link);
 }
 
 /** `onlyUsed`: those that a device has. */

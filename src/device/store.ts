@@ -3,11 +3,12 @@
  * Whatever changes what `lookUpTokens` answers must also `insertCredentialChanges` in the same transaction.
  */
 import { assert, badRequest, ErrorCode, Fault } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
 import type { Queries } from '../postgres/client.ts';
 import { isUniqueViolation } from '../postgres/client.ts';
 import type { DeviceRow, StoredDevice } from './cached-device.ts';
 import type { CredentialsType, Device, DeviceCredentials, DeviceInfo, DeviceProfile, TransportType } from './device.ts';
-import { contains, containsPattern, type Page, type PageLink, pageClause, pageOf } from './page.ts';
+import { checkBytes, contains, containsPattern, type Page, type PageLink, readPage } from './page.ts';
 
 const deviceColumns = `d.id, d.number, d.created_time as "createdTime", d.tenant_id as "tenantId",
   d.customer_id as "customerId", d.device_profile_id as "profileId", p.name as type, d.name, d.label,
@@ -18,6 +19,8 @@ const infoColumns = `${deviceColumns}, c.title as "customerTitle", coalesce(c.is
 const deviceTables = `device d join device_profile p on p.id = d.device_profile_id`;
 const infoTables = `${deviceTables} left join customer c on c.id = d.customer_id
   left join device_activity a on a.device = d.number`;
+
+const deviceDocuments = ['d.device_data', 'd.additional_info'];
 
 const sortColumns = new Map([
   ['id', 'd.id'],
@@ -36,18 +39,14 @@ export const rowColumns = `d.number, d.id, d.tenant_id as "tenantId", d.customer
 
 /** Devices of access tokens; other kinds of credentials open nothing over HTTP. */
 export async function lookUpTokens(queries: Queries, tokens: string[]): Promise<Map<string, DeviceRow>> {
-  const rows = await queries.query<DeviceRow & { token: string; info: GatewayInfo }>(
-    `select k.credentials_id as token, ${rowColumns}, ${gatewayInfo}
+  const rows = await queries.query<DeviceRow & { token: string; isGateway: boolean }>(
+    `select k.credentials_id as token, ${rowColumns}, d.is_gateway as "isGateway"
        from device_credentials k join device d on d.id = k.device_id
       where k.credentials_id = any($1) and k.credentials_type = 'ACCESS_TOKEN'`,
     [tokens],
   );
-  return new Map(rows.map(({ token, info, ...row }) => [token, { ...row, isGateway: info?.gateway === true }]));
+  return new Map(rows.map(({ token, ...row }) => [token, row]));
 }
-
-/** What a user wrote is parsed here: an escape that Postgres cannot decode in one row would fail the whole batch. */
-const gatewayInfo = `case when strpos(d.additional_info::text, '"gateway"') > 0 then d.additional_info end as info`;
-type GatewayInfo = { gateway?: unknown } | null;
 
 /** Credentials of any kind, whose they are, and what a session of that device needs to know. */
 export interface LoginRow extends StoredDevice {
@@ -61,16 +60,14 @@ export interface LoginRow extends StoredDevice {
 
 const loginColumns = `k.credentials_id as "credentialsId", k.credentials_type as type, k.credentials_value as value,
   k.version as "credentialsVersion", ${rowColumns}, p.transport_type as "transportType",
-  p.version as "profileVersion", ${gatewayInfo}`;
+  p.version as "profileVersion", d.is_gateway as "isGateway"`;
 const loginTables = `device_credentials k join device d on d.id = k.device_id
   join device_profile p on p.id = d.device_profile_id`;
 
 export async function lookUpLogins(queries: Queries, credentialsIds: string[]): Promise<LoginRow[]> {
-  const rows = await queries.query<Omit<LoginRow, 'isGateway'> & { info: GatewayInfo }>(
-    `select ${loginColumns} from ${loginTables} where k.credentials_id = any($1)`,
-    [credentialsIds],
-  );
-  return rows.map(({ info, ...row }) => ({ ...row, isGateway: info?.gateway === true }));
+  return await queries.query<LoginRow>(`select ${loginColumns} from ${loginTables} where k.credentials_id = any($1)`, [
+    credentialsIds,
+  ]);
 }
 
 /** A page of the credentials of all devices, by their own id (not `credentialsId`); `after`: the last one of the page before. */
@@ -79,11 +76,11 @@ export async function scanLogins(
   after: string,
   rowsMax: number,
 ): Promise<{ rows: LoginRow[]; last: string | undefined }> {
-  const found = await queries.query<Omit<LoginRow, 'isGateway'> & { info: GatewayInfo; key: string }>(
+  const found = await queries.query<LoginRow & { key: string }>(
     `select k.id as key, ${loginColumns} from ${loginTables} where k.id > $1 order by k.id limit $2`,
     [after, rowsMax],
   );
-  const rows = found.map(({ info, key: _, ...row }) => ({ ...row, isGateway: info?.gateway === true }));
+  const rows = found.map(({ key: _, ...row }) => row);
   return { rows, last: found.at(-1)?.key };
 }
 
@@ -157,10 +154,12 @@ export async function nextNameNumber(queries: Queries, tenantId: string, prefix:
 }
 
 export async function findDevices(queries: Queries, tenantId: string, ids: string[]): Promise<Device[]> {
-  return await queries.query<Device>(
-    `select ${deviceColumns} from ${deviceTables} where d.id = any($1) and d.tenant_id = $2 order by d.id`,
-    [ids, tenantId],
-  );
+  const rows = `from ${deviceTables} where d.id = any($1) and d.tenant_id = $2`;
+  const values = [ids, tenantId];
+  if (ids.length * 2 * limits.documentBytesMax > limits.pageBytesMax) {
+    await checkBytes(queries, deviceDocuments, rows, values);
+  }
+  return await queries.query<Device>(`select ${deviceColumns} ${rows} order by d.id`, values);
 }
 
 export interface DeviceFilter {
@@ -185,15 +184,9 @@ export async function listDevices(queries: Queries, filter: DeviceFilter, link: 
   if (filter.active !== undefined) where('coalesce(a.active, false) = ?', filter.active);
   if (link.textSearch)
     where(`(${contains('d.name', '?')} or ${contains('d.label', '?')})`, containsPattern(link.textSearch));
-  const condition = conditions.join(' and ');
-  const [counted, devices] = await Promise.all([
-    queries.query<{ count: number }>(`select count(*) from ${infoTables} where ${condition}`, values),
-    queries.query<DeviceInfo>(
-      `select ${infoColumns} from ${infoTables} where ${condition} ${pageClause(link, sortColumns, 'd.id')}`,
-      values,
-    ),
-  ]);
-  return pageOf(devices, counted[0]!.count, link);
+  const documents = { columns: deviceDocuments, rowBytesMax: 2 * limits.documentBytesMax };
+  const list = { columns: infoColumns, from: infoTables, where: conditions.join(' and '), values, documents };
+  return await readPage<DeviceInfo>(queries, { ...list, sortColumns, idColumn: 'd.id' }, link);
 }
 
 export type NewDevice = Omit<Device, 'number' | 'type' | 'version'>;

@@ -1,7 +1,7 @@
 /** Customers of a tenant, and whose a device is. */
 import { entityNotFound } from '../auth/roles.ts';
 import { badRequest } from '../base/errors.ts';
-import type { DeviceInfo } from '../device/device.ts';
+import { checkDocument, type DeviceInfo } from '../device/device.ts';
 import { checkVersion, findDevice, holdCustomer, type LoggedChange, lockDevice } from '../device/store.ts';
 import { createUuid, isUuid } from '../device/uuid.ts';
 import type { Queries } from '../postgres/client.ts';
@@ -117,6 +117,7 @@ export async function moveDevice(
 
 function checkedCustomer(input: CustomerInput) {
   checkTitle('Customer', input.title);
+  checkDocument('additionalInfo', input.additionalInfo);
   if (input.externalId && !isUuid(input.externalId)) throw badRequest('external_id', 'Invalid entity id');
   return {
     title: input.title,

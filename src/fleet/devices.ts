@@ -8,6 +8,7 @@ import { badRequest, Fault } from '../base/errors.ts';
 import { type NewCredentials, tokenCredentials } from '../device/credentials.ts';
 import {
   checkDeviceName,
+  checkDocument,
   checkText,
   createAccessToken,
   type Device,
@@ -182,6 +183,8 @@ async function checkedRow(
 ): Promise<{ profile: DeviceProfile; row: CheckedRow }> {
   checkDeviceName(input.name);
   if (input.label) checkText('label', input.label);
+  checkDocument('deviceData', input.deviceData);
+  checkDocument('additionalInfo', input.additionalInfo);
   if (input.externalId && !isUuid(input.externalId)) throw badRequest('external_id', 'Invalid entity id');
   const profile = await resolveProfile(queries, tenantId, input.profileId ?? null, input.type ?? '');
   if (input.customerId && !(await holdCustomer(queries, tenantId, input.customerId))) {

@@ -5,7 +5,7 @@
 import { badRequest, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { tokenCredentials } from '../device/credentials.ts';
-import { checkDeviceName, checkText, createAccessToken } from '../device/device.ts';
+import { checkDeviceName, checkDocument, checkText, createAccessToken } from '../device/device.ts';
 import type { LoggedChange } from '../device/store.ts';
 import { createUuid } from '../device/uuid.ts';
 import { devicesAssigned } from '../ota/assignment.ts';
@@ -59,6 +59,7 @@ function sound(inputs: NewDeviceInput[], now: number, outcomes: NewDeviceOutcome
       checkDeviceName(input.name);
       checkText('type', input.type);
       if (input.label) checkText('label', input.label);
+      checkDocument('additionalInfo', input.additionalInfo);
       if (input.accessToken) tokenCredentials(input.accessToken);
       if (names.has(input.name)) throw nameTaken();
       if (tokens.has(input.accessToken)) throw tokenTaken();

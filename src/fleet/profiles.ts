@@ -5,8 +5,10 @@
 import { entityNotFound } from '../auth/roles.ts';
 import { systemClock } from '../base/clock.ts';
 import { assert, badRequest } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
 import { certificateCredentials } from '../device/credentials.ts';
 import {
+  checkDocument,
   checkText,
   type DeviceProfile,
   defaultProfileData,
@@ -177,6 +179,9 @@ function checkedProfile(input: ProfileInput): CheckedProfile {
     // Postgres stores no NUL.
     if (text?.includes('\0')) throw badRequest('text_malformed', 'Validation error: description is malformed');
   }
+  checkDocument('description', input.description);
+  checkDocument('image', input.image, limits.imageBytesMax);
+  checkDocument('profileData', input.data);
   if (input.externalId && !isUuid(input.externalId)) throw badRequest('external_id', 'Invalid entity id');
   const data = checkedData(input);
   return {

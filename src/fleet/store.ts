@@ -1,6 +1,7 @@
 /** SQL of tenants, customers, claims, and of marks in the settings. */
 import { badRequest } from '../base/errors.ts';
-import { contains, containsPattern, type Page, type PageLink, pageClause, pageOf } from '../device/page.ts';
+import { limits } from '../base/limits.ts';
+import { contains, containsPattern, type Page, type PageLink, readPage } from '../device/page.ts';
 import { type CredentialChange, changeColumns, insertCredentialChanges, type LoggedChange } from '../device/store.ts';
 import { isUniqueViolation, type Queries } from '../postgres/client.ts';
 import type { Claim } from './claim-rules.ts';
@@ -39,6 +40,8 @@ export async function findTenant(queries: Queries, id: string): Promise<Tenant |
   return tenant;
 }
 
+const infoDocument = { columns: ['additional_info'], rowBytesMax: limits.documentBytesMax };
+
 const tenantSortColumns = new Map([
   ['id', 'id'],
   ['createdTime', 'created_time'],
@@ -50,15 +53,9 @@ const tenantSortColumns = new Map([
 
 export async function listTenants(queries: Queries, link: PageLink): Promise<Page<Tenant>> {
   const values: unknown[] = [];
-  const condition = link.textSearch ? contains('title', `$${values.push(containsPattern(link.textSearch))}`) : 'true';
-  const [counted, tenants] = await Promise.all([
-    queries.query<{ count: number }>(`select count(*) from tenant where ${condition}`, values),
-    queries.query<Tenant>(
-      `select ${tenantColumns} from tenant where ${condition} ${pageClause(link, tenantSortColumns, 'id')}`,
-      values,
-    ),
-  ]);
-  return pageOf(tenants, counted[0]!.count, link);
+  const where = link.textSearch ? contains('title', `$${values.push(containsPattern(link.textSearch))}`) : 'true';
+  const list = { columns: tenantColumns, from: 'tenant', where, values, sortColumns: tenantSortColumns };
+  return await readPage<Tenant>(queries, { ...list, idColumn: 'id', documents: infoDocument }, link);
 }
 
 /** Devices of a tenant with their credentials, at most `rowsMax`, held until the transaction ends. */
@@ -217,15 +214,9 @@ export async function findOrInsertPublicCustomer(
 export async function listCustomers(queries: Queries, tenantId: string, link: PageLink): Promise<Page<Customer>> {
   const values: unknown[] = [tenantId];
   const search = link.textSearch ? `and ${contains('title', `$${values.push(containsPattern(link.textSearch))}`)}` : '';
-  const condition = `tenant_id = $1 ${search}`;
-  const [counted, customers] = await Promise.all([
-    queries.query<{ count: number }>(`select count(*) from customer where ${condition}`, values),
-    queries.query<Customer>(
-      `select ${customerColumns} from customer where ${condition} ${pageClause(link, customerSortColumns, 'id')}`,
-      values,
-    ),
-  ]);
-  return pageOf(customers, counted[0]!.count, link);
+  const where = `tenant_id = $1 ${search}`;
+  const list = { columns: customerColumns, from: 'customer', where, values, sortColumns: customerSortColumns };
+  return await readPage<Customer>(queries, { ...list, idColumn: 'id', documents: infoDocument }, link);
 }
 
 /** The customer, its users; its devices become nobody's. Tells the credentials whose cached devices are stale. */

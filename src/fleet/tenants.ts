@@ -1,6 +1,6 @@
 /** Tenants, as a system administrator makes them. */
 import { entityNotFound } from '../auth/roles.ts';
-import { checkText, defaultProfileName } from '../device/device.ts';
+import { checkDocument, checkText, defaultProfileName } from '../device/device.ts';
 import { checkVersion } from '../device/store.ts';
 import { createUuid } from '../device/uuid.ts';
 import { type ContactInput, checkedContact, checkTitle, type Tenant } from './customer.ts';
@@ -73,6 +73,7 @@ const devicesAtOnceMax = 500;
 
 function checkedTenant(input: TenantInput) {
   checkTitle('Tenant', input.title);
+  checkDocument('additionalInfo', input.additionalInfo);
   if (input.region) checkText('region', input.region);
   return {
     title: input.title,

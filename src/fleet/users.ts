@@ -19,7 +19,7 @@ import {
 import type { Activation, User, UserAccount } from '../auth/user.ts';
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import { checkText } from '../device/device.ts';
+import { checkDocument, checkText } from '../device/device.ts';
 import { checkVersion, holdCustomer } from '../device/store.ts';
 import { createUuid } from '../device/uuid.ts';
 import type { Queries } from '../postgres/client.ts';
@@ -227,12 +227,14 @@ function checkedNames(input: UserInput) {
     const text = input[field];
     if (text) checkText(field, text);
   }
+  const additionalInfo = keptInfo(input.additionalInfo);
+  checkDocument('additionalInfo', additionalInfo);
   return {
     email,
     firstName: input.firstName ?? null,
     lastName: input.lastName ?? null,
     phone: input.phone ?? null,
-    additionalInfo: keptInfo(input.additionalInfo),
+    additionalInfo,
   };
 }
 

@@ -1,6 +1,6 @@
 /** Packages of firmware and software: the types, and the rules that need no store. */
 import { badRequest } from '../base/errors.ts';
-import { checkText } from '../device/device.ts';
+import { checkDocument, checkText } from '../device/device.ts';
 import type { ChecksumAlgorithm } from './checksums.ts';
 
 export const packageTypes = ['FIRMWARE', 'SOFTWARE'] as const;
@@ -70,6 +70,7 @@ export function checkInput(input: PackageInput, usesUrl: boolean): void {
   for (const field of ['title', 'version', 'tag', 'url'] as const) {
     if (input[field]) checkText(field, input[field]);
   }
+  checkDocument('additionalInfo', input.additionalInfo);
 }
 
 /** What devices were told once must stay true: of a stored package only the words about it may change. */

@@ -1,6 +1,7 @@
 /** SQL of packages, their pieces and their rollout. Each function takes the pool or a transaction; none checks rights. */
 import { assert, badRequest } from '../base/errors.ts';
-import { contains, containsPattern, type Page, type PageLink, pageClause, pageOf } from '../device/page.ts';
+import { limits } from '../base/limits.ts';
+import { contains, containsPattern, type Page, type PageLink, readPage } from '../device/page.ts';
 import { isUuid } from '../device/uuid.ts';
 import { isForeignKeyViolation, isUniqueViolation, type Postgres, type Queries } from '../postgres/client.ts';
 import type { OtaPackage, PackageType } from './package.ts';
@@ -130,15 +131,9 @@ export async function listPackages(queries: Queries, filter: PackageFilter, link
       containsPattern(link.textSearch),
     );
   }
-  const condition = conditions.join(' and ');
-  const [counted, packages] = await Promise.all([
-    queries.query<{ count: number }>(`select count(*) from ota_package o where ${condition}`, values),
-    queries.query<OtaPackage>(
-      `select ${columns} from ota_package o where ${condition} ${pageClause(link, sortColumns, 'o.id')}`,
-      values,
-    ),
-  ]);
-  return pageOf(packages, counted[0]!.count, link);
+  const documents = { columns: ['o.additional_info'], rowBytesMax: limits.documentBytesMax };
+  const list = { columns, from: 'ota_package o', where: conditions.join(' and '), values, documents };
+  return await readPage<OtaPackage>(queries, { ...list, sortColumns, idColumn: 'o.id' }, link);
 }
 
 const usedBy = new Map([

@@ -2,7 +2,7 @@
 import type { Principal } from '../auth/roles.ts';
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import { contains, containsPattern, type Page, type PageLink, pageClause, pageOf } from '../device/page.ts';
+import { contains, containsPattern, type Page, type PageLink, readPage } from '../device/page.ts';
 import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
 import type { ReportAttribute, View, ViewDefinition } from './view.ts';
 
@@ -34,17 +34,13 @@ export async function findView(
 
 export async function listViews(queries: Queries, of: Visible, link: PageLink): Promise<Page<View>> {
   const values: unknown[] = [of.tenantId];
-  let condition = 'tenant_id = $1';
-  if (of.customerId !== null) condition += ` and (customer_id is null or customer_id = $${values.push(of.customerId)})`;
-  if (link.textSearch) condition += ` and ${contains('name', `$${values.push(containsPattern(link.textSearch))}`)}`;
-  const [counted, rows] = await Promise.all([
-    queries.query<{ count: number }>(`select count(*) from report_view where ${condition}`, values),
-    queries.query<ViewRow>(
-      `select ${viewColumns} from report_view where ${condition} ${pageClause(link, sortColumns, 'id')}`,
-      values,
-    ),
-  ]);
-  return pageOf(rows.map(viewOf), counted[0]!.count, link);
+  let where = 'tenant_id = $1';
+  if (of.customerId !== null) where += ` and (customer_id is null or customer_id = $${values.push(of.customerId)})`;
+  if (link.textSearch) where += ` and ${contains('name', `$${values.push(containsPattern(link.textSearch))}`)}`;
+  const documents = { columns: ['definition'], rowBytesMax: limits.reportBodyBytesMax };
+  const list = { columns: viewColumns, from: 'report_view', where, values, documents, sortColumns, idColumn: 'id' };
+  const page = await readPage<ViewRow>(queries, list, link);
+  return { ...page, data: page.data.map(viewOf) };
 }
 
 /** A customer's view is for that customer's users; one without customer for all of the tenant. */

@@ -1,6 +1,6 @@
 /** SQL of commands: their numbers, and the rows of those that outlive a restart. */
 import { limits } from '../base/limits.ts';
-import { contains, containsPattern, type Page, type PageLink, pageClause, pageOf } from '../device/page.ts';
+import { contains, containsPattern, type Page, type PageLink, readPage } from '../device/page.ts';
 import type { Queries } from '../postgres/client.ts';
 
 export const rpcStatuses = ['QUEUED', 'SENT', 'DELIVERED', 'SUCCESSFUL', 'TIMEOUT', 'EXPIRED', 'FAILED'] as const;
@@ -179,9 +179,9 @@ export async function listRpcs(
   link: PageLink,
 ): Promise<Page<StoredRpc>> {
   const where = `device_id = $1 and ($2::text is null or status = $2) and ${contains('method', '$3')}`;
-  const parameters = [deviceId, status ?? null, containsPattern(link.textSearch)];
-  const clause = pageClause(link, sortColumns, 'id');
-  const [total] = await queries.query<{ count: number }>(`select count(*) from rpc where ${where}`, parameters);
-  const rows = await queries.query<StoredRpc>(`select ${columns} from rpc where ${where} ${clause}`, parameters);
-  return pageOf(rows, total!.count, link);
+  const values = [deviceId, status ?? null, containsPattern(link.textSearch)];
+  // What was sent, and what the device replied.
+  const documents = { columns: ['params', 'additional_info', 'response'], rowBytesMax: 2 * limits.rpcBodyBytesMax };
+  const list = { columns, from: 'rpc', where, values, documents, sortColumns, idColumn: 'id' };
+  return await readPage<StoredRpc>(queries, list, link);
 }
