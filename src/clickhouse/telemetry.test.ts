@@ -4,7 +4,7 @@ import { silentLog, startTestClickHouse, type TestClickHouse } from '../../test/
 import { ClickHouseError, openClickHouse } from './client.ts';
 import { erasedRange, markErasedStatement, notErased, rewriteLatestStatement } from './erase-statements.ts';
 import { migrate, schemaStatements } from './migrate.ts';
-import { insertLatest, insertTelemetry } from './statements.ts';
+import { insertLatest, insertLatestOfGivenTimes, insertTelemetry } from './statements.ts';
 
 let house: TestClickHouse;
 
@@ -38,21 +38,27 @@ interface Point {
 }
 
 const versionOf = ({ ts, order }: Point) => order - BigInt(ts) * 2n ** 20n + 2n ** 63n;
-const pointBlock = (points: Point[]) =>
-  block(
+/** As the engine does, the column `seq` is left out when every point brought its `ts`. */
+const pointBlock = (points: Point[]) => {
+  const hasSeq = points.some(({ seq }) => seq !== undefined);
+  return block(
     points
       .map(
         (point) =>
           `SELECT ${point.device ?? 1}::UInt64 AS device, '${point.key ?? 'k'}'::LowCardinality(String) AS key,
-           ${point.ts}::Int64 AS ts, ${point.seq ?? 0}::UInt32 AS seq, 3::UInt8 AS kind, ${point.num}::Float64 AS num, ${versionOf(point)}::UInt64 AS version`,
+           ${point.ts}::Int64 AS ts, ${hasSeq ? `${point.seq ?? 0}::UInt32 AS seq, ` : ''} 3::UInt8 AS kind, ${point.num}::Float64 AS num, ${versionOf(point)}::UInt64 AS version`,
       )
       .join(' UNION ALL '),
   );
+};
 
 async function insert(...bodies: Buffer[]): Promise<void> {
   const body = Buffer.concat(bodies);
   await house.clickhouse.insertBlocks(insertTelemetry, body);
-  await house.clickhouse.insertBlocks(insertLatest, body);
+  await house.clickhouse.insertBlocks(
+    body.includes('\x03seq\x06UInt32') ? insertLatest : insertLatestOfGivenTimes,
+    body,
+  );
 }
 
 test('whatever a parameter holds, it is a value', async () => {

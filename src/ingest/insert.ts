@@ -8,7 +8,14 @@ import { assert, messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics.ts';
 import { type ClickHouse, ClickHouseError } from '../clickhouse/client.ts';
-import { insertLatest, insertLatestRange, insertTelemetry, insertTelemetryRange } from '../clickhouse/statements.ts';
+import {
+  insertLatest,
+  insertLatestOfGivenTimes,
+  insertLatestOfGivenTimesRange,
+  insertLatestRange,
+  insertTelemetry,
+  insertTelemetryRange,
+} from '../clickhouse/statements.ts';
 import { Backoff, isNoAnswer, type Sleep } from './backoff.ts';
 import type { Control } from './control.ts';
 import { halvesOf, isRanged, isWhole, type Piece, piecesOf } from './pieces.ts';
@@ -152,7 +159,7 @@ export class Inserter {
     const insert = async (table: 'telemetry' | 'latest'): Promise<ClickHouseError | undefined> => {
       if (piece[table]) return undefined;
       try {
-        await clickhouse.insertBlocks(statements[table][ranged ? 'range' : 'all'], body, options);
+        await clickhouse.insertBlocks(statementOf(table, piece), body, options);
         piece[table] = true;
         return undefined;
       } catch (error) {
@@ -192,10 +199,12 @@ export class Inserter {
   }
 }
 
-const statements = {
-  telemetry: { all: insertTelemetry, range: insertTelemetryRange },
-  latest: { all: insertLatest, range: insertLatestRange },
-};
+function statementOf(table: 'telemetry' | 'latest', piece: Piece): string {
+  const ranged = isRanged(piece);
+  if (table === 'telemetry') return ranged ? insertTelemetryRange : insertTelemetry;
+  if (piece.serverTimes) return ranged ? insertLatestRange : insertLatest;
+  return ranged ? insertLatestOfGivenTimesRange : insertLatestOfGivenTimes;
+}
 
 /** Of two errors the one that says more about the rows. */
 function worstOf(errors: readonly (ClickHouseError | undefined)[]): ClickHouseError | undefined {

@@ -13,6 +13,8 @@ export interface Piece {
   readonly days: readonly number[];
   readonly from: number;
   readonly to: number;
+  /** False only when it is known that every row brought its `ts`. */
+  readonly serverTimes: boolean;
   /** What is done already. */
   telemetry: boolean;
   latest: boolean;
@@ -76,14 +78,16 @@ function pieceOf(payloads: readonly Uint8Array[], from: number, to: number): Pie
   const days = new Set<number>();
   const ranged = from !== everything.from || to !== everything.to;
   let rows = 0;
+  let serverTimes = false;
   const kept = payloads.filter((payload) => {
     const times = addDays(payload, days, from, to);
     if (times && ranged && (times.newest < from || times.oldest >= to)) return false;
     rows += times?.rows ?? 1;
+    if (times?.hasSeq !== false) serverTimes = true;
     return true;
   });
   const counts = { telemetry: false, latest: false, crashes: 0, unknown: 0, slow: 0 };
-  return { payloads: kept, rows, days: [...days].sort((a, b) => a - b), from, to, ...counts };
+  return { payloads: kept, rows, days: [...days].sort((a, b) => a - b), from, to, serverTimes, ...counts };
 }
 
 /** True when only the rows of a range are inserted. */

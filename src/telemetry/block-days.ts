@@ -10,6 +10,8 @@ const endMs = 2_208_988_800_000;
 /** Rows of one block and the range of their times. */
 export interface BlockTimes {
   readonly rows: number;
+  /** True when it has a `seq` column: some of its rows are points at server time. */
+  readonly hasSeq: boolean;
   readonly oldest: number;
   readonly newest: number;
 }
@@ -18,7 +20,7 @@ export interface BlockTimes {
 export function addDays(block: Uint8Array, days: Set<number>, from: number, to: number): BlockTimes | undefined {
   const place = placeOfTs(block);
   if (!place) return undefined;
-  const { at, rows } = place;
+  const { at, rows, hasSeq } = place;
   const view = new DataView(block.buffer, block.byteOffset + at, 8 * rows);
   let oldest = Number.POSITIVE_INFINITY;
   let newest = Number.NEGATIVE_INFINITY;
@@ -35,17 +37,22 @@ export function addDays(block: Uint8Array, days: Set<number>, from: number, to: 
     else if (ts >= endMs) [dayStart, dayEnd] = [endMs, Number.MAX_SAFE_INTEGER];
     days.add(dayStart);
   }
-  return { rows, oldest, newest };
+  return { rows, hasSeq, oldest, newest };
 }
 
-/** Where the `ts` column of one block begins; undefined for bytes that are no such block. */
-function placeOfTs(block: Uint8Array): { at: number; rows: number } | undefined {
+/** Where the `ts` column of one block begins, and whether `seq` follows it; undefined for bytes that are no such block. */
+function placeOfTs(block: Uint8Array): { at: number; rows: number; hasSeq: boolean } | undefined {
   const source = new Skipper(block);
   const columns = source.varint();
   const rows = source.varint();
   for (let i = 0; i < columns && source.at < block.length; i += 1) {
     const column = `${source.text()} ${source.text()}`;
-    if (column === 'ts Int64') return source.at + 8 * rows <= block.length ? { at: source.at, rows } : undefined;
+    if (column === 'ts Int64') {
+      const { at } = source;
+      source.at += 8 * rows;
+      if (source.at > block.length) return undefined;
+      return { at, rows, hasSeq: source.text() === 'seq' };
+    }
     if (column === 'key LowCardinality(String)') source.skipKeys(rows);
     else if (/ U?Int64$| Float64$/.test(column)) source.at += 8 * rows;
     else if (/ UInt16$/.test(column)) source.at += 2 * rows;
