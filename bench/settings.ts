@@ -63,7 +63,15 @@ export interface BenchSettings {
     othersRate: number;
   };
   report: { devices: number; points: number; samples: number; clients: number; seconds: number; ackRate: number };
-  versions: { rounds: number; warmupSeconds: number; seconds: number; workers: number };
+  versions: {
+    http: number;
+    mqtt: number;
+    gateway: number;
+    rounds: number;
+    warmupSeconds: number;
+    seconds: number;
+    workers: number;
+  };
   soak: { minutes: number; sampleSeconds: number; growthMiBPerMinuteMax: number };
   crash: {
     minutes: number;

@@ -19,13 +19,15 @@ import { generatorOf } from './mqtt.ts';
 
 /** A load, and how its engine is prepared. */
 interface Kind {
-  name: string;
+  name: 'http' | 'mqtt' | 'gateway';
   start(main: string | undefined): Promise<EngineUnderLoad>;
 }
 
 interface Measured {
   rates: number[];
-  cpuMicroseconds: number[];
+  /** CPU time for each message. */
+  workerMicroseconds: number[];
+  clickhouseMicroseconds: number[];
   verified: boolean;
   bytesPerPoint: number;
 }
@@ -35,6 +37,8 @@ interface Compared {
   before: Measured;
   now: Measured;
   rate: number;
+  workerCpu: number;
+  clickhouseCpu: number;
   cpu: number;
   bytes: number;
 }
@@ -46,16 +50,20 @@ export async function runVersions(settings: BenchSettings, against: string): Pro
     return false;
   }
   const compared: Compared[] = [];
-  for (const kind of kindsOf(settings)) compared.push(await compare(kind, main, settings.versions));
+  for (const kind of kindsOf(settings).filter(({ name }) => settings.versions[name] !== 0)) {
+    compared.push(await compare(kind, main, settings.versions));
+  }
   say('\nratios now / before: medians of the rounds, bytes after a merge\n');
   table(
-    ['', 'before, messages/s', 'now, messages/s', 'rate', 'CPU', 'bytes/point'],
-    compared.map(({ name, before, now, rate, cpu, bytes }) => [
+    ['', 'before, messages/s', 'now, messages/s', 'rate', 'CPU', 'of workers', 'of ClickHouse', 'bytes/point'],
+    compared.map(({ name, before, now, rate, cpu, workerCpu, clickhouseCpu, bytes }) => [
       name,
       median(before.rates),
       median(now.rates),
       rate.toFixed(3),
       cpu.toFixed(3),
+      workerCpu.toFixed(3),
+      clickhouseCpu.toFixed(3),
       bytes.toFixed(3),
     ]),
   );
@@ -111,7 +119,9 @@ async function compare(kind: Kind, main: string, { rounds, seconds, warmupSecond
         before: a,
         now: b,
         rate: median(b.rates) / median(a.rates),
-        cpu: median(b.cpuMicroseconds) / median(a.cpuMicroseconds),
+        workerCpu: median(b.workerMicroseconds) / median(a.workerMicroseconds),
+        clickhouseCpu: median(b.clickhouseMicroseconds) / median(a.clickhouseMicroseconds),
+        cpu: median(bothOf(b)) / median(bothOf(a)),
         bytes: b.bytesPerPoint / a.bytesPerPoint,
       };
     } finally {
@@ -125,12 +135,15 @@ async function compare(kind: Kind, main: string, { rounds, seconds, warmupSecond
 async function measuredOf(engine: EngineUnderLoad, loads: MeasuredLoad[]): Promise<Measured> {
   return {
     rates: loads.map(({ storedRequestsPerSecond }) => storedRequestsPerSecond),
-    cpuMicroseconds: loads.map(
-      ({ cpuMicrosecondsPerRequest: { workers = 0, clickhouse = 0 } }) => workers + clickhouse,
-    ),
+    workerMicroseconds: loads.map(({ cpuMicrosecondsPerRequest: { workers = 0 } }) => workers),
+    clickhouseMicroseconds: loads.map(({ cpuMicrosecondsPerRequest: { clickhouse = 0 } }) => clickhouse),
     verified: loads.every(({ verified }) => verified),
     bytesPerPoint: (await engine.bytesPerPoint()).merged,
   };
+}
+
+function bothOf({ workerMicroseconds, clickhouseMicroseconds }: Measured): number[] {
+  return workerMicroseconds.map((micros, i) => micros + clickhouseMicroseconds[i]!);
 }
 
 function median(values: number[]): number {
