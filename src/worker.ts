@@ -89,6 +89,7 @@ import { decodeOptions, decodeTelemetry } from './telemetry/decode.ts';
 import { DecodeThread } from './telemetry/decode-thread.ts';
 import { refuseServerTimes } from './telemetry/rows.ts';
 import { HttpServer } from './uws/server.ts';
+import { leniently, strictly } from './value/lenient.ts';
 
 export async function runWorker(): Promise<void> {
   const link = new PrimaryLink();
@@ -180,6 +181,7 @@ async function serve(link: PrimaryLink): Promise<void> {
     onFailed: (reason) => fail(link, log, reason),
   });
   const decoding = decodeOptions(config);
+  const readBody = decoding.lenientJson ? leniently : strictly;
   const thread = new DecodeThread(decoding);
   shipper.start();
   const orphans = new OrphanJournals({ ...shipping, segmentBytes, dirs: begin.orphanJournals });
@@ -296,6 +298,7 @@ async function serve(link: PrimaryLink): Promise<void> {
     clickhouse,
     longAnswers: new LongAnswers(metrics),
     config,
+    readBody,
     downloads,
     rpc,
     persistentRpcs,
@@ -313,6 +316,7 @@ async function serve(link: PrimaryLink): Promise<void> {
     signIn: createSignIn({ logins, sessions, chains, rateLimits, wrongLogins: openWrongLogins(), clock }),
     ingest,
     decode,
+    readBody,
     castNumericStrings: decoding.castNumericStrings,
     meter,
     attributes,
@@ -344,12 +348,13 @@ async function serve(link: PrimaryLink): Promise<void> {
       attributes,
       updates,
       polls,
+      readBody,
       castNumericStrings: decoding.castNumericStrings,
     });
     firmwareDoor({ server, senders, downloads });
-    rpcDoor({ server, senders, polls, sessions: rpcSessions, rpc, calls, emptyPollTimeout });
-    claimDoor({ server, senders, claims });
-    provisionDoor({ server, provisioning });
+    rpcDoor({ server, senders, polls, sessions: rpcSessions, rpc, calls, readBody, emptyPollTimeout });
+    claimDoor({ server, senders, claims, readBody });
+    provisionDoor({ server, provisioning, readBody });
     for (const { method, pattern, handler, bodyBytesMax } of api) server.route(method, pattern, handler, bodyBytesMax);
     consoleDoor(server);
     healthDoor({

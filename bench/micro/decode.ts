@@ -19,6 +19,7 @@ export interface DecodeFigure {
 const now = 1_800_000_000_000;
 const options = {
   castNumericStrings: true,
+  lenientJson: true,
   pointsPerMessageMax: 200_000,
   pastMsMax: tsDistanceMsMax,
   futureMsMax: tsDistanceMsMax,

@@ -29,6 +29,7 @@ import { PersistentRpcs } from '../rpc/persistent.ts';
 import { Rpc } from '../rpc/send.ts';
 import { faultAnswer } from '../uws/exchange.ts';
 import type { HttpRequest } from '../uws/server.ts';
+import { strictly } from '../value/lenient.ts';
 import { createApi } from './api.ts';
 import { LongAnswers } from './long-answer.ts';
 import type { ApiRoute } from './route.ts';
@@ -108,6 +109,7 @@ beforeAll(async () => {
     changes,
     clock,
     config,
+    readBody: strictly,
     log,
     claiming: config.claiming,
   });

@@ -3,6 +3,7 @@ import type { Auth } from '../auth/auth.ts';
 import type { Config } from '../base/config.ts';
 import type { ApiKeyParts } from '../fleet/api-keys.ts';
 import type { ClaimParts } from '../fleet/claim.ts';
+import type { ReadBody } from '../value/lenient.ts';
 import { apiKeyRoutes } from './api-keys.ts';
 import { type AttributesParts, attributesRoutes } from './attributes.ts';
 import { bulkDeviceRoutes } from './bulk-devices.ts';
@@ -25,6 +26,7 @@ export interface ApiParts extends ClaimParts, ApiKeyParts, RpcRoutesParts, Times
   auth: Auth;
   postgres: ClaimParts['postgres'];
   config: Config;
+  readBody: ReadBody;
 }
 
 /** By the groups of the document. */
@@ -39,7 +41,7 @@ export function apiTable(parts: ApiParts): { tag: string; routes: Route[] }[] {
     { tag: 'device-profiles', routes: profileRoutes(parts) },
     { tag: 'devices', routes: [...deviceRoutes(parts), ...bulkDeviceRoutes(parts)] },
     { tag: 'telemetry', routes: timeseriesRoutes(parts) },
-    { tag: 'attributes', routes: attributesRoutes(parts, parts.config.values.castNumericStrings) },
+    { tag: 'attributes', routes: attributesRoutes(parts, parts.readBody, parts.config.values.castNumericStrings) },
     { tag: 'rpc', routes: rpcRoutes(parts) },
     { tag: 'ota-packages', routes: otaRoutes(parts) },
     { tag: 'relations', routes: relationRoutes(parts) },

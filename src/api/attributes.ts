@@ -7,6 +7,7 @@ import * as Type from '../base/schema.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { HttpResponse } from '../uws/server.ts';
 import { type Json, readJson } from '../value/json.ts';
+import type { ReadBody } from '../value/lenient.ts';
 import { strictForm, type TypedValue } from '../value/typed.ts';
 import { keyList, keysQuery } from './parameters.ts';
 import { deviceNumber, deviceTarget, plainText, type Target } from './plain-text.ts';
@@ -22,7 +23,7 @@ const prefix = '/api/plugins/telemetry';
 const values = Type.Array(closed({ lastUpdateTs: milliseconds, key: Type.String(), value: anyJson }, 'AttributeValue'));
 const attributesBody = { shape: Type.Record(Type.Unknown()) };
 
-export function attributesRoutes(parts: AttributesParts, castNumericStrings: boolean): Route[] {
+export function attributesRoutes(parts: AttributesParts, readBody: ReadBody, castNumericStrings: boolean): Route[] {
   const { postgres, attributes } = parts;
 
   const keys = async (principal: Principal, target: Target, wanted: readonly Scope[]): Promise<HttpResponse> =>
@@ -47,7 +48,7 @@ export function attributesRoutes(parts: AttributesParts, castNumericStrings: boo
     await plainText(async () => {
       const device = await deviceNumber(postgres, principal, target);
       if (scope === 'CLIENT_SCOPE') throw badRequest('scope', 'Invalid scope: CLIENT_SCOPE');
-      await attributes.save(device, scope, entriesOf(request.body, castNumericStrings));
+      await attributes.save(device, scope, entriesOf(request.body, readBody, castNumericStrings));
       return empty;
     });
 
@@ -140,10 +141,10 @@ export function attributesRoutes(parts: AttributesParts, castNumericStrings: boo
   ];
 }
 
-function entriesOf(body: Buffer, castNumericStrings: boolean): Map<string, TypedValue> {
+function entriesOf(body: Buffer, readBody: ReadBody, castNumericStrings: boolean): Map<string, TypedValue> {
   let tree: Json;
   try {
-    tree = readJson(body);
+    tree = readBody(body, readJson);
   } catch (error) {
     const isMalformed = error instanceof Fault && error.reason === 'malformed_json';
     throw isMalformed ? badRequest('malformed_json', 'Invalid JSON') : error;

@@ -3,10 +3,15 @@ import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { keyFault } from '../telemetry/keys.ts';
 import { type Json, readJson } from '../value/json.ts';
+import type { ReadBody } from '../value/lenient.ts';
 import { type TypedValue, typedValue } from '../value/typed.ts';
 
-export function decodeAttributes(body: Uint8Array, castNumericStrings: boolean): Map<string, TypedValue> {
-  return attributesOf(readJson(body), castNumericStrings);
+export function decodeAttributes(
+  body: Uint8Array,
+  readBody: ReadBody,
+  castNumericStrings: boolean,
+): Map<string, TypedValue> {
+  return attributesOf(readBody(body, readJson), castNumericStrings);
 }
 
 export function attributesOf(json: Json, castNumericStrings: boolean): Map<string, TypedValue> {

@@ -115,7 +115,7 @@ const schema = Type.Object({
     inactivitySeconds: Type.Integer({ minimum: 1, maximum: 2_000_000 }),
     checkSeconds: Type.Integer({ minimum: 1, maximum: 86_400 }),
   }),
-  values: Type.Object({ castNumericStrings: Type.Boolean() }),
+  values: Type.Object({ castNumericStrings: Type.Boolean(), lenientJson: Type.Boolean() }),
   attributes: Type.Object({ lossFreeUpdates: Type.Boolean() }),
   telemetry: Type.Object({
     pastDaysMax: count,

@@ -1,4 +1,5 @@
 import { describe, expect, test } from 'vitest';
+import { strictly } from '../value/lenient.ts';
 import { Kind, type TypedValue } from '../value/typed.ts';
 import { claimOf, claimOfAttribute, decodeClaim, isClaimValid, opensClaim } from './claim-rules.ts';
 
@@ -7,7 +8,7 @@ const dayMs = 86_400_000;
 describe('what a device says', () => {
   const f = (body: string) => {
     try {
-      const { secretKey, durationMs } = decodeClaim(Buffer.from(body));
+      const { secretKey, durationMs } = decodeClaim(Buffer.from(body), strictly);
       return `'${secretKey}' for ${durationMs}`;
     } catch (error) {
       return (error as Error).message;

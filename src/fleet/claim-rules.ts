@@ -2,6 +2,7 @@
 import { createHash, timingSafeEqual } from 'node:crypto';
 import { badRequest } from '../base/errors.ts';
 import { type Json, JsonNumber, readJson } from '../value/json.ts';
+import type { ReadBody } from '../value/lenient.ts';
 import { Kind, type TypedValue } from '../value/typed.ts';
 
 /** What a device says about being claimed. `durationMs` 0 = as long as the setting says. */
@@ -17,8 +18,8 @@ export interface Claim {
 }
 
 /** The body of a claim; an empty one says nothing and is fine. */
-export function decodeClaim(body: Buffer): ClaimRequest {
-  return claimRequest(body.length === 0 ? new Map() : readJson(body));
+export function decodeClaim(body: Buffer, readBody: ReadBody): ClaimRequest {
+  return claimRequest(body.length === 0 ? new Map() : readBody(body, readJson));
 }
 
 export function claimRequest(root: Json): ClaimRequest {

@@ -1,12 +1,13 @@
 import { describe, expect, test } from 'vitest';
+import { strictly } from '../value/lenient.ts';
 import { decodeProvision, provisionJson, requestedCredentials } from './provision-request.ts';
 
 const known = { provisionDeviceKey: 'k-pump', provisionDeviceSecret: 's3-pump' };
 
-const decode = (members: object) => decodeProvision(Buffer.from(JSON.stringify(members)));
+const decode = (members: object) => decodeProvision(Buffer.from(JSON.stringify(members)), strictly);
 const refusal = (body: string): string => {
   try {
-    decodeProvision(Buffer.from(body));
+    decodeProvision(Buffer.from(body), strictly);
     return 'fine';
   } catch (error) {
     return (error as Error).message;

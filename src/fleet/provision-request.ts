@@ -10,6 +10,7 @@ import {
 } from '../device/credentials.ts';
 import { createAccessToken } from '../device/device.ts';
 import { type Json, type JsonObject, readJson } from '../value/json.ts';
+import type { ReadBody } from '../value/lenient.ts';
 
 const requestedTypes = ['ACCESS_TOKEN', 'MQTT_BASIC', 'X509_CERTIFICATE'] as const;
 type RequestedType = (typeof requestedTypes)[number];
@@ -35,8 +36,8 @@ export type ProvisionOutcome =
   | { status: 'FAILURE' };
 
 /** Throws a 400 fault that names the member and holds nothing of it. */
-export function decodeProvision(body: Buffer): ProvisionRequest {
-  const root = parse(body);
+export function decodeProvision(body: Buffer, readBody: ReadBody): ProvisionRequest {
+  const root = parse(body, readBody);
   if (!(root instanceof Map)) throw badRequest('provision_shape', 'A provisioning request must be a JSON object.');
   const gateway = root.get('gateway') ?? false;
   if (typeof gateway !== 'boolean') throw badRequest('provision_gateway', "Member 'gateway' must be true or false.");
@@ -92,9 +93,9 @@ function credentialsValue({ type, credentialsId, value }: NewCredentials): unkno
   return Object.fromEntries(present);
 }
 
-function parse(body: Buffer): Json {
+function parse(body: Buffer, readBody: ReadBody): Json {
   try {
-    return readJson(body);
+    return readBody(body, readJson);
   } catch (error) {
     // The reader tells what it met: that could be a part of a secret.
     if (error instanceof Fault) throw badRequest('provision_json', 'The body is not valid JSON.');

@@ -15,6 +15,7 @@ const order = BigInt(now) << 20n;
 const stamp = { order, micros: now * 1000, firstPlace: 0 };
 const options = {
   castNumericStrings: true,
+  lenientJson: false,
   pointsPerMessageMax: 1000,
   pastMsMax: tsDistanceMsMax,
   futureMsMax: tsDistanceMsMax,
@@ -56,7 +57,12 @@ interface Outcome {
 
 const decoder = new GatewayDecoder({ options, touch: () => {}, rateLimits: undefined });
 
-function decode(gateway: Gateway, body: string | Uint8Array, way: 'fast' | 'careful' = 'fast'): Outcome {
+function decode(
+  gateway: Gateway,
+  body: string | Uint8Array,
+  way: 'fast' | 'careful' = 'fast',
+  decoding = decoder,
+): Outcome {
   const rows = new Rows(1);
   let answer = '';
   const waiter = {
@@ -66,7 +72,7 @@ function decode(gateway: Gateway, body: string | Uint8Array, way: 'fast' | 'care
     },
   };
   const message = new GatewayTelemetry(gateway, waiter);
-  const by = way === 'fast' ? decoder.decode : decoder.decodeExactly;
+  const by = way === 'fast' ? decoding.decode : decoding.decodeExactly;
   try {
     const count = by(Buffer.from(body), message, now, rows);
     message.acknowledge();
@@ -86,6 +92,7 @@ function decode(gateway: Gateway, body: string | Uint8Array, way: 'fast' | 'care
   }
 }
 
+const silent = { acknowledge: () => {}, refuse: () => {} };
 const hub = await gatewayWith(['A', 'B', 'C', 'Gerät', 'say "hi"', '__proto__']);
 
 function both(body: string | Uint8Array, rows: string[], answer: string | RegExp = ''): void {
@@ -98,6 +105,27 @@ function both(body: string | Uint8Array, rows: string[], answer: string | RegExp
 }
 
 describe('a message of a gateway', () => {
+  it('is read as lenient JSON where that is on', () => {
+    const lenient = new GatewayDecoder({
+      options: { ...options, lenientJson: true },
+      touch: () => {},
+      rateLimits: undefined,
+    });
+    const read = (body: string) => decode(hub, body, 'fast', lenient);
+    expect(read("{A:[{ts:1,values:{a:1}}],'B':[{b:2,},], // end")).toEqual({
+      rows: [],
+      answer: '400 whole: The body is not valid JSON: expected a member name at its end.',
+    });
+    expect(read("{A:[{ts:1,values:{a:1}}],'B':[{b:2,},],} // end")).toEqual({
+      rows: ['1 a@1 long 1', '2 b@now long 2'],
+      answer: '',
+    });
+    expect(read("{A:[5],'B':[{b:2}]}").rows).toEqual(['2 b@now long 2']);
+    expect(() => lenient.decode(Buffer.from('{X:[]}'), new GatewayTelemetry(hub, silent), now, new Rows(1))).toThrow(
+      unknownChild,
+    );
+  });
+
   it('mixes both forms, and may name many children', () => {
     both('{"A":[{"ts":1,"values":{"a":1}}],"B":[{"b":2}, {"ts":5,"values":{"b":3}}]}', [
       '1 a@1 long 1',

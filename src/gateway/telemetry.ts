@@ -13,6 +13,7 @@ import type { Waiter } from '../ingest/accept.ts';
 import { addElement, type DecodeOptions, Message, skipBlank } from '../telemetry/decode.ts';
 import { newMark, type Rows } from '../telemetry/rows.ts';
 import { type Json, JsonReader } from '../value/json.ts';
+import { strictAfter } from '../value/lenient.ts';
 import { readByName } from './by-name.ts';
 import type { Child, Gateway } from './gateway.ts';
 import type { Wanted } from './names.ts';
@@ -67,10 +68,15 @@ export class GatewayDecoder {
 
   /** As `ingest.accept` wants it. Throws `unknownChild`, or the Fault of the whole message; then it leaves no row. */
   readonly decode = (body: Uint8Array, message: GatewayTelemetry, now: number, rows: Rows): number => {
-    return this.#decode(body, message, now, rows, true);
+    try {
+      return this.#decode(body, message, now, rows, true);
+    } catch (error) {
+      if (!this.#options.lenientJson) throw error;
+      return this.#decode(strictAfter(error, body), message, now, rows, true);
+    }
   };
 
-  /** The same by the careful way alone: what the fast way is tested against. */
+  /** Strict JSON by the careful way alone: what the fast way is tested against. */
   readonly decodeExactly = (body: Uint8Array, message: GatewayTelemetry, now: number, rows: Rows): number => {
     return this.#decode(body, message, now, rows, false);
   };

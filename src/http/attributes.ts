@@ -12,6 +12,7 @@ import { limits } from '../base/limits.ts';
 import type { CachedDevice } from '../device/cached-device.ts';
 import { type Exchange, faultAnswer } from '../uws/exchange.ts';
 import type { HttpServer } from '../uws/server.ts';
+import type { ReadBody } from '../value/lenient.ts';
 import type { LongPolls } from './long-poll.ts';
 import type { Senders } from './senders.ts';
 
@@ -21,6 +22,7 @@ export interface AttributesDoorParts {
   attributes: Attributes;
   updates: AttributeUpdates;
   polls: LongPolls;
+  readBody: ReadBody;
   castNumericStrings: boolean;
 }
 
@@ -28,14 +30,14 @@ const json = { status: 200, contentType: 'application/json' };
 const missingBody = badRequest('missing_body', 'Required request body is missing');
 
 export function attributesDoor(parts: AttributesDoorParts): void {
-  const { server, senders, attributes, updates, polls, castNumericStrings } = parts;
+  const { server, senders, attributes, updates, polls, readBody, castNumericStrings } = parts;
   const { meter } = senders;
 
   /** Stores what a known device sent; `body` is read before this returns. */
   const store = (exchange: Exchange, device: CachedDevice, body: Buffer): void => {
     try {
       meter.admit(device);
-      const entries = decodeAttributes(body, castNumericStrings);
+      const entries = decodeAttributes(body, readBody, castNumericStrings);
       meter.points(device, entries.size);
       attributes.save(device.number, 'CLIENT_SCOPE', entries).then(
         () => exchange.acknowledge(),

@@ -6,21 +6,23 @@ import { limits } from '../base/limits.ts';
 import { type ClaimParts, registerClaim } from '../fleet/claim.ts';
 import { decodeClaim } from '../fleet/claim-rules.ts';
 import type { HttpServer } from '../uws/server.ts';
+import type { ReadBody } from '../value/lenient.ts';
 import type { Senders } from './senders.ts';
 
 export interface ClaimDoorParts {
   server: HttpServer;
   senders: Senders;
   claims: ClaimParts;
+  readBody: ReadBody;
 }
 
-export function claimDoor({ server, senders, claims }: ClaimDoorParts): void {
+export function claimDoor({ server, senders, claims, readBody }: ClaimDoorParts): void {
   server.route(
     'POST',
     '/api/v1/:token/claim',
     async ({ params, body }) => {
       const device = await senders.admit(params[0]!);
-      await registerClaim(claims, device, decodeClaim(body));
+      await registerClaim(claims, device, decodeClaim(body, readBody));
       return { status: 200 };
     },
     limits.fleetBodyBytesMax,

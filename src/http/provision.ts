@@ -7,19 +7,21 @@ import { limits } from '../base/limits.ts';
 import { type ProvisionParts, provision } from '../fleet/provision.ts';
 import { decodeProvision, provisionJson } from '../fleet/provision-request.ts';
 import type { HttpServer } from '../uws/server.ts';
+import type { ReadBody } from '../value/lenient.ts';
 
 export interface ProvisionDoorParts {
   server: HttpServer;
   provisioning: ProvisionParts;
+  readBody: ReadBody;
 }
 
-export function provisionDoor({ server, provisioning }: ProvisionDoorParts): void {
+export function provisionDoor({ server, provisioning, readBody }: ProvisionDoorParts): void {
   server.route(
     'POST',
     '/api/v1/provision',
     async ({ body, remoteAddress }) => {
       if (body.length === 0) throw badRequest('missing_body', 'Required request body is missing');
-      const outcome = await provision(provisioning, decodeProvision(body), remoteAddress);
+      const outcome = await provision(provisioning, decodeProvision(body, readBody), remoteAddress);
       return { status: 200, contentType: 'application/json', body: JSON.stringify(provisionJson(outcome)) };
     },
     limits.fleetBodyBytesMax,

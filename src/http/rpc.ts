@@ -11,6 +11,7 @@ import type { Calls } from '../rules/calls.ts';
 import { type Exchange, faultAnswer } from '../uws/exchange.ts';
 import type { HttpResponse, HttpServer } from '../uws/server.ts';
 import { readJson } from '../value/json.ts';
+import type { ReadBody } from '../value/lenient.ts';
 import type { LongPolls } from './long-poll.ts';
 import type { Senders } from './senders.ts';
 
@@ -21,6 +22,7 @@ export interface RpcDoorParts {
   sessions: RpcSessions;
   rpc: Rpc;
   calls: Calls;
+  readBody: ReadBody;
   /** An expired poll has no body. */
   emptyPollTimeout: boolean;
 }
@@ -29,7 +31,7 @@ const json = { status: 200, contentType: 'application/json' };
 const acknowledged: HttpResponse = { ...json, body: '{"result":"ok"}' };
 
 export function rpcDoor(parts: RpcDoorParts): void {
-  const { server, senders, polls, sessions, rpc, calls } = parts;
+  const { server, senders, polls, sessions, rpc, calls, readBody } = parts;
   const atDeadline = parts.emptyPollTimeout ? undefined : timeoutAnswer;
 
   const poll = async (exchange: Exchange, token: string, query: string): Promise<void> => {
@@ -61,7 +63,7 @@ export function rpcDoor(parts: RpcDoorParts): void {
       if (id === undefined) throw badRequest('rpc_id', 'The id of a command is a whole number of 32 bits.');
       requireBody(body);
       const device = await senders.admit(params[0]!);
-      await rpc.reply(device.number, id, replyText(body));
+      await rpc.reply(device.number, id, replyText(body, readBody));
       return acknowledged;
     },
     limits.rpcBodyBytesMax,
@@ -73,7 +75,7 @@ export function rpcDoor(parts: RpcDoorParts): void {
     async ({ params, body, aborted }) => {
       requireBody(body);
       const device = await senders.admit(params[0]!);
-      const answer = await calls.answer(device, readJson(body), aborted);
+      const answer = await calls.answer(device, readBody(body, readJson), aborted);
       return answer === undefined ? { status: 408 } : { ...json, body: answer };
     },
     limits.rpcBodyBytesMax,

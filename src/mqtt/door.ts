@@ -16,6 +16,7 @@ import type { Downloads } from '../ota/downloads.ts';
 import type { RpcSessions } from '../rpc/notify.ts';
 import type { Rpc } from '../rpc/send.ts';
 import type { Calls } from '../rules/calls.ts';
+import type { ReadBody } from '../value/lenient.ts';
 import { Mqtt } from './mqtt.ts';
 import type { SignIn } from './sign-in.ts';
 import { attributeRequestTopics } from './topics/attribute-requests.ts';
@@ -38,6 +39,7 @@ export interface MqttDoorParts {
   signIn: SignIn;
   ingest: Ingest;
   decode: Decode<CachedDevice>;
+  readBody: ReadBody;
   castNumericStrings: boolean;
   gateways: Gateways;
   gatewayDecoder: GatewayDecoder;
@@ -77,7 +79,7 @@ export function openMqtt(parts: MqttDoorParts): Mqtt {
       settings: { worker, packetBytesMax, inflightMax, idleMs: idleSeconds * 1000, closeOnInvalid },
       signIn,
       topics,
-      provisionTopics: new TopicTable([provisionTopics(provisioning)]),
+      provisionTopics: new TopicTable([provisionTopics(provisioning, parts.readBody)]),
       streams: {
         attributes: new AttributeStream({ updates, log }),
         rpc: new RpcStream(parts.rpcSessions),

@@ -1,5 +1,6 @@
 /** Commands to devices (server-side RPC): the types, and the rules that need no store and no bus. */
-import { type Fault, unavailable } from '../base/errors.ts';
+import { badRequest, Fault, unavailable } from '../base/errors.ts';
+import type { ReadBody } from '../value/lenient.ts';
 
 /** What a session of the device is given. `params` is JSON text: no number loses a digit on the way. */
 export interface RpcRequest {
@@ -58,14 +59,23 @@ export function expirationOf(
 }
 
 /** A reply as JSON text: what is not JSON becomes a string. */
-export function replyText(body: Buffer): string {
-  const text = body.toString('utf8');
+export function replyText(body: Buffer, readBody: ReadBody): string {
+  try {
+    return readBody(body, jsonText);
+  } catch (error) {
+    if (!(error instanceof Fault)) throw error;
+    return JSON.stringify(body.toString('utf8'));
+  }
+}
+
+function jsonText(body: Uint8Array): string {
+  const text = Buffer.from(body.buffer, body.byteOffset, body.length).toString('utf8');
   try {
     JSON.parse(text);
-    return text;
   } catch {
-    return JSON.stringify(text);
+    throw badRequest('malformed_json', 'The reply is not valid JSON.');
   }
+  return text;
 }
 
 /** The id of a path; undefined when it is no 32-bit number. */

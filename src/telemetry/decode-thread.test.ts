@@ -16,6 +16,7 @@ const order = BigInt(now) << 20n;
 const stamp = { order, micros: now * 1000, firstPlace: 0 };
 const options: DecodeOptions = {
   castNumericStrings: true,
+  lenientJson: true,
   pointsPerMessageMax: 200_000,
   pastMsMax: tsDistanceMsMax,
   futureMsMax: tsDistanceMsMax,

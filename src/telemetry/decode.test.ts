@@ -13,6 +13,7 @@ const order = BigInt(now) << 20n;
 const stamp = { order, micros: now * 1000, firstPlace: 0 };
 const options: DecodeOptions = {
   castNumericStrings: true,
+  lenientJson: false,
   pointsPerMessageMax: 1000,
   pastMsMax: tsDistanceMsMax,
   futureMsMax: tsDistanceMsMax,
@@ -392,6 +393,32 @@ describe('ts', () => {
     both(`{"ts":${now - 1001},"values":{"a":1}}`, '400 ts_out_of_range', narrow);
     both(`{"ts":${now + 11},"values":{"a":1}}`, '400 ts_out_of_range', narrow);
     both('{"a":1}', [`a@${now} long 1`], narrow);
+  });
+});
+
+describe('lenient JSON', () => {
+  const lenient = { ...options, lenientJson: true };
+  const f = (body: string, expected: string[] | string) =>
+    expect(decode(body, decodeTelemetry, lenient), body).toEqual(expected);
+
+  it('is read where the strict reader finds the body malformed', () => {
+    f('{temperature:25}', [`temperature@${now} long 25`]);
+    f("[{ts: 1, values: {'a': 1.0, // one\n b: 'x',},}, {c: True}]", [
+      'a@1 double 1',
+      'b@1 string "x"',
+      `c@${now} boolean 1`,
+    ]);
+    f("{'s': '007', j: {k: [1.10, 'é',]}}", [`s@${now} long 7`, `j@${now} json "{\\"k\\":[1.10,\\"é\\"]}"`]);
+    f('{i: 9007199254740993}', [`i@${now} long 9007199254740993`]);
+  });
+
+  it('leaves no row when it is refused, and the reason is that of the lenient reader', () => {
+    f('[{"a":1},{b:hot}]', '400 malformed_json');
+    f('{"a":1,b:1e400}', '400 number_not_finite');
+    f("{ts:'x',values:{a:1}}", '400 bad_ts');
+    f("{'':1}", '400 bad_key');
+    f(`[${'{a:1},'.repeat(1001)}]`, '413 too_many_points');
+    expect(decode('{a:1}')).toBe('400 malformed_json');
   });
 });
 

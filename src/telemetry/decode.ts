@@ -9,6 +9,7 @@ import type { Config } from '../base/config.ts';
 import { badRequest, tooLarge } from '../base/errors.ts';
 import { decimal, powersOfTen } from '../value/decimal.ts';
 import { invalidUtf8, type Json, JsonNumber, type JsonObject, JsonReader, startOfJson } from '../value/json.ts';
+import { strictAfter } from '../value/lenient.ts';
 import { endOfPlain } from '../value/plain.ts';
 import { Kind, typedValue } from '../value/typed.ts';
 import { tsDistanceMsMax } from './block.ts';
@@ -17,6 +18,8 @@ import { newMark, type Rows } from './rows.ts';
 
 export interface DecodeOptions {
   castNumericStrings: boolean;
+  /** A message that is malformed is read once more as lenient JSON. */
+  lenientJson: boolean;
   pointsPerMessageMax: number;
   /** Accepted distance of a `ts` from now. */
   pastMsMax: number;
@@ -37,6 +40,7 @@ export function decodeOptions(config: Config): DecodeOptions {
     days === 0 ? tsDistanceMsMax : Math.min(days * 86_400_000, tsDistanceMsMax);
   return {
     castNumericStrings: config.values.castNumericStrings,
+    lenientJson: config.values.lenientJson,
     pointsPerMessageMax,
     pastMsMax: distance(pastDaysMax),
     futureMsMax: distance(futureDaysMax),
@@ -57,14 +61,15 @@ export function decodeTelemetry(
     message.read(body, device, now, rows, options, true);
   } catch (error) {
     rows.rollback(messageMark);
-    throw error;
+    if (!options.lenientJson) throw error;
+    return decodeTelemetry(strictAfter(error, body), device, now, rows, { ...options, lenientJson: false });
   } finally {
     message.release();
   }
   return rows.count - countBefore;
 }
 
-/** The same by the careful way alone: what the fast way is tested against. */
+/** Strict JSON by the careful way alone: what the fast way is tested against. */
 export function decodeTelemetryExactly(
   body: Uint8Array,
   device: TelemetrySource,
@@ -162,7 +167,13 @@ export class Message {
   #device: TelemetrySource = nobody;
   #now = 0;
   #rows: Rows | undefined;
-  #options: DecodeOptions = { castNumericStrings: false, pointsPerMessageMax: 0, pastMsMax: 0, futureMsMax: 0 };
+  #options: DecodeOptions = {
+    castNumericStrings: false,
+    lenientJson: false,
+    pointsPerMessageMax: 0,
+    pastMsMax: 0,
+    futureMsMax: 0,
+  };
   /** The last byte that is not blank, `}` or `]`: no scan for anything but the end of a string can pass it. */
   #last = 0;
   #countMax = 0;

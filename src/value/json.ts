@@ -37,6 +37,16 @@ export function invalidUtf8(): Fault {
   return badRequest('invalid_utf8', 'The body is not valid UTF-8.');
 }
 
+/** `expected` at the byte `at` of a body of `length` bytes. */
+export function malformedJson(expected: string, at: number, length: number): Fault {
+  const place = at < length ? `byte ${at}` : 'its end';
+  return badRequest('malformed_json', `The body is not valid JSON: expected ${expected} at ${place}.`);
+}
+
+export function tooDeep(): Fault {
+  return badRequest('json_too_deep', `The JSON is nested deeper than ${limits.jsonDepthMax} levels.`);
+}
+
 /** Compact text: member order and number literals as they were read. */
 export function writeJson(json: Json): string {
   if (json instanceof JsonNumber) return json.literal;
@@ -212,14 +222,11 @@ export class JsonReader {
   }
 
   #checkDepth(depth: number): void {
-    if (depth > limits.jsonDepthMax) {
-      throw badRequest('json_too_deep', `The JSON is nested deeper than ${limits.jsonDepthMax} levels.`);
-    }
+    if (depth > limits.jsonDepthMax) throw tooDeep();
   }
 
   #malformed(expected: string): Fault {
-    const place = this.at < this.#bytes.length ? `byte ${this.at}` : 'its end';
-    return badRequest('malformed_json', `The body is not valid JSON: expected ${expected} at ${place}.`);
+    return malformedJson(expected, this.at, this.#bytes.length);
   }
 }
 

@@ -18,6 +18,7 @@ import { SimDisk } from './sim-disk.ts';
 const segmentBytes = 8 * 1024 * 1024;
 const decoding = {
   castNumericStrings: true,
+  lenientJson: true,
   pointsPerMessageMax: 200_000,
   pastMsMax: 8e12,
   futureMsMax: 8e12,

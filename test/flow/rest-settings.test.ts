@@ -38,6 +38,7 @@ describe('short lives', () => {
         HTTP_TRUSTED_PROXIES: '10.0.0.0/8,127.0.0.1',
         SWAGGER_GROUP_NAME: 'millrace',
         SWAGGER_TITLE: 'Orchard API',
+        JSON_LENIENT: 'false',
       },
     });
   });
@@ -51,6 +52,16 @@ describe('short lives', () => {
     expect(await faultOf(await call(engine, 'GET', '/api/auth/user', bearer(pair.token)))).toBe(expired);
     const refresh = await call(engine, 'POST', '/api/auth/token', {}, { refreshToken: pair.refreshToken });
     expect(await faultOf(refresh)).toBe(expired);
+  });
+
+  test('JSON that is not strict is refused where the setting says so', async () => {
+    const { token } = await engine.api.createDevice('strict');
+    const post = (path: string, body: string) =>
+      fetch(`${engine.api.http}/api/v1/${token}${path}`, { method: 'POST', body });
+    for (const path of ['/telemetry', '/attributes', '/claim', '/rpc']) {
+      expect(await faultOf(await post(path, '{a:1}'))).toMatch(/^400\/31 The body is not valid JSON/);
+    }
+    expect((await post('/telemetry', '{"a":1}')).status).toBe(200);
   });
 
   test('a key over plain HTTP is refused and says why; a proxy that is known may vouch for HTTPS', async () => {

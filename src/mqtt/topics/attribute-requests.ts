@@ -6,6 +6,7 @@ import type { Attributes } from '../../attributes/attributes.ts';
 import { foundJson, readWanted, wantedOf } from '../../attributes/wanted.ts';
 import type { Meter } from '../../fleet/meter.ts';
 import { readJson } from '../../value/json.ts';
+import type { ReadBody } from '../../value/lenient.ts';
 import { type Operation, run } from '../operation.ts';
 import { sendAnswer } from './answer.ts';
 import { forms, idOf } from './families.ts';
@@ -14,16 +15,17 @@ import type { TopicEntries } from './table.ts';
 export interface AttributeRequestParts {
   meter: Meter;
   attributes: Attributes;
+  readBody: ReadBody;
 }
 
-export function attributeRequestTopics({ meter, attributes }: AttributeRequestParts): TopicEntries {
+export function attributeRequestTopics({ meter, attributes, readBody }: AttributeRequestParts): TopicEntries {
   const operationOf =
     (answer: string): Operation =>
     (publish, argument) => {
       const { session, payload } = publish;
       const topic = `${answer}${idOf(argument)}`;
       meter.message(session.device);
-      const wanted = wantedOf(readJson(payload));
+      const wanted = wantedOf(readBody(payload, readJson));
       run(publish, async () => {
         const found = await readWanted(attributes, session.device.number, wanted);
         sendAnswer(session, topic, foundJson(found));

@@ -11,6 +11,7 @@ import { limits } from '../../base/limits.ts';
 import type { Log } from '../../base/log.ts';
 import type { Meter } from '../../fleet/meter.ts';
 import { readJson, writeJson } from '../../value/json.ts';
+import type { ReadBody } from '../../value/lenient.ts';
 import { type Operation, run } from '../operation.ts';
 import type { Session } from '../session.ts';
 import { forms } from './families.ts';
@@ -19,6 +20,7 @@ import type { Stream, TopicEntries } from './table.ts';
 export interface AttributeTopicsParts {
   meter: Meter;
   attributes: Attributes;
+  readBody: ReadBody;
   castNumericStrings: boolean;
 }
 
@@ -29,11 +31,11 @@ export function attributeTopics(parts: AttributeTopicsParts): TopicEntries {
   return { exact: forms(family, family, () => operation) };
 }
 
-export function saveAttributes({ meter, attributes, castNumericStrings }: AttributeTopicsParts): Operation {
+export function saveAttributes({ meter, attributes, readBody, castNumericStrings }: AttributeTopicsParts): Operation {
   return (publish) => {
     const { device } = publish.session;
     meter.admit(device);
-    const entries = decodeAttributes(publish.payload, castNumericStrings);
+    const entries = decodeAttributes(publish.payload, readBody, castNumericStrings);
     meter.points(device, entries.size);
     run(publish, () => attributes.save(device.number, 'CLIENT_SCOPE', entries));
   };

@@ -8,6 +8,7 @@ import type { Log } from '../../base/log.ts';
 import type { Meter } from '../../fleet/meter.ts';
 import type { Calls } from '../../rules/calls.ts';
 import { type Json, readJson } from '../../value/json.ts';
+import type { ReadBody } from '../../value/lenient.ts';
 import type { Operation } from '../operation.ts';
 import type { Session, SessionKind } from '../session.ts';
 import { isAnswered, sendAnswer } from './answer.ts';
@@ -17,12 +18,13 @@ import type { TopicEntries } from './table.ts';
 export interface CallTopicsParts {
   meter: Meter;
   calls: Calls;
+  readBody: ReadBody;
   /** JSON text. */
   sessionLimits: (kind: SessionKind) => string;
   log: Log;
 }
 
-export function callTopics({ meter, calls, sessionLimits, log }: CallTopicsParts): TopicEntries {
+export function callTopics({ meter, calls, readBody, sessionLimits, log }: CallTopicsParts): TopicEntries {
   /** Aborted when their session ends. */
   const ends = new WeakMap<Session, AbortController>();
 
@@ -53,7 +55,7 @@ export function callTopics({ meter, calls, sessionLimits, log }: CallTopicsParts
       const { session } = publish;
       const topic = `${prefix}${idOf(argument)}`;
       meter.message(session.device);
-      const document = readJson(publish.payload);
+      const document = readBody(publish.payload, readJson);
       const method = document instanceof Map ? document.get('method') : undefined;
       if (typeof method !== 'string') throw badRequest('rpc_method', "Member 'method' must be a text.");
       if (family === 'v1' && method === 'getSessionLimits') {

@@ -2,21 +2,23 @@
 import { type ClaimParts, registerClaim } from '../../fleet/claim.ts';
 import { decodeClaim } from '../../fleet/claim-rules.ts';
 import type { Meter } from '../../fleet/meter.ts';
+import type { ReadBody } from '../../value/lenient.ts';
 import { run } from '../operation.ts';
 import type { TopicEntries } from './table.ts';
 
 export interface ClaimTopicsParts {
   meter: Meter;
   claims: ClaimParts;
+  readBody: ReadBody;
 }
 
-export function claimTopics({ meter, claims }: ClaimTopicsParts): TopicEntries {
+export function claimTopics({ meter, claims, readBody }: ClaimTopicsParts): TopicEntries {
   return {
     exact: {
       'v1/devices/me/claim': (publish) => {
         const { device } = publish.session;
         meter.message(device);
-        const request = decodeClaim(publish.payload);
+        const request = decodeClaim(publish.payload, readBody);
         run(publish, () => registerClaim(claims, device, request));
       },
     },

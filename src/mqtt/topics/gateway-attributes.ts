@@ -11,6 +11,7 @@ import { childLost, type Gateway } from '../../gateway/gateway.ts';
 import type { Wanted } from '../../gateway/names.ts';
 import { Refusals } from '../../gateway/refusals.ts';
 import { attributeAnswer, readAttributeRequest, scopesAndKeys } from '../../gateway/requests.ts';
+import type { ReadBody } from '../../value/lenient.ts';
 import type { TypedValue } from '../../value/typed.ts';
 import { run } from '../operation.ts';
 import { sendAnswer } from './answer.ts';
@@ -20,6 +21,7 @@ import type { TopicEntries } from './table.ts';
 export interface GatewayAttributesParts {
   meter: Meter;
   attributes: Attributes;
+  readBody: ReadBody;
   castNumericStrings: boolean;
 }
 
@@ -27,7 +29,7 @@ const responseTopic = 'v1/gateway/attributes/response';
 
 export function gatewayAttributeTopics(
   sessions: GatewaySessions,
-  { meter, attributes, castNumericStrings }: GatewayAttributesParts,
+  { meter, attributes, readBody, castNumericStrings }: GatewayAttributesParts,
 ): TopicEntries {
   /** Resolves when all are committed but those that are refused. */
   async function save(
@@ -65,7 +67,7 @@ export function gatewayAttributeTopics(
         const byName = new Map<string, Map<string, TypedValue>>();
         const refusals = new Refusals();
         const wanted: Wanted[] = [];
-        for (const [name, json] of readByName(payload)) {
+        for (const [name, json] of readBody(payload, readByName)) {
           try {
             if (json instanceof Fault) throw json;
             byName.set(name, attributesOf(json, castNumericStrings));
@@ -85,7 +87,7 @@ export function gatewayAttributeTopics(
       'v1/gateway/attributes/request': (publish) => {
         const { session, payload } = publish;
         const gateway = sessions.of(session);
-        const request = readAttributeRequest(payload);
+        const request = readBody(payload, readAttributeRequest);
         meter.childMessage(session.device);
         gateway.run([{ name: request.device, type: '' }], (refused) => {
           run(publish, async () => {

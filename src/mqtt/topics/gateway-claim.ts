@@ -7,6 +7,7 @@ import type { Meter } from '../../fleet/meter.ts';
 import { readByName } from '../../gateway/by-name.ts';
 import type { Gateway } from '../../gateway/gateway.ts';
 import { Refusals } from '../../gateway/refusals.ts';
+import type { ReadBody } from '../../value/lenient.ts';
 import { run } from '../operation.ts';
 import type { GatewaySessions } from './gateway-sessions.ts';
 import type { TopicEntries } from './table.ts';
@@ -14,9 +15,13 @@ import type { TopicEntries } from './table.ts';
 export interface GatewayClaimParts {
   meter: Meter;
   claims: ClaimParts;
+  readBody: ReadBody;
 }
 
-export function gatewayClaimTopics(sessions: GatewaySessions, { meter, claims }: GatewayClaimParts): TopicEntries {
+export function gatewayClaimTopics(
+  sessions: GatewaySessions,
+  { meter, claims, readBody }: GatewayClaimParts,
+): TopicEntries {
   async function claimOne(gateway: Gateway, name: string, request: ClaimRequest): Promise<void> {
     const child = gateway.child(name);
     if (!child) throw notConnected;
@@ -46,7 +51,7 @@ export function gatewayClaimTopics(sessions: GatewaySessions, { meter, claims }:
         const gateway = sessions.of(publish.session);
         const refusals = new Refusals();
         const requests: [string, ClaimRequest][] = [];
-        for (const [name, json] of readByName(publish.payload)) {
+        for (const [name, json] of readBody(publish.payload, readByName)) {
           try {
             if (json instanceof Fault) throw json;
             requests.push([name, claimRequest(json)]);

@@ -5,6 +5,7 @@
 import type { Meter } from '../../fleet/meter.ts';
 import { readReply } from '../../gateway/requests.ts';
 import type { Rpc } from '../../rpc/send.ts';
+import type { ReadBody } from '../../value/lenient.ts';
 import { run } from '../operation.ts';
 import type { GatewaySessions } from './gateway-sessions.ts';
 import type { TopicEntries } from './table.ts';
@@ -12,14 +13,15 @@ import type { TopicEntries } from './table.ts';
 export interface GatewayRpcParts {
   meter: Meter;
   rpc: Rpc;
+  readBody: ReadBody;
 }
 
-export function gatewayRpcTopics(sessions: GatewaySessions, { meter, rpc }: GatewayRpcParts): TopicEntries {
+export function gatewayRpcTopics(sessions: GatewaySessions, { meter, rpc, readBody }: GatewayRpcParts): TopicEntries {
   return {
     exact: {
       'v1/gateway/rpc': (publish) => {
         const { session, payload } = publish;
-        const reply = readReply(payload);
+        const reply = readBody(payload, readReply);
         meter.childMessage(session.device);
         const child = sessions.of(session).child(reply.device);
         if (!child) {

@@ -4,6 +4,7 @@ import type { Meter } from '../../fleet/meter.ts';
 import type { Gateway } from '../../gateway/gateway.ts';
 import type { Gateways } from '../../gateway/gateways.ts';
 import { readConnect, readDisconnect } from '../../gateway/requests.ts';
+import type { ReadBody } from '../../value/lenient.ts';
 import type { Session } from '../session.ts';
 import { SessionLink } from './gateway-link.ts';
 import type { Streams, TopicEntries } from './table.ts';
@@ -45,13 +46,16 @@ export class GatewaySessions {
   }
 }
 
-export function gatewaySessionTopics(sessions: GatewaySessions, meter: Meter): TopicEntries {
+export function gatewaySessionTopics(
+  sessions: GatewaySessions,
+  { meter, readBody }: { meter: Meter; readBody: ReadBody },
+): TopicEntries {
   return {
     exact: {
       'v1/gateway/connect': (publish) => {
         const { session, payload } = publish;
         const gateway = sessions.of(session);
-        const wanted = readConnect(payload);
+        const wanted = readBody(payload, readConnect);
         meter.childMessage(session.device);
         gateway.run([wanted], (refused) => {
           const fault = refused.get(wanted.name);
@@ -62,7 +66,7 @@ export function gatewaySessionTopics(sessions: GatewaySessions, meter: Meter): T
       'v1/gateway/disconnect': (publish) => {
         const { session, payload } = publish;
         const gateway = sessions.of(session);
-        const name = readDisconnect(payload);
+        const name = readBody(payload, readDisconnect);
         meter.childMessage(session.device);
         gateway.run([], () => {
           gateway.disconnect(name);

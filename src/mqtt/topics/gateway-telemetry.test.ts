@@ -5,6 +5,7 @@ import { limits } from '../../base/limits.ts';
 import type { Meter } from '../../fleet/meter.ts';
 import type { GatewayDecoder } from '../../gateway/telemetry.ts';
 import type { Ingest } from '../../ingest/accept.ts';
+import { strictly } from '../../value/lenient.ts';
 import type { Publish } from '../operation.ts';
 import type { GatewaySessions } from './gateway-sessions.ts';
 import { gatewayTelemetryTopics } from './gateway-telemetry.ts';
@@ -55,7 +56,9 @@ function send(text: string): void {
   const sessions = { gateways, of: () => gateway } as unknown as GatewaySessions;
   const meter = { touch() {} } as unknown as Meter;
   const gatewayDecoder = { decode: () => 0 } as unknown as GatewayDecoder;
-  const operation = gatewayTelemetryTopics(sessions, { ingest, meter, gatewayDecoder }).exact!['v1/gateway/telemetry']!;
+  const operation = gatewayTelemetryTopics(sessions, { ingest, meter, gatewayDecoder, readBody: strictly }).exact![
+    'v1/gateway/telemetry'
+  ]!;
   const publish = {
     payload: Buffer.from(text),
     session: {},

@@ -9,6 +9,7 @@ import type { Meter } from '../../fleet/meter.ts';
 import { childLost } from '../../gateway/gateway.ts';
 import { childrenOf, type GatewayDecoder, GatewayTelemetry, unknownChild } from '../../gateway/telemetry.ts';
 import type { Ingest } from '../../ingest/accept.ts';
+import type { ReadBody } from '../../value/lenient.ts';
 import { isJournalRefusal } from '../answers.ts';
 import type { GatewaySessions } from './gateway-sessions.ts';
 import type { TopicEntries } from './table.ts';
@@ -17,11 +18,12 @@ export interface GatewayTelemetryParts {
   ingest: Ingest;
   meter: Meter;
   gatewayDecoder: GatewayDecoder;
+  readBody: ReadBody;
 }
 
 export function gatewayTelemetryTopics(
   sessions: GatewaySessions,
-  { ingest, meter, gatewayDecoder: { decode } }: GatewayTelemetryParts,
+  { ingest, meter, gatewayDecoder: { decode }, readBody }: GatewayTelemetryParts,
 ): TopicEntries {
   const { gateways } = sessions;
 
@@ -44,7 +46,7 @@ export function gatewayTelemetryTopics(
         meter.touch(gateway.device);
         // Behind messages that wait this one waits, too, so that the times of a device keep its order.
         if (!gateway.isBusy && isAccepted(message, publish.payload)) return;
-        const wanted = childrenOf(publish.payload);
+        const wanted = readBody(publish.payload, childrenOf);
         gateways.hold(publish.payload.length);
         const payload = Buffer.from(publish.payload);
         /** False when the journal refuses and there is time to wait. */

@@ -24,7 +24,7 @@ export function gatewayTopics(
   const sessions = new GatewaySessions({ ...parts, disconnectNotices });
   return {
     topics: [
-      gatewaySessionTopics(sessions, parts.meter),
+      gatewaySessionTopics(sessions, parts),
       gatewayTelemetryTopics(sessions, parts),
       gatewayAttributeTopics(sessions, parts),
       gatewayRpcTopics(sessions, parts),

@@ -2,6 +2,7 @@ import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import type { Fault } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import type { ProvisionParts } from '../../fleet/provision.ts';
+import { strictly } from '../../value/lenient.ts';
 import type { Publish } from '../operation.ts';
 import { Session } from '../session.ts';
 import { provisionTopics } from './provision.ts';
@@ -19,7 +20,7 @@ const link = {
 function open() {
   const facts = { device: undefined, profileTopics: undefined, kind: 'provision', level: 5 } as const;
   const session = new Session(link, { ...facts, clientId: 'c', remoteAddress: '127.0.0.1' });
-  const table = new TopicTable([provisionTopics({} as ProvisionParts)]);
+  const table = new TopicTable([provisionTopics({} as ProvisionParts, strictly)]);
   const publish = (topic: string, body: string) => {
     const message = {
       topic,

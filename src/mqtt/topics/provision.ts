@@ -6,6 +6,7 @@ import { asFault, badRequest, ErrorCode, Fault } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import { type ProvisionParts, provision } from '../../fleet/provision.ts';
 import { decodeProvision, type ProvisionOutcome, provisionJson } from '../../fleet/provision-request.ts';
+import type { ReadBody } from '../../value/lenient.ts';
 import type { Operation, Publish } from '../operation.ts';
 import type { Session } from '../session.ts';
 import type { TopicEntries } from './table.ts';
@@ -13,13 +14,13 @@ import type { TopicEntries } from './table.ts';
 export const provisionRequestTopic = '/provision/request';
 export const provisionResponseTopic = '/provision/response';
 
-export function provisionTopics(parts: ProvisionParts): TopicEntries {
+export function provisionTopics(parts: ProvisionParts, readBody: ReadBody): TopicEntries {
   const visits = new WeakMap<Session, Visit>();
   const ask: Operation = (publish) => {
     const { session } = publish;
     let visit = visits.get(session);
     if (!visit) {
-      visit = new Visit(parts, session);
+      visit = new Visit(parts, readBody, session);
       visits.set(session, visit);
     }
     visit.ask(publish, Buffer.from(publish.payload));
@@ -42,12 +43,14 @@ const refuseAndClose: Operation = (publish) => {
 
 class Visit {
   readonly #parts: ProvisionParts;
+  readonly #readBody: ReadBody;
   readonly #session: Session;
   #last: Promise<void> = Promise.resolve();
   #timer: NodeJS.Timeout | undefined;
 
-  constructor(parts: ProvisionParts, session: Session) {
+  constructor(parts: ProvisionParts, readBody: ReadBody, session: Session) {
     this.#parts = parts;
+    this.#readBody = readBody;
     this.#session = session;
     session.onEnd(() => clearTimeout(this.#timer));
   }
@@ -60,7 +63,7 @@ class Visit {
     try {
       if (this.#session.endedBy !== undefined) throw badRequest('provision_gone', 'The connection has ended.');
       if (body.length > limits.fleetBodyBytesMax) throw badRequest('provision_size', 'The request is too long.');
-      const outcome = await provision(this.#parts, decodeProvision(body), this.#session.remoteAddress);
+      const outcome = await provision(this.#parts, decodeProvision(body, this.#readBody), this.#session.remoteAddress);
       publish.acknowledge();
       this.#tell(outcome);
     } catch (error) {

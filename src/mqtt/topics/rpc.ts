@@ -8,6 +8,7 @@ import type { Meter } from '../../fleet/meter.ts';
 import type { RpcSession, RpcSessions } from '../../rpc/notify.ts';
 import { type RpcRequest, replyText } from '../../rpc/rpc.ts';
 import type { Rpc } from '../../rpc/send.ts';
+import type { ReadBody } from '../../value/lenient.ts';
 import { type Operation, run } from '../operation.ts';
 import type { Session } from '../session.ts';
 import { forms, idOf } from './families.ts';
@@ -16,15 +17,16 @@ import type { Stream, TopicEntries } from './table.ts';
 export interface RpcTopicsParts {
   meter: Meter;
   rpc: Rpc;
+  readBody: ReadBody;
 }
 
-export function rpcTopics({ meter, rpc }: RpcTopicsParts): TopicEntries {
+export function rpcTopics({ meter, rpc, readBody }: RpcTopicsParts): TopicEntries {
   const reply: Operation = (publish, argument) => {
     const { session, payload } = publish;
     const id = idOf(argument);
     if (payload.length === 0) throw badRequest('missing_body', 'A reply must not be empty.');
     meter.message(session.device);
-    const text = replyText(payload);
+    const text = replyText(payload, readBody);
     run(publish, () => rpc.reply(session.device.number, id, text));
   };
   const responses = { v1: 'v1/devices/me/rpc/response/', v2: 'v2/r/res/' };

@@ -1,0 +1,282 @@
+/**
+ * JSON as people and small devices write it, `{temperature: 25, 'unit': 'C',} // ok`, rewritten to strict JSON. The
+ * strict readers go first, and only what they refuse as malformed comes here, so that strict JSON means what it always
+ * means and costs what it always costs. Beyond the standard are taken: names without quotes, strings and names in
+ * single quotes, comments (of a line after `//` or `#`, and blocks), a comma after the last element, and `true`, `false`,
+ * `null` in any letter case. Text without quotes is a name, never a value: it may as well be a broken number (`NaN`, `None`, `12V`).
+ */
+import { Fault } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import { malformedJson, startOfJson, tooDeep } from './json.ts';
+
+/** How the body of a sender becomes a value: `strictly` or `leniently`; `read` is a strict reader. */
+export type ReadBody = <Value>(body: Uint8Array, read: (strict: Uint8Array) => Value) => Value;
+
+export const strictly: ReadBody = (body, read) => read(body);
+
+/** `read` may be called twice: it leaves nothing behind when it throws. */
+export const leniently: ReadBody = (body, read) => {
+  try {
+    return read(body);
+  } catch (error) {
+    return read(strictAfter(error, body));
+  }
+};
+
+/** The strict form of a body that a strict reader refused with `error`; throws what the sender should know. */
+export function strictAfter(error: unknown, body: Uint8Array): Uint8Array {
+  if (error instanceof Fault && error.reason === 'malformed_json') return strictJson(body);
+  throw error;
+}
+
+/**
+ * Strict JSON with the same values, compact. Digits and escapes are copied, so that no number changes. Whether text is
+ * valid UTF-8 and numbers are finite is left to the strict reader. Throws a Fault `malformed_json` or `json_too_deep`.
+ */
+export function strictJson(body: Uint8Array): Uint8Array {
+  return new Rewriter(body).rewrite();
+}
+
+/** One pass, a byte at a time: a hostile body costs no more than a good one of its length. */
+class Rewriter {
+  readonly #body: Uint8Array;
+  /** A quote that must be escaped makes two bytes of one, a name of one letter makes three: never more than twice all. */
+  readonly #out: Buffer;
+  #at = 0;
+  #length = 0;
+
+  constructor(body: Uint8Array) {
+    this.#body = body;
+    this.#out = Buffer.allocUnsafe(2 * body.length + 2);
+  }
+
+  rewrite(): Uint8Array {
+    this.#at = startOfJson(this.#body);
+    this.#value(1);
+    this.#skipBlank();
+    if (this.#at < this.#body.length) throw this.#malformed('the end of the body');
+    return this.#out.subarray(0, this.#length);
+  }
+
+  #value(depth: number): void {
+    this.#skipBlank();
+    const byte = this.#body[this.#at]!;
+    if (byte === doubleQuote || byte === singleQuote) this.#string(byte);
+    else if (byte === 0x7b) this.#object(depth);
+    else if (byte === 0x5b) this.#array(depth);
+    else if (byte === 0x2d || isDigit(byte)) this.#number();
+    else this.#word();
+  }
+
+  #object(depth: number): void {
+    this.#open(depth);
+    while (!this.#isClosed(0x7d)) {
+      this.#name();
+      this.#skipBlank();
+      if (this.#body[this.#at] !== 0x3a) throw this.#malformed('":"');
+      this.#copy();
+      this.#value(depth + 1);
+      this.#next(0x7d, '"," or "}"');
+    }
+  }
+
+  #array(depth: number): void {
+    this.#open(depth);
+    while (!this.#isClosed(0x5d)) {
+      this.#value(depth + 1);
+      this.#next(0x5d, '"," or "]"');
+    }
+  }
+
+  #open(depth: number): void {
+    if (depth > limits.jsonDepthMax) throw tooDeep();
+    this.#copy();
+    this.#skipBlank();
+  }
+
+  /** Copies the closing bracket when it is there. */
+  #isClosed(bracket: number): boolean {
+    if (this.#body[this.#at] !== bracket) return false;
+    this.#copy();
+    return true;
+  }
+
+  /** After an element: moves behind a comma, which is copied unless the bracket follows. */
+  #next(bracket: number, expected: string): void {
+    this.#skipBlank();
+    const byte = this.#body[this.#at];
+    if (byte === bracket) return;
+    if (byte !== 0x2c) throw this.#malformed(expected);
+    this.#at += 1;
+    this.#skipBlank();
+    if (this.#body[this.#at] !== bracket) this.#put(0x2c);
+  }
+
+  #name(): void {
+    const first = this.#body[this.#at]!;
+    if (first === doubleQuote || first === singleQuote) {
+      this.#string(first);
+      return;
+    }
+    const end = this.#endOfBare();
+    if (end === this.#at) throw this.#malformed('a member name');
+    // A blank of Unicode comes from a web page: a key that holds one cannot be told from the key without it.
+    if (/[\s\u200b\ufeff]/.test(this.#text(this.#at, end))) {
+      throw this.#malformed('a member name (one with blanks needs quotes)');
+    }
+    this.#put(doubleQuote);
+    this.#copyTo(end);
+    this.#put(doubleQuote);
+  }
+
+  #string(quote: number): void {
+    const body = this.#body;
+    this.#at += 1;
+    this.#put(doubleQuote);
+    for (;;) {
+      let end = this.#at;
+      let byte = body[end]!;
+      while (byte >= 0x20 && byte !== quote && byte !== doubleQuote && byte !== backslash) byte = body[++end]!;
+      this.#copyTo(end);
+      if (byte === quote) break;
+      if (byte === backslash) this.#escape();
+      else if (byte === doubleQuote) {
+        this.#put(backslash);
+        this.#copy();
+      } else {
+        throw this.#malformed(byte === undefined ? 'the end of a string' : 'no raw control character in a string');
+      }
+    }
+    this.#at += 1;
+    this.#put(doubleQuote);
+  }
+
+  #escape(): void {
+    const letter = this.#body[this.#at + 1];
+    if (letter === singleQuote) {
+      this.#at += 1;
+      this.#copy();
+      return;
+    }
+    if (letter === undefined || !escapeLetters.includes(letter)) throw this.#malformed('a valid escape');
+    this.#copy();
+    this.#copy();
+    if (letter !== 0x75) return;
+    for (let i = 0; i < 4; i += 1) {
+      if (!isHexDigit(this.#body[this.#at])) throw this.#malformed('a hexadecimal digit');
+      this.#copy();
+    }
+  }
+
+  #number(): void {
+    const body = this.#body;
+    if (body[this.#at] === 0x2d) this.#copy();
+    if (body[this.#at] === 0x30) this.#copy();
+    else this.#digits();
+    if (body[this.#at] === 0x2e) {
+      this.#copy();
+      this.#digits();
+    }
+    if (body[this.#at] === 0x65 || body[this.#at] === 0x45) {
+      this.#copy();
+      if (body[this.#at] === 0x2b || body[this.#at] === 0x2d) this.#copy();
+      this.#digits();
+    }
+  }
+
+  #digits(): void {
+    let end = this.#at;
+    while (isDigit(this.#body[end])) end += 1;
+    if (end === this.#at) throw this.#malformed('a digit');
+    this.#copyTo(end);
+  }
+
+  #word(): void {
+    const start = this.#at;
+    const end = this.#endOfBare();
+    if (end === start) throw this.#malformed('a value');
+    const word = end - start > 5 ? '' : this.#text(start, end).toLowerCase();
+    if (word !== 'true' && word !== 'false' && word !== 'null') throw this.#malformed('a value (text needs quotes)');
+    for (let i = 0; i < word.length; i += 1) this.#put(word.charCodeAt(i));
+    this.#at = end;
+  }
+
+  /** The end of the text without quotes that starts here. */
+  #endOfBare(): number {
+    const body = this.#body;
+    let end = this.#at;
+    while (bare[body[end]!] === 1) end += 1;
+    return end;
+  }
+
+  /** Moves behind blanks and comments, which leave nothing. */
+  #skipBlank(): void {
+    const body = this.#body;
+    for (;;) {
+      let byte = body[this.#at];
+      while (byte === 0x20 || byte === 0x0a || byte === 0x0d || byte === 0x09) byte = body[++this.#at];
+      if (byte === 0x23 || (byte === 0x2f && body[this.#at + 1] === 0x2f)) this.#skipLine();
+      else if (byte === 0x2f && body[this.#at + 1] === 0x2a) this.#skipComment();
+      else return;
+    }
+  }
+
+  #skipLine(): void {
+    const body = this.#body;
+    let end = this.#at;
+    while (end < body.length && body[end] !== 0x0a && body[end] !== 0x0d) end += 1;
+    this.#at = end;
+  }
+
+  #skipComment(): void {
+    const body = this.#body;
+    let end = this.#at + 2;
+    while (end < body.length && (body[end] !== 0x2a || body[end + 1] !== 0x2f)) end += 1;
+    this.#at = Math.min(end + 2, body.length);
+    if (end >= body.length) throw this.#malformed('the end of a comment');
+  }
+
+  #copyTo(end: number): void {
+    const body = this.#body;
+    const out = this.#out;
+    let length = this.#length;
+    for (let at = this.#at; at < end; at += 1, length += 1) out[length] = body[at]!;
+    this.#length = length;
+    this.#at = end;
+  }
+
+  #copy(): void {
+    this.#put(this.#body[this.#at]!);
+    this.#at += 1;
+  }
+
+  #put(byte: number): void {
+    this.#out[this.#length] = byte;
+    this.#length += 1;
+  }
+
+  #text(start: number, end: number): string {
+    return Buffer.from(this.#body.buffer, this.#body.byteOffset + start, end - start).toString('utf8');
+  }
+
+  #malformed(expected: string): Fault {
+    return malformedJson(expected, this.#at, this.#body.length);
+  }
+}
+
+const doubleQuote = 0x22;
+const singleQuote = 0x27;
+const backslash = 0x5c;
+const escapeLetters = Buffer.from('"\\/bfnrtu');
+/** 1 for the bytes of text that has no quotes around it. */
+const bare = Uint8Array.from({ length: 256 }, (_, byte) =>
+  byte > 0x20 && byte !== 0x7f && !'"\'\\/{}[]:,;=#'.includes(String.fromCharCode(byte)) ? 1 : 0,
+);
+
+function isDigit(byte: number | undefined): boolean {
+  return byte !== undefined && byte >= 0x30 && byte <= 0x39;
+}
+
+function isHexDigit(byte: number | undefined): boolean {
+  return isDigit(byte) || (byte !== undefined && (byte | 0x20) >= 0x61 && (byte | 0x20) <= 0x66);
+}
