@@ -22,6 +22,7 @@ import { findBinaries, restoreLinks } from './binaries.ts';
 import { openPostgres } from './client.ts';
 import { type EmbeddedPostgres, startEmbeddedPostgres } from './embedded.ts';
 import { chooseLauncher, launch, launchers, own, unprivileged } from './launch.ts';
+import { migrate } from './migrate.ts';
 import { servesDirectory } from './orphan.ts';
 
 const root = mkdtempSync(join(tmpdir(), 'millrace-embedded-'));
@@ -86,6 +87,20 @@ describe('the embedded server', () => {
     const next = await start({ port: server.port });
     expect(next.url).toBe(server.url);
     expect(await select(next, 'select n from kept')).toEqual([{ n: 7 }]);
+  }, 60_000);
+
+  it('gives out no number again when it crashes right after the migrations', async () => {
+    const server = await start();
+    const postgres = openPostgres({ url: server.url, poolMax: 1, log: silent });
+    await migrate(postgres, { log: silent });
+    await postgres.close();
+    const insert = 'insert into device_outbox default values returning id';
+    const [{ id } = {}] = await select(server, insert);
+    const ended = new Promise<string>((resolve) => server.onExit(resolve));
+    process.kill(server.pid, 'SIGKILL');
+    await ended;
+    const [{ id: next } = {}] = await select(await start(), insert);
+    expect(next).toBeGreaterThan(id as number);
   }, 60_000);
 
   it('says which setting to change when its port is taken', async () => {
