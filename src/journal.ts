@@ -12,7 +12,7 @@ import { systemClock as clock } from './base/clock.ts';
 import { type Config, loadConfig } from './base/config.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { tryLock } from './base/file-lock.ts';
-import { createLog, type Log } from './base/log.ts';
+import { createLog } from './base/log.ts';
 import { Metrics } from './base/metrics.ts';
 import { DataDirectory } from './data-directory.ts';
 import { openClickHouseOf, openPostgresOf } from './engines.ts';
@@ -22,6 +22,7 @@ import { journalDirectory } from './instance.ts';
 import { inspectJournal, type JournalReport, readSegment, type SegmentReport } from './journal/inspect.ts';
 import { listQuarantine } from './journal/quarantine.ts';
 import { OrphanJournals } from './orphan-journals.ts';
+import type { Postgres } from './postgres/client.ts';
 import { readBlock } from './telemetry/read-block.ts';
 
 const usage = 'usage: npm run journal -- list | verify [NAME] | show NAME [SEGMENT] | ship DIR | drain';
@@ -205,7 +206,11 @@ async function ship(config: Config, dirs: string[]): Promise<void> {
   const clickhouse = openClickHouseOf(config, log);
   const { segmentBytes } = config.ingest.journal;
   const metrics = new Metrics();
-  const journals = new OrphanJournals({ dirs, segmentBytes, clickhouse, clock, log, metrics, ...config.ingest.ship });
+  const postgres = openPostgresOf(config, log);
+  // Some of the rows may have been deleted after they had been accepted: a running instance carries deletes out again.
+  const onStored = () => reopenTombstones(postgres);
+  const options = { dirs, segmentBytes, clickhouse, clock, log, metrics, onStored, ...config.ingest.ship };
+  const journals = new OrphanJournals(options);
   let stopped = false;
   for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => (stopped = true));
   await journals.start();
@@ -218,7 +223,7 @@ async function ship(config: Config, dirs: string[]): Promise<void> {
     printLine(`${counted(journals.count, 'journal')} with ${bytesText(journals.bytes)} to ship`);
   }
   await journals.drain(0);
-  await Promise.all([clickhouse.close(), repeatDeletes(config, log)]);
+  await Promise.all([clickhouse.close(), repeatDeletes(postgres).finally(() => postgres.close())]);
   const left = (await Promise.all(dirs.map((dir) => listQuarantine(dir)))).flat().length;
   if (journals.count === 0) printLine(`everything is stored and the journals are removed`);
   else printLine(`stopped; ${counted(journals.count, 'journal')} still to ship`);
@@ -226,11 +231,10 @@ async function ship(config: Config, dirs: string[]): Promise<void> {
   if (journals.count > 0 || left > 0) process.exitCode = 1;
 }
 
-/** Some of the rows may have been deleted after they had been accepted: a running instance carries deletes out again. */
-async function repeatDeletes(config: Config, log: Log): Promise<void> {
+/** Rows of a journal that is not empty yet, or whose directory has no writer id, may be covered by deletes as well. */
+async function repeatDeletes(postgres: Postgres): Promise<void> {
   try {
-    const postgres = openPostgresOf(config, log);
-    await reopenTombstones(postgres).finally(() => postgres.close());
+    await reopenTombstones(postgres);
   } catch (error) {
     printLine(`Deletes that came after these rows are not carried out again: ${messageOf(error)}`);
     process.exitCode = 1;

@@ -9,7 +9,7 @@ import { Metrics } from './base/metrics.ts';
 import { type ClickHouse, ClickHouseError } from './clickhouse/client.ts';
 import { storeWriterId } from './journal/identity.ts';
 import { openJournal } from './journal/journal.ts';
-import { OrphanJournals } from './orphan-journals.ts';
+import { OrphanJournals, type OrphanJournalsOptions } from './orphan-journals.ts';
 import { keyOf } from './telemetry/keys.ts';
 import { Rows } from './telemetry/rows.ts';
 
@@ -53,9 +53,16 @@ function store() {
   return { state, clickhouse };
 }
 
-function orphansOf(dirs: string[], clickhouse: ClickHouse, metrics = new Metrics()): OrphanJournals {
+const onStoredAtOnce = async () => {};
+
+function orphansOf(
+  dirs: string[],
+  clickhouse: ClickHouse,
+  metrics = new Metrics(),
+  onStored: OrphanJournalsOptions['onStored'] = onStoredAtOnce,
+): OrphanJournals {
   const waits = { intervalMsMin: 1, intervalMsMax: 5, rowsMax: 1000, lateSecondsMax: 1, timeoutMs: 1000 };
-  return new OrphanJournals({ dirs, segmentBytes, clickhouse, clock, log, metrics, ...waits });
+  return new OrphanJournals({ dirs, segmentBytes, clickhouse, clock, log, metrics, onStored, ...waits });
 }
 
 test('waiting journals are counted and reported as not stored until each is stored', async () => {
@@ -98,6 +105,28 @@ test('a row that is refused holds up only the removal of its own journal', async
   expect(held).toMatchObject({ orderHeld: nowOrder.toString() });
   await orphans.drain(1000);
   expect(existsSync(join(dirs[0]!, 'suspects'))).toBe(true);
+});
+
+test('a journal that is stored stays until the stores know it: a crash before that loses no delete', async () => {
+  const nowOrder = BigInt(Date.now()) << 20n;
+  const dir = await journalWith('worker-3', nowOrder);
+  const { state, clickhouse } = store();
+  state.open = true;
+  const known: unknown[] = [];
+  const orphans = orphansOf([dir], clickhouse, new Metrics(), async (journal) => {
+    known.push(journal);
+    throw new Error('PostgreSQL is unavailable');
+  });
+  await orphans.start();
+  await vi.waitFor(() => expect(known).toHaveLength(1), { timeout: 20_000 });
+  expect(existsSync(dir)).toBe(true);
+  expect(known).toEqual([{ writer: 3, orderRecovered: expect.any(String) }]);
+  await orphans.drain(0);
+  // The next start finds nothing to ship in it, and makes it known again.
+  const next = orphansOf([dir], clickhouse);
+  await next.start();
+  await vi.waitFor(() => expect(existsSync(dir)).toBe(false), { timeout: 20_000 });
+  await next.drain(0);
 });
 
 test('deletes wait for the frames of a restored journal, which has no writer id', async () => {

@@ -9,7 +9,7 @@ import { basename } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { messageOf } from './base/errors.ts';
 import { Metrics } from './base/metrics.ts';
-import { goneReport, reportOf } from './ingest/journal-report.ts';
+import { goneReport, type JournalReport, reportOf } from './ingest/journal-report.ts';
 import { Shipper, type ShipperOptions } from './ingest/ship.ts';
 import { readWriterId } from './journal/identity.ts';
 import { type Journal, type JournalCut, openJournal } from './journal/journal.ts';
@@ -18,6 +18,11 @@ import type { JournalReportsOfHost } from './journal-reports.ts';
 export type OrphanJournalsOptions = Omit<ShipperOptions, 'journal' | 'onShipped'> & {
   dirs: string[];
   segmentBytes: number;
+  /**
+   * All of a journal is stored; it is removed when this resolves, and stays until a later call does when it rejects.
+   * Deletes go by it: see `forgetJournal` of ingest/journal-table.ts.
+   */
+  onStored: (journal: Pick<JournalReport, 'writer' | 'orderRecovered'>) => Promise<void>;
 };
 
 const retryMs = 30_000;
@@ -123,10 +128,11 @@ export class OrphanJournals {
     const { log, segmentBytes } = this.#options;
     if (this.#held) return undefined;
     try {
+      const writer = await readWriterId(dir);
       const journal = await openJournal({ dir, log, segmentBytes, adopt: true, locked: true });
       // A restored directory has frames and no id (backup/journals.ts). Reports need one that nothing else has.
       const withoutId = journal.empty ? noWriter : -2 - randomInt(2 ** 30);
-      this.#writers.set(dir, (await readWriterId(dir)) ?? withoutId);
+      this.#writers.set(dir, writer ?? withoutId);
       this.#waiting.set(dir, journal);
       const held = this.#held as Journal[] | undefined;
       if (held) {
@@ -147,11 +153,13 @@ export class OrphanJournals {
     if (!journal.empty) return;
     await this.#shippers.get(dir)?.stop();
     this.#shippers.delete(dir);
+    const writer = this.#writers.get(dir) ?? noWriter;
+    const orderRecovered = journal.orderRecovered?.toString() ?? null;
     try {
+      if (writer !== noWriter) await this.#options.onStored({ writer, orderRecovered });
       await journal.discard();
       this.#waiting.delete(dir);
-      const writer = this.#writers.get(dir) ?? noWriter;
-      if (writer !== noWriter) this.#gone.set(writer, journal.orderRecovered?.toString() ?? null);
+      if (writer !== noWriter) this.#gone.set(writer, orderRecovered);
       log.info('orphan_journal_shipped', { journal: basename(dir) });
     } catch (error) {
       log.error('orphan_journal', { journal: basename(dir), reason: messageOf(error) });

@@ -2,6 +2,7 @@
  * One worker: builds its parts in the order in which data flows, listens, and closes them in reverse order. Read this
  * file first: it names every long-lived object and who gets it.
  */
+import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { createApi } from './api/api.ts';
 import { LongAnswers } from './api/long-answer.ts';
@@ -61,14 +62,15 @@ import { telemetryDoor } from './http/telemetry.ts';
 import { type Decode, Ingest } from './ingest/accept.ts';
 import { seriesDeleter } from './ingest/delete-series.ts';
 import { Eraser } from './ingest/erase.ts';
-import { reportOf } from './ingest/journal-report.ts';
+import { type JournalReport, reportOf } from './ingest/journal-report.ts';
+import { forgetJournal, takeWriterId } from './ingest/journal-table.ts';
 import { OrderClock, orderMs } from './ingest/order.ts';
 import { Retention } from './ingest/retention.ts';
 import { seriesWriter } from './ingest/save-series.ts';
 import { Shipper } from './ingest/ship.ts';
 import { journalDirectory, journalName } from './instance.ts';
-import { readWriterId, storeWriterId } from './journal/identity.ts';
-import { openJournal } from './journal/journal.ts';
+import { readWriterId, storeWriterId, writerIdMax } from './journal/identity.ts';
+import { type Journal, openJournal } from './journal/journal.ts';
 import { openMqtt } from './mqtt/door.ts';
 import { type Listener, listenTcp, listenTls } from './mqtt/listen.ts';
 import { createSignIn } from './mqtt/login.ts';
@@ -153,7 +155,7 @@ async function serve(link: PrimaryLink): Promise<void> {
     locked: true,
     onLost: (reason) => fail(link, log, reason),
   });
-  const writer = await writerId(dir, postgres, link);
+  const writer = await writerId(journal, dir, postgres, link);
   const orders = new OrderClock(clock, writer, journal.orderMax);
   const leadMs = orderMs(journal.orderMax) - clock.now();
   // An earlier run without the database went by a clock that was ahead; a journal's order numbers never go back.
@@ -184,7 +186,8 @@ async function serve(link: PrimaryLink): Promise<void> {
   const readBody = decoding.lenientJson ? leniently : strictly;
   const thread = new DecodeThread(decoding);
   shipper.start();
-  const orphans = new OrphanJournals({ ...shipping, segmentBytes, dirs: begin.orphanJournals });
+  const onStored = (stored: Pick<JournalReport, 'writer' | 'orderRecovered'>) => forgetJournal(postgres, stored);
+  const orphans = new OrphanJournals({ ...shipping, segmentBytes, dirs: begin.orphanJournals, onStored });
   await orphans.start();
 
   // What devices may send, and when they were last heard of. One worker of an instance looks for silence.
@@ -396,13 +399,18 @@ async function serve(link: PrimaryLink): Promise<void> {
     () => [journal.hold(), ...orphans.hold()],
     () => [journal.endHold(), orphans.endHold()].every((intact) => intact),
   );
+  // A worker that has not read the latest changes may still accept messages of a deleted device: its journal settles nothing.
+  const isCurrent = () => clock.monotonic() - changes.currentAt < limits.deletedDeviceGraceMs - limits.credentialPollMs;
+  const journalReports = () => [
+    ...(isCurrent() ? [reportOf(journal, writer, clock)] : []),
+    ...orphans.reports().reports,
+  ];
   link.onReportJournals((flush) => {
     if (flush) {
       shipper.flush();
       orphans.flush();
     }
-    const { reports, isWhole } = orphans.reports();
-    return { reports: [reportOf(journal, writer, clock), ...reports], isWhole };
+    return { reports: journalReports(), isWhole: isCurrent() && orphans.reports().isWhole };
   });
   link.ready();
 
@@ -417,13 +425,20 @@ async function serve(link: PrimaryLink): Promise<void> {
     while (servers.some((server) => server.openRequests > 0) && clock.monotonic() < deadline) await turn();
     await rollout.stop();
     await ingest.close();
-    await Promise.all([eraser.stop(), retention.stop(), attributeWriter.idle(), updates.stop(), persistentRpcs.stop()]);
+    await Promise.all([
+      eraser.stopErasing(),
+      retention.stop(),
+      attributeWriter.idle(),
+      updates.stop(),
+      persistentRpcs.stop(),
+    ]);
     await activity.stop();
     rateLimits?.stop();
     requestLimits?.stop();
     apiKeys.stop();
     const drainMsMax = Math.min(shipMsMax, Math.max(0, deadline - clock.monotonic()));
     await Promise.all([shipper.drain(drainMsMax), orphans.drain(drainMsMax)]);
+    await eraser.end(journalReports);
     await Promise.all([journal.close(), thread.close()]);
     await Promise.all([changes.stop(), sessions.stop(), passwords.close()]);
     downlink.stop();
@@ -477,22 +492,28 @@ async function serve(link: PrimaryLink): Promise<void> {
 }
 
 /**
- * From a Postgres sequence, once in the life of a journal directory: unique across hosts. A worker with a new journal
- * cannot serve without it and waits for PostgreSQL.
+ * Once in the life of a journal directory, unique across hosts. A worker with a new journal cannot serve without an id
+ * and waits for PostgreSQL. A crash before the id is stored loses the id, never gives it to two journals.
  */
-async function writerId(dir: string, postgres: Postgres, link: PrimaryLink): Promise<number> {
+async function writerId({ epoch = 1 }: Journal, dir: string, postgres: Postgres, link: PrimaryLink): Promise<number> {
   const known = await readWriterId(dir);
   if (known !== undefined) return known;
   for (;;) {
     try {
-      const [row] = await postgres.query<{ id: number }>(`select nextval('writer_id') as id`);
-      await storeWriterId(dir, row!.id);
-      return row!.id;
+      const id = await takeWriterId(postgres, hostname(), epoch - 1);
+      if (id !== undefined) {
+        await storeWriterId(dir, id);
+        return id;
+      }
+      link.waiting(
+        `its journal is new and all ${writerIdMax + 1} writer ids are in use: keep the data directories of hosts, or ` +
+          'lower TELEMETRY_TOMBSTONES_KEPT_DAYS, after which the id of a journal that is not reported is free again',
+      );
     } catch (error) {
       if (!isAway(error)) throw error;
       link.waiting('its journal is new and needs an id from PostgreSQL');
-      await new Promise((resolve) => setTimeout(resolve, limits.storeLookMs));
     }
+    await new Promise((resolve) => setTimeout(resolve, limits.storeLookMs));
   }
 }
 

@@ -334,10 +334,13 @@ export const limits = {
   journalReportMs: 10_000,
   journalStaleMs: 30_000,
   journalReportsMsMax: 500,
-  /** Tombstones of one read, devices of one statement; days and rows of one insert of markers; time of a batch, of a
+  journalLastReportMsMax: 1_000,
+  /** Tombstones of one read; devices, or ranges of series and bytes of their keys, of one statement; days and rows of one insert of markers; time of a batch, of a
    * statement, of the lease, and before what failed is tried again; mutations of latest values that may wait. */
   eraseTombstonesMax: 2_000,
   eraseDevicesMax: 1_000,
+  eraseRangesMax: 32,
+  eraseKeyBytesMax: 16 * 1024,
   eraseDaysMax: 100,
   eraseRowsMax: 2_000_000,
   eraseBatchMsMax: 50_000,
@@ -353,9 +356,11 @@ export const limits = {
   retentionLeaseMs: 600_000,
   retentionDaysMax: 100,
   retentionOtherRowsMin: 100_000,
-  /** How long the delete of a series waits for what was accepted before it to be stored, and how long it takes in all. */
+  /** How long the delete of a series waits for what was accepted before it to be stored, and how long it takes in all;
+   * requests of one worker that wait to be carried out. */
   seriesDeleteWaitMsMax: 3_000,
   seriesDeleteMsMax: 10_000,
+  seriesDeletesWaitingMax: 1_000,
 
   /** Packages: what one worker keeps of their files, pieces wanted from the database at once, uploads at once, bytes around the file
    * in an upload, and answers that are being sent piece by piece. */

@@ -15,14 +15,20 @@ export const notErased = 'kind != 0';
 
 const order = '(toInt256(version) + toInt256(ts) * 1048576 - 9223372036854775808)';
 const writer = `bitAnd(toInt64(${order}), 16383)`;
-const upToOrder = `${order} <=
-  transform(${writer}, {aheadWriters:Array(Int64)}, {aheadOrders:Array(Int64)}, {order:Int64})`;
+/** Rows up to the order number of range `n`. */
+function upToOrder(n: number): string {
+  const ahead = `{aheadWriters${n}:Array(Int64)}, {aheadOrders${n}:Array(Int64)}`;
+  return `${order} <= transform(${writer}, ${ahead}, {order${n}:Int64})`;
+}
 
-/** One range of one device; rows of a later order number stay. */
-export const erasedRange = `device = {device:UInt64}
-  AND ({allKeys:UInt8} = 1 OR key IN {keys:Array(String)})
-  AND ts >= {startTs:Int64} AND ts < {endTs:Int64}
-  AND ${upToOrder}`;
+/** So many ranges, each of one device; rows of a later order number stay. Their parameters end with their number. */
+export function erasedRanges(count: number): string {
+  const range = (n: number) => `(device = {device${n}:UInt64}
+  AND ({allKeys${n}:UInt8} = 1 OR key IN {keys${n}:Array(String)})
+  AND ts >= {startTs${n}:Int64} AND ts < {endTs${n}:Int64}
+  AND ${upToOrder(n)})`;
+  return `(${Array.from({ length: count }, (_, n) => range(n)).join(' OR ')})`;
+}
 
 export const erasedDevices = 'device IN {devices:Array(UInt64)}';
 
@@ -40,13 +46,19 @@ export function markErasedStatement(erased: string): string {
     WHERE ${erased} AND ${notErased} AND ts >= {first:Int64} AND ts <= {last:Int64} ${exact}`;
 }
 
-/** Keys whose latest value lies in the range. */
-export const erasedLatestKeysQuery = `SELECT toString(key) AS key FROM latest FINAL WHERE ${erasedRange}`;
+/** Latest values that lie in one of the ranges. */
+export function erasedLatestQuery(count: number): string {
+  return `SELECT device, toString(key) AS key, ts, toString(${order}) AS order FROM latest FINAL WHERE ${erasedRanges(count)}`;
+}
 
-/** All that `latest` knows of some keys up to an order number: also older rows that the store has not merged yet. */
-export function deleteLatestStatement(cluster: string): string {
-  return `DELETE FROM ${holder('latest', cluster)} WHERE device = {device:UInt64}
-    AND key IN {keys:Array(String)} AND ${upToOrder}`;
+/**
+ * All that `latest` knows of some keys up to an order number, of so many ranges: also older rows that the store has not
+ * merged yet.
+ */
+export function deleteLatestStatement(cluster: string, count: number): string {
+  const keys = (n: number) => `(device = {device${n}:UInt64} AND key IN {keys${n}:Array(String)} AND ${upToOrder(n)})`;
+  const all = Array.from({ length: count }, (_, n) => keys(n)).join(' OR ');
+  return `DELETE FROM ${holder('latest', cluster)} WHERE ${all}`;
 }
 
 export const latestOfDevicesQuery = `SELECT DISTINCT device FROM latest WHERE ${erasedDevices}`;

@@ -2,7 +2,7 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { silentLog, startTestClickHouse, type TestClickHouse } from '../../test/clickhouse-server.ts';
 import { ClickHouseError, openClickHouse } from './client.ts';
-import { erasedRange, markErasedStatement, notErased, rewriteLatestStatement } from './erase-statements.ts';
+import { erasedRanges, markErasedStatement, notErased, rewriteLatestStatement } from './erase-statements.ts';
 import { migrate, schemaStatements } from './migrate.ts';
 import { insertLatest, insertLatestOfGivenTimes, insertTelemetry } from './statements.ts';
 
@@ -277,9 +277,9 @@ describe('migrations', () => {
     expect(await latest()).toBe(6);
     await earlier(8, now + 1, order + 5n);
     expect(await latest()).toBe(8);
-    const erased = { device: 1, allKeys: 1, keys: [], startTs: now, endTs: now + 2, order: String(order + 2n) };
-    await older.exec(markErasedStatement(erasedRange), {
-      ...{ ...erased, aheadWriters: '[-1]', aheadOrders: '[0]' },
+    const erased = { device0: 1, allKeys0: 1, keys0: [], startTs0: now, endTs0: now + 2, order0: String(order + 2n) };
+    await older.exec(markErasedStatement(erasedRanges(1)), {
+      ...{ ...erased, aheadWriters0: '[-1]', aheadOrders0: '[0]' },
       ...{ first: now, last: now + 2 },
     });
     expect(await history()).toEqual([1, 7, 5, 8].map((num) => ({ num })));

@@ -44,6 +44,7 @@ export class CredentialChanges {
   /** Undefined until Postgres has answered once. */
   #settled: bigint | undefined;
   #lastPollMs = 0;
+  #currentAt = Number.NEGATIVE_INFINITY;
   #prunedMs = 0;
   #stopped = false;
 
@@ -67,6 +68,11 @@ export class CredentialChanges {
     clearTimeout(this.#timer);
     this.#unsubscribe?.();
     await this.#polling;
+  }
+
+  /** Every change that was committed before this moment of the monotonic clock has been passed on. */
+  get currentAt(): number {
+    return this.#currentAt;
   }
 
   /** After the commit. This process acts before the caller answers; the others as soon as the bus delivers. */
@@ -114,6 +120,7 @@ export class CredentialChanges {
 
   async #poll(): Promise<void> {
     const { postgres, clock, log } = this.#parts;
+    const began = clock.monotonic();
     try {
       const settled = await settledTransaction(postgres);
       const isLate = clock.monotonic() - this.#lastPollMs > limits.credentialChangesKeptMs / 2;
@@ -123,6 +130,7 @@ export class CredentialChanges {
       this.#settled = settled;
       this.#lastPollMs = clock.monotonic();
       this.#tellDoubted();
+      this.#currentAt = began;
       await this.#prune();
     } catch (error) {
       // Known devices go on as they are; the next poll continues from here.

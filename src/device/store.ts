@@ -380,9 +380,12 @@ export async function pruneCredentialChanges(queries: Queries, before: number): 
   await queries.query('delete from credential_changes where created_time < $1', [before]);
 }
 
-/** Everything that the device ever sent is to be deleted, and stay so. */
+/** Everything that the device ever sent is to be deleted, and stay so. `ingest/tombstones.ts` begins after the commit. */
 export async function insertDeviceTombstone(queries: Queries, deviceNumber: number, now: number): Promise<void> {
-  await queries.query('insert into tombstones (device, created_time) values ($1, $2)', [deviceNumber, now]);
+  await queries.query('insert into tombstones (device, created_time, handed_over) values ($1, $2, false)', [
+    deviceNumber,
+    now,
+  ]);
 }
 
 const profileColumns = `id, tenant_id as "tenantId", name, is_default as "isDefault"`;

@@ -10,15 +10,15 @@ import {
   deleteLatestStatement,
   erasedDaysQuery,
   erasedDevices,
-  erasedLatestKeysQuery,
-  erasedRange,
+  erasedLatestQuery,
+  erasedRanges,
   latestOfDevicesQuery,
   markErasedStatement,
   mutationsOfLatestQuery,
   rewriteLatestStatement,
 } from '../clickhouse/erase-statements.ts';
 import type { Parameters } from '../clickhouse/read.ts';
-import type { Erased } from './tombstones.ts';
+import { covers, type Erased } from './tombstones.ts';
 
 export interface CarryOutParts {
   clickhouse: ClickHouse;
@@ -31,22 +31,58 @@ export interface CarryOutParts {
 /** The delete has not ended in time; what is left is done by the next call. */
 export class NotYet extends Error {}
 
-/** One delete of a series. */
-export async function eraseSeries(parts: CarryOutParts, erased: Erased): Promise<void> {
-  const { device, keys, startTs, endTs, orderNumber, latest } = erased;
-  const order = { order: orderNumber!, ...ahead(erased) };
-  const range = { device, keys: keys ?? [], allKeys: keys === null ? 1 : 0, startTs, endTs, ...order };
-  const found = latest === 'keep' ? [] : await read<{ key: string }>(parts, erasedLatestKeysQuery, range);
-  const affected = found.map(({ key }) => key);
-  if (affected.length > 0) {
-    await mutateLatest(parts, deleteLatestStatement(parts.cluster), { device, keys: affected, ...order });
+/** Deletes of series. Many share their statements; what one of them covers does not depend on the others. */
+export async function eraseSeries(parts: CarryOutParts, all: readonly Erased[]): Promise<void> {
+  const affected = await affectedLatest(parts, all);
+  const found = affected.filter(({ keys }) => keys.length > 0);
+  if (found.length > 0) {
+    const statement = deleteLatestStatement(parts.cluster, found.length);
+    await mutateLatest(parts, statement, parametersOf(found.map(({ erased, keys }) => ({ ...erased, keys }))));
   }
-  await markErased(parts, erasedRange, range);
-  // Not only for keys that were found now: an earlier call may have ended between the two steps.
-  const rewritten = keys ?? affected;
-  if (latest === 'rewrite' && rewritten.length > 0) {
-    await write(parts, rewriteLatestStatement, { device, keys: rewritten });
+  await markErased(parts, erasedRanges(all.length), parametersOf(all));
+  for (const { erased, keys } of affected) {
+    // Not only keys that were found now: an earlier call may have ended between the two steps.
+    const rewritten = erased.keys ?? keys;
+    if (erased.latest === 'rewrite' && rewritten.length > 0) {
+      await write(parts, rewriteLatestStatement, { device: erased.device, keys: rewritten });
+    }
   }
+}
+
+/** Each delete that is about latest values, with the keys whose latest value it covers. */
+async function affectedLatest(
+  parts: CarryOutParts,
+  all: readonly Erased[],
+): Promise<{ erased: Erased; keys: string[] }[]> {
+  const asked = all.filter(({ latest }) => latest !== 'keep');
+  if (asked.length === 0) return [];
+  const text = await read<{ device: string; key: string; ts: string; order: string }>(
+    parts,
+    erasedLatestQuery(asked.length),
+    parametersOf(asked),
+  );
+  const rows = text.map(({ device, key, ts, order }) => {
+    return { device: Number(device), key, ts: Number(ts), order: BigInt(order) };
+  });
+  return asked.map((erased) => ({
+    erased,
+    keys: [...new Set(rows.filter((row) => covers(erased, row)).map(({ key }) => key))],
+  }));
+}
+
+/** ClickHouse's `transform` takes no empty arrays; no writer is −1. Texts: the numbers have 63 bits. */
+function parametersOf(all: readonly Erased[]): Parameters {
+  const parameters: Parameters = {};
+  for (const [n, erased] of all.entries()) {
+    const { device, keys, startTs, endTs, orderNumber, aheadWriters, aheadOrders } = erased;
+    const ahead = {
+      aheadWriters: `[${[-1, ...aheadWriters].join(',')}]`,
+      aheadOrders: `[${['0', ...aheadOrders].join(',')}]`,
+    };
+    const own = { device, keys: keys ?? [], allKeys: keys === null ? 1 : 0, startTs, endTs, order: orderNumber! };
+    for (const [name, value] of Object.entries({ ...own, ...ahead })) parameters[`${name}${n}`] = value;
+  }
+  return parameters;
 }
 
 /** All telemetry of some devices. */
@@ -118,11 +154,6 @@ function timeLeft({ msLeft }: CarryOutParts): number {
   const left = Math.floor(Math.min(msLeft(), limits.eraseStatementMsMax));
   if (left <= 0) throw new NotYet('no time is left');
   return left;
-}
-
-/** ClickHouse's `transform` takes no empty arrays; no writer is −1. Texts: the numbers have 63 bits. */
-function ahead({ aheadWriters, aheadOrders }: Erased): { aheadWriters: string; aheadOrders: string } {
-  return { aheadWriters: `[${[-1, ...aheadWriters].join(',')}]`, aheadOrders: `[${['0', ...aheadOrders].join(',')}]` };
 }
 
 /** True when the store did not answer in time or at all, so that other deletes fare no better. */

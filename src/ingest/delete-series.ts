@@ -11,6 +11,7 @@ import type { Log } from '../base/log.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
 import { isAway, type Queries } from '../postgres/client.ts';
 import { eraseSeries } from './carry-out.ts';
+import { EraseTogether } from './erase-together.ts';
 import type { JournalReport } from './journal-report.ts';
 import { type JournalRow, readJournals } from './journal-table.ts';
 import { orderUpTo } from './order.ts';
@@ -41,9 +42,9 @@ const lookAtHostsMs = 200;
 
 export function seriesDeleter(parts: SeriesDeleteParts): DeleteSeries {
   const { postgres, clickhouse, cluster, clock, log } = parts;
+  const together = new EraseTogether(clock, (batch, msLeft) => eraseSeries({ clickhouse, cluster, msLeft }, batch));
   return async (asked) => {
-    const started = clock.monotonic();
-    const msLeft = () => started + limits.seriesDeleteMsMax - clock.monotonic();
+    const until = clock.monotonic() + limits.seriesDeleteMsMax;
     const [host, all] = await Promise.all([parts.journals(), readJournals(postgres)]);
     const now = clock.now();
     const order = orderUpTo(now);
@@ -59,11 +60,9 @@ export function seriesDeleter(parts: SeriesDeleteParts): DeleteSeries {
     let isDone = false;
     try {
       const settled = host.isWhole ? await allSettled(parts, tombstone, host.reports) : undefined;
-      await eraseSeries({ clickhouse, cluster, msLeft }, tombstone);
-      if (settled) {
-        await markApplied(postgres, [tombstone.id], settled);
-        isDone = true;
-      }
+      await together.add(tombstone, until);
+      // A journal that was opened meanwhile may hold rows that the delete covers: the delete is not finished.
+      if (settled) isDone = (await markApplied(postgres, [tombstone], settled)) === 1;
     } catch (error) {
       log.warn('delete_later', { reason: messageOf(error) });
     }
@@ -88,7 +87,9 @@ async function allSettled(
   const deadline = clock.monotonic() + limits.seriesDeleteWaitMsMax;
   const target = new Map(own.map(({ writer, orderHigh }) => [writer, BigInt(orderHigh)]));
   let host = { reports: own, isWhole: true };
-  const isShipped = ({ writer, orderShipped }: JournalReport) => BigInt(orderShipped) >= (target.get(writer) ?? 0n);
+  // `orderHigh` falls back when the append that was in flight at the first report has failed.
+  const isShipped = ({ writer, orderHigh, orderShipped }: JournalReport) =>
+    BigInt(orderShipped) >= (target.get(writer) ?? 0n) || orderShipped === orderHigh;
   // A row that waits beside the journal may be stored much later: then it has to be deleted again.
   if (own.some(({ orderHeld }) => orderHeld !== null)) return undefined;
   let isFlushed = false;

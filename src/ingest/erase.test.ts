@@ -19,7 +19,7 @@ import { Rows } from '../telemetry/rows.ts';
 import { type DeleteSeries, seriesDeleter } from './delete-series.ts';
 import { Eraser } from './erase.ts';
 import { goneReport, type JournalReport } from './journal-report.ts';
-import { giveBackLease, takeLease } from './journal-table.ts';
+import { forgetJournal, giveBackLease, readJournals, takeLease, takeWriterId } from './journal-table.ts';
 import { reopenNewer, withoutErased } from './replay.ts';
 import { covers, expireTombstones, insertTombstone, reopenTombstones } from './tombstones.ts';
 
@@ -88,6 +88,8 @@ function host(writers: number[], clickhouse: ClickHouse = house.clickhouse) {
     restart: () => {
       eraser = new Eraser(eraserParts);
     },
+    /** As a worker that has drained: its last report. */
+    end: () => eraser.end(() => [...reports.values()]),
   };
 }
 
@@ -97,6 +99,24 @@ function idle(writer: number): JournalReport {
   const order = orderAt(Date.now() - 60_000, writer).toString();
   const none = { orderRecovered: null, orderHeld: null, isAhead: false };
   return { writer, run: '1', orderHigh: order, orderShipped: order, ...none };
+}
+
+/** A store that does something in the middle of a delete, once: its points have been looked for and are not marked yet. */
+function interrupted(meanwhile: () => Promise<unknown>): ClickHouse {
+  let isDone = false;
+  return new Proxy(house.clickhouse, {
+    get(target, name) {
+      const value = Reflect.get(target, name) as unknown;
+      if (typeof value !== 'function') return value;
+      return async (...parameters: unknown[]) => {
+        const answer = (await value.apply(target, parameters)) as unknown;
+        if (isDone || name !== 'rows' || !String(parameters[0]).includes('GROUP BY day')) return answer;
+        isDone = true;
+        await meanwhile();
+        return answer;
+      };
+    },
+  });
 }
 
 /** Stores points of key `k` as a shipped frame does. */
@@ -127,7 +147,9 @@ const all = {
   endTs: Number.MAX_SAFE_INTEGER,
   latest: 'delete' as const,
 };
-const forgetGrace = () => postgres.query(`update tombstones set recorded_at = recorded_at - interval '1 hour'`);
+/** A host has seen the deletes an hour ago. */
+const forgetGrace = () =>
+  postgres.query(`update tombstones set handed_over = true, recorded_at = recorded_at - interval '1 hour'`);
 const silence = (writer: number) =>
   postgres.query(`update journals set heard_at = heard_at - interval '1 hour' where writer = $1`, [writer]);
 
@@ -302,19 +324,10 @@ describe('a delete that was answered before all rows were stored', () => {
     await other.rounds();
     await giveBackLease(postgres, 'deletes', 'nobody');
     // The rows are stored after the points were looked for, and reported before the delete is noted as carried out.
-    const clickhouse = new Proxy(house.clickhouse, {
-      get(target, name) {
-        const value = Reflect.get(target, name) as unknown;
-        if (typeof value !== 'function') return value;
-        return async (...parameters: unknown[]) => {
-          const answer = (await value.apply(target, parameters)) as unknown;
-          if (name !== 'rows' || !String(parameters[0]).includes('GROUP BY day')) return answer;
-          await ship(device, held, [someDay]);
-          other.set(8, { orderHeld: null });
-          await other.rounds(1);
-          return answer;
-        };
-      },
+    const clickhouse = interrupted(async () => {
+      await ship(device, held, [someDay]);
+      other.set(8, { orderHeld: null });
+      await other.rounds(1);
     });
     await host([1], clickhouse).rounds(1);
     expect((await readable(device))[0]).toEqual([someDay]);
@@ -338,6 +351,169 @@ describe('a delete that was answered before all rows were stored', () => {
     const again = `select id from tombstones where applied_at is null or missing <> '{}'`;
     expect(await postgres.query(again)).toEqual([]);
   });
+});
+
+describe('a journal that deletes do not know yet', () => {
+  test('holds up a delete from the moment at which it has an id', async () => {
+    const device = devices++;
+    const here = host([1]);
+    await here.rounds();
+    const writer = (await takeWriterId(postgres, 'other', 0))!;
+    const there = host([writer]);
+    const order = orderAt(Date.now() - 1000, writer);
+    there.set(writer, { orderHigh: order.toString(), orderShipped: '0' });
+    // The host of the new journal is stopped before its first report, so the delete does not wait for it.
+    await silence(writer);
+    expect(await here.remove({ device, ...all })).toBe('done');
+    await ship(device, order, [someDay]);
+    there.set(writer, { orderShipped: order.toString() });
+    await there.rounds();
+    await here.rounds();
+    expect(await readable(device)).toEqual([[], []]);
+    expect(await postgres.query(`select id from tombstones where missing <> '{}'`)).toEqual([]);
+  });
+
+  test('lets all deletes be carried out again, though its opening has found nothing to ship', async () => {
+    const device = devices++;
+    const here = host([1]);
+    await here.rounds();
+    // The journal was forgotten while its host was away; its rows are older than the delete and are shipped later.
+    const order = orderAt(Date.now() - 1000, 8);
+    expect(await here.remove({ device, ...all })).toBe('done');
+    const there = host([8]);
+    there.set(8, { orderHigh: order.toString(), orderShipped: '0' });
+    await there.rounds();
+    await ship(device, order, [someDay]);
+    there.set(8, { orderShipped: order.toString() });
+    await there.rounds();
+    await here.rounds();
+    expect(await readable(device)).toEqual([[], []]);
+  });
+
+  test('gets an id that no journal has, and none when all are in use', async () => {
+    await postgres.query(`select setval('writer_id', 16383)`);
+    const run = `insert into journals (writer, host, run, order_high, settled) select n, 'h', '1', 0, 0`;
+    await postgres.query(`${run} from generate_series(0, 4) as n`);
+    expect(await takeWriterId(postgres, 'h', 0)).toBe(5);
+    await postgres.query(`${run} from generate_series(6, 16383) as n`);
+    expect(await takeWriterId(postgres, 'h', 0)).toBeUndefined();
+    await postgres.query('delete from journals where writer = 77');
+    expect(await takeWriterId(postgres, 'h', 0)).toBe(77);
+  });
+});
+
+describe('a delete that is reopened while another host carries it out', () => {
+  /** A delete whose rows come back when its points have been looked for; `reopen` is what tells of them. */
+  async function cameBack(reopen: (device: number, order: bigint) => Promise<unknown>): Promise<void> {
+    const device = devices++;
+    const order = orderAt(Date.now() - 1000, 8);
+    const orders = { orderNumber: orderAt(Date.now(), 0).toString(), aheadWriters: [], aheadOrders: [] };
+    await insertTombstone(postgres, { device, ...all, ...orders }, Date.now());
+    await postgres.query('update tombstones set handed_over = true');
+    const clickhouse = interrupted(async () => {
+      await ship(device, order, [someDay]);
+      await reopen(device, order);
+    });
+    await host([1], clickhouse).rounds(1);
+    expect((await readable(device))[0]).toEqual([someDay]);
+    await host([1]).rounds();
+    expect(await readable(device)).toEqual([[], []]);
+    expect(await postgres.query(`select id from tombstones where applied_at is null or missing <> '{}'`)).toEqual([]);
+  }
+
+  test('because a journal was shipped and removed', async () => {
+    await cameBack((_, order) => forgetJournal(postgres, { writer: 8, orderRecovered: order.toString() }));
+  });
+
+  test('because rows of the quarantine were sent again', async () => {
+    await cameBack((device) =>
+      reopenNewer(postgres, { body: Buffer.alloc(0), dropped: 0, devices: [device], tombstones: [] }),
+    );
+  });
+
+  test('because a store was restored', async () => {
+    await cameBack(() => reopenTombstones(postgres));
+  });
+
+  test('because a journal that it waited for was opened once more', async () => {
+    const device = devices++;
+    const order = orderAt(Date.now() - 1000, 8);
+    const there = host([8]);
+    await there.rounds();
+    await silence(8);
+    const here = host([1]);
+    await here.rounds();
+    expect(await here.remove({ device, ...all })).toBe('done');
+    await there.rounds();
+    // The journal has settled; what its next opening ships comes after the points were looked for.
+    const clickhouse = interrupted(async () => {
+      there.restart();
+      there.set(8, { run: '2', orderRecovered: order.toString(), orderHigh: order.toString(), orderShipped: '0' });
+      await there.rounds(1);
+      await ship(device, order, [someDay]);
+    });
+    await host([1], clickhouse).rounds(1);
+    there.set(8, { orderShipped: order.toString() });
+    await there.rounds();
+    await here.rounds();
+    expect(await readable(device)).toEqual([[], []]);
+  });
+});
+
+test('a request whose delete was reopened meanwhile does not call it done', async () => {
+  const device = devices++;
+  const order = orderAt(Date.now() - 1000, 8);
+  const clickhouse = interrupted(async () => {
+    await ship(device, order, [someDay]);
+    await forgetJournal(postgres, { writer: 8, orderRecovered: order.toString() });
+  });
+  const here = host([1], clickhouse);
+  await here.rounds();
+  expect(await here.remove({ device, ...all })).toBe('recorded');
+  await here.rounds();
+  expect(await readable(device)).toEqual([[], []]);
+});
+
+test('rows of a delete that was committed after one with a higher id are not kept by a replay', async () => {
+  const device = devices++;
+  await host([1]).rounds();
+  const tombstones = [1_000_000];
+  await deleteDevices([device]);
+  await host([1]).rounds(3);
+  await ship(device, orderAt(Date.now() - 1000, 1), [someDay]);
+  await reopenNewer(postgres, { body: Buffer.alloc(0), dropped: 0, devices: [device], tombstones });
+  await host([1]).rounds(2);
+  expect(await readable(device)).toEqual([[], []]);
+});
+
+test('what a host ships while it stops is settled, also when the host never comes back', async () => {
+  const device = devices++;
+  const order = orderAt(Date.now() - 1000, 8);
+  const leaving = host([8]);
+  await leaving.rounds();
+  const { remove, rounds } = host([1]);
+  await rounds();
+  await silence(8);
+  expect(await remove({ device, ...all })).toBe('done');
+  await ship(device, order, [someDay]);
+  leaving.set(8, { orderHigh: order.toString(), orderShipped: order.toString() });
+  await leaving.end();
+  await rounds();
+  expect(await readable(device)).toEqual([[], []]);
+  expect((await readJournals(postgres)).find(({ writer }) => writer === 8)?.settled).toBeGreaterThan(0);
+});
+
+test('a deleted device may be sending until a while after its delete was seen, however long its transaction took', async () => {
+  const device = devices++;
+  const here = host([1]);
+  await here.rounds();
+  await insertDeviceTombstone(postgres, device, Date.now());
+  await postgres.query(`update tombstones set recorded_at = recorded_at - interval '1 hour'`);
+  await here.rounds();
+  expect(await postgres.query('select id from tombstones where fence is not null')).toEqual([]);
+  await forgetGrace();
+  await here.rounds();
+  expect(await postgres.query('select id from tombstones where applied_at is null')).toEqual([]);
 });
 
 describe('a restart', () => {
@@ -425,6 +601,51 @@ test('many deleted devices share few statements', async () => {
   expect(await postgres.query('select id from tombstones where applied_at is null')).toEqual([]);
 });
 
+test('many deletes of series share few statements, and each deletes only what it covers', async () => {
+  const numbers = Array.from({ length: 40 }, () => devices++);
+  const order = orderAt(Date.now() - 1000, 1);
+  const later = orderAt(Date.now() + 60_000, 1);
+  for (const number of numbers.slice(0, 4)) {
+    await ship(number, order, [someDay, someDay + 1, someDay + 2]);
+    await ship(number, order + (1n << 14n), [someDay], 'other');
+    await ship(number, later, [someDay + 3]);
+  }
+  const { clickhouse, statements } = recorded();
+  const here = host([1], clickhouse);
+  await here.rounds();
+  const orders = { orderNumber: orderAt(Date.now(), 0).toString(), aheadWriters: [], aheadOrders: [] };
+  for (const [n, device] of numbers.entries()) {
+    // Of the first four: the middle, from the middle on, all keys with their latest values, and the latest rewritten.
+    const range = [
+      { ...all, startTs: someDay + 1, endTs: someDay + 2 },
+      { ...all, startTs: someDay + 1 },
+      { ...all, keys: null },
+      { ...all, startTs: someDay + 2, latest: 'rewrite' as const },
+    ][n % 4]!;
+    await insertTombstone(postgres, { device, ...range, ...orders }, Date.now());
+  }
+  await postgres.query('update tombstones set handed_over = true');
+  await here.rounds();
+  expect(statements.length).toBeLessThan(20);
+  const shown = await Promise.all(numbers.slice(0, 4).map(async (number) => (await readable(number))[0]));
+  const at = (...offsets: number[]) => offsets.map((offset) => someDay + offset);
+  expect(shown).toEqual([at(0, 2, 3, 0), at(0, 3, 0), at(3), at(0, 1, 3, 0)]);
+  expect(await postgres.query('select id from tombstones where applied_at is null')).toEqual([]);
+});
+
+test('requests that come together share statements, and each is done', async () => {
+  const numbers = Array.from({ length: 12 }, () => devices++);
+  const order = orderAt(Date.now() - 1000, 1);
+  for (const number of numbers) await ship(number, order, [someDay]);
+  const { clickhouse, statements } = recorded();
+  const here = host([1], clickhouse);
+  await here.rounds();
+  const outcomes = await Promise.all(numbers.map((device) => here.remove({ device, ...all })));
+  expect(new Set(outcomes)).toEqual(new Set(['done']));
+  expect(statements.length).toBeLessThan(12);
+  for (const number of numbers) expect(await readable(number)).toEqual([[], []]);
+});
+
 test('one delete that fails holds up no other, and is tried again later', async () => {
   const [bad, good] = [devices++, devices++];
   const order = orderAt(Date.now() - 1000, 1);
@@ -432,7 +653,7 @@ test('one delete that fails holds up no other, and is tried again later', async 
   await ship(good, order, [someDay]);
   let isRefused = true;
   const { clickhouse } = recorded(
-    (_sql, parameters) => isRefused && (parameters as { device?: number }).device === bad,
+    (_sql, parameters) => isRefused && (parameters as { device0?: number }).device0 === bad,
   );
   const here = host([1], clickhouse);
   await here.rounds();

@@ -15,7 +15,8 @@ import { isAway, type Postgres } from '../postgres/client.ts';
 import { eraseDevices, eraseSeries, isStoreAway } from './carry-out.ts';
 import type { JournalReport } from './journal-report.ts';
 import {
-  forgetJournals,
+  forgetJournal,
+  forgetOldJournals,
   giveBackLease,
   type JournalRow,
   type OwnJournal,
@@ -52,6 +53,7 @@ export class Eraser {
   /** What failed, by tombstone: not tried again before `at`. */
   readonly #failed = new Map<number, { at: number; waitMs: number }>();
   #devicesMax: number = limits.eraseDevicesMax;
+  #rangesMax: number = limits.eraseRangesMax;
   #reported: OwnJournal[] = [];
   /** Writers of journals that are gone, and that the stores know to be gone. */
   readonly #forgotten = new Set<number>();
@@ -61,6 +63,8 @@ export class Eraser {
   #waiting = 0;
   #timer: NodeJS.Timeout | undefined;
   #running: Promise<void> = Promise.resolve();
+  /** Nothing is carried out any more; reports go on until `end`. */
+  #stopping = false;
   #stopped = false;
 
   constructor(parts: EraserParts) {
@@ -77,10 +81,38 @@ export class Eraser {
     this.#timer.unref();
   }
 
-  async stop(): Promise<void> {
+  /** Begins nothing new, and returns when nothing is carried out. Reports go on: what is shipped from now on counts. */
+  async stopErasing(): Promise<void> {
+    this.#stopping = true;
+    await this.#running;
+  }
+
+  /**
+   * The last report, of the journals of this process alone, when nothing is accepted or shipped any more: without it a
+   * host that never comes back would leave what it shipped last to no delete. Gives up when PostgreSQL is slow.
+   */
+  async end(reports: () => JournalReport[]): Promise<void> {
+    this.#stopping = true;
     this.#stopped = true;
     clearTimeout(this.#timer);
-    await this.#running;
+    let timer: NodeJS.Timeout | undefined;
+    const late = new Promise<void>((resolve) => {
+      timer = setTimeout(resolve, limits.journalLastReportMsMax);
+    });
+    await Promise.race([this.#running.then(() => this.#reportLast(reports)), late]);
+    clearTimeout(timer);
+  }
+
+  async #reportLast(reports: () => JournalReport[]): Promise<void> {
+    const { postgres, log } = this.#parts;
+    try {
+      const { fence } = await readFence(postgres);
+      const own = reports().filter(({ gone }) => gone !== true);
+      if (own.some((report) => !this.#settling.knows(report))) await registerRuns(postgres, hostname(), own);
+      await writeJournals(postgres, hostname(), this.#settling.note(fence, own));
+    } catch (error) {
+      if (!isAway(error)) log.warn('erase', { reason: messageOf(error) });
+    }
   }
 
   /** One look at both stores. `start` repeats it; a test calls it. */
@@ -92,7 +124,7 @@ export class Eraser {
     try {
       const { fence, isWaiting } = await readFence(this.#parts.postgres);
       await this.#report(fence);
-      await this.#erase(isWaiting);
+      if (!this.#stopping) await this.#erase(isWaiting);
     } catch (error) {
       // Both stores may be away; the tombstones wait.
       if (!isAway(error)) this.#parts.log.warn('erase', { reason: messageOf(error) });
@@ -110,8 +142,12 @@ export class Eraser {
     const isDue = clock.monotonic() - this.#reportedAt >= limits.journalReportMs;
     if (!isDue && gone.length === 0 && !own.some((journal) => this.#isNews(journal))) return;
     await writeJournals(postgres, hostname(), own);
-    if (isDue || gone.length > 0) await forgetJournals(postgres, gone, this.#parts.tombstonesKeptDays);
-    for (const { writer } of gone) this.#forgotten.add(writer);
+    // A report that was on its way when the journal was removed has made it known again.
+    for (const journal of gone) {
+      await forgetJournal(postgres, journal);
+      this.#forgotten.add(journal.writer);
+    }
+    if (isDue) await forgetOldJournals(postgres, this.#parts.tombstonesKeptDays);
     this.#reported = own;
     this.#reportedAt = clock.monotonic();
   }
@@ -150,7 +186,7 @@ export class Eraser {
   async #eraseAll(journals: JournalRow[], live: JournalRow[], again: Tombstone[]): Promise<void> {
     const { postgres } = this.#parts;
     await fenceDevices(postgres);
-    for (let after = 0; !this.#stopped; ) {
+    for (let after = 0; !this.#stopping; ) {
       const waiting = await readWaiting(postgres, after, limits.eraseTombstonesMax);
       this.#waiting += waiting.length;
       if (waiting.length === 0) break;
@@ -167,47 +203,54 @@ export class Eraser {
     const now = clock.monotonic();
     const ready = tombstones.filter(({ id }) => (this.#failed.get(id)?.at ?? 0) <= now);
     for (const batch of this.#batches(ready)) {
-      if (this.#stopped || !(await takeLease(postgres, leaseName, this.#holder, limits.eraseLeaseMs))) return false;
+      if (this.#stopping || !(await takeLease(postgres, leaseName, this.#holder, limits.eraseLeaseMs))) return false;
       const until = clock.monotonic() + limits.eraseBatchMsMax;
       const parts = { clickhouse, cluster, msLeft: () => until - clock.monotonic() };
       try {
-        if (batch[0]!.orderNumber !== null) await eraseSeries(parts, batch[0]!);
+        if (batch[0]!.orderNumber !== null) await eraseSeries(parts, batch);
         else {
           await eraseDevices(
             parts,
             batch.map(({ device }) => device),
           );
         }
-        await markApplied(
-          postgres,
-          batch.map(({ id }) => id),
-          journals,
-        );
+        const finished = await markApplied(postgres, batch, journals);
         for (const { id } of batch) this.#failed.delete(id);
-        this.#waiting = Math.max(0, this.#waiting - batch.length);
+        this.#waiting = Math.max(0, this.#waiting - finished);
         this.#devicesMax = Math.min(limits.eraseDevicesMax, this.#devicesMax * 2);
+        this.#rangesMax = Math.min(limits.eraseRangesMax, this.#rangesMax * 2);
       } catch (error) {
         if (isAway(error)) throw error;
         log.warn('erase', { tombstones: batch.length, first: batch[0]!.id, reason: messageOf(error).slice(0, 500) });
         for (const { id } of batch) this.#fail(id);
         this.#devicesMax = Math.max(1, this.#devicesMax >> 1);
+        this.#rangesMax = Math.max(1, this.#rangesMax >> 1);
         if (isStoreAway(error) && !(await clickhouse.ping())) return false;
       }
     }
     return true;
   }
 
-  /** Deleted devices share a batch; a range of a series is one of its own. */
+  /** Deleted devices share a batch, and so do ranges of series, as long as their keys are few. */
   #batches(tombstones: Tombstone[]): Tombstone[][] {
     const batches: Tombstone[][] = [];
     let devices: Tombstone[] = [];
+    let ranges: Tombstone[] = [];
+    let keyBytes = 0;
     for (const tombstone of tombstones) {
-      if (tombstone.orderNumber !== null) {
-        batches.push([tombstone]);
+      if (tombstone.orderNumber === null) {
+        if (devices.length === 0 || devices.length >= this.#devicesMax) batches.push((devices = []));
+        devices.push(tombstone);
         continue;
       }
-      if (devices.length === 0 || devices.length >= this.#devicesMax) batches.push((devices = []));
-      devices.push(tombstone);
+      const bytes = (tombstone.keys ?? []).reduce((sum, key) => sum + Buffer.byteLength(key), 0);
+      const isFull = ranges.length >= this.#rangesMax || keyBytes + bytes > limits.eraseKeyBytesMax;
+      if (ranges.length === 0 || isFull) {
+        batches.push((ranges = []));
+        keyBytes = 0;
+      }
+      ranges.push(tombstone);
+      keyBytes += bytes;
     }
     return batches;
   }

@@ -12,7 +12,7 @@ export interface JournalReport {
   writer: number;
   /** One opening of the journal. Consecutive openings of a worker's own journal have consecutive numbers. */
   run: string;
-  /** Highest order that was made durable. */
+  /** Highest order that is durable or being written; lower than before when what was being written has failed. */
   orderHigh: string;
   /** Every frame up to this order is in ClickHouse. */
   orderShipped: string;
@@ -28,7 +28,7 @@ export interface JournalReport {
 
 /** `run` of an orphan journal, which has no openings that are counted, is one of the process. */
 export function reportOf(journal: Journal, writer: number, clock: Clock): JournalReport {
-  const { orderMax, orderRecovered, epoch } = journal;
+  const { orderBegun, orderMax, orderRecovered, epoch } = journal;
   let shipped = orderMax;
   for (const lane of lanes) {
     const order = journal.laneShipped(lane);
@@ -37,11 +37,12 @@ export function reportOf(journal: Journal, writer: number, clock: Clock): Journa
   return {
     writer,
     run: epoch === undefined ? orphanRun : String(epoch),
-    orderHigh: orderMax.toString(),
+    // A frame in flight may be durable at any moment, with an order below that of a delete which is made now.
+    orderHigh: orderBegun.toString(),
     orderShipped: shipped.toString(),
     orderRecovered: orderRecovered?.toString() ?? null,
     orderHeld: journal.suspects.orderMin?.toString() ?? null,
-    isAhead: orderMax > orderUpTo(clock.now()),
+    isAhead: orderBegun > orderUpTo(clock.now()),
   };
 }
 

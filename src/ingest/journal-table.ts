@@ -5,6 +5,7 @@
 import { limits } from '../base/limits.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
 import type { JournalReport } from './journal-report.ts';
+import { writerMax } from './order.ts';
 
 /** A row that this host writes. */
 export interface OwnJournal extends JournalReport {
@@ -68,9 +69,32 @@ export async function writeJournals(queries: Queries, host: string, journals: Ow
 }
 
 /**
+ * A writer id for a new journal, which no other journal of any host has: the row that reserves the id makes the journal
+ * known to deletes before it takes its first row. `openings`: how often the journal was opened before this time. There
+ * are 16 384 ids; a journal that is gone, or was not reported for as long as tombstones are kept, gives its id back.
+ * Undefined when all of them are in use.
+ */
+export async function takeWriterId(queries: Queries, host: string, openings: number): Promise<number | undefined> {
+  for (;;) {
+    const [taken] = await queries.query<{ writer: number }>(
+      `insert into journals (writer, host, run, order_high, settled) select nextval('writer_id'), $1, $2, 0, 0
+       on conflict (writer) do nothing returning writer`,
+      [host, String(openings)],
+    );
+    if (taken) return taken.writer;
+    const [used] = await queries.query<{ count: number }>(
+      'select count(*)::int as count from journals where writer between 0 and $1',
+      [writerMax],
+    );
+    if (used!.count > writerMax) return undefined;
+  }
+}
+
+/**
  * Makes openings known, before any of their reports counts. Rows that such an opening ships again may be covered by
  * deletes that were carried out before: these deletes wait for the journal once more. When the opening before was never
- * made known, what that one has shipped is unknown, so all deletes wait for the journal.
+ * made known, what that one has shipped is unknown, so all deletes wait for the journal. Deletes that wait already, or are
+ * being carried out, are touched too: what was begun before this does not finish them.
  */
 export async function registerRuns(postgres: Postgres, host: string, reports: JournalReport[]): Promise<void> {
   await postgres.transaction(async (queries) => {
@@ -84,9 +108,7 @@ export async function registerRuns(postgres: Postgres, host: string, reports: Jo
       const lowest = lowestReplayed(report, runs.get(report.writer));
       if (lowest === undefined) continue;
       await queries.query(
-        `update tombstones set missing = array_append(missing, $1::int)
-          where not $1::int = any(missing) and (order_number is null or greatest(order_number, (
-                  select max(ahead) from unnest(ahead_orders) as ahead)) >= $2::bigint)`,
+        `update tombstones set missing = array_append(array_remove(missing, $1::int), $1::int) where ${mayCover(2)}`,
         [report.writer, lowest],
       );
     }
@@ -101,32 +123,37 @@ export async function registerRuns(postgres: Postgres, host: string, reports: Jo
 /** The lowest order of rows that may have come to ClickHouse again; undefined when there are none. */
 function lowestReplayed({ run, orderRecovered }: JournalReport, runBefore: string | undefined): string | undefined {
   const isNext = runBefore !== undefined && Number(run) === Number(runBefore) + 1;
-  const isFirst = runBefore === undefined && orderRecovered === null;
-  if (isNext || isFirst) return orderRecovered ?? undefined;
-  return '0';
+  return isNext ? (orderRecovered ?? undefined) : '0';
 }
 
 /**
- * Removes journals that are gone, and journals that were not reported for so long that no tombstone remembers them. A
- * journal may be shipped and gone before its next report: deletes that were carried out before its last rows came are
- * carried out once more.
+ * A journal is stored and about to be removed. It may have been shipped between two reports: deletes that were carried
+ * out before its last rows came are carried out once more, and deletes that are being carried out are not finished by
+ * that. Called before the directory is removed, so that no crash loses the call.
  */
-export async function forgetJournals(postgres: Postgres, gone: JournalReport[], keptDays: number): Promise<void> {
+export async function forgetJournal(
+  postgres: Postgres,
+  { writer, orderRecovered }: Pick<JournalReport, 'writer' | 'orderRecovered'>,
+): Promise<void> {
   await postgres.transaction(async (queries) => {
-    for (const { writer, orderRecovered } of gone) {
-      await queries.query(
-        `update tombstones set applied_at = null, missing = array_remove(missing, $1::int), handed_over = true
-          where applied_at is not null and ($1::int = any(missing) or $2::bigint is not null and (
-                  order_number is null or greatest(order_number, (
-                    select max(ahead) from unnest(ahead_orders) as ahead)) >= $2::bigint))`,
-        [writer, orderRecovered],
-      );
-    }
     await queries.query(
-      `delete from journals where writer = any($1) or heard_at < clock_timestamp() - $2 * interval '1 day'`,
-      [gone.map(({ writer }) => writer), keptDays],
+      `update tombstones set applied_at = null, missing = array_remove(missing, $1::int), handed_over = true
+        where $1::int = any(missing) or $2::bigint is not null and ${mayCover(2)}`,
+      [writer, orderRecovered],
     );
+    await queries.query('delete from journals where writer = $1', [writer]);
   });
+}
+
+/** Journals that were not reported for so long that no tombstone remembers them. */
+export async function forgetOldJournals(queries: Queries, keptDays: number): Promise<void> {
+  await queries.query(`delete from journals where heard_at < clock_timestamp() - $1 * interval '1 day'`, [keptDays]);
+}
+
+/** A tombstone may cover rows with orders from this parameter on. */
+function mayCover(parameter: number): string {
+  return `(order_number is null
+    or greatest(order_number, (select max(ahead) from unnest(ahead_orders) as ahead)) >= $${parameter}::bigint)`;
 }
 
 /** True when this process holds the lease now, for `forMs` from now on. At most one process holds a lease. */

@@ -11,16 +11,16 @@ export interface Replayed {
   body: Buffer;
   dropped: number;
   devices: number[];
-  /** The newest tombstone that was looked at. */
-  lastId: number;
+  /** The tombstones that were applied to the rows. */
+  tombstones: number[];
 }
 
 /** `body`: blocks one after the other. */
 export async function withoutErased(queries: Queries, body: Buffer): Promise<Replayed> {
   const devices = [...new Set(readBlock(body).map(({ device }) => device))];
   const tombstones = await readTombstonesOf(queries, devices);
-  const lastId = tombstones.reduce((last, { id }) => Math.max(last, id), 0);
-  if (tombstones.length === 0) return { body, dropped: 0, devices, lastId };
+  const known = { devices, tombstones: tombstones.map(({ id }) => id) };
+  if (tombstones.length === 0) return { body, dropped: 0, ...known };
   const kept: Uint8Array[] = [];
   let dropped = 0;
   for (const block of blocksOf(body)) {
@@ -29,15 +29,19 @@ export async function withoutErased(queries: Queries, body: Buffer): Promise<Rep
     dropped += isKept.filter((keep) => !keep).length;
     for (const [from, to] of runsOf(isKept)) kept.push(splitBlock(block, from, to));
   }
-  return { body: Buffer.concat(kept), dropped, devices, lastId };
+  return { body: Buffer.concat(kept), dropped, ...known };
 }
 
-/** A delete that was made while the rows were on their way is carried out once more. */
-export async function reopenNewer(queries: Queries, { devices, lastId }: Replayed): Promise<void> {
+/**
+ * Deletes that were made while the rows were on their way are carried out once more. Whoever carries one out at this
+ * moment may have looked for rows before they came, so deletes that are not finished are touched as well. Ids are no
+ * measure of what was visible: a delete with a lower id may have been committed later.
+ */
+export async function reopenNewer(queries: Queries, { devices, tombstones }: Replayed): Promise<void> {
   await queries.query(
     `update tombstones set applied_at = null, handed_over = true
-      where device = any($1::bigint[]) and id > $2 and applied_at is not null`,
-    [devices, lastId],
+      where device = any($1::bigint[]) and not id = any($2::bigint[])`,
+    [devices, tombstones],
   );
 }
 

@@ -39,9 +39,12 @@ export class Settling {
       this.#journals.set(writer, progress);
     }
     const { marks } = progress;
+    const high = BigInt(orderHigh);
+    // The append that was in flight at a mark has failed: nothing of it will ever be shipped.
+    for (let i = marks.length - 1; i >= 0 && marks[i]!.orderHigh > high; i -= 1) marks[i]!.orderHigh = high;
     if (fence > (marks.at(-1)?.fence ?? progress.settled) || (marks.length === 0 && progress.settled === 0)) {
       if (marks.length === marksMax) marks.pop();
-      marks.push({ fence, orderHigh: BigInt(orderHigh) });
+      marks.push({ fence, orderHigh: high });
     }
     const shipped = BigInt(orderShipped);
     while (marks.length > 0 && marks[0]!.orderHigh <= shipped) progress.settled = marks.shift()!.fence;

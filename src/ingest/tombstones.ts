@@ -30,34 +30,40 @@ export interface Tombstone extends Erased {
   id: number;
   /** Carried out when each journal has settled this value; null = a deleted device that may still be sending. */
   fence: number | null;
+  /** Differs after each change of the row in PostgreSQL: what was begun before a change does not finish the delete. */
+  rowVersion: string;
 }
 
 const columns = `id, device, keys, start_ts as "startTs", end_ts as "endTs", order_number::text as "orderNumber", latest,
   ahead_writers as "aheadWriters", ahead_orders::text[] as "aheadOrders",
-  coalesce(fence, case when order_number is not null then id end) as fence`;
+  coalesce(fence, case when order_number is not null then id end) as fence, xmin::text as "rowVersion"`;
 
 /** The request that makes it carries it out; `erase.ts` leaves it alone until `handOver`, or for some seconds. */
 export async function insertTombstone(queries: Queries, erased: Erased, now: number): Promise<Tombstone> {
   const { device, keys, startTs, endTs, orderNumber, aheadWriters, aheadOrders, latest } = erased;
-  const [row] = await queries.query<{ id: number }>(
+  const [row] = await queries.query<{ id: number; rowVersion: string }>(
     `insert into tombstones (device, keys, start_ts, end_ts, order_number, ahead_writers, ahead_orders, latest,
                              created_time, handed_over)
-     values ($1, $2, $3, $4, $5::bigint, $6, $7::bigint[], $8, $9, false) returning id`,
+     values ($1, $2, $3, $4, $5::bigint, $6, $7::bigint[], $8, $9, false) returning id, xmin::text as "rowVersion"`,
     [device, keys, startTs, endTs, orderNumber, aheadWriters, aheadOrders, latest, now],
   );
-  return { ...erased, id: row!.id, fence: row!.id };
+  return { ...erased, ...row!, fence: row!.id };
 }
 
 export async function handOver(queries: Queries, id: number): Promise<void> {
   await queries.query('update tombstones set handed_over = true where id = $1', [id]);
 }
 
-/** Tombstones of devices that can no longer be sending: every cache has dropped their credentials. */
+/**
+ * Tombstones of devices that can no longer be sending: every cache has dropped their credentials. The time for that counts
+ * from the moment at which a host has seen the tombstone: its transaction may have taken long.
+ */
 export async function fenceDevices(queries: Queries): Promise<void> {
   await queries.query(
-    `update tombstones set fence = (select nextval('tombstones_id_seq'))
+    `update tombstones set fence = case when handed_over then (select nextval('tombstones_id_seq')) end,
+            recorded_at = clock_timestamp(), handed_over = true
       where applied_at is null and order_number is null and fence is null
-        and recorded_at < clock_timestamp() - $1 * interval '1 millisecond'`,
+        and (not handed_over or recorded_at < clock_timestamp() - $1 * interval '1 millisecond')`,
     [limits.deletedDeviceGraceMs],
   );
 }
@@ -96,25 +102,34 @@ export interface SeenJournal {
 
 /**
  * These were carried out when the journals were as `seen`. A journal that had not settled a tombstone then, was opened
- * since, or held rows beside it then or holds such rows now, keeps it unfinished.
+ * since, or held rows beside it then or holds such rows now, keeps it unfinished. Returns how many tombstones were noted:
+ * one that has changed since it was read was reopened, or is covered by a journal that was opened, and stays as it is.
  */
-export async function markApplied(queries: Queries, ids: number[], seen: SeenJournal[]): Promise<void> {
-  await queries.query(
+export async function markApplied(
+  queries: Queries,
+  tombstones: Pick<Tombstone, 'id' | 'rowVersion'>[],
+  seen: SeenJournal[],
+): Promise<number> {
+  const rows = await queries.query(
     `update tombstones t set applied_at = clock_timestamp(), missing = coalesce((
        select array_agg(j.writer) from journals j
-         left join unnest($2::int[], $3::text[], $4::bigint[], $5::bigint[]) as seen (writer, run, settled, held)
+         left join unnest($3::int[], $4::text[], $5::bigint[], $6::bigint[]) as seen (writer, run, settled, held)
            on seen.writer = j.writer and seen.run = j.run
         where seen.writer is null or seen.settled < coalesce(t.fence, t.id)
            or least(j.held_order, seen.held) <= coalesce(t.order_number, ${orderMax})), '{}')
-      where id = any($1)`,
+       from unnest($1::bigint[], $2::text[]) as given (id, row_version)
+      where t.id = given.id and t.xmin::text = given.row_version
+     returning t.id`,
     [
-      ids,
+      tombstones.map(({ id }) => id),
+      tombstones.map(({ rowVersion }) => rowVersion),
       seen.map(({ writer }) => writer),
       seen.map(({ run }) => run),
       seen.map(({ settled }) => settled),
       seen.map(({ orderHeld }) => orderHeld),
     ],
   );
+  return rows.length;
 }
 
 /**

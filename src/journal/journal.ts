@@ -300,6 +300,11 @@ export class Journal {
     return this.#writer?.orderMax ?? this.#orderFound;
   }
 
+  /** `orderMax`, or the highest order of the append in flight, which may be durable already. Falls back when it fails. */
+  get orderBegun(): bigint {
+    return this.#writer?.orderBegun ?? this.#orderFound;
+  }
+
   /** Rises by one with each opening of this directory; undefined for an orphan journal, whose openings are not counted. */
   get epoch(): number | undefined {
     return this.#parts.epoch;

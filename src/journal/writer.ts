@@ -106,6 +106,11 @@ export class Writer {
     return this.#orderInFlight;
   }
 
+  /** Highest order that is durable or may become so: that of the append in flight. Falls back when an append fails. */
+  get orderBegun(): bigint {
+    return this.#orderInFlight === undefined ? this.orderMax : this.#records.at(-1)!.order;
+  }
+
   /** Durable when it resolves. One at a time: what comes meanwhile is the caller's next append. */
   append(frames: readonly JournalFrame[]): Promise<void> {
     assert(!this.#inFlight, 'one append at a time');

@@ -67,8 +67,7 @@ test('shipped blocks, with a time for the quorum below their own deadline', asyn
 
 test('what a delete writes, and the rows of the schema', async () => {
   const order = '9000000000000000';
-  await eraseSeries(
-    { clickhouse, cluster: 'fleet', msLeft: () => 10_000 },
+  await eraseSeries({ clickhouse, cluster: 'fleet', msLeft: () => 10_000 }, [
     {
       device: 1,
       keys: ['a'],
@@ -79,7 +78,7 @@ test('what a delete writes, and the rows of the schema', async () => {
       aheadOrders: [],
       latest: 'rewrite',
     },
-  );
+  ]);
   await migrate(clickhouse, { database: 'millrace', cluster: 'fleet', ttlDays: 0, log: silentLog });
   // Markers, latest values, and rows of the schema.
   expect(inserts.length).toBeGreaterThan(2);

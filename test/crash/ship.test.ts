@@ -170,10 +170,9 @@ test('a delete takes what was written up to its order, and nothing that came lat
   await shipAll(channel);
   const { clickhouse } = house;
   const erased = { device, keys: ['a'], startTs: 100, endTs: 200, orderNumber: order, latest: 'keep' as const };
-  await eraseSeries(
-    { clickhouse, cluster: '', msLeft: () => 30_000 },
+  await eraseSeries({ clickhouse, cluster: '', msLeft: () => 30_000 }, [
     { ...erased, aheadWriters: [], aheadOrders: [] },
-  );
+  ]);
   expect(await stored('telemetry', device)).toEqual([
     ['a', 150, 2],
     ['a', 200, 1],
