@@ -86,7 +86,7 @@ const lateRecords = 20;
 const lateDevices = 4;
 const turnSenders = 4;
 const turnConnections = 3;
-const doomedPauseMs = 500;
+const doomedPauseMs = 200;
 const journalSettings = {
   SHIP_LATE_SECONDS_MAX: '1',
   // Small segments, so that they are recycled in a short run; and a disk that may really be filled.
@@ -240,7 +240,7 @@ function sumsOf({ live, late, turns, deletes }: Verdicts, stillWaiting: string[]
     lost: live.missing + late.missing + turns.missing + deletes.missing,
     altered: live.altered + late.altered,
     twice: live.twice + late.twice + turns.twice,
-    resurrected: deletes.resurrected + deletes.resurrectedLatest,
+    resurrected: deletes.resurrected + deletes.resurrectedLatest + deletes.shownAfterDelete,
     refusedButStored: live.refusedButStored + late.refusedButStored + turns.refusedButStored,
     unknown: live.unknown + late.unknown + turns.unknown,
     disordered: turns.disordered + turns.latestWrong,

@@ -1,32 +1,42 @@
 /**
- * Devices that are made, send, and lose their points again: by a delete of the device, of the series, or of a range. The
- * account knows which points must be gone and which must be readable.
+ * Devices that send and lose points again: first keys and ranges of keys, over and over, then the device itself. The
+ * account knows which points must be gone and which must be readable. A delete counts when it was answered: 200 says that
+ * no read shows a deleted point, 202 that the delete is kept and will be carried out.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
-import { Api, type Device } from '../../test/api.ts';
+import { Api } from '../../test/api.ts';
 import type { Random } from '../../test/random.ts';
 import { Connection, telemetryRequest } from './connection.ts';
 
-export const doomedKey = 'doomed';
-/** Values of one device begin at its number times this; the second half is for what is sent after the delete. */
-const valuesOfDevice = 1_000;
+export const doomedKeyPrefix = 'doomed-';
 const pointsBefore = 20;
 const pointsAfter = 5;
+const roundsMax = 6;
 const dayMs = 86_400_000;
 const stepMs = 1_000;
-const retryMs = 300;
+const retryMs = 200;
+const waitMsMax = 500;
 
 type Expected = 'either' | 'readable' | 'gone';
+type Answer = 'done' | 'recorded' | 'unknown';
 
 export interface DoomedVerdict {
   devicesDeleted: number;
+  /** Deletes of all points of a key, and of a range of them. */
   seriesDeleted: number;
   rangesDeleted: number;
+  /** Of the latter two: answered 202. */
+  recorded: number;
+  /** Deletes whose answer was lost or no answer to a delete; each was sent again. */
+  unanswered: number;
   /** Points that a delete took, by the account. */
   gone: number;
   /** Points that must be gone and are in the history, or are shown as latest value. */
   resurrected: number;
   resurrectedLatest: number;
+  /** Deleted points that a read showed after the answer 200 to their delete, and reads that looked for some. */
+  shownAfterDelete: number;
+  readsAfterDelete: number;
   /** Points that were acknowledged, never deleted, and are not readable. */
   missing: number;
 }
@@ -37,17 +47,25 @@ export interface DeletesOptions {
   random: Random;
   /** Devices that go through it at once. */
   parallel: number;
-  /** Time between two devices of one of these. */
+  /** Time between two deletes of one of these. */
   pauseMs: number;
+}
+
+interface Doomed {
+  id: string;
+  token: string;
 }
 
 export class Deletes {
   readonly #options: DeletesOptions;
+  /** By value: every point has one of its own. */
   readonly #expected = new Map<number, Expected>();
-  readonly #deleted = { device: 0, series: 0, range: 0 };
+  readonly #counts = { device: 0, series: 0, range: 0, recorded: 0, unanswered: 0, shown: 0, reads: 0 };
   readonly #loops: Promise<void>[];
   #api: Api;
   #devices = 0;
+  #keys = 0;
+  #values = 0;
   #stopping = false;
 
   constructor(options: DeletesOptions) {
@@ -58,7 +76,7 @@ export class Deletes {
 
   /** Devices, series and ranges whose delete was answered. */
   get acknowledged(): number {
-    const { device, series, range } = this.#deleted;
+    const { device, series, range } = this.#counts;
     return device + series + range;
   }
 
@@ -71,68 +89,126 @@ export class Deletes {
     const { port, pauseMs, random } = this.#options;
     const connection = new Connection(port);
     while (!this.#stopping) {
-      const number = this.#devices;
-      this.#devices += 1;
-      await this.#oneDevice(number, connection);
+      await this.#oneDevice(connection);
       await sleep(random.between(0.5, 1.5) * pauseMs);
     }
     connection.close();
   }
 
-  async #oneDevice(number: number, connection: Connection): Promise<void> {
-    const { random } = this.#options;
-    const how = random.pick(['device', 'series', 'range'] as const);
-    // Half of the devices write to days long past, whose rows take another lane.
-    const firstTs = Date.now() - 60_000 - (random.below(2) === 0 ? 0 : (30 + random.below(300)) * dayMs);
-    const cut = how === 'range' ? pointsBefore / 2 : pointsBefore;
-    const waitMs = random.between(0, 1_500);
-    const device = await this.#insist(() => this.#api.createDevice(`doomed-${number}`));
+  async #oneDevice(connection: Connection): Promise<void> {
+    const { random, pauseMs } = this.#options;
+    const device = await this.#insist(() => this.#create());
     if (!device) return;
-    const first = number * valuesOfDevice;
-    const sent: number[] = [];
-    for (let n = 0; n < pointsBefore; n += 1) {
-      if (await this.#send(connection, device, first + n, firstTs + n * stepMs)) sent.push(n);
+    const values: number[] = [];
+    const rounds = 1 + random.below(roundsMax);
+    for (let n = 0; n < rounds && !this.#stopping; n += 1) {
+      if (!(await this.#oneKey(connection, device, values))) break;
+      await sleep(random.between(0.5, 1.5) * pauseMs);
     }
-    await sleep(waitMs);
-    const within = sent.filter((n) => n < cut);
-    let tries = 0;
-    const done = await this.#insist(async () => {
-      tries += 1;
-      // From now on the delete may have been carried out, whatever its answer is.
-      for (const n of within) this.#expected.set(first + n, 'either');
-      const status = await this.#delete(how, device, firstTs - 500, firstTs + cut * stepMs - 500);
-      if (status !== 200 && !(how === 'device' && status === 404)) throw new Error(`delete: ${status}`);
+    const isDeleted = await this.#insist(async () => {
+      this.#maybeGone(values);
+      const status = await this.#delete(`/api/device/${device.id}`);
+      if (status !== 200 && status !== 404) throw new Error(`delete: ${status}`);
       return true;
     });
-    if (!done) return;
-    this.#deleted[how] += 1;
-    for (const n of within) this.#expected.set(first + n, 'gone');
-    // A try without an answer may still be under way, and takes what is sent now.
-    if (how === 'device' || tries > 1) return;
-    const after = first + valuesOfDevice / 2;
-    for (const n of within.slice(0, pointsAfter)) {
-      await this.#send(connection, device, after + n, firstTs + n * stepMs);
+    if (!isDeleted) return;
+    this.#counts.device += 1;
+    // Also what was sent without an answer: whatever arrives late goes with the device.
+    for (const value of values) if (this.#expected.has(value)) this.#expected.set(value, 'gone');
+  }
+
+  /** A try without an answer may still be under way, and takes what is sent now: false, the device sends no more. */
+  async #oneKey(connection: Connection, device: Doomed, values: number[]): Promise<boolean> {
+    const { random } = this.#options;
+    const how = random.pick(['series', 'range'] as const);
+    // Half of the keys have points of days long past, whose rows take another lane.
+    const firstTs = Date.now() - 60_000 - (random.below(2) === 0 ? 0 : (30 + random.below(300)) * dayMs);
+    const cut = how === 'range' ? pointsBefore / 2 : pointsBefore;
+    const waitMs = random.between(0, waitMsMax);
+    const key = `${doomedKeyPrefix}${this.#keys}`;
+    this.#keys += 1;
+    const first = this.#values;
+    this.#values += pointsBefore + pointsAfter;
+    for (let n = 0; n < pointsBefore; n += 1) values.push(first + n);
+    const half = pointsBefore / 2;
+    await this.#send(connection, device, key, first, firstTs, half);
+    await this.#send(connection, device, key, first + half, firstTs + half * stepMs, half);
+    await sleep(waitMs);
+    const within = Array.from({ length: cut }, (_, n) => first + n);
+    const acknowledged = within.filter((value) => this.#expected.get(value) === 'readable');
+    const range = how === 'range' ? `startTs=${firstTs - 500}&endTs=${firstTs + cut * stepMs - 500}` : allData;
+    const path = `/api/plugins/telemetry/DEVICE/${device.id}/timeseries/delete?keys=${key}&${range}`;
+    let tries = 0;
+    const answer = await this.#insist(async (): Promise<Answer> => {
+      tries += 1;
+      this.#maybeGone(acknowledged);
+      const status = await this.#delete(path);
+      if (status !== 200 && status !== 202) throw new Error(`delete: ${status}`);
+      return status === 200 ? 'done' : 'recorded';
+    });
+    if (!answer) return false;
+    this.#counts[how] += 1;
+    if (answer === 'recorded') this.#counts.recorded += 1;
+    for (const value of acknowledged) this.#expected.set(value, 'gone');
+    if (answer === 'done') await this.#look(device, key, firstTs, new Set(acknowledged));
+    if (tries > 1) return false;
+    const after = first + pointsBefore;
+    for (let n = 0; n < pointsAfter; n += 1) values.push(after + n);
+    await this.#send(connection, device, key, after, firstTs, pointsAfter);
+    return !this.#stopping;
+  }
+
+  /** From now on a delete of these may have been carried out, whatever its answer is. */
+  #maybeGone(values: readonly number[]): void {
+    for (const value of values) if (this.#expected.get(value) === 'readable') this.#expected.set(value, 'either');
+  }
+
+  /** One message with so many points. */
+  async #send(connection: Connection, { token }: Doomed, key: string, first: number, ts: number, count: number) {
+    if (this.#stopping || !(await connection.open())) return;
+    const values = Array.from({ length: count }, (_, n) => first + n);
+    for (const value of values) this.#expected.set(value, 'either');
+    const records = values.map((value, n) => `{"ts":${ts + n * stepMs},"values":{"${key}":${value}}}`);
+    if ((await connection.ask(telemetryRequest(token, `[${records.join(',')}]`))) !== 200) return;
+    for (const value of values) this.#expected.set(value, 'readable');
+  }
+
+  async #create(): Promise<Doomed> {
+    const token = `doomed-token-${this.#devices}`;
+    const name = `doomed-${this.#devices}`;
+    this.#devices += 1;
+    const response = await this.#api.send('POST', `/api/device?accessToken=${token}`, { name });
+    const text = await response.text();
+    if (response.status !== 200) throw await this.#refused(response.status, `create device: ${text}`);
+    const { id } = JSON.parse(text) as { id: { id: string } };
+    return { id: id.id, token };
+  }
+
+  /** Status of the answer. */
+  async #delete(path: string): Promise<number> {
+    const response = await this.#api.send('DELETE', path);
+    const text = await response.text();
+    if (response.status === 401) throw await this.#refused(401, text);
+    return response.status;
+  }
+
+  /** No read shows a point whose delete was answered with 200. A read that fails says nothing. */
+  async #look({ id }: Doomed, key: string, firstTs: number, gone: ReadonlySet<number>): Promise<void> {
+    try {
+      const range = { startTs: firstTs - 1, endTs: firstTs + (pointsBefore + 1) * stepMs };
+      const points = (await this.#api.readSeries(id, [key], range))[key] ?? [];
+      const latest = (await this.#api.readLatest(id, [key]))[key] ?? [];
+      this.#counts.reads += 1;
+      this.#counts.shown += [...points, ...latest].filter(({ value }) => gone.has(Number(value))).length;
+    } catch {
+      // The engine is in the middle of a fault.
     }
   }
 
-  async #send(connection: Connection, { token }: Device, value: number, ts: number): Promise<boolean> {
-    if (this.#stopping || !(await connection.open())) return false;
-    this.#expected.set(value, 'either');
-    const body = `{"ts":${ts},"values":{"${doomedKey}":${value}}}`;
-    if ((await connection.ask(telemetryRequest(token, body))) !== 200) return false;
-    this.#expected.set(value, 'readable');
-    return true;
-  }
-
-  async #delete(how: 'device' | 'series' | 'range', { id }: Device, startTs: number, endTs: number): Promise<number> {
-    const range = how === 'range' ? `startTs=${startTs}&endTs=${endTs}` : 'deleteAllDataForKeys=true';
-    const path =
-      how === 'device'
-        ? `/api/device/${id}`
-        : `/api/plugins/telemetry/DEVICE/${id}/timeseries/delete?keys=${doomedKey}&${range}`;
-    const response = await this.#api.send('DELETE', path);
-    await response.arrayBuffer();
-    return response.status;
+  /** A sign-in does not outlive every setting of the clock. */
+  async #refused(status: number, text: string): Promise<Error> {
+    if (status === 401) this.#api = new Api(this.#options.api.address);
+    return new Error(`${status} ${text}`);
   }
 
   /** Calls until it succeeds; undefined when the run ends first. */
@@ -141,8 +217,7 @@ export class Deletes {
       try {
         return await call();
       } catch {
-        // A sign-in does not outlive every setting of the clock.
-        this.#api = new Api(this.#options.api.address);
+        this.#counts.unanswered += 1;
         await sleep(retryMs);
       }
     }
@@ -159,14 +234,21 @@ export class Deletes {
       if (expected === 'gone') gone += 1;
       if (expected === 'readable' && !stored.has(value)) missing += 1;
     }
+    const { device, series, range, recorded, unanswered, shown, reads } = this.#counts;
     return {
-      devicesDeleted: this.#deleted.device,
-      seriesDeleted: this.#deleted.series,
-      rangesDeleted: this.#deleted.range,
+      devicesDeleted: device,
+      seriesDeleted: series,
+      rangesDeleted: range,
+      recorded,
+      unanswered,
       gone,
       resurrected: history.filter(isGone).length,
       resurrectedLatest: latest.filter(isGone).length,
+      shownAfterDelete: shown,
+      readsAfterDelete: reads,
       missing,
     };
   }
 }
+
+const allData = 'deleteAllDataForKeys=true';

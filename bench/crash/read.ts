@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { listQuarantine } from '../../src/journal/quarantine.ts';
 import { suspectsDir } from '../../src/journal/suspects.ts';
 import type { Engine } from '../../test/engine.ts';
-import { type Deletes, type DoomedVerdict, doomedKey } from './deletes.ts';
+import { type Deletes, type DoomedVerdict, doomedKeyPrefix } from './deletes.ts';
 import { type InTurn, type TurnRow, type TurnVerdict, turnKey } from './in-turn.ts';
 import { keysOfRecord, type Ledger, type StoredRow, type Verdict } from './ledger.ts';
 
@@ -63,7 +63,9 @@ function turnRow([ts, value]: string[]): TurnRow {
 
 export async function readDeletes(engine: Engine, deletes: Deletes): Promise<DoomedVerdict> {
   const valuesOf = async (table: string) => {
-    const rows = await engine.clickhouse(`SELECT int FROM ${table} FINAL WHERE kind != 0 AND key = '${doomedKey}'`);
+    const rows = await engine.clickhouse(
+      `SELECT int FROM ${table} FINAL WHERE kind != 0 AND startsWith(key, '${doomedKeyPrefix}')`,
+    );
     return rows.map(([value]) => Number(value));
   };
   return deletes.judge(await valuesOf('telemetry'), await valuesOf('latest'));
@@ -77,7 +79,7 @@ export async function waiting(engine: Engine): Promise<string[]> {
   try {
     const response = await fetch(`${engine.api.http}/metrics`, { signal: AbortSignal.timeout(5_000) });
     const text = await response.text();
-    for (const name of ['wal_bytes', 'orphan_journal_bytes', 'orphan_journals']) {
+    for (const name of ['wal_bytes', 'orphan_journal_bytes', 'orphan_journals', 'deletes_waiting']) {
       const sum = sumOf(text, name);
       if (sum > 0) what.push(`${name} ${sum}`);
     }
