@@ -63,7 +63,7 @@ import { type Decode, Ingest } from './ingest/accept.ts';
 import { seriesDeleter } from './ingest/delete-series.ts';
 import { Eraser } from './ingest/erase.ts';
 import { type JournalReport, reportOf } from './ingest/journal-report.ts';
-import { forgetJournal, takeWriterId } from './ingest/journal-table.ts';
+import { forgetJournal, takeWriterId, unknownRun } from './ingest/journal-table.ts';
 import { OrderClock, orderMs } from './ingest/order.ts';
 import { Retention } from './ingest/retention.ts';
 import { seriesWriter } from './ingest/save-series.ts';
@@ -495,12 +495,13 @@ async function serve(link: PrimaryLink): Promise<void> {
  * Once in the life of a journal directory, unique across hosts. A worker with a new journal cannot serve without an id
  * and waits for PostgreSQL. A crash before the id is stored loses the id, never gives it to two journals.
  */
-async function writerId({ epoch = 1 }: Journal, dir: string, postgres: Postgres, link: PrimaryLink): Promise<number> {
+async function writerId(journal: Journal, dir: string, postgres: Postgres, link: PrimaryLink): Promise<number> {
   const known = await readWriterId(dir);
   if (known !== undefined) return known;
   for (;;) {
     try {
-      const id = await takeWriterId(postgres, hostname(), epoch - 1);
+      const run = journal.orderMax === 0n ? String(journal.epoch! - 1) : unknownRun;
+      const id = await takeWriterId(postgres, hostname(), run);
       if (id !== undefined) {
         await storeWriterId(dir, id);
         return id;

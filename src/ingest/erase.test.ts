@@ -358,7 +358,7 @@ describe('a journal that deletes do not know yet', () => {
     const device = devices++;
     const here = host([1]);
     await here.rounds();
-    const writer = (await takeWriterId(postgres, 'other', 0))!;
+    const writer = (await takeWriterId(postgres, 'other', '0'))!;
     const there = host([writer]);
     const order = orderAt(Date.now() - 1000, writer);
     there.set(writer, { orderHigh: order.toString(), orderShipped: '0' });
@@ -394,11 +394,11 @@ describe('a journal that deletes do not know yet', () => {
     await postgres.query(`select setval('writer_id', 16383)`);
     const run = `insert into journals (writer, host, run, order_high, settled) select n, 'h', '1', 0, 0`;
     await postgres.query(`${run} from generate_series(0, 4) as n`);
-    expect(await takeWriterId(postgres, 'h', 0)).toBe(5);
+    expect(await takeWriterId(postgres, 'h', '0')).toBe(5);
     await postgres.query(`${run} from generate_series(6, 16383) as n`);
-    expect(await takeWriterId(postgres, 'h', 0)).toBeUndefined();
+    expect(await takeWriterId(postgres, 'h', '0')).toBeUndefined();
     await postgres.query('delete from journals where writer = 77');
-    expect(await takeWriterId(postgres, 'h', 0)).toBe(77);
+    expect(await takeWriterId(postgres, 'h', '0')).toBe(77);
   });
 });
 

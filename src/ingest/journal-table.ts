@@ -68,18 +68,21 @@ export async function writeJournals(queries: Queries, host: string, journals: Ow
   );
 }
 
+/** Of a journal that has lost its id: what its earlier openings have shipped is unknown, so all deletes wait for it. */
+export const unknownRun = 'unknown';
+
 /**
  * A writer id for a new journal, which no other journal of any host has: the row that reserves the id makes the journal
  * known to deletes before it takes its first row. `openings`: how often the journal was opened before this time. There
  * are 16 384 ids; a journal that is gone, or was not reported for as long as tombstones are kept, gives its id back.
  * Undefined when all of them are in use.
  */
-export async function takeWriterId(queries: Queries, host: string, openings: number): Promise<number | undefined> {
+export async function takeWriterId(queries: Queries, host: string, run: string): Promise<number | undefined> {
   for (;;) {
     const [taken] = await queries.query<{ writer: number }>(
       `insert into journals (writer, host, run, order_high, settled) select nextval('writer_id'), $1, $2, 0, 0
        on conflict (writer) do nothing returning writer`,
-      [host, String(openings)],
+      [host, run],
     );
     if (taken) return taken.writer;
     const [used] = await queries.query<{ count: number }>(

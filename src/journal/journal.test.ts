@@ -160,6 +160,12 @@ test('a writer id is kept, and nonsense is refused', async () => {
   await storeWriterId(dir, 16_383);
   expect(await readWriterId(dir)).toBe(16_383);
   await expect(storeWriterId(dir, 16_384)).rejects.toThrow('out of range');
+  const open = async () => Promise.reject(Object.assign(new Error('EIO: i/o error, open'), { code: 'EIO' }));
+  await expect(readWriterId(dir, { ...realDisk, open })).rejects.toThrow('cannot be read: EIO');
+  for (const torn of ['', '12a', '99999']) {
+    writeFileSync(join(dir, 'writer'), torn);
+    await expect(readWriterId(dir)).rejects.toThrow('must hold a number');
+  }
 });
 
 test('a held journal can be copied while it is shipped and written: the copy has what waited, the end gives files up', async () => {
