@@ -1,9 +1,10 @@
 /** Attributes by scope (rest.md 3.5). These paths answer their own errors as plain text. */
 import { type Attributes, type Scope, scopes } from '../attributes/attributes.ts';
 import { attributesOf } from '../attributes/decode.ts';
-import { everyone, type Principal, users } from '../auth/roles.ts';
+import { everyone, type Principal, permissionDenied, users } from '../auth/roles.ts';
 import { badRequest, Fault } from '../base/errors.ts';
 import * as Type from '../base/schema.ts';
+import { claimKeys } from '../fleet/claim-rules.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { HttpResponse } from '../uws/server.ts';
 import { type Json, readJson } from '../value/json.ts';
@@ -48,7 +49,10 @@ export function attributesRoutes(parts: AttributesParts, readBody: ReadBody, cas
     await plainText(async () => {
       const device = await deviceNumber(postgres, principal, target);
       if (scope === 'CLIENT_SCOPE') throw badRequest('scope', 'Invalid scope: CLIENT_SCOPE');
-      await attributes.save(device, scope, entriesOf(request.body, readBody, castNumericStrings));
+      const entries = entriesOf(request.body, readBody, castNumericStrings);
+      const opensClaims = scope === 'SERVER_SCOPE' && Object.values(claimKeys).some((key) => entries.has(key));
+      if (opensClaims && principal.authority === 'CUSTOMER_USER') throw permissionDenied();
+      await attributes.save(device, scope, entries);
       return empty;
     });
 

@@ -65,6 +65,9 @@ const customerShape = closed(
   'Customer',
 );
 
+/** The users of the former customer have read the token of the device. */
+const rotateQuery = Type.Object({ rotateToken: Type.Optional(Type.Boolean()) });
+
 const claimBody = Type.Object({ secretKey: text });
 const claimShape = closed({ device: deviceShape, response: Type.Literal('SUCCESS') }, 'ClaimResult');
 
@@ -181,11 +184,14 @@ export function customerRoutes(parts: ClaimParts): Route[] {
     route({
       method: 'DELETE',
       pattern: '/api/customer/device/:deviceId',
-      summary: 'Take a device away from its customer',
+      summary: 'Take a device away from its customer, with a new access token if `rotateToken` says so',
       roles: tenantAdmins,
+      query: rotateQuery,
       answer: deviceShape,
-      handle: async ({ principal, params }) =>
-        json(deviceJson(await unassignDevice(parts, requireTenant(principal).tenantId, params.deviceId))),
+      async handle({ principal, params, query }) {
+        const { tenantId } = requireTenant(principal);
+        return json(deviceJson(await unassignDevice(parts, tenantId, params.deviceId, query.rotateToken ?? false)));
+      },
     }),
     route({
       method: 'POST',
@@ -207,11 +213,14 @@ export function customerRoutes(parts: ClaimParts): Route[] {
     route({
       method: 'DELETE',
       pattern: '/api/customer/device/:deviceName/claim',
-      summary: 'Give a claimed device back, so that it may be claimed again',
+      summary: 'Give a claimed device back, so that it may be claimed again; `rotateToken` is for administrators',
       roles: tenantUsers,
+      query: rotateQuery,
       answer: deviceShape,
-      handle: async ({ principal, params }) =>
-        json(deviceJson(await reclaimDevice(parts, requireTenant(principal), params.deviceName))),
+      async handle({ principal, params, query }) {
+        const caller = requireTenant(principal);
+        return json(deviceJson(await reclaimDevice(parts, caller, params.deviceName, query.rotateToken ?? false)));
+      },
     }),
   ];
 }

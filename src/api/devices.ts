@@ -15,10 +15,10 @@ import { checkedCredentials, type NewCredentials, tokenCredentials } from '../de
 import { credentialsTypes, type DeviceInfo } from '../device/device.ts';
 import {
   type DeviceFilter,
-  findCredentials,
   findDevice,
   findDeviceByName,
   findDevices,
+  findOwnedCredentials,
   hasCustomer,
   listDevices,
 } from '../device/store.ts';
@@ -135,7 +135,8 @@ export function deviceRoutes(fleet: FleetParts): Route[] {
       body: deviceBody,
       answer: deviceShape,
       async handle({ principal, query, body }) {
-        const { tenantId } = requireTenant(principal);
+        const caller = requireTenant(principal);
+        const { tenantId } = caller;
         const id = entityUuid(body.id);
         const input = deviceInput(body);
         if (id === null) {
@@ -143,10 +144,7 @@ export function deviceRoutes(fleet: FleetParts): Route[] {
           const credentials = query.accessToken ? tokenCredentials(query.accessToken) : undefined;
           return json(deviceJson(await createDevice(fleet, tenantId, input, credentials, nameConflict(query))));
         }
-        const stored = await visibleDevice(principal, id);
-        const isTenants = principal.authority === 'TENANT_ADMIN';
-        const allowed = isTenants ? input : changeOfCustomer(input, stored);
-        return json(deviceJson(await saveDevice(fleet, tenantId, id, allowed)));
+        return json(deviceJson(await saveDevice(fleet, caller, id, input)));
       },
     }),
     route({
@@ -181,11 +179,11 @@ export function deviceRoutes(fleet: FleetParts): Route[] {
       roles: tenantUsers,
       answer: credentialsShape,
       async handle({ principal, params }) {
-        const { id } = await visibleDevice(principal, params.deviceId);
-        const credentials = await findCredentials(postgres, id);
-        // Deleted since the line above.
-        if (!credentials) throw entityNotFound('Device', id);
-        return json(credentialsJson(credentials));
+        const id = params.deviceId;
+        const found = await findOwnedCredentials(postgres, requireTenant(principal).tenantId, id);
+        if (!found) throw entityNotFound('Device', id);
+        requireCustomerOf(principal, found.customerId);
+        return json(credentialsJson(found.credentials));
       },
     }),
     route({
@@ -294,19 +292,6 @@ function deviceInput(body: Type.Static<typeof deviceBody>): DeviceInput {
     additionalInfo: body.additionalInfo,
     version: body.version,
   };
-}
-
-/** A customer user says what a device is called, not whose it is, what it runs, nor that it speaks for other devices. */
-function changeOfCustomer(input: DeviceInput, stored: DeviceInfo): DeviceInput {
-  const { customerId, profileId, firmwareId, softwareId } = stored;
-  const { gateway } = membersOf(stored.additionalInfo);
-  const { gateway: wanted, ...info } = membersOf(input.additionalInfo);
-  const allowed = { ...input, customerId, profileId, firmwareId, softwareId };
-  return wanted === gateway ? allowed : { ...allowed, additionalInfo: { ...info, gateway } };
-}
-
-function membersOf(json: unknown): Record<string, unknown> {
-  return typeof json === 'object' && json !== null && !Array.isArray(json) ? (json as Record<string, unknown>) : {};
 }
 
 function credentialsInput(body: Type.Static<typeof credentialsBody>): NewCredentials {

@@ -240,12 +240,25 @@ function asNameConflict(error: unknown): unknown {
   return badRequest('device_name_taken', 'Device with such name already exists!');
 }
 
-export type LockedDevice = Pick<Device, 'number' | 'version' | 'createdTime' | 'name' | 'additionalInfo'>;
+export type LockedDevice = Pick<
+  Device,
+  | 'number'
+  | 'version'
+  | 'createdTime'
+  | 'name'
+  | 'additionalInfo'
+  | 'customerId'
+  | 'profileId'
+  | 'firmwareId'
+  | 'softwareId'
+>;
 
 /** Holds the row until the transaction ends, so that two savers of one device take turns. */
 export async function lockDevice(queries: Queries, tenantId: string, id: string): Promise<LockedDevice | undefined> {
   const [row] = await queries.query<LockedDevice>(
-    `select number, version, created_time as "createdTime", name, additional_info as "additionalInfo"
+    `select number, version, created_time as "createdTime", name, additional_info as "additionalInfo",
+            customer_id as "customerId", device_profile_id as "profileId", firmware_id as "firmwareId",
+            software_id as "softwareId"
        from device where id = $1 and tenant_id = $2 for update`,
     [id, tenantId],
   );
@@ -263,15 +276,31 @@ export function checkVersion(entity: string, stored: number, given: number | nul
   throw new Fault(409, ErrorCode.versionConflict, 'version', `${entity} was already changed by someone else`);
 }
 
-const credentialsColumns = `id, created_time as "createdTime", device_id as "deviceId", credentials_type as type,
-  credentials_id as "credentialsId", credentials_value as value, version`;
+const credentialsColumns = `k.id, k.created_time as "createdTime", k.device_id as "deviceId", k.credentials_type as type,
+  k.credentials_id as "credentialsId", k.credentials_value as value, k.version`;
 
 export async function findCredentials(queries: Queries, deviceId: string): Promise<DeviceCredentials | undefined> {
   const [credentials] = await queries.query<DeviceCredentials>(
-    `select ${credentialsColumns} from device_credentials where device_id = $1`,
+    `select ${credentialsColumns} from device_credentials k where k.device_id = $1`,
     [deviceId],
   );
   return credentials;
+}
+
+/** With the customer of the device, of one moment: who has just lost the device does not read its new credentials. */
+export async function findOwnedCredentials(
+  queries: Queries,
+  tenantId: string,
+  deviceId: string,
+): Promise<{ customerId: string | null; credentials: DeviceCredentials } | undefined> {
+  const [row] = await queries.query<DeviceCredentials & { customerId: string | null }>(
+    `select ${credentialsColumns}, d.customer_id as "customerId"
+       from device_credentials k join device d on d.id = k.device_id where d.id = $1 and d.tenant_id = $2`,
+    [deviceId, tenantId],
+  );
+  if (!row) return undefined;
+  const { customerId, ...credentials } = row;
+  return { customerId, credentials };
 }
 
 export async function insertCredentials(
@@ -303,7 +332,7 @@ export async function updateCredentials(
 ): Promise<DeviceCredentials> {
   try {
     const [credentials] = await queries.query<DeviceCredentials>(
-      `update device_credentials set credentials_type = $2, credentials_id = $3, credentials_value = $4,
+      `update device_credentials k set credentials_type = $2, credentials_id = $3, credentials_value = $4,
               version = version + 1
         where device_id = $1 returning ${credentialsColumns}`,
       [deviceId, change.type, change.credentialsId, change.value],

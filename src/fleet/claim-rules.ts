@@ -5,6 +5,12 @@ import { type Json, JsonNumber, readJson } from '../value/json.ts';
 import type { ReadBody } from '../value/lenient.ts';
 import { Kind, type TypedValue } from '../value/typed.ts';
 
+/**
+ * Server attributes by which an administrator lets a device be claimed, and offers it: `true`, and as
+ * `claimOfAttribute` reads it. A customer's users must not write them: they would have the device again after losing it.
+ */
+export const claimKeys = { allowed: 'claimingAllowed', data: 'claimingData' } as const;
+
 /** What a device says about being claimed. `durationMs` 0 = as long as the setting says. */
 export interface ClaimRequest {
   secretKey: string;

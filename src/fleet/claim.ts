@@ -3,7 +3,7 @@
  * device said stays in force behind a wrong key, so that nobody can spoil it for the owner, but wrong keys are counted.
  */
 import { type Attributes, ownValue } from '../attributes/attributes.ts';
-import { requireCustomerOf, type TenantPrincipal } from '../auth/roles.ts';
+import { permissionDenied, requireCustomerOf, type TenantPrincipal } from '../auth/roles.ts';
 import { ErrorCode, Fault, notFound } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
@@ -11,7 +11,8 @@ import type { Device } from '../device/device.ts';
 import { findDevice, findDeviceByName, type LoggedChange, lockDevice } from '../device/store.ts';
 import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
 import { Kind, type TypedValue } from '../value/typed.ts';
-import { type ClaimRequest, claimOf, claimOfAttribute, isClaimValid, opensClaim } from './claim-rules.ts';
+import { type ClaimRequest, claimKeys, claimOf, claimOfAttribute, isClaimValid, opensClaim } from './claim-rules.ts';
+import { rotateToken } from './credentials.ts';
 import { moveDevice } from './customers.ts';
 import type { FleetParts } from './parts.ts';
 import { deleteClaim, findClaim, findWrongKeys, insertClaim, recordWrongKey } from './store.ts';
@@ -24,8 +25,7 @@ export interface ClaimParts extends FleetParts {
 
 export type ClaimOutcome = { response: 'SUCCESS'; device: Device } | { response: 'FAILURE' | 'CLAIMED' };
 
-const allowedKey = 'claimingAllowed';
-const dataKey = 'claimingData';
+const { allowed: allowedKey, data: dataKey } = claimKeys;
 
 /** The device is told nothing of whether it may be claimed now; the log is. */
 export async function registerClaim(
@@ -90,15 +90,26 @@ export async function claimDevice(
   return outcome;
 }
 
-/** The device is nobody's again and may be claimed. A customer user gives back own devices only. */
-export async function reclaimDevice(parts: ClaimParts, caller: TenantPrincipal, name: string): Promise<Device> {
+/**
+ * The device has no customer again and may be claimed. A customer user gives back own devices only, with the token that
+ * they have: `rotates` is for administrators.
+ */
+export async function reclaimDevice(
+  parts: ClaimParts,
+  caller: TenantPrincipal,
+  name: string,
+  rotates: boolean,
+): Promise<Device> {
+  if (rotates && caller.authority !== 'TENANT_ADMIN') throw permissionDenied();
   const { postgres, attributes, changes, claiming } = parts;
   const found = await deviceNamed(postgres, caller, name);
   const { device, change } = await postgres.transaction(async (queries) => {
     const stored = await lockedDevice(queries, caller, found.id);
     requireCustomerOf(caller, stored.customerId);
-    if (stored.customerId === null) return { device: stored, change: [] };
-    return await moveDevice(parts, queries, stored, null);
+    if (stored.customerId === null && !rotates) return { device: stored, change: [] };
+    const moved = await moveDevice(parts, queries, stored, null);
+    if (rotates) moved.change.push(...(await rotateToken(queries, stored, parts.clock.now())));
+    return moved;
   });
   changes.publish(change);
   // The permission went with the claim.

@@ -5,6 +5,7 @@ import { checkDocument, type DeviceInfo } from '../device/device.ts';
 import { checkVersion, findDevice, holdCustomer, type LoggedChange, lockDevice } from '../device/store.ts';
 import { createUuid, isUuid } from '../device/uuid.ts';
 import type { Queries } from '../postgres/client.ts';
+import { rotateToken } from './credentials.ts';
 import { type ContactInput, type Customer, checkedContact, checkTitle, publicCustomerTitle } from './customer.ts';
 import { recordChange } from './devices.ts';
 import type { FleetParts } from './parts.ts';
@@ -12,6 +13,7 @@ import {
   deleteCustomer as deleteRows,
   findCustomer,
   findOrInsertPublicCustomer,
+  forgetClaims,
   insertCustomer,
   setDeviceCustomer,
   updateCustomer,
@@ -77,13 +79,20 @@ export async function assignDevice(
   });
 }
 
-export async function unassignDevice(parts: FleetParts, tenantId: string, deviceId: string): Promise<DeviceInfo> {
-  return await changeCustomer(parts, tenantId, deviceId, async (_queries, device) => {
+/** `rotates`: with a new access token, as the customer's users have read the old one. */
+export async function unassignDevice(
+  parts: FleetParts,
+  tenantId: string,
+  deviceId: string,
+  rotates: boolean,
+): Promise<DeviceInfo> {
+  const choose = async (_queries: Queries, device: DeviceInfo) => {
     if (device.customerId === null) {
       throw badRequest('device_unassigned', "Device isn't assigned to any customer!");
     }
     return null;
-  });
+  };
+  return await changeCustomer(parts, tenantId, deviceId, choose, rotates);
 }
 
 async function changeCustomer(
@@ -91,13 +100,16 @@ async function changeCustomer(
   tenantId: string,
   deviceId: string,
   choose: (queries: Queries, device: DeviceInfo) => Promise<string | null>,
+  rotates = false,
 ): Promise<DeviceInfo> {
   const { postgres, changes } = parts;
   const { device, change } = await postgres.transaction(async (queries) => {
     if (!(await lockDevice(queries, tenantId, deviceId))) throw entityNotFound('Device', deviceId);
     const stored = (await findDevice(queries, tenantId, deviceId))!;
     const customerId = await choose(queries, stored);
-    return await moveDevice(parts, queries, stored, customerId);
+    const moved = await moveDevice(parts, queries, stored, customerId);
+    if (rotates) moved.change.push(...(await rotateToken(queries, stored, parts.clock.now())));
+    return moved;
   });
   changes.publish(change);
   return device;
@@ -111,6 +123,7 @@ export async function moveDevice(
   customerId: string | null,
 ): Promise<{ device: DeviceInfo; change: LoggedChange[] }> {
   await setDeviceCustomer(queries, device.id, customerId);
+  if (customerId !== device.customerId) await forgetClaims(queries, device);
   const change = await recordChange(queries, device.id, device.number, false, parts.clock.now());
   return { device: { ...device, customerId, version: device.version + 1 }, change };
 }

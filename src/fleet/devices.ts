@@ -3,7 +3,7 @@
  * Each is one transaction; the other processes are told after its commit.
  */
 import { randomInt } from 'node:crypto';
-import { entityNotFound } from '../auth/roles.ts';
+import { entityNotFound, requireCustomerOf, type TenantPrincipal } from '../auth/roles.ts';
 import { badRequest, Fault } from '../base/errors.ts';
 import { type NewCredentials, tokenCredentials } from '../device/credentials.ts';
 import {
@@ -24,6 +24,7 @@ import {
   insertCredentials,
   insertDevice,
   insertDeviceTombstone,
+  type LockedDevice,
   type LoggedChange,
   lockDevice,
   nextNameNumber,
@@ -35,6 +36,7 @@ import type { Queries } from '../postgres/client.ts';
 import { admitDevice } from './device-limit.ts';
 import type { FleetParts } from './parts.ts';
 import { resolveProfile } from './profiles.ts';
+import { forgetClaims } from './store.ts';
 
 /** A device as a user saves it: what is absent is cleared. */
 export interface DeviceInput {
@@ -123,15 +125,27 @@ export async function insertNewDevice(
   return { device: { ...row, number, type: profile.name, version: 1 }, change: change!, assigned };
 }
 
-/** Replaces the device `id`. */
-export async function saveDevice(parts: FleetParts, tenantId: string, id: string, input: DeviceInput): Promise<Device> {
+/**
+ * Replaces the device `id`. Whose the device is, and so what the caller may change, is read from the row that the
+ * transaction holds: a save that meets an assignment comes before it or after it.
+ */
+export async function saveDevice(
+  parts: FleetParts,
+  caller: TenantPrincipal,
+  id: string,
+  input: DeviceInput,
+): Promise<Device> {
+  const { tenantId } = caller;
   const { postgres, changes, clock, onAssigned, gatewayNews } = parts;
   const { device, stored, change, assigned } = await postgres.transaction(async (queries) => {
     const stored = await lockDevice(queries, tenantId, id);
     if (!stored) throw entityNotFound('Device', id);
+    requireCustomerOf(caller, stored.customerId);
     checkVersion('Device', stored.version, input.version);
-    const { profile, row } = await checkedRow(queries, tenantId, input, id, stored.createdTime);
+    const allowed = caller.authority === 'TENANT_ADMIN' ? input : changeOfCustomer(input, stored);
+    const { profile, row } = await checkedRow(queries, tenantId, allowed, id, stored.createdTime);
     await updateDevice(queries, row);
+    if (row.customerId !== stored.customerId) await forgetClaims(queries, { id, ...stored });
     const assigned = await deviceAssigned(queries, id);
     const change = await recordChange(queries, id, stored.number, false, clock.now());
     const { number, version } = stored;
@@ -141,6 +155,19 @@ export async function saveDevice(parts: FleetParts, tenantId: string, id: string
   if (assigned) onAssigned?.();
   if (stored.name !== device.name) await gatewayNews?.renamed(tenantId, { id, ...stored }, device.name);
   return device;
+}
+
+/** A customer user says what a device is called, not whose it is, what it runs, nor that it speaks for other devices. */
+function changeOfCustomer(input: DeviceInput, stored: LockedDevice): DeviceInput {
+  const { customerId, profileId, firmwareId, softwareId } = stored;
+  const { gateway } = membersOf(stored.additionalInfo);
+  const { gateway: wanted, ...info } = membersOf(input.additionalInfo);
+  const allowed = { ...input, customerId, profileId, firmwareId, softwareId };
+  return wanted === gateway ? allowed : { ...allowed, additionalInfo: { ...info, gateway } };
+}
+
+function membersOf(json: unknown): Record<string, unknown> {
+  return typeof json === 'object' && json !== null && !Array.isArray(json) ? (json as Record<string, unknown>) : {};
 }
 
 /** Device, credentials and, through a tombstone, its telemetry. */

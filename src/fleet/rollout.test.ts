@@ -1,6 +1,7 @@
 /** What is saved while devices are being told of their packages, against a real server: nobody is forgotten. */
 import { afterAll, beforeAll, beforeEach, expect, it } from 'vitest';
 import { startTestPostgres, type TestPostgres } from '../../test/postgres-server.ts';
+import type { TenantPrincipal } from '../auth/roles.ts';
 import { systemClock as clock } from '../base/clock.ts';
 import type { CredentialChanges } from '../device/credential-changes.ts';
 import { createUuid } from '../device/uuid.ts';
@@ -34,6 +35,11 @@ beforeEach(async () => {
   firmwareId = (await createPackage({ postgres, clock }, tenantId, described, true)).id;
 });
 
+function admin(): TenantPrincipal {
+  const names = { userId: tenantId, email: 'admin@millrace.local', customerId: null, sessionId: null };
+  return { ...names, authority: 'TENANT_ADMIN', tenantId, isPublic: false };
+}
+
 /** One round of a rollout; `meanwhile` happens when the devices have been told and it is not yet written down. */
 async function tell(meanwhile: () => Promise<unknown> = async () => {}): Promise<(string | null)[]> {
   while (await expandRolloutProfile(postgres, 10));
@@ -50,7 +56,7 @@ async function tell(meanwhile: () => Promise<unknown> = async () => {}): Promise
 
 it('a package that is taken away while its device is told of it is taken away in the next round', async () => {
   const device = await createDevice(fleet, tenantId, { name: 'pump', firmwareId });
-  const takeAway = () => saveDevice(fleet, tenantId, device.id, { name: 'pump', firmwareId: null });
+  const takeAway = () => saveDevice(fleet, admin(), device.id, { name: 'pump', firmwareId: null });
   expect(await tell(takeAway)).toEqual([firmwareId]);
   expect(await tell()).toEqual([null]);
   expect(await tell()).toEqual([]);

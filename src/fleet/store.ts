@@ -1,10 +1,11 @@
 /** SQL of tenants, customers, claims, and of marks in the settings. */
+import { scopeNumber } from '../attributes/attributes.ts';
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { contains, containsPattern, type Page, type PageLink, readPage } from '../device/page.ts';
 import { type CredentialChange, changeColumns, insertCredentialChanges, type LoggedChange } from '../device/store.ts';
 import { isUniqueViolation, type Queries } from '../postgres/client.ts';
-import type { Claim } from './claim-rules.ts';
+import { type Claim, claimKeys } from './claim-rules.ts';
 import type { Customer, Tenant } from './customer.ts';
 
 export async function findSetting(queries: Queries, name: string): Promise<string | undefined> {
@@ -275,6 +276,16 @@ export async function findClaim(queries: Queries, deviceId: string): Promise<Cla
     [deviceId],
   );
   return claim;
+}
+
+/** What was said about claiming the device, while it had another owner or none, no longer counts. */
+export async function forgetClaims(queries: Queries, device: { id: string; number: number }): Promise<void> {
+  await queries.query('delete from device_claim where device_id = $1', [device.id]);
+  await queries.query('delete from attribute where device = $1 and scope = $2 and key = $3', [
+    device.number,
+    scopeNumber.SERVER_SCOPE,
+    claimKeys.data,
+  ]);
 }
 
 export async function deleteClaim(queries: Queries, deviceId: string): Promise<void> {

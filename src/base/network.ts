@@ -1,0 +1,36 @@
+/**
+ * The network of a caller's address, by which wrong secrets and waiting callers are counted: whoever has one address of
+ * it can have its neighbours too. Of IPv6 it is the /64, in any spelling; an IPv4 address inside IPv6 is what it is.
+ */
+
+/** `ipv4Parts`: 3 counts a /24 as one, 4 each IPv4 address on its own. What is no address is a network of its own. */
+export function networkOf(address: string, ipv4Parts: 3 | 4 = 3): string {
+  if (!address.includes(':')) return address.split('.').slice(0, ipv4Parts).join('.');
+  const groups = groupsOf(address);
+  if (!groups) return address;
+  const isIpv4 = groups.slice(0, 5).every((group) => group === 0) && groups[5] === 0xffff;
+  if (!isIpv4)
+    return groups
+      .slice(0, 4)
+      .map((group) => group.toString(16))
+      .join(':');
+  const bytes = [groups[6]! >> 8, groups[6]! & 255, groups[7]! >> 8, groups[7]! & 255];
+  return bytes.slice(0, ipv4Parts).join('.');
+}
+
+/** The eight groups of an IPv6 address; undefined when it is none. */
+function groupsOf(address: string): number[] | undefined {
+  const [plain = ''] = address.split('%');
+  const ipv4 = /^(.*:)(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})$/.exec(plain);
+  const [a, b, c, d] = ipv4 ? ipv4.slice(2).map(Number) : [];
+  const text = ipv4 ? `${ipv4[1]}${((a! << 8) | b!).toString(16)}:${((c! << 8) | d!).toString(16)}` : plain;
+  const halves = text.split('::');
+  if (halves.length > 2) return undefined;
+  const [head = [], tail = []] = halves.map((half) => (half === '' ? [] : half.split(':')));
+  const missing = 8 - head.length - tail.length;
+  if (halves.length === 2 ? missing < 0 : missing !== 0) return undefined;
+  const groups = [...head, ...Array<string>(halves.length === 2 ? missing : 0).fill('0'), ...tail];
+  return groups.every((group) => /^[0-9a-f]{1,4}$/i.test(group))
+    ? groups.map((group) => Number.parseInt(group, 16))
+    : undefined;
+}
