@@ -5,7 +5,7 @@ import { type CrashOutcome, crashRun } from '../crash.ts';
 import { say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 
-const settleSeconds = 120;
+const settleSeconds = 300;
 const holdMsMax = 6_000;
 const acknowledgedMin = 1_000;
 const deletesMin = 1;
