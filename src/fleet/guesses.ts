@@ -4,6 +4,7 @@
  */
 import type { Clock } from '../base/clock.ts';
 import { ErrorCode, Fault } from '../base/errors.ts';
+import { networkOf } from '../base/network.ts';
 import { AgedMap } from '../device/aged-map.ts';
 
 export interface GuessesOptions {
@@ -31,7 +32,7 @@ export class Guesses {
   /** Throws a 429 fault when the address has used up its tries. The result forgives this one. */
   begin(remoteAddress: string): () => void {
     const { clock, wrongMax, windowMs } = this.#options;
-    const network = networkOf(remoteAddress);
+    const network = networkOf(remoteAddress, 4);
     const now = clock.monotonic();
     let window = this.#windows.get(network);
     if (!window || window.endsMs <= now) {
@@ -51,10 +52,4 @@ export class Guesses {
       counted.tries -= 1;
     };
   }
-}
-
-/** Of IPv6 the first half: who has one address of it has them all. */
-function networkOf(address: string): string {
-  if (!address.includes(':') || address.startsWith('0000:0000:0000:0000:0000:ffff:')) return address;
-  return address.split(':').slice(0, 4).join(':');
 }
