@@ -6,6 +6,7 @@ import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { createApi } from './api/api.ts';
 import { LongAnswers } from './api/long-answer.ts';
+import { notOffered } from './api/not-offered.ts';
 import { Attributes } from './attributes/attributes.ts';
 import { notifyShared } from './attributes/notify.ts';
 import { AttributeUpdates } from './attributes/updates.ts';
@@ -359,6 +360,7 @@ async function serve(link: PrimaryLink): Promise<void> {
     claimDoor({ server, senders, claims, readBody });
     provisionDoor({ server, provisioning, readBody });
     for (const { method, pattern, handler, bodyBytesMax } of api) server.route(method, pattern, handler, bodyBytesMax);
+    for (const path of notOffered) server.refusePath(path);
     consoleDoor(server);
     healthDoor({
       server,

@@ -59,6 +59,7 @@ export interface HttpServerOptions {
 }
 
 const registrars = { GET: 'get', POST: 'post', PUT: 'put', DELETE: 'del' } as const;
+const anyRegistrars = { ...registrars, HEAD: 'head' } as const;
 
 export class HttpServer {
   readonly #app: TemplatedApp;
@@ -192,31 +193,48 @@ export class HttpServer {
   seal(): void {
     for (const [pattern, methods] of this.#allowed) {
       const allow = [...methods, 'OPTIONS'].join(', ');
-      for (const path of withSlash(pattern)) {
-        this.#app.any(path, (res, req) => {
-          if (req.getCaseSensitiveMethod() === 'OPTIONS') preflight(res, req);
-          else refuseMethod(res, req, allow, this.#options.worker);
-        });
-      }
+      const refuse = (res: UwsResponse, req: UwsRequest): void => {
+        if (req.getCaseSensitiveMethod() === 'OPTIONS') preflight(res, req);
+        else refuseMethod(res, req, allow, this.#options.worker);
+      };
+      this.#others(pattern, methods, refuse);
     }
-    this.#app.any('/*', (res, req) => {
-      if (req.getCaseSensitiveMethod() === 'OPTIONS') {
-        preflight(res, req);
-        return;
-      }
-      const head = readHead(req);
-      const exchange = new Exchange(res, head.origin, req.getCaseSensitiveMethod() === 'HEAD', this.#options.worker);
-      // A body that nobody wants is not read: the connection ends behind the answer.
-      exchange.closeAfter = head.contentLength > 0 || head.chunked;
-      if (!head.sound) {
-        exchange.cut();
-        return;
-      }
-      exchange.refuse(
-        new Fault(404, ErrorCode.notFound, 'unknown_path', `No such path: ${req.getUrl().slice(0, 200)}`),
-      );
-    });
+    this.#app.any('/*', this.#unknownPath);
   }
+
+  /** A path that resembles a route with a parameter and is no route: each method of it is answered as an unknown path. */
+  refusePath(path: string): void {
+    this.#others(path, new Set(), this.#unknownPath);
+  }
+
+  /**
+   * Answers every method of a pattern but `methods`. The library looks for a route of the method first, whatever its
+   * pattern is: `GET /api/device/credentials` would be taken for a device with the id `credentials`.
+   */
+  #others(pattern: string, methods: Set<string>, handler: (res: UwsResponse, req: UwsRequest) => void): void {
+    const isExact = !/[:*]/.test(pattern);
+    for (const path of withSlash(pattern)) {
+      for (const [method, registrar] of Object.entries(anyRegistrars))
+        if (isExact && !methods.has(method)) this.#app[registrar](path, handler);
+      this.#app.any(path, handler);
+    }
+  }
+
+  readonly #unknownPath = (res: UwsResponse, req: UwsRequest): void => {
+    if (req.getCaseSensitiveMethod() === 'OPTIONS') {
+      preflight(res, req);
+      return;
+    }
+    const head = readHead(req);
+    const exchange = new Exchange(res, head.origin, req.getCaseSensitiveMethod() === 'HEAD', this.#options.worker);
+    // A body that nobody wants is not read: the connection ends behind the answer.
+    exchange.closeAfter = head.contentLength > 0 || head.chunked;
+    if (!head.sound) {
+      exchange.cut();
+      return;
+    }
+    exchange.refuse(new Fault(404, ErrorCode.notFound, 'unknown_path', `No such path: ${req.getUrl().slice(0, 200)}`));
+  };
 
   listen(address: string, port: number): Promise<number> {
     return new Promise((resolve, reject) => {
