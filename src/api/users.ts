@@ -20,6 +20,7 @@ import { findTenant } from '../fleet/store.ts';
 import {
   accountToSignIn,
   activationOf,
+  checkNewUser,
   createUser,
   deleteUser,
   enableUser,
@@ -73,6 +74,7 @@ export function userRoutes(parts: UserRoutesParts): Route[] {
         const input = userInput(body);
         if (id !== null) return json(userJson(await saveUser(parts, principal, id, input)));
         if (query.sendActivationMail ?? true) {
+          await checkNewUser(parts, principal, input);
           // There is no mail server to be configured: a user who waits for a mail would wait for ever.
           throw new Fault(500, ErrorCode.general, 'mail', "Couldn't send user activation email");
         }

@@ -43,20 +43,29 @@ export interface UserInput {
 /** Members of `additionalInfo` that a reader gets and that are not kept. */
 const shownInfo = ['userCredentialsEnabled', 'userActivated', 'lastLoginTs'];
 
+/** Throws what `createUser` would refuse, but for an email that is taken. */
+export async function checkNewUser({ postgres }: FleetParts, caller: Principal, input: UserInput): Promise<void> {
+  await checkOwners(postgres, newUser(caller, input, 0));
+}
+
 /** The user is not activated. */
 export async function createUser({ postgres, clock }: FleetParts, caller: Principal, input: UserInput): Promise<User> {
   const now = clock.now();
-  const names = checkedNames(input);
-  const { authority } = input;
-  if (authority === null) throw badRequest('authority', "User authority isn't defined!");
-  const { tenantId, customerId } = ownersOf(caller, { ...input, authority });
-  const user: User = { id: createUuid(now), createdTime: now, tenantId, customerId, authority, ...names, version: 1 };
+  const user = newUser(caller, input, now);
   await postgres.transaction(async (queries) => {
     await checkOwners(queries, user);
     if (!(await insertUser(queries, { ...user, passwordHash: null }))) throw emailTaken(user.email);
     await setActivation(queries, user.id, newActivation(now));
   });
   return user;
+}
+
+function newUser(caller: Principal, input: UserInput, now: number): User {
+  const names = checkedNames(input);
+  const { authority } = input;
+  if (authority === null) throw badRequest('authority', "User authority isn't defined!");
+  const { tenantId, customerId } = ownersOf(caller, { ...input, authority });
+  return { id: createUuid(now), createdTime: now, tenantId, customerId, authority, ...names, version: 1 };
 }
 
 /** Name, email and the like; whose user it is and what it may do stay as they were made. */
