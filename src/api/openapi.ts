@@ -119,8 +119,20 @@ function queryParametersOf({ query }: RouteDescription, components: Components):
 
 function requestContent({ body, ownBody }: RouteDescription, components: Components): JsonObject | undefined {
   const shape = body ?? ownBody?.shape;
-  return shape && contentOf(isMedium(shape) ? shape : { contentType: 'application/json', schema: shape }, components);
+  if (!shape) return undefined;
+  if (isMedium(shape)) return contentOf(shape, components);
+  const content = contentOf({ contentType: 'application/json', schema: shape }, components);
+  if (!ownBody) return content;
+  return { ...content, ...Object.fromEntries(otherTypes.map((type) => [type, { schema: jsonInText }])) };
 }
+
+/** What generated clients and `curl -d` call a body of JSON: a body that a handler reads itself may have any type. */
+const otherTypes = ['text/plain', 'application/x-www-form-urlencoded'];
+const jsonInText: JsonObject = {
+  type: 'string',
+  contentMediaType: 'application/json',
+  description: 'The same JSON, as it is: nothing of it is encoded',
+};
 
 function responses(route: RouteDescription, components: Components): JsonObject {
   const { roles, body, ownBody, plainTextErrors, answer = 'empty', otherAnswers = {} } = route;

@@ -15,7 +15,7 @@ import type { Rpc } from '../rpc/send.ts';
 import { findRpc, listRpcs, rpcStatuses, type StoredRpc } from '../rpc/store.ts';
 import type { HttpRequest, HttpResponse } from '../uws/server.ts';
 import { type Json, JsonNumber, writeJson } from '../value/json.ts';
-import { checkContentType, readExactJson } from './body.ts';
+import { readExactJson } from './body.ts';
 import { pageLink, pageQuery } from './parameters.ts';
 import { plainText, usableDevice } from './plain-text.ts';
 import { empty, json, jsonText, type Route, route } from './route.ts';
@@ -208,7 +208,6 @@ interface CommandBody {
 }
 
 function commandOf(request: HttpRequest): CommandBody {
-  checkContentType(request.header('content-type'));
   const body = readBody(request.body);
   const method = body.get('method');
   if (typeof method !== 'string' || method === '') {

@@ -232,7 +232,7 @@ function rightBody(operation: Operation, body: unknown): Parameters<typeof call>
     form.append('file', new Blob([Buffer.from('firmware')]), 'fw.bin');
     return { type: '', content: form };
   }
-  if (requestBody.content['text/plain']) return { type: 'text/plain', content: 'night shift' };
+  if (!requestBody.content['application/json']) return { type: 'text/plain', content: 'night shift' };
   return jsonBody(body ?? someValue(document, bodySchema(operation)!, new Random(seed)));
 }
 
