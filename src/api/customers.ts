@@ -23,7 +23,7 @@ import {
 } from '../fleet/customers.ts';
 import { findCustomer, findCustomerByTitle, listCustomers } from '../fleet/store.ts';
 import { anything, contactBody, parseJson, reference, text, version } from './body.ts';
-import { entityUuid, pageLink, pageQuery } from './parameters.ts';
+import { conflictQuery, entityUuid, nameConflict, pageLink, pageQuery } from './parameters.ts';
 import { empty, json, type Route, route } from './route.ts';
 import {
   anyJson,
@@ -87,13 +87,16 @@ export function customerRoutes(parts: ClaimParts): Route[] {
       pattern: '/api/customer',
       summary: 'Create a customer, or replace the one with the given id',
       roles: tenantAdmins,
+      query: conflictQuery,
       body: customerBody,
       answer: customerShape,
-      async handle({ principal, body }) {
+      async handle({ principal, query, body }) {
         const { tenantId } = requireTenant(principal);
         const id = entityUuid(body.id);
         const input: CustomerInput = { ...body, title: body.title ?? '', externalId: entityUuid(body.externalId) };
-        const saved = await (id ? saveCustomer(parts, tenantId, id, input) : createCustomer(parts, tenantId, input));
+        const saved = await (id
+          ? saveCustomer(parts, tenantId, id, input)
+          : createCustomer(parts, tenantId, input, nameConflict(query)));
         return json(customerJson(saved));
       },
     }),

@@ -23,10 +23,19 @@ import {
   listDevices,
 } from '../device/store.ts';
 import { saveCredentials } from '../fleet/credentials.ts';
-import { createDevice, type DeviceInput, deleteDevice, type NameConflict, saveDevice } from '../fleet/devices.ts';
+import { createDevice, type DeviceInput, deleteDevice, saveDevice } from '../fleet/devices.ts';
 import type { FleetParts } from '../fleet/parts.ts';
 import { anything, reference, text, version } from './body.ts';
-import { commaList, entityUuid, missing, oneOf, pageLink, pageQuery } from './parameters.ts';
+import {
+  commaList,
+  conflictQuery,
+  entityUuid,
+  missing,
+  nameConflict,
+  oneOf,
+  pageLink,
+  pageQuery,
+} from './parameters.ts';
 import { empty, json, type Route, route } from './route.ts';
 import {
   credentialsJson,
@@ -61,12 +70,6 @@ const credentialsBody = Type.Object({
   credentialsId: text,
   credentialsValue: text,
   version,
-});
-
-const conflictQuery = Type.Object({
-  nameConflictPolicy: Type.Optional(Type.Enum(['FAIL', 'UNIQUIFY'])),
-  uniquifySeparator: Type.Optional(Type.String()),
-  uniquifyStrategy: Type.Optional(Type.Enum(['RANDOM', 'INCREMENTAL'])),
 });
 
 const listQuery = Type.Object({
@@ -298,9 +301,4 @@ function credentialsInput(body: Type.Static<typeof credentialsBody>): NewCredent
   if (!body.credentialsType) throw badRequest('credentials_type', 'Device credentials type should be specified');
   const type = oneOf('credentialsType', body.credentialsType, credentialsTypes, 'ACCESS_TOKEN');
   return checkedCredentials(type, body.credentialsId ?? '', body.credentialsValue ?? null);
-}
-
-function nameConflict(query: Type.Static<typeof conflictQuery>): NameConflict {
-  const { nameConflictPolicy: policy = 'FAIL', uniquifySeparator: separator = '_' } = query;
-  return { policy, separator, strategy: query.uniquifyStrategy ?? 'RANDOM' };
 }

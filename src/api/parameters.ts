@@ -8,6 +8,7 @@ import { limits } from '../base/limits.ts';
 import * as Type from '../base/schema.ts';
 import type { PageLink } from '../device/page.ts';
 import { isUuid, nullUuid } from '../device/uuid.ts';
+import type { NameConflict } from '../fleet/name-conflict.ts';
 import { packageTypes } from '../ota/package.ts';
 
 /** Of a schema: what is said when a number is below its minimum. */
@@ -79,6 +80,18 @@ export const pageQuery = Type.Object({
   sortProperty: Type.Optional(Type.String()),
   sortOrder: Type.Optional(Type.Enum(['ASC', 'DESC'])),
 });
+
+/** What to do when the name of a new entity is taken. */
+export const conflictQuery = Type.Object({
+  nameConflictPolicy: Type.Optional(Type.Enum(['FAIL', 'UNIQUIFY'])),
+  uniquifySeparator: Type.Optional(Type.String()),
+  uniquifyStrategy: Type.Optional(Type.Enum(['RANDOM', 'INCREMENTAL'])),
+});
+
+export function nameConflict(query: Type.Static<typeof conflictQuery>): NameConflict {
+  const { nameConflictPolicy: policy = 'FAIL', uniquifySeparator: separator = '_' } = query;
+  return { policy, separator, strategy: query.uniquifyStrategy ?? 'RANDOM' };
+}
 
 export type PageQuery = Type.Static<typeof pageQuery>;
 
@@ -183,9 +196,11 @@ function value(name: string, text: string, node: Node): unknown {
   switch (node.type) {
     case 'integer':
       return integer(name, text, node);
-    case 'boolean':
-      if (text === 'true' || text === 'false') return text === 'true';
+    case 'boolean': {
+      const given = Type.booleanOf(text);
+      if (given !== undefined) return given;
       throw badRequest('parameter_boolean', `Parameter '${name}' must be true or false, not '${shortened(text)}'`);
+    }
     default:
       return node.format === 'uuid' ? uuid(text) : text;
   }

@@ -4,7 +4,7 @@ import * as Type from '../base/schema.ts';
 import type { Tenant } from '../fleet/customer.ts';
 import type { FleetParts } from '../fleet/parts.ts';
 import { findTenant, listTenants } from '../fleet/store.ts';
-import { createTenant, deleteTenant, saveTenant, type TenantInput } from '../fleet/tenants.ts';
+import { createTenant, defaultTenantProfileId, deleteTenant, saveTenant, type TenantInput } from '../fleet/tenants.ts';
 import { anything, contactBody, reference, text, version } from './body.ts';
 import { entityUuid, pageLink, pageQuery } from './parameters.ts';
 import { empty, json, type Route, route } from './route.ts';
@@ -25,6 +25,7 @@ const tenantBody = Type.Object({
   id: reference,
   title: text,
   region: text,
+  tenantProfileId: reference,
   ...contactBody,
   additionalInfo: anything,
   version,
@@ -37,6 +38,7 @@ const tenantShape = closed(
     title: Type.String(),
     name: Type.String(),
     region: nullable(Type.String()),
+    tenantProfileId: entityId,
     ...contactShape,
     version: Type.Integer(),
     additionalInfo: anyJson,
@@ -55,7 +57,11 @@ export function tenantRoutes(parts: FleetParts): Route[] {
       answer: tenantShape,
       async handle({ body }) {
         const id = entityUuid(body.id);
-        const input: TenantInput = { ...body, title: body.title ?? '' };
+        const input: TenantInput = {
+          ...body,
+          title: body.title ?? '',
+          tenantProfileId: entityUuid(body.tenantProfileId),
+        };
         return json(tenantJson(await (id ? saveTenant(parts, id, input) : createTenant(parts, input))));
       },
     }),
@@ -102,6 +108,7 @@ function tenantJson(tenant: Tenant): Type.Static<typeof tenantShape> {
     title: tenant.title,
     name: tenant.title,
     region: tenant.region,
+    tenantProfileId: idJson('TENANT_PROFILE', defaultTenantProfileId),
     ...contactJson(tenant),
     version: tenant.version,
     additionalInfo: tenant.additionalInfo,

@@ -125,6 +125,16 @@ export interface SchemaFault {
 }
 
 /** The first fault of `value`; undefined when it fits. */
+/** A boolean as text of a query, a path or a form: in any letter case; undefined when it is none. */
+export function booleanOf(text: string): boolean | undefined {
+  return booleans.get(text.toLowerCase());
+}
+
+const booleans = new Map([
+  ...['true', 'on', 'yes', '1'].map((word) => [word, true] as const),
+  ...['false', 'off', 'no', '0'].map((word) => [word, false] as const),
+]);
+
 export function faultOf(of: Schema, value: unknown): SchemaFault | undefined {
   if (of.type && !isOfType(of.type, value)) return wrong(`must be ${of.type}`);
   if (of.const !== undefined && value !== of.const) return wrong('must be equal to constant');

@@ -8,6 +8,7 @@ import type { Queries } from '../postgres/client.ts';
 import { rotateToken } from './credentials.ts';
 import { type ContactInput, type Customer, checkedContact, checkTitle, publicCustomerTitle } from './customer.ts';
 import { recordChange } from './devices.ts';
+import { type NameConflict, refuseTakenName, underFreeName } from './name-conflict.ts';
 import type { FleetParts } from './parts.ts';
 import {
   deleteCustomer as deleteRows,
@@ -15,6 +16,7 @@ import {
   findOrInsertPublicCustomer,
   forgetClaims,
   insertCustomer,
+  nextTitleNumber,
   setDeviceCustomer,
   updateCustomer,
 } from './store.ts';
@@ -27,12 +29,23 @@ export interface CustomerInput extends ContactInput {
   version?: number | null | undefined;
 }
 
-export async function createCustomer(parts: FleetParts, tenantId: string, input: CustomerInput): Promise<Customer> {
-  const now = parts.clock.now();
-  const created = { id: createUuid(now), createdTime: now, tenantId, isPublic: false, version: 1 };
-  const customer = { ...created, ...checkedCustomer(input) };
-  await insertCustomer(parts.postgres, customer);
-  return customer;
+export async function createCustomer(
+  { postgres, clock }: FleetParts,
+  tenantId: string,
+  input: CustomerInput,
+  conflict: NameConflict = refuseTakenName,
+): Promise<Customer> {
+  const names = {
+    takenReason: 'customer_title_taken',
+    next: (prefix: string) => nextTitleNumber(postgres, tenantId, prefix),
+  };
+  return await underFreeName(input.title, conflict, names, async (title) => {
+    const now = clock.now();
+    const created = { id: createUuid(now), createdTime: now, tenantId, isPublic: false, version: 1 };
+    const customer = { ...created, ...checkedCustomer({ ...input, title }) };
+    await insertCustomer(postgres, customer);
+    return customer;
+  });
 }
 
 export async function saveCustomer(

@@ -2,9 +2,8 @@
  * Creating, changing and deleting devices: what touches device, credentials, profile, customer and telemetry at once.
  * Each is one transaction; the other processes are told after its commit.
  */
-import { randomInt } from 'node:crypto';
 import { entityNotFound, requireCustomerOf, type TenantPrincipal } from '../auth/roles.ts';
-import { badRequest, Fault } from '../base/errors.ts';
+import { badRequest } from '../base/errors.ts';
 import { type NewCredentials, tokenCredentials } from '../device/credentials.ts';
 import {
   checkDeviceName,
@@ -34,6 +33,7 @@ import { createUuid, isUuid } from '../device/uuid.ts';
 import { checkAssignable, deviceAssigned } from '../ota/assignment.ts';
 import type { Queries } from '../postgres/client.ts';
 import { admitDevice } from './device-limit.ts';
+import { type NameConflict, refuseTakenName, underFreeName } from './name-conflict.ts';
 import type { FleetParts } from './parts.ts';
 import { resolveProfile } from './profiles.ts';
 import { forgetClaims } from './store.ts';
@@ -53,52 +53,31 @@ export interface DeviceInput {
   version?: number | null | undefined;
 }
 
-export interface NameConflict {
-  policy: 'FAIL' | 'UNIQUIFY';
-  separator: string;
-  strategy: 'RANDOM' | 'INCREMENTAL';
-}
-
-const uniquifyTriesMax = 100;
-const suffixAlphabet = 'abcdefghijklmnopqrstuvwxyz0123456789';
-
 /** Without `credentials` with a random token. */
 export async function createDevice(
   parts: FleetParts,
   tenantId: string,
   input: DeviceInput,
   credentials?: NewCredentials,
-  conflict: NameConflict = { policy: 'FAIL', separator: '_', strategy: 'RANDOM' },
+  conflict: NameConflict = refuseTakenName,
 ): Promise<Device> {
   const { postgres, changes, clock, devicesMax, onAssigned } = parts;
-  const prefix = input.name + conflict.separator;
-  let { name } = input;
-  for (let attempt = 0; ; attempt += 1) {
-    try {
-      const { device, change, assigned } = await postgres.transaction((queries) =>
-        insertNewDevice(queries, tenantId, { ...input, name }, credentials ?? randomToken(), clock.now(), devicesMax),
-      );
-      changes.publish([change]);
-      if (assigned) onAssigned?.();
-      return device;
-    } catch (error) {
-      const taken = error instanceof Fault && error.reason === 'device_name_taken';
-      if (!taken || conflict.policy === 'FAIL' || attempt === uniquifyTriesMax) throw error;
-      const isCounted = conflict.strategy === 'INCREMENTAL';
-      // Somebody else may take that number first: then the next one.
-      name = prefix + (isCounted ? await nextNameNumber(postgres, tenantId, prefix) : randomSuffix());
-    }
-  }
+  const names = {
+    takenReason: 'device_name_taken',
+    next: (prefix: string) => nextNameNumber(postgres, tenantId, prefix),
+  };
+  return await underFreeName(input.name, conflict, names, async (name) => {
+    const { device, change, assigned } = await postgres.transaction((queries) =>
+      insertNewDevice(queries, tenantId, { ...input, name }, credentials ?? randomToken(), clock.now(), devicesMax),
+    );
+    changes.publish([change]);
+    if (assigned) onAssigned?.();
+    return device;
+  });
 }
 
 export function randomToken(): NewCredentials {
   return tokenCredentials(createAccessToken());
-}
-
-function randomSuffix(): string {
-  let text = '';
-  for (let i = 0; i < 6; i += 1) text += suffixAlphabet[randomInt(suffixAlphabet.length)];
-  return text;
 }
 
 /**

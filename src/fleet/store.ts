@@ -193,6 +193,16 @@ export async function findCustomerByTitle(
   return customer;
 }
 
+/** The number after the greatest `N` of the customers that are titled `prefix` and `N`. */
+export async function nextTitleNumber(queries: Queries, tenantId: string, prefix: string): Promise<number> {
+  const [row] = await queries.query<{ next: number }>(
+    `select coalesce(max(substr(title, length($2) + 1)::bigint), 0) + 1 as next from customer
+      where tenant_id = $1 and starts_with(title, $2) and substr(title, length($2) + 1) ~ '^[1-9][0-9]{0,14}$'`,
+    [tenantId, prefix],
+  );
+  return row!.next;
+}
+
 /** Makes it when the tenant has none; two callers at once get the same one. */
 export async function findOrInsertPublicCustomer(
   queries: Queries,

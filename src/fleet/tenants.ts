@@ -1,5 +1,6 @@
 /** Tenants, as a system administrator makes them. */
 import { entityNotFound } from '../auth/roles.ts';
+import { badRequest } from '../base/errors.ts';
 import { checkDocument, checkText, defaultProfileName } from '../device/device.ts';
 import { checkVersion } from '../device/store.ts';
 import { createUuid } from '../device/uuid.ts';
@@ -20,9 +21,14 @@ import {
 export interface TenantInput extends ContactInput {
   title: string;
   region?: string | null | undefined;
+  /** Null: the built-in one. */
+  tenantProfileId?: string | null | undefined;
   additionalInfo?: unknown;
   version?: number | null | undefined;
 }
+
+/** The one profile of tenants, built in. Its id is the same everywhere and never stored. */
+export const defaultTenantProfileId = '13814000-1dd2-11b2-8080-808080808081';
 
 /** With its default profile. */
 export async function createTenant({ postgres, clock }: FleetParts, input: TenantInput): Promise<Tenant> {
@@ -74,6 +80,9 @@ const devicesAtOnceMax = 500;
 function checkedTenant(input: TenantInput) {
   checkTitle('Tenant', input.title);
   checkDocument('additionalInfo', input.additionalInfo);
+  if (input.tenantProfileId && input.tenantProfileId !== defaultTenantProfileId) {
+    throw badRequest('tenant_profile', 'Tenant is referencing to non-existent tenant profile!');
+  }
   if (input.region) checkText('region', input.region);
   return {
     title: input.title,

@@ -9,6 +9,7 @@ import type { AttributeUpdates } from '../attributes/updates.ts';
 import { foundJson, keysOfText, readWanted, type Wanted, wantedScopes } from '../attributes/wanted.ts';
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import { booleanOf } from '../base/schema.ts';
 import type { CachedDevice } from '../device/cached-device.ts';
 import { type Exchange, faultAnswer } from '../uws/exchange.ts';
 import type { HttpServer } from '../uws/server.ts';
@@ -97,7 +98,7 @@ function wantedOfQuery(query: string): Wanted & { alwaysClient: boolean } {
   const parameters = new URLSearchParams(query);
   // A repeated list is one list.
   const keys = (list: string, all: string) =>
-    parameters.getAll(all).includes('true') ? 'all' : keysOfText(parameters.getAll(list).join(','));
+    parameters.getAll(all).some((text) => booleanOf(text)) ? 'all' : keysOfText(parameters.getAll(list).join(','));
   const client = keys('clientKeys', 'allClientKeys');
   const shared = keys('sharedKeys', 'allSharedKeys');
   return { ...wantedScopes(client, shared), alwaysClient: client !== undefined };
