@@ -137,14 +137,21 @@ export class Api {
   }
 }
 
-/** Asks again until `ask` returns something true; the last error or answer is the failure. */
+/** Between two questions of `eventually`: each is a quarter longer than the one before, as most answers come soon. */
+const pauseMs = { first: 10, max: 150 };
+
+/**
+ * Asks again until `ask` returns something true; the last error or answer is the failure. With `everyMs` the pauses have
+ * this length, for what does not last.
+ */
 export async function eventually<T>(
   ask: () => Promise<T> | T,
   waitMsMax = 10_000,
-  pauseMs = 20,
+  everyMs?: number,
 ): Promise<NonNullable<T>> {
   const deadline = performance.now() + waitMsMax;
   let last: unknown = 'nothing';
+  let nextMs = everyMs ?? pauseMs.first;
   while (performance.now() < deadline) {
     try {
       const answer = await ask();
@@ -153,7 +160,8 @@ export async function eventually<T>(
     } catch (error) {
       last = error;
     }
-    await sleep(pauseMs);
+    await sleep(nextMs);
+    if (everyMs === undefined) nextMs = Math.min(nextMs * 1.25, pauseMs.max);
   }
   throw new Error(`not within ${waitMsMax} ms; last answer: ${last instanceof Error ? last.message : String(last)}`);
 }
