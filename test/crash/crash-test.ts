@@ -1,0 +1,38 @@
+/** A crash run as a test, short or long: what must not be, and how much must have happened for that to prove something. */
+import { afterAll, expect, test } from 'vitest';
+import { type CrashOptions, type CrashOutcome, crashRun } from '../../bench/crash.ts';
+
+export interface CrashTest {
+  timeout: number;
+  options: Omit<CrashOptions, 'say' | 'signal'>;
+  /** Beside `acknowledgedMin` and `deletesMin`, for which the run itself waits. */
+  turnsMin: number;
+  faultsMin: number;
+}
+
+export function testCrashRun(name: string, { timeout, options, turnsMin, faultsMin }: CrashTest): void {
+  let run: Promise<CrashOutcome> | undefined;
+
+  // A run that is out of time still has to undo what it did.
+  afterAll(async () => {
+    await run?.catch(() => {});
+  }, 120_000);
+
+  // Never tried again: that would hide what was lost.
+  test(name, { retry: 0, timeout }, async ({ signal }) => {
+    const seed = Number(process.env['CRASH_SEED'] ?? options.seed);
+    run = crashRun({ ...options, seed, say: () => {}, signal });
+    const { sums, stillWaiting, ends, live, late, turns, deletes, faults, log } = await run;
+    // The seed is part of the failure: CRASH_SEED=<seed> repeats the same faults.
+    const nothing = Object.fromEntries(Object.keys(sums).map((sum) => [sum, 0]));
+    expect({ seed, log, ...sums, stillWaiting, ends }).toEqual({ seed, log, ...nothing, stillWaiting: [], ends: [] });
+    // A run in which little happened proves little.
+    expect(live.acknowledged).toBeGreaterThanOrEqual(options.acknowledgedMin);
+    expect(late.acknowledged).toBeGreaterThan(0);
+    expect(turns.acknowledged).toBeGreaterThanOrEqual(turnsMin);
+    const { devicesDeleted, seriesDeleted, rangesDeleted, gone } = deletes;
+    expect(devicesDeleted + seriesDeleted + rangesDeleted).toBeGreaterThanOrEqual(options.deletesMin);
+    expect(gone).toBeGreaterThan(0);
+    expect(Object.values(faults).reduce((sum, n) => sum + n, 0)).toBeGreaterThanOrEqual(faultsMin);
+  });
+}
