@@ -8,13 +8,14 @@ import { join } from 'node:path';
 import { afterAll, expect, test } from 'vitest';
 import { eventually } from '../api.ts';
 import { type Engine, freePort, prepareEngine } from '../engine.ts';
+import { createCertificate } from './certificate.ts';
 
 const directory = mkdtempSync(join(tmpdir(), 'millrace-refused-'));
 afterAll(() => rmSync(directory, { recursive: true, force: true }));
 
 /** The one line of a start that was refused. */
 async function refusal(env: Record<string, string>, engine?: Engine): Promise<string> {
-  const refused = engine ?? (await prepareEngine({ env }));
+  const refused = engine ?? (await prepareEngine({ env, firstStart: true }));
   try {
     refused.spawn(env);
     const { code } = await refused.exit(20_000);
@@ -63,6 +64,21 @@ test('a taken port is named with the setting that changes it', async () => {
   expect(line).toContain(String(port));
   expect(line).toContain('HTTP_BIND_PORT');
   server.close();
+});
+
+test('a bad PEM is named', async () => {
+  const { cert, key } = createCertificate(directory, 'server');
+  const other = createCertificate(directory, 'other');
+  const garbage = join(directory, 'garbage.pem');
+  writeFileSync(garbage, 'no certificate');
+  const port = String(await freePort());
+  const refused = (pem: string, pemKey: string) =>
+    refusal({ SSL_ENABLED: 'true', HTTPS_BIND_PORT: port, SSL_PEM_CERT: pem, SSL_PEM_KEY: pemKey });
+  expect(await refused('', key)).toMatch(/SSL_PEM_CERT must name/);
+  expect(await refused(join(directory, 'none.pem'), key)).toMatch(/none\.pem \(SSL_PEM_CERT\) cannot be read/);
+  expect(await refused(garbage, key)).toMatch(/garbage\.pem \(SSL_PEM_CERT\) is not the PEM of a certificate/);
+  expect(await refused(cert, cert)).toMatch(/SSL_PEM_KEY\) is not the PEM of a private key/);
+  expect(await refused(cert, other.key)).toMatch(/SSL_PEM_KEY\) does not belong to the certificate/);
 });
 
 test('a store that refuses the login is named with the settings to check', async () => {

@@ -1,41 +1,17 @@
-/** HTTPS beside HTTP on its own port: the same routes on every worker, long polls held over TLS, bad PEMs refused. */
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+/** HTTPS beside HTTP on its own port: the same routes on every worker, long polls held over TLS. */
 import { Agent, type RequestOptions, request as secureRequest } from 'node:https';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { beforeAll, expect, inject, test } from 'vitest';
 import { type Device, eventually } from '../api.ts';
-import { type Engine, freePort, prepareEngine, startEngine } from '../engine.ts';
-import { type Certificate, createCertificate } from './certificate.ts';
+import { newDevice, sharedEngine } from '../shared-engine.ts';
 
-const directory = mkdtempSync(join(tmpdir(), 'millrace-https-'));
-let certificate: Certificate;
-let engine: Engine;
-let port: number;
+const api = sharedEngine();
+const { httpsPort: port, certificate: ca } = inject('engine');
 let device: Device;
 
 beforeAll(async () => {
-  certificate = createCertificate(directory, 'server');
-  port = await freePort();
-  engine = await startEngine({ workers: 2, env: settings(certificate.cert, certificate.key) });
-  device = await engine.api.createDevice('secure');
+  device = await newDevice();
 });
-
-afterAll(async () => {
-  await engine?.destroy();
-  rmSync(directory, { recursive: true, force: true });
-});
-
-function settings(cert: string, key: string): Record<string, string> {
-  return {
-    SSL_ENABLED: 'true',
-    HTTPS_BIND_PORT: String(port),
-    SSL_PEM_CERT: cert,
-    SSL_PEM_KEY: key,
-    HTTP_TELL_WORKER: 'true',
-  };
-}
 
 interface Answer {
   status: number;
@@ -47,7 +23,7 @@ interface Answer {
 function ask(method: string, path: string, body = '', options: RequestOptions = {}): Promise<Answer> {
   return new Promise((resolve, reject) => {
     const headers = { ...options.headers, ...(body && { 'content-length': Buffer.byteLength(body) }) };
-    const target = { agent: false, ...options, host: '127.0.0.1', port, method, path, headers, ca: certificate.pem };
+    const target = { agent: false, ...options, host: '127.0.0.1', port, method, path, headers, ca };
     const request = secureRequest(target, (response) => {
       const chunks: Buffer[] = [];
       response.on('data', (chunk: Buffer) => chunks.push(chunk));
@@ -77,7 +53,7 @@ test('telemetry posted over HTTPS is stored, whichever worker took it', async ()
   }
   expect(workers.size).toBe(2);
   await eventually(async () => {
-    const { over_tls: points = [] } = await engine.api.readSeries(device.id, ['over_tls'], {
+    const { over_tls: points = [] } = await api.readSeries(device.id, ['over_tls'], {
       startTs: 0,
       endTs: 1_000,
     });
@@ -86,9 +62,9 @@ test('telemetry posted over HTTPS is stored, whichever worker took it', async ()
 });
 
 test('REST, health and refusals answer over HTTPS as over HTTP', async () => {
-  const bearer = { 'x-authorization': `Bearer ${await engine.api.adminToken()}` };
+  const bearer = { 'x-authorization': `Bearer ${await api.adminToken()}` };
   const known = await ask('GET', `/api/device/${device.id}`, '', { headers: bearer });
-  expect(JSON.parse(known.text)).toMatchObject({ name: 'secure' });
+  expect(JSON.parse(known.text)).toMatchObject({ id: { id: device.id } });
   expect((await ask('GET', '/readyz')).status).toBe(200);
   expect((await ask('POST', '/api/v1/unknown/telemetry', '{"a":1}')).status).toBe(401);
   expect((await ask('GET', `/api/v1/${device.token}/telemetry`)).status).toBe(405);
@@ -122,7 +98,7 @@ test('a long poll held over HTTPS is answered by a change made over HTTP', async
     const answer = poll(20_000);
     await sleep(500);
     const path = `/api/plugins/telemetry/DEVICE/${device.id}/attributes/SHARED_SCOPE`;
-    expect((await engine.api.send('POST', path, { interval: 5 })).status).toBe(200);
+    expect((await api.send('POST', path, { interval: 5 })).status).toBe(200);
     expect(await answer).toMatchObject({ status: 200, text: '{"interval":5}' });
   } finally {
     agent.destroy();
@@ -131,29 +107,4 @@ test('a long poll held over HTTPS is answered by a change made over HTTP', async
 
 test('plain HTTP on the HTTPS port gets no answer', async () => {
   await expect(fetch(`http://127.0.0.1:${port}/livez`, { signal: AbortSignal.timeout(5_000) })).rejects.toThrow();
-});
-
-async function refusal(cert: string, key: string): Promise<string> {
-  const refused = await prepareEngine({ env: { ...settings(cert, key), HTTPS_BIND_PORT: String(await freePort()) } });
-  try {
-    refused.spawn();
-    expect((await refused.exit(20_000)).code).not.toBe(0);
-    const lines = refused.output.split('\n').filter((line) => line !== '');
-    expect(lines, refused.output).toHaveLength(1);
-    return lines[0]!;
-  } finally {
-    await refused.destroy();
-  }
-}
-
-test('a bad PEM is one clear line at the start', async () => {
-  const { cert, key } = certificate;
-  const other = createCertificate(directory, 'other');
-  const garbage = join(directory, 'garbage.pem');
-  writeFileSync(garbage, 'no certificate');
-  expect(await refusal('', key)).toMatch(/SSL_PEM_CERT must name/);
-  expect(await refusal(join(directory, 'none.pem'), key)).toMatch(/none\.pem \(SSL_PEM_CERT\) cannot be read/);
-  expect(await refusal(garbage, key)).toMatch(/garbage\.pem \(SSL_PEM_CERT\) is not the PEM of a certificate/);
-  expect(await refusal(cert, cert)).toMatch(/SSL_PEM_KEY\) is not the PEM of a private key/);
-  expect(await refusal(cert, other.key)).toMatch(/SSL_PEM_KEY\) does not belong to the certificate/);
 });
