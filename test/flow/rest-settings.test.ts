@@ -1,8 +1,10 @@
-/** Settings of signing in: short lives of tokens, lock-out, keys over HTTPS only, limits, and the API document. */
+/** Settings of signing in: short lives of tokens, lock-out, keys over HTTPS only, limits, the API document, MQTT over WebSocket. */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type Engine, startEngine } from '../engine.ts';
+import { codeOf, MqttClient } from '../wire/mqtt-client.ts';
 import { faultOf } from '../wire/rest.ts';
+import { RawWebSocket } from '../wire/web-socket.ts';
 
 async function call(engine: Engine, method: string, path: string, headers: object, body?: unknown): Promise<Response> {
   return fetch(`${engine.api.http}${path}`, {
@@ -92,11 +94,15 @@ describe('short lives', () => {
   });
 });
 
-describe('limits', () => {
+describe('limits, and parts that are switched off', () => {
   let engine: Engine;
 
   beforeAll(async () => {
-    engine = await startEngine({ workers: 2, env: { RATE_LIMITS_REST_TENANT: '30:60', SWAGGER_ENABLED: 'false' } });
+    engine = await startEngine({
+      // One, or guesses are free for longer: each takes its quarter of a second.
+      workers: 1,
+      env: { RATE_LIMITS_REST_TENANT: '30:60', SWAGGER_ENABLED: 'false', MQTT_WS_ENABLED: 'false' },
+    });
   });
   afterAll(() => engine?.destroy());
 
@@ -107,7 +113,7 @@ describe('limits', () => {
         statuses.push((await call(engine, 'POST', '/api/auth/login', {}, { username, password: `x${i}` })).status);
       }
       expect(statuses.at(-1)).toBe(429);
-      // Two workers, each with ten free tries.
+      // Ten tries are free.
       expect(statuses.length).toBeGreaterThan(10);
       expect(new Set(statuses.slice(0, -1))).toEqual(new Set([401]));
     }
@@ -116,6 +122,15 @@ describe('limits', () => {
   test('without a document there is none', async () => {
     expect((await call(engine, 'GET', '/v3/api-docs/thingsboard', {})).status).toBe(404);
     expect((await call(engine, 'GET', '/v3/api-docs/swagger-config', {})).status).toBe(404);
+  });
+
+  test('without the setting /mqtt is an unknown path, and MQTT over TCP goes on', async () => {
+    const socket = await RawWebSocket.open(engine.port);
+    expect(socket.upgrade.status).toBe(404);
+    socket.close();
+    const client = await MqttClient.open({ port: engine.mqttPort });
+    expect(codeOf(await client.connect({ token: 'unknown' }))).toBe(0x86);
+    client.cut();
   });
 
   test('a tenant that calls too often is told so', async () => {
