@@ -22,6 +22,8 @@ export interface CrashOptions {
   seconds: number;
   acknowledgedMin: number;
   deletesMin: number;
+  /** So many more are acknowledged before the next fault, unless that takes too long: what recovers must serve, too. */
+  progressMin: number;
   /** Devices that send with a ts: so many requests/s over HTTP on so many sockets, so many messages/s over MQTT. */
   devices: number;
   sockets: number;
@@ -81,6 +83,9 @@ export interface CrashSums {
 const processMsMax = 240_000;
 /** So many times its seconds a run waits for `acknowledgedMin` and `deletesMin`. */
 const patience = 4;
+/** How long the next fault waits for `progressMin`, and the end of the load for `acknowledgedMin` and `deletesMin`. */
+const progressMsMax = 10_000;
+const enoughMsMax = 60_000;
 const lateDays = 300;
 const lateRecords = 20;
 const lateDevices = 4;
@@ -160,14 +165,19 @@ async function runOn(engine: Engine, machine: Machine, options: CrashOptions): P
   const { workers, faults: weights, holdMsMax } = options;
   const faults = new Faults({ engine, machine, random: new Random(seed), workers, weights, holdMsMax, say, signal });
   const startedAt = performance.now();
+  const isEnough = () => ledger.acknowledged >= options.acknowledgedMin && deletes.acknowledged >= options.deletesMin;
   const over = () => {
     const seconds = (performance.now() - startedAt) / 1000;
-    const enough = ledger.acknowledged >= options.acknowledgedMin && deletes.acknowledged >= options.deletesMin;
-    const isEnough = enough || seconds > options.seconds * patience;
-    return (seconds > options.seconds && isEnough) || signal?.aborted === true;
+    const isPatient = !isEnough() && seconds < options.seconds * patience;
+    return (seconds > options.seconds && !isPatient) || signal?.aborted === true;
+  };
+  const progress = async () => {
+    const goal = ledger.acknowledged + options.progressMin;
+    await waitFor(() => over() || ledger.acknowledged >= goal, progressMsMax, signal);
   };
   try {
-    await faults.run(over);
+    await faults.run(over, progress);
+    await waitFor(isEnough, enoughMsMax, signal);
   } finally {
     await Promise.all([load.stop(), mqttLoad.stop(), lateLoad.stop(), inTurn.stop(), deletes.stop()]);
   }
@@ -267,6 +277,12 @@ async function createSenders(engine: Engine, count: number): Promise<string[]> {
     if (status !== 200) throw new Error(`the first message of device ${n} was answered ${status}`);
   }
   return tokens;
+}
+
+/** Until `isSo`, for so long at most. */
+async function waitFor(isSo: () => boolean, waitMsMax: number, signal: AbortSignal | undefined): Promise<void> {
+  const deadline = performance.now() + waitMsMax;
+  while (!isSo() && performance.now() < deadline) await sleep(50, undefined, { signal });
 }
 
 /** Waits until nothing waits, for so long at most; tells what still does. */

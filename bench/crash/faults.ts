@@ -103,8 +103,8 @@ export class Faults {
     return this.#workers;
   }
 
-  /** Until `over` says so. */
-  async run(over: () => boolean): Promise<void> {
+  /** Until `over` says so; `progress` ends when the next fault may come. */
+  async run(over: () => boolean, progress: () => Promise<void>): Promise<void> {
     for (let n = 1; !over(); n += 1) {
       const fault = this.#draw(n);
       await this.#sleep(fault.pauseMs);
@@ -118,6 +118,7 @@ export class Faults {
         await this.#options.engine.killAll();
         await this.start();
       }
+      await progress();
     }
   }
 

@@ -9,6 +9,8 @@ const settleSeconds = 300;
 const holdMsMax = 6_000;
 const acknowledgedMin = 1_000;
 const deletesMin = 1;
+/** Faults come whether the service has recovered or not. */
+const progressMin = 0;
 
 export async function runCrash(settings: BenchSettings): Promise<boolean> {
   const interrupt = new AbortController();
@@ -19,7 +21,7 @@ export async function runCrash(settings: BenchSettings): Promise<boolean> {
     const { minutes, ...crash } = settings.crash;
     const { signal } = interrupt;
     const seconds = minutes * 60;
-    const faults = { faults: allFaults, holdMsMax, acknowledgedMin, deletesMin };
+    const faults = { faults: allFaults, holdMsMax, acknowledgedMin, deletesMin, progressMin };
     const outcome = await crashRun({ ...crash, ...faults, seconds, workers: 2, settleSeconds, say, signal });
     tell(outcome);
     writeResult('crash', settings, outcome);

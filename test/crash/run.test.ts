@@ -12,6 +12,7 @@ testCrashRun(
       seconds: 10,
       acknowledgedMin: 300,
       deletesMin: 2,
+      progressMin: 30,
       devices: 8,
       sockets: 12,
       rate: 100,

@@ -14,6 +14,7 @@ testCrashRun('nothing acknowledged is lost, twice, out of order, stuck or back a
     seconds: 90,
     acknowledgedMin: 3_000,
     deletesMin: 5,
+    progressMin: 30,
     devices: 16,
     sockets: 12,
     rate: 400,
