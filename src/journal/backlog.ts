@@ -80,6 +80,8 @@ export interface ShipUnit {
   readonly bytes: number;
   readonly orderMin: bigint;
   readonly orderMax: bigint;
+  /** Order number of each payload. */
+  readonly orders: bigint[];
   /** When its first and last frame were journaled. */
   readonly writtenMsMin: number;
   readonly writtenMsMax: number;
@@ -91,12 +93,18 @@ export interface UnitLimits {
 }
 
 /** What a unit took from one segment. */
-interface Take {
+interface Take extends Amounts {
   segment: Segment;
-  frames: number;
-  rows: number;
-  bytes: number;
   nextOffset: number;
+}
+
+/** Frames that were given out, from the first unconfirmed frame of a lane on, in journal order. */
+interface Taken extends Amounts {
+  /** Undefined: the frames are confirmed and wait for the frames before them. Neighbours of this kind are one. */
+  unit: ShipUnit | undefined;
+  orderMax: bigint;
+  writtenMsMax: number;
+  takes: Take[];
 }
 
 interface OpenUnit extends ShipUnit {
@@ -121,7 +129,10 @@ interface LaneState {
   orderBefore: bigint;
   segment: Segment | undefined;
   offset: number;
-  unit: OpenUnit | 'reading' | undefined;
+  taken: Taken[];
+  /** Not later than the oldest frame that was not given out. Means nothing when every frame was. */
+  untakenAtMs: number;
+  reading: boolean;
 }
 
 const readBytesMin = 64 * 1024;
@@ -143,6 +154,20 @@ export class Backlog {
 
   lane(lane: Lane): Readonly<Pick<LaneState, 'frames' | 'rows' | 'bytes' | 'oldestAtMs' | 'orderBefore'>> {
     return this.#lanes[lane];
+  }
+
+  /** What waits and was not given out. */
+  untaken(lane: Lane): Amounts & { oldestAtMs: number } {
+    const { frames, rows, bytes, taken, untakenAtMs } = this.#lanes[lane];
+    const left = { frames, rows, bytes, oldestAtMs: untakenAtMs };
+    for (const amounts of taken) subtractAmounts(left, amounts);
+    return left;
+  }
+
+  /** Every frame up to this order was given out. Means nothing when every frame of the lane was. */
+  takenTo(lane: Lane): bigint {
+    const { taken, orderBefore } = this.#lanes[lane];
+    return taken.findLast(({ frames }) => frames > 0)?.orderMax ?? orderBefore;
   }
 
   get empty(): boolean {
@@ -177,6 +202,7 @@ export class Backlog {
     offset: number,
   ) {
     const state = this.#lanes[frame.lane];
+    if (framesUntaken(state) === 0) state.untakenAtMs = frame.writtenMs;
     if (state.frames === 0) this.#startLane(state, segment, offset, frame.writtenMs, frame.order);
     state.frames += 1;
     state.rows += frame.rows;
@@ -189,42 +215,62 @@ export class Backlog {
     state.segment = segment;
     state.offset = offset;
     state.oldestAtMs = writtenMs;
+    if (state.taken.length === 0) state.untakenAtMs = writtenMs;
     state.orderBefore = order - 1n;
   }
 
-  /** The next frames of a lane, undefined when none waits. One unit of a lane at a time. */
+  /**
+   * The next frames of a lane that were not given out, undefined when there are none. Several units of a lane may be open;
+   * the caller bounds their number.
+   */
   async next(lane: Lane, limits: UnitLimits): Promise<ShipUnit | undefined> {
     const state = this.#lanes[lane];
-    assert(!state.unit, 'a lane has one open unit');
-    while (state.frames > 0) {
-      state.unit = 'reading';
+    assert(!state.reading, 'one unit of a lane is read at a time');
+    while (framesUntaken(state) > 0) {
+      state.reading = true;
       let unit: OpenUnit;
       try {
         unit = await this.#gather(lane, state, limits);
-      } catch (error) {
-        state.unit = undefined;
-        throw error;
+      } finally {
+        state.reading = false;
       }
-      state.unit = unit;
-      if (unit.frames > 0) return unit;
+      const { orderMax, writtenMsMax, takes } = unit;
+      const taken: Taken = { unit, orderMax, writtenMsMax, takes, frames: 0, rows: 0, bytes: 0 };
+      for (const take of takes) addAmounts(taken, take);
+      state.taken.push(taken);
+      if (unit.frames > 0) {
+        state.untakenAtMs = writtenMsMax;
+        return unit;
+      }
       // Every frame up to here was damaged: it is in quarantine, the lane goes on behind it.
+      const before = state.taken.at(-2);
+      taken.orderMax = before?.orderMax ?? state.orderBefore;
+      taken.writtenMsMax = before?.writtenMsMax ?? state.oldestAtMs;
       this.confirm(unit);
     }
     return undefined;
   }
 
-  /** The unit is stored: it is never given out again. */
+  /** The unit is stored: this process does not give it out again. The lane moves over it with the units before it. */
   confirm(unit: ShipUnit): void {
-    const state = this.#lanes[unit.lane];
-    assert(state.unit === unit, 'the open unit of its lane is confirmed');
-    state.unit = undefined;
-    if (unit.frames > 0) {
-      state.orderBefore = unit.orderMax;
-      state.oldestAtMs = unit.writtenMsMax;
-    }
-    for (const take of (unit as OpenUnit).takes) {
+    const { lane } = unit;
+    const state = this.#lanes[lane];
+    const { taken } = state;
+    const at = taken.findIndex((other) => other.unit === unit);
+    assert(at >= 0, 'an open unit of its lane is confirmed');
+    taken[at]!.unit = undefined;
+    if (at + 1 < taken.length && !taken[at + 1]!.unit) mergeTaken(taken, at);
+    if (at > 0 && !taken[at - 1]!.unit) mergeTaken(taken, at - 1);
+    if (!taken[0]!.unit) this.#pass(lane, state, taken.shift()!);
+  }
+
+  /** Moves the lane over its first frames. */
+  #pass(lane: Lane, state: LaneState, { orderMax, writtenMsMax, takes }: Taken): void {
+    state.orderBefore = orderMax;
+    state.oldestAtMs = writtenMsMax;
+    for (const take of takes) {
       subtractAmounts(state, take);
-      subtractAmounts(take.segment.waiting[unit.lane], take);
+      subtractAmounts(take.segment.waiting[lane], take);
       state.segment = take.segment;
       state.offset = take.nextOffset;
     }
@@ -233,20 +279,21 @@ export class Backlog {
       return;
     }
     const from = this.#segments.indexOf(state.segment!);
-    if (this.#segments[from]!.waiting[unit.lane].frames > 0) return;
-    const later = this.#segments.find((segment, i) => i > from && segment.waiting[unit.lane].frames > 0)!;
-    const share = later.waiting[unit.lane];
+    if (this.#segments[from]!.waiting[lane].frames > 0) return;
+    const later = this.#segments.find((segment, i) => i > from && segment.waiting[lane].frames > 0)!;
+    const share = later.waiting[lane];
     state.segment = later;
     state.offset = later.start;
     state.oldestAtMs = share.writtenMsMin;
     state.orderBefore = share.orderMin - 1n;
   }
 
-  /** The unit was not stored; `next` gives its frames again, perhaps cut anew. */
+  /** The newest open unit was not stored; `next` gives its frames again, perhaps cut in another way. */
   release(unit: ShipUnit): void {
     const state = this.#lanes[unit.lane];
-    assert(state.unit === unit, 'the open unit of its lane is released');
-    state.unit = undefined;
+    assert(state.taken.at(-1)?.unit === unit && !state.reading, 'the newest open unit of its lane is released');
+    state.taken.pop();
+    state.untakenAtMs = unit.writtenMsMin;
   }
 
   cursors(): [Cursor, Cursor] {
@@ -323,6 +370,7 @@ export class Backlog {
     const unit: OpenUnit = {
       lane,
       payloads: [],
+      orders: [],
       frames: 0,
       rows: 0,
       bytes: 0,
@@ -332,21 +380,23 @@ export class Backlog {
       writtenMsMax: 0,
       takes: [],
     };
-    const first = state.segment!;
+    const last = state.taken.at(-1)?.takes.at(-1);
+    const first = last?.segment ?? state.segment!;
+    const offset = last?.nextOffset ?? state.offset;
     for (const segment of this.#segments.slice(this.#segments.indexOf(first))) {
-      if (segment.waiting[lane].frames === 0) continue;
-      const from = segment === first ? state.offset : segment.start;
-      if (!(await this.#take(unit, segment, from, limits))) break;
+      const share = untakenShare(state, lane, segment);
+      if (share.frames === 0) continue;
+      const from = segment === first ? offset : segment.start;
+      if (!(await this.#take(unit, segment, from, share, limits))) break;
       if (unit.rows >= limits.rowsMax || unit.bytes >= limits.bytesMax) break;
     }
     return unit;
   }
 
   /** Adds frames of one segment to the unit. True when all that waited in it was taken (or proved to be damaged). */
-  async #take(unit: OpenUnit, segment: Segment, from: number, limits: UnitLimits): Promise<boolean> {
-    // The writer may add to the segment meanwhile: end and share are taken together, here.
+  async #take(unit: OpenUnit, segment: Segment, from: number, share: Amounts, limits: UnitLimits): Promise<boolean> {
+    // The writer may add to the segment meanwhile: the end belongs to the share, so nothing is awaited in between.
     const end = segment.end;
-    const share = { ...segment.waiting[unit.lane] };
     const take: Take = { segment, frames: 0, rows: 0, bytes: 0, nextOffset: end };
     const { file, packedBytes } = await openToRead(this.#disk, segment);
     const packed = packedBytes !== undefined;
@@ -379,6 +429,7 @@ export class Backlog {
         }
         // A payload from a sparse file would hold on to a chunk of other things.
         unit.payloads.push(sparse ? Buffer.from(step.payload) : step.payload);
+        unit.orders.push(step.order);
         if (unit.frames === 0) {
           unit.orderMin = step.order;
           unit.writtenMsMin = step.writtenMs;
@@ -438,8 +489,45 @@ function newLane(): LaneState {
     orderBefore: 0n,
     segment: undefined,
     offset: 0,
-    unit: undefined,
+    taken: [],
+    untakenAtMs: 0,
+    reading: false,
   };
+}
+
+function framesUntaken({ frames, taken }: LaneState): number {
+  let left = frames;
+  for (const amounts of taken) left -= amounts.frames;
+  return left;
+}
+
+/** What waits in the segment and was not given out, at this moment. */
+function untakenShare({ taken }: LaneState, lane: Lane, segment: Segment): Amounts {
+  const { frames, rows, bytes } = segment.waiting[lane];
+  const share = { frames, rows, bytes };
+  for (const { takes } of taken) {
+    for (const take of takes) if (take.segment === segment) subtractAmounts(share, take);
+  }
+  return share;
+}
+
+/** Makes one of two confirmed neighbours, so that what waits for a long unit stays small. */
+function mergeTaken(taken: Taken[], at: number): void {
+  const [first, second] = taken.splice(at, 2) as [Taken, Taken];
+  const takes = [...first.takes];
+  for (const take of second.takes) {
+    const last = takes.at(-1);
+    if (last?.segment !== take.segment) {
+      takes.push(take);
+      continue;
+    }
+    const both: Take = { ...take };
+    addAmounts(both, last);
+    takes[takes.length - 1] = both;
+  }
+  const merged: Taken = { ...second, takes };
+  addAmounts(merged, first);
+  taken.splice(at, 0, merged);
 }
 
 interface Amounts {
@@ -461,7 +549,7 @@ function subtractAmounts(from: Amounts, amounts: Amounts): void {
 }
 
 /** One read for what a unit will probably take, judged by the mean size of what waits. */
-function bytesToRead(share: LaneShare, rowsLeft: number, bytesLeft: number): number {
+function bytesToRead(share: Amounts, rowsLeft: number, bytesLeft: number): number {
   const stored = share.bytes + share.frames * (frameHeaderBytes + 8);
   const byRows = (stored * Math.max(1, rowsLeft)) / Math.max(1, share.rows);
   const wanted = Math.ceil(Math.min(stored, byRows, bytesLeft * 1.1));

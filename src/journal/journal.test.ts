@@ -62,17 +62,48 @@ test('a unit keeps its limits but never is empty', async () => {
   await journal.close();
 });
 
-test('a released unit comes again, cut anew; two at once are a bug', async () => {
+test('a released unit comes again, cut anew; two reads at once are a bug', async () => {
   const journal = await open();
   await journal.append([frame(1), frame(2), frame(3)]);
-  const unit = (await journal.next(0, all))!;
-  expect(unit).toMatchObject({ frames: 3, rows: 3, orderMin: 1n, orderMax: 3n });
+  const reading = journal.next(0, all);
   await expect(journal.next(0, all)).rejects.toThrow('BUG');
+  const unit = (await reading)!;
+  expect(unit).toMatchObject({ frames: 3, rows: 3, orderMin: 1n, orderMax: 3n, orders: [1n, 2n, 3n] });
+  expect(await journal.next(0, all)).toBeUndefined();
   expect(await journal.next(1, all)).toBeUndefined();
   journal.release(unit);
   expect(() => journal.confirm(unit)).toThrow('BUG');
   expect(await orders(journal, 0, { rowsMax: 2, bytesMax: 1e9 })).toEqual([1, 2]);
   await journal.close();
+});
+
+test('units of a lane may be open together; the lane moves over a unit when those before it are confirmed', async () => {
+  const journal = await open();
+  const two = { rowsMax: 2, bytesMax: 1e9 };
+  await journal.append([1, 2, 3, 4, 5, 6, 7].map((order) => frame(order)));
+  const [first, second, third] = [await journal.next(0, two), await journal.next(0, two), await journal.next(0, two)];
+  expect([first, second, third].map((unit) => unit!.orders)).toEqual([
+    [1n, 2n],
+    [3n, 4n],
+    [5n, 6n],
+  ]);
+  expect([journal.rowsWaiting(0), journal.rowsUntaken(0), journal.laneTaken(0)]).toEqual([7, 1, 6n]);
+  await journal.confirm(third!);
+  await journal.confirm(second!);
+  expect([journal.rowsWaiting(0), journal.laneShipped(0), journal.orderShipped()]).toEqual([7, 0n, 0n]);
+  await journal.close();
+  // Nothing is given up before its turn: all of it comes again.
+  const again = await open();
+  const unit = (await again.next(0, { rowsMax: 1, bytesMax: 1e9 }))!;
+  expect(await orders(again, 0)).toEqual([2, 3, 4, 5, 6, 7]);
+  expect([again.laneShipped(0), again.rowsUntaken(0), again.laneTaken(0)]).toEqual([0n, 0, 7n]);
+  await again.append([frame(8)]);
+  expect([again.rowsUntaken(0), again.laneTaken(0)]).toEqual([1, 7n]);
+  await again.confirm(unit);
+  expect([again.rowsWaiting(0), again.laneShipped(0)]).toEqual([1, 7n]);
+  expect(await orders(again, 0)).toEqual([8]);
+  expect(again.empty).toBe(true);
+  await again.close();
 });
 
 test('two appends at once, or order numbers that fall, are bugs', async () => {

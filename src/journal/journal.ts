@@ -217,7 +217,10 @@ export class Journal {
     this.#commitSeconds?.observe((this.#parts.clock.monotonic() - since) / 1000);
   }
 
-  /** The next frames of a lane; undefined when none waits. A lane has one open unit: confirm or release it first. */
+  /**
+   * The next frames of a lane that were not given out; undefined when there are none. Several units may be open at once;
+   * the position of the lane moves over a unit when it and all units before it are confirmed.
+   */
   next(lane: Lane, limits: UnitLimits): Promise<ShipUnit | undefined> {
     assert(!this.#closed, 'an open journal is read');
     return this.#backlog.next(lane, limits);
@@ -236,6 +239,17 @@ export class Journal {
 
   rowsWaiting(lane: Lane): number {
     return this.#backlog.lane(lane).rows;
+  }
+
+  /** Of those that wait, the rows that no open unit holds. */
+  rowsUntaken(lane: Lane): number {
+    return this.#backlog.untaken(lane).rows;
+  }
+
+  /** As `oldestWaitingAt`, of the frames that no open unit holds. */
+  oldestUntakenAt(lane: Lane): number | undefined {
+    const { frames, oldestAtMs } = this.#backlog.untaken(lane);
+    return frames > 0 ? oldestAtMs : undefined;
   }
 
   bytesWaiting(lane: Lane): number {
@@ -330,6 +344,11 @@ export class Journal {
   laneShipped(lane: Lane): bigint {
     const { frames, orderBefore } = this.#backlog.lane(lane);
     return frames > 0 ? orderBefore : this.orderMax;
+  }
+
+  /** Every frame of this lane with an order up to this was given out, confirmed or not. */
+  laneTaken(lane: Lane): bigint {
+    return this.#backlog.untaken(lane).frames > 0 ? this.#backlog.takenTo(lane) : this.orderMax;
   }
 
   /** No frame with an order up to this waits or is being written. Frames not yet appended are the caller's to know. */

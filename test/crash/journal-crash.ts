@@ -1,22 +1,27 @@
 /** Power losses while a journal is written: short forms are in `journal.test.ts`, long ones in `test/long/journal.test.ts`. */
 import fc from 'fast-check';
 import { expect } from 'vitest';
-import { JournalError } from '../../src/journal/journal.ts';
+import { JournalError, type ShipUnit } from '../../src/journal/journal.ts';
 import { Random } from '../random.ts';
-import { appendRandom, checkRecovered, type Ledger, newLedger, open, ship } from './journal-model.ts';
+import { appendRandom, checkRecovered, type Ledger, newLedger, open, ship, shipApart } from './journal-model.ts';
 import { SimDisk } from './sim-disk.ts';
 
 /** Appends, ships and restarts until the power goes. */
 async function run(disk: SimDisk, ledger: Ledger, random: Random, steps: number): Promise<void> {
   // Half of the runs pack every segment of which half is shipped.
   const options = random.next() < 0.5 ? { idleBytesMax: 0 } : {};
+  // A third of the runs confirm units in any order.
+  const apart = random.next() < 0.33;
+  let units: ShipUnit[] = [];
   let journal = await open(disk, options);
   for (let step = 0; step < steps && !disk.crashed; step += 1) {
     const choice = random.next();
     if (choice < 0.65) await appendRandom(journal, ledger, random).catch(unlessFull);
+    else if (choice < 0.95 && apart) await shipApart(journal, ledger, random, units);
     else if (choice < 0.95) await ship(journal, ledger, random.next() < 0.7 ? 0 : 1);
     else {
       await journal.close();
+      units = [];
       journal = await open(disk, options);
     }
   }

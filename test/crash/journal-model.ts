@@ -6,6 +6,7 @@ import {
   type JournalOptions,
   type Lane,
   openJournal,
+  type ShipUnit,
 } from '../../src/journal/journal.ts';
 import type { Random } from '../random.ts';
 import type { SimDisk } from './sim-disk.ts';
@@ -77,6 +78,19 @@ export async function ship(journal: Journal, ledger: Ledger, lane: Lane, rowsMax
   for (const order of orders) ledger.confirmed.add(order);
   await journal.confirm(unit);
   return orders;
+}
+
+/** Takes a unit, and keeps it open or confirms one of the open ones: what is confirmed may still come again. */
+export async function shipApart(journal: Journal, ledger: Ledger, random: Random, open: ShipUnit[]): Promise<void> {
+  const unit = await journal.next(random.next() < 0.5 ? 0 : 1, { rowsMax: 20, bytesMax: 6000 });
+  if (unit) {
+    for (const payload of unit.payloads) checkedOrder(payload, ledger);
+    open.push(unit);
+  }
+  if (open.length === 0 || random.next() < 0.4) return;
+  const [chosen] = open.splice(random.below(open.length), 1);
+  for (const payload of chosen!.payloads) ledger.confirmed.add(payload.readBigUInt64LE());
+  await journal.confirm(chosen!);
 }
 
 export async function shipAll(journal: Journal, ledger: Ledger): Promise<Record<Lane, bigint[]>> {
