@@ -167,6 +167,7 @@ async function serve(link: PrimaryLink): Promise<void> {
     journal,
     callersWait: config.ingest.ack === 'store',
     onSuspects: (lane, orders) => ingest.suspected(lane, orders),
+    onStoredApart: (lane, orders) => ingest.storedApart(lane, orders),
     onShipped: () => ingest.shipped(),
   });
   const ingest: Ingest = new Ingest({

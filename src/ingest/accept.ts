@@ -273,6 +273,11 @@ export class Ingest {
     for (const of of [lane.live, lane.late]) this.#storeAcks?.shipped(of, journal.laneShipped(of));
   }
 
+  /** Frames were stored before earlier ones of their lane. */
+  storedApart(of: Lane, orders: ReadonlySet<bigint>): void {
+    this.#storeAcks?.storedApart(of, orders);
+  }
+
   /** Rows of these frames are suspects: waiters of `ingest.ack: store` are refused. */
   suspected(of: Lane, orders: ReadonlySet<bigint>): void {
     this.#storeAcks?.refused(of, orders);

@@ -1,6 +1,6 @@
 /**
- * Inserts the frames of a unit into both tables until every row is stored or refused for itself. Called by the lanes of
- * `ship.ts` and by `trials.ts`. An error is the store's until the opposite is shown: rows are cut apart, and a lone row
+ * Inserts the frames of a unit into both tables until every row is stored or refused for itself. Called by `lane.ts`,
+ * `wide.ts` and `trials.ts`. An error is the store's until the opposite is shown: rows are cut apart, and a lone row
  * is refused, only while a control row is accepted. What takes too long or too much memory comes again in halves.
  */
 import type { Clock } from '../base/clock.ts';
@@ -34,6 +34,8 @@ export interface InserterParts {
   signal: AbortSignal;
   /** True: an insert that fails for another reason than its rows is given up. False: it is repeated until it succeeds. */
   once: boolean;
+  /** Pieces of one unit that are inserted at once. */
+  parallelMax: number;
 }
 
 export interface Outcome {
@@ -58,8 +60,7 @@ const unknownMax = 3;
 const slowMax = 3;
 /** The deadline doubles with each insert that missed it, up to this many times its length. */
 const deadlineFactorMax = 8;
-/** Pieces of one unit that are inserted at once, and the bytes of their bodies. */
-const parallelMax = 4;
+/** Bytes of the bodies that are inserted at once. */
 const parallelBytesMax = 32 * 1024 * 1024;
 
 type Verdict = 'stored' | 'cut' | 'refused' | 'given up';
@@ -85,7 +86,11 @@ export class Inserter {
     const outcome: Outcome = { complete: true, refused: [], stored: new Set() };
     const waiting = piecesOf(payloads, this.#parts.clock.now());
     const bytes = payloads.reduce((sum, { length }) => sum + length, 0);
-    const parallel = Math.min(waiting.length, parallelMax, Math.max(1, Math.floor(parallelBytesMax / (bytes + 1))));
+    const parallel = Math.min(
+      waiting.length,
+      this.#parts.parallelMax,
+      Math.max(1, Math.floor(parallelBytesMax / (bytes + 1))),
+    );
     let cut = false;
     const loop = async (): Promise<void> => {
       for (let piece = waiting.shift(); piece && outcome.complete; piece = waiting.shift()) {

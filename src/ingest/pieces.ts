@@ -2,6 +2,7 @@
  * A unit of frames as pieces that are inserted one by one: cut by days, as a partition costs an insert more than a
  * thousand rows do, and in halves, by days or by rows, when a piece is refused or takes too long.
  */
+import type { ShipUnit } from '../journal/journal.ts';
 import { addDays } from '../telemetry/block-days.ts';
 import { rowsOfBlock, splitBlock } from '../telemetry/read-block.ts';
 
@@ -35,6 +36,49 @@ export function piecesOf(payloads: readonly Uint8Array[], today: number): Piece[
   if (whole.days.length <= daysMax) return [whole];
   const distance = ({ from, to }: Piece) => Math.max(0, from - today, today - to);
   return cutByDays(whole, daysMax).sort((a, b) => distance(a) - distance(b));
+}
+
+/**
+ * The frames of a unit of more than `daysMax` days that remain when the frames with the fewest days, of at most `daysMax`
+ * days together, are taken out; undefined for a unit of fewer days.
+ */
+export function wideOf(payloads: readonly Uint8Array[]): Set<Uint8Array> | undefined {
+  const frames = payloads.map((payload) => {
+    const days = new Set<number>();
+    addDays(payload, days, everything.from, everything.to);
+    return { payload, days };
+  });
+  frames.sort((a, b) => a.days.size - b.days.size);
+  const together = new Set<number>();
+  const wide = new Set<Uint8Array>();
+  for (const { payload, days } of frames) {
+    const more = [...days].filter((day) => !together.has(day));
+    if (together.size + more.length > daysMax) wide.add(payload);
+    else for (const day of more) together.add(day);
+  }
+  return wide.size > 0 ? wide : undefined;
+}
+
+/** Some frames of one unit. */
+export interface PartOfUnit {
+  payloads: readonly Uint8Array[];
+  orders: readonly bigint[];
+  rows: number;
+  /** Not above the order of its first frame. */
+  orderMin: bigint;
+}
+
+export function framesOf(unit: ShipUnit, isOfPart: (payload: Uint8Array) => boolean): PartOfUnit {
+  const payloads: Uint8Array[] = [];
+  const orders: bigint[] = [];
+  let rows = 0;
+  for (const [i, payload] of unit.payloads.entries()) {
+    if (!isOfPart(payload)) continue;
+    payloads.push(payload);
+    orders.push(unit.orders[i]!);
+    rows += rowsIn(payload);
+  }
+  return { payloads, orders, rows, orderMin: orders[0] ?? unit.orderMin };
 }
 
 /** A lone row, or bytes of which the rows cannot be told. */

@@ -36,6 +36,8 @@ interface Group {
 interface Entry {
   /** The last frame of the group in this lane. */
   order: bigint;
+  /** Frames of the group in this lane that are not stored. */
+  left: readonly bigint[];
   group: Group;
 }
 
@@ -65,10 +67,10 @@ export class StoreAcks {
     const orders = frames.map(({ order }) => order);
     const group: Group = { waiters, orders, lanes: 0, since };
     for (const lane of [0, 1] as const) {
-      const last = frames.findLast((frame) => frame.lane === lane);
-      if (!last) continue;
+      const left = frames.filter((frame) => frame.lane === lane).map(({ order }) => order);
+      if (left.length === 0) continue;
       group.lanes += 1;
-      this.#queues[lane].push({ order: last.order, group });
+      this.#queues[lane].push({ order: left.at(-1)!, left, group });
     }
     this.#waiting += waiters.length;
   }
@@ -81,17 +83,28 @@ export class StoreAcks {
     }
     const queue = this.#queues[lane];
     let done = 0;
-    while (done < queue.length && queue[done]!.order <= order) {
-      const { group } = queue[done]!;
-      done += 1;
-      group.lanes -= 1;
-      if (group.lanes > 0 || group.waiters.length === 0) continue;
-      const { waiters, since } = group;
-      this.#settle(group);
-      for (const waiter of waiters) waiter.acknowledge();
-      this.#parts.onAcknowledged(waiters.length, since);
-    }
+    for (; done < queue.length && queue[done]!.order <= order; done += 1) this.#stored(queue[done]!);
     if (done > 0) queue.splice(0, done);
+  }
+
+  /** These frames are in ClickHouse, but for suspects that were refused before, while earlier frames of the lane are not. */
+  storedApart(lane: Lane, orders: ReadonlySet<bigint>): void {
+    this.#queues[lane] = this.#queues[lane].filter((entry) => {
+      entry.left = entry.left.filter((order) => !orders.has(order));
+      if (entry.left.length > 0) return true;
+      this.#stored(entry);
+      return false;
+    });
+  }
+
+  /** The lane has all frames of the group. */
+  #stored({ group }: Entry): void {
+    group.lanes -= 1;
+    if (group.lanes > 0 || group.waiters.length === 0) return;
+    const { waiters, since } = group;
+    this.#settle(group);
+    for (const waiter of waiters) waiter.acknowledge();
+    this.#parts.onAcknowledged(waiters.length, since);
   }
 
   /** Rows of these frames were refused. Which message of a frame they are of is not known: all of them are refused. */

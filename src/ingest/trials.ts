@@ -11,7 +11,7 @@ import type { Suspect } from '../journal/suspects.ts';
 import type { Sleep } from './backoff.ts';
 import { Inserter, type InserterParts, type RefusedPayload, type Suspicion } from './insert.ts';
 
-export interface TrialsParts extends Omit<InserterParts, 'once' | 'signal' | 'sleep'> {
+export interface TrialsParts extends Omit<InserterParts, 'once' | 'parallelMax' | 'signal' | 'sleep'> {
   journal: Journal;
   sleep: Sleep;
   /** Days after which an entry of the quarantine is dropped; 0 = never. */
@@ -32,6 +32,8 @@ const roundMsMax = 600_000;
 /** Suspects of one round. */
 const suspectsMax = 1_000;
 const roundBytesMax = 8 * 1024 * 1024;
+/** Inserts of one round at once. */
+const parallelMax = 4;
 const idleMs = 60_000;
 const expiryMs = 3_600_000;
 const dayMs = 86_400_000;
@@ -55,7 +57,7 @@ export class Trials {
 
   constructor(parts: TrialsParts) {
     this.#parts = parts;
-    this.#inserter = new Inserter({ ...parts, signal: this.#stopping.signal, once: true });
+    this.#inserter = new Inserter({ ...parts, signal: this.#stopping.signal, once: true, parallelMax });
     const { metrics, journal } = parts;
     const { suspects, quarantine } = journal;
     this.#quarantined = metrics.counter('ingest_quarantined_rows_total', 'Rows that were proven bad.');

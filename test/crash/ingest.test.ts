@@ -276,6 +276,25 @@ test('ingest.ack store: a lane does not wait for the other one, and a message in
   expect(await Promise.all([late, both].map(settledOf))).toEqual(['acknowledged', 'acknowledged']);
 });
 
+test('ingest.ack store: a late message that is stored before an earlier one is acknowledged, the earlier one is not', async () => {
+  await start(new SimDisk(), 'store');
+  const old = Date.now() - 3 * 86_400_000;
+  const all = { rowsMax: 1e6, bytesMax: 1e9 };
+  const first = send({ ts: old, values: { a: 1 } });
+  await vi.waitFor(() => expect(journal.rowsUntaken(1)).toBe(1), { timeout: 10_000 });
+  const long = (await journal.next(1, all))!;
+  const second = send({ ts: old, values: { a: 2 } });
+  await vi.waitFor(() => expect(journal.rowsUntaken(1)).toBe(1), { timeout: 10_000 });
+  const short = (await journal.next(1, all))!;
+  await journal.confirm(short);
+  ingest.storedApart(1, new Set(short.orders));
+  ingest.shipped();
+  expect(await Promise.all([first, second].map(settledOf))).toEqual(['waiting', 'acknowledged']);
+  await journal.confirm(long);
+  ingest.shipped();
+  expect(await settledOf(first)).toBe('acknowledged');
+});
+
 test('ingest.ack store: a message that waits too long is 503, and then nothing is taken until something is stored', async () => {
   await start(new SimDisk(), 'store', { storeAckMsMax: 1500 });
   const first = send({ a: 1 });

@@ -6,7 +6,8 @@ import { afterAll, afterEach, beforeAll, beforeEach, expect, test, vi } from 'vi
 import { Metrics } from '../../src/base/metrics.ts';
 import { type ClickHouse, openClickHouse } from '../../src/clickhouse/client.ts';
 import { OrderClock } from '../../src/ingest/order.ts';
-import { Shipper, type ShipperOptions } from '../../src/ingest/ship.ts';
+import { Shipper } from '../../src/ingest/ship.ts';
+import type { ShipperOptions } from '../../src/ingest/ship-parts.ts';
 import { type Disk, realDisk } from '../../src/journal/disk.ts';
 import { type Journal, openJournal } from '../../src/journal/journal.ts';
 import { listQuarantine } from '../../src/journal/quarantine.ts';
@@ -302,7 +303,8 @@ test('late rows gather: 48 a second over 300 days are a few inserts a minute, a 
     await clock.sleep(Math.max(0, next + 250 - clock.monotonic()), new AbortController().signal);
   }
   const units = channel.metrics.snapshot().find(({ name }) => name === 'storage_batch_rows')!.buckets!;
-  expect(units.reduce((sum, n) => sum + n, 0)).toBeLessThanOrEqual(5);
+  // A unit of many days counts twice: what the lane stores of it, and what is stored beside the lane.
+  expect(units.reduce((sum, n) => sum + n, 0)).toBeLessThanOrEqual(10);
   expect(house.stored().length).toBeGreaterThan(500);
 });
 

@@ -16,6 +16,7 @@ import { Rows } from '../../src/telemetry/rows.ts';
 import { silentLog, startTestClickHouse, type TestClickHouse } from '../clickhouse-server.ts';
 import { fastClock } from '../fast-clock.ts';
 
+const dayMs = 86_400_000;
 let house: TestClickHouse;
 let home: string;
 let journals = 0;
@@ -39,9 +40,9 @@ interface Channel {
   stop(): Promise<void>;
 }
 
-async function openChannel(factor = 1, lateSecondsMax = 1): Promise<Channel> {
+async function openChannel(factor = 1, lateSecondsMax = 1, earlier = ''): Promise<Channel> {
   journals += 1;
-  const dir = join(home, `worker-${journals}`);
+  const dir = earlier || join(home, `worker-${journals}`);
   const shipClock = fastClock(factor);
   const journal = await openJournal({ dir, clock: shipClock, log: silentLog, segmentBytes: 4 * 1024 * 1024 });
   const shipper = new Shipper({
@@ -198,7 +199,6 @@ test('while ClickHouse is away rows wait; when it is back they arrive once', asy
 test('one message of 250 days is stored whole, in both tables, and other rows are not behind it', async () => {
   const device = devices++;
   const channel = await openChannel();
-  const dayMs = 86_400_000;
   const first = Date.UTC(2021, 0, 1);
   const days = Array.from({ length: 250 }, (_, i): [string, number, number] => ['a', first + i * dayMs, i]);
   await append(channel, device, days, 1);
@@ -212,6 +212,39 @@ test('one message of 250 days is stored whole, in both tables, and other rows ar
   expect(await stored('telemetry', device)).toHaveLength(252);
   expect((await stored('latest', device)).slice(0, 1)).toEqual([['a', first + 249 * dayMs, 249]]);
 }, 30_000);
+
+test('late rows of other devices are stored while a message of 1 200 days is; a stop in between loses nothing', async () => {
+  const device = devices++;
+  const others = [devices++, devices++, devices++];
+  // Half a minute: nothing but the allowance for a few rows lets the others go.
+  const channel = await openChannel(1, 30);
+  const first = Date.UTC(2021, 0, 1);
+  const days = Array.from({ length: 1_200 }, (_, i): [string, number, number] => ['a', first + i * dayMs, i]);
+  const count = async (of: number) => (await stored('telemetry', of)).length;
+  channel.shipper.start();
+  await append(channel, device, days, 1);
+  const before = channel.journal.laneShipped(1);
+  channel.shipper.wake();
+  await vi.waitFor(async () => expect(await count(device)).toBeGreaterThan(0), { timeout: 30_000 });
+  for (const other of others) {
+    await append(channel, other, [['b', first + 77 * dayMs, 1]], 1);
+    channel.shipper.wake();
+    await vi.waitFor(async () => expect(await count(other)).toBe(1), { timeout: 30_000 });
+  }
+  // The message is not complete, so nothing behind it counts as shipped, neither for the position nor for deletes.
+  expect(await count(device)).toBeLessThan(1_200);
+  expect(channel.journal.rowsWaiting(1)).toBe(1_203);
+  expect(channel.journal.laneShipped(1)).toBe(before);
+  await channel.stop();
+  const again = await openChannel(1, 30, channel.dir);
+  expect(again.journal.rowsWaiting(1)).toBe(1_203);
+  again.shipper.start();
+  await vi.waitFor(() => expect(again.journal.empty).toBe(true), { timeout: 120_000 });
+  await again.stop();
+  expect(await stored('telemetry', device)).toEqual(days);
+  expect(await stored('latest', device)).toEqual([days.at(-1)]);
+  for (const other of others) expect(await count(other)).toBe(1);
+}, 180_000);
 
 test('what waits for company is shipped at once when a delete waits for it', async () => {
   const device = devices++;

@@ -1,0 +1,218 @@
+/**
+ * One lane of a journal on its way into ClickHouse: when the next unit goes, and what follows when it is stored. Made by
+ * `ship.ts`. Frames of many days are handed to `wide.ts`, so that the lane goes on with its next unit meanwhile.
+ */
+import { messageOf } from '../base/errors.ts';
+import type { Lane, ShipUnit } from '../journal/journal.ts';
+import { waitMsMax } from './backoff.ts';
+import { Inserter } from './insert.ts';
+import { orderMs } from './order.ts';
+import { framesOf, type PartOfUnit, wideOf } from './pieces.ts';
+import { setAside } from './set-aside.ts';
+import type { ShipParts } from './ship-parts.ts';
+import type { WideRows } from './wide.ts';
+
+export const late: Lane = 1;
+
+/** A body is a copy of its frames: a lane holds twice this. 400 000 numeric rows are 14 MB. */
+const bytesMax = 16 * 1024 * 1024;
+/** Rows a second at which a live lane takes its longest interval. */
+const busyRowsPerSecond = 20_000;
+/** A late insert of fewer rows than this waits for company. */
+const lateRowsMin = 10_000;
+/**
+ * A few late rows go at once: each row may be a partition of its own, so rows are what is counted. This many may go;
+ * the allowance comes back evenly within the longest wait of the lane.
+ */
+const quickLateRowsMax = 20;
+/** Interval of a lane for whose rows callers wait. */
+const waitedForMs: Record<Lane, number> = { 0: 100, 1: 500 };
+const idleMsMax = 60_000;
+/** Inserts of one unit at once. */
+const parallelMax = 4;
+
+export class LaneLoop {
+  readonly #lane: Lane;
+  readonly #options: ShipParts;
+  readonly #wide: WideRows;
+  readonly #stopping = new AbortController();
+  readonly #inserter: Inserter;
+  #running: Promise<void> = Promise.resolve();
+  #wake: (() => void) | undefined;
+  #hurried = false;
+  /** What a delete waits for goes without company: up to this order. */
+  #flushTo = 0n;
+  #lastStart = Number.NEGATIVE_INFINITY;
+  #rowsPerSecond = 0;
+  #quickLateRows = quickLateRowsMax;
+
+  /** `wide`: takes what the late lane does not wait for. */
+  constructor(lane: Lane, wide: WideRows, parts: ShipParts) {
+    this.#lane = lane;
+    this.#wide = wide;
+    this.#options = parts;
+    this.#inserter = new Inserter({
+      ...parts,
+      metrics: parts.registry,
+      signal: this.#stopping.signal,
+      once: false,
+      parallelMax,
+    });
+  }
+
+  start(): void {
+    this.#running = this.#run();
+  }
+
+  wake(): void {
+    this.#wake?.();
+  }
+
+  hurry(): void {
+    this.#hurried = true;
+    this.wake();
+  }
+
+  flush(): void {
+    this.#flushTo = this.#options.journal.orderMax;
+    this.wake();
+  }
+
+  async emptied(deadline: number): Promise<void> {
+    const { journal, clock, sleep } = this.#options;
+    while (journal.rowsWaiting(this.#lane) > 0 && clock.monotonic() < deadline) await sleep(10, this.#stopping.signal);
+  }
+
+  async stop(): Promise<void> {
+    this.#stopping.abort();
+    this.wake();
+    await this.#running;
+  }
+
+  async #run(): Promise<void> {
+    const { journal } = this.#options;
+    while (!this.#stopping.signal.aborted) {
+      const idle = journal.rowsUntaken(this.#lane) === 0;
+      const waitMs = idle ? idleMsMax : this.#waitMs();
+      if (waitMs > 0) {
+        await this.#sleep(waitMs, idle);
+        continue;
+      }
+      const unit = await this.#next();
+      if (!unit) continue;
+      const wide = this.#lane === late ? wideOf(unit.payloads) : undefined;
+      const done = wide ? await this.#shipApart(unit, wide) : await this.#shipWhole(unit);
+      if (!done) return;
+    }
+  }
+
+  /** False when the loop was stopped before. */
+  async #shipWhole(unit: ShipUnit): Promise<boolean> {
+    const { journal, onShipped, onStoredApart } = this.#options;
+    if (!(await this.#ship(unit))) return false;
+    await journal.confirm(unit);
+    if (journal.laneShipped(this.#lane) < unit.orderMax) onStoredApart?.(this.#lane, new Set(unit.orders));
+    onShipped();
+    return true;
+  }
+
+  /** Frames of few days are stored here; the frames of many days go on beside the lane, which takes its next unit. */
+  async #shipApart(unit: ShipUnit, isWide: ReadonlySet<Uint8Array>): Promise<boolean> {
+    const { onStoredApart } = this.#options;
+    const [narrow, wide] = [false, true].map((wanted) => framesOf(unit, (payload) => isWide.has(payload) === wanted));
+    if (narrow!.payloads.length > 0) {
+      if (!(await this.#ship(narrow!))) return false;
+      onStoredApart?.(this.#lane, new Set(narrow!.orders));
+    } else {
+      // The allowance is for partitions that the lane itself makes.
+      const now = this.#options.clock.monotonic();
+      this.#quickLateRows = this.#quickRows(now);
+      this.#lastStart = now;
+    }
+    return await this.#wide.take(unit, wide!, this.#stopping.signal);
+  }
+
+  /** A disk that cannot be read is tried again: what waits there was acknowledged. */
+  async #next(): Promise<ShipUnit | undefined> {
+    const { journal, log, rowsMax, sleep } = this.#options;
+    try {
+      return await journal.next(this.#lane, { rowsMax: this.#inserter.rowsOf(rowsMax), bytesMax });
+    } catch (error) {
+      log.error('journal_read', { reason: messageOf(error) });
+      await sleep(waitMsMax, this.#stopping.signal);
+      return undefined;
+    }
+  }
+
+  #waitMs(): number {
+    if (this.#hurried) return 0;
+    if (this.#flushes) return this.#lastStart + this.#options.intervalMsMin - this.#options.clock.monotonic();
+    return this.#lane === late ? this.#lateWaitMs() : this.#liveWaitMs();
+  }
+
+  get #flushes(): boolean {
+    return this.#options.journal.laneTaken(this.#lane) < this.#flushTo;
+  }
+
+  /** Idle: at once. Under load: as long as keeps parts few and a point readable in time. */
+  #liveWaitMs(): number {
+    const { clock, journal, intervalMsMin, intervalMsMax, rowsMax } = this.#options;
+    if (journal.rowsUntaken(this.#lane) >= this.#inserter.rowsOf(rowsMax)) return 0;
+    const load = Math.min(1, this.#rowsPerSecond / busyRowsPerSecond);
+    const interval = intervalMsMin + (intervalMsMax - intervalMsMin) * load;
+    return this.#lastStart + this.#intervalFor(interval) - clock.monotonic();
+  }
+
+  /** A few late rows go at once; many wait until they are worth their many partitions. */
+  #lateWaitMs(): number {
+    const { clock, journal, intervalMsMin, lateSecondsMax, rowsMax } = this.#options;
+    const rows = journal.rowsUntaken(this.#lane);
+    // While rows of many days are stored, more of them gather: the same days are then inserted fewer times.
+    if (rows >= (this.#wide.busy ? rowsMax : lateRowsMin)) return 0;
+    const now = clock.monotonic();
+    const quick = this.#quickRows(now);
+    // A lane that was quiet for long enough lets a larger message go at once as well.
+    const isQuick = rows <= quick || quick >= quickLateRowsMax;
+    if (isQuick || this.#options.callersWait) return this.#lastStart + this.#intervalFor(intervalMsMin) - now;
+    const ageMs = clock.now() - (journal.oldestUntakenAt(this.#lane) ?? clock.now());
+    return Math.min(1000, lateSecondsMax * 1000 - ageMs);
+  }
+
+  #intervalFor(interval: number): number {
+    return this.#options.callersWait ? Math.min(interval, waitedForMs[this.#lane]) : interval;
+  }
+
+  /** The allowance of late rows that need not wait for company. */
+  #quickRows(now: number): number {
+    const { lateSecondsMax } = this.#options;
+    const back = ((now - this.#lastStart) / 1000) * (quickLateRowsMax / Math.max(1, lateSecondsMax));
+    return Math.min(quickLateRowsMax, this.#quickLateRows + back);
+  }
+
+  /** `wake` ends the sleep of an idle lane; a lane that paces itself is ended by `hurry`, `flush` and `stop` only. */
+  async #sleep(waitMs: number, idle: boolean): Promise<void> {
+    const timer = new AbortController();
+    this.#wake = () => {
+      if (idle || this.#hurried || this.#flushes || this.#stopping.signal.aborted) timer.abort();
+    };
+    await this.#options.sleep(waitMs, timer.signal);
+    this.#wake = undefined;
+  }
+
+  /** True when every row is stored or a durable suspect; false when the loop was stopped before. */
+  async #ship(part: PartOfUnit): Promise<boolean> {
+    const { clock, metrics } = this.#options;
+    const started = clock.monotonic();
+    const sinceLast = (started - this.#lastStart) / 1000;
+    this.#rowsPerSecond = part.rows / Math.max(0.01, Math.min(sinceLast, 60));
+    this.#quickLateRows = Math.max(0, this.#quickRows(started) - part.rows);
+    this.#lastStart = started;
+    const { signal } = this.#stopping;
+    const { complete, refused } = await this.#inserter.insert(part.payloads);
+    if (!complete || !(await setAside(this.#options, this.#lane, refused, part.orderMin, signal))) return false;
+    metrics.rows.observe(part.rows);
+    metrics.insertSeconds.observe((clock.monotonic() - started) / 1000);
+    metrics.visibleSeconds.observeMany(Math.max(0, clock.now() - orderMs(part.orderMin)) / 1000, part.rows);
+    return true;
+  }
+}

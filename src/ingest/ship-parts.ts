@@ -1,0 +1,59 @@
+/** What the parts of shipping share: `ship.ts` makes it, its lanes (`lane.ts`) and its wide rows (`wide.ts`) use it. */
+import type { Clock } from '../base/clock.ts';
+import type { Log } from '../base/log.ts';
+import type { Counter, Histogram, Metrics } from '../base/metrics.ts';
+import type { ClickHouse } from '../clickhouse/client.ts';
+import type { Journal, Lane } from '../journal/journal.ts';
+import type { Sleep } from './backoff.ts';
+import type { Control } from './control.ts';
+import type { Trials } from './trials.ts';
+
+export interface ShipperOptions {
+  journal: Journal;
+  clickhouse: ClickHouse;
+  clock: Clock;
+  log: Log;
+  metrics: Metrics;
+  intervalMsMin: number;
+  intervalMsMax: number;
+  rowsMax: number;
+  lateSecondsMax: number;
+  timeoutMs: number;
+  /** Days after which an entry of the quarantine is dropped; 0 = never. */
+  quarantineKeptDays?: number;
+  /** True: senders wait until their rows are stored, so units are small and frequent. */
+  callersWait?: boolean;
+  /** After each confirmed unit, and when suspects are stored or in quarantine. */
+  onShipped: () => void;
+  /** Rows of these frames were refused; they are durable as suspects. Called before `onShipped`. */
+  onSuspects?: (lane: Lane, orders: ReadonlySet<bigint>) => void;
+  /** These frames are stored, but for their suspects, while earlier frames of the lane are not. */
+  onStoredApart?: (lane: Lane, orders: ReadonlySet<bigint>) => void;
+  /** For tests: waits of a clock that is not the system's. */
+  sleep?: Sleep;
+}
+
+export type ShipParts = Omit<ShipperOptions, 'metrics' | 'sleep'> & {
+  control: Control;
+  sleep: Sleep;
+  metrics: ShipMetrics;
+  registry: Metrics;
+  trials: Trials;
+};
+
+export interface ShipMetrics {
+  rows: Histogram;
+  insertSeconds: Histogram;
+  visibleSeconds: Histogram;
+  suspects: Counter;
+}
+
+export function shipMetrics(metrics: Metrics): ShipMetrics {
+  const rowBounds = [10, 100, 1000, 10_000, 50_000, 100_000, 200_000, 400_000];
+  return {
+    rows: metrics.histogram('storage_batch_rows', 'Rows of one unit.', {}, rowBounds),
+    insertSeconds: metrics.histogram('storage_insert_seconds', 'Time to insert one unit into both tables.'),
+    visibleSeconds: metrics.histogram('ingest_visible_seconds', 'From acceptance to readable, by point.'),
+    suspects: metrics.counter('ingest_suspect_rows_total', 'Rows that were refused alone and wait for another try.'),
+  };
+}

@@ -1,0 +1,114 @@
+/**
+ * Late frames that touch more days than an insert should: a day is a partition, and thousands of them take many seconds.
+ * They are stored beside the lane, which goes on; their unit stays open, so the lane's position waits for them. What comes
+ * while some are being stored is stored together. Bounded in bytes: at the cap the lane waits.
+ */
+import type { Lane, ShipUnit } from '../journal/journal.ts';
+import { Inserter } from './insert.ts';
+import { orderMs } from './order.ts';
+import type { PartOfUnit } from './pieces.ts';
+import { setAside } from './set-aside.ts';
+import type { ShipParts } from './ship-parts.ts';
+
+/** Bytes of frames that wait or are being stored; a lane that has more waits. */
+const heldBytesMax = 32 * 1024 * 1024;
+/** Bytes of frames that are stored together. */
+const togetherBytesMax = 16 * 1024 * 1024;
+/** The engine has eight places by default, for all workers: reads and the lanes need some of them. */
+const parallelMax = 2;
+
+interface Item extends PartOfUnit {
+  unit: ShipUnit;
+  bytes: number;
+}
+
+export class WideRows {
+  readonly #lane: Lane;
+  readonly #parts: ShipParts;
+  readonly #inserter: Inserter;
+  readonly #stopping = new AbortController();
+  readonly #waiting: Item[] = [];
+  #heldBytes = 0;
+  #running: Promise<void> | undefined;
+  #onRoom: (() => void) | undefined;
+
+  constructor(lane: Lane, parts: ShipParts) {
+    this.#lane = lane;
+    this.#parts = parts;
+    const { signal } = this.#stopping;
+    this.#inserter = new Inserter({ ...parts, metrics: parts.registry, signal, once: false, parallelMax });
+    const help = 'Bytes of late rows of many days that are being stored beside the lane.';
+    parts.registry.observed('wal_wide_bytes', help, () => this.#heldBytes);
+  }
+
+  /** Some rows are being stored. */
+  get busy(): boolean {
+    return this.#running !== undefined;
+  }
+
+  /**
+   * Resolves when there is room: the part is stored some time later, and its unit is confirmed. The unit has no payloads
+   * any more. False: stopped before.
+   */
+  async take(unit: ShipUnit, part: PartOfUnit, signal: AbortSignal): Promise<boolean> {
+    const bytes = part.payloads.reduce((sum, { length }) => sum + length, 0);
+    while (this.#heldBytes > 0 && this.#heldBytes + bytes > heldBytesMax && !signal.aborted) {
+      await new Promise<void>((resolve) => {
+        this.#onRoom = resolve;
+      });
+    }
+    if (signal.aborted || this.#stopping.signal.aborted) return false;
+    // Payloads are parts of larger buffers, which must not be held for so long.
+    const payloads = part.payloads.map((payload) => Uint8Array.from(payload));
+    unit.payloads.length = 0;
+    this.#waiting.push({ ...part, payloads, unit, bytes });
+    this.#heldBytes += bytes;
+    this.#running ??= this.#run().finally(() => {
+      this.#running = undefined;
+    });
+    return true;
+  }
+
+  async stop(): Promise<void> {
+    this.#stopping.abort();
+    this.#onRoom?.();
+    await this.#running;
+  }
+
+  async #run(): Promise<void> {
+    while (this.#waiting.length > 0 && !this.#stopping.signal.aborted) {
+      const items = this.#next();
+      if (!(await this.#store(items))) return;
+      for (const { bytes } of items) this.#heldBytes -= bytes;
+      this.#onRoom?.();
+    }
+  }
+
+  #next(): Item[] {
+    const items = [this.#waiting.shift()!];
+    for (let { bytes } = items[0]!; this.#waiting.length > 0; ) {
+      bytes += this.#waiting[0]!.bytes;
+      if (bytes > togetherBytesMax) break;
+      items.push(this.#waiting.shift()!);
+    }
+    return items;
+  }
+
+  /** False when it was stopped before all rows were stored or durable suspects. */
+  async #store(items: readonly Item[]): Promise<boolean> {
+    const { clock, journal, metrics, onShipped, onStoredApart } = this.#parts;
+    const started = clock.monotonic();
+    const { orderMin } = items[0]!;
+    const { complete, refused } = await this.#inserter.insert(items.flatMap(({ payloads }) => payloads));
+    if (!complete) return false;
+    if (!(await setAside(this.#parts, this.#lane, refused, orderMin, this.#stopping.signal))) return false;
+    const rows = items.reduce((sum, item) => sum + item.rows, 0);
+    metrics.rows.observe(rows);
+    metrics.insertSeconds.observe((clock.monotonic() - started) / 1000);
+    metrics.visibleSeconds.observeMany(Math.max(0, clock.now() - orderMs(orderMin)) / 1000, rows);
+    await Promise.all(items.map(({ unit }) => journal.confirm(unit)));
+    onStoredApart?.(this.#lane, new Set(items.flatMap(({ orders }) => orders)));
+    onShipped();
+    return true;
+  }
+}
