@@ -32,6 +32,8 @@ export type StartMessage = { ready: { port: number } } | { refused: string };
 async function main(): Promise<void> {
   const settings = JSON.parse(process.env[settingsVariable] ?? '') as EmbeddedServerSettings;
   delete process.env[settingsVariable];
+  // The library makes its files with what is left of 0666.
+  process.umask(0o077);
   const log = createLog(settings.logLevel, 'clickhouse');
   try {
     await serve(settings, log);

@@ -1,5 +1,5 @@
 /** What the embedded server is told at its start, and what it tells the engine: memory, threads, quiet logs. */
-import { mkdirSync, writeFileSync } from 'node:fs';
+import { chmodSync, mkdirSync, writeFileSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 
@@ -42,7 +42,9 @@ export function insertReserve(sessions: number): number {
 
 /** Writes the engine's configuration file and returns its command line. */
 export function engineArguments({ dir, memoryBytesMax, nice }: EmbeddedServerSettings): string[] {
-  mkdirSync(dir, { recursive: true });
+  // Also one of an earlier version: the files hold the data of all tenants, and the data directory lets others pass.
+  mkdirSync(dir, { recursive: true, mode: 0o700 });
+  chmodSync(dir, 0o700);
   const file = join(dir, 'engine.xml');
   writeFileSync(file, configFile(memoryBytesMax, nice));
   const threads = Math.max(1, Math.min(8, availableParallelism()));

@@ -1,7 +1,8 @@
 /** The embedded server as its users see it: @clickhouse/client, curl, a supervisor. */
 import { type ChildProcess, execFileSync, fork } from 'node:child_process';
 import { once } from 'node:events';
-import { readdirSync, readFileSync } from 'node:fs';
+import { lstatSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { gzipSync } from 'node:zlib';
 import { ClickHouseLogLevel, type ClickHouseSettings, createClient } from '@clickhouse/client';
@@ -22,14 +23,20 @@ const client = () =>
   });
 let shared: ReturnType<typeof client>;
 
+const root = mkdtempSync(join(tmpdir(), 'millrace-clickhouse-'));
+
 beforeAll(async () => {
-  house = await startTestClickHouse({ nice }, false);
+  // As an earlier version made it.
+  const dir = join(root, 'clickhouse');
+  mkdirSync(dir, { mode: 0o755 });
+  house = await startTestClickHouse({ nice, dir }, false);
   shared = client();
 });
 
 afterAll(async () => {
   await shared.close();
   await house.stop();
+  rmSync(root, { recursive: true, force: true });
 });
 
 const get = (query: string, more = '') =>
@@ -53,6 +60,19 @@ const eventually = async (check: () => Promise<boolean>) => {
   }
   return false;
 };
+
+test('other users of the machine read none of its files', async () => {
+  await shared.command({ query: 'CREATE TABLE closed (a Int64) ENGINE = MergeTree ORDER BY a' });
+  await shared.insert({ table: 'closed', values: [{ a: 1 }], format: 'JSONEachRow' });
+  const { dir } = house.options;
+  const paths = ['.', ...(readdirSync(dir, { recursive: true }) as string[])];
+  expect(paths.some((path) => path.endsWith('data.bin'))).toBe(true);
+  const open = paths.filter((path) => {
+    const stat = lstatSync(join(dir, path), { throwIfNoEntry: false });
+    return stat && !stat.isSymbolicLink() && (stat.mode & 0o077) !== 0;
+  });
+  expect(open).toEqual([]);
+});
 
 describe('@clickhouse/client', () => {
   test('pings, commands, inserts and queries', async () => {
