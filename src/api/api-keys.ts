@@ -110,10 +110,11 @@ export function apiKeyRoutes(parts: ApiKeyParts): Route[] {
     route({
       method: 'DELETE',
       pattern: '/api/apiKey/:apiKeyId',
-      summary: 'Revoke an API key',
+      summary: 'Revoke an API key, and with `withMadeKeys` every key that was made with it',
       roles: users,
-      async handle({ principal, params }) {
-        await deleteApiKey(parts, principal, params.apiKeyId);
+      query: Type.Object({ withMadeKeys: Type.Optional(Type.Boolean()) }),
+      async handle({ principal, params, query }) {
+        await deleteApiKey(parts, principal, params.apiKeyId, query.withMadeKeys ?? false);
         return empty;
       },
     }),

@@ -5,7 +5,7 @@ import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import * as Type from '../base/schema.ts';
 import type { HttpMethod, HttpRequest } from '../uws/server.ts';
-import { parseJson } from './body.ts';
+import { flag, parseJson } from './body.ts';
 import { empty, json, publicRoute, type Route, route } from './route.ts';
 import { errorShape, tokenPairShape, userJson, userShape } from './shapes.ts';
 
@@ -15,7 +15,11 @@ const loginBody = Type.Object(
 );
 const publicBody = Type.Object({ publicId: Type.String({ description: 'Id of a public customer' }) });
 const refreshBody = Type.Object({ refreshToken: Type.String({ minLength: 1 }) });
-const passwordBody = Type.Object({ currentPassword: Type.String(), newPassword: Type.String() });
+const passwordBody = Type.Object({
+  currentPassword: Type.String(),
+  newPassword: Type.String(),
+  revokeApiKeys: flag,
+});
 
 /** Whatever is wrong with a sign-in is a failed authentication. */
 const otherAnswers = { 401: errorShape };
@@ -107,12 +111,16 @@ export function loginRoutes(auth: Auth): Route[] {
       method: 'POST',
       pattern: '/api/auth/changePassword',
       summary: 'Change the own password; other sessions end',
+      description: 'With `revokeApiKeys` the API keys of the user end too, and those that were made with them.',
       roles: users,
       body: passwordBody,
       answer: tokenPairShape,
       bodyBytesMax,
-      handle: async ({ principal, body }) =>
-        json(await auth.changePassword(principal, body.currentPassword, body.newPassword)),
+      async handle({ request, principal, body }) {
+        const { currentPassword: current, newPassword: next, revokeApiKeys } = body;
+        const change = { current, next, revokesKeys: revokeApiKeys ?? false };
+        return json(await auth.changePassword(principal, change, request.remoteAddress));
+      },
     }),
   ];
 }

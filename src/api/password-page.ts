@@ -12,8 +12,12 @@ export const tokenNames = { activate: 'activateToken', resetPassword: 'resetToke
 
 const titles = { activate: 'Choose a password', resetPassword: 'Choose a new password' };
 
+const revokeField =
+  '<label class="tick"><input type="checkbox" name="revokeApiKeys" value="true">Revoke my API keys as well</label>';
+
 const style = `body{font:16px/1.5 system-ui,sans-serif;max-width:22rem;margin:12vh auto;padding:0 1rem}
 label{display:block;margin:1rem 0}input{display:block;box-sizing:border-box;width:100%;padding:.5rem;font:inherit}
+.tick input{display:inline;width:auto;margin-right:.5rem}
 button{padding:.5rem 1rem;font:inherit}`;
 const styleHash = createHash('sha256').update(style).digest('base64');
 
@@ -26,6 +30,7 @@ export function passwordForm(page: PasswordPage, token: string, minimumLength: n
 <input type="hidden" name="${tokenNames[page]}" value="${escaped(token)}">
 ${field('Password', 'password')}
 ${field('The same again', 'repeated')}
+${page === 'resetPassword' ? revokeField : ''}
 <button>Save</button>
 </form>`;
   return htmlPage(fault ? 400 : 200, titles[page], content);

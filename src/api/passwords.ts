@@ -4,7 +4,7 @@ import { badRequest, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import * as Type from '../base/schema.ts';
 import type { HttpRequest, HttpResponse } from '../uws/server.ts';
-import { checkContentType, parseJson } from './body.ts';
+import { checkContentType, flag, parseJson } from './body.ts';
 import { type PasswordPage, passwordForm, passwordSaved, tokenNames } from './password-page.ts';
 import { empty, json, publicRoute, type Route } from './route.ts';
 import { closed, errorShape, nullable, textAnswer, tokenPairShape } from './shapes.ts';
@@ -28,7 +28,7 @@ const policyShape = closed(
 const mailQuery = Type.Object({ sendActivationMail: Type.Optional(Type.Boolean()) });
 const bodies = {
   activate: Type.Object({ activateToken: Type.String(), password: Type.String() }),
-  resetPassword: Type.Object({ resetToken: Type.String(), password: Type.String() }),
+  resetPassword: Type.Object({ resetToken: Type.String(), password: Type.String(), revokeApiKeys: flag }),
 };
 const htmlAnswer = textAnswer('text/html');
 const formType = /^application\/x-www-form-urlencoded\b/i;
@@ -40,7 +40,7 @@ export function passwordRoutes(auth: Auth): Route[] {
   async function choose(
     page: PasswordPage,
     request: HttpRequest,
-    save: (token: string, password: string) => Promise<object>,
+    save: (token: string, password: string, revokesKeys: boolean) => Promise<object>,
   ): Promise<HttpResponse> {
     if (!formType.test(request.header('content-type'))) {
       checkContentType(request.header('content-type'));
@@ -49,14 +49,18 @@ export function passwordRoutes(auth: Auth): Route[] {
       if (typeof token !== 'string' || typeof password !== 'string') {
         throw badRequest('body', `Validation error: ${tokenNames[page]} and password must be strings`);
       }
-      return json(await save(token, password));
+      const { revokeApiKeys: revokes = false } = body;
+      if (typeof revokes !== 'boolean' && revokes !== null) {
+        throw badRequest('body', 'Validation error: revokeApiKeys must be boolean');
+      }
+      return json(await save(token, password, revokes === true));
     }
     const form = new URLSearchParams(request.body.toString('utf8'));
     const token = form.get(tokenNames[page]) ?? '';
     try {
       const password = form.get('password') ?? '';
       if (password !== form.get('repeated')) throw badRequest('repeated', 'The two passwords are not the same.');
-      await save(token, password);
+      await save(token, password, form.get('revokeApiKeys') === 'true');
     } catch (error) {
       if (!(error instanceof Fault) || error.status !== 400) throw error;
       return passwordForm(page, token, passwordPolicy.minimumLength, error.message);
@@ -88,7 +92,8 @@ export function passwordRoutes(auth: Auth): Route[] {
       ownBody: { shape: bodies.activate },
       answer: tokenPairShape,
       bodyBytesMax,
-      handle: ({ request }) => choose('activate', request, (token, password) => auth.activate(token, password)),
+      handle: ({ request }) =>
+        choose('activate', request, (token, password) => auth.activate(token, password, request.remoteAddress)),
     }),
     publicRoute({
       method: 'POST',
@@ -111,13 +116,15 @@ export function passwordRoutes(auth: Auth): Route[] {
     publicRoute({
       method: 'POST',
       pattern: '/api/noauth/resetPassword',
-      summary: 'Choose a new password, and sign in; other sessions end',
+      summary: 'Choose a new password, and sign in; other sessions end, and with `revokeApiKeys` the API keys',
       ownBody: { shape: bodies.resetPassword },
       answer: tokenPairShape,
       otherAnswers: { 401: errorShape },
       bodyBytesMax,
       handle: ({ request }) =>
-        choose('resetPassword', request, (token, password) => auth.resetPassword(token, password)),
+        choose('resetPassword', request, (token, password, revokesKeys) =>
+          auth.resetPassword(token, password, request.remoteAddress, revokesKeys),
+        ),
     }),
   ];
 }

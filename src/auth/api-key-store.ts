@@ -18,6 +18,7 @@ const sortColumns = new Map([
 
 /** A key and the account that it acts for. */
 export interface KeyOwner {
+  keyId: string;
   keyEnabled: boolean;
   expirationTime: number;
   account: Account;
@@ -25,24 +26,49 @@ export interface KeyOwner {
 
 /** By the hash of the value, in one round trip. */
 export async function findKeyOwner(queries: Queries, valueSha256: Buffer): Promise<KeyOwner | undefined> {
-  const [row] = await queries.query<Account & { keyEnabled: boolean; expirationTime: number }>(
-    `select ${accountColumns('u')}, k.enabled as "keyEnabled", k.expiration_time as "expirationTime"
+  const [row] = await queries.query<Account & Omit<KeyOwner, 'account'>>(
+    `select ${accountColumns('u')}, k.id as "keyId", k.enabled as "keyEnabled", k.expiration_time as "expirationTime"
        from api_key k join user_account u on u.id = k.user_id where k.value_sha256 = $1`,
     [valueSha256],
     { prepared: true },
   );
   if (!row) return undefined;
-  const { keyEnabled, expirationTime, ...account } = row;
-  return { keyEnabled, expirationTime, account };
+  const { keyId, keyEnabled, expirationTime, ...account } = row;
+  return { keyId, keyEnabled, expirationTime, account };
 }
 
-export async function insertApiKey(queries: Queries, key: ApiKey, valueSha256: Buffer): Promise<void> {
+/** `madeBy`: the keys that made this one, the oldest first. */
+export async function insertApiKey(
+  queries: Queries,
+  key: ApiKey,
+  valueSha256: Buffer,
+  madeBy: string[],
+): Promise<void> {
   const { id, createdTime, tenantId, userId, expirationTime, description, enabled } = key;
   await queries.query(
-    `insert into api_key (id, created_time, tenant_id, user_id, value_sha256, description, enabled, expiration_time)
-     values ($1, $2, $3, $4, $5, $6, $7, $8)`,
-    [id, createdTime, tenantId, userId, valueSha256, description, enabled, expirationTime],
+    `insert into api_key (id, created_time, tenant_id, user_id, value_sha256, description, enabled, expiration_time,
+                          made_by)
+     values ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
+    [id, createdTime, tenantId, userId, valueSha256, description, enabled, expirationTime, madeBy],
   );
+}
+
+/** The keys that made the key, itself the last; undefined when it is revoked. Until the transaction ends it is not. */
+export async function holdMaker(queries: Queries, id: string): Promise<string[] | undefined> {
+  const [key] = await queries.query<{ madeBy: string[] }>(
+    'select made_by as "madeBy" from api_key where id = $1 and enabled for key share',
+    [id],
+  );
+  return key && [...key.madeBy, id];
+}
+
+/** Up to `countMax`: more are not counted. */
+export async function countApiKeys(queries: Queries, userId: string, countMax: number): Promise<number> {
+  const [row] = await queries.query<{ count: number }>(
+    'select count(*) from (select from api_key where user_id = $1 limit $2) as counted',
+    [userId, countMax],
+  );
+  return row!.count;
 }
 
 export async function findApiKey(queries: Queries, id: string): Promise<ApiKey | undefined> {
@@ -66,13 +92,38 @@ export async function updateApiKey(
   return { key, valueSha256 };
 }
 
-/** The hash of its value; undefined when it was gone. */
-export async function deleteApiKey(queries: Queries, id: string): Promise<Buffer | undefined> {
-  const [row] = await queries.query<{ valueSha256: Buffer }>(
-    'delete from api_key where id = $1 returning value_sha256 as "valueSha256"',
-    [id],
+/** Hashes of the values, also of the keys that it made if `withMade` says so; empty when it was gone. In a transaction. */
+export async function deleteApiKey(queries: Queries, id: string, withMade: boolean): Promise<Buffer[]> {
+  const deleted = await deleteRows(queries, 'id = any($1)', [id]);
+  return withMade && deleted.length > 0 ? [...deleted, ...(await deleteMade(queries, [id]))] : deleted;
+}
+
+/** All keys of the user, and those that they made. In a transaction. Hashes of their values. */
+export async function deleteKeysOfUser(queries: Queries, userId: string): Promise<Buffer[]> {
+  const rows = await queries.query<{ id: string }>('select id from api_key where user_id = $1 for update', [userId]);
+  const ids = rows.map(({ id }) => id);
+  return [...(await deleteRows(queries, 'id = any($1)', ids)), ...(await deleteMade(queries, ids))];
+}
+
+/**
+ * Deletes what the keys made, and what was made of that. Makers are deleted already, so they make no more; what a made
+ * key was making at this moment is there in the next round.
+ */
+async function deleteMade(queries: Queries, makers: string[]): Promise<Buffer[]> {
+  const all: Buffer[] = [];
+  for (;;) {
+    const deleted = await deleteRows(queries, `made_by <> '{}' and made_by && $1::uuid[]`, makers);
+    if (deleted.length === 0) return all;
+    all.push(...deleted);
+  }
+}
+
+async function deleteRows(queries: Queries, condition: string, ids: string[]): Promise<Buffer[]> {
+  const rows = await queries.query<{ valueSha256: Buffer }>(
+    `delete from api_key where ${condition} returning value_sha256 as "valueSha256"`,
+    [ids],
   );
-  return row?.valueSha256;
+  return rows.map(({ valueSha256 }) => valueSha256);
 }
 
 export async function listApiKeys(queries: Queries, userId: string, link: PageLink): Promise<Page<ApiKey>> {

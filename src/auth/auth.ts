@@ -7,30 +7,46 @@ import type { Clock } from '../base/clock.ts';
 import type { Config } from '../base/config.ts';
 import { badRequest, ErrorCode, Fault, StartError } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import { networkOf } from '../base/network.ts';
 import { isUuid, nullUuid } from '../device/uuid.ts';
-import { isAway, type Postgres } from '../postgres/client.ts';
+import { isAway, type Postgres, type Queries } from '../postgres/client.ts';
 import { isExpired, sha256 } from './api-key.ts';
+import { deleteKeysOfUser } from './api-key-store.ts';
 import type { ApiKeys } from './api-keys.ts';
 import { chooseCredential } from './credential.ts';
 import type { FailedSignIns } from './failed-sign-ins.ts';
-import { type AccessClaims, BadToken, Jwt, type RefreshClaims, type TokenPair, tokenExpired } from './jwt.ts';
-import type { PasswordHasher } from './password.ts';
+import {
+  type AccessClaims,
+  BadToken,
+  clockSkewSecondsMax,
+  Jwt,
+  type RefreshClaims,
+  type TokenPair,
+  tokenExpired,
+} from './jwt.ts';
+import type { Asker, PasswordHasher } from './password.ts';
 import type { RequestLimits } from './request-limits.ts';
 import type { Principal } from './roles.ts';
 import {
   activateAccount,
   changePassword,
+  countSessions,
+  endSessions,
   findAccount,
   findAccountByEmail,
   findGuest,
   findOrInsertSetting,
   findSession,
+  findSignInNetwork,
   isActivationKnown,
   isResetTokenKnown,
   outdateSession,
   recordFailedSignIn,
   recordSignIn,
+  rememberSignInNetwork,
+  renewSession,
   resetPassword,
+  type SessionOf,
 } from './store.ts';
 import type { Caller, Proxies } from './transport.ts';
 import type { Account, User } from './user.ts';
@@ -64,32 +80,70 @@ export class Auth {
   }
 
   async signIn(email: string, password: string, remoteAddress: string): Promise<TokenPair> {
-    const { postgres, passwords, jwt, clock, failedLoginsMax, failedSignIns } = this.#parts;
-    failedSignIns.admit(email, remoteAddress);
+    const { postgres, jwt, clock, failedLoginsMax } = this.#parts;
+    const network = networkOf(remoteAddress);
+    // Refused without a question to the store, where that is possible.
+    this.#parts.failedSignIns.admit(email, network, true);
     const account = email.includes('\0') ? undefined : await findAccountByEmail(postgres, email);
+    // Asked for an unknown user as well: how long a refusal takes tells nothing.
+    const before = await findSignInNetwork(postgres, account?.id ?? nullUuid, network);
+    this.#parts.failedSignIns.admit(email, network, before !== undefined);
     if (account && (!account.enabled || account.passwordHash === null)) throw notActive();
-    if (!(await passwords.verify(email, password, account?.passwordHash ?? null)) || !account) {
-      failedSignIns.failed(email, remoteAddress);
+    const asker = { network, isKnown: before !== undefined };
+    if (!(await this.#isRight(email, password, account?.passwordHash ?? null, asker)) || !account) {
       // Not counted where nothing is locked: a write would tell by its time that the user exists.
-      if (account && failedLoginsMax > 0 && (await recordFailedSignIn(postgres, account.id, failedLoginsMax))) {
-        throw unauthorized('account_locked', 'User account is locked due to security policy');
-      }
+      const isLocked =
+        account &&
+        failedLoginsMax > 0 &&
+        (await postgres.transaction((queries) => recordFailedSignIn(queries, account, failedLoginsMax)));
+      if (isLocked) throw unauthorized('account_locked', 'User account is locked due to security policy');
       throw wrongPassword();
     }
-    failedSignIns.succeeded(email, remoteAddress);
-    await recordSignIn(postgres, account.id, clock.now());
-    return await jwt.issue(account, account.tokensOutdatedTime);
+    const now = clock.now();
+    await recordSignIn(postgres, account.id, now);
+    if (!before || now - before.lastTime > limits.signInNetworkMs) {
+      await rememberSignInNetwork(postgres, account.id, network, now, limits.signInNetworksMax);
+    }
+    return await jwt.issue(account);
+  }
+
+  /** Whether the password is that of the hash; wrong ones are counted, for the account and its caller's network. */
+  async #isRight(email: string, password: string, hash: string | null, asker: Asker): Promise<boolean> {
+    const { passwords, failedSignIns } = this.#parts;
+    const isRight = await passwords.verify(email, password, hash, asker);
+    if (isRight) failedSignIns.succeeded(email, asker.network);
+    else failedSignIns.failed(email, asker.network);
+    return isRight;
+  }
+
+  /** Throws 400 unless the password is that of the caller, and 429 after too many wrong ones. The account, and its hash. */
+  async proveCaller(
+    principal: Principal,
+    password: string,
+    remoteAddress: string,
+  ): Promise<{ account: Account; passwordHash: string; asker: Asker }> {
+    const { postgres, failedSignIns } = this.#parts;
+    const network = networkOf(remoteAddress);
+    // Who holds a session of the user is no stranger, but may still guess only as often as at a sign-in.
+    const asker = { network, isKnown: true };
+    failedSignIns.admit(principal.email, network, true);
+    const account = await findAccount(postgres, principal.userId);
+    const hash = account?.passwordHash ?? null;
+    if (!(await this.#isRight(principal.email, password, hash, asker)) || !account || hash === null) {
+      throw badRequest('current_password', "Current password doesn't match!");
+    }
+    return { account, passwordHash: hash, asker };
   }
 
   /** A guest: whoever knows the id of a public customer. */
   async signInPublic(publicId: string): Promise<TokenPair> {
     const account = isUuid(publicId) ? await this.#guest(publicId.toLowerCase(), null) : undefined;
     if (!account) throw wrongPassword();
-    return await this.#parts.jwt.issue(account, 0, true);
+    return await this.#parts.jwt.issue(account, undefined, true);
   }
 
   /** The first password of a user, and the user signed in with it. A token works once. */
-  async activate(activateToken: string, password: string): Promise<TokenPair> {
+  async activate(activateToken: string, password: string, remoteAddress: string): Promise<TokenPair> {
     const { postgres, passwords, jwt, clock } = this.#parts;
     const unknown = () => {
       const shown = activateToken.slice(0, 100);
@@ -99,33 +153,44 @@ export class Auth {
     if (activateToken.includes('\0') || !(await isActivationKnown(postgres, activateToken, clock.now())))
       throw unknown();
     checkPassword(password);
-    const account = await activateAccount(postgres, activateToken, await passwords.hash(password), clock.now());
+    const hash = await passwords.hash(password, { network: networkOf(remoteAddress), isKnown: true });
+    const account = await activateAccount(postgres, activateToken, hash, clock.now());
     if (!account) throw unknown();
-    return await jwt.issue(account, account.tokensOutdatedTime);
+    return await jwt.issue(account);
   }
 
   /** A new password by the token of a reset link, and the user signed in with it; every other session ends. */
-  async resetPassword(resetToken: string, password: string): Promise<TokenPair> {
+  async resetPassword(
+    resetToken: string,
+    password: string,
+    remoteAddress: string,
+    revokesKeys: boolean,
+  ): Promise<TokenPair> {
     const { postgres, passwords, jwt, clock } = this.#parts;
     const unknown = () => badRequest('reset_token', 'Invalid reset token!');
     const hash = sha256(resetToken);
     if (!(await isResetTokenKnown(postgres, hash, clock.now()))) throw unknown();
     checkPassword(password);
+    const next = await passwords.hash(password, { network: networkOf(remoteAddress), isKnown: true });
     const now = clock.now();
-    const nextSecond = (Math.floor(now / 1000) + 1) * 1000;
-    const account = await resetPassword(postgres, hash, await passwords.hash(password), now, nextSecond);
+    const account = await this.#revoking(revokesKeys, (queries) =>
+      resetPassword(queries, hash, next, now, nextSecond(now)),
+    );
     if (!account) throw unknown();
     if (!account.enabled) throw notActive();
-    return await jwt.issue(account, account.tokensOutdatedTime);
+    return await jwt.issue(account);
   }
 
   /** Signs a user in on behalf of an administrator. */
   async tokensOf(account: Account): Promise<TokenPair> {
     if (!account.enabled || account.passwordHash === null) throw notActive();
-    return await this.#parts.jwt.issue(account, account.tokensOutdatedTime);
+    return await this.#parts.jwt.issue(account);
   }
 
-  /** A new pair, of a new session. */
+  /**
+   * A new pair of the same session. Each refresh token is taken once: when one comes again, two parties have it, and the
+   * session ends. A guest shows no password and its tokens are nobody's secret: there it is taken any number of times.
+   */
   async refresh(refreshToken: string): Promise<TokenPair> {
     let claims: AccessClaims | RefreshClaims;
     try {
@@ -136,31 +201,86 @@ export class Auth {
     }
     if (claims.kind !== 'refresh') throw unauthorized('refresh_scope', 'Invalid Refresh Token scope');
     const account = await this.#standingAccount(claims);
-    if (!account) throw unauthorized('token_outdated', 'Token is outdated');
-    return await this.#parts.jwt.issue(account, account.tokensOutdatedTime, claims.isPublic);
+    if (!account) throw tokenOutdated();
+    const { sessionId, renewal, isPublic } = claims;
+    if (!isPublic && !(await this.#renew({ sessionId, ownerId: account.id }, renewal))) throw tokenOutdated();
+    return await this.#parts.jwt.issue(account, { sessionId, renewal: renewal + 1 }, isPublic);
+  }
+
+  /** False when the refresh token was taken before; the session has ended then. */
+  async #renew(session: SessionOf, renewal: number): Promise<boolean> {
+    const { postgres, clock } = this.#parts;
+    const now = clock.now();
+    const times = { now, expiresTime: this.#lastExpiry(now), graceMs: limits.sessionRenewalGraceMs };
+    if (await renewSession(postgres, session, renewal, times)) {
+      await this.#limitSessions(session.ownerId, now);
+      return true;
+    }
+    await this.#endSession(session);
+    return false;
+  }
+
+  async #endSession(session: SessionOf): Promise<void> {
+    const { postgres, clock } = this.#parts;
+    const now = clock.now();
+    await outdateSession(postgres, session, this.#lastExpiry(now), now);
+    await this.#limitSessions(session.ownerId, now);
+  }
+
+  /** Who has more sessions remembered than anybody needs loses all of them: what is remembered stays bounded. */
+  async #limitSessions(ownerId: string, now: number): Promise<void> {
+    const { postgres } = this.#parts;
+    const countMax = limits.sessionsPerOwnerMax;
+    if ((await countSessions(postgres, ownerId, countMax + 1)) <= countMax) return;
+    await postgres.transaction((queries) => endSessions(queries, ownerId, nextSecond(now)));
+  }
+
+  /** When the last token that any host issues by now expires. */
+  #lastExpiry(now: number): number {
+    return now + (this.#parts.jwt.tokenSecondsMax + clockSkewSecondsMax) * 1000;
   }
 
   /** Ends the session of the caller, for all its tokens. An API key has none. */
   async signOut(principal: Principal): Promise<void> {
-    if (principal.sessionId === null) return;
-    const { postgres, jwt, clock } = this.#parts;
-    const now = clock.now();
-    await outdateSession(postgres, principal.sessionId, now + jwt.refreshTokenSeconds * 1000, now);
+    const { sessionId, isPublic, userId, customerId } = principal;
+    if (sessionId === null) return;
+    await this.#endSession({ sessionId, ownerId: isPublic ? customerId! : userId });
   }
 
   /** Ends every other session of the user; the answer belongs to a new one. */
-  async changePassword(principal: Principal, current: string, next: string): Promise<TokenPair> {
-    const { postgres, passwords, jwt, clock } = this.#parts;
-    const account = await findAccountByEmail(postgres, principal.email);
-    if (!(await passwords.verify(principal.email, current, account?.passwordHash ?? null)) || !account) {
-      throw badRequest('current_password', "Current password doesn't match!");
+  async changePassword(
+    principal: Principal,
+    change: { current: string; next: string; revokesKeys: boolean },
+    remoteAddress: string,
+  ): Promise<TokenPair> {
+    const { passwords, jwt, clock } = this.#parts;
+    const { account, passwordHash, asker } = await this.proveCaller(principal, change.current, remoteAddress);
+    if (change.next === change.current) {
+      throw badRequest('same_password', 'New password should be different from existing!');
     }
-    if (next === current) throw badRequest('same_password', 'New password should be different from existing!');
-    checkPassword(next);
-    await changePassword(postgres, account.id, await passwords.hash(next), clock.now());
-    // The caller's own token may be of this very second, which the rule for all tokens spares.
-    await this.signOut(principal);
-    return await jwt.issue(account);
+    checkPassword(change.next);
+    const next = await passwords.hash(change.next, asker);
+    const time = nextSecond(clock.now());
+    const changed = await this.#revoking(change.revokesKeys, (queries) =>
+      changePassword(queries, account.id, passwordHash, next, time),
+    );
+    // Changed by another call at this moment.
+    if (!changed) throw badRequest('current_password', "Current password doesn't match!");
+    return await jwt.issue(changed);
+  }
+
+  /** In one transaction with what `change` does to an account: the API keys of that account, if wanted, are revoked. */
+  async #revoking(
+    revokesKeys: boolean,
+    change: (queries: Queries) => Promise<Account | undefined>,
+  ): Promise<Account | undefined> {
+    const { postgres, apiKeys } = this.#parts;
+    const { account, revoked } = await postgres.transaction(async (queries) => {
+      const account = await change(queries);
+      return { account, revoked: account && revokesKeys ? await deleteKeysOfUser(queries, account.id) : [] };
+    });
+    for (const hash of revoked) apiKeys.changed(hash);
+    return account;
   }
 
   /** The caller and the account behind it. Throws a 401 fault. */
@@ -192,7 +312,7 @@ export class Auth {
     if (claims.kind !== 'access') throw wrongPassword();
     const account = await this.#standingAccount(claims);
     if (!account) throw tokenExpired();
-    return { account, principal: principalOf(account, claims) };
+    return { account, principal: principalOf(account, { ...claims, apiKeyId: null }) };
   }
 
   /** One REST request of the caller. Throws 429 when the tenant or the customer has made too many. */
@@ -213,19 +333,21 @@ export class Auth {
     }
     const owner = await apiKeys.find(value);
     if (!owner) throw wrongPassword();
-    const { account, keyEnabled } = owner;
+    const { account, keyId: apiKeyId, keyEnabled } = owner;
     if (!keyEnabled || !account.enabled || account.passwordHash === null) throw notActive();
     if (isExpired(owner, clock.now())) throw unauthorized('api_key_expired', 'API key is expired');
-    return { account, principal: principalOf(account, { isPublic: false, sessionId: null }) };
+    return { account, principal: principalOf(account, { isPublic: false, sessionId: null, apiKeyId }) };
   }
 
   /** The account of a token; undefined when it, or the session, no longer stands. */
   async #standingAccount(claims: AccessClaims | RefreshClaims): Promise<Account | undefined> {
-    const { subject, userId, sessionId, issuedSeconds, isPublic } = claims;
+    const { subject, userId, sessionId, issuedSeconds, isPublic, epoch } = claims;
     if (isPublic) return isUuid(subject) && isUuid(sessionId) ? await this.#guest(subject, sessionId) : undefined;
     if (!isUuid(userId) || !isUuid(sessionId)) return undefined;
     const session = await findSession(this.#parts.postgres, userId, sessionId);
     if (!session?.enabled || session.sessionOutdated) return undefined;
+    if (epoch !== undefined && epoch !== session.sessionEpoch) return undefined;
+    // For tokens without an epoch, and for what a host of an earlier version ended.
     if (issuedSeconds < Math.floor(session.tokensOutdatedTime / 1000)) return undefined;
     return session;
   }
@@ -237,14 +359,24 @@ export class Auth {
     const { tenantId, createdTime } = guest;
     const names = { email: customerId, firstName: 'Public', lastName: 'Public', phone: null };
     const user = { id: nullUuid, createdTime, tenantId, customerId, authority: 'CUSTOMER_USER' as const, version: 1 };
-    return { ...user, ...names, passwordHash: null, enabled: true, lastLoginTime: null, tokensOutdatedTime: 0 };
+    return {
+      ...user,
+      ...names,
+      passwordHash: null,
+      enabled: true,
+      lastLoginTime: null,
+      tokensOutdatedTime: 0,
+      sessionEpoch: 0,
+    };
   }
 }
 
-function principalOf(account: Account, session: Pick<Principal, 'isPublic' | 'sessionId'>): Principal {
+function principalOf(
+  account: Account,
+  { isPublic, sessionId, apiKeyId }: Pick<Principal, 'isPublic' | 'sessionId' | 'apiKeyId'>,
+): Principal {
   const { id: userId, email, authority, tenantId, customerId } = account;
-  const { isPublic, sessionId } = session;
-  return { userId, email, authority, tenantId, customerId, isPublic, sessionId };
+  return { userId, email, authority, tenantId, customerId, isPublic, sessionId, apiKeyId };
 }
 
 /** A worker may start while Postgres is away, and devices go on; signing in then waits for the key. */
@@ -305,6 +437,15 @@ export function authenticationFailed(message = 'Authentication failed'): Fault {
 
 function wrongPassword(): Fault {
   return unauthorized('credentials', 'Invalid username or password');
+}
+
+function tokenOutdated(): Fault {
+  return unauthorized('token_outdated', 'Token is outdated');
+}
+
+/** Tokens carry whole seconds: those of the running one are outdated too. */
+function nextSecond(now: number): number {
+  return (Math.floor(now / 1000) + 1) * 1000;
 }
 
 function notActive(): Fault {

@@ -1,7 +1,8 @@
 /**
- * Guessing passwords is slow: after some wrong ones from one network for one account each further try has to wait, twice
- * as long as the one before; an account that is tried from everywhere has a short wait of its own, so that nobody can
- * lock its user out. Each worker counts for itself. What does not exist is treated like what does.
+ * Guessing passwords is slow. After some wrong ones further tries have to wait, each twice as long as the one before: of
+ * one network for one account, of one network for any accounts, and, shortly, of anybody for one account. The last two
+ * do not hold for a network from which the user signed in before, so that no stranger can lock a user out. Each worker
+ * counts for itself. An account that does not exist is treated like one that does.
  */
 import type { Clock } from '../base/clock.ts';
 import { ErrorCode, Fault } from '../base/errors.ts';
@@ -16,12 +17,10 @@ interface Tries {
 }
 
 interface Rule {
+  name: string;
   freeTries: number;
   waitMsMax: number;
 }
-
-const ofNetwork: Rule = { freeTries: limits.failedSignInsFree, waitMsMax: limits.failedSignInWaitMsMax };
-const ofAccount: Rule = { freeTries: 10 * limits.failedSignInsFree, waitMsMax: 2_000 };
 
 export class FailedSignIns {
   readonly #clock: Clock;
@@ -31,10 +30,11 @@ export class FailedSignIns {
     this.#clock = clock;
   }
 
-  /** Throws 429 while the caller has to wait. */
-  admit(email: string, remoteAddress: string): void {
+  /** Throws 429 while the caller has to wait. `isKnown`: the user of the account signed in from this network before. */
+  admit(email: string, network: string, isKnown: boolean): void {
     const now = this.#clock.monotonic();
-    for (const [name] of rulesFor(email, remoteAddress)) {
+    const [ofBoth, ...ofStrangers] = rulesFor(email, network);
+    for (const { name } of isKnown ? [ofBoth] : [ofBoth, ...ofStrangers]) {
       const waitMs = (this.#tries.get(name)?.waitsUntil ?? 0) - now;
       if (waitMs <= 0) continue;
       const message = 'Too many failed sign-ins; wait before the next try.';
@@ -42,9 +42,9 @@ export class FailedSignIns {
     }
   }
 
-  failed(email: string, remoteAddress: string): void {
+  failed(email: string, network: string): void {
     const now = this.#clock.monotonic();
-    for (const [name, { freeTries, waitMsMax }] of rulesFor(email, remoteAddress)) {
+    for (const { name, freeTries, waitMsMax } of rulesFor(email, network)) {
       const known = this.#tries.get(name);
       const before = known && now - known.lastAt < limits.failedSignInsForgottenMs ? known.failed : 0;
       const failed = before + 1;
@@ -54,21 +54,21 @@ export class FailedSignIns {
     }
   }
 
-  succeeded(email: string, remoteAddress: string): void {
-    for (const [name] of rulesFor(email, remoteAddress)) this.#tries.delete(name);
+  /** The network keeps its count over all accounts: one account of its own gives a guesser no new tries. */
+  succeeded(email: string, network: string): void {
+    const [ofBoth, , ofAccount] = rulesFor(email, network);
+    this.#tries.delete(ofBoth.name);
+    this.#tries.delete(ofAccount.name);
   }
 }
 
-function rulesFor(email: string, remoteAddress: string): [string, Rule][] {
+/** Of the account in the network, of the network, of the account. */
+function rulesFor(email: string, network: string): [Rule, Rule, Rule] {
   const account = email.toLowerCase().slice(0, 255);
+  const { failedSignInsFree: freeTries, failedSignInWaitMsMax: waitMsMax } = limits;
   return [
-    [`${account} ${networkOf(remoteAddress)}`, ofNetwork],
-    [account, ofAccount],
+    { name: `both ${network} ${account}`, freeTries, waitMsMax },
+    { name: `network ${network}`, freeTries: 10 * freeTries, waitMsMax },
+    { name: `account ${account}`, freeTries: 10 * freeTries, waitMsMax: 2_000 },
   ];
-}
-
-/** The /24 of an IPv4 address, the /64 of an IPv6 one: whoever has one address there has its neighbours too. */
-function networkOf(address: string): string {
-  const dot = address.lastIndexOf('.');
-  return dot > 0 ? address.slice(0, dot) : address.split(':').slice(0, 4).join(':');
 }

@@ -2,8 +2,7 @@ import { generateKeyPairSync } from 'node:crypto';
 import { SignJWT } from 'jose';
 import { describe, expect, it } from 'vitest';
 import { nullUuid } from '../device/uuid.ts';
-import { type BadToken, Jwt } from './jwt.ts';
-import type { User } from './user.ts';
+import { type BadToken, Jwt, type TokenUser } from './jwt.ts';
 
 const signingKey = Buffer.alloc(64, 7);
 const time = { now: 1_760_000_000_500 };
@@ -16,7 +15,7 @@ const options = {
   clock,
 };
 const jwt = new Jwt(options);
-const user: User = {
+const user: TokenUser = {
   id: '018f0000-0000-7000-8000-000000000001',
   createdTime: 1,
   tenantId: '018f0000-0000-7000-8000-000000000002',
@@ -26,8 +25,9 @@ const user: User = {
   firstName: null,
   lastName: 'Pear',
   phone: null,
-  additionalInfo: null,
   version: 1,
+  tokensOutdatedTime: 0,
+  sessionEpoch: 3,
 };
 
 const part = (token: string, index: number) =>
@@ -55,6 +55,7 @@ describe('Jwt', () => {
       iat: 1_760_000_000,
       exp: 1_760_009_000,
       isPublic: false,
+      epoch: 3,
       lastName: 'Pear',
       enabled: true,
       tenantId: user.tenantId,
@@ -69,8 +70,17 @@ describe('Jwt', () => {
       iat: 1_760_000_000,
       exp: 1_760_604_800,
       isPublic: false,
+      epoch: 3,
+      renewal: 0,
       jti: expect.any(String),
     });
+  });
+
+  it('issues a renewed pair of the same session, of no outdated second', async () => {
+    const renewed = { sessionId: user.id, renewal: 7 };
+    const pair = await jwt.issue({ ...user, tokensOutdatedTime: 1_760_000_001_000 }, renewed);
+    expect(part(pair.token, 1)).toMatchObject({ sessionId: user.id, iat: 1_760_000_001 });
+    expect(await jwt.verify(pair.refreshToken)).toMatchObject({ sessionId: user.id, renewal: 7, epoch: 3 });
   });
 
   it('knows access and refresh tokens apart', async () => {

@@ -8,10 +8,10 @@ import type { Clock } from '../base/clock.ts';
 import { ErrorCode, Fault } from '../base/errors.ts';
 import { nullUuid } from '../device/uuid.ts';
 import { type Authority, authorities } from './roles.ts';
-import type { UserNames } from './user.ts';
+import type { Account, UserNames } from './user.ts';
 
 /** How far the clock of the host that issued a token may be ahead of ours. */
-const clockSkewSecondsMax = 60;
+export const clockSkewSecondsMax = 60;
 const refreshScope = 'REFRESH_TOKEN';
 
 export interface JwtOptions {
@@ -22,6 +22,9 @@ export interface JwtOptions {
   refreshTokenSeconds: number;
   clock: Clock;
 }
+
+/** Of a user what tokens tell. */
+export type TokenUser = UserNames & Pick<Account, 'tokensOutdatedTime' | 'sessionEpoch'>;
 
 export interface TokenPair {
   token: string;
@@ -37,6 +40,8 @@ export interface AccessClaims {
   authority: Authority;
   isPublic: boolean;
   issuedSeconds: number;
+  /** Undefined: of a version that knew no epochs. */
+  epoch: number | undefined;
 }
 
 export interface RefreshClaims {
@@ -46,6 +51,9 @@ export interface RefreshClaims {
   sessionId: string;
   isPublic: boolean;
   issuedSeconds: number;
+  epoch: number | undefined;
+  /** How often the session had been renewed when the token was made. */
+  renewal: number;
 }
 
 /** `malformed`: not a token of ours at all. `expired`: it was one, or claims to be: expired, or a wrong signature. */
@@ -65,15 +73,19 @@ export class Jwt {
     this.#options = options;
   }
 
-  get refreshTokenSeconds(): number {
-    return this.#options.refreshTokenSeconds;
+  /** Life of the token that lives longest. */
+  get tokenSecondsMax(): number {
+    return Math.max(this.#options.accessTokenSeconds, this.#options.refreshTokenSeconds);
   }
 
-  /** A pair of a new session. It is of a time when the user's tokens were not outdated, be it a moment ahead. */
-  async issue(user: UserNames, tokensOutdatedTime = 0, isPublic = false): Promise<TokenPair> {
+  /**
+   * A pair of a new session, or of one that is renewed. It is of a time when the user's tokens were not outdated, be it a
+   * moment ahead.
+   */
+  async issue(user: TokenUser, renewed?: { sessionId: string; renewal: number }, isPublic = false): Promise<TokenPair> {
     const { accessTokenSeconds, refreshTokenSeconds } = this.#options;
-    const sessionId = randomUUID();
-    const session = { userId: user.id, sessionId, isPublic };
+    const { sessionId, renewal } = renewed ?? { sessionId: randomUUID(), renewal: 0 };
+    const session = { userId: user.id, sessionId, isPublic, epoch: user.sessionEpoch };
     const access = {
       ...session,
       scopes: [user.authority],
@@ -83,8 +95,8 @@ export class Jwt {
       tenantId: user.tenantId ?? nullUuid,
       customerId: user.customerId ?? nullUuid,
     };
-    const refresh = { ...session, scopes: [refreshScope], jti: randomUUID() };
-    const issued = Math.floor(Math.max(this.#options.clock.now(), tokensOutdatedTime) / 1000);
+    const refresh = { ...session, scopes: [refreshScope], jti: randomUUID(), renewal };
+    const issued = Math.floor(Math.max(this.#options.clock.now(), user.tokensOutdatedTime) / 1000);
     return {
       token: await this.#sign(user.email, access, issued, accessTokenSeconds),
       refreshToken: await this.#sign(user.email, refresh, issued, refreshTokenSeconds),
@@ -95,13 +107,23 @@ export class Jwt {
   async verify(token: string): Promise<AccessClaims | RefreshClaims> {
     const payload = await this.#verified(token);
     const { sub, userId, sessionId, scopes, isPublic, iat } = payload;
+    const [epoch, renewal] = [payload['epoch'], payload['renewal']];
     const scope = Array.isArray(scopes) && scopes.length === 1 ? scopes[0] : undefined;
     if (typeof userId !== 'string' || typeof sessionId !== 'string' || typeof iat !== 'number') {
       throw new BadToken('malformed');
     }
     const subject = typeof sub === 'string' ? sub : '';
-    const session = { subject, userId, sessionId, isPublic: isPublic === true, issuedSeconds: iat };
-    if (scope === refreshScope) return { kind: 'refresh', ...session };
+    const session = {
+      subject,
+      userId,
+      sessionId,
+      isPublic: isPublic === true,
+      issuedSeconds: iat,
+      epoch: typeof epoch === 'number' ? epoch : undefined,
+    };
+    if (scope === refreshScope) {
+      return { kind: 'refresh', ...session, renewal: typeof renewal === 'number' ? renewal : 0 };
+    }
     const authority = authorities.find((known) => known === scope);
     if (!authority) throw new BadToken('malformed');
     return { kind: 'access', ...session, authority };

@@ -57,6 +57,23 @@ describe('PasswordHasher', () => {
     await Promise.all(checks);
   });
 
+  it('lets networks take turns: who floods it makes room for others, and waits longest', async () => {
+    const order: string[] = [];
+    const check = (user: string, network: string, isKnown = false) =>
+      passwords.verify(user, 'a', null, { network, isKnown }).then(
+        () => order.push(user),
+        () => order.push(`${user} refused`),
+      );
+    const flood = ['f1', 'f2', 'f3'].map((user) => check(user, '10.0.0'));
+    const other = check('o1', '10.0.1');
+    // Two networks with one waiter each: a third one is refused, unless its user was there before.
+    const stranger = check('s1', '10.0.2');
+    const known = check('k1', '10.0.3', true);
+    await Promise.all([...flood, other, stranger, known]);
+    expect(order.splice(0, 3).sort()).toEqual(['f3 refused', 'o1 refused', 's1 refused']);
+    expect(order).toEqual(['f1', 'f2', 'k1']);
+  });
+
   it('refuses with 429 who has waited too long', async () => {
     const [first, second] = ['1', '2'].map((user) => passwords.verify(user, 'a', null));
     const now = performance.now() + limits.passwordWaitMsMax + 1_000;

@@ -1,6 +1,6 @@
 /**
- * Password hashes: scrypt in PHC form, computed in one thread of its own, behind all other work, with a short queue. In
- * libuv's thread pool (`crypto.scrypt`) a few of them at once delay the journal's fdatasync a thousandfold, and with it
+ * Password hashes: scrypt in PHC form, computed in one thread of its own, behind all other work, with a short queue in
+ * which the networks of the callers take turns. In libuv's thread pool (`crypto.scrypt`) a few of them at once delay the journal's fdatasync a thousandfold, and with it
  * every device. A password that was right a short while ago is known again without it, by a keyed digest in memory, so
  * that programs which sign in for each call cost no scrypt each.
  */
@@ -38,8 +38,19 @@ interface Job extends Cost {
   bytes: number;
 }
 
+/** Who waits for a password to be checked. */
+export interface Asker {
+  network: string;
+  /** The user signed in from this network before: a stranger makes room for such an asker. */
+  isKnown: boolean;
+}
+
+/** This process itself. */
+const ownAsker: Asker = { network: '', isKnown: true };
+
 interface Waiter {
   job: Job;
+  asker: Asker;
   /** Monotonic milliseconds. */
   since: number;
   resolve: (hash: Buffer) => void;
@@ -48,8 +59,10 @@ interface Waiter {
 
 export class PasswordHasher {
   readonly #queueMax: number;
-  /** The first one is being computed. */
-  readonly #waiters: Waiter[] = [];
+  #running: Waiter | undefined;
+  /** By network, each in the order of arrival; the network whose turn it is comes first. */
+  readonly #queues = new Map<string, Waiter[]>();
+  #queued = 0;
   readonly #digestKey = randomBytes(32);
   /** Stored hash → the password that was right, as a digest, and until when that counts. */
   readonly #remembered = new AgedMap<string, { digest: Buffer; until: number }>(limits.rememberedPasswordsMax);
@@ -64,12 +77,12 @@ export class PasswordHasher {
   }
 
   get waiting(): number {
-    return this.#waiters.length;
+    return this.#queued + (this.#running ? 1 : 0);
   }
 
-  async hash(password: string): Promise<string> {
+  async hash(password: string, asker = ownAsker): Promise<string> {
     const salt = randomBytes(16);
-    const hash = await this.#scrypt(password, salt, cost, hashBytes);
+    const hash = await this.#scrypt(password, salt, cost, hashBytes, asker);
     return `$scrypt$ln=${cost.ln},r=${cost.r},p=${cost.p}$${unpadded(salt)}$${unpadded(hash)}`;
   }
 
@@ -77,7 +90,7 @@ export class PasswordHasher {
    * Without a `stored` hash (no such user) it takes the same time and says no. Programs that sign in together, all as the
    * same user, wait for one answer; also where there is none, or how they are answered would tell that there is none.
    */
-  verify(user: string, password: string, stored: string | null): Promise<boolean> {
+  verify(user: string, password: string, stored: string | null, asker = ownAsker): Promise<boolean> {
     const digest = createHmac('sha256', this.#digestKey).update(password).digest();
     const remembered = stored === null ? undefined : this.#remembered.get(stored);
     if (remembered && remembered.until > performance.now() && timingSafeEqual(digest, remembered.digest)) {
@@ -86,7 +99,7 @@ export class PasswordHasher {
     const question = `${digest.toString('base64')} ${stored} ${user}`;
     const asked = this.#asked.get(question);
     if (asked) return asked;
-    const answer = this.#compare(password, digest, stored).finally(() => this.#asked.delete(question));
+    const answer = this.#compare(password, digest, stored, asker).finally(() => this.#asked.delete(question));
     this.#asked.set(question, answer);
     return answer;
   }
@@ -96,35 +109,77 @@ export class PasswordHasher {
     await this.#worker?.terminate();
   }
 
-  async #compare(password: string, digest: Buffer, stored: string | null): Promise<boolean> {
+  async #compare(password: string, digest: Buffer, stored: string | null, asker: Asker): Promise<boolean> {
     if (stored === null) {
-      await this.#scrypt(password, Buffer.alloc(16), cost, hashBytes);
+      await this.#scrypt(password, Buffer.alloc(16), cost, hashBytes, asker);
       return false;
     }
     const [, ln, r, p, salt, hash] = phc.exec(stored) ?? [];
     assert(salt && hash, 'a stored password hash is in PHC form');
     const expected = Buffer.from(hash, 'base64');
     const storedCost = { ln: Number(ln), r: Number(r), p: Number(p) };
-    const computed = await this.#scrypt(password, Buffer.from(salt, 'base64'), storedCost, expected.length);
+    const salted = Buffer.from(salt, 'base64');
+    const computed = await this.#scrypt(password, salted, storedCost, expected.length, asker);
     const isRight = timingSafeEqual(computed, expected);
     if (isRight) this.#remembered.set(stored, { digest, until: performance.now() + limits.rememberedPasswordMs });
     return isRight;
   }
 
-  async #scrypt(password: string, salt: Buffer, cost: Cost, bytes: number): Promise<Buffer> {
-    if (this.#waiters.length > this.#queueMax) throw tooMany();
+  async #scrypt(password: string, salt: Buffer, cost: Cost, bytes: number, asker: Asker): Promise<Buffer> {
+    if (this.#running && this.#queued >= this.#queueMax && !this.#makeRoom(asker)) throw tooMany();
     const job = { password, salt, bytes, ...cost };
     return new Promise((resolve, reject) => {
-      if (this.#waiters.push({ job, since: performance.now(), resolve, reject }) === 1) this.#computeFirst();
+      const queue = this.#queues.get(asker.network) ?? [];
+      queue.push({ job, asker, since: performance.now(), resolve, reject });
+      this.#queues.set(asker.network, queue);
+      this.#queued += 1;
+      if (!this.#running) this.#computeNext();
     });
   }
 
-  #computeFirst(): void {
+  /**
+   * Refuses the newest waiter of the network that has most of them, if that is more than the asker's network would have;
+   * else, for a known asker whose network has less than a quarter of the queue, the newest stranger. False when no waiter
+   * has to go.
+   */
+  #makeRoom({ network, isKnown }: Asker): boolean {
+    const queues = [...this.#queues.values()];
+    const longest = queues.reduce((a, b) => (b.length > a.length ? b : a), []);
+    const own = this.#queues.get(network)?.length ?? 0;
+    const strangers = queues.findLast((queue) => !queue.at(-1)!.asker.isKnown);
+    const goesFirst = isKnown && own < this.#queueMax / 4;
+    const from = longest.length > own + 1 ? longest : goesFirst ? strangers : undefined;
+    if (!from) return false;
+    this.#take(from, from.length - 1).reject(tooMany());
+    return true;
+  }
+
+  #take(queue: Waiter[], index: number): Waiter {
+    const [waiter] = queue.splice(index, 1);
+    this.#queued -= 1;
+    if (queue.length === 0) this.#queues.delete(waiter!.asker.network);
+    return waiter!;
+  }
+
+  /** The oldest waiter of the next network, whose other waiters then wait for all other networks. */
+  #next(): Waiter | undefined {
+    for (const [network, queue] of this.#queues) {
+      const waiter = this.#take(queue, 0);
+      if (this.#queues.delete(network)) this.#queues.set(network, queue);
+      return waiter;
+    }
+    return undefined;
+  }
+
+  #computeNext(): void {
     const worker = (this.#worker ??= this.#start());
-    const [first] = this.#waiters;
-    if (first) {
+    const late = performance.now() - limits.passwordWaitMsMax;
+    let next = this.#next();
+    for (; next && next.since < late; next = this.#next()) next.reject(tooMany());
+    this.#running = next;
+    if (next) {
       worker.ref();
-      worker.postMessage(first.job);
+      worker.postMessage(next.job);
     } else {
       // An idle thread does not keep the process alive.
       worker.unref();
@@ -134,15 +189,15 @@ export class PasswordHasher {
   #start(): Worker {
     const worker = new Worker(thread, { eval: true, resourceLimits: { maxOldGenerationSizeMb: 64 } });
     worker.on('message', (hash: Uint8Array) => {
-      this.#waiters.shift()!.resolve(Buffer.from(hash));
-      const late = performance.now() - limits.passwordWaitMsMax;
-      while (this.#waiters.length > 0 && this.#waiters[0]!.since < late) this.#waiters.shift()!.reject(tooMany());
-      this.#computeFirst();
+      this.#running!.resolve(Buffer.from(hash));
+      this.#computeNext();
     });
     const end = (reason: string) => {
       if (this.#worker === worker) this.#worker = undefined;
       const fault = new Fault(503, ErrorCode.general, 'password_thread', reason, 1);
-      for (const waiter of this.#waiters.splice(0)) waiter.reject(fault);
+      this.#running?.reject(fault);
+      this.#running = undefined;
+      for (let waiter = this.#next(); waiter; waiter = this.#next()) waiter.reject(fault);
     };
     worker.on('error', (error) => end(`Passwords cannot be checked at the moment: ${error.message}`));
     worker.on('exit', () => {

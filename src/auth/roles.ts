@@ -31,6 +31,8 @@ export interface Principal {
   isPublic: boolean;
   /** Null for an API key. */
   sessionId: string | null;
+  /** Null for a JWT. */
+  apiKeyId: string | null;
 }
 
 /** A principal inside a tenant. */

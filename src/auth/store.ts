@@ -12,7 +12,7 @@ export function accountColumns(table: string): string {
   return `${t}.id, ${t}.created_time as "createdTime", ${t}.tenant_id as "tenantId", ${t}.customer_id as "customerId",
     ${t}.authority, ${t}.email, ${t}.first_name as "firstName", ${t}.last_name as "lastName", ${t}.phone,
     ${t}.version, ${t}.password_hash as "passwordHash", ${t}.enabled,
-    ${t}.last_login_time as "lastLoginTime", ${t}.tokens_outdated_time as "tokensOutdatedTime"`;
+    ${t}.last_login_time as "lastLoginTime", ${t}.tokens_outdated_time as "tokensOutdatedTime", ${t}.session_epoch as "sessionEpoch"`;
 }
 
 const columns = accountColumns('user_account');
@@ -23,6 +23,39 @@ export async function findAccountByEmail(queries: Queries, email: string): Promi
     email,
   ]);
   return account;
+}
+
+/** When the user last signed in from the network, about; undefined when it never did, or long ago. */
+export async function findSignInNetwork(
+  queries: Queries,
+  userId: string,
+  network: string,
+): Promise<{ lastTime: number } | undefined> {
+  const [row] = await queries.query<{ lastTime: number }>(
+    'select last_time as "lastTime" from sign_in_network where user_id = $1 and network = $2',
+    [userId, network],
+  );
+  return row;
+}
+
+/** Of each user the latest `networksMax` are kept. Does nothing when the user is gone. */
+export async function rememberSignInNetwork(
+  queries: Queries,
+  userId: string,
+  network: string,
+  now: number,
+  networksMax: number,
+): Promise<void> {
+  await queries.query(
+    `insert into sign_in_network (user_id, network, last_time) select id, $2, $3 from user_account where id = $1
+     on conflict (user_id, network) do update set last_time = excluded.last_time`,
+    [userId, network, now],
+  );
+  await queries.query(
+    `delete from sign_in_network where user_id = $1 and network in (
+       select network from sign_in_network where user_id = $1 order by last_time desc offset $2)`,
+    [userId, networksMax],
+  );
 }
 
 /** Holds the row until the transaction ends when `lock` says so. */
@@ -169,7 +202,8 @@ export async function setUserEnabled(
 ): Promise<void> {
   await queries.query(
     `update user_account set enabled = $2, failed_logins = 0,
-            tokens_outdated_time = case when $2 then tokens_outdated_time else $3 end
+            tokens_outdated_time = case when $2 then tokens_outdated_time else $3 end,
+            session_epoch = session_epoch + case when $2 then 0 else 1 end
       where id = $1`,
     [id, enabled, tokensOutdatedTime],
   );
@@ -248,7 +282,7 @@ export async function resetPassword(
 ): Promise<Account | undefined> {
   const [account] = await queries.query<Account>(
     `update user_account set password_hash = $2, reset_token_sha256 = null, reset_token_expires_time = null,
-            failed_logins = 0, tokens_outdated_time = $4
+            failed_logins = 0, tokens_outdated_time = $4, session_epoch = session_epoch + 1
       where reset_token_sha256 = $1 and reset_token_expires_time > $3 and password_hash is not null
       returning ${columns}`,
     [tokenSha256, hash, now, tokensOutdatedTime],
@@ -265,38 +299,115 @@ export async function recordSignIn(queries: Queries, userId: string, now: number
   );
 }
 
-/** True when this wrong password was one too many and the account is now locked. 0 = never. */
-export async function recordFailedSignIn(queries: Queries, userId: string, failedMax: number): Promise<boolean> {
+/**
+ * True when this wrong password was one too many and the account is now locked. 0 = never. A system administrator is not
+ * locked while no other one can sign in: nobody could unlock the account. Inside a transaction.
+ */
+export async function recordFailedSignIn(
+  queries: Queries,
+  { id, authority }: Pick<Account, 'id' | 'authority'>,
+  failedMax: number,
+): Promise<boolean> {
+  const admins = authority === 'SYS_ADMIN' ? await lockAdmins(queries, authority, null) : [];
+  const mayLock = authority !== 'SYS_ADMIN' || admins.some((admin) => admin.id !== id && admin.canSignIn);
   const [account] = await queries.query<{ enabled: boolean }>(
     `update user_account set failed_logins = failed_logins + 1,
-            enabled = enabled and ($2 = 0 or failed_logins + 1 <= $2)
+            enabled = enabled and ($2 = 0 or failed_logins + 1 <= $2 or not $3)
       where id = $1 returning enabled`,
-    [userId, failedMax],
+    [id, failedMax, mayLock],
   );
   return account?.enabled === false;
 }
 
-/** Tokens issued in a second before that of `now` are void from here on. */
-export async function changePassword(queries: Queries, userId: string, hash: string, now: number): Promise<void> {
-  await queries.query('update user_account set password_hash = $2, tokens_outdated_time = $3 where id = $1', [
-    userId,
-    hash,
-    now,
-  ]);
+/**
+ * Every token of before is void, and so is a link to choose another password. Undefined when the password is no longer
+ * the one of `hashBefore`.
+ */
+export async function changePassword(
+  queries: Queries,
+  userId: string,
+  hashBefore: string,
+  hash: string,
+  tokensOutdatedTime: number,
+): Promise<Account | undefined> {
+  const [account] = await queries.query<Account>(
+    `update user_account set password_hash = $3, tokens_outdated_time = $4, session_epoch = session_epoch + 1,
+            reset_token_sha256 = null, reset_token_expires_time = null
+      where id = $1 and password_hash = $2 returning ${columns}`,
+    [userId, hashBefore, hash, tokensOutdatedTime],
+  );
+  return account;
+}
+
+/** A session of a user, or of a guest, whose `ownerId` is the public customer. */
+export interface SessionOf {
+  sessionId: string;
+  ownerId: string;
 }
 
 /** Rows whose last token has expired by itself go on this occasion. */
 export async function outdateSession(
   queries: Queries,
-  sessionId: string,
+  { sessionId, ownerId }: SessionOf,
   expiresTime: number,
   now: number,
 ): Promise<void> {
   await queries.query(
-    `insert into outdated_session (session_id, expires_time) values ($1, $2) on conflict (session_id) do nothing`,
-    [sessionId, expiresTime],
+    `insert into outdated_session (session_id, owner_id, expires_time) values ($1, $2, $3)
+     on conflict (session_id) do nothing`,
+    [sessionId, ownerId, expiresTime],
   );
   await queries.query('delete from outdated_session where expires_time < $1', [now]);
+}
+
+/**
+ * Takes the refresh token that carries the number `renewal`; the next one carries the number after it. False when the
+ * token was taken before, but for one that was taken within the last `graceMs`: by the clock of the database, so it holds
+ * for all hosts.
+ */
+export async function renewSession(
+  queries: Queries,
+  { sessionId, ownerId }: SessionOf,
+  renewal: number,
+  times: { expiresTime: number; graceMs: number; now: number },
+): Promise<boolean> {
+  const taken = await queries.query(
+    `insert into session_renewal as r (session_id, user_id, renewal, renewed_at, expires_time)
+     values ($1, $2, $3 + 1, clock_timestamp(), $4)
+     on conflict (session_id) do update set renewal = excluded.renewal, renewed_at = excluded.renewed_at,
+            expires_time = excluded.expires_time
+      where r.renewal = $3 returning 1`,
+    [sessionId, ownerId, renewal, times.expiresTime],
+  );
+  await queries.query('delete from session_renewal where expires_time < $1', [times.now]);
+  if (taken.length === 1) return true;
+  const again = await queries.query(
+    `select 1 from session_renewal where session_id = $1 and renewal = $2 + 1
+        and renewed_at > clock_timestamp() - $3 * interval '1 millisecond'`,
+    [sessionId, renewal, times.graceMs],
+  );
+  return again.length === 1;
+}
+
+/** Sessions of the owner that are remembered, up to `countMax`: more are not counted. */
+export async function countSessions(queries: Queries, ownerId: string, countMax: number): Promise<number> {
+  const [row] = await queries.query<{ count: number }>(
+    `select count(*) from (
+       (select from outdated_session where owner_id = $1 limit $2)
+       union all (select from session_renewal where user_id = $1 limit $2)) as remembered`,
+    [ownerId, countMax],
+  );
+  return row!.count;
+}
+
+/** Ends all sessions of the user; what was remembered of each is not needed any more. Of a guest it is only forgotten. */
+export async function endSessions(queries: Queries, ownerId: string, tokensOutdatedTime: number): Promise<void> {
+  await queries.query(
+    `update user_account set session_epoch = session_epoch + 1, tokens_outdated_time = $2 where id = $1`,
+    [ownerId, tokensOutdatedTime],
+  );
+  await queries.query('delete from session_renewal where user_id = $1', [ownerId]);
+  await queries.query('delete from outdated_session where owner_id = $1', [ownerId]);
 }
 
 /** The setting `name`; the first caller of all hosts sets it to `value`. */

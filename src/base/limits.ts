@@ -199,12 +199,25 @@ export const limits = {
   passwordWaitMsMax: 10_000,
   rememberedPasswordMs: 10 * 60_000,
   rememberedPasswordsMax: 10_000,
-  /** Wrong passwords of one network for one account before further tries have to wait, how long they wait at most, how many
-   * accounts are remembered and for how long. */
+  /** Wrong passwords of one network for one account before further tries have to wait (of one network for all accounts, and
+   * for one account from everywhere: ten times as many), how long they wait at most, how many accounts and networks are
+   * remembered and for how long. */
   failedSignInsFree: 10,
   failedSignInWaitMsMax: 60_000,
   failedSignInsMax: 100_000,
   failedSignInsForgottenMs: 15 * 60_000,
+  /** Networks that are remembered for one user, the latest ones, and how often the time of one is written. */
+  signInNetworksMax: 100,
+  signInNetworkMs: 24 * 3_600_000,
+  /** Sessions of one user, or of the guests of one customer, whose renewal or sign-out is remembered until their tokens have
+   * expired; one more ends all sessions of that user. */
+  sessionsPerOwnerMax: 10_000,
+  /** A refresh token that was used is taken once more within this time: two pages may renew at the same moment, and an
+   * answer may be lost. */
+  sessionRenewalGraceMs: 60_000,
+  /** API keys of one user, and how many keys may have made one another in a row. */
+  apiKeysPerUserMax: 1_000,
+  apiKeyMakersMax: 8,
   /** API keys that a worker knows, how long it believes what the store said of one, and how often expired ones go. */
   apiKeyCacheMax: 50_000,
   apiKeyBelievedMs: 900,

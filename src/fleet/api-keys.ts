@@ -1,18 +1,23 @@
 /** API keys, as their owners and administrators manage them (rest.md 1.7). */
 import { type ApiKey, createValue, sha256 } from '../auth/api-key.ts';
 import {
+  countApiKeys,
   deleteApiKey as deleteRow,
   findApiKey,
+  holdMaker,
   insertApiKey,
   listApiKeys,
   updateApiKey,
 } from '../auth/api-key-store.ts';
 import type { ApiKeys } from '../auth/api-keys.ts';
+import { authenticationFailed } from '../auth/auth.ts';
 import { entityNotFound, type Principal } from '../auth/roles.ts';
 import { badRequest } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
 import { checkText } from '../device/device.ts';
 import type { Page, PageLink } from '../device/page.ts';
 import { createUuid } from '../device/uuid.ts';
+import type { Queries } from '../postgres/client.ts';
 import type { FleetParts } from './parts.ts';
 import { keyOwner } from './users.ts';
 
@@ -48,7 +53,14 @@ export async function createApiKey(
   const key = { id: createUuid(now), createdTime: now, tenantId, userId, expirationTime, description, enabled };
   const value = createValue(apiKeyPrefix);
   const hash = sha256(value);
-  await insertApiKey(postgres, key, hash);
+  await postgres.transaction(async (queries) => {
+    const madeBy = await makersOf(queries, caller);
+    if ((await countApiKeys(queries, userId, limits.apiKeysPerUserMax)) >= limits.apiKeysPerUserMax) {
+      const message = `A user has at most ${limits.apiKeysPerUserMax} API keys: revoke one that is not needed.`;
+      throw badRequest('api_keys', message);
+    }
+    await insertApiKey(queries, key, hash, madeBy);
+  });
   apiKeys.changed(hash);
   return { key, value };
 }
@@ -91,11 +103,27 @@ export async function enableApiKey(
   return await change(parts, id, { enabled });
 }
 
-export async function deleteApiKey(parts: ApiKeyParts, caller: Principal, id: string): Promise<void> {
+/** `withMade`: with all keys that were made with it, for whichever user. */
+export async function deleteApiKey(
+  parts: ApiKeyParts,
+  caller: Principal,
+  id: string,
+  withMade: boolean,
+): Promise<void> {
   await reachableKey(parts, caller, id);
-  const hash = await deleteRow(parts.postgres, id);
-  if (!hash) throw keyNotFound(id);
-  parts.apiKeys.changed(hash);
+  const hashes = await parts.postgres.transaction((queries) => deleteRow(queries, id, withMade));
+  if (hashes.length === 0) throw keyNotFound(id);
+  for (const hash of hashes) parts.apiKeys.changed(hash);
+}
+
+/** The keys by which the caller makes another one. A key that was revoked at this moment makes none. */
+async function makersOf(queries: Queries, { apiKeyId }: Principal): Promise<string[]> {
+  if (apiKeyId === null) return [];
+  const makers = await holdMaker(queries, apiKeyId);
+  if (!makers) throw authenticationFailed();
+  if (makers.length <= limits.apiKeyMakersMax) return makers;
+  const message = `This API key comes at the end of ${limits.apiKeyMakersMax} keys that made one another: sign in as a user.`;
+  throw badRequest('api_key_makers', message);
 }
 
 export async function apiKeysOf(

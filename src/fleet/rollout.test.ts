@@ -36,7 +36,7 @@ beforeEach(async () => {
 });
 
 function admin(): TenantPrincipal {
-  const names = { userId: tenantId, email: 'admin@millrace.local', customerId: null, sessionId: null };
+  const names = { userId: tenantId, email: 'admin@millrace.local', customerId: null, sessionId: null, apiKeyId: null };
   return { ...names, authority: 'TENANT_ADMIN', tenantId, isPublic: false };
 }
 
