@@ -1,4 +1,6 @@
 /** The REST API on real stores, without the HTTP server: calls of handlers as the server makes them. */
+import { randomUUID } from 'node:crypto';
+import { SignJWT } from 'jose';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { silentLog as log, startTestClickHouse, type TestClickHouse } from '../../test/clickhouse-server.ts';
 import { startTestPostgres, type TestPostgres } from '../../test/postgres-server.ts';
@@ -36,6 +38,7 @@ import type { ApiRoute } from './route.ts';
 
 const admin = { email: 'admin@millrace.local', systemEmail: 'system@millrace.local', password: 'pear-tree-7' };
 const passwords = new PasswordHasher(20);
+const failedSignIns = new FailedSignIns(clock);
 const config = loadConfig({});
 
 let server: TestPostgres;
@@ -72,7 +75,7 @@ beforeAll(async () => {
     jwt,
     clock,
     failedLoginsMax: 3,
-    failedSignIns: new FailedSignIns(clock),
+    failedSignIns,
     apiKeys,
     proxies: new Proxies(''),
     requireHttpsForApiKeys: false,
@@ -131,7 +134,7 @@ interface Answer {
 async function call(
   method: string,
   url: string,
-  options: { jwt?: string; body?: unknown; headers?: Record<string, string> } = {},
+  options: { jwt?: string; body?: unknown; headers?: Record<string, string>; remoteAddress?: string } = {},
 ): Promise<Answer> {
   const [path = '', query = ''] = url.split('?');
   const { params, route } = match(method, path);
@@ -147,7 +150,7 @@ async function call(
     header: (name) => headers[name] ?? '',
     headers: (name) => (headers[name] ? [headers[name]] : []),
     body: Buffer.from(body),
-    remoteAddress: '127.0.0.1',
+    remoteAddress: options.remoteAddress ?? '127.0.0.1',
     secure: false,
     aborted: new AbortController().signal,
   };
@@ -204,6 +207,16 @@ const create = async (jwt: string, body: object = {}, query = '') => {
   return answer.body;
 };
 
+const renew = (pair: { refreshToken: string }) =>
+  call('POST', '/api/auth/token', { body: { refreshToken: pair.refreshToken } });
+
+async function expectEnded(pair: { token: string; refreshToken: string }): Promise<void> {
+  expect(await call('GET', '/api/auth/user', { jwt: pair.token })).toMatchObject(error(401, 11, 'Token has expired'));
+  expect(await renew(pair)).toMatchObject(error(401, 10, 'Token is outdated'));
+}
+
+const signingKeySetting = `select value from setting where name = 'jwt.signingKey'`;
+
 describe('signing in', () => {
   it('gives a pair of tokens that open the API', async () => {
     const pair = await signIn();
@@ -249,16 +262,58 @@ describe('signing in', () => {
     expect(await attempt('customer')).toMatchObject(error(401, 10, 'User account is not active'));
   });
 
-  it('refreshes with a refresh token only, into another session', async () => {
+  it('refreshes with a refresh token only, within the same session', async () => {
     const pair = await signIn();
-    const answer = await call('POST', '/api/auth/token', { body: { refreshToken: pair.refreshToken } });
+    const answer = await renew(pair);
     const session = (token: string) => JSON.parse(Buffer.from(token.split('.')[1]!, 'base64url').toString()).sessionId;
-    expect(session(answer.body.token)).not.toBe(session(pair.token));
+    expect(session(answer.body.token)).toBe(session(pair.token));
     expect(await call('POST', '/api/auth/token', { body: { refreshToken: pair.token } })).toMatchObject(
       error(401, 10, 'Invalid Refresh Token scope'),
     );
     expect(await call('POST', '/api/auth/token', { body: {} })).toMatchObject(error(401, 10, 'Authentication failed'));
     expect(await call('GET', '/api/auth/user', { jwt: pair.refreshToken })).toMatchObject({ status: 401 });
+  });
+
+  it('ends a session with all its tokens at a logout', async () => {
+    const first = await signIn();
+    const second = (await renew(first)).body;
+    await call('POST', '/api/auth/logout', { jwt: second.token });
+    for (const pair of [first, second]) await expectEnded(pair);
+  });
+
+  it('takes a refresh token once, a second time only at the same moment, and then ends the session', async () => {
+    const pair = await signIn();
+    // Two pages of a browser, and one whose answer was lost.
+    const twins = await Promise.all([renew(pair), renew(pair), renew(pair)]);
+    expect(twins.map(({ status }) => status)).toEqual([200, 200, 200]);
+    const next = (await renew(twins[0]!.body)).body;
+    await postgres.query(`update session_renewal set renewed_at = renewed_at - interval '61 seconds'`);
+    // Somebody has the token of the second page; of the two that hold the session nobody knows which is the thief.
+    expect(await renew(twins[1]!.body)).toMatchObject(error(401, 10, 'Token is outdated'));
+    for (const each of [pair, next]) await expectEnded(each);
+  });
+
+  it('takes refresh tokens of a version that knew neither renewals nor epochs', async () => {
+    const { token } = await signIn();
+    const claims = JSON.parse(Buffer.from(token.split('.')[1]!, 'base64url').toString());
+    const { epoch: _, ...old } = { ...claims, sessionId: randomUUID(), scopes: ['REFRESH_TOKEN'] };
+    const key = Buffer.from((await postgres.query<{ value: string }>(signingKeySetting))[0]!.value, 'base64');
+    const refreshToken = await new SignJWT(old).setProtectedHeader({ alg: 'HS512' }).sign(key);
+    expect(await renew({ refreshToken })).toMatchObject({ status: 200 });
+  });
+
+  it('ends all sessions of a user that has more of them remembered than anybody needs', async () => {
+    const pair = await signIn('sysadmin@thingsboard.org', 'sysadmin');
+    await postgres.query(
+      `insert into outdated_session (session_id, expires_time, owner_id)
+       select gen_random_uuid(), $2, $1 from generate_series(1, $3)`,
+      [(await call('GET', '/api/auth/user', { jwt: pair.token })).body.id.id, 2 ** 50, limits.sessionsPerOwnerMax],
+    );
+    const other = await signIn('sysadmin@thingsboard.org', 'sysadmin');
+    await call('POST', '/api/auth/logout', { jwt: other.token });
+    await expectEnded(pair);
+    expect(await postgres.query('select 1 from outdated_session where expires_time = $1', [2 ** 50])).toEqual([]);
+    await signIn('sysadmin@thingsboard.org', 'sysadmin');
   });
 
   it('ends one session at a logout, and only that', async () => {
@@ -273,19 +328,67 @@ describe('signing in', () => {
     expect(await call('GET', '/api/auth/user', { jwt: second.token })).toMatchObject({ status: 200 });
   });
 
-  it('changes the password', async () => {
+  it('changes the password, and every other token ends, of whichever second', async () => {
     const username = 'customerB@thingsboard.org';
-    const { token } = await signIn(username, 'customer');
+    const [{ token }, other] = [await signIn(username, 'customer'), await signIn(username, 'customer')];
+    const { body: me } = await call('GET', '/api/auth/user', { jwt: token });
+    const link = `/api/user/${me.id.id}/resetPasswordLink`;
+    const { text } = await call('POST', link, { jwt: await tokenOf('tenant@thingsboard.org', 'tenant') });
     const change = (currentPassword: string, newPassword: string) =>
       call('POST', '/api/auth/changePassword', { jwt: token, body: { currentPassword, newPassword } });
     expect(await change('wrong', 'plum-tree')).toMatchObject(error(400, 31, "Current password doesn't match!"));
     expect(await change('customer', 'customer')).toMatchObject(
       error(400, 31, 'New password should be different from existing!'),
     );
-    const changed = await change('customer', 'plum-tree');
+    // A thief who renews without a pause: whatever its requests meet, none of their answers may outlive the change.
+    const stolen = [other];
+    let isStopped = false;
+    const thief = (async () => {
+      while (!isStopped) {
+        const { status, body } = await renew(stolen.at(-1)!);
+        if (status !== 200) return;
+        stolen.push(body);
+      }
+    })();
+    const [changed] = await Promise.all([
+      change('customer', 'plum-tree'),
+      signIn(username, 'customer').catch(() => {}),
+    ]);
+    isStopped = true;
+    await thief;
+    for (const pair of stolen) await expectEnded(pair);
     expect(await call('GET', '/api/auth/user', { jwt: token })).toMatchObject({ status: 401 });
     expect(await call('GET', '/api/auth/user', { jwt: changed.body.token })).toMatchObject({ status: 200 });
+    expect(await renew(changed.body)).toMatchObject({ status: 200 });
     await signIn(username, 'plum-tree');
+    const resetToken = new URL(text).searchParams.get('resetToken');
+    expect(
+      await call('POST', '/api/noauth/resetPassword', { body: { resetToken, password: 'by-old-link' } }),
+    ).toMatchObject(error(400, 31, 'Invalid reset token!'));
+  });
+
+  it('lets nobody guess the current password of a session faster than at a sign-in', async () => {
+    const username = 'customer@thingsboard.org';
+    const jwt = await tokenOf(username, 'customer');
+    for (let i = 0; i < limits.failedSignInsFree; i += 1) failedSignIns.failed(username, '127.0.0');
+    const change = { currentPassword: 'customer', newPassword: 'plum-tree' };
+    expect(await call('POST', '/api/auth/changePassword', { jwt, body: change })).toMatchObject({ status: 429 });
+    failedSignIns.succeeded(username, '127.0.0');
+    const wrong = { ...change, currentPassword: 'x' };
+    const failed = vi.spyOn(failedSignIns, 'failed');
+    await call('POST', '/api/auth/changePassword', { jwt, body: wrong });
+    expect(failed).toHaveBeenCalledWith(username, '127.0.0');
+  });
+
+  it('is not kept from a user by guesses from elsewhere', async () => {
+    const body = { username: admin.email, password: admin.password };
+    await signIn();
+    for (let i = 0; i < 100 * limits.failedSignInsFree; i += 1) failedSignIns.failed(admin.email, `10.${i}.0`);
+    const from = (remoteAddress: string) => call('POST', '/api/auth/login', { body, remoteAddress });
+    expect(await from('127.0.0.9')).toMatchObject({ status: 200 });
+    for (let i = 0; i < 10 * limits.failedSignInsFree; i += 1) failedSignIns.failed(admin.email, `10.${i}.0`);
+    expect(await from('192.168.7.7')).toMatchObject({ status: 429 });
+    failedSignIns.succeeded(admin.email, '127.0.0');
   });
 
   it('wants a credential it knows', async () => {
@@ -359,7 +462,7 @@ describe('devices', () => {
     const token = unique('KEY');
     await create(jwt, {}, `?accessToken=${token}`);
     const again = await call('POST', `/api/device?accessToken=${token}`, { jwt, body: { name: unique('pump') } });
-    expect(again).toMatchObject(error(400, 31, 'Device credentials are already assigned to another device!'));
+    expect(again).toMatchObject(error(400, 31, 'These device credentials cannot be used: choose others.'));
   });
 
   it('are refused with a reason', async () => {
@@ -541,7 +644,7 @@ describe('devices', () => {
     expect(await tokens.lookup(credentials.credentialsId)).toBeNull();
     expect((await tokens.lookup(next))?.id).toBe(device.id.id);
     expect(await save({ credentialsId: 'A1_TEST_TOKEN', version: 2 })).toMatchObject(
-      error(400, 31, 'Device credentials are already assigned to another device!'),
+      error(400, 31, 'These device credentials cannot be used: choose others.'),
     );
     expect(await save({ credentialsId: '', version: 2 })).toMatchObject(
       error(400, 31, 'Device credentials id should be specified!'),
@@ -569,6 +672,180 @@ describe('devices', () => {
     const reborn = await create(jwt, { name: device.name }, `?accessToken=${token}`);
     expect((await tokens.lookup(token))!.number).toBeGreaterThan(number);
     expect(reborn.id).not.toEqual(device.id);
+  });
+});
+
+describe('users', () => {
+  const system = () => tokenOf(admin.systemEmail);
+  const enable = (jwt: string, id: string, enabled: boolean) =>
+    call('POST', `/api/user/${id}/userCredentialsEnabled?userCredentialsEnabled=${enabled}`, { jwt });
+  const idOf = async (jwt: string) => (await call('GET', '/api/auth/user', { jwt })).body.id.id;
+  const newUser = async (jwt: string, user: object) => {
+    const email = `${unique('user')}@millrace.local`;
+    const { body } = await call('POST', '/api/user?sendActivationMail=false', { jwt, body: { email, ...user } });
+    return body;
+  };
+  const lastAdmin = (whose: string) => error(400, 31, `At least one ${whose} administrator must remain!`);
+
+  it('keep one administrator that can sign in', async () => {
+    const tenant = await tokenOf('tenant@thingsboard.org', 'tenant');
+    expect(await enable(tenant, await idOf(tenant), false)).toMatchObject(lastAdmin('tenant'));
+    // One who cannot sign in yet is no other administrator.
+    await newUser(tenant, { authority: 'TENANT_ADMIN' });
+    expect(await enable(tenant, await idOf(tenant), false)).toMatchObject(lastAdmin('tenant'));
+    const demo = await idOf(await tokenOf('sysadmin@thingsboard.org', 'sysadmin'));
+    expect(await enable(await system(), demo, false)).toMatchObject({ status: 200 });
+    expect(await enable(await system(), await idOf(await system()), false)).toMatchObject(lastAdmin('system'));
+    kept.delete('sysadmin@thingsboard.org');
+  });
+
+  it('lock the last system administrator out for no number of wrong passwords', async () => {
+    const attempt = (password: string) =>
+      call('POST', '/api/auth/login', { body: { username: admin.systemEmail, password } });
+    for (let i = 0; i < 5; i += 1) expect(await attempt('x')).toMatchObject(error(401, 10, expect.anything()));
+    expect(await attempt(admin.password)).toMatchObject({ status: 200 });
+    const demo = await postgres.query<{ id: string }>(`select id from user_account where email like 'sysadmin@%'`);
+    await enable(await system(), demo[0]!.id, true);
+    for (let i = 0; i < 4; i += 1) await attempt('x');
+    expect(await attempt(admin.password)).toMatchObject(error(401, 10, 'User account is not active'));
+    const other = await tokenOf('sysadmin@thingsboard.org', 'sysadmin');
+    expect(
+      await enable(
+        other,
+        (await postgres.query<{ id: string }>('select id from user_account where email = $1', [admin.systemEmail]))[0]!
+          .id,
+        true,
+      ),
+    ).toMatchObject({ status: 200 });
+  });
+
+  it('get a link to choose another password from administrators above only', async () => {
+    const tenant = await tokenOf('tenant@thingsboard.org', 'tenant');
+    const link = (jwt: string, id: string) => call('POST', `/api/user/${id}/resetPasswordLink`, { jwt });
+    const denied = { status: 403 };
+    expect(await link(tenant, await idOf(tenant))).toMatchObject(denied);
+    const equal = await newUser(tenant, { authority: 'TENANT_ADMIN' });
+    expect(await link(tenant, equal.id.id)).toMatchObject(denied);
+    expect(await link(await system(), await idOf(await system()))).toMatchObject(denied);
+    expect(await link(await system(), await idOf(tenant))).toMatchObject({ status: 200 });
+  });
+
+  it('change their own email, and that of an equal, with their password', async () => {
+    const tenant = await tokenOf('tenant@thingsboard.org', 'tenant');
+    const { body: me } = await call('GET', '/api/auth/user', { jwt: tenant });
+    const equal = await newUser(tenant, { authority: 'TENANT_ADMIN' });
+    const save = (user: object) => call('POST', '/api/user', { jwt: tenant, body: { ...user, version: undefined } });
+    const email = `${unique('moved')}@millrace.local`;
+    const wantsPassword = error(400, 31, 'To change this email give your own password as "currentPassword".');
+    expect(await save({ ...me, email })).toMatchObject(wantsPassword);
+    expect(await save({ ...equal, email })).toMatchObject(wantsPassword);
+    expect(await save({ ...me, email, currentPassword: 'x' })).toMatchObject(
+      error(400, 31, "Current password doesn't match!"),
+    );
+    expect((await save({ ...me, email, currentPassword: 'tenant' })).body).toMatchObject({ email });
+    expect((await save({ ...me, currentPassword: 'tenant' })).body).toMatchObject({ email: me.email });
+    const customerId = (await call('GET', '/api/customers?pageSize=1&page=0', { jwt: tenant })).body.data[0].id;
+    const below = await newUser(tenant, { authority: 'CUSTOMER_USER', customerId });
+    expect((await save({ ...below, email })).body).toMatchObject({ email });
+    // Nothing tells which tenant has such a user.
+    for (const taken of [email, admin.email]) {
+      expect(await save({ ...equal, email: taken, currentPassword: 'tenant' })).toMatchObject(
+        error(400, 31, `The email '${taken}' cannot be used: choose another one.`),
+      );
+    }
+  });
+
+  it('of customers do not see where the tenant is reached', async () => {
+    const ofA = await tokenOf('customerA@thingsboard.org', 'customer');
+    const { body: me } = await call('GET', '/api/auth/user', { jwt: ofA });
+    const path = `/api/tenant/${me.tenantId.id}`;
+    const { body: tenant } = await call('GET', path, { jwt: await system() });
+    const contact = { email: 'mill@orchard.example', phone: '1', address: 'a', address2: 'b', zip: 'z' };
+    const place = { country: 'c', state: 's', city: 'y' };
+    await call('POST', '/api/tenant', { jwt: await system(), body: { ...tenant, ...contact, ...place } });
+    const seen = (await call('GET', path, { jwt: ofA })).body;
+    expect(Object.keys(seen)).toEqual(Object.keys(tenant));
+    for (const field of Object.keys({ ...contact, ...place })) expect([field, seen[field]]).toEqual([field, null]);
+    expect(seen.title).toBe(tenant.title);
+    const ofTenant = await tokenOf('tenant@thingsboard.org', 'tenant');
+    expect((await call('GET', path, { jwt: ofTenant })).body).toMatchObject({ ...contact, ...place });
+  });
+});
+
+describe('API keys', () => {
+  const by = (value: string) => ({ headers: { 'x-authorization': `ApiKey ${value}` } });
+  const works = async (value: string) => (await call('GET', '/api/auth/user', by(value))).status === 200;
+  interface Key {
+    id: { id: string };
+    value: string;
+  }
+  const makeKey = async (userId: string, how: Parameters<typeof call>[2]): Promise<Answer & { body: Key }> =>
+    await call('POST', '/api/apiKey', { ...how, body: { userId: { id: userId }, description: 'k', enabled: true } });
+
+  it('are revoked with all keys that they made, for whomever', async () => {
+    const jwt = await tokenOf();
+    const me = (await call('GET', '/api/auth/user', { jwt })).body.id.id;
+    const customer = (await call('POST', '/api/customer', { jwt, body: { title: unique('c') } })).body;
+    const user = { email: `${unique('u')}@millrace.local`, authority: 'CUSTOMER_USER', customerId: customer.id };
+    const other = (await call('POST', '/api/user?sendActivationMail=false', { jwt, body: user })).body.id.id;
+    await postgres.query(`update user_account set password_hash = 'x' where id = $1`, [other]);
+    const [leaked, apart] = [(await makeKey(me, { jwt })).body, (await makeKey(me, { jwt })).body];
+    const child = (await makeKey(me, by(leaked.value))).body;
+    const middle = (await makeKey(me, by(child.value))).body;
+    const grandchild = (await makeKey(other, by(middle.value))).body;
+    await call('DELETE', `/api/apiKey/${middle.id.id}`, { jwt });
+    expect(await works(grandchild.value)).toBe(true);
+    await call('DELETE', `/api/apiKey/${leaked.id.id}?withMadeKeys=true`, { jwt });
+    for (const { value } of [leaked, child, middle, grandchild]) expect(await works(value)).toBe(false);
+    expect(await works(apart.value)).toBe(true);
+  });
+
+  it('make no key once they are revoked, and no endless row of keys', async () => {
+    const jwt = await tokenOf();
+    const me = (await call('GET', '/api/auth/user', { jwt })).body.id.id;
+    const first = (await makeKey(me, { jwt })).body;
+    expect(await works(first.value)).toBe(true);
+    // The worker still believes what the store said of the key.
+    await postgres.query('delete from api_key where id = $1', [first.id.id]);
+    expect(await makeKey(me, by(first.value))).toMatchObject({ status: 401 });
+    let last = (await makeKey(me, { jwt })).body;
+    for (let i = 0; i < limits.apiKeyMakersMax; i += 1) last = (await makeKey(me, by(last.value))).body;
+    expect(await makeKey(me, by(last.value))).toMatchObject({ status: 400 });
+    await postgres.query(
+      `insert into api_key (id, created_time, tenant_id, user_id, value_sha256, description, enabled, expiration_time)
+       select gen_random_uuid(), 0, null, $1, sha256(n::text::bytea), 'many', true, 0 from generate_series(1, $2) as n`,
+      [me, limits.apiKeysPerUserMax],
+    );
+    expect(await makeKey(me, { jwt })).toMatchObject(
+      error(400, 31, 'A user has at most 1000 API keys: revoke one that is not needed.'),
+    );
+    await postgres.query(`delete from api_key where description = 'many'`);
+  });
+
+  it('end with a changed password, if that is wanted', async () => {
+    const username = 'customerA@thingsboard.org';
+    const { token: jwt } = await signIn(username, 'customer');
+    const me = (await call('GET', '/api/auth/user', { jwt })).body.id.id;
+    const key = (await makeKey(me, { jwt })).body;
+    const made = (await makeKey(me, by(key.value))).body;
+    const change = async (currentPassword: string, newPassword: string, revokeApiKeys: boolean) => {
+      const { token } = await signIn(username, currentPassword);
+      const body = { currentPassword, newPassword, revokeApiKeys };
+      expect(await call('POST', '/api/auth/changePassword', { jwt: token, body })).toMatchObject({ status: 200 });
+    };
+    await change('customer', 'plum-tree', false);
+    expect([await works(key.value), await works(made.value)]).toEqual([true, true]);
+    await change('plum-tree', 'pear-tree', true);
+    expect([await works(key.value), await works(made.value)]).toEqual([false, false]);
+    const last = (await makeKey(me, { jwt: (await signIn(username, 'pear-tree')).token })).body;
+    const link = await call('POST', `/api/user/${me}/resetPasswordLink`, {
+      jwt: await tokenOf('tenant@thingsboard.org', 'tenant'),
+    });
+    const resetToken = new URL(link.text).searchParams.get('resetToken');
+    const reset = { resetToken, password: 'customer', revokeApiKeys: true };
+    expect(await call('POST', '/api/noauth/resetPassword', { body: reset })).toMatchObject({ status: 200 });
+    expect(await works(last.value)).toBe(false);
+    kept.delete(username);
   });
 });
 

@@ -1,7 +1,7 @@
 /** Tenants (rest.md 3.11): made by a system administrator, read by their own users. */
 import { entityNotFound, systemAdmins, users } from '../auth/roles.ts';
 import * as Type from '../base/schema.ts';
-import type { Tenant } from '../fleet/customer.ts';
+import { type Contact, contactFields, type Tenant } from '../fleet/customer.ts';
 import type { FleetParts } from '../fleet/parts.ts';
 import { findTenant, listTenants } from '../fleet/store.ts';
 import { createTenant, defaultTenantProfileId, deleteTenant, saveTenant, type TenantInput } from '../fleet/tenants.ts';
@@ -68,7 +68,7 @@ export function tenantRoutes(parts: FleetParts): Route[] {
     route({
       method: 'GET',
       pattern: '/api/tenant/:tenantId',
-      summary: 'A tenant',
+      summary: 'A tenant; for users of its customers without where it is reached',
       roles: users,
       answer: tenantShape,
       async handle({ principal, params }) {
@@ -76,7 +76,7 @@ export function tenantRoutes(parts: FleetParts): Route[] {
         const isVisible = principal.tenantId === null || principal.tenantId === id;
         const tenant = isVisible ? await findTenant(parts.postgres, id) : undefined;
         if (!tenant) throw entityNotFound('Tenant', id);
-        return json(tenantJson(tenant));
+        return json(tenantJson(principal.authority === 'CUSTOMER_USER' ? { ...tenant, ...noContact } : tenant));
       },
     }),
     route({
@@ -100,6 +100,8 @@ export function tenantRoutes(parts: FleetParts): Route[] {
     }),
   ];
 }
+
+const noContact = Object.fromEntries(contactFields.map((field) => [field, null])) as unknown as Contact;
 
 function tenantJson(tenant: Tenant): Type.Static<typeof tenantShape> {
   return {

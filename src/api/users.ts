@@ -51,6 +51,12 @@ const userBody = Type.Object({
   phone: text,
   additionalInfo: anything,
   version,
+  currentPassword: Type.Optional(
+    Type.Union([
+      Type.String({ description: 'Password of the caller, who changes its own email or that of an equal' }),
+      Type.Null(),
+    ]),
+  ),
 });
 
 const enabledQuery = Type.Object({ userCredentialsEnabled: Type.Optional(Type.Boolean()) });
@@ -69,10 +75,14 @@ export function userRoutes(parts: UserRoutesParts): Route[] {
       answer: userShape,
       // Without a mail server.
       otherAnswers: { 500: errorShape },
-      async handle({ principal, query, body }) {
+      async handle({ request, principal, query, body }) {
         const id = entityUuid(body.id);
         const input = userInput(body);
-        if (id !== null) return json(userJson(await saveUser(parts, principal, id, input)));
+        if (id !== null) {
+          const { currentPassword: password } = body;
+          if (typeof password === 'string') await auth.proveCaller(principal, password, request.remoteAddress);
+          return json(userJson(await saveUser(parts, principal, id, input, typeof password === 'string')));
+        }
         if (query.sendActivationMail ?? true) {
           await checkNewUser(parts, principal, input);
           // There is no mail server to be configured: a user who waits for a mail would wait for ever.

@@ -180,7 +180,7 @@ function asConflict(error: unknown): unknown {
     return badRequest('profile_name_taken', 'Device profile with such name already exists!');
   }
   if (isUniqueViolation(error, 'device_profile_provision_key_unique')) {
-    return badRequest('provision_key_taken', 'Device profile with such provision device key already exists!');
+    return badRequest('provision_key_taken', 'This provision device key cannot be used: choose another one.');
   }
   if (isUniqueViolation(error, 'device_profile_default_unique')) {
     return badRequest('profile_default', 'Another default device profile is present in scope of current tenant!');

@@ -346,7 +346,12 @@ export async function updateCredentials(
 
 function asCredentialsConflict(error: unknown): unknown {
   if (!isUniqueViolation(error, 'device_credentials_id_unique')) return error;
-  return badRequest('credentials_taken', 'Device credentials are already assigned to another device!');
+  return credentialsTaken();
+}
+
+/** Credentials are unique over all tenants: whose they are is not told. */
+export function credentialsTaken(): Fault {
+  return badRequest('credentials_taken', 'These device credentials cannot be used: choose others.');
 }
 
 export interface CredentialChange {

@@ -6,7 +6,7 @@ import { badRequest, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { tokenCredentials } from '../device/credentials.ts';
 import { checkDeviceName, checkDocument, checkText, createAccessToken } from '../device/device.ts';
-import type { LoggedChange } from '../device/store.ts';
+import { credentialsTaken, type LoggedChange } from '../device/store.ts';
 import { createUuid } from '../device/uuid.ts';
 import { devicesAssigned } from '../ota/assignment.ts';
 import { isForeignKeyViolation, isUniqueViolation, type Queries } from '../postgres/client.ts';
@@ -62,7 +62,7 @@ function sound(inputs: NewDeviceInput[], now: number, outcomes: NewDeviceOutcome
       checkDocument('additionalInfo', input.additionalInfo);
       if (input.accessToken) tokenCredentials(input.accessToken);
       if (names.has(input.name)) throw nameTaken();
-      if (tokens.has(input.accessToken)) throw tokenTaken();
+      if (tokens.has(input.accessToken)) throw credentialsTaken();
       names.add(input.name);
       if (input.accessToken) tokens.add(input.accessToken);
       const accessToken = input.accessToken || createAccessToken();
@@ -121,7 +121,7 @@ async function createInside(
   for (const row of rows) {
     if (!profiles.has(row)) outcomes[row.index] = profileUnknown();
     else if (row.customerId !== null && !customers.has(row.customerId)) outcomes[row.index] = customerUnknown();
-    else if (takenTokens.has(row.accessToken)) outcomes[row.index] = tokenTaken();
+    else if (takenTokens.has(row.accessToken)) outcomes[row.index] = credentialsTaken();
     else if (fit.length === room) outcomes[row.index] = deviceLimitReached(devicesMax);
     else fit.push(row);
   }
@@ -181,10 +181,6 @@ function infoText(info: unknown): string | null {
 
 function nameTaken(): Fault {
   return badRequest('device_name_taken', 'Device with such name already exists!');
-}
-
-function tokenTaken(): Fault {
-  return badRequest('credentials_taken', 'Device credentials are already assigned to another device!');
 }
 
 function profileUnknown(): Fault {

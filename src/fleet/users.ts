@@ -68,12 +68,16 @@ function newUser(caller: Principal, input: UserInput, now: number): User {
   return { id: createUuid(now), createdTime: now, tenantId, customerId, authority, ...names, version: 1 };
 }
 
-/** Name, email and the like; whose user it is and what it may do stay as they were made. */
+/**
+ * Name, email and the like; whose user it is and what it may do stay as they were made. The email is what a user signs in
+ * with: only a caller that is `proven` by its own password changes its own, or that of an equal.
+ */
 export async function saveUser(
   { postgres }: FleetParts,
   caller: Principal,
   id: string,
   input: UserInput,
+  proven: boolean,
 ): Promise<User> {
   return await postgres.transaction(async (queries) => {
     const stored = checkReachable(caller, id, await findAccount(queries, id, 'lock'), 'write');
@@ -86,6 +90,10 @@ export async function saveUser(
     }
     if (input.customerId !== stored.customerId) throw badRequest('customer', "Can't update user customer id!");
     const user = { ...stored, ...checkedNames(input), version: stored.version + 1 };
+    const isOthers = caller.authority !== 'CUSTOMER_USER' && isBelow(caller, stored);
+    if (user.email !== stored.email && !proven && !isOthers) {
+      throw badRequest('email_password', 'To change this email give your own password as "currentPassword".');
+    }
     if (!(await updateUser(queries, user))) throw emailTaken(user.email);
     return user;
   });
@@ -94,18 +102,8 @@ export async function saveUser(
 export async function deleteUser({ postgres }: FleetParts, caller: Principal, id: string): Promise<void> {
   await postgres.transaction(async (queries) => {
     const found = checkReachable(caller, id, await findAccount(queries, id), 'administer');
-    if (found.authority !== 'CUSTOMER_USER') {
-      const admins = await lockAdmins(queries, found.authority, found.tenantId);
-      const admin = admins.find((one) => one.id === id);
-      if (!admin) throw entityNotFound('User', id);
-      const others = admins.filter((one) => one !== admin && (one.canSignIn || !admin.canSignIn));
-      if (others.length === 0) {
-        const whose = found.authority === 'TENANT_ADMIN' ? 'tenant' : 'system';
-        throw badRequest('last_admin', `At least one ${whose} administrator must remain!`);
-      }
-    } else if (!(await findAccount(queries, id, 'lock'))) {
-      throw entityNotFound('User', id);
-    }
+    if (found.authority !== 'CUSTOMER_USER') await keepOneAdmin(queries, found);
+    else if (!(await findAccount(queries, id, 'lock'))) throw entityNotFound('User', id);
     await deleteRow(queries, id);
   });
 }
@@ -117,10 +115,24 @@ export async function enableUser(
   id: string,
   enabled: boolean,
 ): Promise<void> {
-  checkReachable(caller, id, await findAccount(postgres, id), 'administer');
   // Tokens carry whole seconds: those of the running one are outdated too.
   const nextSecond = (Math.floor(clock.now() / 1000) + 1) * 1000;
-  await setUserEnabled(postgres, id, enabled, nextSecond);
+  await postgres.transaction(async (queries) => {
+    const found = checkReachable(caller, id, await findAccount(queries, id), 'administer');
+    if (!enabled) await keepOneAdmin(queries, found);
+    await setUserEnabled(queries, id, enabled, nextSecond);
+  });
+}
+
+/** Throws 400 when no other administrator could sign in. Holds the administrators until the transaction ends. */
+async function keepOneAdmin(queries: Queries, { id, authority, tenantId }: UserAccount): Promise<void> {
+  if (authority === 'CUSTOMER_USER') return;
+  const admins = await lockAdmins(queries, authority, tenantId);
+  const admin = admins.find((one) => one.id === id);
+  if (!admin) throw entityNotFound('User', id);
+  if (admins.some((one) => one !== admin && (one.canSignIn || !admin.canSignIn))) return;
+  const whose = authority === 'TENANT_ADMIN' ? 'tenant' : 'system';
+  throw badRequest('last_admin', `At least one ${whose} administrator must remain!`);
 }
 
 export async function reachableUser(queries: Queries, caller: Principal, id: string): Promise<UserAccount> {
@@ -144,9 +156,12 @@ export async function activationOf(
   });
 }
 
-/** A token with which a user who forgot the password chooses a new one; a token of before is void. */
+/**
+ * A token with which a user who forgot the password chooses a new one; a token of before is void. As `accountToSignIn`
+ * of a user below only: who chooses the password of an equal is that equal.
+ */
 export async function resetTokenOf({ postgres, clock }: FleetParts, caller: Principal, id: string): Promise<string> {
-  const account = checkReachable(caller, id, await findAccount(postgres, id), 'administer');
+  const account = await accountToSignIn(postgres, caller, id);
   if (account.passwordHash === null) throw badRequest('not_activated', 'User is not activated yet!');
   const token = randomBytes(24).toString('base64url');
   await setResetToken(postgres, id, sha256(token), clock.now() + limits.passwordResetMsMax);
@@ -164,9 +179,12 @@ export async function keyOwner(queries: Queries, caller: Principal, id: string):
 /** Whose token an administrator may ask for: that of the administrator below, not of an equal. */
 export async function accountToSignIn(queries: Queries, caller: Principal, id: string): Promise<UserAccount> {
   const account = checkReachable(caller, id, await findAccount(queries, id), 'administer');
-  const below: Authority = caller.authority === 'SYS_ADMIN' ? 'TENANT_ADMIN' : 'CUSTOMER_USER';
-  if (account.authority !== below) throw permissionDenied();
+  if (!isBelow(caller, account)) throw permissionDenied();
   return account;
+}
+
+function isBelow(caller: Principal, account: UserAccount): boolean {
+  return account.authority === (caller.authority === 'SYS_ADMIN' ? 'TENANT_ADMIN' : 'CUSTOMER_USER');
 }
 
 /** A user of another tenant is not found; one of this tenant that the caller may not touch is refused. */
@@ -257,5 +275,5 @@ function newActivation(now: number): Activation {
 }
 
 function emailTaken(email: string) {
-  return badRequest('email_taken', `User with email '${email}' already present in database!`);
+  return badRequest('email_taken', `The email '${email}' cannot be used: choose another one.`);
 }

@@ -50,7 +50,7 @@ test('each device is made, or told why not, whatever becomes of the others', asy
     null,
     'Device with such name already exists!',
     'Device with such name already exists!',
-    'Device credentials are already assigned to another device!',
+    'These device credentials cannot be used: choose others.',
     "Can't assign device to non-existent customer!",
     'Device is referencing non existing device profile!',
     'Validation error: name is malformed',

@@ -41,7 +41,7 @@ test('what is wrong with credentials is said', async () => {
   expect(await f({ credentialsType: null })).toBe('400/31 Device credentials type should be specified');
   expect(await f({ credentialsId: '' })).toBe('400/31 Device credentials id should be specified!');
   expect(await f({ credentialsId: other.token })).toBe(
-    '400/31 Device credentials are already assigned to another device!',
+    '400/31 These device credentials cannot be used: choose others.',
   );
   expect(await f({ id: { id: randomUUID() } })).toBe('400/31 Unable to update non-existent device credentials!');
   const basic = (value: object) => f({ credentialsType: 'MQTT_BASIC', credentialsValue: JSON.stringify(value) });
@@ -88,6 +88,6 @@ test('a device is created with credentials of any kind', async () => {
     credentials: { credentialsType: 'X509_CERTIFICATE', credentialsValue: body },
   };
   expect(await fault('POST', '/api/device-with-credentials', twice)).toBe(
-    '400/31 Device credentials are already assigned to another device!',
+    '400/31 These device credentials cannot be used: choose others.',
   );
 });

@@ -85,7 +85,7 @@ test('a token is taken once', async () => {
   const token = `T${randomUUID()}`;
   await create({ name: randomUUID() }, `?accessToken=${token}`);
   const answer = await fault('POST', `/api/device?accessToken=${token}`, { name: randomUUID() });
-  expect(answer).toBe('400/31 Device credentials are already assigned to another device!');
+  expect(answer).toBe('400/31 These device credentials cannot be used: choose others.');
 });
 
 test('a name is taken once, unless it may be made unique', async () => {

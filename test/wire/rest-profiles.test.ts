@@ -83,7 +83,7 @@ test('case 42: a provisioning key is taken once', async () => {
   const key = randomUUID();
   await newProfile(provisioning(key, 's1'));
   expect(await fault('POST', '/api/deviceProfile', { name: randomUUID(), ...provisioning(key, 's2') })).toBe(
-    '400/31 Device profile with such provision device key already exists!',
+    '400/31 This provision device key cannot be used: choose another one.',
   );
 });
 

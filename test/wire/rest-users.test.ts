@@ -75,7 +75,7 @@ test('what is wrong with a user is said', async () => {
   expect(await f({ email, authority: 'SYS_ADMIN' })).toBe(denied);
   await ok('POST', '/api/user?sendActivationMail=false', { email, authority: 'TENANT_ADMIN' });
   expect(await f({ email: email.toUpperCase(), authority: 'TENANT_ADMIN' })).toBe(
-    `400/31 User with email '${email.toUpperCase()}' already present in database!`,
+    `400/31 The email '${email.toUpperCase()}' cannot be used: choose another one.`,
   );
 });
 
