@@ -317,6 +317,8 @@ export const limits = {
   childNamesMax: 200_000,
   childNamesQueueMax: 100_000,
   childNamesBatchMax: 1_000,
+  /** A child with more additional info connects, but the name of its gateway is not written into that. */
+  childInfoBytesMax: 8 * 1024,
   refusedChildrenMax: 20_000,
   refusedChildMs: 5_000,
   gatewayHeldBytesMax: 64 * 1024 * 1024,

@@ -2,21 +2,25 @@
  * SQL that makes many devices of gateways at once: one statement for each table, whatever their number. Rows go in by
  * name, so that two transactions that make the same names wait for each other in one order.
  */
+import { limits } from '../base/limits.ts';
 import type { DeviceRow } from '../device/cached-device.ts';
 import { defaultDeviceData, defaultProfileData } from '../device/device.ts';
 import { insertCredentialChanges, type LoggedChange, rowColumns } from '../device/store.ts';
 import type { Queries } from '../postgres/client.ts';
 
-/** `info`: additional info as JSON text. */
+/** `info`: additional info as JSON text; undefined when it is too long to be read for each of many devices. */
 export interface NamedRow extends DeviceRow {
-  info: string | null;
+  info: string | null | undefined;
 }
 
 export async function findNames(queries: Queries, tenantId: string, names: string[]): Promise<NamedRow[]> {
-  return await queries.query<NamedRow>(
-    `select ${rowColumns}, d.additional_info::text as info from device d where d.tenant_id = $1 and d.name = any($2)`,
-    [tenantId, names],
+  const rows = await queries.query<NamedRow & { isLong: boolean }>(
+    `select ${rowColumns}, coalesce(octet_length(d.additional_info::text), 0) > $3 as "isLong",
+            case when octet_length(d.additional_info::text) <= $3 then d.additional_info::text end as info
+       from device d where d.tenant_id = $1 and d.name = any($2)`,
+    [tenantId, names, limits.childInfoBytesMax],
   );
+  return rows.map(({ isLong, ...row }) => (isLong ? { ...row, info: undefined } : row));
 }
 
 /** Ids of profiles by name. */

@@ -1,8 +1,9 @@
 /** Devices of gateways, made many at once against a real server: each once, whoever makes them, and not beyond the limit. */
-import { afterAll, beforeAll, beforeEach, expect, it } from 'vitest';
+import { afterAll, beforeAll, beforeEach, expect, it, vi } from 'vitest';
 import { startTestPostgres, type TestPostgres } from '../../test/postgres-server.ts';
 import { systemClock as clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
 import type { CredentialChanges } from '../device/credential-changes.ts';
 import { type CredentialChange, lookUpTokens } from '../device/store.ts';
 import { createUuid } from '../device/uuid.ts';
@@ -147,6 +148,27 @@ it('says of a device through which gateway it came last', async () => {
   expect(row!.info).toEqual({ ...info, lastConnectedGateway: second });
   // Who made it stays who made it.
   expect(await listRelations(postgres, 'from', { id: second, type: 'DEVICE' }, 'COMMON', undefined, 10)).toEqual([]);
+});
+
+it('reads no long document of a child, which connects all the same', async () => {
+  const [first, second] = [await newGateway(), await newGateway()];
+  await make(first, ['wordy']);
+  const info = { note: 'x'.repeat(limits.childInfoBytesMax), lastConnectedGateway: first };
+  await postgres.query(`update device set additional_info = $2 where tenant_id = $1 and name = 'wordy'`, [
+    tenantId,
+    JSON.stringify(info),
+  ]);
+  const query = vi.spyOn(postgres, 'query');
+  const outcome = (await make(second, ['wordy'])).get('wordy');
+  expect(outcome).not.toBeInstanceOf(Fault);
+  const read = await Promise.all(query.mock.results.map(({ value }) => value));
+  query.mockRestore();
+  expect(JSON.stringify(read).length).toBeLessThan(2_000);
+  const [row] = await postgres.query<{ info: unknown }>(
+    `select additional_info as info from device where tenant_id = $1 and name = 'wordy'`,
+    [tenantId],
+  );
+  expect(row!.info).toEqual(info);
 });
 
 it('makes the first ones at the limit, and refuses the others by name', async () => {

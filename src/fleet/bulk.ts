@@ -95,7 +95,7 @@ async function findExisting(
       continue;
     }
     const to = infoBehind(row, request.gatewayId);
-    if (to !== undefined) moved.push({ id: row.id, from: row.info, to });
+    if (to !== undefined) moved.push({ id: row.id, from: row.info ?? null, to });
     const { info: _, ...device } = row;
     outcomes.set(request.name, device);
   }
@@ -112,8 +112,9 @@ async function rememberGateways(postgres: Queries, moved: Parameters<typeof upda
   }
 }
 
-/** Additional info that names the gateway; undefined when it does already, or is nothing that can hold it. */
+/** Additional info that names the gateway; undefined when it does already, is too long, or nothing that can hold it. */
 function infoBehind({ id, info }: NamedRow, gatewayId: string): string | undefined {
+  if (info === undefined) return undefined;
   const members: unknown = info === null ? {} : JSON.parse(info);
   if (typeof members !== 'object' || members === null || Array.isArray(members)) return undefined;
   const { lastConnectedGateway } = members as { lastConnectedGateway?: unknown };
