@@ -18,6 +18,7 @@ import { messageOf, StartError } from './base/errors.ts';
 import { checkLimits, limits } from './base/limits.ts';
 import { createLog, type Log } from './base/log.ts';
 import { Metrics, processMetrics } from './base/metrics.ts';
+import { endProcess, liveProcess } from './base/process-file.ts';
 import type { ClickHouse } from './clickhouse/client.ts';
 import { migrate as migrateClickHouse } from './clickhouse/migrate.ts';
 import { ClockWatch } from './clock-watch.ts';
@@ -33,6 +34,7 @@ import { migrate as migratePostgres } from './postgres/migrate.ts';
 import { RestoredStores } from './restored-stores.ts';
 import { readRules } from './rules/file.ts';
 import { clickHouseRefusal, hostOf, postgresRefusal } from './store-refusals.ts';
+import { StopSteps } from './stop-steps.ts';
 import { StoreWatch, type WatchedStore } from './store-watch.ts';
 import { checkTls } from './tls.ts';
 import { WorkerPool } from './worker-pool.ts';
@@ -40,6 +42,9 @@ import { WorkerPool } from './worker-pool.ts';
 const stateIntervalMs = 500;
 const closeMsMax = 5_000;
 
+/** What a start that failed may take to stop what it began. */
+const startStopMsMax = 60_000;
+const leftoverMsMax = 500;
 /** Stops what was started, the last first. */
 class Started {
   readonly #stops: { name: string; stop: () => Promise<void> | void }[] = [];
@@ -48,14 +53,8 @@ class Started {
     this.#stops.push({ name, stop });
   }
 
-  async stopAll(log: Log): Promise<void> {
-    for (const { name, stop } of this.#stops.splice(0).reverse()) {
-      try {
-        await stop();
-      } catch (error) {
-        log.error('stop_failed', { part: name, reason: messageOf(error) });
-      }
-    }
+  async stopAll(steps: StopSteps): Promise<void> {
+    for (const { name, stop } of this.#stops.splice(0).reverse()) await steps.step(name, stop);
   }
 }
 
@@ -73,7 +72,7 @@ export async function runPrimary(): Promise<void> {
   const workers = config.workers || availableParallelism();
   const data = new DataDirectory(config.data.dir);
   const running = new Started();
-  const ending = new Ending(running, log);
+  const ending = new Ending(running, data, config.shutdown, log);
 
   try {
     await data.take(log, config.data.lockWaitSeconds * 1000);
@@ -177,7 +176,8 @@ export async function runPrimary(): Promise<void> {
     };
     ending.pool = pool;
     ending.analytics = analytics;
-    const drainMsMax = config.shutdown.drainMsMax + 2000;
+    // A worker bounds its own stop by `drainMsMax`; one that hangs leaves time for the stores.
+    const drainMsMax = config.shutdown.drainMsMax + config.shutdown.storesMsMax / 2;
     running.add('workers and analytics', async () => {
       await Promise.all([pool.drain(drainMsMax), analytics?.stop(drainMsMax)]);
     });
@@ -199,7 +199,7 @@ export async function runPrimary(): Promise<void> {
     if (ending.begun) return;
     ending.begun = true;
     ending.kill();
-    await running.stopAll(log);
+    await running.stopAll(new StopSteps({ msMax: startStopMsMax, log }));
     throw error instanceof StartError ? error : new StartError(`Start failed: ${messageOf(error)}`, 70);
   }
 }
@@ -308,10 +308,12 @@ class Ending {
   analytics: AnalyticsProcess | undefined;
   begun = false;
 
-  constructor(running: Started, log: Log) {
+  constructor(running: Started, data: DataDirectory, { drainMsMax, storesMsMax }: Config['shutdown'], log: Log) {
     this.#running = running;
     this.#log = log;
     for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, () => this.#signalled(signal));
+  readonly #data: DataDirectory;
+  readonly #msMax: number;
   }
 
   kill(): void {
@@ -319,6 +321,8 @@ class Ending {
     this.analytics?.kill();
   }
 
+    this.#data = data;
+    this.#msMax = drainMsMax + storesMsMax;
   crashLoop(reason: string): void {
     this.#log.error('crash_loop', { reason });
     void this.#end(1, `stopped: ${reason}`);
@@ -337,11 +341,31 @@ class Ending {
   async #end(exitCode: number, last: string): Promise<void> {
     if (this.begun) return;
     this.begun = true;
-    await this.#running.stopAll(this.#log);
-    printLine(last);
+    const steps = new StopSteps({ msMax: this.#msMax, log: this.#log });
+    await this.#running.stopAll(steps);
+    if (steps.unfinished) await this.#endLeftovers();
+    const waits = steps.waits === '' ? '' : ` It took ${steps.seconds.toFixed(1)} s: ${steps.waits}.`;
+    printLine(`${last}${waits}`);
     process.exit(exitCode);
   }
 }
+
+  /** The time is over. A store that is ended here recovers at its next start; journals and their places are on disk. */
+  async #endLeftovers(): Promise<void> {
+    this.kill();
+    const left = ['postgres', 'clickhouse'].flatMap((role) => {
+      const pid = liveProcess(this.#data.processFile(role));
+      return pid === undefined ? [] : [{ role, pid }];
+    });
+    // PostgreSQL ends its own children at SIGQUIT.
+    await Promise.all(
+      left.map(async ({ role, pid }) => {
+        const signal = role === 'postgres' ? 'SIGQUIT' : 'SIGKILL';
+        if (!(await endProcess(pid, signal, leftoverMsMax))) await endProcess(pid, 'SIGKILL', leftoverMsMax);
+      }),
+    );
+    await this.#data.release();
+  }
 
 /**
  * A taken port must be found before the fork: uWebSockets.js binds with SO_REUSEPORT, so a second instance would

@@ -88,6 +88,7 @@ import { PersistentRpcs } from './rpc/persistent.ts';
 import { Rpc } from './rpc/send.ts';
 import { Calls } from './rules/calls.ts';
 import { compileRule } from './rules/table.ts';
+import { StopSteps } from './stop-steps.ts';
 import { decodeOptions, decodeTelemetry } from './telemetry/decode.ts';
 import { DecodeThread } from './telemetry/decode-thread.ts';
 import { refuseServerTimes } from './telemetry/rows.ts';
@@ -423,31 +424,36 @@ async function serve(link: PrimaryLink): Promise<void> {
     polls.close();
     calls.close();
     rpc.close();
-    const deadline = clock.monotonic() + config.shutdown.drainMsMax;
-    await mqtt.drain(config.shutdown.drainMsMax);
-    while (servers.some((server) => server.openRequests > 0) && clock.monotonic() < deadline) await turn();
-    await rollout.stop();
-    await ingest.close();
-    await Promise.all([
-      eraser.stopErasing(),
-      retention.stop(),
-      attributeWriter.idle(),
-      updates.stop(),
-      persistentRpcs.stop(),
-    ]);
-    await activity.stop();
+    const steps = new StopSteps({ msMax: config.shutdown.drainMsMax, log });
+    await steps.step('MQTT connections', () => mqtt.drain(steps.msLeft));
+    await steps.step('open requests', async () => {
+      while (servers.some((server) => server.openRequests > 0) && steps.msLeft > 0) await turn();
+    });
+    await steps.step('the rollout of packages', () => rollout.stop());
+    // What was accepted is made durable, however long the disk takes; the primary ends a worker that hangs.
+    await steps.whole('accepted messages', () => ingest.close());
+    await steps.step('deletes', () => Promise.all([eraser.stopErasing(), retention.stop()]));
+    await steps.step('attributes and commands', () =>
+      Promise.all([attributeWriter.idle(), updates.stop(), persistentRpcs.stop()]),
+    );
+    await steps.step('activity of devices', () => activity.stop());
     rateLimits?.stop();
     requestLimits?.stop();
     apiKeys.stop();
-    const drainMsMax = Math.min(shipMsMax, Math.max(0, deadline - clock.monotonic()));
-    await Promise.all([shipper.drain(drainMsMax), orphans.drain(drainMsMax)]);
-    await eraser.end(journalReports);
-    await Promise.all([journal.close(), thread.close()]);
-    await Promise.all([changes.stop(), sessions.stop(), passwords.close()]);
+    const drainMsMax = Math.min(shipMsMax, steps.msLeft);
+    await steps.step('the journal', () => Promise.all([shipper.drain(drainMsMax), orphans.drain(drainMsMax)]));
+    await steps.whole('the last report of the journals', () => eraser.end(journalReports));
+    await steps.whole('the end of the journal', () => journal.close());
+    await steps.step('threads and sessions', () =>
+      Promise.all([thread.close(), changes.stop(), sessions.stop(), passwords.close()]),
+    );
     downlink.stop();
-    await Promise.all([bus.close(), clickhouse.close(), postgres.close(), known.close()]);
+    await steps.step('connections to the stores', () =>
+      Promise.all([bus.close(), clickhouse.close(), postgres.close(), known.close()]),
+    );
     for (const server of servers) server.close();
   };
+    if (steps.waits !== '') log.info('stop_waited', { seconds: Number(steps.seconds.toFixed(1)), for: steps.waits });
   link.onDrain(() => void close(Number.POSITIVE_INFINITY).then(() => process.exit(0)));
   // Without a primary nobody supervises: what was accepted is made durable, the rest is the next run's work.
   link.onLost(() => void close(0).then(() => process.exit(0)));
