@@ -28,7 +28,7 @@ export async function startWithFirmware(
   }
   await engine.restart();
   const pieceLoads = async () => {
-    const text = await (await fetch(`${engine.api.http}/metrics`)).text();
+    const text = await engine.api.metrics();
     return Number(/^ota_piece_loads_total (\d+)/m.exec(text)?.[1] ?? Number.NaN);
   };
   return { engine, paths, pieceLoads };

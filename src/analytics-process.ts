@@ -143,7 +143,6 @@ export class AnalyticsProcess {
         return;
       case 'waiting':
       case 'status':
-      case 'askMetrics':
         return;
     }
   }

@@ -14,6 +14,8 @@ export interface Banner {
   mqttsPort: number;
   mqttPath: string;
   analyticsPort: number;
+  monitorAddress: string;
+  monitorPort: number;
   adminEmail: string;
   /** '' = it was not made just now. */
   systemEmail: string;
@@ -42,7 +44,8 @@ export function printBanner(banner: Banner): void {
     `  Console            ${base}/${banner.docs ? `   ${base}/swagger-ui/` : ''}`,
     ...(banner.mqttPort ? [`  MQTT               ${mqttAddresses(banner).join('   ')}`] : []),
     ...(banner.analyticsPort ? [`  Reports            http://localhost:${banner.analyticsPort}/apiAnalytics`] : []),
-    `  Health, metrics    ${base}/readyz   ${base}/metrics`,
+    `  Health             ${base}/readyz`,
+    `  Metrics            ${monitorUrl(banner)}/metrics`,
     `  Stores             ${banner.engines}`,
     `  Data               ${banner.dataPath}`,
     `  Administrator      ${banner.adminEmail}   ${passwordLine(banner)}`,
@@ -76,6 +79,12 @@ function missingLines(missing: string[]): string[] {
     ...missing.map((reason) => `  Degraded           ${reason}`),
     '                     Telemetry of known devices is accepted. /readyz names what remains.',
   ];
+}
+
+function monitorUrl({ monitorAddress, monitorPort }: Banner): string {
+  const isEverywhere = monitorAddress === '0.0.0.0' || monitorAddress === '::';
+  const host = isEverywhere ? 'localhost' : monitorAddress.includes(':') ? `[${monitorAddress}]` : monitorAddress;
+  return `http://${host}:${monitorPort}`;
 }
 
 function mqttAddresses({ port, mqttPort, mqttsPort, mqttPath }: Banner): string[] {

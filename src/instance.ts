@@ -47,7 +47,6 @@ export type ToWorker =
   | Begin
   | { kind: 'state'; state: InstanceState }
   | { kind: 'collect'; id: number }
-  | { kind: 'metrics'; id: number; text: string }
   /** For a backup: journals are held until the release, and again answered. */
   | { kind: 'holdJournals'; id: number }
   | { kind: 'releaseJournals'; id: number }
@@ -64,7 +63,6 @@ export type ToPrimary =
   | { kind: 'ready' }
   | { kind: 'status'; refusing: boolean; degraded: string[] }
   | { kind: 'samples'; id: number; samples: Sample[] }
-  | { kind: 'askMetrics'; id: number }
   | { kind: 'journalsHeld'; id: number; cuts: JournalCut[]; intact: boolean }
   /** `flush`: what waits for company is shipped now. */
   | { kind: 'askJournals'; id: number; flush: boolean }

@@ -1,6 +1,5 @@
 /** A worker's end of the channel to the primary: when to begin, the state of the instance, metrics, when to stop. */
 import { systemClock } from './base/clock.ts';
-import { unavailable } from './base/errors.ts';
 import { limits } from './base/limits.ts';
 import type { Sample } from './base/metrics.ts';
 import type { ClockState } from './clock-offset.ts';
@@ -20,7 +19,6 @@ export class PrimaryLink {
     leader: undefined,
     clock: unmeasuredClock,
   };
-  readonly #asked = new Map<number, (text: string) => void>();
   readonly #askedJournals = new Map<number, (host: JournalReportsOfHost) => void>();
   #begun: ((begin: Begin) => void) | undefined;
   #lastAsked = 0;
@@ -99,23 +97,6 @@ export class PrimaryLink {
     setInterval(report, limits.statusIntervalMs).unref();
   }
 
-  /** The metrics of the whole instance, which only the primary can gather. */
-  askMetrics(): Promise<string> {
-    this.#lastAsked += 1;
-    const id = this.#lastAsked;
-    return new Promise((resolve, reject) => {
-      const timer = setTimeout(() => {
-        this.#asked.delete(id);
-        reject(unavailable('metrics', 'The metrics of the instance could not be gathered in time.'));
-      }, limits.metricsWaitMsMax);
-      this.#asked.set(id, (text) => {
-        clearTimeout(timer);
-        resolve(text);
-      });
-      send({ kind: 'askMetrics', id });
-    });
-  }
-
   onReportJournals(report: (flush: boolean) => JournalReportsOfHost): void {
     this.#journals = report;
   }
@@ -150,10 +131,6 @@ export class PrimaryLink {
         return;
       case 'collect':
         send({ kind: 'samples', id: message.id, samples: this.#collect() });
-        return;
-      case 'metrics':
-        this.#asked.get(message.id)?.(message.text);
-        this.#asked.delete(message.id);
         return;
       case 'holdJournals':
         // A hold whose release was lost ends here.

@@ -29,22 +29,23 @@ import { KnownDevicesWriter } from './device/known-devices-writer.ts';
 import { openStores, type RunningEngines, startEngines } from './engines.ts';
 import { findFirstDevice, seedDemoData, seedFirstTenant } from './fleet/seed.ts';
 import { findSetting } from './fleet/store.ts';
+import { openMonitor } from './monitor.ts';
 import type { Postgres } from './postgres/client.ts';
 import { migrate as migratePostgres } from './postgres/migrate.ts';
 import { RestoredStores } from './restored-stores.ts';
 import { readRules } from './rules/file.ts';
-import { clickHouseRefusal, hostOf, postgresRefusal } from './store-refusals.ts';
 import { StopSteps } from './stop-steps.ts';
+import { clickHouseRefusal, hostOf, postgresRefusal } from './store-refusals.ts';
 import { StoreWatch, type WatchedStore } from './store-watch.ts';
 import { checkTls } from './tls.ts';
 import { WorkerPool } from './worker-pool.ts';
 
 const stateIntervalMs = 500;
 const closeMsMax = 5_000;
-
 /** What a start that failed may take to stop what it began. */
 const startStopMsMax = 60_000;
 const leftoverMsMax = 500;
+
 /** Stops what was started, the last first. */
 class Started {
   readonly #stops: { name: string; stop: () => Promise<void> | void }[] = [];
@@ -181,6 +182,14 @@ export async function runPrimary(): Promise<void> {
     running.add('workers and analytics', async () => {
       await Promise.all([pool.drain(drainMsMax), analytics?.stop(drainMsMax)]);
     });
+    const monitor = await openMonitor({
+      ...config.monitor,
+      state: () => pool.state,
+      refusing: () => pool.refusing,
+      metrics: () => pool.renderMetrics(),
+      log,
+    });
+    running.add('monitor', () => monitor.close());
     serving = true;
     const telling = setInterval(tell, stateIntervalMs);
     running.add('state', () => clearInterval(telling));
@@ -193,7 +202,7 @@ export async function runPrimary(): Promise<void> {
     const seconds = (performance.now() - started) / 1000;
     const { status, reasons } = pool.state;
     const banner = bannerOf(config, data, engines.description, seeded, fresh, secrets, workers, seconds);
-    printBanner({ ...banner, missing: reasons });
+    printBanner({ ...banner, monitorPort: monitor.port, missing: reasons });
     log.info('ready', { seconds: Number(seconds.toFixed(2)), workers, status, reasons });
   } catch (error) {
     if (ending.begun) return;
@@ -303,6 +312,8 @@ interface Seeded {
 /** Every way out: SIGTERM and SIGINT drain, a second signal forces, a crash loop says why. */
 class Ending {
   readonly #running: Started;
+  readonly #data: DataDirectory;
+  readonly #msMax: number;
   readonly #log: Log;
   pool: WorkerPool | undefined;
   analytics: AnalyticsProcess | undefined;
@@ -310,10 +321,10 @@ class Ending {
 
   constructor(running: Started, data: DataDirectory, { drainMsMax, storesMsMax }: Config['shutdown'], log: Log) {
     this.#running = running;
+    this.#data = data;
+    this.#msMax = drainMsMax + storesMsMax;
     this.#log = log;
     for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, () => this.#signalled(signal));
-  readonly #data: DataDirectory;
-  readonly #msMax: number;
   }
 
   kill(): void {
@@ -321,8 +332,6 @@ class Ending {
     this.analytics?.kill();
   }
 
-    this.#data = data;
-    this.#msMax = drainMsMax + storesMsMax;
   crashLoop(reason: string): void {
     this.#log.error('crash_loop', { reason });
     void this.#end(1, `stopped: ${reason}`);
@@ -337,18 +346,6 @@ class Ending {
     printLine(`${signal}: finishing open requests and shipping the journal.`);
     void this.#end(0, 'stopped; everything acknowledged is on disk.');
   }
-
-  async #end(exitCode: number, last: string): Promise<void> {
-    if (this.begun) return;
-    this.begun = true;
-    const steps = new StopSteps({ msMax: this.#msMax, log: this.#log });
-    await this.#running.stopAll(steps);
-    if (steps.unfinished) await this.#endLeftovers();
-    const waits = steps.waits === '' ? '' : ` It took ${steps.seconds.toFixed(1)} s: ${steps.waits}.`;
-    printLine(`${last}${waits}`);
-    process.exit(exitCode);
-  }
-}
 
   /** The time is over. A store that is ended here recovers at its next start; journals and their places are on disk. */
   async #endLeftovers(): Promise<void> {
@@ -367,13 +364,26 @@ class Ending {
     await this.#data.release();
   }
 
+  async #end(exitCode: number, last: string): Promise<void> {
+    if (this.begun) return;
+    this.begun = true;
+    const steps = new StopSteps({ msMax: this.#msMax, log: this.#log });
+    await this.#running.stopAll(steps);
+    if (steps.unfinished) await this.#endLeftovers();
+    const waits = steps.waits === '' ? '' : ` It took ${steps.seconds.toFixed(1)} s: ${steps.waits}.`;
+    printLine(`${last}${waits}`);
+    process.exit(exitCode);
+  }
+}
+
 /**
  * A taken port must be found before the fork: uWebSockets.js binds with SO_REUSEPORT, so a second instance would
  * silently take half of the first one's connections; and a worker that cannot listen would be started again and again.
  */
-async function probePorts({ http, ssl, mqtt, analytics }: Config): Promise<void> {
+async function probePorts({ http, ssl, mqtt, analytics, monitor }: Config): Promise<void> {
   await probePort(http.address, http.port, 'HTTP_BIND_ADDRESS', 'HTTP_BIND_PORT');
   if (ssl.enabled) await probePort(http.address, ssl.port, 'HTTP_BIND_ADDRESS', 'HTTPS_BIND_PORT');
+  await probePort(monitor.address, monitor.port, 'MONITOR_BIND_ADDRESS', 'MONITOR_BIND_PORT');
   if (analytics.enabled) {
     await probePort(analytics.address, analytics.port, 'ANALYTICS_BIND_ADDRESS', 'ANALYTICS_BIND_PORT');
   }
@@ -440,6 +450,8 @@ function bannerOf(
     mqttPort: config.mqtt.enabled ? config.mqtt.port : 0,
     mqttsPort: config.mqtt.enabled && config.mqtt.ssl.enabled ? config.mqtt.ssl.port : 0,
     analyticsPort: config.analytics.enabled ? config.analytics.port : 0,
+    monitorAddress: config.monitor.address,
+    monitorPort: config.monitor.port,
     mqttPath: config.mqtt.enabled && config.mqtt.webSocket ? '/mqtt' : '',
     adminEmail: config.admin.email,
     systemEmail: seeded?.adminCreated ? config.admin.systemEmail : '',

@@ -131,6 +131,12 @@ export class WorkerPool {
     };
   }
 
+  /** No worker that serves accepts telemetry. */
+  get refusing(): boolean {
+    const serving = this.#slots.filter(({ ready }) => ready);
+    return serving.every(({ refusing }) => refusing);
+  }
+
   /** A process that is no worker joins the bus. */
   join(child: ChildProcess): void {
     this.#hub.attach(childPort(child));
@@ -285,9 +291,6 @@ export class WorkerPool {
       }
       case 'journalsHeld':
         this.journalHold.received(slot.number, message);
-        return;
-      case 'askMetrics':
-        void this.renderMetrics().then((text) => send(worker, { kind: 'metrics', id: message.id, text }));
         return;
       case 'askJournals':
         void this.#journalReports(message.flush).then((host) =>

@@ -368,7 +368,6 @@ async function serve(link: PrimaryLink): Promise<void> {
       server,
       state: () => link.state,
       refusal: () => (ingest.refusal() ?? clockFault(link.state.clock))?.message,
-      metrics: () => link.askMetrics(),
     });
     if (config.mqtt.enabled && config.mqtt.webSocket) webSocketDoor(server, mqtt.open);
     server.seal();

@@ -7,6 +7,8 @@ import { setTimeout as sleep } from 'node:timers/promises';
 export interface ApiAddress {
   host: string;
   port: number;
+  /** Of operators: metrics. */
+  monitorPort: number;
   adminEmail: string;
   adminPassword: string;
 }
@@ -35,6 +37,15 @@ export class Api {
   constructor(address: ApiAddress) {
     this.address = address;
     this.http = `http://${address.host}:${address.port}`;
+  }
+
+  /** What a monitor reads; a build that had no port for it has it on the public one. */
+  async metrics(): Promise<string> {
+    const { host, monitorPort } = this.address;
+    const ask = (base: string) => fetch(`${base}/metrics`, { signal: AbortSignal.timeout(5_000) });
+    const response = await ask(`http://${host}:${monitorPort}`).catch(() => ask(this.http));
+    if (response.status !== 200) throw new Error(`metrics: ${response.status}`);
+    return await response.text();
   }
 
   /** The JWT of the first administrator, asked for once. */

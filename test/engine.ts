@@ -59,12 +59,13 @@ export async function startEngine(options: EngineOptions = {}): Promise<Engine> 
 
 /** An engine with its ports and directory, not started. */
 export async function prepareEngine(options: EngineOptions = {}): Promise<Engine> {
-  const [port, mqttPort, analyticsPort] = await Promise.all([freePort(), freePort(), freePort()]);
+  const free = await Promise.all([freePort(), freePort(), freePort(), freePort()]);
+  const [http, mqtt, analytics, monitor] = free;
   const ownsDirectory = options.dataDir === undefined;
   const dataDir = options.dataDir ?? newDirectory();
   const prepared = process.env[preparedData];
   if (ownsDirectory && prepared !== undefined && mayBePrepared(options)) cpSync(prepared, dataDir, { recursive: true });
-  return new Engine({ http: port, mqtt: mqttPort, analytics: analyticsPort }, dataDir, ownsDirectory, options);
+  return new Engine({ http, mqtt, analytics, monitor }, dataDir, ownsDirectory, options);
 }
 
 /** Starts and stops an engine whose data others may begin with. The result removes it. */
@@ -87,6 +88,13 @@ function newDirectory(): string {
   return mkdtempSync(join(tmpdir(), 'millrace-test-'));
 }
 
+interface Ports {
+  http: number;
+  mqtt: number;
+  analytics: number;
+  monitor: number;
+}
+
 export class Engine {
   readonly port: number;
   readonly mqttPort: number;
@@ -107,7 +115,7 @@ export class Engine {
   #exit: Promise<Exit> | undefined;
 
   constructor(
-    { http: port, mqtt: mqttPort, analytics: analyticsPort }: { http: number; mqtt: number; analytics: number },
+    { http: port, mqtt: mqttPort, analytics: analyticsPort, monitor: monitorPort }: Ports,
     dataDir: string,
     ownsDirectory: boolean,
     options: EngineOptions,
@@ -123,6 +131,7 @@ export class Engine {
     this.api = new Api({
       host: '127.0.0.1',
       port,
+      monitorPort,
       adminEmail: options.env?.['ADMIN_EMAIL'] ?? 'admin@millrace.local',
       adminPassword: options.env?.['ADMIN_PASSWORD'] ?? 'mill-wheel-42',
     });
@@ -136,6 +145,7 @@ export class Engine {
       ANALYTICS_ENABLED: String(options.reports ?? false),
       ANALYTICS_BIND_ADDRESS: '127.0.0.1',
       ANALYTICS_BIND_PORT: String(analyticsPort),
+      MONITOR_BIND_PORT: String(monitorPort),
       // Tests ask for old points soon after they were sent.
       SHIP_LATE_SECONDS_MAX: '1',
       WORKERS: String(options.workers ?? 2),
@@ -210,8 +220,7 @@ export class Engine {
 
   /** The value of a metric without labels; undefined when there is none. */
   async metric(name: string): Promise<number | undefined> {
-    const response = await fetch(`${this.api.http}/metrics`, { signal: AbortSignal.timeout(5_000) });
-    const [, value] = new RegExp(`^${name} (.+)$`, 'm').exec(await response.text()) ?? [];
+    const [, value] = new RegExp(`^${name} (.+)$`, 'm').exec(await this.api.metrics()) ?? [];
     return value === undefined ? undefined : Number(value);
   }
 

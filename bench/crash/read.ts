@@ -77,8 +77,7 @@ export async function waiting(engine: Engine): Promise<string[]> {
   const status = await engine.readiness();
   if (status !== 200) what.push(`readyz answers ${status}`);
   try {
-    const response = await fetch(`${engine.api.http}/metrics`, { signal: AbortSignal.timeout(5_000) });
-    const text = await response.text();
+    const text = await engine.api.metrics();
     for (const name of ['wal_bytes', 'orphan_journal_bytes', 'orphan_journals', 'deletes_waiting']) {
       const sum = sumOf(text, name);
       if (sum > 0) what.push(`${name} ${sum}`);

@@ -125,13 +125,13 @@ function residentBytes(engine: Engine): number {
 }
 
 async function countHeld(engine: Engine): Promise<number> {
-  const text = await (await fetch(`${engine.api.http}/metrics`)).text();
+  const text = await engine.api.metrics();
   return Number(/^http_polls_held (\d+)$/m.exec(text)?.[1] ?? -1);
 }
 
 /** In use on the workers' JavaScript heaps, with what is not collected yet. */
 async function heapBytes(engine: Engine): Promise<number> {
-  const text = await (await fetch(`${engine.api.http}/metrics`)).text();
+  const text = await engine.api.metrics();
   const values = [...text.matchAll(/^nodejs_heap_size_used_bytes\{process="worker-\d+"\} (\d+)$/gm)];
   return values.reduce((sum, [, bytes]) => sum + Number(bytes), 0);
 }

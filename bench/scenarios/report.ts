@@ -211,7 +211,7 @@ class Asker {
 
   /** Of the analytics process, since this was asked last. */
   async lagMs(): Promise<number> {
-    const text = await (await fetch(`${this.#engine.api.http}/metrics`)).text();
+    const text = await this.#engine.api.metrics();
     const found = /^nodejs_eventloop_lag_p99_seconds\{process="analytics"\} (\S+)$/m.exec(text);
     return Number(found?.[1]) * 1000;
   }

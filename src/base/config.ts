@@ -42,7 +42,14 @@ const schema = Type.Object({
     heldPollsMax: count,
     trustedProxies: Type.String(),
   }),
-  ssl: Type.Object({ enabled: Type.Boolean(), port, cert: Type.String(), key: Type.String() }),
+  ssl: Type.Object({
+    enabled: Type.Boolean(),
+    port,
+    cert: Type.String(),
+    key: Type.String(),
+    hstsSeconds: Type.Integer({ minimum: 0, maximum: 1_000_000_000 }),
+  }),
+  monitor: Type.Object({ address: Type.String({ minLength: 1 }), port }),
   mqtt: Type.Object({
     enabled: Type.Boolean(),
     address: Type.String({ minLength: 1 }),

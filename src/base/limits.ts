@@ -431,9 +431,11 @@ export const limits = {
   /** How often there is a look whether the copy is still there. */
   outboxLookMs: 10_000,
 
-  /** What the primary and its workers tell each other, and how long a worker waits for the instance's metrics. */
+  /** How often a worker tells the primary how it is. */
   statusIntervalMs: 250,
-  metricsWaitMsMax: 3_000,
+  /** The port for operators: connections, and how long a request may take to come. */
+  monitorConnectionsMax: 64,
+  monitorTimeoutMs: 10_000,
 } as const;
 
 export function checkLimits(config: Config): void {

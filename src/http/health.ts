@@ -1,4 +1,4 @@
-/** /livez, /readyz and /metrics: what an orchestrator and a monitor ask. They answer for the whole instance. */
+/** /livez and /readyz: what a load balancer asks. They answer for the whole instance; metrics are at `monitor.ts`. */
 import type { HttpServer } from '../uws/server.ts';
 
 export interface HealthParts {
@@ -6,10 +6,9 @@ export interface HealthParts {
   /** State of the instance as the primary last told it; `refusal` is this worker's own. */
   state: () => { status: string; parts: Record<string, string>; reasons: string[] };
   refusal: () => string | undefined;
-  metrics: () => Promise<string>;
 }
 
-export function healthDoor({ server, state, refusal, metrics }: HealthParts): void {
+export function healthDoor({ server, state, refusal }: HealthParts): void {
   server.route('GET', '/livez', async () => json(200, { status: 'live' }));
 
   // Stores that are away degrade the service, they do not take it out of rotation: telemetry is still made durable.
@@ -21,12 +20,6 @@ export function healthDoor({ server, state, refusal, metrics }: HealthParts): vo
   };
   server.route('GET', '/readyz', ready);
   server.route('GET', '/healthz', ready);
-
-  server.route('GET', '/metrics', async () => ({
-    status: 200,
-    contentType: 'text/plain; version=0.0.4; charset=utf-8',
-    body: await metrics(),
-  }));
 }
 
 function json(status: number, body: unknown) {

@@ -37,7 +37,7 @@ async function values(device: Device, key: string, count: number): Promise<unkno
 }
 
 async function discarded(): Promise<string[]> {
-  const text = await (await fetch(`${engine.api.http}/metrics`)).text();
+  const text = await engine.api.metrics();
   return text.split('\n').filter((line) => line.startsWith('mqtt_discarded_total{'));
 }
 

@@ -24,7 +24,7 @@ afterAll(() => engine?.destroy());
 
 /** Open MQTT connections of all workers. */
 async function connections(): Promise<number> {
-  const text = await (await fetch(`${engine.api.http}/metrics`)).text();
+  const text = await engine.api.metrics();
   const lines = text.split('\n').filter((line) => /^\w*mqtt_connections(\{|\s)/.test(line));
   expect(lines.length).toBeGreaterThan(0);
   return lines.reduce((sum, line) => sum + Number(line.slice(line.lastIndexOf(' ') + 1)), 0);

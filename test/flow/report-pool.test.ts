@@ -73,7 +73,7 @@ async function statusOf(viewConfigId: string): Promise<number> {
 }
 
 async function metric(name: string): Promise<number> {
-  const text = await (await fetch(`${engine.api.http}/metrics`)).text();
+  const text = await engine.api.metrics();
   return Number(new RegExp(`^${name} (\\S+)$`, 'm').exec(text)?.[1]);
 }
 

@@ -228,7 +228,7 @@ test('what was deleted before stays deleted', async () => {
   expect((await restored.api.send('GET', `/api/device/${gone.id}`)).status).toBe(404);
   // The journals brought these rows with them: first all of it is shipped, then the delete is carried out again.
   await eventually(async () => {
-    const metrics = await (await fetch(`${restored.api.http}/metrics`)).text();
+    const metrics = await restored.api.metrics();
     return /^\w*wal_bytes\S* 0$/m.test(metrics);
   }, 60_000);
   await eventually(async () => {

@@ -88,7 +88,7 @@ async function readyz(host: Engine): Promise<{ status: number; body: { refusing?
 }
 
 async function offsetOf(host: Engine): Promise<number> {
-  const text = await (await fetch(`${host.api.http}/metrics`)).text();
+  const text = await host.api.metrics();
   return Number(/^clock_offset_seconds (\S+)$/m.exec(text)?.[1]);
 }
 

@@ -246,6 +246,6 @@ function pollOn(connection: RawConnection, device: DeviceUser, timeoutMs: number
 }
 
 async function pollsHeld(): Promise<number> {
-  const text = await (await fetch(`${sharedEngine().http}/metrics`)).text();
+  const text = await sharedEngine().metrics();
   return Number(/^http_polls_held(?:\{[^}]*\})? (\d+)/m.exec(text)?.[1] ?? Number.NaN);
 }
