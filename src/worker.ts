@@ -361,7 +361,9 @@ async function serve(link: PrimaryLink): Promise<void> {
     rpcDoor({ server, senders, polls, sessions: rpcSessions, rpc, calls, readBody, emptyPollTimeout });
     claimDoor({ server, senders, claims, readBody });
     provisionDoor({ server, provisioning, readBody });
-    for (const { method, pattern, handler, bodyBytesMax } of api) server.route(method, pattern, handler, bodyBytesMax);
+    for (const { method, pattern, handler, bodyBytesMax, admit } of api) {
+      server.route(method, pattern, handler, bodyBytesMax, admit);
+    }
     for (const path of notOffered) server.refusePath(path);
     consoleDoor(server);
     healthDoor({
@@ -451,8 +453,8 @@ async function serve(link: PrimaryLink): Promise<void> {
       Promise.all([bus.close(), clickhouse.close(), postgres.close(), known.close()]),
     );
     for (const server of servers) server.close();
-  };
     if (steps.waits !== '') log.info('stop_waited', { seconds: Number(steps.seconds.toFixed(1)), for: steps.waits });
+  };
   link.onDrain(() => void close(Number.POSITIVE_INFINITY).then(() => process.exit(0)));
   // Without a primary nobody supervises: what was accepted is made durable, the rest is the next run's work.
   link.onLost(() => void close(0).then(() => process.exit(0)));
@@ -485,7 +487,7 @@ async function serve(link: PrimaryLink): Promise<void> {
     const options = { log, metrics, bodyBytesMax, bodyBytesInFlightMax, connectionsMax, worker };
     const plain = new HttpServer(options);
     if (!config.ssl.enabled) return [plain];
-    return [plain, new HttpServer({ ...options, tls: { cert: config.ssl.cert, key: config.ssl.key } })];
+    return [plain, new HttpServer({ ...options, tls: config.ssl })];
   }
 
   async function listenMqtt(): Promise<Listener[]> {

@@ -4,7 +4,7 @@ import { limits } from '../base/limits.ts';
 import type { PageLink } from '../device/page.ts';
 import type { ReportFormat } from '../report/encode.ts';
 import type { HttpRequest } from '../uws/server.ts';
-import { readJson, startOfJson } from '../value/json.ts';
+import { readPlainJson } from '../value/plain-json.ts';
 
 export function requireJson(request: HttpRequest): void {
   const type = request.header('content-type');
@@ -19,9 +19,7 @@ export function requireJson(request: HttpRequest): void {
 
 export function jsonBody({ body }: HttpRequest): unknown {
   if (body.length === 0) throw badRequest('body_missing', 'Required request body is missing');
-  // The exact reader refuses what is malformed, too deep or not UTF-8.
-  readJson(body);
-  return JSON.parse(body.toString('utf8', startOfJson(body)));
+  return readPlainJson(body);
 }
 
 export function formatOf(request: HttpRequest): ReportFormat {

@@ -1,6 +1,7 @@
 /** The one table of the REST API, and the document that is made of it. The roof registers what `createApi` gives. */
 import type { Auth } from '../auth/auth.ts';
 import type { Config } from '../base/config.ts';
+import { limits } from '../base/limits.ts';
 import type { ApiKeyParts } from '../fleet/api-keys.ts';
 import type { ClaimParts } from '../fleet/claim.ts';
 import type { ReadBody } from '../value/lenient.ts';
@@ -55,7 +56,8 @@ export function createApi(parts: ApiParts): ApiRoute[] {
   return [...table.flatMap(({ routes }) => routes), ...docs].map((route) => ({
     method: route.method,
     pattern: route.pattern,
-    bodyBytesMax: route.bodyBytesMax ?? parts.config.http.apiBodyBytesMax,
+    bodyBytesMax: route.bodyBytesMax ?? Math.min(limits.apiBodyBytesMax, parts.config.http.apiBodyBytesMax),
     handler: (request) => route.run(request, parts.auth),
+    ...(route.admit && { admit: (request) => route.admit!(request, parts.auth) }),
   }));
 }

@@ -4,10 +4,10 @@
  * that names the member.
  */
 import { badRequest, ErrorCode, Fault } from '../base/errors.ts';
-import { limits } from '../base/limits.ts';
 import * as Type from '../base/schema.ts';
 import type { HttpRequest } from '../uws/server.ts';
-import { type Json, readJson, startOfJson } from '../value/json.ts';
+import { type Json, readJson } from '../value/json.ts';
+import { readPlainJson } from '../value/plain-json.ts';
 
 export const text = Type.Optional(Type.Union([Type.String(), Type.Null()]));
 export const reference = Type.Optional(Type.Union([Type.Object({ id: text, entityType: text }), Type.Null()]));
@@ -47,53 +47,22 @@ export function checkContentType(contentType: string): void {
 
 /** The values of entities need no exact numbers. */
 export function parseJson(body: Buffer): unknown {
-  readExactJson(body);
-  return parsed(body);
+  if (body.length === 0) throw bodyMissing();
+  return readPlainJson(body);
 }
 
-/** Refuses what is malformed, too deep or not UTF-8. */
+/** Numbers keep their digits. */
 export function readExactJson(body: Buffer): Json {
-  if (body.length === 0) throw badRequest('body_missing', 'Required request body is missing');
+  if (body.length === 0) throw bodyMissing();
   try {
     return readJson(body);
   } catch (error) {
-    throw error instanceof Fault ? withMember(error, body) : error;
+    // The plain reader names the member.
+    if (error instanceof Fault && error.reason !== 'malformed_json') readPlainJson(body);
+    throw error;
   }
 }
 
-function parsed(body: Buffer): unknown {
-  return JSON.parse(body.toString('utf8', startOfJson(body)));
+function bodyMissing(): Fault {
+  return badRequest('body_missing', 'Required request body is missing');
 }
-
-/** Faults of a value inside well-formed JSON, and what the value is. */
-const valueFaults: Record<string, (value: unknown, depth: number) => boolean> = {
-  nul_character: (value) => typeof value === 'string' && value.includes('\0'),
-  lone_surrogate: (value) => typeof value === 'string' && /\p{Surrogate}/u.test(value),
-  json_too_deep: (_value, depth) => depth > limits.jsonDepthMax,
-};
-
-function withMember(fault: Fault, body: Buffer): Fault {
-  const isCulprit = valueFaults[fault.reason];
-  if (!isCulprit) return fault;
-  const path = pathTo(parsed(body), isCulprit);
-  return path === undefined ? fault : badRequest(fault.reason, `Validation error: ${path}: ${fault.message}`);
-}
-
-/** The first members on the way to the value that `isCulprit` means. */
-function pathTo(root: unknown, isCulprit: (value: unknown, depth: number) => boolean): string | undefined {
-  const open: { value: unknown; path: string[]; depth: number }[] = [{ value: root, path: [], depth: 1 }];
-  for (let next = open.pop(); next; next = open.pop()) {
-    const { value, path, depth } = next;
-    if (isCulprit(value, depth)) return path.join('.') || 'the body';
-    if (typeof value !== 'object' || value === null) continue;
-    for (const [name, member] of Object.entries(value)) {
-      const below = path.length < pathPartsMax ? [...path, name.slice(0, nameCharsMax)] : path;
-      if (isCulprit(name, depth)) return below.join('.');
-      open.push({ value: member, path: below, depth: depth + 1 });
-    }
-  }
-  return undefined;
-}
-
-const pathPartsMax = 4;
-const nameCharsMax = 40;

@@ -44,6 +44,7 @@ export function bulkDeviceRoutes(fleet: FleetParts): Route[] {
       description: `At most ${limits.newDevicesPerRequest}. The answer has a result for each of them, in their order: the id and access token, or what was wrong with that one; the others are made all the same. Without an access token a device gets a random one.`,
       roles: tenantAdmins,
       body: bulkBody,
+      bodyBytesMax: limits.bulkBodyBytesMax,
       answer: bulkShape,
       async handle({ principal, body }) {
         const { tenantId } = requireTenant(principal);

@@ -20,7 +20,8 @@ export function docsRoutes(table: TaggedRoutes[], { enabled, groupName, title }:
     configUrl: `${prefix}/swagger-config`,
     url,
     urls: [{ url, name: groupName }],
-    persistAuthorization: true,
+    // A key that is kept in the browser outlives the one who typed it in.
+    persistAuthorization: false,
   });
   // Made when somebody asks: a worker that serves devices only has no use for it.
   let document: string | undefined;

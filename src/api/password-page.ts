@@ -53,7 +53,6 @@ ${content}
     'Content-Security-Policy': `default-src 'none'; style-src 'sha256-${styleHash}'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'`,
     'Referrer-Policy': 'no-referrer',
     'Cache-Control': 'no-store',
-    'X-Content-Type-Options': 'nosniff',
   };
   return { status, contentType: 'text/html; charset=utf-8', headers, body };
 }

@@ -57,12 +57,15 @@ export interface RouteDescription {
   plainTextErrors?: boolean;
   /** Not in the API document. */
   hidden?: boolean;
+  /** Default `limits.apiBodyBytesMax`: whoever takes a larger body must not read it in one turn of the loop. */
   bodyBytesMax?: number;
 }
 
 /** A row of the table, its types forgotten. */
 export interface Route extends RouteDescription {
   run(request: HttpRequest, auth: Auth): Promise<HttpResponse>;
+  /** The sender of a body that comes in pieces, before the rest of it is read. */
+  admit?(request: HttpRequest, auth: Auth): Promise<string>;
 }
 
 interface RouteInput<Pattern extends string, Query extends Type.ObjectSchema, Body extends Type.Schema>
@@ -94,6 +97,11 @@ export function route<
       requireRole(principal, input.roles);
       auth.admit(principal);
       return await handle({ ...read(request), principal, account });
+    },
+    async admit(request, auth) {
+      const { principal } = await auth.session(request);
+      requireRole(principal, input.roles);
+      return `user ${principal.userId}`;
     },
   };
 }
@@ -132,6 +140,7 @@ export interface ApiRoute {
   pattern: string;
   bodyBytesMax: number;
   handler: HttpHandler;
+  admit?: (request: HttpRequest) => Promise<string>;
 }
 
 export function json(value: unknown): HttpResponse {

@@ -25,6 +25,7 @@ export interface TimeseriesParts {
   clickhouse: ClickHouse;
   clock: Clock;
   longAnswers: LongAnswers;
+  config: { http: { apiBodyBytesMax: number } };
   saveSeries: SaveSeries;
   deleteSeries: DeleteSeries;
 }
@@ -199,6 +200,8 @@ export function timeseriesRoutes(parts: TimeseriesParts): Route[] {
             'The bodies that devices send. All telemetry is kept equally long: `ttlSeconds` changes nothing.',
           roles: users,
           ownBody: seriesBody,
+          // Large ones are read in the decoding thread.
+          bodyBytesMax: parts.config.http.apiBodyBytesMax,
           plainTextErrors: true,
           handle: (call) => write(call, call.params),
         }),

@@ -189,6 +189,9 @@ export const limits = {
   credentialChangesRowsMax: 10_000,
   credentialChangesToldMax: 50_000,
   credentialChangesKeptMs: 24 * 3_600_000,
+  /** Body of a REST request, which is read in one turn of the loop, and of one that makes many devices. */
+  apiBodyBytesMax: 1024 * 1024,
+  bulkBodyBytesMax: 4 * 1024 * 1024,
   /** Body of a sign-in, characters of a password. */
   signInBodyBytesMax: 16 * 1024,
   passwordCharsMax: 72,

@@ -50,7 +50,7 @@ export function attributesDoor(parts: AttributesDoorParts): void {
   };
 
   const storeLater = async (exchange: Exchange, token: string, body: Buffer): Promise<void> => {
-    const held = server.holdBody(exchange, body);
+    const held = server.holdBody(exchange, body, undefined);
     if (!held) return;
     try {
       store(exchange, await senders.find(token), held);
@@ -85,7 +85,7 @@ export function attributesDoor(parts: AttributesDoorParts): void {
     }
   };
 
-  server.rawPost('/api/v1/:token/attributes', receive, limits.attributeBodyBytesMax);
+  server.rawPost('/api/v1/:token/attributes', receive, senders.admitBody, limits.attributeBodyBytesMax);
   server.waitingGet('/api/v1/:token/attributes/updates', (exchange, token, query) => void wait(exchange, token, query));
   server.route('GET', '/api/v1/:token/attributes', async ({ params, query }) => {
     const { alwaysClient, ...wanted } = wantedOfQuery(query);

@@ -26,5 +26,6 @@ export function claimDoor({ server, senders, claims, readBody }: ClaimDoorParts)
       return { status: 200 };
     },
     limits.fleetBodyBytesMax,
+    ({ params }) => senders.admitBody(params[0]!),
   );
 }

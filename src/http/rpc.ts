@@ -9,7 +9,7 @@ import { type RpcRequest, replyId, replyText } from '../rpc/rpc.ts';
 import type { Rpc } from '../rpc/send.ts';
 import type { Calls } from '../rules/calls.ts';
 import { type Exchange, faultAnswer } from '../uws/exchange.ts';
-import type { HttpResponse, HttpServer } from '../uws/server.ts';
+import type { HttpRequest, HttpResponse, HttpServer } from '../uws/server.ts';
 import { readJson } from '../value/json.ts';
 import type { ReadBody } from '../value/lenient.ts';
 import type { LongPolls } from './long-poll.ts';
@@ -33,6 +33,8 @@ const acknowledged: HttpResponse = { ...json, body: '{"result":"ok"}' };
 export function rpcDoor(parts: RpcDoorParts): void {
   const { server, senders, polls, sessions, rpc, calls, readBody } = parts;
   const atDeadline = parts.emptyPollTimeout ? undefined : timeoutAnswer;
+
+  const admitBody = ({ params }: HttpRequest) => senders.admitBody(params[0]!);
 
   const poll = async (exchange: Exchange, token: string, query: string): Promise<void> => {
     try {
@@ -67,6 +69,7 @@ export function rpcDoor(parts: RpcDoorParts): void {
       return acknowledged;
     },
     limits.rpcBodyBytesMax,
+    admitBody,
   );
 
   server.route(
@@ -79,6 +82,7 @@ export function rpcDoor(parts: RpcDoorParts): void {
       return answer === undefined ? { status: 408 } : { ...json, body: answer };
     },
     limits.rpcBodyBytesMax,
+    admitBody,
   );
 }
 

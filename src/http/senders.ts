@@ -13,6 +13,11 @@ const unknownToken = new Fault(
   'No device has this access token; check the token in the path.',
 );
 
+/** As the room for bodies knows a device. */
+export function senderOf({ number }: CachedDevice): string {
+  return `device ${number}`;
+}
+
 export class Senders {
   readonly meter: Meter;
   readonly #tokens: TokenCache;
@@ -34,6 +39,12 @@ export class Senders {
     if (device === null) throw unknownToken;
     return device;
   }
+
+  /** Who sends a body that comes in pieces, before the rest of it is read. */
+  readonly admitBody = (token: string): string | Promise<string> => {
+    const device = this.#tokens.get(token);
+    return device ? senderOf(device) : this.find(token).then(senderOf);
+  };
 
   /** The answer to a request that failed, and of nobody else. */
   refuse(exchange: Exchange, error: unknown): void {

@@ -12,7 +12,7 @@ import type { Decode, Ingest } from '../ingest/accept.ts';
 import type { DecodeThread } from '../telemetry/decode-thread.ts';
 import type { Exchange } from '../uws/exchange.ts';
 import type { HttpServer, RawReceiver } from '../uws/server.ts';
-import type { Senders } from './senders.ts';
+import { type Senders, senderOf } from './senders.ts';
 
 export interface TelemetryDoorParts {
   server: HttpServer;
@@ -59,11 +59,16 @@ export function telemetryDoor(parts: TelemetryDoorParts): void {
   };
 
   /** The rare ways: a token that must be looked up, or a body for the decoding thread. Both outlive the call. */
-  const acceptLater = async (exchange: Exchange, token: string, body: Buffer): Promise<void> => {
-    const held = server.holdBody(exchange, body);
+  const acceptLater = async (
+    exchange: Exchange,
+    token: string,
+    known: CachedDevice | undefined,
+    body: Buffer,
+  ): Promise<void> => {
+    const held = server.holdBody(exchange, body, known && senderOf(known));
     if (!held) return;
     try {
-      const device = await senders.find(token);
+      const device = known ?? (await senders.find(token));
       if (held.length <= limits.decodeInLoopBytesMax) accept(exchange, device, held);
       else await acceptLarge(exchange, device, held);
     } catch (error) {
@@ -77,10 +82,12 @@ export function telemetryDoor(parts: TelemetryDoorParts): void {
       return;
     }
     const device = senders.known(token);
-    if (device === undefined || body.length > limits.decodeInLoopBytesMax) void acceptLater(exchange, token, body);
+    if (device === undefined || body.length > limits.decodeInLoopBytesMax)
+      void acceptLater(exchange, token, device, body);
     else accept(exchange, device, body);
   };
-  server.rawPost('/api/v1/:token/telemetry', receive, undefined, ({ reason }) => rejected(reason).add(1));
+  const onRefused = ({ reason }: Fault) => rejected(reason).add(1);
+  server.rawPost('/api/v1/:token/telemetry', receive, senders.admitBody, undefined, onRefused);
 }
 
 function rejectedCounter(metrics: Metrics): (reason: string) => Counter {

@@ -41,7 +41,7 @@ export class Assets {
   /** By name, whose ending says what it is. `headers` go with every answer. */
   constructor(sources: Record<string, AssetSource>, headers: Record<string, string>) {
     this.#sources = new Map(Object.entries(sources));
-    this.#headers = { ...headers, 'X-Content-Type-Options': 'nosniff', 'Cache-Control': 'no-cache' };
+    this.#headers = { ...headers, 'Cache-Control': 'no-cache' };
   }
 
   /** Throws the 404 of unknown paths for a name that is not one of them. */

@@ -1,39 +1,88 @@
 /**
- * Reads a body with a cap on real bytes (declared or chunked alike) and a cap on what all bodies of this worker hold
- * at once. A body that comes in one piece, as nearly all do, is handed on without a copy.
+ * Reads a body with a cap on real bytes (declared or chunked alike). A body that comes in one piece, as nearly all do, is
+ * handed on without a copy. Any other takes room in this process as its bytes arrive, and only a little of it before its
+ * sender is known: until then the socket is not read on.
  */
-import { type Fault, tooLarge, unavailable } from '../base/errors.ts';
+import { ByteBudget, type Owner } from '../base/byte-budget.ts';
+import { asFault, type Fault, tooLarge, unavailable } from '../base/errors.ts';
+import { networkOf } from '../base/network.ts';
 import type { Exchange } from './exchange.ts';
 
-export class BodyBudget {
-  readonly #bytesMax: number;
-  bytesInFlight = 0;
+/** The sender of a request, as `device 7` or `user …`; throws the fault for a sender that is not known. */
+export type Admit<Subject> = (subject: Subject) => string | Promise<string>;
 
-  constructor(bytesMax: number) {
+/** Room for the bodies that a process holds: half of it for senders that are not known, and shares for each of all. */
+export class BodyRoom {
+  readonly #budget: ByteBudget;
+  readonly #bytesMax: number;
+  readonly #bodyBytesMax: number;
+
+  constructor(bytesMax: number, bodyBytesMax: number) {
+    this.#budget = new ByteBudget(bytesMax);
     this.#bytesMax = bytesMax;
+    this.#bodyBytesMax = bodyBytesMax;
   }
 
-  take(bytes: number): boolean {
-    if (this.bytesInFlight + bytes > this.#bytesMax) return false;
-    this.bytesInFlight += bytes;
+  get held(): number {
+    return this.#budget.held;
+  }
+
+  /** A sender has room for one body of the largest size, an address for half of all. */
+  ofSender(name: string, remoteAddress: string): Held {
+    const addressBytesMax = Math.max(this.#bodyBytesMax, this.#bytesMax / 2);
+    return new Held(this.#budget, [
+      { name, bytesMax: this.#bodyBytesMax },
+      { name: `address ${networkOf(remoteAddress, 4)}`, bytesMax: addressBytesMax },
+    ]);
+  }
+
+  ofStranger(remoteAddress: string): Held {
+    return new Held(this.#budget, [
+      { name: 'strangers', bytesMax: this.#bytesMax / 2 },
+      { name: `stranger ${networkOf(remoteAddress, 4)}`, bytesMax: this.#bytesMax / 4 },
+    ]);
+  }
+}
+
+/** What one body holds of the room. */
+export class Held {
+  readonly #budget: ByteBudget;
+  readonly #owners: readonly Owner[];
+  #bytes = 0;
+
+  constructor(budget: ByteBudget, owners: readonly Owner[]) {
+    this.#budget = budget;
+    this.#owners = owners;
+  }
+
+  get bytes(): number {
+    return this.#bytes;
+  }
+
+  grow(bytes: number): boolean {
+    if (!this.#budget.take(bytes - this.#bytes, this.#owners)) return false;
+    this.#bytes = bytes;
     return true;
   }
 
-  release(bytes: number): void {
-    this.bytesInFlight -= bytes;
+  release(): void {
+    this.#budget.release(this.#bytes, this.#owners);
+    this.#bytes = 0;
   }
 }
 
 /**
- * Calls `receive` once with the whole body (valid during the call when it came in one piece), or answers 413 or 503
- * itself. What was read stays counted in the budget until the exchange is answered by `receive`'s caller: bodies that
- * are kept longer count themselves.
+ * Calls `receive` once with the whole body, or answers 413, 503 or the fault of `admit` itself. A body that came in one
+ * piece is valid during the call only; any other is `exchange.ownBody`, whose room is given back when `receive` returns,
+ * unless it was kept (`keepBody`). Without `admit` every sender is a stranger.
  */
-export function readBody(
+export function readBody<Subject>(
   exchange: Exchange,
   contentLength: number,
   bytesMax: number,
-  budget: BodyBudget,
+  room: BodyRoom,
+  subject: Subject,
+  admit: Admit<Subject> | undefined,
   receive: (body: Buffer) => void,
   onRefused?: (fault: Fault) => void,
 ): void {
@@ -41,13 +90,7 @@ export function readBody(
     refuse(exchange, bodyTooLarge(bytesMax), onRefused);
     return;
   }
-  let gathered: Buffer | undefined;
-  let length = 0;
-  let held = 0;
-  const release = () => {
-    budget.release(held);
-    held = 0;
-  };
+  let gathered: GatheredBody | undefined;
   exchange.onData((chunk, isLast) => {
     if (exchange.done) return;
     if (isLast && gathered === undefined) {
@@ -55,36 +98,142 @@ export function readBody(
       else receive(Buffer.from(chunk));
       return;
     }
-    const total = length + chunk.byteLength;
-    if (total > bytesMax) {
-      release();
-      refuse(exchange, bodyTooLarge(bytesMax), onRefused);
-      return;
+    if (gathered === undefined) {
+      gathered = new GatheredBody({ exchange, contentLength, bytesMax, room, receive, onRefused });
+      if (admit) gathered.admit(() => admit(subject));
     }
-    if (gathered === undefined || total > gathered.length) {
-      // The declared length at once, else doubling: a chunked body never costs more than twice its bytes.
-      const size = contentLength >= total ? contentLength : Math.min(bytesMax, Math.max(total * 2, 16_384));
-      if (!budget.take(size - held)) {
-        release();
-        refuse(exchange, bodiesInFlight(), onRefused);
+    gathered.add(chunk, isLast);
+  });
+}
+
+/** The room of `exchange.ownBody` is kept until the exchange is done. False when `body` is another one. */
+export function keepBody(exchange: Exchange, body: Buffer): boolean {
+  const { ownBody, releaseBody } = exchange;
+  if (ownBody !== body || !releaseBody) return false;
+  exchange.ownBody = undefined;
+  exchange.releaseBody = undefined;
+  exchange.onDone = releaseBody;
+  return true;
+}
+
+interface GatheredParts {
+  exchange: Exchange;
+  contentLength: number;
+  bytesMax: number;
+  room: BodyRoom;
+  receive: (body: Buffer) => void;
+  onRefused: ((fault: Fault) => void) | undefined;
+}
+
+class GatheredBody {
+  readonly #parts: GatheredParts;
+  #held: Held;
+  #bytes = Buffer.alloc(0);
+  #length = 0;
+  #isWhole = false;
+  #isPending = false;
+
+  constructor(parts: GatheredParts) {
+    this.#parts = parts;
+    const { exchange, room } = parts;
+    this.#held = room.ofStranger(exchange.remoteAddress());
+    exchange.releaseBody = () => this.#held.release();
+  }
+
+  /** Reads on when the sender is known. */
+  admit(sender: () => string | Promise<string>): void {
+    const { exchange } = this.#parts;
+    try {
+      const name = sender();
+      if (typeof name === 'string') {
+        this.#belongTo(name);
         return;
       }
-      held = size;
-      exchange.releaseBody = release;
+      this.#isPending = true;
+      exchange.pause();
+      name.then(
+        (known) => this.#admitted(known),
+        (error: unknown) => this.#refuseSender(error),
+      );
+    } catch (error) {
+      this.#refuseSender(error);
+    }
+  }
+
+  add(chunk: ArrayBuffer, isLast: boolean): void {
+    const { exchange, contentLength, bytesMax } = this.#parts;
+    if (exchange.done) return;
+    const total = this.#length + chunk.byteLength;
+    if (total > bytesMax) {
+      this.#refuse(bodyTooLarge(bytesMax));
+      return;
+    }
+    if (total > this.#bytes.length) {
+      // Doubling, up to the declared length: what is held is never more than twice what came.
+      const most = contentLength >= total ? contentLength : bytesMax;
+      const size = Math.min(most, Math.max(total * 2, 16_384));
+      if (!this.#held.grow(size)) {
+        this.#refuse(bodiesInFlight());
+        return;
+      }
       const larger = Buffer.allocUnsafeSlow(size);
-      gathered?.copy(larger, 0, 0, length);
-      gathered = larger;
+      this.#bytes.copy(larger, 0, 0, this.#length);
+      this.#bytes = larger;
     }
-    gathered.set(new Uint8Array(chunk), length);
-    length = total;
-    if (!isLast) return;
+    this.#bytes.set(new Uint8Array(chunk), this.#length);
+    this.#length = total;
+    this.#isWhole = isLast;
+    if (isLast && !this.#isPending) this.#finish();
+  }
+
+  #admitted(name: string): void {
+    const { exchange } = this.#parts;
+    this.#isPending = false;
+    if (exchange.done || !this.#belongTo(name)) return;
+    exchange.resume();
+    if (this.#isWhole) this.#finish();
+  }
+
+  /** What came so far counts for its sender from now on. */
+  #belongTo(name: string): boolean {
+    const { exchange, room } = this.#parts;
+    const { bytes } = this.#held;
+    this.#held.release();
+    this.#held = room.ofSender(name, exchange.remoteAddress());
+    if (this.#held.grow(bytes)) return true;
+    this.#refuse(bodiesInFlight());
+    return false;
+  }
+
+  #finish(): void {
+    const { exchange, receive } = this.#parts;
+    const body = this.#bytes.subarray(0, this.#length);
+    exchange.ownBody = body;
     try {
-      receive(gathered.subarray(0, length));
+      receive(body);
     } finally {
+      exchange.ownBody = undefined;
+      exchange.releaseBody?.();
       exchange.releaseBody = undefined;
-      release();
     }
-  });
+  }
+
+  /** The rest of the body is skipped: a client that still sends it would not see the answer of a closed connection. */
+  #refuseSender(error: unknown): void {
+    const { exchange, onRefused } = this.#parts;
+    this.#held.release();
+    if (exchange.done) return;
+    const fault = asFault(error);
+    onRefused?.(fault);
+    exchange.resume();
+    exchange.refuse(fault);
+  }
+
+  #refuse(fault: Fault): void {
+    const { exchange, onRefused } = this.#parts;
+    this.#held.release();
+    if (!exchange.done) refuse(exchange, fault, onRefused);
+  }
 }
 
 function refuse(exchange: Exchange, fault: Fault, onRefused: ((fault: Fault) => void) | undefined): void {

@@ -38,19 +38,30 @@ const statusText: Record<number, string> = {
   504: '504 Gateway Timeout',
 };
 
+/** What a server says in the head of each answer. */
+export interface ServerHeaders {
+  /** The name of the worker; '' = not. */
+  worker: string;
+  /** `Strict-Transport-Security`; '' = not. */
+  transportSecurity: string;
+}
+
+const noHeaders: ServerHeaders = { worker: '', transportSecurity: '' };
+
 export class Exchange {
   readonly #res: UwsResponse;
   /** `Origin` of the request, '' without one: browsers then get the CORS headers of rest.md. */
   readonly #origin: string;
   readonly #headOnly: boolean;
-  /** Named in each answer; '' = not. */
-  readonly #worker: string;
+  readonly #server: ServerHeaders;
   aborted = false;
   answered = false;
   /** The rest of the request is not worth reading: the socket is closed behind the answer. */
   closeAfter = false;
   onAbort: (() => void) | undefined = undefined;
-  /** Gives back what a half-read body holds. */
+  /** A body that came in pieces, while it is handed over: memory of its own, unlike a body that came in one. */
+  ownBody: Buffer | undefined = undefined;
+  /** Gives back the room that a body in pieces holds. */
   releaseBody: (() => void) | undefined = undefined;
   /** Runs once, when the request is answered or its client has gone. */
   onDone: (() => void) | undefined = undefined;
@@ -58,11 +69,11 @@ export class Exchange {
   sent: Promise<SliceOutcome> | undefined = undefined;
   #sender: SliceSender | undefined = undefined;
 
-  constructor(res: UwsResponse, origin: string, headOnly: boolean, worker = '') {
+  constructor(res: UwsResponse, origin: string, headOnly: boolean, server = noHeaders) {
     this.#res = res;
     this.#origin = origin;
     this.#headOnly = headOnly;
-    this.#worker = worker;
+    this.#server = server;
     res.onAborted(() => {
       this.aborted = true;
       this.releaseBody?.();
@@ -79,7 +90,7 @@ export class Exchange {
   /** 200 with an empty body: the acknowledgement of the device API, and the hot path's only answer. */
   acknowledge(): void {
     if (this.done) return;
-    if (this.#origin !== '' || this.#worker !== '') {
+    if (this.#origin !== '' || this.#server.worker !== '') {
       this.answer({ status: 200 });
       return;
     }
@@ -130,6 +141,15 @@ export class Exchange {
     this.#res.onData(receive);
   }
 
+  /** The rest of the body waits in the kernel until `resume`. */
+  pause(): void {
+    if (!this.done) this.#res.pause();
+  }
+
+  resume(): void {
+    if (!this.done) this.#res.resume();
+  }
+
   remoteAddress(): string {
     return this.aborted ? '' : Buffer.from(this.#res.getRemoteAddressAsText()).toString('latin1');
   }
@@ -150,8 +170,13 @@ export class Exchange {
     const res = this.#res;
     res.writeStatus(statusText[answer.status] ?? String(answer.status));
     if (this.#origin !== '') writeCors(res, this.#origin);
-    if (this.#worker !== '') res.writeHeader('x-millrace-worker', this.#worker);
-    if (answer.contentType) res.writeHeader('Content-Type', answer.contentType);
+    const { worker, transportSecurity } = this.#server;
+    if (worker !== '') res.writeHeader('x-millrace-worker', worker);
+    if (transportSecurity !== '') res.writeHeader('Strict-Transport-Security', transportSecurity);
+    if (answer.contentType) {
+      res.writeHeader('Content-Type', answer.contentType);
+      res.writeHeader('X-Content-Type-Options', 'nosniff');
+    }
     for (const name in answer.headers) res.writeHeader(name, answer.headers[name]!);
   }
 }
@@ -176,8 +201,8 @@ export function faultAnswer(fault: Fault): Answer {
   return answer;
 }
 
+/** Any origin may read, and none of them with credentials that a browser adds by itself: tokens travel in headers. */
 function writeCors(res: UwsResponse, origin: string): void {
   res.writeHeader('Access-Control-Allow-Origin', origin);
-  res.writeHeader('Access-Control-Allow-Credentials', 'true');
   res.writeHeader('Vary', 'Origin');
 }

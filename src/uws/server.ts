@@ -12,8 +12,8 @@ import type {
 import { asFault, ErrorCode, Fault, unavailable } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Histogram, Metrics } from '../base/metrics.ts';
-import { BodyBudget, bodiesInFlight, readBody } from './body.ts';
-import { type Answer, Exchange, faultAnswer } from './exchange.ts';
+import { type Admit, BodyRoom, bodiesInFlight, keepBody, readBody } from './body.ts';
+import { type Answer, Exchange, faultAnswer, type ServerHeaders } from './exchange.ts';
 import { readHead } from './head.ts';
 import { uws } from './load.ts';
 import { registerWebSocket, type WebSocketRoute } from './web-socket.ts';
@@ -55,7 +55,7 @@ export interface HttpServerOptions {
   connectionsMax: number;
   /** The name of this worker, to be told in each answer; '' = not. */
   worker: string;
-  tls?: { cert: string; key: string };
+  tls?: { cert: string; key: string; hstsSeconds: number };
 }
 
 const registrars = { GET: 'get', POST: 'post', PUT: 'put', DELETE: 'del' } as const;
@@ -64,7 +64,8 @@ const anyRegistrars = { ...registrars, HEAD: 'head' } as const;
 export class HttpServer {
   readonly #app: TemplatedApp;
   readonly #options: HttpServerOptions;
-  readonly #budget: BodyBudget;
+  readonly #headers: ServerHeaders;
+  readonly #room: BodyRoom;
   readonly #allowed = new Map<string, Set<string>>();
   readonly #listening: us_listen_socket[] = [];
   readonly #ambiguous: Counter;
@@ -74,9 +75,11 @@ export class HttpServer {
 
   constructor(options: HttpServerOptions) {
     this.#options = options;
-    const { tls, metrics } = options;
+    const { tls, metrics, worker } = options;
+    const transportSecurity = tls && tls.hstsSeconds > 0 ? `max-age=${tls.hstsSeconds}` : '';
+    this.#headers = { worker, transportSecurity };
     this.#app = tls ? uws.SSLApp({ cert_file_name: tls.cert, key_file_name: tls.key }) : uws.App();
-    this.#budget = new BodyBudget(options.bodyBytesInFlightMax);
+    this.#room = new BodyRoom(options.bodyBytesInFlightMax, options.bodyBytesMax);
     this.#app.filter((_res, change) => this.#countConnection(Number(change)));
     this.#ambiguous = metrics.counter(
       'http_ambiguous_total',
@@ -85,7 +88,7 @@ export class HttpServer {
     const door = { door: tls ? 'https' : 'http' };
     metrics.observed('http_connections', 'Open HTTP connections.', () => this.#connections, 'sum', door);
     metrics.observed('http_requests_open', 'Requests being answered.', () => this.#open, 'sum', door);
-    metrics.observed('http_body_bytes', 'Bytes of bodies in memory.', () => this.#budget.bytesInFlight, 'sum', door);
+    metrics.observed('http_body_bytes', 'Bytes of bodies in memory.', () => this.#room.held, 'sum', door);
   }
 
   /** Requests that wait for their answer; zero when everything is drained. */
@@ -93,37 +96,48 @@ export class HttpServer {
     return this.#open;
   }
 
-  route(method: HttpMethod, pattern: string, handler: HttpHandler, bodyBytesMax = this.#options.bodyBytesMax): void {
-    const { counter, seconds } = this.#routeMetrics(method, pattern);
+  /** `admit`: who sends a body that does not come in one piece; without it every sender is a stranger. */
+  route(
+    method: HttpMethod,
+    pattern: string,
+    handler: HttpHandler,
+    bodyBytesMax = this.#options.bodyBytesMax,
+    admit?: Admit<HttpRequest>,
+  ): void {
+    const metrics = new RouteMetrics(this.#options.metrics, `${method} ${pattern}`);
     const names = pattern.split('/').filter((part) => part.startsWith(':')).length;
     const receive = (res: UwsResponse, req: UwsRequest, headOnly: boolean) => {
       const head = readHead(req);
-      const exchange = new Exchange(res, head.origin, headOnly, this.#options.worker);
+      const exchange = new Exchange(res, head.origin, headOnly, this.#headers);
       if (this.#refusedAtDoor(exchange, head.sound)) return;
       const { contentLength, chunked } = head;
       const request = snapshot(req, names, exchange, this.#options.tls !== undefined);
       const run = (body: Buffer) => {
         // The library takes its buffer back when the call returns; a handler may keep it longer.
-        request.body = body.length > 0 ? Buffer.from(body) : body;
-        this.#run(exchange, request, handler, counter, seconds);
+        request.body = body.length > 0 && !keepBody(exchange, body) ? Buffer.from(body) : body;
+        this.#run(exchange, request, handler, metrics);
       };
       if (contentLength <= 0 && !chunked) run(Buffer.alloc(0));
-      else readBody(exchange, contentLength, bodyBytesMax, this.#budget, run);
+      else readBody(exchange, contentLength, bodyBytesMax, this.#room, request, admit, run);
     };
     this.#register(method, pattern, (res, req) => receive(res, req, false));
     if (method === 'GET') this.#register('HEAD', pattern, (res, req) => receive(res, req, true));
   }
 
-  /** A POST whose one path parameter and body are handed over as they came. `onRefused`: a body that was too large. */
+  /**
+   * A POST whose one path parameter and body are handed over as they came. `admit` names the sender of a body that comes in
+   * pieces, by the parameter. `onRefused`: a body that was not taken.
+   */
   rawPost(
     pattern: string,
     receive: RawReceiver,
+    admit: Admit<string>,
     bodyBytesMax = this.#options.bodyBytesMax,
     onRefused?: (fault: Fault) => void,
   ): void {
     this.#register('POST', pattern, (res, req) => {
       const head = readHead(req);
-      const exchange = new Exchange(res, head.origin, false, this.#options.worker);
+      const exchange = new Exchange(res, head.origin, false, this.#headers);
       if (this.#refusedAtDoor(exchange, head.sound)) return;
       const parameter = decodeParameter(req.getParameter(0) ?? '');
       if (head.contentLength <= 0 && !head.chunked) {
@@ -134,7 +148,9 @@ export class HttpServer {
         exchange,
         head.contentLength,
         bodyBytesMax,
-        this.#budget,
+        this.#room,
+        parameter,
+        admit,
         (body) => receive(exchange, parameter, body),
         onRefused,
       );
@@ -145,7 +161,7 @@ export class HttpServer {
   waitingGet(pattern: string, receive: WaitingReceiver): void {
     this.#register('GET', pattern, (res, req) => {
       const head = readHead(req);
-      const exchange = new Exchange(res, head.origin, false, this.#options.worker);
+      const exchange = new Exchange(res, head.origin, false, this.#headers);
       if (this.#refusedAtDoor(exchange, head.sound)) return;
       exchange.closeAfter = head.contentLength > 0 || head.chunked;
       receive(exchange, decodeParameter(req.getParameter(0) ?? ''), req.getQuery());
@@ -156,7 +172,7 @@ export class HttpServer {
   rawGet(pattern: string, receive: WaitingReceiver): void {
     const take = (res: UwsResponse, req: UwsRequest, headOnly: boolean) => {
       const head = readHead(req);
-      const exchange = new Exchange(res, head.origin, headOnly, this.#options.worker);
+      const exchange = new Exchange(res, head.origin, headOnly, this.#headers);
       if (this.#refusedAtDoor(exchange, head.sound)) return;
       exchange.closeAfter = head.contentLength > 0 || head.chunked;
       this.#open += 1;
@@ -178,14 +194,19 @@ export class HttpServer {
     this.#open -= 1;
   };
 
-  /** A copy of a raw route's body that may be kept until the exchange is done; undefined when it was refused. */
-  holdBody(exchange: Exchange, body: Buffer): Buffer | undefined {
-    const { length } = body;
-    if (!this.#budget.take(length)) {
+  /**
+   * A raw route's body, or a copy of it, that may be kept until the exchange is done; undefined when there is no room and
+   * the exchange was refused. `sender` as of `admit`, undefined = not known.
+   */
+  holdBody(exchange: Exchange, body: Buffer, sender: string | undefined): Buffer | undefined {
+    if (keepBody(exchange, body)) return body;
+    const address = exchange.remoteAddress();
+    const held = sender === undefined ? this.#room.ofStranger(address) : this.#room.ofSender(sender, address);
+    if (!held.grow(body.length)) {
       exchange.refuse(bodiesInFlight());
       return undefined;
     }
-    exchange.onDone = () => this.#budget.release(length);
+    exchange.onDone = () => held.release();
     return Buffer.from(body);
   }
 
@@ -195,7 +216,7 @@ export class HttpServer {
       const allow = [...methods, 'OPTIONS'].join(', ');
       const refuse = (res: UwsResponse, req: UwsRequest): void => {
         if (req.getCaseSensitiveMethod() === 'OPTIONS') preflight(res, req);
-        else refuseMethod(res, req, allow, this.#options.worker);
+        else refuseMethod(res, req, allow, this.#headers);
       };
       this.#others(pattern, methods, refuse);
     }
@@ -226,7 +247,7 @@ export class HttpServer {
       return;
     }
     const head = readHead(req);
-    const exchange = new Exchange(res, head.origin, req.getCaseSensitiveMethod() === 'HEAD', this.#options.worker);
+    const exchange = new Exchange(res, head.origin, req.getCaseSensitiveMethod() === 'HEAD', this.#headers);
     // A body that nobody wants is not read: the connection ends behind the answer.
     exchange.closeAfter = head.contentLength > 0 || head.chunked;
     if (!head.sound) {
@@ -288,7 +309,7 @@ export class HttpServer {
     this.#connections += change > 0 ? 1 : -1;
   }
 
-  async #run(exchange: Exchange, request: HttpRequest, handler: HttpHandler, counter: CodeCounter, seconds: Histogram) {
+  async #run(exchange: Exchange, request: HttpRequest, handler: HttpHandler, metrics: RouteMetrics): Promise<void> {
     const started = performance.now();
     this.#open += 1;
     let answer: Answer;
@@ -298,8 +319,7 @@ export class HttpServer {
       if (!(error instanceof Fault)) this.#options.log.error('handler_bug', { path: request.path, error });
       answer = faultAnswer(asFault(error));
     }
-    counter(answer.status).add(1);
-    seconds.observe((performance.now() - started) / 1000);
+    metrics.answered(answer.status, (performance.now() - started) / 1000);
     exchange.closeAfter ||= this.#draining;
     exchange.answer(answer);
     if (exchange.sent) {
@@ -310,18 +330,33 @@ export class HttpServer {
     }
     this.#open -= 1;
   }
-
-  #routeMetrics(method: HttpMethod, pattern: string): { counter: CodeCounter; seconds: Histogram } {
-    const { metrics } = this.#options;
-    const route = `${method} ${pattern}`;
-    const seconds = metrics.histogram('http_request_duration_seconds', 'Time to answer.', { route });
-    const counter = (status: number) =>
-      metrics.counter('http_requests_total', 'Requests by route and status.', { route, code: String(status) });
-    return { counter, seconds };
-  }
 }
 
-type CodeCounter = (status: number) => Counter;
+/** Counts one route. A route that was never called is not in the metrics: with all of them a scrape had 270 kB. */
+class RouteMetrics {
+  readonly #metrics: Metrics;
+  readonly #route: string;
+  readonly #byStatus = new Map<number, Counter>();
+  #seconds: Histogram | undefined;
+
+  constructor(metrics: Metrics, route: string) {
+    this.#metrics = metrics;
+    this.#route = route;
+  }
+
+  answered(status: number, seconds: number): void {
+    const route = this.#route;
+    let counter = this.#byStatus.get(status);
+    if (!counter) {
+      const labels = { route, code: String(status) };
+      counter = this.#metrics.counter('http_requests_total', 'Requests by route and status.', labels);
+      this.#byStatus.set(status, counter);
+    }
+    counter.add(1);
+    this.#seconds ??= this.#metrics.histogram('http_request_duration_seconds', 'Time to answer.', { route });
+    this.#seconds.observe(seconds);
+  }
+}
 
 const emptyBody = Buffer.alloc(0);
 
@@ -369,18 +404,17 @@ function preflight(res: UwsResponse, req: UwsRequest): void {
   const headers = req.getHeader('access-control-request-headers') || '*';
   res.writeStatus('200 OK');
   res.writeHeader('Access-Control-Allow-Origin', origin);
-  res.writeHeader('Access-Control-Allow-Credentials', 'true');
   res.writeHeader('Access-Control-Allow-Methods', method);
   res.writeHeader('Access-Control-Allow-Headers', headers);
   res.writeHeader('Access-Control-Max-Age', '1800');
   res.end();
 }
 
-function refuseMethod(res: UwsResponse, req: UwsRequest, allow: string, worker: string): void {
+function refuseMethod(res: UwsResponse, req: UwsRequest, allow: string, server: ServerHeaders): void {
   // Not `getMethod`, which changes the letters of the request to lower case.
   const method = req.getCaseSensitiveMethod();
   const head = readHead(req);
-  const exchange = new Exchange(res, head.origin, method === 'HEAD', worker);
+  const exchange = new Exchange(res, head.origin, method === 'HEAD', server);
   exchange.closeAfter = head.contentLength > 0 || head.chunked;
   if (!head.sound) {
     exchange.cut();

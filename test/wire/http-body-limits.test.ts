@@ -2,7 +2,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, test } from 'vitest';
 import { sharedEngine } from '../shared-engine.ts';
-import { RawConnection, requestBytes } from './raw.ts';
+import { RawConnection, requestBytes, withConnection } from './raw.ts';
 import { expectError, withPoster } from './stored.ts';
 
 const bodyBytesMax = 52_428_800;
@@ -84,3 +84,63 @@ test('a body above a quarter megabyte is decoded without holding up others', () 
     expect((await answer).status).toBe(200);
     expect(await poster.value('key-999-39999')).toBe('39999');
   }));
+
+test('a body of 40 MiB is stored, in the first request of a device too', () =>
+  withPoster(async (poster) => {
+    const body = Buffer.alloc(40 * 1024 * 1024, 0x20);
+    for (const [n, text] of ['{"a":1}', '{"a":2}'].entries()) {
+      body.write(text);
+      const answer = await poster.post(body);
+      expect([n, answer.status, answer.body.toString()]).toEqual([n, 200, '']);
+    }
+    await poster.points('a', undefined, 2);
+  }));
+
+test('a sender without a token is refused at its first bytes, whatever it announces', async () => {
+  for (const path of ['/api/v1/nobody/telemetry', '/api/v1/nobody/attributes', '/api/v1/nobody/rpc', '/api/device']) {
+    await withConnection(sharedEngine().address.port, async (connection) => {
+      const head = requestBytes({ path, headers: { 'Content-Length': '60000', 'Content-Type': 'application/json' } });
+      await connection.send(Buffer.concat([head, Buffer.from('{')]));
+      expectError(await connection.response(), 401);
+      // What still comes of it is skipped.
+      await connection.send(Buffer.alloc(59_999, 0x20));
+      expect((await connection.ask({ method: 'GET', path: '/livez' })).status).toBe(200);
+    });
+  }
+});
+
+test('bodies that are announced and do not come leave room for those of others', () =>
+  withPoster(async (slow) => {
+    const open: RawConnection[] = [];
+    try {
+      for (let n = 0; n < 12; n += 1) {
+        const connection = await RawConnection.open(sharedEngine().address.port);
+        open.push(connection);
+        const headers = { 'Content-Length': String(bodyBytesMax) };
+        const head = requestBytes({ path: `/api/v1/${slow.device.token}/telemetry`, headers });
+        await connection.send(Buffer.concat([head, Buffer.from('{')]));
+      }
+      await withPoster(async (poster) => {
+        const body = `{"s":"${'x'.repeat(4000)}"}`;
+        for (let n = 0; n < 10; n += 1) {
+          const bytes = requestBytes({ path: `/api/v1/${poster.device.token}/telemetry`, body });
+          await poster.connection.send(bytes.subarray(0, 1000));
+          await sleep(5);
+          await poster.connection.send(bytes.subarray(1000));
+          expect((await poster.connection.response()).status).toBe(200);
+        }
+      });
+      expect(open.filter(({ closed }) => closed)).toEqual([]);
+    } finally {
+      for (const connection of open) connection.close();
+    }
+  }));
+
+test('a REST body has at most 1 MiB, whatever it holds, and is read in one short turn', async () => {
+  const api = sharedEngine();
+  const large = (bytes: number) => `{"name":"large","x":[${'1,'.repeat(bytes / 2)}1]}`;
+  const refused = await api.send('POST', '/api/customer', large(1_100_000));
+  expect([refused.status, await refused.text()]).toEqual([413, expect.stringContaining('1048576')]);
+  const unsigned = await fetch(`${api.http}/api/auth/login`, { method: 'POST', body: ' '.repeat(20_000) });
+  expect(unsigned.status).toBe(413);
+});

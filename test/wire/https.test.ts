@@ -65,7 +65,8 @@ test('REST, health and refusals answer over HTTPS as over HTTP', async () => {
   const bearer = { 'x-authorization': `Bearer ${await api.adminToken()}` };
   const known = await ask('GET', `/api/device/${device.id}`, '', { headers: bearer });
   expect(JSON.parse(known.text)).toMatchObject({ id: { id: device.id } });
-  expect((await ask('GET', '/readyz')).status).toBe(200);
+  const ready = await ask('GET', '/readyz');
+  expect([ready.status, ready.headers['strict-transport-security']]).toEqual([200, 'max-age=31536000']);
   expect((await ask('POST', '/api/v1/unknown/telemetry', '{"a":1}')).status).toBe(401);
   expect((await ask('GET', `/api/v1/${device.token}/telemetry`)).status).toBe(405);
   expect((await ask('GET', '/nothing')).status).toBe(404);

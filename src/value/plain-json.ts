@@ -1,0 +1,72 @@
+/**
+ * JSON whose numbers need no exact digits, as plain values of JavaScript. Refuses what the exact reader refuses:
+ * malformed text, text that is not UTF-8, too deep nesting, NUL, half a surrogate pair, numbers beyond a double. It is
+ * some five times faster than the exact reader, so a body of 1 MiB does not hold up the loop.
+ */
+import { isUtf8 } from 'node:buffer';
+import { badRequest, type Fault, messageOf } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import { invalidUtf8, readJson, startOfJson } from './json.ts';
+
+/** Up to this size the exact reader says what is wrong, and where. */
+const exactBytesMax = 16 * 1024;
+
+/** Throws a 400 fault; one about a value names the members on the path to it. */
+export function readPlainJson(bytes: Buffer): unknown {
+  if (!isUtf8(bytes)) throw invalidUtf8();
+  let value: unknown;
+  try {
+    value = JSON.parse(bytes.toString('utf8', startOfJson(bytes)));
+  } catch (error) {
+    if (bytes.length <= exactBytesMax) readJson(bytes);
+    throw badRequest('malformed_json', `The body is not valid JSON: ${messageOf(error)}.`);
+  }
+  const path: string[] = [];
+  // Only an escape can write NUL or half a surrogate pair.
+  const fault = faultIn(value, 1, bytes.includes('\\u'), path);
+  if (!fault) return value;
+  const where = path.reverse().join('.') || 'the body';
+  throw badRequest(fault.reason, `Validation error: ${where}: ${fault.message}`);
+}
+
+const faults = {
+  nul: badRequest('nul_character', 'A string holds the character NUL (\\u0000).'),
+  surrogate: badRequest('lone_surrogate', 'A string holds half a surrogate pair.'),
+  number: badRequest('number_not_finite', 'A number is beyond the range of a double.'),
+  depth: badRequest('json_too_deep', `The JSON is nested deeper than ${limits.jsonDepthMax} levels.`),
+};
+
+/** The first fault inside `value`; then `path` gets the names on the path to it, the innermost first. */
+function faultIn(value: unknown, depth: number, hasEscapes: boolean, path: string[]): Fault | undefined {
+  if (typeof value === 'string') return hasEscapes ? faultOfText(value) : undefined;
+  if (typeof value === 'number') return Number.isFinite(value) ? undefined : faults.number;
+  if (typeof value !== 'object' || value === null) return undefined;
+  if (depth > limits.jsonDepthMax) return faults.depth;
+  if (Array.isArray(value)) {
+    for (let i = 0; i < value.length; i += 1) {
+      const fault = faultIn(value[i], depth + 1, hasEscapes, path);
+      if (fault) return named(fault, String(i), depth, path);
+    }
+    return undefined;
+  }
+  for (const name of Object.keys(value)) {
+    const member = (value as Record<string, unknown>)[name];
+    const fault = (hasEscapes ? faultOfText(name) : undefined) ?? faultIn(member, depth + 1, hasEscapes, path);
+    if (fault) return named(fault, name, depth, path);
+  }
+  return undefined;
+}
+
+function faultOfText(text: string): Fault | undefined {
+  if (text.includes('\0')) return faults.nul;
+  return surrogate.test(text) ? faults.surrogate : undefined;
+}
+
+const surrogate = /\p{Surrogate}/u;
+const pathPartsMax = 4;
+const nameCharsMax = 40;
+
+function named(fault: Fault, name: string, depth: number, path: string[]): Fault {
+  if (depth <= pathPartsMax) path.push(name.slice(0, nameCharsMax));
+  return fault;
+}
