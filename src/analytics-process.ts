@@ -142,6 +142,7 @@ export class AnalyticsProcess {
         this.#failure = message.message;
         return;
       case 'waiting':
+      case 'died':
       case 'status':
         return;
     }

@@ -1,6 +1,7 @@
 /** What the primary and its workers say to each other. Everything else between workers goes over the bus. */
 import type { Config } from './base/config.ts';
 import type { Sample } from './base/metrics.ts';
+import type { Work } from './base/underway.ts';
 import type { ClockState } from './clock-offset.ts';
 import type { JournalCut } from './journal/journal.ts';
 import type { JournalReportsOfHost } from './journal-reports.ts';
@@ -37,6 +38,8 @@ export interface InstanceState {
   postgresReady: boolean;
   /** The slot of the worker that does what one worker of an instance does; undefined while none is ready. */
   leader: number | undefined;
+  /** Work that ended two workers: `keyOf` of each, refused for now. */
+  blocked: string[];
   /** The time to go by, and how far this host's own clock is from it. */
   clock: ClockState;
 }
@@ -67,7 +70,9 @@ export type ToPrimary =
   /** `flush`: what waits for company is shipped now. */
   | { kind: 'askJournals'; id: number; flush: boolean }
   | ({ kind: 'journalReports'; id: number } & JournalReportsOfHost)
-  | { kind: 'failed'; message: string };
+  | { kind: 'failed'; message: string }
+  /** The last words of a worker that ends by a bug. */
+  | { kind: 'died'; message: string; suspects: Work[] };
 
 export const runDirectory = 'run';
 export const journalDirectory = 'journal';

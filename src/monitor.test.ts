@@ -9,6 +9,7 @@ const state: InstanceState = {
   reasons: [],
   postgresReady: true,
   leader: 0,
+  blocked: [],
   clock: unmeasuredClock,
 };
 

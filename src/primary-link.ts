@@ -2,6 +2,7 @@
 import { systemClock } from './base/clock.ts';
 import { limits } from './base/limits.ts';
 import type { Sample } from './base/metrics.ts';
+import { block, type Work } from './base/underway.ts';
 import type { ClockState } from './clock-offset.ts';
 import { type Begin, type InstanceState, type ToPrimary, type ToWorker, unmeasuredClock } from './instance.ts';
 import type { JournalCut } from './journal/journal.ts';
@@ -17,6 +18,7 @@ export class PrimaryLink {
     reasons: [],
     postgresReady: false,
     leader: undefined,
+    blocked: [],
     clock: unmeasuredClock,
   };
   readonly #askedJournals = new Map<number, (host: JournalReportsOfHost) => void>();
@@ -86,6 +88,11 @@ export class PrimaryLink {
     return send({ kind: 'failed', message: error.message });
   }
 
+  /** The process must end at once: what a pipe does not take in this moment is lost. */
+  died(error: Error, suspects: Work[]): void {
+    void send({ kind: 'died', message: error.message, suspects });
+  }
+
   /** The worker cannot go on yet and tries again by itself. */
   waiting(reason: string): void {
     send({ kind: 'waiting', reason });
@@ -125,6 +132,7 @@ export class PrimaryLink {
         return;
       case 'state':
         this.state = message.state;
+        block(message.state.blocked);
         follow(message.state.clock);
         this.#onClock(message.state.clock);
         this.#onState(message.state);

@@ -12,6 +12,7 @@ import { BusHub } from './bus/ipc-primary.ts';
 import { childPort } from './bus/port.ts';
 import { type ClockState, clockSentence } from './clock-offset.ts';
 import { type DataDirectory, instanceVariable } from './data-directory.ts';
+import { Deaths } from './deaths.ts';
 import type { Engines, InstanceState, PartState, ToPrimary, ToWorker } from './instance.ts';
 import { JournalHold } from './journal-hold.ts';
 import { JournalReports, type JournalReportsOfHost } from './journal-reports.ts';
@@ -58,6 +59,7 @@ export class WorkerPool {
   /** For a backup of the running instance. */
   readonly journalHold: JournalHold;
   readonly #reports = new JournalReports();
+  readonly #deaths = new Deaths();
   readonly #collections = new Map<number, { missing: number; snapshots: Sample[][]; done: () => void }>();
   #parts: Record<string, PartState> = {};
   #reasons: string[] = [];
@@ -127,6 +129,7 @@ export class WorkerPool {
       reasons,
       postgresReady: this.#options.isPostgresReady(),
       leader: this.#slots.find((slot) => slot.ready)?.number,
+      blocked: this.#deaths.blocked,
       clock,
     };
   }
@@ -300,6 +303,12 @@ export class WorkerPool {
       case 'journalReports':
         this.#reports.receive(message.id, slot.number, message);
         return;
+      case 'died': {
+        const { log } = this.#options;
+        slot.failure = `${message.message} (a bug)`;
+        for (const work of this.#deaths.add(message.suspects)) log.error('work_blocked', { work });
+        return;
+      }
       case 'failed':
         this.#options.log.error('worker_failed', { worker: slot.number, reason: message.message });
         slot.failure = message.message;

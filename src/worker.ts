@@ -24,6 +24,7 @@ import { openFilesMax } from './base/file-limit.ts';
 import { limits } from './base/limits.ts';
 import { createLog, type Log } from './base/log.ts';
 import { Metrics, processMetrics } from './base/metrics.ts';
+import { keyOf, suspects } from './base/underway.ts';
 import { openBus } from './bus/open.ts';
 import { clockFault } from './clock-offset.ts';
 import { createConsole } from './console/door.ts';
@@ -106,12 +107,23 @@ export async function runWorker(): Promise<void> {
   }
 }
 
+/** Of a process that ends by a bug. */
+const bugExitCode = 70;
+
 async function serve(link: PrimaryLink): Promise<void> {
   const begin = await link.begin;
   const { config } = begin;
   const log = createLog(config.log.level, `worker-${begin.slot}`);
   const metrics = new Metrics();
   processMetrics(metrics, `worker-${begin.slot}`);
+  process.on('uncaughtException', (thrown: unknown) => {
+    const error = thrown instanceof Error ? thrown : new Error(messageOf(thrown));
+    const work = suspects(limits.suspectsMax);
+    log.error('bug', { suspects: work.map(keyOf), reason: error.message });
+    process.stderr.write(`${error.stack}\n`);
+    link.died(error, work);
+    process.exit(bugExitCode);
+  });
   link.onClock((state) => refuseServerTimes(clockFault(state)));
 
   // The stores, the bus, and what the devices' tokens mean.

@@ -150,6 +150,7 @@ async function call(
     header: (name) => headers[name] ?? '',
     headers: (name) => (headers[name] ? [headers[name]] : []),
     body: Buffer.from(body),
+    identify: () => {},
     remoteAddress: options.remoteAddress ?? '127.0.0.1',
     secure: false,
     aborted: new AbortController().signal,

@@ -94,6 +94,7 @@ export function route<
     ...description,
     async run(request, auth) {
       const { principal, account } = await auth.session(request);
+      request.identify(`user ${principal.userId}`);
       requireRole(principal, input.roles);
       auth.admit(principal);
       return await handle({ ...read(request), principal, account });

@@ -137,6 +137,12 @@ export const limits = {
   /** Deaths in a row, each within this time after the start, that mean a crash loop. */
   crashLoopCount: 5,
   crashLoopAliveMs: 2_000,
+  /** Work that ended two workers by a bug within the first time is refused for the second one; how many kinds of such work
+   * are remembered, and how many open requests a dying worker names. */
+  deathsWithinMs: 600_000,
+  deathsBlockMs: 600_000,
+  deathsKept: 1_000,
+  suspectsMax: 20,
   /** The delay before a restart: doubled for each quick death in a row, up to the maximum. */
   restartDelayMs: 200,
   restartDelayMsMax: 30_000,

@@ -25,7 +25,8 @@ const subjectFields = new Map([
 export function createLog(level: Level, process_: string): Log {
   const target = process.stderr.isTTY ? { write: writeText } : pino.destination({ dest: 2, sync: true });
   const base = { process: process_, pid: process.pid };
-  const logger = pino({ level, base, timestamp: pino.stdTimeFunctions.isoTime }, target);
+  const serializers = { error: pino.stdSerializers.err };
+  const logger = pino({ level, base, serializers, timestamp: pino.stdTimeFunctions.isoTime }, target);
   return new RepeatLimitedLog(logger);
 }
 

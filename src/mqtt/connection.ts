@@ -8,6 +8,7 @@
 import { randomUUID } from 'node:crypto';
 import { Fault, isBug } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import { began, ended } from '../base/underway.ts';
 import type { ClientCertificate } from '../fleet/chain.ts';
 import { answerOf, code, isDiscarded, isJournalRefusal, mayPass } from './answers.ts';
 import type { CloseReason } from './close-reason.ts';
@@ -107,6 +108,18 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
 
   onData(bytes: Buffer): void {
     if (this.#state === 'closed') return;
+    began('MQTT packets', this);
+    this.#take(bytes);
+    ended();
+  }
+
+  /** For the log of a process that dies of a bug. */
+  describe(): string {
+    const device = this.#signedIn?.device.id ?? this.#session?.device?.id;
+    return `${device === undefined ? '' : `device ${device}, `}address ${this.#transport.remoteAddress}`;
+  }
+
+  #take(bytes: Buffer): void {
     this.#parts.counters.bytesIn.add(bytes.length);
     this.#frames.feed(bytes);
     if (this.#held === 0 && !this.#reading) this.#read();

@@ -12,6 +12,17 @@ import type {
 import { asFault, ErrorCode, Fault, unavailable } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Histogram, Metrics } from '../base/metrics.ts';
+import {
+  anyBlocked,
+  began,
+  callerOfToken,
+  closed,
+  ended,
+  isBlocked,
+  opened,
+  suspects,
+  type Work,
+} from '../base/underway.ts';
 import { type Admit, BodyRoom, bodiesInFlight, keepBody, readBody } from './body.ts';
 import { type Answer, Exchange, faultAnswer, type ServerHeaders } from './exchange.ts';
 import { readHead } from './head.ts';
@@ -35,6 +46,8 @@ export interface HttpRequest {
   secure: boolean;
   /** Fires when the client goes away. */
   aborted: AbortSignal;
+  /** Names the caller once it is known. Throws the 503 fault for a caller whose calls of this route ended workers. */
+  identify(caller: string): void;
 }
 
 export type HttpResponse = Answer;
@@ -104,18 +117,20 @@ export class HttpServer {
     bodyBytesMax = this.#options.bodyBytesMax,
     admit?: Admit<HttpRequest>,
   ): void {
-    const metrics = new RouteMetrics(this.#options.metrics, `${method} ${pattern}`);
+    const route = `${method} ${pattern}`;
+    const metrics = new RouteMetrics(this.#options.metrics, route);
     const names = pattern.split('/').filter((part) => part.startsWith(':')).length;
     const receive = (res: UwsResponse, req: UwsRequest, headOnly: boolean) => {
       const head = readHead(req);
       const exchange = new Exchange(res, head.origin, headOnly, this.#headers);
       if (this.#refusedAtDoor(exchange, head.sound)) return;
       const { contentLength, chunked } = head;
-      const request = snapshot(req, names, exchange, this.#options.tls !== undefined);
+      const work: Work = { what: route, caller: `address ${exchange.remoteAddress()}` };
+      const request = snapshot(req, names, exchange, this.#options.tls !== undefined, work);
       const run = (body: Buffer) => {
         // The library takes its buffer back when the call returns; a handler may keep it longer.
         request.body = body.length > 0 && !keepBody(exchange, body) ? Buffer.from(body) : body;
-        this.#run(exchange, request, handler, metrics);
+        this.#run(exchange, request, work, handler, metrics);
       };
       if (contentLength <= 0 && !chunked) run(Buffer.alloc(0));
       else readBody(exchange, contentLength, bodyBytesMax, this.#room, request, admit, run);
@@ -135,13 +150,14 @@ export class HttpServer {
     bodyBytesMax = this.#options.bodyBytesMax,
     onRefused?: (fault: Fault) => void,
   ): void {
+    const take = noted(`POST ${pattern}`, receive);
     this.#register('POST', pattern, (res, req) => {
       const head = readHead(req);
       const exchange = new Exchange(res, head.origin, false, this.#headers);
       if (this.#refusedAtDoor(exchange, head.sound)) return;
       const parameter = decodeParameter(req.getParameter(0) ?? '');
       if (head.contentLength <= 0 && !head.chunked) {
-        receive(exchange, parameter, emptyBody);
+        take(exchange, parameter, emptyBody);
         return;
       }
       readBody(
@@ -151,7 +167,7 @@ export class HttpServer {
         this.#room,
         parameter,
         admit,
-        (body) => receive(exchange, parameter, body),
+        (body) => take(exchange, parameter, body),
         onRefused,
       );
     });
@@ -159,17 +175,19 @@ export class HttpServer {
 
   /** A GET with one path parameter that may wait long for its answer; there is no HEAD of it. */
   waitingGet(pattern: string, receive: WaitingReceiver): void {
+    const wait = noted(`GET ${pattern}`, receive);
     this.#register('GET', pattern, (res, req) => {
       const head = readHead(req);
       const exchange = new Exchange(res, head.origin, false, this.#headers);
       if (this.#refusedAtDoor(exchange, head.sound)) return;
       exchange.closeAfter = head.contentLength > 0 || head.chunked;
-      receive(exchange, decodeParameter(req.getParameter(0) ?? ''), req.getQuery());
+      wait(exchange, decodeParameter(req.getParameter(0) ?? ''), req.getQuery());
     });
   }
 
   /** A GET, and its HEAD, of which the one path parameter and the query are handed over as they came. */
   rawGet(pattern: string, receive: WaitingReceiver): void {
+    const read = noted(`GET ${pattern}`, receive);
     const take = (res: UwsResponse, req: UwsRequest, headOnly: boolean) => {
       const head = readHead(req);
       const exchange = new Exchange(res, head.origin, headOnly, this.#headers);
@@ -177,7 +195,7 @@ export class HttpServer {
       exchange.closeAfter = head.contentLength > 0 || head.chunked;
       this.#open += 1;
       exchange.onDone = this.#closeOne;
-      receive(exchange, decodeParameter(req.getParameter(0) ?? ''), req.getQuery());
+      read(exchange, decodeParameter(req.getParameter(0) ?? ''), req.getQuery());
     };
     this.#register('GET', pattern, (res, req) => take(res, req, false));
     this.#register('HEAD', pattern, (res, req) => take(res, req, true));
@@ -199,14 +217,31 @@ export class HttpServer {
    * the exchange was refused. `sender` as of `admit`, undefined = not known.
    */
   holdBody(exchange: Exchange, body: Buffer, sender: string | undefined): Buffer | undefined {
-    if (keepBody(exchange, body)) return body;
+    // Its sender is handled in later turns, too.
+    const [work] = suspects(1);
+    const done = () => {
+      if (work) closed(work);
+    };
+    if (keepBody(exchange, body)) {
+      if (work) opened(work);
+      const { onDone } = exchange;
+      exchange.onDone = () => {
+        done();
+        onDone?.();
+      };
+      return body;
+    }
     const address = exchange.remoteAddress();
     const held = sender === undefined ? this.#room.ofStranger(address) : this.#room.ofSender(sender, address);
     if (!held.grow(body.length)) {
       exchange.refuse(bodiesInFlight());
       return undefined;
     }
-    exchange.onDone = () => held.release();
+    if (work) opened(work);
+    exchange.onDone = () => {
+      done();
+      held.release();
+    };
     return Buffer.from(body);
   }
 
@@ -309,14 +344,23 @@ export class HttpServer {
     this.#connections += change > 0 ? 1 : -1;
   }
 
-  async #run(exchange: Exchange, request: HttpRequest, handler: HttpHandler, metrics: RouteMetrics): Promise<void> {
+  async #run(
+    exchange: Exchange,
+    request: HttpRequest,
+    work: Work,
+    handler: HttpHandler,
+    metrics: RouteMetrics,
+  ): Promise<void> {
     const started = performance.now();
     this.#open += 1;
+    opened(work);
     let answer: Answer;
     try {
+      refuseBlocked(work);
       answer = await handler(request);
     } catch (error) {
-      if (!(error instanceof Fault)) this.#options.log.error('handler_bug', { path: request.path, error });
+      // Not the path, which may hold a token.
+      if (!(error instanceof Fault)) this.#options.log.error('handler_bug', { ...work, error });
       answer = faultAnswer(asFault(error));
     }
     metrics.answered(answer.status, (performance.now() - started) / 1000);
@@ -329,7 +373,32 @@ export class HttpServer {
       }
     }
     this.#open -= 1;
+    closed(work);
   }
+}
+
+function refuseBlocked(work: Work): void {
+  if (anyBlocked() && isBlocked(work)) throw blockedFault();
+}
+
+function blockedFault(): Fault {
+  return unavailable('blocked', 'Requests like this one ended this service twice; try again in ten minutes.', 600);
+}
+
+/** Notes the work of a route whose parameter is a token while `receive` runs. */
+function noted<Rest>(
+  what: string,
+  receive: (exchange: Exchange, token: string, rest: Rest) => void,
+): (exchange: Exchange, token: string, rest: Rest) => void {
+  return (exchange, token, rest) => {
+    if (anyBlocked() && isBlocked({ what, caller: callerOfToken(token) })) {
+      exchange.refuse(blockedFault());
+      return;
+    }
+    began(what, token);
+    receive(exchange, token, rest);
+    ended();
+  };
 }
 
 /** Counts one route. A route that was never called is not in the metrics: with all of them a scrape had 270 kB. */
@@ -365,7 +434,13 @@ function withSlash(pattern: string): string[] {
 }
 
 /** Copies out of the library's request, which is gone when the route handler returns. */
-function snapshot(req: UwsRequest, parameterCount: number, exchange: Exchange, secure: boolean): HttpRequest {
+function snapshot(
+  req: UwsRequest,
+  parameterCount: number,
+  exchange: Exchange,
+  secure: boolean,
+  work: Work,
+): HttpRequest {
   const all: [string, string][] = [];
   req.forEach((name, value) => {
     all.push([name, value]);
@@ -385,6 +460,10 @@ function snapshot(req: UwsRequest, parameterCount: number, exchange: Exchange, s
     remoteAddress: exchange.remoteAddress(),
     secure,
     aborted: abort.signal,
+    identify: (caller) => {
+      work.caller = caller;
+      refuseBlocked(work);
+    },
   };
 }
 

@@ -166,3 +166,25 @@ test('a second signal ends it at once', async () => {
   await engine.start();
   await allStored();
 });
+
+test('a bug names the request that met it, and what ended two workers is refused', async () => {
+  await engine.stop();
+  await engine.start({ NODE_OPTIONS: `--import ${join(import.meta.dirname, 'bug.mjs')}` });
+  const path = `/api/plugins/telemetry/DEVICE/${device.id}/values/timeseries?keys=n`;
+  const route = 'GET /api/plugins/telemetry/:entityType/:entityId/values/timeseries of user ';
+  const ask = (path_: string) => engine.api.send('GET', path_).then(({ status }) => status);
+  const serving = () => eventually(async () => (await engine.metric('bus_connected')) === 3, 30_000);
+  for (let deaths = 1; deaths <= 2; deaths += 1) {
+    await serving();
+    await expect(ask(`${path}&bug=now`)).rejects.toThrow();
+    await eventually(async () => (await engine.metric('worker_restarts_total')) === deaths, 20_000);
+  }
+  expect(engine.output).toContain('a bug made by a test');
+  expect(engine.output).toContain(`"suspects":["${route}`);
+  await eventually(async () => (await ask(path).catch(() => 0)) === 503, 20_000);
+  expect(await ask(`/api/device/${device.id}`)).toBe(200);
+  expect(await engine.api.postTelemetry(device.token, '{"after":1}')).toBe(200);
+  expect(engine.output).toContain(`"work":"${route}`);
+  await engine.restart();
+  await allStored();
+});
