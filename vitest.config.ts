@@ -1,7 +1,7 @@
 /**
  * `npm test` runs three groups: `unit` needs nothing but the source, `engine` talks to one engine that is started once
  * for the whole run, `own-engine` starts, kills and restarts engines of its own. `long` is what takes minutes
- * (`npm run test:long`); 30 minutes are its budget in all.
+ * (`npm run test:long`); 15 minutes are its budget on a quiet machine.
  */
 import { defineConfig } from 'vitest/config';
 
@@ -24,6 +24,7 @@ export default defineConfig({
           name: 'unit',
           include: [...needsNoEngine, 'test/crash/**/*.test.ts'],
           exclude: ownEngine,
+          sequence: { groupOrder: 1 },
           testTimeout: 180_000,
           hookTimeout: 120_000,
         },
@@ -34,6 +35,9 @@ export default defineConfig({
           name: 'engine',
           include: ['test/wire/**/*.test.ts', 'test/deploy.test.ts'],
           globalSetup: ['test/global-setup.ts'],
+          // One engine serves them all, and most of them wait for it. Groups run one after the other.
+          maxWorkers: 4,
+          sequence: { groupOrder: 0 },
           // Real processes on shared cores: a deadline that fell into somebody else's second may be tried again.
           retry: 2,
           testTimeout: 60_000,
@@ -46,6 +50,7 @@ export default defineConfig({
           name: 'own-engine',
           include: ownEngine,
           globalSetup: ['test/own-engine-setup.ts'],
+          sequence: { groupOrder: 1 },
           // As above, but never the crash run: another seed would hide what was lost.
           retry: 2,
           testTimeout: 180_000,
@@ -58,6 +63,8 @@ export default defineConfig({
           name: 'long',
           include: ['test/long/**/*.test.ts'],
           globalSetup: ['test/own-engine-setup.ts'],
+          maxWorkers: 2,
+          sequence: { groupOrder: 2 },
           retry: 1,
           testTimeout: 900_000,
           hookTimeout: 120_000,

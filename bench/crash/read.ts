@@ -11,9 +11,14 @@ import { keysOfRecord, type Ledger, type StoredRow, type Verdict } from './ledge
 /** The order of rows of one series as a reader gets them (docs/durability.md, Server times). */
 const readingOrder = 'ts, seq, origin';
 
+/** Rows of one sorting key are in one partition: a read need not merge hundreds of days. */
+const eachPartition = 'SETTINGS do_not_merge_across_partitions_select_final = 1';
+
 /** The store's number of each device by the run's own number. */
 async function storeNumbers(engine: Engine): Promise<Map<number, string>> {
-  const rows = await engine.clickhouse("SELECT int, device FROM telemetry FINAL WHERE key = 'number' AND kind != 0");
+  const rows = await engine.clickhouse(
+    `SELECT int, device FROM telemetry FINAL WHERE key = 'number' AND kind != 0 ${eachPartition}`,
+  );
   return new Map(rows.map(([n, device]) => [Number(n), device!]));
 }
 
@@ -29,7 +34,7 @@ export async function readRecords(engine: Engine, ledger: Ledger, first: number)
     }
     const rows = await engine.clickhouse(
       `SELECT ts, key, multiIf(kind = 2, toString(int), kind = 3, toString(num), text) FROM telemetry FINAL ` +
-        `WHERE device = ${device} AND kind != 0 AND key IN (${keysOfRecord.map((key) => `'${key}'`).join(', ')})`,
+        `WHERE device = ${device} AND kind != 0 AND key IN (${keysOfRecord.map((key) => `'${key}'`).join(', ')}) ${eachPartition}`,
     );
     ledger.check(
       n,
@@ -50,7 +55,9 @@ export async function readTurns(engine: Engine, inTurn: InTurn, first: number, c
       continue;
     }
     const where = `FINAL WHERE kind != 0 AND device = ${device} AND key = '${turnKey}'`;
-    const rows = await engine.clickhouse(`SELECT ts, int FROM telemetry ${where} ORDER BY ${readingOrder}`);
+    const rows = await engine.clickhouse(
+      `SELECT ts, int FROM telemetry ${where} ORDER BY ${readingOrder} ${eachPartition}`,
+    );
     const [latest] = await engine.clickhouse(`SELECT ts, int FROM latest ${where}`);
     inTurn.check(n, rows.map(turnRow), latest && turnRow(latest), verdict);
   }
@@ -64,7 +71,7 @@ function turnRow([ts, value]: string[]): TurnRow {
 export async function readDeletes(engine: Engine, deletes: Deletes): Promise<DoomedVerdict> {
   const valuesOf = async (table: string) => {
     const rows = await engine.clickhouse(
-      `SELECT int FROM ${table} FINAL WHERE kind != 0 AND startsWith(key, '${doomedKeyPrefix}')`,
+      `SELECT int FROM ${table} FINAL WHERE kind != 0 AND startsWith(key, '${doomedKeyPrefix}') ${eachPartition}`,
     );
     return rows.map(([value]) => Number(value));
   };
