@@ -18,9 +18,11 @@ import { readDeletes, readRecords, readTurns, waiting } from './crash/read.ts';
 
 export interface CrashOptions {
   seed: number;
-  /** Faults begin for so long; on a busy machine longer, until so many records with a ts and deletes are acknowledged. */
+  /** Faults begin for so long; on a busy machine longer, until so many records with and without a ts are acknowledged. */
   seconds: number;
   acknowledgedMin: number;
+  turnsMin: number;
+  /** And so many deletes. */
   deletesMin: number;
   /** So many more are acknowledged before the next fault, unless that takes too long: what recovers must serve, too. */
   progressMin: number;
@@ -81,9 +83,9 @@ export interface CrashSums {
 
 /** A start or stop that takes longer than this counts as stuck, also on a machine that does much else. */
 const processMsMax = 240_000;
-/** So many times its seconds a run waits for `acknowledgedMin` and `deletesMin`. */
+/** So many times its seconds a run goes on with faults until its minima are met. */
 const patience = 4;
-/** How long the next fault waits for `progressMin`, and the end of the load for `acknowledgedMin` and `deletesMin`. */
+/** How long the next fault waits for `progressMin`, and the end of the load for the other minima. */
 const progressMsMax = 10_000;
 const enoughMsMax = 60_000;
 const lateDays = 300;
@@ -165,7 +167,10 @@ async function runOn(engine: Engine, machine: Machine, options: CrashOptions): P
   const { workers, faults: weights, holdMsMax } = options;
   const faults = new Faults({ engine, machine, random: new Random(seed), workers, weights, holdMsMax, say, signal });
   const startedAt = performance.now();
-  const isEnough = () => ledger.acknowledged >= options.acknowledgedMin && deletes.acknowledged >= options.deletesMin;
+  const isEnough = () =>
+    ledger.acknowledged >= options.acknowledgedMin &&
+    (inTurn.answers[200] ?? 0) >= options.turnsMin &&
+    deletes.acknowledged >= options.deletesMin;
   const over = () => {
     const seconds = (performance.now() - startedAt) / 1000;
     const isPatient = !isEnough() && seconds < options.seconds * patience;

@@ -8,6 +8,7 @@ import type { BenchSettings } from '../settings.ts';
 const settleSeconds = 300;
 const holdMsMax = 6_000;
 const acknowledgedMin = 1_000;
+const turnsMin = 1;
 const deletesMin = 1;
 /** Faults come whether the service has recovered or not. */
 const progressMin = 0;
@@ -21,7 +22,7 @@ export async function runCrash(settings: BenchSettings): Promise<boolean> {
     const { minutes, ...crash } = settings.crash;
     const { signal } = interrupt;
     const seconds = minutes * 60;
-    const faults = { faults: allFaults, holdMsMax, acknowledgedMin, deletesMin, progressMin };
+    const faults = { faults: allFaults, holdMsMax, acknowledgedMin, turnsMin, deletesMin, progressMin };
     const outcome = await crashRun({ ...crash, ...faults, seconds, workers: 2, settleSeconds, say, signal });
     tell(outcome);
     writeResult('crash', settings, outcome);

@@ -5,12 +5,10 @@ import { type CrashOptions, type CrashOutcome, crashRun } from '../../bench/cras
 export interface CrashTest {
   timeout: number;
   options: Omit<CrashOptions, 'say' | 'signal'>;
-  /** Beside `acknowledgedMin` and `deletesMin`, for which the run itself waits. */
-  turnsMin: number;
   faultsMin: number;
 }
 
-export function testCrashRun(name: string, { timeout, options, turnsMin, faultsMin }: CrashTest): void {
+export function testCrashRun(name: string, { timeout, options, faultsMin }: CrashTest): void {
   let run: Promise<CrashOutcome> | undefined;
 
   // A run that is out of time still has to undo what it did.
@@ -29,7 +27,7 @@ export function testCrashRun(name: string, { timeout, options, turnsMin, faultsM
     // A run in which little happened proves little.
     expect(live.acknowledged).toBeGreaterThanOrEqual(options.acknowledgedMin);
     expect(late.acknowledged).toBeGreaterThan(0);
-    expect(turns.acknowledged).toBeGreaterThanOrEqual(turnsMin);
+    expect(turns.acknowledged).toBeGreaterThanOrEqual(options.turnsMin);
     const { devicesDeleted, seriesDeleted, rangesDeleted, gone } = deletes;
     expect(devicesDeleted + seriesDeleted + rangesDeleted).toBeGreaterThanOrEqual(options.deletesMin);
     expect(gone).toBeGreaterThan(0);

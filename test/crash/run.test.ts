@@ -5,12 +5,12 @@ testCrashRun(
   'nothing acknowledged is lost, twice, out of order or back again, whatever was killed, stopped or starved',
   {
     timeout: 300_000,
-    turnsMin: 50,
     faultsMin: 3,
     options: {
       seed: 12,
       seconds: 10,
       acknowledgedMin: 300,
+      turnsMin: 50,
       deletesMin: 2,
       progressMin: 30,
       devices: 8,
@@ -20,7 +20,7 @@ testCrashRun(
       lateRate: 1,
       turnDevices: 1,
       turnRate: 100,
-      doomed: 3,
+      doomed: 2,
       workers: 2,
       faults: {
         'kill worker': 4,

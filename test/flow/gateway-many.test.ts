@@ -1,5 +1,5 @@
 /**
- * One gateway with ten thousand children on an engine of two workers: they connect quickly, commands and updates find
+ * One gateway with thousands of children on an engine of two workers: they connect quickly, commands and updates find
  * each of them, and a reconnect restores everything. And two gateways on two workers that make the same kind of child.
  */
 import { afterAll, beforeAll, expect, test } from 'vitest';
@@ -11,7 +11,7 @@ import { connectMqttOn } from '../wire/mqtt-workers.ts';
 const connect = 'v1/gateway/connect';
 const rpc = 'v1/gateway/rpc';
 const attributes = 'v1/gateway/attributes';
-const children = 10_000;
+const children = 4_000;
 
 let engine: Engine;
 
@@ -68,7 +68,7 @@ async function command(client: MqttClient, name: string, id: string): Promise<nu
   return performance.now() - begun;
 }
 
-test('ten thousand children connect quickly, are reached one by one, and come back with the gateway', async () => {
+test('four thousand children connect quickly, are reached one by one, and come back with the gateway', async () => {
   const gateway = await newGateway('hub of many');
   const names = Array.from({ length: children }, (_, n) => `meter-${n}`);
   const some = Array.from({ length: 20 }, (_, n) => names[(n * 4999 + 17) % children]!);
@@ -101,8 +101,8 @@ test('ten thousand children connect quickly, are reached one by one, and come ba
   waits.sort((a, b) => a - b);
   const figures = `${children} children made in ${Math.round(makingMs)} ms, restored in ${Math.round(restoringMs)} ms`;
   process.stdout.write(`${figures}; a command took ${waits.map(Math.round).join(' ')} ms\n`);
-  expect(makingMs).toBeLessThan(40_000);
-  expect(restoringMs).toBeLessThan(20_000);
+  expect(makingMs).toBeLessThan(20_000);
+  expect(restoringMs).toBeLessThan(10_000);
 });
 
 test('a thousand children of one new type over two gateways on two workers make one profile', async () => {

@@ -7,12 +7,12 @@ import { testCrashRun } from '../crash/crash-test.ts';
 
 testCrashRun('nothing acknowledged is lost, twice, out of order, stuck or back again after minutes of faults', {
   timeout: 1_200_000,
-  turnsMin: 200,
   faultsMin: 10,
   options: {
     seed: 5,
     seconds: 90,
     acknowledgedMin: 3_000,
+    turnsMin: 200,
     deletesMin: 5,
     progressMin: 30,
     devices: 16,
