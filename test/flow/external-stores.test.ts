@@ -9,7 +9,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../api.ts';
 import { type Engine, inherited, queryClickhouse, root, startEngine } from '../engine.ts';
-import { clickhousePassword, type Stores, startStores } from './stores.ts';
+import { hostSettings, type Stores, startStores } from './stores.ts';
 
 let stores: Stores;
 let engine: Engine;
@@ -17,16 +17,7 @@ let device: Device;
 
 beforeAll(async () => {
   stores = await startStores();
-  engine = await startEngine({
-    workers: 2,
-    env: {
-      MILLRACE_CONFIG: 'config/cluster.yaml',
-      CLICKHOUSE_URL: stores.clickhouse.url,
-      CLICKHOUSE_PASSWORD: clickhousePassword,
-      DATABASE_URL: stores.postgres.url,
-      REDIS_URL: stores.redis.url,
-    },
-  });
+  engine = await startEngine({ workers: 2, env: hostSettings(stores) });
   device = await engine.api.createDevice('external');
   // The creation itself is read once more from the list of changes and drops the entry: known is who sent after that.
   await sleep(2_500);
@@ -142,13 +133,9 @@ test('a stop ships what is journaled and ends with 0', async () => {
 function journalCommand(...words: string[]): Promise<{ code: number; output: string }> {
   const env = {
     ...inherited(),
-    MILLRACE_CONFIG: 'config/cluster.yaml',
+    ...hostSettings(stores),
     DATA_DIR: engine.dataDir,
     WORKERS: '1',
-    CLICKHOUSE_URL: stores.clickhouse.url,
-    CLICKHOUSE_PASSWORD: clickhousePassword,
-    DATABASE_URL: stores.postgres.url,
-    REDIS_URL: stores.redis.url,
   };
   return new Promise((resolve) => {
     execFile(process.execPath, [join(root, 'dist', 'journal.js'), ...words], { cwd: root, env }, (error, out, wrong) =>

@@ -4,20 +4,14 @@ import { eventually } from '../api.ts';
 import { type Engine, startEngine } from '../engine.ts';
 import { codeOf, connectMqtt, MqttClient } from '../wire/mqtt-client.ts';
 import { connectMqttOn } from '../wire/mqtt-workers.ts';
-import { clickhousePassword, type Stores, startStores } from './stores.ts';
+import { type Stores, startStores, storeSettings } from './stores.ts';
 
 let stores: Stores;
 let engine: Engine;
 
 beforeAll(async () => {
   stores = await startStores();
-  const env = {
-    CLICKHOUSE_URL: stores.clickhouse.url,
-    CLICKHOUSE_PASSWORD: clickhousePassword,
-    DATABASE_URL: stores.postgres.url,
-    HTTP_TELL_WORKER: 'true',
-  };
-  engine = await startEngine({ workers: 2, env });
+  engine = await startEngine({ workers: 2, env: { ...storeSettings(stores), HTTP_TELL_WORKER: 'true' } });
 });
 
 afterAll(async () => {

@@ -6,7 +6,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../api.ts';
 import { type Engine, queryClickhouse, startEngine } from '../engine.ts';
 import { codeOf, MqttClient } from '../wire/mqtt-client.ts';
-import { clickhousePassword, type Stores, startStores } from './stores.ts';
+import { type Stores, startStores, storeSettings } from './stores.ts';
 
 let stores: Stores;
 let engine: Engine;
@@ -20,12 +20,7 @@ const unavailable = 0x88;
 
 beforeAll(async () => {
   stores = await startStores();
-  const env = {
-    CLICKHOUSE_URL: stores.clickhouse.url,
-    CLICKHOUSE_PASSWORD: clickhousePassword,
-    DATABASE_URL: stores.postgres.url,
-  };
-  engine = await startEngine({ workers: 2, env });
+  engine = await startEngine({ workers: 2, env: storeSettings(stores) });
   [known, revoked, moved, basic] = (await Promise.all(
     ['known', 'revoked', 'moved', 'basic'].map((name) => engine.api.createDevice(name)),
   )) as [Device, Device, Device, Device];

@@ -73,7 +73,15 @@ export async function startStores(): Promise<Stores> {
   };
 }
 
-export const clickhousePassword = password;
+/** Settings of an engine on these stores instead of embedded ones. */
+export function storeSettings({ clickhouse, postgres }: Stores): Record<string, string> {
+  return { CLICKHOUSE_URL: clickhouse.url, CLICKHOUSE_PASSWORD: password, DATABASE_URL: postgres.url };
+}
+
+/** Settings of one of several hosts on these stores. */
+export function hostSettings(stores: Stores): Record<string, string> {
+  return { MILLRACE_CONFIG: 'config/cluster.yaml', ...storeSettings(stores), REDIS_URL: stores.redis.url };
+}
 
 class BuiltStore implements Store {
   url = '';

@@ -7,7 +7,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../api.ts';
 import { type Engine, startEngine } from '../engine.ts';
 import { connectMqtt, type MqttClient } from '../wire/mqtt-client.ts';
-import { clickhousePassword, type Stores, startStores } from './stores.ts';
+import { hostSettings, type Stores, startStores } from './stores.ts';
 
 let stores: Stores;
 let here: Engine;
@@ -16,11 +16,7 @@ let there: Engine;
 beforeAll(async () => {
   stores = await startStores();
   const env = {
-    MILLRACE_CONFIG: 'config/cluster.yaml',
-    CLICKHOUSE_URL: stores.clickhouse.url,
-    CLICKHOUSE_PASSWORD: clickhousePassword,
-    DATABASE_URL: stores.postgres.url,
-    REDIS_URL: stores.redis.url,
+    ...hostSettings(stores),
     DEFAULT_INACTIVITY_TIMEOUT: '1',
     DEFAULT_STATE_CHECK_INTERVAL: '1',
   };

@@ -10,7 +10,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type Device, eventually } from '../api.ts';
 import { type Engine, startEngine } from '../engine.ts';
-import { clickhousePassword, type Stores, startStores } from '../flow/stores.ts';
+import { hostSettings, type Stores, startStores } from '../flow/stores.ts';
 import { connectMqtt } from '../wire/mqtt-client.ts';
 
 const year = 365 * 24 * 3_600;
@@ -38,11 +38,7 @@ beforeAll(async () => {
   setClock(0);
   stores = await startStores();
   const env = {
-    MILLRACE_CONFIG: 'config/cluster.yaml',
-    CLICKHOUSE_URL: stores.clickhouse.url,
-    CLICKHOUSE_PASSWORD: clickhousePassword,
-    DATABASE_URL: stores.postgres.url,
-    REDIS_URL: stores.redis.url,
+    ...hostSettings(stores),
     DEFAULT_INACTIVITY_TIMEOUT: '5',
     DEFAULT_STATE_CHECK_INTERVAL: '1',
   };
