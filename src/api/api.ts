@@ -8,7 +8,9 @@ import type { ReadBody } from '../value/lenient.ts';
 import { apiKeyRoutes } from './api-keys.ts';
 import { type AttributesParts, attributesRoutes } from './attributes.ts';
 import { bulkDeviceRoutes } from './bulk-devices.ts';
+import { bulkImportRoutes } from './bulk-import.ts';
 import { customerRoutes } from './customers.ts';
+import { deviceSearchRoutes } from './device-search.ts';
 import { deviceRoutes } from './devices.ts';
 import { docsRoutes } from './docs.ts';
 import { loginRoutes } from './login.ts';
@@ -40,7 +42,15 @@ export function apiTable(parts: ApiParts): { tag: string; routes: Route[] }[] {
     { tag: 'tenants', routes: tenantRoutes(parts) },
     { tag: 'customers', routes: customerRoutes(parts) },
     { tag: 'device-profiles', routes: profileRoutes(parts) },
-    { tag: 'devices', routes: [...deviceRoutes(parts), ...bulkDeviceRoutes(parts)] },
+    {
+      tag: 'devices',
+      routes: [
+        ...deviceRoutes(parts),
+        ...deviceSearchRoutes(parts),
+        ...bulkDeviceRoutes(parts),
+        ...bulkImportRoutes(parts),
+      ],
+    },
     { tag: 'telemetry', routes: timeseriesRoutes(parts) },
     { tag: 'attributes', routes: attributesRoutes(parts, parts.readBody, parts.config.values.castNumericStrings) },
     { tag: 'rpc', routes: rpcRoutes(parts) },

@@ -21,9 +21,9 @@ import {
   saveCustomer,
   unassignDevice,
 } from '../fleet/customers.ts';
-import { findCustomer, findCustomerByTitle, listCustomers } from '../fleet/store.ts';
+import { findCustomer, findCustomerByTitle, findCustomers, listCustomers } from '../fleet/store.ts';
 import { anything, contactBody, parseJson, reference, text, version } from './body.ts';
-import { conflictQuery, entityUuid, nameConflict, pageLink, pageQuery } from './parameters.ts';
+import { commaList, conflictQuery, entityUuid, nameConflict, pageLink, pageQuery } from './parameters.ts';
 import { empty, json, type Route, route } from './route.ts';
 import {
   anyJson,
@@ -149,6 +149,19 @@ export function customerRoutes(parts: ClaimParts): Route[] {
       answer: pageShape(customerShape),
       handle: async ({ principal, query }) =>
         json(pageJson(await listCustomers(postgres, requireTenant(principal).tenantId, pageLink(query)), customerJson)),
+    }),
+    route({
+      method: 'GET',
+      pattern: '/api/customers/list',
+      summary: 'Customers by their ids; those that the caller may not see are left out',
+      roles: tenantUsers,
+      query: Type.Object({ customerIds: commaList(Type.String({ format: 'uuid' })) }),
+      answer: Type.Array(customerShape),
+      async handle({ principal, query }) {
+        const { tenantId, customerId } = requireTenant(principal);
+        const ids = query.customerIds.filter((id) => customerId === null || id === customerId);
+        return json((await findCustomers(postgres, tenantId, ids)).map(customerJson));
+      },
     }),
     route({
       method: 'GET',

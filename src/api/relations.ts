@@ -1,21 +1,51 @@
-/** Relations of an entity (rest.md 3.8): so far those that gateways make, to the devices that they made. */
-import { entityNotFound, requireCustomerOf, requireTenant, tenantReaders } from '../auth/roles.ts';
-import { limits } from '../base/limits.ts';
+/** Relations between entities (rest.md 3.8): those that gateways make to their devices, and those that users make. */
+import { requireTenant, tenantReaders, tenantUsers } from '../auth/roles.ts';
 import * as Type from '../base/schema.ts';
-import { findDevice } from '../device/store.ts';
-import { commonGroup, listRelations, type Relation } from '../fleet/relation-store.ts';
-import type { Queries } from '../postgres/client.ts';
-import { missing } from './parameters.ts';
-import { json, type Route, route } from './route.ts';
+import { usableEntity } from '../fleet/entities.ts';
+import { type EntityRef, isEntityKind } from '../fleet/entity-store.ts';
+import { commonGroup, type Relation, type RelationKey } from '../fleet/relation-store.ts';
+import {
+  deleteRelation,
+  type RelationInfo,
+  readableRelations,
+  relationGroups,
+  saveRelation,
+} from '../fleet/relations.ts';
+import type { Postgres } from '../postgres/client.ts';
+import { anything, text } from './body.ts';
+import { missing, oneOf, uuid } from './parameters.ts';
+import { type Call, empty, json, type Route, route } from './route.ts';
 import { anyJson, closed, entityId } from './shapes.ts';
+
+const filterQuery = Type.Object({
+  relationTypeGroup: Type.Optional(Type.Enum(relationGroups)),
+  relationType: Type.Optional(Type.String({ description: 'As `Created`; default any' })),
+});
 
 const relationsQuery = Type.Object({
   fromId: Type.Optional(Type.String({ format: 'uuid' })),
   fromType: Type.Optional(Type.String()),
   toId: Type.Optional(Type.String({ format: 'uuid' })),
   toType: Type.Optional(Type.String()),
-  relationTypeGroup: Type.Optional(Type.String({ description: 'Default COMMON' })),
-  relationType: Type.Optional(Type.String({ description: 'As `Created`; default any' })),
+  ...filterQuery.properties,
+});
+
+const keyQuery = Type.Object({
+  fromId: Type.String({ format: 'uuid' }),
+  fromType: Type.String(),
+  relationType: Type.String(),
+  toId: Type.String({ format: 'uuid' }),
+  toType: Type.String(),
+  relationTypeGroup: Type.Optional(Type.Enum(relationGroups)),
+});
+
+const end = Type.Object({ id: Type.String({ format: 'uuid' }), entityType: Type.String() });
+const relationBody = Type.Object({
+  from: end,
+  to: end,
+  type: Type.String({ minLength: 1 }),
+  typeGroup: text,
+  additionalInfo: anything,
 });
 
 const relationShape = closed(
@@ -29,8 +59,50 @@ const relationShape = closed(
   },
   'EntityRelation',
 );
+const infoShape = closed(
+  { ...relationShape.properties, fromName: Type.String(), toName: Type.String() },
+  'EntityRelationInfo',
+);
 
-export function relationRoutes({ postgres }: { postgres: Queries }): Route[] {
+type Filter = Type.Static<typeof filterQuery>;
+
+export function relationRoutes({ postgres }: { postgres: Postgres }): Route[] {
+  async function list({ principal }: Call, direction: 'from' | 'to', entity: EntityRef, filter: Filter) {
+    const caller = requireTenant(principal);
+    // Entities of other types have no relations here.
+    if (!isEntityKind(entity.type)) return [];
+    await usableEntity(postgres, caller, entity, 'read');
+    const group = filter.relationTypeGroup ?? commonGroup;
+    return await readableRelations(postgres, caller, direction, entity, group, filter.relationType);
+  }
+
+  const save = async ({ principal, body }: Call<object, object, Type.Static<typeof relationBody>>): Promise<Relation> =>
+    await saveRelation(postgres, requireTenant(principal), keyOfBody(body), body.additionalInfo);
+
+  const remove = async ({ principal, query }: Call<object, Type.Static<typeof keyQuery>>): Promise<Relation> =>
+    await deleteRelation(postgres, requireTenant(principal), keyOfQuery(query));
+
+  const ofEntity = (['from', 'to'] as const).flatMap((direction) => [
+    route({
+      method: 'GET',
+      pattern: `/api/relations/${direction}/:entityType/:entityId`,
+      summary: `Relations ${direction} an entity`,
+      roles: tenantReaders,
+      query: filterQuery,
+      answer: Type.Array(relationShape),
+      handle: async (call) => json((await list(call, direction, refOf(call.params), call.query)).map(relationJson)),
+    }),
+    route({
+      method: 'GET',
+      pattern: `/api/relations/info/${direction}/:entityType/:entityId`,
+      summary: `Relations ${direction} an entity, with the names of both ends`,
+      roles: tenantReaders,
+      query: filterQuery,
+      answer: Type.Array(infoShape),
+      handle: async (call) => json((await list(call, direction, refOf(call.params), call.query)).map(infoJson)),
+    }),
+  ]);
+
   return [
     route({
       method: 'GET',
@@ -39,23 +111,79 @@ export function relationRoutes({ postgres }: { postgres: Queries }): Route[] {
       roles: tenantReaders,
       query: relationsQuery,
       answer: Type.Array(relationShape),
-      async handle({ principal, query }) {
-        const { tenantId } = requireTenant(principal);
-        const end = query.fromId === undefined && query.toId !== undefined ? 'to' : 'from';
-        const [id, type] = end === 'from' ? [query.fromId, query.fromType] : [query.toId, query.toType];
-        if (id === undefined) throw missing(`${end}Id`);
-        if (type === undefined) throw missing(`${end}Type`);
-        // Other entities have no relations here.
-        if (type !== 'DEVICE') return json([]);
-        const device = await findDevice(postgres, tenantId, id);
-        if (!device) throw entityNotFound('Device', id);
-        requireCustomerOf(principal, device.customerId);
-        const group = query.relationTypeGroup ?? commonGroup;
-        const rows = await listRelations(postgres, end, { id, type }, group, query.relationType, limits.relationsMax);
-        return json(rows.map(relationJson));
+      async handle(call) {
+        const { query } = call;
+        const direction = query.fromId === undefined && query.toId !== undefined ? 'to' : 'from';
+        const [id, type] = direction === 'from' ? [query.fromId, query.fromType] : [query.toId, query.toType];
+        if (id === undefined) throw missing(`${direction}Id`);
+        if (type === undefined) throw missing(`${direction}Type`);
+        return json((await list(call, direction, { id, type }, query)).map(relationJson));
       },
     }),
+    ...ofEntity,
+    route({
+      method: 'POST',
+      pattern: '/api/relation',
+      summary: 'Relate two entities, or change what is said about their relation',
+      roles: tenantUsers,
+      body: relationBody,
+      async handle(call) {
+        await save(call);
+        return empty;
+      },
+    }),
+    route({
+      method: 'POST',
+      pattern: '/api/v2/relation',
+      summary: 'As POST /api/relation; answers the relation',
+      roles: tenantUsers,
+      body: relationBody,
+      answer: relationShape,
+      handle: async (call) => json(relationJson(await save(call))),
+    }),
+    route({
+      method: 'DELETE',
+      pattern: '/api/relation',
+      summary: 'Delete a relation',
+      roles: tenantUsers,
+      query: keyQuery,
+      async handle(call) {
+        await remove(call);
+        return empty;
+      },
+    }),
+    route({
+      method: 'DELETE',
+      pattern: '/api/v2/relation',
+      summary: 'As DELETE /api/relation; answers the relation',
+      roles: tenantUsers,
+      query: keyQuery,
+      answer: relationShape,
+      handle: async (call) => json(relationJson(await remove(call))),
+    }),
   ];
+}
+
+function refOf({ entityType, entityId }: { entityType: string; entityId: string }): EntityRef {
+  return { type: entityType, id: entityId };
+}
+
+function keyOfBody({ from, to, type, typeGroup }: Type.Static<typeof relationBody>): RelationKey {
+  return {
+    from: { type: from.entityType, id: uuid(from.id) },
+    to: { type: to.entityType, id: uuid(to.id) },
+    type,
+    typeGroup: oneOf('typeGroup', typeGroup, relationGroups, commonGroup),
+  };
+}
+
+function keyOfQuery(query: Type.Static<typeof keyQuery>): RelationKey {
+  return {
+    from: { type: query.fromType, id: query.fromId },
+    to: { type: query.toType, id: query.toId },
+    type: query.relationType,
+    typeGroup: query.relationTypeGroup ?? commonGroup,
+  };
 }
 
 function relationJson({ from, to, type, typeGroup, version, additionalInfo }: Relation) {
@@ -67,4 +195,8 @@ function relationJson({ from, to, type, typeGroup, version, additionalInfo }: Re
     version,
     additionalInfo,
   };
+}
+
+function infoJson(relation: RelationInfo) {
+  return { ...relationJson(relation), fromName: relation.fromName, toName: relation.toName };
 }

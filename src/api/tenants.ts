@@ -1,12 +1,19 @@
 /** Tenants (rest.md 3.11): made by a system administrator, read by their own users. */
-import { entityNotFound, systemAdmins, users } from '../auth/roles.ts';
+import { administrators, entityNotFound, systemAdmins, users } from '../auth/roles.ts';
 import * as Type from '../base/schema.ts';
 import { type Contact, contactFields, type Tenant } from '../fleet/customer.ts';
 import type { FleetParts } from '../fleet/parts.ts';
-import { findTenant, listTenants } from '../fleet/store.ts';
-import { createTenant, defaultTenantProfileId, deleteTenant, saveTenant, type TenantInput } from '../fleet/tenants.ts';
+import { findTenant, findTenants, listTenants } from '../fleet/store.ts';
+import {
+  createTenant,
+  defaultTenantProfileId,
+  defaultTenantProfileName,
+  deleteTenant,
+  saveTenant,
+  type TenantInput,
+} from '../fleet/tenants.ts';
 import { anything, contactBody, reference, text, version } from './body.ts';
-import { entityUuid, pageLink, pageQuery } from './parameters.ts';
+import { commaList, entityUuid, pageLink, pageQuery } from './parameters.ts';
 import { empty, json, type Route, route } from './route.ts';
 import {
   anyJson,
@@ -46,6 +53,8 @@ const tenantShape = closed(
   'Tenant',
 );
 
+const tenantInfoShape = closed({ ...tenantShape.properties, tenantProfileName: Type.String() }, 'TenantInfo');
+
 export function tenantRoutes(parts: FleetParts): Route[] {
   return [
     route({
@@ -81,12 +90,44 @@ export function tenantRoutes(parts: FleetParts): Route[] {
     }),
     route({
       method: 'GET',
+      pattern: '/api/tenant/info/:tenantId',
+      summary: 'A tenant, with the name of its profile',
+      roles: administrators,
+      answer: tenantInfoShape,
+      async handle({ principal, params }) {
+        const id = params.tenantId;
+        const isVisible = principal.tenantId === null || principal.tenantId === id;
+        const tenant = isVisible ? await findTenant(parts.postgres, id) : undefined;
+        if (!tenant) throw entityNotFound('Tenant', id);
+        return json(tenantInfoJson(tenant));
+      },
+    }),
+    route({
+      method: 'GET',
       pattern: '/api/tenants',
       summary: 'Tenants',
       roles: systemAdmins,
       query: pageQuery,
       answer: pageShape(tenantShape),
       handle: async ({ query }) => json(pageJson(await listTenants(parts.postgres, pageLink(query)), tenantJson)),
+    }),
+    route({
+      method: 'GET',
+      pattern: '/api/tenants/list',
+      summary: 'Tenants by their ids; those that there are not are left out',
+      roles: systemAdmins,
+      query: Type.Object({ tenantIds: commaList(Type.String({ format: 'uuid' })) }),
+      answer: Type.Array(tenantShape),
+      handle: async ({ query }) => json((await findTenants(parts.postgres, query.tenantIds)).map(tenantJson)),
+    }),
+    route({
+      method: 'GET',
+      pattern: '/api/tenantInfos',
+      summary: 'Tenants, with the names of their profiles',
+      roles: systemAdmins,
+      query: pageQuery,
+      answer: pageShape(tenantInfoShape),
+      handle: async ({ query }) => json(pageJson(await listTenants(parts.postgres, pageLink(query)), tenantInfoJson)),
     }),
     route({
       method: 'DELETE',
@@ -115,4 +156,8 @@ function tenantJson(tenant: Tenant): Type.Static<typeof tenantShape> {
     version: tenant.version,
     additionalInfo: tenant.additionalInfo,
   };
+}
+
+function tenantInfoJson(tenant: Tenant): Type.Static<typeof tenantInfoShape> {
+  return { ...tenantJson(tenant), tenantProfileName: defaultTenantProfileName };
 }

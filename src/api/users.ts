@@ -31,7 +31,7 @@ import {
 } from '../fleet/users.ts';
 import type { HttpRequest } from '../uws/server.ts';
 import { anything, reference, text, version } from './body.ts';
-import { entityUuid, oneOf, pageLink, pageQuery } from './parameters.ts';
+import { commaList, entityUuid, oneOf, pageLink, pageQuery } from './parameters.ts';
 import { type PasswordPage, tokenNames } from './password-page.ts';
 import { empty, json, type Route, route } from './route.ts';
 import { closed, errorShape, pageJson, pageShape, textAnswer, tokenPairShape, userJson, userShape } from './shapes.ts';
@@ -175,6 +175,21 @@ export function userRoutes(parts: UserRoutesParts): Route[] {
         const { tenantId, customerId } = requireTenant(principal);
         const filter = { tenantId, customerId: customerId ?? undefined };
         return json(pageJson(await listUsers(postgres, filter, pageLink(query)), userJson));
+      },
+    }),
+    route({
+      method: 'GET',
+      pattern: '/api/users/list',
+      summary: 'Users by their ids; those that the caller may not see are left out',
+      roles: tenantUsers,
+      query: Type.Object({ userIds: commaList(Type.String({ format: 'uuid' })) }),
+      answer: Type.Array(userShape),
+      async handle({ principal, query }) {
+        const { tenantId, customerId } = requireTenant(principal);
+        const ids = [...new Set(query.userIds)];
+        const filter = { tenantId, customerId: customerId ?? undefined, ids };
+        const all = pageLink({ pageSize: Math.max(1, ids.length), page: 0 });
+        return json((await listUsers(postgres, filter, all)).data.map(userJson));
       },
     }),
     route({

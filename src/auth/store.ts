@@ -75,6 +75,7 @@ export interface UserFilter {
   tenantId: string;
   customerId?: string | undefined;
   authority?: Authority | undefined;
+  ids?: string[];
 }
 
 const sortColumns = new Map([
@@ -92,6 +93,7 @@ export async function listUsers(queries: Queries, filter: UserFilter, link: Page
   const conditions = ['tenant_id = $1'];
   if (filter.customerId) conditions.push(`customer_id = $${values.push(filter.customerId)}`);
   if (filter.authority) conditions.push(`authority = $${values.push(filter.authority)}`);
+  if (filter.ids) conditions.push(`id = any($${values.push(filter.ids)})`);
   if (link.textSearch) conditions.push(contains('email', `$${values.push(containsPattern(link.textSearch))}`));
   const documents = { columns: ['additional_info'], rowBytesMax: limits.documentBytesMax };
   const list = { columns: userColumns, from: 'user_account', where: conditions.join(' and '), values, documents };

@@ -343,10 +343,18 @@ export const limits = {
   gatewayNewsRetries: 3,
   /** Relations that one REST call may return. */
   relationsMax: 100_000,
+  /** Relations from one entity that users may make, and levels that a search by relations goes down. */
+  relationsOfEntityMax: 20_000,
+  relationLevelsMax: 16,
 
   /** Devices that one REST call may make, and how many of them in one transaction. */
   newDevicesPerRequest: 20_000,
   newDevicesPerTransaction: 1_000,
+  /** Rows, columns and bytes of a file of devices that is imported, and rows of it that are worked on at once. */
+  importRowsMax: 10_000,
+  importColumnsMax: 200,
+  importBodyBytesMax: 8 * 1024 * 1024,
+  importedAtOnce: 4,
 
   /** Deletes: how often the fence is read and deletes that were carried out are looked at, how long a deleted device may
    * still be sending until each cache has dropped it, and how often old tombstones are removed. */

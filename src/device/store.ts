@@ -143,6 +143,15 @@ export async function findDeviceByName(queries: Queries, tenantId: string, name:
   return device;
 }
 
+/** Those of `names` that devices of the tenant have. */
+export async function findTakenNames(queries: Queries, tenantId: string, names: string[]): Promise<Set<string>> {
+  const rows = await queries.query<{ name: string }>(
+    'select name from device where tenant_id = $1 and name = any($2)',
+    [tenantId, names],
+  );
+  return new Set(rows.map(({ name }) => name));
+}
+
 /** The number behind the greatest `N` of the devices that are named `prefix` and `N`. */
 export async function nextNameNumber(queries: Queries, tenantId: string, prefix: string): Promise<number> {
   const [row] = await queries.query<{ next: number }>(
@@ -160,6 +169,22 @@ export async function findDevices(queries: Queries, tenantId: string, ids: strin
     await checkBytes(queries, deviceDocuments, rows, values);
   }
   return await queries.query<Device>(`select ${deviceColumns} ${rows} order by d.id`, values);
+}
+
+/** Names of the profiles that devices of the tenant, or of one customer of it, have. */
+export async function listDeviceTypes(
+  queries: Queries,
+  tenantId: string,
+  customerId: string | null,
+): Promise<string[]> {
+  const rows = await queries.query<{ name: string }>(
+    `select name from device_profile p
+      where tenant_id = $1
+        and exists (select 1 from device d where d.device_profile_id = p.id and ($2::uuid is null or d.customer_id = $2))
+      order by name`,
+    [tenantId, customerId],
+  );
+  return rows.map(({ name }) => name);
 }
 
 export interface DeviceFilter {

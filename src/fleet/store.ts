@@ -2,7 +2,7 @@
 import { scopeNumber } from '../attributes/attributes.ts';
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import { contains, containsPattern, type Page, type PageLink, readPage } from '../device/page.ts';
+import { checkBytes, contains, containsPattern, type Page, type PageLink, readPage } from '../device/page.ts';
 import { type CredentialChange, changeColumns, insertCredentialChanges, type LoggedChange } from '../device/store.ts';
 import { isUniqueViolation, type Queries } from '../postgres/client.ts';
 import { type Claim, claimKeys } from './claim-rules.ts';
@@ -42,6 +42,15 @@ export async function findTenant(queries: Queries, id: string): Promise<Tenant |
 }
 
 const infoDocument = { columns: ['additional_info'], rowBytesMax: limits.documentBytesMax };
+
+/** Those of `ids` that are there, the oldest first. */
+export async function findTenants(queries: Queries, ids: string[]): Promise<Tenant[]> {
+  const rows = 'from tenant where id = any($1)';
+  if (ids.length * limits.documentBytesMax > limits.pageBytesMax) {
+    await checkBytes(queries, infoDocument.columns, rows, [ids]);
+  }
+  return await queries.query<Tenant>(`select ${tenantColumns} ${rows} order by id`, [ids]);
+}
 
 const tenantSortColumns = new Map([
   ['id', 'id'],
@@ -179,6 +188,15 @@ export async function findCustomer(
     [id, tenantId],
   );
   return customer;
+}
+
+/** Those of `ids` that the tenant has, the oldest first. */
+export async function findCustomers(queries: Queries, tenantId: string, ids: string[]): Promise<Customer[]> {
+  const rows = 'from customer where id = any($1) and tenant_id = $2';
+  if (ids.length * limits.documentBytesMax > limits.pageBytesMax) {
+    await checkBytes(queries, infoDocument.columns, rows, [ids, tenantId]);
+  }
+  return await queries.query<Customer>(`select ${customerColumns} ${rows} order by id`, [ids, tenantId]);
 }
 
 export async function findCustomerByTitle(

@@ -30,6 +30,8 @@ export interface TenantInput extends ContactInput {
 /** The one profile of tenants, built in. Its id is the same everywhere and never stored. */
 export const defaultTenantProfileId = '13814000-1dd2-11b2-8080-808080808081';
 
+export const defaultTenantProfileName = 'Default';
+
 /** With its default profile. */
 export async function createTenant({ postgres, clock }: FleetParts, input: TenantInput): Promise<Tenant> {
   const now = clock.now();

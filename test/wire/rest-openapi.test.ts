@@ -164,7 +164,20 @@ async function hints({ method, path }: Operation): Promise<{ query?: Values; bod
     'POST /api/otaPackage': { body: { type: 'FIRMWARE', title: name, version: '1' } },
     'POST /api/otaPackage/{otaPackageId}': { query: { checksumAlgorithm: 'SHA256' } },
     'POST /api/noauth/resetPasswordByEmail': { body: { email } },
+    'POST /api/devices': {
+      body: { parameters: { rootId: house.tenantId, rootType: 'TENANT', direction: 'FROM' }, deviceTypes: ['default'] },
+    },
+    'POST /api/device/bulk_import': { body: { file: name, mapping: { columns: [{ type: 'NAME' }] } } },
   };
+  if (/^\/api\/(v2\/)?relation$/.test(path)) {
+    const from = { entityType: 'TENANT', id: house.tenantId };
+    const to = { entityType: 'DEVICE', id: (await newDevice(admin.token)).id };
+    const body = { from, to, type: 'Contains' };
+    if (method === 'POST') return { body };
+    await ok('POST', '/api/relation', body, admin.token);
+    const ends = { fromId: from.id, fromType: from.entityType, toId: to.id, toType: to.entityType };
+    return { query: { ...ends, relationType: 'Contains' } };
+  }
   const known = byOperation[`${method} ${path}`];
   if (known) return known;
   if (/^\/api\/(plugins\/)?rpc\//.test(path) && method === 'POST')

@@ -1,0 +1,150 @@
+/** Devices out of a CSV file, as the platform's own pages import them (rest.md 3.1). */
+import { requireTenant, tenantAdmins } from '../auth/roles.ts';
+import { badRequest, Fault } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import * as Type from '../base/schema.ts';
+import {
+  certificateCredentials,
+  mqttBasicCredentials,
+  type NewCredentials,
+  tokenCredentials,
+} from '../device/credentials.ts';
+import { type CsvRow, readCsv } from '../fleet/csv.ts';
+import { type ImportParts, type ImportRow, importDevices } from '../fleet/import.ts';
+import { castString, Kind, type TypedValue } from '../value/typed.ts';
+import { text } from './body.ts';
+import { json, type Route, route } from './route.ts';
+import { closed } from './shapes.ts';
+
+const keyed = ['SHARED_ATTRIBUTE', 'SERVER_ATTRIBUTE', 'TIMESERIES'] as const;
+const columnTypes = [
+  ...['NAME', 'TYPE', 'LABEL', 'DESCRIPTION', 'IS_GATEWAY'],
+  ...['ACCESS_TOKEN', 'X509', 'MQTT_CLIENT_ID', 'MQTT_USER_NAME', 'MQTT_PASSWORD'],
+  ...keyed,
+];
+
+const importBody = Type.Object({
+  file: Type.String({ description: 'The text of the file' }),
+  mapping: Type.Object({
+    columns: Type.Array(Type.Object({ type: Type.Enum(columnTypes), key: text }), {
+      maxItems: limits.importColumnsMax,
+    }),
+    delimiter: Type.Optional(Type.Union([Type.String({ minLength: 1, maxLength: 8 }), Type.Null()])),
+    update: Type.Optional(Type.Union([Type.Boolean(), Type.Null()])),
+    header: Type.Optional(Type.Union([Type.Boolean(), Type.Null()])),
+  }),
+});
+
+const resultShape = closed(
+  {
+    created: Type.Integer(),
+    updated: Type.Integer(),
+    errors: Type.Integer(),
+    errorsList: Type.Array(Type.String({ description: 'Line of the file, and what is wrong with it' })),
+  },
+  'BulkImportResult',
+);
+
+type Mapping = Type.Static<typeof importBody>['mapping'];
+
+export function bulkImportRoutes(parts: ImportParts): Route[] {
+  return [
+    route({
+      method: 'POST',
+      pattern: '/api/device/bulk_import',
+      summary: 'Create devices, or change those of the same name, out of a CSV file',
+      description: `At most ${limits.importRowsMax} rows. A row that cannot be taken is listed with its line; the others are taken all the same.`,
+      roles: tenantAdmins,
+      body: importBody,
+      bodyBytesMax: limits.importBodyBytesMax,
+      answer: resultShape,
+      async handle({ principal, body: { file, mapping } }) {
+        const lines = readCsv(file, mapping.delimiter || ',', limits.importRowsMax + 1);
+        if (mapping.header ?? false) lines.shift();
+        if (!mapping.columns.some(({ type }) => type === 'NAME'))
+          throw badRequest('import_name', 'No column is the name.');
+        const errors: { line: number; message: string }[] = [];
+        const rows: { line: number; row: ImportRow }[] = [];
+        for (const line of lines) {
+          try {
+            rows.push({ line: line.line, row: rowOf(line, mapping) });
+          } catch (error) {
+            if (!(error instanceof Fault)) throw error;
+            errors.push({ line: line.line, message: error.message });
+          }
+        }
+        const caller = requireTenant(principal);
+        const outcomes = await importDevices(
+          parts,
+          caller,
+          rows.map(({ row }) => row),
+          mapping.update ?? false,
+        );
+        for (const [i, outcome] of outcomes.entries()) {
+          if (outcome instanceof Fault) errors.push({ line: rows[i]!.line, message: outcome.message });
+        }
+        errors.sort((a, b) => a.line - b.line);
+        return json({
+          created: outcomes.filter((outcome) => outcome === 'created').length,
+          updated: outcomes.filter((outcome) => outcome === 'updated').length,
+          errors: errors.length,
+          errorsList: errors.map(({ line, message }) => `Line ${line}: ${message}`),
+        });
+      },
+    }),
+  ];
+}
+
+function rowOf({ cells }: CsvRow, { columns }: Mapping): ImportRow {
+  /** An empty cell says nothing. */
+  const cell = (wanted: string): string | undefined => {
+    const index = columns.findIndex(({ type }) => type === wanted);
+    const given = index < 0 ? '' : (cells[index] ?? '').trim();
+    return given === '' ? undefined : given;
+  };
+  const name = cell('NAME');
+  if (name === undefined) throw badRequest('device_name', 'Device name should be specified!');
+  const gateway = cell('IS_GATEWAY');
+  const isGateway = gateway === undefined ? undefined : Type.booleanOf(gateway);
+  if (gateway !== undefined && isGateway === undefined) {
+    throw badRequest('import_gateway', `IS_GATEWAY must be true or false, not '${gateway.slice(0, 40)}'.`);
+  }
+  const values = columns.flatMap(({ type, key }, i) => {
+    const given = (cells[i] ?? '').trim();
+    return given !== '' && (keyed as readonly string[]).includes(type)
+      ? [{ type, key: key ?? '', value: typedCell(given) }]
+      : [];
+  });
+  return {
+    name,
+    type: cell('TYPE'),
+    label: cell('LABEL'),
+    description: cell('DESCRIPTION'),
+    isGateway,
+    credentials: credentialsOf(cell),
+    attributes: values
+      .filter(({ type }) => type !== 'TIMESERIES')
+      .map(({ type, ...rest }) => ({ scope: type === 'SHARED_ATTRIBUTE' ? 'SHARED_SCOPE' : 'SERVER_SCOPE', ...rest })),
+    series: values.filter(({ type }) => type === 'TIMESERIES').map(({ key, value }) => ({ key, value })),
+  };
+}
+
+function credentialsOf(cell: (type: string) => string | undefined): NewCredentials | undefined {
+  const [clientId, userName, password] = [cell('MQTT_CLIENT_ID'), cell('MQTT_USER_NAME'), cell('MQTT_PASSWORD')];
+  const certificate = cell('X509');
+  const token = cell('ACCESS_TOKEN');
+  if (clientId !== undefined || userName !== undefined || password !== undefined) {
+    return mqttBasicCredentials({ clientId: clientId ?? null, userName: userName ?? null, password: password ?? null });
+  }
+  if (certificate !== undefined) return certificateCredentials(certificate);
+  return token === undefined ? undefined : tokenCredentials(token);
+}
+
+/** A cell has no type: numbers and booleans are told by their letters. */
+function typedCell(cell: string): TypedValue {
+  const lower = cell.toLowerCase();
+  if (lower === 'true' || lower === 'false') {
+    return { kind: Kind.boolean, num: 0, int: lower === 'true' ? '1' : '0', text: '' };
+  }
+  return castString(cell) ?? { kind: Kind.string, num: 0, int: '0', text: cell };
+}

@@ -1,0 +1,149 @@
+/** Devices by what leads to them (relations), the types in use, and how a device connects (rest.md 3.1). */
+import type { Auth } from '../auth/auth.ts';
+import { entityNotFound, requireCustomerOf, requireTenant, tenantReaders, tenantUsers } from '../auth/roles.ts';
+import type { Config } from '../base/config.ts';
+import { limits } from '../base/limits.ts';
+import * as Type from '../base/schema.ts';
+import { readMqttBasic } from '../device/credentials.ts';
+import type { DeviceCredentials } from '../device/device.ts';
+import { findDevices, findOwnedCredentials, listDeviceTypes } from '../device/store.ts';
+import { usableEntity } from '../fleet/entities.ts';
+import { commonGroup } from '../fleet/relation-store.ts';
+import { relationGroups, searchDevices } from '../fleet/relations.ts';
+import type { Queries } from '../postgres/client.ts';
+import type { HttpRequest } from '../uws/server.ts';
+import { text } from './body.ts';
+import { oneOf, uuid } from './parameters.ts';
+import { json, type Route, route } from './route.ts';
+import { closed, deviceJson, deviceShape, entityId, idJson } from './shapes.ts';
+
+export interface DeviceSearchParts {
+  postgres: Queries;
+  auth: Auth;
+  config: Config;
+}
+
+const searchBody = Type.Object({
+  parameters: Type.Object({
+    rootId: Type.String({ format: 'uuid' }),
+    rootType: Type.String(),
+    direction: Type.Enum(['FROM', 'TO']),
+    relationTypeGroup: text,
+    maxLevel: Type.Optional(Type.Union([Type.Integer(), Type.Null()])),
+    fetchLastLevelOnly: Type.Optional(Type.Union([Type.Boolean(), Type.Null()])),
+  }),
+  relationType: text,
+  deviceTypes: Type.Array(Type.String(), { maxItems: limits.listedKeysMax }),
+});
+
+const typeShape = closed(
+  { tenantId: entityId, entityType: Type.Literal('DEVICE'), type: Type.String() },
+  'EntitySubtype',
+);
+const commandShape = Type.Optional(Type.String({ description: 'A line for a shell' }));
+const connectivityShape = closed(
+  {
+    http: Type.Optional(closed({ http: commandShape, https: commandShape })),
+    mqtt: Type.Optional(closed({ mqtt: commandShape, mqtts: commandShape })),
+  },
+  'DeviceConnectivity',
+);
+
+export function deviceSearchRoutes({ postgres, auth, config }: DeviceSearchParts): Route[] {
+  return [
+    route({
+      method: 'POST',
+      pattern: '/api/devices',
+      summary: 'Devices of some types that relations lead to, from a root or to it',
+      roles: tenantUsers,
+      body: searchBody,
+      answer: Type.Array(deviceShape),
+      async handle({ principal, body }) {
+        const caller = requireTenant(principal);
+        const { rootId, rootType, direction, relationTypeGroup, maxLevel, fetchLastLevelOnly } = body.parameters;
+        const root = { id: uuid(rootId), type: rootType };
+        await usableEntity(postgres, caller, root, 'read');
+        const ids = await searchDevices(postgres, {
+          root,
+          direction,
+          group: oneOf('relationTypeGroup', relationTypeGroup, relationGroups, commonGroup),
+          type: body.relationType || 'Contains',
+          levelsMax: Math.max(0, maxLevel ?? 0),
+          lastLevelOnly: fetchLastLevelOnly ?? false,
+        });
+        const devices = await findDevices(postgres, caller.tenantId, ids);
+        const isSeen = (customerId: string | null) =>
+          caller.authority === 'TENANT_ADMIN' || customerId === caller.customerId;
+        const types = new Set(body.deviceTypes);
+        return json(devices.filter((each) => types.has(each.type) && isSeen(each.customerId)).map(deviceJson));
+      },
+    }),
+    route({
+      method: 'GET',
+      pattern: '/api/device/types',
+      summary: 'The types that devices have',
+      roles: tenantReaders,
+      answer: Type.Array(typeShape),
+      async handle({ principal }) {
+        const { tenantId, customerId } = requireTenant(principal);
+        const types = await listDeviceTypes(postgres, tenantId, customerId);
+        return json(types.map((type) => ({ tenantId: idJson('TENANT', tenantId), entityType: 'DEVICE', type })));
+      },
+    }),
+    route({
+      method: 'GET',
+      pattern: '/api/device-connectivity/:deviceId',
+      summary: 'Lines for a shell that send telemetry as a device',
+      roles: tenantUsers,
+      answer: connectivityShape,
+      async handle({ request, principal, params: { deviceId } }) {
+        const found = await findOwnedCredentials(postgres, requireTenant(principal).tenantId, deviceId);
+        if (!found) throw entityNotFound('Device', deviceId);
+        requireCustomerOf(principal, found.customerId);
+        return json(connectivity(config, request, auth.isSecure(request), found.credentials));
+      },
+    }),
+  ];
+}
+
+/** At the address at which the caller reached this server; ports as this server has them. */
+function connectivity(config: Config, request: HttpRequest, isSecure: boolean, credentials: DeviceCredentials): object {
+  const given = request.header('host');
+  const address = /^[A-Za-z0-9.-]+(:\d+)?$|^\[[0-9A-Fa-f:.]+\](:\d+)?$/.test(given) ? given : 'localhost';
+  const host = address.replace(/:\d+$/, '').replace(/^\[|\]$/g, '');
+  const commands: { http?: Record<string, string>; mqtt?: Record<string, string> } = {};
+  const { type, credentialsId, value } = credentials;
+  if (type === 'ACCESS_TOKEN') {
+    const scheme = isSecure ? 'https' : 'http';
+    const url = quoted(`${scheme}://${address}/api/v1/${encodeURIComponent(credentialsId)}/telemetry`);
+    commands.http = {
+      [scheme]: `curl -v -X POST ${url} --header Content-Type:application/json --data "{temperature:25}"`,
+    };
+  }
+  const login = loginOf(type, credentialsId, value);
+  if (config.mqtt.enabled && login !== undefined) {
+    const publish = (port: number, more: string) =>
+      `mosquitto_pub -d -q 1 -h ${host} -p ${port} ${more}-t v1/devices/me/telemetry ${login} -m "{temperature:25}"`;
+    commands.mqtt = { mqtt: publish(config.mqtt.port, '') };
+    if (config.mqtt.ssl.enabled) commands.mqtt['mqtts'] = publish(config.mqtt.ssl.port, '--cafile ca.pem ');
+  }
+  return commands;
+}
+
+/** Options of mosquitto_pub; undefined for a certificate, of which the server has no key. */
+function loginOf(type: string, credentialsId: string, value: string | null): string | undefined {
+  if (type === 'ACCESS_TOKEN') return `-u ${quoted(credentialsId)}`;
+  if (type !== 'MQTT_BASIC') return undefined;
+  const { clientId, userName, password } = readMqttBasic(value);
+  const options = [
+    ['-i', clientId],
+    ['-u', userName],
+    ['-P', password],
+  ] as const;
+  return options.flatMap(([option, text]) => (text ? [`${option} ${quoted(text)}`] : [])).join(' ');
+}
+
+/** One word for a shell, whatever it holds. */
+function quoted(text: string): string {
+  return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
+}

@@ -1,0 +1,57 @@
+/** Comma-separated values (RFC 4180): the rows of a text. Line ends may be of either kind; a row without text is left out. */
+import { badRequest } from '../base/errors.ts';
+
+export interface CsvRow {
+  /** Of its first character, from 1. */
+  line: number;
+  cells: string[];
+}
+
+/** Throws 400 at a quote that is not closed, and past `rowsMax`. */
+export function readCsv(text: string, delimiter: string, rowsMax: number): CsvRow[] {
+  const rows: CsvRow[] = [];
+  let at = text.charCodeAt(0) === 0xfeff ? 1 : 0;
+  let line = 1;
+  while (at < text.length) {
+    const row: CsvRow = { line, cells: [] };
+    for (;;) {
+      let cell = '';
+      if (text[at] === '"') {
+        const start = line;
+        for (at += 1; ; at += 1) {
+          const end = text.indexOf('"', at);
+          if (end < 0) throw badRequest('csv_quote', `Line ${start}: a quote is not closed.`);
+          cell += text.slice(at, end);
+          at = end + 1;
+          if (text[at] !== '"') break;
+          cell += '"';
+        }
+        line += cell.split('\n').length - 1;
+      }
+      const end = endOfCell(text, at, delimiter);
+      row.cells.push(cell + text.slice(at, end));
+      at = end;
+      if (!text.startsWith(delimiter, at)) break;
+      at += delimiter.length;
+    }
+    at += text[at] === '\r' && text[at + 1] === '\n' ? 2 : 1;
+    line += 1;
+    if (row.cells.every((cell) => cell.trim() === '')) continue;
+    if (rows.length === rowsMax)
+      throw badRequest('csv_rows', `The file has more than ${rowsMax} rows: import it in parts.`);
+    rows.push(row);
+  }
+  return rows;
+}
+
+/** The next delimiter or end of line. */
+function endOfCell(text: string, from: number, delimiter: string): number {
+  const first = delimiter[0];
+  let at = from;
+  while (at < text.length) {
+    const letter = text[at];
+    if (letter === '\n' || letter === '\r' || (letter === first && text.startsWith(delimiter, at))) break;
+    at += 1;
+  }
+  return at;
+}

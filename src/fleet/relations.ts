@@ -1,0 +1,134 @@
+/** Relations as users make, delete and follow them; those that gateways make are in `relation-store.ts`. */
+import { permissionDenied, type TenantPrincipal } from '../auth/roles.ts';
+import { badRequest, notFound, tooLarge } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import { checkDocument, checkText } from '../device/device.ts';
+import type { Postgres, Queries } from '../postgres/client.ts';
+import { mayRead, mayWrite, unknownEntity } from './entities.ts';
+import { type EntityRef, findEntities, holdEntity, keyOf } from './entity-store.ts';
+import {
+  deleteRelation as deleteRow,
+  hasRelationsMax,
+  listRelations,
+  listRelationsOfMany,
+  type Relation,
+  type RelationKey,
+  upsertRelation,
+} from './relation-store.ts';
+
+export const relationGroups = [
+  ...['COMMON', 'DASHBOARD', 'RULE_CHAIN', 'RULE_NODE', 'EDGE', 'EDGE_AUTO_ASSIGN_RULE_CHAIN'],
+] as const;
+
+export interface RelationInfo extends Relation {
+  fromName: string;
+  toName: string;
+}
+
+export async function saveRelation(
+  postgres: Postgres,
+  principal: TenantPrincipal,
+  key: RelationKey,
+  additionalInfo: unknown,
+): Promise<Relation> {
+  if (key.type.trim() === '') throw badRequest('relation_type', 'Relation type should be specified!');
+  checkText('type', key.type);
+  checkDocument('additionalInfo', additionalInfo);
+  return await postgres.transaction(async (queries) => {
+    await holdEnds(queries, principal, key);
+    if (await hasRelationsMax(queries, key.from, limits.relationsOfEntityMax)) {
+      throw badRequest('relations', `An entity has at most ${limits.relationsOfEntityMax} relations to others.`);
+    }
+    return await upsertRelation(queries, key, additionalInfo ?? null);
+  });
+}
+
+/** The relation that is gone. */
+export async function deleteRelation(
+  postgres: Postgres,
+  principal: TenantPrincipal,
+  key: RelationKey,
+): Promise<Relation> {
+  return await postgres.transaction(async (queries) => {
+    await holdEnds(queries, principal, key);
+    const relation = await deleteRow(queries, key);
+    if (!relation) throw notFound("Requested item wasn't found!");
+    return relation;
+  });
+}
+
+/** Both ends, in one order for all callers, so that two of them never wait for each other. */
+async function holdEnds(queries: Queries, principal: TenantPrincipal, { from, to }: RelationKey): Promise<void> {
+  const ends = [from, to].sort((a, b) => (keyOf(a) < keyOf(b) ? -1 : 1));
+  for (const end of ends) {
+    const entity = await holdEntity(queries, principal.tenantId, end);
+    if (!entity) throw unknownEntity(end);
+    if (!mayWrite(principal, entity)) throw permissionDenied();
+  }
+}
+
+/** Relations of an entity whose other ends the caller may read, with the names of both. */
+export async function readableRelations(
+  queries: Queries,
+  principal: TenantPrincipal,
+  end: 'from' | 'to',
+  entity: EntityRef,
+  group: string,
+  type: string | undefined,
+): Promise<RelationInfo[]> {
+  const relations = await listRelations(queries, end, entity, group, type, limits.relationsMax);
+  const known = await findEntities(
+    queries,
+    principal.tenantId,
+    relations.flatMap(({ from, to }) => [from, to]),
+  );
+  return relations.flatMap((relation) => {
+    const from = known.get(keyOf(relation.from));
+    const to = known.get(keyOf(relation.to));
+    if (!from || !to || !mayRead(principal, from) || !mayRead(principal, to)) return [];
+    return [{ ...relation, fromName: from.name, toName: to.name }];
+  });
+}
+
+export interface RelationSearch {
+  root: EntityRef;
+  direction: 'FROM' | 'TO';
+  group: string;
+  /** Of the relation that leads to a result. */
+  type: string;
+  /** 0 = as far as `limits.relationLevelsMax`. */
+  levelsMax: number;
+  /** Only the ends of the last level, or of paths that end before it. */
+  lastLevelOnly: boolean;
+}
+
+/** Ids of the devices that relations lead to from a root, each once. */
+export async function searchDevices(queries: Queries, search: RelationSearch): Promise<string[]> {
+  const { root, direction, group, type, lastLevelOnly } = search;
+  const levelsMax =
+    search.levelsMax > 0 ? Math.min(search.levelsMax, limits.relationLevelsMax) : limits.relationLevelsMax;
+  const [near, far] = direction === 'FROM' ? (['from', 'to'] as const) : (['to', 'from'] as const);
+  const seen = new Set([keyOf(root)]);
+  const devices = new Set<string>();
+  let level: EntityRef[] = [root];
+  for (let depth = 1; depth <= levelsMax && level.length > 0; depth += 1) {
+    const relations = await listRelationsOfMany(queries, near, level, group, limits.relationsMax + 1);
+    if (relations.length > limits.relationsMax || seen.size > limits.relationsMax) {
+      throw tooLarge(
+        'relations',
+        `The search meets more than ${limits.relationsMax} relations: give it a lower maxLevel.`,
+      );
+    }
+    const found = relations.filter((relation) => relation.type === type && relation[far].type === 'DEVICE');
+    const next = new Map(relations.map((relation) => [keyOf(relation[far]), relation[far]] as const));
+    const goesOn = new Set<string>();
+    if (lastLevelOnly && depth < levelsMax && found.length > 0) {
+      const below = await listRelationsOfMany(queries, near, [...next.values()], group, limits.relationsMax + 1);
+      for (const relation of below) goesOn.add(keyOf(relation[near]));
+    }
+    for (const relation of found) if (!goesOn.has(keyOf(relation[far]))) devices.add(relation[far].id);
+    level = [...next].filter(([key]) => !seen.has(key)).map(([, ref]) => ref);
+    for (const ref of level) seen.add(keyOf(ref));
+  }
+  return [...devices];
+}
