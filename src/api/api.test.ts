@@ -1002,6 +1002,30 @@ describe('documents of users', () => {
   });
 });
 
+describe('an entity that is no device', () => {
+  it('has a number that no device has, and leaves a tombstone and no attributes when it is deleted', async () => {
+    const jwt = await tokenOf();
+    const asAdmin = (method: string, url: string, body?: unknown) => call(method, url, { jwt, body });
+    const title = unique('Orchard');
+    const { id } = (await asAdmin('POST', '/api/customer', { title })).body.id;
+    const path = `/api/plugins/telemetry/CUSTOMER/${id}/SERVER_SCOPE`;
+    expect((await asAdmin('POST', path, { a: 1 })).status).toBe(200);
+    const read = (what: string, where: string) =>
+      postgres.query<{ number: number }>(`select ${what} as number ${where}`);
+    const [row] = await read('number', `from entity_number where entity_id = '${id}'`);
+    const number = row!.number;
+    expect(await read('number', `from device where number = ${number}`)).toEqual([]);
+    expect(await read('count(*)', `from entity_attribute where entity = ${number}`)).toEqual([{ number: 1 }]);
+    expect((await asAdmin('DELETE', `/api/customer/${id}`)).status).toBe(200);
+    expect(await read('count(*)', `from entity_attribute where entity = ${number}`)).toEqual([{ number: 0 }]);
+    const tombstones = await postgres.query(
+      'select keys, order_number, handed_over from tombstones where device = $1',
+      [number],
+    );
+    expect(tombstones).toEqual([{ keys: null, order_number: null, handed_over: true }]);
+  });
+});
+
 describe('a gateway', () => {
   it('is a device whose additional info says so, at its top and as a boolean', async () => {
     const jwt = await tokenOf();

@@ -1,22 +1,25 @@
 /** Attributes by scope (rest.md 3.5). These paths answer their own errors as plain text. */
 import { type Attributes, type Scope, scopes } from '../attributes/attributes.ts';
 import { attributesOf } from '../attributes/decode.ts';
+import { EntityAttributes } from '../attributes/entity-attributes.ts';
 import { everyone, type Principal, permissionDenied, users } from '../auth/roles.ts';
+import type { Clock } from '../base/clock.ts';
 import { badRequest, Fault } from '../base/errors.ts';
 import * as Type from '../base/schema.ts';
 import { claimKeys } from '../fleet/claim-rules.ts';
-import type { Queries } from '../postgres/client.ts';
+import type { Postgres } from '../postgres/client.ts';
 import type { HttpResponse } from '../uws/server.ts';
 import { type Json, readJson } from '../value/json.ts';
 import type { ReadBody } from '../value/lenient.ts';
 import { strictForm, type TypedValue } from '../value/typed.ts';
 import { keyList, keysQuery } from './parameters.ts';
-import { deviceNumber, deviceTarget, plainText, type Target } from './plain-text.ts';
+import { deviceTarget, isOtherKind, plainText, seriesNumber, type Target, withNumber } from './plain-text.ts';
 import { type Call, empty, json, jsonText, type Route, route } from './route.ts';
 import { anyJson, closed, milliseconds } from './shapes.ts';
 
 export interface AttributesParts {
-  postgres: Queries;
+  postgres: Postgres;
+  clock: Clock;
   attributes: Attributes;
 }
 
@@ -25,10 +28,14 @@ const values = Type.Array(closed({ lastUpdateTs: milliseconds, key: Type.String(
 const attributesBody = { shape: Type.Record(Type.Unknown()) };
 
 export function attributesRoutes(parts: AttributesParts, readBody: ReadBody, castNumericStrings: boolean): Route[] {
-  const { postgres, attributes } = parts;
+  const { postgres, attributes, clock } = parts;
+  const others = new EntityAttributes(postgres);
+  const rowsOf = (target: Target) => (isOtherKind(target) ? others : attributes);
 
   const keys = async (principal: Principal, target: Target, wanted: readonly Scope[]): Promise<HttpResponse> =>
-    await plainText(async () => json(await attributes.keys(await deviceNumber(postgres, principal, target), wanted)));
+    await plainText(async () =>
+      json(await rowsOf(target).keys(await seriesNumber(postgres, principal, target, 'read'), wanted)),
+    );
 
   const read = async (
     principal: Principal,
@@ -37,8 +44,8 @@ export function attributesRoutes(parts: AttributesParts, readBody: ReadBody, cas
     listed: string[],
   ): Promise<HttpResponse> =>
     await plainText(async () => {
-      const device = await deviceNumber(postgres, principal, target);
-      const rows = await attributes.readScopes(device, wanted, listed.length > 0 ? listed : null);
+      const number = await seriesNumber(postgres, principal, target, 'read');
+      const rows = await rowsOf(target).readScopes(number, wanted, listed.length > 0 ? listed : null);
       const texts = rows.map(({ key, value, lastUpdateTs }) => {
         return `{"lastUpdateTs":${lastUpdateTs},"key":${JSON.stringify(key)},"value":${strictForm(value)}}`;
       });
@@ -47,9 +54,16 @@ export function attributesRoutes(parts: AttributesParts, readBody: ReadBody, cas
 
   const write = async ({ principal, request }: Call, target: Target, scope: Scope): Promise<HttpResponse> =>
     await plainText(async () => {
-      const device = await deviceNumber(postgres, principal, target);
+      const device = await seriesNumber(postgres, principal, target, 'write');
       if (scope === 'CLIENT_SCOPE') throw badRequest('scope', 'Invalid scope: CLIENT_SCOPE');
       const entries = entriesOf(request.body, readBody, castNumericStrings);
+      if (isOtherKind(target)) {
+        const now = clock.now();
+        await withNumber(postgres, principal, target, (queries, number) =>
+          others.save(queries, number, scope, entries, now),
+        );
+        return empty;
+      }
       const opensClaims = scope === 'SERVER_SCOPE' && Object.values(claimKeys).some((key) => entries.has(key));
       if (opensClaims && principal.authority === 'CUSTOMER_USER') throw permissionDenied();
       await attributes.save(device, scope, entries);
@@ -59,7 +73,7 @@ export function attributesRoutes(parts: AttributesParts, readBody: ReadBody, cas
   const remove = async (principal: Principal, target: Target, scope: Scope, listed: string[]): Promise<HttpResponse> =>
     await plainText(async () => {
       if (listed.length === 0) throw badRequest('keys', 'Empty keys: []');
-      await attributes.remove(await deviceNumber(postgres, principal, target), scope, listed);
+      await rowsOf(target).remove(await seriesNumber(postgres, principal, target, 'write'), scope, listed);
       return empty;
     });
 

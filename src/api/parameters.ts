@@ -17,7 +17,7 @@ const belowMinimum = Symbol('below minimum');
 const uuidText = Type.String({ format: 'uuid' });
 const plainText = Type.String({ minLength: 1 });
 
-/** Entities that the family knows; of them only devices have telemetry here. */
+/** Entities that the family knows; those of `fleet/entity-store.ts` have telemetry, attributes and relations here. */
 const entityTypes = [
   ...['DEVICE', 'TENANT', 'CUSTOMER', 'USER', 'DASHBOARD', 'ASSET', 'ALARM', 'RULE_CHAIN', 'RULE_NODE', 'ENTITY_VIEW'],
   ...['WIDGETS_BUNDLE', 'WIDGET_TYPE', 'TENANT_PROFILE', 'DEVICE_PROFILE', 'ASSET_PROFILE', 'API_USAGE_STATE', 'EDGE'],

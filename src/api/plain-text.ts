@@ -2,11 +2,28 @@
  * The telemetry and RPC paths of the family answer their own errors as plain text, and a sysadmin in words of their
  * own (rest.md 2.1).
  */
-import { type Principal, requireCustomerOf, requireTenant } from '../auth/roles.ts';
+import {
+  type Principal,
+  permissionDenied,
+  requireCustomerOf,
+  requireTenant,
+  type TenantPrincipal,
+} from '../auth/roles.ts';
 import { ErrorCode, Fault, notFound } from '../base/errors.ts';
 import type { DeviceRow } from '../device/cached-device.ts';
 import { findDeviceRow } from '../device/store.ts';
-import type { Queries } from '../postgres/client.ts';
+import { entityTitle, mayReadValues, mayWrite } from '../fleet/entities.ts';
+import {
+  type Entity,
+  type EntityRef,
+  findEntities,
+  findNumber,
+  findOrGiveNumber,
+  holdEntity,
+  isEntityKind,
+  keyOf,
+} from '../fleet/entity-store.ts';
+import type { Postgres, Queries } from '../postgres/client.ts';
 import type { HttpResponse } from '../uws/server.ts';
 
 /** What the caller did wrong is told as text; what is wrong on our side goes the way of all errors. */
@@ -21,10 +38,7 @@ export async function plainText(work: () => Promise<HttpResponse>): Promise<Http
 
 /** The device, if the caller may use it. `id` undefined = an entity that is no device. */
 export async function usableDevice(queries: Queries, principal: Principal, id: string | undefined): Promise<DeviceRow> {
-  if (principal.authority === 'SYS_ADMIN') {
-    const message = 'System administrator is not allowed to perform this operation!';
-    throw new Fault(403, ErrorCode.permissionDenied, 'permission_denied', message);
-  }
+  if (principal.authority === 'SYS_ADMIN') throw noSystemAdmin();
   const { tenantId } = requireTenant(principal);
   const device = id === undefined ? undefined : await findDeviceRow(queries, tenantId, id);
   if (!device) throw notFound("Device with requested id wasn't found!");
@@ -42,11 +56,68 @@ export function deviceTarget(entityId: string): Target {
   return { entityType: 'DEVICE', entityId };
 }
 
-/** The device in ClickHouse, if the caller may use it. A deleted device has none, whatever rows it left. */
-export async function deviceNumber(
+/**
+ * The number of a device or another entity in ClickHouse, if the caller may use it so. A deleted one has none, whatever
+ * rows it left; 0, which has no rows = nothing was written for the entity.
+ */
+export async function seriesNumber(
   queries: Queries,
   principal: Principal,
-  { entityType, entityId }: Target,
+  target: Target,
+  purpose: 'read' | 'write',
 ): Promise<number> {
-  return (await usableDevice(queries, principal, entityType === 'DEVICE' ? entityId : undefined)).number;
+  if (!isOtherKind(target)) {
+    return (await usableDevice(queries, principal, isDevice(target) ? target.entityId : undefined)).number;
+  }
+  const { tenantId } = callerOf(principal);
+  const entity = (await findEntities(queries, tenantId, [refOf(target)])).get(keyOf(refOf(target)));
+  checkOther(principal, target, entity, purpose);
+  return (await findNumber(queries, refOf(target))) ?? 0;
+}
+
+/** As `seriesNumber` for a write to an entity that is no device; `work` runs inside the transaction that holds it. */
+export async function withNumber<T>(
+  postgres: Postgres,
+  principal: Principal,
+  target: Target,
+  work: (queries: Queries, number: number, tenantId: string) => Promise<T>,
+): Promise<T> {
+  return await postgres.transaction(async (queries) => {
+    const { tenantId } = callerOf(principal);
+    checkOther(principal, target, await holdEntity(queries, tenantId, refOf(target)), 'write');
+    return await work(queries, await findOrGiveNumber(queries, tenantId, refOf(target)), tenantId);
+  });
+}
+
+export function isDevice({ entityType }: Target): boolean {
+  return entityType === 'DEVICE';
+}
+
+/** An entity that has telemetry and is no device. */
+export function isOtherKind(target: Target): boolean {
+  return !isDevice(target) && isEntityKind(target.entityType);
+}
+
+function checkOther(
+  principal: Principal,
+  { entityType }: Target,
+  entity: Entity | undefined,
+  purpose: 'read' | 'write',
+): void {
+  if (!entity) throw notFound(`${entityTitle(entityType)} with requested id wasn't found!`);
+  if (!(purpose === 'read' ? mayReadValues : mayWrite)(callerOf(principal), entity)) throw permissionDenied();
+}
+
+function callerOf(principal: Principal): TenantPrincipal {
+  if (principal.authority === 'SYS_ADMIN') throw noSystemAdmin();
+  return requireTenant(principal);
+}
+
+function refOf({ entityType, entityId }: Target): EntityRef {
+  return { type: entityType, id: entityId };
+}
+
+function noSystemAdmin(): Fault {
+  const message = 'System administrator is not allowed to perform this operation!';
+  return new Fault(403, ErrorCode.permissionDenied, 'permission_denied', message);
 }

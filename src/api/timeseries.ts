@@ -6,9 +6,10 @@ import { limits } from '../base/limits.ts';
 import * as Type from '../base/schema.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
 import { AgedMap } from '../device/aged-map.ts';
+import type { DeviceRow } from '../device/cached-device.ts';
 import type { DeleteSeries } from '../ingest/delete-series.ts';
 import type { SaveSeries } from '../ingest/save-series.ts';
-import type { Queries } from '../postgres/client.ts';
+import type { Postgres } from '../postgres/client.ts';
 import { bucketStarts, intervalTypes } from '../telemetry/buckets.ts';
 import { type Point, readLatest, readLatestKeys } from '../telemetry/latest.ts';
 import { aggregations, readAggregate, readHistory } from '../telemetry/query.ts';
@@ -16,12 +17,12 @@ import type { HttpResponse } from '../uws/server.ts';
 import { strictForm, stringForm } from '../value/typed.ts';
 import type { LongAnswers, LongText } from './long-answer.ts';
 import { keyList, keysQuery } from './parameters.ts';
-import { deviceNumber, plainText, type Target, usableDevice } from './plain-text.ts';
+import { isDevice, isOtherKind, plainText, seriesNumber, type Target, usableDevice, withNumber } from './plain-text.ts';
 import { type Call, empty, json, type Route, route } from './route.ts';
 import { anyJson, closed, milliseconds } from './shapes.ts';
 
 export interface TimeseriesParts {
-  postgres: Queries;
+  postgres: Postgres;
   clickhouse: ClickHouse;
   clock: Clock;
   longAnswers: LongAnswers;
@@ -77,11 +78,11 @@ export function timeseriesRoutes(parts: TimeseriesParts): Route[] {
     return await plainText(async () => {
       // Both stores are asked at once, where that is possible; what the caller may not see is thrown away.
       const read = (device: number) => readLatest(clickhouse, device, keys.length > 0 ? keys : undefined);
-      const known = numbers.get(target.entityId);
+      const known = isDevice(target) ? numbers.get(target.entityId) : undefined;
       const early = known === undefined ? undefined : read(known);
       early?.catch(() => {});
-      const device = await deviceNumber(postgres, principal, target);
-      numbers.set(target.entityId, device);
+      const device = await seriesNumber(postgres, principal, target, 'read');
+      if (isDevice(target)) numbers.set(target.entityId, device);
       const points = await (early ?? read(device));
       return await longAnswers.json(principal, (text) => text.addAll(latestTexts(points, keys, strict, clock.now())));
     });
@@ -94,7 +95,7 @@ export function timeseriesRoutes(parts: TimeseriesParts): Route[] {
     return await plainText(async () => {
       if (interval < 0) throw badRequest('interval', "Incorrect TsKvQuery. 'interval' must not be negative.");
       if (limit <= 0) throw badRequest('limit', "Incorrect TsKvQuery. 'limit' must be greater than zero.");
-      const device = await deviceNumber(postgres, principal, target);
+      const device = await seriesNumber(postgres, principal, target, 'read');
       const read = { startTs, endTs, keys: keys.length > 0 ? keys : undefined };
       if (startTs >= endTs) return json({});
       return await longAnswers.json(principal, async (text) => {
@@ -111,9 +112,9 @@ export function timeseriesRoutes(parts: TimeseriesParts): Route[] {
     });
   }
 
-  async function write({ principal, request }: Call, { entityType, entityId }: Target): Promise<HttpResponse> {
+  async function write({ principal, request }: Call, target: Target): Promise<HttpResponse> {
     return await plainText(async () => {
-      const device = await usableDevice(postgres, principal, entityType === 'DEVICE' ? entityId : undefined);
+      const device = await ownerOf(principal, target);
       if (request.body.length === 0) throw badRequest('body_missing', unreadable('the body is empty'));
       try {
         await saveSeries(device, request.body);
@@ -123,6 +124,15 @@ export function timeseriesRoutes(parts: TimeseriesParts): Route[] {
           : error;
       }
       return empty;
+    });
+  }
+
+  /** Whose points a write adds: a device, or another entity as the channel sees a device. */
+  async function ownerOf(principal: Principal, target: Target): Promise<DeviceRow> {
+    const { entityId: id } = target;
+    if (!isOtherKind(target)) return await usableDevice(postgres, principal, isDevice(target) ? id : undefined);
+    return await withNumber(postgres, principal, target, async (_queries, number, tenantId) => {
+      return { number, id, tenantId, customerId: null, profileId: '', name: '', version: 0 };
     });
   }
 
@@ -142,9 +152,9 @@ export function timeseriesRoutes(parts: TimeseriesParts): Route[] {
         const message = "When deleteAllDataForKeys is false, start and end timestamp values shouldn't be empty";
         throw badRequest('range', message);
       }
-      const device = await deviceNumber(postgres, principal, target);
+      const device = await seriesNumber(postgres, principal, target, 'write');
       const latest = !deleteLatest ? 'keep' : rewriteLatestIfDeleted ? 'rewrite' : 'delete';
-      if (startTs >= endTs) return empty;
+      if (startTs >= endTs || device === 0) return empty;
       const outcome = await deleteSeries({ device, keys, startTs, endTs, latest });
       // 202: the delete is kept and will be carried out, but a read may still show a deleted point.
       return outcome === 'done' ? empty : { status: 202 };
@@ -187,7 +197,7 @@ export function timeseriesRoutes(parts: TimeseriesParts): Route[] {
       plainTextErrors: true,
       handle: async ({ principal, params }) =>
         await plainText(async () =>
-          json(await readLatestKeys(clickhouse, await deviceNumber(postgres, principal, params))),
+          json(await readLatestKeys(clickhouse, await seriesNumber(postgres, principal, params, 'read'))),
         ),
     }),
     ...([`${prefix}/timeseries/:seriesScope`, `${prefix}/timeseries/:seriesScope/:ttlSeconds`] as const).map(

@@ -176,16 +176,21 @@ interface ValueColumns {
 }
 
 /** Throws a 400 fault when the values have more than `limits.attributesReadBytesMax`: none of them is then sent. */
+/** Where attributes are: those of devices, and those of other entities. */
+export const deviceRows = { table: 'attribute', owner: 'device' };
+export const entityRows = { table: 'entity_attribute', owner: 'entity' };
+
 export async function readAttributes(
   queries: Queries,
   device: number,
   scopes: number[],
   keys: string[] | null,
+  { table, owner } = deviceRows,
 ): Promise<(AttributeRow & { scope: number })[]> {
   const rows = await queries.query<ValueColumns & { scope: number; fits: boolean }>(
     `select scope, key, kind, case when fits then value else '' end as value, last_update_ts as "lastUpdateTs", fits
-       from (select *, sum(octet_length(value)) over () <= $3 as fits from attribute
-              where device = $1 and scope = any($2) and kind <> ${deletedKind} ${keys === null ? '' : 'and key = any($4)'}) a
+       from (select *, sum(octet_length(value)) over () <= $3 as fits from ${table}
+              where ${owner} = $1 and scope = any($2) and kind <> ${deletedKind} ${keys === null ? '' : 'and key = any($4)'}) a
       order by scope, key`,
     [device, scopes, limits.attributesReadBytesMax, ...(keys === null ? [] : [keys])],
   );
@@ -201,10 +206,15 @@ export async function readAttributes(
   }));
 }
 
-export async function readKeys(queries: Queries, device: number, scopes: number[]): Promise<string[]> {
+export async function readKeys(
+  queries: Queries,
+  device: number,
+  scopes: number[],
+  { table, owner } = deviceRows,
+): Promise<string[]> {
   const rows = await queries.query<{ key: string }>(
-    `select distinct key from attribute
-      where device = $1 and scope = any($2) and kind <> ${deletedKind} order by key`,
+    `select distinct key from ${table}
+      where ${owner} = $1 and scope = any($2) and kind <> ${deletedKind} order by key`,
     [device, scopes],
   );
   return rows.map(({ key }) => key);
@@ -405,7 +415,7 @@ function textArray(texts: string[]): string {
 
 const needsEscape = /["\\]/;
 
-function textOf(value: TypedValue): string {
+export function textOf(value: TypedValue): string {
   switch (value.kind) {
     case Kind.boolean:
     case Kind.long:
