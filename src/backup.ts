@@ -3,7 +3,7 @@
  * the command began: first the journals (a frame is in the copy, or is in ClickHouse already), then ClickHouse, then
  * PostgreSQL, so that every device number and every delete that the other two know is in it. See docs/durability.md.
  */
-import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { setPriority } from 'node:os';
 import { join, resolve } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -14,6 +14,7 @@ import { type Manifest, writeManifest } from './backup/manifest.ts';
 import { tablePath, tablesLeftOut } from './backup/postgres.ts';
 import { loadConfig } from './base/config.ts';
 import { type Control, openControl } from './base/control-socket.ts';
+import { makeDirectories } from './base/directories.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
 import { openClickHouse } from './clickhouse/client.ts';
@@ -144,7 +145,7 @@ function withoutFiles({ name, create, stored, rows, parts }: Frozen) {
 function makeEmptyDirectory(dir: string): void {
   if (existsSync(dir) && readdirSync(dir).length > 0)
     throw new StartError(`${dir} is not empty: name a new directory.`);
-  mkdirSync(dir, { recursive: true, mode: 0o700 });
+  makeDirectories(dir, 0o700);
 }
 
 function readRunFile<Content>(dataDir: string, name: string): Content {

@@ -9,7 +9,6 @@ import {
   closeSync,
   constants,
   existsSync,
-  mkdirSync,
   openSync,
   readdirSync,
   readFileSync,
@@ -20,6 +19,7 @@ import {
 import { hostname } from 'node:os';
 import { join, resolve } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { makeDirectories } from './base/directories.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { tryLock } from './base/file-lock.ts';
 import type { Log } from './base/log.ts';
@@ -66,8 +66,8 @@ export class DataDirectory {
     this.runPath = join(this.path, runDirectory);
     this.journalPath = join(this.path, journalDirectory);
     try {
-      mkdirSync(this.runPath, { recursive: true });
-      mkdirSync(this.journalPath, { recursive: true });
+      makeDirectories(this.runPath);
+      makeDirectories(this.journalPath);
       // Others may pass through, not look: as root the embedded PostgreSQL may have to run as another user.
       chmodSync(this.path, 0o711);
       chmodSync(this.runPath, 0o700);

@@ -55,6 +55,13 @@ test('one address for the administrators of a tenant and of the system is refuse
   expect(line).toContain('SYSTEM_ADMIN_EMAIL');
 });
 
+test('a data directory that cannot be made is named, also where the file system says that its parent is missing', async () => {
+  expect(await refusal({ DATA_DIR: '/proc/millrace' })).toMatch(/\/proc\/millrace \(DATA_DIR\) cannot be used: ENOENT/);
+  const file = join(directory, 'file');
+  writeFileSync(file, '');
+  expect(await refusal({ DATA_DIR: file })).toMatch(/\(DATA_DIR\) cannot be used: ENOTDIR/);
+});
+
 test('a taken port is named with the setting that changes it', async () => {
   const server = createServer();
   server.listen(0, '127.0.0.1');
