@@ -17,10 +17,11 @@ import { Metrics } from './base/metrics.ts';
 import { DataDirectory } from './data-directory.ts';
 import { openClickHouseOf, openPostgresOf } from './engines.ts';
 import { orderMs } from './ingest/order.ts';
-import { reopenTombstones } from './ingest/tombstones.ts';
+import { countWaiting, reopenTombstones } from './ingest/tombstones.ts';
 import { journalDirectory } from './instance.ts';
 import { inspectJournal, type JournalReport, readSegment, type SegmentReport } from './journal/inspect.ts';
 import { listQuarantine } from './journal/quarantine.ts';
+import { listSuspects } from './journal/suspects.ts';
 import { OrphanJournals } from './orphan-journals.ts';
 import type { Postgres } from './postgres/client.ts';
 import { readBlock } from './telemetry/read-block.ts';
@@ -69,10 +70,13 @@ function journalNamed(config: Config, name: string): string {
 
 async function list(config: Config): Promise<void> {
   const workers = config.workers || availableParallelism();
-  const table = [['journal', 'owner', 'segments', 'on disk', 'live rows', 'late rows', 'oldest', 'quarantine']];
+  const table = [
+    ['journal', 'owner', 'segments', 'on disk', 'live rows', 'late rows', 'oldest', 'suspects', 'quarantine'],
+  ];
   for (const dir of journalsOf(config)) {
     const report = await inspectJournal(dir);
     const set = await listQuarantine(dir);
+    const suspects = await listSuspects(dir);
     const [live, late] = waitingOf(report);
     table.push([
       basename(dir),
@@ -82,10 +86,28 @@ async function list(config: Config): Promise<void> {
       String(live.rows),
       String(late.rows),
       ageText(Math.min(live.oldestMs, late.oldestMs)),
+      suspects.length === 0 ? '-' : counted(rowsOf(suspects), 'row'),
       set.length === 0 ? '-' : counted(set.length, 'entry', 'entries'),
     ]);
   }
   for (const line of columns(table)) printLine(line);
+  printLine(`deletes: ${await describeDeletes(config)}`);
+}
+
+/** Deletes are of all hosts: PostgreSQL keeps them. */
+async function describeDeletes(config: Config): Promise<string> {
+  try {
+    const postgres = openPostgresOf(config, createLog('error', 'journal'));
+    const { waiting, oldestMs, again } = await countWaiting(postgres).finally(() => postgres.close());
+    const oldest = waiting > 0 ? `, the oldest for ${Math.round(oldestMs / 1000)} s` : '';
+    return `${waiting} wait${waiting === 1 ? 's' : ''}${oldest}; ${again} will be repeated for journals that are not stored`;
+  } catch (error) {
+    return `unknown, because PostgreSQL does not answer (${messageOf(error)})`;
+  }
+}
+
+function rowsOf(sets: readonly { rows: number }[]): number {
+  return sets.reduce((sum, { rows }) => sum + rows, 0);
 }
 
 interface Waiting {

@@ -14,6 +14,7 @@ import { Shipper } from './ingest/ship.ts';
 import type { ShipperOptions } from './ingest/ship-parts.ts';
 import { readWriterId } from './journal/identity.ts';
 import { type Journal, type JournalCut, openJournal } from './journal/journal.ts';
+import type { Quarantine } from './journal/quarantine.ts';
 import type { JournalReportsOfHost } from './journal-reports.ts';
 
 export type OrphanJournalsOptions = Omit<ShipperOptions, 'journal' | 'onShipped'> & {
@@ -37,6 +38,7 @@ export class OrphanJournals {
   /** Writer ids of the directories that were opened; of removed ones also the lowest order that was found in them. */
   readonly #writers = new Map<string, number>();
   readonly #gone = new Map<number, string | null>();
+  readonly #quarantines = new Map<string, Quarantine>();
   readonly #stopping = new AbortController();
   /** By directory: of the journal that is shipped now, and of journals of which only suspects are left. */
   readonly #shippers = new Map<string, Shipper>();
@@ -50,6 +52,16 @@ export class OrphanJournals {
     const { metrics } = options;
     metrics.observed('orphan_journals', 'Journals of workers that are not started any more.', () => this.count);
     metrics.observed('orphan_journal_bytes', 'Bytes of orphan journals that wait for ClickHouse.', () => this.bytes);
+    metrics.observed(
+      'orphan_suspect_rows',
+      'Rows of orphan journals that ClickHouse refused and that are tried again.',
+      () => this.suspectRows,
+    );
+    metrics.observed(
+      'orphan_quarantine_entries',
+      'Entries in quarantine of orphan journals, of removed ones too.',
+      () => this.quarantineEntries,
+    );
   }
 
   /** Opens every journal, so that its orders are known; then ships them in the background. */
@@ -67,6 +79,19 @@ export class OrphanJournals {
     let bytes = 0;
     for (const journal of this.#waiting.values()) bytes += journal?.backlogBytes ?? 0;
     return bytes;
+  }
+
+  get suspectRows(): number {
+    let rows = 0;
+    for (const journal of this.#waiting.values()) rows += journal?.suspects.rows ?? 0;
+    return rows;
+  }
+
+  /** What is in quarantine outlives its journal. */
+  get quarantineEntries(): number {
+    let entries = 0;
+    for (const quarantine of this.#quarantines.values()) entries += quarantine.entries;
+    return entries;
   }
 
   /** Deletes wait for orphan journals as for every other; `isWhole` is false while one cannot be opened. */
@@ -116,12 +141,22 @@ export class OrphanJournals {
 
   async #run(): Promise<void> {
     const { signal } = this.#stopping;
-    while (this.#waiting.size > 0 && !signal.aborted) {
+    while ((this.#waiting.size > 0 || this.quarantineEntries > 0) && !signal.aborted) {
       for (const dir of [...this.#waiting.keys()]) {
         const journal = this.#waiting.get(dir) ?? (await this.#open(dir));
         if (journal && !signal.aborted) await this.#ship(dir, journal);
       }
-      if (this.#waiting.size > 0) await sleep(retryMs, undefined, { signal }).catch(() => {});
+      await this.#lookAtQuarantines();
+      await sleep(retryMs, undefined, { signal }).catch(() => {});
+    }
+  }
+
+  /** An operator may have removed entries. */
+  async #lookAtQuarantines(): Promise<void> {
+    for (const quarantine of this.#quarantines.values()) {
+      await quarantine.refresh().catch((error: unknown) => {
+        this.#options.log.warn('quarantine_unreadable', { reason: messageOf(error) });
+      });
     }
   }
 
@@ -135,6 +170,7 @@ export class OrphanJournals {
       const withoutId = journal.empty ? noWriter : -2 - randomInt(2 ** 30);
       this.#writers.set(dir, writer ?? withoutId);
       this.#waiting.set(dir, journal);
+      this.#quarantines.set(dir, journal.quarantine);
       const held = this.#held as Journal[] | undefined;
       if (held) {
         journal.hold();

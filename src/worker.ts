@@ -474,7 +474,7 @@ async function serve(link: PrimaryLink): Promise<void> {
   /** Why an operator should look at this worker although telemetry is accepted. */
   function degraded(): string[] {
     const reasons: string[] = [];
-    const set = journal.quarantine.entries;
+    const set = journal.quarantine.entries + orphans.quarantineEntries;
     if (set > 0) reasons.push(`rows in quarantine: ${set} entries (npm run quarantine -- list)`);
     const lateMs = clock.now() - (journal.oldestWaitingAt(1) ?? clock.now());
     if (lateMs > 4 * config.ingest.ship.lateSecondsMax * 1000) {

@@ -92,6 +92,19 @@ export async function readMissing(queries: Queries, writers: number[], count: nu
   );
 }
 
+/** Deletes that are not carried out, and those that are carried out again when a journal has shipped what it held. */
+export async function countWaiting(queries: Queries): Promise<{ waiting: number; oldestMs: number; again: number }> {
+  const [row] = await queries.query<{ waiting: number; oldestMs: number; again: number }>(
+    `select count(*) filter (where applied_at is null)::int as waiting,
+            coalesce(extract(epoch from clock_timestamp() - min(recorded_at) filter (where applied_at is null)), 0)::float8
+              * 1000 as "oldestMs",
+            count(*) filter (where applied_at is not null)::int as again
+       from tombstones where applied_at is null or missing <> '{}'`,
+    [],
+  );
+  return row!;
+}
+
 /** What a round knew of a journal before it carried something out. */
 export interface SeenJournal {
   writer: number;

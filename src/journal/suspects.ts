@@ -3,7 +3,7 @@
  * stored or proven bad; the lane's position may pass them, as they are durable here. Owned by the process that owns the
  * journal. Deletes count a suspect as not shipped (`orderMin`). At the cap `add` refuses.
  */
-import { type Disk, isNoSpace } from './disk.ts';
+import { type Disk, isNoSpace, realDisk } from './disk.ts';
 import { batchSuffix, readBatch, writeBatch } from './row-batch.ts';
 
 export interface RowsUnderSuspicion {
@@ -176,6 +176,17 @@ export class Suspects {
       if (this.#orderMin === undefined || order < this.#orderMin) this.#orderMin = order;
     }
   }
+}
+
+/** The suspects of a journal directory, also while its worker runs. Changes nothing. */
+export async function listSuspects(journalDir: string, disk: Disk = realDisk): Promise<{ rows: number }[]> {
+  const dir = suspectsDir(journalDir);
+  const suspects: { rows: number }[] = [];
+  for (const file of await disk.list(dir)) {
+    if (!file.endsWith(batchSuffix)) continue;
+    for (const { note } of (await readBatch<Note>(disk, `${dir}/${file}`)) ?? []) if (note) suspects.push(note);
+  }
+  return suspects;
 }
 
 /** The damaged record is found once more by the next start. */
