@@ -129,6 +129,8 @@ export const limits = {
   /** Requests that may wait for one frame. */
   frameWaitersMax: 65_536,
 
+  /** Characters of all long headers of a request. */
+  headerCharsMax: 8 * 1024,
   /** HTTP long answers, waits and sockets. */
   idleSocketMs: 10_000,
   /** Files kept for journal, stores and logs when the file limit is divided. */

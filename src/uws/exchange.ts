@@ -33,6 +33,7 @@ const statusText: Record<number, string> = {
   415: '415 Unsupported Media Type',
   426: '426 Upgrade Required',
   429: '429 Too Many Requests',
+  431: '431 Request Header Fields Too Large',
   500: '500 Internal Server Error',
   503: '503 Service Unavailable',
   504: '504 Gateway Timeout',

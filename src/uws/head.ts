@@ -10,14 +10,20 @@ export interface Head {
   contentLength: number;
   chunked: boolean;
   origin: string;
+  /** Characters of all long header values. */
+  longChars: number;
   /** False: the connection must be closed without an answer that could be taken for another request's. */
   sound: boolean;
 }
 
 // Filled by the callback below and read at once: a closure for each request would be garbage for each request.
-const head: Head = { contentLength: -1, chunked: false, origin: '', sound: true };
+const head: Head = { contentLength: -1, chunked: false, origin: '', longChars: 0, sound: true };
+
+/** Shorter values are not added up: the library takes a hundred headers, and an addition for each costs 40 ns. */
+const shortChars = 128;
 
 function readHeader(name: string, value: string): void {
+  if (value.length > shortChars) head.longChars += value.length;
   // By length first: most headers are none of the three.
   switch (name.length) {
     case 14:
@@ -43,6 +49,7 @@ export function readHead(req: HttpRequest): Readonly<Head> {
   head.contentLength = -1;
   head.chunked = false;
   head.origin = '';
+  head.longChars = 0;
   head.sound = true;
   req.forEach(readHeader);
   if (head.chunked && head.contentLength !== -1) head.sound = false;

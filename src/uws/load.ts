@@ -7,8 +7,8 @@ import type * as Uws from 'uWebSockets.js';
 import { createRequire } from 'node:module';
 import { StartError } from '../base/errors.ts';
 
-// Header blocks above this are refused with 431; the library's 4 kB would cut long query strings.
-process.env['UWS_HTTP_MAX_HEADERS_SIZE'] ??= '8192';
+// Heads above this get the library's own 431, which is no JSON; `limits.headerCharsMax` refuses shorter ones in our words.
+process.env['UWS_HTTP_MAX_HEADERS_SIZE'] ??= '16384';
 
 function load(): typeof Uws {
   const require = createRequire(import.meta.url);

@@ -10,6 +10,7 @@ import type {
   us_listen_socket,
 } from 'uWebSockets.js';
 import { asFault, ErrorCode, Fault, unavailable } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Histogram, Metrics } from '../base/metrics.ts';
 import {
@@ -25,7 +26,7 @@ import {
 } from '../base/underway.ts';
 import { type Admit, BodyRoom, bodiesInFlight, keepBody, readBody } from './body.ts';
 import { type Answer, Exchange, faultAnswer, type ServerHeaders } from './exchange.ts';
-import { readHead } from './head.ts';
+import { type Head, readHead } from './head.ts';
 import { uws } from './load.ts';
 import { registerWebSocket, type WebSocketRoute } from './web-socket.ts';
 
@@ -123,7 +124,7 @@ export class HttpServer {
     const receive = (res: UwsResponse, req: UwsRequest, headOnly: boolean) => {
       const head = readHead(req);
       const exchange = new Exchange(res, head.origin, headOnly, this.#headers);
-      if (this.#refusedAtDoor(exchange, head.sound)) return;
+      if (this.#refusedAtDoor(exchange, head)) return;
       const { contentLength, chunked } = head;
       const work: Work = { what: route, caller: `address ${exchange.remoteAddress()}` };
       const request = snapshot(req, names, exchange, this.#options.tls !== undefined, work);
@@ -154,7 +155,7 @@ export class HttpServer {
     this.#register('POST', pattern, (res, req) => {
       const head = readHead(req);
       const exchange = new Exchange(res, head.origin, false, this.#headers);
-      if (this.#refusedAtDoor(exchange, head.sound)) return;
+      if (this.#refusedAtDoor(exchange, head)) return;
       const parameter = decodeParameter(req.getParameter(0) ?? '');
       if (head.contentLength <= 0 && !head.chunked) {
         take(exchange, parameter, emptyBody);
@@ -179,7 +180,7 @@ export class HttpServer {
     this.#register('GET', pattern, (res, req) => {
       const head = readHead(req);
       const exchange = new Exchange(res, head.origin, false, this.#headers);
-      if (this.#refusedAtDoor(exchange, head.sound)) return;
+      if (this.#refusedAtDoor(exchange, head)) return;
       exchange.closeAfter = head.contentLength > 0 || head.chunked;
       wait(exchange, decodeParameter(req.getParameter(0) ?? ''), req.getQuery());
     });
@@ -191,7 +192,7 @@ export class HttpServer {
     const take = (res: UwsResponse, req: UwsRequest, headOnly: boolean) => {
       const head = readHead(req);
       const exchange = new Exchange(res, head.origin, headOnly, this.#headers);
-      if (this.#refusedAtDoor(exchange, head.sound)) return;
+      if (this.#refusedAtDoor(exchange, head)) return;
       exchange.closeAfter = head.contentLength > 0 || head.chunked;
       this.#open += 1;
       exchange.onDone = this.#closeOne;
@@ -320,14 +321,14 @@ export class HttpServer {
     for (const path of withSlash(pattern)) this.#app[registrar](path, handler);
   }
 
-  #refusedAtDoor(exchange: Exchange, sound: boolean): boolean {
+  #refusedAtDoor(exchange: Exchange, { sound, longChars }: Readonly<Head>): boolean {
     if (!sound) {
       // An answer would let the library go on and take the rest of the bytes for a second request.
       exchange.cut();
       this.#ambiguous.add(1);
       return true;
     }
-    const refusal = this.#doorRefusal();
+    const refusal = longChars > limits.headerCharsMax ? headTooLong : this.#doorRefusal();
     if (!refusal) return false;
     exchange.closeAfter = true;
     exchange.refuse(refusal);
@@ -428,6 +429,13 @@ class RouteMetrics {
 }
 
 const emptyBody = Buffer.alloc(0);
+
+const headTooLong = new Fault(
+  431,
+  ErrorCode.badRequest,
+  'header_fields',
+  `The headers have more than ${limits.headerCharsMax} characters; send fewer or shorter ones.`,
+);
 
 function withSlash(pattern: string): string[] {
   return pattern.endsWith('/') || pattern.endsWith('*') ? [pattern] : [pattern, `${pattern}/`];

@@ -109,3 +109,10 @@ test('a client that leaves in the middle of its body hurts nobody', () =>
     }
     expect(await poster.keys()).toEqual([]);
   }));
+
+test('headers of 9 kB are 431 in the error shape', () =>
+  withPoster(async (poster) => {
+    const headers = { 'X-Long': 'a'.repeat(9_000) };
+    expect(expectError(await poster.post('{"a":1}', headers), 431)).toContain('8192');
+    await poster.connection.untilClosed();
+  }));
