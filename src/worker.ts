@@ -41,7 +41,7 @@ import { lookUpDevices, lookUpLogins, lookUpProfileTransports, lookUpTokens } fr
 import { TokenCache } from './device/token-cache.ts';
 import { openStores } from './engines.ts';
 import { Activity } from './fleet/activity.ts';
-import { findOrCreateChildren } from './fleet/bulk.ts';
+import { type ChildRequest, findOrCreateChildren } from './fleet/bulk.ts';
 import { Chains } from './fleet/chain.ts';
 import type { ClaimParts } from './fleet/claim.ts';
 import { GatewayNews } from './fleet/gateway-news.ts';
@@ -253,7 +253,13 @@ async function serve(link: PrimaryLink): Promise<void> {
 
   // Making, claiming and provisioning devices.
   const { devices: devicesMax } = config.limits;
-  const gatewayNews = new GatewayNews({ postgres, persistentRpcs, clock, log });
+  const gatewayNews = new GatewayNews({
+    postgres,
+    persistentRpcs,
+    clock,
+    log,
+    customerScope: config.gateway.customerScope,
+  });
   const fleet: FleetParts = { postgres, changes, clock, devicesMax, onAssigned: rollout.wake, gatewayNews };
   const claims: ClaimParts = { ...fleet, attributes, log, claiming: config.claiming };
   const { wrongKeysPerMinuteMax: wrongMax } = config.provisioning;
@@ -263,9 +269,10 @@ async function serve(link: PrimaryLink): Promise<void> {
   const chains = new Chains(provisioning);
 
   // Gateways: their devices by name, made when they are missing.
-  const childNames = new ChildNames((tenant, requests) => findOrCreateChildren(fleet, tenant, requests), clock, known);
+  const { childrenMax, customerScope } = config.gateway;
+  const findOrCreate = (tenant: string, requests: ChildRequest[]) => findOrCreateChildren(fleet, tenant, requests);
+  const childNames = new ChildNames(findOrCreate, clock, customerScope, known);
   changes.onChange((change) => childNames.changed(change));
-  const { childrenMax } = config.gateway;
   const gatewayParts = {
     sessions,
     devices,
@@ -274,6 +281,7 @@ async function serve(link: PrimaryLink): Promise<void> {
     rpcSessions,
     monotonic: clock.monotonic,
     childrenMax,
+    customerScope,
   };
   const gateways = new Gateways(gatewayParts, metrics);
 

@@ -70,7 +70,11 @@ const schema = Type.Object({
     wrongLoginsBlockSeconds: Type.Integer({ minimum: 1, maximum: 86_400 }),
     closeOnInvalid: Type.Boolean(),
   }),
-  gateway: Type.Object({ childrenMax: count, disconnectNotices: Type.Boolean() }),
+  gateway: Type.Object({
+    childrenMax: count,
+    disconnectNotices: Type.Boolean(),
+    customerScope: Type.Enum(['customer', 'tenant']),
+  }),
   limits: Type.Object({ devices: count }),
   stores: Type.Object({ migrate: Type.Boolean() }),
   clickhouse: Type.Object({

@@ -15,6 +15,10 @@ export interface DeviceRow {
   version: number;
   /** Undefined where nobody asked. */
   isGateway?: boolean;
+  /** `gateway-scope.ts`. Undefined where nobody asked. */
+  isConfined?: boolean | undefined;
+  /** Number of the gateway that made the device; null = no gateway did. Undefined where nobody asked. */
+  madeBy?: number | null | undefined;
 }
 
 /** A device as it is stored now. */
@@ -33,6 +37,8 @@ export class CachedDevice {
   version: number;
   /** It counts against other rate limits. */
   isGateway: boolean;
+  isConfined: boolean;
+  madeBy: number | null | undefined;
   /** How many share it (`DevicesHere`). */
   holders = 0;
   /** Epoch milliseconds of the last sign of life; fleet/activity.ts writes it down from time to time. */
@@ -51,6 +57,8 @@ export class CachedDevice {
     this.name = row.name;
     this.version = row.version;
     this.isGateway = row.isGateway ?? false;
+    this.isConfined = row.isConfined ?? false;
+    this.madeBy = row.madeBy;
   }
 
   /** Takes over what a user may change; a row that was read before the known one says nothing. */
@@ -61,5 +69,7 @@ export class CachedDevice {
     this.name = row.name;
     this.version = row.version;
     if (row.isGateway !== undefined) this.isGateway = row.isGateway;
+    if (row.isConfined !== undefined) this.isConfined = row.isConfined;
+    if (row.madeBy !== undefined) this.madeBy = row.madeBy;
   }
 }

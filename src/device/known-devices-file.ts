@@ -36,7 +36,7 @@ const magic = Buffer.from('MRKNOWN1');
 const digestBytes = 16;
 
 const kinds = { gone: 0, device: 1, profile: 2 } as const;
-const flag = { customer: 1, gateway: 2, password: 4, client: 8, user: 16 } as const;
+const flag = { customer: 1, gateway: 2, password: 4, client: 8, user: 16, confined: 32 } as const;
 const credentialsTypes: CredentialsType[] = ['ACCESS_TOKEN', 'MQTT_BASIC', 'X509_CERTIFICATE', 'LWM2M_CREDENTIALS'];
 
 export function knownDirectory(dataDir: string): string {
@@ -153,6 +153,7 @@ export function encodeDevice(row: LoginRow, digester: Digester): Buffer {
   bytes[5] =
     (row.customerId ? flag.customer : 0) |
     (row.isGateway ? flag.gateway : 0) |
+    (row.isConfined ? flag.confined : 0) |
     (password ? flag.password : 0) |
     (clientId ? flag.client : 0) |
     (userName ? flag.user : 0);
@@ -271,6 +272,7 @@ export function decodeDevice(bytes: Buffer): KnownDevice {
       name,
       version: bytes.readUInt32LE(at + 8),
       isGateway: (flags & flag.gateway) !== 0,
+      isConfined: (flags & flag.confined) !== 0,
     },
     credentialsVersion: bytes.readUInt32LE(at + 12),
     hasClientId: (flags & flag.client) !== 0,

@@ -120,7 +120,13 @@ async function numbers(known: KnownDevices, ...tokens: string[]): Promise<(numbe
 }
 
 test('every device is found by its token as the store knows it; nobody else is', async () => {
-  store.save(tokenCredentials('hub'), 9, { isGateway: true, customerId: randomUUID(), name: 'Großer Hub', version: 7 });
+  store.save(tokenCredentials('hub'), 9, {
+    isGateway: true,
+    isConfined: true,
+    customerId: randomUUID(),
+    name: 'Großer Hub',
+    version: 7,
+  });
   await write();
   const known = reader();
   expect(await numbers(known, 'one', 'three', 'nobody')).toEqual([1, 3, undefined]);

@@ -186,7 +186,7 @@ export class Logins {
   }
 
   #knownOf(row: LoginRow): Known {
-    const { type, value, transportType, isGateway, credentialsVersion } = row;
+    const { type, value, transportType, isGateway, isConfined, madeBy, credentialsVersion } = row;
     const { clientId, userName, password } = readMqttBasic(type === 'MQTT_BASIC' ? value : null);
     const { number, id, tenantId, customerId, profileId, name, version } = row;
     const digest = password ? this.#digest(Buffer.from(password)) : undefined;
@@ -196,7 +196,7 @@ export class Logins {
       isPassword: (given) => digest === undefined || timingSafeEqual(digest, this.#digest(given)),
       transportType,
       login: {
-        device: { number, id, tenantId, customerId, profileId, name, version, isGateway },
+        device: { number, id, tenantId, customerId, profileId, name, version, isGateway, isConfined, madeBy },
         isGateway,
         topics: this.#profiles.get(profileId)?.topics,
         credentialsVersion,

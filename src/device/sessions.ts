@@ -47,7 +47,7 @@ export class DeviceSession {
   readonly stamp: number;
   /** Of the credentials that opened it; undefined = it stands on a gateway's, so its own do not matter. */
   readonly credentialsVersion: number | undefined;
-  readonly #owner: SessionOwner;
+  readonly owner: SessionOwner;
   readonly #sessions: Sessions;
   #ended = false;
 
@@ -59,7 +59,7 @@ export class DeviceSession {
     credentialsVersion: number | undefined,
   ) {
     this.#sessions = sessions;
-    this.#owner = owner;
+    this.owner = owner;
     this.device = device;
     this.stamp = stamp;
     this.credentialsVersion = credentialsVersion;
@@ -74,7 +74,7 @@ export class DeviceSession {
 
   /** By `Sessions`. */
   tell(reason: SessionEnd): void {
-    if (!this.#ended) this.#owner.sessionEnded(reason);
+    if (!this.#ended) this.owner.sessionEnded(reason);
   }
 }
 
@@ -92,6 +92,7 @@ export class Sessions {
   #toAnnounce: DeviceSession[] = [];
   #lastStamp = 0;
   #unsubscribe: (() => void) | undefined;
+  #onChecked: (device: CachedDevice, owner: SessionOwner) => void = () => {};
   #stopped = false;
 
   constructor(parts: SessionsParts) {
@@ -117,6 +118,11 @@ export class Sessions {
     this.#unsubscribe?.();
     this.#endPause();
     await this.#checking;
+  }
+
+  /** `handler` is called for each session whose device was read again, because the device changed or may have. */
+  onChecked(handler: (device: CachedDevice, owner: SessionOwner) => void): void {
+    this.#onChecked = handler;
   }
 
   /** The device's session on this worker. */
@@ -266,6 +272,8 @@ export class Sessions {
         // A higher one than stored was read after what this answer knows.
         if (credentialsVersion !== undefined && row.credentialsVersion > credentialsVersion) {
           this.#over(session, 'credentials_changed');
+        } else {
+          this.#onChecked(session.device, session.owner);
         }
       }
     }

@@ -35,12 +35,13 @@ const sortColumns = new Map([
 
 /** `DeviceRow` of a table called d. */
 export const rowColumns = `d.number, d.id, d.tenant_id as "tenantId", d.customer_id as "customerId",
-  d.device_profile_id as "profileId", d.name, d.version`;
+  d.device_profile_id as "profileId", d.name, d.version, d.is_gateway as "isGateway", d.is_confined as "isConfined",
+  d.made_by as "madeBy"`;
 
 /** Devices of access tokens; other kinds of credentials open nothing over HTTP. */
 export async function lookUpTokens(queries: Queries, tokens: string[]): Promise<Map<string, DeviceRow>> {
-  const rows = await queries.query<DeviceRow & { token: string; isGateway: boolean }>(
-    `select k.credentials_id as token, ${rowColumns}, d.is_gateway as "isGateway"
+  const rows = await queries.query<DeviceRow & { token: string }>(
+    `select k.credentials_id as token, ${rowColumns}
        from device_credentials k join device d on d.id = k.device_id
       where k.credentials_id = any($1) and k.credentials_type = 'ACCESS_TOKEN'`,
     [tokens],
@@ -60,7 +61,7 @@ export interface LoginRow extends StoredDevice {
 
 const loginColumns = `k.credentials_id as "credentialsId", k.credentials_type as type, k.credentials_value as value,
   k.version as "credentialsVersion", ${rowColumns}, p.transport_type as "transportType",
-  p.version as "profileVersion", d.is_gateway as "isGateway"`;
+  p.version as "profileVersion"`;
 const loginTables = `device_credentials k join device d on d.id = k.device_id
   join device_profile p on p.id = d.device_profile_id`;
 

@@ -75,8 +75,9 @@ export async function insertChildren(
     [...new Set(children.map(({ gatewayId }) => gatewayId))],
   ]);
   const rows = await queries.query<DeviceRow>(
-    `insert into device as d (id, created_time, tenant_id, customer_id, device_profile_id, name, device_data, additional_info)
-     select n.id, $1, $2, g.customer_id, n.profile_id, n.name, $3::json, n.info::json
+    `insert into device as d (id, created_time, tenant_id, customer_id, device_profile_id, name, device_data, additional_info,
+                              made_by)
+     select n.id, $1, $2, g.customer_id, n.profile_id, n.name, $3::json, n.info::json, g.number
        from unnest($4::uuid[], $5::uuid[], $6::uuid[], $7::text[], $8::text[]) as n (id, gateway_id, profile_id, name, info)
        join device g on g.id = n.gateway_id and g.tenant_id = $2
       order by n.name collate "C"

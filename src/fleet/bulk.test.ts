@@ -5,7 +5,7 @@ import { systemClock as clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { CredentialChanges } from '../device/credential-changes.ts';
-import { type CredentialChange, lookUpTokens } from '../device/store.ts';
+import { type CredentialChange, findDeviceRow, lookUpTokens } from '../device/store.ts';
 import { createUuid } from '../device/uuid.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { type ChildOutcomes, findOrCreateChildren } from './bulk.ts';
@@ -45,11 +45,17 @@ async function newGateway(customerId?: string): Promise<string> {
   return device.id;
 }
 
-function make(gatewayId: string, names: string[], type = '', parts = fleet): Promise<ChildOutcomes> {
+function make(
+  gatewayId: string,
+  names: string[],
+  type = '',
+  parts = fleet,
+  actsFor = () => true,
+): Promise<ChildOutcomes> {
   return findOrCreateChildren(
     parts,
     tenantId,
-    names.map((name) => ({ gatewayId, name, type })),
+    names.map((name) => ({ gatewayId, name, type, actsFor })),
   );
 }
 
@@ -222,4 +228,17 @@ it('makes thousands in seconds', async () => {
   process.stdout.write(`${Math.round(perSecond)} devices made in a second\n`);
   expect(await count('device')).toBe(5001);
   expect(perSecond).toBeGreaterThan(500);
+});
+
+it('knows who made a device, and changes nothing of one that the gateway does not act for', async () => {
+  const [first, second] = [await newGateway(), await newGateway()];
+  const { number } = (await findDeviceRow(postgres, tenantId, first))!;
+  expect((await make(first, ['a'])).get('a')).toMatchObject({ madeBy: number });
+  const found = (await make(second, ['a'], '', fleet, () => false)).get('a');
+  expect(found).toMatchObject({ name: 'a', madeBy: number });
+  const [device] = await postgres.query<{ info: unknown }>(
+    "select additional_info as info from device where tenant_id = $1 and name = 'a'",
+    [tenantId],
+  );
+  expect(device!.info).toEqual({ lastConnectedGateway: first });
 });

@@ -25,11 +25,15 @@ import type { FleetParts } from './parts.ts';
 import { resolveProfile } from './profiles.ts';
 import { insertCreated } from './relation-store.ts';
 
-/** `type`: name of the profile of a device that is made; '' = the default one. */
+/**
+ * `type`: name of the profile of a device that is made; '' = the default one. `actsFor`: whether the gateway acts for a
+ * device that exists. The device of another customer is found, and nothing of it is changed.
+ */
 export interface ChildRequest {
   gatewayId: string;
   name: string;
   type: string;
+  actsFor: (row: DeviceRow) => boolean;
 }
 
 export type ChildOutcomes = Map<string, DeviceRow | Fault>;
@@ -94,7 +98,7 @@ async function findExisting(
       missing.push(request);
       continue;
     }
-    const to = infoBehind(row, request.gatewayId);
+    const to = request.actsFor(row) ? infoBehind(row, request.gatewayId) : undefined;
     if (to !== undefined) moved.push({ id: row.id, from: row.info ?? null, to });
     const { info: _, ...device } = row;
     outcomes.set(request.name, device);

@@ -136,13 +136,14 @@ export async function saveDevice(
   return device;
 }
 
-/** A customer user says what a device is called, not whose it is, what it runs, nor that it speaks for other devices. */
+/** A customer user says what a device is called, not whose it is, what it runs, nor for which devices it speaks. */
 function changeOfCustomer(input: DeviceInput, stored: LockedDevice): DeviceInput {
   const { customerId, profileId, firmwareId, softwareId } = stored;
-  const { gateway } = membersOf(stored.additionalInfo);
-  const { gateway: wanted, ...info } = membersOf(input.additionalInfo);
+  const { gateway, gatewayScope } = membersOf(stored.additionalInfo);
+  const { gateway: wanted, gatewayScope: wantedScope, ...info } = membersOf(input.additionalInfo);
   const allowed = { ...input, customerId, profileId, firmwareId, softwareId };
-  return wanted === gateway ? allowed : { ...allowed, additionalInfo: { ...info, gateway } };
+  if (wanted === gateway && wantedScope === gatewayScope) return allowed;
+  return { ...allowed, additionalInfo: { ...info, gateway, gatewayScope } };
 }
 
 function membersOf(json: unknown): Record<string, unknown> {

@@ -7,7 +7,8 @@ import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
-import { findDevice } from '../device/store.ts';
+import { actsFor, type CustomerScope } from '../device/gateway-scope.ts';
+import { findDeviceRow } from '../device/store.ts';
 import { isUuid } from '../device/uuid.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { PersistentCall } from '../rpc/persistent.ts';
@@ -17,12 +18,15 @@ export interface GatewayNewsParts {
   persistentRpcs: { create(call: PersistentCall): Promise<string> };
   clock: Clock;
   log: Log;
+  customerScope: CustomerScope;
 }
 
 /** A device as it was before the change. */
 export interface ChangedDevice {
   id: string;
+  number: number;
   name: string;
+  customerId: string | null;
   additionalInfo: unknown;
 }
 
@@ -44,12 +48,13 @@ export class GatewayNews {
   }
 
   async #tell(tenantId: string, device: ChangedDevice, method: string, params: unknown): Promise<void> {
-    const { postgres, persistentRpcs, clock, log } = this.#parts;
+    const { postgres, persistentRpcs, clock, log, customerScope } = this.#parts;
     const gatewayId = gatewayOf(device.additionalInfo);
     if (gatewayId === undefined || gatewayId === device.id) return;
     try {
-      const gateway = await findDevice(postgres, tenantId, gatewayId);
-      if (!gateway) return;
+      const gateway = await findDeviceRow(postgres, tenantId, gatewayId);
+      // Users write the additional info: it may name a gateway that never had the device.
+      if (!gateway?.isGateway || actsFor(gateway, device, customerScope) === false) return;
       await persistentRpcs.create({
         tenantId,
         deviceId: gateway.id,

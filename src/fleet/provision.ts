@@ -27,6 +27,8 @@ export interface ProvisionParts extends FleetParts {
 const stateKey = 'provisionState';
 const provisioned = ownValue.string('provisioned');
 const serverScope = scopeNumber.SERVER_SCOPE;
+/** Whoever knows the secret of a profile gets no power over the devices of others: see `device/gateway-scope.ts`. */
+const confinedGateway = { gateway: true, gatewayScope: 'own' };
 const nobody = randomBytes(32).toString('base64');
 
 /** Throws 429 when the address has given too many wrong keys. */
@@ -82,7 +84,7 @@ async function createProvisioned(
 ): Promise<ProvisionOutcome> {
   const { postgres, changes, clock, devicesMax, onAssigned } = parts;
   const name = request.deviceName ?? createAccessToken();
-  const input = { name, profileId: profile.id, additionalInfo: request.gateway ? { gateway: true } : null };
+  const input = { name, profileId: profile.id, additionalInfo: request.gateway ? confinedGateway : null };
   try {
     const credentials = requestedCredentials(request);
     const { change, assigned } = await postgres.transaction(async (queries) => {

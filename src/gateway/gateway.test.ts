@@ -10,7 +10,16 @@ import { Gateway, type GatewayParts } from './gateway.ts';
 import type { Found, Wanted } from './names.ts';
 
 function rowOf(number: number, name: string): DeviceRow {
-  return { number, name, id: `id-${number}`, tenantId: 't', customerId: null, profileId: 'p', version: 1 };
+  return {
+    number,
+    name,
+    id: `id-${number}`,
+    tenantId: 't',
+    customerId: null,
+    profileId: 'p',
+    version: 1,
+    madeBy: null,
+  };
 }
 
 const deviceOf = (row: DeviceRow) => new CachedDevice(row);
@@ -27,7 +36,7 @@ interface Followed {
 const hubNumber = 1_000_000;
 
 /** Names are numbered as they come; `hold` keeps look-ups from being answered. */
-function setUp(childrenMax = 0) {
+function setUp(childrenMax = 0, hub: Partial<DeviceRow> = {}) {
   const numbers = new Map<string, number>();
   const devices = new Map<number, CachedDevice>();
   const owners = new Map<number, SessionOwner>();
@@ -39,6 +48,7 @@ function setUp(childrenMax = 0) {
   const borrowed = new Set<number>();
   const lookups: string[][] = [];
   const refused = new Map<string, Fault>();
+  const rows = new Map<string, Partial<DeviceRow>>();
   let hold: Promise<void> = Promise.resolve();
   const parts = {
     sessions: {
@@ -64,7 +74,7 @@ function setUp(childrenMax = 0) {
         return new Map(
           list.map(({ name }) => {
             if (!numbers.has(name)) numbers.set(name, numbers.size + 1);
-            return [name, refused.get(name) ?? rowOf(numbers.get(name)!, name)] as const;
+            return [name, refused.get(name) ?? { ...rowOf(numbers.get(name)!, name), ...rows.get(name) }] as const;
           }),
         );
       },
@@ -96,6 +106,7 @@ function setUp(childrenMax = 0) {
     },
     monotonic: () => 0,
     childrenMax,
+    customerScope: 'customer',
   };
   const link = {
     attributes: (name: string, { json }: News, confirm: (delivered: boolean) => void) => {
@@ -105,7 +116,11 @@ function setUp(childrenMax = 0) {
     rpc: () => true,
     dropped: (name: string, reason: string) => dropped.push(`${name} ${reason}`),
   };
-  const gateway = new Gateway(parts as unknown as GatewayParts, deviceOf(rowOf(hubNumber, 'hub')), link);
+  const gateway = new Gateway(
+    parts as unknown as GatewayParts,
+    deviceOf({ ...rowOf(hubNumber, 'hub'), isGateway: true, ...hub }),
+    link,
+  );
   const connect = (...names: string[]) =>
     new Promise<ReadonlyMap<string, Fault>>((resolve) => gateway.run(wanted(...names), resolve));
   return {
@@ -123,6 +138,7 @@ function setUp(childrenMax = 0) {
       ended,
       lookups,
       refused,
+      rows,
     },
     holdLookups: () => {
       let release = () => {};
@@ -277,6 +293,55 @@ describe('children', () => {
     expect((await connect('hub')).size).toBe(0);
     expect(gateway.child('hub')!.device).toBe(gateway.device);
     expect(owners.size).toBe(0);
+  });
+});
+
+describe('a gateway of a customer', () => {
+  it('connects devices of that customer and no others', async () => {
+    const { connect, rows, gateway } = setUp(0, { customerId: 'c' });
+    rows.set('own', { customerId: 'c' });
+    rows.set('of another', { customerId: 'd' });
+    const refused = await connect('own', 'of another', 'of none');
+    expect([...refused.keys()]).toEqual(['of another', 'of none']);
+    const fault = refused.get('of another')!;
+    expect(fault).toMatchObject({ status: 403, reason: 'child_out_of_scope' });
+    expect(fault.message).toContain('"of another"');
+    expect(gateway.size).toBe(1);
+  });
+
+  it('loses a child that goes to another customer, and all children when it goes itself', async () => {
+    const { connect, rows, gateway, devices, dropped } = setUp(0, { customerId: 'c' });
+    for (const name of ['A', 'B', 'C']) rows.set(name, { customerId: 'c' });
+    await connect('A', 'B', 'C');
+    devices.get(1)!.refresh({ ...rowOf(1, 'A'), customerId: 'd', version: 2 });
+    for (const name of ['A', 'B']) gateway.checkChild(gateway.child(name)!);
+    expect(dropped).toEqual(['A out_of_scope']);
+    expect(gateway.child('A')).toBeUndefined();
+    gateway.device.refresh({ ...rowOf(hubNumber, 'hub'), customerId: 'd', version: 2 });
+    gateway.checkChildren();
+    await vi.waitFor(() => expect(gateway.size).toBe(0));
+  });
+});
+
+describe('a gateway without a customer', () => {
+  it('connects all devices of the tenant until it is no gateway any more', async () => {
+    const { connect, rows, gateway } = setUp();
+    rows.set('A', { customerId: 'c' });
+    expect((await connect('A', 'B')).size).toBe(0);
+    gateway.device.refresh({ ...rowOf(hubNumber, 'hub'), isGateway: false, version: 2 });
+    gateway.checkChildren();
+    expect(gateway.size).toBe(0);
+    expect((await connect('A')).get('A')).toMatchObject({ status: 403, reason: 'no_gateway' });
+  });
+
+  it('connects only what it made when it is confined; who made a device may be unknown for a while', async () => {
+    const { connect, rows } = setUp(0, { isConfined: true });
+    rows.set('own', { madeBy: hubNumber, customerId: 'c' });
+    rows.set('unknown', { madeBy: undefined });
+    const refused = await connect('own', 'of another', 'unknown');
+    expect(refused.get('own')).toBeUndefined();
+    expect(refused.get('of another')).toMatchObject({ status: 403, reason: 'child_out_of_scope' });
+    expect(refused.get('unknown')).toMatchObject({ status: 503 });
   });
 });
 

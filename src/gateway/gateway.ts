@@ -11,13 +11,14 @@ import { ErrorCode, Fault, notFound, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { CachedDevice, DeviceRow } from '../device/cached-device.ts';
 import type { DevicesHere } from '../device/devices-here.ts';
+import { actsFor, type CustomerScope } from '../device/gateway-scope.ts';
 import type { DeviceSession, SessionEnd, SessionOwner, Sessions } from '../device/sessions.ts';
 import type { ConfirmRpc, RpcSession, RpcSessions } from '../rpc/notify.ts';
 import type { RpcRequest } from '../rpc/rpc.ts';
 import type { ChildNames, Found, Wanted } from './names.ts';
 
 /** Why a child is not routed any more, or was refused for now. */
-export type Dropped = Exclude<SessionEnd, 'credentials_changed'> | 'rate_limit';
+export type Dropped = Exclude<SessionEnd, 'credentials_changed'> | 'rate_limit' | 'out_of_scope';
 
 /** The way down to a gateway. */
 export interface GatewayLink {
@@ -38,6 +39,7 @@ export interface GatewayParts {
   monotonic: () => number;
   /** 0 = unlimited. */
   childrenMax: number;
+  customerScope: CustomerScope;
 }
 
 type Refused = ReadonlyMap<string, Fault>;
@@ -176,6 +178,8 @@ export class Gateway {
   #updatesInFlight = 0;
   readonly #behind = new Set<Child>();
   #retryTimer: NodeJS.Timeout | undefined = undefined;
+  /** What the children were last checked against. */
+  #checkedScope = '';
 
   constructor(parts: GatewayParts, device: CachedDevice, link: GatewayLink) {
     this.#parts = parts;
@@ -288,9 +292,26 @@ export class Gateway {
     }, limits.gatewayRetryMs);
   }
 
-  lost(child: Child, reason: SessionEnd): void {
+  lost(child: Child, reason: SessionEnd | 'out_of_scope'): void {
     this.#drop(child);
     if (reason !== 'credentials_changed') this.link.dropped(child.name, reason);
+  }
+
+  /** By `Gateways`: the device of the child was read again, and may belong to another customer now. */
+  checkChild(child: Child): void {
+    if (child.isHere && this.#refusal(child.name, child.device)) this.lost(child, 'out_of_scope');
+  }
+
+  /** By `Gateways`: the gateway's own device was read again. */
+  checkChildren(): void {
+    const { customerId, isConfined, isGateway } = this.device;
+    const scope = `${customerId} ${isConfined} ${isGateway}`;
+    if (scope === this.#checkedScope) return;
+    this.#checkedScope = scope;
+    this.#eachChild(
+      (child) => this.checkChild(child),
+      () => this.#checkedScope === scope,
+    );
   }
 
   async #runLater(
@@ -347,8 +368,24 @@ export class Gateway {
     return refused ?? nobody;
   }
 
-  /** A Fault when the device has got another name since it was looked up. */
+  /** Why this gateway does not act for the device; undefined when it does. */
+  #refusal(name: string, device: DeviceRow | CachedDevice): Fault | undefined {
+    const { customerScope } = this.#parts;
+    if (!this.device.isGateway && customerScope === 'customer') return noGateway;
+    switch (actsFor(this.device, device, customerScope)) {
+      case true:
+        return undefined;
+      case false:
+        return outOfScope(name, this.device);
+      case undefined:
+        return makerUnknown;
+    }
+  }
+
+  /** A Fault when the device is not the gateway's to act for, or has got another name since it was looked up. */
   #attach(name: string, row: DeviceRow): Fault | undefined {
+    const refusal = this.#refusal(name, row);
+    if (refusal) return refusal;
     this.#open(name, row);
     if (this.child(name)) return undefined;
     this.#parts.names.forget(row.number);
@@ -453,6 +490,18 @@ export const childLost = unavailable(
   'A device of the message was taken over at this moment; send again.',
 );
 const gatewayGone = notFound('The connection of the gateway has ended.');
+
+const noGateway = new Fault(403, ErrorCode.permissionDenied, 'no_gateway', 'This device is not a gateway any more.');
+const makerUnknown = unavailable('child_maker', 'Devices cannot be looked up at the moment; send again.');
+
+function outOfScope(name: string, { customerId }: CachedDevice): Fault {
+  const reason =
+    customerId === null
+      ? 'it was not made by this gateway, and the "gatewayScope" of the gateway is "own"'
+      : 'the gateway belongs to a customer, and the device does not belong to the same one';
+  const message = `Device ${JSON.stringify(name)} is not connected through this gateway: ${reason}.`;
+  return new Fault(403, ErrorCode.permissionDenied, 'child_out_of_scope', message);
+}
 
 /** As it stands between the quotes of a message when nothing is escaped that need not be. */
 function nameBytes(name: string): Buffer {

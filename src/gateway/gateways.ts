@@ -3,15 +3,22 @@ import { unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Metrics } from '../base/metrics.ts';
 import type { CachedDevice } from '../device/cached-device.ts';
-import { Gateway, type GatewayLink, type GatewayParts } from './gateway.ts';
+import { Child, Gateway, type GatewayLink, type GatewayParts } from './gateway.ts';
 
 export class Gateways {
   readonly #parts: GatewayParts;
   readonly #open = new Set<Gateway>();
+  /** By the number of its device. Of two connections of one device the newer: the older one is about to end. */
+  readonly #byDevice = new Map<number, Gateway>();
   #heldBytes = 0;
 
   constructor(parts: GatewayParts, metrics: Metrics) {
     this.#parts = parts;
+    // What a gateway may act for, and what a child belongs to, is checked again when either of them changes.
+    parts.sessions.onChecked((device, owner) => {
+      if (owner instanceof Child) owner.gateway.checkChild(owner);
+      else this.#byDevice.get(device.number)?.checkChildren();
+    });
     metrics.observed('gateway_sessions', 'Connected gateways that used a topic of gateways.', () => this.#open.size);
     metrics.observed('gateway_child_sessions', 'Devices that are connected through a gateway.', () => {
       let children = 0;
@@ -25,11 +32,13 @@ export class Gateways {
   open(device: CachedDevice, link: GatewayLink): Gateway {
     const gateway = new Gateway(this.#parts, device, link);
     this.#open.add(gateway);
+    this.#byDevice.set(device.number, gateway);
     return gateway;
   }
 
   close(gateway: Gateway): void {
     this.#open.delete(gateway);
+    if (this.#byDevice.get(gateway.device.number) === gateway) this.#byDevice.delete(gateway.device.number);
     gateway.end();
   }
 

@@ -6,8 +6,9 @@ import type { DeviceRow } from '../device/cached-device.ts';
 import type { ChildRequest } from '../fleet/bulk.ts';
 import { ChildNames, type Found } from './names.ts';
 
-const gateway = { id: 'g', tenantId: 't' };
-const other = { id: 'h', tenantId: 't' };
+const gateway = { id: 'g', tenantId: 't', number: 1_001, customerId: null };
+const other = { id: 'h', tenantId: 't', number: 1_002, customerId: null };
+const ofCustomer = { ...other, number: 1_003, customerId: 'c' };
 const wanted = (...names: string[]) => names.map((name) => ({ name, type: '' }));
 
 function setUp() {
@@ -29,7 +30,7 @@ function setUp() {
     });
     return new Map(rows);
   };
-  const names = new ChildNames(find, { now: () => time.ms, monotonic: () => time.ms });
+  const names = new ChildNames(find, { now: () => time.ms, monotonic: () => time.ms }, 'customer');
   return {
     ...{ names, time, asked, answers },
     whileAsking: (act: () => void) => {
@@ -67,7 +68,7 @@ it('splits what is too much for one statement, and keeps tenants apart', async (
   const many = Array.from({ length: limits.childNamesBatchMax + 1 }, (_, n) => `n${n}`);
   const [found] = await Promise.all([
     names.find(gateway, wanted(...many)),
-    names.find({ id: 'x', tenantId: 'u' }, wanted('n0')),
+    names.find({ ...gateway, id: 'x', tenantId: 'u' }, wanted('n0')),
   ]);
   expect(found.size).toBe(many.length);
   expect(asked.map((list) => list.length)).toEqual([limits.childNamesBatchMax, 1, 1]);
@@ -124,4 +125,12 @@ it('while the database is away everybody gets its 503, and nothing is remembered
   fail(undefined);
   expect((await names.find(gateway, wanted('a'))).get('a')).toMatchObject({ name: 'a' });
   expect(asked).toHaveLength(2);
+});
+
+it("a device that is not the gateway's to act for is not asked for again, and not marked as connected through it", async () => {
+  const { names, asked } = setUp();
+  await names.find(gateway, wanted('a'));
+  expect((await names.find(ofCustomer, wanted('a'))).get('a')).toMatchObject({ number: 1 });
+  await names.find(gateway, wanted('a'));
+  expect(asked).toEqual([['a']]);
 });

@@ -8,6 +8,7 @@ import { Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { AgedMap } from '../device/aged-map.ts';
 import type { DeviceRow } from '../device/cached-device.ts';
+import { actsFor, type CustomerScope, type ScopedGateway } from '../device/gateway-scope.ts';
 import type { CredentialChange } from '../device/store.ts';
 import type { ChildRequest } from '../fleet/bulk.ts';
 import { isAway } from '../postgres/client.ts';
@@ -18,7 +19,7 @@ export interface Wanted {
   readonly type: string;
 }
 
-export interface NamedGateway {
+export interface NamedGateway extends ScopedGateway {
   readonly id: string;
   readonly tenantId: string;
 }
@@ -59,6 +60,7 @@ export class ChildNames {
   readonly #findOrCreate: FindOrCreate;
   readonly #clock: Clock;
   readonly #alone: NamesAlone | undefined;
+  readonly #customerScope: CustomerScope;
   readonly #known = new AgedMap<string, Known>(limits.childNamesMax);
   readonly #keys = new Map<number, string>();
   readonly #refused = new AgedMap<string, { fault: Fault; until: number }>(limits.refusedChildrenMax);
@@ -69,8 +71,9 @@ export class ChildNames {
   #queue: Pending[] = [];
   #running = false;
 
-  constructor(findOrCreate: FindOrCreate, clock: Clock, alone?: NamesAlone) {
+  constructor(findOrCreate: FindOrCreate, clock: Clock, customerScope: CustomerScope, alone?: NamesAlone) {
     this.#alone = alone;
+    this.#customerScope = customerScope;
     this.#findOrCreate = findOrCreate;
     this.#clock = clock;
   }
@@ -88,7 +91,7 @@ export class ChildNames {
         const key = keyOf(gateway.tenantId, name);
         const known = this.#known.get(key);
         const refused = this.#refusal(key);
-        if (known?.gatewayId === gateway.id) found.set(name, known.row);
+        if (known && this.#isFinal(gateway, known)) found.set(name, known.row);
         else if (refused) found.set(name, refused);
         else if (!this.#join(key, gateway, name, type, ask)) found.set(name, tooMany);
       }
@@ -118,6 +121,11 @@ export class ChildNames {
     if (this.#known.get(key)?.row.number === deviceNumber) this.#known.delete(key);
   }
 
+  /** The store need not write down that the device is connected through this gateway. */
+  #isFinal(gateway: NamedGateway, { row, gatewayId }: Known): boolean {
+    return gatewayId === gateway.id || actsFor(gateway, row, this.#customerScope) !== true;
+  }
+
   #refusal(key: string): Fault | undefined {
     const refused = this.#refused.get(key);
     if (refused === undefined) return undefined;
@@ -131,7 +139,12 @@ export class ChildNames {
     let pending = this.#pending.get(key);
     if (!pending) {
       if (this.#pending.size >= limits.childNamesQueueMax) return false;
-      pending = { key, tenantId: gateway.tenantId, request: { gatewayId: gateway.id, name, type }, asks: [] };
+      pending = {
+        key,
+        tenantId: gateway.tenantId,
+        request: requestOf(gateway, name, type, this.#customerScope),
+        asks: [],
+      };
       this.#pending.set(key, pending);
       this.#queue.push(pending);
       this.#run();
@@ -213,6 +226,10 @@ export class ChildNames {
 
 const tooMany = unavailable('child_names_queue', 'Too many unknown devices at once; send again.');
 const lookupFailed = unavailable('child_lookup', 'Devices cannot be looked up at the moment; send again.');
+
+function requestOf(gateway: NamedGateway, name: string, type: string, scope: CustomerScope): ChildRequest {
+  return { gatewayId: gateway.id, name, type, actsFor: (row) => actsFor(gateway, row, scope) === true };
+}
 
 function keyOf(tenantId: string, name: string): string {
   return `${tenantId}/${name}`;

@@ -12,7 +12,12 @@ const rpcTopic = 'v1/gateway/rpc';
 const disconnectTopic = 'v1/gateway/disconnect';
 
 /** In the notice that a child is no longer routed; as reason codes of MQTT 5, in decimal. */
-const noticeReasons: Record<Dropped, number> = { taken_over: 142, rate_limit: 150, device_deleted: 152 };
+const noticeReasons: Record<Dropped, number> = {
+  out_of_scope: 135,
+  taken_over: 142,
+  rate_limit: 150,
+  device_deleted: 152,
+};
 
 export class SessionLink implements GatewayLink {
   readonly #session: Session;
