@@ -175,13 +175,13 @@ async function command(
   if (!device) return refused;
   const expirationTime = expirationOf(body, rpcTimeouts, clock.now());
   const { method, params } = body;
-  const call = { device: device.number, method, params, oneway, expirationTime };
+  const { number, tenantId, customerId } = device;
+  const call = { device: number, tenantId, customerId, method, params, oneway, expirationTime };
   if (body.persistent) {
     const { retries, additionalInfo } = body;
-    const owners = { tenantId: device.tenantId, deviceId };
-    return json({ rpcId: await persistentRpcs.create({ ...call, ...owners, retries, additionalInfo }) });
+    return json({ rpcId: await persistentRpcs.create({ ...call, deviceId, retries, additionalInfo }) });
   }
-  return outcomeAnswer(await rpc.call(call), failures);
+  return outcomeAnswer(await rpc.call(call, request.aborted), failures);
 }
 
 function outcomeAnswer(outcome: RpcOutcome, failures: Failures): HttpResponse {

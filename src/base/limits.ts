@@ -294,13 +294,16 @@ export const limits = {
   /** Held polls: how finely their deadlines are kept. */
   pollTickMs: 50,
 
-  /** Commands: body of any /rpc path; waiting commands of one device, of a worker, and their bytes; the longest wait of a
-   * caller; after what time the owners of one device tell each other what waits, and how long the owner of a younger
+  /** Commands: body of any /rpc path; waiting commands of one device, of a worker, and their bytes, in all and for each
+   * device, customer and tenant (a command counts at least 512 bytes); the longest wait of a caller; after what time the owners of one device tell each other what waits, and how long the owner of a younger
    * command waits for the one of an older. */
   rpcBodyBytesMax: 65_536,
   rpcWaitingPerDeviceMax: 1_000,
   rpcWaitingMax: 50_000,
   rpcWaitingBytesMax: 64 * 1024 * 1024,
+  rpcWaitingBytesPerDeviceMax: 1024 * 1024,
+  rpcWaitingBytesPerCustomerMax: 4 * 1024 * 1024,
+  rpcWaitingBytesPerTenantMax: 16 * 1024 * 1024,
   rpcWaitMsMax: 3_600_000,
   rpcAnnounceMs: 5,
   rpcElderWaitMs: 500,

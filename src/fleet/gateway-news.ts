@@ -57,6 +57,7 @@ export class GatewayNews {
       if (!gateway?.isGateway || actsFor(gateway, device, customerScope) === false) return;
       await persistentRpcs.create({
         tenantId,
+        customerId: gateway.customerId,
         deviceId: gateway.id,
         device: gateway.number,
         method,

@@ -19,6 +19,7 @@ import {
   deleteRpc,
   insertRpc,
   isRpcOpen,
+  type OwnedRpc,
   pruneRpcs,
   type RpcStatus,
   releaseRpcs,
@@ -41,7 +42,6 @@ export interface PersistentRpcsParts {
 }
 
 export interface PersistentCall extends RpcCall {
-  tenantId: string;
   deviceId: string;
   retries: number | null;
   /** JSON text. */
@@ -71,6 +71,8 @@ export class PersistentRpcs {
   #renewedAt = 0;
   #prunedAt = Number.NEGATIVE_INFINITY;
   #stopped = false;
+  /** Commands of this sweep for which there was no room: the first one is logged. */
+  #unheld = 0;
 
   constructor(parts: PersistentRpcsParts) {
     this.#parts = parts;
@@ -98,7 +100,7 @@ export class PersistentRpcs {
     const { postgres, rpc, numbers, clock } = this.#parts;
     const now = clock.now();
     const row = { ...call, id: createUuid(now), createdTime: now, number: await numbers.next(call.device) };
-    const owner = rpc.refusal(call.device) ? null : this.#owner;
+    const owner = rpc.refusal(call) ? null : this.#owner;
     if (!(await insertRpc(postgres, row, owner))) {
       const message = `The device has ${limits.rpcPersistentPerDeviceMax} open persistent commands, which is the most it can have.`;
       throw new Fault(429, ErrorCode.tooManyRequests, 'rpc_persistent_full', message, 5);
@@ -118,15 +120,16 @@ export class PersistentRpcs {
     return true;
   }
 
-  #hold(stored: StoredRpc): void {
+  #hold(stored: OwnedRpc): void {
     if (this.#stopped || this.#held.has(stored.id)) return;
     const { rpc, clock, log } = this.#parts;
-    const { device, number, method, params, oneway, status } = stored;
+    const { device, tenantId, customerId, number, method, params, oneway, status } = stored;
     const delivered = status === 'DELIVERED';
     const deadline = clock.monotonic() + stored.expirationTime - clock.now();
     const stage: Command['stage'] = delivered ? 'taken' : 'queued';
     const command: Command = {
-      ...{ device, id: number, method, params, oneway, deadline, persistent: true, stage, heapAt: -1 },
+      ...{ device, tenantId, customerId, id: number, method, params, oneway, deadline },
+      ...{ persistent: true, stage, heapAt: -1 },
       isWanted: () => this.#isWanted(held),
       taken: () => {
         held.takenAt = clock.monotonic();
@@ -152,9 +155,10 @@ export class PersistentRpcs {
     try {
       rpc.hold(command);
     } catch (error) {
-      // No room: its lease runs out and somebody else claims it.
+      // No room: the lease of the command runs out and another worker, or this one, claims it.
       this.#held.delete(stored.id);
-      log.warn('rpc_persistent_unheld', { reason: messageOf(error) });
+      this.#unheld += 1;
+      if (this.#unheld === 1) log.warn('rpc_persistent_unheld', { reason: messageOf(error) });
     }
   }
 
@@ -228,6 +232,7 @@ export class PersistentRpcs {
 
   async #sweep(): Promise<void> {
     const { postgres, rpc, clock } = this.#parts;
+    this.#unheld = 0;
     for (const held of [...this.#held.values()]) {
       const isUnconfirmed = held.command.stage === 'taken' && !held.delivered;
       // The session says so itself; this is for one whose worker died.

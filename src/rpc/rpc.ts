@@ -1,6 +1,7 @@
 /** Commands to devices (server-side RPC): the types, and the rules that need no store and no bus. */
 import { badRequest, Fault, unavailable } from '../base/errors.ts';
 import type { ReadBody } from '../value/lenient.ts';
+import type { CommandOwners } from './shares.ts';
 
 /** What a session of the device is given. `params` is JSON text: no number loses a digit on the way. */
 export interface RpcRequest {
@@ -12,10 +13,8 @@ export interface RpcRequest {
   confirm: boolean;
 }
 
-/** A command as its sender gives it. */
-export interface RpcCall {
-  /** Number of the device. */
-  device: number;
+/** A command as its sender gives it. `device`: number of the device. */
+export interface RpcCall extends CommandOwners {
   method: string;
   params: string;
   oneway: boolean;

@@ -18,6 +18,7 @@ import { Rpc } from './send.ts';
 
 const log = createLog('error', 'test');
 const device = 7;
+const owners = { device, tenantId: 't', customerId: null };
 
 /** Counts numbers and remembers statuses; any other statement finds nothing. */
 class Rows implements Queries {
@@ -91,7 +92,7 @@ afterEach(async () => {
 });
 
 function call(worker: Worker, method: string, oneway = false, waitMs = 3_000) {
-  return worker.rpc.call({ device, method, params: '1.0', oneway, expirationTime: clock.now() + waitMs });
+  return worker.rpc.call({ ...owners, method, params: '1.0', oneway, expirationTime: clock.now() + waitMs });
 }
 
 /** A session that takes what comes; the test says how each delivery went, unless each is `confirmed` at once. */
@@ -190,7 +191,7 @@ test('without the bus a session of the same worker is still served', async () =>
 test('a persistent command whose deliveries nobody confirms is retried, and then failed with the reason', async () => {
   const session = listen(there);
   await sleep(20);
-  const row = { tenantId: 't', deviceId: 'd', retries: 1, additionalInfo: null };
+  const row = { ...owners, deviceId: 'd', retries: 1, additionalInfo: null };
   const command = { device, method: 'm', params: '1', oneway: false, expirationTime: clock.now() + 60_000 };
   await here.persistent.create({ ...command, ...row });
   for (let attempt = 0; attempt < 2; attempt += 1) {
@@ -210,7 +211,7 @@ test('a persistent command whose deliveries nobody confirms is retried, and then
 test('a persistent command goes through its states as the session tells', async () => {
   const session = listen(there);
   await sleep(20);
-  const row = { tenantId: 't', deviceId: 'd', retries: null, additionalInfo: null };
+  const row = { ...owners, deviceId: 'd', retries: null, additionalInfo: null };
   const command = { device, method: 'm', params: '1', oneway: false, expirationTime: clock.now() + 60_000 };
   await here.persistent.create({ ...command, ...row });
   await sleep(50);
@@ -223,7 +224,27 @@ test('a persistent command goes through its states as the session tells', async 
   await here.persistent.stop();
 });
 
-const stored = { tenantId: 't', deviceId: 'd', retries: null, additionalInfo: null };
+test.each([
+  ['waits', false],
+  ['is with a session', true],
+])('a command that %s is withdrawn when its caller goes', async (_, isTaken) => {
+  const session = isTaken ? listen(there) : undefined;
+  const caller = new AbortController();
+  const expirationTime = clock.now() + 60_000;
+  const calling = here.rpc.call({ ...owners, method: 'm', params: '1', oneway: true, expirationTime }, caller.signal);
+  await vi.waitFor(() => expect([here.rpc.waiting, session?.taken.length ?? 0]).toEqual([1, isTaken ? 1 : 0]));
+  caller.abort();
+  expect(await calling).toEqual({ kind: 'unreachable' });
+  expect(here.rpc.waiting).toBe(0);
+  session?.leave();
+  const late = listen(there, { confirmed: true });
+  expect(await call(here, 'next', true)).toEqual({ kind: 'delivered' });
+  expect([...(session?.taken ?? []), ...late.taken].filter(({ request }) => request.method === 'm')).toHaveLength(
+    isTaken ? 1 : 0,
+  );
+});
+
+const stored = { ...owners, deviceId: 'd', retries: null, additionalInfo: null };
 
 function persist(worker: Worker): Promise<string> {
   const command = { device, method: 'm', params: '1', oneway: false, expirationTime: clock.now() + 60_000 };

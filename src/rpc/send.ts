@@ -57,6 +57,9 @@ export class Rpc {
       perDeviceMax: limits.rpcWaitingPerDeviceMax,
       commandsMax: limits.rpcWaitingMax,
       bytesMax: limits.rpcWaitingBytesMax,
+      deviceBytesMax: limits.rpcWaitingBytesPerDeviceMax,
+      customerBytesMax: limits.rpcWaitingBytesPerCustomerMax,
+      tenantBytesMax: limits.rpcWaitingBytesPerTenantMax,
       onEmpty: (device) => this.#leave(device),
     });
     parts.downlink.watch('rpc-climb', (device, message) => this.#climbed(device, message as Climb));
@@ -68,25 +71,33 @@ export class Rpc {
     );
   }
 
+  get waiting(): number {
+    return this.#waiters.size;
+  }
+
   /** How many more commands this worker could own. */
   get room(): number {
     return this.#waiters.room;
   }
 
-  refusal(device: number): Error | undefined {
-    return this.#waiters.refusal(device);
+  refusal(call: RpcCall): Error | undefined {
+    return this.#waiters.refusal(call);
   }
 
-  /** Sends, and waits until it is delivered (one-way), replied to, or its time is up. */
-  async call(call: RpcCall): Promise<RpcOutcome> {
+  /**
+   * Sends, and waits until it is delivered (one-way), replied to, or its time is up. The command is withdrawn when
+   * `callerGone` fires: then nothing reads the outcome.
+   */
+  async call(call: RpcCall, callerGone?: AbortSignal): Promise<RpcOutcome> {
     const { clock, numbers } = this.#parts;
-    const refusal = this.#waiters.refusal(call.device);
+    const refusal = this.#waiters.refusal(call);
     if (refusal) throw refusal;
     const waitMs = Math.min(call.expirationTime - clock.now(), limits.rpcWaitMsMax);
     if (waitMs <= 0) return { kind: 'unreachable' };
     const deadline = clock.monotonic() + waitMs;
     const id = await numbers.next(call.device);
-    const { device, method, params, oneway } = call;
+    if (callerGone?.aborted) return { kind: 'unreachable' };
+    const { device, tenantId, customerId, method, params, oneway } = call;
     return await new Promise((resolve, reject) => {
       const end = (outcome: RpcOutcome) => {
         this.drop(command);
@@ -97,7 +108,8 @@ export class Rpc {
         reject(error);
       };
       const command: Command = {
-        ...{ device, id, method, params, oneway, deadline, persistent: false, stage: 'queued', heapAt: -1 },
+        ...{ device, tenantId, customerId, id, method, params, oneway, deadline },
+        ...{ persistent: false, stage: 'queued', heapAt: -1 },
         isWanted: () => Promise.resolve(true),
         taken: () => {},
         confirmed: (delivered, error) => {
@@ -112,6 +124,7 @@ export class Rpc {
       };
       this.hold(command);
       this.#calls.set(command, fail);
+      callerGone?.addEventListener('abort', () => end({ kind: 'unreachable' }), { once: true });
     });
   }
 

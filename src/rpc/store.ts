@@ -26,6 +26,9 @@ export interface StoredRpc {
   attempts: number;
 }
 
+/** `customerId`: of its device, now. */
+export type OwnedRpc = StoredRpc & { customerId: string | null };
+
 const columns = `id, created_time as "createdTime", tenant_id as "tenantId", device_id as "deviceId", device, number,
   method, params, oneway, expiration_time as "expirationTime", retries, additional_info as "additionalInfo", status,
   response, attempts`;
@@ -124,11 +127,11 @@ export async function answerRpc(queries: Queries, device: number, number: number
 }
 
 /** Open commands that nobody delivers, oldest first; from here on `owner` does. */
-export async function claimRpcs(queries: Queries, owner: string, rowsMax: number): Promise<StoredRpc[]> {
-  const rows = await queries.query<StoredRpc>(
+export async function claimRpcs(queries: Queries, owner: string, rowsMax: number): Promise<OwnedRpc[]> {
+  const rows = await queries.query<OwnedRpc>(
     `update rpc set owner = $1, leased_until = now() + $3 * interval '1 ms'
       where id in (select id from rpc where open and leased_until < now() order by id limit $2 for update skip locked)
-     returning ${columns}`,
+     returning ${columns}, (select d.customer_id from device d where d.id = rpc.device_id) as "customerId"`,
     [owner, rowsMax, limits.rpcLeaseMs],
   );
   return rows.sort((a, b) => (a.id < b.id ? -1 : 1));

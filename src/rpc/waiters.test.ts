@@ -19,7 +19,18 @@ function command(id: number, afterMs: number, events: string[] = [], device = 1,
     events.push(`${what} ${id}`);
   };
   return {
-    ...{ device, id, method: 'm', params, oneway: false, persistent: false, stage: 'queued', heapAt: -1 },
+    ...{
+      device,
+      tenantId: 't',
+      customerId: 'c',
+      id,
+      method: 'm',
+      params,
+      oneway: false,
+      persistent: false,
+      stage: 'queued',
+      heapAt: -1,
+    },
     deadline: clock.monotonic() + afterMs,
     isWanted: () => Promise.resolve(true),
     ...{ taken: tell('taken'), confirmed: tell('confirmed'), replied: tell('replied') },
@@ -28,7 +39,9 @@ function command(id: number, afterMs: number, events: string[] = [], device = 1,
 }
 
 function waiters(options: Partial<ConstructorParameters<typeof Waiters>[0]> = {}): Waiters {
-  return new Waiters({ clock, perDeviceMax: 100, commandsMax: 1000, bytesMax: 1e6, onEmpty: () => {}, ...options });
+  const shares = { deviceBytesMax: 1e6, customerBytesMax: 1e6, tenantBytesMax: 1e6 };
+  const caps = { perDeviceMax: 100, commandsMax: 1000, bytesMax: 1e6, ...shares };
+  return new Waiters({ clock, ...caps, onEmpty: () => {}, ...options });
 }
 
 test('those of a device stand in the order of their ids, whenever they came', () => {
@@ -92,6 +105,32 @@ test('a device, a worker and their bytes have caps that name themselves', () => 
   const bytes = waiters({ bytesMax: 1000 });
   bytes.add(command(1, 10, [], 1, '"'.padEnd(400, 'x')));
   expect(refused(bytes, command(2, 10))).toBe('503 rpc_full');
+});
+
+test('a device, a customer and a tenant each have a share of the bytes, which others do not feel', () => {
+  const shares = { deviceBytesMax: 1_600, customerBytesMax: 3_200, tenantBytesMax: 4_800 };
+  const all = waiters(shares);
+  const held: Command[] = [];
+  const add = (device: number, customerId: string | null, tenantId = 't') => {
+    const next = { ...command(held.length, 1000, [], device), customerId, tenantId };
+    try {
+      all.add(next);
+      held.push(next);
+      return 'taken';
+    } catch (error) {
+      return `${(error as Fault).status} ${(error as Fault).reason}`;
+    }
+  };
+  // Three commands of about 520 bytes fill the share of a device.
+  expect([1, 1, 1, 1].map((device) => add(device, 'c'))).toEqual([...Array(3).fill('taken'), '429 rpc_device_bytes']);
+  expect([2, 2, 2, 3].map((device) => add(device, 'c'))).toEqual([...Array(3).fill('taken'), '429 rpc_customer_full']);
+  expect([4, 4, 4, 5].map((device) => add(device, 'd'))).toEqual([...Array(3).fill('taken'), '429 rpc_tenant_full']);
+  expect(add(6, null)).toBe('429 rpc_tenant_full');
+  expect(add(7, 'c', 'u')).toBe('429 rpc_customer_full');
+  expect(add(7, null, 'u')).toBe('taken');
+  for (const each of held.splice(0)) all.remove(each);
+  expect(all.bytes).toBe(0);
+  expect([1, 1, 1, 1].map((device) => add(device, 'c'))).toEqual([...Array(3).fill('taken'), '429 rpc_device_bytes']);
 });
 
 test('the line of a device goes with its last command', () => {

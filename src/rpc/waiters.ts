@@ -1,13 +1,13 @@
 /**
- * The commands that this worker owns, by device and by deadline. Bounded by number and bytes, for each device and in
- * all; one timer ends those whose time is up. What happens to a command is its own matter: it says so in callbacks.
+ * The commands that this worker owns, by device and by deadline. Bounded by number and bytes, for each device, customer
+ * and tenant (`shares.ts`) and in all; one timer ends those whose time is up. What happens to a command is its own matter: it says so in callbacks.
  */
 import type { Clock } from '../base/clock.ts';
 import { assert, ErrorCode, Fault, unavailable } from '../base/errors.ts';
+import { type CommandOwners, type ShareLimits, Shares } from './shares.ts';
 
 /** `queued`: no session has it. `taken`: one has. */
-export interface Command {
-  readonly device: number;
+export interface Command extends CommandOwners {
   readonly id: number;
   readonly method: string;
   readonly params: string;
@@ -40,7 +40,10 @@ export interface Line {
   readonly taken: Map<number, Command>;
 }
 
-export interface WaitersOptions {
+/** A command before it is one. */
+export type WantedCommand = CommandOwners & Pick<Command, 'method' | 'params'>;
+
+export interface WaitersOptions extends ShareLimits {
   clock: Clock;
   perDeviceMax: number;
   commandsMax: number;
@@ -58,11 +61,13 @@ export class Waiters {
   readonly #lines = new Map<number, Line>();
   /** A binary heap: the next deadline first. */
   readonly #heap: Command[] = [];
+  readonly #shares: Shares;
   #timer: NodeJS.Timeout | undefined;
   #bytes = 0;
 
   constructor(options: WaitersOptions) {
     this.#options = options;
+    this.#shares = new Shares(options);
   }
 
   get size(): number {
@@ -91,14 +96,16 @@ export class Waiters {
     return line?.taken.get(id) ?? line?.queued.find((command) => command.id === id);
   }
 
-  /** Why a further command to the device is refused; undefined when it is not. */
-  refusal(device: number): Fault | undefined {
+  /** Why a further command is refused; undefined when it is not. */
+  refusal(wanted: WantedCommand): Fault | undefined {
     const { perDeviceMax, commandsMax, bytesMax } = this.#options;
-    const line = this.#lines.get(device);
+    const line = this.#lines.get(wanted.device);
     if (line && line.queued.length + line.taken.size >= perDeviceMax) {
       const message = `The device has ${perDeviceMax} commands waiting, which is the most it can have.`;
       return new Fault(429, ErrorCode.tooManyRequests, 'rpc_device_full', message, 1);
     }
+    const overShare = this.#shares.refusal(wanted, bytesOf(wanted));
+    if (overShare) return overShare;
     if (this.#heap.length >= commandsMax || this.#bytes >= bytesMax) {
       return unavailable('rpc_full', 'This server has all the waiting commands it can hold; try again.');
     }
@@ -107,13 +114,14 @@ export class Waiters {
 
   /** Throws the refusal. */
   add(command: Command): Line {
-    const refusal = this.refusal(command.device);
+    const refusal = this.refusal(command);
     if (refusal) throw refusal;
     assert(!this.find(command.device, command.id), 'an id is used once');
     let line = this.#lines.get(command.device);
     if (!line) this.#lines.set(command.device, (line = { device: command.device, queued: [], taken: new Map() }));
     this.#place(line, command);
     this.#bytes += bytesOf(command);
+    this.#shares.add(command, bytesOf(command));
     this.#heap.push(command);
     this.#rise(this.#heap.length - 1);
     if (command.heapAt === 0) this.#arm();
@@ -131,6 +139,7 @@ export class Waiters {
       this.#sink(last.heapAt);
     }
     this.#bytes -= bytesOf(command);
+    this.#shares.add(command, -bytesOf(command));
     const line = this.#lines.get(command.device);
     assert(line, 'a waiting command stands in a line');
     this.#leave(line, command);
@@ -234,6 +243,6 @@ export function isOlder(id: number, other: number): boolean {
   return ((other - id) & 0x7fffffff) < 0x40000000 && id !== other;
 }
 
-function bytesOf({ method, params }: Command): number {
+function bytesOf({ method, params }: Pick<Command, 'method' | 'params'>): number {
   return commandOverheadBytes + 2 * (method.length + params.length);
 }

@@ -4,7 +4,7 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterEach, beforeEach, expect, test } from 'vitest';
-import { eventually } from '../api.ts';
+import { type Device, eventually } from '../api.ts';
 import { newDevice, sharedEngine } from '../shared-engine.ts';
 import type { RawConnection } from './raw.ts';
 import { faultOf } from './rest.ts';
@@ -228,4 +228,38 @@ test('the persistent commands of a device are listed by page and status', async 
     `/api/rpc/persistent/device/${device.id}?pageSize=10&page=0&rpcStatus=DELETED`,
   );
   expect(refused.status).toBe(400);
+});
+
+test('commands of one device fill its own share only, and leave it when their callers go', async () => {
+  const [device, other] = [await newDevice(), await newDevice()];
+  const token = await sharedEngine().adminToken();
+  const body = JSON.stringify({ method: 'm', params: 'x'.repeat(60_000), timeout: 3_600_000 });
+  const send = async (to: Device, signal: AbortSignal): Promise<number> => {
+    const headers = { 'X-Authorization': `Bearer ${token}`, 'Content-Type': 'application/json' };
+    const path = `${sharedEngine().http}/api/rpc/oneway/${to.id}`;
+    const answer = await fetch(path, { method: 'POST', headers, body, signal });
+    await answer.text();
+    return answer.status;
+  };
+  // On all workers together: the share holds for each.
+  const callers = new AbortController();
+  const statuses: number[] = [];
+  for (let n = 0; n < 60; n += 1) {
+    void send(device, callers.signal).then(
+      (status) => statuses.push(status),
+      () => {},
+    );
+  }
+  await eventually(async () => (statuses.length > 0 ? true : undefined));
+  expect(new Set(statuses)).toEqual(new Set([429]));
+  // A command waits for its device, so an answer at once would be a refusal.
+  const fits = async (to: Device) => {
+    const caller = AbortSignal.timeout(400);
+    return await send(to, caller).catch((error: Error) => error.name);
+  };
+  expect(await fits(other)).toBe('TimeoutError');
+  callers.abort();
+  for (let n = 0; n < 6; n += 1) {
+    expect(await eventually(async () => ((await fits(device)) === 'TimeoutError' ? true : undefined))).toBe(true);
+  }
 });
