@@ -423,7 +423,8 @@ export const limits = {
   streamStallMsMax: 60_000,
 
   /** Reports: body of a request and of a view; fields, filters and values of a view; characters of a label; columns that a pivot may
-   * make; bytes of all bound values of a query; attributes that reports of all tenants name; devices of one customer;
+   * make; bytes of all bound values of a query; attributes that the saved views of all tenants and of one name, and how many of
+   * them are forgotten at once when no view names them any more; devices of one customer;
    * answers that are still being taken by slow readers. */
   reportBodyBytesMax: 256 * 1024,
   viewBodyBytesMax: 1024 * 1024,
@@ -433,7 +434,9 @@ export const limits = {
   viewLabelCharsMax: 64,
   pivotColumnsMax: 1_000,
   reportParameterBytesMax: 800_000,
-  reportKeysMax: 10_000,
+  reportKeysMax: 100_000,
+  reportKeysPerTenantMax: 1_000,
+  reportKeysPrunedMax: 1_000,
   reportOwnDevicesMax: 80_000,
   reportSliceBytes: 256 * 1024,
   reportUnsentBytesMax: 512 * 1024 * 1024,

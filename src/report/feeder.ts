@@ -9,7 +9,9 @@ import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
+import { forgetAttributes, unnamedAttributes } from './kept-attributes.ts';
 import * as store from './outbox-store.ts';
+import type { ReportAttribute } from './view.ts';
 
 export interface FeederOptions {
   postgres: Postgres;
@@ -69,6 +71,7 @@ export class Feeder {
     try {
       if (clock.monotonic() >= this.#nextLook) {
         if (await this.#isEmpty()) await store.askForAll(postgres);
+        await postgres.transaction((queries) => this.#forgetUnnamed(queries), { timeoutMs: transactionMsMax });
         this.#nextLook = clock.monotonic() + limits.outboxLookMs;
       }
       while (!this.#stopped && (await store.hasWork(postgres, clock.now() - limits.outboxSettleMs))) {
@@ -99,6 +102,25 @@ export class Feeder {
       rows.map(({ id }) => id),
     );
     return true;
+  }
+
+  /** What no view names any more is neither copied nor counted from now on. */
+  async #forgetUnnamed(queries: Queries): Promise<void> {
+    if (!(await store.tryLock(queries))) return;
+    const unnamed = await unnamedAttributes(queries);
+    if (unnamed.length === 0) return;
+    await this.#emptyKeys(unnamed, await store.nextVersion(queries));
+    await forgetAttributes(queries, unnamed);
+  }
+
+  /** Marks all copied rows of the attributes as deleted: what changed while nothing was copied is not shown later. */
+  async #emptyKeys(keys: ReportAttribute[], version: number): Promise<void> {
+    await this.#options.clickhouse.exec(
+      `INSERT INTO device_attribute (scope, key, device, kind, text, deleted, version)
+       SELECT DISTINCT scope, key, device, 0, '', 1, {version:UInt64} FROM device_attribute
+        WHERE has(arrayZip({scopes:Array(UInt8)}, {keys:Array(String)}), (scope, toString(key)))`,
+      { scopes: keys.map(({ scope }) => scope), keys: keys.map(({ key }) => key), version },
+    );
   }
 
   async #isEmpty(): Promise<boolean> {
@@ -148,6 +170,8 @@ export class Feeder {
     const { clock } = this.#options;
     const keys = await store.keysToFill(queries, clock.now() - limits.outboxSettleMs);
     if (keys.length === 0) return;
+    const unfilled = keys.filter(({ isFilled }) => !isFilled);
+    if (unfilled.length > 0) await this.#emptyKeys(unfilled, await store.nextVersion(queries));
     const version = await store.nextVersion(queries);
     for (let after = -1; ; ) {
       const page = await store.attributesAfter(queries, after, keys);

@@ -123,10 +123,17 @@ export async function attributesOf(
   return rows.map(copyOf);
 }
 
+export interface KeyToFill {
+  scope: number;
+  key: string;
+  /** It was copied once. */
+  isFilled: boolean;
+}
+
 /** Keys that are to be copied as a whole: new ones, and those whose first copy may have missed a slow statement. */
-export async function keysToFill(queries: Queries, settledBefore: number): Promise<{ scope: number; key: string }[]> {
-  return await queries.query(
-    'select scope, key from report_key where filled_time is null or (not settled and filled_time < $1)',
+export async function keysToFill(queries: Queries, settledBefore: number): Promise<KeyToFill[]> {
+  return await queries.query<KeyToFill>(
+    'select scope, key, filled_time is not null as "isFilled" from report_key where filled_time is null or (not settled and filled_time < $1)',
     [settledBefore],
   );
 }

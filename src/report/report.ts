@@ -5,13 +5,22 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { TenantPrincipal } from '../auth/roles.ts';
 import type { Clock } from '../base/clock.ts';
-import { badRequest, unavailable } from '../base/errors.ts';
+import { badRequest, type Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Postgres } from '../postgres/client.ts';
 import type { EncodedReport, ReportFormat } from './encode.ts';
+import { keepSaved, stateOf } from './kept-attributes.ts';
 import type { ReportPool } from './pool.ts';
-import { findOwnDevices, wantAttributes } from './store.ts';
-import { attributesOf, type Filter, type ReportRequest, rangeOf, type ViewDefinition } from './view.ts';
+import { findOwnDevices } from './store.ts';
+import {
+  attributesOf,
+  type Filter,
+  type ReportAttribute,
+  type ReportRequest,
+  rangeOf,
+  type View,
+  type ViewDefinition,
+} from './view.ts';
 
 export interface ReportParts {
   postgres: Postgres;
@@ -23,10 +32,11 @@ export interface ReportParts {
 
 const attributesPollMs = 50;
 
+/** `view`: a saved one, or the definition of one for a preview. */
 export async function makeReport(
   parts: ReportParts,
   principal: TenantPrincipal,
-  view: ViewDefinition,
+  view: View | ViewDefinition,
   request: ReportRequest,
   format: ReportFormat,
   gone: AbortSignal,
@@ -42,7 +52,7 @@ export async function makeReport(
       `More than ${limits.reportOwnDevicesMax} devices: narrow the scope of the view.`,
     );
   }
-  await attributesReady(parts, definition);
+  await attributesReady(parts, principal.tenantId, view, attributesOf(definition));
   return await pool.run({ definition, ...range, tenantId: principal.tenantId, ownDevices, format }, gone);
 }
 
@@ -76,18 +86,32 @@ export function reportFilters(view: ViewDefinition, request: ReportRequest): Fil
   return filters;
 }
 
-/** Attributes that no report has named before are copied first. */
+/** Attributes that a view names for the first time are copied first. Only a saved view has attributes copied. */
 async function attributesReady(
   { postgres, clock, onAttributesWanted }: ReportParts,
-  view: ViewDefinition,
+  tenantId: string,
+  view: View | ViewDefinition,
+  attributes: ReportAttribute[],
 ): Promise<void> {
-  const attributes = attributesOf(view);
   const deadline = clock.monotonic() + limits.reportAttributesMsMax;
-  while (!(await wantAttributes(postgres, attributes, clock.now()))) {
+  for (;;) {
+    const state = await stateOf(postgres, tenantId, attributes);
+    if (state === 'ready') return;
+    if (state !== 'copying') {
+      if (!('id' in view)) throw unsaved(state);
+      // Saved by an earlier version, or its attributes were forgotten while it was being saved.
+      await keepSaved(postgres, view, attributes, clock.now());
+    }
     onAttributesWanted();
     if (clock.monotonic() > deadline) {
       throw unavailable('report_attributes', 'The attributes of this view are still being copied. Try again later.', 5);
     }
     await sleep(attributesPollMs);
   }
+}
+
+function unsaved({ key }: ReportAttribute): Fault {
+  const shown = JSON.stringify(key.slice(0, limits.viewLabelCharsMax));
+  const message = `No saved view names the attribute ${shown}: save a view that does, then it can be shown in a preview.`;
+  return badRequest('report_attribute_unsaved', message);
 }

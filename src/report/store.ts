@@ -4,7 +4,7 @@ import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { contains, containsPattern, type Page, type PageLink, readPage } from '../device/page.ts';
 import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
-import type { ReportAttribute, View, ViewDefinition } from './view.ts';
+import type { View, ViewDefinition } from './view.ts';
 
 interface ViewRow extends Pick<View, 'id' | 'tenantId' | 'customerId' | 'name' | 'version' | 'createdTime'> {
   definition: ViewDefinition;
@@ -104,28 +104,6 @@ export async function findOwnDevices(
     values,
   );
   return rows.map(({ number }) => number);
-}
-
-/** Wants the attributes kept in ClickHouse; true when all of them have been copied there already. */
-export async function wantAttributes(queries: Queries, attributes: ReportAttribute[], now: number): Promise<boolean> {
-  if (attributes.length === 0) return true;
-  const columns = [attributes.map(({ scope }) => scope), attributes.map(({ key }) => key)];
-  const known = await queries.query<{ filled: boolean }>(
-    `select filled_time is not null as filled from report_key
-      where (scope, key) in (select * from unnest($1::smallint[], $2::text[]))`,
-    columns,
-  );
-  if (known.length === attributes.length) return known.every(({ filled }) => filled);
-  const [{ count } = { count: 0 }] = await queries.query<{ count: number }>('select count(*) from report_key');
-  if (count + attributes.length > limits.reportKeysMax) {
-    throw badRequest('report_keys', `Reports of this installation name more than ${limits.reportKeysMax} attributes.`);
-  }
-  await queries.query(
-    `insert into report_key (scope, key, created_time)
-     select *, $3 from unnest($1::smallint[], $2::text[]) on conflict do nothing`,
-    [...columns, now],
-  );
-  return false;
 }
 
 function viewOf({ definition, ...row }: ViewRow): View {

@@ -6,8 +6,9 @@ import { checkVersion } from '../device/store.ts';
 import { createUuid, nullUuid } from '../device/uuid.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { checkViewName, type ViewInput } from './decode-view.ts';
+import { keepAttributes } from './kept-attributes.ts';
 import { customerExists, deleteView, findView, insertView, updateView, visibleTo } from './store.ts';
-import type { View } from './view.ts';
+import { attributesOf, type View } from './view.ts';
 
 export interface ViewParts {
   postgres: Postgres;
@@ -35,6 +36,7 @@ export async function saveView({ postgres, clock }: ViewParts, tenantId: string,
         ...definition,
       };
       await insertView(queries, view);
+      await keepAttributes(queries, view, attributesOf(view), now);
       return view;
     }
     const stored = await findView(queries, tenantId, id, true);
@@ -42,6 +44,7 @@ export async function saveView({ postgres, clock }: ViewParts, tenantId: string,
     checkVersion('View', stored.version, input.version);
     const view: View = { ...stored, customerId, name, ...definition, version: stored.version + 1 };
     await updateView(queries, view);
+    await keepAttributes(queries, view, attributesOf(view), clock.now());
     return view;
   });
 }

@@ -323,6 +323,7 @@ test('a boolean attribute is shown and filtered as true or false, and counts as 
   const running = { source: 'ATTRIBUTE', attributeScope: 'SERVER_SCOPE', key };
   const of = (fields: object[], more: object = {}) => preview(viewOf(pumps.profile, fields, more));
   const row = { ...running, label: 'Running', role: 'ROW' };
+  await saveView(viewOf(pumps.profile, [row]));
   await eventually(async () => {
     const { dataTable } = await of([site, row]);
     return (
@@ -406,7 +407,29 @@ describe('views', () => {
     expect(await faultOf(await ask('POST', buildReport, { viewConfigId: water }, { token: admin.token }))).toMatch(
       /^404\/32/,
     );
-    expect((await preview(viewOf(plant.profile, [site]), { token: admin.token })).dataTable).toEqual([]);
+    const foreign = viewOf(plant.profile, [site]);
+    const unsaved = await faultOf(await ask('POST', '/apiAnalytics/view/preview', foreign, { token: admin.token }));
+    expect(unsaved).toMatch(/^400\/31 No saved view names the attribute "site"/);
+    await saveView(foreign, { token: admin.token });
+    expect((await preview(foreign, { token: admin.token })).dataTable).toEqual([]);
+  });
+
+  test('attributes count for each tenant, saved views alone add them, and what no view names is forgotten', async () => {
+    const [{ admin }, { admin: other }] = [await newTenant(), await newTenant()];
+    const named = (n: number, count = 60) =>
+      Array.from({ length: count }, (_, i) => ({ ...site, label: `a${i}`, key: `${admin.id}-${n}-${i}` }));
+    const asAdmin = { token: admin.token };
+    const ids: string[] = [];
+    for (let n = 0; n < 16; n += 1) ids.push(await saveView({ fields: named(n) }, asAdmin));
+    const over = { name: 'over', fields: named(16) };
+    const tooMany = async () => faultOf(await ask('POST', '/apiAnalytics/view', over, asAdmin));
+    expect(await tooMany()).toMatch(/^400\/31 The saved views of a tenant name at most 1000 different attributes/);
+    // What was refused is not counted, and another tenant feels nothing.
+    await saveView({ fields: named(16, 40) }, asAdmin);
+    expect(await tooMany()).toMatch(/^400/);
+    await saveView({ fields: named(0) }, { token: other.token });
+    for (const id of ids.slice(0, 2)) await good('DELETE', `/apiAnalytics/view/${id}`, undefined, asAdmin);
+    await saveView(over, asAdmin);
   });
 
   test('what changes about a device is in the next report within two seconds', async () => {

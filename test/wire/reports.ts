@@ -99,6 +99,8 @@ export async function newPlant(sites: string[], api: Api = sharedEngine(), url =
     devices.push({ id: id.id, name, token: credentialsId });
   }
   const token = await api.adminToken();
+  // Previews show attributes that a saved view names.
+  await saveView(viewOf(profile, [site]), { token, url });
   const names = { label: 'n', source: 'ENTITY_FIELD', key: 'name', role: 'VALUE', aggregation: 'COUNT' };
   await eventually(async () => {
     const { dataTable } = await preview(viewOf(profile, [site, names]), { token, url });
