@@ -297,6 +297,7 @@ async function serve(link: PrimaryLink): Promise<void> {
     });
   }
   const requestLimits = await openRequestLimits({ settings: config.rateLimits.rest, bus, clock });
+  const proxies = new Proxies(config.http.trustedProxies);
   const auth = new Auth({
     postgres,
     passwords,
@@ -305,7 +306,7 @@ async function serve(link: PrimaryLink): Promise<void> {
     failedLoginsMax,
     failedSignIns: new FailedSignIns(clock),
     apiKeys,
-    proxies: new Proxies(config.http.trustedProxies),
+    proxies,
     requireHttpsForApiKeys,
     requestLimits,
   });
@@ -334,8 +335,11 @@ async function serve(link: PrimaryLink): Promise<void> {
   const senders = new Senders(tokens, meter, log);
   const worker = config.http.tellWorker ? String(begin.slot) : '';
   const { touch } = activity;
+  const mqttConnectionsMax = config.mqtt.connectionsMax || Math.max(64, openFilesMax() - limits.fileReserve);
   const mqtt = openMqtt({
     config,
+    connectionsMax: mqttConnectionsMax,
+    isTrustedProxy: (address) => proxies.isTrusted(address),
     gateways,
     gatewayDecoder: new GatewayDecoder({ options: decoding, touch, rateLimits }),
     worker,
@@ -513,9 +517,8 @@ async function serve(link: PrimaryLink): Promise<void> {
   async function listenMqtt(): Promise<Listener[]> {
     const { enabled, address, port, ssl } = config.mqtt;
     if (!enabled) return [];
-    const connectionsMax = config.mqtt.connectionsMax || Math.max(64, openFilesMax() - limits.fileReserve);
     const { open, refused } = mqtt;
-    const parts = { open, refused, connections: () => mqtt.connections, connectionsMax, log };
+    const parts = { open, refused, connections: () => mqtt.connections, connectionsMax: mqttConnectionsMax, log };
     const plain = await listenTcp(address, port, parts);
     return ssl.enabled ? [plain, await listenTls(ssl.address, ssl.port, ssl, parts)] : [plain];
   }

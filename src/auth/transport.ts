@@ -1,4 +1,4 @@
-/** Whether a request came over HTTPS: to this server, or to a proxy in front of it that the settings name. */
+/** Proxies in front of this server that the settings name, and whether a request came over HTTPS to one of them or to this server. */
 import { BlockList, isIP } from 'node:net';
 import { StartError } from '../base/errors.ts';
 
@@ -31,10 +31,14 @@ export class Proxies {
     }
   }
 
+  isTrusted(remoteAddress: string): boolean {
+    const version = isIP(remoteAddress);
+    return version !== 0 && this.#trusted.check(remoteAddress, version === 4 ? 'ipv4' : 'ipv6');
+  }
+
   isSecure({ secure, remoteAddress, header }: Pick<Caller, 'secure' | 'remoteAddress' | 'header'>): boolean {
     if (secure) return true;
-    const version = isIP(remoteAddress);
-    if (version === 0 || !this.#trusted.check(remoteAddress, version === 4 ? 'ipv4' : 'ipv6')) return false;
+    if (!this.isTrusted(remoteAddress)) return false;
     // Of several proxies in a row the last one is known to us.
     return header('x-forwarded-proto').split(',').at(-1)!.trim() === 'https';
   }

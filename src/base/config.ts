@@ -65,6 +65,7 @@ const schema = Type.Object({
     packetBytesMax: Type.Integer({ minimum: 1024, maximum: 16 * 1024 * 1024 }),
     inflightMax: Type.Integer({ minimum: 1, maximum: 65_535 }),
     connectionsMax: count,
+    connectionsPerAddressMax: count,
     idleSeconds: Type.Integer({ minimum: 0, maximum: 86_400 }),
     wrongLoginsMax: count,
     wrongLoginsBlockSeconds: Type.Integer({ minimum: 1, maximum: 86_400 }),

@@ -31,8 +31,14 @@ export const limits = {
   /** Profiles that answer for certificates, and for how long what is read of them is good. */
   chainProfilesMax: 1_000,
   chainProfilesMs: 1_000,
-  /** A provisioning connection ends this long after its first answer. */
+  /** A provisioning connection ends this long after its CONNECT. It has no credentials, so its packets (a request with a
+   * certificate fits), its messages that wait for an answer, and such connections of one address at a worker are few. */
   provisioningSessionMs: 60_000,
+  mqttProvisioningPacketBytesMax: 24 * 1024,
+  mqttProvisioningInflightMax: 10,
+  mqttProvisioningPerAddressMax: 500,
+  /** How often a worker logs that an address has its share of connections. */
+  mqttAddressLogMs: 60_000,
   /** Devices whose keys stand for those of their profile: the newest ones. */
   keySampleDevicesMax: 1_000,
   /** How long a user may take to choose the first password. */

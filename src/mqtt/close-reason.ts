@@ -18,6 +18,10 @@ export const closings = {
   not_mqtt: { code: undefined, sentence: 'The first packet is not a well-formed CONNECT.' },
   login_refused: { code: undefined, sentence: 'CONNECT was refused.' },
   too_many_connections: { code: undefined, sentence: 'This worker has its limit of connections.' },
+  address_connections: {
+    code: undefined,
+    sentence: 'This address has its share of connections (mqtt.connectionsPerAddressMax).',
+  },
 
   taken_over: { code: 0x8e, sentence: 'A newer connection of the same device took over.' },
   credentials_changed: {
@@ -38,7 +42,7 @@ export const closings = {
   slow_reader: { code: 0x97, sentence: 'The client does not read what it is sent.' },
   too_many_pushes: { code: 0x97, sentence: 'Too many messages wait for the acknowledgement of the client.' },
 
-  provisioned: { code: 0xa0, sentence: 'A provisioning connection ends a minute after its answer.' },
+  provisioned: { code: 0xa0, sentence: 'A provisioning connection ends a minute after its CONNECT.' },
   provisioning_topic: { code: 0x90, sentence: 'A provisioning connection may only publish to /provision/request.' },
 
   invalid_message: { code: 0x99, sentence: 'A message could not be read (mqtt.closeOnInvalid).' },

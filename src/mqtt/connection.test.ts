@@ -7,6 +7,7 @@ import type { Log } from '../base/log.ts';
 import { Metrics } from '../base/metrics.ts';
 import type { CachedDevice } from '../device/cached-device.ts';
 import { Meter } from '../fleet/meter.ts';
+import { Addresses } from './addresses.ts';
 import { Connection } from './connection.ts';
 import { Counters } from './counters.ts';
 import { Flusher } from './flusher.ts';
@@ -87,9 +88,18 @@ function bench({
   let endedBy = '';
   const publishes: Publish[] = [];
   const metrics = new Metrics();
+  const addresses = new Addresses({ connectionsMax: 10, provisioningMax: 2, isTrusted: () => false });
   const parts: MqttParts = {
-    settings: { worker: '', packetBytesMax: 4096, inflightMax, idleMs: 600_000, closeOnInvalid },
+    settings: {
+      worker: '',
+      connectionsPerAddressMax: 10,
+      packetBytesMax: 4096,
+      inflightMax,
+      idleMs: 600_000,
+      closeOnInvalid,
+    },
     signIn,
+    isTrustedProxy: () => false,
     topics: new TopicTable([
       {
         exact: {
@@ -115,9 +125,12 @@ function bench({
     counters: new Counters(metrics),
     flusher: new Flusher(),
     journalWaiters: new JournalWaiters({ now: () => now, monotonic: () => now }, () => refusal),
-    connections: new Set(),
+    addresses,
+    provisioningCaps: { packetBytesMax: 1024, inflightMax: 2 },
+    left: () => {},
   };
   const transport = new MemoryTransport();
+  addresses.enter(transport.remoteAddress);
   const connection = new Connection(parts, transport, undefined);
   const send = (...packets: Packet[]) =>
     connection.onData(Buffer.concat(packets.map((packet) => generate(packet, { protocolVersion: level }))));
@@ -566,4 +579,30 @@ test('draining: what was read is answered, nothing more is read, then 0x8B', asy
   expect(connection.drain()).toBe(true);
   connection.close('server_shutdown');
   expect(await sent()).toMatchObject([{ cmd: 'disconnect', reasonCode: 0x8b }]);
+});
+
+describe('a connection without credentials', () => {
+  const open = () => bench({ level: 5, connect: { username: 'provision', keepalive: 65_535 }, inflightMax: 9 });
+
+  test('ends a minute after its CONNECT, whatever it goes on sending', async () => {
+    const { send, sent, move, endedBy } = open();
+    expect((await sent())[0]).toMatchObject({
+      cmd: 'connack',
+      reasonCode: 0,
+      properties: { maximumPacketSize: 1024, receiveMaximum: 2 },
+    });
+    for (let seconds = 0; seconds < 60; seconds += 10) {
+      expect(endedBy()).toBe('');
+      send({ cmd: 'pingreq' });
+      move(10_000);
+    }
+    move(1);
+    expect(endedBy()).toBe('provisioned');
+  });
+
+  test('may send small packets only', () => {
+    const { connection, endedBy } = open();
+    connection.onData(Buffer.from([0x30, 0x80, 0x09]));
+    expect(endedBy()).toBe('packet_too_large');
+  });
 });

@@ -16,7 +16,7 @@ import type { Flushable } from './flusher.ts';
 import { Frames } from './frames.ts';
 import { type Answered, giveBack, type Incoming, takeIncoming } from './incoming.ts';
 import type { JournalWaiter } from './journal-waiters.ts';
-import type { MqttParts } from './mqtt-parts.ts';
+import type { ConnectionCaps, MqttParts } from './mqtt-parts.ts';
 import { Outbox, withheld } from './outbox.ts';
 import { pubcompBytes, pubrecBytes, readAcknowledgement } from './packets/acknowledgements.ts';
 import { type Connect, connackBytes, type Refusal, readConnect, refusalBytes } from './packets/connect.ts';
@@ -72,6 +72,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
   #session: Session | undefined = undefined;
   #signedIn: SignedIn | undefined = undefined;
   #pushes: Pushes | undefined = undefined;
+  #caps: ConnectionCaps;
   #level: ProtocolLevel = 4;
   #isTerse = false;
   #packetBytesMax = Number.POSITIVE_INFINITY;
@@ -90,6 +91,8 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
   #heardAt: number;
   #refusedAt = 0;
   #stalledAt = 0;
+  /** Monotonic: a connection without credentials ends then. */
+  #endsAt = Number.POSITIVE_INFINITY;
   /** What waited for the client at the last look, and how much of it is large messages. */
   #unreadMark = 0;
   #largeBytes = 0;
@@ -102,8 +105,13 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     this.#parts = parts;
     this.#transport = transport;
     this.#certificate = certificate;
+    this.#caps = parts.settings;
     this.#outbox = new Outbox(transport);
     this.#heardAt = parts.clock.monotonic();
+  }
+
+  get remoteAddress(): string {
+    return this.#transport.remoteAddress;
   }
 
   onData(bytes: Buffer): void {
@@ -144,7 +152,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     this.#isGone = true;
     this.#held &= ~hold.reader;
     if (this.#held === 0) this.#end('connection_lost');
-    if (this.#state === 'closed') this.#parts.connections.delete(this);
+    if (this.#state === 'closed') this.#parts.left(this);
   }
 
   sessionEnded(reason: CloseReason): void {
@@ -227,7 +235,9 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
       default:
         return;
     }
-    if (this.#isStalled(now)) {
+    if (now > this.#endsAt) {
+      this.close('provisioned');
+    } else if (this.#isStalled(now)) {
       this.close('slow_reader');
     } else if (this.#held === 0) {
       if (this.#keepAliveMs > 0) {
@@ -264,14 +274,15 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     }
     this.#signedIn?.end();
     this.#signedIn = undefined;
-    if (this.#isGone) this.#parts.connections.delete(this);
+    if (session?.kind === 'provision') this.#parts.addresses.leaveProvisioning(this.remoteAddress);
+    if (this.#isGone) this.#parts.left(this);
   }
 
   // Reading.
 
   #read(): void {
     this.#reading = true;
-    const { counters, settings, clock } = this.#parts;
+    const { counters, clock } = this.#parts;
     let now = 0;
     while (this.#held === 0 && this.#state !== 'closed') {
       const isFirst = this.#state === 'new';
@@ -279,7 +290,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
         this.close('not_mqtt');
         break;
       }
-      const step = this.#frames.next(isFirst ? limits.mqttFirstPacketBytesMax : settings.packetBytesMax);
+      const step = this.#frames.next(isFirst ? limits.mqttFirstPacketBytesMax : this.#caps.packetBytesMax);
       if (step === 'more') break;
       if (step === 'packet') {
         // Only whole packets are a sign of life: a drip of bytes wins no time.
@@ -365,7 +376,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
 
   #releaseAnswers(): void {
     if ((this.#held & hold.answers) === 0) return;
-    const { inflightMax } = this.#parts.settings;
+    const { inflightMax } = this.#caps;
     if (this.#unacknowledged < inflightMax && this.#unanswered < inflightMax) this.#release(hold.answers);
   }
 
@@ -394,7 +405,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     this.#keepAliveMs = connect.keepAliveSeconds * 1000;
     this.#state = 'signing_in';
     if (connect.username === provision || connect.clientId === provision) {
-      this.#open(connect, undefined);
+      this.#provision(connect);
       return;
     }
     const { clientId, username, password } = connect;
@@ -415,6 +426,18 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
       this.#signIn(connect, late);
       this.#release(hold.signIn);
     });
+  }
+
+  /** Without credentials: for a minute, with small packets, and only few from one address. */
+  #provision(connect: Connect): void {
+    const { addresses, provisioningCaps, clock } = this.#parts;
+    if (!addresses.enterProvisioning(this.remoteAddress)) {
+      this.#refuse('rate', 'Too many connections of this address ask for credentials; try again in a minute.');
+      return;
+    }
+    this.#caps = provisioningCaps;
+    this.#endsAt = clock.monotonic() + limits.provisioningSessionMs;
+    this.#open(connect, undefined);
   }
 
   #signIn(connect: Connect, answer: SignedIn | SignInRefused): void {
@@ -441,7 +464,8 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     });
     this.#state = 'live';
     counters.connected('accepted');
-    const { packetBytesMax, inflightMax, worker } = settings;
+    const { packetBytesMax, inflightMax } = this.#caps;
+    const { worker } = settings;
     this.#send(connackBytes(level, { packetBytesMax, receiveMaximum: inflightMax, assignedClientId, worker }));
     this.#parts.onSession?.(this.#session);
   }
@@ -466,7 +490,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     const topic = exact === undefined ? readText(buffer, topicStart, topicEnd) : exact.topic;
     if (topic === undefined || (exact === undefined && !isTopic(topic))) throw malformed;
     if (qos === 2 && this.#isRepeated(packetId)) return;
-    if (qos > 0 && this.#unacknowledged >= this.#parts.settings.inflightMax) {
+    if (qos > 0 && this.#unacknowledged >= this.#caps.inflightMax) {
       this.close('receive_maximum');
       return;
     }
@@ -497,7 +521,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
       incoming.refuse(error);
     }
     if (this.#refusedAt !== 0) this.#forgetRefusal();
-    const { inflightMax } = this.#parts.settings;
+    const { inflightMax } = this.#caps;
     if (this.#state !== 'live') return;
     if (this.#unanswered >= inflightMax || (this.#level !== 5 && this.#unacknowledged >= inflightMax)) {
       this.#hold(hold.answers);
@@ -586,7 +610,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
   /** QoS 0 that came in before the end and was not taken yet; the rest is not acknowledged and comes again. */
   #discardUnread(reason: CloseReason): void {
     if (reason in clientsOwn) return;
-    while (this.#frames.next(this.#parts.settings.packetBytesMax) === 'packet') {
+    while (this.#frames.next(this.#caps.packetBytesMax) === 'packet') {
       if (this.#frames.type === 3 && (this.#frames.flags & 0x06) === 0) this.#discard(reason, 0);
     }
   }

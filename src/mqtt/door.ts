@@ -36,6 +36,9 @@ export interface MqttDoorParts {
   config: Config;
   /** '' = clients are not told. */
   worker: string;
+  /** Of this worker. */
+  connectionsMax: number;
+  isTrustedProxy: (address: string) => boolean;
   signIn: SignIn;
   ingest: Ingest;
   decode: Decode<CachedDevice>;
@@ -60,6 +63,7 @@ export interface MqttDoorParts {
 export function openMqtt(parts: MqttDoorParts): Mqtt {
   const { config, worker, signIn, ingest, meter, updates, provisioning, clock, log, metrics } = parts;
   const { packetBytesMax, inflightMax, idleSeconds, closeOnInvalid } = config.mqtt;
+  const connectionsPerAddressMax = config.mqtt.connectionsPerAddressMax || Math.ceil(0.9 * parts.connectionsMax);
   const gateway = gatewayTopics(parts, config.gateway.disconnectNotices);
   const topics = new TopicTable(
     [
@@ -76,8 +80,16 @@ export function openMqtt(parts: MqttDoorParts): Mqtt {
   );
   return new Mqtt(
     {
-      settings: { worker, packetBytesMax, inflightMax, idleMs: idleSeconds * 1000, closeOnInvalid },
+      settings: {
+        worker,
+        connectionsPerAddressMax,
+        packetBytesMax,
+        inflightMax,
+        idleMs: idleSeconds * 1000,
+        closeOnInvalid,
+      },
       signIn,
+      isTrustedProxy: parts.isTrustedProxy,
       topics,
       provisionTopics: new TopicTable([provisionTopics(provisioning, parts.readBody)]),
       streams: {

@@ -3,6 +3,7 @@ import type { Clock } from '../base/clock.ts';
 import type { Fault } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Meter } from '../fleet/meter.ts';
+import type { Addresses } from './addresses.ts';
 import type { Counters } from './counters.ts';
 import type { Flusher } from './flusher.ts';
 import type { JournalWaiters } from './journal-waiters.ts';
@@ -10,12 +11,18 @@ import type { Session } from './session.ts';
 import type { SignIn } from './sign-in.ts';
 import type { Streams, TopicTable } from './topics/table.ts';
 
-export interface MqttSettings {
+/** What a connection may send; both are announced to MQTT 5 clients. */
+export interface ConnectionCaps {
+  packetBytesMax: number;
+  /** Messages that wait for their answer. */
+  inflightMax: number;
+}
+
+export interface MqttSettings extends ConnectionCaps {
   /** Its name, for MQTT 5 clients (`http.tellWorker`); '' = they are not told. */
   worker: string;
-  packetBytesMax: number;
-  /** Messages of a connection that wait for their answer. */
-  inflightMax: number;
+  /** Open connections of one network address. */
+  connectionsPerAddressMax: number;
   /** Silence that ends a connection without Keep Alive. 0 = never. */
   idleMs: number;
   /** What cannot be read ends an MQTT 3 connection. */
@@ -26,6 +33,8 @@ export interface MqttSettings {
 export interface MqttNeeds {
   settings: MqttSettings;
   signIn: SignIn;
+  /** Many clients are behind this address. */
+  isTrustedProxy: (address: string) => boolean;
   topics: TopicTable;
   /** Of connections that ask for credentials. */
   provisionTopics: TopicTable;
@@ -43,6 +52,9 @@ export interface MqttParts extends MqttNeeds {
   counters: Counters;
   flusher: Flusher;
   journalWaiters: JournalWaiters;
-  /** All that have a transport. */
-  connections: Set<unknown>;
+  addresses: Addresses;
+  /** Of connections without credentials. */
+  provisioningCaps: ConnectionCaps;
+  /** The transport of a connection is closed and all that it brought is handled. May come twice. */
+  left: (connection: object) => void;
 }

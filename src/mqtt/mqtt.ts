@@ -2,6 +2,7 @@
 
 import { limits } from '../base/limits.ts';
 import type { Metrics } from '../base/metrics.ts';
+import { Addresses } from './addresses.ts';
 import type { CloseReason } from './close-reason.ts';
 import { Connection } from './connection.ts';
 import { Counters } from './counters.ts';
@@ -14,18 +15,31 @@ const drainStepMs = 5;
 
 export class Mqtt {
   readonly #connections = new Set<Connection>();
+  readonly #addresses: Addresses;
   readonly #parts: MqttParts;
   readonly #timer: NodeJS.Timeout;
   #draining = false;
   #sweptAt: number;
+  #addressLoggedAt = Number.NEGATIVE_INFINITY;
 
   constructor(needs: MqttNeeds, metrics: Metrics) {
+    const { connectionsPerAddressMax, packetBytesMax, inflightMax } = needs.settings;
+    this.#addresses = new Addresses({
+      connectionsMax: connectionsPerAddressMax,
+      provisioningMax: limits.mqttProvisioningPerAddressMax,
+      isTrusted: needs.isTrustedProxy,
+    });
     this.#parts = {
       ...needs,
       counters: new Counters(metrics),
       flusher: new Flusher(),
       journalWaiters: new JournalWaiters(needs.clock, needs.journalRefusal),
-      connections: this.#connections as Set<unknown>,
+      addresses: this.#addresses,
+      provisioningCaps: {
+        packetBytesMax: Math.min(packetBytesMax, limits.mqttProvisioningPacketBytesMax),
+        inflightMax: Math.min(inflightMax, limits.mqttProvisioningInflightMax),
+      },
+      left: (connection) => this.#left(connection as Connection),
     };
     const { journalWaiters } = this.#parts;
     metrics.observed(
@@ -47,9 +61,24 @@ export class Mqtt {
   readonly open: OpenConnection = (transport, certificate) => {
     const connection = new Connection(this.#parts, transport, certificate);
     this.#connections.add(connection);
+    const isWithinShare = this.#addresses.enter(transport.remoteAddress);
+    // The transport expects its connection before anything happens to it.
     if (this.#draining) queueMicrotask(() => connection.close('server_shutdown'));
+    else if (!isWithinShare) queueMicrotask(() => this.#refuse(connection, transport.remoteAddress));
     return connection;
   };
+
+  #refuse(connection: Connection, address: string): void {
+    connection.close('address_connections');
+    const { clock, log, settings } = this.#parts;
+    if (clock.monotonic() - this.#addressLoggedAt < limits.mqttAddressLogMs) return;
+    this.#addressLoggedAt = clock.monotonic();
+    log.warn('mqtt_address_connections', { address, connectionsMax: settings.connectionsPerAddressMax });
+  }
+
+  #left(connection: Connection): void {
+    if (this.#connections.delete(connection)) this.#addresses.leave(connection.remoteAddress);
+  }
 
   /** A transport that ended before there was a connection. */
   readonly refused = (reason: CloseReason): void => this.#parts.counters.disconnected(reason);

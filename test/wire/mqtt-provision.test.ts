@@ -1,6 +1,7 @@
 /** A provisioning connection (mqtt.md section 5, cases 52–56). */
 import { randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';
+import { lyingFrame, packetType, string } from './mqtt-bytes.ts';
 import { connectMqtt, levelName, levels, type MqttClient, withMqtt } from './mqtt-client.ts';
 import { telemetry } from './mqtt-device.ts';
 import { ok } from './people.ts';
@@ -58,6 +59,13 @@ for (const level of levels) {
     await withMqtt({ level, token }, (client) => client.quiet());
   });
 }
+
+test('a connection without credentials may send few and small packets, and is told so', async () => {
+  const client = await connectMqtt({ username: 'provision' });
+  expect(client.connack!.properties).toMatchObject({ maximumPacketSize: 24 * 1024, receiveMaximum: 10 });
+  await client.send(lyingFrame(packetType.publish, 0, 24 * 1024, string(requestTopic)));
+  await client.closedFor(0x95);
+});
 
 test('several requests of one connection are answered in turn, at QoS 0 too', async () => {
   const key = await newKey();

@@ -1,6 +1,6 @@
-import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
+import { setImmediate as turn } from 'node:timers/promises';
+import { beforeEach, describe, expect, it } from 'vitest';
 import type { Fault } from '../../base/errors.ts';
-import { limits } from '../../base/limits.ts';
 import type { ProvisionParts } from '../../fleet/provision.ts';
 import { strictly } from '../../value/lenient.ts';
 import type { Publish } from '../operation.ts';
@@ -37,35 +37,19 @@ function open() {
 
 beforeEach(() => {
   told.length = 0;
-  vi.useFakeTimers();
 });
-afterEach(() => vi.useRealTimers());
 
 describe('a provisioning connection', () => {
-  it('is told FAILURE for what is no request, and ends a minute after its first answer', async () => {
-    const { publish } = open();
-    publish('/provision/request', '{');
-    await vi.advanceTimersByTimeAsync(0);
-    const failure = '/provision/response {"errorMsg":"Failed to provision device!","status":"FAILURE"}';
-    expect(told).toEqual(['refused: provision_json', failure]);
-    await vi.advanceTimersByTimeAsync(limits.provisioningSessionMs - 1_000);
-    publish('/provision/request', '[]');
-    await vi.advanceTimersByTimeAsync(900);
-    expect(told).toHaveLength(4);
-    await vi.advanceTimersByTimeAsync(200);
-    expect(told.slice(4)).toEqual(['closed: provisioned']);
-  });
-
-  it('leaves no timer behind', async () => {
+  it('is told FAILURE for what is no request, and nothing after its end', async () => {
     const { session, publish } = open();
     publish('/provision/request', '{');
-    await vi.advanceTimersByTimeAsync(0);
+    await turn();
+    const failure = '/provision/response {"errorMsg":"Failed to provision device!","status":"FAILURE"}';
+    expect(told).toEqual(['refused: provision_json', failure]);
     session.ended('client_disconnect');
-    expect(vi.getTimerCount()).toBe(0);
     publish('/provision/request', '{');
-    await vi.advanceTimersByTimeAsync(0);
+    await turn();
     expect(told.slice(2)).toEqual(['refused: provision_gone']);
-    expect(vi.getTimerCount()).toBe(0);
   });
 
   it('ends with any other topic', () => {

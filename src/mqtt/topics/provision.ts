@@ -1,6 +1,7 @@
 /**
  * The table of a provisioning connection (mqtt.md section 5): /provision/request is answered on /provision/response,
  * subscribed or not, with what HTTP answers; any other topic ends the connection. Requests of one connection take turns.
+ * How long such a connection lives and what it may send is kept by `connection.ts`.
  */
 import { asFault, badRequest, ErrorCode, Fault } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
@@ -46,13 +47,11 @@ class Visit {
   readonly #readBody: ReadBody;
   readonly #session: Session;
   #last: Promise<void> = Promise.resolve();
-  #timer: NodeJS.Timeout | undefined;
 
   constructor(parts: ProvisionParts, readBody: ReadBody, session: Session) {
     this.#parts = parts;
     this.#readBody = readBody;
     this.#session = session;
-    session.onEnd(() => clearTimeout(this.#timer));
   }
 
   ask(publish: Publish, body: Buffer): void {
@@ -77,6 +76,5 @@ class Visit {
     if (this.#session.endedBy !== undefined) return;
     const qos = this.#session.subscriptions.qosOf(provisionResponseTopic);
     this.#session.push(provisionResponseTopic, JSON.stringify(provisionJson(outcome)), qos);
-    this.#timer ??= setTimeout(() => this.#session.close('provisioned'), limits.provisioningSessionMs).unref();
   }
 }

@@ -1,0 +1,55 @@
+/**
+ * Open connections of one worker by network address: no address may hold more than its share, and only few that have
+ * no credentials. Addresses of trusted proxies have no share, because many clients are behind them. The counts hold for
+ * this worker alone: each worker accepts for itself.
+ */
+import { networkOf } from '../base/network.ts';
+
+export interface AddressesOptions {
+  connectionsMax: number;
+  /** Connections of one address that ask for credentials. */
+  provisioningMax: number;
+  isTrusted: (address: string) => boolean;
+}
+
+interface Open {
+  connections: number;
+  provisioning: number;
+}
+
+export class Addresses {
+  readonly #options: AddressesOptions;
+  readonly #open = new Map<string, Open>();
+
+  constructor(options: AddressesOptions) {
+    this.#options = options;
+  }
+
+  /** Counts a connection, until `leave`. False: the address has more than its share, this connection included. */
+  enter(address: string): boolean {
+    const network = networkOf(address, 4);
+    const open = this.#open.get(network) ?? { connections: 0, provisioning: 0 };
+    open.connections += 1;
+    this.#open.set(network, open);
+    return open.connections <= this.#options.connectionsMax || this.#options.isTrusted(address);
+  }
+
+  leave(address: string): void {
+    const network = networkOf(address, 4);
+    const open = this.#open.get(network)!;
+    open.connections -= 1;
+    if (open.connections === 0) this.#open.delete(network);
+  }
+
+  /** The like for a connection that entered and asks for credentials; a refused one is not counted. */
+  enterProvisioning(address: string): boolean {
+    const open = this.#open.get(networkOf(address, 4))!;
+    if (open.provisioning >= this.#options.provisioningMax && !this.#options.isTrusted(address)) return false;
+    open.provisioning += 1;
+    return true;
+  }
+
+  leaveProvisioning(address: string): void {
+    this.#open.get(networkOf(address, 4))!.provisioning -= 1;
+  }
+}
