@@ -13,6 +13,7 @@ import { Supervisor } from './supervisor.ts';
 export interface AnalyticsProcessOptions {
   config: Config;
   engines: Engines;
+  installation: () => string;
   data: DataDirectory;
   log: Log;
   clock: () => ClockState;
@@ -123,10 +124,11 @@ export class AnalyticsProcess {
   #receive(message: ToPrimary): void {
     switch (message.kind) {
       case 'hello': {
-        const { config, engines } = this.#options;
+        const { config, engines, installation } = this.#options;
         const clock = this.#options.clock();
         const postgresReady = this.#options.isPostgresReady();
-        const begin = { slot: 0, config, rules: [], engines, postgresReady, orphanJournals: [], clock };
+        const none = { slot: 0, rules: [], orphanJournals: [] };
+        const begin = { ...none, config, engines, installation: installation(), postgresReady, clock };
         this.#send({ kind: 'begin', ...begin });
         return;
       }

@@ -24,7 +24,7 @@ import { HttpServer } from './uws/server.ts';
 
 async function runAnalytics(): Promise<void> {
   const link = new PrimaryLink();
-  const { config, engines, postgresReady } = await link.begin;
+  const { config, engines, installation, postgresReady } = await link.begin;
   const log = createLog(config.log.level, 'analytics');
   const metrics = new Metrics();
   processMetrics(metrics, 'analytics');
@@ -33,7 +33,7 @@ async function runAnalytics(): Promise<void> {
   const { clickhouse, postgres } = openStores(engines, config, log);
   if (!postgresReady) postgres.hold();
   link.onState((state) => state.postgresReady && postgres.release());
-  const bus = await openBus({ redisUrl: config.redis.url, log, metrics });
+  const bus = await openBus({ redisUrl: config.redis.url, installation, log, metrics });
   const feeder = new Feeder({ postgres, clickhouse, clock, log, metrics });
   feeder.start();
 

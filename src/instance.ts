@@ -20,6 +20,8 @@ export interface Begin {
   config: Config;
   rules: RuleText[];
   engines: Engines;
+  /** The id of the installation: one for all hosts that share the stores. */
+  installation: string;
   clock: ClockState;
   /** PostgreSQL has the tables of this version. While it is false, nothing must be asked of it. */
   postgresReady: boolean;

@@ -3,14 +3,12 @@
  * done and nothing left half-started. Stores that do not answer hold up no worker once devices are known: their schema
  * follows when they answer. Then the primary only supervises. SIGTERM takes the same steps back.
  */
-import { randomUUID } from 'node:crypto';
 import { createServer } from 'node:net';
 import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import { AnalyticsProcess } from './analytics-process.ts';
 import { PasswordHasher } from './auth/password.ts';
 import { parseRateLimits } from './auth/rate-limits.ts';
-import { findOrInsertSetting } from './auth/store.ts';
 import { type Banner, printBanner, printLine } from './banner.ts';
 import { systemClock } from './base/clock.ts';
 import { type Config, loadConfig } from './base/config.ts';
@@ -28,7 +26,7 @@ import { hasKnownDevices, knownFile } from './device/known-devices-file.ts';
 import { KnownDevicesWriter } from './device/known-devices-writer.ts';
 import { openStores, type RunningEngines, startEngines } from './engines.ts';
 import { findFirstDevice, seedDemoData, seedFirstTenant } from './fleet/seed.ts';
-import { findSetting } from './fleet/store.ts';
+import { Installation } from './installation.ts';
 import { openMonitor } from './monitor.ts';
 import type { Postgres } from './postgres/client.ts';
 import { migrate as migratePostgres } from './postgres/migrate.ts';
@@ -99,6 +97,7 @@ export async function runPrimary(): Promise<void> {
       log,
       metrics,
     });
+    const installation = new Installation(stores.postgres, data.path, () => ending.otherInstallation());
     let seeded: Seeded | undefined;
     let tell = () => {};
     let serving = false;
@@ -109,6 +108,7 @@ export async function runPrimary(): Promise<void> {
         engines,
         clock,
         restored,
+        installation,
         secrets,
         log,
         onSeeded: (result) => {
@@ -133,6 +133,7 @@ export async function runPrimary(): Promise<void> {
       config,
       rules,
       engines: engines.engines,
+      installation: () => installation.id,
       data,
       log,
       metrics,
@@ -145,6 +146,7 @@ export async function runPrimary(): Promise<void> {
       ? new AnalyticsProcess({
           config,
           engines: engines.engines,
+          installation: () => installation.id,
           data,
           log,
           clock: () => clock.state,
@@ -155,7 +157,7 @@ export async function runPrimary(): Promise<void> {
     const known = new KnownDevicesWriter({
       path: knownFile(data.path),
       postgres: stores.postgres,
-      source: () => databaseId(stores.postgres),
+      source: async () => Buffer.from(installation.id, 'hex'),
       clock: systemClock,
       log,
       metrics,
@@ -220,13 +222,6 @@ function checkAdmins({ email, systemEmail }: Config['admin']): void {
   );
 }
 
-/** Made by the first host and kept in the database: 16 bytes that tell it from every other one. */
-async function databaseId(postgres: Postgres): Promise<Buffer> {
-  const name = 'installation.id';
-  const id = (await findSetting(postgres, name)) ?? (await findOrInsertSetting(postgres, name, randomUUID()));
-  return Buffer.from(id.replaceAll('-', ''), 'hex');
-}
-
 interface WatchedParts {
   config: Config;
   clickhouse: ClickHouse;
@@ -234,6 +229,7 @@ interface WatchedParts {
   engines: RunningEngines;
   clock: ClockWatch;
   restored: RestoredStores;
+  installation: Installation;
   secrets: Secrets;
   log: Log;
   onSeeded: (seeded: Seeded) => void;
@@ -246,6 +242,7 @@ function watchedStores({
   engines,
   clock,
   restored,
+  installation,
   secrets,
   log,
   onSeeded,
@@ -280,6 +277,7 @@ function watchedStores({
       },
       prepare: async () => {
         await migratePostgres(postgres, { log, apply });
+        await installation.read();
         // Before the first device of this start is made.
         await restored.postgresPrepared();
         onSeeded(await seed(config, postgres, secrets.adminPassword));
@@ -335,6 +333,12 @@ class Ending {
   crashLoop(reason: string): void {
     this.#log.error('crash_loop', { reason });
     void this.#end(1, `stopped: ${reason}`);
+  }
+
+  /** The workers speak on the channels of an installation that this database is not of. */
+  otherInstallation(): void {
+    this.#log.error('other_installation', {});
+    void this.#end(1, 'stopped: the database is of another installation than at the last start; start again.');
   }
 
   #signalled(signal: string): void {

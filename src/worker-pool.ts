@@ -38,6 +38,7 @@ export interface WorkerPoolOptions {
   config: Config;
   rules: RuleText[];
   engines: Engines;
+  installation: () => string;
   data: DataDirectory;
   log: Log;
   metrics: Metrics;
@@ -260,11 +261,12 @@ export class WorkerPool {
   #receive(slot: Slot, worker: Worker, message: ToPrimary): void {
     switch (message.kind) {
       case 'hello': {
-        const { config, rules, engines, workers, data } = this.#options;
+        const { config, rules, engines, installation, workers, data } = this.#options;
         const clock = this.#options.clock();
         const orphanJournals = slot.number === 0 ? data.orphanJournals(workers) : [];
         const postgresReady = this.#options.isPostgresReady();
-        const begin = { slot: slot.number, config, rules, engines, postgresReady, orphanJournals, clock };
+        const where = { slot: slot.number, installation: installation() };
+        const begin = { ...where, config, rules, engines, postgresReady, orphanJournals, clock };
         send(worker, { kind: 'begin', ...begin });
         send(worker, { kind: 'state', state: this.state });
         return;

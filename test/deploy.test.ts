@@ -55,6 +55,14 @@ test('settings files that the deployment names are in the repository and known',
   expect(readFileSync('config/cluster.yaml', 'utf8')).toContain('${CLICKHOUSE_URL:');
 });
 
+test('Redis wants a password, and Millrace has it', () => {
+  const redis = compose.services['redis'] as Service & { command: string[] };
+  const password = '${REDIS_PASSWORD:?set REDIS_PASSWORD}';
+  expect(redis.command.slice(redis.command.indexOf('--requirepass'))).toEqual(['--requirepass', password]);
+  expect((redis.environment as Record<string, string>)['REDISCLI_AUTH']).toBe(password);
+  expect((millrace.environment as Record<string, string>)['REDIS_URL']).toBe(`redis://:${password}@redis:6379`);
+});
+
 test('named volumes are declared', () => {
   const used = Object.values(compose.services)
     .flatMap(({ volumes = [] }) => volumes.map((volume) => volume.split(':')[0]!))

@@ -10,6 +10,7 @@ import type { Clock } from '../base/clock.ts';
 import { ErrorCode, Fault, StartError } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Bus } from '../bus/bus.ts';
+import { isListOf, isObject, isText, isWhole, readMessage } from '../bus/messages.ts';
 import { AgedMap } from '../device/aged-map.ts';
 
 /** What is counted, and how a refusal names it. */
@@ -103,6 +104,17 @@ type Owner = number | string;
 interface Told {
   from: string;
   taken: [ScopeName, Owner, Taken][];
+}
+
+function isTold(value: unknown): value is Told {
+  return isObject(value) && isText(value['from']) && isListOf(value['taken'], isTaken);
+}
+
+function isTaken(value: unknown): value is Told['taken'][number] {
+  if (!Array.isArray(value) || value.length !== 3) return false;
+  const [scope, owner, taken] = value as unknown[];
+  const isScope = scopeNames.some((name) => name === scope);
+  return isScope && (isText(owner) || isWhole(owner)) && isListOf(taken, isWhole);
 }
 
 export class RateLimits {
@@ -206,7 +218,7 @@ export class RateLimits {
   }
 
   #hear(payload: Buffer): void {
-    const { from, taken } = JSON.parse(payload.toString()) as Told;
+    const { from, taken } = readMessage(payload, isTold);
     if (from === this.#node) return;
     for (const [scope, owner, amounts] of taken) this.#scopes[scope].take(owner, amounts);
   }

@@ -7,6 +7,7 @@ import type { Clock } from '../base/clock.ts';
 import { ErrorCode, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Bus } from '../bus/bus.ts';
+import { isListOf, isObject, isText, isWhole, readMessage } from '../bus/messages.ts';
 import { AgedMap } from '../device/aged-map.ts';
 import { type Bucket, parseBuckets } from './rate-limits.ts';
 
@@ -38,6 +39,21 @@ export async function openRequestLimits({
 interface Account {
   tokens: number[];
   refilledAt: number;
+}
+
+interface Told {
+  from: string;
+  taken: [Whose, string, number][];
+}
+
+function isTold(value: unknown): value is Told {
+  return isObject(value) && isText(value['from']) && isListOf(value['taken'], isTaken);
+}
+
+function isTaken(value: unknown): value is Told['taken'][number] {
+  if (!Array.isArray(value) || value.length !== 3) return false;
+  const [owner, id, count] = value as unknown[];
+  return (owner === 'tenant' || owner === 'customer') && isText(id) && isWhole(count);
 }
 
 export class RequestLimits {
@@ -126,7 +142,7 @@ export class RequestLimits {
   }
 
   #hear(payload: Buffer): void {
-    const { from, taken } = JSON.parse(payload.toString()) as { from: string; taken: [Whose, string, number][] };
+    const { from, taken } = readMessage(payload, isTold);
     if (from === this.#node) return;
     for (const [owner, id, count] of taken) this.#subtract(owner, id, count);
   }

@@ -2,8 +2,10 @@
  * Messages between processes: at most once, in order for each channel and sender, also to the sender's own
  * subscribers. Two ways: redis.ts (several hosts), ipc.ts (one host). Losing the bus costs commands, never ingest.
  */
+import type { Log } from '../base/log.ts';
 import type { Counter, Metrics } from '../base/metrics.ts';
 
+/** Throws `UnreadMessage` (messages.ts) for a message that it does not understand. */
 export type Handler = (payload: Buffer, channel: string) => void;
 
 export interface Bus {
@@ -24,10 +26,19 @@ export interface BusCounters {
   published: Counter;
   delivered: Counter;
   dropped: Counter;
+  unread: Counter;
+  bugs: Counter;
+  log: Log | undefined;
 }
 
-export function busCounters(metrics: Metrics): BusCounters {
+export function busCounters(metrics: Metrics, log?: Log): BusCounters {
   return {
+    log,
+    unread: metrics.counter(
+      'bus_unread_total',
+      'Messages of the bus that were dropped because they could not be read: of another version, or not of Millrace.',
+    ),
+    bugs: metrics.counter('bus_bugs_total', 'Messages of the bus whose handler threw an error, which is a bug.'),
     published: metrics.counter('bus_published_total', 'Messages given to the bus.'),
     delivered: metrics.counter('bus_delivered_total', 'Messages handed to subscribers.'),
     dropped: metrics.counter(

@@ -8,21 +8,25 @@ import type { Metrics } from '../base/metrics.ts';
 import { type Bus, busCounters } from './bus.ts';
 import { IpcBus } from './ipc.ts';
 import { type Port, parentPort } from './port.ts';
-import { type LinkOwner, RedisBus, type RedisLink } from './redis.ts';
+import { channelNames, type LinkOwner, RedisBus, type RedisLink } from './redis.ts';
 import type { ClusterAddress } from './redis-cluster.ts';
 
 export interface BusOptions {
   redisUrl: string;
+  /** The id of this installation: another one on the same Redis has channels of its own. */
+  installation: string;
   log: Log;
   metrics: Metrics;
   /** The way to the hub; the primary itself passes one end of a `portPair`. */
   port?: Port;
 }
 
-export async function openBus({ redisUrl, log, metrics, port }: BusOptions): Promise<Bus> {
-  const counters = busCounters(metrics);
+export async function openBus({ redisUrl, installation, log, metrics, port }: BusOptions): Promise<Bus> {
+  const counters = busCounters(metrics, log);
   const bus =
-    redisUrl === '' ? new IpcBus(port ?? parentPort(), counters) : new RedisBus(await linkTo(redisUrl), counters, log);
+    redisUrl === ''
+      ? new IpcBus(port ?? parentPort(), counters)
+      : new RedisBus(await linkTo(redisUrl), counters, log, channelNames(installation));
   metrics.observed('bus_connected', 'Processes that are connected to the bus.', () => (bus.connected ? 1 : 0));
   return bus;
 }

@@ -3,14 +3,16 @@ import { expect, it } from 'vitest';
 import { createLog } from '../base/log.ts';
 import { Metrics } from '../base/metrics.ts';
 import { busCounters } from './bus.ts';
-import { type LinkOwner, RedisBus } from './redis.ts';
+import { busProtocol, channelNames, type LinkOwner, RedisBus } from './redis.ts';
 
-function open() {
+function open(protocol = busProtocol) {
+  const published: string[] = [];
   const link = {
     canPublish: true,
     restored: true,
     failing: false,
-    publish: async () => {
+    publish: async (channel: string) => {
+      published.push(channel);
       if (link.failing) throw new Error('refused');
     },
     subscribe: async () => {},
@@ -22,12 +24,17 @@ function open() {
     owner = given;
     return link;
   };
-  const bus = new RedisBus(openLink, busCounters(new Metrics()), createLog('error', 'test'));
+  const bus = new RedisBus(
+    openLink,
+    busCounters(new Metrics()),
+    createLog('error', 'test'),
+    channelNames('id', protocol),
+  );
   let told = 0;
   bus.onReconnect(() => {
     told += 1;
   });
-  return { bus, link, owner, told: () => told };
+  return { bus, link, owner, published, told: () => told };
 }
 
 it('tells of a gap when both ways are open again: who is told must be heard', async () => {
@@ -58,5 +65,21 @@ it('is not told when a healthy server refuses a message', async () => {
   bus.publish('channel', 'refused');
   await sleep(120);
   expect(told()).toBe(0);
+  await bus.close();
+});
+
+it('names channels after the installation and the protocol, and reads what the version before writes', async () => {
+  const { bus, owner, published } = open({ written: 2, read: [2, 1] });
+  const heard: string[] = [];
+  const leave = await bus.subscribe('sessions', (payload, channel) => heard.push(`${channel} ${payload}`));
+  expect(owner.channels()).toEqual(['millrace:id:2:sessions', 'millrace:id:1:sessions']);
+  owner.onMessage('millrace:id:1:sessions', Buffer.from('old'));
+  owner.onMessage('millrace:id:2:sessions', Buffer.from('new'));
+  owner.onMessage('sessions', Buffer.from('bare'));
+  expect(heard).toEqual(['sessions old', 'sessions new']);
+  bus.publish('sessions', 'x');
+  expect(published).toEqual(['millrace:id:2:sessions']);
+  leave();
+  expect(owner.channels()).toEqual([]);
   await bus.close();
 });

@@ -1,6 +1,7 @@
 /**
  * The bus over Redis pub/sub. What is sent and not yet answered is bounded, and nothing is queued while Redis is away.
- * The connections are a `RedisLink`: redis-single.ts for one server, redis-cluster.ts for a cluster.
+ * The connections are a `RedisLink`: redis-single.ts for one server, redis-cluster.ts for a cluster. Channels carry the
+ * id of the installation, because Redis' pub/sub knows no database numbers, and the number of the protocol.
  */
 import type { RedisOptions } from 'ioredis';
 import { limits } from '../base/limits.ts';
@@ -28,12 +29,33 @@ export interface LinkOwner {
   log: Log;
 }
 
+/** How a channel is called on the wire. */
+export interface ChannelNames {
+  /** Prefix of what is published. */
+  written: string;
+  /** Prefixes of what is subscribed. */
+  read: string[];
+}
+
+/**
+ * The protocol of the bus. The shape of a message changes with a new number only; members may be added under the same
+ * one. A version that brings number N reads N and N - 1 and goes on writing N - 1; the next version writes N. So hosts
+ * of two successive versions understand each other (docs/releases.md).
+ */
+export const busProtocol = { written: 1, read: [1] };
+
+export function channelNames(installation: string, protocol = busProtocol): ChannelNames {
+  const prefix = (number: number) => `millrace:${installation}:${number}:`;
+  return { written: prefix(protocol.written), read: protocol.read.map(prefix) };
+}
+
 const gapCheckMs = 50;
 
 export class RedisBus implements Bus {
   readonly #link: RedisLink;
   readonly #subscriptions: Subscriptions;
   readonly #counters: BusCounters;
+  readonly #names: ChannelNames;
   readonly #callbacks: (() => void)[] = [];
   #messagesInFlight = 0;
   #bytesInFlight = 0;
@@ -41,7 +63,8 @@ export class RedisBus implements Bus {
   /** Runs from a gap until it has been told. */
   #gapTimer: NodeJS.Timeout | undefined;
 
-  constructor(openLink: (owner: LinkOwner) => RedisLink, counters: BusCounters, log: Log) {
+  constructor(openLink: (owner: LinkOwner) => RedisLink, counters: BusCounters, log: Log, names: ChannelNames) {
+    this.#names = names;
     this.#counters = counters;
     this.#subscriptions = new Subscriptions(counters);
     this.#link = openLink({
@@ -57,7 +80,8 @@ export class RedisBus implements Bus {
   }
 
   publish(channel: string, payload: Buffer | string): void {
-    const bytes = channel.length + payload.length;
+    const name = this.#names.written + channel;
+    const bytes = name.length + payload.length;
     const full =
       this.#messagesInFlight >= limits.busMessagesInFlightMax ||
       this.#bytesInFlight + bytes > limits.busBytesInFlightMax;
@@ -73,7 +97,7 @@ export class RedisBus implements Bus {
       this.#messagesInFlight -= 1;
       this.#bytesInFlight -= bytes;
     };
-    this.#link.publish(channel, payload).then(settle, () => {
+    this.#link.publish(name, payload).then(settle, () => {
       settle();
       this.#counters.dropped.add(1);
       // Refused by a healthy server: telling everybody again would be refused again.
@@ -83,11 +107,12 @@ export class RedisBus implements Bus {
 
   async subscribe(channel: string, handler: Handler): Promise<() => void> {
     // Each call is a listener of its own, be the function the same.
-    const listener: Handler = (payload, from) => handler(payload, from);
-    this.#subscriptions.add(channel, listener);
-    await this.#link.subscribe(channel);
+    const listener: Handler = (payload) => handler(payload, channel);
+    const names = this.#names.read.map((prefix) => prefix + channel);
+    for (const name of names) this.#subscriptions.add(name, listener);
+    await Promise.all(names.map((name) => this.#link.subscribe(name)));
     return () => {
-      if (this.#subscriptions.remove(channel, listener)) this.#link.unsubscribe(channel);
+      for (const name of names) if (this.#subscriptions.remove(name, listener)) this.#link.unsubscribe(name);
     };
   }
 

@@ -1,9 +1,16 @@
-/** Who in this process listens to what. Every bus keeps one. */
+/**
+ * Who in this process listens to what. Every bus keeps one. A message reaches all workers of all hosts within a
+ * millisecond, so no message may end a process: what a handler cannot read is counted and dropped, and so is a bug.
+ */
+import { limits } from '../base/limits.ts';
 import type { BusCounters, Handler } from './bus.ts';
+import { UnreadMessage } from './messages.ts';
 
 export class Subscriptions {
   readonly #handlers = new Map<string, Set<Handler>>();
   readonly #counters: BusCounters;
+  /** Monotonic: of the last line about a message that was not read. */
+  #loggedAt = Number.NEGATIVE_INFINITY;
 
   constructor(counters: BusCounters) {
     this.#counters = counters;
@@ -32,6 +39,23 @@ export class Subscriptions {
     const handlers = this.#handlers.get(channel);
     if (!handlers) return;
     this.#counters.delivered.add(1);
-    for (const handler of [...handlers]) handler(payload, channel);
+    for (const handler of [...handlers]) {
+      try {
+        handler(payload, channel);
+      } catch (error) {
+        this.#dropped(channel, payload, error);
+      }
+    }
+  }
+
+  #dropped(channel: string, payload: Buffer, error: unknown): void {
+    const { unread, bugs, log } = this.#counters;
+    const isUnread = error instanceof UnreadMessage;
+    (isUnread ? unread : bugs).add(1);
+    const now = performance.now();
+    if (now - this.#loggedAt < limits.busUnreadLogMs) return;
+    this.#loggedAt = now;
+    if (isUnread) log?.warn('bus_message_unread', { channel, bytes: payload.length, reason: error.message });
+    else log?.error('bus_bug', { channel, bytes: payload.length, error });
   }
 }

@@ -9,6 +9,7 @@ import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Bus } from '../bus/bus.ts';
+import { isListOf, isObject, isText, isWhole, readMessage } from '../bus/messages.ts';
 import type { Queries } from '../postgres/client.ts';
 import { AgedMap } from './aged-map.ts';
 import {
@@ -23,6 +24,16 @@ import {
 export type ChangeHandler = (change: CredentialChange | 'all') => void;
 
 const channel = 'credentials';
+
+function isChanges(value: unknown): value is LoggedChange[] {
+  return isListOf(value, isChange);
+}
+
+function isChange(value: unknown): value is LoggedChange {
+  if (!isObject(value)) return false;
+  const { id, credentialsId, deviceId, deviceNumber, deleted } = value;
+  return [id, deviceNumber].every(isWhole) && [credentialsId, deviceId].every(isText) && typeof deleted === 'boolean';
+}
 
 export interface CredentialChangesParts {
   postgres: Queries;
@@ -84,15 +95,8 @@ export class CredentialChanges {
   }
 
   #receive(payload: Buffer): void {
-    let changes: LoggedChange[];
-    try {
-      changes = JSON.parse(payload.toString()) as LoggedChange[];
-    } catch (error) {
-      // The log in Postgres says the same within a second.
-      this.#parts.log.warn('credential_message_unread', { reason: messageOf(error) });
-      return;
-    }
-    for (const change of changes) this.#tellOnce(change);
+    // The log in Postgres says what could not be read within a second.
+    for (const change of readMessage(payload, isChanges)) this.#tellOnce(change);
   }
 
   /** A log that went back in time gives its places out again. */

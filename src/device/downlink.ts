@@ -4,12 +4,13 @@
  * in one of its devices, so no registry is needed. At most once: who must not lose anything reads its store when
  * `onOpened` or `onRestored` tells. Payload values travel as JSON text (strings), so that no number loses a digit.
  */
-import { assert, messageOf } from '../base/errors.ts';
+import { assert } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Metrics } from '../base/metrics.ts';
 import type { Bus } from '../bus/bus.ts';
-import { type OfferPacket, Offers, type Outcome, type Want } from './offers.ts';
+import { isListOf, isObject, isText, isWhole, readMessage } from '../bus/messages.ts';
+import { isOfferPacket, type OfferPacket, Offers, type Outcome, type Want } from './offers.ts';
 import { Shards } from './shards.ts';
 
 export type { Outcome, Want } from './offers.ts';
@@ -34,6 +35,17 @@ type Packet =
   | OfferPacket;
 
 type Opened = [device: number, topic: Topic];
+
+function isPacket(value: unknown): value is Packet {
+  if (!isObject(value) || !isText(value['from'])) return false;
+  const { kind, device, topic, message, opened } = value;
+  if (kind === 'send') return isWhole(device) && isText(topic) && isObject(message);
+  return kind === 'opened' ? isListOf(opened, isOpened) : isOfferPacket(value);
+}
+
+function isOpened(value: unknown): value is Opened {
+  return Array.isArray(value) && value.length === 2 && isWhole(value[0]) && isText(value[1]);
+}
 
 type Watcher = (device: number, message: object) => void;
 
@@ -224,14 +236,7 @@ export class Downlink {
   }
 
   #receive(payload: Buffer): void {
-    let packet: Packet;
-    try {
-      packet = JSON.parse(payload.toString()) as Packet;
-    } catch (error) {
-      // Somebody else on the same Redis.
-      this.#log.warn('downlink_message_unread', { reason: messageOf(error) });
-      return;
-    }
+    const packet = readMessage(payload, isPacket);
     if (packet.kind === 'send') {
       if (packet.from !== this.#offers.node) this.#deliver(packet.device, packet.topic, packet.message);
     } else if (packet.kind === 'opened') {

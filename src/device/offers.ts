@@ -6,6 +6,7 @@
 import { randomUUID } from 'node:crypto';
 import { limits } from '../base/limits.ts';
 import type { Bus } from '../bus/bus.ts';
+import { isObject, isText, isWhole } from '../bus/messages.ts';
 
 /** `to` and `from` are nodes: each worker has an inbox under a name that is new with each start. */
 export type OfferPacket =
@@ -13,6 +14,23 @@ export type OfferPacket =
   | { kind: 'have'; from: string; id: number; heardAt: number }
   | { kind: 'grant'; from: string; id: number; heardAt: number; device: number; topic: string; message: object }
   | { kind: 'answer'; from: string; id: number; taken: boolean };
+
+export function isOfferPacket(value: unknown): value is OfferPacket {
+  if (!isObject(value) || !isText(value['from']) || !isWhole(value['id'])) return false;
+  const { kind, heardAt, device, topic, message, taken } = value;
+  switch (kind) {
+    case 'ask':
+      return isWhole(device) && isText(topic);
+    case 'have':
+      return typeof heardAt === 'number';
+    case 'grant':
+      return typeof heardAt === 'number' && isWhole(device) && isText(topic) && isObject(message);
+    case 'answer':
+      return typeof taken === 'boolean';
+    default:
+      return false;
+  }
+}
 
 /**
  * `taken`: exactly one listener said yes. `nobody`: none did in time; offer again when `onOpened` tells.

@@ -11,6 +11,7 @@ import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics.ts';
 import type { Bus } from '../bus/bus.ts';
+import { isListOf, isObject, isText, isWhole, readMessage } from '../bus/messages.ts';
 import { AgedMap } from './aged-map.ts';
 import type { CachedDevice, DeviceRow, StoredDevice } from './cached-device.ts';
 import type { DevicesHere } from './devices-here.ts';
@@ -39,6 +40,20 @@ export interface SessionsParts {
 }
 
 const channel = 'sessions';
+
+interface OpenedMessage {
+  from: string;
+  opened: [device: number, stamp: number][];
+}
+
+function isOpenedMessage(value: unknown): value is OpenedMessage {
+  return isObject(value) && isText(value['from']) && isListOf(value['opened'], isOpened);
+}
+
+function isOpened(value: unknown): value is [number, number] {
+  return isListOf(value, isWhole) && value.length === 2;
+}
+
 /** Stamps in one millisecond, before they run ahead of the clock. */
 const stampsPerMs = 1_000;
 
@@ -198,14 +213,7 @@ export class Sessions {
   }
 
   #receive(payload: Buffer): void {
-    let message: { from: string; opened: [device: number, stamp: number][] };
-    try {
-      message = JSON.parse(payload.toString()) as typeof message;
-    } catch (error) {
-      // Somebody else on the same Redis.
-      this.#parts.log.warn('session_message_unread', { reason: messageOf(error) });
-      return;
-    }
+    const message = readMessage(payload, isOpenedMessage);
     if (message.from === this.#node) return;
     for (const [number, stamp] of message.opened) {
       this.#lastStamp = Math.max(this.#lastStamp, stamp);

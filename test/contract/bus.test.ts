@@ -14,6 +14,7 @@ import type { Log } from '../../src/base/log.ts';
 import { Metrics } from '../../src/base/metrics.ts';
 import type { Bus } from '../../src/bus/bus.ts';
 import { BusHub } from '../../src/bus/ipc-primary.ts';
+import { isText, readMessage } from '../../src/bus/messages.ts';
 import { openBus, parseClusterUrl } from '../../src/bus/open.ts';
 import { childPort, type Port, portPair } from '../../src/bus/port.ts';
 import { freePort } from '../engine.ts';
@@ -30,7 +31,7 @@ const memberSource = `
 import { openBus } from './dist/bus/open.js';
 import { Metrics } from './dist/base/metrics.js';
 const silent = { debug() {}, info() {}, warn() {}, error() {} };
-const bus = await openBus({ redisUrl: process.argv[2] ?? '', log: silent, metrics: new Metrics() });
+const bus = await openBus({ redisUrl: process.argv[2] ?? '', installation: 'test', log: silent, metrics: new Metrics() });
 const tell = (event, fields) => process.send({ member: event, ...fields });
 const leave = new Map();
 const verbs = {
@@ -129,7 +130,7 @@ async function ipcSetup(): Promise<Setup & { hub: BusHub }> {
     local(metrics = new Metrics()) {
       const [ours, hubs] = portPair();
       hub.attach(hubs);
-      return openBus({ redisUrl: '', log: silent, metrics, port: ours });
+      return openBus({ redisUrl: '', installation: 'test', log: silent, metrics, port: ours });
     },
     async stop() {},
   };
@@ -141,7 +142,7 @@ async function redisSetup(): Promise<Setup & { redis: RedisServer }> {
   return {
     redis,
     member: () => new Member([redis.url]),
-    local: (metrics = new Metrics()) => openBus({ redisUrl: redis.url, log: silent, metrics }),
+    local: (metrics = new Metrics()) => openBus({ redisUrl: redis.url, installation: 'test', log: silent, metrics }),
     stop: () => redis.stop(),
   };
 }
@@ -170,7 +171,7 @@ async function clusterSetup(): Promise<Setup & { nodes: RedisServer[] }> {
   return {
     nodes,
     member: () => new Member([url]),
-    local: (metrics = new Metrics()) => openBus({ redisUrl: url, log: silent, metrics }),
+    local: (metrics = new Metrics()) => openBus({ redisUrl: url, installation: 'test', log: silent, metrics }),
     async stop() {
       await Promise.all(nodes.map((node) => node.stop()));
     },
@@ -290,6 +291,25 @@ describe.each([
     await bus.close();
   });
 
+  it('counts and drops what a handler does not understand, and goes on', async () => {
+    const metrics = new Metrics();
+    const bus = await setup.local(metrics);
+    await until(() => bus.connected);
+    const heard: string[] = [];
+    await bus.subscribe('strange', (payload) => void readMessage(payload, isText));
+    await bus.subscribe('strange', () => {
+      throw new RangeError('on purpose');
+    });
+    await bus.subscribe('strange', (payload) => heard.push(payload.toString()));
+    const strange = ['', '{', 'null', '{}', '"text"'];
+    for (const text of strange) bus.publish('strange', text);
+    await until(() => heard.length === strange.length);
+    expect(heard).toEqual(strange);
+    const count = (name: string) => metrics.snapshot().find((sample) => sample.name === name)?.value;
+    expect([count('bus_unread_total'), count('bus_bugs_total')]).toEqual([4, 5]);
+    await bus.close();
+  });
+
   it('goes on when a subscriber dies', async () => {
     const third = setup.member();
     await until(async () => (await third.tell('connected')) === true);
@@ -380,7 +400,7 @@ describe('a Redis Cluster', () => {
     await bus.subscribe('moving', (payload) => heard.push(payload.toString()));
     const tell = (node: RedisServer, ...words: string[]) =>
       execFileSync('redis-cli', ['-p', String(node.port), 'cluster', ...words], { encoding: 'utf8' }).trim();
-    const slot = tell(nodes[0]!, 'keyslot', 'moving');
+    const slot = tell(nodes[0]!, 'keyslot', 'millrace:test:1:moving');
     const from = Math.floor(Number(slot) / 5462);
     const source = tell(nodes[from]!, 'myid');
     const target = tell(nodes[(from + 1) % 3]!, 'myid');
@@ -418,7 +438,9 @@ describe('a Redis URL', () => {
       tls: {},
     });
     for (const redisUrl of ['localhost:6379', 'http://h', 'redis://']) {
-      await expect(openBus({ redisUrl, log: silent, metrics: new Metrics() })).rejects.toThrow(StartError);
+      await expect(openBus({ redisUrl, installation: 'test', log: silent, metrics: new Metrics() })).rejects.toThrow(
+        StartError,
+      );
     }
   });
 });
@@ -473,7 +495,7 @@ describe('Redis', () => {
 
   it('need not be there at the start', async () => {
     const redis = new RedisServer(await freePort());
-    const bus = await openBus({ redisUrl: redis.url, log: silent, metrics: new Metrics() });
+    const bus = await openBus({ redisUrl: redis.url, installation: 'test', log: silent, metrics: new Metrics() });
     let reconnects = 0;
     bus.onReconnect(() => {
       reconnects += 1;
@@ -501,3 +523,20 @@ async function until(condition: () => boolean | Promise<boolean>): Promise<void>
 function turn(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve));
 }
+
+it('two installations on one Redis do not hear each other', async () => {
+  const { redis, stop } = await redisSetup();
+  const open = (installation: string) =>
+    openBus({ redisUrl: redis.url, installation, log: silent, metrics: new Metrics() });
+  const [one, other] = [await open('one'), await open('other')];
+  await until(() => one.connected && other.connected);
+  const heard: string[] = [];
+  await one.subscribe('sessions', (payload, channel) => heard.push(`one ${channel} ${payload}`));
+  await other.subscribe('sessions', (payload, channel) => heard.push(`other ${channel} ${payload}`));
+  other.publish('sessions', 'theirs');
+  one.publish('sessions', 'ours');
+  await until(() => heard.length === 2);
+  expect(heard.toSorted()).toEqual(['one sessions ours', 'other sessions theirs']);
+  await Promise.all([one.close(), other.close()]);
+  await stop();
+});

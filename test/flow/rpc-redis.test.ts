@@ -2,6 +2,7 @@
  * Commands over Redis: from worker to worker as over IPC. While Redis is away a command is a clear error at once, polls
  * end as expired and telemetry goes on; when it is back, commands flow again without a restart.
  */
+import { execFileSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -9,6 +10,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../api.ts';
 import { type Engine, freePort, startEngine } from '../engine.ts';
+import { MqttClient } from '../wire/mqtt-client.ts';
 import type { RawConnection, RawResponse } from '../wire/raw.ts';
 import { connectToEachWorker, restOn } from '../wire/workers.ts';
 import { RedisServer } from './stores.ts';
@@ -54,6 +56,11 @@ async function command(connection: RawConnection, device: Device, kind = 'twoway
   });
 }
 
+async function ok({ api }: Engine, method: string, path: string, body: string): Promise<Response> {
+  const headers = { 'x-authorization': `Bearer ${await api.adminToken()}`, 'content-type': 'application/json' };
+  return await fetch(`${api.http}${path}`, { method, headers, body });
+}
+
 function poll(connection: RawConnection, device: Device, timeoutMs = 5_000): Promise<RawResponse> {
   return connection.ask({ method: 'GET', path: `/api/v1/${device.token}/rpc?timeout=${timeoutMs}` }, 20_000);
 }
@@ -70,6 +77,60 @@ async function roundTrip({ operators, devices, device }: Ends): Promise<void> {
 }
 
 test('a command crosses from worker to worker, and so does its reply', () => withEnds(roundTrip));
+
+test('whatever anybody publishes on any channel ends no worker', async () => {
+  const cli = (...words: string[]) =>
+    execFileSync('redis-cli', ['-u', redis.url, ...words], { encoding: 'utf8' })
+      .trim()
+      .split('\n');
+  const restarts = (await engine.metric('worker_restarts_total')) ?? 0;
+  const channels = cli('pubsub', 'channels');
+  expect(channels.length).toBeGreaterThan(3);
+  for (const channel of channels) {
+    expect(channel).toMatch(/^millrace:[0-9a-f]{32}:1:[a-z0-9-]+$/);
+    for (const text of ['', '{', '{}', '[]', 'null', '5', '{"kind":"new","from":"x"}', '[["customer",1,[1,0,0]]]']) {
+      cli('publish', channel, text);
+    }
+    cli('eval', "return redis.call('publish', ARGV[1], string.rep('x', 4000000))", '0', channel);
+  }
+  await eventually(async () => ((await engine.metric('bus_unread_total')) ?? 0) > channels.length, 10_000);
+  await withEnds(roundTrip);
+  expect((await engine.metric('worker_restarts_total')) ?? 0).toBe(restarts);
+  expect(await engine.metric('bus_bugs_total')).toBe(0);
+});
+
+test('another installation on the same Redis takes no sessions and gets no commands', async () => {
+  const other = await startEngine({ workers: 1, env: { REDIS_URL: redis.url } });
+  const clients: MqttClient[] = [];
+  try {
+    // Both count their devices from 1: some of these have the same numbers.
+    const names = Array.from({ length: 12 }, (_, n) => `both-${n}`);
+    const [ours, theirs] = await Promise.all(
+      [engine, other].map(({ api }) => Promise.all(names.map((name) => api.createDevice(name)))),
+    );
+    const connect = async ({ mqttPort: port }: Engine, devices: Device[]) => {
+      for (const { token } of devices) {
+        const client = await MqttClient.open({ port, level: 4 });
+        clients.push(client);
+        await client.connect({ token });
+        await client.subscribe('v1/devices/me/rpc/request/+');
+      }
+    };
+    await connect(engine, ours!);
+    await connect(other, theirs!);
+    const body = JSON.stringify({ method: 'openValve', timeout: 5_000 });
+    const send = async ({ id }: Device, n: number) => {
+      const path = `/api/rpc/oneway/${id}`;
+      const [answer, message] = await Promise.all([ok(engine, 'POST', path, body), clients[n]!.message()]);
+      expect([answer.status, message.json.method]).toEqual([200, 'openValve']);
+    };
+    await Promise.all(ours!.map(send));
+    for (const client of clients) await client.quiet();
+  } finally {
+    for (const client of clients) client.cut();
+    await other.destroy();
+  }
+});
 
 test('a device that comes later gets what waits, on the other worker', () =>
   withEnds(async ({ operators, devices, device }) => {

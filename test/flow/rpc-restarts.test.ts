@@ -39,7 +39,7 @@ test.each([
 ])('queued and delivered persistent commands survive %s, and no number comes again', async (name, restart) => {
   const device = await engine.api.createDevice(name);
   const delivered = await persistent(device.id, 'first');
-  expect(await poll(device.token)).toMatchObject({ id: 0, method: 'first' });
+  expect(await poll(device.token)).toMatchObject({ id: 1, method: 'first' });
   await eventually(async () => (await statusOf(delivered)) === 'DELIVERED');
   const queued = await persistent(device.id, 'second');
   expect(await statusOf(queued)).toBe('QUEUED');

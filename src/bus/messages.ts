@@ -1,0 +1,37 @@
+/**
+ * Messages of the bus as JSON of a known shape. Whoever may publish on the bus reaches every worker of every host at once,
+ * so a handler reads with `readMessage`: a message that is no JSON or has another shape is counted and dropped by the
+ * bus (`subscriptions.ts`). Members may be added under one protocol number: readers ignore those that they do not know.
+ */
+
+/** By a handler: the message was not understood, and nothing came of it. */
+export class UnreadMessage extends Error {}
+
+/** The message; throws `UnreadMessage`. */
+export function readMessage<T>(payload: Buffer, isMessage: (value: unknown) => value is T): T {
+  let message: unknown;
+  try {
+    message = JSON.parse(payload.toString());
+  } catch {
+    throw new UnreadMessage('no JSON');
+  }
+  if (!isMessage(message)) throw new UnreadMessage('another shape');
+  return message;
+}
+
+export function isObject(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+export function isText(value: unknown): value is string {
+  return typeof value === 'string';
+}
+
+/** Exact as a double. */
+export function isWhole(value: unknown): value is number {
+  return Number.isSafeInteger(value);
+}
+
+export function isListOf<T>(value: unknown, isElement: (element: unknown) => element is T): value is T[] {
+  return Array.isArray(value) && value.every(isElement);
+}
