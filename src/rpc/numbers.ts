@@ -1,5 +1,5 @@
 /**
- * The numbers that devices see on their commands: counting up for each device from 0, across workers, hosts and
+ * The numbers that devices see on their commands: counting up for each device from 1 (many clients test an id for truth), across workers, hosts and
  * restarts, because each one is taken from a row in Postgres. Those asked for in the same tick, and while a statement
  * runs, share one statement.
  */
@@ -8,8 +8,8 @@ import { limits } from '../base/limits.ts';
 import type { Queries } from '../postgres/client.ts';
 import { takeNumbers } from './store.ts';
 
-/** 31 bits: a number comes again after 2^31 commands to the same device, long after any wait for an answer. */
-const numbersMax = 2 ** 31;
+/** 31 bits: a number comes again after 2^31 - 1 commands to the same device, long after any wait for an answer. */
+const numberMax = 2 ** 31 - 1;
 
 interface Asked {
   device: number;
@@ -48,7 +48,7 @@ export class RpcNumbers {
         for (const { device, resolve, reject } of batch) {
           const number = taken.get(device);
           if (number === undefined) reject(notFound("Device with requested id wasn't found!"));
-          else resolve(number % numbersMax);
+          else resolve((number % numberMax) + 1);
           if (number !== undefined) taken.set(device, number + 1);
         }
       } catch (error) {

@@ -42,9 +42,9 @@ test.each([
   await sleep(50);
   const calling = command(operators[operator]!, 'twoway', device, { method: 'setGpio', params: { pin: 1 } });
   const answer = await polling;
-  expect(answer.body.toString()).toBe('{"id":0,"method":"setGpio","params":{"pin":1}}');
+  expect(answer.body.toString()).toBe('{"id":1,"method":"setGpio","params":{"pin":1}}');
   expect(answer.headers.get('content-type')).toBe('application/json');
-  const acknowledged = await reply(devices[replied]!, device, 0, '{"ok":true}');
+  const acknowledged = await reply(devices[replied]!, device, 1, '{"ok":true}');
   expect(told(acknowledged)).toBe('200 {"result":"ok"}');
   expect(acknowledged.headers.get('content-type')).toBe('application/json');
   expect(told(await calling)).toBe('200 {"ok":true}');
@@ -61,7 +61,7 @@ test('ids count up for each device, whichever worker sends', async () => {
     ]);
     ids.push(received(answer).id);
   }
-  expect(ids).toEqual([0, 1, 2, 3, 4, 5]);
+  expect(ids).toEqual([1, 2, 3, 4, 5, 6]);
 });
 
 test('a command that waits is delivered to the next poll at once, and to that one only', async () => {
@@ -121,8 +121,8 @@ test('numbers in params and replies keep every digit', async () => {
   const polling = poll(devices[1]!, device);
   await sleep(50);
   const calling = command(operators[0]!, 'twoway', device, '{"method":"n","params":[42.0,9223372036854775807,1e2]}');
-  expect((await polling).body.toString()).toBe('{"id":0,"method":"n","params":[42.0,9223372036854775807,1e2]}');
-  await reply(devices[0]!, device, 0, '{"a": 42.0, "b": 9223372036854775807}');
+  expect((await polling).body.toString()).toBe('{"id":1,"method":"n","params":[42.0,9223372036854775807,1e2]}');
+  await reply(devices[0]!, device, 1, '{"a": 42.0, "b": 9223372036854775807}');
   expect(told(await calling)).toBe('200 {"a": 42.0, "b": 9223372036854775807}');
 });
 
@@ -132,7 +132,7 @@ test('a reply that is not JSON reaches the caller as a JSON string', async () =>
   await sleep(50);
   const calling = command(operators[0]!, 'twoway', device, { method: 'say' });
   await polling;
-  expect((await reply(devices[1]!, device, 0, 'fine, "thanks"')).status).toBe(200);
+  expect((await reply(devices[1]!, device, 1, 'fine, "thanks"')).status).toBe(200);
   expect(told(await calling)).toBe('200 "fine, \\"thanks\\""');
 });
 
@@ -143,10 +143,10 @@ test('late, doubled and foreign replies are acknowledged and ignored', async () 
   await sleep(50);
   const calling = command(operators[0]!, 'twoway', device, { method: 'who' });
   await polling;
-  expect(told(await reply(devices[0]!, other, 0, '"foreign"'))).toBe('200 {"result":"ok"}');
+  expect(told(await reply(devices[0]!, other, 1, '"foreign"'))).toBe('200 {"result":"ok"}');
   expect(told(await reply(devices[0]!, device, 99999, '{}'))).toBe('200 {"result":"ok"}');
-  expect(told(await reply(devices[0]!, device, 0, '"first"'))).toBe('200 {"result":"ok"}');
-  expect(told(await reply(devices[1]!, device, 0, '"second"'))).toBe('200 {"result":"ok"}');
+  expect(told(await reply(devices[0]!, device, 1, '"first"'))).toBe('200 {"result":"ok"}');
+  expect(told(await reply(devices[1]!, device, 1, '"second"'))).toBe('200 {"result":"ok"}');
   expect(told(await calling)).toBe('200 "first"');
 });
 
@@ -154,10 +154,10 @@ test('a reply to a command that no session was given yet is ignored', async () =
   const device = await newDevice();
   const calling = command(operators[0]!, 'twoway', device, { method: 'early', timeout: 5000 });
   await sleep(400);
-  await reply(devices[0]!, device, 0, '"guessed"');
-  await reply(devices[1]!, device, 0, '"guessed"');
-  expect(received(await poll(devices[1]!, device)).id).toBe(0);
-  await reply(devices[1]!, device, 0, '"real"');
+  await reply(devices[0]!, device, 1, '"guessed"');
+  await reply(devices[1]!, device, 1, '"guessed"');
+  expect(received(await poll(devices[1]!, device)).id).toBe(1);
+  await reply(devices[1]!, device, 1, '"real"');
   expect(told(await calling)).toBe('200 "real"');
 });
 

@@ -54,7 +54,7 @@ test('a command without params is delivered with null', async () => {
   const polling = poll(devices[1]!, device);
   await sleep(50);
   expect(told(await command(operators[0]!, 'oneway', device, { method: 'm' }))).toBe('200 ');
-  expect((await polling).body.toString()).toBe('{"id":0,"method":"m","params":null}');
+  expect((await polling).body.toString()).toBe('{"id":1,"method":"m","params":null}');
 });
 
 test('bad bodies are 400 and name what is wrong', async () => {
@@ -147,9 +147,9 @@ test('a persistent command is queued at once, delivered to the next poll, and su
     additionalInfo: { by: 'job' },
   });
   const answer = await poll(devices[1]!, device);
-  expect(received(answer)).toEqual({ id: 0, method: 'setGate', params: { open: true } });
+  expect(received(answer)).toEqual({ id: 1, method: 'setGate', params: { open: true } });
   await statusBecomes(rpcId, 'DELIVERED');
-  await reply(devices[0]!, device, 0, '{"ok":1}');
+  await reply(devices[0]!, device, 1, '{"ok":1}');
   await statusBecomes(rpcId, 'SUCCESSFUL');
   expect(await stored(rpcId)).toMatchObject({ response: { ok: 1 } });
 });
@@ -159,7 +159,7 @@ test('the reply to a persistent command may come to any worker', async () => {
     const device = await newDevice();
     const rpcId = await persistent(device.id, 'twoway', { method: 'm' });
     received(await poll(connection, device));
-    await reply(connection, device, 0, '"done"');
+    await reply(connection, device, 1, '"done"');
     await statusBecomes(rpcId, 'SUCCESSFUL');
   }
 });
