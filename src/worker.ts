@@ -2,6 +2,7 @@
  * One worker: builds its parts in the order in which data flows, listens, and closes them in reverse order. Read this
  * file first: it names every long-lived object and who gets it.
  */
+import { randomUUID } from 'node:crypto';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { createApi } from './api/api.ts';
@@ -18,6 +19,7 @@ import { PasswordHasher } from './auth/password.ts';
 import { openRateLimits, parseRateLimits } from './auth/rate-limits.ts';
 import { openRequestLimits } from './auth/request-limits.ts';
 import { Proxies } from './auth/transport.ts';
+import { WrongCredentials } from './auth/wrong-credentials.ts';
 import { systemClock as clock, clockStepMs } from './base/clock.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { openFilesMax } from './base/file-limit.ts';
@@ -77,7 +79,6 @@ import { openMqtt } from './mqtt/door.ts';
 import { type Listener, listenTcp, listenTls } from './mqtt/listen.ts';
 import { createSignIn } from './mqtt/login.ts';
 import { webSocketDoor } from './mqtt/websocket.ts';
-import { WrongLogins } from './mqtt/wrong-logins.ts';
 import { OrphanJournals } from './orphan-journals.ts';
 import { Downloads } from './ota/downloads.ts';
 import { Rollout } from './ota/rollout.ts';
@@ -130,7 +131,7 @@ async function serve(link: PrimaryLink): Promise<void> {
   const { clickhouse, postgres } = openStores(begin.engines, config, log);
   if (!begin.postgresReady) postgres.hold();
   link.onState((state) => state.postgresReady && postgres.release());
-  const bus = await openBus({ redisUrl: config.redis.url, log, metrics });
+  const bus = await openBus({ redisUrl: config.redis.url, installation: begin.installation, log, metrics });
   const downlink = new Downlink({ bus, shards: config.bus.shards, log, metrics });
   await downlink.start();
   const devices = new DevicesHere();
@@ -332,7 +333,8 @@ async function serve(link: PrimaryLink): Promise<void> {
     rpcTimeouts: config.rpc,
   });
   const consoleDoor = createConsole({ docs: config.docs.enabled });
-  const senders = new Senders(tokens, meter, log);
+  const wrongCredentials = await openWrongCredentials();
+  const senders = new Senders(tokens, wrongCredentials, meter, log);
   const worker = config.http.tellWorker ? String(begin.slot) : '';
   const { touch } = activity;
   const mqttConnectionsMax = config.mqtt.connectionsMax || Math.max(64, openFilesMax() - limits.fileReserve);
@@ -343,7 +345,7 @@ async function serve(link: PrimaryLink): Promise<void> {
     gateways,
     gatewayDecoder: new GatewayDecoder({ options: decoding, touch, rateLimits }),
     worker,
-    signIn: createSignIn({ logins, sessions, chains, rateLimits, wrongLogins: openWrongLogins(), clock }),
+    signIn: createSignIn({ logins, sessions, chains, rateLimits, wrongCredentials, clock }),
     ingest,
     decode,
     readBody,
@@ -464,6 +466,7 @@ async function serve(link: PrimaryLink): Promise<void> {
     await steps.step('activity of devices', () => activity.stop());
     rateLimits?.stop();
     requestLimits?.stop();
+    wrongCredentials?.stop();
     apiKeys.stop();
     const drainMsMax = Math.min(shipMsMax, steps.msLeft);
     await steps.step('the journal', () => Promise.all([shipper.drain(drainMsMax), orphans.drain(drainMsMax)]));
@@ -499,10 +502,13 @@ async function serve(link: PrimaryLink): Promise<void> {
     return reasons;
   }
 
-  function openWrongLogins(): WrongLogins | undefined {
-    const { wrongLoginsMax: wrongMax, wrongLoginsBlockSeconds } = config.mqtt;
+  async function openWrongCredentials(): Promise<WrongCredentials | undefined> {
+    const { perMinuteMax: wrongMax } = config.wrongCredentials;
     if (wrongMax === 0) return undefined;
-    return new WrongLogins({ clock, wrongMax, blockMs: wrongLoginsBlockSeconds * 1000, addressesMax });
+    const isTrustedProxy = (address: string) => proxies.isTrusted(address);
+    const wrong = new WrongCredentials({ bus, node: randomUUID(), wrongMax, isTrustedProxy, clock, metrics });
+    await wrong.start();
+    return wrong;
   }
 
   function openServers(): HttpServer[] {

@@ -148,6 +148,8 @@ export class Engine {
       MONITOR_BIND_PORT: String(monitorPort),
       // Tests ask for old points soon after they were sent.
       SHIP_LATE_SECONDS_MAX: '1',
+      // All clients of a test have one address.
+      WRONG_CREDENTIALS_PER_MINUTE_MAX: '0',
       WORKERS: String(options.workers ?? 2),
       ADMIN_EMAIL: this.api.address.adminEmail,
       ADMIN_PASSWORD: this.api.address.adminPassword,

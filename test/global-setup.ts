@@ -15,6 +15,9 @@ const sharedSettings = {
   HTTP_TELL_WORKER: 'true',
   RULES_FILE: 'test/wire/rules.yaml',
   CLIENT_SIDE_RPC_TIMEOUT: '2000',
+  // The limit holds for other addresses of loopback: most tests have this one, and give many wrong tokens.
+  WRONG_CREDENTIALS_PER_MINUTE_MAX: '30',
+  HTTP_TRUSTED_PROXIES: '127.0.0.1',
 };
 
 export default async function setup(project: TestProject): Promise<() => Promise<void>> {

@@ -67,10 +67,9 @@ const schema = Type.Object({
     connectionsMax: count,
     connectionsPerAddressMax: count,
     idleSeconds: Type.Integer({ minimum: 0, maximum: 86_400 }),
-    wrongLoginsMax: count,
-    wrongLoginsBlockSeconds: Type.Integer({ minimum: 1, maximum: 86_400 }),
     closeOnInvalid: Type.Boolean(),
   }),
+  wrongCredentials: Type.Object({ perMinuteMax: count }),
   gateway: Type.Object({
     childrenMax: count,
     disconnectNotices: Type.Boolean(),

@@ -28,6 +28,13 @@ export const limits = {
   /** Remote addresses whose wrong provisioning keys a worker counts; an old one makes room for a new one. */
   guessingAddressesMax: 10_000,
   guessWindowMs: 60_000,
+  /** Wrong credentials of devices: addresses that a worker counts, how soon it publishes its counts, entries of one message,
+   * how often ended windows are forgotten, and right credentials that it remembers with their address. */
+  wrongCredentialsAddressesMax: 10_000,
+  wrongCredentialsTellMs: 100,
+  wrongCredentialsPerMessage: 1_000,
+  wrongCredentialsSweepMs: 1_000,
+  rightCredentialsMax: 100_000,
   /** Profiles that answer for certificates, and for how long what is read of them is good. */
   chainProfilesMax: 1_000,
   chainProfilesMs: 1_000,
@@ -264,6 +271,8 @@ export const limits = {
   busMessagesInFlightMax: 20_000,
   busBytesInFlightMax: 8 * 1024 * 1024,
   busTimeoutMs: 1_000,
+  /** How often a process logs that it dropped a message which it could not read. */
+  busUnreadLogMs: 1_000,
 
   /** The way down: how long an offer waits for a worker that has a listener, how long a shard is heard after its last
    * listener has gone, and listeners in one message after the bus came back. */

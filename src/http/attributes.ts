@@ -53,14 +53,14 @@ export function attributesDoor(parts: AttributesDoorParts): void {
     const held = server.holdBody(exchange, body, undefined);
     if (!held) return;
     try {
-      store(exchange, await senders.find(token), held);
+      store(exchange, await senders.find(token, exchange), held);
     } catch (error) {
       senders.refuse(exchange, error);
     }
   };
 
   const receive = (exchange: Exchange, token: string, body: Buffer): void => {
-    const device = senders.known(token);
+    const device = senders.known(token, exchange);
     if (body.length === 0) exchange.refuse(missingBody);
     else if (device === undefined) void storeLater(exchange, token, body);
     else store(exchange, device, body);
@@ -69,7 +69,7 @@ export function attributesDoor(parts: AttributesDoorParts): void {
   const wait = async (exchange: Exchange, token: string, query: string): Promise<void> => {
     try {
       const waitMs = polls.waitMs(query);
-      const device = await senders.admit(token);
+      const device = await senders.admit(token, exchange);
       const poll = polls.hold(exchange, token, device, waitMs);
       if (!poll) return;
       const following = updates.follow(device.number, {
@@ -87,9 +87,10 @@ export function attributesDoor(parts: AttributesDoorParts): void {
 
   server.rawPost('/api/v1/:token/attributes', receive, senders.admitBody, limits.attributeBodyBytesMax);
   server.waitingGet('/api/v1/:token/attributes/updates', (exchange, token, query) => void wait(exchange, token, query));
-  server.route('GET', '/api/v1/:token/attributes', async ({ params, query }) => {
+  server.route('GET', '/api/v1/:token/attributes', async (request) => {
+    const { params, query } = request;
     const { alwaysClient, ...wanted } = wantedOfQuery(query);
-    const device = await senders.admit(params[0]!);
+    const device = await senders.admit(params[0]!, request);
     return { ...json, body: foundJson(await readWanted(attributes, device.number, wanted), alwaysClient) };
   });
 }

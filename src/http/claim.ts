@@ -20,12 +20,13 @@ export function claimDoor({ server, senders, claims, readBody }: ClaimDoorParts)
   server.route(
     'POST',
     '/api/v1/:token/claim',
-    async ({ params, body }) => {
-      const device = await senders.admit(params[0]!);
+    async (request) => {
+      const { params, body } = request;
+      const device = await senders.admit(params[0]!, request);
       await registerClaim(claims, device, decodeClaim(body, readBody));
       return { status: 200 };
     },
     limits.fleetBodyBytesMax,
-    ({ params }) => senders.admitBody(params[0]!),
+    (request) => senders.admitBody(request.params[0]!, request),
   );
 }

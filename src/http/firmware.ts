@@ -27,7 +27,7 @@ interface Asked {
 export function firmwareDoor({ server, senders, downloads }: FirmwareDoorParts): void {
   /** The way of nearly all chunks: everything is in memory, and nothing outlives the call. */
   const answerNow = (exchange: Exchange, type: PackageType, token: string, asked: Asked): boolean => {
-    const device = senders.known(token);
+    const device = senders.known(token, exchange);
     const file = device && downloads.remembered(device, type, asked.title, asked.version);
     if (!file) return false;
     const range = chunkRange(file.dataSize, asked.size, asked.chunk);
@@ -41,7 +41,7 @@ export function firmwareDoor({ server, senders, downloads }: FirmwareDoorParts):
 
   const answerLater = async (exchange: Exchange, type: PackageType, token: string, asked: Asked): Promise<void> => {
     try {
-      const device = await senders.admit(token);
+      const device = await senders.admit(token, exchange);
       const file = await downloads.find(device, type, asked.title, asked.version);
       const range = chunkRange(file.dataSize, asked.size, asked.chunk);
       exchange.answer(fileAnswer(file, await readRange(downloads.pieces, file.id, range)));

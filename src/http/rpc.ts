@@ -34,12 +34,12 @@ export function rpcDoor(parts: RpcDoorParts): void {
   const { server, senders, polls, sessions, rpc, calls, readBody } = parts;
   const atDeadline = parts.emptyPollTimeout ? undefined : timeoutAnswer;
 
-  const admitBody = ({ params }: HttpRequest) => senders.admitBody(params[0]!);
+  const admitBody = (request: HttpRequest) => senders.admitBody(request.params[0]!, request);
 
   const poll = async (exchange: Exchange, token: string, query: string): Promise<void> => {
     try {
       const waitMs = polls.waitMs(query);
-      const device = await senders.admit(token);
+      const device = await senders.admit(token, exchange);
       const poll = polls.hold(exchange, token, device, waitMs, atDeadline);
       if (!poll) return;
       poll.onEnd = sessions.listen(device.number, {
@@ -60,11 +60,12 @@ export function rpcDoor(parts: RpcDoorParts): void {
   server.route(
     'POST',
     '/api/v1/:token/rpc/:id',
-    async ({ params, body }) => {
+    async (request) => {
+      const { params, body } = request;
       const id = replyId(params[1]!);
       if (id === undefined) throw badRequest('rpc_id', 'The id of a command is a whole number of 32 bits.');
       requireBody(body);
-      const device = await senders.admit(params[0]!);
+      const device = await senders.admit(params[0]!, request);
       await rpc.reply(device.number, id, replyText(body, readBody));
       return acknowledged;
     },
@@ -75,9 +76,10 @@ export function rpcDoor(parts: RpcDoorParts): void {
   server.route(
     'POST',
     '/api/v1/:token/rpc',
-    async ({ params, body, aborted }) => {
+    async (request) => {
+      const { params, body, aborted } = request;
       requireBody(body);
-      const device = await senders.admit(params[0]!);
+      const device = await senders.admit(params[0]!, request);
       const answer = await calls.answer(device, readBody(body, readJson), aborted);
       return answer === undefined ? { status: 408 } : { ...json, body: answer };
     },

@@ -68,7 +68,7 @@ export function telemetryDoor(parts: TelemetryDoorParts): void {
     const held = server.holdBody(exchange, body, known && senderOf(known));
     if (!held) return;
     try {
-      const device = known ?? (await senders.find(token));
+      const device = known ?? (await senders.find(token, exchange));
       if (held.length <= limits.decodeInLoopBytesMax) accept(exchange, device, held);
       else await acceptLarge(exchange, device, held);
     } catch (error) {
@@ -81,7 +81,7 @@ export function telemetryDoor(parts: TelemetryDoorParts): void {
       refuse(exchange, missingBody);
       return;
     }
-    const device = senders.known(token);
+    const device = senders.known(token, exchange);
     if (device === undefined || body.length > limits.decodeInLoopBytesMax)
       void acceptLater(exchange, token, device, body);
     else accept(exchange, device, body);

@@ -3,14 +3,14 @@
  * the device may have. Nothing of the password is kept.
  */
 import type { RateLimits } from '../auth/rate-limits.ts';
+import { credentialsName, type WrongCredentials } from '../auth/wrong-credentials.ts';
 import type { Clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';
-import type { Login, Logins } from '../device/logins.ts';
+import type { Login, LoginRefusal, Logins } from '../device/logins.ts';
 import type { Sessions } from '../device/sessions.ts';
 import { type Chains, type ClientCertificate, isInForce } from '../fleet/chain.ts';
 import { deviceLimitReason } from '../fleet/device-limit.ts';
 import type { SignedIn, SignIn, SignInOwner, SignInRefused, SignInRequest } from './sign-in.ts';
-import type { WrongLogins } from './wrong-logins.ts';
 
 export interface LoginParts {
   logins: Logins;
@@ -19,7 +19,7 @@ export interface LoginParts {
   /** Undefined = unlimited. */
   rateLimits: RateLimits | undefined;
   /** Undefined = an address may try as often as it likes. */
-  wrongLogins: WrongLogins | undefined;
+  wrongCredentials: WrongCredentials | undefined;
   clock: Clock;
 }
 
@@ -33,16 +33,20 @@ async function signIn(
   owner: SignInOwner,
 ): Promise<SignedIn | SignInRefused> {
   const { clientId, username, password, certificate, remoteAddress } = request;
-  if (parts.wrongLogins?.isBlocked(remoteAddress)) return blocked;
+  const { wrongCredentials } = parts;
+  const credentials = wrongCredentials === undefined ? '' : nameOf(request);
   try {
+    wrongCredentials?.check(remoteAddress, credentials);
     const answer = certificate
       ? await byCertificate(parts, certificate, remoteAddress)
       : await parts.logins.find({ kind: 'names', clientId, userName: username ?? '', password });
+    // Many tries at once tell no more than one after another.
+    wrongCredentials?.check(remoteAddress, credentials);
     if (answer.kind === 'refused') {
-      if (answer.refusal !== 'unavailable') parts.wrongLogins?.wrong(remoteAddress);
+      if (isWrong(answer.refusal)) wrongCredentials?.wrong(remoteAddress);
       return { refused: answer.refusal };
     }
-    parts.wrongLogins?.right(remoteAddress);
+    wrongCredentials?.right(remoteAddress, credentials);
     const { device: row, isGateway, topics, credentialsVersion } = answer.login;
     parts.rateLimits?.message(row);
     const session = parts.sessions.open(row, owner, credentialsVersion);
@@ -53,7 +57,15 @@ async function signIn(
   }
 }
 
-const blocked: SignInRefused = { refused: 'rate', text: 'Too many wrong logins from this address; try again later.' };
+/** A token alone is named as over HTTP, whatever the client id: what was right over one door is right over the other. */
+function nameOf({ clientId, username = '', password, certificate }: SignInRequest): string {
+  if (certificate !== undefined) return certificate.credentialsId;
+  return password === undefined || password.length === 0 ? username : credentialsName(clientId, username, password);
+}
+
+function isWrong(refusal: LoginRefusal): boolean {
+  return refusal !== 'unavailable' && refusal !== 'transport';
+}
 
 async function byCertificate(
   { logins, chains, clock }: LoginParts,

@@ -9,7 +9,7 @@ import { networkOf } from '../base/network.ts';
 import type { Exchange } from './exchange.ts';
 
 /** The sender of a request, as `device 7` or `user …`; throws the fault for a sender that is not known. */
-export type Admit<Subject> = (subject: Subject) => string | Promise<string>;
+export type Admit<Subject> = (subject: Subject, exchange: Exchange) => string | Promise<string>;
 
 /** Room for the bodies that a process holds: half of it for senders that are not known, and shares for each of all. */
 export class BodyRoom {
@@ -100,7 +100,7 @@ export function readBody<Subject>(
     }
     if (gathered === undefined) {
       gathered = new GatheredBody({ exchange, contentLength, bytesMax, room, receive, onRefused });
-      if (admit) gathered.admit(() => admit(subject));
+      if (admit) gathered.admit(() => admit(subject, exchange));
     }
     gathered.add(chunk, isLast);
   });

@@ -41,6 +41,8 @@ export interface Transport {
   /** The shared engine's MQTT port unless given. */
   port?: number;
   host?: string;
+  /** From which address of this machine. */
+  localAddress?: string;
   /** Options of the TLS client; none: plain TCP. */
   tls?: ConnectionOptions;
   /** MQTT 5 by default: which form packets have, both ways. */
@@ -106,13 +108,14 @@ export class MqttClient {
   }
 
   /** A connection on which nothing has been sent yet. */
-  static async open({ port = mqttPort(), host = '127.0.0.1', tls, level }: Transport = {}): Promise<MqttClient> {
+  static async open(transport: Transport = {}): Promise<MqttClient> {
+    const { port = mqttPort(), host = '127.0.0.1', localAddress, tls, level } = transport;
     if (tls) {
       const socket = connectTls({ port, host, ...tls });
       await once(socket, 'secureConnect');
       return new MqttClient(socket, level);
     }
-    const socket = connectTcp({ port, host, noDelay: true });
+    const socket = connectTcp({ port, host, ...(localAddress && { localAddress }), noDelay: true });
     await once(socket, 'connect');
     return new MqttClient(socket, level);
   }

@@ -1,0 +1,114 @@
+import { setImmediate as turn } from 'node:timers/promises';
+import { afterEach, beforeEach, expect, it } from 'vitest';
+import { Fault } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import { Metrics } from '../base/metrics.ts';
+import { busCounters } from '../bus/bus.ts';
+import { IpcBus } from '../bus/ipc.ts';
+import { BusHub } from '../bus/ipc-primary.ts';
+import { portPair } from '../bus/port.ts';
+import { credentialsName, WrongCredentials } from './wrong-credentials.ts';
+
+let nowMs = 0;
+let hub: BusHub;
+const opened: WrongCredentials[] = [];
+
+async function open(node: string): Promise<WrongCredentials> {
+  const [ours, theirs] = portPair();
+  hub.attach(theirs);
+  const wrong = new WrongCredentials({
+    bus: new IpcBus(ours, busCounters(new Metrics())),
+    node,
+    wrongMax: 3,
+    isTrustedProxy: (address) => address === '10.0.0.7',
+    clock: { now: () => nowMs, monotonic: () => nowMs },
+    metrics: new Metrics(),
+  });
+  await wrong.start();
+  opened.push(wrong);
+  return wrong;
+}
+
+function refusal(wrong: WrongCredentials, address: string, credentials = 'x'): Fault | undefined {
+  try {
+    wrong.check(address, credentials);
+    return undefined;
+  } catch (error) {
+    if (!(error instanceof Fault)) throw error;
+    return error;
+  }
+}
+
+async function told(): Promise<void> {
+  await new Promise((resolve) => setTimeout(resolve, limits.wrongCredentialsTellMs + 20));
+  for (let n = 0; n < 10; n += 1) await turn();
+}
+
+beforeEach(() => {
+  nowMs = 0;
+  hub = new BusHub(new Metrics());
+});
+afterEach(() => {
+  for (const wrong of opened.splice(0)) wrong.stop();
+});
+
+it('refuses an address after so many wrong ones in a minute, for a minute, and no other address', async () => {
+  const wrong = await open('a');
+  expect(wrong.isCalm).toBe(true);
+  wrong.wrong('192.0.2.1');
+  wrong.wrong('192.0.2.1');
+  nowMs = 60_000;
+  // The minute is over: it is the first one again.
+  wrong.wrong('192.0.2.1');
+  wrong.wrong('192.0.2.1');
+  expect([wrong.isCalm, refusal(wrong, '192.0.2.1')]).toEqual([false, undefined]);
+  wrong.wrong('::ffff:192.0.2.1');
+  expect(refusal(wrong, '192.0.2.1')).toMatchObject({ status: 429, retryAfterSeconds: 60 });
+  expect(refusal(wrong, '192.0.2.2')).toBeUndefined();
+  nowMs = 119_999;
+  expect(refusal(wrong, '192.0.2.1')).toMatchObject({ retryAfterSeconds: 1 });
+  nowMs = 120_000;
+  expect(refusal(wrong, '192.0.2.1')).toBeUndefined();
+});
+
+it('serves what was right from a refused address, and nothing that was right elsewhere', async () => {
+  const wrong = await open('a');
+  wrong.right('192.0.2.1', 'token');
+  wrong.right('192.0.2.2', 'other');
+  wrong.wrong('192.0.2.1');
+  expect(wrong.mayUse('192.0.2.1', 'cached')).toBe(true);
+  wrong.wrong('192.0.2.1');
+  wrong.wrong('192.0.2.1');
+  expect(['token', 'cached', 'other'].map((name) => refusal(wrong, '192.0.2.1', name)?.status)).toEqual([
+    undefined,
+    undefined,
+    429,
+  ]);
+  expect([wrong.mayUse('192.0.2.1', 'cached'), wrong.mayUse('192.0.2.1', 'other')]).toEqual([true, false]);
+});
+
+it('counts for all workers, and each knows what was right at the others', async () => {
+  const [here, there] = [await open('a'), await open('b')];
+  here.right('192.0.2.1', 'token');
+  here.wrong('192.0.2.1');
+  here.wrong('192.0.2.1');
+  there.wrong('192.0.2.1');
+  await told();
+  for (const wrong of [here, there]) {
+    expect(refusal(wrong, '192.0.2.1')?.status).toBe(429);
+  }
+  await told();
+  expect(refusal(there, '192.0.2.1', 'token')).toBeUndefined();
+});
+
+it('never refuses a trusted proxy', async () => {
+  const wrong = await open('a');
+  for (let n = 0; n < 9; n += 1) wrong.wrong('10.0.0.7');
+  expect([wrong.isCalm, refusal(wrong, '10.0.0.7')]).toEqual([true, undefined]);
+});
+
+it('names credentials of several parts so that no two are the same', () => {
+  expect(credentialsName('a', 'bc')).toBe(credentialsName('a', 'bc'));
+  expect(credentialsName('a', 'bc')).not.toBe(credentialsName('ab', 'c'));
+  expect(credentialsName('a', 'b', Buffer.from('c'))).toBe(credentialsName('a', 'b', 'c'));
+});
