@@ -4,7 +4,7 @@
  */
 import type { Attributes, Scope } from '../attributes/attributes.ts';
 import type { Clock } from '../base/clock.ts';
-import { ErrorCode, Fault, unavailable } from '../base/errors.ts';
+import { badRequest, ErrorCode, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Metrics } from '../base/metrics.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
@@ -38,6 +38,13 @@ const scopes: [Place['root'], Scope][] = [
   ['server', 'SERVER_SCOPE'],
 ];
 
+const withoutMethod = badRequest('rpc_method', "Member 'method' must be a text, because no rule takes calls without.");
+
+function methodOf(document: Json): string | null {
+  const method = memberAt(document, 'method');
+  return document instanceof Map && typeof method === 'string' ? method : null;
+}
+
 export class Calls {
   readonly #parts: CallsParts;
   /** Open calls by device. */
@@ -51,8 +58,10 @@ export class Calls {
     parts.metrics.observed('client_rpc_open', 'Calls of devices that wait for an answer.', () => this.#count);
   }
 
-  /** Why a further call of the device is refused now; undefined when it is not. */
-  refusal({ number }: { number: number }): Fault | undefined {
+  /** Why this call of the device is refused now; undefined when it is not. */
+  refusal({ number }: { number: number }, document: Json): Fault | undefined {
+    // Nothing would answer it, however long it waits.
+    if (methodOf(document) === null && this.#ruleFor(null) === undefined) return withoutMethod;
     const open = this.#open.get(number) ?? 0;
     if (open >= limits.clientCallsPerDeviceMax) {
       const message = `The device has ${open} calls without an answer, which is the most it can have.`;
@@ -66,14 +75,13 @@ export class Calls {
 
   /** The answer as JSON text; undefined when there was none in time, or the device went away. Throws the refusal. */
   async answer(device: CallingDevice, document: Json, gone: AbortSignal): Promise<string | undefined> {
-    const refusal = this.refusal(device);
+    const refusal = this.refusal(device, document);
     if (refusal) throw refusal;
     this.#open.set(device.number, (this.#open.get(device.number) ?? 0) + 1);
     this.#count += 1;
     try {
-      const method = memberAt(document, 'method');
-      const name = document instanceof Map && typeof method === 'string' ? method : null;
-      const rule = this.#parts.rules.find((each) => each.matches(name));
+      const name = methodOf(document);
+      const rule = this.#ruleFor(name);
       if (rule) return await this.#apply(rule, device, document, name);
       await this.#wait(gone);
       return undefined;
@@ -89,6 +97,10 @@ export class Calls {
   close(): void {
     this.#closed = true;
     for (const end of [...this.#waits]) end();
+  }
+
+  #ruleFor(method: string | null): Rule | undefined {
+    return this.#parts.rules.find((each) => each.matches(method));
   }
 
   async #apply(rule: Rule, device: CallingDevice, document: Json, method: string | null): Promise<string> {

@@ -4,7 +4,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, expect, test } from 'vitest';
 import { messageOf } from '../base/errors.ts';
+import { Metrics } from '../base/metrics.ts';
 import { readJson } from '../value/json.ts';
+import { Calls, type CallsParts } from './calls.ts';
 import { readRules } from './file.ts';
 import { compileRule } from './table.ts';
 import { compileTemplate, jsonText, memberAt, writeTemplate } from './template.ts';
@@ -95,3 +97,19 @@ function load(text: string) {
   writeFileSync(path, text);
   return readRules(path).map(compileRule);
 }
+
+test('a call without a method is refused at once, unless a rule takes such calls', async () => {
+  const open = (method: string | null) => {
+    const rules = [compileRule({ method, answer: '"answered"', setShared: null })];
+    return new Calls({ rules, metrics: new Metrics(), timeoutMs: 60_000 } as unknown as CallsParts);
+  };
+  const device = { number: 1, id: 'd', name: 'd' };
+  const gone = new AbortController().signal;
+  for (const text of ['{"params":1}', '{"method":7}', '[]', 'null']) {
+    const document = readJson(Buffer.from(text));
+    expect(open('*').refusal(device, document)).toMatchObject({ status: 400, reason: 'rpc_method' });
+    await expect(open('*').answer(device, document, gone)).rejects.toMatchObject({ status: 400, reason: 'rpc_method' });
+    expect(open(null).refusal(device, document)).toBeUndefined();
+  }
+  expect(open('no').refusal(device, readJson(Buffer.from('{"method":"waits"}')))).toBeUndefined();
+});

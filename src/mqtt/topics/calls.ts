@@ -3,7 +3,7 @@
  * same family. Each call has its own time; then, or when a rule fails, the answer is `{"error":"…"}`. `getSessionLimits`
  * on the v1 topic is answered by this server itself, at once.
  */
-import { badRequest, Fault } from '../../base/errors.ts';
+import { Fault } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
 import type { Meter } from '../../fleet/meter.ts';
 import type { Calls } from '../../rules/calls.ts';
@@ -57,13 +57,12 @@ export function callTopics({ meter, calls, readBody, sessionLimits, log }: CallT
       meter.message(session.device);
       const document = readBody(publish.payload, readJson);
       const method = document instanceof Map ? document.get('method') : undefined;
-      if (typeof method !== 'string') throw badRequest('rpc_method', "Member 'method' must be a text.");
       if (family === 'v1' && method === 'getSessionLimits') {
         sendAnswer(session, topic, sessionLimits(session.kind));
         publish.acknowledge();
         return;
       }
-      const refusal = calls.refusal(session.device);
+      const refusal = calls.refusal(session.device, document);
       if (refusal) throw refusal;
       publish.acknowledge();
       void answer(session, topic, document);
