@@ -418,9 +418,16 @@ export const limits = {
    * in an upload, and answers that are being sent piece by piece. */
   otaPieceCacheBytesMax: 32 * 1024 * 1024,
   otaPieceLoadsMax: 4096,
-  /** A whole file in one MQTT message, and bytes of files that a worker has on their way in such messages. */
+  /** A file that goes into one MQTT message from memory, and bytes of such files that a worker has on their way. */
   otaMessageBytesMax: 512 * 1024,
   otaMessageBytesInFlightMax: 64 * 1024 * 1024,
+  /** Larger files in one MQTT message, slice by slice: how many a worker sends at once, what of each may wait for its client
+   * and for how long without a byte being read, and how long and how often a slice is asked of a store that is away. */
+  mqttFilesMax: 200,
+  mqttFileUnreadBytesMax: 256 * 1024,
+  mqttFileStallMsMax: 60_000,
+  mqttFileStoreMsMax: 30_000,
+  mqttFileRetryMs: 500,
   /** Downloads that a connection may have begun under ids of its own; an old one makes room for a new one. */
   otaDownloadsPerSessionMax: 16,
   otaUploadsMax: 2,

@@ -1,23 +1,44 @@
-/** The topics that a device profile adds to the usual ones: `+` and `#` stand for what they do in a subscription. */
+/**
+ * What the MQTT configuration of a device profile changes for its devices: topics beside the usual ones, in which `+` and
+ * `#` stand for what they do in a subscription, and whether a message that cannot be read is acknowledged.
+ */
 
 export interface ProfileTopics {
   telemetry: string | undefined;
   attributes: string | undefined;
   /** Where the device subscribes shared attributes, and is told them. */
   attributesSubscribe: string | undefined;
+  /** A message that cannot be read is acknowledged over MQTT 3, even where `mqtt.closeOnInvalid` is set. */
+  acknowledgesInvalid: boolean;
 }
 
-/** Of the `transportConfiguration` of a profile; undefined when it adds none. */
+/** What the `transportConfiguration` of an MQTT profile says where it was not set. */
+const usual = {
+  deviceTelemetryTopic: 'v1/devices/me/telemetry',
+  deviceAttributesTopic: 'v1/devices/me/attributes',
+  deviceAttributesSubscribeTopic: 'v1/devices/me/attributes',
+  sendAckOnValidationException: false,
+};
+
+/** As it is saved: clients read every member, also of a profile that set none. */
+export function completeTransport(transport: unknown): unknown {
+  if (typeof transport !== 'object' || transport === null) return transport;
+  return (transport as { type?: unknown }).type === 'MQTT' ? { ...usual, ...transport } : transport;
+}
+
+/** Of the `transportConfiguration` of a profile; undefined when it changes nothing. */
 export function topicsOf(transport: unknown): ProfileTopics | undefined {
   if (typeof transport !== 'object' || transport === null) return undefined;
   const members = transport as Record<string, unknown>;
   if (members['type'] !== 'MQTT') return undefined;
   const topics = {
-    telemetry: filterOf(members['deviceTelemetryTopic'], 'v1/devices/me/telemetry'),
-    attributes: filterOf(members['deviceAttributesTopic'], 'v1/devices/me/attributes'),
-    attributesSubscribe: filterOf(members['deviceAttributesSubscribeTopic'], 'v1/devices/me/attributes'),
+    telemetry: filterOf(members['deviceTelemetryTopic'], usual.deviceTelemetryTopic),
+    attributes: filterOf(members['deviceAttributesTopic'], usual.deviceAttributesTopic),
+    attributesSubscribe: filterOf(members['deviceAttributesSubscribeTopic'], usual.deviceAttributesSubscribeTopic),
   };
-  return Object.values(topics).some((topic) => topic !== undefined) ? topics : undefined;
+  const acknowledgesInvalid = members['sendAckOnValidationException'] === true;
+  const hasTopics = Object.values(topics).some((topic) => topic !== undefined);
+  return hasTopics || acknowledgesInvalid ? { ...topics, acknowledgesInvalid } : undefined;
 }
 
 const bytesMax = 1_024;

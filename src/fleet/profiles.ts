@@ -28,6 +28,7 @@ import {
   moveDefaultProfile,
   updateFullProfile,
 } from '../device/profile-store.ts';
+import { completeTransport } from '../device/profile-topics.ts';
 import { checkVersion, findDefaultProfile, findProfile, findProfileByName, insertProfile } from '../device/store.ts';
 import { createUuid, isUuid } from '../device/uuid.ts';
 import { checkAssignable, profileAssigned } from '../ota/assignment.ts';
@@ -218,9 +219,9 @@ function checkedData(input: ProfileInput): ProfileData {
   }
   return {
     configuration: { type: 'DEFAULT' },
-    transportConfiguration: { type: input.transportType },
     alarms: null,
     ...given,
+    transportConfiguration: completeTransport(given['transportConfiguration'] ?? { type: input.transportType }),
     provisionConfiguration: { ...provision, type, provisionDeviceSecret: secret },
   };
 }

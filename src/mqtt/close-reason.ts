@@ -40,6 +40,7 @@ export const closings = {
   receive_maximum: { code: 0x93, sentence: 'More unacknowledged messages than the Receive Maximum of CONNACK.' },
   topic_alias: { code: 0x94, sentence: 'Topic aliases are not supported: the Topic Alias Maximum is 0.' },
   slow_reader: { code: 0x97, sentence: 'The client does not read what it is sent.' },
+  file_unreadable: { code: undefined, sentence: 'A file was deleted, or could not be read to its end.' },
   too_many_pushes: { code: 0x97, sentence: 'Too many messages wait for the acknowledgement of the client.' },
 
   provisioned: { code: 0xa0, sentence: 'A provisioning connection ends a minute after its CONNECT.' },

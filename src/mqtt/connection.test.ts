@@ -1,11 +1,12 @@
 /** The rules of one connection, over a transport of memory, with a clock that stands still until it is moved. */
 import { generate, type IConnectPacket, type Packet, parser } from 'mqtt-packet';
 import { describe, expect, test } from 'vitest';
-import { badRequest, type Fault, unavailable } from '../base/errors.ts';
+import { badRequest, type Fault, notFound, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { Metrics } from '../base/metrics.ts';
 import type { CachedDevice } from '../device/cached-device.ts';
+import { topicsOf } from '../device/profile-topics.ts';
 import { Meter } from '../fleet/meter.ts';
 import { Addresses } from './addresses.ts';
 import { Connection } from './connection.ts';
@@ -247,6 +248,15 @@ describe('acknowledgements', () => {
     publishes[0]!.refuse(badRequest('bad', 'The payload is wrong.'));
     expect(await sent()).toEqual([]);
     expect(endedBy()).toBe('invalid_message');
+  });
+
+  test('unless the profile of the device has such messages acknowledged', async () => {
+    const topics = topicsOf({ type: 'MQTT', sendAckOnValidationException: true });
+    const { send, sent, publishes, endedBy } = bench({ closeOnInvalid: true, signIn: () => ({ ...signedIn, topics }) });
+    await sent();
+    send(publish(1));
+    publishes[0]!.refuse(badRequest('bad', 'The payload is wrong.'));
+    expect([names(await sent()), endedBy()]).toEqual([['puback 1'], '']);
   });
 
   test('an answer after the end is no error', () => {
@@ -604,5 +614,95 @@ describe('a connection without credentials', () => {
     const { connection, endedBy } = open();
     connection.onData(Buffer.from([0x30, 0x80, 0x09]));
     expect(endedBy()).toBe('packet_too_large');
+  });
+});
+
+describe('a large file', () => {
+  const sliceBytes = 100_000;
+  /** Of ones; `slices` counts what was read of it. */
+  function file(bytes: number) {
+    const read = { slices: 0, fail: undefined as Fault | undefined };
+    const slice = async (at: number) => {
+      if (read.fail) throw read.fail;
+      read.slices += 1;
+      return Buffer.alloc(Math.min(sliceBytes, bytes - at), 1);
+    };
+    return { read, bytes, slice };
+  }
+  const settle = async () => {
+    for (let n = 0; n < 60; n += 1) await new Promise((resolve) => setImmediate(resolve));
+  };
+
+  test('is one PUBLISH behind the acknowledgement of its request, and before everything else', async () => {
+    const { send, sent, session, publishes, transport } = bench();
+    await sent();
+    send(publish(7));
+    publishes[0]!.acknowledge();
+    let ends = 0;
+    const taken = session().sendFile('v2/fw', file(1_000_000), 1, () => {
+      ends += 1;
+    });
+    expect([taken, session().sendFile('v2/fw', file(9), 1, () => {}), transport.paused]).toEqual([
+      'taken',
+      'busy',
+      true,
+    ]);
+    await new Promise((resolve) => setImmediate(resolve));
+    session().push('later', 'x', 0);
+    await settle();
+    const packets = await sent();
+    expect(names(packets)).toEqual(['puback 7', 'publish 1', 'publish']);
+    expect((packets[1] as { payload: Buffer }).payload).toEqual(Buffer.alloc(1_000_000, 1));
+    expect([ends, transport.paused]).toEqual([1, false]);
+  });
+
+  test('waits for the client, without a Keep Alive, and ends it when it reads nothing for a minute', async () => {
+    const { session, transport, move, endedBy, sent } = bench({ connect: { keepalive: 1 } });
+    await sent();
+    const firmware = file(1_000_000);
+    session().sendFile('v2/fw', firmware, 0, () => {});
+    transport.bufferedBytes = 300_000;
+    await settle();
+    expect(firmware.read.slices).toBe(0);
+    // It reads a little.
+    for (let minutes = 0; minutes < 3; minutes += 1) {
+      transport.bufferedBytes -= 1;
+      move(59_000);
+    }
+    expect(endedBy()).toBe('');
+    transport.bufferedBytes = 0;
+    transport.written.length = 0;
+    expect(session().endedBy).toBeUndefined();
+    transport.bufferedBytes = 300_000;
+    move(1_000);
+    move(60_001);
+    expect([endedBy(), transport.end_]).toEqual(['slow_reader', 'destroyed']);
+  });
+
+  test('goes on when the client has read, and is cut when it was deleted', async () => {
+    const { session, connection, transport, endedBy, sent } = bench();
+    await sent();
+    const firmware = file(1_000_000);
+    let ends = 0;
+    session().sendFile('v2/fw', firmware, 0, () => {
+      ends += 1;
+    });
+    transport.bufferedBytes = 300_000;
+    await settle();
+    transport.bufferedBytes = 0;
+    firmware.read.fail = notFound('The package was deleted.');
+    connection.onDrained();
+    await settle();
+    expect([ends, endedBy(), transport.end_]).toEqual([1, 'file_unreadable', 'destroyed']);
+  });
+
+  test('that no packet holds, or that the client does not take, is refused', async () => {
+    const { session, sent } = bench();
+    await sent();
+    expect(session().sendFile('v2/fw', file(268_435_449), 0, () => {})).toBe('too_large');
+    expect(session().sendFile('v2/fw', file(268_435_448), 0, () => {})).toBe('taken');
+    const small = bench({ level: 5, connect: { properties: { maximumPacketSize: 600_000 } } });
+    await small.sent();
+    expect(small.session().sendFile('v2/fw', file(600_000), 0, () => {})).toBe('too_large');
   });
 });

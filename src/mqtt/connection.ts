@@ -10,6 +10,7 @@ import { Fault, isBug } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { began, ended } from '../base/underway.ts';
 import type { ClientCertificate } from '../fleet/chain.ts';
+import type { SlicedFile } from '../ota/chunks.ts';
 import { answerOf, code, isDiscarded, isJournalRefusal, mayPass } from './answers.ts';
 import type { CloseReason } from './close-reason.ts';
 import type { Flushable } from './flusher.ts';
@@ -18,6 +19,7 @@ import { type Answered, giveBack, type Incoming, takeIncoming } from './incoming
 import type { JournalWaiter } from './journal-waiters.ts';
 import type { ConnectionCaps, MqttParts } from './mqtt-parts.ts';
 import { Outbox, withheld } from './outbox.ts';
+import { OutgoingFile } from './outgoing-file.ts';
 import { pubcompBytes, pubrecBytes, readAcknowledgement } from './packets/acknowledgements.ts';
 import { type Connect, connackBytes, type Refusal, readConnect, refusalBytes } from './packets/connect.ts';
 import { checkDisconnect, disconnectBytes } from './packets/disconnect.ts';
@@ -30,9 +32,16 @@ import {
   unsubackBytes,
   unsubscribe,
 } from './packets/subscribe.ts';
-import { PublishFrame, publishBytes, readPublish, writePublish } from './publish-frame.ts';
+import {
+  PublishFrame,
+  payloadBytesMax,
+  publishBytes,
+  publishHead,
+  readPublish,
+  writePublish,
+} from './publish-frame.ts';
 import { Pushes } from './pushes.ts';
-import { type Confirm, type ProtocolLevel, Session, type SessionLink } from './session.ts';
+import { type Confirm, type FileOutcome, type ProtocolLevel, Session, type SessionLink } from './session.ts';
 import type { SignedIn, SignInOwner, SignInRefused } from './sign-in.ts';
 import { isTopic, readText } from './strings.ts';
 import type { QoS, StreamName } from './subscriptions.ts';
@@ -43,7 +52,7 @@ import { malformed, protocolError, WireError } from './wire-error.ts';
 type State = 'new' | 'signing_in' | 'live' | 'closed';
 
 /** Why a connection is not read at the moment; several may hold at once. */
-const hold = { signIn: 1, answers: 2, journal: 4, reader: 8, drain: 16 } as const;
+const hold = { signIn: 1, answers: 2, journal: 4, reader: 8, drain: 16, file: 32 } as const;
 
 /** Ends after which nothing that a client has sent counts. */
 const clientsOwn: Partial<Record<CloseReason, true>> = {
@@ -72,6 +81,10 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
   #session: Session | undefined = undefined;
   #signedIn: SignedIn | undefined = undefined;
   #pushes: Pushes | undefined = undefined;
+  /** Large, and on its way or about to be: until it ends nothing else leaves, and nothing is read. */
+  #file: OutgoingFile | undefined = undefined;
+  /** Of messages down that wait for the end of the file. */
+  #behindFileBytes = 0;
   #caps: ConnectionCaps;
   #level: ProtocolLevel = 4;
   #isTerse = false;
@@ -135,6 +148,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
   }
 
   onDrained(): void {
+    this.#file?.drained();
     this.#stalledAt = 0;
     this.#largeBytes = 0;
     this.#release(hold.reader);
@@ -163,7 +177,9 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
   close(reason: CloseReason): void {
     if (this.#state === 'closed') return;
     const wasLive = this.#state === 'live';
-    if (wasLive) {
+    // Nothing may follow a part of a packet.
+    const isCut = this.#file?.hasBegun === true;
+    if (wasLive && !isCut) {
       this.#flushOut();
       // Whoever heard that something was written may have closed it.
       if (this.#hasClosed()) return;
@@ -171,7 +187,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
       if (bytes !== undefined) this.#transport.write(bytes);
     }
     this.#end(reason);
-    if (reason === 'slow_reader') this.#transport.destroy();
+    if (reason === 'slow_reader' || isCut) this.#transport.destroy();
     else this.#transport.end();
   }
 
@@ -184,6 +200,13 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
       return false;
     }
     const packet = writePublish(topic, payload, qos, 0, this.#level);
+    if (this.#file !== undefined) {
+      this.#behindFileBytes += packet.length;
+      if (this.#behindFileBytes > limits.mqttUnreadBytesMax) {
+        this.close('too_many_pushes');
+        return false;
+      }
+    }
     // A whole file may be larger than all that a slow reader may leave unread otherwise.
     if (packet.length > limits.mqttUnreadBytesPause) this.#largeBytes += packet.length;
     if (qos === 0) {
@@ -201,6 +224,48 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     return true;
   }
 
+  sendFile(topic: string, file: SlicedFile, qos: QoS, onEnd: () => void): FileOutcome {
+    if (this.#state !== 'live' || this.#isGone) return 'gone';
+    const topicBytes = Buffer.byteLength(topic);
+    if (
+      file.bytes > payloadBytesMax(topicBytes, qos, this.#level) ||
+      publishBytes(topicBytes, file.bytes, qos, this.#level) > this.#packetBytesMax
+    ) {
+      this.#parts.counters.pushesTooLarge.add(1);
+      return 'too_large';
+    }
+    if (this.#file !== undefined) return 'busy';
+    let packetId = 0;
+    if (qos > 0) {
+      this.#pushes ??= new Pushes(this.#receiveMaximum);
+      const taken = this.#pushes.takeId();
+      if (taken === undefined) return 'busy';
+      packetId = taken;
+    }
+    const head = publishHead(topic, file.bytes, qos, packetId, this.#level);
+    this.#file = new OutgoingFile(this.#transport, head, file, this.#parts.clock, (isSent) => {
+      onEnd();
+      this.#fileEnded(isSent);
+    });
+    this.#behindFileBytes = 0;
+    this.#hold(hold.file);
+    // Begins behind what may leave now: the acknowledgement of the request is among that.
+    this.#parts.flusher.add(this);
+    return 'taken';
+  }
+
+  #fileEnded(isSent: boolean): void {
+    if (this.#state === 'closed') return;
+    if (!isSent) {
+      this.close('file_unreadable');
+      return;
+    }
+    this.#file = undefined;
+    this.#parts.counters.packetsOut.add(1);
+    this.#parts.flusher.add(this);
+    this.#release(hold.file);
+  }
+
   answered(incoming: Incoming, fault: Fault | undefined): void {
     if (fault !== undefined) this.#refused(incoming, fault);
     if (incoming.qos === 0) {
@@ -213,8 +278,12 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
   }
 
   flush(): void {
-    if (this.#state === 'closed') return;
+    if (this.#state === 'closed' || this.#file?.hasBegun) return;
     this.#flushOut();
+    if (this.#file !== undefined && !this.#hasClosed()) {
+      this.#file.begin();
+      return;
+    }
     this.#watchReader();
     this.#releaseAnswers();
   }
@@ -237,7 +306,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     }
     if (now > this.#endsAt) {
       this.close('provisioned');
-    } else if (this.#isStalled(now)) {
+    } else if (this.#file === undefined ? this.#isStalled(now) : this.#file.isStalled(now, lateMs)) {
       this.close('slow_reader');
     } else if (this.#held === 0) {
       if (this.#keepAliveMs > 0) {
@@ -265,6 +334,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     this.#parts.journalWaiters.delete(this);
     this.#outbox.drop();
     this.#pushes?.drop();
+    this.#file?.stop();
     this.#parts.counters.disconnected(reason);
     const session = this.#session;
     if (session !== undefined) {
@@ -551,7 +621,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
         if (reason !== undefined) {
           incoming.code = withheld;
           this.close(reason);
-        } else if (answer.code === code.payload && settings.closeOnInvalid) {
+        } else if (answer.code === code.payload && settings.closeOnInvalid && !this.#acknowledgesInvalid()) {
           incoming.code = withheld;
           this.close('invalid_message');
         } else {
@@ -560,6 +630,10 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
       }
     }
     if (this.#session?.kind === 'provision' && fault.status === 404) this.close('provisioning_topic');
+  }
+
+  #acknowledgesInvalid(): boolean {
+    return this.#session?.profileTopics?.acknowledgesInvalid === true;
   }
 
   /** Since the first refusal, and counted for all messages behind it: a client that has waited once is answered. */

@@ -60,6 +60,28 @@ export function publishBytes(topicBytes: number, payloadBytes: number, qos: QoS,
   return 1 + lengthBytes(body) + body;
 }
 
+/** The largest Remaining Length of a packet [MQTT-1.5.5]. */
+const remainingLengthMax = 268_435_455;
+
+/** The longest payload of a PUBLISH to a client. */
+export function payloadBytesMax(topicBytes: number, qos: QoS, level: ProtocolLevel): number {
+  return remainingLengthMax - 2 - topicBytes - (qos > 0 ? 2 : 0) - (level === 5 ? 1 : 0);
+}
+
+/** All of a PUBLISH but its payload of `payloadBytes`. */
+export function publishHead(
+  topic: string,
+  payloadBytes: number,
+  qos: QoS,
+  packetId: number,
+  level: ProtocolLevel,
+): Buffer {
+  const topicBytes = Buffer.byteLength(topic);
+  const head = Buffer.allocUnsafe(publishBytes(topicBytes, payloadBytes, qos, level) - payloadBytes);
+  writeHead(head, topic, topicBytes, payloadBytes, qos, packetId, level);
+  return head;
+}
+
 /** A whole PUBLISH without flags but its QoS, and without properties. */
 export function writePublish(
   topic: string,
@@ -71,15 +93,29 @@ export function writePublish(
   const topicBytes = Buffer.byteLength(topic);
   const payloadBytes = typeof payload === 'string' ? Buffer.byteLength(payload) : payload.length;
   const bytes = Buffer.allocUnsafe(publishBytes(topicBytes, payloadBytes, qos, level));
+  const at = writeHead(bytes, topic, topicBytes, payloadBytes, qos, packetId, level);
+  if (typeof payload === 'string') bytes.write(payload, at);
+  else bytes.set(payload, at);
+  return bytes;
+}
+
+/** Where the payload starts. */
+function writeHead(
+  bytes: Buffer,
+  topic: string,
+  topicBytes: number,
+  payloadBytes: number,
+  qos: QoS,
+  packetId: number,
+  level: ProtocolLevel,
+): number {
   bytes[0] = 0x30 | (qos << 1);
   let at = writeLength(bytes, 1, 2 + topicBytes + (qos > 0 ? 2 : 0) + (level === 5 ? 1 : 0) + payloadBytes);
   at = bytes.writeUInt16BE(topicBytes, at);
   at += bytes.write(topic, at);
   if (qos > 0) at = bytes.writeUInt16BE(packetId, at);
   if (level === 5) at = bytes.writeUInt8(0, at);
-  if (typeof payload === 'string') bytes.write(payload, at);
-  else bytes.set(payload, at);
-  return bytes;
+  return at;
 }
 
 function lengthBytes(length: number): number {

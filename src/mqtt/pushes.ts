@@ -42,6 +42,11 @@ export class Pushes {
     return false;
   }
 
+  /** The id of a message that is sent outside of this queue; undefined when too many wait for their PUBACK. */
+  takeId(): number | undefined {
+    return this.#inflight.size < this.#window ? this.#take(undefined) : undefined;
+  }
+
   /** PUBACK came: tells who waits for it, and gives the packet that may leave now. Unknown ids are of no meaning. */
   acknowledged(packetId: number): Buffer | undefined {
     if (!this.#inflight.has(packetId)) return undefined;

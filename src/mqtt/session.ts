@@ -4,6 +4,7 @@
  */
 import type { CachedDevice } from '../device/cached-device.ts';
 import type { ProfileTopics } from '../device/profile-topics.ts';
+import type { SlicedFile } from '../ota/chunks.ts';
 import type { CloseReason } from './close-reason.ts';
 import { type QoS, Subscriptions } from './subscriptions.ts';
 
@@ -16,8 +17,12 @@ export type Confirm = (delivered: boolean) => void;
 /** What a session needs of its connection. */
 export interface SessionLink {
   push(topic: string, payload: string | Uint8Array, qos: QoS, confirm: Confirm | undefined): boolean;
+  sendFile(topic: string, file: SlicedFile, qos: QoS, onEnd: () => void): FileOutcome;
   close(reason: CloseReason): void;
 }
+
+/** `too_large`: above the client's Maximum Packet Size, or above what a packet may have. `busy`: another file is on its way. */
+export type FileOutcome = 'taken' | 'too_large' | 'busy' | 'gone';
 
 export interface SessionFacts {
   /** Undefined on a provisioning session. */
@@ -75,6 +80,14 @@ export class Session {
   push(topic: string, payload: string | Uint8Array, qos: QoS, confirm?: Confirm): boolean {
     if (this.#endedBy !== undefined) return false;
     return this.#link.push(topic, payload, qos, confirm);
+  }
+
+  /**
+   * PUBLISH down, slice by slice: nothing else is sent or read meanwhile. `onEnd` is called once when it is taken: all of
+   * it is written, or the connection ends.
+   */
+  sendFile(topic: string, file: SlicedFile, qos: QoS, onEnd: () => void): FileOutcome {
+    return this.#endedBy === undefined ? this.#link.sendFile(topic, file, qos, onEnd) : 'gone';
   }
 
   close(reason: CloseReason): void {

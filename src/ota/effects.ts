@@ -25,6 +25,15 @@ export function initiatedSeries(type: PackageType): Values {
   return new Map([[`${prefixOf[type]}_state`, ownValue.string('INITIATED')]]);
 }
 
+/** Telemetry when the device cannot get its file: an administrator sees why. */
+export function failedSeries(type: PackageType, reason: string): Values {
+  const prefix = prefixOf[type];
+  return new Map([
+    [`${prefix}_state`, ownValue.string('FAILED')],
+    [`${prefix}_error`, ownValue.string(reason)],
+  ]);
+}
+
 /** Shared attributes; the others of `attributeKeys` are to be deleted. */
 export function packageAttributes(assigned: OtaPackage): Values {
   const prefix = prefixOf[assigned.type];

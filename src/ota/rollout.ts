@@ -10,13 +10,10 @@ import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Metrics } from '../base/metrics.ts';
-import type { Ingest } from '../ingest/accept.ts';
 import { isAway, type Postgres, type Queries } from '../postgres/client.ts';
-import { keyOf } from '../telemetry/keys.ts';
-import type { Rows } from '../telemetry/rows.ts';
-import type { TypedValue } from '../value/typed.ts';
 import { attributeKeys, initiatedSeries, packageAttributes, queuedSeries } from './effects.ts';
 import type { OtaPackage, PackageType } from './package.ts';
+import { appendSeries, type SeriesIngest } from './series.ts';
 import {
   expandRolloutProfile,
   finishRolloutDevices,
@@ -27,20 +24,12 @@ import {
 
 export interface RolloutParts {
   postgres: Postgres;
-  ingest: Pick<Ingest, 'accept'>;
+  ingest: SeriesIngest;
   attributes: Pick<Attributes, 'save' | 'remove'>;
   clock: Clock;
   log: Log;
   metrics: Metrics;
 }
-
-/** Points of one device at server time, on their way into a frame. */
-interface Series {
-  device: number;
-  values: Map<string, TypedValue>;
-}
-
-const noBody = new Uint8Array(0);
 
 export class Rollout {
   readonly #parts: RolloutParts;
@@ -126,14 +115,14 @@ export class Rollout {
   }
 
   async #tellOf(device: number, type: PackageType, toldId: string | null, now: OtaPackage | null): Promise<void> {
-    const { attributes, clock } = this.#parts;
+    const { attributes, clock, ingest } = this.#parts;
     if (toldId === (now?.id ?? null)) return;
     const scope = 'SHARED_SCOPE';
     if (now === null) {
       await attributes.remove(device, scope, attributeKeys(type));
       return;
     }
-    await this.#append({ device, values: queuedSeries(now, clock.now()) });
+    await appendSeries(ingest, device, queuedSeries(now, clock.now()));
     const entries = packageAttributes(now);
     if (toldId !== null) {
       const stale = attributeKeys(type).filter((key) => !entries.has(key));
@@ -141,19 +130,6 @@ export class Rollout {
     }
     await attributes.save(device, scope, entries);
     // After the acknowledgement of the earlier state: so the later one is sorted behind it.
-    await this.#append({ device, values: initiatedSeries(type) });
+    await appendSeries(ingest, device, initiatedSeries(type));
   }
-
-  /** Resolves when the points are durable. */
-  #append(series: Series): Promise<void> {
-    return new Promise((resolve, reject) => {
-      this.#parts.ingest.accept(decodeSeries, noBody, series, { acknowledge: resolve, refuse: reject });
-    });
-  }
-}
-
-function decodeSeries(_body: Uint8Array, { device, values }: Series, now: number, rows: Rows): number {
-  for (const [key, value] of values) rows.addValue(keyOf(key)!, value);
-  rows.endRecordNow(device, now);
-  return values.size;
 }

@@ -3,9 +3,11 @@ import { randomBytes, randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';
 import { type Device, eventually } from '../api.ts';
 import { newDevice, sharedEngine } from '../shared-engine.ts';
+import { connectBytes, publishBytes } from './mqtt-bytes.ts';
 import { hex, levels, type MqttClient, withMqtt } from './mqtt-client.ts';
 import { withDevice } from './mqtt-device.ts';
-import { newPackage, type PackageJson, saveDevice } from './ota.ts';
+import { newPackage, type PackageJson, saveDevice, seriesOf } from './ota.ts';
+import { frame, RawWebSocket } from './web-socket.ts';
 
 async function deviceWith(bytes: Buffer): Promise<Device> {
   const device = await newDevice();
@@ -106,13 +108,62 @@ test('a package at a URL is FAILURE', () =>
     expect(await refused(client, 'v2/fw/request/1/chunk/0', '4')).toBe('0x83 FAILURE');
   }));
 
-test('a size above the largest packet is PAYLOAD_TOO_LARGE, and so is a whole file that no message holds', async () => {
-  const device = await deviceWith(randomBytes(600_000));
+test('a size above the largest packet is PAYLOAD_TOO_LARGE', async () => {
+  const device = await deviceWith(randomBytes(1_000));
   await withMqtt(device, async (client) => {
     expect(await refused(client, 'v2/fw/request/1/chunk/0', '70000')).toBe('0x99 PAYLOAD_TOO_LARGE');
     expect(await refused(client, 'v2/fw/request/1/chunk/0', '9'.repeat(1_000))).toBe('0x99 PAYLOAD_TOO_LARGE');
+    await client.quiet();
+  });
+});
+
+test('without a size a large file is one message, however slowly the client reads', async () => {
+  const bytes = randomBytes(15_000_001);
+  const device = await deviceWith(bytes);
+  for (const level of [4, 5] as const) {
+    // The Keep Alive of a second does not run while the server sends.
+    await withMqtt({ ...device, level, keepAlive: 1 }, async (client) => {
+      const asked = client.publish('v2/fw/request/1/chunk/0', '');
+      await asked;
+      client.stream.pause();
+      await new Promise((resolve) => setTimeout(resolve, 3_000));
+      client.stream.resume();
+      const { bytes: received } = await client.message('v2/fw/response/1/chunk/0', { waitMsMax: 50_000 });
+      expect(received.equals(bytes)).toBe(true);
+      expect(await chunk(client, 2, 1, '1000')).toEqual(bytes.subarray(1_000, 2_000));
+    });
+  }
+});
+
+test('over WebSocket too', async () => {
+  const bytes = randomBytes(5_000_000);
+  const device = await deviceWith(bytes);
+  const socket = await RawWebSocket.open(sharedEngine().address.port);
+  try {
+    socket.send(frame(connectBytes({ username: device.token, clientId: 'raw' })));
+    await socket.read(4);
+    socket.send(frame(publishBytes({ topic: 'v2/fw/request/1/chunk/0', payload: '' })));
+    const topic = 'v2/fw/response/1/chunk/0';
+    const head = 1 + 4 + 2 + topic.length + 2;
+    const packet = await socket.read(head + bytes.length);
+    expect(packet.subarray(head).equals(bytes)).toBe(true);
+  } finally {
+    socket.close();
+  }
+});
+
+test('a file that the client cannot take in one message fails the update, and an administrator sees why', async () => {
+  const device = await deviceWith(randomBytes(600_000));
+  const states = async () => (await seriesOf(device.id, ['fw_state']))['fw_state'] ?? [];
+  await eventually(async () => (await states()).includes('INITIATED'));
+  await withMqtt({ ...device, properties: { maximumPacketSize: 500_000 } }, async (client) => {
+    await client.publish('v1/devices/me/telemetry', '{"fw_state":"DOWNLOADING"}');
     expect(await refused(client, 'v2/fw/request/1/chunk/0', '')).toBe('0x99 PAYLOAD_TOO_LARGE');
     await client.quiet();
+  });
+  await eventually(async () => {
+    const { fw_error: errors = [] } = await seriesOf(device.id, ['fw_error']);
+    return (await states()).at(-1) === 'FAILED' && String(errors.at(-1)).includes('must ask for chunks');
   });
 });
 

@@ -54,7 +54,13 @@ test('what nobody here knows comes back as it was', async () => {
     transportType: 'MQTT',
     profileData: { alarms, transportConfiguration, more: [1] },
   });
-  expect(profile.profileData).toMatchObject({ alarms, transportConfiguration, more: [1] });
+  const topics = {
+    deviceAttributesTopic: 'v1/devices/me/attributes',
+    deviceAttributesSubscribeTopic: 'v1/devices/me/attributes',
+    sendAckOnValidationException: false,
+  };
+  const configuration = { ...topics, ...transportConfiguration };
+  expect(profile.profileData).toMatchObject({ alarms, transportConfiguration: configuration, more: [1] });
   const again = await ok('POST', '/api/deviceProfile', profile);
   expect(again).toEqual({ ...profile, version: 2 });
 });

@@ -3,16 +3,17 @@ import { Fault } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import type { Downloads } from '../../ota/downloads.ts';
 import type { Publish } from '../operation.ts';
-import type { Confirm, Session } from '../session.ts';
+import type { Confirm, FileOutcome, Session } from '../session.ts';
 import { type FirmwareTopicsParts, firmwareTopics } from './firmware.ts';
 
 const fileBytes = limits.otaMessageBytesMax;
 
 /** A client that is sent whole files and acknowledges none until it is told to. */
-function client() {
+function client(dataSize = fileBytes, sendFile: (...parameters: unknown[]) => FileOutcome = () => 'taken') {
   let lookUps = 0;
   const confirms: Confirm[] = [];
   const words: string[] = [];
+  const failures: string[] = [];
   const session = {
     device: { id: 'd', number: 1, tenantId: 't' },
     endedBy: undefined,
@@ -22,16 +23,25 @@ function client() {
       else confirms.push(confirm!);
       return true;
     },
+    sendFile,
   } as unknown as Session;
   const downloads = {
     assigned: () => {
       lookUps += 1;
-      return Promise.resolve({ id: 'p', dataSize: fileBytes });
+      return Promise.resolve({ id: 'p', dataSize });
     },
-    pieces: { peek: () => Buffer.alloc(0) },
+    pieces: { peek: () => Buffer.alloc(0), read: () => Promise.resolve(Buffer.alloc(1)) },
   } as unknown as Downloads;
   const meter = { message() {} } as unknown as FirmwareTopicsParts['meter'];
-  const operation = firmwareTopics({ meter, downloads, packetBytesMax: 65_536 }).prefixes!['v2/fw/request/']!;
+  const ingest: FirmwareTopicsParts['ingest'] = {
+    accept(_decode, _body, source, waiter) {
+      const { values } = source as unknown as { values: Map<string, { value: unknown }> };
+      failures.push([...values].map(([key, value]) => `${key} ${JSON.stringify(value)}`).join());
+      waiter.acknowledge();
+      return values.size;
+    },
+  };
+  const operation = firmwareTopics({ meter, downloads, ingest, packetBytesMax: 65_536 }).prefixes!['v2/fw/request/']!;
   const ask = (argument: string, size = '') =>
     new Promise<string>((resolve) => {
       const answers = { acknowledge: () => resolve('taken'), refuse: ({ reason }: Fault) => resolve(reason) };
@@ -43,7 +53,7 @@ function client() {
         resolve(error.reason);
       }
     });
-  return { ask, confirms, words, lookUps: () => lookUps };
+  return { ask, confirms, words, failures, lookUps: () => lookUps };
 }
 
 it('has no more bytes on their way than it may, until they have arrived or their connection is gone', async () => {
@@ -85,4 +95,26 @@ it('takes ids of any length that a number may have, and no other topics', async 
   ]) {
     expect(await f(argument)).toBe('unknown_topic');
   }
+});
+
+it('sends no more large files at once than it may, and takes back the places of those that have ended', async () => {
+  const ends: (() => void)[] = [];
+  const { ask, words } = client(300_000_000, (_topic, _file, _qos, onEnd) => {
+    ends.push(onEnd as () => void);
+    return 'taken';
+  });
+  for (let n = 0; n < limits.mqttFilesMax; n += 1) expect(await ask('1/chunk/0')).toBe('taken');
+  expect([await ask('1/chunk/0'), words]).toEqual(['ota_busy', ['FAILURE']]);
+  ends[0]!();
+  expect([await ask('1/chunk/0'), await ask('1/chunk/0')]).toEqual(['taken', 'ota_busy']);
+});
+
+it('fails the update once when no message can hold the file, and still serves chunks', async () => {
+  const { ask, words, failures } = client(300_000_000, () => 'too_large');
+  expect(await ask('1/chunk/0')).toBe('ota_chunk_size');
+  expect(await ask('1/chunk/0')).toBe('ota_chunk_size');
+  expect(words).toEqual(['PAYLOAD_TOO_LARGE', 'PAYLOAD_TOO_LARGE']);
+  expect(failures).toHaveLength(1);
+  expect(failures[0]).toMatch(/^fw_state .*FAILED.*,fw_error .*300000000 bytes.*must ask for chunks/);
+  expect(await ask('1/chunk/0', '4096')).toBe('taken');
 });

@@ -2,14 +2,18 @@
  * Files of firmware and software in chunks (mqtt.md 3.8): `v2/fw/request/{rid}/chunk/{n}` with the size of a chunk as
  * payload is answered on `v2/fw/response/{rid}/chunk/{n}`, with nothing behind the end. A download is what a connection
  * asks for under one `rid`: it keeps the package and the size of its first request. What goes wrong is also told as a
- * word on `v2/fw/error` (software: `v2/sw/…`), and the connection stays.
+ * word on `v2/fw/error` (software: `v2/sw/…`), and the connection stays. Without a size the whole file is one message; one
+ * that no message can hold, or that is above the client's Maximum Packet Size, fails the update: `fw_state` is FAILED and
+ * `fw_error` the reason, for an administrator to see.
  */
 import { badRequest, ErrorCode, Fault, notFound, unavailable } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import type { Meter } from '../../fleet/meter.ts';
-import { type ByteRange, chunkRange, readAll } from '../../ota/chunks.ts';
+import { type ByteRange, chunkRange, readAll, type SlicedFile } from '../../ota/chunks.ts';
 import type { Downloads } from '../../ota/downloads.ts';
+import { failedSeries } from '../../ota/effects.ts';
 import { isStored, nounOf, type PackageType, prefixOf, type StoredPackage } from '../../ota/package.ts';
+import { appendSeries, type SeriesIngest } from '../../ota/series.ts';
 import { type Operation, run } from '../operation.ts';
 import type { Session } from '../session.ts';
 import { isAnswered } from './answer.ts';
@@ -18,6 +22,8 @@ import type { TopicEntries } from './table.ts';
 export interface FirmwareTopicsParts {
   meter: Meter;
   downloads: Downloads;
+  /** Where the failure of an update is written. */
+  ingest: SeriesIngest;
   /** The largest chunk. */
   packetBytesMax: number;
 }
@@ -27,6 +33,8 @@ interface Download {
   file: Promise<StoredPackage> | undefined;
   /** Bytes of a chunk; 0 = the whole file. */
   size: number;
+  /** An administrator was told that the whole file cannot be sent. */
+  hasFailed: boolean;
 }
 
 /** One request, read. */
@@ -49,8 +57,9 @@ class DownloadFault extends Fault {
   }
 }
 
-export function firmwareTopics({ meter, downloads, packetBytesMax }: FirmwareTopicsParts): TopicEntries {
+export function firmwareTopics({ meter, downloads, ingest, packetBytesMax }: FirmwareTopicsParts): TopicEntries {
   let bytesInFlight = 0;
+  let filesOnTheirWay = 0;
 
   const operationOf = (type: PackageType): Operation => {
     const topic = `v2/${prefixOf[type]}`;
@@ -59,6 +68,12 @@ export function firmwareTopics({ meter, downloads, packetBytesMax }: FirmwareTop
     const serve = async (session: Session, download: Download, { rid, chunk }: Asked): Promise<void> => {
       const file = await (download.file ??= assignedFile(downloads, session, type));
       const range = rangeOf(file, download.size, chunk);
+      const answer = `${topic}/response/${rid}/chunk/${chunk}`;
+      const isWhole = download.size === 0 && chunk === 0;
+      if (isWhole && file.dataSize > limits.otaMessageBytesMax) {
+        await serveWhole(session, download, file, answer);
+        return;
+      }
       const bytes = range.end - range.start;
       if (bytesInFlight + bytes > limits.otaMessageBytesInFlightMax) {
         throw unavailable('ota_busy', 'Too many files are on their way at the moment; ask again.');
@@ -70,12 +85,44 @@ export function firmwareTopics({ meter, downloads, packetBytesMax }: FirmwareTop
       let isTaken = false;
       try {
         const part = downloads.pieces.peek(file.id, range) ?? (await readAll(downloads.pieces, file.id, range));
-        const answer = `${topic}/response/${rid}/chunk/${chunk}`;
         isTaken = session.push(answer, part, session.subscriptions.qosOf(answer), arrived);
       } finally {
         if (!isTaken) arrived();
       }
-      if (!isTaken && session.endedBy === undefined) throw tooLargeFor('than the Maximum Packet Size of your CONNECT');
+      if (isTaken || session.endedBy !== undefined) return;
+      if (isWhole) await fail(session, download, file);
+      throw tooLargeFor('than the Maximum Packet Size of your CONNECT');
+    };
+
+    /** Slice by slice, however large it is. */
+    const serveWhole = async (session: Session, download: Download, file: StoredPackage, answer: string) => {
+      if (filesOnTheirWay >= limits.mqttFilesMax) {
+        throw unavailable('ota_busy', 'Too many files are on their way at the moment; ask again.');
+      }
+      const { id, dataSize } = file;
+      // The first slice is read before anything is sent: a store that is away is then still a clean refusal.
+      const slices: SlicedFile = { bytes: dataSize, slice: (at) => downloads.pieces.read(id, at, dataSize) };
+      await slices.slice(0);
+      filesOnTheirWay += 1;
+      const outcome = session.sendFile(answer, slices, session.subscriptions.qosOf(answer), () => {
+        filesOnTheirWay -= 1;
+      });
+      if (outcome === 'taken') return;
+      filesOnTheirWay -= 1;
+      if (outcome === 'busy') throw unavailable('ota_busy', 'Another file is on its way to this device; ask again.');
+      if (outcome === 'gone') return;
+      await fail(session, download, file);
+      throw tooLargeFor('than one message, or than the Maximum Packet Size of your CONNECT');
+    };
+
+    /** Once for each download. The device goes on as it likes: chunks are still served. */
+    const fail = async ({ device }: Session, download: Download, { dataSize }: StoredPackage): Promise<void> => {
+      if (download.hasFailed) return;
+      download.hasFailed = true;
+      const reason =
+        `The ${nounOf[type]} has ${dataSize} bytes and was asked for in one message, which is more than ` +
+        'the device (its Maximum Packet Size) or MQTT (268435455 bytes) takes. The device must ask for chunks.';
+      await appendSeries(ingest, device.number, failedSeries(type, reason));
     };
 
     const tellWord = (session: Session, error: unknown): void => {
@@ -136,7 +183,7 @@ function downloadOf(table: WeakMap<Session, Map<string, Download>>, session: Ses
     // The one used last stands last.
     downloads.delete(asked.rid);
   } else {
-    download = { file: undefined, size: 0 };
+    download = { file: undefined, size: 0, hasFailed: false };
     if (downloads.size >= limits.otaDownloadsPerSessionMax) downloads.delete(downloads.keys().next().value!);
   }
   downloads.set(asked.rid, download);
@@ -155,7 +202,6 @@ async function assignedFile(downloads: Downloads, { device }: Session, type: Pac
 function rangeOf(file: StoredPackage, size: number, chunk: number): ByteRange {
   if (size > 0) return chunkRange(file.dataSize, size, chunk);
   if (chunk > 0) return { start: file.dataSize, end: file.dataSize };
-  if (file.dataSize > limits.otaMessageBytesMax) throw tooLargeFor(`than ${limits.otaMessageBytesMax} bytes`);
   return { start: 0, end: file.dataSize };
 }
 

@@ -4,6 +4,7 @@ import type { Session } from '../session.ts';
 import { matches } from '../subscriptions.ts';
 import { profileOperations, profileStreamTopic } from './profile-topics.ts';
 
+const none = { telemetry: undefined, attributes: undefined, acknowledgesInvalid: false };
 const telemetry: Operation = () => {};
 const attributes: Operation = () => {};
 
@@ -24,7 +25,7 @@ it('serves what matches the topics of the profile, and nothing else', () => {
 
 it('sends shared attributes on a topic that the subscribed filter matches', () => {
   const f = (pattern: string | undefined, filter: string) => {
-    const topics = { telemetry: undefined, attributes: undefined, attributesSubscribe: pattern };
+    const topics = { ...none, attributesSubscribe: pattern };
     const topic = profileStreamTopic(topics, filter);
     if (topic !== undefined) expect([topic, /[+#]/.test(topic), matches(filter, topic)]).toEqual([topic, false, true]);
     return topic;

@@ -14,6 +14,7 @@ const link = {
     told.push(`${topic} ${payload}`);
     return true;
   },
+  sendFile: () => 'gone' as const,
   close: (reason: string) => void told.push(`closed: ${reason}`),
 };
 
