@@ -1,7 +1,7 @@
 /** mosquitto_pub and mosquitto_sub of Debian as devices: one message and gone, or waiting for pushes. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, afterEach, describe, expect, test } from 'vitest';
@@ -9,6 +9,7 @@ import { eventually } from '../api.ts';
 import { mqttPort, mqttsEngine, newDevice } from '../shared-engine.ts';
 import { DeviceUser } from './device-user.ts';
 import { storedValues, telemetry } from './mqtt-device.ts';
+import { newPackage, saveDevice } from './ota.ts';
 import { ok } from './people.ts';
 
 const directory = mkdtempSync(join(tmpdir(), 'millrace-mosquitto-'));
@@ -105,4 +106,27 @@ test('MQTT 5: a refused message ends mosquitto_pub with a reason', async () => {
   const { exit, output } = run('mosquitto_pub', [...args, '-m', '{"a":']);
   await exit;
   expect(output()).toMatch(/RC:153|Payload format/i);
+});
+
+test('the examples of docs/mqtt.md run as they are written', async () => {
+  const firmwareId = (await newPackage({}, { bytes: Buffer.from('abc') })).id;
+  const blocks = [...readFileSync('docs/mqtt.md', 'utf8').matchAll(/```sh\n(.*?)```/gs)].map(([, block]) => block!);
+  const examples = blocks.flatMap((block) => block.replaceAll('\\\n', ' ').trim().split('\n'));
+  expect(examples.length).toBeGreaterThan(10);
+  const endings = await Promise.all(
+    examples.map(async (example) => {
+      // Each has a device of its own: the sessions of one would end each other.
+      const device = await newDevice();
+      await saveDevice(device.id, { firmwareId });
+      const address = `-h 127.0.0.1 -p ${mqttPort()}`;
+      // A subscriber ends by itself when nothing came for a while (27); an answer is waited for longer.
+      const wait = example.startsWith('mosquitto_sub') ? '-W 1' : example.startsWith('mosquitto_rr') ? '-W 20' : '';
+      const line = example.replace(/^(mosquitto_\w+)/, `$1 ${address} ${wait}`);
+      const child = spawn('sh', ['-c', line], { stdio: 'ignore', env: { ...process.env, TOKEN: device.token } });
+      running.push(child);
+      const [code] = (await once(child, 'close')) as [number | null];
+      return `${code} ${example}`;
+    }),
+  );
+  expect(endings).toEqual(examples.map((example) => `${example.startsWith('mosquitto_sub') ? 27 : 0} ${example}`));
 });
