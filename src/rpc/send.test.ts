@@ -119,7 +119,7 @@ test('a command that its session could not deliver is offered to the next one, w
   first.taken[0]!.confirm(false);
   await sleep(50);
   expect(second.taken.map(({ request }) => request)).toEqual([first.taken[0]!.request]);
-  await there.rpc.reply(device, 0, '"ok"');
+  await there.rpc.reply(device, 1, '"ok"');
   expect(await calling).toEqual({ kind: 'replied', text: '"ok"' });
 });
 
@@ -158,7 +158,7 @@ test('commands of two owners reach a session that opens later in the order of th
   }
   const session = listen(there, { confirmed: true });
   await Promise.all(callings);
-  expect(session.taken.map(({ request }) => request.id)).toEqual([0, 1, 2, 3, 4, 5]);
+  expect(session.taken.map(({ request }) => request.id)).toEqual([1, 2, 3, 4, 5, 6]);
 });
 
 test('a device whose owner is gone does not keep back the commands of another for long', async () => {
@@ -217,7 +217,7 @@ test('a persistent command goes through its states as the session tells', async 
   await sleep(50);
   session.taken[0]!.confirm(true);
   await sleep(20);
-  await there.rpc.reply(device, 0, '{"ok":1}');
+  await there.rpc.reply(device, 1, '{"ok":1}');
   await sleep(20);
   expect(rows.statuses).toEqual(['SENT', 'DELIVERED', 'SUCCESSFUL']);
   expect(rows.response).toBe('{"ok":1}');
@@ -264,7 +264,7 @@ test.each([
   rows.deleted = false;
   await persist(there);
   await sleep(100);
-  expect(session.taken.map(({ request }) => request.id)).toEqual([1]);
+  expect(session.taken.map(({ request }) => request.id)).toEqual([2]);
   await Promise.all([here.persistent.stop(), there.persistent.stop()]);
 });
 
@@ -274,13 +274,13 @@ test('a persistent command is given once to who opens, however slowly the store 
   await sleep(20);
   await persist(here);
   await sleep(600);
-  expect(early.taken.map(({ request }) => request.id)).toEqual([0]);
+  expect(early.taken.map(({ request }) => request.id)).toEqual([1]);
   early.leave();
   await persist(here);
   await sleep(20);
   const late = listen(there);
   await sleep(600);
-  expect(late.taken.map(({ request }) => request.id)).toEqual([1]);
+  expect(late.taken.map(({ request }) => request.id)).toEqual([2]);
   await here.persistent.stop();
 });
 
@@ -293,7 +293,7 @@ test('a one-way command is delivered when its session says so, and offered again
   first.taken[0]!.confirm(false);
   const second = listen(here);
   await sleep(50);
-  expect(second.taken.map(({ request }) => request.id)).toEqual([0]);
+  expect(second.taken.map(({ request }) => request.id)).toEqual([1]);
   second.taken[0]!.confirm(true);
   expect(await calling).toEqual({ kind: 'delivered' });
 });

@@ -85,7 +85,7 @@ async function refusesAll(foreign: Device & { name: string }): Promise<void> {
     expect(ack.properties?.reasonString, topic).toContain(name);
   }
   expect((await client.publish(claim, { [name]: { secretKey: 'mine' } })).reasonCode).toBe(0x99);
-  await client.publish(rpc, { device: name, id: 0, data: { forged: true } });
+  await client.publish(rpc, { device: name, id: 1, data: { forged: true } });
   expect(await findChild(own)).toBeDefined();
 }
 
