@@ -93,9 +93,13 @@ export function openStores(engines: Engines, config: Config, log: Log): { clickh
 }
 
 /** What every client of ClickHouse that writes must know: also the commands that run beside an instance. */
-export function clickHouseOptions({ clickhouse }: Config): { database: string; insertQuorum: string | undefined } {
+export function clickHouseOptions({ clickhouse }: Config): {
+  database: string;
+  cluster: string;
+  insertQuorum: string | undefined;
+} {
   const { database, cluster, insertQuorum } = clickhouse;
-  return { database, insertQuorum: cluster === '' ? undefined : insertQuorum };
+  return { database, cluster, insertQuorum: cluster === '' ? undefined : insertQuorum };
 }
 
 /** For a command beside the instance: external by its settings, embedded by what the running instance wrote down. */

@@ -14,14 +14,19 @@ export interface Insert {
   body: Buffer;
 }
 
-/** 200, a code of ClickHouse, no answer at all, or the death of the server for some milliseconds. */
-export type Answer = 'ok' | number | 'none' | { deadMs: number };
+/**
+ * 200, a code of ClickHouse, no answer at all, the death of the server for some milliseconds, or no answer and rows that
+ * are stored so much later.
+ */
+export type Answer = 'ok' | number | 'none' | { deadMs: number } | { lateMs: number };
 
 const dayMs = 86_400_000;
 
 export class StandIn {
   readonly inserts: Insert[] = [];
   pings = 0;
+  /** Inserts that are stored late and have not ended. */
+  running = 0;
   deaths = 0;
   behave: (insert: Insert) => Answer = () => 'ok';
   readonly #stored = { telemetry: new Map<string, BlockRow>(), latest: new Map<string, BlockRow>() };
@@ -64,7 +69,9 @@ export class StandIn {
       this.pings += 1;
       return void response.end('Ok.\n');
     }
-    const sql = url.searchParams.get('query') ?? '';
+    const sql = url.searchParams.get('query') ?? Buffer.concat(chunks).toString();
+    if (sql.includes('system.processes')) return void response.end(`{"count":"${this.running}"}\n`);
+    if (sql.startsWith('KILL QUERY')) return void response.end('');
     const from = Number(url.searchParams.get('param_fromTs') ?? Number.NEGATIVE_INFINITY);
     const to = Number(url.searchParams.get('param_toTs') ?? Number.POSITIVE_INFINITY);
     const body = Buffer.concat(chunks);
@@ -78,9 +85,17 @@ export class StandIn {
       this.#keep(insert);
       return void response.end('');
     }
+    if (typeof answer === 'object' && 'lateMs' in answer) return this.#keepLate(insert, answer.lateMs);
     if (typeof answer === 'object') return this.#die(answer.deadMs);
     response.writeHead(500, { 'X-ClickHouse-Exception-Code': answer });
     response.end(`Code: ${answer}. DB::Exception: The test says so. (SOME_NAME)\n`);
+  }
+
+  async #keepLate(insert: Insert, lateMs: number): Promise<void> {
+    this.running += 1;
+    await new Promise((resolve) => setTimeout(resolve, lateMs));
+    this.running -= 1;
+    this.#keep(insert);
   }
 
   #keep({ table, rows }: Insert): void {

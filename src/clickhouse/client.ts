@@ -7,6 +7,7 @@ import { Fault, messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { afterLostConnection, ClickHouseError, toClickHouseError } from './clickhouse-error.ts';
 import { type Parameters, Reader } from './read.ts';
+import { runningInserts, stopInserts } from './statements.ts';
 
 export { ClickHouseError } from './clickhouse-error.ts';
 export type { Parameters } from './read.ts';
@@ -17,6 +18,8 @@ export interface ClickHouseOptions {
   password: string;
   database: string;
   log: Log;
+  /** Name of the cluster, '' without one. */
+  cluster?: string;
   /** Replicas that an insert into a cluster waits for, `auto` = a majority; undefined without a cluster. */
   insertQuorum?: string | undefined;
 }
@@ -39,6 +42,8 @@ export interface ExecOptions extends QueryOptions {
 
 export interface InsertOptions extends QueryOptions {
   parameters?: Parameters;
+  /** Letters, digits and dashes that `endInserts` finds the insert by. */
+  mark?: string;
 }
 
 const insertPattern = /^\s*INSERT\b/i;
@@ -66,11 +71,13 @@ export class ClickHouse {
   readonly #client: ClickHouseClient;
   readonly #clientWithoutDatabase: ClickHouseClient;
   readonly #log: Log;
+  readonly #cluster: string;
   readonly #insertQuorum: string | undefined;
 
-  constructor({ url, user, password, database, log, insertQuorum }: ClickHouseOptions) {
+  constructor({ url, user, password, database, log, cluster = '', insertQuorum }: ClickHouseOptions) {
     this.database = database;
     this.#log = log;
+    this.#cluster = cluster;
     this.#insertQuorum = insertQuorum;
     const common = {
       url,
@@ -126,10 +133,15 @@ export class ClickHouse {
     );
   }
 
-  /** Rows that are encoded already, in the format that `sql` names. They must be idempotent: a reset is retried. */
-  async insertBlocks(sql: string, body: Buffer, options: InsertOptions = {}): Promise<void> {
-    const { timeoutMs = statementTimeoutMs, settings = {}, parameters = {} } = options;
+  /**
+   * Rows that are encoded already, in the format that `sql` names. They must be idempotent: a reset is retried. `repeated`:
+   * it was, so the server may still carry out the first try.
+   */
+  async insertBlocks(sql: string, body: Buffer, options: InsertOptions = {}): Promise<{ repeated: boolean }> {
+    const { timeoutMs = statementTimeoutMs, settings = {}, parameters = {}, mark } = options;
+    let tries = 0;
     await this.#attempt(always, timeoutMs, options.abortSignal, async (abortSignal) => {
+      tries += 1;
       const { stream } = await this.#client.exec({
         query: sql,
         // The client wraps a buffer into a stream of one chunk, without a copy; only its type asks for a stream.
@@ -141,6 +153,7 @@ export class ClickHouse {
           // Devices with odd clocks are accepted, whatever days they name.
           max_partitions_per_insert_block: '0',
           max_execution_time: Math.ceil(timeoutMs / 1000),
+          ...(mark !== undefined && { log_comment: mark }),
           ...settings,
         },
         abort_signal: abortSignal,
@@ -149,6 +162,18 @@ export class ClickHouse {
         // The socket is free again when the answer is read.
       }
     });
+    return { repeated: tries > 1 };
+  }
+
+  /**
+   * True when no insert with this mark runs. Those that run, because their answer was not waited for, are asked to stop:
+   * the caller asks again.
+   */
+  async endInserts(mark: string, options: QueryOptions = {}): Promise<boolean> {
+    const [row] = await this.rows<{ count: string }>(runningInserts(this.#cluster), { mark }, options);
+    if (row!.count === '0') return true;
+    await this.exec(stopInserts(mark), {}, options);
+    return false;
   }
 
   async ping(): Promise<boolean> {

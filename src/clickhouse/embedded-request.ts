@@ -6,6 +6,8 @@ import { Exception } from './embedded-exception.ts';
 export interface Asked {
   /** Statement text of the URL; the body may hold the rest. */
   query: string;
+  /** By this the client finds its statements in the list of processes. */
+  logComment: string;
   queryId: string;
   database: string;
   defaultFormat: string;
@@ -21,7 +23,6 @@ const reserved = new Set([
   'default_format',
   'enable_http_compression',
   'http_zlib_compression_level',
-  'log_comment',
   'password',
   'query',
   'query_id',
@@ -44,12 +45,13 @@ export function readRequest(request: IncomingMessage, url: URL): Asked {
       if (value !== '0' && value !== '') {
         throw new Exception(48, 'NOT_IMPLEMENTED', `The embedded engine has no '${name}'.`);
       }
-    } else if (!reserved.has(name)) settings.set(name, value);
+    } else if (name !== 'log_comment' && !reserved.has(name)) settings.set(name, value);
   }
   const header = (name: string): string => String(request.headers[name] ?? '');
   const asked = (name: string): string => url.searchParams.get(name) ?? '';
   return {
     query: asked('query'),
+    logComment: asked('log_comment'),
     queryId: asked('query_id') || header('x-clickhouse-query-id') || crypto.randomUUID(),
     database: asked('database') || header('x-clickhouse-database'),
     defaultFormat: asked('default_format') || header('x-clickhouse-format') || 'TabSeparated',

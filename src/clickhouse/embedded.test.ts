@@ -310,6 +310,31 @@ test('a statement whose client leaves is killed', async () => {
   expect(await eventually(async () => (await running('SELECT count() FROM numbers(1000000')) === 0)).toBe(true);
 });
 
+test('inserts are found and ended by their mark, and by no other', async () => {
+  const { clickhouse } = house;
+  await clickhouse.exec('CREATE DATABASE IF NOT EXISTS millrace', {}, { withoutDatabase: true });
+  await clickhouse.exec('CREATE TABLE slow (n UInt64) ENGINE = Memory');
+  const insert = (mark: string, rows: number) =>
+    clickhouse
+      .exec(
+        `INSERT INTO slow SELECT sleepEachRow(0.1) FROM numbers(${rows}) SETTINGS max_block_size = 1`,
+        {},
+        {
+          settings: { log_comment: mark },
+        },
+      )
+      .then(
+        () => 'stored',
+        () => 'ended',
+      );
+  const [long, other] = [insert('millrace-long', 600), insert('millrace-other', 10)];
+  expect(await eventually(async () => (await running('INSERT INTO slow')) === 2)).toBe(true);
+  expect(await clickhouse.endInserts('millrace-none')).toBe(true);
+  expect(await clickhouse.endInserts('millrace-long')).toBe(false);
+  expect(await eventually(() => clickhouse.endInserts('millrace-long'))).toBe(true);
+  expect(await Promise.all([long, other])).toEqual(['ended', 'stored']);
+});
+
 describe('life of the process', () => {
   test('a second process on the same directory is refused with one line', async () => {
     const second = startEmbeddedClickHouse({

@@ -12,6 +12,17 @@ const structure =
 /** Some of the rows of a body: an insert that would touch too many partitions is done in parts. */
 const inRange = 'WHERE ts >= {fromTs:Int64} AND ts < {toTs:Int64}';
 
+/** `mark`: begins the `log_comment` of the inserts. With a cluster, the parts of an insert on other servers have it too. */
+export function runningInserts(cluster: string): string {
+  const processes = cluster === '' ? 'system.processes' : `clusterAllReplicas('${cluster}', system.processes)`;
+  return `SELECT count() AS count FROM ${processes} WHERE startsWith(Settings['log_comment'], {mark:String})`;
+}
+
+/** Asks the server of this connection to stop them. `mark` has no character that needs escaping. */
+export function stopInserts(mark: string): string {
+  return `KILL QUERY WHERE startsWith(Settings['log_comment'], '${mark}') ASYNC`;
+}
+
 export const insertTelemetry = telemetryFrom('');
 export const insertTelemetryRange = telemetryFrom(inRange);
 

@@ -3,6 +3,7 @@
  * `wide.ts` and `trials.ts`. An error is the store's until the opposite is shown: rows are cut apart, and a lone row
  * is refused, only while a control row is accepted. What takes too long or too much memory comes again in halves.
  */
+import { randomUUID } from 'node:crypto';
 import type { Clock } from '../base/clock.ts';
 import { assert, messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
@@ -60,6 +61,8 @@ const unknownMax = 3;
 const slowMax = 3;
 /** The deadline doubles with each insert that missed it, up to this many times its length. */
 const deadlineFactorMax = 8;
+/** Between two looks at inserts that run on. */
+const leftInsertsMs = 250;
 /** Bytes of the bodies that are inserted at once. */
 const parallelBytesMax = 32 * 1024 * 1024;
 
@@ -68,6 +71,10 @@ type Verdict = 'stored' | 'cut' | 'refused' | 'given up';
 export class Inserter {
   readonly #parts: InserterParts;
   readonly #backoff: Backoff;
+  /** Of all inserts of this object. */
+  readonly #mark = `millrace-${randomUUID()}`;
+  /** An insert of which the answer was not received may run on. */
+  #mayRunOn = false;
   #deadlineFactor = 1;
   /** What the last failures leave of the size of a unit: 1 = all of it. */
   #share = 1;
@@ -108,7 +115,32 @@ export class Inserter {
       }
     };
     await Promise.all(Array.from({ length: parallel }, loop));
+    if (this.#mayRunOn && !(await this.#endLeftInserts())) outcome.complete = false;
     return outcome;
+  }
+
+  /**
+   * An insert that ran on after its rows were stored by a repetition, and after a delete of them, would bring them back in
+   * `latest`. So nothing counts as stored while such an insert runs. False: the signal was aborted.
+   */
+  async #endLeftInserts(): Promise<boolean> {
+    const { clickhouse, clock, log, signal, sleep, timeoutMs } = this.#parts;
+    // The store itself ends an insert at its deadline. One that does not end even so must not hold up the lane for ever.
+    const deadline = clock.monotonic() + timeoutMs * deadlineFactorMax;
+    while (!signal.aborted) {
+      const ended = await clickhouse.endInserts(this.#mark, { timeoutMs }).catch((error: unknown) => messageOf(error));
+      if (ended === true) {
+        this.#mayRunOn = false;
+        return true;
+      }
+      if (clock.monotonic() >= deadline) {
+        log.warn('insert_runs_on', { reason: ended === false ? 'the store does not end an insert' : ended });
+        this.#mayRunOn = false;
+        return true;
+      }
+      await sleep(leftInsertsMs, signal);
+    }
+    return false;
   }
 
   /** `cut`: the unit has been cut before, so fewer crashes of the store count against what is left. */
@@ -160,7 +192,7 @@ export class Inserter {
     const { clickhouse, timeoutMs } = this.#parts;
     const ranged = isRanged(piece);
     const parameters = ranged ? { fromTs: piece.from, toTs: piece.to } : {};
-    const options = { timeoutMs: timeoutMs * this.#deadlineFactor, parameters };
+    const options = { timeoutMs: timeoutMs * this.#deadlineFactor, parameters, mark: this.#mark };
     const insert = async (table: 'telemetry' | 'latest'): Promise<ClickHouseError | undefined> => {
       if (piece[table]) return undefined;
       try {
@@ -169,6 +201,7 @@ export class Inserter {
         return undefined;
       } catch (error) {
         assert(error instanceof ClickHouseError, `insert failed in an unknown way: ${messageOf(error)}`);
+        if (error.timedOut || error.connectionLost) this.#mayRunOn = true;
         this.#tell(error);
         return error;
       }

@@ -308,6 +308,24 @@ test('late rows gather: 48 a second over 300 days are a few inserts a minute, a 
   expect(house.stored().length).toBeGreaterThan(500);
 });
 
+test('rows count as stored only when an earlier try, which was not waited for, has ended in the store', async () => {
+  const channel = await openChannel({ timeoutMs: 500, factor: 1 });
+  // The first insert of each table goes on after its deadline; its repetition is stored at once.
+  const repeated = new Set<string>();
+  house.behave = ({ table }) => {
+    const answer = repeated.has(table) ? 'ok' : { lateMs: 3_000 };
+    repeated.add(table);
+    return answer;
+  };
+  await channel.add(1, some(5));
+  await vi.waitFor(() => expect(house.stored('latest')).toHaveLength(1), { timeout: 10_000 });
+  expect(house.running).toBe(2);
+  // Until then a delete of the rows would not be final: the earlier insert would bring a latest value back.
+  expect(channel.journal.rowsWaiting(0)).toBe(5);
+  await emptied(channel);
+  expect(house.running).toBe(0);
+});
+
 test('while senders wait for ClickHouse, units do not wait for the interval', async () => {
   const channel = await openChannel({ factor: 1, callersWait: true, intervalMsMin: 60_000, intervalMsMax: 60_000 });
   for (let i = 1; i <= 5; i += 1) {
