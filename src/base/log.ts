@@ -1,7 +1,8 @@
 /**
  * Logs: one line an event, with a stable `event` code. NDJSON on stderr, or short text when stderr is a terminal.
- * A repeated event is written at most once a second per code, with the number of events that were left out. Nothing is
- * logged per message, and no token or secret is ever a field.
+ * A repeated event is written at most once a second per code, with the number of events that were left out; one that
+ * repeats for as long as a store is unavailable, less and less often. Nothing is logged per message, and no token or secret
+ * is ever a field.
  */
 import { type Level, type Logger as Pino, pino } from 'pino';
 
@@ -13,6 +14,29 @@ export interface Log {
 }
 
 const repeatWindowMs = 1000;
+const outageWindowMsMax = 60_000;
+/** An event that was absent for so long begins again. */
+const outageQuietMs = 15_000;
+
+/** What loops say again and again while a store is unavailable: the same reason twice as long after each line. */
+const outageEvents = new Set([
+  'activity_unwritten',
+  'api_keys_purge',
+  'attribute_heads_unread',
+  'clock_unkept',
+  'credential_changes_unread',
+  'erase',
+  'gateway_not_told',
+  'known_devices_unwritten',
+  'logins_unanswered',
+  'ota_rollout',
+  'postgres_away',
+  'report_feeder',
+  'retention',
+  'rpc_rows_unwritten',
+  'sessions_unchecked',
+  'storage_insert',
+]);
 
 /** Changes of state: each subject, which this field names, is limited alone, so that no other one hides its last state. */
 const subjectFields = new Map([
@@ -30,12 +54,24 @@ export function createLog(level: Level, process_: string): Log {
   return new RepeatLimitedLog(logger);
 }
 
-class RepeatLimitedLog implements Log {
-  readonly #logger: Pino;
-  readonly #windows = new Map<string, { since: number; suppressed: number }>();
+interface Window {
+  since: number;
+  /** The last event, written or not. */
+  lastAt: number;
+  ms: number;
+  reason: string;
+  suppressed: number;
+}
 
-  constructor(logger: Pino) {
+/** `now`: a monotonic clock in milliseconds. */
+export class RepeatLimitedLog implements Log {
+  readonly #logger: Pick<Pino, Level | 'isLevelEnabled'>;
+  readonly #now: () => number;
+  readonly #windows = new Map<string, Window>();
+
+  constructor(logger: Pick<Pino, Level | 'isLevelEnabled'>, now: () => number = () => performance.now()) {
     this.#logger = logger;
+    this.#now = now;
   }
 
   debug(event: string, fields: object = {}): void {
@@ -55,18 +91,29 @@ class RepeatLimitedLog implements Log {
   }
 
   #write(level: Level, event: string, fields: object): void {
-    const now = performance.now();
+    const now = this.#now();
     const subject = subjectFields.get(event);
     const key = subject === undefined ? event : `${event} ${(fields as Record<string, unknown>)[subject]}`;
+    const reason = outageEvents.has(event) ? outageReason(fields) : '';
     const window = this.#windows.get(key);
-    if (window && now - window.since < repeatWindowMs) {
+    const goesOn = window !== undefined && window.reason === reason && now - window.lastAt < outageQuietMs;
+    const ms = goesOn ? window.ms : repeatWindowMs;
+    if (window && now - window.since < ms) {
       window.suppressed += 1;
+      window.lastAt = now;
       return;
     }
     const suppressed = window?.suppressed ?? 0;
-    this.#windows.set(key, { since: now, suppressed: 0 });
+    const nextMs = goesOn && reason !== '' ? Math.min(2 * ms, outageWindowMsMax) : repeatWindowMs;
+    this.#windows.set(key, { since: now, lastAt: now, ms: nextMs, reason, suppressed: 0 });
     this.#logger[level](suppressed > 0 ? { event, ...fields, suppressed } : { event, ...fields });
   }
+}
+
+/** Numbers differ from line to line (times, counts), and an outage stays one. */
+function outageReason(fields: object): string {
+  const { reason } = fields as { reason?: unknown };
+  return typeof reason === 'string' ? reason.replaceAll(/\d+/g, '#') : '';
 }
 
 function writeText(line: string): void {

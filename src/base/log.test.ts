@@ -1,0 +1,44 @@
+/** How often a repeated event is written. */
+import { expect, test } from 'vitest';
+import { RepeatLimitedLog } from './log.ts';
+
+function logAt() {
+  const lines: Record<string, unknown>[] = [];
+  const write = (line: object) => void lines.push(line as Record<string, unknown>);
+  const logger = { debug: write, info: write, warn: write, error: write, isLevelEnabled: () => true };
+  let now = 0;
+  const log = new RepeatLimitedLog(logger as never, () => now);
+  /** Ten times a second for so many seconds. */
+  const during = (seconds: number, say: () => void) => {
+    for (const end = now + seconds * 1000; now < end; now += 100) say();
+  };
+  return { log, lines, during, pass: (seconds: number) => (now += seconds * 1000) };
+}
+
+test('a loop that meets the same outage for ten minutes says so some ten times, and counts the rest', () => {
+  const { log, lines, during } = logAt();
+  let n = 0;
+  during(600, () => log.warn('postgres_away', { reason: `no answer in ${(n += 1)} ms` }));
+  expect(lines.length).toBeGreaterThan(8);
+  expect(lines.length).toBeLessThan(20);
+  const suppressed = lines.reduce((sum, line) => sum + ((line['suppressed'] as number | undefined) ?? 0), 0);
+  expect(lines.length + suppressed).toBeGreaterThan(5_000);
+});
+
+test('another reason is written within a second, and so is the next outage', () => {
+  const { log, lines, during, pass } = logAt();
+  during(300, () => log.warn('postgres_away', { reason: 'no answer' }));
+  const before = lines.length;
+  during(2, () => log.warn('postgres_away', { reason: 'refused' }));
+  expect(lines.slice(before).map(({ reason }) => reason)).toContain('refused');
+  pass(300);
+  const quiet = lines.length;
+  during(2, () => log.warn('postgres_away', { reason: 'refused' }));
+  expect(lines.length).toBeGreaterThan(quiet + 1);
+});
+
+test('other events are written once a second', () => {
+  const { log, lines, during } = logAt();
+  during(60, () => log.warn('rows_suspect', { reason: 'refused' }));
+  expect(lines.length).toBe(60);
+});
