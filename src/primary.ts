@@ -32,6 +32,7 @@ import type { Postgres } from './postgres/client.ts';
 import { migrate as migratePostgres } from './postgres/migrate.ts';
 import { RestoredStores } from './restored-stores.ts';
 import { readRules } from './rules/file.ts';
+import { StartingDoor } from './starting-door.ts';
 import { StopSteps } from './stop-steps.ts';
 import { clickHouseRefusal, hostOf, postgresRefusal } from './store-refusals.ts';
 import { StoreWatch, type WatchedStore } from './store-watch.ts';
@@ -78,6 +79,8 @@ export async function runPrimary(): Promise<void> {
     data.checkRestored();
     running.add('data directory', () => data.release());
     await probePorts(config);
+    const starting = await StartingDoor.open(config.http.address, config.http.port);
+    running.add('starting door', () => starting.close());
     const { secrets, fresh } = data.secrets();
     // Without any device known, an instance without PostgreSQL can serve no device.
     const knowsDevices = hasKnownDevices(data.path);
@@ -124,6 +127,7 @@ export async function runPrimary(): Promise<void> {
     await inTime(engines.begun, knowsDevices ? limits.storesWaitMsMax : Number.POSITIVE_INFINITY);
     await clock.begin();
     await watch.begin(limits.storesWaitMsMax, knowsDevices ? undefined : 'postgres', (reason) => {
+      starting.reason = reason;
       printLine(`waiting, because no device is known here yet. ${reason}`);
     });
     watch.enterService();
@@ -196,6 +200,7 @@ export async function runPrimary(): Promise<void> {
     const telling = setInterval(tell, stateIntervalMs);
     running.add('state', () => clearInterval(telling));
     tell();
+    await starting.close();
     await Promise.all([pool.start(), analytics?.start()]);
     const control = await answerControl({ dataDir: data.path, config, journalHold: pool.journalHold });
     running.add('control', () => control.close());
