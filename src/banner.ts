@@ -96,5 +96,6 @@ function mqttAddresses({ port, mqttPort, mqttsPort, mqttPath }: Banner): string[
 
 function passwordLine({ adminPassword, dataPath, firstStart }: Banner): string {
   if (adminPassword) return `password ${adminPassword}   (shown this once; kept in ${dataPath}/secrets.json)`;
-  return firstStart ? 'password as you set it (ADMIN_PASSWORD)' : 'password as on the first start';
+  if (firstStart) return 'password as you set it (ADMIN_PASSWORD)';
+  return `password of the first start, unless it was changed (a generated one is in ${dataPath}/secrets.json)`;
 }

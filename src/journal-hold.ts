@@ -23,20 +23,22 @@ const answerMsMax = 10_000;
 export class JournalHold {
   readonly #slots: number;
   readonly #send: (slot: number, message: ToWorker) => void;
-  readonly #allReady: () => boolean;
+  readonly #missing: () => string | undefined;
   #lastId = 0;
   #hold: Hold | undefined;
 
-  constructor(slots: number, send: (slot: number, message: ToWorker) => void, allReady: () => boolean) {
+  /** `missing`: a worker that cannot answer, and why; undefined when all can. */
+  constructor(slots: number, send: (slot: number, message: ToWorker) => void, missing: () => string | undefined) {
     this.#slots = slots;
     this.#send = send;
-    this.#allReady = allReady;
+    this.#missing = missing;
   }
 
   /** Every frame acknowledged before this call is in a cut, or is in ClickHouse already. */
   async begin(): Promise<{ id: number; cuts: JournalCut[] }> {
     if (this.#hold) throw new Error('another backup holds the journals');
-    if (!this.#allReady()) throw new Error('a worker is not ready');
+    const missing = this.#missing();
+    if (missing !== undefined) throw new Error(missing);
     this.#lastId += 1;
     const nothing = () => {};
     const hold: Hold = {

@@ -13,7 +13,14 @@ import { childPort } from './bus/port.ts';
 import { type ClockState, clockSentence } from './clock-offset.ts';
 import { type DataDirectory, instanceVariable } from './data-directory.ts';
 import { Deaths } from './deaths.ts';
-import type { Engines, InstanceState, PartState, ToPrimary, ToWorker } from './instance.ts';
+import {
+  type Engines,
+  type InstanceState,
+  journalName,
+  type PartState,
+  type ToPrimary,
+  type ToWorker,
+} from './instance.ts';
 import { JournalHold } from './journal-hold.ts';
 import { JournalReports, type JournalReportsOfHost } from './journal-reports.ts';
 import type { RuleText } from './rules/table.ts';
@@ -78,7 +85,7 @@ export class WorkerPool {
         const { worker } = this.#slots[number]!;
         if (worker) send(worker, message);
       },
-      () => this.#slots.every(({ ready }) => ready),
+      () => this.#notReady(),
     );
     const restarts = options.metrics.counter('worker_restarts_total', 'Workers started again after their death.');
     cluster.on('exit', (worker, code, signal) => {
@@ -199,6 +206,18 @@ export class WorkerPool {
       supervisor.stop();
       worker?.process.kill('SIGKILL');
     }
+  }
+
+  /** For a backup, which needs every worker: its journal may be the only one that holds a row. */
+  #notReady(): string | undefined {
+    const slot = this.#slots.find(({ ready }) => !ready);
+    if (!slot) return undefined;
+    const failure = slot.supervisor.failure ?? slot.waiting;
+    if (failure === undefined) return `worker-${slot.number} is starting`;
+    return (
+      `worker-${slot.number} does not serve (${failure}): repair ${journalName(slot.number)} below ` +
+      `${this.#options.data.journalPath}, or stop Millrace and copy the whole data directory`
+    );
   }
 
   #settle(): void {
