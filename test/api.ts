@@ -148,21 +148,14 @@ export class Api {
   }
 }
 
-/** Between two questions of `eventually`: each is a quarter longer than the one before, as most answers come soon. */
-const pauseMs = { first: 10, max: 150 };
-
-/**
- * Asks again until `ask` returns something true; the last error or answer is the failure. With `everyMs` the pauses have
- * this length, for what does not last.
- */
+/** Asks again until `ask` returns something true; the last error or answer is the failure. */
 export async function eventually<T>(
   ask: () => Promise<T> | T,
   waitMsMax = 10_000,
-  everyMs?: number,
+  pauseMs = 20,
 ): Promise<NonNullable<T>> {
   const deadline = performance.now() + waitMsMax;
   let last: unknown = 'nothing';
-  let nextMs = everyMs ?? pauseMs.first;
   while (performance.now() < deadline) {
     try {
       const answer = await ask();
@@ -171,8 +164,7 @@ export async function eventually<T>(
     } catch (error) {
       last = error;
     }
-    await sleep(nextMs);
-    if (everyMs === undefined) nextMs = Math.min(nextMs * 1.25, pauseMs.max);
+    await sleep(pauseMs);
   }
   throw new Error(`not within ${waitMsMax} ms; last answer: ${last instanceof Error ? last.message : String(last)}`);
 }

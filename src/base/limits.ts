@@ -388,7 +388,7 @@ export const limits = {
   journalReportsMsMax: 500,
   journalLastReportMsMax: 1_000,
   /** Tombstones of one read; devices, or ranges of series and bytes of their keys, of one statement; days and rows of one insert of markers; time of a batch, of a
-   * statement, of the lease, and before what failed is tried again; mutations of latest values that may wait. */
+   * statement, of deletes in one round that are carried out again, of the lease, and before what failed is tried again; mutations of latest values that may wait. */
   eraseTombstonesMax: 2_000,
   eraseDevicesMax: 1_000,
   eraseRangesMax: 32,
@@ -397,6 +397,7 @@ export const limits = {
   eraseRowsMax: 2_000_000,
   eraseBatchMsMax: 50_000,
   eraseStatementMsMax: 30_000,
+  eraseAgainMsMax: 5_000,
   eraseLeaseMs: 60_000,
   eraseRetryMsMin: 2_000,
   eraseRetryMsMax: 300_000,

@@ -194,15 +194,17 @@ export class Eraser {
       const due = waiting.filter(({ fence }) => fence !== null && live.every(({ settled }) => settled >= fence));
       if (!(await this.#carryOut(due, journals))) return;
     }
-    await this.#carryOut(again, journals);
+    // A few seconds in each round: new deletes do not wait until many old ones were carried out again.
+    await this.#carryOut(again, journals, limits.eraseAgainMsMax);
   }
 
   /** One failing delete does not hold up the others. False when the stores are away or the lease is lost. */
-  async #carryOut(tombstones: Tombstone[], journals: JournalRow[]): Promise<boolean> {
+  async #carryOut(tombstones: Tombstone[], journals: JournalRow[], msMax = Number.POSITIVE_INFINITY): Promise<boolean> {
     const { postgres, clickhouse, cluster, clock, log } = this.#parts;
     const now = clock.monotonic();
     const ready = tombstones.filter(({ id }) => (this.#failed.get(id)?.at ?? 0) <= now);
     for (const batch of this.#batches(ready)) {
+      if (clock.monotonic() - now > msMax) return true;
       if (this.#stopping || !(await takeLease(postgres, leaseName, this.#holder, limits.eraseLeaseMs))) return false;
       const until = clock.monotonic() + limits.eraseBatchMsMax;
       const parts = { clickhouse, cluster, msLeft: () => until - clock.monotonic() };

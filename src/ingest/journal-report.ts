@@ -16,6 +16,8 @@ export interface JournalReport {
   orderHigh: string;
   /** Every frame up to this order is in ClickHouse. */
   orderShipped: string;
+  /** No later opening ships a row with an order up to this again. */
+  orderDone: string;
   /** Not above the lowest order that this opening found unconfirmed; null when there was none. */
   orderRecovered: string | null;
   /** Lowest order of rows that wait beside the journal; null when there are none. */
@@ -40,6 +42,7 @@ export function reportOf(journal: Journal, writer: number, clock: Clock): Journa
     // A frame in flight may be durable at any moment, with an order below that of a delete which is made now.
     orderHigh: orderBegun.toString(),
     orderShipped: shipped.toString(),
+    orderDone: journal.orderDone.toString(),
     orderRecovered: orderRecovered?.toString() ?? null,
     orderHeld: journal.suspects.orderMin?.toString() ?? null,
     isAhead: orderBegun > orderUpTo(clock.now()),
@@ -52,5 +55,14 @@ const orphanRun = `orphan-${process.pid}-${Date.now()}`;
 export function goneReport(writer: number, orderRecovered: string | null): JournalReport {
   const order = '0';
   const none = { orderHeld: null, isAhead: false };
-  return { writer, run: orphanRun, orderHigh: order, orderShipped: order, orderRecovered, ...none, gone: true };
+  return {
+    writer,
+    run: orphanRun,
+    orderHigh: order,
+    orderShipped: order,
+    orderDone: order,
+    orderRecovered,
+    ...none,
+    gone: true,
+  };
 }

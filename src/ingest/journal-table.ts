@@ -47,12 +47,12 @@ export async function readJournals(queries: Queries): Promise<JournalRow[]> {
 export async function writeJournals(queries: Queries, host: string, journals: OwnJournal[]): Promise<void> {
   const column = <T>(of: (journal: OwnJournal) => T): T[] => journals.map(of);
   await queries.query(
-    `insert into journals (writer, host, run, order_high, settled, held_order)
-     select writer, $1, run, order_high, settled, held
-       from unnest($2::int[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[])
-         as given (writer, run, order_high, settled, held)
+    `insert into journals (writer, host, run, order_high, done_order, settled, held_order)
+     select writer, $1, run, order_high, done, settled, held
+       from unnest($2::int[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[])
+         as given (writer, run, order_high, done, settled, held)
      on conflict (writer) do update
-        set host = excluded.host, run = excluded.run, order_high = excluded.order_high,
+        set host = excluded.host, run = excluded.run, order_high = excluded.order_high, done_order = excluded.done_order,
             held_order = excluded.held_order, heard_at = clock_timestamp(),
             -- what this opening has settled stays so, also when another worker of the host begins to report it
             settled = case journals.run when excluded.run then greatest(journals.settled, excluded.settled)
@@ -62,6 +62,7 @@ export async function writeJournals(queries: Queries, host: string, journals: Ow
       column(({ writer }) => writer),
       column(({ run }) => run),
       column(({ orderHigh }) => orderHigh),
+      column(({ orderDone }) => orderDone),
       column(({ settled }) => settled),
       column(({ orderHeld }) => orderHeld),
     ],
@@ -96,19 +97,19 @@ export async function takeWriterId(queries: Queries, host: string, run: string):
 /**
  * Makes openings known, before any of their reports counts. Rows that such an opening ships again may be covered by
  * deletes that were carried out before: these deletes wait for the journal once more. When the opening before was never
- * made known, what that one has shipped is unknown, so all deletes wait for the journal. Deletes that wait already, or are
- * being carried out, are touched too: what was begun before this does not finish them.
+ * made known, what that one has shipped is all that an earlier report does not call done. Deletes that wait already, or
+ * are being carried out, are touched too: what was begun before this does not finish them.
  */
 export async function registerRuns(postgres: Postgres, host: string, reports: JournalReport[]): Promise<void> {
   await postgres.transaction(async (queries) => {
-    const known = await queries.query<{ writer: number; run: string }>(
-      'select writer, run from journals where writer = any($1) for update',
+    const known = await queries.query<Pick<JournalRow, 'writer' | 'run'> & { orderDone: string }>(
+      'select writer, run, done_order::text as "orderDone" from journals where writer = any($1) for update',
       [reports.map(({ writer }) => writer)],
     );
-    const runs = new Map(known.map(({ writer, run }) => [writer, run]));
-    const opened = reports.filter(({ writer, run }) => runs.get(writer) !== run);
+    const before = new Map(known.map((row) => [row.writer, row]));
+    const opened = reports.filter(({ writer, run }) => before.get(writer)?.run !== run);
     for (const report of opened) {
-      const lowest = lowestReplayed(report, runs.get(report.writer));
+      const lowest = lowestReplayed(report, before.get(report.writer));
       if (lowest === undefined) continue;
       await queries.query(
         `update tombstones set missing = array_append(array_remove(missing, $1::int), $1::int) where ${mayCover(2)}`,
@@ -124,9 +125,13 @@ export async function registerRuns(postgres: Postgres, host: string, reports: Jo
 }
 
 /** The lowest order of rows that may have come to ClickHouse again; undefined when there are none. */
-function lowestReplayed({ run, orderRecovered }: JournalReport, runBefore: string | undefined): string | undefined {
-  const isNext = runBefore !== undefined && Number(run) === Number(runBefore) + 1;
-  return isNext ? (orderRecovered ?? undefined) : '0';
+function lowestReplayed(
+  { run, orderRecovered }: JournalReport,
+  before: { run: string; orderDone: string } | undefined,
+): string | undefined {
+  if (before === undefined) return '0';
+  const isNext = Number(run) === Number(before.run) + 1;
+  return isNext ? (orderRecovered ?? undefined) : String(BigInt(before.orderDone) + 1n);
 }
 
 /**

@@ -8,6 +8,7 @@ const report = (orderHigh: number, orderShipped: number, run = '1'): JournalRepo
   run,
   orderHigh: String(orderHigh),
   orderShipped: String(orderShipped),
+  orderDone: '0',
   orderRecovered: null,
   orderHeld: null,
   isAhead: false,

@@ -186,6 +186,21 @@ test('a memory journal takes appends without syncing them', async () => {
   await journal.close();
 });
 
+test('an append in flight counts as begun, and no start gives out what is done', async () => {
+  const journal = await open();
+  const appended = journal.append([frame(10), frame(11)]);
+  expect([journal.orderBegun, journal.orderMax]).toEqual([11n, 0n]);
+  await appended;
+  await journal.append([frame(20)]);
+  expect([journal.orderBegun, journal.orderMax, journal.orderDone]).toEqual([20n, 20n, 0n]);
+  expect(await orders(journal, 0, { rowsMax: 2, bytesMax: 1e9 })).toEqual([10, 11]);
+  expect(journal.orderDone).toBe(11n);
+  const next = await open();
+  expect(next.orderRecovered! > journal.orderDone).toBe(true);
+  expect(next.orderDone).toBe(19n);
+  await next.close();
+});
+
 test('a writer id is kept, and nonsense is refused', async () => {
   expect(await readWriterId(dir)).toBeUndefined();
   await storeWriterId(dir, 16_383);

@@ -180,6 +180,7 @@ export class Journal {
   readonly #packed: Counter | undefined;
   readonly #orderRecovered: bigint | undefined;
   readonly #orderFound: bigint;
+  #orderDone: bigint;
   /** Resolves when the hold ends. */
   #held: { ended: Promise<void>; end: () => void } | undefined;
 
@@ -191,6 +192,7 @@ export class Journal {
     this.#freeReadMs = parts.clock.monotonic();
     this.#orderFound = orderFound;
     this.#orderRecovered = this.empty ? undefined : this.orderShipped() + 1n;
+    this.#orderDone = this.orderShipped();
     this.#commits = metrics?.counter('journal_commits_total', 'Group commits.');
     this.#commitBytes = metrics?.counter('journal_commit_bytes_total', 'Bytes of frames journaled.');
     const writer = this.#writer;
@@ -329,6 +331,11 @@ export class Journal {
     return this.#orderRecovered;
   }
 
+  /** No start of this directory gives out a row with an order up to this again. At or below `orderShipped`. */
+  get orderDone(): bigint {
+    return this.#orderDone;
+  }
+
   /** Every row with an order up to this, of both lanes and of the suspects, is stored or in quarantine. */
   orderShipped(): bigint {
     let order = this.orderMax;
@@ -464,9 +471,11 @@ export class Journal {
       return;
     }
     const confirmed = this.#backlog.confirmedSegments();
+    const shipped = this.orderShipped();
     let written = true;
     try {
       await positionFile.write({ cursors: this.#backlog.cursors(), orderHigh: this.orderMax });
+      this.#orderDone = shipped;
     } catch (error) {
       log.error('journal_position_failed', { error: messageOf(error) });
       // Without a position rows come again, so segments stay; but on a full disk they are what must go.

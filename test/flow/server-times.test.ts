@@ -80,11 +80,11 @@ async function load(senders: Sender[], sent: Sent[], messages: number): Promise<
 test('a fast device over several workers and a restart: all is stored, each point at its arrival', async () => {
   const device = await engine.api.createDevice('fast');
   const sent: Sent[] = [];
-  for (const messages of [1_000, 400]) {
+  for (const messages of [3_000, 1_000]) {
     const senders = Array.from({ length: 12 }, () => new Sender(device));
     await load(senders, sent, messages);
     for (const sender of senders) sender.close();
-    if (messages === 1_000) await engine.restart();
+    if (messages === 3_000) await engine.restart();
   }
   const stored = await eventually(async () => {
     const rows = await engine.clickhouse("SELECT int, ts FROM telemetry FINAL WHERE key = 'n' AND num = 0");
@@ -104,10 +104,10 @@ test('a fast device over several workers and a restart: all is stored, each poin
 test('a sender that waits for each acknowledgement finds its points in that order, on whichever workers', async () => {
   const device = await engine.api.createDevice('patient');
   const senders = await senderOfEachWorker(device);
-  const messages = 500;
+  const messages = 1_500;
   const startTs = Date.now() - 10_000;
   for (let n = 0; n < messages; n += 1) await senders[(n * 7) % workers]!.post(`{"order":${n}}`);
-  const trials = 6;
+  const trials = 12;
   for (let trial = 0; trial < trials; trial += 1) {
     for (let n = 0; n < 4; n += 1) await senders[(n * 5 + trial) % workers]!.post(`{"last${trial}":${n}}`);
   }
