@@ -10,7 +10,7 @@ import type { Clock } from '../base/clock.ts';
 import { assert, badRequest, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Counter, Metrics } from '../base/metrics.ts';
-import { isAway, type Queries, sqlStateOf } from '../postgres/client.ts';
+import { isAway, isLostRace, type Queries, sqlStateOf } from '../postgres/client.ts';
 import type { TypedValue } from '../value/typed.ts';
 import {
   type AttributeWrite,
@@ -237,7 +237,7 @@ export class AttributeWriter {
         if (turn.number % limits.attributeTurnsPerPrune === 1) this.#prune();
         return result;
       } catch (error) {
-        const lostRace = lostRaces.has(sqlStateOf(error) ?? '');
+        const lostRace = isLostRace(error);
         if (!(lostRace || isAway(error))) throw error;
         if (clock.monotonic() > deadline) throw lostRace ? contended() : error;
         this.#retried.add(1);
@@ -328,9 +328,6 @@ function lastWrites(saves: Save[]): AttributeWrite[] {
   }
   return rows;
 }
-
-/** Serialization failure and deadlock. */
-const lostRaces = new Set(['40001', '40P01']);
 
 function contended(): Fault {
   return unavailable('attributes_contended', 'The attributes were written by too many at once; try again.');

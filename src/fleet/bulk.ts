@@ -9,7 +9,7 @@ import { checkDeviceName, checkText, createAccessToken } from '../device/device.
 import type { LoggedChange } from '../device/store.ts';
 import { createUuid } from '../device/uuid.ts';
 import { devicesAssigned } from '../ota/assignment.ts';
-import { isForeignKeyViolation, type Queries, sqlStateOf } from '../postgres/client.ts';
+import { isForeignKeyViolation, isLostRace, type Queries } from '../postgres/client.ts';
 import {
   findNames,
   findProfileIds,
@@ -112,7 +112,7 @@ async function rememberGateways(postgres: Queries, moved: Parameters<typeof upda
     await updateInfos(postgres, moved);
   } catch (error) {
     // Two gateways that connect the same devices at once: one of them was the last, whichever.
-    if (!lostRaces.has(sqlStateOf(error) ?? '')) throw error;
+    if (!isLostRace(error)) throw error;
   }
 }
 
@@ -143,13 +143,10 @@ async function create(
   } catch (error) {
     // A gateway, a customer or a profile that was deleted at this moment, or two transactions in each other's way: what
     // was made is undone, and tried again.
-    if (!isForeignKeyViolation(error) && !lostRaces.has(sqlStateOf(error) ?? '')) throw error;
+    if (!isForeignKeyViolation(error) && !isLostRace(error)) throw error;
     for (const { name } of requests) outcomes.delete(name);
   }
 }
-
-/** Serialization failure and deadlock. */
-const lostRaces = new Set(['40001', '40P01']);
 
 async function createInside(
   { clock, devicesMax }: FleetParts,

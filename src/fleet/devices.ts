@@ -38,6 +38,9 @@ import type { FleetParts } from './parts.ts';
 import { resolveProfile } from './profiles.ts';
 import { forgetClaims } from './store.ts';
 
+/** Attributes and activity of a device are written while a user changes it. */
+const lostRaceAgain = { again: true };
+
 /** A device as a user saves it: what is absent is cleared. */
 export interface DeviceInput {
   name: string;
@@ -129,7 +132,7 @@ export async function saveDevice(
     const change = await recordChange(queries, id, stored.number, false, clock.now());
     const { number, version } = stored;
     return { device: { ...row, number, type: profile.name, version: version + 1 }, stored, change, assigned };
-  });
+  }, lostRaceAgain);
   changes.publish(change);
   if (assigned) onAssigned?.();
   if (stored.name !== device.name) await gatewayNews?.renamed(tenantId, { id, ...stored }, device.name);
@@ -160,7 +163,7 @@ export async function deleteDevice(parts: FleetParts, tenantId: string, id: stri
     await insertDeviceTombstone(queries, stored.number, clock.now());
     await deleteRows(queries, id);
     return { stored, change };
-  });
+  }, lostRaceAgain);
   changes.publish(change);
   await gatewayNews?.deleted(tenantId, { id, ...stored });
 }

@@ -22,6 +22,11 @@ export interface QueryOptions {
   prepared?: boolean;
 }
 
+export interface TransactionOptions extends QueryOptions {
+  /** `work` has no effect but its statements: it is run again after a deadlock, of which it was the victim. */
+  again?: boolean;
+}
+
 /** What both the pool and a transaction offer. */
 export interface Queries {
   query<Row>(text: string, values?: unknown[], options?: QueryOptions): Promise<Row[]>;
@@ -113,7 +118,21 @@ export class Postgres implements Queries {
    * Commits what `work` did when it resolves, undoes it when it throws. `timeoutMs` is each statement's; when the
    * connection is lost at the commit itself, 503 leaves open whether it happened.
    */
-  async transaction<Result>(work: (queries: Queries) => Promise<Result>, options: QueryOptions = {}): Promise<Result> {
+  async transaction<Result>(
+    work: (queries: Queries) => Promise<Result>,
+    { again = false, ...options }: TransactionOptions = {},
+  ): Promise<Result> {
+    for (let tries = 1; ; tries += 1) {
+      try {
+        return await this.#transactOnce(work, options);
+      } catch (error) {
+        if (!again || !isLostRace(error)) throw error;
+        if (tries === lostRacesMax) throw unavailable('postgres_contended', contendedMessage);
+      }
+    }
+  }
+
+  async #transactOnce<Result>(work: (queries: Queries) => Promise<Result>, options: QueryOptions): Promise<Result> {
     const timeoutMs: number = options.timeoutMs ?? limits.postgresStatementMsMax;
     const client = await this.#connect();
     let broken = true;
@@ -180,7 +199,8 @@ const preparedMax = 100;
 const awayReason = 'postgres_away';
 
 /** 08 connection, 53 resources (connections, disk), 57 shut down or cancelled by a timeout. */
-const awayClasses = new Set(['08', '53', '57']);
+/** 58: the server met an error of its system, as a library that cannot be loaded for lack of memory. */
+const awayClasses = new Set(['08', '53', '57', '58']);
 const awayCodes = new Set([
   'ECONNREFUSED',
   'ECONNRESET',
@@ -207,6 +227,15 @@ export function isAway(error: unknown): boolean {
   if (code === undefined) return awayMessage.test(error.message);
   return isSqlState(code) ? awayClasses.has(code.slice(0, 2)) : awayCodes.has(code);
 }
+
+/** Serialization failure or deadlock: the same again may succeed. */
+export function isLostRace(error: unknown): boolean {
+  const code = codeOf(error);
+  return code === '40001' || code === '40P01';
+}
+
+const lostRacesMax = 5;
+const contendedMessage = 'The same data was changed by others at the same moment, five times in a row. Try again.';
 
 /** A unique index refused the row; `constraint` narrows it to one index. */
 export function isUniqueViolation(error: unknown, constraint?: string): boolean {

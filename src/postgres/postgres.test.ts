@@ -122,6 +122,31 @@ describe('a server that is away', () => {
   }, 10_000);
 });
 
+describe('two transactions in each other’s way', () => {
+  it('end both, when each may be run again', async () => {
+    await postgres.query('create table raced (id int primary key, n int); insert into raced values (1, 0), (2, 0)');
+    const other = openPostgres({ url: server.url, poolMax: 1, log: silent });
+    let runs = 0;
+    let release: () => void = () => {};
+    const both = new Promise<void>((resolve) => (release = resolve));
+    const add = (client: Postgres, ids: number[]) =>
+      client.transaction(
+        async (queries) => {
+          await queries.query('update raced set n = n + 1 where id = $1', [ids[0]]);
+          runs += 1;
+          if (runs === 2) release();
+          await both;
+          await queries.query('update raced set n = n + 1 where id = $1', [ids[1]]);
+        },
+        { again: true },
+      );
+    await Promise.all([add(postgres, [1, 2]), add(other, [2, 1])]);
+    await other.close();
+    expect(runs).toBeGreaterThan(2);
+    expect(await postgres.query('select n from raced order by id')).toEqual([{ n: 2 }, { n: 2 }]);
+  }, 30_000);
+});
+
 describe('migrations', () => {
   const files = (name: string, texts: Record<string, string>) => {
     const folder = mkdtempSync(join(dir, `${name}-`));
