@@ -12,6 +12,7 @@ import { limits } from '../base/limits.ts';
 import * as Type from '../base/schema.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
 import { type FullProfile, provisionTypes, transportTypes } from '../device/device.ts';
+import { issuerStates } from '../device/issuer-store.ts';
 import {
   findDeviceNumbers,
   findFullDefaultProfile,
@@ -20,6 +21,7 @@ import {
   listProfileNames,
   listProfiles,
 } from '../device/profile-store.ts';
+import { issuersOf, proveIssuer } from '../fleet/issuers.ts';
 import type { FleetParts } from '../fleet/parts.ts';
 import { createProfile, deleteProfile, type ProfileInput, saveProfile, setDefaultProfile } from '../fleet/profiles.ts';
 import { readLatestKeysOf } from '../telemetry/latest.ts';
@@ -91,6 +93,18 @@ const profileInfoShape = closed(
   },
   'DeviceProfileInfo',
 );
+
+const issuerShape = closed(
+  {
+    profileId: Type.String({ format: 'uuid' }),
+    name: Type.String(),
+    /** EARLIER: saved before proofs were asked for, and in force as long as no other tenant's profile matches. */
+    state: Type.Enum(issuerStates),
+    nonce: Type.String(),
+  },
+  'DeviceProfileIssuer',
+);
+const proofBody = Type.Object({ signature: Type.String({ minLength: 1 }) });
 
 const listQuery = Type.Object({
   ...pageQuery.properties,
@@ -174,6 +188,27 @@ export function profileRoutes(parts: ProfileRoutesParts): Route[] {
       answer: profileShape,
       handle: async ({ principal, params }) =>
         json(profileJson(await setDefaultProfile(parts, requireTenant(principal).tenantId, params.profileId))),
+    }),
+    route({
+      method: 'GET',
+      pattern: '/api/deviceProfile/issuers',
+      summary:
+        'Issuers of device certificates in profiles, whether their keys are proven, and what such a key has to sign',
+      roles: tenantAdmins,
+      query: pageQuery,
+      answer: pageShape(issuerShape),
+      handle: async ({ principal, query }) =>
+        json(pageJson(await issuersOf(parts, requireTenant(principal).tenantId, pageLink(query)), (issuer) => issuer)),
+    }),
+    route({
+      method: 'POST',
+      pattern: '/api/deviceProfile/:profileId/issuerProof',
+      summary: 'Proves that the caller holds the key of the issuer: its signature of the nonce, as base64',
+      roles: tenantAdmins,
+      body: proofBody,
+      answer: issuerShape,
+      handle: async ({ principal, params, body }) =>
+        json(await proveIssuer(parts, requireTenant(principal).tenantId, params.profileId, body.signature)),
     }),
     route({
       method: 'GET',

@@ -35,9 +35,11 @@ export const limits = {
   wrongCredentialsPerMessage: 1_000,
   wrongCredentialsSweepMs: 1_000,
   rightCredentialsMax: 100_000,
-  /** Profiles that answer for certificates, and for how long what is read of them is good. */
-  chainProfilesMax: 1_000,
-  chainProfilesMs: 1_000,
+  /** Profiles that answer for certificates: those of one tenant that are tried for one certificate, issuers that a worker
+   * has read, and profiles of earlier versions that are looked at in one statement. */
+  chainProfilesPerTenantMax: 20,
+  chainIssuersMax: 1_000,
+  chainIssuersNamedAtOnce: 500,
   /** A provisioning connection ends this long after its CONNECT. It has no credentials, so its packets (a request with a
    * certificate fits), its messages that wait for an answer, and such connections of one address at a worker are few. */
   provisioningSessionMs: 60_000,

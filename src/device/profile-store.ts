@@ -51,43 +51,11 @@ export async function findFullDefaultProfile(queries: Queries, tenantId: string)
 /** Of any tenant: the key is all that a device that provisions itself knows. The image is left out. */
 export async function findProfileByProvisionKey(queries: Queries, key: string): Promise<FullProfile | undefined> {
   const [profile] = await queries.query<FullProfile>(
-    `select ${columns.replace('p.image', 'null as image')} from device_profile p where p.provision_device_key = $1`,
+    `select ${columns.replace('p.image', 'null as image')} from device_profile p where p.provision_device_key = $1
+        and p.provision_type <> 'X509_CERTIFICATE_CHAIN'`,
     [key],
   );
   return profile;
-}
-
-/** A profile whose devices show certificates that it answers for. */
-export interface ChainProfile {
-  id: string;
-  tenantId: string;
-  /** Digest of the certificate. */
-  key: string;
-  /** PEM, or its base64 alone. */
-  certificate: string;
-  /** Finds the name of a device in the common name of its certificate. */
-  pattern: string;
-  mayCreate: boolean;
-}
-
-/** Of all tenants, the oldest first. */
-export async function findChainProfiles(queries: Queries, countMax: number): Promise<ChainProfile[]> {
-  const rows = await queries.query<Pick<FullProfile, 'id' | 'tenantId' | 'data'> & { key: string }>(
-    `select id, tenant_id as "tenantId", provision_device_key as key, profile_data as data from device_profile
-      where provision_type = 'X509_CERTIFICATE_CHAIN' and provision_device_key is not null order by id limit $1`,
-    [countMax],
-  );
-  return rows.map(({ id, tenantId, key, data: { provisionConfiguration } }) => {
-    const { provisionDeviceSecret, certificateRegExPattern: pattern } = provisionConfiguration;
-    return {
-      id,
-      tenantId,
-      key,
-      certificate: provisionDeviceSecret ?? '',
-      pattern: typeof pattern === 'string' && pattern !== '' ? pattern : '.*',
-      mayCreate: provisionConfiguration['allowCreateNewDevicesByX509Certificate'] === true,
-    };
-  });
 }
 
 /** Those of `ids` that the tenant has. */
@@ -181,6 +149,12 @@ function asConflict(error: unknown): unknown {
   }
   if (isUniqueViolation(error, 'device_profile_provision_key_unique')) {
     return badRequest('provision_key_taken', 'This provision device key cannot be used: choose another one.');
+  }
+  if (isUniqueViolation(error, 'device_profile_issuer_of_tenant_unique')) {
+    return badRequest('provision_key_taken', 'Another device profile has the certificate of this issuer already.');
+  }
+  if (isUniqueViolation(error, 'device_profile_issuer_proven_unique')) {
+    return badRequest('issuer_proven', 'Another tenant has proven that it holds the key of this issuer.');
   }
   if (isUniqueViolation(error, 'device_profile_default_unique')) {
     return badRequest('profile_default', 'Another default device profile is present in scope of current tenant!');

@@ -1,16 +1,16 @@
 /**
  * Devices that provision themselves by a certificate chain (mqtt.md section 5): a profile holds the certificate of an
- * issuer, and whoever shows a certificate that it signed is the device that its common name says, by the profile's
- * regular expression. Signatures and dates are checked here, as the handshake checked no more than who owns the key.
+ * issuer whose key its tenant has proven to hold (`issuers.ts`). Whoever shows a certificate that the issuer signed is the
+ * device that its common name says, by the profile's regular expression. Signatures and dates are checked here, as the handshake checked no more than who owns the key.
  */
-import { X509Certificate } from 'node:crypto';
+import type { X509Certificate } from 'node:crypto';
 import { createContext, Script } from 'node:vm';
 import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { AgedMap } from '../device/aged-map.ts';
 import { certificateCredentials, certificateId } from '../device/credentials.ts';
-import { type ChainProfile, findChainProfiles } from '../device/profile-store.ts';
+import { type ChainProfile, findChainProfiles, findUnnamedIssuers, nameIssuers } from '../device/issuer-store.ts';
 import {
   findCredentials,
   findDeviceByName,
@@ -22,6 +22,7 @@ import {
 import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
 import { insertNewDevice } from './devices.ts';
 import type { Guesses } from './guesses.ts';
+import { readCertificate, subjectDigest } from './issuers.ts';
 import type { FleetParts } from './parts.ts';
 
 /** What a TLS client has shown. */
@@ -54,11 +55,10 @@ export function isInForce(certificate: X509Certificate, now: number): boolean {
 
 export class Chains {
   readonly #parts: ChainParts;
-  #profiles: Promise<ChainProfile[]> | undefined;
-  #isReading = false;
-  #readMs = 0;
   /** Digest → certificate of a profile; null = it cannot be read. */
-  readonly #issuers = new AgedMap<string, X509Certificate | null>(limits.chainProfilesMax);
+  readonly #issuers = new AgedMap<string, X509Certificate | null>(limits.chainIssuersMax);
+  /** Profiles of earlier versions are found by the names of their issuers. */
+  #areNamed = false;
 
   constructor(parts: ChainParts) {
     this.#parts = parts;
@@ -70,11 +70,7 @@ export class Chains {
     const forgive = guesses.begin(remoteAddress);
     let profile: ChainProfile | undefined;
     try {
-      const now = clock.now();
-      profile =
-        this.#issuedBy(certificate, await this.#readProfiles(limits.chainProfilesMs), now) ??
-        // A profile that was saved a moment ago.
-        this.#issuedBy(certificate, await this.#readProfiles(0), now);
+      profile = await this.#profileOf(certificate, clock.now());
     } catch (error) {
       forgive();
       throw error;
@@ -87,40 +83,55 @@ export class Chains {
     return outcome;
   }
 
-  /** At most so old; one read at a time, for all that come while it runs. */
-  #readProfiles(ageMsMax: number): Promise<ChainProfile[]> {
-    const { postgres, clock } = this.#parts;
-    if (this.#profiles && (this.#isReading || clock.monotonic() - this.#readMs < ageMsMax)) return this.#profiles;
-    this.#readMs = clock.monotonic();
-    this.#isReading = true;
-    this.#profiles = findChainProfiles(postgres, limits.chainProfilesMax).finally(() => {
-      this.#isReading = false;
-    });
-    this.#profiles.catch(() => {
-      this.#profiles = undefined;
-    });
-    return this.#profiles;
+  async #profileOf(certificate: ClientCertificate, now: number): Promise<ChainProfile | undefined> {
+    const { postgres } = this.#parts;
+    await this.#nameEarlier();
+    const { leaf, issuers } = certificate;
+    const names = [leaf, ...issuers].map(({ issuer }) => subjectDigest(issuer));
+    const profiles = await findChainProfiles(postgres, [...new Set(names)], limits.chainProfilesPerTenantMax);
+    const found = this.#issuedBy(certificate, profiles, now);
+    const proven = found.find(({ isProven }) => isProven);
+    if (proven) return proven;
+    const [nearest] = found;
+    if (found.every(({ tenantId }) => tenantId === nearest?.tenantId)) return nearest;
+    this.#parts.log.warn('issuer_of_several_tenants', { profiles: found.map(({ id }) => id) });
+    return undefined;
   }
 
-  /** Up the chain, each link signed by the next, until a profile's certificate signed one. */
-  #issuedBy({ leaf, issuers }: ClientCertificate, profiles: ChainProfile[], now: number): ChainProfile | undefined {
+  /** Once in an installation, after the update that looks issuers up by name. */
+  async #nameEarlier(): Promise<void> {
+    const { postgres } = this.#parts;
+    while (!this.#areNamed) {
+      const rows = await findUnnamedIssuers(postgres, limits.chainIssuersNamedAtOnce);
+      const subjects = rows.map(({ certificate }) => readCertificate(certificate ?? '')?.subject ?? '');
+      await nameIssuers(
+        postgres,
+        rows.map(({ id }) => id),
+        subjects.map(subjectDigest),
+      );
+      this.#areNamed = rows.length < limits.chainIssuersNamedAtOnce;
+    }
+  }
+
+  /** Up the chain, each link signed by the next: the profiles whose certificate signed one, the nearest link first. */
+  #issuedBy({ leaf, issuers }: ClientCertificate, profiles: ChainProfile[], now: number): ChainProfile[] {
+    const found = new Set<ChainProfile>();
     let link = leaf;
     for (const next of [...issuers, undefined]) {
-      const profile = profiles.find((each) => {
-        const issuer = this.#issuerOf(each);
-        return issuer && signed(issuer, link, now);
-      });
-      if (profile) return profile;
-      if (!next || !signed(next, link, now)) return undefined;
+      for (const profile of profiles) {
+        const issuer = this.#issuerOf(profile);
+        if (issuer && signed(issuer, link, now)) found.add(profile);
+      }
+      if (!next || !signed(next, link, now)) break;
       link = next;
     }
-    return undefined;
+    return [...found];
   }
 
   #issuerOf({ key, certificate }: ChainProfile): X509Certificate | null {
     let issuer = this.#issuers.get(key);
     if (issuer === undefined) {
-      issuer = readCertificate(certificate);
+      issuer = readCertificate(certificate) ?? null;
       this.#issuers.set(key, issuer);
     }
     return issuer;
@@ -189,15 +200,6 @@ function signed(issuer: X509Certificate, link: X509Certificate, now: number): bo
   } catch {
     // A key of a kind that cannot be read here.
     return false;
-  }
-}
-
-function readCertificate(text: string): X509Certificate | null {
-  try {
-    const isPem = text.includes('-----BEGIN');
-    return new X509Certificate(isPem ? text : Buffer.from(text, 'base64'));
-  } catch {
-    return null;
   }
 }
 

@@ -33,6 +33,7 @@ import { checkVersion, findDefaultProfile, findProfile, findProfileByName, inser
 import { createUuid, isUuid } from '../device/uuid.ts';
 import { checkAssignable, profileAssigned } from '../ota/assignment.ts';
 import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
+import { changeIssuer, checkIssuer } from './issuers.ts';
 import type { FleetParts } from './parts.ts';
 import { lockTenant } from './store.ts';
 
@@ -103,6 +104,7 @@ export async function createProfile(parts: FleetParts, tenantId: string, input: 
     const profile = { ...checkedProfile(input), ...created, version: 1 };
     await checkPackages(queries, profile);
     await insertFullProfile(queries, profile);
+    await changeIssuer(queries, undefined, profile);
     return profile;
   });
 }
@@ -128,6 +130,7 @@ export async function saveProfile(
     const { createdTime, isDefault, version } = stored;
     const profile = { ...checkedProfile(input), id, tenantId, createdTime, isDefault, version: version + 1 };
     await checkPackages(queries, profile);
+    await changeIssuer(queries, stored, profile);
     await updateFullProfile(queries, profile);
     const assigned = profile.firmwareId !== stored.firmwareId || profile.softwareId !== stored.softwareId;
     if (assigned) await profileAssigned(queries, id);
@@ -236,7 +239,9 @@ function checkedKey(data: ProfileData, key: string | null): string | null {
   if (secret.trim() === '') throw badRequest('provision_secret', 'Provision device secret should be specified!');
   if (type === 'X509_CERTIFICATE_CHAIN') {
     checkPattern(data.provisionConfiguration['certificateRegExPattern']);
-    return certificateCredentials(secret).credentialsId;
+    const { credentialsId } = certificateCredentials(secret);
+    checkIssuer(secret);
+    return credentialsId;
   }
   if (key === null || key.trim() === '') {
     throw badRequest('provision_key', 'Provision device key should be specified!');

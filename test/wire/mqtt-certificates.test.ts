@@ -1,11 +1,11 @@
 /** Signing in with a client certificate over TLS (mqtt.md 1.3 rule 2), and provisioning by who signed it (section 5). */
-import { randomUUID, X509Certificate } from 'node:crypto';
+import { randomUUID, sign, X509Certificate } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { mqttsEngine, newDevice, sharedEngine } from '../shared-engine.ts';
 import { CertificateMaker, type KeyPair } from './certificates.ts';
 import { codeOf, type Level, type Login, MqttClient } from './mqtt-client.ts';
 import { telemetry } from './mqtt-device.ts';
-import { ok } from './people.ts';
+import { newTenant, ok } from './people.ts';
 import { fault } from './rest.ts';
 
 let maker: CertificateMaker;
@@ -49,23 +49,57 @@ async function register({ cert }: KeyPair): Promise<string> {
 interface ChainSettings {
   pattern?: string;
   mayCreate?: boolean;
+  proven?: boolean;
+  admin?: string;
 }
 
-async function newChainProfile(issuer: KeyPair, { pattern = '(.*)', mayCreate = true }: ChainSettings = {}) {
+/** Proven unless `proven` is false; of the tenant whose `admin` is given. */
+async function newChainProfile(
+  issuer: KeyPair,
+  { pattern = '(.*)', mayCreate = true, proven = true, admin }: ChainSettings = {},
+) {
   const type = 'X509_CERTIFICATE_CHAIN';
-  const profile = await ok('POST', '/api/deviceProfile', {
-    name: `chain-${randomUUID()}`,
-    provisionType: type,
-    profileData: {
-      provisionConfiguration: {
-        type,
-        provisionDeviceSecret: issuer.cert,
-        certificateRegExPattern: pattern,
-        allowCreateNewDevicesByX509Certificate: mayCreate,
+  const profile = await ok(
+    'POST',
+    '/api/deviceProfile',
+    {
+      name: `chain-${randomUUID()}`,
+      provisionType: type,
+      profileData: {
+        provisionConfiguration: {
+          type,
+          provisionDeviceSecret: issuer.cert,
+          certificateRegExPattern: pattern,
+          allowCreateNewDevicesByX509Certificate: mayCreate,
+        },
       },
     },
-  });
-  return profile.id.id as string;
+    admin,
+  );
+  const profileId = profile.id.id as string;
+  if (proven) expect(await prove(profileId, issuer, admin)).toMatchObject({ profileId, state: 'PROVEN' });
+  return profileId;
+}
+
+async function nonceOf(profileId: string, admin?: string): Promise<{ state: string; nonce: string }> {
+  for (let page = 0; ; page += 1) {
+    const path = `/api/deviceProfile/issuers?pageSize=100&page=${page}`;
+    const { data, hasNext } = await ok('GET', path, undefined, admin);
+    const issuer = data.find((each: { profileId: string }) => each.profileId === profileId);
+    if (issuer || !hasNext) return issuer;
+  }
+}
+
+const signatureOf = (text: string, { key }: KeyPair) => sign('sha256', Buffer.from(text), key).toString('base64');
+
+async function prove(profileId: string, issuer: KeyPair, admin?: string) {
+  const { nonce } = await nonceOf(profileId, admin);
+  return await ok(
+    'POST',
+    `/api/deviceProfile/${profileId}/issuerProof`,
+    { signature: signatureOf(nonce, issuer) },
+    admin,
+  );
 }
 
 const uniqueName = () => `unit-${randomUUID().slice(0, 8)}`;
@@ -170,4 +204,57 @@ test('a name that is no name, and a device of another profile, are refused', asy
   const taken = uniqueName();
   await sharedEngine().createDevice(taken);
   expect(await signIn(maker.make(taken, { issuer }))).toBe(refused);
+});
+
+test('a profile answers for an issuer only when the key of that issuer has signed the nonce of the profile', async () => {
+  const issuer = newIssuer();
+  const profileId = await newChainProfile(issuer, { proven: false });
+  const leaf = maker.make(uniqueName(), { issuer });
+  expect(await signIn(leaf)).toBe(refused);
+  const path = `/api/deviceProfile/${profileId}/issuerProof`;
+  const { nonce, state } = await nonceOf(profileId);
+  expect(state).toBe('UNPROVEN');
+  for (const signature of [signatureOf(nonce, newIssuer()), signatureOf(`${nonce} `, issuer), 'none', '!']) {
+    expect(await fault('POST', path, { signature })).toMatch(
+      /^400\/31 The signature is not one of the text "millrace-/,
+    );
+  }
+  expect(await signIn(leaf)).toBe(refused);
+  await prove(profileId, issuer);
+  expect(await signIn(leaf)).toBe(0);
+  // Another certificate has to be proven again; another name has not.
+  const profile = await ok('GET', `/api/deviceProfile/${profileId}`);
+  const renamed = await ok('POST', '/api/deviceProfile', { ...profile, name: `chain-${randomUUID()}` });
+  expect(await nonceOf(profileId)).toMatchObject({ state: 'PROVEN', nonce });
+  renamed.profileData.provisionConfiguration.provisionDeviceSecret = newIssuer().cert;
+  await ok('POST', '/api/deviceProfile', renamed);
+  expect((await nonceOf(profileId)).state).toBe('UNPROVEN');
+});
+
+test("a tenant that saves another one's issuers gets none of its devices, and keeps nobody out", async () => {
+  const { admin } = await newTenant();
+  const root = newIssuer();
+  const middle = maker.make(`middle ${randomUUID()}`, { issuer: root, isIssuer: true });
+  for (const issuer of [root, middle]) await newChainProfile(issuer, { proven: false, admin: admin.token });
+  const profileId = await newChainProfile(root);
+  const name = uniqueName();
+  expect(await signIn(maker.make(name, { issuer: middle }), { chain: [middle] })).toBe(0);
+  expect(await deviceNamed(name)).toMatchObject({ deviceProfileId: { id: profileId } });
+  // Issuers of the same name, proven with keys of their own, sign nothing of it.
+  const commonName = new X509Certificate(root.cert).subject.slice('CN='.length);
+  await newChainProfile(maker.make(commonName, { isIssuer: true }), { admin: admin.token });
+  const second = uniqueName();
+  expect(await signIn(maker.make(second, { issuer: root }))).toBe(0);
+  expect(await deviceNamed(second)).toMatchObject({ deviceProfileId: { id: profileId } });
+});
+
+test('what is no certificate of an issuer is refused', async () => {
+  const type = 'X509_CERTIFICATE_CHAIN';
+  for (const secret of ['no certificate', maker.make('a device').cert, newIssuer().cert.slice(0, 200)]) {
+    const provisionConfiguration = { type, provisionDeviceSecret: secret };
+    const profile = { name: `chain-${randomUUID()}`, provisionType: type, profileData: { provisionConfiguration } };
+    expect(await fault('POST', '/api/deviceProfile', profile)).toMatch(
+      /^400\/31 The certificate in provisionDeviceSecret/,
+    );
+  }
 });

@@ -2,6 +2,7 @@
 import { randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';
 import { newDevice, sharedEngine } from '../shared-engine.ts';
+import { CertificateMaker } from './certificates.ts';
 import { ok } from './people.ts';
 import { faultOf } from './rest.ts';
 
@@ -100,10 +101,9 @@ test('a profile that is not provisioned from finds nothing', async () => {
   expect(await provision(disabled)).toEqual(notFound);
   const withoutSecret = await newProfile('DISABLED', null);
   expect(await provision(withoutSecret, { provisionDeviceSecret: '' })).toEqual(notFound);
-  const chain = await newProfile(
-    'X509_CERTIFICATE_CHAIN',
-    `-----BEGIN CERTIFICATE-----\n${randomUUID()}\n-----END CERTIFICATE-----`,
-  );
+  const maker = new CertificateMaker();
+  const chain = await newProfile('X509_CERTIFICATE_CHAIN', maker.make('issuer', { isIssuer: true }).cert);
+  maker.remove();
   expect(chain.provisionDeviceKey).toMatch(/^[0-9a-f]{64}$/);
   expect(await provision(chain)).toEqual(notFound);
 });
