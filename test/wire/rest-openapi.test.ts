@@ -268,6 +268,7 @@ const refusedHere = new Set([
   'POST /api/auth/changePassword',
   'POST /api/noauth/activate',
   'POST /api/noauth/resetPassword',
+  'POST /api/deviceProfile/{profileId}/issuerProof',
   'POST /api/device/credentials',
   'POST /api/customer/device/{deviceName}/claim',
   'GET /api/v1/{deviceToken}/attributes/updates',
