@@ -18,6 +18,7 @@ import { runOta } from './scenarios/ota.ts';
 import { runReport } from './scenarios/report.ts';
 import { runRpc } from './scenarios/rpc.ts';
 import { runSoak } from './scenarios/soak.ts';
+import { runStoreAcks } from './scenarios/store-acks.ts';
 import { runVersions } from './scenarios/versions.ts';
 import { runVisibility } from './scenarios/visibility.ts';
 import { type BenchSettings, loadBenchSettings } from './settings.ts';
@@ -53,6 +54,10 @@ const scenarios: Record<string, Scenario> = {
   versions: {
     about: 'this build beside that of another checkout (--against DIR), in turn: http, mqtt, gateway, bytes per point',
     run: runVersions,
+  },
+  storeacks: {
+    about: 'acknowledgements with INGEST_ACK=store: alone, beside late rows, beside one message of twenty years',
+    run: runStoreAcks,
   },
   soak: { about: 'memory of every process over minutes at peak', run: runSoak },
   crash: {

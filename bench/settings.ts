@@ -16,6 +16,14 @@ export interface BenchSettings {
   };
   autocannon: { connections: number; seconds: number; rate: number };
   visibility: { samples: number; loadSeconds: number };
+  storeAcks: {
+    rate: number;
+    seconds: number;
+    warmupSeconds: number;
+    lateRate: number;
+    lateDays: number;
+    wideDays: number;
+  };
   latest: { devices: number; keys: number; samples: number };
   api: {
     devices: number;

@@ -1,0 +1,127 @@
+/**
+ * Acknowledgements with INGEST_ACK=store at a steady rate: alone, beside late rows, and beside one message of many days.
+ * A latency counts from the moment at which the message was due. What was acknowledged is then looked up in ClickHouse.
+ */
+import { availableParallelism, loadavg } from 'node:os';
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { Device } from '../../test/api.ts';
+import type { Engine } from '../../test/engine.ts';
+import { EngineUnderLoad, httpGenerator } from '../engine-under-load.ts';
+import { Histogram, type LatencySummary, summaryOf } from '../load/histogram.ts';
+import { type Cell, say, table, writeResult } from '../report.ts';
+import type { BenchSettings } from '../settings.ts';
+
+/** Between two inserts of the live lane while senders wait (`ingest/lane.ts`). */
+const intervalMs = 100;
+const aboveIntervalMsMax = 100;
+const dayMs = 86_400_000;
+/** Points of this message are acknowledged late, or not within the deadline; all of them must be stored in the end. */
+const wideStoredMsMax = 300_000;
+
+interface Late {
+  /** Latencies of what was acknowledged. */
+  histogram: Histogram;
+  acknowledgedRows: number;
+  refused: Record<string, number>;
+}
+
+export async function runStoreAcks(settings: BenchSettings): Promise<boolean> {
+  const { rate, seconds, warmupSeconds, lateRate, lateDays, wideDays } = settings.storeAcks;
+  const env = { INGEST_ACK: 'store', LOG_LEVEL: 'warn' };
+  const load = await EngineUnderLoad.start(
+    availableParallelism(),
+    settings.http.devices,
+    httpGenerator(settings.http),
+    {
+      env,
+    },
+  );
+  const rows: Cell[][] = [];
+  const results: { name: string; latency: LatencySummary; loadAverage: number }[] = [];
+  const good: boolean[] = [];
+  const add = (name: string, latency: LatencySummary, refused: object, counts: boolean) => {
+    const { p50Ms, p99Ms, maxMs } = latency;
+    rows.push([name, p50Ms, p99Ms, maxMs, JSON.stringify(refused), loadavg()[0]!]);
+    results.push({ name, latency, loadAverage: loadavg()[0]! });
+    if (counts) good.push(p99Ms <= intervalMs + aboveIntervalMsMax && Object.keys(refused).length === 0);
+  };
+  try {
+    const { engine } = load;
+    const [lateDevice, wideDevice] = [await engine.api.createDevice('late'), await engine.api.createDevice('wide')];
+    const live = await load.offer(rate, seconds, warmupSeconds);
+    add('live alone', live.latency, live.refused, true);
+
+    const late = sendLate(engine, lateDevice, lateRate, lateDays, (warmupSeconds + seconds) * 1000);
+    const beside = await load.offer(rate, seconds, warmupSeconds);
+    const seen = await late;
+    add('live beside late rows', beside.latency, beside.refused, true);
+    add(`late: ${lateRate} messages/s of ${lateDays} days`, summaryOf(seen.histogram), seen.refused, false);
+
+    const wide = sendWide(engine, wideDevice, wideDays);
+    const besideWide = await load.offer(rate, seconds, 0);
+    add(`live beside one message of ${wideDays} days`, besideWide.latency, besideWide.refused, false);
+    const wideSeconds = await wide;
+
+    const isStored = await verify(load, seen.acknowledgedRows);
+    table([`${rate} messages/s, INGEST_ACK=store`, 'p50 ms', 'p99 ms', 'max ms', 'refused', 'load average'], rows);
+    say(`the message of ${wideDays} days was stored after ${wideSeconds.toFixed(1)} s`);
+    say(
+      `target: p99 ${intervalMs} ms (interval) + ${aboveIntervalMsMax} ms, none refused; stored as acknowledged: ${isStored}`,
+    );
+    writeResult('storeacks', settings, { rate, intervalMs, results, wideSeconds, isStored });
+    return isStored && good.every((each) => each);
+  } finally {
+    await load.close();
+  }
+}
+
+/** Messages of old days at a fixed rate; none waits for the answer of another. */
+async function sendLate(engine: Engine, device: Device, rate: number, days: number, forMs: number): Promise<Late> {
+  const late: Late = { histogram: new Histogram(), acknowledgedRows: 0, refused: {} };
+  const began = performance.now();
+  const open: Promise<void>[] = [];
+  for (let n = 0; (n * 1000) / rate < forMs; n += 1) {
+    const due = began + (n * 1000) / rate;
+    await sleep(Math.max(0, due - performance.now()));
+    open.push(sendOneLate(engine, device, n, days, due, late));
+  }
+  await Promise.all(open);
+  return late;
+}
+
+async function sendOneLate(engine: Engine, device: Device, n: number, days: number, due: number, late: Late) {
+  const today = Math.floor(Date.now() / dayMs) * dayMs;
+  // Each message has milliseconds of its own, in the same days.
+  const message = Array.from({ length: days }, (_, i) => ({ ts: today - (3 + i) * dayMs + n, values: { late: n } }));
+  const status = await engine.api.postTelemetry(device.token, JSON.stringify(message));
+  if (status === 200) {
+    late.acknowledgedRows += days;
+    late.histogram.record((performance.now() - due) * 1000);
+  } else {
+    late.refused[status] = (late.refused[status] ?? 0) + 1;
+  }
+}
+
+/** Seconds until a message with a point on each of many days is readable as a whole. */
+async function sendWide(engine: Engine, device: Device, days: number): Promise<number> {
+  const first = Date.UTC(2020, 0, 1);
+  const message = Array.from({ length: days }, (_, i) => ({ ts: first + i * dayMs, values: { wide: i } }));
+  const began = performance.now();
+  await engine.api.postTelemetry(device.token, JSON.stringify(message));
+  while (performance.now() - began < wideStoredMsMax) {
+    if ((await countOf(engine, 'wide')) === days) return (performance.now() - began) / 1000;
+    await sleep(250);
+  }
+  throw new Error(`the message of ${days} days is not stored after ${wideStoredMsMax / 1000} s`);
+}
+
+/** Late messages that were refused are in the journal and stored as well, so there may be more of their rows. */
+async function verify(load: EngineUnderLoad, lateRows: number): Promise<boolean> {
+  const live = await countOf(load.engine, 'temperature');
+  return live === load.accepted && (await countOf(load.engine, 'late')) >= lateRows;
+}
+
+async function countOf(engine: Engine, key: string): Promise<number> {
+  const [[count] = []] = await engine.clickhouse(`SELECT count() FROM telemetry FINAL WHERE key = '${key}'`);
+  return Number(count);
+}
