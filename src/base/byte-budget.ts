@@ -25,12 +25,15 @@ export class ByteBudget {
   /** False when the cap or the share of an owner has no room: then nothing is taken. */
   take(bytes: number, owners: readonly Owner[]): boolean {
     if (this.#held + bytes > this.#bytesMax) return false;
-    for (const { name, bytesMax } of owners) {
-      if ((this.#heldBy.get(name) ?? 0) + bytes > bytesMax) return false;
-    }
+    if (this.lacking(bytes, owners)) return false;
     this.#held += bytes;
     for (const { name } of owners) this.#heldBy.set(name, (this.#heldBy.get(name) ?? 0) + bytes);
     return true;
+  }
+
+  /** The first of the owners whose share has no room; undefined when all have. */
+  lacking<Any extends Owner>(bytes: number, owners: readonly Any[]): Any | undefined {
+    return owners.find(({ name, bytesMax }) => (this.#heldBy.get(name) ?? 0) + bytes > bytesMax);
   }
 
   /** Gives back what `take` took for these owners, or a part of it. */

@@ -102,7 +102,7 @@ test('a device, a worker and their bytes have caps that name themselves', () => 
   const worker = waiters({ commandsMax: 1 });
   worker.add(command(1, 10));
   expect(refused(worker, command(1, 10, [], 2))).toBe('503 rpc_full');
-  const bytes = waiters({ bytesMax: 1000 });
+  const bytes = waiters({ bytesMax: 1500 });
   bytes.add(command(1, 10, [], 1, '"'.padEnd(400, 'x')));
   expect(refused(bytes, command(2, 10))).toBe('503 rpc_full');
 });

@@ -2,9 +2,10 @@
  * The commands that this worker owns, by device and by deadline. Bounded by number and bytes, for each device, customer
  * and tenant (`shares.ts`) and in all; one timer ends those whose time is up. What happens to a command is its own matter: it says so in callbacks.
  */
+import { ByteBudget } from '../base/byte-budget.ts';
 import type { Clock } from '../base/clock.ts';
 import { assert, ErrorCode, Fault, unavailable } from '../base/errors.ts';
-import { type CommandOwners, type ShareLimits, Shares } from './shares.ts';
+import { type CommandOwners, ownersOf, type ShareLimits, shareFull } from './shares.ts';
 
 /** `queued`: no session has it. `taken`: one has. */
 export interface Command extends CommandOwners {
@@ -61,13 +62,12 @@ export class Waiters {
   readonly #lines = new Map<number, Line>();
   /** A binary heap: the next deadline first. */
   readonly #heap: Command[] = [];
-  readonly #shares: Shares;
+  readonly #budget: ByteBudget;
   #timer: NodeJS.Timeout | undefined;
-  #bytes = 0;
 
   constructor(options: WaitersOptions) {
     this.#options = options;
-    this.#shares = new Shares(options);
+    this.#budget = new ByteBudget(options.bytesMax);
   }
 
   get size(): number {
@@ -75,12 +75,12 @@ export class Waiters {
   }
 
   get bytes(): number {
-    return this.#bytes;
+    return this.#budget.held;
   }
 
   /** How many more fit. */
   get room(): number {
-    return this.#bytes >= this.#options.bytesMax ? 0 : this.#options.commandsMax - this.#heap.length;
+    return this.bytes >= this.#options.bytesMax ? 0 : this.#options.commandsMax - this.#heap.length;
   }
 
   lines(): Iterable<Line> {
@@ -104,9 +104,10 @@ export class Waiters {
       const message = `The device has ${perDeviceMax} commands waiting, which is the most it can have.`;
       return new Fault(429, ErrorCode.tooManyRequests, 'rpc_device_full', message, 1);
     }
-    const overShare = this.#shares.refusal(wanted, bytesOf(wanted));
-    if (overShare) return overShare;
-    if (this.#heap.length >= commandsMax || this.#bytes >= bytesMax) {
+    const bytes = bytesOf(wanted);
+    const full = this.#budget.lacking(bytes, ownersOf(wanted, this.#options));
+    if (full) return shareFull(full);
+    if (this.#heap.length >= commandsMax || this.bytes + bytes > bytesMax) {
       return unavailable('rpc_full', 'This server has all the waiting commands it can hold; try again.');
     }
     return undefined;
@@ -120,8 +121,8 @@ export class Waiters {
     let line = this.#lines.get(command.device);
     if (!line) this.#lines.set(command.device, (line = { device: command.device, queued: [], taken: new Map() }));
     this.#place(line, command);
-    this.#bytes += bytesOf(command);
-    this.#shares.add(command, bytesOf(command));
+    const isTaken = this.#budget.take(bytesOf(command), ownersOf(command, this.#options));
+    assert(isTaken, 'what is not refused has room');
     this.#heap.push(command);
     this.#rise(this.#heap.length - 1);
     if (command.heapAt === 0) this.#arm();
@@ -138,8 +139,7 @@ export class Waiters {
       this.#rise(at);
       this.#sink(last.heapAt);
     }
-    this.#bytes -= bytesOf(command);
-    this.#shares.add(command, -bytesOf(command));
+    this.#budget.release(bytesOf(command), ownersOf(command, this.#options));
     const line = this.#lines.get(command.device);
     assert(line, 'a waiting command stands in a line');
     this.#leave(line, command);
