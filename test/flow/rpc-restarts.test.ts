@@ -45,14 +45,14 @@ test.each([
   expect(await statusOf(queued)).toBe('QUEUED');
   await restart();
   expect(await statusOf(delivered)).toBe('DELIVERED');
-  expect(await poll(device.token)).toMatchObject({ id: 1, method: 'second' });
-  await reply(device.token, 0);
+  expect(await poll(device.token)).toMatchObject({ id: 2, method: 'second' });
   await reply(device.token, 1);
+  await reply(device.token, 2);
   await eventually(async () => (await statusOf(delivered)) === 'SUCCESSFUL');
   await eventually(async () => (await statusOf(queued)) === 'SUCCESSFUL');
   const polling = poll(device.token);
   await engine.api.send('POST', `/api/rpc/oneway/${device.id}`, { method: 'third' });
-  expect(await polling).toMatchObject({ id: 2, method: 'third' });
+  expect(await polling).toMatchObject({ id: 3, method: 'third' });
 });
 
 test('a command that waits when the server stops is refused with a reason, and the poll ends as expired', async () => {

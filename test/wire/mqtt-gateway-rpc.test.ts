@@ -19,8 +19,8 @@ test('case 73: a command reaches the gateway of the child, and its reply the cal
     for (const [n, data] of replies.entries()) {
       const answer = call(child, { method: 'setGpio', params: { pin: n, on: 1.5 } });
       const { json } = await client.message(rpc);
-      expect(json).toEqual({ device, data: { id: n, method: 'setGpio', params: { pin: n, on: 1.5 } } });
-      await client.publishQos0(rpc, `{"device":"${device}","id":${n},"data":${data}}`);
+      expect(json).toEqual({ device, data: { id: n + 1, method: 'setGpio', params: { pin: n, on: 1.5 } } });
+      await client.publishQos0(rpc, `{"device":"${device}","id":${n + 1},"data":${data}}`);
       expect(await answer).toEqual({ status: 200, text: data });
     }
   });

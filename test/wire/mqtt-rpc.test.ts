@@ -62,9 +62,9 @@ test.each(levels)('a command reaches the device, and its reply the caller unchan
   withDevice({ level }, async (client, device) => {
     await listening(client);
     const calling = command(operators[0]!, 'twoway', device, '{"method":"setGpio","params":{"pin":1,"x":42.0}}');
-    const message = await client.message(`${requests}0`);
+    const message = await client.message(`${requests}1`);
     expect([message.text, message.packet.qos]).toEqual(['{"method":"setGpio","params":{"pin":1,"x":42.0}}', 1]);
-    await client.publish(`${responses}0`, '{"ok": true, "n": 9223372036854775807}');
+    await client.publish(`${responses}1`, '{"ok": true, "n": 9223372036854775807}');
     expect(told(await calling)).toBe('200 {"ok": true, "n": 9223372036854775807}');
   }),
 );
@@ -117,7 +117,7 @@ test('a reply that is not JSON reaches the caller as a JSON string', () =>
     await listening(client);
     const calling = command(operators[0]!, 'twoway', device, { method: 'm' });
     await client.message();
-    await client.publishQos0(`${responses}0`, 'fine, "thanks"');
+    await client.publishQos0(`${responses}1`, 'fine, "thanks"');
     expect(told(await calling)).toBe('200 "fine, \\"thanks\\""');
   }));
 
@@ -166,7 +166,7 @@ test('of a poll and a connection of one device exactly one gets the command', ()
   withDevice({}, async (client, device) => {
     await listening(client);
     const polling = poll(operators[1]!, device, '?timeout=1000').then(({ status }) => status === 200);
-    const pushing = client.message(`${requests}0`, { waitMsMax: 1_500 }).then(
+    const pushing = client.message(`${requests}1`, { waitMsMax: 1_500 }).then(
       () => true,
       () => false,
     );
@@ -181,9 +181,9 @@ test('a persistent command to a device that is away is delivered when it subscri
   await sleep(300);
   await withMqtt(device, async (client) => {
     await listening(client);
-    expect((await client.message(`${requests}0`)).text).toBe('{"method":"later","params":{"a":1}}');
+    expect((await client.message(`${requests}1`)).text).toBe('{"method":"later","params":{"a":1}}');
     expect(await statusOf(rpcId, 'DELIVERED')).toBe('DELIVERED');
-    await client.publish(`${responses}0`, '{"done":1}');
+    await client.publish(`${responses}1`, '{"done":1}');
     expect(await statusOf(rpcId, 'SUCCESSFUL')).toBe('SUCCESSFUL');
     expect((await stateOf(rpcId)).response).toEqual({ done: 1 });
   });
@@ -194,13 +194,13 @@ test('a persistent command whose PUBACK does not come before the end is delivere
   const first = await connectMqttOn(1, { token: device.token });
   await listening(first);
   const rpcId = await persistent(device, { method: 'again' });
-  await first.message(`${requests}0`, { ack: false });
+  await first.message(`${requests}1`, { ack: false });
   expect(await statusOf(rpcId, 'SENT')).toBe('SENT');
   first.cut();
   expect(await statusOf(rpcId, 'TIMEOUT', 'QUEUED')).toBe('TIMEOUT');
   const second = await connectMqttOn(0, { token: device.token });
   await listening(second);
-  expect((await second.message(`${requests}0`)).json.method).toBe('again');
+  expect((await second.message(`${requests}1`)).json.method).toBe('again');
   expect(await statusOf(rpcId, 'DELIVERED')).toBe('DELIVERED');
   second.cut();
 });
@@ -210,11 +210,11 @@ test('a one-way command is delivered when it is acknowledged, and comes again wh
   const first = await connectMqtt(device);
   await listening(first);
   const sending = oneway(device, 'm');
-  await first.message(`${requests}0`, { ack: false });
+  await first.message(`${requests}1`, { ack: false });
   first.cut();
   await withMqtt(device, async (client) => {
     await listening(client);
-    await client.message(`${requests}0`);
+    await client.message(`${requests}1`);
     expect(await sending).toBe(200);
   });
 });
@@ -262,7 +262,7 @@ test('a new connection of the device takes over its commands', async () => {
     await listening(client);
     await old.closed();
     const calling = command(operators[0]!, 'twoway', device, { method: 'm' });
-    await client.message(`${requests}0`);
+    await client.message(`${requests}1`);
     expect((await reply(operators[1]!, device, 0, '"by http"')).status).toBe(200);
     expect(told(await calling)).toBe('200 "by http"');
   });
@@ -275,9 +275,9 @@ test('a device that polls gets what a device that connected gets', async () => {
   const polling = poll(operators[1]!, device);
   await sleep(100);
   const calling = command(operators[0]!, 'twoway', device, { method: 'm' });
-  expect(received(await polling).id).toBe(0);
+  expect(received(await polling).id).toBe(1);
   await withMqtt(device, async (client) => {
-    await client.publish(`${responses}0`, '"by mqtt"');
+    await client.publish(`${responses}1`, '"by mqtt"');
     expect(told(await calling)).toBe('200 "by mqtt"');
   });
 });
