@@ -78,7 +78,7 @@ test.each([
   const device = await newDevice();
   const client = await connectMqttOn(worker, { token: device.token });
   await listening(client);
-  for (let n = 0; n < 3; n += 1) {
+  for (let n = 1; n <= 3; n += 1) {
     const calling = command(operators[operator]!, 'twoway', device, { method: 'm', params: n });
     const { packet, text } = await client.message();
     expect([packet.topic, text]).toEqual([`${requests}${n}`, `{"method":"m","params":${n}}`]);
@@ -106,8 +106,8 @@ test('commands come on the family that was subscribed last; replies are taken on
     for (const [n, [filter, request, response]] of families.entries()) {
       await listening(client, filter, n === 1 ? 0 : 1);
       const calling = command(operators[n % 2]!, 'twoway', device, { method: 'm' });
-      expect((await client.message()).packet).toMatchObject({ topic: `${request}${n}`, qos: n === 1 ? 0 : 1 });
-      await client.publish(`${response}${n}`, '"fine"');
+      expect((await client.message()).packet).toMatchObject({ topic: `${request}${n + 1}`, qos: n === 1 ? 0 : 1 });
+      await client.publish(`${response}${n + 1}`, '"fine"');
       expect(told(await calling)).toBe('200 "fine"');
     }
   }));
@@ -263,7 +263,7 @@ test('a new connection of the device takes over its commands', async () => {
     await old.closed();
     const calling = command(operators[0]!, 'twoway', device, { method: 'm' });
     await client.message(`${requests}1`);
-    expect((await reply(operators[1]!, device, 0, '"by http"')).status).toBe(200);
+    expect((await reply(operators[1]!, device, 1, '"by http"')).status).toBe(200);
     expect(told(await calling)).toBe('200 "by http"');
   });
   expect(old.received.filter(({ cmd }) => cmd === 'publish')).toEqual([]);
