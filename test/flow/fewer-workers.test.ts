@@ -77,7 +77,7 @@ test('what is in the journal of a worker that is not started again is stored, an
   expect(readdirSync(journals)).toEqual(['worker-0', 'worker-2']);
   await eventuallyReady(/rows in quarantine: 2 entries/);
   await eventuallyReady(/1 orphan journal with 0 bytes/);
-  const metrics = await (await fetch(`${engine.api.http}/metrics`)).text();
+  const metrics = await engine.api.metrics();
   for (const sample of [
     'orphan_journals 1',
     'orphan_suspect_rows 1',

@@ -40,7 +40,7 @@ test('rows make devices with what they say, and the wrong ones are listed by lin
     errorsList: [
       'Line 4: Device name should be specified!',
       'Line 5: Device with such name already exists!',
-      'Line 6: Device credentials are already assigned to another device!',
+      'Line 6: These device credentials cannot be used: choose others.',
       "Line 7: IS_GATEWAY must be true or false, not 'perhaps'.",
     ],
   });
