@@ -146,6 +146,7 @@ describe('Logins', () => {
       telemetry: 'own/+/telemetry',
       attributes: undefined,
       attributesSubscribe: undefined,
+      acknowledgesInvalid: false,
     });
     expect(two.login.topics).toBe(one.login.topics);
   });
