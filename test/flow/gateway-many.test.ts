@@ -2,6 +2,7 @@
  * One gateway with thousands of children on an engine of two workers: they connect quickly, commands and updates find
  * each of them, and a reconnect restores everything. And two gateways on two workers that make the same kind of child.
  */
+import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import type { Device } from '../api.ts';
 import { type Engine, startEngine } from '../engine.ts';
@@ -69,14 +70,15 @@ async function command(client: MqttClient, name: string, id: string): Promise<nu
 }
 
 test('four thousand children connect quickly, are reached one by one, and come back with the gateway', async () => {
-  const gateway = await newGateway('hub of many');
-  const names = Array.from({ length: children }, (_, n) => `meter-${n}`);
+  const type = `meter ${randomUUID()}`;
+  const gateway = await newGateway(`hub of ${type}`);
+  const names = Array.from({ length: children }, (_, n) => `${type} ${n}`);
   const some = Array.from({ length: 20 }, (_, n) => names[(n * 4999 + 17) % children]!);
 
   const first = await connectMqtt({ port: engine.mqttPort, token: gateway.token });
   await first.subscribe({ [rpc]: 1, [attributes]: 1 });
-  const makingMs = await connectAll(first, names, 'meter');
-  const page = await rest('GET', '/api/tenant/devices?pageSize=1&page=0&type=meter');
+  const makingMs = await connectAll(first, names, type);
+  const page = await rest('GET', `/api/tenant/devices?pageSize=1&page=0&type=${encodeURIComponent(type)}`);
   expect(page.totalElements).toBe(children);
   const ids = new Map<string, string>();
   for (const name of some) ids.set(name, await idOf(name));
@@ -93,7 +95,7 @@ test('four thousand children connect quickly, are reached one by one, and come b
   await rest('POST', `/api/plugins/telemetry/DEVICE/${ids.get(waiting!)}/SHARED_SCOPE`, { limit: 2 });
   const second = await connectMqtt({ port: engine.mqttPort, token: gateway.token });
   await second.subscribe({ [rpc]: 1, [attributes]: 1 });
-  const restoringMs = await connectAll(second, names, 'meter');
+  const restoringMs = await connectAll(second, names, type);
   expect((await second.message(attributes)).json).toEqual({ device: waiting, data: { limit: 2 } });
   for (const name of some.slice(0, 5)) waits.push(await command(second, name, ids.get(name)!));
   second.cut();
