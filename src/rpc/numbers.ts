@@ -1,7 +1,7 @@
 /**
- * The numbers that devices see on their commands: counting up for each device from 1 (many clients test an id for truth), across workers, hosts and
- * restarts, because each one is taken from a row in Postgres. Those asked for in the same tick, and while a statement
- * runs, share one statement.
+ * The numbers that devices see on their commands: counting up for each device, across workers, hosts and restarts,
+ * because each one is taken from a row in Postgres. The first number is 1, as many clients test an id for truth. Numbers
+ * asked for in the same tick, and while a statement runs, share one statement.
  */
 import { notFound, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
