@@ -324,6 +324,9 @@ export const limits = {
   rpcWaitMsMax: 3_600_000,
   rpcAnnounceMs: 5,
   rpcElderWaitMs: 500,
+  /** Pauses before a command that no listener took is offered again: each is twice the one before. */
+  rpcRepeatMsMin: 1_000,
+  rpcRepeatMsMax: 30_000,
   rpcNumbersQueueMax: 20_000,
   rpcNumbersBatchMax: 1_000,
   /** Commands that outlive a restart: open ones of one device, the lease of an owner, how often rows are looked at and how

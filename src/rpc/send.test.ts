@@ -150,6 +150,19 @@ test('nobody takes it: unreachable at its time; taken and silent: unanswered; on
   expect(await call(here, 'c', true, 300)).toEqual({ kind: 'delivered' });
 });
 
+test('a command whose listener answered too late is offered again', async () => {
+  const session = listen(there, { confirmed: true });
+  await sleep(50);
+  // What a worker says that stands still is not heard in time.
+  const publish = vi.spyOn(there.bus, 'publish').mockImplementation(() => {});
+  const calling = call(here, 'again', true, 10_000);
+  await vi.waitFor(() => expect(publish).toHaveBeenCalled());
+  await sleep(300);
+  publish.mockRestore();
+  expect(await calling).toEqual({ kind: 'delivered' });
+  expect(session.taken).toHaveLength(1);
+});
+
 test('commands of two owners reach a session that opens later in the order of their ids', async () => {
   const callings = [];
   for (let n = 0; n < 6; n += 1) {

@@ -38,6 +38,9 @@ interface Delivery {
   foreign: Set<number>;
   elderTimer: NodeJS.Timeout | undefined;
   announceTimer: NodeJS.Timeout | undefined;
+  /** Until the next offer of a command that no listener took, and the pause before it. */
+  repeatTimer: NodeJS.Timeout | undefined;
+  repeatMs: number;
   leave(): void;
 }
 
@@ -155,6 +158,8 @@ export class Rpc {
         again: false,
         elderTimer: undefined,
         announceTimer: undefined,
+        repeatTimer: undefined,
+        repeatMs: limits.rpcRepeatMsMin,
       };
       this.#deliveries.set(device, { ...none, foreign: new Set(), leave });
     }
@@ -237,7 +242,21 @@ export class Rpc {
     } else if (isHeldBack) {
       // There is a session, and an elder was told of meanwhile.
       this.#isElderElsewhere(command, delivery);
+    } else {
+      this.#repeatLater(device, delivery);
     }
+  }
+
+  /**
+   * Offers the command again later. No listener took it in time, but one may exist on a worker whose event loop was too
+   * late to say so: that listener opened before the command came, so no opening will be announced.
+   */
+  #repeatLater(device: number, delivery: Delivery): void {
+    delivery.repeatTimer ??= setTimeout(() => {
+      delivery.repeatTimer = undefined;
+      delivery.repeatMs = Math.min(2 * delivery.repeatMs, limits.rpcRepeatMsMax);
+      void this.#deliver(device);
+    }, delivery.repeatMs);
   }
 
   /** It may have been deleted on any worker, and the news of that be on its way. */
@@ -338,6 +357,7 @@ export class Rpc {
     this.#deliveries.delete(device);
     clearTimeout(delivery?.elderTimer);
     clearTimeout(delivery?.announceTimer);
+    clearTimeout(delivery?.repeatTimer);
     delivery?.leave();
   }
 }
