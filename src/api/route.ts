@@ -57,7 +57,7 @@ export interface RouteDescription {
   plainTextErrors?: boolean;
   /** Not in the API document. */
   hidden?: boolean;
-  /** Default `limits.apiBodyBytesMax`: whoever takes a larger body must not read it in one turn of the loop. */
+  /** Default `limits.apiBodyBytesMax`: a handler of larger bodies must not read one in a single turn of the loop. */
   bodyBytesMax?: number;
 }
 

@@ -42,7 +42,7 @@ export class ApiKeys {
   }
 
   async start(): Promise<void> {
-    // The name of a key that the cache does not have is of no effect, whoever sent it.
+    // A message about a key that the cache does not have changes nothing.
     this.#leave = await this.#parts.bus.subscribe(channel, (payload) => this.#known.delete(payload.toString('latin1')));
     if (!this.#parts.purges) return;
     await this.#purge();

@@ -189,7 +189,7 @@ export class Auth {
 
   /**
    * A new pair of the same session. Each refresh token is taken once: when one comes again, two parties have it, and the
-   * session ends. A guest shows no password and its tokens are nobody's secret: there it is taken any number of times.
+   * session ends. A guest shows no password, and anyone may sign in as a guest: its refresh token is taken any number of times.
    */
   async refresh(refreshToken: string): Promise<TokenPair> {
     let claims: AccessClaims | RefreshClaims;

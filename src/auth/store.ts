@@ -303,7 +303,7 @@ export async function recordSignIn(queries: Queries, userId: string, now: number
 
 /**
  * True when this wrong password was one too many and the account is now locked. 0 = never. A system administrator is not
- * locked while no other one can sign in: nobody could unlock the account. Inside a transaction.
+ * locked while no other one can sign in: no user could unlock the account. Inside a transaction.
  */
 export async function recordFailedSignIn(
   queries: Queries,
@@ -322,7 +322,7 @@ export async function recordFailedSignIn(
 }
 
 /**
- * Every token of before is void, and so is a link to choose another password. Undefined when the password is no longer
+ * Every earlier token is void, and so is a link to choose another password. Undefined when the password is no longer
  * the one of `hashBefore`.
  */
 export async function changePassword(

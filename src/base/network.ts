@@ -1,5 +1,5 @@
 /**
- * The network of a caller's address, by which wrong secrets and waiting callers are counted: whoever has one address of
+ * The network of a caller's address, by which wrong secrets and waiting callers are counted: a caller with one address of
  * it can have its neighbours too. Of IPv6 it is the /64, in any spelling; an IPv4 address inside IPv6 is what it is.
  */
 

@@ -1,6 +1,6 @@
 /**
- * Messages of the bus as JSON of a known shape. Whoever may publish on the bus reaches every worker of every host at once,
- * so a handler reads with `readMessage`: a message that is no JSON or has another shape is counted and dropped by the
+ * Messages of the bus as JSON of a known shape. A message can reach every worker of every host at once, so a handler
+ * reads with `readMessage`: a message that is no JSON or has another shape is counted and dropped by the
  * bus (`subscriptions.ts`). Members may be added under one protocol number: readers ignore those that they do not know.
  */
 

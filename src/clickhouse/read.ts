@@ -1,6 +1,6 @@
 /**
  * Rows of a query, asked over ClickHouse's HTTP interface on kept-alive sockets. By hand, because every read that
- * somebody waits for goes through here: of 8 ms for the latest values of a device the client spent 2.4 (config of each
+ * a caller waits for goes through here: of 8 ms for the latest values of a device the client spent 2.4 (config of each
  * call, a stream of parsed rows); this spends none. Rows are parsed piece by piece as they come, an answer that is too
  * long is cut off, and every failure rejects the promise of its read. `toClickHouseError` sorts the failures.
  */

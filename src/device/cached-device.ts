@@ -13,11 +13,11 @@ export interface DeviceRow {
   name: string;
   /** Rises with each change of the device. */
   version: number;
-  /** Undefined where nobody asked. */
+  /** Undefined when the query did not read it. */
   isGateway?: boolean;
-  /** `gateway-scope.ts`. Undefined where nobody asked. */
+  /** `gateway-scope.ts`. Undefined when the query did not read it. */
   isConfined?: boolean | undefined;
-  /** Number of the gateway that made the device; null = no gateway did. Undefined where nobody asked. */
+  /** Number of the gateway that made the device; null = no gateway did. Undefined when the query did not read it. */
   madeBy?: number | null | undefined;
 }
 
