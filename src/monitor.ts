@@ -60,7 +60,7 @@ async function answer(
   request: IncomingMessage,
   response: ServerResponse,
 ): Promise<void> {
-  // A body that nobody wants.
+  // A body that no handler reads.
   request.resume();
   const path = new URL(request.url ?? '/', 'http://monitor').pathname;
   if (!['/livez', '/readyz', '/healthz', '/metrics'].includes(path)) {

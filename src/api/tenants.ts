@@ -1,5 +1,5 @@
 /** Tenants (rest.md 3.11): made by a system administrator, read by their own users. */
-import { administrators, entityNotFound, systemAdmins, users } from '../auth/roles.ts';
+import { administrators, entityNotFound, type Principal, systemAdmins, users } from '../auth/roles.ts';
 import * as Type from '../base/schema.ts';
 import { type Contact, contactFields, type Tenant } from '../fleet/customer.ts';
 import type { FleetParts } from '../fleet/parts.ts';
@@ -56,6 +56,13 @@ const tenantShape = closed(
 const tenantInfoShape = closed({ ...tenantShape.properties, tenantProfileName: Type.String() }, 'TenantInfo');
 
 export function tenantRoutes(parts: FleetParts): Route[] {
+  async function visibleTenant({ tenantId }: Principal, id: string): Promise<Tenant> {
+    const isVisible = tenantId === null || tenantId === id;
+    const tenant = isVisible ? await findTenant(parts.postgres, id) : undefined;
+    if (!tenant) throw entityNotFound('Tenant', id);
+    return tenant;
+  }
+
   return [
     route({
       method: 'POST',
@@ -81,10 +88,7 @@ export function tenantRoutes(parts: FleetParts): Route[] {
       roles: users,
       answer: tenantShape,
       async handle({ principal, params }) {
-        const id = params.tenantId;
-        const isVisible = principal.tenantId === null || principal.tenantId === id;
-        const tenant = isVisible ? await findTenant(parts.postgres, id) : undefined;
-        if (!tenant) throw entityNotFound('Tenant', id);
+        const tenant = await visibleTenant(principal, params.tenantId);
         return json(tenantJson(principal.authority === 'CUSTOMER_USER' ? { ...tenant, ...noContact } : tenant));
       },
     }),
@@ -95,11 +99,7 @@ export function tenantRoutes(parts: FleetParts): Route[] {
       roles: administrators,
       answer: tenantInfoShape,
       async handle({ principal, params }) {
-        const id = params.tenantId;
-        const isVisible = principal.tenantId === null || principal.tenantId === id;
-        const tenant = isVisible ? await findTenant(parts.postgres, id) : undefined;
-        if (!tenant) throw entityNotFound('Tenant', id);
-        return json(tenantInfoJson(tenant));
+        return json(tenantInfoJson(await visibleTenant(principal, params.tenantId)));
       },
     }),
     route({

@@ -1,7 +1,8 @@
 /**
  * Devices that provision themselves by a certificate chain (mqtt.md section 5): a profile holds the certificate of an
- * issuer whose key its tenant has proven to hold (`issuers.ts`). Whoever shows a certificate that the issuer signed is the
- * device that its common name says, by the profile's regular expression. Signatures and dates are checked here, as the handshake checked no more than who owns the key.
+ * issuer whose key its tenant has proven to hold (`issuers.ts`). A client with a certificate that the issuer signed is the
+ * device that the common name gives, by the profile's regular expression. Signatures and dates are checked here: the
+ * handshake proved only that the client holds the key.
  */
 import type { X509Certificate } from 'node:crypto';
 import { createContext, Script } from 'node:vm';

@@ -27,7 +27,7 @@ export interface ProvisionParts extends FleetParts {
 const stateKey = 'provisionState';
 const provisioned = ownValue.string('provisioned');
 const serverScope = scopeNumber.SERVER_SCOPE;
-/** Whoever knows the secret of a profile gets no power over the devices of others: see `device/gateway-scope.ts`. */
+/** A sender that knows the secret of a profile gets no power over other devices: see `device/gateway-scope.ts`. */
 const confinedGateway = { gateway: true, gatewayScope: 'own' };
 const nobody = randomBytes(32).toString('base64');
 

@@ -157,8 +157,8 @@ export async function activationOf(
 }
 
 /**
- * A token with which a user who forgot the password chooses a new one; a token of before is void. As `accountToSignIn`
- * of a user below only: who chooses the password of an equal is that equal.
+ * A token with which a user who forgot the password chooses a new one; an earlier token is void. Given for users below
+ * the caller only (`accountToSignIn`): a caller who chooses the password of an equal could sign in as that equal.
  */
 export async function resetTokenOf({ postgres, clock }: FleetParts, caller: Principal, id: string): Promise<string> {
   const account = await accountToSignIn(postgres, caller, id);

@@ -1,6 +1,6 @@
 /**
  * Whom a waiting command is for, and what share of the bytes of all waiting commands in this worker each of them has:
- * nobody uses up what the commands of others need. `Waiters` holds the budget.
+ * no caller uses up what the commands of others need. `Waiters` holds the budget.
  */
 import type { Owner } from '../base/byte-budget.ts';
 import { ErrorCode, Fault } from '../base/errors.ts';
