@@ -63,9 +63,7 @@ export class WideRows {
     unit.payloads.length = 0;
     this.#waiting.push({ ...part, payloads, unit, bytes });
     this.#heldBytes += bytes;
-    this.#running ??= this.#run().finally(() => {
-      this.#running = undefined;
-    });
+    this.#running ??= this.#run();
     return true;
   }
 
@@ -76,11 +74,16 @@ export class WideRows {
   }
 
   async #run(): Promise<void> {
-    while (this.#waiting.length > 0 && !this.#stopping.signal.aborted) {
-      const items = this.#next();
-      if (!(await this.#store(items))) return;
-      for (const { bytes } of items) this.#heldBytes -= bytes;
-      this.#onRoom?.();
+    try {
+      while (this.#waiting.length > 0 && !this.#stopping.signal.aborted) {
+        const items = this.#next();
+        if (!(await this.#store(items))) return;
+        for (const { bytes } of items) this.#heldBytes -= bytes;
+        this.#onRoom?.();
+      }
+    } finally {
+      // In the turn in which nothing waits any more: a part that is taken later begins a run of its own.
+      this.#running = undefined;
     }
   }
 

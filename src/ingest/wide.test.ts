@@ -1,0 +1,42 @@
+/** Late frames of many days beside their lane: the cap. */
+import { expect, test, vi } from 'vitest';
+import { systemClock as clock } from '../base/clock.ts';
+import { Metrics } from '../base/metrics.ts';
+import type { ShipUnit } from '../journal/journal.ts';
+import { type ShipParts, shipMetrics } from './ship-parts.ts';
+import { WideRows } from './wide.ts';
+
+test('a part that waited for room is stored, also when nothing else waits by then', async () => {
+  const registry = new Metrics();
+  const confirmed: ShipUnit[] = [];
+  const answers: (() => void)[] = [];
+  const parts = {
+    clock,
+    registry,
+    metrics: shipMetrics(registry),
+    timeoutMs: 30_000,
+    sleep: async () => {},
+    clickhouse: { insertBlocks: () => new Promise<void>((resolve) => answers.push(resolve)) },
+    journal: { confirm: async (unit: ShipUnit) => confirmed.push(unit) },
+    onShipped: () => {},
+  };
+  const wide = new WideRows(1, parts as unknown as ShipParts);
+  const { signal } = new AbortController();
+  // Two of them are more than may be held.
+  const take = () => {
+    const unit = { payloads: [] } as unknown as ShipUnit;
+    const part = { payloads: [new Uint8Array(20 * 1024 * 1024)], orders: [1n], rows: 1, orderMin: 1n };
+    return wide.take(unit, part, signal);
+  };
+  expect(await take()).toBe(true);
+  const second = take();
+  for (const stored of [1, 2]) {
+    // One insert for each table.
+    await vi.waitFor(() => expect(answers).toHaveLength(2));
+    for (const answer of answers.splice(0)) answer();
+    await vi.waitFor(() => expect(confirmed).toHaveLength(stored));
+  }
+  expect(await second).toBe(true);
+  expect(wide.busy).toBe(false);
+  await wide.stop();
+});
