@@ -11,6 +11,7 @@ import {
 } from '../device/credentials.ts';
 import { type CsvRow, readCsv } from '../fleet/csv.ts';
 import { type ImportParts, type ImportRow, importDevices } from '../fleet/import.ts';
+import { keyFault } from '../telemetry/keys.ts';
 import { castString, Kind, type TypedValue } from '../value/typed.ts';
 import { text } from './body.ts';
 import { json, type Route, route } from './route.ts';
@@ -59,10 +60,15 @@ export function bulkImportRoutes(parts: ImportParts): Route[] {
       bodyBytesMax: limits.importBodyBytesMax,
       answer: resultShape,
       async handle({ principal, body: { file, mapping } }) {
-        const lines = readCsv(file, mapping.delimiter || ',', limits.importRowsMax + 1);
-        if (mapping.header ?? false) lines.shift();
         if (!mapping.columns.some(({ type }) => type === 'NAME'))
           throw badRequest('import_name', 'No column is the name.');
+        for (const { type, key } of mapping.columns) {
+          const fault = isKeyed(type) ? keyFault(key ?? '') : undefined;
+          if (fault) throw badRequest('bad_key', fault);
+        }
+        const hasHeader = mapping.header ?? false;
+        const lines = readCsv(file, mapping.delimiter || ',', limits.importRowsMax + Number(hasHeader));
+        if (hasHeader) lines.shift();
         const errors: { line: number; message: string }[] = [];
         const rows: { line: number; row: ImportRow }[] = [];
         for (const line of lines) {
@@ -95,6 +101,10 @@ export function bulkImportRoutes(parts: ImportParts): Route[] {
   ];
 }
 
+function isKeyed(type: string): boolean {
+  return (keyed as readonly string[]).includes(type);
+}
+
 function rowOf({ cells }: CsvRow, { columns }: Mapping): ImportRow {
   /** An empty cell says nothing. */
   const cell = (wanted: string): string | undefined => {
@@ -111,9 +121,7 @@ function rowOf({ cells }: CsvRow, { columns }: Mapping): ImportRow {
   }
   const values = columns.flatMap(({ type, key }, i) => {
     const given = (cells[i] ?? '').trim();
-    return given !== '' && (keyed as readonly string[]).includes(type)
-      ? [{ type, key: key ?? '', value: typedCell(given) }]
-      : [];
+    return given !== '' && isKeyed(type) ? [{ type, key: key ?? '', value: typedCell(given) }] : [];
   });
   return {
     name,

@@ -175,11 +175,11 @@ interface ValueColumns {
   lastUpdateTs: number;
 }
 
-/** Throws a 400 fault when the values have more than `limits.attributesReadBytesMax`: none of them is then sent. */
-/** Where attributes are: those of devices, and those of other entities. */
+/** The tables of attributes: of devices, and of other entities. */
 export const deviceRows = { table: 'attribute', owner: 'device' };
 export const entityRows = { table: 'entity_attribute', owner: 'entity' };
 
+/** Throws a 400 fault when the values together have more than `limits.attributesReadBytesMax` bytes. */
 export async function readAttributes(
   queries: Queries,
   device: number,

@@ -14,6 +14,7 @@ import { Kind, type TypedValue } from '../value/typed.ts';
 import { type ClaimRequest, claimKeys, claimOf, claimOfAttribute, isClaimValid, opensClaim } from './claim-rules.ts';
 import { rotateToken } from './credentials.ts';
 import { moveDevice } from './customers.ts';
+import { lostRaceAgain } from './devices.ts';
 import type { FleetParts } from './parts.ts';
 import { deleteClaim, findClaim, findWrongKeys, insertClaim, recordWrongKey } from './store.ts';
 
@@ -91,8 +92,8 @@ export async function claimDevice(
 }
 
 /**
- * The device has no customer again and may be claimed. A customer user gives back own devices only, with the token that
- * they have: `rotates` is for administrators.
+ * The device has no customer again and may be claimed. A customer user gives back devices of the own customer only, and
+ * cannot rotate the token: `rotates` is for administrators.
  */
 export async function reclaimDevice(
   parts: ClaimParts,
@@ -110,7 +111,7 @@ export async function reclaimDevice(
     const moved = await moveDevice(parts, queries, stored, null);
     if (rotates) moved.change.push(...(await rotateToken(queries, stored, parts.clock.now())));
     return moved;
-  });
+  }, lostRaceAgain);
   changes.publish(change);
   // The permission went with the claim.
   if (!claiming.allowByDefault)

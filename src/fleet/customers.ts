@@ -7,7 +7,7 @@ import { createUuid, isUuid } from '../device/uuid.ts';
 import type { Queries } from '../postgres/client.ts';
 import { rotateToken } from './credentials.ts';
 import { type ContactInput, type Customer, checkedContact, checkTitle, publicCustomerTitle } from './customer.ts';
-import { recordChange } from './devices.ts';
+import { lostRaceAgain, recordChange } from './devices.ts';
 import { type NameConflict, refuseTakenName, underFreeName } from './name-conflict.ts';
 import type { FleetParts } from './parts.ts';
 import {
@@ -123,7 +123,7 @@ async function changeCustomer(
     const moved = await moveDevice(parts, queries, stored, customerId);
     if (rotates) moved.change.push(...(await rotateToken(queries, stored, parts.clock.now())));
     return moved;
-  });
+  }, lostRaceAgain);
   changes.publish(change);
   return device;
 }

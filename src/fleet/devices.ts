@@ -39,7 +39,7 @@ import { resolveProfile } from './profiles.ts';
 import { forgetClaims } from './store.ts';
 
 /** Attributes and activity of a device are written while a user changes it. */
-const lostRaceAgain = { again: true };
+export const lostRaceAgain = { again: true };
 
 /** A device as a user saves it: what is absent is cleared. */
 export interface DeviceInput {

@@ -10,7 +10,6 @@ import type { NewCredentials } from '../device/credentials.ts';
 import type { Device } from '../device/device.ts';
 import { findCredentials, findDeviceByName, findDeviceRow, findTakenNames } from '../device/store.ts';
 import type { SaveSeries } from '../ingest/save-series.ts';
-import { keyFault } from '../telemetry/keys.ts';
 import { strictForm, type TypedValue } from '../value/typed.ts';
 import { saveCredentials } from './credentials.ts';
 import { createDevice, saveDevice } from './devices.ts';
@@ -61,10 +60,17 @@ export async function importDevices(
         outcomes[i] = await outcomeOf(() => finish(parts, caller, row, outcome, mayUpdate));
       })();
       turns.set(row.name, turn);
-      await turn;
+      try {
+        await turn;
+      } catch (error) {
+        // The import is refused as a whole: no further row is begun.
+        next = rows.length;
+        throw error;
+      }
     }
   };
-  await Promise.all(Array.from({ length: limits.importedAtOnce }, work));
+  const ends = await Promise.allSettled(Array.from({ length: limits.importedAtOnce }, work));
+  for (const end of ends) if (end.status === 'rejected') throw end.reason;
   return outcomes;
 }
 
@@ -124,9 +130,9 @@ async function create(parts: ImportParts, tenantId: string, row: ImportRow): Pro
 
 async function update(parts: ImportParts, caller: TenantPrincipal, row: ImportRow, stored: Device): Promise<void> {
   const isTyped = row.type !== undefined && row.type !== stored.type;
-  const { version: _version, ...same } = stored;
+  // With the version that was read: a change by another caller meanwhile is an error of the row, and is not undone.
   await saveDevice(parts, caller, stored.id, {
-    ...same,
+    ...stored,
     ...(isTyped && { type: row.type, profileId: null }),
     label: row.label ?? stored.label,
     additionalInfo: infoOf(row, stored.additionalInfo),
@@ -145,10 +151,6 @@ async function saveValues(
   number: number,
   row: ImportRow,
 ): Promise<void> {
-  for (const { key } of [...row.attributes, ...row.series]) {
-    const fault = keyFault(key);
-    if (fault) throw badRequest('bad_key', fault);
-  }
   const scopes = new Set(row.attributes.map(({ scope }) => scope));
   for (const scope of scopes) {
     const entries = row.attributes

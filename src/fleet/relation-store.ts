@@ -73,12 +73,16 @@ export async function deleteRelation(queries: Queries, key: RelationKey): Promis
   return row && relationOf(row);
 }
 
-export async function hasRelationsMax(queries: Queries, { id, type }: EntityRef, countMax: number): Promise<boolean> {
-  const rows = await queries.query('select 1 from relation where from_id = $1 and from_type = $2 offset $3 limit 1', [
-    id,
-    type,
-    countMax - 1,
-  ]);
+/** True when the `from` end of the relation has `countMax` relations and this one is not among them. */
+export async function hasOtherRelations(queries: Queries, key: RelationKey, countMax: number): Promise<boolean> {
+  const { from, to, type, typeGroup } = key;
+  const rows = await queries.query(
+    `select 1 from relation where from_id = $1 and from_type = $2
+        and not exists (select 1 from relation where from_id = $1 and from_type = $2 and to_id = $4 and to_type = $5
+                                                 and type = $6 and type_group = $7)
+      offset $3 limit 1`,
+    [from.id, from.type, countMax - 1, to.id, to.type, type, typeGroup],
+  );
   return rows.length > 0;
 }
 

@@ -1,6 +1,6 @@
 /** Relations as users make, delete and follow them; those that gateways make are in `relation-store.ts`. */
 import { permissionDenied, type TenantPrincipal } from '../auth/roles.ts';
-import { badRequest, notFound, tooLarge } from '../base/errors.ts';
+import { badRequest, type Fault, notFound, tooLarge } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { checkDocument, checkText } from '../device/device.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
@@ -8,7 +8,7 @@ import { mayRead, mayWrite, unknownEntity } from './entities.ts';
 import { type EntityRef, findEntities, holdEntity, keyOf } from './entity-store.ts';
 import {
   deleteRelation as deleteRow,
-  hasRelationsMax,
+  hasOtherRelations,
   listRelations,
   listRelationsOfMany,
   type Relation,
@@ -36,7 +36,7 @@ export async function saveRelation(
   checkDocument('additionalInfo', additionalInfo);
   return await postgres.transaction(async (queries) => {
     await holdEnds(queries, principal, key);
-    if (await hasRelationsMax(queries, key.from, limits.relationsOfEntityMax)) {
+    if (await hasOtherRelations(queries, key, limits.relationsOfEntityMax)) {
       throw badRequest('relations', `An entity has at most ${limits.relationsOfEntityMax} relations to others.`);
     }
     return await upsertRelation(queries, key, additionalInfo ?? null);
@@ -114,16 +114,14 @@ export async function searchDevices(queries: Queries, search: RelationSearch): P
   for (let depth = 1; depth <= levelsMax && level.length > 0; depth += 1) {
     const relations = await listRelationsOfMany(queries, near, level, group, limits.relationsMax + 1);
     if (relations.length > limits.relationsMax || seen.size > limits.relationsMax) {
-      throw tooLarge(
-        'relations',
-        `The search meets more than ${limits.relationsMax} relations: give it a lower maxLevel.`,
-      );
+      throw tooManyRelations();
     }
     const found = relations.filter((relation) => relation.type === type && relation[far].type === 'DEVICE');
     const next = new Map(relations.map((relation) => [keyOf(relation[far]), relation[far]] as const));
     const goesOn = new Set<string>();
     if (lastLevelOnly && depth < levelsMax && found.length > 0) {
       const below = await listRelationsOfMany(queries, near, [...next.values()], group, limits.relationsMax + 1);
+      if (below.length > limits.relationsMax) throw tooManyRelations();
       for (const relation of below) goesOn.add(keyOf(relation[near]));
     }
     for (const relation of found) if (!goesOn.has(keyOf(relation[far]))) devices.add(relation[far].id);
@@ -131,4 +129,11 @@ export async function searchDevices(queries: Queries, search: RelationSearch): P
     for (const ref of level) seen.add(keyOf(ref));
   }
   return [...devices];
+}
+
+function tooManyRelations(): Fault {
+  return tooLarge(
+    'relations',
+    `The search meets more than ${limits.relationsMax} relations: give it a lower maxLevel.`,
+  );
 }

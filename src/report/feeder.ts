@@ -108,9 +108,8 @@ export class Feeder {
   async #forgetUnnamed(queries: Queries): Promise<void> {
     if (!(await store.tryLock(queries))) return;
     const unnamed = await unnamedAttributes(queries);
-    if (unnamed.length === 0) return;
-    await this.#emptyKeys(unnamed, await store.nextVersion(queries));
-    await forgetAttributes(queries, unnamed);
+    // Copied rows stay: a key that a view names again is not filled, and `#fillKeys` empties it first.
+    if (unnamed.length > 0) await forgetAttributes(queries, unnamed);
   }
 
   /** Marks all copied rows of the attributes as deleted: what changed while nothing was copied is not shown later. */

@@ -2,6 +2,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { systemClock as clock } from '../base/clock.ts';
+import { limits } from '../base/limits.ts';
 import { createLog } from '../base/log.ts';
 import { Metrics } from '../base/metrics.ts';
 import { busCounters } from '../bus/bus.ts';
@@ -153,11 +154,11 @@ test('nobody takes it: unreachable at its time; taken and silent: unanswered; on
 test('a command whose listener answered too late is offered again', async () => {
   const session = listen(there, { confirmed: true });
   await sleep(50);
-  // What a worker says that stands still is not heard in time.
+  // The worker of the listener is paused: its answers do not reach the bus in time.
   const publish = vi.spyOn(there.bus, 'publish').mockImplementation(() => {});
   const calling = call(here, 'again', true, 10_000);
   await vi.waitFor(() => expect(publish).toHaveBeenCalled());
-  await sleep(300);
+  await sleep(limits.offerWaitMs + 100);
   publish.mockRestore();
   expect(await calling).toEqual({ kind: 'delivered' });
   expect(session.taken).toHaveLength(1);

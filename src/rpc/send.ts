@@ -228,6 +228,7 @@ export class Rpc {
     delivery.offering = undefined;
     delivery.told = undefined;
     if (outcome === 'taken' || told) {
+      delivery.repeatMs = limits.rpcRepeatMsMin;
       if (this.#waiters.has(command)) {
         this.#waiters.take(command);
         this.#tellGone(command);
@@ -250,13 +251,17 @@ export class Rpc {
   /**
    * Offers the command again later. No listener took it in time, but one may exist on a worker whose event loop was too
    * late to say so: that listener opened before the command came, so no opening will be announced.
+   * Pauses differ a little, so that commands of many devices are not offered in the same millisecond.
    */
   #repeatLater(device: number, delivery: Delivery): void {
-    delivery.repeatTimer ??= setTimeout(() => {
-      delivery.repeatTimer = undefined;
-      delivery.repeatMs = Math.min(2 * delivery.repeatMs, limits.rpcRepeatMsMax);
-      void this.#deliver(device);
-    }, delivery.repeatMs);
+    delivery.repeatTimer ??= setTimeout(
+      () => {
+        delivery.repeatTimer = undefined;
+        delivery.repeatMs = Math.min(2 * delivery.repeatMs, limits.rpcRepeatMsMax);
+        void this.#deliver(device);
+      },
+      delivery.repeatMs * (0.75 + Math.random() / 2),
+    );
   }
 
   /** It may have been deleted on any worker, and the news of that be on its way. */

@@ -63,6 +63,11 @@ test('a file without names, or of a column that there is not, is refused as a wh
   const send = (mapping: object) => fault('POST', '/api/device/bulk_import', { file: 'a', mapping });
   expect(await send({ columns: [{ type: 'LABEL' }] })).toBe('400/31 No column is the name.');
   expect(await send({ columns: [{ type: 'NAME' }, { type: 'SNMP_HOST' }] })).toMatch(/^400\/31 .*mapping/);
+  // A column whose key cannot be one makes no device.
+  const name = randomUUID();
+  const mapping = { columns: [{ type: 'NAME' }, { type: 'TIMESERIES', key: ' ' }] };
+  expect(await fault('POST', '/api/device/bulk_import', { file: `${name},1`, mapping })).toMatch(/^400\/31 .*[Kk]ey/);
+  expect(await fault('GET', `/api/tenant/devices?deviceName=${name}`)).toMatch(/^404/);
 });
 
 test('MQTT credentials of a row are those of its device', async () => {
