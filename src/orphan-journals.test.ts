@@ -48,6 +48,7 @@ function store() {
     if (!state.open) throw new ClickHouseError(0, 'transient', 'unavailable');
     if (body.includes(badKey)) throw new ClickHouseError(27, 'content', 'refused');
     state.inserts += 1;
+    return { repeated: false };
   };
   const clickhouse = { insertBlocks, ping: async () => state.open } as unknown as ClickHouse;
   return { state, clickhouse };

@@ -397,7 +397,7 @@ export const limits = {
   eraseTombstonesMax: 2_000,
   eraseDevicesMax: 1_000,
   eraseRangesMax: 32,
-  eraseKeyBytesMax: 16 * 1024,
+  eraseListBytesMax: 16 * 1024,
   eraseDaysMax: 100,
   eraseRowsMax: 2_000_000,
   eraseBatchMsMax: 50_000,

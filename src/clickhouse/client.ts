@@ -134,8 +134,8 @@ export class ClickHouse {
   }
 
   /**
-   * Rows that are encoded already, in the format that `sql` names. They must be idempotent: a reset is retried. `repeated`:
-   * it was, so the server may still carry out the first try.
+   * Inserts rows that are encoded already, in the format that `sql` names. The rows must be idempotent, because a reset
+   * connection is tried again. `repeated` is true when there was a second try: the server may still carry out the first.
    */
   async insertBlocks(sql: string, body: Buffer, options: InsertOptions = {}): Promise<{ repeated: boolean }> {
     const { timeoutMs = statementTimeoutMs, settings = {}, parameters = {}, mark } = options;

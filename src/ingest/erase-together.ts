@@ -5,7 +5,7 @@
 import type { Clock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';
 import { NotYet } from './carry-out.ts';
-import type { Erased } from './tombstones.ts';
+import { type Erased, listBytesOf } from './tombstones.ts';
 
 interface Waiting {
   erased: Erased;
@@ -53,7 +53,7 @@ export class EraseTogether {
       const began = this.#clock.monotonic();
       // A caller that has waited in vain was answered; `erase.ts` carries its delete out.
       const waiting = this.#waiting.filter(({ until }) => until > began);
-      const batch = waiting.slice(0, limits.eraseRangesMax);
+      const batch = waiting.slice(0, countTogether(waiting));
       this.#waiting = waiting.slice(batch.length);
       if (batch.length === 0) continue;
       const msLeft = () => began + limits.seriesDeleteMsMax - this.#clock.monotonic();
@@ -69,4 +69,16 @@ export class EraseTogether {
     }
     this.#isRunning = false;
   }
+}
+
+/** How many of those that wait share statements. */
+function countTogether(waiting: readonly Waiting[]): number {
+  let count = 0;
+  let bytes = 0;
+  for (const { erased } of waiting.slice(0, limits.eraseRangesMax)) {
+    bytes += listBytesOf(erased);
+    if (count > 0 && bytes > limits.eraseListBytesMax) break;
+    count += 1;
+  }
+  return count;
 }

@@ -27,7 +27,15 @@ import {
   writeJournals,
 } from './journal-table.ts';
 import { Settling } from './settling.ts';
-import { expireTombstones, fenceDevices, markApplied, readMissing, readWaiting, type Tombstone } from './tombstones.ts';
+import {
+  expireTombstones,
+  fenceDevices,
+  listBytesOf,
+  markApplied,
+  readMissing,
+  readWaiting,
+  type Tombstone,
+} from './tombstones.ts';
 
 export interface EraserParts {
   postgres: Postgres;
@@ -238,21 +246,21 @@ export class Eraser {
     const batches: Tombstone[][] = [];
     let devices: Tombstone[] = [];
     let ranges: Tombstone[] = [];
-    let keyBytes = 0;
+    let listBytes = 0;
     for (const tombstone of tombstones) {
       if (tombstone.orderNumber === null) {
         if (devices.length === 0 || devices.length >= this.#devicesMax) batches.push((devices = []));
         devices.push(tombstone);
         continue;
       }
-      const bytes = (tombstone.keys ?? []).reduce((sum, key) => sum + Buffer.byteLength(key), 0);
-      const isFull = ranges.length >= this.#rangesMax || keyBytes + bytes > limits.eraseKeyBytesMax;
+      const bytes = listBytesOf(tombstone);
+      const isFull = ranges.length >= this.#rangesMax || listBytes + bytes > limits.eraseListBytesMax;
       if (ranges.length === 0 || isFull) {
         batches.push((ranges = []));
-        keyBytes = 0;
+        listBytes = 0;
       }
       ranges.push(tombstone);
-      keyBytes += bytes;
+      listBytes += bytes;
     }
     return batches;
   }

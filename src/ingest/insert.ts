@@ -71,7 +71,7 @@ type Verdict = 'stored' | 'cut' | 'refused' | 'given up';
 export class Inserter {
   readonly #parts: InserterParts;
   readonly #backoff: Backoff;
-  /** Of all inserts of this object. */
+  /** Marks all inserts of this object, so that `endInserts` finds them. */
   readonly #mark = `millrace-${randomUUID()}`;
   /** An insert of which the answer was not received may run on. */
   #mayRunOn = false;
@@ -196,7 +196,8 @@ export class Inserter {
     const insert = async (table: 'telemetry' | 'latest'): Promise<ClickHouseError | undefined> => {
       if (piece[table]) return undefined;
       try {
-        await clickhouse.insertBlocks(statementOf(table, piece), body, options);
+        const { repeated } = await clickhouse.insertBlocks(statementOf(table, piece), body, options);
+        if (repeated) this.#mayRunOn = true;
         piece[table] = true;
         return undefined;
       } catch (error) {

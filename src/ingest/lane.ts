@@ -7,7 +7,7 @@ import type { Lane, ShipUnit } from '../journal/journal.ts';
 import { waitMsMax } from './backoff.ts';
 import { Inserter } from './insert.ts';
 import { orderMs } from './order.ts';
-import { framesOf, type PartOfUnit, wideOf } from './pieces.ts';
+import { daysMax, framesOf, type PartOfUnit, wideOf } from './pieces.ts';
 import { setAside } from './set-aside.ts';
 import type { ShipParts } from './ship-parts.ts';
 import type { WideRows } from './wide.ts';
@@ -100,7 +100,7 @@ export class LaneLoop {
       }
       const unit = await this.#next();
       if (!unit) continue;
-      const wide = this.#lane === late ? wideOf(unit.payloads) : undefined;
+      const wide = this.#lane === late && unit.rows > daysMax ? wideOf(unit.payloads) : undefined;
       const done = wide ? await this.#shipApart(unit, wide) : await this.#shipWhole(unit);
       if (!done) return;
     }

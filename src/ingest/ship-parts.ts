@@ -27,7 +27,7 @@ export interface ShipperOptions {
   onShipped: () => void;
   /** Rows of these frames were refused; they are durable as suspects. Called before `onShipped`. */
   onSuspects?: (lane: Lane, orders: ReadonlySet<bigint>) => void;
-  /** These frames are stored, but for their suspects, while earlier frames of the lane are not. */
+  /** These frames are stored while earlier frames of their lane are not. Their refused rows are suspects. */
   onStoredApart?: (lane: Lane, orders: ReadonlySet<bigint>) => void;
   /** For tests: waits of a clock that is not the system's. */
   sleep?: Sleep;

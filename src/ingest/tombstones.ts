@@ -26,6 +26,13 @@ export interface Erased {
   latest: LatestFate;
 }
 
+/** Bytes of its lists: they are parameters of the statements, which travel in the address of a request. */
+export function listBytesOf({ keys, aheadWriters, aheadOrders }: Erased): number {
+  const bytesOf = (list: readonly (string | number)[]) =>
+    list.reduce<number>((sum, each) => sum + Buffer.byteLength(String(each)), 0);
+  return bytesOf(keys ?? []) + bytesOf(aheadWriters) + bytesOf(aheadOrders);
+}
+
 export interface Tombstone extends Erased {
   id: number;
   /** Carried out when each journal has settled this value; null = a deleted device that may still be sending. */

@@ -16,7 +16,7 @@ test('a part that waited for room is stored, also when nothing else waits by the
     metrics: shipMetrics(registry),
     timeoutMs: 30_000,
     sleep: async () => {},
-    clickhouse: { insertBlocks: () => new Promise<void>((resolve) => answers.push(resolve)) },
+    clickhouse: { insertBlocks: () => new Promise((resolve) => answers.push(() => resolve({ repeated: false }))) },
     journal: { confirm: async (unit: ShipUnit) => confirmed.push(unit) },
     onShipped: () => {},
   };
@@ -24,7 +24,7 @@ test('a part that waited for room is stored, also when nothing else waits by the
   const { signal } = new AbortController();
   // Two of them are more than may be held.
   const take = () => {
-    const unit = { payloads: [] } as unknown as ShipUnit;
+    const unit = { payloads: [], orders: [] } as unknown as ShipUnit;
     const part = { payloads: [new Uint8Array(20 * 1024 * 1024)], orders: [1n], rows: 1, orderMin: 1n };
     return wide.take(unit, part, signal);
   };

@@ -47,8 +47,8 @@ export class WideRows {
   }
 
   /**
-   * Resolves when there is room: the part is stored some time later, and its unit is confirmed. The unit has no payloads
-   * any more. False: stopped before.
+   * Resolves when there is room: the part is stored some time later, and its unit is confirmed. The unit has neither
+   * payloads nor orders any more. False: stopped before.
    */
   async take(unit: ShipUnit, part: PartOfUnit, signal: AbortSignal): Promise<boolean> {
     const bytes = part.payloads.reduce((sum, { length }) => sum + length, 0);
@@ -61,6 +61,7 @@ export class WideRows {
     // Payloads are parts of larger buffers, which must not be held for so long.
     const payloads = part.payloads.map((payload) => Uint8Array.from(payload));
     unit.payloads.length = 0;
+    unit.orders.length = 0;
     this.#waiting.push({ ...part, payloads, unit, bytes });
     this.#heldBytes += bytes;
     this.#running ??= this.#run();

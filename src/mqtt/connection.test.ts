@@ -696,6 +696,23 @@ describe('a large file', () => {
     expect([ends, endedBy(), transport.end_]).toEqual([1, 'file_unreadable', 'destroyed']);
   });
 
+  test('is given up at once when the client leaves, and what the client sent before is handled', async () => {
+    const { send, session, connection, transport, endedBy, publishes, sent } = bench();
+    await sent();
+    const firmware = file(1_000_000);
+    let ends = 0;
+    session().sendFile('v2/fw', firmware, 0, () => {
+      ends += 1;
+    });
+    transport.bufferedBytes = 300_000;
+    await settle();
+    send(publish(7));
+    connection.onClosed();
+    await settle();
+    expect([ends, endedBy(), firmware.read.slices]).toEqual([1, 'connection_lost', 0]);
+    expect(publishes).toHaveLength(1);
+  });
+
   test('that no packet holds, or that the client does not take, is refused', async () => {
     const { session, sent } = bench();
     await sent();

@@ -165,6 +165,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
   onClosed(): void {
     this.#isGone = true;
     this.#held &= ~hold.reader;
+    this.#file?.stop();
     if (this.#held === 0) this.#end('connection_lost');
     if (this.#state === 'closed') this.#parts.left(this);
   }
@@ -256,11 +257,15 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
 
   #fileEnded(isSent: boolean): void {
     if (this.#state === 'closed') return;
-    if (!isSent) {
+    if (!isSent && !this.#isGone) {
       this.close('file_unreadable');
       return;
     }
     this.#file = undefined;
+    if (this.#isGone) {
+      this.#release(hold.file);
+      return;
+    }
     this.#parts.counters.packetsOut.add(1);
     this.#parts.flusher.add(this);
     this.#release(hold.file);
@@ -435,7 +440,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     if ((this.#held & why) === 0) return;
     this.#held &= ~why;
     if (this.#held !== 0 || this.#reading || this.#state === 'closed') return;
-    // While nothing was read there was nothing to hear: keep-alive begins anew.
+    // Nothing was read, so the silence of the client does not count: keep-alive begins again.
     this.#heardAt = this.#parts.clock.monotonic();
     this.#read();
     // It may be held again, by what was kept.
