@@ -60,9 +60,9 @@ async function answer(
   request: IncomingMessage,
   response: ServerResponse,
 ): Promise<void> {
-  // A body that no handler reads.
+  // The body is not used.
   request.resume();
-  const path = new URL(request.url ?? '/', 'http://monitor').pathname;
+  const [path = ''] = (request.url ?? '').split('?');
   if (!['/livez', '/readyz', '/healthz', '/metrics'].includes(path)) {
     send(response, 404, { status: 404, message: 'No such path: /livez, /readyz and /metrics are here.' });
   } else if (request.method !== 'GET' && request.method !== 'HEAD') {

@@ -148,7 +148,7 @@ function credentialsOf(cell: (type: string) => string | undefined): NewCredentia
   return token === undefined ? undefined : tokenCredentials(token);
 }
 
-/** A cell has no type: numbers and booleans are told by their letters. */
+/** Returns the typed value of a cell: a boolean or a number when the text is one, else a string. */
 function typedCell(cell: string): TypedValue {
   const lower = cell.toLowerCase();
   if (lower === 'true' || lower === 'false') {

@@ -113,17 +113,18 @@ function connectivity(config: Config, request: HttpRequest, isSecure: boolean, c
   const host = address.replace(/:\d+$/, '').replace(/^\[|\]$/g, '');
   const commands: { http?: Record<string, string>; mqtt?: Record<string, string> } = {};
   const { type, credentialsId, value } = credentials;
+  const body = quoted(config.values.lenientJson ? '{temperature:25}' : '{"temperature":25}');
   if (type === 'ACCESS_TOKEN') {
     const scheme = isSecure ? 'https' : 'http';
     const url = quoted(`${scheme}://${address}/api/v1/${encodeURIComponent(credentialsId)}/telemetry`);
     commands.http = {
-      [scheme]: `curl -v -X POST ${url} --header Content-Type:application/json --data "{temperature:25}"`,
+      [scheme]: `curl -v -X POST ${url} --header Content-Type:application/json --data ${body}`,
     };
   }
   const login = loginOf(type, credentialsId, value);
   if (config.mqtt.enabled && login !== undefined) {
     const publish = (port: number, more: string) =>
-      `mosquitto_pub -d -q 1 -h ${host} -p ${port} ${more}-t v1/devices/me/telemetry ${login} -m "{temperature:25}"`;
+      `mosquitto_pub -d -q 1 -h ${host} -p ${port} ${more}-t v1/devices/me/telemetry ${login} -m ${body}`;
     commands.mqtt = { mqtt: publish(config.mqtt.port, '') };
     if (config.mqtt.ssl.enabled) commands.mqtt['mqtts'] = publish(config.mqtt.ssl.port, '--cafile ca.pem ');
   }

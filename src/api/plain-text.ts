@@ -26,7 +26,7 @@ import {
 import type { Postgres, Queries } from '../postgres/client.ts';
 import type { HttpResponse } from '../uws/server.ts';
 
-/** What the caller did wrong is told as text; what is wrong on our side goes the way of all errors. */
+/** Answers a fault of the caller as plain text. Throws every other error on, to the common error answer. */
 export async function plainText(work: () => Promise<HttpResponse>): Promise<HttpResponse> {
   try {
     return await work();

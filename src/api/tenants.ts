@@ -84,7 +84,7 @@ export function tenantRoutes(parts: FleetParts): Route[] {
     route({
       method: 'GET',
       pattern: '/api/tenant/:tenantId',
-      summary: 'A tenant; for users of its customers without where it is reached',
+      summary: 'A tenant; users of its customers do not see its contact data',
       roles: users,
       answer: tenantShape,
       async handle({ principal, params }) {

@@ -114,8 +114,8 @@ export function timeseriesRoutes(parts: TimeseriesParts): Route[] {
 
   async function write({ principal, request }: Call, target: Target): Promise<HttpResponse> {
     return await plainText(async () => {
-      const device = await ownerOf(principal, target);
       if (request.body.length === 0) throw badRequest('body_missing', unreadable('the body is empty'));
+      const device = await ownerOf(principal, target);
       try {
         await saveSeries(device, request.body);
       } catch (error) {
@@ -127,7 +127,7 @@ export function timeseriesRoutes(parts: TimeseriesParts): Route[] {
     });
   }
 
-  /** Whose points a write adds: a device, or another entity as the channel sees a device. */
+  /** Returns the device whose points are written. Another entity is returned in the shape of a device. */
   async function ownerOf(principal: Principal, target: Target): Promise<DeviceRow> {
     const { entityId: id } = target;
     if (!isOtherKind(target)) return await usableDevice(postgres, principal, isDevice(target) ? id : undefined);

@@ -428,7 +428,7 @@ export const limits = {
   otaMessageBytesMax: 512 * 1024,
   otaMessageBytesInFlightMax: 64 * 1024 * 1024,
   /** Larger files in one MQTT message, slice by slice: how many a worker sends at once, what of each may wait for its client
-   * and for how long without a byte being read, and how long and how often a slice is asked of a store that is away. */
+   * and for how long without a byte being read, and how long and how often a slice is asked of a store that is unavailable. */
   mqttFilesMax: 200,
   mqttFileUnreadBytesMax: 256 * 1024,
   mqttFileStallMsMax: 60_000,

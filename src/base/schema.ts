@@ -124,7 +124,6 @@ export interface SchemaFault {
   message: string;
 }
 
-/** The first fault of `value`; undefined when it fits. */
 /** A boolean as text of a query, a path or a form: in any letter case; undefined when it is none. */
 export function booleanOf(text: string): boolean | undefined {
   return booleans.get(text.toLowerCase());
@@ -135,6 +134,7 @@ const booleans = new Map([
   ...['false', 'off', 'no', '0'].map((word) => [word, false] as const),
 ]);
 
+/** The first fault of `value`; undefined when it fits. */
 export function faultOf(of: Schema, value: unknown): SchemaFault | undefined {
   if (of.type && !isOfType(of.type, value)) return wrong(`must be ${of.type}`);
   if (of.const !== undefined && value !== of.const) return wrong('must be equal to constant');

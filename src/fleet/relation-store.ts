@@ -1,4 +1,5 @@
 /** SQL of relations between entities. */
+import { checkBytes } from '../device/page.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { EntityRef } from './entity-store.ts';
 
@@ -86,7 +87,7 @@ export async function hasOtherRelations(queries: Queries, key: RelationKey, coun
   return rows.length > 0;
 }
 
-/** Relations of one entity, the oldest first; `type` undefined = of any type. */
+/** Relations of one entity, the oldest first; `type` undefined = of any type. Throws 400 as `checkBytes` does. */
 export async function listRelations(
   queries: Queries,
   end: 'from' | 'to',
@@ -95,12 +96,12 @@ export async function listRelations(
   type: string | undefined,
   rowsMax: number,
 ): Promise<Relation[]> {
-  const rows = await queries.query<Row>(
-    `select ${columns} from relation
+  const relations = `from relation
       where ${end}_id = $1 and ${end}_type = $2 and type_group = $3 and ($4::text is null or type = $4)
-      order by version limit $5`,
-    [entity.id, entity.type, group, type ?? null, rowsMax],
-  );
+      order by version limit $5`;
+  const values = [entity.id, entity.type, group, type ?? null, rowsMax];
+  await checkBytes(queries, ['additional_info'], relations, values);
+  const rows = await queries.query<Row>(`select ${columns} ${relations}`, values);
   return rows.map(relationOf);
 }
 

@@ -3,7 +3,7 @@ import type { HttpServer } from '../uws/server.ts';
 
 export interface HealthParts {
   server: HttpServer;
-  /** State of the instance as the primary last told it; `refusal` is this worker's own. */
+  /** State of the instance as the primary last reported it; `refusal` is the reason of this worker alone. */
   state: () => { status: string; parts: Record<string, string>; reasons: string[] };
   refusal: () => string | undefined;
 }
@@ -11,7 +11,7 @@ export interface HealthParts {
 export function healthDoor({ server, state, refusal }: HealthParts): void {
   server.route('GET', '/livez', async () => json(200, { status: 'live' }));
 
-  // Stores that are away degrade the service, they do not take it out of rotation: telemetry is still made durable.
+  // An unavailable store degrades the service but leaves it in rotation: telemetry is still made durable.
   const ready = async () => {
     const { status, parts, reasons } = state();
     const refusing = refusal();

@@ -55,7 +55,7 @@ export class Senders {
     const address = wrong === undefined ? '' : addressOf(from);
     wrong?.check(address, token);
     const device = await this.#tokens.lookup(token);
-    // Many tries at once tell no more than one after another.
+    // Checked again: many tries may have waited for look-ups at the same time.
     wrong?.check(address, token);
     if (device === null) {
       wrong?.wrong(address);
@@ -71,7 +71,7 @@ export class Senders {
     return device ? senderOf(device) : this.find(token, from).then(senderOf);
   };
 
-  /** The answer to a request that failed, and of nobody else. */
+  /** Refuses a request that failed. */
   refuse(exchange: Exchange, error: unknown): void {
     exchange.refuse(this.fault(error));
   }

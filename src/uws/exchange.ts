@@ -57,7 +57,7 @@ export class Exchange {
   readonly #server: ServerHeaders;
   aborted = false;
   answered = false;
-  /** The rest of the request is not worth reading: the socket is closed behind the answer. */
+  /** The rest of the request is not read: the socket is closed after the answer. */
   closeAfter = false;
   onAbort: (() => void) | undefined = undefined;
   /** A body that came in pieces, while it is handed over: memory of its own, unlike a body that came in one. */

@@ -284,7 +284,7 @@ export class HttpServer {
     }
     const head = readHead(req);
     const exchange = new Exchange(res, head.origin, req.getCaseSensitiveMethod() === 'HEAD', this.#headers);
-    // A body that no handler reads stays unread: the connection ends behind the answer.
+    // A body that no handler reads stays unread: the connection is closed after the answer.
     exchange.closeAfter = head.contentLength > 0 || head.chunked;
     if (!head.sound) {
       exchange.cut();

@@ -38,7 +38,6 @@ export const refusals = {
   not_authorized: { code: 0x87, old: 5, text: 'No credentials: the user name is the access token of a device.' },
   certificate: { code: 0x87, old: 5, text: 'No device has this client certificate, or it is not valid now.' },
   unavailable: { code: 0x88, old: 3, text: 'Devices cannot be looked up at the moment; connect again later.' },
-  busy: { code: 0x89, old: 3, text: 'The server has too much to do; connect again later.' },
   transport: { code: 0x88, old: 3, text: 'The profile of this device has another transport.' },
   auth_method: { code: 0x8c, old: 5, text: 'Enhanced authentication is not supported.' },
   quota: { code: 0x97, old: 3, text: 'The tenant has its limit of devices.' },
