@@ -16,7 +16,7 @@ import {
 } from './clock-offset.ts';
 import type { Queries } from './postgres/client.ts';
 
-export interface ClockWatchParts {
+export interface ClockWatchDeps {
   postgres: Queries;
   clock: FollowedClock;
   /** Where the last measurement is kept. */
@@ -34,7 +34,7 @@ const keepEveryMs = 60_000;
 const keepAtChangeMs = 250;
 
 export class ClockWatch {
-  readonly #parts: ClockWatchParts;
+  readonly #deps: ClockWatchDeps;
   readonly #offset = new ClockOffset();
   #line: TimeLine | undefined;
   #kept: { offsetMs: number; at: number } | undefined;
@@ -43,11 +43,11 @@ export class ClockWatch {
   /** Why the database did not answer `measure` last. */
   failure: unknown;
 
-  constructor(parts: ClockWatchParts) {
-    this.#parts = parts;
+  constructor(deps: ClockWatchDeps) {
+    this.#deps = deps;
     const seconds = () => this.#offset.state.offsetMs / 1000;
     const help = "This host's clock minus the database's, in seconds.";
-    parts.metrics.observed('clock_offset_seconds', help, seconds, 'max');
+    deps.metrics.observed('clock_offset_seconds', help, seconds, 'max');
   }
 
   get state(): ClockState {
@@ -60,7 +60,7 @@ export class ClockWatch {
     for (let n = 0; n < firstQuestions && (await this.measure()); n += 1);
     const anchor = this.#offset.anchor!;
     this.#line = { anchor, since: 0, earlierAnchor: anchor };
-    this.#parts.clock.follow(this.#line);
+    this.#deps.clock.follow(this.#line);
   }
 
   /** True when the database answered. */
@@ -68,7 +68,7 @@ export class ClockWatch {
     const asked = hostMonotonic();
     let database: number;
     try {
-      const [row] = await this.#parts.postgres.query<{ ms: number }>(
+      const [row] = await this.#deps.postgres.query<{ ms: number }>(
         'select (extract(epoch from clock_timestamp()) * 1000)::float8 as ms',
         [],
         { timeoutMs: questionMsMax },
@@ -93,11 +93,11 @@ export class ClockWatch {
     // Before `begin` is done nothing follows; a line that has not begun is waited for.
     if (line === undefined || line.anchor === anchor || monotonic < line.since) return;
     this.#line = { anchor, since: monotonic + lineAheadMs, earlierAnchor: line.anchor };
-    this.#parts.clock.follow(this.#line);
+    this.#deps.clock.follow(this.#line);
   }
 
   #tell(): void {
-    const { log } = this.#parts;
+    const { log } = this.#deps;
     const { state, isDatabaseAlone } = this.#offset;
     if (isDatabaseAlone && !this.#wasAlone) {
       log.error('database_clock_jumped', { reason: 'The clock of the database jumped; this host keeps its own time.' });
@@ -112,7 +112,7 @@ export class ClockWatch {
 
   #remembered(): RememberedClock | undefined {
     try {
-      const { databaseMs, offsetMs } = JSON.parse(readFileSync(this.#parts.path, 'utf8')) as RememberedClock;
+      const { databaseMs, offsetMs } = JSON.parse(readFileSync(this.#deps.path, 'utf8')) as RememberedClock;
       return Number.isFinite(databaseMs) && Number.isFinite(offsetMs) ? { databaseMs, offsetMs } : undefined;
     } catch {
       // The first start, or a file that a power cut left empty: the host's clock is all there is.
@@ -122,7 +122,7 @@ export class ClockWatch {
 
   /** Not synced: after a power cut an older measurement does as well. A time that this instance does not follow is not kept. */
   #keep(databaseMs: number, at: number): void {
-    const { path, log } = this.#parts;
+    const { path, log } = this.#deps;
     const { offsetMs } = this.#offset.state;
     const kept = this.#kept;
     if (this.#offset.isDatabaseAlone) return;

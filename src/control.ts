@@ -22,7 +22,7 @@ export interface HeldJournals {
   cuts: JournalCut[];
 }
 
-export interface ControlParts {
+export interface ControlDeps {
   dataDir: string;
   config: Config;
   journalHold: JournalHold;
@@ -32,7 +32,7 @@ export function controlPath(dataDir: string): string {
   return join(dataDir, runDirectory, 'control.sock');
 }
 
-export function answerControl({ dataDir, config, journalHold }: ControlParts): Promise<{ close(): Promise<void> }> {
+export function answerControl({ dataDir, config, journalHold }: ControlDeps): Promise<{ close(): Promise<void> }> {
   return listenControl(controlPath(dataDir), {
     describe: async (): Promise<InstanceDescription> => ({ version: ownVersion(), config }),
     holdJournals: async (_argument, session): Promise<HeldJournals> => {

@@ -30,7 +30,7 @@ export interface RunningEngines {
   stop(): Promise<void>;
 }
 
-interface Parts {
+interface Deps {
   config: Config;
   data: DataDirectory;
   secrets: Secrets;
@@ -45,15 +45,15 @@ interface Embedded {
 }
 
 /** Returns as soon as the addresses are known; the engines are starting then. */
-export async function startEngines(parts: Parts): Promise<RunningEngines> {
-  const { config, data, secrets, log } = parts;
+export async function startEngines(deps: Deps): Promise<RunningEngines> {
+  const { config, data, secrets, log } = deps;
   const { clickhouse, postgres } = config;
   const [housePort, serverPort] = await Promise.all([
     clickhouse.embedded.port || freePort(),
     postgres.embedded.port || freePort(),
   ]);
-  const house = clickhouse.url ? undefined : new KeptEngine('clickhouse', parts, startHouse(parts, housePort));
-  const server = postgres.url ? undefined : new KeptEngine('postgres', parts, startServer(parts, serverPort));
+  const house = clickhouse.url ? undefined : new KeptEngine('clickhouse', deps, startHouse(deps, housePort));
+  const server = postgres.url ? undefined : new KeptEngine('postgres', deps, startServer(deps, serverPort));
   const engines: Engines = {
     clickhouse: house
       ? { url: `http://127.0.0.1:${housePort}`, user: 'default', password: secrets.clickhousePassword }
@@ -129,7 +129,7 @@ export function openPostgresOf(config: Config, log: Log): Postgres {
   }
 }
 
-function startHouse({ config, data, secrets, log }: Parts, port: number): () => Promise<Embedded> {
+function startHouse({ config, data, secrets, log }: Deps, port: number): () => Promise<Embedded> {
   const { memoryBytesMax, sessions, nice } = config.clickhouse.embedded;
   return () =>
     startEmbeddedClickHouse({
@@ -144,7 +144,7 @@ function startHouse({ config, data, secrets, log }: Parts, port: number): () => 
     });
 }
 
-function startServer({ data, secrets, log }: Parts, port: number): () => Promise<Embedded> {
+function startServer({ data, secrets, log }: Deps, port: number): () => Promise<Embedded> {
   return () =>
     startEmbeddedPostgres({
       dir: join(data.path, postgresDirectory),
@@ -161,18 +161,18 @@ function startServer({ data, secrets, log }: Parts, port: number): () => Promise
  */
 class KeptEngine {
   readonly #name: string;
-  readonly #parts: Parts;
+  readonly #deps: Deps;
   readonly #start: () => Promise<Embedded>;
   readonly #supervisor: Supervisor;
   #current: Embedded | undefined;
   #starting: Promise<void> | undefined;
   #stopped = false;
 
-  constructor(name: string, parts: Parts, start: () => Promise<Embedded>) {
+  constructor(name: string, deps: Deps, start: () => Promise<Embedded>) {
     this.#name = name;
-    this.#parts = parts;
+    this.#deps = deps;
     this.#start = start;
-    this.#supervisor = new Supervisor({ name, log: parts.log, restart: () => this.#attempt() });
+    this.#supervisor = new Supervisor({ name, log: deps.log, restart: () => this.#attempt() });
   }
 
   get failure(): string | undefined {
@@ -183,7 +183,7 @@ class KeptEngine {
     try {
       await this.#attempt();
     } catch (error) {
-      if (this.#parts.mustStart) throw error;
+      if (this.#deps.mustStart) throw error;
       this.#supervisor.died(messageOf(error));
     }
   }
@@ -194,7 +194,7 @@ class KeptEngine {
     const unfinished = this.#current ? undefined : this.#starting;
     if (unfinished) {
       // A start may replay a log for minutes. What it has started so far is ended by its process file.
-      const pid = liveProcess(this.#parts.data.processFile(this.#name));
+      const pid = liveProcess(this.#deps.data.processFile(this.#name));
       if (pid !== undefined && !(await endProcess(pid, 'SIGINT', stopMsMax)))
         await endProcess(pid, 'SIGKILL', stopMsMax);
       await unfinished.catch(() => {});

@@ -9,7 +9,7 @@ import { limits } from './base/limits.ts';
 import type { Log } from './base/log.ts';
 import type { InstanceState } from './instance.ts';
 
-export interface MonitorParts {
+export interface MonitorDeps {
   address: string;
   /** 0 = any free one. */
   port: number;
@@ -26,11 +26,11 @@ export interface Monitor {
 }
 
 /** Throws a `StartError` when the address cannot be bound. */
-export async function openMonitor(parts: MonitorParts): Promise<Monitor> {
-  const { address, port, log } = parts;
-  const scrape = shared(parts.metrics);
+export async function openMonitor(deps: MonitorDeps): Promise<Monitor> {
+  const { address, port, log } = deps;
+  const scrape = shared(deps.metrics);
   const server = createServer((request, response) => {
-    answer(parts, scrape, request, response).catch((error: unknown) => {
+    answer(deps, scrape, request, response).catch((error: unknown) => {
       log.error('monitor_answer', { path: request.url, reason: messageOf(error) });
       if (!response.headersSent) send(response, 503, { status: 503, message: 'The metrics could not be gathered.' });
     });
@@ -55,7 +55,7 @@ export async function openMonitor(parts: MonitorParts): Promise<Monitor> {
 }
 
 async function answer(
-  { state, refusing }: MonitorParts,
+  { state, refusing }: MonitorDeps,
   scrape: () => Promise<string>,
   request: IncomingMessage,
   response: ServerResponse,

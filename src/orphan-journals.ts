@@ -11,7 +11,7 @@ import { messageOf } from './base/errors.ts';
 import { Metrics } from './base/metrics.ts';
 import { goneReport, type JournalReport, reportOf } from './ingest/journal-report.ts';
 import { Shipper } from './ingest/ship.ts';
-import type { ShipperOptions } from './ingest/ship-parts.ts';
+import type { ShipperOptions } from './ingest/ship-deps.ts';
 import { readWriterId } from './journal/identity.ts';
 import { type Journal, type JournalCut, openJournal } from './journal/journal.ts';
 import type { Quarantine } from './journal/quarantine.ts';

@@ -227,7 +227,7 @@ function checkAdmins({ email, systemEmail }: Config['admin']): void {
   );
 }
 
-interface WatchedParts {
+interface WatchedDeps {
   config: Config;
   clickhouse: ClickHouse;
   postgres: Postgres;
@@ -251,7 +251,7 @@ function watchedStores({
   secrets,
   log,
   onSeeded,
-}: WatchedParts): WatchedStore[] {
+}: WatchedDeps): WatchedStore[] {
   const { database, cluster, url, user } = config.clickhouse;
   const { migrate: apply } = config.stores;
   const house = url ? `ClickHouse at ${hostOf(url)} (CLICKHOUSE_URL)` : 'The embedded ClickHouse';

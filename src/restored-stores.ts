@@ -23,7 +23,7 @@ import { reopenTombstones } from './ingest/tombstones.ts';
 import { restoredFile } from './instance.ts';
 import type { Postgres } from './postgres/client.ts';
 
-export interface RestoredStoresParts {
+export interface RestoredStoresDeps {
   postgres: Postgres;
   clickhouse: ClickHouse;
   data: DataDirectory;
@@ -46,7 +46,7 @@ const noteMs = 10_000;
 const clickhouseWaitMsMax = 5_000;
 
 export class RestoredStores {
-  readonly #parts: RestoredStoresParts;
+  readonly #deps: RestoredStoresDeps;
   readonly #path: string;
   readonly #ending = new AbortController();
   /** The greatest number of a device that is known outside of PostgreSQL. */
@@ -60,16 +60,16 @@ export class RestoredStores {
   #postgresReady = false;
   #running: Promise<void> = Promise.resolve();
 
-  constructor(parts: RestoredStoresParts) {
-    this.#parts = parts;
-    this.#path = parts.data.path;
+  constructor(deps: RestoredStoresDeps) {
+    this.#deps = deps;
+    this.#path = deps.data.path;
     this.#noted = readNumbers(join(this.#path, numbersFile));
     this.#known = this.#noted;
   }
 
   /** ClickHouse has its tables. */
   async clickhousePrepared(): Promise<void> {
-    const { clickhouse, log } = this.#parts;
+    const { clickhouse, log } = this.#deps;
     const [device, version] = await Promise.all([greatestDevice(clickhouse), greatestCopyVersion(clickhouse)]);
     this.#know(device);
     this.#copyVersion = Math.max(this.#copyVersion, version);
@@ -98,7 +98,7 @@ export class RestoredStores {
     await Promise.race([this.#clickhouseKnown, waited.catch(() => {})]);
     waiting.abort();
     await this.#finishRestore();
-    await settleTransactions(this.#parts.postgres);
+    await settleTransactions(this.#deps.postgres);
     await this.#raise();
     if (this.#postgresReady) return;
     this.#postgresReady = true;
@@ -115,7 +115,7 @@ export class RestoredStores {
   }
 
   async #raise(): Promise<void> {
-    const { postgres, log } = this.#parts;
+    const { postgres, log } = this.#deps;
     const known = this.#known;
     if (await raiseNumbers(postgres, 'device', known, known + skippedNumbers)) {
       log.warn('device_numbers_raised', { known, next: known + skippedNumbers, reason: 'PostgreSQL was restored' });
@@ -127,7 +127,7 @@ export class RestoredStores {
 
   /** Once after `npm run restore`; again when a start ends in the middle. */
   async #finishRestore(): Promise<void> {
-    const { postgres, data, log } = this.#parts;
+    const { postgres, data, log } = this.#deps;
     const restored = readRestored(join(this.#path, restoredFile));
     if (!restored?.pending) return;
     const last = Math.max(await lastNumber(postgres, 'device'), this.#known);
@@ -141,7 +141,7 @@ export class RestoredStores {
 
   /** Numbers of devices whose rows are in no store but in a journal survive the loss of PostgreSQL here. */
   async #noteNumbers(): Promise<void> {
-    const { postgres, data, log } = this.#parts;
+    const { postgres, data, log } = this.#deps;
     const { signal } = this.#ending;
     while (!signal.aborted) {
       try {

@@ -45,12 +45,12 @@ import { openStores } from './engines.ts';
 import { Activity } from './fleet/activity.ts';
 import { type ChildRequest, findOrCreateChildren } from './fleet/bulk.ts';
 import { Chains } from './fleet/chain.ts';
-import type { ClaimParts } from './fleet/claim.ts';
+import type { ClaimDeps } from './fleet/claim.ts';
+import type { FleetDeps } from './fleet/deps.ts';
 import { GatewayNews } from './fleet/gateway-news.ts';
 import { Guesses } from './fleet/guesses.ts';
 import { Meter } from './fleet/meter.ts';
-import type { FleetParts } from './fleet/parts.ts';
-import type { ProvisionParts } from './fleet/provision.ts';
+import type { ProvisionDeps } from './fleet/provision.ts';
 import { Gateways } from './gateway/gateways.ts';
 import { ChildNames } from './gateway/names.ts';
 import { GatewayDecoder } from './gateway/telemetry.ts';
@@ -261,12 +261,12 @@ async function serve(link: PrimaryLink): Promise<void> {
     log,
     customerScope: config.gateway.customerScope,
   });
-  const fleet: FleetParts = { postgres, changes, clock, devicesMax, onAssigned: rollout.wake, gatewayNews };
-  const claims: ClaimParts = { ...fleet, attributes, log, claiming: config.claiming };
+  const fleet: FleetDeps = { postgres, changes, clock, devicesMax, onAssigned: rollout.wake, gatewayNews };
+  const claims: ClaimDeps = { ...fleet, attributes, log, claiming: config.claiming };
   const { wrongKeysPerMinuteMax: wrongMax } = config.provisioning;
   const { guessWindowMs: windowMs, guessingAddressesMax: addressesMax } = limits;
   const guesses = new Guesses({ clock, wrongMax, windowMs, addressesMax });
-  const provisioning: ProvisionParts = { ...fleet, guesses, log };
+  const provisioning: ProvisionDeps = { ...fleet, guesses, log };
   const chains = new Chains(provisioning);
 
   // Gateways: their devices by name, made when they are missing.
@@ -524,9 +524,9 @@ async function serve(link: PrimaryLink): Promise<void> {
     const { enabled, address, port, ssl } = config.mqtt;
     if (!enabled) return [];
     const { open, refused } = mqtt;
-    const parts = { open, refused, connections: () => mqtt.connections, connectionsMax: mqttConnectionsMax, log };
-    const plain = await listenTcp(address, port, parts);
-    return ssl.enabled ? [plain, await listenTls(ssl.address, ssl.port, ssl, parts)] : [plain];
+    const deps = { open, refused, connections: () => mqtt.connections, connectionsMax: mqttConnectionsMax, log };
+    const plain = await listenTcp(address, port, deps);
+    return ssl.enabled ? [plain, await listenTls(ssl.address, ssl.port, ssl, deps)] : [plain];
   }
 }
 

@@ -5,7 +5,7 @@ import { limits } from '../base/limits.ts';
 import type { Metrics } from '../base/metrics.ts';
 import { isUuid } from '../device/uuid.ts';
 import { decodeRangeAndFilters, decodeReportRequest, decodeView } from '../report/decode-view.ts';
-import { makeReport, type ReportParts } from '../report/report.ts';
+import { makeReport, type ReportDeps } from '../report/report.ts';
 import { listViews, visibleTo } from '../report/store.ts';
 import { findVisibleView, removeView, saveView } from '../report/views.ts';
 import type { HttpRequest, HttpResponse, HttpServer } from '../uws/server.ts';
@@ -14,19 +14,19 @@ import { formatOf, jsonBody, pageLinkOf, requireJson } from './body.ts';
 import { callerOf, requireAdministrator } from './caller.ts';
 import { pageRoutes } from './page.ts';
 
-export interface AnalyticsDoorParts extends ReportParts {
+export interface AnalyticsDoorDeps extends ReportDeps {
   server: HttpServer;
   auth: Auth;
   metrics: Metrics;
-  /** Parts of the process that do not work now. */
+  /** Deps of the process that do not work now. */
   away: () => string[];
 }
 
 /** Manuals of different versions name different paths. */
 const prefixes = ['/apiAnalytics', '/apiTrendz'];
 
-export function analyticsDoor(parts: AnalyticsDoorParts): void {
-  const { server, auth, metrics } = parts;
+export function analyticsDoor(deps: AnalyticsDoorDeps): void {
+  const { server, auth, metrics } = deps;
   const unsent = new UnsentReports();
   metrics.observed(
     'report_unsent_bytes',
@@ -38,9 +38,9 @@ export function analyticsDoor(parts: AnalyticsDoorParts): void {
     const principal = await callerOf(request, auth, 'noKeys');
     requireJson(request);
     const asked = decodeReportRequest(jsonBody(request));
-    const view = await findVisibleView(parts, principal, asked.viewConfigId);
+    const view = await findVisibleView(deps, principal, asked.viewConfigId);
     const format = formatOf(request);
-    const report = await makeReport(parts, principal, view, asked, format, request.aborted);
+    const report = await makeReport(deps, principal, view, asked, format, request.aborted);
     return unsent.answer(report, format);
   };
 
@@ -53,7 +53,7 @@ export function analyticsDoor(parts: AnalyticsDoorParts): void {
     const { rangeStartTs, rangeEndTs } = decodeRangeAndFilters({ ...(body as object), filters: {} });
     const range = { rangeStartTs, rangeEndTs, filters: [] };
     const format = formatOf(request);
-    const report = await makeReport(parts, principal, definition, range, format, request.aborted);
+    const report = await makeReport(deps, principal, definition, range, format, request.aborted);
     return unsent.answer(report, format);
   };
 
@@ -78,29 +78,29 @@ export function analyticsDoor(parts: AnalyticsDoorParts): void {
       const principal = await callerOf(request, auth, 'keys');
       requireAdministrator(principal);
       requireJson(request);
-      return json(viewJson(await saveView(parts, principal.tenantId, decodeView(jsonBody(request)))));
+      return json(viewJson(await saveView(deps, principal.tenantId, decodeView(jsonBody(request)))));
     },
     limits.viewBodyBytesMax,
   );
   server.route('GET', `${view}/:id`, async (request) => {
     const principal = await callerOf(request, auth, 'keys');
-    return json(viewJson(await findVisibleView(parts, principal, idOf(request))));
+    return json(viewJson(await findVisibleView(deps, principal, idOf(request))));
   });
   server.route('DELETE', `${view}/:id`, async (request) => {
     const principal = await callerOf(request, auth, 'keys');
     requireAdministrator(principal);
-    await removeView(parts, principal.tenantId, idOf(request));
+    await removeView(deps, principal.tenantId, idOf(request));
     return { status: 200 };
   });
   server.route('GET', '/apiAnalytics/views', async (request) => {
     const principal = await callerOf(request, auth, 'keys');
-    const { data, ...page } = await listViews(parts.postgres, visibleTo(principal), pageLinkOf(request));
+    const { data, ...page } = await listViews(deps.postgres, visibleTo(principal), pageLinkOf(request));
     return json({ data: data.map(viewJson), ...page });
   });
   pageRoutes(server);
   server.route('GET', '/livez', async () => json({ status: 'live' }));
   server.route('GET', '/readyz', async () => {
-    const away = parts.away();
+    const away = deps.away();
     return { ...json({ status: away.length === 0 ? 'ready' : 'degraded', away }) };
   });
 }

@@ -4,8 +4,8 @@ import { users } from '../auth/roles.ts';
 import { badRequest } from '../base/errors.ts';
 import * as Type from '../base/schema.ts';
 import {
+  type ApiKeyDeps,
   type ApiKeyInput,
-  type ApiKeyParts,
   apiKeysOf,
   createApiKey,
   deleteApiKey,
@@ -45,7 +45,7 @@ const keyShape = closed(
   'ApiKey',
 );
 
-export function apiKeyRoutes(parts: ApiKeyParts): Route[] {
+export function apiKeyRoutes(deps: ApiKeyDeps): Route[] {
   const infoJson = (key: ApiKey): Type.Static<typeof infoShape> => ({
     id: idJson('API_KEY', key.id),
     createdTime: key.createdTime,
@@ -54,7 +54,7 @@ export function apiKeyRoutes(parts: ApiKeyParts): Route[] {
     expirationTime: key.expirationTime,
     description: key.description,
     enabled: key.enabled,
-    expired: isExpired(key, parts.clock.now()),
+    expired: isExpired(key, deps.clock.now()),
   });
 
   return [
@@ -73,8 +73,8 @@ export function apiKeyRoutes(parts: ApiKeyParts): Route[] {
           enabled: body.enabled ?? false,
           expirationTime: body.expirationTime ?? undefined,
         };
-        if (id !== null) return json({ ...infoJson(await saveApiKey(parts, principal, id, input)), value: null });
-        const { key, value } = await createApiKey(parts, principal, input);
+        if (id !== null) return json({ ...infoJson(await saveApiKey(deps, principal, id, input)), value: null });
+        const { key, value } = await createApiKey(deps, principal, input);
         return json({ ...infoJson(key), value });
       },
     }),
@@ -86,7 +86,7 @@ export function apiKeyRoutes(parts: ApiKeyParts): Route[] {
       query: pageQuery,
       answer: pageShape(infoShape),
       handle: async ({ principal, params, query }) =>
-        json(pageJson(await apiKeysOf(parts, principal, params.userId, pageLink(query)), infoJson)),
+        json(pageJson(await apiKeysOf(deps, principal, params.userId, pageLink(query)), infoJson)),
     }),
     route({
       method: 'PUT',
@@ -96,7 +96,7 @@ export function apiKeyRoutes(parts: ApiKeyParts): Route[] {
       ownBody: { shape: { contentType: 'text/plain', schema: Type.String({ minLength: 1, maxLength: 255 }) } },
       answer: infoShape,
       handle: async ({ request, principal, params }) =>
-        json(infoJson(await describeApiKey(parts, principal, params.apiKeyId, descriptionOf(request)))),
+        json(infoJson(await describeApiKey(deps, principal, params.apiKeyId, descriptionOf(request)))),
     }),
     route({
       method: 'PUT',
@@ -105,7 +105,7 @@ export function apiKeyRoutes(parts: ApiKeyParts): Route[] {
       roles: users,
       answer: infoShape,
       handle: async ({ principal, params: { apiKeyId, enabled } }) =>
-        json(infoJson(await enableApiKey(parts, principal, apiKeyId, enabled))),
+        json(infoJson(await enableApiKey(deps, principal, apiKeyId, enabled))),
     }),
     route({
       method: 'DELETE',
@@ -114,7 +114,7 @@ export function apiKeyRoutes(parts: ApiKeyParts): Route[] {
       roles: users,
       query: Type.Object({ withMadeKeys: Type.Optional(Type.Boolean()) }),
       async handle({ principal, params, query }) {
-        await deleteApiKey(parts, principal, params.apiKeyId, query.withMadeKeys ?? false);
+        await deleteApiKey(deps, principal, params.apiKeyId, query.withMadeKeys ?? false);
         return empty;
       },
     }),

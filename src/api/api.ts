@@ -2,11 +2,11 @@
 import type { Auth } from '../auth/auth.ts';
 import type { Config } from '../base/config.ts';
 import { limits } from '../base/limits.ts';
-import type { ApiKeyParts } from '../fleet/api-keys.ts';
-import type { ClaimParts } from '../fleet/claim.ts';
+import type { ApiKeyDeps } from '../fleet/api-keys.ts';
+import type { ClaimDeps } from '../fleet/claim.ts';
 import type { ReadBody } from '../value/lenient.ts';
 import { apiKeyRoutes } from './api-keys.ts';
-import { type AttributesParts, attributesRoutes } from './attributes.ts';
+import { type AttributesDeps, attributesRoutes } from './attributes.ts';
 import { bulkDeviceRoutes } from './bulk-devices.ts';
 import { bulkImportRoutes } from './bulk-import.ts';
 import { customerRoutes } from './customers.ts';
@@ -14,60 +14,60 @@ import { deviceSearchRoutes } from './device-search.ts';
 import { deviceRoutes } from './devices.ts';
 import { docsRoutes } from './docs.ts';
 import { loginRoutes } from './login.ts';
-import { type OtaParts, otaRoutes } from './ota.ts';
+import { type OtaDeps, otaRoutes } from './ota.ts';
 import { passwordRoutes } from './passwords.ts';
 import { profileRoutes } from './profiles.ts';
 import { relationRoutes } from './relations.ts';
 import type { ApiRoute, Route } from './route.ts';
-import { type RpcRoutesParts, rpcRoutes } from './rpc.ts';
+import { type RpcRoutesDeps, rpcRoutes } from './rpc.ts';
 import { platformVersion, systemRoutes } from './system.ts';
 import { tenantRoutes } from './tenants.ts';
-import { type TimeseriesParts, timeseriesRoutes } from './timeseries.ts';
+import { type TimeseriesDeps, timeseriesRoutes } from './timeseries.ts';
 import { userRoutes } from './users.ts';
 
-export interface ApiParts extends ClaimParts, ApiKeyParts, RpcRoutesParts, TimeseriesParts, AttributesParts, OtaParts {
+export interface ApiDeps extends ClaimDeps, ApiKeyDeps, RpcRoutesDeps, TimeseriesDeps, AttributesDeps, OtaDeps {
   auth: Auth;
-  postgres: ClaimParts['postgres'];
+  postgres: ClaimDeps['postgres'];
   config: Config;
   readBody: ReadBody;
 }
 
 /** By the groups of the document. */
-export function apiTable(parts: ApiParts): { tag: string; routes: Route[] }[] {
+export function apiTable(deps: ApiDeps): { tag: string; routes: Route[] }[] {
   return [
-    { tag: 'login-endpoint', routes: loginRoutes(parts.auth) },
-    { tag: 'passwords', routes: passwordRoutes(parts.auth) },
-    { tag: 'api-keys', routes: apiKeyRoutes(parts) },
-    { tag: 'users', routes: userRoutes(parts) },
-    { tag: 'tenants', routes: tenantRoutes(parts) },
-    { tag: 'customers', routes: customerRoutes(parts) },
-    { tag: 'device-profiles', routes: profileRoutes(parts) },
+    { tag: 'login-endpoint', routes: loginRoutes(deps.auth) },
+    { tag: 'passwords', routes: passwordRoutes(deps.auth) },
+    { tag: 'api-keys', routes: apiKeyRoutes(deps) },
+    { tag: 'users', routes: userRoutes(deps) },
+    { tag: 'tenants', routes: tenantRoutes(deps) },
+    { tag: 'customers', routes: customerRoutes(deps) },
+    { tag: 'device-profiles', routes: profileRoutes(deps) },
     {
       tag: 'devices',
       routes: [
-        ...deviceRoutes(parts),
-        ...deviceSearchRoutes(parts),
-        ...bulkDeviceRoutes(parts),
-        ...bulkImportRoutes(parts),
+        ...deviceRoutes(deps),
+        ...deviceSearchRoutes(deps),
+        ...bulkDeviceRoutes(deps),
+        ...bulkImportRoutes(deps),
       ],
     },
-    { tag: 'telemetry', routes: timeseriesRoutes(parts) },
-    { tag: 'attributes', routes: attributesRoutes(parts, parts.readBody, parts.config.values.castNumericStrings) },
-    { tag: 'rpc', routes: rpcRoutes(parts) },
-    { tag: 'ota-packages', routes: otaRoutes(parts) },
-    { tag: 'relations', routes: relationRoutes(parts) },
+    { tag: 'telemetry', routes: timeseriesRoutes(deps) },
+    { tag: 'attributes', routes: attributesRoutes(deps, deps.readBody, deps.config.values.castNumericStrings) },
+    { tag: 'rpc', routes: rpcRoutes(deps) },
+    { tag: 'ota-packages', routes: otaRoutes(deps) },
+    { tag: 'relations', routes: relationRoutes(deps) },
     { tag: 'system', routes: systemRoutes() },
   ];
 }
 
-export function createApi(parts: ApiParts): ApiRoute[] {
-  const table = apiTable(parts);
-  const docs = docsRoutes(table, parts.config.docs, platformVersion);
+export function createApi(deps: ApiDeps): ApiRoute[] {
+  const table = apiTable(deps);
+  const docs = docsRoutes(table, deps.config.docs, platformVersion);
   return [...table.flatMap(({ routes }) => routes), ...docs].map((route) => ({
     method: route.method,
     pattern: route.pattern,
-    bodyBytesMax: route.bodyBytesMax ?? Math.min(limits.apiBodyBytesMax, parts.config.http.apiBodyBytesMax),
-    handler: (request) => route.run(request, parts.auth),
-    ...(route.admit && { admit: (request) => route.admit!(request, parts.auth) }),
+    bodyBytesMax: route.bodyBytesMax ?? Math.min(limits.apiBodyBytesMax, deps.config.http.apiBodyBytesMax),
+    handler: (request) => route.run(request, deps.auth),
+    ...(route.admit && { admit: (request) => route.admit!(request, deps.auth) }),
   }));
 }

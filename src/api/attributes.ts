@@ -17,7 +17,7 @@ import { deviceTarget, isOtherKind, plainText, seriesNumber, type Target, withNu
 import { type Call, empty, json, jsonText, type Route, route } from './route.ts';
 import { anyJson, closed, milliseconds } from './shapes.ts';
 
-export interface AttributesParts {
+export interface AttributesDeps {
   postgres: Postgres;
   clock: Clock;
   attributes: Attributes;
@@ -27,8 +27,8 @@ const prefix = '/api/plugins/telemetry';
 const values = Type.Array(closed({ lastUpdateTs: milliseconds, key: Type.String(), value: anyJson }, 'AttributeValue'));
 const attributesBody = { shape: Type.Record(Type.Unknown()) };
 
-export function attributesRoutes(parts: AttributesParts, readBody: ReadBody, castNumericStrings: boolean): Route[] {
-  const { postgres, attributes, clock } = parts;
+export function attributesRoutes(deps: AttributesDeps, readBody: ReadBody, castNumericStrings: boolean): Route[] {
+  const { postgres, attributes, clock } = deps;
   const others = new EntityAttributes(postgres);
   const rowsOf = (target: Target) => (isOtherKind(target) ? others : attributes);
 

@@ -3,8 +3,8 @@ import { requireTenant, tenantAdmins } from '../auth/roles.ts';
 import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import * as Type from '../base/schema.ts';
+import type { FleetDeps } from '../fleet/deps.ts';
 import { createDevices, type NewDeviceInput } from '../fleet/new-devices.ts';
-import type { FleetParts } from '../fleet/parts.ts';
 import { anything, reference, text } from './body.ts';
 import { entityUuid } from './parameters.ts';
 import { json, type Route, route } from './route.ts';
@@ -35,7 +35,7 @@ const bulkShape = closed(
   'BulkDeviceResults',
 );
 
-export function bulkDeviceRoutes(fleet: FleetParts): Route[] {
+export function bulkDeviceRoutes(fleet: FleetDeps): Route[] {
   return [
     route({
       method: 'POST',

@@ -10,7 +10,7 @@ import {
   tokenCredentials,
 } from '../device/credentials.ts';
 import { type CsvRow, readCsv } from '../fleet/csv.ts';
-import { type ImportParts, type ImportRow, importDevices } from '../fleet/import.ts';
+import { type ImportDeps, type ImportRow, importDevices } from '../fleet/import.ts';
 import { keyFault } from '../telemetry/keys.ts';
 import { castString, Kind, type TypedValue } from '../value/typed.ts';
 import { text } from './body.ts';
@@ -48,7 +48,7 @@ const resultShape = closed(
 
 type Mapping = Type.Static<typeof importBody>['mapping'];
 
-export function bulkImportRoutes(parts: ImportParts): Route[] {
+export function bulkImportRoutes(deps: ImportDeps): Route[] {
   return [
     route({
       method: 'POST',
@@ -81,7 +81,7 @@ export function bulkImportRoutes(parts: ImportParts): Route[] {
         }
         const caller = requireTenant(principal);
         const outcomes = await importDevices(
-          parts,
+          deps,
           caller,
           rows.map(({ row }) => row),
           mapping.update ?? false,

@@ -11,7 +11,7 @@ import {
 } from '../auth/roles.ts';
 import { badRequest, notFound } from '../base/errors.ts';
 import * as Type from '../base/schema.ts';
-import { type ClaimParts, claimDevice, reclaimDevice } from '../fleet/claim.ts';
+import { type ClaimDeps, claimDevice, reclaimDevice } from '../fleet/claim.ts';
 import type { Customer } from '../fleet/customer.ts';
 import {
   assignDevice,
@@ -71,8 +71,8 @@ const rotateQuery = Type.Object({ rotateToken: Type.Optional(Type.Boolean()) });
 const claimBody = Type.Object({ secretKey: text });
 const claimShape = closed({ device: deviceShape, response: Type.Literal('SUCCESS') }, 'ClaimResult');
 
-export function customerRoutes(parts: ClaimParts): Route[] {
-  const { postgres } = parts;
+export function customerRoutes(deps: ClaimDeps): Route[] {
+  const { postgres } = deps;
 
   async function visibleCustomer(principal: Principal, id: string): Promise<Customer> {
     const customer = await findCustomer(postgres, requireTenant(principal).tenantId, id);
@@ -95,8 +95,8 @@ export function customerRoutes(parts: ClaimParts): Route[] {
         const id = entityUuid(body.id);
         const input: CustomerInput = { ...body, title: body.title ?? '', externalId: entityUuid(body.externalId) };
         const saved = await (id
-          ? saveCustomer(parts, tenantId, id, input)
-          : createCustomer(parts, tenantId, input, nameConflict(query)));
+          ? saveCustomer(deps, tenantId, id, input)
+          : createCustomer(deps, tenantId, input, nameConflict(query)));
         return json(customerJson(saved));
       },
     }),
@@ -136,7 +136,7 @@ export function customerRoutes(parts: ClaimParts): Route[] {
       summary: 'Delete a customer with its users; its devices stay',
       roles: tenantAdmins,
       async handle({ principal, params }) {
-        await deleteCustomer(parts, requireTenant(principal).tenantId, params.customerId);
+        await deleteCustomer(deps, requireTenant(principal).tenantId, params.customerId);
         return empty;
       },
     }),
@@ -185,7 +185,7 @@ export function customerRoutes(parts: ClaimParts): Route[] {
       answer: deviceShape,
       async handle({ principal, params }) {
         const { tenantId } = requireTenant(principal);
-        return json(deviceJson(await assignDevice(parts, tenantId, params.deviceId, params.customerId)));
+        return json(deviceJson(await assignDevice(deps, tenantId, params.deviceId, params.customerId)));
       },
     }),
     route({
@@ -195,7 +195,7 @@ export function customerRoutes(parts: ClaimParts): Route[] {
       roles: tenantAdmins,
       answer: deviceShape,
       handle: async ({ principal, params }) =>
-        json(deviceJson(await assignDevice(parts, requireTenant(principal).tenantId, params.deviceId, 'public'))),
+        json(deviceJson(await assignDevice(deps, requireTenant(principal).tenantId, params.deviceId, 'public'))),
     }),
     route({
       method: 'DELETE',
@@ -206,7 +206,7 @@ export function customerRoutes(parts: ClaimParts): Route[] {
       answer: deviceShape,
       async handle({ principal, params, query }) {
         const { tenantId } = requireTenant(principal);
-        return json(deviceJson(await unassignDevice(parts, tenantId, params.deviceId, query.rotateToken ?? false)));
+        return json(deviceJson(await unassignDevice(deps, tenantId, params.deviceId, query.rotateToken ?? false)));
       },
     }),
     route({
@@ -219,7 +219,7 @@ export function customerRoutes(parts: ClaimParts): Route[] {
       otherAnswers: { 400: Type.Enum(['FAILURE', 'CLAIMED']) },
       async handle({ request, principal, params }) {
         const secretKey = claimSecret(request.body);
-        const outcome = await claimDevice(parts, requireTenant(principal), params.deviceName, secretKey);
+        const outcome = await claimDevice(deps, requireTenant(principal), params.deviceName, secretKey);
         if (outcome.response === 'SUCCESS') {
           return json({ device: deviceJson(outcome.device), response: outcome.response });
         }
@@ -235,7 +235,7 @@ export function customerRoutes(parts: ClaimParts): Route[] {
       answer: deviceShape,
       async handle({ principal, params, query }) {
         const caller = requireTenant(principal);
-        return json(deviceJson(await reclaimDevice(parts, caller, params.deviceName, query.rotateToken ?? false)));
+        return json(deviceJson(await reclaimDevice(deps, caller, params.deviceName, query.rotateToken ?? false)));
       },
     }),
   ];

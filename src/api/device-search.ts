@@ -17,7 +17,7 @@ import { oneOf, uuid } from './parameters.ts';
 import { json, type Route, route } from './route.ts';
 import { closed, deviceJson, deviceShape, entityId, idJson } from './shapes.ts';
 
-export interface DeviceSearchParts {
+export interface DeviceSearchDeps {
   postgres: Queries;
   auth: Auth;
   config: Config;
@@ -49,7 +49,7 @@ const connectivityShape = closed(
   'DeviceConnectivity',
 );
 
-export function deviceSearchRoutes({ postgres, auth, config }: DeviceSearchParts): Route[] {
+export function deviceSearchRoutes({ postgres, auth, config }: DeviceSearchDeps): Route[] {
   return [
     route({
       method: 'POST',

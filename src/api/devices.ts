@@ -23,8 +23,8 @@ import {
   listDevices,
 } from '../device/store.ts';
 import { saveCredentials } from '../fleet/credentials.ts';
+import type { FleetDeps } from '../fleet/deps.ts';
 import { createDevice, type DeviceInput, deleteDevice, saveDevice } from '../fleet/devices.ts';
-import type { FleetParts } from '../fleet/parts.ts';
 import { anything, reference, text, version } from './body.ts';
 import {
   commaList,
@@ -79,7 +79,7 @@ const listQuery = Type.Object({
   active: Type.Optional(Type.Boolean()),
 });
 
-export function deviceRoutes(fleet: FleetParts): Route[] {
+export function deviceRoutes(fleet: FleetDeps): Route[] {
   const { postgres } = fleet;
 
   /** The device that a path names, if the caller may see it. */

@@ -26,7 +26,7 @@ import { entityUuid, oneOf, type PageQuery, pageLink, pageQuery } from './parame
 import { empty, json, type Route, route } from './route.ts';
 import { anyJson, closed, entityId, idJson, milliseconds, nullable, pageJson, pageShape } from './shapes.ts';
 
-export interface OtaParts {
+export interface OtaDeps {
   postgres: Postgres;
   clock: Clock;
   downloads: Downloads;
@@ -82,9 +82,9 @@ const uploadForm = {
   schema: Type.Object({ file: Type.String({ format: 'binary' }) }),
 };
 
-export function otaRoutes(parts: OtaParts): Route[] {
-  const { postgres, downloads } = parts;
-  const fileBytesMax = parts.config.http.apiBodyBytesMax;
+export function otaRoutes(deps: OtaDeps): Route[] {
+  const { postgres, downloads } = deps;
+  const fileBytesMax = deps.config.http.apiBodyBytesMax;
 
   async function packageOf(principal: Principal, id: string): Promise<OtaPackage> {
     const { tenantId } = requireTenant(principal);
@@ -118,8 +118,8 @@ export function otaRoutes(parts: OtaParts): Route[] {
         const id = entityUuid(body.id);
         const input = packageInput(body);
         const saved = id
-          ? await savePackage(parts, tenantId, id, input, usesUrl)
-          : await createPackage(parts, tenantId, input, usesUrl);
+          ? await savePackage(deps, tenantId, id, input, usesUrl)
+          : await createPackage(deps, tenantId, input, usesUrl);
         return json(packageJson(saved));
       },
     }),
@@ -147,7 +147,7 @@ export function otaRoutes(parts: OtaParts): Route[] {
         }
         const { checksum = '' } = query;
         const file = { name: fileName, contentType, bytes, algorithm, checksum };
-        return json(packageJson(await uploadFile(parts, tenantId, id, file)));
+        return json(packageJson(await uploadFile(deps, tenantId, id, file)));
       },
     }),
     route({
@@ -216,7 +216,7 @@ export function otaRoutes(parts: OtaParts): Route[] {
       summary: 'Delete a package that nobody uses',
       roles: tenantAdmins,
       async handle({ principal, params }) {
-        await deletePackage(parts, requireTenant(principal).tenantId, params.otaPackageId);
+        await deletePackage(deps, requireTenant(principal).tenantId, params.otaPackageId);
         return empty;
       },
     }),

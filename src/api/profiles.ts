@@ -21,8 +21,8 @@ import {
   listProfileNames,
   listProfiles,
 } from '../device/profile-store.ts';
+import type { FleetDeps } from '../fleet/deps.ts';
 import { issuersOf, proveIssuer } from '../fleet/issuers.ts';
-import type { FleetParts } from '../fleet/parts.ts';
 import { createProfile, deleteProfile, type ProfileInput, saveProfile, setDefaultProfile } from '../fleet/profiles.ts';
 import { readLatestKeysOf } from '../telemetry/latest.ts';
 import { anything, flag, reference, text, version } from './body.ts';
@@ -30,7 +30,7 @@ import { commaList, entityUuid, missing, oneOf, pageLink, pageQuery } from './pa
 import { empty, json, type Route, route } from './route.ts';
 import { anyJson, closed, entityId, idJson, milliseconds, nullable, pageJson, pageShape } from './shapes.ts';
 
-export interface ProfileRoutesParts extends FleetParts {
+export interface ProfileRoutesDeps extends FleetDeps {
   clickhouse: ClickHouse;
 }
 
@@ -113,8 +113,8 @@ const listQuery = Type.Object({
 const idsQuery = Type.Object({ deviceProfileIds: commaList(Type.String({ format: 'uuid' })) });
 const keysQuery = Type.Object({ deviceProfileId: Type.Optional(Type.String({ format: 'uuid' })) });
 
-export function profileRoutes(parts: ProfileRoutesParts): Route[] {
-  const { postgres, clickhouse } = parts;
+export function profileRoutes(deps: ProfileRoutesDeps): Route[] {
+  const { postgres, clickhouse } = deps;
 
   async function profileOf(caller: TenantPrincipal, id: string): Promise<FullProfile> {
     const profile = await findFullProfile(postgres, caller.tenantId, id);
@@ -157,7 +157,7 @@ export function profileRoutes(parts: ProfileRoutesParts): Route[] {
         const { tenantId } = requireTenant(principal);
         const id = entityUuid(body.id);
         const input = profileInput(body);
-        const saved = await (id ? saveProfile(parts, tenantId, id, input) : createProfile(parts, tenantId, input));
+        const saved = await (id ? saveProfile(deps, tenantId, id, input) : createProfile(deps, tenantId, input));
         return json(profileJson(saved));
       },
     }),
@@ -176,7 +176,7 @@ export function profileRoutes(parts: ProfileRoutesParts): Route[] {
       summary: 'Delete a device profile that no device has',
       roles: tenantAdmins,
       async handle({ principal, params }) {
-        await deleteProfile(parts, requireTenant(principal).tenantId, params.profileId);
+        await deleteProfile(deps, requireTenant(principal).tenantId, params.profileId);
         return empty;
       },
     }),
@@ -187,7 +187,7 @@ export function profileRoutes(parts: ProfileRoutesParts): Route[] {
       roles: tenantAdmins,
       answer: profileShape,
       handle: async ({ principal, params }) =>
-        json(profileJson(await setDefaultProfile(parts, requireTenant(principal).tenantId, params.profileId))),
+        json(profileJson(await setDefaultProfile(deps, requireTenant(principal).tenantId, params.profileId))),
     }),
     route({
       method: 'GET',
@@ -198,7 +198,7 @@ export function profileRoutes(parts: ProfileRoutesParts): Route[] {
       query: pageQuery,
       answer: pageShape(issuerShape),
       handle: async ({ principal, query }) =>
-        json(pageJson(await issuersOf(parts, requireTenant(principal).tenantId, pageLink(query)), (issuer) => issuer)),
+        json(pageJson(await issuersOf(deps, requireTenant(principal).tenantId, pageLink(query)), (issuer) => issuer)),
     }),
     route({
       method: 'POST',
@@ -208,7 +208,7 @@ export function profileRoutes(parts: ProfileRoutesParts): Route[] {
       body: proofBody,
       answer: issuerShape,
       handle: async ({ principal, params, body }) =>
-        json(await proveIssuer(parts, requireTenant(principal).tenantId, params.profileId, body.signature)),
+        json(await proveIssuer(deps, requireTenant(principal).tenantId, params.profileId, body.signature)),
     }),
     route({
       method: 'GET',

@@ -21,7 +21,7 @@ import { plainText, usableDevice } from './plain-text.ts';
 import { empty, json, jsonText, type Route, route } from './route.ts';
 import { anyJson, closed, entityId, milliseconds, nullable, pageShape } from './shapes.ts';
 
-export interface RpcRoutesParts {
+export interface RpcRoutesDeps {
   postgres: Queries;
   rpc: Rpc;
   persistentRpcs: PersistentRpcs;
@@ -80,8 +80,8 @@ const generations: { prefix: string; failures: Failures }[] = [
   { prefix: '/api/plugins/rpc', failures: { unanswered: 408, unreachable: 409 } },
 ];
 
-export function rpcRoutes(parts: RpcRoutesParts): Route[] {
-  const { postgres, persistentRpcs } = parts;
+export function rpcRoutes(deps: RpcRoutesDeps): Route[] {
+  const { postgres, persistentRpcs } = deps;
 
   async function rpcSeenBy(principal: Principal, id: string): Promise<StoredRpc> {
     const { tenantId } = requireTenant(principal);
@@ -109,7 +109,7 @@ export function rpcRoutes(parts: RpcRoutesParts): Route[] {
         plainTextErrors: true,
         bodyBytesMax: limits.rpcBodyBytesMax,
         handle: async ({ request, principal, params }) =>
-          await command(parts, request, principal, params.deviceId, oneway, failures),
+          await command(deps, request, principal, params.deviceId, oneway, failures),
       }),
     ),
   );
@@ -159,7 +159,7 @@ export function rpcRoutes(parts: RpcRoutesParts): Route[] {
 }
 
 async function command(
-  { postgres, rpc, persistentRpcs, rpcTimeouts, clock }: RpcRoutesParts,
+  { postgres, rpc, persistentRpcs, rpcTimeouts, clock }: RpcRoutesDeps,
   request: HttpRequest,
   principal: Principal,
   deviceId: string,

@@ -2,7 +2,7 @@
 import { administrators, entityNotFound, type Principal, systemAdmins, users } from '../auth/roles.ts';
 import * as Type from '../base/schema.ts';
 import { type Contact, contactFields, type Tenant } from '../fleet/customer.ts';
-import type { FleetParts } from '../fleet/parts.ts';
+import type { FleetDeps } from '../fleet/deps.ts';
 import { findTenant, findTenants, listTenants } from '../fleet/store.ts';
 import {
   createTenant,
@@ -55,10 +55,10 @@ const tenantShape = closed(
 
 const tenantInfoShape = closed({ ...tenantShape.properties, tenantProfileName: Type.String() }, 'TenantInfo');
 
-export function tenantRoutes(parts: FleetParts): Route[] {
+export function tenantRoutes(deps: FleetDeps): Route[] {
   async function visibleTenant({ tenantId }: Principal, id: string): Promise<Tenant> {
     const isVisible = tenantId === null || tenantId === id;
-    const tenant = isVisible ? await findTenant(parts.postgres, id) : undefined;
+    const tenant = isVisible ? await findTenant(deps.postgres, id) : undefined;
     if (!tenant) throw entityNotFound('Tenant', id);
     return tenant;
   }
@@ -78,7 +78,7 @@ export function tenantRoutes(parts: FleetParts): Route[] {
           title: body.title ?? '',
           tenantProfileId: entityUuid(body.tenantProfileId),
         };
-        return json(tenantJson(await (id ? saveTenant(parts, id, input) : createTenant(parts, input))));
+        return json(tenantJson(await (id ? saveTenant(deps, id, input) : createTenant(deps, input))));
       },
     }),
     route({
@@ -109,7 +109,7 @@ export function tenantRoutes(parts: FleetParts): Route[] {
       roles: systemAdmins,
       query: pageQuery,
       answer: pageShape(tenantShape),
-      handle: async ({ query }) => json(pageJson(await listTenants(parts.postgres, pageLink(query)), tenantJson)),
+      handle: async ({ query }) => json(pageJson(await listTenants(deps.postgres, pageLink(query)), tenantJson)),
     }),
     route({
       method: 'GET',
@@ -118,7 +118,7 @@ export function tenantRoutes(parts: FleetParts): Route[] {
       roles: systemAdmins,
       query: Type.Object({ tenantIds: commaList(Type.String({ format: 'uuid' })) }),
       answer: Type.Array(tenantShape),
-      handle: async ({ query }) => json((await findTenants(parts.postgres, query.tenantIds)).map(tenantJson)),
+      handle: async ({ query }) => json((await findTenants(deps.postgres, query.tenantIds)).map(tenantJson)),
     }),
     route({
       method: 'GET',
@@ -127,7 +127,7 @@ export function tenantRoutes(parts: FleetParts): Route[] {
       roles: systemAdmins,
       query: pageQuery,
       answer: pageShape(tenantInfoShape),
-      handle: async ({ query }) => json(pageJson(await listTenants(parts.postgres, pageLink(query)), tenantInfoJson)),
+      handle: async ({ query }) => json(pageJson(await listTenants(deps.postgres, pageLink(query)), tenantInfoJson)),
     }),
     route({
       method: 'DELETE',
@@ -135,7 +135,7 @@ export function tenantRoutes(parts: FleetParts): Route[] {
       summary: 'Delete a tenant with everything that it has: users, customers, profiles, devices and their data',
       roles: systemAdmins,
       async handle({ params }) {
-        await deleteTenant(parts, params.tenantId);
+        await deleteTenant(deps, params.tenantId);
         return empty;
       },
     }),

@@ -21,7 +21,7 @@ import { isDevice, isOtherKind, plainText, seriesNumber, type Target, usableDevi
 import { type Call, empty, json, type Route, route } from './route.ts';
 import { anyJson, closed, milliseconds } from './shapes.ts';
 
-export interface TimeseriesParts {
+export interface TimeseriesDeps {
   postgres: Postgres;
   clickhouse: ClickHouse;
   clock: Clock;
@@ -69,8 +69,8 @@ const seriesBody = {
 
 type HistoryQuery = Type.Static<typeof rangeQuery>;
 
-export function timeseriesRoutes(parts: TimeseriesParts): Route[] {
-  const { postgres, clickhouse, clock, longAnswers, saveSeries, deleteSeries } = parts;
+export function timeseriesRoutes(deps: TimeseriesDeps): Route[] {
+  const { postgres, clickhouse, clock, longAnswers, saveSeries, deleteSeries } = deps;
   /** What never changes about devices that were asked for: their number in ClickHouse. */
   const numbers = new AgedMap<string, number>(limits.askedDevicesMax);
 
@@ -211,7 +211,7 @@ export function timeseriesRoutes(parts: TimeseriesParts): Route[] {
           roles: users,
           ownBody: seriesBody,
           // Large ones are read in the decoding thread.
-          bodyBytesMax: parts.config.http.apiBodyBytesMax,
+          bodyBytesMax: deps.config.http.apiBodyBytesMax,
           plainTextErrors: true,
           handle: (call) => write(call, call.params),
         }),

@@ -15,7 +15,7 @@ import type { User, UserAccount } from '../auth/user.ts';
 import { ErrorCode, Fault } from '../base/errors.ts';
 import * as Type from '../base/schema.ts';
 import { hasCustomer } from '../device/store.ts';
-import type { FleetParts } from '../fleet/parts.ts';
+import type { FleetDeps } from '../fleet/deps.ts';
 import { findTenant } from '../fleet/store.ts';
 import {
   accountToSignIn,
@@ -36,7 +36,7 @@ import { type PasswordPage, tokenNames } from './password-page.ts';
 import { empty, json, type Route, route } from './route.ts';
 import { closed, errorShape, pageJson, pageShape, textAnswer, tokenPairShape, userJson, userShape } from './shapes.ts';
 
-export interface UserRoutesParts extends FleetParts {
+export interface UserRoutesDeps extends FleetDeps {
   auth: Auth;
 }
 
@@ -62,8 +62,8 @@ const userBody = Type.Object({
 const enabledQuery = Type.Object({ userCredentialsEnabled: Type.Optional(Type.Boolean()) });
 const mailQuery = Type.Object({ sendActivationMail: Type.Optional(Type.Boolean()) });
 
-export function userRoutes(parts: UserRoutesParts): Route[] {
-  const { postgres, auth } = parts;
+export function userRoutes(deps: UserRoutesDeps): Route[] {
+  const { postgres, auth } = deps;
   return [
     route({
       method: 'POST',
@@ -81,14 +81,14 @@ export function userRoutes(parts: UserRoutesParts): Route[] {
         if (id !== null) {
           const { currentPassword: password } = body;
           if (typeof password === 'string') await auth.proveCaller(principal, password, request.remoteAddress);
-          return json(userJson(await saveUser(parts, principal, id, input, typeof password === 'string')));
+          return json(userJson(await saveUser(deps, principal, id, input, typeof password === 'string')));
         }
         if (query.sendActivationMail ?? true) {
-          await checkNewUser(parts, principal, input);
+          await checkNewUser(deps, principal, input);
           // There is no mail server to be configured: a user who waits for a mail would wait for ever.
           throw new Fault(500, ErrorCode.general, 'mail', "Couldn't send user activation email");
         }
-        return json(userJson(await createUser(parts, principal, input)));
+        return json(userJson(await createUser(deps, principal, input)));
       },
     }),
     route({
@@ -106,7 +106,7 @@ export function userRoutes(parts: UserRoutesParts): Route[] {
       summary: 'Delete a user, whose tokens end with it',
       roles: administrators,
       async handle({ principal, params }) {
-        await deleteUser(parts, principal, params.userId);
+        await deleteUser(deps, principal, params.userId);
         return empty;
       },
     }),
@@ -117,7 +117,7 @@ export function userRoutes(parts: UserRoutesParts): Route[] {
       roles: administrators,
       answer: textAnswer('text/plain'),
       async handle({ request, principal, params }) {
-        const { token } = await activationOf(parts, principal, params.userId);
+        const { token } = await activationOf(deps, principal, params.userId);
         return { status: 200, contentType: 'text/plain', body: passwordLink(auth, request, 'activate', token) };
       },
     }),
@@ -128,9 +128,9 @@ export function userRoutes(parts: UserRoutesParts): Route[] {
       roles: administrators,
       answer: closed({ value: Type.String(), ttlMs: Type.Integer() }, 'ActivationLinkInfo'),
       async handle({ request, principal, params }) {
-        const { token, expiresTime } = await activationOf(parts, principal, params.userId);
+        const { token, expiresTime } = await activationOf(deps, principal, params.userId);
         const value = passwordLink(auth, request, 'activate', token);
-        return json({ value, ttlMs: expiresTime - parts.clock.now() });
+        return json({ value, ttlMs: expiresTime - deps.clock.now() });
       },
     }),
     route({
@@ -140,7 +140,7 @@ export function userRoutes(parts: UserRoutesParts): Route[] {
       roles: administrators,
       answer: textAnswer('text/plain'),
       async handle({ request, principal, params }) {
-        const token = await resetTokenOf(parts, principal, params.userId);
+        const token = await resetTokenOf(deps, principal, params.userId);
         return { status: 200, contentType: 'text/plain', body: passwordLink(auth, request, 'resetPassword', token) };
       },
     }),
@@ -160,7 +160,7 @@ export function userRoutes(parts: UserRoutesParts): Route[] {
       roles: administrators,
       query: enabledQuery,
       async handle({ principal, params, query }) {
-        await enableUser(parts, principal, params.userId, query.userCredentialsEnabled ?? true);
+        await enableUser(deps, principal, params.userId, query.userCredentialsEnabled ?? true);
         return empty;
       },
     }),

@@ -11,7 +11,7 @@ import { settledTransaction } from '../device/store.ts';
 import type { Queries } from '../postgres/client.ts';
 import { readChangedHeads } from './store.ts';
 
-export interface ChangedHeadsParts {
+export interface ChangedHeadsDeps {
   postgres: Queries;
   clock: Clock;
   log: Log;
@@ -19,7 +19,7 @@ export interface ChangedHeadsParts {
 }
 
 export class ChangedHeads {
-  readonly #parts: ChangedHeadsParts;
+  readonly #deps: ChangedHeadsDeps;
   #onOverflow: () => void = () => {};
   /** Undefined until the store has answered once. */
   #settled: bigint | undefined;
@@ -28,13 +28,13 @@ export class ChangedHeads {
   #looking: Promise<void> | undefined;
   #stopped = false;
 
-  constructor(parts: ChangedHeadsParts) {
-    this.#parts = parts;
+  constructor(deps: ChangedHeadsDeps) {
+    this.#deps = deps;
   }
 
   /** Every version up to a moment ago has been told. */
   get isFresh(): boolean {
-    return this.#settled !== undefined && this.#parts.clock.monotonic() - this.#lookedMs < 3 * limits.updatePollMs;
+    return this.#settled !== undefined && this.#deps.clock.monotonic() - this.#lookedMs < 3 * limits.updatePollMs;
   }
 
   /** `onOverflow`: more versions are new than can be told one by one. */
@@ -57,7 +57,7 @@ export class ChangedHeads {
   }
 
   async #look(): Promise<void> {
-    const { postgres, clock, log, onVersion } = this.#parts;
+    const { postgres, clock, log, onVersion } = this.#deps;
     const now = clock.monotonic();
     try {
       const settled = await settledTransaction(postgres);

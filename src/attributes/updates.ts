@@ -26,7 +26,7 @@ export interface Follower {
   close(reason: CloseReason): void;
 }
 
-export interface AttributeUpdatesParts {
+export interface AttributeUpdatesDeps {
   postgres: Queries;
   downlink: Downlink;
   clock: Clock;
@@ -46,7 +46,7 @@ export class AttributeUpdates {
   /** Device → the version up to which it knows everything. */
   readonly #settled = new AgedMap<number, number>(limits.settledDevicesMax);
 
-  constructor({ postgres, downlink, clock, log, metrics, lossFree }: AttributeUpdatesParts) {
+  constructor({ postgres, downlink, clock, log, metrics, lossFree }: AttributeUpdatesDeps) {
     this.#downlink = downlink;
     this.#clock = clock;
     this.#lossFree = lossFree;

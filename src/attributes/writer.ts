@@ -32,7 +32,7 @@ export interface SharedChange {
   deleted: string[] | undefined;
 }
 
-export interface AttributeWriterParts {
+export interface AttributeWriterDeps {
   postgres: Queries;
   clock: Clock;
   metrics: Metrics;
@@ -59,7 +59,7 @@ interface Remove {
 }
 
 export class AttributeWriter {
-  readonly #parts: AttributeWriterParts;
+  readonly #deps: AttributeWriterDeps;
   readonly #postgres: Queries;
   readonly #sharedLane: Lane;
   readonly #lanes: Lane[];
@@ -68,9 +68,9 @@ export class AttributeWriter {
   #rowsWaiting = 0;
   #bytesWaiting = 0;
 
-  constructor(parts: AttributeWriterParts) {
-    this.#parts = parts;
-    const { postgres, metrics } = parts;
+  constructor(deps: AttributeWriterDeps) {
+    this.#deps = deps;
+    const { postgres, metrics } = deps;
     const timeoutMs = limits.attributeStatementMsMax;
     this.#postgres = { query: (text, values) => postgres.query(text, values, { timeoutMs }) };
     const lane = () =>
@@ -101,7 +101,7 @@ export class AttributeWriter {
         device,
         scope,
         entries,
-        ts: this.#parts.clock.now(),
+        ts: this.#deps.clock.now(),
         bytes,
         resolve,
         reject,
@@ -191,7 +191,7 @@ export class AttributeWriter {
     for (const [device, changed] of changes) {
       const version = versions.get(device);
       assert(version !== undefined, 'each device of a batch has a version');
-      this.#parts.onShared({ device, version, changed, deleted: undefined });
+      this.#deps.onShared({ device, version, changed, deleted: undefined });
     }
   }
 
@@ -203,13 +203,13 @@ export class AttributeWriter {
           for (const key of await deleteAttributes(this.#postgres, device, scope, keys, turn)) removed.add(key);
           return 0;
         }
-        const outcome = await deleteShared(this.#postgres, device, keys, this.#parts.clock.now(), turn);
+        const outcome = await deleteShared(this.#postgres, device, keys, this.#deps.clock.now(), turn);
         for (const key of outcome.removed) removed.add(key);
         return outcome.version;
       });
       const deleted = keys.filter((key) => removed.delete(key));
       if (scope === sharedScope && deleted.length > 0) {
-        this.#parts.onShared({ device, version, changed: undefined, deleted });
+        this.#deps.onShared({ device, version, changed: undefined, deleted });
       }
       resolve(deleted);
     } catch (error) {
@@ -228,7 +228,7 @@ export class AttributeWriter {
 
   /** Again while the database is away or the statement lost a race, as the same turn of its lane. */
   async #run<Result>(lane: Lane, statement: (turn: Turn) => Promise<Result>): Promise<Result> {
-    const { clock } = this.#parts;
+    const { clock } = this.#deps;
     const turn = lane.nextTurn();
     const deadline = clock.monotonic() + limits.attributeRetryMsMax;
     for (let attempt = 1; ; attempt += 1) {

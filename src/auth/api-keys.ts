@@ -15,7 +15,7 @@ import { findKeyOwner, type KeyOwner, purgeApiKeys } from './api-key-store.ts';
 
 const channel = 'api-keys';
 
-export interface ApiKeysParts {
+export interface ApiKeysDeps {
   postgres: Queries;
   bus: Bus;
   clock: Clock;
@@ -32,19 +32,19 @@ interface Known {
 }
 
 export class ApiKeys {
-  readonly #parts: ApiKeysParts;
+  readonly #deps: ApiKeysDeps;
   readonly #known = new AgedMap<string, Known>(limits.apiKeyCacheMax);
   #leave: (() => void) | undefined;
   #timer: NodeJS.Timeout | undefined;
 
-  constructor(parts: ApiKeysParts) {
-    this.#parts = parts;
+  constructor(deps: ApiKeysDeps) {
+    this.#deps = deps;
   }
 
   async start(): Promise<void> {
     // A message about a key that the cache does not have changes nothing.
-    this.#leave = await this.#parts.bus.subscribe(channel, (payload) => this.#known.delete(payload.toString('latin1')));
-    if (!this.#parts.purges) return;
+    this.#leave = await this.#deps.bus.subscribe(channel, (payload) => this.#known.delete(payload.toString('latin1')));
+    if (!this.#deps.purges) return;
     await this.#purge();
     this.#timer = setInterval(() => void this.#purge(), limits.apiKeyPurgeMs).unref();
   }
@@ -59,7 +59,7 @@ export class ApiKeys {
     if (value === '' || value.length > valueCharsMax) return undefined;
     const hash = sha256(value);
     const name = hash.toString('base64url');
-    const { postgres, clock } = this.#parts;
+    const { postgres, clock } = this.#deps;
     const now = clock.monotonic();
     const known = this.#known.get(name);
     if (known && now - known.askedAt < limits.apiKeyBelievedMs) return await known.owner;
@@ -78,11 +78,11 @@ export class ApiKeys {
   changed(valueSha256: Buffer): void {
     const name = valueSha256.toString('base64url');
     this.#known.delete(name);
-    this.#parts.bus.publish(channel, name);
+    this.#deps.bus.publish(channel, name);
   }
 
   async #purge(): Promise<void> {
-    const { postgres, clock, log } = this.#parts;
+    const { postgres, clock, log } = this.#deps;
     try {
       await purgeApiKeys(postgres, clock.now());
     } catch (error) {

@@ -53,7 +53,7 @@ import type { Account, User } from './user.ts';
 
 const signingKeyBytesMin = 64;
 
-export interface AuthParts {
+export interface AuthDeps {
   postgres: Postgres;
   passwords: PasswordHasher;
   jwt: Jwt;
@@ -73,21 +73,21 @@ export interface Session {
 }
 
 export class Auth {
-  readonly #parts: AuthParts;
+  readonly #deps: AuthDeps;
 
-  constructor(parts: AuthParts) {
-    this.#parts = parts;
+  constructor(deps: AuthDeps) {
+    this.#deps = deps;
   }
 
   async signIn(email: string, password: string, remoteAddress: string): Promise<TokenPair> {
-    const { postgres, jwt, clock, failedLoginsMax } = this.#parts;
+    const { postgres, jwt, clock, failedLoginsMax } = this.#deps;
     const network = networkOf(remoteAddress);
     // Refused without a question to the store, where that is possible.
-    this.#parts.failedSignIns.admit(email, network, true);
+    this.#deps.failedSignIns.admit(email, network, true);
     const account = email.includes('\0') ? undefined : await findAccountByEmail(postgres, email);
     // Asked for an unknown user as well: how long a refusal takes tells nothing.
     const before = await findSignInNetwork(postgres, account?.id ?? nullUuid, network);
-    this.#parts.failedSignIns.admit(email, network, before !== undefined);
+    this.#deps.failedSignIns.admit(email, network, before !== undefined);
     if (account && (!account.enabled || account.passwordHash === null)) throw notActive();
     const asker = { network, isKnown: before !== undefined };
     if (!(await this.#isRight(email, password, account?.passwordHash ?? null, asker)) || !account) {
@@ -109,7 +109,7 @@ export class Auth {
 
   /** Whether the password is that of the hash; wrong ones are counted, for the account and its caller's network. */
   async #isRight(email: string, password: string, hash: string | null, asker: Asker): Promise<boolean> {
-    const { passwords, failedSignIns } = this.#parts;
+    const { passwords, failedSignIns } = this.#deps;
     const isRight = await passwords.verify(email, password, hash, asker);
     if (isRight) failedSignIns.succeeded(email, asker.network);
     else failedSignIns.failed(email, asker.network);
@@ -122,7 +122,7 @@ export class Auth {
     password: string,
     remoteAddress: string,
   ): Promise<{ account: Account; passwordHash: string; asker: Asker }> {
-    const { postgres, failedSignIns } = this.#parts;
+    const { postgres, failedSignIns } = this.#deps;
     const network = networkOf(remoteAddress);
     // Who holds a session of the user is no stranger, but may still guess only as often as at a sign-in.
     const asker = { network, isKnown: true };
@@ -139,12 +139,12 @@ export class Auth {
   async signInPublic(publicId: string): Promise<TokenPair> {
     const account = isUuid(publicId) ? await this.#guest(publicId.toLowerCase(), null) : undefined;
     if (!account) throw wrongPassword();
-    return await this.#parts.jwt.issue(account, undefined, true);
+    return await this.#deps.jwt.issue(account, undefined, true);
   }
 
   /** The first password of a user, and the user signed in with it. A token works once. */
   async activate(activateToken: string, password: string, remoteAddress: string): Promise<TokenPair> {
-    const { postgres, passwords, jwt, clock } = this.#parts;
+    const { postgres, passwords, jwt, clock } = this.#deps;
     const unknown = () => {
       const shown = activateToken.slice(0, 100);
       return badRequest('activate_token', `Unable to find user credentials by activateToken [${shown}]`);
@@ -166,7 +166,7 @@ export class Auth {
     remoteAddress: string,
     revokesKeys: boolean,
   ): Promise<TokenPair> {
-    const { postgres, passwords, jwt, clock } = this.#parts;
+    const { postgres, passwords, jwt, clock } = this.#deps;
     const unknown = () => badRequest('reset_token', 'Invalid reset token!');
     const hash = sha256(resetToken);
     if (!(await isResetTokenKnown(postgres, hash, clock.now()))) throw unknown();
@@ -184,7 +184,7 @@ export class Auth {
   /** Signs a user in on behalf of an administrator. */
   async tokensOf(account: Account): Promise<TokenPair> {
     if (!account.enabled || account.passwordHash === null) throw notActive();
-    return await this.#parts.jwt.issue(account);
+    return await this.#deps.jwt.issue(account);
   }
 
   /**
@@ -194,7 +194,7 @@ export class Auth {
   async refresh(refreshToken: string): Promise<TokenPair> {
     let claims: AccessClaims | RefreshClaims;
     try {
-      claims = await this.#parts.jwt.verify(refreshToken);
+      claims = await this.#deps.jwt.verify(refreshToken);
     } catch (error) {
       if (!(error instanceof BadToken)) throw error;
       throw error.kind === 'expired' ? tokenExpired() : authenticationFailed();
@@ -204,12 +204,12 @@ export class Auth {
     if (!account) throw tokenOutdated();
     const { sessionId, renewal, isPublic } = claims;
     if (!isPublic && !(await this.#renew({ sessionId, ownerId: account.id }, renewal))) throw tokenOutdated();
-    return await this.#parts.jwt.issue(account, { sessionId, renewal: renewal + 1 }, isPublic);
+    return await this.#deps.jwt.issue(account, { sessionId, renewal: renewal + 1 }, isPublic);
   }
 
   /** False when the refresh token was taken before; the session has ended then. */
   async #renew(session: SessionOf, renewal: number): Promise<boolean> {
-    const { postgres, clock } = this.#parts;
+    const { postgres, clock } = this.#deps;
     const now = clock.now();
     const times = { now, expiresTime: this.#lastExpiry(now), graceMs: limits.sessionRenewalGraceMs };
     if (await renewSession(postgres, session, renewal, times)) {
@@ -221,7 +221,7 @@ export class Auth {
   }
 
   async #endSession(session: SessionOf): Promise<void> {
-    const { postgres, clock } = this.#parts;
+    const { postgres, clock } = this.#deps;
     const now = clock.now();
     await outdateSession(postgres, session, this.#lastExpiry(now), now);
     await this.#limitSessions(session.ownerId, now);
@@ -229,7 +229,7 @@ export class Auth {
 
   /** Who has more sessions remembered than anybody needs loses all of them: what is remembered stays bounded. */
   async #limitSessions(ownerId: string, now: number): Promise<void> {
-    const { postgres } = this.#parts;
+    const { postgres } = this.#deps;
     const countMax = limits.sessionsPerOwnerMax;
     if ((await countSessions(postgres, ownerId, countMax + 1)) <= countMax) return;
     await postgres.transaction((queries) => endSessions(queries, ownerId, nextSecond(now)));
@@ -237,7 +237,7 @@ export class Auth {
 
   /** When the last token that any host issues by now expires. */
   #lastExpiry(now: number): number {
-    return now + (this.#parts.jwt.tokenSecondsMax + clockSkewSecondsMax) * 1000;
+    return now + (this.#deps.jwt.tokenSecondsMax + clockSkewSecondsMax) * 1000;
   }
 
   /** Ends the session of the caller, for all its tokens. An API key has none. */
@@ -253,7 +253,7 @@ export class Auth {
     change: { current: string; next: string; revokesKeys: boolean },
     remoteAddress: string,
   ): Promise<TokenPair> {
-    const { passwords, jwt, clock } = this.#parts;
+    const { passwords, jwt, clock } = this.#deps;
     const { account, passwordHash, asker } = await this.proveCaller(principal, change.current, remoteAddress);
     if (change.next === change.current) {
       throw badRequest('same_password', 'New password should be different from existing!');
@@ -274,7 +274,7 @@ export class Auth {
     revokesKeys: boolean,
     change: (queries: Queries) => Promise<Account | undefined>,
   ): Promise<Account | undefined> {
-    const { postgres, apiKeys } = this.#parts;
+    const { postgres, apiKeys } = this.#deps;
     const { account, revoked } = await postgres.transaction(async (queries) => {
       const account = await change(queries);
       return { account, revoked: account && revokesKeys ? await deleteKeysOfUser(queries, account.id) : [] };
@@ -294,7 +294,7 @@ export class Auth {
   /** The account with what requests do without. Throws a 401 fault when the user was deleted at this moment. */
   async userOf({ account, principal }: Session): Promise<User> {
     if (principal.isPublic) return { ...account, additionalInfo: null };
-    const user = await findAccount(this.#parts.postgres, account.id);
+    const user = await findAccount(this.#deps.postgres, account.id);
     if (!user) throw tokenExpired();
     return user;
   }
@@ -303,7 +303,7 @@ export class Auth {
   async sessionOfJwt(token: string): Promise<Session> {
     let claims: AccessClaims | RefreshClaims;
     try {
-      claims = await this.#parts.jwt.verify(token);
+      claims = await this.#deps.jwt.verify(token);
     } catch (error) {
       if (!(error instanceof BadToken)) throw error;
       throw error.kind === 'expired' ? tokenExpired() : wrongPassword();
@@ -317,16 +317,16 @@ export class Auth {
 
   /** One REST request of the caller. Throws 429 when the tenant or the customer has made too many. */
   admit({ tenantId, customerId }: Principal): void {
-    if (tenantId !== null) this.#parts.requestLimits?.take(tenantId, customerId);
+    if (tenantId !== null) this.#deps.requestLimits?.take(tenantId, customerId);
   }
 
   /** Whether what the caller sees of this server is HTTPS. */
   isSecure(caller: Caller): boolean {
-    return this.#parts.proxies.isSecure(caller);
+    return this.#deps.proxies.isSecure(caller);
   }
 
   async #sessionOfApiKey(value: string, caller: Caller): Promise<Session> {
-    const { apiKeys, clock, requireHttpsForApiKeys } = this.#parts;
+    const { apiKeys, clock, requireHttpsForApiKeys } = this.#deps;
     if (requireHttpsForApiKeys && !this.isSecure(caller)) {
       const message = 'API keys are accepted over HTTPS only (setting auth.requireHttpsForApiKeys)';
       throw unauthorized('api_key_plain_http', message);
@@ -344,7 +344,7 @@ export class Auth {
     const { subject, userId, sessionId, issuedSeconds, isPublic, epoch } = claims;
     if (isPublic) return isUuid(subject) && isUuid(sessionId) ? await this.#guest(subject, sessionId) : undefined;
     if (!isUuid(userId) || !isUuid(sessionId)) return undefined;
-    const session = await findSession(this.#parts.postgres, userId, sessionId);
+    const session = await findSession(this.#deps.postgres, userId, sessionId);
     if (!session?.enabled || session.sessionOutdated) return undefined;
     if (epoch !== undefined && epoch !== session.sessionEpoch) return undefined;
     // For tokens without an epoch, and for what a host of an earlier version ended.
@@ -354,7 +354,7 @@ export class Auth {
 
   /** A customer user without a row: it stands as long as its customer is public. */
   async #guest(customerId: string, sessionId: string | null): Promise<Account | undefined> {
-    const guest = await findGuest(this.#parts.postgres, customerId, sessionId);
+    const guest = await findGuest(this.#deps.postgres, customerId, sessionId);
     if (!guest || guest.sessionOutdated) return undefined;
     const { tenantId, createdTime } = guest;
     const names = { email: customerId, firstName: 'Public', lastName: 'Public', phone: null };

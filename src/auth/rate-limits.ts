@@ -82,16 +82,16 @@ export function parseRateLimits(settings: RateLimitSettings): Record<ScopeName, 
   };
 }
 
-export interface RateLimitParts {
+export interface RateLimitDeps {
   buckets: Record<ScopeName, Bucket[]>;
   bus: Bus;
   clock: Clock;
 }
 
 /** Undefined when nothing is limited: then a message costs one comparison. */
-export async function openRateLimits(parts: RateLimitParts): Promise<RateLimits | undefined> {
-  if (scopeNames.every((scope) => parts.buckets[scope].length === 0)) return undefined;
-  const rateLimits = new RateLimits(parts);
+export async function openRateLimits(deps: RateLimitDeps): Promise<RateLimits | undefined> {
+  if (scopeNames.every((scope) => deps.buckets[scope].length === 0)) return undefined;
+  const rateLimits = new RateLimits(deps);
   await rateLimits.start();
   return rateLimits;
 }
@@ -124,7 +124,7 @@ export class RateLimits {
   #telling: NodeJS.Timeout | undefined;
   #leave: (() => void) | undefined;
 
-  constructor({ buckets, bus, clock }: RateLimitParts) {
+  constructor({ buckets, bus, clock }: RateLimitDeps) {
     const { rateLimitDevicesMax: devicesMax, rateLimitTenantsMax: tenantsMax } = limits;
     this.#scopes = {
       device: new Scope('device', buckets.device, devicesMax, clock),
@@ -303,7 +303,7 @@ class Scope {
 function tooMany(scope: ScopeName, bucket: Bucket, count: number, tokens: number): Fault {
   const { kind, capacity, seconds } = bucket;
   const text = `${capacity} ${counted[kind]} in ${seconds} s (rateLimits.${scope}.${kind})`;
-  const advice = count > capacity ? ` This message has ${count}: send it in parts.` : '';
+  const advice = count > capacity ? ` This message has ${count}: send it in deps.` : '';
   const message = `Too many requests for current ${nounOf[scope]}! The limit is ${text}.${advice}`;
   const retrySeconds = Math.ceil(((Math.min(count, capacity) - tokens) * seconds) / capacity - rounding);
   return new Fault(429, ErrorCode.tooManyRequests, `rate_limit_${scope}`, message, Math.max(1, retrySeconds));

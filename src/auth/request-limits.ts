@@ -15,7 +15,7 @@ const channel = 'request-limits';
 const whose = ['tenant', 'customer'] as const;
 type Whose = (typeof whose)[number];
 
-export interface RequestLimitParts {
+export interface RequestLimitDeps {
   settings: Record<Whose, string>;
   bus: Bus;
   clock: Clock;
@@ -26,7 +26,7 @@ export async function openRequestLimits({
   settings,
   bus,
   clock,
-}: RequestLimitParts): Promise<RequestLimits | undefined> {
+}: RequestLimitDeps): Promise<RequestLimits | undefined> {
   const bucketsOf = (owner: Whose) => parseBuckets(`rest.${owner}`, 'messages', settings[owner]);
   const buckets = { tenant: bucketsOf('tenant'), customer: bucketsOf('customer') };
   if (buckets.tenant.length + buckets.customer.length === 0) return undefined;

@@ -49,7 +49,7 @@ interface Window {
   isRefused: boolean;
 }
 
-export interface WrongCredentialsParts {
+export interface WrongCredentialsDeps {
   bus: Bus;
   /** Distinct for each worker. */
   node: string;
@@ -61,7 +61,7 @@ export interface WrongCredentialsParts {
 }
 
 export class WrongCredentials {
-  readonly #parts: WrongCredentialsParts;
+  readonly #deps: WrongCredentialsDeps;
   readonly #windows = new AgedMap<string, Window>(limits.wrongCredentialsAddressesMax);
   readonly #right = new RightCredentials();
   readonly #refused: Counter;
@@ -72,9 +72,9 @@ export class WrongCredentials {
   #sweepTimer: NodeJS.Timeout | undefined;
   #leave = () => {};
 
-  constructor(parts: WrongCredentialsParts) {
-    this.#parts = parts;
-    const { metrics } = parts;
+  constructor(deps: WrongCredentialsDeps) {
+    this.#deps = deps;
+    const { metrics } = deps;
     this.#refused = metrics.counter(
       'wrong_credentials_refused_total',
       'Requests and sign-ins refused because their address gave too many wrong credentials.',
@@ -88,7 +88,7 @@ export class WrongCredentials {
   }
 
   async start(): Promise<void> {
-    this.#leave = await this.#parts.bus.subscribe(channel, (payload) => this.#receive(payload));
+    this.#leave = await this.#deps.bus.subscribe(channel, (payload) => this.#receive(payload));
   }
 
   stop(): void {
@@ -108,7 +108,7 @@ export class WrongCredentials {
     const window = this.#window(network);
     if (!window?.isRefused || this.#right.has(network, credentials)) return;
     this.#refused.add(1);
-    const seconds = Math.max(1, Math.ceil((window.endsMs - this.#parts.clock.monotonic()) / 1000));
+    const seconds = Math.max(1, Math.ceil((window.endsMs - this.#deps.clock.monotonic()) / 1000));
     const message =
       'Too many wrong credentials from this address: check the token of each device behind it, and try again later.';
     throw new Fault(429, ErrorCode.tooManyRequests, 'wrong_credentials', message, seconds);
@@ -127,7 +127,7 @@ export class WrongCredentials {
   }
 
   wrong(address: string): void {
-    if (address === '' || this.#parts.isTrustedProxy(address)) return;
+    if (address === '' || this.#deps.isTrustedProxy(address)) return;
     const network = networkOf(address, 4);
     this.#untold.set(network, (this.#untold.get(network) ?? 0) + 1);
     this.#count(network, 1);
@@ -135,7 +135,7 @@ export class WrongCredentials {
   }
 
   #count(network: string, tries: number): void {
-    const { clock, wrongMax } = this.#parts;
+    const { clock, wrongMax } = this.#deps;
     let window = this.#window(network);
     if (window === undefined) {
       window = { network, tries: 0, endsMs: clock.monotonic() + windowMs, isRefused: false };
@@ -153,7 +153,7 @@ export class WrongCredentials {
   /** The one that counts; an old one is forgotten. */
   #window(network: string): Window | undefined {
     const window = this.#windows.get(network);
-    if (window === undefined || window.endsMs > this.#parts.clock.monotonic()) return window;
+    if (window === undefined || window.endsMs > this.#deps.clock.monotonic()) return window;
     this.#windows.delete(network);
     return undefined;
   }
@@ -188,12 +188,12 @@ export class WrongCredentials {
   }
 
   #publish(wrong: Message['wrong'], right: Message['right']): void {
-    this.#parts.bus.publish(channel, JSON.stringify({ from: this.#parts.node, wrong, right } satisfies Message));
+    this.#deps.bus.publish(channel, JSON.stringify({ from: this.#deps.node, wrong, right } satisfies Message));
   }
 
   #receive(payload: Buffer): void {
     const { from, wrong, right } = readMessage(payload, isMessage);
-    if (from === this.#parts.node) return;
+    if (from === this.#deps.node) return;
     for (const [network, tries] of wrong) this.#count(network, tries);
     for (const [network, digests] of right) this.#right.learn(network, digests);
   }

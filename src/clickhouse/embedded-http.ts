@@ -15,7 +15,7 @@ import { type EmbeddedServerSettings, serverLimits } from './embedded-settings.t
 import type { Slots } from './embedded-slots.ts';
 import { readStatement, type Statement } from './embedded-statement.ts';
 
-export interface HttpParts {
+export interface HttpDeps {
   engine: Engine;
   slots: Slots;
   files: BodyFiles;
@@ -31,23 +31,23 @@ interface Ready {
   rows: BodyFile | undefined;
 }
 
-export function createHttpServer(parts: HttpParts): Server {
+export function createHttpServer(deps: HttpDeps): Server {
   const server = createServer(
     { keepAliveTimeout: serverLimits.keepAliveMs, maxHeaderSize: serverLimits.urlBytesMax, noDelay: true },
-    (request, response) => void answer(parts, request, response),
+    (request, response) => void answer(deps, request, response),
   );
   server.maxConnections = serverLimits.connectionsMax;
   return server;
 }
 
-async function answer(parts: HttpParts, request: IncomingMessage, response: ServerResponse): Promise<void> {
+async function answer(deps: HttpDeps, request: IncomingMessage, response: ServerResponse): Promise<void> {
   const gone = new AbortController();
   response.on('close', () => gone.abort());
   response.on('error', () => gone.abort());
   try {
     const url = new URL(request.url ?? '/', 'http://localhost');
     if (url.pathname === '/ping' || url.pathname === '/replicas_status') return sendOk(response);
-    authenticate(request, url, parts.settings.user, parts.settings.password);
+    authenticate(request, url, deps.settings.user, deps.settings.password);
     if (url.pathname !== '/') return sendNotFound(response, url.pathname);
     if (request.method !== 'GET' && request.method !== 'POST') {
       throw new Exception(48, 'NOT_IMPLEMENTED', `Method ${request.method} is not supported: use GET or POST.`);
@@ -57,14 +57,14 @@ async function answer(parts: HttpParts, request: IncomingMessage, response: Serv
     // As in ClickHouse: a GET changes nothing.
     if (request.method === 'GET' && !asked.settings.has('readonly')) asked.settings.set('readonly', '2');
     response.setHeader('X-ClickHouse-Query-Id', headerText(asked.queryId));
-    await execute(parts, asked, request, response, gone.signal);
+    await execute(deps, asked, request, response, gone.signal);
   } catch (error) {
-    sendException(parts.log, request, response, error);
+    sendException(deps.log, request, response, error);
   }
 }
 
 async function execute(
-  { engine, slots, files, settings: { nice }, log }: HttpParts,
+  { engine, slots, files, settings: { nice }, log }: HttpDeps,
   asked: Asked,
   request: IncomingMessage,
   response: ServerResponse,

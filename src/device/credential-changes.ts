@@ -35,7 +35,7 @@ function isChange(value: unknown): value is LoggedChange {
   return [id, deviceNumber].every(isWhole) && [credentialsId, deviceId].every(isText) && typeof deleted === 'boolean';
 }
 
-export interface CredentialChangesParts {
+export interface CredentialChangesDeps {
   postgres: Queries;
   /** Called when the store answers and this process knows every change: gives the devices to be checked there. */
   onAnswered?: () => CredentialChange[] | 'all';
@@ -45,7 +45,7 @@ export interface CredentialChangesParts {
 }
 
 export class CredentialChanges {
-  readonly #parts: CredentialChangesParts;
+  readonly #deps: CredentialChangesDeps;
   readonly #handlers: ChangeHandler[] = [];
   /** The last ones: place in the log → device, as another installation on the same Redis has a log of its own. */
   readonly #told = new AgedMap<number, string>(limits.credentialChangesToldMax);
@@ -59,8 +59,8 @@ export class CredentialChanges {
   #prunedMs = 0;
   #stopped = false;
 
-  constructor(parts: CredentialChangesParts) {
-    this.#parts = parts;
+  constructor(deps: CredentialChangesDeps) {
+    this.#deps = deps;
   }
 
   onChange(handler: ChangeHandler): void {
@@ -69,7 +69,7 @@ export class CredentialChanges {
 
   /** Before the first look-up of a token: what changes from here on is seen. Postgres may be away. */
   async start(): Promise<void> {
-    this.#unsubscribe = await this.#parts.bus.subscribe(channel, (payload) => this.#receive(payload));
+    this.#unsubscribe = await this.#deps.bus.subscribe(channel, (payload) => this.#receive(payload));
     await this.#poll();
     this.#schedule();
   }
@@ -90,7 +90,7 @@ export class CredentialChanges {
   publish(changes: LoggedChange[]): void {
     for (const change of changes) this.#tellOnce(change);
     for (let i = 0; i < changes.length; i += limits.changesPerMessageMax) {
-      this.#parts.bus.publish(channel, JSON.stringify(changes.slice(i, i + limits.changesPerMessageMax)));
+      this.#deps.bus.publish(channel, JSON.stringify(changes.slice(i, i + limits.changesPerMessageMax)));
     }
   }
 
@@ -123,7 +123,7 @@ export class CredentialChanges {
   }
 
   async #poll(): Promise<void> {
-    const { postgres, clock, log } = this.#parts;
+    const { postgres, clock, log } = this.#deps;
     const began = clock.monotonic();
     try {
       const settled = await settledTransaction(postgres);
@@ -144,14 +144,14 @@ export class CredentialChanges {
 
   /** What was answered without the store may be older than a change that this process was told before. */
   #tellDoubted(): void {
-    const doubted = this.#parts.onAnswered?.() ?? [];
+    const doubted = this.#deps.onAnswered?.() ?? [];
     if (doubted === 'all') this.#tellAll();
     else for (const change of doubted) this.#tell(change);
   }
 
   async #read(settled: bigint): Promise<void> {
     for (let id = 0; ; ) {
-      const rows = await readCredentialChanges(this.#parts.postgres, settled, id, limits.credentialChangesRowsMax);
+      const rows = await readCredentialChanges(this.#deps.postgres, settled, id, limits.credentialChangesRowsMax);
       for (const row of rows) this.#tellOnce(row);
       if (rows.length < limits.credentialChangesRowsMax) return;
       id = rows.at(-1)!.id;
@@ -159,7 +159,7 @@ export class CredentialChanges {
   }
 
   async #prune(): Promise<void> {
-    const { postgres, clock } = this.#parts;
+    const { postgres, clock } = this.#deps;
     if (clock.monotonic() - this.#prunedMs < limits.credentialChangesKeptMs / 10) return;
     this.#prunedMs = clock.monotonic();
     await pruneCredentialChanges(postgres, clock.now() - limits.credentialChangesKeptMs);

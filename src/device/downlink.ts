@@ -49,7 +49,7 @@ function isOpened(value: unknown): value is Opened {
 
 type Watcher = (device: number, message: object) => void;
 
-export interface DownlinkParts {
+export interface DownlinkDeps {
   bus: Bus;
   /** The same on every host. */
   shards: number;
@@ -72,7 +72,7 @@ export class Downlink {
   readonly #opened: Opened[] = [];
   #leaveInbox: (() => void) | undefined;
 
-  constructor({ bus, shards, log, metrics }: DownlinkParts) {
+  constructor({ bus, shards, log, metrics }: DownlinkDeps) {
     this.#bus = bus;
     this.#log = log;
     this.#shards = new Shards(bus, shards, (payload) => this.#receive(payload));

@@ -38,7 +38,7 @@ import {
   settledTransaction,
 } from './store.ts';
 
-export interface KnownDevicesWriterParts {
+export interface KnownDevicesWriterDeps {
   path: string;
   postgres: Queries;
   /** 16 bytes that name the database; the same on every host and after every restart. */
@@ -65,7 +65,7 @@ interface OpenFile {
 const noId = '00000000-0000-0000-0000-000000000000';
 
 export class KnownDevicesWriter {
-  readonly #parts: KnownDevicesWriterParts;
+  readonly #deps: KnownDevicesWriterDeps;
   readonly #disk: Disk;
   readonly #written;
   /** Changes that were written: place in the log → device. The log is read again from the last unsettled transaction on. */
@@ -82,10 +82,10 @@ export class KnownDevicesWriter {
   #failure: string | undefined;
   #stopped = false;
 
-  constructor(parts: KnownDevicesWriterParts) {
-    this.#parts = parts;
-    this.#disk = parts.disk ?? realDisk;
-    const { metrics, clock } = parts;
+  constructor(deps: KnownDevicesWriterDeps) {
+    this.#deps = deps;
+    this.#disk = deps.disk ?? realDisk;
+    const { metrics, clock } = deps;
     this.#written = metrics.counter('known_devices_written_total', 'Records written to the file of known devices.');
     metrics.observed(
       'known_devices_age_seconds',
@@ -111,7 +111,7 @@ export class KnownDevicesWriter {
   }
 
   async #round(): Promise<void> {
-    const { log, clock } = this.#parts;
+    const { log, clock } = this.#deps;
     try {
       const isUsable = await this.#follow();
       if (!isUsable) await this.#rebuild();
@@ -128,23 +128,23 @@ export class KnownDevicesWriter {
 
   /** Appends what changed since the cursor. False when only a new file helps. */
   async #follow(): Promise<boolean> {
-    const { postgres, clock } = this.#parts;
+    const { postgres, clock } = this.#deps;
     this.#file ??= await this.#open();
     const file = this.#file;
     if (!file) return false;
     const settled = await settledTransaction(postgres);
     // A store that went back in time was restored, or another server took over.
-    this.#source ??= await this.#parts.source();
+    this.#source ??= await this.#deps.source();
     if (settled < file.cursor || !file.source.equals(this.#source)) return false;
     const ageMs = clock.now() - file.at;
     if (ageMs > limits.credentialChangesKeptMs / 2 || ageMs < -limits.credentialChangesKeptMs / 2) return false;
     const now = clock.now();
     await this.#append(file, [...(await this.#changes(file)), ...(await this.#changedProfiles())], settled, now);
-    return file.bytes < file.base * 2 + (this.#parts.growthBytes ?? limits.knownGrowthBytes);
+    return file.bytes < file.base * 2 + (this.#deps.growthBytes ?? limits.knownGrowthBytes);
   }
 
   async #changes(file: OpenFile): Promise<Buffer[]> {
-    const { postgres } = this.#parts;
+    const { postgres } = this.#deps;
     const records: Buffer[] = [];
     for (let id = 0; ; ) {
       const rows = await readCredentialChanges(postgres, file.cursor, id, limits.knownPageRows);
@@ -164,7 +164,7 @@ export class KnownDevicesWriter {
 
   /** Profiles are changed without a line in the log; there are few of them. */
   async #changedProfiles(): Promise<Buffer[]> {
-    const { postgres, clock } = this.#parts;
+    const { postgres, clock } = this.#deps;
     if (clock.monotonic() - this.#profilesLookMs < limits.knownProfilesLookMs) return [];
     const versions = await listProfileVersions(postgres);
     const changed = versions.filter(({ id, version }) => this.#profiles.get(id) !== version).map(({ id }) => id);
@@ -220,12 +220,12 @@ export class KnownDevicesWriter {
   async #abandon({ file }: OpenFile): Promise<void> {
     this.#file = undefined;
     await file.close().catch(() => {});
-    await this.#disk.remove(this.#parts.path).catch(() => {});
+    await this.#disk.remove(this.#deps.path).catch(() => {});
   }
 
   /** The file of an earlier run, cut behind its last whole block. Undefined without one that can be used. */
   async #open(): Promise<OpenFile | undefined> {
-    const { path, log } = this.#parts;
+    const { path, log } = this.#deps;
     let file: DiskFile;
     try {
       file = await this.#disk.open(path, 'read');
@@ -268,12 +268,12 @@ export class KnownDevicesWriter {
 
   /** All devices, into a new file. What changes meanwhile is read from the log afterwards. */
   async #rebuild(): Promise<void> {
-    const { path, postgres, clock, log } = this.#parts;
+    const { path, postgres, clock, log } = this.#deps;
     const temporary = `${path}.tmp`;
     const startMs = clock.monotonic();
     await this.#disk.makeDirectory(dirname(path));
     await this.#disk.remove(temporary);
-    const source = await this.#parts.source();
+    const source = await this.#deps.source();
     const cursor = await settledTransaction(postgres);
     const at = clock.now();
     const key = randomBytes(32);
@@ -326,10 +326,10 @@ export class KnownDevicesWriter {
 
   /** A scan may take a minute: the file in use must not fall behind meanwhile. */
   async #followFormer(): Promise<void> {
-    const { clock } = this.#parts;
+    const { clock } = this.#deps;
     if (!this.#file || clock.now() - this.#file.at < limits.credentialPollMs) return;
     const { cursor } = this.#file;
-    if ((await settledTransaction(this.#parts.postgres)) >= cursor) await this.#follow();
+    if ((await settledTransaction(this.#deps.postgres)) >= cursor) await this.#follow();
   }
 }
 

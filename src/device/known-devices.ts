@@ -32,7 +32,7 @@ import {
 import { type ProfileTopics, topicsOf } from './profile-topics.ts';
 import type { CredentialChange } from './store.ts';
 
-export interface KnownDevicesParts {
+export interface KnownDevicesDeps {
   path: string;
   clock: Clock;
   log: Log;
@@ -60,7 +60,7 @@ interface Loaded {
 }
 
 export class KnownDevices {
-  readonly #parts: KnownDevicesParts;
+  readonly #deps: KnownDevicesDeps;
   readonly #disk: Disk;
   readonly #answers;
   #loaded: Loaded | undefined;
@@ -72,11 +72,11 @@ export class KnownDevices {
   readonly #answered = new Map<number, CredentialChange>();
   #answeredTooMany = false;
 
-  constructor(parts: KnownDevicesParts) {
-    this.#parts = parts;
-    this.#disk = parts.disk ?? realDisk;
+  constructor(deps: KnownDevicesDeps) {
+    this.#deps = deps;
+    this.#disk = deps.disk ?? realDisk;
     const help = 'Devices found in the file of known devices while PostgreSQL did not answer.';
-    this.#answers = parts.metrics.counter('known_devices_answers_total', help);
+    this.#answers = deps.metrics.counter('known_devices_answers_total', help);
   }
 
   /** The store did not answer lately: the file is asked first, and the store not at all. */
@@ -93,7 +93,7 @@ export class KnownDevices {
   storeAnswers(): CredentialChange[] | 'all' {
     this.#isAlone = false;
     // Memory that another outage may need again; it is read in again then.
-    if (this.#loaded && !this.#loading && this.#parts.clock.monotonic() - this.#lookedMs > limits.knownKeptMs) {
+    if (this.#loaded && !this.#loading && this.#deps.clock.monotonic() - this.#lookedMs > limits.knownKeptMs) {
       this.#drop().catch(() => {});
     }
     const answered = this.#answeredTooMany ? 'all' : [...this.#answered.values()];
@@ -169,7 +169,7 @@ export class KnownDevices {
       const device = decodeDevice(bytes.subarray(0, head.bytes));
       return loaded.credentials.get(device.digest, 0) === offset ? device : undefined;
     } catch (error) {
-      this.#parts.log.warn('known_devices_unread', { reason: messageOf(error) });
+      this.#deps.log.warn('known_devices_unread', { reason: messageOf(error) });
       return undefined;
     }
   }
@@ -187,12 +187,12 @@ export class KnownDevices {
 
   /** The index, as of the last second at least. Those who ask while it is read share one read. */
   #current(): Promise<Loaded | undefined> {
-    const { clock } = this.#parts;
+    const { clock } = this.#deps;
     if (this.#loading) return this.#loading;
     if (clock.monotonic() - this.#lookedMs < limits.knownLookMs) return Promise.resolve(this.#loaded);
     this.#loading = this.#refresh()
       .catch((error: unknown) => {
-        this.#parts.log.warn('known_devices_unread', { reason: messageOf(error) });
+        this.#deps.log.warn('known_devices_unread', { reason: messageOf(error) });
         return undefined;
       })
       .finally(() => {
@@ -205,7 +205,7 @@ export class KnownDevices {
   }
 
   async #refresh(): Promise<Loaded | undefined> {
-    const { path, clock, log } = this.#parts;
+    const { path, clock, log } = this.#deps;
     const startMs = clock.monotonic();
     const former = this.#loaded;
     const file = await this.#disk.open(path, 'read');
@@ -262,7 +262,7 @@ export class KnownDevices {
     }
     // The end of the file may be a block that is being written, or one that a crash tore.
     if (size - loaded.bytes <= blockHeadBytes + blockBytesMax) return true;
-    this.#parts.log.error('known_devices_file_damaged', { offset: loaded.bytes, bytes: size });
+    this.#deps.log.error('known_devices_file_damaged', { offset: loaded.bytes, bytes: size });
     this.#isDamaged = true;
     return false;
   }

@@ -37,7 +37,7 @@ export interface LoggedIn {
 
 export type Login = { kind: 'accepted'; login: LoggedIn } | { kind: 'refused'; refusal: LoginRefusal };
 
-export interface LoginsParts {
+export interface LoginsDeps {
   /** All kinds of credentials under these ids. */
   lookUp: (credentialsIds: string[]) => Promise<LoginRow[]>;
   lookUpProfiles: (ids: string[]) => Promise<ProfileTransport[]>;
@@ -71,7 +71,7 @@ interface Waiting {
 }
 
 export class Logins {
-  readonly #parts: LoginsParts;
+  readonly #deps: LoginsDeps;
   /** By credentials id. */
   readonly #known = new AgedMap<string, Known>(limits.knownLoginsMax);
   readonly #profiles = new AgedMap<string, { version: number; topics: ProfileTopics | undefined }>(
@@ -83,8 +83,8 @@ export class Logins {
   /** Credentials that changed while a query ran: what it read may be of before. */
   #changed = new Set<string | 'all'>();
 
-  constructor(parts: LoginsParts) {
-    this.#parts = parts;
+  constructor(deps: LoginsDeps) {
+    this.#deps = deps;
   }
 
   get waiting(): number {
@@ -97,7 +97,7 @@ export class Logins {
     if (credentialsIds.length === 0) return Promise.resolve(this.#judge(claim, () => undefined));
     if (this.#queue.length >= limits.loginQueueMax) return Promise.resolve(refused('unavailable'));
     return new Promise((settle) => {
-      const untilMs = this.#parts.clock.monotonic() + limits.loginLookupTimeoutMs;
+      const untilMs = this.#deps.clock.monotonic() + limits.loginLookupTimeoutMs;
       this.#queue.push({ claim, credentialsIds, untilMs, settle });
       if (this.#running) return;
       this.#running = true;
@@ -116,7 +116,7 @@ export class Logins {
       const batch = this.#queue.splice(0, limits.loginBatchMax);
       const untilMs = batch[0]!.untilMs;
       this.#changed.clear();
-      if (this.#parts.alone?.isAlone) {
+      if (this.#deps.alone?.isAlone) {
         await this.#settleAlone(batch);
         continue;
       }
@@ -126,8 +126,8 @@ export class Logins {
         for (const { claim, settle } of batch) settle(this.#judge(claim, (id) => found.get(id)));
       } catch (error) {
         const level = error instanceof Fault ? 'warn' : 'error';
-        this.#parts.log[level]('logins_unanswered', { reason: messageOf(error), logins: batch.length });
-        this.#parts.alone?.storeFailed();
+        this.#deps.log[level]('logins_unanswered', { reason: messageOf(error), logins: batch.length });
+        this.#deps.alone?.storeFailed();
         await this.#settleAlone(batch);
       }
     }
@@ -137,14 +137,14 @@ export class Logins {
   async #settleAlone(batch: Waiting[]): Promise<void> {
     const ids = new Set(batch.flatMap(({ credentialsIds }) => credentialsIds).filter((id) => !this.#known.get(id)));
     const found = new Map<string, Known>();
-    for (const [id, login] of (await this.#parts.alone?.logins([...ids])) ?? []) found.set(id, knownOfFile(login));
+    for (const [id, login] of (await this.#deps.alone?.logins([...ids])) ?? []) found.set(id, knownOfFile(login));
     for (const { claim, settle } of batch) settle(this.#judgeAlone(claim, found));
   }
 
   async #ask(credentialsIds: string[], untilMs: number): Promise<Map<string, Known>> {
-    const timeoutMs = Math.max(1, untilMs - this.#parts.clock.monotonic());
+    const timeoutMs = Math.max(1, untilMs - this.#deps.clock.monotonic());
     return await inTime(timeoutMs, async () => {
-      const rows = await this.#parts.lookUp(credentialsIds);
+      const rows = await this.#deps.lookUp(credentialsIds);
       await this.#learnProfiles(rows);
       return new Map(rows.map((row) => [row.credentialsId, this.#knownOf(row)]));
     });
@@ -212,7 +212,7 @@ export class Logins {
       unread.add(profileId);
     }
     if (unread.size === 0) return;
-    for (const { id, version, transport } of await this.#parts.lookUpProfiles([...unread])) {
+    for (const { id, version, transport } of await this.#deps.lookUpProfiles([...unread])) {
       this.#profiles.set(id, { version, topics: topicsOf(transport) });
     }
   }

@@ -38,7 +38,7 @@ export function isOfferPacket(value: unknown): value is OfferPacket {
  */
 export type Outcome = 'taken' | 'nobody' | 'away';
 
-export interface OffersParts {
+export interface OffersDeps {
   bus: Bus;
   has(device: number, topic: string): boolean;
   offerHere(device: number, topic: string, message: object): boolean;
@@ -73,13 +73,13 @@ interface Offer {
 
 export class Offers {
   readonly node = randomUUID();
-  readonly #parts: OffersParts;
+  readonly #deps: OffersDeps;
   readonly #open = new Map<number, Offer>();
   readonly #byDevice = new Map<number, Set<number>>();
   #lastId = 0;
 
-  constructor(parts: OffersParts) {
-    this.#parts = parts;
+  constructor(deps: OffersDeps) {
+    this.#deps = deps;
   }
 
   get inbox(): string {
@@ -111,14 +111,14 @@ export class Offers {
     for (const id of [...(this.#byDevice.get(device) ?? [])]) {
       const offer = this.#open.get(id)!;
       if (offer.topic !== topic || offer.granted !== undefined || offer.isChecking || !offer.want.now()) continue;
-      if (!this.#parts.has(device, topic)) this.#ask(offer);
+      if (!this.#deps.has(device, topic)) this.#ask(offer);
       else if (offer.want.stored) void this.#check(offer, () => this.#handHere(offer));
       else this.#handHere(offer);
     }
   }
 
   receive(packet: OfferPacket): void {
-    const { has, offerHere } = this.#parts;
+    const { has, offerHere } = this.#deps;
     const { from, id } = packet;
     if (packet.kind === 'ask') {
       // Listeners of the asking worker were offered it before.
@@ -149,7 +149,7 @@ export class Offers {
   }
 
   #handHere(offer: Offer): void {
-    if (this.#parts.offerHere(offer.device, offer.topic, offer.message)) offer.settle('taken');
+    if (this.#deps.offerHere(offer.device, offer.topic, offer.message)) offer.settle('taken');
     else this.#ask(offer);
   }
 
@@ -203,11 +203,11 @@ export class Offers {
 
   #ask({ channel, id, device, topic }: Offer): void {
     const packet: OfferPacket = { kind: 'ask', from: this.node, id, device, topic };
-    this.#parts.bus.publish(channel, JSON.stringify(packet));
+    this.#deps.bus.publish(channel, JSON.stringify(packet));
   }
 
   #tell(node: string, packet: OfferPacket): void {
-    this.#parts.bus.publish(inboxOf(node), JSON.stringify(packet));
+    this.#deps.bus.publish(inboxOf(node), JSON.stringify(packet));
   }
 }
 

@@ -25,7 +25,7 @@ export interface SessionOwner {
   sessionEnded(reason: SessionEnd): void;
 }
 
-export interface SessionsParts {
+export interface SessionsDeps {
   bus: Bus;
   devices: DevicesHere;
   /** Those of the devices that still exist. */
@@ -94,7 +94,7 @@ export class DeviceSession {
 }
 
 export class Sessions {
-  readonly #parts: SessionsParts;
+  readonly #deps: SessionsDeps;
   readonly #node: string = randomUUID();
   readonly #here = new Map<number, DeviceSession>();
   /** Device → monotonic time of its last change: a session that began to log in before it is looked at again. */
@@ -110,10 +110,10 @@ export class Sessions {
   #onChecked: (device: CachedDevice, owner: SessionOwner) => void = () => {};
   #stopped = false;
 
-  constructor(parts: SessionsParts) {
-    this.#parts = parts;
-    parts.metrics.observed('device_sessions', 'Devices with a session on MQTT or through a gateway.', () => this.size);
-    parts.bus.onReconnect(() => {
+  constructor(deps: SessionsDeps) {
+    this.#deps = deps;
+    deps.metrics.observed('device_sessions', 'Devices with a session on MQTT or through a gateway.', () => this.size);
+    deps.bus.onReconnect(() => {
       // Others may have opened the same devices meanwhile, unheard.
       for (const session of this.#here.values()) this.#announce(session);
     });
@@ -125,7 +125,7 @@ export class Sessions {
 
   /** Before the first session. */
   async start(): Promise<void> {
-    this.#unsubscribe = await this.#parts.bus.subscribe(channel, (payload) => this.#receive(payload));
+    this.#unsubscribe = await this.#deps.bus.subscribe(channel, (payload) => this.#receive(payload));
   }
 
   async stop(): Promise<void> {
@@ -147,7 +147,7 @@ export class Sessions {
 
   /** Ends the device's session of before, wherever it is. The caller ends this one. */
   open(row: DeviceRow, owner: SessionOwner, credentialsVersion?: number): DeviceSession {
-    const { clock, devices, onConnected } = this.#parts;
+    const { clock, devices, onConnected } = this.#deps;
     const device = devices.adopt(row);
     this.#lastStamp = Math.max(clock.now() * stampsPerMs, this.#lastStamp + 1);
     const session = new DeviceSession(this, owner, device, this.#lastStamp, credentialsVersion);
@@ -162,7 +162,7 @@ export class Sessions {
 
   /** A device or its credentials changed; whoever reads the store from now on sees it. */
   changed(change: CredentialChange | 'all'): void {
-    const now = this.#parts.clock.monotonic();
+    const now = this.#deps.clock.monotonic();
     if (change === 'all') {
       this.#allChangedMs = now;
       for (const number of this.#here.keys()) this.#doubt(number);
@@ -185,14 +185,14 @@ export class Sessions {
     const { device } = session;
     if (this.#here.get(device.number) === session) {
       this.#here.delete(device.number);
-      this.#parts.onDisconnected(device);
+      this.#deps.onDisconnected(device);
     }
-    this.#parts.devices.release(device);
+    this.#deps.devices.release(device);
   }
 
   #over(session: DeviceSession, reason: SessionEnd): void {
     this.#here.delete(session.device.number);
-    if (reason !== 'taken_over') this.#parts.onDisconnected(session.device);
+    if (reason !== 'taken_over') this.#deps.onDisconnected(session.device);
     session.tell(reason);
   }
 
@@ -208,7 +208,7 @@ export class Sessions {
         .slice(i, i + limits.openedPerMessageMax)
         .filter((session) => this.#here.get(session.device.number) === session)
         .map(({ device, stamp }) => [device.number, stamp]);
-      if (opened.length > 0) this.#parts.bus.publish(channel, JSON.stringify({ from: this.#node, opened }));
+      if (opened.length > 0) this.#deps.bus.publish(channel, JSON.stringify({ from: this.#node, opened }));
     }
   }
 
@@ -226,7 +226,7 @@ export class Sessions {
   }
 
   #changedLately(number: number): boolean {
-    const since = this.#parts.clock.monotonic() - limits.loginMsMax;
+    const since = this.#deps.clock.monotonic() - limits.loginMsMax;
     return (this.#changed.get(number) ?? Number.NEGATIVE_INFINITY) >= since || this.#allChangedMs >= since;
   }
 
@@ -243,10 +243,10 @@ export class Sessions {
       const numbers = [...this.#doubted].slice(0, limits.sessionChecksBatchMax);
       for (const number of numbers) this.#doubted.delete(number);
       try {
-        this.#compare(numbers, await this.#parts.lookUp(numbers));
+        this.#compare(numbers, await this.#deps.lookUp(numbers));
       } catch (error) {
         // Sessions go on while the database is away.
-        this.#parts.log.warn('sessions_unchecked', { reason: messageOf(error), sessions: this.#doubted.size });
+        this.#deps.log.warn('sessions_unchecked', { reason: messageOf(error), sessions: this.#doubted.size });
         for (const number of numbers) this.#doubted.add(number);
         await this.#pause();
       }
@@ -275,7 +275,7 @@ export class Sessions {
         this.#over(session, 'device_deleted');
       } else {
         assert(row.id === session.device.id, 'a number is of one device for ever');
-        this.#parts.devices.refresh(row);
+        this.#deps.devices.refresh(row);
         const { credentialsVersion } = session;
         // A higher one than stored was read after what this answer knows.
         if (credentialsVersion !== undefined && row.credentialsVersion > credentialsVersion) {

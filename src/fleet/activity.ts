@@ -14,7 +14,7 @@ import type { CachedDevice } from '../device/cached-device.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { type ActivityMark, endActivity, recordActivity } from './activity-store.ts';
 
-export interface ActivityParts {
+export interface ActivityDeps {
   postgres: Postgres;
   clock: Clock;
   log: Log;
@@ -25,7 +25,7 @@ export interface ActivityParts {
 }
 
 export class Activity {
-  readonly #parts: ActivityParts;
+  readonly #deps: ActivityDeps;
   #noted: CachedDevice[] = [];
   /** Sessions that began or ended, by device. */
   #sessions = new Map<number, { connectTs: number; disconnectTs: number }>();
@@ -39,17 +39,17 @@ export class Activity {
   readonly #steadyMs: number;
   #rounds = 0;
 
-  constructor(parts: ActivityParts) {
-    this.#parts = parts;
+  constructor(deps: ActivityDeps) {
+    this.#deps = deps;
     const { activityWriteMs, activitySteadyMsMax } = limits;
-    this.#steadyMs = Math.max(activityWriteMs, Math.min(activitySteadyMsMax, parts.inactivityMs / 20));
-    this.#settledSince = parts.clock.monotonic();
+    this.#steadyMs = Math.max(activityWriteMs, Math.min(activitySteadyMsMax, deps.inactivityMs / 20));
+    this.#settledSince = deps.clock.monotonic();
     this.#checkedMs = this.#settledSince;
   }
 
   /** A sign of life. On the hot path: an assignment and two comparisons. */
   readonly touch = (device: CachedDevice): void => {
-    const now = this.#parts.clock.now();
+    const now = this.#deps.clock.now();
     if (now - device.activeTs > this.#steadyMs) device.isActivitySteady = false;
     device.activeTs = now;
     if (device.isActivityNoted) return;
@@ -60,12 +60,12 @@ export class Activity {
   /** A session of the device began; HTTP has none. */
   connected(device: CachedDevice): void {
     this.touch(device);
-    this.#session(device.number).connectTs = this.#parts.clock.now();
+    this.#session(device.number).connectTs = this.#deps.clock.now();
   }
 
   /** The last session of the device ended, which is no sign of life. */
   disconnected(device: CachedDevice): void {
-    this.#session(device.number).disconnectTs = this.#parts.clock.now();
+    this.#session(device.number).disconnectTs = this.#deps.clock.now();
   }
 
   start(): void {
@@ -99,7 +99,7 @@ export class Activity {
   }
 
   async #round(): Promise<void> {
-    const { clock, checkMs } = this.#parts;
+    const { clock, checkMs } = this.#deps;
     await this.#write();
     if (checkMs === 0 || clock.monotonic() - this.#checkedMs < checkMs) return;
     // After an outage or a start the other workers get the time to write what they know.
@@ -110,7 +110,7 @@ export class Activity {
   }
 
   async #write(): Promise<void> {
-    const { postgres, clock } = this.#parts;
+    const { postgres, clock } = this.#deps;
     const marks = this.#takeMarks();
     // An empty round asks too: whether the database is there decides when silence may count.
     for (let i = 0; i === 0 || i < marks.length; i += limits.activityRowsMax) {
@@ -165,7 +165,7 @@ export class Activity {
   }
 
   async #check(): Promise<void> {
-    const { postgres, clock, inactivityMs } = this.#parts;
+    const { postgres, clock, inactivityMs } = this.#deps;
     try {
       // Another worker may have heard of the device and not written it yet.
       const writtenUpTo = clock.now() - 2 * Math.max(this.#steadyMs, limits.activityLateMs);
@@ -180,7 +180,7 @@ export class Activity {
 
   /** A database that is away is expected; what it refuses is not, and is tried again all the same. */
   #report(event: string, error: unknown): void {
-    this.#parts.log[error instanceof Fault ? 'warn' : 'error'](event, { reason: messageOf(error) });
+    this.#deps.log[error instanceof Fault ? 'warn' : 'error'](event, { reason: messageOf(error) });
   }
 }
 

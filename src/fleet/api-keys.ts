@@ -18,10 +18,10 @@ import { checkText } from '../device/device.ts';
 import type { Page, PageLink } from '../device/page.ts';
 import { createUuid } from '../device/uuid.ts';
 import type { Queries } from '../postgres/client.ts';
-import type { FleetParts } from './parts.ts';
+import type { FleetDeps } from './deps.ts';
 import { keyOwner } from './users.ts';
 
-export interface ApiKeyParts extends FleetParts {
+export interface ApiKeyDeps extends FleetDeps {
   apiKeys: ApiKeys;
   /** What the value of each new key begins with. */
   apiKeyPrefix: string;
@@ -37,11 +37,11 @@ export interface ApiKeyInput {
 
 /** The key, and its value: nobody gets it a second time. */
 export async function createApiKey(
-  parts: ApiKeyParts,
+  deps: ApiKeyDeps,
   caller: Principal,
   input: ApiKeyInput,
 ): Promise<{ key: ApiKey; value: string }> {
-  const { postgres, apiKeys, clock, apiKeyPrefix } = parts;
+  const { postgres, apiKeys, clock, apiKeyPrefix } = deps;
   const { userId, description, enabled, expirationTime = 0 } = input;
   if (userId === null) throw badRequest('user', 'API key user id should be specified!');
   checkDescription(description);
@@ -66,54 +66,39 @@ export async function createApiKey(
 }
 
 /** Description and whether it is enabled; whose it is and how long it lasts stay as they were made. */
-export async function saveApiKey(
-  parts: ApiKeyParts,
-  caller: Principal,
-  id: string,
-  input: ApiKeyInput,
-): Promise<ApiKey> {
-  const stored = await reachableKey(parts, caller, id);
+export async function saveApiKey(deps: ApiKeyDeps, caller: Principal, id: string, input: ApiKeyInput): Promise<ApiKey> {
+  const stored = await reachableKey(deps, caller, id);
   const { userId, description, enabled, expirationTime } = input;
   if (userId !== stored.userId) throw badRequest('user', 'Cannot update API key user id!');
   if (expirationTime !== undefined && expirationTime !== stored.expirationTime) {
     throw badRequest('expiration', 'Cannot update API key expiration time!');
   }
   checkDescription(description);
-  return await change(parts, id, { description, enabled });
+  return await change(deps, id, { description, enabled });
 }
 
 export async function describeApiKey(
-  parts: ApiKeyParts,
+  deps: ApiKeyDeps,
   caller: Principal,
   id: string,
   description: string,
 ): Promise<ApiKey> {
-  await reachableKey(parts, caller, id);
+  await reachableKey(deps, caller, id);
   checkDescription(description);
-  return await change(parts, id, { description });
+  return await change(deps, id, { description });
 }
 
-export async function enableApiKey(
-  parts: ApiKeyParts,
-  caller: Principal,
-  id: string,
-  enabled: boolean,
-): Promise<ApiKey> {
-  await reachableKey(parts, caller, id);
-  return await change(parts, id, { enabled });
+export async function enableApiKey(deps: ApiKeyDeps, caller: Principal, id: string, enabled: boolean): Promise<ApiKey> {
+  await reachableKey(deps, caller, id);
+  return await change(deps, id, { enabled });
 }
 
 /** `withMade`: with all keys that were made with it, for whichever user. */
-export async function deleteApiKey(
-  parts: ApiKeyParts,
-  caller: Principal,
-  id: string,
-  withMade: boolean,
-): Promise<void> {
-  await reachableKey(parts, caller, id);
-  const hashes = await parts.postgres.transaction((queries) => deleteRow(queries, id, withMade));
+export async function deleteApiKey(deps: ApiKeyDeps, caller: Principal, id: string, withMade: boolean): Promise<void> {
+  await reachableKey(deps, caller, id);
+  const hashes = await deps.postgres.transaction((queries) => deleteRow(queries, id, withMade));
   if (hashes.length === 0) throw keyNotFound(id);
-  for (const hash of hashes) parts.apiKeys.changed(hash);
+  for (const hash of hashes) deps.apiKeys.changed(hash);
 }
 
 /** The keys by which the caller makes another one. A key that was revoked at this moment makes none. */
@@ -127,7 +112,7 @@ async function makersOf(queries: Queries, { apiKeyId }: Principal): Promise<stri
 }
 
 export async function apiKeysOf(
-  { postgres }: ApiKeyParts,
+  { postgres }: ApiKeyDeps,
   caller: Principal,
   userId: string,
   link: PageLink,
@@ -137,7 +122,7 @@ export async function apiKeysOf(
 }
 
 /** A key of another tenant is not found; one of this tenant that the caller may not touch is refused. */
-async function reachableKey({ postgres }: ApiKeyParts, caller: Principal, id: string): Promise<ApiKey> {
+async function reachableKey({ postgres }: ApiKeyDeps, caller: Principal, id: string): Promise<ApiKey> {
   const key = await findApiKey(postgres, id);
   if (!key || (caller.tenantId !== null && key.tenantId !== caller.tenantId)) throw keyNotFound(id);
   await keyOwner(postgres, caller, key.userId);
@@ -145,7 +130,7 @@ async function reachableKey({ postgres }: ApiKeyParts, caller: Principal, id: st
 }
 
 async function change(
-  { postgres, apiKeys }: ApiKeyParts,
+  { postgres, apiKeys }: ApiKeyDeps,
   id: string,
   changes: { description?: string; enabled?: boolean },
 ): Promise<ApiKey> {

@@ -9,15 +9,15 @@ import { type CredentialChange, findDeviceRow, lookUpTokens } from '../device/st
 import { createUuid } from '../device/uuid.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { type ChildOutcomes, findOrCreateChildren } from './bulk.ts';
+import type { FleetDeps } from './deps.ts';
 import { createDevice, deleteDevice } from './devices.ts';
-import type { FleetParts } from './parts.ts';
 import { listRelations } from './relation-store.ts';
 import { insertCustomer, insertTenant } from './store.ts';
 
 let server: TestPostgres;
 let postgres: Postgres;
 let tenantId: string;
-let fleet: FleetParts;
+let fleet: FleetDeps;
 const published: CredentialChange[] = [];
 
 beforeAll(async () => {

@@ -20,8 +20,8 @@ import {
   type NewChild,
   updateInfos,
 } from './bulk-store.ts';
+import type { FleetDeps } from './deps.ts';
 import { admitDevices, deviceLimitReached } from './device-limit.ts';
-import type { FleetParts } from './parts.ts';
 import { resolveProfile } from './profiles.ts';
 import { insertCreated } from './relation-store.ts';
 
@@ -42,7 +42,7 @@ const triesMax = 3;
 
 /** An outcome for each name; names are asked for once. Throws 503 when the database is away. */
 export async function findOrCreateChildren(
-  parts: FleetParts,
+  deps: FleetDeps,
   tenantId: string,
   requests: ChildRequest[],
 ): Promise<ChildOutcomes> {
@@ -52,12 +52,12 @@ export async function findOrCreateChildren(
     if (fault) outcomes.set(request.name, fault);
     return !fault;
   });
-  let missing = await findExisting(parts.postgres, tenantId, valid, outcomes);
+  let missing = await findExisting(deps.postgres, tenantId, valid, outcomes);
   for (let tries = 0; missing.length > 0 && tries < triesMax; tries += 1) {
-    await create(parts, tenantId, missing, outcomes);
+    await create(deps, tenantId, missing, outcomes);
     // Those that another transaction made meanwhile.
     missing = missing.filter(({ name }) => !outcomes.has(name));
-    missing = await findExisting(parts.postgres, tenantId, missing, outcomes);
+    missing = await findExisting(deps.postgres, tenantId, missing, outcomes);
   }
   for (const { name } of missing) outcomes.set(name, notCreated);
   return outcomes;
@@ -127,16 +127,16 @@ function infoBehind({ id, info }: NamedRow, gatewayId: string): string | undefin
 }
 
 async function create(
-  parts: FleetParts,
+  deps: FleetDeps,
   tenantId: string,
   requests: ChildRequest[],
   outcomes: ChildOutcomes,
 ): Promise<void> {
-  const { postgres, changes, onAssigned } = parts;
+  const { postgres, changes, onAssigned } = deps;
   try {
-    const profiles = await resolveProfiles(parts, tenantId, requests);
+    const profiles = await resolveProfiles(deps, tenantId, requests);
     const { published, assigned } = await postgres.transaction((queries) =>
-      createInside(parts, queries, tenantId, requests, profiles, outcomes),
+      createInside(deps, queries, tenantId, requests, profiles, outcomes),
     );
     changes.publish(published);
     if (assigned) onAssigned?.();
@@ -149,7 +149,7 @@ async function create(
 }
 
 async function createInside(
-  { clock, devicesMax }: FleetParts,
+  { clock, devicesMax }: FleetDeps,
   queries: Queries,
   tenantId: string,
   requests: ChildRequest[],
@@ -209,7 +209,7 @@ async function admit(
 
 /** Ids of profiles by the types that are asked for; what is missing is made, exactly once, before the devices. */
 async function resolveProfiles(
-  { postgres, clock }: FleetParts,
+  { postgres, clock }: FleetDeps,
   tenantId: string,
   requests: ChildRequest[],
 ): Promise<Map<string, string>> {

@@ -21,10 +21,10 @@ import {
   updateCredentials,
 } from '../device/store.ts';
 import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
+import type { FleetDeps } from './deps.ts';
 import { insertNewDevice } from './devices.ts';
 import type { Guesses } from './guesses.ts';
 import { readCertificate, subjectDigest } from './issuers.ts';
-import type { FleetParts } from './parts.ts';
 
 /** What a TLS client has shown. */
 export interface ClientCertificate {
@@ -36,7 +36,7 @@ export interface ClientCertificate {
   credentialsId: string;
 }
 
-export interface ChainParts extends FleetParts {
+export interface ChainDeps extends FleetDeps {
   guesses: Guesses;
   log: Log;
 }
@@ -55,19 +55,19 @@ export function isInForce(certificate: X509Certificate, now: number): boolean {
 }
 
 export class Chains {
-  readonly #parts: ChainParts;
+  readonly #deps: ChainDeps;
   /** Digest → certificate of a profile; null = it cannot be read. */
   readonly #issuers = new AgedMap<string, X509Certificate | null>(limits.chainIssuersMax);
   /** Profiles of earlier versions are found by the names of their issuers. */
   #areNamed = false;
 
-  constructor(parts: ChainParts) {
-    this.#parts = parts;
+  constructor(deps: ChainDeps) {
+    this.#deps = deps;
   }
 
   /** Throws 429 when the address has shown too many strange certificates, 403 at the limit of devices. */
   async provision(certificate: ClientCertificate, remoteAddress: string): Promise<ChainOutcome> {
-    const { guesses, clock, log } = this.#parts;
+    const { guesses, clock, log } = this.#deps;
     const forgive = guesses.begin(remoteAddress);
     let profile: ChainProfile | undefined;
     try {
@@ -85,7 +85,7 @@ export class Chains {
   }
 
   async #profileOf(certificate: ClientCertificate, now: number): Promise<ChainProfile | undefined> {
-    const { postgres } = this.#parts;
+    const { postgres } = this.#deps;
     await this.#nameEarlier();
     const { leaf, issuers } = certificate;
     const names = [leaf, ...issuers].map(({ issuer }) => subjectDigest(issuer));
@@ -95,13 +95,13 @@ export class Chains {
     if (proven) return proven;
     const [nearest] = found;
     if (found.every(({ tenantId }) => tenantId === nearest?.tenantId)) return nearest;
-    this.#parts.log.warn('issuer_of_several_tenants', { profiles: found.map(({ id }) => id) });
+    this.#deps.log.warn('issuer_of_several_tenants', { profiles: found.map(({ id }) => id) });
     return undefined;
   }
 
   /** Once in an installation, after the update that looks issuers up by name. */
   async #nameEarlier(): Promise<void> {
-    const { postgres } = this.#parts;
+    const { postgres } = this.#deps;
     while (!this.#areNamed) {
       const rows = await findUnnamedIssuers(postgres, limits.chainIssuersNamedAtOnce);
       const subjects = rows.map(({ certificate }) => readCertificate(certificate ?? '')?.subject ?? '');
@@ -139,7 +139,7 @@ export class Chains {
   }
 
   async #give(profile: ChainProfile, name: string, certificate: ClientCertificate): Promise<ChainOutcome> {
-    const { postgres, changes, onAssigned } = this.#parts;
+    const { postgres, changes, onAssigned } = this.#deps;
     for (let attempt = 0; attempt < 2; attempt += 1) {
       try {
         const given = await postgres.transaction((queries) => this.#giveIn(queries, profile, name, certificate));
@@ -163,7 +163,7 @@ export class Chains {
     name: string,
     { pem }: ClientCertificate,
   ): Promise<{ changes: LoggedChange[]; assigned: boolean } | undefined> {
-    const now = this.#parts.clock.now();
+    const now = this.#deps.clock.now();
     const credentials = certificateCredentials(pem);
     const found = await findDeviceByName(queries, tenantId, name);
     if (!found) {
@@ -175,7 +175,7 @@ export class Chains {
         input,
         credentials,
         now,
-        this.#parts.devicesMax,
+        this.#deps.devicesMax,
       );
       return { changes: [change], assigned };
     }

@@ -14,11 +14,11 @@ import { Kind, type TypedValue } from '../value/typed.ts';
 import { type ClaimRequest, claimKeys, claimOf, claimOfAttribute, isClaimValid, opensClaim } from './claim-rules.ts';
 import { rotateToken } from './credentials.ts';
 import { moveDevice } from './customers.ts';
+import type { FleetDeps } from './deps.ts';
 import { lostRaceAgain } from './devices.ts';
-import type { FleetParts } from './parts.ts';
 import { deleteClaim, findClaim, findWrongKeys, insertClaim, recordWrongKey } from './store.ts';
 
-export interface ClaimParts extends FleetParts {
+export interface ClaimDeps extends FleetDeps {
   attributes: Attributes;
   log: Log;
   claiming: { durationMs: number; allowByDefault: boolean };
@@ -30,11 +30,11 @@ const { allowed: allowedKey, data: dataKey } = claimKeys;
 
 /** The device is told nothing of whether it may be claimed now; the log is. */
 export async function registerClaim(
-  parts: ClaimParts,
+  deps: ClaimDeps,
   device: { id: string; number: number },
   request: ClaimRequest,
 ): Promise<void> {
-  const { postgres, attributes, clock, log, claiming } = parts;
+  const { postgres, attributes, clock, log, claiming } = deps;
   if (
     !claiming.allowByDefault &&
     !isTrue((await readServer(attributes, device.number, [allowedKey])).get(allowedKey))
@@ -56,12 +56,12 @@ export async function registerClaim(
 
 /** Throws 404 without such a device, 429 after too many wrong keys. */
 export async function claimDevice(
-  parts: ClaimParts,
+  deps: ClaimDeps,
   caller: TenantPrincipal,
   name: string,
   secretKey: string,
 ): Promise<ClaimOutcome> {
-  const { postgres, attributes, changes, clock, claiming } = parts;
+  const { postgres, attributes, changes, clock, claiming } = deps;
   const found = await deviceNamed(postgres, caller, name);
   if (found.customerId !== null) return { response: 'CLAIMED' };
   const server = await readServer(attributes, found.number, [allowedKey, dataKey]);
@@ -80,7 +80,7 @@ export async function claimDevice(
       return { response: 'FAILURE' };
     }
     await deleteClaim(queries, device.id);
-    const moved = await moveDevice(parts, queries, device, caller.customerId);
+    const moved = await moveDevice(deps, queries, device, caller.customerId);
     change = moved.change;
     return { response: 'SUCCESS', device: moved.device };
   });
@@ -96,20 +96,20 @@ export async function claimDevice(
  * cannot rotate the token: `rotates` is for administrators.
  */
 export async function reclaimDevice(
-  parts: ClaimParts,
+  deps: ClaimDeps,
   caller: TenantPrincipal,
   name: string,
   rotates: boolean,
 ): Promise<Device> {
   if (rotates && caller.authority !== 'TENANT_ADMIN') throw permissionDenied();
-  const { postgres, attributes, changes, claiming } = parts;
+  const { postgres, attributes, changes, claiming } = deps;
   const found = await deviceNamed(postgres, caller, name);
   const { device, change } = await postgres.transaction(async (queries) => {
     const stored = await lockedDevice(queries, caller, found.id);
     requireCustomerOf(caller, stored.customerId);
     if (stored.customerId === null && !rotates) return { device: stored, change: [] };
-    const moved = await moveDevice(parts, queries, stored, null);
-    if (rotates) moved.change.push(...(await rotateToken(queries, stored, parts.clock.now())));
+    const moved = await moveDevice(deps, queries, stored, null);
+    if (rotates) moved.change.push(...(await rotateToken(queries, stored, deps.clock.now())));
     return moved;
   }, lostRaceAgain);
   changes.publish(change);

@@ -12,7 +12,7 @@ import {
   updateCredentials,
 } from '../device/store.ts';
 import type { Queries } from '../postgres/client.ts';
-import type { FleetParts } from './parts.ts';
+import type { FleetDeps } from './deps.ts';
 
 export interface CredentialsInput {
   id: string;
@@ -22,11 +22,11 @@ export interface CredentialsInput {
 }
 
 export async function saveCredentials(
-  parts: FleetParts,
+  deps: FleetDeps,
   tenantId: string,
   input: CredentialsInput,
 ): Promise<DeviceCredentials> {
-  const { postgres, changes, clock } = parts;
+  const { postgres, changes, clock } = deps;
   const { deviceId } = input;
   const saved = await postgres.transaction(async (queries) => {
     const device = await lockDevice(queries, tenantId, deviceId);

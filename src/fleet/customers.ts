@@ -7,9 +7,9 @@ import { createUuid, isUuid } from '../device/uuid.ts';
 import type { Queries } from '../postgres/client.ts';
 import { rotateToken } from './credentials.ts';
 import { type ContactInput, type Customer, checkedContact, checkTitle, publicCustomerTitle } from './customer.ts';
+import type { FleetDeps } from './deps.ts';
 import { lostRaceAgain, recordChange } from './devices.ts';
 import { type NameConflict, refuseTakenName, underFreeName } from './name-conflict.ts';
-import type { FleetParts } from './parts.ts';
 import {
   deleteCustomer as deleteRows,
   findCustomer,
@@ -30,7 +30,7 @@ export interface CustomerInput extends ContactInput {
 }
 
 export async function createCustomer(
-  { postgres, clock }: FleetParts,
+  { postgres, clock }: FleetDeps,
   tenantId: string,
   input: CustomerInput,
   conflict: NameConflict = refuseTakenName,
@@ -49,12 +49,12 @@ export async function createCustomer(
 }
 
 export async function saveCustomer(
-  parts: FleetParts,
+  deps: FleetDeps,
   tenantId: string,
   id: string,
   input: CustomerInput,
 ): Promise<Customer> {
-  return await parts.postgres.transaction(async (queries) => {
+  return await deps.postgres.transaction(async (queries) => {
     const stored = await findCustomer(queries, tenantId, id, 'lock');
     if (!stored) throw entityNotFound('Customer', id);
     checkVersion('Customer', stored.version, input.version);
@@ -65,8 +65,8 @@ export async function saveCustomer(
 }
 
 /** Its devices stay, unassigned; its users go. */
-export async function deleteCustomer(parts: FleetParts, tenantId: string, id: string): Promise<void> {
-  const { postgres, changes, clock } = parts;
+export async function deleteCustomer(deps: FleetDeps, tenantId: string, id: string): Promise<void> {
+  const { postgres, changes, clock } = deps;
   const freed = await postgres.transaction(async (queries) => {
     if (!(await findCustomer(queries, tenantId, id, 'lock'))) throw entityNotFound('Customer', id);
     return await deleteRows(queries, id, clock.now());
@@ -76,17 +76,17 @@ export async function deleteCustomer(parts: FleetParts, tenantId: string, id: st
 
 /** To the customer `customerId`, or to the public one. */
 export async function assignDevice(
-  parts: FleetParts,
+  deps: FleetDeps,
   tenantId: string,
   deviceId: string,
   customerId: string | 'public',
 ): Promise<DeviceInfo> {
-  return await changeCustomer(parts, tenantId, deviceId, async (queries) => {
+  return await changeCustomer(deps, tenantId, deviceId, async (queries) => {
     if (customerId !== 'public') {
       if (!(await holdCustomer(queries, tenantId, customerId))) throw entityNotFound('Customer', customerId);
       return customerId;
     }
-    const now = parts.clock.now();
+    const now = deps.clock.now();
     const customer = { id: createUuid(now), createdTime: now, tenantId, title: publicCustomerTitle };
     return await findOrInsertPublicCustomer(queries, customer);
   });
@@ -94,7 +94,7 @@ export async function assignDevice(
 
 /** `rotates`: with a new access token, as the customer's users have read the old one. */
 export async function unassignDevice(
-  parts: FleetParts,
+  deps: FleetDeps,
   tenantId: string,
   deviceId: string,
   rotates: boolean,
@@ -105,23 +105,23 @@ export async function unassignDevice(
     }
     return null;
   };
-  return await changeCustomer(parts, tenantId, deviceId, choose, rotates);
+  return await changeCustomer(deps, tenantId, deviceId, choose, rotates);
 }
 
 async function changeCustomer(
-  parts: FleetParts,
+  deps: FleetDeps,
   tenantId: string,
   deviceId: string,
   choose: (queries: Queries, device: DeviceInfo) => Promise<string | null>,
   rotates = false,
 ): Promise<DeviceInfo> {
-  const { postgres, changes } = parts;
+  const { postgres, changes } = deps;
   const { device, change } = await postgres.transaction(async (queries) => {
     if (!(await lockDevice(queries, tenantId, deviceId))) throw entityNotFound('Device', deviceId);
     const stored = (await findDevice(queries, tenantId, deviceId))!;
     const customerId = await choose(queries, stored);
-    const moved = await moveDevice(parts, queries, stored, customerId);
-    if (rotates) moved.change.push(...(await rotateToken(queries, stored, parts.clock.now())));
+    const moved = await moveDevice(deps, queries, stored, customerId);
+    if (rotates) moved.change.push(...(await rotateToken(queries, stored, deps.clock.now())));
     return moved;
   }, lostRaceAgain);
   changes.publish(change);
@@ -130,14 +130,14 @@ async function changeCustomer(
 
 /** The part inside a transaction that holds the device. The caller publishes `change` after the commit. */
 export async function moveDevice(
-  parts: FleetParts,
+  deps: FleetDeps,
   queries: Queries,
   device: DeviceInfo,
   customerId: string | null,
 ): Promise<{ device: DeviceInfo; change: LoggedChange[] }> {
   await setDeviceCustomer(queries, device.id, customerId);
   if (customerId !== device.customerId) await forgetClaims(queries, device);
-  const change = await recordChange(queries, device.id, device.number, false, parts.clock.now());
+  const change = await recordChange(queries, device.id, device.number, false, deps.clock.now());
   return { device: { ...device, customerId, version: device.version + 1 }, change };
 }
 

@@ -32,9 +32,9 @@ import {
 import { createUuid, isUuid } from '../device/uuid.ts';
 import { checkAssignable, deviceAssigned } from '../ota/assignment.ts';
 import type { Queries } from '../postgres/client.ts';
+import type { FleetDeps } from './deps.ts';
 import { admitDevice } from './device-limit.ts';
 import { type NameConflict, refuseTakenName, underFreeName } from './name-conflict.ts';
-import type { FleetParts } from './parts.ts';
 import { resolveProfile } from './profiles.ts';
 import { forgetClaims } from './store.ts';
 
@@ -58,13 +58,13 @@ export interface DeviceInput {
 
 /** Without `credentials` with a random token. */
 export async function createDevice(
-  parts: FleetParts,
+  deps: FleetDeps,
   tenantId: string,
   input: DeviceInput,
   credentials?: NewCredentials,
   conflict: NameConflict = refuseTakenName,
 ): Promise<Device> {
-  const { postgres, changes, clock, devicesMax, onAssigned } = parts;
+  const { postgres, changes, clock, devicesMax, onAssigned } = deps;
   const names = {
     takenReason: 'device_name_taken',
     next: (prefix: string) => nextNameNumber(postgres, tenantId, prefix),
@@ -112,13 +112,13 @@ export async function insertNewDevice(
  * transaction holds: a save that meets an assignment comes before it or after it.
  */
 export async function saveDevice(
-  parts: FleetParts,
+  deps: FleetDeps,
   caller: TenantPrincipal,
   id: string,
   input: DeviceInput,
 ): Promise<Device> {
   const { tenantId } = caller;
-  const { postgres, changes, clock, onAssigned, gatewayNews } = parts;
+  const { postgres, changes, clock, onAssigned, gatewayNews } = deps;
   const { device, stored, change, assigned } = await postgres.transaction(async (queries) => {
     const stored = await lockDevice(queries, tenantId, id);
     if (!stored) throw entityNotFound('Device', id);
@@ -154,8 +154,8 @@ function membersOf(json: unknown): Record<string, unknown> {
 }
 
 /** Device, credentials and, through a tombstone, its telemetry. */
-export async function deleteDevice(parts: FleetParts, tenantId: string, id: string): Promise<void> {
-  const { postgres, changes, clock, gatewayNews } = parts;
+export async function deleteDevice(deps: FleetDeps, tenantId: string, id: string): Promise<void> {
+  const { postgres, changes, clock, gatewayNews } = deps;
   const { stored, change } = await postgres.transaction(async (queries) => {
     const stored = await lockDevice(queries, tenantId, id);
     if (!stored) throw entityNotFound('Device', id);

@@ -13,7 +13,7 @@ import { isUuid } from '../device/uuid.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { PersistentCall } from '../rpc/persistent.ts';
 
-export interface GatewayNewsParts {
+export interface GatewayNewsDeps {
   postgres: Queries;
   persistentRpcs: { create(call: PersistentCall): Promise<string> };
   clock: Clock;
@@ -31,10 +31,10 @@ export interface ChangedDevice {
 }
 
 export class GatewayNews {
-  readonly #parts: GatewayNewsParts;
+  readonly #deps: GatewayNewsDeps;
 
-  constructor(parts: GatewayNewsParts) {
-    this.#parts = parts;
+  constructor(deps: GatewayNewsDeps) {
+    this.#deps = deps;
   }
 
   /** After the commit. Never throws. */
@@ -48,7 +48,7 @@ export class GatewayNews {
   }
 
   async #tell(tenantId: string, device: ChangedDevice, method: string, params: unknown): Promise<void> {
-    const { postgres, persistentRpcs, clock, log, customerScope } = this.#parts;
+    const { postgres, persistentRpcs, clock, log, customerScope } = this.#deps;
     const gatewayId = gatewayOf(device.additionalInfo);
     if (gatewayId === undefined || gatewayId === device.id) return;
     try {

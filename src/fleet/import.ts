@@ -12,11 +12,11 @@ import { findCredentials, findDeviceByName, findDeviceRow, findTakenNames } from
 import type { SaveSeries } from '../ingest/save-series.ts';
 import { strictForm, type TypedValue } from '../value/typed.ts';
 import { saveCredentials } from './credentials.ts';
+import type { FleetDeps } from './deps.ts';
 import { createDevice, saveDevice } from './devices.ts';
 import { createDevices } from './new-devices.ts';
-import type { FleetParts } from './parts.ts';
 
-export interface ImportParts extends FleetParts {
+export interface ImportDeps extends FleetDeps {
   attributes: Attributes;
   saveSeries: SaveSeries;
 }
@@ -37,15 +37,15 @@ export type ImportOutcome = 'created' | 'updated' | Fault;
 
 /** The outcomes in the order of the rows. `mayUpdate` false: a name that is there already is refused. */
 export async function importDevices(
-  parts: ImportParts,
+  deps: ImportDeps,
   caller: TenantPrincipal,
   rows: ImportRow[],
   mayUpdate: boolean,
 ): Promise<ImportOutcome[]> {
   const outcomes: ImportOutcome[] = new Array(rows.length);
   const names = [...new Set(rows.map(({ name }) => name))];
-  const there = await findTakenNames(parts.postgres, caller.tenantId, names);
-  await createPlain(parts, caller, rows, there, outcomes);
+  const there = await findTakenNames(deps.postgres, caller.tenantId, names);
+  await createPlain(deps, caller, rows, there, outcomes);
   // The rest row by row, several at once; those of one name in their order.
   const turns = new Map<string, Promise<void>>();
   let next = 0;
@@ -57,7 +57,7 @@ export async function importDevices(
       const before = turns.get(row.name);
       const turn = (async () => {
         await before;
-        outcomes[i] = await outcomeOf(() => finish(parts, caller, row, outcome, mayUpdate));
+        outcomes[i] = await outcomeOf(() => finish(deps, caller, row, outcome, mayUpdate));
       })();
       turns.set(row.name, turn);
       try {
@@ -76,7 +76,7 @@ export async function importDevices(
 
 /** New devices with access tokens are made a thousand at a time. */
 async function createPlain(
-  parts: ImportParts,
+  deps: ImportDeps,
   { tenantId }: TenantPrincipal,
   rows: ImportRow[],
   there: ReadonlySet<string>,
@@ -97,7 +97,7 @@ async function createPlain(
     additionalInfo: infoOf(row, null),
     accessToken: row.credentials?.credentialsId ?? '',
   }));
-  const created = await createDevices(parts, tenantId, inputs);
+  const created = await createDevices(deps, tenantId, inputs);
   for (const [n, [index]] of plain.entries()) {
     const outcome = created[n]!;
     outcomes[index] = outcome instanceof Fault ? outcome : 'created';
@@ -106,46 +106,46 @@ async function createPlain(
 
 /** What a row says beside the device that was made of it, or all of it. */
 async function finish(
-  parts: ImportParts,
+  deps: ImportDeps,
   caller: TenantPrincipal,
   row: ImportRow,
   outcome: 'created' | 'updated' | undefined,
   mayUpdate: boolean,
 ): Promise<ImportOutcome> {
   const { tenantId } = caller;
-  const stored = await findDeviceByName(parts.postgres, tenantId, row.name);
+  const stored = await findDeviceByName(deps.postgres, tenantId, row.name);
   if (outcome === undefined && stored && !mayUpdate) {
     throw badRequest('device_name_taken', 'Device with such name already exists!');
   }
-  const device = stored ?? (await create(parts, tenantId, row));
-  if (outcome === undefined && stored) await update(parts, caller, row, stored);
-  await saveValues(parts, tenantId, device.id, device.number, row);
+  const device = stored ?? (await create(deps, tenantId, row));
+  if (outcome === undefined && stored) await update(deps, caller, row, stored);
+  await saveValues(deps, tenantId, device.id, device.number, row);
   return outcome ?? (stored ? 'updated' : 'created');
 }
 
-async function create(parts: ImportParts, tenantId: string, row: ImportRow): Promise<Device> {
+async function create(deps: ImportDeps, tenantId: string, row: ImportRow): Promise<Device> {
   const { name, type, label, credentials } = row;
-  return await createDevice(parts, tenantId, { name, type, label, additionalInfo: infoOf(row, null) }, credentials);
+  return await createDevice(deps, tenantId, { name, type, label, additionalInfo: infoOf(row, null) }, credentials);
 }
 
-async function update(parts: ImportParts, caller: TenantPrincipal, row: ImportRow, stored: Device): Promise<void> {
+async function update(deps: ImportDeps, caller: TenantPrincipal, row: ImportRow, stored: Device): Promise<void> {
   const isTyped = row.type !== undefined && row.type !== stored.type;
   // With the version that was read: a change by another caller meanwhile is an error of the row, and is not undone.
-  await saveDevice(parts, caller, stored.id, {
+  await saveDevice(deps, caller, stored.id, {
     ...stored,
     ...(isTyped && { type: row.type, profileId: null }),
     label: row.label ?? stored.label,
     additionalInfo: infoOf(row, stored.additionalInfo),
   });
   if (!row.credentials) return;
-  const old = await findCredentials(parts.postgres, stored.id);
+  const old = await findCredentials(deps.postgres, stored.id);
   if (!old) return;
   const { tenantId } = caller;
-  await saveCredentials(parts, tenantId, { id: old.id, deviceId: stored.id, credentials: row.credentials });
+  await saveCredentials(deps, tenantId, { id: old.id, deviceId: stored.id, credentials: row.credentials });
 }
 
 async function saveValues(
-  { postgres, attributes, saveSeries }: ImportParts,
+  { postgres, attributes, saveSeries }: ImportDeps,
   tenantId: string,
   deviceId: string,
   number: number,

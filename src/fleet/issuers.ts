@@ -10,7 +10,7 @@ import { findIssuer, type Issuer, listIssuers, markProven, setIssuer } from '../
 import type { Page, PageLink } from '../device/page.ts';
 import { findFullProfile } from '../device/profile-store.ts';
 import type { Queries } from '../postgres/client.ts';
-import type { FleetParts } from './parts.ts';
+import type { FleetDeps } from './deps.ts';
 
 const signatureCharsMax = 8_192;
 
@@ -63,14 +63,14 @@ function shown(tenantId: string, issuer: Issuer): Issuer {
   return { ...issuer, nonce: statementOf(tenantId, issuer.nonce) };
 }
 
-export async function issuersOf({ postgres }: FleetParts, tenantId: string, link: PageLink): Promise<Page<Issuer>> {
+export async function issuersOf({ postgres }: FleetDeps, tenantId: string, link: PageLink): Promise<Page<Issuer>> {
   const page = await listIssuers(postgres, tenantId, link);
   return { ...page, data: page.data.map((issuer) => shown(tenantId, issuer)) };
 }
 
 /** `signature`: base64, of the nonce as it is shown, by the key of the issuer; SHA-256 where the kind of key takes a digest. */
 export async function proveIssuer(
-  { postgres }: FleetParts,
+  { postgres }: FleetDeps,
   tenantId: string,
   profileId: string,
   signature: string,

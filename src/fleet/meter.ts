@@ -5,7 +5,7 @@
 import type { RateLimits } from '../auth/rate-limits.ts';
 import type { CachedDevice } from '../device/cached-device.ts';
 
-export interface MeterParts {
+export interface MeterDeps {
   /** Undefined = unlimited. */
   rateLimits: RateLimits | undefined;
   touch: (device: CachedDevice) => void;
@@ -15,7 +15,7 @@ export class Meter {
   readonly rateLimits: RateLimits | undefined;
   readonly touch: (device: CachedDevice) => void;
 
-  constructor({ rateLimits, touch }: MeterParts) {
+  constructor({ rateLimits, touch }: MeterDeps) {
     this.rateLimits = rateLimits;
     this.touch = touch;
   }

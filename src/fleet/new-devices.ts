@@ -11,9 +11,9 @@ import { createUuid } from '../device/uuid.ts';
 import { devicesAssigned } from '../ota/assignment.ts';
 import { isForeignKeyViolation, isUniqueViolation, type Queries } from '../postgres/client.ts';
 import { findProfileIds, insertProfiles, insertTokens } from './bulk-store.ts';
+import type { FleetDeps } from './deps.ts';
 import { admitDevices, deviceLimitReached } from './device-limit.ts';
 import { findTakenTokens, findTenantProfiles, holdCustomers, insertDevices } from './new-devices-store.ts';
-import type { FleetParts } from './parts.ts';
 import { resolveProfile } from './profiles.ts';
 
 export interface NewDeviceInput {
@@ -37,14 +37,14 @@ interface Row extends NewDeviceInput {
 
 /** The outcomes in the order of the inputs. Throws 503 when the database is away. */
 export async function createDevices(
-  parts: FleetParts,
+  deps: FleetDeps,
   tenantId: string,
   inputs: NewDeviceInput[],
 ): Promise<NewDeviceOutcome[]> {
   const outcomes: NewDeviceOutcome[] = new Array(inputs.length);
-  const rows = sound(inputs, parts.clock.now(), outcomes);
+  const rows = sound(inputs, deps.clock.now(), outcomes);
   for (let i = 0; i < rows.length; i += limits.newDevicesPerTransaction) {
-    await createSome(parts, tenantId, rows.slice(i, i + limits.newDevicesPerTransaction), outcomes);
+    await createSome(deps, tenantId, rows.slice(i, i + limits.newDevicesPerTransaction), outcomes);
   }
   return outcomes;
 }
@@ -77,18 +77,13 @@ function sound(inputs: NewDeviceInput[], now: number, outcomes: NewDeviceOutcome
 
 const triesMax = 3;
 
-async function createSome(
-  parts: FleetParts,
-  tenantId: string,
-  rows: Row[],
-  outcomes: NewDeviceOutcome[],
-): Promise<void> {
-  const { postgres, changes, onAssigned } = parts;
+async function createSome(deps: FleetDeps, tenantId: string, rows: Row[], outcomes: NewDeviceOutcome[]): Promise<void> {
+  const { postgres, changes, onAssigned } = deps;
   for (let tries = 1; ; tries += 1) {
     try {
-      const profiles = await profilesOf(parts, tenantId, rows);
+      const profiles = await profilesOf(deps, tenantId, rows);
       const { published, assigned } = await postgres.transaction((queries) =>
-        createInside(parts, queries, tenantId, rows, profiles, outcomes),
+        createInside(deps, queries, tenantId, rows, profiles, outcomes),
       );
       changes.publish(published);
       if (assigned) onAssigned?.();
@@ -102,7 +97,7 @@ async function createSome(
 }
 
 async function createInside(
-  { clock, devicesMax }: FleetParts,
+  { clock, devicesMax }: FleetDeps,
   queries: Queries,
   tenantId: string,
   rows: Row[],
@@ -149,7 +144,7 @@ async function createInside(
 }
 
 /** The profile of each row; rows that name one that is not there are left out. */
-async function profilesOf({ postgres, clock }: FleetParts, tenantId: string, rows: Row[]): Promise<Map<Row, string>> {
+async function profilesOf({ postgres, clock }: FleetDeps, tenantId: string, rows: Row[]): Promise<Map<Row, string>> {
   const given = [...new Set(rows.flatMap(({ profileId }) => profileId ?? []))];
   const known = given.length > 0 ? await findTenantProfiles(postgres, tenantId, given) : new Set<string>();
   const types = [...new Set(rows.filter(({ profileId }) => profileId === null).map(({ type }) => type.trim() && type))];

@@ -33,8 +33,8 @@ import { checkVersion, findDefaultProfile, findProfile, findProfileByName, inser
 import { createUuid, isUuid } from '../device/uuid.ts';
 import { checkAssignable, profileAssigned } from '../ota/assignment.ts';
 import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
+import type { FleetDeps } from './deps.ts';
 import { changeIssuer, checkIssuer } from './issuers.ts';
-import type { FleetParts } from './parts.ts';
 import { lockTenant } from './store.ts';
 
 /** A profile as a user saves it: what is absent is cleared. */
@@ -96,8 +96,8 @@ export async function findOrCreateProfile(
   return stored;
 }
 
-export async function createProfile(parts: FleetParts, tenantId: string, input: ProfileInput): Promise<FullProfile> {
-  const { postgres, clock } = parts;
+export async function createProfile(deps: FleetDeps, tenantId: string, input: ProfileInput): Promise<FullProfile> {
+  const { postgres, clock } = deps;
   const now = clock.now();
   return await postgres.transaction(async (queries) => {
     const created = { id: createUuid(now), tenantId, createdTime: now, isDefault: input.isDefault === true };
@@ -111,12 +111,12 @@ export async function createProfile(parts: FleetParts, tenantId: string, input: 
 
 /** Replaces the profile `id`. The name shows as the type of its devices; which one is default changes elsewhere. */
 export async function saveProfile(
-  parts: FleetParts,
+  deps: FleetDeps,
   tenantId: string,
   id: string,
   input: ProfileInput,
 ): Promise<FullProfile> {
-  const { profile, assigned } = await parts.postgres.transaction(async (queries) => {
+  const { profile, assigned } = await deps.postgres.transaction(async (queries) => {
     const stored = await findFullProfile(queries, tenantId, id, 'lock');
     if (!stored) throw entityNotFound('Device profile', id);
     checkVersion('Device profile', stored.version, input.version);
@@ -136,12 +136,12 @@ export async function saveProfile(
     if (assigned) await profileAssigned(queries, id);
     return { profile, assigned };
   });
-  if (assigned) parts.onAssigned?.();
+  if (assigned) deps.onAssigned?.();
   return profile;
 }
 
-export async function setDefaultProfile(parts: FleetParts, tenantId: string, id: string): Promise<FullProfile> {
-  return await parts.postgres.transaction(async (queries) => {
+export async function setDefaultProfile(deps: FleetDeps, tenantId: string, id: string): Promise<FullProfile> {
+  return await deps.postgres.transaction(async (queries) => {
     // Two at once take turns: one default is the rule.
     await lockTenant(queries, tenantId);
     if (!(await findFullProfile(queries, tenantId, id, 'lock'))) throw entityNotFound('Device profile', id);
@@ -152,10 +152,10 @@ export async function setDefaultProfile(parts: FleetParts, tenantId: string, id:
   });
 }
 
-export async function deleteProfile(parts: FleetParts, tenantId: string, id: string): Promise<void> {
+export async function deleteProfile(deps: FleetDeps, tenantId: string, id: string): Promise<void> {
   const used = badRequest('profile_used', 'The device profile referenced by the devices cannot be deleted!');
   try {
-    await parts.postgres.transaction(async (queries) => {
+    await deps.postgres.transaction(async (queries) => {
       const stored = await findFullProfile(queries, tenantId, id, 'lock');
       if (!stored) throw entityNotFound('Device profile', id);
       if (stored.isDefault) throw badRequest('profile_default', 'Deletion of Default Device Profile is prohibited!');

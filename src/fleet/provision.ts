@@ -12,13 +12,13 @@ import { createAccessToken, type FullProfile } from '../device/device.ts';
 import { findProfileByProvisionKey } from '../device/profile-store.ts';
 import { findCredentials, findDevice, findDeviceByName, lockDevice } from '../device/store.ts';
 import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
+import type { FleetDeps } from './deps.ts';
 import { deviceLimitReason } from './device-limit.ts';
 import { insertNewDevice } from './devices.ts';
 import type { Guesses } from './guesses.ts';
-import type { FleetParts } from './parts.ts';
 import { type ProvisionOutcome, type ProvisionRequest, requestedCredentials } from './provision-request.ts';
 
-export interface ProvisionParts extends FleetParts {
+export interface ProvisionDeps extends FleetDeps {
   guesses: Guesses;
   log: Log;
 }
@@ -33,22 +33,22 @@ const nobody = randomBytes(32).toString('base64');
 
 /** Throws 429 when the address has given too many wrong keys. */
 export async function provision(
-  parts: ProvisionParts,
+  deps: ProvisionDeps,
   request: ProvisionRequest,
   remoteAddress: string,
 ): Promise<ProvisionOutcome> {
-  const forgive = parts.guesses.begin(remoteAddress);
+  const forgive = deps.guesses.begin(remoteAddress);
   let profile: FullProfile | undefined;
   try {
-    profile = await openedProfile(parts.postgres, request);
+    profile = await openedProfile(deps.postgres, request);
   } catch (error) {
     forgive();
     throw error;
   }
   if (!profile) return { status: 'NOT_FOUND' };
   forgive();
-  const outcome = await provisionIn(parts, profile, request);
-  parts.log.info('provisioned', { profile: profile.id, outcome: outcome.status });
+  const outcome = await provisionIn(deps, profile, request);
+  deps.log.info('provisioned', { profile: profile.id, outcome: outcome.status });
   return outcome;
 }
 
@@ -61,7 +61,7 @@ async function openedProfile(queries: Queries, { key, secret }: ProvisionRequest
 }
 
 async function provisionIn(
-  parts: ProvisionParts,
+  deps: ProvisionDeps,
   profile: FullProfile,
   request: ProvisionRequest,
 ): Promise<ProvisionOutcome> {
@@ -71,18 +71,18 @@ async function provisionIn(
     case 'X509_CERTIFICATE_CHAIN':
       return { status: 'NOT_FOUND' };
     case 'ALLOW_CREATE_NEW_DEVICES':
-      return await createProvisioned(parts, profile, request);
+      return await createProvisioned(deps, profile, request);
     case 'CHECK_PRE_PROVISIONED_DEVICES':
-      return await handOut(parts, profile, request);
+      return await handOut(deps, profile, request);
   }
 }
 
 async function createProvisioned(
-  parts: ProvisionParts,
+  deps: ProvisionDeps,
   profile: FullProfile,
   request: ProvisionRequest,
 ): Promise<ProvisionOutcome> {
-  const { postgres, changes, clock, devicesMax, onAssigned } = parts;
+  const { postgres, changes, clock, devicesMax, onAssigned } = deps;
   const name = request.deviceName ?? createAccessToken();
   const input = { name, profileId: profile.id, additionalInfo: request.gateway ? confinedGateway : null };
   try {
@@ -106,7 +106,7 @@ async function createProvisioned(
 
 /** The credentials that the device has, to the first who asks. */
 async function handOut(
-  { postgres, clock }: ProvisionParts,
+  { postgres, clock }: ProvisionDeps,
   profile: FullProfile,
   { deviceName }: ProvisionRequest,
 ): Promise<ProvisionOutcome> {

@@ -8,13 +8,13 @@ import { createUuid } from '../device/uuid.ts';
 import { createPackage } from '../ota/packages.ts';
 import { expandRolloutProfile, finishRolloutDevices, readOutdated, takeRolloutDevices } from '../ota/store.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
+import type { FleetDeps } from './deps.ts';
 import { createDevice, saveDevice } from './devices.ts';
-import type { FleetParts } from './parts.ts';
 import { insertTenant } from './store.ts';
 
 let server: TestPostgres;
 let postgres: Postgres;
-let fleet: FleetParts;
+let fleet: FleetDeps;
 let tenantId: string;
 let firmwareId: string;
 

@@ -16,7 +16,7 @@ import { insertNewDevice, randomToken } from './devices.ts';
 import { findOrCreateProfile } from './profiles.ts';
 import { findSetting, insertCustomer, insertTenant } from './store.ts';
 
-export interface SeedParts {
+export interface SeedDeps {
   postgres: Postgres;
   passwords: PasswordHasher;
   clock: Clock;
@@ -39,11 +39,11 @@ export interface FirstAdmins {
  * Tenant "Millrace" with its administrator and a device, and the administrator of the system. False when an earlier
  * start, or another host, has done it.
  */
-export async function seedFirstTenant(parts: SeedParts, admins: FirstAdmins): Promise<boolean> {
-  const { postgres, clock } = parts;
+export async function seedFirstTenant(deps: SeedDeps, admins: FirstAdmins): Promise<boolean> {
+  const { postgres, clock } = deps;
   if (await findSetting(postgres, firstMark)) return false;
   const { email, systemEmail } = admins;
-  const passwordHash = await parts.passwords.hash(admins.password);
+  const passwordHash = await deps.passwords.hash(admins.password);
   const now = clock.now();
   return await postgres.transaction(async (queries) => {
     const tenantId = await markedTenant(queries, firstMark, 'Millrace', now);
@@ -65,8 +65,8 @@ export async function findFirstDevice(postgres: Queries): Promise<{ id: string; 
 }
 
 /** Users, customers, profiles and devices of rest.md 1.6. False when that was done before. */
-export async function seedDemoData(parts: SeedParts): Promise<boolean> {
-  const { postgres, passwords, clock } = parts;
+export async function seedDemoData(deps: SeedDeps): Promise<boolean> {
+  const { postgres, passwords, clock } = deps;
   if (await findSetting(postgres, demoMark)) return false;
   const hashes = new Map<string, string>();
   for (const password of ['sysadmin', 'tenant', 'customer']) hashes.set(password, await passwords.hash(password));

@@ -5,7 +5,7 @@ import { checkDocument, checkText, defaultProfileName } from '../device/device.t
 import { checkVersion } from '../device/store.ts';
 import { createUuid } from '../device/uuid.ts';
 import { type ContactInput, checkedContact, checkTitle, type Tenant } from './customer.ts';
-import type { FleetParts } from './parts.ts';
+import type { FleetDeps } from './deps.ts';
 import { findOrCreateProfile } from './profiles.ts';
 import {
   deleteDevices,
@@ -33,7 +33,7 @@ export const defaultTenantProfileId = '13814000-1dd2-11b2-8080-808080808081';
 export const defaultTenantProfileName = 'Default';
 
 /** With its default profile. */
-export async function createTenant({ postgres, clock }: FleetParts, input: TenantInput): Promise<Tenant> {
+export async function createTenant({ postgres, clock }: FleetDeps, input: TenantInput): Promise<Tenant> {
   const now = clock.now();
   const tenant = { id: createUuid(now), createdTime: now, version: 1, ...checkedTenant(input) };
   await postgres.transaction(async (queries) => {
@@ -43,7 +43,7 @@ export async function createTenant({ postgres, clock }: FleetParts, input: Tenan
   return tenant;
 }
 
-export async function saveTenant({ postgres }: FleetParts, id: string, input: TenantInput): Promise<Tenant> {
+export async function saveTenant({ postgres }: FleetDeps, id: string, input: TenantInput): Promise<Tenant> {
   return await postgres.transaction(async (queries) => {
     const locked = await lockTenant(queries, id);
     if (!locked) throw entityNotFound('Tenant', id);
@@ -59,7 +59,7 @@ export async function saveTenant({ postgres }: FleetParts, id: string, input: Te
  * With everything that it has. Its devices go first, many in each transaction, so that a large tenant holds no lock for
  * long; whoever is interrupted deletes again.
  */
-export async function deleteTenant({ postgres, changes, clock }: FleetParts, id: string): Promise<void> {
+export async function deleteTenant({ postgres, changes, clock }: FleetDeps, id: string): Promise<void> {
   if (!(await findTenant(postgres, id))) throw entityNotFound('Tenant', id);
   for (;;) {
     const gone = await postgres.transaction(async (queries) => {

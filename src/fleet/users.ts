@@ -24,7 +24,7 @@ import { checkVersion, holdCustomer } from '../device/store.ts';
 import { createUuid } from '../device/uuid.ts';
 import type { Queries } from '../postgres/client.ts';
 import { checkEmail } from './customer.ts';
-import type { FleetParts } from './parts.ts';
+import type { FleetDeps } from './deps.ts';
 import { findTenant } from './store.ts';
 
 /** A user as another one saves it: what is absent is cleared. */
@@ -44,12 +44,12 @@ export interface UserInput {
 const shownInfo = ['userCredentialsEnabled', 'userActivated', 'lastLoginTs'];
 
 /** Throws what `createUser` would refuse, but for an email that is taken. */
-export async function checkNewUser({ postgres }: FleetParts, caller: Principal, input: UserInput): Promise<void> {
+export async function checkNewUser({ postgres }: FleetDeps, caller: Principal, input: UserInput): Promise<void> {
   await checkOwners(postgres, newUser(caller, input, 0));
 }
 
 /** The user is not activated. */
-export async function createUser({ postgres, clock }: FleetParts, caller: Principal, input: UserInput): Promise<User> {
+export async function createUser({ postgres, clock }: FleetDeps, caller: Principal, input: UserInput): Promise<User> {
   const now = clock.now();
   const user = newUser(caller, input, now);
   await postgres.transaction(async (queries) => {
@@ -73,7 +73,7 @@ function newUser(caller: Principal, input: UserInput, now: number): User {
  * with: only a caller that is `proven` by its own password changes its own, or that of an equal.
  */
 export async function saveUser(
-  { postgres }: FleetParts,
+  { postgres }: FleetDeps,
   caller: Principal,
   id: string,
   input: UserInput,
@@ -99,7 +99,7 @@ export async function saveUser(
   });
 }
 
-export async function deleteUser({ postgres }: FleetParts, caller: Principal, id: string): Promise<void> {
+export async function deleteUser({ postgres }: FleetDeps, caller: Principal, id: string): Promise<void> {
   await postgres.transaction(async (queries) => {
     const found = checkReachable(caller, id, await findAccount(queries, id), 'administer');
     if (found.authority !== 'CUSTOMER_USER') await keepOneAdmin(queries, found);
@@ -110,7 +110,7 @@ export async function deleteUser({ postgres }: FleetParts, caller: Principal, id
 
 /** Disabling ends every session, also for the time after enabling. */
 export async function enableUser(
-  { postgres, clock }: FleetParts,
+  { postgres, clock }: FleetDeps,
   caller: Principal,
   id: string,
   enabled: boolean,
@@ -140,11 +140,7 @@ export async function reachableUser(queries: Queries, caller: Principal, id: str
 }
 
 /** The token with which the user chooses a password; a new one when the old one has expired. */
-export async function activationOf(
-  { postgres, clock }: FleetParts,
-  caller: Principal,
-  id: string,
-): Promise<Activation> {
+export async function activationOf({ postgres, clock }: FleetDeps, caller: Principal, id: string): Promise<Activation> {
   return await postgres.transaction(async (queries) => {
     const stored = checkReachable(caller, id, await findAccount(queries, id, 'lock'), 'administer');
     if (stored.passwordHash !== null) throw badRequest('activated', 'User is already activated!');
@@ -160,7 +156,7 @@ export async function activationOf(
  * A token with which a user who forgot the password chooses a new one; an earlier token is void. Given for users below
  * the caller only (`accountToSignIn`): a caller who chooses the password of an equal could sign in as that equal.
  */
-export async function resetTokenOf({ postgres, clock }: FleetParts, caller: Principal, id: string): Promise<string> {
+export async function resetTokenOf({ postgres, clock }: FleetDeps, caller: Principal, id: string): Promise<string> {
   const account = await accountToSignIn(postgres, caller, id);
   if (account.passwordHash === null) throw badRequest('not_activated', 'User is not activated yet!');
   const token = randomBytes(24).toString('base64url');

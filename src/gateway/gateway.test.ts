@@ -6,7 +6,7 @@ import { type Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { CachedDevice, type DeviceRow } from '../device/cached-device.ts';
 import type { SessionOwner } from '../device/sessions.ts';
-import { Gateway, type GatewayParts } from './gateway.ts';
+import { Gateway, type GatewayDeps } from './gateway.ts';
 import type { Found, Wanted } from './names.ts';
 
 function rowOf(number: number, name: string): DeviceRow {
@@ -50,7 +50,7 @@ function setUp(childrenMax = 0, hub: Partial<DeviceRow> = {}) {
   const refused = new Map<string, Fault>();
   const rows = new Map<string, Partial<DeviceRow>>();
   let hold: Promise<void> = Promise.resolve();
-  const parts = {
+  const deps = {
     sessions: {
       open: (row: DeviceRow, owner: SessionOwner) => {
         owners.set(row.number, owner);
@@ -117,7 +117,7 @@ function setUp(childrenMax = 0, hub: Partial<DeviceRow> = {}) {
     dropped: (name: string, reason: string) => dropped.push(`${name} ${reason}`),
   };
   const gateway = new Gateway(
-    parts as unknown as GatewayParts,
+    deps as unknown as GatewayDeps,
     deviceOf({ ...rowOf(hubNumber, 'hub'), isGateway: true, ...hub }),
     link,
   );

@@ -29,7 +29,7 @@ export interface GatewayLink {
   dropped(name: string, reason: Dropped): void;
 }
 
-export interface GatewayParts {
+export interface GatewayDeps {
   sessions: Sessions;
   devices: DevicesHere;
   names: ChildNames;
@@ -161,7 +161,7 @@ export class Gateway {
   readonly link: GatewayLink;
   /** Owned by `telemetry.ts`: the child that a message began with last. */
   first: Child | undefined = undefined;
-  readonly #parts: GatewayParts;
+  readonly #deps: GatewayDeps;
   readonly #children = new Map<string, Child>();
   readonly #byNumber = new Map<number, Child>();
   /** Whether a stream is on; a new object each time, so that a walk over the children knows that it is the last. */
@@ -181,8 +181,8 @@ export class Gateway {
   /** What the children were last checked against. */
   #checkedScope = '';
 
-  constructor(parts: GatewayParts, device: CachedDevice, link: GatewayLink) {
-    this.#parts = parts;
+  constructor(deps: GatewayDeps, device: CachedDevice, link: GatewayLink) {
+    this.#deps = deps;
     this.device = device;
     this.link = link;
   }
@@ -192,7 +192,7 @@ export class Gateway {
   }
 
   get monotonic(): () => number {
-    return this.#parts.monotonic;
+    return this.#deps.monotonic;
   }
 
   /** Earlier operations wait for their devices: what must keep its order waits behind them. */
@@ -232,7 +232,7 @@ export class Gateway {
 
   /** Shared attributes of the children go down from now on, beginning with what each does not know yet. */
   setAttributes(isOn: boolean): void {
-    const { updates } = this.#parts;
+    const { updates } = this.#deps;
     const stream = { isOn };
     this.#attributes = stream;
     this.#eachChild(
@@ -243,7 +243,7 @@ export class Gateway {
 
   /** Commands to the children go down from now on, beginning with those that wait. */
   setRpc(isOn: boolean): void {
-    const { rpcSessions } = this.#parts;
+    const { rpcSessions } = this.#deps;
     const stream = { isOn };
     this.#rpc = stream;
     this.#eachChild(
@@ -267,7 +267,7 @@ export class Gateway {
 
   /** By `Child` only, as is all below. News that finds too many others on their way is asked for again later. */
   tell(child: Child, news: News): void {
-    const { lossFree } = this.#parts.updates;
+    const { lossFree } = this.#deps.updates;
     // What comes behind news that was left out must wait for it.
     if (this.#behind.has(child)) return;
     if (lossFree && this.#updatesInFlight >= limits.gatewayUpdatesInFlightMax) {
@@ -342,7 +342,7 @@ export class Gateway {
   }
 
   async #find(wanted: readonly Wanted[]): Promise<Found> {
-    const { names, childrenMax } = this.#parts;
+    const { names, childrenMax } = this.#deps;
     if (wanted.length === 0 || this.#gone) return new Map(wanted.map(({ name }) => [name, gatewayGone]));
     const room = childrenMax === 0 ? wanted.length : Math.max(0, childrenMax - this.size);
     const found = await names.find(this.device, wanted.slice(0, room));
@@ -352,7 +352,7 @@ export class Gateway {
 
   /** Those that are refused. */
   #connect(found: Found): Refused {
-    const { childrenMax } = this.#parts;
+    const { childrenMax } = this.#deps;
     let refused: Map<string, Fault> | undefined;
     for (const [name, outcome] of found) {
       let fault: Fault | undefined;
@@ -370,7 +370,7 @@ export class Gateway {
 
   /** Why this gateway does not act for the device; undefined when it does. */
   #refusal(name: string, device: DeviceRow | CachedDevice): Fault | undefined {
-    const { customerScope } = this.#parts;
+    const { customerScope } = this.#deps;
     if (!this.device.isGateway && customerScope === 'customer') return noGateway;
     switch (actsFor(this.device, device, customerScope)) {
       case true:
@@ -388,7 +388,7 @@ export class Gateway {
     if (refusal) return refusal;
     this.#open(name, row);
     if (this.child(name)) return undefined;
-    this.#parts.names.forget(row.number);
+    this.#deps.names.forget(row.number);
     return renamed;
   }
 
@@ -406,12 +406,12 @@ export class Gateway {
     this.#byNumber.set(row.number, child);
     if (isItself) return;
     if (this.#ended) {
-      child.device = this.#parts.devices.adopt(row);
+      child.device = this.#deps.devices.adopt(row);
       return;
     }
-    child.open(this.#parts.sessions, row);
-    if (this.#attributes.isOn) child.follow(this.#parts.updates);
-    if (this.#rpc.isOn) child.listen(this.#parts.rpcSessions);
+    child.open(this.#deps.sessions, row);
+    if (this.#attributes.isOn) child.follow(this.#deps.updates);
+    if (this.#rpc.isOn) child.listen(this.#deps.rpcSessions);
   }
 
   #name(child: Child, name: string): void {
@@ -441,7 +441,7 @@ export class Gateway {
     child.unfollow();
     child.unlisten();
     if (child.session) child.session.end();
-    else if (child.device !== this.device) this.#parts.devices.release(child.device);
+    else if (child.device !== this.device) this.#deps.devices.release(child.device);
   }
 
   #releaseAll(): void {

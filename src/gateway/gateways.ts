@@ -3,19 +3,19 @@ import { unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Metrics } from '../base/metrics.ts';
 import type { CachedDevice } from '../device/cached-device.ts';
-import { Child, Gateway, type GatewayLink, type GatewayParts } from './gateway.ts';
+import { Child, Gateway, type GatewayDeps, type GatewayLink } from './gateway.ts';
 
 export class Gateways {
-  readonly #parts: GatewayParts;
+  readonly #deps: GatewayDeps;
   readonly #open = new Set<Gateway>();
   /** By the number of its device. Of two connections of one device the newer: the older one is about to end. */
   readonly #byDevice = new Map<number, Gateway>();
   #heldBytes = 0;
 
-  constructor(parts: GatewayParts, metrics: Metrics) {
-    this.#parts = parts;
+  constructor(deps: GatewayDeps, metrics: Metrics) {
+    this.#deps = deps;
     // What a gateway may act for, and what a child belongs to, is checked again when either of them changes.
-    parts.sessions.onChecked((device, owner) => {
+    deps.sessions.onChecked((device, owner) => {
       if (owner instanceof Child) owner.gateway.checkChild(owner);
       else this.#byDevice.get(device.number)?.checkChildren();
     });
@@ -30,7 +30,7 @@ export class Gateways {
 
   /** The caller ends it with `close`. */
   open(device: CachedDevice, link: GatewayLink): Gateway {
-    const gateway = new Gateway(this.#parts, device, link);
+    const gateway = new Gateway(this.#deps, device, link);
     this.#open.add(gateway);
     this.#byDevice.set(device.number, gateway);
     return gateway;

@@ -7,7 +7,7 @@ import { tsDistanceMsMax } from '../telemetry/block.ts';
 import { readBlock } from '../telemetry/read-block.ts';
 import { Rows } from '../telemetry/rows.ts';
 import { Kind } from '../value/typed.ts';
-import { Gateway, type GatewayParts } from './gateway.ts';
+import { Gateway, type GatewayDeps } from './gateway.ts';
 import { childrenOf, GatewayDecoder, GatewayTelemetry, unknownChild } from './telemetry.ts';
 
 const now = 1_700_000_000_000;
@@ -28,7 +28,7 @@ function rowOf(number: number, name: string): DeviceRow {
 
 /** With these children connected, numbered from 1. */
 async function gatewayWith(children: string[]): Promise<Gateway> {
-  const parts = {
+  const deps = {
     sessions: { open: (row: DeviceRow) => ({ device: new CachedDevice(row), end: () => {} }) },
     names: {
       find: async (_: unknown, wanted: { name: string }[]) =>
@@ -38,7 +38,7 @@ async function gatewayWith(children: string[]): Promise<Gateway> {
     monotonic: () => 0,
   };
   const link = { attributes: () => true, rpc: () => true, dropped: () => {} };
-  const gateway = new Gateway(parts as unknown as GatewayParts, new CachedDevice(rowOf(1000, 'hub')), link);
+  const gateway = new Gateway(deps as unknown as GatewayDeps, new CachedDevice(rowOf(1000, 'hub')), link);
   await new Promise<void>((resolve) =>
     gateway.run(
       children.map((name) => ({ name, type: '' })),

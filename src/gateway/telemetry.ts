@@ -49,7 +49,7 @@ export class GatewayTelemetry implements Waiter {
   }
 }
 
-export interface GatewayDecoderParts {
+export interface GatewayDecoderDeps {
   options: DecodeOptions;
   touch: (device: CachedDevice) => void;
   rateLimits: RateLimits | undefined;
@@ -60,7 +60,7 @@ export class GatewayDecoder {
   readonly #touch: (device: CachedDevice) => void;
   readonly #rateLimits: RateLimits | undefined;
 
-  constructor({ options, touch, rateLimits }: GatewayDecoderParts) {
+  constructor({ options, touch, rateLimits }: GatewayDecoderDeps) {
     this.#options = options;
     this.#touch = touch;
     this.#rateLimits = rateLimits;

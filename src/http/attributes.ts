@@ -17,7 +17,7 @@ import type { ReadBody } from '../value/lenient.ts';
 import type { LongPolls } from './long-poll.ts';
 import type { Senders } from './senders.ts';
 
-export interface AttributesDoorParts {
+export interface AttributesDoorDeps {
   server: HttpServer;
   senders: Senders;
   attributes: Attributes;
@@ -30,8 +30,8 @@ export interface AttributesDoorParts {
 const json = { status: 200, contentType: 'application/json' };
 const missingBody = badRequest('missing_body', 'Required request body is missing');
 
-export function attributesDoor(parts: AttributesDoorParts): void {
-  const { server, senders, attributes, updates, polls, readBody, castNumericStrings } = parts;
+export function attributesDoor(deps: AttributesDoorDeps): void {
+  const { server, senders, attributes, updates, polls, readBody, castNumericStrings } = deps;
   const { meter } = senders;
 
   /** Stores what a known device sent; `body` is read before this returns. */

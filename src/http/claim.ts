@@ -3,20 +3,20 @@
  * Order of checks: token, rate limit, JSON.
  */
 import { limits } from '../base/limits.ts';
-import { type ClaimParts, registerClaim } from '../fleet/claim.ts';
+import { type ClaimDeps, registerClaim } from '../fleet/claim.ts';
 import { decodeClaim } from '../fleet/claim-rules.ts';
 import type { HttpServer } from '../uws/server.ts';
 import type { ReadBody } from '../value/lenient.ts';
 import type { Senders } from './senders.ts';
 
-export interface ClaimDoorParts {
+export interface ClaimDoorDeps {
   server: HttpServer;
   senders: Senders;
-  claims: ClaimParts;
+  claims: ClaimDeps;
   readBody: ReadBody;
 }
 
-export function claimDoor({ server, senders, claims, readBody }: ClaimDoorParts): void {
+export function claimDoor({ server, senders, claims, readBody }: ClaimDoorDeps): void {
   server.route(
     'POST',
     '/api/v1/:token/claim',

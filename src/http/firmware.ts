@@ -11,7 +11,7 @@ import type { Exchange } from '../uws/exchange.ts';
 import type { HttpResponse, HttpServer } from '../uws/server.ts';
 import type { Senders } from './senders.ts';
 
-export interface FirmwareDoorParts {
+export interface FirmwareDoorDeps {
   server: HttpServer;
   senders: Senders;
   downloads: Downloads;
@@ -24,7 +24,7 @@ interface Asked {
   chunk: number;
 }
 
-export function firmwareDoor({ server, senders, downloads }: FirmwareDoorParts): void {
+export function firmwareDoor({ server, senders, downloads }: FirmwareDoorDeps): void {
   /** The way of nearly all chunks: everything is in memory, and nothing outlives the call. */
   const answerNow = (exchange: Exchange, type: PackageType, token: string, asked: Asked): boolean => {
     const device = senders.known(token, exchange);

@@ -1,14 +1,14 @@
 /** /livez and /readyz: what a load balancer asks. They answer for the whole instance; metrics are at `monitor.ts`. */
 import type { HttpServer } from '../uws/server.ts';
 
-export interface HealthParts {
+export interface HealthDeps {
   server: HttpServer;
   /** State of the instance as the primary last reported it; `refusal` is the reason of this worker alone. */
   state: () => { status: string; parts: Record<string, string>; reasons: string[] };
   refusal: () => string | undefined;
 }
 
-export function healthDoor({ server, state, refusal }: HealthParts): void {
+export function healthDoor({ server, state, refusal }: HealthDeps): void {
   server.route('GET', '/livez', async () => json(200, { status: 'live' }));
 
   // An unavailable store degrades the service but leaves it in rotation: telemetry is still made durable.

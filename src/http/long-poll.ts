@@ -11,7 +11,7 @@ import type { CloseReason } from '../device/downlink.ts';
 import type { TokenCache } from '../device/token-cache.ts';
 import { type Answer, type Exchange, faultAnswer } from '../uws/exchange.ts';
 
-export interface LongPollsParts {
+export interface LongPollsDeps {
   tokens: TokenCache;
   metrics: Metrics;
   heldMax: number;
@@ -26,7 +26,7 @@ const plainTimeout = /^timeout=(\d{1,15})$/;
 const expired: Answer = { status: 408 };
 
 export class LongPolls {
-  readonly #parts: LongPollsParts;
+  readonly #deps: LongPollsDeps;
   readonly #slots = new Map<number, Set<Poll>>();
   readonly #outcomes: { answered: Counter; expired: Counter; refused: Counter; gone: Counter };
   #held = 0;
@@ -34,9 +34,9 @@ export class LongPolls {
   #lastSlot = 0;
   #closed = false;
 
-  constructor(parts: LongPollsParts) {
-    this.#parts = parts;
-    const { metrics } = parts;
+  constructor(deps: LongPollsDeps) {
+    this.#deps = deps;
+    const { metrics } = deps;
     const outcome = (name: string) =>
       metrics.counter('http_polls_total', 'Long polls by how they ended.', { outcome: name });
     this.#outcomes = {
@@ -52,11 +52,11 @@ export class LongPolls {
   waitMs(query: string): number {
     // What nearly every device sends needs no parser.
     const text = query === '' ? '' : (plainTimeout.exec(query)?.[1] ?? new URLSearchParams(query).get('timeout'));
-    if (text === null || text === '') return this.#parts.waitMsDefault;
+    if (text === null || text === '') return this.#deps.waitMsDefault;
     if (!/^\d{1,15}$/.test(text)) {
       throw badRequest('timeout', 'The parameter "timeout" must be a whole number of milliseconds, not negative.');
     }
-    return Math.min(Number(text) || this.#parts.waitMsDefault, this.#parts.waitMsMax);
+    return Math.min(Number(text) || this.#deps.waitMsDefault, this.#deps.waitMsMax);
   }
 
   /**
@@ -71,7 +71,7 @@ export class LongPolls {
     atDeadline = expired,
   ): Poll | undefined {
     if (exchange.done) return undefined;
-    if (this.#held >= this.#parts.heldMax || this.#closed) {
+    if (this.#held >= this.#deps.heldMax || this.#closed) {
       this.#outcomes.refused.add(1);
       exchange.refuse(unavailable('polls_held', 'This server holds all the polls it can; try again.', 5));
       return undefined;
@@ -94,7 +94,7 @@ export class LongPolls {
       return;
     }
     try {
-      const device = await this.#parts.tokens.lookup(poll.token);
+      const device = await this.#deps.tokens.lookup(poll.token);
       if (device?.number !== poll.device.number) poll.answer(expired);
     } catch {
       // Cannot be found out now: the token was good when the poll began, and its next one will tell.

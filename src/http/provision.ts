@@ -4,18 +4,18 @@
  */
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import { type ProvisionParts, provision } from '../fleet/provision.ts';
+import { type ProvisionDeps, provision } from '../fleet/provision.ts';
 import { decodeProvision, provisionJson } from '../fleet/provision-request.ts';
 import type { HttpServer } from '../uws/server.ts';
 import type { ReadBody } from '../value/lenient.ts';
 
-export interface ProvisionDoorParts {
+export interface ProvisionDoorDeps {
   server: HttpServer;
-  provisioning: ProvisionParts;
+  provisioning: ProvisionDeps;
   readBody: ReadBody;
 }
 
-export function provisionDoor({ server, provisioning, readBody }: ProvisionDoorParts): void {
+export function provisionDoor({ server, provisioning, readBody }: ProvisionDoorDeps): void {
   server.route(
     'POST',
     '/api/v1/provision',

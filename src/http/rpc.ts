@@ -15,7 +15,7 @@ import type { ReadBody } from '../value/lenient.ts';
 import type { LongPolls } from './long-poll.ts';
 import type { Senders } from './senders.ts';
 
-export interface RpcDoorParts {
+export interface RpcDoorDeps {
   server: HttpServer;
   senders: Senders;
   polls: LongPolls;
@@ -30,9 +30,9 @@ export interface RpcDoorParts {
 const json = { status: 200, contentType: 'application/json' };
 const acknowledged: HttpResponse = { ...json, body: '{"result":"ok"}' };
 
-export function rpcDoor(parts: RpcDoorParts): void {
-  const { server, senders, polls, sessions, rpc, calls, readBody } = parts;
-  const atDeadline = parts.emptyPollTimeout ? undefined : timeoutAnswer;
+export function rpcDoor(deps: RpcDoorDeps): void {
+  const { server, senders, polls, sessions, rpc, calls, readBody } = deps;
+  const atDeadline = deps.emptyPollTimeout ? undefined : timeoutAnswer;
 
   const admitBody = (request: HttpRequest) => senders.admitBody(request.params[0]!, request);
 

@@ -14,7 +14,7 @@ import type { Exchange } from '../uws/exchange.ts';
 import type { HttpServer, RawReceiver } from '../uws/server.ts';
 import { type Senders, senderOf } from './senders.ts';
 
-export interface TelemetryDoorParts {
+export interface TelemetryDoorDeps {
   server: HttpServer;
   senders: Senders;
   ingest: Ingest;
@@ -25,8 +25,8 @@ export interface TelemetryDoorParts {
 }
 
 const missingBody = badRequest('missing_body', 'Required request body is missing');
-export function telemetryDoor(parts: TelemetryDoorParts): void {
-  const { server, senders, ingest, thread, clock, decode, metrics } = parts;
+export function telemetryDoor(deps: TelemetryDoorDeps): void {
+  const { server, senders, ingest, thread, clock, decode, metrics } = deps;
   const { rateLimits, touch } = senders.meter;
   const charge = rateLimits && ((device: CachedDevice, points: number) => rateLimits.points(device, points));
   const rejected = rejectedCounter(metrics);

@@ -12,7 +12,7 @@ export type Sleep = (ms: number, signal: AbortSignal) => Promise<void>;
 
 export const sleep: Sleep = (ms, signal) => timer(ms, undefined, { signal }).catch(() => {});
 
-export interface BackoffParts {
+export interface BackoffDeps {
   clickhouse: ClickHouse;
   clock: Clock;
   sleep: Sleep;
@@ -25,11 +25,11 @@ export const waitMsMax = 30_000;
 const pingMs = 200;
 
 export class Backoff {
-  readonly #parts: BackoffParts;
+  readonly #deps: BackoffDeps;
   #failures = 0;
 
-  constructor(parts: BackoffParts) {
-    this.#parts = parts;
+  constructor(deps: BackoffDeps) {
+    this.#deps = deps;
   }
 
   succeeded(): void {
@@ -38,7 +38,7 @@ export class Backoff {
 
   /** `mayEndEarly`: the store did not answer, and nothing suggests that it will go away again by the same insert. */
   async wait(mayEndEarly: boolean): Promise<void> {
-    const { clickhouse, clock, sleep: pause, signal } = this.#parts;
+    const { clickhouse, clock, sleep: pause, signal } = this.#deps;
     const most = Math.min(waitMsMax, waitMsFirst * 2 ** Math.min(this.#failures, 10));
     this.#failures += 1;
     const waitMs = most / 2 + (Math.random() * most) / 2;
@@ -52,7 +52,7 @@ export class Backoff {
 
   /** After the store died of an insert: the next question only says something when there is a store to answer it. */
   async untilAnswered(): Promise<void> {
-    const { clickhouse, signal } = this.#parts;
+    const { clickhouse, signal } = this.#deps;
     do await this.wait(true);
     while (!signal.aborted && !(await clickhouse.ping()));
   }

@@ -20,7 +20,7 @@ import {
 import type { Parameters } from '../clickhouse/read.ts';
 import { covers, type Erased } from './tombstones.ts';
 
-export interface CarryOutParts {
+export interface CarryOutDeps {
   clickhouse: ClickHouse;
   /** Name of the ClickHouse cluster, '' without one. */
   cluster: string;
@@ -32,32 +32,32 @@ export interface CarryOutParts {
 export class NotYet extends Error {}
 
 /** Deletes of series. Many share their statements; what one of them covers does not depend on the others. */
-export async function eraseSeries(parts: CarryOutParts, all: readonly Erased[]): Promise<void> {
-  const affected = await affectedLatest(parts, all);
+export async function eraseSeries(deps: CarryOutDeps, all: readonly Erased[]): Promise<void> {
+  const affected = await affectedLatest(deps, all);
   const found = affected.filter(({ keys }) => keys.length > 0);
   if (found.length > 0) {
-    const statement = deleteLatestStatement(parts.cluster, found.length);
-    await mutateLatest(parts, statement, parametersOf(found.map(({ erased, keys }) => ({ ...erased, keys }))));
+    const statement = deleteLatestStatement(deps.cluster, found.length);
+    await mutateLatest(deps, statement, parametersOf(found.map(({ erased, keys }) => ({ ...erased, keys }))));
   }
-  await markErased(parts, erasedRanges(all.length), parametersOf(all));
+  await markErased(deps, erasedRanges(all.length), parametersOf(all));
   for (const { erased, keys } of affected) {
     // Not only keys that were found now: an earlier call may have ended between the two steps.
     const rewritten = erased.keys ?? keys;
     if (erased.latest === 'rewrite' && rewritten.length > 0) {
-      await write(parts, rewriteLatestStatement, { device: erased.device, keys: rewritten });
+      await write(deps, rewriteLatestStatement, { device: erased.device, keys: rewritten });
     }
   }
 }
 
 /** Each delete that is about latest values, with the keys whose latest value it covers. */
 async function affectedLatest(
-  parts: CarryOutParts,
+  deps: CarryOutDeps,
   all: readonly Erased[],
 ): Promise<{ erased: Erased; keys: string[] }[]> {
   const asked = all.filter(({ latest }) => latest !== 'keep');
   if (asked.length === 0) return [];
   const text = await read<{ device: string; key: string; ts: string; order: string }>(
-    parts,
+    deps,
     erasedLatestQuery(asked.length),
     parametersOf(asked),
   );
@@ -86,13 +86,13 @@ function parametersOf(all: readonly Erased[]): Parameters {
 }
 
 /** All telemetry of some devices. */
-export async function eraseDevices(parts: CarryOutParts, devices: number[]): Promise<void> {
-  const rows = await read<{ device: string }>(parts, latestOfDevicesQuery, { devices });
+export async function eraseDevices(deps: CarryOutDeps, devices: number[]): Promise<void> {
+  const rows = await read<{ device: string }>(deps, latestOfDevicesQuery, { devices });
   const found = rows.map(({ device }) => Number(device));
   if (found.length > 0) {
-    await mutateLatest(parts, deleteLatestOfDevicesStatement(parts.cluster), { devices: found });
+    await mutateLatest(deps, deleteLatestOfDevicesStatement(deps.cluster), { devices: found });
   }
-  await markErased(parts, erasedDevices, { devices });
+  await markErased(deps, erasedDevices, { devices });
 }
 
 interface Day {
@@ -101,11 +101,11 @@ interface Day {
   count: string;
 }
 
-async function markErased(parts: CarryOutParts, erased: string, parameters: Parameters): Promise<void> {
-  const days = await read<Day>(parts, erasedDaysQuery(erased), parameters);
+async function markErased(deps: CarryOutDeps, erased: string, parameters: Parameters): Promise<void> {
+  const days = await read<Day>(deps, erasedDaysQuery(erased), parameters);
   const statement = markErasedStatement(erased);
   for (const { first, last } of windows(days)) {
-    await write(parts, statement, { ...parameters, first, last });
+    await write(deps, statement, { ...parameters, first, last });
   }
 }
 
@@ -127,30 +127,30 @@ function windows(days: Day[]): { first: string; last: string }[] {
 }
 
 /** At most a few mutations of `latest` wait at a time: a statement that timed out goes on in the store. */
-async function mutateLatest(parts: CarryOutParts, statement: string, parameters: Parameters): Promise<void> {
-  const [row] = await read<{ count: string }>(parts, mutationsOfLatestQuery, {});
+async function mutateLatest(deps: CarryOutDeps, statement: string, parameters: Parameters): Promise<void> {
+  const [row] = await read<{ count: string }>(deps, mutationsOfLatestQuery, {});
   if (Number(row!.count) >= limits.latestMutationsMax) throw new NotYet('mutations of latest values wait');
-  const seconds = String(Math.ceil(timeLeft(parts) / 1000));
-  await parts.clickhouse.exec(statement, parameters, {
-    timeoutMs: timeLeft(parts),
+  const seconds = String(Math.ceil(timeLeft(deps) / 1000));
+  await deps.clickhouse.exec(statement, parameters, {
+    timeoutMs: timeLeft(deps),
     // With a cluster: a replica that is down must not hold up the others; it does its part when it is back.
-    settings: parts.cluster === '' ? {} : { distributed_ddl_task_timeout: seconds, ...ddlOutput },
+    settings: deps.cluster === '' ? {} : { distributed_ddl_task_timeout: seconds, ...ddlOutput },
   });
 }
 
 const ddlOutput = { distributed_ddl_output_mode: 'null_status_on_timeout' } as const;
 
-async function write(parts: CarryOutParts, statement: string, parameters: Parameters): Promise<void> {
-  const timeoutMs = timeLeft(parts);
+async function write(deps: CarryOutDeps, statement: string, parameters: Parameters): Promise<void> {
+  const timeoutMs = timeLeft(deps);
   const settings = { max_partitions_per_insert_block: '0', max_execution_time: Math.ceil(timeoutMs / 1000) };
-  await parts.clickhouse.exec(statement, parameters, { timeoutMs, settings });
+  await deps.clickhouse.exec(statement, parameters, { timeoutMs, settings });
 }
 
-async function read<Row>(parts: CarryOutParts, query: string, parameters: Parameters): Promise<Row[]> {
-  return await parts.clickhouse.rows<Row>(query, parameters, { timeoutMs: timeLeft(parts) });
+async function read<Row>(deps: CarryOutDeps, query: string, parameters: Parameters): Promise<Row[]> {
+  return await deps.clickhouse.rows<Row>(query, parameters, { timeoutMs: timeLeft(deps) });
 }
 
-function timeLeft({ msLeft }: CarryOutParts): number {
+function timeLeft({ msLeft }: CarryOutDeps): number {
   const left = Math.floor(Math.min(msLeft(), limits.eraseStatementMsMax));
   if (left <= 0) throw new NotYet('no time is left');
   return left;

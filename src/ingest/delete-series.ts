@@ -17,7 +17,7 @@ import { type JournalRow, readJournals } from './journal-table.ts';
 import { orderUpTo } from './order.ts';
 import { handOver, insertTombstone, type LatestFate, markApplied, type Tombstone } from './tombstones.ts';
 
-export interface SeriesDeleteParts {
+export interface SeriesDeleteDeps {
   postgres: Queries;
   clickhouse: ClickHouse;
   cluster: string;
@@ -40,12 +40,12 @@ export type DeleteSeries = (asked: SeriesDelete) => Promise<'done' | 'recorded'>
 const lookMs = 20;
 const lookAtHostsMs = 200;
 
-export function seriesDeleter(parts: SeriesDeleteParts): DeleteSeries {
-  const { postgres, clickhouse, cluster, clock, log } = parts;
+export function seriesDeleter(deps: SeriesDeleteDeps): DeleteSeries {
+  const { postgres, clickhouse, cluster, clock, log } = deps;
   const together = new EraseTogether(clock, (batch, msLeft) => eraseSeries({ clickhouse, cluster, msLeft }, batch));
   return async (asked) => {
     const until = clock.monotonic() + limits.seriesDeleteMsMax;
-    const [host, all] = await Promise.all([parts.journals(), readJournals(postgres)]);
+    const [host, all] = await Promise.all([deps.journals(), readJournals(postgres)]);
     const now = clock.now();
     const order = orderUpTo(now);
     // An order clock never falls back: after a step of the time a journal's orders are ahead for as long as the step was.
@@ -59,7 +59,7 @@ export function seriesDeleter(parts: SeriesDeleteParts): DeleteSeries {
     const tombstone = await insertTombstone(postgres, erased, now);
     let isDone = false;
     try {
-      const settled = host.isWhole ? await allSettled(parts, tombstone, host.reports) : undefined;
+      const settled = host.isWhole ? await allSettled(deps, tombstone, host.reports) : undefined;
       await together.add(tombstone, until);
       // A journal that was opened meanwhile may hold rows that the delete covers: the delete is not finished.
       if (settled) isDone = (await markApplied(postgres, [tombstone], settled)) === 1;
@@ -80,7 +80,7 @@ function highOrders(own: JournalReport[], all: JournalRow[]): [number, bigint][]
 
 /** The journals, once each has shipped what it held when the delete was made; undefined when that takes too long. */
 async function allSettled(
-  { postgres, clock, journals }: SeriesDeleteParts,
+  { postgres, clock, journals }: SeriesDeleteDeps,
   { id }: Tombstone,
   own: JournalReport[],
 ): Promise<JournalRow[] | undefined> {

@@ -37,7 +37,7 @@ import {
   type Tombstone,
 } from './tombstones.ts';
 
-export interface EraserParts {
+export interface EraserDeps {
   postgres: Postgres;
   clickhouse: ClickHouse;
   /** Name of the ClickHouse cluster, '' without one. */
@@ -55,7 +55,7 @@ export interface EraserParts {
 const leaseName = 'deletes';
 
 export class Eraser {
-  readonly #parts: EraserParts;
+  readonly #deps: EraserDeps;
   readonly #holder = randomUUID();
   readonly #settling = new Settling();
   /** What failed, by tombstone: not tried again before `at`. */
@@ -75,9 +75,9 @@ export class Eraser {
   #stopping = false;
   #stopped = false;
 
-  constructor(parts: EraserParts) {
-    this.#parts = parts;
-    parts.metrics.observed('deletes_waiting', 'Deletes of telemetry that are not carried out.', () => this.#waiting);
+  constructor(deps: EraserDeps) {
+    this.#deps = deps;
+    deps.metrics.observed('deletes_waiting', 'Deletes of telemetry that are not carried out.', () => this.#waiting);
   }
 
   start(): void {
@@ -112,7 +112,7 @@ export class Eraser {
   }
 
   async #reportLast(reports: () => JournalReport[]): Promise<void> {
-    const { postgres, log } = this.#parts;
+    const { postgres, log } = this.#deps;
     try {
       const { fence } = await readFence(postgres);
       const own = reports().filter(({ gone }) => gone !== true);
@@ -125,23 +125,23 @@ export class Eraser {
 
   /** One look at both stores. `start` repeats it; a test calls it. */
   async round(): Promise<void> {
-    if (!this.#parts.isLeader()) {
+    if (!this.#deps.isLeader()) {
       this.#waiting = 0;
       return;
     }
     try {
-      const { fence, isWaiting } = await readFence(this.#parts.postgres);
+      const { fence, isWaiting } = await readFence(this.#deps.postgres);
       await this.#report(fence);
       if (!this.#stopping) await this.#erase(isWaiting);
     } catch (error) {
       // Both stores may be away; the tombstones wait.
-      if (!isAway(error)) this.#parts.log.warn('erase', { reason: messageOf(error) });
+      if (!isAway(error)) this.#deps.log.warn('erase', { reason: messageOf(error) });
     }
   }
 
   /** One statement at most, and only when something that others need has changed, or as a sign of life. */
   async #report(fence: number): Promise<void> {
-    const { postgres, clock, journals } = this.#parts;
+    const { postgres, clock, journals } = this.#deps;
     const { reports: all } = await journals();
     const gone = all.filter((report) => report.gone === true && !this.#forgotten.has(report.writer));
     const reports = all.filter((report) => report.gone !== true);
@@ -155,7 +155,7 @@ export class Eraser {
       await forgetJournal(postgres, journal);
       this.#forgotten.add(journal.writer);
     }
-    if (isDue) await forgetOldJournals(postgres, this.#parts.tombstonesKeptDays);
+    if (isDue) await forgetOldJournals(postgres, this.#deps.tombstonesKeptDays);
     this.#reported = own;
     this.#reportedAt = clock.monotonic();
   }
@@ -169,7 +169,7 @@ export class Eraser {
   }
 
   async #erase(isWaiting: boolean): Promise<void> {
-    const { postgres, clock } = this.#parts;
+    const { postgres, clock } = this.#deps;
     if (!isWaiting && clock.monotonic() - this.#lookedAt < limits.eraseLookMs) return;
     this.#lookedAt = clock.monotonic();
     const journals = await readJournals(postgres);
@@ -192,7 +192,7 @@ export class Eraser {
   }
 
   async #eraseAll(journals: JournalRow[], live: JournalRow[], again: Tombstone[]): Promise<void> {
-    const { postgres } = this.#parts;
+    const { postgres } = this.#deps;
     await fenceDevices(postgres);
     for (let after = 0; !this.#stopping; ) {
       const waiting = await readWaiting(postgres, after, limits.eraseTombstonesMax);
@@ -208,19 +208,19 @@ export class Eraser {
 
   /** One failing delete does not hold up the others. False when the stores are away or the lease is lost. */
   async #carryOut(tombstones: Tombstone[], journals: JournalRow[], msMax = Number.POSITIVE_INFINITY): Promise<boolean> {
-    const { postgres, clickhouse, cluster, clock, log } = this.#parts;
+    const { postgres, clickhouse, cluster, clock, log } = this.#deps;
     const now = clock.monotonic();
     const ready = tombstones.filter(({ id }) => (this.#failed.get(id)?.at ?? 0) <= now);
     for (const batch of this.#batches(ready)) {
       if (clock.monotonic() - now > msMax) return true;
       if (this.#stopping || !(await takeLease(postgres, leaseName, this.#holder, limits.eraseLeaseMs))) return false;
       const until = clock.monotonic() + limits.eraseBatchMsMax;
-      const parts = { clickhouse, cluster, msLeft: () => until - clock.monotonic() };
+      const deps = { clickhouse, cluster, msLeft: () => until - clock.monotonic() };
       try {
-        if (batch[0]!.orderNumber !== null) await eraseSeries(parts, batch);
+        if (batch[0]!.orderNumber !== null) await eraseSeries(deps, batch);
         else {
           await eraseDevices(
-            parts,
+            deps,
             batch.map(({ device }) => device),
           );
         }
@@ -268,11 +268,11 @@ export class Eraser {
   #fail(id: number): void {
     const { eraseRetryMsMin, eraseRetryMsMax } = limits;
     const waitMs = Math.min(eraseRetryMsMax, (this.#failed.get(id)?.waitMs ?? eraseRetryMsMin / 2) * 2);
-    this.#failed.set(id, { at: this.#parts.clock.monotonic() + waitMs, waitMs });
+    this.#failed.set(id, { at: this.#deps.clock.monotonic() + waitMs, waitMs });
   }
 
   async #expire(): Promise<void> {
-    const { postgres, clock, log, tombstonesKeptDays } = this.#parts;
+    const { postgres, clock, log, tombstonesKeptDays } = this.#deps;
     const count = await expireTombstones(postgres, tombstonesKeptDays);
     if (count > 0) log.info('tombstones_expired', { count });
     this.#expiredAt = clock.monotonic();

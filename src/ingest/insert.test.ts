@@ -3,7 +3,7 @@ import { expect, test } from 'vitest';
 import { silentLog as log } from '../../test/clickhouse-server.ts';
 import { systemClock as clock } from '../base/clock.ts';
 import { Metrics } from '../base/metrics.ts';
-import { Inserter, type InserterParts } from './insert.ts';
+import { Inserter, type InserterDeps } from './insert.ts';
 
 test('rows that the client sent twice count as stored when the first try has ended', async () => {
   const asked: string[] = [];
@@ -14,7 +14,7 @@ test('rows that the client sent twice count as stored when the first try has end
   };
   const parts = { clickhouse, clock, log, metrics: new Metrics(), timeoutMs: 30_000, sleep: async () => {} };
   const { signal } = new AbortController();
-  const inserter = new Inserter({ ...parts, signal, once: false, parallelMax: 1 } as unknown as InserterParts);
+  const inserter = new Inserter({ ...parts, signal, once: false, parallelMax: 1 } as unknown as InserterDeps);
   expect(await inserter.insert([new Uint8Array(8)])).toMatchObject({ complete: true, refused: [] });
   expect(asked).toHaveLength(2);
 });

@@ -24,7 +24,7 @@ import { halvesOf, isRanged, isWhole, type Piece, piecesOf } from './pieces.ts';
 /** What the failures of a lone row were about; `size` and `unknown` take longer to prove. */
 export type Suspicion = 'content' | 'crash' | 'unknown' | 'size';
 
-export interface InserterParts {
+export interface InserterDeps {
   clickhouse: ClickHouse;
   control: Control;
   clock: Clock;
@@ -69,7 +69,7 @@ const parallelBytesMax = 32 * 1024 * 1024;
 type Verdict = 'stored' | 'cut' | 'refused' | 'given up';
 
 export class Inserter {
-  readonly #parts: InserterParts;
+  readonly #deps: InserterDeps;
   readonly #backoff: Backoff;
   /** Marks all inserts of this object, so that `endInserts` finds them. */
   readonly #mark = `millrace-${randomUUID()}`;
@@ -79,9 +79,9 @@ export class Inserter {
   /** What the last failures leave of the size of a unit: 1 = all of it. */
   #share = 1;
 
-  constructor(parts: InserterParts) {
-    this.#parts = parts;
-    this.#backoff = new Backoff(parts);
+  constructor(deps: InserterDeps) {
+    this.#deps = deps;
+    this.#backoff = new Backoff(deps);
   }
 
   /** Rows of the next unit, of at most `most`: fewer after inserts that were too large or too slow. */
@@ -91,11 +91,11 @@ export class Inserter {
 
   async insert(payloads: readonly Uint8Array[]): Promise<Outcome> {
     const outcome: Outcome = { complete: true, refused: [], stored: new Set() };
-    const waiting = piecesOf(payloads, this.#parts.clock.now());
+    const waiting = piecesOf(payloads, this.#deps.clock.now());
     const bytes = payloads.reduce((sum, { length }) => sum + length, 0);
     const parallel = Math.min(
       waiting.length,
-      this.#parts.parallelMax,
+      this.#deps.parallelMax,
       Math.max(1, Math.floor(parallelBytesMax / (bytes + 1))),
     );
     let cut = false;
@@ -124,7 +124,7 @@ export class Inserter {
    * `latest`. So nothing counts as stored while such an insert runs. False: the signal was aborted.
    */
   async #endLeftInserts(): Promise<boolean> {
-    const { clickhouse, clock, log, signal, sleep, timeoutMs } = this.#parts;
+    const { clickhouse, clock, log, signal, sleep, timeoutMs } = this.#deps;
     // The store itself ends an insert at its deadline. One that does not end even so must not hold up the lane for ever.
     const deadline = clock.monotonic() + timeoutMs * deadlineFactorMax;
     while (!signal.aborted) {
@@ -145,7 +145,7 @@ export class Inserter {
 
   /** `cut`: the unit has been cut before, so fewer crashes of the store count against what is left. */
   async #insertPiece(piece: Piece, cut: boolean): Promise<{ verdict: Verdict; error?: ClickHouseError }> {
-    const { signal, control, once } = this.#parts;
+    const { signal, control, once } = this.#deps;
     const whole = isWhole(piece);
     const body = Buffer.concat(piece.payloads);
     for (let attempt = 0; ; attempt += 1) {
@@ -173,7 +173,7 @@ export class Inserter {
 
   /** What the failures of the piece so far may say about its rows; undefined: nothing. */
   #count(piece: Piece, error: ClickHouseError, cut: boolean): Suspicion | undefined {
-    const { once } = this.#parts;
+    const { once } = this.#deps;
     const slow = error.kind === 'size' || error.timedOut;
     if (slow) piece.slow += 1;
     if (error.timedOut) this.#deadlineFactor = Math.min(deadlineFactorMax, this.#deadlineFactor * 2);
@@ -189,7 +189,7 @@ export class Inserter {
 
   /** Undefined when both tables have the piece; else the first error. */
   async #send(piece: Piece, body: Buffer, attempt: number): Promise<ClickHouseError | undefined> {
-    const { clickhouse, timeoutMs } = this.#parts;
+    const { clickhouse, timeoutMs } = this.#deps;
     const ranged = isRanged(piece);
     const parameters = ranged ? { fromTs: piece.from, toTs: piece.to } : {};
     const options = { timeoutMs: timeoutMs * this.#deadlineFactor, parameters, mark: this.#mark };
@@ -222,7 +222,7 @@ export class Inserter {
   }
 
   #tell(error: ClickHouseError): void {
-    const { log, metrics } = this.#parts;
+    const { log, metrics } = this.#deps;
     const { code } = error;
     const kind = error.timedOut
       ? 'timeout'

@@ -9,7 +9,7 @@ import { Inserter } from './insert.ts';
 import { orderMs } from './order.ts';
 import { daysMax, framesOf, type PartOfUnit, wideOf } from './pieces.ts';
 import { setAside } from './set-aside.ts';
-import type { ShipParts } from './ship-parts.ts';
+import type { ShipDeps } from './ship-deps.ts';
 import type { WideRows } from './wide.ts';
 
 export const late: Lane = 1;
@@ -33,7 +33,7 @@ const parallelMax = 4;
 
 export class LaneLoop {
   readonly #lane: Lane;
-  readonly #options: ShipParts;
+  readonly #options: ShipDeps;
   readonly #wide: WideRows;
   readonly #stopping = new AbortController();
   readonly #inserter: Inserter;
@@ -47,13 +47,13 @@ export class LaneLoop {
   #quickLateRows = quickLateRowsMax;
 
   /** `wide`: takes what the late lane does not wait for. */
-  constructor(lane: Lane, wide: WideRows, parts: ShipParts) {
+  constructor(lane: Lane, wide: WideRows, deps: ShipDeps) {
     this.#lane = lane;
     this.#wide = wide;
-    this.#options = parts;
+    this.#options = deps;
     this.#inserter = new Inserter({
-      ...parts,
-      metrics: parts.registry,
+      ...deps,
+      metrics: deps.registry,
       signal: this.#stopping.signal,
       once: false,
       parallelMax,

@@ -3,7 +3,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { silentLog as log, startTestClickHouse, type TestClickHouse } from '../../test/clickhouse-server.ts';
 import { startTestPostgres, type TestPostgres } from '../../test/postgres-server.ts';
 import { migrate } from '../clickhouse/migrate.ts';
-import { Retention, type RetentionParts } from './retention.ts';
+import { Retention, type RetentionDeps } from './retention.ts';
 
 let stores: TestPostgres;
 let house: TestClickHouse;
@@ -28,7 +28,7 @@ afterAll(async () => {
   await Promise.all([stores?.stop(), house?.stop()]);
 });
 
-function retention(parts: Partial<RetentionParts> = {}): Retention {
+function retention(parts: Partial<RetentionDeps> = {}): Retention {
   const { clickhouse } = house;
   const { postgres } = stores;
   const rest = { postgres, clickhouse, cluster: '', clock, log, isLeader: () => true };

@@ -20,7 +20,7 @@ import {
 import { isAway, type Postgres } from '../postgres/client.ts';
 import { giveBackLease, takeLease } from './journal-table.ts';
 
-export interface RetentionParts {
+export interface RetentionDeps {
   postgres: Postgres;
   clickhouse: ClickHouse;
   /** Name of the ClickHouse cluster, '' without one. */
@@ -40,18 +40,18 @@ const dayMs = 86_400_000;
 const partitionTooLarge = 359;
 
 export class Retention {
-  readonly #parts: RetentionParts;
+  readonly #deps: RetentionDeps;
   readonly #holder = randomUUID();
   #timer: NodeJS.Timeout | undefined;
   #running: Promise<void> = Promise.resolve();
   #stopped = false;
 
-  constructor(parts: RetentionParts) {
-    this.#parts = parts;
+  constructor(deps: RetentionDeps) {
+    this.#deps = deps;
   }
 
   start(): void {
-    if (this.#parts.ttlDays === 0) return;
+    if (this.#deps.ttlDays === 0) return;
     this.#schedule(limits.retentionFirstMs);
   }
 
@@ -72,7 +72,7 @@ export class Retention {
 
   /** `start` repeats it; a test calls it. */
   async round(): Promise<void> {
-    const { postgres, clock, log, isLeader, ttlDays, ttlOfLatest } = this.#parts;
+    const { postgres, clock, log, isLeader, ttlDays, ttlOfLatest } = this.#deps;
     if (!isLeader()) return;
     try {
       if (!(await takeLease(postgres, leaseName, this.#holder, limits.retentionLeaseMs))) return;
@@ -90,7 +90,7 @@ export class Retention {
   }
 
   async #dropDays(limit: number): Promise<void> {
-    const { clickhouse, cluster, log } = this.#parts;
+    const { clickhouse, cluster, log } = this.#deps;
     const stored = await clickhouse.rows<{ day: number }>(storedDaysQuery(cluster));
     const expired = stored.map(({ day }) => Number(day)).filter((day) => endOfDay(day) <= limit);
     for (let at = 0; at < expired.length && !this.#stopped; at += limits.retentionDaysMax) {
@@ -105,7 +105,7 @@ export class Retention {
   }
 
   async #deleteLatest(limit: number): Promise<void> {
-    const { clickhouse, cluster, log } = this.#parts;
+    const { clickhouse, cluster, log } = this.#deps;
     const [row] = await clickhouse.rows<{ count: string }>(expiredLatestQuery, { limit });
     if (row!.count === '0') return;
     await this.#write(deleteExpiredLatestStatement(cluster), { limit });
@@ -114,7 +114,7 @@ export class Retention {
 
   /** The delete makes a new part of every part of the table: a few rows are not worth it. */
   async #deleteOthers(limit: number): Promise<void> {
-    const { clickhouse, cluster, log } = this.#parts;
+    const { clickhouse, cluster, log } = this.#deps;
     const [row] = await clickhouse.rows<{ count: string }>(expiredOthersQuery, { limit });
     if (Number(row!.count) < limits.retentionOtherRowsMin) return;
     await this.#write(deleteExpiredOthersStatement(cluster), { limit });
@@ -123,7 +123,7 @@ export class Retention {
 
   /** Once a day, whichever host does it. */
   async #daily(name: string, work: () => Promise<void>): Promise<void> {
-    const { postgres } = this.#parts;
+    const { postgres } = this.#deps;
     const isDue = await postgres.query(
       `select where not exists (select from retention where name = $1 and done_at > clock_timestamp() - interval '1 day')`,
       [name],
@@ -138,7 +138,7 @@ export class Retention {
   }
 
   async #write(statement: string, parameters = {}, more: Record<string, string> = {}): Promise<void> {
-    const { clickhouse, cluster } = this.#parts;
+    const { clickhouse, cluster } = this.#deps;
     const waits = {
       distributed_ddl_task_timeout: '30',
       distributed_ddl_output_mode: 'null_status_on_timeout',

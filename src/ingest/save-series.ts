@@ -7,7 +7,7 @@ import type { DevicesHere } from '../device/devices-here.ts';
 import type { DecodeThread } from '../telemetry/decode-thread.ts';
 import type { Decode, Ingest } from './accept.ts';
 
-export interface SeriesWriterParts {
+export interface SeriesWriterDeps {
   devices: DevicesHere;
   ingest: Pick<Ingest, 'accept' | 'acceptDecoded'>;
   thread: DecodeThread;
@@ -18,7 +18,7 @@ export interface SeriesWriterParts {
 export type SaveSeries = (device: DeviceRow, body: Buffer) => Promise<void>;
 
 /** Resolves when the points are durable. Throws the decoder's fault, or the channel's. */
-export function seriesWriter({ devices, ingest, thread, decode, clock }: SeriesWriterParts): SaveSeries {
+export function seriesWriter({ devices, ingest, thread, decode, clock }: SeriesWriterDeps): SaveSeries {
   const decodeSome: Decode<CachedDevice> = (body, source, now, rows) => {
     const points = decode(body, source, now, rows);
     if (points === 0) throw nothing();

@@ -11,7 +11,7 @@ import { type Sleep, waitMsMax } from './backoff.ts';
 import type { RefusedPayload } from './insert.ts';
 import type { Trials } from './trials.ts';
 
-export interface SetAsideParts {
+export interface SetAsideDeps {
   journal: Journal;
   log: Log;
   metrics: { suspects: Counter };
@@ -24,7 +24,7 @@ const suspectsTogether = 1_000;
 
 /** False when the signal was aborted before all rows were durable. `orderMin`: of the oldest frame of their unit. */
 export async function setAside(
-  { journal, log, metrics, sleep, trials, onSuspects }: SetAsideParts,
+  { journal, log, metrics, sleep, trials, onSuspects }: SetAsideDeps,
   lane: Lane,
   refused: readonly RefusedPayload[],
   orderMin: bigint,

@@ -9,7 +9,7 @@ import { type Journal, lanes } from '../journal/journal.ts';
 import { sleep as systemSleep } from './backoff.ts';
 import { Control } from './control.ts';
 import { LaneLoop, late } from './lane.ts';
-import { type ShipperOptions, shipMetrics } from './ship-parts.ts';
+import { type ShipperOptions, shipMetrics } from './ship-deps.ts';
 import { Trials } from './trials.ts';
 import { WideRows } from './wide.ts';
 

@@ -14,7 +14,7 @@ export interface Waiter {
   refuse(fault: Fault): void;
 }
 
-export interface StoreAcksParts {
+export interface StoreAcksDeps {
   clock: Clock;
   metrics: Metrics;
   timeoutMs: number;
@@ -44,7 +44,7 @@ interface Entry {
 type Lane = 0 | 1;
 
 export class StoreAcks {
-  readonly #parts: StoreAcksParts;
+  readonly #deps: StoreAcksDeps;
   readonly #queues: [Entry[], Entry[]] = [[], []];
   #waiting = 0;
   /** Every frame of the live lane up to this was stored at the last call. */
@@ -52,13 +52,9 @@ export class StoreAcks {
   /** A message of the live lane waited in vain, and nothing was stored since. */
   #stalled = false;
 
-  constructor(parts: StoreAcksParts) {
-    this.#parts = parts;
-    parts.metrics.observed(
-      'ingest_store_waiters',
-      'Messages that wait until ClickHouse has them.',
-      () => this.#waiting,
-    );
+  constructor(deps: StoreAcksDeps) {
+    this.#deps = deps;
+    deps.metrics.observed('ingest_store_waiters', 'Messages that wait until ClickHouse has them.', () => this.#waiting);
   }
 
   /** Frames are durable, and `waiters` wait for ClickHouse since `since`. Orders of a lane rise from call to call. */
@@ -104,7 +100,7 @@ export class StoreAcks {
     const { waiters, since } = group;
     this.#settle(group);
     for (const waiter of waiters) waiter.acknowledge();
-    this.#parts.onAcknowledged(waiters.length, since);
+    this.#deps.onAcknowledged(waiters.length, since);
   }
 
   /** Rows of these frames were refused. Which message of a frame they are of is not known: all of them are refused. */
@@ -117,7 +113,7 @@ export class StoreAcks {
   /** `idle`: nothing of the live lane waits for ClickHouse. */
   expire(idle: boolean): void {
     if (idle) this.#stalled = false;
-    const { clock, timeoutMs } = this.#parts;
+    const { clock, timeoutMs } = this.#deps;
     const before = clock.monotonic() - timeoutMs;
     for (const lane of [0, 1] as const) {
       const queue = this.#queues[lane];
@@ -133,7 +129,7 @@ export class StoreAcks {
 
   /** Why no message is taken; undefined when messages are welcome. */
   refusal(): Fault | undefined {
-    if (this.#stalled) return storeAway(this.#parts.timeoutMs);
+    if (this.#stalled) return storeAway(this.#deps.timeoutMs);
     return this.#waiting >= limits.storeWaitersMax ? tooManyWait() : undefined;
   }
 
@@ -141,7 +137,7 @@ export class StoreAcks {
     const { waiters } = group;
     if (waiters.length === 0) return;
     this.#settle(group);
-    this.#parts.metrics
+    this.#deps.metrics
       .counter('ingest_rejected_total', 'Messages refused, by reason.', { reason: fault.reason })
       .add(waiters.length);
     for (const waiter of waiters) waiter.refuse(fault);

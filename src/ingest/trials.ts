@@ -9,9 +9,9 @@ import type { Journal } from '../journal/journal.ts';
 import { QuarantineFull } from '../journal/quarantine.ts';
 import type { Suspect } from '../journal/suspects.ts';
 import type { Sleep } from './backoff.ts';
-import { Inserter, type InserterParts, type RefusedPayload, type Suspicion } from './insert.ts';
+import { Inserter, type InserterDeps, type RefusedPayload, type Suspicion } from './insert.ts';
 
-export interface TrialsParts extends Omit<InserterParts, 'once' | 'parallelMax' | 'signal' | 'sleep'> {
+export interface TrialsDeps extends Omit<InserterDeps, 'once' | 'parallelMax' | 'signal' | 'sleep'> {
   journal: Journal;
   sleep: Sleep;
   /** Days after which an entry of the quarantine is dropped; 0 = never. */
@@ -45,7 +45,7 @@ interface Trial {
 }
 
 export class Trials {
-  readonly #parts: TrialsParts;
+  readonly #deps: TrialsDeps;
   readonly #stopping = new AbortController();
   readonly #inserter: Inserter;
   readonly #trials = new Map<Suspect, Trial>();
@@ -55,10 +55,10 @@ export class Trials {
   #running: Promise<void> = Promise.resolve();
   #nextExpiry = Number.NEGATIVE_INFINITY;
 
-  constructor(parts: TrialsParts) {
-    this.#parts = parts;
-    this.#inserter = new Inserter({ ...parts, signal: this.#stopping.signal, once: true, parallelMax });
-    const { metrics, journal } = parts;
+  constructor(deps: TrialsDeps) {
+    this.#deps = deps;
+    this.#inserter = new Inserter({ ...deps, signal: this.#stopping.signal, once: true, parallelMax });
+    const { metrics, journal } = deps;
     const { suspects, quarantine } = journal;
     this.#quarantined = metrics.counter('ingest_quarantined_rows_total', 'Rows that were proven bad.');
     this.#expired = metrics.counter('quarantine_expired_rows_total', 'Rows that left the quarantine by their age.');
@@ -92,7 +92,7 @@ export class Trials {
   }
 
   async #run(): Promise<void> {
-    const { clock, sleep } = this.#parts;
+    const { clock, sleep } = this.#deps;
     while (!this.#stopping.signal.aborted) {
       this.#waking = new AbortController();
       await this.#lookAfterQuarantine();
@@ -106,7 +106,7 @@ export class Trials {
 
   /** Suspects whose time has come; new ones get their first time. */
   #due(): Suspect[] {
-    const { clock, journal } = this.#parts;
+    const { clock, journal } = this.#deps;
     const now = clock.monotonic();
     const due: Suspect[] = [];
     let bytes = 0;
@@ -123,14 +123,14 @@ export class Trials {
   }
 
   async #round(all: Suspect[]): Promise<void> {
-    const { journal, log, onSettled } = this.#parts;
+    const { journal, log, onSettled } = this.#deps;
     let due = all;
     try {
       const found = await journal.suspects.read(all);
       const damaged = all.filter((_, i) => found[i] === undefined);
       if (damaged.length > 0) {
         log.error('suspects_damaged', { rows: damaged.length, file: damaged[0]!.file });
-        for (const suspect of damaged) this.#trials.get(suspect)!.next = this.#parts.clock.monotonic() + roundMsMax;
+        for (const suspect of damaged) this.#trials.get(suspect)!.next = this.#deps.clock.monotonic() + roundMsMax;
       }
       due = all.filter((_, i) => found[i] !== undefined);
       const payloads = found.filter((payload) => payload !== undefined);
@@ -151,7 +151,7 @@ export class Trials {
 
   /** Counts the round. A suspect that was not refused in it (the store was not well, for example) waits as well. */
   #isProven(suspect: Suspect, refusal: RefusedPayload | undefined): boolean {
-    const now = this.#parts.clock.monotonic();
+    const now = this.#deps.clock.monotonic();
     const trial = this.#trials.get(suspect)!;
     if (refusal) trial.rounds += 1;
     trial.next = now + Math.min(roundMsMax, roundMsFirst * 2 ** Math.min(trial.rounds, 10));
@@ -166,7 +166,7 @@ export class Trials {
     payloads: Buffer[],
     refusals: Map<Uint8Array, RefusedPayload>,
   ): Promise<void> {
-    const { journal, log } = this.#parts;
+    const { journal, log } = this.#deps;
     const items = bad.map((suspect) => {
       const payload = payloads[due.indexOf(suspect)]!;
       const { reason } = refusals.get(payload)!;
@@ -180,17 +180,17 @@ export class Trials {
   }
 
   async #settle(suspects: Suspect[]): Promise<void> {
-    await this.#parts.journal.suspects.settle(suspects);
+    await this.#deps.journal.suspects.settle(suspects);
     for (const suspect of suspects) this.#trials.delete(suspect);
   }
 
   #later(due: Suspect[]): void {
-    const next = this.#parts.clock.monotonic() + roundMsFirst;
+    const next = this.#deps.clock.monotonic() + roundMsFirst;
     for (const suspect of due) this.#trials.get(suspect)!.next = next;
   }
 
   async #lookAfterQuarantine(): Promise<void> {
-    const { clock, journal, log, quarantineKeptDays } = this.#parts;
+    const { clock, journal, log, quarantineKeptDays } = this.#deps;
     const now = clock.monotonic();
     try {
       await journal.quarantine.refresh();

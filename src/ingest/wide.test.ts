@@ -3,7 +3,7 @@ import { expect, test, vi } from 'vitest';
 import { systemClock as clock } from '../base/clock.ts';
 import { Metrics } from '../base/metrics.ts';
 import type { ShipUnit } from '../journal/journal.ts';
-import { type ShipParts, shipMetrics } from './ship-parts.ts';
+import { type ShipDeps, shipMetrics } from './ship-deps.ts';
 import { WideRows } from './wide.ts';
 
 test('a part that waited for room is stored, also when nothing else waits by then', async () => {
@@ -20,7 +20,7 @@ test('a part that waited for room is stored, also when nothing else waits by the
     journal: { confirm: async (unit: ShipUnit) => confirmed.push(unit) },
     onShipped: () => {},
   };
-  const wide = new WideRows(1, parts as unknown as ShipParts);
+  const wide = new WideRows(1, parts as unknown as ShipDeps);
   const { signal } = new AbortController();
   // Two of them are more than may be held.
   const take = () => {

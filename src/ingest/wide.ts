@@ -8,7 +8,7 @@ import { Inserter } from './insert.ts';
 import { orderMs } from './order.ts';
 import type { PartOfUnit } from './pieces.ts';
 import { setAside } from './set-aside.ts';
-import type { ShipParts } from './ship-parts.ts';
+import type { ShipDeps } from './ship-deps.ts';
 
 /** Bytes of frames that wait or are being stored; a lane that has more waits. */
 const heldBytesMax = 32 * 1024 * 1024;
@@ -24,7 +24,7 @@ interface Item extends PartOfUnit {
 
 export class WideRows {
   readonly #lane: Lane;
-  readonly #parts: ShipParts;
+  readonly #deps: ShipDeps;
   readonly #inserter: Inserter;
   readonly #stopping = new AbortController();
   readonly #waiting: Item[] = [];
@@ -32,13 +32,13 @@ export class WideRows {
   #running: Promise<void> | undefined;
   #onRoom: (() => void) | undefined;
 
-  constructor(lane: Lane, parts: ShipParts) {
+  constructor(lane: Lane, deps: ShipDeps) {
     this.#lane = lane;
-    this.#parts = parts;
+    this.#deps = deps;
     const { signal } = this.#stopping;
-    this.#inserter = new Inserter({ ...parts, metrics: parts.registry, signal, once: false, parallelMax });
+    this.#inserter = new Inserter({ ...deps, metrics: deps.registry, signal, once: false, parallelMax });
     const help = 'Bytes of late rows of many days that are being stored beside the lane.';
-    parts.registry.observed('wal_wide_bytes', help, () => this.#heldBytes);
+    deps.registry.observed('wal_wide_bytes', help, () => this.#heldBytes);
   }
 
   /** Some rows are being stored. */
@@ -100,12 +100,12 @@ export class WideRows {
 
   /** False when it was stopped before all rows were stored or durable suspects. */
   async #store(items: readonly Item[]): Promise<boolean> {
-    const { clock, journal, metrics, onShipped, onStoredApart } = this.#parts;
+    const { clock, journal, metrics, onShipped, onStoredApart } = this.#deps;
     const started = clock.monotonic();
     const { orderMin } = items[0]!;
     const { complete, refused } = await this.#inserter.insert(items.flatMap(({ payloads }) => payloads));
     if (!complete) return false;
-    if (!(await setAside(this.#parts, this.#lane, refused, orderMin, this.#stopping.signal))) return false;
+    if (!(await setAside(this.#deps, this.#lane, refused, orderMin, this.#stopping.signal))) return false;
     const rows = items.reduce((sum, item) => sum + item.rows, 0);
     metrics.rows.observe(rows);
     metrics.insertSeconds.observe((clock.monotonic() - started) / 1000);

@@ -127,8 +127,8 @@ async function open(options: JournalOptions): Promise<Journal> {
   const kept = { positionFile, quarantine, suspects, damage, owner };
   const settings = { segmentBytes, idleBytesMax, freeBytesMin, onLost };
   const epoch = adopt ? undefined : owner.epoch;
-  const parts = { dir, log, disk, clock, epoch, backlog, ...kept, writer, pool, free, ...settings };
-  const journal = new Journal(parts, found.orderMax, options.metrics);
+  const deps = { dir, log, disk, clock, epoch, backlog, ...kept, writer, pool, free, ...settings };
+  const journal = new Journal(deps, found.orderMax, options.metrics);
   const { frames: now } = backlog.lane(0);
   const { frames: apart } = backlog.lane(1);
   if (now + apart > 0) log.info('journal_recovered', { dir, segments: found.segments.length, frames: now + apart });
@@ -142,7 +142,7 @@ async function newestEpoch(disk: Disk, dir: string): Promise<number> {
   return [...cursors, ...files].reduce((max, { epoch }) => Math.max(max, epoch), 0);
 }
 
-interface Parts {
+interface Deps {
   dir: string;
   log: Log;
   disk: Disk;
@@ -164,7 +164,7 @@ interface Parts {
 }
 
 export class Journal {
-  readonly #parts: Parts;
+  readonly #deps: Deps;
   readonly #backlog: Backlog;
   readonly #writer: Writer | undefined;
   readonly #commits: Counter | undefined;
@@ -184,12 +184,12 @@ export class Journal {
   /** Resolves when the hold ends. */
   #held: { ended: Promise<void>; end: () => void } | undefined;
 
-  constructor(parts: Parts, orderFound: bigint, metrics: Metrics | undefined) {
-    this.#parts = parts;
-    this.#backlog = parts.backlog;
-    this.#writer = parts.writer;
-    this.#free = parts.free;
-    this.#freeReadMs = parts.clock.monotonic();
+  constructor(deps: Deps, orderFound: bigint, metrics: Metrics | undefined) {
+    this.#deps = deps;
+    this.#backlog = deps.backlog;
+    this.#writer = deps.writer;
+    this.#free = deps.free;
+    this.#freeReadMs = deps.clock.monotonic();
     this.#orderFound = orderFound;
     this.#orderRecovered = this.empty ? undefined : this.orderShipped() + 1n;
     this.#orderDone = this.orderShipped();
@@ -216,7 +216,7 @@ export class Journal {
     await done;
     this.#commits?.add(1);
     this.#commitBytes?.add(bytes);
-    this.#commitSeconds?.observe((this.#parts.clock.monotonic() - since) / 1000);
+    this.#commitSeconds?.observe((this.#deps.clock.monotonic() - since) / 1000);
   }
 
   /**
@@ -282,7 +282,7 @@ export class Journal {
 
   /** Bytes of all files of segments. */
   get fileBytes(): number {
-    const { pool, segmentBytes } = this.#parts;
+    const { pool, segmentBytes } = this.#deps;
     return this.#backlog.fileBytes(segmentBytes) + (pool?.files ?? 0) * segmentBytes;
   }
 
@@ -293,19 +293,19 @@ export class Journal {
 
   /** Age of the append in flight; 0 when there is none. */
   unsyncedMs(): number {
-    return this.unsyncedBytes > 0 ? this.#parts.clock.monotonic() - this.#writer!.unsyncedSinceMs : 0;
+    return this.unsyncedBytes > 0 ? this.#deps.clock.monotonic() - this.#writer!.unsyncedSinceMs : 0;
   }
 
   /** Free bytes of the disk, at most a second old while it is asked for. */
   freeBytes(): number {
-    const now = this.#parts.clock.monotonic();
+    const now = this.#deps.clock.monotonic();
     if (now - this.#freeReadMs >= freeRefreshMs) {
       this.#freeReadMs = now;
-      this.#parts.disk.freeBytes(this.#parts.dir).then(
+      this.#deps.disk.freeBytes(this.#deps.dir).then(
         (bytes) => {
           this.#free = bytes;
         },
-        (error) => this.#parts.log.warn('journal_free_bytes_failed', { error: messageOf(error) }),
+        (error) => this.#deps.log.warn('journal_free_bytes_failed', { error: messageOf(error) }),
       );
     }
     return this.#free;
@@ -323,7 +323,7 @@ export class Journal {
 
   /** Rises by one with each opening of this directory; undefined for an orphan journal, whose openings are not counted. */
   get epoch(): number | undefined {
-    return this.#parts.epoch;
+    return this.#deps.epoch;
   }
 
   /** Not above the smallest order that this start gives out again; undefined when there was nothing. */
@@ -343,7 +343,7 @@ export class Journal {
       const { frames, orderBefore } = this.#backlog.lane(lane);
       if (frames > 0 && orderBefore < order) order = orderBefore;
     }
-    const { orderMin } = this.#parts.suspects;
+    const { orderMin } = this.#deps.suspects;
     return orderMin !== undefined && orderMin <= order ? orderMin - 1n : order;
   }
 
@@ -367,26 +367,26 @@ export class Journal {
 
   /** Nothing waits in either lane, and no row is a suspect. */
   get empty(): boolean {
-    return this.#backlog.empty && this.#parts.suspects.entries === 0;
+    return this.#backlog.empty && this.#deps.suspects.entries === 0;
   }
 
   /** Damage was found since the start: something is in quarantine that could not be shipped. */
   get degraded(): boolean {
-    return this.#parts.damage.found;
+    return this.#deps.damage.found;
   }
 
   /** Twice in a row a write failed, or another process owns the directory: this process must end. */
   get failed(): boolean {
-    return this.#parts.owner.lost || (this.#writer?.failed ?? false);
+    return this.#deps.owner.lost || (this.#writer?.failed ?? false);
   }
 
   get quarantine(): Quarantine {
-    return this.#parts.quarantine;
+    return this.#deps.quarantine;
   }
 
   /** Rows that the store refused, beside the lanes. */
   get suspects(): Suspects {
-    return this.#parts.suspects;
+    return this.#deps.suspects;
   }
 
   /**
@@ -404,7 +404,7 @@ export class Journal {
       .waitingSegments()
       .map(({ path, packedBytes, end }) => ({ name: basename(path), bytes: packedBytes ?? end }));
     return {
-      dir: this.#parts.dir,
+      dir: this.#deps.dir,
       position: { cursors: this.#backlog.cursors(), orderHigh: this.orderMax.toString() },
       segments,
     };
@@ -427,16 +427,16 @@ export class Journal {
     await this.#writer?.close();
     await this.#packing;
     await this.#persist();
-    await this.#parts.positionFile.close();
+    await this.#deps.positionFile.close();
   }
 
   /** Closes and removes an adopted directory of which everything is confirmed. What is in quarantine stays. */
   async discard(): Promise<void> {
     assert(!this.#writer && this.empty, 'an adopted, empty journal is discarded');
-    const { disk, dir } = this.#parts;
+    const { disk, dir } = this.#deps;
     await this.#held?.ended;
     await this.close();
-    if (!(await this.#parts.owner.holds())) throw new Error(this.#parts.owner.lostReason);
+    if (!(await this.#deps.owner.holds())) throw new Error(this.#deps.owner.lostReason);
     const names = await disk.list(dir);
     // Segments first: a crash in between leaves a position that has passed them.
     for (const name of names)
@@ -465,7 +465,7 @@ export class Journal {
   }
 
   async #persistOnce(): Promise<void> {
-    const { positionFile, log, pool, freeBytesMin, owner, onLost } = this.#parts;
+    const { positionFile, log, pool, freeBytesMin, owner, onLost } = this.#deps;
     if (!(await owner.holds())) {
       onLost?.(owner.lostReason);
       return;
@@ -503,7 +503,7 @@ export class Journal {
 
   /** One segment at a time, beside appends and units. */
   #packWhenIdle(): void {
-    const { clock, idleBytesMax } = this.#parts;
+    const { clock, idleBytesMax } = this.#deps;
     if (this.#packing || this.#closed || this.#held || clock.monotonic() < this.#packNotBeforeMs) return;
     const segment = this.#backlog.segmentToPack(idleBytesMax);
     if (!segment) return;
@@ -519,7 +519,7 @@ export class Journal {
   }
 
   async #pack(segment: Segment): Promise<void> {
-    const { disk, damage, owner, log, clock } = this.#parts;
+    const { disk, damage, owner, log, clock } = this.#deps;
     try {
       const packed = await repack({
         disk,
@@ -538,9 +538,9 @@ export class Journal {
 
   async #removeFile(path: string): Promise<void> {
     try {
-      await this.#parts.disk.remove(path);
+      await this.#deps.disk.remove(path);
     } catch (error) {
-      this.#parts.log.warn('journal_remove_failed', { path, error: messageOf(error) });
+      this.#deps.log.warn('journal_remove_failed', { path, error: messageOf(error) });
     }
   }
 }

@@ -13,7 +13,7 @@ import { Connection } from './connection.ts';
 import { Counters } from './counters.ts';
 import { Flusher } from './flusher.ts';
 import { JournalWaiters } from './journal-waiters.ts';
-import type { MqttParts } from './mqtt-parts.ts';
+import type { ConnectionDeps } from './mqtt-deps.ts';
 import type { Publish } from './operation.ts';
 import type { Session } from './session.ts';
 import type { SignedIn, SignInRefused } from './sign-in.ts';
@@ -90,7 +90,7 @@ function bench({
   const publishes: Publish[] = [];
   const metrics = new Metrics();
   const addresses = new Addresses({ connectionsMax: 10, provisioningMax: 2, isTrusted: () => false });
-  const parts: MqttParts = {
+  const deps: ConnectionDeps = {
     settings: {
       worker: '',
       connectionsPerAddressMax: 10,
@@ -132,7 +132,7 @@ function bench({
   };
   const transport = new MemoryTransport();
   addresses.enter(transport.remoteAddress);
-  const connection = new Connection(parts, transport, undefined);
+  const connection = new Connection(deps, transport, undefined);
   const send = (...packets: Packet[]) =>
     connection.onData(Buffer.concat(packets.map((packet) => generate(packet, { protocolVersion: level }))));
   send({
@@ -162,7 +162,7 @@ function bench({
     counters: metrics,
     move: (ms) => {
       now += ms;
-      parts.journalWaiters.round();
+      deps.journalWaiters.round();
       connection.sweep(now);
     },
     refuse: (fault) => {

@@ -17,7 +17,7 @@ import type { Flushable } from './flusher.ts';
 import { Frames } from './frames.ts';
 import { type Answered, giveBack, type Incoming, takeIncoming } from './incoming.ts';
 import type { JournalWaiter } from './journal-waiters.ts';
-import type { ConnectionCaps, MqttParts } from './mqtt-parts.ts';
+import type { ConnectionCaps, ConnectionDeps } from './mqtt-deps.ts';
 import { Outbox, withheld } from './outbox.ts';
 import { OutgoingFile } from './outgoing-file.ts';
 import { pubcompBytes, pubrecBytes, readAcknowledgement } from './packets/acknowledgements.ts';
@@ -72,7 +72,7 @@ const noPayload = Buffer.alloc(0);
 const frame = new PublishFrame();
 
 export class Connection implements TransportEvents, SessionLink, SignInOwner, Answered, Flushable, JournalWaiter {
-  readonly #parts: MqttParts;
+  readonly #deps: ConnectionDeps;
   readonly #transport: Transport;
   readonly #certificate: ClientCertificate | undefined;
   readonly #frames = new Frames();
@@ -114,13 +114,13 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
   #discardReason = '';
   isQueued = false;
 
-  constructor(parts: MqttParts, transport: Transport, certificate: ClientCertificate | undefined) {
-    this.#parts = parts;
+  constructor(deps: ConnectionDeps, transport: Transport, certificate: ClientCertificate | undefined) {
+    this.#deps = deps;
     this.#transport = transport;
     this.#certificate = certificate;
-    this.#caps = parts.settings;
+    this.#caps = deps.settings;
     this.#outbox = new Outbox(transport);
-    this.#heardAt = parts.clock.monotonic();
+    this.#heardAt = deps.clock.monotonic();
   }
 
   get remoteAddress(): string {
@@ -141,7 +141,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
   }
 
   #take(bytes: Buffer): void {
-    this.#parts.counters.bytesIn.add(bytes.length);
+    this.#deps.counters.bytesIn.add(bytes.length);
     this.#frames.feed(bytes);
     if (this.#held === 0 && !this.#reading) this.#read();
     else this.#frames.keep();
@@ -167,7 +167,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     this.#held &= ~hold.reader;
     this.#file?.stop();
     if (this.#held === 0) this.#end('connection_lost');
-    if (this.#state === 'closed') this.#parts.left(this);
+    if (this.#state === 'closed') this.#deps.left(this);
   }
 
   sessionEnded(reason: CloseReason): void {
@@ -197,7 +197,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     const topicBytes = Buffer.byteLength(topic);
     const payloadBytes = typeof payload === 'string' ? Buffer.byteLength(payload) : payload.length;
     if (publishBytes(topicBytes, payloadBytes, qos, this.#level) > this.#packetBytesMax) {
-      this.#parts.counters.pushesTooLarge.add(1);
+      this.#deps.counters.pushesTooLarge.add(1);
       return false;
     }
     const packet = writePublish(topic, payload, qos, 0, this.#level);
@@ -212,7 +212,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     if (packet.length > limits.mqttUnreadBytesPause) this.#largeBytes += packet.length;
     if (qos === 0) {
       this.#outbox.add(packet, confirm);
-      this.#parts.flusher.add(this);
+      this.#deps.flusher.add(this);
       return true;
     }
     this.#pushes ??= new Pushes(this.#receiveMaximum);
@@ -232,7 +232,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
       file.bytes > payloadBytesMax(topicBytes, qos, this.#level) ||
       publishBytes(topicBytes, file.bytes, qos, this.#level) > this.#packetBytesMax
     ) {
-      this.#parts.counters.pushesTooLarge.add(1);
+      this.#deps.counters.pushesTooLarge.add(1);
       return 'too_large';
     }
     if (this.#file !== undefined) return 'busy';
@@ -244,14 +244,14 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
       packetId = taken;
     }
     const head = publishHead(topic, file.bytes, qos, packetId, this.#level);
-    this.#file = new OutgoingFile(this.#transport, head, file, this.#parts.clock, (isSent) => {
+    this.#file = new OutgoingFile(this.#transport, head, file, this.#deps.clock, (isSent) => {
       onEnd();
       this.#fileEnded(isSent);
     });
     this.#behindFileBytes = 0;
     this.#hold(hold.file);
     // Begins behind what may leave now: the acknowledgement of the request is among that.
-    this.#parts.flusher.add(this);
+    this.#deps.flusher.add(this);
     return 'taken';
   }
 
@@ -266,8 +266,8 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
       this.#release(hold.file);
       return;
     }
-    this.#parts.counters.packetsOut.add(1);
-    this.#parts.flusher.add(this);
+    this.#deps.counters.packetsOut.add(1);
+    this.#deps.flusher.add(this);
     this.#release(hold.file);
   }
 
@@ -278,7 +278,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
       giveBack(incoming);
       this.#releaseAnswers();
     } else if (this.#state !== 'closed') {
-      this.#parts.flusher.add(this);
+      this.#deps.flusher.add(this);
     }
   }
 
@@ -316,7 +316,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     } else if (this.#held === 0) {
       if (this.#keepAliveMs > 0) {
         if (silentMs > this.#keepAliveMs * 1.5) this.close('keep_alive');
-      } else if (this.#parts.settings.idleMs > 0 && silentMs > this.#parts.settings.idleMs) {
+      } else if (this.#deps.settings.idleMs > 0 && silentMs > this.#deps.settings.idleMs) {
         this.close('idle');
       }
     }
@@ -336,28 +336,28 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     this.#state = 'closed';
     if (wasLive) this.#discardUnread(reason);
     this.#frames.clear();
-    this.#parts.journalWaiters.delete(this);
+    this.#deps.journalWaiters.delete(this);
     this.#outbox.drop();
     this.#pushes?.drop();
     this.#file?.stop();
-    this.#parts.counters.disconnected(reason);
+    this.#deps.counters.disconnected(reason);
     const session = this.#session;
     if (session !== undefined) {
       this.#stopStreams(session);
       session.ended(reason);
-      this.#parts.log.debug('mqtt_disconnected', { reason, device: session.device?.id });
+      this.#deps.log.debug('mqtt_disconnected', { reason, device: session.device?.id });
     }
     this.#signedIn?.end();
     this.#signedIn = undefined;
-    if (session?.kind === 'provision') this.#parts.addresses.leaveProvisioning(this.remoteAddress);
-    if (this.#isGone) this.#parts.left(this);
+    if (session?.kind === 'provision') this.#deps.addresses.leaveProvisioning(this.remoteAddress);
+    if (this.#isGone) this.#deps.left(this);
   }
 
   // Reading.
 
   #read(): void {
     this.#reading = true;
-    const { counters, clock } = this.#parts;
+    const { counters, clock } = this.#deps;
     let now = 0;
     while (this.#held === 0 && this.#state !== 'closed') {
       const isFirst = this.#state === 'new';
@@ -416,7 +416,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
         return;
       case 12:
         if (end > start) throw malformed;
-        if (this.#signedIn !== undefined) this.#parts.meter.touch(this.#signedIn.device);
+        if (this.#signedIn !== undefined) this.#deps.meter.touch(this.#signedIn.device);
         this.#send(pingresp);
         return;
       case 14:
@@ -441,7 +441,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     this.#held &= ~why;
     if (this.#held !== 0 || this.#reading || this.#state === 'closed') return;
     // Nothing was read, so the silence of the client does not count: keep-alive begins again.
-    this.#heardAt = this.#parts.clock.monotonic();
+    this.#heardAt = this.#deps.clock.monotonic();
     this.#read();
     // It may be held again, by what was kept.
     if (!this.#isUnheld()) return;
@@ -491,7 +491,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
       certificate: this.#certificate,
       remoteAddress: this.#transport.remoteAddress,
     };
-    const answer = this.#parts.signIn(request, this);
+    const answer = this.#deps.signIn(request, this);
     if (!(answer instanceof Promise)) {
       this.#signIn(connect, answer);
       return;
@@ -505,7 +505,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
 
   /** Without credentials: for a minute, with small packets, and only few from one address. */
   #provision(connect: Connect): void {
-    const { addresses, provisioningCaps, clock } = this.#parts;
+    const { addresses, provisioningCaps, clock } = this.#deps;
     if (!addresses.enterProvisioning(this.remoteAddress)) {
       this.#refuse('rate', 'Too many connections of this address ask for credentials; try again in a minute.');
       return;
@@ -527,7 +527,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
   }
 
   #open({ clientId, level }: Connect, signedIn: SignedIn | undefined): void {
-    const { settings, counters } = this.#parts;
+    const { settings, counters } = this.#deps;
     const assignedClientId = clientId === '' && level === 5 ? randomUUID() : '';
     this.#session = new Session(this, {
       device: signedIn?.device,
@@ -542,11 +542,11 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     const { packetBytesMax, inflightMax } = this.#caps;
     const { worker } = settings;
     this.#send(connackBytes(level, { packetBytesMax, receiveMaximum: inflightMax, assignedClientId, worker }));
-    this.#parts.onSession?.(this.#session);
+    this.#deps.onSession?.(this.#session);
   }
 
   #refuse(refusal: Refusal, text?: string): void {
-    this.#parts.counters.connected(refusal);
+    this.#deps.counters.connected(refusal);
     const client = { isTerse: this.#isTerse, packetBytesMax: this.#packetBytesMax };
     this.#transport.write(refusalBytes(this.#level, refusal, client, text));
     this.#end('login_refused');
@@ -560,7 +560,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     const session = this.#session!;
     readPublish(frame, flags, buffer, start, end, this.#level);
     const { qos, packetId, topicStart, topicEnd } = frame;
-    const table = session.kind === 'provision' ? this.#parts.provisionTopics : this.#parts.topics;
+    const table = session.kind === 'provision' ? this.#deps.provisionTopics : this.#deps.topics;
     const exact = table.findExact(buffer, topicStart, topicEnd);
     const topic = exact === undefined ? readText(buffer, topicStart, topicEnd) : exact.topic;
     if (topic === undefined || (exact === undefined && !isTopic(topic))) throw malformed;
@@ -612,7 +612,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
   }
 
   #refused(incoming: Incoming, fault: Fault): void {
-    const { counters, settings, log } = this.#parts;
+    const { counters, settings, log } = this.#deps;
     counters.refused(fault.reason);
     if (isBug(fault)) log.error('handler_bug', { topic: incoming.topic, error: fault.cause });
     if (incoming.qos === 0) {
@@ -645,7 +645,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
   #mayWait(): boolean {
     if (this.#refusedAt === 0) return true;
     const keepAliveMs = this.#keepAliveMs > 0 ? this.#keepAliveMs : Number.POSITIVE_INFINITY;
-    return this.#parts.clock.monotonic() - this.#refusedAt <= Math.min(limits.mqttPausedMsMax, keepAliveMs / 2);
+    return this.#deps.clock.monotonic() - this.#refusedAt <= Math.min(limits.mqttPausedMsMax, keepAliveMs / 2);
   }
 
   /** The message is taken again later, and nothing is read before. */
@@ -658,9 +658,9 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     }
     giveBack(incoming);
     this.#frames.unread();
-    this.#refusedAt ||= this.#parts.clock.monotonic();
+    this.#refusedAt ||= this.#deps.clock.monotonic();
     this.#hold(hold.journal);
-    this.#parts.journalWaiters.add(this);
+    this.#deps.journalWaiters.add(this);
   }
 
   journalAccepts(): void {
@@ -669,17 +669,17 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
 
   journalRefuses(): void {
     if (this.#mayWait()) return;
-    this.#parts.journalWaiters.delete(this);
+    this.#deps.journalWaiters.delete(this);
     this.#release(hold.journal);
   }
 
   /** The journal accepts again: the next refusal is waited for as the first was. */
   #forgetRefusal(): void {
-    if (this.#held === 0 && this.#parts.journalRefusal() === undefined) this.#refusedAt = 0;
+    if (this.#held === 0 && this.#deps.journalRefusal() === undefined) this.#refusedAt = 0;
   }
 
   #discard(reason: string, qos: QoS | 2): void {
-    this.#parts.counters.discarded(reason, qos);
+    this.#deps.counters.discarded(reason, qos);
     this.#discards += 1;
     this.#discardReason = reason;
     // There is no further sweep.
@@ -696,7 +696,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
 
   #logDiscards(): void {
     const device = this.#signedIn?.device.id ?? this.#session?.device?.id;
-    this.#parts.log.warn('mqtt_discarded', { device, messages: this.#discards, reason: this.#discardReason });
+    this.#deps.log.warn('mqtt_discarded', { device, messages: this.#discards, reason: this.#discardReason });
     this.#discards = 0;
   }
 
@@ -737,7 +737,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     const device = this.#signedIn?.device;
     if (device === undefined) return true;
     try {
-      this.#parts.meter.message(device);
+      this.#deps.meter.message(device);
     } catch (error) {
       if (!(error instanceof Fault)) throw error;
       return false;
@@ -747,7 +747,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
 
   /** The streams of a gateway are granted to every device, and bring it nothing. */
   #stream(name: StreamName): Stream | undefined {
-    return name.startsWith('gateway') && this.#session!.kind !== 'gateway' ? undefined : this.#parts.streams[name];
+    return name.startsWith('gateway') && this.#session!.kind !== 'gateway' ? undefined : this.#deps.streams[name];
   }
 
   #stopStreams(session: Session): void {
@@ -758,12 +758,12 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
 
   #send(packet: Buffer): void {
     this.#outbox.add(packet);
-    this.#parts.flusher.add(this);
+    this.#deps.flusher.add(this);
   }
 
   #flushOut(): void {
     this.#outbox.flush(this.#level, this.#packetBytesMax);
-    this.#parts.counters.packetsOut.add(this.#outbox.sent);
+    this.#deps.counters.packetsOut.add(this.#outbox.sent);
     this.#unacknowledged -= this.#outbox.acknowledged;
   }
 
@@ -789,7 +789,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
       return;
     }
     if (this.#stalledAt === 0) {
-      this.#stalledAt = this.#parts.clock.monotonic();
+      this.#stalledAt = this.#deps.clock.monotonic();
       this.#unreadMark = Number.POSITIVE_INFINITY;
     }
     if (bufferedBytes > limits.mqttUnreadBytesPause) this.#hold(hold.reader);

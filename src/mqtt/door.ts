@@ -6,9 +6,9 @@ import type { Config } from '../base/config.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics.ts';
 import type { CachedDevice } from '../device/cached-device.ts';
-import type { ClaimParts } from '../fleet/claim.ts';
+import type { ClaimDeps } from '../fleet/claim.ts';
 import type { Meter } from '../fleet/meter.ts';
-import type { ProvisionParts } from '../fleet/provision.ts';
+import type { ProvisionDeps } from '../fleet/provision.ts';
 import type { Gateways } from '../gateway/gateways.ts';
 import type { GatewayDecoder } from '../gateway/telemetry.ts';
 import type { Decode, Ingest } from '../ingest/accept.ts';
@@ -32,7 +32,7 @@ import { sessionLimits } from './topics/session-limits.ts';
 import { TopicTable } from './topics/table.ts';
 import { telemetryOperation, telemetryTopics } from './topics/telemetry.ts';
 
-export interface MqttDoorParts {
+export interface MqttDoorDeps {
   config: Config;
   /** '' = clients are not told. */
   worker: string;
@@ -53,30 +53,30 @@ export interface MqttDoorParts {
   rpc: Rpc;
   rpcSessions: RpcSessions;
   calls: Calls;
-  claims: ClaimParts;
-  provisioning: ProvisionParts;
+  claims: ClaimDeps;
+  provisioning: ProvisionDeps;
   clock: Clock;
   log: Log;
   metrics: Metrics;
 }
 
-export function openMqtt(parts: MqttDoorParts): Mqtt {
-  const { config, worker, signIn, ingest, meter, updates, provisioning, clock, log, metrics } = parts;
+export function openMqtt(deps: MqttDoorDeps): Mqtt {
+  const { config, worker, signIn, ingest, meter, updates, provisioning, clock, log, metrics } = deps;
   const { packetBytesMax, inflightMax, idleSeconds, closeOnInvalid } = config.mqtt;
-  const connectionsPerAddressMax = config.mqtt.connectionsPerAddressMax || Math.ceil(0.9 * parts.connectionsMax);
-  const gateway = gatewayTopics(parts, config.gateway.disconnectNotices);
+  const connectionsPerAddressMax = config.mqtt.connectionsPerAddressMax || Math.ceil(0.9 * deps.connectionsMax);
+  const gateway = gatewayTopics(deps, config.gateway.disconnectNotices);
   const topics = new TopicTable(
     [
-      telemetryTopics(parts),
-      attributeTopics(parts),
-      attributeRequestTopics(parts),
-      rpcTopics(parts),
-      callTopics({ ...parts, sessionLimits: sessionLimits(config) }),
-      claimTopics(parts),
-      firmwareTopics({ ...parts, packetBytesMax }),
+      telemetryTopics(deps),
+      attributeTopics(deps),
+      attributeRequestTopics(deps),
+      rpcTopics(deps),
+      callTopics({ ...deps, sessionLimits: sessionLimits(config) }),
+      claimTopics(deps),
+      firmwareTopics({ ...deps, packetBytesMax }),
       ...gateway.topics,
     ],
-    profileOperations(telemetryOperation(parts), saveAttributes(parts)),
+    profileOperations(telemetryOperation(deps), saveAttributes(deps)),
   );
   return new Mqtt(
     {
@@ -89,12 +89,12 @@ export function openMqtt(parts: MqttDoorParts): Mqtt {
         closeOnInvalid,
       },
       signIn,
-      isTrustedProxy: parts.isTrustedProxy,
+      isTrustedProxy: deps.isTrustedProxy,
       topics,
-      provisionTopics: new TopicTable([provisionTopics(provisioning, parts.readBody)]),
+      provisionTopics: new TopicTable([provisionTopics(provisioning, deps.readBody)]),
       streams: {
         attributes: new AttributeStream({ updates, log }),
-        rpc: new RpcStream(parts.rpcSessions),
+        rpc: new RpcStream(deps.rpcSessions),
         ...gateway.streams,
       },
       meter,

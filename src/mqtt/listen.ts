@@ -13,7 +13,7 @@ import { certificateOf } from './certificate.ts';
 import type { CloseReason } from './close-reason.ts';
 import type { OpenConnection, Transport, TransportEvents } from './transport.ts';
 
-export interface ListenParts {
+export interface ListenDeps {
   open: OpenConnection;
   /** A socket that ended without a connection. */
   refused: (reason: CloseReason) => void;
@@ -34,9 +34,9 @@ const backlog = 65_535;
 const endMsMax = 2_000;
 const certificateCheckMs = 5_000;
 
-export async function listenTcp(address: string, port: number, parts: ListenParts): Promise<Listener> {
+export async function listenTcp(address: string, port: number, deps: ListenDeps): Promise<Listener> {
   const server = createServer({ ...socketOptions, keepAliveInitialDelay: 60_000 }, (socket) => {
-    accept(socket, parts, undefined);
+    accept(socket, deps, undefined);
   });
   await listening(server, address, port);
   return { close: () => server.close() };
@@ -48,8 +48,8 @@ export interface TlsFiles {
 }
 
 /** Clients may bring a certificate; whether it belongs to a device is decided when they sign in. */
-export async function listenTls(address: string, port: number, files: TlsFiles, parts: ListenParts): Promise<Listener> {
-  const { log } = parts;
+export async function listenTls(address: string, port: number, files: TlsFiles, deps: ListenDeps): Promise<Listener> {
+  const { log } = deps;
   const server = createTlsServer({
     ...readTls(files),
     ...socketOptions,
@@ -60,10 +60,10 @@ export async function listenTls(address: string, port: number, files: TlsFiles, 
   });
   server.on('secureConnection', (socket: TLSSocket) => {
     socket.disableRenegotiation();
-    accept(socket, parts, certificateOf(socket));
+    accept(socket, deps, certificateOf(socket));
   });
   server.on('tlsClientError', (error, socket) => {
-    parts.refused('tls_failed');
+    deps.refused('tls_failed');
     // A handshake that takes too long is only told; nobody else would close it.
     socket.destroy();
     log.debug('mqtt_tls_failed', { reason: messageOf(error) });
@@ -111,7 +111,7 @@ function listening(server: Server, address: string, port: number): Promise<void>
 
 function accept(
   socket: Socket,
-  { open, refused, connections, connectionsMax }: ListenParts,
+  { open, refused, connections, connectionsMax }: ListenDeps,
   certificate?: ClientCertificate,
 ): void {
   if (connections() >= connectionsMax) {

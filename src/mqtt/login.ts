@@ -12,7 +12,7 @@ import { type Chains, type ClientCertificate, isInForce } from '../fleet/chain.t
 import { deviceLimitReason } from '../fleet/device-limit.ts';
 import type { SignedIn, SignIn, SignInOwner, SignInRefused, SignInRequest } from './sign-in.ts';
 
-export interface LoginParts {
+export interface LoginDeps {
   logins: Logins;
   sessions: Sessions;
   chains: Chains;
@@ -23,23 +23,19 @@ export interface LoginParts {
   clock: Clock;
 }
 
-export function createSignIn(parts: LoginParts): SignIn {
-  return (request, owner) => signIn(parts, request, owner);
+export function createSignIn(deps: LoginDeps): SignIn {
+  return (request, owner) => signIn(deps, request, owner);
 }
 
-async function signIn(
-  parts: LoginParts,
-  request: SignInRequest,
-  owner: SignInOwner,
-): Promise<SignedIn | SignInRefused> {
+async function signIn(deps: LoginDeps, request: SignInRequest, owner: SignInOwner): Promise<SignedIn | SignInRefused> {
   const { clientId, username, password, certificate, remoteAddress } = request;
-  const { wrongCredentials } = parts;
+  const { wrongCredentials } = deps;
   const credentials = wrongCredentials === undefined ? '' : nameOf(request);
   try {
     wrongCredentials?.check(remoteAddress, credentials);
     const answer = certificate
-      ? await byCertificate(parts, certificate, remoteAddress)
-      : await parts.logins.find({ kind: 'names', clientId, userName: username ?? '', password });
+      ? await byCertificate(deps, certificate, remoteAddress)
+      : await deps.logins.find({ kind: 'names', clientId, userName: username ?? '', password });
     // Many tries at once tell no more than one after another.
     wrongCredentials?.check(remoteAddress, credentials);
     if (answer.kind === 'refused') {
@@ -48,8 +44,8 @@ async function signIn(
     }
     wrongCredentials?.right(remoteAddress, credentials);
     const { device: row, isGateway, topics, credentialsVersion } = answer.login;
-    parts.rateLimits?.message(row);
-    const session = parts.sessions.open(row, owner, credentialsVersion);
+    deps.rateLimits?.message(row);
+    const session = deps.sessions.open(row, owner, credentialsVersion);
     return { device: session.device, isGateway, topics, end: () => session.end() };
   } catch (error) {
     if (!(error instanceof Fault)) throw error;
@@ -68,7 +64,7 @@ function isWrong(refusal: LoginRefusal): boolean {
 }
 
 async function byCertificate(
-  { logins, chains, clock }: LoginParts,
+  { logins, chains, clock }: LoginDeps,
   certificate: ClientCertificate,
   remoteAddress: string,
 ): Promise<Login> {

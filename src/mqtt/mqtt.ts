@@ -8,7 +8,7 @@ import { Connection } from './connection.ts';
 import { Counters } from './counters.ts';
 import { Flusher } from './flusher.ts';
 import { JournalWaiters } from './journal-waiters.ts';
-import type { MqttNeeds, MqttParts } from './mqtt-parts.ts';
+import type { ConnectionDeps, MqttDeps } from './mqtt-deps.ts';
 import type { OpenConnection } from './transport.ts';
 
 const drainStepMs = 5;
@@ -16,24 +16,24 @@ const drainStepMs = 5;
 export class Mqtt {
   readonly #connections = new Set<Connection>();
   readonly #addresses: Addresses;
-  readonly #parts: MqttParts;
+  readonly #deps: ConnectionDeps;
   readonly #timer: NodeJS.Timeout;
   #draining = false;
   #sweptAt: number;
   #addressLoggedAt = Number.NEGATIVE_INFINITY;
 
-  constructor(needs: MqttNeeds, metrics: Metrics) {
-    const { connectionsPerAddressMax, packetBytesMax, inflightMax } = needs.settings;
+  constructor(deps: MqttDeps, metrics: Metrics) {
+    const { connectionsPerAddressMax, packetBytesMax, inflightMax } = deps.settings;
     this.#addresses = new Addresses({
       connectionsMax: connectionsPerAddressMax,
       provisioningMax: limits.mqttProvisioningPerAddressMax,
-      isTrusted: needs.isTrustedProxy,
+      isTrusted: deps.isTrustedProxy,
     });
-    this.#parts = {
-      ...needs,
+    this.#deps = {
+      ...deps,
       counters: new Counters(metrics),
       flusher: new Flusher(),
-      journalWaiters: new JournalWaiters(needs.clock, needs.journalRefusal),
+      journalWaiters: new JournalWaiters(deps.clock, deps.journalRefusal),
       addresses: this.#addresses,
       provisioningCaps: {
         packetBytesMax: Math.min(packetBytesMax, limits.mqttProvisioningPacketBytesMax),
@@ -41,14 +41,14 @@ export class Mqtt {
       },
       left: (connection) => this.#left(connection as Connection),
     };
-    const { journalWaiters } = this.#parts;
+    const { journalWaiters } = this.#deps;
     metrics.observed(
       'mqtt_connections_unread',
       'MQTT connections that are not read because the journal refuses.',
       () => journalWaiters.size,
     );
     metrics.observed('mqtt_connections', 'Open MQTT connections.', () => this.#connections.size);
-    this.#sweptAt = needs.clock.monotonic();
+    this.#sweptAt = deps.clock.monotonic();
     this.#timer = setInterval(() => this.#sweep(), limits.mqttSweepMs);
     this.#timer.unref();
   }
@@ -59,7 +59,7 @@ export class Mqtt {
 
   /** For each transport that is accepted. */
   readonly open: OpenConnection = (transport, certificate) => {
-    const connection = new Connection(this.#parts, transport, certificate);
+    const connection = new Connection(this.#deps, transport, certificate);
     this.#connections.add(connection);
     const isWithinShare = this.#addresses.enter(transport.remoteAddress);
     // The transport expects its connection before anything happens to it.
@@ -70,7 +70,7 @@ export class Mqtt {
 
   #refuse(connection: Connection, address: string): void {
     connection.close('address_connections');
-    const { clock, log, settings } = this.#parts;
+    const { clock, log, settings } = this.#deps;
     if (clock.monotonic() - this.#addressLoggedAt < limits.mqttAddressLogMs) return;
     this.#addressLoggedAt = clock.monotonic();
     log.warn('mqtt_address_connections', { address, connectionsMax: settings.connectionsPerAddressMax });
@@ -81,13 +81,13 @@ export class Mqtt {
   }
 
   /** A transport that ended before there was a connection. */
-  readonly refused = (reason: CloseReason): void => this.#parts.counters.disconnected(reason);
+  readonly refused = (reason: CloseReason): void => this.#deps.counters.disconnected(reason);
 
   /** Nothing more is read; what was read is answered, as long as there is time; then all connections are told and closed. */
   async drain(msMax: number): Promise<void> {
     this.#draining = true;
     clearInterval(this.#timer);
-    const { clock } = this.#parts;
+    const { clock } = this.#deps;
     const deadline = clock.monotonic() + msMax;
     for (;;) {
       let waiting = 0;
@@ -100,7 +100,7 @@ export class Mqtt {
   }
 
   #sweep(): void {
-    const now = this.#parts.clock.monotonic();
+    const now = this.#deps.clock.monotonic();
     // While this process did not run, it read nothing: that silence is not the clients'.
     const lateMs = now - this.#sweptAt - limits.mqttSweepMs;
     this.#sweptAt = now;

@@ -18,7 +18,7 @@ import {
 } from './package.ts';
 import * as store from './store.ts';
 
-export interface PackageParts {
+export interface PackageDeps {
   postgres: Postgres;
   clock: Clock;
 }
@@ -33,7 +33,7 @@ export interface PackageFile {
 }
 
 export async function createPackage(
-  { postgres, clock }: PackageParts,
+  { postgres, clock }: PackageDeps,
   tenantId: string,
   input: PackageInput,
   usesUrl: boolean,
@@ -52,7 +52,7 @@ export async function createPackage(
 }
 
 export async function savePackage(
-  { postgres }: PackageParts,
+  { postgres }: PackageDeps,
   tenantId: string,
   id: string,
   input: PackageInput,
@@ -73,7 +73,7 @@ let uploads = 0;
 
 /** The file of a package, once. */
 export async function uploadFile(
-  { postgres }: PackageParts,
+  { postgres }: PackageDeps,
   tenantId: string,
   id: string,
   file: PackageFile,
@@ -112,6 +112,6 @@ export async function uploadFile(
   }
 }
 
-export async function deletePackage({ postgres }: PackageParts, tenantId: string, id: string): Promise<void> {
+export async function deletePackage({ postgres }: PackageDeps, tenantId: string, id: string): Promise<void> {
   if (!(await store.deletePackage(postgres, tenantId, id))) throw entityNotFound('OtaPackage', id);
 }

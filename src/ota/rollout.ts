@@ -22,7 +22,7 @@ import {
   takeRolloutDevices,
 } from './store.ts';
 
-export interface RolloutParts {
+export interface RolloutDeps {
   postgres: Postgres;
   ingest: SeriesIngest;
   attributes: Pick<Attributes, 'save' | 'remove'>;
@@ -32,16 +32,16 @@ export interface RolloutParts {
 }
 
 export class Rollout {
-  readonly #parts: RolloutParts;
+  readonly #deps: RolloutDeps;
   readonly #told: Counter;
   #timer: NodeJS.Timeout | undefined;
   #running: Promise<void> | undefined;
   #again = false;
   #stopped = false;
 
-  constructor(parts: RolloutParts) {
-    this.#parts = parts;
-    this.#told = parts.metrics.counter('ota_devices_told_total', 'Devices notified of a changed package.');
+  constructor(deps: RolloutDeps) {
+    this.#deps = deps;
+    this.#told = deps.metrics.counter('ota_devices_told_total', 'Devices notified of a changed package.');
   }
 
   /** Looks for work now and then: what a crash, another host or a missed wake left behind. */
@@ -74,7 +74,7 @@ export class Rollout {
   }
 
   async #work(): Promise<void> {
-    const { postgres, log } = this.#parts;
+    const { postgres, log } = this.#deps;
     try {
       while (!this.#stopped) {
         this.#again = false;
@@ -115,7 +115,7 @@ export class Rollout {
   }
 
   async #tellOf(device: number, type: PackageType, toldId: string | null, now: OtaPackage | null): Promise<void> {
-    const { attributes, clock, ingest } = this.#parts;
+    const { attributes, clock, ingest } = this.#deps;
     if (toldId === (now?.id ?? null)) return;
     const scope = 'SHARED_SCOPE';
     if (now === null) {

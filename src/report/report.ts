@@ -22,7 +22,7 @@ import {
   type ViewDefinition,
 } from './view.ts';
 
-export interface ReportParts {
+export interface ReportDeps {
   postgres: Postgres;
   pool: ReportPool;
   clock: Clock;
@@ -34,14 +34,14 @@ const attributesPollMs = 50;
 
 /** `view`: a saved one, or the definition of one for a preview. */
 export async function makeReport(
-  parts: ReportParts,
+  deps: ReportDeps,
   principal: TenantPrincipal,
   view: View | ViewDefinition,
   request: ReportRequest,
   format: ReportFormat,
   gone: AbortSignal,
 ): Promise<EncodedReport> {
-  const { postgres, pool, clock } = parts;
+  const { postgres, pool, clock } = deps;
   const range = reportRange(view, request, clock.now());
   const definition = { ...view, filters: reportFilters(view, request) };
   const ownDevices =
@@ -52,7 +52,7 @@ export async function makeReport(
       `More than ${limits.reportOwnDevicesMax} devices: narrow the scope of the view.`,
     );
   }
-  await attributesReady(parts, principal.tenantId, view, attributesOf(definition));
+  await attributesReady(deps, principal.tenantId, view, attributesOf(definition));
   return await pool.run({ definition, ...range, tenantId: principal.tenantId, ownDevices, format }, gone);
 }
 
@@ -88,7 +88,7 @@ export function reportFilters(view: ViewDefinition, request: ReportRequest): Fil
 
 /** Attributes that a view names for the first time are copied first. Only a saved view has attributes copied. */
 async function attributesReady(
-  { postgres, clock, onAttributesWanted }: ReportParts,
+  { postgres, clock, onAttributesWanted }: ReportDeps,
   tenantId: string,
   view: View | ViewDefinition,
   attributes: ReportAttribute[],

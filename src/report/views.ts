@@ -10,13 +10,13 @@ import { keepAttributes } from './kept-attributes.ts';
 import { customerExists, deleteView, findView, insertView, updateView, visibleTo } from './store.ts';
 import { attributesOf, type View } from './view.ts';
 
-export interface ViewParts {
+export interface ViewDeps {
   postgres: Postgres;
   clock: Clock;
 }
 
 /** Creates a view, or replaces the one whose id it has. */
-export async function saveView({ postgres, clock }: ViewParts, tenantId: string, input: ViewInput): Promise<View> {
+export async function saveView({ postgres, clock }: ViewDeps, tenantId: string, input: ViewInput): Promise<View> {
   checkViewName(input.name);
   const customerId = input.customerId === nullUuid ? null : input.customerId;
   if (customerId !== null && !(await customerExists(postgres, tenantId, customerId))) {
@@ -50,7 +50,7 @@ export async function saveView({ postgres, clock }: ViewParts, tenantId: string,
 }
 
 /** The view as this caller may see it; else 404, as if there were none. */
-export async function findVisibleView({ postgres }: ViewParts, principal: TenantPrincipal, id: string): Promise<View> {
+export async function findVisibleView({ postgres }: ViewDeps, principal: TenantPrincipal, id: string): Promise<View> {
   const { tenantId, customerId } = visibleTo(principal);
   const view = await findView(postgres, tenantId, id);
   const isVisible = customerId === null || view?.customerId === null || view?.customerId === customerId;
@@ -58,6 +58,6 @@ export async function findVisibleView({ postgres }: ViewParts, principal: Tenant
   return view;
 }
 
-export async function removeView({ postgres }: ViewParts, tenantId: string, id: string): Promise<void> {
+export async function removeView({ postgres }: ViewDeps, tenantId: string, id: string): Promise<void> {
   if (!(await deleteView(postgres, tenantId, id))) throw entityNotFound('View', id);
 }

@@ -29,7 +29,7 @@ import {
 } from './store.ts';
 import type { Command } from './waiters.ts';
 
-export interface PersistentRpcsParts {
+export interface PersistentRpcsDeps {
   postgres: Queries;
   rpc: Rpc;
   numbers: RpcNumbers;
@@ -63,7 +63,7 @@ interface Held {
 }
 
 export class PersistentRpcs {
-  readonly #parts: PersistentRpcsParts;
+  readonly #deps: PersistentRpcsDeps;
   readonly #owner = randomUUID();
   readonly #held = new Map<string, Held>();
   #timer: NodeJS.Timeout | undefined;
@@ -74,8 +74,8 @@ export class PersistentRpcs {
   /** Commands of this sweep for which there was no room: the first one is logged. */
   #unheld = 0;
 
-  constructor(parts: PersistentRpcsParts) {
-    this.#parts = parts;
+  constructor(deps: PersistentRpcsDeps) {
+    this.#deps = deps;
   }
 
   start(): void {
@@ -92,12 +92,12 @@ export class PersistentRpcs {
     const held = [...this.#held.values()];
     for (const each of held) this.#forget(each);
     await Promise.all(held.map((each) => each.writes));
-    await this.#attempt(() => releaseRpcs(this.#parts.postgres, this.#owner));
+    await this.#attempt(() => releaseRpcs(this.#deps.postgres, this.#owner));
   }
 
   /** The id of the row, once it is committed. */
   async create(call: PersistentCall): Promise<string> {
-    const { postgres, rpc, numbers, clock } = this.#parts;
+    const { postgres, rpc, numbers, clock } = this.#deps;
     const now = clock.now();
     const row = { ...call, id: createUuid(now), createdTime: now, number: await numbers.next(call.device) };
     const owner = rpc.refusal(call) ? null : this.#owner;
@@ -111,7 +111,7 @@ export class PersistentRpcs {
 
   /** Deletes the row; one that waits is withdrawn from its owner. False when there is none. */
   async delete(tenantId: string, id: string): Promise<boolean> {
-    const { postgres, downlink } = this.#parts;
+    const { postgres, downlink } = this.#deps;
     const rpc = await deleteRpc(postgres, tenantId, id);
     if (!rpc) return false;
     const held = this.#held.get(id);
@@ -122,7 +122,7 @@ export class PersistentRpcs {
 
   #hold(stored: OwnedRpc): void {
     if (this.#stopped || this.#held.has(stored.id)) return;
-    const { rpc, clock, log } = this.#parts;
+    const { rpc, clock, log } = this.#deps;
     const { device, tenantId, customerId, number, method, params, oneway, status } = stored;
     const delivered = status === 'DELIVERED';
     const deadline = clock.monotonic() + stored.expirationTime - clock.now();
@@ -166,7 +166,7 @@ export class PersistentRpcs {
   async #isWanted(held: Held): Promise<boolean> {
     let isOpen = true;
     await this.#attempt(async () => {
-      isOpen = await isRpcOpen(this.#parts.postgres, held.stored.id);
+      isOpen = await isRpcOpen(this.#deps.postgres, held.stored.id);
     });
     return isOpen;
   }
@@ -181,7 +181,7 @@ export class PersistentRpcs {
 
   #undelivered(held: Held): void {
     if (held.delivered || held.command.stage !== 'taken') return;
-    const { rpc, retriesMax } = this.#parts;
+    const { rpc, retriesMax } = this.#deps;
     const attempts = ++held.attempts;
     const retries = Math.min(held.stored.retries ?? retriesMax, retriesMax);
     if (attempts > retries) {
@@ -209,12 +209,12 @@ export class PersistentRpcs {
     }
     const change = { isFinal: true, response: text };
     await held.writes;
-    await updateRpcStatus(this.#parts.postgres, held.stored.id, 'SUCCESSFUL', openStatuses, change);
+    await updateRpcStatus(this.#deps.postgres, held.stored.id, 'SUCCESSFUL', openStatuses, change);
     this.#forget(held);
   }
 
   #forget(held: Held): void {
-    this.#parts.rpc.drop(held.command);
+    this.#deps.rpc.drop(held.command);
     this.#held.delete(held.stored.id);
   }
 
@@ -226,12 +226,12 @@ export class PersistentRpcs {
     change: { isFinal: boolean; response?: string; attempts?: number },
   ): void {
     held.writes = held.writes.then(() =>
-      this.#attempt(() => updateRpcStatus(this.#parts.postgres, held.stored.id, status, from, change)),
+      this.#attempt(() => updateRpcStatus(this.#deps.postgres, held.stored.id, status, from, change)),
     );
   }
 
   async #sweep(): Promise<void> {
-    const { postgres, rpc, clock } = this.#parts;
+    const { postgres, rpc, clock } = this.#deps;
     this.#unheld = 0;
     for (const held of [...this.#held.values()]) {
       const isUnconfirmed = held.command.stage === 'taken' && !held.delivered;
@@ -248,7 +248,7 @@ export class PersistentRpcs {
   }
 
   async #renew(): Promise<void> {
-    const { postgres, clock } = this.#parts;
+    const { postgres, clock } = this.#deps;
     const ids = [...this.#held.keys()];
     if (ids.length === 0 || clock.monotonic() - this.#renewedAt < limits.rpcLeaseMs / 4) return;
     const mine = await renewRpcs(postgres, this.#owner, ids);
@@ -260,7 +260,7 @@ export class PersistentRpcs {
   }
 
   async #prune(): Promise<void> {
-    const { postgres, clock, keptDays } = this.#parts;
+    const { postgres, clock, keptDays } = this.#deps;
     if (keptDays === 0 || clock.monotonic() - this.#prunedAt < limits.rpcPruneMs) return;
     this.#prunedAt = clock.monotonic();
     await pruneRpcs(postgres, clock.now() - keptDays * dayMs, limits.rpcPruneRowsMax);
@@ -270,7 +270,7 @@ export class PersistentRpcs {
     try {
       await work();
     } catch (error) {
-      this.#parts.log.warn('rpc_rows_unwritten', { reason: messageOf(error) });
+      this.#deps.log.warn('rpc_rows_unwritten', { reason: messageOf(error) });
     }
   }
 }

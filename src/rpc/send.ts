@@ -16,7 +16,7 @@ import { busAway, type Climb, type RpcCall, type RpcOutcome, type RpcRequest } f
 import { answerRpc } from './store.ts';
 import { type Command, isOlder, Waiters } from './waiters.ts';
 
-export interface RpcParts {
+export interface RpcDeps {
   postgres: Queries;
   downlink: Downlink;
   bus: Bus;
@@ -45,7 +45,7 @@ interface Delivery {
 }
 
 export class Rpc {
-  readonly #parts: RpcParts;
+  readonly #deps: RpcDeps;
   readonly #waiters: Waiters;
   readonly #deliveries = new Map<number, Delivery>();
   /** Commands that other owners know to wait. */
@@ -53,10 +53,10 @@ export class Rpc {
   /** Those that a caller of this worker waits for, with what fails them. */
   readonly #calls = new Map<Command, (error: unknown) => void>();
 
-  constructor(parts: RpcParts) {
-    this.#parts = parts;
+  constructor(deps: RpcDeps) {
+    this.#deps = deps;
     this.#waiters = new Waiters({
-      clock: parts.clock,
+      clock: deps.clock,
       perDeviceMax: limits.rpcWaitingPerDeviceMax,
       commandsMax: limits.rpcWaitingMax,
       bytesMax: limits.rpcWaitingBytesMax,
@@ -65,9 +65,9 @@ export class Rpc {
       tenantBytesMax: limits.rpcWaitingBytesPerTenantMax,
       onEmpty: (device) => this.#leave(device),
     });
-    parts.downlink.watch('rpc-climb', (device, message) => this.#climbed(device, message as Climb));
-    parts.metrics.observed('rpc_waiting', 'Commands that wait for a session or a reply.', () => this.#waiters.size);
-    parts.metrics.observed(
+    deps.downlink.watch('rpc-climb', (device, message) => this.#climbed(device, message as Climb));
+    deps.metrics.observed('rpc_waiting', 'Commands that wait for a session or a reply.', () => this.#waiters.size);
+    deps.metrics.observed(
       'rpc_waiting_bytes',
       'Bytes of commands that wait for a session or a reply.',
       () => this.#waiters.bytes,
@@ -92,7 +92,7 @@ export class Rpc {
    * `callerGone` fires: then nothing reads the outcome.
    */
   async call(call: RpcCall, callerGone?: AbortSignal): Promise<RpcOutcome> {
-    const { clock, numbers } = this.#parts;
+    const { clock, numbers } = this.#deps;
     const refusal = this.#waiters.refusal(call);
     if (refusal) throw refusal;
     const waitMs = Math.min(call.expirationTime - clock.now(), limits.rpcWaitMsMax);
@@ -133,7 +133,7 @@ export class Rpc {
 
   /** What a device answered to a command, by any session on any worker. What nobody waits for is ignored. */
   async reply(device: number, id: number, text: string): Promise<void> {
-    const { downlink, bus, postgres } = this.#parts;
+    const { downlink, bus, postgres } = this.#deps;
     const command = this.#offered(device, id);
     if (command) {
       await command.replied(text);
@@ -150,7 +150,7 @@ export class Rpc {
     const { device } = command;
     this.#waiters.add(command);
     if (!this.#deliveries.has(device)) {
-      const leave = this.#parts.downlink.onOpened(device, 'rpc', () => void this.#deliver(device));
+      const leave = this.#deps.downlink.onOpened(device, 'rpc', () => void this.#deliver(device));
       const none = {
         offering: undefined,
         told: undefined,
@@ -201,7 +201,7 @@ export class Rpc {
     if (delivery.running) return;
     delivery.running = true;
     // The reply comes by the channel on which openings are told.
-    await this.#parts.downlink.inForce(device);
+    await this.#deps.downlink.inForce(device);
     while (delivery.again && this.#deliveries.get(device) === delivery) {
       delivery.again = false;
       await this.#offerNext(device, delivery);
@@ -210,7 +210,7 @@ export class Rpc {
   }
 
   async #offerNext(device: number, delivery: Delivery): Promise<void> {
-    const { downlink, clock } = this.#parts;
+    const { downlink, clock } = this.#deps;
     const command = this.#waiters.line(device)?.queued[0];
     if (!command || command.deadline <= clock.monotonic() || this.#isElderElsewhere(command, delivery)) return;
     const { id, method, params, oneway, persistent } = command;
@@ -323,7 +323,7 @@ export class Rpc {
     try {
       await command.replied(text);
     } catch (error) {
-      this.#parts.log.warn('rpc_reply_unwritten', { reason: messageOf(error) });
+      this.#deps.log.warn('rpc_reply_unwritten', { reason: messageOf(error) });
     }
   }
 
@@ -354,7 +354,7 @@ export class Rpc {
   }
 
   #climb(device: number, message: Climb): void {
-    this.#parts.downlink.send(device, 'rpc-climb', message);
+    this.#deps.downlink.send(device, 'rpc-climb', message);
   }
 
   #leave(device: number): void {

@@ -14,7 +14,7 @@ import { strictForm, type TypedValue, typedValue } from '../value/typed.ts';
 import type { Rule } from './table.ts';
 import { jsonText, memberAt, type Place, type Template, writeTemplate } from './template.ts';
 
-export interface CallsParts {
+export interface CallsDeps {
   rules: Rule[];
   attributes: Attributes;
   clickhouse: ClickHouse;
@@ -46,16 +46,16 @@ function methodOf(document: Json): string | null {
 }
 
 export class Calls {
-  readonly #parts: CallsParts;
+  readonly #deps: CallsDeps;
   /** Open calls by device. */
   readonly #open = new Map<number, number>();
   readonly #waits = new Set<() => void>();
   #closed = false;
   #count = 0;
 
-  constructor(parts: CallsParts) {
-    this.#parts = parts;
-    parts.metrics.observed('client_rpc_open', 'Calls of devices that wait for an answer.', () => this.#count);
+  constructor(deps: CallsDeps) {
+    this.#deps = deps;
+    deps.metrics.observed('client_rpc_open', 'Calls of devices that wait for an answer.', () => this.#count);
   }
 
   /** Why this call of the device is refused now; undefined when it is not. */
@@ -100,13 +100,13 @@ export class Calls {
   }
 
   #ruleFor(method: string | null): Rule | undefined {
-    return this.#parts.rules.find((each) => each.matches(method));
+    return this.#deps.rules.find((each) => each.matches(method));
   }
 
   async #apply(rule: Rule, device: CallingDevice, document: Json, method: string | null): Promise<string> {
     const { answer, setShared } = rule;
     const values = await this.#read(device.number, [answer, ...(setShared ? [setShared] : [])]);
-    const now = this.#parts.clock.now();
+    const now = this.#deps.clock.now();
     const params = document instanceof Map ? (document.get('params') ?? null) : document;
     const valueAt = ({ root, rest }: Place): string | undefined => {
       switch (root) {
@@ -128,7 +128,7 @@ export class Calls {
 
   /** One read for each scope that the templates name. */
   async #read(device: number, templates: Template[]): Promise<Values> {
-    const { attributes, clickhouse } = this.#parts;
+    const { attributes, clickhouse } = this.#deps;
     const values: Values = new Map();
     const keysOf = (root: Place['root']) => {
       const places = templates.flatMap((template) => template.places).filter((place) => place.root === root);
@@ -156,7 +156,7 @@ export class Calls {
       const value = typedValue(json, false);
       if (value) entries.set(key, value);
     }
-    if (entries.size > 0) await this.#parts.attributes.save(device, 'SHARED_SCOPE', entries);
+    if (entries.size > 0) await this.#deps.attributes.save(device, 'SHARED_SCOPE', entries);
   }
 
   /** Until the time is over, the device has gone, or the server stops. */
@@ -168,7 +168,7 @@ export class Calls {
         this.#waits.delete(end);
         resolve();
       };
-      const timer = setTimeout(end, this.#parts.timeoutMs);
+      const timer = setTimeout(end, this.#deps.timeoutMs);
       this.#waits.add(end);
       gone.addEventListener('abort', end);
       if (gone.aborted || this.#closed) end();

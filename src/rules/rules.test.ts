@@ -6,7 +6,7 @@ import { afterAll, expect, test } from 'vitest';
 import { messageOf } from '../base/errors.ts';
 import { Metrics } from '../base/metrics.ts';
 import { readJson } from '../value/json.ts';
-import { Calls, type CallsParts } from './calls.ts';
+import { Calls, type CallsDeps } from './calls.ts';
 import { readRules } from './file.ts';
 import { compileRule } from './table.ts';
 import { compileTemplate, jsonText, memberAt, writeTemplate } from './template.ts';
@@ -101,7 +101,7 @@ function load(text: string) {
 test('a call without a method is refused at once, unless a rule takes such calls', async () => {
   const open = (method: string | null) => {
     const rules = [compileRule({ method, answer: '"answered"', setShared: null })];
-    return new Calls({ rules, metrics: new Metrics(), timeoutMs: 60_000 } as unknown as CallsParts);
+    return new Calls({ rules, metrics: new Metrics(), timeoutMs: 60_000 } as unknown as CallsDeps);
   };
   const device = { number: 1, id: 'd', name: 'd' };
   const gone = new AbortController().signal;

@@ -116,7 +116,7 @@ export function keepBody(exchange: Exchange, body: Buffer): boolean {
   return true;
 }
 
-interface GatheredParts {
+interface GatheredDeps {
   exchange: Exchange;
   contentLength: number;
   bytesMax: number;
@@ -126,23 +126,23 @@ interface GatheredParts {
 }
 
 class GatheredBody {
-  readonly #parts: GatheredParts;
+  readonly #deps: GatheredDeps;
   #held: Held;
   #bytes = Buffer.alloc(0);
   #length = 0;
   #isWhole = false;
   #isPending = false;
 
-  constructor(parts: GatheredParts) {
-    this.#parts = parts;
-    const { exchange, room } = parts;
+  constructor(deps: GatheredDeps) {
+    this.#deps = deps;
+    const { exchange, room } = deps;
     this.#held = room.ofStranger(exchange.remoteAddress());
     exchange.releaseBody = () => this.#held.release();
   }
 
   /** Reads on when the sender is known. */
   admit(sender: () => string | Promise<string>): void {
-    const { exchange } = this.#parts;
+    const { exchange } = this.#deps;
     try {
       const name = sender();
       if (typeof name === 'string') {
@@ -161,7 +161,7 @@ class GatheredBody {
   }
 
   add(chunk: ArrayBuffer, isLast: boolean): void {
-    const { exchange, contentLength, bytesMax } = this.#parts;
+    const { exchange, contentLength, bytesMax } = this.#deps;
     if (exchange.done) return;
     const total = this.#length + chunk.byteLength;
     if (total > bytesMax) {
@@ -187,7 +187,7 @@ class GatheredBody {
   }
 
   #admitted(name: string): void {
-    const { exchange } = this.#parts;
+    const { exchange } = this.#deps;
     this.#isPending = false;
     if (exchange.done || !this.#belongTo(name)) return;
     exchange.resume();
@@ -196,7 +196,7 @@ class GatheredBody {
 
   /** What came so far counts for its sender from now on. */
   #belongTo(name: string): boolean {
-    const { exchange, room } = this.#parts;
+    const { exchange, room } = this.#deps;
     const { bytes } = this.#held;
     this.#held.release();
     this.#held = room.ofSender(name, exchange.remoteAddress());
@@ -206,7 +206,7 @@ class GatheredBody {
   }
 
   #finish(): void {
-    const { exchange, receive } = this.#parts;
+    const { exchange, receive } = this.#deps;
     const body = this.#bytes.subarray(0, this.#length);
     exchange.ownBody = body;
     try {
@@ -220,7 +220,7 @@ class GatheredBody {
 
   /** The rest of the body is skipped: a client that still sends it would not see the answer of a closed connection. */
   #refuseSender(error: unknown): void {
-    const { exchange, onRefused } = this.#parts;
+    const { exchange, onRefused } = this.#deps;
     this.#held.release();
     if (exchange.done) return;
     const fault = asFault(error);
@@ -230,7 +230,7 @@ class GatheredBody {
   }
 
   #refuse(fault: Fault): void {
-    const { exchange, onRefused } = this.#parts;
+    const { exchange, onRefused } = this.#deps;
     this.#held.release();
     if (!exchange.done) refuse(exchange, fault, onRefused);
   }

@@ -12,13 +12,13 @@ import { sendAnswer } from './answer.ts';
 import { forms, idOf } from './families.ts';
 import type { TopicEntries } from './table.ts';
 
-export interface AttributeRequestParts {
+export interface AttributeRequestDeps {
   meter: Meter;
   attributes: Attributes;
   readBody: ReadBody;
 }
 
-export function attributeRequestTopics({ meter, attributes, readBody }: AttributeRequestParts): TopicEntries {
+export function attributeRequestTopics({ meter, attributes, readBody }: AttributeRequestDeps): TopicEntries {
   const operationOf =
     (answer: string): Operation =>
     (publish, argument) => {

@@ -17,7 +17,7 @@ import type { Session } from '../session.ts';
 import { forms } from './families.ts';
 import type { Stream, TopicEntries } from './table.ts';
 
-export interface AttributeTopicsParts {
+export interface AttributeTopicsDeps {
   meter: Meter;
   attributes: Attributes;
   readBody: ReadBody;
@@ -26,12 +26,12 @@ export interface AttributeTopicsParts {
 
 const family = { v1: 'v1/devices/me/attributes', v2: 'v2/a' };
 
-export function attributeTopics(parts: AttributeTopicsParts): TopicEntries {
-  const operation = saveAttributes(parts);
+export function attributeTopics(deps: AttributeTopicsDeps): TopicEntries {
+  const operation = saveAttributes(deps);
   return { exact: forms(family, family, () => operation) };
 }
 
-export function saveAttributes({ meter, attributes, readBody, castNumericStrings }: AttributeTopicsParts): Operation {
+export function saveAttributes({ meter, attributes, readBody, castNumericStrings }: AttributeTopicsDeps): Operation {
   return (publish) => {
     const { device } = publish.session;
     meter.admit(device);
@@ -41,21 +41,21 @@ export function saveAttributes({ meter, attributes, readBody, castNumericStrings
   };
 }
 
-export interface AttributeStreamParts {
+export interface AttributeStreamDeps {
   updates: AttributeUpdates;
   log: Log;
 }
 
 export class AttributeStream implements Stream {
-  readonly #parts: AttributeStreamParts;
+  readonly #deps: AttributeStreamDeps;
   readonly #pushers = new Map<Session, UpdatePusher>();
 
-  constructor(parts: AttributeStreamParts) {
-    this.#parts = parts;
+  constructor(deps: AttributeStreamDeps) {
+    this.#deps = deps;
   }
 
   start(session: Session): void {
-    this.#pushers.set(session, new UpdatePusher(session, this.#parts));
+    this.#pushers.set(session, new UpdatePusher(session, this.#deps));
   }
 
   stop(session: Session): void {
@@ -81,7 +81,7 @@ class UpdatePusher implements Follower {
   #newest: Sent | undefined;
   #retry: NodeJS.Timeout | undefined;
 
-  constructor(session: Session, { updates, log }: AttributeStreamParts) {
+  constructor(session: Session, { updates, log }: AttributeStreamDeps) {
     this.#session = session;
     this.#log = log;
     this.#following = updates.follow(session.device.number, this);

@@ -15,7 +15,7 @@ import { isAnswered, sendAnswer } from './answer.ts';
 import { forms, idOf } from './families.ts';
 import type { TopicEntries } from './table.ts';
 
-export interface CallTopicsParts {
+export interface CallTopicsDeps {
   meter: Meter;
   calls: Calls;
   readBody: ReadBody;
@@ -24,7 +24,7 @@ export interface CallTopicsParts {
   log: Log;
 }
 
-export function callTopics({ meter, calls, readBody, sessionLimits, log }: CallTopicsParts): TopicEntries {
+export function callTopics({ meter, calls, readBody, sessionLimits, log }: CallTopicsDeps): TopicEntries {
   /** Aborted when their session ends. */
   const ends = new WeakMap<Session, AbortController>();
 

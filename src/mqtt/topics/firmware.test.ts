@@ -4,7 +4,7 @@ import { limits } from '../../base/limits.ts';
 import type { Downloads } from '../../ota/downloads.ts';
 import type { Publish } from '../operation.ts';
 import type { Confirm, FileOutcome, Session } from '../session.ts';
-import { type FirmwareTopicsParts, firmwareTopics } from './firmware.ts';
+import { type FirmwareTopicsDeps, firmwareTopics } from './firmware.ts';
 
 const fileBytes = limits.otaMessageBytesMax;
 
@@ -32,8 +32,8 @@ function client(dataSize = fileBytes, sendFile: (...parameters: unknown[]) => Fi
     },
     pieces: { peek: () => Buffer.alloc(0), read: () => Promise.resolve(Buffer.alloc(1)) },
   } as unknown as Downloads;
-  const meter = { message() {} } as unknown as FirmwareTopicsParts['meter'];
-  const ingest: FirmwareTopicsParts['ingest'] = {
+  const meter = { message() {} } as unknown as FirmwareTopicsDeps['meter'];
+  const ingest: FirmwareTopicsDeps['ingest'] = {
     accept(_decode, _body, source, waiter) {
       const { values } = source as unknown as { values: Map<string, { value: unknown }> };
       failures.push([...values].map(([key, value]) => `${key} ${JSON.stringify(value)}`).join());

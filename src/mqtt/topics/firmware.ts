@@ -19,7 +19,7 @@ import type { Session } from '../session.ts';
 import { isAnswered } from './answer.ts';
 import type { TopicEntries } from './table.ts';
 
-export interface FirmwareTopicsParts {
+export interface FirmwareTopicsDeps {
   meter: Meter;
   downloads: Downloads;
   /** Where the failure of an update is written. */
@@ -57,7 +57,7 @@ class DownloadFault extends Fault {
   }
 }
 
-export function firmwareTopics({ meter, downloads, ingest, packetBytesMax }: FirmwareTopicsParts): TopicEntries {
+export function firmwareTopics({ meter, downloads, ingest, packetBytesMax }: FirmwareTopicsDeps): TopicEntries {
   let bytesInFlight = 0;
   let filesOnTheirWay = 0;
 

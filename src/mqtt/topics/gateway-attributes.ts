@@ -18,7 +18,7 @@ import { sendAnswer } from './answer.ts';
 import type { GatewaySessions } from './gateway-sessions.ts';
 import type { TopicEntries } from './table.ts';
 
-export interface GatewayAttributesParts {
+export interface GatewayAttributesDeps {
   meter: Meter;
   attributes: Attributes;
   readBody: ReadBody;
@@ -29,7 +29,7 @@ const responseTopic = 'v1/gateway/attributes/response';
 
 export function gatewayAttributeTopics(
   sessions: GatewaySessions,
-  { meter, attributes, readBody, castNumericStrings }: GatewayAttributesParts,
+  { meter, attributes, readBody, castNumericStrings }: GatewayAttributesDeps,
 ): TopicEntries {
   /** Resolves when all are committed but those that are refused. */
   async function save(

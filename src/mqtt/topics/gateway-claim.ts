@@ -1,7 +1,7 @@
 /** `v1/gateway/claim`: devices that are connected through this gateway say that they may be claimed. */
 import { badRequest, Fault } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
-import { type ClaimParts, registerClaim } from '../../fleet/claim.ts';
+import { type ClaimDeps, registerClaim } from '../../fleet/claim.ts';
 import { type ClaimRequest, claimRequest } from '../../fleet/claim-rules.ts';
 import type { Meter } from '../../fleet/meter.ts';
 import { readByName } from '../../gateway/by-name.ts';
@@ -12,15 +12,15 @@ import { run } from '../operation.ts';
 import type { GatewaySessions } from './gateway-sessions.ts';
 import type { TopicEntries } from './table.ts';
 
-export interface GatewayClaimParts {
+export interface GatewayClaimDeps {
   meter: Meter;
-  claims: ClaimParts;
+  claims: ClaimDeps;
   readBody: ReadBody;
 }
 
 export function gatewayClaimTopics(
   sessions: GatewaySessions,
-  { meter, claims, readBody }: GatewayClaimParts,
+  { meter, claims, readBody }: GatewayClaimDeps,
 ): TopicEntries {
   async function claimOne(gateway: Gateway, name: string, request: ClaimRequest): Promise<void> {
     const child = gateway.child(name);

@@ -10,13 +10,13 @@ import { run } from '../operation.ts';
 import type { GatewaySessions } from './gateway-sessions.ts';
 import type { TopicEntries } from './table.ts';
 
-export interface GatewayRpcParts {
+export interface GatewayRpcDeps {
   meter: Meter;
   rpc: Rpc;
   readBody: ReadBody;
 }
 
-export function gatewayRpcTopics(sessions: GatewaySessions, { meter, rpc, readBody }: GatewayRpcParts): TopicEntries {
+export function gatewayRpcTopics(sessions: GatewaySessions, { meter, rpc, readBody }: GatewayRpcDeps): TopicEntries {
   return {
     exact: {
       'v1/gateway/rpc': (publish) => {

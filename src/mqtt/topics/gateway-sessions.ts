@@ -9,7 +9,7 @@ import type { Session } from '../session.ts';
 import { SessionLink } from './gateway-link.ts';
 import type { Streams, TopicEntries } from './table.ts';
 
-export interface GatewaySessionsParts {
+export interface GatewaySessionsDeps {
   gateways: Gateways;
   disconnectNotices: boolean;
   log: Log;
@@ -18,12 +18,12 @@ export interface GatewaySessionsParts {
 /** Which gateway a session is, from the first use of a gateway's topic to the end of the connection. */
 export class GatewaySessions {
   readonly gateways: Gateways;
-  readonly #parts: GatewaySessionsParts;
+  readonly #deps: GatewaySessionsDeps;
   readonly #of = new Map<Session, Gateway>();
 
-  constructor(parts: GatewaySessionsParts) {
-    this.gateways = parts.gateways;
-    this.#parts = parts;
+  constructor(deps: GatewaySessionsDeps) {
+    this.gateways = deps.gateways;
+    this.#deps = deps;
   }
 
   of(session: Session): Gateway {
@@ -35,7 +35,7 @@ export class GatewaySessions {
   }
 
   #open(session: Session): Gateway {
-    const { gateways, disconnectNotices, log } = this.#parts;
+    const { gateways, disconnectNotices, log } = this.#deps;
     const gateway = gateways.open(session.device, new SessionLink(session, log, disconnectNotices));
     this.#of.set(session, gateway);
     session.onEnd(() => {

@@ -14,7 +14,7 @@ import { isJournalRefusal } from '../answers.ts';
 import type { GatewaySessions } from './gateway-sessions.ts';
 import type { TopicEntries } from './table.ts';
 
-export interface GatewayTelemetryParts {
+export interface GatewayTelemetryDeps {
   ingest: Ingest;
   meter: Meter;
   gatewayDecoder: GatewayDecoder;
@@ -23,7 +23,7 @@ export interface GatewayTelemetryParts {
 
 export function gatewayTelemetryTopics(
   sessions: GatewaySessions,
-  { ingest, meter, gatewayDecoder: { decode }, readBody }: GatewayTelemetryParts,
+  { ingest, meter, gatewayDecoder: { decode }, readBody }: GatewayTelemetryDeps,
 ): TopicEntries {
   const { gateways } = sessions;
 

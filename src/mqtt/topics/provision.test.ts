@@ -1,7 +1,7 @@
 import { setImmediate as turn } from 'node:timers/promises';
 import { beforeEach, describe, expect, it } from 'vitest';
 import type { Fault } from '../../base/errors.ts';
-import type { ProvisionParts } from '../../fleet/provision.ts';
+import type { ProvisionDeps } from '../../fleet/provision.ts';
 import { strictly } from '../../value/lenient.ts';
 import type { Publish } from '../operation.ts';
 import { Session } from '../session.ts';
@@ -21,7 +21,7 @@ const link = {
 function open() {
   const facts = { device: undefined, profileTopics: undefined, kind: 'provision', level: 5 } as const;
   const session = new Session(link, { ...facts, clientId: 'c', remoteAddress: '127.0.0.1' });
-  const table = new TopicTable([provisionTopics({} as ProvisionParts, strictly)]);
+  const table = new TopicTable([provisionTopics({} as ProvisionDeps, strictly)]);
   const publish = (topic: string, body: string) => {
     const message = {
       topic,

@@ -5,7 +5,7 @@
  */
 import { asFault, badRequest, ErrorCode, Fault } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
-import { type ProvisionParts, provision } from '../../fleet/provision.ts';
+import { type ProvisionDeps, provision } from '../../fleet/provision.ts';
 import { decodeProvision, type ProvisionOutcome, provisionJson } from '../../fleet/provision-request.ts';
 import type { ReadBody } from '../../value/lenient.ts';
 import type { Operation, Publish } from '../operation.ts';
@@ -15,13 +15,13 @@ import type { TopicEntries } from './table.ts';
 export const provisionRequestTopic = '/provision/request';
 export const provisionResponseTopic = '/provision/response';
 
-export function provisionTopics(parts: ProvisionParts, readBody: ReadBody): TopicEntries {
+export function provisionTopics(deps: ProvisionDeps, readBody: ReadBody): TopicEntries {
   const visits = new WeakMap<Session, Visit>();
   const ask: Operation = (publish) => {
     const { session } = publish;
     let visit = visits.get(session);
     if (!visit) {
-      visit = new Visit(parts, readBody, session);
+      visit = new Visit(deps, readBody, session);
       visits.set(session, visit);
     }
     visit.ask(publish, Buffer.from(publish.payload));
@@ -43,13 +43,13 @@ const refuseAndClose: Operation = (publish) => {
 };
 
 class Visit {
-  readonly #parts: ProvisionParts;
+  readonly #deps: ProvisionDeps;
   readonly #readBody: ReadBody;
   readonly #session: Session;
   #last: Promise<void> = Promise.resolve();
 
-  constructor(parts: ProvisionParts, readBody: ReadBody, session: Session) {
-    this.#parts = parts;
+  constructor(deps: ProvisionDeps, readBody: ReadBody, session: Session) {
+    this.#deps = deps;
     this.#readBody = readBody;
     this.#session = session;
   }
@@ -62,7 +62,7 @@ class Visit {
     try {
       if (this.#session.endedBy !== undefined) throw badRequest('provision_gone', 'The connection has ended.');
       if (body.length > limits.fleetBodyBytesMax) throw badRequest('provision_size', 'The request is too long.');
-      const outcome = await provision(this.#parts, decodeProvision(body, this.#readBody), this.#session.remoteAddress);
+      const outcome = await provision(this.#deps, decodeProvision(body, this.#readBody), this.#session.remoteAddress);
       publish.acknowledge();
       this.#tell(outcome);
     } catch (error) {

@@ -14,13 +14,13 @@ import type { Session } from '../session.ts';
 import { forms, idOf } from './families.ts';
 import type { Stream, TopicEntries } from './table.ts';
 
-export interface RpcTopicsParts {
+export interface RpcTopicsDeps {
   meter: Meter;
   rpc: Rpc;
   readBody: ReadBody;
 }
 
-export function rpcTopics({ meter, rpc, readBody }: RpcTopicsParts): TopicEntries {
+export function rpcTopics({ meter, rpc, readBody }: RpcTopicsDeps): TopicEntries {
   const reply: Operation = (publish, argument) => {
     const { session, payload } = publish;
     const id = idOf(argument);

@@ -9,7 +9,7 @@ import type { Decode, Ingest } from '../../ingest/accept.ts';
 import type { Operation } from '../operation.ts';
 import { protobufRefused, type TopicEntries } from './table.ts';
 
-export interface TelemetryTopicParts {
+export interface TelemetryTopicDeps {
   ingest: Ingest;
   decode: Decode<CachedDevice>;
   meter: Meter;
@@ -17,15 +17,15 @@ export interface TelemetryTopicParts {
 
 const missingPayload = badRequest('missing_body', 'The payload is empty: send JSON.');
 
-export function telemetryTopics(parts: TelemetryTopicParts): TopicEntries {
-  const post = telemetryOperation(parts);
+export function telemetryTopics(deps: TelemetryTopicDeps): TopicEntries {
+  const post = telemetryOperation(deps);
   return {
     exact: { 'v1/devices/me/telemetry': post, 'v2/t': post, 'v2/t/j': post, 'v2/t/p': protobufRefused },
   };
 }
 
 /** Also for the telemetry topic that a profile names. */
-export function telemetryOperation({ ingest, decode, meter }: TelemetryTopicParts): Operation {
+export function telemetryOperation({ ingest, decode, meter }: TelemetryTopicDeps): Operation {
   const isLimited = meter.rateLimits !== undefined;
   const charge = isLimited ? (device: CachedDevice, points: number) => meter.points(device, points) : undefined;
   return (publish) => {

@@ -33,7 +33,7 @@ export interface ShipperOptions {
   sleep?: Sleep;
 }
 
-export type ShipParts = Omit<ShipperOptions, 'metrics' | 'sleep'> & {
+export type ShipDeps = Omit<ShipperOptions, 'metrics' | 'sleep'> & {
   control: Control;
   sleep: Sleep;
   metrics: ShipMetrics;

@@ -4,7 +4,7 @@ import type { CredentialChanges } from '../device/credential-changes.ts';
 import type { Postgres } from '../postgres/client.ts';
 import type { GatewayNews } from './gateway-news.ts';
 
-export interface FleetParts {
+export interface FleetDeps {
   postgres: Postgres;
   changes: CredentialChanges;
   clock: Clock;

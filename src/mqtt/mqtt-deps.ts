@@ -30,7 +30,7 @@ export interface MqttSettings extends ConnectionCaps {
 }
 
 /** What the rest of the worker gives to the door. */
-export interface MqttNeeds {
+export interface MqttDeps {
   settings: MqttSettings;
   signIn: SignIn;
   /** Many clients are behind this address. */
@@ -48,7 +48,7 @@ export interface MqttNeeds {
   log: Log;
 }
 
-export interface MqttParts extends MqttNeeds {
+export interface ConnectionDeps extends MqttDeps {
   counters: Counters;
   flusher: Flusher;
   journalWaiters: JournalWaiters;
