@@ -34,7 +34,7 @@ export default defineConfig({
         test: {
           name: 'engine',
           include: ['test/wire/**/*.test.ts', 'test/deploy.test.ts'],
-          globalSetup: ['test/global-setup.ts'],
+          globalSetup: ['test/harness/global-setup.ts'],
           // One engine serves them all, and most of them wait for it. Groups run one after the other.
           maxWorkers: 4,
           sequence: { groupOrder: 0 },
@@ -49,7 +49,7 @@ export default defineConfig({
         test: {
           name: 'own-engine',
           include: ownEngine,
-          globalSetup: ['test/own-engine-setup.ts'],
+          globalSetup: ['test/harness/own-engine-setup.ts'],
           sequence: { groupOrder: 1 },
           // As above, but never the crash run: another seed would hide what was lost.
           retry: 2,
@@ -62,7 +62,7 @@ export default defineConfig({
         test: {
           name: 'long',
           include: ['test/long/**/*.test.ts'],
-          globalSetup: ['test/own-engine-setup.ts'],
+          globalSetup: ['test/harness/own-engine-setup.ts'],
           maxWorkers: 2,
           sequence: { groupOrder: 2 },
           retry: 1,

@@ -5,8 +5,8 @@
 import { cpSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { type Engine, preparedData, startEngine } from '../test/engine.ts';
-import { Random } from '../test/random.ts';
+import { type Engine, preparedData, startEngine } from '../test/harness/engine.ts';
+import { Random } from '../test/harness/random.ts';
 import { Deletes, type DoomedVerdict } from './crash/deletes.ts';
 import { type FaultKind, Faults } from './crash/faults.ts';
 import { InTurn, type TurnVerdict } from './crash/in-turn.ts';

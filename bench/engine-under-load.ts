@@ -5,10 +5,10 @@
 import { readdirSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { Api, Device } from '../test/api.ts';
-import { type Engine, type EngineOptions, startEngine } from '../test/engine.ts';
+import type { Api, Device } from '../test/harness/api.ts';
+import { type Engine, type EngineOptions, startEngine } from '../test/harness/engine.ts';
 import { cpuBetween, cpuByRole } from './cpu.ts';
-import { runHttpLoad } from './load/http.ts';
+import { runHttpLoad } from './load/http/http.ts';
 import { recordPoints } from './load/moving-record.ts';
 import type { LoadResult } from './load/processes.ts';
 import type { BenchSettings } from './settings.ts';

@@ -1,6 +1,6 @@
 /** An engine with one package that many devices have, fresh from a start: nothing of the upload is in its memory. */
 import { randomBytes } from 'node:crypto';
-import { type Engine, startEngine } from '../test/engine.ts';
+import { type Engine, startEngine } from '../test/harness/engine.ts';
 
 export interface FirmwareForDevices {
   engine: Engine;

@@ -2,7 +2,7 @@
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { cpus } from 'node:os';
 import { join } from 'node:path';
-import { root } from '../test/engine.ts';
+import { root } from '../test/harness/engine.ts';
 
 export type Cell = string | number;
 

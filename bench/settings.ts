@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parse } from 'yaml';
-import { root } from '../test/engine.ts';
+import { root } from '../test/harness/engine.ts';
 
 export interface BenchSettings {
   http: {

@@ -16,9 +16,9 @@ import { limits } from './base/limits.ts';
 import { createLog } from './base/log.ts';
 import { Metrics, processMetrics } from './base/metrics.ts';
 import { openBus } from './bus/open.ts';
-import { openStores } from './engines.ts';
-import { PrimaryLink } from './primary-link.ts';
-import { Feeder } from './report/feeder.ts';
+import { openStores } from './instance/engines.ts';
+import { PrimaryLink } from './instance/primary-link.ts';
+import { Feeder } from './report/metadata-copier.ts';
 import { ReportPool } from './report/pool.ts';
 import { HttpServer } from './uws/server.ts';
 

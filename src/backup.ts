@@ -18,8 +18,8 @@ import { makeDirectories } from './base/directories.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
 import { openClickHouse } from './clickhouse/client.ts';
-import { controlPath, type HeldJournals, type InstanceDescription } from './control.ts';
-import { clickhouseDirectory, type Engines, journalDirectory, runDirectory, secretsFile } from './instance.ts';
+import { controlPath, type HeldJournals, type InstanceDescription } from './instance/control.ts';
+import { clickhouseDirectory, type Engines, journalDirectory, runDirectory, secretsFile } from './instance/messages.ts';
 import { dumpTables } from './postgres/dump.ts';
 
 const usage = 'usage: npm run backup -- DIR (a directory that is new or empty)';

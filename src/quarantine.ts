@@ -9,9 +9,9 @@ import { type Config, loadConfig } from './base/config.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
 import { insertLatest, insertTelemetry } from './clickhouse/statements.ts';
-import { openClickHouseOf, openPostgresOf } from './engines.ts';
 import { reopenNewer, withoutErased } from './ingest/replay.ts';
-import { journalDirectory } from './instance.ts';
+import { openClickHouseOf, openPostgresOf } from './instance/engines.ts';
+import { journalDirectory } from './instance/messages.ts';
 import { listQuarantine, type QuarantineEntry, readQuarantined, removeQuarantined } from './journal/quarantine.ts';
 import { readBlock } from './telemetry/read-block.ts';
 

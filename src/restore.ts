@@ -14,8 +14,8 @@ import { type Config, loadConfig } from './base/config.ts';
 import { StartError } from './base/errors.ts';
 import { createLog, type Log } from './base/log.ts';
 import { openClickHouse } from './clickhouse/client.ts';
-import { startEmbeddedClickHouse } from './clickhouse/embedded.ts';
-import { DataDirectory } from './data-directory.ts';
+import { startEmbeddedClickHouse } from './clickhouse/embedded/embedded.ts';
+import { DataDirectory } from './instance/data-directory.ts';
 import {
   clickhouseDirectory,
   journalDirectory,
@@ -23,11 +23,11 @@ import {
   restoredFile,
   restoringFile,
   secretsFile,
-} from './instance.ts';
+} from './instance/messages.ts';
+import type { Restored } from './instance/restored-stores.ts';
 import { openPostgres } from './postgres/client.ts';
-import { startEmbeddedPostgres } from './postgres/embedded.ts';
+import { startEmbeddedPostgres } from './postgres/embedded/embedded.ts';
 import { migrate } from './postgres/migrate.ts';
-import type { Restored } from './restored-stores.ts';
 
 const usage = 'usage: DATA_DIR=<empty directory> npm run restore -- DIR (a directory that `npm run backup` made)';
 

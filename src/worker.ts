@@ -5,12 +5,16 @@
 import { randomUUID } from 'node:crypto';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
+import { Activity } from './activity/activity.ts';
+import { Admission } from './activity/admission.ts';
+import type { AdminDeps } from './admin/deps.ts';
+import { GatewayNews } from './admin/gateway-news.ts';
 import { createApi } from './api/api.ts';
 import { LongAnswers } from './api/long-answer.ts';
 import { notOffered } from './api/not-offered.ts';
 import { Attributes } from './attributes/attributes.ts';
+import { AttributeUpdates } from './attributes/followers.ts';
 import { notifyShared } from './attributes/notify.ts';
-import { AttributeUpdates } from './attributes/updates.ts';
 import { AttributeWriter, type SharedChange } from './attributes/writer.ts';
 import { ApiKeys } from './auth/api-keys.ts';
 import { Auth, openJwt } from './auth/auth.ts';
@@ -28,40 +32,28 @@ import { createLog, type Log } from './base/log.ts';
 import { Metrics, processMetrics } from './base/metrics.ts';
 import { keyOf, suspects } from './base/underway.ts';
 import { openBus } from './bus/open.ts';
-import { clockFault } from './clock-offset.ts';
 import { createConsole } from './console/door.ts';
-import { checkInstance, instanceVariable } from './data-directory.ts';
 import type { CachedDevice } from './device/cached-device.ts';
 import { CredentialChanges } from './device/credential-changes.ts';
-import { DevicesHere } from './device/devices-here.ts';
-import { Downlink } from './device/downlink.ts';
 import { KnownDevices } from './device/known-devices.ts';
 import { knownFile } from './device/known-devices-file.ts';
+import { LocalDevices } from './device/local-devices.ts';
 import { Logins } from './device/logins.ts';
-import { Sessions } from './device/sessions.ts';
 import { lookUpDevices, lookUpLogins, lookUpProfileTransports, lookUpTokens } from './device/store.ts';
 import { TokenCache } from './device/token-cache.ts';
-import { openStores } from './engines.ts';
-import { Activity } from './fleet/activity.ts';
-import { type ChildRequest, findOrCreateChildren } from './fleet/bulk.ts';
-import { Chains } from './fleet/chain.ts';
-import type { ClaimDeps } from './fleet/claim.ts';
-import type { FleetDeps } from './fleet/deps.ts';
-import { GatewayNews } from './fleet/gateway-news.ts';
-import { Guesses } from './fleet/guesses.ts';
-import { Meter } from './fleet/meter.ts';
-import type { ProvisionDeps } from './fleet/provision.ts';
+import { Downlink } from './downlink/downlink.ts';
+import { Sessions } from './downlink/sessions.ts';
 import { Gateways } from './gateway/gateways.ts';
 import { ChildNames } from './gateway/names.ts';
 import { GatewayDecoder } from './gateway/telemetry.ts';
 import { attributesDoor } from './http/attributes.ts';
 import { claimDoor } from './http/claim.ts';
+import { DeviceAuth } from './http/device-auth.ts';
 import { firmwareDoor } from './http/firmware.ts';
 import { healthDoor } from './http/health.ts';
 import { LongPolls } from './http/long-poll.ts';
 import { provisionDoor } from './http/provision.ts';
 import { rpcDoor } from './http/rpc.ts';
-import { Senders } from './http/senders.ts';
 import { telemetryDoor } from './http/telemetry.ts';
 import { type Decode, Ingest } from './ingest/accept.ts';
 import { seriesDeleter } from './ingest/delete-series.ts';
@@ -72,25 +64,33 @@ import { OrderClock, orderMs } from './ingest/order.ts';
 import { Retention } from './ingest/retention.ts';
 import { seriesWriter } from './ingest/save-series.ts';
 import { Shipper } from './ingest/ship.ts';
-import { journalDirectory, journalName } from './instance.ts';
+import { clockFault } from './instance/clock-offset.ts';
+import { checkInstance, instanceVariable } from './instance/data-directory.ts';
+import { openStores } from './instance/engines.ts';
+import { journalDirectory, journalName } from './instance/messages.ts';
+import { OrphanJournals } from './instance/orphan-journals.ts';
+import { PrimaryLink } from './instance/primary-link.ts';
+import { StopSteps } from './instance/stop-steps.ts';
 import { readWriterId, storeWriterId, writerIdMax } from './journal/identity.ts';
 import { type Journal, openJournal } from './journal/journal.ts';
-import { openMqtt } from './mqtt/door.ts';
 import { type Listener, listenTcp, listenTls } from './mqtt/listen.ts';
 import { createSignIn } from './mqtt/login.ts';
+import { openMqtt } from './mqtt/open.ts';
 import { webSocketDoor } from './mqtt/websocket.ts';
-import { OrphanJournals } from './orphan-journals.ts';
+import { Chains } from './onboarding/certificate-provision.ts';
+import type { ClaimDeps } from './onboarding/claim.ts';
+import { type ChildRequest, findOrCreateChildren } from './onboarding/gateway-children.ts';
+import { Guesses } from './onboarding/guesses.ts';
+import type { ProvisionDeps } from './onboarding/provision.ts';
 import { Downloads } from './ota/downloads.ts';
 import { Rollout } from './ota/rollout.ts';
 import { isAway, type Postgres } from './postgres/client.ts';
-import { PrimaryLink } from './primary-link.ts';
 import { RpcSessions } from './rpc/notify.ts';
 import { RpcNumbers } from './rpc/numbers.ts';
 import { PersistentRpcs } from './rpc/persistent.ts';
 import { Rpc } from './rpc/send.ts';
 import { Calls } from './rules/calls.ts';
 import { compileRule } from './rules/table.ts';
-import { StopSteps } from './stop-steps.ts';
 import { decodeOptions, decodeTelemetry } from './telemetry/decode.ts';
 import { DecodeThread } from './telemetry/decode-thread.ts';
 import { refuseServerTimes } from './telemetry/rows.ts';
@@ -134,7 +134,7 @@ async function serve(link: PrimaryLink): Promise<void> {
   const bus = await openBus({ redisUrl: config.redis.url, installation: begin.installation, log, metrics });
   const downlink = new Downlink({ bus, shards: config.bus.shards, log, metrics });
   await downlink.start();
-  const devices = new DevicesHere();
+  const devices = new LocalDevices();
   const known = new KnownDevices({ path: knownFile(config.data.dir), clock, log, metrics });
   const tokens = new TokenCache((batch) => lookUpTokens(postgres, batch), limits, devices, clock, known);
   const logins = new Logins({
@@ -212,7 +212,7 @@ async function serve(link: PrimaryLink): Promise<void> {
   const checkMs = begin.slot === 0 ? checkSeconds * 1000 : 0;
   const activity = new Activity({ postgres, clock, log, inactivityMs: inactivitySeconds * 1000, checkMs });
   activity.start();
-  const meter = new Meter({ rateLimits, touch: activity.touch });
+  const meter = new Admission({ rateLimits, touch: activity.touch });
 
   // One session of each device, wherever it connects, as long as its credentials are good.
   const sessions = new Sessions({
@@ -261,7 +261,7 @@ async function serve(link: PrimaryLink): Promise<void> {
     log,
     customerScope: config.gateway.customerScope,
   });
-  const fleet: FleetDeps = { postgres, changes, clock, devicesMax, onAssigned: rollout.wake, gatewayNews };
+  const fleet: AdminDeps = { postgres, changes, clock, devicesMax, onAssigned: rollout.wake, gatewayNews };
   const claims: ClaimDeps = { ...fleet, attributes, log, claiming: config.claiming };
   const { wrongKeysPerMinuteMax: wrongMax } = config.provisioning;
   const { guessWindowMs: windowMs, guessingAddressesMax: addressesMax } = limits;
@@ -274,7 +274,7 @@ async function serve(link: PrimaryLink): Promise<void> {
   const findOrCreate = (tenant: string, requests: ChildRequest[]) => findOrCreateChildren(fleet, tenant, requests);
   const childNames = new ChildNames(findOrCreate, clock, customerScope, known);
   changes.onChange((change) => childNames.changed(change));
-  const gatewayParts = {
+  const gatewayDeps = {
     sessions,
     devices,
     names: childNames,
@@ -284,7 +284,7 @@ async function serve(link: PrimaryLink): Promise<void> {
     childrenMax,
     customerScope,
   };
-  const gateways = new Gateways(gatewayParts, metrics);
+  const gateways = new Gateways(gatewayDeps, metrics);
 
   // Who may ask, and the doors.
   const passwords = new PasswordHasher(config.auth.signInQueueMax);
@@ -334,7 +334,7 @@ async function serve(link: PrimaryLink): Promise<void> {
   });
   const consoleDoor = createConsole({ docs: config.docs.enabled });
   const wrongCredentials = await openWrongCredentials();
-  const senders = new Senders(tokens, wrongCredentials, meter, log);
+  const senders = new DeviceAuth(tokens, wrongCredentials, meter, log);
   const worker = config.http.tellWorker ? String(begin.slot) : '';
   const { touch } = activity;
   const mqttConnectionsMax = config.mqtt.connectionsMax || Math.max(64, openFilesMax() - limits.fileReserve);

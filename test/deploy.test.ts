@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs';
 import { expect, test } from 'vitest';
 import { parse } from 'yaml';
 import { environmentNames } from '../src/base/config.ts';
-import { sharedEngine } from './shared-engine.ts';
+import { sharedEngine } from './harness/shared-engine.ts';
 
 interface Service {
   image?: string;

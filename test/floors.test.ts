@@ -12,13 +12,9 @@ const source = 'src';
 const floors: string[][] = [
   ['base'],
   ['journal', 'clickhouse', 'postgres', 'bus', 'uws'],
-  ...['value', 'device', 'auth', 'telemetry', 'ingest', 'attributes', 'rpc', 'ota', 'fleet', 'gateway'].map((room) => [
-    room,
-  ]),
-  ['rules'],
-  ['report'],
-  ['backup'],
-  ['mqtt', 'http', 'api', 'ws', 'analytics', 'console'],
+  ...['value', 'device', 'downlink', 'auth', 'telemetry', 'ingest', 'attributes', 'rpc', 'ota'].map((room) => [room]),
+  ...['admin', 'onboarding', 'activity', 'gateway', 'rules', 'report', 'backup', 'instance'].map((room) => [room]),
+  ['mqtt', 'http', 'api', 'analytics', 'console'],
 ];
 
 /** Where a package may be imported. A package that is not listed may not be imported at all. */

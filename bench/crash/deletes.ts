@@ -4,8 +4,8 @@
  * no read shows a deleted point, 202 that the delete is kept and will be carried out.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
-import { Api } from '../../test/api.ts';
-import type { Random } from '../../test/random.ts';
+import { Api } from '../../test/harness/api.ts';
+import type { Random } from '../../test/harness/random.ts';
 import { Connection, telemetryRequest } from './connection.ts';
 
 export const doomedKeyPrefix = 'doomed-';

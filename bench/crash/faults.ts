@@ -6,8 +6,8 @@
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { Engine } from '../../test/engine.ts';
-import { Random } from '../../test/random.ts';
+import type { Engine } from '../../test/harness/engine.ts';
+import { Random } from '../../test/harness/random.ts';
 import type { Machine } from './machine.ts';
 import { damageTail } from './tail.ts';
 

@@ -1,5 +1,5 @@
 /**
- * Senders without a `ts` that wait for each acknowledgement, each over connections of several workers in turn. The
+ * DeviceAuth without a `ts` that wait for each acknowledgement, each over connections of several workers in turn. The
  * account knows which message followed which, and the true time of each. The embedded PostgreSQL keeps the true time when
  * the engine's clock is set, as a database on another host does, and the engine goes by the database's clock.
  */
@@ -15,7 +15,7 @@ export const turnKey = 'turn';
 export interface InTurnOptions {
   port: number;
   tokens: string[];
-  /** Senders of one device, and the connections that each of them takes in turn. */
+  /** DeviceAuth of one device, and the connections that each of them takes in turn. */
   senders: number;
   connections: number;
   /** Messages/s of one device. */

@@ -4,8 +4,8 @@
  */
 import { connect, type Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { connectPacket, type Level, packetType, publishPacket } from '../load/mqtt-packets.ts';
-import { PacketReader } from '../load/packet-reader.ts';
+import { connectPacket, type Level, packetType, publishPacket } from '../load/mqtt/mqtt-packets.ts';
+import { PacketReader } from '../load/mqtt/packet-reader.ts';
 import { Fate, type Ledger, type RecordId } from './ledger.ts';
 
 const topic = 'v1/devices/me/telemetry';

@@ -3,7 +3,7 @@ import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { listQuarantine } from '../../src/journal/quarantine.ts';
 import { suspectsDir } from '../../src/journal/suspects.ts';
-import type { Engine } from '../../test/engine.ts';
+import type { Engine } from '../../test/harness/engine.ts';
 import { type Deletes, type DoomedVerdict, doomedKeyPrefix } from './deletes.ts';
 import { type InTurn, type TurnRow, type TurnVerdict, turnKey } from './in-turn.ts';
 import { keysOfRecord, type Ledger, type StoredRow, type Verdict } from './ledger.ts';

@@ -15,7 +15,7 @@ import {
   parseSegmentName,
   saltSeed,
 } from '../../src/journal/segment.ts';
-import type { Random } from '../../test/random.ts';
+import type { Random } from '../../test/harness/random.ts';
 
 const damages = ['cut', 'garbage', 'torn frame', 'stale frame'] as const;
 

@@ -1,8 +1,8 @@
 /** A device with a point for each second of the last day, and the call that reads the day as averages of five minutes. */
-import { eventually } from '../../test/api.ts';
-import type { Engine } from '../../test/engine.ts';
-import type { Call } from './calls.ts';
-import { getRequest, outcomeOf } from './latest-values.ts';
+import { eventually } from '../../test/harness/api.ts';
+import type { Engine } from '../../test/harness/engine.ts';
+import type { Call } from './rest/calls.ts';
+import { getRequest, outcomeOf } from './rest/latest-values.ts';
 
 const secondsPerDay = 86_400;
 const secondsPerPost = 3_600;

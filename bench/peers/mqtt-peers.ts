@@ -10,7 +10,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import { freePort } from '../../test/engine.ts';
+import { freePort } from '../../test/harness/engine.ts';
 
 export interface Peer {
   name: string;

@@ -5,14 +5,14 @@
  */
 import { availableParallelism } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { type Engine, startEngine } from '../../test/engine.ts';
+import { type Engine, startEngine } from '../../test/harness/engine.ts';
 import { machineSettled } from '../cpu.ts';
 import { createDevices, EngineUnderLoad, httpGenerator } from '../engine-under-load.ts';
-import { type Call, type CallOrder, type CallsResult, judged, makeCalls } from '../load/calls.ts';
 import { buckets, dayOfSeconds } from '../load/day-of-seconds.ts';
-import { deviceCall, latestCall, readFleet } from '../load/latest-values.ts';
 import type { LoadResult } from '../load/processes.ts';
-import { createUsers, isKnownOutcome, signInCall } from '../load/sign-ins.ts';
+import { type Call, type CallOrder, type CallsResult, judged, makeCalls } from '../load/rest/calls.ts';
+import { deviceCall, latestCall, readFleet } from '../load/rest/latest-values.ts';
+import { createUsers, isKnownOutcome, signInCall } from '../load/rest/sign-ins.ts';
 import { type Cell, figure, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 

@@ -3,11 +3,11 @@
  * half of it. Afterwards the attributes of a sample of devices are read over REST: each must be its last post.
  */
 import { availableParallelism } from 'node:os';
-import type { Api } from '../../test/api.ts';
-import { type Engine, startEngine } from '../../test/engine.ts';
+import type { Api } from '../../test/harness/api.ts';
+import { type Engine, startEngine } from '../../test/harness/engine.ts';
 import { cpuBetween, cpuByRole } from '../cpu.ts';
 import { createDevices } from '../engine-under-load.ts';
-import { type HttpLoadResult, runHttpLoad } from '../load/http.ts';
+import { type HttpLoadResult, runHttpLoad } from '../load/http/http.ts';
 import { figure, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 

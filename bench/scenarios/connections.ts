@@ -3,11 +3,11 @@
  * the network and comes back at once, again and again: how fast, and what that does to others who send telemetry.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
-import { type Engine, startEngine } from '../../test/engine.ts';
+import { type Engine, startEngine } from '../../test/harness/engine.ts';
 import { residentBytesOf } from '../cpu.ts';
 import { createDevices } from '../engine-under-load.ts';
-import { Fleet, type FleetConnected } from '../load/fleet.ts';
-import { type MqttLoadResult, runMqttLoad } from '../load/mqtt.ts';
+import { Fleet, type FleetConnected } from '../load/mqtt/fleet.ts';
+import { type MqttLoadResult, runMqttLoad } from '../load/mqtt/mqtt.ts';
 import { figure, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 

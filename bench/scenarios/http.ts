@@ -9,7 +9,7 @@ import { fileURLToPath } from 'node:url';
 import { runAutocannon } from '../autocannon.ts';
 import { cpuMsOf } from '../cpu.ts';
 import { EngineUnderLoad, httpGenerator, type MeasuredLoad } from '../engine-under-load.ts';
-import { type HttpLoadResult, runHttpLoad } from '../load/http.ts';
+import { type HttpLoadResult, runHttpLoad } from '../load/http/http.ts';
 import { figure, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 

@@ -1,9 +1,9 @@
 /** Latest values of one device, chosen at random, while the store knows a million series; nothing else runs. */
 import { availableParallelism } from 'node:os';
-import { startEngine } from '../../test/engine.ts';
+import { startEngine } from '../../test/harness/engine.ts';
 import { machineSettled } from '../cpu.ts';
-import { type Call, judged, makeCalls } from '../load/calls.ts';
-import { latestCall, readFleet } from '../load/latest-values.ts';
+import { type Call, judged, makeCalls } from '../load/rest/calls.ts';
+import { latestCall, readFleet } from '../load/rest/latest-values.ts';
 import { say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 

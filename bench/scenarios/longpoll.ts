@@ -5,12 +5,12 @@
 import { Agent, request as httpRequest } from 'node:http';
 import { availableParallelism } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { type Api, eventually } from '../../test/api.ts';
-import { type Engine, startEngine } from '../../test/engine.ts';
+import { type Api, eventually } from '../../test/harness/api.ts';
+import { type Engine, startEngine } from '../../test/harness/engine.ts';
 import { residentBytesOf } from '../cpu.ts';
 import { createDevices } from '../engine-under-load.ts';
 import { Histogram, summaryOf } from '../load/histogram.ts';
-import { HeldPolls } from '../load/polls.ts';
+import { HeldPolls } from '../load/http/polls.ts';
 import { figure, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 

@@ -6,7 +6,7 @@
 import { availableParallelism } from 'node:os';
 import { cpuMsOf, machineSettled } from '../cpu.ts';
 import { EngineUnderLoad, type Generator, type LoadOrder, type MeasuredLoad } from '../engine-under-load.ts';
-import { runMqttLoad } from '../load/mqtt.ts';
+import { runMqttLoad } from '../load/mqtt/mqtt.ts';
 import type { LoadResult } from '../load/processes.ts';
 import { type Peer, startAedes, startMosquitto } from '../peers/mqtt-peers.ts';
 import { figure, say, table, writeResult } from '../report.ts';

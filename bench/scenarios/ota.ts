@@ -4,7 +4,7 @@
  */
 import { availableParallelism } from 'node:os';
 import { startWithFirmware } from '../firmware.ts';
-import { takeChunks, watchMemory } from '../load/chunks.ts';
+import { takeChunks, watchMemory } from '../load/http/chunks.ts';
 import { say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 

@@ -3,10 +3,10 @@
  * a fixed rate; a latency counts from the moment at which the call was due, so a late one is not hidden.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { Device } from '../../test/api.ts';
-import { type Engine, startEngine } from '../../test/engine.ts';
-import type { RawConnection } from '../../test/wire/raw.ts';
-import { connectToEachWorker, restOn } from '../../test/wire/workers.ts';
+import type { Device } from '../../test/harness/api.ts';
+import { type Engine, startEngine } from '../../test/harness/engine.ts';
+import type { RawConnection } from '../../test/harness/raw.ts';
+import { connectToEachWorker, restOn } from '../../test/harness/workers.ts';
 import { createFleet } from '../engine-under-load.ts';
 import { Histogram, summaryOf } from '../load/histogram.ts';
 import { say, table, writeResult } from '../report.ts';

@@ -4,8 +4,8 @@
  */
 import { availableParallelism, loadavg } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { Device } from '../../test/api.ts';
-import type { Engine } from '../../test/engine.ts';
+import type { Device } from '../../test/harness/api.ts';
+import type { Engine } from '../../test/harness/engine.ts';
 import { EngineUnderLoad, httpGenerator } from '../engine-under-load.ts';
 import { Histogram, type LatencySummary, summaryOf } from '../load/histogram.ts';
 import { type Cell, say, table, writeResult } from '../report.ts';

@@ -4,7 +4,7 @@
  */
 import { existsSync } from 'node:fs';
 import { join, resolve } from 'node:path';
-import { startEngine } from '../../test/engine.ts';
+import { startEngine } from '../../test/harness/engine.ts';
 import {
   createDevices,
   EngineUnderLoad,

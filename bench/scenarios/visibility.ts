@@ -1,8 +1,8 @@
 /** How long an acknowledged point takes until a REST reader sees it: idle, and beside load at half of peak. */
 import { availableParallelism } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { Device } from '../../test/api.ts';
-import type { Engine } from '../../test/engine.ts';
+import type { Device } from '../../test/harness/api.ts';
+import type { Engine } from '../../test/harness/engine.ts';
 import { EngineUnderLoad, httpGenerator } from '../engine-under-load.ts';
 import { Histogram, type LatencySummary, summaryOf } from '../load/histogram.ts';
 import { say, table, writeResult } from '../report.ts';

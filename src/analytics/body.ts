@@ -1,7 +1,7 @@
 /** What a request of the analytics component says: JSON body, page of a list, the format of its answer. */
 import { badRequest, ErrorCode, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import type { PageLink } from '../device/page.ts';
+import type { PageLink } from '../postgres/page.ts';
 import type { ReportFormat } from '../report/encode.ts';
 import type { HttpRequest } from '../uws/server.ts';
 import { readPlainJson } from '../value/plain-json.ts';

@@ -3,7 +3,7 @@ import type { Auth } from '../auth/auth.ts';
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Metrics } from '../base/metrics.ts';
-import { isUuid } from '../device/uuid.ts';
+import { isUuid } from '../base/uuid.ts';
 import { decodeRangeAndFilters, decodeReportRequest, decodeView } from '../report/decode-view.ts';
 import { makeReport, type ReportDeps } from '../report/report.ts';
 import { listViews, visibleTo } from '../report/store.ts';

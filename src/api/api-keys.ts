@@ -1,8 +1,5 @@
 /** API keys (rest.md 1.7). */
-import { type ApiKey, isExpired } from '../auth/api-key.ts';
-import { users } from '../auth/roles.ts';
-import { badRequest } from '../base/errors.ts';
-import * as Type from '../base/schema.ts';
+
 import {
   type ApiKeyDeps,
   type ApiKeyInput,
@@ -12,7 +9,11 @@ import {
   describeApiKey,
   enableApiKey,
   saveApiKey,
-} from '../fleet/api-keys.ts';
+} from '../admin/api-keys.ts';
+import { type ApiKey, isExpired } from '../auth/api-key.ts';
+import { users } from '../auth/roles.ts';
+import { badRequest } from '../base/errors.ts';
+import * as Type from '../base/schema.ts';
 import type { HttpRequest } from '../uws/server.ts';
 import { flag, parseJson, reference, text } from './body.ts';
 import { entityUuid, pageLink, pageQuery } from './parameters.ts';

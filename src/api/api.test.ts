@@ -2,8 +2,9 @@
 import { randomUUID } from 'node:crypto';
 import { SignJWT } from 'jose';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
-import { silentLog as log, startTestClickHouse, type TestClickHouse } from '../../test/clickhouse-server.ts';
-import { startTestPostgres, type TestPostgres } from '../../test/postgres-server.ts';
+import { silentLog as log, startTestClickHouse, type TestClickHouse } from '../../test/harness/clickhouse-server.ts';
+import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
+import { findFirstDevice, seedDemoData, seedFirstTenant } from '../admin/seed.ts';
 import { Attributes } from '../attributes/attributes.ts';
 import { AttributeWriter } from '../attributes/writer.ts';
 import { ApiKeys } from '../auth/api-keys.ts';
@@ -16,14 +17,13 @@ import { loadConfig } from '../base/config.ts';
 import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { Metrics } from '../base/metrics.ts';
+import { nullUuid } from '../base/uuid.ts';
 import type { Bus } from '../bus/bus.ts';
 import { CredentialChanges } from '../device/credential-changes.ts';
-import { DevicesHere } from '../device/devices-here.ts';
-import { Downlink } from '../device/downlink.ts';
+import { LocalDevices } from '../device/local-devices.ts';
 import { lookUpLogins, lookUpTokens } from '../device/store.ts';
 import { TokenCache } from '../device/token-cache.ts';
-import { nullUuid } from '../device/uuid.ts';
-import { findFirstDevice, seedDemoData, seedFirstTenant } from '../fleet/seed.ts';
+import { Downlink } from '../downlink/downlink.ts';
 import { Downloads } from '../ota/downloads.ts';
 import { openPostgres, type Postgres } from '../postgres/client.ts';
 import { RpcNumbers } from '../rpc/numbers.ts';
@@ -63,7 +63,7 @@ beforeAll(async () => {
   postgres = server.postgres;
   expect(await seedFirstTenant({ postgres, passwords, clock }, admin)).toBe(true);
   expect(await seedDemoData({ postgres, passwords, clock })).toBe(true);
-  tokens = new TokenCache((batch) => lookUpTokens(postgres, batch), limits, new DevicesHere(), clock);
+  tokens = new TokenCache((batch) => lookUpTokens(postgres, batch), limits, new LocalDevices(), clock);
   changes = new CredentialChanges({ postgres, bus: deafBus, clock, log });
   changes.onChange((change) => (change === 'all' ? tokens.clear() : tokens.invalidate(change.credentialsId)));
   await changes.start();
@@ -97,7 +97,7 @@ beforeAll(async () => {
     retriesMax: 5,
     keptDays: 0,
   });
-  const rpcParts = { rpc, persistentRpcs, rpcTimeouts: config.rpc };
+  const rpcDeps = { rpc, persistentRpcs, rpcTimeouts: config.rpc };
   const stores = { postgres, devicesMax: 0, attributes, clickhouse: store.clickhouse, downloads };
   const notUsed = () => Promise.reject(new Error('no journal here'));
   const longAnswers = new LongAnswers(new Metrics());
@@ -106,7 +106,7 @@ beforeAll(async () => {
   routes = createApi({
     auth,
     ...stores,
-    ...rpcParts,
+    ...rpcDeps,
     ...series,
     ...keys,
     changes,
@@ -1050,7 +1050,7 @@ describe('a gateway', () => {
 
 describe('credential changes', () => {
   it('reach another process through the log, also when a transaction becomes visible late', async () => {
-    const cache = new TokenCache((batch) => lookUpTokens(postgres, batch), limits, new DevicesHere(), clock);
+    const cache = new TokenCache((batch) => lookUpTokens(postgres, batch), limits, new LocalDevices(), clock);
     const other = new CredentialChanges({ postgres, bus: deafBus, clock, log });
     const seen: string[] = [];
     other.onChange((change) => {

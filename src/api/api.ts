@@ -1,9 +1,10 @@
 /** The one table of the REST API, and the document that is made of it. The roof registers what `createApi` gives. */
+
+import type { ApiKeyDeps } from '../admin/api-keys.ts';
 import type { Auth } from '../auth/auth.ts';
 import type { Config } from '../base/config.ts';
 import { limits } from '../base/limits.ts';
-import type { ApiKeyDeps } from '../fleet/api-keys.ts';
-import type { ClaimDeps } from '../fleet/claim.ts';
+import type { ClaimDeps } from '../onboarding/claim.ts';
 import type { ReadBody } from '../value/lenient.ts';
 import { apiKeyRoutes } from './api-keys.ts';
 import { type AttributesDeps, attributesRoutes } from './attributes.ts';

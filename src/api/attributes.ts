@@ -1,4 +1,6 @@
 /** Attributes by scope (rest.md 3.5). These paths answer their own errors as plain text. */
+
+import { claimKeys } from '../admin/claim-rules.ts';
 import { type Attributes, type Scope, scopes } from '../attributes/attributes.ts';
 import { attributesOf } from '../attributes/decode.ts';
 import { EntityAttributes } from '../attributes/entity-attributes.ts';
@@ -6,7 +8,6 @@ import { everyone, type Principal, permissionDenied, users } from '../auth/roles
 import type { Clock } from '../base/clock.ts';
 import { badRequest, Fault } from '../base/errors.ts';
 import * as Type from '../base/schema.ts';
-import { claimKeys } from '../fleet/claim-rules.ts';
 import type { Postgres } from '../postgres/client.ts';
 import type { HttpResponse } from '../uws/server.ts';
 import { type Json, readJson } from '../value/json.ts';

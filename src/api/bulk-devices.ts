@@ -1,10 +1,11 @@
 /** Thousands of devices in one call: an endpoint of our own. */
+
+import { createDevices, type NewDeviceInput } from '../admin/bulk-create.ts';
+import type { AdminDeps } from '../admin/deps.ts';
 import { requireTenant, tenantAdmins } from '../auth/roles.ts';
 import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import * as Type from '../base/schema.ts';
-import type { FleetDeps } from '../fleet/deps.ts';
-import { createDevices, type NewDeviceInput } from '../fleet/new-devices.ts';
 import { anything, reference, text } from './body.ts';
 import { entityUuid } from './parameters.ts';
 import { json, type Route, route } from './route.ts';
@@ -35,7 +36,7 @@ const bulkShape = closed(
   'BulkDeviceResults',
 );
 
-export function bulkDeviceRoutes(fleet: FleetDeps): Route[] {
+export function bulkDeviceRoutes(fleet: AdminDeps): Route[] {
   return [
     route({
       method: 'POST',

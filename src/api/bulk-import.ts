@@ -1,4 +1,7 @@
 /** Devices out of a CSV file, as the platform's own pages import them (rest.md 3.1). */
+
+import { type CsvRow, readCsv } from '../admin/csv.ts';
+import { type ImportDeps, type ImportRow, importDevices } from '../admin/import.ts';
 import { requireTenant, tenantAdmins } from '../auth/roles.ts';
 import { badRequest, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -9,8 +12,6 @@ import {
   type NewCredentials,
   tokenCredentials,
 } from '../device/credentials.ts';
-import { type CsvRow, readCsv } from '../fleet/csv.ts';
-import { type ImportDeps, type ImportRow, importDevices } from '../fleet/import.ts';
 import { keyFault } from '../telemetry/keys.ts';
 import { castString, Kind, type TypedValue } from '../value/typed.ts';
 import { text } from './body.ts';

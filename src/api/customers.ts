@@ -1,4 +1,15 @@
 /** Customers, whose a device is, and claiming by a customer user (rest.md 3.1, 3.3). */
+
+import type { Customer } from '../admin/customer.ts';
+import {
+  assignDevice,
+  type CustomerInput,
+  createCustomer,
+  deleteCustomer,
+  saveCustomer,
+  unassignDevice,
+} from '../admin/customers.ts';
+import { findCustomer, findCustomerByTitle, findCustomers, listCustomers } from '../admin/store.ts';
 import {
   customerUsers,
   entityNotFound,
@@ -11,17 +22,7 @@ import {
 } from '../auth/roles.ts';
 import { badRequest, notFound } from '../base/errors.ts';
 import * as Type from '../base/schema.ts';
-import { type ClaimDeps, claimDevice, reclaimDevice } from '../fleet/claim.ts';
-import type { Customer } from '../fleet/customer.ts';
-import {
-  assignDevice,
-  type CustomerInput,
-  createCustomer,
-  deleteCustomer,
-  saveCustomer,
-  unassignDevice,
-} from '../fleet/customers.ts';
-import { findCustomer, findCustomerByTitle, findCustomers, listCustomers } from '../fleet/store.ts';
+import { type ClaimDeps, claimDevice, reclaimDevice } from '../onboarding/claim.ts';
 import { anything, contactBody, parseJson, reference, text, version } from './body.ts';
 import { commaList, conflictQuery, entityUuid, nameConflict, pageLink, pageQuery } from './parameters.ts';
 import { empty, json, type Route, route } from './route.ts';

@@ -1,4 +1,8 @@
 /** Devices by what leads to them (relations), the types in use, and how a device connects (rest.md 3.1). */
+
+import { usableEntity } from '../admin/entities.ts';
+import { commonGroup } from '../admin/relation-store.ts';
+import { relationGroups, searchDevices } from '../admin/relations.ts';
 import type { Auth } from '../auth/auth.ts';
 import { entityNotFound, requireCustomerOf, requireTenant, tenantReaders, tenantUsers } from '../auth/roles.ts';
 import type { Config } from '../base/config.ts';
@@ -7,9 +11,6 @@ import * as Type from '../base/schema.ts';
 import { readMqttBasic } from '../device/credentials.ts';
 import type { DeviceCredentials } from '../device/device.ts';
 import { findDevices, findOwnedCredentials, listDeviceTypes } from '../device/store.ts';
-import { usableEntity } from '../fleet/entities.ts';
-import { commonGroup } from '../fleet/relation-store.ts';
-import { relationGroups, searchDevices } from '../fleet/relations.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { HttpRequest } from '../uws/server.ts';
 import { text } from './body.ts';

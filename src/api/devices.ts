@@ -1,4 +1,8 @@
 /** Devices, their lists and their credentials (rest.md 3.1, 3.2). */
+
+import { saveCredentials } from '../admin/credentials.ts';
+import type { AdminDeps } from '../admin/deps.ts';
+import { createDevice, type DeviceInput, deleteDevice, saveDevice } from '../admin/devices.ts';
 import {
   entityNotFound,
   type Principal,
@@ -22,9 +26,6 @@ import {
   hasCustomer,
   listDevices,
 } from '../device/store.ts';
-import { saveCredentials } from '../fleet/credentials.ts';
-import type { FleetDeps } from '../fleet/deps.ts';
-import { createDevice, type DeviceInput, deleteDevice, saveDevice } from '../fleet/devices.ts';
 import { anything, reference, text, version } from './body.ts';
 import {
   commaList,
@@ -79,7 +80,7 @@ const listQuery = Type.Object({
   active: Type.Optional(Type.Boolean()),
 });
 
-export function deviceRoutes(fleet: FleetDeps): Route[] {
+export function deviceRoutes(fleet: AdminDeps): Route[] {
   const { postgres } = fleet;
 
   /** The device that a path names, if the caller may see it. */

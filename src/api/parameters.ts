@@ -2,14 +2,15 @@
  * Path and query parameters: text → checked values, by the same schemas that the API description shows; whatever is
  * wrong is a 400 that names the parameter.
  */
+
+import type { NameConflict } from '../admin/name-conflict.ts';
 import { scopes } from '../attributes/attributes.ts';
 import { badRequest, type Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import * as Type from '../base/schema.ts';
-import type { PageLink } from '../device/page.ts';
-import { isUuid, nullUuid } from '../device/uuid.ts';
-import type { NameConflict } from '../fleet/name-conflict.ts';
+import { isUuid, nullUuid } from '../base/uuid.ts';
 import { packageTypes } from '../ota/package.ts';
+import type { PageLink } from '../postgres/page.ts';
 
 /** Of a schema: what is said when a number is below its minimum. */
 const belowMinimum = Symbol('below minimum');
@@ -17,7 +18,7 @@ const belowMinimum = Symbol('below minimum');
 const uuidText = Type.String({ format: 'uuid' });
 const plainText = Type.String({ minLength: 1 });
 
-/** Entities that the family knows; those of `fleet/entity-store.ts` have telemetry, attributes and relations here. */
+/** Entities that the family knows; those of `admin/entity-store.ts` have telemetry, attributes and relations here. */
 const entityTypes = [
   ...['DEVICE', 'TENANT', 'CUSTOMER', 'USER', 'DASHBOARD', 'ASSET', 'ALARM', 'RULE_CHAIN', 'RULE_NODE', 'ENTITY_VIEW'],
   ...['WIDGETS_BUNDLE', 'WIDGET_TYPE', 'TENANT_PROFILE', 'DEVICE_PROFILE', 'ASSET_PROFILE', 'API_USAGE_STATE', 'EDGE'],

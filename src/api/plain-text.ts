@@ -2,6 +2,18 @@
  * The telemetry and RPC paths of the family answer their own errors as plain text, and a sysadmin in words of their
  * own (rest.md 2.1).
  */
+
+import { entityTitle, mayReadValues, mayWrite } from '../admin/entities.ts';
+import {
+  type Entity,
+  type EntityRef,
+  findEntities,
+  findNumber,
+  findOrGiveNumber,
+  holdEntity,
+  isEntityKind,
+  keyOf,
+} from '../admin/entity-store.ts';
 import {
   type Principal,
   permissionDenied,
@@ -12,17 +24,6 @@ import {
 import { ErrorCode, Fault, notFound } from '../base/errors.ts';
 import type { DeviceRow } from '../device/cached-device.ts';
 import { findDeviceRow } from '../device/store.ts';
-import { entityTitle, mayReadValues, mayWrite } from '../fleet/entities.ts';
-import {
-  type Entity,
-  type EntityRef,
-  findEntities,
-  findNumber,
-  findOrGiveNumber,
-  holdEntity,
-  isEntityKind,
-  keyOf,
-} from '../fleet/entity-store.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
 import type { HttpResponse } from '../uws/server.ts';
 

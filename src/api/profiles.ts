@@ -1,4 +1,8 @@
 /** Device profiles (rest.md 3.4). */
+
+import type { AdminDeps } from '../admin/deps.ts';
+import { issuersOf, proveIssuer } from '../admin/issuers.ts';
+import { createProfile, deleteProfile, type ProfileInput, saveProfile, setDefaultProfile } from '../admin/profiles.ts';
 import { readKeysOfDevices } from '../attributes/store.ts';
 import {
   entityNotFound,
@@ -21,16 +25,13 @@ import {
   listProfileNames,
   listProfiles,
 } from '../device/profile-store.ts';
-import type { FleetDeps } from '../fleet/deps.ts';
-import { issuersOf, proveIssuer } from '../fleet/issuers.ts';
-import { createProfile, deleteProfile, type ProfileInput, saveProfile, setDefaultProfile } from '../fleet/profiles.ts';
 import { readLatestKeysOf } from '../telemetry/latest.ts';
 import { anything, flag, reference, text, version } from './body.ts';
 import { commaList, entityUuid, missing, oneOf, pageLink, pageQuery } from './parameters.ts';
 import { empty, json, type Route, route } from './route.ts';
 import { anyJson, closed, entityId, idJson, milliseconds, nullable, pageJson, pageShape } from './shapes.ts';
 
-export interface ProfileRoutesDeps extends FleetDeps {
+export interface ProfileRoutesDeps extends AdminDeps {
   clickhouse: ClickHouse;
 }
 

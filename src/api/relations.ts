@@ -1,16 +1,17 @@
 /** Relations between entities (rest.md 3.8): those that gateways make to their devices, and those that users make. */
-import { requireTenant, tenantReaders, tenantUsers } from '../auth/roles.ts';
-import * as Type from '../base/schema.ts';
-import { usableEntity } from '../fleet/entities.ts';
-import { type EntityRef, isEntityKind } from '../fleet/entity-store.ts';
-import { commonGroup, type Relation, type RelationKey } from '../fleet/relation-store.ts';
+
+import { usableEntity } from '../admin/entities.ts';
+import { type EntityRef, isEntityKind } from '../admin/entity-store.ts';
+import { commonGroup, type Relation, type RelationKey } from '../admin/relation-store.ts';
 import {
   deleteRelation,
   type RelationInfo,
   readableRelations,
   relationGroups,
   saveRelation,
-} from '../fleet/relations.ts';
+} from '../admin/relations.ts';
+import { requireTenant, tenantReaders, tenantUsers } from '../auth/roles.ts';
+import * as Type from '../base/schema.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { anything, text } from './body.ts';
 import { missing, oneOf, uuid } from './parameters.ts';

@@ -2,13 +2,14 @@
  * The JSON of entities: exactly these members in this order, null written as null. Clients with a strict mapper fail on
  * one more. A shape with a title has a name in the API document.
  */
+
+import type { Contact } from '../admin/customer.ts';
 import { authorities } from '../auth/roles.ts';
 import type { User } from '../auth/user.ts';
 import * as Type from '../base/schema.ts';
+import { nullUuid } from '../base/uuid.ts';
 import { credentialsTypes, type Device, type DeviceCredentials, type DeviceInfo } from '../device/device.ts';
-import type { Page } from '../device/page.ts';
-import { nullUuid } from '../device/uuid.ts';
-import type { Contact } from '../fleet/customer.ts';
+import type { Page } from '../postgres/page.ts';
 
 export const nullable = <T extends Type.Schema>(schema: T) => Type.Union([schema, Type.Null()]);
 

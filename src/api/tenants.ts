@@ -1,9 +1,8 @@
 /** Tenants (rest.md 3.11): made by a system administrator, read by their own users. */
-import { administrators, entityNotFound, type Principal, systemAdmins, users } from '../auth/roles.ts';
-import * as Type from '../base/schema.ts';
-import { type Contact, contactFields, type Tenant } from '../fleet/customer.ts';
-import type { FleetDeps } from '../fleet/deps.ts';
-import { findTenant, findTenants, listTenants } from '../fleet/store.ts';
+
+import { type Contact, contactFields, type Tenant } from '../admin/customer.ts';
+import type { AdminDeps } from '../admin/deps.ts';
+import { findTenant, findTenants, listTenants } from '../admin/store.ts';
 import {
   createTenant,
   defaultTenantProfileId,
@@ -11,7 +10,9 @@ import {
   deleteTenant,
   saveTenant,
   type TenantInput,
-} from '../fleet/tenants.ts';
+} from '../admin/tenants.ts';
+import { administrators, entityNotFound, type Principal, systemAdmins, users } from '../auth/roles.ts';
+import * as Type from '../base/schema.ts';
 import { anything, contactBody, reference, text, version } from './body.ts';
 import { commaList, entityUuid, pageLink, pageQuery } from './parameters.ts';
 import { empty, json, type Route, route } from './route.ts';
@@ -55,7 +56,7 @@ const tenantShape = closed(
 
 const tenantInfoShape = closed({ ...tenantShape.properties, tenantProfileName: Type.String() }, 'TenantInfo');
 
-export function tenantRoutes(deps: FleetDeps): Route[] {
+export function tenantRoutes(deps: AdminDeps): Route[] {
   async function visibleTenant({ tenantId }: Principal, id: string): Promise<Tenant> {
     const isVisible = tenantId === null || tenantId === id;
     const tenant = isVisible ? await findTenant(deps.postgres, id) : undefined;

@@ -2,10 +2,10 @@
 import { everyone, type Principal, users } from '../auth/roles.ts';
 import type { Clock } from '../base/clock.ts';
 import { badRequest, Fault } from '../base/errors.ts';
+import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 import * as Type from '../base/schema.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
-import { AgedMap } from '../device/aged-map.ts';
 import type { DeviceRow } from '../device/cached-device.ts';
 import type { DeleteSeries } from '../ingest/delete-series.ts';
 import type { SaveSeries } from '../ingest/save-series.ts';
@@ -72,7 +72,7 @@ type HistoryQuery = Type.Static<typeof rangeQuery>;
 export function timeseriesRoutes(deps: TimeseriesDeps): Route[] {
   const { postgres, clickhouse, clock, longAnswers, saveSeries, deleteSeries } = deps;
   /** What never changes about devices that were asked for: their number in ClickHouse. */
-  const numbers = new AgedMap<string, number>(limits.askedDevicesMax);
+  const numbers = new FifoMap<string, number>(limits.askedDevicesMax);
 
   async function latest(principal: Principal, target: Target, keys: string[], strict: boolean): Promise<HttpResponse> {
     return await plainText(async () => {

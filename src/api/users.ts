@@ -1,4 +1,19 @@
 /** Users (rest.md 3.9). */
+
+import type { AdminDeps } from '../admin/deps.ts';
+import { findTenant } from '../admin/store.ts';
+import {
+  accountToSignIn,
+  activationOf,
+  checkNewUser,
+  createUser,
+  deleteUser,
+  enableUser,
+  reachableUser,
+  resetTokenOf,
+  saveUser,
+  type UserInput,
+} from '../admin/users.ts';
 import type { Auth } from '../auth/auth.ts';
 import {
   administrators,
@@ -15,20 +30,6 @@ import type { User, UserAccount } from '../auth/user.ts';
 import { ErrorCode, Fault } from '../base/errors.ts';
 import * as Type from '../base/schema.ts';
 import { hasCustomer } from '../device/store.ts';
-import type { FleetDeps } from '../fleet/deps.ts';
-import { findTenant } from '../fleet/store.ts';
-import {
-  accountToSignIn,
-  activationOf,
-  checkNewUser,
-  createUser,
-  deleteUser,
-  enableUser,
-  reachableUser,
-  resetTokenOf,
-  saveUser,
-  type UserInput,
-} from '../fleet/users.ts';
 import type { HttpRequest } from '../uws/server.ts';
 import { anything, reference, text, version } from './body.ts';
 import { commaList, entityUuid, oneOf, pageLink, pageQuery } from './parameters.ts';
@@ -36,7 +37,7 @@ import { type PasswordPage, tokenNames } from './password-page.ts';
 import { empty, json, type Route, route } from './route.ts';
 import { closed, errorShape, pageJson, pageShape, textAnswer, tokenPairShape, userJson, userShape } from './shapes.ts';
 
-export interface UserRoutesDeps extends FleetDeps {
+export interface UserRoutesDeps extends AdminDeps {
   auth: Auth;
 }
 

@@ -1,7 +1,7 @@
 /** A committed change of shared attributes on its way to the sessions of the device, over the downlink. */
 import { limits } from '../base/limits.ts';
-import type { Downlink } from '../device/downlink.ts';
-import { changesJson, deletionsJson, type News } from './news.ts';
+import type { Downlink } from '../downlink/downlink.ts';
+import { changesJson, deletionsJson, type News } from './update.ts';
 import type { SharedChange } from './writer.ts';
 
 /** The message of topic `attributes`. Without `json` the change is too large for the bus: read it from the store. */

@@ -4,12 +4,12 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { startTestPostgres, type TestPostgres } from '../../test/postgres-server.ts';
+import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
+import { seedDemoData, seedFirstTenant } from '../admin/seed.ts';
 import { PasswordHasher } from '../auth/password.ts';
 import { systemClock } from '../base/clock.ts';
 import { unavailable } from '../base/errors.ts';
 import { Metrics } from '../base/metrics.ts';
-import { seedDemoData, seedFirstTenant } from '../fleet/seed.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
 import type { TypedValue } from '../value/typed.ts';
 import { ownValue } from './attributes.ts';

@@ -1,6 +1,7 @@
 /** SQL of API keys. Of a value only the SHA-256 is here. */
-import { contains, containsPattern, type Page, type PageLink, readPage } from '../device/page.ts';
+
 import type { Queries } from '../postgres/client.ts';
+import { contains, containsPattern, type Page, type PageLink, readPage } from '../postgres/page.ts';
 import type { ApiKey } from './api-key.ts';
 import { accountColumns } from './store.ts';
 import type { Account } from './user.ts';

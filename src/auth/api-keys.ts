@@ -5,10 +5,10 @@
  */
 import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
+import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Bus } from '../bus/bus.ts';
-import { AgedMap } from '../device/aged-map.ts';
 import { isAway, type Queries } from '../postgres/client.ts';
 import { sha256, valueCharsMax } from './api-key.ts';
 import { findKeyOwner, type KeyOwner, purgeApiKeys } from './api-key-store.ts';
@@ -33,7 +33,7 @@ interface Known {
 
 export class ApiKeys {
   readonly #deps: ApiKeysDeps;
-  readonly #known = new AgedMap<string, Known>(limits.apiKeyCacheMax);
+  readonly #known = new FifoMap<string, Known>(limits.apiKeyCacheMax);
   #leave: (() => void) | undefined;
   #timer: NodeJS.Timeout | undefined;
 

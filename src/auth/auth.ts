@@ -8,7 +8,7 @@ import type { Config } from '../base/config.ts';
 import { badRequest, ErrorCode, Fault, StartError } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { networkOf } from '../base/network.ts';
-import { isUuid, nullUuid } from '../device/uuid.ts';
+import { isUuid, nullUuid } from '../base/uuid.ts';
 import { isAway, type Postgres, type Queries } from '../postgres/client.ts';
 import { isExpired, sha256 } from './api-key.ts';
 import { deleteKeysOfUser } from './api-key-store.ts';

@@ -6,8 +6,8 @@
  */
 import type { Clock } from '../base/clock.ts';
 import { ErrorCode, Fault } from '../base/errors.ts';
+import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
-import { AgedMap } from '../device/aged-map.ts';
 
 interface Tries {
   failed: number;
@@ -24,7 +24,7 @@ interface Rule {
 
 export class FailedSignIns {
   readonly #clock: Clock;
-  readonly #tries = new AgedMap<string, Tries>(limits.failedSignInsMax);
+  readonly #tries = new FifoMap<string, Tries>(limits.failedSignInsMax);
 
   constructor(clock: Clock) {
     this.#clock = clock;

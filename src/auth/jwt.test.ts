@@ -1,7 +1,7 @@
 import { generateKeyPairSync } from 'node:crypto';
 import { SignJWT } from 'jose';
 import { describe, expect, it } from 'vitest';
-import { nullUuid } from '../device/uuid.ts';
+import { nullUuid } from '../base/uuid.ts';
 import { type BadToken, Jwt, type TokenUser } from './jwt.ts';
 
 const signingKey = Buffer.alloc(64, 7);

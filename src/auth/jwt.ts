@@ -6,7 +6,7 @@ import { SignJWT } from 'jose/jwt/sign';
 import { jwtVerify } from 'jose/jwt/verify';
 import type { Clock } from '../base/clock.ts';
 import { ErrorCode, Fault } from '../base/errors.ts';
-import { nullUuid } from '../device/uuid.ts';
+import { nullUuid } from '../base/uuid.ts';
 import { type Authority, authorities } from './roles.ts';
 import type { Account, UserNames } from './user.ts';
 

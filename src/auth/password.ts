@@ -7,8 +7,8 @@
 import { createHmac, randomBytes, timingSafeEqual } from 'node:crypto';
 import { Worker } from 'node:worker_threads';
 import { assert, ErrorCode, Fault } from '../base/errors.ts';
+import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
-import { AgedMap } from '../device/aged-map.ts';
 
 /** 2^15 · 8 · 3: 32 MiB and about 0.2 s, one of OWASP's equal choices, the one with the least memory. */
 const cost = { ln: 15, r: 8, p: 3 };
@@ -65,7 +65,7 @@ export class PasswordHasher {
   #queued = 0;
   readonly #digestKey = randomBytes(32);
   /** Stored hash → the password that was right, as a digest, and until when that counts. */
-  readonly #remembered = new AgedMap<string, { digest: Buffer; until: number }>(limits.rememberedPasswordsMax);
+  readonly #remembered = new FifoMap<string, { digest: Buffer; until: number }>(limits.rememberedPasswordsMax);
   /** Questions that wait for their answer: as many as the queue is long. */
   readonly #asked = new Map<string, Promise<boolean>>();
   #worker: Worker | undefined;

@@ -8,10 +8,10 @@
 import { randomUUID } from 'node:crypto';
 import type { Clock } from '../base/clock.ts';
 import { ErrorCode, Fault, StartError } from '../base/errors.ts';
+import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 import type { Bus } from '../bus/bus.ts';
 import { isListOf, isObject, isText, isWhole, readMessage } from '../bus/messages.ts';
-import { AgedMap } from '../device/aged-map.ts';
 
 /** What is counted, and how a refusal names it. */
 const counted = {
@@ -235,7 +235,7 @@ interface Account {
 class Scope {
   readonly #name: ScopeName;
   readonly #buckets: Bucket[];
-  readonly #accounts: AgedMap<Owner, Account>;
+  readonly #accounts: FifoMap<Owner, Account>;
   readonly #clock: Clock;
   /** What was taken here since the others were told last. */
   #untold = new Map<Owner, Taken>();
@@ -243,7 +243,7 @@ class Scope {
   constructor(name: ScopeName, buckets: Bucket[], ownersMax: number, clock: Clock) {
     this.#name = name;
     this.#buckets = buckets;
-    this.#accounts = new AgedMap(ownersMax);
+    this.#accounts = new FifoMap(ownersMax);
     this.#clock = clock;
   }
 

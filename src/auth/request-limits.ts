@@ -5,10 +5,10 @@
 import { randomUUID } from 'node:crypto';
 import type { Clock } from '../base/clock.ts';
 import { ErrorCode, Fault } from '../base/errors.ts';
+import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 import type { Bus } from '../bus/bus.ts';
 import { isListOf, isObject, isText, isWhole, readMessage } from '../bus/messages.ts';
-import { AgedMap } from '../device/aged-map.ts';
 import { type Bucket, parseBuckets } from './rate-limits.ts';
 
 const channel = 'request-limits';
@@ -61,7 +61,7 @@ export class RequestLimits {
   readonly #bus: Bus;
   readonly #clock: Clock;
   readonly #node = randomUUID();
-  readonly #accounts = new AgedMap<string, Account>(2 * limits.rateLimitTenantsMax);
+  readonly #accounts = new FifoMap<string, Account>(2 * limits.rateLimitTenantsMax);
   #untold = new Map<string, [Whose, string, number]>();
   #telling: NodeJS.Timeout | undefined;
   #leave: (() => void) | undefined;

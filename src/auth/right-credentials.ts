@@ -3,13 +3,13 @@
  * seen itself, and digests of what other workers have seen from networks that are refused.
  */
 import { createHash } from 'node:crypto';
+import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
-import { AgedMap } from '../device/aged-map.ts';
 
 export class RightCredentials {
   /** Network and credentials, with a blank between them: no network has one. */
-  readonly #own = new AgedMap<string, string>(limits.rightCredentialsMax);
-  readonly #others = new AgedMap<string, true>(limits.rightCredentialsMax);
+  readonly #own = new FifoMap<string, string>(limits.rightCredentialsMax);
+  readonly #others = new FifoMap<string, true>(limits.rightCredentialsMax);
 
   add(network: string, credentials: string): void {
     const name = `${network} ${credentials}`;

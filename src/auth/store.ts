@@ -1,8 +1,8 @@
 /** SQL of user accounts, sessions that were signed out, and the secrets that all hosts share. */
 
 import { limits } from '../base/limits.ts';
-import { contains, containsPattern, type Page, type PageLink, readPage } from '../device/page.ts';
 import { isUniqueViolation, type Queries } from '../postgres/client.ts';
+import { contains, containsPattern, type Page, type PageLink, readPage } from '../postgres/page.ts';
 import type { Authority } from './roles.ts';
 import type { Account, Activation, User, UserAccount } from './user.ts';
 

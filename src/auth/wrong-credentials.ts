@@ -10,12 +10,12 @@
 import { createHash } from 'node:crypto';
 import type { Clock } from '../base/clock.ts';
 import { ErrorCode, Fault } from '../base/errors.ts';
+import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 import type { Counter, Metrics } from '../base/metrics.ts';
 import { networkOf } from '../base/network.ts';
 import type { Bus } from '../bus/bus.ts';
 import { isListOf, isObject, isText, isWhole, readMessage } from '../bus/messages.ts';
-import { AgedMap } from '../device/aged-map.ts';
 import { RightCredentials } from './right-credentials.ts';
 
 const channel = 'wrong-credentials';
@@ -62,7 +62,7 @@ export interface WrongCredentialsDeps {
 
 export class WrongCredentials {
   readonly #deps: WrongCredentialsDeps;
-  readonly #windows = new AgedMap<string, Window>(limits.wrongCredentialsAddressesMax);
+  readonly #windows = new FifoMap<string, Window>(limits.wrongCredentialsAddressesMax);
   readonly #right = new RightCredentials();
   readonly #refused: Counter;
   #untold = new Map<string, number>();

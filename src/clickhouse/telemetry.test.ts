@@ -1,6 +1,6 @@
 /** The tables and the statements that feed them, on the real engine. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { silentLog, startTestClickHouse, type TestClickHouse } from '../../test/clickhouse-server.ts';
+import { silentLog, startTestClickHouse, type TestClickHouse } from '../../test/harness/clickhouse-server.ts';
 import { ClickHouseError, openClickHouse } from './client.ts';
 import { erasedRanges, markErasedStatement, notErased, rewriteLatestStatement } from './erase-statements.ts';
 import { migrate, schemaStatements } from './migrate.ts';

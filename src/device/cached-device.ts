@@ -1,5 +1,5 @@
 /**
- * What the hot path knows about a device. One object in a worker (`DevicesHere`), shared by all its requests and
+ * What the hot path knows about a device. One object in a worker (`LocalDevices`), shared by all its requests and
  * sessions; every field is set in the constructor, so that all of them have one shape.
  */
 
@@ -39,9 +39,9 @@ export class CachedDevice {
   isGateway: boolean;
   isConfined: boolean;
   madeBy: number | null | undefined;
-  /** How many share it (`DevicesHere`). */
+  /** How many share it (`LocalDevices`). */
   holders = 0;
-  /** Epoch milliseconds of the last sign of life; fleet/activity.ts writes it down from time to time. */
+  /** Epoch milliseconds of the last sign of life; activity/activity.ts writes it down from time to time. */
   activeTs = 0;
   /** Listed to be written down. */
   isActivityNoted = false;

@@ -6,12 +6,12 @@
  */
 import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
+import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Bus } from '../bus/bus.ts';
 import { isListOf, isObject, isText, isWhole, readMessage } from '../bus/messages.ts';
 import type { Queries } from '../postgres/client.ts';
-import { AgedMap } from './aged-map.ts';
 import {
   type CredentialChange,
   type LoggedChange,
@@ -48,7 +48,7 @@ export class CredentialChanges {
   readonly #deps: CredentialChangesDeps;
   readonly #handlers: ChangeHandler[] = [];
   /** The last ones: place in the log → device, as another installation on the same Redis has a log of its own. */
-  readonly #told = new AgedMap<number, string>(limits.credentialChangesToldMax);
+  readonly #told = new FifoMap<number, string>(limits.credentialChangesToldMax);
   #unsubscribe: (() => void) | undefined;
   #timer: NodeJS.Timeout | undefined;
   #polling: Promise<void> | undefined;

@@ -1,8 +1,8 @@
 /** SQL of the issuers of certificates that profiles answer for, and of the proof that a tenant holds an issuer's key. */
 import { badRequest } from '../base/errors.ts';
 import { isUniqueViolation, type Queries } from '../postgres/client.ts';
+import { type Page, type PageLink, readPage } from '../postgres/page.ts';
 import type { FullProfile } from './device.ts';
-import { type Page, type PageLink, readPage } from './page.ts';
 
 /** `EARLIER`: saved before proofs were asked for; answers as long as no other tenant's profile does. */
 export const issuerStates = ['UNPROVEN', 'EARLIER', 'PROVEN'] as const;

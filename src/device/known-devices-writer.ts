@@ -9,12 +9,12 @@ import { randomBytes } from 'node:crypto';
 import { dirname } from 'node:path';
 import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
+import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics.ts';
 import { type Disk, type DiskFile, isNoSpace, realDisk } from '../journal/disk.ts';
 import type { Queries } from '../postgres/client.ts';
-import { AgedMap } from './aged-map.ts';
 import {
   blockBytesMax,
   blockHeadBytes,
@@ -69,7 +69,7 @@ export class KnownDevicesWriter {
   readonly #disk: Disk;
   readonly #written;
   /** Changes that were written: place in the log → device. The log is read again from the last unsettled transaction on. */
-  readonly #seen = new AgedMap<number, string>(limits.credentialChangesToldMax);
+  readonly #seen = new FifoMap<number, string>(limits.credentialChangesToldMax);
   #profiles = new Map<string, number>();
   #profilesLookMs = Number.NEGATIVE_INFINITY;
   #file: OpenFile | undefined;

@@ -2,7 +2,7 @@
 import { randomBytes, randomUUID } from 'node:crypto';
 import { beforeEach, expect, test } from 'vitest';
 import { SimDisk } from '../../test/crash/sim-disk.ts';
-import { Random } from '../../test/random.ts';
+import { Random } from '../../test/harness/random.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { Metrics } from '../base/metrics.ts';

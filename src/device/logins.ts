@@ -7,9 +7,9 @@
 import { createHmac, randomBytes, timingSafeEqual } from 'node:crypto';
 import type { Clock } from '../base/clock.ts';
 import { Fault, messageOf, unavailable } from '../base/errors.ts';
+import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
-import { AgedMap } from './aged-map.ts';
 import type { DeviceRow } from './cached-device.ts';
 import { mqttBasicId, readMqttBasic } from './credentials.ts';
 import type { CredentialsType, TransportType } from './device.ts';
@@ -73,8 +73,8 @@ interface Waiting {
 export class Logins {
   readonly #deps: LoginsDeps;
   /** By credentials id. */
-  readonly #known = new AgedMap<string, Known>(limits.knownLoginsMax);
-  readonly #profiles = new AgedMap<string, { version: number; topics: ProfileTopics | undefined }>(
+  readonly #known = new FifoMap<string, Known>(limits.knownLoginsMax);
+  readonly #profiles = new FifoMap<string, { version: number; topics: ProfileTopics | undefined }>(
     limits.profileTopicsMax,
   );
   readonly #key = randomBytes(32);

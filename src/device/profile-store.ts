@@ -2,8 +2,8 @@
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { isUniqueViolation, type Queries } from '../postgres/client.ts';
+import { checkBytes, contains, containsPattern, type Page, type PageLink, readPage } from '../postgres/page.ts';
 import type { FullProfile } from './device.ts';
-import { checkBytes, contains, containsPattern, type Page, type PageLink, readPage } from './page.ts';
 
 const columns = `p.id, p.created_time as "createdTime", p.tenant_id as "tenantId", p.name, p.description, p.image,
   p.is_default as "isDefault", p.transport_type as "transportType", p.provision_type as "provisionType",

@@ -6,9 +6,9 @@ import { assert, badRequest, ErrorCode, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Queries } from '../postgres/client.ts';
 import { isUniqueViolation } from '../postgres/client.ts';
+import { checkBytes, contains, containsPattern, type Page, type PageLink, readPage } from '../postgres/page.ts';
 import type { DeviceRow, StoredDevice } from './cached-device.ts';
 import type { CredentialsType, Device, DeviceCredentials, DeviceInfo, DeviceProfile, TransportType } from './device.ts';
-import { checkBytes, contains, containsPattern, type Page, type PageLink, readPage } from './page.ts';
 
 const deviceColumns = `d.id, d.number, d.created_time as "createdTime", d.tenant_id as "tenantId",
   d.customer_id as "customerId", d.device_profile_id as "profileId", p.name as type, d.name, d.label,

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { Fault } from '../base/errors.ts';
 import type { DeviceRow } from './cached-device.ts';
-import { DevicesHere } from './devices-here.ts';
+import { LocalDevices } from './local-devices.ts';
 import { TokenCache } from './token-cache.ts';
 
 const limits = {
@@ -40,7 +40,7 @@ function setUp(changes: Partial<typeof limits> = {}) {
     return rows;
   };
   const clock = { now: () => time.now, monotonic: () => time.monotonic };
-  const here = new DevicesHere();
+  const here = new LocalDevices();
   const cache = new TokenCache(lookUp, { ...limits, ...changes }, here, clock);
   return {
     cache,

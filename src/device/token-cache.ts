@@ -6,9 +6,9 @@
  */
 import type { Clock } from '../base/clock.ts';
 import { Fault, unavailable } from '../base/errors.ts';
-import { AgedMap } from './aged-map.ts';
+import { FifoMap } from '../base/fifo-map.ts';
 import type { CachedDevice, DeviceRow } from './cached-device.ts';
-import type { DevicesHere } from './devices-here.ts';
+import type { LocalDevices } from './local-devices.ts';
 
 /** The devices of those tokens that exist. */
 export type LookUpTokens = (tokens: string[]) => Promise<Map<string, DeviceRow>>;
@@ -53,22 +53,22 @@ class Pending {
 export class TokenCache {
   readonly #lookUp: LookUpTokens;
   readonly #limits: TokenCacheLimits;
-  readonly #here: DevicesHere;
+  readonly #here: LocalDevices;
   readonly #clock: Clock;
   readonly #alone: TokensAlone | undefined;
-  readonly #devices: AgedMap<string, CachedDevice>;
+  readonly #devices: FifoMap<string, CachedDevice>;
   /** Unknown token → monotonic time until which it stays unknown. */
-  readonly #unknown: AgedMap<string, number>;
+  readonly #unknown: FifoMap<string, number>;
   readonly #pending = new Map<string, Pending>();
   #queue: Pending[] = [];
   #running = false;
 
-  constructor(lookUp: LookUpTokens, limits: TokenCacheLimits, here: DevicesHere, clock: Clock, alone?: TokensAlone) {
+  constructor(lookUp: LookUpTokens, limits: TokenCacheLimits, here: LocalDevices, clock: Clock, alone?: TokensAlone) {
     this.#lookUp = lookUp;
     this.#alone = alone;
     this.#limits = limits;
-    this.#devices = new AgedMap(limits.tokenCacheMax);
-    this.#unknown = new AgedMap(limits.unknownTokenCacheMax);
+    this.#devices = new FifoMap(limits.tokenCacheMax);
+    this.#unknown = new FifoMap(limits.unknownTokenCacheMax);
     this.#here = here;
     this.#clock = clock;
   }

@@ -1,11 +1,11 @@
 /** Children of one gateway: who is connected, in what order operations run, and how updates go down. */
 import { describe, expect, it, vi } from 'vitest';
-import type { News } from '../attributes/news.ts';
-import type { Follower } from '../attributes/updates.ts';
+import type { Follower } from '../attributes/followers.ts';
+import type { News } from '../attributes/update.ts';
 import { type Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { CachedDevice, type DeviceRow } from '../device/cached-device.ts';
-import type { SessionOwner } from '../device/sessions.ts';
+import type { SessionOwner } from '../downlink/sessions.ts';
 import { Gateway, type GatewayDeps } from './gateway.ts';
 import type { Found, Wanted } from './names.ts';
 

@@ -5,14 +5,14 @@
  * share is here, a child adds a few small objects. Built by `Gateways`; a door brings the `GatewayLink`.
  */
 
-import type { News } from '../attributes/news.ts';
-import type { AttributeUpdates, Follower, Following } from '../attributes/updates.ts';
+import type { AttributeUpdates, Follower, Following } from '../attributes/followers.ts';
+import type { News } from '../attributes/update.ts';
 import { ErrorCode, Fault, notFound, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { CachedDevice, DeviceRow } from '../device/cached-device.ts';
-import type { DevicesHere } from '../device/devices-here.ts';
 import { actsFor, type CustomerScope } from '../device/gateway-scope.ts';
-import type { DeviceSession, SessionEnd, SessionOwner, Sessions } from '../device/sessions.ts';
+import type { LocalDevices } from '../device/local-devices.ts';
+import type { DeviceSession, SessionEnd, SessionOwner, Sessions } from '../downlink/sessions.ts';
 import type { ConfirmRpc, RpcSession, RpcSessions } from '../rpc/notify.ts';
 import type { RpcRequest } from '../rpc/rpc.ts';
 import type { ChildNames, Found, Wanted } from './names.ts';
@@ -31,7 +31,7 @@ export interface GatewayLink {
 
 export interface GatewayDeps {
   sessions: Sessions;
-  devices: DevicesHere;
+  devices: LocalDevices;
   names: ChildNames;
   updates: AttributeUpdates;
   rpcSessions: RpcSessions;

@@ -3,7 +3,7 @@ import { expect, it } from 'vitest';
 import { Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { DeviceRow } from '../device/cached-device.ts';
-import type { ChildRequest } from '../fleet/bulk.ts';
+import type { ChildRequest } from '../onboarding/gateway-children.ts';
 import { ChildNames, type Found } from './names.ts';
 
 const gateway = { id: 'g', tenantId: 't', number: 1_001, customerId: null };

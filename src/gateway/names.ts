@@ -5,12 +5,12 @@
  */
 import type { Clock } from '../base/clock.ts';
 import { Fault, unavailable } from '../base/errors.ts';
+import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
-import { AgedMap } from '../device/aged-map.ts';
 import type { DeviceRow } from '../device/cached-device.ts';
 import { actsFor, type CustomerScope, type ScopedGateway } from '../device/gateway-scope.ts';
 import type { CredentialChange } from '../device/store.ts';
-import type { ChildRequest } from '../fleet/bulk.ts';
+import type { ChildRequest } from '../onboarding/gateway-children.ts';
 import { isAway } from '../postgres/client.ts';
 
 /** `type`: name of a profile, '' = the default one. */
@@ -61,9 +61,9 @@ export class ChildNames {
   readonly #clock: Clock;
   readonly #alone: NamesAlone | undefined;
   readonly #customerScope: CustomerScope;
-  readonly #known = new AgedMap<string, Known>(limits.childNamesMax);
+  readonly #known = new FifoMap<string, Known>(limits.childNamesMax);
   readonly #keys = new Map<number, string>();
-  readonly #refused = new AgedMap<string, { fault: Fault; until: number }>(limits.refusedChildrenMax);
+  readonly #refused = new FifoMap<string, { fault: Fault; until: number }>(limits.refusedChildrenMax);
   readonly #pending = new Map<string, Pending>();
   /** Devices that changed while a statement ran: its answer about them may be of before. */
   readonly #changed = new Set<number>();

@@ -1,6 +1,6 @@
 /** Bodies of what a gateway says about one device (mqtt.md 4.1), and the answer to a request for attributes (4.2). */
 import type { AttributeRow, Scope } from '../attributes/attributes.ts';
-import { namedKeys, type Wanted as WantedAttributes, type WantedKeys } from '../attributes/wanted.ts';
+import { namedKeys, type Wanted as WantedAttributes, type WantedKeys } from '../attributes/request.ts';
 import { badRequest } from '../base/errors.ts';
 import { checkDeviceName } from '../device/device.ts';
 import { replyId } from '../rpc/rpc.ts';

@@ -5,8 +5,8 @@
  */
 import type { Attributes } from '../attributes/attributes.ts';
 import { decodeAttributes } from '../attributes/decode.ts';
-import type { AttributeUpdates } from '../attributes/updates.ts';
-import { foundJson, keysOfText, readWanted, type Wanted, wantedScopes } from '../attributes/wanted.ts';
+import type { AttributeUpdates } from '../attributes/followers.ts';
+import { foundJson, keysOfText, readWanted, type Wanted, wantedScopes } from '../attributes/request.ts';
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { booleanOf } from '../base/schema.ts';
@@ -14,12 +14,12 @@ import type { CachedDevice } from '../device/cached-device.ts';
 import { type Exchange, faultAnswer } from '../uws/exchange.ts';
 import type { HttpServer } from '../uws/server.ts';
 import type { ReadBody } from '../value/lenient.ts';
+import type { DeviceAuth } from './device-auth.ts';
 import type { LongPolls } from './long-poll.ts';
-import type { Senders } from './senders.ts';
 
 export interface AttributesDoorDeps {
   server: HttpServer;
-  senders: Senders;
+  senders: DeviceAuth;
   attributes: Attributes;
   updates: AttributeUpdates;
   polls: LongPolls;

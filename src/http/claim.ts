@@ -2,16 +2,17 @@
  * POST /api/v1/{token}/claim (operation 8): the device says that it may be claimed. 200 tells only that this was heard.
  * Order of checks: token, rate limit, JSON.
  */
+
+import { decodeClaim } from '../admin/claim-rules.ts';
 import { limits } from '../base/limits.ts';
-import { type ClaimDeps, registerClaim } from '../fleet/claim.ts';
-import { decodeClaim } from '../fleet/claim-rules.ts';
+import { type ClaimDeps, registerClaim } from '../onboarding/claim.ts';
 import type { HttpServer } from '../uws/server.ts';
 import type { ReadBody } from '../value/lenient.ts';
-import type { Senders } from './senders.ts';
+import type { DeviceAuth } from './device-auth.ts';
 
 export interface ClaimDoorDeps {
   server: HttpServer;
-  senders: Senders;
+  senders: DeviceAuth;
   claims: ClaimDeps;
   readBody: ReadBody;
 }

@@ -9,11 +9,11 @@ import { defaultContentType, type PackageType, type StoredPackage } from '../ota
 import { attachmentHeaders } from '../uws/attachment.ts';
 import type { Exchange } from '../uws/exchange.ts';
 import type { HttpResponse, HttpServer } from '../uws/server.ts';
-import type { Senders } from './senders.ts';
+import type { DeviceAuth } from './device-auth.ts';
 
 export interface FirmwareDoorDeps {
   server: HttpServer;
-  senders: Senders;
+  senders: DeviceAuth;
   downloads: Downloads;
 }
 

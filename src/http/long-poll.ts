@@ -7,8 +7,8 @@ import { badRequest, ErrorCode, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Counter, Metrics } from '../base/metrics.ts';
 import type { CachedDevice } from '../device/cached-device.ts';
-import type { CloseReason } from '../device/downlink.ts';
 import type { TokenCache } from '../device/token-cache.ts';
+import type { CloseReason } from '../downlink/downlink.ts';
 import { type Answer, type Exchange, faultAnswer } from '../uws/exchange.ts';
 
 export interface LongPollsDeps {

@@ -4,8 +4,8 @@
  */
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import { type ProvisionDeps, provision } from '../fleet/provision.ts';
-import { decodeProvision, provisionJson } from '../fleet/provision-request.ts';
+import { type ProvisionDeps, provision } from '../onboarding/provision.ts';
+import { decodeProvision, provisionJson } from '../onboarding/provision-request.ts';
 import type { HttpServer } from '../uws/server.ts';
 import type { ReadBody } from '../value/lenient.ts';
 

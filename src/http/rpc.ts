@@ -12,12 +12,12 @@ import { type Exchange, faultAnswer } from '../uws/exchange.ts';
 import type { HttpRequest, HttpResponse, HttpServer } from '../uws/server.ts';
 import { readJson } from '../value/json.ts';
 import type { ReadBody } from '../value/lenient.ts';
+import type { DeviceAuth } from './device-auth.ts';
 import type { LongPolls } from './long-poll.ts';
-import type { Senders } from './senders.ts';
 
 export interface RpcDoorDeps {
   server: HttpServer;
-  senders: Senders;
+  senders: DeviceAuth;
   polls: LongPolls;
   sessions: RpcSessions;
   rpc: Rpc;

@@ -12,11 +12,11 @@ import type { Decode, Ingest } from '../ingest/accept.ts';
 import type { DecodeThread } from '../telemetry/decode-thread.ts';
 import type { Exchange } from '../uws/exchange.ts';
 import type { HttpServer, RawReceiver } from '../uws/server.ts';
-import { type Senders, senderOf } from './senders.ts';
+import { type DeviceAuth, senderOf } from './device-auth.ts';
 
 export interface TelemetryDoorDeps {
   server: HttpServer;
-  senders: Senders;
+  senders: DeviceAuth;
   ingest: Ingest;
   thread: DecodeThread;
   clock: Clock;

@@ -3,8 +3,8 @@
  * journal ships is an insert. `limits` that are times are passed over by setting the times of rows back.
  */
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { silentLog as log, startTestClickHouse, type TestClickHouse } from '../../test/clickhouse-server.ts';
-import { startTestPostgres, type TestPostgres } from '../../test/postgres-server.ts';
+import { silentLog as log, startTestClickHouse, type TestClickHouse } from '../../test/harness/clickhouse-server.ts';
+import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
 import type { Clock } from '../base/clock.ts';
 import { Metrics } from '../base/metrics.ts';
 import { type ClickHouse, ClickHouseError } from '../clickhouse/client.ts';
@@ -70,8 +70,8 @@ function host(writers: number[], clickhouse: ClickHouse = house.clickhouse) {
   const reports = new Map(writers.map((writer) => [writer, idle(writer)]));
   const journals = async () => ({ reports: [...reports.values()], isWhole: true });
   const parts = { postgres, clickhouse, cluster: '', clock, log };
-  const eraserParts = { ...parts, metrics: new Metrics(), isLeader: () => true, journals, tombstonesKeptDays: 90 };
-  let eraser = new Eraser(eraserParts);
+  const eraserDeps = { ...parts, metrics: new Metrics(), isLeader: () => true, journals, tombstonesKeptDays: 90 };
+  let eraser = new Eraser(eraserDeps);
   const remove: DeleteSeries = seriesDeleter({ ...parts, journals });
   return {
     remove,
@@ -86,7 +86,7 @@ function host(writers: number[], clickhouse: ClickHouse = house.clickhouse) {
       }
     },
     restart: () => {
-      eraser = new Eraser(eraserParts);
+      eraser = new Eraser(eraserDeps);
     },
     /** As a worker that has drained: its last report. */
     end: () => eraser.end(() => [...reports.values()]),

@@ -1,6 +1,6 @@
 /** What an insert does about earlier tries of itself; the faults of stores are in test/crash/ship-faults.test.ts. */
 import { expect, test } from 'vitest';
-import { silentLog as log } from '../../test/clickhouse-server.ts';
+import { silentLog as log } from '../../test/harness/clickhouse-server.ts';
 import { systemClock as clock } from '../base/clock.ts';
 import { Metrics } from '../base/metrics.ts';
 import { Inserter, type InserterDeps } from './insert.ts';

@@ -1,7 +1,7 @@
 /** Retention on a table whose days were stored before the setting was made. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { silentLog as log, startTestClickHouse, type TestClickHouse } from '../../test/clickhouse-server.ts';
-import { startTestPostgres, type TestPostgres } from '../../test/postgres-server.ts';
+import { silentLog as log, startTestClickHouse, type TestClickHouse } from '../../test/harness/clickhouse-server.ts';
+import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
 import { migrate } from '../clickhouse/migrate.ts';
 import { Retention, type RetentionDeps } from './retention.ts';
 

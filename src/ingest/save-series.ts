@@ -3,12 +3,12 @@ import type { Clock } from '../base/clock.ts';
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { CachedDevice, DeviceRow } from '../device/cached-device.ts';
-import type { DevicesHere } from '../device/devices-here.ts';
+import type { LocalDevices } from '../device/local-devices.ts';
 import type { DecodeThread } from '../telemetry/decode-thread.ts';
 import type { Decode, Ingest } from './accept.ts';
 
 export interface SeriesWriterDeps {
-  devices: DevicesHere;
+  devices: LocalDevices;
   ingest: Pick<Ingest, 'accept' | 'acceptDecoded'>;
   thread: DecodeThread;
   decode: Decode<CachedDevice>;

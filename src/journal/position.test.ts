@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 import { SimDisk } from '../../test/crash/sim-disk.ts';
-import { Random } from '../../test/random.ts';
+import { Random } from '../../test/harness/random.ts';
 import { type Position, PositionFile } from './position.ts';
 
 const dir = '/journal/worker-0';

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { crc32 } from 'node:zlib';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { SimDisk } from '../../test/crash/sim-disk.ts';
-import { Random } from '../../test/random.ts';
+import { Random } from '../../test/harness/random.ts';
 import { type Disk, type DiskFile, realDisk } from './disk.ts';
 import { openJournal } from './journal.ts';
 import { listQuarantine, Quarantine, QuarantineFull, readQuarantined, removeQuarantined } from './quarantine.ts';

@@ -1,7 +1,7 @@
 /** The certificate that a TLS client has shown. That it owns the key was proved by the handshake; nothing else was. */
 import type { X509Certificate } from 'node:crypto';
 import type { TLSSocket } from 'node:tls';
-import { type ClientCertificate, clientCertificate } from '../fleet/chain.ts';
+import { type ClientCertificate, clientCertificate } from '../onboarding/certificate-provision.ts';
 
 /** Undefined when it has shown none. Call it once the handshake is done. */
 export function certificateOf(socket: TLSSocket): ClientCertificate | undefined {

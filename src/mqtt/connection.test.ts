@@ -1,19 +1,19 @@
 /** The rules of one connection, over a transport of memory, with a clock that stands still until it is moved. */
 import { generate, type IConnectPacket, type Packet, parser } from 'mqtt-packet';
 import { describe, expect, test } from 'vitest';
+import { Admission } from '../activity/admission.ts';
 import { badRequest, type Fault, notFound, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { Metrics } from '../base/metrics.ts';
 import type { CachedDevice } from '../device/cached-device.ts';
 import { topicsOf } from '../device/profile-topics.ts';
-import { Meter } from '../fleet/meter.ts';
 import { Addresses } from './addresses.ts';
 import { Connection } from './connection.ts';
 import { Counters } from './counters.ts';
+import type { ConnectionDeps } from './deps.ts';
 import { Flusher } from './flusher.ts';
 import { JournalWaiters } from './journal-waiters.ts';
-import type { ConnectionDeps } from './mqtt-deps.ts';
 import type { Publish } from './operation.ts';
 import type { Session } from './session.ts';
 import type { SignedIn, SignInRefused } from './sign-in.ts';
@@ -119,7 +119,7 @@ function bench({
         endedBy = reason;
       });
     },
-    meter: new Meter({ rateLimits: undefined, touch() {} }),
+    meter: new Admission({ rateLimits: undefined, touch() {} }),
     journalRefusal: () => refusal,
     clock: { now: () => now, monotonic: () => now },
     log: quiet,

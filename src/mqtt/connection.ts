@@ -9,20 +9,27 @@ import { randomUUID } from 'node:crypto';
 import { Fault, isBug } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { began, ended } from '../base/underway.ts';
-import type { ClientCertificate } from '../fleet/chain.ts';
+import type { ClientCertificate } from '../onboarding/certificate-provision.ts';
 import type { SlicedFile } from '../ota/chunks.ts';
 import { answerOf, code, isDiscarded, isJournalRefusal, mayPass } from './answers.ts';
 import type { CloseReason } from './close-reason.ts';
+import type { ConnectionCaps, ConnectionDeps } from './deps.ts';
 import type { Flushable } from './flusher.ts';
-import { Frames } from './frames.ts';
 import { type Answered, giveBack, type Incoming, takeIncoming } from './incoming.ts';
 import type { JournalWaiter } from './journal-waiters.ts';
-import type { ConnectionCaps, ConnectionDeps } from './mqtt-deps.ts';
 import { Outbox, withheld } from './outbox.ts';
 import { OutgoingFile } from './outgoing-file.ts';
 import { pubcompBytes, pubrecBytes, readAcknowledgement } from './packets/acknowledgements.ts';
 import { type Connect, connackBytes, type Refusal, readConnect, refusalBytes } from './packets/connect.ts';
 import { checkDisconnect, disconnectBytes } from './packets/disconnect.ts';
+import {
+  PublishFrame,
+  payloadBytesMax,
+  publishBytes,
+  publishHead,
+  readPublish,
+  writePublish,
+} from './packets/publish.ts';
 import {
   readSubscribe,
   readUnsubscribe,
@@ -32,22 +39,15 @@ import {
   unsubackBytes,
   unsubscribe,
 } from './packets/subscribe.ts';
-import {
-  PublishFrame,
-  payloadBytesMax,
-  publishBytes,
-  publishHead,
-  readPublish,
-  writePublish,
-} from './publish-frame.ts';
 import { Pushes } from './pushes.ts';
 import { type Confirm, type FileOutcome, type ProtocolLevel, Session, type SessionLink } from './session.ts';
 import type { SignedIn, SignInOwner, SignInRefused } from './sign-in.ts';
-import { isTopic, readText } from './strings.ts';
 import type { QoS, StreamName } from './subscriptions.ts';
 import type { Stream } from './topics/table.ts';
 import type { Transport, TransportEvents } from './transport.ts';
-import { malformed, protocolError, WireError } from './wire-error.ts';
+import { Frames } from './wire/frames.ts';
+import { isTopic, readText } from './wire/strings.ts';
+import { malformed, protocolError, WireError } from './wire/wire-error.ts';
 
 type State = 'new' | 'signing_in' | 'live' | 'closed';
 

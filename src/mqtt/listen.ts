@@ -8,7 +8,7 @@ import { createServer as createTlsServer, type TLSSocket, type Server as TlsServ
 import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
-import type { ClientCertificate } from '../fleet/chain.ts';
+import type { ClientCertificate } from '../onboarding/certificate-provision.ts';
 import { certificateOf } from './certificate.ts';
 import type { CloseReason } from './close-reason.ts';
 import type { OpenConnection, Transport, TransportEvents } from './transport.ts';

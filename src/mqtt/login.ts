@@ -2,14 +2,15 @@
  * Who a CONNECT is: the rules of mqtt.md 1.3 in their order (provisioning is asked before), then the one session that
  * the device may have. Nothing of the password is kept.
  */
+
+import { deviceLimitReason } from '../admin/device-limit.ts';
 import type { RateLimits } from '../auth/rate-limits.ts';
 import { credentialsName, type WrongCredentials } from '../auth/wrong-credentials.ts';
 import type { Clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';
 import type { Login, LoginRefusal, Logins } from '../device/logins.ts';
-import type { Sessions } from '../device/sessions.ts';
-import { type Chains, type ClientCertificate, isInForce } from '../fleet/chain.ts';
-import { deviceLimitReason } from '../fleet/device-limit.ts';
+import type { Sessions } from '../downlink/sessions.ts';
+import { type Chains, type ClientCertificate, isInForce } from '../onboarding/certificate-provision.ts';
 import type { SignedIn, SignIn, SignInOwner, SignInRefused, SignInRequest } from './sign-in.ts';
 
 export interface LoginDeps {

@@ -1,7 +1,7 @@
 /** How a connection asks who it is: the rules of signing in are `device/logins.ts`, wired in `worker.ts`. */
 import type { CachedDevice } from '../device/cached-device.ts';
 import type { ProfileTopics } from '../device/profile-topics.ts';
-import type { ClientCertificate } from '../fleet/chain.ts';
+import type { ClientCertificate } from '../onboarding/certificate-provision.ts';
 import type { CloseReason } from './close-reason.ts';
 import type { Refusal } from './packets/connect.ts';
 

@@ -2,7 +2,7 @@
  * What a connection reads from and writes to: a TCP or TLS socket (listen.ts) or a WebSocket (websocket.ts). Bytes are
  * a stream: no piece needs to align with a packet.
  */
-import type { ClientCertificate } from '../fleet/chain.ts';
+import type { ClientCertificate } from '../onboarding/certificate-provision.ts';
 export interface Transport {
   readonly remoteAddress: string;
   /** Bytes that were written and have not left this process. */

@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, expect, test } from 'vitest';
-import { frame, opcode, RawWebSocket } from '../../test/wire/web-socket.ts';
+import { frame, opcode, RawWebSocket } from '../../test/harness/web-socket.ts';
 import { limits } from '../base/limits.ts';
 import { createLog } from '../base/log.ts';
 import { Metrics } from '../base/metrics.ts';

@@ -5,9 +5,9 @@
  */
 import type { Clock } from '../base/clock.ts';
 import { badRequest, notFound } from '../base/errors.ts';
+import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 import type { Metrics } from '../base/metrics.ts';
-import { AgedMap } from '../device/aged-map.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { PieceCache } from './chunks.ts';
 import { isStored, nounOf, type OtaPackage, type PackageType, type StoredPackage } from './package.ts';
@@ -30,8 +30,8 @@ export class Downloads {
   readonly #queries: Postgres;
   readonly #clock: Clock;
   readonly #remembered = {
-    FIRMWARE: new AgedMap<number, Remembered>(limits.otaAssignmentsMax),
-    SOFTWARE: new AgedMap<number, Remembered>(limits.otaAssignmentsMax),
+    FIRMWARE: new FifoMap<number, Remembered>(limits.otaAssignmentsMax),
+    SOFTWARE: new FifoMap<number, Remembered>(limits.otaAssignmentsMax),
   };
 
   constructor({ postgres, clock, metrics }: { postgres: Postgres; clock: Clock; metrics: Metrics }) {

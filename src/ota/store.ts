@@ -1,9 +1,9 @@
 /** SQL of packages, their pieces and their rollout. Each function takes the pool or a transaction; none checks rights. */
 import { assert, badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import { contains, containsPattern, type Page, type PageLink, readPage } from '../device/page.ts';
-import { isUuid } from '../device/uuid.ts';
+import { isUuid } from '../base/uuid.ts';
 import { isForeignKeyViolation, isUniqueViolation, type Postgres, type Queries } from '../postgres/client.ts';
+import { contains, containsPattern, type Page, type PageLink, readPage } from '../postgres/page.ts';
 import type { OtaPackage, PackageType } from './package.ts';
 
 const columns = `o.id, o.created_time as "createdTime", o.tenant_id as "tenantId",

@@ -7,7 +7,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { Fault, notFound } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { isAway, isUniqueViolation, openPostgres, type Postgres } from './client.ts';
-import { type EmbeddedPostgres, startEmbeddedPostgres } from './embedded.ts';
+import { type EmbeddedPostgres, startEmbeddedPostgres } from './embedded/embedded.ts';
 import { migrate } from './migrate.ts';
 
 const silent: Log = { debug() {}, info() {}, warn() {}, error() {} };

@@ -1,7 +1,7 @@
 /** Bodies of the report API → checked views and requests. Whatever is wrong is a 400 that names the member. */
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import { isUuid } from '../device/uuid.ts';
+import { isUuid } from '../base/uuid.ts';
 import { dateGroupings, groupUnits } from './dates.ts';
 import * as views from './view.ts';
 import { Zone } from './zone.ts';

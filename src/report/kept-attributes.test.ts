@@ -1,10 +1,10 @@
 /** Which attributes are kept for reports, against a real server: shares of tenants, and what no view names any more. */
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import { startTestPostgres, type TestPostgres } from '../../test/postgres-server.ts';
+import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
+import { insertTenant } from '../admin/store.ts';
 import { systemClock as clock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';
-import { createUuid } from '../device/uuid.ts';
-import { insertTenant } from '../fleet/store.ts';
+import { createUuid } from '../base/uuid.ts';
 import { forgetAttributes, keepAttributes, keepSaved, stateOf, unnamedAttributes } from './kept-attributes.ts';
 
 let server: TestPostgres;

@@ -2,8 +2,8 @@
 import { randomUUID } from 'node:crypto';
 import fc from 'fast-check';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { silentLog, startTestClickHouse, type TestClickHouse } from '../../test/clickhouse-server.ts';
-import { dateCell, type RefCell, type RefPoint, referenceReport } from '../../test/report-reference.ts';
+import { silentLog, startTestClickHouse, type TestClickHouse } from '../../test/harness/clickhouse-server.ts';
+import { dateCell, type RefCell, type RefPoint, referenceReport } from '../../test/harness/report-reference.ts';
 import { migrate } from '../clickhouse/migrate.ts';
 import { type DateGrouping, dateGroupings, type GroupBy } from './dates.ts';
 import { planReport } from './plan.ts';

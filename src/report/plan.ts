@@ -7,9 +7,9 @@ import { notErased } from '../clickhouse/erase-statements.ts';
 import { type Aggregate, aggregates, ofDevices } from './aggregates.ts';
 import { dateCondition, pointCondition } from './conditions.ts';
 import { type DateKey, dateKey } from './dates.ts';
+import { stepsSql } from './deltas.ts';
 import { type DeviceScope, type DeviceSource, devicesSql } from './devices.ts';
 import { type Bound, QueryParameters } from './parameters.ts';
-import { stepsSql } from './steps.ts';
 import { type Field, sourceKey, type ViewDefinition } from './view.ts';
 import { Zone } from './zone.ts';
 

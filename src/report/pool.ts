@@ -10,7 +10,7 @@ import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Histogram, Metrics } from '../base/metrics.ts';
 import type { EncodedReport } from './encode.ts';
-import { createPermits, givePermitBack } from './permits.ts';
+import { createPermits, givePermitBack } from './query-slots.ts';
 import type { ReportOutcome, ReportTask, ThreadData } from './thread.ts';
 
 export interface ReportPoolOptions {

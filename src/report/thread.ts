@@ -10,8 +10,8 @@ import { limits } from '../base/limits.ts';
 import { createLog } from '../base/log.ts';
 import { type ClickHouse, ClickHouseError, openClickHouse, type QueryOptions } from '../clickhouse/client.ts';
 import { type EncodedReport, encodeTable, type ReportFormat } from './encode.ts';
-import { givePermitBack, takePermit } from './permits.ts';
 import { type Plan, planReport } from './plan.ts';
+import { givePermitBack, takePermit } from './query-slots.ts';
 import { type ResultRow, tableOf } from './table.ts';
 import type { ViewDefinition } from './view.ts';
 

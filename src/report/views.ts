@@ -2,8 +2,8 @@
 import { entityNotFound, type TenantPrincipal } from '../auth/roles.ts';
 import type { Clock } from '../base/clock.ts';
 import { badRequest } from '../base/errors.ts';
+import { createUuid, nullUuid } from '../base/uuid.ts';
 import { checkVersion } from '../device/store.ts';
-import { createUuid, nullUuid } from '../device/uuid.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { checkViewName, type ViewInput } from './decode-view.ts';
 import { keepAttributes } from './kept-attributes.ts';

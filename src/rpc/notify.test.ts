@@ -1,7 +1,7 @@
 /** What a session says of a command that it took, or does not say in time. */
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { limits } from '../base/limits.ts';
-import type { Downlink, Listener } from '../device/downlink.ts';
+import type { Downlink, Listener } from '../downlink/downlink.ts';
 import { type ConfirmRpc, RpcSessions } from './notify.ts';
 import type { Climb, RpcRequest } from './rpc.ts';
 

@@ -3,7 +3,7 @@
  * and is given each command by at most one call of `deliver`, with a way to say whether it reached the device.
  */
 import { limits } from '../base/limits.ts';
-import type { CloseReason, Downlink } from '../device/downlink.ts';
+import type { CloseReason, Downlink } from '../downlink/downlink.ts';
 import type { Climb, RpcRequest } from './rpc.ts';
 
 /**

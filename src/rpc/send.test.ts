@@ -9,7 +9,7 @@ import { busCounters } from '../bus/bus.ts';
 import { IpcBus } from '../bus/ipc.ts';
 import { BusHub } from '../bus/ipc-primary.ts';
 import { portPair } from '../bus/port.ts';
-import { Downlink } from '../device/downlink.ts';
+import { Downlink } from '../downlink/downlink.ts';
 import type { Queries } from '../postgres/client.ts';
 import { type ConfirmRpc, RpcSessions } from './notify.ts';
 import { RpcNumbers } from './numbers.ts';

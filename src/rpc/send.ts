@@ -9,7 +9,7 @@ import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics.ts';
 import type { Bus } from '../bus/bus.ts';
-import type { Downlink } from '../device/downlink.ts';
+import type { Downlink } from '../downlink/downlink.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { RpcNumbers } from './numbers.ts';
 import { busAway, type Climb, type RpcCall, type RpcOutcome, type RpcRequest } from './rpc.ts';

@@ -1,7 +1,7 @@
 /** SQL of commands: their numbers, and the rows of those that outlive a restart. */
 import { limits } from '../base/limits.ts';
-import { contains, containsPattern, type Page, type PageLink, readPage } from '../device/page.ts';
 import type { Queries } from '../postgres/client.ts';
+import { contains, containsPattern, type Page, type PageLink, readPage } from '../postgres/page.ts';
 
 export const rpcStatuses = ['QUEUED', 'SENT', 'DELIVERED', 'SUCCESSFUL', 'TIMEOUT', 'EXPIRED', 'FAILED'] as const;
 export type RpcStatus = (typeof rpcStatuses)[number];

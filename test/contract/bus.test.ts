@@ -17,7 +17,7 @@ import { BusHub } from '../../src/bus/ipc-primary.ts';
 import { isText, readMessage } from '../../src/bus/messages.ts';
 import { openBus, parseClusterUrl } from '../../src/bus/open.ts';
 import { childPort, type Port, portPair } from '../../src/bus/port.ts';
-import { freePort } from '../engine.ts';
+import { freePort } from '../harness/engine.ts';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
 const dir = mkdtempSync(join(tmpdir(), 'millrace-bus-'));

@@ -6,9 +6,9 @@ import { loadConfig } from '../../src/base/config.ts';
 import type { ClickHouse } from '../../src/clickhouse/client.ts';
 import { migrate } from '../../src/clickhouse/migrate.ts';
 import { insertLatest, insertTelemetry } from '../../src/clickhouse/statements.ts';
-import { openStores } from '../../src/engines.ts';
 import { eraseSeries } from '../../src/ingest/carry-out.ts';
-import { silentLog } from '../clickhouse-server.ts';
+import { openStores } from '../../src/instance/engines.ts';
+import { silentLog } from '../harness/clickhouse-server.ts';
 
 const inserts: URLSearchParams[] = [];
 const statements: string[] = [];

@@ -2,7 +2,7 @@
 import fc from 'fast-check';
 import { expect } from 'vitest';
 import { JournalError, type ShipUnit } from '../../src/journal/journal.ts';
-import { Random } from '../random.ts';
+import { Random } from '../harness/random.ts';
 import { appendRandom, checkRecovered, type Ledger, newLedger, open, ship, shipApart } from './journal-model.ts';
 import { SimDisk } from './sim-disk.ts';
 

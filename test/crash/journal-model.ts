@@ -8,7 +8,7 @@ import {
   openJournal,
   type ShipUnit,
 } from '../../src/journal/journal.ts';
-import type { Random } from '../random.ts';
+import type { Random } from '../harness/random.ts';
 import type { SimDisk } from './sim-disk.ts';
 
 export const silentLog: Log = { debug() {}, info() {}, warn() {}, error() {} };

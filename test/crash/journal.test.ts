@@ -7,7 +7,7 @@ import { inspectJournal, readSegment } from '../../src/journal/inspect.ts';
 import { JournalError, type Lane } from '../../src/journal/journal.ts';
 import { listQuarantine } from '../../src/journal/quarantine.ts';
 import { encodeFrameHead, encodeSegmentHeader, saltSeed, segmentHeaderBytes } from '../../src/journal/segment.ts';
-import { Random } from '../random.ts';
+import { Random } from '../harness/random.ts';
 import { crashOnce, failedWriteLosesNothing, powerLossLosesNothing } from './journal-crash.ts';
 import {
   append,

@@ -14,9 +14,9 @@ import { listQuarantine } from '../../src/journal/quarantine.ts';
 import { keyOf } from '../../src/telemetry/keys.ts';
 import { readBlock } from '../../src/telemetry/read-block.ts';
 import { Rows } from '../../src/telemetry/rows.ts';
-import { silentLog } from '../clickhouse-server.ts';
-import { daysOf, type Insert, StandIn } from '../clickhouse-stand-in.ts';
-import { type FastClock, fastClock } from '../fast-clock.ts';
+import { silentLog } from '../harness/clickhouse-server.ts';
+import { daysOf, type Insert, StandIn } from '../harness/clickhouse-stand-in.ts';
+import { type FastClock, fastClock } from '../harness/fast-clock.ts';
 
 const dayMs = 86_400_000;
 let home: string;

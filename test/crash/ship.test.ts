@@ -13,8 +13,8 @@ import { type Journal, openJournal } from '../../src/journal/journal.ts';
 import { listQuarantine, readQuarantined } from '../../src/journal/quarantine.ts';
 import { keyOf } from '../../src/telemetry/keys.ts';
 import { Rows } from '../../src/telemetry/rows.ts';
-import { silentLog, startTestClickHouse, type TestClickHouse } from '../clickhouse-server.ts';
-import { fastClock } from '../fast-clock.ts';
+import { silentLog, startTestClickHouse, type TestClickHouse } from '../harness/clickhouse-server.ts';
+import { fastClock } from '../harness/fast-clock.ts';
 
 const dayMs = 86_400_000;
 let house: TestClickHouse;

@@ -4,7 +4,7 @@
  * a write under way, torn; names as a prefix of what was done since the last directory sync. Deterministic by seed.
  */
 import type { Disk, DiskFile, OpenMode } from '../../src/journal/disk.ts';
-import type { Random } from '../random.ts';
+import type { Random } from '../harness/random.ts';
 
 export type Operation = 'open' | 'read' | 'write' | 'sync' | 'rename' | 'remove' | 'syncDirectory';
 

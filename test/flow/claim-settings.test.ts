@@ -1,8 +1,8 @@
 /** Claiming and provisioning with settings other than the defaults. */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { type Engine, startEngine } from '../engine.ts';
-import { newCustomer, newCustomerUser, ok, type Person } from '../wire/people.ts';
+import { type Engine, startEngine } from '../harness/engine.ts';
+import { newCustomer, newCustomerUser, ok, type Person } from '../harness/people.ts';
 
 let engine: Engine;
 let user: Person;

@@ -6,8 +6,8 @@ import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { endProcess, liveProcess } from '../../src/base/process-file.ts';
-import { eventually } from '../api.ts';
-import { root } from '../engine.ts';
+import { eventually } from '../harness/api.ts';
+import { root } from '../harness/engine.ts';
 
 const module = pathToFileURL(join(root, 'dist', 'data-directory.js')).href;
 /** A user who is not root needs a user namespace of its own to make others. */

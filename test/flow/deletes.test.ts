@@ -1,7 +1,7 @@
 /** What is deleted stays deleted, also when a journal is replayed behind the delete. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { type Device, eventually } from '../api.ts';
-import { type Engine, startEngine } from '../engine.ts';
+import { type Device, eventually } from '../harness/api.ts';
+import { type Engine, startEngine } from '../harness/engine.ts';
 
 let engine: Engine;
 

@@ -1,11 +1,11 @@
 /** `limits.devices` is exact: whoever makes devices, through whatever door and worker, none is made beyond it. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { type Engine, startEngine } from '../engine.ts';
-import type { MqttClient } from '../wire/mqtt-client.ts';
-import { connectMqttOn } from '../wire/mqtt-workers.ts';
-import { ok } from '../wire/people.ts';
-import type { RawConnection } from '../wire/raw.ts';
-import { connectToEachWorker, restOn } from '../wire/workers.ts';
+import { type Engine, startEngine } from '../harness/engine.ts';
+import type { MqttClient } from '../harness/mqtt-client.ts';
+import { connectMqttOn } from '../harness/mqtt-workers.ts';
+import { ok } from '../harness/people.ts';
+import type { RawConnection } from '../harness/raw.ts';
+import { connectToEachWorker, restOn } from '../harness/workers.ts';
 
 /** The first device of a new instance, two gateways, and five more. */
 const devicesMax = 8;

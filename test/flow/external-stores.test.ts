@@ -7,8 +7,8 @@ import { cpSync, openSync, readdirSync, rmSync, writeSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { type Device, eventually } from '../api.ts';
-import { type Engine, inherited, queryClickhouse, root, startEngine } from '../engine.ts';
+import { type Device, eventually } from '../harness/api.ts';
+import { type Engine, inherited, queryClickhouse, root, startEngine } from '../harness/engine.ts';
 import { hostSettings, type Stores, startStores } from './stores.ts';
 
 let stores: Stores;

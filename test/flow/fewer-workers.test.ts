@@ -9,8 +9,8 @@ import { afterEach, expect, test } from 'vitest';
 import { realDisk } from '../../src/journal/disk.ts';
 import { Quarantine } from '../../src/journal/quarantine.ts';
 import { Suspects } from '../../src/journal/suspects.ts';
-import { eventually } from '../api.ts';
-import { type Engine, inherited, root, startEngine } from '../engine.ts';
+import { eventually } from '../harness/api.ts';
+import { type Engine, inherited, root, startEngine } from '../harness/engine.ts';
 
 let engine: Engine;
 

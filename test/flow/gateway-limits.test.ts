@@ -1,9 +1,9 @@
 /** What bounds a gateway, by settings: devices of the tenant, children, rate limits; and how long its claims stand. */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { type Device, eventually } from '../api.ts';
-import { type Engine, startEngine } from '../engine.ts';
-import { connectMqtt, type Level, type MqttClient } from '../wire/mqtt-client.ts';
+import { type Device, eventually } from '../harness/api.ts';
+import { type Engine, startEngine } from '../harness/engine.ts';
+import { connectMqtt, type Level, type MqttClient } from '../harness/mqtt-client.ts';
 
 const telemetry = 'v1/gateway/telemetry';
 const claimMs = 1500;

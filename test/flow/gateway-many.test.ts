@@ -4,10 +4,10 @@
  */
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import type { Device } from '../api.ts';
-import { type Engine, startEngine } from '../engine.ts';
-import { connectMqtt, type MqttClient } from '../wire/mqtt-client.ts';
-import { connectMqttOn } from '../wire/mqtt-workers.ts';
+import type { Device } from '../harness/api.ts';
+import { type Engine, startEngine } from '../harness/engine.ts';
+import { connectMqtt, type MqttClient } from '../harness/mqtt-client.ts';
+import { connectMqttOn } from '../harness/mqtt-workers.ts';
 
 const connect = 'v1/gateway/connect';
 const rpc = 'v1/gateway/rpc';

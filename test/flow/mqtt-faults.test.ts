@@ -4,10 +4,10 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
-import { type Device, eventually } from '../api.ts';
-import { type Engine, startEngine } from '../engine.ts';
-import { connectMqtt, type Level, type Login, levelName, levels, type MqttClient } from '../wire/mqtt-client.ts';
-import { connectMqttOn } from '../wire/mqtt-workers.ts';
+import { type Device, eventually } from '../harness/api.ts';
+import { type Engine, startEngine } from '../harness/engine.ts';
+import { connectMqtt, type Level, type Login, levelName, levels, type MqttClient } from '../harness/mqtt-client.ts';
+import { connectMqttOn } from '../harness/mqtt-workers.ts';
 
 const telemetry = 'v1/devices/me/telemetry';
 const backlogBytesMax = 300_000;

@@ -5,10 +5,10 @@
  */
 import { readFileSync } from 'node:fs';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { type Device, eventually } from '../api.ts';
-import { type Engine, startEngine } from '../engine.ts';
-import { Random } from '../random.ts';
-import { connectMqtt, type Level, levels, MqttClient } from '../wire/mqtt-client.ts';
+import { type Device, eventually } from '../harness/api.ts';
+import { type Engine, startEngine } from '../harness/engine.ts';
+import { connectMqtt, type Level, levels, MqttClient } from '../harness/mqtt-client.ts';
+import { Random } from '../harness/random.ts';
 import { mutate, validStream } from './mqtt-mutations.ts';
 
 const seconds = Number(process.env['MQTT_FUZZ_SECONDS'] ?? 5);

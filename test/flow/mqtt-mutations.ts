@@ -1,7 +1,7 @@
 /** Streams of packets as a device sends them, and the ways in which they break. All from a seed. */
 import { generate, type Packet } from 'mqtt-packet';
-import type { Random } from '../random.ts';
-import type { Level } from '../wire/mqtt-client.ts';
+import type { Level } from '../harness/mqtt-client.ts';
+import type { Random } from '../harness/random.ts';
 
 const topics = [
   'v1/devices/me/telemetry',

@@ -1,9 +1,9 @@
 /** PostgreSQL goes away: who is connected stays, who was let in before still is, nobody is called unknown. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { eventually } from '../api.ts';
-import { type Engine, startEngine } from '../engine.ts';
-import { codeOf, connectMqtt, MqttClient } from '../wire/mqtt-client.ts';
-import { connectMqttOn } from '../wire/mqtt-workers.ts';
+import { eventually } from '../harness/api.ts';
+import { type Engine, startEngine } from '../harness/engine.ts';
+import { codeOf, connectMqtt, MqttClient } from '../harness/mqtt-client.ts';
+import { connectMqttOn } from '../harness/mqtt-workers.ts';
 import { type Stores, startStores, storeSettings } from './stores.ts';
 
 let stores: Stores;

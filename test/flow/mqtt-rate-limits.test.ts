@@ -1,8 +1,8 @@
 /** Rate limits of a device over MQTT: everything that is no data post is one message (mqtt.md 3.7 and 6). */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import type { Device } from '../api.ts';
-import { type Engine, startEngine } from '../engine.ts';
-import { hex, type Level, MqttClient } from '../wire/mqtt-client.ts';
+import type { Device } from '../harness/api.ts';
+import { type Engine, startEngine } from '../harness/engine.ts';
+import { hex, type Level, MqttClient } from '../harness/mqtt-client.ts';
 
 let engine: Engine;
 

@@ -1,7 +1,7 @@
 /** Many devices take a large package in small chunks: little memory, and no read of the whole file for a chunk. */
 import { expect, test } from 'vitest';
 import { startWithFirmware } from '../../bench/firmware.ts';
-import { takeChunks, watchMemory } from '../../bench/load/chunks.ts';
+import { takeChunks, watchMemory } from '../../bench/load/http/chunks.ts';
 
 test('16 MB, 200 devices, chunks of 4 KB: at most 64 MB more, and each worker reads each piece once', async () => {
   const fileBytes = 16 * 1024 * 1024;

@@ -1,8 +1,8 @@
 /** A rollout that is cut off in the middle: every worker is killed, and every device is told in the end. */
 import { randomBytes, randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { eventually } from '../api.ts';
-import { type Engine, startEngine } from '../engine.ts';
+import { eventually } from '../harness/api.ts';
+import { type Engine, startEngine } from '../harness/engine.ts';
 
 let engine: Engine;
 

@@ -4,8 +4,8 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { type Device, eventually } from '../api.ts';
-import { type Engine, startEngine } from '../engine.ts';
+import { type Device, eventually } from '../harness/api.ts';
+import { type Engine, startEngine } from '../harness/engine.ts';
 
 let engine: Engine;
 

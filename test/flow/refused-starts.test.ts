@@ -6,8 +6,8 @@ import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, expect, test } from 'vitest';
-import { eventually } from '../api.ts';
-import { type Engine, freePort, prepareEngine } from '../engine.ts';
+import { eventually } from '../harness/api.ts';
+import { type Engine, freePort, prepareEngine } from '../harness/engine.ts';
 import { createCertificate } from './certificate.ts';
 
 const directory = mkdtempSync(join(tmpdir(), 'millrace-refused-'));

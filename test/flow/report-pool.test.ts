@@ -1,8 +1,8 @@
 /** The report pool of a whole engine, with queries that really take their time: its sizes, its ends, its stores. */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { eventually } from '../api.ts';
-import { type Engine, startEngine } from '../engine.ts';
+import { eventually } from '../harness/api.ts';
+import { type Engine, startEngine } from '../harness/engine.ts';
 
 const monday = Date.UTC(2025, 5, 2);
 const pointCount = 1_500_000;

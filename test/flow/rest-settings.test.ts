@@ -1,10 +1,10 @@
 /** Settings of signing in: short lives of tokens, lock-out, keys over HTTPS only, limits, the API document, MQTT over WebSocket. */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { type Engine, startEngine } from '../engine.ts';
-import { codeOf, MqttClient } from '../wire/mqtt-client.ts';
-import { faultOf } from '../wire/rest.ts';
-import { RawWebSocket } from '../wire/web-socket.ts';
+import { type Engine, startEngine } from '../harness/engine.ts';
+import { codeOf, MqttClient } from '../harness/mqtt-client.ts';
+import { faultOf } from '../harness/rest.ts';
+import { RawWebSocket } from '../harness/web-socket.ts';
 
 async function call(engine: Engine, method: string, path: string, headers: object, body?: unknown): Promise<Response> {
   return fetch(`${engine.api.http}${path}`, {

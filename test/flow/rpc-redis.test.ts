@@ -8,11 +8,11 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { type Device, eventually } from '../api.ts';
-import { type Engine, freePort, startEngine } from '../engine.ts';
-import { MqttClient } from '../wire/mqtt-client.ts';
-import type { RawConnection, RawResponse } from '../wire/raw.ts';
-import { connectToEachWorker, restOn } from '../wire/workers.ts';
+import { type Device, eventually } from '../harness/api.ts';
+import { type Engine, freePort, startEngine } from '../harness/engine.ts';
+import { MqttClient } from '../harness/mqtt-client.ts';
+import type { RawConnection, RawResponse } from '../harness/raw.ts';
+import { connectToEachWorker, restOn } from '../harness/workers.ts';
 import { RedisServer } from './stores.ts';
 
 let directory: string;

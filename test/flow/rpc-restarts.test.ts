@@ -1,7 +1,7 @@
 /** Persistent commands and numbers across restarts: a clean one, and all processes killed at once. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { eventually } from '../api.ts';
-import { type Engine, startEngine } from '../engine.ts';
+import { eventually } from '../harness/api.ts';
+import { type Engine, startEngine } from '../harness/engine.ts';
 
 let engine: Engine;
 

@@ -5,8 +5,8 @@
  */
 import { Agent, request } from 'node:http';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { type Device, eventually } from '../api.ts';
-import { type Engine, startEngine } from '../engine.ts';
+import { type Device, eventually } from '../harness/api.ts';
+import { type Engine, startEngine } from '../harness/engine.ts';
 
 const workers = 3;
 let engine: Engine;

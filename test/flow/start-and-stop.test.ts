@@ -3,9 +3,9 @@ import { readdirSync, readFileSync, readlinkSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { type Device, eventually } from '../api.ts';
-import { type Engine, prepareEngine, startEngine } from '../engine.ts';
-import { RawConnection, requestBytes } from '../wire/raw.ts';
+import { type Device, eventually } from '../harness/api.ts';
+import { type Engine, prepareEngine, startEngine } from '../harness/engine.ts';
+import { RawConnection, requestBytes } from '../harness/raw.ts';
 
 let engine: Engine;
 let device: Device;

@@ -3,9 +3,9 @@
  * directly and through a gateway. A device that was revoked before is refused, an unknown one is told to come back.
  */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { type Device, eventually } from '../api.ts';
-import { type Engine, queryClickhouse, startEngine } from '../engine.ts';
-import { codeOf, MqttClient } from '../wire/mqtt-client.ts';
+import { type Device, eventually } from '../harness/api.ts';
+import { type Engine, queryClickhouse, startEngine } from '../harness/engine.ts';
+import { codeOf, MqttClient } from '../harness/mqtt-client.ts';
 import { type Stores, startStores, storeSettings } from './stores.ts';
 
 let stores: Stores;

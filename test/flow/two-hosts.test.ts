@@ -4,9 +4,9 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { type Device, eventually } from '../api.ts';
-import { type Engine, startEngine } from '../engine.ts';
-import { connectMqtt, type MqttClient } from '../wire/mqtt-client.ts';
+import { type Device, eventually } from '../harness/api.ts';
+import { type Engine, startEngine } from '../harness/engine.ts';
+import { connectMqtt, type MqttClient } from '../harness/mqtt-client.ts';
 import { hostSettings, type Stores, startStores } from './stores.ts';
 
 let stores: Stores;

@@ -16,8 +16,8 @@ import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { openPostgres } from '../../src/postgres/client.ts';
-import { type Device, eventually } from '../api.ts';
-import { type Engine, engineMain, inherited, prepareEngine, startEngine } from '../engine.ts';
+import { type Device, eventually } from '../harness/api.ts';
+import { type Engine, engineMain, inherited, prepareEngine, startEngine } from '../harness/engine.ts';
 
 const silent = { debug() {}, info() {}, warn() {}, error() {} };
 const directory = mkdtempSync(join(tmpdir(), 'millrace-backup-'));

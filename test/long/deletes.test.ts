@@ -8,8 +8,8 @@ import { Metrics } from '../../src/base/metrics.ts';
 import { insertDeviceTombstone } from '../../src/device/store.ts';
 import { seriesDeleter } from '../../src/ingest/delete-series.ts';
 import { Eraser } from '../../src/ingest/erase.ts';
-import { silentLog as log, startTestClickHouse, type TestClickHouse } from '../clickhouse-server.ts';
-import { startTestPostgres, type TestPostgres } from '../postgres-server.ts';
+import { silentLog as log, startTestClickHouse, type TestClickHouse } from '../harness/clickhouse-server.ts';
+import { startTestPostgres, type TestPostgres } from '../harness/postgres-server.ts';
 
 const years = 10;
 const days = years * 365;

@@ -1,9 +1,9 @@
 /** PUBACK and PUBREL of a client, and the PUBCOMP that answers PUBREL. */
 import { code } from '../answers.ts';
-import { Cursor } from '../cursor.ts';
-import { allowed, readProperties } from '../properties.ts';
 import type { ProtocolLevel } from '../session.ts';
-import { malformed } from '../wire-error.ts';
+import { Cursor } from '../wire/cursor.ts';
+import { allowed, readProperties } from '../wire/properties.ts';
+import { malformed } from '../wire/wire-error.ts';
 import { generate } from './generate.ts';
 
 /** The packet id. Whatever code a client gives to a message, it has got it. */

@@ -1,9 +1,9 @@
 /** CONNECT, read strictly, and CONNACK. What is wrong is told to the client where the specification has a code for it. */
 import type { IConnackPacket } from 'mqtt-packet';
-import { Cursor } from '../cursor.ts';
-import { allowed, type Properties, property, readProperties } from '../properties.ts';
 import type { ProtocolLevel } from '../session.ts';
-import { malformed } from '../wire-error.ts';
+import { Cursor } from '../wire/cursor.ts';
+import { allowed, type Properties, property, readProperties } from '../wire/properties.ts';
+import { malformed } from '../wire/wire-error.ts';
 import { generate } from './generate.ts';
 
 export interface Connect {

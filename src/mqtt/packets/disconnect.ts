@@ -1,9 +1,9 @@
 /** DISCONNECT, both ways. */
 import type { IDisconnectPacket } from 'mqtt-packet';
 import { type CloseReason, closings } from '../close-reason.ts';
-import { Cursor } from '../cursor.ts';
-import { allowed, readProperties } from '../properties.ts';
 import type { ProtocolLevel } from '../session.ts';
+import { Cursor } from '../wire/cursor.ts';
+import { allowed, readProperties } from '../wire/properties.ts';
 import { generate } from './generate.ts';
 
 /** Nothing in it matters, but it has to be well-formed. */

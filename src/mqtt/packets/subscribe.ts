@@ -3,14 +3,14 @@
  * most; one that covers all topics of a stream switches it on.
  */
 import { limits } from '../../base/limits.ts';
-import { Cursor } from '../cursor.ts';
-import { allowed, property, readProperties } from '../properties.ts';
 import type { ProtocolLevel, Session } from '../session.ts';
-import { isFilter } from '../strings.ts';
 import type { QoS, StreamName } from '../subscriptions.ts';
 import { canMatch, covers, downTopics, provisionTopics, streamTopics } from '../topics/down.ts';
 import { profileStreamTopic } from '../topics/profile-topics.ts';
-import { malformed, protocolError } from '../wire-error.ts';
+import { Cursor } from '../wire/cursor.ts';
+import { allowed, property, readProperties } from '../wire/properties.ts';
+import { isFilter } from '../wire/strings.ts';
+import { malformed, protocolError } from '../wire/wire-error.ts';
 import { generate } from './generate.ts';
 
 export interface Subscribe {

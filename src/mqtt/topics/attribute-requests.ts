@@ -2,9 +2,10 @@
  * A device asks for its attributes, `…/attributes/request/{id}`, and is answered on `…/attributes/response/{id}` of the
  * same family, whether it subscribed that or not (mqtt.md 3.3). Acknowledged when the answer is on its way.
  */
+
+import type { Admission } from '../../activity/admission.ts';
 import type { Attributes } from '../../attributes/attributes.ts';
-import { foundJson, readWanted, wantedOf } from '../../attributes/wanted.ts';
-import type { Meter } from '../../fleet/meter.ts';
+import { foundJson, readWanted, wantedOf } from '../../attributes/request.ts';
 import { readJson } from '../../value/json.ts';
 import type { ReadBody } from '../../value/lenient.ts';
 import { type Operation, run } from '../operation.ts';
@@ -13,7 +14,7 @@ import { forms, idOf } from './families.ts';
 import type { TopicEntries } from './table.ts';
 
 export interface AttributeRequestDeps {
-  meter: Meter;
+  meter: Admission;
   attributes: Attributes;
   readBody: ReadBody;
 }

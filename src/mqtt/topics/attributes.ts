@@ -3,13 +3,14 @@
  * shared ones go down as they change, and what it missed when it subscribes. A change counts as known once the client
  * acknowledged it (QoS 1) or it was written (QoS 0).
  */
+
+import type { Admission } from '../../activity/admission.ts';
 import type { Attributes } from '../../attributes/attributes.ts';
 import { decodeAttributes } from '../../attributes/decode.ts';
-import type { News } from '../../attributes/news.ts';
-import type { AttributeUpdates, Follower, Following } from '../../attributes/updates.ts';
+import type { AttributeUpdates, Follower, Following } from '../../attributes/followers.ts';
+import type { News } from '../../attributes/update.ts';
 import { limits } from '../../base/limits.ts';
 import type { Log } from '../../base/log.ts';
-import type { Meter } from '../../fleet/meter.ts';
 import { readJson, writeJson } from '../../value/json.ts';
 import type { ReadBody } from '../../value/lenient.ts';
 import { type Operation, run } from '../operation.ts';
@@ -18,7 +19,7 @@ import { forms } from './families.ts';
 import type { Stream, TopicEntries } from './table.ts';
 
 export interface AttributeTopicsDeps {
-  meter: Meter;
+  meter: Admission;
   attributes: Attributes;
   readBody: ReadBody;
   castNumericStrings: boolean;

@@ -3,9 +3,10 @@
  * same family. Each call has its own time; then, or when a rule fails, the answer is `{"error":"…"}`. `getSessionLimits`
  * on the v1 topic is answered by this server itself, at once.
  */
+
+import type { Admission } from '../../activity/admission.ts';
 import { Fault } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
-import type { Meter } from '../../fleet/meter.ts';
 import type { Calls } from '../../rules/calls.ts';
 import { type Json, readJson } from '../../value/json.ts';
 import type { ReadBody } from '../../value/lenient.ts';
@@ -16,7 +17,7 @@ import { forms, idOf } from './families.ts';
 import type { TopicEntries } from './table.ts';
 
 export interface CallTopicsDeps {
-  meter: Meter;
+  meter: Admission;
   calls: Calls;
   readBody: ReadBody;
   /** JSON text. */

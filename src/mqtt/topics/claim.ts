@@ -1,13 +1,14 @@
 /** `v1/devices/me/claim`: the device says that it may be claimed. An empty payload is fine here, and only here. */
-import { type ClaimDeps, registerClaim } from '../../fleet/claim.ts';
-import { decodeClaim } from '../../fleet/claim-rules.ts';
-import type { Meter } from '../../fleet/meter.ts';
+
+import type { Admission } from '../../activity/admission.ts';
+import { decodeClaim } from '../../admin/claim-rules.ts';
+import { type ClaimDeps, registerClaim } from '../../onboarding/claim.ts';
 import type { ReadBody } from '../../value/lenient.ts';
 import { run } from '../operation.ts';
 import type { TopicEntries } from './table.ts';
 
 export interface ClaimTopicsDeps {
-  meter: Meter;
+  meter: Admission;
   claims: ClaimDeps;
   readBody: ReadBody;
 }

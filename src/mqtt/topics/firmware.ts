@@ -6,9 +6,10 @@
  * that no message can hold, or that is above the client's Maximum Packet Size, fails the update: `fw_state` is FAILED and
  * `fw_error` the reason, for an administrator to see.
  */
+
+import type { Admission } from '../../activity/admission.ts';
 import { badRequest, ErrorCode, Fault, notFound, unavailable } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
-import type { Meter } from '../../fleet/meter.ts';
 import { type ByteRange, chunkRange, readAll, type SlicedFile } from '../../ota/chunks.ts';
 import type { Downloads } from '../../ota/downloads.ts';
 import { failedSeries } from '../../ota/effects.ts';
@@ -20,7 +21,7 @@ import { isAnswered } from './answer.ts';
 import type { TopicEntries } from './table.ts';
 
 export interface FirmwareTopicsDeps {
-  meter: Meter;
+  meter: Admission;
   downloads: Downloads;
   /** Where the failure of an update is written. */
   ingest: SeriesIngest;

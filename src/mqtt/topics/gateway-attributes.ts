@@ -2,10 +2,11 @@
  * Attributes of a gateway's devices: `v1/gateway/attributes` up is theirs as clients, saved in one batch and
  * acknowledged after its commit; `…/attributes/request` is answered on `…/attributes/response`, subscribed or not.
  */
+
+import type { Admission } from '../../activity/admission.ts';
 import type { Attributes } from '../../attributes/attributes.ts';
 import { attributesOf } from '../../attributes/decode.ts';
 import { Fault } from '../../base/errors.ts';
-import type { Meter } from '../../fleet/meter.ts';
 import { readByName } from '../../gateway/by-name.ts';
 import { childLost, type Gateway } from '../../gateway/gateway.ts';
 import type { Wanted } from '../../gateway/names.ts';
@@ -19,7 +20,7 @@ import type { GatewaySessions } from './gateway-sessions.ts';
 import type { TopicEntries } from './table.ts';
 
 export interface GatewayAttributesDeps {
-  meter: Meter;
+  meter: Admission;
   attributes: Attributes;
   readBody: ReadBody;
   castNumericStrings: boolean;

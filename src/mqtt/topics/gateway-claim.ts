@@ -1,19 +1,20 @@
 /** `v1/gateway/claim`: devices that are connected through this gateway say that they may be claimed. */
+
+import type { Admission } from '../../activity/admission.ts';
+import { type ClaimRequest, claimRequest } from '../../admin/claim-rules.ts';
 import { badRequest, Fault } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
-import { type ClaimDeps, registerClaim } from '../../fleet/claim.ts';
-import { type ClaimRequest, claimRequest } from '../../fleet/claim-rules.ts';
-import type { Meter } from '../../fleet/meter.ts';
 import { readByName } from '../../gateway/by-name.ts';
 import type { Gateway } from '../../gateway/gateway.ts';
 import { Refusals } from '../../gateway/refusals.ts';
+import { type ClaimDeps, registerClaim } from '../../onboarding/claim.ts';
 import type { ReadBody } from '../../value/lenient.ts';
 import { run } from '../operation.ts';
 import type { GatewaySessions } from './gateway-sessions.ts';
 import type { TopicEntries } from './table.ts';
 
 export interface GatewayClaimDeps {
-  meter: Meter;
+  meter: Admission;
   claims: ClaimDeps;
   readBody: ReadBody;
 }

@@ -1,5 +1,5 @@
 /** The way down to a gateway: updates and commands of its children on the gateway's own topics (mqtt.md 4.2). */
-import type { News } from '../../attributes/news.ts';
+import type { News } from '../../attributes/update.ts';
 import type { Log } from '../../base/log.ts';
 import type { Dropped, GatewayLink } from '../../gateway/gateway.ts';
 import type { ConfirmRpc } from '../../rpc/notify.ts';

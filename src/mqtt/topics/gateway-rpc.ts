@@ -2,7 +2,7 @@
  * Replies of a gateway's devices to commands: `v1/gateway/rpc` up. The caller gets `data` as it stands there. What comes
  * for a device that is not connected through this gateway is acknowledged and goes nowhere.
  */
-import type { Meter } from '../../fleet/meter.ts';
+import type { Admission } from '../../activity/admission.ts';
 import { readReply } from '../../gateway/requests.ts';
 import type { Rpc } from '../../rpc/send.ts';
 import type { ReadBody } from '../../value/lenient.ts';
@@ -11,7 +11,7 @@ import type { GatewaySessions } from './gateway-sessions.ts';
 import type { TopicEntries } from './table.ts';
 
 export interface GatewayRpcDeps {
-  meter: Meter;
+  meter: Admission;
   rpc: Rpc;
   readBody: ReadBody;
 }

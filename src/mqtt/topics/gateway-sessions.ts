@@ -1,6 +1,7 @@
 /** The gateways among the sessions; and `v1/gateway/connect` and `…/disconnect`, which begin and end those of children. */
+
+import type { Admission } from '../../activity/admission.ts';
 import type { Log } from '../../base/log.ts';
-import type { Meter } from '../../fleet/meter.ts';
 import type { Gateway } from '../../gateway/gateway.ts';
 import type { Gateways } from '../../gateway/gateways.ts';
 import { readConnect, readDisconnect } from '../../gateway/requests.ts';
@@ -48,7 +49,7 @@ export class GatewaySessions {
 
 export function gatewaySessionTopics(
   sessions: GatewaySessions,
-  { meter, readBody }: { meter: Meter; readBody: ReadBody },
+  { meter, readBody }: { meter: Admission; readBody: ReadBody },
 ): TopicEntries {
   return {
     exact: {

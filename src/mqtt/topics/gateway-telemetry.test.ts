@@ -1,8 +1,8 @@
 /** Telemetry of a gateway that waited for its devices: a journal that refuses at that moment is waited for, in order. */
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
+import type { Admission } from '../../activity/admission.ts';
 import { type Fault, unavailable } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
-import type { Meter } from '../../fleet/meter.ts';
 import type { GatewayDecoder } from '../../gateway/telemetry.ts';
 import type { Ingest } from '../../ingest/accept.ts';
 import { strictly } from '../../value/lenient.ts';
@@ -54,7 +54,7 @@ function send(text: string): void {
     },
   };
   const sessions = { gateways, of: () => gateway } as unknown as GatewaySessions;
-  const meter = { touch() {} } as unknown as Meter;
+  const meter = { touch() {} } as unknown as Admission;
   const gatewayDecoder = { decode: () => 0 } as unknown as GatewayDecoder;
   const operation = gatewayTelemetryTopics(sessions, { ingest, meter, gatewayDecoder, readBody: strictly }).exact![
     'v1/gateway/telemetry'

@@ -3,9 +3,9 @@
  * all of them are known and nothing waits; a message with a new name waits, copied, until the device is there.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
+import type { Admission } from '../../activity/admission.ts';
 import { Fault } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
-import type { Meter } from '../../fleet/meter.ts';
 import { childLost } from '../../gateway/gateway.ts';
 import { childrenOf, type GatewayDecoder, GatewayTelemetry, unknownChild } from '../../gateway/telemetry.ts';
 import type { Ingest } from '../../ingest/accept.ts';
@@ -16,7 +16,7 @@ import type { TopicEntries } from './table.ts';
 
 export interface GatewayTelemetryDeps {
   ingest: Ingest;
-  meter: Meter;
+  meter: Admission;
   gatewayDecoder: GatewayDecoder;
   readBody: ReadBody;
 }

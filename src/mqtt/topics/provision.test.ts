@@ -1,7 +1,7 @@
 import { setImmediate as turn } from 'node:timers/promises';
 import { beforeEach, describe, expect, it } from 'vitest';
 import type { Fault } from '../../base/errors.ts';
-import type { ProvisionDeps } from '../../fleet/provision.ts';
+import type { ProvisionDeps } from '../../onboarding/provision.ts';
 import { strictly } from '../../value/lenient.ts';
 import type { Publish } from '../operation.ts';
 import { Session } from '../session.ts';

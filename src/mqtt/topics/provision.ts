@@ -5,8 +5,8 @@
  */
 import { asFault, badRequest, ErrorCode, Fault } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
-import { type ProvisionDeps, provision } from '../../fleet/provision.ts';
-import { decodeProvision, type ProvisionOutcome, provisionJson } from '../../fleet/provision-request.ts';
+import { type ProvisionDeps, provision } from '../../onboarding/provision.ts';
+import { decodeProvision, type ProvisionOutcome, provisionJson } from '../../onboarding/provision-request.ts';
 import type { ReadBody } from '../../value/lenient.ts';
 import type { Operation, Publish } from '../operation.ts';
 import type { Session } from '../session.ts';

@@ -3,8 +3,9 @@
  * a command is delivered when the client acknowledged it (QoS 1) or it was written (QoS 0). Replies come up on
  * `…/rpc/response/{id}`; one that nobody waits for is acknowledged, too.
  */
+
+import type { Admission } from '../../activity/admission.ts';
 import { badRequest } from '../../base/errors.ts';
-import type { Meter } from '../../fleet/meter.ts';
 import type { RpcSession, RpcSessions } from '../../rpc/notify.ts';
 import { type RpcRequest, replyText } from '../../rpc/rpc.ts';
 import type { Rpc } from '../../rpc/send.ts';
@@ -15,7 +16,7 @@ import { forms, idOf } from './families.ts';
 import type { Stream, TopicEntries } from './table.ts';
 
 export interface RpcTopicsDeps {
-  meter: Meter;
+  meter: Admission;
   rpc: Rpc;
   readBody: ReadBody;
 }

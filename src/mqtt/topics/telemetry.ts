@@ -2,9 +2,10 @@
  * Telemetry of the device that signed in: the hot path of MQTT. Order of checks: room in the journal, messages of
  * the rate limit, JSON, data points of the rate limit. Nothing is allocated here for a message.
  */
+
+import type { Admission } from '../../activity/admission.ts';
 import { badRequest } from '../../base/errors.ts';
 import type { CachedDevice } from '../../device/cached-device.ts';
-import type { Meter } from '../../fleet/meter.ts';
 import type { Decode, Ingest } from '../../ingest/accept.ts';
 import type { Operation } from '../operation.ts';
 import { protobufRefused, type TopicEntries } from './table.ts';
@@ -12,7 +13,7 @@ import { protobufRefused, type TopicEntries } from './table.ts';
 export interface TelemetryTopicDeps {
   ingest: Ingest;
   decode: Decode<CachedDevice>;
-  meter: Meter;
+  meter: Admission;
 }
 
 const missingPayload = badRequest('missing_body', 'The payload is empty: send JSON.');

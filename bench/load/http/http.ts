@@ -1,0 +1,49 @@
+/** The HTTP load: one order for each generator process, and what they all saw. */
+import { fileURLToPath } from 'node:url';
+import { type LoadResult, runProcesses } from '../processes.ts';
+import type { HttpProcessResult, ProcessOrder } from './http-process.ts';
+import type { MessageKind } from './requests.ts';
+
+export interface HttpLoad {
+  host: string;
+  port: number;
+  tokens: string[];
+  sockets: number;
+  processes: number;
+  /** Requests/s in all; 0 = closed loop. */
+  rate: number;
+  warmupSeconds: number;
+  seconds: number;
+  firstTs: number;
+  stepMs: number;
+  kind?: MessageKind;
+}
+
+export interface HttpLoadResult extends LoadResult {
+  /** `ts` of the last request of each device, by token. */
+  lastTs: Map<string, number>;
+}
+
+const entry = fileURLToPath(new URL('./http-process.js', import.meta.url));
+
+export async function runHttpLoad(load: HttpLoad): Promise<HttpLoadResult> {
+  const orders = Array.from({ length: load.processes }, (_, n) => orderFor(load, n));
+  const { results, load: seen } = await runProcesses<HttpProcessResult>(entry, orders, load.rate);
+  return { ...seen, lastTs: new Map(results.flatMap((result) => result.lastTs)) };
+}
+
+function orderFor(load: HttpLoad, n: number): ProcessOrder {
+  const share = (amount: number) => Math.ceil(amount / load.processes);
+  return {
+    host: load.host,
+    port: load.port,
+    tokens: load.tokens.filter((_, device) => device % load.processes === n),
+    sockets: Math.min(share(load.sockets), load.tokens.length),
+    rate: load.rate / load.processes,
+    warmupMs: load.warmupSeconds * 1000,
+    durationMs: load.seconds * 1000,
+    firstTs: load.firstTs,
+    stepMs: load.stepMs,
+    kind: load.kind ?? 'telemetry',
+  };
+}

@@ -1,0 +1,88 @@
+/** A fleet of idle MQTT connections, spread over processes and loopback addresses. */
+import { type ChildProcess, fork } from 'node:child_process';
+import { fileURLToPath } from 'node:url';
+import { openFilesMax } from '../../../src/base/file-limit.ts';
+import type { FleetNote, FleetOrder, FleetTask } from './fleet-process.ts';
+
+const entry = fileURLToPath(new URL('./fleet-process.js', import.meta.url));
+const socketsPerAddress = 8_000;
+const fileReserve = 64;
+
+export interface FleetConnected {
+  connections: number;
+  startedAtMs: number;
+  endedAtMs: number;
+  connectsPerSecond: number;
+  failed: Record<string, number>;
+  lost: number;
+}
+
+export class Fleet {
+  static #fleets = 0;
+  readonly #children: ChildProcess[];
+  readonly #sizes: number[];
+
+  private constructor(children: ChildProcess[], sizes: number[]) {
+    this.#children = children;
+    this.#sizes = sizes;
+  }
+
+  /** Resolves when every device is connected. */
+  static async open(host: string, port: number, tokens: string[], processes: number) {
+    const parts = Array.from({ length: processes }, (_, n) => tokens.filter((__, device) => device % processes === n));
+    const largest = Math.max(...parts.map(({ length }) => length));
+    if (largest > openFilesMax() - fileReserve) {
+      throw new Error(
+        `${largest} sockets in one process, and ulimit -n is ${openFilesMax()}: more processes are needed`,
+      );
+    }
+    const children = parts.map(() => fork(entry, { stdio: ['ignore', 'inherit', 'inherit', 'ipc'] }));
+    const fleet = new Fleet(
+      children,
+      parts.map(({ length }) => length),
+    );
+    Fleet.#fleets += 1;
+    const connected = await fleet.#ask((n) => {
+      const addresses = Math.ceil(parts[n]!.length / socketsPerAddress);
+      const localAddresses = Array.from({ length: addresses }, (_, i) => `127.${Fleet.#fleets}.${n + 1}.${i + 1}`);
+      const order: FleetOrder = { host, port, tokens: parts[n]!, localAddresses, socketsPerAddress };
+      return { kind: 'connect', order };
+    });
+    return { fleet, connected };
+  }
+
+  /** Everybody is cut off, and comes back. */
+  storm(): Promise<FleetConnected> {
+    return this.#ask(() => ({ kind: 'storm' }));
+  }
+
+  close(): void {
+    for (const child of this.#children) child.kill('SIGKILL');
+  }
+
+  async #ask(taskOf: (n: number) => FleetTask): Promise<FleetConnected> {
+    const notes = await Promise.all(this.#children.map((child, n) => answerOf(child, taskOf(n))));
+    const connections = this.#sizes.reduce((sum, size) => sum + size, 0);
+    const startedAtMs = Math.min(...notes.map((note) => note.startedAtMs));
+    const endedAtMs = Math.max(...notes.map((note) => note.endedAtMs));
+    const failed: Record<string, number> = {};
+    for (const note of notes) {
+      for (const [what, count] of Object.entries(note.failed)) failed[what] = (failed[what] ?? 0) + count;
+    }
+    const lost = notes.reduce((sum, note) => sum + note.lost, 0);
+    const connectsPerSecond = (connections / (endedAtMs - startedAtMs)) * 1000;
+    return { connections, startedAtMs, endedAtMs, connectsPerSecond, failed, lost };
+  }
+}
+
+function answerOf(child: ChildProcess, task: FleetTask): Promise<FleetNote> {
+  return new Promise((resolve, reject) => {
+    const ended = (code: number | null) => reject(new Error(`a process of the fleet ended with ${code}`));
+    child.once('exit', ended);
+    child.once('message', (note: FleetNote) => {
+      child.removeListener('exit', ended);
+      resolve(note);
+    });
+    child.send(task);
+  });
+}

@@ -1,0 +1,196 @@
+/**
+ * Callers of the REST API: keep-alive sockets with one call in flight each. Closed loop (each answer makes room for the
+ * next call) finds the rate; open loop offers a fixed one, and a latency counts from the moment at which the call was due,
+ * so that a late one is not hidden. What an answer counts as is the call's to say, so contents are judged as they come.
+ */
+import { connect, type Socket } from 'node:net';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { Histogram, type LatencySummary, summaryOf } from '../histogram.ts';
+import { AnswerReader } from '../http/answer-reader.ts';
+
+/** The outcome of an answer that is as it must be. */
+export const right = 'right';
+
+export interface Call {
+  request: Buffer;
+  outcomeOf(status: number, body: string): string;
+}
+
+export interface CallOrder {
+  port: number;
+  connections: number;
+  /** Calls/s; 0 = closed loop. */
+  rate: number;
+  warmupSeconds: number;
+  /** Infinity: until there are no more calls. */
+  seconds: number;
+  /** The call with this number; undefined = there are no more. */
+  callOf(n: number): Call | undefined;
+}
+
+export interface Outcome extends LatencySummary {
+  count: number;
+  perSecond: number;
+}
+
+export interface CallsResult {
+  /** Of the calls that were due in the measured time. */
+  outcomes: Record<string, Outcome>;
+  /** Calls without an answer: their connection broke, or the wait for them was over. */
+  unanswered: number;
+  /** Of one core. */
+  clientCpuShare: number;
+}
+
+const endMsMax = 30_000;
+
+export function makeCalls(order: CallOrder): Promise<CallsResult> {
+  return new Callers(order).run();
+}
+
+/** Answers that were right, and how many were not. */
+export function judged({ outcomes, unanswered }: CallsResult): { answered: Outcome; failed: number } {
+  const { [right]: answered = { count: 0, perSecond: 0, ...summaryOf(new Histogram()) }, ...others } = outcomes;
+  const failed = Object.values(others).reduce((sum, { count }) => sum + count, unanswered);
+  return { answered, failed };
+}
+
+interface Caller {
+  socket: Socket | undefined;
+  answer: AnswerReader;
+  /** In flight. */
+  call: Call | undefined;
+  dueAt: number;
+}
+
+class Callers {
+  readonly #order: CallOrder;
+  readonly #callers: Caller[];
+  readonly #idle: Caller[] = [];
+  /** Due times of calls that wait for a free connection. */
+  readonly #due: number[] = [];
+  readonly #histograms: Record<string, Histogram> = {};
+  #measuredFrom = 0;
+  #made = 0;
+  #inFlight = 0;
+  #unanswered = 0;
+  /** No more calls become due. */
+  #ending = false;
+  #closed = false;
+
+  constructor(order: CallOrder) {
+    this.#order = order;
+    this.#callers = Array.from({ length: order.connections }, () => {
+      return { socket: undefined, answer: new AnswerReader(), call: undefined, dueAt: 0 };
+    });
+  }
+
+  async run(): Promise<CallsResult> {
+    const { rate, warmupSeconds, seconds } = this.#order;
+    await Promise.all(this.#callers.map((caller) => this.#connect(caller)));
+    this.#idle.push(...this.#callers);
+    const cpuAtStart = process.cpuUsage();
+    const begin = performance.now();
+    this.#measuredFrom = begin + warmupSeconds * 1000;
+    if (rate > 0) await this.#pace(begin, rate, this.#measuredFrom + seconds * 1000);
+    else await this.#repeat(this.#measuredFrom + seconds * 1000);
+    this.#ending = true;
+    const deadline = performance.now() + endMsMax;
+    while (this.#inFlight + this.#due.length > 0 && performance.now() < deadline) await sleep(1);
+    const endedAt = performance.now();
+    const cpu = process.cpuUsage(cpuAtStart);
+    this.#closed = true;
+    for (const { socket } of this.#callers) socket?.destroy();
+    const measuredSeconds = Math.min(seconds, (endedAt - this.#measuredFrom) / 1000);
+    const outcomes = Object.entries(this.#histograms).map(([outcome, histogram]) => {
+      const count = histogram.total;
+      return [outcome, { count, perSecond: count / measuredSeconds, ...summaryOf(histogram) }] as const;
+    });
+    return {
+      outcomes: Object.fromEntries(outcomes),
+      unanswered: this.#unanswered + this.#inFlight + this.#due.length,
+      clientCpuShare: (cpu.user + cpu.system) / 1000 / (endedAt - begin),
+    };
+  }
+
+  async #pace(begin: number, rate: number, until: number): Promise<void> {
+    let offered = 0;
+    while (!this.#ending && performance.now() < until) {
+      for (; performance.now() - begin >= (offered * 1000) / rate; offered += 1) {
+        this.#due.push(begin + (offered * 1000) / rate);
+        if (this.#idle.length > 0) this.#next(this.#idle.shift()!);
+      }
+      await sleep(1);
+    }
+  }
+
+  async #repeat(until: number): Promise<void> {
+    for (const caller of this.#idle.splice(0)) this.#next(caller);
+    while (!this.#ending && performance.now() < until) await sleep(10);
+  }
+
+  #connect(caller: Caller): Promise<void> {
+    return new Promise((resolve, reject) => {
+      const buffer = Buffer.allocUnsafe(64 * 1024);
+      const callback = (length: number) => {
+        this.#received(caller, buffer, length);
+        return true;
+      };
+      const socket = connect({
+        port: this.#order.port,
+        host: '127.0.0.1',
+        noDelay: true,
+        onread: { buffer, callback },
+      });
+      caller.socket = socket;
+      caller.answer.forget();
+      socket.on('error', reject);
+      socket.once('connect', () => {
+        socket.once('close', () => this.#lost(caller));
+        resolve();
+      });
+    });
+  }
+
+  /** A free connection makes the next call, if there is one. */
+  #next(caller: Caller): void {
+    const dueAt = this.#order.rate > 0 ? this.#due.shift() : this.#ending ? undefined : performance.now();
+    const call = dueAt === undefined ? undefined : this.#order.callOf(this.#made);
+    if (dueAt === undefined) this.#idle.push(caller);
+    else if (call === undefined) this.#ending = true;
+    else {
+      this.#made += 1;
+      this.#inFlight += 1;
+      caller.call = call;
+      caller.dueAt = dueAt;
+      caller.socket!.write(call.request);
+    }
+  }
+
+  #received(caller: Caller, buffer: Buffer, length: number): void {
+    const { call, dueAt, answer } = caller;
+    const status = answer.read(buffer, length);
+    if (status === 0 || call === undefined) return;
+    const microseconds = (performance.now() - dueAt) * 1000;
+    const outcome = call.outcomeOf(status, answer.body.toString());
+    if (dueAt >= this.#measuredFrom) (this.#histograms[outcome] ??= new Histogram()).record(microseconds);
+    caller.call = undefined;
+    this.#inFlight -= 1;
+    this.#next(caller);
+  }
+
+  #lost(caller: Caller): void {
+    if (this.#closed) return;
+    if (caller.call) {
+      caller.call = undefined;
+      this.#inFlight -= 1;
+      this.#unanswered += 1;
+    }
+    const at = this.#idle.indexOf(caller);
+    if (at >= 0) this.#idle.splice(at, 1);
+    this.#connect(caller).then(
+      () => this.#next(caller),
+      () => {},
+    );
+  }
+}

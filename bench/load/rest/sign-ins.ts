@@ -1,0 +1,68 @@
+/** Users with passwords, and their sign-ins, right and wrong ones. */
+import type { Api } from '../../../test/harness/api.ts';
+import { requestBytes } from '../../../test/harness/raw.ts';
+import type { Call } from './calls.ts';
+
+const password = 'wheel-and-stone-7';
+/** Each waits for a password hash; more at once would be refused. */
+const activationsAtOnce = 8;
+
+/** Their e-mail addresses, made over REST and activated. */
+export async function createUsers(api: Api, count: number): Promise<string[]> {
+  const emails = Array.from({ length: count }, (_, n) => `user-${n}@bench.example`);
+  let next = 0;
+  const create = async (): Promise<void> => {
+    while (next < count) {
+      const email = emails[next++];
+      const user = { email, authority: 'TENANT_ADMIN' };
+      const { id } = JSON.parse(await ask(api, 'POST', '/api/user?sendActivationMail=false', user)) as {
+        id: { id: string };
+      };
+      const link = await ask(api, 'GET', `/api/user/${id.id}/activationLink`);
+      const activateToken = new URL(link).searchParams.get('activateToken');
+      await ask(api, 'POST', '/api/noauth/activate', { activateToken, password });
+    }
+  };
+  await Promise.all(Array.from({ length: activationsAtOnce }, create));
+  return emails;
+}
+
+async function ask(api: Api, method: string, path: string, body?: object): Promise<string> {
+  const response = await api.send(method, path, body);
+  const text = await response.text();
+  if (response.status !== 200) throw new Error(`${method} ${path}: ${response.status} ${text}`);
+  return text;
+}
+
+/** The names under which sign-ins are counted that were answered as they must be. */
+export const signInOutcomes = {
+  signedIn: '200, signed in',
+  wrongPassword: '401, wrong password',
+  tooMany: '429, the queue of password checks is full',
+  guessing: '429, too many failed sign-ins of this account',
+  unavailable: '503',
+} as const;
+const known: string[] = Object.values(signInOutcomes);
+
+export function isKnownOutcome(outcome: string): boolean {
+  return known.includes(outcome);
+}
+
+/** The users in turn; `wrongPercent` of all sign-ins have a wrong password. */
+export function signInCall(emails: string[], wrongPercent: number, n: number): Call {
+  // A number without a common divisor spreads the wrong ones evenly.
+  const isWrong = (n * 61) % 100 < wrongPercent;
+  const body = JSON.stringify({ username: emails[n % emails.length], password: isWrong ? `${password}?` : password });
+  const request = requestBytes({ path: '/api/auth/login', headers: { 'content-type': 'application/json' }, body });
+  return { request, outcomeOf: (status, answer) => signInOutcome(status, answer, isWrong) };
+}
+
+function signInOutcome(status: number, answer: string, isWrong: boolean): string {
+  const { token, message = '' } = JSON.parse(answer) as { token?: string; message?: string };
+  const { signedIn, wrongPassword, tooMany, guessing, unavailable } = signInOutcomes;
+  if (status === 200 && token !== undefined && !isWrong) return signedIn;
+  if (status === 401 && isWrong) return wrongPassword;
+  if (status === 429) return message.includes('failed sign-ins') ? guessing : tooMany;
+  if (status === 503) return unavailable;
+  return `NOT EXPECTED: ${status} ${message}`;
+}

@@ -1,0 +1,187 @@
+/**
+ * Thousands of devices in one call: made in transactions of a thousand, and an outcome for each row. A row that cannot
+ * be made leaves the others alone.
+ */
+import { badRequest, Fault, unavailable } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import { createUuid } from '../base/uuid.ts';
+import { tokenCredentials } from '../device/credentials.ts';
+import { checkDeviceName, checkDocument, checkText, createAccessToken } from '../device/device.ts';
+import { credentialsTaken, type LoggedChange } from '../device/store.ts';
+import { devicesAssigned } from '../ota/assignment.ts';
+import { isForeignKeyViolation, isUniqueViolation, type Queries } from '../postgres/client.ts';
+import { findTakenTokens, findTenantProfiles, holdCustomers, insertDevices } from './bulk-create-store.ts';
+import type { AdminDeps } from './deps.ts';
+import { findProfileIds, insertProfiles, insertTokens } from './device-batch-store.ts';
+import { admitDevices, deviceLimitReached } from './device-limit.ts';
+import { resolveProfile } from './profiles.ts';
+
+export interface NewDeviceInput {
+  name: string;
+  /** Name of a profile, which is made when it is missing; '' = the default one. */
+  type: string;
+  label: string | null;
+  profileId: string | null;
+  customerId: string | null;
+  additionalInfo: unknown;
+  /** '' = a random one. */
+  accessToken: string;
+}
+
+export type NewDeviceOutcome = { id: string; accessToken: string } | Fault;
+
+interface Row extends NewDeviceInput {
+  id: string;
+  index: number;
+}
+
+/** The outcomes in the order of the inputs. Throws 503 when the database is away. */
+export async function createDevices(
+  deps: AdminDeps,
+  tenantId: string,
+  inputs: NewDeviceInput[],
+): Promise<NewDeviceOutcome[]> {
+  const outcomes: NewDeviceOutcome[] = new Array(inputs.length);
+  const rows = sound(inputs, deps.clock.now(), outcomes);
+  for (let i = 0; i < rows.length; i += limits.newDevicesPerTransaction) {
+    await createSome(deps, tenantId, rows.slice(i, i + limits.newDevicesPerTransaction), outcomes);
+  }
+  return outcomes;
+}
+
+/** Rows that need no store to be judged; what is wrong with the others is in `outcomes`. */
+function sound(inputs: NewDeviceInput[], now: number, outcomes: NewDeviceOutcome[]): Row[] {
+  const names = new Set<string>();
+  const tokens = new Set<string>();
+  const rows: Row[] = [];
+  for (const [index, input] of inputs.entries()) {
+    try {
+      checkDeviceName(input.name);
+      checkText('type', input.type);
+      if (input.label) checkText('label', input.label);
+      checkDocument('additionalInfo', input.additionalInfo);
+      if (input.accessToken) tokenCredentials(input.accessToken);
+      if (names.has(input.name)) throw nameTaken();
+      if (tokens.has(input.accessToken)) throw credentialsTaken();
+      names.add(input.name);
+      if (input.accessToken) tokens.add(input.accessToken);
+      const accessToken = input.accessToken || createAccessToken();
+      rows.push({ ...input, accessToken, id: createUuid(now), index });
+    } catch (error) {
+      if (!(error instanceof Fault)) throw error;
+      outcomes[index] = error;
+    }
+  }
+  return rows;
+}
+
+const triesMax = 3;
+
+async function createSome(deps: AdminDeps, tenantId: string, rows: Row[], outcomes: NewDeviceOutcome[]): Promise<void> {
+  const { postgres, changes, onAssigned } = deps;
+  for (let tries = 1; ; tries += 1) {
+    try {
+      const profiles = await profilesOf(deps, tenantId, rows);
+      const { published, assigned } = await postgres.transaction((queries) =>
+        createInside(deps, queries, tenantId, rows, profiles, outcomes),
+      );
+      changes.publish(published);
+      if (assigned) onAssigned?.();
+      return;
+    } catch (error) {
+      // Somebody took a token, or deleted a customer or a profile, since they were looked up.
+      if (!isForeignKeyViolation(error) && !isUniqueViolation(error)) throw error;
+      if (tries === triesMax) throw unavailable('devices_raced', 'Others are changing the same entities; try again.');
+    }
+  }
+}
+
+async function createInside(
+  { clock, devicesMax }: AdminDeps,
+  queries: Queries,
+  tenantId: string,
+  rows: Row[],
+  profiles: Map<Row, string>,
+  outcomes: NewDeviceOutcome[],
+): Promise<{ published: LoggedChange[]; assigned: boolean }> {
+  const now = clock.now();
+  const room = Math.max(0, await admitDevices(queries, tenantId, rows.length, devicesMax));
+  const customerIds = [...new Set(rows.flatMap(({ customerId }) => customerId ?? []))];
+  const customers = customerIds.length > 0 ? await holdCustomers(queries, tenantId, customerIds) : new Set<string>();
+  const takenTokens = await findTakenTokens(
+    queries,
+    rows.map(({ accessToken }) => accessToken),
+  );
+  const fit: Row[] = [];
+  for (const row of rows) {
+    if (!profiles.has(row)) outcomes[row.index] = profileUnknown();
+    else if (row.customerId !== null && !customers.has(row.customerId)) outcomes[row.index] = customerUnknown();
+    else if (takenTokens.has(row.accessToken)) outcomes[row.index] = credentialsTaken();
+    else if (fit.length === room) outcomes[row.index] = deviceLimitReached(devicesMax);
+    else fit.push(row);
+  }
+  if (fit.length === 0) return { published: [], assigned: false };
+  const inserted = await insertDevices(
+    queries,
+    tenantId,
+    fit.map((row) => ({ ...row, profileId: profiles.get(row)!, additionalInfo: infoText(row.additionalInfo) })),
+    now,
+  );
+  const numbers = new Map(inserted.map(({ id, number }) => [id, number]));
+  const made: (Row & { number: number })[] = [];
+  for (const row of fit) {
+    const number = numbers.get(row.id);
+    if (number !== undefined) made.push({ ...row, number });
+    outcomes[row.index] = number === undefined ? nameTaken() : { id: row.id, accessToken: row.accessToken };
+  }
+  const tokens = made.map(({ id, number, accessToken }) => {
+    return { id: createUuid(now), deviceId: id, deviceNumber: number, token: accessToken };
+  });
+  if (made.length === 0) return { published: [], assigned: false };
+  const published = await insertTokens(queries, tokens, now);
+  const ids = made.map(({ id }) => id);
+  return { published, assigned: await devicesAssigned(queries, ids) };
+}
+
+/** The profile of each row; rows that name one that is not there are left out. */
+async function profilesOf({ postgres, clock }: AdminDeps, tenantId: string, rows: Row[]): Promise<Map<Row, string>> {
+  const given = [...new Set(rows.flatMap(({ profileId }) => profileId ?? []))];
+  const known = given.length > 0 ? await findTenantProfiles(postgres, tenantId, given) : new Set<string>();
+  const types = [...new Set(rows.filter(({ profileId }) => profileId === null).map(({ type }) => type.trim() && type))];
+  const names = types.filter((type) => type !== '');
+  const byName = names.length > 0 ? await findProfileIds(postgres, tenantId, names) : new Map<string, string>();
+  const missing = names.filter((name) => !byName.has(name));
+  if (missing.length > 0) {
+    const now = clock.now();
+    await insertProfiles(
+      postgres,
+      tenantId,
+      missing.map((name) => ({ id: createUuid(now), name })),
+      now,
+    );
+    for (const [name, id] of await findProfileIds(postgres, tenantId, missing)) byName.set(name, id);
+  }
+  if (types.includes('')) byName.set('', (await resolveProfile(postgres, tenantId, null, '')).id);
+  const profiles = new Map<Row, string>();
+  for (const row of rows) {
+    const id = row.profileId === null ? byName.get(row.type.trim() && row.type) : row.profileId;
+    if (id !== undefined && (row.profileId === null || known.has(id))) profiles.set(row, id);
+  }
+  return profiles;
+}
+
+function infoText(info: unknown): string | null {
+  return info === undefined || info === null ? null : JSON.stringify(info);
+}
+
+function nameTaken(): Fault {
+  return badRequest('device_name_taken', 'Device with such name already exists!');
+}
+
+function profileUnknown(): Fault {
+  return badRequest('profile_unknown', 'Device is referencing non existing device profile!');
+}
+
+function customerUnknown(): Fault {
+  return badRequest('customer', "Can't assign device to non-existent customer!");
+}

@@ -1,0 +1,74 @@
+/** Changing the credentials of a device: the old ones stop working everywhere, the new ones start. */
+import { entityNotFound } from '../auth/roles.ts';
+import { badRequest } from '../base/errors.ts';
+import { type NewCredentials, tokenCredentials } from '../device/credentials.ts';
+import { createAccessToken, type Device, type DeviceCredentials } from '../device/device.ts';
+import {
+  checkVersion,
+  findCredentials,
+  insertCredentialChanges,
+  type LoggedChange,
+  lockDevice,
+  updateCredentials,
+} from '../device/store.ts';
+import type { Queries } from '../postgres/client.ts';
+import type { AdminDeps } from './deps.ts';
+
+export interface CredentialsInput {
+  id: string;
+  deviceId: string;
+  credentials: NewCredentials;
+  version?: number | null | undefined;
+}
+
+export async function saveCredentials(
+  deps: AdminDeps,
+  tenantId: string,
+  input: CredentialsInput,
+): Promise<DeviceCredentials> {
+  const { postgres, changes, clock } = deps;
+  const { deviceId } = input;
+  const saved = await postgres.transaction(async (queries) => {
+    const device = await lockDevice(queries, tenantId, deviceId);
+    if (!device) throw entityNotFound('Device', deviceId);
+    const stored = await findCredentials(queries, deviceId);
+    if (!stored || stored.id !== input.id) {
+      throw badRequest('credentials_unknown', 'Unable to update non-existent device credentials!');
+    }
+    checkVersion('Device credentials', stored.version, input.version);
+    return await replaceCredentials(queries, device.number, stored, input.credentials, clock.now());
+  });
+  changes.publish(saved.changed);
+  return saved.credentials;
+}
+
+/** The part inside a transaction that holds the device. The caller publishes `changed` after the commit. */
+async function replaceCredentials(
+  queries: Queries,
+  deviceNumber: number,
+  stored: DeviceCredentials,
+  next: NewCredentials,
+  now: number,
+): Promise<{ credentials: DeviceCredentials; changed: LoggedChange[] }> {
+  const { deviceId } = stored;
+  const credentials = await updateCredentials(queries, deviceId, next);
+  const changes = [...new Set([stored.credentialsId, credentials.credentialsId])].map((credentialsId) => {
+    return { deviceId, deviceNumber, deleted: false, credentialsId };
+  });
+  return { credentials, changed: await insertCredentialChanges(queries, changes, now) };
+}
+
+/** A new random token for a device that the transaction holds. The caller publishes the result after the commit. */
+export async function rotateToken(
+  queries: Queries,
+  device: Pick<Device, 'id' | 'number'>,
+  now: number,
+): Promise<LoggedChange[]> {
+  const stored = await findCredentials(queries, device.id);
+  if (stored?.type !== 'ACCESS_TOKEN') {
+    const message = 'rotateToken is for devices with an access token: change the credentials of this device instead.';
+    throw badRequest('rotate_token', message);
+  }
+  const next = tokenCredentials(createAccessToken());
+  return (await replaceCredentials(queries, device.number, stored, next, now)).changed;
+}

@@ -1,0 +1,154 @@
+/** Customers of a tenant, and whose a device is. */
+import { entityNotFound } from '../auth/roles.ts';
+import { badRequest } from '../base/errors.ts';
+import { createUuid, isUuid } from '../base/uuid.ts';
+import { checkDocument, type DeviceInfo } from '../device/device.ts';
+import { checkVersion, findDevice, holdCustomer, type LoggedChange, lockDevice } from '../device/store.ts';
+import type { Queries } from '../postgres/client.ts';
+import { rotateToken } from './credentials.ts';
+import { type ContactInput, type Customer, checkedContact, checkTitle, publicCustomerTitle } from './customer.ts';
+import type { AdminDeps } from './deps.ts';
+import { lostRaceAgain, recordChange } from './devices.ts';
+import { type NameConflict, refuseTakenName, underFreeName } from './name-conflict.ts';
+import {
+  deleteCustomer as deleteRows,
+  findCustomer,
+  findOrInsertPublicCustomer,
+  forgetClaims,
+  insertCustomer,
+  nextTitleNumber,
+  setDeviceCustomer,
+  updateCustomer,
+} from './store.ts';
+
+/** A customer as a user saves it: what is absent is cleared. */
+export interface CustomerInput extends ContactInput {
+  title: string;
+  externalId?: string | null | undefined;
+  additionalInfo?: unknown;
+  version?: number | null | undefined;
+}
+
+export async function createCustomer(
+  { postgres, clock }: AdminDeps,
+  tenantId: string,
+  input: CustomerInput,
+  conflict: NameConflict = refuseTakenName,
+): Promise<Customer> {
+  const names = {
+    takenReason: 'customer_title_taken',
+    next: (prefix: string) => nextTitleNumber(postgres, tenantId, prefix),
+  };
+  return await underFreeName(input.title, conflict, names, async (title) => {
+    const now = clock.now();
+    const created = { id: createUuid(now), createdTime: now, tenantId, isPublic: false, version: 1 };
+    const customer = { ...created, ...checkedCustomer({ ...input, title }) };
+    await insertCustomer(postgres, customer);
+    return customer;
+  });
+}
+
+export async function saveCustomer(
+  deps: AdminDeps,
+  tenantId: string,
+  id: string,
+  input: CustomerInput,
+): Promise<Customer> {
+  return await deps.postgres.transaction(async (queries) => {
+    const stored = await findCustomer(queries, tenantId, id, 'lock');
+    if (!stored) throw entityNotFound('Customer', id);
+    checkVersion('Customer', stored.version, input.version);
+    const customer = { ...stored, ...checkedCustomer(input), version: stored.version + 1 };
+    await updateCustomer(queries, customer);
+    return customer;
+  });
+}
+
+/** Its devices stay, unassigned; its users go. */
+export async function deleteCustomer(deps: AdminDeps, tenantId: string, id: string): Promise<void> {
+  const { postgres, changes, clock } = deps;
+  const freed = await postgres.transaction(async (queries) => {
+    if (!(await findCustomer(queries, tenantId, id, 'lock'))) throw entityNotFound('Customer', id);
+    return await deleteRows(queries, id, clock.now());
+  });
+  changes.publish(freed);
+}
+
+/** To the customer `customerId`, or to the public one. */
+export async function assignDevice(
+  deps: AdminDeps,
+  tenantId: string,
+  deviceId: string,
+  customerId: string | 'public',
+): Promise<DeviceInfo> {
+  return await changeCustomer(deps, tenantId, deviceId, async (queries) => {
+    if (customerId !== 'public') {
+      if (!(await holdCustomer(queries, tenantId, customerId))) throw entityNotFound('Customer', customerId);
+      return customerId;
+    }
+    const now = deps.clock.now();
+    const customer = { id: createUuid(now), createdTime: now, tenantId, title: publicCustomerTitle };
+    return await findOrInsertPublicCustomer(queries, customer);
+  });
+}
+
+/** `rotates`: with a new access token, as the customer's users have read the old one. */
+export async function unassignDevice(
+  deps: AdminDeps,
+  tenantId: string,
+  deviceId: string,
+  rotates: boolean,
+): Promise<DeviceInfo> {
+  const choose = async (_queries: Queries, device: DeviceInfo) => {
+    if (device.customerId === null) {
+      throw badRequest('device_unassigned', "Device isn't assigned to any customer!");
+    }
+    return null;
+  };
+  return await changeCustomer(deps, tenantId, deviceId, choose, rotates);
+}
+
+async function changeCustomer(
+  deps: AdminDeps,
+  tenantId: string,
+  deviceId: string,
+  choose: (queries: Queries, device: DeviceInfo) => Promise<string | null>,
+  rotates = false,
+): Promise<DeviceInfo> {
+  const { postgres, changes } = deps;
+  const { device, change } = await postgres.transaction(async (queries) => {
+    if (!(await lockDevice(queries, tenantId, deviceId))) throw entityNotFound('Device', deviceId);
+    const stored = (await findDevice(queries, tenantId, deviceId))!;
+    const customerId = await choose(queries, stored);
+    const moved = await moveDevice(deps, queries, stored, customerId);
+    if (rotates) moved.change.push(...(await rotateToken(queries, stored, deps.clock.now())));
+    return moved;
+  }, lostRaceAgain);
+  changes.publish(change);
+  return device;
+}
+
+/** The part inside a transaction that holds the device. The caller publishes `change` after the commit. */
+export async function moveDevice(
+  deps: AdminDeps,
+  queries: Queries,
+  device: DeviceInfo,
+  customerId: string | null,
+): Promise<{ device: DeviceInfo; change: LoggedChange[] }> {
+  await setDeviceCustomer(queries, device.id, customerId);
+  if (customerId !== device.customerId) await forgetClaims(queries, device);
+  const change = await recordChange(queries, device.id, device.number, false, deps.clock.now());
+  return { device: { ...device, customerId, version: device.version + 1 }, change };
+}
+
+function checkedCustomer(input: CustomerInput) {
+  checkTitle('Customer', input.title);
+  checkDocument('additionalInfo', input.additionalInfo);
+  if (input.externalId && !isUuid(input.externalId)) throw badRequest('external_id', 'Invalid entity id');
+  return {
+    title: input.title,
+    ...checkedContact(input),
+    externalId: input.externalId ?? null,
+    additionalInfo: input.additionalInfo ?? null,
+  };
+}

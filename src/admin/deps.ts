@@ -1,0 +1,17 @@
+/** What every change of the fleet needs. */
+import type { Clock } from '../base/clock.ts';
+import type { CredentialChanges } from '../device/credential-changes.ts';
+import type { Postgres } from '../postgres/client.ts';
+import type { GatewayNews } from './gateway-news.ts';
+
+export interface AdminDeps {
+  postgres: Postgres;
+  changes: CredentialChanges;
+  clock: Clock;
+  /** Devices that a tenant may have; 0 = unlimited. */
+  devicesMax: number;
+  /** After a commit: devices may have other packages now than they were told of. */
+  onAssigned?: () => void;
+  /** Absent where nobody deletes or renames devices. */
+  gatewayNews?: GatewayNews;
+}

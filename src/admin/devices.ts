@@ -1,0 +1,220 @@
+/**
+ * Creating, changing and deleting devices: what touches device, credentials, profile, customer and telemetry at once.
+ * Each is one transaction; the other processes are told after its commit.
+ */
+import { entityNotFound, requireCustomerOf, type TenantPrincipal } from '../auth/roles.ts';
+import { badRequest } from '../base/errors.ts';
+import { createUuid, isUuid } from '../base/uuid.ts';
+import { type NewCredentials, tokenCredentials } from '../device/credentials.ts';
+import {
+  checkDeviceName,
+  checkDocument,
+  checkText,
+  createAccessToken,
+  type Device,
+  type DeviceProfile,
+  defaultDeviceData,
+} from '../device/device.ts';
+import {
+  checkVersion,
+  deleteDevice as deleteRows,
+  findCredentials,
+  holdCustomer,
+  insertCredentialChanges,
+  insertCredentials,
+  insertDevice,
+  insertDeviceTombstone,
+  type LockedDevice,
+  type LoggedChange,
+  lockDevice,
+  nextNameNumber,
+  updateDevice,
+} from '../device/store.ts';
+import { checkAssignable, deviceAssigned } from '../ota/assignment.ts';
+import type { Queries } from '../postgres/client.ts';
+import type { AdminDeps } from './deps.ts';
+import { admitDevice } from './device-limit.ts';
+import { type NameConflict, refuseTakenName, underFreeName } from './name-conflict.ts';
+import { resolveProfile } from './profiles.ts';
+import { forgetClaims } from './store.ts';
+
+/** Attributes and activity of a device are written while a user changes it. */
+export const lostRaceAgain = { again: true };
+
+/** A device as a user saves it: what is absent is cleared. */
+export interface DeviceInput {
+  name: string;
+  type?: string | null | undefined;
+  label?: string | null | undefined;
+  profileId?: string | null | undefined;
+  customerId?: string | null | undefined;
+  deviceData?: unknown;
+  firmwareId?: string | null | undefined;
+  softwareId?: string | null | undefined;
+  externalId?: string | null | undefined;
+  additionalInfo?: unknown;
+  version?: number | null | undefined;
+}
+
+/** Without `credentials` with a random token. */
+export async function createDevice(
+  deps: AdminDeps,
+  tenantId: string,
+  input: DeviceInput,
+  credentials?: NewCredentials,
+  conflict: NameConflict = refuseTakenName,
+): Promise<Device> {
+  const { postgres, changes, clock, devicesMax, onAssigned } = deps;
+  const names = {
+    takenReason: 'device_name_taken',
+    next: (prefix: string) => nextNameNumber(postgres, tenantId, prefix),
+  };
+  return await underFreeName(input.name, conflict, names, async (name) => {
+    const { device, change, assigned } = await postgres.transaction((queries) =>
+      insertNewDevice(queries, tenantId, { ...input, name }, credentials ?? randomToken(), clock.now(), devicesMax),
+    );
+    changes.publish([change]);
+    if (assigned) onAssigned?.();
+    return device;
+  });
+}
+
+export function randomToken(): NewCredentials {
+  return tokenCredentials(createAccessToken());
+}
+
+/**
+ * The part of a creation that is inside the transaction. After the commit the caller publishes `change` and, if the
+ * profile has a package for the device (`assigned`), calls `onAssigned`. 403 at `devicesMax` devices; 0 = no limit.
+ */
+export async function insertNewDevice(
+  queries: Queries,
+  tenantId: string,
+  input: DeviceInput,
+  credentials: NewCredentials,
+  now: number,
+  devicesMax: number,
+): Promise<{ device: Device; change: LoggedChange; assigned: boolean }> {
+  // Before any row is held, or two who make devices could wait for each other.
+  await admitDevice(queries, tenantId, devicesMax);
+  const { profile, row } = await checkedRow(queries, tenantId, input, createUuid(now), now);
+  const number = await insertDevice(queries, row);
+  const { credentialsId } = credentials;
+  const unlogged = { credentialsId, deviceId: row.id, deviceNumber: number, deleted: false };
+  await insertCredentials(queries, { id: createUuid(now), createdTime: now, deviceId: row.id, ...credentials });
+  const [change] = await insertCredentialChanges(queries, [unlogged], now);
+  const assigned = await deviceAssigned(queries, row.id);
+  return { device: { ...row, number, type: profile.name, version: 1 }, change: change!, assigned };
+}
+
+/**
+ * Replaces the device `id`. Whose the device is, and so what the caller may change, is read from the row that the
+ * transaction holds: a save that meets an assignment comes before it or after it.
+ */
+export async function saveDevice(
+  deps: AdminDeps,
+  caller: TenantPrincipal,
+  id: string,
+  input: DeviceInput,
+): Promise<Device> {
+  const { tenantId } = caller;
+  const { postgres, changes, clock, onAssigned, gatewayNews } = deps;
+  const { device, stored, change, assigned } = await postgres.transaction(async (queries) => {
+    const stored = await lockDevice(queries, tenantId, id);
+    if (!stored) throw entityNotFound('Device', id);
+    requireCustomerOf(caller, stored.customerId);
+    checkVersion('Device', stored.version, input.version);
+    const allowed = caller.authority === 'TENANT_ADMIN' ? input : changeOfCustomer(input, stored);
+    const { profile, row } = await checkedRow(queries, tenantId, allowed, id, stored.createdTime);
+    await updateDevice(queries, row);
+    if (row.customerId !== stored.customerId) await forgetClaims(queries, { id, ...stored });
+    const assigned = await deviceAssigned(queries, id);
+    const change = await recordChange(queries, id, stored.number, false, clock.now());
+    const { number, version } = stored;
+    return { device: { ...row, number, type: profile.name, version: version + 1 }, stored, change, assigned };
+  }, lostRaceAgain);
+  changes.publish(change);
+  if (assigned) onAssigned?.();
+  if (stored.name !== device.name) await gatewayNews?.renamed(tenantId, { id, ...stored }, device.name);
+  return device;
+}
+
+/** A customer user says what a device is called, not whose it is, what it runs, nor for which devices it speaks. */
+function changeOfCustomer(input: DeviceInput, stored: LockedDevice): DeviceInput {
+  const { customerId, profileId, firmwareId, softwareId } = stored;
+  const { gateway, gatewayScope } = membersOf(stored.additionalInfo);
+  const { gateway: wanted, gatewayScope: wantedScope, ...info } = membersOf(input.additionalInfo);
+  const allowed = { ...input, customerId, profileId, firmwareId, softwareId };
+  if (wanted === gateway && wantedScope === gatewayScope) return allowed;
+  return { ...allowed, additionalInfo: { ...info, gateway, gatewayScope } };
+}
+
+function membersOf(json: unknown): Record<string, unknown> {
+  return typeof json === 'object' && json !== null && !Array.isArray(json) ? (json as Record<string, unknown>) : {};
+}
+
+/** Device, credentials and, through a tombstone, its telemetry. */
+export async function deleteDevice(deps: AdminDeps, tenantId: string, id: string): Promise<void> {
+  const { postgres, changes, clock, gatewayNews } = deps;
+  const { stored, change } = await postgres.transaction(async (queries) => {
+    const stored = await lockDevice(queries, tenantId, id);
+    if (!stored) throw entityNotFound('Device', id);
+    const change = await recordChange(queries, id, stored.number, true, clock.now());
+    await insertDeviceTombstone(queries, stored.number, clock.now());
+    await deleteRows(queries, id);
+    return { stored, change };
+  }, lostRaceAgain);
+  changes.publish(change);
+  await gatewayNews?.deleted(tenantId, { id, ...stored });
+}
+
+/** Caches of this device are stale. The caller publishes the result after the commit. */
+export async function recordChange(
+  queries: Queries,
+  deviceId: string,
+  deviceNumber: number,
+  deleted: boolean,
+  now: number,
+): Promise<LoggedChange[]> {
+  const credentials = await findCredentials(queries, deviceId);
+  if (!credentials) return [];
+  const change = { credentialsId: credentials.credentialsId, deviceId, deviceNumber, deleted };
+  return await insertCredentialChanges(queries, [change], now);
+}
+
+type CheckedRow = Omit<Device, 'number' | 'type' | 'version'>;
+
+async function checkedRow(
+  queries: Queries,
+  tenantId: string,
+  input: DeviceInput,
+  id: string,
+  createdTime: number,
+): Promise<{ profile: DeviceProfile; row: CheckedRow }> {
+  checkDeviceName(input.name);
+  if (input.label) checkText('label', input.label);
+  checkDocument('deviceData', input.deviceData);
+  checkDocument('additionalInfo', input.additionalInfo);
+  if (input.externalId && !isUuid(input.externalId)) throw badRequest('external_id', 'Invalid entity id');
+  const profile = await resolveProfile(queries, tenantId, input.profileId ?? null, input.type ?? '');
+  if (input.customerId && !(await holdCustomer(queries, tenantId, input.customerId))) {
+    throw badRequest('customer', "Can't assign device to non-existent customer!");
+  }
+  await checkAssignable(queries, tenantId, profile.id, 'FIRMWARE', input.firmwareId);
+  await checkAssignable(queries, tenantId, profile.id, 'SOFTWARE', input.softwareId);
+  const row = {
+    id,
+    createdTime,
+    tenantId,
+    customerId: input.customerId ?? null,
+    profileId: profile.id,
+    name: input.name,
+    label: input.label ?? null,
+    deviceData: input.deviceData ?? defaultDeviceData,
+    firmwareId: input.firmwareId ?? null,
+    softwareId: input.softwareId ?? null,
+    externalId: input.externalId ?? null,
+    additionalInfo: input.additionalInfo ?? null,
+  };
+  return { profile, row };
+}

@@ -1,0 +1,80 @@
+/**
+ * A gateway hears when a user deletes or renames one of its devices, as a command that waits for it for a day: else it
+ * would go on sending under a name that is nobody's (rest.md 3.1). Which gateway that is stands in the device's
+ * additional info. What cannot be told is logged: the change itself is made.
+ */
+import type { Clock } from '../base/clock.ts';
+import { messageOf } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Log } from '../base/log.ts';
+import { isUuid } from '../base/uuid.ts';
+import { actsFor, type CustomerScope } from '../device/gateway-scope.ts';
+import { findDeviceRow } from '../device/store.ts';
+import type { Queries } from '../postgres/client.ts';
+import type { PersistentCall } from '../rpc/persistent.ts';
+
+export interface GatewayNewsDeps {
+  postgres: Queries;
+  persistentRpcs: { create(call: PersistentCall): Promise<string> };
+  clock: Clock;
+  log: Log;
+  customerScope: CustomerScope;
+}
+
+/** A device as it was before the change. */
+export interface ChangedDevice {
+  id: string;
+  number: number;
+  name: string;
+  customerId: string | null;
+  additionalInfo: unknown;
+}
+
+export class GatewayNews {
+  readonly #deps: GatewayNewsDeps;
+
+  constructor(deps: GatewayNewsDeps) {
+    this.#deps = deps;
+  }
+
+  /** After the commit. Never throws. */
+  async deleted(tenantId: string, device: ChangedDevice): Promise<void> {
+    await this.#tell(tenantId, device, 'gateway_device_deleted', device.name);
+  }
+
+  /** After the commit. Never throws. */
+  async renamed(tenantId: string, device: ChangedDevice, name: string): Promise<void> {
+    await this.#tell(tenantId, device, 'gateway_device_renamed', { [device.name]: name });
+  }
+
+  async #tell(tenantId: string, device: ChangedDevice, method: string, params: unknown): Promise<void> {
+    const { postgres, persistentRpcs, clock, log, customerScope } = this.#deps;
+    const gatewayId = gatewayOf(device.additionalInfo);
+    if (gatewayId === undefined || gatewayId === device.id) return;
+    try {
+      const gateway = await findDeviceRow(postgres, tenantId, gatewayId);
+      // Users write the additional info: it may name a gateway that never had the device.
+      if (!gateway?.isGateway || actsFor(gateway, device, customerScope) === false) return;
+      await persistentRpcs.create({
+        tenantId,
+        customerId: gateway.customerId,
+        deviceId: gateway.id,
+        device: gateway.number,
+        method,
+        params: JSON.stringify(params),
+        oneway: true,
+        expirationTime: clock.now() + limits.gatewayNewsMs,
+        retries: limits.gatewayNewsRetries,
+        additionalInfo: null,
+      });
+    } catch (error) {
+      log.warn('gateway_not_told', { gateway: gatewayId, method, reason: messageOf(error) });
+    }
+  }
+}
+
+function gatewayOf(info: unknown): string | undefined {
+  if (typeof info !== 'object' || info === null) return undefined;
+  const { lastConnectedGateway: id } = info as { lastConnectedGateway?: unknown };
+  return typeof id === 'string' && isUuid(id) ? id : undefined;
+}

@@ -1,0 +1,106 @@
+/**
+ * Issuers of device certificates: anybody can copy a certificate, so a tenant proves that it holds the key of an issuer
+ * before a profile answers for it. The key signs a text that names the tenant and a nonce of the profile.
+ */
+import { createHash, randomBytes, verify, X509Certificate } from 'node:crypto';
+import { entityNotFound } from '../auth/roles.ts';
+import { assert, badRequest } from '../base/errors.ts';
+import type { FullProfile } from '../device/device.ts';
+import { findIssuer, type Issuer, listIssuers, markProven, setIssuer } from '../device/issuer-store.ts';
+import { findFullProfile } from '../device/profile-store.ts';
+import type { Queries } from '../postgres/client.ts';
+import type { Page, PageLink } from '../postgres/page.ts';
+import type { AdminDeps } from './deps.ts';
+
+const signatureCharsMax = 8_192;
+
+/** Undefined when it is no certificate. */
+export function readCertificate(text: string): X509Certificate | undefined {
+  try {
+    const isPem = text.includes('-----BEGIN');
+    return new X509Certificate(isPem ? text : Buffer.from(text, 'base64'));
+  } catch {
+    return undefined;
+  }
+}
+
+/** Digest of a name as a certificate shows it: equal for all names that are compared as equal, case and blanks aside. */
+export function subjectDigest(name: string): string {
+  const lines = name.split('\n').map((line) => line.trim().replaceAll(/\s+/g, ' ').toLowerCase());
+  return createHash('sha256').update(lines.join('\n')).digest('hex');
+}
+
+/** Throws 400 for a text that is not the certificate of an issuer. */
+export function checkIssuer(text: string): X509Certificate {
+  const certificate = readCertificate(text);
+  if (certificate?.ca) return certificate;
+  const what = certificate ? 'is not that of an issuer (basicConstraints CA:TRUE)' : 'cannot be read: it must be PEM';
+  throw badRequest('provision_certificate', `The certificate in provisionDeviceSecret ${what}.`);
+}
+
+/** Before a profile is saved. A certificate that stays keeps what was proven. */
+export async function changeIssuer(
+  queries: Queries,
+  stored: Pick<FullProfile, 'provisionType' | 'provisionKey'> | undefined,
+  profile: FullProfile,
+): Promise<void> {
+  const { id, provisionType, provisionKey, data } = profile;
+  if (stored?.provisionType === provisionType && stored.provisionKey === provisionKey) return;
+  if (provisionType !== 'X509_CERTIFICATE_CHAIN') {
+    if (stored?.provisionType === 'X509_CERTIFICATE_CHAIN') await setIssuer(queries, id, undefined);
+    return;
+  }
+  const { subject } = checkIssuer(data.provisionConfiguration.provisionDeviceSecret ?? '');
+  await setIssuer(queries, id, { subject: subjectDigest(subject), nonce: randomBytes(32).toString('hex') });
+}
+
+/** What the key of the issuer signs: no signature for one tenant or purpose serves another. */
+function statementOf(tenantId: string, nonce: string): string {
+  return `millrace-issuer-proof:${tenantId}:${nonce}`;
+}
+
+function shown(tenantId: string, issuer: Issuer): Issuer {
+  return { ...issuer, nonce: statementOf(tenantId, issuer.nonce) };
+}
+
+export async function issuersOf({ postgres }: AdminDeps, tenantId: string, link: PageLink): Promise<Page<Issuer>> {
+  const page = await listIssuers(postgres, tenantId, link);
+  return { ...page, data: page.data.map((issuer) => shown(tenantId, issuer)) };
+}
+
+/** `signature`: base64, of the nonce as it is shown, by the key of the issuer; SHA-256 where the kind of key takes a digest. */
+export async function proveIssuer(
+  { postgres }: AdminDeps,
+  tenantId: string,
+  profileId: string,
+  signature: string,
+): Promise<Issuer> {
+  return await postgres.transaction(async (queries) => {
+    const profile = await findFullProfile(queries, tenantId, profileId, 'lock');
+    if (!profile) throw entityNotFound('Device profile', profileId);
+    const issuer = await findIssuer(queries, tenantId, profileId);
+    if (!issuer) {
+      throw badRequest('issuer_none', 'The profile has no issuer: its provisionType is not X509_CERTIFICATE_CHAIN.');
+    }
+    const certificate = checkIssuer(profile.data.provisionConfiguration.provisionDeviceSecret ?? '');
+    const statement = statementOf(tenantId, issuer.nonce);
+    if (signature.length > signatureCharsMax || !isSigned(certificate, statement, signature)) {
+      const message = `The signature is not one of the text "${statement}" by the key of the issuer (base64, SHA-256).`;
+      throw badRequest('issuer_signature', message);
+    }
+    await markProven(queries, profileId);
+    const proven = await findIssuer(queries, tenantId, profileId);
+    assert(proven, 'a locked profile stays');
+    return shown(tenantId, proven);
+  });
+}
+
+function isSigned({ publicKey }: X509Certificate, statement: string, signature: string): boolean {
+  const takesDigest = publicKey.asymmetricKeyType !== 'ed25519' && publicKey.asymmetricKeyType !== 'ed448';
+  try {
+    return verify(takesDigest ? 'sha256' : null, Buffer.from(statement), publicKey, Buffer.from(signature, 'base64'));
+  } catch {
+    // A kind of key that signs nothing.
+    return false;
+  }
+}

@@ -1,0 +1,271 @@
+/**
+ * Device profiles: which one a device gets (named by id, named by `type` and made when missing, or the default one), and
+ * what a user does with them.
+ */
+import { entityNotFound } from '../auth/roles.ts';
+import { systemClock } from '../base/clock.ts';
+import { assert, badRequest } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import { createUuid, isUuid } from '../base/uuid.ts';
+import { certificateCredentials } from '../device/credentials.ts';
+import {
+  checkDocument,
+  checkText,
+  type DeviceProfile,
+  defaultProfileData,
+  defaultProfileName,
+  type FullProfile,
+  nameCharsMax,
+  type ProfileData,
+  type ProvisionType,
+  provisionTypes,
+  type TransportType,
+} from '../device/device.ts';
+import {
+  deleteProfile as deleteRow,
+  findFullProfile,
+  insertFullProfile,
+  isProfileUsed,
+  moveDefaultProfile,
+  updateFullProfile,
+} from '../device/profile-store.ts';
+import { completeTransport } from '../device/profile-topics.ts';
+import { checkVersion, findDefaultProfile, findProfile, findProfileByName, insertProfile } from '../device/store.ts';
+import { checkAssignable, profileAssigned } from '../ota/assignment.ts';
+import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
+import type { AdminDeps } from './deps.ts';
+import { changeIssuer, checkIssuer } from './issuers.ts';
+import { lockTenant } from './store.ts';
+
+/** A profile as a user saves it: what is absent is cleared. */
+export interface ProfileInput {
+  name: string;
+  description?: string | null | undefined;
+  image?: string | null | undefined;
+  isDefault?: boolean | null | undefined;
+  transportType: TransportType;
+  provisionType: ProvisionType;
+  provisionKey?: string | null | undefined;
+  data?: unknown;
+  defaultRuleChainId?: string | null | undefined;
+  defaultDashboardId?: string | null | undefined;
+  defaultQueueName?: string | null | undefined;
+  defaultEdgeRuleChainId?: string | null | undefined;
+  firmwareId?: string | null | undefined;
+  softwareId?: string | null | undefined;
+  externalId?: string | null | undefined;
+  version?: number | null | undefined;
+}
+
+export async function resolveProfile(
+  queries: Queries,
+  tenantId: string,
+  profileId: string | null,
+  type: string,
+): Promise<DeviceProfile> {
+  if (profileId !== null) {
+    const profile = await findProfile(queries, profileId);
+    if (!profile) throw badRequest('profile', 'Device is referencing non existing device profile!');
+    if (profile.tenantId !== tenantId) {
+      throw badRequest('profile_tenant', 'Device can`t be referencing to device profile from different tenant!');
+    }
+    return profile;
+  }
+  if (type.trim() !== '') return await findOrCreateProfile(queries, tenantId, type, false);
+  const profile = await findDefaultProfile(queries, tenantId);
+  return profile ?? (await findOrCreateProfile(queries, tenantId, defaultProfileName, true));
+}
+
+/** Names are case-sensitive: `DEFAULT` is not `default`. */
+export async function findOrCreateProfile(
+  queries: Queries,
+  tenantId: string,
+  name: string,
+  isDefault: boolean,
+): Promise<DeviceProfile> {
+  checkText('type', name);
+  const known = await findProfileByName(queries, tenantId, name);
+  if (known) return known;
+  const now = systemClock.now();
+  const profile = { id: createUuid(now), tenantId, name, isDefault };
+  await insertProfile(queries, { ...profile, createdTime: now, data: defaultProfileData });
+  const ofName = await findProfileByName(queries, tenantId, name);
+  // Somebody else may have made another profile the default one at this moment: a tenant has one.
+  const stored = ofName ?? (isDefault ? await findDefaultProfile(queries, tenantId) : undefined);
+  assert(stored, 'a profile is there after it was inserted or found to be there');
+  return stored;
+}
+
+export async function createProfile(deps: AdminDeps, tenantId: string, input: ProfileInput): Promise<FullProfile> {
+  const { postgres, clock } = deps;
+  const now = clock.now();
+  return await postgres.transaction(async (queries) => {
+    const created = { id: createUuid(now), tenantId, createdTime: now, isDefault: input.isDefault === true };
+    const profile = { ...checkedProfile(input), ...created, version: 1 };
+    await checkPackages(queries, profile);
+    await insertFullProfile(queries, profile);
+    await changeIssuer(queries, undefined, profile);
+    return profile;
+  });
+}
+
+/** Replaces the profile `id`. The name shows as the type of its devices; which one is default changes elsewhere. */
+export async function saveProfile(
+  deps: AdminDeps,
+  tenantId: string,
+  id: string,
+  input: ProfileInput,
+): Promise<FullProfile> {
+  const { profile, assigned } = await deps.postgres.transaction(async (queries) => {
+    const stored = await findFullProfile(queries, tenantId, id, 'lock');
+    if (!stored) throw entityNotFound('Device profile', id);
+    checkVersion('Device profile', stored.version, input.version);
+    if (input.isDefault && !stored.isDefault) {
+      throw badRequest('profile_default', 'Another default device profile is present in scope of current tenant!');
+    }
+    if (input.transportType !== stored.transportType && (await isProfileUsed(queries, id))) {
+      const message = "Can't change device profile transport type because devices referenced it!";
+      throw badRequest('profile_transport', message);
+    }
+    const { createdTime, isDefault, version } = stored;
+    const profile = { ...checkedProfile(input), id, tenantId, createdTime, isDefault, version: version + 1 };
+    await checkPackages(queries, profile);
+    await changeIssuer(queries, stored, profile);
+    await updateFullProfile(queries, profile);
+    const assigned = profile.firmwareId !== stored.firmwareId || profile.softwareId !== stored.softwareId;
+    if (assigned) await profileAssigned(queries, id);
+    return { profile, assigned };
+  });
+  if (assigned) deps.onAssigned?.();
+  return profile;
+}
+
+export async function setDefaultProfile(deps: AdminDeps, tenantId: string, id: string): Promise<FullProfile> {
+  return await deps.postgres.transaction(async (queries) => {
+    // Two at once take turns: one default is the rule.
+    await lockTenant(queries, tenantId);
+    if (!(await findFullProfile(queries, tenantId, id, 'lock'))) throw entityNotFound('Device profile', id);
+    await moveDefaultProfile(queries, tenantId, id);
+    const profile = await findFullProfile(queries, tenantId, id);
+    assert(profile, 'a locked profile stays');
+    return profile;
+  });
+}
+
+export async function deleteProfile(deps: AdminDeps, tenantId: string, id: string): Promise<void> {
+  const used = badRequest('profile_used', 'The device profile referenced by the devices cannot be deleted!');
+  try {
+    await deps.postgres.transaction(async (queries) => {
+      const stored = await findFullProfile(queries, tenantId, id, 'lock');
+      if (!stored) throw entityNotFound('Device profile', id);
+      if (stored.isDefault) throw badRequest('profile_default', 'Deletion of Default Device Profile is prohibited!');
+      if (await isProfileUsed(queries, id)) throw used;
+      await deleteRow(queries, id);
+    });
+  } catch (error) {
+    throw isForeignKeyViolation(error) ? used : error;
+  }
+}
+
+async function checkPackages(queries: Queries, profile: FullProfile): Promise<void> {
+  const { id, tenantId, firmwareId, softwareId } = profile;
+  await checkAssignable(queries, tenantId, id, 'FIRMWARE', firmwareId);
+  await checkAssignable(queries, tenantId, id, 'SOFTWARE', softwareId);
+}
+
+type CheckedProfile = Omit<FullProfile, 'id' | 'tenantId' | 'createdTime' | 'isDefault' | 'version'>;
+
+function checkedProfile(input: ProfileInput): CheckedProfile {
+  if (input.name.trim() === '') throw badRequest('profile_name', 'Device profile name should be specified!');
+  checkText('name', input.name);
+  if (input.defaultQueueName) checkText('defaultQueueName', input.defaultQueueName);
+  for (const text of [input.description, input.image]) {
+    // Postgres stores no NUL.
+    if (text?.includes('\0')) throw badRequest('text_malformed', 'Validation error: description is malformed');
+  }
+  checkDocument('description', input.description);
+  checkDocument('image', input.image, limits.imageBytesMax);
+  checkDocument('profileData', input.data);
+  if (input.externalId && !isUuid(input.externalId)) throw badRequest('external_id', 'Invalid entity id');
+  const data = checkedData(input);
+  return {
+    name: input.name,
+    description: input.description ?? null,
+    image: input.image ?? null,
+    transportType: input.transportType,
+    provisionType: data.provisionConfiguration.type,
+    provisionKey: checkedKey(data, input.provisionKey || null),
+    data,
+    defaultRuleChainId: input.defaultRuleChainId ?? null,
+    defaultDashboardId: input.defaultDashboardId ?? null,
+    defaultQueueName: input.defaultQueueName ?? null,
+    defaultEdgeRuleChainId: input.defaultEdgeRuleChainId ?? null,
+    firmwareId: input.firmwareId ?? null,
+    softwareId: input.softwareId ?? null,
+    externalId: input.externalId ?? null,
+  };
+}
+
+/** What devices provision themselves by is what `provisionConfiguration` says, if it is there. */
+function checkedData(input: ProfileInput): ProfileData {
+  const given = input.data ?? {};
+  if (!isObject(given)) throw badRequest('profile_data', 'Validation error: profileData must be object');
+  const provision = given['provisionConfiguration'] ?? { type: input.provisionType, provisionDeviceSecret: null };
+  if (!isObject(provision)) {
+    throw badRequest('profile_data', 'Validation error: provisionConfiguration must be object');
+  }
+  const type = provisionTypes.find((known) => known === (provision['type'] ?? input.provisionType));
+  const secret = provision['provisionDeviceSecret'] ?? null;
+  if (!type || (secret !== null && typeof secret !== 'string')) {
+    const types = provisionTypes.join(', ');
+    throw badRequest('profile_data', `Validation error: provisionConfiguration needs a type of ${types} and a secret`);
+  }
+  return {
+    configuration: { type: 'DEFAULT' },
+    alarms: null,
+    ...given,
+    transportConfiguration: completeTransport(given['transportConfiguration'] ?? { type: input.transportType }),
+    provisionConfiguration: { ...provision, type, provisionDeviceSecret: secret },
+  };
+}
+
+/** The key of a chain is the digest of its certificate, so that it is found by what a device shows. */
+function checkedKey(data: ProfileData, key: string | null): string | null {
+  const { type, provisionDeviceSecret } = data.provisionConfiguration;
+  const secret = provisionDeviceSecret ?? '';
+  if (key !== null) checkText('provisionDeviceKey', key);
+  if (secret.includes('\0')) throw badRequest('provision_secret', 'Provision device secret is malformed!');
+  if (type === 'DISABLED') return key;
+  if (secret.trim() === '') throw badRequest('provision_secret', 'Provision device secret should be specified!');
+  if (type === 'X509_CERTIFICATE_CHAIN') {
+    checkPattern(data.provisionConfiguration['certificateRegExPattern']);
+    const { credentialsId } = certificateCredentials(secret);
+    checkIssuer(secret);
+    return credentialsId;
+  }
+  if (key === null || key.trim() === '') {
+    throw badRequest('provision_key', 'Provision device key should be specified!');
+  }
+  return key;
+}
+
+/** Finds the name of a device in its certificate. */
+function checkPattern(pattern: unknown): void {
+  if (pattern === undefined || pattern === null) return;
+  const isText = typeof pattern === 'string' && pattern.length <= nameCharsMax && !pattern.includes('\0');
+  if (isText && isRegExp(pattern)) return;
+  throw badRequest('provision_pattern', 'certificateRegExPattern must be a regular expression of JavaScript!');
+}
+
+function isRegExp(pattern: string): boolean {
+  try {
+    new RegExp(pattern);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+function isObject(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}

@@ -1,0 +1,346 @@
+/** SQL of tenants, customers, claims, and of marks in the settings. */
+import { scopeNumber } from '../attributes/attributes.ts';
+import { badRequest } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import { type CredentialChange, changeColumns, insertCredentialChanges, type LoggedChange } from '../device/store.ts';
+import { isUniqueViolation, type Queries } from '../postgres/client.ts';
+import { checkBytes, contains, containsPattern, type Page, type PageLink, readPage } from '../postgres/page.ts';
+import { type Claim, claimKeys } from './claim-rules.ts';
+import type { Customer, Tenant } from './customer.ts';
+
+export async function findSetting(queries: Queries, name: string): Promise<string | undefined> {
+  const [row] = await queries.query<{ value: string }>('select value from setting where name = $1', [name]);
+  return row?.value;
+}
+
+const contactColumns = 'country, state, city, address, address2, zip, phone, email';
+const tenantColumns = `id, created_time as "createdTime", title, region, ${contactColumns},
+  additional_info as "additionalInfo", version`;
+
+export type NewTenant = Pick<Tenant, 'id' | 'createdTime' | 'title'> & Partial<Tenant>;
+
+export async function insertTenant(queries: Queries, tenant: NewTenant): Promise<void> {
+  await queries.query(
+    `insert into tenant (id, created_time, title, region, ${contactColumns}, additional_info)
+     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)`,
+    [tenant.id, tenant.createdTime, tenant.title, tenant.region ?? null, ...contactValues(tenant), infoValue(tenant)],
+  );
+}
+
+export async function updateTenant(queries: Queries, tenant: Tenant): Promise<void> {
+  await queries.query(
+    `update tenant set title = $2, region = $3, country = $4, state = $5, city = $6, address = $7, address2 = $8,
+            zip = $9, phone = $10, email = $11, additional_info = $12, version = version + 1
+      where id = $1`,
+    [tenant.id, tenant.title, tenant.region, ...contactValues(tenant), infoValue(tenant)],
+  );
+}
+
+export async function findTenant(queries: Queries, id: string): Promise<Tenant | undefined> {
+  const [tenant] = await queries.query<Tenant>(`select ${tenantColumns} from tenant where id = $1`, [id]);
+  return tenant;
+}
+
+const infoDocument = { columns: ['additional_info'], rowBytesMax: limits.documentBytesMax };
+
+/** Those of `ids` that are there, the oldest first. */
+export async function findTenants(queries: Queries, ids: string[]): Promise<Tenant[]> {
+  const rows = 'from tenant where id = any($1)';
+  if (ids.length * limits.documentBytesMax > limits.pageBytesMax) {
+    await checkBytes(queries, infoDocument.columns, rows, [ids]);
+  }
+  return await queries.query<Tenant>(`select ${tenantColumns} ${rows} order by id`, [ids]);
+}
+
+const tenantSortColumns = new Map([
+  ['id', 'id'],
+  ['createdTime', 'created_time'],
+  ['title', 'title'],
+  ['name', 'title'],
+  ['email', 'email'],
+  ['region', 'region'],
+]);
+
+export async function listTenants(queries: Queries, link: PageLink): Promise<Page<Tenant>> {
+  const values: unknown[] = [];
+  const where = link.textSearch ? contains('title', `$${values.push(containsPattern(link.textSearch))}`) : 'true';
+  const list = { columns: tenantColumns, from: 'tenant', where, values, sortColumns: tenantSortColumns };
+  return await readPage<Tenant>(queries, { ...list, idColumn: 'id', documents: infoDocument }, link);
+}
+
+/** Devices of a tenant with their credentials, at most `rowsMax`, held until the transaction ends. */
+export async function lockTenantDevices(
+  queries: Queries,
+  tenantId: string,
+  rowsMax: number,
+): Promise<CredentialChange[]> {
+  return await queries.query<CredentialChange>(
+    `select k.credentials_id as "credentialsId", d.id as "deviceId", d.number as "deviceNumber", true as deleted
+       from device d join device_credentials k on k.device_id = d.id
+      where d.tenant_id = $1 order by d.id limit $2 for update of d`,
+    [tenantId, rowsMax],
+  );
+}
+
+/** With the changes that tell the other processes, and tombstones for their telemetry. */
+export async function deleteDevices(
+  queries: Queries,
+  changes: CredentialChange[],
+  now: number,
+): Promise<LoggedChange[]> {
+  const ids = changes.map(({ deviceId }) => deviceId);
+  const numbers = changes.map(({ deviceNumber }) => deviceNumber);
+  const logged = await insertCredentialChanges(queries, changes, now);
+  await queries.query('insert into tombstones (device, created_time) select n, $1 from unnest($2::bigint[]) as n', [
+    now,
+    numbers,
+  ]);
+  await queries.query('delete from device_credentials where device_id = any($1)', [ids]);
+  await queries.query('delete from device where id = any($1)', [ids]);
+  return logged;
+}
+
+/** A tenant that has no devices any more, with all that is left of it. */
+export async function deleteTenantRows(queries: Queries, id: string): Promise<void> {
+  await queries.query('delete from report_view where tenant_id = $1', [id]);
+  await queries.query('delete from user_account where tenant_id = $1', [id]);
+  await queries.query('delete from customer where tenant_id = $1', [id]);
+  await queries.query('update device_profile set firmware_id = null, software_id = null where tenant_id = $1', [id]);
+  await queries.query('delete from ota_package where tenant_id = $1', [id]);
+  await queries.query('delete from device_profile where tenant_id = $1', [id]);
+  await queries.query('delete from tenant where id = $1', [id]);
+}
+
+/** Holds the row until the transaction ends. */
+export async function lockTenant(queries: Queries, id: string): Promise<{ version: number } | undefined> {
+  const [tenant] = await queries.query<{ version: number }>('select version from tenant where id = $1 for update', [
+    id,
+  ]);
+  return tenant;
+}
+
+const customerColumns = `id, created_time as "createdTime", tenant_id as "tenantId", title, is_public as "isPublic",
+  ${contactColumns}, external_id as "externalId", additional_info as "additionalInfo", version`;
+
+const customerSortColumns = new Map([
+  ['id', 'id'],
+  ['createdTime', 'created_time'],
+  ['title', 'title'],
+  ['name', 'title'],
+  ['email', 'email'],
+  ['country', 'country'],
+  ['city', 'city'],
+]);
+
+export type NewCustomer = Pick<Customer, 'id' | 'tenantId' | 'createdTime' | 'title'> & Partial<Customer>;
+
+export async function insertCustomer(queries: Queries, customer: NewCustomer): Promise<void> {
+  const { id, createdTime, tenantId, title, isPublic = false, externalId = null } = customer;
+  try {
+    await queries.query(
+      `insert into customer (id, created_time, tenant_id, title, is_public, ${contactColumns}, external_id,
+                             additional_info)
+       values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`,
+      [id, createdTime, tenantId, title, isPublic, ...contactValues(customer), externalId, infoValue(customer)],
+    );
+  } catch (error) {
+    throw asTitleConflict(error);
+  }
+}
+
+export async function updateCustomer(queries: Queries, customer: Customer): Promise<void> {
+  const { id, tenantId, title, externalId } = customer;
+  try {
+    await queries.query(
+      `update customer set title = $3, country = $4, state = $5, city = $6, address = $7, address2 = $8, zip = $9,
+              phone = $10, email = $11, external_id = $12, additional_info = $13, version = version + 1
+        where id = $1 and tenant_id = $2`,
+      [id, tenantId, title, ...contactValues(customer), externalId, infoValue(customer)],
+    );
+  } catch (error) {
+    throw asTitleConflict(error);
+  }
+}
+
+function contactValues(entity: Partial<Customer> | Partial<Tenant>): (string | null)[] {
+  const { country, state, city, address, address2, zip, phone, email } = entity;
+  return [country, state, city, address, address2, zip, phone, email].map((text) => text ?? null);
+}
+
+function infoValue({ additionalInfo }: { additionalInfo?: unknown }): string | null {
+  return additionalInfo === undefined || additionalInfo === null ? null : JSON.stringify(additionalInfo);
+}
+
+function asTitleConflict(error: unknown): unknown {
+  if (!isUniqueViolation(error, 'customer_title_unique')) return error;
+  return badRequest('customer_title_taken', 'Customer with such title already exists!');
+}
+
+/** Holds the row until the transaction ends when `lock` says so. */
+export async function findCustomer(
+  queries: Queries,
+  tenantId: string,
+  id: string,
+  lock: 'lock' | 'read' = 'read',
+): Promise<Customer | undefined> {
+  const [customer] = await queries.query<Customer>(
+    `select ${customerColumns} from customer where id = $1 and tenant_id = $2 ${lock === 'lock' ? 'for update' : ''}`,
+    [id, tenantId],
+  );
+  return customer;
+}
+
+/** Those of `ids` that the tenant has, the oldest first. */
+export async function findCustomers(queries: Queries, tenantId: string, ids: string[]): Promise<Customer[]> {
+  const rows = 'from customer where id = any($1) and tenant_id = $2';
+  if (ids.length * limits.documentBytesMax > limits.pageBytesMax) {
+    await checkBytes(queries, infoDocument.columns, rows, [ids, tenantId]);
+  }
+  return await queries.query<Customer>(`select ${customerColumns} ${rows} order by id`, [ids, tenantId]);
+}
+
+export async function findCustomerByTitle(
+  queries: Queries,
+  tenantId: string,
+  title: string,
+): Promise<Customer | undefined> {
+  const [customer] = await queries.query<Customer>(
+    `select ${customerColumns} from customer where tenant_id = $1 and title = $2`,
+    [tenantId, title],
+  );
+  return customer;
+}
+
+/** The number after the greatest `N` of the customers that are titled `prefix` and `N`. */
+export async function nextTitleNumber(queries: Queries, tenantId: string, prefix: string): Promise<number> {
+  const [row] = await queries.query<{ next: number }>(
+    `select coalesce(max(substr(title, length($2) + 1)::bigint), 0) + 1 as next from customer
+      where tenant_id = $1 and starts_with(title, $2) and substr(title, length($2) + 1) ~ '^[1-9][0-9]{0,14}$'`,
+    [tenantId, prefix],
+  );
+  return row!.next;
+}
+
+/** Makes it when the tenant has none; two callers at once get the same one. */
+export async function findOrInsertPublicCustomer(
+  queries: Queries,
+  customer: Pick<Customer, 'id' | 'tenantId' | 'createdTime' | 'title'>,
+): Promise<string> {
+  const { id, createdTime, tenantId, title } = customer;
+  await queries.query(
+    `insert into customer (id, created_time, tenant_id, title, is_public, additional_info)
+     values ($1, $2, $3, $4, true, '{"isPublic":true}') on conflict do nothing`,
+    [id, createdTime, tenantId, title],
+  );
+  const [row] = await queries.query<{ id: string }>('select id from customer where tenant_id = $1 and is_public', [
+    tenantId,
+  ]);
+  // An ordinary customer had the title before.
+  if (!row) throw badRequest('customer_title_taken', 'Customer with such title already exists!');
+  return row.id;
+}
+
+export async function listCustomers(queries: Queries, tenantId: string, link: PageLink): Promise<Page<Customer>> {
+  const values: unknown[] = [tenantId];
+  const search = link.textSearch ? `and ${contains('title', `$${values.push(containsPattern(link.textSearch))}`)}` : '';
+  const where = `tenant_id = $1 ${search}`;
+  const list = { columns: customerColumns, from: 'customer', where, values, sortColumns: customerSortColumns };
+  return await readPage<Customer>(queries, { ...list, idColumn: 'id', documents: infoDocument }, link);
+}
+
+/** The customer, its users; its devices become nobody's. Tells the credentials whose cached devices are stale. */
+export async function deleteCustomer(queries: Queries, id: string, now: number): Promise<LoggedChange[]> {
+  const changes = await queries.query<LoggedChange>(
+    `with freed as (
+       update device set customer_id = null, version = version + 1 where customer_id = $1 returning id, number
+     )
+     insert into credential_changes (credentials_id, device_id, device_number, created_time)
+       select k.credentials_id, freed.id, freed.number, $2 from freed join device_credentials k on k.device_id = freed.id
+     returning ${changeColumns}`,
+    [id, now],
+  );
+  await queries.query('delete from user_account where customer_id = $1', [id]);
+  await queries.query('delete from customer where id = $1', [id]);
+  return changes;
+}
+
+export async function setDeviceCustomer(queries: Queries, deviceId: string, customerId: string | null): Promise<void> {
+  await queries.query('update device set customer_id = $2, version = version + 1 where id = $1', [
+    deviceId,
+    customerId,
+  ]);
+}
+
+/** Until the transaction ends nobody else makes a device of this tenant. */
+export async function holdDeviceCount(queries: Queries, tenantId: string): Promise<void> {
+  await queries.query(`select pg_advisory_xact_lock(hashtextextended('device-count ' || $1, 0))`, [tenantId]);
+}
+
+/** Up to `countMax`: more are not counted. */
+export async function countDevices(queries: Queries, tenantId: string, countMax: number): Promise<number> {
+  const [row] = await queries.query<{ count: number }>(
+    'select count(*) from (select 1 from device where tenant_id = $1 limit $2) as counted',
+    [tenantId, countMax],
+  );
+  return row!.count;
+}
+
+/** False when a claim that is still valid stands. */
+export async function insertClaim(queries: Queries, deviceId: string, claim: Claim, now: number): Promise<boolean> {
+  const rows = await queries.query(
+    `insert into device_claim (device_id, secret_sha256, expires_time)
+       select id, $2, $3 from device where id = $1 and customer_id is null
+     on conflict (device_id) do update set secret_sha256 = excluded.secret_sha256, expires_time = excluded.expires_time
+      where device_claim.expires_time <= $4
+     returning 1`,
+    [deviceId, claim.secretSha256, claim.expiresTime, now],
+  );
+  return rows.length === 1;
+}
+
+export async function findClaim(queries: Queries, deviceId: string): Promise<Claim | undefined> {
+  const [claim] = await queries.query<Claim>(
+    'select secret_sha256 as "secretSha256", expires_time as "expiresTime" from device_claim where device_id = $1',
+    [deviceId],
+  );
+  return claim;
+}
+
+/** What was said about claiming the device, while it had another owner or none, no longer counts. */
+export async function forgetClaims(queries: Queries, device: { id: string; number: number }): Promise<void> {
+  await queries.query('delete from device_claim where device_id = $1', [device.id]);
+  await queries.query('delete from attribute where device = $1 and scope = $2 and key = $3', [
+    device.number,
+    scopeNumber.SERVER_SCOPE,
+    claimKeys.data,
+  ]);
+}
+
+export async function deleteClaim(queries: Queries, deviceId: string): Promise<void> {
+  await queries.query('delete from device_claim where device_id = $1', [deviceId]);
+  await queries.query('delete from device_claim_tries where device_id = $1', [deviceId]);
+}
+
+/** Wrong keys of the running window, and when it ends. */
+export async function findWrongKeys(
+  queries: Queries,
+  deviceId: string,
+  now: number,
+): Promise<{ wrongKeys: number; windowEndsTime: number }> {
+  const [row] = await queries.query<{ wrongKeys: number; windowEndsTime: number }>(
+    `select wrong_keys as "wrongKeys", window_ends_time as "windowEndsTime"
+       from device_claim_tries where device_id = $1 and window_ends_time > $2`,
+    [deviceId, now],
+  );
+  return row ?? { wrongKeys: 0, windowEndsTime: now };
+}
+
+export async function recordWrongKey(queries: Queries, deviceId: string, now: number, windowMs: number): Promise<void> {
+  await queries.query(
+    `insert into device_claim_tries as tries (device_id, wrong_keys, window_ends_time) values ($1, 1, $3)
+     on conflict (device_id) do update set
+       wrong_keys = case when tries.window_ends_time > $2 then tries.wrong_keys + 1 else 1 end,
+       window_ends_time = case when tries.window_ends_time > $2 then tries.window_ends_time else $3 end`,
+    [deviceId, now, now + windowMs],
+  );
+}

@@ -1,0 +1,275 @@
+/**
+ * Users of a tenant and its customers, as administrators manage them (rest.md 1.5, 3.9). Each rule of who may touch whom
+ * is here; a user's own password and sessions are in `auth/`.
+ */
+import { randomBytes } from 'node:crypto';
+import { sha256 } from '../auth/api-key.ts';
+import { type Authority, entityNotFound, type Principal, permissionDenied } from '../auth/roles.ts';
+import {
+  deleteUser as deleteRow,
+  findAccount,
+  findActivation,
+  insertUser,
+  lockAdmins,
+  setActivation,
+  setResetToken,
+  setUserEnabled,
+  updateUser,
+} from '../auth/store.ts';
+import type { Activation, User, UserAccount } from '../auth/user.ts';
+import { badRequest } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import { createUuid } from '../base/uuid.ts';
+import { checkDocument, checkText } from '../device/device.ts';
+import { checkVersion, holdCustomer } from '../device/store.ts';
+import type { Queries } from '../postgres/client.ts';
+import { checkEmail } from './customer.ts';
+import type { AdminDeps } from './deps.ts';
+import { findTenant } from './store.ts';
+
+/** A user as another one saves it: what is absent is cleared. */
+export interface UserInput {
+  email: string;
+  authority: Authority | null;
+  tenantId: string | null;
+  customerId: string | null;
+  firstName?: string | null | undefined;
+  lastName?: string | null | undefined;
+  phone?: string | null | undefined;
+  additionalInfo?: unknown;
+  version?: number | null | undefined;
+}
+
+/** Members of `additionalInfo` that a reader gets and that are not kept. */
+const shownInfo = ['userCredentialsEnabled', 'userActivated', 'lastLoginTs'];
+
+/** Throws what `createUser` would refuse, but for an email that is taken. */
+export async function checkNewUser({ postgres }: AdminDeps, caller: Principal, input: UserInput): Promise<void> {
+  await checkOwners(postgres, newUser(caller, input, 0));
+}
+
+/** The user is not activated. */
+export async function createUser({ postgres, clock }: AdminDeps, caller: Principal, input: UserInput): Promise<User> {
+  const now = clock.now();
+  const user = newUser(caller, input, now);
+  await postgres.transaction(async (queries) => {
+    await checkOwners(queries, user);
+    if (!(await insertUser(queries, { ...user, passwordHash: null }))) throw emailTaken(user.email);
+    await setActivation(queries, user.id, newActivation(now));
+  });
+  return user;
+}
+
+function newUser(caller: Principal, input: UserInput, now: number): User {
+  const names = checkedNames(input);
+  const { authority } = input;
+  if (authority === null) throw badRequest('authority', "User authority isn't defined!");
+  const { tenantId, customerId } = ownersOf(caller, { ...input, authority });
+  return { id: createUuid(now), createdTime: now, tenantId, customerId, authority, ...names, version: 1 };
+}
+
+/**
+ * Name, email and the like; whose user it is and what it may do stay as they were made. The email is what a user signs in
+ * with: only a caller that is `proven` by its own password changes its own, or that of an equal.
+ */
+export async function saveUser(
+  { postgres }: AdminDeps,
+  caller: Principal,
+  id: string,
+  input: UserInput,
+  proven: boolean,
+): Promise<User> {
+  return await postgres.transaction(async (queries) => {
+    const stored = checkReachable(caller, id, await findAccount(queries, id, 'lock'), 'write');
+    checkVersion('User', stored.version, input.version);
+    if (input.authority !== null && input.authority !== stored.authority) {
+      throw badRequest('authority', "Can't update user authority!");
+    }
+    if (input.tenantId !== null && input.tenantId !== stored.tenantId) {
+      throw badRequest('tenant', "Can't update user tenant id!");
+    }
+    if (input.customerId !== stored.customerId) throw badRequest('customer', "Can't update user customer id!");
+    const user = { ...stored, ...checkedNames(input), version: stored.version + 1 };
+    const isOthers = caller.authority !== 'CUSTOMER_USER' && isBelow(caller, stored);
+    if (user.email !== stored.email && !proven && !isOthers) {
+      throw badRequest('email_password', 'To change this email give your own password as "currentPassword".');
+    }
+    if (!(await updateUser(queries, user))) throw emailTaken(user.email);
+    return user;
+  });
+}
+
+export async function deleteUser({ postgres }: AdminDeps, caller: Principal, id: string): Promise<void> {
+  await postgres.transaction(async (queries) => {
+    const found = checkReachable(caller, id, await findAccount(queries, id), 'administer');
+    if (found.authority !== 'CUSTOMER_USER') await keepOneAdmin(queries, found);
+    else if (!(await findAccount(queries, id, 'lock'))) throw entityNotFound('User', id);
+    await deleteRow(queries, id);
+  });
+}
+
+/** Disabling ends every session, also for the time after enabling. */
+export async function enableUser(
+  { postgres, clock }: AdminDeps,
+  caller: Principal,
+  id: string,
+  enabled: boolean,
+): Promise<void> {
+  // Tokens carry whole seconds: those of the running one are outdated too.
+  const nextSecond = (Math.floor(clock.now() / 1000) + 1) * 1000;
+  await postgres.transaction(async (queries) => {
+    const found = checkReachable(caller, id, await findAccount(queries, id), 'administer');
+    if (!enabled) await keepOneAdmin(queries, found);
+    await setUserEnabled(queries, id, enabled, nextSecond);
+  });
+}
+
+/** Throws 400 when no other administrator could sign in. Holds the administrators until the transaction ends. */
+async function keepOneAdmin(queries: Queries, { id, authority, tenantId }: UserAccount): Promise<void> {
+  if (authority === 'CUSTOMER_USER') return;
+  const admins = await lockAdmins(queries, authority, tenantId);
+  const admin = admins.find((one) => one.id === id);
+  if (!admin) throw entityNotFound('User', id);
+  if (admins.some((one) => one !== admin && (one.canSignIn || !admin.canSignIn))) return;
+  const whose = authority === 'TENANT_ADMIN' ? 'tenant' : 'system';
+  throw badRequest('last_admin', `At least one ${whose} administrator must remain!`);
+}
+
+export async function reachableUser(queries: Queries, caller: Principal, id: string): Promise<UserAccount> {
+  return checkReachable(caller, id, await findAccount(queries, id), 'read');
+}
+
+/** The token with which the user chooses a password; a new one when the old one has expired. */
+export async function activationOf({ postgres, clock }: AdminDeps, caller: Principal, id: string): Promise<Activation> {
+  return await postgres.transaction(async (queries) => {
+    const stored = checkReachable(caller, id, await findAccount(queries, id, 'lock'), 'administer');
+    if (stored.passwordHash !== null) throw badRequest('activated', 'User is already activated!');
+    const known = await findActivation(queries, id);
+    if (known && known.expiresTime > clock.now()) return known;
+    const activation = newActivation(clock.now());
+    await setActivation(queries, id, activation);
+    return activation;
+  });
+}
+
+/**
+ * A token with which a user who forgot the password chooses a new one; an earlier token is void. Given for users below
+ * the caller only (`accountToSignIn`): a caller who chooses the password of an equal could sign in as that equal.
+ */
+export async function resetTokenOf({ postgres, clock }: AdminDeps, caller: Principal, id: string): Promise<string> {
+  const account = await accountToSignIn(postgres, caller, id);
+  if (account.passwordHash === null) throw badRequest('not_activated', 'User is not activated yet!');
+  const token = randomBytes(24).toString('base64url');
+  await setResetToken(postgres, id, sha256(token), clock.now() + limits.passwordResetMsMax);
+  return token;
+}
+
+/** The user for whom the caller may make, see and revoke API keys. */
+export async function keyOwner(queries: Queries, caller: Principal, id: string): Promise<UserAccount> {
+  const account = checkReachable(caller, id, await findAccount(queries, id), 'read');
+  // A tenant administrator for all users of the tenant, everybody else for nobody else.
+  if (caller.authority !== 'TENANT_ADMIN' && account.id !== caller.userId) throw permissionDenied();
+  return account;
+}
+
+/** Whose token an administrator may ask for: that of the administrator below, not of an equal. */
+export async function accountToSignIn(queries: Queries, caller: Principal, id: string): Promise<UserAccount> {
+  const account = checkReachable(caller, id, await findAccount(queries, id), 'administer');
+  if (!isBelow(caller, account)) throw permissionDenied();
+  return account;
+}
+
+function isBelow(caller: Principal, account: UserAccount): boolean {
+  return account.authority === (caller.authority === 'SYS_ADMIN' ? 'TENANT_ADMIN' : 'CUSTOMER_USER');
+}
+
+/** A user of another tenant is not found; one of this tenant that the caller may not touch is refused. */
+function checkReachable(
+  caller: Principal,
+  id: string,
+  account: UserAccount | undefined,
+  purpose: 'read' | 'write' | 'administer',
+): UserAccount {
+  if (!account) throw entityNotFound('User', id);
+  switch (caller.authority) {
+    case 'SYS_ADMIN':
+      if (account.authority === 'CUSTOMER_USER') throw permissionDenied();
+      return account;
+    case 'TENANT_ADMIN':
+      if (account.tenantId !== caller.tenantId) throw entityNotFound('User', id);
+      return account;
+    case 'CUSTOMER_USER':
+      if (account.tenantId !== caller.tenantId) throw entityNotFound('User', id);
+      if (account.customerId !== caller.customerId) throw permissionDenied();
+      if (purpose !== 'read' && (purpose === 'administer' || account.id !== caller.userId)) throw permissionDenied();
+      return account;
+  }
+}
+
+function ownersOf(
+  caller: Principal,
+  input: UserInput & { authority: Authority },
+): { tenantId: string | null; customerId: string | null } {
+  const { authority, customerId } = input;
+  if (caller.authority === 'CUSTOMER_USER') throw permissionDenied();
+  if (caller.authority === 'TENANT_ADMIN') {
+    if (authority === 'SYS_ADMIN') throw permissionDenied();
+    return { tenantId: caller.tenantId, customerId };
+  }
+  if (authority === 'CUSTOMER_USER') throw permissionDenied();
+  return { tenantId: input.tenantId, customerId };
+}
+
+async function checkOwners(queries: Queries, user: User): Promise<void> {
+  const { authority, tenantId, customerId } = user;
+  const refuse = (message: string) => badRequest('user_owner', message);
+  switch (authority) {
+    case 'SYS_ADMIN':
+      if (tenantId !== null || customerId !== null) {
+        throw refuse("System administrator can't be assigned neither to tenant nor to customer!");
+      }
+      return;
+    case 'TENANT_ADMIN':
+      if (tenantId === null) throw refuse('Tenant administrator should be assigned to tenant!');
+      if (customerId !== null) throw refuse("Tenant administrator can't be assigned to customer!");
+      if (!(await findTenant(queries, tenantId))) throw refuse('User is referencing to non-existent tenant!');
+      return;
+    case 'CUSTOMER_USER':
+      if (tenantId === null || customerId === null) throw refuse('Customer user should be assigned to customer!');
+      if (!(await holdCustomer(queries, tenantId, customerId))) {
+        throw refuse('User is referencing to non-existent customer!');
+      }
+  }
+}
+
+function checkedNames(input: UserInput) {
+  const { email } = input;
+  if (email.trim() === '') throw badRequest('email', 'User email should be specified!');
+  checkEmail(email);
+  for (const field of ['firstName', 'lastName', 'phone'] as const) {
+    const text = input[field];
+    if (text) checkText(field, text);
+  }
+  const additionalInfo = keptInfo(input.additionalInfo);
+  checkDocument('additionalInfo', additionalInfo);
+  return {
+    email,
+    firstName: input.firstName ?? null,
+    lastName: input.lastName ?? null,
+    phone: input.phone ?? null,
+    additionalInfo,
+  };
+}
+
+function keptInfo(info: unknown): unknown {
+  if (typeof info !== 'object' || info === null || Array.isArray(info)) return info ?? null;
+  return Object.fromEntries(Object.entries(info).filter(([name]) => !shownInfo.includes(name)));
+}
+
+function newActivation(now: number): Activation {
+  return { token: randomBytes(24).toString('base64url'), expiresTime: now + limits.activationMsMax };
+}
+
+function emailTaken(email: string) {
+  return badRequest('email_taken', `The email '${email}' cannot be used: choose another one.`);
+}

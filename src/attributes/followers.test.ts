@@ -1,0 +1,118 @@
+import { setTimeout as sleep, setImmediate as turn } from 'node:timers/promises';
+import { afterEach, expect, it, vi } from 'vitest';
+import { systemClock as clock } from '../base/clock.ts';
+import { createLog } from '../base/log.ts';
+import { Metrics } from '../base/metrics.ts';
+import { busCounters } from '../bus/bus.ts';
+import { IpcBus } from '../bus/ipc.ts';
+import { BusHub } from '../bus/ipc-primary.ts';
+import { portPair } from '../bus/port.ts';
+import { Downlink } from '../downlink/downlink.ts';
+import type { Queries } from '../postgres/client.ts';
+import { AttributeUpdates } from './followers.ts';
+import type { News } from './update.ts';
+
+const log = createLog('error', 'test');
+const device = 7;
+let downlink: Downlink;
+let updates: AttributeUpdates;
+/** Of the store: the head of the device, and how often it was asked. */
+let head = { version: 0, changesSeen: 0, deletionsSeen: 0 };
+let asked = 0;
+
+const postgres: Queries = {
+  async query<Row>(text: string): Promise<Row[]> {
+    await turn();
+    if (text.includes('pg_snapshot_xmin')) return [{ settled: '1' }] as Row[];
+    if (!text.includes('"changesSeen"')) return [];
+    asked += 1;
+    return [{ device, ...head, changesOffered: null, deletionsOffered: null, offeredMs: 0, repeated: false }] as Row[];
+  },
+};
+
+async function start(lossFree: boolean): Promise<void> {
+  head = { version: 0, changesSeen: 0, deletionsSeen: 0 };
+  asked = 0;
+  const [ours, theirs] = portPair();
+  new BusHub(new Metrics()).attach(theirs);
+  const bus = new IpcBus(ours, busCounters(new Metrics()));
+  downlink = new Downlink({ bus, shards: 4, log, metrics: new Metrics() });
+  await downlink.start();
+  updates = new AttributeUpdates({ postgres, downlink, clock, log, metrics: new Metrics(), lossFree });
+  updates.start();
+  await sleep(20);
+}
+
+afterEach(async () => {
+  await updates.stop();
+  downlink.stop();
+});
+
+function follow() {
+  const told: News[] = [];
+  const following = updates.follow(device, {
+    news: (news) => void told.push(news),
+    failed: () => {},
+    close: () => {},
+  });
+  return { told, following };
+}
+
+function change(version: number): void {
+  head.version = version;
+  downlink.send(device, 'attributes', { kind: 'changes', version, json: `{"k":${version}}` });
+}
+
+it('tells a change that follows what is known without asking the store', async () => {
+  await start(true);
+  const { told } = follow();
+  await sleep(30);
+  const before = asked;
+  change(1);
+  change(2);
+  expect(told.map(({ version }) => version)).toEqual([1, 2]);
+  expect(asked).toBe(before);
+});
+
+it('asks the store when a version is missing, and tells no version twice', async () => {
+  await start(true);
+  const { told } = follow();
+  await sleep(30);
+  const before = asked;
+  change(1);
+  change(1);
+  expect(told).toHaveLength(1);
+  change(3);
+  await sleep(30);
+  expect(asked).toBeGreaterThan(before);
+});
+
+it('asks the store also for a poll that ended at once, so that the next one hears what changes from here on', async () => {
+  await start(true);
+  follow().following.leave();
+  await vi.waitFor(() => expect(asked).toBe(1));
+});
+
+it('asks nothing of the store for a device that is known to know everything', async () => {
+  await start(true);
+  follow().following.leave();
+  const first = follow();
+  await sleep(30);
+  first.following.leave();
+  const before = asked;
+  follow();
+  await sleep(30);
+  expect(asked).toBe(before);
+});
+
+it('switched off, tells only what changes while somebody listens and never asks', async () => {
+  await start(false);
+  change(5);
+  const { told, following } = follow();
+  await sleep(30);
+  change(9);
+  following.leave();
+  change(10);
+  expect(told.map(({ version }) => version)).toEqual([9]);
+  expect(asked).toBe(0);
+});

@@ -1,0 +1,172 @@
+/**
+ * What polls ask of the store, gathered: one statement at a time for many devices. What was offered to a device goes
+ * in before what is asked after it, so that the next poll of a quick client knows that its last answer arrived.
+ */
+import { messageOf, unavailable } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Log } from '../base/log.ts';
+import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
+import {
+  type NewsRow,
+  type Offer,
+  pruneDeletions,
+  readHeads,
+  readNewsRows,
+  readVersionsBefore,
+  storeCursors,
+  storeOffers,
+} from './store.ts';
+import { isFirst, type News, newsOf, type Standing, standingOf } from './update.ts';
+
+export interface Answer {
+  version: number;
+  news: News | undefined;
+}
+
+interface Ask {
+  /** Epoch milliseconds at which the first of those who ask began to listen. */
+  since: number;
+  promise: Promise<Answer>;
+  resolve(answer: Answer): void;
+  reject(error: unknown): void;
+}
+
+export class Inquiries {
+  readonly #queries: Queries;
+  readonly #log: Log;
+  #asks = new Map<number, Ask>();
+  #offers = new Map<number, Offer>();
+  #running: Promise<void> | undefined;
+
+  constructor(queries: Queries, log: Log) {
+    this.#queries = queries;
+    this.#log = log;
+  }
+
+  ask(device: number, since: number): Promise<Answer> {
+    const known = this.#asks.get(device);
+    if (known) {
+      known.since = Math.min(known.since, since);
+      return known.promise;
+    }
+    if (this.#asks.size >= limits.updateQueueMax) {
+      return Promise.reject(unavailable('updates_waiting', 'Too many devices ask for updates at once; try again.'));
+    }
+    const ask = { since } as Ask;
+    ask.promise = new Promise((resolve, reject) => {
+      ask.resolve = resolve;
+      ask.reject = reject;
+    });
+    this.#asks.set(device, ask);
+    this.#run();
+    return ask.promise;
+  }
+
+  /** Never waits. What cannot be stored is offered again to the device one day. */
+  offer(device: number, { kind, version }: News, confirmed: boolean): void {
+    if (this.#offers.size >= limits.updateQueueMax) return;
+    const offer = this.#offers.get(device) ?? { device, changes: null, deletions: null, confirmed };
+    offer[kind] = Math.max(offer[kind] ?? 0, version);
+    offer.confirmed &&= confirmed;
+    this.#offers.set(device, offer);
+    this.#run();
+  }
+
+  /** All news behind a version, whatever the device has seen. */
+  async readFrom(device: number, version: number): Promise<News | undefined> {
+    return newsOf(await readNewsRows(this.#queries, [{ device, changesSeen: version, deletionsSeen: version }]));
+  }
+
+  async idle(): Promise<void> {
+    await this.#running;
+  }
+
+  #run(): void {
+    this.#running ??= this.#drain();
+  }
+
+  async #drain(): Promise<void> {
+    // What this turn of the loop brings goes together.
+    await new Promise((resolve) => setImmediate(resolve));
+    while (this.#offers.size > 0 || this.#asks.size > 0) {
+      const offers = takeSome(this.#offers);
+      // An ask of a device whose offer waits behind the batch must wait with it; offers are few.
+      if (offers.length > 0) await this.#storeOffers(offers.map(([, offer]) => offer));
+      if (this.#offers.size > 0) continue;
+      const asks = takeSome(this.#asks);
+      if (asks.length > 0) await this.#answer(asks);
+    }
+    // In the same turn as the last look at what waits, so that nothing is left behind.
+    this.#running = undefined;
+  }
+
+  async #storeOffers(offers: Offer[]): Promise<void> {
+    try {
+      await storeOffers(this.#queries, offers);
+    } catch (error) {
+      this.#log.warn('attribute_offers_lost', { devices: offers.length, reason: messageOf(error) });
+    }
+  }
+
+  async #answer(asks: [number, Ask][]): Promise<void> {
+    try {
+      const answers = await this.#answers(asks.map(([device, { since }]) => ({ device, since })));
+      for (const [device, ask] of asks) ask.resolve(answers.get(device)!);
+    } catch (error) {
+      for (const [, ask] of asks) ask.reject(error);
+    }
+  }
+
+  async #answers(asks: { device: number; since: number }[]): Promise<Map<number, Answer>> {
+    const devices = asks.map(({ device }) => device);
+    const heads = new Map((await readHeads(this.#queries, devices)).map((head) => [head.device, head]));
+    // Who subscribes for the first time is told of what is written from then on, though its cursor starts only now.
+    const first = asks.filter(({ device }) => {
+      const head = heads.get(device);
+      return head !== undefined && isFirst(head);
+    });
+    const versions = first.length > 0 ? await readVersionsBefore(this.#queries, first) : undefined;
+    const standings = devices.map((device) => standingOf(device, heads.get(device), versions?.get(device)));
+    await this.#storeStandings(standings.filter(({ isNew }) => isNew));
+    const behind = standings.filter(({ version, changesSeen, deletionsSeen }) => {
+      return version > Math.min(changesSeen, deletionsSeen);
+    });
+    const rows = new Map<number, NewsRow[]>();
+    if (behind.length > 0) {
+      for (const row of await readNewsRows(this.#queries, behind)) {
+        const known = rows.get(row.device);
+        if (known) known.push(row);
+        else rows.set(row.device, [row]);
+      }
+    }
+    return new Map(standings.map(({ device, version }) => [device, { version, news: newsOf(rows.get(device) ?? []) }]));
+  }
+
+  async #storeStandings(standings: Standing[]): Promise<void> {
+    if (standings.length === 0) return;
+    try {
+      await storeCursors(this.#queries, standings);
+    } catch (error) {
+      // One of them was deleted at this moment: the second time it is left out.
+      if (!isForeignKeyViolation(error)) throw error;
+      await storeCursors(this.#queries, standings);
+    }
+    const told = standings.filter(({ deletionsSeen }) => deletionsSeen > 0);
+    if (told.length > 0) {
+      await pruneDeletions(
+        this.#queries,
+        told.map(({ device }) => device),
+      );
+    }
+  }
+}
+
+function takeSome<T>(waiting: Map<number, T>): [number, T][] {
+  const taken: [number, T][] = [];
+  for (const entry of waiting) {
+    taken.push(entry);
+    waiting.delete(entry[0]);
+    if (taken.length === limits.updateBatchMax) break;
+  }
+  return taken;
+}

@@ -1,0 +1,401 @@
+/** The embedded server as its users see it: @clickhouse/client, curl, a supervisor. */
+import { type ChildProcess, execFileSync, fork } from 'node:child_process';
+import { once } from 'node:events';
+import { lstatSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
+import { gzipSync } from 'node:zlib';
+import { ClickHouseLogLevel, type ClickHouseSettings, createClient } from '@clickhouse/client';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { builtServer, startTestClickHouse, type TestClickHouse } from '../../../test/harness/clickhouse-server.ts';
+import { endProcess, startedTicksOf } from '../../base/process-file.ts';
+import { startEmbeddedClickHouse } from './embedded.ts';
+import { mayRaiseThreads } from './priority.ts';
+
+const nice = 8;
+let house: TestClickHouse;
+const client = () =>
+  createClient({
+    url: house.server.url,
+    username: 'default',
+    password: house.server.password,
+    log: { level: ClickHouseLogLevel.OFF },
+  });
+let shared: ReturnType<typeof client>;
+
+const root = mkdtempSync(join(tmpdir(), 'millrace-clickhouse-'));
+
+beforeAll(async () => {
+  // As an earlier version made it.
+  const dir = join(root, 'clickhouse');
+  mkdirSync(dir, { mode: 0o755 });
+  house = await startTestClickHouse({ nice, dir }, false);
+  shared = client();
+});
+
+afterAll(async () => {
+  await shared.close();
+  await house.stop();
+  rmSync(root, { recursive: true, force: true });
+});
+
+const get = (query: string, more = '') =>
+  fetch(`${house.server.url}/?query=${encodeURIComponent(query)}${more}`, {
+    headers: { 'X-ClickHouse-Key': house.server.password },
+  });
+const post = (query: string, body: Uint8Array | string, headers: Record<string, string> = {}) =>
+  fetch(`${house.server.url}/${query === '' ? '' : `?query=${encodeURIComponent(query)}`}`, {
+    method: 'POST',
+    body: body as string,
+    headers: { 'X-ClickHouse-Key': house.server.password, ...headers },
+  });
+const value = async (query: string) => (await (await get(query)).text()).trim();
+const slowQuery = 'SELECT count() FROM numbers(100000000000) WHERE sipHash64(number) = 1';
+const running = async (like: string) =>
+  Number(await value(`SELECT count() FROM system.processes WHERE query LIKE '${like}%'`));
+const eventually = async (check: () => Promise<boolean>) => {
+  for (let i = 0; i < 100; i += 1) {
+    if (await check()) return true;
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+  return false;
+};
+
+test('other users of the machine read none of its files', async () => {
+  await shared.command({ query: 'CREATE TABLE closed (a Int64) ENGINE = MergeTree ORDER BY a' });
+  await shared.insert({ table: 'closed', values: [{ a: 1 }], format: 'JSONEachRow' });
+  const { dir } = house.options;
+  const paths = ['.', ...(readdirSync(dir, { recursive: true }) as string[])];
+  expect(paths.some((path) => path.endsWith('data.bin'))).toBe(true);
+  const open = paths.filter((path) => {
+    const stat = lstatSync(join(dir, path), { throwIfNoEntry: false });
+    return stat && !stat.isSymbolicLink() && (stat.mode & 0o077) !== 0;
+  });
+  expect(open).toEqual([]);
+});
+
+describe('@clickhouse/client', () => {
+  test('pings, commands, inserts and queries', async () => {
+    expect((await shared.ping()).success).toBe(true);
+    expect((await shared.ping({ select: true })).success).toBe(true);
+    await shared.command({ query: 'CREATE TABLE plain (a Int64, b String) ENGINE = MergeTree ORDER BY a' });
+    const values = [{ a: '9223372036854775807', b: 'it\'s "quoted"; \\ ü 🦀\n' }];
+    await shared.insert({ table: 'plain', values, format: 'JSONEachRow' });
+    const result = await shared.query({ query: 'SELECT toString(a) AS a, b FROM plain', format: 'JSONEachRow' });
+    expect(await result.json()).toEqual(values);
+  });
+
+  test('sends buffers with exec', async () => {
+    await shared.command({ query: 'CREATE TABLE copy (a Int64, b String) ENGINE = MergeTree ORDER BY a' });
+    const native = Buffer.from(
+      await (
+        await get('SELECT number::Int64 AS a, toString(number) AS b FROM numbers(1000) FORMAT Native')
+      ).arrayBuffer(),
+    );
+    const { stream, summary } = await shared.exec({ query: 'INSERT INTO copy FORMAT Native', values: native as never });
+    stream.destroy();
+    expect(summary?.written_rows).toBe('1000');
+    expect(await value('SELECT count(), sum(a) FROM copy')).toBe('1000\t499500');
+  });
+
+  test('gets errors with code and type', async () => {
+    await expect(shared.query({ query: 'SELECT * FROM nowhere' })).rejects.toMatchObject({
+      code: '60',
+      type: 'UNKNOWN_TABLE',
+    });
+    await expect(shared.command({ query: 'SELEC 1' })).rejects.toMatchObject({ code: '62' });
+  });
+
+  test('binds parameters of every awkward kind', async () => {
+    const awkward = [
+      "it's",
+      'back\\slash',
+      'tab\tline\nreturn\r',
+      '{x:String} -- ; /* */',
+      'ünïcödé 漢字 🦀',
+      '\\N',
+      'NULL',
+      '',
+    ];
+    const query_params = {
+      strings: awkward,
+      text: awkward.join('|'),
+      big: '18446744073709551615',
+      low: '-9223372036854775808',
+      fraction: 0.1,
+      numbers: [1, 2, 3],
+      nothing: null,
+    };
+    const result = await shared.query({
+      query: `SELECT {strings:Array(String)} AS strings, {text:String} AS text, {big:UInt64} AS big, {low:Int64} AS low,
+              {fraction:Float64} AS fraction, {numbers:Array(UInt8)} AS numbers, {nothing:Nullable(String)} AS nothing`,
+      query_params,
+      format: 'JSONEachRow',
+      clickhouse_settings: { output_format_json_quote_64bit_integers: 1 },
+    });
+    expect(await result.json()).toEqual([query_params]);
+  });
+
+  test("parallel requests never see each other's parameters or settings", async () => {
+    const ask = async (n: number) => {
+      const result = await shared.query({
+        query: "SELECT {n:UInt32} AS n, getSetting('max_block_size') AS size",
+        query_params: { n },
+        clickhouse_settings: n % 2 ? { max_block_size: String(1000 + n) as never } : {},
+        format: 'JSONEachRow',
+      });
+      const [row] = await result.json<{ n: number; size: number | string }>();
+      return [row!.n, Number(row!.size)];
+    };
+    const answers = await Promise.all(Array.from({ length: 100 }, (_, n) => ask(n)));
+    answers.forEach(([n, size], i) => {
+      expect(n).toBe(i);
+      if (i % 2) expect(size).toBe(1000 + i);
+      else expect(size).toBeGreaterThan(60_000);
+    });
+    await expect(shared.query({ query: 'SELECT {n:UInt32}' })).rejects.toMatchObject({ code: '456' });
+  });
+});
+
+describe('plain HTTP', () => {
+  test('only /ping needs no password', async () => {
+    expect(await (await fetch(`${house.server.url}/ping`)).text()).toBe('Ok.\n');
+    const none = await fetch(`${house.server.url}/?query=SELECT+1`);
+    expect([none.status, none.headers.get('x-clickhouse-exception-code')]).toEqual([401, '194']);
+    const wrong = await fetch(`${house.server.url}/?query=SELECT+1&user=default&password=x`);
+    expect([wrong.status, await wrong.text()]).toEqual([403, expect.stringContaining('Code: 516. DB::Exception: ')]);
+    const inUrl = await fetch(`${house.server.url}/?query=SELECT+1&password=${house.server.password}`);
+    expect(await inUrl.text()).toBe('1\n');
+  });
+
+  test('answers with the status and code of ClickHouse', async () => {
+    const outcome = async (query: string, more = '') => {
+      const response = await get(query, more);
+      const text = await response.text();
+      const code = response.headers.get('x-clickhouse-exception-code');
+      expect(text.startsWith(`Code: ${code}. DB::Exception: `)).toBe(true);
+      return [response.status, Number(code)];
+    };
+    expect(await outcome('SELECT * FROM nowhere')).toEqual([404, 60]);
+    expect(await outcome('SELECT 1', '&database=nowhere')).toEqual([404, 81]);
+    expect(await outcome('SELECT 1 FROM (')).toEqual([400, 62]);
+    expect(await outcome('SELECT 1; DROP TABLE plain')).toEqual([400, 62]);
+    expect(await outcome('SELECT 1', '&no_such_setting=1')).toEqual([404, 115]);
+    expect(await outcome("SELECT throwIf(1, 'x')")).toEqual([500, 395]);
+    expect(await outcome('CREATE TABLE x (a Int8) ENGINE = Memory')).toEqual([500, 164]);
+    expect(
+      await outcome('SELECT sleepEachRow(0.1) FROM numbers(100) SETTINGS max_block_size=1', '&max_execution_time=0.3'),
+    ).toEqual([408, 159]);
+  });
+
+  test('takes rows in the body, in any format, plain or gzipped, behind the statement or apart', async () => {
+    await post('', "CREATE TABLE rows (a Int64, b String DEFAULT 'none') ENGINE = MergeTree ORDER BY a");
+    await post('', "INSERT INTO rows VALUES (1, 'a;b'), (2, '(')");
+    await post('INSERT INTO rows (a) VALUES', '(3), (4)');
+    await post('', 'INSERT INTO rows FORMAT JSONEachRow\n{"a":5,"b":"ü;\\n"}\n{"a":6}\n');
+    await post('INSERT INTO rows FORMAT CSV', gzipSync('7,"seven"\n'), { 'Content-Encoding': 'gzip' });
+    const binary = Buffer.from(await (await get("SELECT 8::Int64, '\n;eight' FORMAT RowBinary")).arrayBuffer());
+    await post(
+      '',
+      Buffer.concat([Buffer.from('INSERT INTO rows SETTINGS max_insert_threads=1 FORMAT RowBinary\n'), binary]),
+    );
+    await post("INSERT INTO rows SELECT x * 9, 'input' FROM input('x Int64') FORMAT TSV", '1\n');
+    expect(
+      await value("SELECT arrayStringConcat(groupArray(concat(a, '=', b)), ',') FROM (SELECT * FROM rows ORDER BY a)"),
+    ).toBe('1=a;b,2=(,3=none,4=none,5=ü;\\n,6=none,7=seven,8=\\n;eight,9=input');
+    const bad = await post('INSERT INTO rows FORMAT JSONEachRow', '{"a":"x"}');
+    expect([bad.status, bad.headers.get('x-clickhouse-exception-code')]).toEqual([400, '27']);
+  });
+});
+
+test('long queries do not hold up inserts', async () => {
+  await shared.command({ query: 'CREATE TABLE quick (a Int64) ENGINE = MergeTree ORDER BY a' });
+  const gone = new AbortController();
+  const slow = Array.from({ length: 3 }, () =>
+    shared.query({ query: slowQuery, abort_signal: gone.signal }).catch((error: Error) => error),
+  );
+  // All query slots are taken now: an insert has its own.
+  await new Promise((resolve) => setTimeout(resolve, 300));
+  const times: number[] = [];
+  for (let i = 0; i < 20; i += 1) {
+    const start = performance.now();
+    await shared.insert({ table: 'quick', values: [{ a: i }], format: 'JSONEachRow' });
+    times.push(performance.now() - start);
+  }
+  gone.abort();
+  await Promise.all(slow);
+  expect(times.sort((a, b) => a - b)[10]).toBeLessThan(250);
+  expect(await eventually(async () => (await running('SELECT count() FROM numbers(1000000')) === 0)).toBe(true);
+});
+
+describe('priority', () => {
+  /** Nice values of the threads that have worked a while for one statement. */
+  async function niceWhile(query: string, settings: ClickHouseSettings = {}): Promise<Set<number>> {
+    const gone = new AbortController();
+    const before = threads();
+    const asked = shared
+      .command({ query, clickhouse_settings: settings, abort_signal: gone.signal })
+      .catch((error: Error) => error);
+    const busy = () => [...threads()].filter(([id, { ticks }]) => ticks - (before.get(id)?.ticks ?? 0) > 20);
+    expect(await eventually(async () => busy().length > 0)).toBe(true);
+    const nices = new Set(busy().map(([, { nice }]) => nice));
+    gone.abort();
+    await asked;
+    return nices;
+  }
+
+  /** CPU ticks and nice value of each thread. */
+  function threads(): Map<string, { ticks: number; nice: number }> {
+    const tasks = `/proc/${house.server.pid}/task`;
+    return new Map(
+      readdirSync(tasks).map((id) => {
+        const fields = readFileSync(`${tasks}/${id}/stat`, 'latin1')
+          .replace(/^.*\) /, '')
+          .split(' ');
+        return [id, { ticks: Number(fields[11]) + Number(fields[12]), nice: Number(fields[16]) }];
+      }),
+    );
+  }
+
+  // Where Linux lets no thread be raised again, all of them stand back.
+  const read = mayRaiseThreads() ? nice / 2 : nice;
+
+  test('where no thread may be raised again, all that there are stand back', () => {
+    const script = `
+      const { readdirSync, readFileSync, promises } = require('node:fs');
+      const tasks = '/proc/self/task';
+      const niceOf = (id) => Number(readFileSync(tasks + '/' + id + '/stat', 'latin1').replace(/^.*\\) /, '').split(' ')[16]);
+      import(process.argv[1]).then(async ({ standBack }) => {
+        await promises.readFile(process.argv[1]);
+        standBack(7);
+        console.log(JSON.stringify(readdirSync(tasks).map(niceOf)));
+      });`;
+    const node = [process.execPath, '-e', script, join(dirname(builtServer()), 'embedded-priority.js')];
+    // Debian's way to give the capability up; who is not root has none.
+    const isRoot = process.getuid!() === 0;
+    const command = isRoot ? ['setpriv', '--bounding-set=-all', '--inh-caps=-all', ...node] : node;
+    const nices = JSON.parse(execFileSync(command[0]!, command.slice(1), { encoding: 'utf8' })) as number[];
+    expect(nices.length).toBeGreaterThan(4);
+    expect(new Set(nices)).toEqual(new Set([7]));
+  });
+
+  test('inserts stand back', async () => {
+    const insert = `INSERT INTO FUNCTION null('n UInt64') ${slowQuery}`;
+    expect(await niceWhile(insert)).toEqual(new Set([nice]));
+  });
+
+  test('reads stand back half as far, also on threads that have served an insert', async () => {
+    expect(await niceWhile(slowQuery)).toEqual(new Set([read]));
+  });
+
+  test('reads that say so stand back like inserts', async () => {
+    expect(await niceWhile(slowQuery, { priority: '1' })).toEqual(new Set([nice]));
+  });
+});
+
+test('a client that leaves at once leaves nothing running', async () => {
+  for (let i = 0; i < 20; i += 1) {
+    const asked = shared.query({ query: slowQuery, abort_signal: AbortSignal.timeout(i) });
+    await expect(asked).rejects.toThrow(/aborted/);
+  }
+  expect(await eventually(async () => (await running('SELECT count() FROM numbers(1000000')) === 0)).toBe(true);
+});
+
+test('a statement whose client leaves is killed', async () => {
+  const gone = new AbortController();
+  const asked = shared.query({ query: slowQuery, abort_signal: gone.signal }).catch((error: Error) => error);
+  expect(await eventually(async () => (await running('SELECT count() FROM numbers(1000000')) === 1)).toBe(true);
+  gone.abort();
+  await asked;
+  expect(await eventually(async () => (await running('SELECT count() FROM numbers(1000000')) === 0)).toBe(true);
+});
+
+test('inserts are found and ended by their mark, and by no other', async () => {
+  const { clickhouse } = house;
+  await clickhouse.exec('CREATE DATABASE IF NOT EXISTS millrace', {}, { withoutDatabase: true });
+  await clickhouse.exec('CREATE TABLE slow (n UInt64) ENGINE = Memory');
+  const insert = (mark: string, rows: number) =>
+    clickhouse
+      .exec(
+        `INSERT INTO slow SELECT sleepEachRow(0.1) FROM numbers(${rows}) SETTINGS max_block_size = 1`,
+        {},
+        {
+          settings: { log_comment: mark },
+        },
+      )
+      .then(
+        () => 'stored',
+        () => 'ended',
+      );
+  const [long, other] = [insert('millrace-long', 600), insert('millrace-other', 10)];
+  expect(await eventually(async () => (await running('INSERT INTO slow')) === 2)).toBe(true);
+  expect(await clickhouse.endInserts('millrace-none')).toBe(true);
+  expect(await clickhouse.endInserts('millrace-long')).toBe(false);
+  expect(await eventually(() => clickhouse.endInserts('millrace-long'))).toBe(true);
+  expect(await Promise.all([long, other])).toEqual(['ended', 'stored']);
+});
+
+describe('life of the process', () => {
+  test('a second process on the same directory is refused with one line', async () => {
+    const second = startEmbeddedClickHouse({
+      ...house.options,
+      runDir: `${house.options.runDir}-2`,
+      port: 0,
+      logLevel: 'error',
+    });
+    await expect(second).rejects.toThrow(/is in use by another process/);
+  });
+
+  test('rows survive kill -9 and a restart on the same port', async () => {
+    const { options } = house;
+    await shared.command({
+      query: 'CREATE TABLE kept (a Int64) ENGINE = MergeTree ORDER BY a SETTINGS fsync_after_insert = 1',
+    });
+    for (let i = 0; i < 20; i += 1) await shared.insert({ table: 'kept', values: [{ a: i }], format: 'JSONEachRow' });
+    const died = new Promise<string>((resolve) => house.server.onExit(resolve));
+    process.kill(house.server.pid, 'SIGKILL');
+    expect(await died).toBe('signal SIGKILL');
+    house.server = await startEmbeddedClickHouse(options);
+    expect(await value('SELECT count(), sum(a) FROM kept')).toBe('20\t190');
+  });
+
+  test('a start ends the server that an earlier primary left behind', async () => {
+    const leftover = house.server.pid;
+    const next = await startEmbeddedClickHouse(house.options);
+    expect(startedTicksOf(leftover)).toBeUndefined();
+    house.server = next;
+    expect(await value('SELECT count() FROM kept')).toBe('20');
+  });
+
+  test('a stop kills what runs too long and ends cleanly', async () => {
+    const ended = new Promise<string>((resolve) => house.server.onExit(resolve));
+    const asked = shared.query({ query: slowQuery }).catch((error: Error) => error);
+    expect(await eventually(async () => (await running('SELECT count() FROM numbers(1000000')) === 1)).toBe(true);
+    await house.server.stop();
+    expect(await asked).toBeInstanceOf(Error);
+    expect(await ended).toBe('exit code 0');
+    house.server = await startEmbeddedClickHouse(house.options);
+  });
+
+  test('it ends when its parent is gone', async () => {
+    const script = `require('node:child_process').fork(${JSON.stringify(builtServer())}, { env: process.env, stdio: 'inherit' })
+      .on('message', (m) => process.send(m)); setInterval(() => {}, 1000)`;
+    const settings = { ...house.options, dir: `${house.options.dir}-3`, port: 0, user: 'default', log: undefined };
+    const env = { ...process.env, MILLRACE_EMBEDDED_CLICKHOUSE: JSON.stringify(settings) };
+    const parent: ChildProcess = fork('/dev/null', {
+      execArgv: ['-e', script],
+      env,
+      stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
+    });
+    const [message] = (await once(parent, 'message')) as [{ ready: { port: number } }];
+    const { port } = message.ready;
+    expect((await fetch(`http://127.0.0.1:${port}/ping`)).status).toBe(200);
+    await endProcess(parent.pid!, 'SIGKILL', 2000);
+    const gone = async () =>
+      fetch(`http://127.0.0.1:${port}/ping`).then(
+        () => false,
+        () => true,
+      );
+    expect(await eventually(gone)).toBe(true);
+  });
+});

@@ -1,0 +1,121 @@
+/**
+ * The chDB library: ClickHouse inside this process. It opens a fresh connection for each statement (0.25 ms), so that
+ * settings, parameters and the current database of one request can never reach the next one.
+ */
+import { createRequire } from 'node:module';
+import { dirname, join } from 'node:path';
+import { Exception, exceptionFrom } from './exception.ts';
+
+/** The addon under chdb's `Session`, whose `close` waits until no query of any session runs: under load, never. */
+interface NativeChdb {
+  CreateConnection(dir: string, engineArguments: string[]): object;
+  CloseConnection(connection: object): void;
+  QueryAsyncConnection(connection: object, sql: string, format: string): Promise<NativeResult>;
+}
+
+interface NativeResult {
+  bytes: Uint8Array;
+  elapsed: number;
+  rowsRead: number;
+  bytesRead: number;
+}
+
+export interface Run {
+  sql: string;
+  defaultFormat: string;
+  database: string;
+  settings: Map<string, string>;
+  /** Values as HTTP carries them: escaped as in TabSeparated, which is also how `SET param_x` reads them. */
+  parameters: Map<string, string>;
+  /** What `kill` finds the statement by. */
+  tag: string;
+}
+
+export interface Result {
+  body: Uint8Array;
+  elapsedSeconds: number;
+  rowsRead: number;
+  bytesRead: number;
+}
+
+export class Engine {
+  readonly #native: NativeChdb;
+  readonly #dir: string;
+  readonly #engineArguments: string[];
+  /** Open as long as the engine runs: the library shuts down with its last connection. */
+  readonly #anchor: object;
+
+  constructor(dir: string, engineArguments: string[]) {
+    const require = createRequire(import.meta.url);
+    const loader = require(join(dirname(require.resolve('chdb')), 'dist', 'loader.js'));
+    this.#native = loader.loadNative() as NativeChdb;
+    this.#dir = dir;
+    this.#engineArguments = engineArguments;
+    this.#anchor = this.#open();
+  }
+
+  async run(run: Run): Promise<Result> {
+    const sql = `${prologue(run)}${run.sql}`;
+    const connection = this.#open();
+    try {
+      const { bytes, elapsed, rowsRead, bytesRead } = await this.#native.QueryAsyncConnection(
+        connection,
+        sql,
+        run.defaultFormat,
+      );
+      return { body: bytes, elapsedSeconds: elapsed, rowsRead, bytesRead };
+    } catch (error) {
+      throw exceptionFrom(error);
+    } finally {
+      this.#native.CloseConnection(connection);
+    }
+  }
+
+  /** Asks the statement with this tag to stop and does not wait for it: with SYNC the request itself may hang. */
+  async kill(tag: string): Promise<void> {
+    await this.run({
+      sql: `KILL QUERY WHERE Settings['log_comment'] = ${literal(tag)} ASYNC`,
+      defaultFormat: 'Null',
+      database: '',
+      settings: new Map(),
+      parameters: new Map(),
+      tag: '',
+    });
+  }
+
+  /** Only when nothing runs any more. */
+  close(): void {
+    this.#native.CloseConnection(this.#anchor);
+  }
+
+  #open(): object {
+    try {
+      return this.#native.CreateConnection(this.#dir, this.#engineArguments);
+    } catch (error) {
+      throw exceptionFrom(error);
+    }
+  }
+}
+
+/** Statements that give the new connection the settings, parameters and database of the request. */
+function prologue({ settings, parameters, database, tag }: Run): string {
+  const assignments: string[] = [];
+  for (const [name, value] of settings) assignments.push(`${checkedName(name)} = ${literal(value)}`);
+  for (const [name, value] of parameters) assignments.push(`param_${checkedName(name)} = ${literal(value)}`);
+  if (tag !== '') assignments.push(`log_comment = ${literal(tag)}`);
+  const set = assignments.length > 0 ? `SET ${assignments.join(', ')}; ` : '';
+  return database === '' ? set : `USE ${identifier(database)}; ${set}`;
+}
+
+function checkedName(name: string): string {
+  if (/^[A-Za-z_][A-Za-z0-9_]*$/.test(name)) return name;
+  throw new Exception(115, 'UNKNOWN_SETTING', `Unknown setting '${name}'.`);
+}
+
+export function literal(value: string): string {
+  return `'${value.replace(/[\\']/g, '\\$&')}'`;
+}
+
+function identifier(name: string): string {
+  return `\`${name.replace(/[\\`]/g, '\\$&')}\``;
+}

@@ -1,0 +1,203 @@
+/**
+ * ClickHouse's HTTP interface in front of the engine: one request, one statement, one answer. Every refusal is a
+ * ClickHouse exception with its code; when the client goes away its statement is killed.
+ */
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
+import { gzipSync } from 'node:zlib';
+import { messageOf } from '../../base/errors.ts';
+import type { Log } from '../../base/log.ts';
+import { type BodyFile, type BodyFiles, readBody } from './body.ts';
+import type { Engine, Result } from './engine.ts';
+import { Exception, statusOf } from './exception.ts';
+import { niceOf } from './priority.ts';
+import { type Asked, authenticate, readRequest } from './request.ts';
+import { type EmbeddedServerSettings, serverLimits } from './settings.ts';
+import type { Slots } from './slots.ts';
+import { readStatement, type Statement } from './statement.ts';
+
+export interface HttpDeps {
+  engine: Engine;
+  slots: Slots;
+  files: BodyFiles;
+  settings: EmbeddedServerSettings;
+  log: Log;
+}
+
+const killAgainMs = 100;
+
+interface Ready {
+  sql: string;
+  statement: Statement;
+  rows: BodyFile | undefined;
+}
+
+export function createHttpServer(deps: HttpDeps): Server {
+  const server = createServer(
+    { keepAliveTimeout: serverLimits.keepAliveMs, maxHeaderSize: serverLimits.urlBytesMax, noDelay: true },
+    (request, response) => void answer(deps, request, response),
+  );
+  server.maxConnections = serverLimits.connectionsMax;
+  return server;
+}
+
+async function answer(deps: HttpDeps, request: IncomingMessage, response: ServerResponse): Promise<void> {
+  const gone = new AbortController();
+  response.on('close', () => gone.abort());
+  response.on('error', () => gone.abort());
+  try {
+    const url = new URL(request.url ?? '/', 'http://localhost');
+    if (url.pathname === '/ping' || url.pathname === '/replicas_status') return sendOk(response);
+    authenticate(request, url, deps.settings.user, deps.settings.password);
+    if (url.pathname !== '/') return sendNotFound(response, url.pathname);
+    if (request.method !== 'GET' && request.method !== 'POST') {
+      throw new Exception(48, 'NOT_IMPLEMENTED', `Method ${request.method} is not supported: use GET or POST.`);
+    }
+    if (request.method === 'GET' && !url.searchParams.has('query')) return sendOk(response);
+    const asked = readRequest(request, url);
+    // As in ClickHouse: a GET changes nothing.
+    if (request.method === 'GET' && !asked.settings.has('readonly')) asked.settings.set('readonly', '2');
+    response.setHeader('X-ClickHouse-Query-Id', headerText(asked.queryId));
+    await execute(deps, asked, request, response, gone.signal);
+  } catch (error) {
+    sendException(deps.log, request, response, error);
+  }
+}
+
+async function execute(
+  { engine, slots, files, settings: { nice }, log }: HttpDeps,
+  asked: Asked,
+  request: IncomingMessage,
+  response: ServerResponse,
+  gone: AbortSignal,
+): Promise<void> {
+  const { sql, statement, rows } = await receive(files, asked, request);
+  // The engine numbers its queries itself; ours is found by this mark, which no two requests share. It begins with the
+  // mark of the client, by which the client finds its statements.
+  const tag = `${asked.logComment.replace(/[^\w-]/g, '_')} ${crypto.randomUUID()}`;
+  let giveBack: (() => void) | undefined;
+  let settled = false;
+  const killUntilSettled = async (): Promise<void> => {
+    // A statement that has only just begun is not in the list of processes yet: ask again until it is over.
+    while (!settled) {
+      await engine.kill(tag).catch((error) => log.warn('clickhouse_kill_failed', { reason: messageOf(error) }));
+      await new Promise((resolve) => setTimeout(resolve, killAgainMs));
+    }
+  };
+  const onGone = (): void => void killUntilSettled();
+  try {
+    giveBack = await slots.take(statement.verb === 'INSERT' ? 'insert' : 'query', gone);
+    if (gone.aborted) return;
+    gone.addEventListener('abort', onGone);
+    const { database, defaultFormat, parameters } = asked;
+    const threadsNice = String(niceOf(statement.verb, asked.settings, nice));
+    const settings = new Map([['os_threads_nice_value_query', threadsNice], ...asked.settings]);
+    const result = await engine.run({ sql, defaultFormat, database, settings, parameters, tag });
+    sendResult(response, asked, statement, rows, result);
+  } finally {
+    settled = true;
+    gone.removeEventListener('abort', onGone);
+    giveBack?.();
+    rows?.remove();
+  }
+}
+
+/** The statement may be in the URL, in the body, or begin in the one and end in the other. */
+async function receive(files: BodyFiles, asked: Asked, request: IncomingMessage): Promise<Ready> {
+  if (asked.query !== '') {
+    const statement = readStatement(asked.query);
+    const { rows } = statement;
+    if (rows && request.method === 'POST') {
+      const inUrl = asked.query.slice(rows.offset).trim();
+      const file = await files.receive(request, Buffer.from(inUrl));
+      return { sql: rows.fromFile(file.path), statement, rows: file };
+    }
+  }
+  const body = await readBody(request, serverLimits.statementBytesMax);
+  // One character per byte: rows behind the statement may be binary, and offsets stay what they are.
+  const head = asked.query === '' ? '' : `${asked.query}\n`;
+  const bytes = head === '' ? body : Buffer.concat([Buffer.from(head), body]);
+  const text = bytes.toString('latin1');
+  if (text.trim() === '') throw new Exception(62, 'SYNTAX_ERROR', 'Syntax error: Empty query.');
+  const statement = readStatement(text);
+  if (!statement.rows) return { sql: bytes.toString('utf8'), statement, rows: undefined };
+  const file = files.create();
+  try {
+    file.append(bytes.subarray(statement.rows.offset));
+    file.end();
+  } catch (error) {
+    file.remove();
+    throw error;
+  }
+  const sql = Buffer.from(statement.rows.fromFile(file.path), 'latin1').toString('utf8');
+  return { sql, statement, rows: file };
+}
+
+function sendResult(
+  response: ServerResponse,
+  asked: Asked,
+  statement: Statement,
+  rows: BodyFile | undefined,
+  result: Result,
+): void {
+  if (response.destroyed) return;
+  const format = statement.resultFormat ?? asked.defaultFormat;
+  const { rowsRead, bytesRead, elapsedSeconds } = result;
+  response.setHeader('X-ClickHouse-Format', headerText(format));
+  response.setHeader(
+    'X-ClickHouse-Summary',
+    JSON.stringify({
+      read_rows: String(rowsRead),
+      read_bytes: String(bytesRead),
+      written_rows: String(rows ? rowsRead : 0),
+      written_bytes: String(rows ? bytesRead : 0),
+      total_rows_to_read: '0',
+      result_rows: '0',
+      result_bytes: String(result.body.length),
+      elapsed_ns: String(Math.round(elapsedSeconds * 1e9)),
+    }),
+  );
+  response.setHeader('Content-Type', contentType(format));
+  let body = result.body;
+  if (asked.compressResult && body.length > 1024) {
+    body = gzipSync(body, { level: 1 });
+    response.setHeader('Content-Encoding', 'gzip');
+  }
+  response.setHeader('Content-Length', body.length);
+  response.end(body);
+}
+
+function contentType(format: string): string {
+  if (/^(JSON|JSONCompact|JSONStrings|JSONColumns.*|JSONCompactColumns)$/.test(format)) {
+    return 'application/json; charset=UTF-8';
+  }
+  if (/EachRow/.test(format)) return 'application/x-ndjson; charset=UTF-8';
+  if (/^CSV/.test(format)) return 'text/csv; charset=UTF-8';
+  if (/^(TSV|TabSeparated)/.test(format)) return 'text/tab-separated-values; charset=UTF-8';
+  if (/^(Native|RowBinary|Parquet|Arrow|ORC|Avro)/.test(format)) return 'application/octet-stream';
+  return 'text/plain; charset=UTF-8';
+}
+
+function sendOk(response: ServerResponse): void {
+  response.writeHead(200, { 'Content-Type': 'text/html; charset=UTF-8', 'Content-Length': 4 }).end('Ok.\n');
+}
+
+function sendNotFound(response: ServerResponse, path: string): void {
+  response.writeHead(404, { 'Content-Type': 'text/plain' }).end(`There is no handle ${path}\n`);
+}
+
+function sendException(log: Log, request: IncomingMessage, response: ServerResponse, error: unknown): void {
+  const exception = error instanceof Exception ? error : new Exception(1001, 'STD_EXCEPTION', messageOf(error));
+  if (!(error instanceof Exception)) log.error('clickhouse_request_failed', { reason: messageOf(error) });
+  if (response.destroyed || response.headersSent) return void response.destroy();
+  const status = statusOf(exception.code);
+  response.setHeader('X-ClickHouse-Exception-Code', exception.code);
+  response.setHeader('Content-Type', 'text/plain; charset=UTF-8');
+  if (status === 401) response.setHeader('WWW-Authenticate', 'Basic realm="ClickHouse"');
+  // A body that nobody read cannot be followed by another request on this socket.
+  if (!request.complete) response.setHeader('Connection', 'close');
+  response.writeHead(status).end(`${exception.message}\n`);
+}
+
+function headerText(text: string): string {
+  return text.replace(/[^\x20-\x7e]/g, '_').slice(0, 256);
+}

@@ -1,0 +1,124 @@
+/**
+ * Main module of the embedded ClickHouse process: chDB behind ClickHouse's HTTP interface on loopback. It tells its
+ * parent the port when it is ready, drains on SIGTERM, and ends when its parent is gone.
+ */
+import { once } from 'node:events';
+import { readFileSync } from 'node:fs';
+import type { AddressInfo } from 'node:net';
+import { join } from 'node:path';
+import { messageOf, StartError } from '../../base/errors.ts';
+import { createLog, type Log } from '../../base/log.ts';
+import { startedTicksOf } from '../../base/process-file.ts';
+import { BodyFiles } from './body.ts';
+import { Engine } from './engine.ts';
+import { createHttpServer } from './http.ts';
+import { standBack } from './priority.ts';
+import {
+  type EmbeddedServerSettings,
+  engineArguments,
+  insertReserve,
+  serverLimits,
+  settingsVariable,
+} from './settings.ts';
+import { Slots } from './slots.ts';
+
+const killMsMax = 2_000;
+/** Without a parent nobody waits for answers; a new primary may wait for the directory. */
+const orphanDrainMsMax = 500;
+
+/** What the parent hears: one of them, once. */
+export type StartMessage = { ready: { port: number } } | { refused: string };
+
+async function main(): Promise<void> {
+  const settings = JSON.parse(process.env[settingsVariable] ?? '') as EmbeddedServerSettings;
+  delete process.env[settingsVariable];
+  // The library makes its files with what is left of 0666.
+  process.umask(0o077);
+  const log = createLog(settings.logLevel, 'clickhouse');
+  try {
+    await serve(settings, log);
+  } catch (error) {
+    if (!(error instanceof StartError)) throw error;
+    log.error('clickhouse_start_refused', { reason: error.message });
+    process.send?.({ refused: error.message } satisfies StartMessage);
+    process.exitCode = error.exitCode;
+    if (process.connected) process.disconnect();
+  }
+}
+
+async function serve(settings: EmbeddedServerSettings, log: Log): Promise<void> {
+  standBack(settings.nice);
+  const engine = openEngine(settings);
+  const files = new BodyFiles(settings.dir, serverLimits.rowsBytesMax);
+  const slots = new Slots(
+    settings.sessions,
+    insertReserve(settings.sessions),
+    serverLimits.waitersMax,
+    serverLimits.waitMsMax,
+  );
+  const server = createHttpServer({ engine, slots, files, settings, log });
+  server.listen(settings.port, '127.0.0.1');
+  try {
+    await once(server, 'listening');
+  } catch (error) {
+    engine.close();
+    files.close();
+    throw new StartError(`The embedded ClickHouse cannot listen on 127.0.0.1:${settings.port}: ${messageOf(error)}.`);
+  }
+
+  let stopping = false;
+  const stop = async (drainMsMax: number): Promise<void> => {
+    if (stopping) return;
+    stopping = true;
+    server.close();
+    server.closeIdleConnections();
+    await idle(slots, drainMsMax, () => server.closeIdleConnections());
+    // Whoever is still served loses the connection, which kills the statement.
+    server.closeAllConnections();
+    await idle(slots, killMsMax, () => {});
+    files.close();
+    // Closing the engine under a running statement would abort it; its parts are on disk either way.
+    if (slots.running === 0) engine.close();
+    process.exit(0);
+  };
+  process.on('SIGTERM', () => void stop(settings.drainMsMax));
+  // The primary ends this process; a terminal's Ctrl-C reaches the whole group.
+  process.on('SIGINT', () => {});
+  process.on('disconnect', () => void stop(orphanDrainMsMax));
+  const { port } = server.address() as AddressInfo;
+  process.send?.({ ready: { port } } satisfies StartMessage);
+}
+
+/** Waits until nothing runs, up to the given time. */
+async function idle(slots: Slots, waitMsMax: number, each: () => void): Promise<void> {
+  const deadline = performance.now() + waitMsMax;
+  while (slots.running > 0 && performance.now() < deadline) {
+    each();
+    await new Promise((resolve) => setTimeout(resolve, 10));
+  }
+}
+
+function openEngine(settings: EmbeddedServerSettings): Engine {
+  const { dir } = settings;
+  try {
+    return new Engine(dir, engineArguments(settings));
+  } catch (error) {
+    const holder = holderOf(dir);
+    if (holder !== undefined) {
+      throw new StartError(`The ClickHouse data in ${dir} is in use by another process, pid ${holder} (DATA_DIR).`);
+    }
+    throw new StartError(`The embedded ClickHouse cannot open ${dir}: ${messageOf(error)}`);
+  }
+}
+
+/** The engine says why it does not open on stderr only; who holds its lock stands in `status`. */
+function holderOf(dir: string): number | undefined {
+  try {
+    const pid = Number(/^PID: (\d+)/.exec(readFileSync(join(dir, 'status'), 'utf8'))?.[1]);
+    return pid !== process.pid && startedTicksOf(pid) !== undefined ? pid : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+await main();

@@ -1,0 +1,45 @@
+import { expect, test } from 'vitest';
+import { Slots } from './slots.ts';
+
+const here = () => new AbortController().signal;
+const full = expect.objectContaining({ code: 202 });
+
+test('queries leave the reserve to inserts', async () => {
+  const slots = new Slots(3, 1, 10, 20);
+  const first = await slots.take('query', here());
+  await slots.take('query', here());
+  await expect(slots.take('query', here())).rejects.toEqual(full);
+  const insert = await slots.take('insert', here());
+  expect(slots.running).toBe(3);
+  await expect(slots.take('insert', here())).rejects.toEqual(full);
+  insert();
+  await expect(slots.take('query', here())).rejects.toEqual(full);
+  first();
+  await slots.take('query', here());
+});
+
+test('a slot given back goes to the one who waits longest', async () => {
+  const slots = new Slots(2, 1, 10, 1000);
+  const busy = await slots.take('query', here());
+  const order: string[] = [];
+  const waiters = ['a', 'b'].map(async (name) => {
+    const giveBack = await slots.take('query', here());
+    order.push(name);
+    giveBack();
+  });
+  busy();
+  busy();
+  await Promise.all(waiters);
+  expect(order).toEqual(['a', 'b']);
+  expect(slots.running).toBe(0);
+});
+
+test('waiting is bounded in number and in time, and ends when the client leaves', async () => {
+  const slots = new Slots(2, 1, 1, 1000);
+  await slots.take('query', here());
+  const gone = new AbortController();
+  const waiting = slots.take('query', gone.signal);
+  await expect(slots.take('query', here())).rejects.toEqual(full);
+  gone.abort();
+  await expect(waiting).rejects.toEqual(full);
+});

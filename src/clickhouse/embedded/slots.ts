@@ -1,0 +1,92 @@
+/**
+ * Who may use the engine now. Queries leave a reserve that only inserts may take, so long queries never hold up the
+ * channel. Waiting is bounded in number and in time; past either, ClickHouse's error 202.
+ */
+import { Exception } from './exception.ts';
+
+export type SlotKind = 'query' | 'insert';
+
+interface Waiter {
+  kind: SlotKind;
+  admit(): void;
+}
+
+export class Slots {
+  readonly #slots: number;
+  readonly #querySlots: number;
+  readonly #waitersMax: number;
+  readonly #waitMsMax: number;
+  readonly #waiters = new Set<Waiter>();
+  #queries = 0;
+  #inserts = 0;
+
+  constructor(slots: number, insertReserve: number, waitersMax: number, waitMsMax: number) {
+    this.#slots = slots;
+    this.#querySlots = Math.max(1, slots - insertReserve);
+    this.#waitersMax = waitersMax;
+    this.#waitMsMax = waitMsMax;
+  }
+
+  get running(): number {
+    return this.#queries + this.#inserts;
+  }
+
+  /** Resolves with the function that gives the slot back. */
+  async take(kind: SlotKind, gone: AbortSignal): Promise<() => void> {
+    if (!this.#free(kind)) await this.#wait(kind, gone);
+    else this.#count(kind, 1);
+    let returned = false;
+    return () => {
+      if (returned) return;
+      returned = true;
+      this.#count(kind, -1);
+      this.#admitNext();
+    };
+  }
+
+  #wait(kind: SlotKind, gone: AbortSignal): Promise<void> {
+    if (this.#waiters.size >= this.#waitersMax) throw tooMany(`${this.#waitersMax} are already waiting`);
+    return new Promise((resolve, reject) => {
+      const leave = (): void => {
+        clearTimeout(timer);
+        gone.removeEventListener('abort', onGone);
+        this.#waiters.delete(waiter);
+      };
+      const refuse = (reason: string): void => {
+        leave();
+        reject(tooMany(reason));
+      };
+      const waiter: Waiter = {
+        kind,
+        admit: () => {
+          leave();
+          this.#count(kind, 1);
+          resolve();
+        },
+      };
+      const onGone = (): void => refuse('the client left');
+      const timer = setTimeout(() => refuse(`none became free within ${this.#waitMsMax} ms`), this.#waitMsMax);
+      gone.addEventListener('abort', onGone);
+      this.#waiters.add(waiter);
+    });
+  }
+
+  #admitNext(): void {
+    for (const waiter of this.#waiters) {
+      if (this.#free(waiter.kind)) waiter.admit();
+    }
+  }
+
+  #free(kind: SlotKind): boolean {
+    return this.running < this.#slots && (kind === 'insert' || this.#queries < this.#querySlots);
+  }
+
+  #count(kind: SlotKind, by: number): void {
+    if (kind === 'query') this.#queries += by;
+    else this.#inserts += by;
+  }
+}
+
+function tooMany(reason: string): Exception {
+  return new Exception(202, 'TOO_MANY_SIMULTANEOUS_QUERIES', `Too many simultaneous queries: ${reason}.`);
+}

@@ -1,0 +1,41 @@
+import { describe, expect, it } from 'vitest';
+import type { DeviceRow } from './cached-device.ts';
+import { LocalDevices } from './local-devices.ts';
+
+const row: DeviceRow = { number: 1, id: 'i', tenantId: 't', customerId: null, profileId: 'p', name: 'n', version: 2 };
+const open = () => new LocalDevices();
+
+describe('LocalDevices', () => {
+  it('gives all holders the same object', () => {
+    const here = open();
+    const [one, two] = [here.adopt(row), here.adopt({ ...row })];
+    expect(one).toBe(two);
+  });
+
+  it('lets a device go with its last holder', () => {
+    const here = open();
+    const device = here.adopt(row);
+    here.adopt(row);
+    here.release(device);
+    expect(here.get(1)).toBe(device);
+    here.release(device);
+    expect(here.get(1)).toBeUndefined();
+    expect(here.size).toBe(0);
+  });
+
+  it('takes over what a newer row says, and nothing of an older one', () => {
+    const here = open();
+    const device = here.adopt(row);
+    here.adopt({ ...row, version: 3, name: 'renamed', profileId: 'other', customerId: 'c' });
+    expect(device).toMatchObject({ name: 'renamed', profileId: 'other', customerId: 'c' });
+    here.refresh({ ...row, version: 2, name: 'of before' });
+    expect(device.name).toBe('renamed');
+  });
+
+  it('refuses to release what nobody holds', () => {
+    const here = open();
+    const device = here.adopt(row);
+    here.release(device);
+    expect(() => here.release(device)).toThrow('BUG');
+  });
+});

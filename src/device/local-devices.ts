@@ -1,0 +1,43 @@
+/**
+ * The devices that this worker knows, one object each: the token cache, sessions and children of gateways share it, so
+ * all of them see a change of the device. Each holder that adopts a device releases it once; with the last one the
+ * device is forgotten.
+ */
+import { assert } from '../base/errors.ts';
+import { CachedDevice, type DeviceRow } from './cached-device.ts';
+
+export class LocalDevices {
+  readonly #devices = new Map<number, CachedDevice>();
+
+  get size(): number {
+    return this.#devices.size;
+  }
+
+  get(number: number): CachedDevice | undefined {
+    return this.#devices.get(number);
+  }
+
+  /** To be released once. A newer row than the known one is taken over. */
+  adopt(row: DeviceRow): CachedDevice {
+    let device = this.#devices.get(row.number);
+    if (device) {
+      device.refresh(row);
+    } else {
+      device = new CachedDevice(row);
+      this.#devices.set(row.number, device);
+    }
+    device.holders += 1;
+    return device;
+  }
+
+  release(device: CachedDevice): void {
+    assert(device.holders > 0, 'a device is released as often as it was adopted');
+    device.holders -= 1;
+    if (device.holders === 0) this.#devices.delete(device.number);
+  }
+
+  /** What the store says now; nothing when the device is not known here. */
+  refresh(row: DeviceRow): void {
+    this.#devices.get(row.number)?.refresh(row);
+  }
+}

@@ -1,0 +1,276 @@
+import { setTimeout as sleep, setImmediate as turn } from 'node:timers/promises';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { createLog } from '../base/log.ts';
+import { Metrics } from '../base/metrics.ts';
+import { type Bus, busCounters, type Handler } from '../bus/bus.ts';
+import { IpcBus } from '../bus/ipc.ts';
+import { BusHub } from '../bus/ipc-primary.ts';
+import { portPair } from '../bus/port.ts';
+import type { DeviceRow, StoredDevice } from '../device/cached-device.ts';
+import { LocalDevices } from '../device/local-devices.ts';
+import { type SessionEnd, Sessions } from './sessions.ts';
+
+const log = createLog('error', 'test');
+const row = (number: number): DeviceRow => ({
+  number,
+  id: `id-${number}`,
+  tenantId: 't',
+  customerId: null,
+  profileId: 'p',
+  name: `device ${number}`,
+  version: 1,
+});
+const change = (number: number, deleted = false) => ({
+  credentialsId: 'k',
+  deviceId: `id-${number}`,
+  deviceNumber: number,
+  deleted,
+});
+
+/** A bus that can be cut off, and delivers when it is told to. */
+class FragileBus implements Bus {
+  readonly #bus: Bus;
+  readonly #callbacks: (() => void)[] = [];
+  connected = true;
+  published = 0;
+
+  constructor(bus: Bus) {
+    this.#bus = bus;
+  }
+  publish(channel: string, payload: Buffer | string): void {
+    if (!this.connected) return;
+    this.published += 1;
+    this.#bus.publish(channel, payload);
+  }
+  subscribe(channel: string, handler: Handler) {
+    return this.#bus.subscribe(channel, (payload, from) => {
+      if (this.connected) handler(payload, from);
+    });
+  }
+  onReconnect(callback: () => void): void {
+    this.#callbacks.push(callback);
+  }
+  restore(): void {
+    this.connected = true;
+    for (const callback of this.#callbacks) callback();
+  }
+  close(): Promise<void> {
+    return this.#bus.close();
+  }
+}
+
+let hub: BusHub;
+let opened: { sessions: Sessions; bus: FragileBus }[];
+let stored: Map<number, StoredDevice>;
+let queries: number[][];
+let isAway: boolean;
+
+async function open(nowMs = () => Date.now()) {
+  const [ours, theirs] = portPair();
+  hub.attach(theirs);
+  const bus = new FragileBus(new IpcBus(ours, busCounters(new Metrics())));
+  const clock = { now: nowMs, monotonic: () => performance.now() };
+  const devices = new LocalDevices();
+  const events: string[] = [];
+  const sessions = new Sessions({
+    bus,
+    devices,
+    lookUp: async (numbers) => {
+      queries.push(numbers);
+      if (isAway) throw new Error('away');
+      return numbers.flatMap((number) => stored.get(number) ?? []);
+    },
+    onConnected: ({ number }) => events.push(`connected ${number}`),
+    onDisconnected: ({ number }) => events.push(`disconnected ${number}`),
+    clock,
+    log,
+    metrics: new Metrics(),
+  });
+  await sessions.start();
+  opened.push({ sessions, bus });
+  return { sessions, bus, events, devices };
+}
+
+function owner() {
+  const told: SessionEnd[] = [];
+  return { told, sessionEnded: (reason: SessionEnd) => void told.push(reason) };
+}
+
+async function settled(): Promise<void> {
+  for (let i = 0; i < 30; i += 1) await turn();
+}
+
+beforeEach(() => {
+  hub = new BusHub(new Metrics());
+  opened = [];
+  stored = new Map([1, 2, 3].map((number) => [number, { ...row(number), credentialsVersion: 1 }]));
+  queries = [];
+  isAway = false;
+});
+
+afterEach(async () => {
+  for (const { sessions, bus } of opened) {
+    await sessions.stop();
+    await bus.close();
+  }
+});
+
+describe('Sessions', () => {
+  it('the newer session of a device wins on one worker, without a disconnect', async () => {
+    const { sessions, events, devices } = await open();
+    const [old, young] = [owner(), owner()];
+    const first = sessions.open(row(1), old);
+    const second = sessions.open(row(1), young);
+    expect(old.told).toEqual(['taken_over']);
+    first.end();
+    first.end();
+    expect(events).toEqual(['connected 1', 'connected 1']);
+    expect(devices.get(1)).toBe(second.device);
+    second.end();
+    expect(events.at(-1)).toBe('disconnected 1');
+    expect(devices.size).toBe(0);
+    expect(young.told).toEqual([]);
+  });
+
+  it('the newer session wins across workers, without a disconnect', async () => {
+    const [here, there] = [await open(), await open()];
+    const [old, young] = [owner(), owner()];
+    const first = here.sessions.open(row(1), old);
+    await settled();
+    there.sessions.open(row(1), young);
+    await settled();
+    expect([old.told, young.told]).toEqual([['taken_over'], []]);
+    first.end();
+    expect(here.events).toEqual(['connected 1']);
+    expect(here.sessions.size).toBe(0);
+  });
+
+  it('the newer session wins also when its clock is behind', async () => {
+    const [here, there] = [await open(() => Date.now() + 3_600_000), await open()];
+    const [old, young] = [owner(), owner()];
+    here.sessions.open(row(1), old);
+    await settled();
+    there.sessions.open(row(1), young);
+    await settled();
+    expect([old.told, young.told]).toEqual([['taken_over'], []]);
+  });
+
+  it('of two that open at once exactly one stays, whatever the clocks say', async () => {
+    for (const [number, aheadMs] of [0, 5_000, -5_000].entries()) {
+      const workers = await Promise.all([
+        open(() => 1_000_000),
+        open(() => 1_000_000 + aheadMs),
+        open(() => 1_000_000),
+      ]);
+      const owners = workers.map(() => owner());
+      for (const [i, { sessions }] of workers.entries()) sessions.open(row(number), owners[i]!);
+      await settled();
+      expect(owners.filter(({ told }) => told.length === 0)).toHaveLength(1);
+      expect(workers.reduce((sum, { sessions }) => sum + sessions.size, 0)).toBe(1);
+    }
+  });
+
+  it('two that opened the same device while the bus was away find each other when it is back', async () => {
+    const [here, there] = [await open(), await open()];
+    there.bus.connected = false;
+    const [old, young] = [owner(), owner()];
+    here.sessions.open(row(1), old);
+    await sleep(2);
+    there.sessions.open(row(1), young);
+    await settled();
+    expect([old.told, young.told]).toEqual([[], []]);
+    there.bus.restore();
+    await settled();
+    expect([old.told, young.told]).toEqual([['taken_over'], []]);
+  });
+
+  it('tells all that were opened in one turn in one message', async () => {
+    const { sessions, bus } = await open();
+    for (let number = 1; number <= 500; number += 1) sessions.open(row(number), owner());
+    await settled();
+    expect(bus.published).toBe(1);
+  });
+
+  it('ends with the device, once, and counts one disconnect', async () => {
+    const { sessions, events } = await open();
+    const mine = owner();
+    const session = sessions.open(row(1), mine, 1);
+    sessions.changed(change(1, true));
+    sessions.changed(change(1, true));
+    session.end();
+    expect(mine.told).toEqual(['device_deleted']);
+    expect(events).toEqual(['connected 1', 'disconnected 1']);
+  });
+
+  it('ends when its credentials changed, not when only its device was saved', async () => {
+    const { sessions, events, devices } = await open();
+    const mine = owner();
+    sessions.open(row(1), mine, 1);
+    stored.set(1, { ...row(1), version: 2, name: 'renamed', credentialsVersion: 1 });
+    sessions.changed(change(1));
+    await settled();
+    expect(mine.told).toEqual([]);
+    expect(devices.get(1)!.name).toBe('renamed');
+    stored.set(1, { ...row(1), version: 2, credentialsVersion: 2 });
+    sessions.changed(change(1));
+    await settled();
+    expect(mine.told).toEqual(['credentials_changed']);
+    expect(events).toEqual(['connected 1', 'disconnected 1']);
+  });
+
+  it('a child of a gateway stays when its own credentials change, and goes with its device', async () => {
+    const { sessions } = await open();
+    const child = owner();
+    sessions.open(row(1), child);
+    stored.set(1, { ...row(1), credentialsVersion: 2 });
+    sessions.changed(change(1));
+    await settled();
+    expect(child.told).toEqual([]);
+    stored.delete(1);
+    sessions.changed('all');
+    await settled();
+    expect(child.told).toEqual(['device_deleted']);
+  });
+
+  it('looks again when the credentials changed while the device signed in', async () => {
+    const { sessions } = await open();
+    const mine = owner();
+    stored.set(1, { ...row(1), credentialsVersion: 2 });
+    sessions.changed(change(1));
+    sessions.open(row(1), mine, 1);
+    await settled();
+    expect(mine.told).toEqual(['credentials_changed']);
+  });
+
+  it('holds many sessions against the store with one query', async () => {
+    const { sessions } = await open();
+    for (const number of [1, 2, 3]) sessions.open(row(number), owner(), 1);
+    queries = [];
+    for (const number of [1, 2, 3, 1]) sessions.changed(change(number));
+    await settled();
+    expect(queries).toEqual([[1, 2, 3]]);
+  });
+
+  it('goes on while the store is away, and looks again', async () => {
+    const { sessions } = await open();
+    const mine = owner();
+    sessions.open(row(1), mine, 1);
+    isAway = true;
+    stored.set(1, { ...row(1), credentialsVersion: 2 });
+    sessions.changed(change(1));
+    await settled();
+    expect(mine.told).toEqual([]);
+    isAway = false;
+    await sleep(1_100);
+    expect(mine.told).toEqual(['credentials_changed']);
+  });
+
+  it('stays when the answer of the store is older than its credentials', async () => {
+    const { sessions } = await open();
+    const mine = owner();
+    sessions.open(row(1), mine, 5);
+    sessions.changed(change(1));
+    await settled();
+    expect(mine.told).toEqual([]);
+  });
+});

@@ -1,0 +1,289 @@
+/**
+ * A device has at most one session, direct or through a gateway, over all workers and hosts: the newer one wins. Workers
+ * tell each other what was opened here, gathered for a turn, with a stamp that rises from each session of a device to the
+ * next one (a worker's clock never falls behind a stamp it has heard). Of two that meet, the lower ends and the higher
+ * is told again, so exactly one stays. When a device or its credentials change, its session is held against the store.
+ */
+import { randomUUID } from 'node:crypto';
+import type { Clock } from '../base/clock.ts';
+import { assert, messageOf } from '../base/errors.ts';
+import { FifoMap } from '../base/fifo-map.ts';
+import { limits } from '../base/limits.ts';
+import type { Log } from '../base/log.ts';
+import type { Metrics } from '../base/metrics.ts';
+import type { Bus } from '../bus/bus.ts';
+import { isListOf, isObject, isText, isWhole, readMessage } from '../bus/messages.ts';
+import type { CachedDevice, DeviceRow, StoredDevice } from '../device/cached-device.ts';
+import type { LocalDevices } from '../device/local-devices.ts';
+import type { CredentialChange } from '../device/store.ts';
+
+export type SessionEnd = 'taken_over' | 'credentials_changed' | 'device_deleted';
+
+/** A connection, or a child of a gateway. */
+export interface SessionOwner {
+  /** At most once, never inside `open` and never after `end`: the session is over. */
+  sessionEnded(reason: SessionEnd): void;
+}
+
+export interface SessionsDeps {
+  bus: Bus;
+  devices: LocalDevices;
+  /** Those of the devices that still exist. */
+  lookUp: (numbers: number[]) => Promise<StoredDevice[]>;
+  /** A session began; also when it took over. */
+  onConnected: (device: CachedDevice) => void;
+  /** The last session of the device ended; not when it was taken over. */
+  onDisconnected: (device: CachedDevice) => void;
+  clock: Clock;
+  log: Log;
+  metrics: Metrics;
+}
+
+const channel = 'sessions';
+
+interface OpenedMessage {
+  from: string;
+  opened: [device: number, stamp: number][];
+}
+
+function isOpenedMessage(value: unknown): value is OpenedMessage {
+  return isObject(value) && isText(value['from']) && isListOf(value['opened'], isOpened);
+}
+
+function isOpened(value: unknown): value is [number, number] {
+  return isListOf(value, isWhole) && value.length === 2;
+}
+
+/** Stamps in one millisecond, before they run ahead of the clock. */
+const stampsPerMs = 1_000;
+
+export class DeviceSession {
+  readonly device: CachedDevice;
+  readonly stamp: number;
+  /** Of the credentials that opened it; undefined = it stands on a gateway's, so its own do not matter. */
+  readonly credentialsVersion: number | undefined;
+  readonly owner: SessionOwner;
+  readonly #sessions: Sessions;
+  #ended = false;
+
+  constructor(
+    sessions: Sessions,
+    owner: SessionOwner,
+    device: CachedDevice,
+    stamp: number,
+    credentialsVersion: number | undefined,
+  ) {
+    this.#sessions = sessions;
+    this.owner = owner;
+    this.device = device;
+    this.stamp = stamp;
+    this.credentialsVersion = credentialsVersion;
+  }
+
+  /** By the owner when it no longer uses the device, also after `sessionEnded`. More than once does no harm. */
+  end(): void {
+    if (this.#ended) return;
+    this.#ended = true;
+    this.#sessions.left(this);
+  }
+
+  /** By `Sessions`. */
+  tell(reason: SessionEnd): void {
+    if (!this.#ended) this.owner.sessionEnded(reason);
+  }
+}
+
+export class Sessions {
+  readonly #deps: SessionsDeps;
+  readonly #node: string = randomUUID();
+  readonly #here = new Map<number, DeviceSession>();
+  /** Device → monotonic time of its last change: a session that began to log in before it is looked at again. */
+  readonly #changed = new FifoMap<number, number>(limits.sessionChangesMax);
+  #allChangedMs = Number.NEGATIVE_INFINITY;
+  /** Devices whose session may stand on what is no longer so. */
+  readonly #doubted = new Set<number>();
+  #checking: Promise<void> | undefined;
+  #endPause = () => {};
+  #toAnnounce: DeviceSession[] = [];
+  #lastStamp = 0;
+  #unsubscribe: (() => void) | undefined;
+  #onChecked: (device: CachedDevice, owner: SessionOwner) => void = () => {};
+  #stopped = false;
+
+  constructor(deps: SessionsDeps) {
+    this.#deps = deps;
+    deps.metrics.observed('device_sessions', 'Devices with a session on MQTT or through a gateway.', () => this.size);
+    deps.bus.onReconnect(() => {
+      // Others may have opened the same devices meanwhile, unheard.
+      for (const session of this.#here.values()) this.#announce(session);
+    });
+  }
+
+  get size(): number {
+    return this.#here.size;
+  }
+
+  /** Before the first session. */
+  async start(): Promise<void> {
+    this.#unsubscribe = await this.#deps.bus.subscribe(channel, (payload) => this.#receive(payload));
+  }
+
+  async stop(): Promise<void> {
+    this.#stopped = true;
+    this.#unsubscribe?.();
+    this.#endPause();
+    await this.#checking;
+  }
+
+  /** `handler` is called for each session whose device was read again, because the device changed or may have. */
+  onChecked(handler: (device: CachedDevice, owner: SessionOwner) => void): void {
+    this.#onChecked = handler;
+  }
+
+  /** The device's session on this worker. */
+  get(device: number): DeviceSession | undefined {
+    return this.#here.get(device);
+  }
+
+  /** Ends the device's session of before, wherever it is. The caller ends this one. */
+  open(row: DeviceRow, owner: SessionOwner, credentialsVersion?: number): DeviceSession {
+    const { clock, devices, onConnected } = this.#deps;
+    const device = devices.adopt(row);
+    this.#lastStamp = Math.max(clock.now() * stampsPerMs, this.#lastStamp + 1);
+    const session = new DeviceSession(this, owner, device, this.#lastStamp, credentialsVersion);
+    const former = this.#here.get(row.number);
+    this.#here.set(row.number, session);
+    former?.tell('taken_over');
+    onConnected(device);
+    this.#announce(session);
+    if (this.#changedLately(row.number)) this.#doubt(row.number);
+    return session;
+  }
+
+  /** A device or its credentials changed; whoever reads the store from now on sees it. */
+  changed(change: CredentialChange | 'all'): void {
+    const now = this.#deps.clock.monotonic();
+    if (change === 'all') {
+      this.#allChangedMs = now;
+      for (const number of this.#here.keys()) this.#doubt(number);
+      return;
+    }
+    const { deviceNumber: number } = change;
+    const session = this.#here.get(number);
+    if (session && change.deleted) {
+      this.#over(session, 'device_deleted');
+    } else {
+      // Behind its place of before: the oldest change makes room for a new one.
+      this.#changed.delete(number);
+      this.#changed.set(number, now);
+      if (session) this.#doubt(number);
+    }
+  }
+
+  /** By `DeviceSession.end`. */
+  left(session: DeviceSession): void {
+    const { device } = session;
+    if (this.#here.get(device.number) === session) {
+      this.#here.delete(device.number);
+      this.#deps.onDisconnected(device);
+    }
+    this.#deps.devices.release(device);
+  }
+
+  #over(session: DeviceSession, reason: SessionEnd): void {
+    this.#here.delete(session.device.number);
+    if (reason !== 'taken_over') this.#deps.onDisconnected(session.device);
+    session.tell(reason);
+  }
+
+  #announce(session: DeviceSession): void {
+    if (this.#toAnnounce.push(session) === 1) setImmediate(() => this.#tellOthers());
+  }
+
+  #tellOthers(): void {
+    const sessions = this.#toAnnounce;
+    this.#toAnnounce = [];
+    for (let i = 0; i < sessions.length; i += limits.openedPerMessageMax) {
+      const opened = sessions
+        .slice(i, i + limits.openedPerMessageMax)
+        .filter((session) => this.#here.get(session.device.number) === session)
+        .map(({ device, stamp }) => [device.number, stamp]);
+      if (opened.length > 0) this.#deps.bus.publish(channel, JSON.stringify({ from: this.#node, opened }));
+    }
+  }
+
+  #receive(payload: Buffer): void {
+    const message = readMessage(payload, isOpenedMessage);
+    if (message.from === this.#node) return;
+    for (const [number, stamp] of message.opened) {
+      this.#lastStamp = Math.max(this.#lastStamp, stamp);
+      const session = this.#here.get(number);
+      if (!session) continue;
+      const isNewer = stamp > session.stamp || (stamp === session.stamp && message.from > this.#node);
+      if (isNewer) this.#over(session, 'taken_over');
+      else this.#announce(session);
+    }
+  }
+
+  #changedLately(number: number): boolean {
+    const since = this.#deps.clock.monotonic() - limits.loginMsMax;
+    return (this.#changed.get(number) ?? Number.NEGATIVE_INFINITY) >= since || this.#allChangedMs >= since;
+  }
+
+  #doubt(number: number): void {
+    this.#doubted.add(number);
+    // A read that runs already may be of before the change: this one joins the next.
+    this.#checking ??= this.#check();
+  }
+
+  async #check(): Promise<void> {
+    // Once in a turn, for many changes.
+    await new Promise((resolve) => setImmediate(resolve));
+    while (this.#doubted.size > 0 && !this.#stopped) {
+      const numbers = [...this.#doubted].slice(0, limits.sessionChecksBatchMax);
+      for (const number of numbers) this.#doubted.delete(number);
+      try {
+        this.#compare(numbers, await this.#deps.lookUp(numbers));
+      } catch (error) {
+        // Sessions go on while the database is away.
+        this.#deps.log.warn('sessions_unchecked', { reason: messageOf(error), sessions: this.#doubted.size });
+        for (const number of numbers) this.#doubted.add(number);
+        await this.#pause();
+      }
+    }
+    // In the same turn as the last look at what is doubted: nobody's doubt falls in between.
+    this.#checking = undefined;
+  }
+
+  #pause(): Promise<void> {
+    return new Promise((resolve) => {
+      const timer = setTimeout(resolve, limits.credentialPollMs);
+      this.#endPause = () => {
+        clearTimeout(timer);
+        resolve();
+      };
+    });
+  }
+
+  #compare(numbers: number[], rows: StoredDevice[]): void {
+    const stored = new Map(rows.map((row) => [row.number, row]));
+    for (const number of numbers) {
+      const session = this.#here.get(number);
+      if (!session) continue;
+      const row = stored.get(number);
+      if (!row) {
+        this.#over(session, 'device_deleted');
+      } else {
+        assert(row.id === session.device.id, 'a number is of one device for ever');
+        this.#deps.devices.refresh(row);
+        const { credentialsVersion } = session;
+        // A higher one than stored was read after what this answer knows.
+        if (credentialsVersion !== undefined && row.credentialsVersion > credentialsVersion) {
+          this.#over(session, 'credentials_changed');
+        } else {
+          this.#onChecked(session.device, session.owner);
+        }
+      }
+    }
+  }
+}

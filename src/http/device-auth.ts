@@ -1,0 +1,95 @@
+/**
+ * Who sends: what nearly every operation does first. Token → device, or 401; 429 for an address that gave too many wrong
+ * tokens; the rate limit of messages; a sign of life.
+ */
+
+import type { Admission } from '../activity/admission.ts';
+import type { WrongCredentials } from '../auth/wrong-credentials.ts';
+import { asFault, ErrorCode, Fault } from '../base/errors.ts';
+import type { Log } from '../base/log.ts';
+import type { CachedDevice } from '../device/cached-device.ts';
+import type { TokenCache } from '../device/token-cache.ts';
+import type { Exchange } from '../uws/exchange.ts';
+import type { HttpRequest } from '../uws/server.ts';
+
+const unknownToken = new Fault(
+  401,
+  ErrorCode.authentication,
+  'unknown_token',
+  'No device has this access token; check the token in the path.',
+);
+
+/** As the room for bodies knows a device. */
+export function senderOf({ number }: CachedDevice): string {
+  return `device ${number}`;
+}
+
+/** The request that brings a token. Its address is asked for only when it matters. */
+export type From = Pick<Exchange, 'remoteAddress'> | Pick<HttpRequest, 'remoteAddress'>;
+
+export class DeviceAuth {
+  readonly meter: Admission;
+  readonly #tokens: TokenCache;
+  /** Undefined = an address may try as many tokens as it likes. */
+  readonly #wrong: WrongCredentials | undefined;
+  readonly #log: Log;
+
+  constructor(tokens: TokenCache, wrong: WrongCredentials | undefined, meter: Admission, log: Log) {
+    this.#tokens = tokens;
+    this.#wrong = wrong;
+    this.meter = meter;
+    this.#log = log;
+  }
+
+  /** Without waiting, when this worker knows the token and its address may use it; undefined says nothing. */
+  known(token: string, from: From): CachedDevice | undefined {
+    const device = this.#tokens.get(token);
+    if (device === undefined || this.#wrong === undefined || this.#wrong.isCalm) return device;
+    return this.#wrong.mayUse(addressOf(from), token) ? device : undefined;
+  }
+
+  async find(token: string, from: From): Promise<CachedDevice> {
+    const known = this.known(token, from);
+    if (known !== undefined) return known;
+    const wrong = this.#wrong;
+    // A request that has gone has no address any more.
+    const address = wrong === undefined ? '' : addressOf(from);
+    wrong?.check(address, token);
+    const device = await this.#tokens.lookup(token);
+    // Checked again: many tries may have waited for look-ups at the same time.
+    wrong?.check(address, token);
+    if (device === null) {
+      wrong?.wrong(address);
+      throw unknownToken;
+    }
+    wrong?.right(address, token);
+    return device;
+  }
+
+  /** Who sends a body that comes in pieces, before the rest of it is read. */
+  readonly admitBody = (token: string, from: From): string | Promise<string> => {
+    const device = this.known(token, from);
+    return device ? senderOf(device) : this.find(token, from).then(senderOf);
+  };
+
+  /** Refuses a request that failed. */
+  refuse(exchange: Exchange, error: unknown): void {
+    exchange.refuse(this.fault(error));
+  }
+
+  fault(error: unknown): Fault {
+    if (!(error instanceof Fault)) this.#log.error('handler_bug', { error });
+    return asFault(error);
+  }
+
+  /** The device that sends a message, counted and noted as alive. */
+  async admit(token: string, from: From): Promise<CachedDevice> {
+    const device = await this.find(token, from);
+    this.meter.message(device);
+    return device;
+  }
+}
+
+function addressOf(from: From): string {
+  return typeof from.remoteAddress === 'string' ? from.remoteAddress : (from as Exchange).remoteAddress();
+}

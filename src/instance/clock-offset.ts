@@ -1,0 +1,143 @@
+/**
+ * Which time an instance goes by, decided from measurements of the database's clock. Pure rules without a timer; the
+ * primary's `clock-watch.ts` feeds them. Three clocks vote: the database's, the host's, and the time given out so far,
+ * carried on by the monotonic clock. The database decides, because all hosts of an installation share it. The one
+ * exception: when the database's clock alone has jumped, the other two are believed.
+ */
+import { clockStepMs, type TimeLine } from '../base/clock.ts';
+import { type Fault, unavailable } from '../base/errors.ts';
+
+export type ClockVerdict = 'unmeasured' | 'good' | 'off' | 'wrong';
+
+/** As the primary tells it to its workers. */
+export interface ClockState {
+  /** Undefined until there is a time to go by. */
+  line: TimeLine | undefined;
+  /** Host's clock − database's clock, in milliseconds; 0 before the first measurement. */
+  offsetMs: number;
+  verdict: ClockVerdict;
+}
+
+/** One round trip to the database. All times in milliseconds. */
+export interface ClockSample {
+  /** The database's answer. */
+  database: number;
+  /** The host's clock and the monotonic clock, halfway between question and answer. */
+  host: number;
+  monotonic: number;
+  /** Half of the round trip: the answer is right to within this. */
+  error: number;
+}
+
+/** What an earlier run has measured. */
+export interface RememberedClock {
+  /** The database's time at the last measurement: real time is never before it. */
+  databaseMs: number;
+  /** Host's clock − database's clock. */
+  offsetMs: number;
+}
+
+export const clockOffMs = 500;
+export const clockWrongMs = 5_000;
+/** Drift of a monotonic clock: a good measurement gets worse by this much for each millisecond of age. */
+const driftPerMs = 0.0001;
+/** Small differences are caught up with by a clock that is this much faster or slower. */
+const slewPerMs = 0.1;
+
+interface Estimate {
+  anchor: number;
+  error: number;
+  at: number;
+}
+
+export class ClockOffset {
+  #anchor: number | undefined;
+  /** False while the anchor is remembered or the host's own. */
+  #isMeasured = false;
+  #best: Estimate | undefined;
+  /** The offset was measured, by this run or an earlier one. */
+  #isKnown = false;
+  #offsetMs = 0;
+  #adjustedAt = 0;
+  /** The database's clock jumped away from the two others and is not followed. */
+  isDatabaseAlone = false;
+
+  /** Time to go by − monotonic time of the host; undefined before `begin`. */
+  get anchor(): number | undefined {
+    return this.#anchor;
+  }
+
+  get state(): Omit<ClockState, 'line'> {
+    const { verdict } = this;
+    return { offsetMs: Math.round(this.#offsetMs), verdict };
+  }
+
+  get verdict(): ClockVerdict {
+    if (!this.#isKnown) return 'unmeasured';
+    const offset = Math.abs(this.#offsetMs) - (this.#best?.error ?? 0);
+    return offset > clockWrongMs ? 'wrong' : offset > clockOffMs ? 'off' : 'good';
+  }
+
+  /**
+   * Before the first measurement: the database may be unavailable. Of the host's clock and the host's clock less the
+   * remembered offset the earlier one is taken that is not before the last time that was ever measured: a clock that was
+   * repaired meanwhile is noticed, and a clock that is ahead cannot take the instance with it.
+   */
+  begin(host: number, monotonic: number, remembered: RememberedClock | undefined): void {
+    let time = host;
+    if (remembered !== undefined) {
+      const { databaseMs, offsetMs } = remembered;
+      const possible = [host, host - offsetMs].filter((candidate) => candidate >= databaseMs - clockOffMs);
+      time = possible.length > 0 ? Math.min(...possible) : databaseMs;
+      this.#offsetMs = host - time;
+      this.#isKnown = true;
+    }
+    this.#anchor = time - monotonic;
+    this.#adjustedAt = monotonic;
+  }
+
+  measured({ database, host, monotonic, error }: ClockSample): void {
+    const sample = { anchor: database - monotonic, error, at: monotonic };
+    const best = this.#best;
+    const bestError = best === undefined ? 0 : best.error + (monotonic - best.at) * driftPerMs;
+    // Two measurements that exclude each other: the database's clock was stepped between them, or this host slept.
+    const isStep = best !== undefined && Math.abs(sample.anchor - best.anchor) > error + bestError;
+    if (best === undefined || isStep || error < bestError) this.#best = sample;
+    this.#offsetMs = host - (monotonic + this.#best!.anchor);
+    this.#isKnown = true;
+    this.#adjust(this.#best!, host, monotonic);
+  }
+
+  #adjust(best: Estimate, host: number, monotonic: number): void {
+    const anchor = this.#anchor;
+    const elapsed = monotonic - this.#adjustedAt;
+    this.#adjustedAt = monotonic;
+    const difference = anchor === undefined ? 0 : best.anchor - anchor;
+    this.isDatabaseAlone = false;
+    if (anchor === undefined || !this.#isMeasured) {
+      this.#anchor = best.anchor;
+      this.#isMeasured = true;
+    } else if (Math.abs(difference) > clockStepMs) {
+      this.isDatabaseAlone = Math.abs(host - (monotonic + anchor)) <= clockStepMs;
+      if (!this.isDatabaseAlone) this.#anchor = best.anchor;
+    } else if (Math.abs(difference) > best.error) {
+      const most = elapsed * slewPerMs;
+      this.#anchor = anchor + Math.max(-most, Math.min(most, difference));
+    }
+  }
+}
+
+/** One sentence for readiness and the log; undefined when there is nothing to say. */
+export function clockSentence({ verdict, offsetMs }: Pick<ClockState, 'verdict' | 'offsetMs'>): string | undefined {
+  if (verdict !== 'off' && verdict !== 'wrong') return undefined;
+  const seconds = (Math.abs(offsetMs) / 1000).toFixed(1);
+  const direction = offsetMs > 0 ? 'ahead of' : 'behind';
+  return `The clock of this host is ${seconds} s ${direction} the clock of the database; synchronise both (NTP).`;
+}
+
+/** The refusal of messages that need a server time; undefined when the clocks are near enough. */
+export function clockFault(state: Pick<ClockState, 'verdict' | 'offsetMs'>): Fault | undefined {
+  if (state.verdict !== 'wrong') return undefined;
+  const sentence = clockSentence(state);
+  return unavailable('clock_wrong', `${sentence} Until then only messages with "ts" are accepted.`, 5);
+}

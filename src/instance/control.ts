@@ -1,0 +1,50 @@
+/**
+ * What an operator's command may ask of the running instance, over `DATA_DIR/run/control.sock`: the primary answers.
+ * `npm run backup` uses it. A further command is one more entry of the table.
+ */
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import type { Config } from '../base/config.ts';
+import { listenControl } from '../base/control-socket.ts';
+import type { JournalCut } from '../journal/journal.ts';
+import type { JournalHold } from './journal-hold.ts';
+import { runDirectory } from './messages.ts';
+
+export interface InstanceDescription {
+  version: string;
+  /** The settings that the instance runs with, secrets included. */
+  config: Config;
+}
+
+export interface HeldJournals {
+  /** Ends the hold with `releaseJournals`, as the end of the connection does. */
+  id: number;
+  cuts: JournalCut[];
+}
+
+export interface ControlDeps {
+  dataDir: string;
+  config: Config;
+  journalHold: JournalHold;
+}
+
+export function controlPath(dataDir: string): string {
+  return join(dataDir, runDirectory, 'control.sock');
+}
+
+export function answerControl({ dataDir, config, journalHold }: ControlDeps): Promise<{ close(): Promise<void> }> {
+  return listenControl(controlPath(dataDir), {
+    describe: async (): Promise<InstanceDescription> => ({ version: ownVersion(), config }),
+    holdJournals: async (_argument, session): Promise<HeldJournals> => {
+      const held = await journalHold.begin();
+      session.onClosed(() => void journalHold.end(held.id));
+      return held;
+    },
+    releaseJournals: async (id): Promise<boolean> => await journalHold.end(Number(id)),
+  });
+}
+
+export function ownVersion(): string {
+  const file = new URL('../../package.json', import.meta.url);
+  return (JSON.parse(readFileSync(file, 'utf8')) as { version: string }).version;
+}

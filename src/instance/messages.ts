@@ -1,0 +1,91 @@
+/** What the primary and its workers say to each other. Everything else between workers goes over the bus. */
+import type { Config } from '../base/config.ts';
+import type { Sample } from '../base/metrics.ts';
+import type { Work } from '../base/underway.ts';
+import type { JournalCut } from '../journal/journal.ts';
+import type { RuleText } from '../rules/table.ts';
+import type { ClockState } from './clock-offset.ts';
+import type { JournalReportsOfHost } from './journal-reports.ts';
+
+/** Where the engines are, once they run. */
+export interface Engines {
+  clickhouse: { url: string; user: string; password: string };
+  postgresUrl: string;
+}
+
+export interface Begin {
+  kind: 'begin';
+  slot: number;
+  /** Read once, by the primary. */
+  config: Config;
+  rules: RuleText[];
+  engines: Engines;
+  /** The id of the installation: one for all hosts that share the stores. */
+  installation: string;
+  clock: ClockState;
+  /** PostgreSQL has the tables of this version. While it is false, nothing must be asked of it. */
+  postgresReady: boolean;
+  /** Journal directories of workers that no longer exist, for this worker to ship. */
+  orphanJournals: string[];
+}
+
+export type PartState = 'up' | 'starting' | 'away';
+
+export interface InstanceState {
+  status: 'starting' | 'ready' | 'degraded' | 'draining';
+  parts: Record<string, PartState>;
+  /** Why the instance is degraded, in sentences for an operator; parts that are not up speak for themselves. */
+  reasons: string[];
+  /** PostgreSQL has the tables of this version; once true, always true. */
+  postgresReady: boolean;
+  /** The slot of the worker that does what one worker of an instance does; undefined while none is ready. */
+  leader: number | undefined;
+  /** Work that ended two workers: `keyOf` of each, refused for now. */
+  blocked: string[];
+  /** The time to go by, and how far this host's own clock is from it. */
+  clock: ClockState;
+}
+
+export const unmeasuredClock: ClockState = { line: undefined, offsetMs: 0, verdict: 'unmeasured' };
+
+export type ToWorker =
+  | Begin
+  | { kind: 'state'; state: InstanceState }
+  | { kind: 'collect'; id: number }
+  /** For a backup: journals are held until the release, and again answered. */
+  | { kind: 'holdJournals'; id: number }
+  | { kind: 'releaseJournals'; id: number }
+  /** A worker answers with `journalReports`. */
+  | { kind: 'reportJournals'; id: number; flush: boolean }
+  | ({ kind: 'journals'; id: number } & JournalReportsOfHost)
+  | { kind: 'drain' };
+
+export type ToPrimary =
+  /** The worker listens: what is sent before that is lost. */
+  | { kind: 'hello' }
+  /** The worker cannot go on yet, for this reason, and tries again by itself. */
+  | { kind: 'waiting'; reason: string }
+  | { kind: 'ready' }
+  | { kind: 'status'; refusing: boolean; degraded: string[] }
+  | { kind: 'samples'; id: number; samples: Sample[] }
+  | { kind: 'journalsHeld'; id: number; cuts: JournalCut[]; intact: boolean }
+  /** `flush`: what waits for company is shipped now. */
+  | { kind: 'askJournals'; id: number; flush: boolean }
+  | ({ kind: 'journalReports'; id: number } & JournalReportsOfHost)
+  | { kind: 'failed'; message: string }
+  /** The last words of a worker that ends by a bug. */
+  | { kind: 'died'; message: string; suspects: Work[] };
+
+export const runDirectory = 'run';
+export const journalDirectory = 'journal';
+export const clickhouseDirectory = 'clickhouse';
+export const postgresDirectory = 'postgres';
+export const secretsFile = 'secrets.json';
+/** Present while a restore fills the directory: it must not be started. */
+export const restoringFile = 'restoring';
+/** Which backup a restore made the directory from. */
+export const restoredFile = 'restored.json';
+
+export function journalName(slot: number): string {
+  return `worker-${slot}`;
+}

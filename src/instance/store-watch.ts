@@ -1,0 +1,200 @@
+/**
+ * Watches the stores for the primary: asks each one twice a second whether it answers, and brings its schema up to date
+ * when it answers for the first time, however late that is. A store that does not answer is a state with a reason and
+ * never an end. Before `enterService` a setting that is wrong (a refused password, an unknown database, a newer schema)
+ * is thrown by `begun`; afterwards it is a reason like any other, because known devices are served then.
+ */
+import { messageOf, type StartError } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Log } from '../base/log.ts';
+import type { PartState } from './messages.ts';
+
+export interface WatchedStore {
+  name: 'clickhouse' | 'postgres';
+  /** For messages, as `PostgreSQL at db:5432`. */
+  title: string;
+  /** Rejects with the reason when the store does not answer. */
+  ping(): Promise<void>;
+  /** Brings the schema up to date; may be called again after a failure. */
+  prepare(): Promise<void>;
+  /** The error that says that a setting is wrong, in one line; undefined when a later try may succeed. */
+  configurationError(error: unknown): StartError | undefined;
+}
+
+export interface StoreWatchOptions {
+  stores: WatchedStore[];
+  log: Log;
+  onChange: () => void;
+}
+
+interface Watched {
+  store: WatchedStore;
+  state: PartState;
+  reason: string | undefined;
+  prepared: boolean;
+  /** Tries to prepare that failed in a row, and the monotonic time before which there is no further one. */
+  failures: number;
+  notBeforeMs: number;
+  awaySinceMs: number;
+}
+
+export class StoreWatch {
+  readonly #options: StoreWatchOptions;
+  readonly #watched: Watched[];
+  readonly #loops: Promise<void>[] = [];
+  #refused: ((error: StartError) => void) | undefined;
+  #serving = false;
+  readonly #waiting: (() => void)[] = [];
+  readonly #ending = new AbortController();
+
+  constructor(options: StoreWatchOptions) {
+    this.#options = options;
+    this.#watched = options.stores.map((store) => ({
+      store,
+      state: 'starting',
+      reason: undefined,
+      prepared: false,
+      failures: 0,
+      notBeforeMs: 0,
+      awaySinceMs: performance.now(),
+    }));
+  }
+
+  /**
+   * Resolves when every store is prepared or certainly unavailable, at the latest after `msMax`; with `needed`, not before
+   * that store is prepared. Rejects when a setting is wrong.
+   */
+  async begin(msMax: number, needed?: WatchedStore['name'], onMissing?: (reason: string) => void): Promise<void> {
+    const deadline = performance.now() + msMax;
+    const refusal = new Promise<never>((_, reject) => {
+      this.#refused = reject;
+    });
+    refusal.catch(() => {});
+    for (const watched of this.#watched) this.#loops.push(this.#watch(watched));
+    let saidMissing = false;
+    for (;;) {
+      const missing = this.#watched.find(({ store, prepared }) => store.name === needed && !prepared);
+      const isLate = performance.now() >= deadline;
+      if (!missing && (isLate || this.#watched.every(({ state }) => state !== 'starting'))) return;
+      if (missing?.reason !== undefined && !saidMissing) {
+        saidMissing = true;
+        onMissing?.(missing.reason);
+      }
+      await Promise.race([refusal, this.#changed(missing ? limits.storeLookMs : deadline - performance.now())]);
+    }
+  }
+
+  /** From here on no store ends the service. */
+  enterService(): void {
+    this.#serving = true;
+  }
+
+  /** A migration that goes on is left to its statement: the next start finds what it has done. */
+  async stop(): Promise<void> {
+    this.#ending.abort();
+    await Promise.race([Promise.all(this.#loops), pause(stopMsMax)]);
+  }
+
+  get parts(): Record<string, PartState> {
+    return Object.fromEntries(this.#watched.map(({ store, state }) => [store.name, state]));
+  }
+
+  get reasons(): string[] {
+    return this.#watched.flatMap(({ reason }) => reason ?? []);
+  }
+
+  isPrepared(name: WatchedStore['name']): boolean {
+    return this.#watched.some(({ store, prepared }) => store.name === name && prepared);
+  }
+
+  async #watch(watched: Watched): Promise<void> {
+    const { signal } = this.#ending;
+    while (!signal.aborted) {
+      await this.#look(watched);
+      await pause(limits.storeLookMs, signal);
+    }
+  }
+
+  async #look(watched: Watched): Promise<void> {
+    const { store } = watched;
+    try {
+      await store.ping();
+    } catch (error) {
+      this.#fail(watched, `${store.title} does not answer`, error);
+      return;
+    }
+    if (watched.prepared) {
+      this.#set(watched, 'up', undefined);
+      return;
+    }
+    if (performance.now() < watched.notBeforeMs) return;
+    try {
+      await store.prepare();
+    } catch (error) {
+      watched.failures += 1;
+      const pauseMs = Math.min(limits.storeLookMs * 2 ** (watched.failures - 1), limits.storePrepareMsMax);
+      watched.notBeforeMs = performance.now() + pauseMs;
+      this.#fail(watched, `${store.title} cannot be used yet`, error);
+      return;
+    }
+    watched.prepared = true;
+    this.#set(watched, 'up', undefined);
+  }
+
+  #fail(watched: Watched, what: string, error: unknown): void {
+    if (this.#ending.signal.aborted) return;
+    const refusal = watched.store.configurationError(error);
+    if (refusal && !this.#serving) this.#refused?.(refusal);
+    const cause = refusal ?? (error as { cause?: unknown } | null)?.cause ?? error;
+    this.#set(watched, 'away', `${what}: ${messageOf(cause)}`);
+  }
+
+  /** One line for each change, however often the store is asked. */
+  #set(watched: Watched, state: PartState, reason: string | undefined): void {
+    const { log, onChange } = this.#options;
+    const { store, state: former, reason: formerReason } = watched;
+    if (state === former && reason === formerReason) return;
+    watched.state = state;
+    watched.reason = reason;
+    if (state === 'up') {
+      const awayMs = Math.round(performance.now() - watched.awaySinceMs);
+      if (formerReason !== undefined) log.info('store_back', { store: store.name, awayMs });
+    } else {
+      if (former === 'up') watched.awaySinceMs = performance.now();
+      log.warn('store_away', { store: store.name, reason });
+    }
+    onChange();
+    this.#signal();
+  }
+
+  /** Resolves at the next change of any store, at the latest after `msMax`. */
+  #changed(msMax: number): Promise<void> {
+    return new Promise((resolve) => {
+      const timer = setTimeout(resolve, Math.max(0, msMax));
+      this.#waiting.push(() => {
+        clearTimeout(timer);
+        resolve();
+      });
+    });
+  }
+
+  #signal(): void {
+    for (const resolve of this.#waiting.splice(0)) resolve();
+  }
+}
+
+const stopMsMax = 2_000;
+
+/** Ends early with the signal. */
+function pause(ms: number, signal?: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    const end = () => {
+      clearTimeout(timer);
+      signal?.removeEventListener('abort', end);
+      resolve();
+    };
+    const timer = setTimeout(end, ms);
+    signal?.addEventListener('abort', end);
+    if (signal?.aborted) end();
+  });
+}

@@ -1,0 +1,108 @@
+/** The MQTT door as a whole: every topic with its operation, every stream, and the connections that use them. */
+
+import type { Admission } from '../activity/admission.ts';
+import type { Attributes } from '../attributes/attributes.ts';
+import type { AttributeUpdates } from '../attributes/followers.ts';
+import type { Clock } from '../base/clock.ts';
+import type { Config } from '../base/config.ts';
+import type { Log } from '../base/log.ts';
+import type { Metrics } from '../base/metrics.ts';
+import type { CachedDevice } from '../device/cached-device.ts';
+import type { Gateways } from '../gateway/gateways.ts';
+import type { GatewayDecoder } from '../gateway/telemetry.ts';
+import type { Decode, Ingest } from '../ingest/accept.ts';
+import type { ClaimDeps } from '../onboarding/claim.ts';
+import type { ProvisionDeps } from '../onboarding/provision.ts';
+import type { Downloads } from '../ota/downloads.ts';
+import type { RpcSessions } from '../rpc/notify.ts';
+import type { Rpc } from '../rpc/send.ts';
+import type { Calls } from '../rules/calls.ts';
+import type { ReadBody } from '../value/lenient.ts';
+import { Mqtt } from './server.ts';
+import type { SignIn } from './sign-in.ts';
+import { attributeRequestTopics } from './topics/attribute-requests.ts';
+import { AttributeStream, attributeTopics, saveAttributes } from './topics/attributes.ts';
+import { callTopics } from './topics/calls.ts';
+import { claimTopics } from './topics/claim.ts';
+import { firmwareTopics } from './topics/firmware.ts';
+import { gatewayTopics } from './topics/gateway.ts';
+import { profileOperations } from './topics/profile-topics.ts';
+import { provisionTopics } from './topics/provision.ts';
+import { RpcStream, rpcTopics } from './topics/rpc.ts';
+import { sessionLimits } from './topics/session-limits.ts';
+import { TopicTable } from './topics/table.ts';
+import { telemetryOperation, telemetryTopics } from './topics/telemetry.ts';
+
+export interface MqttDoorDeps {
+  config: Config;
+  /** '' = clients are not told. */
+  worker: string;
+  /** Of this worker. */
+  connectionsMax: number;
+  isTrustedProxy: (address: string) => boolean;
+  signIn: SignIn;
+  ingest: Ingest;
+  decode: Decode<CachedDevice>;
+  readBody: ReadBody;
+  castNumericStrings: boolean;
+  gateways: Gateways;
+  gatewayDecoder: GatewayDecoder;
+  meter: Admission;
+  attributes: Attributes;
+  updates: AttributeUpdates;
+  downloads: Downloads;
+  rpc: Rpc;
+  rpcSessions: RpcSessions;
+  calls: Calls;
+  claims: ClaimDeps;
+  provisioning: ProvisionDeps;
+  clock: Clock;
+  log: Log;
+  metrics: Metrics;
+}
+
+export function openMqtt(deps: MqttDoorDeps): Mqtt {
+  const { config, worker, signIn, ingest, meter, updates, provisioning, clock, log, metrics } = deps;
+  const { packetBytesMax, inflightMax, idleSeconds, closeOnInvalid } = config.mqtt;
+  const connectionsPerAddressMax = config.mqtt.connectionsPerAddressMax || Math.ceil(0.9 * deps.connectionsMax);
+  const gateway = gatewayTopics(deps, config.gateway.disconnectNotices);
+  const topics = new TopicTable(
+    [
+      telemetryTopics(deps),
+      attributeTopics(deps),
+      attributeRequestTopics(deps),
+      rpcTopics(deps),
+      callTopics({ ...deps, sessionLimits: sessionLimits(config) }),
+      claimTopics(deps),
+      firmwareTopics({ ...deps, packetBytesMax }),
+      ...gateway.topics,
+    ],
+    profileOperations(telemetryOperation(deps), saveAttributes(deps)),
+  );
+  return new Mqtt(
+    {
+      settings: {
+        worker,
+        connectionsPerAddressMax,
+        packetBytesMax,
+        inflightMax,
+        idleMs: idleSeconds * 1000,
+        closeOnInvalid,
+      },
+      signIn,
+      isTrustedProxy: deps.isTrustedProxy,
+      topics,
+      provisionTopics: new TopicTable([provisionTopics(provisioning, deps.readBody)]),
+      streams: {
+        attributes: new AttributeStream({ updates, log }),
+        rpc: new RpcStream(deps.rpcSessions),
+        ...gateway.streams,
+      },
+      meter,
+      journalRefusal: () => ingest.refusal(),
+      clock,
+      log,
+    },
+    metrics,
+  );
+}

@@ -1,0 +1,109 @@
+/** The MQTT door of a worker: its connections, whatever carries them; their deadlines; and the end of all of them. */
+
+import { limits } from '../base/limits.ts';
+import type { Metrics } from '../base/metrics.ts';
+import { Addresses } from './addresses.ts';
+import type { CloseReason } from './close-reason.ts';
+import { Connection } from './connection.ts';
+import { Counters } from './counters.ts';
+import type { ConnectionDeps, MqttDeps } from './deps.ts';
+import { Flusher } from './flusher.ts';
+import { JournalWaiters } from './journal-waiters.ts';
+import type { OpenConnection } from './transport.ts';
+
+const drainStepMs = 5;
+
+export class Mqtt {
+  readonly #connections = new Set<Connection>();
+  readonly #addresses: Addresses;
+  readonly #deps: ConnectionDeps;
+  readonly #timer: NodeJS.Timeout;
+  #draining = false;
+  #sweptAt: number;
+  #addressLoggedAt = Number.NEGATIVE_INFINITY;
+
+  constructor(deps: MqttDeps, metrics: Metrics) {
+    const { connectionsPerAddressMax, packetBytesMax, inflightMax } = deps.settings;
+    this.#addresses = new Addresses({
+      connectionsMax: connectionsPerAddressMax,
+      provisioningMax: limits.mqttProvisioningPerAddressMax,
+      isTrusted: deps.isTrustedProxy,
+    });
+    this.#deps = {
+      ...deps,
+      counters: new Counters(metrics),
+      flusher: new Flusher(),
+      journalWaiters: new JournalWaiters(deps.clock, deps.journalRefusal),
+      addresses: this.#addresses,
+      provisioningCaps: {
+        packetBytesMax: Math.min(packetBytesMax, limits.mqttProvisioningPacketBytesMax),
+        inflightMax: Math.min(inflightMax, limits.mqttProvisioningInflightMax),
+      },
+      left: (connection) => this.#left(connection as Connection),
+    };
+    const { journalWaiters } = this.#deps;
+    metrics.observed(
+      'mqtt_connections_unread',
+      'MQTT connections that are not read because the journal refuses.',
+      () => journalWaiters.size,
+    );
+    metrics.observed('mqtt_connections', 'Open MQTT connections.', () => this.#connections.size);
+    this.#sweptAt = deps.clock.monotonic();
+    this.#timer = setInterval(() => this.#sweep(), limits.mqttSweepMs);
+    this.#timer.unref();
+  }
+
+  get connections(): number {
+    return this.#connections.size;
+  }
+
+  /** For each transport that is accepted. */
+  readonly open: OpenConnection = (transport, certificate) => {
+    const connection = new Connection(this.#deps, transport, certificate);
+    this.#connections.add(connection);
+    const isWithinShare = this.#addresses.enter(transport.remoteAddress);
+    // The transport expects its connection before anything happens to it.
+    if (this.#draining) queueMicrotask(() => connection.close('server_shutdown'));
+    else if (!isWithinShare) queueMicrotask(() => this.#refuse(connection, transport.remoteAddress));
+    return connection;
+  };
+
+  #refuse(connection: Connection, address: string): void {
+    connection.close('address_connections');
+    const { clock, log, settings } = this.#deps;
+    if (clock.monotonic() - this.#addressLoggedAt < limits.mqttAddressLogMs) return;
+    this.#addressLoggedAt = clock.monotonic();
+    log.warn('mqtt_address_connections', { address, connectionsMax: settings.connectionsPerAddressMax });
+  }
+
+  #left(connection: Connection): void {
+    if (this.#connections.delete(connection)) this.#addresses.leave(connection.remoteAddress);
+  }
+
+  /** A transport that ended before there was a connection. */
+  readonly refused = (reason: CloseReason): void => this.#deps.counters.disconnected(reason);
+
+  /** Nothing more is read; what was read is answered, as long as there is time; then all connections are told and closed. */
+  async drain(msMax: number): Promise<void> {
+    this.#draining = true;
+    clearInterval(this.#timer);
+    const { clock } = this.#deps;
+    const deadline = clock.monotonic() + msMax;
+    for (;;) {
+      let waiting = 0;
+      for (const connection of this.#connections) if (!connection.drain()) waiting += 1;
+      if (waiting === 0 || clock.monotonic() >= deadline) break;
+      await new Promise((resolve) => setTimeout(resolve, drainStepMs));
+    }
+    for (const connection of this.#connections) connection.close('server_shutdown');
+    // The transports say good-bye by themselves.
+  }
+
+  #sweep(): void {
+    const now = this.#deps.clock.monotonic();
+    // While this process did not run, it read nothing: that silence is not the clients'.
+    const lateMs = now - this.#sweptAt - limits.mqttSweepMs;
+    this.#sweptAt = now;
+    for (const connection of this.#connections) connection.sweep(now, Math.max(0, lateMs));
+  }
+}

@@ -1,0 +1,229 @@
+/**
+ * Devices that provision themselves by a certificate chain (mqtt.md section 5): a profile holds the certificate of an
+ * issuer whose key its tenant has proven to hold (`issuers.ts`). A client with a certificate that the issuer signed is the
+ * device that the common name gives, by the profile's regular expression. Signatures and dates are checked here: the
+ * handshake proved only that the client holds the key.
+ */
+import type { X509Certificate } from 'node:crypto';
+import { createContext, Script } from 'node:vm';
+import type { AdminDeps } from '../admin/deps.ts';
+import { insertNewDevice } from '../admin/devices.ts';
+import { readCertificate, subjectDigest } from '../admin/issuers.ts';
+import { Fault } from '../base/errors.ts';
+import { FifoMap } from '../base/fifo-map.ts';
+import { limits } from '../base/limits.ts';
+import type { Log } from '../base/log.ts';
+import { certificateCredentials, certificateId } from '../device/credentials.ts';
+import { type ChainProfile, findChainProfiles, findUnnamedIssuers, nameIssuers } from '../device/issuer-store.ts';
+import {
+  findCredentials,
+  findDeviceByName,
+  insertCredentialChanges,
+  type LoggedChange,
+  lockDevice,
+  updateCredentials,
+} from '../device/store.ts';
+import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
+import type { Guesses } from './guesses.ts';
+
+/** What a TLS client has shown. */
+export interface ClientCertificate {
+  leaf: X509Certificate;
+  /** What it sent beside it, upwards. */
+  issuers: X509Certificate[];
+  /** As the credentials of a device. */
+  pem: string;
+  credentialsId: string;
+}
+
+export interface ChainDeps extends AdminDeps {
+  guesses: Guesses;
+  log: Log;
+}
+
+/** `made`: the certificate opens a device now. `unknown`: no profile answers for it. `failed`: one does, but says no. */
+export type ChainOutcome = 'made' | 'unknown' | 'failed';
+
+export function clientCertificate(leaf: X509Certificate, issuers: X509Certificate[]): ClientCertificate {
+  const pem = leaf.toString();
+  return { leaf, issuers, pem, credentialsId: certificateId(pem) };
+}
+
+/** Is it neither expired nor of the future? */
+export function isInForce(certificate: X509Certificate, now: number): boolean {
+  return Date.parse(certificate.validFrom) <= now && now <= Date.parse(certificate.validTo);
+}
+
+export class Chains {
+  readonly #deps: ChainDeps;
+  /** Digest → certificate of a profile; null = it cannot be read. */
+  readonly #issuers = new FifoMap<string, X509Certificate | null>(limits.chainIssuersMax);
+  /** Profiles of earlier versions are found by the names of their issuers. */
+  #areNamed = false;
+
+  constructor(deps: ChainDeps) {
+    this.#deps = deps;
+  }
+
+  /** Throws 429 when the address has shown too many strange certificates, 403 at the limit of devices. */
+  async provision(certificate: ClientCertificate, remoteAddress: string): Promise<ChainOutcome> {
+    const { guesses, clock, log } = this.#deps;
+    const forgive = guesses.begin(remoteAddress);
+    let profile: ChainProfile | undefined;
+    try {
+      profile = await this.#profileOf(certificate, clock.now());
+    } catch (error) {
+      forgive();
+      throw error;
+    }
+    if (!profile) return 'unknown';
+    forgive();
+    const name = deviceNameOf(certificate.leaf, profile.pattern);
+    const outcome = name === undefined ? 'failed' : await this.#give(profile, name, certificate);
+    log.info('provisioned_by_chain', { profile: profile.id, outcome });
+    return outcome;
+  }
+
+  async #profileOf(certificate: ClientCertificate, now: number): Promise<ChainProfile | undefined> {
+    const { postgres } = this.#deps;
+    await this.#nameEarlier();
+    const { leaf, issuers } = certificate;
+    const names = [leaf, ...issuers].map(({ issuer }) => subjectDigest(issuer));
+    const profiles = await findChainProfiles(postgres, [...new Set(names)], limits.chainProfilesPerTenantMax);
+    const found = this.#issuedBy(certificate, profiles, now);
+    const proven = found.find(({ isProven }) => isProven);
+    if (proven) return proven;
+    const [nearest] = found;
+    if (found.every(({ tenantId }) => tenantId === nearest?.tenantId)) return nearest;
+    this.#deps.log.warn('issuer_of_several_tenants', { profiles: found.map(({ id }) => id) });
+    return undefined;
+  }
+
+  /** Once in an installation, after the update that looks issuers up by name. */
+  async #nameEarlier(): Promise<void> {
+    const { postgres } = this.#deps;
+    while (!this.#areNamed) {
+      const rows = await findUnnamedIssuers(postgres, limits.chainIssuersNamedAtOnce);
+      const subjects = rows.map(({ certificate }) => readCertificate(certificate ?? '')?.subject ?? '');
+      await nameIssuers(
+        postgres,
+        rows.map(({ id }) => id),
+        subjects.map(subjectDigest),
+      );
+      this.#areNamed = rows.length < limits.chainIssuersNamedAtOnce;
+    }
+  }
+
+  /** Up the chain, each link signed by the next: the profiles whose certificate signed one, the nearest link first. */
+  #issuedBy({ leaf, issuers }: ClientCertificate, profiles: ChainProfile[], now: number): ChainProfile[] {
+    const found = new Set<ChainProfile>();
+    let link = leaf;
+    for (const next of [...issuers, undefined]) {
+      for (const profile of profiles) {
+        const issuer = this.#issuerOf(profile);
+        if (issuer && signed(issuer, link, now)) found.add(profile);
+      }
+      if (!next || !signed(next, link, now)) break;
+      link = next;
+    }
+    return [...found];
+  }
+
+  #issuerOf({ key, certificate }: ChainProfile): X509Certificate | null {
+    let issuer = this.#issuers.get(key);
+    if (issuer === undefined) {
+      issuer = readCertificate(certificate) ?? null;
+      this.#issuers.set(key, issuer);
+    }
+    return issuer;
+  }
+
+  async #give(profile: ChainProfile, name: string, certificate: ClientCertificate): Promise<ChainOutcome> {
+    const { postgres, changes, onAssigned } = this.#deps;
+    for (let attempt = 0; attempt < 2; attempt += 1) {
+      try {
+        const given = await postgres.transaction((queries) => this.#giveIn(queries, profile, name, certificate));
+        if (!given) return 'failed';
+        changes.publish(given.changes);
+        if (given.assigned) onAssigned?.();
+        return 'made';
+      } catch (error) {
+        // Another connection of the same device was quicker: then the device is there.
+        if (error instanceof Fault && error.reason === 'device_name_taken' && attempt === 0) continue;
+        if ((error instanceof Fault && error.status === 400) || isForeignKeyViolation(error)) return 'failed';
+        throw error;
+      }
+    }
+    return 'failed';
+  }
+
+  async #giveIn(
+    queries: Queries,
+    { id: profileId, tenantId, mayCreate }: ChainProfile,
+    name: string,
+    { pem }: ClientCertificate,
+  ): Promise<{ changes: LoggedChange[]; assigned: boolean } | undefined> {
+    const now = this.#deps.clock.now();
+    const credentials = certificateCredentials(pem);
+    const found = await findDeviceByName(queries, tenantId, name);
+    if (!found) {
+      if (!mayCreate) return undefined;
+      const input = { name, profileId };
+      const { change, assigned } = await insertNewDevice(
+        queries,
+        tenantId,
+        input,
+        credentials,
+        now,
+        this.#deps.devicesMax,
+      );
+      return { changes: [change], assigned };
+    }
+    const locked = await lockDevice(queries, tenantId, found.id);
+    const device = locked && (await findDeviceByName(queries, tenantId, name));
+    const stored = device && (await findCredentials(queries, device.id));
+    if (!stored || device.id !== found.id || device.profileId !== profileId) return undefined;
+    if (stored.credentialsId === credentials.credentialsId) return { changes: [], assigned: false };
+    await updateCredentials(queries, device.id, credentials);
+    const change = { deviceId: device.id, deviceNumber: device.number, deleted: false };
+    const changes = [stored.credentialsId, credentials.credentialsId].map((credentialsId) => ({
+      ...change,
+      credentialsId,
+    }));
+    return { changes: await insertCredentialChanges(queries, changes, now), assigned: false };
+  }
+}
+
+/** The names first: a signature is dear. */
+function signed(issuer: X509Certificate, link: X509Certificate, now: number): boolean {
+  try {
+    return link.checkIssued(issuer) && isInForce(issuer, now) && issuer.ca && link.verify(issuer.publicKey);
+  } catch {
+    // A key of a kind that cannot be read here.
+    return false;
+  }
+}
+
+const commonNameCharsMax = 255;
+/** A pattern that a tenant wrote may need time without end for a text that a stranger chose. */
+const matchMsMax = 20;
+const match = new Script(
+  '{ const found = new RegExp(pattern).exec(text); found && (found.slice(1).find((group) => group !== undefined) ?? found[0]) }',
+);
+
+/** The first group of the pattern that took part, else what it matched; undefined when there is no name in it. */
+export function deviceNameOf(leaf: X509Certificate, pattern: string): string | undefined {
+  const { CN: text } = leaf.toLegacyObject().subject as { CN?: unknown };
+  if (typeof text !== 'string' || text.length > commonNameCharsMax) return undefined;
+  return nameIn(text, pattern);
+}
+
+export function nameIn(text: string, pattern: string): string | undefined {
+  try {
+    const name: unknown = match.runInContext(createContext({ pattern, text }), { timeout: matchMsMax });
+    return typeof name === 'string' && name.trim() !== '' ? name.trim() : undefined;
+  } catch {
+    // No regular expression, or one that took too long.
+    return undefined;
+  }
+}

@@ -1,0 +1,158 @@
+/**
+ * Claiming: a device says that it may be had, and a customer user who knows its secret takes it (rest.md 3.3). What the
+ * device said stays in force behind a wrong key, so that nobody can spoil it for the owner, but wrong keys are counted.
+ */
+
+import {
+  type ClaimRequest,
+  claimKeys,
+  claimOf,
+  claimOfAttribute,
+  isClaimValid,
+  opensClaim,
+} from '../admin/claim-rules.ts';
+import { rotateToken } from '../admin/credentials.ts';
+import { moveDevice } from '../admin/customers.ts';
+import type { AdminDeps } from '../admin/deps.ts';
+import { lostRaceAgain } from '../admin/devices.ts';
+import { deleteClaim, findClaim, findWrongKeys, insertClaim, recordWrongKey } from '../admin/store.ts';
+import { type Attributes, ownValue } from '../attributes/attributes.ts';
+import { permissionDenied, requireCustomerOf, type TenantPrincipal } from '../auth/roles.ts';
+import { ErrorCode, Fault, notFound } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Log } from '../base/log.ts';
+import type { Device } from '../device/device.ts';
+import { findDevice, findDeviceByName, type LoggedChange, lockDevice } from '../device/store.ts';
+import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
+import { Kind, type TypedValue } from '../value/typed.ts';
+
+export interface ClaimDeps extends AdminDeps {
+  attributes: Attributes;
+  log: Log;
+  claiming: { durationMs: number; allowByDefault: boolean };
+}
+
+export type ClaimOutcome = { response: 'SUCCESS'; device: Device } | { response: 'FAILURE' | 'CLAIMED' };
+
+const { allowed: allowedKey, data: dataKey } = claimKeys;
+
+/** The device is told nothing of whether it may be claimed now; the log is. */
+export async function registerClaim(
+  deps: ClaimDeps,
+  device: { id: string; number: number },
+  request: ClaimRequest,
+): Promise<void> {
+  const { postgres, attributes, clock, log, claiming } = deps;
+  if (
+    !claiming.allowByDefault &&
+    !isTrue((await readServer(attributes, device.number, [allowedKey])).get(allowedKey))
+  ) {
+    log.info('claim_not_registered', { device: device.id, reason: 'claiming is not allowed for this device' });
+    return;
+  }
+  const now = clock.now();
+  const claim = claimOf(request, now, claiming.durationMs);
+  const isRegistered = await insertClaim(postgres, device.id, claim, now).catch((error: unknown) => {
+    // Deleted at this moment.
+    if (isForeignKeyViolation(error)) return false;
+    throw error;
+  });
+  if (!isRegistered) {
+    log.info('claim_not_registered', { device: device.id, reason: 'it has a customer, or an earlier claim stands' });
+  }
+}
+
+/** Throws 404 without such a device, 429 after too many wrong keys. */
+export async function claimDevice(
+  deps: ClaimDeps,
+  caller: TenantPrincipal,
+  name: string,
+  secretKey: string,
+): Promise<ClaimOutcome> {
+  const { postgres, attributes, changes, clock, claiming } = deps;
+  const found = await deviceNamed(postgres, caller, name);
+  if (found.customerId !== null) return { response: 'CLAIMED' };
+  const server = await readServer(attributes, found.number, [allowedKey, dataKey]);
+  if (!claiming.allowByDefault && !isTrue(server.get(allowedKey))) return { response: 'FAILURE' };
+  let change: LoggedChange[] = [];
+  const outcome = await postgres.transaction(async (queries): Promise<ClaimOutcome> => {
+    const device = await lockedDevice(queries, caller, found.id);
+    if (device.customerId !== null) return { response: 'CLAIMED' };
+    const now = clock.now();
+    await checkTries(queries, device.id, now);
+    const said = await findClaim(queries, device.id);
+    const claim = isClaimValid(said, now) ? said : claimOfAttribute(server.get(dataKey));
+    if (!isClaimValid(claim, now)) return { response: 'FAILURE' };
+    if (!opensClaim(claim, secretKey)) {
+      await recordWrongKey(queries, device.id, now, limits.wrongClaimWindowMs);
+      return { response: 'FAILURE' };
+    }
+    await deleteClaim(queries, device.id);
+    const moved = await moveDevice(deps, queries, device, caller.customerId);
+    change = moved.change;
+    return { response: 'SUCCESS', device: moved.device };
+  });
+  changes.publish(change);
+  if (outcome.response === 'SUCCESS' && server.size > 0) {
+    await attributes.remove(found.number, 'SERVER_SCOPE', [...server.keys()]);
+  }
+  return outcome;
+}
+
+/**
+ * The device has no customer again and may be claimed. A customer user gives back devices of the own customer only, and
+ * cannot rotate the token: `rotates` is for administrators.
+ */
+export async function reclaimDevice(
+  deps: ClaimDeps,
+  caller: TenantPrincipal,
+  name: string,
+  rotates: boolean,
+): Promise<Device> {
+  if (rotates && caller.authority !== 'TENANT_ADMIN') throw permissionDenied();
+  const { postgres, attributes, changes, claiming } = deps;
+  const found = await deviceNamed(postgres, caller, name);
+  const { device, change } = await postgres.transaction(async (queries) => {
+    const stored = await lockedDevice(queries, caller, found.id);
+    requireCustomerOf(caller, stored.customerId);
+    if (stored.customerId === null && !rotates) return { device: stored, change: [] };
+    const moved = await moveDevice(deps, queries, stored, null);
+    if (rotates) moved.change.push(...(await rotateToken(queries, stored, deps.clock.now())));
+    return moved;
+  }, lostRaceAgain);
+  changes.publish(change);
+  // The permission went with the claim.
+  if (!claiming.allowByDefault)
+    await attributes.save(found.number, 'SERVER_SCOPE', new Map([[allowedKey, ownValue.boolean(true)]]));
+  return device;
+}
+
+async function deviceNamed(queries: Queries, caller: TenantPrincipal, name: string): Promise<Device> {
+  const device = name.includes('\0') ? undefined : await findDeviceByName(queries, caller.tenantId, name);
+  if (!device) throw notFound("Requested item wasn't found!");
+  return device;
+}
+
+async function lockedDevice(queries: Queries, caller: TenantPrincipal, id: string) {
+  const locked = await lockDevice(queries, caller.tenantId, id);
+  const device = locked && (await findDevice(queries, caller.tenantId, id));
+  if (!device) throw notFound("Requested item wasn't found!");
+  return device;
+}
+
+async function checkTries(queries: Queries, deviceId: string, now: number): Promise<void> {
+  const { wrongKeys, windowEndsTime } = await findWrongKeys(queries, deviceId, now);
+  if (wrongKeys < limits.wrongClaimKeysMax) return;
+  const seconds = Math.max(1, Math.ceil((windowEndsTime - now) / 1000));
+  const message = `Too many wrong claim keys for this device; try again in ${seconds} s.`;
+  throw new Fault(429, ErrorCode.tooManyRequests, 'claim_tries', message, seconds);
+}
+
+async function readServer(attributes: Attributes, device: number, keys: string[]): Promise<Map<string, TypedValue>> {
+  const rows = await attributes.read(device, 'SERVER_SCOPE', keys);
+  return new Map(rows.map(({ key, value }) => [key, value]));
+}
+
+function isTrue(value: TypedValue | undefined): boolean {
+  return value?.kind === Kind.boolean && value.int === '1';
+}

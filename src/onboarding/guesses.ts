@@ -1,0 +1,55 @@
+/**
+ * Counts wrong secrets by remote address, so that nobody tries them all. A try is counted when it begins and forgiven
+ * when it was right: many at once pass no more than one after another. The oldest address makes room for a new one.
+ */
+import type { Clock } from '../base/clock.ts';
+import { ErrorCode, Fault } from '../base/errors.ts';
+import { FifoMap } from '../base/fifo-map.ts';
+import { networkOf } from '../base/network.ts';
+
+export interface GuessesOptions {
+  clock: Clock;
+  /** Wrong tries of one address inside a window. */
+  wrongMax: number;
+  windowMs: number;
+  addressesMax: number;
+}
+
+interface Window {
+  tries: number;
+  endsMs: number;
+}
+
+export class Guesses {
+  readonly #options: GuessesOptions;
+  readonly #windows: FifoMap<string, Window>;
+
+  constructor(options: GuessesOptions) {
+    this.#options = options;
+    this.#windows = new FifoMap(options.addressesMax);
+  }
+
+  /** Throws a 429 fault when the address has used up its tries. The result forgives this one. */
+  begin(remoteAddress: string): () => void {
+    const { clock, wrongMax, windowMs } = this.#options;
+    const network = networkOf(remoteAddress, 4);
+    const now = clock.monotonic();
+    let window = this.#windows.get(network);
+    if (!window || window.endsMs <= now) {
+      window = { tries: 0, endsMs: now + windowMs };
+      // Behind its place of before, or an old address would go before one that is older still.
+      this.#windows.delete(network);
+      this.#windows.set(network, window);
+    }
+    if (window.tries >= wrongMax) {
+      const seconds = Math.max(1, Math.ceil((window.endsMs - now) / 1000));
+      const message = 'Too many wrong keys from this address; try again later.';
+      throw new Fault(429, ErrorCode.tooManyRequests, 'guesses', message, seconds);
+    }
+    window.tries += 1;
+    const counted = window;
+    return () => {
+      counted.tries -= 1;
+    };
+  }
+}

@@ -1,0 +1,140 @@
+/**
+ * Provisioning: a device with the key and the secret of a profile gets credentials (device-http.md 3.9). One transaction
+ * makes the device, its credentials and the mark that it was provisioned, so of two that ask at once one gets them.
+ */
+import { createHash, randomBytes, timingSafeEqual } from 'node:crypto';
+import type { AdminDeps } from '../admin/deps.ts';
+import { deviceLimitReason } from '../admin/device-limit.ts';
+import { insertNewDevice } from '../admin/devices.ts';
+import { ownValue, scopeNumber } from '../attributes/attributes.ts';
+import { readAttributes, upsertAttributes } from '../attributes/store.ts';
+import { assert, Fault } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Log } from '../base/log.ts';
+import { createAccessToken, type FullProfile } from '../device/device.ts';
+import { findProfileByProvisionKey } from '../device/profile-store.ts';
+import { findCredentials, findDevice, findDeviceByName, lockDevice } from '../device/store.ts';
+import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
+import type { Guesses } from './guesses.ts';
+import { type ProvisionOutcome, type ProvisionRequest, requestedCredentials } from './provision-request.ts';
+
+export interface ProvisionDeps extends AdminDeps {
+  guesses: Guesses;
+  log: Log;
+}
+
+/** Server attribute of a device that has been given its credentials. */
+const stateKey = 'provisionState';
+const provisioned = ownValue.string('provisioned');
+const serverScope = scopeNumber.SERVER_SCOPE;
+/** A sender that knows the secret of a profile gets no power over other devices: see `device/gateway-scope.ts`. */
+const confinedGateway = { gateway: true, gatewayScope: 'own' };
+const nobody = randomBytes(32).toString('base64');
+
+/** Throws 429 when the address has given too many wrong keys. */
+export async function provision(
+  deps: ProvisionDeps,
+  request: ProvisionRequest,
+  remoteAddress: string,
+): Promise<ProvisionOutcome> {
+  const forgive = deps.guesses.begin(remoteAddress);
+  let profile: FullProfile | undefined;
+  try {
+    profile = await openedProfile(deps.postgres, request);
+  } catch (error) {
+    forgive();
+    throw error;
+  }
+  if (!profile) return { status: 'NOT_FOUND' };
+  forgive();
+  const outcome = await provisionIn(deps, profile, request);
+  deps.log.info('provisioned', { profile: profile.id, outcome: outcome.status });
+  return outcome;
+}
+
+/** The same work and the same answer whether the key is wrong or the secret is. */
+async function openedProfile(queries: Queries, { key, secret }: ProvisionRequest): Promise<FullProfile | undefined> {
+  const isKey = key.length <= limits.tokenCharsMax && !key.includes('\0');
+  const profile = await findProfileByProvisionKey(queries, isKey ? key : '');
+  const stored = profile?.data.provisionConfiguration.provisionDeviceSecret || nobody;
+  return timingSafeEqual(digest(stored), digest(secret)) ? profile : undefined;
+}
+
+async function provisionIn(
+  deps: ProvisionDeps,
+  profile: FullProfile,
+  request: ProvisionRequest,
+): Promise<ProvisionOutcome> {
+  switch (profile.provisionType) {
+    case 'DISABLED':
+    // A chain is shown in a TLS handshake; here nobody has seen one.
+    case 'X509_CERTIFICATE_CHAIN':
+      return { status: 'NOT_FOUND' };
+    case 'ALLOW_CREATE_NEW_DEVICES':
+      return await createProvisioned(deps, profile, request);
+    case 'CHECK_PRE_PROVISIONED_DEVICES':
+      return await handOut(deps, profile, request);
+  }
+}
+
+async function createProvisioned(
+  deps: ProvisionDeps,
+  profile: FullProfile,
+  request: ProvisionRequest,
+): Promise<ProvisionOutcome> {
+  const { postgres, changes, clock, devicesMax, onAssigned } = deps;
+  const name = request.deviceName ?? createAccessToken();
+  const input = { name, profileId: profile.id, additionalInfo: request.gateway ? confinedGateway : null };
+  try {
+    const credentials = requestedCredentials(request);
+    const { change, assigned } = await postgres.transaction(async (queries) => {
+      const now = clock.now();
+      const inserted = await insertNewDevice(queries, profile.tenantId, input, credentials, now, devicesMax);
+      await markProvisioned(queries, inserted.device.number, clock.now());
+      return inserted;
+    });
+    changes.publish([change]);
+    if (assigned) onAssigned?.();
+    return { status: 'SUCCESS', credentials };
+  } catch (error) {
+    // A name or a token that is taken or malformed, a profile that was deleted meanwhile, or the limit of devices.
+    const isRefusal = error instanceof Fault && (error.status === 400 || error.reason === deviceLimitReason);
+    if (isRefusal || isForeignKeyViolation(error)) return { status: 'FAILURE' };
+    throw error;
+  }
+}
+
+/** The credentials that the device has, to the first who asks. */
+async function handOut(
+  { postgres, clock }: ProvisionDeps,
+  profile: FullProfile,
+  { deviceName }: ProvisionRequest,
+): Promise<ProvisionOutcome> {
+  if (!deviceName || deviceName.includes('\0')) return { status: 'FAILURE' };
+  return await postgres.transaction(async (queries): Promise<ProvisionOutcome> => {
+    const found = await findDeviceByName(queries, profile.tenantId, deviceName);
+    if (!found || !(await lockDevice(queries, profile.tenantId, found.id))) return { status: 'FAILURE' };
+    // Again, as it may have been given away or moved to another profile before it was locked.
+    const device = await findDevice(queries, profile.tenantId, found.id);
+    const isHere = device?.profileId === profile.id && device.name === deviceName;
+    if (!isHere || (await isProvisioned(queries, found.number))) return { status: 'FAILURE' };
+    await markProvisioned(queries, found.number, clock.now());
+    const credentials = await findCredentials(queries, found.id);
+    assert(credentials, 'a locked device keeps its credentials');
+    return { status: 'SUCCESS', credentials };
+  });
+}
+
+async function isProvisioned(queries: Queries, device: number): Promise<boolean> {
+  const [row] = await readAttributes(queries, device, [serverScope], [stateKey]);
+  return row?.value.text === provisioned.text;
+}
+
+/** Nobody is told of server attributes, so this write needs no session. */
+async function markProvisioned(queries: Queries, device: number, now: number): Promise<void> {
+  await upsertAttributes(queries, [{ device, scope: serverScope, key: stateKey, value: provisioned, ts: now }]);
+}
+
+function digest(secret: string): Buffer {
+  return createHash('sha256').update(secret).digest();
+}

@@ -1,0 +1,309 @@
+/**
+ * A real PostgreSQL server of our own on loopback: made on first start, stopped with us, started again after any crash.
+ * Everything lives below `dir`: `cluster/` is the data directory, `init-*` one that is being made.
+ */
+import type { ChildProcess } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
+import { chownSync, existsSync, mkdirSync, readdirSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { createServer } from 'node:net';
+import { dirname, join, resolve } from 'node:path';
+import { createInterface } from 'node:readline';
+import type { Client as PgClient } from 'pg';
+import { messageOf, StartError } from '../../base/errors.ts';
+import { limits } from '../../base/limits.ts';
+import type { Log } from '../../base/log.ts';
+import { endProcess, removeProcessFile, writeProcessFile } from '../../base/process-file.ts';
+import { Client } from '../driver.ts';
+import { type Binaries, findBinaries } from './binaries.ts';
+import { chooseLauncher, type Launcher, launch, own } from './launch.ts';
+import { readPostmasterFile, stopOrphan } from './orphan.ts';
+
+export interface EmbeddedPostgresOptions {
+  dir: string;
+  /** 0 = any free one. A restart after a crash passes the port of before, so that the URL stays. */
+  port: number;
+  password: string;
+  /** Where the process file goes. */
+  runDir: string;
+  log: Log;
+  connectionsMax?: number;
+}
+
+export interface EmbeddedPostgres {
+  readonly url: string;
+  readonly port: number;
+  readonly pid: number;
+  /** Fast shutdown: open transactions are rolled back, committed ones are on disk. */
+  stop(): Promise<void>;
+  /** Called once if the server ends without `stop`. */
+  onExit(callback: (reason: string) => void): void;
+}
+
+const user = 'millrace';
+const database = 'millrace';
+
+export async function startEmbeddedPostgres(options: EmbeddedPostgresOptions): Promise<EmbeddedPostgres> {
+  const { runDir, log } = options;
+  const dir = resolve(options.dir);
+  const cluster = join(dir, 'cluster');
+  const processFile = join(runDir, 'postgres.pid');
+  mkdirSync(dir, { recursive: true, mode: 0o700 });
+  mkdirSync(runDir, { recursive: true });
+
+  const binaries = findBinaries();
+  await stopOrphan(cluster, processFile, limits.postgresStopMsMax, log);
+  const launcher = chooseLauncher(binaries.postgres, dirname(dir));
+  own(dir, launcher);
+  removeHalfMade(dir);
+  if (!existsSync(cluster)) await makeCluster(binaries, launcher, dir, options.password);
+
+  const server = await startServer(binaries, launcher, cluster, processFile, options);
+  const url = embeddedPostgresUrl(options.password, server.port);
+  try {
+    await ensureDatabase(url, dir);
+  } catch (error) {
+    await server.stop();
+    throw error;
+  }
+  const stop = async () => {
+    await server.stop();
+    removeProcessFile(processFile);
+  };
+  return { url, port: server.port, pid: server.pid, stop, onExit: server.onExit };
+}
+
+/** Known before the server runs, so that its clients can be made while it starts. */
+export function embeddedPostgresUrl(password: string, port: number): string {
+  return `postgresql://${user}:${encodeURIComponent(password)}@127.0.0.1:${port}/${database}`;
+}
+
+/** A start that was killed in initdb leaves only these: the real name appears by one rename, complete and synced. */
+function removeHalfMade(dir: string): void {
+  for (const name of readdirSync(dir)) {
+    if (name.startsWith('init-')) rmSync(join(dir, name), { recursive: true, force: true });
+  }
+}
+
+async function makeCluster(binaries: Binaries, launcher: Launcher, dir: string, password: string): Promise<void> {
+  const made = join(dir, `init-${randomBytes(4).toString('hex')}`);
+  const passwordFile = `${made}-password`;
+  mkdirSync(made, { mode: 0o700 });
+  writeFileSync(passwordFile, `${password}\n`, { mode: 0o600 });
+  for (const path of [made, passwordFile]) chownSync(path, launcher.uid, launcher.gid);
+  const args = ['-D', made, '-U', user, '-E', 'UTF8', '--locale=C', '--auth=scram-sha-256', '--pwfile', passwordFile];
+  try {
+    const child = launch(launcher, binaries.initdb, [...args, '--no-instructions', '--set=timezone=UTC']);
+    const complaint = lastLines(child);
+    const { code, signal } = await exitOf(child, limits.postgresStartMsMax);
+    if (code !== 0) {
+      const reason = complaint() || `initdb ended with ${signal ?? `exit code ${code}`}`;
+      throw new StartError(`The embedded PostgreSQL in ${dir} cannot be created: ${reason}.`);
+    }
+    renameSync(made, join(dir, 'cluster'));
+  } finally {
+    rmSync(passwordFile, { force: true });
+    rmSync(made, { recursive: true, force: true });
+  }
+}
+
+interface Server {
+  pid: number;
+  port: number;
+  stop(): Promise<void>;
+  onExit(callback: (reason: string) => void): void;
+}
+
+async function startServer(
+  binaries: Binaries,
+  launcher: Launcher,
+  cluster: string,
+  processFile: string,
+  options: EmbeddedPostgresOptions,
+): Promise<Server> {
+  const deadline = performance.now() + limits.postgresStartMsMax;
+  for (;;) {
+    const port = options.port || (await freePort());
+    const child = launch(launcher, binaries.postgres, serverArguments(cluster, port, options.connectionsMax ?? 200));
+    const complaint = lastLines(child, options.log);
+    if (child.pid) writeProcessFile(processFile, child.pid);
+    if (await becomesReady(child, cluster, deadline)) return serverOf(child, port);
+    const reason = complaint();
+    await endChild(child);
+    const portTaken = /could not bind|could not create.*listen/i.test(reason);
+    // A backend of a killed server may need a moment to notice and go; a server that was just starting shows up late.
+    const dirTaken = /shared memory block.*in use|lock file/i.test(reason);
+    if ((dirTaken || (portTaken && options.port === 0)) && performance.now() < deadline) {
+      await sleep(100);
+      await stopOrphan(cluster, processFile, limits.postgresStopMsMax, options.log);
+      continue;
+    }
+    if (portTaken) {
+      throw new StartError(`Port ${port} of the embedded PostgreSQL is taken: set POSTGRES_EMBEDDED_PORT.`);
+    }
+    throw new StartError(`The embedded PostgreSQL in ${cluster} does not start: ${reason || 'it gives no reason'}.`);
+  }
+}
+
+function serverArguments(cluster: string, port: number, connectionsMax: number): string[] {
+  const settings = {
+    listen_addresses: '127.0.0.1',
+    port,
+    // Socket paths are limited to 107 characters and nothing here needs one.
+    unix_socket_directories: '',
+    max_connections: connectionsMax,
+    shared_buffers: '64MB',
+    work_mem: '4MB',
+    maintenance_work_mem: '64MB',
+    fsync: 'on',
+    synchronous_commit: 'on',
+    // No replicas: what they need costs log volume and processes.
+    wal_level: 'minimal',
+    // Checkpoints are for bulk, and each makes pages go to the log whole again: not several a minute under load.
+    max_wal_size: '2GB',
+    checkpoint_timeout: '15min',
+    max_wal_senders: 0,
+    max_logical_replication_workers: 0,
+    io_method: 'sync',
+    max_parallel_workers_per_gather: 0,
+    jit: 'off',
+    // A client that died must not keep its locks.
+    client_connection_check_interval: '2s',
+    idle_in_transaction_session_timeout: '60s',
+    // Failed statements are the caller's to report; their text and keys may hold secrets.
+    log_min_messages: 'log',
+    log_min_error_statement: 'panic',
+    log_error_verbosity: 'terse',
+    log_checkpoints: 'off',
+    log_line_prefix: '',
+    log_destination: 'stderr',
+    logging_collector: 'off',
+  };
+  return ['-D', cluster, ...Object.entries(settings).flatMap(([name, value]) => ['-c', `${name}=${value}`])];
+}
+
+/** False when the server ended instead, or took too long. */
+async function becomesReady(child: ChildProcess, cluster: string, deadline: number): Promise<boolean> {
+  while (isRunning(child) && performance.now() < deadline) {
+    const file = readPostmasterFile(cluster);
+    if (file?.pid === child.pid && file?.ready) return true;
+    await sleep(10);
+  }
+  return false;
+}
+
+function serverOf(child: ChildProcess, port: number): Server {
+  let stopping = false;
+  let reason: string | undefined;
+  let notify: ((reason: string) => void) | undefined;
+  child.once('exit', (code, signal) => {
+    if (stopping) return;
+    reason = signal ? `signal ${signal}` : `exit code ${code}`;
+    notify?.(reason);
+  });
+  return {
+    pid: child.pid!,
+    port,
+    stop() {
+      stopping = true;
+      return endChild(child);
+    },
+    onExit(callback) {
+      notify = callback;
+      if (reason !== undefined) callback(reason);
+    },
+  };
+}
+
+/** SIGINT rolls back and checkpoints; SIGQUIT leaves the rest to recovery. PostgreSQL ends its stuck children itself. */
+async function endChild(child: ChildProcess): Promise<void> {
+  if (!isRunning(child)) return;
+  const gone = new Promise((done) => child.once('exit', done));
+  if (await endProcess(child.pid!, 'SIGINT', limits.postgresStopMsMax)) return void (await gone);
+  if (await endProcess(child.pid!, 'SIGQUIT', limits.postgresStopMsMax)) return void (await gone);
+  child.kill('SIGKILL');
+  await gone;
+}
+
+function isRunning(child: ChildProcess): boolean {
+  return child.pid !== undefined && child.exitCode === null && child.signalCode === null;
+}
+
+async function exitOf(
+  child: ChildProcess,
+  msMax: number,
+): Promise<{ code: number | null; signal: NodeJS.Signals | null }> {
+  const timer = setTimeout(() => child.kill('SIGKILL'), msMax);
+  try {
+    return await new Promise((done, fail) => {
+      child.once('error', fail);
+      child.once('close', (code, signal) => done({ code, signal }));
+    });
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+/** Passes what the child says on to the log; the result gives its last complaint. */
+function lastLines(child: ChildProcess, log?: Log): () => string {
+  let complaint = '';
+  child.on('error', (error) => {
+    complaint = error.message;
+  });
+  createInterface({ input: child.stderr! }).on('line', (line) => {
+    const [, severity, text] = /^(?:initdb: )?(LOG|WARNING|ERROR|FATAL|PANIC|error):\s+(.*)$/.exec(line) ?? [];
+    if (text === undefined || severity === undefined) return;
+    if (severity === 'LOG') {
+      log?.debug('postgres_log', { text });
+      // The reason why a port cannot be had comes as LOG; the FATAL after it says less.
+      if (!/could not bind/.test(text)) return;
+    } else if (!/terminating connection due to administrator command/.test(text)) {
+      // That one is said to each connection that is still closing when we stop the server.
+      log?.warn('postgres_log', { severity, text });
+    }
+    if (complaint.length < 500 && !complaint.includes(text)) complaint += complaint ? `; ${text}` : text;
+  });
+  return () => complaint;
+}
+
+/** Also proves that it is our server which answers on that port, with our password. */
+async function ensureDatabase(url: string, dir: string): Promise<void> {
+  try {
+    await withClient(url.replace(/[^/]*$/, 'postgres'), async (client) => {
+      const { rowCount } = await client.query('select 1 from pg_database where datname = $1', [database]);
+      if (rowCount === 0) await client.query(`create database ${database}`);
+    });
+  } catch (error) {
+    if ((error as { code?: string }).code !== '28P01') {
+      throw new StartError(`The embedded PostgreSQL in ${dir} does not answer: ${messageOf(error)}.`);
+    }
+    throw new StartError(
+      `The embedded PostgreSQL in ${dir} was created with another password: restore secrets.json beside it, or remove ${dir} to begin anew.`,
+    );
+  }
+}
+
+async function withClient(url: string, use: (client: PgClient) => Promise<unknown>): Promise<void> {
+  const client = new Client({ connectionString: url, connectionTimeoutMillis: 10_000, query_timeout: 30_000 });
+  client.on('error', () => {});
+  try {
+    await client.connect();
+    await use(client);
+  } finally {
+    await client.end().catch(() => {});
+  }
+}
+
+function freePort(): Promise<number> {
+  return new Promise((done, fail) => {
+    const probe = createServer();
+    probe.once('error', fail);
+    probe.listen(0, '127.0.0.1', () => {
+      const { port } = probe.address() as { port: number };
+      probe.close(() => done(port));
+    });
+  });
+}
+
+function sleep(ms: number): Promise<void> {
+  return new Promise((done) => setTimeout(done, ms));
+}

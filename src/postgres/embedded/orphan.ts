@@ -1,0 +1,81 @@
+/**
+ * What a previous run left in the data directory. A server that outlived its parent is stopped before a new one starts;
+ * a process that merely got its old pid is never touched. The lock file is never deleted: PostgreSQL itself checks
+ * through it that no backend of a killed server still has the shared memory.
+ */
+import { readFileSync, readlinkSync, statSync, writeFileSync } from 'node:fs';
+import { basename, join } from 'node:path';
+import { StartError } from '../../base/errors.ts';
+import type { Log } from '../../base/log.ts';
+import { endProcess, liveProcess, startedTicksOf } from '../../base/process-file.ts';
+
+/** The lines of postmaster.pid that matter here. */
+export interface PostmasterFile {
+  pid: number;
+  port: number;
+  ready: boolean;
+}
+
+export function readPostmasterFile(dir: string): PostmasterFile | undefined {
+  try {
+    const lines = readFileSync(join(dir, 'postmaster.pid'), 'utf8').split('\n');
+    // A negative pid stands for a single-user server.
+    const pid = Math.abs(Number.parseInt(lines[0] ?? '', 10));
+    if (!Number.isInteger(pid) || pid === 0) return undefined;
+    return { pid, port: Number(lines[3]), ready: lines[7]?.trim() === 'ready' };
+  } catch {
+    return undefined;
+  }
+}
+
+/** After this nothing that we know of runs on `dir`. `processFile` names a server killed before it wrote its lock. */
+export async function stopOrphan(dir: string, processFile: string, waitMsMax: number, log: Log): Promise<void> {
+  const pids = new Set([readPostmasterFile(dir)?.pid, liveProcess(processFile)]);
+  for (const pid of pids) {
+    if (pid === undefined || !servesDirectory(pid, dir)) continue;
+    log.warn('postgres_orphan_stopped', { pid, dir });
+    // SIGINT: fast shutdown. SIGQUIT: immediate; the next start replays the write-ahead log.
+    const gone = (await endProcess(pid, 'SIGINT', waitMsMax)) || (await endProcess(pid, 'SIGQUIT', waitMsMax));
+    if (!gone) throw new StartError(`PostgreSQL of an earlier run (pid ${pid}) uses ${dir} and does not stop: end it.`);
+  }
+  disownLock(dir);
+}
+
+/** Is `pid` a PostgreSQL server (or one of its backends) on this data directory? */
+export function servesDirectory(pid: number, dir: string): boolean {
+  if (pid === process.pid || startedTicksOf(pid) === undefined) return false;
+  const words = wordsOf(pid);
+  let program = basename(words[0] ?? '');
+  try {
+    program = basename(readlinkSync(`/proc/${pid}/exe`).replace(/ \(deleted\)$/, ''));
+  } catch {
+    // Another user's process: its command line must do.
+  }
+  if (program !== 'postgres') return false;
+  try {
+    // A server works inside its data directory, whatever name that had when it started.
+    const [here, there] = [statSync(dir), statSync(`/proc/${pid}/cwd`)];
+    return here.dev === there.dev && here.ino === there.ino;
+  } catch {
+    return words.includes(dir);
+  }
+}
+
+function wordsOf(pid: number): string[] {
+  try {
+    return readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0');
+  } catch {
+    return [];
+  }
+}
+
+/**
+ * PostgreSQL would refuse to start while the pid in its lock file exists, be it another program's or a zombie nobody
+ * reaped. It takes a lock that names its own parent for stale, so our pid is put there; its shared memory check remains.
+ */
+function disownLock(dir: string): void {
+  if (!readPostmasterFile(dir)) return;
+  const path = join(dir, 'postmaster.pid');
+  const rest = readFileSync(path, 'utf8').split('\n').slice(1);
+  writeFileSync(path, [process.pid, ...rest].join('\n'));
+}

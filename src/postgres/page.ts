@@ -1,0 +1,86 @@
+/** A page of a list: what was asked for, how it is read, and what comes back. Every list of the REST API is read here. */
+import { badRequest } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Queries } from './client.ts';
+
+export interface PageLink {
+  pageSize: number;
+  page: number;
+  textSearch: string;
+  /** '' = by id, which is by creation. */
+  sortProperty: string;
+  sortOrder: 'ASC' | 'DESC';
+}
+
+export interface Page<T> {
+  data: T[];
+  totalPages: number;
+  totalElements: number;
+  hasNext: boolean;
+}
+
+/** What a list reads. */
+export interface List {
+  columns: string;
+  /** Tables with their joins. */
+  from: string;
+  /** Condition on the rows, with parameters for `values`. */
+  where: string;
+  values: unknown[];
+  /** Property of the API → SQL. */
+  sortColumns: ReadonlyMap<string, string>;
+  idColumn: string;
+  /** Columns of any length that users filled, with the bytes that one row may hold in them. */
+  documents?: { columns: string[]; rowBytesMax: number };
+}
+
+/** Throws 400 for a page whose documents are too long together: a worker holds the whole page. */
+export async function readPage<T extends object>(queries: Queries, list: List, link: PageLink): Promise<Page<T>> {
+  const { columns, from, where, values, sortColumns, idColumn, documents } = list;
+  const clause = pageClause(link, sortColumns, idColumn);
+  if (documents && link.pageSize * documents.rowBytesMax > limits.pageBytesMax) {
+    await checkBytes(queries, documents.columns, `from ${from} where ${where} ${clause}`, values);
+  }
+  const [counted, data] = await Promise.all([
+    queries.query<{ count: number }>(`select count(*) from ${from} where ${where}`, values),
+    queries.query<T>(`select ${columns} from ${from} where ${where} ${clause}`, values),
+  ]);
+  const totalElements = counted[0]!.count;
+  const totalPages = Math.ceil(totalElements / link.pageSize);
+  return { data, totalPages, totalElements, hasNext: link.page + 1 < totalPages };
+}
+
+/** `rows`: what follows the columns of a select whose rows are to be read. Throws 400 as `readPage` does. */
+export async function checkBytes(queries: Queries, columns: string[], rows: string, values: unknown[]): Promise<void> {
+  const lengths = columns.map((column) => `coalesce(octet_length(${column}::text), 0)`).join(' + ');
+  const [sum] = await queries.query<{ bytes: number }>(
+    `select coalesce(sum(bytes), 0)::bigint as bytes from (select ${lengths} as bytes ${rows}) as page`,
+    values,
+  );
+  if (sum!.bytes <= limits.pageBytesMax) return;
+  const megabytes = Math.ceil(sum!.bytes / 1024 / 1024);
+  const capMegabytes = limits.pageBytesMax / 1024 / 1024;
+  throw badRequest(
+    'page_bytes',
+    `The entities asked for hold ${megabytes} MiB; at most ${capMegabytes} MiB are read at once: ask for fewer.`,
+  );
+}
+
+/** `order by … limit … offset …`. Only columns of the closed list `columns` (property → SQL) get into the text. */
+export function pageClause(link: PageLink, columns: ReadonlyMap<string, string>, idColumn: string): string {
+  const column = link.sortProperty === '' ? idColumn : columns.get(link.sortProperty);
+  if (!column) throw badRequest('sort_property', 'Invalid sort property');
+  const order = link.sortOrder === 'DESC' ? 'desc' : 'asc';
+  const tie = column === idColumn ? '' : `, ${idColumn} ${order}`;
+  return `order by ${column} ${order}${tie} limit ${link.pageSize} offset ${link.page * link.pageSize}`;
+}
+
+/** Condition of SQL: `parameter`, a `containsPattern`, is somewhere in the column, in any letter case. */
+export function contains(column: string, parameter: string): string {
+  return `${column} ilike ${parameter} collate any_letter_case`;
+}
+
+/** `textSearch` as `contains` wants it. */
+export function containsPattern(text: string): string {
+  return `%${text.replace(/[\\%_]/g, '\\$&')}%`;
+}

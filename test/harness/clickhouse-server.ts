@@ -1,0 +1,97 @@
+/**
+ * For tests: a real embedded ClickHouse in a temporary directory. The server runs in a process of its own, which needs
+ * built JavaScript: it is compiled once for each test process, below node_modules so that packages are found.
+ */
+import { execFileSync } from 'node:child_process';
+import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import type { Log } from '../../src/base/log.ts';
+import { startedTicksOf } from '../../src/base/process-file.ts';
+import { type ClickHouse, openClickHouse } from '../../src/clickhouse/client.ts';
+import {
+  type EmbeddedClickHouse,
+  type EmbeddedOptions,
+  startEmbeddedClickHouse,
+} from '../../src/clickhouse/embedded/embedded.ts';
+import { migrate } from '../../src/clickhouse/migrate.ts';
+
+export const silentLog: Log = { debug: () => {}, info: () => {}, warn: () => {}, error: () => {} };
+
+export interface TestClickHouse {
+  /** A test that starts another one with `options` puts it here. */
+  server: EmbeddedClickHouse;
+  clickhouse: ClickHouse;
+  /** As started, with the port it got. */
+  options: EmbeddedOptions;
+  stop(): Promise<void>;
+}
+
+/** With the schema in database `millrace`, unless `migrated` is false. */
+export async function startTestClickHouse(
+  overrides: Partial<EmbeddedOptions> = {},
+  migrated = true,
+): Promise<TestClickHouse> {
+  const home = mkdtempSync(join(tmpdir(), 'millrace-clickhouse-'));
+  const options: EmbeddedOptions = {
+    dir: join(home, 'clickhouse'),
+    runDir: join(home, 'run'),
+    port: 0,
+    password: 'test-password',
+    memoryBytesMax: 1024 * 1024 * 1024,
+    sessions: 4,
+    nice: 0,
+    drainMsMax: 300,
+    log: silentLog,
+    logLevel: 'error',
+    serverFile: builtServer(),
+    ...overrides,
+  };
+  const server = await startEmbeddedClickHouse(options);
+  const { url, user, password } = server;
+  const clickhouse = openClickHouse({ url, user, password, database: 'millrace', log: silentLog });
+  if (migrated) await migrate(clickhouse, { database: 'millrace', cluster: '', ttlDays: 0, log: silentLog });
+  const house: TestClickHouse = {
+    server,
+    clickhouse,
+    options: { ...options, port: server.port },
+    stop: async () => {
+      await clickhouse.close();
+      await house.server.stop();
+      rmSync(home, { recursive: true, force: true });
+    },
+  };
+  return house;
+}
+
+let built: string | undefined;
+
+export function builtServer(): string {
+  if (built) return built;
+  const root = fileURLToPath(new URL('../../', import.meta.url));
+  const cache = join(root, 'node_modules', '.cache', 'clickhouse-server');
+  removeStaleBuilds(cache);
+  const outDir = join(cache, String(process.pid));
+  mkdirSync(outDir, { recursive: true });
+  writeFileSync(join(outDir, 'package.json'), '{"type":"module"}');
+  const project = join(outDir, 'tsconfig.json');
+  const settings = {
+    extends: join(root, 'tsconfig.build.json'),
+    compilerOptions: { outDir, rootDir: join(root, 'src') },
+    include: [],
+    files: [join(root, 'src/clickhouse/embedded/server.ts')],
+  };
+  writeFileSync(project, JSON.stringify(settings));
+  execFileSync(process.execPath, [join(root, 'node_modules/typescript/bin/tsc'), '-p', project], { stdio: 'pipe' });
+  built = join(outDir, 'clickhouse', 'embedded-server.js');
+  return built;
+}
+
+/** A test process is ended without notice and cannot clear up itself. */
+function removeStaleBuilds(cache: string): void {
+  mkdirSync(cache, { recursive: true });
+  for (const pid of readdirSync(cache)) {
+    if (startedTicksOf(Number(pid)) === undefined) rmSync(join(cache, pid), { recursive: true, force: true });
+  }
+}

@@ -1,0 +1,367 @@
+/**
+ * A whole engine as a child process: `node dist/main.js` on free loopback ports with a data directory of its own.
+ * Knows how to kill any of its processes, start it again on the same data, and end it without leaving anything.
+ */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { randomInt } from 'node:crypto';
+import { once } from 'node:events';
+import { cpSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { endProcess, liveProcess, startedTicksOf } from '../../src/base/process-file.ts';
+import { Api } from './api.ts';
+
+/** Kept short, so that a failing test shows the end of the story. */
+const outputCharsMax = 200_000;
+const readyMsMaxDefault = 60_000;
+const stopMsMaxDefault = 30_000;
+
+/** The clone: tests run from it, and so does the bench. ENGINE_MAIN measures or tests another build. */
+export const root = process.cwd();
+export const engineMain = process.env['ENGINE_MAIN'] ?? join(root, 'dist', 'main.js');
+
+export interface EngineOptions {
+  env?: Record<string, string>;
+  workers?: number;
+  dataDir?: string;
+  /** Begin with nothing, as a new user does. Else embedded stores are a copy of some that were started once. */
+  firstStart?: boolean;
+  /** With the process of the reports, which few tests need and every start pays for. */
+  reports?: boolean;
+  readyMsMax?: number;
+  stopMsMax?: number;
+  /** Another build to start, `dist/main.js` of its checkout. */
+  main?: string;
+}
+
+/** Names the data directory that `prepareData` made: a copy of it saves each engine the making of its stores. */
+export const preparedData = 'MILLRACE_TEST_DATA';
+
+export interface Readiness {
+  code: number;
+  status?: string;
+  parts?: Record<string, string>;
+  reasons?: string[];
+}
+
+export interface Exit {
+  code: number | null;
+  signal: NodeJS.Signals | null;
+}
+
+export async function startEngine(options: EngineOptions = {}): Promise<Engine> {
+  const engine = await prepareEngine(options);
+  await engine.start();
+  return engine;
+}
+
+/** An engine with its ports and directory, not started. */
+export async function prepareEngine(options: EngineOptions = {}): Promise<Engine> {
+  const free = await Promise.all([freePort(), freePort(), freePort(), freePort()]);
+  const [http, mqtt, analytics, monitor] = free;
+  const ownsDirectory = options.dataDir === undefined;
+  const dataDir = options.dataDir ?? newDirectory();
+  const prepared = process.env[preparedData];
+  if (ownsDirectory && prepared !== undefined && mayBePrepared(options)) cpSync(prepared, dataDir, { recursive: true });
+  return new Engine({ http, mqtt, analytics, monitor }, dataDir, ownsDirectory, options);
+}
+
+/** Starts and stops an engine whose data others may begin with. The result removes it. */
+export async function prepareData(): Promise<() => void> {
+  const dataDir = newDirectory();
+  const engine = await startEngine({ dataDir, workers: 1 });
+  await engine.stop();
+  process.env[preparedData] = dataDir;
+  return () => rmSync(dataDir, { recursive: true, force: true });
+}
+
+/** What counts on a first start only, or brings stores of its own. */
+const firstStartNames = ['ADMIN_EMAIL', 'ADMIN_PASSWORD', 'DEMO_DATA', 'DATABASE_URL', 'CLICKHOUSE_URL'];
+
+function mayBePrepared({ firstStart = false, env = {} }: EngineOptions): boolean {
+  return !firstStart && !firstStartNames.some((name) => name in env);
+}
+
+function newDirectory(): string {
+  return mkdtempSync(join(tmpdir(), 'millrace-test-'));
+}
+
+interface Ports {
+  http: number;
+  mqtt: number;
+  analytics: number;
+  monitor: number;
+}
+
+export class Engine {
+  readonly port: number;
+  readonly mqttPort: number;
+  readonly analyticsPort: number;
+  readonly dataDir: string;
+  readonly api: Api;
+  /** Milliseconds from spawn to the first 200 of /readyz, of the last start. */
+  readyMs = 0;
+  output = '';
+  /** What /readyz answered last. */
+  #readiness = '';
+  readonly #environment: Record<string, string>;
+  readonly #readyMsMax: number;
+  readonly #stopMsMax: number;
+  readonly #main: string;
+  readonly #ownsDirectory: boolean;
+  #child: ChildProcess | undefined;
+  #exit: Promise<Exit> | undefined;
+
+  constructor(
+    { http: port, mqtt: mqttPort, analytics: analyticsPort, monitor: monitorPort }: Ports,
+    dataDir: string,
+    ownsDirectory: boolean,
+    options: EngineOptions,
+  ) {
+    this.port = port;
+    this.mqttPort = mqttPort;
+    this.analyticsPort = analyticsPort;
+    this.dataDir = dataDir;
+    this.#ownsDirectory = ownsDirectory;
+    this.#readyMsMax = options.readyMsMax ?? readyMsMaxDefault;
+    this.#stopMsMax = options.stopMsMax ?? stopMsMaxDefault;
+    this.#main = options.main ?? engineMain;
+    this.api = new Api({
+      host: '127.0.0.1',
+      port,
+      monitorPort,
+      adminEmail: options.env?.['ADMIN_EMAIL'] ?? 'admin@millrace.local',
+      adminPassword: options.env?.['ADMIN_PASSWORD'] ?? 'mill-wheel-42',
+    });
+    this.#environment = {
+      ...inherited(),
+      DATA_DIR: dataDir,
+      HTTP_BIND_ADDRESS: '127.0.0.1',
+      HTTP_BIND_PORT: String(port),
+      MQTT_BIND_ADDRESS: '127.0.0.1',
+      MQTT_BIND_PORT: String(mqttPort),
+      ANALYTICS_ENABLED: String(options.reports ?? false),
+      ANALYTICS_BIND_ADDRESS: '127.0.0.1',
+      ANALYTICS_BIND_PORT: String(analyticsPort),
+      MONITOR_BIND_PORT: String(monitorPort),
+      // Tests ask for old points soon after they were sent.
+      SHIP_LATE_SECONDS_MAX: '1',
+      // All clients of a test have one address.
+      WRONG_CREDENTIALS_PER_MINUTE_MAX: '0',
+      WORKERS: String(options.workers ?? 2),
+      ADMIN_EMAIL: this.api.address.adminEmail,
+      ADMIN_PASSWORD: this.api.address.adminPassword,
+      ...options.env,
+    };
+  }
+
+  get pid(): number | undefined {
+    return this.#child?.pid;
+  }
+
+  /** True while the process that we spawned has not ended. */
+  get running(): boolean {
+    return this.#child !== undefined && this.#child.exitCode === null && this.#child.signalCode === null;
+  }
+
+  /** Spawns the engine, with `extra` settings this time, and waits until it says that it is ready. */
+  async start(extra: Record<string, string> = {}): Promise<void> {
+    const startedAt = performance.now();
+    this.spawn(extra);
+    await this.ready();
+    this.readyMs = performance.now() - startedAt;
+  }
+
+  /** Spawns without waiting: for starts that must fail, or be killed half way. */
+  spawn(extra: Record<string, string> = {}): void {
+    this.output = '';
+    const child = spawn(process.execPath, [this.#main], {
+      cwd: this.#main === engineMain ? root : dirname(dirname(this.#main)),
+      env: { ...this.#environment, ...extra },
+      stdio: ['ignore', 'pipe', 'pipe'],
+      detached: true,
+    });
+    this.#child = child;
+    const keep = (chunk: Buffer) => {
+      this.output = (this.output + chunk.toString('utf8')).slice(-outputCharsMax);
+    };
+    child.stdout.on('data', keep);
+    child.stderr.on('data', keep);
+    this.#exit = once(child, 'exit').then(([code, signal]) => ({ code, signal }) as Exit);
+  }
+
+  /** Telemetry is accepted; `withStores`: and both stores are up. */
+  async ready(withStores = true): Promise<void> {
+    const deadline = performance.now() + this.#readyMsMax;
+    while (performance.now() < deadline) {
+      if (!this.running) throw new Error(`the engine ended before it was ready:\n${this.tail()}`);
+      const { code, parts = {} } = await this.status();
+      const haveStores = parts['clickhouse'] === 'up' && parts['postgres'] === 'up';
+      if (code === 200 && (haveStores || !withStores)) return;
+      await sleep(20);
+    }
+    throw new Error(`the engine is not ready after ${this.#readyMsMax} ms: ${this.#readiness}\n${this.tail()}`);
+  }
+
+  /** The status of /readyz, 0 when nothing answers. */
+  async readiness(): Promise<number> {
+    return (await this.status()).code;
+  }
+
+  /** What /readyz says; code 0 when nothing answers. */
+  async status(): Promise<Readiness> {
+    try {
+      const response = await fetch(`${this.api.http}/readyz`, { signal: AbortSignal.timeout(2_000) });
+      return { ...((await response.json()) as object), code: response.status };
+    } catch {
+      return { code: 0 };
+    }
+  }
+
+  /** The value of a metric without labels; undefined when there is none. */
+  async metric(name: string): Promise<number | undefined> {
+    const [, value] = new RegExp(`^${name} (.+)$`, 'm').exec(await this.api.metrics()) ?? [];
+    return value === undefined ? undefined : Number(value);
+  }
+
+  /** Pids by role, from the marks in DATA_DIR/run: primary, worker-0, …, clickhouse, postgres. */
+  pids(): Map<string, number> {
+    const pids = new Map<string, number>();
+    const directory = join(this.dataDir, 'run');
+    if (!existsSync(directory)) return pids;
+    for (const file of readdirSync(directory)) {
+      const pid = file.endsWith('.pid') ? liveProcess(join(directory, file)) : undefined;
+      if (pid !== undefined) pids.set(file.slice(0, -'.pid'.length), pid);
+    }
+    return pids;
+  }
+
+  workers(): number[] {
+    return [...this.pids()].filter(([role]) => role.startsWith('worker-')).map(([, pid]) => pid);
+  }
+
+  /** SIGKILL for one process; resolves when it is gone. Tells the pid, undefined when the role was not running. */
+  async kill(role: string): Promise<number | undefined> {
+    const pid = this.pids().get(role);
+    if (pid === undefined) return undefined;
+    await endProcess(pid, 'SIGKILL', 5_000);
+    return pid;
+  }
+
+  /** SIGKILL for all of it, as a machine that loses power would. */
+  async killAll(): Promise<void> {
+    const pids = [...this.pids().values()];
+    if (this.#child?.pid !== undefined && this.running) pids.push(this.#child.pid);
+    for (const pid of pids) signalQuietly(pid, 'SIGKILL');
+    await Promise.all(pids.map((pid) => endProcess(pid, 'SIGKILL', 5_000)));
+    if (this.running) await this.#exit;
+  }
+
+  async exit(waitMsMax = this.#stopMsMax): Promise<Exit> {
+    const timer = sleep(waitMsMax, undefined, { ref: false }).then(() => {
+      throw new Error(`the engine has not ended after ${waitMsMax} ms:\n${this.tail()}`);
+    });
+    return Promise.race([this.#exit!, timer]);
+  }
+
+  /** SIGTERM; anything but a clean exit is an error. */
+  async stop(): Promise<void> {
+    if (!this.running) return;
+    this.#child!.kill('SIGTERM');
+    const { code, signal } = await this.exit();
+    if (code !== 0) throw new Error(`SIGTERM: exit code ${code}, signal ${signal}:\n${this.tail()}`);
+  }
+
+  async restart(): Promise<void> {
+    await this.stop();
+    await this.start();
+  }
+
+  /** Leaves nothing behind, whatever state it is in. For `afterAll`. */
+  async destroy(): Promise<void> {
+    try {
+      await this.stop();
+    } finally {
+      await this.killAll();
+      if (this.#ownsDirectory) rmSync(this.dataDir, { recursive: true, force: true });
+    }
+  }
+
+  /** Rows of ClickHouse, asked over its own interface, one array of texts each. */
+  clickhouse(sql: string): Promise<string[][]> {
+    return queryClickhouse(clickhouseAddress(this.dataDir), sql);
+  }
+
+  /** A statement of ClickHouse that answers nothing. */
+  async clickhouseCommand(sql: string): Promise<void> {
+    await askClickhouse(clickhouseAddress(this.dataDir), sql);
+  }
+
+  tail(lines = 30): string {
+    return this.output.split('\n').slice(-lines).join('\n');
+  }
+}
+
+export interface ClickhouseAddress {
+  url: string;
+  user: string;
+  password: string;
+}
+
+/** Where the embedded ClickHouse of this data directory listens. */
+export function clickhouseAddress(dataDir: string): ClickhouseAddress {
+  return JSON.parse(readFileSync(join(dataDir, 'run', 'clickhouse.json'), 'utf8')) as ClickhouseAddress;
+}
+
+export async function queryClickhouse(address: ClickhouseAddress, sql: string): Promise<string[][]> {
+  const text = await askClickhouse(address, `${sql} FORMAT TabSeparated`);
+  return text
+    .split('\n')
+    .filter((line) => line !== '')
+    .map((line) => line.split('\t'));
+}
+
+async function askClickhouse({ url, user, password }: ClickhouseAddress, sql: string): Promise<string> {
+  const response = await fetch(`${url}/?database=millrace`, {
+    method: 'POST',
+    headers: { authorization: `Basic ${Buffer.from(`${user}:${password}`).toString('base64')}` },
+    body: sql,
+    signal: AbortSignal.timeout(120_000),
+  });
+  const text = await response.text();
+  if (response.status !== 200) throw new Error(`ClickHouse ${response.status}: ${text}`);
+  return text;
+}
+
+/** Below those that Linux gives to outgoing connections: one of them could take it before it is listened to. */
+export async function freePort(): Promise<number> {
+  for (;;) {
+    const port = randomInt(20_000, 32_000);
+    const server = createServer().listen(port, '127.0.0.1');
+    try {
+      await once(server, 'listening');
+    } catch {
+      continue;
+    }
+    server.close();
+    await once(server, 'close');
+    return port;
+  }
+}
+
+/** What a process needs to run; nothing of the test runner's own settings leaks into the engine. */
+export function inherited(): Record<string, string> {
+  const names = ['PATH', 'HOME', 'USER', 'TMPDIR', 'LANG'];
+  return Object.fromEntries(names.flatMap((name) => (process.env[name] ? [[name, process.env[name]]] : [])));
+}
+
+function signalQuietly(pid: number, signal: NodeJS.Signals): void {
+  if (startedTicksOf(pid) === undefined) return;
+  try {
+    process.kill(pid, signal);
+  } catch {
+    // It went between the look and the signal.
+  }
+}

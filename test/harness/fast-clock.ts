@@ -1,0 +1,19 @@
+/** A clock on which a test's minutes take milliseconds, with the sleep that belongs to it. Sockets stay as fast as ever. */
+import { setTimeout as timer } from 'node:timers/promises';
+import type { Clock } from '../../src/base/clock.ts';
+
+export interface FastClock extends Clock {
+  sleep(ms: number, signal: AbortSignal): Promise<void>;
+}
+
+/** `factor` seconds of this clock pass in one second. */
+export function fastClock(factor: number): FastClock {
+  const startedAt = Date.now();
+  const started = performance.now();
+  const passed = () => (performance.now() - started) * factor;
+  return {
+    now: () => Math.floor(startedAt + passed()),
+    monotonic: () => started + passed(),
+    sleep: (ms, signal) => timer(ms / factor, undefined, { signal }).catch(() => {}),
+  };
+}

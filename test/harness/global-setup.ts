@@ -1,0 +1,54 @@
+/** One engine for every test that does not hurt it; its address reaches the tests through `inject`. */
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import type { TestProject } from 'vitest/node';
+import { createCertificate } from '../flow/certificate.ts';
+import build from './build-setup.ts';
+import { freePort, startEngine } from './engine.ts';
+import type { SharedEngine } from './shared-engine.ts';
+
+/** Late points are gathered for a second only, so that tests with an old ts need not wait for the half minute. */
+const sharedSettings = {
+  DEMO_DATA: 'true',
+  SHIP_LATE_SECONDS_MAX: '1',
+  HTTP_TELL_WORKER: 'true',
+  RULES_FILE: 'test/harness/rules.yaml',
+  CLIENT_SIDE_RPC_TIMEOUT: '2000',
+  // The limit holds for other addresses of loopback: most tests have this one, and give many wrong tokens.
+  WRONG_CREDENTIALS_PER_MINUTE_MAX: '30',
+  HTTP_TRUSTED_PROXIES: '127.0.0.1',
+};
+
+export default async function setup(project: TestProject): Promise<() => Promise<void>> {
+  build();
+  const directory = mkdtempSync(join(tmpdir(), 'millrace-certificate-'));
+  const certificate = createCertificate(directory, 'server');
+  const [httpsPort, mqttsPort] = [await freePort(), await freePort()];
+  const secure = {
+    SSL_ENABLED: 'true',
+    HTTPS_BIND_PORT: String(httpsPort),
+    SSL_PEM_CERT: certificate.cert,
+    SSL_PEM_KEY: certificate.key,
+    MQTT_SSL_ENABLED: 'true',
+    MQTT_SSL_BIND_ADDRESS: '127.0.0.1',
+    MQTT_SSL_BIND_PORT: String(mqttsPort),
+    MQTT_SSL_PEM_CERT: certificate.cert,
+    MQTT_SSL_PEM_KEY: certificate.key,
+  };
+  const engine = await startEngine({ workers: 2, reports: true, env: { ...sharedSettings, ...secure } });
+  const shared: SharedEngine = {
+    ...engine.api.address,
+    dataDir: engine.dataDir,
+    mqttPort: engine.mqttPort,
+    analyticsPort: engine.analyticsPort,
+    mqttsPort,
+    httpsPort,
+    certificate: certificate.pem,
+  };
+  project.provide('engine', shared);
+  return async () => {
+    await engine.destroy();
+    rmSync(directory, { recursive: true, force: true });
+  };
+}

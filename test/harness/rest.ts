@@ -1,0 +1,18 @@
+/** A REST call that must fail, told as `status/errorCode message`; the error body has exactly its four members. */
+import { expect } from 'vitest';
+import { sharedEngine } from './shared-engine.ts';
+
+export async function fault(method: string, path: string, body?: unknown, token?: string): Promise<string> {
+  const response = await sharedEngine().send(method, path, body, token);
+  return faultOf(response);
+}
+
+export async function faultOf(response: Response): Promise<string> {
+  const text = await response.text();
+  expect(response.status, text).toBeGreaterThanOrEqual(400);
+  const error = JSON.parse(text) as Record<string, unknown>;
+  expect(Object.keys(error).sort()).toEqual(['errorCode', 'message', 'status', 'timestamp']);
+  expect(typeof error['timestamp']).toBe('number');
+  expect(error['status']).toBe(response.status);
+  return `${response.status}/${error['errorCode']} ${error['message']}`;
+}

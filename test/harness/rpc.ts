@@ -1,0 +1,64 @@
+/** Both ends of a command: the operator's REST calls and the device's polls and replies, as bytes on known connections. */
+import { expect } from 'vitest';
+import type { Device } from './api.ts';
+import type { RawConnection, RawResponse } from './raw.ts';
+import { sharedEngine } from './shared-engine.ts';
+import { restOn } from './workers.ts';
+
+export interface Command {
+  method?: string;
+  params?: unknown;
+  timeout?: number;
+  [member: string]: unknown;
+}
+
+export interface Received {
+  id: number;
+  method: string;
+  params: unknown;
+}
+
+/** `kind`: 'oneway' or 'twoway'; v1 paths with `prefix` '/api/plugins/rpc'. */
+export async function command(
+  connection: RawConnection,
+  kind: 'oneway' | 'twoway',
+  device: Device,
+  body: Command | string,
+  prefix = '/api/rpc',
+): Promise<RawResponse> {
+  const token = await sharedEngine().adminToken();
+  const text = typeof body === 'string' ? body : JSON.stringify(body);
+  return await restOn(connection, token, { path: `${prefix}/${kind}/${device.id}`, body: text });
+}
+
+export function poll(connection: RawConnection, device: Device, query = '?timeout=5000'): Promise<RawResponse> {
+  return connection.ask({ method: 'GET', path: `/api/v1/${device.token}/rpc${query}` }, 20_000);
+}
+
+export function received(response: RawResponse): Received {
+  expect(response.status, response.body.toString()).toBe(200);
+  expect(response.headers.get('content-type')).toBe('application/json');
+  return JSON.parse(response.body.toString()) as Received;
+}
+
+export function reply(
+  connection: RawConnection,
+  device: Device,
+  id: number | string,
+  body: string | Buffer,
+): Promise<RawResponse> {
+  return connection.ask({ path: `/api/v1/${device.token}/rpc/${id}`, body });
+}
+
+export function told({ status, body }: RawResponse): string {
+  return `${status} ${body.toString()}`;
+}
+
+/** A refusal in the one error shape, as `status/errorCode message`. */
+export function refusal({ status, headers, body }: RawResponse): string {
+  expect(headers.get('content-type')).toBe('application/json');
+  const error = JSON.parse(body.toString()) as Record<string, unknown>;
+  expect(Object.keys(error)).toEqual(['status', 'message', 'errorCode', 'timestamp']);
+  expect(error['status']).toBe(status);
+  return `${status}/${error['errorCode']} ${error['message']}`;
+}

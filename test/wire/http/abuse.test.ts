@@ -1,0 +1,118 @@
+/**
+ * Bytes that no honest client sends (reliability.md 35–38): refused and closed, nothing smuggled, others unaffected.
+ */
+import { setTimeout as sleep } from 'node:timers/promises';
+import { expect, test } from 'vitest';
+import { RawConnection, withConnection } from '../../harness/raw.ts';
+import { sharedEngine } from '../../harness/shared-engine.ts';
+import { expectError, withPoster } from '../../harness/stored.ts';
+
+const port = () => sharedEngine().address.port;
+
+/** A request hidden behind another one; it must never run. */
+function smuggled(token: string): string {
+  const body = '{"smuggled":1}';
+  return `POST /api/v1/${token}/telemetry HTTP/1.1\r\nHost: x\r\nContent-Length: ${body.length}\r\n\r\n${body}`;
+}
+
+for (const [name, headers] of [
+  ['two differing Content-Length headers', 'Content-Length: 7\r\nContent-Length: 200'],
+  ['two differing Content-Length headers, the longer first', 'Content-Length: 200\r\nContent-Length: 7'],
+  ['Transfer-Encoding beside Content-Length', 'Content-Length: 7\r\nTransfer-Encoding: chunked'],
+  ['Transfer-Encoding: xchunked', 'Transfer-Encoding: xchunked\r\nContent-Length: 7'],
+  ['Transfer-Encoding: xchunked alone', 'Transfer-Encoding: xchunked'],
+  ['a chunk size beyond 64 bits', 'Transfer-Encoding: chunked\r\n\r\nffffffffffffffffff'],
+  ['a space before the colon', 'Content-Length : 7'],
+  ['a negative Content-Length', 'Content-Length: -7'],
+] as const) {
+  test(`${name}: the connection closes and no second request runs`, () =>
+    withPoster(async (poster) => {
+      const head = `POST /api/v1/${poster.device.token}/telemetry HTTP/1.1\r\nHost: x\r\n`;
+      await withConnection(port(), async (connection) => {
+        await connection.send(`${head}${headers}\r\n\r\n{"a":1}${smuggled(poster.device.token)}`);
+        const answer = await connection.untilClosed();
+        expect(answer.match(/HTTP\/1\.1 2\d\d/g) ?? []).toEqual([]);
+      });
+      expect(await poster.keys()).toEqual([]);
+    }));
+}
+
+test('an 8 kB header, 101 headers and HTTP/1.0 are refused and closed', () =>
+  withPoster(async (poster) => {
+    const path = `/api/v1/${poster.device.token}/telemetry`;
+    const many = Array.from({ length: 101 }, (_, n) => `X-H${n}: ${n}\r\n`).join('');
+    for (const request of [
+      `POST ${path} HTTP/1.1\r\nHost: x\r\nX-Long: ${'a'.repeat(20_000)}\r\nContent-Length: 7\r\n\r\n{"a":1}`,
+      `POST ${path} HTTP/1.1\r\nHost: x\r\n${many}Content-Length: 7\r\n\r\n{"a":1}`,
+      `POST ${path} HTTP/1.0\r\nContent-Length: 7\r\n\r\n{"a":1}`,
+    ]) {
+      await withConnection(port(), async (connection) => {
+        await connection.send(request);
+        const answer = await connection.untilClosed();
+        if (answer !== '') expect(answer).toMatch(/^HTTP\/1\.[01] (400|431|505)/);
+      });
+    }
+    expect(await poster.keys()).toEqual([]);
+  }));
+
+test('a pipelined request closes the connection without mixing answers', () =>
+  withPoster(async (poster) => {
+    const one = (n: number) => {
+      const body = `{"n":${n}}`;
+      return `POST /api/v1/${poster.device.token}/telemetry HTTP/1.1\r\nHost: x\r\nContent-Length: ${body.length}\r\n\r\n${body}`;
+    };
+    await withConnection(port(), async (connection) => {
+      await connection.send(Array.from({ length: 100 }, (_, n) => one(n)).join(''));
+      const answers = (await connection.untilClosed()).match(/HTTP\/1\.1 \d\d\d/g) ?? [];
+      for (const answer of answers) expect(answer).toBe('HTTP/1.1 200');
+      expect(answers.length).toBeLessThanOrEqual(100);
+    });
+    await poster.accept('{"after":1}');
+    expect(await poster.value('after')).toBe('1');
+  }));
+
+test('senders that drip header bytes are closed, others go on', async () => {
+  const slow = await Promise.all(Array.from({ length: 50 }, () => RawConnection.open(port())));
+  const startedAt = performance.now();
+  await withPoster(async (poster) => {
+    for (const byte of 'POST /api/v1/abc') {
+      for (const connection of slow) await connection.send(byte);
+      await poster.accept('{"a":1}');
+      await sleep(1_000);
+      if (slow.every((connection) => connection.closed)) break;
+    }
+  });
+  await Promise.all(slow.map((connection) => connection.untilClosed(5_000)));
+  expect(performance.now() - startedAt).toBeLessThan(20_000);
+}, 40_000);
+
+test('random tokens are 401 and do not hurt a valid device behind the same address', () =>
+  withPoster(async (poster) => {
+    await withConnection(port(), async (connection) => {
+      for (let n = 0; n < 500; n += 1) {
+        const answer = await connection.ask({ path: `/api/v1/guess-${n}-${Math.random()}/telemetry`, body: '{"a":1}' });
+        expectError(answer, 401);
+      }
+    });
+    await poster.accept('{"a":1}');
+  }));
+
+test('a client that leaves in the middle of its body hurts nobody', () =>
+  withPoster(async (poster) => {
+    for (let n = 0; n < 20; n += 1) {
+      await withConnection(port(), async (connection) => {
+        await connection.send(
+          `POST /api/v1/${poster.device.token}/telemetry HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{"half":`,
+        );
+        if (n % 2 === 0) connection.socket.resetAndDestroy();
+      });
+    }
+    expect(await poster.keys()).toEqual([]);
+  }));
+
+test('headers of 9 kB are 431 in the error shape', () =>
+  withPoster(async (poster) => {
+    const headers = { 'X-Long': 'a'.repeat(9_000) };
+    expect(expectError(await poster.post('{"a":1}', headers), 431)).toContain('8192');
+    await poster.connection.untilClosed();
+  }));

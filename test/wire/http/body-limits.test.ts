@@ -1,0 +1,146 @@
+/** Sizes are counted on the bytes, announced or not (device-http.md case 37, reliability.md 39). */
+import { setTimeout as sleep } from 'node:timers/promises';
+import { expect, test } from 'vitest';
+import { RawConnection, requestBytes, withConnection } from '../../harness/raw.ts';
+import { sharedEngine } from '../../harness/shared-engine.ts';
+import { expectError, withPoster } from '../../harness/stored.ts';
+
+const bodyBytesMax = 52_428_800;
+
+test('an announced body one byte over the limit is 413 without being read', () =>
+  withPoster(async (poster) => {
+    await poster.connection.send(
+      requestBytes({
+        path: `/api/v1/${poster.device.token}/telemetry`,
+        headers: { 'Content-Length': String(bodyBytesMax + 1) },
+      }),
+    );
+    const message = expectError(await poster.connection.response(), 413);
+    expect(message).toContain(String(bodyBytesMax));
+  }));
+
+test('ten gigabytes announced are 413 at once', () =>
+  withPoster(async (poster) => {
+    await poster.connection.send(
+      requestBytes({
+        path: `/api/v1/${poster.device.token}/telemetry`,
+        headers: { 'Content-Length': '10737418240' },
+      }),
+    );
+    expectError(await poster.connection.response(2_000), 413);
+  }));
+
+test('a chunked body is 413 when the limit is passed', () =>
+  withPoster(async (poster) => {
+    await poster.connection.send(
+      requestBytes({
+        path: `/api/v1/${poster.device.token}/telemetry`,
+        headers: { 'Transfer-Encoding': 'chunked' },
+      }),
+    );
+    const size = 1024 * 1024;
+    const chunk = Buffer.concat([
+      Buffer.from(`${size.toString(16)}\r\n`),
+      Buffer.alloc(size, 0x20),
+      Buffer.from('\r\n'),
+    ]);
+    for (let n = 0; n < 51 && !poster.connection.closed; n += 1) await poster.connection.send(chunk);
+    expectError(await poster.connection.response(), 413);
+  }));
+
+test.each(['chunked', 'Chunked'])('a %s body below the limit is stored', (coding) =>
+  withPoster(async (poster) => {
+    const answer = await poster.connection.ask({
+      path: `/api/v1/${poster.device.token}/telemetry`,
+      headers: { 'Transfer-Encoding': coding },
+      body: '5\r\n{"a":\r\n2\r\n1}\r\n0\r\n\r\n',
+    });
+    expect(answer.status).toBe(200);
+    expect(await poster.value('a')).toBe('1');
+  }),
+);
+
+test('a body in many small pieces is one message', () =>
+  withPoster(async (poster) => {
+    const bytes = requestBytes({ path: `/api/v1/${poster.device.token}/telemetry`, body: '{"pieces":"all of them"}' });
+    for (const byte of bytes) {
+      await poster.connection.send(Buffer.of(byte));
+      if (byte % 16 === 0) await sleep(1);
+    }
+    expect((await poster.connection.response()).status).toBe(200);
+    expect(await poster.value('pieces')).toBe('"all of them"');
+  }));
+
+test('a body above a quarter megabyte is decoded without holding up others', () =>
+  withPoster(async (poster) => {
+    const values = Object.fromEntries(Array.from({ length: 40_000 }, (_, n) => [`key-${n % 1000}-${n}`, n]));
+    const big = JSON.stringify({ ts: Date.now(), values });
+    const other = await RawConnection.open(sharedEngine().address.port);
+    const answer = poster.post(big);
+    const startedAt = performance.now();
+    expect((await other.ask({ method: 'GET', path: '/livez' })).status).toBe(200);
+    expect(performance.now() - startedAt).toBeLessThan(500);
+    other.close();
+    expect((await answer).status).toBe(200);
+    expect(await poster.value('key-999-39999')).toBe('39999');
+  }));
+
+test('a body of 40 MiB is stored, in the first request of a device too', () =>
+  withPoster(async (poster) => {
+    const body = Buffer.alloc(40 * 1024 * 1024, 0x20);
+    for (const [n, text] of ['{"a":1}', '{"a":2}'].entries()) {
+      body.write(text);
+      const answer = await poster.post(body);
+      expect([n, answer.status, answer.body.toString()]).toEqual([n, 200, '']);
+    }
+    await poster.points('a', undefined, 2);
+  }));
+
+test('a sender without a token is refused at its first bytes, whatever it announces', async () => {
+  for (const path of ['/api/v1/nobody/telemetry', '/api/v1/nobody/attributes', '/api/v1/nobody/rpc', '/api/device']) {
+    await withConnection(sharedEngine().address.port, async (connection) => {
+      const head = requestBytes({ path, headers: { 'Content-Length': '60000', 'Content-Type': 'application/json' } });
+      await connection.send(Buffer.concat([head, Buffer.from('{')]));
+      expectError(await connection.response(), 401);
+      // What still comes of it is skipped.
+      await connection.send(Buffer.alloc(59_999, 0x20));
+      expect((await connection.ask({ method: 'GET', path: '/livez' })).status).toBe(200);
+    });
+  }
+});
+
+test('bodies that are announced and do not come leave room for those of others', () =>
+  withPoster(async (slow) => {
+    const open: RawConnection[] = [];
+    try {
+      for (let n = 0; n < 12; n += 1) {
+        const connection = await RawConnection.open(sharedEngine().address.port);
+        open.push(connection);
+        const headers = { 'Content-Length': String(bodyBytesMax) };
+        const head = requestBytes({ path: `/api/v1/${slow.device.token}/telemetry`, headers });
+        await connection.send(Buffer.concat([head, Buffer.from('{')]));
+      }
+      await withPoster(async (poster) => {
+        const body = `{"s":"${'x'.repeat(4000)}"}`;
+        for (let n = 0; n < 10; n += 1) {
+          const bytes = requestBytes({ path: `/api/v1/${poster.device.token}/telemetry`, body });
+          await poster.connection.send(bytes.subarray(0, 1000));
+          await sleep(5);
+          await poster.connection.send(bytes.subarray(1000));
+          expect((await poster.connection.response()).status).toBe(200);
+        }
+      });
+      expect(open.filter(({ closed }) => closed)).toEqual([]);
+    } finally {
+      for (const connection of open) connection.close();
+    }
+  }));
+
+test('a REST body has at most 1 MiB, whatever it holds, and is read in one short turn', async () => {
+  const api = sharedEngine();
+  const large = (bytes: number) => `{"name":"large","x":[${'1,'.repeat(bytes / 2)}1]}`;
+  const refused = await api.send('POST', '/api/customer', large(1_100_000));
+  expect([refused.status, await refused.text()]).toEqual([413, expect.stringContaining('1048576')]);
+  const unsigned = await fetch(`${api.http}/api/auth/login`, { method: 'POST', body: ' '.repeat(20_000) });
+  expect(unsigned.status).toBe(413);
+});

@@ -1,0 +1,29 @@
+/** Messages without ts: none replaces another, whichever worker takes it, and each is stored at its arrival. */
+import { expect, test } from 'vitest';
+import { RawConnection } from '../../harness/raw.ts';
+import { newDevice, sharedEngine } from '../../harness/shared-engine.ts';
+import { Poster } from '../../harness/stored.ts';
+
+test('1 000 messages of one device without ts, sent within milliseconds over all workers, are all stored', async () => {
+  const device = await newDevice();
+  const posters = await Promise.all(
+    Array.from({ length: 50 }, async () => {
+      return new Poster(device, await RawConnection.open(sharedEngine().address.port));
+    }),
+  );
+  const sentFrom = Date.now();
+  await Promise.all(
+    posters.map(async (poster, part) => {
+      for (let n = 0; n < 20; n += 1) await poster.accept(`{"n":${part * 20 + n}}`);
+    }),
+  );
+  const sentUpTo = Date.now();
+  const points = await posters[0]!.points('n', undefined, 1_000);
+  expect(points.map(({ value }) => Number(value)).sort((a, b) => a - b)).toEqual(
+    Array.from({ length: 1_000 }, (_, n) => n),
+  );
+  // The engine goes by the database's clock, which is this host's: a few milliseconds are the error of its measurement.
+  for (const { ts } of points) expect(ts).toBeGreaterThanOrEqual(sentFrom - 50);
+  for (const { ts } of points) expect(ts).toBeLessThanOrEqual(sentUpTo + 50);
+  for (const poster of posters) poster.close();
+});

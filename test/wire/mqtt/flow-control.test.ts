@@ -1,0 +1,132 @@
+/**
+ * Down to the client: never more unacknowledged messages than its Receive Maximum, never a packet above its Maximum
+ * Packet Size, no topic alias, and packet ids that are free (reliability.md 1.4). Up: nobody's silence hurts others.
+ */
+import { setTimeout as sleep } from 'node:timers/promises';
+import { describe, expect, test } from 'vitest';
+import type { Device } from '../../harness/api.ts';
+import { DeviceUser } from '../../harness/device-user.ts';
+import { publishBytes } from '../../harness/mqtt-bytes.ts';
+import {
+  connectMqtt,
+  type Level,
+  type Login,
+  levelName,
+  levels,
+  MqttClient,
+  withSocket,
+} from '../../harness/mqtt-client.ts';
+import { storedValues, telemetry, withDevice } from '../../harness/mqtt-device.ts';
+
+const attributes = 'v1/devices/me/attributes';
+
+/** Connected and subscribed to its shared attributes, which `user` sets. */
+async function withFollower(
+  login: Omit<Login, 'token'> & { level?: Level },
+  use: (client: MqttClient, set: (body: object) => Promise<void>) => Promise<void>,
+): Promise<void> {
+  await withDevice(login, async (client, device: Device) => {
+    expect(await client.subscribe(attributes)).toEqual([1]);
+    const user = new DeviceUser(device);
+    await use(client, (body) => user.set('SHARED_SCOPE', JSON.stringify(body)));
+  });
+}
+
+test('MQTT 5: with Receive Maximum 2 the third push waits for an acknowledgement', () =>
+  withFollower({ properties: { receiveMaximum: 2 } }, async (client, set) => {
+    for (let n = 0; n < 5; n += 1) await set({ n });
+    const first = await client.expect('publish', { topic: attributes, qos: 1 });
+    const second = await client.expect('publish', { topic: attributes, qos: 1 });
+    expect(first.messageId).not.toBe(second.messageId);
+    await client.nothingFor(150);
+    // What waits may be sent as one message of several changes; the last word counts.
+    await client.write({ cmd: 'puback', messageId: first.messageId! }, { cmd: 'puback', messageId: second.messageId! });
+    let last = -1;
+    while (last !== 4) last = (await client.message(attributes)).json.n;
+    await client.quiet();
+  }));
+
+test('MQTT 5: what exceeds the largest packet of the client is not sent, what follows is', () =>
+  withFollower({ properties: { maximumPacketSize: 500 } }, async (client, set) => {
+    await set({ large: 'x'.repeat(1_000) });
+    await set({ small: 1 });
+    expect((await client.message(attributes)).json).toEqual({ small: 1 });
+    await client.quiet();
+  }));
+
+for (const level of levels) {
+  test(`${levelName[level]}: pushes have no retain flag, no DUP, a packet id of their own and no alias`, () =>
+    withFollower({ level, ...(level === 5 && { properties: { topicAliasMaximum: 10 } }) }, async (client, set) => {
+      const ids = new Set<number>();
+      for (let n = 0; n < 3; n += 1) {
+        await set({ n });
+        const { packet } = await client.message(attributes);
+        expect(packet).toMatchObject({ retain: false, dup: false, qos: 1, topic: attributes });
+        expect(packet.messageId).toBeGreaterThan(0);
+        expect(packet.properties?.topicAlias).toBeUndefined();
+        ids.add(packet.messageId!);
+      }
+      await client.quiet();
+    }));
+
+  test(`${levelName[level]}: granted QoS 0 is sent without a packet id`, () =>
+    withDevice({ level }, async (client, device) => {
+      expect(await client.subscribe({ [attributes]: 0 })).toEqual([0]);
+      await new DeviceUser(device).set('SHARED_SCOPE', '{"n":1}');
+      expect((await client.message(attributes)).packet).toMatchObject({ qos: 0 });
+    }));
+
+  test(`${levelName[level]}: an end of our side after the last publish still gets its PUBACK`, () =>
+    withDevice({ level }, async (client, device) => {
+      await client.write(client.publishPacket(telemetry, '{"last":1}', { messageId: 3 }));
+      client.stream.end();
+      expect(await storedValues(device, 'last')).toEqual(['1']);
+      await client.closed();
+    }));
+}
+
+describe('a client that does not read', () => {
+  // Refusals are the largest answers that a publish can get.
+  const bad = (id: number) =>
+    publishBytes({ topic: telemetry, payload: 'x', qos: 1, messageId: id, properties: Buffer.from([0]) });
+
+  test('is paused or cut, and its neighbour does not notice', () =>
+    withDevice({}, async (neighbour, device) => {
+      const { token } = (await DeviceUser.create()).device;
+      const deaf = await connectMqtt({ token });
+      deaf.stream.pause();
+      const flood = Buffer.concat(Array.from({ length: 60_000 }, (_, n) => bad((n % 65_535) + 1)));
+      const sent = (async () => {
+        for (let n = 0; n < 10 && !deaf.isClosed; n += 1) await deaf.send(flood);
+      })();
+      const waits: number[] = [];
+      for (let n = 0; n < 20; n += 1) {
+        const before = performance.now();
+        await neighbour.publish(telemetry, `{"ts":${Date.now() - n},"values":{"beside":${n}}}`);
+        waits.push(performance.now() - before);
+        await sleep(20);
+      }
+      expect(await storedValues(device, 'beside', 20)).toHaveLength(20);
+      expect(waits.sort((a, b) => a - b)[10]).toBeLessThan(1_000);
+      deaf.cut();
+      await sent;
+    }));
+});
+
+test('a socket that opens and says nothing does not keep another from logging in', async () => {
+  const silent = await Promise.all(Array.from({ length: 200 }, () => MqttClient.open()));
+  try {
+    await withDevice({}, async (client) => {
+      expect((await client.publish(telemetry, '{"a":1}')).reasonCode).toBe(0);
+    });
+  } finally {
+    for (const client of silent) client.cut();
+  }
+});
+
+test('an end of our side before CONNECT ends the connection', () =>
+  withSocket({}, async (client) => {
+    client.stream.end();
+    await client.closed();
+    expect(client.received).toEqual([]);
+  }));

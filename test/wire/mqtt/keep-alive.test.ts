@@ -1,0 +1,42 @@
+/** Silence beyond one and a half times the keep-alive ends a connection, any packet in time keeps it (mqtt.md case 12). */
+import { setTimeout as sleep } from 'node:timers/promises';
+import { describe, expect, test } from 'vitest';
+import { levels, type MqttClient } from '../../harness/mqtt-client.ts';
+import { telemetry, withDevice } from '../../harness/mqtt-device.ts';
+
+/** One rule for all versions: they wait for the same seconds, so they wait together. */
+function inAllVersions(rule: string, keepAlive: number, use: (client: MqttClient) => Promise<unknown>): void {
+  test(rule, () => Promise.all(levels.map((level) => withDevice({ level, keepAlive }, use))));
+}
+
+async function keepsAlive(client: MqttClient, speak: () => Promise<unknown>): Promise<void> {
+  for (let n = 0; n < 5; n += 1) {
+    await speak();
+    await sleep(700);
+  }
+  await client.quiet();
+}
+
+describe.concurrent('keep-alive', () => {
+  inAllVersions('case 12: silence ends the connection with 0x8D, not sooner than it should', 1, async (client) => {
+    const before = performance.now();
+    await client.closedFor(0x8d, 8_000);
+    expect(performance.now() - before).toBeGreaterThan(1_400);
+  });
+
+  inAllVersions('PINGREQ alone keeps it', 1, (client) => keepsAlive(client, () => client.quiet()));
+
+  inAllVersions('QoS 0 alone keeps it', 1, (client) => {
+    return keepsAlive(client, () => client.publishQos0(telemetry, '{"a":1}'));
+  });
+
+  inAllVersions('half a packet is no sign of life', 1, async (client) => {
+    await client.send(Buffer.from([0x30, 50]));
+    await client.closedFor(0x8d, 8_000);
+  });
+
+  inAllVersions('0 switches it off', 0, async (client) => {
+    await sleep(4_000);
+    await client.quiet();
+  });
+});

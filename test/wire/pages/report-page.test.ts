@@ -1,0 +1,45 @@
+/** The page of a view link in a browser: it signs in, runs the view, shows the table as text, offers the CSV. */
+import { randomUUID } from 'node:crypto';
+import { expect, test } from 'vitest';
+import { launchBrowser } from '../../harness/browser.ts';
+import { analyticsUrl, saveView } from '../../harness/reports.ts';
+import { sharedEngine } from '../../harness/shared-engine.ts';
+
+test('a view link asks who is there and shows the table', async () => {
+  const name = `shown & ${randomUUID()}`;
+  const { id } = await sharedEngine().createDevice(name);
+  const view = await saveView({
+    name: 'One <i>device</i>',
+    scope: { deviceIds: [id] },
+    fields: [
+      { label: 'Name', source: 'ENTITY_FIELD', key: 'name', role: 'ROW' },
+      { label: 'n', source: 'ENTITY_FIELD', key: 'name', role: 'VALUE', aggregation: 'COUNT' },
+    ],
+  });
+  const browser = await launchBrowser();
+  try {
+    const page = await browser.newPage();
+    const refusals: string[] = [];
+    page.on('console', (message) => refusals.push(message.text()));
+    await page.goto(`${analyticsUrl()}/trendz/view/${view}`);
+    const { adminEmail, adminPassword } = sharedEngine().address;
+    await page.fill('#username', adminEmail);
+    await page.fill('#password', adminPassword);
+    await page.click('form button');
+    await page.waitForSelector('#table:not([hidden])');
+    expect(await page.textContent('#name')).toBe('One <i>device</i>');
+    // A new device is in the copy of device data a moment later.
+    const runAgain = async () => {
+      await page.click('#run');
+      return await page.textContent('tbody');
+    };
+    await expect.poll(runAgain, { timeout: 5_000 }).toBe(`${name}1`);
+    const [download] = await Promise.all([page.waitForEvent('download'), page.click('#csv')]);
+    expect(download.suggestedFilename()).toMatch(/\.csv$/);
+    await page.reload();
+    await page.waitForSelector('#table:not([hidden])');
+    expect(refusals).toEqual([]);
+  } finally {
+    await browser.close();
+  }
+});

@@ -1,0 +1,93 @@
+/** Credentials of devices (rest.md 3.2, case 38). */
+import { randomUUID } from 'node:crypto';
+import { expect, test } from 'vitest';
+import { ok } from '../../harness/people.ts';
+import { fault } from '../../harness/rest.ts';
+import { newDevice, sharedEngine } from '../../harness/shared-engine.ts';
+
+const post = (credentials: object) => ok('POST', '/api/device/credentials', credentials);
+const of = (id: string) => ok('GET', `/api/device/${id}/credentials`);
+
+test('case 38: the id of MQTT credentials is computed', async () => {
+  const credentials = await of((await newDevice()).id);
+  const unique = randomUUID();
+  const f = async (value: object) => {
+    const { version: _, ...current } = credentials;
+    const given = {
+      ...current,
+      credentialsType: 'MQTT_BASIC',
+      credentialsId: 'ignored',
+      credentialsValue: JSON.stringify(value),
+    };
+    return await post(given);
+  };
+  const both = await f({ clientId: 'tank-client', userName: 'tank-user', password: 'p' });
+  expect(both).toMatchObject({
+    credentialsType: 'MQTT_BASIC',
+    credentialsId: '09685a61189206cf1cd35cd5a54821bf58b0de5cdf9fe1bdcf3af677aaf9ff6b',
+    version: 2,
+  });
+  expect(JSON.parse(both.credentialsValue)).toEqual({ clientId: 'tank-client', userName: 'tank-user', password: 'p' });
+  expect(await f({ clientId: 'tank-client' })).toMatchObject({
+    credentialsId: '70f3d0430ac52c70073db6692616152a96880c73d5fe8e73b871068a552bd66e',
+  });
+  expect(await f({ userName: unique })).toMatchObject({ credentialsId: unique });
+});
+
+test('what is wrong with credentials is said', async () => {
+  const credentials = await of((await newDevice()).id);
+  const other = await newDevice();
+  const f = (change: object) => fault('POST', '/api/device/credentials', { ...credentials, ...change });
+  expect(await f({ credentialsType: null })).toBe('400/31 Device credentials type should be specified');
+  expect(await f({ credentialsId: '' })).toBe('400/31 Device credentials id should be specified!');
+  expect(await f({ credentialsId: other.token })).toBe(
+    '400/31 These device credentials cannot be used: choose others.',
+  );
+  expect(await f({ id: { id: randomUUID() } })).toBe('400/31 Unable to update non-existent device credentials!');
+  const basic = (value: object) => f({ credentialsType: 'MQTT_BASIC', credentialsValue: JSON.stringify(value) });
+  expect(await basic({})).toBe('400/31 Both mqtt client id and user name are empty!');
+  expect(await basic({ clientId: 'c', password: 'p' })).toBe(
+    '400/31 Password cannot be specified along with client id',
+  );
+  expect(await f({ credentialsType: 'LWM2M_CREDENTIALS' })).toBe(
+    '400/31 Credentials of type LWM2M_CREDENTIALS are not supported.',
+  );
+  expect(await of(credentials.deviceId.id)).toEqual(credentials);
+});
+
+test('another token works from then on, and the old one no more', async () => {
+  const { id, token } = await newDevice();
+  const api = sharedEngine();
+  expect(await api.postTelemetry(token, '{"a":1}')).toBe(200);
+  const next = randomUUID();
+  await post({ ...(await of(id)), credentialsId: next });
+  expect(await api.postTelemetry(next, '{"a":1}')).toBe(200);
+  expect(await api.postTelemetry(token, '{"a":1}')).toBe(401);
+});
+
+test('a device with other credentials than a token has no way in over HTTP', async () => {
+  const { id, token } = await newDevice();
+  const userName = randomUUID();
+  await post({ ...(await of(id)), credentialsType: 'MQTT_BASIC', credentialsValue: JSON.stringify({ userName }) });
+  expect(await sharedEngine().postTelemetry(token, '{"a":1}')).toBe(401);
+  expect(await sharedEngine().postTelemetry(userName, '{"a":1}')).toBe(401);
+});
+
+test('a device is created with credentials of any kind', async () => {
+  const body = randomUUID().replaceAll('-', '');
+  const pem = `-----BEGIN CERTIFICATE-----\n${body}\n-----END CERTIFICATE-----\n`;
+  const created = await ok('POST', '/api/device-with-credentials', {
+    device: { name: randomUUID() },
+    credentials: { credentialsType: 'X509_CERTIFICATE', credentialsValue: pem },
+  });
+  const credentials = await of(created.id.id);
+  expect(credentials).toMatchObject({ credentialsType: 'X509_CERTIFICATE', credentialsValue: pem });
+  expect(credentials.credentialsId).toMatch(/^[0-9a-f]{64}$/);
+  const twice = {
+    device: { name: randomUUID() },
+    credentials: { credentialsType: 'X509_CERTIFICATE', credentialsValue: body },
+  };
+  expect(await fault('POST', '/api/device-with-credentials', twice)).toBe(
+    '400/31 These device credentials cannot be used: choose others.',
+  );
+});

@@ -1,0 +1,444 @@
+/**
+ * The API document and the API are one: every operation is called with valid and invalid input made of its schemas, and
+ * each answer is one that the document names, member by member. The seed is told when something is wrong.
+ */
+import { randomUUID } from 'node:crypto';
+import { beforeAll, describe, expect, test } from 'vitest';
+import {
+  type Document,
+  mismatch,
+  type Operation,
+  operationsOf,
+  resolved,
+  type Schema,
+  someValue,
+  wrongValueOf,
+} from '../../harness/openapi.ts';
+import { newTenant, newUser, ok, type Person, systemAdminToken } from '../../harness/people.ts';
+import { Random } from '../../harness/random.ts';
+import { sharedEngine } from '../../harness/shared-engine.ts';
+
+const seed = Number(process.env['OPENAPI_SEED'] ?? 20_261_120);
+const api = sharedEngine();
+const document = (await (await fetch(`${api.http}/v3/api-docs/thingsboard`)).json()) as Document;
+const operations = operationsOf(document);
+
+type Role = 'SYS_ADMIN' | 'TENANT_ADMIN' | 'CUSTOMER_USER' | 'GUEST';
+const roles: Role[] = ['SYS_ADMIN', 'TENANT_ADMIN', 'CUSTOMER_USER', 'GUEST'];
+
+interface House {
+  admin: Person;
+  tenantId: string;
+  customerId: string;
+  customerUser: Person;
+  guestToken: string;
+  systemToken: string;
+}
+
+let house: House;
+
+beforeAll(async () => {
+  const systemToken = await systemAdminToken();
+  const { id: tenantId, admin } = await newTenant();
+  const customer = await ok('POST', '/api/customer', { title: `customer-${randomUUID()}` }, admin.token);
+  const customerUser = await newUser({ authority: 'CUSTOMER_USER', customerId: customer.id }, api, admin.token);
+  const open = await newDevice(admin.token);
+  const assigned = await ok('POST', `/api/customer/public/device/${open.id}`, undefined, admin.token);
+  const guest = await ok('POST', '/api/auth/login/public', { publicId: assigned.customerId.id }, '');
+  house = { admin, tenantId, customerId: customer.id.id, customerUser, guestToken: guest.token, systemToken };
+});
+
+async function newDevice(token: string): Promise<{ id: string; name: string }> {
+  const name = `device-${randomUUID()}`;
+  const device = await ok('POST', '/api/device', { name }, token);
+  return { id: device.id.id, name };
+}
+
+function rolesOf({ security, description }: Operation): Role[] | 'public' {
+  if (security.length === 0) return 'public';
+  return /Open to: ([A-Z_, ]+)\./.exec(description)![1]!.split(', ') as Role[];
+}
+
+function tokenOf(role: Role): string {
+  switch (role) {
+    case 'SYS_ADMIN':
+      return house.systemToken;
+    case 'TENANT_ADMIN':
+      return house.admin.token;
+    case 'CUSTOMER_USER':
+      return house.customerUser.token;
+    case 'GUEST':
+      return house.guestToken;
+  }
+}
+
+/** Whose session an operation does not end. */
+async function callerOf(operation: Operation): Promise<string> {
+  const open = rolesOf(operation);
+  if (open === 'public') return '';
+  const role = open.includes('TENANT_ADMIN') ? 'TENANT_ADMIN' : open[0]!;
+  if (!/logout|changePassword/.test(operation.path)) return tokenOf(role);
+  return (await api.login(house.admin.email, house.admin.password)).token;
+}
+
+type Values = Record<string, string>;
+
+/** Values of the path that mean something: entities of their own, so that nothing is in another operation's way. */
+async function pathValues({ path, method }: Operation): Promise<Values> {
+  const { admin, customerId, tenantId } = house;
+  const device = await newDevice(admin.token);
+  if (method === 'DELETE' && path.startsWith('/api/customer/device')) {
+    await ok('POST', `/api/customer/${customerId}/device/${device.id}`, undefined, admin.token);
+  }
+  const values: Values = { deviceId: device.id, deviceName: device.name, entityId: device.id, entityType: 'DEVICE' };
+  Object.assign(values, {
+    enabled: 'true',
+    scope: 'SERVER_SCOPE',
+    seriesScope: 'ANY',
+    ttlSeconds: '0',
+    requestId: '1',
+  });
+  Object.assign(values, { customerId, tenantId, otaPackageType: 'FIRMWARE', userId: house.customerUser.id });
+  const asks = (name: string) => path.includes(`{${name}}`);
+  if (asks('deviceToken')) {
+    values['deviceToken'] = (
+      await ok('GET', `/api/device/${device.id}/credentials`, undefined, admin.token)
+    ).credentialsId;
+  }
+  if (asks('profileId')) {
+    const name = `profile-${randomUUID()}`;
+    values['profileId'] = (await ok('POST', '/api/deviceProfile', { name }, admin.token)).id.id;
+  }
+  if (asks('customerId') && method === 'DELETE') {
+    values['customerId'] = (await ok('POST', '/api/customer', { title: randomUUID() }, admin.token)).id.id;
+  }
+  if (asks('tenantId') && method === 'DELETE') values['tenantId'] = (await newTenant()).id;
+  if (asks('userId') && /DELETE|activationLink|userCredentialsEnabled/.test(method + path)) {
+    const user = { email: `${randomUUID()}@orchard.example`, authority: 'TENANT_ADMIN' };
+    values['userId'] = (await ok('POST', '/api/user?sendActivationMail=false', user, admin.token)).id.id;
+  }
+  if (asks('apiKeyId')) {
+    const key = { userId: { entityType: 'USER', id: admin.id }, description: 'walk', enabled: true };
+    values['apiKeyId'] = (await ok('POST', '/api/apiKey', key, admin.token)).id.id;
+  }
+  if (asks('rpcId')) {
+    const command = { method: 'walk', persistent: true };
+    values['rpcId'] = (await ok('POST', `/api/rpc/oneway/${device.id}`, command, admin.token)).rpcId;
+  }
+  if (asks('otaPackageId')) {
+    const described = { type: 'FIRMWARE', title: randomUUID(), version: '1' };
+    const { id } = await ok('POST', '/api/otaPackage', described, admin.token);
+    values['otaPackageId'] = id.id;
+    if (path.endsWith('/download')) {
+      const form = new FormData();
+      form.append('file', new Blob([Buffer.from('firmware')]), 'fw.bin');
+      await fetch(`${api.http}/api/otaPackage/${id.id}?checksumAlgorithm=MD5`, {
+        method: 'POST',
+        headers: { 'x-authorization': `Bearer ${admin.token}` },
+        body: form,
+      });
+    }
+  }
+  return values;
+}
+
+/** Queries and bodies that are right, where chance would hardly hit one. */
+async function hints({ method, path }: Operation): Promise<{ query?: Values; body?: unknown }> {
+  const name = `walk-${randomUUID()}`;
+  const email = `${name}@orchard.example`;
+  const { admin } = house;
+  const userId = { entityType: 'USER', id: house.admin.id };
+  const byOperation: Record<string, { query?: Values; body?: unknown }> = {
+    'POST /api/auth/login': { body: { username: admin.email, password: admin.password } },
+    'POST /api/auth/changePassword': { body: { currentPassword: 'not it', newPassword: 'pear-tree-8' } },
+    'POST /api/user': { query: { sendActivationMail: 'false' }, body: { email, authority: 'TENANT_ADMIN' } },
+    'POST /api/apiKey': { body: { userId, description: 'walk', enabled: true } },
+    'POST /api/tenant': { body: { title: name } },
+    'POST /api/customer': { body: { title: name } },
+    'POST /api/device': { body: { name } },
+    'POST /api/devices/bulk': { body: { devices: [{ name }, { name: `${name}-2`, accessToken: name }] } },
+    'POST /api/device-with-credentials': {
+      body: { device: { name }, credentials: { credentialsType: 'ACCESS_TOKEN', credentialsId: name } },
+    },
+    'POST /api/deviceProfile': { body: { name } },
+    'POST /api/otaPackage': { body: { type: 'FIRMWARE', title: name, version: '1' } },
+    'POST /api/otaPackage/{otaPackageId}': { query: { checksumAlgorithm: 'SHA256' } },
+    'POST /api/noauth/resetPasswordByEmail': { body: { email } },
+    'POST /api/devices': {
+      body: { parameters: { rootId: house.tenantId, rootType: 'TENANT', direction: 'FROM' }, deviceTypes: ['default'] },
+    },
+    'POST /api/device/bulk_import': { body: { file: name, mapping: { columns: [{ type: 'NAME' }] } } },
+  };
+  if (/^\/api\/(v2\/)?relation$/.test(path)) {
+    const from = { entityType: 'TENANT', id: house.tenantId };
+    const to = { entityType: 'DEVICE', id: (await newDevice(admin.token)).id };
+    const body = { from, to, type: 'Contains' };
+    if (method === 'POST') return { body };
+    await ok('POST', '/api/relation', body, admin.token);
+    const ends = { fromId: from.id, fromType: from.entityType, toId: to.id, toType: to.entityType };
+    return { query: { ...ends, relationType: 'Contains' } };
+  }
+  const known = byOperation[`${method} ${path}`];
+  if (known) return known;
+  if (/^\/api\/(plugins\/)?rpc\//.test(path) && method === 'POST')
+    return { body: { method: 'walk', persistent: true } };
+  if (path.endsWith('/rpc') && method === 'POST') return { body: { method: 'walk', params: {} } };
+  if (path.endsWith('/updates') || path.endsWith('/rpc')) return { query: { timeout: '1' } };
+  if (path.startsWith('/api/plugins/telemetry'))
+    return { query: { keys: 'k', startTs: '0', endTs: '9' }, body: { k: 1 } };
+  if (path === '/api/tenant/device') return { query: { deviceName: (await newDevice(admin.token)).name } };
+  if (path === '/api/tenant/customers') {
+    await ok('POST', '/api/customer', { title: name }, admin.token);
+    return { query: { customerTitle: name } };
+  }
+  if (['/api/tenant/devices', '/api/deviceProfileInfos'].includes(path))
+    return { query: { pageSize: '10', page: '0' } };
+  if (path.startsWith('/api/v1') && /telemetry|attributes/.test(path)) return { body: { k: 1 } };
+  if (path === '/api/relations') return { query: { fromId: randomUUID(), fromType: 'ASSET' } };
+  if (path === '/api/v1/provision') return { body: { provisionDeviceKey: 'a', provisionDeviceSecret: 'b' } };
+  return {};
+}
+
+interface Sent {
+  status: number;
+  text: string;
+}
+
+/** One call, whose answer is in the document. */
+async function call(
+  operation: Operation,
+  path: Values,
+  query: URLSearchParams,
+  body: { type: string; content: string | Buffer | FormData } | undefined,
+  token: string,
+): Promise<Sent> {
+  const url = operation.path.replace(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(path[name]!));
+  const response = await fetch(`${api.http}${url}?${query}`, {
+    method: operation.method,
+    headers: {
+      ...(token && { 'x-authorization': `Bearer ${token}` }),
+      ...(body && typeof body.type === 'string' && body.type !== '' && { 'content-type': body.type }),
+    },
+    ...(body && { body: body.content as string }),
+    signal: AbortSignal.timeout(25_000),
+  });
+  const text = await response.text();
+  const type = response.headers.get('content-type') ?? '';
+  const told = `seed ${seed}: ${operation.method} ${url}?${query} ${body ? String(body.content).slice(0, 500) : ''}\n${response.status} ${text.slice(0, 500)}`;
+  expect(mismatch(document, operation, response.status, type, text), told).toBe('');
+  if (response.status === 500) expect(operation.responses, told).toHaveProperty('500');
+  return { status: response.status, text };
+}
+
+const jsonBody = (value: unknown) => ({ type: 'application/json', content: JSON.stringify(value) });
+
+function bodySchema({ requestBody }: Operation): Schema | undefined {
+  const schema = requestBody?.content['application/json']?.schema;
+  return schema && resolved(document, schema);
+}
+
+function rightBody(operation: Operation, body: unknown): Parameters<typeof call>[3] {
+  const { requestBody } = operation;
+  if (!requestBody) return undefined;
+  if (requestBody.content['multipart/form-data']) {
+    const form = new FormData();
+    form.append('file', new Blob([Buffer.from('firmware')]), 'fw.bin');
+    return { type: '', content: form };
+  }
+  if (!requestBody.content['application/json']) return { type: 'text/plain', content: 'night shift' };
+  return jsonBody(body ?? someValue(document, bodySchema(operation)!, new Random(seed)));
+}
+
+const requiredQuery = (operation: Operation) =>
+  operation.parameters.filter((each) => each.in === 'query' && each.required);
+
+function queryOf(operation: Operation, given: Values = {}): URLSearchParams {
+  const query = new URLSearchParams(given);
+  for (const { name, schema } of requiredQuery(operation)) {
+    if (query.has(name)) continue;
+    query.set(name, String(someValue(document, schema, new Random(seed))) || 'x');
+  }
+  return query;
+}
+
+/** Operations that no fixture of this walk can make succeed; their success has tests of its own. */
+const refusedHere = new Set([
+  'POST /api/auth/login/public',
+  'POST /api/auth/token',
+  'POST /api/auth/changePassword',
+  'POST /api/noauth/activate',
+  'POST /api/noauth/resetPassword',
+  'POST /api/deviceProfile/{profileId}/issuerProof',
+  'POST /api/device/credentials',
+  'POST /api/customer/device/{deviceName}/claim',
+  'GET /api/v1/{deviceToken}/attributes/updates',
+  'GET /api/v1/{deviceToken}/rpc',
+  'POST /api/v1/{deviceToken}/rpc',
+  'GET /api/v1/{deviceToken}/firmware',
+  'GET /api/v1/{deviceToken}/software',
+]);
+
+describe('the document', () => {
+  test('is OpenAPI 3.1 of a platform that knows API keys', async () => {
+    expect(document.openapi).toMatch(/^3\.1\./);
+    const [major, minor] = document.info.version.split('.').map(Number) as [number, number];
+    expect(major * 100 + minor).toBeGreaterThanOrEqual(403);
+    expect((await ok('GET', '/api/system/info')).version).toBe(document.info.version);
+    const config = await ok('GET', '/v3/api-docs/swagger-config', undefined, '');
+    expect(config.urls).toEqual([{ url: '/v3/api-docs/thingsboard', name: 'thingsboard' }]);
+    expect(document.components.securitySchemes['ApiKeyForm']).toMatchObject({ in: 'header', name: 'X-Authorization' });
+    expect(document.components.securitySchemes['HttpLoginForm']).toMatchObject({
+      in: 'header',
+      name: 'X-Authorization',
+    });
+  });
+
+  test('names every operation once, and who may call it', () => {
+    expect(new Set(operations.map(({ operationId }) => operationId)).size).toBe(operations.length);
+    for (const { path, security, operationId } of operations) {
+      const isOpen = /^\/api\/(noauth|v1|auth\/(login|token))|^\/v3\//.test(path);
+      expect(Object.assign({}, ...security), operationId).toEqual(isOpen ? {} : { ApiKeyForm: [], HttpLoginForm: [] });
+    }
+    const signIns = operations.filter(({ tags, security }) => tags.includes('login-endpoint') && security.length === 0);
+    expect(signIns.map(({ deprecated }) => deprecated)).toEqual([true, true, true]);
+  });
+
+  test('leaves no answer open', () => {
+    const open: string[] = [];
+    const look = (schema: Schema, where: string): void => {
+      if (schema.$ref) return;
+      if (schema.type === 'object' && schema.properties && schema.additionalProperties !== false) open.push(where);
+      // What a user saved may be anything; that is said.
+      const isAnything = Object.keys(schema).every((name) => name === 'description');
+      if (isAnything && !schema.description && !where.includes('device-api')) open.push(where);
+      for (const [name, each] of Object.entries(schema.properties ?? {})) look(each, `${where}.${name}`);
+      for (const each of schema.anyOf ?? []) look(each, where);
+      if (schema.items) look(schema.items, `${where}[]`);
+    };
+    for (const [name, schema] of Object.entries(document.components.schemas)) look(schema, name);
+    for (const { operationId, responses, tags } of operations) {
+      for (const [status, { content = {} }] of Object.entries(responses)) {
+        for (const { schema } of Object.values(content)) look(schema, `${tags[0]} ${operationId} ${status}`);
+      }
+    }
+    expect(open).toEqual([]);
+  });
+});
+
+describe('every operation', () => {
+  test.each(operations.map((operation) => [`${operation.method} ${operation.path}`, operation] as const))(
+    '%s answers as the document says',
+    async (name, operation) => {
+      const random = new Random(seed);
+      const path = await pathValues(operation);
+      const { query, body } = await hints(operation);
+      const token = await callerOf(operation);
+      const right = () => queryOf(operation, query);
+
+      // What is not allowed, before what ends sessions and entities.
+      const open = rolesOf(operation);
+      if (open !== 'public') {
+        expect((await call(operation, path, right(), rightBody(operation, body), '')).status).toBe(401);
+        for (const role of roles.filter((each) => !open.includes(each))) {
+          const refused = await call(operation, path, right(), rightBody(operation, body), tokenOf(role));
+          expect(refused.status, `${role} ${refused.text}`).toBe(403);
+        }
+      }
+
+      // One thing wrong at a time.
+      for (const parameter of operation.parameters) {
+        const wrong = wrongText(parameter.schema);
+        const [wrongPath, wrongQuery] = [{ ...path }, right()];
+        if (parameter.in === 'path' && wrong !== undefined) wrongPath[parameter.name] = wrong;
+        else if (parameter.in === 'query' && wrong !== undefined) wrongQuery.set(parameter.name, wrong);
+        else if (parameter.in === 'query' && parameter.required) wrongQuery.delete(parameter.name);
+        else continue;
+        const refused = await call(operation, wrongPath, wrongQuery, rightBody(operation, body), token);
+        expect(refused.status, `${parameter.name}: ${refused.text}`).toBe(400);
+      }
+      for (const wrong of wrongBodies(operation, body)) {
+        const refused = await call(operation, path, right(), wrong.body, token);
+        const told = `${wrong.what}: ${refused.status} ${refused.text}`;
+        // Devices are told less, and what they reply to a command is theirs.
+        const isDevice = operation.tags.includes('device-api');
+        expect(isDevice ? [200, 400, 408] : [400, 401, 415], told).toContain(refused.status);
+        if (wrong.member && refused.status === 400 && !isDevice) expect(refused.text, told).toContain(wrong.member);
+      }
+
+      // What fits the schemas, and whatever comes of it.
+      const answers: Sent[] = [];
+      for (let i = 0; i < 4; i += 1) {
+        const some = queryOf(operation, query);
+        for (const { name: each, in: place, schema } of operation.parameters) {
+          if (place === 'query' && !query?.[each] && random.next() < 0.5) {
+            some.set(each, String(someValue(document, schema, random)));
+          }
+        }
+        const schema = bodySchema(operation);
+        const isSlow = operation.tags.includes('rpc');
+        const made = schema && someValue(document, schema, random);
+        const content = schema && (isSlow ? { ...(made as object), expirationTime: 1, persistent: true } : made);
+        if (operation.method === 'DELETE') break;
+        answers.push(await call(operation, path, some, schema ? jsonBody(content) : rightBody(operation, body), token));
+      }
+
+      answers.push(await call(operation, path, right(), rightBody(operation, body), token));
+      const told = answers.map(({ status, text }) => `${status} ${text}`).join('\n');
+      if (!refusedHere.has(name))
+        expect(
+          answers.some(({ status }) => status === 200),
+          told,
+        ).toBe(true);
+    },
+  );
+});
+
+function wrongText(given: Schema): string | undefined {
+  const schema = resolved(document, given);
+  if (schema.enum) return 'NO_SUCH_WORD';
+  if (schema.type === 'array') return wrongText(schema.items!);
+  if (schema.format === 'uuid') return '123';
+  if (schema.type === 'boolean') return 'perhaps';
+  return schema.type === 'integer' ? '1.5' : undefined;
+}
+
+function wrongBodies(
+  operation: Operation,
+  hint: unknown,
+): { what: string; body: { type: string; content: string }; member?: string }[] {
+  const schema = bodySchema(operation);
+  if (!schema) return [];
+  const required = operation.requestBody!.required;
+  const right = (hint ?? someValue(document, schema, new Random(seed))) as Record<string, unknown>;
+  const json = (content: string) => ({ type: 'application/json', content });
+  const wrong: { what: string; body: { type: string; content: string }; member?: string }[] = [
+    { what: 'no JSON', body: json('{"name":') },
+    { what: 'too deep', body: json(`{"additionalInfo":${'['.repeat(5_000)}${']'.repeat(5_000)}}`) },
+  ];
+  if (required) wrong.push({ what: 'nothing', body: json('') });
+  if (resolved(document, schema).type === 'object' && schema.properties) {
+    for (const [member, each] of Object.entries(schema.properties)) {
+      const value = wrongValueOf(document, each);
+      if (value === undefined) continue;
+      wrong.push({
+        what: `${member} of a wrong type`,
+        body: json(JSON.stringify({ ...right, [member]: value })),
+        member,
+      });
+      const hasText = JSON.stringify(each).includes('"string"') && !JSON.stringify(each).includes('"object"');
+      if (!hasText) continue;
+      for (const text of ['a\\u0000b', '\\ud800']) {
+        const rest = JSON.stringify({ ...right, [member]: '?' });
+        wrong.push({
+          what: `${member} with ${text}`,
+          body: json(rest.replace(`"${member}":"?"`, `"${member}":"${text}"`)),
+          member,
+        });
+      }
+    }
+    for (const member of schema.required ?? []) {
+      wrong.push({ what: `no ${member}`, body: json(JSON.stringify({ ...right, [member]: undefined })), member });
+    }
+  }
+  return wrong;
+}

@@ -1,0 +1,145 @@
+/** What a device is told of its packages (rest.md 3.7, case 62): own package, package of the profile, and back. */
+import { randomUUID } from 'node:crypto';
+import { expect, test } from 'vitest';
+import { eventually } from '../../harness/api.ts';
+import {
+  call,
+  type DeviceJson,
+  describePackage,
+  firmwarePath,
+  newPackage,
+  type PackageJson,
+  saveDevice,
+  seriesOf,
+  sharedAttributes,
+} from '../../harness/ota.ts';
+import { fault } from '../../harness/rest.ts';
+import { newDevice, sharedEngine } from '../../harness/shared-engine.ts';
+
+function told(id: string, firmware: PackageJson, prefix = 'fw'): Promise<Record<string, unknown>> {
+  return eventually(async () => {
+    const attributes = await sharedAttributes(id);
+    return attributes[`${prefix}_title`] === firmware.title ? attributes : undefined;
+  });
+}
+
+function untold(id: string): Promise<boolean> {
+  return eventually(async () => Object.keys(await sharedAttributes(id)).length === 0);
+}
+
+test('an assignment writes the target, QUEUED, the shared attributes and INITIATED', async () => {
+  const firmware = await newPackage({ version: '2.10', tag: 'pumpfw 2.10' }, { bytes: Buffer.from('123456789') });
+  const { id } = await newDevice();
+  await saveDevice(id, { firmwareId: firmware.id });
+  expect(await told(id, firmware)).toEqual({
+    fw_title: firmware.title,
+    fw_version: '2.10',
+    fw_tag: 'pumpfw 2.10',
+    fw_size: 9,
+    fw_checksum_algorithm: 'SHA256',
+    fw_checksum: firmware['checksum'],
+  });
+  const names = ['fw_state', 'target_fw_title', 'target_fw_version', 'target_fw_tag', 'target_fw_ts'];
+  const series = await eventually(async () => {
+    const read = await seriesOf(id, names);
+    return read['fw_state']?.length === 2 ? read : undefined;
+  });
+  expect(series).toMatchObject({
+    fw_state: ['QUEUED', 'INITIATED'],
+    target_fw_title: [firmware.title],
+    target_fw_version: ['2.10'],
+    target_fw_tag: ['pumpfw 2.10'],
+  });
+  expect(Math.abs(Number(series['target_fw_ts']![0]) - Date.now())).toBeLessThan(20_000);
+});
+
+test('software has its own names', async () => {
+  const software = await newPackage({ type: 'SOFTWARE', version: '3' });
+  const { id } = await newDevice();
+  await saveDevice(id, { softwareId: software.id });
+  expect(await told(id, software, 'sw')).toMatchObject({ sw_version: '3', sw_size: 10 });
+});
+
+test('a package that is taken away takes its attributes away', async () => {
+  const firmware = await newPackage();
+  const { id } = await newDevice();
+  await saveDevice(id, { firmwareId: firmware.id });
+  await told(id, firmware);
+  await saveDevice(id, { firmwareId: null });
+  await untold(id);
+});
+
+test('a package at a URL has its URL instead of size and checksum, and the next one has them again', async () => {
+  const url = 'https://files.example/fw.bin';
+  const elsewhere = await describePackage({ usesUrl: true, url });
+  const { id } = await newDevice();
+  await saveDevice(id, { firmwareId: elsewhere.id });
+  expect(await told(id, elsewhere)).toEqual({ fw_title: elsewhere.title, fw_version: '1', fw_url: url });
+  const firmware = await newPackage();
+  await saveDevice(id, { firmwareId: firmware.id });
+  const attributes = await told(id, firmware);
+  expect(Object.keys(attributes).sort()).toEqual([
+    'fw_checksum',
+    'fw_checksum_algorithm',
+    'fw_size',
+    'fw_title',
+    'fw_version',
+  ]);
+});
+
+test('saving a device without a change tells it nothing', async () => {
+  const firmware = await newPackage();
+  const { id } = await newDevice();
+  await saveDevice(id, { firmwareId: firmware.id });
+  await told(id, firmware);
+  await saveDevice(id, { label: 'x' });
+  const other = await newDevice();
+  await saveDevice(other.id, { firmwareId: firmware.id });
+  await told(other.id, firmware);
+  // What is readable of the later one was written after anything that the save could have caused; other workers may
+  // have written it, so the first one is waited for as well.
+  for (const each of [other.id, id]) {
+    await eventually(async () => (await seriesOf(each, ['fw_state']))['fw_state']?.length === 2);
+  }
+  expect((await seriesOf(id, ['target_fw_title']))['target_fw_title']).toHaveLength(1);
+});
+
+test('the package of a profile is for its devices without an own one; without both there is none', async () => {
+  const type = randomUUID();
+  const make = (members: object = {}) =>
+    call<DeviceJson>('POST', '/api/device', { name: randomUUID(), type, ...members });
+  const [plain, special] = [await make(), await make()];
+  const own = await newPackage();
+  await saveDevice(special.id.id, { firmwareId: own.id });
+  await told(special.id.id, own);
+
+  const profilePath = `/api/deviceProfile/${plain.deviceProfileId.id}`;
+  const common = await newPackage({ deviceProfileId: plain.deviceProfileId });
+  await call('POST', '/api/deviceProfile', { ...(await call<object>('GET', profilePath)), firmwareId: common.id });
+  await told(plain.id.id, common);
+  const young = await make();
+  await told(young.id.id, common);
+  expect(await sharedAttributes(special.id.id)).toMatchObject({ fw_title: own.title });
+  expect(await fault('DELETE', `/api/otaPackage/${common.id.id}`)).toBe(
+    '400/31 The otaPackage referenced by the device profile cannot be deleted!',
+  );
+  const api = sharedEngine();
+  const credentials = await call<{ credentialsId: string }>('GET', `/api/device/${plain.id.id}/credentials`);
+  expect((await fetch(api.http + firmwarePath(credentials.credentialsId, common))).status).toBe(200);
+
+  await saveDevice(special.id.id, { firmwareId: null });
+  await told(special.id.id, common);
+  await call('POST', '/api/deviceProfile', { ...(await call<object>('GET', profilePath)), firmwareId: null });
+  for (const device of [plain, special, young]) await untold(device.id.id);
+  await call('DELETE', `/api/otaPackage/${common.id.id}`);
+});
+
+test('a profile takes only packages of its own', async () => {
+  const device = await call<DeviceJson>('POST', '/api/device', { name: randomUUID(), type: randomUUID() });
+  const other = await call<DeviceJson>('POST', '/api/device', { name: randomUUID(), type: randomUUID() });
+  const foreign = await newPackage({ deviceProfileId: other.deviceProfileId });
+  const profile = await call<object>('GET', `/api/deviceProfile/${device.deviceProfileId.id}`);
+  expect(await fault('POST', '/api/deviceProfile', { ...profile, firmwareId: foreign.id })).toBe(
+    "400/31 Can't assign firmware with different deviceProfile!",
+  );
+});

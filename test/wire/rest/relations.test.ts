@@ -1,0 +1,120 @@
+/** Relations over REST (rest.md 3.8): made, read with names, followed to devices, deleted with their ends. */
+import { randomUUID } from 'node:crypto';
+import { beforeAll, expect, test } from 'vitest';
+import { newTenant, newUser, ok, type Person } from '../../harness/people.ts';
+import { fault } from '../../harness/rest.ts';
+import { sharedEngine } from '../../harness/shared-engine.ts';
+
+interface Ref {
+  entityType: string;
+  id: string;
+}
+
+let admin: Person;
+let tenantId: string;
+
+beforeAll(async () => {
+  ({ admin, id: tenantId } = await newTenant());
+});
+
+const send = (method: string, path: string, body?: unknown) => ok(method, path, body, admin.token);
+const newDevice = async (name: string, members: object = {}): Promise<Ref> =>
+  (await send('POST', '/api/device', { name: `${name}-${randomUUID()}`, ...members })).id;
+const relate = (from: Ref, to: Ref, type = 'Contains') => send('POST', '/api/relation', { from, to, type });
+const keyOf = (from: Ref, to: Ref, type = 'Contains') =>
+  `fromId=${from.id}&fromType=${from.entityType}&toId=${to.id}&toType=${to.entityType}&relationType=${type}`;
+
+test('a relation is made, read from both ends with and without names, changed and deleted', async () => {
+  const { id: barn, title } = await send('POST', '/api/customer', { title: `Barn ${randomUUID()}` });
+  const pump = await newDevice('pump');
+  const made = await send('POST', '/api/v2/relation', {
+    from: barn,
+    to: pump,
+    type: 'Contains',
+    additionalInfo: { a: 1 },
+  });
+  const relation = { from: barn, to: pump, type: 'Contains', typeGroup: 'COMMON', additionalInfo: { a: 1 } };
+  expect(made).toEqual({ ...relation, version: expect.any(Number) });
+  expect(await send('GET', `/api/relations/from/CUSTOMER/${barn.id}`)).toEqual([made]);
+  expect(await send('GET', `/api/relations/to/DEVICE/${pump.id}`)).toEqual([made]);
+  const [info] = await send('GET', `/api/relations/info/to/DEVICE/${pump.id}`);
+  expect(info).toEqual({ ...made, fromName: title, toName: expect.stringMatching(/^pump-/) });
+  expect(await send('GET', `/api/relations/info/from/CUSTOMER/${barn.id}?relationType=Manages`)).toEqual([]);
+  expect(await send('GET', `/api/relations?fromId=${barn.id}&fromType=CUSTOMER`)).toEqual([made]);
+  expect(await relate(barn, pump)).toBeUndefined();
+  expect((await send('GET', `/api/relations/from/CUSTOMER/${barn.id}`))[0].additionalInfo).toBeNull();
+  expect(await send('DELETE', `/api/v2/relation?${keyOf(barn, pump)}`)).toMatchObject({ from: barn, to: pump });
+  expect(await fault('DELETE', `/api/relation?${keyOf(barn, pump)}`, undefined, admin.token)).toMatch(/^404\/32 /);
+});
+
+test('relations end with either of their ends, of whatever type', async () => {
+  const pump = await newDevice('pump');
+  const profile = (await send('POST', '/api/deviceProfile', { name: randomUUID() })).id;
+  const user = { email: `${randomUUID()}@orchard.example`, authority: 'TENANT_ADMIN' };
+  const person = (await send('POST', '/api/user?sendActivationMail=false', user)).id;
+  for (const other of [profile, person]) {
+    await relate(other, pump);
+    await relate(pump, other);
+  }
+  expect(await send('GET', `/api/relations/from/DEVICE/${pump.id}`)).toHaveLength(2);
+  await send('DELETE', `/api/deviceProfile/${profile.id}`);
+  await send('DELETE', `/api/user/${person.id}`);
+  expect(await send('GET', `/api/relations/from/DEVICE/${pump.id}`)).toEqual([]);
+  expect(await send('GET', `/api/relations/to/DEVICE/${pump.id}`)).toEqual([]);
+});
+
+test('both ends must be the tenant’s, and of the customer where its user relates them', async () => {
+  const stranger = (await ok('POST', '/api/device', { name: randomUUID() })).id;
+  const own = await newDevice('own');
+  const body = { from: own, to: stranger, type: 'Contains' };
+  expect(await fault('POST', '/api/relation', body, admin.token)).toBe(
+    `404/32 Device with id [${stranger.id}] is not found`,
+  );
+  const asset = { entityType: 'ASSET', id: randomUUID() };
+  expect(await fault('POST', '/api/relation', { ...body, to: asset }, admin.token)).toMatch(/^404\/32 /);
+  const customer = await send('POST', '/api/customer', { title: randomUUID() });
+  const user = await newUser({ authority: 'CUSTOMER_USER', customerId: customer.id }, sharedEngine(), admin.token);
+  const [a, b] = [await newDevice('a', { customerId: customer.id }), await newDevice('b', { customerId: customer.id })];
+  await ok('POST', '/api/relation', { from: a, to: b, type: 'Contains' }, user.token);
+  await relate(a, own, 'Manages');
+  expect(await fault('POST', '/api/relation', { from: a, to: own, type: 'x' }, user.token)).toMatch(/^403\/20 /);
+  expect(await fault('GET', `/api/relations/from/DEVICE/${own.id}`, undefined, user.token)).toMatch(/^403\/20 /);
+  // The end that is not the customer's is left out.
+  const seen = await ok('GET', `/api/relations/from/DEVICE/${a.id}`, undefined, user.token);
+  expect(seen.map(({ to }: { to: Ref }) => to)).toEqual([b]);
+  const wrong = { from: a, to: b, type: 'Contains', typeGroup: 'MINE' };
+  expect(await fault('POST', '/api/relation', wrong, admin.token)).toMatch(/^400\/31 .*typeGroup/);
+});
+
+test('devices are found by what leads to them, over levels, of the types asked for', async () => {
+  const tenant = { entityType: 'TENANT', id: tenantId };
+  const [a, b, c] = [await newDevice('a'), await newDevice('b', { type: 'valve' }), await newDevice('c')];
+  await relate(tenant, a);
+  await relate(a, b);
+  await relate(b, c);
+  await relate(c, a);
+  await relate(tenant, c, 'Manages');
+  const search = async (parameters: object, more: object = {}) => {
+    const body = {
+      parameters: { rootId: tenant.id, rootType: 'TENANT', direction: 'FROM', ...parameters },
+      relationType: 'Contains',
+      deviceTypes: ['default', 'valve'],
+      ...more,
+    };
+    const found: { id: Ref }[] = await send('POST', '/api/devices', body);
+    const names = new Map([a, b, c].map(({ id }, i) => [id, 'abc'[i]]));
+    return found
+      .map(({ id }) => names.get(id.id))
+      .sort()
+      .join('');
+  };
+  expect(await search({ maxLevel: 1 })).toBe('a');
+  expect(await search({ maxLevel: 2 })).toBe('ab');
+  expect(await search({})).toBe('abc');
+  expect(await search({}, { deviceTypes: ['valve'] })).toBe('b');
+  expect(await search({ maxLevel: 1 }, { relationType: 'Manages' })).toBe('c');
+  expect(await search({ maxLevel: 1, rootId: c.id, rootType: 'DEVICE', direction: 'TO' })).toBe('b');
+  expect(await search({ maxLevel: 1, relationTypeGroup: 'EDGE' })).toBe('');
+  const types = await send('GET', '/api/device/types');
+  expect(types).toContainEqual({ tenantId: tenant, entityType: 'DEVICE', type: 'valve' });
+});
