@@ -22,6 +22,7 @@ import { journalDirectory } from './instance/messages.ts';
 import { OrphanJournals } from './instance/orphan-journals.ts';
 import { inspectJournal, type JournalReport, readSegment, type SegmentReport } from './journal/inspect.ts';
 import { listQuarantine } from './journal/quarantine.ts';
+import { laneNames, lanes } from './journal/segment.ts';
 import { listSuspects } from './journal/suspects.ts';
 import type { Postgres } from './postgres/client.ts';
 import { readBlock } from './telemetry/read-block.ts';
@@ -116,7 +117,7 @@ interface Waiting {
 }
 
 function waitingOf({ segments }: JournalReport): [Waiting, Waiting] {
-  const waiting = ([0, 1] as const).map((lane) => {
+  const waiting = lanes.map((lane) => {
     const shares = segments.map((segment) => segment.waiting[lane]).filter(({ frames }) => frames > 0);
     return {
       rows: shares.reduce((sum, { rows }) => sum + rows, 0),
@@ -175,7 +176,7 @@ async function show(dir: string, name: string | undefined): Promise<void> {
         continue;
       }
       if (step.rows === 0) continue;
-      const lane = step.lane === 0 ? 'live' : 'late';
+      const lane = laneNames[step.lane];
       const at = new Date(orderMs(step.order)).toISOString();
       printLine(
         `${segment.name} ${step.offset}  ${lane}  order ${step.order}  ${at}  ${counted(step.rows, 'row')}  ${step.length} bytes`,

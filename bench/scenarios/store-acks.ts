@@ -4,6 +4,8 @@
  */
 import { availableParallelism, loadavg } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { waitedForMs } from '../../src/ingest/lane.ts';
+import { live } from '../../src/journal/journal.ts';
 import type { Device } from '../../test/harness/api.ts';
 import type { Engine } from '../../test/harness/engine.ts';
 import { EngineUnderLoad, httpGenerator } from '../engine-under-load.ts';
@@ -11,8 +13,8 @@ import { Histogram, type LatencySummary, summaryOf } from '../load/histogram.ts'
 import { type Cell, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 
-/** Between two inserts of the live lane while senders wait (`ingest/lane.ts`). */
-const intervalMs = 100;
+/** The longest time between two inserts of the live lane while senders wait. */
+const intervalMs = waitedForMs[live];
 const aboveIntervalMsMax = 100;
 const dayMs = 86_400_000;
 /** Points of this message are acknowledged late, or not within the deadline; all of them must be stored in the end. */

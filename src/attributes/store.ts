@@ -26,9 +26,9 @@ export const sharedScope = 2;
 const deletedKind = 0;
 const nowMs = '(extract(epoch from clock_timestamp()) * 1000)::bigint';
 
-/** One statement of a lane, which may reach the database twice: it takes effect once. */
+/** One statement of a queue of writes (its column is `lane`), which may reach the database twice: it takes effect once. */
 export interface Turn {
-  lane: string;
+  queue: string;
   number: number;
 }
 
@@ -36,9 +36,9 @@ export interface Turn {
  * True for the first of two equal statements only. The second one waits for the first one's commit, also when the first
  * still runs on a connection that was lost.
  */
-function turnTaken(lane: number): string {
+function turnTaken(queue: number): string {
   return `turn as (
-       insert into attribute_turn as t (lane, number, used_time) values ($${lane}::uuid, $${lane + 1}::bigint, ${nowMs})
+       insert into attribute_turn as t (lane, number, used_time) values ($${queue}::uuid, $${queue + 1}::bigint, ${nowMs})
        on conflict (lane) do update set number = excluded.number, used_time = excluded.used_time
         where t.number < excluded.number
        returning number)`;
@@ -54,7 +54,7 @@ export async function upsertAttributes(queries: Queries, rows: AttributeWrite[],
       order by w.device, w.scope, w.key collate "C"
      on conflict (device, scope, key) do update
         set kind = excluded.kind, value = excluded.value, last_update_ts = excluded.last_update_ts`,
-    [...columnsOf(rows), ...(turn ? [turn.lane, turn.number] : [])],
+    [...columnsOf(rows), ...(turn ? [turn.queue, turn.number] : [])],
   );
 }
 
@@ -78,7 +78,7 @@ export async function upsertShared(queries: Queries, rows: AttributeWrite[], tur
        on conflict (device, scope, key) do update set kind = excluded.kind, value = excluded.value,
               last_update_ts = excluded.last_update_ts, version = excluded.version)
      select device, version from head`,
-    [devices, ...columns, turn.lane, turn.number],
+    [devices, ...columns, turn.queue, turn.number],
   );
   return new Map(heads.map(({ device, version }) => [device, version]));
 }
@@ -112,7 +112,7 @@ export async function deleteAttributes(
      gone as (
        delete from attribute using turn where device = $1 and scope = $2 and key = any($3) returning key)
      select gone.key, exists (select from turn) as taken from (values (1)) as always left join gone on true`,
-    [device, scope, keys, turn.lane, turn.number],
+    [device, scope, keys, turn.queue, turn.number],
   );
   if (rows[0]?.taken === false) return await missingKeys(queries, device, scope, keys);
   return rows.flatMap(({ key }) => (key === null ? [] : [key]));
@@ -142,7 +142,7 @@ export async function deleteShared(
        returning key)
      select removed.key, (select head.version from head) as version, exists (select from turn) as taken
        from (values (1)) as always left join (table gone union all table marked) as removed on true`,
-    [device, keys, now, turn.lane, turn.number],
+    [device, keys, now, turn.queue, turn.number],
   );
   if (rows[0]?.taken === false) {
     const [head] = await queries.query<{ version: number }>('select version from attribute_head where device = $1', [
@@ -163,7 +163,7 @@ async function missingKeys(queries: Queries, device: number, scope: number, keys
   return keys.filter((key) => !live.has(key));
 }
 
-/** Lanes of workers that are long gone. */
+/** Queues of workers that are long gone. */
 export async function pruneTurns(queries: Queries, keptMs: number): Promise<void> {
   await queries.query(`delete from attribute_turn where used_time < ${nowMs} - $1::bigint`, [keptMs]);
 }

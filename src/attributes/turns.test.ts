@@ -89,7 +89,7 @@ describe.each([
     await lost.save(device, scope, one('a', 'older'));
     expect(await stored(scope)).toEqual({ a: 'newer' });
     if (scope === shared) expect(told.map(({ changed }) => changed?.get('a')?.text)).toEqual(['newer']);
-    // The lane goes on.
+    // The queue goes on.
     await lost.save(device, scope, one('a', 'newest'));
     expect(await stored(scope)).toEqual({ a: 'newest' });
   });

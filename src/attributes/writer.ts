@@ -1,8 +1,8 @@
 /**
  * The way of attribute writes into Postgres: what comes while a statement runs goes with the next one, many devices in
- * one upsert, and everybody is told after the commit. Each lane runs one statement at a time and a device's scope
- * keeps to one lane, so writes take effect in the order of the calls. A statement that may have been committed when the
- * connection broke is repeated, and takes effect once: its lane counts its statements in the database. A write that the database refuses for its content is singled out, so that it fails alone.
+ * one upsert, and everybody is told after the commit. Each queue runs one statement at a time and a device's scope
+ * keeps to one queue, so writes take effect in the order of the calls. A statement that may have been committed when the
+ * connection broke is repeated, and takes effect once: its queue counts its statements in the database. A write that the database refuses for its content is singled out, so that it fails alone.
  */
 import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -61,8 +61,8 @@ interface Remove {
 export class AttributeWriter {
   readonly #deps: AttributeWriterDeps;
   readonly #postgres: Queries;
-  readonly #sharedLane: Lane;
-  readonly #lanes: Lane[];
+  readonly #sharedQueue: WriteQueue;
+  readonly #queues: WriteQueue[];
   readonly #written: Counter;
   readonly #retried: Counter;
   #rowsWaiting = 0;
@@ -73,13 +73,13 @@ export class AttributeWriter {
     const { postgres, metrics } = deps;
     const timeoutMs = limits.attributeStatementMsMax;
     this.#postgres = { query: (text, values) => postgres.query(text, values, { timeoutMs }) };
-    const lane = () =>
-      new Lane(
-        (saves, lane) => this.#saveAll(saves, lane),
-        (remove, lane) => this.#removeOne(remove, lane),
+    const queue = () =>
+      new WriteQueue(
+        (saves, queue) => this.#saveAll(saves, queue),
+        (remove, queue) => this.#removeOne(remove, queue),
       );
-    this.#sharedLane = lane();
-    this.#lanes = Array.from({ length: limits.attributeLanes }, lane);
+    this.#sharedQueue = queue();
+    this.#queues = Array.from({ length: limits.attributeQueues }, queue);
     this.#written = metrics.counter('attributes_written_total', 'Attribute values committed.');
     this.#retried = metrics.counter('attributes_retried_total', 'Attribute statements that were run again.');
     metrics.observed('attributes_waiting', 'Attribute values that wait for their commit.', () => this.#rowsWaiting);
@@ -97,7 +97,7 @@ export class AttributeWriter {
     this.#rowsWaiting += entries.size;
     this.#bytesWaiting += bytes;
     return new Promise((resolve, reject) => {
-      this.#laneOf(device, scope).push({
+      this.#queueOf(device, scope).push({
         device,
         scope,
         entries,
@@ -115,34 +115,34 @@ export class AttributeWriter {
     }
     this.#rowsWaiting += 1;
     return new Promise((resolve, reject) => {
-      this.#laneOf(device, scope).push({ device, scope, keys, resolve, reject });
+      this.#queueOf(device, scope).push({ device, scope, keys, resolve, reject });
     });
   }
 
   /** Resolves when nothing waits any more. */
   async idle(): Promise<void> {
-    await Promise.all([this.#sharedLane, ...this.#lanes].map((lane) => lane.idle()));
+    await Promise.all([this.#sharedQueue, ...this.#queues].map((queue) => queue.idle()));
   }
 
-  #laneOf(device: number, scope: number): Lane {
-    return scope === sharedScope ? this.#sharedLane : this.#lanes[device % this.#lanes.length]!;
+  #queueOf(device: number, scope: number): WriteQueue {
+    return scope === sharedScope ? this.#sharedQueue : this.#queues[device % this.#queues.length]!;
   }
 
   /** Never throws: each save hears for itself. */
-  async #saveAll(saves: Save[], lane: Lane): Promise<void> {
-    await this.#saveSome(saves, lane);
+  async #saveAll(saves: Save[], queue: WriteQueue): Promise<void> {
+    await this.#saveSome(saves, queue);
     for (const { entries, bytes } of saves) {
       this.#rowsWaiting -= entries.size;
       this.#bytesWaiting -= bytes;
     }
   }
 
-  async #saveSome(saves: Save[], lane: Lane): Promise<void> {
+  async #saveSome(saves: Save[], queue: WriteQueue): Promise<void> {
     const rows = lastWrites(saves);
     const isShared = saves[0]!.scope === sharedScope;
     let versions: Map<number, number> | undefined;
     try {
-      versions = await this.#run(lane, async (turn) => {
+      versions = await this.#run(queue, async (turn) => {
         if (isShared) return await upsertShared(this.#postgres, rows, turn);
         await upsertAttributes(this.#postgres, rows, turn);
         return undefined;
@@ -153,8 +153,8 @@ export class AttributeWriter {
         return;
       }
       const middle = saves.length >> 1;
-      await this.#saveSome(saves.slice(0, middle), lane);
-      await this.#saveSome(saves.slice(middle), lane);
+      await this.#saveSome(saves.slice(0, middle), queue);
+      await this.#saveSome(saves.slice(middle), queue);
       return;
     }
     this.#written.add(rows.length);
@@ -195,10 +195,10 @@ export class AttributeWriter {
     }
   }
 
-  async #removeOne({ device, scope, keys, resolve, reject }: Remove, lane: Lane): Promise<void> {
+  async #removeOne({ device, scope, keys, resolve, reject }: Remove, queue: WriteQueue): Promise<void> {
     try {
       const removed = new Set<string>();
-      const version = await this.#run(lane, async (turn) => {
+      const version = await this.#run(queue, async (turn) => {
         if (scope !== sharedScope) {
           for (const key of await deleteAttributes(this.#postgres, device, scope, keys, turn)) removed.add(key);
           return 0;
@@ -219,17 +219,17 @@ export class AttributeWriter {
     }
   }
 
-  /** Lanes end with their worker; what is left of them goes now and then. */
+  /** Queues end with their worker; what is left of them goes now and then. */
   #prune(): void {
     pruneTurns(this.#postgres, limits.attributeTurnKeptMs).catch((error: unknown) => {
       if (!isAway(error)) throw error;
     });
   }
 
-  /** Again while the database is away or the statement lost a race, as the same turn of its lane. */
-  async #run<Result>(lane: Lane, statement: (turn: Turn) => Promise<Result>): Promise<Result> {
+  /** Again while the database is away or the statement lost a race, as the same turn of its queue. */
+  async #run<Result>(queue: WriteQueue, statement: (turn: Turn) => Promise<Result>): Promise<Result> {
     const { clock } = this.#deps;
-    const turn = lane.nextTurn();
+    const turn = queue.nextTurn();
     const deadline = clock.monotonic() + limits.attributeRetryMsMax;
     for (let attempt = 1; ; attempt += 1) {
       try {
@@ -247,18 +247,18 @@ export class AttributeWriter {
   }
 }
 
-/** Operations of one lane, one statement at a time: a run of saves, or one removal. */
-class Lane {
+/** Operations of one queue, one statement at a time: a run of saves, or one removal. */
+class WriteQueue {
   readonly #id = randomUUID();
-  readonly #saveAll: (saves: Save[], lane: Lane) => Promise<void>;
-  readonly #remove: (remove: Remove, lane: Lane) => Promise<void>;
+  readonly #saveAll: (saves: Save[], queue: WriteQueue) => Promise<void>;
+  readonly #remove: (remove: Remove, queue: WriteQueue) => Promise<void>;
   #turns = 0;
   #waiting: (Save | Remove)[] = [];
   #running: Promise<void> | undefined;
 
   constructor(
-    saveAll: (saves: Save[], lane: Lane) => Promise<void>,
-    remove: (remove: Remove, lane: Lane) => Promise<void>,
+    saveAll: (saves: Save[], queue: WriteQueue) => Promise<void>,
+    remove: (remove: Remove, queue: WriteQueue) => Promise<void>,
   ) {
     this.#saveAll = saveAll;
     this.#remove = remove;
@@ -266,7 +266,7 @@ class Lane {
 
   nextTurn(): Turn {
     this.#turns += 1;
-    return { lane: this.#id, number: this.#turns };
+    return { queue: this.#id, number: this.#turns };
   }
 
   push(operation: Save | Remove): void {

@@ -289,7 +289,7 @@ export const limits = {
   attributeRowsWaitingMax: 100_000,
   attributeBytesWaitingMax: 64 * 1024 * 1024,
   attributeBatchRowsMax: 4_000,
-  attributeLanes: 2,
+  attributeQueues: 2,
   attributeRetryMsMax: 3_000,
   /** How long the last statement of a lane is remembered, and after how many of its own a lane clears up. */
   attributeTurnKeptMs: 24 * 3_600_000,

@@ -11,7 +11,7 @@ import { assert, type Fault, messageOf, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Histogram, Metrics } from '../base/metrics.ts';
-import { type Journal, JournalError, type JournalFrame } from '../journal/journal.ts';
+import { type Journal, JournalError, type JournalFrame, type Lane, lanes, late, live } from '../journal/journal.ts';
 import type { FrameStamp } from '../telemetry/block.ts';
 import type { Chunk } from '../telemetry/decode-thread.ts';
 import { type Mark, newMark, Rows } from '../telemetry/rows.ts';
@@ -48,8 +48,6 @@ export interface IngestOptions {
   onFailed: (reason: string) => void;
 }
 
-const lane = { live: 0, late: 1 } as const;
-type Lane = 0 | 1;
 const dayMs = 86_400_000;
 /**
  * A commit costs the same for one message and for a hundred. Behind one of this many messages the next waits a little
@@ -102,14 +100,14 @@ class Gathering implements Commit {
 
   frames(stamp: NewStamp): JournalFrame[] {
     const frames: JournalFrame[] = [];
-    if (this.live.count > 0) frames.push(frameOf(this.live, lane.live, stamp(0)));
-    if (this.late.count > 0) frames.push(frameOf(this.late, lane.late, stamp(0)));
+    if (this.live.count > 0) frames.push(frameOf(this.live, live, stamp(0)));
+    if (this.late.count > 0) frames.push(frameOf(this.late, late, stamp(0)));
     return frames;
   }
 
-  waitersOf(of: Lane | 'both'): readonly Waiter[] {
-    if (of === 'both') return [];
-    if (of === lane.late) return [...this.lateWaiters];
+  waitersOf(lane: Lane | 'both'): readonly Waiter[] {
+    if (lane === 'both') return [];
+    if (lane === late) return [...this.lateWaiters];
     return this.lateWaiters.size === 0 ? this.waiters.slice() : this.waiters.filter((w) => !this.lateWaiters.has(w));
   }
 
@@ -123,8 +121,8 @@ class Gathering implements Commit {
   }
 }
 
-function frameOf(rows: Rows, laneNumber: 0 | 1, stamp: FrameStamp): JournalFrame {
-  return { lane: laneNumber, order: stamp.order, rows: rows.count, parts: rows.encode(stamp) };
+function frameOf(rows: Rows, lane: Lane, stamp: FrameStamp): JournalFrame {
+  return { lane, order: stamp.order, rows: rows.count, parts: rows.encode(stamp) };
 }
 
 /** One message that was decoded in a thread; each chunk becomes a frame. */
@@ -152,13 +150,12 @@ class LargeMessage implements Commit {
       const stamp = newStamp(firstPlace);
       firstPlace += chunk.records;
       const isNear = chunk.oldestTs >= this.#near.from && chunk.newestTs < this.#near.to;
-      const laneNumber = isNear ? lane.live : lane.late;
-      return { lane: laneNumber, order: stamp.order, rows: chunk.count, parts: chunk.encode(stamp) };
+      return { lane: isNear ? live : late, order: stamp.order, rows: chunk.count, parts: chunk.encode(stamp) };
     });
   }
 
-  waitersOf(of: Lane | 'both'): readonly Waiter[] {
-    return of === 'both' ? this.waiters : [];
+  waitersOf(lane: Lane | 'both'): readonly Waiter[] {
+    return lane === 'both' ? this.waiters : [];
   }
 }
 
@@ -270,17 +267,17 @@ export class Ingest {
   /** A unit was stored: waiters of `ingest.ack: store` are acknowledged. */
   shipped(): void {
     const { journal } = this.#options;
-    for (const of of [lane.live, lane.late]) this.#storeAcks?.shipped(of, journal.laneShipped(of));
+    for (const lane of lanes) this.#storeAcks?.shipped(lane, journal.laneShipped(lane));
   }
 
   /** Frames were stored before earlier ones of their lane. */
-  storedApart(of: Lane, orders: ReadonlySet<bigint>): void {
-    this.#storeAcks?.storedApart(of, orders);
+  storedApart(lane: Lane, orders: ReadonlySet<bigint>): void {
+    this.#storeAcks?.storedApart(lane, orders);
   }
 
   /** Rows of these frames are suspects: waiters of `ingest.ack: store` are refused. */
-  suspected(of: Lane, orders: ReadonlySet<bigint>): void {
-    this.#storeAcks?.refused(of, orders);
+  suspected(lane: Lane, orders: ReadonlySet<bigint>): void {
+    this.#storeAcks?.refused(lane, orders);
   }
 
   /** Writes out what has gathered; then nothing is in flight. */
@@ -372,9 +369,9 @@ export class Ingest {
     this.#pointsTotal.add(commit.points);
     this.#lastMessages = commit.messages;
     if (this.#storeAcks) {
-      for (const of of [lane.live, lane.late]) {
-        const own = frames.filter((frame) => frame.lane === of);
-        this.#storeAcks.add(commit.waitersOf(of), own, commit.since);
+      for (const lane of lanes) {
+        const own = frames.filter((frame) => frame.lane === lane);
+        this.#storeAcks.add(commit.waitersOf(lane), own, commit.since);
       }
       this.#storeAcks.add(commit.waitersOf('both'), frames, commit.since);
       this.shipped();
@@ -421,7 +418,7 @@ export class Ingest {
     this.#lastCheck = now;
     const today = Math.floor(clock.now() / dayMs) * dayMs;
     this.#near = { from: today - dayMs, to: today + 2 * dayMs };
-    this.#storeAcks?.expire(journal.rowsWaiting(lane.live) === 0);
+    this.#storeAcks?.expire(journal.rowsWaiting(live) === 0);
     // Ten points of hysteresis: a door that flaps at its threshold helps nobody.
     const slack = this.#refusal ? 0.9 : 1;
     if (journal.backlogDiskBytes > backlogBytesMax * slack) this.#refusal = backlogFull(backlogBytesMax);

@@ -3,7 +3,7 @@
  * `ship.ts`. Frames of many days are handed to `wide.ts`, so that the lane goes on with its next unit meanwhile.
  */
 import { messageOf } from '../base/errors.ts';
-import type { Lane, ShipUnit } from '../journal/journal.ts';
+import { type Lane, late, type ShipUnit } from '../journal/journal.ts';
 import { waitMsMax } from './backoff.ts';
 import { Inserter } from './insert.ts';
 import { orderMs } from './order.ts';
@@ -11,8 +11,6 @@ import { daysMax, framesOf, type PartOfUnit, wideOf } from './pieces.ts';
 import { setAside } from './set-aside.ts';
 import type { ShipDeps } from './ship-deps.ts';
 import type { WideRows } from './wide.ts';
-
-export const late: Lane = 1;
 
 /** A body is a copy of its frames: a lane holds twice this. 400 000 numeric rows are 14 MB. */
 const bytesMax = 16 * 1024 * 1024;
@@ -25,8 +23,8 @@ const lateRowsMin = 10_000;
  * the allowance comes back evenly within the longest wait of the lane.
  */
 const quickLateRowsMax = 20;
-/** Interval of a lane for whose rows callers wait. */
-const waitedForMs: Record<Lane, number> = { 0: 100, 1: 500 };
+/** The longest interval of a lane whose rows callers wait for. */
+export const waitedForMs: Record<Lane, number> = { 0: 100, 1: 500 };
 const idleMsMax = 60_000;
 /** Inserts of one unit at once. */
 const parallelMax = 4;

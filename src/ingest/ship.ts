@@ -5,10 +5,10 @@
  */
 import type { Clock } from '../base/clock.ts';
 import type { Metrics } from '../base/metrics.ts';
-import { type Journal, lanes } from '../journal/journal.ts';
+import { type Journal, laneNames, lanes, late } from '../journal/journal.ts';
 import { sleep as systemSleep } from './backoff.ts';
 import { Control } from './control.ts';
-import { LaneLoop, late } from './lane.ts';
+import { LaneLoop } from './lane.ts';
 import { type ShipperOptions, shipMetrics } from './ship-deps.ts';
 import { Trials } from './trials.ts';
 import { WideRows } from './wide.ts';
@@ -68,7 +68,7 @@ function observe(metrics: Metrics, journal: Journal, clock: Clock): void {
     'max',
   );
   for (const lane of lanes) {
-    const labels = { lane: lane === late ? 'late' : 'live' };
+    const labels = { lane: laneNames[lane] };
     const bytes = () => journal.bytesWaiting(lane);
     const seconds = () => Math.max(0, clock.now() - (journal.oldestWaitingAt(lane) ?? clock.now())) / 1000;
     metrics.observed('wal_lane_bytes', 'Bytes of one lane that wait for ClickHouse.', bytes, 'sum', labels);

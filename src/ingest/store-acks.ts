@@ -7,6 +7,7 @@ import type { Clock } from '../base/clock.ts';
 import { type Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Metrics } from '../base/metrics.ts';
+import { type Lane, lanes, live } from '../journal/journal.ts';
 
 /** The sender of a message: exactly one of the two is called, once. */
 export interface Waiter {
@@ -41,8 +42,6 @@ interface Entry {
   group: Group;
 }
 
-type Lane = 0 | 1;
-
 export class StoreAcks {
   readonly #deps: StoreAcksDeps;
   readonly #queues: [Entry[], Entry[]] = [[], []];
@@ -62,7 +61,7 @@ export class StoreAcks {
     if (waiters.length === 0) return;
     const orders = frames.map(({ order }) => order);
     const group: Group = { waiters, orders, lanes: 0, since };
-    for (const lane of [0, 1] as const) {
+    for (const lane of lanes) {
       const left = frames.filter((frame) => frame.lane === lane).map(({ order }) => order);
       if (left.length === 0) continue;
       group.lanes += 1;
@@ -73,7 +72,7 @@ export class StoreAcks {
 
   /** Every frame of the lane up to `order` is in ClickHouse; rows of it that are suspects were refused before. */
   shipped(lane: Lane, order: bigint): void {
-    if (lane === 0 && order > this.#liveOrder) {
+    if (lane === live && order > this.#liveOrder) {
       this.#liveOrder = order;
       this.#stalled = false;
     }
@@ -115,11 +114,11 @@ export class StoreAcks {
     if (idle) this.#stalled = false;
     const { clock, timeoutMs } = this.#deps;
     const before = clock.monotonic() - timeoutMs;
-    for (const lane of [0, 1] as const) {
+    for (const lane of lanes) {
       const queue = this.#queues[lane];
       let done = 0;
       while (done < queue.length && queue[done]!.group.since <= before) {
-        if (lane === 0 && queue[done]!.group.waiters.length > 0) this.#stalled = true;
+        if (lane === live && queue[done]!.group.waiters.length > 0) this.#stalled = true;
         this.#refuse(queue[done]!.group, tooSlow(timeoutMs));
         done += 1;
       }

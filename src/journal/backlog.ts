@@ -130,6 +130,8 @@ interface LaneState {
   segment: Segment | undefined;
   offset: number;
   taken: Taken[];
+  /** The sum over `taken`. */
+  takenSum: Amounts;
   /** Not later than the oldest frame that was not given out. Means nothing when every frame was. */
   untakenAtMs: number;
   reading: boolean;
@@ -158,9 +160,9 @@ export class Backlog {
 
   /** What waits and was not given out. */
   untaken(lane: Lane): Amounts & { oldestAtMs: number } {
-    const { frames, rows, bytes, taken, untakenAtMs } = this.#lanes[lane];
+    const { frames, rows, bytes, takenSum, untakenAtMs } = this.#lanes[lane];
     const left = { frames, rows, bytes, oldestAtMs: untakenAtMs };
-    for (const amounts of taken) subtractAmounts(left, amounts);
+    subtractAmounts(left, takenSum);
     return left;
   }
 
@@ -202,8 +204,8 @@ export class Backlog {
     offset: number,
   ) {
     const state = this.#lanes[frame.lane];
-    if (framesUntaken(state) === 0) state.untakenAtMs = frame.writtenMs;
     if (state.frames === 0) this.#startLane(state, segment, offset, frame.writtenMs, frame.order);
+    else if (framesUntaken(state) === 0) state.untakenAtMs = frame.writtenMs;
     state.frames += 1;
     state.rows += frame.rows;
     state.bytes += frame.length;
@@ -212,10 +214,11 @@ export class Backlog {
   }
 
   #startLane(state: LaneState, segment: Segment, offset: number, writtenMs: number, order: bigint): void {
+    assert(state.taken.length === 0, 'no frame of an empty lane is given out');
     state.segment = segment;
     state.offset = offset;
     state.oldestAtMs = writtenMs;
-    if (state.taken.length === 0) state.untakenAtMs = writtenMs;
+    state.untakenAtMs = writtenMs;
     state.orderBefore = order - 1n;
   }
 
@@ -238,6 +241,7 @@ export class Backlog {
       const taken: Taken = { unit, orderMax, writtenMsMax, takes, frames: 0, rows: 0, bytes: 0 };
       for (const take of takes) addAmounts(taken, take);
       state.taken.push(taken);
+      addAmounts(state.takenSum, taken);
       if (unit.frames > 0) {
         state.untakenAtMs = writtenMsMax;
         return unit;
@@ -261,7 +265,10 @@ export class Backlog {
     taken[at]!.unit = undefined;
     if (at + 1 < taken.length && !taken[at + 1]!.unit) mergeTaken(taken, at);
     if (at > 0 && !taken[at - 1]!.unit) mergeTaken(taken, at - 1);
-    if (!taken[0]!.unit) this.#pass(lane, state, taken.shift()!);
+    if (taken[0]!.unit) return;
+    const first = taken.shift()!;
+    subtractAmounts(state.takenSum, first);
+    this.#pass(lane, state, first);
   }
 
   /** Moves the lane over its first frames. */
@@ -286,14 +293,6 @@ export class Backlog {
     state.offset = later.start;
     state.oldestAtMs = share.writtenMsMin;
     state.orderBefore = share.orderMin - 1n;
-  }
-
-  /** The newest open unit was not stored; `next` gives its frames again, perhaps cut in another way. */
-  release(unit: ShipUnit): void {
-    const state = this.#lanes[unit.lane];
-    assert(state.taken.at(-1)?.unit === unit && !state.reading, 'the newest open unit of its lane is released');
-    state.taken.pop();
-    state.untakenAtMs = unit.writtenMsMin;
   }
 
   cursors(): [Cursor, Cursor] {
@@ -490,15 +489,14 @@ function newLane(): LaneState {
     segment: undefined,
     offset: 0,
     taken: [],
+    takenSum: { frames: 0, rows: 0, bytes: 0 },
     untakenAtMs: 0,
     reading: false,
   };
 }
 
-function framesUntaken({ frames, taken }: LaneState): number {
-  let left = frames;
-  for (const amounts of taken) left -= amounts.frames;
-  return left;
+function framesUntaken({ frames, takenSum }: LaneState): number {
+  return frames - takenSum.frames;
 }
 
 /** What waits in the segment and was not given out, at this moment. */

@@ -22,8 +22,9 @@ import { type Lane, lanes, parseSegmentName } from './segment.ts';
 import { Suspects } from './suspects.ts';
 import { JournalError, type JournalFrame, Writer } from './writer.ts';
 
+export { laneNames, lanes, late, live } from './segment.ts';
 export type { JournalFrame, Lane, ShipUnit, UnitLimits };
-export { JournalError, lanes };
+export { JournalError };
 
 export interface JournalOptions {
   dir: string;
@@ -232,11 +233,6 @@ export class Journal {
   confirm(unit: ShipUnit): Promise<void> {
     this.#backlog.confirm(unit);
     return this.#persist();
-  }
-
-  /** The unit was not stored: its frames are given out again, perhaps cut anew. */
-  release(unit: ShipUnit): void {
-    this.#backlog.release(unit);
   }
 
   rowsWaiting(lane: Lane): number {
@@ -545,7 +541,7 @@ export class Journal {
   }
 }
 
-/** Damage that was found: kept, counted, and told. */
+/** Handles each stretch of damage that a read finds: `Damage` keeps the bytes in quarantine, counts and logs them. */
 class Damage {
   readonly #disk: Disk;
   readonly #log: Log;

@@ -47,9 +47,14 @@ const frameMark = 0x4d4a;
 
 export const frameFlags = { lastOfCommit: 1, link: 2 } as const;
 
-/** 0: rows of now. 1: rows that are shipped apart. */
+/** Frames of a lane are shipped in the order of the journal; the lanes do not wait for each other. */
 export type Lane = 0 | 1;
-export const lanes: readonly Lane[] = [0, 1];
+/** Rows of yesterday, today and tomorrow. */
+export const live: Lane = 0;
+/** All other rows: they touch many days, so they are shipped in larger units. */
+export const late: Lane = 1;
+export const lanes: readonly Lane[] = [live, late];
+export const laneNames = ['live', 'late'] as const satisfies Record<Lane, string>;
 
 export interface SegmentHeader {
   epoch: number;
