@@ -18,7 +18,7 @@ export interface AnalyticsDoorDeps extends ReportDeps {
   server: HttpServer;
   auth: Auth;
   metrics: Metrics;
-  /** Deps of the process that do not work now. */
+  /** Parts of the process that do not work now. */
   away: () => string[];
 }
 

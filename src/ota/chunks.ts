@@ -1,5 +1,5 @@
 /**
- * Deps of package files: which bytes a chunk is, and the pieces of the store in which they lie. Pieces are kept in
+ * Parts of package files: which bytes a chunk is, and the pieces of the store in which they lie. Pieces are kept in
  * memory up to a cap, those used last; a piece that many ask for at once is loaded once.
  */
 import { assert, unavailable } from '../base/errors.ts';

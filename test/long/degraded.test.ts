@@ -1,4 +1,4 @@
-/** Deps that die again and again: the rest of the service goes on, says what is missing, and takes them back. */
+/** Parts that die again and again: the rest of the service goes on, says what is missing, and takes them back. */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
