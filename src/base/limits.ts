@@ -88,7 +88,7 @@ export const limits = {
   /** Devices and tenants whose rate-limit buckets a worker remembers, and how it tells the other workers what it took. */
   rateLimitDevicesMax: 200_000,
   rateLimitTenantsMax: 10_000,
-  rateLimitTellMs: 3,
+  rateLimitPublishMs: 3,
   rateLimitOwnersPerMessage: 2_000,
 
   /** Activity of devices: how often it is written, and of a device that goes on sending at least; how long a write may

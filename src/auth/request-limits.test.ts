@@ -1,0 +1,63 @@
+import { afterEach, expect, test } from 'vitest';
+import { Fault } from '../base/errors.ts';
+import { Metrics } from '../base/metrics.ts';
+import { busCounters } from '../bus/bus.ts';
+import { IpcBus } from '../bus/ipc.ts';
+import { BusHub } from '../bus/ipc-primary.ts';
+import { portPair } from '../bus/port.ts';
+import { openRequestLimits, type RequestLimits } from './request-limits.ts';
+
+let nowMs = 0;
+const clock = { now: () => nowMs, monotonic: () => nowMs };
+const opened: RequestLimits[] = [];
+
+async function open(hub: BusHub, tenant: string, customer = ''): Promise<RequestLimits> {
+  const [ours, theirs] = portPair();
+  hub.attach(theirs);
+  const bus = new IpcBus(ours, busCounters(new Metrics()));
+  const requestLimits = (await openRequestLimits({ settings: { tenant, customer }, bus, clock }))!;
+  if (requestLimits) opened.push(requestLimits);
+  return requestLimits;
+}
+
+function refusal(act: () => void): Fault | undefined {
+  try {
+    act();
+    return undefined;
+  } catch (error) {
+    if (error instanceof Fault) return error;
+    throw error;
+  }
+}
+
+afterEach(() => {
+  for (const requestLimits of opened.splice(0)) requestLimits.stop();
+});
+
+test('without a limit there is nothing to ask', async () => {
+  expect(await open(new BusHub(new Metrics()), '')).toBeUndefined();
+});
+
+test('a refused request of a customer takes nothing from its tenant, and names whose limit it is', async () => {
+  const requests = await open(new BusHub(new Metrics()), '4:60', '1:60');
+  requests.take('mill', 'miller');
+  for (let n = 0; n < 3; n += 1) {
+    const fault = refusal(() => requests.take('mill', 'miller'));
+    expect(fault).toMatchObject({ status: 429, reason: 'request_limit_customer', retryAfterSeconds: 60 });
+  }
+  for (let n = 0; n < 3; n += 1) requests.take('mill', null);
+  expect(refusal(() => requests.take('mill', null))).toMatchObject({
+    reason: 'request_limit_tenant',
+    retryAfterSeconds: 15,
+    message: 'Too many requests for current tenant!',
+  });
+  nowMs += 15_000;
+  requests.take('mill', null);
+});
+
+test('workers share a bucket', async () => {
+  const hub = new BusHub(new Metrics());
+  const [here, there] = [await open(hub, '50:3600'), await open(hub, '50:3600')];
+  for (let n = 0; n < 50; n += 1) here.take('mill', null);
+  await expect.poll(() => refusal(() => there.take('mill', null))?.reason).toBe('request_limit_tenant');
+});

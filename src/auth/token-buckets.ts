@@ -1,0 +1,105 @@
+/**
+ * Token buckets `capacity:seconds,capacity:seconds`, as settings write them, and what each owner has left in them. All
+ * buckets must pass. An owner that the cap evicted begins with full buckets. One process owns the tokens; `bus/tallies.ts`
+ * brings what other processes took.
+ */
+import type { Clock } from '../base/clock.ts';
+import { StartError } from '../base/errors.ts';
+import { FifoMap } from '../base/fifo-map.ts';
+import type { Owner } from '../bus/tallies.ts';
+
+export interface Bucket {
+  /** Which of the counts that `take` gets this bucket limits. */
+  kind: number;
+  /** Tokens of the full bucket; it fills within `seconds`. */
+  capacity: number;
+  seconds: number;
+}
+
+/** A bucket that holds too few tokens, and after how many seconds it has enough. */
+export interface Shortage {
+  bucket: Bucket;
+  retrySeconds: number;
+}
+
+interface Account {
+  /** In the order of the buckets; below zero is a debt. */
+  tokens: Float64Array;
+  /** Monotonic milliseconds of the last refill. */
+  refilledAt: number;
+}
+
+/** Refills add up fractions. */
+const rounding = 1e-6;
+const form = /^[1-9]\d{0,8}:[1-9]\d{0,6}(,[1-9]\d{0,8}:[1-9]\d{0,6})*$/;
+
+/** Throws one line that names the setting; '' = unlimited. */
+export function parseBuckets(setting: string, kind: number, text: string): Bucket[] {
+  const compact = text.replaceAll(' ', '');
+  if (compact === '') return [];
+  if (!form.test(compact)) {
+    throw new StartError(
+      `Setting rateLimits.${setting} is "${text}": it must be empty or like 100:1,3000:60 ` +
+        '(at most 100 in 1 second and 3000 in 60 seconds).',
+    );
+  }
+  return compact.split(',').map((part) => {
+    const [capacity, seconds] = part.split(':').map(Number) as [number, number];
+    return { kind, capacity, seconds };
+  });
+}
+
+export class TokenBuckets {
+  readonly #buckets: readonly Bucket[];
+  readonly #accounts: FifoMap<Owner, Account>;
+  readonly #clock: Clock;
+
+  constructor(buckets: readonly Bucket[], ownersMax: number, clock: Clock) {
+    this.#buckets = buckets;
+    this.#accounts = new FifoMap(ownersMax);
+    this.#clock = clock;
+  }
+
+  get limited(): boolean {
+    return this.#buckets.length > 0;
+  }
+
+  /** The first bucket of this kind that holds less than `count`. */
+  shortage(owner: Owner, kind: number, count: number): Shortage | undefined {
+    if (!this.limited) return undefined;
+    const { tokens } = this.#account(owner);
+    for (let i = 0; i < this.#buckets.length; i += 1) {
+      const bucket = this.#buckets[i]!;
+      if (bucket.kind !== kind || tokens[i]! >= count - rounding) continue;
+      const { capacity, seconds } = bucket;
+      const retrySeconds = Math.ceil(((Math.min(count, capacity) - tokens[i]!) * seconds) / capacity - rounding);
+      return { bucket, retrySeconds: Math.max(1, retrySeconds) };
+    }
+    return undefined;
+  }
+
+  /** Takes `counts`, one number for each kind, whether the buckets hold them or not. */
+  take(owner: Owner, counts: readonly number[]): void {
+    if (!this.limited) return;
+    const { tokens } = this.#account(owner);
+    for (let i = 0; i < this.#buckets.length; i += 1) tokens[i]! -= counts[this.#buckets[i]!.kind]!;
+  }
+
+  /** Refilled up to now. */
+  #account(owner: Owner): Account {
+    const now = this.#clock.monotonic();
+    const known = this.#accounts.get(owner);
+    if (!known) {
+      const account = { tokens: Float64Array.from(this.#buckets, ({ capacity }) => capacity), refilledAt: now };
+      this.#accounts.set(owner, account);
+      return account;
+    }
+    const seconds = (now - known.refilledAt) / 1000;
+    known.refilledAt = now;
+    for (let i = 0; i < this.#buckets.length; i += 1) {
+      const bucket = this.#buckets[i]!;
+      known.tokens[i] = Math.min(bucket.capacity, known.tokens[i]! + (seconds * bucket.capacity) / bucket.seconds);
+    }
+    return known;
+  }
+}
