@@ -192,13 +192,17 @@ async function runOn(engine: Engine, machine: Machine, options: CrashOptions): P
   phase('the load is over');
   // What waits in a journal is shipped, then everything starts once more: a start may lose, repeat and resurrect too.
   const settleMs = options.settleSeconds * 1000;
-  await settled(engine, settleMs, signal);
-  phase('shipped');
+  const waitingAtEnd = await settled(engine, settleMs, signal);
+  phase(
+    waitingAtEnd.length === 0 ? 'shipped' : `not shipped in ${options.settleSeconds} s: ${waitingAtEnd.join(', ')}`,
+  );
   await faults.stop();
   await faults.start();
   phase('started again');
   const stillWaiting = await settled(engine, settleMs, signal);
-  phase('shipped');
+  phase(
+    stillWaiting.length === 0 ? 'shipped' : `not shipped in ${options.settleSeconds} s: ${stillWaiting.join(', ')}`,
+  );
   const judge = async () => {
     const verdicts = {
       live: await readRecords(engine, ledger, 0),

@@ -323,12 +323,13 @@ export async function queryClickhouse(address: ClickhouseAddress, sql: string): 
     .map((line) => line.split('\t'));
 }
 
+/** The deadline is generous: a crash run reads back all that it wrote, on a machine that may do much else. */
 async function askClickhouse({ url, user, password }: ClickhouseAddress, sql: string): Promise<string> {
   const response = await fetch(`${url}/?database=millrace`, {
     method: 'POST',
     headers: { authorization: `Basic ${Buffer.from(`${user}:${password}`).toString('base64')}` },
     body: sql,
-    signal: AbortSignal.timeout(120_000),
+    signal: AbortSignal.timeout(600_000),
   });
   const text = await response.text();
   if (response.status !== 200) throw new Error(`ClickHouse ${response.status}: ${text}`);
