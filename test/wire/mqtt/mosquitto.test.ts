@@ -117,11 +117,15 @@ test('the examples of docs/mqtt.md run as they are written', async () => {
     examples.map(async (example) => {
       // Each has a device of its own: the sessions of one would end each other.
       const device = await newDevice();
-      await saveDevice(device.id, { firmwareId });
+      const isGateway = example.includes('v1/gateway/');
+      await saveDevice(device.id, { firmwareId, ...(isGateway && { additionalInfo: { gateway: true } }) });
       const address = `-h 127.0.0.1 -p ${mqttPort()}`;
       // A subscriber ends by itself when nothing came for a while (27); an answer is waited for longer.
       const wait = example.startsWith('mosquitto_sub') ? '-W 1' : example.startsWith('mosquitto_rr') ? '-W 20' : '';
-      const line = example.replace(/^(mosquitto_\w+)/, `$1 ${address} ${wait}`);
+      // A child of one gateway would be taken over by the next.
+      const line = example
+        .replace(/^(mosquitto_\w+)/, `$1 ${address} ${wait}`)
+        .replace(/"([AB])"/g, `"$1 of ${device.token}"`);
       const child = spawn('sh', ['-c', line], { stdio: 'ignore', env: { ...process.env, TOKEN: device.token } });
       running.push(child);
       const [code] = (await once(child, 'close')) as [number | null];
