@@ -1,7 +1,8 @@
 /**
- * `npm run backup -- DIR`: saves the running instance of DATA_DIR. The order loses nothing that was acknowledged before
- * the command began: first the journals (a frame is in the copy, or is in ClickHouse already), then ClickHouse, then
- * PostgreSQL, so that every device number and every delete that the other two know is in it. See docs/durability.md.
+ * `npm run backup -- DIR`: saves the running instance of DATA_DIR. The order loses nothing that was acknowledged
+ * before the command began: first the journals (a frame is in the copy, or is in ClickHouse already), then
+ * ClickHouse, then PostgreSQL, so that every device number and every delete that the other two know is in it. See
+ * docs/durability.md#backup-and-restore.
  */
 import { existsSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { setPriority } from 'node:os';

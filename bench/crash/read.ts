@@ -8,7 +8,7 @@ import { type Deletes, type DoomedVerdict, doomedKeyPrefix } from './deletes.ts'
 import { type InTurn, type TurnRow, type TurnVerdict, turnKey } from './in-turn.ts';
 import { keysOfRecord, type Ledger, type StoredRow, type Verdict } from './ledger.ts';
 
-/** The order of rows of one series as a reader gets them (docs/durability.md, Server times). */
+/** The order of rows of one series as a reader gets them (docs/durability.md#server-times). */
 const readingOrder = 'ts, seq, origin';
 
 /** Rows of one sorting key are in one partition: a read need not merge hundreds of days. */

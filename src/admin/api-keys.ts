@@ -1,4 +1,4 @@
-/** API keys, as their owners and administrators manage them (rest.md 1.7). */
+/** API keys, as their owners and administrators manage them (docs/rest.md#api-keys). */
 import { type ApiKey, createValue, sha256 } from '../auth/api-key.ts';
 import {
   countApiKeys,

@@ -1,4 +1,4 @@
-/** Claiming without a store: what a device says, what stands, and whether a key opens it (device-http.md 3.8). */
+/** Claiming without a store: what a device says, what stands, and whether a key opens it (docs/http.md#claiming). */
 import { createHash, timingSafeEqual } from 'node:crypto';
 import { badRequest } from '../base/errors.ts';
 import { type Json, JsonNumber, readJson } from '../value/json.ts';

@@ -1,4 +1,4 @@
-/** Who may read and change entities of any type, where relations and series name them (rest.md 1.5). */
+/** Who may read and change entities of any type, where relations and series name them (docs/rest.md#roles). */
 import { entityNotFound, permissionDenied, type TenantPrincipal } from '../auth/roles.ts';
 import { notFound } from '../base/errors.ts';
 import type { Queries } from '../postgres/client.ts';

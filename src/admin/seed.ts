@@ -1,6 +1,6 @@
 /**
  * What a new installation starts with: the first administrators and one device to try, and in demo mode what tools of
- * the family expect (rest.md 1.6). Each is one transaction; a setting with the id of its tenant marks it as done, so
+ * the family expect (docs/rest.md#tenants). Each is one transaction; a setting with the id of its tenant marks it as done, so
  * that it happens once however many hosts start, and what a user deletes stays deleted.
  */
 import type { PasswordHasher } from '../auth/password.ts';
@@ -64,7 +64,7 @@ export async function findFirstDevice(postgres: Queries): Promise<{ id: string; 
   return { id: credentials.deviceId, token: credentials.credentialsId };
 }
 
-/** Users, customers, profiles and devices of rest.md 1.6. False when that was done before. */
+/** Users, customers, profiles and devices of `DEMO_DATA` (docs/rest.md#tenants). False when that was done before. */
 export async function seedDemoData(deps: SeedDeps): Promise<boolean> {
   const { postgres, passwords, clock } = deps;
   if (await findSetting(postgres, demoMark)) return false;

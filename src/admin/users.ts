@@ -1,5 +1,5 @@
 /**
- * Users of a tenant and its customers, as administrators manage them (rest.md 1.5, 3.9). Each rule of who may touch whom
+ * Users of a tenant and its customers, as administrators manage them (docs/rest.md#users). Each rule of who may touch whom
  * is here; a user's own password and sessions are in `auth/`.
  */
 import { randomBytes } from 'node:crypto';

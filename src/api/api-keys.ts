@@ -1,4 +1,4 @@
-/** API keys (rest.md 1.7). */
+/** API keys (docs/rest.md#api-keys). */
 
 import {
   type ApiKeyDeps,

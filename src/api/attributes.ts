@@ -1,4 +1,4 @@
-/** Attributes by scope (rest.md 3.5). These paths answer their own errors as plain text. */
+/** Attributes by scope (docs/rest.md#attributes). These paths answer their own errors as plain text. */
 
 import { claimKeys } from '../admin/claim-rules.ts';
 import { type Attributes, type Scope, scopes } from '../attributes/attributes.ts';

@@ -1,4 +1,4 @@
-/** Devices out of a CSV file, as the platform's own pages import them (rest.md 3.1). */
+/** Devices out of a CSV file, as the platform's own pages import them (docs/rest.md#devices). */
 
 import { type CsvRow, readCsv } from '../admin/csv.ts';
 import { type ImportDeps, type ImportRow, importDevices } from '../admin/import.ts';

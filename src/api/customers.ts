@@ -1,4 +1,4 @@
-/** Customers, whose a device is, and claiming by a customer user (rest.md 3.1, 3.3). */
+/** Customers, whose a device is, and claiming by a customer user (docs/rest.md#customers). */
 
 import type { Customer } from '../admin/customer.ts';
 import {

@@ -1,5 +1,5 @@
 /**
- * What devices call over HTTP (device-http.md), for the API document only: these paths are served by the other door,
+ * What devices call over HTTP (docs/http.md), for the API document only: these paths are served by the other door,
  * which must not be known here. The test that calls every operation of the document holds the two together.
  */
 import * as Type from '../base/schema.ts';

@@ -1,4 +1,4 @@
-/** Devices by what leads to them (relations), the types in use, and how a device connects (rest.md 3.1). */
+/** Devices by what leads to them (relations), the types in use, and how a device connects (docs/rest.md#devices). */
 
 import { usableEntity } from '../admin/entities.ts';
 import { commonGroup } from '../admin/relation-store.ts';

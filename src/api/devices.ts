@@ -1,4 +1,4 @@
-/** Devices, their lists and their credentials (rest.md 3.1, 3.2). */
+/** Devices, their lists and their credentials (docs/rest.md#devices, docs/rest.md#credentials). */
 
 import { saveCredentials } from '../admin/credentials.ts';
 import type { AdminDeps } from '../admin/deps.ts';

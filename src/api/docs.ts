@@ -1,4 +1,4 @@
-/** Where the API document is (rest.md 4). Off, these paths do not exist. */
+/** Where the API document is (docs/rest.md#the-api-document). Off, these paths do not exist. */
 import * as Type from '../base/schema.ts';
 import { deviceApi } from './device-api.ts';
 import { type OpenApiInfo, openApiDocument, type TaggedRoutes } from './openapi.ts';

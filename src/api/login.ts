@@ -1,4 +1,4 @@
-/** Signing in and out, and the user who is signed in (rest.md 1.1). */
+/** Signing in and out, and the user who is signed in (docs/rest.md#sign-in). */
 import { type Auth, authenticationFailed } from '../auth/auth.ts';
 import { everyone, users } from '../auth/roles.ts';
 import { Fault } from '../base/errors.ts';

@@ -1,4 +1,4 @@
-/** Packages of firmware and software: describe, upload, list, download, delete (rest.md 3.7). */
+/** Packages of firmware and software: describe, upload, list, download, delete (docs/rest.md#packages). */
 import { entityNotFound, type Principal, requireTenant, tenantAdmins, tenantUsers } from '../auth/roles.ts';
 import type { Clock } from '../base/clock.ts';
 import { badRequest, notFound, tooLarge } from '../base/errors.ts';

@@ -1,6 +1,6 @@
 /**
  * The telemetry and RPC paths of the family answer their own errors as plain text, and a sysadmin in words of their
- * own (rest.md 2.1).
+ * own (docs/rest.md#errors).
  */
 
 import { entityTitle, mayReadValues, mayWrite } from '../admin/entities.ts';

@@ -1,4 +1,4 @@
-/** Device profiles (rest.md 3.4). */
+/** Device profiles (docs/rest.md#device-profiles). */
 
 import type { AdminDeps } from '../admin/deps.ts';
 import { issuersOf, proveIssuer } from '../admin/issuers.ts';

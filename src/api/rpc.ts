@@ -1,5 +1,5 @@
 /**
- * Commands to devices (rest.md 3.6): one-way and two-way in both generations of paths, which differ in their failures
+ * Commands to devices (docs/rest.md#commands): one-way and two-way in both generations of paths, which differ in their failures
  * only, and persistent ones.
  */
 import { entityNotFound, type Principal, requireTenant, tenantAdmins, tenantUsers, users } from '../auth/roles.ts';

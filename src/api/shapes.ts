@@ -25,7 +25,7 @@ type EntityId = Type.Static<typeof entityId>;
 
 export const textAnswer = (contentType: string) => ({ contentType, schema: Type.String() });
 
-/** rest.md 2.1 */
+/** The body of every error (docs/rest.md#errors). */
 export const errorShape = closed(
   { status: Type.Integer(), message: Type.String(), errorCode: Type.Integer(), timestamp: milliseconds },
   'Error',

@@ -1,4 +1,4 @@
-/** Tenants (rest.md 3.11): made by a system administrator, read by their own users. */
+/** Tenants (docs/rest.md#tenants): made by a system administrator, read by their own users. */
 
 import { type Contact, contactFields, type Tenant } from '../admin/customer.ts';
 import type { AdminDeps } from '../admin/deps.ts';

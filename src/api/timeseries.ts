@@ -1,4 +1,4 @@
-/** Latest and historical telemetry (rest.md 3.5). These paths answer their own errors as plain text. */
+/** Latest and historical telemetry (docs/rest.md#telemetry). These paths answer their own errors as plain text. */
 import { everyone, type Principal, users } from '../auth/roles.ts';
 import type { Clock } from '../base/clock.ts';
 import { badRequest, Fault } from '../base/errors.ts';

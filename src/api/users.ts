@@ -1,4 +1,4 @@
-/** Users (rest.md 3.9). */
+/** Users (docs/rest.md#users). */
 
 import type { AdminDeps } from '../admin/deps.ts';
 import { findTenant } from '../admin/store.ts';

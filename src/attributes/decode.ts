@@ -1,4 +1,4 @@
-/** The bytes of an attribute message → typed values by key (device-http.md 2 and 3.2). A null stores nothing. */
+/** The bytes of an attribute message → typed values by key (docs/http.md#attributes). A null stores nothing. */
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { keyFault } from '../telemetry/keys.ts';

@@ -1,4 +1,4 @@
-/** API keys (rest.md 1.7): the types, and how a value is made and hashed. */
+/** API keys (docs/rest.md#api-keys): the types, and how a value is made and hashed. */
 import { createHash, randomBytes } from 'node:crypto';
 
 export interface ApiKey {

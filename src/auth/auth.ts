@@ -1,6 +1,7 @@
 /**
- * Signing in and out, and who a request comes from (rest.md 1). Every request with a JWT asks Postgres whether its user
- * and session still stand, so that a logout or a lock takes effect on all hosts at once; API keys go by `api-keys.ts`.
+ * Signing in and out, and who a request comes from (docs/rest.md#sign-in). Every request with a JWT asks Postgres
+ * whether its user and session still stand, so that a logout or a lock takes effect on all hosts at once; API keys go
+ * by `api-keys.ts`.
  */
 import { randomBytes } from 'node:crypto';
 import type { Clock } from '../base/clock.ts';
@@ -405,7 +406,7 @@ async function loadSigningKey(postgres: Postgres, configured: string): Promise<U
   return key;
 }
 
-/** What a new password must be, as consoles show it (rest.md 1.1). */
+/** What a new password must be, as consoles show it (docs/rest.md#passwords). */
 export const passwordPolicy = {
   minimumLength: limits.passwordCharsMin,
   maximumLength: limits.passwordCharsMax,

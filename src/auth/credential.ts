@@ -1,4 +1,4 @@
-/** Which of the credentials in a request's headers counts (rest.md 1.3): any JWT goes before any API key. */
+/** Which of the credentials in a request's headers counts (docs/rest.md#sign-in): any JWT goes before any API key. */
 
 export interface Credential {
   scheme: 'Bearer' | 'ApiKey';

@@ -1,4 +1,4 @@
-/** JSON web tokens as rest.md 1.2 has them: HS512 and nothing else, an access and a refresh token for each session. */
+/** JSON web tokens (docs/rest.md#tokens): HS512 and nothing else, an access and a refresh token for each session. */
 import { randomUUID } from 'node:crypto';
 // By parts: the whole of jose is 63 files that every start would read.
 import { JOSEError, JWSSignatureVerificationFailed, JWTClaimValidationFailed, JWTExpired } from 'jose/errors';

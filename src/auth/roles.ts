@@ -1,5 +1,5 @@
 /**
- * Who may do what, in one place (rest.md 1.5). Each route of the API names one of the lists of roles below; which entity
+ * Who may do what, in one place (docs/rest.md#roles). Each route of the API names one of the lists of roles below; which entity
  * a principal may touch is decided here too.
  */
 import { ErrorCode, Fault, notFound } from '../base/errors.ts';

@@ -3,7 +3,7 @@
  * change; doors only translate it. A broken invariant is a bug and ends the process: `assert`.
  */
 
-/** `errorCode` of the wire (rest.md 2.1). */
+/** `errorCode` of the wire (docs/rest.md#errors). */
 export const ErrorCode = {
   general: 2,
   authentication: 10,
@@ -31,7 +31,7 @@ export class Fault extends Error {
   readonly reason: string;
   /** Seconds for `Retry-After`; 0 = no header. */
   readonly retryAfterSeconds: number;
-  /** What the error body has beside its four members; a few codes have more (rest.md 2.1). */
+  /** What the error body has beside its four members; a few codes have more (docs/rest.md#errors). */
   members: Record<string, string | number> | undefined = undefined;
 
   constructor(status: number, errorCode: ErrorCode, reason: string, message: string, retryAfterSeconds = 0) {

@@ -1,6 +1,6 @@
 /**
  * The kinds of credentials a device may have, as users and provisioning give them: what is wrong with them, and the id
- * under which they are found (rest.md 3.2). Ids of all kinds share one name space. No store here.
+ * under which they are found (docs/rest.md#credentials). Ids of all kinds share one name space. No store here.
  */
 import { createHash } from 'node:crypto';
 import { badRequest } from '../base/errors.ts';

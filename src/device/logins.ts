@@ -1,8 +1,8 @@
 /**
- * Whom an MQTT client may be (mqtt.md 1.3): by user name, password and client id, or by a certificate. CONNECTs that wait
- * share one SQL query, those that come while it runs share the next, so a reconnect storm makes few, large queries. While
- * Postgres does not answer, a bounded memory of earlier logins and the file of known devices answer. Both keep keyed digests of
- * passwords only.
+ * Whom an MQTT client may be (docs/mqtt.md#connect): by user name, password and client id, or by a certificate.
+ * CONNECTs that wait share one SQL query, those that come while it runs share the next, so a reconnect storm makes
+ * few, large queries. While Postgres does not answer, a bounded memory of earlier logins and the file of known
+ * devices answer. Both keep keyed digests of passwords only.
  */
 import { createHmac, randomBytes, timingSafeEqual } from 'node:crypto';
 import type { Clock } from '../base/clock.ts';

@@ -1,4 +1,4 @@
-/** Bodies of what a gateway says about one device (mqtt.md 4.1), and the answer to a request for attributes (4.2). */
+/** Bodies of what a gateway says about one device, and the answer to a request for attributes (docs/mqtt.md#gateways). */
 import type { AttributeRow, Scope } from '../attributes/attributes.ts';
 import { namedKeys, type Wanted as WantedAttributes, type WantedKeys } from '../attributes/request.ts';
 import { badRequest } from '../base/errors.ts';

@@ -1,5 +1,5 @@
 /**
- * Who a CONNECT is: the rules of mqtt.md 1.3 in their order (provisioning is asked before), then the one session that
+ * Who a CONNECT is: the rules of docs/mqtt.md#connect in their order (provisioning is asked before), then the one session that
  * the device may have. Nothing of the password is kept.
  */
 

@@ -1,5 +1,5 @@
 /**
- * Devices that provision themselves by a certificate chain (mqtt.md section 5): a profile holds the certificate of an
+ * Devices that provision themselves by a certificate chain (docs/mqtt.md#certificates): a profile holds the certificate of an
  * issuer whose key its tenant has proven to hold (`issuers.ts`). A client with a certificate that the issuer signed is the
  * device that the common name gives, by the profile's regular expression. Signatures and dates are checked here: the
  * handshake proved only that the client holds the key.

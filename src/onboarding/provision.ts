@@ -1,5 +1,5 @@
 /**
- * Provisioning: a device with the key and the secret of a profile gets credentials (device-http.md 3.9). One transaction
+ * Provisioning: a device with the key and the secret of a profile gets credentials (docs/http.md#provisioning). One transaction
  * makes the device, its credentials and the mark that it was provisioned, so of two that ask at once one gets them.
  */
 import { createHash, randomBytes, timingSafeEqual } from 'node:crypto';

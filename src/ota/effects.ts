@@ -1,4 +1,4 @@
-/** What a device is told when a package is assigned to it or taken away (rest.md 3.7): pure, and never cast. */
+/** What a device is told when a package is assigned to it or taken away (docs/rest.md#packages): pure, and never cast. */
 import { ownValue } from '../attributes/attributes.ts';
 import type { TypedValue } from '../value/typed.ts';
 import { isStored, type OtaPackage, type PackageType, prefixOf } from './package.ts';

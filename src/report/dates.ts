@@ -1,7 +1,7 @@
 /**
  * Date groupings as whole numbers. The store counts by a `base` that costs one division a point (hour of the clock, day
  * number, …); what the calendar makes of it (`key`) is worked out for each group, and the cell for each row. Weeks begin
- * on Sunday, as in the example of rest.md 5.2; the first one of a year or month is the one that its first day is in.
+ * on Sunday, as docs/rest.md#reports says; the first one of a year or month is the one that its first day is in.
  */
 import { dayMs, hourMs, minuteMs, type Zone } from './zone.ts';
 

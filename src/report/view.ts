@@ -1,5 +1,5 @@
 /**
- * A saved view (rest.md 5.3): what a report shows, of which devices, over which time. Here are its types and the rules
+ * A saved view (docs/rest.md#reports): what a report shows, of which devices, over which time. Here are its types and the rules
  * that need nothing but the view; `decode-view.ts` makes one of a request's body.
  */
 import { type DateGrouping, type GroupBy, unitStart } from './dates.ts';

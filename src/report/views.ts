@@ -1,4 +1,4 @@
-/** Saving, reading and deleting views (rest.md 5.3). */
+/** Saving, reading and deleting views (docs/rest.md#reports). */
 import { entityNotFound, type TenantPrincipal } from '../auth/roles.ts';
 import type { Clock } from '../base/clock.ts';
 import { badRequest } from '../base/errors.ts';

@@ -1,5 +1,5 @@
 /**
- * The time buckets of an aggregated read (rest.md 3.5): the first begins at the start of the range, whatever the clock
+ * The time buckets of an aggregated read (docs/rest.md#telemetry): the first begins at the start of the range, whatever the clock
  * says; steps are of a fixed length or go to the next calendar week, month or quarter; the last is cut at the end.
  */
 import { badRequest } from '../base/errors.ts';

@@ -1,5 +1,5 @@
 /**
- * The bytes of a telemetry message become rows (device-http.md 2 and 3.1). One pass over the bytes for what devices
+ * The bytes of a telemetry message become rows (docs/http.md#telemetry). One pass over the bytes for what devices
  * send all day; what is rare (escapes, exponents, long numbers) is read value by value through the exact reader, and
  * a record out of the ordinary (a name twice, `values` before `ts`, anything malformed) is read again as a whole: the
  * careful way decides, the fast way never refuses. A refused message leaves no row.
@@ -90,7 +90,7 @@ export function decodeTelemetryExactly(
 
 /**
  * One element: `{"ts":…,"values":{…}}` or bare members at server time. `form` gateway: also `{"values":{…}}` at server
- * time, as the gateway's protocol says and the device's does not (mqtt.md 4.3).
+ * time, as the gateway's protocol says and the device's does not (docs/mqtt.md#gateways).
  */
 export function addElement(
   json: Json,

@@ -1,5 +1,5 @@
 /**
- * Historical telemetry of one device, raw or aggregated (rest.md 3.5). One query for each read, every value bound.
+ * Historical telemetry of one device, raw or aggregated (docs/rest.md#telemetry). One query for each read, every value bound.
  * `FINAL` makes a read exact before the store has merged; a point's partition follows from its ts, so partitions need
  * not be merged with each other.
  */

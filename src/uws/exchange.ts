@@ -51,7 +51,7 @@ const noHeaders: ServerHeaders = { worker: '', transportSecurity: '' };
 
 export class Exchange {
   readonly #res: UwsResponse;
-  /** `Origin` of the request, '' without one: browsers then get the CORS headers of rest.md. */
+  /** `Origin` of the request, '' without one: browsers then get CORS headers. */
   readonly #origin: string;
   readonly #headOnly: boolean;
   readonly #server: ServerHeaders;
@@ -188,7 +188,7 @@ function endEmpty(): void {
   corked.end();
 }
 
-/** The one error shape of rest.md 2.1. */
+/** The one shape of an error (docs/rest.md#errors). */
 export function faultAnswer(fault: Fault): Answer {
   const body = JSON.stringify({
     status: fault.status,

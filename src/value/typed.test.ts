@@ -15,7 +15,7 @@ import {
 const typed = (text: string, cast = true): TypedValue => typedValue(readJson(Buffer.from(text)), cast)!;
 
 describe('typed values', () => {
-  it('are written as rest.md 2.4 says', () => {
+  it('are written as docs/http.md#values says', () => {
     const f = (json: string, strict: string, asString: string): void => {
       expect(strictForm(typed(json))).toBe(strict);
       expect(stringForm(typed(json))).toBe(asString);

@@ -1,5 +1,5 @@
 /**
- * The five types of a value (device-http.md section 2): how a JSON value gets its type, and how a stored value is
+ * The five types of a value (docs/http.md#values): how a JSON value gets its type, and how a stored value is
  * written out again. Doubles stay doubles (`42.0`), longs keep all 64 bits.
  */
 import { limits } from '../base/limits.ts';

@@ -1,4 +1,4 @@
-/** The journal on a disk that loses, tears, refuses and lies (reliability.md section 5, cases 1, 5 to 11, 24). */
+/** The journal on a disk that loses, tears, refuses and lies (docs/durability.md#what-an-acknowledgement-means). */
 import { crc32 } from 'node:zlib';
 import fc from 'fast-check';
 import { expect, test, vi } from 'vitest';

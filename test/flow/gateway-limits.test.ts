@@ -55,7 +55,7 @@ async function devices(): Promise<string[]> {
   return (page as { data: { name: string }[] }).data.map(({ name }) => name);
 }
 
-test('case 76: a child over the rate limit of its gateway is refused by name, the link stays, MQTT 5 gets a notice', async () => {
+test('a child over the rate limit of its gateway is refused by name, the link stays, MQTT 5 gets a notice', async () => {
   await withGateway(5, async (client, gateway) => {
     expect((await client.publish(telemetry, { A: [{ a: 1, b: 2, c: 3 }], B: [{ a: 1 }] })).reasonCode).toBe(0);
     const big = { a: 1, b: 2, c: 3, d: 4, e: 5, f: 6, g: 7 };
@@ -114,7 +114,7 @@ test('a claim of a child without a duration stands for device.claim.duration', a
   });
 });
 
-test('case 78: a child that is silent so long that it is inactive is still told of its shared attributes', async () => {
+test('a child that is silent so long that it is inactive is still told of its shared attributes', async () => {
   await withGateway(5, async (client) => {
     await client.subscribe('v1/gateway/attributes');
     await client.publish('v1/gateway/connect', { device: 'silent' });
@@ -129,7 +129,7 @@ test('case 78: a child that is silent so long that it is inactive is still told 
   });
 });
 
-test('case 75: at the limit of devices the first are made, the others refused by name, and the gateway stays', async () => {
+test('at the limit of devices the first are made, the others refused by name, and the gateway stays', async () => {
   const [hub, old] = [await newGateway(), await newGateway()];
   for (let n = (await devices()).length; n < devicesMax - 2; n += 1) await engine.api.createDevice(`filler ${n}`);
   const client = await connectMqtt({ port: engine.mqttPort, token: hub.token });

@@ -1,4 +1,4 @@
-/** Rate limits of a device over MQTT: everything that is no data post is one message (mqtt.md 3.7 and 6). */
+/** Rate limits of a device over MQTT: everything that is no data post is one message (docs/mqtt.md#refusals). */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import type { Device } from '../harness/api.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';

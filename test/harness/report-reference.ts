@@ -1,5 +1,5 @@
 /**
- * Reports in plain JavaScript, point by point, as rest.md 5 words them: what the queries of `src/report` are held
+ * Reports in plain JavaScript, point by point, as docs/rest.md#reports words them: what the queries of `src/report` are held
  * against. It shares no code with them: calendars come from Intl, buckets from looking back minute by minute.
  */
 

@@ -148,7 +148,7 @@ describe('a PUBLISH is read as mqtt-packet reads it', () => {
   });
 });
 
-/** What mqtt-packet lets through and the specification does not (reliability.md 1.4). */
+/** What mqtt-packet lets through and the specification does not ([MQTT-3.3.1-4], [MQTT-3.3.2-2]). */
 function isForbidden(packet: IPublishPacket, version: ProtocolLevel): boolean {
   const { topic, qos, dup, messageId } = packet;
   if (topic === '' || /[+#\0\ufffd]/.test(topic)) return true;

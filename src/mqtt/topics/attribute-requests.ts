@@ -1,6 +1,7 @@
 /**
- * A device asks for its attributes, `…/attributes/request/{id}`, and is answered on `…/attributes/response/{id}` of the
- * same family, whether it subscribed that or not (mqtt.md 3.3). Acknowledged when the answer is on its way.
+ * A device asks for its attributes, `…/attributes/request/{id}`, and is answered on `…/attributes/response/{id}` of
+ * the same family, whether it subscribed that or not (docs/mqtt.md#telemetry-and-attributes). Acknowledged when the
+ * answer is on its way.
  */
 
 import type { Admission } from '../../activity/admission.ts';

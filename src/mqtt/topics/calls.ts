@@ -1,7 +1,7 @@
 /**
- * Calls that the device makes (mqtt.md 3.6): acknowledged when they are taken, answered on `…/rpc/response/{id}` of the
- * same family. Each call has its own time; then, or when a rule fails, the answer is `{"error":"…"}`. `getSessionLimits`
- * on the v1 topic is answered by this server itself, at once.
+ * Calls that the device makes (docs/mqtt.md#commands-and-calls): acknowledged when they are taken, answered on
+ * `…/rpc/response/{id}` of the same family. Each call has its own time; then, or when a rule fails, the answer is
+ * `{"error":"…"}`. `getSessionLimits` on the v1 topic is answered by this server itself, at once.
  */
 
 import type { Admission } from '../../activity/admission.ts';

@@ -1,10 +1,10 @@
 /**
- * Files of firmware and software in chunks (mqtt.md 3.8): `v2/fw/request/{rid}/chunk/{n}` with the size of a chunk as
- * payload is answered on `v2/fw/response/{rid}/chunk/{n}`, with nothing behind the end. A download is what a connection
- * asks for under one `rid`: it keeps the package and the size of its first request. What goes wrong is also told as a
- * word on `v2/fw/error` (software: `v2/sw/…`), and the connection stays. Without a size the whole file is one message; one
- * that no message can hold, or that is above the client's Maximum Packet Size, fails the update: `fw_state` is FAILED and
- * `fw_error` the reason, for an administrator to see.
+ * Files of firmware and software in chunks (docs/mqtt.md#firmware-and-software): `v2/fw/request/{rid}/chunk/{n}` with
+ * the size of a chunk as payload is answered on `v2/fw/response/{rid}/chunk/{n}`, with nothing behind the end. A
+ * download is what a connection asks for under one `rid`: it keeps the package and the size of its first request.
+ * What goes wrong is also told as a word on `v2/fw/error` (software: `v2/sw/…`), and the connection stays. Without a
+ * size the whole file is one message; one that no message can hold, or that is above the client's Maximum Packet
+ * Size, fails the update: `fw_state` is FAILED and `fw_error` the reason, for an administrator to see.
  */
 
 import type { Admission } from '../../activity/admission.ts';

@@ -1,4 +1,4 @@
-/** The way down to a gateway: updates and commands of its children on the gateway's own topics (mqtt.md 4.2). */
+/** The way down to a gateway: updates and commands of its children on the gateway's own topics (docs/mqtt.md#gateways). */
 import type { News } from '../../attributes/update.ts';
 import type { Log } from '../../base/log.ts';
 import type { Dropped, GatewayLink } from '../../gateway/gateway.ts';

@@ -1,7 +1,7 @@
 /**
- * Commands to the device that signed in (mqtt.md 3.5): those that wait come as soon as it subscribes, the oldest first;
- * a command is delivered when the client acknowledged it (QoS 1) or it was written (QoS 0). Replies come up on
- * `…/rpc/response/{id}`; one that nobody waits for is acknowledged, too.
+ * Commands to the device that signed in (docs/mqtt.md#commands-and-calls): those that wait come as soon as it
+ * subscribes, the oldest first; a command is delivered when the client acknowledged it (QoS 1) or it was written (QoS
+ * 0). Replies come up on `…/rpc/response/{id}`; one that nobody waits for is acknowledged, too.
  */
 
 import type { Admission } from '../../activity/admission.ts';

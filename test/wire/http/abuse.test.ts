@@ -1,5 +1,5 @@
 /**
- * Bytes that no honest client sends (reliability.md 35–38): refused and closed, nothing smuggled, others unaffected.
+ * Bytes that no honest client sends (RFC 9112 section 6.3): refused and closed, nothing smuggled, others unaffected.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, test } from 'vitest';

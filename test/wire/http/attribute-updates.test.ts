@@ -1,4 +1,4 @@
-/** The long poll for shared attributes, and that no update is lost between polls (cases 52–58, reliability.md 2.6). */
+/** The long poll for shared attributes, and that no update is lost between polls (docs/http.md#attribute-updates). */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, test } from 'vitest';
 import { eventually } from '../../harness/api.ts';

@@ -1,4 +1,4 @@
-/** Client attributes up, and what a device reads (device-http.md 3.2 and 3.3, cases 41–51 and 58). */
+/** Client attributes up, and what a device reads (docs/http.md#attributes). */
 import { expect, test } from 'vitest';
 import { DeviceUser } from '../../harness/device-user.ts';
 import { faultOf } from '../../harness/rest.ts';

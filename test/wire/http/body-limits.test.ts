@@ -1,4 +1,4 @@
-/** Sizes are counted on the bytes, announced or not (device-http.md case 37, reliability.md 39). */
+/** Sizes are counted on the bytes, announced or not (docs/http.md#limits). */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, test } from 'vitest';
 import { RawConnection, requestBytes, withConnection } from '../../harness/raw.ts';

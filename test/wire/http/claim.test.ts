@@ -1,4 +1,4 @@
-/** Claiming, from the device and from the customer user (device-http.md cases 69–71, rest.md 3.3 and case 44). */
+/** Claiming, from the device and from the customer user (docs/http.md#claiming, docs/rest.md#claiming). */
 import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { beforeAll, expect, test } from 'vitest';
@@ -51,7 +51,7 @@ async function ownerOf(device: Device): Promise<string> {
   return (await ok('GET', `/api/device/${device.id}`)).customerId.id;
 }
 
-test('case 69: a device may offer itself with and without a body', async () => {
+test('a device may offer itself with and without a body', async () => {
   await offered(await newDevice());
   await offered(await newDevice(), '{}');
   await offered(await newDevice(), '{"secretKey":"s","durationMs":60000}');
@@ -66,7 +66,7 @@ test('an offer that is none is refused', async () => {
   expect((await offer({ id: '', token: 'nobody' }, '{"secretKey":')).status).toBe(401);
 });
 
-test('case 44: the right key makes the device one of the own customer', async () => {
+test('the right key makes the device one of the own customer', async () => {
   const device = await newDevice();
   await offered(device, '{"secretKey":"plum"}');
   const [status, text] = await claim(device, { secretKey: 'plum' });
@@ -80,7 +80,7 @@ test('case 44: the right key makes the device one of the own customer', async ()
   expect(await claim(device, { secretKey: 'plum' })).toEqual([400, '"CLAIMED"']);
 });
 
-test('case 70: a wrong key fails, and the right one still works behind it', async () => {
+test('a wrong key fails, and the right one still works behind it', async () => {
   const device = await newDevice();
   await offered(device, '{"secretKey":"plum"}');
   expect(await claim(device, { secretKey: 'pear' })).toEqual([400, '"FAILURE"']);
@@ -99,7 +99,7 @@ test('a device that did not offer itself cannot be claimed', async () => {
   expect(await claim(await newDevice(), {})).toEqual([400, '"FAILURE"']);
 });
 
-test('case 70: an offer ends with its time', async () => {
+test('an offer ends with its time', async () => {
   const device = await newDevice();
   await offered(device, '{"secretKey":"plum","durationMs":300}');
   await sleep(400);
@@ -125,7 +125,7 @@ test('wrong keys are counted, and too many have to wait', async () => {
   expect(await ownerOf(device)).toBe(nullUuid);
 });
 
-test('case 71: a device that has a customer keeps it, whatever it offers', async () => {
+test('a device that has a customer keeps it, whatever it offers', async () => {
   const device = await newDevice();
   await ok('POST', `/api/customer/${await newCustomer()}/device/${device.id}`);
   await offered(device, '{"secretKey":"plum"}');

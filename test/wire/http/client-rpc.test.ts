@@ -1,4 +1,4 @@
-/** Calls that devices make (device-http.md 3.7, cases 65 to 68, as interface.md has them), answered by rules.yaml. */
+/** Calls that devices make (docs/http.md#calls), answered by rules.yaml. */
 import { expect, test } from 'vitest';
 import type { Device } from '../../harness/api.ts';
 import { eventually } from '../../harness/api.ts';

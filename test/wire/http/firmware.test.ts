@@ -1,4 +1,4 @@
-/** GET firmware and software (device-http.md 3.10, cases 79 and 80; the issue on titles that exist nowhere). */
+/** GET firmware and software (docs/http.md#firmware-and-software). */
 import { randomBytes, randomUUID } from 'node:crypto';
 import { connect } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';

@@ -1,4 +1,4 @@
-/** The ground rules of the device API and the probes (device-http.md section 1): paths, methods, CORS, probes. */
+/** The ground rules of the device API and the probes (docs/http.md#ground-rules): paths, methods, CORS, probes. */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, test } from 'vitest';
 import { withConnection } from '../../harness/raw.ts';

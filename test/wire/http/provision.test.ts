@@ -1,4 +1,4 @@
-/** POST /api/v1/provision (device-http.md 3.9, cases 72–78; rest.md case 43). */
+/** POST /api/v1/provision (docs/http.md#provisioning). */
 import { randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';
 import { CertificateMaker } from '../../harness/certificates.ts';
@@ -51,7 +51,7 @@ async function provision(profile: Profile, members: object = {}): Promise<any> {
 
 const deviceNamed = (name: string) => ok('GET', `/api/tenant/devices?deviceName=${encodeURIComponent(name)}`);
 
-test('case 72: a device with key and secret is created, and its token works at once', async () => {
+test('a device with key and secret is created, and its token works at once', async () => {
   const profile = await newProfile();
   const deviceName = `pump-${randomUUID()}`;
   const answer = await provision(profile, { deviceName });
@@ -71,7 +71,7 @@ test('a device that gives no name gets one of 20 characters', async () => {
   expect(data.map((device: { name: string }) => device.name)).toEqual([expect.stringMatching(/^[A-Za-z0-9]{20}$/)]);
 });
 
-test('case 73: a name that is taken is a failure', async () => {
+test('a name that is taken is a failure', async () => {
   const profile = await newProfile();
   const deviceName = `pump-${randomUUID()}`;
   await provision(profile, { deviceName });
@@ -89,7 +89,7 @@ test('of many that provision one name at once, one succeeds and the device is th
   expect(data).toHaveLength(1);
 });
 
-test('case 74: a wrong key and a wrong secret are answered alike', async () => {
+test('a wrong key and a wrong secret are answered alike', async () => {
   const profile = await newProfile();
   expect(await provision(profile, { provisionDeviceSecret: 'wrong' })).toEqual(notFound);
   expect(await provision(profile, { provisionDeviceKey: `k-${randomUUID()}` })).toEqual(notFound);
@@ -108,7 +108,7 @@ test('a profile that is not provisioned from finds nothing', async () => {
   expect(await provision(chain)).toEqual(notFound);
 });
 
-test('case 75: MQTT credentials are an object of the members that the device gave', async () => {
+test('MQTT credentials are an object of the members that the device gave', async () => {
   const profile = await newProfile();
   const [clientId, username] = [randomUUID(), randomUUID()];
   const members = { credentialsType: 'MQTT_BASIC', clientId, username, password: 'p', deviceName: clientId };
@@ -126,7 +126,7 @@ test('case 75: MQTT credentials are an object of the members that the device gav
   expect(await provision(profile, { credentialsType: 'MQTT_BASIC', username: null })).toEqual(failure);
 });
 
-test('case 76: a certificate comes back as it was given', async () => {
+test('a certificate comes back as it was given', async () => {
   const profile = await newProfile();
   const hash = `-----BEGIN CERTIFICATE-----\n${randomUUID()}\n-----END CERTIFICATE-----\n`;
   expect(await provision(profile, { credentialsType: 'X509_CERTIFICATE', hash })).toEqual({
@@ -144,7 +144,7 @@ test('a device may choose its token', async () => {
   expect(await sharedEngine().postTelemetry(token, '{"a":1}')).toBe(200);
 });
 
-test('case 77: a token in use is a failure, and no device comes of it', async () => {
+test('a token in use is a failure, and no device comes of it', async () => {
   const profile = await newProfile();
   const { token } = await newDevice();
   expect(await provision(profile, { token })).toEqual(failure);
@@ -152,7 +152,7 @@ test('case 77: a token in use is a failure, and no device comes of it', async ()
   expect(totalElements).toBe(0);
 });
 
-test('case 78: a request that is none is refused without an echo', async () => {
+test('a request that is none is refused without an echo', async () => {
   const f = async (body: string) => {
     const response = await post(body);
     expect(response.status).toBe(400);
@@ -172,7 +172,7 @@ test('case 78: a request that is none is refused without an echo', async () => {
   );
 });
 
-test('case 43: gateway true marks the device as a gateway', async () => {
+test('gateway true marks the device as a gateway', async () => {
   const profile = await newProfile();
   const deviceName = `gate-${randomUUID()}`;
   await provision(profile, { deviceName, gateway: true });

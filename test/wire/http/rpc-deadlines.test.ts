@@ -1,5 +1,5 @@
 /**
- * Commands that end at their deadline (rest.md 3.6; cases 55 and 57): on time, and with the status of their paths.
+ * Commands that end at their deadline (docs/rest.md#commands): on time, and with the status of their paths.
  */
 import { expect, test } from 'vitest';
 import { newDevice, sharedEngine } from '../../harness/shared-engine.ts';

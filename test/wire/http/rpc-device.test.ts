@@ -1,5 +1,5 @@
 /**
- * Commands to devices as the device sees them (device-http.md 3.5, 3.6; cases 38, 59 to 64). The operator is on one
+ * Commands to devices as the device sees them (docs/http.md#commands). The operator is on one
  * worker, the device polls on the other; replies come to either.
  */
 import { setTimeout as sleep } from 'node:timers/promises';

@@ -1,4 +1,4 @@
-/** What is refused stores nothing and says why (device-http.md cases 13–23, 34–36; reliability.md 40). */
+/** What is refused stores nothing and says why (docs/http.md#errors). */
 import { expect, test } from 'vitest';
 import { expectError, withPoster } from '../../harness/stored.ts';
 

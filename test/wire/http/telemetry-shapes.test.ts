@@ -1,4 +1,4 @@
-/** What a telemetry body may look like (device-http.md 3.1, cases 1–10). */
+/** What a telemetry body may look like (docs/http.md#telemetry). */
 import { expect, test } from 'vitest';
 import { at, withPoster } from '../../harness/stored.ts';
 

@@ -1,4 +1,4 @@
-/** How `ts` is read (device-http.md 3.1, cases 11–17): stored as given, or refused by name. */
+/** How `ts` is read (docs/http.md#telemetry): stored as given, or refused by name. */
 import { expect, test } from 'vitest';
 import { at, withPoster } from '../../harness/stored.ts';
 

@@ -1,4 +1,4 @@
-/** How JSON becomes typed values and comes back (device-http.md section 2, cases 24–33). */
+/** How JSON becomes typed values and comes back (docs/http.md#values). */
 import { expect, test } from 'vitest';
 import { withPoster } from '../../harness/stored.ts';
 

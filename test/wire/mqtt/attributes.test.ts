@@ -1,4 +1,4 @@
-/** Client attributes over MQTT, and what a device reads of its attributes (mqtt.md 3.2, 3.3, cases 32 to 36). */
+/** Client attributes over MQTT, and what a device reads of its attributes (docs/mqtt.md#telemetry-and-attributes). */
 import { expect, test } from 'vitest';
 import type { Device } from '../../harness/api.ts';
 import { DeviceUser } from '../../harness/device-user.ts';

@@ -1,4 +1,4 @@
-/** Calls of a device over MQTT (mqtt.md 3.6, cases 44 to 46), answered by rules.yaml or by nobody within two seconds. */
+/** Calls of a device over MQTT (docs/mqtt.md#commands-and-calls), answered by rules.yaml or by nobody within two seconds. */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, test } from 'vitest';
 import { hex, levels, type MqttClient, withMqtt } from '../../harness/mqtt-client.ts';

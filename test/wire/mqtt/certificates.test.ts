@@ -1,4 +1,4 @@
-/** Signing in with a client certificate over TLS (mqtt.md 1.3 rule 2), and provisioning by who signed it (section 5). */
+/** Signing in with a client certificate over TLS, and provisioning by its issuer (docs/mqtt.md#certificates). */
 import { randomUUID, sign, X509Certificate } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { CertificateMaker, type KeyPair } from '../../harness/certificates.ts';

@@ -1,4 +1,4 @@
-/** A device over MQTT says that it may be claimed (mqtt.md 3.2, case 27). */
+/** A device over MQTT says that it may be claimed (docs/mqtt.md#claiming). */
 import { expect, test } from 'vitest';
 import { hex } from '../../harness/mqtt-client.ts';
 import { withDevice } from '../../harness/mqtt-device.ts';

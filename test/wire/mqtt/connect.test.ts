@@ -1,4 +1,4 @@
-/** CONNECT and CONNACK: who is let in, what the server says about itself (mqtt.md 1.1–1.4, cases 1–7 and 11). */
+/** CONNECT and CONNACK: who is let in, what the server says about itself (docs/mqtt.md#connect). */
 import { randomUUID } from 'node:crypto';
 import { describe, expect, test } from 'vitest';
 import { connectBytes, frame, properties, uint16, uint32, varInt } from '../../harness/mqtt-bytes.ts';
@@ -36,7 +36,7 @@ for (const level of levels) {
   const isFive = level === 5;
 
   describe(levelName[level], () => {
-    test('case 1: a token as user name is let in, with no session, whatever clean says', async () => {
+    test('a token as user name is let in, with no session, whatever clean says', async () => {
       for (const clean of [true, false]) {
         await withDevice({ level, clean, clientId: `c-${randomUUID().slice(0, 8)}` }, async (client) => {
           expect(codeOf(client.connack!)).toBe(0);
@@ -45,17 +45,17 @@ for (const level of levels) {
       }
     });
 
-    test('case 3: an unknown user name is refused', () =>
+    test('an unknown user name is refused', () =>
       withSocket({ level }, async (client) => {
         expect(await refusal(client, { username: `unknown-${randomUUID()}` })).toBe(isFive ? 0x86 : 5);
       }));
 
-    test('case 4: an unknown client id alone is refused', () =>
+    test('an unknown client id alone is refused', () =>
       withSocket({ level }, async (client) => {
         expect(await refusal(client, { clientId: `x${randomUUID().slice(0, 8)}` })).toBe(isFive ? 0x85 : 2);
       }));
 
-    test('case 5: the wrong password is refused, the right one is not', async () => {
+    test('the wrong password is refused, the right one is not', async () => {
       const [clientId, username] = [`c${randomUUID().slice(0, 8)}`, `u${randomUUID().slice(0, 8)}`];
       await withBasic({ clientId, userName: username, password: 'right' });
       await withSocket({ level }, async (client) => {
@@ -64,13 +64,13 @@ for (const level of levels) {
       await withMqtt({ level, clientId, username, password: 'right' }, (client) => client.quiet());
     });
 
-    test('case 6: a client id alone is let in when it is the credentials', async () => {
+    test('a client id alone is let in when it is the credentials', async () => {
       const clientId = `c${randomUUID().slice(0, 8)}`;
       await withBasic({ clientId });
       await withMqtt({ level, clientId }, (client) => client.quiet());
     });
 
-    test('case 7: a token is let in with any password and any client id', async () => {
+    test('a token is let in with any password and any client id', async () => {
       const { token } = await newDevice();
       await withMqtt({ level, token, password: 'anything', clientId: 'any client' }, (client) => client.quiet());
     });
@@ -132,7 +132,7 @@ describe('empty client ids', () => {
     }
   });
 
-  test('case 2: MQTT 5 is told the one it was given, and the largest packet', () =>
+  test('MQTT 5 is told the one it was given, and the largest packet', () =>
     withDevice({ clientId: '' }, async (client) => {
       const { assignedClientIdentifier, maximumPacketSize } = client.connack!.properties!;
       expect(assignedClientIdentifier).toMatch(/^[0-9a-zA-Z-]{1,64}$/);

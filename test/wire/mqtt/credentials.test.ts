@@ -1,4 +1,4 @@
-/** A session lasts as long as the credentials that opened it (mqtt.md 1.5, case 15), on whichever worker it is. */
+/** A session lasts as long as the credentials that opened it (docs/mqtt.md#sessions), on whichever worker it is. */
 import { randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';
 import { type Device, eventually } from '../../harness/api.ts';
@@ -22,7 +22,7 @@ async function save(device: Device, members: object): Promise<void> {
 }
 
 for (const level of levels) {
-  test(`case 15, ${levelName[level]}: a changed token ends the connection, and only the new one is let in`, async () => {
+  test(`${levelName[level]}: a changed token ends the connection, and only the new one is let in`, async () => {
     const device = await newDevice();
     const client = await connectMqtt({ token: device.token, level });
     const token = await changeToken(device);

@@ -1,4 +1,4 @@
-/** Files of firmware and software in chunks over MQTT (mqtt.md 3.8, cases 18 and 47 to 51). */
+/** Files of firmware and software in chunks over MQTT (docs/mqtt.md#firmware-and-software). */
 import { randomBytes, randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';
 import { type Device, eventually } from '../../harness/api.ts';

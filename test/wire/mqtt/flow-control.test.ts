@@ -1,6 +1,6 @@
 /**
  * Down to the client: never more unacknowledged messages than its Receive Maximum, never a packet above its Maximum
- * Packet Size, no topic alias, and packet ids that are free (reliability.md 1.4). Up: nobody's silence hurts others.
+ * Packet Size, no topic alias, and packet ids that are free (docs/mqtt.md#limits). Up: nobody's silence hurts others.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';

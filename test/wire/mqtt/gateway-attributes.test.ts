@@ -32,7 +32,7 @@ async function asked(client: MqttClient, body: object | string): Promise<string>
   return text;
 }
 
-test('case 66: attributes of several devices are their client attributes', async () => {
+test('attributes of several devices are their client attributes', async () => {
   await withGateway({}, async (client) => {
     const [a, b] = [childName('A'), childName('B')];
     expect((await client.publish(attributes, `{"${a}":{"k":1,"o":{"x":[1]}},"${b}":{}}`)).reasonCode).toBe(0);
@@ -55,7 +55,7 @@ test('a bad child of an attribute message is refused by name, and the others are
   });
 });
 
-test('cases 67 to 69: one key of one scope is `value`, several are `values`, nothing is neither', async () => {
+test('one key of one scope is `value`, several are `values`, nothing is neither', async () => {
   await withChild(async (client, device) => {
     const ask = (rest: object) => asked(client, { id: 1, device, ...rest });
     const start = `{"id":1,"device":"${device}"`;
@@ -71,7 +71,7 @@ test('cases 67 to 69: one key of one scope is `value`, several are `values`, not
   });
 });
 
-test('case 70: no keys is all of the scope that was asked for', async () => {
+test('no keys is all of the scope that was asked for', async () => {
   await withChild(async (client, device) => {
     const all = async (of: boolean) => JSON.parse(await asked(client, { id: 2, device, client: of, keys: [] })).values;
     expect(await all(false)).toEqual({ s: 'x', t: 2.5, both: 's' });
@@ -79,7 +79,7 @@ test('case 70: no keys is all of the scope that was asked for', async () => {
   });
 });
 
-test('case 71: lists for the scopes: both, one of them, or neither, which is everything', async () => {
+test('lists for the scopes: both, one of them, or neither, which is everything', async () => {
   await withChild(async (client, device) => {
     const ask = async (rest: object) => JSON.parse(await asked(client, { id: 3, device, ...rest }));
     const start = { id: 3, device };
@@ -121,7 +121,7 @@ test('a request makes the child that is missing; one that cannot be read is refu
   });
 });
 
-test('case 72: shared attributes that change go to a gateway that subscribed, deletions too', async () => {
+test('shared attributes that change go to a gateway that subscribed, deletions too', async () => {
   await withGateway({}, async (client) => {
     const device = childName();
     expect(await client.subscribe(attributes)).toEqual([1]);

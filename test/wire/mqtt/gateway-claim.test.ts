@@ -17,7 +17,7 @@ async function claimed(device: string, secretKey: string): Promise<string> {
   return `${answer.status}`;
 }
 
-test('case 79: children that are connected may be claimed with what the gateway said', async () => {
+test('children that are connected may be claimed with what the gateway said', async () => {
   await withGateway({}, async (client) => {
     const [a, b] = [childName('A'), childName('B')];
     await client.publish(connect, { device: a });

@@ -16,7 +16,7 @@ import {
 } from '../../harness/mqtt-gateway.ts';
 import { sharedEngine } from '../../harness/shared-engine.ts';
 
-test('case 57: a child that is new is made with the default profile, active and connected', async () => {
+test('a child that is new is made with the default profile, active and connected', async () => {
   await withGateway({}, async (client) => {
     const device = childName();
     expect((await client.publish(gatewayTopic.connect, { device })).reasonCode).toBe(0);
@@ -28,7 +28,7 @@ test('case 57: a child that is new is made with the default profile, active and 
   });
 });
 
-test('case 58: the type of a child that exists does not change', async () => {
+test('the type of a child that exists does not change', async () => {
   await withGateway({}, async (client) => {
     const device = childName();
     await client.publish(gatewayTopic.connect, { device });
@@ -47,7 +47,7 @@ test('a new child with a new type makes the profile of that name', async () => {
   });
 });
 
-test('case 59: a connect without a device is refused with a reason, and the gateway stays', async () => {
+test('a connect without a device is refused with a reason, and the gateway stays', async () => {
   await withGateway({}, async (client) => {
     for (const body of ['{}', '{"device":null}', '{"device":{}}', '[]', '5', '{"device":', '']) {
       const ack = await client.publish(gatewayTopic.connect, body);
@@ -59,7 +59,7 @@ test('case 59: a connect without a device is refused with a reason, and the gate
   });
 });
 
-test('case 60: an empty name, a blank one and one that is too long are refused at once', async () => {
+test('an empty name, a blank one and one that is too long are refused at once', async () => {
   await withGateway({}, async (client) => {
     for (const device of ['', '  ', 'x'.repeat(256)]) {
       expect((await client.publish(gatewayTopic.connect, { device })).reasonCode).toBe(0x99);
@@ -82,7 +82,7 @@ test('names are text as it is: numbers, quotes, other scripts, names of JavaScri
   });
 });
 
-test('case 74: a child that is disconnected gets no command; disconnecting nobody is fine', async () => {
+test('a child that is disconnected gets no command; disconnecting nobody is fine', async () => {
   await withGateway({}, async (client) => {
     const device = childName();
     await client.subscribe(gatewayTopic.rpc);
@@ -96,7 +96,7 @@ test('case 74: a child that is disconnected gets no command; disconnecting nobod
   });
 });
 
-test('case 80: a topic of gateways that does not exist is 0x90 for MQTT 5, acknowledged for MQTT 3', async () => {
+test('a topic of gateways that does not exist is 0x90 for MQTT 5, acknowledged for MQTT 3', async () => {
   for (const level of levels) {
     await withGateway({ level }, async (client) => {
       const ack = await client.publish('v1/gateway/foo', '{}');
@@ -106,7 +106,7 @@ test('case 80: a topic of gateways that does not exist is 0x90 for MQTT 5, ackno
   }
 });
 
-test('case 29: a device that is no gateway is refused with 0x87 (MQTT 3: acknowledged), and makes nothing', async () => {
+test('a device that is no gateway is refused with 0x87 (MQTT 3: acknowledged), and makes nothing', async () => {
   const device = childName();
   for (const level of levels) {
     await withDevice({ level }, async (client) => {
@@ -121,7 +121,7 @@ test('case 29: a device that is no gateway is refused with 0x87 (MQTT 3: acknowl
   expect(await findChild(device)).toBeUndefined();
 });
 
-test('case 77: when the socket of a gateway is cut, it and each child are disconnected once', async () => {
+test('when the socket of a gateway is cut, it and each child are disconnected once', async () => {
   await withGateway({}, async (client, gateway) => {
     const names = [childName(), childName()];
     for (const device of names) await client.publish(gatewayTopic.connect, { device });

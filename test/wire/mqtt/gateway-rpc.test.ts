@@ -6,7 +6,7 @@ import { sharedEngine } from '../../harness/shared-engine.ts';
 
 const { connect, rpc } = gatewayTopic;
 
-test('case 73: a command reaches the gateway of the child, and its reply the caller unchanged', async () => {
+test('a command reaches the gateway of the child, and its reply the caller unchanged', async () => {
   await withGateway({}, async (client) => {
     const device = childName();
     await client.subscribe(rpc);

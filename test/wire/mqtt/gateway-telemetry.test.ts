@@ -17,7 +17,7 @@ import { aroundNow } from '../../harness/stored.ts';
 const { telemetry } = gatewayTopic;
 const old = { startTs: 0, endTs: 1000 };
 
-test('case 61: one acknowledgement for two devices, of which one is new', async () => {
+test('one acknowledgement for two devices, of which one is new', async () => {
   await withGateway({}, async (client) => {
     const [a, b] = [childName('A'), childName('B')];
     await client.publish(gatewayTopic.connect, { device: a });
@@ -28,7 +28,7 @@ test('case 61: one acknowledgement for two devices, of which one is new', async 
   });
 });
 
-test('case 62: values without a ts have the time of the server', async () => {
+test('values without a ts have the time of the server', async () => {
   await withGateway({}, async (client) => {
     const device = childName();
     const { startTs, endTs } = aroundNow();
@@ -41,7 +41,7 @@ test('case 62: values without a ts have the time of the server', async () => {
   });
 });
 
-test('case 63: an empty array and an empty object are fine; the child is connected', async () => {
+test('an empty array and an empty object are fine; the child is connected', async () => {
   for (const level of levels) {
     await withGateway({ level }, async (client) => {
       const device = childName();
@@ -53,7 +53,7 @@ test('case 63: an empty array and an empty object are fine; the child is connect
   }
 });
 
-test('case 64: a bad child is refused by name, and the others are stored', async () => {
+test('a bad child is refused by name, and the others are stored', async () => {
   await withGateway({}, async (client) => {
     const [a, b, c] = [childName('A'), childName('B'), childName('C')];
     const ack = await client.publish(telemetry, `{"${a}":[5],"${b}":[{"b":1}],"${c}":7}`);
@@ -98,7 +98,7 @@ test('MQTT 3 gets its acknowledgement for what is bad, and the others are stored
   });
 });
 
-test('case 65: metadata is no telemetry, well-formed or not', async () => {
+test('metadata is no telemetry, well-formed or not', async () => {
   await withGateway({}, async (client) => {
     const device = childName();
     const metadata = { connector: 'modbus', receivedTs: 1, publishedTs: 2 };

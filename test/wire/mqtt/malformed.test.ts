@@ -1,5 +1,5 @@
 /**
- * Packets that break the standard, one by one, on a connection that is logged in (reliability.md 1.4, 49 and 50): the
+ * Packets that break the standard, one by one, on a connection that is logged in ([MQTT-4.8.0-1], MQTT 5 section 4.13): the
  * code of MQTT 5 or the end, nothing stored, and nothing behind them is handled.
  */
 import { beforeAll, describe, expect, test } from 'vitest';

@@ -1,4 +1,4 @@
-/** Packets of 65 536 bytes are taken, one more ends the connection at its header (mqtt.md case 14, reliability.md 48). */
+/** Packets of 65 536 bytes are taken, one more ends the connection at its header (docs/mqtt.md#limits). */
 import { describe, expect, test } from 'vitest';
 import { lyingFrame, packetType, properties, publishBytes, string } from '../../harness/mqtt-bytes.ts';
 import { levelName, levels } from '../../harness/mqtt-client.ts';
@@ -30,20 +30,20 @@ for (const level of levels) {
         expect(await storedValues(device, 'size')).toEqual([String(packetBytesMax)]);
       }));
 
-    test('case 14: one byte more is refused with 0x95', () =>
+    test('one byte more is refused with 0x95', () =>
       withDevice({ level }, async (client, device) => {
         await client.send(publishOf(packetBytesMax + 1, level));
         await client.closedFor(0x95);
         expect(await storedKeys(device)).toEqual([]);
       }));
 
-    test('case 48: 268 435 455 announced bytes are refused at the header', () =>
+    test('268 435 455 announced bytes are refused at the header', () =>
       withDevice({ level }, async (client) => {
         await client.send(lyingFrame(packetType.publish, 0, 268_435_455));
         await client.closedFor(0x95);
       }));
 
-    test('case 48: and no less when the header drips', () =>
+    test('and no less when the header drips', () =>
       withDevice({ level }, async (client) => {
         await client.sendInPieces(lyingFrame(packetType.publish, 0, 268_435_455, string(telemetry)));
         await client.closedFor(0x95);

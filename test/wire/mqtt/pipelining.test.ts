@@ -15,7 +15,7 @@ import { newDevice } from '../../harness/shared-engine.ts';
 
 for (const level of levels) {
   describe(levelName[level], () => {
-    test('case 10: CONNECT, SUBSCRIBE and PUBLISH in one segment are answered in this order', async () => {
+    test('CONNECT, SUBSCRIBE and PUBLISH in one segment are answered in this order', async () => {
       const device = await newDevice();
       await withSocket({ level }, async (client) => {
         await client.write(
@@ -84,7 +84,7 @@ for (const level of levels) {
       }
     });
 
-    test('case 31: a hundred publishes at once are acknowledged in order', () =>
+    test('a hundred publishes at once are acknowledged in order', () =>
       withDevice({ level }, async (client, device) => {
         const now = Date.now();
         const packets = Array.from({ length: 100 }, (_, n) =>

@@ -1,4 +1,7 @@
-/** Topics that a device profile adds (mqtt.md 2 and 3.1): they are served beside the usual ones, to its devices only. */
+/**
+ * Topics that a device profile adds (docs/mqtt.md#telemetry-and-attributes): they are served beside the usual ones,
+ * to its devices only.
+ */
 import { randomUUID } from 'node:crypto';
 import { beforeAll, expect, test } from 'vitest';
 import type { Device } from '../../harness/api.ts';

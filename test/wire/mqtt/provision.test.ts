@@ -1,4 +1,4 @@
-/** A provisioning connection (mqtt.md section 5, cases 52–56). */
+/** A provisioning connection (docs/mqtt.md#provisioning). */
 import { randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';
 import { lyingFrame, packetType, string } from '../../harness/mqtt-bytes.ts';
@@ -34,7 +34,7 @@ async function answer(client: MqttClient) {
 }
 
 for (const level of levels) {
-  test(`case 52, ${levelName[level]}: the name provision is let in, and may subscribe to its answer only`, async () => {
+  test(`${levelName[level]}: the name provision is let in, and may subscribe to its answer only`, async () => {
     await withMqtt({ level, username: 'provision', password: 'anything' }, async (client) => {
       expect(await client.subscribe(responseTopic)).toEqual([1]);
       expect(await client.subscribe('v1/devices/me/attributes')).toEqual([level === 5 ? 0x8f : 0x80]);
@@ -43,7 +43,7 @@ for (const level of levels) {
     await withMqtt({ level, clientId: 'provision' }, (client) => client.quiet());
   });
 
-  test(`case 53, ${levelName[level]}: a good request gets credentials, and they connect`, async () => {
+  test(`${levelName[level]}: a good request gets credentials, and they connect`, async () => {
     const key = await newKey();
     const deviceName = `pump-${randomUUID()}`;
     const token = await withMqtt({ level, username: 'provision' }, async (client) => {
@@ -80,7 +80,7 @@ test('several requests of one connection are answered in turn, at QoS 0 too', as
   });
 });
 
-test('case 54: a wrong secret is NOT_FOUND', () =>
+test('a wrong secret is NOT_FOUND', () =>
   withMqtt({ username: 'provision' }, async (client) => {
     const key = await newKey();
     const request = body(key, { provisionDeviceSecret: 'wrong' });
@@ -88,7 +88,7 @@ test('case 54: a wrong secret is NOT_FOUND', () =>
     expect(await answer(client)).toEqual({ errorMsg: 'Provision data was not found!', status: 'NOT_FOUND' });
   }));
 
-test('case 55: a request without its secret is 0x99 and FAILURE, and the connection stays', () =>
+test('a request without its secret is 0x99 and FAILURE, and the connection stays', () =>
   withMqtt({ username: 'provision' }, async (client) => {
     for (const request of [JSON.stringify({ provisionDeviceKey: 'k' }), '', '{', '[]']) {
       expect((await client.publish(requestTopic, request)).reasonCode ?? 0).toBe(0x99);
@@ -97,7 +97,7 @@ test('case 55: a request without its secret is 0x99 and FAILURE, and the connect
     await client.quiet();
   }));
 
-test('case 56: any other topic is 0x90 and the end', async () => {
+test('any other topic is 0x90 and the end', async () => {
   for (const topic of [telemetry, 'v1/devices/me/nothing', '/provision/response', 'v1/gateway/connect']) {
     const client = await connectMqtt({ username: 'provision' });
     expect((await client.publish(topic, '{"a":1}')).reasonCode ?? 0).toBe(0x90);
@@ -105,7 +105,7 @@ test('case 56: any other topic is 0x90 and the end', async () => {
   }
 });
 
-test('case 56, MQTT 3.1.1: any other topic is the end', async () => {
+test('MQTT 3.1.1: any other topic is the end', async () => {
   const client = await connectMqtt({ level: 4, username: 'provision' });
   await client.write(client.publishPacket(telemetry, '{"a":1}'));
   await client.closed();

@@ -1,4 +1,4 @@
-/** QoS 2 inbound: PUBREC, PUBREL, PUBCOMP; stored once, however often it is sent (mqtt.md case 30). */
+/** QoS 2 inbound: PUBREC, PUBREL, PUBCOMP; stored once, however often it is sent ([MQTT-4.3.3-2]). */
 import { describe, expect, test } from 'vitest';
 import { levelName, levels } from '../../harness/mqtt-client.ts';
 import { storedKeys, storedValues, telemetry, withDevice } from '../../harness/mqtt-device.ts';
@@ -7,7 +7,7 @@ for (const level of levels) {
   const code = (five: number) => (level === 5 ? five : undefined);
 
   describe(levelName[level], () => {
-    test('case 30: the whole handshake stores once', () =>
+    test('the whole handshake stores once', () =>
       withDevice({ level }, async (client, device) => {
         await client.write(client.publishPacket(telemetry, '{"q":2}', { qos: 2, messageId: 7 }));
         await client.expect('pubrec', { messageId: 7 });

@@ -1,5 +1,5 @@
 /**
- * Commands to a device over MQTT (mqtt.md 3.5, cases 41 to 43). The operator is on one worker, the device on the same or
+ * Commands to a device over MQTT (docs/mqtt.md#commands-and-calls). The operator is on one worker, the device on the same or
  * on the other.
  */
 import { setTimeout as sleep } from 'node:timers/promises';

@@ -1,4 +1,4 @@
-/** When a device was connected last, and when its last session ended: server attributes (mqtt.md 1.5, case 13). */
+/** When a device was connected last, and when its last session ended: server attributes (docs/mqtt.md#sessions). */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
 import { type Device, eventually } from '../../harness/api.ts';
@@ -19,7 +19,7 @@ async function times(device: Device): Promise<{ connected: number; disconnected:
 
 // All of them wait, each for a device of its own.
 describe.concurrent('sessions', () => {
-  test('case 13: a connection with a will that is cut is one disconnect', async () => {
+  test('a connection with a will that is cut is one disconnect', async () => {
     const device = await newDevice();
     const startedAt = Date.now();
     const will = { topic: telemetry, payload: Buffer.from('{"will":1}'), qos: 1 as const };

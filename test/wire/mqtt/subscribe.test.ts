@@ -1,4 +1,4 @@
-/** SUBSCRIBE and UNSUBSCRIBE: which filters are granted, codes in order (mqtt.md 2, cases 16, 17, 19; reliability.md 51). */
+/** SUBSCRIBE and UNSUBSCRIBE: which filters are granted, codes in order (docs/mqtt.md#which-filters-are-granted). */
 import { describe, expect, test } from 'vitest';
 import { frame, packetType, properties, string, uint16 } from '../../harness/mqtt-bytes.ts';
 import { type Level, levelName, levels, type MqttClient } from '../../harness/mqtt-client.ts';
@@ -67,7 +67,7 @@ async function subscribeRaw(client: MqttClient, filters: [string, number][]): Pr
 
 for (const level of levels) {
   describe(levelName[level], () => {
-    test('case 16: QoS 2 is granted as 1, 1 as 1, 0 as 0', () =>
+    test('QoS 2 is granted as 1, 1 as 1, 0 as 0', () =>
       withDevice({ level }, async (client) => {
         const filter = 'v1/devices/me/attributes';
         for (const [asked, given] of [
@@ -79,7 +79,7 @@ for (const level of levels) {
         }
       }));
 
-    test('case 17: codes come in the order of the filters, and the connection stays', () =>
+    test('codes come in the order of the filters, and the connection stays', () =>
       withDevice({ level }, async (client) => {
         expect(await client.subscribe({ 'v1/devices/me/rpc/request/+': 1, 'foo/bar': 1 })).toEqual([1, no(level)]);
         expect(await client.subscribe({ foo: 0, 'v2/a': 0, bar: 2, 'v2/fw/error': 2 })).toEqual([
@@ -124,7 +124,7 @@ for (const level of levels) {
         else await client.closed();
       }));
 
-    test('case 19: UNSUBSCRIBE is answered, whether there was anything or not', () =>
+    test('UNSUBSCRIBE is answered, whether there was anything or not', () =>
       withDevice({ level }, async (client) => {
         await client.subscribe('v1/devices/me/attributes');
         const codes = await client.unsubscribe('v1/devices/me/attributes', 'v2/a', 'v1/devices/me/attributes');

@@ -1,4 +1,4 @@
-/** One session of a device: the newer one wins, whatever its client id, on whichever worker (mqtt.md 1.5, cases 8 and 9). */
+/** One session of a device: the newer one wins, whatever its client id, on whichever worker (docs/mqtt.md#sessions). */
 import { randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';
 import { eventually } from '../../harness/api.ts';
@@ -10,7 +10,7 @@ import { newDevice } from '../../harness/shared-engine.ts';
 const takenOver = 0x8e;
 
 for (const level of levels) {
-  test(`case 8, ${levelName[level]}: a second connection of a device ends the first`, async () => {
+  test(`${levelName[level]}: a second connection of a device ends the first`, async () => {
     const { token } = await newDevice();
     const old = await connectMqtt({ token, level, clientId: 'old' });
     await withMqtt({ token, level, clientId: 'young' }, async (young) => {
@@ -21,7 +21,7 @@ for (const level of levels) {
   });
 }
 
-test('case 9: two devices with the same client id both stay', async () => {
+test('two devices with the same client id both stay', async () => {
   const [one, two] = [await newDevice(), await newDevice()];
   await withMqtt({ token: one.token, clientId: 'same' }, (first) =>
     withMqtt({ token: two.token, clientId: 'same' }, async (second) => {

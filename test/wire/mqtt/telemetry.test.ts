@@ -1,4 +1,7 @@
-/** Telemetry over MQTT: what is stored, what is refused and how (mqtt.md 3.2 and 3.7, cases 20–28). */
+/**
+ * Telemetry over MQTT: what is stored, what is refused and how (docs/mqtt.md#telemetry-and-attributes,
+ * docs/mqtt.md#refusals).
+ */
 import { describe, expect, test } from 'vitest';
 import { levelName, levels } from '../../harness/mqtt-client.ts';
 import { storedKeys, storedPoints, storedValues, telemetry, withDevice } from '../../harness/mqtt-device.ts';
@@ -10,7 +13,7 @@ for (const level of levels) {
   const code = (five: number) => (isFive ? five : undefined);
 
   describe(levelName[level], () => {
-    test('case 20: an object is stored at the time of its arrival', () =>
+    test('an object is stored at the time of its arrival', () =>
       withDevice({ level }, async (client, device) => {
         const before = Date.now();
         expect((await client.publish(telemetry, '{"t":1}')).reasonCode).toBe(code(0));
@@ -21,7 +24,7 @@ for (const level of levels) {
         expect(point!.ts).toBeLessThanOrEqual(after + 1);
       }));
 
-    test('case 21: an array of both forms is stored', () =>
+    test('an array of both forms is stored', () =>
       withDevice({ level }, async (client, device) => {
         const ack = await client.publish(telemetry, '[{"ts":1,"values":{"a":1}},{"b":2}]');
         expect(ack.reasonCode).toBe(code(0));
@@ -37,14 +40,14 @@ for (const level of levels) {
         expect(await storedValues(device, 'json')).toEqual(['2.5']);
       }));
 
-    test('case 22: nothing to store is acknowledged', () =>
+    test('nothing to store is acknowledged', () =>
       withDevice({ level }, async (client, device) => {
         expect((await client.publish(telemetry, '{}')).reasonCode).toBe(code(0));
         expect((await client.publish(telemetry, '[]')).reasonCode).toBe(code(0));
         expect(await storedKeys(device)).toEqual([]);
       }));
 
-    test('cases 23, 24, 26, 27: what cannot be read is refused with 0x99, MQTT 3 gets a plain PUBACK; it stays', () =>
+    test('what cannot be read is refused with 0x99, MQTT 3 gets a plain PUBACK; it stays', () =>
       withDevice({ level }, async (client, device) => {
         for (const body of [
           '{"a":',
@@ -68,7 +71,7 @@ for (const level of levels) {
         expect(await storedKeys(device)).toEqual([]);
       }));
 
-    test('case 25: at QoS 0 it is dropped, and the connection stays', () =>
+    test('at QoS 0 it is dropped, and the connection stays', () =>
       withDevice({ level }, async (client, device) => {
         for (const body of ['{"a":', '', 'x', '{"ts":"x","values":{"a":1}}']) {
           await client.publishQos0(telemetry, body);
@@ -79,7 +82,7 @@ for (const level of levels) {
         expect(await storedKeys(device)).toEqual(['good']);
       }));
 
-    test('case 28: a topic that nobody knows is refused with 0x90, MQTT 3 gets a plain PUBACK; it stays', () =>
+    test('a topic that nobody knows is refused with 0x90, MQTT 3 gets a plain PUBACK; it stays', () =>
       withDevice({ level }, async (client, device) => {
         for (const topic of [
           'foo',
@@ -97,7 +100,7 @@ for (const level of levels) {
         expect(await storedKeys(device)).toEqual([]);
       }));
 
-    test('case 29: a gateway topic is not for a device that is no gateway: 0x87', () =>
+    test('a gateway topic is not for a device that is no gateway: 0x87', () =>
       withDevice({ level }, async (client) => {
         for (const topic of ['v1/gateway/telemetry', 'v1/gateway/connect', 'v1/gateway/attributes']) {
           expect((await client.publish(topic, '{"device":"A"}')).reasonCode).toBe(code(0x87));

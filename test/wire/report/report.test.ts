@@ -1,4 +1,4 @@
-/** Reports over the socket: cases 68 to 77 of rest.md, and what hostile input makes of them. */
+/** Reports over the socket: the rules of docs/rest.md#reports, and hostile input. */
 import { randomUUID } from 'node:crypto';
 import { beforeAll, describe, expect, test } from 'vitest';
 import { eventually } from '../../harness/api.ts';

@@ -1,4 +1,4 @@
-/** Attributes by REST: paths, scopes, texts of errors (rest.md 3.5, cases 45–47). */
+/** Attributes by REST: paths, scopes, texts of errors (docs/rest.md#attributes). */
 import { randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';
 import { DeviceUser, told } from '../../harness/device-user.ts';

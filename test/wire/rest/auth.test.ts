@@ -1,4 +1,4 @@
-/** Signing in, the user, refresh and logout (rest.md cases 1–13). */
+/** Signing in, the user, refresh and logout (docs/rest.md#sign-in). */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, test } from 'vitest';
 import { newCustomer, newCustomerUser, ok } from '../../harness/people.ts';

@@ -1,4 +1,4 @@
-/** Credentials of devices (rest.md 3.2, case 38). */
+/** Credentials of devices (docs/rest.md#credentials). */
 import { randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';
 import { ok } from '../../harness/people.ts';
@@ -8,7 +8,7 @@ import { newDevice, sharedEngine } from '../../harness/shared-engine.ts';
 const post = (credentials: object) => ok('POST', '/api/device/credentials', credentials);
 const of = (id: string) => ok('GET', `/api/device/${id}/credentials`);
 
-test('case 38: the id of MQTT credentials is computed', async () => {
+test('the id of MQTT credentials is computed', async () => {
   const credentials = await of((await newDevice()).id);
   const unique = randomUUID();
   const f = async (value: object) => {

@@ -1,4 +1,4 @@
-/** Customers, and what their users may do (rest.md 1.5, 3.1, 3.3). */
+/** Customers, and what their users may do (docs/rest.md#customers, docs/rest.md#roles). */
 import { randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';
 import { newCustomer, newCustomerUser, newTenant, ok, systemAdminToken } from '../../harness/people.ts';

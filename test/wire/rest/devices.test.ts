@@ -1,4 +1,4 @@
-/** Devices and their credentials (rest.md 3.1 and cases 23–39 as far as the endpoints exist). */
+/** Devices and their credentials (docs/rest.md#devices). */
 import { randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';
 import { eventually } from '../../harness/api.ts';

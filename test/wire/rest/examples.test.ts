@@ -1,5 +1,5 @@
 /**
- * The examples of rest.md as they are printed there: each answer has exactly these members, in this order where a text
+ * Answers of the REST API whole: each has exactly these members, in this order where a text
  * is compared. What differs from one run to the next (ids, times, tokens) is put in.
  */
 import { randomUUID } from 'node:crypto';
@@ -25,13 +25,13 @@ function exactly(actual: unknown, expected: unknown): void {
   expect(JSON.stringify(actual, null, 1)).toBe(JSON.stringify(expected, null, 1));
 }
 
-test('1.1: a pair of tokens', async () => {
+test('a pair of tokens', async () => {
   const { email, password } = admin;
   const pair = await ok('POST', '/api/auth/login', { username: email, password }, '');
   exactly(pair, { token: pair.token, refreshToken: pair.refreshToken });
 });
 
-test('1.7: an API key', async () => {
+test('an API key', async () => {
   const userId = { entityType: 'USER', id: admin.id };
   const key = await call('POST', '/api/apiKey', {
     userId,
@@ -53,7 +53,7 @@ test('1.7: an API key', async () => {
   });
 });
 
-test('2.1: an error', async () => {
+test('an error', async () => {
   const id = randomUUID();
   const response = await sharedEngine().send('GET', `/api/device/${id}`, undefined, admin.token);
   const error = (await response.json()) as { timestamp: number };
@@ -66,12 +66,12 @@ test('2.1: an error', async () => {
   expect(typeof error.timestamp).toBe('number');
 });
 
-test('2.2: a page', async () => {
+test('a page', async () => {
   const page = await call('GET', '/api/customers?pageSize=2&page=9');
   exactly(page, { data: [], totalPages: 0, totalElements: 0, hasNext: false });
 });
 
-test('3.1: a device', async () => {
+test('a device', async () => {
   const token = randomUUID();
   const additionalInfo = { gateway: false, description: 'well' };
   const body = { name: 'pump-7', type: 'pump', label: 'North field', additionalInfo };
@@ -109,7 +109,7 @@ test('3.1: a device', async () => {
   });
 });
 
-test('3.4: a device profile', async () => {
+test('a device profile', async () => {
   const profileData = {
     configuration: { type: 'DEFAULT' },
     transportConfiguration: { type: 'DEFAULT' },
@@ -150,7 +150,7 @@ test('3.4: a device profile', async () => {
   exactly(info, { id: expected.id, name, image, defaultDashboardId, type, transportType, tenantId });
 });
 
-test('3.3: a customer', async () => {
+test('a customer', async () => {
   const customer = await call('POST', '/api/customer', { title: 'Orchard', city: 'Kyiv' });
   const contact = { country: null, state: null, city: 'Kyiv', address: null, address2: null, zip: null };
   exactly(customer, {
@@ -170,7 +170,7 @@ test('3.3: a customer', async () => {
   expect(await call('GET', `/api/customer/${customer.id.id}/title`)).toBe('Orchard');
 });
 
-test('3.5: attributes and telemetry', async () => {
+test('attributes and telemetry', async () => {
   const api = sharedEngine();
   const { id } = await newDevice();
   const prefix = `/api/plugins/telemetry/DEVICE/${id}`;
@@ -190,7 +190,7 @@ test('3.5: attributes and telemetry', async () => {
   expect(latest).toBe('{"flow":[{"ts":1760000000123,"value":"3.5"}]}');
 });
 
-test('3.6: a persistent command', async () => {
+test('a persistent command', async () => {
   const device = await call('POST', '/api/device', { name: 'gate' });
   const expirationTime = Date.now() + 60_000;
   const command = { method: 'setGate', params: { open: true }, expirationTime, persistent: true, retries: 3 };
@@ -222,7 +222,7 @@ test('3.6: a persistent command', async () => {
   });
 });
 
-test('3.7: a package', async () => {
+test('a package', async () => {
   const profiles = await call('GET', '/api/deviceProfiles?pageSize=1&page=0');
   const deviceProfileId = profiles.data[0].id;
   const described = { type: 'FIRMWARE', title: 'pumpfw', version: '2.1', tag: 'pumpfw 2.1', usesUrl: false, url: null };
@@ -249,7 +249,7 @@ test('3.7: a package', async () => {
   });
 });
 
-test('3.9: a user, and the link to a password', async () => {
+test('a user, and the link to a password', async () => {
   const email = `${randomUUID()}@orchard.example`;
   const user = await call('POST', '/api/user?sendActivationMail=false', { email, authority: 'TENANT_ADMIN' });
   exactly(user, {

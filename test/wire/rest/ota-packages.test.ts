@@ -1,4 +1,4 @@
-/** Packages by REST (rest.md 3.7, cases 61 and 63). */
+/** Packages by REST (docs/rest.md#packages). */
 import { createHash, randomBytes, randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';
 import {

@@ -1,4 +1,4 @@
-/** What a device is told of its packages (rest.md 3.7, case 62): own package, package of the profile, and back. */
+/** What a device is told of its packages (docs/rest.md#packages): own package, package of the profile, and back. */
 import { randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';
 import { eventually } from '../../harness/api.ts';

@@ -1,4 +1,4 @@
-/** Guests, the pages behind links, and the way to a new password (rest.md 1.1). */
+/** Guests, the pages behind links, and the way to a new password (docs/rest.md#passwords). */
 import { expect, test } from 'vitest';
 import { activateTokenOf, newCustomer, newCustomerUser, ok } from '../../harness/people.ts';
 import { fault } from '../../harness/rest.ts';

@@ -1,4 +1,4 @@
-/** Device profiles (rest.md 3.4, cases 34, 35, 41, 42). */
+/** Device profiles (docs/rest.md#device-profiles). */
 import { randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';
 import { eventually } from '../../harness/api.ts';
@@ -85,7 +85,7 @@ test('what is wrong with a profile is said', async () => {
   );
 });
 
-test('case 42: a provisioning key is taken once', async () => {
+test('a provisioning key is taken once', async () => {
   const key = randomUUID();
   await newProfile(provisioning(key, 's1'));
   expect(await fault('POST', '/api/deviceProfile', { name: randomUUID(), ...provisioning(key, 's2') })).toBe(
@@ -93,7 +93,7 @@ test('case 42: a provisioning key is taken once', async () => {
   );
 });
 
-test('case 41: the default profile and one in use stay; a renamed one renames the type of its devices', async () => {
+test('the default profile and one in use stay; a renamed one renames the type of its devices', async () => {
   const { id } = await ok('GET', '/api/deviceProfileInfo/default');
   expect(await fault('DELETE', `/api/deviceProfile/${id.id}`)).toBe(
     '400/31 Deletion of Default Device Profile is prohibited!',

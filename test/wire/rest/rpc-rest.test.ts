@@ -1,5 +1,5 @@
 /**
- * Commands to devices as the operator sees them (rest.md 3.6; cases 55 to 60): the failures of both generations of
+ * Commands to devices as the operator sees them (docs/rest.md#commands): the failures of both generations of
  * paths, offline devices, and persistent commands.
  */
 import { setTimeout as sleep } from 'node:timers/promises';

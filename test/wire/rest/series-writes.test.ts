@@ -1,4 +1,4 @@
-/** Telemetry written and deleted over REST (rest.md 3.5 and case 54), on both workers. */
+/** Telemetry written and deleted over REST (docs/rest.md#telemetry), on both workers. */
 import { expect, test } from 'vitest';
 import { eventually } from '../../harness/api.ts';
 import { newCustomer, newCustomerUser, ok } from '../../harness/people.ts';

@@ -1,4 +1,4 @@
-/** Latest values and history (rest.md 3.5 and cases 48–53). */
+/** Latest values and history (docs/rest.md#telemetry). */
 import { expect, test } from 'vitest';
 import { eventually } from '../../harness/api.ts';
 import { newDevice, sharedEngine } from '../../harness/shared-engine.ts';

@@ -1,4 +1,4 @@
-/** Users: created, activated, signed in, locked out (rest.md 1.1, 1.5, 3.9). */
+/** Users: created, activated, signed in, locked out (docs/rest.md#users). */
 import { randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';
 import {
