@@ -1,6 +1,6 @@
 /**
  * Main module of the analytics process: reports on an address of their own, so that a heavy one never touches ingest.
- * Builds its parts, listens, and closes them in reverse order. One of all hosts' processes keeps ClickHouse's copy of
+ * Builds what it needs, listens, and stops in the reverse order. One of all hosts' processes keeps ClickHouse's copy of
  * device data up.
  */
 import { analyticsDoor } from './analytics/door.ts';
@@ -18,6 +18,8 @@ import { Metrics, processMetrics } from './base/metrics.ts';
 import { openBus } from './bus/open.ts';
 import { openStores } from './instance/engines.ts';
 import { PrimaryLink } from './instance/primary-link.ts';
+import { Started } from './instance/started.ts';
+import { StopSteps } from './instance/stop-steps.ts';
 import { Feeder } from './report/metadata-copier.ts';
 import { ReportPool } from './report/pool.ts';
 import { HttpServer } from './uws/server.ts';
@@ -29,18 +31,34 @@ async function runAnalytics(): Promise<void> {
   const metrics = new Metrics();
   processMetrics(metrics, 'analytics');
 
-  // The stores, and what they tell each other of devices.
+  const started = new Started();
+  const server = new HttpServer({
+    log,
+    metrics,
+    bodyBytesMax: limits.viewBodyBytesMax,
+    bodyBytesInFlightMax: config.http.bodyBytesInFlightMax,
+    connectionsMax: Math.max(64, openFilesMax() - limits.fileReserve),
+    worker: '',
+  });
+  started.add('sockets', () => server.close());
+
+  // The stores, and the copy of device data in ClickHouse.
   const { clickhouse, postgres } = openStores(engines, config, log);
   if (!postgresReady) postgres.hold();
+  started.add('connections to the stores', () => Promise.all([clickhouse.close(), postgres.close()]));
   link.onState((state) => state.postgresReady && postgres.release());
   const bus = await openBus({ redisUrl: config.redis.url, installation, log, metrics });
+  started.add('bus', () => bus.close());
   const feeder = new Feeder({ postgres, clickhouse, clock, log, metrics });
   feeder.start();
+  started.add('copy of device data', () => feeder.stop());
 
   // Who may ask.
   const passwords = new PasswordHasher(config.auth.signInQueueMax);
+  started.add('passwords', () => passwords.close());
   const apiKeys = new ApiKeys({ postgres, bus, clock, log, purges: false });
   await apiKeys.start();
+  started.add('API keys', () => apiKeys.stop());
   const auth = new Auth({
     postgres,
     passwords,
@@ -71,14 +89,7 @@ async function runAnalytics(): Promise<void> {
     log,
     metrics,
   });
-  const server = new HttpServer({
-    log,
-    metrics,
-    bodyBytesMax: limits.viewBodyBytesMax,
-    bodyBytesInFlightMax: config.http.bodyBytesInFlightMax,
-    connectionsMax: Math.max(64, openFilesMax() - limits.fileReserve),
-    worker: '',
-  });
+  started.add('reports', () => pool.close());
   analyticsDoor({
     server,
     auth,
@@ -91,20 +102,16 @@ async function runAnalytics(): Promise<void> {
   });
   server.seal();
   await server.listen(address, port);
+  started.add('open requests', async (steps) => {
+    server.drain();
+    while (server.openRequests > 0 && steps.msLeft > 0) await turn();
+  });
   link.onCollect(() => metrics.snapshot());
   link.ready();
 
-  const close = async () => {
-    server.drain();
-    const deadline = clock.monotonic() + config.shutdown.drainMsMax;
-    while (server.openRequests > 0 && clock.monotonic() < deadline) await turn();
-    await Promise.all([pool.close(), feeder.stop(), passwords.close()]);
-    apiKeys.stop();
-    await Promise.all([bus.close(), clickhouse.close(), postgres.close()]);
-    server.close();
-  };
-  link.onDrain(() => void close().then(() => process.exit(0)));
-  // Without a primary nobody supervises; nothing here needs to be finished.
+  const stop = () => started.stop(new StopSteps({ msMax: config.shutdown.drainMsMax, log }));
+  link.onDrain(() => void stop().then(() => process.exit(0)));
+  // Without a primary no process supervises this one, and nothing here needs to be finished.
   link.onLost(() => process.exit(0));
 }
 

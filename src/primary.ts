@@ -29,6 +29,7 @@ import { openStores, type RunningEngines, startEngines } from './instance/engine
 import { Installation } from './instance/installation.ts';
 import { openMonitor } from './instance/monitor.ts';
 import { RestoredStores } from './instance/restored-stores.ts';
+import { Started } from './instance/started.ts';
 import { StartingDoor } from './instance/starting-door.ts';
 import { StopSteps } from './instance/stop-steps.ts';
 import { clickHouseRefusal, hostOf, postgresRefusal } from './instance/store-refusals.ts';
@@ -44,19 +45,6 @@ const closeMsMax = 5_000;
 /** What a start that failed may take to stop what it began. */
 const startStopMsMax = 60_000;
 const leftoverMsMax = 500;
-
-/** Stops what was started, the last first. */
-class Started {
-  readonly #stops: { name: string; stop: () => Promise<void> | void }[] = [];
-
-  add(name: string, stop: () => Promise<void> | void): void {
-    this.#stops.push({ name, stop });
-  }
-
-  async stopAll(steps: StopSteps): Promise<void> {
-    for (const { name, stop } of this.#stops.splice(0).reverse()) await steps.step(name, stop);
-  }
-}
 
 export async function runPrimary(): Promise<void> {
   const started = performance.now();
@@ -215,7 +203,7 @@ export async function runPrimary(): Promise<void> {
     if (ending.begun) return;
     ending.begun = true;
     ending.kill();
-    await running.stopAll(new StopSteps({ msMax: startStopMsMax, log }));
+    await running.stop(new StopSteps({ msMax: startStopMsMax, log }));
     throw error instanceof StartError ? error : new StartError(`Start failed: ${messageOf(error)}`, 70);
   }
 }
@@ -296,11 +284,11 @@ function watchedStores({
 async function seed(config: Config, postgres: Postgres, generatedPassword: string): Promise<Seeded> {
   const passwords = new PasswordHasher(1);
   try {
-    const parts = { postgres, passwords, clock: systemClock };
+    const deps = { postgres, passwords, clock: systemClock };
     const { email, systemEmail, password } = config.admin;
     const admins = { email, systemEmail, password: password || generatedPassword };
-    const adminCreated = await seedFirstTenant(parts, admins);
-    if (config.demoData) await seedDemoData(parts);
+    const adminCreated = await seedFirstTenant(deps, admins);
+    if (config.demoData) await seedDemoData(deps);
     return { adminCreated, demoDevice: await findFirstDevice(postgres) };
   } finally {
     await passwords.close();
@@ -377,7 +365,7 @@ class Ending {
     if (this.begun) return;
     this.begun = true;
     const steps = new StopSteps({ msMax: this.#msMax, log: this.#log });
-    await this.#running.stopAll(steps);
+    await this.#running.stop(steps);
     if (steps.unfinished) await this.#endLeftovers();
     const waits = steps.waits === '' ? '' : ` It took ${steps.seconds.toFixed(1)} s: ${steps.waits}.`;
     printLine(`${last}${waits}`);

@@ -1,6 +1,6 @@
 /**
- * One worker: builds its parts in the order in which data flows, listens, and closes them in reverse order. Read this
- * file first: it names every long-lived object and who gets it.
+ * One worker: opens its sections in the order in which data flows, listens, and stops them in the reverse order. Read this
+ * file first: it names every long-lived object and what each is given.
  */
 import { randomUUID } from 'node:crypto';
 import { hostname } from 'node:os';
@@ -25,6 +25,7 @@ import { openRequestLimits } from './auth/request-limits.ts';
 import { Proxies } from './auth/transport.ts';
 import { WrongCredentials } from './auth/wrong-credentials.ts';
 import { systemClock as clock, clockStepMs } from './base/clock.ts';
+import type { Config } from './base/config.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { openFilesMax } from './base/file-limit.ts';
 import { limits } from './base/limits.ts';
@@ -67,15 +68,17 @@ import { Shipper } from './ingest/ship.ts';
 import { clockFault } from './instance/clock-offset.ts';
 import { checkInstance, instanceVariable } from './instance/data-directory.ts';
 import { openStores } from './instance/engines.ts';
-import { journalDirectory, journalName } from './instance/messages.ts';
+import { type Begin, journalDirectory, journalName } from './instance/messages.ts';
 import { OrphanJournals } from './instance/orphan-journals.ts';
 import { PrimaryLink } from './instance/primary-link.ts';
+import { Started } from './instance/started.ts';
 import { StopSteps } from './instance/stop-steps.ts';
 import { readWriterId, storeWriterId, writerIdMax } from './journal/identity.ts';
 import { type Journal, openJournal } from './journal/journal.ts';
 import { type Listener, listenTcp, listenTls } from './mqtt/listen.ts';
 import { createSignIn } from './mqtt/login.ts';
 import { openMqtt } from './mqtt/open.ts';
+import type { Mqtt } from './mqtt/server.ts';
 import { webSocketDoor } from './mqtt/websocket.ts';
 import { Chains } from './onboarding/certificate-provision.ts';
 import type { ClaimDeps } from './onboarding/claim.ts';
@@ -108,8 +111,16 @@ export async function runWorker(): Promise<void> {
   }
 }
 
-/** Of a process that ends by a bug. */
-const bugExitCode = 70;
+/** What every section of a worker builds on. */
+interface Base {
+  link: PrimaryLink;
+  begin: Begin;
+  config: Config;
+  log: Log;
+  metrics: Metrics;
+  /** Each section adds how it stops; what it opened last stops first. */
+  started: Started;
+}
 
 async function serve(link: PrimaryLink): Promise<void> {
   const begin = await link.begin;
@@ -117,25 +128,76 @@ async function serve(link: PrimaryLink): Promise<void> {
   const log = createLog(config.log.level, `worker-${begin.slot}`);
   const metrics = new Metrics();
   processMetrics(metrics, `worker-${begin.slot}`);
-  process.on('uncaughtException', (thrown: unknown) => {
-    const error = thrown instanceof Error ? thrown : new Error(messageOf(thrown));
-    const work = suspects(limits.suspectsMax);
-    log.error('bug', { suspects: work.map(keyOf), reason: error.message });
-    process.stderr.write(`${error.stack}\n`);
-    link.died(error, work);
-    process.exit(bugExitCode);
-  });
+  process.on('uncaughtException', (thrown: unknown) => endByBug(thrown, link, log));
   link.onClock((state) => refuseServerTimes(clockFault(state)));
 
-  // The stores, the bus, and what the devices' tokens mean.
+  const base: Base = { link, begin, config, log, metrics, started: new Started() };
+  const stop = { shipMsMax: Number.POSITIVE_INFINITY };
+  // Acknowledgements are sent until the channel is closed, so the sockets close last of all.
+  const servers = openServers(base);
+  const stores = await openStoresAndBus(base);
+  const identity = await openIdentity(base, stores);
+  const channel = await openChannel(base, stores, identity, stop);
+  const state = await openDeviceState(base, stores, identity, channel);
+  const commands = openCommands(base, stores, state);
+  const onboarding = openOnboarding(base, stores, identity, state, commands);
+  await openDoors(base, servers, { ...stores, ...identity, ...channel, ...state, ...commands, ...onboarding });
+
+  link.onCollect(() => metrics.snapshot());
+  link.reportStatus(() => ({
+    refusing: channel.ingest.refusal() !== undefined,
+    degraded: degraded(config, channel),
+  }));
+  link.ready();
+
+  const end = async () => {
+    const steps = new StopSteps({ msMax: config.shutdown.drainMsMax, log });
+    await base.started.stop(steps);
+    if (steps.waits !== '') log.info('stop_waited', { seconds: Number(steps.seconds.toFixed(1)), for: steps.waits });
+    process.exit(0);
+  };
+  link.onDrain(() => void end());
+  // Without a primary no process supervises this one: it makes durable what it accepted and leaves the rest to the next run.
+  link.onLost(() => {
+    stop.shipMsMax = 0;
+    void end();
+  });
+}
+
+function openServers({ config, begin, log, metrics, started }: Base): HttpServer[] {
+  const { bodyBytesMax, bodyBytesInFlightMax, tellWorker } = config.http;
+  const connectionsMax = config.http.connectionsMax || Math.max(64, openFilesMax() - limits.fileReserve);
+  const worker = tellWorker ? String(begin.slot) : '';
+  const options = { log, metrics, bodyBytesMax, bodyBytesInFlightMax, connectionsMax, worker };
+  const servers = [new HttpServer(options)];
+  if (config.ssl.enabled) servers.push(new HttpServer({ ...options, tls: config.ssl }));
+  started.add('sockets', () => {
+    for (const server of servers) server.close();
+  });
+  return servers;
+}
+
+/** The stores, and the bus between workers. */
+async function openStoresAndBus({ link, begin, config, log, metrics, started }: Base) {
   const { clickhouse, postgres } = openStores(begin.engines, config, log);
+  started.add('connections to the stores', () => Promise.all([clickhouse.close(), postgres.close()]));
   if (!begin.postgresReady) postgres.hold();
   link.onState((state) => state.postgresReady && postgres.release());
   const bus = await openBus({ redisUrl: config.redis.url, installation: begin.installation, log, metrics });
+  started.add('bus', () => bus.close());
   const downlink = new Downlink({ bus, shards: config.bus.shards, log, metrics });
   await downlink.start();
+  started.add('downlink', () => downlink.stop());
+  return { clickhouse, postgres, bus, downlink, cluster: config.clickhouse.cluster };
+}
+
+type Stores = Awaited<ReturnType<typeof openStoresAndBus>>;
+
+/** What the credentials of devices mean. */
+async function openIdentity({ config, log, metrics, started }: Base, { postgres, bus, downlink }: Stores) {
   const devices = new LocalDevices();
   const known = new KnownDevices({ path: knownFile(config.data.dir), clock, log, metrics });
+  started.add('file of known devices', () => known.close());
   const tokens = new TokenCache((batch) => lookUpTokens(postgres, batch), limits, devices, clock, known);
   const logins = new Logins({
     alone: known,
@@ -152,29 +214,56 @@ async function serve(link: PrimaryLink): Promise<void> {
     else downlink.close(change.deviceNumber, change.deleted ? 'device_deleted' : 'credentials_changed');
   });
   await changes.start();
+  started.add('changes of credentials', () => changes.stop());
+  return { devices, known, tokens, logins, changes };
+}
 
-  // The channel: journal, what carries it to ClickHouse, and the call that every door pours into.
+type Identity = Awaited<ReturnType<typeof openIdentity>>;
+
+/** The journal, what carries it to ClickHouse, and the call that every door makes. */
+async function openChannel(
+  { link, begin, config, log, metrics, started }: Base,
+  { clickhouse, postgres, cluster }: Stores,
+  { changes }: Identity,
+  stop: { shipMsMax: number },
+) {
+  const decoding = decodeOptions(config);
+  const readBody = decoding.lenientJson ? leniently : strictly;
+  const decode: Decode<CachedDevice> = (body, device, now, rows) => decodeTelemetry(body, device, now, rows, decoding);
+  const thread = new DecodeThread(decoding);
+  started.add('decoding thread', () => thread.close());
+
   checkInstance(config.data.dir, process.env[instanceVariable]);
   const dir = join(config.data.dir, journalDirectory, journalName(begin.slot));
   const { segmentBytes, freeDiskBytesMin, backlogBytesMax, ...waits } = config.ingest.journal;
-  const durable = config.ingest.ack === 'memory' ? 'none' : 'sync';
   const { bytesMax: quarantineBytesMax, keptDays: quarantineKeptDays } = config.ingest.quarantine;
   const journal = await openJournal({
     dir,
     log,
     metrics,
     segmentBytes,
-    durable,
+    durable: config.ingest.ack === 'memory' ? 'none' : 'sync',
     freeBytesMin: Math.floor(freeDiskBytesMin / 2),
     quarantineBytesMax,
     locked: true,
     onLost: (reason) => fail(link, log, reason),
   });
+  started.addWhole('end of the journal', () => journal.close());
   const writer = await writerId(journal, dir, postgres, link);
   const orders = new OrderClock(clock, writer, journal.orderMax);
   const leadMs = orderMs(journal.orderMax) - clock.now();
   // An earlier run without the database went by a clock that was ahead; a journal's order numbers never go back.
   if (leadMs > clockStepMs) log.warn('order_ahead', { leadSeconds: Math.round(leadMs / 1000) });
+
+  // The worker that leads carries out the deletes and the retention of its host.
+  const isLeader = () => link.state.leader === begin.slot;
+  const journals = (flush = false) => link.askJournals(flush);
+  const { tombstonesKeptDays, ttlDays, ttlOfLatest } = config.telemetry;
+  const erasing = { postgres, clickhouse, cluster, clock, log, isLeader };
+  const eraser = new Eraser({ ...erasing, metrics, journals, tombstonesKeptDays });
+  const retention = new Retention({ ...erasing, ttlDays, ttlOfLatest });
+  started.addWhole('last report of the journals', () => eraser.end(journalReports));
+
   const shipping = { clickhouse, clock, log, metrics, quarantineKeptDays, ...config.ingest.ship };
   const shipper = new Shipper({
     ...shipping,
@@ -198,23 +287,60 @@ async function serve(link: PrimaryLink): Promise<void> {
     onCommitted: () => shipper.wake(),
     onFailed: (reason) => fail(link, log, reason),
   });
-  const decoding = decodeOptions(config);
-  const readBody = decoding.lenientJson ? leniently : strictly;
-  const thread = new DecodeThread(decoding);
   shipper.start();
   const onStored = (stored: Pick<JournalReport, 'writer' | 'orderRecovered'>) => forgetJournal(postgres, stored);
   const orphans = new OrphanJournals({ ...shipping, segmentBytes, dirs: begin.orphanJournals, onStored });
   await orphans.start();
+  started.add('journal', ({ msLeft }) => {
+    const drainMsMax = Math.min(stop.shipMsMax, msLeft);
+    return Promise.all([shipper.drain(drainMsMax), orphans.drain(drainMsMax)]);
+  });
 
-  // What devices may send, and when they were last heard of. One worker of an instance looks for silence.
+  // A worker that has not read the latest changes may still accept messages of a deleted device: its journal settles nothing.
+  const isCurrent = () => clock.monotonic() - changes.currentAt < limits.deletedDeviceGraceMs - limits.credentialPollMs;
+  const journalReports = () => [
+    ...(isCurrent() ? [reportOf(journal, writer, clock)] : []),
+    ...orphans.reports().reports,
+  ];
+  link.onHoldJournals(
+    () => [journal.hold(), ...orphans.hold()],
+    () => [journal.endHold(), orphans.endHold()].every((intact) => intact),
+  );
+  link.onReportJournals((flush) => {
+    if (flush) {
+      shipper.flush();
+      orphans.flush();
+    }
+    return { reports: journalReports(), isWhole: isCurrent() && orphans.reports().isWhole };
+  });
+  eraser.start();
+  retention.start();
+  started.add('deletes', () => Promise.all([eraser.stopErasing(), retention.stop()]));
+  // What was accepted is made durable, however long the disk takes; the primary ends a worker that hangs.
+  started.addWhole('accepted messages', () => ingest.close());
+  return { decoding, readBody, decode, thread, journal, journals, ingest, orphans };
+}
+
+type Channel = Awaited<ReturnType<typeof openChannel>>;
+
+/** What the engine knows of a device beside its telemetry: limits, activity, its session, attributes, packages. */
+async function openDeviceState(
+  { begin, config, log, metrics, started }: Base,
+  { postgres, bus, downlink }: Stores,
+  { devices, changes }: Identity,
+  { ingest }: Channel,
+) {
   const rateLimits = await openRateLimits({ buckets: parseRateLimits(config.rateLimits), bus, clock });
+  started.add('rate limits', () => rateLimits?.stop());
   const { inactivitySeconds, checkSeconds } = config.activity;
+  // One worker of an instance looks for silent devices.
   const checkMs = begin.slot === 0 ? checkSeconds * 1000 : 0;
   const activity = new Activity({ postgres, clock, log, inactivityMs: inactivitySeconds * 1000, checkMs });
   activity.start();
-  const meter = new Admission({ rateLimits, touch: activity.touch });
+  started.add('activity of devices', () => activity.stop());
+  const admission = new Admission({ rateLimits, touch: activity.touch });
 
-  // One session of each device, wherever it connects, as long as its credentials are good.
+  // A device has one session, wherever it connects, for as long as its credentials are valid.
   const sessions = new Sessions({
     bus,
     devices,
@@ -227,166 +353,150 @@ async function serve(link: PrimaryLink): Promise<void> {
   });
   changes.onChange((change) => sessions.changed(change));
   await sessions.start();
+  started.add('sessions', () => sessions.stop());
 
-  // Attributes: one writer for all doors; what is shared is told to whoever follows the device.
+  // One writer of attributes for all doors; followers of a device receive what is shared.
   const onShared = (change: SharedChange) => notifyShared(downlink, change);
   const attributeWriter = new AttributeWriter({ postgres, clock, metrics, onShared });
+  started.add('attributes', () => attributeWriter.idle());
   const attributes = new Attributes(postgres, attributeWriter);
   const { lossFreeUpdates: lossFree } = config.attributes;
   const updates = new AttributeUpdates({ postgres, downlink, clock, log, metrics, lossFree });
   updates.start();
+  started.add('updates of attributes', () => updates.stop());
 
-  // Packages: their files, who may have them, and telling devices which ones they have.
+  // Packages: their files, the devices that may have them, and the rollout.
   const downloads = new Downloads({ postgres, clock, metrics });
   changes.onChange((change) => (change === 'all' ? downloads.forgetAll() : downloads.forget(change.deviceNumber)));
   const rollout = new Rollout({ postgres, ingest, attributes, clock, log, metrics });
   rollout.start();
+  started.add('rollout of packages', () => rollout.stop());
+  return { rateLimits, activity, admission, sessions, attributes, updates, downloads, rollout };
+}
 
-  // Commands to devices, and the calls that devices make.
+type DeviceState = Awaited<ReturnType<typeof openDeviceState>>;
+
+/** Commands to devices, and the calls that devices make. */
+function openCommands(
+  { begin, config, log, metrics, started }: Base,
+  { clickhouse, postgres, bus, downlink }: Stores,
+  { attributes }: DeviceState,
+) {
   const numbers = new RpcNumbers(postgres);
   const rpc = new Rpc({ postgres, downlink, bus, numbers, clock, log, metrics });
   const rpcSessions = new RpcSessions(downlink);
-  const { retriesMax, keptDays, clientTimeoutMs, emptyPollTimeout } = config.rpc;
+  const { retriesMax, keptDays, clientTimeoutMs: timeoutMs } = config.rpc;
   const persistentRpcs = new PersistentRpcs({ postgres, rpc, numbers, downlink, clock, log, retriesMax, keptDays });
   persistentRpcs.start();
+  started.add('stored commands', () => persistentRpcs.stop());
   const rules = begin.rules.map(compileRule);
-  const calls = new Calls({ rules, attributes, clickhouse, clock, metrics, timeoutMs: clientTimeoutMs });
+  const calls = new Calls({ rules, attributes, clickhouse, clock, metrics, timeoutMs });
+  return { rpc, rpcSessions, persistentRpcs, calls };
+}
 
-  // Making, claiming and provisioning devices.
+type Commands = ReturnType<typeof openCommands>;
+
+/** Devices that are made, claimed and provisioned, and the devices of gateways. */
+function openOnboarding(
+  { config, log, metrics }: Base,
+  { postgres }: Stores,
+  { devices, known, changes }: Identity,
+  { sessions, attributes, updates, rollout }: DeviceState,
+  { rpcSessions, persistentRpcs }: Commands,
+) {
+  const { childrenMax, customerScope } = config.gateway;
+  const gatewayNews = new GatewayNews({ postgres, persistentRpcs, clock, log, customerScope });
   const { devices: devicesMax } = config.limits;
-  const gatewayNews = new GatewayNews({
-    postgres,
-    persistentRpcs,
-    clock,
-    log,
-    customerScope: config.gateway.customerScope,
-  });
-  const fleet: AdminDeps = { postgres, changes, clock, devicesMax, onAssigned: rollout.wake, gatewayNews };
-  const claims: ClaimDeps = { ...fleet, attributes, log, claiming: config.claiming };
+  const admin: AdminDeps = { postgres, changes, clock, devicesMax, onAssigned: rollout.wake, gatewayNews };
+  const claims: ClaimDeps = { ...admin, attributes, log, claiming: config.claiming };
   const { wrongKeysPerMinuteMax: wrongMax } = config.provisioning;
   const { guessWindowMs: windowMs, guessingAddressesMax: addressesMax } = limits;
   const guesses = new Guesses({ clock, wrongMax, windowMs, addressesMax });
-  const provisioning: ProvisionDeps = { ...fleet, guesses, log };
+  const provisioning: ProvisionDeps = { ...admin, guesses, log };
   const chains = new Chains(provisioning);
 
-  // Gateways: their devices by name, made when they are missing.
-  const { childrenMax, customerScope } = config.gateway;
-  const findOrCreate = (tenant: string, requests: ChildRequest[]) => findOrCreateChildren(fleet, tenant, requests);
-  const childNames = new ChildNames(findOrCreate, clock, customerScope, known);
-  changes.onChange((change) => childNames.changed(change));
-  const gatewayDeps = {
-    sessions,
-    devices,
-    names: childNames,
-    updates,
-    rpcSessions,
-    monotonic: clock.monotonic,
-    childrenMax,
-    customerScope,
-  };
-  const gateways = new Gateways(gatewayDeps, metrics);
+  const findOrCreate = (tenant: string, requests: ChildRequest[]) => findOrCreateChildren(admin, tenant, requests);
+  const names = new ChildNames(findOrCreate, clock, customerScope, known);
+  changes.onChange((change) => names.changed(change));
+  const { monotonic } = clock;
+  const gatewayDeps = { sessions, devices, names, updates, rpcSessions, monotonic, childrenMax, customerScope };
+  return { claims, provisioning, chains, gateways: new Gateways(gatewayDeps, metrics) };
+}
 
-  // Who may ask, and the doors.
-  const passwords = new PasswordHasher(config.auth.signInQueueMax);
-  const jwt = await openJwt(postgres, config.auth, clock);
-  const { failedLoginsMax, requireHttpsForApiKeys, apiKeyPrefix } = config.auth;
-  const apiKeys = new ApiKeys({ postgres, bus, clock, log, purges: begin.slot === 0 });
-  await apiKeys.start();
-  if (!requireHttpsForApiKeys && begin.slot === 0) {
-    log.warn('api_keys_over_http', {
-      reason: 'API keys are accepted over plain HTTP, where they can be read on their way.',
-    });
-  }
-  const requestLimits = await openRequestLimits({ settings: config.rateLimits.rest, bus, clock });
-  const proxies = new Proxies(config.http.trustedProxies);
-  const auth = new Auth({
-    postgres,
-    passwords,
-    jwt,
-    clock,
-    failedLoginsMax,
-    failedSignIns: new FailedSignIns(clock),
-    apiKeys,
-    proxies,
-    requireHttpsForApiKeys,
-    requestLimits,
-  });
+type Onboarding = ReturnType<typeof openOnboarding>;
+type Engine = Stores & Identity & Channel & DeviceState & Commands & Onboarding;
+
+/** Sign-in of users and devices, and the doors: REST, the pages, the device API over HTTP, MQTT. */
+async function openDoors(base: Base, servers: HttpServer[], engine: Engine): Promise<void> {
+  const { config, begin, link, log, metrics, started } = base;
+  const { postgres, bus, clickhouse, cluster, tokens, logins, sessions, rateLimits, activity, admission } = engine;
+  const { ingest, thread, decoding, decode, readBody, attributes, updates, downloads, rpc, rpcSessions, calls } =
+    engine;
+  const { castNumericStrings } = decoding;
+  const users = await openUsers(base, engine);
   const { heldPollsMax: heldMax, requestTimeoutMs: waitMsDefault, requestTimeoutMsMax: waitMsMax } = config.http;
   const polls = new LongPolls({ tokens, metrics, heldMax, waitMsDefault, waitMsMax });
-  const decode: Decode<CachedDevice> = (body, device, now, rows) => decodeTelemetry(body, device, now, rows, decoding);
-  const { cluster } = config.clickhouse;
-  const journals = (flush = false) => link.askJournals(flush);
   const api = createApi({
-    ...claims,
-    auth,
-    apiKeys,
-    apiKeyPrefix,
-    saveSeries: seriesWriter({ devices, ingest, thread, decode, clock }),
-    deleteSeries: seriesDeleter({ postgres, clickhouse, cluster, clock, log, journals }),
+    ...engine.claims,
+    auth: users.auth,
+    apiKeys: users.apiKeys,
+    apiKeyPrefix: config.auth.apiKeyPrefix,
+    saveSeries: seriesWriter({ devices: engine.devices, ingest, thread, decode, clock }),
+    deleteSeries: seriesDeleter({ postgres, clickhouse, cluster, clock, log, journals: engine.journals }),
     clickhouse,
     longAnswers: new LongAnswers(metrics),
     config,
     readBody,
     downloads,
     rpc,
-    persistentRpcs,
+    persistentRpcs: engine.persistentRpcs,
     rpcTimeouts: config.rpc,
   });
   const consoleDoor = createConsole({ docs: config.docs.enabled });
-  const wrongCredentials = await openWrongCredentials();
-  const senders = new DeviceAuth(tokens, wrongCredentials, meter, log);
-  const worker = config.http.tellWorker ? String(begin.slot) : '';
-  const { touch } = activity;
-  const mqttConnectionsMax = config.mqtt.connectionsMax || Math.max(64, openFilesMax() - limits.fileReserve);
+
+  const isTrustedProxy = (address: string) => users.proxies.isTrusted(address);
+  const { perMinuteMax: wrongMax } = config.wrongCredentials;
+  const wrongCredentials =
+    wrongMax === 0
+      ? undefined
+      : new WrongCredentials({ bus, node: randomUUID(), wrongMax, isTrustedProxy, clock, metrics });
+  await wrongCredentials?.start();
+  started.add('wrong credentials', () => wrongCredentials?.stop());
+  const senders = new DeviceAuth(tokens, wrongCredentials, admission, log);
+  const connectionsMax = config.mqtt.connectionsMax || Math.max(64, openFilesMax() - limits.fileReserve);
   const mqtt = openMqtt({
     config,
-    connectionsMax: mqttConnectionsMax,
-    isTrustedProxy: (address) => proxies.isTrusted(address),
-    gateways,
-    gatewayDecoder: new GatewayDecoder({ options: decoding, touch, rateLimits }),
-    worker,
-    signIn: createSignIn({ logins, sessions, chains, rateLimits, wrongCredentials, clock }),
+    connectionsMax,
+    isTrustedProxy,
+    gateways: engine.gateways,
+    gatewayDecoder: new GatewayDecoder({ options: decoding, touch: activity.touch, rateLimits }),
+    worker: config.http.tellWorker ? String(begin.slot) : '',
+    signIn: createSignIn({ logins, sessions, chains: engine.chains, rateLimits, wrongCredentials, clock }),
     ingest,
     decode,
     readBody,
-    castNumericStrings: decoding.castNumericStrings,
-    meter,
+    castNumericStrings,
+    meter: admission,
     attributes,
     updates,
     downloads,
     rpc,
     rpcSessions,
     calls,
-    claims,
-    provisioning,
+    claims: engine.claims,
+    provisioning: engine.provisioning,
     clock,
     log,
     metrics,
   });
-  const servers = openServers();
+  const { emptyPollTimeout } = config.rpc;
   for (const server of servers) {
-    telemetryDoor({
-      server,
-      senders,
-      ingest,
-      thread,
-      clock,
-      decode,
-      metrics,
-    });
-    attributesDoor({
-      server,
-      senders,
-      attributes,
-      updates,
-      polls,
-      readBody,
-      castNumericStrings: decoding.castNumericStrings,
-    });
+    telemetryDoor({ server, senders, ingest, thread, clock, decode, metrics });
+    attributesDoor({ server, senders, attributes, updates, polls, readBody, castNumericStrings });
     firmwareDoor({ server, senders, downloads });
     rpcDoor({ server, senders, polls, sessions: rpcSessions, rpc, calls, readBody, emptyPollTimeout });
-    claimDoor({ server, senders, claims, readBody });
-    provisionDoor({ server, provisioning, readBody });
+    claimDoor({ server, senders, claims: engine.claims, readBody });
+    provisionDoor({ server, provisioning: engine.provisioning, readBody });
     for (const { method, pattern, handler, bodyBytesMax, admit } of api) {
       server.route(method, pattern, handler, bodyBytesMax, admit);
     }
@@ -402,132 +512,80 @@ async function serve(link: PrimaryLink): Promise<void> {
   }
   await servers[0]!.listen(config.http.address, config.http.port);
   await servers[1]?.listen(config.http.address, config.ssl.port);
-  const listeners = await listenMqtt();
+  const listeners = await listenMqtt(config, mqtt, connectionsMax, log);
 
-  // The worker that leads does it for its host.
-  const eraser = new Eraser({
-    postgres,
-    clickhouse,
-    cluster,
-    clock,
-    log,
-    metrics,
-    isLeader: () => link.state.leader === begin.slot,
-    journals,
-    tombstonesKeptDays: config.telemetry.tombstonesKeptDays,
+  started.add('open requests', async (steps) => {
+    while (servers.some((server) => server.openRequests > 0) && steps.msLeft > 0) await turn();
   });
-  eraser.start();
-  const { ttlDays, ttlOfLatest } = config.telemetry;
-  const isLeader = () => link.state.leader === begin.slot;
-  const retention = new Retention({ postgres, clickhouse, cluster, clock, log, isLeader, ttlDays, ttlOfLatest });
-  retention.start();
-  link.onCollect(() => metrics.snapshot());
-  link.reportStatus(() => ({
-    refusing: ingest.refusal() !== undefined,
-    degraded: degraded(),
-  }));
-  link.onHoldJournals(
-    () => [journal.hold(), ...orphans.hold()],
-    () => [journal.endHold(), orphans.endHold()].every((intact) => intact),
-  );
-  // A worker that has not read the latest changes may still accept messages of a deleted device: its journal settles nothing.
-  const isCurrent = () => clock.monotonic() - changes.currentAt < limits.deletedDeviceGraceMs - limits.credentialPollMs;
-  const journalReports = () => [
-    ...(isCurrent() ? [reportOf(journal, writer, clock)] : []),
-    ...orphans.reports().reports,
-  ];
-  link.onReportJournals((flush) => {
-    if (flush) {
-      shipper.flush();
-      orphans.flush();
-    }
-    return { reports: journalReports(), isWhole: isCurrent() && orphans.reports().isWhole };
-  });
-  link.ready();
-
-  const close = async (shipMsMax: number) => {
+  started.add('MQTT connections', (steps) => mqtt.drain(steps.msLeft));
+  started.add('doors', () => {
     for (const server of servers) server.drain();
     for (const listener of listeners) listener.close();
     polls.close();
     calls.close();
     rpc.close();
-    const steps = new StopSteps({ msMax: config.shutdown.drainMsMax, log });
-    await steps.step('MQTT connections', () => mqtt.drain(steps.msLeft));
-    await steps.step('open requests', async () => {
-      while (servers.some((server) => server.openRequests > 0) && steps.msLeft > 0) await turn();
+  });
+}
+
+/** Users and API keys, and what limits their requests. */
+async function openUsers({ config, begin, log, started }: Base, { postgres, bus }: Stores) {
+  const { signInQueueMax, failedLoginsMax, requireHttpsForApiKeys } = config.auth;
+  const passwords = new PasswordHasher(signInQueueMax);
+  started.add('passwords', () => passwords.close());
+  const jwt = await openJwt(postgres, config.auth, clock);
+  const apiKeys = new ApiKeys({ postgres, bus, clock, log, purges: begin.slot === 0 });
+  await apiKeys.start();
+  started.add('API keys', () => apiKeys.stop());
+  if (!requireHttpsForApiKeys && begin.slot === 0) {
+    log.warn('api_keys_over_http', {
+      reason: 'API keys are accepted over plain HTTP, where they can be read on their way.',
     });
-    await steps.step('the rollout of packages', () => rollout.stop());
-    // What was accepted is made durable, however long the disk takes; the primary ends a worker that hangs.
-    await steps.whole('accepted messages', () => ingest.close());
-    await steps.step('deletes', () => Promise.all([eraser.stopErasing(), retention.stop()]));
-    await steps.step('attributes and commands', () =>
-      Promise.all([attributeWriter.idle(), updates.stop(), persistentRpcs.stop()]),
-    );
-    await steps.step('activity of devices', () => activity.stop());
-    rateLimits?.stop();
-    requestLimits?.stop();
-    wrongCredentials?.stop();
-    apiKeys.stop();
-    const drainMsMax = Math.min(shipMsMax, steps.msLeft);
-    await steps.step('the journal', () => Promise.all([shipper.drain(drainMsMax), orphans.drain(drainMsMax)]));
-    await steps.whole('the last report of the journals', () => eraser.end(journalReports));
-    await steps.whole('the end of the journal', () => journal.close());
-    await steps.step('threads and sessions', () =>
-      Promise.all([thread.close(), changes.stop(), sessions.stop(), passwords.close()]),
-    );
-    downlink.stop();
-    await steps.step('connections to the stores', () =>
-      Promise.all([bus.close(), clickhouse.close(), postgres.close(), known.close()]),
-    );
-    for (const server of servers) server.close();
-    if (steps.waits !== '') log.info('stop_waited', { seconds: Number(steps.seconds.toFixed(1)), for: steps.waits });
-  };
-  link.onDrain(() => void close(Number.POSITIVE_INFINITY).then(() => process.exit(0)));
-  // Without a primary nobody supervises: what was accepted is made durable, the rest is the next run's work.
-  link.onLost(() => void close(0).then(() => process.exit(0)));
-
-  /** Why an operator should look at this worker although telemetry is accepted. */
-  function degraded(): string[] {
-    const reasons: string[] = [];
-    const set = journal.quarantine.entries + orphans.quarantineEntries;
-    if (set > 0) reasons.push(`rows in quarantine: ${set} entries (npm run quarantine -- list)`);
-    const lateMs = clock.now() - (journal.oldestWaitingAt(1) ?? clock.now());
-    if (lateMs > 4 * config.ingest.ship.lateSecondsMax * 1000) {
-      reasons.push(`late lane behind: its oldest rows wait for ${Math.round(lateMs / 1000)} s`);
-    }
-    if (orphans.count > 0) {
-      const journals = orphans.count === 1 ? '1 orphan journal' : `${orphans.count} orphan journals`;
-      reasons.push(`${journals} with ${orphans.bytes} bytes: worker 0 ships the rows to ClickHouse`);
-    }
-    return reasons;
   }
+  const requestLimits = await openRequestLimits({ settings: config.rateLimits.rest, bus, clock });
+  started.add('limits of requests', () => requestLimits?.stop());
+  const proxies = new Proxies(config.http.trustedProxies);
+  const failedSignIns = new FailedSignIns(clock);
+  const signIn = { postgres, passwords, jwt, clock, failedLoginsMax, failedSignIns };
+  const auth = new Auth({ ...signIn, apiKeys, proxies, requireHttpsForApiKeys, requestLimits });
+  return { auth, apiKeys, proxies };
+}
 
-  async function openWrongCredentials(): Promise<WrongCredentials | undefined> {
-    const { perMinuteMax: wrongMax } = config.wrongCredentials;
-    if (wrongMax === 0) return undefined;
-    const isTrustedProxy = (address: string) => proxies.isTrusted(address);
-    const wrong = new WrongCredentials({ bus, node: randomUUID(), wrongMax, isTrustedProxy, clock, metrics });
-    await wrong.start();
-    return wrong;
-  }
+async function listenMqtt(config: Config, mqtt: Mqtt, connectionsMax: number, log: Log): Promise<Listener[]> {
+  const { enabled, address, port, ssl } = config.mqtt;
+  if (!enabled) return [];
+  const { open, refused } = mqtt;
+  const deps = { open, refused, connections: () => mqtt.connections, connectionsMax, log };
+  const plain = await listenTcp(address, port, deps);
+  return ssl.enabled ? [plain, await listenTls(ssl.address, ssl.port, ssl, deps)] : [plain];
+}
 
-  function openServers(): HttpServer[] {
-    const { bodyBytesMax, bodyBytesInFlightMax } = config.http;
-    const connectionsMax = config.http.connectionsMax || Math.max(64, openFilesMax() - limits.fileReserve);
-    const options = { log, metrics, bodyBytesMax, bodyBytesInFlightMax, connectionsMax, worker };
-    const plain = new HttpServer(options);
-    if (!config.ssl.enabled) return [plain];
-    return [plain, new HttpServer({ ...options, tls: config.ssl })];
+/** Why an operator should look at this worker although telemetry is accepted. */
+function degraded(config: Config, { journal, orphans }: Channel): string[] {
+  const reasons: string[] = [];
+  const set = journal.quarantine.entries + orphans.quarantineEntries;
+  if (set > 0) reasons.push(`rows in quarantine: ${set} entries (npm run quarantine -- list)`);
+  const lateMs = clock.now() - (journal.oldestWaitingAt(1) ?? clock.now());
+  if (lateMs > 4 * config.ingest.ship.lateSecondsMax * 1000) {
+    reasons.push(`late lane behind: its oldest rows wait for ${Math.round(lateMs / 1000)} s`);
   }
+  if (orphans.count > 0) {
+    const journals = orphans.count === 1 ? '1 orphan journal' : `${orphans.count} orphan journals`;
+    reasons.push(`${journals} with ${orphans.bytes} bytes: worker 0 ships the rows to ClickHouse`);
+  }
+  return reasons;
+}
 
-  async function listenMqtt(): Promise<Listener[]> {
-    const { enabled, address, port, ssl } = config.mqtt;
-    if (!enabled) return [];
-    const { open, refused } = mqtt;
-    const deps = { open, refused, connections: () => mqtt.connections, connectionsMax: mqttConnectionsMax, log };
-    const plain = await listenTcp(address, port, deps);
-    return ssl.enabled ? [plain, await listenTls(ssl.address, ssl.port, ssl, deps)] : [plain];
-  }
+/** Of a process that ends by a bug. */
+const bugExitCode = 70;
+
+/** Names the requests and connections that were carried out when the bug showed, and ends the process. */
+function endByBug(thrown: unknown, link: PrimaryLink, log: Log): void {
+  const error = thrown instanceof Error ? thrown : new Error(messageOf(thrown));
+  const work = suspects(limits.suspectsMax);
+  log.error('bug', { suspects: work.map(keyOf), reason: error.message });
+  process.stderr.write(`${error.stack}\n`);
+  link.died(error, work);
+  process.exit(bugExitCode);
 }
 
 /**
