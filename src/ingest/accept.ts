@@ -181,6 +181,8 @@ export class Ingest {
   #fullUntil = 0;
   /** Since when messages are refused for the lag of the loop; 0 = they are not. */
   #laggingSince = 0;
+  /** The last look came late, too. */
+  #wasLate = false;
   #near: Range = { from: 0, to: 0 };
   #lastCheck: number;
   #onIdle: (() => void)[] = [];
@@ -416,6 +418,11 @@ export class Ingest {
     const now = clock.monotonic();
     const lagMs = now - this.#lastCheck - checkIntervalMs;
     this.#lastCheck = now;
+    // One late look is a process that did not run for a moment: a sync that ended meanwhile could not be noticed.
+    const isLate = lagMs > loopLagMsMax;
+    const isLagging = isLate && this.#wasLate;
+    this.#wasLate = isLate;
+    if (isLate && this.#writingSince > 0) this.#writingSince += lagMs;
     const today = Math.floor(clock.now() / dayMs) * dayMs;
     this.#near = { from: today - dayMs, to: today + 2 * dayMs };
     this.#storeAcks?.expire(journal.rowsWaiting(live) === 0);
@@ -424,7 +431,7 @@ export class Ingest {
     if (journal.backlogDiskBytes > backlogBytesMax * slack) this.#refusal = backlogFull(backlogBytesMax);
     else if (journal.freeBytes() * slack < freeDiskBytesMin || now < this.#fullUntil) this.#refusal = diskFull();
     else if (this.#writingSince > 0 && now - this.#writingSince > unsyncedMsMax) this.#refusal = slowDisk();
-    else if (lagMs > loopLagMsMax && this.#isLagRefused(now)) this.#refusal = loopLag();
+    else if (isLagging && this.#isLagRefused(now)) this.#refusal = loopLag();
     else this.#refusal = undefined;
     if (this.#refusal?.reason !== 'loop_lag') this.#laggingSince = 0;
   }

@@ -188,7 +188,8 @@ test('a loop that is late for seconds on end refuses, and takes messages now and
       reasons.push(ingest.refusal()?.reason);
     }
     const refused = Array.from({ length: 3 }, () => 'loop_lag');
-    expect(reasons).toEqual([...refused, undefined, ...refused, undefined]);
+    // One late look alone refuses nothing.
+    expect(reasons).toEqual([undefined, ...refused, undefined, ...refused]);
     late += 100;
     vi.advanceTimersByTime(100);
     expect(ingest.refusal()).toBeUndefined();
@@ -227,10 +228,10 @@ test('points older than yesterday take the late lane, also beside new ones', asy
 test('ingest.ack memory answers before the disk does', async () => {
   const disk = new SimDisk();
   await start(disk, 'memory');
-  disk.fault = (operation, path) => (operation === 'write' && path.endsWith('.seg') ? 300 : undefined);
+  disk.fault = (operation, path) => (operation === 'write' && path.endsWith('.seg') ? 1_500 : undefined);
   const started = performance.now();
   expect(await send({ a: 1 }).outcome).toBe('acknowledged');
-  expect(performance.now() - started).toBeLessThan(200);
+  expect(performance.now() - started).toBeLessThan(1_000);
 });
 
 test('ingest.ack store waits for the shipment', async () => {
