@@ -16,23 +16,29 @@ const log = createLog('error', 'test');
 const device = 7;
 let downlink: Downlink;
 let updates: AttributeUpdates;
-/** Of the store: the head of the device, and how often it was asked. */
+/** Of the store: the head of the device, how often it was asked, and what an answer waits for after it was read. */
 let head = { version: 0, changesSeen: 0, deletionsSeen: 0 };
 let asked = 0;
+let delivery: Promise<void> | undefined;
 
 const postgres: Queries = {
   async query<Row>(text: string): Promise<Row[]> {
     await turn();
     if (text.includes('pg_snapshot_xmin')) return [{ settled: '1' }] as Row[];
+    if (text.includes('"headVersion"'))
+      return [{ device, headVersion: head.version, key: 'k', kind: 2, value: '1' }] as Row[];
     if (!text.includes('"changesSeen"')) return [];
     asked += 1;
-    return [{ device, ...head, changesOffered: null, deletionsOffered: null, offeredMs: 0, repeated: false }] as Row[];
+    const row = { device, ...head, changesOffered: null, deletionsOffered: null, offeredMs: 0, repeated: false };
+    await delivery;
+    return [row] as Row[];
   },
 };
 
 async function start(lossFree: boolean): Promise<void> {
   head = { version: 0, changesSeen: 0, deletionsSeen: 0 };
   asked = 0;
+  delivery = undefined;
   const [ours, theirs] = portPair();
   new BusHub(new Metrics()).attach(theirs);
   const bus = new IpcBus(ours, busCounters(new Metrics()));
@@ -103,6 +109,19 @@ it('asks nothing of the store for a device that is known to know everything', as
   follow();
   await sleep(30);
   expect(asked).toBe(before);
+});
+
+it('tells a change that arrives before an older answer of the store', async () => {
+  await start(true);
+  let deliver = () => {};
+  delivery = new Promise((resolve) => {
+    deliver = resolve;
+  });
+  const { told } = follow();
+  await vi.waitFor(() => expect(asked).toBe(1));
+  change(1);
+  deliver();
+  await vi.waitFor(() => expect(told.map(({ version }) => version)).toEqual([1]), 500);
 });
 
 it('switched off, tells only what changes while somebody listens and never asks', async () => {

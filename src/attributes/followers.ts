@@ -45,6 +45,8 @@ export class AttributeUpdates {
   readonly #followings = new Map<number, Following[]>();
   /** Device → the version up to which it knows everything. */
   readonly #settled = new FifoMap<number, number>(limits.settledDevicesMax);
+  /** Devices that the store is being asked about, and the highest version that this worker received meanwhile. */
+  readonly #asked = new Map<number, { asks: number; version: number }>();
 
   constructor({ postgres, downlink, clock, log, metrics, lossFree }: AttributeUpdatesDeps) {
     this.#downlink = downlink;
@@ -93,9 +95,19 @@ export class AttributeUpdates {
   async standing(device: number, since: number): Promise<{ version: number; news: News | undefined }> {
     const settled = this.#heads.isFresh ? this.#settled.get(device) : undefined;
     if (settled !== undefined) return { version: settled, news: undefined };
-    const answer = await this.#inquiries.ask(device, since);
-    if (!answer.news && this.#heads.isFresh) this.#settled.set(device, answer.version);
-    return answer;
+    const asked = this.#asked.get(device) ?? { asks: 0, version: 0 };
+    asked.asks += 1;
+    this.#asked.set(device, asked);
+    try {
+      const answer = await this.#inquiries.ask(device, since);
+      // The answer may be older than a version that arrived before it: then the device is not settled.
+      const isNewest = asked.version <= answer.version;
+      if (!answer.news && isNewest && this.#heads.isFresh) this.#settled.set(device, answer.version);
+      return answer;
+    } finally {
+      asked.asks -= 1;
+      if (asked.asks === 0) this.#asked.delete(device);
+    }
   }
 
   /** A change that is too large for the bus. */
@@ -116,6 +128,8 @@ export class AttributeUpdates {
   }
 
   #unsettle(device: number, version: number): void {
+    const asked = this.#asked.get(device);
+    if (asked !== undefined) asked.version = Math.max(asked.version, version);
     const settled = this.#settled.get(device);
     if (settled !== undefined && settled < version) this.#settled.delete(device);
   }
@@ -128,6 +142,7 @@ export class AttributeUpdates {
   /** Too much changed to be told one by one. */
   #hearAll(): void {
     this.#settled.clear();
+    for (const asked of this.#asked.values()) asked.version = Number.POSITIVE_INFINITY;
     for (const followings of [...this.#followings.values()]) for (const following of [...followings]) following.ask();
   }
 }
