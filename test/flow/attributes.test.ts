@@ -74,7 +74,7 @@ test('a poll on one worker hears a change made on another', () =>
       // A poll that overtakes the note of the last answer to the other worker may be told the same again.
       if (heard === `{"k":${i - 1}}`) heard = (await poll(poller, device, 5_000)).body.toString();
       expect(heard).toBe(`{"k":${i}}`);
-      expect(performance.now() - startedAt).toBeLessThan(1_000);
+      expect(performance.now() - startedAt).toBeLessThan(3_000);
     }
   }));
 

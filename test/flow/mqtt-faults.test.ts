@@ -69,7 +69,8 @@ describe('workers that stand still for seconds', () => {
     const senders = await Promise.all(
       ([3, 4, 5] as const).map(async (level) => {
         const device = await newDevice();
-        const client = await connect(device, level, { keepAlive: 2 });
+        // A disk that is busy with other tests may need more than the second for which a Keep Alive of 2 s waits.
+        const client = await connect(device, level, { keepAlive: 20 });
         return { device, client, ...keepPublishing(client) };
       }),
     );
@@ -157,8 +158,9 @@ describe('a journal that refuses because ClickHouse stands still', () => {
       await five.publishQos0(telemetry, '{"zero":1}');
       await five.quiet();
       expect(await backlogDiscards()).toBe(counted + 1);
-      await eventually(() => engine.output.includes('mqtt_discarded'));
-      expect(engine.output).toContain(`"device":"${devices[0].id}","messages":1,"reason":"backlog_full"`);
+      const line = `"event":"mqtt_discarded","device":"${devices[0].id}","messages":1,"reason":"backlog_full"`;
+      await eventually(() => engine.output.includes(line));
+      five.cut();
 
       // Half of a keep-alive of two seconds, then the end: nothing acknowledged, so the client sends it again.
       const short: MqttClient[] = [
@@ -169,7 +171,7 @@ describe('a journal that refuses because ClickHouse stands still', () => {
         short.map(async (client) => {
           const before = performance.now();
           await client.write(client.publishPacket(telemetry, '{"short":1}'), { cmd: 'pingreq' });
-          await client.closed(5_000);
+          await client.closed();
           expect(client.received).toEqual([]);
           expect(performance.now() - before).toBeGreaterThan(400);
         }),
@@ -182,8 +184,9 @@ describe('a journal that refuses because ClickHouse stands still', () => {
       resume();
       await patient.pick('puback', { messageId: 1 });
       await patient.pick('pingresp');
-      await eventually(async () => (await five.publish(telemetry, '{"five":2}')).reasonCode === 0);
-      five.cut();
+      const later = await connect(devices[0], 5);
+      await eventually(async () => (await later.publish(telemetry, '{"five":2}')).reasonCode === 0);
+      later.cut();
       patient.cut();
     });
     expect(await values(devices[3], 'patient', 1)).toEqual([1]);

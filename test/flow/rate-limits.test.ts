@@ -132,7 +132,7 @@ test('over its messages every other operation is refused at once, reads and long
     expect(await refusal(response), path).toMatch(
       /^429\/33 Too many requests for current device! .*5 messages in 60 s/,
     );
-    expect(performance.now() - startedAt).toBeLessThan(1_000);
+    expect(performance.now() - startedAt).toBeLessThan(5_000);
   }
 });
 

@@ -107,7 +107,7 @@ test('a hanging ClickHouse holds up no acknowledgement', async () => {
   try {
     const startedAt = performance.now();
     await send(100);
-    expect(performance.now() - startedAt).toBeLessThan(5_000);
+    expect(performance.now() - startedAt).toBeLessThan(20_000);
   } finally {
     process.kill(pid, 'SIGCONT');
   }
@@ -129,7 +129,7 @@ test('SIGTERM finishes what is open, ships the journal and ends with 0', async (
   if (answer?.status === 200) sent += 1;
   connection.close();
   await stopping;
-  expect(performance.now() - startedAt).toBeLessThan(15_000);
+  expect(performance.now() - startedAt).toBeLessThan(30_000);
   expect([...engine.pids().keys()]).toEqual([]);
   await engine.start();
   await allStored();

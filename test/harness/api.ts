@@ -148,13 +148,19 @@ export class Api {
   }
 }
 
-/** Asks again until `ask` returns something true; the last error or answer is the failure. */
+const pauseMsMax = 200;
+
+/**
+ * Asks again until `ask` returns something true; the last error or answer is the failure. Pauses grow, because most
+ * questions cost a query: a pause is a tenth of what was waited so far, unless `pauseMs` is given.
+ */
 export async function eventually<T>(
   ask: () => Promise<T> | T,
   waitMsMax = 10_000,
-  pauseMs = 20,
+  pauseMs?: number,
 ): Promise<NonNullable<T>> {
-  const deadline = performance.now() + waitMsMax;
+  const started = performance.now();
+  const deadline = started + waitMsMax;
   let last: unknown = 'nothing';
   while (performance.now() < deadline) {
     try {
@@ -164,7 +170,7 @@ export async function eventually<T>(
     } catch (error) {
       last = error;
     }
-    await sleep(pauseMs);
+    await sleep(pauseMs ?? Math.min(pauseMsMax, Math.max(20, (performance.now() - started) / 10)));
   }
   throw new Error(`not within ${waitMsMax} ms; last answer: ${last instanceof Error ? last.message : String(last)}`);
 }

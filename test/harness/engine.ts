@@ -101,8 +101,6 @@ export class Engine {
   readonly analyticsPort: number;
   readonly dataDir: string;
   readonly api: Api;
-  /** Milliseconds from spawn to the first 200 of /readyz, of the last start. */
-  readyMs = 0;
   output = '';
   /** What /readyz answered last. */
   #readiness = '';
@@ -168,10 +166,8 @@ export class Engine {
 
   /** Spawns the engine, with `extra` settings this time, and waits until it says that it is ready. */
   async start(extra: Record<string, string> = {}): Promise<void> {
-    const startedAt = performance.now();
     this.spawn(extra);
     await this.ready();
-    this.readyMs = performance.now() - startedAt;
   }
 
   /** Spawns without waiting: for starts that must fail, or be killed half way. */
@@ -192,15 +188,17 @@ export class Engine {
     this.#exit = once(child, 'exit').then(([code, signal]) => ({ code, signal }) as Exit);
   }
 
-  /** Telemetry is accepted; `withStores`: and both stores are up. */
+  /** Every worker accepts telemetry, not only the first one; `withStores`: and stores and reports are up. */
   async ready(withStores = true): Promise<void> {
     const deadline = performance.now() + this.#readyMsMax;
+    const needed = ['workers'];
+    if (withStores) needed.push('clickhouse', 'postgres');
+    if (withStores && this.#environment['ANALYTICS_ENABLED'] === 'true') needed.push('analytics');
     while (performance.now() < deadline) {
       if (!this.running) throw new Error(`the engine ended before it was ready:\n${this.tail()}`);
       const { code, parts = {} } = await this.status();
-      const haveStores = parts['clickhouse'] === 'up' && parts['postgres'] === 'up';
-      if (code === 200 && (haveStores || !withStores)) return;
-      await sleep(20);
+      if (code === 200 && needed.every((part) => parts[part] === 'up')) return;
+      await sleep(50);
     }
     throw new Error(`the engine is not ready after ${this.#readyMsMax} ms: ${this.#readiness}\n${this.tail()}`);
   }

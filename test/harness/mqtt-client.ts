@@ -26,6 +26,7 @@ import {
   type QoS,
 } from 'mqtt-packet';
 import { expect } from 'vitest';
+import { AbandonedError } from './raw.ts';
 import { mqttPort } from './shared-engine.ts';
 
 /** 3 is MQTT 3.1, 4 is 3.1.1. */
@@ -81,6 +82,7 @@ export class MqttClient {
   readonly received: Packet[] = [];
   connack: IConnackPacket | undefined;
   #ended = false;
+  #isCut = false;
   #malformed: Error | undefined;
   #nextId = 1;
   #waiters: (() => void)[] = [];
@@ -332,6 +334,7 @@ export class MqttClient {
 
   /** Ends without a word, as a lost link does. */
   cut(): void {
+    this.#isCut = true;
     this.stream.destroy();
   }
 
@@ -343,7 +346,10 @@ export class MqttClient {
     const deadline = performance.now() + waitMsMax;
     while (!isSo()) {
       if (this.#malformed) throw new Error(`the server sent a malformed packet: ${this.#malformed.message}`);
-      if (this.#ended && !endIsFine) throw new Error(`${what} before the end; got ${this.#story()}`);
+      if (this.#ended && !endIsFine) {
+        const message = `${what} before the end; got ${this.#story()}`;
+        throw this.#isCut ? new AbandonedError(message) : new Error(message);
+      }
       const leftMs = deadline - performance.now();
       if (leftMs <= 0) throw new Error(`${what} in ${waitMsMax} ms; got ${this.#story()}`);
       await this.#change(leftMs);

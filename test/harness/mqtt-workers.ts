@@ -4,15 +4,16 @@
  */
 import { connectMqtt, type Login, type MqttClient, type Transport } from './mqtt-client.ts';
 
-const attemptsMax = 400;
+const waitMsMax = 20_000;
 
 /** MQTT 5, on this worker. Each attempt takes over the one before. */
 export async function connectMqttOn(worker: number, login: Transport & Login): Promise<MqttClient> {
-  for (let attempt = 0; attempt < attemptsMax; attempt += 1) {
+  const deadline = performance.now() + waitMsMax;
+  while (performance.now() < deadline) {
     const client = await connectMqtt(login);
     if (client.worker === undefined) throw new Error('the engine does not tell its workers: set HTTP_TELL_WORKER=true');
     if (client.worker === worker) return client;
     client.cut();
   }
-  throw new Error(`${attemptsMax} connections, and none on worker ${worker}`);
+  throw new Error(`no connection reached worker ${worker} in ${waitMsMax} ms`);
 }

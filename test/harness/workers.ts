@@ -4,14 +4,17 @@
  */
 import { RawConnection, type RawRequest, type RawResponse } from './raw.ts';
 
-const attemptsMax = 400;
+/** A worker that gets no processor time accepts nothing: so long is waited for it. */
+const waitMsMax = 20_000;
 
 /** Keep-alive connections, one on each worker, in the order of the workers. The caller closes them. */
 export async function connectToEachWorker(port: number, workers = 2): Promise<RawConnection[]> {
   const byWorker = new Map<number, RawConnection>();
-  for (let attempt = 0; byWorker.size < workers; attempt += 1) {
-    if (attempt === attemptsMax)
-      throw new Error(`${attemptsMax} connections reached workers ${[...byWorker.keys()]} only`);
+  const deadline = performance.now() + waitMsMax;
+  for (let attempts = 0; byWorker.size < workers; attempts += 1) {
+    if (performance.now() > deadline) {
+      throw new Error(`${attempts} connections in ${waitMsMax} ms reached workers ${[...byWorker.keys()]} only`);
+    }
     const connection = await RawConnection.open(port);
     const worker = workerOf(await connection.ask({ method: 'GET', path: '/livez' }));
     if (byWorker.has(worker)) connection.close();

@@ -141,7 +141,7 @@ test('an unknown token is 401 for every operation, at once', async () => {
     const response = await fetch(`${sharedEngine().http}/api/v1/unknown-token/${path}`, { method, body: body ?? null });
     expect(await faultOf(response)).toMatch(/^401\/10 /);
   }
-  expect(performance.now() - startedAt).toBeLessThan(2_000);
+  expect(performance.now() - startedAt).toBeLessThan(10_000);
 });
 
 test('too many keys and too large a body are refused', async () => {

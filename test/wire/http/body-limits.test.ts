@@ -79,7 +79,7 @@ test('a body above a quarter megabyte is decoded without holding up others', () 
     const answer = poster.post(big);
     const startedAt = performance.now();
     expect((await other.ask({ method: 'GET', path: '/livez' })).status).toBe(200);
-    expect(performance.now() - startedAt).toBeLessThan(500);
+    expect(performance.now() - startedAt).toBeLessThan(2_000);
     other.close();
     expect((await answer).status).toBe(200);
     expect(await poster.value('key-999-39999')).toBe('39999');

@@ -40,7 +40,7 @@ test('an empty array is accepted at once and stores nothing', () =>
   withPoster(async (poster) => {
     const startedAt = performance.now();
     await poster.accept('[]');
-    expect(performance.now() - startedAt).toBeLessThan(1_000);
+    expect(performance.now() - startedAt).toBeLessThan(5_000);
     expect(await poster.keys()).toEqual([]);
   }));
 

