@@ -105,7 +105,7 @@ class BuiltStore implements Store {
   }
 
   async start(): Promise<void> {
-    const module = join(dirname(engineMain), this.#name, 'embedded.js');
+    const module = join(dirname(engineMain), this.#name, 'embedded', 'embedded.js');
     const options = {
       dir: join(this.#directory, this.#name),
       runDir: this.#runDir,

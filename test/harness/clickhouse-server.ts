@@ -1,6 +1,7 @@
 /**
  * For tests: a real embedded ClickHouse in a temporary directory. The server runs in a process of its own, which needs
- * built JavaScript: it is compiled once for each test process, below node_modules so that packages are found.
+ * built JavaScript: that of the engine tests, or one that is compiled for this test process, below node_modules so that
+ * packages are found.
  */
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
@@ -69,6 +70,10 @@ let built: string | undefined;
 
 export function builtServer(): string {
   if (built) return built;
+  if (process.env['MILLRACE_TEST_BUILT']) {
+    built = fileURLToPath(new URL('../../dist/clickhouse/embedded/server.js', import.meta.url));
+    return built;
+  }
   const root = fileURLToPath(new URL('../../', import.meta.url));
   const cache = join(root, 'node_modules', '.cache', 'clickhouse-server');
   removeStaleBuilds(cache);
@@ -84,7 +89,7 @@ export function builtServer(): string {
   };
   writeFileSync(project, JSON.stringify(settings));
   execFileSync(process.execPath, [join(root, 'node_modules/typescript/bin/tsc'), '-p', project], { stdio: 'pipe' });
-  built = join(outDir, 'clickhouse', 'embedded-server.js');
+  built = join(outDir, 'clickhouse', 'embedded', 'server.js');
   return built;
 }
 

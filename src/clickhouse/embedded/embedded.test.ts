@@ -270,7 +270,7 @@ describe('priority', () => {
         standBack(7);
         console.log(JSON.stringify(readdirSync(tasks).map(niceOf)));
       });`;
-    const node = [process.execPath, '-e', script, join(dirname(builtServer()), 'embedded-priority.js')];
+    const node = [process.execPath, '-e', script, join(dirname(builtServer()), 'priority.js')];
     // Debian's way to give the capability up; who is not root has none.
     const isRoot = process.getuid!() === 0;
     const command = isRoot ? ['setpriv', '--bounding-set=-all', '--inh-caps=-all', ...node] : node;
