@@ -26,6 +26,7 @@ export default defineConfig({
           name: 'unit',
           include: [...needsNoEngine, 'test/crash/**/*.test.ts'],
           exclude: ownEngine,
+          globalSetup: ['test/harness/unit-setup.ts'],
           sequence: { groupOrder: 1 },
           testTimeout: 180_000,
           hookTimeout: 120_000,
