@@ -45,6 +45,8 @@ export interface CrashOptions {
   settleSeconds: number;
   say: (line: string) => void;
   signal?: AbortSignal;
+  /** An empty folder for the log of the engine and, of a run that is not good, its data directory. */
+  keepIn?: string;
 }
 
 export interface CrashOutcome {
@@ -113,8 +115,15 @@ export async function crashRun(options: CrashOptions): Promise<CrashOutcome> {
     if (dataDir) beginWith(dataDir);
     const env = { ...machine.environment, ...journalSettings, LOG_LEVEL: 'warn' };
     const patient = { readyMsMax: processMsMax, stopMsMax: processMsMax };
-    engine = await startEngine({ workers: options.workers, env, ...patient, ...(dataDir && { dataDir }) });
+    const { workers, keepIn } = options;
+    const logFile = keepIn && join(keepIn, 'engine.log');
+    engine = await startEngine({ workers, env, ...patient, logFile, ...(dataDir && { dataDir }) });
     const outcome = await runOn(engine, machine, options);
+    if (!outcome.good && keepIn) {
+      await engine.killAll();
+      cpSync(engine.dataDir, join(keepIn, 'data'), { recursive: true });
+      options.say(`kept in ${keepIn}: engine.log and the data directory`);
+    }
     return { ...outcome, seconds: (performance.now() - startedAt) / 1000 };
   } finally {
     options.signal?.removeEventListener('abort', end);

@@ -1,5 +1,8 @@
 /** The long crash run; shorter ones of the same driver are in the test suite. Ctrl-C ends it and undoes everything. */
 
+import { mkdirSync, rmSync } from 'node:fs';
+import { join } from 'node:path';
+import { root } from '../../test/harness/engine.ts';
 import { allFaults } from '../crash/faults.ts';
 import { type CrashOutcome, crashRun } from '../crash.ts';
 import { say, table, writeResult } from '../report.ts';
@@ -21,9 +24,10 @@ export async function runCrash(settings: BenchSettings): Promise<boolean> {
   try {
     const { minutes, ...crash } = settings.crash;
     const { signal } = interrupt;
+    const keepIn = keptRun();
     const seconds = minutes * 60;
     const faults = { faults: allFaults, holdMsMax, acknowledgedMin, turnsMin, deletesMin, progressMin };
-    const outcome = await crashRun({ ...crash, ...faults, seconds, workers: 2, settleSeconds, say, signal });
+    const outcome = await crashRun({ ...crash, ...faults, seconds, workers: 2, settleSeconds, say, signal, keepIn });
     tell(outcome);
     writeResult('crash', settings, outcome);
     return outcome.good;
@@ -31,6 +35,14 @@ export async function runCrash(settings: BenchSettings): Promise<boolean> {
     process.off('SIGINT', onSignal);
     process.off('SIGTERM', onSignal);
   }
+}
+
+/** What the last run left, in place of what the run before left. */
+function keptRun(): string {
+  const path = join(root, 'bench', 'results', 'crash');
+  rmSync(path, { recursive: true, force: true });
+  mkdirSync(path, { recursive: true });
+  return path;
 }
 
 function tell(outcome: CrashOutcome): void {

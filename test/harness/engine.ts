@@ -5,7 +5,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { randomInt } from 'node:crypto';
 import { once } from 'node:events';
-import { cpSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { appendFileSync, cpSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
@@ -32,6 +32,8 @@ export interface EngineOptions {
   reports?: boolean;
   readyMsMax?: number;
   stopMsMax?: number;
+  /** Gathers all that the engine prints, over all starts. */
+  logFile?: string | undefined;
   /** Another build to start, `dist/main.js` of its checkout. */
   main?: string;
 }
@@ -109,6 +111,7 @@ export class Engine {
   readonly #stopMsMax: number;
   readonly #main: string;
   readonly #ownsDirectory: boolean;
+  readonly #logFile: string | undefined;
   #child: ChildProcess | undefined;
   #exit: Promise<Exit> | undefined;
 
@@ -123,6 +126,7 @@ export class Engine {
     this.analyticsPort = analyticsPort;
     this.dataDir = dataDir;
     this.#ownsDirectory = ownsDirectory;
+    this.#logFile = options.logFile;
     this.#readyMsMax = options.readyMsMax ?? readyMsMaxDefault;
     this.#stopMsMax = options.stopMsMax ?? stopMsMaxDefault;
     this.#main = options.main ?? engineMain;
@@ -182,6 +186,7 @@ export class Engine {
     this.#child = child;
     const keep = (chunk: Buffer) => {
       this.output = (this.output + chunk.toString('utf8')).slice(-outputCharsMax);
+      if (this.#logFile !== undefined) appendFileSync(this.#logFile, chunk);
     };
     child.stdout.on('data', keep);
     child.stderr.on('data', keep);
