@@ -2,6 +2,7 @@
  * What polls ask of the store, gathered: one statement at a time for many devices. What was offered to a device goes
  * in before what is asked after it, so that the next poll of a quick client knows that its last answer arrived.
  */
+import { Batches } from '../base/batches.ts';
 import { messageOf, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
@@ -36,7 +37,10 @@ export class Inquiries {
   readonly #log: Log;
   #asks = new Map<number, Ask>();
   #offers = new Map<number, Offer>();
-  #running: Promise<void> | undefined;
+  readonly #batches = new Batches(
+    () => this.#offers.size > 0 || this.#asks.size > 0,
+    () => this.#runBatch(),
+  );
 
   constructor(queries: Queries, log: Log) {
     this.#queries = queries;
@@ -58,7 +62,7 @@ export class Inquiries {
       ask.reject = reject;
     });
     this.#asks.set(device, ask);
-    this.#run();
+    this.#batches.wake();
     return ask.promise;
   }
 
@@ -69,7 +73,7 @@ export class Inquiries {
     offer[kind] = Math.max(offer[kind] ?? 0, version);
     offer.confirmed &&= confirmed;
     this.#offers.set(device, offer);
-    this.#run();
+    this.#batches.wake();
   }
 
   /** All news behind a version, whatever the device has seen. */
@@ -78,26 +82,16 @@ export class Inquiries {
   }
 
   async idle(): Promise<void> {
-    await this.#running;
+    await this.#batches.idle();
   }
 
-  #run(): void {
-    this.#running ??= this.#drain();
-  }
-
-  async #drain(): Promise<void> {
-    // What this turn of the loop brings goes together.
-    await new Promise((resolve) => setImmediate(resolve));
-    while (this.#offers.size > 0 || this.#asks.size > 0) {
-      const offers = takeSome(this.#offers);
-      // An ask of a device whose offer waits behind the batch must wait with it; offers are few.
-      if (offers.length > 0) await this.#storeOffers(offers.map(([, offer]) => offer));
-      if (this.#offers.size > 0) continue;
-      const asks = takeSome(this.#asks);
-      if (asks.length > 0) await this.#answer(asks);
-    }
-    // In the same turn as the last look at what waits, so that nothing is left behind.
-    this.#running = undefined;
+  async #runBatch(): Promise<void> {
+    const offers = takeSome(this.#offers);
+    if (offers.length > 0) await this.#storeOffers(offers.map(([, offer]) => offer));
+    // A device whose offer is still queued may ask as well, and its offer goes first; offers are few.
+    if (this.#offers.size > 0) return;
+    const asks = takeSome(this.#asks);
+    if (asks.length > 0) await this.#answer(asks);
   }
 
   async #storeOffers(offers: Offer[]): Promise<void> {

@@ -6,6 +6,7 @@
  */
 import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { Batches } from '../base/batches.ts';
 import type { Clock } from '../base/clock.ts';
 import { assert, badRequest, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -254,7 +255,10 @@ class WriteQueue {
   readonly #remove: (remove: Remove, queue: WriteQueue) => Promise<void>;
   #turns = 0;
   #waiting: (Save | Remove)[] = [];
-  #running: Promise<void> | undefined;
+  readonly #batches = new Batches(
+    () => this.#waiting.length > 0,
+    () => this.#runBatch(),
+  );
 
   constructor(
     saveAll: (saves: Save[], queue: WriteQueue) => Promise<void>,
@@ -271,38 +275,32 @@ class WriteQueue {
 
   push(operation: Save | Remove): void {
     this.#waiting.push(operation);
-    this.#running ??= this.#drain();
+    this.#batches.wake();
   }
 
   async idle(): Promise<void> {
-    await this.#running;
+    await this.#batches.idle();
   }
 
-  async #drain(): Promise<void> {
-    // What this turn of the loop brings goes together.
-    await new Promise((resolve) => setImmediate(resolve));
-    while (this.#waiting.length > 0) {
-      const waiting = this.#waiting;
-      this.#waiting = [];
-      for (let at = 0; at < waiting.length; ) {
-        const first = waiting[at]!;
-        if ('keys' in first) {
-          at += 1;
-          await this.#remove(first, this);
-          continue;
-        }
-        const saves: Save[] = [];
-        for (let rows = 0; at < waiting.length && rows < limits.attributeBatchRowsMax; at += 1) {
-          const next = waiting[at]!;
-          if ('keys' in next) break;
-          saves.push(next);
-          rows += next.entries.size;
-        }
-        await this.#saveAll(saves, this);
+  async #runBatch(): Promise<void> {
+    const waiting = this.#waiting;
+    this.#waiting = [];
+    for (let at = 0; at < waiting.length; ) {
+      const first = waiting[at]!;
+      if ('keys' in first) {
+        at += 1;
+        await this.#remove(first, this);
+        continue;
       }
+      const saves: Save[] = [];
+      for (let rows = 0; at < waiting.length && rows < limits.attributeBatchRowsMax; at += 1) {
+        const next = waiting[at]!;
+        if ('keys' in next) break;
+        saves.push(next);
+        rows += next.entries.size;
+      }
+      await this.#saveAll(saves, this);
     }
-    // In the same turn as the last look at the queue, so that nothing is left behind.
-    this.#running = undefined;
   }
 }
 

@@ -5,6 +5,7 @@
  * devices answer. Both keep keyed digests of passwords only.
  */
 import { createHmac, randomBytes, timingSafeEqual } from 'node:crypto';
+import { Batches } from '../base/batches.ts';
 import type { Clock } from '../base/clock.ts';
 import { Fault, messageOf, unavailable } from '../base/errors.ts';
 import { FifoMap } from '../base/fifo-map.ts';
@@ -79,7 +80,10 @@ export class Logins {
   );
   readonly #key = randomBytes(32);
   #queue: Waiting[] = [];
-  #running = false;
+  readonly #batches = new Batches(
+    () => this.#queue.length > 0,
+    () => this.#runBatch(),
+  );
   /** Credentials that changed while a query ran: what it read may be of before. */
   #changed = new Set<string | 'all'>();
 
@@ -99,39 +103,31 @@ export class Logins {
     return new Promise((settle) => {
       const untilMs = this.#deps.clock.monotonic() + limits.loginLookupTimeoutMs;
       this.#queue.push({ claim, credentialsIds, untilMs, settle });
-      if (this.#running) return;
-      this.#running = true;
-      setImmediate(() => void this.#drain());
+      this.#batches.wake();
     });
   }
 
   changed(change: CredentialChange | 'all'): void {
     if (change === 'all') this.#known.clear();
     else this.#known.delete(change.credentialsId);
-    if (this.#running) this.#changed.add(change === 'all' ? 'all' : change.credentialsId);
+    if (this.#batches.isRunning) this.#changed.add(change === 'all' ? 'all' : change.credentialsId);
   }
 
-  async #drain(): Promise<void> {
-    while (this.#queue.length > 0) {
-      const batch = this.#queue.splice(0, limits.loginBatchMax);
-      const untilMs = batch[0]!.untilMs;
-      this.#changed.clear();
-      if (this.#deps.alone?.isAlone) {
-        await this.#settleAlone(batch);
-        continue;
-      }
-      try {
-        const found = await this.#ask([...new Set(batch.flatMap((each) => each.credentialsIds))], untilMs);
-        this.#remember(found);
-        for (const { claim, settle } of batch) settle(this.#judge(claim, (id) => found.get(id)));
-      } catch (error) {
-        const level = error instanceof Fault ? 'warn' : 'error';
-        this.#deps.log[level]('logins_unanswered', { reason: messageOf(error), logins: batch.length });
-        this.#deps.alone?.storeFailed();
-        await this.#settleAlone(batch);
-      }
+  async #runBatch(): Promise<void> {
+    const batch = this.#queue.splice(0, limits.loginBatchMax);
+    const untilMs = batch[0]!.untilMs;
+    this.#changed.clear();
+    if (this.#deps.alone?.isAlone) return await this.#settleAlone(batch);
+    try {
+      const found = await this.#ask([...new Set(batch.flatMap((each) => each.credentialsIds))], untilMs);
+      this.#remember(found);
+      for (const { claim, settle } of batch) settle(this.#judge(claim, (id) => found.get(id)));
+    } catch (error) {
+      const level = error instanceof Fault ? 'warn' : 'error';
+      this.#deps.log[level]('logins_unanswered', { reason: messageOf(error), logins: batch.length });
+      this.#deps.alone?.storeFailed();
+      await this.#settleAlone(batch);
     }
-    this.#running = false;
   }
 
   async #settleAlone(batch: Waiting[]): Promise<void> {

@@ -4,6 +4,7 @@
  * Entries have no time limit: `CredentialChanges` removes what changed. While Postgres does not answer, cached devices go on,
  * others are looked up in the file of known devices, and unknown ones get 503, never 401: the device may well exist.
  */
+import { Batches } from '../base/batches.ts';
 import type { Clock } from '../base/clock.ts';
 import { Fault, unavailable } from '../base/errors.ts';
 import { FifoMap } from '../base/fifo-map.ts';
@@ -61,7 +62,10 @@ export class TokenCache {
   readonly #unknown: FifoMap<string, number>;
   readonly #pending = new Map<string, Pending>();
   #queue: Pending[] = [];
-  #running = false;
+  readonly #batches = new Batches(
+    () => this.#queue.length > 0,
+    () => this.#runBatch(),
+  );
 
   constructor(lookUp: LookUpTokens, limits: TokenCacheLimits, here: LocalDevices, clock: Clock, alone?: TokensAlone) {
     this.#lookUp = lookUp;
@@ -98,10 +102,7 @@ export class TokenCache {
     const pending = new Pending(token);
     this.#pending.set(token, pending);
     this.#queue.push(pending);
-    if (!this.#running) {
-      this.#running = true;
-      setImmediate(() => void this.#drain());
-    }
+    this.#batches.wake();
     return pending.promise;
   }
 
@@ -134,24 +135,17 @@ export class TokenCache {
     return true;
   }
 
-  /** One query at a time: while it runs the next batch gathers, so a storm makes few, large queries. */
-  async #drain(): Promise<void> {
-    while (this.#queue.length > 0) {
-      const batch = this.#queue.splice(0, this.#limits.tokenLookupBatchMax);
-      // A server that does not answer at all would hold each batch for its whole time.
-      if (this.#alone?.isAlone) {
-        await this.#settleAlone(batch, lookUpFailed);
-        continue;
-      }
-      try {
-        const rows = await this.#lookUpInTime(batch.map((pending) => pending.token));
-        for (const pending of batch) this.#settle(pending, rows.get(pending.token));
-      } catch (error) {
-        this.#alone?.storeFailed();
-        await this.#settleAlone(batch, error instanceof Fault && error.status === 503 ? error : lookUpFailed);
-      }
+  async #runBatch(): Promise<void> {
+    const batch = this.#queue.splice(0, this.#limits.tokenLookupBatchMax);
+    // A server that does not answer at all would hold each batch for its whole time.
+    if (this.#alone?.isAlone) return await this.#settleAlone(batch, lookUpFailed);
+    try {
+      const rows = await this.#lookUpInTime(batch.map((pending) => pending.token));
+      for (const pending of batch) this.#settle(pending, rows.get(pending.token));
+    } catch (error) {
+      this.#alone?.storeFailed();
+      await this.#settleAlone(batch, error instanceof Fault && error.status === 503 ? error : lookUpFailed);
     }
-    this.#running = false;
   }
 
   async #settleAlone(batch: Pending[], fault: Fault): Promise<void> {

@@ -5,6 +5,7 @@
  * is told again, so exactly one stays. When a device or its credentials change, its session is held against the store.
  */
 import { randomUUID } from 'node:crypto';
+import { Batches } from '../base/batches.ts';
 import type { Clock } from '../base/clock.ts';
 import { assert, messageOf } from '../base/errors.ts';
 import { FifoMap } from '../base/fifo-map.ts';
@@ -102,7 +103,10 @@ export class Sessions {
   #allChangedMs = Number.NEGATIVE_INFINITY;
   /** Devices whose session may stand on what is no longer so. */
   readonly #doubted = new Set<number>();
-  #checking: Promise<void> | undefined;
+  readonly #checks = new Batches(
+    () => this.#doubted.size > 0 && !this.#stopped,
+    () => this.#checkBatch(),
+  );
   #endPause = () => {};
   #toAnnounce: DeviceSession[] = [];
   #lastStamp = 0;
@@ -132,7 +136,7 @@ export class Sessions {
     this.#stopped = true;
     this.#unsubscribe?.();
     this.#endPause();
-    await this.#checking;
+    await this.#checks.idle();
   }
 
   /** `handler` is called for each session whose device was read again, because the device changed or may have. */
@@ -233,26 +237,20 @@ export class Sessions {
   #doubt(number: number): void {
     this.#doubted.add(number);
     // A read that runs already may be of before the change: this one joins the next.
-    this.#checking ??= this.#check();
+    this.#checks.wake();
   }
 
-  async #check(): Promise<void> {
-    // Once in a turn, for many changes.
-    await new Promise((resolve) => setImmediate(resolve));
-    while (this.#doubted.size > 0 && !this.#stopped) {
-      const numbers = [...this.#doubted].slice(0, limits.sessionChecksBatchMax);
-      for (const number of numbers) this.#doubted.delete(number);
-      try {
-        this.#compare(numbers, await this.#deps.lookUp(numbers));
-      } catch (error) {
-        // Sessions go on while the database is away.
-        this.#deps.log.warn('sessions_unchecked', { reason: messageOf(error), sessions: this.#doubted.size });
-        for (const number of numbers) this.#doubted.add(number);
-        await this.#pause();
-      }
+  async #checkBatch(): Promise<void> {
+    const numbers = [...this.#doubted].slice(0, limits.sessionChecksBatchMax);
+    for (const number of numbers) this.#doubted.delete(number);
+    try {
+      this.#compare(numbers, await this.#deps.lookUp(numbers));
+    } catch (error) {
+      // Sessions go on while the database is unavailable.
+      this.#deps.log.warn('sessions_unchecked', { reason: messageOf(error), sessions: this.#doubted.size });
+      for (const number of numbers) this.#doubted.add(number);
+      await this.#pause();
     }
-    // In the same turn as the last look at what is doubted: nobody's doubt falls in between.
-    this.#checking = undefined;
   }
 
   #pause(): Promise<void> {

@@ -3,6 +3,7 @@
  * turn, and while a statement runs, share the next one, whichever gateways ask. What was found is remembered until it
  * changes; a name for which there is no room is refused for a few seconds without asking again.
  */
+import { Batches } from '../base/batches.ts';
 import type { Clock } from '../base/clock.ts';
 import { Fault, unavailable } from '../base/errors.ts';
 import { FifoMap } from '../base/fifo-map.ts';
@@ -69,7 +70,10 @@ export class ChildNames {
   readonly #changed = new Set<number>();
   #allChanged = false;
   #queue: Pending[] = [];
-  #running = false;
+  readonly #batches = new Batches(
+    () => this.#queue.length > 0,
+    () => this.#runBatch(),
+  );
 
   constructor(findOrCreate: FindOrCreate, clock: Clock, customerScope: CustomerScope, alone?: NamesAlone) {
     this.#alone = alone;
@@ -110,7 +114,7 @@ export class ChildNames {
     const { deviceNumber, deleted } = change;
     // There may be room again.
     if (deleted) this.#refused.clear();
-    if (this.#running) this.#changed.add(deviceNumber);
+    if (this.#batches.isRunning) this.#changed.add(deviceNumber);
     this.forget(deviceNumber);
   }
 
@@ -147,7 +151,7 @@ export class ChildNames {
       };
       this.#pending.set(key, pending);
       this.#queue.push(pending);
-      this.#run();
+      this.#batches.wake();
     }
     // A name twice in one call is one name.
     if (pending.asks.at(-1) !== ask) {
@@ -157,29 +161,20 @@ export class ChildNames {
     return true;
   }
 
-  #run(): void {
-    if (this.#running) return;
-    this.#running = true;
-    setImmediate(() => void this.#drain());
-  }
-
-  /** One statement at a time: while it runs the next batch gathers, so a storm makes few, large ones. */
-  async #drain(): Promise<void> {
-    while (this.#queue.length > 0) {
-      const { tenantId } = this.#queue[0]!;
-      const batch: Pending[] = [];
-      const others: Pending[] = [];
-      for (const pending of this.#queue) {
-        const joins = pending.tenantId === tenantId && batch.length < limits.childNamesBatchMax;
-        (joins ? batch : others).push(pending);
-      }
-      this.#queue = others;
-      this.#changed.clear();
-      this.#allChanged = false;
-      const found = await this.#ask(tenantId, batch);
-      for (const pending of batch) this.#settle(pending, found.get(pending.request.name) ?? lookupFailed);
+  /** Takes names of one tenant, because a statement is of one tenant. */
+  async #runBatch(): Promise<void> {
+    const { tenantId } = this.#queue[0]!;
+    const batch: Pending[] = [];
+    const others: Pending[] = [];
+    for (const pending of this.#queue) {
+      const joins = pending.tenantId === tenantId && batch.length < limits.childNamesBatchMax;
+      (joins ? batch : others).push(pending);
     }
-    this.#running = false;
+    this.#queue = others;
+    this.#changed.clear();
+    this.#allChanged = false;
+    const found = await this.#ask(tenantId, batch);
+    for (const pending of batch) this.#settle(pending, found.get(pending.request.name) ?? lookupFailed);
   }
 
   async #ask(tenantId: string, batch: Pending[]): Promise<Found> {

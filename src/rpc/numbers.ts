@@ -3,6 +3,7 @@
  * because each one is taken from a row in Postgres. The first number is 1, as many clients test an id for truth. Numbers
  * asked for in the same tick, and while a statement runs, share one statement.
  */
+import { Batches } from '../base/batches.ts';
 import { notFound, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Queries } from '../postgres/client.ts';
@@ -20,7 +21,10 @@ interface Asked {
 export class RpcNumbers {
   readonly #postgres: Queries;
   #asked: Asked[] = [];
-  #running = false;
+  readonly #batches = new Batches(
+    () => this.#asked.length > 0,
+    () => this.#runBatch(),
+  );
 
   constructor(postgres: Queries) {
     this.#postgres = postgres;
@@ -32,29 +36,24 @@ export class RpcNumbers {
     }
     return new Promise((resolve, reject) => {
       this.#asked.push({ device, resolve, reject });
-      if (this.#running) return;
-      this.#running = true;
-      setImmediate(() => void this.#run());
+      this.#batches.wake();
     });
   }
 
-  async #run(): Promise<void> {
-    while (this.#asked.length > 0) {
-      const batch = this.#asked.splice(0, limits.rpcNumbersBatchMax);
-      const counts = new Map<number, number>();
-      for (const { device } of batch) counts.set(device, (counts.get(device) ?? 0) + 1);
-      try {
-        const taken = await takeNumbers(this.#postgres, [...counts.keys()], [...counts.values()]);
-        for (const { device, resolve, reject } of batch) {
-          const number = taken.get(device);
-          if (number === undefined) reject(notFound("Device with requested id wasn't found!"));
-          else resolve((number % numberMax) + 1);
-          if (number !== undefined) taken.set(device, number + 1);
-        }
-      } catch (error) {
-        for (const { reject } of batch) reject(error);
+  async #runBatch(): Promise<void> {
+    const batch = this.#asked.splice(0, limits.rpcNumbersBatchMax);
+    const counts = new Map<number, number>();
+    for (const { device } of batch) counts.set(device, (counts.get(device) ?? 0) + 1);
+    try {
+      const taken = await takeNumbers(this.#postgres, [...counts.keys()], [...counts.values()]);
+      for (const { device, resolve, reject } of batch) {
+        const number = taken.get(device);
+        if (number === undefined) reject(notFound("Device with requested id wasn't found!"));
+        else resolve((number % numberMax) + 1);
+        if (number !== undefined) taken.set(device, number + 1);
       }
+    } catch (error) {
+      for (const { reject } of batch) reject(error);
     }
-    this.#running = false;
   }
 }
