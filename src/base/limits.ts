@@ -3,7 +3,7 @@
  * what stands here is part of the design. `checkLimits` asserts how they relate and runs at start-up.
  */
 import type { Config } from './config.ts';
-import { assert } from './errors.ts';
+import { assert, StartError } from './errors.ts';
 
 export const limits = {
   /** Messages of a worker that wait for ClickHouse when `ingest.ack` is `store`; one more is 503. */
@@ -288,8 +288,15 @@ export const limits = {
   attributeKeysPerMessageMax: 1_000,
   attributeRowsWaitingMax: 100_000,
   attributeBytesWaitingMax: 64 * 1024 * 1024,
+  /** Of these bytes those of one device; a message with the most keys and a body of the most bytes fits. */
+  attributeBytesWaitingPerDeviceMax: 4 * 1024 * 1024,
   attributeBatchRowsMax: 4_000,
   attributeQueues: 2,
+  /** Stored attributes of one scope of a device or another entity; devices and entities whose sum a worker remembers, and
+   * how long an owner that has too much is refused before the sum is read again. */
+  attributeBytesStoredMax: 16 * 1024 * 1024,
+  attributeOwnersKnownMax: 200_000,
+  attributesFullMs: 5_000,
   attributeRetryMsMax: 3_000,
   /** How long the last statement of a lane is remembered, and after how many of its own a lane clears up. */
   attributeTurnKeptMs: 24 * 3_600_000,
@@ -356,6 +363,9 @@ export const limits = {
   refusedChildrenMax: 20_000,
   refusedChildMs: 5_000,
   gatewayHeldBytesMax: 64 * 1024 * 1024,
+  /** Of these messages those of one gateway and of one tenant. */
+  gatewayHeldBytesPerGatewayMax: 8 * 1024 * 1024,
+  gatewayHeldBytesPerTenantMax: 48 * 1024 * 1024,
   gatewayUpdatesInFlightMax: 500,
   gatewayRetryMs: 2_000,
   gatewayNoticeMs: 1_000,
@@ -427,6 +437,8 @@ export const limits = {
   /** A file that goes into one MQTT message from memory, and bytes of such files that a worker has on their way. */
   otaMessageBytesMax: 512 * 1024,
   otaMessageBytesInFlightMax: 64 * 1024 * 1024,
+  /** Of these bytes those for devices of one tenant. */
+  otaMessageBytesInFlightPerTenantMax: 48 * 1024 * 1024,
   /** Larger files in one MQTT message, slice by slice: how many a worker sends at once, what of each may wait for its client
    * and for how long without a byte being read, and how long and how often a slice is asked of a store that is unavailable. */
   mqttFilesMax: 200,
@@ -436,7 +448,7 @@ export const limits = {
   mqttFileRetryMs: 500,
   /** Downloads that a connection may have begun under ids of its own; an old one makes room for a new one. */
   otaDownloadsPerSessionMax: 16,
-  otaUploadsMax: 2,
+  otaUploadsMax: 3,
   otaFormBytesMax: 64 * 1024,
   streamsMax: 256,
   /** How long a device's assignment is remembered while it takes chunks, and for how many devices. */
@@ -499,5 +511,15 @@ export function checkLimits(config: Config): void {
     config.ingest.journal.unsyncedBytesMax >= 2 * limits.frameBytesMax,
     'one frame may be written while the next one gathers',
   );
-  assert(config.http.bodyBytesInFlightMax >= config.http.bodyBytesMax, 'one body of the largest size fits');
+  // A sender has room for one body of the largest size that any route takes (`uws/body.ts`).
+  const packageBytesMax = config.http.apiBodyBytesMax + limits.otaFormBytesMax;
+  const { bodyBytesInFlightMax, bodyBytesMax } = config.http;
+  if (
+    bodyBytesInFlightMax < Math.max(bodyBytesMax, packageBytesMax, limits.importBodyBytesMax, limits.bulkBodyBytesMax)
+  ) {
+    throw new StartError(
+      'HTTP_BODY_BYTES_IN_FLIGHT_MAX must have room for one body of the largest size: HTTP_BODY_BYTES_MAX, ' +
+        `HTTP_API_BODY_BYTES_MAX and ${limits.otaFormBytesMax} bytes, and ${limits.importBodyBytesMax} bytes.`,
+    );
+  }
 }

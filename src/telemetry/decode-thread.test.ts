@@ -45,7 +45,7 @@ beforeAll(() => {
 
 afterAll(() => rmSync(directory, { recursive: true }));
 
-const device = { number: 9 };
+const device = { number: 9, tenantId: 'tenant' };
 
 /** As one commit encodes them. */
 function read(chunks: Chunk[]): BlockRow[] {
@@ -124,6 +124,20 @@ describe('DecodeThread', () => {
     expect(await waiting).toBe('503 shutting_down');
     expect(await post('{}')).toBe('503 shutting_down');
     expect(thread.length).toBe(0);
+  });
+
+  it('lets tenants take turns, and makes room for a tenant that has nothing in the queue', async () => {
+    const thread = new DecodeThread(options, entry);
+    const order: string[] = [];
+    const post = (tenantId: string) =>
+      reasonOf(thread.decode(new Uint8Array(Buffer.from('{"a":1}')), { number: 9, tenantId }, now)).then((reason) => {
+        order.push(`${tenantId} ${reason}`);
+      });
+    const own = Array.from({ length: limits.decodeQueueMax + 1 }, () => post('a'));
+    await Promise.all([...own, post('b')]);
+    expect(order[0]).toBe('a 503 decode_queue_full');
+    expect(order.indexOf('b taken')).toBeLessThan(4);
+    await thread.close();
   });
 
   it('survives a body that exhausts its memory', async () => {

@@ -1,11 +1,11 @@
 /**
  * Large bodies are decoded in one thread, so that they do not block the loop. At most `limits.decodeQueueMax` wait;
- * one more is refused. The thread starts with the first body; when it dies (a body of endless nested JSON hits its
+ * one more is refused. Tenants take turns, and so do the devices of a tenant. The thread starts with the first body; when it dies (a body of endless nested JSON hits its
  * memory limit) or is late, only the body it had is refused and the next one gets a new thread.
  */
 import { Worker } from 'node:worker_threads';
-import { BoundedQueue } from '../base/bounded-queue.ts';
 import { Fault, tooLarge, unavailable } from '../base/errors.ts';
+import { FairQueue } from '../base/fair-queue.ts';
 import { limits } from '../base/limits.ts';
 import { type EncodedColumns, type FrameStamp, newStamps, type Spans, stampedParts } from './block.ts';
 import type { DecodeOptions, TelemetrySource } from './decode.ts';
@@ -47,6 +47,11 @@ export class Chunk {
   }
 }
 
+/** Whose body it is. */
+export interface BodySource extends TelemetrySource {
+  readonly tenantId: string;
+}
+
 interface Task {
   request: DecodeRequest;
   device: TelemetrySource;
@@ -58,7 +63,7 @@ export class DecodeThread {
   readonly #options: DecodeOptions;
   readonly #entry: URL;
   readonly #heapMegabytesMax: number;
-  readonly #queue = new BoundedQueue<Task>(limits.decodeQueueMax);
+  readonly #queue = new FairQueue<Task>(limits.decodeQueueMax);
   #worker: Worker | undefined;
   #current: Task | undefined;
   #deadline: NodeJS.Timeout | undefined;
@@ -83,13 +88,15 @@ export class DecodeThread {
    * The rows of a message in chunks of at most `limits.frameRowsMax`, none for a message without points. Takes the
    * body over: it is empty afterwards. Rejects with a Fault.
    */
-  decode(body: Uint8Array, device: TelemetrySource, now: number): Promise<Chunk[]> {
+  decode(body: Uint8Array, device: BodySource, now: number): Promise<Chunk[]> {
     return new Promise((resolve, reject) => {
       const task = { request: { body, now }, device, resolve, reject };
-      if (this.#closed) reject(unavailable('shutting_down', 'Millrace is shutting down.'));
-      else if (!this.#queue.push(task)) {
-        reject(unavailable('decode_queue_full', 'Too many large messages are waiting. Send it again later.'));
-      } else if (!this.#current) this.#next();
+      if (this.#closed) {
+        reject(unavailable('shutting_down', 'Millrace is shutting down.'));
+        return;
+      }
+      this.#queue.push({ tenant: device.tenantId, caller: String(device.number) }, task)?.reject(queueFull);
+      if (!this.#current) this.#next();
     });
   }
 
@@ -162,6 +169,8 @@ export class DecodeThread {
     return task;
   }
 }
+
+const queueFull = unavailable('decode_queue_full', 'Too many large messages are waiting. Send it again later.');
 
 function answer({ device, resolve, reject }: Task, reply: DecodeReply): void {
   if ('chunks' in reply) {

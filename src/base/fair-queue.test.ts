@@ -1,0 +1,50 @@
+import { expect, test } from 'vitest';
+import { FairQueue } from './fair-queue.ts';
+
+/** Pushes items named `tenant/caller/n`; answers with what was refused. */
+function pushAll(queue: FairQueue<string>, items: string[]): (string | undefined)[] {
+  return items.map((item) => {
+    const [tenant = '', caller = ''] = item.split('/');
+    return queue.push({ tenant, caller }, item);
+  });
+}
+
+function drain(queue: FairQueue<string>): string[] {
+  const items: string[] = [];
+  for (let item = queue.shift(); item !== undefined; item = queue.shift()) items.push(item);
+  return items;
+}
+
+test('tenants take turns, and the callers of each tenant among themselves', () => {
+  const queue = new FairQueue<string>(10);
+  pushAll(queue, ['a/x/1', 'a/x/2', 'a/x/3', 'a/y/1', 'b/z/1', 'b/z/2']);
+  expect(drain(queue)).toEqual(['a/x/1', 'b/z/1', 'a/y/1', 'b/z/2', 'a/x/2', 'a/x/3']);
+  expect(queue.length).toBe(0);
+});
+
+test('a full queue makes room for who has less in it, and for nobody else', () => {
+  const queue = new FairQueue<string>(4);
+  pushAll(queue, ['a/x/1', 'a/x/2', 'a/x/3', 'a/y/1']);
+  expect(pushAll(queue, ['a/x/4', 'a/y/2', 'b/z/1', 'b/z/2', 'b/z/3'])).toEqual([
+    'a/x/4',
+    'a/x/3',
+    'a/x/2',
+    'a/y/2',
+    'b/z/3',
+  ]);
+  expect(drain(queue)).toEqual(['a/x/1', 'b/z/1', 'a/y/1', 'b/z/2']);
+});
+
+test('what may not go yet keeps its place; what was removed is gone', () => {
+  const queue = new FairQueue<string>(4);
+  pushAll(queue, ['a/x/1', 'a/y/1', 'b/z/1']);
+  expect(queue.shift(({ caller }) => caller === 'y')).toBe('a/y/1');
+  expect(queue.remove({ tenant: 'b', caller: 'z' }, 'b/z/1')).toBe(true);
+  expect(queue.remove({ tenant: 'b', caller: 'z' }, 'b/z/1')).toBe(false);
+  expect(drain(queue)).toEqual(['a/x/1']);
+});
+
+test('without a place nothing waits', () => {
+  const queue = new FairQueue<string>(0);
+  expect(pushAll(queue, ['a/x/1'])).toEqual(['a/x/1']);
+});
