@@ -1,6 +1,9 @@
 /** Answers of the analytics component. A report goes out in slices at the pace of its reader, and says what was cut. */
-import { unavailable } from '../base/errors.ts';
+import type { TenantPrincipal } from '../auth/roles.ts';
+import { ByteBudget } from '../base/byte-budget.ts';
+import { ErrorCode, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import { placeOwners } from '../base/places.ts';
 import type { EncodedReport, ReportFormat } from '../report/encode.ts';
 import type { View } from '../report/view.ts';
 import type { HttpResponse } from '../uws/server.ts';
@@ -24,11 +27,25 @@ const contentTypes: Record<ReportFormat, string> = {
   csv: 'text/csv; charset=utf-8',
 };
 
-/** Reports that readers have not taken yet; past the cap the next one is 503. */
+/** Reports that readers have not taken yet: a cap for all of them, a half for one tenant, a quarter for one customer. */
 export class UnsentReports {
-  bytes = 0;
+  readonly #budget: ByteBudget;
+  readonly #bytesMax: number;
 
-  answer({ bytes, rows, cutBy }: EncodedReport, format: ReportFormat): HttpResponse {
+  constructor(bytesMax: number = limits.reportUnsentBytesMax) {
+    this.#budget = new ByteBudget(bytesMax);
+    this.#bytesMax = bytesMax;
+  }
+
+  get bytes(): number {
+    return this.#budget.held;
+  }
+
+  answer(
+    { bytes, rows, cutBy }: EncodedReport,
+    format: ReportFormat,
+    { tenantId, customerId }: Pick<TenantPrincipal, 'tenantId' | 'customerId'>,
+  ): HttpResponse {
     const headers: Record<string, string> = {
       'X-Report-Rows': String(rows),
       'Access-Control-Expose-Headers': 'X-Report-Rows, X-Report-Truncated, Retry-After',
@@ -37,14 +54,24 @@ export class UnsentReports {
     const body = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
     const answer = { status: 200, contentType: contentTypes[format], headers };
     if (body.length <= limits.reportSliceBytes) return { ...answer, body };
-    if (this.bytes + body.length > limits.reportUnsentBytesMax) {
+    // One report of any length fits into a share.
+    const share = (part: number) => Math.max(body.length, this.#bytesMax * part);
+    const owners = [{ name: tenantId, bytesMax: share(0.5) }];
+    if (customerId !== null) owners.push({ name: customerId, bytesMax: share(0.25) });
+    if (this.#budget.lacking(body.length, owners)) throw tooManyUnsent;
+    if (!this.#budget.take(body.length, owners)) {
       throw unavailable('reports_unsent', 'Too many large reports are being sent; try again.');
     }
-    this.bytes += body.length;
     const slice = async (at: number) => body.subarray(at, at + limits.reportSliceBytes);
-    const release = () => {
-      this.bytes -= body.length;
-    };
-    return { ...answer, body: { bytes: body.length, slice, release } };
+    const release = () => this.#budget.release(body.length, owners);
+    return { ...answer, body: { bytes: body.length, owners: placeOwners(tenantId, customerId), slice, release } };
   }
 }
+
+const tooManyUnsent = new Fault(
+  429,
+  ErrorCode.tooManyRequests,
+  'reports_unsent_share',
+  'You have not read your earlier reports: read them to their end, then ask for this one again.',
+  1,
+);

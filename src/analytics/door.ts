@@ -41,7 +41,7 @@ export function analyticsDoor(deps: AnalyticsDoorDeps): void {
     const view = await findVisibleView(deps, principal, asked.viewConfigId);
     const format = formatOf(request);
     const report = await makeReport(deps, principal, view, asked, format, request.aborted);
-    return unsent.answer(report, format);
+    return unsent.answer(report, format, principal);
   };
 
   const preview = async (request: HttpRequest): Promise<HttpResponse> => {
@@ -54,7 +54,7 @@ export function analyticsDoor(deps: AnalyticsDoorDeps): void {
     const range = { rangeStartTs, rangeEndTs, filters: [] };
     const format = formatOf(request);
     const report = await makeReport(deps, principal, definition, range, format, request.aborted);
-    return unsent.answer(report, format);
+    return unsent.answer(report, format, principal);
   };
 
   const signIn = async (request: HttpRequest): Promise<HttpResponse> => {

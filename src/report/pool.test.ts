@@ -10,18 +10,19 @@ import { messageOf } from '../base/errors.ts';
 import { Metrics } from '../base/metrics.ts';
 import { type ReportOrder, ReportPool } from './pool.ts';
 
-/** The tenant's id is what the thread is to do. */
+/** The format is what the thread is to do. */
 const thread = `
 import { workerData } from 'node:worker_threads';
-export default async function report({ tenantId, ticket }) {
+export default async function report({ format, ticket, isFirst }) {
   const cells = new Int32Array(workerData.permits);
-  if (tenantId === 'die') process.exit(3);
-  if (tenantId === 'throw') throw new Error('a bug');
-  if (tenantId === 'die holding a permit') { cells.fill(ticket); process.exit(3); }
-  if (tenantId === 'spin') for (;;);
-  if (tenantId === 'permits') return { bytes: new Uint8Array(cells), rows: 0 };
-  if (tenantId === 'hold') await new Promise((resolve) => setTimeout(resolve, 300));
-  return { bytes: new TextEncoder().encode(tenantId), rows: 1 };
+  if (format === 'first?') return { bytes: new TextEncoder().encode(String(isFirst)), rows: 1 };
+  if (format === 'die') process.exit(3);
+  if (format === 'throw') throw new Error('a bug');
+  if (format === 'die holding a permit') { cells.fill(ticket); process.exit(3); }
+  if (format === 'spin') for (;;);
+  if (format === 'permits') return { bytes: new Uint8Array(cells), rows: 0 };
+  if (format === 'hold') await new Promise((resolve) => setTimeout(resolve, 300));
+  return { bytes: new TextEncoder().encode(format), rows: 1 };
 }`;
 
 const directory = mkdtempSync(join(tmpdir(), 'report-pool-'));
@@ -48,8 +49,8 @@ function open(threads: number, queue: number, timeoutMs = 60_000): void {
   });
 }
 
-const run = (what: string, gone = never) =>
-  pool.run({ tenantId: what } as ReportOrder, gone).then(
+const run = (what: string, gone = never, tenantId = 'tenant', customerId: string | null = null) =>
+  pool.run({ tenantId, format: what as never } as unknown as ReportOrder, customerId, gone).then(
     ({ bytes }) => Buffer.from(bytes).toString(),
     (error) => `${error.status ?? messageOf(error)}`,
   );
@@ -74,7 +75,7 @@ test('a thread that dies fails its own report; the others, and the next ones, ar
     ['hold', 'die', 'a', 'throw', 'b', 'die holding a permit'].map((what) => run(what)),
   );
   expect(answers).toEqual(['hold', '503', 'a', '503', 'b', '503']);
-  expect(await run('permits')).toBe('\0\0');
+  expect(await run('permits')).toBe('\0\0\0');
 });
 
 test('who waits is served in order, and may leave', async () => {
@@ -101,4 +102,44 @@ test('a report whose client has gone loses its thread at once, whatever that doe
   expect(await spinning).toBe('408');
   expect(await next).toBe('next');
   expect(abandoned).toEqual([expect.stringMatching(/^report-/)]);
+});
+
+test('a tenant that fills the pool keeps no other tenant out', async () => {
+  open(2, 2);
+  const held = Array.from({ length: 4 }, () => run('hold'));
+  // A thread of its own at once, then the place of the newest report that waits.
+  const first = run('first?', never, 'other');
+  expect([pool.running, pool.waiting]).toEqual([3, 2]);
+  const second = run('hold', never, 'other');
+  expect([pool.running, pool.waiting]).toEqual([3, 2]);
+  expect(await run('one more')).toBe('429');
+  expect(await first).toBe('true');
+  expect(await second).toBe('hold');
+  expect(await Promise.all(held)).toEqual(['hold', 'hold', 'hold', '429']);
+});
+
+test('tenants take turns, and so do the customers of a tenant', async () => {
+  open(1, 5);
+  const done: string[] = [];
+  const ask = (what: string, tenant: string, customer: string | null) =>
+    run(what, never, tenant, customer).then((answer) => done.push(answer));
+  await Promise.all([
+    ask('hold', 'a', 'a1'),
+    // On the thread of its own.
+    ask('hold', 'c', null),
+    ask('a1', 'a', 'a1'),
+    ask('a1 again', 'a', 'a1'),
+    ask('a2', 'a', 'a2'),
+    ask('b', 'b', null),
+  ]);
+  expect(done.filter((answer) => answer.startsWith('a'))).toEqual(['a1', 'a2', 'a1 again']);
+  expect(done.indexOf('b')).toBeLessThan(done.indexOf('a2'));
+});
+
+test('a customer leaves a quarter of the threads to its tenant', async () => {
+  open(4, 4);
+  const held = Array.from({ length: 4 }, () => run('hold', never, 'tenant', 'customer'));
+  expect([pool.running, pool.waiting]).toEqual([3, 1]);
+  expect(await run('quick')).toBe('quick');
+  expect(await Promise.all(held)).toEqual(held.map(() => 'hold'));
 });

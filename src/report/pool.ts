@@ -1,11 +1,14 @@
 /**
- * The pool of report threads, and who may wait for one: exactly as many as the settings say, in order; one more is 429.
- * Piscina has the threads, its own queue stays empty (it does not count tasks that can be cancelled). A report whose
- * client goes away, or whose time is up, loses its thread at once; a thread that dies takes its own report with it.
+ * The pool of report threads, and who may wait for one: exactly as many as the settings say; one more is 429. Tenants
+ * take turns, and so do the customers of a tenant. A tenant that runs no report finds a thread of its own beside those
+ * of the setting, and a place in a full queue. Piscina has the threads, its own queue stays empty (it does not count
+ * tasks that can be cancelled). A report whose client goes away, or whose time is up, loses its thread at once; a thread
+ * that dies takes its own report with it.
  */
 import { randomUUID } from 'node:crypto';
 import { Piscina } from 'piscina';
 import { ErrorCode, Fault, messageOf, unavailable } from '../base/errors.ts';
+import { FairQueue, type Waiter } from '../base/fair-queue.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Histogram, Metrics } from '../base/metrics.ts';
@@ -26,7 +29,13 @@ export interface ReportPoolOptions {
   entry?: URL;
 }
 
-export type ReportOrder = Omit<ReportTask, 'ticket' | 'queryId'>;
+export type ReportOrder = Omit<ReportTask, 'ticket' | 'queryId' | 'isFirst'>;
+
+interface Waiting {
+  readonly waiter: Waiter;
+  admit(): void;
+  refuse(fault: Fault): void;
+}
 
 const retryAfterSeconds = 2;
 const idleThreadMs = 60_000;
@@ -37,7 +46,9 @@ export class ReportPool {
   readonly #options: ReportPoolOptions;
   readonly #piscina: Piscina<ReportTask, ReportOutcome>;
   readonly #permits: SharedArrayBuffer;
-  readonly #waiting = new Set<() => void>();
+  readonly #waiting: FairQueue<Waiting>;
+  readonly #runningOf = new Map<string, number>();
+  readonly #runningOfCustomer = new Map<string, number>();
   readonly #refused: Counter;
   readonly #seconds: Histogram;
   readonly #waitSeconds: Histogram;
@@ -47,11 +58,12 @@ export class ReportPool {
   constructor(options: ReportPoolOptions) {
     this.#options = options;
     const { threads, metrics, thread } = options;
+    this.#waiting = new FairQueue(options.queue);
     this.#permits = createPermits(options.queriesMax);
     this.#piscina = new Piscina({
       filename: (options.entry ?? new URL('./thread.js', import.meta.url)).href,
       minThreads: 0,
-      maxThreads: threads,
+      maxThreads: threads + 1,
       idleTimeout: idleThreadMs,
       maxQueue: Number.POSITIVE_INFINITY,
       // A thread that blocks between tasks would not see its sockets being closed.
@@ -61,7 +73,7 @@ export class ReportPool {
     });
     this.#piscina.on('error', (error: Error) => options.log.error('report_thread', { reason: messageOf(error) }));
     metrics.observed('report_running', 'Reports being made.', () => this.#running);
-    metrics.observed('report_waiting', 'Reports that wait for a thread.', () => this.#waiting.size);
+    metrics.observed('report_waiting', 'Reports that wait for a thread.', () => this.#waiting.length);
     metrics.observed('report_threads', 'Threads of the report pool.', () => this.#piscina.threads.length);
     this.#refused = metrics.counter(
       'report_refused_total',
@@ -76,29 +88,23 @@ export class ReportPool {
   }
 
   get waiting(): number {
-    return this.#waiting.size;
+    return this.#waiting.length;
   }
 
-  /** Rejects with a Fault; with the reason of `gone` when that is first. */
-  async run(order: ReportOrder, gone: AbortSignal): Promise<EncodedReport> {
-    const { threads, queue } = this.#options;
+  /** `customerId`: of the caller, null for an administrator. Rejects with a Fault. */
+  async run(order: ReportOrder, customerId: string | null, gone: AbortSignal): Promise<EncodedReport> {
+    const waiter = { tenant: order.tenantId, caller: customerId ?? '' };
     const askedAt = performance.now();
-    if (this.#running >= threads) {
-      if (this.#waiting.size >= queue) {
-        this.#refused.add(1);
-        throw full(threads, queue);
-      }
-      await this.#turn(gone);
-    } else {
-      this.#running += 1;
-    }
+    if (this.#mayRun(waiter)) this.#count(waiter, 1);
+    else await this.#turn(waiter, gone);
+    const isFirst = this.#runningOf.get(waiter.tenant) === 1;
     const begunAt = performance.now();
     this.#waitSeconds.observe((begunAt - askedAt) / 1000);
     try {
-      return await this.#make(order, gone);
+      return await this.#make({ ...order, isFirst }, gone);
     } finally {
       this.#seconds.observe((performance.now() - begunAt) / 1000);
-      this.#running -= 1;
+      this.#count(waiter, -1);
       this.#next();
     }
   }
@@ -107,32 +113,58 @@ export class ReportPool {
     await this.#piscina.destroy();
   }
 
-  /** Whoever ends hands the place on: nobody can slip in between. */
-  #next(): void {
-    const [first] = this.#waiting;
-    if (!first || this.#running >= this.#options.threads) return;
-    this.#waiting.delete(first);
-    this.#running += 1;
-    first();
+  /** A customer leaves a quarter of the threads to the others of its tenant. */
+  #mayRun({ tenant, caller }: Waiter): boolean {
+    const { threads } = this.#options;
+    const ofCustomer = caller === '' ? 0 : (this.#runningOfCustomer.get(caller) ?? 0);
+    if (ofCustomer > 0 && ofCustomer >= Math.floor(threads * 0.75)) return false;
+    return this.#running < threads || (this.#running === threads && !this.#runningOf.has(tenant));
   }
 
-  #turn(gone: AbortSignal): Promise<void> {
+  #count({ tenant, caller }: Waiter, change: 1 | -1): void {
+    this.#running += change;
+    add(this.#runningOf, tenant, change);
+    if (caller !== '') add(this.#runningOfCustomer, caller, change);
+  }
+
+  /** The report that ends hands its place on in the same turn: no new one slips in between. */
+  #next(): void {
+    for (;;) {
+      const next = this.#waiting.shift((waiter) => this.#mayRun(waiter));
+      if (!next) return;
+      this.#count(next.waiter, 1);
+      next.admit();
+    }
+  }
+
+  #turn(waiter: Waiter, gone: AbortSignal): Promise<void> {
     return new Promise((resolve, reject) => {
       const leave = () => {
-        this.#waiting.delete(admit);
+        this.#waiting.remove(waiter, waiting);
         reject(abandoned());
       };
-      const admit = () => {
-        gone.removeEventListener('abort', leave);
-        resolve();
+      const waiting: Waiting = {
+        waiter,
+        admit() {
+          gone.removeEventListener('abort', leave);
+          resolve();
+        },
+        refuse(fault) {
+          gone.removeEventListener('abort', leave);
+          reject(fault);
+        },
       };
       if (gone.aborted) return leave();
       gone.addEventListener('abort', leave, { once: true });
-      this.#waiting.add(admit);
+      const refused = this.#waiting.push(waiter, waiting);
+      if (!refused) return;
+      const { threads, queue } = this.#options;
+      this.#refused.add(1);
+      refused.refuse(refused === waiting ? full(threads, queue) : displaced());
     });
   }
 
-  async #make(order: ReportOrder, gone: AbortSignal): Promise<EncodedReport> {
+  async #make(order: ReportOrder & { isFirst: boolean }, gone: AbortSignal): Promise<EncodedReport> {
     const { thread, onAbandoned, log } = this.#options;
     this.#ticket = (this.#ticket % ticketMax) + 1;
     const ticket = this.#ticket;
@@ -182,6 +214,22 @@ function full(threads: number, queue: number): Fault {
       '(SIMPLE_API_RATE_LIMITER_QUEUE_CAPACITY): ask again later, or change these settings.',
     retryAfterSeconds,
   );
+}
+
+function displaced(): Fault {
+  return new Fault(
+    429,
+    ErrorCode.tooManyRequests,
+    'report_pool_share',
+    'Other callers need the places in the queue of reports, of which yours took most: ask for fewer reports at once.',
+    retryAfterSeconds,
+  );
+}
+
+function add(counts: Map<string, number>, name: string, change: 1 | -1): void {
+  const count = (counts.get(name) ?? 0) + change;
+  if (count > 0) counts.set(name, count);
+  else counts.delete(name);
 }
 
 /** Nobody reads it. */

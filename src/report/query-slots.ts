@@ -1,20 +1,27 @@
 /**
  * How many threads may ask ClickHouse at once, shared by all threads of the pool: cells of shared memory that hold the
- * ticket of a report, 0 = free. A thread may die at any moment; whoever started its report gives the cell back.
+ * ticket of a report, 0 = free. One more cell is kept for reports of tenants that ran none. A thread may die at any
+ * moment; the pool that started its report gives the cell back.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 
 const retryMs = 5;
 
 export function createPermits(count: number): SharedArrayBuffer {
-  return new SharedArrayBuffer(count * Int32Array.BYTES_PER_ELEMENT);
+  return new SharedArrayBuffer((count + 1) * Int32Array.BYTES_PER_ELEMENT);
 }
 
-/** False when it is `deadline` (monotonic) and none is free. */
-export async function takePermit(permits: SharedArrayBuffer, ticket: number, deadline: number): Promise<boolean> {
+/** False when it is `deadline` (monotonic) and none is free. `isFirst`: the tenant ran no other report. */
+export async function takePermit(
+  permits: SharedArrayBuffer,
+  ticket: number,
+  deadline: number,
+  isFirst: boolean,
+): Promise<boolean> {
   const cells = new Int32Array(permits);
+  const count = isFirst ? cells.length : cells.length - 1;
   for (;;) {
-    for (let n = 0; n < cells.length; n += 1) {
+    for (let n = 0; n < count; n += 1) {
       if (Atomics.compareExchange(cells, n, 0, ticket) === 0) return true;
     }
     if (performance.now() >= deadline) return false;

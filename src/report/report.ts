@@ -53,7 +53,8 @@ export async function makeReport(
     );
   }
   await attributesReady(deps, principal.tenantId, view, attributesOf(definition));
-  return await pool.run({ definition, ...range, tenantId: principal.tenantId, ownDevices, format }, gone);
+  const { tenantId, customerId } = principal;
+  return await pool.run({ definition, ...range, tenantId, ownDevices, format }, customerId, gone);
 }
 
 /** Each bound of the request goes before that of the view. */

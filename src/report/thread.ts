@@ -30,6 +30,8 @@ export interface ReportTask {
   /** Names the report while it runs; no two have the same. */
   ticket: number;
   queryId: string;
+  /** No other report of the tenant runs. */
+  isFirst: boolean;
   tenantId: string;
   ownDevices: number[] | null;
   definition: ViewDefinition;
@@ -72,9 +74,9 @@ export default async function report(task: ReportTask): Promise<ReportOutcome> {
   }
 }
 
-async function query(plan: Plan, { ticket, queryId }: ReportTask): Promise<ResultRow[]> {
+async function query(plan: Plan, { ticket, queryId, isFirst }: ReportTask): Promise<ResultRow[]> {
   const deadline = performance.now() + data.timeoutMs;
-  if (!(await takePermit(data.permits, ticket, deadline))) throw tooLong();
+  if (!(await takePermit(data.permits, ticket, deadline, isFirst))) throw tooLong();
   try {
     return await rowsOf(plan, queryId, deadline);
   } finally {
