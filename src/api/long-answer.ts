@@ -7,6 +7,7 @@ import { ByteBudget, type Owner } from '../base/byte-budget.ts';
 import { unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Metrics } from '../base/metrics.ts';
+import { type PlaceOwner, placeOwners } from '../base/places.ts';
 import { answerTooLarge } from '../telemetry/latest.ts';
 import type { HttpResponse } from '../uws/server.ts';
 import type { SlicedBody } from '../uws/slices.ts';
@@ -42,7 +43,7 @@ export class LongAnswers {
     const text = new LongText(this.#budget, owners, longAnswerBytesMax);
     try {
       await write(text);
-      return text.answer();
+      return text.answer(placeOwners(tenantId, customerId));
     } catch (error) {
       text.release();
       throw error;
@@ -83,13 +84,15 @@ export class LongText {
     }
   }
 
-  answer(): HttpResponse {
+  /** `owners`: of its place among the answers that are sent in slices. */
+  answer(owners: readonly PlaceOwner[]): HttpResponse {
     const head = { status: 200, contentType: 'application/json' };
     if (this.#bytes === 0) return { ...head, body: this.#text };
     this.#flush();
     if (this.#bytes > sliceBytes) {
       const body: SlicedBody = {
         bytes: this.#bytes,
+        owners,
         slice: async (at) => this.#slice(at),
         release: () => this.release(),
       };

@@ -3,10 +3,11 @@ import { entityNotFound, type Principal, requireTenant, tenantAdmins, tenantUser
 import type { Clock } from '../base/clock.ts';
 import { badRequest, notFound, tooLarge } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import { placeOwners } from '../base/places.ts';
 import * as Type from '../base/schema.ts';
 import { findProfile } from '../device/store.ts';
 import { checksumAlgorithms } from '../ota/checksums.ts';
-import { base64Member, readRange } from '../ota/chunks.ts';
+import { base64Member, readRange, type SlicedFile } from '../ota/chunks.ts';
 import type { Downloads } from '../ota/downloads.ts';
 import {
   hasData,
@@ -20,6 +21,7 @@ import { createPackage, deletePackage, savePackage, uploadFile } from '../ota/pa
 import { countProfileDevices, findPackage, listPackages, type PackageFilter } from '../ota/store.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { attachmentHeaders } from '../uws/attachment.ts';
+import type { SlicedBody } from '../uws/slices.ts';
 import { anything, flag, reference, text } from './body.ts';
 import { readMultipart } from './multipart.ts';
 import { entityUuid, oneOf, type PageQuery, pageLink, pageQuery } from './parameters.ts';
@@ -168,7 +170,7 @@ export function otaRoutes(deps: OtaDeps): Route[] {
         const found = await packageOf(principal, params.otaPackageId);
         const members = packageJson(found);
         if (!isStored(found)) return json({ ...members, data: null });
-        const body = base64Member(downloads.pieces, found.id, found.dataSize, members, 'data');
+        const body = owned(base64Member(downloads.pieces, found, found.dataSize, members, 'data'), principal);
         return { status: 200, contentType: 'application/json', body };
       },
     }),
@@ -184,7 +186,7 @@ export function otaRoutes(deps: OtaDeps): Route[] {
         // As clients of the family know it: whoever asks here for what is elsewhere made a mistake.
         if (found.url !== null) return { status: 400 };
         if (!isStored(found)) throw notFound(`The file of the package [${found.id}] is not uploaded yet`);
-        const body = await readRange(downloads.pieces, found.id, { start: 0, end: found.dataSize });
+        const body = owned(await readRange(downloads.pieces, found, { start: 0, end: found.dataSize }), principal);
         const headers = attachmentHeaders(found.fileName);
         return { status: 200, contentType: found.contentType ?? 'application/octet-stream', headers, body };
       },
@@ -232,6 +234,11 @@ export function otaRoutes(deps: OtaDeps): Route[] {
       },
     }),
   ];
+}
+
+/** An answer in slices counts for its caller. */
+function owned(body: Buffer | SlicedFile, { tenantId, customerId }: Principal): Buffer | SlicedBody {
+  return Buffer.isBuffer(body) ? body : { ...body, owners: placeOwners(tenantId, customerId) };
 }
 
 function packageType(given: string | null | undefined): PackageType {

@@ -3,6 +3,8 @@
  * of checks: parameters, token, rate limit, then whether it is the device's file at all.
  */
 import { badRequest } from '../base/errors.ts';
+import { devicePlaceOwners } from '../base/places.ts';
+import type { CachedDevice } from '../device/cached-device.ts';
 import { chunkRange, readRange, type SlicedFile, wholeBytesMax } from '../ota/chunks.ts';
 import type { Downloads } from '../ota/downloads.ts';
 import { defaultContentType, type PackageType, type StoredPackage } from '../ota/package.ts';
@@ -35,7 +37,7 @@ export function firmwareDoor({ server, senders, downloads }: FirmwareDoorDeps): 
     const body = downloads.pieces.peek(file.id, range);
     if (!body) return false;
     senders.meter.message(device);
-    exchange.answer(fileAnswer(file, body));
+    exchange.answer(fileAnswer(file, body, device));
     return true;
   };
 
@@ -44,7 +46,7 @@ export function firmwareDoor({ server, senders, downloads }: FirmwareDoorDeps): 
       const device = await senders.admit(token, exchange);
       const file = await downloads.find(device, type, asked.title, asked.version);
       const range = chunkRange(file.dataSize, asked.size, asked.chunk);
-      exchange.answer(fileAnswer(file, await readRange(downloads.pieces, file.id, range)));
+      exchange.answer(fileAnswer(file, await readRange(downloads.pieces, file, range), device));
     } catch (error) {
       senders.refuse(exchange, error);
     }
@@ -62,9 +64,14 @@ export function firmwareDoor({ server, senders, downloads }: FirmwareDoorDeps): 
   server.rawGet('/api/v1/:token/software', (exchange, token, query) => receive('SOFTWARE', exchange, token, query));
 }
 
-function fileAnswer(file: StoredPackage, body: Buffer | SlicedFile): HttpResponse {
-  const contentType = file.contentType ?? defaultContentType;
-  return { status: 200, contentType, headers: attachmentHeaders(file.fileName), body };
+function fileAnswer(file: StoredPackage, body: Buffer | SlicedFile, device: CachedDevice): HttpResponse {
+  const answer = {
+    status: 200,
+    contentType: file.contentType ?? defaultContentType,
+    headers: attachmentHeaders(file.fileName),
+  };
+  if (Buffer.isBuffer(body)) return { ...answer, body };
+  return { ...answer, body: { ...body, owners: devicePlaceOwners(device) } };
 }
 
 function askedFor(query: string): Asked {

@@ -1,8 +1,9 @@
 /**
  * Parts of package files: which bytes a chunk is, and the pieces of the store in which they lie. Pieces are kept in
- * memory up to a cap, those used last; a piece that many ask for at once is loaded once.
+ * memory up to a cap, those used last; a piece that many ask for at once is loaded once. Tenants take turns with loads.
  */
-import { assert, unavailable } from '../base/errors.ts';
+import { assert, type Fault, unavailable } from '../base/errors.ts';
+import { FairQueue } from '../base/fair-queue.ts';
 
 /**
  * Bytes of a piece in the store; the last one of a file may be shorter. Stays for ever. A piece comes from the database
@@ -24,15 +25,25 @@ export function chunkRange(fileBytes: number, size: number, chunk: number): Byte
   return { start, end: Math.min(start + size, fileBytes) };
 }
 
+/** Which file: a package and the tenant that owns it. */
+export interface FileOwner {
+  readonly id: string;
+  readonly tenantId: string;
+}
+
+interface WaitingLoad {
+  run(): void;
+  refuse(fault: Fault): void;
+}
+
 export type LoadPiece = (packageId: string, number: number) => Promise<Buffer>;
 
 export class PieceCache {
   readonly #load: LoadPiece;
   readonly #bytesMax: number;
   /** Loads that may wait, and those that run: each costs several times its piece until it is done. */
-  readonly #loadingMax: number;
-  readonly #atOnceMax = 4;
-  readonly #waiting: (() => void)[] = [];
+  readonly #waiting: FairQueue<WaitingLoad>;
+  readonly #atOnceMax: number;
   #running = 0;
   /** The one used last stands last. */
   readonly #pieces = new Map<string, Buffer>();
@@ -43,7 +54,8 @@ export class PieceCache {
     assert(bytesMax >= pieceBytes, 'there is room for a piece');
     this.#load = load;
     this.#bytesMax = bytesMax;
-    this.#loadingMax = loadingMax;
+    this.#atOnceMax = Math.min(4, loadingMax);
+    this.#waiting = new FairQueue(loadingMax - this.#atOnceMax);
   }
 
   get bytes(): number {
@@ -51,9 +63,9 @@ export class PieceCache {
   }
 
   /** The bytes of a file from `at` to the end of their piece, or to `end`; a view that must not be changed. */
-  async read(packageId: string, at: number, end: number): Promise<Buffer> {
+  async read(file: FileOwner, at: number, end: number): Promise<Buffer> {
     const number = Math.floor(at / pieceBytes);
-    const piece = await this.#piece(packageId, number);
+    const piece = await this.#piece(file, number);
     const start = number * pieceBytes;
     return piece.subarray(at - start, Math.min(end - start, piece.length));
   }
@@ -75,31 +87,32 @@ export class PieceCache {
     return piece;
   }
 
-  #piece(packageId: string, number: number): Buffer | Promise<Buffer> {
-    const name = `${packageId}:${number}`;
+  #piece(file: FileOwner, number: number): Buffer | Promise<Buffer> {
+    const name = `${file.id}:${number}`;
     const piece = this.#used(name);
     if (piece) return piece;
     const loading = this.#loading.get(name);
     if (loading) return loading;
-    if (this.#loading.size >= this.#loadingMax) {
-      return Promise.reject(unavailable('ota_pieces', 'Too many different files are being read; try again.'));
-    }
-    const promise = this.#loaded(name, packageId, number).finally(() => this.#loading.delete(name));
+    const promise = this.#loaded(name, file, number).finally(() => this.#loading.delete(name));
     this.#loading.set(name, promise);
     return promise;
   }
 
-  /** Whoever waits takes the place of the load that is done. */
+  /** The next load that waits takes the place of the one that is done. */
   #finished(): void {
     const next = this.#waiting.shift();
-    if (next) next();
+    if (next) next.run();
     else this.#running -= 1;
   }
 
-  async #loaded(name: string, packageId: string, number: number): Promise<Buffer> {
-    if (this.#running >= this.#atOnceMax) await new Promise<void>((resolve) => this.#waiting.push(resolve));
-    else this.#running += 1;
-    const piece = await this.#load(packageId, number).finally(() => this.#finished());
+  async #loaded(name: string, { id, tenantId }: FileOwner, number: number): Promise<Buffer> {
+    if (this.#running < this.#atOnceMax) this.#running += 1;
+    else {
+      await new Promise<void>((run, refuse) => {
+        this.#waiting.push({ tenant: tenantId, caller: id }, { run, refuse })?.refuse(tooManyLoads);
+      });
+    }
+    const piece = await this.#load(id, number).finally(() => this.#finished());
     this.#pieces.set(name, piece);
     this.#bytes += piece.length;
     for (const [oldest, { length }] of this.#pieces) {
@@ -110,6 +123,8 @@ export class PieceCache {
     return piece;
   }
 }
+
+const tooManyLoads = unavailable('ota_pieces', 'Too many different files are being read; try again.');
 
 /** Up to this an answer is given as a whole. */
 export const wholeBytesMax = pieceBytes;
@@ -123,22 +138,22 @@ export interface SlicedFile {
 /** The first bytes are read before it resolves: a store that is away is then still a clean refusal. */
 export async function readRange(
   pieces: PieceCache,
-  packageId: string,
+  file: FileOwner,
   { start, end }: ByteRange,
 ): Promise<Buffer | SlicedFile> {
   if (start === end) return Buffer.alloc(0);
-  const first = await pieces.read(packageId, start, end);
+  const first = await pieces.read(file, start, end);
   if (end - start > wholeBytesMax) {
-    return { bytes: end - start, slice: (at: number) => pieces.read(packageId, start + at, end) };
+    return { bytes: end - start, slice: (at: number) => pieces.read(file, start + at, end) };
   }
   // Over the edge of one piece at most.
   if (first.length === end - start) return first;
-  return Buffer.concat([first, await pieces.read(packageId, start + first.length, end)]);
+  return Buffer.concat([first, await pieces.read(file, start + first.length, end)]);
 }
 
 /** All of it in memory; the caller bounds it. */
-export async function readAll(pieces: PieceCache, packageId: string, range: ByteRange): Promise<Buffer> {
-  const part = await readRange(pieces, packageId, range);
+export async function readAll(pieces: PieceCache, file: FileOwner, range: ByteRange): Promise<Buffer> {
+  const part = await readRange(pieces, file, range);
   if (Buffer.isBuffer(part)) return part;
   const bytes = Buffer.allocUnsafe(part.bytes);
   for (let at = 0; at < part.bytes; ) at += (await part.slice(at)).copy(bytes, at);
@@ -148,7 +163,7 @@ export async function readAll(pieces: PieceCache, packageId: string, range: Byte
 /** The file in base64, as the value of the last member of a JSON object whose other members are `members`. */
 export function base64Member(
   pieces: PieceCache,
-  packageId: string,
+  file: FileOwner,
   fileBytes: number,
   members: object,
   name: string,
@@ -165,8 +180,8 @@ export function base64Member(
       // Slices end at whole groups of three bytes, so each begins at one.
       const start = (textAt / 4) * 3;
       const end = Math.min(start + base64SliceBytes, fileBytes);
-      const first = await pieces.read(packageId, start, end);
-      const rest = first.length < end - start ? [await pieces.read(packageId, start + first.length, end)] : [];
+      const first = await pieces.read(file, start, end);
+      const rest = first.length < end - start ? [await pieces.read(file, start + first.length, end)] : [];
       return Buffer.from(Buffer.concat([first, ...rest]).toString('base64'), 'latin1');
     },
   };

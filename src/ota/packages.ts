@@ -1,8 +1,9 @@
 /** Making, filling and deleting packages. A file is stored piece by piece, and its checksum taken on the way. */
 import { entityNotFound } from '../auth/roles.ts';
 import type { Clock } from '../base/clock.ts';
-import { badRequest, unavailable } from '../base/errors.ts';
+import { badRequest, ErrorCode, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import { Places, placeOwners } from '../base/places.ts';
 import { createUuid } from '../base/uuid.ts';
 import { findProfile } from '../device/store.ts';
 import type { Postgres } from '../postgres/client.ts';
@@ -69,7 +70,17 @@ export async function savePackage(
   });
 }
 
-let uploads = 0;
+/** Of this process. Each upload holds a connection to PostgreSQL. */
+const uploads = new Places(limits.otaUploadsMax);
+
+const uploadsFull = unavailable('ota_uploads', 'Too many uploads at once; try again.');
+const uploadsShare = new Fault(
+  429,
+  ErrorCode.tooManyRequests,
+  'ota_uploads_share',
+  'Your tenant has other uploads under way: send this file when one of them has ended.',
+  1,
+);
 
 /** The file of a package, once. */
 export async function uploadFile(
@@ -79,8 +90,9 @@ export async function uploadFile(
   file: PackageFile,
 ): Promise<OtaPackage> {
   if (file.bytes.length === 0) throw badRequest('ota_data', 'OtaPackage data should be specified!');
-  if (uploads >= limits.otaUploadsMax) throw unavailable('ota_uploads', 'Too many uploads at once; try again.');
-  uploads += 1;
+  const owners = placeOwners(tenantId, null);
+  const place = uploads.take(owners);
+  if (place !== 'taken') throw place === 'full' ? uploadsFull : uploadsShare;
   try {
     return await postgres.transaction(async (queries) => {
       const stored = await store.lockPackage(queries, tenantId, id);
@@ -108,7 +120,7 @@ export async function uploadFile(
       return { ...stored, ...complete };
     });
   } finally {
-    uploads -= 1;
+    uploads.release(owners);
   }
 }
 

@@ -3,7 +3,7 @@ import type { HttpResponse as UwsResponse } from 'uWebSockets.js';
 import { expect, test } from 'vitest';
 import { limits } from '../base/limits.ts';
 import { Exchange } from './exchange.ts';
-import { SliceSender } from './slices.ts';
+import { streams } from './slices.ts';
 
 /** A response whose reader takes everything, or goes away when the test says so. */
 class Response {
@@ -24,6 +24,9 @@ class Response {
   onWritable() {}
   end() {}
   endWithoutBody() {}
+  getRemoteAddressAsText() {
+    return new TextEncoder().encode('127.0.0.1').buffer;
+  }
   getWriteOffset() {
     return this.#offset;
   }
@@ -71,11 +74,31 @@ test('a body is released once when it was sent, when its reader left, and when o
 test('a body that is refused because too many answers are being sent is released', () => {
   const { response, exchange } = exchangeOf();
   const body = new Body();
-  SliceSender.open += limits.streamsMax;
+  const others = [{ name: 'others', timesFree: 1 }];
+  streams.take(others, limits.streamsMax);
   try {
     exchange.answer({ status: 200, body });
   } finally {
-    SliceSender.open -= limits.streamsMax;
+    streams.release(others, limits.streamsMax);
   }
   expect([response.statuses, body.released]).toEqual([['503 Service Unavailable'], 1]);
+});
+
+test('an owner whose readers are slow leaves a place to the others', async () => {
+  const owners = [{ name: 'slow', timesFree: 9 }];
+  streams.take(owners, limits.streamsMax - 1);
+  try {
+    const slow = exchangeOf();
+    slow.exchange.answer({ status: 200, body: Object.assign(new Body(), { owners }) });
+    expect(slow.response.statuses).toEqual(['429 Too Many Requests']);
+    const other = exchangeOf();
+    other.exchange.answer({
+      status: 200,
+      body: Object.assign(new Body(), { owners: [{ name: 'other', timesFree: 9 }] }),
+    });
+    expect(await other.exchange.sent).toBe('sent');
+  } finally {
+    streams.release(owners, limits.streamsMax - 1);
+  }
+  expect(streams.held).toBe(0);
 });

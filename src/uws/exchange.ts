@@ -4,9 +4,10 @@
  */
 import type { HttpResponse as UwsResponse } from 'uWebSockets.js';
 import { systemClock } from '../base/clock.ts';
-import { type Fault, unavailable } from '../base/errors.ts';
-import { limits } from '../base/limits.ts';
-import { type SlicedBody, type SliceOutcome, SliceSender } from './slices.ts';
+import { ErrorCode, Fault, unavailable } from '../base/errors.ts';
+import { networkOf } from '../base/network.ts';
+import type { PlaceOwner } from '../base/places.ts';
+import { type SlicedBody, type SliceOutcome, SliceSender, streams } from './slices.ts';
 
 export interface Answer {
   status: number;
@@ -62,7 +63,7 @@ export class Exchange {
   onAbort: (() => void) | undefined = undefined;
   /** A body that came in pieces, while it is handed over: memory of its own, unlike a body that came in one. */
   ownBody: Buffer | undefined = undefined;
-  /** Gives back the room that a body in pieces holds. */
+  /** Gives back the room that a body in pieces holds, while it is read and until a handler keeps it (`keepBody`). */
   releaseBody: (() => void) | undefined = undefined;
   /** Runs once, when the request is answered or its client has gone. */
   onDone: (() => void) | undefined = undefined;
@@ -104,16 +105,12 @@ export class Exchange {
   answer(answer: Answer): void {
     const { body = '' } = answer;
     const isSliced = typeof body === 'object' && 'bytes' in body;
-    if (isSliced && !this.done && !this.#headOnly && SliceSender.open < limits.streamsMax) {
-      this.#answerInSlices(answer, body);
+    if (isSliced && !this.done && !this.#headOnly) {
+      this.#stream(answer, body);
       return;
     }
     if (isSliced) body.release?.();
     if (this.done) return;
-    if (isSliced && !this.#headOnly) {
-      this.refuse(unavailable('streams', 'Too many large answers are being sent; try again.'));
-      return;
-    }
     this.answered = true;
     const res = this.#res;
     res.cork(() => {
@@ -155,13 +152,25 @@ export class Exchange {
     return this.aborted ? '' : Buffer.from(this.#res.getRemoteAddressAsText()).toString('latin1');
   }
 
-  #answerInSlices(answer: Answer, body: SlicedBody): void {
+  #stream(answer: Answer, body: SlicedBody): void {
+    const owners = body.owners ?? [{ name: `address ${networkOf(this.remoteAddress(), 4)}`, timesFree: 3 }];
+    const outcome = streams.take(owners);
+    if (outcome === 'taken') {
+      this.#answerInSlices(answer, body, owners);
+      return;
+    }
+    body.release?.();
+    this.refuse(outcome === 'full' ? streamsFull : streamsShare);
+  }
+
+  #answerInSlices(answer: Answer, body: SlicedBody, owners: readonly PlaceOwner[]): void {
     this.answered = true;
     const sender = new SliceSender(this.#res, body);
     this.#sender = sender;
     this.sent = sender
       .run(() => this.#writeHead(answer))
       .finally(() => {
+        streams.release(owners);
         body.release?.();
         this.onDone?.();
       });
@@ -181,6 +190,15 @@ export class Exchange {
     for (const name in answer.headers) res.writeHeader(name, answer.headers[name]!);
   }
 }
+
+const streamsFull = unavailable('streams', 'Too many large answers are being sent; try again.');
+const streamsShare = new Fault(
+  429,
+  ErrorCode.tooManyRequests,
+  'streams_share',
+  'You are being sent so many large answers that others would find no place: read those to their end first.',
+  1,
+);
 
 // One function for every acknowledgement instead of a closure for each.
 let corked: UwsResponse;

@@ -6,20 +6,25 @@
 import type { HttpResponse as UwsResponse } from 'uWebSockets.js';
 import { assert } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import { type PlaceOwner, Places } from '../base/places.ts';
 
 /** A body that is read on the way: some bytes from `at` on, until all `bytes` are sent. */
 export interface SlicedBody {
   bytes: number;
   slice(at: number): Promise<Buffer>;
+  /** Whose answer it is; without owners it counts for the address of the reader. */
+  owners?: readonly PlaceOwner[];
   /** Called once when the answer is over, however it ended, also when none of it was sent. */
   release?(): void;
 }
+
+/** Answers in slices that this process is sending. */
+export const streams = new Places(limits.streamsMax);
 
 /** How it ended: 'sent' to the kernel, the reader 'gone' or 'stalled', or the `Error` of the body that cut it. */
 export type SliceOutcome = 'sent' | 'gone' | 'stalled' | Error;
 
 export class SliceSender {
-  static open = 0;
   readonly #res: UwsResponse;
   readonly #body: SlicedBody;
   /** What is being offered, and where in the body it starts; undefined while the next slice is read. */
@@ -38,7 +43,6 @@ export class SliceSender {
 
   /** The head is written by `writeHead` together with the first bytes. */
   async run(writeHead: () => void): Promise<SliceOutcome> {
-    SliceSender.open += 1;
     try {
       let head: (() => void) | undefined = writeHead;
       for (let at = 0; this.#outcome === undefined; at += this.#offeredLength) {
@@ -56,7 +60,6 @@ export class SliceSender {
       this.#res.close();
       return this.#outcome;
     } finally {
-      SliceSender.open -= 1;
       clearInterval(this.#timer);
     }
   }
