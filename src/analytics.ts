@@ -32,12 +32,15 @@ async function runAnalytics(): Promise<void> {
   processMetrics(metrics, 'analytics');
 
   const started = new Started();
+  const proxies = new Proxies(config.http.trustedProxies);
   const server = new HttpServer({
     log,
     metrics,
     bodyBytesMax: limits.viewBodyBytesMax,
     bodyBytesInFlightMax: config.http.bodyBytesInFlightMax,
     connectionsMax: Math.max(64, openFilesMax() - limits.fileReserve),
+    connectionsPerAddressMax: config.http.connectionsPerAddressMax,
+    isTrustedProxy: (address) => proxies.isTrusted(address),
     worker: '',
   });
   started.add('sockets', () => server.close());
@@ -67,7 +70,7 @@ async function runAnalytics(): Promise<void> {
     failedLoginsMax: config.auth.failedLoginsMax,
     failedSignIns: new FailedSignIns(clock),
     apiKeys,
-    proxies: new Proxies(config.http.trustedProxies),
+    proxies,
     requireHttpsForApiKeys: config.auth.requireHttpsForApiKeys,
     // The pool is the limit.
     requestLimits: undefined,

@@ -165,10 +165,13 @@ async function serve(link: PrimaryLink): Promise<void> {
 }
 
 function openServers({ config, begin, log, metrics, started }: Base): HttpServer[] {
-  const { bodyBytesMax, bodyBytesInFlightMax, tellWorker } = config.http;
+  const { bodyBytesMax, bodyBytesInFlightMax, connectionsPerAddressMax, tellWorker } = config.http;
+  const proxies = new Proxies(config.http.trustedProxies);
   const connectionsMax = config.http.connectionsMax || Math.max(64, openFilesMax() - limits.fileReserve);
   const worker = tellWorker ? String(begin.slot) : '';
-  const options = { log, metrics, bodyBytesMax, bodyBytesInFlightMax, connectionsMax, worker };
+  const isTrustedProxy = (address: string) => proxies.isTrusted(address);
+  const sizes = { bodyBytesMax, bodyBytesInFlightMax, connectionsMax, connectionsPerAddressMax };
+  const options = { log, metrics, ...sizes, isTrustedProxy, worker };
   const servers = [new HttpServer(options)];
   if (config.ssl.enabled) servers.push(new HttpServer({ ...options, tls: config.ssl }));
   started.add('sockets', () => {

@@ -36,6 +36,7 @@ const schema = Type.Object({
     apiBodyBytesMax: positiveBytes,
     bodyBytesInFlightMax: positiveBytes,
     connectionsMax: count,
+    connectionsPerAddressMax: count,
     tellWorker: Type.Boolean(),
     requestTimeoutMs: Type.Integer({ minimum: 1, maximum: 86_400_000 }),
     requestTimeoutMsMax: Type.Integer({ minimum: 1, maximum: 86_400_000 }),

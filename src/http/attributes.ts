@@ -50,10 +50,8 @@ export function attributesDoor(deps: AttributesDoorDeps): void {
   };
 
   const storeLater = async (exchange: Exchange, token: string, body: Buffer): Promise<void> => {
-    const held = server.holdBody(exchange, body, undefined);
-    if (!held) return;
     try {
-      store(exchange, await senders.find(token, exchange), held);
+      store(exchange, await senders.find(token, exchange), body);
     } catch (error) {
       senders.refuse(exchange, error);
     }
@@ -62,7 +60,8 @@ export function attributesDoor(deps: AttributesDoorDeps): void {
   const receive = (exchange: Exchange, token: string, body: Buffer): void => {
     const device = senders.known(token, exchange);
     if (body.length === 0) exchange.refuse(missingBody);
-    else if (device === undefined) void storeLater(exchange, token, body);
+    else if (device === undefined)
+      void server.withBody(exchange, body, undefined, (held) => storeLater(exchange, token, held));
     else store(exchange, device, body);
   };
 

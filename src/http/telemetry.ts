@@ -58,19 +58,17 @@ export function telemetryDoor(deps: TelemetryDoorDeps): void {
     touch(device);
   };
 
-  /** The rare ways: a token that must be looked up, or a body for the decoding thread. Both outlive the call. */
+  /** The rare paths: a token that must be looked up, or a body for the decoding thread. Both outlive the call. */
   const acceptLater = async (
     exchange: Exchange,
     token: string,
     known: CachedDevice | undefined,
     body: Buffer,
   ): Promise<void> => {
-    const held = server.holdBody(exchange, body, known && senderOf(known));
-    if (!held) return;
     try {
       const device = known ?? (await senders.find(token, exchange));
-      if (held.length <= limits.decodeInLoopBytesMax) accept(exchange, device, held);
-      else await acceptLarge(exchange, device, held);
+      if (body.length <= limits.decodeInLoopBytesMax) accept(exchange, device, body);
+      else await acceptLarge(exchange, device, body);
     } catch (error) {
       refuse(exchange, error);
     }
@@ -82,9 +80,12 @@ export function telemetryDoor(deps: TelemetryDoorDeps): void {
       return;
     }
     const device = senders.known(token, exchange);
-    if (device === undefined || body.length > limits.decodeInLoopBytesMax)
-      void acceptLater(exchange, token, device, body);
-    else accept(exchange, device, body);
+    if (device !== undefined && body.length <= limits.decodeInLoopBytesMax) {
+      accept(exchange, device, body);
+      return;
+    }
+    const sender = device && senderOf(device);
+    void server.withBody(exchange, body, sender, (held) => acceptLater(exchange, token, device, held));
   };
   const onRefused = ({ reason }: Fault) => rejected(reason).add(1);
   server.rawPost('/api/v1/:token/telemetry', receive, senders.admitBody, undefined, onRefused);

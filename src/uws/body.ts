@@ -15,19 +15,23 @@ export type Admit<Subject> = (subject: Subject, exchange: Exchange) => string | 
 export class BodyRoom {
   readonly #budget: ByteBudget;
   readonly #bytesMax: number;
-  readonly #bodyBytesMax: number;
+  #bodyBytesMax = 0;
 
-  constructor(bytesMax: number, bodyBytesMax: number) {
+  constructor(bytesMax: number) {
     this.#budget = new ByteBudget(bytesMax);
     this.#bytesMax = bytesMax;
-    this.#bodyBytesMax = bodyBytesMax;
   }
 
   get held(): number {
     return this.#budget.held;
   }
 
-  /** A sender has room for one body of the largest size, an address for half of all. */
+  /** A route takes bodies of this size. */
+  mayHold(bodyBytesMax: number): void {
+    this.#bodyBytesMax = Math.max(this.#bodyBytesMax, bodyBytesMax);
+  }
+
+  /** A sender has room for one body of the largest size that any route takes, an address for half of all. */
   ofSender(name: string, remoteAddress: string): Held {
     const addressBytesMax = Math.max(this.#bodyBytesMax, this.#bytesMax / 2);
     return new Held(this.#budget, [
@@ -106,14 +110,16 @@ export function readBody<Subject>(
   });
 }
 
-/** The room of `exchange.ownBody` is kept until the exchange is done. False when `body` is another one. */
-export function keepBody(exchange: Exchange, body: Buffer): boolean {
+/**
+ * The room of `exchange.ownBody` is kept until the caller calls the function that is returned, also when the client goes
+ * away meanwhile. Undefined when `body` is another one.
+ */
+export function keepBody(exchange: Exchange, body: Buffer): (() => void) | undefined {
   const { ownBody, releaseBody } = exchange;
-  if (ownBody !== body || !releaseBody) return false;
+  if (ownBody !== body || !releaseBody) return undefined;
   exchange.ownBody = undefined;
   exchange.releaseBody = undefined;
-  exchange.onDone = releaseBody;
-  return true;
+  return releaseBody;
 }
 
 interface GatheredDeps {

@@ -1,7 +1,8 @@
-import { expect, test } from 'vitest';
+import { connect, type Socket } from 'node:net';
+import { afterEach, expect, test } from 'vitest';
 import { createLog } from '../base/log.ts';
 import { Metrics } from '../base/metrics.ts';
-import { HttpServer } from './server.ts';
+import { type HttpRequest, HttpServer } from './server.ts';
 
 test('a route appears in the metrics with its first call', async () => {
   const metrics = new Metrics();
@@ -19,4 +20,106 @@ test('a route appears in the metrics with its first call', async () => {
   } finally {
     server.close();
   }
+});
+
+let server: HttpServer | undefined;
+const sockets: Socket[] = [];
+
+afterEach(() => {
+  for (const socket of sockets.splice(0)) socket.destroy();
+  server?.close();
+  server = undefined;
+});
+
+let metrics: Metrics;
+const heldBytes = () => metrics.snapshot().find(({ name }) => name === 'http_body_bytes')!.value;
+
+function open(bodyBytesInFlightMax: number, connectionsMax = 100): HttpServer {
+  const sizes = { bodyBytesMax: 1024, bodyBytesInFlightMax, connectionsMax };
+  metrics = new Metrics();
+  server = new HttpServer({ log: createLog('error', 'test'), metrics, ...sizes, worker: '' });
+  return server;
+}
+
+/** A body that comes in two pieces. */
+async function post(port: number, path: string, bytes: number): Promise<Socket> {
+  const socket = connect(port, '127.0.0.1');
+  sockets.push(socket);
+  socket.on('error', () => {});
+  const head = `POST ${path} HTTP/1.1\r\nHost: a\r\nContent-Length: ${bytes}\r\n\r\n`;
+  socket.write(`${head}${'x'.repeat(bytes - 1)}`);
+  await new Promise((resolve) => setTimeout(resolve, 50));
+  socket.write('x');
+  return socket;
+}
+
+test('room for a body is held until its handler is done, also when the client has gone', async () => {
+  const server = open(1024 * 1024);
+  let began: (body: Buffer) => void;
+  let gone: () => void;
+  let end: () => void;
+  const begun = new Promise<Buffer>((resolve) => (began = resolve));
+  const aborted = new Promise<void>((resolve) => (gone = resolve));
+  const ended = new Promise<void>((resolve) => (end = resolve));
+  const handler = async ({ body, aborted }: HttpRequest) => {
+    aborted.addEventListener('abort', () => gone());
+    began(body);
+    await ended;
+    return { status: 200 };
+  };
+  server.route('POST', '/slow', handler, 100_000, () => 'user 1');
+  server.seal();
+  const socket = await post(await server.listen('127.0.0.1', 0), '/slow', 50_000);
+  expect((await begun).length).toBe(50_000);
+  socket.destroy();
+  await aborted;
+  expect(heldBytes()).toBeGreaterThanOrEqual(50_000);
+  end!();
+  await new Promise((resolve) => setImmediate(resolve));
+  expect(heldBytes()).toBe(0);
+});
+
+test('a sender has room for the largest body of any route, whatever the default of the server is', async () => {
+  const server = open(1024 * 1024);
+  server.route(
+    'POST',
+    '/large',
+    async ({ body }) => ({ status: 200, body: `${body.length}` }),
+    900_000,
+    () => 'user 1',
+  );
+  server.seal();
+  const socket = await post(await server.listen('127.0.0.1', 0), '/large', 600_000);
+  const answer = await new Promise<string>((resolve) => socket.once('data', (bytes) => resolve(String(bytes))));
+  expect(answer).toContain('200 OK');
+});
+
+test('an address that opens all the connections it can leaves room for another address', async () => {
+  const server = open(1024 * 1024, 20);
+  server.route('GET', '/', async () => ({ status: 200 }));
+  server.seal();
+  const port = await server.listen('127.0.0.1', 0);
+  const openOne = async () => {
+    const socket = connect({ port, host: '127.0.0.1', localAddress: '127.0.0.2' });
+    sockets.push(socket);
+    const closed = new Promise<string>((resolve) => socket.once('close', () => resolve('closed')));
+    socket.on('error', () => {});
+    await new Promise((resolve) => socket.once('connect', resolve));
+    socket.write('GET / HTTP/1.1\r\nHost: a\r\n\r\n');
+    const answered = new Promise<string>((resolve) =>
+      socket.once('data', (bytes) => resolve(String(bytes).slice(9, 12))),
+    );
+    return await Promise.race([closed, answered]);
+  };
+  const outcomes: string[] = [];
+  for (let n = 0; n < 22; n += 1) outcomes.push(await openOne());
+  expect(outcomes.filter((outcome) => outcome === '200')).toHaveLength(18);
+  expect(outcomes.slice(18)).toEqual(['closed', 'closed', 'closed', 'closed']);
+  expect((await fetch(`http://127.0.0.1:${port}/`)).status).toBe(200);
+  // The kernel's table says that they are gone.
+  for (const socket of sockets.splice(0, 8)) socket.destroy();
+  await new Promise((resolve) => setTimeout(resolve, 1_500));
+  await openOne();
+  await new Promise((resolve) => setTimeout(resolve, 200));
+  expect(await openOne()).toBe('200');
 });

@@ -28,6 +28,7 @@ import { type Admit, BodyRoom, bodiesInFlight, keepBody, readBody } from './body
 import { type Answer, Exchange, faultAnswer, type ServerHeaders } from './exchange.ts';
 import { type Head, readHead } from './head.ts';
 import { uws } from './load.ts';
+import { Sockets } from './sockets.ts';
 import { registerWebSocket, type WebSocketRoute } from './web-socket.ts';
 
 export interface HttpRequest {
@@ -67,6 +68,9 @@ export interface HttpServerOptions {
   bodyBytesMax: number;
   bodyBytesInFlightMax: number;
   connectionsMax: number;
+  /** Of one address; 0 = nine tenths. */
+  connectionsPerAddressMax?: number;
+  isTrustedProxy?: (address: string) => boolean;
   /** The name of this worker, to be told in each answer; '' = not. */
   worker: string;
   tls?: { cert: string; key: string; hstsSeconds: number };
@@ -83,6 +87,8 @@ export class HttpServer {
   readonly #allowed = new Map<string, Set<string>>();
   readonly #listening: us_listen_socket[] = [];
   readonly #ambiguous: Counter;
+  readonly #sockets: Sockets;
+  readonly #addressRefused: Counter;
   #connections = 0;
   #open = 0;
   #draining = false;
@@ -93,11 +99,18 @@ export class HttpServer {
     const transportSecurity = tls && tls.hstsSeconds > 0 ? `max-age=${tls.hstsSeconds}` : '';
     this.#headers = { worker, transportSecurity };
     this.#app = tls ? uws.SSLApp({ cert_file_name: tls.cert, key_file_name: tls.key }) : uws.App();
-    this.#room = new BodyRoom(options.bodyBytesInFlightMax, options.bodyBytesMax);
-    this.#app.filter((_res, change) => this.#countConnection(Number(change)));
+    this.#room = new BodyRoom(options.bodyBytesInFlightMax);
+    const { connectionsMax, connectionsPerAddressMax, isTrustedProxy = () => false } = options;
+    const perAddressMax = connectionsPerAddressMax || Math.ceil(0.9 * connectionsMax);
+    this.#sockets = new Sockets({ connectionsMax, perAddressMax, isTrusted: isTrustedProxy });
+    this.#app.filter((res, change) => (Number(change) > 0 ? this.#opened(res) : this.#countConnection(-1)));
     this.#ambiguous = metrics.counter(
       'http_ambiguous_total',
       'Connections cut because the length of a body was ambiguous.',
+    );
+    this.#addressRefused = metrics.counter(
+      'http_address_refused_total',
+      'Connections closed because their address has its share of all.',
     );
     const door = { door: tls ? 'https' : 'http' };
     metrics.observed('http_connections', 'Open HTTP connections.', () => this.#connections, 'sum', door);
@@ -118,6 +131,7 @@ export class HttpServer {
     bodyBytesMax = this.#options.bodyBytesMax,
     admit?: Admit<HttpRequest>,
   ): void {
+    this.#room.mayHold(bodyBytesMax);
     const route = `${method} ${pattern}`;
     const metrics = new RouteMetrics(this.#options.metrics, route);
     const names = pattern.split('/').filter((part) => part.startsWith(':')).length;
@@ -130,8 +144,9 @@ export class HttpServer {
       const request = snapshot(req, names, exchange, this.#options.tls !== undefined, work);
       const run = (body: Buffer) => {
         // The library takes its buffer back when the call returns; a handler may keep it longer.
-        request.body = body.length > 0 && !keepBody(exchange, body) ? Buffer.from(body) : body;
-        this.#run(exchange, request, work, handler, metrics);
+        const release = keepBody(exchange, body);
+        request.body = body.length > 0 && !release ? Buffer.from(body) : body;
+        this.#run(exchange, request, work, handler, metrics, release);
       };
       if (contentLength <= 0 && !chunked) run(Buffer.alloc(0));
       else readBody(exchange, contentLength, bodyBytesMax, this.#room, request, admit, run);
@@ -151,6 +166,7 @@ export class HttpServer {
     bodyBytesMax = this.#options.bodyBytesMax,
     onRefused?: (fault: Fault) => void,
   ): void {
+    this.#room.mayHold(bodyBytesMax);
     const take = noted(`POST ${pattern}`, receive);
     this.#register('POST', pattern, (res, req) => {
       const head = readHead(req);
@@ -214,36 +230,37 @@ export class HttpServer {
   };
 
   /**
-   * A raw route's body, or a copy of it, that may be kept until the exchange is done; undefined when there is no room and
-   * the exchange was refused. `sender` as of `admit`, undefined = not known.
+   * Calls `use` with a raw route's body, or a copy of it, and holds room for it until `use` is done, whether the client
+   * still waits or not. Refuses the exchange when there is no room. `sender` as of `admit`, undefined = not known. `use`
+   * does not reject.
    */
-  holdBody(exchange: Exchange, body: Buffer, sender: string | undefined): Buffer | undefined {
+  async withBody(
+    exchange: Exchange,
+    body: Buffer,
+    sender: string | undefined,
+    use: (held: Buffer) => Promise<void>,
+  ): Promise<void> {
     // Its sender is handled in later turns, too.
     const [work] = suspects(1);
-    const done = () => {
-      if (work) closed(work);
-    };
-    if (keepBody(exchange, body)) {
-      if (work) opened(work);
-      const { onDone } = exchange;
-      exchange.onDone = () => {
-        done();
-        onDone?.();
-      };
-      return body;
-    }
-    const address = exchange.remoteAddress();
-    const held = sender === undefined ? this.#room.ofStranger(address) : this.#room.ofSender(sender, address);
-    if (!held.grow(body.length)) {
-      exchange.refuse(bodiesInFlight());
-      return undefined;
+    let release = keepBody(exchange, body);
+    let held = body;
+    if (!release) {
+      const address = exchange.remoteAddress();
+      const room = sender === undefined ? this.#room.ofStranger(address) : this.#room.ofSender(sender, address);
+      if (!room.grow(body.length)) {
+        exchange.refuse(bodiesInFlight());
+        return;
+      }
+      release = () => room.release();
+      held = Buffer.from(body);
     }
     if (work) opened(work);
-    exchange.onDone = () => {
-      done();
-      held.release();
-    };
-    return Buffer.from(body);
+    try {
+      await use(held);
+    } finally {
+      release();
+      if (work) closed(work);
+    }
   }
 
   /** After the last route: other methods of known paths, pre-flights, unknown paths. */
@@ -298,7 +315,8 @@ export class HttpServer {
       this.#app.listen(address, port, (socket) => {
         if (!socket) return reject(new Error(`port ${port} on ${address} cannot be bound`));
         this.#listening.push(socket);
-        resolve(uws.us_socket_local_port(socket));
+        this.#sockets.port = uws.us_socket_local_port(socket);
+        resolve(this.#sockets.port);
       });
     });
   }
@@ -341,6 +359,14 @@ export class HttpServer {
     return unavailable('connections', 'This server has all the connections it can hold.', 5);
   }
 
+  #opened(res: UwsResponse): void {
+    this.#countConnection(1);
+    if (this.#sockets.admits(() => addressOf(res), this.#connections)) return;
+    this.#addressRefused.add(1);
+    // The library counts it as closed before this returns.
+    res.close();
+  }
+
   #countConnection(change: number): void {
     this.#connections += change > 0 ? 1 : -1;
   }
@@ -351,6 +377,7 @@ export class HttpServer {
     work: Work,
     handler: HttpHandler,
     metrics: RouteMetrics,
+    releaseBody: (() => void) | undefined,
   ): Promise<void> {
     const started = performance.now();
     this.#open += 1;
@@ -363,6 +390,8 @@ export class HttpServer {
       // Not the path, which may hold a token.
       if (!(error instanceof Fault)) this.#options.log.error('handler_bug', { ...work, error });
       answer = faultAnswer(asFault(error));
+    } finally {
+      releaseBody?.();
     }
     metrics.answered(answer.status, (performance.now() - started) / 1000);
     exchange.closeAfter ||= this.#draining;
@@ -376,6 +405,10 @@ export class HttpServer {
     this.#open -= 1;
     closed(work);
   }
+}
+
+function addressOf(res: UwsResponse): string {
+  return Buffer.from(res.getRemoteAddressAsText()).toString('latin1');
 }
 
 function refuseBlocked(work: Work): void {

@@ -1,0 +1,131 @@
+/**
+ * Shares of the connections of one HTTP server by address. The library says from where a connection opens, and that one
+ * closes, but not which. So counts are exact when the kernel's table of connections is read, and then grow with each one
+ * that opens until the next reading: never too low. Readings begin when half of all connections are in use. The table has
+ * the connections of all workers that share the port; this server is taken to have the same part of each address.
+ */
+import { open } from 'node:fs/promises';
+import { networkOf } from '../base/network.ts';
+
+export interface SocketsOptions {
+  connectionsMax: number;
+  perAddressMax: number;
+  /** Many clients are behind such an address: it has no share. */
+  isTrusted: (address: string) => boolean;
+  /** Connections by network with this local port. */
+  readTable?: (port: number) => Promise<Map<string, number>>;
+}
+
+/** Between two readings; and each takes at most this part of the time. */
+const readingMs = 1_000;
+const readingPart = 0.05;
+
+export class Sockets {
+  readonly #options: Required<SocketsOptions>;
+  /** Undefined while less than half of all connections are in use. */
+  #counts: Map<string, number> | undefined;
+  /** Connections that may be of any address, because no reading has told yet. */
+  #unknown = 0;
+  #openedMeanwhile: Map<string, number> | undefined;
+  #nextReadingAt = 0;
+  port = 0;
+
+  constructor(options: SocketsOptions) {
+    this.#options = { readTable: connectionsByNetwork, ...options };
+  }
+
+  /** A connection opened; `connections` are open with it. False: its address has more than its share. */
+  admits(addressOf: () => string, connections: number): boolean {
+    const { connectionsMax, perAddressMax, isTrusted } = this.#options;
+    if (connections * 2 <= connectionsMax) {
+      this.#counts = undefined;
+      return true;
+    }
+    if (!this.#counts) {
+      this.#counts = new Map();
+      this.#unknown = connections - 1;
+    }
+    const address = addressOf();
+    const network = networkOf(address, 4);
+    add(this.#counts, network);
+    if (this.#openedMeanwhile) add(this.#openedMeanwhile, network);
+    if (connections <= perAddressMax) {
+      void this.#read(connections);
+      return true;
+    }
+    const isAdmitted = this.#counts.get(network)! + this.#unknown <= perAddressMax || isTrusted(address);
+    void this.#read(connections);
+    return isAdmitted;
+  }
+
+  /** Never rejects. */
+  async #read(connections: number): Promise<void> {
+    const startedAt = performance.now();
+    if (this.#openedMeanwhile || startedAt < this.#nextReadingAt) return;
+    const meanwhile = new Map<string, number>();
+    this.#openedMeanwhile = meanwhile;
+    try {
+      const table = await this.#options.readTable(this.port);
+      if (!this.#counts) return;
+      let all = 0;
+      for (const count of table.values()) all += count;
+      const part = Math.min(1, connections / Math.max(1, all));
+      const counts = new Map<string, number>();
+      for (const [network, count] of table) counts.set(network, Math.ceil(count * part));
+      for (const [network, count] of meanwhile) add(counts, network, count);
+      this.#counts = counts;
+      this.#unknown = 0;
+    } catch {
+      // Without the table each address has what it opened since then: too many, never too few.
+    } finally {
+      this.#openedMeanwhile = undefined;
+      const took = performance.now() - startedAt;
+      this.#nextReadingAt = performance.now() + Math.max(readingMs, took / readingPart);
+    }
+  }
+}
+
+function add(counts: Map<string, number>, network: string, count = 1): void {
+  counts.set(network, (counts.get(network) ?? 0) + count);
+}
+
+/** Slices of the table, so that the loop has turns in between. */
+const sliceBytes = 64 * 1024;
+/** Established, or closed by the other side only. */
+const heldStates = new Set(['01', '08']);
+
+/** From /proc: an IPv6 socket may have an IPv4 address. */
+async function connectionsByNetwork(port: number): Promise<Map<string, number>> {
+  const counts = new Map<string, number>();
+  const localPort = `:${port.toString(16).toUpperCase().padStart(4, '0')}`;
+  for (const path of ['/proc/self/net/tcp', '/proc/self/net/tcp6']) {
+    const file = await open(path).catch(() => undefined);
+    if (!file) continue;
+    try {
+      let rest = '';
+      const slice = Buffer.alloc(sliceBytes);
+      for (;;) {
+        const { bytesRead } = await file.read(slice, 0, sliceBytes, null);
+        if (bytesRead === 0) break;
+        const lines = (rest + slice.toString('latin1', 0, bytesRead)).split('\n');
+        rest = lines.pop()!;
+        for (const line of lines) {
+          const [, local = '', remote = '', state = ''] = line.trim().split(/\s+/, 4);
+          if (!local.endsWith(localPort) || !heldStates.has(state)) continue;
+          add(counts, networkOf(addressOfHex(remote.slice(0, remote.indexOf(':'))), 4));
+        }
+      }
+    } finally {
+      await file.close();
+    }
+  }
+  return counts;
+}
+
+/** The kernel prints words of 32 bits as this machine has them: little-endian. */
+function addressOfHex(hex: string): string {
+  const bytes = Buffer.from(hex, 'hex');
+  for (let at = 0; at < bytes.length; at += 4) bytes.subarray(at, at + 4).reverse();
+  if (bytes.length === 4) return bytes.join('.');
+  return Array.from({ length: 8 }, (_, n) => bytes.readUInt16BE(2 * n).toString(16)).join(':');
+}
