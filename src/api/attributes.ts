@@ -30,7 +30,7 @@ const attributesBody = { shape: Type.Record(Type.Unknown()) };
 
 export function attributesRoutes(deps: AttributesDeps, readBody: ReadBody, castNumericStrings: boolean): Route[] {
   const { postgres, attributes, clock } = deps;
-  const others = new EntityAttributes(postgres);
+  const others = new EntityAttributes(postgres, clock);
   const rowsOf = (target: Target) => (isOtherKind(target) ? others : attributes);
 
   const keys = async (principal: Principal, target: Target, wanted: readonly Scope[]): Promise<HttpResponse> =>

@@ -2,17 +2,21 @@
  * Attributes of entities that are no devices: few, written one call at a time, and pushed to no session. `entity` is the
  * number of the entity; 0 = an entity of which nothing was stored.
  */
+import type { Clock } from '../base/clock.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { TypedValue } from '../value/typed.ts';
 import { type AttributeRow, type Scope, scopeNumber, scopes } from './attributes.ts';
 import { deleteEntityAttributes, upsertEntityAttributes } from './entity-store.ts';
 import { entityRows, readAttributes, readKeys } from './store.ts';
+import { bytesOf, StoredBytes } from './stored-bytes.ts';
 
 export class EntityAttributes {
   readonly #queries: Queries;
+  readonly #stored: StoredBytes;
 
-  constructor(queries: Queries) {
+  constructor(queries: Queries, clock: Clock) {
     this.#queries = queries;
+    this.#stored = new StoredBytes(clock, entityRows);
   }
 
   /** Inside the caller's transaction, which holds the entity. */
@@ -23,11 +27,13 @@ export class EntityAttributes {
     entries: Map<string, TypedValue>,
     ts: number,
   ): Promise<void> {
+    await this.#stored.admit(queries, entity, scopeNumber[scope], bytesOf(entries));
     await upsertEntityAttributes(queries, entity, scopeNumber[scope], entries, ts);
   }
 
   async remove(entity: number, scope: Scope, keys: string[]): Promise<void> {
     await deleteEntityAttributes(this.#queries, entity, scopeNumber[scope], keys);
+    this.#stored.removed(entity, scopeNumber[scope]);
   }
 
   /** Several scopes at once, ordered by scope and key; `keys` null = all. */

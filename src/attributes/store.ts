@@ -179,6 +179,21 @@ interface ValueColumns {
 export const deviceRows = { table: 'attribute', owner: 'device' };
 export const entityRows = { table: 'entity_attribute', owner: 'entity' };
 
+/** What the attributes of a scope take, those included of which only the deletion is kept. */
+export async function readStoredBytes(
+  queries: Queries,
+  owner: number,
+  scope: number,
+  { table, owner: column } = deviceRows,
+): Promise<number> {
+  const rows = await queries.query<{ bytes: number }>(
+    `select coalesce(sum(64 + octet_length(key) + octet_length(value)), 0)::bigint as bytes
+       from ${table} where ${column} = $1 and scope = $2`,
+    [owner, scope],
+  );
+  return rows[0]?.bytes ?? 0;
+}
+
 /** Throws a 400 fault when the values together have more than `limits.attributesReadBytesMax` bytes. */
 export async function readAttributes(
   queries: Queries,

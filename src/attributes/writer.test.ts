@@ -47,8 +47,15 @@ afterEach(() => {
   version = 0;
 });
 
-function open(): AttributeWriter {
-  return new AttributeWriter({ postgres, clock, metrics: new Metrics(), onShared: (change) => changes.push(change) });
+function open(storedBytesMax?: number): AttributeWriter {
+  const onShared = (change: SharedChange) => changes.push(change);
+  return new AttributeWriter({
+    postgres,
+    clock,
+    metrics: new Metrics(),
+    onShared,
+    ...(storedBytesMax && { storedBytesMax }),
+  });
 }
 
 function entries(values: Record<string, string>): Map<string, TypedValue> {
@@ -188,9 +195,65 @@ describe('faults', () => {
   it('refuses above its cap at once', async () => {
     const writer = open();
     const many = new Map(Array.from({ length: 1000 }, (_, i) => [`k${i}`, ownValue.long(i)] as const));
-    const saves = Array.from({ length: limits.attributeRowsWaitingMax / 1000 }, () => writer.save(2, client, many));
+    const saves = Array.from({ length: limits.attributeRowsWaitingMax / 1000 }, (_, i) =>
+      writer.save(2 * i, client, many),
+    );
     await expect(writer.save(4, client, entries({ a: '1' }))).rejects.toMatchObject({ reason: 'attributes_waiting' });
     await Promise.all(saves);
     await writer.save(4, client, entries({ a: '1' }));
+  });
+
+  it('keeps the waiting bytes of one device below its share, and takes those of another', async () => {
+    const writer = open();
+    const large = entries({ a: 'x'.repeat(1024 * 1024) });
+    const saves = [1, 2, 3].map(() => writer.save(2, client, large));
+    await expect(writer.save(2, client, large)).rejects.toMatchObject({
+      status: 429,
+      reason: 'attributes_waiting_share',
+    });
+    await Promise.all([...saves, writer.save(4, client, large)]);
+    await writer.save(2, client, large);
+  });
+
+  it('bounds what a device stores, and asks the store only now and then', async () => {
+    let stored = 0;
+    const sums: number[] = [];
+    const answer = ({ text, values }: Statement) => {
+      if (!text.includes('octet_length')) return [];
+      sums.push(values[0] as number);
+      return [{ bytes: stored }];
+    };
+    script = Array.from({ length: 1_000 }, () => answer);
+    const writer = open(8_000);
+    const save = (device = 2) =>
+      writer.save(device, client, entries({ a: 'x'.repeat(35) })).then(
+        () => 'stored',
+        ({ status, reason }: Fault) => `${status} ${reason}`,
+      );
+    for (let n = 0; n < 10; n += 1) expect(await save()).toBe('stored');
+    expect(sums).toEqual([]);
+    expect(await save()).toBe('stored');
+    expect(sums).toEqual([2]);
+    stored = 8_000;
+    for (let n = 0; n < 10; n += 1) expect(await save()).toBe('stored');
+    expect(await save()).toBe('400 attributes_stored');
+    expect(await save()).toBe('400 attributes_stored');
+    expect(await save(3)).toBe('stored');
+    expect(sums).toEqual([2, 2]);
+    stored = 100;
+    await writer.remove(2, client, ['b']);
+    expect(await save()).toBe('stored');
+    expect(sums).toEqual([2, 2, 2]);
+  });
+
+  it('keeps the order of calls while the store is asked for the sum', async () => {
+    const writer = open(80);
+    const done: string[] = [];
+    await Promise.all([
+      writer.save(2, client, entries({ a: '1' })).then(() => done.push('save')),
+      writer.remove(2, client, ['a']).then(() => done.push('remove')),
+      writer.save(2, client, entries({ a: '2' })).then(() => done.push('save again')),
+    ]);
+    expect(done).toEqual(['save', 'remove', 'save again']);
   });
 });

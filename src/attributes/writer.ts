@@ -7,8 +7,9 @@
 import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Batches } from '../base/batches.ts';
+import { ByteBudget, type Owner } from '../base/byte-budget.ts';
 import type { Clock } from '../base/clock.ts';
-import { assert, badRequest, Fault, unavailable } from '../base/errors.ts';
+import { assert, badRequest, ErrorCode, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Counter, Metrics } from '../base/metrics.ts';
 import { isAway, isLostRace, type Queries, sqlStateOf } from '../postgres/client.ts';
@@ -24,6 +25,7 @@ import {
   upsertAttributes,
   upsertShared,
 } from './store.ts';
+import { bytesOf, StoredBytes } from './stored-bytes.ts';
 
 /** A committed version of a device's shared attributes: what was set, or what is gone. */
 export interface SharedChange {
@@ -37,6 +39,8 @@ export interface AttributeWriterDeps {
   postgres: Queries;
   clock: Clock;
   metrics: Metrics;
+  /** Of one scope of a device; the default is that of `limits`. */
+  storedBytesMax?: number;
   /** After the commit, before the writer is told. */
   onShared: (change: SharedChange) => void;
 }
@@ -59,20 +63,35 @@ interface Remove {
   reject(error: unknown): void;
 }
 
+const tooManyWait = unavailable('attributes_waiting', 'Too many attributes wait to be stored; try again.');
+const deviceWaits = new Fault(
+  429,
+  ErrorCode.tooManyRequests,
+  'attributes_waiting_share',
+  'The device sends attributes faster than they are stored: send the next ones when the earlier ones are acknowledged.',
+  1,
+);
+
+function ownersOf(device: number): Owner[] {
+  return [{ name: String(device), bytesMax: limits.attributeBytesWaitingPerDeviceMax }];
+}
+
 export class AttributeWriter {
   readonly #deps: AttributeWriterDeps;
   readonly #postgres: Queries;
+  readonly #stored: StoredBytes;
   readonly #sharedQueue: WriteQueue;
   readonly #queues: WriteQueue[];
   readonly #written: Counter;
   readonly #retried: Counter;
   #rowsWaiting = 0;
-  #bytesWaiting = 0;
+  readonly #bytesWaiting = new ByteBudget(limits.attributeBytesWaitingMax);
 
   constructor(deps: AttributeWriterDeps) {
     this.#deps = deps;
     const { postgres, metrics } = deps;
     const timeoutMs = limits.attributeStatementMsMax;
+    this.#stored = new StoredBytes(deps.clock, undefined, deps.storedBytesMax);
     this.#postgres = { query: (text, values) => postgres.query(text, values, { timeoutMs }) };
     const queue = () =>
       new WriteQueue(
@@ -87,37 +106,44 @@ export class AttributeWriter {
   }
 
   save(device: number, scope: number, entries: Map<string, TypedValue>): Promise<void> {
-    let bytes = 0;
-    for (const [key, value] of entries) bytes += 64 + key.length + value.text.length;
-    if (
-      this.#rowsWaiting + entries.size > limits.attributeRowsWaitingMax ||
-      this.#bytesWaiting + bytes > limits.attributeBytesWaitingMax
-    ) {
-      return Promise.reject(unavailable('attributes_waiting', 'Too many attributes wait to be stored; try again.'));
+    const bytes = bytesOf(entries);
+    const owners = ownersOf(device);
+    if (this.#bytesWaiting.lacking(bytes, owners)) return Promise.reject(deviceWaits);
+    if (this.#rowsWaiting + entries.size > limits.attributeRowsWaitingMax || !this.#bytesWaiting.take(bytes, owners)) {
+      return Promise.reject(tooManyWait);
     }
     this.#rowsWaiting += entries.size;
-    this.#bytesWaiting += bytes;
+    const admitted = this.#stored.admit(this.#postgres, device, scope, bytes);
+    if (!admitted) return this.#push(device, scope, entries, bytes);
+    return admitted.then(
+      () => this.#push(device, scope, entries, bytes),
+      (error: unknown) => {
+        this.#rowsWaiting -= entries.size;
+        this.#bytesWaiting.release(bytes, owners);
+        throw error;
+      },
+    );
+  }
+
+  #push(device: number, scope: number, entries: Map<string, TypedValue>, bytes: number): Promise<void> {
     return new Promise((resolve, reject) => {
-      this.#queueOf(device, scope).push({
-        device,
-        scope,
-        entries,
-        ts: this.#deps.clock.now(),
-        bytes,
-        resolve,
-        reject,
-      });
+      const ts = this.#deps.clock.now();
+      this.#queueOf(device, scope).push({ device, scope, entries, ts, bytes, resolve, reject });
     });
   }
 
   remove(device: number, scope: number, keys: string[]): Promise<string[]> {
     if (this.#rowsWaiting >= limits.attributeRowsWaitingMax) {
-      return Promise.reject(unavailable('attributes_waiting', 'Too many attributes wait to be stored; try again.'));
+      return Promise.reject(tooManyWait);
     }
     this.#rowsWaiting += 1;
-    return new Promise((resolve, reject) => {
-      this.#queueOf(device, scope).push({ device, scope, keys, resolve, reject });
-    });
+    this.#stored.removed(device, scope);
+    const removal = () =>
+      new Promise<string[]>((resolve, reject) => {
+        this.#queueOf(device, scope).push({ device, scope, keys, resolve, reject });
+      });
+    // Behind the writes that wait for the store to say whether there is room.
+    return this.#stored.waiting(device, scope)?.then(removal) ?? removal();
   }
 
   /** Resolves when nothing waits any more. */
@@ -132,9 +158,9 @@ export class AttributeWriter {
   /** Never throws: each save hears for itself. */
   async #saveAll(saves: Save[], queue: WriteQueue): Promise<void> {
     await this.#saveSome(saves, queue);
-    for (const { entries, bytes } of saves) {
+    for (const { device, entries, bytes } of saves) {
       this.#rowsWaiting -= entries.size;
-      this.#bytesWaiting -= bytes;
+      this.#bytesWaiting.release(bytes, ownersOf(device));
     }
   }
 
