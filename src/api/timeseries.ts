@@ -155,7 +155,7 @@ export function timeseriesRoutes(deps: TimeseriesDeps): Route[] {
       const device = await seriesNumber(postgres, principal, target, 'write');
       const latest = !deleteLatest ? 'keep' : rewriteLatestIfDeleted ? 'rewrite' : 'delete';
       if (startTs >= endTs || device === 0) return empty;
-      const outcome = await deleteSeries({ device, keys, startTs, endTs, latest });
+      const outcome = await deleteSeries({ device, keys, startTs, endTs, latest }, principal.tenantId ?? '');
       // 202: the delete is kept and will be carried out, but a read may still show a deleted point.
       return outcome === 'done' ? empty : { status: 202 };
     });

@@ -1,5 +1,6 @@
 /** The gateways that are connected to this worker, and what they share: their names' cache and the room for what waits. */
-import { unavailable } from '../base/errors.ts';
+import { ByteBudget } from '../base/byte-budget.ts';
+import { ErrorCode, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Metrics } from '../base/metrics.ts';
 import type { CachedDevice } from '../device/cached-device.ts';
@@ -10,7 +11,7 @@ export class Gateways {
   readonly #open = new Set<Gateway>();
   /** By the number of its device. Of two connections of one device the newer: the older one is about to end. */
   readonly #byDevice = new Map<number, Gateway>();
-  #heldBytes = 0;
+  readonly #held = new ByteBudget(limits.gatewayHeldBytesMax);
 
   constructor(deps: GatewayDeps, metrics: Metrics) {
     this.#deps = deps;
@@ -25,7 +26,7 @@ export class Gateways {
       for (const gateway of this.#open) children += gateway.size;
       return children;
     });
-    metrics.observed('gateway_held_bytes', 'Messages that wait for their devices.', () => this.#heldBytes);
+    metrics.observed('gateway_held_bytes', 'Messages that wait for their devices.', () => this.#held.held);
   }
 
   /** The caller ends it with `close`. */
@@ -42,15 +43,24 @@ export class Gateways {
     gateway.end();
   }
 
-  /** Keeps a message that must wait; throws 503 when too much waits. `release` what was held. */
-  hold(bytes: number): void {
-    if (this.#heldBytes + bytes > limits.gatewayHeldBytesMax) throw tooMuch;
-    this.#heldBytes += bytes;
-  }
-
-  release(bytes: number): void {
-    this.#heldBytes -= bytes;
+  /** Keeps a message that must wait, until the caller calls the function that is returned; throws when too much waits. */
+  hold({ number, tenantId }: Pick<CachedDevice, 'number' | 'tenantId'>, bytes: number): () => void {
+    const owners = [
+      { name: `gateway ${number}`, bytesMax: limits.gatewayHeldBytesPerGatewayMax },
+      { name: tenantId, bytesMax: limits.gatewayHeldBytesPerTenantMax },
+    ];
+    if (this.#held.lacking(bytes, owners)) throw shareHeld;
+    if (!this.#held.take(bytes, owners)) throw tooMuch;
+    return () => this.#held.release(bytes, owners);
   }
 }
+
+const shareHeld = new Fault(
+  429,
+  ErrorCode.tooManyRequests,
+  'gateway_held_share',
+  'Too many messages of this gateway or tenant wait for devices to be looked up: send them again more slowly.',
+  1,
+);
 
 const tooMuch = unavailable('gateway_held', 'Too many messages wait for devices to be looked up; send again.');

@@ -11,7 +11,7 @@ const other = { id: 'h', tenantId: 't', number: 1_002, customerId: null };
 const ofCustomer = { ...other, number: 1_003, customerId: 'c' };
 const wanted = (...names: string[]) => names.map((name) => ({ name, type: '' }));
 
-function setUp() {
+function setUp(queueMax?: number) {
   const time = { ms: 0 };
   const asked: string[][] = [];
   const answers = new Map<string, Fault>();
@@ -30,7 +30,7 @@ function setUp() {
     });
     return new Map(rows);
   };
-  const names = new ChildNames(find, { now: () => time.ms, monotonic: () => time.ms }, 'customer');
+  const names = new ChildNames(find, { now: () => time.ms, monotonic: () => time.ms }, 'customer', undefined, queueMax);
   return {
     ...{ names, time, asked, answers },
     whileAsking: (act: () => void) => {
@@ -55,8 +55,9 @@ it('one statement answers all who ask in a turn, and the next one all who asked 
   await new Promise((resolve) => setImmediate(resolve));
   const second = [names.find(gateway, wanted('d')), names.find(gateway, wanted('e', 'a'))];
   const found = await Promise.all([...first, ...second]);
+  // The gateways take turns.
   expect(asked).toEqual([
-    ['a', 'b', 'c'],
+    ['a', 'c', 'b'],
     ['d', 'e'],
   ]);
   expect(found.map((map) => [...map.keys()].sort().join(''))).toEqual(['ab', 'bc', 'd', 'ae']);
@@ -133,4 +134,17 @@ it("a device that is not the gateway's to act for is not asked for again, and no
   expect((await names.find(ofCustomer, wanted('a'))).get('a')).toMatchObject({ number: 1 });
   await names.find(gateway, wanted('a'));
   expect(asked).toEqual([['a']]);
+});
+
+it('tenants take turns, and one that asks for many names keeps no other tenant out', async () => {
+  const { names, asked } = setUp(4);
+  const many = names.find(gateway, wanted('a', 'b', 'c', 'd', 'e'));
+  const second = names.find({ ...gateway, id: 'z', tenantId: 'other' }, wanted('x'));
+  expect([...(await second).values()][0]).toMatchObject({ name: 'x', tenantId: 'other' });
+  const found = await many;
+  expect([found.get('d'), found.get('e')].map((fault) => (fault as Fault).reason)).toEqual([
+    'child_names_queue',
+    'child_names_queue',
+  ]);
+  expect(asked).toEqual([['a', 'b', 'c'], ['x']]);
 });

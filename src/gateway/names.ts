@@ -1,11 +1,12 @@
 /**
  * Names of a gateway's devices → rows of the store, made when they are missing. Names that are asked for in the same
- * turn, and while a statement runs, share the next one, whichever gateways ask. What was found is remembered until it
+ * turn, and while a statement runs, share the next one, whichever gateways of a tenant ask; tenants take turns. What was found is remembered until it
  * changes; a name for which there is no room is refused for a few seconds without asking again.
  */
 import { Batches } from '../base/batches.ts';
 import type { Clock } from '../base/clock.ts';
 import { Fault, unavailable } from '../base/errors.ts';
+import { FairQueue } from '../base/fair-queue.ts';
 import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 import type { DeviceRow } from '../device/cached-device.ts';
@@ -69,13 +70,20 @@ export class ChildNames {
   /** Devices that changed while a statement ran: its answer about them may be of before. */
   readonly #changed = new Set<number>();
   #allChanged = false;
-  #queue: Pending[] = [];
+  readonly #queue: FairQueue<Pending>;
   readonly #batches = new Batches(
     () => this.#queue.length > 0,
     () => this.#runBatch(),
   );
 
-  constructor(findOrCreate: FindOrCreate, clock: Clock, customerScope: CustomerScope, alone?: NamesAlone) {
+  constructor(
+    findOrCreate: FindOrCreate,
+    clock: Clock,
+    customerScope: CustomerScope,
+    alone?: NamesAlone,
+    queueMax: number = limits.childNamesQueueMax,
+  ) {
+    this.#queue = new FairQueue(queueMax);
     this.#alone = alone;
     this.#customerScope = customerScope;
     this.#findOrCreate = findOrCreate;
@@ -97,7 +105,7 @@ export class ChildNames {
         const refused = this.#refusal(key);
         if (known && this.#isFinal(gateway, known)) found.set(name, known.row);
         else if (refused) found.set(name, refused);
-        else if (!this.#join(key, gateway, name, type, ask)) found.set(name, tooMany);
+        else this.#join(key, gateway, name, type, ask);
       }
       if (ask.missing === 0) resolve(found);
     });
@@ -138,11 +146,10 @@ export class ChildNames {
     return undefined;
   }
 
-  /** False when too many wait. */
-  #join(key: string, gateway: NamedGateway, name: string, type: string, ask: Ask): boolean {
+  #join(key: string, gateway: NamedGateway, name: string, type: string, ask: Ask): void {
     let pending = this.#pending.get(key);
+    const isNew = pending === undefined;
     if (!pending) {
-      if (this.#pending.size >= limits.childNamesQueueMax) return false;
       pending = {
         key,
         tenantId: gateway.tenantId,
@@ -150,27 +157,28 @@ export class ChildNames {
         asks: [],
       };
       this.#pending.set(key, pending);
-      this.#queue.push(pending);
-      this.#batches.wake();
     }
     // A name twice in one call is one name.
     if (pending.asks.at(-1) !== ask) {
       pending.asks.push(ask);
       ask.missing += 1;
     }
-    return true;
+    if (!isNew) return;
+    const refused = this.#queue.push({ tenant: gateway.tenantId, caller: gateway.id }, pending);
+    if (refused) this.#settle(refused, tooMany);
+    this.#batches.wake();
   }
 
   /** Takes names of one tenant, because a statement is of one tenant. */
   async #runBatch(): Promise<void> {
-    const { tenantId } = this.#queue[0]!;
-    const batch: Pending[] = [];
-    const others: Pending[] = [];
-    for (const pending of this.#queue) {
-      const joins = pending.tenantId === tenantId && batch.length < limits.childNamesBatchMax;
-      (joins ? batch : others).push(pending);
+    const first = this.#queue.shift()!;
+    const { tenantId } = first;
+    const batch = [first];
+    while (batch.length < limits.childNamesBatchMax) {
+      const next = this.#queue.shift(({ tenant }) => tenant === tenantId);
+      if (!next) break;
+      batch.push(next);
     }
-    this.#queue = others;
     this.#changed.clear();
     this.#allChanged = false;
     const found = await this.#ask(tenantId, batch);

@@ -106,6 +106,24 @@ describe('a poll', () => {
     expect(seen.status).toBe('503 Service Unavailable');
   });
 
+  it('of a device or tenant that holds its share is 429, and others still find a place', () => {
+    const polls = longPolls(100);
+    const hold = (number: number, tenantId: string) => {
+      const { seen, exchange } = request();
+      return polls.hold(exchange, 'token', new CachedDevice({ ...row, number, tenantId }), 1_000)
+        ? 'held'
+        : seen.status;
+    };
+    const heldOf = (count: number, each: (n: number) => string) =>
+      Array.from({ length: count }, (_, n) => each(n)).filter((outcome) => outcome === 'held').length;
+    expect(heldOf(20, () => hold(1, 'a'))).toBe(10);
+    expect(hold(1, 'a')).toBe('429 Too Many Requests');
+    expect(heldOf(100, (n) => hold(2 + n, 'a'))).toBe(80);
+    expect(heldOf(10, (n) => hold(200 + n, 'b'))).toBe(9);
+    expect(hold(300, 'c')).toBe('held');
+    expect(hold(301, 'd')).toBe('503 Service Unavailable');
+  });
+
   it('stays when its token is still good, expires when it is not, and is 403 when the device is gone', async () => {
     for (const [found, reason, status] of [
       [device, 'credentials_changed', ''],

@@ -6,6 +6,7 @@
 import { badRequest, ErrorCode, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Counter, Metrics } from '../base/metrics.ts';
+import { devicePlaceOwners, type PlaceOwner, Places } from '../base/places.ts';
 import type { CachedDevice } from '../device/cached-device.ts';
 import type { TokenCache } from '../device/token-cache.ts';
 import type { CloseReason } from '../downlink/downlink.ts';
@@ -22,6 +23,15 @@ export interface LongPollsDeps {
 
 const plainTimeout = /^timeout=(\d{1,15})$/;
 
+const allHeld = unavailable('polls_held', 'This server holds all the polls it can; try again.', 5);
+const shareHeld = new Fault(
+  429,
+  ErrorCode.tooManyRequests,
+  'polls_held_share',
+  'The device, its customer or its tenant waits with so many polls that others would find no place: wait with fewer.',
+  5,
+);
+
 /** Nothing came in time. */
 const expired: Answer = { status: 408 };
 
@@ -29,13 +39,14 @@ export class LongPolls {
   readonly #deps: LongPollsDeps;
   readonly #slots = new Map<number, Set<Poll>>();
   readonly #outcomes: { answered: Counter; expired: Counter; refused: Counter; gone: Counter };
-  #held = 0;
+  readonly #places: Places;
   #timer: NodeJS.Timeout | undefined;
   #lastSlot = 0;
   #closed = false;
 
   constructor(deps: LongPollsDeps) {
     this.#deps = deps;
+    this.#places = new Places(deps.heldMax);
     const { metrics } = deps;
     const outcome = (name: string) =>
       metrics.counter('http_polls_total', 'Long polls by how they ended.', { outcome: name });
@@ -45,7 +56,7 @@ export class LongPolls {
       refused: outcome('refused'),
       gone: outcome('gone'),
     };
-    metrics.observed('http_polls_held', 'Long polls that wait for an update or a command.', () => this.#held);
+    metrics.observed('http_polls_held', 'Long polls that wait for an update or a command.', () => this.#places.held);
   }
 
   /** The wait that the query asks for: absent and 0 mean the default, too long is cut, anything else is 400. */
@@ -71,16 +82,17 @@ export class LongPolls {
     atDeadline = expired,
   ): Poll | undefined {
     if (exchange.done) return undefined;
-    if (this.#held >= this.#deps.heldMax || this.#closed) {
+    const owners = devicePlaceOwners(device);
+    const outcome = this.#closed ? 'full' : this.#places.take(owners);
+    if (outcome !== 'taken') {
       this.#outcomes.refused.add(1);
-      exchange.refuse(unavailable('polls_held', 'This server holds all the polls it can; try again.', 5));
+      exchange.refuse(outcome === 'full' ? allHeld : shareHeld);
       return undefined;
     }
     this.#start();
     // Never a slot that the clock has passed already: nobody would come by again.
     const slot = Math.max(Math.ceil((performance.now() + waitMs) / limits.pollTickMs), this.#lastSlot + 1);
-    const poll = new Poll(this, exchange, token, device, slot, atDeadline);
-    this.#held += 1;
+    const poll = new Poll(this, exchange, token, device, owners, slot, atDeadline);
     const polls = this.#slots.get(slot);
     if (polls) polls.add(poll);
     else this.#slots.set(slot, new Set([poll]));
@@ -109,7 +121,7 @@ export class LongPolls {
 
   /** Of `Poll` only. */
   ended(poll: Poll, outcome: 'answered' | 'expired' | 'gone'): void {
-    this.#held -= 1;
+    this.#places.release(poll.owners);
     this.#outcomes[outcome].add(1);
     const polls = this.#slots.get(poll.slot);
     polls?.delete(poll);
@@ -127,7 +139,7 @@ export class LongPolls {
     for (; this.#lastSlot < now; this.#lastSlot += 1) {
       for (const poll of [...(this.#slots.get(this.#lastSlot + 1) ?? [])]) poll.expire(false);
     }
-    if (this.#held > 0) return;
+    if (this.#places.held > 0) return;
     clearInterval(this.#timer);
     this.#timer = undefined;
   }
@@ -137,6 +149,8 @@ export class LongPolls {
 export class Poll {
   readonly token: string;
   readonly device: CachedDevice;
+  /** As the poll began: a device may change its customer meanwhile. */
+  readonly owners: readonly PlaceOwner[];
   readonly slot: number;
   readonly #owner: LongPolls;
   readonly #exchange: Exchange;
@@ -149,6 +163,7 @@ export class Poll {
     exchange: Exchange,
     token: string,
     device: CachedDevice,
+    owners: readonly PlaceOwner[],
     slot: number,
     atDeadline: Answer,
   ) {
@@ -156,6 +171,7 @@ export class Poll {
     this.#exchange = exchange;
     this.token = token;
     this.device = device;
+    this.owners = owners;
     this.slot = slot;
     this.#atDeadline = atDeadline;
     exchange.onAbort = () => this.#end('gone');

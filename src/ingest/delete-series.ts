@@ -35,7 +35,8 @@ export interface SeriesDelete {
   latest: LatestFate;
 }
 
-export type DeleteSeries = (asked: SeriesDelete) => Promise<'done' | 'recorded'>;
+/** `tenantId`: of the caller, for its turn; without it the caller is this installation itself. */
+export type DeleteSeries = (asked: SeriesDelete, tenantId?: string) => Promise<'done' | 'recorded'>;
 
 const lookMs = 20;
 const lookAtHostsMs = 200;
@@ -43,7 +44,7 @@ const lookAtHostsMs = 200;
 export function seriesDeleter(deps: SeriesDeleteDeps): DeleteSeries {
   const { postgres, clickhouse, cluster, clock, log } = deps;
   const together = new EraseTogether(clock, (batch, msLeft) => eraseSeries({ clickhouse, cluster, msLeft }, batch));
-  return async (asked) => {
+  return async (asked, tenantId = '') => {
     const until = clock.monotonic() + limits.seriesDeleteMsMax;
     const [host, all] = await Promise.all([deps.journals(), readJournals(postgres)]);
     const now = clock.now();
@@ -60,7 +61,7 @@ export function seriesDeleter(deps: SeriesDeleteDeps): DeleteSeries {
     let isDone = false;
     try {
       const settled = host.isWhole ? await allSettled(deps, tombstone, host.reports) : undefined;
-      await together.add(tombstone, until);
+      await together.add(tombstone, tenantId, until);
       // A journal that was opened meanwhile may hold rows that the delete covers: the delete is not finished.
       if (settled) isDone = (await markApplied(postgres, [tombstone], settled)) === 1;
     } catch (error) {

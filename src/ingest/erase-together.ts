@@ -1,8 +1,10 @@
 /**
  * Deletes of series that callers wait for, one batch at a time in each worker: what comes while the statements of a batch
- * run gathers for the next batch. Many callers cost the store what a few do. `delete-series.ts` calls.
+ * run gathers for the next batch. Many callers cost the store what a few do, and tenants take turns. `delete-series.ts`
+ * calls.
  */
 import type { Clock } from '../base/clock.ts';
+import { FairQueue } from '../base/fair-queue.ts';
 import { limits } from '../base/limits.ts';
 import { NotYet } from './carry-out.ts';
 import { type Erased, listBytesOf } from './tombstones.ts';
@@ -18,43 +20,47 @@ interface Waiting {
 export class EraseTogether {
   readonly #erase: (batch: Erased[], msLeft: () => number) => Promise<void>;
   readonly #clock: Clock;
-  #waiting: Waiting[] = [];
+  readonly #waiting: FairQueue<Waiting>;
+  /** Was taken, and did not fit into its batch. */
+  #kept: Waiting | undefined;
   #isRunning = false;
 
-  constructor(clock: Clock, erase: (batch: Erased[], msLeft: () => number) => Promise<void>) {
+  constructor(
+    clock: Clock,
+    erase: (batch: Erased[], msLeft: () => number) => Promise<void>,
+    waitingMax: number = limits.seriesDeletesWaitingMax,
+  ) {
+    this.#waiting = new FairQueue(waitingMax);
     this.#clock = clock;
     this.#erase = erase;
   }
 
   /** Resolves when the delete is carried out; rejects at `until`, after a failure of its batch, or when too many wait. */
-  add(erased: Erased, until: number): Promise<void> {
-    if (this.#waiting.length >= limits.seriesDeletesWaitingMax) return Promise.reject(new NotYet('many deletes wait'));
+  add(erased: Erased, tenantId: string, until: number): Promise<void> {
     return new Promise((resolve, reject) => {
       const timer = setTimeout(() => reject(new NotYet('no time is left')), until - this.#clock.monotonic());
-      this.#waiting.push({
+      const waiting = {
         erased,
         until,
         resolve: () => {
           clearTimeout(timer);
           resolve();
         },
-        reject: (error) => {
+        reject: (error: unknown) => {
           clearTimeout(timer);
           reject(error);
         },
-      });
+      };
+      this.#waiting.push({ tenant: tenantId, caller: '' }, waiting)?.reject(new NotYet('many deletes wait'));
       if (!this.#isRunning) void this.#run();
     });
   }
 
   async #run(): Promise<void> {
     this.#isRunning = true;
-    while (this.#waiting.length > 0) {
+    while (this.#waiting.length > 0 || this.#kept) {
       const began = this.#clock.monotonic();
-      // A caller that has waited in vain was answered; `erase.ts` carries its delete out.
-      const waiting = this.#waiting.filter(({ until }) => until > began);
-      const batch = waiting.slice(0, countTogether(waiting));
-      this.#waiting = waiting.slice(batch.length);
+      const batch = this.#takeSome(began);
       if (batch.length === 0) continue;
       const msLeft = () => began + limits.seriesDeleteMsMax - this.#clock.monotonic();
       try {
@@ -69,16 +75,23 @@ export class EraseTogether {
     }
     this.#isRunning = false;
   }
-}
 
-/** How many of those that wait share statements. */
-function countTogether(waiting: readonly Waiting[]): number {
-  let count = 0;
-  let bytes = 0;
-  for (const { erased } of waiting.slice(0, limits.eraseRangesMax)) {
-    bytes += listBytesOf(erased);
-    if (count > 0 && bytes > limits.eraseListBytesMax) break;
-    count += 1;
+  /** As many as share statements. A caller that waited in vain was answered: `erase.ts` carries its delete out. */
+  #takeSome(now: number): Waiting[] {
+    const batch: Waiting[] = [];
+    let bytes = 0;
+    while (batch.length < limits.eraseRangesMax) {
+      const next = this.#kept ?? this.#waiting.shift();
+      this.#kept = undefined;
+      if (!next) break;
+      if (next.until <= now) continue;
+      bytes += listBytesOf(next.erased);
+      if (batch.length > 0 && bytes > limits.eraseListBytesMax) {
+        this.#kept = next;
+        break;
+      }
+      batch.push(next);
+    }
+    return batch;
   }
-  return count;
 }

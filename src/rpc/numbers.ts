@@ -4,13 +4,30 @@
  * asked for in the same tick, and while a statement runs, share one statement.
  */
 import { Batches } from '../base/batches.ts';
-import { notFound, unavailable } from '../base/errors.ts';
+import { ErrorCode, Fault, notFound, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import { Places, placeOwners } from '../base/places.ts';
 import type { Queries } from '../postgres/client.ts';
 import { takeNumbers } from './store.ts';
 
 /** 31 bits: a number comes again after 2^31 - 1 commands to the same device, long after any wait for an answer. */
 const numberMax = 2 ** 31 - 1;
+
+const queueFull = unavailable('rpc_numbers_queue', 'Too many commands at once; try again.');
+const queueShare = new Fault(
+  429,
+  ErrorCode.tooManyRequests,
+  'rpc_numbers_share',
+  'Your customer or tenant sends so many commands at once that others would find no place: send fewer at once.',
+  1,
+);
+
+/** The device that a command is for, and who owns that. */
+export interface NumberedDevice {
+  readonly device: number;
+  readonly tenantId: string;
+  readonly customerId: string | null;
+}
 
 interface Asked {
   device: number;
@@ -20,20 +37,30 @@ interface Asked {
 
 export class RpcNumbers {
   readonly #postgres: Queries;
+  readonly #places: Places;
   #asked: Asked[] = [];
   readonly #batches = new Batches(
     () => this.#asked.length > 0,
     () => this.#runBatch(),
   );
 
-  constructor(postgres: Queries) {
+  constructor(postgres: Queries, queueMax: number = limits.rpcNumbersQueueMax) {
     this.#postgres = postgres;
+    this.#places = new Places(queueMax);
   }
 
-  next(device: number): Promise<number> {
-    if (this.#asked.length >= limits.rpcNumbersQueueMax) {
-      return Promise.reject(unavailable('rpc_numbers_queue', 'Too many commands at once; try again.'));
+  async next({ device, tenantId, customerId }: NumberedDevice): Promise<number> {
+    const owners = placeOwners(tenantId, customerId);
+    const place = this.#places.take(owners);
+    if (place !== 'taken') throw place === 'full' ? queueFull : queueShare;
+    try {
+      return await this.#ask(device);
+    } finally {
+      this.#places.release(owners);
     }
+  }
+
+  #ask(device: number): Promise<number> {
     return new Promise((resolve, reject) => {
       this.#asked.push({ device, resolve, reject });
       this.#batches.wake();

@@ -99,7 +99,7 @@ export class PersistentRpcs {
   async create(call: PersistentCall): Promise<string> {
     const { postgres, rpc, numbers, clock } = this.#deps;
     const now = clock.now();
-    const row = { ...call, id: createUuid(now), createdTime: now, number: await numbers.next(call.device) };
+    const row = { ...call, id: createUuid(now), createdTime: now, number: await numbers.next(call) };
     const owner = rpc.refusal(call) ? null : this.#owner;
     if (!(await insertRpc(postgres, row, owner))) {
       const message = `The device has ${limits.rpcPersistentPerDeviceMax} open persistent commands, which is the most it can have.`;

@@ -98,7 +98,7 @@ export class Rpc {
     const waitMs = Math.min(call.expirationTime - clock.now(), limits.rpcWaitMsMax);
     if (waitMs <= 0) return { kind: 'unreachable' };
     const deadline = clock.monotonic() + waitMs;
-    const id = await numbers.next(call.device);
+    const id = await numbers.next(call);
     if (callerGone?.aborted) return { kind: 'unreachable' };
     const { device, tenantId, customerId, method, params, oneway } = call;
     return await new Promise((resolve, reject) => {

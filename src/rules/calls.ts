@@ -7,6 +7,7 @@ import type { Clock } from '../base/clock.ts';
 import { badRequest, ErrorCode, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Metrics } from '../base/metrics.ts';
+import { Places, placeOwners } from '../base/places.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
 import { readLatest } from '../telemetry/latest.ts';
 import { type Json, readJson } from '../value/json.ts';
@@ -21,12 +22,16 @@ export interface CallsDeps {
   clock: Clock;
   metrics: Metrics;
   timeoutMs: number;
+  /** Open calls of this worker; the default is that of `limits`. */
+  openMax?: number;
 }
 
 export interface CallingDevice {
   number: number;
   id: string;
   name: string;
+  tenantId: string;
+  customerId: string | null;
 }
 
 /** Values of the places that must be read from a store, as JSON text by key. */
@@ -40,6 +45,15 @@ const scopes: [Place['root'], Scope][] = [
 
 const withoutMethod = badRequest('rpc_method', "Member 'method' must be a text, because no rule takes calls without.");
 
+const callsFull = unavailable('client_rpc_full', 'This server has all the open calls it can hold; try again.');
+const callsShare = new Fault(
+  429,
+  ErrorCode.tooManyRequests,
+  'client_rpc_share',
+  'The devices of your customer or tenant wait for so many calls that others would find no place: call less often.',
+  1,
+);
+
 function methodOf(document: Json): string | null {
   const method = memberAt(document, 'method');
   return document instanceof Map && typeof method === 'string' ? method : null;
@@ -50,16 +64,17 @@ export class Calls {
   /** Open calls by device. */
   readonly #open = new Map<number, number>();
   readonly #waits = new Set<() => void>();
+  readonly #places: Places;
   #closed = false;
-  #count = 0;
 
   constructor(deps: CallsDeps) {
     this.#deps = deps;
-    deps.metrics.observed('client_rpc_open', 'Calls of devices that wait for an answer.', () => this.#count);
+    this.#places = new Places(deps.openMax ?? limits.clientCallsMax);
+    deps.metrics.observed('client_rpc_open', 'Calls of devices that wait for an answer.', () => this.#places.held);
   }
 
   /** Why this call of the device is refused now; undefined when it is not. */
-  refusal({ number }: { number: number }, document: Json): Fault | undefined {
+  refusal({ number, tenantId, customerId }: Omit<CallingDevice, 'id' | 'name'>, document: Json): Fault | undefined {
     // Nothing would answer it, however long it waits.
     if (methodOf(document) === null && this.#ruleFor(null) === undefined) return withoutMethod;
     const open = this.#open.get(number) ?? 0;
@@ -67,10 +82,9 @@ export class Calls {
       const message = `The device has ${open} calls without an answer, which is the most it can have.`;
       return new Fault(429, ErrorCode.tooManyRequests, 'client_rpc_device_full', message, 1);
     }
-    if (this.#count >= limits.clientCallsMax) {
-      return unavailable('client_rpc_full', 'This server has all the open calls it can hold; try again.');
-    }
-    return undefined;
+    const outcome = this.#places.outcome(placeOwners(tenantId, customerId));
+    if (outcome === 'taken') return undefined;
+    return outcome === 'full' ? callsFull : callsShare;
   }
 
   /** The answer as JSON text; undefined when there was none in time, or the device went away. Throws the refusal. */
@@ -78,7 +92,8 @@ export class Calls {
     const refusal = this.refusal(device, document);
     if (refusal) throw refusal;
     this.#open.set(device.number, (this.#open.get(device.number) ?? 0) + 1);
-    this.#count += 1;
+    const owners = placeOwners(device.tenantId, device.customerId);
+    this.#places.take(owners);
     try {
       const name = methodOf(document);
       const rule = this.#ruleFor(name);
@@ -86,7 +101,7 @@ export class Calls {
       await this.#wait(gone);
       return undefined;
     } finally {
-      this.#count -= 1;
+      this.#places.release(owners);
       const left = this.#open.get(device.number)! - 1;
       if (left > 0) this.#open.set(device.number, left);
       else this.#open.delete(device.number);

@@ -103,7 +103,7 @@ test('a call without a method is refused at once, unless a rule takes such calls
     const rules = [compileRule({ method, answer: '"answered"', setShared: null })];
     return new Calls({ rules, metrics: new Metrics(), timeoutMs: 60_000 } as unknown as CallsDeps);
   };
-  const device = { number: 1, id: 'd', name: 'd' };
+  const device = { number: 1, id: 'd', name: 'd', tenantId: 't', customerId: null };
   const gone = new AbortController().signal;
   for (const text of ['{"params":1}', '{"method":7}', '[]', 'null']) {
     const document = readJson(Buffer.from(text));
@@ -112,4 +112,26 @@ test('a call without a method is refused at once, unless a rule takes such calls
     expect(open(null).refusal(device, document)).toBeUndefined();
   }
   expect(open('no').refusal(device, readJson(Buffer.from('{"method":"waits"}')))).toBeUndefined();
+});
+
+test('the devices of a tenant leave a place for the call of another tenant', async () => {
+  const deps = { rules: [], metrics: new Metrics(), timeoutMs: 60_000, openMax: 10 };
+  const calls = new Calls(deps as unknown as CallsDeps);
+  const gone = new AbortController();
+  const call = (number: number, tenantId: string) =>
+    calls.answer(
+      { number, id: 'd', name: 'd', tenantId, customerId: null },
+      readJson(Buffer.from('{"method":"waits"}')),
+      gone.signal,
+    );
+  const held = Array.from({ length: 9 }, (_, number) => call(number, 'a'));
+  await expect(call(9, 'a')).rejects.toMatchObject({ status: 429, reason: 'client_rpc_share' });
+  held.push(call(10, 'b'));
+  await expect(call(11, 'c')).rejects.toMatchObject({ status: 503, reason: 'client_rpc_full' });
+  gone.abort();
+  await Promise.all(held);
+  gone.abort();
+  expect(calls.refusal({ number: 1, tenantId: 'a', customerId: null }, readJson(Buffer.from('{"method":"m"}')))).toBe(
+    undefined,
+  );
 });

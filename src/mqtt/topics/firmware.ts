@@ -8,8 +8,10 @@
  */
 
 import type { Admission } from '../../activity/admission.ts';
+import { ByteBudget } from '../../base/byte-budget.ts';
 import { badRequest, ErrorCode, Fault, notFound, unavailable } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
+import { Places, placeOwners } from '../../base/places.ts';
 import { type ByteRange, chunkRange, readAll, type SlicedFile } from '../../ota/chunks.ts';
 import type { Downloads } from '../../ota/downloads.ts';
 import { failedSeries } from '../../ota/effects.ts';
@@ -59,8 +61,8 @@ class DownloadFault extends Fault {
 }
 
 export function firmwareTopics({ meter, downloads, ingest, packetBytesMax }: FirmwareTopicsDeps): TopicEntries {
-  let bytesInFlight = 0;
-  let filesOnTheirWay = 0;
+  const bytesInFlight = new ByteBudget(limits.otaMessageBytesInFlightMax);
+  const filesOnTheirWay = new Places(limits.mqttFilesMax);
 
   const operationOf = (type: PackageType): Operation => {
     const topic = `v2/${prefixOf[type]}`;
@@ -76,16 +78,12 @@ export function firmwareTopics({ meter, downloads, ingest, packetBytesMax }: Fir
         return;
       }
       const bytes = range.end - range.start;
-      if (bytesInFlight + bytes > limits.otaMessageBytesInFlightMax) {
-        throw unavailable('ota_busy', 'Too many files are on their way at the moment; ask again.');
-      }
-      bytesInFlight += bytes;
-      const arrived = () => {
-        bytesInFlight -= bytes;
-      };
+      const owners = [{ name: session.device.tenantId, bytesMax: limits.otaMessageBytesInFlightPerTenantMax }];
+      if (!bytesInFlight.take(bytes, owners)) throw busy;
+      const arrived = () => bytesInFlight.release(bytes, owners);
       let isTaken = false;
       try {
-        const part = downloads.pieces.peek(file.id, range) ?? (await readAll(downloads.pieces, file.id, range));
+        const part = downloads.pieces.peek(file.id, range) ?? (await readAll(downloads.pieces, file, range));
         isTaken = session.push(answer, part, session.subscriptions.qosOf(answer), arrived);
       } finally {
         if (!isTaken) arrived();
@@ -97,19 +95,17 @@ export function firmwareTopics({ meter, downloads, ingest, packetBytesMax }: Fir
 
     /** Slice by slice, however large it is. */
     const serveWhole = async (session: Session, download: Download, file: StoredPackage, answer: string) => {
-      if (filesOnTheirWay >= limits.mqttFilesMax) {
-        throw unavailable('ota_busy', 'Too many files are on their way at the moment; ask again.');
-      }
-      const { id, dataSize } = file;
+      const owners = placeOwners(session.device.tenantId, session.device.customerId);
+      if (filesOnTheirWay.outcome(owners) !== 'taken') throw busy;
+      const { dataSize } = file;
       // The first slice is read before anything is sent: a store that is away is then still a clean refusal.
-      const slices: SlicedFile = { bytes: dataSize, slice: (at) => downloads.pieces.read(id, at, dataSize) };
+      const slices: SlicedFile = { bytes: dataSize, slice: (at) => downloads.pieces.read(file, at, dataSize) };
       await slices.slice(0);
-      filesOnTheirWay += 1;
-      const outcome = session.sendFile(answer, slices, session.subscriptions.qosOf(answer), () => {
-        filesOnTheirWay -= 1;
-      });
+      if (filesOnTheirWay.take(owners) !== 'taken') throw busy;
+      const ended = () => filesOnTheirWay.release(owners);
+      const outcome = session.sendFile(answer, slices, session.subscriptions.qosOf(answer), ended);
       if (outcome === 'taken') return;
-      filesOnTheirWay -= 1;
+      ended();
       if (outcome === 'busy') throw unavailable('ota_busy', 'Another file is on its way to this device; ask again.');
       if (outcome === 'gone') return;
       await fail(session, download, file);
@@ -158,6 +154,8 @@ export function firmwareTopics({ meter, downloads, ingest, packetBytesMax }: Fir
 
   return { prefixes: { 'v2/fw/request/': operationOf('FIRMWARE'), 'v2/sw/request/': operationOf('SOFTWARE') } };
 }
+
+const busy = unavailable('ota_busy', 'Too many files are on their way at the moment; ask again.');
 
 const argumentForm = /^(-?\d{1,19})\/chunk\/(\d{1,10})$/;
 

@@ -77,10 +77,9 @@ export function gatewayAttributeTopics(
             refusals.add(name, faultOf(error));
           }
         }
-        const bytes = payload.length;
-        sessions.gateways.hold(bytes);
+        const release = sessions.gateways.hold(gateway.device, payload.length);
         gateway.run(wanted, (refused) => {
-          sessions.gateways.release(bytes);
+          release();
           for (const [name, fault] of refused) refusals.add(name, fault);
           run(publish, () => save(gateway, byName, refusals));
         });

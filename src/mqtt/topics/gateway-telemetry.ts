@@ -47,7 +47,7 @@ export function gatewayTelemetryTopics(
         // Behind messages that wait this one waits, too, so that the times of a device keep its order.
         if (!gateway.isBusy && isAccepted(message, publish.payload)) return;
         const wanted = readBody(publish.payload, childrenOf);
-        gateways.hold(publish.payload.length);
+        const release = gateways.hold(gateway.device, publish.payload.length);
         const payload = Buffer.from(publish.payload);
         /** False when the journal refuses and there is time to wait. */
         const isDone = (mayWait: boolean): boolean => {
@@ -58,7 +58,7 @@ export function gatewayTelemetryTopics(
             if (mayWait && isJournalRefusal(error)) return false;
             publish.refuse(error);
           }
-          gateways.release(payload.length);
+          release();
           return true;
         };
         // The bytes are read already, so they cannot be left in the socket: later messages of the gateway wait as well.
