@@ -20,7 +20,7 @@ let devices: CachedDevice[];
 beforeAll(async () => {
   server = await startTestPostgres();
   postgres = server.postgres;
-  const passwords = new PasswordHasher(1);
+  const passwords = new PasswordHasher(1, { ln: 10, r: 8, p: 1 });
   await seedFirstTenant(
     { postgres, passwords, clock },
     { email: 'a@b.c', systemEmail: 's@b.c', password: 'pear-tree-7' },

@@ -37,7 +37,8 @@ import { LongAnswers } from './long-answer.ts';
 import type { ApiRoute } from './route.ts';
 
 const admin = { email: 'admin@millrace.local', systemEmail: 'system@millrace.local', password: 'pear-tree-7' };
-const passwords = new PasswordHasher(20);
+/** Cheap: what a hash must cost is the matter of `password.test.ts`. */
+const passwords = new PasswordHasher(20, { ln: 10, r: 8, p: 1 });
 const failedSignIns = new FailedSignIns(clock);
 const config = loadConfig({});
 

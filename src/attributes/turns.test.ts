@@ -25,7 +25,7 @@ let told: SharedChange[] = [];
 beforeAll(async () => {
   server = await startTestPostgres();
   postgres = server.postgres;
-  const passwords = new PasswordHasher(1);
+  const passwords = new PasswordHasher(1, { ln: 10, r: 8, p: 1 });
   const parts = { postgres, passwords, clock: systemClock };
   await seedFirstTenant(parts, { email: 'a@b.c', systemEmail: 's@b.c', password: 'pear-tree-7' });
   await seedDemoData(parts);

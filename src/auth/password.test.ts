@@ -3,7 +3,9 @@ import { limits } from '../base/limits.ts';
 import { PasswordHasher } from './password.ts';
 
 const passwords = new PasswordHasher(2);
-afterAll(() => passwords.close());
+/** For what does not depend on the time that a hash takes. */
+const cheap = new PasswordHasher(2, { ln: 10, r: 8, p: 1 });
+afterAll(() => Promise.all([passwords.close(), cheap.close()]));
 
 describe('PasswordHasher', () => {
   it('knows a password again, and no other', async () => {
@@ -43,24 +45,24 @@ describe('PasswordHasher', () => {
   });
 
   it('answers those who ask the same together at once, whether the user exists or not', async () => {
-    for (const stored of [await passwords.hash('pear-tree-7'), null]) {
-      const together = Array.from({ length: 5 }, () => passwords.verify('a@b.c', 'plum', stored));
-      expect(passwords.waiting).toBe(1);
+    for (const stored of [await cheap.hash('pear-tree-7'), null]) {
+      const together = Array.from({ length: 5 }, () => cheap.verify('a@b.c', 'plum', stored));
+      expect(cheap.waiting).toBe(1);
       expect(await Promise.all(together)).toEqual(Array(5).fill(false));
-      expect(passwords.waiting).toBe(0);
+      expect(cheap.waiting).toBe(0);
     }
   });
 
   it('refuses with 429 when the queue is full', async () => {
-    const checks = ['1', '2', '3'].map((user) => passwords.verify(user, 'a', null));
-    await expect(passwords.verify('4', 'a', null)).rejects.toMatchObject({ status: 429, errorCode: 33 });
+    const checks = ['1', '2', '3'].map((user) => cheap.verify(user, 'a', null));
+    await expect(cheap.verify('4', 'a', null)).rejects.toMatchObject({ status: 429, errorCode: 33 });
     await Promise.all(checks);
   });
 
   it('lets networks take turns: who floods it makes room for others, and waits longest', async () => {
     const order: string[] = [];
     const check = (user: string, network: string, isKnown = false) =>
-      passwords.verify(user, 'a', null, { network, isKnown }).then(
+      cheap.verify(user, 'a', null, { network, isKnown }).then(
         () => order.push(user),
         () => order.push(`${user} refused`),
       );

@@ -11,7 +11,7 @@ import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 
 /** 2^15 · 8 · 3: 32 MiB and about 0.2 s, one of OWASP's equal choices, the one with the least memory. */
-const cost = { ln: 15, r: 8, p: 3 };
+const defaultCost: Cost = { ln: 15, r: 8, p: 3 };
 const hashBytes = 32;
 const phc = /^\$scrypt\$ln=(\d{1,2}),r=(\d{1,2}),p=(\d{1,2})\$([A-Za-z0-9+/]+)\$([A-Za-z0-9+/]+)$/;
 
@@ -26,7 +26,8 @@ parentPort.on('message', ({ password, salt, ln, r, p, bytes }) => {
   parentPort.postMessage(scryptSync(password, salt, bytes, { N, r, p, maxmem: 256 * N * r }));
 });`;
 
-interface Cost {
+/** Parameters of scrypt: 2^ln rounds of r · 128 bytes, p times. */
+export interface Cost {
   ln: number;
   r: number;
   p: number;
@@ -59,6 +60,7 @@ interface Waiter {
 
 export class PasswordHasher {
   readonly #queueMax: number;
+  readonly #cost: Cost;
   #running: Waiter | undefined;
   /** By network, each in the order of arrival; the network whose turn it is comes first. */
   readonly #queues = new Map<string, Waiter[]>();
@@ -71,9 +73,10 @@ export class PasswordHasher {
   #worker: Worker | undefined;
   #closed = false;
 
-  /** `queueMax`: checks that wait behind the one that runs; one more is refused. */
-  constructor(queueMax: number) {
+  /** `queueMax`: checks that wait behind the one that runs; one more is refused. `cost`: of new hashes. */
+  constructor(queueMax: number, cost = defaultCost) {
     this.#queueMax = queueMax;
+    this.#cost = cost;
   }
 
   get waiting(): number {
@@ -82,6 +85,7 @@ export class PasswordHasher {
 
   async hash(password: string, asker = ownAsker): Promise<string> {
     const salt = randomBytes(16);
+    const cost = this.#cost;
     const hash = await this.#scrypt(password, salt, cost, hashBytes, asker);
     return `$scrypt$ln=${cost.ln},r=${cost.r},p=${cost.p}$${unpadded(salt)}$${unpadded(hash)}`;
   }
@@ -111,7 +115,7 @@ export class PasswordHasher {
 
   async #compare(password: string, digest: Buffer, stored: string | null, asker: Asker): Promise<boolean> {
     if (stored === null) {
-      await this.#scrypt(password, Buffer.alloc(16), cost, hashBytes, asker);
+      await this.#scrypt(password, Buffer.alloc(16), this.#cost, hashBytes, asker);
       return false;
     }
     const [, ln, r, p, salt, hash] = phc.exec(stored) ?? [];
