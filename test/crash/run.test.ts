@@ -8,7 +8,7 @@ testCrashRun(
     faultsMin: 3,
     options: {
       seed: 12,
-      seconds: 10,
+      seconds: 6,
       acknowledgedMin: 300,
       turnsMin: 50,
       deletesMin: 2,

@@ -4,16 +4,17 @@
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
+import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { endProcess, liveProcess } from '../../src/base/process-file.ts';
 import { eventually } from '../harness/api.ts';
-import { type ClickhouseAddress, engineMain, freePort, inherited } from '../harness/engine.ts';
+import { type ClickhouseAddress, engineMain, freePort, inherited, preparedData } from '../harness/engine.ts';
 
 const startMsMax = 30_000;
-const password = 'stone-and-sluice';
+/** Of stores that begin with nothing. */
+const ownPasswords = { clickhousePassword: 'stone-and-sluice', postgresPassword: 'stone-and-sluice' };
 
 /** Runs in plain Node on the built code: starts one embedded engine, tells its URL, stops it on SIGTERM. */
 const runner = `
@@ -43,14 +44,19 @@ export interface Stores {
   stopAll(): Promise<void>;
 }
 
-export async function startStores(): Promise<Stores> {
+/** With the schema and the first users, copied from `prepareData`; `empty`: as a new cluster is. */
+export async function startStores({ empty = false } = {}): Promise<Stores> {
   const directory = mkdtempSync(join(tmpdir(), 'millrace-stores-'));
+  const passwords = (!empty && copyPrepared(directory)) || ownPasswords;
   const clickhouse = new BuiltStore('clickhouse', 'startEmbeddedClickHouse', directory, await freePort(), {
+    password: passwords.clickhousePassword,
     memoryBytesMax: 1024 ** 3,
     sessions: 4,
     nice: 0,
   });
-  const postgres = new BuiltStore('postgres', 'startEmbeddedPostgres', directory, await freePort(), {});
+  const postgres = new BuiltStore('postgres', 'startEmbeddedPostgres', directory, await freePort(), {
+    password: passwords.postgresPassword,
+  });
   const redis = new RedisServer(directory, await freePort());
   const all = [clickhouse, postgres, redis];
   const stopAll = async (): Promise<void> => {
@@ -65,7 +71,7 @@ export async function startStores(): Promise<Stores> {
   }
   return {
     clickhouse: Object.assign(clickhouse, {
-      address: () => ({ url: clickhouse.url, user: 'default', password }),
+      address: () => ({ url: clickhouse.url, user: 'default', password: passwords.clickhousePassword }),
     }),
     postgres,
     redis,
@@ -73,8 +79,19 @@ export async function startStores(): Promise<Stores> {
   };
 }
 
+/** Undefined when nothing was prepared. */
+function copyPrepared(directory: string): typeof ownPasswords | undefined {
+  const prepared = process.env[preparedData];
+  if (prepared === undefined) return undefined;
+  for (const store of ['clickhouse', 'postgres']) {
+    cpSync(join(prepared, store), join(directory, store), { recursive: true });
+  }
+  return JSON.parse(readFileSync(join(prepared, 'secrets.json'), 'utf8')) as typeof ownPasswords;
+}
+
 /** Settings of an engine on these stores instead of embedded ones. */
 export function storeSettings({ clickhouse, postgres }: Stores): Record<string, string> {
+  const { password } = clickhouse.address();
   return { CLICKHOUSE_URL: clickhouse.url, CLICKHOUSE_PASSWORD: password, DATABASE_URL: postgres.url };
 }
 
@@ -110,7 +127,6 @@ class BuiltStore implements Store {
       dir: join(this.#directory, this.#name),
       runDir: this.#runDir,
       port: this.#port,
-      password,
       ...this.#options,
     };
     const child = spawn(
