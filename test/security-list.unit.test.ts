@@ -1,8 +1,9 @@
 /** `docs/security.md` and the code say the same: every cap and bounding setting has its place there, with its value and reason. */
-import { readdirSync, readFileSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { limits } from '../src/base/limits.ts';
+import { type Reason, statusOf } from '../src/base/reasons.ts';
 
 const root = join(import.meta.dirname, '..');
 const page = readFileSync(join(root, 'docs/security.md'), 'utf8');
@@ -53,30 +54,6 @@ test('every name on the page exists, with the value of the code', () => {
     if (value !== undefined) expect([name, value]).toEqual([name, values.get(name)]);
 });
 
-const files = readdirSync(join(root, 'src'), { recursive: true, encoding: 'utf8' })
-  .filter((file) => file.endsWith('.ts') && !file.endsWith('.test.ts'))
-  .map((file) => readFileSync(join(root, 'src', file), 'utf8'));
-
-const statusOf = { unavailable: 503, badRequest: 400, tooLarge: 413 };
-
-/**
- * The statuses with which the code refuses for a reason: it is written there, has a name (`const busyReason = 'busy'`), or
- * is a member of what a `Fault` of its file is made of.
- */
-function statusesOf(reason: string): Set<number> {
-  const statuses = new Set<number>();
-  for (const file of files.filter((text) => text.includes(`'${reason}'`))) {
-    const names = [...file.matchAll(new RegExp(`const (\\w+) = '${reason}'`, 'g'))].map(([, name]) => name!);
-    if (file.includes(`reason: '${reason}'`)) names.push('reason');
-    const form = [`'${reason}'`, ...names.map((name) => `${name}\\b`)].join('|');
-    for (const [, status] of file.matchAll(new RegExp(`new Fault\\(\\s*(\\d{3}),\\s*[\\w.]+,\\s*(?:${form})`, 'g')))
-      statuses.add(Number(status));
-    for (const [, maker] of file.matchAll(new RegExp(`(unavailable|badRequest|tooLarge)\\(\\s*(?:${form})`, 'g')))
-      statuses.add(statusOf[maker as keyof typeof statusOf]);
-  }
-  return statuses;
-}
-
 test('every shared resource has a cap, a share and a refusal, and the code refuses with that status and reason', () => {
   expect(rows.length).toBeGreaterThan(30);
   const word = '[a-z]+(?:_[a-z]+)+|bodies|connections|streams|relations|guesses';
@@ -87,7 +64,7 @@ test('every shared resource has a cap, a share and a refusal, and the code refus
     const refusals = cells.join(' ').matchAll(new RegExp(`(\\d{3}) ((?:(?:, )?\`(?:${word})\`)+)`, 'g'));
     for (const [, status, reasons] of refusals) {
       for (const [, reason] of reasons!.matchAll(/`(\w+)`/g)) {
-        expect([...statusesOf(reason!)], `${cells[0]}: ${reason}`).toContain(Number(status));
+        expect(statusOf(reason as Reason), `${cells[0]}: ${reason}`).toBe(Number(status));
       }
     }
   }

@@ -3,7 +3,7 @@
  * asks first in the transaction: one tenant's makers take turns until they have committed, so each counts what the one
  * before it made. Without a limit nobody waits and nothing is counted.
  */
-import { ErrorCode, Fault } from '../base/errors.ts';
+import { Fault } from '../base/errors.ts';
 import type { Queries } from '../postgres/client.ts';
 import { countDevices, holdDeviceCount } from './store.ts';
 
@@ -26,7 +26,7 @@ export async function admitDevice(queries: Queries, tenantId: string, devicesMax
 
 export function deviceLimitReached(devicesMax: number): Fault {
   const message = `Devices limit reached: a tenant may have ${devicesMax} (setting limits.devices).`;
-  const fault = new Fault(403, ErrorCode.entitiesLimit, deviceLimitReason, message);
+  const fault = new Fault(deviceLimitReason, message);
   fault.members = { entityType: 'DEVICE', limit: devicesMax };
   return fault;
 }

@@ -133,7 +133,7 @@ export async function searchDevices(queries: Queries, search: RelationSearch): P
 
 function tooManyRelations(): Fault {
   return tooLarge(
-    'relations',
+    'relations_found',
     `The search meets more than ${limits.relationsMax} relations: give it a lower maxLevel.`,
   );
 }

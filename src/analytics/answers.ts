@@ -1,7 +1,7 @@
 /** Answers of the analytics component. A report goes out in slices at the pace of its reader, and says what was cut. */
 import type { TenantPrincipal } from '../auth/roles.ts';
 import { ByteBudget } from '../base/byte-budget.ts';
-import { ErrorCode, Fault, unavailable } from '../base/errors.ts';
+import { Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { placeOwners } from '../base/places.ts';
 import type { EncodedReport, ReportFormat } from '../report/encode.ts';
@@ -69,8 +69,6 @@ export class UnsentReports {
 }
 
 const tooManyUnsent = new Fault(
-  429,
-  ErrorCode.tooManyRequests,
   'reports_unsent_share',
   'You have not read your earlier reports: read them to their end, then ask for this one again.',
   1,

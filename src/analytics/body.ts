@@ -1,5 +1,5 @@
 /** What a request of the analytics component says: JSON body, page of a list, the format of its answer. */
-import { badRequest, ErrorCode, Fault } from '../base/errors.ts';
+import { badRequest, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { PageLink } from '../postgres/page.ts';
 import type { ReportFormat } from '../report/encode.ts';
@@ -9,16 +9,11 @@ import { readPlainJson } from '../value/plain-json.ts';
 export function requireJson(request: HttpRequest): void {
   const type = request.header('content-type');
   if (/^\s*application\/json\s*(;|$)/i.test(type)) return;
-  throw new Fault(
-    415,
-    ErrorCode.badRequest,
-    'media_type',
-    `Content type '${type.slice(0, 100)}' not supported: it must be application/json.`,
-  );
+  throw new Fault('media_type', `Content type '${type.slice(0, 100)}' not supported: it must be application/json.`);
 }
 
 export function jsonBody({ body }: HttpRequest): unknown {
-  if (body.length === 0) throw badRequest('body_missing', 'Required request body is missing');
+  if (body.length === 0) throw badRequest('missing_body', 'Required request body is missing');
   return readPlainJson(body);
 }
 
@@ -32,7 +27,7 @@ export function pageLinkOf(request: HttpRequest): PageLink {
     const text = query.get(name) ?? '';
     const value = Number(text);
     if (/^\d{1,9}$/.test(text) && value >= min && value <= max) return value;
-    throw badRequest(name, `Parameter '${name}' must be a whole number from ${min} to ${max}.`);
+    throw badRequest('parameter_integer', `Parameter '${name}' must be a whole number from ${min} to ${max}.`);
   };
   const order = query.get('sortOrder') || 'ASC';
   if (order !== 'ASC' && order !== 'DESC') throw badRequest('sort_order', `Parameter 'sortOrder' must be ASC or DESC.`);

@@ -17,7 +17,7 @@ export async function callerOf(request: HttpRequest, auth: Auth, keys: 'keys' | 
     return requireTenant(principal);
   } catch (error) {
     if (!(error instanceof Fault) || error.status !== 401) throw error;
-    throw new Fault(403, error.errorCode, error.reason, error.message);
+    throw new Fault(error.reason, error.message, 0, 403);
   }
 }
 

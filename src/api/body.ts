@@ -3,7 +3,7 @@
  * lenient: members that a schema does not know are ignored, absent and null mean the same. Whatever is wrong is a 400
  * that names the member.
  */
-import { badRequest, ErrorCode, Fault } from '../base/errors.ts';
+import { badRequest, Fault } from '../base/errors.ts';
 import * as Type from '../base/schema.ts';
 import type { HttpRequest } from '../uws/server.ts';
 import { type Json, readJson } from '../value/json.ts';
@@ -42,7 +42,7 @@ export function bodyReader(schema: Type.Schema | undefined): (request: HttpReque
 export function checkContentType(contentType: string): void {
   if (contentType === '' || /^application\/([a-z.+-]+\+)?json\b/i.test(contentType)) return;
   const message = `Content type '${contentType.slice(0, 100)}' not supported: send application/json`;
-  throw new Fault(415, ErrorCode.badRequest, 'media_type', message);
+  throw new Fault('media_type', message);
 }
 
 /** The values of entities need no exact numbers. */
@@ -64,5 +64,5 @@ export function readExactJson(body: Buffer): Json {
 }
 
 function bodyMissing(): Fault {
-  return badRequest('body_missing', 'Required request body is missing');
+  return badRequest('missing_body', 'Required request body is missing');
 }

@@ -2,7 +2,7 @@
  * multipart/form-data (RFC 7578) of a body that is in memory and has its cap already: the parts as views of it. Bounded
  * in parts and in the head of each part; whatever is malformed is a 400 that says what.
  */
-import { badRequest, ErrorCode, Fault } from '../base/errors.ts';
+import { badRequest, Fault } from '../base/errors.ts';
 
 export interface Part {
   name: string;
@@ -19,7 +19,7 @@ const boundaryPattern = /;\s*boundary=(?:"([^"]{1,70})"|([^\s;"]{1,70}))\s*(?:;|
 export function readMultipart(body: Buffer, contentType: string): Part[] {
   if (!/^multipart\/form-data\s*(;|$)/i.test(contentType)) {
     const message = `Content type '${contentType.slice(0, 100)}' not supported: send multipart/form-data`;
-    throw new Fault(415, ErrorCode.badRequest, 'media_type', message);
+    throw new Fault('media_type', message);
   }
   const [, quoted, plain] = boundaryPattern.exec(contentType) ?? [];
   const boundary = quoted ?? plain;

@@ -21,7 +21,7 @@ import {
   requireTenant,
   type TenantPrincipal,
 } from '../auth/roles.ts';
-import { ErrorCode, Fault, notFound } from '../base/errors.ts';
+import { Fault, notFound } from '../base/errors.ts';
 import type { DeviceRow } from '../device/cached-device.ts';
 import { findDeviceRow } from '../device/store.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
@@ -120,5 +120,5 @@ function refOf({ entityType, entityId }: Target): EntityRef {
 
 function noSystemAdmin(): Fault {
   const message = 'System administrator is not allowed to perform this operation!';
-  return new Fault(403, ErrorCode.permissionDenied, 'permission_denied', message);
+  return new Fault('permission_denied', message);
 }

@@ -114,13 +114,13 @@ export function timeseriesRoutes(deps: TimeseriesDeps): Route[] {
 
   async function write({ principal, request }: Call, target: Target): Promise<HttpResponse> {
     return await plainText(async () => {
-      if (request.body.length === 0) throw badRequest('body_missing', unreadable('the body is empty'));
+      if (request.body.length === 0) throw badRequest('missing_body', unreadable('the body is empty'));
       const device = await ownerOf(principal, target);
       try {
         await saveSeries(device, request.body);
       } catch (error) {
         throw error instanceof Fault && unreadableReasons.has(error.reason)
-          ? badRequest(error.reason, unreadable(error.message))
+          ? new Fault(error.reason, unreadable(error.message))
           : error;
       }
       return empty;

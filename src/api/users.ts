@@ -27,7 +27,7 @@ import {
 } from '../auth/roles.ts';
 import { listUsers } from '../auth/store.ts';
 import type { User, UserAccount } from '../auth/user.ts';
-import { ErrorCode, Fault } from '../base/errors.ts';
+import { Fault } from '../base/errors.ts';
 import * as Type from '../base/schema.ts';
 import { hasCustomer } from '../device/store.ts';
 import type { HttpRequest } from '../uws/server.ts';
@@ -87,7 +87,7 @@ export function userRoutes(deps: UserRoutesDeps): Route[] {
         if (query.sendActivationMail ?? true) {
           await checkNewUser(deps, principal, input);
           // There is no mail server to be configured: a user who waits for a mail would wait for ever.
-          throw new Fault(500, ErrorCode.general, 'mail', "Couldn't send user activation email");
+          throw new Fault('mail', "Couldn't send user activation email");
         }
         return json(userJson(await createUser(deps, principal, input)));
       },

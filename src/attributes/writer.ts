@@ -9,7 +9,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { Batches } from '../base/batches.ts';
 import { ByteBudget, type Owner } from '../base/byte-budget.ts';
 import type { Clock } from '../base/clock.ts';
-import { assert, badRequest, ErrorCode, Fault, unavailable } from '../base/errors.ts';
+import { assert, badRequest, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Counter, Metrics } from '../base/metrics.ts';
 import { isAway, isLostRace, type Queries, sqlStateOf } from '../postgres/client.ts';
@@ -65,8 +65,6 @@ interface Remove {
 
 const tooManyWait = unavailable('attributes_waiting', 'Too many attributes wait to be stored; try again.');
 const deviceWaits = new Fault(
-  429,
-  ErrorCode.tooManyRequests,
   'attributes_waiting_share',
   'The device sends attributes faster than they are stored: send the next ones when the earlier ones are acknowledged.',
   1,

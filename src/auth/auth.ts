@@ -6,9 +6,10 @@
 import { randomBytes } from 'node:crypto';
 import type { Clock } from '../base/clock.ts';
 import type { Config } from '../base/config.ts';
-import { badRequest, ErrorCode, Fault, StartError } from '../base/errors.ts';
+import { badRequest, Fault, StartError } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { networkOf } from '../base/network.ts';
+import type { ReasonOf } from '../base/reasons.ts';
 import { isUuid, nullUuid } from '../base/uuid.ts';
 import { isAway, type Postgres, type Queries } from '../postgres/client.ts';
 import { isExpired, sha256 } from './api-key.ts';
@@ -453,6 +454,6 @@ function notActive(): Fault {
   return unauthorized('account_inactive', 'User account is not active');
 }
 
-function unauthorized(reason: string, message: string): Fault {
-  return new Fault(401, ErrorCode.authentication, reason, message);
+function unauthorized(reason: ReasonOf<401>, message: string): Fault {
+  return new Fault(reason, message);
 }

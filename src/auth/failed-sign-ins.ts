@@ -5,7 +5,7 @@
  * counts for itself. An account that does not exist is treated like one that does.
  */
 import type { Clock } from '../base/clock.ts';
-import { ErrorCode, Fault } from '../base/errors.ts';
+import { Fault } from '../base/errors.ts';
 import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 
@@ -38,7 +38,7 @@ export class FailedSignIns {
       const waitMs = (this.#tries.get(name)?.waitsUntil ?? 0) - now;
       if (waitMs <= 0) continue;
       const message = 'Too many failed sign-ins; wait before the next try.';
-      throw new Fault(429, ErrorCode.tooManyRequests, 'sign_in_guessing', message, Math.ceil(waitMs / 1000));
+      throw new Fault('sign_in_guessing', message, Math.ceil(waitMs / 1000));
     }
   }
 

@@ -5,7 +5,7 @@ import { JOSEError, JWSSignatureVerificationFailed, JWTClaimValidationFailed, JW
 import { SignJWT } from 'jose/jwt/sign';
 import { jwtVerify } from 'jose/jwt/verify';
 import type { Clock } from '../base/clock.ts';
-import { ErrorCode, Fault } from '../base/errors.ts';
+import { Fault } from '../base/errors.ts';
 import { nullUuid } from '../base/uuid.ts';
 import { type Authority, authorities } from './roles.ts';
 import type { Account, UserNames } from './user.ts';
@@ -178,5 +178,5 @@ function fail(kind: 'malformed' | 'expired'): never {
 }
 
 export function tokenExpired(): Fault {
-  return new Fault(401, ErrorCode.tokenExpired, 'token_expired', 'Token has expired');
+  return new Fault('token_expired', 'Token has expired');
 }

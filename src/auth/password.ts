@@ -6,7 +6,7 @@
  */
 import { createHmac, randomBytes, timingSafeEqual } from 'node:crypto';
 import { Worker } from 'node:worker_threads';
-import { assert, ErrorCode, Fault } from '../base/errors.ts';
+import { assert, Fault } from '../base/errors.ts';
 import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 
@@ -198,7 +198,7 @@ export class PasswordHasher {
     });
     const end = (reason: string) => {
       if (this.#worker === worker) this.#worker = undefined;
-      const fault = new Fault(503, ErrorCode.general, 'password_thread', reason, 1);
+      const fault = new Fault('password_thread', reason, 1);
       this.#running?.reject(fault);
       this.#running = undefined;
       for (let waiter = this.#next(); waiter; waiter = this.#next()) waiter.reject(fault);
@@ -212,7 +212,7 @@ export class PasswordHasher {
 }
 
 function tooMany(): Fault {
-  return new Fault(429, ErrorCode.tooManyRequests, 'sign_in_queue', 'Too many sign-ins at once; try again.', 1);
+  return new Fault('sign_in_queue', 'Too many sign-ins at once; try again.', 1);
 }
 
 function unpadded(bytes: Buffer): string {

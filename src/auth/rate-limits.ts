@@ -6,7 +6,7 @@
  * pay. Without the bus each worker counts alone.
  */
 import type { Clock } from '../base/clock.ts';
-import { ErrorCode, Fault } from '../base/errors.ts';
+import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Bus } from '../bus/bus.ts';
 import { type Owner, Tallies } from '../bus/tallies.ts';
@@ -179,5 +179,5 @@ function tooMany(scope: ScopeName, { bucket, retrySeconds }: Shortage, count: nu
   const limit = `${capacity} ${counted[kind]} in ${seconds} s (rateLimits.${scope}.${kind})`;
   const advice = count > capacity ? ` This message has ${count}: send it in parts.` : '';
   const message = `Too many requests for current ${nounOf[scope]}! The limit is ${limit}.${advice}`;
-  return new Fault(429, ErrorCode.tooManyRequests, `rate_limit_${scope}`, message, retrySeconds);
+  return new Fault(`rate_limit_${scope}`, message, retrySeconds);
 }

@@ -1,6 +1,6 @@
 /** How often a tenant, and each of its customers, may call the REST API. All workers and hosts share the token buckets. */
 import type { Clock } from '../base/clock.ts';
-import { ErrorCode, Fault } from '../base/errors.ts';
+import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Bus } from '../bus/bus.ts';
 import { Tallies } from '../bus/tallies.ts';
@@ -69,7 +69,7 @@ export class RequestLimits {
     const shortage = this.#buckets[caller].shortage(id, 0, 1);
     if (!shortage) return;
     const message = `Too many requests for current ${caller}!`;
-    throw new Fault(429, ErrorCode.tooManyRequests, `request_limit_${caller}`, message, shortage.retrySeconds);
+    throw new Fault(`request_limit_${caller}`, message, shortage.retrySeconds);
   }
 
   #takeOne(caller: Caller, id: string): void {

@@ -2,7 +2,7 @@
  * Who may do what, in one place (docs/rest.md#roles). Each route of the API names one of the lists of roles below; which entity
  * a principal may touch is decided here too.
  */
-import { ErrorCode, Fault, notFound } from '../base/errors.ts';
+import { Fault, notFound } from '../base/errors.ts';
 
 export const authorities = ['SYS_ADMIN', 'TENANT_ADMIN', 'CUSTOMER_USER'] as const;
 export type Authority = (typeof authorities)[number];
@@ -39,12 +39,7 @@ export interface Principal {
 export type TenantPrincipal = Principal & { tenantId: string };
 
 export function permissionDenied(): Fault {
-  return new Fault(
-    403,
-    ErrorCode.permissionDenied,
-    'permission_denied',
-    "You don't have permission to perform this operation!",
-  );
+  return new Fault('permission_denied', "You don't have permission to perform this operation!");
 }
 
 export function requireRole({ isPublic, authority }: Principal, allowed: readonly Role[]): void {

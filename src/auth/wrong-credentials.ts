@@ -9,7 +9,7 @@
  */
 import { createHash } from 'node:crypto';
 import type { Clock } from '../base/clock.ts';
-import { ErrorCode, Fault } from '../base/errors.ts';
+import { Fault } from '../base/errors.ts';
 import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 import type { Counter, Metrics } from '../base/metrics.ts';
@@ -111,7 +111,7 @@ export class WrongCredentials {
     const seconds = Math.max(1, Math.ceil((window.endsMs - this.#deps.clock.monotonic()) / 1000));
     const message =
       'Too many wrong credentials from this address: check the token of each device behind it, and try again later.';
-    throw new Fault(429, ErrorCode.tooManyRequests, 'wrong_credentials', message, seconds);
+    throw new Fault('wrong_credentials', message, seconds);
   }
 
   /** Of known credentials while the worker is not calm: false = refused. Notes what is right, should a refusal come. */

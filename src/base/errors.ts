@@ -3,6 +3,8 @@
  * change; doors only translate it. A broken invariant is a bug and ends the process: `assert`.
  */
 
+import { type Reason, type ReasonOf, type Status, statusOf } from './reasons.ts';
+
 /** `errorCode` of the wire (docs/rest.md#errors). */
 export const ErrorCode = {
   general: 2,
@@ -24,41 +26,71 @@ export const ErrorCode = {
 
 export type ErrorCode = (typeof ErrorCode)[keyof typeof ErrorCode];
 
-/** An expected failure, ready for the wire. `reason` is the metric label: short, stable, without any user data. */
+/** Codes of reasons whose status has another code as a rule. */
+const ownCodes: { [Each in Reason]?: ErrorCode } = {
+  token_expired: ErrorCode.tokenExpired,
+  device_limit: ErrorCode.entitiesLimit,
+  gateway_children: ErrorCode.entitiesLimit,
+};
+
+const codes: Record<Status, ErrorCode> = {
+  400: ErrorCode.badRequest,
+  401: ErrorCode.authentication,
+  403: ErrorCode.permissionDenied,
+  404: ErrorCode.notFound,
+  405: ErrorCode.badRequest,
+  408: ErrorCode.general,
+  409: ErrorCode.versionConflict,
+  413: ErrorCode.badRequest,
+  415: ErrorCode.badRequest,
+  426: ErrorCode.badRequest,
+  429: ErrorCode.tooManyRequests,
+  431: ErrorCode.badRequest,
+  500: ErrorCode.general,
+  503: ErrorCode.general,
+  504: ErrorCode.general,
+};
+
+export function errorCodeOf(reason: Reason): ErrorCode {
+  return ownCodes[reason] ?? codes[statusOf(reason)];
+}
+
+/** An expected failure, ready for the wire. `reason` is the metric label; status and error code follow from it. */
 export class Fault extends Error {
-  readonly status: number;
+  readonly status: Status;
   readonly errorCode: ErrorCode;
-  readonly reason: string;
+  readonly reason: Reason;
   /** Seconds for `Retry-After`; 0 = no header. */
   readonly retryAfterSeconds: number;
   /** What the error body has beside its four members; a few codes have more (docs/rest.md#errors). */
   members: Record<string, string | number> | undefined = undefined;
 
-  constructor(status: number, errorCode: ErrorCode, reason: string, message: string, retryAfterSeconds = 0) {
+  /** `status`: of a door whose protocol answers this reason with another one. */
+  constructor(reason: Reason, message: string, retryAfterSeconds = 0, status: Status = statusOf(reason)) {
     super(message);
     this.name = 'Fault';
     this.status = status;
-    this.errorCode = errorCode;
+    this.errorCode = errorCodeOf(reason);
     this.reason = reason;
     this.retryAfterSeconds = retryAfterSeconds;
   }
 }
 
-export function badRequest(reason: string, message: string): Fault {
-  return new Fault(400, ErrorCode.badRequest, reason, message);
+export function badRequest(reason: ReasonOf<400>, message: string): Fault {
+  return new Fault(reason, message);
 }
 
 export function notFound(message: string): Fault {
-  return new Fault(404, ErrorCode.notFound, 'not_found', message);
+  return new Fault('not_found', message);
 }
 
-export function tooLarge(reason: string, message: string): Fault {
-  return new Fault(413, ErrorCode.badRequest, reason, message);
+export function tooLarge(reason: ReasonOf<413>, message: string): Fault {
+  return new Fault(reason, message);
 }
 
-/** A part that Millrace needs is away or full; the caller should come back. */
-export function unavailable(reason: string, message: string, retryAfterSeconds = 1): Fault {
-  return new Fault(503, ErrorCode.general, reason, message, retryAfterSeconds);
+/** A part that Millrace needs is unavailable or full; the caller should come back. */
+export function unavailable(reason: ReasonOf<503>, message: string, retryAfterSeconds = 1): Fault {
+  return new Fault(reason, message, retryAfterSeconds);
 }
 
 /** The start-up refused: `message` is the one line the operator reads; the process exits with `exitCode`. */
@@ -83,16 +115,14 @@ export function assert(condition: unknown, message: string): asserts condition {
  */
 export function asFault(error: unknown): Fault {
   if (error instanceof Fault) return error;
-  const fault = new Fault(500, ErrorCode.general, bugReason, 'Internal error; the log of the server has the details.');
+  const fault = new Fault('bug', 'Internal error; the log of the server has the details.');
   fault.cause = error;
   return fault;
 }
 
 export function isBug({ reason }: Fault): boolean {
-  return reason === bugReason;
+  return reason === 'bug';
 }
-
-const bugReason = 'bug';
 
 export function messageOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);

@@ -140,7 +140,7 @@ test('what a row causes is thrown to the caller of the read, and rows are not ta
     setTimeout(() => request.socket.resetAndDestroy(), 50);
   };
   await against(listener, async (clickhouse) => {
-    const fault = new Fault(400, 31, 'x', 'too many');
+    const fault = new Fault('history_rows', 'too many');
     const failing = clickhouse.eachRow('SELECT a', {}, {}, () => {
       throw fault;
     });

@@ -2,7 +2,7 @@
  * SQL of devices, their credentials and profiles. Each function takes the pool or a transaction; none checks rights.
  * Whatever changes what `lookUpTokens` answers must also `insertCredentialChanges` in the same transaction.
  */
-import { assert, badRequest, ErrorCode, Fault } from '../base/errors.ts';
+import { assert, badRequest, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Queries } from '../postgres/client.ts';
 import { isUniqueViolation } from '../postgres/client.ts';
@@ -299,7 +299,7 @@ export async function deleteDevice(queries: Queries, id: string): Promise<void> 
 
 export function checkVersion(entity: string, stored: number, given: number | null | undefined): void {
   if (given === undefined || given === null || given === stored) return;
-  throw new Fault(409, ErrorCode.versionConflict, 'version', `${entity} was already changed by someone else`);
+  throw new Fault('version', `${entity} was already changed by someone else`);
 }
 
 const credentialsColumns = `k.id, k.created_time as "createdTime", k.device_id as "deviceId", k.credentials_type as type,

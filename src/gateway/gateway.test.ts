@@ -190,7 +190,7 @@ describe('operations', () => {
 
   it('say who is refused, connect the others, and know no child behind the end', async () => {
     const { gateway, connect, refused, ended } = setUp();
-    refused.set('B', unavailable('x', 'no'));
+    refused.set('B', unavailable('child_lookup', 'no'));
     const outcome = await connect('A', 'B');
     expect([...outcome.keys()]).toEqual(['B']);
     expect(gateway.child('A')).toBeDefined();

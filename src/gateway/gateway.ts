@@ -7,7 +7,7 @@
 
 import type { AttributeUpdates, Follower, Following } from '../attributes/followers.ts';
 import type { News } from '../attributes/update.ts';
-import { ErrorCode, Fault, notFound, unavailable } from '../base/errors.ts';
+import { Fault, notFound, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { CachedDevice, DeviceRow } from '../device/cached-device.ts';
 import { actsFor, type CustomerScope } from '../device/gateway-scope.ts';
@@ -491,7 +491,7 @@ export const childLost = unavailable(
 );
 const gatewayGone = notFound('The connection of the gateway has ended.');
 
-const noGateway = new Fault(403, ErrorCode.permissionDenied, 'no_gateway', 'This device is not a gateway any more.');
+const noGateway = new Fault('no_gateway', 'This device is not a gateway any more.');
 const makerUnknown = unavailable('child_maker', 'Devices cannot be looked up at the moment; send again.');
 
 function outOfScope(name: string, { customerId }: CachedDevice): Fault {
@@ -500,7 +500,7 @@ function outOfScope(name: string, { customerId }: CachedDevice): Fault {
       ? 'it was not made by this gateway, and the "gatewayScope" of the gateway is "own"'
       : 'the gateway belongs to a customer, and the device does not belong to the same one';
   const message = `Device ${JSON.stringify(name)} is not connected through this gateway: ${reason}.`;
-  return new Fault(403, ErrorCode.permissionDenied, 'child_out_of_scope', message);
+  return new Fault('child_out_of_scope', message);
 }
 
 /** As it stands between the quotes of a message when nothing is escaped that need not be. */
@@ -510,5 +510,5 @@ function nameBytes(name: string): Buffer {
 
 function tooManyChildren(childrenMax: number): Fault {
   const message = `This gateway has its limit of ${childrenMax} connected devices (gateway.childrenMax).`;
-  return new Fault(403, ErrorCode.entitiesLimit, 'gateway_children', message);
+  return new Fault('gateway_children', message);
 }

@@ -1,6 +1,6 @@
 /** The gateways that are connected to this worker, and what they share: their names' cache and the room for what waits. */
 import { ByteBudget } from '../base/byte-budget.ts';
-import { ErrorCode, Fault, unavailable } from '../base/errors.ts';
+import { Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Metrics } from '../base/metrics.ts';
 import type { CachedDevice } from '../device/cached-device.ts';
@@ -56,8 +56,6 @@ export class Gateways {
 }
 
 const shareHeld = new Fault(
-  429,
-  ErrorCode.tooManyRequests,
   'gateway_held_share',
   'Too many messages of this gateway or tenant wait for devices to be looked up: send them again more slowly.',
   1,

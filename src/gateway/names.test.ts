@@ -103,7 +103,7 @@ it('does not remember what changed while it was asked for', async () => {
 
 it('who was refused is not asked for again for a while, or until a device is deleted', async () => {
   const { names, asked, answers, time } = setUp();
-  answers.set('a', new Fault(403, 41, 'device_limit', 'No room.'));
+  answers.set('a', new Fault('device_limit', 'No room.'));
   for (let n = 0; n < 3; n += 1) {
     expect((await names.find(gateway, wanted('a'))).get('a')).toMatchObject({ reason: 'device_limit' });
   }

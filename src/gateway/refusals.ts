@@ -37,7 +37,7 @@ export class Refusals {
     if (worst === undefined) return undefined;
     const more = this.#faults.size - named.length;
     const message = `${named.join(' ')}${more > 0 ? ` And ${more} more devices.` : ''}`;
-    return new Fault(worst.status, worst.errorCode, worst.reason, message, worst.retryAfterSeconds);
+    return new Fault(worst.reason, message, worst.retryAfterSeconds);
   }
 }
 

@@ -219,7 +219,7 @@ describe('a message of a gateway', () => {
         fault = refused;
       },
     });
-    message.refused = new Map([['nobody', new Fault(403, ErrorCode.entitiesLimit, 'device_limit', 'No room.')]]);
+    message.refused = new Map([['nobody', new Fault('device_limit', 'No room.')]]);
     expect(decoder.decode(Buffer.from(body), message, now, rows)).toBe(1);
     message.acknowledge();
     expect(fault).toMatchObject({ status: 403, message: '"nobody": No room.' });
@@ -230,7 +230,7 @@ describe('a message of a gateway', () => {
       acknowledge: () => {},
       refuse: (fault) => expect(fault.errorCode).toBe(ErrorCode.entitiesLimit),
     });
-    limited.refused = new Map([['nobody', new Fault(403, ErrorCode.entitiesLimit, 'device_limit', 'No room.')]]);
+    limited.refused = new Map([['nobody', new Fault('device_limit', 'No room.')]]);
     decoder.decode(Buffer.from('{"A":5,"nobody":[]}'), limited, now, new Rows(1));
     limited.acknowledge();
     expect.assertions(1);
@@ -244,7 +244,7 @@ describe('limits of the gateway', () => {
     const rateLimits = {
       childPoints: (_: unknown, points: number) => {
         counted += 1;
-        if (points > room) throw new Fault(429, ErrorCode.tooManyRequests, 'rate_limit_gateway', 'Too many.', 1);
+        if (points > room) throw new Fault('rate_limit_gateway', 'Too many.', 1);
         room -= points;
       },
     };

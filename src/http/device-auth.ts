@@ -5,19 +5,14 @@
 
 import type { Admission } from '../activity/admission.ts';
 import type { WrongCredentials } from '../auth/wrong-credentials.ts';
-import { asFault, ErrorCode, Fault } from '../base/errors.ts';
+import { asFault, Fault } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { CachedDevice } from '../device/cached-device.ts';
 import type { TokenCache } from '../device/token-cache.ts';
 import type { Exchange } from '../uws/exchange.ts';
 import type { HttpRequest } from '../uws/server.ts';
 
-const unknownToken = new Fault(
-  401,
-  ErrorCode.authentication,
-  'unknown_token',
-  'No device has this access token; check the token in the path.',
-);
+const unknownToken = new Fault('unknown_token', 'No device has this access token; check the token in the path.');
 
 /** As the room for bodies knows a device. */
 export function senderOf({ number }: CachedDevice): string {

@@ -3,7 +3,7 @@
  * worker share one cap and one clock: deadlines are kept in slots of `pollTickMs`, so that a poll costs no timer. A
  * client that goes away gives up its place at once.
  */
-import { badRequest, ErrorCode, Fault, unavailable } from '../base/errors.ts';
+import { badRequest, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Counter, Metrics } from '../base/metrics.ts';
 import { devicePlaceOwners, type PlaceOwner, Places } from '../base/places.ts';
@@ -25,8 +25,6 @@ const plainTimeout = /^timeout=(\d{1,15})$/;
 
 const allHeld = unavailable('polls_held', 'This server holds all the polls it can; try again.', 5);
 const shareHeld = new Fault(
-  429,
-  ErrorCode.tooManyRequests,
   'polls_held_share',
   'The device, its customer or its tenant waits with so many polls that others would find no place: wait with fewer.',
   5,
@@ -102,7 +100,7 @@ export class LongPolls {
   /** The credentials of the poll's device changed, or the device is gone: ends the poll if that concerns it. */
   async recheck(poll: Poll, reason: CloseReason): Promise<void> {
     if (reason === 'device_deleted') {
-      poll.answer(faultAnswer(new Fault(403, ErrorCode.permissionDenied, 'device_deleted', 'Device was deleted!')));
+      poll.answer(faultAnswer(new Fault('device_deleted', 'Device was deleted!')));
       return;
     }
     try {

@@ -2,7 +2,7 @@
  * Commands over HTTP (operations 5, 6 and 7): GET rpc waits for a command, POST rpc/{id} replies to one, POST rpc is a
  * call of the device itself. Order of checks: parameters and presence of a body, token, JSON.
  */
-import { badRequest, ErrorCode, Fault } from '../base/errors.ts';
+import { badRequest, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { RpcSessions } from '../rpc/notify.ts';
 import { type RpcRequest, replyId, replyText } from '../rpc/rpc.ts';
@@ -101,7 +101,7 @@ const timeoutAnswer: HttpResponse = {
   status: 408,
   contentType: 'application/json',
   get body() {
-    const fault = new Fault(408, ErrorCode.general, 'rpc_poll_timeout', 'No command came in time; poll again.');
+    const fault = new Fault('rpc_poll_timeout', 'No command came in time; poll again.');
     return faultAnswer(fault).body as string;
   },
 };

@@ -34,7 +34,6 @@ export function answerOf(fault: Fault): Answer {
   switch (status) {
     case 400:
     case 413: // Sent again it is as large: no quota that a pause would help against.
-    case 422:
       return stays(code.payload);
     case 401:
     case 403:

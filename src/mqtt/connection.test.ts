@@ -198,7 +198,7 @@ describe('acknowledgements', () => {
     const { send, sent, publishes } = bench({ level: 5 });
     await sent();
     send(publish(1));
-    publishes[0]!.refuse(badRequest('bad', 'The payload is wrong.'));
+    publishes[0]!.refuse(badRequest('wrong_shape', 'The payload is wrong.'));
     const [puback] = await sent();
     expect(puback).toMatchObject({
       cmd: 'puback',
@@ -213,7 +213,7 @@ describe('acknowledgements', () => {
     for (const { send, sent, publishes } of [terse, small]) {
       await sent();
       send(publish(1));
-      publishes[0]!.refuse(badRequest('bad', 'The payload is wrong.'));
+      publishes[0]!.refuse(badRequest('wrong_shape', 'The payload is wrong.'));
       const [puback] = await sent();
       expect(puback).toMatchObject({ cmd: 'puback', reasonCode: 0x99 });
       expect((puback as { properties?: object }).properties).toBeUndefined();
@@ -224,7 +224,7 @@ describe('acknowledgements', () => {
     const { send, sent, publishes, transport } = bench();
     await sent();
     send(publish(1));
-    publishes[0]!.refuse(badRequest('bad', 'The payload is wrong.'));
+    publishes[0]!.refuse(badRequest('wrong_shape', 'The payload is wrong.'));
     expect(names(await sent())).toEqual(['puback 1']);
     expect(transport.end_).toBe('');
   });
@@ -233,7 +233,7 @@ describe('acknowledgements', () => {
     const { send, sent, publishes, transport, endedBy } = bench();
     await sent();
     send(publish(1), publish(2));
-    publishes[0]!.refuse(unavailable('away', 'Come back.'));
+    publishes[0]!.refuse(unavailable('bus_away', 'Come back.'));
     expect(await sent()).toEqual([]);
     expect(transport.end_).toBe('ended');
     expect(endedBy()).toBe('server_fault');
@@ -245,7 +245,7 @@ describe('acknowledgements', () => {
     const { send, sent, publishes, endedBy } = bench({ closeOnInvalid: true });
     await sent();
     send(publish(1));
-    publishes[0]!.refuse(badRequest('bad', 'The payload is wrong.'));
+    publishes[0]!.refuse(badRequest('wrong_shape', 'The payload is wrong.'));
     expect(await sent()).toEqual([]);
     expect(endedBy()).toBe('invalid_message');
   });
@@ -255,7 +255,7 @@ describe('acknowledgements', () => {
     const { send, sent, publishes, endedBy } = bench({ closeOnInvalid: true, signIn: () => ({ ...signedIn, topics }) });
     await sent();
     send(publish(1));
-    publishes[0]!.refuse(badRequest('bad', 'The payload is wrong.'));
+    publishes[0]!.refuse(badRequest('wrong_shape', 'The payload is wrong.'));
     expect([names(await sent()), endedBy()]).toEqual([['puback 1'], '']);
   });
 

@@ -18,7 +18,7 @@ import { lostRaceAgain } from '../admin/devices.ts';
 import { deleteClaim, findClaim, findWrongKeys, insertClaim, recordWrongKey } from '../admin/store.ts';
 import { type Attributes, ownValue } from '../attributes/attributes.ts';
 import { permissionDenied, requireCustomerOf, type TenantPrincipal } from '../auth/roles.ts';
-import { ErrorCode, Fault, notFound } from '../base/errors.ts';
+import { Fault, notFound } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Device } from '../device/device.ts';
@@ -145,7 +145,7 @@ async function checkTries(queries: Queries, deviceId: string, now: number): Prom
   if (wrongKeys < limits.wrongClaimKeysMax) return;
   const seconds = Math.max(1, Math.ceil((windowEndsTime - now) / 1000));
   const message = `Too many wrong claim keys for this device; try again in ${seconds} s.`;
-  throw new Fault(429, ErrorCode.tooManyRequests, 'claim_tries', message, seconds);
+  throw new Fault('claim_tries', message, seconds);
 }
 
 async function readServer(attributes: Attributes, device: number, keys: string[]): Promise<Map<string, TypedValue>> {

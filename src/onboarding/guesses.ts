@@ -3,7 +3,7 @@
  * when it was right: many at once pass no more than one after another. The oldest address makes room for a new one.
  */
 import type { Clock } from '../base/clock.ts';
-import { ErrorCode, Fault } from '../base/errors.ts';
+import { Fault } from '../base/errors.ts';
 import { FifoMap } from '../base/fifo-map.ts';
 import { networkOf } from '../base/network.ts';
 
@@ -44,7 +44,7 @@ export class Guesses {
     if (window.tries >= wrongMax) {
       const seconds = Math.max(1, Math.ceil((window.endsMs - now) / 1000));
       const message = 'Too many wrong keys from this address; try again later.';
-      throw new Fault(429, ErrorCode.tooManyRequests, 'guesses', message, seconds);
+      throw new Fault('guesses', message, seconds);
     }
     window.tries += 1;
     const counted = window;

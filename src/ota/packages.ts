@@ -1,7 +1,7 @@
 /** Making, filling and deleting packages. A file is stored piece by piece, and its checksum taken on the way. */
 import { entityNotFound } from '../auth/roles.ts';
 import type { Clock } from '../base/clock.ts';
-import { badRequest, ErrorCode, Fault, unavailable } from '../base/errors.ts';
+import { badRequest, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { Places, placeOwners } from '../base/places.ts';
 import { createUuid } from '../base/uuid.ts';
@@ -75,8 +75,6 @@ const uploads = new Places(limits.otaUploadsMax);
 
 const uploadsFull = unavailable('ota_uploads', 'Too many uploads at once; try again.');
 const uploadsShare = new Fault(
-  429,
-  ErrorCode.tooManyRequests,
   'ota_uploads_share',
   'Your tenant has other uploads under way: send this file when one of them has ended.',
   1,

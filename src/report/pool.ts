@@ -7,11 +7,12 @@
  */
 import { randomUUID } from 'node:crypto';
 import { Piscina } from 'piscina';
-import { ErrorCode, Fault, messageOf, unavailable } from '../base/errors.ts';
+import { Fault, messageOf, unavailable } from '../base/errors.ts';
 import { FairQueue, type Waiter } from '../base/fair-queue.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Histogram, Metrics } from '../base/metrics.ts';
+import { statusOf } from '../base/reasons.ts';
 import type { EncodedReport } from './encode.ts';
 import { createPermits, givePermitBack } from './query-slots.ts';
 import type { ReportOutcome, ReportTask, ThreadData } from './thread.ts';
@@ -186,19 +187,14 @@ export class ReportPool {
       log.error('report_bug', { reason: outcome.bug });
       throw new Error('a report failed for a reason that nobody expected');
     }
-    const { status, errorCode, reason, message, retryAfterSeconds } = outcome.fault;
-    if (status >= 500) log.warn('report_failed', { reason });
-    throw new Fault(status, errorCode, reason, message, retryAfterSeconds);
+    const { reason, message, retryAfterSeconds } = outcome.fault;
+    if (statusOf(reason) >= 500) log.warn('report_failed', { reason });
+    throw new Fault(reason, message, retryAfterSeconds);
   }
 
   #threadFault(error: Error & { code?: string }): Error {
     if (error.code === 'ERR_WORKER_OUT_OF_MEMORY') {
-      return new Fault(
-        400,
-        ErrorCode.badRequest,
-        'report_too_large',
-        'The report is too large: choose a shorter range or fewer rows.',
-      );
+      return new Fault('report_too_large', 'The report is too large: choose a shorter range or fewer rows.');
     }
     this.#options.log.error('report_thread_failed', { reason: error.message, error });
     return unavailable('report_thread', 'The report could not be finished. Ask for it again.');
@@ -207,8 +203,6 @@ export class ReportPool {
 
 function full(threads: number, queue: number): Fault {
   return new Fault(
-    429,
-    ErrorCode.tooManyRequests,
     'report_pool_full',
     `${threads} reports are running (SIMPLE_API_RATE_LIMITER_THREAD_POOL_SIZE) and ${queue} are waiting ` +
       '(SIMPLE_API_RATE_LIMITER_QUEUE_CAPACITY): ask again later, or change these settings.',
@@ -218,8 +212,6 @@ function full(threads: number, queue: number): Fault {
 
 function displaced(): Fault {
   return new Fault(
-    429,
-    ErrorCode.tooManyRequests,
     'report_pool_share',
     'Other callers need the places in the queue of reports, of which yours took most: ask for fewer reports at once.',
     retryAfterSeconds,
@@ -234,14 +226,9 @@ function add(counts: Map<string, number>, name: string, change: 1 | -1): void {
 
 /** Nobody reads it. */
 function abandoned(): Fault {
-  return new Fault(408, ErrorCode.general, 'report_abandoned', 'The client has gone.');
+  return new Fault('report_abandoned', 'The client has gone.');
 }
 
 function tooLate(timeoutMs: number): Fault {
-  return new Fault(
-    504,
-    ErrorCode.general,
-    'report_timeout',
-    `The report took longer than ${timeoutMs / 1000} s (REPORT_TIMEOUT_MS).`,
-  );
+  return new Fault('report_timeout', `The report took longer than ${timeoutMs / 1000} s (REPORT_TIMEOUT_MS).`);
 }

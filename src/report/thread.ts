@@ -5,9 +5,10 @@
 import { setPriority } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { workerData } from 'node:worker_threads';
-import { badRequest, ErrorCode, Fault, unavailable } from '../base/errors.ts';
+import { badRequest, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { createLog } from '../base/log.ts';
+import type { Reason } from '../base/reasons.ts';
 import { type ClickHouse, ClickHouseError, openClickHouse, type QueryOptions } from '../clickhouse/client.ts';
 import { type EncodedReport, encodeTable, type ReportFormat } from './encode.ts';
 import { type Plan, planReport } from './plan.ts';
@@ -41,9 +42,7 @@ export interface ReportTask {
 }
 
 export interface PlainFault {
-  status: number;
-  errorCode: ErrorCode;
-  reason: string;
+  reason: Reason;
   message: string;
   retryAfterSeconds: number;
 }
@@ -69,8 +68,8 @@ export default async function report(task: ReportTask): Promise<ReportOutcome> {
   } catch (error) {
     if (!(error instanceof Fault))
       return { bug: error instanceof Error ? (error.stack ?? error.message) : String(error) };
-    const { status, errorCode, reason, message, retryAfterSeconds } = error;
-    return { fault: { status, errorCode, reason, message, retryAfterSeconds } };
+    const { reason, message, retryAfterSeconds } = error;
+    return { fault: { reason, message, retryAfterSeconds } };
   }
 }
 
@@ -141,8 +140,6 @@ function asFault(error: ClickHouseError): Error {
 function tooLong(): Fault {
   const seconds = data.timeoutMs / 1000;
   return new Fault(
-    504,
-    ErrorCode.general,
     'report_timeout',
     `The report took longer than ${seconds} s (REPORT_TIMEOUT_MS): choose a shorter range or fewer devices.`,
   );

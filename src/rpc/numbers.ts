@@ -4,7 +4,7 @@
  * asked for in the same tick, and while a statement runs, share one statement.
  */
 import { Batches } from '../base/batches.ts';
-import { ErrorCode, Fault, notFound, unavailable } from '../base/errors.ts';
+import { Fault, notFound, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { Places, placeOwners } from '../base/places.ts';
 import type { Queries } from '../postgres/client.ts';
@@ -15,8 +15,6 @@ const numberMax = 2 ** 31 - 1;
 
 const queueFull = unavailable('rpc_numbers_queue', 'Too many commands at once; try again.');
 const queueShare = new Fault(
-  429,
-  ErrorCode.tooManyRequests,
   'rpc_numbers_share',
   'Your customer or tenant sends so many commands at once that others would find no place: send fewer at once.',
   1,

@@ -5,7 +5,7 @@
  */
 import { randomUUID } from 'node:crypto';
 import type { Clock } from '../base/clock.ts';
-import { ErrorCode, Fault, messageOf } from '../base/errors.ts';
+import { Fault, messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { createUuid } from '../base/uuid.ts';
@@ -103,7 +103,7 @@ export class PersistentRpcs {
     const owner = rpc.refusal(call) ? null : this.#owner;
     if (!(await insertRpc(postgres, row, owner))) {
       const message = `The device has ${limits.rpcPersistentPerDeviceMax} open persistent commands, which is the most it can have.`;
-      throw new Fault(429, ErrorCode.tooManyRequests, 'rpc_persistent_full', message, 5);
+      throw new Fault('rpc_persistent_full', message, 5);
     }
     if (owner) this.#hold({ ...row, status: 'QUEUED', response: null, attempts: 0 });
     return row.id;

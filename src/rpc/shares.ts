@@ -3,7 +3,8 @@
  * no caller uses up what the commands of others need. `Waiters` holds the budget.
  */
 import type { Owner } from '../base/byte-budget.ts';
-import { ErrorCode, Fault } from '../base/errors.ts';
+import { Fault } from '../base/errors.ts';
+import type { ReasonOf } from '../base/reasons.ts';
 
 /** `customerId`: of the device, when the command came. */
 export interface CommandOwners {
@@ -19,13 +20,13 @@ export interface ShareLimits {
 }
 
 interface CommandOwner extends Owner {
-  reason: string;
+  reason: ReasonOf<429>;
   whose: string;
 }
 
 export function ownersOf({ device, customerId, tenantId }: CommandOwners, limits: ShareLimits): CommandOwner[] {
   const { deviceBytesMax, customerBytesMax, tenantBytesMax } = limits;
-  const owners = [
+  const owners: CommandOwner[] = [
     { name: `device ${device}`, bytesMax: deviceBytesMax, reason: 'rpc_device_bytes', whose: 'of the device' },
     {
       name: `tenant ${tenantId}`,
@@ -47,5 +48,5 @@ export function ownersOf({ device, customerId, tenantId }: CommandOwners, limits
 
 export function shareFull({ bytesMax, reason, whose }: CommandOwner): Fault {
   const message = `The waiting commands ${whose} may take ${bytesMax} bytes, and this one has no room: send it later.`;
-  return new Fault(429, ErrorCode.tooManyRequests, reason, message, 1);
+  return new Fault(reason, message, 1);
 }

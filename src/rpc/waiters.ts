@@ -4,7 +4,7 @@
  */
 import { ByteBudget } from '../base/byte-budget.ts';
 import type { Clock } from '../base/clock.ts';
-import { assert, ErrorCode, Fault, unavailable } from '../base/errors.ts';
+import { assert, Fault, unavailable } from '../base/errors.ts';
 import { type CommandOwners, ownersOf, type ShareLimits, shareFull } from './shares.ts';
 
 /** `queued`: no session has it. `taken`: one has. */
@@ -102,7 +102,7 @@ export class Waiters {
     const line = this.#lines.get(wanted.device);
     if (line && line.queued.length + line.taken.size >= perDeviceMax) {
       const message = `The device has ${perDeviceMax} commands waiting, which is the most it can have.`;
-      return new Fault(429, ErrorCode.tooManyRequests, 'rpc_device_full', message, 1);
+      return new Fault('rpc_device_full', message, 1);
     }
     const bytes = bytesOf(wanted);
     const full = this.#budget.lacking(bytes, ownersOf(wanted, this.#options));

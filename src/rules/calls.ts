@@ -4,7 +4,7 @@
  */
 import type { Attributes, Scope } from '../attributes/attributes.ts';
 import type { Clock } from '../base/clock.ts';
-import { badRequest, ErrorCode, Fault, unavailable } from '../base/errors.ts';
+import { badRequest, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Metrics } from '../base/metrics.ts';
 import { Places, placeOwners } from '../base/places.ts';
@@ -47,8 +47,6 @@ const withoutMethod = badRequest('rpc_method', "Member 'method' must be a text, 
 
 const callsFull = unavailable('client_rpc_full', 'This server has all the open calls it can hold; try again.');
 const callsShare = new Fault(
-  429,
-  ErrorCode.tooManyRequests,
   'client_rpc_share',
   'The devices of your customer or tenant wait for so many calls that others would find no place: call less often.',
   1,
@@ -80,7 +78,7 @@ export class Calls {
     const open = this.#open.get(number) ?? 0;
     if (open >= limits.clientCallsPerDeviceMax) {
       const message = `The device has ${open} calls without an answer, which is the most it can have.`;
-      return new Fault(429, ErrorCode.tooManyRequests, 'client_rpc_device_full', message, 1);
+      return new Fault('client_rpc_device_full', message, 1);
     }
     const outcome = this.#places.outcome(placeOwners(tenantId, customerId));
     if (outcome === 'taken') return undefined;

@@ -180,8 +180,8 @@ function answer({ device, resolve, reject }: Task, reply: DecodeReply): void {
     if (refusal !== undefined) reject(refusal);
     else resolve(reply.chunks.map((chunk) => chunkOf(chunk, device)));
   } else {
-    const { status, errorCode, reason, message, retryAfterSeconds } = reply.fault;
-    reject(new Fault(status, errorCode, reason, message, retryAfterSeconds));
+    const { reason, message, retryAfterSeconds } = reply.fault;
+    reject(new Fault(reason, message, retryAfterSeconds));
   }
 }
 

@@ -22,7 +22,7 @@ export interface DecodedChunk {
 
 export type DecodeReply =
   | { chunks: DecodedChunk[] }
-  | { fault: Pick<Fault, 'status' | 'errorCode' | 'reason' | 'message' | 'retryAfterSeconds'> };
+  | { fault: Pick<Fault, 'reason' | 'message' | 'retryAfterSeconds'> };
 
 const noDevice = { number: 0 };
 
@@ -33,8 +33,8 @@ function decode({ body, now }: DecodeRequest, options: DecodeOptions): DecodeRep
     decodeTelemetry(body, noDevice, now, rows, options);
   } catch (error) {
     if (!(error instanceof Fault)) throw error;
-    const { status, errorCode, reason, message, retryAfterSeconds } = error;
-    return { fault: { status, errorCode, reason, message, retryAfterSeconds } };
+    const { reason, message, retryAfterSeconds } = error;
+    return { fault: { reason, message, retryAfterSeconds } };
   }
   const chunks: DecodedChunk[] = [];
   for (let from = 0; from < rows.count; from += limits.frameRowsMax) {

@@ -6,7 +6,7 @@ import { createHash } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { promisify } from 'node:util';
 import { gzip } from 'node:zlib';
-import { ErrorCode, Fault } from '../base/errors.ts';
+import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Answer } from './exchange.ts';
 
@@ -47,8 +47,7 @@ export class Assets {
   /** Throws the 404 of unknown paths for a name that is not one of them. */
   async answer(name: string, request: AssetRequest): Promise<Answer> {
     const source = this.#sources.get(name);
-    if (source === undefined)
-      throw new Fault(404, ErrorCode.notFound, 'unknown_path', `No such path: ${request.path.slice(0, 200)}`);
+    if (source === undefined) throw new Fault('unknown_path', `No such path: ${request.path.slice(0, 200)}`);
     const compressed = takesGzip(request.header('accept-encoding'));
     const { body, etag } = await this.#keep(name, source, compressed);
     const headers: Record<string, string> = { ...this.#headers, ETag: etag, Vary: 'Accept-Encoding' };

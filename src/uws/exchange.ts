@@ -4,7 +4,7 @@
  */
 import type { HttpResponse as UwsResponse } from 'uWebSockets.js';
 import { systemClock } from '../base/clock.ts';
-import { ErrorCode, Fault, unavailable } from '../base/errors.ts';
+import { Fault, unavailable } from '../base/errors.ts';
 import { networkOf } from '../base/network.ts';
 import type { PlaceOwner } from '../base/places.ts';
 import { type SlicedBody, type SliceOutcome, SliceSender, streams } from './slices.ts';
@@ -193,8 +193,6 @@ export class Exchange {
 
 const streamsFull = unavailable('streams', 'Too many large answers are being sent; try again.');
 const streamsShare = new Fault(
-  429,
-  ErrorCode.tooManyRequests,
   'streams_share',
   'You are being sent so many large answers that others would find no place: read those to their end first.',
   1,

@@ -9,7 +9,7 @@ import type {
   HttpResponse as UwsResponse,
   us_listen_socket,
 } from 'uWebSockets.js';
-import { asFault, ErrorCode, Fault, unavailable } from '../base/errors.ts';
+import { asFault, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Histogram, Metrics } from '../base/metrics.ts';
@@ -307,7 +307,7 @@ export class HttpServer {
       exchange.cut();
       return;
     }
-    exchange.refuse(new Fault(404, ErrorCode.notFound, 'unknown_path', `No such path: ${req.getUrl().slice(0, 200)}`));
+    exchange.refuse(new Fault('unknown_path', `No such path: ${req.getUrl().slice(0, 200)}`));
   };
 
   listen(address: string, port: number): Promise<number> {
@@ -464,8 +464,6 @@ class RouteMetrics {
 const emptyBody = Buffer.alloc(0);
 
 const headTooLong = new Fault(
-  431,
-  ErrorCode.badRequest,
   'header_fields',
   `The headers have more than ${limits.headerCharsMax} characters; send fewer or shorter ones.`,
 );
@@ -540,7 +538,7 @@ function refuseMethod(res: UwsResponse, req: UwsRequest, allow: string, server: 
     exchange.cut();
     return;
   }
-  const fault = new Fault(405, ErrorCode.badRequest, 'method', `Request method '${method}' is not supported`);
+  const fault = new Fault('method', `Request method '${method}' is not supported`);
   const answer = faultAnswer(fault);
   exchange.answer({ ...answer, headers: { Allow: allow } });
 }

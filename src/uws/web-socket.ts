@@ -3,7 +3,7 @@
  * incoming message and what waits to leave have a cap, and nobody is closed for silence: that is the protocol's matter.
  */
 import type { TemplatedApp, HttpRequest as UwsRequest, HttpResponse as UwsResponse, WebSocket } from 'uWebSockets.js';
-import { badRequest, ErrorCode, Fault } from '../base/errors.ts';
+import { badRequest, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { type Answer, Exchange, faultAnswer } from './exchange.ts';
 import { readHead } from './head.ts';
@@ -169,7 +169,7 @@ function versionFault(req: UwsRequest): Fault | undefined {
 }
 
 function notAnUpgrade(): Fault {
-  return new Fault(426, ErrorCode.badRequest, 'upgrade', 'This path speaks WebSocket, version 13');
+  return new Fault('upgrade', 'This path speaks WebSocket, version 13');
 }
 
 function upgradeAnswer(fault: Fault): Answer {

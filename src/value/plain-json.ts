@@ -4,7 +4,7 @@
  * some five times faster than the exact reader, so a body of 1 MiB does not hold up the loop.
  */
 import { isUtf8 } from 'node:buffer';
-import { badRequest, type Fault, messageOf } from '../base/errors.ts';
+import { badRequest, Fault, messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { invalidUtf8, readJson, startOfJson } from './json.ts';
 
@@ -26,7 +26,7 @@ export function readPlainJson(bytes: Buffer): unknown {
   const fault = faultIn(value, 1, bytes.includes('\\u'), path);
   if (!fault) return value;
   const where = path.reverse().join('.') || 'the body';
-  throw badRequest(fault.reason, `Validation error: ${where}: ${fault.message}`);
+  throw new Fault(fault.reason, `Validation error: ${where}: ${fault.message}`);
 }
 
 const faults = {

@@ -9,7 +9,7 @@
 
 import type { Admission } from '../../activity/admission.ts';
 import { ByteBudget } from '../../base/byte-budget.ts';
-import { badRequest, ErrorCode, Fault, notFound, unavailable } from '../../base/errors.ts';
+import { badRequest, Fault, notFound, unavailable } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import { Places, placeOwners } from '../../base/places.ts';
 import { type ByteRange, chunkRange, readAll, type SlicedFile } from '../../ota/chunks.ts';
@@ -54,8 +54,8 @@ type ErrorWord = 'NOT_FOUND' | 'PAYLOAD_TOO_LARGE' | 'FAILURE';
 class DownloadFault extends Fault {
   readonly word: ErrorWord;
 
-  constructor(word: ErrorWord, { status, errorCode, reason, message }: Fault) {
-    super(status, errorCode, reason, message);
+  constructor(word: ErrorWord, { reason, message }: Fault) {
+    super(reason, message);
     this.word = word;
   }
 }
@@ -160,8 +160,6 @@ const busy = unavailable('ota_busy', 'Too many files are on their way at the mom
 const argumentForm = /^(-?\d{1,19})\/chunk\/(\d{1,10})$/;
 
 const unknownTopic = new Fault(
-  404,
-  ErrorCode.notFound,
   'unknown_topic',
   'Files are asked for on v2/fw/request/{rid}/chunk/{n} (software: v2/sw/…), rid and n whole numbers.',
 );

@@ -3,7 +3,7 @@
  * subscribed or not, with what HTTP answers; any other topic ends the connection. Requests of one connection take turns.
  * How long such a connection lives and what it may send is kept by `connection.ts`.
  */
-import { asFault, badRequest, ErrorCode, Fault } from '../../base/errors.ts';
+import { asFault, badRequest, Fault } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import { type ProvisionDeps, provision } from '../../onboarding/provision.ts';
 import { decodeProvision, type ProvisionOutcome, provisionJson } from '../../onboarding/provision-request.ts';
@@ -30,8 +30,6 @@ export function provisionTopics(deps: ProvisionDeps, readBody: ReadBody): TopicE
 }
 
 const otherTopic = new Fault(
-  404,
-  ErrorCode.notFound,
   'provisioning_topic',
   `A provisioning connection may only publish to ${provisionRequestTopic}.`,
 );

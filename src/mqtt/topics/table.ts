@@ -2,7 +2,7 @@
  * Topic of a PUBLISH → operation. Exact topics are found by their bytes, without making a string; prefixes end at the
  * argument. A topic of gateways is refused to everybody else, and an unknown topic gets a reason.
  */
-import { badRequest, ErrorCode, Fault } from '../../base/errors.ts';
+import { badRequest, Fault } from '../../base/errors.ts';
 import type { Operation, Publish } from '../operation.ts';
 import type { Session } from '../session.ts';
 import type { StreamName } from '../subscriptions.ts';
@@ -90,18 +90,11 @@ function guarded(topic: string, operation: Operation): Operation {
 }
 
 const notAGateway = new Fault(
-  403,
-  ErrorCode.permissionDenied,
   'not_a_gateway',
   'This device is no gateway: set `gateway` in its additional info and connect again.',
 );
 
-const unknownTopic = new Fault(
-  404,
-  ErrorCode.notFound,
-  'unknown_topic',
-  'Nothing is served on this topic; check it for a typing error.',
-);
+const unknownTopic = new Fault('unknown_topic', 'Nothing is served on this topic; check it for a typing error.');
 
 function unknown(topic: string, { kind }: Session): Fault {
   return topic.startsWith(gatewayTopics) && kind !== 'gateway' ? notAGateway : unknownTopic;
