@@ -169,9 +169,9 @@ export class Engine {
   }
 
   /** Spawns the engine, with `extra` settings this time, and waits until it says that it is ready. */
-  async start(extra: Record<string, string> = {}): Promise<void> {
+  async start(extra: Record<string, string> = {}, withStores = true): Promise<void> {
     this.spawn(extra);
-    await this.ready();
+    await this.ready(withStores);
   }
 
   /** Spawns without waiting: for starts that must fail, or be killed half way. */
