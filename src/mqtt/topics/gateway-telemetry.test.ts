@@ -46,11 +46,11 @@ function send(text: string): void {
     },
   };
   const gateways = {
-    hold: (bytes: number) => {
+    hold: (_gateway: unknown, bytes: number) => {
       heldBytes += bytes;
-    },
-    release: (bytes: number) => {
-      heldBytes -= bytes;
+      return () => {
+        heldBytes -= bytes;
+      };
     },
   };
   const sessions = { gateways, of: () => gateway } as unknown as GatewaySessions;
