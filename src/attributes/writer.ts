@@ -10,6 +10,7 @@ import { Batches } from '../base/batches.ts';
 import { ByteBudget, type Owner } from '../base/byte-budget.ts';
 import type { Clock } from '../base/clock.ts';
 import { assert, badRequest, Fault, unavailable } from '../base/errors.ts';
+import { FairQueue } from '../base/fair-queue.ts';
 import { limits } from '../base/limits.ts';
 import type { Counter, Metrics } from '../base/metrics.ts';
 import { isAway, isLostRace, type Queries, sqlStateOf } from '../postgres/client.ts';
@@ -272,15 +273,20 @@ export class AttributeWriter {
   }
 }
 
-/** Operations of one queue, one statement at a time: a run of saves, or one removal. */
+/** Values of one turn of a device. */
+const turnRows = 100;
+
+/** Operations of one queue, one statement at a time: a run of saves, or one removal. Devices take turns. */
 class WriteQueue {
   readonly #id = randomUUID();
   readonly #saveAll: (saves: Save[], queue: WriteQueue) => Promise<void>;
   readonly #remove: (remove: Remove, queue: WriteQueue) => Promise<void>;
   #turns = 0;
-  #waiting: (Save | Remove)[] = [];
+  readonly #waiting = new FairQueue<Save | Remove>(limits.attributeRowsWaitingMax, turnRows);
+  /** Was taken, and does not go into a statement with what was taken before it. */
+  #kept: Save | Remove | undefined;
   readonly #batches = new Batches(
-    () => this.#waiting.length > 0,
+    () => this.#kept !== undefined || this.#waiting.length > 0,
     () => this.#runBatch(),
   );
 
@@ -298,7 +304,9 @@ class WriteQueue {
   }
 
   push(operation: Save | Remove): void {
-    this.#waiting.push(operation);
+    const rows = 'keys' in operation ? operation.keys.length : operation.entries.size;
+    const refused = this.#waiting.push({ tenant: '', caller: String(operation.device) }, operation, rows);
+    assert(refused === undefined, 'the writer bounds what waits');
     this.#batches.wake();
   }
 
@@ -307,24 +315,20 @@ class WriteQueue {
   }
 
   async #runBatch(): Promise<void> {
-    const waiting = this.#waiting;
-    this.#waiting = [];
-    for (let at = 0; at < waiting.length; ) {
-      const first = waiting[at]!;
-      if ('keys' in first) {
-        at += 1;
-        await this.#remove(first, this);
-        continue;
+    const saves: Save[] = [];
+    for (let rows = 0; rows < limits.attributeBatchRowsMax; ) {
+      const next = this.#kept ?? this.#waiting.shift();
+      this.#kept = undefined;
+      if (!next) break;
+      if ('keys' in next) {
+        if (saves.length > 0) this.#kept = next;
+        else await this.#remove(next, this);
+        break;
       }
-      const saves: Save[] = [];
-      for (let rows = 0; at < waiting.length && rows < limits.attributeBatchRowsMax; at += 1) {
-        const next = waiting[at]!;
-        if ('keys' in next) break;
-        saves.push(next);
-        rows += next.entries.size;
-      }
-      await this.#saveAll(saves, this);
+      saves.push(next);
+      rows += next.entries.size;
     }
+    if (saves.length > 0) await this.#saveAll(saves, this);
   }
 }
 

@@ -48,3 +48,15 @@ test('without a place nothing waits', () => {
   const queue = new FairQueue<string>(0);
   expect(pushAll(queue, ['a/x/1'])).toEqual(['a/x/1']);
 });
+
+test('turns are equal in what items cost: a dear item uses up later turns of its owner', () => {
+  const queue = new FairQueue<string>(100, 10);
+  for (const n of [1, 2, 3]) queue.push({ tenant: 'a', caller: '' }, `a${n}`, 30);
+  for (let n = 1; n <= 40; n += 1) queue.push({ tenant: 'b', caller: '' }, `b${n}`, 1);
+  const order = drain(queue);
+  expect(order.slice(0, 2)).toEqual(['a1', 'b1']);
+  // Three turns of ten for each item of thirty.
+  expect(order.indexOf('a2')).toBe(31);
+  expect(order).toHaveLength(43);
+  expect(order.filter((item) => item.startsWith('b'))).toEqual(Array.from({ length: 40 }, (_, n) => `b${n + 1}`));
+});

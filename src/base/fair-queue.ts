@@ -1,6 +1,6 @@
 /**
- * A queue with a cap in which owners take turns: tenants first, and the callers of one tenant among themselves. A full
- * queue makes room for an owner that has less in it than another one, so that no owner can keep the others out.
+ * A queue with a cap in which owners take turns: tenants first, and the callers of one tenant among themselves (deficit
+ * round robin: turns are equal in what their items cost, not in their number). A full queue makes room for an owner that has less in it than another one, so that no owner can keep the others out.
  */
 
 /** Who waits: the tenant, and which of its callers (a customer, a device); `caller` may be empty. */
@@ -9,20 +9,30 @@ export interface Waiter {
   readonly caller: string;
 }
 
+interface Caller<T> {
+  credit: number;
+  /** In the order of arrival. */
+  readonly entries: { readonly item: T; readonly cost: number }[];
+}
+
 interface Tenant<T> {
   length: number;
-  /** By caller, each in the order of arrival; the caller whose turn it is comes first. */
-  readonly callers: Map<string, T[]>;
+  credit: number;
+  /** The caller whose turn it is comes first. */
+  readonly callers: Map<string, Caller<T>>;
 }
 
 export class FairQueue<T> {
   readonly #capacity: number;
+  readonly #quantum: number;
   /** The tenant whose turn it is comes first. */
   readonly #tenants = new Map<string, Tenant<T>>();
   #length = 0;
 
-  constructor(capacity: number) {
+  /** A turn lasts until items of the cost `quantum` were taken; a dearer item uses up later turns. */
+  constructor(capacity: number, quantum = 1) {
     this.#capacity = capacity;
+    this.#quantum = quantum;
   }
 
   get length(): number {
@@ -30,18 +40,21 @@ export class FairQueue<T> {
   }
 
   /** The item that has no place, which the caller of `push` refuses: the new one or a displaced one. Undefined: none. */
-  push(waiter: Waiter, item: T): T | undefined {
+  push(waiter: Waiter, item: T, cost = 1): T | undefined {
     let displaced: T | undefined;
     if (this.#length >= this.#capacity) {
       const other = this.#largerThan(waiter);
       if (other === undefined) return item;
-      displaced = this.#take(other.tenant, other.caller, 'newest');
+      displaced = this.#take(other.tenant, other.caller, 'newest').item;
     }
     let tenant = this.#tenants.get(waiter.tenant);
-    if (!tenant) this.#tenants.set(waiter.tenant, (tenant = { length: 0, callers: new Map() }));
-    const items = tenant.callers.get(waiter.caller);
-    if (items) items.push(item);
-    else tenant.callers.set(waiter.caller, [item]);
+    if (!tenant) {
+      tenant = { length: 0, credit: this.#quantum, callers: new Map() };
+      this.#tenants.set(waiter.tenant, tenant);
+    }
+    let caller = tenant.callers.get(waiter.caller);
+    if (!caller) tenant.callers.set(waiter.caller, (caller = { credit: this.#quantum, entries: [] }));
+    caller.entries.push({ item, cost });
     tenant.length += 1;
     this.#length += 1;
     return displaced;
@@ -49,11 +62,24 @@ export class FairQueue<T> {
 
   /** The oldest item of the caller whose turn it is, among the callers that `mayGo` accepts. */
   shift(mayGo: (waiter: Waiter) => boolean = always): T | undefined {
-    for (const [tenant, { callers }] of this.#tenants) {
-      for (const caller of callers.keys()) {
-        if (!mayGo({ tenant, caller })) continue;
-        const item = this.#take(tenant, caller, 'oldest');
-        this.#goLast(tenant, caller);
+    // An owner whose turns are used up goes last, where this loop finds it again with the credit of one more turn.
+    for (const [name, tenant] of this.#tenants) {
+      const accepts = (caller: string) => mayGo({ tenant: name, caller });
+      if (tenant.credit <= 0) {
+        if ([...tenant.callers.keys()].some(accepts)) this.#goLast(this.#tenants, name, tenant);
+        continue;
+      }
+      for (const [callerName, caller] of tenant.callers) {
+        if (!accepts(callerName)) continue;
+        if (caller.credit <= 0) {
+          this.#goLast(tenant.callers, callerName, caller);
+          continue;
+        }
+        const { item, cost } = this.#take(name, callerName, 'oldest');
+        caller.credit -= cost;
+        if (caller.credit <= 0 && caller.entries.length > 0) this.#goLast(tenant.callers, callerName, caller);
+        tenant.credit -= cost;
+        if (tenant.credit <= 0 && tenant.length > 0) this.#goLast(this.#tenants, name, tenant);
         return item;
       }
     }
@@ -62,10 +88,10 @@ export class FairQueue<T> {
 
   /** Removes an item that waits; false when it does not. */
   remove({ tenant, caller }: Waiter, item: T): boolean {
-    const items = this.#tenants.get(tenant)?.callers.get(caller);
-    const at = items?.indexOf(item) ?? -1;
+    const entries = this.#tenants.get(tenant)?.callers.get(caller)?.entries;
+    const at = entries?.findIndex((entry) => entry.item === item) ?? -1;
     if (at < 0) return false;
-    items!.splice(at, 1);
+    entries!.splice(at, 1);
     this.#removed(tenant, caller);
     return true;
   }
@@ -76,38 +102,33 @@ export class FairQueue<T> {
     const own = this.#tenants.get(tenant);
     const ownLength = own?.length ?? 0;
     if (its && its.length > ownLength + 1) {
-      return { tenant: largest, caller: largestOf(its.callers, (items) => items.length)[0] };
+      return { tenant: largest, caller: largestOf(its.callers, ({ entries }) => entries.length)[0] };
     }
     if (!own || !its || its.length > ownLength) return undefined;
-    const [most, items] = largestOf(own.callers, ({ length }) => length);
-    const isLarger = items !== undefined && items.length > (own.callers.get(caller)?.length ?? 0) + 1;
+    const [most, theirs] = largestOf(own.callers, ({ entries }) => entries.length);
+    const isLarger = theirs !== undefined && theirs.entries.length > (own.callers.get(caller)?.entries.length ?? 0) + 1;
     return isLarger ? { tenant, caller: most } : undefined;
   }
 
-  #take(tenant: string, caller: string, which: 'oldest' | 'newest'): T {
-    const items = this.#tenants.get(tenant)!.callers.get(caller)!;
-    const item = which === 'oldest' ? items.shift()! : items.pop()!;
+  #take(tenant: string, caller: string, which: 'oldest' | 'newest'): { item: T; cost: number } {
+    const { entries } = this.#tenants.get(tenant)!.callers.get(caller)!;
+    const entry = which === 'oldest' ? entries.shift()! : entries.pop()!;
     this.#removed(tenant, caller);
-    return item;
+    return entry;
   }
 
   #removed(name: string, caller: string): void {
     const tenant = this.#tenants.get(name)!;
     this.#length -= 1;
     tenant.length -= 1;
-    if (tenant.callers.get(caller)!.length === 0) tenant.callers.delete(caller);
+    if (tenant.callers.get(caller)!.entries.length === 0) tenant.callers.delete(caller);
     if (tenant.length === 0) this.#tenants.delete(name);
   }
 
-  #goLast(name: string, caller: string): void {
-    const tenant = this.#tenants.get(name);
-    if (!tenant) return;
-    this.#tenants.delete(name);
-    this.#tenants.set(name, tenant);
-    const items = tenant.callers.get(caller);
-    if (!items) return;
-    tenant.callers.delete(caller);
-    tenant.callers.set(caller, items);
+  #goLast<Owner extends { credit: number }>(owners: Map<string, Owner>, name: string, owner: Owner): void {
+    owner.credit += this.#quantum;
+    owners.delete(name);
+    owners.set(name, owner);
   }
 }
 

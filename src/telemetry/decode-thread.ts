@@ -47,6 +47,9 @@ export class Chunk {
   }
 }
 
+/** Of one turn of a tenant or device: a large body uses up several. */
+const decodeTurnBytes = 256 * 1024;
+
 /** Whose body it is. */
 export interface BodySource extends TelemetrySource {
   readonly tenantId: string;
@@ -63,7 +66,7 @@ export class DecodeThread {
   readonly #options: DecodeOptions;
   readonly #entry: URL;
   readonly #heapMegabytesMax: number;
-  readonly #queue = new FairQueue<Task>(limits.decodeQueueMax);
+  readonly #queue = new FairQueue<Task>(limits.decodeQueueMax, decodeTurnBytes);
   #worker: Worker | undefined;
   #current: Task | undefined;
   #deadline: NodeJS.Timeout | undefined;
@@ -95,7 +98,8 @@ export class DecodeThread {
         reject(unavailable('shutting_down', 'Millrace is shutting down.'));
         return;
       }
-      this.#queue.push({ tenant: device.tenantId, caller: String(device.number) }, task)?.reject(queueFull);
+      const waiter = { tenant: device.tenantId, caller: String(device.number) };
+      this.#queue.push(waiter, task, body.byteLength)?.reject(queueFull);
       if (!this.#current) this.#next();
     });
   }
