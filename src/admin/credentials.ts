@@ -1,11 +1,12 @@
 /** Changing the credentials of a device: the old ones stop working everywhere, the new ones start. */
-import { entityNotFound } from '../auth/roles.ts';
+import { entityNotFound, type Principal, requireCustomerOf, requireTenant } from '../auth/roles.ts';
 import { badRequest } from '../base/errors.ts';
 import { type NewCredentials, tokenCredentials } from '../device/credentials.ts';
 import { createAccessToken, type Device, type DeviceCredentials } from '../device/device.ts';
 import {
   checkVersion,
   findCredentials,
+  findOwnedCredentials,
   insertCredentialChanges,
   type LoggedChange,
   lockDevice,
@@ -19,6 +20,18 @@ export interface CredentialsInput {
   deviceId: string;
   credentials: NewCredentials;
   version?: number | null | undefined;
+}
+
+/** Returns the credentials of a device that the caller may see: 404 outside the tenant, 403 for another customer's. */
+export async function visibleCredentials(
+  queries: Queries,
+  principal: Principal,
+  deviceId: string,
+): Promise<DeviceCredentials> {
+  const found = await findOwnedCredentials(queries, requireTenant(principal).tenantId, deviceId);
+  if (!found) throw entityNotFound('Device', deviceId);
+  requireCustomerOf(principal, found.customerId);
+  return found.credentials;
 }
 
 export async function saveCredentials(

@@ -13,7 +13,10 @@ const titles: Record<EntityKind, string> = {
 };
 
 /** A customer user reads what is of the own customer, and what all of the tenant share. */
-export function mayRead(principal: TenantPrincipal, { type, customerId }: Entity): boolean {
+export function mayRead(
+  principal: TenantPrincipal,
+  { type, customerId }: Pick<Entity, 'type' | 'customerId'>,
+): boolean {
   if (principal.authority === 'TENANT_ADMIN') return true;
   if (type === 'TENANT' || type === 'DEVICE_PROFILE') return !principal.isPublic;
   return customerId !== null && customerId === principal.customerId && (type === 'DEVICE' || !principal.isPublic);

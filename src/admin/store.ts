@@ -4,7 +4,7 @@ import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { type CredentialChange, changeColumns, insertCredentialChanges, type LoggedChange } from '../device/store.ts';
 import { isUniqueViolation, type Queries } from '../postgres/client.ts';
-import { checkBytes, contains, containsPattern, type Page, type PageLink, readPage } from '../postgres/page.ts';
+import { contains, containsPattern, type Page, type PageLink, readByIds, readPage } from '../postgres/page.ts';
 import { type Claim, claimKeys } from './claim-rules.ts';
 import type { Customer, Tenant } from './customer.ts';
 
@@ -43,13 +43,10 @@ export async function findTenant(queries: Queries, id: string): Promise<Tenant |
 
 const infoDocument = { columns: ['additional_info'], rowBytesMax: limits.documentBytesMax };
 
-/** Those of `ids` that are there, the oldest first. */
+/** Returns those of `ids` that exist, the oldest first. */
 export async function findTenants(queries: Queries, ids: string[]): Promise<Tenant[]> {
-  const rows = 'from tenant where id = any($1)';
-  if (ids.length * limits.documentBytesMax > limits.pageBytesMax) {
-    await checkBytes(queries, infoDocument.columns, rows, [ids]);
-  }
-  return await queries.query<Tenant>(`select ${tenantColumns} ${rows} order by id`, [ids]);
+  const list = { columns: tenantColumns, from: 'tenant', where: 'id = any($1)', values: [ids], idColumn: 'id' };
+  return await readByIds<Tenant>(queries, { ...list, documents: infoDocument }, ids);
 }
 
 const tenantSortColumns = new Map([
@@ -190,13 +187,11 @@ export async function findCustomer(
   return customer;
 }
 
-/** Those of `ids` that the tenant has, the oldest first. */
+/** Returns those of `ids` that the tenant has, the oldest first. */
 export async function findCustomers(queries: Queries, tenantId: string, ids: string[]): Promise<Customer[]> {
-  const rows = 'from customer where id = any($1) and tenant_id = $2';
-  if (ids.length * limits.documentBytesMax > limits.pageBytesMax) {
-    await checkBytes(queries, infoDocument.columns, rows, [ids, tenantId]);
-  }
-  return await queries.query<Customer>(`select ${customerColumns} ${rows} order by id`, [ids, tenantId]);
+  const where = 'id = any($1) and tenant_id = $2';
+  const list = { columns: customerColumns, from: 'customer', where, values: [ids, tenantId], idColumn: 'id' };
+  return await readByIds<Customer>(queries, { ...list, documents: infoDocument }, ids);
 }
 
 export async function findCustomerByTitle(

@@ -55,16 +55,19 @@ export function attributesRoutes(deps: AttributesDeps, readBody: ReadBody, castN
 
   const write = async ({ principal, request }: Call, target: Target, scope: Scope): Promise<HttpResponse> =>
     await plainText(async () => {
-      const device = await seriesNumber(postgres, principal, target, 'write');
-      if (scope === 'CLIENT_SCOPE') throw badRequest('scope', 'Invalid scope: CLIENT_SCOPE');
-      const entries = entriesOf(request.body, readBody, castNumericStrings);
+      const readEntries = () => {
+        if (scope === 'CLIENT_SCOPE') throw badRequest('scope', 'Invalid scope: CLIENT_SCOPE');
+        return entriesOf(request.body, readBody, castNumericStrings);
+      };
       if (isOtherKind(target)) {
         const now = clock.now();
         await withNumber(postgres, principal, target, (queries, number) =>
-          others.save(queries, number, scope, entries, now),
+          others.save(queries, number, scope, readEntries(), now),
         );
         return empty;
       }
+      const device = await seriesNumber(postgres, principal, target, 'write');
+      const entries = readEntries();
       const opensClaims = scope === 'SERVER_SCOPE' && Object.values(claimKeys).some((key) => entries.has(key));
       if (opensClaims && principal.authority === 'CUSTOMER_USER') throw permissionDenied();
       await attributes.save(device, scope, entries);

@@ -1,16 +1,17 @@
 /** Devices by what leads to them (relations), the types in use, and how a device connects (docs/rest.md#devices). */
 
-import { usableEntity } from '../admin/entities.ts';
+import { visibleCredentials } from '../admin/credentials.ts';
+import { mayRead, usableEntity } from '../admin/entities.ts';
 import { commonGroup } from '../admin/relation-store.ts';
 import { relationGroups, searchDevices } from '../admin/relations.ts';
 import type { Auth } from '../auth/auth.ts';
-import { entityNotFound, requireCustomerOf, requireTenant, tenantReaders, tenantUsers } from '../auth/roles.ts';
+import { requireTenant, tenantReaders, tenantUsers } from '../auth/roles.ts';
 import type { Config } from '../base/config.ts';
 import { limits } from '../base/limits.ts';
 import * as Type from '../base/schema.ts';
 import { readMqttBasic } from '../device/credentials.ts';
-import type { DeviceCredentials } from '../device/device.ts';
-import { findDevices, findOwnedCredentials, listDeviceTypes } from '../device/store.ts';
+import type { Device, DeviceCredentials } from '../device/device.ts';
+import { findDevices, listDeviceTypes } from '../device/store.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { HttpRequest } from '../uws/server.ts';
 import { text } from './body.ts';
@@ -73,10 +74,10 @@ export function deviceSearchRoutes({ postgres, auth, config }: DeviceSearchDeps)
           lastLevelOnly: fetchLastLevelOnly ?? false,
         });
         const devices = await findDevices(postgres, caller.tenantId, ids);
-        const isSeen = (customerId: string | null) =>
-          caller.authority === 'TENANT_ADMIN' || customerId === caller.customerId;
         const types = new Set(body.deviceTypes);
-        return json(devices.filter((each) => types.has(each.type) && isSeen(each.customerId)).map(deviceJson));
+        const isSeen = ({ type, customerId }: Device) =>
+          types.has(type) && mayRead(caller, { type: 'DEVICE', customerId });
+        return json(devices.filter(isSeen).map(deviceJson));
       },
     }),
     route({
@@ -98,10 +99,8 @@ export function deviceSearchRoutes({ postgres, auth, config }: DeviceSearchDeps)
       roles: tenantUsers,
       answer: connectivityShape,
       async handle({ request, principal, params: { deviceId } }) {
-        const found = await findOwnedCredentials(postgres, requireTenant(principal).tenantId, deviceId);
-        if (!found) throw entityNotFound('Device', deviceId);
-        requireCustomerOf(principal, found.customerId);
-        return json(connectivity(config, request, auth.isSecure(request), found.credentials));
+        const credentials = await visibleCredentials(postgres, principal, deviceId);
+        return json(connectivity(config, request, auth.isSecure(request), credentials));
       },
     }),
   ];

@@ -1,6 +1,6 @@
 /** Devices, their lists and their credentials (docs/rest.md#devices, docs/rest.md#credentials). */
 
-import { saveCredentials } from '../admin/credentials.ts';
+import { saveCredentials, visibleCredentials } from '../admin/credentials.ts';
 import type { AdminDeps } from '../admin/deps.ts';
 import { createDevice, type DeviceInput, deleteDevice, saveDevice } from '../admin/devices.ts';
 import {
@@ -22,7 +22,6 @@ import {
   findDevice,
   findDeviceByName,
   findDevices,
-  findOwnedCredentials,
   hasCustomer,
   listDevices,
 } from '../device/store.ts';
@@ -183,11 +182,7 @@ export function deviceRoutes(fleet: AdminDeps): Route[] {
       roles: tenantUsers,
       answer: credentialsShape,
       async handle({ principal, params }) {
-        const id = params.deviceId;
-        const found = await findOwnedCredentials(postgres, requireTenant(principal).tenantId, id);
-        if (!found) throw entityNotFound('Device', id);
-        requireCustomerOf(principal, found.customerId);
-        return json(credentialsJson(found.credentials));
+        return json(credentialsJson(await visibleCredentials(postgres, principal, params.deviceId)));
       },
     }),
     route({

@@ -2,7 +2,7 @@
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { isUniqueViolation, type Queries } from '../postgres/client.ts';
-import { checkBytes, contains, containsPattern, type Page, type PageLink, readPage } from '../postgres/page.ts';
+import { contains, containsPattern, type Page, type PageLink, readByIds, readPage } from '../postgres/page.ts';
 import type { FullProfile } from './device.ts';
 
 const columns = `p.id, p.created_time as "createdTime", p.tenant_id as "tenantId", p.name, p.description, p.image,
@@ -58,14 +58,11 @@ export async function findProfileByProvisionKey(queries: Queries, key: string): 
   return profile;
 }
 
-/** Those of `ids` that the tenant has. */
+/** Returns those of `ids` that the tenant has. */
 export async function findProfiles(queries: Queries, tenantId: string, ids: string[]): Promise<FullProfile[]> {
-  const rows = 'from device_profile p where p.id = any($1) and p.tenant_id = $2';
-  const values = [ids, tenantId];
-  if (ids.length * documents.rowBytesMax > limits.pageBytesMax) {
-    await checkBytes(queries, documents.columns, rows, values);
-  }
-  return await queries.query<FullProfile>(`select ${columns} ${rows} order by p.id`, values);
+  const where = 'p.id = any($1) and p.tenant_id = $2';
+  const list = { columns, from: 'device_profile p', where, values: [ids, tenantId], idColumn: 'p.id', documents };
+  return await readByIds<FullProfile>(queries, list, ids);
 }
 
 export async function listProfiles(

@@ -6,7 +6,7 @@ import { assert, badRequest, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Queries } from '../postgres/client.ts';
 import { isUniqueViolation } from '../postgres/client.ts';
-import { checkBytes, contains, containsPattern, type Page, type PageLink, readPage } from '../postgres/page.ts';
+import { contains, containsPattern, type Page, type PageLink, readByIds, readPage } from '../postgres/page.ts';
 import type { DeviceRow, StoredDevice } from './cached-device.ts';
 import type { CredentialsType, Device, DeviceCredentials, DeviceInfo, DeviceProfile, TransportType } from './device.ts';
 
@@ -20,7 +20,7 @@ const deviceTables = `device d join device_profile p on p.id = d.device_profile_
 const infoTables = `${deviceTables} left join customer c on c.id = d.customer_id
   left join device_activity a on a.device = d.number`;
 
-const deviceDocuments = ['d.device_data', 'd.additional_info'];
+const documents = { columns: ['d.device_data', 'd.additional_info'], rowBytesMax: 2 * limits.documentBytesMax };
 
 const sortColumns = new Map([
   ['id', 'd.id'],
@@ -164,12 +164,9 @@ export async function nextNameNumber(queries: Queries, tenantId: string, prefix:
 }
 
 export async function findDevices(queries: Queries, tenantId: string, ids: string[]): Promise<Device[]> {
-  const rows = `from ${deviceTables} where d.id = any($1) and d.tenant_id = $2`;
-  const values = [ids, tenantId];
-  if (ids.length * 2 * limits.documentBytesMax > limits.pageBytesMax) {
-    await checkBytes(queries, deviceDocuments, rows, values);
-  }
-  return await queries.query<Device>(`select ${deviceColumns} ${rows} order by d.id`, values);
+  const where = 'd.id = any($1) and d.tenant_id = $2';
+  const list = { columns: deviceColumns, from: deviceTables, where, values: [ids, tenantId], idColumn: 'd.id' };
+  return await readByIds<Device>(queries, { ...list, documents }, ids);
 }
 
 /** Names of the profiles that devices of the tenant, or of one customer of it, have. */
@@ -210,7 +207,6 @@ export async function listDevices(queries: Queries, filter: DeviceFilter, link: 
   if (filter.active !== undefined) where('coalesce(a.active, false) = ?', filter.active);
   if (link.textSearch)
     where(`(${contains('d.name', '?')} or ${contains('d.label', '?')})`, containsPattern(link.textSearch));
-  const documents = { columns: deviceDocuments, rowBytesMax: 2 * limits.documentBytesMax };
   const list = { columns: infoColumns, from: infoTables, where: conditions.join(' and '), values, documents };
   return await readPage<DeviceInfo>(queries, { ...list, sortColumns, idColumn: 'd.id' }, link);
 }

@@ -46,6 +46,11 @@ export interface InstanceState {
   clock: ClockState;
 }
 
+/** An unavailable store degrades the instance but leaves it in rotation: telemetry is still made durable. */
+export function isUp({ status }: Pick<InstanceState, 'status'>): boolean {
+  return status === 'ready' || status === 'degraded';
+}
+
 export const unmeasuredClock: ClockState = { line: undefined, offsetMs: 0, verdict: 'unmeasured' };
 
 export type ToWorker =

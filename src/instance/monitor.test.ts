@@ -38,6 +38,8 @@ test('scrapes that come at once share one collection, the next one has its own',
     const texts = await Promise.all(Array.from({ length: 50 }, () => ask('/metrics')));
     expect(new Set(texts.map(String))).toEqual(new Set(['200,collections 1\n']));
     expect(await ask('/metrics')).toEqual([200, 'collections 2\n']);
+    const scraped = await fetch(`http://127.0.0.1:${monitor.port}/metrics`);
+    expect(scraped.headers.get('content-type')).toBe('text/plain; version=0.0.4; charset=utf-8');
     expect((await ask('/readyz'))[0]).toBe(200);
     refusing = true;
     expect((await ask('/readyz'))[0]).toBe(503);

@@ -7,7 +7,7 @@ import type { AddressInfo } from 'node:net';
 import { messageOf, StartError } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
-import type { InstanceState } from './messages.ts';
+import { type InstanceState, isUp } from './messages.ts';
 
 export interface MonitorDeps {
   address: string;
@@ -76,8 +76,7 @@ async function answer(
     response.end(text);
   } else {
     const { status, parts, reasons } = state();
-    const up = (status === 'ready' || status === 'degraded') && !refusing();
-    send(response, up ? 200 : 503, { status, parts, reasons });
+    send(response, isUp({ status }) && !refusing() ? 200 : 503, { status, parts, reasons });
   }
 }
 
