@@ -1,19 +1,21 @@
-/** Comma-separated values (RFC 4180): the rows of a text. Line ends may be of either kind; a row without text is left out. */
+/** Reads comma-separated values (RFC 4180). Line ends may be of either kind; a row of blank cells is left out. */
 import { badRequest } from '../base/errors.ts';
 
 export interface CsvRow {
-  /** Of its first character, from 1. */
+  /** Line of the first character of the row, from 1. */
   line: number;
   cells: string[];
+  /** Characters of the file up to the end of the row. */
+  end: number;
 }
 
-/** Throws 400 at a quote that is not closed, and past `rowsMax`. */
-export function readCsv(text: string, delimiter: string, rowsMax: number): CsvRow[] {
-  const rows: CsvRow[] = [];
+/** Gives the rows in their order. Throws 400 at a quote that is not closed, and past `rowsMax`. */
+export function* csvRows(text: string, delimiter: string, rowsMax: number): Generator<CsvRow> {
+  let rows = 0;
   let at = text.charCodeAt(0) === 0xfeff ? 1 : 0;
   let line = 1;
   while (at < text.length) {
-    const row: CsvRow = { line, cells: [] };
+    const row: CsvRow = { line, cells: [], end: at };
     for (;;) {
       let cell = '';
       if (text[at] === '"') {
@@ -35,13 +37,13 @@ export function readCsv(text: string, delimiter: string, rowsMax: number): CsvRo
       at += delimiter.length;
     }
     at += text[at] === '\r' && text[at + 1] === '\n' ? 2 : 1;
+    row.end = at;
     line += 1;
     if (row.cells.every((cell) => cell.trim() === '')) continue;
-    if (rows.length === rowsMax)
-      throw badRequest('csv_rows', `The file has more than ${rowsMax} rows: import it in parts.`);
-    rows.push(row);
+    if (rows === rowsMax) throw badRequest('csv_rows', `The file has more than ${rowsMax} rows: import it in parts.`);
+    rows += 1;
+    yield row;
   }
-  return rows;
 }
 
 /** The next delimiter or end of line. */

@@ -1,6 +1,7 @@
 /** Devices out of a CSV file, as the platform's own pages import them (docs/rest.md#devices). */
 
-import { type CsvRow, readCsv } from '../admin/csv.ts';
+import { setImmediate as turn } from 'node:timers/promises';
+import { type CsvRow, csvRows } from '../admin/csv.ts';
 import { type ImportDeps, type ImportRow, importDevices } from '../admin/import.ts';
 import { requireTenant, tenantAdmins } from '../auth/roles.ts';
 import { badRequest, Fault } from '../base/errors.ts';
@@ -68,13 +69,23 @@ export function bulkImportRoutes(deps: ImportDeps): Route[] {
           if (fault) throw badRequest('bad_key', fault);
         }
         const hasHeader = mapping.header ?? false;
-        const lines = readCsv(file, mapping.delimiter || ',', limits.importRowsMax + Number(hasHeader));
-        if (hasHeader) lines.shift();
+        const rowsMax = limits.importRowsMax + Number(hasHeader);
+        const columns = columnsOf(mapping);
+        let isHeader = hasHeader;
+        let turnStart = 0;
         const errors: { line: number; message: string }[] = [];
         const rows: { line: number; row: ImportRow }[] = [];
-        for (const line of lines) {
+        for (const line of csvRows(file, mapping.delimiter || ',', rowsMax)) {
+          if (line.end - turnStart > limits.importTurnChars) {
+            turnStart = line.end;
+            await turn();
+          }
+          if (isHeader) {
+            isHeader = false;
+            continue;
+          }
           try {
-            rows.push({ line: line.line, row: rowOf(line, mapping) });
+            rows.push({ line: line.line, row: rowOf(line, columns) });
           } catch (error) {
             if (!(error instanceof Fault)) throw error;
             errors.push({ line: line.line, message: error.message });
@@ -106,11 +117,26 @@ function isKeyed(type: string): boolean {
   return (keyed as readonly string[]).includes(type);
 }
 
-function rowOf({ cells }: CsvRow, { columns }: Mapping): ImportRow {
-  /** An empty cell says nothing. */
-  const cell = (wanted: string): string | undefined => {
-    const index = columns.findIndex(({ type }) => type === wanted);
-    const given = index < 0 ? '' : (cells[index] ?? '').trim();
+/** Where each value of a row is. */
+interface Columns {
+  /** Type of a column → index of its first column. */
+  indexes: ReadonlyMap<string, number>;
+  /** Columns of attributes and telemetry. */
+  keyed: readonly { index: number; type: string; key: string }[];
+}
+
+function columnsOf({ columns }: Mapping): Columns {
+  const indexes = new Map<string, number>();
+  for (const [index, { type }] of columns.entries()) if (!indexes.has(type)) indexes.set(type, index);
+  const keyed = columns.flatMap(({ type, key }, index) => (isKeyed(type) ? [{ index, type, key: key ?? '' }] : []));
+  return { indexes, keyed };
+}
+
+function rowOf({ cells }: CsvRow, { indexes, keyed }: Columns): ImportRow {
+  /** Returns undefined for an empty cell, which leaves the value as it is. */
+  const cell = (type: string): string | undefined => {
+    const index = indexes.get(type);
+    const given = index === undefined ? '' : (cells[index] ?? '').trim();
     return given === '' ? undefined : given;
   };
   const name = cell('NAME');
@@ -120,9 +146,9 @@ function rowOf({ cells }: CsvRow, { columns }: Mapping): ImportRow {
   if (gateway !== undefined && isGateway === undefined) {
     throw badRequest('import_gateway', `IS_GATEWAY must be true or false, not '${gateway.slice(0, 40)}'.`);
   }
-  const values = columns.flatMap(({ type, key }, i) => {
-    const given = (cells[i] ?? '').trim();
-    return given !== '' && isKeyed(type) ? [{ type, key: key ?? '', value: typedCell(given) }] : [];
+  const values = keyed.flatMap(({ index, type, key }) => {
+    const given = (cells[index] ?? '').trim();
+    return given === '' ? [] : [{ type, key, value: typedCell(given) }];
   });
   return {
     name,
