@@ -38,9 +38,16 @@ export function closed(work: Work): void {
   open.delete(work);
 }
 
-/** The event in which the process is; else every request that is open: one of them left something behind that failed. */
+/** The event that is handled now; undefined between events. */
+export function current(): Work | undefined {
+  if (what === '') return undefined;
+  return { what, caller: typeof caller === 'string' ? callerOfToken(caller) : caller.describe() };
+}
+
+/** The event that is handled now; else the newest open requests, as one of them may have left what failed later. */
 export function suspects(most: number): Work[] {
-  if (what !== '') return [{ what, caller: typeof caller === 'string' ? callerOfToken(caller) : caller.describe() }];
+  const event = current();
+  if (event) return [event];
   return [...open].slice(-most).map(({ what, caller }) => ({ what, caller }));
 }
 

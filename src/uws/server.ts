@@ -18,10 +18,10 @@ import {
   began,
   callerOfToken,
   closed,
+  current,
   ended,
   isBlocked,
   opened,
-  suspects,
   type Work,
 } from '../base/underway.ts';
 import { type Admit, BodyRoom, bodiesInFlight, keepBody, readBody } from './body.ts';
@@ -140,8 +140,9 @@ export class HttpServer {
       const exchange = new Exchange(res, head.origin, headOnly, this.#headers);
       if (this.#refusedAtDoor(exchange, head)) return;
       const { contentLength, chunked } = head;
-      const work: Work = { what: route, caller: `address ${exchange.remoteAddress()}` };
-      const request = snapshot(req, names, exchange, this.#options.tls !== undefined, work);
+      const remoteAddress = exchange.remoteAddress();
+      const work: Work = { what: route, caller: `address ${remoteAddress}` };
+      const request = snapshot(req, names, exchange, remoteAddress, this.#options.tls !== undefined, work);
       const run = (body: Buffer) => {
         // The library takes its buffer back when the call returns; a handler may keep it longer.
         const release = keepBody(exchange, body);
@@ -240,8 +241,8 @@ export class HttpServer {
     sender: string | undefined,
     use: (held: Buffer) => Promise<void>,
   ): Promise<void> {
-    // Its sender is handled in later turns, too.
-    const [work] = suspects(1);
+    // The request goes on in later turns: it is suspected in them, too.
+    const work = current();
     let release = keepBody(exchange, body);
     let held = body;
     if (!release) {
@@ -477,6 +478,7 @@ function snapshot(
   req: UwsRequest,
   parameterCount: number,
   exchange: Exchange,
+  remoteAddress: string,
   secure: boolean,
   work: Work,
 ): HttpRequest {
@@ -496,7 +498,7 @@ function snapshot(
     header: (name) => all.find(([known]) => known === name)?.[1] ?? '',
     headers: (name) => all.filter(([known]) => known === name).map(([, value]) => value),
     body: emptyBody,
-    remoteAddress: exchange.remoteAddress(),
+    remoteAddress,
     secure,
     aborted: abort.signal,
     identify: (caller) => {
