@@ -30,11 +30,6 @@ afterAll(async () => {
   rmSync(directory, { recursive: true, force: true });
 });
 
-let created = 0;
-function newDevice(): Promise<Device> {
-  return engine.api.createDevice(`attributes-${created++}`);
-}
-
 function poll(connection: RawConnection, { token }: Device, timeoutMs: number): Promise<RawResponse> {
   return connection.ask({ method: 'GET', path: `/api/v1/${token}/attributes/updates?timeout=${timeoutMs}` });
 }
@@ -63,7 +58,7 @@ async function read({
 
 test('a poll on one worker hears a change made on another', () =>
   withWorkers(engine.port, async ([first, second]) => {
-    const device = await newDevice();
+    const device = await engine.api.newDevice();
     for (let i = 0; i < 10; i += 1) {
       const [poller, writer] = i % 2 === 0 ? [first!, second!] : [second!, first!];
       const answer = poll(poller, device, 5_000);
@@ -80,7 +75,7 @@ test('a poll on one worker hears a change made on another', () =>
 
 test('without Redis an update still reaches the held poll of another worker, a little later', () =>
   withWorkers(engine.port, async ([first, second]) => {
-    const device = await newDevice();
+    const device = await engine.api.newDevice();
     expect((await poll(first!, device, 1)).status).toBe(408);
     await redis.kill();
     try {
@@ -101,7 +96,7 @@ test('without Redis an update still reaches the held poll of another worker, a l
   }));
 
 test('while PostgreSQL dies and comes back every write is committed or refused with 503, and no poll is refused as unknown', async () => {
-  const devices = await Promise.all(Array.from({ length: 10 }, newDevice));
+  const devices = await Promise.all(Array.from({ length: 10 }, () => engine.api.newDevice()));
   for (const device of devices) expect((await post(device, '{"n":0}')).status).toBe(200);
   const acknowledged = new Map<Device, number>();
   const statuses = new Set<number>();

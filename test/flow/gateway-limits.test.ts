@@ -30,18 +30,8 @@ afterAll(() => engine.destroy());
 
 let made = 0;
 
-async function newGateway(): Promise<Device> {
-  made += 1;
-  const body = { name: `hub ${made}`, additionalInfo: { gateway: true } };
-  const created = await engine.api.send('POST', '/api/device', body);
-  expect(created.status, await created.clone().text()).toBe(200);
-  const { id } = (await created.json()) as { id: { id: string } };
-  const credentials = await (await engine.api.send('GET', `/api/device/${id.id}/credentials`)).json();
-  return { id: id.id, token: (credentials as { credentialsId: string }).credentialsId };
-}
-
 async function withGateway(level: Level, use: (client: MqttClient, gateway: Device) => Promise<void>): Promise<void> {
-  const gateway = await newGateway();
+  const gateway = await engine.api.createGateway(`hub ${made++}`);
   const client = await connectMqtt({ port: engine.mqttPort, level, token: gateway.token });
   try {
     await use(client, gateway);
@@ -130,7 +120,7 @@ test('a child that is silent so long that it is inactive is still told of its sh
 });
 
 test('at the limit of devices the first are made, the others refused by name, and the gateway stays', async () => {
-  const [hub, old] = [await newGateway(), await newGateway()];
+  const [hub, old] = [await engine.api.createGateway(`hub ${made++}`), await engine.api.createGateway(`hub ${made++}`)];
   for (let n = (await devices()).length; n < devicesMax - 2; n += 1) await engine.api.createDevice(`filler ${n}`);
   const client = await connectMqtt({ port: engine.mqttPort, token: hub.token });
   const ack = await client.publish(telemetry, { L1: [{ t: 1 }], L2: [], L3: [{ t: 3 }] });

@@ -4,7 +4,6 @@
  */
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import type { Device } from '../harness/api.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
 import { connectMqtt, type MqttClient } from '../harness/mqtt-client.ts';
 import { connectMqttOn } from '../harness/mqtt-workers.ts';
@@ -21,14 +20,6 @@ beforeAll(async () => {
 });
 
 afterAll(() => engine?.destroy());
-
-async function newGateway(name: string): Promise<Device> {
-  const created = await engine.api.send('POST', '/api/device', { name, additionalInfo: { gateway: true } });
-  expect(created.status).toBe(200);
-  const { id } = (await created.json()) as { id: { id: string } };
-  const credentials = await (await engine.api.send('GET', `/api/device/${id.id}/credentials`)).json();
-  return { id: id.id, token: (credentials as { credentialsId: string }).credentialsId };
-}
 
 // biome-ignore lint/suspicious/noExplicitAny: an answer of the REST API
 async function rest(method: string, path: string, body?: unknown): Promise<any> {
@@ -71,7 +62,7 @@ async function command(client: MqttClient, name: string, id: string): Promise<nu
 
 test('four thousand children connect quickly, are reached one by one, and come back with the gateway', async () => {
   const type = `meter ${randomUUID()}`;
-  const gateway = await newGateway(`hub of ${type}`);
+  const gateway = await engine.api.createGateway(`hub of ${type}`);
   const names = Array.from({ length: children }, (_, n) => `${type} ${n}`);
   const some = Array.from({ length: 20 }, (_, n) => names[(n * 4999 + 17) % children]!);
 
@@ -110,7 +101,7 @@ test('four thousand children connect quickly, are reached one by one, and come b
 test('a thousand children of one new type over two gateways on two workers make one profile', async () => {
   const clients = await Promise.all(
     [0, 1].map(async (worker) => {
-      const { token } = await newGateway(`hub on ${worker}`);
+      const { token } = await engine.api.createGateway(`hub on ${worker}`);
       return await connectMqttOn(worker, { port: engine.mqttPort, token });
     }),
   );
@@ -133,7 +124,7 @@ test('a thousand children of one new type over two gateways on two workers make 
 });
 
 test('what a gateway made is related to it, before the acknowledgement and once', async () => {
-  const gateway = await newGateway('hub with relations');
+  const gateway = await engine.api.createGateway('hub with relations');
   const client = await connectMqtt({ port: engine.mqttPort, token: gateway.token });
   const relations = () => rest('GET', `/api/relations?fromId=${gateway.id}&fromType=DEVICE`);
   for (let round = 0; round < 2; round += 1) {

@@ -13,7 +13,6 @@ const telemetry = 'v1/devices/me/telemetry';
 const backlogBytesMax = 300_000;
 
 let engine: Engine;
-let made = 0;
 beforeAll(async () => {
   engine = await startEngine({
     workers: 2,
@@ -22,7 +21,7 @@ beforeAll(async () => {
 });
 afterAll(() => engine?.destroy());
 
-const newDevice = () => engine.api.createDevice(`mqtt-faults-${made++}`);
+const newDevice = () => engine.api.newDevice();
 const connect = (device: Device, level: Level, login: Login = {}) =>
   connectMqtt({ port: engine.mqttPort, level, token: device.token, ...login });
 

@@ -23,11 +23,6 @@ beforeAll(async () => {
 
 afterAll(() => engine?.destroy());
 
-let created = 0;
-function newDevice(): Promise<Device> {
-  return engine.api.createDevice(`limited-${created++}`);
-}
-
 /**
  * On a connection of its own, so that any worker may get it; and after a moment, in which the workers have heard of the
  * request before.
@@ -61,7 +56,7 @@ function values(prefix: string, count: number): string {
 }
 
 test('a device over its telemetry messages gets 429, whichever worker it asks', async () => {
-  const device = await newDevice();
+  const device = await engine.api.newDevice();
   for (let n = 0; n < 4; n += 1) expect(await post(device, '{"a":1}')).toBe(200);
   for (let n = 0; n < 8; n += 1) {
     const response = await request(device, 'POST', 'telemetry', '{"a":1}');
@@ -73,11 +68,11 @@ test('a device over its telemetry messages gets 429, whichever worker it asks', 
 });
 
 test('another device of the tenant goes on', async () => {
-  expect(await post(await newDevice(), '{"a":1}')).toBe(200);
+  expect(await post(await engine.api.newDevice(), '{"a":1}')).toBe(200);
 });
 
 test('a message with more data points than are left stores nothing', async () => {
-  const device = await newDevice();
+  const device = await engine.api.newDevice();
   expect(await post(device, values('kept', 15))).toBe(200);
   const refused = await request(device, 'POST', 'telemetry', values('refused', 6));
   expect(await refusal(refused)).toContain('20 telemetry data points in 60 s');
@@ -88,7 +83,7 @@ test('a message with more data points than are left stores nothing', async () =>
 });
 
 test('a message larger than the whole bucket is told to come in parts, a large body as well', async () => {
-  const device = await newDevice();
+  const device = await engine.api.newDevice();
   const many = await request(device, 'POST', 'telemetry', values('k', 21));
   expect(await refusal(many)).toContain('has 21: send it in parts');
   const large = JSON.stringify({ ...(JSON.parse(values('k', 30)) as object), text: 'x'.repeat(300_000) });
@@ -96,21 +91,21 @@ test('a message larger than the whole bucket is told to come in parts, a large b
 });
 
 test('a message without points is counted as a plain message', async () => {
-  const device = await newDevice();
+  const device = await engine.api.newDevice();
   for (let n = 0; n < 5; n += 1) expect(await post(device, '{}')).toBe(200);
   expect(await refusal(await request(device, 'POST', 'telemetry', '{}'))).toContain('5 messages in 60 s');
   expect(await post(device, '{"a":1}')).toBe(200);
 });
 
 test('attribute posts share the telemetry buckets', async () => {
-  const device = await newDevice();
+  const device = await engine.api.newDevice();
   expect(await post(device, '{"a":1}')).toBe(200);
   for (let n = 0; n < 3; n += 1) expect(await post(device, '{"fw":"1"}', 'attributes')).toBe(200);
   expect(await refusal(await request(device, 'POST', 'attributes', '{"fw":"1"}'))).toContain('4 telemetry messages');
 });
 
 test('over its messages every other operation is refused at once, reads and long polls too', async () => {
-  const device = await newDevice();
+  const device = await engine.api.newDevice();
   for (let n = 0; n < 5; n += 1) {
     const response = await request(device, 'GET', 'attributes');
     await response.arrayBuffer();
@@ -140,7 +135,7 @@ test('over its messages every other operation is refused at once, reads and long
 test('all devices together over the limit of the tenant get 429 that names the tenant', async () => {
   let answer: Response | undefined;
   for (let n = 0; n < 16 && !answer; n += 1) {
-    const response = await request(await newDevice(), 'POST', 'telemetry', values('k', 20));
+    const response = await request(await engine.api.newDevice(), 'POST', 'telemetry', values('k', 20));
     if (response.status === 429) answer = response;
     else await response.arrayBuffer();
   }

@@ -11,15 +11,12 @@ beforeAll(async () => {
 
 afterAll(() => engine?.destroy());
 
-async function persistent(deviceId: string, method: string): Promise<string> {
-  const body = { method, persistent: true, expirationTime: Date.now() + 300_000 };
-  const answer = await engine.api.send('POST', `/api/rpc/twoway/${deviceId}`, body);
-  return ((await answer.json()) as { rpcId: string }).rpcId;
+function persistent(deviceId: string, method: string): Promise<string> {
+  return engine.api.sendPersistent(deviceId, { method, expirationTime: Date.now() + 300_000 });
 }
 
 async function statusOf(rpcId: string): Promise<string> {
-  const answer = await engine.api.send('GET', `/api/rpc/persistent/${rpcId}`);
-  return ((await answer.json()) as { status: string }).status;
+  return (await engine.api.persistentState(rpcId)).status;
 }
 
 async function poll(token: string): Promise<{ id: number; method: string }> {

@@ -29,11 +29,6 @@ afterAll(async () => {
   await stores?.stopAll();
 });
 
-let created = 0;
-function newDevice(engine: Engine): Promise<Device> {
-  return engine.api.createDevice(`two-hosts-${created++}`);
-}
-
 /** On a connection of its own, so that any worker of the host may get it. */
 function ask(engine: Engine, device: Device, method: string, path: string, body?: string): Promise<Response> {
   return fetch(`${engine.api.http}/api/v1/${device.token}/${path}`, {
@@ -99,7 +94,7 @@ async function commandCrosses(from: Engine, to: Engine, device: Device): Promise
 }
 
 test('a device created on one host works on the other, also when its token was asked for before', async () => {
-  const device = await newDevice(here);
+  const device = await here.api.newDevice();
   expect(await statuses(there, device)).toEqual(new Set([200]));
   const early = { id: '', token: `chosen-${Date.now()}` };
   expect(await statuses(there, early)).toEqual(new Set([401]));
@@ -108,7 +103,7 @@ test('a device created on one host works on the other, also when its token was a
 });
 
 test('what one host acknowledged the other one reads', async () => {
-  const device = await newDevice(here);
+  const device = await here.api.newDevice();
   expect(await post(there, device, 'written_there', 7)).toBe(200);
   await eventually(async () => {
     const { written_there: points = [] } = await here.api.readLatest(device.id, ['written_there']);
@@ -117,7 +112,7 @@ test('what one host acknowledged the other one reads', async () => {
 });
 
 test('a token revoked on one host is dead on the other within a second', async () => {
-  const device = await newDevice(here);
+  const device = await here.api.newDevice();
   expect(await statuses(there, device)).toEqual(new Set([200]));
   await revoke(here, device);
   expect(await msUntilDead(there, device)).toBeLessThan(1_000);
@@ -125,14 +120,14 @@ test('a token revoked on one host is dead on the other within a second', async (
 });
 
 test('a device deleted on one host is gone on the other within a second', async () => {
-  const device = await newDevice(here);
+  const device = await here.api.newDevice();
   expect(await statuses(there, device)).toEqual(new Set([200]));
   expect((await here.api.send('DELETE', `/api/device/${device.id}`)).status).toBe(200);
   expect(await msUntilDead(there, device)).toBeLessThan(1_000);
 });
 
 test('a long poll on one host ends when its token is revoked on the other', async () => {
-  const device = await newDevice(here);
+  const device = await here.api.newDevice();
   const poll = ask(there, device, 'GET', 'attributes/updates?timeout=20000');
   await sleep(300);
   const startedAt = performance.now();
@@ -142,7 +137,7 @@ test('a long poll on one host ends when its token is revoked on the other', asyn
 });
 
 test('attribute updates cross from one host to the other, both ways', async () => {
-  const device = await newDevice(here);
+  const device = await here.api.newDevice();
   // The first poll of a device only starts its cursor.
   await (await ask(there, device, 'GET', 'attributes/updates?timeout=1')).arrayBuffer();
   await updateCrosses(here, there, device, 1);
@@ -150,13 +145,13 @@ test('attribute updates cross from one host to the other, both ways', async () =
 });
 
 test('commands cross from one host to the other, both ways', async () => {
-  const device = await newDevice(here);
+  const device = await here.api.newDevice();
   await commandCrosses(here, there, device);
   await commandCrosses(there, here, device);
 });
 
 test('a device that connects on one host over MQTT ends its connection on the other', async () => {
-  const { token } = await newDevice(here);
+  const { token } = await here.api.newDevice();
   let old = await connectMqtt({ port: here.mqttPort, token });
   for (const engine of [there, here, there]) {
     const young = await connectMqtt({ port: engine.mqttPort, token });
@@ -168,14 +163,14 @@ test('a device that connects on one host over MQTT ends its connection on the ot
 });
 
 test('an MQTT connection ends within a second when its token is revoked on the other host', async () => {
-  const device = await newDevice(here);
+  const device = await here.api.newDevice();
   const client = await connectMqtt({ port: there.mqttPort, token: device.token });
   await revoke(here, device);
   await client.closedFor(0x98, 1_000);
 });
 
 test('a device that is alive on one host is never called inactive by the other', async () => {
-  const device = await newDevice(here);
+  const device = await here.api.newDevice();
   const isActive = async () => {
     const response = await here.api.send('GET', `/api/device/info/${device.id}`);
     return ((await response.json()) as { active: boolean }).active;
@@ -190,7 +185,11 @@ test('a device that is alive on one host is never called inactive by the other',
 });
 
 test('without Redis ingest goes on, tokens die within two seconds, commands are refused; with it all is back', async () => {
-  const [steady, revoked, commanded] = [await newDevice(here), await newDevice(here), await newDevice(here)];
+  const [steady, revoked, commanded] = [
+    await here.api.newDevice(),
+    await here.api.newDevice(),
+    await here.api.newDevice(),
+  ];
   for (const engine of [here, there]) {
     for (const device of [steady, revoked, commanded]) expect(await statuses(engine, device)).toEqual(new Set([200]));
   }
@@ -232,14 +231,14 @@ test('without Redis ingest goes on, tokens die within two seconds, commands are 
   }
   expect(refused).toBe(0);
   expect(accepted).toBeGreaterThan(50);
-  const again = await newDevice(here);
+  const again = await here.api.newDevice();
   expect(await statuses(there, again)).toEqual(new Set([200]));
   await revoke(here, again);
   expect(await msUntilDead(there, again)).toBeLessThan(1_000);
 });
 
 test('a device that connects on both hosts while Redis is away keeps the newer connection when it is back', async () => {
-  const { token } = await newDevice(here);
+  const { token } = await here.api.newDevice();
   await stores.redis.kill();
   const opened: MqttClient[] = [];
   try {

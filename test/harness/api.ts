@@ -2,6 +2,7 @@
  * A user of a running engine: signs in, makes devices, reads series, all over the public REST API. It knows an address
  * and a password, not the process; `engine.ts` adds the process.
  */
+import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 export interface ApiAddress {
@@ -93,14 +94,35 @@ export class Api {
   }
 
   /** A taken name gets a suffix, so that a test that is tried again has devices of its own. */
-  async createDevice(name: string, accessToken = ''): Promise<Device> {
+  async createDevice(name: string, accessToken = '', members: object = {}): Promise<Device> {
     const query = new URLSearchParams({ nameConflictPolicy: 'UNIQUIFY', ...(accessToken && { accessToken }) });
-    const created = await this.send('POST', `/api/device?${query}`, { name });
+    const created = await this.send('POST', `/api/device?${query}`, { name, ...members });
     if (created.status !== 200) throw new Error(`create device: ${created.status} ${await created.text()}`);
     const { id } = (await created.json()) as { id: { id: string } };
     const answer = await this.send('GET', `/api/device/${id.id}/credentials`);
     const { credentialsId } = (await answer.json()) as { credentialsId: string };
     return { id: id.id, token: credentialsId };
+  }
+
+  /** A device that no other test knows. */
+  newDevice(): Promise<Device> {
+    return this.createDevice(`device-${randomUUID()}`);
+  }
+
+  createGateway(name: string): Promise<Device> {
+    return this.createDevice(name, '', { additionalInfo: { gateway: true } });
+  }
+
+  /** Returns the id of a command that waits for its device. */
+  async sendPersistent(deviceId: string, body: object, kind: 'oneway' | 'twoway' = 'twoway'): Promise<string> {
+    const answer = await this.send('POST', `/api/rpc/${kind}/${deviceId}`, { persistent: true, ...body });
+    if (answer.status !== 200) throw new Error(`persistent command: ${answer.status} ${await answer.text()}`);
+    return ((await answer.json()) as { rpcId: string }).rpcId;
+  }
+
+  async persistentState(rpcId: string): Promise<{ status: string; response: unknown }> {
+    const answer = await this.send('GET', `/api/rpc/persistent/${rpcId}`);
+    return (await answer.json()) as { status: string; response: unknown };
   }
 
   async postTelemetry(token: string, body: string): Promise<number> {

@@ -21,13 +21,8 @@ export function childName(prefix = 'child'): string {
   return `${prefix}-${randomUUID()}`;
 }
 
-export async function newGateway(name = childName('hub')): Promise<Device> {
-  const api = sharedEngine();
-  const created = await api.send('POST', '/api/device', { name, additionalInfo: { gateway: true } });
-  expect(created.status, await created.clone().text()).toBe(200);
-  const { id } = (await created.json()) as { id: { id: string } };
-  const credentials = await (await api.send('GET', `/api/device/${id.id}/credentials`)).json();
-  return { id: id.id, token: (credentials as { credentialsId: string }).credentialsId };
+export function newGateway(name = childName('hub')): Promise<Device> {
+  return sharedEngine().createGateway(name);
 }
 
 /** A new gateway, connected; cut when `use` has ended. */

@@ -1,5 +1,4 @@
 /** The engine that all tests of a run share: they make devices of their own and never stop it. */
-import { randomUUID } from 'node:crypto';
 import { inject } from 'vitest';
 import { Api, type ApiAddress, type Device } from './api.ts';
 
@@ -39,5 +38,5 @@ export function mqttsEngine(): { port: number; ca: string } {
 
 /** A device that no other test knows. */
 export function newDevice(): Promise<Device> {
-  return sharedEngine().createDevice(`device-${randomUUID()}`);
+  return sharedEngine().newDevice();
 }

@@ -25,7 +25,6 @@ let bad: Engine;
 let steady: Device[];
 let sending: NodeJS.Timeout;
 let refusedSteady = 0;
-let made = 0;
 
 /** The clock of the bad host, in seconds from the right time. */
 function setClock(seconds: number): void {
@@ -70,10 +69,6 @@ afterAll(async () => {
   rmSync(directory, { recursive: true, force: true });
 });
 
-function newDevice(): Promise<Device> {
-  return good.api.createDevice(`clocks-${made++}`);
-}
-
 function post(host: Engine, device: Device, body: string): Promise<number> {
   return host.api.postTelemetry(device.token, body);
 }
@@ -100,7 +95,7 @@ async function serverAttributes(device: Device): Promise<Map<string, { value: un
 
 /** Writes through one host, then the other: the second one's value is stored. */
 async function laterWins(first: Engine, second: Engine): Promise<void> {
-  const device = await newDevice();
+  const device = await good.api.newDevice();
   const ts = Date.now() - 10_000;
   const write = (host: Engine, value: number) =>
     post(host, device, `{"ts":${ts},"values":{"v":${value},"n${value}":1}}`);
@@ -138,7 +133,7 @@ describe.each([
   });
 
   test('refuses messages without ts, and takes those with ts', async () => {
-    const device = await newDevice();
+    const device = await good.api.newDevice();
     const refused = await fetch(`${bad.api.http}/api/v1/${device.token}/telemetry`, {
       method: 'POST',
       body: '{"a":1}',
@@ -158,7 +153,7 @@ describe.each([
   });
 
   test('stores attributes with the right time', async () => {
-    const device = await newDevice();
+    const device = await good.api.newDevice();
     const before = Date.now();
     const path = `/api/plugins/telemetry/DEVICE/${device.id}/attributes/SERVER_SCOPE`;
     expect((await bad.api.send('POST', path, { level: 1 })).status).toBe(200);
@@ -192,7 +187,7 @@ test('no device turned inactive meanwhile, and one that falls silent does', asyn
 test('a clock that is right again makes the host ready; one that is wrong from the start does not', async () => {
   setClock(0);
   await eventually(async () => (await readyz(bad)).status === 200, 20_000);
-  const device = await newDevice();
+  const device = await good.api.newDevice();
   expect(await post(bad, device, '{"a":1}')).toBe(200);
   await bad.stop();
   setClock(660);

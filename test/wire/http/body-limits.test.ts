@@ -136,7 +136,7 @@ test('bodies that are announced and do not come leave room for those of others',
     }
   }));
 
-test('a REST body has at most 1 MiB, whatever it holds, and is read in one short turn', async () => {
+test('a REST body has at most 1 MiB, and that of a sign-in much less', async () => {
   const api = sharedEngine();
   const large = (bytes: number) => `{"name":"large","x":[${'1,'.repeat(bytes / 2)}1]}`;
   const refused = await api.send('POST', '/api/customer', large(1_100_000));

@@ -36,24 +36,14 @@ async function oneway(device: Device, method: string): Promise<number> {
   return (await sharedEngine().send('POST', `/api/rpc/oneway/${device.id}`, { method })).status;
 }
 
-interface Persistent {
-  status: string;
-  response: unknown;
-}
-
-async function persistent(device: Device, members: object): Promise<string> {
-  const answer = await command(operators[0]!, 'twoway', device, { persistent: true, timeout: 60_000, ...members });
-  return (JSON.parse(answer.body.toString()) as { rpcId: string }).rpcId;
-}
-
-async function stateOf(rpcId: string): Promise<Persistent> {
-  return (await (await sharedEngine().send('GET', `/api/rpc/persistent/${rpcId}`)).json()) as Persistent;
+function persistent({ id }: Device, members: object): Promise<string> {
+  return sharedEngine().sendPersistent(id, { timeout: 60_000, ...members });
 }
 
 /** Its status once it is one of these. */
 function statusOf(rpcId: string, ...wanted: string[]): Promise<string> {
   return eventually(async () => {
-    const { status } = await stateOf(rpcId);
+    const { status } = await sharedEngine().persistentState(rpcId);
     return wanted.includes(status) ? status : undefined;
   });
 }
@@ -185,7 +175,7 @@ test('a persistent command to a device that is away is delivered when it subscri
     expect(await statusOf(rpcId, 'DELIVERED')).toBe('DELIVERED');
     await client.publish(`${responses}1`, '{"done":1}');
     expect(await statusOf(rpcId, 'SUCCESSFUL')).toBe('SUCCESSFUL');
-    expect((await stateOf(rpcId)).response).toEqual({ done: 1 });
+    expect((await sharedEngine().persistentState(rpcId)).response).toEqual({ done: 1 });
   });
 });
 
@@ -236,7 +226,7 @@ test('a command that is larger than the device takes fails with that reason, and
     }
     const rpcId = await persistent(device, large);
     expect(await statusOf(rpcId, 'FAILED')).toBe('FAILED');
-    expect(JSON.stringify((await stateOf(rpcId)).response)).toContain('Maximum Packet Size');
+    expect(JSON.stringify((await sharedEngine().persistentState(rpcId)).response)).toContain('Maximum Packet Size');
     const calling = command(operators[0]!, 'oneway', device, { method: 'small' });
     expect((await client.message()).json.method).toBe('small');
     expect(told(await calling)).toBe('200 ');
