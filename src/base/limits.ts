@@ -1,6 +1,6 @@
 /**
- * Every cap that is not a setting, in one room. A number that an operator may want to change is in config/default.yaml;
- * what stands here is part of the design. `checkLimits` asserts how they relate and runs at start-up.
+ * Every cap that is not a setting. A number that an operator may want to change is in config/default.yaml; the numbers
+ * here are part of the design. `checkLimits` asserts the relations between them and runs at start-up.
  */
 import type { Config } from './config.ts';
 import { assert, StartError } from './errors.ts';
@@ -22,235 +22,311 @@ export const limits = {
 
   /** Body of a claim or a provisioning request: a certificate and a few names. */
   fleetBodyBytesMax: 256 * 1024,
-  /** Wrong claim keys for one device inside a window; past it, even the right one has to wait. */
+  /** Wrong claim keys for one device inside a window; after that even the right key has to wait. */
   wrongClaimKeysMax: 10,
+  /** Length of that window. */
   wrongClaimWindowMs: 60_000,
-  /** Remote addresses whose wrong provisioning keys a worker counts; an old one makes room for a new one. */
+  /** Remote addresses whose wrong provisioning keys a worker counts; a new address evicts the oldest. */
   guessingAddressesMax: 10_000,
+  /** Time within which wrong provisioning keys of one address are counted together. */
   guessWindowMs: 60_000,
-  /** Wrong credentials of devices: addresses that a worker counts, how soon it publishes its counts, entries of one message,
-   * how often ended windows are forgotten, and right credentials that it remembers with their address. */
+  /** Addresses whose wrong device credentials a worker counts; a new address evicts the oldest. */
   wrongCredentialsAddressesMax: 10_000,
+  /** Time after which a worker publishes its counts of wrong credentials. */
   wrongCredentialsTellMs: 100,
+  /** Entries of one message of such counts. */
   wrongCredentialsPerMessage: 1_000,
+  /** Interval at which ended windows of wrong credentials are removed. */
   wrongCredentialsSweepMs: 1_000,
+  /** Right credentials that a worker remembers with their address. */
   rightCredentialsMax: 100_000,
-  /** Profiles that answer for certificates: those of one tenant that are tried for one certificate, issuers that a worker
-   * has read, and profiles of earlier versions that are looked at in one statement. */
+  /** Profiles of one tenant that are tried for one certificate. */
   chainProfilesPerTenantMax: 20,
+  /** Issuers of certificates that a worker has read. */
   chainIssuersMax: 1_000,
+  /** Profiles of earlier versions whose issuers are named in one statement. */
   chainIssuersNamedAtOnce: 500,
-  /** A provisioning connection ends this long after its CONNECT. It has no credentials, so its packets (a request with a
-   * certificate fits), its messages that wait for an answer, and such connections of one address at a worker are few. */
+  /** Life of a provisioning connection after its CONNECT. */
   provisioningSessionMs: 60_000,
+  /** Bytes of a packet on a provisioning connection: a request with a certificate fits. */
   mqttProvisioningPacketBytesMax: 24 * 1024,
+  /** Messages of a provisioning connection that wait for an answer. */
   mqttProvisioningInflightMax: 10,
+  /** Provisioning connections of one address at a worker: such connections have no credentials. */
   mqttProvisioningPerAddressMax: 500,
-  /** How often a worker logs that an address has its share of connections. */
+  /** Interval at which a worker logs that an address has its share of connections. */
   mqttAddressLogMs: 60_000,
-  /** Devices whose keys stand for those of their profile: the newest ones. */
+  /** Devices, the newest ones, whose keys are listed as the keys of their profile. */
   keySampleDevicesMax: 1_000,
-  /** How long a user may take to choose the first password. */
+  /** Time in which a user may choose the first password. */
   activationMsMax: 24 * 3_600_000,
 
-  /** A body above this is decoded in a thread, so that it does not block the loop. */
+  /** A longer body is decoded in a thread, so that it does not block the loop. */
   decodeInLoopBytesMax: 256 * 1024,
-  /** Such bodies waiting for the thread, each worker. */
+  /** Bodies of a worker that wait for that thread. */
   decodeQueueMax: 16,
-  /** A body the thread has not decoded by then is 503; one that needs more heap (megabytes of nested JSON) is 413. */
+  /** A body that the thread has not decoded by then is 503. */
   decodeTimeoutMs: 30_000,
+  /** Heap of the thread; a body that needs more (megabytes of nested JSON) is 413. */
   decodeHeapMegabytesMax: 512,
 
-  /** Distinct keys a worker remembers as bytes (`telemetry/keys.ts`); a new one takes the place of an old one. */
+  /** Distinct keys that a worker remembers as bytes (`telemetry/keys.ts`); a new key evicts an old one. */
   keyCacheMax: 100_000,
-  /** Devices a worker remembers by token, and unknown tokens it remembers to be unknown. */
+  /** Devices that a worker remembers by token. */
   tokenCacheMax: 1_000_000,
+  /** Tokens that a worker remembers to be unknown. */
   unknownTokenCacheMax: 50_000,
+  /** Time for which an unknown token is remembered. */
   unknownTokenMs: 5_000,
-  /** Tokens that wait for one coalesced SQL look-up. */
+  /** Tokens that wait for a look-up in SQL. */
   tokenLookupQueueMax: 20_000,
+  /** Tokens of one such look-up. */
   tokenLookupBatchMax: 1_000,
+  /** Time that a token waits for its look-up. */
   tokenLookupTimeoutMs: 5_000,
 
-  /** MQTT logins that wait for one coalesced SQL look-up, and for how long; those that are remembered for when Postgres is
-   * away; profiles whose topics are. */
+  /** MQTT logins that wait for a look-up in SQL. */
   loginQueueMax: 20_000,
+  /** Logins of one such look-up. */
   loginBatchMax: 1_000,
+  /** Time that a login waits for its look-up. */
   loginLookupTimeoutMs: 5_000,
+  /** Logins that a worker remembers for the time when PostgreSQL is unavailable. */
   knownLoginsMax: 50_000,
+  /** Profiles whose topics a worker remembers. */
   profileTopicsMax: 10_000,
-  /** Sessions: devices whose last change is remembered, for a login that began before it and takes this long at most, and
-   * sessions that one query holds against the store. */
+  /** Devices whose last change is remembered, for a login that began before the change. */
   sessionChangesMax: 50_000,
+  /** Longest time of a login. */
   loginMsMax: 10_000,
+  /** Sessions that one query compares with the store. */
   sessionChecksBatchMax: 1_000,
 
-  /** Devices and tenants whose rate-limit buckets a worker remembers, and how it tells the other workers what it took. */
+  /** Devices whose rate-limit buckets a worker remembers. */
   rateLimitDevicesMax: 200_000,
+  /** Tenants, and customers, whose rate-limit buckets a worker remembers. */
   rateLimitTenantsMax: 10_000,
+  /** Time between two messages of a worker about what was taken from its buckets. */
   rateLimitPublishMs: 3,
+  /** Devices and tenants in one such message. */
   rateLimitOwnersPerMessage: 2_000,
 
-  /** Activity of devices: how often it is written, and of a device that goes on sending at least; how long a write may
-   * take; how many devices in one transaction; and how long the database must have answered (all workers have written by
-   * then) before silence counts as inactivity. */
+  /** Interval at which the activity of devices is written. */
   activityWriteMs: 500,
+  /** Longest time between two writes for a device that goes on sending. */
   activitySteadyMsMax: 10_000,
+  /**
+   * Time in which a worker writes the activity that it has seen; silence counts as inactivity after twice this time.
+   */
   activityLateMs: 2_000,
+  /** Devices in one transaction of activity. */
   activityRowsMax: 2_000,
+  /**
+   * Time for which the database must have answered before silence counts as inactivity; by then all workers have
+   * written.
+   */
   activitySettleMs: 10_000,
 
-  /** MQTT: the first packet, how long CONNECT may take to come, how long a TLS handshake may take, and how finely deadlines are
-   * kept. */
+  /** Bytes of the first MQTT packet. */
   mqttFirstPacketBytesMax: 4096,
+  /** Time from the connection to its CONNECT. */
   mqttConnectMsMax: 10_000,
+  /** Time of a TLS handshake. */
   mqttTlsHandshakeMsMax: 5_000,
+  /** Precision of the deadlines of MQTT connections. */
   mqttSweepMs: 500,
-  /** User properties of one packet, filters of one session, and levels of a filter that a device profile leaves open. */
+  /** User properties of one packet. */
   mqttUserPropertiesMax: 100,
+  /** Filters of one session. */
   mqttFiltersMax: 100,
+  /** Levels of a filter that a device profile leaves open. */
   mqttFilterLevelsMax: 128,
-  /** How long a client is not read while the journal refuses (at most half its Keep Alive); then its messages are refused.
-   * How often a client that waits may go on, and how long those that may go on are served before others have a turn. */
+  /**
+   * Time for which a client is not read while the journal refuses (at most half its Keep Alive); then its messages are
+   * refused.
+   */
   mqttPausedMsMax: 5_000,
+  /** Interval at which clients that wait for the journal may go on. */
   mqttJournalLookMs: 20,
+  /** Time for which such clients are served before other work has a turn. */
   mqttJournalSliceMs: 20,
-  /** A slow reader: above the first it is not read any more, above the second it is closed, as it is when it takes nothing for
-   * that long. */
+  /** Above this number of bytes that a client has not taken, the client is not read any more. */
   mqttUnreadBytesPause: 64 * 1024,
+  /** Above this number of bytes that a client has not taken, its connection is closed. */
   mqttUnreadBytesMax: 1024 * 1024,
+  /** Time after which the connection of a client that takes nothing is closed. */
   mqttStallMsMax: 30_000,
-  /** Messages to one client: unacknowledged ones on their way, those behind them and their bytes; past it, it is closed. */
+  /** Unacknowledged messages to one client. */
   mqttPushesInflightMax: 1_000,
+  /** Messages that wait behind them; one more closes the connection. */
   mqttPushesWaitingMax: 50_000,
+  /** Bytes of the messages that wait; one more closes the connection. */
   mqttPushBytesWaitingMax: 8 * 1024 * 1024,
-  /** Several packets to one client leave in one write of this size. */
+  /** Packets to one client that leave together are written in pieces of this size. */
   mqttWriteBytes: 64 * 1024,
 
-  /** MQTT over WebSocket: one message (browsers send up to 512 kB in one), what is kept while the connection does not
-   * read, and in blocks of which size, what may wait for a client that does not, and how long that may take before a close. */
+  /** Bytes of one WebSocket message; browsers send up to 512 kB in one. */
   webSocketMessageBytesMax: 1024 * 1024,
+  /** Bytes that are kept while the MQTT connection does not read. */
   webSocketKeptBytesMax: 2 * 1024 * 1024,
+  /** Size of the blocks in which these bytes are kept. */
   webSocketBlockBytes: 16 * 1024,
+  /** Bytes that wait for a client which does not read. */
   webSocketWaitingBytesMax: 16 * 1024 * 1024,
+  /** Time in which they must leave before the connection is closed. */
   webSocketEndMsMax: 5_000,
 
-  /** Rows and bytes at which a frame stops gathering. */
+  /** Rows at which a frame stops gathering. */
   frameRowsMax: 32_768,
+  /** Bytes at which a frame stops gathering. */
   frameBytesMax: 1024 * 1024,
-  /** A frame that waits for the disk takes no more messages above this. `insertLatest` numbers its rows with 19 bits, and
-   * one more message of `decodeInLoopBytesMax` has fewer than 65 536 rows. */
+  /**
+   * Rows above which a frame that waits for the disk takes no more messages. `insertLatest` numbers rows with 19 bits,
+   * and one more message of `decodeInLoopBytesMax` has fewer than 65 536 rows.
+   */
   gatheredRowsMax: 2 ** 19 - 2 ** 16,
   /** Requests that may wait for one frame. */
   frameWaitersMax: 65_536,
 
   /** Characters of all long headers of a request. */
   headerCharsMax: 8 * 1024,
-  /** HTTP long answers, waits and sockets. */
-  idleSocketMs: 10_000,
   /** Files kept for journal, stores and logs when the file limit is divided. */
   fileReserve: 256,
 
-  /** Deaths in a row, each within this time after the start, that mean a crash loop. */
+  /** Deaths in a row that mean a crash loop. */
   crashLoopCount: 5,
+  /** A death counts for that if it came within this time after the start. */
   crashLoopAliveMs: 2_000,
-  /** Work that ended two workers by a bug within the first time is refused for the second one; how many kinds of such work
-   * are remembered, and how many open requests a dying worker names. */
+  /** Work that ended two workers by a bug within this time is refused. */
   deathsWithinMs: 600_000,
+  /** Time for which such work is refused. */
   deathsBlockMs: 600_000,
+  /** Kinds of such work that are remembered. */
   deathsKept: 1_000,
+  /** Open requests that a dying worker names. */
   suspectsMax: 20,
-  /** The delay before a restart: doubled for each quick death in a row, up to the maximum. */
+  /** Delay before a restart; each quick death in a row doubles it. */
   restartDelayMs: 200,
+  /** Longest delay before a restart. */
   restartDelayMsMax: 30_000,
-  /** The stores: how often each is asked whether it answers, how long a start waits for stores before its workers begin
-   * without them, and the longest pause between two tries to bring a schema up to date. */
+  /** Interval at which each store is asked whether it answers. */
   storeLookMs: 500,
+  /** Time that a start waits for the stores before its workers begin without them. */
   storesWaitMsMax: 10_000,
+  /** Longest pause between two tries to bring a schema up to date. */
   storePrepareMsMax: 30_000,
-  /** Known devices on disk: rows of one page of a scan, devices of one block of changes, how often profiles are compared,
-   * how often the place in the log is written while nothing changes, growth that starts a new file (also when the file
-   * doubles), and devices answered from the file that are remembered for a check in the store. */
+  /** Rows of one page when known devices are scanned for their file. */
   knownPageRows: 1_000,
+  /** Interval at which the profiles of known devices are compared. */
   knownProfilesLookMs: 10_000,
+  /** Interval at which the position in the log of changes is written while nothing changes. */
   knownMarkMs: 600_000,
+  /** Growth that starts a new file of known devices; so does a file that doubles. */
   knownGrowthBytes: 16 * 1024 * 1024,
+  /** Devices answered from the file that are remembered for a check in the store. */
   knownAnsweredMax: 50_000,
-  /** While the store does not answer: how often a worker looks for a newer file, bytes read at once from it, and how long
-   * its index is kept afterwards. */
+  /** Interval at which a worker checks for a newer file while the store does not answer. */
   knownLookMs: 1_000,
+  /** Time for which the index of the file is kept after the store answers again. */
   knownKeptMs: 60_000,
+  /** Bytes of one read of that file. */
   knownReadBytes: 2 * 1024 * 1024,
 
-  /** Rows that one REST history query may return, whatever `limit` says. */
+  /** Rows that one REST history query may return, whatever its `limit` says. */
   historyRowsMax: 1_000_000,
-  /** Bytes that ClickHouse may give for a history, whose rows are not kept, and for latest values, whose rows are. */
+  /** Bytes that ClickHouse may give for a history, whose rows are not kept. */
   historyReadBytesMax: 128 * 1024 * 1024,
+  /** Bytes that ClickHouse may give for latest values, whose rows are kept. */
   latestAnswerBytesMax: 32 * 1024 * 1024,
-  /** Bytes of one long answer of the REST API, of all that a worker holds until their readers have taken them, and the
-   * shares of one tenant and one customer. */
+  /** Bytes of one long answer of the REST API. */
   longAnswerBytesMax: 64 * 1024 * 1024,
+  /** Bytes of all long answers that a worker holds until their readers have taken them. */
   longAnswersBytesMax: 256 * 1024 * 1024,
+  /** Share of one tenant in them. */
   longAnswersTenantBytesMax: 128 * 1024 * 1024,
+  /** Share of one customer in them. */
   longAnswersCustomerBytesMax: 64 * 1024 * 1024,
   /** Bytes of values that one read of attributes returns. */
   attributesReadBytesMax: 8 * 1024 * 1024,
+  /** Intervals of one aggregated history. */
   historyIntervalsMax: 700,
+  /** Entities of one page of a list. */
   pageSizeMax: 10_000,
-  /** Documents of entities (`additionalInfo`, `deviceData`, `profileData`, descriptions): bytes of one, of the image of a
-   * profile (as a `data:` URL it has room for 384 KiB of PNG), and of all in one page. */
+  /** Bytes of one document of an entity: `additionalInfo`, `deviceData`, `profileData`, a description. */
   documentBytesMax: 64 * 1024,
+  /** Bytes of the image of a profile as a `data:` URL, which is 384 KiB of PNG. */
   imageBytesMax: 512 * 1024,
+  /** Bytes of all documents in one page. */
   pageBytesMax: 16 * 1024 * 1024,
   /** Devices whose number in ClickHouse a worker remembers for its readers. */
   askedDevicesMax: 100_000,
 
-  /** Changed credentials: how many go in a message, how often the log is read, in what steps, how many are known as told,
-   * how long a row is kept. */
+  /** Changed credentials in one message of the bus. */
   changesPerMessageMax: 500,
+  /** Interval at which the log of changed credentials is read. */
   credentialPollMs: 1_000,
+  /** Rows of one read of that log. */
   credentialChangesRowsMax: 10_000,
+  /** Changes that a worker remembers as handled. */
   credentialChangesToldMax: 50_000,
+  /** Time for which a row of the log is kept. */
   credentialChangesKeptMs: 24 * 3_600_000,
-  /** Body of a REST request, which is read in one turn of the loop, and of one that makes many devices. */
+  /** Body of a REST request, which is read in one turn of the loop. */
   apiBodyBytesMax: 1024 * 1024,
+  /** Body of a REST request that makes many devices. */
   bulkBodyBytesMax: 4 * 1024 * 1024,
-  /** Body of a sign-in, characters of a password. */
+  /** Body of a sign-in. */
   signInBodyBytesMax: 16 * 1024,
+  /** Characters of a password. */
   passwordCharsMax: 72,
+  /** Fewest characters of a password. */
   passwordCharsMin: 6,
-  /** The thread of password checks against all others; how long a check waits before it is refused; how long a password
-   * that was right is known again without one. */
+  /** Priority of the thread of password checks against all other threads. */
   passwordThreadNice: 5,
+  /** Time that a password check waits before it is refused. */
   passwordWaitMsMax: 10_000,
+  /** Time for which a right password is known again without a check. */
   rememberedPasswordMs: 10 * 60_000,
+  /** Right passwords that a worker remembers. */
   rememberedPasswordsMax: 10_000,
-  /** Wrong passwords of one network for one account before further tries have to wait (of one network for all accounts, and
-   * for one account from everywhere: ten times as many), how long they wait at most, how many accounts and networks are
-   * remembered and for how long. */
+  /**
+   * Wrong passwords of one network for one account before further tries have to wait. One network for all accounts,
+   * and one account from everywhere, have ten times as many.
+   */
   failedSignInsFree: 10,
+  /** Longest wait after wrong passwords. */
   failedSignInWaitMsMax: 60_000,
+  /** Accounts and networks whose wrong passwords are remembered. */
   failedSignInsMax: 100_000,
+  /** Time for which they are remembered. */
   failedSignInsForgottenMs: 15 * 60_000,
-  /** Networks that are remembered for one user, the latest ones, and how often the time of one is written. */
+  /** Networks that are remembered for one user, the latest ones. */
   signInNetworksMax: 100,
+  /** Shortest time between two writes of when a network was last used. */
   signInNetworkMs: 24 * 3_600_000,
-  /** Sessions of one user, or of the guests of one customer, whose renewal or sign-out is remembered until their tokens have
-   * expired; one more ends all sessions of that user. */
+  /**
+   * Sessions of one user, or of the guests of one customer, whose renewal or sign-out is remembered until their tokens
+   * expire; one more ends all sessions of that user.
+   */
   sessionsPerOwnerMax: 10_000,
-  /** A refresh token that was used is taken once more within this time: two pages may renew at the same moment, and an
-   * answer may be lost. */
+  /**
+   * Time in which a used refresh token is taken once more: two pages may renew at the same moment, and an answer may
+   * be lost.
+   */
   sessionRenewalGraceMs: 60_000,
-  /** API keys of one user, and how many keys may have made one another in a row. */
+  /** API keys of one user. */
   apiKeysPerUserMax: 1_000,
+  /** API keys that may have made one another in a row. */
   apiKeyMakersMax: 8,
-  /** API keys that a worker knows, how long it believes what the store said of one, and how often expired ones go. */
+  /** API keys that a worker remembers. */
   apiKeyCacheMax: 50_000,
+  /** Time for which a worker uses what the store said of a key. */
   apiKeyBelievedMs: 900,
+  /** Interval at which expired keys are deleted. */
   apiKeyPurgeMs: 24 * 3_600_000,
-  /** How long a link to choose a new password is good. */
+  /** Time for which a link to choose a new password is valid. */
   passwordResetMsMax: 24 * 3_600_000,
-  /** One read of telemetry in ClickHouse. */
+  /** Time of one read of telemetry in ClickHouse. */
   telemetryQueryMsMax: 10_000,
   /** Latest values that one read returns when it names no keys. */
   latestValuesMax: 10_000,
@@ -259,247 +335,350 @@ export const limits = {
   /** Keys and ids that one REST request may name. */
   listedKeysMax: 10_000,
 
-  /** Embedded PostgreSQL: a start may have to replay its log, a stop to write it out (then it is told again, harder). */
+  /** Time of a start of embedded PostgreSQL, which may have to replay its log. */
   postgresStartMsMax: 120_000,
+  /** Time of a stop of embedded PostgreSQL, which may have to write out its log; then a harder stop follows. */
   postgresStopMsMax: 10_000,
-  /** Waiting for a connection and for one statement; callers that may wait for a connection, each process. */
+  /** Time that a caller waits for a connection. */
   postgresConnectMsMax: 5_000,
+  /** Time of one statement. */
   postgresStatementMsMax: 30_000,
+  /** Callers of a process that may wait for a connection. */
   postgresWaitersMax: 5_000,
-  /** One migration, with the wait for another host that migrates. */
+  /** Time of one migration, with the wait for another host that migrates. */
   migrationMsMax: 600_000,
 
-  /** The bus: what one connection or process channel may hold that the other side has not taken; past it, dropped. */
+  /**
+   * Messages that a connection or process channel holds while the other side has not taken them; further ones are
+   * dropped.
+   */
   busMessagesInFlightMax: 20_000,
+  /** Bytes of these messages; further ones are dropped. */
   busBytesInFlightMax: 8 * 1024 * 1024,
+  /** Time that a subscription waits for its confirmation. */
   busTimeoutMs: 1_000,
-  /** How often a process logs that it dropped a message which it could not read. */
+  /** Interval at which a process logs that it dropped a message which it could not read. */
   busUnreadLogMs: 1_000,
 
-  /** The way down: how long an offer waits for a worker that has a listener, how long a shard is heard after its last
-   * listener has gone, and listeners in one message after the bus came back. */
+  /** Time that an offer waits for a worker that has a listener. */
   offerWaitMs: 200,
+  /** Time for which a worker stays subscribed to a shard after its last listener there has left. */
   shardLingerMs: 30_000,
+  /** Listeners in one message after the bus has reconnected. */
   openedPerMessageMax: 1_000,
 
-  /** Attributes: body of a device's post, keys of one message, rows and bytes that wait for a commit in a worker, rows
-   * of one statement, how long a write is tried again while the database is away. */
+  /** Body of an attribute post of a device. */
   attributeBodyBytesMax: 1024 * 1024,
+  /** Keys of one attribute message. */
   attributeKeysPerMessageMax: 1_000,
+  /** Rows of a worker that wait for a commit. */
   attributeRowsWaitingMax: 100_000,
+  /** Bytes of these rows. */
   attributeBytesWaitingMax: 64 * 1024 * 1024,
-  /** Of these bytes those of one device; a message with the most keys and a body of the most bytes fits. */
+  /** Share of one device in these bytes; a message with the most keys and a body of the most bytes fits. */
   attributeBytesWaitingPerDeviceMax: 4 * 1024 * 1024,
+  /** Rows of one statement. */
   attributeBatchRowsMax: 4_000,
+  /** Queues of a worker, each with one statement at a time; shared attributes have one more. */
   attributeQueues: 2,
-  /** Stored attributes of one scope of a device or another entity; devices and entities whose sum a worker remembers, and
-   * how long an owner that has too much is refused before the sum is read again. */
+  /** Bytes of stored attributes of one scope of a device or another entity. */
   attributeBytesStoredMax: 16 * 1024 * 1024,
+  /** Devices and entities whose sum of stored bytes a worker remembers. */
   attributeOwnersKnownMax: 200_000,
+  /** Time for which an owner with too many stored bytes is refused before the sum is read again. */
   attributesFullMs: 5_000,
+  /** Time for which a write is tried again while the database is unavailable. */
   attributeRetryMsMax: 3_000,
-  /** How long the last statement of a lane is remembered, and after how many of its own a lane clears up. */
+  /** Time for which the last statement of a queue is remembered. */
   attributeTurnKeptMs: 24 * 3_600_000,
+  /** Statements of a queue after which it removes what was remembered of old queues. */
   attributeTurnsPerPrune: 10_000,
+  /** Time of one statement of attributes. */
   attributeStatementMsMax: 5_000,
-  /** Updates of shared attributes: a larger one is read from the store instead of sent over the bus, how often the store
-   * is asked for what the bus may have lost, how many devices' settled state is remembered, requests in one statement
-   * and waiting, and how late after an answer the next poll may come without that answer being told again. */
+  /** Characters of an update that goes over the bus; listeners read a larger one from the store. */
   updateMessageCharsMax: 64 * 1024,
+  /** Interval at which the store is asked for updates that the bus may have lost. */
   updatePollMs: 1_000,
+  /** Rows of one such question. */
   updateHeadsRowsMax: 10_000,
+  /** Devices whose settled state is remembered. */
   settledDevicesMax: 200_000,
+  /** Requests for updates in one statement. */
   updateBatchMax: 1_000,
+  /** Requests for updates that wait. */
   updateQueueMax: 50_000,
+  /** Time after an answer in which the next poll confirms that answer; a later poll gets it again. */
   updateConfirmMs: 10_000,
+  /** Pause before updates are read again: the answer of another worker may be on its way into the store. */
   updateSettleMs: 20,
-  /** A session whose updates could not be read: how long until they are asked for again. */
+  /** Time after which a session asks again for updates that could not be read. */
   updateRetryMs: 2_000,
-  /** Held polls: how finely their deadlines are kept. */
+  /** Precision of the deadlines of held polls. */
   pollTickMs: 50,
 
-  /** Commands: body of any /rpc path; waiting commands of one device, of a worker, and their bytes, in all and for each
-   * device, customer and tenant (a command counts at least 512 bytes); the longest wait of a caller; after what time the owners of one device tell each other what waits, and how long the owner of a younger
-   * command waits for the one of an older. */
+  /** Body of a request to any /rpc path. */
   rpcBodyBytesMax: 65_536,
+  /** Waiting commands of one device. */
   rpcWaitingPerDeviceMax: 1_000,
+  /** Waiting commands of a worker. */
   rpcWaitingMax: 50_000,
+  /** Bytes of the waiting commands of a worker; a command counts at least 512 bytes. */
   rpcWaitingBytesMax: 64 * 1024 * 1024,
+  /** Share of one device in them. */
   rpcWaitingBytesPerDeviceMax: 1024 * 1024,
+  /** Share of one customer in them. */
   rpcWaitingBytesPerCustomerMax: 4 * 1024 * 1024,
+  /** Share of one tenant in them. */
   rpcWaitingBytesPerTenantMax: 16 * 1024 * 1024,
+  /** Longest wait of the caller of a command. */
   rpcWaitMsMax: 3_600_000,
+  /** Delay after which the owners of a device's commands announce to each other what waits. */
   rpcAnnounceMs: 5,
+  /** Time that the owner of a younger command waits for the owner of an older one. */
   rpcElderWaitMs: 500,
-  /** Pauses before a command that no listener took is offered again: each is twice the one before. */
+  /** First pause before a command that no listener took is offered again; each pause is twice the one before. */
   rpcRepeatMsMin: 1_000,
+  /** Longest such pause. */
   rpcRepeatMsMax: 30_000,
+  /** Commands that wait for their number. */
   rpcNumbersQueueMax: 20_000,
+  /** Numbers given by one statement. */
   rpcNumbersBatchMax: 1_000,
-  /** Commands that outlive a restart: open ones of one device, the lease of an owner, how often rows are looked at and how
-   * many are claimed, and how long a session may take to confirm one. */
+  /** Open persistent commands of one device. */
   rpcPersistentPerDeviceMax: 1_000,
+  /** Lease of the owner of a persistent command. */
   rpcLeaseMs: 5_000,
+  /** Interval at which the rows of persistent commands are checked. */
   rpcSweepMs: 1_000,
+  /** Rows that one check claims. */
   rpcClaimMax: 1_000,
+  /** Time in which a session must confirm a persistent command. */
   rpcConfirmMs: 10_000,
+  /** Interval at which old persistent commands are deleted. */
   rpcPruneMs: 600_000,
+  /** Rows of one such delete. */
   rpcPruneRowsMax: 10_000,
-  /** Calls of devices that wait for an answer: of one device, of a worker. The file of answers. */
+  /** Calls of one device that wait for an answer. */
   clientCallsPerDeviceMax: 20,
+  /** Calls of a worker's devices that wait for an answer. */
   clientCallsMax: 20_000,
+  /** Rules in the file of answers. */
   rulesMax: 10_000,
+  /** Characters of one answer in that file. */
   ruleTextCharsMax: 65_536,
 
-  /** Gateways: devices a worker knows by name, names that wait for one look-up and go into one statement, how long a name
-   * that was refused a device stays refused, messages that wait for their devices to be looked up, updates that one
-   * gateway has not confirmed, how soon an update that the store could not give is asked for again, notices to one
-   * child, and how many claims of one message are worked on at once. */
+  /** Devices of gateways that a worker remembers by name. */
   childNamesMax: 200_000,
+  /** Names that wait for a look-up. */
   childNamesQueueMax: 100_000,
+  /** Names in one statement. */
   childNamesBatchMax: 1_000,
   /** A child with more additional info connects, but the name of its gateway is not written into that. */
   childInfoBytesMax: 8 * 1024,
+  /** Names without a device that a worker remembers as refused. */
   refusedChildrenMax: 20_000,
+  /** Time for which such a name stays refused. */
   refusedChildMs: 5_000,
+  /** Bytes of messages that wait until their devices are looked up. */
   gatewayHeldBytesMax: 64 * 1024 * 1024,
-  /** Of these messages those of one gateway and of one tenant. */
+  /** Share of one gateway in these bytes. */
   gatewayHeldBytesPerGatewayMax: 8 * 1024 * 1024,
+  /** Share of one tenant in these bytes. */
   gatewayHeldBytesPerTenantMax: 48 * 1024 * 1024,
+  /** Updates that one gateway has not confirmed. */
   gatewayUpdatesInFlightMax: 500,
+  /** Time after which an update that the store could not give is asked for again. */
   gatewayRetryMs: 2_000,
+  /** Shortest time between two notices to a gateway that one child was refused. */
   gatewayNoticeMs: 1_000,
+  /** Claims of one message that are worked on at once. */
   gatewayClaimsAtOnce: 16,
-  /** Names of children that one refusal spells out, and characters of each. */
+  /** Names of children that one refusal spells out. */
   refusedChildrenNamedMax: 5,
+  /** Characters of each of these names. */
   refusedChildNameCharsMax: 60,
-  /** How long a gateway that is away can still be told that a device of it was deleted or renamed, and how often. */
+  /** Time for which a disconnected gateway still gets the notice that a device of it was deleted or renamed. */
   gatewayNewsMs: 24 * 3_600_000,
+  /** Times that such a notice is delivered again. */
   gatewayNewsRetries: 3,
   /** Relations that one REST call may return. */
   relationsMax: 100_000,
-  /** Relations from one entity that users may make, and levels that a search by relations goes down. */
+  /** Relations from one entity that users may make. */
   relationsOfEntityMax: 20_000,
+  /** Levels that a search by relations goes down. */
   relationLevelsMax: 16,
 
-  /** Devices that one REST call may make, and how many of them in one transaction. */
+  /** Devices that one REST call may make. */
   newDevicesPerRequest: 20_000,
+  /** Devices that are made in one transaction. */
   newDevicesPerTransaction: 1_000,
-  /** Rows, columns and bytes of a file of devices that is imported, and rows of it that are worked on at once. */
+  /** Rows of a file of devices that is imported. */
   importRowsMax: 10_000,
+  /** Columns of such a file. */
   importColumnsMax: 200,
+  /** Body of a request with such a file. */
   importBodyBytesMax: 8 * 1024 * 1024,
+  /** Characters of such a file that are read in one turn of the loop. */
+  importTurnChars: 256 * 1024,
+  /** Rows of such a file that are worked on at once. */
   importedAtOnce: 4,
 
-  /** Deletes: how often the fence is read and deletes that were carried out are looked at, how long a deleted device may
-   * still be sending until each cache has dropped it, and how often old tombstones are removed. */
+  /** Interval at which the fence of deletes is read. */
   erasePollMs: 1_000,
+  /** Interval at which deletes that were carried out are checked. */
   eraseLookMs: 5_000,
+  /** Time for which a deleted device may still send, until each cache has dropped it. */
   deletedDeviceGraceMs: 5_000,
+  /** Interval at which old tombstones are removed. */
   tombstonesExpireMs: 3_600_000,
-  /** How often a host reports journals that do not change, and after how long without a report deletes go on without them. */
+  /** Interval at which a host reports journals that do not change. */
   journalReportMs: 10_000,
+  /** Time without a report after which deletes go on without the journals of a host. */
   journalStaleMs: 30_000,
+  /** Time that the primary waits for the reports of its workers. */
   journalReportsMsMax: 500,
+  /** Time that a stopping worker waits for its last report to be written. */
   journalLastReportMsMax: 1_000,
-  /** Tombstones of one read; devices, or ranges of series and bytes of their keys, of one statement; days and rows of one insert of markers; time of a batch, of a
-   * statement, of deletes in one round that are carried out again, of the lease, and before what failed is tried again; mutations of latest values that may wait. */
+  /** Tombstones of one read. */
   eraseTombstonesMax: 2_000,
+  /** Devices of one statement. */
   eraseDevicesMax: 1_000,
+  /** Ranges of series of one statement. */
   eraseRangesMax: 32,
+  /** Bytes of the keys of one statement. */
   eraseListBytesMax: 16 * 1024,
+  /** Days of one insert of delete markers. */
   eraseDaysMax: 100,
+  /** Rows of one insert of delete markers. */
   eraseRowsMax: 2_000_000,
+  /** Time of a batch of deletes. */
   eraseBatchMsMax: 50_000,
+  /** Time of one statement of deletes. */
   eraseStatementMsMax: 30_000,
+  /** Time in one round for deletes that are carried out again. */
   eraseAgainMsMax: 5_000,
+  /** Lease of the worker that carries out deletes. */
   eraseLeaseMs: 60_000,
+  /** First pause before a delete that failed is tried again. */
   eraseRetryMsMin: 2_000,
+  /** Longest pause before a delete that failed is tried again. */
   eraseRetryMsMax: 300_000,
+  /** Mutations of latest values that may wait in ClickHouse. */
   latestMutationsMax: 20,
-  /** Retention: when it begins after a start and how often it looks, its lease, days that one statement drops, and expired
-   * rows outside the days (2020 to 2039) that are worth a delete. */
+  /** Time after a start at which retention begins. */
   retentionFirstMs: 60_000,
+  /** Interval of retention. */
   retentionMs: 3_600_000,
+  /** Lease of the worker that does the retention. */
   retentionLeaseMs: 600_000,
+  /** Days that one statement drops. */
   retentionDaysMax: 100,
+  /** Fewest expired rows outside the days (2020 to 2039) that are worth a delete. */
   retentionOtherRowsMin: 100_000,
-  /** How long the delete of a series waits for what was accepted before it to be stored, and how long it takes in all;
-   * requests of one worker that wait to be carried out. */
+  /** Time that the delete of a series waits until everything accepted before it is stored. */
   seriesDeleteWaitMsMax: 3_000,
+  /** Time of the delete of a series in all. */
   seriesDeleteMsMax: 10_000,
+  /** Deletes of series of one worker that wait to be carried out. */
   seriesDeletesWaitingMax: 1_000,
 
-  /** Packages: what one worker keeps of their files, pieces wanted from the database at once, uploads at once, bytes around the file
-   * in an upload, and answers that are being sent piece by piece. */
+  /** Bytes of package files that one worker keeps. */
   otaPieceCacheBytesMax: 32 * 1024 * 1024,
+  /** Pieces of files that a worker waits for from the database. */
   otaPieceLoadsMax: 4096,
-  /** A file that goes into one MQTT message from memory, and bytes of such files that a worker has on their way. */
+  /** Bytes of a file that goes into one MQTT message from memory. */
   otaMessageBytesMax: 512 * 1024,
+  /** Bytes of such files that a worker has on their way. */
   otaMessageBytesInFlightMax: 64 * 1024 * 1024,
-  /** Of these bytes those for devices of one tenant. */
+  /** Share of one tenant in these bytes. */
   otaMessageBytesInFlightPerTenantMax: 48 * 1024 * 1024,
-  /** Larger files in one MQTT message, slice by slice: how many a worker sends at once, what of each may wait for its client
-   * and for how long without a byte being read, and how long and how often a slice is asked of a store that is unavailable. */
+  /** Larger files that a worker sends at once, each in one MQTT message, slice by slice. */
   mqttFilesMax: 200,
+  /** Bytes of one such file that wait for its client. */
   mqttFileUnreadBytesMax: 256 * 1024,
+  /** Time after which a client that reads nothing of its file is disconnected. */
   mqttFileStallMsMax: 60_000,
+  /** Time for which a slice is asked of a store that is unavailable. */
   mqttFileStoreMsMax: 30_000,
+  /** Interval at which the slice is asked for again. */
   mqttFileRetryMs: 500,
-  /** Downloads that a connection may have begun under ids of its own; an old one makes room for a new one. */
+  /** Downloads that a connection may have begun under ids of its own; a new download evicts the oldest. */
   otaDownloadsPerSessionMax: 16,
+  /** Uploads of a worker at once. */
   otaUploadsMax: 3,
+  /** Bytes around the file in an upload. */
   otaFormBytesMax: 64 * 1024,
+  /** Answers of a process that are being sent in slices. */
   streamsMax: 256,
-  /** How long a device's assignment is remembered while it takes chunks, and for how many devices. */
+  /** Time for which the assignment of a device is remembered while it takes chunks. */
   otaAssignmentMs: 2_000,
+  /** Devices whose assignment is remembered. */
   otaAssignmentsMax: 20_000,
-  /** The rollout: how often work is looked for, devices told at once, devices of a profile that get in line at once. */
+  /** Interval at which the rollout checks for work. */
   otaRolloutPollMs: 1_000,
+  /** Devices that are notified at once. */
   otaRolloutBatchMax: 100,
+  /** Devices of a profile that join the queue at once. */
   otaRolloutExpandMax: 500,
-  /** A slow reader: how often the rest is offered again, and how long it may take nothing at all. */
+  /** Interval at which a slow reader is offered the rest of an answer. */
   streamOfferMs: 3_000,
+  /** Time after which a reader that takes nothing is disconnected. */
   streamStallMsMax: 60_000,
 
-  /** Reports: body of a request and of a view; fields, filters and values of a view; characters of a label; columns that a pivot may
-   * make; bytes of all bound values of a query; attributes that the saved views of all tenants and of one name, and how many of
-   * them are forgotten at once when no view names them any more; devices of one customer;
-   * answers that are still being taken by slow readers. */
+  /** Body of a report request. */
   reportBodyBytesMax: 256 * 1024,
+  /** Body of a saved view. */
   viewBodyBytesMax: 1024 * 1024,
+  /** Fields of a view. */
   viewFieldsMax: 64,
+  /** Filters of a view. */
   viewFiltersMax: 32,
+  /** Values in the filters of a view. */
   viewValuesMax: 10_000,
+  /** Characters of a label. */
   viewLabelCharsMax: 64,
+  /** Columns that a pivot may make. */
   pivotColumnsMax: 1_000,
+  /** Bytes of all bound values of a query. */
   reportParameterBytesMax: 800_000,
+  /** Attributes that the saved views of all tenants name. */
   reportKeysMax: 100_000,
+  /** Attributes that the saved views of one tenant name. */
   reportKeysPerTenantMax: 1_000,
+  /** Attributes that are removed at once when no view names them any more. */
   reportKeysPrunedMax: 1_000,
+  /** Devices of the customer of a report. */
   reportOwnDevicesMax: 80_000,
+  /** Size of the slices in which a report is sent. */
   reportSliceBytes: 256 * 1024,
+  /** Bytes of reports that slow readers have not taken. */
   reportUnsentBytesMax: 512 * 1024 * 1024,
-  /** Files of pages: what a slow reader of a larger one holds. */
+  /** Bytes of the file of a page that a slow reader holds in memory. */
   assetSliceBytes: 64 * 1024,
-  /** What ClickHouse may give for one report; memory of a thread; how long it may take on top of the time of its query; how long a report waits for attributes that
-   * are named for the first time. */
+  /** Bytes that ClickHouse may give for one report. */
   reportResultBytesMax: 128 * 1024 * 1024,
+  /** Heap of a report thread. */
   reportHeapMegabytesMax: 1024,
+  /** Time of a report thread beyond the time of its query. */
   reportGraceMsMax: 10_000,
+  /** Time that a report waits for attributes that are named for the first time. */
   reportAttributesMsMax: 5_000,
-  /** Copying device data to ClickHouse: how often there is a look, rows of one step, when a new key is copied again. */
+  /** Interval at which the outbox of device data is checked. */
   outboxPollMs: 500,
+  /** Rows of one step of the outbox. */
   outboxRowsMax: 5_000,
+  /** Rows of one page when devices or attributes are copied as a whole. */
   outboxPageRowsMax: 20_000,
+  /** Age at which a newly named key is copied again, when no older transaction can still write it. */
   outboxSettleMs: 35_000,
-  /** How often there is a look whether the copy is still there. */
+  /** Interval at which the copy in ClickHouse is checked for existence. */
   outboxLookMs: 10_000,
 
-  /** How often a worker tells the primary how it is. */
+  /** Interval at which a worker reports its state to the primary. */
   statusIntervalMs: 250,
-  /** The port for operators: connections, and how long a request may take to come. */
+  /** Connections to the port for operators. */
   monitorConnectionsMax: 64,
+  /** Time in which a request to that port must arrive. */
   monitorTimeoutMs: 10_000,
 } as const;
 
