@@ -24,7 +24,7 @@ const slowSpeed = 0.9;
 export interface TimeLine {
   /** Time − `hostMonotonic()`. */
   anchor: number;
-  /** The anchor is good from this `hostMonotonic()` on; until then the earlier one is. */
+  /** `anchor` is valid from this `hostMonotonic()` on, `earlierAnchor` before it. */
   since: number;
   earlierAnchor: number;
 }

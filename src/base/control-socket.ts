@@ -1,7 +1,7 @@
 /**
- * The way in for an operator's commands to a running instance: one request and one answer, each a line of JSON, over a
- * Unix socket that only its owner can open. The primary listens (`listenControl`); `npm run backup` and other commands
- * ask (`openControl`). What a command holds for its caller ends with the connection, however that ends.
+ * Carries an operator's commands to a running instance: one request and one answer, each a line of JSON, over a Unix
+ * socket that only its owner can open. The primary listens (`listenControl`); `npm run backup` and other commands
+ * ask (`openControl`). Whatever a command holds is released when its connection ends.
  */
 import { chmodSync, closeSync, openSync, rmSync } from 'node:fs';
 import { connect, createServer, type Server, type Socket } from 'node:net';

@@ -1,6 +1,6 @@
 /**
- * The errors of Millrace. A fault carries a stable code, an HTTP status and a sentence that tells the user what to
- * change; doors only translate it. A broken invariant is a bug and ends the process: `assert`.
+ * The errors of Millrace. A fault carries a stable code, an HTTP status and a sentence that says what the user
+ * has to change; doors only translate it. A broken invariant is a bug and ends the process: `assert`.
  */
 
 import { type Reason, type ReasonOf, type Status, statusOf } from './reasons.ts';
@@ -110,8 +110,8 @@ export function assert(condition: unknown, message: string): asserts condition {
 }
 
 /**
- * A fault as it is. Anything else is a bug in one operation, which must not take the others down: the operation ends with
- * this answer, and whoever gives it logs its `cause`. Where others share what was half done, a bug ends the process.
+ * Returns a fault unchanged. Any other error is a bug of one operation: the operation ends with this answer, the caller
+ * logs its `cause`, and other operations go on. A bug that leaves shared state half changed must end the process instead.
  */
 export function asFault(error: unknown): Fault {
   if (error instanceof Fault) return error;

@@ -122,7 +122,7 @@ export class Metrics {
   }
 }
 
-/** What every process tells about itself. */
+/** Registers the metrics that every process has. */
 export function processMetrics(metrics: Metrics, role: string): void {
   const labels = { process: role };
   const delay = monitorEventLoopDelay({ resolution: 10 });

@@ -52,7 +52,7 @@ type Members<P extends Properties> = Flat<
 >;
 type Flat<T> = { [K in keyof T]: T[K] };
 
-/** Keywords of a kind of value; whoever reads schemas may leave marks of its own. */
+/** Keywords of a kind of value. A reader of schemas may add marks under symbols of its own. */
 type Options<Name extends keyof Keywords = never> = Pick<Keywords, Name | 'title' | 'description'> & {
   [mark: symbol]: unknown;
 };
@@ -118,7 +118,7 @@ export {
   unknown as Unknown,
 };
 
-/** What is wrong with a value, and the way to it. */
+/** What is wrong with a value, and the path to that value. */
 export interface SchemaFault {
   path: string[];
   message: string;
@@ -169,7 +169,7 @@ function isOfType(type: NonNullable<Keywords['type']>, value: unknown): boolean 
   }
 }
 
-/** Of a value that fits none, the fault that the first has to tell. */
+/** Returns the fault of the first schema when the value fits none of them. */
 function faultOfAny(schemas: Schema[], value: unknown): SchemaFault | undefined {
   let first: SchemaFault | undefined;
   for (const each of schemas) {
@@ -223,7 +223,7 @@ function characters(text: string, enough: number): number {
   return count;
 }
 
-/** One that lost digits on its way is not the one that was meant. */
+/** Refuses integers that a double cannot hold exactly: such a number lost digits when it was read. */
 function faultOfInteger({ minimum, maximum }: Schema, value: number): SchemaFault | undefined {
   if (!Number.isSafeInteger(value)) return wrong(`must not be beyond ${Number.MAX_SAFE_INTEGER}`);
   if (minimum !== undefined && value < minimum) return wrong(`must be >= ${minimum}`);

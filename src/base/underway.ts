@@ -51,7 +51,7 @@ export function suspects(most: number): Work[] {
   return [...open].slice(-most).map(({ what, caller }) => ({ what, caller }));
 }
 
-/** Names a token without telling it. */
+/** Names a token without revealing the token. */
 export function callerOfToken(token: string): string {
   return `token ${createHash('sha256').update(token).digest('hex').slice(0, 12)}`;
 }

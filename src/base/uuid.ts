@@ -1,7 +1,7 @@
 /** Ids of entities: version 7 uuids, so that the order of ids is the order of creation and inserts stay at one end of an index. */
 import { randomFillSync } from 'node:crypto';
 
-/** Stands for "none" where the wire wants an id. */
+/** Means "none" where the wire requires an id. */
 export const nullUuid = '13814000-1dd2-11b2-8080-808080808080';
 
 const pattern = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i;
@@ -13,7 +13,7 @@ export function isUuid(text: string): boolean {
   return pattern.test(text);
 }
 
-/** The 12 bits behind the milliseconds count, so that ids of one process rise even within a millisecond. */
+/** The 12 bits after the milliseconds count, so that ids of one process rise even within a millisecond. */
 export function createUuid(now: number): string {
   randomFillSync(bytes);
   if (now > lastMs) {
