@@ -1,6 +1,6 @@
 /**
  * Decimals of more digits than a double can count, as scripts print their computed numbers (`21.499999999999996`),
- * without a string: pairs of doubles carry twice the bits, and tell when even those are too few.
+ * without a string. Pairs of doubles carry twice the bits and show when even these bits are too few.
  */
 
 /**

@@ -28,7 +28,7 @@ export function readJson(bytes: Uint8Array): Json {
   return json;
 }
 
-/** Where the text starts: behind a byte-order mark. */
+/** Returns where the JSON starts: after a byte-order mark. */
 export function startOfJson(bytes: Uint8Array): number {
   return bytes.length >= 3 && bytes[0] === 0xef && bytes[1] === 0xbb && bytes[2] === 0xbf ? 3 : 0;
 }
@@ -64,7 +64,7 @@ export function writeJson(json: Json): string {
 
 /** Reads value by value; the caller has checked, or will check, that the bytes are UTF-8. */
 export class JsonReader {
-  /** The next byte to read; behind the value when one was read. */
+  /** Offset of the next byte to read; after a value was read, the offset after that value. */
   at = 0;
   readonly #bytes: Buffer;
 
@@ -155,7 +155,7 @@ export class JsonReader {
     }
   }
 
-  /** One escape at `at`; moves behind it. */
+  /** Reads the escape at `at` and moves past it. */
   #escape(): string {
     const letter = this.#bytes[this.at + 1];
     const plain = letter === undefined ? undefined : plainEscapes.get(letter);

@@ -14,7 +14,7 @@ export type ReadBody = <Value>(body: Uint8Array, read: (strict: Uint8Array) => V
 
 export const strictly: ReadBody = (body, read) => read(body);
 
-/** `read` may be called twice: it leaves nothing behind when it throws. */
+/** `read` may be called twice, so it must change nothing when it throws. */
 export const leniently: ReadBody = (body, read) => {
   try {
     return read(body);
@@ -101,7 +101,7 @@ class Rewriter {
     return true;
   }
 
-  /** After an element: moves behind a comma, which is copied unless the bracket follows. */
+  /** Moves past the comma after an element. The comma is copied unless the bracket follows. */
   #next(bracket: number, expected: string): void {
     this.#skipBlank();
     const byte = this.#body[this.#at];
@@ -120,7 +120,7 @@ class Rewriter {
     }
     const end = this.#endOfBare();
     if (end === this.#at) throw this.#malformed('a member name');
-    // A blank of Unicode comes from a web page: a key that holds one cannot be told from the key without it.
+    // Unicode blanks come from web pages: a key with one looks the same as the key without it.
     if (/[\s\u200b\ufeff]/.test(this.#text(this.#at, end))) {
       throw this.#malformed('a member name (one with blanks needs quotes)');
     }
@@ -209,7 +209,7 @@ class Rewriter {
     return end;
   }
 
-  /** Moves behind blanks and comments, which leave nothing. */
+  /** Moves past blanks and comments, which are not copied. */
   #skipBlank(): void {
     const body = this.#body;
     for (;;) {

@@ -1,7 +1,7 @@
 /**
  * Nested JSON that is already as it will be stored: compact, no escapes, no name twice in an object, small numbers
- * without exponent. It is checked where it stands and then copied; no tree, no strings. Everything else, malformed or
- * just rare, is for the exact reader (`json.ts`) to judge.
+ * without exponent. It is checked in place and then copied, without a tree or strings. The exact reader (`json.ts`)
+ * reads all other JSON, malformed or just rare.
  */
 import { limits } from '../base/limits.ts';
 
@@ -12,7 +12,7 @@ const names = new Int32Array(2 * namesMax * (limits.jsonDepthMax + 1));
 const digitsMax = 300;
 
 /**
- * The place behind the value at `at`, or -1 when it must be read exactly. `depth` as for `JsonReader.value`.
+ * Returns the offset after the value at `at`, or -1 when the value must be read exactly. `depth` as for `JsonReader.value`.
  * `bytes[last]` is `}` or `]`, so that no scan but that of a string can pass it.
  */
 export function endOfPlain(bytes: Uint8Array, at: number, last: number, depth: number): number {
