@@ -28,17 +28,17 @@ export interface Segment {
   seed: number;
   /** Offset of its first frame. */
   start: number;
-  /** Nothing at or behind this offset is durable. */
+  /** No frame at or after this offset is durable. */
   end: number;
   /** No frame will be added. */
   sealed: boolean;
-  /** A write failed, or another process may still write: the file is removed, not recycled. */
+  /** A write failed, or another process may still write to the file: the file is removed, not recycled. */
   spoiled: boolean;
-  /** Size of the file when it holds only what waits (repack.ts). Offsets are those of the segment as it was written. */
+  /** Size of a file that holds only frames that wait (repack.ts). Offsets are those of the segment as it was written. */
   packedBytes: number | undefined;
   /** Odd while its file is being replaced by another; a reader that met a change opens the file again. */
   generation: number;
-  /** Its file is being packed: it must not be recycled meanwhile. */
+  /** The file is being packed and must not be recycled meanwhile. */
   packing: boolean;
   total: [LaneShare, LaneShare];
   waiting: [LaneShare, LaneShare];
@@ -158,7 +158,7 @@ export class Backlog {
     return this.#lanes[lane];
   }
 
-  /** What waits and was not given out. */
+  /** Returns the amounts of frames that wait and were not given out. */
   untaken(lane: Lane): Amounts & { oldestAtMs: number } {
     const { frames, rows, bytes, takenSum, untakenAtMs } = this.#lanes[lane];
     const left = { frames, rows, bytes, oldestAtMs: untakenAtMs };
@@ -180,7 +180,7 @@ export class Backlog {
     return this.#segments.length;
   }
 
-  /** A segment of an earlier start; `starts` is where each lane's cursor stands in it. */
+  /** Adds a segment of an earlier start; `starts` is the offset of each lane's cursor in the segment. */
   addRecovered(segment: Segment, starts: [number, number]): void {
     this.add(segment);
     for (const lane of lanes) {
@@ -197,7 +197,7 @@ export class Backlog {
     this.#tail = { epoch: segment.epoch, seq: segment.seq, offset: segment.end };
   }
 
-  /** A frame that is durable now, at `offset`; the caller moves `segment.end`. */
+  /** Counts a frame that became durable at `offset`; the caller moves `segment.end`. */
   appended(
     segment: Segment,
     frame: Pick<FrameHead, 'lane' | 'rows' | 'length' | 'order' | 'writtenMs'>,
@@ -246,7 +246,7 @@ export class Backlog {
         state.untakenAtMs = writtenMsMax;
         return unit;
       }
-      // Every frame up to here was damaged: it is in quarantine, the lane goes on behind it.
+      // Every frame up to here was damaged and is in quarantine: the lane goes on after these frames.
       const before = state.taken.at(-2);
       taken.orderMax = before?.orderMax ?? state.orderBefore;
       taken.writtenMsMax = before?.writtenMsMax ?? state.oldestAtMs;
@@ -303,12 +303,12 @@ export class Backlog {
     return [cursor(this.#lanes[0]), cursor(this.#lanes[1])];
   }
 
-  /** Where an empty journal stands, before the first segment is added. */
+  /** Sets the position of an empty journal. Called before the first segment is added. */
   startAt(tail: Cursor): void {
     this.#tail = tail;
   }
 
-  /** Segments that hold nothing for anyone. */
+  /** Returns sealed segments without a frame that waits. */
   confirmedSegments(): Segment[] {
     return this.#segments.filter((segment) => segment.sealed && !segment.packing && !isWaiting(segment));
   }
@@ -392,7 +392,7 @@ export class Backlog {
     return unit;
   }
 
-  /** Adds frames of one segment to the unit. True when all that waited in it was taken (or proved to be damaged). */
+  /** Adds frames of one segment to the unit. True when every frame that waited there was taken or proved to be damaged. */
   async #take(unit: OpenUnit, segment: Segment, from: number, share: Amounts, limits: UnitLimits): Promise<boolean> {
     // The writer may add to the segment meanwhile: the end belongs to the share, so nothing is awaited in between.
     const end = segment.end;
@@ -426,7 +426,7 @@ export class Backlog {
           take.nextOffset = step.offset;
           break;
         }
-        // A payload from a sparse file would hold on to a chunk of other things.
+        // A view would keep the whole chunk, most of which is other frames.
         unit.payloads.push(sparse ? Buffer.from(step.payload) : step.payload);
         unit.orders.push(step.order);
         if (unit.frames === 0) {
@@ -452,7 +452,7 @@ export class Backlog {
   }
 }
 
-/** The file of a segment. It may be replaced by a packed one at any time: what is opened is what `packedBytes` says. */
+/** Opens the file of a segment, which a packed file may replace at any time. `packedBytes` belongs to the opened file. */
 export async function openToRead(
   disk: Disk,
   segment: Segment,
@@ -473,7 +473,7 @@ function storedBytes({ packedBytes, end }: Segment): number {
   return packedBytes ?? end;
 }
 
-/** With heads, prefixes and padding, rounded up. */
+/** Returns the bytes of frames that wait, with heads, prefixes and padding, rounded up. */
 function waitingBytes({ waiting }: Segment): number {
   const frames = waiting[0].frames + waiting[1].frames;
   return waiting[0].bytes + waiting[1].bytes + frames * (packedPrefixBytes + frameHeaderBytes + 8);
@@ -499,7 +499,7 @@ function framesUntaken({ frames, takenSum }: LaneState): number {
   return frames - takenSum.frames;
 }
 
-/** What waits in the segment and was not given out, at this moment. */
+/** Returns the amounts of frames that wait in the segment and were not given out. */
 function untakenShare({ taken }: LaneState, lane: Lane, segment: Segment): Amounts {
   const { frames, rows, bytes } = segment.waiting[lane];
   const share = { frames, rows, bytes };
@@ -509,7 +509,7 @@ function untakenShare({ taken }: LaneState, lane: Lane, segment: Segment): Amoun
   return share;
 }
 
-/** Makes one of two confirmed neighbours, so that what waits for a long unit stays small. */
+/** Merges two confirmed neighbours, so that the list behind a long unit stays short. */
 function mergeTaken(taken: Taken[], at: number): void {
   const [first, second] = taken.splice(at, 2) as [Taken, Taken];
   const takes = [...first.takes];
@@ -546,7 +546,7 @@ function subtractAmounts(from: Amounts, amounts: Amounts): void {
   from.bytes -= amounts.bytes;
 }
 
-/** One read for what a unit will probably take, judged by the mean size of what waits. */
+/** Returns the bytes that a unit will probably take, by the mean size of the frames that wait. */
 function bytesToRead(share: Amounts, rowsLeft: number, bytesLeft: number): number {
   const stored = share.bytes + share.frames * (frameHeaderBytes + 8);
   const byRows = (stored * Math.max(1, rowsLeft)) / Math.max(1, share.rows);

@@ -1,6 +1,6 @@
 /**
- * The seam between the journal and the file system: what the journal asks of a disk, and the real one. A simulated
- * disk that loses, tears and refuses stands in test/crash/sim-disk.ts.
+ * The interface between the journal and the file system, with the real implementation. test/crash/sim-disk.ts has a
+ * simulated disk that loses, tears and refuses writes.
  */
 import * as fs from 'node:fs';
 import { mkdir, open, readdir, rename, rm, rmdir, statfs } from 'node:fs/promises';
@@ -207,7 +207,7 @@ async function readFrom<Result>(
   }
 }
 
-/** Fills `buffer` from `position`, block by block: what cannot be read (EIO), or is behind the end, is zeros. */
+/** Fills `buffer` from `position`, block by block: bytes that cannot be read (EIO) or lie after the end are zeros. */
 export async function readAround(file: DiskFile, buffer: Buffer, position: number): Promise<void> {
   for (let at = 0; at < buffer.length; at += unreadableStepBytes) {
     const piece = buffer.subarray(at, at + unreadableStepBytes);

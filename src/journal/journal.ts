@@ -67,7 +67,7 @@ const freeRefreshMs = 1000;
 /** After packing failed (a full or sick disk). */
 const repackRetryMs = 10_000;
 
-/** Throws a StartError that names the directory when the disk, or another version, stands against it. */
+/** Throws a StartError that names the directory when the disk or a file of a later version prevents the opening. */
 export async function openJournal(options: JournalOptions): Promise<Journal> {
   try {
     return await open(options);
@@ -81,7 +81,7 @@ export async function openJournal(options: JournalOptions): Promise<Journal> {
 async function open(options: JournalOptions): Promise<Journal> {
   const { dir, log, adopt = false, disk = realDisk, clock = systemClock, locked = false } = options;
   await disk.makeDirectory(dir);
-  // The owner's id first, then the frames: whatever an earlier owner acknowledged is found.
+  // The owner's id is written before frames are read, so every frame that an earlier owner acknowledged is found.
   const epochMax = await newestEpoch(disk, dir);
   const owner = await Owner.take({ disk, dir, clock, log, epochMax, locked });
   for (const name of await disk.list(dir)) if (name.endsWith('.tmp')) await disk.remove(`${dir}/${name}`);
@@ -136,7 +136,7 @@ async function open(options: JournalOptions): Promise<Journal> {
   return journal;
 }
 
-/** The highest epoch that segments or the position speak of. */
+/** Returns the highest epoch in segments and the position. */
 async function newestEpoch(disk: Disk, dir: string): Promise<number> {
   const cursors = (await readPosition(disk, dir))?.cursors ?? [];
   const files = await segmentFiles(disk, dir);
@@ -239,12 +239,12 @@ export class Journal {
     return this.#backlog.lane(lane).rows;
   }
 
-  /** Of those that wait, the rows that no open unit holds. */
+  /** Returns the rows that wait and that no open unit holds. */
   rowsUntaken(lane: Lane): number {
     return this.#backlog.untaken(lane).rows;
   }
 
-  /** As `oldestWaitingAt`, of the frames that no open unit holds. */
+  /** As `oldestWaitingAt`, for the frames that no open unit holds. */
   oldestUntakenAt(lane: Lane): number | undefined {
     const { frames, oldestAtMs } = this.#backlog.untaken(lane);
     return frames > 0 ? oldestAtMs : undefined;

@@ -3,7 +3,7 @@
  * lock of the data directory keeps two owners apart on one host. This file keeps them apart where that lock does not
  * work (a network volume without flock): a start writes its id first and reads the frames later, and an owner
  * acknowledges only while it knows that its id was in the file at most `leaseMs` ago. So every acknowledged frame of the
- * earlier owner is on disk before the later one looks for frames.
+ * earlier owner is on disk before the later owner reads frames.
  *
  *   check of the earlier owner began < id of the later owner written
  *   acknowledged ≤ check began + leaseMs < id written + takeoverWaitMs ≤ recovery began
@@ -26,7 +26,7 @@ export interface TakeOptions {
   dir: string;
   clock: Clock;
   log: Log;
-  /** The highest epoch that names of segments or the position speak of. */
+  /** The highest epoch in names of segments and in the position. */
   epochMax: number;
   /** The caller holds a lock that every earlier owner of this boot of this host held for its whole life. */
   locked: boolean;
@@ -126,7 +126,7 @@ async function write(options: TakeOptions, path: string, text: string, before: s
     await replaceWhole(disk, path, [bytes]);
     return true;
   } catch (error) {
-    // A full disk must not keep the start from shipping. Names and position tell the epoch too, once it is used.
+    // A full disk must not keep the start from shipping. Once the epoch is used, names of segments and the position hold it too.
     if (!isNoSpace(error)) throw error;
   }
   await disk.remove(`${path}.tmp`).catch(() => {});

@@ -50,7 +50,7 @@ export class SegmentPool {
     this.#options = options;
   }
 
-  /** A file of an earlier start that nobody needs. */
+  /** Takes over a spare file of an earlier start. */
   async adoptSpare(path: string): Promise<void> {
     const number = /\/spare-(\d+)$/.exec(path);
     if (number) this.#spareNumber = Math.max(this.#spareNumber, Number(number[1]));
@@ -140,7 +140,7 @@ export class SegmentPool {
     for (let path = this.#spares.shift(); path !== undefined; path = this.#spares.shift()) {
       try {
         // The old name must be gone for good before the old content is: a crash between would leave a segment whose
-        // header speaks of another.
+        // header belongs to another segment.
         await disk.rename(path, temporary);
         await disk.syncDirectory(this.#options.dir);
         const file = await disk.open(temporary, 'log');
@@ -165,7 +165,7 @@ export class SegmentPool {
         const started = performance.now();
         await file.write([zeros.subarray(0, segmentBytes - at)], at);
         const stepMs = performance.now() - started;
-        // Nobody waits for it yet: the disk belongs to the commits of this and every other process.
+        // No append waits for this file yet: commits of this and every other process go first.
         if (!this.#awaited && !this.#closed && stepMs > 0.5) await sleep(zeroRest * stepMs);
       }
       // File size and extents too, so that later writes have no metadata to journal.

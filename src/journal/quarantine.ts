@@ -1,8 +1,8 @@
 /**
- * What could not be kept in its way, below `<journal>/quarantine`: rows that the store refuses, as files of rows
+ * Keeps below `<journal>/quarantine` what could not be stored: rows that the store refuses, as files of rows
  * (`row-batch.ts`), and damaged stretches of a segment, as pairs `<name>.data` and `<name>.json`. Versions before
- * files of rows wrote such a pair for each row; these entries are read as well. At the cap `add` refuses: accepted
- * rows are not dropped in silence. Entries leave by `removeQuarantined` (any process) and by `expire`.
+ * files of rows wrote such a pair for each row; these entries are read as well. At the cap `add` refuses,
+ * because accepted rows are never dropped in silence. Entries leave by `removeQuarantined` (any process) and by `expire`.
  */
 import { crc32 } from 'node:zlib';
 import { type Disk, readWholeAround, realDisk, replaceWhole, sizeOf } from './disk.ts';

@@ -33,7 +33,7 @@ export interface Gap {
 export interface ReadRange {
   seed: number;
   from: number;
-  /** Nothing behind it is looked at. */
+  /** The reader stops at this offset. */
   end: number;
   /** Bytes of one read. */
   chunkBytes: number;
@@ -88,7 +88,7 @@ export class FrameReader {
     return from < this.#range.end ? { kind: 'gap', from, to: this.#range.end } : undefined;
   }
 
-  /** Reads at the current place and moves on: behind the frame, behind a bad payload, or 8 bytes. */
+  /** Reads at the current offset and moves past the frame, past a bad payload, or on by 8 bytes. */
   async #frameHere(): Promise<Frame | undefined> {
     const place = this.#at;
     const { seed, end, lane, packed } = this.#range;

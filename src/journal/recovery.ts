@@ -1,7 +1,7 @@
 /**
- * What earlier starts left behind: finds the segments that are not fully shipped, cuts torn tails, keeps damaged
- * stretches in quarantine and every valid frame around them. A segment whose end and contents are told by the link of
- * its successor and of which nothing is shipped yet is taken without a walk; damage in it is found when it is read.
+ * Reads the files of earlier starts: finds the segments that are not fully shipped, cuts torn tails, keeps damaged
+ * stretches in quarantine and every valid frame around them. A segment of which nothing is shipped, and
+ * whose end and contents its successor's link states, is not walked; damage in the segment is found when it is read.
  *
  * An append that was cut short by a crash was never acknowledged: none of its frames is given out, and their heads are
  * overwritten, so that no later start finds a part of a message.
@@ -34,7 +34,7 @@ export interface RecoveryOptions {
   disk: Disk;
   dir: string;
   position: Position;
-  /** Look only: nothing on the disk is changed. */
+  /** Nothing on the disk is changed. */
   readOnly?: boolean;
   /** Keeps the bytes of a damaged stretch. */
   onGap: (segment: Segment, gap: Gap) => Promise<void>;
@@ -194,7 +194,7 @@ export function isLink(frame: Frame): boolean {
   return (frame.flags & frameFlags.link) > 0 && frame.length === linkBytes;
 }
 
-/** Without a header no frame of the file can be told from garbage: the whole file is kept for a human. */
+/** Without a header no frame can be verified, so the whole file is kept for an operator. */
 async function keepLostSegment(options: RecoveryOptions, name: string, reason: string): Promise<void> {
   const { disk, dir, onLostSegment, readOnly } = options;
   if (!readOnly) {
@@ -213,7 +213,7 @@ async function keepLostSegment(options: RecoveryOptions, name: string, reason: s
 interface InnerGap {
   gap: Gap;
   before: Pick<Frame, 'commit' | 'flags'> | undefined;
-  /** Commit of the frame behind it. */
+  /** Commit of the frame after the gap. */
   after: number;
 }
 

@@ -21,10 +21,10 @@
  *
  * Frames of one append share `commit`; the last carries `lastOfCommit`. The first frames of a segment are its `links`:
  * what the segments before it held and where they ended, as a rule one segment. So a full segment needs no walk at
- * start, its end is known exactly, and bytes behind that end (left by a failed write) are never taken for frames.
+ * start, its end is known exactly, and bytes after that end (left by a failed write) are never taken for frames.
  *
  * A packed segment (repack.ts) keeps only frames that wait. Each frame follows the u64 offset that it had in the
- * segment as it was written; cursors, links and headCrc speak of these offsets. `end` is where that segment ended.
+ * segment as it was written; cursors, links and headCrc use these offsets. `end` is where that segment ended.
  */
 import { crc32 } from 'node:zlib';
 
@@ -61,7 +61,7 @@ export interface SegmentHeader {
   seq: number;
   salt: Buffer;
   createdMs: number;
-  /** The journal's directory, for a human who finds the file elsewhere. */
+  /** The journal's directory, for an operator who finds the file elsewhere. */
   name: string;
   /** Only of a packed segment: where the segment ended. */
   packedEnd?: number;
@@ -100,7 +100,7 @@ export function encodeSegmentHeader(header: SegmentHeader): Buffer {
   return bytes;
 }
 
-/** The header from whichever copy is whole; undefined when none is. `newer`: made by a later version of Millrace. */
+/** Reads the header from the copy that is whole; undefined when neither is. `newer`: made by a later version of Millrace. */
 export function decodeSegmentHeader(bytes: Buffer): FoundHeader {
   let newer = false;
   for (const version of [1, 2] as const) {
@@ -167,9 +167,9 @@ export function encodeFrameHead(into: Buffer, at: number, head: FrameHead, seed:
   into.writeUInt32LE(crc32(into.subarray(at, at + 36), (seed ^ fileOffset) >>> 0), at + 36);
 }
 
-/** The head of a frame that stands at `at` in `bytes` and at `fileOffset` in its file; undefined when it is none. */
+/** Reads a frame's head at `at` in `bytes`, which is `fileOffset` in its file; undefined when the bytes are no head. */
 export function decodeFrameHead(bytes: Buffer, at: number, seed: number, fileOffset: number): FrameHead | undefined {
-  // The mark first: it turns away nearly every wrong place without a checksum.
+  // The mark is compared first: it rules out nearly every wrong offset without a checksum.
   if (bytes[at + 34] !== (frameMark & 0xff) || bytes[at + 35] !== frameMark >> 8) return undefined;
   if (crc32(bytes.subarray(at, at + 36), (seed ^ fileOffset) >>> 0) !== bytes.readUInt32LE(at + 36)) return undefined;
   const lane = bytes[at + 32]!;

@@ -1,7 +1,7 @@
 /**
  * The only writer of a journal's segments: one gathered, durable write for each append. What a failed write means is
  * decided here: it is final for that file, which ends at its last durable byte; the frames go once more into a new
- * file; when that fails too the journal has failed and the process must end. Never is anything durable by hope.
+ * file; when that fails too the journal has failed and the process must end. An append is durable only after a sync that succeeded.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Clock } from '../base/clock.ts';
@@ -70,7 +70,7 @@ export class Writer {
   readonly #disk: Disk;
   readonly #segmentBytes: number;
   #current: ReadySegment | undefined;
-  /** Sealed, and not yet told of by a durable link: one, but for files that were abandoned. */
+  /** Sealed segments that no durable link names yet: one, unless files were abandoned. */
   #unlinked: Segment[] = [];
   #commit = 0;
   #inFlight: Promise<void> | undefined;
@@ -183,7 +183,7 @@ export class Writer {
         throw new JournalError('failed', `The journal cannot be written: ${messageOf(error)}.`);
       }
     }
-    // After the write: an owner that came meanwhile looks for frames later than this, or this append is not acknowledged.
+    // After the write: a new owner reads frames later than this moment, or this append is not acknowledged.
     if (!this.#owner.valid && !(await this.#owner.holds())) {
       this.failed = true;
       throw new JournalError('failed', `The journal is lost: ${this.#owner.lostReason}.`);
@@ -223,7 +223,7 @@ export class Writer {
     });
   }
 
-  /** Fills `#parts` with heads, payloads and padding; answers the offset behind them. */
+  /** Fills `#parts` with heads, payloads and padding; returns the offset after them. */
   #gather(frames: readonly JournalFrame[], segment: Segment, links: readonly Segment[]): number {
     this.#parts.length = 0;
     const headBytes = frameHeaderBytes * (links.length + frames.length);
@@ -290,7 +290,7 @@ export class Writer {
     file.close().catch(() => {});
   }
 
-  /** The file ends at its last durable byte. What the failed write left behind that byte is not to be found by a start. */
+  /** Ends the file at its last durable byte. No start may find what the failed write left after that byte. */
   async #abandon(): Promise<void> {
     const current = this.#current;
     if (!current) return;
