@@ -1,6 +1,6 @@
 /**
  * The one call that every door pours telemetry into: decoded rows gather in a frame while the last frame is being
- * synced; then the frame goes to the journal in one write, and all its waiters are told together, in order (group
+ * synced; then the frame goes to the journal in one write, and all its waiters are acknowledged in order (group
  * commit). Nothing is acknowledged before its rows are durable, and at every cap the caller is refused with a reason.
  *
  * Two lanes: rows of yesterday, today and tomorrow, and the late ones (all others), which touch many days and so are
@@ -50,16 +50,16 @@ export interface IngestOptions {
 
 const dayMs = 86_400_000;
 /**
- * A commit costs the same for one message and for a hundred. Behind one of this many messages the next waits a little
- * for company; behind fewer there is no company to wait for, behind more it has come by itself.
+ * A commit costs the same for one message and for a hundred. After a commit of this many messages the next commit waits
+ * a little for more. After a smaller commit few messages would come, after a larger one enough have come already.
  */
 const lingerMessages = { min: 3, max: 64 };
 const checkIntervalMs = 100;
 const loopLagMsMax = 500;
-/** Refused for its lag for this long, a starved process takes messages until the next look: a little still gets through. */
+/** After refusing for its lag for this long, a starved process takes messages until the next check. */
 const lagRefusedMsMax = 2_000;
 
-/** One write and one sync: its frames, and who waits for them. */
+/** One write and one sync: its frames, and the waiters for them. */
 interface Commit {
   readonly waiters: Waiter[];
   readonly messages: number;
@@ -219,8 +219,8 @@ export class Ingest {
   }
 
   /**
-   * Takes one message. Throws the decoder's Fault, the refusal, or what `charge` throws; else `waiter` hears of the
-   * outcome later. Returns the data points.
+   * Takes one message and returns its data points; `waiter` gets the outcome later. Throws the decoder's Fault, the
+   * refusal, or what `charge` throws; then `waiter` is not called.
    */
   accept<Source>(
     decode: Decode<Source>,
@@ -412,7 +412,7 @@ export class Ingest {
     return this.#gathering.bytes + this.#largeBytes + (this.#writing?.bytes ?? 0);
   }
 
-  /** Looks at the slow signals ten times a second, so that a message costs one comparison. */
+  /** Checks the slow signals ten times a second, so that a message costs one comparison. */
   #check(): void {
     const { clock, journal, backlogBytesMax, freeDiskBytesMin, unsyncedMsMax } = this.#options;
     const now = clock.monotonic();
@@ -426,7 +426,7 @@ export class Ingest {
     const today = Math.floor(clock.now() / dayMs) * dayMs;
     this.#near = { from: today - dayMs, to: today + 2 * dayMs };
     this.#storeAcks?.expire(journal.rowsWaiting(live) === 0);
-    // Ten points of hysteresis: a door that flaps at its threshold helps nobody.
+    // Hysteresis of ten percent keeps the refusal from toggling at its threshold.
     const slack = this.#refusal ? 0.9 : 1;
     if (journal.backlogDiskBytes > backlogBytesMax * slack) this.#refusal = backlogFull(backlogBytesMax);
     else if (journal.freeBytes() * slack < freeDiskBytesMin || now < this.#fullUntil) this.#refusal = diskFull();

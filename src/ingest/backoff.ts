@@ -7,7 +7,7 @@ import { setTimeout as timer } from 'node:timers/promises';
 import type { Clock } from '../base/clock.ts';
 import type { ClickHouse, ClickHouseError } from '../clickhouse/client.ts';
 
-/** Resolves after the time or when the signal is aborted, whichever is first; handed in so that a test can shorten it. */
+/** Resolves after the time, or earlier when the signal is aborted. Handed in so that a test can shorten the time. */
 export type Sleep = (ms: number, signal: AbortSignal) => Promise<void>;
 
 export const sleep: Sleep = (ms, signal) => timer(ms, undefined, { signal }).catch(() => {});
@@ -36,7 +36,7 @@ export class Backoff {
     this.#failures = 0;
   }
 
-  /** `mayEndEarly`: the store did not answer, and nothing suggests that it will go away again by the same insert. */
+  /** `mayEndEarly`: the store did not answer, and nothing suggests that the same insert would stop it again. */
   async wait(mayEndEarly: boolean): Promise<void> {
     const { clickhouse, clock, sleep: pause, signal } = this.#deps;
     const most = Math.min(waitMsMax, waitMsFirst * 2 ** Math.min(this.#failures, 10));

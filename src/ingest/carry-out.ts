@@ -70,7 +70,7 @@ async function affectedLatest(
   }));
 }
 
-/** ClickHouse's `transform` takes no empty arrays; no writer is −1. Texts: the numbers have 63 bits. */
+/** ClickHouse's `transform` takes no empty arrays, so −1, which is no writer, is added. Numbers of 63 bits go as strings. */
 function parametersOf(all: readonly Erased[]): Parameters {
   const parameters: Parameters = {};
   for (const [n, erased] of all.entries()) {

@@ -1,7 +1,7 @@
 /**
- * Deleting ranges of a device's telemetry. The tombstone makes the delete durable; then this waits a moment until what
- * was accepted before is in ClickHouse, and carries the delete out. `done`: no read shows a deleted point from now on.
- * `recorded`: some deleted points may be readable until `erase.ts` has carried the delete out, on whichever host.
+ * Deletes ranges of a device's telemetry. The tombstone makes the delete durable. `DeleteSeries` then waits until the rows
+ * accepted before are in ClickHouse, and carries the delete out. `done`: no read shows a deleted point from now on.
+ * `recorded`: some deleted points may be readable until `erase.ts` of one of the hosts has carried the delete out.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Clock } from '../base/clock.ts';

@@ -123,7 +123,7 @@ export class Eraser {
     }
   }
 
-  /** One look at both stores. `start` repeats it; a test calls it. */
+  /** Runs one round over both stores. `start` repeats the round; a test calls it. */
   async round(): Promise<void> {
     if (!this.#deps.isLeader()) {
       this.#waiting = 0;
@@ -134,12 +134,12 @@ export class Eraser {
       await this.#report(fence);
       if (!this.#stopping) await this.#erase(isWaiting);
     } catch (error) {
-      // Both stores may be away; the tombstones wait.
+      // Both stores may be unavailable; the tombstones wait.
       if (!isAway(error)) this.#deps.log.warn('erase', { reason: messageOf(error) });
     }
   }
 
-  /** One statement at most, and only when something that others need has changed, or as a sign of life. */
+  /** Runs one statement at most: when a value that other hosts need has changed, or as a heartbeat. */
   async #report(fence: number): Promise<void> {
     const { postgres, clock, journals } = this.#deps;
     const { reports: all } = await journals();
@@ -150,7 +150,7 @@ export class Eraser {
     const isDue = clock.monotonic() - this.#reportedAt >= limits.journalReportMs;
     if (!isDue && gone.length === 0 && !own.some((journal) => this.#isNews(journal))) return;
     await writeJournals(postgres, hostname(), own);
-    // A report that was on its way when the journal was removed has made it known again.
+    // A late report of the removed journal may have added the journal again.
     for (const journal of gone) {
       await forgetJournal(postgres, journal);
       this.#forgotten.add(journal.writer);
@@ -206,7 +206,7 @@ export class Eraser {
     await this.#carryOut(again, journals, limits.eraseAgainMsMax);
   }
 
-  /** One failing delete does not hold up the others. False when the stores are away or the lease is lost. */
+  /** Continues after a delete that failed. False when the stores are unavailable or the lease is lost. */
   async #carryOut(tombstones: Tombstone[], journals: JournalRow[], msMax = Number.POSITIVE_INFINITY): Promise<boolean> {
     const { postgres, clickhouse, cluster, clock, log } = this.#deps;
     const now = clock.monotonic();

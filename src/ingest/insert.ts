@@ -61,7 +61,7 @@ const unknownMax = 3;
 const slowMax = 3;
 /** The deadline doubles with each insert that missed it, up to this many times its length. */
 const deadlineFactorMax = 8;
-/** Between two looks at inserts that run on. */
+/** Interval at which inserts that still run after their deadline are checked. */
 const leftInsertsMs = 250;
 /** Bytes of the bodies that are inserted at once. */
 const parallelBytesMax = 32 * 1024 * 1024;

@@ -81,7 +81,7 @@ export function framesOf(unit: ShipUnit, isOfPart: (payload: Uint8Array) => bool
   return { payloads, orders, rows, orderMin: orders[0] ?? unit.orderMin };
 }
 
-/** A lone row, or bytes of which the rows cannot be told. */
+/** True for a single row, or for bytes whose rows cannot be read. */
 export function isWhole(piece: Piece): boolean {
   return piece.payloads.length === 1 && piece.days.length <= 1 && rowsIn(piece.payloads[0]!) < 2;
 }

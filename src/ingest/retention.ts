@@ -121,7 +121,7 @@ export class Retention {
     log.info('retention_other_days', { rows: Number(row!.count) });
   }
 
-  /** Once a day, whichever host does it. */
+  /** Runs once a day over all hosts. */
   async #daily(name: string, work: () => Promise<void>): Promise<void> {
     const { postgres } = this.#deps;
     const isDue = await postgres.query(

@@ -1,4 +1,4 @@
-/** Telemetry that somebody else than the device writes for it, as over the REST API: the same decoder, the same channel. */
+/** Accepts telemetry that a user writes for a device over the REST API, through the same decoder and the same journal. */
 import type { Clock } from '../base/clock.ts';
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';

@@ -75,7 +75,7 @@ export async function fenceDevices(queries: Queries): Promise<void> {
   );
 }
 
-/** Tombstones that have not been carried out, oldest first, behind `afterId`. */
+/** Reads tombstones after `afterId` that have not been carried out, oldest first. */
 export async function readWaiting(queries: Queries, afterId: number, count: number): Promise<Tombstone[]> {
   return await queries.query<Tombstone>(
     `select ${columns} from tombstones
