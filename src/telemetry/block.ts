@@ -210,7 +210,7 @@ export function bytesOf(array: Int32Array | Float64Array, rows: number): Uint8Ar
   return new Uint8Array(array.buffer, array.byteOffset, 8 * rows);
 }
 
-/** Writes a varint; returns the place behind it. */
+/** Writes a varint and returns the offset after it. */
 export function writeVarint(target: Uint8Array, at: number, value: number): number {
   while (value >= 0x80) {
     target[at++] = value | 0x80;

@@ -46,7 +46,7 @@ function tooMany(count: number, member: 'interval' | 'intervalType'): Error {
   );
 }
 
-/** Calendars end soon after, 270 000 years away. */
+/** JavaScript dates end soon after this time, 270 000 years from now. */
 const dateMsMax = 8.6e15;
 
 function noDate(): Error {

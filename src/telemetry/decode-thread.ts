@@ -121,7 +121,7 @@ export class DecodeThread {
     this.#current = task;
     this.#worker ??= this.#start();
     const { body, now } = task.request;
-    // A view would be sent with all of the memory it looks at.
+    // A view would be copied with the whole buffer behind it.
     const whole = body.byteLength === body.buffer.byteLength && body.buffer instanceof ArrayBuffer;
     const own = whole ? body : new Uint8Array(body);
     this.#worker.postMessage({ body: own, now } satisfies DecodeRequest, [own.buffer as ArrayBuffer]);

@@ -27,7 +27,7 @@ export type DecodeReply =
 const noDevice = { number: 0 };
 
 function decode({ body, now }: DecodeRequest, options: DecodeOptions): DecodeReply {
-  // Not kept: a large message would leave its memory behind in the thread.
+  // The rows are not reused: the thread would keep the memory of a large message.
   const rows = new Rows();
   try {
     decodeTelemetry(body, noDevice, now, rows, options);

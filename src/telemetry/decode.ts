@@ -2,7 +2,7 @@
  * The bytes of a telemetry message become rows (docs/http.md#telemetry). One pass over the bytes for what devices
  * send all day; what is rare (escapes, exponents, long numbers) is read value by value through the exact reader, and
  * a record out of the ordinary (a name twice, `values` before `ts`, anything malformed) is read again as a whole: the
- * careful way decides, the fast way never refuses. A refused message leaves no row.
+ * exact reader decides, the fast reader never refuses. A refused message leaves no row.
  */
 import { isUtf8 } from 'node:buffer';
 import type { Config } from '../base/config.ts';
@@ -69,7 +69,7 @@ export function decodeTelemetry(
   return rows.count - countBefore;
 }
 
-/** Strict JSON by the careful way alone: what the fast way is tested against. */
+/** Decodes strict JSON with the exact reader alone. Tests compare the fast reader with this function. */
 export function decodeTelemetryExactly(
   body: Uint8Array,
   device: TelemetrySource,
@@ -230,8 +230,8 @@ export class Message {
   }
 
   /**
-   * Adds the records of `device` from the array at `at`; returns the place behind it. What is out of the ordinary is
-   * left to the caller's careful way: -1, or a Fault. Then rows of the device may be left over.
+   * Adds the records of `device` from the array at `at`; returns the offset after the array. Returns -1 or throws a
+   * Fault for an unusual array, which the caller reads exactly; then rows of the device may be left over.
    */
   records(at: number, device: TelemetrySource): number {
     if (this.#body[at] !== 0x5b) return -1;
@@ -239,7 +239,7 @@ export class Message {
     return this.#elements(at, true, this.#countMax);
   }
 
-  /** Throws when bytes that nobody looked at are no UTF-8. */
+  /** Throws when bytes that no reader checked are no UTF-8. */
   finish(): void {
     if (this.#unchecked && !isUtf8(this.#body)) throw invalidUtf8();
   }
@@ -290,7 +290,7 @@ export class Message {
     return end;
   }
 
-  /** Reads an element from its brace; returns the place behind it, or -1 when the careful way must look at it. */
+  /** Reads an element from its brace; returns the offset after it, or -1 when the element must be read exactly. */
   #quickElement(at: number, depth: number): number {
     const body = this.#body;
     const rows = this.#rows!;
@@ -330,7 +330,7 @@ export class Message {
     return at;
   }
 
-  /** Reads `:{…}}`, and a gateway's `metadata` before the last brace, from behind the name `values`. */
+  /** Reads `:{…}}`, and a gateway's `metadata` before the last brace, starting after the name `values`. */
   #quickTail(at: number, depth: number): number {
     const body = this.#body;
     at = skipBlank(body, at);
@@ -358,7 +358,7 @@ export class Message {
     return at < 0 ? -1 : skipBlank(body, at);
   }
 
-  /** Reads members from the first name (or the closing brace) on; returns the place behind the brace, or -1. */
+  /** Reads members from the first name (or the closing brace) on; returns the offset after the brace, or -1. */
   #quickMembers(at: number, depth: number): number {
     const body = this.#body;
     const rows = this.#rows!;
@@ -416,7 +416,7 @@ export class Message {
     }
   }
 
-  /** Reads a string from behind its quote. */
+  /** Reads a string, starting after its quote. */
   #quickString(key: Key, start: number, last: number, cast: boolean): number {
     const body = this.#body;
     let at = start;
@@ -435,7 +435,7 @@ export class Message {
     return at + 1;
   }
 
-  /** A number of up to 15 digits, or 16 below 2^53, is exact: as it stands, or by one correctly rounded division. */
+  /** A number of up to 15 digits, or 16 below 2^53, is exact as an integer, or after one correctly rounded division. */
   #quickNumber(key: Key, start: number): number {
     const body = this.#body;
     const negative = body[start] === 0x2d;
@@ -508,7 +508,7 @@ const point = 0x2e - 0x30;
 const smallE = 0x65 - 0x30;
 const largeE = 0x45 - 0x30;
 
-/** Stands before the first key of a record: devices of a kind send their keys in the same order. */
+/** The predecessor of the first key of a record, because devices of a kind send their keys in the same order. */
 const beforeFirst = new Key(empty);
 
 const message = new Message('device');
@@ -516,7 +516,7 @@ const messageMark = newMark();
 const elementMark = newMark();
 
 let lastRecord = 0;
-/** A number no key has seen lately; when it comes round again, a false "twice" only costs the careful way. */
+/** Returns a number that no key has seen lately. After 2^30 records a false "twice" only costs an exact read. */
 function nextRecord(): number {
   lastRecord = (lastRecord + 1) & 0x3fffffff;
   return lastRecord;

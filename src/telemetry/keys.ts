@@ -11,7 +11,7 @@ export class Key {
   readonly bytes: Uint8Array;
   /** `ts` and `values` mean something at the top of a record. */
   readonly reserved: boolean;
-  /** It stands between quotes as it is, without an escape. */
+  /** The key needs no escape between quotes. */
   readonly plain: boolean;
   /** Owned by `Rows`: where its dictionary last had this key. */
   index = 0;
@@ -43,7 +43,7 @@ const valuesName = Buffer.from('values');
 export const hashStart = randomBytes(4).readInt32LE();
 export const hashFactor = 0x01000193;
 
-/** Longer keys, which nobody has, are made anew each time: remembered, they could fill the memory. */
+/** Longer keys are rare and are made again each time, because remembered ones could fill the memory. */
 const rememberedBytesMax = 128;
 const places = 8;
 const tableSize = 2 ** Math.ceil(Math.log2(limits.keyCacheMax));
@@ -61,7 +61,7 @@ export function internKey(source: Uint8Array, start: number, end: number, hash: 
   return internElsewhere(source, start, end, hash, first);
 }
 
-/** The key that followed `previous` last time, if it stands at `start` again, closing quote included. */
+/** Returns the key that followed `previous` last time, if it is at `start` again with its closing quote. */
 export function nextKey(previous: Key, source: Uint8Array, start: number, last: number): Key | undefined {
   const key = table[previous.next];
   if (key === undefined || !key.plain) return undefined;

@@ -57,7 +57,7 @@ function readOptions(answerBytesMax: number, settings: ReadOptions['settings'] =
   };
 }
 
-/** A store that is away, slow or out of memory is the caller's 503, an answer that is too large the caller's 400. */
+/** A store that is unavailable, slow or out of memory gives 503; an answer that is too large gives 400. */
 async function asFaults<T>(read: () => Promise<T>): Promise<T> {
   try {
     return await read();

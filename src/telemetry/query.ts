@@ -47,7 +47,7 @@ export async function readHistory(
   );
 }
 
-/** Cut silently, the answer would look complete: one row too many is a fault. */
+/** Throws at one row too many, because a history that was cut silently would look complete. */
 function rowCount(): () => void {
   let rows = 0;
   return () => {

@@ -16,7 +16,7 @@ export interface BlockRow {
   /** 0: the message brought its `ts`. */
   seq: number;
   version: bigint;
-  /** The order number that `version` stands for. */
+  /** The order number that `version` encodes. */
   order: bigint;
 }
 

@@ -66,7 +66,7 @@ export class Rows {
   /** 0 = no row has an int. */
   #intRows = 0;
 
-  /** The dictionary; a key is in it if it stands at its own `index`, below `#keyCount`. */
+  /** The dictionary; a key belongs to it when the entry at the key's `index`, below `#keyCount`, is that key. */
   readonly #keys: Key[] = [];
   #keyCount = 0;
   #keyBytes = 0;
@@ -272,7 +272,7 @@ export class Rows {
     return at;
   }
 
-  /** Makes room for `more` bytes behind the empty texts of the rows before `row` that have none; returns the end. */
+  /** Makes room for `more` bytes after the empty texts of the rows before `row` that have none; returns the end. */
   #padText(row: number, more: number): number {
     const missing = row - this.#textRows;
     const size = this.#textLength + missing + more;
