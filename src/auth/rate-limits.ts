@@ -9,7 +9,7 @@ import type { Clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Bus } from '../bus/bus.ts';
-import { type Owner, Tallies } from '../bus/tallies.ts';
+import { type Owner, Tallies, type Tally } from '../bus/tallies.ts';
 import { type Bucket, parseBuckets, type Shortage, TokenBuckets } from './token-buckets.ts';
 
 /** What is counted, and how a refusal names it. */
@@ -74,18 +74,18 @@ export async function openRateLimits(deps: RateLimitDeps): Promise<RateLimits | 
   return rateLimits;
 }
 
+interface Scope {
+  name: ScopeName;
+  buckets: TokenBuckets;
+  tally: Tally;
+}
+
 export class RateLimits {
-  readonly #scopes: Record<ScopeName, TokenBuckets>;
+  readonly #scopes: Record<ScopeName, Scope>;
   readonly #tallies: Tallies<ScopeName>;
 
   constructor({ buckets, bus, clock }: RateLimitDeps) {
     const { rateLimitDevicesMax: devicesMax, rateLimitTenantsMax: tenantsMax } = limits;
-    this.#scopes = {
-      device: new TokenBuckets(buckets.device, devicesMax, clock),
-      gatewayDevice: new TokenBuckets(buckets.gatewayDevice, devicesMax, clock),
-      gateway: new TokenBuckets(buckets.gateway, devicesMax, clock),
-      tenant: new TokenBuckets(buckets.tenant, tenantsMax, clock),
-    };
     this.#tallies = new Tallies<ScopeName>({
       bus,
       channel: 'rate-limits',
@@ -93,8 +93,17 @@ export class RateLimits {
       countsOfOwner: kinds.length,
       intervalMs: limits.rateLimitPublishMs,
       ownersPerMessage: limits.rateLimitOwnersPerMessage,
-      onCounts: (scope, owner, counts) => this.#scopes[scope].take(owner, counts),
+      onCounts: (scope, owner, counts) => this.#scopes[scope].buckets.take(owner, counts),
     });
+    const scope = (name: ScopeName, ownersMax: number): Scope => {
+      return { name, buckets: new TokenBuckets(buckets[name], ownersMax, clock), tally: this.#tallies.of(name) };
+    };
+    this.#scopes = {
+      device: scope('device', devicesMax),
+      gatewayDevice: scope('gatewayDevice', devicesMax),
+      gateway: scope('gateway', devicesMax),
+      tenant: scope('tenant', tenantsMax),
+    };
   }
 
   async start(): Promise<void> {
@@ -107,37 +116,42 @@ export class RateLimits {
 
   /** Takes a message that brings no data points. Throws 429, and then nothing is taken. */
   message(device: LimitedDevice): void {
-    this.#takeMessage(scopeOf(device), device);
+    this.#takeMessage(this.#own(device), device);
   }
 
   /** Called before a telemetry or attribute post is read: throws 429 when even one data point would be too much. */
   admit(device: LimitedDevice): void {
-    const scope = scopeOf(device);
+    const scope = this.#own(device);
     this.#check(scope, device, telemetryMessagesKind, 1);
     this.#check(scope, device, telemetryDataPointsKind, 1);
   }
 
   /** Takes such a post, once its data points are known; without any it is a plain message. Throws 429. */
   points(device: LimitedDevice, points: number): void {
-    this.#takePoints(scopeOf(device), device, points);
+    this.#takePoints(this.#own(device), device, points);
   }
 
   /** As `message`, for a child: the children of a gateway share its limits. */
   childMessage(gateway: LimitedDevice): void {
-    this.#takeMessage('gateway', gateway);
+    this.#takeMessage(this.#scopes.gateway, gateway);
   }
 
   /** As `points`, for a child. */
   childPoints(gateway: LimitedDevice, points: number): void {
-    this.#takePoints('gateway', gateway, points);
+    this.#takePoints(this.#scopes.gateway, gateway, points);
   }
 
-  #takeMessage(scope: ScopeName, sender: LimitedDevice): void {
+  /** The limits on what a device sends for itself. */
+  #own(device: LimitedDevice): Scope {
+    return device.isGateway === true ? this.#scopes.gatewayDevice : this.#scopes.device;
+  }
+
+  #takeMessage(scope: Scope, sender: LimitedDevice): void {
     this.#check(scope, sender, messagesKind, 1);
     this.#take(scope, sender, [1, 0, 0]);
   }
 
-  #takePoints(scope: ScopeName, sender: LimitedDevice, points: number): void {
+  #takePoints(scope: Scope, sender: LimitedDevice, points: number): void {
     if (points === 0) {
       this.#takeMessage(scope, sender);
       return;
@@ -147,30 +161,24 @@ export class RateLimits {
     this.#take(scope, sender, [0, 1, points]);
   }
 
-  #check(scope: ScopeName, sender: LimitedDevice, kind: number, count: number): void {
-    const ofTenant = this.#scopes.tenant.shortage(sender.tenantId, kind, count);
+  #check(scope: Scope, sender: LimitedDevice, kind: number, count: number): void {
+    const ofTenant = this.#scopes.tenant.buckets.shortage(sender.tenantId, kind, count);
     if (ofTenant) throw tooMany('tenant', ofTenant, count);
-    const own = this.#scopes[scope].shortage(sender.number, kind, count);
-    if (own) throw tooMany(scope, own, count);
+    const own = scope.buckets.shortage(sender.number, kind, count);
+    if (own) throw tooMany(scope.name, own, count);
   }
 
-  #take(scope: ScopeName, sender: LimitedDevice, taken: Taken): void {
-    this.#takeOf('tenant', sender.tenantId, taken);
-    this.#takeOf(scope, sender.number, taken);
+  #take(scope: Scope, sender: LimitedDevice, taken: Taken): void {
+    takeOf(this.#scopes.tenant, sender.tenantId, taken);
+    takeOf(scope, sender.number, taken);
     this.#tallies.publish();
-  }
-
-  #takeOf(scope: ScopeName, owner: Owner, taken: Taken): void {
-    const buckets = this.#scopes[scope];
-    if (!buckets.limited) return;
-    buckets.take(owner, taken);
-    this.#tallies.add(scope, owner, taken);
   }
 }
 
-/** The limits on what a device sends for itself. */
-function scopeOf(device: LimitedDevice): ScopeName {
-  return device.isGateway === true ? 'gatewayDevice' : 'device';
+function takeOf({ buckets, tally }: Scope, owner: Owner, taken: Taken): void {
+  if (!buckets.limited) return;
+  buckets.take(owner, taken);
+  tally.add(owner, taken);
 }
 
 function tooMany(scope: ScopeName, { bucket, retrySeconds }: Shortage, count: number): Fault {

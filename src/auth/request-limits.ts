@@ -75,6 +75,6 @@ export class RequestLimits {
   #takeOne(caller: Caller, id: string): void {
     if (!this.#buckets[caller].limited) return;
     this.#buckets[caller].take(id, oneRequest);
-    this.#tallies.add(caller, id, oneRequest);
+    this.#tallies.of(caller).add(id, oneRequest);
   }
 }

@@ -49,10 +49,10 @@ test('the sums of each owner reach every other process, in messages of a few own
   const [own, received]: [unknown[], unknown[]] = [[], []];
   const here = await open(bus, own);
   await open(bus, received);
-  here.add('a', 7, [1, 0]);
-  here.add('a', 7, [2, 5]);
-  here.add('b', 'x', [1, 1]);
-  here.add('b', 'y', [0, 3]);
+  here.of('a').add(7, [1, 0]);
+  here.of('a').add(7, [2, 5]);
+  here.of('b').add('x', [1, 1]);
+  here.of('b').add('y', [0, 3]);
   here.publish();
   expect(received).toEqual([
     ['a', 7, [3, 5]],
@@ -66,7 +66,7 @@ test('the first counts after a quiet time go at once, further counts together af
   const bus = new TestBus();
   const here = await open(bus, [], 20);
   for (let n = 0; n < 9; n += 1) {
-    here.add('a', 1, [1, 0]);
+    here.of('a').add(1, [1, 0]);
     here.publish();
   }
   expect(bus.published).toHaveLength(1);

@@ -23,25 +23,43 @@ export interface TalliesDeps<Group extends string> {
   onCounts: (group: Group, owner: Owner, counts: readonly number[]) => void;
 }
 
-type Tally<Group> = [group: Group, owner: Owner, counts: number[]];
+type Entry<Group> = [group: Group, owner: Owner, counts: number[]];
 
 interface Message<Group> {
   /** The process that counted. */
   from: string;
-  taken: Tally<Group>[];
+  taken: Entry<Group>[];
+}
+
+/** What this process counted for the owners of one group since its last message. */
+export class Tally {
+  #sums = new Map<Owner, number[]>();
+
+  /** Adds to the next message; `counts` is copied. */
+  add(owner: Owner, counts: readonly number[]): void {
+    const sum = this.#sums.get(owner);
+    if (!sum) this.#sums.set(owner, [...counts]);
+    else for (let i = 0; i < sum.length; i += 1) sum[i]! += counts[i]!;
+  }
+
+  /** Gives the sums out and begins again. */
+  take(): ReadonlyMap<Owner, number[]> {
+    const sums = this.#sums;
+    if (sums.size > 0) this.#sums = new Map();
+    return sums;
+  }
 }
 
 export class Tallies<Group extends string> {
   readonly #deps: TalliesDeps<Group>;
   readonly #process = randomUUID();
-  /** Sums since the last message. */
-  readonly #sums: Map<Group, Map<Owner, number[]>>;
+  readonly #tallies: Map<Group, Tally>;
   #timer: NodeJS.Timeout | undefined;
   #unsubscribe: (() => void) | undefined;
 
   constructor(deps: TalliesDeps<Group>) {
     this.#deps = deps;
-    this.#sums = new Map(deps.groups.map((group) => [group, new Map()]));
+    this.#tallies = new Map(deps.groups.map((group) => [group, new Tally()]));
   }
 
   async start(): Promise<void> {
@@ -54,12 +72,9 @@ export class Tallies<Group extends string> {
     clearTimeout(this.#timer);
   }
 
-  /** Adds to the next message; `counts` is copied. */
-  add(group: Group, owner: Owner, counts: readonly number[]): void {
-    const owners = this.#sums.get(group)!;
-    const sum = owners.get(owner);
-    if (!sum) owners.set(owner, [...counts]);
-    else for (let i = 0; i < sum.length; i += 1) sum[i]! += counts[i]!;
+  /** Valid as long as these tallies. */
+  of(group: Group): Tally {
+    return this.#tallies.get(group)!;
   }
 
   /** Publishes what was added: at once after a quiet time, gathered under load. */
@@ -70,10 +85,9 @@ export class Tallies<Group extends string> {
   #send(): void {
     this.#timer = undefined;
     const { bus, channel, intervalMs, ownersPerMessage } = this.#deps;
-    const taken: Tally<Group>[] = [];
-    for (const [group, owners] of this.#sums) {
-      for (const [owner, counts] of owners) taken.push([group, owner, counts]);
-      owners.clear();
+    const taken: Entry<Group>[] = [];
+    for (const [group, tally] of this.#tallies) {
+      for (const [owner, counts] of tally.take()) taken.push([group, owner, counts]);
     }
     if (taken.length === 0) return;
     for (let at = 0; at < taken.length; at += ownersPerMessage) {
@@ -90,9 +104,9 @@ export class Tallies<Group extends string> {
   }
 
   readonly #isMessage = (value: unknown): value is Message<Group> =>
-    isObject(value) && isText(value['from']) && isListOf(value['taken'], this.#isTally);
+    isObject(value) && isText(value['from']) && isListOf(value['taken'], this.#isEntry);
 
-  readonly #isTally = (value: unknown): value is Tally<Group> => {
+  readonly #isEntry = (value: unknown): value is Entry<Group> => {
     if (!Array.isArray(value) || value.length !== 3) return false;
     const [group, owner, counts] = value as unknown[];
     const isGroup = this.#deps.groups.some((known) => known === group);
