@@ -1,6 +1,6 @@
 /**
  * ClickHouse for the other rooms: queries with parameters, statements, and inserts of ready-made blocks. Each call has
- * a deadline and fails with a typed `ClickHouseError`. It cannot tell an embedded engine from a server or a cluster.
+ * a deadline and fails with a typed `ClickHouseError`. The client does not know whether it talks to an embedded engine, a server or a cluster.
  */
 import { type ClickHouseClient, ClickHouseLogLevel, type ClickHouseSettings, createClient } from '@clickhouse/client';
 import { Fault, messageOf } from '../base/errors.ts';

@@ -100,7 +100,7 @@ function checkNewer(applied: Map<number, number>, newest: number, { database, lo
   );
 }
 
-/** Every statement of the schema as it would run; for a look before it does. */
+/** Returns every statement of the schema, so that an operator can read them before a start runs them. */
 export function schemaStatements(options: Pick<MigrateOptions, 'database' | 'cluster'>): string[] {
   return readMigrations().flatMap(({ statements }) =>
     forThisSetup(statements, options.cluster).map((statement) => fill(statement, options)),

@@ -1,8 +1,8 @@
 /**
- * Rows of a query, asked over ClickHouse's HTTP interface on kept-alive sockets. By hand, because every read that
- * a caller waits for goes through here: of 8 ms for the latest values of a device the client spent 2.4 (config of each
- * call, a stream of parsed rows); this spends none. Rows are parsed piece by piece as they come, an answer that is too
- * long is cut off, and every failure rejects the promise of its read. `toClickHouseError` sorts the failures.
+ * Reads the rows of a query over ClickHouse's HTTP interface on kept-alive sockets. The official client is not used,
+ * because callers wait for these reads: of 8 ms for the latest values of a device the client spent 2.4 (config of each
+ * call, a stream of parsed rows). Rows are parsed piece by piece as they come, an answer that is too long is cut off, and
+ * every failure rejects the promise of its read. `toClickHouseError` sorts the failures.
  */
 import { Agent, type ClientRequest, type IncomingMessage, request } from 'node:http';
 import { Agent as TlsAgent, request as tlsRequest } from 'node:https';
@@ -83,7 +83,7 @@ export class Reader {
     const query = new URLSearchParams({
       database: this.#database,
       default_format: 'JSONEachRow',
-      // The status of an answer tells whether the whole of it is good.
+      // The status of an answer says whether the whole answer is valid.
       wait_end_of_query: '1',
     });
     for (const [name, value] of Object.entries(settings)) query.set(name, String(value));

@@ -49,7 +49,7 @@ export interface EmbeddedClickHouse {
 const user = 'default';
 const startMsMax = 30_000;
 const drainMsDefault = 5_000;
-/** Longer than any drain: whoever is still there does not end by itself. */
+/** Longer than any drain: a process that still runs then does not end by itself. */
 const endMsMax = 15_000;
 
 export async function startEmbeddedClickHouse(options: EmbeddedOptions): Promise<EmbeddedClickHouse> {

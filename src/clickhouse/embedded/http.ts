@@ -1,6 +1,6 @@
 /**
  * ClickHouse's HTTP interface in front of the engine: one request, one statement, one answer. Every refusal is a
- * ClickHouse exception with its code; when the client goes away its statement is killed.
+ * ClickHouse exception with its code; when the client disconnects, its statement is killed.
  */
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import { gzipSync } from 'node:zlib';
@@ -113,7 +113,7 @@ async function receive(files: BodyFiles, asked: Asked, request: IncomingMessage)
     }
   }
   const body = await readBody(request, serverLimits.statementBytesMax);
-  // One character per byte: rows behind the statement may be binary, and offsets stay what they are.
+  // One character per byte: rows after the statement may be binary, and offsets stay the same.
   const head = asked.query === '' ? '' : `${asked.query}\n`;
   const bytes = head === '' ? body : Buffer.concat([Buffer.from(head), body]);
   const text = bytes.toString('latin1');
@@ -193,7 +193,7 @@ function sendException(log: Log, request: IncomingMessage, response: ServerRespo
   response.setHeader('X-ClickHouse-Exception-Code', exception.code);
   response.setHeader('Content-Type', 'text/plain; charset=UTF-8');
   if (status === 401) response.setHeader('WWW-Authenticate', 'Basic realm="ClickHouse"');
-  // A body that nobody read cannot be followed by another request on this socket.
+  // No other request can follow an unread body on this socket.
   if (!request.complete) response.setHeader('Connection', 'close');
   response.writeHead(status).end(`${exception.message}\n`);
 }

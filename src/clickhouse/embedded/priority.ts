@@ -1,8 +1,8 @@
 /**
- * How far the engine stands back behind ingest when the cores are busy: merges, inserts and statements that say so (by
- * ClickHouse's setting `priority`) all the way, reads that somebody waits for half of it. A thread of the engine serves
- * anybody, so it is lowered for its work and raised again, which Linux allows with CAP_SYS_NICE only; without it the
- * whole process stands back for good. With it a nice value of the process would be undone: the engine sets its own.
+ * Sets the CPU priority of the engine below ingest. Merges, inserts and statements with ClickHouse's setting `priority`
+ * get the full nice value, reads with a waiting caller half of it. A thread of the engine serves statements of all kinds,
+ * so the thread is lowered for one statement and raised again, which Linux allows with CAP_SYS_NICE only. Without that
+ * capability the whole process is lowered for good. With it the engine would undo a nice value of the process.
  */
 import { readdirSync, readFileSync } from 'node:fs';
 import { setPriority } from 'node:os';

@@ -1,6 +1,6 @@
 /**
- * Main module of the embedded ClickHouse process: chDB behind ClickHouse's HTTP interface on loopback. It tells its
- * parent the port when it is ready, drains on SIGTERM, and ends when its parent is gone.
+ * Main module of the embedded ClickHouse process: chDB behind ClickHouse's HTTP interface on loopback. It
+ * sends its parent the port when it is ready, drains on SIGTERM, and ends when its parent has ended.
  */
 import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
@@ -23,10 +23,10 @@ import {
 import { Slots } from './slots.ts';
 
 const killMsMax = 2_000;
-/** Without a parent nobody waits for answers; a new primary may wait for the directory. */
+/** Without a parent no caller waits for answers, and a new primary may wait for the directory. */
 const orphanDrainMsMax = 500;
 
-/** What the parent hears: one of them, once. */
+/** What the parent receives: one of these messages, once. */
 export type StartMessage = { ready: { port: number } } | { refused: string };
 
 async function main(): Promise<void> {
@@ -73,7 +73,7 @@ async function serve(settings: EmbeddedServerSettings, log: Log): Promise<void> 
     server.close();
     server.closeIdleConnections();
     await idle(slots, drainMsMax, () => server.closeIdleConnections());
-    // Whoever is still served loses the connection, which kills the statement.
+    // Clients that are still served lose their connections, which kills their statements.
     server.closeAllConnections();
     await idle(slots, killMsMax, () => {});
     files.close();
@@ -111,7 +111,7 @@ function openEngine(settings: EmbeddedServerSettings): Engine {
   }
 }
 
-/** The engine says why it does not open on stderr only; who holds its lock stands in `status`. */
+/** The engine says only on stderr why it does not open; the file `status` names the owner of its lock. */
 function holderOf(dir: string): number | undefined {
   try {
     const pid = Number(/^PID: (\d+)/.exec(readFileSync(join(dir, 'status'), 'utf8'))?.[1]);

@@ -1,4 +1,4 @@
-/** What the embedded server is told at its start, and what it tells the engine: memory, threads, quiet logs. */
+/** Settings of the embedded server, and the engine's configuration made of them: memory, threads, quiet logs. */
 import { chmodSync, mkdirSync, writeFileSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { join } from 'node:path';

@@ -158,7 +158,7 @@ function isComment(text: string, at: number): boolean {
   return text.startsWith('--', at) || text.startsWith('/*', at) || /#[ !]/y.test(text.slice(at, at + 2));
 }
 
-/** The position behind the literal or comment that begins at `at`; `at` itself when none does. */
+/** Returns the position after the literal or comment that begins at `at`; `at` itself when none begins there. */
 function skipLiteralOrComment(text: string, at: number): number {
   const char = text[at]!;
   if (char === "'" || char === '"' || char === '`') return skipQuoted(text, at, char);
