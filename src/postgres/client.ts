@@ -1,6 +1,6 @@
 /**
- * The connections of this process to PostgreSQL. Every wait has a deadline and every queue a cap; a server that is away
- * is a Fault 503 (`postgres_away`), never a crash. int8 columns come as JS numbers: one beyond 2^53 is a bug of the
+ * The connections of this process to PostgreSQL. Every wait has a deadline and every queue a cap; an unavailable
+ * server is a Fault 503 (`postgres_away`), never a crash. int8 columns come as JS numbers: one beyond 2^53 is a bug of the
  * query, which must cast it to text.
  */
 import type { Pool as PgPool, PoolClient, QueryResult } from 'pg';
@@ -59,7 +59,7 @@ export class Postgres implements Queries {
       statement_timeout: limits.postgresStatementMsMax,
       types: { getTypeParser: typeParser as typeof types.getTypeParser },
     });
-    // A connection may die idle or between two statements of a transaction; whoever uses it next is told.
+    // A connection may break while idle or between two statements of a transaction; its next user gets the error.
     const onError = (error: Error) => {
       if (!this.#closing) this.#log.warn('postgres_connection_lost', { reason: error.message });
     };
@@ -95,7 +95,7 @@ export class Postgres implements Queries {
     }
   }
 
-  /** The one `bytea` that `select` gives, without the way through text; undefined without a row. No parameters. */
+  /** Returns the one `bytea` that `select` gives, without a conversion to text; undefined without a row. No parameters. */
   async bytes(select: string, options: QueryOptions = {}): Promise<Buffer | undefined> {
     const timeoutMs = options.timeoutMs ?? limits.postgresStatementMsMax;
     const client = await this.#connect();
@@ -218,7 +218,7 @@ const awayCodes = new Set([
 const awayMessage =
   /^(Connection terminated|Query read timeout|timeout expired|timeout exceeded when trying to connect|Client has encountered a connection error)/;
 
-/** Does the error mean that the server is away or overloaded, rather than that the statement is wrong? */
+/** True when the error means that the server is unavailable or overloaded, not that the statement is wrong. */
 export function isAway(error: unknown): boolean {
   if (error instanceof Fault) return error.reason === awayReason;
   if (error instanceof AggregateError) return error.errors.length > 0 && error.errors.every(isAway);

@@ -1,6 +1,6 @@
 /**
- * All tables of the database as text (COPY), as they were at one moment (one REPEATABLE READ snapshot), and the way back
- * into a database that was migrated and has no other user. For `npm run backup` and `npm run restore`: the embedded
+ * Writes all tables of the database as text (COPY) of one moment (one REPEATABLE READ snapshot), and restores them into
+ * a migrated database that has no other user. For `npm run backup` and `npm run restore`: the embedded
  * server brings no pg_dump, and its WAL keeps too little for a copy of its files. Writers are not held up.
  */
 import type { Client as PgClient } from 'pg';

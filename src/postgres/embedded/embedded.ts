@@ -20,7 +20,7 @@ import { readPostmasterFile, stopOrphan } from './orphan.ts';
 
 export interface EmbeddedPostgresOptions {
   dir: string;
-  /** 0 = any free one. A restart after a crash passes the port of before, so that the URL stays. */
+  /** 0 = any free one. A restart after a crash passes the earlier port, so that the URL stays. */
   port: number;
   password: string;
   /** Where the process file goes. */
@@ -254,7 +254,7 @@ function lastLines(child: ChildProcess, log?: Log): () => string {
     if (text === undefined || severity === undefined) return;
     if (severity === 'LOG') {
       log?.debug('postgres_log', { text });
-      // The reason why a port cannot be had comes as LOG; the FATAL after it says less.
+      // The reason why a port cannot be bound comes as LOG; the FATAL line after it says less.
       if (!/could not bind/.test(text)) return;
     } else if (!/terminating connection due to administrator command/.test(text)) {
       // That one is said to each connection that is still closing when we stop the server.

@@ -20,7 +20,7 @@ const namespace = ['unshare', '--user', '--map-user=1000', '--map-group=1000'];
 /** PostgreSQL ends by itself (fast shutdown) when we are killed. Only a convenience: see orphan.ts. */
 const dieWithParent = ['setpriv', '--pdeathsig', 'INT'];
 
-/** The first way to run `postgres` that works here for files of its own inside `dir`. */
+/** Returns the first launcher that can run `postgres` here with its own files inside `dir`. */
 export function chooseLauncher(postgres: string, dir: string, candidates = launchers()): Launcher {
   let complaint = '';
   for (const launcher of candidates) {
@@ -53,7 +53,7 @@ function readPasswd(): string[][] {
   }
 }
 
-/** Empty when the program runs and the directory can be entered this way. */
+/** Returns '' when the launcher can run the program and enter the directory. */
 function probe(launcher: Launcher, postgres: string, dir: string): string {
   const { uid, gid } = launcher;
   const [program, ...words] = [...launcher.prefix, postgres, '--version'];
@@ -74,7 +74,7 @@ function probe(launcher: Launcher, postgres: string, dir: string): string {
 /** Nothing of ours: PGHOST, LD_PRELOAD or a locale of the caller must not change the server. */
 const environment = { PATH: process.env['PATH'] ?? '/usr/bin:/bin', LC_ALL: 'C', TZ: 'UTC' };
 
-/** Starts `program` this way, in a session of its own, so that Ctrl-C in a terminal reaches only us. */
+/** Starts `program` in a session of its own, so that Ctrl-C in a terminal reaches only Millrace. */
 export function launch(launcher: Launcher, program: string, args: string[]): ChildProcess {
   const [first, ...words] = [...launcher.prefix, program, ...args];
   return spawn(first!, words, {
@@ -87,7 +87,7 @@ export function launch(launcher: Launcher, program: string, args: string[]): Chi
   });
 }
 
-/** Gives `dir` to the launcher's user; an earlier start may have run another way. */
+/** Gives `dir` to the launcher's user; an earlier start may have used another launcher. */
 export function own(dir: string, { uid, gid }: Launcher): void {
   const owner = statSync(dir).uid;
   if (owner === uid) return;

@@ -19,7 +19,7 @@ export interface PostmasterFile {
 export function readPostmasterFile(dir: string): PostmasterFile | undefined {
   try {
     const lines = readFileSync(join(dir, 'postmaster.pid'), 'utf8').split('\n');
-    // A negative pid stands for a single-user server.
+    // A negative pid means a single-user server.
     const pid = Math.abs(Number.parseInt(lines[0] ?? '', 10));
     if (!Number.isInteger(pid) || pid === 0) return undefined;
     return { pid, port: Number(lines[3]), ready: lines[7]?.trim() === 'ready' };
@@ -70,8 +70,9 @@ function wordsOf(pid: number): string[] {
 }
 
 /**
- * PostgreSQL would refuse to start while the pid in its lock file exists, be it another program's or a zombie nobody
- * reaped. It takes a lock that names its own parent for stale, so our pid is put there; its shared memory check remains.
+ * PostgreSQL refuses to start while the pid in its lock file exists, even if that is another program's or an unreaped
+ * zombie's. PostgreSQL treats a lock that names its own parent as stale, so the pid of this process is written there. The
+ * check of the shared memory remains.
  */
 function disownLock(dir: string): void {
   if (!readPostmasterFile(dir)) return;
