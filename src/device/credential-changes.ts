@@ -1,8 +1,8 @@
 /**
- * Tells this process which credentials changed anywhere: at once over the bus, and at the latest a second later from
- * the log in Postgres, because the bus may lose a message. A reader goes by transactions: whatever was not settled at
- * the last read is read again, so a row that becomes visible late is not missed. A change is told once all the same:
- * what was looked up since the first time is of after the change, and not to be looked up again.
+ * Notifies this process of credentials that changed on any host: at once over the bus, and at the latest a second later
+ * from the log in PostgreSQL, because the bus may lose a message. Reads follow transactions: rows whose transaction was
+ * not settled at the last read are read again, so a row that becomes visible late is not missed. Each change is handed
+ * over once: what was looked up after the first time already includes the change.
  */
 import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
@@ -67,7 +67,7 @@ export class CredentialChanges {
     this.#handlers.push(handler);
   }
 
-  /** Before the first look-up of a token: what changes from here on is seen. Postgres may be away. */
+  /** Called before the first look-up of a token: later changes are noticed. PostgreSQL may be unavailable. */
   async start(): Promise<void> {
     this.#unsubscribe = await this.#deps.bus.subscribe(channel, (payload) => this.#receive(payload));
     await this.#poll();
@@ -95,11 +95,11 @@ export class CredentialChanges {
   }
 
   #receive(payload: Buffer): void {
-    // The log in Postgres says what could not be read within a second.
+    // A change in an unreadable message comes from the log in PostgreSQL within a second.
     for (const change of readMessage(payload, isChanges)) this.#tellOnce(change);
   }
 
-  /** A log that went back in time gives its places out again. */
+  /** A log that went back in time uses its ids again. */
   #tellAll(): void {
     this.#told.clear();
     this.#tell('all');
@@ -142,7 +142,7 @@ export class CredentialChanges {
     }
   }
 
-  /** What was answered without the store may be older than a change that this process was told before. */
+  /** Answers that came from the file may be older than a change that this process has received. */
   #tellDoubted(): void {
     const doubted = this.#deps.onAnswered?.() ?? [];
     if (doubted === 'all') this.#tellAll();

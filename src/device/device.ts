@@ -67,7 +67,7 @@ export interface FullProfile extends DeviceProfile {
   version: number;
 }
 
-/** Round-trips members that nobody here knows. */
+/** Keeps members that Millrace does not use, as they came. */
 export interface ProfileData {
   provisionConfiguration: { type: ProvisionType; provisionDeviceSecret?: string | null; [member: string]: unknown };
   [member: string]: unknown;

@@ -23,8 +23,8 @@ export interface ChainProfile {
 }
 
 /**
- * Of all tenants, those that may answer for issuers of these names. Anybody may prove a certificate of any name, so each
- * tenant has a share of what is looked at.
+ * Returns the profiles of all tenants that may answer for issuers of these names. Any tenant may prove a certificate of
+ * any name, so each tenant has a share of the profiles that are checked.
  */
 export async function findChainProfiles(
   queries: Queries,

@@ -1,9 +1,10 @@
 /**
- * Keeps the file of known devices up: the primary of an instance owns one, and no other process writes it. It follows the log of
- * credential changes in PostgreSQL, a second behind at most while PostgreSQL answers, and reads all devices once when
+ * Keeps the file of known devices current: the primary of an instance owns one, and no other process writes the file.
+ * The writer follows the log of credential changes in PostgreSQL with a delay of at most a second while PostgreSQL
+ * answers, and reads all devices once when
  * there is no file yet, when the file is of another database, or when the log may no longer reach back to its cursor.
- * An append is durable before the cursor moves, so a crash repeats changes and never misses one. A new file takes the
- * place of the old one by a rename; while it is being made the old one is kept up too.
+ * An append is durable before the cursor moves, so a crash repeats changes and never misses one. A rename
+ * replaces the old file by a new one; until then the old file is kept current too.
  */
 import { randomBytes } from 'node:crypto';
 import { dirname } from 'node:path';
@@ -223,7 +224,7 @@ export class KnownDevicesWriter {
     await this.#disk.remove(this.#deps.path).catch(() => {});
   }
 
-  /** The file of an earlier run, cut behind its last whole block. Undefined without one that can be used. */
+  /** Opens the file of an earlier run, cut after its last whole block. Undefined when no file can be used. */
   async #open(): Promise<OpenFile | undefined> {
     const { path, log } = this.#deps;
     let file: DiskFile;
@@ -324,7 +325,7 @@ export class KnownDevicesWriter {
     }
   }
 
-  /** A scan may take a minute: the file in use must not fall behind meanwhile. */
+  /** A scan may take a minute, and the file in use must stay current meanwhile. */
   async #followFormer(): Promise<void> {
     const { clock } = this.#deps;
     if (!this.#file || clock.now() - this.#file.at < limits.credentialPollMs) return;

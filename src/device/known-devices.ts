@@ -1,8 +1,8 @@
 /**
  * What a worker knows of devices while PostgreSQL does not answer: tokens, logins and names of gateways' devices, out of
  * the file that the primary writes. Nothing is read before it is needed; then the file is streamed once into an index of
- * 12 bytes an entry, and what was appended is read before each further answer. What this object answered is held against
- * the store when the store is back, because the file may be a second behind what this worker had been told before.
+ * 12 bytes an entry, and what was appended is read before each further answer. Answers from the file are compared with
+ * the store when the store is back, because the file may lack the changes of the last second.
  */
 import { timingSafeEqual } from 'node:crypto';
 import type { Clock } from '../base/clock.ts';

@@ -225,7 +225,7 @@ function idsOf(claim: LoginClaim): string[] {
   return userName === '' ? [mqttBasicId(clientId, '')] : [mqttBasicId(clientId, userName), userName];
 }
 
-/** Postgres takes no NUL in a text: one such name would fail the look-up of the whole batch. */
+/** PostgreSQL takes no NUL in a string: one such name would fail the look-up of the whole batch. */
 function mayExist(credentialsId: string): boolean {
   return credentialsId !== '' && credentialsId.length <= limits.tokenCharsMax && !credentialsId.includes('\0');
 }

@@ -23,8 +23,8 @@ export async function lastNumber(queries: Queries, sequence: NumberSequence): Pr
 }
 
 /**
- * When the last number is below `known`, goes on behind `next`. The lock is one for all hosts of this database: a host
- * that comes second finds the sequence raised and does nothing, whatever was given out meanwhile.
+ * Raises the sequence to `next` when its last number is below `known`. The lock is one for all hosts of this database: a
+ * second host finds the sequence raised and changes nothing.
  */
 export async function raiseNumbers(
   postgres: Postgres,
@@ -52,7 +52,7 @@ export async function greatestDevice(clickhouse: ClickHouse): Promise<number> {
   return Math.max(latest, copied);
 }
 
-/** The greatest device that has points. Looks into every part: seconds for a table of ten years. */
+/** Returns the greatest device number that has points. Reads every part: seconds for a table of ten years. */
 export async function greatestDeviceOfPoints(clickhouse: ClickHouse): Promise<number> {
   return await greatest(clickhouse, 'SELECT device AS n FROM telemetry ORDER BY device DESC LIMIT 1');
 }

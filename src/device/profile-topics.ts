@@ -6,7 +6,7 @@
 export interface ProfileTopics {
   telemetry: string | undefined;
   attributes: string | undefined;
-  /** Where the device subscribes shared attributes, and is told them. */
+  /** Where the device subscribes to shared attributes and receives them. */
   attributesSubscribe: string | undefined;
   /** A message that cannot be read is acknowledged over MQTT 3, even where `mqtt.closeOnInvalid` is set. */
   acknowledgesInvalid: boolean;

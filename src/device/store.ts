@@ -153,7 +153,7 @@ export async function findTakenNames(queries: Queries, tenantId: string, names: 
   return new Set(rows.map(({ name }) => name));
 }
 
-/** The number behind the greatest `N` of the devices that are named `prefix` and `N`. */
+/** Returns the number after the greatest `N` among devices named `prefix` and `N`. */
 export async function nextNameNumber(queries: Queries, tenantId: string, prefix: string): Promise<number> {
   const [row] = await queries.query<{ next: number }>(
     `select coalesce(max(substr(name, length($2) + 1)::bigint), 0) + 1 as next from device
@@ -371,7 +371,7 @@ function asCredentialsConflict(error: unknown): unknown {
   return credentialsTaken();
 }
 
-/** Credentials are unique over all tenants: whose they are is not told. */
+/** Credentials are unique over all tenants; the refusal does not name the owner. */
 export function credentialsTaken(): Fault {
   return badRequest('credentials_taken', 'These device credentials cannot be used: choose others.');
 }
@@ -446,7 +446,7 @@ export async function insertDeviceTombstone(queries: Queries, deviceNumber: numb
 
 const profileColumns = `id, tenant_id as "tenantId", name, is_default as "isDefault"`;
 
-/** Of any tenant: the caller tells a missing one from a foreign one. */
+/** Finds a profile of any tenant: the caller distinguishes a missing profile from a foreign one. */
 export async function findProfile(queries: Queries, id: string): Promise<DeviceProfile | undefined> {
   const [profile] = await queries.query<DeviceProfile>(`select ${profileColumns} from device_profile where id = $1`, [
     id,

@@ -1,5 +1,5 @@
 /**
- * The hot look-up: access token → device. A hit is one synchronous Map read. Misses of the same tick, and those that
+ * Looks up the device of an access token for every request. A hit is one synchronous Map read. Misses of the same tick, and those that
  * come while a query runs, share one SQL query. Tokens known to be unknown are remembered for a few seconds.
  * Entries have no time limit: `CredentialChanges` removes what changed. While Postgres does not answer, cached devices go on,
  * others are looked up in the file of known devices, and unknown ones get 503, never 401: the device may well exist.
@@ -37,7 +37,7 @@ class Pending {
   readonly promise: Promise<CachedDevice | null>;
   resolve!: (device: CachedDevice | null) => void;
   reject!: (fault: Fault) => void;
-  /** The token changed while the query ran: its answer may be of before, so it serves the waiters but is not kept. */
+  /** The token changed while the query ran: the answer may be outdated, so the waiters get it but it is not kept. */
   changed = false;
 
   constructor(token: string) {
@@ -46,7 +46,7 @@ class Pending {
       this.resolve = resolve;
       this.reject = reject;
     });
-    // A failure reaches those who wait; nobody waiting is no reason to crash.
+    // A failure reaches the waiters; without waiters an unhandled rejection would end the process.
     this.promise.catch(() => {});
   }
 }
@@ -126,7 +126,7 @@ export class TokenCache {
   }
 
   #mayExist(token: string): boolean {
-    // Postgres takes no NUL in a text: one such token would fail the look-up of the whole batch.
+    // PostgreSQL takes no NUL in a string: one such token would fail the look-up of the whole batch.
     if (token === '' || token.length > this.#limits.tokenCharsMax || token.includes('\0')) return false;
     const until = this.#unknown.get(token);
     if (until === undefined) return true;
