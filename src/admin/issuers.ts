@@ -38,7 +38,7 @@ export function checkIssuer(text: string): X509Certificate {
   throw badRequest('provision_certificate', `The certificate in provisionDeviceSecret ${what}.`);
 }
 
-/** Before a profile is saved. A certificate that stays keeps what was proven. */
+/** Called before a profile is saved. An unchanged certificate keeps its proof. */
 export async function changeIssuer(
   queries: Queries,
   stored: Pick<FullProfile, 'provisionType' | 'provisionKey'> | undefined,

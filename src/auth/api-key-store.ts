@@ -54,7 +54,7 @@ export async function insertApiKey(
   );
 }
 
-/** The keys that made the key, itself the last; undefined when it is revoked. Until the transaction ends it is not. */
+/** Returns the keys that made this key, and the key itself last; undefined when revoked. Locks the key against a delete. */
 export async function holdMaker(queries: Queries, id: string): Promise<string[] | undefined> {
   const [key] = await queries.query<{ madeBy: string[] }>(
     'select made_by as "madeBy" from api_key where id = $1 and enabled for key share',
@@ -63,7 +63,7 @@ export async function holdMaker(queries: Queries, id: string): Promise<string[] 
   return key && [...key.madeBy, id];
 }
 
-/** Up to `countMax`: more are not counted. */
+/** Counts up to `countMax` keys. */
 export async function countApiKeys(queries: Queries, userId: string, countMax: number): Promise<number> {
   const [row] = await queries.query<{ count: number }>(
     'select count(*) from (select from api_key where user_id = $1 limit $2) as counted',
@@ -77,7 +77,7 @@ export async function findApiKey(queries: Queries, id: string): Promise<ApiKey |
   return key;
 }
 
-/** The key and the hash of its value, by which caches know it; undefined when it is gone. */
+/** Returns the key and the hash of its value, which names the key in caches; undefined when the key was deleted. */
 export async function updateApiKey(
   queries: Queries,
   id: string,
@@ -93,13 +93,13 @@ export async function updateApiKey(
   return { key, valueSha256 };
 }
 
-/** Hashes of the values, also of the keys that it made if `withMade` says so; empty when it was gone. In a transaction. */
+/** Deletes a key, with `withMade` also the keys it made. Returns the hashes of their values. Runs in a transaction. */
 export async function deleteApiKey(queries: Queries, id: string, withMade: boolean): Promise<Buffer[]> {
   const deleted = await deleteRows(queries, 'id = any($1)', [id]);
   return withMade && deleted.length > 0 ? [...deleted, ...(await deleteMade(queries, [id]))] : deleted;
 }
 
-/** All keys of the user, and those that they made. In a transaction. Hashes of their values. */
+/** Deletes all keys of the user and the keys these made. Returns the hashes of their values. Runs in a transaction. */
 export async function deleteKeysOfUser(queries: Queries, userId: string): Promise<Buffer[]> {
   const rows = await queries.query<{ id: string }>('select id from api_key where user_id = $1 for update', [userId]);
   const ids = rows.map(({ id }) => id);
@@ -107,8 +107,8 @@ export async function deleteKeysOfUser(queries: Queries, userId: string): Promis
 }
 
 /**
- * Deletes what the keys made, and what was made of that. Makers are deleted already, so they make no more; what a made
- * key was making at this moment is there in the next round.
+ * Deletes the keys that `makers` made, directly or through other keys. The makers are deleted already and make no more; a
+ * key that was being made meanwhile is found in the next round.
  */
 async function deleteMade(queries: Queries, makers: string[]): Promise<Buffer[]> {
   const all: Buffer[] = [];

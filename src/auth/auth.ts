@@ -87,13 +87,13 @@ export class Auth {
     // Refused without a question to the store, where that is possible.
     this.#deps.failedSignIns.admit(email, network, true);
     const account = email.includes('\0') ? undefined : await findAccountByEmail(postgres, email);
-    // Asked for an unknown user as well: how long a refusal takes tells nothing.
+    // Runs for an unknown user as well, so that the time of a refusal does not reveal whether the user exists.
     const before = await findSignInNetwork(postgres, account?.id ?? nullUuid, network);
     this.#deps.failedSignIns.admit(email, network, before !== undefined);
     if (account && (!account.enabled || account.passwordHash === null)) throw notActive();
     const asker = { network, isKnown: before !== undefined };
     if (!(await this.#isRight(email, password, account?.passwordHash ?? null, asker)) || !account) {
-      // Not counted where nothing is locked: a write would tell by its time that the user exists.
+      // Skipped when lockout is off: the extra write would reveal by its timing that the user exists.
       const isLocked =
         account &&
         failedLoginsMax > 0 &&
@@ -137,7 +137,7 @@ export class Auth {
     return { account, passwordHash: hash, asker };
   }
 
-  /** A guest: whoever knows the id of a public customer. */
+  /** Signs in a guest, who shows the id of a public customer. */
   async signInPublic(publicId: string): Promise<TokenPair> {
     const account = isUuid(publicId) ? await this.#guest(publicId.toLowerCase(), null) : undefined;
     if (!account) throw wrongPassword();
@@ -151,7 +151,7 @@ export class Auth {
       const shown = activateToken.slice(0, 100);
       return badRequest('activate_token', `Unable to find user credentials by activateToken [${shown}]`);
     };
-    // Before the costly hash: anybody may call this.
+    // Comes before the costly hash, because callers without credentials may get here.
     if (activateToken.includes('\0') || !(await isActivationKnown(postgres, activateToken, clock.now())))
       throw unknown();
     checkPassword(password);
@@ -190,8 +190,8 @@ export class Auth {
   }
 
   /**
-   * A new pair of the same session. Each refresh token is taken once: when one comes again, two parties have it, and the
-   * session ends. A guest shows no password, and anyone may sign in as a guest: its refresh token is taken any number of times.
+   * A new pair of the same session. Each refresh token is accepted once: when a token comes again, two parties have
+   * it, and the session ends. A guest has no password to protect, so the refresh token of a guest is accepted repeatedly.
    */
   async refresh(refreshToken: string): Promise<TokenPair> {
     let claims: AccessClaims | RefreshClaims;
@@ -229,7 +229,7 @@ export class Auth {
     await this.#limitSessions(session.ownerId, now);
   }
 
-  /** Who has more sessions remembered than anybody needs loses all of them: what is remembered stays bounded. */
+  /** Ends all sessions of an owner with more than `sessionsPerOwnerMax` remembered ones, so that their number is bounded. */
   async #limitSessions(ownerId: string, now: number): Promise<void> {
     const { postgres } = this.#deps;
     const countMax = limits.sessionsPerOwnerMax;
@@ -285,7 +285,7 @@ export class Auth {
     return account;
   }
 
-  /** The caller and the account behind it. Throws a 401 fault. */
+  /** Returns the caller and the caller's account. Throws a 401 fault. */
   async session(caller: Caller): Promise<Session> {
     const credential = chooseCredential((name) => caller.headers(name));
     if (!credential) throw authenticationFailed();
@@ -310,7 +310,7 @@ export class Auth {
       if (!(error instanceof BadToken)) throw error;
       throw error.kind === 'expired' ? tokenExpired() : wrongPassword();
     }
-    // A refresh token opens nothing but the way to a new pair.
+    // A refresh token is accepted for a new pair only.
     if (claims.kind !== 'access') throw wrongPassword();
     const account = await this.#standingAccount(claims);
     if (!account) throw tokenExpired();
@@ -341,7 +341,7 @@ export class Auth {
     return { account, principal: principalOf(account, { isPublic: false, sessionId: null, apiKeyId }) };
   }
 
-  /** The account of a token; undefined when it, or the session, no longer stands. */
+  /** Returns the account of a token; undefined when the account or the session has ended. */
   async #standingAccount(claims: AccessClaims | RefreshClaims): Promise<Account | undefined> {
     const { subject, userId, sessionId, issuedSeconds, isPublic, epoch } = claims;
     if (isPublic) return isUuid(subject) && isUuid(sessionId) ? await this.#guest(subject, sessionId) : undefined;
@@ -354,7 +354,7 @@ export class Auth {
     return session;
   }
 
-  /** A customer user without a row: it stands as long as its customer is public. */
+  /** A guest is a customer user without a row, and is valid as long as the customer is public. */
   async #guest(customerId: string, sessionId: string | null): Promise<Account | undefined> {
     const guest = await findGuest(this.#deps.postgres, customerId, sessionId);
     if (!guest || guest.sessionOutdated) return undefined;
@@ -381,7 +381,7 @@ function principalOf(
   return { userId, email, authority, tenantId, customerId, isPublic, sessionId, apiKeyId };
 }
 
-/** A worker may start while Postgres is away, and devices go on; signing in then waits for the key. */
+/** A worker may start while PostgreSQL is unavailable: devices go on, and sign-ins wait for the key. */
 export async function openJwt(postgres: Postgres, config: Config['auth'], clock: Clock): Promise<Jwt> {
   const { issuer, accessTokenSeconds, refreshTokenSeconds } = config;
   let known: Uint8Array | undefined;

@@ -1,6 +1,7 @@
 /**
- * Guessing passwords is slow. After some wrong ones further tries have to wait, each twice as long as the one before: of
- * one network for one account, of one network for any accounts, and, shortly, of anybody for one account. The last two
+ * Slows down the guessing of passwords. After some wrong passwords further tries have to wait, each twice as long as the
+ * one before: tries of one network for one account, of one network for any accounts, and, for a short time, of all
+ * networks for one account. The last two
  * do not hold for a network from which the user signed in before, so that no stranger can lock a user out. Each worker
  * counts for itself. An account that does not exist is treated like one that does.
  */

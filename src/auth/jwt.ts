@@ -15,7 +15,7 @@ export const clockSkewSecondsMax = 60;
 const refreshScope = 'REFRESH_TOKEN';
 
 export interface JwtOptions {
-  /** Throws a 503 fault while the key cannot be had. */
+  /** Throws a 503 fault while the key cannot be read. */
   signingKey: () => Promise<Uint8Array>;
   issuer: string;
   accessTokenSeconds: number;
@@ -23,7 +23,7 @@ export interface JwtOptions {
   clock: Clock;
 }
 
-/** Of a user what tokens tell. */
+/** The properties of a user that tokens carry. */
 export type TokenUser = UserNames & Pick<Account, 'tokensOutdatedTime' | 'sessionEpoch'>;
 
 export interface TokenPair {

@@ -1,8 +1,8 @@
 /**
- * Password hashes: scrypt in PHC form, computed in one thread of its own, behind all other work, with a short queue in
- * which the networks of the callers take turns. In libuv's thread pool (`crypto.scrypt`) a few of them at once delay the journal's fdatasync a thousandfold, and with it
- * every device. A password that was right a short while ago is known again without it, by a keyed digest in memory, so
- * that programs which sign in for each call cost no scrypt each.
+ * Computes password hashes: scrypt in PHC form, in one thread of low priority with a short queue in which the networks of
+ * the callers take turns. In libuv's thread pool (`crypto.scrypt`) a few hashes at once delay the journal's fdatasync a
+ * thousandfold, and with it every device. A keyed digest in memory recognises a password that was right a short while
+ * ago, so that programs which sign in for each call cost no scrypt each.
  */
 import { createHmac, randomBytes, timingSafeEqual } from 'node:crypto';
 import { Worker } from 'node:worker_threads';
@@ -91,8 +91,8 @@ export class PasswordHasher {
   }
 
   /**
-   * Without a `stored` hash (no such user) it takes the same time and says no. Programs that sign in together, all as the
-   * same user, wait for one answer; also where there is none, or how they are answered would tell that there is none.
+   * Without a `stored` hash (no such user) the check takes the same time and answers no. Programs that sign in together as
+   * the same user share one check. Unknown users share checks as well, so that the timing does not reveal them.
    */
   verify(user: string, password: string, stored: string | null, asker = ownAsker): Promise<boolean> {
     const digest = createHmac('sha256', this.#digestKey).update(password).digest();
@@ -142,9 +142,9 @@ export class PasswordHasher {
   }
 
   /**
-   * Refuses the newest waiter of the network that has most of them, if that is more than the asker's network would have;
-   * else, for a known asker whose network has less than a quarter of the queue, the newest stranger. False when no waiter
-   * has to go.
+   * Refuses one waiter to make room for `asker`. It is the newest waiter of the network with the most waiters, if that
+   * network has more than the asker's network would have. Else, for a known asker whose network has less than a quarter
+   * of the queue, it is the newest unknown waiter. False when no waiter was refused.
    */
   #makeRoom({ network, isKnown }: Asker): boolean {
     const queues = [...this.#queues.values()];

@@ -195,7 +195,7 @@ export async function lockAdmins(
   );
 }
 
-/** Disabled, no token opens anything, nor does one of before when the user is enabled again. */
+/** Disabling ends every token of the user for good: an old token is not valid after the user is enabled again. */
 export async function setUserEnabled(
   queries: Queries,
   id: string,
@@ -252,7 +252,7 @@ export async function activateAccount(
   return account;
 }
 
-/** Whoever shows the token may choose a new password, once. */
+/** The token allows its holder to choose a new password once. */
 export async function setResetToken(
   queries: Queries,
   userId: string,
@@ -292,7 +292,7 @@ export async function resetPassword(
   return account;
 }
 
-/** Nobody waits for the disk: lost in a crash, it does no harm. */
+/** Does not wait for the disk: losing this write in a crash does no harm. */
 export async function recordSignIn(queries: Queries, userId: string, now: number): Promise<void> {
   await queries.query(
     `update user_account set failed_logins = 0, last_login_time = $2

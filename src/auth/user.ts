@@ -34,7 +34,7 @@ export interface Account extends UserNames {
 
 export type UserAccount = User & Account;
 
-/** The way of a new user to a password. */
+/** The link with which a new user chooses a password. */
 export interface Activation {
   token: string;
   expiresTime: number;
