@@ -12,11 +12,11 @@ export interface Bus {
   /** Never waits, never throws: what cannot go now is dropped and counted. */
   publish(channel: string, payload: Buffer | string): void;
   /**
-   * Resolves when messages published from now on arrive, at the latest after a second: then the bus is away and the
-   * reconnect callback tells when they do. The handler is called in any case until the result is called.
+   * Resolves when messages published from now on arrive, at the latest after a second: then the bus is unavailable, and
+   * the reconnect callback runs when messages arrive. The handler is called until the returned function is called.
    */
   subscribe(channel: string, handler: Handler): Promise<() => void>;
-  /** Called when messages may have been missed and all subscriptions are in force (again): read anew what matters. */
+  /** `callback` runs when messages may have been missed and all subscriptions are active again: read state again then. */
   onReconnect(callback: () => void): void;
   readonly connected: boolean;
   close(): Promise<void>;

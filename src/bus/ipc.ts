@@ -32,7 +32,7 @@ export class IpcBus implements Bus {
   }
 
   async subscribe(channel: string, handler: Handler): Promise<() => void> {
-    // Each call is a listener of its own, be the function the same.
+    // Each call adds a listener of its own, even for the same function.
     const listener: Handler = (payload, from) => handler(payload, from);
     this.#subscriptions.add(channel, listener);
     await this.#confirmed(channel);

@@ -17,7 +17,7 @@ export interface BusOptions {
   installation: string;
   log: Log;
   metrics: Metrics;
-  /** The way to the hub; the primary itself passes one end of a `portPair`. */
+  /** The connection to the hub; the primary itself passes one end of a `portPair`. */
   port?: Port;
 }
 

@@ -34,7 +34,7 @@ export function decodePayload([, payload, bytes]: Entry): Buffer {
   return Buffer.from(payload, bytes === 1 ? 'base64' : 'utf8');
 }
 
-/** The way out of a port. Entries and other messages leave in the order in which they came. */
+/** Sends through a port. Entries and other messages leave in the order in which they came. */
 export class Outbox {
   readonly #port: Port;
   readonly #dropped: Counter;
@@ -52,7 +52,7 @@ export class Outbox {
     this.#bytesMax = bytesMax;
   }
 
-  /** False when the other side is too far behind: dropped and counted. */
+  /** False when the other side takes too little: the message was dropped and counted. */
   carry(entry: Entry): boolean {
     const bytes = bytesOf(entry);
     if (this.#messages >= this.#messagesMax || this.#bytes + bytes > this.#bytesMax) {

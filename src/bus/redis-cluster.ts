@@ -1,7 +1,7 @@
 /**
  * A Redis Cluster with sharded pub/sub, where a channel lives on one node only. Publishing goes through ioredis' slot
  * map. Listening has a connection of its own to each node and finds a channel's node by asking: a wrong one answers with
- * the right one (MOVED). (ioredis' own sharded subscribers neither tell when they are restored nor notice a black hole.)
+ * the right one (MOVED). (ioredis' own sharded subscribers neither report when they are restored nor notice a silent connection.)
  * While a slot moves, the order of its channels may be broken.
  */
 import { Cluster, Redis } from 'ioredis';
@@ -43,7 +43,7 @@ export class ClusterLink implements RedisLink {
       clusterRetryStrategy: (attempt) => Math.min(50 * attempt, limits.busTimeoutMs),
       slotsRefreshTimeout: limits.busTimeoutMs,
       maxRedirections: redirectsMax,
-      // At most once: what failed is not sent again behind others.
+      // At most once: a failed message is not sent again after later messages.
       retryDelayOnFailover: 0,
       retryDelayOnClusterDown: 0,
       retryDelayOnTryAgain: 0,
@@ -89,7 +89,7 @@ export class ClusterLink implements RedisLink {
     for (const node of this.#nodes.values()) node.disconnect();
   }
 
-  /** Until every channel has a node again, then tells. */
+  /** Waits until every channel has a node again, then reports that. */
   async #settle(): Promise<void> {
     if (this.#settling) return;
     this.#settling = true;
@@ -142,7 +142,7 @@ export class ClusterLink implements RedisLink {
       ...login,
       host: hostOf(address),
       port,
-      // It ends when it breaks, so that its channels are looked for anew: the node may have been replaced.
+      // A broken connection ends, so that its channels are located again: the node may have been replaced.
       retryStrategy: () => null,
     });
     this.#nodes.set(address, node);

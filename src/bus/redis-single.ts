@@ -58,7 +58,7 @@ export class SingleLink implements RedisLink {
     this.#subscriber.disconnect();
   }
 
-  /** After every connect. A subscribe that comes meanwhile goes out behind these. */
+  /** Runs after every connect. A subscribe that comes meanwhile is sent after these. */
   async #restore(): Promise<void> {
     const channels = this.#owner.channels();
     const missed = this.#wasRestored || channels.length > 0;
@@ -67,7 +67,7 @@ export class SingleLink implements RedisLink {
         await this.#subscriber.subscribe(...channels.slice(i, i + channelsPerCommand));
       }
     } catch {
-      // Gone again: the next `ready` does all of it anew. Refused (ACL): cut, to be tried again.
+      // Disconnected again: the next `ready` repeats this. Refused (ACL): the connection is cut, which tries again.
       if (this.#subscriber.status === 'ready') this.#subscriber.disconnect(true);
       return;
     }

@@ -1,5 +1,5 @@
 /**
- * The bus over Redis pub/sub. What is sent and not yet answered is bounded, and nothing is queued while Redis is away.
+ * The bus over Redis pub/sub. Unanswered messages are bounded, and nothing is queued while Redis is unavailable.
  * The connections are a `RedisLink`: redis-single.ts for one server, redis-cluster.ts for a cluster. Channels carry the
  * id of the installation, because Redis' pub/sub knows no database numbers, and the number of the protocol.
  */
@@ -11,7 +11,7 @@ import { Subscriptions } from './subscriptions.ts';
 
 export interface RedisLink {
   readonly canPublish: boolean;
-  /** Every channel that somebody listens to is subscribed. */
+  /** Every channel with a listener is subscribed. */
   readonly restored: boolean;
   publish(channel: string, payload: Buffer | string): Promise<unknown>;
   /** Resolves when the channel is in force, or cannot be just now: then it will be with the next restore. */
@@ -20,7 +20,7 @@ export interface RedisLink {
   close(): void;
 }
 
-/** What a link needs to know and to tell. */
+/** What a link asks of its bus and reports to it. */
 export interface LinkOwner {
   channels(): string[];
   onMessage(channel: string, payload: Buffer): void;
@@ -60,7 +60,7 @@ export class RedisBus implements Bus {
   #messagesInFlight = 0;
   #bytesInFlight = 0;
   #closed = false;
-  /** Runs from a gap until it has been told. */
+  /** Runs from a gap until the callbacks have run. */
   #gapTimer: NodeJS.Timeout | undefined;
 
   constructor(openLink: (owner: LinkOwner) => RedisLink, counters: BusCounters, log: Log, names: ChannelNames) {
@@ -100,13 +100,13 @@ export class RedisBus implements Bus {
     this.#link.publish(name, payload).then(settle, () => {
       settle();
       this.#counters.dropped.add(1);
-      // Refused by a healthy server: telling everybody again would be refused again.
+      // A healthy server refused the message: repeating all state would be refused again.
       if (!this.#link.canPublish) this.#missed();
     });
   }
 
   async subscribe(channel: string, handler: Handler): Promise<() => void> {
-    // Each call is a listener of its own, be the function the same.
+    // Each call adds a listener of its own, even for the same function.
     const listener: Handler = (payload) => handler(payload, channel);
     const names = this.#names.read.map((prefix) => prefix + channel);
     for (const name of names) this.#subscriptions.add(name, listener);
@@ -121,8 +121,8 @@ export class RedisBus implements Bus {
   }
 
   /**
-   * Something was not heard, or not said. Whoever is told says it again, so it is told when both ways are open: the
-   * connection to listen may be back before the one to publish.
+   * Messages may have been missed or not sent. The callbacks publish state again, so they run when both connections work:
+   * the subscriber may be back before the publisher.
    */
   #missed(): void {
     if (this.#gapTimer !== undefined || this.#closed) return;
@@ -152,7 +152,7 @@ export function connectionOptions(role: string) {
     connectionName: `millrace-${role}`,
     connectTimeout: limits.busTimeoutMs,
     socketTimeout: limits.busTimeoutMs,
-    // At most once: nothing is sent twice. Subscriptions are restored by the link, which tells when it is done.
+    // At most once: nothing is sent twice. The link restores subscriptions and reports when it is done.
     maxRetriesPerRequest: 0,
     autoResendUnfulfilledCommands: false,
     autoResubscribe: false,

@@ -1,5 +1,5 @@
 /**
- * Who in this process listens to what. Every bus keeps one. A message reaches all workers of all hosts within a
+ * The listeners of this process by channel. Every bus keeps one. A message reaches all workers of all hosts within a
  * millisecond, so no message may end a process: what a handler cannot read is counted and dropped, and so is a bug.
  */
 import { limits } from '../base/limits.ts';
@@ -34,7 +34,7 @@ export class Subscriptions {
     return [...this.#handlers.keys()];
   }
 
-  /** A message for a channel that was just left is nobody's. */
+  /** Drops a message for a channel that was just left. */
   deliver(channel: string, payload: Buffer): void {
     const handlers = this.#handlers.get(channel);
     if (!handlers) return;
