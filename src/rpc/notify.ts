@@ -1,14 +1,14 @@
 /**
- * What a door knows of commands to devices: a session of the device (long poll, MQTT connection, gateway child) listens
- * and is given each command by at most one call of `deliver`, with a way to say whether it reached the device.
+ * The interface between doors and commands to devices. A session of the device (long poll, MQTT connection, gateway
+ * child) listens and gets each command by at most one call of `deliver`, with a callback that confirms the delivery.
  */
 import { limits } from '../base/limits.ts';
 import type { CloseReason, Downlink } from '../downlink/downlink.ts';
 import type { Climb, RpcRequest } from './rpc.ts';
 
 /**
- * Tells once what became of a command that a session took. True: the device has it (answer written, PUBACK). False: it
- * cannot have got it, and it is offered again; with an `error` it never will, and fails with that.
+ * Reports once what happened to a command that a session took. True: the device has the command (answer written,
+ * PUBACK). False: the device cannot have the command, which is offered again. With an `error` the command fails.
  */
 export type ConfirmRpc = (delivered: boolean, error?: string) => void;
 

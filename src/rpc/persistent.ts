@@ -1,7 +1,7 @@
 /**
  * Commands that outlive a restart: a row in Postgres each, with its status. A worker owns a row by a lease that it
- * renews; rows without a living owner (after a restart, or beyond what a worker can hold) are claimed by whoever has
- * room. Delivered at least once with the same id: what no session confirmed is offered again, `retries` times.
+ * renews. Rows without a living owner (after a restart, or beyond what a worker can hold) are claimed by a worker that
+ * has room. Delivery is at least once with the same id: an unconfirmed command is offered again, `retries` times.
  */
 import { randomUUID } from 'node:crypto';
 import type { Clock } from '../base/clock.ts';
@@ -37,7 +37,7 @@ export interface PersistentRpcsDeps {
   clock: Clock;
   log: Log;
   retriesMax: number;
-  /** How long a closed one can be looked at; 0 = for ever. */
+  /** Time for which a closed command can be read; 0 = for ever. */
   keptDays: number;
 }
 
@@ -218,7 +218,7 @@ export class PersistentRpcs {
     this.#held.delete(held.stored.id);
   }
 
-  /** A status that could not be written is made up for by the next one, or by whoever claims the row. */
+  /** When a status cannot be written, the next status or the next owner of the row replaces it. */
   #write(
     held: Held,
     status: RpcStatus,

@@ -3,13 +3,13 @@ import { badRequest, Fault, unavailable } from '../base/errors.ts';
 import type { ReadBody } from '../value/lenient.ts';
 import type { CommandOwners } from './shares.ts';
 
-/** What a session of the device is given. `params` is JSON text: no number loses a digit on the way. */
+/** What a session of the device receives. `params` is JSON text, so that no number loses a digit. */
 export interface RpcRequest {
   /** Counts up for each device, 31 bits. */
   id: number;
   method: string;
   params: string;
-  /** The sender wants to hear that the device has it; in any case it hears that it has not. */
+  /** The sender wants a confirmation that the device has the command. A failed delivery is always reported. */
   confirm: boolean;
 }
 
@@ -23,8 +23,8 @@ export interface RpcCall extends CommandOwners {
 }
 
 /**
- * How a command that somebody waits for ended. `unreachable`: no session took it in time; `unanswered`: one did, and
- * no reply came.
+ * How a command with a waiting caller ended. `unreachable`: no session took the command in time. `unanswered`: a session
+ * took it, and no reply came.
  */
 export type RpcOutcome =
   | { kind: 'delivered' }

@@ -1,7 +1,7 @@
 /**
- * Commands to devices, as the worker sees them that was asked to send one: it owns the command until the deadline,
- * offers it to exactly one session at a time, the oldest first, and takes the reply from wherever it comes. The way
- * down is `Downlink.offer`; the way back is the device's shard channel, which an owner hears while it has a command.
+ * Sends commands to devices. The worker that a caller asked owns the command until its deadline. The owner offers the
+ * oldest command to one session at a time, by `Downlink.offer`, and takes the reply from any session. Replies come on the
+ * device's shard channel, to which an owner subscribes while it has a command.
  */
 import type { Clock } from '../base/clock.ts';
 import { messageOf, tooLarge, unavailable } from '../base/errors.ts';
@@ -29,12 +29,12 @@ export interface RpcDeps {
 /** How the commands of one device are getting on. */
 interface Delivery {
   offering: Command | undefined;
-  /** What its session told of the command on offer, sooner than the news that it took it. */
+  /** A confirmation of the offered command that arrived before the answer to the offer; applied when the offer settles. */
   told: (() => void) | undefined;
   running: boolean;
   /** A session opened while an offer ran. */
   again: boolean;
-  /** Commands that other owners told us wait, too. */
+  /** Commands that wait at other owners, as these owners announced. */
   foreign: Set<number>;
   elderTimer: NodeJS.Timeout | undefined;
   announceTimer: NodeJS.Timeout | undefined;
@@ -88,7 +88,7 @@ export class Rpc {
   }
 
   /**
-   * Sends, and waits until it is delivered (one-way), replied to, or its time is up. The command is withdrawn when
+   * Sends a command and waits until it is delivered (one-way) or replied to, or until its deadline. The command is withdrawn when
    * `callerGone` fires: then nothing reads the outcome.
    */
   async call(call: RpcCall, callerGone?: AbortSignal): Promise<RpcOutcome> {
@@ -131,7 +131,7 @@ export class Rpc {
     });
   }
 
-  /** What a device answered to a command, by any session on any worker. What nobody waits for is ignored. */
+  /** Takes the reply of a device to a command, by any session on any worker. A reply without a waiting caller is ignored. */
   async reply(device: number, id: number, text: string): Promise<void> {
     const { downlink, bus, postgres } = this.#deps;
     const command = this.#offered(device, id);
@@ -174,14 +174,14 @@ export class Rpc {
     return dropped;
   }
 
-  /** Whoever took it did not deliver it. */
+  /** The session that took the command did not deliver it. */
   retry(command: Command): void {
     if (!this.#waiters.has(command) || command.stage !== 'taken') return;
     this.#waiters.requeue(command);
     void this.#deliver(command.device);
   }
 
-  /** Those who wait for an outcome are told to ask again elsewhere. */
+  /** Refuses all waiting callers, who may send the command again to another server. */
   close(): void {
     const fault = unavailable('draining', 'This server is stopping; send the command again.');
     for (const fail of [...this.#calls.values()]) fail(fault);
@@ -200,7 +200,7 @@ export class Rpc {
     }, limits.rpcAnnounceMs);
     if (delivery.running) return;
     delivery.running = true;
-    // The reply comes by the channel on which openings are told.
+    // The reply comes on the channel that also announces new listeners.
     await this.#deps.downlink.inForce(device);
     while (delivery.again && this.#deliveries.get(device) === delivery) {
       delivery.again = false;
@@ -241,7 +241,7 @@ export class Rpc {
     } else if (outcome === 'away') {
       for (const queued of [...(this.#waiters.line(device)?.queued ?? [])]) queued.away();
     } else if (isHeldBack) {
-      // There is a session, and an elder was told of meanwhile.
+      // A session exists, but an older command was announced while this one was offered.
       this.#isElderElsewhere(command, delivery);
     } else {
       this.#repeatLater(device, delivery);
@@ -264,7 +264,7 @@ export class Rpc {
     );
   }
 
-  /** It may have been deleted on any worker, and the news of that be on its way. */
+  /** Asks the store: another worker may have deleted the command, and its message may still be in transit. */
   async #isStillStored(command: Command): Promise<boolean> {
     const isWanted = await command.isWanted();
     if (!isWanted) command.withdrawn();
@@ -272,8 +272,8 @@ export class Rpc {
   }
 
   /**
-   * Workers that own commands of one device tell each other which of them wait, so that a session gets the oldest
-   * first. An owner that has died cannot say that its command is gone: after a while the younger one goes.
+   * Workers that own commands of one device announce to each other which of these commands wait, so that a session gets
+   * the oldest first. An owner that died withdraws nothing, so after `rpcElderWaitMs` the younger command is offered.
    */
   #isElderElsewhere(command: Command, delivery: Delivery): boolean {
     if (!this.#hasElder(command, delivery)) return false;
@@ -327,14 +327,14 @@ export class Rpc {
     }
   }
 
-  /** A command that a session may have seen: the reply can be faster than the news that the offer was taken. */
+  /** Returns a command that a session may have: a reply may arrive before the answer to the offer. */
   #offered(device: number, id: number): Command | undefined {
     const command = this.#waiters.find(device, id);
     const isOffered = command?.stage === 'taken' || this.#deliveries.get(device)?.offering === command;
     return isOffered ? command : undefined;
   }
 
-  /** Nobody listens, it seems: the other owners are told what waits here, and tell what waits there. */
+  /** Runs when no listener took the command: announces to other owners what waits here and asks what waits there. */
   #announce(device: number): void {
     for (const command of this.#waiters.line(device)?.queued ?? []) {
       if (this.#announced.has(command)) continue;

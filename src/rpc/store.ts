@@ -43,7 +43,7 @@ const sortColumns = new Map([
 /**
  * Takes `counts[i]` numbers for `devices[i]`: the first one of each. Devices that are gone have none. The commit is not
  * waited for to reach the disk, as a caller waits for it with each command: a crash of the database may give numbers of
- * its last moment again, but only of commands that nobody wrote down, because whoever writes one down waits for both.
+ * its last moment again, but only numbers of commands that were not stored: storing a command waits for both commits.
  */
 export async function takeNumbers(queries: Queries, devices: number[], counts: number[]): Promise<Map<number, number>> {
   // Ordered, so that two workers never wait for each other's rows.
@@ -117,7 +117,7 @@ export async function isRpcOpen(queries: Queries, id: string): Promise<boolean> 
   return rows.length === 1;
 }
 
-/** The reply to an open command that was sent, whoever owns it. */
+/** Stores the reply to an open command that was sent, for any owner. */
 export async function answerRpc(queries: Queries, device: number, number: number, response: string): Promise<void> {
   await queries.query(
     `update rpc set status = 'SUCCESSFUL', open = false, response = $3
@@ -126,7 +126,7 @@ export async function answerRpc(queries: Queries, device: number, number: number
   );
 }
 
-/** Open commands that nobody delivers, oldest first; from here on `owner` does. */
+/** Claims open commands without an owner for `owner`, oldest first. */
 export async function claimRpcs(queries: Queries, owner: string, rowsMax: number): Promise<OwnedRpc[]> {
   const rows = await queries.query<OwnedRpc>(
     `update rpc set owner = $1, leased_until = now() + $3 * interval '1 ms'
@@ -151,7 +151,7 @@ export async function releaseRpcs(queries: Queries, owner: string): Promise<void
   await queries.query(`update rpc set owner = null, leased_until = '-infinity' where owner = $1 and open`, [owner]);
 }
 
-/** Closed commands of before `createdBefore`, a bounded number at a time. */
+/** Deletes closed commands from before `createdBefore`, a bounded number at a time. */
 export async function pruneRpcs(queries: Queries, createdBefore: number, rowsMax: number): Promise<void> {
   await queries.query(
     'delete from rpc where id in (select id from rpc where not open and created_time < $1 limit $2)',

@@ -1,6 +1,7 @@
 /**
  * The commands that this worker owns, by device and by deadline. Bounded by number and bytes, for each device, customer
- * and tenant (`shares.ts`) and in all; one timer ends those whose time is up. What happens to a command is its own matter: it says so in callbacks.
+ * and tenant (`shares.ts`) and in all. One timer ends the commands whose deadline has passed. The callbacks of a command
+ * decide what happens to it.
  */
 import { ByteBudget } from '../base/byte-budget.ts';
 import type { Clock } from '../base/clock.ts';
@@ -26,7 +27,7 @@ export interface Command extends CommandOwners {
   replied(text: string): Promise<void> | void;
   /** It is no waiter any more when this is called. */
   expired(): void;
-  /** The bus cannot tell whether anybody listens. */
+  /** The bus cannot say whether a listener exists. */
   away(): void;
   /** Its sender does not want it any more. */
   withdrawn(): void;
@@ -238,7 +239,7 @@ export class Waiters {
   }
 }
 
-/** Ids wrap at 2^31: the older one is the one behind which the shorter way leads to the other. */
+/** Ids wrap at 2^31. `id` is older if counting up from it reaches `other` within 2^30 steps. */
 export function isOlder(id: number, other: number): boolean {
   return ((other - id) & 0x7fffffff) < 0x40000000 && id !== other;
 }
