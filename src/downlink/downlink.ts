@@ -1,8 +1,8 @@
 /**
- * The way down, from anything to the listeners of a device on whatever worker or host: long polls and MQTT sessions.
- * Devices are spread over a fixed number of shard channels; a worker hears a shard while somebody here is interested
- * in one of its devices, so no registry is needed. At most once: who must not lose anything reads its store when
- * `onOpened` or `onRestored` tells. Payload values travel as JSON text (strings), so that no number loses a digit.
+ * Delivers messages to the listeners of a device on any worker or host: long polls and MQTT sessions. Devices are spread
+ * over a fixed number of shard channels. A worker subscribes to a shard while it has an interest in one of its devices, so
+ * no registry is needed. Delivery is at most once: a caller that must not lose a message reads its store again when
+ * `onOpened` or `onRestored` calls. Payload values travel as JSON text (strings), so that no number loses a digit.
  */
 import { assert } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -15,16 +15,16 @@ import { Shards } from './shards.ts';
 
 export type { Outcome, Want } from './offers.ts';
 
-/** `rpc-climb` is the way back up of commands and is watched. */
+/** `rpc-climb` carries what returns to the owner of a command, and is watched. */
 export type Topic = 'attributes' | 'rpc' | 'rpc-climb';
 export type CloseReason = 'credentials_changed' | 'device_deleted';
 
 export interface Listener {
-  /** The answer `true` takes an offer, so that nobody else gets it; of no meaning for what was sent. */
+  /** The result `true` takes an offer, so that no other listener gets it. For a sent message the result means nothing. */
   receive(message: object): unknown;
   /**
-   * May come twice, and `credentials_changed` also when this session's own token is still good: look it up. MQTT sessions
-   * need not: `Sessions` ends them.
+   * May be called twice, and with `credentials_changed` although the session's own token is still valid: the session
+   * checks its token. MQTT sessions need no check, because `Sessions` ends them.
    */
   close(reason: CloseReason): void;
 }
@@ -68,7 +68,7 @@ export class Downlink {
   readonly #restoredCallbacks: (() => void)[] = [];
   readonly #outcomes: Record<Outcome, Counter>;
   readonly #bugs: Counter;
-  /** Began to listen in this turn of the loop; the others are told together. */
+  /** Listeners that opened in this turn of the loop; one message announces all of them. */
   readonly #opened: Opened[] = [];
   #leaveInbox: (() => void) | undefined;
 
@@ -100,7 +100,7 @@ export class Downlink {
     this.#offers.stop();
   }
 
-  /** The others hear that it opened (`onOpened`) as soon as messages to it arrive. The result ends it. */
+  /** Other workers get `onOpened` as soon as messages to the listener arrive. The returned function ends the listener. */
   listen(device: number, topic: Topic, listener: Listener): () => void {
     this.#listeners.add(device, topic, listener);
     this.#shards.enter(device);
@@ -139,7 +139,7 @@ export class Downlink {
     return outcome;
   }
 
-  /** Somebody anywhere began to listen. Register before offering: an opening after a `nobody` is then never missed. */
+  /** Called when a listener opens on any worker. Register before offering, so that no opening after a `nobody` is missed. */
   onOpened(device: number, topic: Topic, callback: () => void): () => void {
     // Each call is a callback of its own, be the function the same.
     const own = () => callback();
@@ -155,12 +155,12 @@ export class Downlink {
     this.#watchers.set(topic, [...(this.#watchers.get(topic) ?? []), watcher]);
   }
 
-  /** Messages may have been missed, and are heard again: read the store for everybody who listens. */
+  /** Called when messages may have been missed and arrive again: read the store for all listeners. */
   onRestored(callback: () => void): void {
     this.#restoredCallbacks.push(callback);
   }
 
-  /** Tells the sessions of this worker; the other workers hear of such changes by themselves (`CredentialChanges`). */
+  /** Notifies the sessions of this worker; other workers get such changes through their own `CredentialChanges`. */
   close(device: number, reason: CloseReason): void {
     for (const listener of this.#listeners.ofAllTopics(device)) listener.close(reason);
   }
@@ -200,7 +200,7 @@ export class Downlink {
       if (want.stored && !((await want.stored()) && want.now())) return 'nobody';
       if (this.#offerHere(device, topic, message)) return 'taken';
     }
-    // Who waits for an opening must hear it before the others are asked, or one between the two would be lost.
+    // The subscription must be active before other workers are asked, or an opening in between would be lost.
     await this.#shards.inForce(device);
     if (!this.#bus.connected) return 'away';
     return await this.#offers.offer(this.#shards.channelOf(device), device, topic, message, want);
@@ -247,7 +247,7 @@ export class Downlink {
     }
   }
 
-  /** The bus was away: what it dropped cannot be known, so everybody here counts as just opened. */
+  /** The bus may have dropped messages, so every listener of this worker counts as just opened. */
   #restored(): void {
     this.#shards.gap();
     const opened = this.#listeners.devices().flatMap((device) => {
@@ -262,7 +262,7 @@ export class Downlink {
 
 const always: Want = { now: () => true };
 
-/** Nobody waits for a session that hears of attributes: what it missed is in the store. */
+/** No sender waits for a listener of attributes: missed updates are in the store. */
 function isAnnounced(topic: Topic): boolean {
   return topic !== 'attributes';
 }

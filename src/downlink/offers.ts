@@ -33,8 +33,8 @@ export function isOfferPacket(value: unknown): value is OfferPacket {
 }
 
 /**
- * `taken`: exactly one listener said yes. `nobody`: none did in time; offer again when `onOpened` tells.
- * `away`: the bus cannot reach other workers, or broke in the middle: it may or may not have been taken.
+ * `taken`: exactly one listener took the message. `nobody`: no listener did in time; offer again at `onOpened`.
+ * `away`: the bus cannot reach other workers or broke meanwhile, so the message may or may not have been taken.
  */
 export type Outcome = 'taken' | 'nobody' | 'away';
 
@@ -48,7 +48,7 @@ export interface OffersDeps {
 export interface Want {
   /** What the sender itself knows, asked at any time. */
   now(): boolean;
-  /** What only a store knows, asked each time before somebody is handed the message. */
+  /** What only a store knows; called each time before a listener gets the message. */
   stored?: (() => Promise<boolean>) | undefined;
 }
 
@@ -106,7 +106,7 @@ export class Offers {
     });
   }
 
-  /** Somebody began to listen while offers wait: they need not run out before it is asked. */
+  /** A listener opened while offers wait: the offers reach it at once. */
   opened(device: number, topic: string): void {
     for (const id of [...(this.#byDevice.get(device) ?? [])]) {
       const offer = this.#open.get(id)!;

@@ -1,8 +1,9 @@
 /**
  * A device has at most one session, direct or through a gateway, over all workers and hosts: the newer one wins. Workers
- * tell each other what was opened here, gathered for a turn, with a stamp that rises from each session of a device to the
- * next one (a worker's clock never falls behind a stamp it has heard). Of two that meet, the lower ends and the higher
- * is told again, so exactly one stays. When a device or its credentials change, its session is held against the store.
+ * announce their new sessions to each other, gathered for a turn, with a stamp that rises from each session of a device
+ * to the next (a worker's clock never falls below a stamp it received). Of two sessions the one with the lower stamp ends
+ * and the other is announced again, so exactly one stays. When a device or its credentials change, its session is
+ * compared with the store.
  */
 import { randomUUID } from 'node:crypto';
 import { Batches } from '../base/batches.ts';
@@ -61,7 +62,7 @@ const stampsPerMs = 1_000;
 export class DeviceSession {
   readonly device: CachedDevice;
   readonly stamp: number;
-  /** Of the credentials that opened it; undefined = it stands on a gateway's, so its own do not matter. */
+  /** Version of the credentials that opened the session; undefined for a session through a gateway. */
   readonly credentialsVersion: number | undefined;
   readonly owner: SessionOwner;
   readonly #sessions: Sessions;
@@ -98,10 +99,10 @@ export class Sessions {
   readonly #deps: SessionsDeps;
   readonly #node: string = randomUUID();
   readonly #here = new Map<number, DeviceSession>();
-  /** Device → monotonic time of its last change: a session that began to log in before it is looked at again. */
+  /** Device → monotonic time of its last change. A login that started earlier is checked again. */
   readonly #changed = new FifoMap<number, number>(limits.sessionChangesMax);
   #allChangedMs = Number.NEGATIVE_INFINITY;
-  /** Devices whose session may stand on what is no longer so. */
+  /** Devices whose session may rest on outdated credentials. */
   readonly #doubted = new Set<number>();
   readonly #checks = new Batches(
     () => this.#doubted.size > 0 && !this.#stopped,
@@ -149,7 +150,7 @@ export class Sessions {
     return this.#here.get(device);
   }
 
-  /** Ends the device's session of before, wherever it is. The caller ends this one. */
+  /** Ends the earlier session of the device on any worker. The caller ends the new session. */
   open(row: DeviceRow, owner: SessionOwner, credentialsVersion?: number): DeviceSession {
     const { clock, devices, onConnected } = this.#deps;
     const device = devices.adopt(row);
@@ -164,7 +165,7 @@ export class Sessions {
     return session;
   }
 
-  /** A device or its credentials changed; whoever reads the store from now on sees it. */
+  /** A device or its credentials changed; every later read of the store sees the change. */
   changed(change: CredentialChange | 'all'): void {
     const now = this.#deps.clock.monotonic();
     if (change === 'all') {
@@ -177,7 +178,7 @@ export class Sessions {
     if (session && change.deleted) {
       this.#over(session, 'device_deleted');
     } else {
-      // Behind its place of before: the oldest change makes room for a new one.
+      // Delete first: setting again moves the device to the end of the eviction order.
       this.#changed.delete(number);
       this.#changed.set(number, now);
       if (session) this.#doubt(number);
