@@ -1,8 +1,7 @@
 /**
- * A gateway's message is an object whose members are named after its devices. Each member is read for itself: what is
- * wrong inside one (a number beyond a double, half a surrogate pair) is a Fault in its place, so that the others stand.
- * A name that no device can have is one as it stands in the message, escapes and all. Only what is no JSON at all
- * refuses the whole message.
+ * Reads a gateway's message: an object whose members are named after devices. Each member is read for itself. An error
+ * inside a member (a number beyond a double, half a surrogate pair) becomes a Fault in its place, and the other members
+ * count. A name that no device can have keeps its escapes as in the message. Only malformed JSON refuses the message.
  */
 import { isUtf8 } from 'node:buffer';
 import { badRequest, Fault } from '../base/errors.ts';
@@ -16,8 +15,8 @@ export function readByName(body: Uint8Array): Map<string, Json | Fault> {
 }
 
 /**
- * One device's request: an object whose members say what is asked. Throws the Fault of the first bad one, but not of
- * `passedOn`, which nobody here looks into.
+ * Reads one device's request: an object whose members are the parameters. Throws the Fault of the first bad member, except
+ * of `passedOn`, which is forwarded unread.
  */
 export function readRequest(body: Uint8Array, passedOn?: string): Map<string, Json> {
   const members = new Map<string, Json>();
@@ -28,7 +27,7 @@ export function readRequest(body: Uint8Array, passedOn?: string): Map<string, Js
   return members;
 }
 
-/** The member `wanted` as it stands in the body; undefined without one. */
+/** Returns the member `wanted` as the body spells it; undefined without one. */
 export function textOfMember(body: Uint8Array, wanted: string): string | undefined {
   let text: string | undefined;
   eachMember(body, (name, _, start, end) => {
@@ -96,7 +95,7 @@ function readMember(reader: JsonReader, body: Uint8Array, at: number, endOf: End
   }
 }
 
-/** The place behind a value of which nothing is wanted. */
+/** Returns the offset after a value that is skipped. */
 function endOfValue(body: Uint8Array, at: number): number {
   let depth = 0;
   for (; at < body.length; at += 1) {

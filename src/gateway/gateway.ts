@@ -1,8 +1,8 @@
 /**
- * One connected gateway and its children: which devices it speaks for, and the way down to them. A child is routed from
- * its connect (or its first message) until its disconnect, however long it is silent, until another session of the
- * device takes it over, or until the gateway's connection ends. Ten thousand children are an ordinary number: what they
- * share is here, a child adds a few small objects. Built by `Gateways`; a door brings the `GatewayLink`.
+ * One connected gateway and its children: the devices it acts for, and delivery to these devices. A child is routed from
+ * its connect (or its first message) until its disconnect, until another session of the device takes over, or until the
+ * gateway's connection ends. Silence does not end a child. Ten thousand children are an ordinary number: shared state is
+ * in `Gateway`, a child adds a few small objects. Built by `Gateways`; a door brings the `GatewayLink`.
  */
 
 import type { AttributeUpdates, Follower, Following } from '../attributes/followers.ts';
@@ -20,7 +20,7 @@ import type { ChildNames, Found, Wanted } from './names.ts';
 /** Why a child is not routed any more, or was refused for now. */
 export type Dropped = Exclude<SessionEnd, 'credentials_changed'> | 'rate_limit' | 'out_of_scope';
 
-/** The way down to a gateway. */
+/** Sends to a gateway. */
 export interface GatewayLink {
   /** True: `confirm` is called once. False: not taken. */
   attributes(name: string, news: News, confirm: (delivered: boolean) => void): boolean;
@@ -65,7 +65,7 @@ export class Child implements SessionOwner, Follower, RpcSession {
   refusal: Fault | undefined = undefined;
 
   #following: Following | undefined = undefined;
-  /** News on its way, the oldest first. */
+  /** Updates that are not confirmed, the oldest first. */
   #sent: Sent[] | undefined = undefined;
   #leaveRpc: (() => void) | undefined = undefined;
   #noticedMs = Number.NEGATIVE_INFINITY;
@@ -139,7 +139,7 @@ export class Child implements SessionOwner, Follower, RpcSession {
     return this.gateway.link.rpc(this.device.name, request, confirm);
   }
 
-  /** Its own credentials do not matter, and `Sessions` tells when the device is gone. */
+  /** The child's own credentials do not matter, and `Sessions` reports a deleted device. */
   close(): void {}
 
   // As the session of its device.
@@ -147,7 +147,7 @@ export class Child implements SessionOwner, Follower, RpcSession {
     this.gateway.lost(this, reason);
   }
 
-  /** The gateway is told that the child was refused, not more often than makes sense. */
+  /** Notifies the gateway that the child was refused, at most once in `gatewayNoticeMs`. */
   noteRefused(reason: Dropped): void {
     const now = this.gateway.monotonic();
     if (now - this.#noticedMs < limits.gatewayNoticeMs) return;
@@ -174,7 +174,7 @@ export class Gateway {
   /** Operations that wait for devices, in order. */
   #last: Promise<void> = Promise.resolve();
   #waiting = 0;
-  /** Updates on their way, and the children that have news for when these have arrived. */
+  /** Updates that are not confirmed, and the children whose updates wait for that. */
   #updatesInFlight = 0;
   readonly #behind = new Set<Child>();
   #retryTimer: NodeJS.Timeout | undefined = undefined;
@@ -195,7 +195,7 @@ export class Gateway {
     return this.#deps.monotonic;
   }
 
-  /** Earlier operations wait for their devices: what must keep its order waits behind them. */
+  /** True while earlier operations wait for their devices. Operations that must keep their order wait, too. */
   get isBusy(): boolean {
     return this.#waiting > 0;
   }
@@ -265,10 +265,10 @@ export class Gateway {
     else void this.#last.then(() => this.#leave());
   }
 
-  /** By `Child` only, as is all below. News that finds too many others on their way is asked for again later. */
+  /** Called by `Child` only. An update above the cap of unconfirmed ones is asked for again later. */
   tell(child: Child, news: News): void {
     const { lossFree } = this.#deps.updates;
-    // What comes behind news that was left out must wait for it.
+    // Later updates of a child wait for an update of it that was left out.
     if (this.#behind.has(child)) return;
     if (lossFree && this.#updatesInFlight >= limits.gatewayUpdatesInFlightMax) {
       this.#behind.add(child);
@@ -382,7 +382,7 @@ export class Gateway {
     }
   }
 
-  /** A Fault when the device is not the gateway's to act for, or has got another name since it was looked up. */
+  /** Returns a Fault when the gateway may not act for the device, or the device was renamed since its look-up. */
   #attach(name: string, row: DeviceRow): Fault | undefined {
     const refusal = this.#refusal(name, row);
     if (refusal) return refusal;
@@ -503,7 +503,7 @@ function outOfScope(name: string, { customerId }: CachedDevice): Fault {
   return new Fault('child_out_of_scope', message);
 }
 
-/** As it stands between the quotes of a message when nothing is escaped that need not be. */
+/** Returns the name as a message spells it between quotes with no unnecessary escape. */
 function nameBytes(name: string): Buffer {
   return Buffer.from(JSON.stringify(name).slice(1, -1));
 }

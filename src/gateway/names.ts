@@ -67,7 +67,7 @@ export class ChildNames {
   readonly #keys = new Map<number, string>();
   readonly #refused = new FifoMap<string, { fault: Fault; until: number }>(limits.refusedChildrenMax);
   readonly #pending = new Map<string, Pending>();
-  /** Devices that changed while a statement ran: its answer about them may be of before. */
+  /** Devices that changed while a statement ran: its answer about them may be outdated. */
   readonly #changed = new Set<number>();
   #allChanged = false;
   readonly #queue: FairQueue<Pending>;

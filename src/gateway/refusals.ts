@@ -26,7 +26,7 @@ export class Refusals {
     return this.#faults.size;
   }
 
-  /** Undefined when nobody was refused. */
+  /** Undefined when no child was refused. */
   fault(): Fault | undefined {
     let worst: Fault | undefined;
     const named: string[] = [];
@@ -41,7 +41,7 @@ export class Refusals {
   }
 }
 
-/** A client that is told to come back loses nothing; one that is told of malformed data drops the message. */
+/** A retry loses nothing, but a client drops a message that is reported as malformed. So a retry comes first. */
 function rank({ status, errorCode }: Fault): number {
   if (status === 429) return 3;
   if (errorCode === ErrorCode.entitiesLimit) return 2;

@@ -1,9 +1,9 @@
 /**
  * The bytes of a gateway's telemetry → rows of a frame, in one pass: `{"name":[{"ts":…,"values":{…}},…],…}`. The next
- * name is mostly the one that followed last time, so a known child costs a comparison of bytes. Whatever is out of the
- * ordinary (a name twice, a bad record, malformed JSON) is read again as a whole by the careful way, which refuses a
- * child for itself: its rows are rolled back, the others stay. A child that is not connected stops both: the caller
- * connects it and decodes once more.
+ * name is mostly the one that followed last time, so a known child costs a comparison of bytes. An unusual
+ * message (a name twice, a bad record, malformed JSON) is read again as a whole by the exact reader, which refuses a
+ * child for itself: the child's rows are rolled back, other rows stay. A child that is not connected stops both readers:
+ * the caller connects the child and decodes once more.
  */
 import { isUtf8 } from 'node:buffer';
 import type { RateLimits } from '../auth/rate-limits.ts';
@@ -22,7 +22,7 @@ import { Refusals } from './refusals.ts';
 /** Thrown by `decode` when the message names a device that is not connected: connect `childrenOf` and decode again. */
 export const unknownChild = notFound('A device of the message is not connected.');
 
-/** One message on its way: whoever sent it hears after its rows are durable, and then also of the children refused. */
+/** One message until its acknowledgement: its sender gets the outcome, and the refused children, when its rows are durable. */
 export class GatewayTelemetry implements Waiter {
   readonly gateway: Gateway;
   readonly id: number;
@@ -76,7 +76,7 @@ export class GatewayDecoder {
     }
   };
 
-  /** Strict JSON by the careful way alone: what the fast way is tested against. */
+  /** Decodes strict JSON with the exact reader alone. Tests compare the fast reader with this function. */
   readonly decodeExactly = (body: Uint8Array, message: GatewayTelemetry, now: number, rows: Rows): number => {
     return this.#decode(body, message, now, rows, false);
   };
@@ -100,7 +100,7 @@ export class GatewayDecoder {
     return rows.count - countBefore;
   }
 
-  /** False when the careful way must look at it. */
+  /** False when the message must be read exactly. */
   #isReadFast(body: Uint8Array, message: GatewayTelemetry, now: number, rows: Rows): boolean {
     const { gateway } = message;
     let at = records.open(body, now, rows, this.#options);
@@ -216,7 +216,7 @@ function refuse(message: GatewayTelemetry, name: string, fault: Fault): void {
   message.refusals.add(name, fault);
 }
 
-/** A Fault means as much as -1: the careful way decides. */
+/** Returns -1 for a Fault as well: the exact reader decides. */
 function readRecords(at: number, child: Child): number {
   try {
     return records.records(at, child.device);
@@ -235,7 +235,7 @@ function endOfName(body: Uint8Array, at: number, last: number): number {
   return at;
 }
 
-/** Undefined when it is no name, or of nobody who is connected. */
+/** Undefined when the bytes are no name, or the name of no connected child. */
 function childNamed(gateway: Gateway, body: Uint8Array, start: number, end: number): Child | undefined {
   const bytes = Buffer.from(body.buffer, body.byteOffset + start, end - start);
   let name: string;
