@@ -1,5 +1,5 @@
 /**
- * Files of a page: read when somebody asks for the first time, kept as they are sent (compressed where the reader takes
+ * Serves the files of a page: each is read at its first request and kept as it is sent (compressed where the reader takes
  * that), with an ETag of their content, so that a reload costs a 304. Nothing but the named files can be asked for.
  */
 import { createHash } from 'node:crypto';

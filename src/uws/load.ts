@@ -1,6 +1,6 @@
 /**
  * Loads the uWebSockets.js build that fits this Node: 20.51 for Node 20, the newer one where it exists. A system that
- * neither build supports is told so in one line.
+ * neither build supports gets an error of one line.
  */
 
 import type * as Uws from 'uWebSockets.js';

@@ -46,7 +46,7 @@ export interface HttpRequest {
   remoteAddress: string;
   /** Over TLS to this server; what a proxy in front of it did is not known here. */
   secure: boolean;
-  /** Fires when the client goes away. */
+  /** Fires when the client disconnects. */
   aborted: AbortSignal;
   /** Names the caller once it is known. Throws the 503 fault for a caller whose calls of this route ended workers. */
   identify(caller: string): void;
@@ -283,7 +283,7 @@ export class HttpServer {
   }
 
   /**
-   * Answers every method of a pattern but `methods`. The library looks for a route of the method first, whatever its
+   * Answers every method of a pattern but `methods`. The library prefers a route of the method, whatever its
    * pattern is: `GET /api/device/credentials` would be taken for a device with the id `credentials`.
    */
   #others(pattern: string, methods: Set<string>, handler: (res: UwsResponse, req: UwsRequest) => void): void {

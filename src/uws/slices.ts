@@ -1,14 +1,14 @@
 /**
- * An answer that goes out in slices, at the pace of its reader: one slice of it is in memory, whatever its length. The
- * library cuts a connection that leaves a write unfinished for some 10 s, and the kernel tells of room only when a third
- * of its buffer is free, which takes a slow reader longer: so the rest is offered again every few seconds.
+ * Sends an answer in slices at the pace of its reader, with one slice in memory. The library cuts a connection that
+ * leaves a write unfinished for some 10 s, and the kernel reports room only when a third of its buffer is free. A slow
+ * reader takes longer than that, so the rest is offered again every few seconds.
  */
 import type { HttpResponse as UwsResponse } from 'uWebSockets.js';
 import { assert } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { type PlaceOwner, Places } from '../base/places.ts';
 
-/** A body that is read on the way: some bytes from `at` on, until all `bytes` are sent. */
+/** A body that is read while it is sent: some bytes from `at` on, until all `bytes` are sent. */
 export interface SlicedBody {
   bytes: number;
   slice(at: number): Promise<Buffer>;
@@ -55,7 +55,7 @@ export class SliceSender {
       return this.#outcome;
     } catch (error) {
       if (this.#outcome !== undefined) return this.#outcome;
-      // The status has gone out: a body cut short is all that the reader can be told.
+      // The status is sent already, so a cut body is the only sign of the error.
       this.#outcome = error as Error;
       this.#res.close();
       return this.#outcome;

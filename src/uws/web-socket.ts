@@ -1,6 +1,6 @@
 /**
- * WebSockets of one worker: the upgrade with its checks, and a connection as a plain object. Compression is off, an
- * incoming message and what waits to leave have a cap, and nobody is closed for silence: that is the protocol's matter.
+ * WebSockets of one worker: the upgrade with its checks, and a connection as a plain object. Compression is off.
+ * Incoming messages and unsent bytes have a cap. Silent connections stay open, because keep-alive belongs to MQTT.
  */
 import type { TemplatedApp, HttpRequest as UwsRequest, HttpResponse as UwsResponse, WebSocket } from 'uWebSockets.js';
 import { badRequest, Fault } from '../base/errors.ts';
@@ -30,7 +30,7 @@ export interface WebSocketEvents {
 
 /** The server around a route. */
 export interface WebSocketDoor {
-  /** Asked before each upgrade: a server that stops or is full takes nobody. */
+  /** Called before each upgrade: a server that stops or is full refuses every client. */
   refusal(): Fault | undefined;
   onClosed(): void;
 }
@@ -68,8 +68,8 @@ export class WebSocketConnection {
   }
 
   /**
-   * A close frame behind everything that was sent. Who does not close its side within seconds is cut: by the library,
-   * but only when nothing waits to leave, so that is waited for here.
+   * Sends a close frame after all other bytes. The library cuts a client that does not close its side within seconds, but
+   * only when no bytes wait to leave, so `end` waits for that first.
    */
   end(code: number, reason: string): void {
     if (!this.#socket || this.#ending) return;
