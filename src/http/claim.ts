@@ -1,5 +1,5 @@
 /**
- * POST /api/v1/{token}/claim (operation 8): the device says that it may be claimed. 200 tells only that this was heard.
+ * POST /api/v1/{token}/claim (operation 8): the device says that it may be claimed. 200 confirms only the receipt.
  * Order of checks: token, rate limit, JSON.
  */
 

@@ -51,7 +51,7 @@ export class DeviceAuth {
     const address = wrong === undefined ? '' : addressOf(from);
     wrong?.check(address, token);
     const device = await this.#tokens.lookup(token);
-    // Checked again: many tries may have waited for look-ups at the same time.
+    // Checks again, because many tries may have waited for look-ups at the same time.
     wrong?.check(address, token);
     if (device === null) {
       wrong?.wrong(address);

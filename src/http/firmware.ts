@@ -27,7 +27,7 @@ interface Asked {
 }
 
 export function firmwareDoor({ server, senders, downloads }: FirmwareDoorDeps): void {
-  /** The way of nearly all chunks: everything is in memory, and nothing outlives the call. */
+  /** Answers nearly all chunks: everything is in memory, and nothing outlives the call. */
   const answerNow = (exchange: Exchange, type: PackageType, token: string, asked: Asked): boolean => {
     const device = senders.known(token, exchange);
     const file = device && downloads.remembered(device, type, asked.title, asked.version);

@@ -1,7 +1,7 @@
 /**
- * Requests that wait: a device asks, and the answer comes when there is news, or 408 at the deadline. All polls of a
+ * Holds requests that wait: a device asks, and the answer comes with the next event, or 408 at the deadline. All polls of a
  * worker share one cap and one clock: deadlines are kept in slots of `pollTickMs`, so that a poll costs no timer. A
- * client that goes away gives up its place at once.
+ * client that disconnects frees its place at once.
  */
 import { badRequest, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -69,8 +69,8 @@ export class LongPolls {
   }
 
   /**
-   * Takes the exchange into care: exactly one of `Poll.answer`, the deadline or the client's going ends it, and then
-   * `Poll.onEnd` is called. Undefined when there is no place: the client was told. `atDeadline` is 408 without a body.
+   * Holds the exchange: exactly one of `Poll.answer`, the deadline or the client's disconnect ends the poll, and then
+   * `Poll.onEnd` is called. Undefined when there is no place: the client was refused. `atDeadline` is 408 without a body.
    */
   hold(
     exchange: Exchange,
@@ -88,7 +88,7 @@ export class LongPolls {
       return undefined;
     }
     this.#start();
-    // Never a slot that the clock has passed already: nobody would come by again.
+    // A slot that the clock has passed already would never be ended.
     const slot = Math.max(Math.ceil((performance.now() + waitMs) / limits.pollTickMs), this.#lastSlot + 1);
     const poll = new Poll(this, exchange, token, device, owners, slot, atDeadline);
     const polls = this.#slots.get(slot);
@@ -107,7 +107,7 @@ export class LongPolls {
       const device = await this.#deps.tokens.lookup(poll.token);
       if (device?.number !== poll.device.number) poll.answer(expired);
     } catch {
-      // Cannot be found out now: the token was good when the poll began, and its next one will tell.
+      // The token was valid when the poll began; the device's next poll checks it again.
     }
   }
 
@@ -181,7 +181,7 @@ export class Poll {
     else this.#onEnd = callback;
   }
 
-  /** False when the client had gone, or the poll had ended before: then nobody got the answer. */
+  /** False when the client had gone or the poll had ended: then the answer was not sent. */
   answer(answer: Answer): boolean {
     if (this.#exchange.done) return false;
     this.#exchange.answer(answer);

@@ -96,7 +96,7 @@ function requestText({ id, method, params }: RpcRequest): string {
   return `{"id":${id},"method":${JSON.stringify(method)},"params":${params}}`;
 }
 
-/** One for all polls: its body is made when it is sent, because it tells the time. */
+/** One answer for all polls; its body is made when it is sent, because it holds the time. */
 const timeoutAnswer: HttpResponse = {
   status: 408,
   contentType: 'application/json',
