@@ -63,7 +63,7 @@ const clientsOwn: Partial<Record<CloseReason, true>> = {
   not_mqtt: true,
 };
 
-/** Signs in as nobody, to be given credentials. */
+/** The user name of a client that signs in without credentials, to be provisioned. */
 const provision = 'provision';
 
 const connectByte = 0x10;
@@ -81,9 +81,9 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
   #session: Session | undefined = undefined;
   #signedIn: SignedIn | undefined = undefined;
   #pushes: Pushes | undefined = undefined;
-  /** Large, and on its way or about to be: until it ends nothing else leaves, and nothing is read. */
+  /** A large file that is being sent or is next: until its end no other packet leaves, and nothing is read. */
   #file: OutgoingFile | undefined = undefined;
-  /** Of messages down that wait for the end of the file. */
+  /** Bytes of messages to the client that wait for the end of the file. */
   #behindFileBytes = 0;
   #caps: ConnectionCaps;
   #level: ProtocolLevel = 4;
@@ -106,7 +106,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
   #stalledAt = 0;
   /** Monotonic: a connection without credentials ends then. */
   #endsAt = Number.POSITIVE_INFINITY;
-  /** What waited for the client at the last look, and how much of it is large messages. */
+  /** Bytes that waited for the client at the last check, and the part of large messages in them. */
   #unreadMark = 0;
   #largeBytes = 0;
   /** Messages discarded since the last line in the log, and why the last one was. */
@@ -182,7 +182,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     const isCut = this.#file?.hasBegun === true;
     if (wasLive && !isCut) {
       this.#flushOut();
-      // Whoever heard that something was written may have closed it.
+      // A callback of a write may have closed the connection.
       if (this.#hasClosed()) return;
       const bytes = this.#level === 5 ? disconnectBytes(reason, this.#isTerse, this.#packetBytesMax) : undefined;
       if (bytes !== undefined) this.#transport.write(bytes);
@@ -250,7 +250,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     });
     this.#behindFileBytes = 0;
     this.#hold(hold.file);
-    // Begins behind what may leave now: the acknowledgement of the request is among that.
+    // The file begins after the packets that may leave now, among them the acknowledgement of the request.
     this.#deps.flusher.add(this);
     return 'taken';
   }
@@ -585,7 +585,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     try {
       if (exact === undefined) table.dispatch(incoming);
       else exact.operation(incoming, '');
-      // What was read goes away. The object may be in the pool already, but serves no other message yet.
+      // The bytes that were read are reused. The object may be in the pool already, but serves no other message yet.
       incoming.payload = noPayload;
     } catch (error) {
       if (!(error instanceof Fault)) throw error;
@@ -641,7 +641,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     return this.#session?.profileTopics?.acknowledgesInvalid === true;
   }
 
-  /** Since the first refusal, and counted for all messages behind it: a client that has waited once is answered. */
+  /** True until the time since the first refusal is up. The time counts for all later messages too, so a client waits once. */
   #mayWait(): boolean {
     if (this.#refusedAt === 0) return true;
     const keepAliveMs = this.#keepAliveMs > 0 ? this.#keepAliveMs : Number.POSITIVE_INFINITY;

@@ -20,7 +20,7 @@ export interface ConnectionCaps {
 }
 
 export interface MqttSettings extends ConnectionCaps {
-  /** Its name, for MQTT 5 clients (`http.tellWorker`); '' = they are not told. */
+  /** Its name, for MQTT 5 clients (`http.tellWorker`); '' = not sent. */
   worker: string;
   /** Open connections of one network address. */
   connectionsPerAddressMax: number;
@@ -34,7 +34,7 @@ export interface MqttSettings extends ConnectionCaps {
 export interface MqttDeps {
   settings: MqttSettings;
   signIn: SignIn;
-  /** Many clients are behind this address. */
+  /** True for an address that many clients share. */
   isTrustedProxy: (address: string) => boolean;
   topics: TopicTable;
   /** Of connections that ask for credentials. */

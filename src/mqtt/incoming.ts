@@ -1,6 +1,6 @@
 /**
- * The PUBLISH objects of a worker: taken for a message, given back after its answer, never made anew under load. They
- * are links of their connection's list of acknowledgements as well, which leave in order of arrival.
+ * The pool of PUBLISH objects of a worker: a message takes one and gives it back after its answer, so load makes no
+ * garbage. The objects are also the links of their connection's list of acknowledgements, which leave in order of arrival.
  */
 import type { Fault } from '../base/errors.ts';
 import { assert } from '../base/errors.ts';

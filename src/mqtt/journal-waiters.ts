@@ -1,7 +1,7 @@
 /**
  * Connections that are not read because the journal takes nothing at the moment, in the order in which they began to wait.
- * Looks every few milliseconds whether the journal accepts again and lets them go on, a slice of time at once, so that ten
- * thousand of them do not block the loop that they wait for.
+ * `JournalWaiters` checks every few milliseconds whether the journal accepts again, and lets connections go on for a slice
+ * of time, so that ten thousand connections do not block the loop that they wait for.
  */
 import type { Clock } from '../base/clock.ts';
 import type { Fault } from '../base/errors.ts';
@@ -40,7 +40,7 @@ export class JournalWaiters {
 
   round(): void {
     const began = this.#clock.monotonic();
-    // A copy: who is refused again waits behind all others.
+    // Iterates over a copy, because a client that is refused again waits after all others.
     for (const waiter of [...this.#waiting]) {
       const now = this.#clock.monotonic();
       if (this.#refusal() !== undefined) {

@@ -64,7 +64,7 @@ export async function listenTls(address: string, port: number, files: TlsFiles, 
   });
   server.on('tlsClientError', (error, socket) => {
     deps.refused('tls_failed');
-    // A handshake that takes too long is only told; nobody else would close it.
+    // On a handshake timeout Node only emits an event; this handler must destroy the socket.
     socket.destroy();
     log.debug('mqtt_tls_failed', { reason: messageOf(error) });
   });
@@ -126,7 +126,7 @@ function accept(
 /** A socket that knows its transport: so all sockets share their handlers. */
 interface OwnedSocket extends Socket {
   transport: SocketTransport;
-  /** Node itself looks here before it calls a socket idle: a write that is half done is not seen elsewhere. */
+  /** Node reads this before it calls a socket idle; no other place shows a write that is half done. */
   _handle: { writeQueueSize?: number } | null;
 }
 

@@ -37,7 +37,7 @@ async function signIn(deps: LoginDeps, request: SignInRequest, owner: SignInOwne
     const answer = certificate
       ? await byCertificate(deps, certificate, remoteAddress)
       : await deps.logins.find({ kind: 'names', clientId, userName: username ?? '', password });
-    // Many tries at once tell no more than one after another.
+    // Checks again: parallel tries get no more answers than sequential ones.
     wrongCredentials?.check(remoteAddress, credentials);
     if (answer.kind === 'refused') {
       if (isWrong(answer.refusal)) wrongCredentials?.wrong(remoteAddress);

@@ -35,7 +35,7 @@ import { telemetryOperation, telemetryTopics } from './topics/telemetry.ts';
 
 export interface MqttDoorDeps {
   config: Config;
-  /** '' = clients are not told. */
+  /** '' = not sent to clients. */
   worker: string;
   /** Of this worker. */
   connectionsMax: number;

@@ -5,21 +5,21 @@ import type { Session } from './session.ts';
 
 /**
  * An incoming PUBLISH. It is answered exactly once, by `acknowledge()` or `refuse(fault)`, at any later time; the
- * connection sends PUBACK or PUBREC in order of arrival. For QoS 0 the answer only counts. The object is used again
- * after its answer: nobody may keep it longer.
+ * connection sends PUBACK or PUBREC in order of arrival. For QoS 0 the answer only counts. The object is reused
+ * after its answer and must not be kept longer.
  */
 export interface Publish extends Waiter {
   readonly topic: string;
-  /** A view into what was read: good until the operation returns. Copy what outlives it. */
+  /** A view into what was read: valid until the operation returns. Copy what must live longer. */
   readonly payload: Buffer;
   readonly qos: 0 | 1 | 2;
   readonly session: Session;
 }
 
 /**
- * `argument` is what the topic has behind the prefix of the table (`{id}`, or a longer tail); '' for exact topics. A thrown
- * Fault is `refuse(fault)`, so it must come before any answer; any other throw is a bug and ends the worker, which may
- * have shared what was half done.
+ * `argument` is the part of the topic after the prefix of the table (`{id}`, or a longer tail); '' for exact topics. A
+ * thrown Fault is `refuse(fault)`, so it must come before any answer. Any other throw is a bug and ends the worker, whose
+ * shared state may be half changed.
  */
 export type Operation = (publish: Publish, argument: string) => void;
 

@@ -14,7 +14,7 @@ import type { Transport } from './transport.ts';
 const scratch = Buffer.allocUnsafe(limits.mqttWriteBytes);
 /** PUBACK or PUBREC without a reason. */
 const shortBytes = 4;
-/** Instead of a reason code: this message, and what is behind it, gets no answer, because its client is to keep it. */
+/** Replaces a reason code: this message and later ones get no answer, so that the client keeps them. */
 export const withheld = -1;
 
 export class Outbox {
@@ -35,7 +35,7 @@ export class Outbox {
     this.#transport = transport;
   }
 
-  /** A whole packet; `confirm` is told when it was handed to the transport, or never will be. */
+  /** Sends a whole packet. `confirm` is called when the transport has it or never will have it. */
   add(packet: Buffer, confirm?: Confirm): void {
     this.#packets ??= [];
     this.#packets.push(packet);
@@ -44,7 +44,7 @@ export class Outbox {
     this.#confirms.push(confirm);
   }
 
-  /** The acknowledgement of `incoming` comes behind those of all that were expected before. */
+  /** Expects the answer of `incoming`; its acknowledgement leaves after all that were expected before. */
   expect(incoming: Incoming): void {
     if (this.#tail === undefined) this.#head = incoming;
     else this.#tail.next = incoming;
@@ -129,7 +129,7 @@ export class Outbox {
     this.#confirm(true);
   }
 
-  /** The connection is gone: nobody waits for these answers any more. */
+  /** The connection has ended: its answers are dropped. */
   drop(): void {
     this.#packets = undefined;
     this.#expected = undefined;

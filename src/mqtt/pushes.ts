@@ -1,6 +1,6 @@
 /**
- * Messages with QoS 1 to one client: packet ids, who waits for which PUBACK, and the queue behind the client's Receive
- * Maximum. Made for a connection when the first one is sent.
+ * Messages with QoS 1 to one client: packet ids, the callbacks that wait for a PUBACK, and the queue of messages above the
+ * client's Receive Maximum. Made for a connection when its first such message is sent.
  */
 import { limits } from '../base/limits.ts';
 import type { Confirm } from './session.ts';
@@ -47,7 +47,7 @@ export class Pushes {
     return this.#inflight.size < this.#window ? this.#take(undefined) : undefined;
   }
 
-  /** PUBACK came: tells who waits for it, and gives the packet that may leave now. Unknown ids are of no meaning. */
+  /** Handles a PUBACK: confirms the message and returns the packet that may leave now. Unknown ids are ignored. */
   acknowledged(packetId: number): Buffer | undefined {
     if (!this.#inflight.has(packetId)) return undefined;
     const confirm = this.#inflight.get(packetId);

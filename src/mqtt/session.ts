@@ -1,6 +1,6 @@
 /**
- * A connection that is signed in, as operations and streams see it: who it is, what it subscribed, and the way down to
- * it. The connection itself (`connection.ts`) is behind `SessionLink`, so that a test can stand in for it.
+ * A signed-in connection, as operations and streams see it: its device, its subscriptions, and sending to it. The
+ * interface `SessionLink` hides the connection itself (`connection.ts`), so that a test can replace it.
  */
 import type { CachedDevice } from '../device/cached-device.ts';
 import type { ProfileTopics } from '../device/profile-topics.ts';
@@ -11,7 +11,7 @@ import { type QoS, Subscriptions } from './subscriptions.ts';
 export type SessionKind = 'device' | 'gateway' | 'provision';
 /** MQTT 3.1, 3.1.1, 5. */
 export type ProtocolLevel = 3 | 4 | 5;
-/** Told once what became of a message that was sent down. */
+/** Called once with the outcome of a message to the client. */
 export type Confirm = (delivered: boolean) => void;
 
 /** What a session needs of its connection. */
@@ -21,7 +21,7 @@ export interface SessionLink {
   close(reason: CloseReason): void;
 }
 
-/** `too_large`: above the client's Maximum Packet Size, or above what a packet may have. `busy`: another file is on its way. */
+/** `too_large`: above the client's Maximum Packet Size, or above what a packet may have. `busy`: another file is being sent. */
 export type FileOutcome = 'taken' | 'too_large' | 'busy' | 'gone';
 
 export interface SessionFacts {

@@ -25,7 +25,7 @@ export interface SignedIn {
 
 /** The connection that signs in. */
 export interface SignInOwner {
-  /** The session is over, by somebody else's doing. Never inside `SignIn`. */
+  /** Another session or a change of the device ended this session. Never called inside `SignIn`. */
   sessionEnded(reason: CloseReason): void;
 }
 
@@ -35,7 +35,7 @@ export interface SignInRefused {
   text?: string;
 }
 
-/** `owner` is told only after success. An answer that is known is given at once. Never throws. */
+/** `owner` is called only after a success. A known answer comes in the same turn. Never throws. */
 export type SignIn = (
   request: SignInRequest,
   owner: SignInOwner,

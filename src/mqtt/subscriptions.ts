@@ -42,7 +42,7 @@ export class Subscriptions {
   }
 
   /**
-   * Where a stream that is on is sent: the whole topic, or for `rpc` what stands before the id
+   * Returns the topic of a stream that is on: the whole topic, or for `rpc` the part before the id
    * (`v1/devices/me/rpc/request/`, `v2/r/req/`, `v2/r/req/j/`).
    */
   topicOf(stream: StreamName): string {

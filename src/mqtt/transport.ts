@@ -7,7 +7,7 @@ export interface Transport {
   readonly remoteAddress: string;
   /** Bytes that were written and have not left this process. */
   readonly bufferedBytes: number;
-  /** What is left of the write under way, where that is known: it falls while a large write is being read. */
+  /** Bytes left of the current write, if known: the number falls while a large write is being read. */
   readonly sendingBytes?: number;
   /** Takes all of it, in order; a reader that is too slow is seen in `bufferedBytes`. The buffer may be used again. */
   write(bytes: Buffer): void;
@@ -20,7 +20,7 @@ export interface Transport {
   destroy(): void;
 }
 
-/** What a transport tells its connection. */
+/** Events of a transport for its connection. */
 export interface TransportEvents {
   /** Bytes that came in, valid during the call only. */
   onData(bytes: Buffer): void;
@@ -28,7 +28,7 @@ export interface TransportEvents {
   onOverflow(): void;
   /** Everything written has left. */
   onDrained(): void;
-  /** Exactly once, last of all, whoever closed it; never from inside one of the calls above. */
+  /** Called exactly once, after all other events, for a close by either side; never from inside one of the calls above. */
   onClosed(): void;
 }
 

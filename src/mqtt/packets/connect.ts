@@ -1,4 +1,4 @@
-/** CONNECT, read strictly, and CONNACK. What is wrong is told to the client where the specification has a code for it. */
+/** Reads CONNECT strictly and writes CONNACK, with a reason code for every error for which the specification has one. */
 import type { IConnackPacket } from 'mqtt-packet';
 import type { ProtocolLevel } from '../session.ts';
 import { Cursor } from '../wire/cursor.ts';
@@ -93,7 +93,7 @@ function levelOf(name: string, version: number): ProtocolLevel | undefined {
   return undefined;
 }
 
-/** Read and dropped: there is nobody to publish it to. True when it would be retained. */
+/** Reads the will and drops it, because it has no subscribers. True when the will would be retained. */
 function readWill(cursor: Cursor, flags: number, level: ProtocolLevel): boolean {
   const qos = (flags >> 3) & 3;
   const retain = (flags & 0x20) !== 0;
@@ -118,7 +118,7 @@ export interface Welcome {
   receiveMaximum: number;
   /** '' = the client brought its own. */
   assignedClientId: string;
-  /** Told as a user property; '' = not. */
+  /** Sent as a user property; '' = not sent. */
   worker: string;
 }
 

@@ -1,6 +1,6 @@
 /**
- * PUBLISH, straight from and to the bytes: the one packet that comes a hundred thousand times a second. Reading leaves the
- * places of the fields in a reused object and makes no string; whoever needs the topic as text checks it then.
+ * Reads and writes PUBLISH, the packet that comes a hundred thousand times a second. Reading leaves the offsets of the
+ * fields in a reused object and makes no string. A caller that needs the topic as a string checks its UTF-8 then.
  */
 
 import type { ProtocolLevel } from '../session.ts';

@@ -65,7 +65,7 @@ export class AttributeStream implements Stream {
   }
 }
 
-/** News on its way to the client; known as soon as it and all before it have arrived. */
+/** Updates sent to the client; an update counts as received when it and all earlier ones have arrived. */
 interface Sent {
   news: News;
   /** Messages of it without an answer. */
@@ -112,13 +112,13 @@ class UpdatePusher implements Follower {
     }
   }
 
-  /** The store is away: it is asked again, or the client would hear nothing more. */
+  /** The store is unavailable: it is asked again, or the client would get no further updates. */
   failed(): void {
     clearTimeout(this.#retry);
     this.#retry = setTimeout(() => this.#following.ask(), limits.updateRetryMs);
   }
 
-  /** The session itself hears of that. */
+  /** The session itself is ended by `Sessions`. */
   close(): void {}
 
   #push(json: string, sent: Sent): boolean {

@@ -7,7 +7,7 @@ import { replyId } from '../../rpc/rpc.ts';
 import type { Operation } from '../operation.ts';
 import { protobufRefused } from './table.ts';
 
-/** Topics of one purpose, or what stands before their ids. */
+/** Topics of one purpose, or the part before their ids. */
 interface Family {
   v1: string;
   v2: string;

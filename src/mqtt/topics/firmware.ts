@@ -1,8 +1,8 @@
 /**
  * Files of firmware and software in chunks (docs/mqtt.md#firmware-and-software): `v2/fw/request/{rid}/chunk/{n}` with
- * the size of a chunk as payload is answered on `v2/fw/response/{rid}/chunk/{n}`, with nothing behind the end. A
+ * the size of a chunk as payload is answered on `v2/fw/response/{rid}/chunk/{n}`, empty after the end of the file. A
  * download is what a connection asks for under one `rid`: it keeps the package and the size of its first request.
- * What goes wrong is also told as a word on `v2/fw/error` (software: `v2/sw/…`), and the connection stays. Without a
+ * An error is also sent as a word on `v2/fw/error` (software: `v2/sw/…`), and the connection stays. Without a
  * size the whole file is one message; one that no message can hold, or that is above the client's Maximum Packet
  * Size, fails the update: `fw_state` is FAILED and `fw_error` the reason, for an administrator to see.
  */
@@ -36,7 +36,7 @@ interface Download {
   file: Promise<StoredPackage> | undefined;
   /** Bytes of a chunk; 0 = the whole file. */
   size: number;
-  /** An administrator was told that the whole file cannot be sent. */
+  /** The administrator was notified that the whole file cannot be sent. */
   hasFailed: boolean;
 }
 
@@ -50,7 +50,7 @@ interface Asked {
 
 type ErrorWord = 'NOT_FOUND' | 'PAYLOAD_TOO_LARGE' | 'FAILURE';
 
-/** What is told as a word, too. */
+/** Errors that are also sent as a word. */
 class DownloadFault extends Fault {
   readonly word: ErrorWord;
 
@@ -139,7 +139,7 @@ export function firmwareTopics({ meter, downloads, ingest, packetBytesMax }: Fir
           try {
             await serve(session, download, asked);
           } catch (error) {
-            // Nothing was assigned, or what was is deleted: the next request looks again.
+            // No package is assigned, or the assigned one was deleted: the next request checks again.
             if (error instanceof Fault && error.status !== 400) download.file = undefined;
             tellWord(session, error);
             throw error;
@@ -177,7 +177,7 @@ function downloadOf(table: WeakMap<Session, Map<string, Download>>, session: Ses
   if (!downloads) table.set(session, (downloads = new Map()));
   let download = downloads.get(asked.rid);
   if (download) {
-    // The one used last stands last.
+    // The download used last is last.
     downloads.delete(asked.rid);
   } else {
     download = { file: undefined, size: 0, hasFailed: false };

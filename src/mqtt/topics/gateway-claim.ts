@@ -60,7 +60,7 @@ export function gatewayClaimTopics(
             refusals.add(name, faultOf(error));
           }
         }
-        // Behind connects that are on their way.
+        // Runs after connects that are in progress.
         gateway.run([], () => run(publish, () => claimAll(gateway, requests, refusals)));
       },
     },

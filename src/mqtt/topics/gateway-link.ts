@@ -1,4 +1,4 @@
-/** The way down to a gateway: updates and commands of its children on the gateway's own topics (docs/mqtt.md#gateways). */
+/** Sends updates and commands for the children of a gateway on the gateway's own topics (docs/mqtt.md#gateways). */
 import type { News } from '../../attributes/update.ts';
 import type { Log } from '../../base/log.ts';
 import type { Dropped, GatewayLink } from '../../gateway/gateway.ts';
@@ -56,7 +56,7 @@ export class SessionLink implements GatewayLink {
     const payload = withDevice(name, `{"id":${id},"method":${JSON.stringify(method)},"params":${params}}`);
     if (this.#push(rpcTopic, payload, (delivered) => confirm(delivered))) return true;
     if (this.#session.endedBy !== undefined) return false;
-    // It would block all commands behind it.
+    // The command would block all later ones.
     confirm(false, 'The command is larger than the Maximum Packet Size that the gateway gave when it connected.');
     return true;
   }

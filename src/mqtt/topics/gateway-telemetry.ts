@@ -44,7 +44,7 @@ export function gatewayTelemetryTopics(
         const gateway = sessions.of(publish.session);
         const message = new GatewayTelemetry(gateway, publish);
         meter.touch(gateway.device);
-        // Behind messages that wait this one waits, too, so that the times of a device keep its order.
+        // A message after waiting ones waits too, so that points of a device keep their order.
         if (!gateway.isBusy && isAccepted(message, publish.payload)) return;
         const wanted = readBody(publish.payload, childrenOf);
         const release = gateways.hold(gateway.device, publish.payload.length);

@@ -1,6 +1,6 @@
 /**
- * Topics that a device profile gives its devices beside the usual ones: telemetry and attributes up, and where shared
- * attributes are told. They may have `+` and `#`: any topic that matches is served.
+ * Topics that a device profile adds for its devices: for telemetry and attributes, and for updates of shared attributes.
+ * The topics may hold `+` and `#`: every topic that matches is served.
  */
 import { limits } from '../../base/limits.ts';
 import type { ProfileTopics } from '../../device/profile-topics.ts';

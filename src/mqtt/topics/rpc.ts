@@ -1,7 +1,7 @@
 /**
  * Commands to the device that signed in (docs/mqtt.md#commands-and-calls): those that wait come as soon as it
  * subscribes, the oldest first; a command is delivered when the client acknowledged it (QoS 1) or it was written (QoS
- * 0). Replies come up on `…/rpc/response/{id}`; one that nobody waits for is acknowledged, too.
+ * 0). Replies come up on `…/rpc/response/{id}`; a reply without a waiting caller is acknowledged, too.
  */
 
 import type { Admission } from '../../activity/admission.ts';
@@ -45,7 +45,7 @@ export class RpcStream implements Stream {
   start(session: Session): void {
     const listener: RpcSession = {
       deliver: (request, confirm) => deliver(session, request, confirm),
-      // The session itself hears of that.
+      // `Sessions` ends the session itself.
       close: () => {},
     };
     this.#leave.set(session, this.#sessions.listen(session.device.number, listener));
@@ -67,7 +67,7 @@ function deliver(
   const payload = `{"method":${JSON.stringify(method)},"params":${params}}`;
   if (session.push(topic, payload, subscriptions.qosOf(topic), (delivered) => confirm(delivered))) return true;
   if (session.endedBy !== undefined) return false;
-  // It would block all commands behind it.
+  // The command would block all later ones.
   confirm(false, 'The command is larger than the Maximum Packet Size that the device gave when it connected.');
   return true;
 }

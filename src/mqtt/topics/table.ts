@@ -1,6 +1,6 @@
 /**
  * Topic of a PUBLISH → operation. Exact topics are found by their bytes, without making a string; prefixes end at the
- * argument. A topic of gateways is refused to everybody else, and an unknown topic gets a reason.
+ * argument. A topic of gateways is refused to other devices, and an unknown topic gets a reason.
  */
 import { badRequest, Fault } from '../../base/errors.ts';
 import type { Operation, Publish } from '../operation.ts';
@@ -13,8 +13,10 @@ export interface TopicEntries {
   prefixes?: Record<string, Operation>;
 }
 
-/** What SUBSCRIBE switches on. `start` comes after SUBACK is on its way, `stop` also when the session ends. A stream that
- * is subscribed again is stopped and started, so that it offers what waits. Where to send: `subscriptions.topicOf`. */
+/**
+ * What SUBSCRIBE switches on. `start` is called after SUBACK was sent, `stop` also when the session ends. A stream that is
+ * subscribed again is stopped and started, so that it offers what waits. `subscriptions.topicOf` says where to send.
+ */
 export interface Stream {
   start(session: Session): void;
   stop(session: Session): void;
@@ -57,7 +59,7 @@ export class TopicTable {
     return undefined;
   }
 
-  /** Any topic that is not exact. Throws a Fault for one that nobody serves. */
+  /** Finds the operation of a topic that is not exact. Throws a Fault for an unknown topic. */
   dispatch(publish: Publish): void {
     const { topic, session } = publish;
     for (const { prefix, operation } of this.prefixes) {

@@ -1,6 +1,6 @@
 /**
  * Reads the body of a packet field by field and refuses what mqtt-packet would let through: text that is not UTF-8,
- * numbers longer than they need be, fields that are cut, and bytes behind the last field.
+ * numbers longer than they need be, fields that are cut, and bytes after the last field.
  */
 import { readText } from './strings.ts';
 import { malformed } from './wire-error.ts';
@@ -56,7 +56,7 @@ export class Cursor {
     return text;
   }
 
-  /** A copy: what is read goes away. */
+  /** Returns a copy, because the buffer is reused. */
   binary(): Buffer {
     const length = this.uint16();
     const start = this.#take(length);

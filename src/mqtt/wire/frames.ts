@@ -1,6 +1,6 @@
 /**
  * Bytes as they come → whole packets. The length is checked at the header, before anything is kept; a packet that came
- * whole is a view, one that was cut is copied once. The current packet stands in the fields until the next call.
+ * whole is a view, one that was cut is copied once. The fields hold the current packet until the next call.
  */
 
 export type Step = 'packet' | 'more' | 'malformed' | 'too_large';
@@ -86,7 +86,7 @@ export class Frames {
     this.#at = 0;
   }
 
-  /** The bytes that were fed go away: what is not given out yet is copied. */
+  /** Copies bytes that were not given out yet, because the caller reuses its buffer. */
   keep(): void {
     this.#bytes = this.#at < this.#bytes.length ? Buffer.from(this.#bytes.subarray(this.#at)) : nothing;
     this.#at = 0;
@@ -101,7 +101,7 @@ export class Frames {
     this.buffer = nothing;
   }
 
-  /** No view of what was read stays behind. */
+  /** Drops every view of the caller's buffer. */
   #more(): Step {
     this.#bytes = nothing;
     this.#at = 0;
@@ -118,7 +118,7 @@ export class Frames {
   #complete(bytesMax: number): Step {
     let partial = this.#partial!;
     if (partial.length === headerBytesMax) {
-      // Maybe only the header was known. One of five bytes in all is whole as well and goes the same way.
+      // Maybe only the header was known. A packet of five bytes in all is whole and takes the same branch.
       const step = this.#completeHeader(bytesMax);
       if (step !== undefined) return step;
       partial = this.#partial!;
