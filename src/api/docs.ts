@@ -23,7 +23,7 @@ export function docsRoutes(table: TaggedRoutes[], { enabled, groupName, title }:
     // A key that is kept in the browser outlives the one who typed it in.
     persistAuthorization: false,
   });
-  // Made when somebody asks: a worker that serves devices only has no use for it.
+  // Made at the first request: a worker that serves only devices never needs the document.
   let document: string | undefined;
   const info: OpenApiInfo = { title, version };
   const routes: Route[] = [

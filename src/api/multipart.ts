@@ -26,7 +26,7 @@ export function readMultipart(body: Buffer, contentType: string): Part[] {
   if (boundary === undefined) throw malformed('it names no boundary');
   const delimiter = Buffer.from(`\r\n--${boundary}`, 'latin1');
   const parts: Part[] = [];
-  // What stands before the first delimiter is nothing; the first one may stand at the very start.
+  // Bytes before the first delimiter are ignored; the body may begin with the first delimiter.
   let at = startsWith(body, delimiter.subarray(2), 0) ? delimiter.length - 2 : endOf(body, delimiter, 0);
   for (;;) {
     if (at < 0) throw malformed('its last part has no end');
@@ -54,7 +54,7 @@ function endOf(body: Buffer, delimiter: Buffer, from: number): number {
   return at < 0 ? -1 : at + delimiter.length;
 }
 
-/** Behind a delimiter: blanks, then the end of its line. */
+/** Reads the blanks and the end of line after a delimiter. */
 function endOfPadding(body: Buffer, from: number): number {
   let at = from;
   while (at < body.length && at - from < 64 && (body[at] === 0x20 || body[at] === 0x09)) at += 1;

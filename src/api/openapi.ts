@@ -1,6 +1,6 @@
 /**
  * The OpenAPI 3.1 document, made of the same table that the server routes and checks by. Shapes with a title become
- * components; everything else stands where it is used.
+ * components; other shapes are inlined.
  */
 import type { Properties, Schema } from '../base/schema.ts';
 import { version } from './body.ts';
@@ -90,7 +90,7 @@ function operation(route: RouteDescription, tag: string, components: Components)
     parameters: [...pathParametersOf(pattern, components), ...queryParametersOf(route, components)],
     ...(content && { requestBody: { required: !route.ownBody?.optional, content } }),
     responses: responses(route, components),
-    // One of the two; nothing for whom everybody may call.
+    // Either scheme; none for a public route.
     security: roles === 'public' ? [] : [{ ApiKeyForm: [] }, { HttpLoginForm: [] }],
   };
 }
@@ -112,7 +112,7 @@ function queryParametersOf({ query }: RouteDescription, components: Components):
     in: 'query',
     required: required.has(name),
     schema: components.schemaOf(schema),
-    // A list stands in one parameter with commas; that of single keys is repeated.
+    // A list is one parameter with commas; the parameter `key` is repeated.
     ...(schema.type === 'array' && { style: 'form', explode: name === 'key' }),
   }));
 }
@@ -184,7 +184,7 @@ function operationId(method: string, pattern: string): string {
   return method.toLowerCase() + words.join('');
 }
 
-/** The named schemas of the document, gathered on the way. */
+/** The named schemas of the document, collected while its paths are made. */
 class Components {
   readonly schemas: JsonObject = {};
 

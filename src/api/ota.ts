@@ -133,7 +133,7 @@ export function otaRoutes(deps: OtaDeps): Route[] {
       query: uploadQuery,
       ownBody: { shape: uploadForm },
       answer: packageShape,
-      // The file may be as large as any body; what stands around it is extra.
+      // The file may be as large as any body; the form around the file is extra.
       bodyBytesMax: fileBytesMax + limits.otaFormBytesMax,
       async handle({ principal, params, query, request }) {
         const { tenantId } = requireTenant(principal);
@@ -183,7 +183,7 @@ export function otaRoutes(deps: OtaDeps): Route[] {
       otherAnswers: { 400: 'empty' },
       async handle({ principal, params }) {
         const found = await packageOf(principal, params.otaPackageId);
-        // As clients of the family know it: whoever asks here for what is elsewhere made a mistake.
+        // ThingsBoard's clients expect this answer for a package whose file is at a URL.
         if (found.url !== null) return { status: 400 };
         if (!isStored(found)) throw notFound(`The file of the package [${found.id}] is not uploaded yet`);
         const body = owned(await readRange(downloads.pieces, found, { start: 0, end: found.dataSize }), principal);

@@ -1,6 +1,6 @@
 /**
- * The page behind an activation or reset link: two fields for a password, as plain HTML without any script, so that it
- * works wherever the link is opened. It posts to the same path that API clients post JSON to.
+ * The page of an activation or reset link: two fields for a password, as plain HTML without a script, so that the page
+ * works wherever the link is opened. The form posts to the same path to which API clients post JSON.
  */
 import { createHash } from 'node:crypto';
 import type { HttpResponse } from '../uws/server.ts';

@@ -1,4 +1,4 @@
-/** The way of a user to a first or a new password, by the token of a link, without being signed in (docs/rest.md#passwords). */
+/** Sets a first or new password with the token of a link, without a sign-in (docs/rest.md#passwords). */
 import { type Auth, passwordPolicy } from '../auth/auth.ts';
 import { badRequest, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';

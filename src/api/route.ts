@@ -1,5 +1,5 @@
 /**
- * What a route of the REST API is, and the way of a call through it: caller → role → limits → path, query, body →
+ * Defines a route of the REST API and the steps of a call: caller → role → limits → path, query, body →
  * handler. The same row of the table checks what comes in and describes the route in the API document, so the two cannot
  * drift apart; what goes out is held against the document by a test.
  */
@@ -42,7 +42,7 @@ export interface RouteDescription {
   summary: string;
   description?: string;
   deprecated?: boolean;
-  /** Who may call it; 'public' = anybody, without signing in. */
+  /** Who may call the route; 'public' = every caller, without a sign-in. */
   roles: readonly Role[] | 'public';
   query?: Type.ObjectSchema;
   /** JSON, checked before the handler. */
@@ -53,7 +53,7 @@ export interface RouteDescription {
   answer?: AnswerShape;
   /** Answers beside 200 and the errors that every route may have. */
   otherAnswers?: Record<number, AnswerShape>;
-  /** The paths of telemetry and commands tell their own errors as plain text. */
+  /** The paths of telemetry and commands answer their own errors as plain text. */
   plainTextErrors?: boolean;
   /** Not in the API document. */
   hidden?: boolean;

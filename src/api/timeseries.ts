@@ -76,7 +76,7 @@ export function timeseriesRoutes(deps: TimeseriesDeps): Route[] {
 
   async function latest(principal: Principal, target: Target, keys: string[], strict: boolean): Promise<HttpResponse> {
     return await plainText(async () => {
-      // Both stores are asked at once, where that is possible; what the caller may not see is thrown away.
+      // Both stores are asked at once, where that is possible; data that the caller may not see is dropped.
       const read = (device: number) => readLatest(clickhouse, device, keys.length > 0 ? keys : undefined);
       const known = isDevice(target) ? numbers.get(target.entityId) : undefined;
       const early = known === undefined ? undefined : read(known);
