@@ -5,7 +5,7 @@
  */
 import type { Aggregation } from './view.ts';
 
-/** What a cell is, as the last step of the SQL tells it. */
+/** The kind of a cell, as the last step of the SQL gives it. */
 export const CellKind = { empty: 0, exact: 1, double: 2, text: 3 } as const;
 
 interface Column {

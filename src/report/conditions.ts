@@ -75,7 +75,7 @@ export function dateCondition(
             `"${values[n]!.slice(0, 64)}" is no date that filter "${name.slice(0, 64)}" knows.`,
           );
         }
-        // Between two groups: behind the earlier and before the later one.
+        // Between two groups: after the earlier and before the later one.
         const bound = operation === 'GT' || operation === 'LTE' ? Math.floor(position) : Math.ceil(position);
         return `${key} ${signs[operation]} ${parameters.one('Int64', bound)}`;
       });

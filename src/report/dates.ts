@@ -27,7 +27,7 @@ export interface DateKey {
   /** Of a group: SQL over the base `b`. */
   key(b: string): string;
   cell(key: number): DateCell;
-  /** Where in the order of keys a filter value stands; undefined: it is no date of this kind. */
+  /** Returns the place of a filter value in the order of keys; undefined when the value is no date of this kind. */
   position(value: string): number | undefined;
 }
 
@@ -98,7 +98,7 @@ function rawKey(groupBy: GroupBy | null, zone: Zone): DateKey {
   if (!groupBy) return { base: 'ts', key: (b) => b, cell: String, position: number };
   const { unit, amount } = groupBy;
   const cell = (start: (key: number) => number) => (key: number) => String(zone.instant(start(key)));
-  /** Buckets rise, so the one of a moment tells where the moment stands. */
+  /** Buckets rise with time, so the bucket of a moment gives its place in the order. */
   const keyOf = (start: (key: number) => number, guess: (local: number) => number) => (value: string) => {
     const ts = number(value);
     if (ts === undefined) return undefined;

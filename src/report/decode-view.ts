@@ -50,7 +50,7 @@ export function decodeView(body: unknown): ViewInput {
   };
 }
 
-/** The name is needed to save a view, not to look at one. */
+/** The name is needed to save a view, not to run one. */
 export function checkViewName(name: string): void {
   if (name.trim() === '' || name.length > nameCharsMax) {
     throw bad('name', `must be a text of 1 to ${nameCharsMax} characters`);

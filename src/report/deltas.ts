@@ -1,7 +1,7 @@
 /**
  * DELTA: the points of a device become its steps, each at the time of its later point. The first step of a range begins
- * at the newest point before it, which is looked for nearby first and farther back only for devices that have none
- * there. A drop is a counter that began anew: the step is the new value.
+ * at the newest point before it. The query searches for that point nearby first, and farther back only for devices
+ * without one nearby. A drop means that a counter restarted: the step is the new value.
  */
 import { dayMs } from './zone.ts';
 

@@ -13,7 +13,7 @@ export interface DeviceScope {
   ownDevices: number[] | null;
 }
 
-/** What stands where nothing is known. */
+/** Shown for an unknown value. */
 export const emptyText = '-';
 
 /** A relation with `device` and, for each source, `kind<n>` (as stored, 0 = nothing) and `text<n>`. */

@@ -1,4 +1,4 @@
-/** A table as JSON or CSV, in pieces, up to a number of rows and bytes: what does not fit is left out and told. */
+/** Encodes a table as JSON or CSV, in pieces, up to a number of rows and bytes; reports whether rows were left out. */
 import { emptyText } from './devices.ts';
 import { type Cell, cellText, type Table } from './table.ts';
 
@@ -52,7 +52,7 @@ export function encodeTable(table: Table, format: ReportFormat, rowsMax: number,
   return { bytes: whole, rows, cutBy };
 }
 
-/** By hand: a label may be `__proto__`, a number may have more digits than JavaScript keeps. */
+/** Does not use JSON.stringify: a label may be `__proto__`, and a number may have more digits than a double keeps. */
 function jsonWriter(labels: string[]): Writer {
   const names = labels.map((label) => JSON.stringify(label));
   return {

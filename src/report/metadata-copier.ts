@@ -28,7 +28,7 @@ export class Feeder {
   readonly #options: FeederOptions;
   readonly #rows: { add(n: number): void };
   #timer: NodeJS.Timeout | undefined;
-  /** Monotonic milliseconds of the next look whether ClickHouse still has its copy. */
+  /** Monotonic milliseconds of the next check that ClickHouse still has the copy. */
   #nextLook = 0;
   #round: Promise<void> | undefined;
   #again = false;
@@ -78,7 +78,7 @@ export class Feeder {
         if (!(await postgres.transaction((queries) => this.#step(queries), { timeoutMs: transactionMsMax }))) return;
       }
     } catch (error) {
-      // A store is away: the outbox keeps what there is to do.
+      // A store is unavailable: the outbox keeps the work.
       log.warn('report_feeder', { reason: messageOf(error) });
     }
   }
@@ -88,7 +88,7 @@ export class Feeder {
     if (!(await store.tryLock(queries))) return false;
     const rows = await store.outboxRows(queries);
     const isAll = ({ device, profileId, customerId }: store.OutboxRow) => device === null && !profileId && !customerId;
-    // A table that was lost is made anew from the beginning, not from what changes next.
+    // A lost table is filled again from the beginning, not from the next change on.
     const all = rows.some(isAll) || (rows.length > 0 && (await this.#isEmpty()));
     if (all) {
       await store.forgetFilled(queries);
@@ -188,7 +188,7 @@ export class Feeder {
     );
   }
 
-  /** A row is found by its tenant too, which nobody can tell any more: ClickHouse knows. */
+  /** The key of a row includes its tenant, which PostgreSQL no longer has: the tenant is read from ClickHouse. */
   async #deleteDevices(devices: number[], version: number): Promise<void> {
     const known = await this.#options.clickhouse.rows<{ device: string; tenant: string }>(
       'SELECT DISTINCT device, tenant FROM device_metadata WHERE device IN {devices:Array(UInt64)}',

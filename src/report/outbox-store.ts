@@ -67,7 +67,7 @@ export async function deleteOutboxRows(queries: Queries, ids: number[]): Promise
   await queries.query('delete from device_outbox where id = any($1)', [ids]);
 }
 
-/** All devices are to be copied anew; nothing when there are none. */
+/** Requests a new copy of all devices; does nothing when there are none. */
 export async function askForAll(queries: Queries): Promise<void> {
   await queries.query(
     `insert into device_outbox (device) select null where exists (select from device)
@@ -86,7 +86,7 @@ export async function devicesOf(queries: Queries, numbers: number[]): Promise<De
   ]);
 }
 
-/** A page of the devices of profiles or customers, or of all devices, behind the number `after`. */
+/** A page of the devices of profiles or customers, or of all devices, after the number `after`. */
 export async function devicesAfter(queries: Queries, after: number, of: DeviceGroup): Promise<DeviceCopy[]> {
   const all = of.profileIds.length === 0 && of.customerIds.length === 0;
   const condition = all ? 'true' : '(d.device_profile_id = any($2) or d.customer_id = any($3))';
@@ -156,7 +156,7 @@ export async function attributesAfter(
   after: number,
   keys: { scope: number; key: string }[],
 ): Promise<AttributeCopy[]> {
-  // Whole devices: a page ends behind the last row of one.
+  // Whole devices: a page ends after the last row of a device.
   const rows = await queries.query<AttributeRow>(
     `select device, scope, key, kind, value from attribute
       where device > $1 and (scope, key) in (select * from unnest($2::smallint[], $3::text[])) and kind > 0

@@ -199,7 +199,7 @@ class Planner {
     return filters.length === 0 ? '1' : filters.map((filter) => pointCondition(filter, this.#parameters)).join(' AND ');
   }
 
-  /** `conditionOf` tells which points of the branch a value is made of; undefined: none of them. */
+  /** `conditionOf` returns which points of the branch make up a value; undefined = none of them. */
   #branch(values: Field[], from: string, conditionOf: (field: Field) => string | undefined): string {
     const bases = [...this.#bases].map(([base, name]) => `toInt64(${base}) AS ${name}`);
     const columns = values.flatMap((field, v) => {

@@ -21,9 +21,9 @@ export interface ReportPoolOptions {
   threads: number;
   queue: number;
   queriesMax: number;
-  /** All that a thread is told but the permits. */
+  /** The parameters of a thread, without the query slots. */
   thread: Omit<ThreadData, 'permits'>;
-  /** Ends the query of a report that nobody waits for any more. */
+  /** Ends the query of a report whose caller has gone. */
   onAbandoned: (queryId: string) => void;
   log: Log;
   metrics: Metrics;

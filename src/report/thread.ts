@@ -47,7 +47,7 @@ export interface PlainFault {
   retryAfterSeconds: number;
 }
 
-/** `bug` is for the log: an error that nobody expected. */
+/** `bug` is an unexpected error, for the log. */
 export type ReportOutcome = EncodedReport | { fault: PlainFault } | { bug: string };
 
 /** Piscina's name for "move this, and give the receiver that": importing Piscina here would load the pool too. */
@@ -113,7 +113,7 @@ function settings(queryId: string): NonNullable<QueryOptions['settings']> {
     // Nothing but reading, whatever the statement says; a server notices that its client has gone.
     readonly: '2',
     cancel_http_readonly_queries_on_client_close: 1,
-    // The embedded engine lets it stand back behind ingest and reads; a server, behind statements of a higher priority.
+    // The embedded engine runs this statement after ingest and reads; a server runs it after statements of a higher priority.
     priority: '1',
     max_memory_usage: String(data.memoryBytesMax),
     max_result_bytes: String(limits.reportResultBytesMax),

@@ -31,7 +31,7 @@ export type Field = Source & {
   role: Role;
   /** VALUE only. */
   aggregation?: Aggregation;
-  /** Digits behind the point; absent = as many as there are. */
+  /** Digits after the decimal point; absent = all digits. */
   decimals?: number;
 };
 

@@ -23,7 +23,7 @@ export class Zone {
   readonly name: string;
   readonly #format: Intl.DateTimeFormat;
 
-  /** Throws the 400 for a name that nobody knows. */
+  /** Throws a 400 for an unknown name. */
   constructor(name: string) {
     this.name = name;
     try {
@@ -71,7 +71,7 @@ export class Zone {
 
   /** The first moment whose local time is `local` or later; a local time that the clock skips begins when it has. */
   instant(local: number): number {
-    // The offset a day before holds until the change, the one a day behind from there on.
+    // The offset of a day earlier holds until the change, the offset of a day later from the change on.
     const before = this.offsetAt(local - dayMs);
     const after = this.offsetAt(local + dayMs);
     const early = local - Math.max(before, after);
@@ -81,7 +81,7 @@ export class Zone {
     return this.#changeBetween(early - dayMs, late, before);
   }
 
-  /** The first millisecond behind `from` whose offset is not `offset`. */
+  /** Returns the first millisecond after `from` whose offset is not `offset`. */
   #changeBetween(from: number, to: number, offset: number): number {
     let [low, high] = [from, to];
     while (high - low > 1) {
