@@ -1,6 +1,6 @@
 /**
- * Which package a device or a profile may be given, and that its devices hear of it: called inside the transaction that
- * saves the device or the profile, so that the work of the rollout is there if and only if the change is.
+ * Checks which package a device or a profile may get, and records the work of the rollout. Called inside the transaction
+ * that saves the device or the profile, so that the work is recorded if and only if the change is.
  */
 import { badRequest } from '../base/errors.ts';
 import type { Queries } from '../postgres/client.ts';
@@ -28,7 +28,7 @@ export async function checkAssignable(
   }
 }
 
-/** After a device was made or saved. True when there is something to tell it: then wake the rollout after the commit. */
+/** Called after a device was made or saved. True when the device needs a notification: wake the rollout after the commit. */
 export async function deviceAssigned(queries: Queries, deviceId: string): Promise<boolean> {
   return await devicesAssigned(queries, [deviceId]);
 }

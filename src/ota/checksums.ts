@@ -77,7 +77,7 @@ class Blocks {
     this.#restLength = source.copy(this.#rest, 0, at);
   }
 
-  /** The last bytes, zeros behind them; empty when the end of a block was the end. */
+  /** The last bytes, padded with zeros; empty when the file ended with a block. */
   tail(): Buffer {
     return this.#rest.fill(0, this.#restLength).subarray(0, this.#restLength === 0 ? 0 : this.#rest.length);
   }

@@ -20,7 +20,7 @@ export interface ByteRange {
 /** Chunk `chunk` of `size` bytes, as far as the file has it; without a size the whole file. */
 export function chunkRange(fileBytes: number, size: number, chunk: number): ByteRange {
   if (size === 0) return { start: 0, end: fileBytes };
-  // At most 2^62: inexact beyond 2^53, but then far behind the end of any file.
+  // At most 2^62: inexact beyond 2^53, but then far beyond the end of any file.
   const start = Math.min(size * chunk, fileBytes);
   return { start, end: Math.min(start + size, fileBytes) };
 }
@@ -45,7 +45,7 @@ export class PieceCache {
   readonly #waiting: FairQueue<WaitingLoad>;
   readonly #atOnceMax: number;
   #running = 0;
-  /** The one used last stands last. */
+  /** The piece used last is last. */
   readonly #pieces = new Map<string, Buffer>();
   readonly #loading = new Map<string, Promise<Buffer>>();
   #bytes = 0;
@@ -135,7 +135,7 @@ export interface SlicedFile {
   slice(at: number): Promise<Buffer>;
 }
 
-/** The first bytes are read before it resolves: a store that is away is then still a clean refusal. */
+/** Reads the first bytes before it resolves, so that an unavailable store still gives a clean refusal. */
 export async function readRange(
   pieces: PieceCache,
   file: FileOwner,

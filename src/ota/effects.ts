@@ -1,4 +1,4 @@
-/** What a device is told when a package is assigned to it or taken away (docs/rest.md#packages): pure, and never cast. */
+/** Telemetry and attributes that notify a device of its packages (docs/rest.md#packages). Pure; values are never cast. */
 import { ownValue } from '../attributes/attributes.ts';
 import type { TypedValue } from '../value/typed.ts';
 import { isStored, type OtaPackage, type PackageType, prefixOf } from './package.ts';

@@ -73,7 +73,7 @@ export function checkInput(input: PackageInput, usesUrl: boolean): void {
   checkDocument('additionalInfo', input.additionalInfo);
 }
 
-/** What devices were told once must stay true: of a stored package only the words about it may change. */
+/** Devices have used the properties of a stored package, so only its descriptions may change. */
 export function checkUpdate(stored: OtaPackage, input: PackageInput): void {
   const fixed: [string, boolean][] = [
     ['type', stored.type === input.type],

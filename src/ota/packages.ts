@@ -1,4 +1,4 @@
-/** Making, filling and deleting packages. A file is stored piece by piece, and its checksum taken on the way. */
+/** Makes, fills and deletes packages. A file is stored piece by piece, and its checksum is computed meanwhile. */
 import { entityNotFound } from '../auth/roles.ts';
 import type { Clock } from '../base/clock.ts';
 import { badRequest, Fault, unavailable } from '../base/errors.ts';

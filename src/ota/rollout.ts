@@ -1,8 +1,8 @@
 /**
- * Tells devices which packages they have: telemetry `QUEUED`, shared attributes, telemetry `INITIATED`, or the
- * attributes taken away. The work lies in Postgres, so it survives any crash and any worker of any host does it: a
- * batch is one transaction that holds its devices, and a step that was cut off is done again from its start. Compares
- * what a device was told with what it has now, so many changes in a row cost one telling.
+ * Notifies devices of their packages: telemetry `QUEUED`, shared attributes and telemetry `INITIATED`, or the removal of
+ * the attributes. The work is stored in PostgreSQL, so it survives any crash, and any worker of any host does it. A batch
+ * is one transaction that locks its devices; an interrupted step is repeated from its start. The rollout compares the
+ * last notification of a device with its packages now, so many changes in a row cost one notification.
  */
 import type { Attributes } from '../attributes/attributes.ts';
 import type { Clock } from '../base/clock.ts';
@@ -44,7 +44,7 @@ export class Rollout {
     this.#told = deps.metrics.counter('ota_devices_told_total', 'Devices notified of a changed package.');
   }
 
-  /** Looks for work now and then: what a crash, another host or a missed wake left behind. */
+  /** Checks for work regularly: a crash, another host or a missed wake may have left some. */
   start(): void {
     this.#timer = setInterval(this.wake, limits.otaRolloutPollMs);
     this.#timer.unref();
@@ -129,7 +129,7 @@ export class Rollout {
       await attributes.remove(device, scope, stale);
     }
     await attributes.save(device, scope, entries);
-    // After the acknowledgement of the earlier state: so the later one is sorted behind it.
+    // Comes after the acknowledgement of the earlier state, so that the later state is sorted after it.
     await appendSeries(ingest, device, initiatedSeries(type));
   }
 }

@@ -235,7 +235,7 @@ export async function countProfileDevices(
 const outdated = `(coalesce(d.firmware_id, p.firmware_id) is distinct from d.told_firmware_id
   or coalesce(d.software_id, p.software_id) is distinct from d.told_software_id)`;
 
-/** Work for the rollout, for devices that were told of other packages than they have. True when there is work. */
+/** Records work for devices whose last notification named other packages than they have now. True when there is work. */
 export async function insertDeviceRollouts(queries: Queries, deviceIds: string[]): Promise<boolean> {
   const rows = await queries.query(
     `insert into ota_rollout (device_id)
@@ -257,8 +257,8 @@ export interface RolloutDevice {
 }
 
 /**
- * Devices to look at, each for this transaction alone: the row by its lock, the device by an advisory lock, because a
- * later change of a device has a row of its own. What others hold is passed over. Nobody who saves a device waits.
+ * Takes devices for this transaction alone: the row by its lock, the device by an advisory lock, because a later change of
+ * a device has a row of its own. Locked rows and devices are skipped. Saving a device does not wait for these locks.
  */
 export async function takeRolloutDevices(queries: Queries, countMax: number): Promise<RolloutDevice[]> {
   return await queries.query<RolloutDevice>(
@@ -270,7 +270,7 @@ export async function takeRolloutDevices(queries: Queries, countMax: number): Pr
   );
 }
 
-/** One device of a rollout: what it was told of, and what it has now. */
+/** One device of a rollout: the packages of its last notification, and its packages now. */
 export interface Outdated {
   id: string;
   number: number;
@@ -306,8 +306,8 @@ export async function readOutdated(queries: Queries, deviceIds: string[]): Promi
 }
 
 /**
- * Whoever saved a device or its profile since it was looked at compared with what it had been told before, and may have
- * found nothing to do: so the devices are compared again. Who saves from here on waits, and finds what they are told now.
+ * A device that was saved after this transaction read it was compared with its earlier notification and may have recorded
+ * no work. So the devices are compared again under the lock. Later saves wait and see the new notification.
  */
 export async function finishRolloutDevices(
   queries: Queries,
