@@ -60,7 +60,7 @@ export function analyticsDoor(deps: AnalyticsDoorDeps): void {
   const signIn = async (request: HttpRequest): Promise<HttpResponse> => {
     const { username, password } = (jsonBody(request) ?? {}) as { username?: unknown; password?: unknown };
     if (typeof username !== 'string' || typeof password !== 'string') {
-      throw badRequest('sign_in', 'username and password must be texts.');
+      throw badRequest('sign_in', 'username and password must be strings.');
     }
     return json(await auth.signIn(username, password, request.remoteAddress));
   };

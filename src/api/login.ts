@@ -60,7 +60,7 @@ export function loginRoutes(auth: Auth): Route[] {
     publicRoute({
       method: 'POST',
       pattern: '/api/auth/login/public',
-      summary: 'Sign in as a guest, who may look at what belongs to a public customer',
+      summary: 'Sign in as a guest, who may read what belongs to a public customer',
       description: jwtDeprecated,
       deprecated: true,
       ownBody: { shape: publicBody },

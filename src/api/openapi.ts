@@ -46,12 +46,12 @@ const reasons: Record<number, string> = {
   404: 'There is no such entity',
   406: 'The device answered with something that is no JSON',
   408: 'Nothing came in time',
-  409: 'Somebody else has changed it, or nobody was there to take it',
+  409: 'Another caller changed the entity, or no device took the command',
   413: 'The body is larger than allowed',
   415: 'The body is of a type that is not read',
   429: 'Too many requests',
   500: 'A part that is needed is not configured',
-  503: 'A store is away or the server has too much to do; try again',
+  503: 'A store is unavailable or the server is overloaded; try again',
   504: 'No reply came in time',
 };
 

@@ -215,7 +215,7 @@ export function otaRoutes(deps: OtaDeps): Route[] {
     route({
       method: 'DELETE',
       pattern: '/api/otaPackage/:otaPackageId',
-      summary: 'Delete a package that nobody uses',
+      summary: 'Delete a package that no device or profile uses',
       roles: tenantAdmins,
       async handle({ principal, params }) {
         await deletePackage(deps, requireTenant(principal).tenantId, params.otaPackageId);

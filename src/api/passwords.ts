@@ -100,7 +100,7 @@ export function passwordRoutes(auth: Auth): Route[] {
       pattern: '/api/noauth/resetPasswordByEmail',
       summary: 'Ask for a link to choose a new password',
       description:
-        'Always 200, so that nobody learns who has an account. There is no mail server here: an administrator hands out the link (POST /api/user/{userId}/resetPasswordLink).',
+        'Always 200, so that the answer does not reveal whether the account exists. There is no mail server here: an administrator hands out the link (POST /api/user/{userId}/resetPasswordLink).',
       body: Type.Object({ email: Type.String() }),
       bodyBytesMax,
       handle: async () => empty,

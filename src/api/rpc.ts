@@ -211,7 +211,7 @@ function commandOf(request: HttpRequest): CommandBody {
   const body = readBody(request.body);
   const method = body.get('method');
   if (typeof method !== 'string' || method === '') {
-    throw badRequest('rpc_method', "The member 'method' must be a text that is not empty.");
+    throw badRequest('rpc_method', "The member 'method' must be a non-empty string.");
   }
   const additionalInfo = body.get('additionalInfo') ?? null;
   const persistent = body.get('persistent') ?? false;

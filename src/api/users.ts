@@ -137,7 +137,7 @@ export function userRoutes(deps: UserRoutesDeps): Route[] {
     route({
       method: 'POST',
       pattern: '/api/user/:userId/resetPasswordLink',
-      summary: 'Where a user who forgot the password chooses a new one, as text; a link of before is void',
+      summary: 'Link with which a user who forgot the password chooses a new one, as text; earlier links are void',
       roles: administrators,
       answer: textAnswer('text/plain'),
       async handle({ request, principal, params }) {

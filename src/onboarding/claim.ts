@@ -58,7 +58,7 @@ export async function registerClaim(
     throw error;
   });
   if (!isRegistered) {
-    log.info('claim_not_registered', { device: device.id, reason: 'it has a customer, or an earlier claim stands' });
+    log.info('claim_not_registered', { device: device.id, reason: 'it has a customer, or an earlier claim is valid' });
   }
 }
 

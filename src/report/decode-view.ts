@@ -53,7 +53,7 @@ export function decodeView(body: unknown): ViewInput {
 /** The name is needed to save a view, not to run one. */
 export function checkViewName(name: string): void {
   if (name.trim() === '' || name.length > nameCharsMax) {
-    throw bad('name', `must be a text of 1 to ${nameCharsMax} characters`);
+    throw bad('name', `must be a string of 1 to ${nameCharsMax} characters`);
   }
 }
 
@@ -82,7 +82,7 @@ function decodeField(entry: unknown, n: number): views.Field {
   const field = object(entry, at);
   const label = field['label'];
   if (typeof label !== 'string' || label.trim() === '' || [...label].length > limits.viewLabelCharsMax) {
-    throw bad(`${at}.label`, `must be a text of 1 to ${limits.viewLabelCharsMax} characters`);
+    throw bad(`${at}.label`, `must be a string of 1 to ${limits.viewLabelCharsMax} characters`);
   }
   const role = oneOf(field['role'], `${at}.role`, ['ROW', 'COLUMN', 'VALUE']);
   const source = decodeSource(field, at);
@@ -124,7 +124,7 @@ function decodeFilter(entry: unknown, n: number): views.Filter {
   const filter = object(entry, at);
   const name = filter['name'];
   if (typeof name !== 'string' || name === '' || name.length > nameCharsMax) {
-    throw bad(`${at}.name`, `must be a text of 1 to ${nameCharsMax} characters`);
+    throw bad(`${at}.name`, `must be a string of 1 to ${nameCharsMax} characters`);
   }
   const operation = oneOf(filter['operation'] ?? 'IN', `${at}.operation`, views.operations);
   const source = decodeSource(filter, at);
@@ -193,7 +193,7 @@ function decodeSort(entry: unknown, n: number, fields: views.Field[]): views.Vie
   const field = fields.find((known) => known.label.toLowerCase() === label.toLowerCase());
   if (!field || field.role === 'COLUMN') throw bad(`${at}.label`, 'must be the label of a ROW or VALUE field');
   if (field.role === 'VALUE' && fields.some(({ role }) => role === 'COLUMN')) {
-    throw bad(`${at}.label`, 'must be the label of a ROW field: each VALUE stands in many columns');
+    throw bad(`${at}.label`, 'must be the label of a ROW field: each VALUE has many columns');
   }
   return { label: field.label, order: oneOf(sort['order'] ?? 'ASC', `${at}.order`, ['ASC', 'DESC']) };
 }
@@ -202,7 +202,7 @@ function decodeSort(entry: unknown, n: number, fields: views.Field[]): views.Vie
 function values(entry: unknown, at: string): string[] {
   return list(entry, at, limits.viewValuesMax).map((value) => {
     if (typeof value !== 'string' && typeof value !== 'number' && typeof value !== 'boolean') {
-      throw bad(at, 'must be texts, numbers or booleans');
+      throw bad(at, 'must be strings, numbers or booleans');
     }
     return String(value);
   });
@@ -210,7 +210,7 @@ function values(entry: unknown, at: string): string[] {
 
 function texts(entry: unknown, at: string): string[] {
   return list(entry, at, limits.viewValuesMax).map((text) => {
-    if (typeof text !== 'string') throw bad(at, 'must be texts');
+    if (typeof text !== 'string') throw bad(at, 'must be strings');
     return text;
   });
 }
@@ -218,7 +218,7 @@ function texts(entry: unknown, at: string): string[] {
 function key(entry: unknown, at: string): string {
   if (typeof entry === 'string' && entry !== '' && entry.length <= limits.keyCharsMax && !entry.includes('\0'))
     return entry;
-  throw bad(at, `must be a text of 1 to ${limits.keyCharsMax} characters`);
+  throw bad(at, `must be a string of 1 to ${limits.keyCharsMax} characters`);
 }
 
 /** What a Date can be; the offset of a zone still fits around it. */
@@ -241,7 +241,7 @@ function boolean(entry: unknown, at: string): boolean {
 function optionalText(entry: unknown, at: string): string {
   if (entry == null) return '';
   if (typeof entry === 'string') return entry;
-  throw bad(at, 'must be a text');
+  throw bad(at, 'must be a string');
 }
 
 function optionalUuid(entry: unknown, at: string): string | null {

@@ -185,7 +185,7 @@ export class ReportPool {
     if ('bytes' in outcome) return outcome;
     if ('bug' in outcome) {
       log.error('report_bug', { reason: outcome.bug });
-      throw new Error('a report failed for a reason that nobody expected');
+      throw new Error('a report failed for an unexpected reason');
     }
     const { reason, message, retryAfterSeconds } = outcome.fault;
     if (statusOf(reason) >= 500) log.warn('report_failed', { reason });

@@ -40,7 +40,7 @@ function textOf(rule: unknown): RuleText {
   const unknown = Object.keys(rule).find((key) => !members.includes(key));
   if (unknown !== undefined) throw new Error(`unknown key ${unknown}; known are ${members.join(', ')}`);
   const { method, answer, setShared = null } = rule;
-  if (method !== null && typeof method !== 'string') throw new Error('method must be a text, or null');
+  if (method !== null && typeof method !== 'string') throw new Error('method must be a string, or null');
   if (typeof answer !== 'string') throw new Error('answer must be JSON text in quotes');
   if (setShared !== null && typeof setShared !== 'string') throw new Error('setShared must be JSON text in quotes');
   return { method, answer, setShared };

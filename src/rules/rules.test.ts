@@ -79,7 +79,7 @@ test('what is wrong is one line that names file and rule', () => {
   f('rule: []', 'unknown key rule');
   f('rules: [{ method: a }]', 'rule 1: answer must be JSON text in quotes');
   f('rules: [{ method: a, answer: "{" }]', 'rule 1: answer: it is not JSON');
-  f('rules: [{ method: a, answer: "1" }, { method: 5, answer: "1" }]', 'rule 2: method must be a text, or null');
+  f('rules: [{ method: a, answer: "1" }, { method: 5, answer: "1" }]', 'rule 2: method must be a string, or null');
   f('rules: [{ method: a, answer: "${foo.bar}" }]', 'rule 1: answer: ${foo.bar} is unknown: it must begin with now');
   f('rules: [{ method: a, answer: "${shared}" }]', '${shared} names no key');
   f('rules: [{ method: a, answer: "${now" }]', 'has no closing brace');
