@@ -20,7 +20,7 @@ import { openStores } from './instance/engines.ts';
 import { PrimaryLink } from './instance/primary-link.ts';
 import { Started } from './instance/started.ts';
 import { StopSteps } from './instance/stop-steps.ts';
-import { Feeder } from './report/metadata-copier.ts';
+import { MetadataCopier } from './report/metadata-copier.ts';
 import { ReportPool } from './report/pool.ts';
 import { HttpServer } from './uws/server.ts';
 
@@ -52,9 +52,9 @@ async function runAnalytics(): Promise<void> {
   link.onState((state) => state.postgresReady && postgres.release());
   const bus = await openBus({ redisUrl: config.redis.url, installation, log, metrics });
   started.add('bus', () => bus.close());
-  const feeder = new Feeder({ postgres, clickhouse, clock, log, metrics });
-  feeder.start();
-  started.add('copy of device data', () => feeder.stop());
+  const copier = new MetadataCopier({ postgres, clickhouse, clock, log, metrics });
+  copier.start();
+  started.add('copy of device data', () => copier.stop());
 
   // Who may ask.
   const passwords = new PasswordHasher(config.auth.signInQueueMax);
@@ -100,7 +100,7 @@ async function runAnalytics(): Promise<void> {
     postgres,
     pool,
     clock,
-    onAttributesWanted: () => feeder.wake(),
+    onAttributesWanted: () => copier.wake(),
     away: () => Object.keys(link.state.parts).filter((part) => link.state.parts[part] !== 'up'),
   });
   server.seal();

@@ -11,13 +11,13 @@ import type { Attributes, Scope } from './attributes.ts';
 /** Keys of a scope; 'all', or undefined when the scope is not asked for. */
 export type WantedKeys = 'all' | string[] | undefined;
 
-export interface Wanted {
+export interface WantedAttributes {
   client: WantedKeys;
   shared: WantedKeys;
 }
 
 /** What is there, as texts of JSON members: `"key":value`. */
-export interface Found {
+export interface FoundAttributes {
   client: string[];
   shared: string[];
 }
@@ -37,12 +37,12 @@ export function namedKeys(names: string[]): string[] {
 }
 
 /** Nothing asked for is everything. */
-export function wantedScopes(client: WantedKeys, shared: WantedKeys): Wanted {
+export function wantedScopes(client: WantedKeys, shared: WantedKeys): WantedAttributes {
   return client === undefined && shared === undefined ? { client: 'all', shared: 'all' } : { client, shared };
 }
 
 /** Of a document like `{"clientKeys":"a,b","sharedKeys":["c"]}` or `{"allClientKeys":true}`. */
-export function wantedOf(document: Json): Wanted {
+export function wantedOf(document: Json): WantedAttributes {
   if (!(document instanceof Map)) {
     throw badRequest('attribute_request', 'A request for attributes must be a JSON object; {} asks for all of them.');
   }
@@ -59,8 +59,12 @@ function listedKeys(member: string, given: Json): WantedKeys {
   throw badRequest('attribute_request', `Member '${member}' must be a string like "a,b" or an array of strings.`);
 }
 
-export async function readWanted(attributes: Attributes, device: number, { client, shared }: Wanted): Promise<Found> {
-  const found: Found = { client: [], shared: [] };
+export async function readWanted(
+  attributes: Attributes,
+  device: number,
+  { client, shared }: WantedAttributes,
+): Promise<FoundAttributes> {
+  const found: FoundAttributes = { client: [], shared: [] };
   const asked: Scope[] = [];
   if (client !== undefined) asked.push('CLIENT_SCOPE');
   if (shared !== undefined) asked.push('SHARED_SCOPE');
@@ -77,7 +81,7 @@ export async function readWanted(attributes: Attributes, device: number, { clien
 }
 
 /** `{"client":{…},"shared":{…}}` without the scopes that are empty. */
-export function foundJson({ client, shared }: Found, alwaysClient = false): string {
+export function foundJson({ client, shared }: FoundAttributes, alwaysClient = false): string {
   const members: string[] = [];
   if (client.length > 0 || alwaysClient) members.push(`"client":{${client.join(',')}}`);
   if (shared.length > 0) members.push(`"shared":{${shared.join(',')}}`);

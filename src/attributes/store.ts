@@ -324,14 +324,14 @@ export async function storeCursors(queries: Queries, cursors: Cursor[]): Promise
 }
 
 /** What was written to a client. A repeated answer, and one that the client confirmed, counts as seen. */
-export interface Offer {
+export interface UpdateOffer {
   device: number;
   changes: number | null;
   deletions: number | null;
   confirmed: boolean;
 }
 
-export async function storeOffers(queries: Queries, offers: Offer[]): Promise<void> {
+export async function storeOffers(queries: Queries, offers: UpdateOffer[]): Promise<void> {
   await queries.query(
     `update attribute_head h set
        changes_seen = case when o.confirmed or h.repeated then greatest(h.changes_seen, o.changes)

@@ -9,13 +9,13 @@ import type { Log } from '../base/log.ts';
 import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
 import {
   type NewsRow,
-  type Offer,
   pruneDeletions,
   readHeads,
   readNewsRows,
   readVersionsBefore,
   storeCursors,
   storeOffers,
+  type UpdateOffer,
 } from './store.ts';
 import { isFirst, type News, newsOf, type Standing, standingOf } from './update.ts';
 
@@ -94,7 +94,7 @@ export class Inquiries {
     if (asks.length > 0) await this.#answer(asks);
   }
 
-  async #storeOffers(offers: Offer[]): Promise<void> {
+  async #storeOffers(offers: UpdateOffer[]): Promise<void> {
     try {
       await storeOffers(this.#queries, offers);
     } catch (error) {

@@ -14,7 +14,7 @@ import type { Account, UserNames } from './user.ts';
 export const clockSkewSecondsMax = 60;
 const refreshScope = 'REFRESH_TOKEN';
 
-export interface JwtOptions {
+export interface JwtDeps {
   /** Throws a 503 fault while the key cannot be read. */
   signingKey: () => Promise<Uint8Array>;
   issuer: string;
@@ -67,15 +67,15 @@ export class BadToken extends Error {
 }
 
 export class Jwt {
-  readonly #options: JwtOptions;
+  readonly #deps: JwtDeps;
 
-  constructor(options: JwtOptions) {
-    this.#options = options;
+  constructor(deps: JwtDeps) {
+    this.#deps = deps;
   }
 
   /** Life of the token that lives longest. */
   get tokenSecondsMax(): number {
-    return Math.max(this.#options.accessTokenSeconds, this.#options.refreshTokenSeconds);
+    return Math.max(this.#deps.accessTokenSeconds, this.#deps.refreshTokenSeconds);
   }
 
   /**
@@ -83,7 +83,7 @@ export class Jwt {
    * moment ahead.
    */
   async issue(user: TokenUser, renewed?: { sessionId: string; renewal: number }, isPublic = false): Promise<TokenPair> {
-    const { accessTokenSeconds, refreshTokenSeconds } = this.#options;
+    const { accessTokenSeconds, refreshTokenSeconds } = this.#deps;
     const { sessionId, renewal } = renewed ?? { sessionId: randomUUID(), renewal: 0 };
     const session = { userId: user.id, sessionId, isPublic, epoch: user.sessionEpoch };
     const access = {
@@ -96,7 +96,7 @@ export class Jwt {
       customerId: user.customerId ?? nullUuid,
     };
     const refresh = { ...session, scopes: [refreshScope], jti: randomUUID(), renewal };
-    const issued = Math.floor(Math.max(this.#options.clock.now(), user.tokensOutdatedTime) / 1000);
+    const issued = Math.floor(Math.max(this.#deps.clock.now(), user.tokensOutdatedTime) / 1000);
     return {
       token: await this.#sign(user.email, access, issued, accessTokenSeconds),
       refreshToken: await this.#sign(user.email, refresh, issued, refreshTokenSeconds),
@@ -130,7 +130,7 @@ export class Jwt {
   }
 
   async #verified(token: string): Promise<Record<string, unknown>> {
-    const { signingKey, issuer, clock } = this.#options;
+    const { signingKey, issuer, clock } = this.#deps;
     const now = clock.now();
     const key = await signingKey();
     try {
@@ -160,10 +160,10 @@ export class Jwt {
     return await new SignJWT(claims)
       .setProtectedHeader({ alg: 'HS512' })
       .setSubject(subject)
-      .setIssuer(this.#options.issuer)
+      .setIssuer(this.#deps.issuer)
       .setIssuedAt(issued)
       .setExpirationTime(issued + seconds)
-      .sign(await this.#options.signingKey());
+      .sign(await this.#deps.signingKey());
   }
 }
 

@@ -7,7 +7,7 @@ import { limits } from '../base/limits.ts';
 import { CachedDevice, type DeviceRow } from '../device/cached-device.ts';
 import type { SessionOwner } from '../downlink/sessions.ts';
 import { Gateway, type GatewayDeps } from './gateway.ts';
-import type { Found, Wanted } from './names.ts';
+import type { FoundChildren, WantedChild } from './names.ts';
 
 function rowOf(number: number, name: string): DeviceRow {
   return {
@@ -23,7 +23,7 @@ function rowOf(number: number, name: string): DeviceRow {
 }
 
 const deviceOf = (row: DeviceRow) => new CachedDevice(row);
-const wanted = (...names: string[]): Wanted[] => names.map((name) => ({ name, type: '' }));
+const wanted = (...names: string[]): WantedChild[] => names.map((name) => ({ name, type: '' }));
 const turn = () => new Promise((resolve) => setImmediate(resolve));
 
 interface Followed {
@@ -68,7 +68,7 @@ function setUp(childrenMax = 0, hub: Partial<DeviceRow> = {}) {
     },
     names: {
       forget: () => {},
-      find: async (_: unknown, list: Wanted[]): Promise<Found> => {
+      find: async (_: unknown, list: WantedChild[]): Promise<FoundChildren> => {
         lookups.push(list.map(({ name }) => name));
         await hold;
         return new Map(

@@ -15,7 +15,7 @@ import type { LocalDevices } from '../device/local-devices.ts';
 import type { DeviceSession, SessionEnd, SessionOwner, Sessions } from '../downlink/sessions.ts';
 import type { ConfirmRpc, RpcSession, RpcSessions } from '../rpc/notify.ts';
 import type { RpcRequest } from '../rpc/rpc.ts';
-import type { ChildNames, Found, Wanted } from './names.ts';
+import type { ChildNames, FoundChildren, WantedChild } from './names.ts';
 
 /** Why a child is not routed any more, or was refused for now. */
 export type Dropped = Exclude<SessionEnd, 'credentials_changed'> | 'rate_limit' | 'out_of_scope';
@@ -211,7 +211,7 @@ export class Gateway {
    * Calls `operation` with every device of `wanted` connected, but for those that are refused: at once when they are,
    * else later, in the order of the calls. An operation that waits holds up those that were called later.
    */
-  run(wanted: readonly Wanted[], operation: (refused: Refused) => unknown): void {
+  run(wanted: readonly WantedChild[], operation: (refused: Refused) => unknown): void {
     const missing = this.#missing(wanted);
     if (missing.length === 0 && this.#waiting === 0) {
       const running = operation(nobody);
@@ -316,8 +316,8 @@ export class Gateway {
 
   async #runLater(
     before: Promise<void>,
-    wanted: readonly Wanted[],
-    missing: readonly Wanted[],
+    wanted: readonly WantedChild[],
+    missing: readonly WantedChild[],
     operation: (refused: Refused) => unknown,
   ): Promise<void> {
     const finding = this.#find(missing);
@@ -337,11 +337,11 @@ export class Gateway {
     this.#waiting -= 1;
   }
 
-  #missing(wanted: readonly Wanted[]): Wanted[] {
+  #missing(wanted: readonly WantedChild[]): WantedChild[] {
     return wanted.filter(({ name }) => this.child(name) === undefined);
   }
 
-  async #find(wanted: readonly Wanted[]): Promise<Found> {
+  async #find(wanted: readonly WantedChild[]): Promise<FoundChildren> {
     const { names, childrenMax } = this.#deps;
     if (wanted.length === 0 || this.#gone) return new Map(wanted.map(({ name }) => [name, gatewayGone]));
     const room = childrenMax === 0 ? wanted.length : Math.max(0, childrenMax - this.size);
@@ -351,7 +351,7 @@ export class Gateway {
   }
 
   /** Those that are refused. */
-  #connect(found: Found): Refused {
+  #connect(found: FoundChildren): Refused {
     const { childrenMax } = this.#deps;
     let refused: Map<string, Fault> | undefined;
     for (const [name, outcome] of found) {

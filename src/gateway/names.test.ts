@@ -4,7 +4,7 @@ import { Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { DeviceRow } from '../device/cached-device.ts';
 import type { ChildRequest } from '../onboarding/gateway-children.ts';
-import { ChildNames, type Found } from './names.ts';
+import { ChildNames, type FoundChildren } from './names.ts';
 
 const gateway = { id: 'g', tenantId: 't', number: 1_001, customerId: null };
 const other = { id: 'h', tenantId: 't', number: 1_002, customerId: null };
@@ -18,7 +18,7 @@ function setUp(queueMax?: number) {
   let numbers = 0;
   let during = () => {};
   let failure: Fault | undefined;
-  const find = async (tenantId: string, requests: ChildRequest[]): Promise<Found> => {
+  const find = async (tenantId: string, requests: ChildRequest[]): Promise<FoundChildren> => {
     asked.push(requests.map(({ name }) => name));
     await new Promise((resolve) => setImmediate(resolve));
     during();

@@ -16,7 +16,7 @@ import type { ChildRequest } from '../onboarding/gateway-children.ts';
 import { isAway } from '../postgres/client.ts';
 
 /** `type`: name of a profile, '' = the default one. */
-export interface Wanted {
+export interface WantedChild {
   readonly name: string;
   readonly type: string;
 }
@@ -26,9 +26,9 @@ export interface NamedGateway extends ScopedGateway {
   readonly tenantId: string;
 }
 
-export type Found = Map<string, DeviceRow | Fault>;
+export type FoundChildren = Map<string, DeviceRow | Fault>;
 /** One row or Fault for each name that is asked for. */
-export type FindOrCreate = (tenantId: string, requests: ChildRequest[]) => Promise<Found>;
+export type FindOrCreate = (tenantId: string, requests: ChildRequest[]) => Promise<FoundChildren>;
 
 /** Who answers while the store does not: `KnownDevices`. Names without a device are left to the store. */
 export interface NamesAlone {
@@ -47,7 +47,7 @@ interface Pending {
 
 /** One call of `find`. */
 interface Ask {
-  found: Found;
+  found: FoundChildren;
   missing: number;
   done(): void;
 }
@@ -95,8 +95,8 @@ export class ChildNames {
   }
 
   /** Never rejects. */
-  find(gateway: NamedGateway, wanted: readonly Wanted[]): Promise<Found> {
-    const found: Found = new Map();
+  find(gateway: NamedGateway, wanted: readonly WantedChild[]): Promise<FoundChildren> {
+    const found: FoundChildren = new Map();
     return new Promise((resolve) => {
       const ask: Ask = { found, missing: 0, done: () => resolve(found) };
       for (const { name, type } of wanted) {
@@ -185,7 +185,7 @@ export class ChildNames {
     for (const pending of batch) this.#settle(pending, found.get(pending.request.name) ?? lookupFailed);
   }
 
-  async #ask(tenantId: string, batch: Pending[]): Promise<Found> {
+  async #ask(tenantId: string, batch: Pending[]): Promise<FoundChildren> {
     if (this.#alone?.isAlone) return await this.#askAlone(tenantId, batch, lookupFailed);
     try {
       return await this.#findOrCreate(
@@ -200,7 +200,7 @@ export class ChildNames {
     }
   }
 
-  async #askAlone(tenantId: string, batch: Pending[], fault: Fault): Promise<Found> {
+  async #askAlone(tenantId: string, batch: Pending[], fault: Fault): Promise<FoundChildren> {
     const names = batch.map(({ request }) => request.name);
     const rows = await this.#alone?.names(tenantId, names);
     return new Map(names.map((name) => [name, rows?.get(name) ?? fault]));

@@ -1,16 +1,16 @@
 /** Bodies of what a gateway says about one device, and the answer to a request for attributes (docs/mqtt.md#gateways). */
 import type { AttributeRow, Scope } from '../attributes/attributes.ts';
-import { namedKeys, type Wanted as WantedAttributes, type WantedKeys } from '../attributes/request.ts';
+import { namedKeys, type WantedAttributes, type WantedKeys } from '../attributes/request.ts';
 import { badRequest } from '../base/errors.ts';
 import { checkDeviceName } from '../device/device.ts';
 import { replyId } from '../rpc/rpc.ts';
 import { type Json, JsonNumber } from '../value/json.ts';
 import { strictForm } from '../value/typed.ts';
 import { readRequest, textOfMember } from './by-name.ts';
-import type { Wanted } from './names.ts';
+import type { WantedChild } from './names.ts';
 
 /** `{"device":"A","type":"t"}` */
-export function readConnect(body: Uint8Array): Wanted {
+export function readConnect(body: Uint8Array): WantedChild {
   const members = readRequest(body);
   const type = members.get('type') ?? '';
   if (typeof type !== 'string') throw badRequest('gateway_type', 'Member "type" must be the name of a profile.');

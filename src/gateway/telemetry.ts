@@ -16,7 +16,7 @@ import { type Json, JsonReader } from '../value/json.ts';
 import { strictAfter } from '../value/lenient.ts';
 import { readByName } from './by-name.ts';
 import type { Child, Gateway } from './gateway.ts';
-import type { Wanted } from './names.ts';
+import type { WantedChild } from './names.ts';
 import { Refusals } from './refusals.ts';
 
 /** Thrown by `decode` when the message names a device that is not connected: connect `childrenOf` and decode again. */
@@ -200,8 +200,8 @@ export class GatewayDecoder {
 }
 
 /** The children that a message needs. Throws the Fault of the whole message. */
-export function childrenOf(body: Uint8Array): Wanted[] {
-  const wanted: Wanted[] = [];
+export function childrenOf(body: Uint8Array): WantedChild[] {
+  const wanted: WantedChild[] = [];
   for (const [name, json] of readByName(body)) if (!faultOf(json)) wanted.push({ name, type: '' });
   return wanted;
 }

@@ -6,7 +6,7 @@
 import type { Attributes } from '../attributes/attributes.ts';
 import { decodeAttributes } from '../attributes/decode.ts';
 import type { AttributeUpdates } from '../attributes/followers.ts';
-import { foundJson, keysOfText, readWanted, type Wanted, wantedScopes } from '../attributes/request.ts';
+import { foundJson, keysOfText, readWanted, type WantedAttributes, wantedScopes } from '../attributes/request.ts';
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { booleanOf } from '../base/schema.ts';
@@ -94,7 +94,7 @@ export function attributesDoor(deps: AttributesDoorDeps): void {
   });
 }
 
-function wantedOfQuery(query: string): Wanted & { alwaysClient: boolean } {
+function wantedOfQuery(query: string): WantedAttributes & { alwaysClient: boolean } {
   const parameters = new URLSearchParams(query);
   // A repeated list is one list.
   const keys = (list: string, all: string) =>

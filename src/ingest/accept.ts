@@ -28,7 +28,7 @@ export type Charge<Source> = (source: Source, points: number) => void;
 
 export type AckLevel = 'journal' | 'store' | 'memory';
 
-export interface IngestOptions {
+export interface IngestDeps {
   journal: Journal;
   orders: OrderClock;
   clock: FineClock;
@@ -160,7 +160,7 @@ class LargeMessage implements Commit {
 }
 
 export class Ingest {
-  readonly #options: IngestOptions;
+  readonly #deps: IngestDeps;
   /** Only with `ingest.ack: store`. */
   readonly #storeAcks: StoreAcks | undefined;
   readonly #large: LargeMessage[] = [];
@@ -187,9 +187,9 @@ export class Ingest {
   #lastCheck: number;
   #onIdle: (() => void)[] = [];
 
-  constructor(options: IngestOptions) {
-    this.#options = options;
-    const { metrics, clock } = options;
+  constructor(deps: IngestDeps) {
+    this.#deps = deps;
+    const { metrics, clock } = deps;
     this.#messagesTotal = metrics.counter('ingest_messages_total', 'Messages made durable.');
     this.#pointsTotal = metrics.counter('ingest_datapoints_total', 'Data points made durable.');
     this.#ackSeconds = metrics.histogram(
@@ -197,10 +197,10 @@ export class Ingest {
       'From the first message of a commit to its acknowledgement.',
     );
     this.#syncSeconds = metrics.histogram('wal_fsync_seconds', 'Write and sync of one commit.');
-    if (options.ack === 'store') {
+    if (deps.ack === 'store') {
       const onAcknowledged = (messages: number, since: number) =>
         this.#ackSeconds.observeMany((clock.monotonic() - since) / 1000, messages);
-      this.#storeAcks = new StoreAcks({ clock, metrics, timeoutMs: options.storeAckMsMax, onAcknowledged });
+      this.#storeAcks = new StoreAcks({ clock, metrics, timeoutMs: deps.storeAckMsMax, onAcknowledged });
     }
     metrics.observed('ingest_unsynced_bytes', 'Bytes that wait for a sync.', () => this.#unsyncedBytes());
     this.#lastCheck = clock.monotonic();
@@ -213,7 +213,7 @@ export class Ingest {
   refusal(): Fault | undefined {
     if (this.#refusal) return this.#refusal;
     const { live, late } = this.#gathering;
-    if (this.#unsyncedBytes() > this.#options.unsyncedBytesMax) return slowDisk();
+    if (this.#unsyncedBytes() > this.#deps.unsyncedBytesMax) return slowDisk();
     if (live.count + late.count > limits.gatheredRowsMax) return slowDisk();
     return this.#storeAcks?.refusal();
   }
@@ -232,7 +232,7 @@ export class Ingest {
     const refusal = this.refusal();
     if (refusal) throw refusal;
     const gathering = this.#gathering;
-    const now = this.#options.clock.now();
+    const now = this.#deps.clock.now();
     gathering.live.mark(this.#mark);
     let points = decode(body, source, now, gathering.live);
     if (charge !== undefined) this.#charge(charge, source, points, gathering.live);
@@ -258,9 +258,9 @@ export class Ingest {
       waiter.acknowledge();
       return;
     }
-    const waiters = this.#options.ack === 'memory' ? [] : [waiter];
-    const message = new LargeMessage(chunks, waiters, this.#options.clock.monotonic(), this.#near);
-    if (this.#options.ack === 'memory') waiter.acknowledge();
+    const waiters = this.#deps.ack === 'memory' ? [] : [waiter];
+    const message = new LargeMessage(chunks, waiters, this.#deps.clock.monotonic(), this.#near);
+    if (this.#deps.ack === 'memory') waiter.acknowledge();
     this.#large.push(message);
     this.#largeBytes += message.bytes;
     if (!this.#writing && !this.#scheduled) this.#schedule();
@@ -268,7 +268,7 @@ export class Ingest {
 
   /** A unit was stored: waiters of `ingest.ack: store` are acknowledged. */
   shipped(): void {
-    const { journal } = this.#options;
+    const { journal } = this.#deps;
     for (const lane of lanes) this.#storeAcks?.shipped(lane, journal.laneShipped(lane));
   }
 
@@ -302,10 +302,10 @@ export class Ingest {
   }
 
   #commit(gathering: Gathering, points: number, waiter: Waiter): void {
-    if (gathering.messages === 0) gathering.since = this.#options.clock.monotonic();
+    if (gathering.messages === 0) gathering.since = this.#deps.clock.monotonic();
     gathering.messages += 1;
     gathering.points += points;
-    if (this.#options.ack === 'memory') waiter.acknowledge();
+    if (this.#deps.ack === 'memory') waiter.acknowledge();
     else gathering.waiters.push(waiter);
     if (this.#writing) return;
     if (gathering.full) this.#flush();
@@ -315,7 +315,7 @@ export class Ingest {
   /** At the end of this turn of the loop, or a little later when it pays to wait. */
   #schedule(): void {
     this.#scheduled = true;
-    const { lingerMsMax } = this.#options;
+    const { lingerMsMax } = this.#deps;
     const paysToWait = this.#lastMessages >= lingerMessages.min && this.#lastMessages < lingerMessages.max;
     if (lingerMsMax > 0 && paysToWait) setTimeout(this.#flush, lingerMsMax);
     else setImmediate(this.#flush);
@@ -341,12 +341,12 @@ export class Ingest {
    * before their acknowledgement.
    */
   readonly #stamp: NewStamp = (firstPlace) => {
-    return { order: this.#options.orders.next(), micros: this.#options.clock.micros(), firstPlace };
+    return { order: this.#deps.orders.next(), micros: this.#deps.clock.micros(), firstPlace };
   };
 
   /** A fault of the disk becomes the Fault that the waiters get. */
   async #append(frames: JournalFrame[]): Promise<void> {
-    const { journal, clock, onCommitted, onFailed, log } = this.#options;
+    const { journal, clock, onCommitted, onFailed, log } = this.#deps;
     const started = clock.monotonic();
     this.#writingSince = started;
     try {
@@ -379,13 +379,13 @@ export class Ingest {
       this.shipped();
     } else {
       for (const waiter of waiters) waiter.acknowledge();
-      this.#ackSeconds.observeMany((this.#options.clock.monotonic() - commit.since) / 1000, commit.messages);
+      this.#ackSeconds.observeMany((this.#deps.clock.monotonic() - commit.since) / 1000, commit.messages);
     }
     this.#release(commit);
   }
 
   #refuse(commit: Commit, fault: Fault): void {
-    const { metrics } = this.#options;
+    const { metrics } = this.#deps;
     metrics
       .counter('ingest_rejected_total', 'Messages refused, by reason.', { reason: fault.reason })
       .add(commit.messages);
@@ -414,7 +414,7 @@ export class Ingest {
 
   /** Checks the slow signals ten times a second, so that a message costs one comparison. */
   #check(): void {
-    const { clock, journal, backlogBytesMax, freeDiskBytesMin, unsyncedMsMax } = this.#options;
+    const { clock, journal, backlogBytesMax, freeDiskBytesMin, unsyncedMsMax } = this.#deps;
     const now = clock.monotonic();
     const lagMs = now - this.#lastCheck - checkIntervalMs;
     this.#lastCheck = now;

@@ -31,7 +31,7 @@ const parallelMax = 4;
 
 export class LaneLoop {
   readonly #lane: Lane;
-  readonly #options: ShipDeps;
+  readonly #deps: ShipDeps;
   readonly #wide: WideRows;
   readonly #stopping = new AbortController();
   readonly #inserter: Inserter;
@@ -48,7 +48,7 @@ export class LaneLoop {
   constructor(lane: Lane, wide: WideRows, deps: ShipDeps) {
     this.#lane = lane;
     this.#wide = wide;
-    this.#options = deps;
+    this.#deps = deps;
     this.#inserter = new Inserter({
       ...deps,
       metrics: deps.registry,
@@ -72,12 +72,12 @@ export class LaneLoop {
   }
 
   flush(): void {
-    this.#flushTo = this.#options.journal.orderMax;
+    this.#flushTo = this.#deps.journal.orderMax;
     this.wake();
   }
 
   async emptied(deadline: number): Promise<void> {
-    const { journal, clock, sleep } = this.#options;
+    const { journal, clock, sleep } = this.#deps;
     while (journal.rowsWaiting(this.#lane) > 0 && clock.monotonic() < deadline) await sleep(10, this.#stopping.signal);
   }
 
@@ -88,7 +88,7 @@ export class LaneLoop {
   }
 
   async #run(): Promise<void> {
-    const { journal } = this.#options;
+    const { journal } = this.#deps;
     while (!this.#stopping.signal.aborted) {
       const idle = journal.rowsUntaken(this.#lane) === 0;
       const waitMs = idle ? idleMsMax : this.#waitMs();
@@ -106,7 +106,7 @@ export class LaneLoop {
 
   /** False when the loop was stopped before. */
   async #shipWhole(unit: ShipUnit): Promise<boolean> {
-    const { journal, onShipped, onStoredApart } = this.#options;
+    const { journal, onShipped, onStoredApart } = this.#deps;
     if (!(await this.#ship(unit))) return false;
     await journal.confirm(unit);
     if (journal.laneShipped(this.#lane) < unit.orderMax) onStoredApart?.(this.#lane, new Set(unit.orders));
@@ -116,14 +116,14 @@ export class LaneLoop {
 
   /** Frames of few days are stored here; the frames of many days go on beside the lane, which takes its next unit. */
   async #shipApart(unit: ShipUnit, isWide: ReadonlySet<Uint8Array>): Promise<boolean> {
-    const { onStoredApart } = this.#options;
+    const { onStoredApart } = this.#deps;
     const [narrow, wide] = [false, true].map((wanted) => framesOf(unit, (payload) => isWide.has(payload) === wanted));
     if (narrow!.payloads.length > 0) {
       if (!(await this.#ship(narrow!))) return false;
       onStoredApart?.(this.#lane, new Set(narrow!.orders));
     } else {
       // The allowance is for partitions that the lane itself makes.
-      const now = this.#options.clock.monotonic();
+      const now = this.#deps.clock.monotonic();
       this.#quickLateRows = this.#quickRows(now);
       this.#lastStart = now;
     }
@@ -132,7 +132,7 @@ export class LaneLoop {
 
   /** A disk that cannot be read is tried again: what waits there was acknowledged. */
   async #next(): Promise<ShipUnit | undefined> {
-    const { journal, log, rowsMax, sleep } = this.#options;
+    const { journal, log, rowsMax, sleep } = this.#deps;
     try {
       return await journal.next(this.#lane, { rowsMax: this.#inserter.rowsOf(rowsMax), bytesMax });
     } catch (error) {
@@ -144,17 +144,17 @@ export class LaneLoop {
 
   #waitMs(): number {
     if (this.#hurried) return 0;
-    if (this.#flushes) return this.#lastStart + this.#options.intervalMsMin - this.#options.clock.monotonic();
+    if (this.#flushes) return this.#lastStart + this.#deps.intervalMsMin - this.#deps.clock.monotonic();
     return this.#lane === late ? this.#lateWaitMs() : this.#liveWaitMs();
   }
 
   get #flushes(): boolean {
-    return this.#options.journal.laneTaken(this.#lane) < this.#flushTo;
+    return this.#deps.journal.laneTaken(this.#lane) < this.#flushTo;
   }
 
   /** Idle: at once. Under load: as long as keeps parts few and a point readable in time. */
   #liveWaitMs(): number {
-    const { clock, journal, intervalMsMin, intervalMsMax, rowsMax } = this.#options;
+    const { clock, journal, intervalMsMin, intervalMsMax, rowsMax } = this.#deps;
     if (journal.rowsUntaken(this.#lane) >= this.#inserter.rowsOf(rowsMax)) return 0;
     const load = Math.min(1, this.#rowsPerSecond / busyRowsPerSecond);
     const interval = intervalMsMin + (intervalMsMax - intervalMsMin) * load;
@@ -163,7 +163,7 @@ export class LaneLoop {
 
   /** A few late rows go at once; many wait until they are worth their many partitions. */
   #lateWaitMs(): number {
-    const { clock, journal, intervalMsMin, lateSecondsMax, rowsMax } = this.#options;
+    const { clock, journal, intervalMsMin, lateSecondsMax, rowsMax } = this.#deps;
     const rows = journal.rowsUntaken(this.#lane);
     // While rows of many days are stored, more of them gather: the same days are then inserted fewer times.
     if (rows >= (this.#wide.busy ? rowsMax : lateRowsMin)) return 0;
@@ -171,18 +171,18 @@ export class LaneLoop {
     const quick = this.#quickRows(now);
     // A lane that was quiet for long enough lets a larger message go at once as well.
     const isQuick = rows <= quick || quick >= quickLateRowsMax;
-    if (isQuick || this.#options.callersWait) return this.#lastStart + this.#intervalFor(intervalMsMin) - now;
+    if (isQuick || this.#deps.callersWait) return this.#lastStart + this.#intervalFor(intervalMsMin) - now;
     const ageMs = clock.now() - (journal.oldestUntakenAt(this.#lane) ?? clock.now());
     return Math.min(1000, lateSecondsMax * 1000 - ageMs);
   }
 
   #intervalFor(interval: number): number {
-    return this.#options.callersWait ? Math.min(interval, waitedForMs[this.#lane]) : interval;
+    return this.#deps.callersWait ? Math.min(interval, waitedForMs[this.#lane]) : interval;
   }
 
   /** The allowance of late rows that need not wait for company. */
   #quickRows(now: number): number {
-    const { lateSecondsMax } = this.#options;
+    const { lateSecondsMax } = this.#deps;
     const back = ((now - this.#lastStart) / 1000) * (quickLateRowsMax / Math.max(1, lateSecondsMax));
     return Math.min(quickLateRowsMax, this.#quickLateRows + back);
   }
@@ -193,13 +193,13 @@ export class LaneLoop {
     this.#wake = () => {
       if (idle || this.#hurried || this.#flushes || this.#stopping.signal.aborted) timer.abort();
     };
-    await this.#options.sleep(waitMs, timer.signal);
+    await this.#deps.sleep(waitMs, timer.signal);
     this.#wake = undefined;
   }
 
   /** True when every row is stored or a durable suspect; false when the loop was stopped before. */
   async #ship(part: PartOfUnit): Promise<boolean> {
-    const { clock, metrics } = this.#options;
+    const { clock, metrics } = this.#deps;
     const started = clock.monotonic();
     const sinceLast = (started - this.#lastStart) / 1000;
     this.#rowsPerSecond = part.rows / Math.max(0.01, Math.min(sinceLast, 60));
@@ -207,7 +207,7 @@ export class LaneLoop {
     this.#lastStart = started;
     const { signal } = this.#stopping;
     const { complete, refused } = await this.#inserter.insert(part.payloads);
-    if (!complete || !(await setAside(this.#options, this.#lane, refused, part.orderMin, signal))) return false;
+    if (!complete || !(await setAside(this.#deps, this.#lane, refused, part.orderMin, signal))) return false;
     metrics.rows.observe(part.rows);
     metrics.insertSeconds.observe((clock.monotonic() - started) / 1000);
     metrics.visibleSeconds.observeMany(Math.max(0, clock.now() - orderMs(part.orderMin)) / 1000, part.rows);

@@ -8,7 +8,7 @@ import type { Sleep } from './backoff.ts';
 import type { Control } from './control.ts';
 import type { Trials } from './trials.ts';
 
-export interface ShipperOptions {
+export interface ShipperDeps {
   journal: Journal;
   clickhouse: ClickHouse;
   clock: Clock;
@@ -33,7 +33,7 @@ export interface ShipperOptions {
   sleep?: Sleep;
 }
 
-export type ShipDeps = Omit<ShipperOptions, 'metrics' | 'sleep'> & {
+export type ShipDeps = Omit<ShipperDeps, 'metrics' | 'sleep'> & {
   control: Control;
   sleep: Sleep;
   metrics: ShipMetrics;

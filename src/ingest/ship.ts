@@ -9,26 +9,26 @@ import { type Journal, laneNames, lanes, late } from '../journal/journal.ts';
 import { sleep as systemSleep } from './backoff.ts';
 import { Control } from './control.ts';
 import { LaneLoop } from './lane.ts';
-import { type ShipperOptions, shipMetrics } from './ship-deps.ts';
+import { type ShipperDeps, shipMetrics } from './ship-deps.ts';
 import { Trials } from './trials.ts';
 import { WideRows } from './wide.ts';
 
 export class Shipper {
-  readonly #options: ShipperOptions;
+  readonly #deps: ShipperDeps;
   readonly #lanes: LaneLoop[];
   readonly #trials: Trials;
   readonly #wide: WideRows;
 
-  constructor(options: ShipperOptions) {
-    this.#options = options;
-    const { clickhouse, clock, journal, timeoutMs, sleep = systemSleep, quarantineKeptDays = 0, onShipped } = options;
+  constructor(deps: ShipperDeps) {
+    this.#deps = deps;
+    const { clickhouse, clock, journal, timeoutMs, sleep = systemSleep, quarantineKeptDays = 0, onShipped } = deps;
     const control = new Control(clickhouse, clock, timeoutMs);
-    this.#trials = new Trials({ ...options, control, sleep, quarantineKeptDays, onSettled: onShipped });
-    const metrics = shipMetrics(options.metrics);
-    const parts = { ...options, control, sleep, metrics, trials: this.#trials, registry: options.metrics };
+    this.#trials = new Trials({ ...deps, control, sleep, quarantineKeptDays, onSettled: onShipped });
+    const metrics = shipMetrics(deps.metrics);
+    const parts = { ...deps, control, sleep, metrics, trials: this.#trials, registry: deps.metrics };
     this.#wide = new WideRows(late, parts);
     this.#lanes = lanes.map((lane) => new LaneLoop(lane, this.#wide, parts));
-    observe(options.metrics, journal, clock);
+    observe(deps.metrics, journal, clock);
   }
 
   start(): void {
@@ -48,7 +48,7 @@ export class Shipper {
 
   /** Ships what is there without waiting for company, until it is gone or the time is up; then stops. */
   async drain(timeMsMax: number): Promise<void> {
-    const deadline = this.#options.clock.monotonic() + timeMsMax;
+    const deadline = this.#deps.clock.monotonic() + timeMsMax;
     for (const lane of this.#lanes) lane.hurry();
     await Promise.all(this.#lanes.map((lane) => lane.emptied(deadline)));
     await this.stop();

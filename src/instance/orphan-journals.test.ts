@@ -11,7 +11,7 @@ import { storeWriterId } from '../journal/identity.ts';
 import { openJournal } from '../journal/journal.ts';
 import { keyOf } from '../telemetry/keys.ts';
 import { Rows } from '../telemetry/rows.ts';
-import { OrphanJournals, type OrphanJournalsOptions } from './orphan-journals.ts';
+import { OrphanJournals, type OrphanJournalsDeps } from './orphan-journals.ts';
 
 const log = createLog('fatal', 'test');
 const segmentBytes = 1024 * 1024;
@@ -60,7 +60,7 @@ function orphansOf(
   dirs: string[],
   clickhouse: ClickHouse,
   metrics = new Metrics(),
-  onStored: OrphanJournalsOptions['onStored'] = onStoredAtOnce,
+  onStored: OrphanJournalsDeps['onStored'] = onStoredAtOnce,
 ): OrphanJournals {
   const waits = { intervalMsMin: 1, intervalMsMax: 5, rowsMax: 1000, lateSecondsMax: 1, timeoutMs: 1000 };
   return new OrphanJournals({ dirs, segmentBytes, clickhouse, clock, log, metrics, onStored, ...waits });

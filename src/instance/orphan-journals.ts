@@ -11,13 +11,13 @@ import { messageOf } from '../base/errors.ts';
 import { Metrics } from '../base/metrics.ts';
 import { goneReport, type JournalReport, reportOf } from '../ingest/journal-report.ts';
 import { Shipper } from '../ingest/ship.ts';
-import type { ShipperOptions } from '../ingest/ship-deps.ts';
+import type { ShipperDeps } from '../ingest/ship-deps.ts';
 import { readWriterId } from '../journal/identity.ts';
 import { type Journal, type JournalCut, openJournal } from '../journal/journal.ts';
 import type { Quarantine } from '../journal/quarantine.ts';
 import type { JournalReportsOfHost } from './journal-reports.ts';
 
-export type OrphanJournalsOptions = Omit<ShipperOptions, 'journal' | 'onShipped'> & {
+export type OrphanJournalsDeps = Omit<ShipperDeps, 'journal' | 'onShipped'> & {
   dirs: string[];
   segmentBytes: number;
   /**
@@ -32,7 +32,7 @@ const retryMs = 30_000;
 const noWriter = -1;
 
 export class OrphanJournals {
-  readonly #options: OrphanJournalsOptions;
+  readonly #options: OrphanJournalsDeps;
   /** Directories that are not empty yet; a journal that could not be opened is undefined. */
   readonly #waiting = new Map<string, Journal | undefined>();
   /** Writer ids of the directories that were opened; of removed ones also the lowest order that was found in them. */
@@ -46,7 +46,7 @@ export class OrphanJournals {
   /** Journals that a backup holds; none is opened meanwhile. */
   #held: Journal[] | undefined;
 
-  constructor(options: OrphanJournalsOptions) {
+  constructor(options: OrphanJournalsDeps) {
     this.#options = options;
     for (const dir of options.dirs) this.#waiting.set(dir, undefined);
     const { metrics } = options;

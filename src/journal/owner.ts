@@ -21,7 +21,7 @@ import { type Disk, isNoSpace, readWhole, readWholeAround, replaceWhole } from '
 export const leaseMs = 200;
 export const takeoverWaitMs = 300;
 
-export interface TakeOptions {
+export interface OwnerDeps {
   disk: Disk;
   dir: string;
   clock: Clock;
@@ -33,7 +33,7 @@ export interface TakeOptions {
 }
 
 export class Owner {
-  readonly #options: TakeOptions;
+  readonly #deps: OwnerDeps;
   /** What the file `epoch` holds while this owner has the directory; undefined: no file. */
   readonly #text: string | undefined;
   #checkedMs: number;
@@ -45,43 +45,43 @@ export class Owner {
   /** Another process has taken the directory. Final. */
   lost = false;
 
-  private constructor(options: TakeOptions, epoch: number, text: string | undefined, contested: boolean) {
-    this.#options = options;
+  private constructor(deps: OwnerDeps, epoch: number, text: string | undefined, contested: boolean) {
+    this.#deps = deps;
     this.#text = text;
-    this.#checkedMs = options.clock.monotonic();
+    this.#checkedMs = deps.clock.monotonic();
     this.epoch = epoch;
     this.contested = contested;
   }
 
   /** When it returns, an earlier owner acknowledges nothing more. */
-  static async take(options: TakeOptions): Promise<Owner> {
-    const { disk, dir, log, locked, epochMax } = options;
+  static async take(deps: OwnerDeps): Promise<Owner> {
+    const { disk, dir, log, locked, epochMax } = deps;
     const path = `${dir}/epoch`;
     const before = (await readWholeAround(disk, path))?.toString('latin1');
     const earlier = parseEpoch(before);
     const epoch = Math.max(earlier.epoch, epochMax) + 1;
     const text = `${epoch} ${randomBytes(16).toString('hex')} ${bootId()}\n`.padEnd(fileBytes);
-    const written = await write(options, path, text, before);
+    const written = await write(deps, path, text, before);
     const contested = earlier.boot !== undefined && !(locked && earlier.boot === bootId());
     if (contested) {
       log.warn('journal_taken_over', { dir, epoch, reason: 'the earlier owner may still be alive' });
       await sleep(takeoverWaitMs);
     }
-    return new Owner(options, epoch, written ? text : before, contested);
+    return new Owner(deps, epoch, written ? text : before, contested);
   }
 
   /** No other process had taken the directory at most `leaseMs` ago. */
   get valid(): boolean {
-    return !this.lost && this.#options.clock.monotonic() - this.#checkedMs <= leaseMs;
+    return !this.lost && this.#deps.clock.monotonic() - this.#checkedMs <= leaseMs;
   }
 
   get lostReason(): string {
-    return `another process has taken the journal ${this.#options.dir}: two instances use one DATA_DIR, stop one of them`;
+    return `another process has taken the journal ${this.#deps.dir}: two instances use one DATA_DIR, stop one of them`;
   }
 
   /** Begins a check when the last one is half the lease old, so that it need not be waited for. */
   refresh(): void {
-    if (this.#options.clock.monotonic() - this.#checkedMs > leaseMs / 2) void this.#check();
+    if (this.#deps.clock.monotonic() - this.#checkedMs > leaseMs / 2) void this.#check();
   }
 
   /** No other process had taken the directory when this was called, or at most `leaseMs` ago. */
@@ -100,7 +100,7 @@ export class Owner {
   }
 
   async #checkOnce(): Promise<boolean> {
-    const { disk, dir, clock, log } = this.#options;
+    const { disk, dir, clock, log } = this.#deps;
     const began = clock.monotonic();
     try {
       const text = (await readWhole(disk, `${dir}/epoch`))?.toString('latin1');
@@ -119,8 +119,8 @@ export class Owner {
 const fileBytes = 128;
 
 /** False when the disk is so full that even the bytes of the file that is there cannot be replaced. */
-async function write(options: TakeOptions, path: string, text: string, before: string | undefined): Promise<boolean> {
-  const { disk, dir, log } = options;
+async function write(deps: OwnerDeps, path: string, text: string, before: string | undefined): Promise<boolean> {
+  const { disk, dir, log } = deps;
   const bytes = Buffer.from(text, 'latin1');
   try {
     await replaceWhole(disk, path, [bytes]);

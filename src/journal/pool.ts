@@ -17,7 +17,7 @@ export interface ReadySegment {
   file: DiskFile;
 }
 
-export interface PoolOptions {
+export interface PoolDeps {
   disk: Disk;
   dir: string;
   log: Log;
@@ -36,7 +36,7 @@ const zeroRest = 4;
 const retryAfterFullMs = 500;
 
 export class SegmentPool {
-  readonly #options: PoolOptions;
+  readonly #deps: PoolDeps;
   readonly #spares: string[] = [];
   #spareNumber = 0;
   #seq = 0;
@@ -46,21 +46,21 @@ export class SegmentPool {
   /** The writer waits for the next segment. */
   #awaited = false;
 
-  constructor(options: PoolOptions) {
-    this.#options = options;
+  constructor(deps: PoolDeps) {
+    this.#deps = deps;
   }
 
   /** Takes over a spare file of an earlier start. */
   async adoptSpare(path: string): Promise<void> {
     const number = /\/spare-(\d+)$/.exec(path);
     if (number) this.#spareNumber = Math.max(this.#spareNumber, Number(number[1]));
-    if (this.#spares.length < this.#options.sparesMax) this.#spares.push(path);
-    else await this.#options.disk.remove(path);
+    if (this.#spares.length < this.#deps.sparesMax) this.#spares.push(path);
+    else await this.#deps.disk.remove(path);
   }
 
   /** The file of a confirmed segment. Errors cost a spare, nothing else. */
   async recycle(segment: Segment): Promise<void> {
-    const { disk, dir, log, sparesMax } = this.#options;
+    const { disk, dir, log, sparesMax } = this.#deps;
     try {
       if (segment.spoiled || this.#spares.length >= sparesMax) {
         await disk.remove(segment.path);
@@ -95,7 +95,7 @@ export class SegmentPool {
     if (this.#closed) return;
     this.#ahead = this.#prepare().catch((error) => {
       // Not yet needed: `take` tries again and answers for it.
-      this.#options.log.warn('journal_prepare_failed', { error: messageOf(error) });
+      this.#deps.log.warn('journal_prepare_failed', { error: messageOf(error) });
       return undefined;
     });
   }
@@ -108,7 +108,7 @@ export class SegmentPool {
   }
 
   async #prepare(): Promise<ReadySegment> {
-    const { disk, dir, clock, epoch, durable } = this.#options;
+    const { disk, dir, clock, epoch, durable } = this.#deps;
     const seq = (this.#seq += 1);
     const name = segmentName(epoch, seq);
     const temporary = `${dir}/${name}.tmp`;
@@ -136,13 +136,13 @@ export class SegmentPool {
   }
 
   async #fromSpare(temporary: string): Promise<DiskFile | undefined> {
-    const { disk, segmentBytes } = this.#options;
+    const { disk, segmentBytes } = this.#deps;
     for (let path = this.#spares.shift(); path !== undefined; path = this.#spares.shift()) {
       try {
         // The old name must be gone for good before the old content is: a crash between would leave a segment whose
         // header belongs to another segment.
         await disk.rename(path, temporary);
-        await disk.syncDirectory(this.#options.dir);
+        await disk.syncDirectory(this.#deps.dir);
         const file = await disk.open(temporary, 'log');
         if ((await file.size()) >= segmentBytes) return file;
         await file.close();
@@ -155,7 +155,7 @@ export class SegmentPool {
   }
 
   async #fromZeros(temporary: string): Promise<DiskFile> {
-    const { disk, dir, clock, segmentBytes, freeBytesMin } = this.#options;
+    const { disk, dir, clock, segmentBytes, freeBytesMin } = this.#deps;
     if (clock.monotonic() < this.#fullUntilMs) throw noSpace(segmentBytes);
     if ((await disk.freeBytes(dir)) < segmentBytes + freeBytesMin) throw noSpace(segmentBytes);
     const file = await disk.open(temporary, 'log');

@@ -30,7 +30,7 @@ import {
   segmentHeaderBytes,
 } from './segment.ts';
 
-export interface RecoveryOptions {
+export interface RecoveryDeps {
   disk: Disk;
   dir: string;
   position: Position;
@@ -62,8 +62,8 @@ export interface Recovered {
 
 const walkChunkBytes = 4 * 1024 * 1024;
 
-export async function recover(options: RecoveryOptions): Promise<Recovered> {
-  const { disk, dir, position } = options;
+export async function recover(deps: RecoveryDeps): Promise<Recovered> {
+  const { disk, dir, position } = deps;
   const result: Recovered = { segments: [], sparePaths: [], orderMax: position.orderHigh };
   const candidates: FoundSegment[] = [];
   const links = new Map<string, Link>();
@@ -73,7 +73,7 @@ export async function recover(options: RecoveryOptions): Promise<Recovered> {
       result.sparePaths.push(path);
       continue;
     }
-    const opened = await openSegment(options, name, epoch, seq);
+    const opened = await openSegment(deps, name, epoch, seq);
     if (opened === 'lost') continue;
     if (!opened) {
       result.sparePaths.push(path);
@@ -91,14 +91,14 @@ export async function recover(options: RecoveryOptions): Promise<Recovered> {
     const mayBeTorn = segment.epoch >= epochWithFrames;
     const link = links.get(`${segment.epoch}-${segment.seq}`);
     if (segment.packedBytes !== undefined) {
-      await walk(options, segment, starts, { knownEnd: segment.end, mayBeTorn: false }, result);
+      await walk(deps, segment, starts, { knownEnd: segment.end, mayBeTorn: false }, result);
     } else if (link && starts.every((start) => start <= segment.start || start >= link.end)) {
       segment.end = link.end;
       segment.total = link.shares;
       // Of each lane all waits or nothing.
       for (const lane of lanes) if (starts[lane] < link.end) segment.waiting[lane] = { ...link.shares[lane] };
     } else {
-      await walk(options, segment, starts, { knownEnd: link?.end, mayBeTorn: !link && mayBeTorn }, result);
+      await walk(deps, segment, starts, { knownEnd: link?.end, mayBeTorn: !link && mayBeTorn }, result);
     }
     for (const { orderMax } of segment.total) if (orderMax > result.orderMax) result.orderMax = orderMax;
     if (segment.total[0].frames + segment.total[1].frames > 0) {
@@ -131,12 +131,12 @@ function laneStart(epoch: number, seq: number, cursor: Cursor, start: number): n
 
 /** The segment with its links; undefined for a file that was being recycled. */
 async function openSegment(
-  options: RecoveryOptions,
+  deps: RecoveryDeps,
   name: string,
   epoch: number,
   seq: number,
 ): Promise<{ segment: Segment; links: Link[] } | undefined | 'lost'> {
-  const { disk, dir } = options;
+  const { disk, dir } = deps;
   const path = `${dir}/${name}`;
   let file: DiskFile | undefined;
   try {
@@ -146,7 +146,7 @@ async function openSegment(
       throw new StartError(`${path} was written by a later version of Millrace: start that version.`);
     }
     if (!header) {
-      await keepLostSegment(options, name, 'segment header damaged');
+      await keepLostSegment(deps, name, 'segment header damaged');
       return 'lost';
     }
     if (header.epoch !== epoch || header.seq !== seq) return undefined;
@@ -161,7 +161,7 @@ async function openSegment(
   } catch (error) {
     // One bad sector (or one bad inode) costs its segment at most; the rest of the journal is given out.
     if (errorCode(error) !== 'EIO') throw error;
-    await keepLostSegment(options, name, 'segment cannot be read');
+    await keepLostSegment(deps, name, 'segment cannot be read');
     return 'lost';
   } finally {
     await file?.close();
@@ -195,8 +195,8 @@ export function isLink(frame: Frame): boolean {
 }
 
 /** Without a header no frame can be verified, so the whole file is kept for an operator. */
-async function keepLostSegment(options: RecoveryOptions, name: string, reason: string): Promise<void> {
-  const { disk, dir, onLostSegment, readOnly } = options;
+async function keepLostSegment(deps: RecoveryDeps, name: string, reason: string): Promise<void> {
+  const { disk, dir, onLostSegment, readOnly } = deps;
   if (!readOnly) {
     const target = quarantineDir(dir);
     await disk.makeDirectory(target);
@@ -219,7 +219,7 @@ interface InnerGap {
 
 /** Counts what waits, finds the end when it is not known, and sorts damage from a commit that was cut short. */
 async function walk(
-  options: RecoveryOptions,
+  deps: RecoveryDeps,
   segment: Segment,
   starts: [number, number],
   { knownEnd, mayBeTorn }: { knownEnd: number | undefined; mayBeTorn: boolean },
@@ -235,10 +235,10 @@ async function walk(
     segment.end = commit.at(-1)?.next ?? segment.end;
     commit = [];
   };
-  const { file, packedBytes } = await openToRead(options.disk, segment);
+  const { file, packedBytes } = await openToRead(deps.disk, segment);
   const packed = packedBytes !== undefined;
   try {
-    if (options.readOnly) await refusePackedMeanwhile(file, packed, segment.path);
+    if (deps.readOnly) await refusePackedMeanwhile(file, packed, segment.path);
     const end = packedBytes ?? knownEnd ?? (await file.size());
     const { seed, start } = segment;
     const range: ReadRange = { seed, from: start, end, chunkBytes: walkChunkBytes, reuseChunk: true, packed };
@@ -258,20 +258,20 @@ async function walk(
   } finally {
     await file.close();
   }
-  const torn = mayBeTorn && wasCutShort(commit, gaps, options.position.orderHigh);
+  const torn = mayBeTorn && wasCutShort(commit, gaps, deps.position.orderHigh);
   if (torn) {
     for (const { order } of commit) if (order > result.orderMax) result.orderMax = order;
     const last = commit[0]!.commit;
     while (gaps.length > 0 && gaps.at(-1)!.after === last) gaps.pop();
-    await dropCommit(options, segment, commit);
+    await dropCommit(deps, segment, commit);
   } else {
     countCommit();
   }
   if (knownEnd !== undefined) segment.end = knownEnd;
   const shippedTo = packed ? 0 : Math.min(starts[0], starts[1]);
-  for (const { gap } of gaps) if (gap.to > shippedTo) await options.onGap(segment, gap);
+  for (const { gap } of gaps) if (gap.to > shippedTo) await deps.onGap(segment, gap);
   // Without a known end the last gap is what an unfinished write left, or the stale bytes of an earlier use.
-  if (tail && knownEnd !== undefined && tail.to > shippedTo) await options.onGap(segment, tail);
+  if (tail && knownEnd !== undefined && tail.to > shippedTo) await deps.onGap(segment, tail);
 }
 
 /** A running owner may have packed the segment since its header was read: as if the file had gone. */
@@ -306,7 +306,7 @@ function isInside({ before, after }: InnerGap, commit: number): boolean {
 }
 
 async function dropCommit(
-  { disk, readOnly, onTornCommit, onNotErased }: RecoveryOptions,
+  { disk, readOnly, onTornCommit, onNotErased }: RecoveryDeps,
   segment: Segment,
   commit: readonly Omit<Frame, 'payload'>[],
 ): Promise<void> {

@@ -20,7 +20,7 @@ import {
   segmentHeaderBytes,
 } from './segment.ts';
 
-export interface RepackOptions {
+export interface RepackDeps {
   disk: Disk;
   segment: Segment;
   /** Offset of the first frame of a lane that waits. */
@@ -36,11 +36,11 @@ const writeBytes = 1024 * 1024;
 const zeros = Buffer.alloc(8);
 
 /** False when it was not worth it any more, or not allowed. The caller keeps the segment from being recycled meanwhile. */
-export async function repack(options: RepackOptions): Promise<boolean> {
-  const { disk, segment, mayReplace } = options;
+export async function repack(deps: RepackDeps): Promise<boolean> {
+  const { disk, segment, mayReplace } = deps;
   const temporary = `${segment.path}.pack-${randomBytes(4).toString('hex')}.tmp`;
   try {
-    const bytes = await writePacked(options, temporary);
+    const bytes = await writePacked(deps, temporary);
     const waiting = lanes.some((lane) => segment.waiting[lane].frames > 0);
     if (!waiting || bytes >= (segment.packedBytes ?? segment.end) || !(await mayReplace())) {
       await disk.remove(temporary);
@@ -65,8 +65,8 @@ export async function repack(options: RepackOptions): Promise<boolean> {
 }
 
 /** The packed file, durable but for its name; returns its size. */
-async function writePacked(options: RepackOptions, temporary: string): Promise<number> {
-  const { disk, segment, firstWaiting, onGap } = options;
+async function writePacked(deps: RepackDeps, temporary: string): Promise<number> {
+  const { disk, segment, firstWaiting, onGap } = deps;
   const starts = lanes.map(firstWaiting);
   const from = Math.min(...starts);
   const { file, packedBytes } = await openToRead(disk, segment);

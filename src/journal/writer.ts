@@ -45,7 +45,7 @@ export class JournalError extends Error {
   }
 }
 
-export interface WriterOptions {
+export interface WriterDeps {
   log: Log;
   clock: Clock;
   pool: SegmentPool;
@@ -90,16 +90,16 @@ export class Writer {
   writeErrors = 0;
   failed = false;
 
-  constructor(options: WriterOptions) {
-    this.#log = options.log;
-    this.#clock = options.clock;
-    this.#pool = options.pool;
-    this.#backlog = options.backlog;
-    this.#owner = options.owner;
-    this.#disk = options.disk;
-    this.#segmentBytes = options.segmentBytes;
-    this.orderMax = options.orderMax;
-    this.#orderOfLane = [options.orderMax, options.orderMax];
+  constructor(deps: WriterDeps) {
+    this.#log = deps.log;
+    this.#clock = deps.clock;
+    this.#pool = deps.pool;
+    this.#backlog = deps.backlog;
+    this.#owner = deps.owner;
+    this.#disk = deps.disk;
+    this.#segmentBytes = deps.segmentBytes;
+    this.orderMax = deps.orderMax;
+    this.#orderOfLane = [deps.orderMax, deps.orderMax];
   }
 
   get orderInFlight(): bigint | undefined {

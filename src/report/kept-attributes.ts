@@ -1,6 +1,6 @@
 /**
  * SQL of the attributes that are kept in ClickHouse for reports: those that a saved view names, counted for each tenant.
- * An attribute that no view names any more is forgotten by `Feeder`.
+ * An attribute that no view names any more is forgotten by `MetadataCopier`.
  */
 import { assert, badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';

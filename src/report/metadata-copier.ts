@@ -13,7 +13,7 @@ import { forgetAttributes, unnamedAttributes } from './kept-attributes.ts';
 import * as store from './outbox-store.ts';
 import type { ReportAttribute } from './view.ts';
 
-export interface FeederOptions {
+export interface MetadataCopierDeps {
   postgres: Postgres;
   clickhouse: ClickHouse;
   clock: Clock;
@@ -24,8 +24,8 @@ export interface FeederOptions {
 const transactionMsMax = 120_000;
 const nullUuid = '00000000-0000-0000-0000-000000000000';
 
-export class Feeder {
-  readonly #options: FeederOptions;
+export class MetadataCopier {
+  readonly #deps: MetadataCopierDeps;
   readonly #rows: { add(n: number): void };
   #timer: NodeJS.Timeout | undefined;
   /** Monotonic milliseconds of the next check that ClickHouse still has the copy. */
@@ -34,9 +34,9 @@ export class Feeder {
   #again = false;
   #stopped = false;
 
-  constructor(options: FeederOptions) {
-    this.#options = options;
-    this.#rows = options.metrics.counter('report_copied_rows_total', 'Rows of device data copied to ClickHouse.');
+  constructor(deps: MetadataCopierDeps) {
+    this.#deps = deps;
+    this.#rows = deps.metrics.counter('report_copied_rows_total', 'Rows of device data copied to ClickHouse.');
   }
 
   start(): void {
@@ -67,7 +67,7 @@ export class Feeder {
   }
 
   async #run(): Promise<void> {
-    const { postgres, clock, log } = this.#options;
+    const { postgres, clock, log } = this.#deps;
     try {
       if (clock.monotonic() >= this.#nextLook) {
         if (await this.#isEmpty()) await store.askForAll(postgres);
@@ -114,7 +114,7 @@ export class Feeder {
 
   /** Marks all copied rows of the attributes as deleted: what changed while nothing was copied is not shown later. */
   async #emptyKeys(keys: ReportAttribute[], version: number): Promise<void> {
-    await this.#options.clickhouse.exec(
+    await this.#deps.clickhouse.exec(
       `INSERT INTO device_attribute (scope, key, device, kind, text, deleted, version)
        SELECT DISTINCT scope, key, device, 0, '', 1, {version:UInt64} FROM device_attribute
         WHERE has(arrayZip({scopes:Array(UInt8)}, {keys:Array(String)}), (scope, toString(key)))`,
@@ -123,7 +123,7 @@ export class Feeder {
   }
 
   async #isEmpty(): Promise<boolean> {
-    const [row] = await this.#options.clickhouse.rows('SELECT 1 AS one FROM device_metadata LIMIT 1');
+    const [row] = await this.#deps.clickhouse.rows('SELECT 1 AS one FROM device_metadata LIMIT 1');
     return row === undefined;
   }
 
@@ -166,7 +166,7 @@ export class Feeder {
   }
 
   async #fillKeys(queries: Queries): Promise<void> {
-    const { clock } = this.#options;
+    const { clock } = this.#deps;
     const keys = await store.keysToFill(queries, clock.now() - limits.outboxSettleMs);
     if (keys.length === 0) return;
     const unfilled = keys.filter(({ isFilled }) => !isFilled);
@@ -190,7 +190,7 @@ export class Feeder {
 
   /** The key of a row includes its tenant, which PostgreSQL no longer has: the tenant is read from ClickHouse. */
   async #deleteDevices(devices: number[], version: number): Promise<void> {
-    const known = await this.#options.clickhouse.rows<{ device: string; tenant: string }>(
+    const known = await this.#deps.clickhouse.rows<{ device: string; tenant: string }>(
       'SELECT DISTINCT device, tenant FROM device_metadata WHERE device IN {devices:Array(UInt64)}',
       { devices },
     );
@@ -210,7 +210,7 @@ export class Feeder {
     if (rows.length === 0) return;
     const columns = Object.keys(rows[0]!).join(', ');
     const body = Buffer.from(rows.map((row) => JSON.stringify(row)).join('\n'));
-    await this.#options.clickhouse.insertBlocks(`INSERT INTO ${table} (${columns}) FORMAT JSONEachRow`, body);
+    await this.#deps.clickhouse.insertBlocks(`INSERT INTO ${table} (${columns}) FORMAT JSONEachRow`, body);
     this.#rows.add(rows.length);
   }
 }

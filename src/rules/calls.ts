@@ -43,7 +43,10 @@ const scopes: [Place['root'], Scope][] = [
   ['server', 'SERVER_SCOPE'],
 ];
 
-const withoutMethod = badRequest('rpc_method', "Member 'method' must be a string, because no rule takes calls without one.");
+const withoutMethod = badRequest(
+  'rpc_method',
+  "Member 'method' must be a string, because no rule takes calls without one.",
+);
 
 const callsFull = unavailable('client_rpc_full', 'This server has all the open calls it can hold; try again.');
 const callsShare = new Fault(

@@ -3,7 +3,7 @@ import { afterEach, expect, test, vi } from 'vitest';
 import { systemClock as clock } from '../../src/base/clock.ts';
 import type { Fault } from '../../src/base/errors.ts';
 import { Metrics } from '../../src/base/metrics.ts';
-import { type AckLevel, Ingest, type IngestOptions, type Waiter } from '../../src/ingest/accept.ts';
+import { type AckLevel, Ingest, type IngestDeps, type Waiter } from '../../src/ingest/accept.ts';
 import { OrderClock } from '../../src/ingest/order.ts';
 import type { Journal } from '../../src/journal/journal.ts';
 import type { FrameStamp } from '../../src/telemetry/block.ts';
@@ -61,7 +61,7 @@ let ingest: Ingest;
 let journal: Journal;
 const failed = vi.fn<(reason: string) => void>();
 
-async function start(disk: SimDisk, ack: AckLevel = 'journal', options: Partial<IngestOptions> = {}): Promise<void> {
+async function start(disk: SimDisk, ack: AckLevel = 'journal', options: Partial<IngestDeps> = {}): Promise<void> {
   journal = await open(disk, { segmentBytes });
   ingest = new Ingest({
     journal,

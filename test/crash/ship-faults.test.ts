@@ -7,7 +7,7 @@ import { Metrics } from '../../src/base/metrics.ts';
 import { type ClickHouse, openClickHouse } from '../../src/clickhouse/client.ts';
 import { OrderClock } from '../../src/ingest/order.ts';
 import { Shipper } from '../../src/ingest/ship.ts';
-import type { ShipperOptions } from '../../src/ingest/ship-deps.ts';
+import type { ShipperDeps } from '../../src/ingest/ship-deps.ts';
 import { type Disk, realDisk } from '../../src/journal/disk.ts';
 import { type Journal, openJournal } from '../../src/journal/journal.ts';
 import { listQuarantine } from '../../src/journal/quarantine.ts';
@@ -54,7 +54,7 @@ interface Channel {
   stop(): Promise<void>;
 }
 
-interface ChannelOptions extends Partial<ShipperOptions> {
+interface ChannelOptions extends Partial<ShipperDeps> {
   dir?: string;
   disk?: Disk;
   started?: boolean;

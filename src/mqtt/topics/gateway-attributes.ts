@@ -9,7 +9,7 @@ import { attributesOf } from '../../attributes/decode.ts';
 import { Fault } from '../../base/errors.ts';
 import { readByName } from '../../gateway/by-name.ts';
 import { childLost, type Gateway } from '../../gateway/gateway.ts';
-import type { Wanted } from '../../gateway/names.ts';
+import type { WantedChild } from '../../gateway/names.ts';
 import { Refusals } from '../../gateway/refusals.ts';
 import { attributeAnswer, readAttributeRequest, scopesAndKeys } from '../../gateway/requests.ts';
 import type { ReadBody } from '../../value/lenient.ts';
@@ -67,7 +67,7 @@ export function gatewayAttributeTopics(
         const gateway = sessions.of(session);
         const byName = new Map<string, Map<string, TypedValue>>();
         const refusals = new Refusals();
-        const wanted: Wanted[] = [];
+        const wanted: WantedChild[] = [];
         for (const [name, json] of readBody(payload, readByName)) {
           try {
             if (json instanceof Fault) throw json;
