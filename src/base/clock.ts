@@ -36,7 +36,7 @@ export interface TimeLine {
  * All processes of a host that follow one line read one time, to the microsecond: a worker sorts points without ts by it.
  */
 export class FollowedClock implements FineClock {
-  /** As in the line, for `performance.now()`. */
+  /** The values of the line, for `performance.now()`. */
   #shift: number | undefined;
   #since = Number.NEGATIVE_INFINITY;
   #earlierShift = 0;
@@ -79,7 +79,7 @@ export function hostMonotonic(): number {
 
 const hostMonotonicShift = measureShift();
 
-/** Of a few readings the one that was interrupted least: two processes must agree within microseconds. */
+/** Returns the least interrupted of a few readings, because two processes must agree within microseconds. */
 function measureShift(): number {
   let shift = 0;
   let least = Number.POSITIVE_INFINITY;

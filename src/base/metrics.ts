@@ -58,7 +58,7 @@ export class Histogram {
   }
 }
 
-/** From 100 µs to 60 s: acknowledgements, inserts and visibility alike. */
+/** Bounds from 100 µs to 60 s fit acknowledgements, inserts and visibility. */
 export const secondsBounds = [
   0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60,
 ];
