@@ -93,7 +93,7 @@ export class JsonReader {
     }
   }
 
-  /** Nothing but blanks may follow. */
+  /** Throws unless only blanks follow. */
   end(): void {
     this.#skipBlank();
     if (this.at < this.#bytes.length) throw this.#malformed('the end of the body');

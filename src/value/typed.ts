@@ -9,7 +9,7 @@ import { type Json, JsonNumber, writeJson } from './json.ts';
 export const Kind = { boolean: 1, long: 2, double: 3, string: 4, json: 5 } as const;
 export type Kind = (typeof Kind)[keyof typeof Kind];
 
-/** One value as the store has it; what its kind does not use is 0 or empty. */
+/** A value as the store has it; members that its kind does not use are 0 or empty. */
 export interface TypedValue {
   kind: Kind;
   /** Doubles. */
