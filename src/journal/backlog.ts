@@ -82,7 +82,7 @@ export interface ShipUnit {
   readonly orderMax: bigint;
   /** Order number of each payload. */
   readonly orders: bigint[];
-  /** When its first and last frame were journaled. */
+  /** Times at which the first and the last frame were journaled. */
   readonly writtenMsMin: number;
   readonly writtenMsMax: number;
 }
@@ -123,16 +123,16 @@ interface LaneState {
   frames: number;
   rows: number;
   bytes: number;
-  /** Not later than the oldest waiting frame. Means nothing when no frame waits. */
+  /** A time ≤ that of the oldest waiting frame. Means nothing when no frame waits. */
   oldestAtMs: number;
-  /** Below the order of every waiting frame. Means nothing when no frame waits. */
+  /** An order < that of every waiting frame. Means nothing when no frame waits. */
   orderBefore: bigint;
   segment: Segment | undefined;
   offset: number;
   taken: Taken[];
   /** The sum over `taken`. */
   takenSum: Amounts;
-  /** Not later than the oldest frame that was not given out. Means nothing when every frame was. */
+  /** A time ≤ that of the oldest frame not given out. Means nothing when every frame was given out. */
   untakenAtMs: number;
   reading: boolean;
 }

@@ -16,7 +16,7 @@ export interface SegmentReport {
   /** Offset of the first frame, and after the last frame. */
   start: number;
   end: number;
-  /** By lane: live, late. */
+  /** Shares of the lanes: live, late. */
   waiting: [LaneShare, LaneShare];
 }
 
@@ -26,7 +26,7 @@ export interface JournalReport {
   writer: number | undefined;
   /** Segments with frames that ClickHouse does not have, oldest first. */
   segments: SegmentReport[];
-  /** Of all files of segments, spare ones too. */
+  /** Bytes of all files of segments, with spare ones. */
   fileBytes: number;
   /** Segments whose header is damaged: no frame of these can be read. */
   lost: string[];

@@ -64,7 +64,7 @@ export interface JournalCut {
 }
 
 const freeRefreshMs = 1000;
-/** After packing failed (a full or sick disk). */
+/** Pause after packing failed (a full or failing disk). */
 const repackRetryMs = 10_000;
 
 /** Throws a StartError that names the directory when the disk or a file of a later version prevents the opening. */
@@ -322,7 +322,7 @@ export class Journal {
     return this.#deps.epoch;
   }
 
-  /** Not above the smallest order that this start gives out again; undefined when there was nothing. */
+  /** An order ≤ the smallest one that this start gives out again; undefined when there was nothing. */
   get orderRecovered(): bigint | undefined {
     return this.#orderRecovered;
   }
@@ -361,7 +361,7 @@ export class Journal {
     return this.empty || this.orderShipped() >= order;
   }
 
-  /** Nothing waits in either lane, and no row is a suspect. */
+  /** True when no frame waits in either lane and no row is a suspect. */
   get empty(): boolean {
     return this.#backlog.empty && this.#deps.suspects.entries === 0;
   }
@@ -386,7 +386,7 @@ export class Journal {
   }
 
   /**
-   * From now until `endHold` no segment is recycled, packed or removed, so that a backup may copy what the cut names. Appends
+   * Holds the journal until `endHold`: no segment is recycled, packed or removed, so that a backup may copy what the cut names. Appends
    * and shipping go on; confirmed segments take up disk space meanwhile, so a disk that runs full ends the hold.
    */
   hold(): JournalCut {
@@ -445,7 +445,7 @@ export class Journal {
     if ((await disk.list(dir)).length === 0) await disk.removeDirectory(dir);
   }
 
-  /** One write at a time; what was confirmed meanwhile goes with the next. */
+  /** Writes the position, one write at a time; units confirmed meanwhile go with the next write. */
   #persist(): Promise<void> {
     if (!this.#persisting) {
       this.#persisting = this.#persistOnce().finally(() => {
@@ -497,7 +497,7 @@ export class Journal {
     if (written) this.#packWhenIdle();
   }
 
-  /** One segment at a time, beside appends and units. */
+  /** Packs one segment at a time, while appends and units go on. */
   #packWhenIdle(): void {
     const { clock, idleBytesMax } = this.#deps;
     if (this.#packing || this.#closed || this.#held || clock.monotonic() < this.#packNotBeforeMs) return;

@@ -53,7 +53,7 @@ export class Owner {
     this.contested = contested;
   }
 
-  /** When it returns, an earlier owner acknowledges nothing more. */
+  /** Takes the directory. When `take` returns, an earlier owner acknowledges nothing more. */
   static async take(deps: OwnerDeps): Promise<Owner> {
     const { disk, dir, log, locked, epochMax } = deps;
     const path = `${dir}/epoch`;

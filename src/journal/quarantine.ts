@@ -19,7 +19,7 @@ export interface QuarantineNote {
   bytes: number;
   crc: number;
   at: string;
-  /** Where it stood: segment and offsets. */
+  /** The place of the bytes: segment and offsets. */
   source?: string;
 }
 
@@ -50,7 +50,7 @@ export class QuarantineFull extends Error {
 interface FileShare {
   entries: number;
   rows: number;
-  /** On the disk, with notes. */
+  /** Bytes on the disk, with notes. */
   bytes: number;
   /** Clock time of its newest entry. */
   at: number;
@@ -60,7 +60,7 @@ export class Quarantine {
   readonly #disk: Disk;
   readonly #dir: string;
   readonly #bytesMax: number;
-  /** By name of a file of rows, or of a note. */
+  /** Entries by the name of their file of rows or of their note. */
   #files = new Map<string, FileShare>();
   #bytes = 0;
   #entries = 0;
@@ -252,7 +252,7 @@ async function payloadOf(entry: QuarantineEntry, disk: Disk): Promise<Buffer | u
   return records?.find((record, i) => isEntry(entry, record.note, i))?.payload;
 }
 
-/** After a replay was confirmed. The entries of one file leave it together. */
+/** Called after a replay was confirmed. The entries of one file leave it together. */
 export async function removeQuarantined(entries: readonly QuarantineEntry[], disk: Disk = realDisk): Promise<void> {
   const byFile = new Map<string, QuarantineEntry[]>();
   for (const entry of entries) {

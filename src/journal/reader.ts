@@ -18,7 +18,7 @@ import {
 export interface Frame extends FrameHead {
   kind: 'frame';
   offset: number;
-  /** Where the next frame starts; in a packed file: where it started in the segment as it was written. */
+  /** Offset of the next frame; in a packed file its offset in the segment as it was written. */
   next: number;
   /** A slice of the reader's chunk. Empty for frames of a lane that was not asked for. */
   payload: Buffer;
@@ -51,7 +51,7 @@ export class FrameReader {
   readonly #file: DiskFile;
   readonly #range: ReadRange;
   #at: number;
-  /** Where in the file the last frame was found. */
+  /** Place in the file of the last frame that was found. */
   #foundAt = 0;
   #chunk: Buffer = empty;
   #chunkFrom = 0;

@@ -34,7 +34,7 @@ export interface RecoveryDeps {
   disk: Disk;
   dir: string;
   position: Position;
-  /** Nothing on the disk is changed. */
+  /** True: recovery changes nothing on the disk. */
   readOnly?: boolean;
   /** Keeps the bytes of a damaged stretch. */
   onGap: (segment: Segment, gap: Gap) => Promise<void>;
@@ -48,12 +48,12 @@ export interface RecoveryDeps {
 
 export interface FoundSegment {
   segment: Segment;
-  /** Where each lane starts in it. */
+  /** Offset at which each lane starts in the segment. */
   starts: [number, number];
 }
 
 export interface Recovered {
-  /** With something to ship, oldest first. */
+  /** Segments with frames to ship, oldest first. */
   segments: FoundSegment[];
   /** Files that hold nothing to ship. */
   sparePaths: string[];

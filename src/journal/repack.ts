@@ -27,7 +27,7 @@ export interface RepackDeps {
   firstWaiting: (lane: Lane) => number;
   /** Keeps the bytes of a damaged stretch: it will not be in the packed file. */
   onGap: (segment: Segment, gap: Gap) => Promise<void>;
-  /** This process still owns the journal. */
+  /** True while this process owns the journal. */
   mayReplace: () => Promise<boolean>;
 }
 

@@ -63,7 +63,7 @@ export interface SegmentHeader {
   createdMs: number;
   /** The journal's directory, for an operator who finds the file elsewhere. */
   name: string;
-  /** Only of a packed segment: where the segment ended. */
+  /** The end of the segment as it was written; of a packed segment only. */
   packedEnd?: number;
 }
 

@@ -19,7 +19,7 @@ export interface Suspect {
   readonly bytes: number;
   readonly order: bigint;
   readonly reason: string;
-  /** Where it lies. */
+  /** The file that holds the suspect. */
   readonly file: string;
   readonly id: number;
 }
@@ -126,8 +126,8 @@ export class Suspects {
   }
 
   /**
-   * These are stored, or in quarantine: they wait no longer. Durable when it returns, but for a file with a damaged record:
-   * such a file stays as it is until the next start keeps what is left of the record.
+   * Removes suspects that are stored or in quarantine. The removal is durable when `remove` returns, except from a file
+   * with a damaged record: such a file stays until the next start keeps the rest of the record.
    */
   async settle(settled: readonly Suspect[]): Promise<void> {
     for (const file of new Set(settled.map((suspect) => suspect.file))) {
