@@ -42,7 +42,7 @@ export interface IngestDeps {
   lingerMsMax: number;
   unsyncedBytesMax: number;
   unsyncedMsMax: number;
-  /** After each commit: there is something to ship. */
+  /** Called after each commit, when there is something to ship. */
   onCommitted: () => void;
   /** The journal cannot be written any more: the process must end. */
   onFailed: (reason: string) => void;
@@ -80,7 +80,7 @@ class Gathering implements Commit {
   readonly live = new Rows();
   readonly late = new Rows();
   readonly waiters: Waiter[] = [];
-  /** Those of `waiters` whose rows are in the late lane; kept for `ingest.ack: store` only. */
+  /** The members of `waiters` whose rows are in the late lane; kept for `ingest.ack: store` only. */
   readonly lateWaiters = new Set<Waiter>();
   messages = 0;
   points = 0;
@@ -161,7 +161,7 @@ class LargeMessage implements Commit {
 
 export class Ingest {
   readonly #deps: IngestDeps;
-  /** Only with `ingest.ack: store`. */
+  /** Undefined unless `ingest.ack` is `store`. */
   readonly #storeAcks: StoreAcks | undefined;
   readonly #large: LargeMessage[] = [];
   readonly #messagesTotal: Counter;
@@ -312,7 +312,7 @@ export class Ingest {
     else if (!this.#scheduled) this.#schedule();
   }
 
-  /** At the end of this turn of the loop, or a little later when it pays to wait. */
+  /** Schedules a commit at the end of this turn of the loop, or a little later when more messages are expected. */
   #schedule(): void {
     this.#scheduled = true;
     const { lingerMsMax } = this.#deps;

@@ -19,7 +19,7 @@ export interface BackoffDeps {
   signal: AbortSignal;
 }
 
-/** With these the attempts of a store that refuses begin at the earliest at 0, 0.5, 1.5, 3.5, 7.5, 15.5, 30.5, 45.5 s. */
+/** With these pauses the attempts at a refusing store begin not before 0, 0.5, 1.5, 3.5, 7.5, 15.5, 30.5, 45.5 s. */
 const waitMsFirst = 1_000;
 export const waitMsMax = 30_000;
 const pingMs = 200;
@@ -50,7 +50,7 @@ export class Backoff {
     }
   }
 
-  /** After the store died of an insert: the next question only says something when there is a store to answer it. */
+  /** Waits after an insert killed the store, because the next attempt means something only when the store runs again. */
   async untilAnswered(): Promise<void> {
     const { clickhouse, signal } = this.#deps;
     do await this.wait(true);

@@ -126,7 +126,7 @@ function windows(days: Day[]): { first: string; last: string }[] {
   return found;
 }
 
-/** At most a few mutations of `latest` wait at a time: a statement that timed out goes on in the store. */
+/** Throws while too many mutations of `latest` wait: a statement that timed out goes on in the store. */
 async function mutateLatest(deps: CarryOutDeps, statement: string, parameters: Parameters): Promise<void> {
   const [row] = await read<{ count: string }>(deps, mutationsOfLatestQuery, {});
   if (Number(row!.count) >= limits.latestMutationsMax) throw new NotYet('mutations of latest values wait');

@@ -45,7 +45,7 @@ export interface EraserDeps {
   clock: Clock;
   log: Log;
   metrics: Metrics;
-  /** This worker does the work for its host now. */
+  /** True while this worker does the work for its host. */
   isLeader: () => boolean;
   /** The journals of this host; those of a worker that does not answer are absent. */
   journals: () => Promise<{ reports: JournalReport[] }>;
@@ -71,7 +71,7 @@ export class Eraser {
   #waiting = 0;
   #timer: NodeJS.Timeout | undefined;
   #running: Promise<void> = Promise.resolve();
-  /** Nothing is carried out any more; reports go on until `end`. */
+  /** Stops carrying out deletes; reports go on until `end`. */
   #stopping = false;
   #stopped = false;
 

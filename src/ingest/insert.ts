@@ -245,7 +245,7 @@ function statementOf(table: 'telemetry' | 'latest', piece: Piece): string {
   return ranged ? insertLatestOfGivenTimesRange : insertLatestOfGivenTimes;
 }
 
-/** Of two errors the one that says more about the rows. */
+/** Returns the one of two errors that says more about the rows. */
 function worstOf(errors: readonly (ClickHouseError | undefined)[]): ClickHouseError | undefined {
   const weight = (error: ClickHouseError) =>
     error.connectionLost ? 4 : error.kind === 'content' ? 3 : error.kind === 'size' || error.timedOut ? 2 : 1;

@@ -18,7 +18,7 @@ export interface JournalReport {
   orderShipped: string;
   /** No later opening ships a row with an order up to this again. */
   orderDone: string;
-  /** Not above the lowest order that this opening found unconfirmed; null when there was none. */
+  /** An order ≤ the lowest one that this opening found unconfirmed; null when there was none. */
   orderRecovered: string | null;
   /** Lowest order of rows that wait beside the journal; null when there are none. */
   orderHeld: string | null;

@@ -43,7 +43,7 @@ export async function readJournals(queries: Queries): Promise<JournalRow[]> {
   );
 }
 
-/** One statement for all journals of this host. */
+/** Writes all journals of this host in one statement. */
 export async function writeJournals(queries: Queries, host: string, journals: OwnJournal[]): Promise<void> {
   const column = <T>(of: (journal: OwnJournal) => T): T[] => journals.map(of);
   await queries.query(
@@ -69,7 +69,7 @@ export async function writeJournals(queries: Queries, host: string, journals: Ow
   );
 }
 
-/** Of a journal that has lost its id: what its earlier openings have shipped is unknown, so all deletes wait for it. */
+/** The run of a journal that has lost its id: what its earlier openings shipped is unknown, so all deletes wait for it. */
 export const unknownRun = 'unknown';
 
 /**

@@ -64,7 +64,7 @@ export interface PartOfUnit {
   payloads: readonly Uint8Array[];
   orders: readonly bigint[];
   rows: number;
-  /** Not above the order of its first frame. */
+  /** An order ≤ that of the first frame. */
   orderMin: bigint;
 }
 

@@ -23,11 +23,11 @@ export interface ShipperDeps {
   quarantineKeptDays?: number;
   /** True: senders wait until their rows are stored, so units are small and frequent. */
   callersWait?: boolean;
-  /** After each confirmed unit, and when suspects are stored or in quarantine. */
+  /** Called after each confirmed unit, and when suspects are stored or in quarantine. */
   onShipped: () => void;
   /** Rows of these frames were refused; they are durable as suspects. Called before `onShipped`. */
   onSuspects?: (lane: Lane, orders: ReadonlySet<bigint>) => void;
-  /** These frames are stored while earlier frames of their lane are not. Their refused rows are suspects. */
+  /** Called for frames that are stored while earlier frames of their lane are not. Their refused rows are suspects. */
   onStoredApart?: (lane: Lane, orders: ReadonlySet<bigint>) => void;
   /** For tests: waits of a clock that is not the system's. */
   sleep?: Sleep;

@@ -82,7 +82,7 @@ export class StoreAcks {
     if (done > 0) queue.splice(0, done);
   }
 
-  /** These frames are in ClickHouse, but for suspects that were refused before, while earlier frames of the lane are not. */
+  /** Takes frames that are in ClickHouse, except for refused suspects, while earlier frames of the lane are not. */
   storedApart(lane: Lane, orders: ReadonlySet<bigint>): void {
     this.#queues[lane] = this.#queues[lane].filter((entry) => {
       entry.left = entry.left.filter((order) => !orders.has(order));

@@ -121,7 +121,7 @@ export interface SeenJournal {
 }
 
 /**
- * These were carried out when the journals were as `seen`. A journal that had not settled a tombstone then, was opened
+ * Marks deletes that were carried out when the journals were as `seen`. A journal that had not settled a tombstone then, was opened
  * since, or held rows beside it then or holds such rows now, keeps it unfinished. Returns how many tombstones were noted:
  * one that has changed since it was read was reopened, or is covered by a journal that was opened, and stays as it is.
  */
@@ -153,7 +153,7 @@ export async function markApplied(
 }
 
 /**
- * After a restore the stores may be of different moments: every delete is carried out again. Costs reads only where
+ * Requests all deletes again after a restore, because the stores may be of different moments. Costs reads only where
  * nothing came back.
  */
 export async function reopenTombstones(queries: Queries): Promise<void> {

@@ -16,7 +16,7 @@ export interface TrialsDeps extends Omit<InserterDeps, 'once' | 'parallelMax' | 
   sleep: Sleep;
   /** Days after which an entry of the quarantine is dropped; 0 = never. */
   quarantineKeptDays: number;
-  /** After suspects were stored or proven bad. */
+  /** Called after suspects were stored or proven bad. */
   onSettled: () => void;
 }
 
