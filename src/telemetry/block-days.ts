@@ -40,7 +40,7 @@ export function addDays(block: Uint8Array, days: Set<number>, from: number, to: 
   return { rows, hasSeq, oldest, newest };
 }
 
-/** Where the `ts` column of one block begins, and whether `seq` follows it; undefined for bytes that are no such block. */
+/** Finds where the `ts` column of one block begins, and whether `seq` follows; undefined for bytes that are no such block. */
 function placeOfTs(block: Uint8Array): { at: number; rows: number; hasSeq: boolean } | undefined {
   const source = new Skipper(block);
   const columns = source.varint();

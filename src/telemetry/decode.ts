@@ -26,10 +26,10 @@ export interface DecodeOptions {
   futureMsMax: number;
 }
 
-/** Who sends: a gateway's records stand in arrays under the names of devices, with rules of their own. */
+/** The kind of sender: a gateway's records are in arrays under the names of devices, with rules of their own. */
 export type Form = 'device' | 'gateway';
 
-/** Whose points they are. */
+/** The device of the points. */
 export interface TelemetrySource {
   readonly number: number;
 }

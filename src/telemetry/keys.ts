@@ -17,7 +17,7 @@ export class Key {
   index = 0;
   /** Owned by `decode.ts`: the last record that had this key. */
   record = 0;
-  /** Where the table has it; -1 = not remembered. */
+  /** Index in the table; -1 = not remembered. */
   place = -1;
   /** The place of the key that last followed it: no reference, which could keep keys alive. */
   next = 0;

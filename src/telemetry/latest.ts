@@ -78,7 +78,7 @@ export function answerTooLarge(): Fault {
   );
 }
 
-/** One thread reads them sooner than several find a core each. */
+/** One thread reads these few rows sooner than several threads get a core each. */
 const fewGranules = { max_threads: 1 };
 
 /**
