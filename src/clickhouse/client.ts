@@ -48,7 +48,7 @@ export interface InsertOptions extends QueryOptions {
 
 const insertPattern = /^\s*INSERT\b/i;
 const queryTimeoutMs = 30_000;
-/** Of reads that name no cap of their own. */
+/** Cap of reads that name none. */
 const readBytesMax = 256 * 1024 * 1024;
 const statementTimeoutMs = 120_000;
 const pingTimeoutMs = 2_000;
@@ -104,7 +104,7 @@ export class ClickHouse {
     });
   }
 
-  /** As `rows`, but each row is handed over as it comes. What `take` throws ends the read and is thrown here. */
+  /** As `rows`, but hands over each row as it comes. An error of `take` ends the read and is thrown. */
   async eachRow<T>(sql: string, parameters: Parameters, options: ReadOptions, take: (row: T) => void): Promise<void> {
     const { timeoutMs, bytesMax, settings } = readSettings(options);
     let taken = 0;

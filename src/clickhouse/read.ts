@@ -195,7 +195,7 @@ function answerTooLong(bytesMax: number): ClickHouseError {
   return new ClickHouseError(0, 'size', message, { answerTooLarge: true });
 }
 
-/** As the interface carries values: escaped as in TabSeparated. */
+/** Escapes a value as the interface carries it: as in TabSeparated. */
 export function parameterText(value: Parameters[string]): string {
   if (!Array.isArray(value)) return typeof value === 'string' ? escaped(value) : String(value);
   return `[${value.map((item) => (typeof item === 'string' ? `'${escaped(item).replaceAll("'", "\\'")}'` : item)).join(',')}]`;

@@ -22,7 +22,7 @@ const others = '(ts < 1577836800000 OR ts >= 2208988800000)';
 
 export const expiredOthersQuery = `SELECT count() AS count FROM telemetry WHERE ${others} AND ts < {limit:Int64}`;
 
-/** Not a lightweight delete: its rows would stay on the disk. */
+/** Does not use a lightweight delete, whose rows would stay on the disk. */
 export function deleteExpiredOthersStatement(cluster: string): string {
   return `ALTER TABLE ${holder('telemetry', cluster)} DELETE IN PARTITION 0 WHERE ts < {limit:Int64}`;
 }

@@ -146,7 +146,7 @@ async function started(child: ChildProcess, exited: Promise<string>): Promise<nu
   return outcome.ready.port;
 }
 
-/** Without `fetch`, which Node loads at its first use. */
+/** Does not use `fetch`, which Node loads at its first use. */
 async function answersPing(port: number): Promise<void> {
   const request = get({ host: '127.0.0.1', port, path: '/ping', agent: false, signal: AbortSignal.timeout(5_000) });
   const [response] = (await once(request, 'response')) as [IncomingMessage];

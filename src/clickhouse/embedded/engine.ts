@@ -83,7 +83,7 @@ export class Engine {
     });
   }
 
-  /** Only when nothing runs any more. */
+  /** Must be called only when no statement runs any more. */
   close(): void {
     this.#native.CloseConnection(this.#anchor);
   }

@@ -9,7 +9,7 @@ import { setPriority } from 'node:os';
 
 const capSysNice = 1n << 23n;
 
-/** Before the engine is opened: its threads inherit the priority of those that there are, each of which has its own. */
+/** Called before the engine is opened: its threads inherit the priority of existing threads, each of which has its own. */
 export function standBack(nice: number): void {
   if (mayRaiseThreads()) return;
   for (const thread of readdirSync('/proc/self/task')) setPriority(Number(thread), nice);
@@ -20,7 +20,7 @@ export function mayRaiseThreads(): boolean {
   return effective !== undefined && (BigInt(`0x${effective}`) & capSysNice) !== 0n;
 }
 
-/** Of a statement. Without the capability the engine takes no notice of it. */
+/** Setting of a statement. Without the capability the engine ignores it. */
 export function niceOf(verb: string, settings: Map<string, string>, nice: number): number {
   const isPatient = verb === 'INSERT' || Number(settings.get('priority') ?? 0) > 0;
   return isPatient ? nice : Math.floor(nice / 2);

@@ -6,7 +6,7 @@ import { Exception } from './exception.ts';
 export interface Asked {
   /** Statement text of the URL; the body may hold the rest. */
   query: string;
-  /** By this the client finds its statements in the list of processes. */
+  /** The id by which the client finds its statements in the list of processes. */
   logComment: string;
   queryId: string;
   database: string;

@@ -14,7 +14,7 @@ export interface Statement {
 }
 
 export interface InsertedRows {
-  /** Where the rows begin in the text; its end when they come apart from it. */
+  /** Offset of the rows in the text; the end of the text when the rows come apart from it. */
   offset: number;
   /** The statement with its rows read from a file instead. */
   fromFile(path: string): string;
