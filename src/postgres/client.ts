@@ -43,7 +43,7 @@ export class Postgres implements Queries {
   readonly #log: Log;
   #closing = false;
   #held = false;
-  /** One log line for an outage, not one for each statement. */
+  /** True after the log line of an outage: each outage has one line, not one for each statement. */
   #awayLogged = false;
 
   constructor({ url, poolMax, log }: PostgresOptions) {

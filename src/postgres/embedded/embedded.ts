@@ -23,7 +23,7 @@ export interface EmbeddedPostgresOptions {
   /** 0 = any free one. A restart after a crash passes the earlier port, so that the URL stays. */
   port: number;
   password: string;
-  /** Where the process file goes. */
+  /** Directory of the process file. */
   runDir: string;
   log: Log;
   connectionsMax?: number;

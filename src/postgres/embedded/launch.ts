@@ -71,7 +71,7 @@ function probe(launcher: Launcher, postgres: string, dir: string): string {
   return entered.status === 0 ? '' : `${dir} is not reachable`;
 }
 
-/** Nothing of ours: PGHOST, LD_PRELOAD or a locale of the caller must not change the server. */
+/** Passes no variables of this process: PGHOST, LD_PRELOAD or a locale of the caller must not change the server. */
 const environment = { PATH: process.env['PATH'] ?? '/usr/bin:/bin', LC_ALL: 'C', TZ: 'UTC' };
 
 /** Starts `program` in a session of its own, so that Ctrl-C in a terminal reaches only Millrace. */

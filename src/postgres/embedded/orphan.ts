@@ -28,7 +28,7 @@ export function readPostmasterFile(dir: string): PostmasterFile | undefined {
   }
 }
 
-/** After this nothing that we know of runs on `dir`. `processFile` names a server killed before it wrote its lock. */
+/** Ends every known server on `dir`. `processFile` names a server that was killed before it wrote its lock. */
 export async function stopOrphan(dir: string, processFile: string, waitMsMax: number, log: Log): Promise<void> {
   const pids = new Set([readPostmasterFile(dir)?.pid, liveProcess(processFile)]);
   for (const pid of pids) {
