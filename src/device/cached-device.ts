@@ -35,17 +35,17 @@ export class CachedDevice {
   profileId: string;
   name: string;
   version: number;
-  /** It counts against other rate limits. */
+  /** True: other rate limits apply to the device. */
   isGateway: boolean;
   isConfined: boolean;
   madeBy: number | null | undefined;
-  /** How many share it (`LocalDevices`). */
+  /** Number of users that share the object (`LocalDevices`). */
   holders = 0;
   /** Epoch milliseconds of the last sign of life; activity/activity.ts writes it down from time to time. */
   activeTs = 0;
-  /** Listed to be written down. */
+  /** True while the device is listed for the next write. */
   isActivityNoted = false;
-  /** It was written down as active and is never silent for long: the next time need not be written at once. */
+  /** The device is stored as active and is never silent for long, so its next time need not be written at once. */
   isActivitySteady = false;
 
   constructor(row: DeviceRow) {

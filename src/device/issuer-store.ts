@@ -97,7 +97,7 @@ export async function markProven(queries: Queries, profileId: string): Promise<v
   }
 }
 
-/** As its administrators see it. */
+/** The state of the proof, as administrators of the tenant see it. */
 export interface Issuer {
   profileId: string;
   name: string;

@@ -68,7 +68,7 @@ export class Digester {
     return this.#digest('n', `${tenantId}/${name}`);
   }
 
-  /** Of the client id and user name of a login; '' = not given. */
+  /** Digest of the client id and user name of a login; '' = not given. */
   names(clientId: string, userName: string): Buffer {
     return this.#digest('u', JSON.stringify([clientId, userName]));
   }

@@ -179,7 +179,7 @@ export class KnownDevicesWriter {
     return records;
   }
 
-  /** Without records only now and then, so that the cursor stays young. */
+  /** Appends a block; without records only rarely, so that the cursor stays recent. */
   async #append(file: OpenFile, records: Buffer[], cursor: bigint, at: number): Promise<void> {
     const isQuiet = records.length === 0 && at - file.at < limits.knownMarkMs;
     if (isQuiet) {
@@ -217,7 +217,7 @@ export class KnownDevicesWriter {
     file.bytes += block.length;
   }
 
-  /** After an I/O error nothing more is written to this file: a failed sync may have dropped what was written. */
+  /** Gives up the file after an I/O error, because a failed sync may have dropped earlier writes. */
   async #abandon({ file }: OpenFile): Promise<void> {
     this.#file = undefined;
     await file.close().catch(() => {});

@@ -1,5 +1,5 @@
 /**
- * Whom an MQTT client may be (docs/mqtt.md#connect): by user name, password and client id, or by a certificate.
+ * Finds the device of an MQTT client (docs/mqtt.md#connect): by user name, password and client id, or by a certificate.
  * CONNECTs that wait share one SQL query, those that come while it runs share the next, so a reconnect storm makes
  * few, large queries. While Postgres does not answer, a bounded memory of earlier logins and the file of known
  * devices answer. Both keep keyed digests of passwords only.
@@ -30,7 +30,7 @@ export type LoginRefusal = 'credentials' | 'client_id' | 'not_authorized' | 'cer
 export interface LoggedIn {
   device: DeviceRow;
   isGateway: boolean;
-  /** Those of its profile, if it has any; the same object for all devices of a profile. */
+  /** Topics of the device's profile, if any; the same object for all devices of a profile. */
   topics: ProfileTopics | undefined;
   /** For `Sessions.open`. */
   credentialsVersion: number;
@@ -42,7 +42,7 @@ export interface LoginsDeps {
   /** All kinds of credentials under these ids. */
   lookUp: (credentialsIds: string[]) => Promise<LoginRow[]>;
   lookUpProfiles: (ids: string[]) => Promise<ProfileTransport[]>;
-  /** Who answers while the store does not: `KnownDevices`. */
+  /** Answers while the store does not: `KnownDevices`. */
   alone?: LoginsAlone;
   clock: Clock;
   log: Log;
@@ -73,7 +73,7 @@ interface Waiting {
 
 export class Logins {
   readonly #deps: LoginsDeps;
-  /** By credentials id. */
+  /** Logins by credentials id. */
   readonly #known = new FifoMap<string, Known>(limits.knownLoginsMax);
   readonly #profiles = new FifoMap<string, { version: number; topics: ProfileTopics | undefined }>(
     limits.profileTopicsMax,
@@ -95,7 +95,7 @@ export class Logins {
     return this.#queue.length;
   }
 
-  /** Never throws a fault: what cannot be found out now is `unavailable`. */
+  /** Throws no fault: a login that cannot be checked now is `unavailable`. */
   find(claim: LoginClaim): Promise<Login> {
     const credentialsIds = idsOf(claim).filter(mayExist);
     if (credentialsIds.length === 0) return Promise.resolve(this.#judge(claim, () => undefined));
@@ -153,7 +153,7 @@ export class Logins {
     }
   }
 
-  /** Without the store only who is known is answered; who is not may well exist. */
+  /** Without the store only known devices are answered, because an unknown one may exist. */
   #judgeAlone(claim: LoginClaim, found: Map<string, Known>): Login {
     const login = this.#judge(claim, (id) => this.#known.get(id) ?? found.get(id));
     return login.kind === 'accepted' ? login : refused('unavailable');

@@ -48,7 +48,7 @@ export async function findFullDefaultProfile(queries: Queries, tenantId: string)
   return profile;
 }
 
-/** Of any tenant: the key is all that a device that provisions itself knows. The image is left out. */
+/** Finds a profile of any tenant: a device that provisions itself knows only the key. The image is left out. */
 export async function findProfileByProvisionKey(queries: Queries, key: string): Promise<FullProfile | undefined> {
   const [profile] = await queries.query<FullProfile>(
     `select ${columns.replace('p.image', 'null as image')} from device_profile p where p.provision_device_key = $1
@@ -159,7 +159,7 @@ function asConflict(error: unknown): unknown {
   return error;
 }
 
-/** In two steps, as the unique index is checked row by row. */
+/** Uses two steps, because the unique index is checked row by row. */
 export async function moveDefaultProfile(queries: Queries, tenantId: string, id: string): Promise<void> {
   await queries.query(
     `update device_profile set is_default = false, version = version + 1

@@ -20,13 +20,13 @@ const usual = {
   sendAckOnValidationException: false,
 };
 
-/** As it is saved: clients read every member, also of a profile that set none. */
+/** The form in which topics are saved: clients read every member, also of a profile that set none. */
 export function completeTransport(transport: unknown): unknown {
   if (typeof transport !== 'object' || transport === null) return transport;
   return (transport as { type?: unknown }).type === 'MQTT' ? { ...usual, ...transport } : transport;
 }
 
-/** Of the `transportConfiguration` of a profile; undefined when it changes nothing. */
+/** Reads the topics of the `transportConfiguration` of a profile; undefined when it changes nothing. */
 export function topicsOf(transport: unknown): ProfileTopics | undefined {
   if (typeof transport !== 'object' || transport === null) return undefined;
   const members = transport as Record<string, unknown>;

@@ -117,7 +117,7 @@ export async function lookUpDevices(queries: Queries, numbers: number[]): Promis
   );
 }
 
-/** As little as a call about a device must know of it: no other table is read. */
+/** Reads only what a call about a device needs, from no other table. */
 export async function findDeviceRow(queries: Queries, tenantId: string, id: string): Promise<DeviceRow | undefined> {
   const [device] = await queries.query<DeviceRow>(
     `select ${rowColumns} from device d where d.id = $1 and d.tenant_id = $2`,
@@ -144,7 +144,7 @@ export async function findDeviceByName(queries: Queries, tenantId: string, name:
   return device;
 }
 
-/** Those of `names` that devices of the tenant have. */
+/** Returns those of `names` that devices of the tenant have. */
 export async function findTakenNames(queries: Queries, tenantId: string, names: string[]): Promise<Set<string>> {
   const rows = await queries.query<{ name: string }>(
     'select name from device where tenant_id = $1 and name = any($2)',
@@ -309,7 +309,7 @@ export async function findCredentials(queries: Queries, deviceId: string): Promi
   return credentials;
 }
 
-/** With the customer of the device, of one moment: who has just lost the device does not read its new credentials. */
+/** Reads credentials with the customer in one statement: a customer that has just lost the device gets no new ones. */
 export async function findOwnedCredentials(
   queries: Queries,
   tenantId: string,
@@ -383,7 +383,7 @@ export interface CredentialChange {
   deleted: boolean;
 }
 
-/** With its place in the log, by which a reader knows it again. */
+/** A change with its id in the log, by which a reader recognises it. */
 export interface LoggedChange extends CredentialChange {
   id: number;
 }

@@ -14,7 +14,7 @@ import type { LocalDevices } from './local-devices.ts';
 /** The devices of those tokens that exist. */
 export type LookUpTokens = (tokens: string[]) => Promise<Map<string, DeviceRow>>;
 
-/** Who answers while the store does not: `KnownDevices`. */
+/** Answers while the store does not: `KnownDevices`. */
 export interface TokensAlone {
   readonly isAlone: boolean;
   storeFailed(): void;
