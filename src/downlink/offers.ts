@@ -63,9 +63,9 @@ interface Offer {
   isChecking: boolean;
   /** The store took so long to say yes that the others had to be asked again. */
   isChecked: boolean;
-  /** Who was granted and has not answered. */
+  /** The worker that was granted the message and has not answered. */
   granted: string | undefined;
-  /** Who else has a listener, oldest first. */
+  /** Other workers with a listener, oldest first. */
   others: { node: string; heardAt: number }[];
   timer: NodeJS.Timeout;
   settle(outcome: Outcome): void;

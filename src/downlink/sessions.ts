@@ -23,14 +23,14 @@ export type SessionEnd = 'taken_over' | 'credentials_changed' | 'device_deleted'
 
 /** A connection, or a child of a gateway. */
 export interface SessionOwner {
-  /** At most once, never inside `open` and never after `end`: the session is over. */
+  /** Called when the session is over: at most once, never inside `open` and never after `end`. */
   sessionEnded(reason: SessionEnd): void;
 }
 
 export interface SessionsDeps {
   bus: Bus;
   devices: LocalDevices;
-  /** Those of the devices that still exist. */
+  /** Reads those of the devices that still exist. */
   lookUp: (numbers: number[]) => Promise<StoredDevice[]>;
   /** A session began; also when it took over. */
   onConnected: (device: CachedDevice) => void;
@@ -82,14 +82,14 @@ export class DeviceSession {
     this.credentialsVersion = credentialsVersion;
   }
 
-  /** By the owner when it no longer uses the device, also after `sessionEnded`. More than once does no harm. */
+  /** Called by the owner when it no longer uses the device, also after `sessionEnded`. Repeated calls do no harm. */
   end(): void {
     if (this.#ended) return;
     this.#ended = true;
     this.#sessions.left(this);
   }
 
-  /** By `Sessions`. */
+  /** Called by `Sessions`. */
   tell(reason: SessionEnd): void {
     if (!this.#ended) this.owner.sessionEnded(reason);
   }
@@ -128,7 +128,7 @@ export class Sessions {
     return this.#here.size;
   }
 
-  /** Before the first session. */
+  /** Called before the first session. */
   async start(): Promise<void> {
     this.#unsubscribe = await this.#deps.bus.subscribe(channel, (payload) => this.#receive(payload));
   }
@@ -185,7 +185,7 @@ export class Sessions {
     }
   }
 
-  /** By `DeviceSession.end`. */
+  /** Called by `DeviceSession.end`. */
   left(session: DeviceSession): void {
     const { device } = session;
     if (this.#here.get(device.number) === session) {

@@ -7,7 +7,7 @@ import type { Bus, Handler } from '../bus/bus.ts';
 
 interface Shard {
   interests: number;
-  /** In force, or as near to it as the bus can come now. */
+  /** Resolves when the subscription is active, or when the bus cannot make it active now. */
   subscribed: Promise<() => void>;
   isInForce: boolean;
   /** Rises with each subscription and each gap. */
