@@ -25,7 +25,7 @@ export interface KeyOwner {
   account: Account;
 }
 
-/** By the hash of the value, in one round trip. */
+/** Finds a key and its owner by the hash of the value, in one round trip. */
 export async function findKeyOwner(queries: Queries, valueSha256: Buffer): Promise<KeyOwner | undefined> {
   const [row] = await queries.query<Account & Omit<KeyOwner, 'account'>>(
     `select ${accountColumns('u')}, k.id as "keyId", k.enabled as "keyEnabled", k.expiration_time as "expirationTime"

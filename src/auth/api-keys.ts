@@ -20,7 +20,7 @@ export interface ApiKeysDeps {
   bus: Bus;
   clock: Clock;
   log: Log;
-  /** This worker deletes expired keys, once a day, for all of them. */
+  /** True: this worker deletes expired keys once a day for all workers. */
   purges: boolean;
 }
 
@@ -74,7 +74,7 @@ export class ApiKeys {
     }
   }
 
-  /** After the commit of a change. */
+  /** Called after the commit of a change. */
   changed(valueSha256: Buffer): void {
     const name = valueSha256.toString('base64url');
     this.#known.delete(name);

@@ -237,7 +237,7 @@ export class Auth {
     await postgres.transaction((queries) => endSessions(queries, ownerId, nextSecond(now)));
   }
 
-  /** When the last token that any host issues by now expires. */
+  /** Returns when the last token expires that any host has issued by now. */
   #lastExpiry(now: number): number {
     return now + (this.#deps.jwt.tokenSecondsMax + clockSkewSecondsMax) * 1000;
   }
@@ -271,7 +271,7 @@ export class Auth {
     return await jwt.issue(changed);
   }
 
-  /** In one transaction with what `change` does to an account: the API keys of that account, if wanted, are revoked. */
+  /** Runs `change` of an account and, if wanted, revokes the API keys of the account in the same transaction. */
   async #revoking(
     revokesKeys: boolean,
     change: (queries: Queries) => Promise<Account | undefined>,
@@ -317,7 +317,7 @@ export class Auth {
     return { account, principal: principalOf(account, { ...claims, apiKeyId: null }) };
   }
 
-  /** One REST request of the caller. Throws 429 when the tenant or the customer has made too many. */
+  /** Counts a REST request of the caller. Throws 429 when the tenant or the customer has made too many. */
   admit({ tenantId, customerId }: Principal): void {
     if (tenantId !== null) this.#deps.requestLimits?.take(tenantId, customerId);
   }

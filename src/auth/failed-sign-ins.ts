@@ -63,7 +63,7 @@ export class FailedSignIns {
   }
 }
 
-/** Of the account in the network, of the network, of the account. */
+/** The counts of the account in the network, of the network, and of the account. */
 function rulesFor(email: string, network: string): [Rule, Rule, Rule] {
   const account = email.toLowerCase().slice(0, 255);
   const { failedSignInsFree: freeTries, failedSignInWaitMsMax: waitMsMax } = limits;

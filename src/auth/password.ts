@@ -39,14 +39,14 @@ interface Job extends Cost {
   bytes: number;
 }
 
-/** Who waits for a password to be checked. */
+/** The caller that waits for a password check. */
 export interface Asker {
   network: string;
   /** The user signed in from this network before: a stranger makes room for such an asker. */
   isKnown: boolean;
 }
 
-/** This process itself. */
+/** The asker for checks of this process itself. */
 const ownAsker: Asker = { network: '', isKnown: true };
 
 interface Waiter {
@@ -62,7 +62,7 @@ export class PasswordHasher {
   readonly #queueMax: number;
   readonly #cost: Cost;
   #running: Waiter | undefined;
-  /** By network, each in the order of arrival; the network whose turn it is comes first. */
+  /** Waiting checks by network, each in order of arrival; the network whose turn is next comes first. */
   readonly #queues = new Map<string, Waiter[]>();
   #queued = 0;
   readonly #digestKey = randomBytes(32);

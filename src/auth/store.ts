@@ -25,7 +25,7 @@ export async function findAccountByEmail(queries: Queries, email: string): Promi
   return account;
 }
 
-/** When the user last signed in from the network, about; undefined when it never did, or long ago. */
+/** Returns about when the user last signed in from the network; undefined when never or long ago. */
 export async function findSignInNetwork(
   queries: Queries,
   userId: string,
@@ -38,7 +38,7 @@ export async function findSignInNetwork(
   return row;
 }
 
-/** Of each user the latest `networksMax` are kept. Does nothing when the user is gone. */
+/** Records a network, of which each user keeps the latest `networksMax`. Does nothing for a deleted user. */
 export async function rememberSignInNetwork(
   queries: Queries,
   userId: string,

@@ -2,7 +2,7 @@
 import { BlockList, isIP } from 'node:net';
 import { StartError } from '../base/errors.ts';
 
-/** As much of a request as signing in needs. */
+/** The part of a request that a sign-in needs. */
 export interface Caller {
   header(name: string): string;
   headers(name: string): string[];
