@@ -9,7 +9,7 @@ import type { Counter, Metrics } from '../base/metrics.ts';
 export type Handler = (payload: Buffer, channel: string) => void;
 
 export interface Bus {
-  /** Never waits, never throws: what cannot go now is dropped and counted. */
+  /** Neither waits nor throws: a message that cannot go now is dropped and counted. */
   publish(channel: string, payload: Buffer | string): void;
   /**
    * Resolves when messages published from now on arrive, at the latest after a second: then the bus is unavailable, and

@@ -4,7 +4,7 @@
  * bus (`subscriptions.ts`). Members may be added under one protocol number: readers ignore those that they do not know.
  */
 
-/** By a handler: the message was not understood, and nothing came of it. */
+/** Thrown by a handler that could not read the message and did nothing. */
 export class UnreadMessage extends Error {}
 
 /** The message; throws `UnreadMessage`. */

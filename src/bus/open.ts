@@ -57,7 +57,7 @@ export function parseClusterUrl(url: string): ClusterAddress | undefined {
   return { nodes, ...(user && { username: user }), ...(password && { password }), ...(secure && { tls: {} }) };
 }
 
-/** Without the URL, which may hold a password. */
+/** The error leaves out the URL, which may hold a password. */
 function malformed(): StartError {
   return new StartError(
     'Setting redis.url (REDIS_URL) must look like redis://host:6379, rediss://host:6379 or, for a cluster, redis+cluster://host:6379,host:6379.',

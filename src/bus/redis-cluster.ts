@@ -24,7 +24,7 @@ export class ClusterLink implements RedisLink {
   readonly #publisher: Cluster;
   /** Listening connections by `host:port`. */
   readonly #nodes = new Map<string, Redis>();
-  /** Where each subscribed channel is. */
+  /** The node of each subscribed channel. */
   readonly #places = new Map<string, string>();
   readonly #heartbeat: NodeJS.Timeout;
   #settling = false;

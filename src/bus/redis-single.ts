@@ -1,4 +1,4 @@
-/** One Redis server: a connection to publish, one to listen. Both come back by themselves. */
+/** The link to one Redis server: a connection to publish and one to subscribe. Both reconnect by themselves. */
 import { Redis } from 'ioredis';
 import { limits } from '../base/limits.ts';
 import { connectionOptions, type LinkOwner, type RedisLink } from './redis.ts';

@@ -6,7 +6,7 @@ import { randomUUID } from 'node:crypto';
 import type { Bus } from './bus.ts';
 import { isListOf, isObject, isText, isWhole, readMessage } from './messages.ts';
 
-/** Whose counts they are: devices go by number, all others by id or name. */
+/** The owner of counts: a device by its number, any other owner by its id or name. */
 export type Owner = number | string;
 
 export interface TalliesDeps<Group extends string> {
