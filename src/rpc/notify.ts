@@ -46,7 +46,7 @@ export class RpcSessions {
     });
   }
 
-  /** Who waits for a reply does not ask whether the command was delivered. */
+  /** A caller that waits for a reply needs no confirmation of the delivery. */
   #confirm(device: number, { id, confirm }: RpcRequest, delivered: boolean, error: string | undefined): void {
     if (delivered && !confirm) return;
     const told: Climb = { kind: 'confirm', id, delivered };

@@ -84,7 +84,7 @@ export class PersistentRpcs {
     });
   }
 
-  /** Others may go on at once. */
+  /** Releases rows, so that other workers may go on at once. */
   async stop(): Promise<void> {
     this.#stopped = true;
     clearTimeout(this.#timer);
@@ -162,7 +162,7 @@ export class PersistentRpcs {
     }
   }
 
-  /** Without an answer it is: better delivered twice than not at all. */
+  /** True also when the store does not answer: a second delivery is better than none. */
   async #isWanted(held: Held): Promise<boolean> {
     let isOpen = true;
     await this.#attempt(async () => {

@@ -38,7 +38,7 @@ interface Delivery {
   foreign: Set<number>;
   elderTimer: NodeJS.Timeout | undefined;
   announceTimer: NodeJS.Timeout | undefined;
-  /** Until the next offer of a command that no listener took, and the pause before it. */
+  /** Timer of the next offer of a command that no listener took, and the pause before that offer. */
   repeatTimer: NodeJS.Timeout | undefined;
   repeatMs: number;
   leave(): void;
@@ -50,7 +50,7 @@ export class Rpc {
   readonly #deliveries = new Map<number, Delivery>();
   /** Commands that other owners know to wait. */
   readonly #announced = new Set<Command>();
-  /** Those that a caller of this worker waits for, with what fails them. */
+  /** Commands with a waiting caller at this worker, each with the function that fails the caller. */
   readonly #calls = new Map<Command, (error: unknown) => void>();
 
   constructor(deps: RpcDeps) {
@@ -188,7 +188,7 @@ export class Rpc {
     this.#waiters.close();
   }
 
-  /** One offer at a time for each device, so that commands arrive in order and none twice. */
+  /** Makes one offer at a time for each device, so that commands arrive in order and none twice. */
   async #deliver(device: number): Promise<void> {
     const delivery = this.#deliveries.get(device);
     if (!delivery) return;

@@ -1,5 +1,5 @@
 /**
- * Whom a waiting command is for, and what share of the bytes of all waiting commands in this worker each of them has:
+ * The owners of a waiting command, and the share of each owner in the bytes of all waiting commands of this worker:
  * no caller uses up what the commands of others need. `Waiters` holds the budget.
  */
 import type { Owner } from '../base/byte-budget.ts';

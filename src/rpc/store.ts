@@ -137,7 +137,7 @@ export async function claimRpcs(queries: Queries, owner: string, rowsMax: number
   return rows.sort((a, b) => (a.id < b.id ? -1 : 1));
 }
 
-/** Those of `ids` that are still this owner's and open. */
+/** Renews and returns those of `ids` that still belong to this owner and are open. */
 export async function renewRpcs(queries: Queries, owner: string, ids: string[]): Promise<Set<string>> {
   const rows = await queries.query<{ id: string }>(
     `update rpc set leased_until = now() + $3 * interval '1 ms'

@@ -15,21 +15,21 @@ export interface Command extends CommandOwners {
   readonly params: string;
   readonly oneway: boolean;
   readonly persistent: boolean;
-  /** Of the monotonic clock. */
+  /** Time of the monotonic clock. */
   readonly deadline: number;
   stage: 'queued' | 'taken';
-  /** Asked of a persistent one each time before a session is given it: it may have been deleted on any worker. */
+  /** Called each time before a session gets a persistent command, which any worker may have deleted. */
   isWanted(): Promise<boolean>;
-  /** Exactly one session said yes. */
+  /** Called when exactly one session took the command. */
   taken(): void;
-  /** With an `error` no session can ever deliver it. */
+  /** Called with an `error` when no session can ever deliver the command. */
   confirmed(delivered: boolean, error?: string): void;
   replied(text: string): Promise<void> | void;
-  /** It is no waiter any more when this is called. */
+  /** Called after the command has left the waiters. */
   expired(): void;
   /** The bus cannot say whether a listener exists. */
   away(): void;
-  /** Its sender does not want it any more. */
+  /** Called when the sender does not want the command any more. */
   withdrawn(): void;
   /** Place in the heap of deadlines; the owner of this field is `Waiters`. */
   heapAt: number;
