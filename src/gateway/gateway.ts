@@ -117,7 +117,7 @@ export class Child implements SessionOwner, Follower, RpcSession {
     this.gateway.tell(this, news);
   }
 
-  /** It counts as known when all before it have arrived, too. */
+  /** An update counts as received when all earlier ones have arrived, too. */
   sent(news: News): Sent {
     const sent = { news, isOpen: true };
     this.#sent ??= [];
@@ -169,7 +169,7 @@ export class Gateway {
   #rpc = { isOn: false };
   /** The connection has. */
   #ended = false;
-  /** And nothing waits any more. */
+  /** True when the gateway has ended and no operation waits. */
   #gone = false;
   /** Operations that wait for devices, in order. */
   #last: Promise<void> = Promise.resolve();
@@ -297,12 +297,12 @@ export class Gateway {
     if (reason !== 'credentials_changed') this.link.dropped(child.name, reason);
   }
 
-  /** By `Gateways`: the device of the child was read again, and may belong to another customer now. */
+  /** Called by `Gateways` when the device of a child was read again: it may belong to another customer now. */
   checkChild(child: Child): void {
     if (child.isHere && this.#refusal(child.name, child.device)) this.lost(child, 'out_of_scope');
   }
 
-  /** By `Gateways`: the gateway's own device was read again. */
+  /** Called by `Gateways` when the gateway's own device was read again. */
   checkChildren(): void {
     const { customerId, isConfined, isGateway } = this.device;
     const scope = `${customerId} ${isConfined} ${isGateway}`;
@@ -350,7 +350,7 @@ export class Gateway {
     return found;
   }
 
-  /** Those that are refused. */
+  /** Connects found children and returns the refused ones. */
   #connect(found: FoundChildren): Refused {
     const { childrenMax } = this.#deps;
     let refused: Map<string, Fault> | undefined;
@@ -464,7 +464,7 @@ export class Gateway {
     }
   }
 
-  /** In pieces: ten thousand children must not hold up the loop. */
+  /** Runs in pieces, because ten thousand children must not block the loop. */
   #eachChild(action: (child: Child) => void, isWanted: () => boolean): void {
     const children = this.#children.values();
     const next = (): void => {
@@ -484,7 +484,7 @@ export class Gateway {
 const piece = 500;
 const nobody: Refused = new Map();
 const renamed = unavailable('child_renamed', 'The device was renamed at this moment; send again.');
-/** Of a message whose devices were all connected a moment ago. */
+/** The refusal of a message whose devices were all connected a moment ago. */
 export const childLost = unavailable(
   'child_lost',
   'A device of the message was taken over at this moment; send again.',

@@ -30,7 +30,7 @@ export type FoundChildren = Map<string, DeviceRow | Fault>;
 /** One row or Fault for each name that is asked for. */
 export type FindOrCreate = (tenantId: string, requests: ChildRequest[]) => Promise<FoundChildren>;
 
-/** Who answers while the store does not: `KnownDevices`. Names without a device are left to the store. */
+/** Answers while the store does not: `KnownDevices`. Names without a device are left to the store. */
 export interface NamesAlone {
   readonly isAlone: boolean;
   storeFailed(): void;

@@ -26,7 +26,7 @@ export const unknownChild = notFound('A device of the message is not connected.'
 export class GatewayTelemetry implements Waiter {
   readonly gateway: Gateway;
   readonly id: number;
-  /** Those that could not be connected. */
+  /** Children that could not be connected. */
   refused: ReadonlyMap<string, Fault> = nobody;
   refusals: Refusals | undefined = undefined;
   readonly #waiter: Waiter;
@@ -66,7 +66,7 @@ export class GatewayDecoder {
     this.#rateLimits = rateLimits;
   }
 
-  /** As `ingest.accept` wants it. Throws `unknownChild`, or the Fault of the whole message; then it leaves no row. */
+  /** Decodes a message for `ingest.accept`. Throws `unknownChild`, or the Fault of the whole message; then it leaves no row. */
   readonly decode = (body: Uint8Array, message: GatewayTelemetry, now: number, rows: Rows): number => {
     try {
       return this.#decode(body, message, now, rows, true);
