@@ -1,8 +1,8 @@
 /**
- * How a refused PUBLISH is answered. MQTT 5 gets a reason code and stays. MQTT 3 knows no code: what would fail again is
- * acknowledged, so that the client does not send it for ever; what may succeed later is not, and the connection ends, so
- * that the client keeps it. What the journal refuses is not answered at once: the client is not read for a while, so that
- * the message may still be accepted (`connection.ts`).
+ * How a refused PUBLISH is answered. MQTT 5 gets a reason code and stays. MQTT 3 knows no code: what would fail again
+ * is acknowledged, so that the client does not send it for ever; what may succeed later is not, and the connection
+ * ends, so that the client keeps it. What the journal refuses is not answered at once: the client is not read for a
+ * while, so that the message may still be accepted (`connection.ts`).
  */
 import { ErrorCode, type Fault } from '../base/errors.ts';
 import type { CloseReason } from './close-reason.ts';

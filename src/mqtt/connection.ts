@@ -1,8 +1,8 @@
 /**
  * One MQTT connection: first CONNECT, then packets in order, each to its handler; and the only place that decides when
  * it ends. It is not read while it signs in, while too many of its messages wait for their answer (MQTT 3), while the
- * journal refuses, or while it does not read what it is sent. Keep Alive does not run while it is not read. Small: there
- * may be fifty thousand of them.
+ * journal refuses, or while it does not read what it is sent. Keep Alive does not run while it is not read. Small:
+ * there may be fifty thousand of them.
  */
 
 import { randomUUID } from 'node:crypto';
@@ -154,7 +154,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     this.#release(hold.reader);
   }
 
-  /** Not for ever: who sends more than may be kept is refused now, as the deadline would refuse it. */
+  /** Ends a wait early: a client that sends more than may be kept is refused now instead of at the deadline. */
   onOverflow(): void {
     if ((this.#held & hold.journal) === 0) return;
     this.#refusedAt = Number.NEGATIVE_INFINITY;
@@ -503,7 +503,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     });
   }
 
-  /** Without credentials: for a minute, with small packets, and only few from one address. */
+  /** Starts a session without credentials: for a minute, with small packets, and few for one address. */
   #provision(connect: Connect): void {
     const { addresses, provisioningCaps, clock } = this.#deps;
     if (!addresses.enterProvisioning(this.remoteAddress)) {
@@ -641,7 +641,10 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     return this.#session?.profileTopics?.acknowledgesInvalid === true;
   }
 
-  /** True until the time since the first refusal is up. The time counts for all later messages too, so a client waits once. */
+  /**
+   * True until the time since the first refusal is up. The time counts for all later messages too, so a client waits
+   * once.
+   */
   #mayWait(): boolean {
     if (this.#refusedAt === 0) return true;
     const keepAliveMs = this.#keepAliveMs > 0 ? this.#keepAliveMs : Number.POSITIVE_INFINITY;
@@ -767,7 +770,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     this.#unacknowledged -= this.#outbox.acknowledged;
   }
 
-  /** It has taken nothing of what waits for it, for too long. */
+  /** True when the client has taken nothing for too long. */
   #isStalled(now: number): boolean {
     if (this.#stalledAt === 0) return false;
     const { bufferedBytes, sendingBytes = 0 } = this.#transport;

@@ -22,7 +22,7 @@ const packetNames: (string | undefined)[] = [
 ];
 
 export class Counters {
-  /** By the type of the packet. */
+  /** Counters by the type of the packet. */
   readonly packetsIn: Counter[];
   readonly packetsOut: Counter;
   readonly bytesIn: Counter;

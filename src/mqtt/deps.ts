@@ -37,7 +37,7 @@ export interface MqttDeps {
   /** True for an address that many clients share. */
   isTrustedProxy: (address: string) => boolean;
   topics: TopicTable;
-  /** Of connections that ask for credentials. */
+  /** Topics of connections that ask for credentials. */
   provisionTopics: TopicTable;
   streams: Streams;
   /** Signed in, before its first message. */
@@ -54,7 +54,7 @@ export interface ConnectionDeps extends MqttDeps {
   flusher: Flusher;
   journalWaiters: JournalWaiters;
   addresses: Addresses;
-  /** Of connections without credentials. */
+  /** Caps of connections without credentials. */
   provisioningCaps: ConnectionCaps;
   /** The transport of a connection is closed and all that it brought is handled. May come twice. */
   left: (connection: object) => void;

@@ -1,6 +1,7 @@
 /**
  * The pool of PUBLISH objects of a worker: a message takes one and gives it back after its answer, so load makes no
- * garbage. The objects are also the links of their connection's list of acknowledgements, which leave in order of arrival.
+ * garbage. The objects are also the links of their connection's list of acknowledgements, which leave in order of
+ * arrival.
  */
 import type { Fault } from '../base/errors.ts';
 import { assert } from '../base/errors.ts';

@@ -1,7 +1,7 @@
 /**
- * Connections that are not read because the journal takes nothing at the moment, in the order in which they began to wait.
- * `JournalWaiters` checks every few milliseconds whether the journal accepts again, and lets connections go on for a slice
- * of time, so that ten thousand connections do not block the loop that they wait for.
+ * Connections that are not read because the journal takes nothing at the moment, in the order in which they began to
+ * wait. `JournalWaiters` checks every few milliseconds whether the journal accepts again, and lets connections go on
+ * for a slice of time, so that ten thousand connections do not block the loop that they wait for.
  */
 import type { Clock } from '../base/clock.ts';
 import type { Fault } from '../base/errors.ts';
@@ -10,7 +10,7 @@ import { limits } from '../base/limits.ts';
 export interface JournalWaiter {
   /** The journal accepts again, or nothing says otherwise. */
   journalAccepts(): void;
-  /** It still refuses; the waiter leaves when it has waited long enough. */
+  /** Called while the journal still refuses; the waiter leaves when it has waited long enough. */
   journalRefuses(): void;
 }
 

@@ -1,6 +1,7 @@
 /**
- * MQTT over TCP and TLS: each worker accepts for itself (the primary forks with SCHED_NONE). A socket and its transport are
- * all that a connection costs here: handlers are shared by all sockets. Certificates are read again when their files change.
+ * MQTT over TCP and TLS: each worker accepts for itself (the primary forks with SCHED_NONE). A socket and its transport
+ * are all that a connection costs here: handlers are shared by all sockets. Certificates are read again when their
+ * files change.
  */
 import { readFileSync, unwatchFile, watchFile } from 'node:fs';
 import { createServer, type Server, type Socket } from 'node:net';

@@ -1,6 +1,6 @@
 /**
- * Who a CONNECT is: the rules of docs/mqtt.md#connect in their order (provisioning is asked before), then the one session that
- * the device may have. Nothing of the password is kept.
+ * Who a CONNECT is: the rules of docs/mqtt.md#connect in their order (provisioning is asked before), then the one
+ * session that the device may have. Nothing of the password is kept.
  */
 
 import { deviceLimitReason } from '../admin/device-limit.ts';
@@ -54,7 +54,9 @@ async function signIn(deps: LoginDeps, request: SignInRequest, owner: SignInOwne
   }
 }
 
-/** A token alone is named as over HTTP, whatever the client id: what was right over one door is right over the other. */
+/**
+ * A token alone is named as over HTTP, whatever the client id: what was right over one door is right over the other.
+ */
 function nameOf({ clientId, username = '', password, certificate }: SignInRequest): string {
   if (certificate !== undefined) return certificate.credentialsId;
   return password === undefined || password.length === 0 ? username : credentialsName(clientId, username, password);

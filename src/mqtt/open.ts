@@ -37,7 +37,7 @@ export interface MqttDoorDeps {
   config: Config;
   /** '' = not sent to clients. */
   worker: string;
-  /** Of this worker. */
+  /** Connections of this worker. */
   connectionsMax: number;
   isTrustedProxy: (address: string) => boolean;
   signIn: SignIn;

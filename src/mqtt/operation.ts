@@ -18,12 +18,15 @@ export interface Publish extends Waiter {
 
 /**
  * `argument` is the part of the topic after the prefix of the table (`{id}`, or a longer tail); '' for exact topics. A
- * thrown Fault is `refuse(fault)`, so it must come before any answer. Any other throw is a bug and ends the worker, whose
- * shared state may be half changed.
+ * thrown Fault is `refuse(fault)`, so it must come before any answer. Any other throw is a bug and ends the worker,
+ * whose shared state may be half changed.
  */
 export type Operation = (publish: Publish, argument: string) => void;
 
-/** For operations that wait: acknowledged when `work` resolves, refused when it throws; a bug of one operation ends with it. */
+/**
+ * For operations that wait: acknowledged when `work` resolves, refused when it throws; a bug of one operation ends with
+ * it.
+ */
 export function run(publish: Publish, work: () => Promise<unknown>): void {
   work().then(
     () => publish.acknowledge(),

@@ -1,7 +1,7 @@
 /**
- * What leaves on one connection: packets in the order in which they were added, then the acknowledgements whose turn has
- * come, all of one turn of the loop in one write. Acknowledgements keep the order of arrival: an answer that is early
- * waits for those before it.
+ * What leaves on one connection: packets in the order in which they were added, then the acknowledgements whose turn
+ * has come, all of one turn of the loop in one write. Acknowledgements keep the order of arrival: an answer that is
+ * early waits for those before it.
  */
 import { limits } from '../base/limits.ts';
 import { code } from './answers.ts';
@@ -25,9 +25,9 @@ export class Outbox {
   #tail: Incoming | undefined = undefined;
   /** Packet ids of QoS 2 before their PUBREC. */
   #expected: Set<number> | undefined = undefined;
-  /** And between PUBREC and PUBREL. */
+  /** Packet ids of QoS 2 between PUBREC and PUBREL. */
   #received: Set<number> | undefined = undefined;
-  /** By the last flush: packets that left, and messages that are done with. */
+  /** Results of the last flush: packets that left, and finished messages. */
   sent = 0;
   acknowledged = 0;
 

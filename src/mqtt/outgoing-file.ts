@@ -1,7 +1,7 @@
 /**
- * A file in one PUBLISH that is larger than memory should hold: its head is written, then slice after slice as the client
- * reads them, so that a worker holds `mqttFileUnreadBytesMax` of it and one slice. Nothing else may be written meanwhile.
- * Made by the connection, which also asks whether the client still reads.
+ * A file in one PUBLISH that is larger than memory should hold: its head is written, then slice after slice as the
+ * client reads them, so that a worker holds `mqttFileUnreadBytesMax` of it and one slice. Nothing else may be written
+ * meanwhile. Made by the connection, which also asks whether the client still reads.
  */
 import { setImmediate as turn } from 'node:timers/promises';
 import type { Clock } from '../base/clock.ts';

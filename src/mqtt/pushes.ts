@@ -1,13 +1,13 @@
 /**
- * Messages with QoS 1 to one client: packet ids, the callbacks that wait for a PUBACK, and the queue of messages above the
- * client's Receive Maximum. Made for a connection when its first such message is sent.
+ * Messages with QoS 1 to one client: packet ids, the callbacks that wait for a PUBACK, and the queue of messages above
+ * the client's Receive Maximum. Made for a connection when its first such message is sent.
  */
 import { limits } from '../base/limits.ts';
 import type { Confirm } from './session.ts';
 
 interface Waiting {
   packet: Buffer;
-  /** Where the packet id goes. */
+  /** Offset of the packet id. */
   idAt: number;
   confirm: Confirm | undefined;
 }

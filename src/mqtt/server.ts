@@ -83,7 +83,9 @@ export class Mqtt {
   /** A transport that ended before there was a connection. */
   readonly refused = (reason: CloseReason): void => this.#deps.counters.disconnected(reason);
 
-  /** Stops reading, answers what was read while there is time, then sends DISCONNECT to all connections and closes them. */
+  /**
+   * Stops reading, answers what was read while there is time, then sends DISCONNECT to all connections and closes them.
+   */
   async drain(msMax: number): Promise<void> {
     this.#draining = true;
     clearInterval(this.#timer);

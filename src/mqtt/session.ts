@@ -21,7 +21,10 @@ export interface SessionLink {
   close(reason: CloseReason): void;
 }
 
-/** `too_large`: above the client's Maximum Packet Size, or above what a packet may have. `busy`: another file is being sent. */
+/**
+ * `too_large`: above the client's Maximum Packet Size, or above what a packet may have. `busy`: another file is being
+ * sent.
+ */
 export type FileOutcome = 'taken' | 'too_large' | 'busy' | 'gone';
 
 export interface SessionFacts {
@@ -74,8 +77,8 @@ export class Session {
 
   /**
    * PUBLISH down. `confirm(true)` on PUBACK (QoS 1) or when written (QoS 0), `confirm(false)` when the connection ended
-   * before. False: not taken, and `confirm` is never called: the connection is gone or being closed because it does
-   * not read, or the packet is above the client's Maximum Packet Size. The client's Receive Maximum is kept by queueing.
+   * before. False: not taken, and `confirm` is never called: the connection is gone or being closed because it does not
+   * read, or the packet is above the client's Maximum Packet Size. The client's Receive Maximum is kept by queueing.
    */
   push(topic: string, payload: string | Uint8Array, qos: QoS, confirm?: Confirm): boolean {
     if (this.#endedBy !== undefined) return false;
@@ -83,8 +86,8 @@ export class Session {
   }
 
   /**
-   * PUBLISH down, slice by slice: nothing else is sent or read meanwhile. `onEnd` is called once when it is taken: all of
-   * it is written, or the connection ends.
+   * PUBLISH down, slice by slice: nothing else is sent or read meanwhile. `onEnd` is called once when it is taken: all
+   * of it is written, or the connection ends.
    */
   sendFile(topic: string, file: SlicedFile, qos: QoS, onEnd: () => void): FileOutcome {
     return this.#endedBy === undefined ? this.#link.sendFile(topic, file, qos, onEnd) : 'gone';
@@ -104,7 +107,7 @@ export class Session {
     this.#onEnd.push(callback);
   }
 
-  /** By the connection, once. */
+  /** Called once by the connection. */
   ended(reason: CloseReason): void {
     this.#endedBy = reason;
     const callbacks = this.#onEnd;

@@ -17,9 +17,9 @@ export interface SignInRequest {
 export interface SignedIn {
   device: CachedDevice;
   isGateway: boolean;
-  /** Those that its profile adds, as they were at sign-in. */
+  /** Topics that the device's profile adds, as they were at sign-in. */
   topics: ProfileTopics | undefined;
-  /** When the connection no longer uses the device. */
+  /** Called when the connection no longer uses the device. */
   end(): void;
 }
 

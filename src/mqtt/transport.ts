@@ -28,7 +28,9 @@ export interface TransportEvents {
   onOverflow(): void;
   /** Everything written has left. */
   onDrained(): void;
-  /** Called exactly once, after all other events, for a close by either side; never from inside one of the calls above. */
+  /**
+   * Called exactly once, after all other events, for a close by either side; never from inside one of the calls above.
+   */
   onClosed(): void;
 }
 

@@ -1,4 +1,6 @@
-/** Reads CONNECT strictly and writes CONNACK, with a reason code for every error for which the specification has one. */
+/**
+ * Reads CONNECT strictly and writes CONNACK, with a reason code for every error for which the specification has one.
+ */
 import type { IConnackPacket } from 'mqtt-packet';
 import type { ProtocolLevel } from '../session.ts';
 import { Cursor } from '../wire/cursor.ts';
@@ -16,7 +18,7 @@ export interface Connect {
   /** What the client can take: unacknowledged messages, and bytes of one packet. */
   receiveMaximum: number;
   packetBytesMax: number;
-  /** It wants no Reason Strings. */
+  /** The client wants no Reason Strings. */
   isTerse: boolean;
 }
 
@@ -143,7 +145,10 @@ export function connackBytes(
   return generate({ cmd: 'connack', reasonCode: 0, sessionPresent: false, properties }, { protocolVersion: 5 });
 }
 
-/** The sentence is left out where the client has no use or no room for it; `text` is said instead, where there is more to say. */
+/**
+ * The sentence is left out where the client has no use or no room for it; `text` is said instead, where there is more
+ * to say.
+ */
 export function refusalBytes(
   level: ProtocolLevel,
   refusal: Refusal,

@@ -6,7 +6,7 @@ import { Cursor } from '../wire/cursor.ts';
 import { allowed, readProperties } from '../wire/properties.ts';
 import { generate } from './generate.ts';
 
-/** Nothing in it matters, but it has to be well-formed. */
+/** Checks that the packet is well-formed; its contents are not used. */
 export function checkDisconnect(bytes: Buffer, start: number, end: number, level: ProtocolLevel): void {
   const cursor = new Cursor(bytes, start, end);
   if (level === 5 && cursor.left > 0) {

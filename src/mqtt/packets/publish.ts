@@ -100,7 +100,7 @@ export function writePublish(
   return bytes;
 }
 
-/** Where the payload starts. */
+/** Writes the head and returns the offset of the payload. */
 function writeHead(
   bytes: Buffer,
   topic: string,
@@ -123,7 +123,7 @@ function lengthBytes(length: number): number {
   return length < 0x80 ? 1 : length < 0x4000 ? 2 : length < 0x20_0000 ? 3 : 4;
 }
 
-/** Where the body starts. */
+/** Writes the length and returns the offset of the body. */
 function writeLength(bytes: Buffer, at: number, length: number): number {
   let left = length;
   let position = at;

@@ -65,7 +65,7 @@ function readPacketId(cursor: Cursor): number {
 }
 
 export interface Subscribed {
-  /** One for each filter, in order. */
+  /** A reason code for each filter, in order. */
   codes: number[];
   /** Switched on by these filters; those of them that were on before. */
   started: StreamName[];

@@ -1,4 +1,7 @@
-/** An answer down to the client that asked: sent whether it subscribed the topic or not, with the QoS of its subscription. */
+/**
+ * An answer down to the client that asked: sent whether it subscribed the topic or not, with the QoS of its
+ * subscription.
+ */
 import { tooLarge } from '../../base/errors.ts';
 import type { Session } from '../session.ts';
 

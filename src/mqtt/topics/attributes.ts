@@ -140,7 +140,7 @@ class UpdatePusher implements Follower {
   }
 }
 
-/** One message for each key. */
+/** Makes a message for each key. */
 export function partsOf({ kind, json }: News): string[] {
   const document = readJson(Buffer.from(json));
   if (!(document instanceof Map)) return [];

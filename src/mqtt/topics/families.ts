@@ -13,7 +13,10 @@ interface Family {
   v2: string;
 }
 
-/** Each form of `topic` (a whole one, or a prefix that ends with a slash) → what `operationOf` makes of the same form of `answer`. */
+/**
+ * Each form of `topic` (a whole one, or a prefix that ends with a slash) → what `operationOf` makes of the same form of
+ * `answer`.
+ */
 export function forms(
   topic: Family,
   answer: Family,

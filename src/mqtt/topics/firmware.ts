@@ -25,7 +25,7 @@ import type { TopicEntries } from './table.ts';
 export interface FirmwareTopicsDeps {
   meter: Admission;
   downloads: Downloads;
-  /** Where the failure of an update is written. */
+  /** Stores the telemetry of a failed update. */
   ingest: SeriesIngest;
   /** The largest chunk. */
   packetBytesMax: number;
@@ -40,7 +40,7 @@ interface Download {
   hasFailed: boolean;
 }
 
-/** One request, read. */
+/** A request after it was read. */
 interface Asked {
   rid: string;
   chunk: number;
@@ -195,7 +195,7 @@ async function assignedFile(downloads: Downloads, { device }: Session, type: Pac
   throw new DownloadFault('FAILURE', notFound(`The ${nounOf[type]} of this device is not stored here but at its URL.`));
 }
 
-/** Without a size the whole file is chunk 0. */
+/** Returns the range of a chunk; without a size the whole file is chunk 0. */
 function rangeOf(file: StoredPackage, size: number, chunk: number): ByteRange {
   if (size > 0) return chunkRange(file.dataSize, size, chunk);
   if (chunk > 0) return { start: file.dataSize, end: file.dataSize };

@@ -1,6 +1,6 @@
 /**
- * Takes replies of a gateway's devices to commands on `v1/gateway/rpc`. The caller gets `data` byte for byte. A reply for a
- * device that is not connected through this gateway is acknowledged and dropped.
+ * Takes replies of a gateway's devices to commands on `v1/gateway/rpc`. The caller gets `data` byte for byte. A reply
+ * for a device that is not connected through this gateway is acknowledged and dropped.
  */
 import type { Admission } from '../../activity/admission.ts';
 import { readReply } from '../../gateway/requests.ts';

@@ -1,4 +1,6 @@
-/** The gateways among the sessions; and `v1/gateway/connect` and `…/disconnect`, which begin and end those of children. */
+/**
+ * The gateways among the sessions; and `v1/gateway/connect` and `…/disconnect`, which begin and end those of children.
+ */
 
 import type { Admission } from '../../activity/admission.ts';
 import type { Log } from '../../base/log.ts';

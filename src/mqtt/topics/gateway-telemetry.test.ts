@@ -1,4 +1,6 @@
-/** Telemetry of a gateway that waited for its devices: a journal that refuses at that moment is waited for, in order. */
+/**
+ * Telemetry of a gateway that waited for its devices: a journal that refuses at that moment is waited for, in order.
+ */
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import type { Admission } from '../../activity/admission.ts';
 import { type Fault, unavailable } from '../../base/errors.ts';

@@ -1,6 +1,6 @@
 /**
- * `v1/gateway/telemetry`: one message, many devices, one acknowledgement when the rows of all of them are durable. Mostly
- * all of them are known and nothing waits; a message with a new name waits, copied, until the device is there.
+ * `v1/gateway/telemetry`: one message, many devices, one acknowledgement when the rows of all of them are durable.
+ * Mostly all of them are known and nothing waits; a message with a new name waits, copied, until the device is there.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Admission } from '../../activity/admission.ts';

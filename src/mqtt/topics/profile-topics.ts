@@ -1,6 +1,6 @@
 /**
- * Topics that a device profile adds for its devices: for telemetry and attributes, and for updates of shared attributes.
- * The topics may hold `+` and `#`: every topic that matches is served.
+ * Topics that a device profile adds for its devices: for telemetry and attributes, and for updates of shared
+ * attributes. The topics may hold `+` and `#`: every topic that matches is served.
  */
 import { limits } from '../../base/limits.ts';
 import type { ProfileTopics } from '../../device/profile-topics.ts';
@@ -8,7 +8,7 @@ import type { Operation } from '../operation.ts';
 import { matches } from '../subscriptions.ts';
 import type { ProfileOperation } from './table.ts';
 
-/** Of a string in a packet [MQTT-1.5.4]. */
+/** Bytes of a string in a packet [MQTT-1.5.4]. */
 const topicBytesMax = 65_535;
 
 export function profileOperations(telemetry: Operation, attributes: Operation): ProfileOperation {
@@ -20,7 +20,7 @@ export function profileOperations(telemetry: Operation, attributes: Operation): 
   };
 }
 
-/** Where shared attributes are sent to a device that subscribed `filter`; undefined when that is not its profile's topic. */
+/** Returns where shared attributes go when a device subscribes to `filter`; undefined unless its profile names that. */
 export function profileStreamTopic(topics: ProfileTopics | undefined, filter: string): string | undefined {
   const pattern = topics?.attributesSubscribe;
   if (pattern === undefined || !(filter === pattern || matches(pattern, filter))) return undefined;

@@ -1,7 +1,7 @@
 /**
- * The table of a provisioning connection (docs/mqtt.md#provisioning): /provision/request is answered on /provision/response,
- * subscribed or not, with what HTTP answers; any other topic ends the connection. Requests of one connection take turns.
- * How long such a connection lives and what it may send is kept by `connection.ts`.
+ * The table of a provisioning connection (docs/mqtt.md#provisioning): /provision/request is answered on
+ * /provision/response, subscribed or not, with what HTTP answers; any other topic ends the connection. Requests of one
+ * connection take turns. How long such a connection lives and what it may send is kept by `connection.ts`.
  */
 import { asFault, badRequest, Fault } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';

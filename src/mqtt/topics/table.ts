@@ -14,8 +14,8 @@ export interface TopicEntries {
 }
 
 /**
- * What SUBSCRIBE switches on. `start` is called after SUBACK was sent, `stop` also when the session ends. A stream that is
- * subscribed again is stopped and started, so that it offers what waits. `subscriptions.topicOf` says where to send.
+ * What SUBSCRIBE switches on. `start` is called after SUBACK was sent, `stop` also when the session ends. A stream that
+ * is subscribed again is stopped and started, so that it offers what waits. `subscriptions.topicOf` says where to send.
  */
 export interface Stream {
   start(session: Session): void;

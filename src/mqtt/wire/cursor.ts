@@ -69,7 +69,7 @@ export class Cursor {
     return new Cursor(this.#bytes, start, start + length);
   }
 
-  /** Nothing may be left. */
+  /** Throws when bytes are left. */
   finish(): void {
     if (this.#at !== this.#end) throw malformed;
   }

@@ -13,7 +13,7 @@ export class Frames {
   buffer: Buffer = nothing;
   start = 0;
   end = 0;
-  /** Where the current packet begins in `buffer`. */
+  /** Offset of the current packet in `buffer`. */
   #begin = 0;
   #bytes: Buffer = nothing;
   #at = 0;
@@ -93,7 +93,7 @@ export class Frames {
     this.buffer = nothing;
   }
 
-  /** Nothing is given out any more. */
+  /** Stops giving out packets. */
   clear(): void {
     this.#bytes = nothing;
     this.#at = 0;
@@ -165,7 +165,7 @@ const invalid = -2;
 /** Second result of `readLength`. */
 let lengthRead = 0;
 
-/** Where the body of the packet at `at` starts; its length is in `lengthRead`. Only the shortest form is valid. */
+/** Returns where the body of the packet at `at` starts; `lengthRead` is its length. Only the shortest form is valid. */
 function readLength(bytes: Buffer, at: number): number {
   let value = 0;
   for (let i = 0; i < 4; i += 1) {
