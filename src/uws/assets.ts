@@ -1,6 +1,7 @@
 /**
- * Serves the files of a page: each is read at its first request and kept as it is sent (compressed where the reader takes
- * that), with an ETag of their content, so that a reload costs a 304. Nothing but the named files can be asked for.
+ * Serves the files of a page: each is read at its first request and kept as it is sent (compressed where the reader
+ * takes that), with an ETag of their content, so that a reload costs a 304. Nothing but the named files can be asked
+ * for.
  */
 import { createHash } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
@@ -12,7 +13,7 @@ import type { Answer } from './exchange.ts';
 
 const compress = promisify(gzip);
 
-/** As much of a request as an asset needs. */
+/** The part of a request that an asset needs. */
 export interface AssetRequest {
   path: string;
   header(name: string): string;
@@ -30,7 +31,7 @@ const contentTypes: Record<string, string> = {
   svg: 'image/svg+xml',
 };
 
-/** Where the content is, or the content itself. */
+/** Path of the content, or the content itself. */
 export type AssetSource = URL | string;
 
 export class Assets {
@@ -38,7 +39,7 @@ export class Assets {
   readonly #headers: Record<string, string>;
   readonly #kept = new Map<string, Promise<Kept>>();
 
-  /** By name, whose ending says what it is. `headers` go with every answer. */
+  /** Files by name, whose ending gives the content type. `headers` go with every answer. */
   constructor(sources: Record<string, AssetSource>, headers: Record<string, string>) {
     this.#sources = new Map(Object.entries(sources));
     this.#headers = { ...headers, 'Cache-Control': 'no-cache' };

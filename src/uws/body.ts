@@ -1,7 +1,7 @@
 /**
- * Reads a body with a cap on real bytes (declared or chunked alike). A body that comes in one piece, as nearly all do, is
- * handed on without a copy. Any other takes room in this process as its bytes arrive, and only a little of it before its
- * sender is known: until then the socket is not read on.
+ * Reads a body with a cap on real bytes (declared or chunked alike). A body that comes in one piece, as nearly all do,
+ * is handed on without a copy. Any other takes room in this process as its bytes arrive, and only a little of it before
+ * its sender is known: until then the socket is not read on.
  */
 import { ByteBudget, type Owner } from '../base/byte-budget.ts';
 import { asFault, type Fault, tooLarge, unavailable } from '../base/errors.ts';
@@ -77,8 +77,8 @@ export class Held {
 
 /**
  * Calls `receive` once with the whole body, or answers 413, 503 or the fault of `admit` itself. A body that came in one
- * piece is valid during the call only; any other is `exchange.ownBody`, whose room is given back when `receive` returns,
- * unless it was kept (`keepBody`). Without `admit` every sender is a stranger.
+ * piece is valid during the call only; any other is `exchange.ownBody`, whose room is given back when `receive`
+ * returns, unless it was kept (`keepBody`). Without `admit` every sender is a stranger.
  */
 export function readBody<Subject>(
   exchange: Exchange,

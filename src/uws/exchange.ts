@@ -67,7 +67,7 @@ export class Exchange {
   releaseBody: (() => void) | undefined = undefined;
   /** Runs once, when the request is answered or its client has gone. */
   onDone: (() => void) | undefined = undefined;
-  /** Of an answer in slices: when and how it ended. */
+  /** Resolves with the outcome of an answer in slices. */
   sent: Promise<SliceOutcome> | undefined = undefined;
   #sender: SliceSender | undefined = undefined;
 

@@ -157,8 +157,8 @@ export class HttpServer {
   }
 
   /**
-   * A POST whose one path parameter and body are handed over as they came. `admit` names the sender of a body that comes in
-   * pieces, by the parameter. `onRefused`: a body that was not taken.
+   * A POST whose one path parameter and body are handed over as they came. `admit` names the sender of a body that
+   * comes in pieces, by the parameter. `onRefused`: a body that was not taken.
    */
   rawPost(
     pattern: string,
@@ -264,7 +264,7 @@ export class HttpServer {
     }
   }
 
-  /** After the last route: other methods of known paths, pre-flights, unknown paths. */
+  /** Called after the last route: serves other methods of known paths, pre-flights and unknown paths. */
   seal(): void {
     for (const [pattern, methods] of this.#allowed) {
       const allow = [...methods, 'OPTIONS'].join(', ');
@@ -277,7 +277,9 @@ export class HttpServer {
     this.#app.any('/*', this.#unknownPath);
   }
 
-  /** A path that resembles a route with a parameter and is no route: each method of it is answered as an unknown path. */
+  /**
+   * A path that resembles a route with a parameter and is no route: each method of it is answered as an unknown path.
+   */
   refusePath(path: string): void {
     this.#others(path, new Set(), this.#unknownPath);
   }

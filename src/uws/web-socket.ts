@@ -20,7 +20,7 @@ export interface WebSocketRoute {
 }
 
 export interface WebSocketEvents {
-  /** One message; the bytes are valid during the call only. */
+  /** Receives a message, whose bytes are valid during the call only. */
   onMessage(bytes: Buffer, isBinary: boolean): void;
   /** Everything that was sent has left. */
   onDrained(): void;
@@ -62,14 +62,16 @@ export class WebSocketConnection {
     return this.#socket?.getBufferedAmount() ?? 0;
   }
 
-  /** One binary message. What a full buffer cannot take would be missing in the stream: then it is over. */
+  /**
+   * Sends a binary message. When the buffer is full, the connection is closed, because the stream would have a hole.
+   */
   send(bytes: Buffer): void {
     if (this.#socket?.send(bytes, true, false) === dropped) this.close();
   }
 
   /**
-   * Sends a close frame after all other bytes. The library cuts a client that does not close its side within seconds, but
-   * only when no bytes wait to leave, so `end` waits for that first.
+   * Sends a close frame after all other bytes. The library cuts a client that does not close its side within seconds,
+   * but only when no bytes wait to leave, so `end` waits for that first.
    */
   end(code: number, reason: string): void {
     if (!this.#socket || this.#ending) return;
@@ -85,12 +87,12 @@ export class WebSocketConnection {
     this.#socket?.close();
   }
 
-  /** By the library: everything has left. */
+  /** Called by the library when all bytes have left. */
   drained(): void {
     this.#ending?.();
   }
 
-  /** By the library: it is closed. */
+  /** Called by the library after the close. */
   forget(): void {
     this.#socket = undefined;
     clearTimeout(this.#timer);
