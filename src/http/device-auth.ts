@@ -1,6 +1,6 @@
 /**
- * Who sends: what nearly every operation does first. Token → device, or 401; 429 for an address that gave too many wrong
- * tokens; the rate limit of messages; a sign of life.
+ * Identifies the sender, which nearly every operation does first. Token → device, or 401; 429 for an address that gave
+ * too many wrong tokens; the rate limit of messages; a sign of life.
  */
 
 import type { Admission } from '../activity/admission.ts';
@@ -14,7 +14,7 @@ import type { HttpRequest } from '../uws/server.ts';
 
 const unknownToken = new Fault('unknown_token', 'No device has this access token; check the token in the path.');
 
-/** As the room for bodies knows a device. */
+/** The name of a device in the room for bodies. */
 export function senderOf({ number }: CachedDevice): string {
   return `device ${number}`;
 }
@@ -36,7 +36,9 @@ export class DeviceAuth {
     this.#log = log;
   }
 
-  /** Without waiting, when this worker knows the token and its address may use it; undefined says nothing. */
+  /**
+   * Returns the device at once if this worker knows the token and the address may use it; undefined decides nothing.
+   */
   known(token: string, from: From): CachedDevice | undefined {
     const device = this.#tokens.get(token);
     if (device === undefined || this.#wrong === undefined || this.#wrong.isCalm) return device;
@@ -61,7 +63,7 @@ export class DeviceAuth {
     return device;
   }
 
-  /** Who sends a body that comes in pieces, before the rest of it is read. */
+  /** Names the sender of a body that comes in pieces, before the rest of the body is read. */
   readonly admitBody = (token: string, from: From): string | Promise<string> => {
     const device = this.known(token, from);
     return device ? senderOf(device) : this.find(token, from).then(senderOf);

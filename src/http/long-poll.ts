@@ -1,7 +1,7 @@
 /**
- * Holds requests that wait: a device asks, and the answer comes with the next event, or 408 at the deadline. All polls of a
- * worker share one cap and one clock: deadlines are kept in slots of `pollTickMs`, so that a poll costs no timer. A
- * client that disconnects frees its place at once.
+ * Holds requests that wait: a device asks, and the answer comes with the next event, or 408 at the deadline. All polls
+ * of a worker share one cap and one clock: deadlines are kept in slots of `pollTickMs`, so that a poll costs no timer.
+ * A client that disconnects frees its place at once.
  */
 import { badRequest, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -16,7 +16,7 @@ export interface LongPollsDeps {
   tokens: TokenCache;
   metrics: Metrics;
   heldMax: number;
-  /** Of a request that names no `timeout`, and at most. */
+  /** Wait of a request that names no `timeout`, and longest wait. */
   waitMsDefault: number;
   waitMsMax: number;
 }
@@ -70,7 +70,8 @@ export class LongPolls {
 
   /**
    * Holds the exchange: exactly one of `Poll.answer`, the deadline or the client's disconnect ends the poll, and then
-   * `Poll.onEnd` is called. Undefined when there is no place: the client was refused. `atDeadline` is 408 without a body.
+   * `Poll.onEnd` is called. Undefined when there is no place: the client was refused. `atDeadline` is 408 without a
+   * body.
    */
   hold(
     exchange: Exchange,
@@ -117,7 +118,7 @@ export class LongPolls {
     for (const polls of [...this.#slots.values()]) for (const poll of [...polls]) poll.expire(true);
   }
 
-  /** Of `Poll` only. */
+  /** Called by `Poll` only. */
   ended(poll: Poll, outcome: 'answered' | 'expired' | 'gone'): void {
     this.#places.release(poll.owners);
     this.#outcomes[outcome].add(1);
@@ -143,7 +144,7 @@ export class LongPolls {
   }
 }
 
-/** One request that waits. */
+/** A request that waits. */
 export class Poll {
   readonly token: string;
   readonly device: CachedDevice;

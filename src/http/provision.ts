@@ -1,6 +1,6 @@
 /**
- * POST /api/v1/provision (operation 9): no token in the path. Whatever comes of it is 200 with a `status`; only a request
- * that is not one is 400, and it is never echoed.
+ * POST /api/v1/provision (operation 9): no token in the path. Whatever comes of it is 200 with a `status`; only a
+ * request that is not one is 400, and it is never echoed.
  */
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
