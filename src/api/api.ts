@@ -33,7 +33,7 @@ export interface ApiDeps extends ClaimDeps, ApiKeyDeps, RpcRoutesDeps, Timeserie
   readBody: ReadBody;
 }
 
-/** By the groups of the document. */
+/** Routes by the groups of the document. */
 export function apiTable(deps: ApiDeps): { tag: string; routes: Route[] }[] {
   return [
     { tag: 'login-endpoint', routes: loginRoutes(deps.auth) },

@@ -117,7 +117,7 @@ function isKeyed(type: string): boolean {
   return (keyed as readonly string[]).includes(type);
 }
 
-/** Where each value of a row is. */
+/** The columns of each value of a row. */
 interface Columns {
   /** Type of a column → index of its first column. */
   indexes: ReadonlyMap<string, number>;

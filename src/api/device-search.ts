@@ -106,7 +106,7 @@ export function deviceSearchRoutes({ postgres, auth, config }: DeviceSearchDeps)
   ];
 }
 
-/** At the address at which the caller reached this server; ports as this server has them. */
+/** Uses the address at which the caller reached this server, and the ports of this server. */
 function connectivity(config: Config, request: HttpRequest, isSecure: boolean, credentials: DeviceCredentials): object {
   const given = request.header('host');
   const address = /^[A-Za-z0-9.-]+(:\d+)?$|^\[[0-9A-Fa-f:.]+\](:\d+)?$/.test(given) ? given : 'localhost';
@@ -144,7 +144,7 @@ function loginOf(type: string, credentialsId: string, value: string | null): str
   return options.flatMap(([option, text]) => (text ? [`${option} ${quoted(text)}`] : [])).join(' ');
 }
 
-/** One word for a shell, whatever it holds. */
+/** Quotes any string as one word for a shell. */
 function quoted(text: string): string {
   return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
 }

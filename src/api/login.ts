@@ -125,7 +125,10 @@ export function loginRoutes(auth: Auth): Route[] {
   ];
 }
 
-/** Members of the body, whatever its content type; whatever is wrong with it is a failed authentication and nothing more. */
+/**
+ * Members of the body, whatever its content type; whatever is wrong with it is a failed authentication and nothing
+ * more.
+ */
 function membersOf(request: HttpRequest): Record<string, unknown> {
   try {
     const body = parseJson(request.body);

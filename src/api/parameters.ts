@@ -12,7 +12,7 @@ import { isUuid, nullUuid } from '../base/uuid.ts';
 import { packageTypes } from '../ota/package.ts';
 import type { PageLink } from '../postgres/page.ts';
 
-/** Of a schema: what is said when a number is below its minimum. */
+/** Mark of a schema: the sentence for a number below its minimum. */
 const belowMinimum = Symbol('below minimum');
 
 const uuidText = Type.String({ format: 'uuid' });

@@ -133,7 +133,7 @@ export function profileRoutes(deps: ProfileRoutesDeps): Route[] {
     return json(pageJson(await listProfiles(postgres, filter, pageLink(query)), item));
   }
 
-  /** Those of other tenants are left out without a word. */
+  /** Profiles of other tenants are left out silently. */
   async function named(principal: Principal, ids: string[]) {
     const { tenantId } = requireTenant(principal);
     return json((await findProfiles(postgres, tenantId, ids)).map(profileInfoJson));

@@ -1,4 +1,7 @@
-/** Relations between entities (docs/rest.md#relations): those that gateways make to their devices, and those that users make. */
+/**
+ * Relations between entities (docs/rest.md#relations): those that gateways make to their devices, and those that users
+ * make.
+ */
 
 import { usableEntity } from '../admin/entities.ts';
 import { type EntityRef, isEntityKind } from '../admin/entity-store.ts';

@@ -1,7 +1,7 @@
 /**
- * Defines a route of the REST API and the steps of a call: caller → role → limits → path, query, body →
- * handler. The same row of the table checks what comes in and describes the route in the API document, so the two cannot
- * drift apart; what goes out is held against the document by a test.
+ * Defines a route of the REST API and the steps of a call: caller → role → limits → path, query, body → handler. The
+ * same row of the table checks what comes in and describes the route in the API document, so the two cannot drift
+ * apart; what goes out is held against the document by a test.
  */
 import type { Auth } from '../auth/auth.ts';
 import { type Principal, type Role, requireRole } from '../auth/roles.ts';
@@ -21,7 +21,7 @@ export interface Medium {
 
 export const isMedium = (shape: Type.Schema | Medium): shape is Medium => 'contentType' in shape;
 
-/** One call of a public route. */
+/** A call of a public route. */
 export interface PublicCall<Path = object, Query = object, Body = unknown> {
   request: HttpRequest;
   params: Path;
@@ -37,7 +37,7 @@ export interface Call<Path = object, Query = object, Body = unknown> extends Pub
 /** What a row of the table says about itself. */
 export interface RouteDescription {
   method: HttpMethod;
-  /** As the HTTP server wants it: `/api/device/:deviceId`. */
+  /** Path in the form of the HTTP server: `/api/device/:deviceId`. */
   pattern: string;
   summary: string;
   description?: string;
@@ -49,13 +49,13 @@ export interface RouteDescription {
   body?: Type.Schema;
   /** A body that the handler reads itself: its numbers keep their digits, or it is no JSON. */
   ownBody?: { shape: Type.Schema | Medium; optional?: boolean };
-  /** Of the status 200. */
+  /** Answer with the status 200. */
   answer?: AnswerShape;
   /** Answers beside 200 and the errors that every route may have. */
   otherAnswers?: Record<number, AnswerShape>;
   /** The paths of telemetry and commands answer their own errors as plain text. */
   plainTextErrors?: boolean;
-  /** Not in the API document. */
+  /** True: the API document leaves the route out. */
   hidden?: boolean;
   /** Default `limits.apiBodyBytesMax`: a handler of larger bodies must not read one in a single turn of the loop. */
   bodyBytesMax?: number;

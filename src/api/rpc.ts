@@ -1,6 +1,6 @@
 /**
- * Commands to devices (docs/rest.md#commands): one-way and two-way in both generations of paths, which differ in their failures
- * only, and persistent ones.
+ * Commands to devices (docs/rest.md#commands): one-way and two-way in both generations of paths, which differ in their
+ * failures only, and persistent ones.
  */
 import { entityNotFound, type Principal, requireTenant, tenantAdmins, tenantUsers, users } from '../auth/roles.ts';
 import type { Clock } from '../base/clock.ts';

@@ -13,7 +13,7 @@ import type { Page } from '../postgres/page.ts';
 
 export const nullable = <T extends Type.Schema>(schema: T) => Type.Union([schema, Type.Null()]);
 
-/** These members and no other. */
+/** An object with these members and no others. */
 export function closed<T extends Type.Properties>(properties: T, title?: string) {
   return Type.Object(properties, { additionalProperties: false, ...(title && { title }) });
 }
