@@ -11,7 +11,7 @@ export const CellKind = { empty: 0, exact: 1, double: 2, text: 3 } as const;
 interface Column {
   /** Over points that fulfil the condition `c`. */
   point(c: string): string;
-  /** Of a branch of the query that knows nothing of this value. */
+  /** The value in a branch of the query that does not have this column. */
   neutral: string;
   /** Over groups; `name` gives the name of a column of this value. */
   merge(name: (column: string) => string): string;
@@ -125,7 +125,7 @@ const unique: Aggregate = {
   result: (name) => ({ kind: `if(${name('points')} = 0, 0, 1)`, text: `toString(${name('texts')})`, double: '0.' }),
 };
 
-/** Of points of one moment, that of the device that was made last. */
+/** Of several points of one moment, picks the point of the newest device. */
 const latest: Aggregate = {
   columns: {
     points,

@@ -1,4 +1,7 @@
-/** Filters in SQL: of devices, of points, of date groups. A filter holds when any of its values fits (NOT_IN: when none does). */
+/**
+ * Filters in SQL: of devices, of points, of date groups. A filter holds when any of its values fits (NOT_IN: when none
+ * does).
+ */
 import { badRequest } from '../base/errors.ts';
 import { valueText } from './aggregates.ts';
 import type { DateKey } from './dates.ts';
@@ -39,7 +42,7 @@ export function textCondition(
   }
 }
 
-/** Of points of the filter's key. */
+/** Condition on points of the filter's key. */
 export function pointCondition(filter: Filter, parameters: QueryParameters): string {
   const fits = textCondition(valueText, '1', filter, parameters);
   const numbers = filter.values.filter(isNumber).map(Number);
@@ -48,7 +51,7 @@ export function pointCondition(filter: Filter, parameters: QueryParameters): str
   return `(${fits} OR (kind = 3 AND num IN ${parameters.many('Float64', numbers)}))`;
 }
 
-/** Of date groups: `key` is the SQL of what `dateKey` counts by. */
+/** Condition on date groups; `key` is the SQL of what `dateKey` counts by. */
 export function dateCondition(
   { operation, values, name }: Filter,
   key: string,

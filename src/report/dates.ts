@@ -1,7 +1,7 @@
 /**
  * Date groupings as whole numbers. The store counts by a `base` that costs one division a point (hour of the clock, day
- * number, …); what the calendar makes of it (`key`) is worked out for each group, and the cell for each row. Weeks begin
- * on Sunday, as docs/rest.md#reports says; the first one of a year or month is the one that its first day is in.
+ * number, …); what the calendar makes of it (`key`) is worked out for each group, and the cell for each row. Weeks
+ * begin on Sunday, as docs/rest.md#reports says; the first one of a year or month is the one that its first day is in.
  */
 import { dayMs, hourMs, minuteMs, type Zone } from './zone.ts';
 
@@ -22,9 +22,9 @@ export type DateCell = string | number;
 
 /** How a date field is counted, in SQL and in words. */
 export interface DateKey {
-  /** Of a point: SQL over `ts`, `local` (wall-clock milliseconds) and `shift` (their difference). */
+  /** SQL for a point, over `ts`, `local` (wall-clock milliseconds) and `shift` (their difference). */
   base: string;
-  /** Of a group: SQL over the base `b`. */
+  /** SQL for a group, over the base `b`. */
   key(b: string): string;
   cell(key: number): DateCell;
   /** Returns the place of a filter value in the order of keys; undefined when the value is no date of this kind. */

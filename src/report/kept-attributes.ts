@@ -1,6 +1,6 @@
 /**
- * SQL of the attributes that are kept in ClickHouse for reports: those that a saved view names, counted for each tenant.
- * An attribute that no view names any more is forgotten by `MetadataCopier`.
+ * SQL of the attributes that are kept in ClickHouse for reports: those that a saved view names, counted for each
+ * tenant. An attribute that no view names any more is forgotten by `MetadataCopier`.
  */
 import { assert, badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -92,7 +92,9 @@ export async function keepSaved(
   });
 }
 
-/** Attributes that no saved view names. A view that is saved at this moment keeps its own again with its first report. */
+/**
+ * Attributes that no saved view names. A view that is saved at this moment keeps its own again with its first report.
+ */
 export async function unnamedAttributes(queries: Queries): Promise<ReportAttribute[]> {
   return await queries.query<ReportAttribute>(
     `select k.scope, k.key from report_key k

@@ -1,6 +1,7 @@
 /**
- * Keeps ClickHouse's copy of device data up: reads what the outbox names, as it is now, writes it, and only then deletes
- * the rows of the outbox. Both are done again after a crash in between; the newest number counts. One host at a time.
+ * Keeps ClickHouse's copy of device data up: reads what the outbox names, as it is now, writes it, and only then
+ * deletes the rows of the outbox. Both are done again after a crash in between; the newest number counts. One host at a
+ * time.
  */
 import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';

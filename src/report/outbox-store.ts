@@ -3,7 +3,9 @@ import { limits } from '../base/limits.ts';
 import type { Queries } from '../postgres/client.ts';
 import { Kind } from '../value/typed.ts';
 
-/** One of: a device or an attribute of it, devices of a profile, devices of a customer, all of it. */
+/**
+ * Names what to copy: a device or one of its attributes, devices of a profile, devices of a customer, or everything.
+ */
 export interface OutboxRow {
   id: number;
   device: number | null;
@@ -13,7 +15,7 @@ export interface OutboxRow {
   key: string | null;
 }
 
-/** As `device_metadata` in ClickHouse has it; no `id`: the device is gone. */
+/** A row of `device_metadata` in ClickHouse; without `id` the device was deleted. */
 export interface DeviceCopy {
   device: number;
   id: string;
@@ -35,7 +37,7 @@ export interface AttributeCopy {
 /** Any constant that no other part takes a lock by. */
 const lockKey = 7_155_720_362;
 
-/** One host at a time copies; the lock ends with the transaction. */
+/** Lets one host copy at a time; the lock ends with the transaction. */
 export async function tryLock(queries: Queries): Promise<boolean> {
   const [row] = await queries.query<{ taken: boolean }>('select pg_try_advisory_xact_lock($1) as taken', [lockKey]);
   return row!.taken;
@@ -126,7 +128,7 @@ export async function attributesOf(
 export interface KeyToFill {
   scope: number;
   key: string;
-  /** It was copied once. */
+  /** True when the key was copied once. */
   isFilled: boolean;
 }
 
@@ -170,7 +172,7 @@ function copyOf({ device, scope, key, kind, value }: AttributeRow): AttributeCop
   return { device, scope, key, kind, text: reportedText(kind, value) };
 }
 
-/** As reports show and compare it: one form of each number, of which whole ones keep their digits. */
+/** Returns a value as reports show and compare it: each number in one form, integers with all digits. */
 function reportedText(kind: number, value: string): string {
   if (kind === Kind.boolean) return value === '1' ? 'true' : 'false';
   return kind === Kind.double ? String(Number(value) + 0) : value;

@@ -17,7 +17,7 @@ export class QueryParameters {
     return this.#bind(`Array(${type})`, values);
   }
 
-  /** They travel in the address of a request, which has a limit. */
+  /** Parameters go into the address of a request, which has a limit. */
   checkSize(): void {
     let bytes = 0;
     for (const value of Object.values(this.values)) bytes += encodeURIComponent(String(value)).length + 32;

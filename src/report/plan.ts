@@ -1,7 +1,7 @@
 /**
  * One report → one parameterised query of ClickHouse. From the inside out: points of each device by date base (the only
- * step that touches points), groups of the report, cells; a pivot gathers the cells of each row in one more. What a user
- * wrote is bound, never part of the text.
+ * step that touches points), groups of the report, cells; a pivot gathers the cells of each row in one more. What a
+ * user wrote is bound, never part of the text.
  */
 import { notErased } from '../clickhouse/erase-statements.ts';
 import { type Aggregate, aggregates, ofDevices } from './aggregates.ts';
@@ -14,7 +14,7 @@ import { type Field, sourceKey, type ViewDefinition } from './view.ts';
 import { Zone } from './zone.ts';
 
 export interface PlanInput extends Omit<DeviceScope, 'scope'> {
-  /** With the filters as they count for this request. */
+  /** The view with the filters of this request. */
   definition: ViewDefinition;
   startTs: number;
   endTs: number;
@@ -149,7 +149,7 @@ class Planner {
     return { tenantId, ownDevices, scope: definition.scope };
   }
 
-  /** One branch for all values that need the points themselves, one more for each key that needs its steps. */
+  /** Makes a branch for all values that need the points themselves, and a branch for each key that needs steps. */
   #pointsSql(values: Field[]): string {
     const { definition, startTs, endTs } = this.#input;
     const parameters = this.#parameters;

@@ -15,7 +15,7 @@ export interface Table {
   rows: Iterable<Cell[]>;
 }
 
-/** As JSON has it: two members for each row field, then three for each value, or one with all cells of a pivot. */
+/** The JSON form: two members for each row field, then three for each value, or one with all cells of a pivot. */
 export type ResultRow = unknown[];
 
 export function tableOf(plan: Plan, result: ResultRow[]): Table {

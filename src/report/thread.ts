@@ -113,7 +113,8 @@ function settings(queryId: string): NonNullable<QueryOptions['settings']> {
     // Nothing but reading, whatever the statement says; a server notices that its client has gone.
     readonly: '2',
     cancel_http_readonly_queries_on_client_close: 1,
-    // The embedded engine runs this statement after ingest and reads; a server runs it after statements of a higher priority.
+    // The embedded engine runs this statement after ingest and reads; a server runs it after statements of a higher
+    // priority.
     priority: '1',
     max_memory_usage: String(data.memoryBytesMax),
     max_result_bytes: String(limits.reportResultBytesMax),

@@ -1,6 +1,6 @@
 /**
- * A saved view (docs/rest.md#reports): what a report shows, of which devices, over which time. Here are its types and the rules
- * that need nothing but the view; `decode-view.ts` makes one of a request's body.
+ * A saved view (docs/rest.md#reports): what a report shows, of which devices, over which time. Here are its types and
+ * the rules that need nothing but the view; `decode-view.ts` makes one of a request's body.
  */
 import { type DateGrouping, type GroupBy, unitStart } from './dates.ts';
 import { Zone } from './zone.ts';
@@ -17,7 +17,7 @@ export type Aggregation = (typeof aggregations)[number];
 export const operations = ['IN', 'NOT_IN', 'EQ', 'GT', 'GTE', 'LT', 'LTE', 'CONTAINS'] as const;
 export type Operation = (typeof operations)[number];
 
-/** Where the values of a field or filter come from. */
+/** The source of the values of a field or filter. */
 export type Source =
   | { source: 'ENTITY_FIELD'; key: EntityField }
   | { source: 'ATTRIBUTE'; attributeScope: AttributeScope; key: string }
