@@ -1,6 +1,6 @@
 /**
- * Checks which package a device or a profile may get, and records the work of the rollout. Called inside the transaction
- * that saves the device or the profile, so that the work is recorded if and only if the change is.
+ * Checks which package a device or a profile may get, and records the work of the rollout. Called inside the
+ * transaction that saves the device or the profile, so that the work is recorded if and only if the change is.
  */
 import { badRequest } from '../base/errors.ts';
 import type { Queries } from '../postgres/client.ts';
@@ -28,7 +28,10 @@ export async function checkAssignable(
   }
 }
 
-/** Called after a device was made or saved. True when the device needs a notification: wake the rollout after the commit. */
+/**
+ * Called after a device was made or saved. True when the device needs a notification: wake the rollout after the
+ * commit.
+ */
 export async function deviceAssigned(queries: Queries, deviceId: string): Promise<boolean> {
   return await devicesAssigned(queries, [deviceId]);
 }
@@ -38,7 +41,7 @@ export async function devicesAssigned(queries: Queries, deviceIds: string[]): Pr
   return await insertDeviceRollouts(queries, deviceIds);
 }
 
-/** After a profile was saved with another package than before. Wake the rollout after the commit. */
+/** Called after a profile was saved with another package than before. Wake the rollout after the commit. */
 export async function profileAssigned(queries: Queries, profileId: string): Promise<void> {
   await insertProfileRollout(queries, profileId);
 }

@@ -52,7 +52,7 @@ function rotated(word: number, bits: number): number {
 
 /** Cuts what comes into blocks of `blockBytes`; what is left over waits for more. */
 class Blocks {
-  /** Of everything so far. */
+  /** Number of all bytes so far. */
   length = 0;
   readonly #rest: Buffer;
   #restLength = 0;
@@ -214,7 +214,7 @@ function multiply64(aLow: number, aHigh: number, bLow: number, bHigh: number): v
   low = Math.imul(aLow, bLow);
 }
 
-/** By 1 to 63 bits, not by 32. */
+/** Rotates by 1 to 63 bits, except 32. */
 function rotate64(aLow: number, aHigh: number, bits: number): void {
   const [l, h] = bits < 32 ? [aLow, aHigh] : [aHigh, aLow];
   const by = bits & 31;

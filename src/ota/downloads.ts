@@ -1,7 +1,7 @@
 /**
  * The file that a device asks for, by title and version or just as its own: only what is assigned to it. Over HTTP
- * assignments are remembered for a moment, because a file is taken in thousands of chunks; what is remembered may grant,
- * only the store refuses.
+ * assignments are remembered for a moment, because a file is taken in thousands of chunks; what is remembered may
+ * grant, only the store refuses.
  */
 import type { Clock } from '../base/clock.ts';
 import { badRequest, notFound } from '../base/errors.ts';

@@ -1,4 +1,6 @@
-/** Telemetry and attributes that notify a device of its packages (docs/rest.md#packages). Pure; values are never cast. */
+/**
+ * Telemetry and attributes that notify a device of its packages (docs/rest.md#packages). Pure; values are never cast.
+ */
 import { ownValue } from '../attributes/attributes.ts';
 import type { TypedValue } from '../value/typed.ts';
 import { isStored, type OtaPackage, type PackageType, prefixOf } from './package.ts';

@@ -1,4 +1,6 @@
-/** SQL of packages, their pieces and their rollout. Each function takes the pool or a transaction; none checks rights. */
+/**
+ * SQL of packages, their pieces and their rollout. Each function takes the pool or a transaction; none checks rights.
+ */
 import { assert, badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { isUuid } from '../base/uuid.ts';
@@ -88,7 +90,7 @@ export async function findPackage(queries: Queries, tenantId: string, id: string
   return found;
 }
 
-/** Of any tenant; it cannot be deleted before the transaction ends. */
+/** Finds a package of any tenant and locks it against a delete until the transaction ends. */
 export async function holdPackage(queries: Queries, id: string): Promise<OtaPackage | undefined> {
   const [found] = await queries.query<OtaPackage>(
     `select ${columns} from ota_package o where o.id = $1 for key share`,
@@ -108,7 +110,7 @@ export async function lockPackage(queries: Queries, tenantId: string, id: string
 
 export interface PackageFilter {
   tenantId: string;
-  /** Only those that a device of this profile could get. */
+  /** Lists only packages that a device of this profile could get. */
   profileId?: string | undefined;
   type?: PackageType | undefined;
 }
@@ -172,7 +174,7 @@ export async function findPiece(postgres: Postgres, packageId: string, number: n
   return await postgres.bytes(`select bytes from ota_piece where package_id = '${packageId}' and number = ${number}`);
 }
 
-/** After the last piece: from now on the package can be assigned. */
+/** Called after the last piece: from now on the package can be assigned. */
 export async function completePackage(
   queries: Queries,
   id: string,
@@ -235,7 +237,9 @@ export async function countProfileDevices(
 const outdated = `(coalesce(d.firmware_id, p.firmware_id) is distinct from d.told_firmware_id
   or coalesce(d.software_id, p.software_id) is distinct from d.told_software_id)`;
 
-/** Records work for devices whose last notification named other packages than they have now. True when there is work. */
+/**
+ * Records work for devices whose last notification named other packages than they have now. True when there is work.
+ */
 export async function insertDeviceRollouts(queries: Queries, deviceIds: string[]): Promise<boolean> {
   const rows = await queries.query(
     `insert into ota_rollout (device_id)
@@ -257,8 +261,8 @@ export interface RolloutDevice {
 }
 
 /**
- * Takes devices for this transaction alone: the row by its lock, the device by an advisory lock, because a later change of
- * a device has a row of its own. Locked rows and devices are skipped. Saving a device does not wait for these locks.
+ * Takes devices for this transaction alone: the row by its lock, the device by an advisory lock, because a later change
+ * of a device has a row of its own. Locked rows and devices are skipped. Saving a device does not wait for these locks.
  */
 export async function takeRolloutDevices(queries: Queries, countMax: number): Promise<RolloutDevice[]> {
   return await queries.query<RolloutDevice>(
@@ -306,8 +310,8 @@ export async function readOutdated(queries: Queries, deviceIds: string[]): Promi
 }
 
 /**
- * A device that was saved after this transaction read it was compared with its earlier notification and may have recorded
- * no work. So the devices are compared again under the lock. Later saves wait and see the new notification.
+ * A device that was saved after this transaction read it was compared with its earlier notification and may have
+ * recorded no work. So the devices are compared again under the lock. Later saves wait and see the new notification.
  */
 export async function finishRolloutDevices(
   queries: Queries,
