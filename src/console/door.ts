@@ -1,7 +1,7 @@
 /**
- * The pages of this origin: the console at `/` and the interactive API document at `/swagger-ui/`. They are files beside
- * this one (`page/`, sent as they are written) and the two of swagger-ui that are needed; what they show comes over the
- * REST API. Nothing runs or is loaded that does not come from here, and no other page may frame them.
+ * The pages of this origin: the console at `/` and the interactive API document at `/swagger-ui/`. They are files
+ * beside this one (`page/`, sent as they are written) and the two of swagger-ui that are needed; what they show comes
+ * over the REST API. Nothing runs or is loaded that does not come from here, and no other page may frame them.
  */
 import { type AssetSource, Assets } from '../uws/assets.ts';
 import type { HttpServer } from '../uws/server.ts';
