@@ -1,8 +1,8 @@
 /**
  * `npm run journal`: what waits in the journals of DATA_DIR, and commands that move it. `list` shows every journal,
- * `verify [NAME]` reads every waiting frame, `show NAME [SEGMENT]` lists frames, `ship DIR` carries the journal of a host
- * that is gone into ClickHouse, `drain` empties a stopped instance before it is removed. The first three change nothing
- * and work while Millrace runs.
+ * `verify [NAME]` reads every waiting frame, `show NAME [SEGMENT]` lists frames, `ship DIR` carries the journal of a
+ * host that is gone into ClickHouse, `drain` empties a stopped instance before it is removed. The first three change
+ * nothing and work while Millrace runs.
  */
 import { closeSync, existsSync, openSync, readdirSync } from 'node:fs';
 import { availableParallelism } from 'node:os';

@@ -1,6 +1,6 @@
 /**
- * `npm run restore -- DIR`: makes DATA_DIR, which must be empty, from a backup. Everything is checked before anything is
- * written; until the end a mark in the directory keeps it from being started. The next start replays the journals.
+ * `npm run restore -- DIR`: makes DATA_DIR, which must be empty, from a backup. Everything is checked before anything
+ * is written; until the end a mark in the directory keeps it from being started. The next start replays the journals.
  */
 import { existsSync, readdirSync } from 'node:fs';
 import { mkdir, rm, writeFile } from 'node:fs/promises';

@@ -1,6 +1,6 @@
 /**
- * One worker: opens its sections in the order in which data flows, listens, and stops them in the reverse order. Read this
- * file first: it names every long-lived object and what each is given.
+ * One worker: opens its sections in the order in which data flows, listens, and stops them in the reverse order. Read
+ * this file first: it names every long-lived object and what each is given.
  */
 import { randomUUID } from 'node:crypto';
 import { hostname } from 'node:os';
@@ -157,7 +157,8 @@ async function serve(link: PrimaryLink): Promise<void> {
     process.exit(0);
   };
   link.onDrain(() => void end());
-  // Without a primary no process supervises this one: it makes durable what it accepted and leaves the rest to the next run.
+  // Without a primary no process supervises this one: it makes durable what it accepted and leaves the rest to the next
+  // run.
   link.onLost(() => {
     stop.shipMsMax = 0;
     void end();
@@ -299,7 +300,8 @@ async function openChannel(
     return Promise.all([shipper.drain(drainMsMax), orphans.drain(drainMsMax)]);
   });
 
-  // A worker that has not read the latest changes may still accept messages of a deleted device: its journal settles nothing.
+  // A worker that has not read the latest changes may still accept messages of a deleted device: its journal settles
+  // nothing.
   const isCurrent = () => clock.monotonic() - changes.currentAt < limits.deletedDeviceGraceMs - limits.credentialPollMs;
   const journalReports = () => [
     ...(isCurrent() ? [reportOf(journal, writer, clock)] : []),

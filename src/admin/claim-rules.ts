@@ -7,7 +7,8 @@ import { Kind, type TypedValue } from '../value/typed.ts';
 
 /**
  * Server attributes by which an administrator lets a device be claimed, and offers it: `true`, and as
- * `claimOfAttribute` reads it. A customer's users must not write them: they would have the device again after losing it.
+ * `claimOfAttribute` reads it. A customer's users must not write them: they would have the device again after losing
+ * it.
  */
 export const claimKeys = { allowed: 'claimingAllowed', data: 'claimingData' } as const;
 

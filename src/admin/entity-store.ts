@@ -75,7 +75,9 @@ export async function findNumber(queries: Queries, { type, id }: EntityRef): Pro
   return row?.number;
 }
 
-/** As `findNumber`, given when it has none; the transaction holds the entity. Two callers at once get the same number. */
+/**
+ * As `findNumber`, given when it has none; the transaction holds the entity. Two callers at once get the same number.
+ */
 export async function findOrGiveNumber(queries: Queries, tenantId: string, ref: EntityRef): Promise<number> {
   const known = await findNumber(queries, ref);
   if (known !== undefined) return known;

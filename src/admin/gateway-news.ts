@@ -1,7 +1,7 @@
 /**
  * A gateway hears when a user deletes or renames one of its devices, as a command that waits for it for a day: else it
- * would go on sending under a name that is nobody's (docs/mqtt.md#gateways). Which gateway that is stands in the device's
- * additional info. What cannot be told is logged: the change itself is made.
+ * would go on sending under a name that is nobody's (docs/mqtt.md#gateways). Which gateway that is stands in the
+ * device's additional info. What cannot be told is logged: the change itself is made.
  */
 import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';

@@ -24,7 +24,9 @@ export function readCertificate(text: string): X509Certificate | undefined {
   }
 }
 
-/** Digest of a name as a certificate shows it: equal for all names that are compared as equal, case and blanks aside. */
+/**
+ * Digest of a name as a certificate shows it: equal for all names that are compared as equal, case and blanks aside.
+ */
 export function subjectDigest(name: string): string {
   const lines = name.split('\n').map((line) => line.trim().replaceAll(/\s+/g, ' ').toLowerCase());
   return createHash('sha256').update(lines.join('\n')).digest('hex');
@@ -68,7 +70,10 @@ export async function issuersOf({ postgres }: AdminDeps, tenantId: string, link:
   return { ...page, data: page.data.map((issuer) => shown(tenantId, issuer)) };
 }
 
-/** `signature`: base64, of the nonce as it is shown, by the key of the issuer; SHA-256 where the kind of key takes a digest. */
+/**
+ * `signature`: base64, of the nonce as it is shown, by the key of the issuer; SHA-256 where the kind of key takes a
+ * digest.
+ */
 export async function proveIssuer(
   { postgres }: AdminDeps,
   tenantId: string,

@@ -1,6 +1,6 @@
 /**
- * Device profiles: which one a device gets (named by id, named by `type` and made when missing, or the default one), and
- * what a user does with them.
+ * Device profiles: which one a device gets (named by id, named by `type` and made when missing, or the default one),
+ * and what a user does with them.
  */
 import { entityNotFound } from '../auth/roles.ts';
 import { systemClock } from '../base/clock.ts';

@@ -1,7 +1,7 @@
 /**
  * What a new installation starts with: the first administrators and one device to try, and in demo mode what tools of
- * the family expect (docs/rest.md#tenants). Each is one transaction; a setting with the id of its tenant marks it as done, so
- * that it happens once however many hosts start, and what a user deletes stays deleted.
+ * the family expect (docs/rest.md#tenants). Each is one transaction; a setting with the id of its tenant marks it as
+ * done, so that it happens once however many hosts start, and what a user deletes stays deleted.
  */
 import type { PasswordHasher } from '../auth/password.ts';
 import type { Authority } from '../auth/roles.ts';

@@ -1,6 +1,6 @@
 /**
- * Users of a tenant and its customers, as administrators manage them (docs/rest.md#users). Each rule of who may touch whom
- * is here; a user's own password and sessions are in `auth/`.
+ * Users of a tenant and its customers, as administrators manage them (docs/rest.md#users). Each rule of who may touch
+ * whom is here; a user's own password and sessions are in `auth/`.
  */
 import { randomBytes } from 'node:crypto';
 import { sha256 } from '../auth/api-key.ts';
@@ -69,8 +69,8 @@ function newUser(caller: Principal, input: UserInput, now: number): User {
 }
 
 /**
- * Name, email and the like; whose user it is and what it may do stay as they were made. The email is what a user signs in
- * with: only a caller that is `proven` by its own password changes its own, or that of an equal.
+ * Name, email and the like; whose user it is and what it may do stay as they were made. The email is what a user signs
+ * in with: only a caller that is `proven` by its own password changes its own, or that of an equal.
  */
 export async function saveUser(
   { postgres }: AdminDeps,

@@ -1,6 +1,6 @@
 /**
- * Identifies the caller of the analytics component: by a JWT in the query or the header `jwt`, else by `X-Authorization`.
- * An unknown caller gets 403, as the report API documents, not the 401 of the REST API.
+ * Identifies the caller of the analytics component: by a JWT in the query or the header `jwt`, else by
+ * `X-Authorization`. An unknown caller gets 403, as the report API documents, not the 401 of the REST API.
  */
 import { type Auth, authenticationFailed } from '../auth/auth.ts';
 import { requireRole, requireTenant, type TenantPrincipal, tenantAdmins } from '../auth/roles.ts';

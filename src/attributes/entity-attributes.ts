@@ -1,6 +1,6 @@
 /**
- * Attributes of entities that are no devices: few, written one call at a time, and pushed to no session. `entity` is the
- * number of the entity; 0 = an entity of which nothing was stored.
+ * Attributes of entities that are no devices: few, written one call at a time, and pushed to no session. `entity` is
+ * the number of the entity; 0 = an entity of which nothing was stored.
  */
 import type { Clock } from '../base/clock.ts';
 import type { Queries } from '../postgres/client.ts';

@@ -211,7 +211,9 @@ export class Following implements Listener {
     this.#owner.left(this.#device, this);
   }
 
-  /** Once also for who has left by now: a device that never listened before is told of what was written from here on. */
+  /**
+   * Once also for who has left by now: a device that never listened before is told of what was written from here on.
+   */
   ask(): void {
     if (this.#asking || (this.#left && this.#hasAsked)) return;
     this.#asking = true;

@@ -1,6 +1,6 @@
 /**
- * Which attributes a device asks to read, and the answer: the rules that all doors share
- * (docs/http.md#attributes). A scope that is not asked for is not answered; who asks for nothing in particular gets everything.
+ * Which attributes a device asks to read, and the answer: the rules that all doors share (docs/http.md#attributes). A
+ * scope that is not asked for is not answered; who asks for nothing in particular gets everything.
  */
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';

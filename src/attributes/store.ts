@@ -26,7 +26,9 @@ export const sharedScope = 2;
 const deletedKind = 0;
 const nowMs = '(extract(epoch from clock_timestamp()) * 1000)::bigint';
 
-/** One statement of a queue of writes (its column is `lane`), which may reach the database twice: it takes effect once. */
+/**
+ * One statement of a queue of writes (its column is `lane`), which may reach the database twice: it takes effect once.
+ */
 export interface Turn {
   queue: string;
   number: number;
@@ -153,7 +155,9 @@ export async function deleteShared(
   return { removed: rows.flatMap(({ key }) => (key === null ? [] : [key])), version: rows[0]?.version ?? 0 };
 }
 
-/** After a removal whose answer was lost: a key that was written again since was removed as well, and says so itself. */
+/**
+ * After a removal whose answer was lost: a key that was written again since was removed as well, and says so itself.
+ */
 async function missingKeys(queries: Queries, device: number, scope: number, keys: string[]): Promise<string[]> {
   const rows = await queries.query<{ key: string }>(
     `select key from attribute where device = $1 and scope = $2 and kind <> ${deletedKind} and key = any($3)`,

@@ -1,8 +1,9 @@
 /**
  * The way of attribute writes into Postgres: what comes while a statement runs goes with the next one, many devices in
  * one upsert, and everybody is told after the commit. Each queue runs one statement at a time and a device's scope
- * keeps to one queue, so writes take effect in the order of the calls. A statement that may have been committed when the
- * connection broke is repeated, and takes effect once: its queue counts its statements in the database. A write that the database refuses for its content is singled out, so that it fails alone.
+ * keeps to one queue, so writes take effect in the order of the calls. A statement that may have been committed when
+ * the connection broke is repeated, and takes effect once: its queue counts its statements in the database. A write
+ * that the database refuses for its content is singled out, so that it fails alone.
  */
 import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';

@@ -54,7 +54,9 @@ export async function insertApiKey(
   );
 }
 
-/** Returns the keys that made this key, and the key itself last; undefined when revoked. Locks the key against a delete. */
+/**
+ * Returns the keys that made this key, and the key itself last; undefined when revoked. Locks the key against a delete.
+ */
 export async function holdMaker(queries: Queries, id: string): Promise<string[] | undefined> {
   const [key] = await queries.query<{ madeBy: string[] }>(
     'select made_by as "madeBy" from api_key where id = $1 and enabled for key share',
@@ -107,8 +109,8 @@ export async function deleteKeysOfUser(queries: Queries, userId: string): Promis
 }
 
 /**
- * Deletes the keys that `makers` made, directly or through other keys. The makers are deleted already and make no more; a
- * key that was being made meanwhile is found in the next round.
+ * Deletes the keys that `makers` made, directly or through other keys. The makers are deleted already and make no more;
+ * a key that was being made meanwhile is found in the next round.
  */
 async function deleteMade(queries: Queries, makers: string[]): Promise<Buffer[]> {
   const all: Buffer[] = [];

@@ -118,7 +118,9 @@ export class Auth {
     return isRight;
   }
 
-  /** Throws 400 unless the password is that of the caller, and 429 after too many wrong ones. The account, and its hash. */
+  /**
+   * Throws 400 unless the password is that of the caller, and 429 after too many wrong ones. The account, and its hash.
+   */
   async proveCaller(
     principal: Principal,
     password: string,
@@ -190,8 +192,8 @@ export class Auth {
   }
 
   /**
-   * A new pair of the same session. Each refresh token is accepted once: when a token comes again, two parties have
-   * it, and the session ends. A guest has no password to protect, so the refresh token of a guest is accepted repeatedly.
+   * A new pair of the same session. Each refresh token is accepted once: when a token comes again, two parties have it,
+   * and the session ends. A guest has no password to protect, so the refresh token of a guest is accepted repeatedly.
    */
   async refresh(refreshToken: string): Promise<TokenPair> {
     let claims: AccessClaims | RefreshClaims;
@@ -229,7 +231,10 @@ export class Auth {
     await this.#limitSessions(session.ownerId, now);
   }
 
-  /** Ends all sessions of an owner with more than `sessionsPerOwnerMax` remembered ones, so that their number is bounded. */
+  /**
+   * Ends all sessions of an owner with more than `sessionsPerOwnerMax` remembered ones, so that their number is
+   * bounded.
+   */
   async #limitSessions(ownerId: string, now: number): Promise<void> {
     const { postgres } = this.#deps;
     const countMax = limits.sessionsPerOwnerMax;

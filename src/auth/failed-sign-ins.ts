@@ -1,9 +1,9 @@
 /**
- * Slows down the guessing of passwords. After some wrong passwords further tries have to wait, each twice as long as the
- * one before: tries of one network for one account, of one network for any accounts, and, for a short time, of all
- * networks for one account. The last two
- * do not hold for a network from which the user signed in before, so that no stranger can lock a user out. Each worker
- * counts for itself. An account that does not exist is treated like one that does.
+ * Slows down the guessing of passwords. After some wrong passwords further tries have to wait, each twice as long as
+ * the one before: tries of one network for one account, of one network for any accounts, and, for a short time, of all
+ * networks for one account. The last two do not hold for a network from which the user signed in before, so that no
+ * stranger can lock a user out. Each worker counts for itself. An account that does not exist is treated like one that
+ * does.
  */
 import type { Clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';
@@ -63,7 +63,7 @@ export class FailedSignIns {
   }
 }
 
-/** The counts of the account in the network, of the network, and of the account. */
+/** Returns the rules for the account in the network, for the network, and for the account. */
 function rulesFor(email: string, network: string): [Rule, Rule, Rule] {
   const account = email.toLowerCase().slice(0, 255);
   const { failedSignInsFree: freeTries, failedSignInWaitMsMax: waitMsMax } = limits;

@@ -79,8 +79,8 @@ export class Jwt {
   }
 
   /**
-   * A pair of a new session, or of one that is renewed. It is of a time when the user's tokens were not outdated, be it a
-   * moment ahead.
+   * A pair of a new session, or of one that is renewed. It is of a time when the user's tokens were not outdated, be it
+   * a moment ahead.
    */
   async issue(user: TokenUser, renewed?: { sessionId: string; renewal: number }, isPublic = false): Promise<TokenPair> {
     const { accessTokenSeconds, refreshTokenSeconds } = this.#deps;

@@ -1,8 +1,8 @@
 /**
- * Computes password hashes: scrypt in PHC form, in one thread of low priority with a short queue in which the networks of
- * the callers take turns. In libuv's thread pool (`crypto.scrypt`) a few hashes at once delay the journal's fdatasync a
- * thousandfold, and with it every device. A keyed digest in memory recognises a password that was right a short while
- * ago, so that programs which sign in for each call cost no scrypt each.
+ * Computes password hashes: scrypt in PHC form, in one thread of low priority with a short queue in which the networks
+ * of the callers take turns. In libuv's thread pool (`crypto.scrypt`) a few hashes at once delay the journal's
+ * fdatasync a thousandfold, and with it every device. A keyed digest in memory recognises a password that was right a
+ * short while ago, so that programs which sign in for each call cost no scrypt each.
  */
 import { createHmac, randomBytes, timingSafeEqual } from 'node:crypto';
 import { Worker } from 'node:worker_threads';
@@ -91,8 +91,8 @@ export class PasswordHasher {
   }
 
   /**
-   * Without a `stored` hash (no such user) the check takes the same time and answers no. Programs that sign in together as
-   * the same user share one check. Unknown users share checks as well, so that the timing does not reveal them.
+   * Without a `stored` hash (no such user) the check takes the same time and answers no. Programs that sign in together
+   * as the same user share one check. Unknown users share checks as well, so that the timing does not reveal them.
    */
   verify(user: string, password: string, stored: string | null, asker = ownAsker): Promise<boolean> {
     const digest = createHmac('sha256', this.#digestKey).update(password).digest();

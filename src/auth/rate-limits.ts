@@ -1,9 +1,9 @@
 /**
  * How much a device, a gateway for itself, all devices of a gateway, and all devices of a tenant may send. A post with
  * data points counts as one telemetry message and its points, every other message as one message. Each worker keeps the
- * token buckets of the devices it saw and publishes at once what it took, so all workers and hosts share one bucket. What
- * several connections send within the same few milliseconds may exceed the bucket: that is a debt which later messages
- * pay. Without the bus each worker counts alone.
+ * token buckets of the devices it saw and publishes at once what it took, so all workers and hosts share one bucket.
+ * What several connections send within the same few milliseconds may exceed the bucket: that is a debt which later
+ * messages pay. Without the bus each worker counts alone.
  */
 import type { Clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';

@@ -1,4 +1,6 @@
-/** How often a tenant, and each of its customers, may call the REST API. All workers and hosts share the token buckets. */
+/**
+ * How often a tenant, and each of its customers, may call the REST API. All workers and hosts share the token buckets.
+ */
 import type { Clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';

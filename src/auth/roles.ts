@@ -1,13 +1,16 @@
 /**
- * Who may do what, in one place (docs/rest.md#roles). Each route of the API names one of the lists of roles below; which entity
- * a principal may touch is decided here too.
+ * Who may do what, in one place (docs/rest.md#roles). Each route of the API names one of the lists of roles below;
+ * which entity a principal may touch is decided here too.
  */
 import { Fault, notFound } from '../base/errors.ts';
 
 export const authorities = ['SYS_ADMIN', 'TENANT_ADMIN', 'CUSTOMER_USER'] as const;
 export type Authority = (typeof authorities)[number];
 
-/** What a route is open to. A guest signed in with the id of a public customer only and no password: reads what is shown. */
+/**
+ * What a route is open to. A guest signed in with the id of a public customer only and no password: reads what is
+ * shown.
+ */
 export type Role = Authority | 'GUEST';
 
 export const everyone: readonly Role[] = [...authorities, 'GUEST'];

@@ -302,8 +302,8 @@ export async function recordSignIn(queries: Queries, userId: string, now: number
 }
 
 /**
- * True when this wrong password was one too many and the account is now locked. 0 = never. A system administrator is not
- * locked while no other one can sign in: no user could unlock the account. Inside a transaction.
+ * True when this wrong password was one too many and the account is now locked. 0 = never. A system administrator is
+ * not locked while no other one can sign in: no user could unlock the account. Inside a transaction.
  */
 export async function recordFailedSignIn(
   queries: Queries,
@@ -364,8 +364,8 @@ export async function outdateSession(
 
 /**
  * Takes the refresh token that carries the number `renewal`; the next one carries the number after it. False when the
- * token was taken before, but for one that was taken within the last `graceMs`: by the clock of the database, so it holds
- * for all hosts.
+ * token was taken before, but for one that was taken within the last `graceMs`: by the clock of the database, so it
+ * holds for all hosts.
  */
 export async function renewSession(
   queries: Queries,
@@ -402,7 +402,9 @@ export async function countSessions(queries: Queries, ownerId: string, countMax:
   return row!.count;
 }
 
-/** Ends all sessions of the user; what was remembered of each is not needed any more. Of a guest it is only forgotten. */
+/**
+ * Ends all sessions of the user; what was remembered of each is not needed any more. Of a guest it is only forgotten.
+ */
 export async function endSessions(queries: Queries, ownerId: string, tokensOutdatedTime: number): Promise<void> {
   await queries.query(
     `update user_account set session_epoch = session_epoch + 1, tokens_outdated_time = $2 where id = $1`,

@@ -1,7 +1,7 @@
 /**
  * Token buckets `capacity:seconds,capacity:seconds`, as settings write them, and what each owner has left in them. All
- * buckets must pass. An owner that the cap evicted begins with full buckets. One process owns the tokens; `bus/tallies.ts`
- * brings what other processes took.
+ * buckets must pass. An owner that the cap evicted begins with full buckets. One process owns the tokens;
+ * `bus/tallies.ts` brings what other processes took.
  */
 import type { Clock } from '../base/clock.ts';
 import { StartError } from '../base/errors.ts';

@@ -1,4 +1,7 @@
-/** Proxies in front of this server that the settings name, and whether a request came over HTTPS to one of them or to this server. */
+/**
+ * Proxies in front of this server that the settings name, and whether a request came over HTTPS to one of them or to
+ * this server.
+ */
 import { BlockList, isIP } from 'node:net';
 import { StartError } from '../base/errors.ts';
 
@@ -14,7 +17,9 @@ export interface Caller {
 export class Proxies {
   readonly #trusted = new BlockList();
 
-  /** Addresses and networks with commas between them: `10.0.0.7,10.1.0.0/16`. Throws one line that names the setting. */
+  /**
+   * Addresses and networks with commas between them: `10.0.0.7,10.1.0.0/16`. Throws one line that names the setting.
+   */
   constructor(setting: string) {
     for (const part of setting.split(',').map((text) => text.trim())) {
       if (part === '') continue;

@@ -1,6 +1,6 @@
 /**
- * Wrong credentials of devices, counted by network address, over HTTP and MQTT alike: an address that gave `wrongMax` of
- * them within a minute is refused for a minute, before anything is looked up. Credentials that were right from that
+ * Wrong credentials of devices, counted by network address, over HTTP and MQTT alike: an address that gave `wrongMax`
+ * of them within a minute is refused for a minute, before anything is looked up. Credentials that were right from that
  * address go on being served: of a thousand devices behind one NAT, one with a wrong token does not stop the others. An
  * attacker behind the same address can guess at those, and at no others. Trusted proxies are not counted.
  *

@@ -77,7 +77,10 @@ export async function removeFrozen(clickhouseDir: string): Promise<void> {
   await rm(join(clickhouseDir, 'shadow', freezeName), { recursive: true, force: true });
 }
 
-/** Into an engine without any table, which is stopped afterwards: its merges are off. Throws when a row is missing afterwards. */
+/**
+ * Into an engine without any table, which is stopped afterwards: its merges are off. Throws when a row is missing
+ * afterwards.
+ */
 export async function attachTables(
   clickhouse: ClickHouse,
   backupDir: string,

@@ -1,6 +1,6 @@
 /**
- * Writes the files of a backup: each with mode 0600, synced, its checksum kept for the manifest, and all of them together
- * no faster than the pace, so that the disk stays free for the journal of the running instance.
+ * Writes the files of a backup: each with mode 0600, synced, its checksum kept for the manifest, and all of them
+ * together no faster than the pace, so that the disk stays free for the journal of the running instance.
  */
 import { createHash, type Hash } from 'node:crypto';
 import type { Dirent } from 'node:fs';

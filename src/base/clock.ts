@@ -30,10 +30,11 @@ export interface TimeLine {
 }
 
 /**
- * The clock of one process: the host's clock until `follow` is called, after that the followed time alone, carried by the
- * monotonic clock. A step of the host's clock has no effect then. `now()` falls back only when a step is followed.
+ * The clock of one process: the host's clock until `follow` is called, after that the followed time alone, carried by
+ * the monotonic clock. A step of the host's clock has no effect then. `now()` falls back only when a step is followed.
  *
- * All processes of a host that follow one line read one time, to the microsecond: a worker sorts points without ts by it.
+ * All processes of a host that follow one line read one time, to the microsecond: a worker sorts points without ts by
+ * it.
  */
 export class FollowedClock implements FineClock {
   /** The values of the line, for `performance.now()`. */

@@ -111,7 +111,8 @@ export function assert(condition: unknown, message: string): asserts condition {
 
 /**
  * Returns a fault unchanged. Any other error is a bug of one operation: the operation ends with this answer, the caller
- * logs its `cause`, and other operations go on. A bug that leaves shared state half changed must end the process instead.
+ * logs its `cause`, and other operations go on. A bug that leaves shared state half changed must end the process
+ * instead.
  */
 export function asFault(error: unknown): Fault {
   if (error instanceof Fault) return error;

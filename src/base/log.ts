@@ -1,8 +1,8 @@
 /**
- * Logs: one line an event, with a stable `event` code. NDJSON on stderr, or short text when stderr is a terminal.
- * A repeated event is written at most once a second per code, with the number of events that were left out; one that
- * repeats for as long as a store is unavailable, less and less often. Nothing is logged per message, and no token or secret
- * is ever a field.
+ * Logs: one line an event, with a stable `event` code. NDJSON on stderr, or short text when stderr is a terminal. A
+ * repeated event is written at most once a second per code, with the number of events that were left out; one that
+ * repeats for as long as a store is unavailable, less and less often. Nothing is logged per message, and no token or
+ * secret is ever a field.
  */
 import { type Level, type Logger as Pino, pino } from 'pino';
 
@@ -38,7 +38,9 @@ const outageEvents = new Set([
   'storage_insert',
 ]);
 
-/** Changes of state: each subject, which this field names, is limited alone, so that no other one hides its last state. */
+/**
+ * Changes of state: each subject, which this field names, is limited alone, so that no other one hides its last state.
+ */
 const subjectFields = new Map([
   ['store_away', 'store'],
   ['store_back', 'store'],

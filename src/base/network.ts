@@ -1,6 +1,6 @@
 /**
- * The network of a caller's address, by which wrong secrets and waiting callers are counted: a caller with one address of
- * it can have its neighbours too. Of IPv6 it is the /64, in any spelling; an IPv4 address inside IPv6 is what it is.
+ * The network of a caller's address, by which wrong secrets and waiting callers are counted: a caller with one address
+ * of it can have its neighbours too. Of IPv6 it is the /64, in any spelling; an IPv4 address inside IPv6 is what it is.
  */
 
 /** `ipv4Parts`: 3 counts a /24 as one, 4 each IPv4 address on its own. What is no address is a network of its own. */

@@ -1,7 +1,7 @@
 /**
  * Which process runs in a role: a small file with its pid and start time, so that a successor after `kill -9` can
- * distinguish a process that Millrace left from an unrelated one with the same pid. A pid means something in one pid namespace of one
- * boot only, so the file names both, and a file from elsewhere names no live process.
+ * distinguish a process that Millrace left from an unrelated one with the same pid. A pid means something in one pid
+ * namespace of one boot only, so the file names both, and a file from elsewhere names no live process.
  */
 import { readFileSync, readlinkSync, rmSync, writeFileSync } from 'node:fs';
 

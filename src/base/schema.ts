@@ -1,7 +1,7 @@
 /**
- * What a value must be, as data: the part of JSON Schema that the settings, the REST API and its document need. A schema
- * brings the type of the values that fit it (`Type.Static`) and is written with the words of TypeBox. `faultOf` holds a
- * value against it. `title`, `description` and `format` only describe.
+ * What a value must be, as data: the part of JSON Schema that the settings, the REST API and its document need. A
+ * schema brings the type of the values that fit it (`Type.Static`) and is written with the words of TypeBox. `faultOf`
+ * holds a value against it. `title`, `description` and `format` only describe.
  */
 declare const fitting: unique symbol;
 const optional = Symbol('optional');

@@ -1,7 +1,7 @@
 /**
- * What this process is working on, so that its death by a bug names the request or connection that caused it. Doors note
- * the event that is being handled, and the requests that are open; the roof reads both when an exception is not caught.
- * One for each process, because an exception knows nothing but the process. Noting costs some nanoseconds; the
+ * What this process is working on, so that its death by a bug names the request or connection that caused it. Doors
+ * note the event that is being handled, and the requests that are open; the roof reads both when an exception is not
+ * caught. One for each process, because an exception knows nothing but the process. Noting costs some nanoseconds; the
  * AsyncLocalStorage of Node 20 triples the price of every promise.
  */
 import { createHash } from 'node:crypto';

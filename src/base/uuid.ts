@@ -1,4 +1,7 @@
-/** Ids of entities: version 7 uuids, so that the order of ids is the order of creation and inserts stay at one end of an index. */
+/**
+ * Ids of entities: version 7 uuids, so that the order of ids is the order of creation and inserts stay at one end of an
+ * index.
+ */
 import { randomFillSync } from 'node:crypto';
 
 /** Means "none" where the wire requires an id. */

@@ -16,7 +16,9 @@ export interface Bus {
    * the reconnect callback runs when messages arrive. The handler is called until the returned function is called.
    */
   subscribe(channel: string, handler: Handler): Promise<() => void>;
-  /** `callback` runs when messages may have been missed and all subscriptions are active again: read state again then. */
+  /**
+   * `callback` runs when messages may have been missed and all subscriptions are active again: read state again then.
+   */
   onReconnect(callback: () => void): void;
   readonly connected: boolean;
   close(): Promise<void>;

@@ -1,8 +1,8 @@
 /**
  * A Redis Cluster with sharded pub/sub, where a channel lives on one node only. Publishing goes through ioredis' slot
- * map. Listening has a connection of its own to each node and finds a channel's node by asking: a wrong one answers with
- * the right one (MOVED). (ioredis' own sharded subscribers neither report when they are restored nor notice a silent connection.)
- * While a slot moves, the order of its channels may be broken.
+ * map. Listening has a connection of its own to each node and finds a channel's node by asking: a wrong one answers
+ * with the right one (MOVED). (ioredis' own sharded subscribers neither report when they are restored nor notice a
+ * silent connection.) While a slot moves, the order of its channels may be broken.
  */
 import { Cluster, Redis } from 'ioredis';
 import { limits } from '../base/limits.ts';

@@ -121,8 +121,8 @@ export class RedisBus implements Bus {
   }
 
   /**
-   * Messages may have been missed or not sent. The callbacks publish state again, so they run when both connections work:
-   * the subscriber may be back before the publisher.
+   * Messages may have been missed or not sent. The callbacks publish state again, so they run when both connections
+   * work: the subscriber may be back before the publisher.
    */
   #missed(): void {
     if (this.#gapTimer !== undefined || this.#closed) return;

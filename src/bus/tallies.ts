@@ -1,6 +1,7 @@
 /**
  * Counts that all workers and hosts share. A process adds what it counted; `Tallies` publishes the sums and hands over
- * what every other process counted. A message that the bus loses leaves the other processes with counts that are too low.
+ * what every other process counted. A message that the bus loses leaves the other processes with counts that are too
+ * low.
  */
 import { randomUUID } from 'node:crypto';
 import type { Bus } from './bus.ts';

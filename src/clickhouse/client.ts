@@ -1,6 +1,7 @@
 /**
  * ClickHouse for the other rooms: queries with parameters, statements, and inserts of ready-made blocks. Each call has
- * a deadline and fails with a typed `ClickHouseError`. The client does not know whether it talks to an embedded engine, a server or a cluster.
+ * a deadline and fails with a typed `ClickHouseError`. The client does not know whether it talks to an embedded engine,
+ * a server or a cluster.
  */
 import { type ClickHouseClient, ClickHouseLogLevel, type ClickHouseSettings, createClient } from '@clickhouse/client';
 import { Fault, messageOf } from '../base/errors.ts';
@@ -135,7 +136,8 @@ export class ClickHouse {
 
   /**
    * Inserts rows that are encoded already, in the format that `sql` names. The rows must be idempotent, because a reset
-   * connection is tried again. `repeated` is true when there was a second try: the server may still carry out the first.
+   * connection is tried again. `repeated` is true when there was a second try: the server may still carry out the
+   * first.
    */
   async insertBlocks(sql: string, body: Buffer, options: InsertOptions = {}): Promise<{ repeated: boolean }> {
     const { timeoutMs = statementTimeoutMs, settings = {}, parameters = {}, mark } = options;
@@ -166,8 +168,8 @@ export class ClickHouse {
   }
 
   /**
-   * True when no insert with this mark runs. Those that run, because their answer was not waited for, are asked to stop:
-   * the caller asks again.
+   * True when no insert with this mark runs. Those that run, because their answer was not waited for, are asked to
+   * stop: the caller asks again.
    */
   async endInserts(mark: string, options: QueryOptions = {}): Promise<boolean> {
     const [row] = await this.rows<{ count: string }>(runningInserts(this.#cluster), { mark }, options);

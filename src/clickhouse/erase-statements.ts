@@ -1,10 +1,10 @@
 /**
  * The statements of deletes. In `telemetry` a delete adds a marker for each point: a row of the same key with `kind` 0
- * and the next version, which replaces the point at a merge; every read leaves markers out. A mutation, also
- * one `IN PARTITION`, makes a new part of every part of the table: 35 to 109 s with 1 000 partitions, where markers for
- * one hour of one device take 0.1 s, with 3 650 partitions 0.2 to 0.5 s (a busy machine, test/long/deletes.test.ts). The
- * marker of a deleted row has a greater version than a replay of the row.
- * `latest` is small and has no partitions: rows leave it by a mutation.
+ * and the next version, which replaces the point at a merge; every read leaves markers out. A mutation, also one `IN
+ * PARTITION`, makes a new part of every part of the table: 35 to 109 s with 1 000 partitions, where markers for one
+ * hour of one device take 0.1 s, with 3 650 partitions 0.2 to 0.5 s (a busy machine, test/long/deletes.test.ts). The
+ * marker of a deleted row has a greater version than a replay of the row. `latest` is small and has no partitions: rows
+ * leave it by a mutation.
  */
 
 const pointKey = 'device, key, ts, seq, origin';

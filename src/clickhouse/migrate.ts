@@ -67,8 +67,8 @@ export async function migrate(clickhouse: ClickHouse, options: MigrateOptions): 
 }
 
 /**
- * With a cluster a statement is queued for all servers, each of which carries out its queue in order. A server that does
- * not answer now does so later; waiting for it would hold up every start, so the wait is short and no error.
+ * With a cluster a statement is queued for all servers, each of which carries out its queue in order. A server that
+ * does not answer now does so later; waiting for it would hold up every start, so the wait is short and no error.
  */
 async function change(clickhouse: ClickHouse, sql: string, cluster: string): Promise<void> {
   const settings: ClickHouseSettings = cluster === '' ? {} : onClusterSettings;

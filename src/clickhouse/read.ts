@@ -1,8 +1,8 @@
 /**
  * Reads the rows of a query over ClickHouse's HTTP interface on kept-alive sockets. The official client is not used,
  * because callers wait for these reads: of 8 ms for the latest values of a device the client spent 2.4 (config of each
- * call, a stream of parsed rows). Rows are parsed piece by piece as they come, an answer that is too long is cut off, and
- * every failure rejects the promise of its read. `toClickHouseError` sorts the failures.
+ * call, a stream of parsed rows). Rows are parsed piece by piece as they come, an answer that is too long is cut off,
+ * and every failure rejects the promise of its read. `toClickHouseError` sorts the failures.
  */
 import { Agent, type ClientRequest, type IncomingMessage, request } from 'node:http';
 import { Agent as TlsAgent, request as tlsRequest } from 'node:https';

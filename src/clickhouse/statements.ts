@@ -12,7 +12,9 @@ const structure =
 /** Some of the rows of a body: an insert that would touch too many partitions is done in parts. */
 const inRange = 'WHERE ts >= {fromTs:Int64} AND ts < {toTs:Int64}';
 
-/** `mark`: begins the `log_comment` of the inserts. With a cluster, the parts of an insert on other servers have it too. */
+/**
+ * `mark`: begins the `log_comment` of the inserts. With a cluster, the parts of an insert on other servers have it too.
+ */
 export function runningInserts(cluster: string): string {
   const processes = cluster === '' ? 'system.processes' : `clusterAllReplicas('${cluster}', system.processes)`;
   return `SELECT count() AS count FROM ${processes} WHERE startsWith(Settings['log_comment'], {mark:String})`;

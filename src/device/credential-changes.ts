@@ -86,7 +86,9 @@ export class CredentialChanges {
     return this.#currentAt;
   }
 
-  /** Called after the commit. This process acts before the caller answers, other processes as soon as the bus delivers. */
+  /**
+   * Called after the commit. This process acts before the caller answers, other processes as soon as the bus delivers.
+   */
   publish(changes: LoggedChange[]): void {
     for (const change of changes) this.#tellOnce(change);
     for (let i = 0; i < changes.length; i += limits.changesPerMessageMax) {

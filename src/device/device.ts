@@ -120,7 +120,9 @@ export function checkText(field: string, text: string): void {
   }
 }
 
-/** A document that a user gave, kept as it is and read as a whole; throws when it is too long. Text counts as itself. */
+/**
+ * A document that a user gave, kept as it is and read as a whole; throws when it is too long. Text counts as itself.
+ */
 export function checkDocument(field: string, document: unknown, bytesMax = limits.documentBytesMax): void {
   if (document === undefined || document === null) return;
   const bytes = Buffer.byteLength(typeof document === 'string' ? document : JSON.stringify(document));

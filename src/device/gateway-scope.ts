@@ -1,6 +1,6 @@
 /**
- * Which devices of its tenant a gateway acts for. A gateway of a customer acts for the devices of that customer. A gateway
- * without a customer acts for all devices of the tenant, or, when it is confined, for those that it made.
+ * Which devices of its tenant a gateway acts for. A gateway of a customer acts for the devices of that customer. A
+ * gateway without a customer acts for all devices of the tenant, or, when it is confined, for those that it made.
  */
 import type { DeviceRow } from './cached-device.ts';
 

@@ -1,4 +1,6 @@
-/** SQL of the issuers of certificates that profiles answer for, and of the proof that a tenant holds an issuer's key. */
+/**
+ * SQL of the issuers of certificates that profiles answer for, and of the proof that a tenant holds an issuer's key.
+ */
 import { badRequest } from '../base/errors.ts';
 import { isUniqueViolation, type Queries } from '../postgres/client.ts';
 import { type Page, type PageLink, readPage } from '../postgres/page.ts';
@@ -97,7 +99,7 @@ export async function markProven(queries: Queries, profileId: string): Promise<v
   }
 }
 
-/** The state of the proof, as administrators of the tenant see it. */
+/** An issuer as administrators of its tenant see it. */
 export interface Issuer {
   profileId: string;
   name: string;

@@ -13,8 +13,8 @@
  *                     password digest 16 | number f64 | version u32 | credentials version u32 | name
  *            profile  version u32 | JSON of its transport; `digest` is its id
  *
- * The last record of a digest counts. `cursor` is the transaction of PostgreSQL from which on the log of changes must be
- * read again. A block is durable before the next one is written, so only the last one can be torn.
+ * The last record of a digest counts. `cursor` is the transaction of PostgreSQL from which on the log of changes must
+ * be read again. A block is durable before the next one is written, so only the last one can be torn.
  */
 import { createHmac } from 'node:crypto';
 import { existsSync } from 'node:fs';
@@ -68,7 +68,7 @@ export class Digester {
     return this.#digest('n', `${tenantId}/${name}`);
   }
 
-  /** Digest of the client id and user name of a login; '' = not given. */
+  /** Returns the digest of the client id and user name of a login; '' = not given. */
   names(clientId: string, userName: string): Buffer {
     return this.#digest('u', JSON.stringify([clientId, userName]));
   }

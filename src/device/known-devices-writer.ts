@@ -69,7 +69,9 @@ export class KnownDevicesWriter {
   readonly #deps: KnownDevicesWriterDeps;
   readonly #disk: Disk;
   readonly #written;
-  /** Changes that were written: place in the log → device. The log is read again from the last unsettled transaction on. */
+  /**
+   * Changes that were written: place in the log → device. The log is read again from the last unsettled transaction on.
+   */
   readonly #seen = new FifoMap<number, string>(limits.credentialChangesToldMax);
   #profiles = new Map<string, number>();
   #profilesLookMs = Number.NEGATIVE_INFINITY;

@@ -1,4 +1,6 @@
-/** The file of known devices: what it answers after changes, crashes, damage and another database. On a simulated disk. */
+/**
+ * The file of known devices: what it answers after changes, crashes, damage and another database. On a simulated disk.
+ */
 import { randomBytes, randomUUID } from 'node:crypto';
 import { beforeEach, expect, test } from 'vitest';
 import { SimDisk } from '../../test/crash/sim-disk.ts';

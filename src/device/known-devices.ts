@@ -1,8 +1,8 @@
 /**
- * What a worker knows of devices while PostgreSQL does not answer: tokens, logins and names of gateways' devices, out of
- * the file that the primary writes. Nothing is read before it is needed; then the file is streamed once into an index of
- * 12 bytes an entry, and what was appended is read before each further answer. Answers from the file are compared with
- * the store when the store is back, because the file may lack the changes of the last second.
+ * What a worker knows of devices while PostgreSQL does not answer: tokens, logins and names of gateways' devices, out
+ * of the file that the primary writes. Nothing is read before it is needed; then the file is streamed once into an
+ * index of 12 bytes an entry, and what was appended is read before each further answer. Answers from the file are
+ * compared with the store when the store is back, because the file may lack the changes of the last second.
  */
 import { timingSafeEqual } from 'node:crypto';
 import type { Clock } from '../base/clock.ts';
@@ -89,7 +89,10 @@ export class KnownDevices {
     this.#isAlone = true;
   }
 
-  /** The store answers, and this process knows all changes of credentials: gives the devices to be doubted, at most once. */
+  /**
+   * The store answers, and this process knows all changes of credentials: gives the devices to be doubted, at most
+   * once.
+   */
   storeAnswers(): CredentialChange[] | 'all' {
     this.#isAlone = false;
     // Memory that another outage may need again; it is read in again then.
@@ -242,8 +245,8 @@ export class KnownDevices {
   }
 
   /**
-   * Reads whole blocks from where the last read ended. False when bytes are damaged that were durable once: what follows
-   * them may revoke credentials, so nothing of the file is believed then.
+   * Reads whole blocks from where the last read ended. False when bytes are damaged that were durable once: what
+   * follows them may revoke credentials, so nothing of the file is believed then.
    */
   async #readOn(loaded: Loaded): Promise<boolean> {
     const { file } = loaded;

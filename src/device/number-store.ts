@@ -1,6 +1,6 @@
 /**
- * SQL of numbers that must never be given out twice, although PostgreSQL may have been restored to an earlier moment than
- * ClickHouse: the numbers of devices, by which ClickHouse knows them, and the versions of what reports copy there.
+ * SQL of numbers that must never be given out twice, although PostgreSQL may have been restored to an earlier moment
+ * than ClickHouse: the numbers of devices, by which ClickHouse knows them, and the versions of what reports copy there.
  */
 import type { ClickHouse } from '../clickhouse/client.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
@@ -23,8 +23,8 @@ export async function lastNumber(queries: Queries, sequence: NumberSequence): Pr
 }
 
 /**
- * Raises the sequence to `next` when its last number is below `known`. The lock is one for all hosts of this database: a
- * second host finds the sequence raised and changes nothing.
+ * Raises the sequence to `next` when its last number is below `known`. The lock is one for all hosts of this database:
+ * a second host finds the sequence raised and changes nothing.
  */
 export async function raiseNumbers(
   postgres: Postgres,

@@ -1,6 +1,6 @@
 /**
- * What the MQTT configuration of a device profile changes for its devices: topics beside the usual ones, in which `+` and
- * `#` stand for what they do in a subscription, and whether a message that cannot be read is acknowledged.
+ * What the MQTT configuration of a device profile changes for its devices: topics beside the usual ones, in which `+`
+ * and `#` stand for what they do in a subscription, and whether a message that cannot be read is acknowledged.
  */
 
 export interface ProfileTopics {

@@ -71,7 +71,10 @@ export async function lookUpLogins(queries: Queries, credentialsIds: string[]): 
   ]);
 }
 
-/** A page of the credentials of all devices, by their own id (not `credentialsId`); `after`: the last one of the page before. */
+/**
+ * A page of the credentials of all devices, by their own id (not `credentialsId`); `after`: the last one of the page
+ * before.
+ */
 export async function scanLogins(
   queries: Queries,
   after: string,
@@ -436,7 +439,9 @@ export async function pruneCredentialChanges(queries: Queries, before: number): 
   await queries.query('delete from credential_changes where created_time < $1', [before]);
 }
 
-/** Everything that the device ever sent is to be deleted, and stay so. `ingest/tombstones.ts` begins after the commit. */
+/**
+ * Everything that the device ever sent is to be deleted, and stay so. `ingest/tombstones.ts` begins after the commit.
+ */
 export async function insertDeviceTombstone(queries: Queries, deviceNumber: number, now: number): Promise<void> {
   await queries.query('insert into tombstones (device, created_time, handed_over) values ($1, $2, false)', [
     deviceNumber,
@@ -476,7 +481,8 @@ export async function findDefaultProfile(queries: Queries, tenantId: string): Pr
 
 /**
  * Does nothing when the tenant has a profile of that name, or a default one where this would be the second: two devices
- * of a new type may come at once. No conflict target: with one, two that come at once may meet on the other index first.
+ * of a new type may come at once. No conflict target: with one, two that come at once may meet on the other index
+ * first.
  */
 export async function insertProfile(
   queries: Queries,
@@ -495,7 +501,9 @@ export async function hasCustomer(queries: Queries, tenantId: string, id: string
   return rows.length === 1;
 }
 
-/** As `hasCustomer`, and the customer stays until the transaction ends, so that an assignment cannot meet its deletion. */
+/**
+ * As `hasCustomer`, and the customer stays until the transaction ends, so that an assignment cannot meet its deletion.
+ */
 export async function holdCustomer(queries: Queries, tenantId: string, id: string): Promise<boolean> {
   const rows = await queries.query('select 1 from customer where id = $1 and tenant_id = $2 for key share', [
     id,

@@ -1,8 +1,9 @@
 /**
- * Looks up the device of an access token for every request. A hit is one synchronous Map read. Misses of the same tick, and those that
- * come while a query runs, share one SQL query. Tokens known to be unknown are remembered for a few seconds.
- * Entries have no time limit: `CredentialChanges` removes what changed. While Postgres does not answer, cached devices go on,
- * others are looked up in the file of known devices, and unknown ones get 503, never 401: the device may well exist.
+ * Looks up the device of an access token for every request. A hit is one synchronous Map read. Misses of the same tick,
+ * and those that come while a query runs, share one SQL query. Tokens known to be unknown are remembered for a few
+ * seconds. Entries have no time limit: `CredentialChanges` removes what changed. While Postgres does not answer, cached
+ * devices go on, others are looked up in the file of known devices, and unknown ones get 503, never 401: the device may
+ * well exist.
  */
 import { Batches } from '../base/batches.ts';
 import type { Clock } from '../base/clock.ts';

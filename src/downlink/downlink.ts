@@ -1,8 +1,9 @@
 /**
- * Delivers messages to the listeners of a device on any worker or host: long polls and MQTT sessions. Devices are spread
- * over a fixed number of shard channels. A worker subscribes to a shard while it has an interest in one of its devices, so
- * no registry is needed. Delivery is at most once: a caller that must not lose a message reads its store again when
- * `onOpened` or `onRestored` calls. Payload values travel as JSON text (strings), so that no number loses a digit.
+ * Delivers messages to the listeners of a device on any worker or host: long polls and MQTT sessions. Devices are
+ * spread over a fixed number of shard channels. A worker subscribes to a shard while it has an interest in one of its
+ * devices, so no registry is needed. Delivery is at most once: a caller that must not lose a message reads its store
+ * again when `onOpened` or `onRestored` calls. Payload values travel as JSON text (strings), so that no number loses a
+ * digit.
  */
 import { assert } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -20,7 +21,9 @@ export type Topic = 'attributes' | 'rpc' | 'rpc-climb';
 export type CloseReason = 'credentials_changed' | 'device_deleted';
 
 export interface Listener {
-  /** The result `true` takes an offer, so that no other listener gets it. For a sent message the result means nothing. */
+  /**
+   * The result `true` takes an offer, so that no other listener gets it. For a sent message the result means nothing.
+   */
   receive(message: object): unknown;
   /**
    * May be called twice, and with `credentials_changed` although the session's own token is still valid: the session
@@ -100,7 +103,9 @@ export class Downlink {
     this.#offers.stop();
   }
 
-  /** Other workers get `onOpened` as soon as messages to the listener arrive. The returned function ends the listener. */
+  /**
+   * Other workers get `onOpened` as soon as messages to the listener arrive. The returned function ends the listener.
+   */
   listen(device: number, topic: Topic, listener: Listener): () => void {
     this.#listeners.add(device, topic, listener);
     this.#shards.enter(device);
@@ -139,7 +144,10 @@ export class Downlink {
     return outcome;
   }
 
-  /** Called when a listener opens on any worker. Register before offering, so that no opening after a `nobody` is missed. */
+  /**
+   * Called when a listener opens on any worker. Register before offering, so that no opening after a `nobody` is
+   * missed.
+   */
   onOpened(device: number, topic: Topic, callback: () => void): () => void {
     // Each call is a callback of its own, be the function the same.
     const own = () => callback();

@@ -1,6 +1,6 @@
 /**
- * The shard channels to which this worker is subscribed. A subscription stays for a while after the last interest in it,
- * because polls come and go.
+ * The shard channels to which this worker is subscribed. A subscription stays for a while after the last interest in
+ * it, because polls come and go.
  */
 import { limits } from '../base/limits.ts';
 import type { Bus, Handler } from '../bus/bus.ts';

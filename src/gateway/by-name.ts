@@ -15,8 +15,8 @@ export function readByName(body: Uint8Array): Map<string, Json | Fault> {
 }
 
 /**
- * Reads one device's request: an object whose members are the parameters. Throws the Fault of the first bad member, except
- * of `passedOn`, which is forwarded unread.
+ * Reads one device's request: an object whose members are the parameters. Throws the Fault of the first bad member,
+ * except of `passedOn`, which is forwarded unread.
  */
 export function readRequest(body: Uint8Array, passedOn?: string): Map<string, Json> {
   const members = new Map<string, Json>();

@@ -1,8 +1,8 @@
 /**
- * One connected gateway and its children: the devices it acts for, and delivery to these devices. A child is routed from
- * its connect (or its first message) until its disconnect, until another session of the device takes over, or until the
- * gateway's connection ends. Silence does not end a child. Ten thousand children are an ordinary number: shared state is
- * in `Gateway`, a child adds a few small objects. Built by `Gateways`; a door brings the `GatewayLink`.
+ * One connected gateway and its children: the devices it acts for, and delivery to these devices. A child is routed
+ * from its connect (or its first message) until its disconnect, until another session of the device takes over, or
+ * until the gateway's connection ends. Silence does not end a child. Ten thousand children are an ordinary number:
+ * shared state is in `Gateway`, a child adds a few small objects. Built by `Gateways`; a door brings the `GatewayLink`.
  */
 
 import type { AttributeUpdates, Follower, Following } from '../attributes/followers.ts';
@@ -253,8 +253,8 @@ export class Gateway {
   }
 
   /**
-   * The connection is gone, and with it the sessions of all children. What it sent before is carried out: operations that
-   * wait find their devices, but open no sessions for them, which may be those of another connection by now.
+   * The connection is gone, and with it the sessions of all children. What it sent before is carried out: operations
+   * that wait find their devices, but open no sessions for them, which may be those of another connection by now.
    */
   end(): void {
     this.#ended = true;

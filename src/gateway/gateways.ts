@@ -9,7 +9,9 @@ import { Child, Gateway, type GatewayDeps, type GatewayLink } from './gateway.ts
 export class Gateways {
   readonly #deps: GatewayDeps;
   readonly #open = new Set<Gateway>();
-  /** Gateways by the number of their device; of two connections of one device the newer, because the older is ending. */
+  /**
+   * Gateways by the number of their device; of two connections of one device the newer, because the older is ending.
+   */
   readonly #byDevice = new Map<number, Gateway>();
   readonly #held = new ByteBudget(limits.gatewayHeldBytesMax);
 

@@ -1,4 +1,6 @@
-/** Bodies of what a gateway says about one device, and the answer to a request for attributes (docs/mqtt.md#gateways). */
+/**
+ * Bodies of what a gateway says about one device, and the answer to a request for attributes (docs/mqtt.md#gateways).
+ */
 import type { AttributeRow, Scope } from '../attributes/attributes.ts';
 import { namedKeys, type WantedAttributes, type WantedKeys } from '../attributes/request.ts';
 import { badRequest } from '../base/errors.ts';

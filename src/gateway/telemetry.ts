@@ -1,9 +1,9 @@
 /**
  * The bytes of a gateway's telemetry → rows of a frame, in one pass: `{"name":[{"ts":…,"values":{…}},…],…}`. The next
- * name is mostly the one that followed last time, so a known child costs a comparison of bytes. An unusual
- * message (a name twice, a bad record, malformed JSON) is read again as a whole by the exact reader, which refuses a
- * child for itself: the child's rows are rolled back, other rows stay. A child that is not connected stops both readers:
- * the caller connects the child and decodes once more.
+ * name is mostly the one that followed last time, so a known child costs a comparison of bytes. An unusual message (a
+ * name twice, a bad record, malformed JSON) is read again as a whole by the exact reader, which refuses a child for
+ * itself: the child's rows are rolled back, other rows stay. A child that is not connected stops both readers: the
+ * caller connects the child and decodes once more.
  */
 import { isUtf8 } from 'node:buffer';
 import type { RateLimits } from '../auth/rate-limits.ts';
@@ -22,7 +22,10 @@ import { Refusals } from './refusals.ts';
 /** Thrown by `decode` when the message names a device that is not connected: connect `childrenOf` and decode again. */
 export const unknownChild = notFound('A device of the message is not connected.');
 
-/** One message until its acknowledgement: its sender gets the outcome, and the refused children, when its rows are durable. */
+/**
+ * One message until its acknowledgement: its sender gets the outcome, and the refused children, when its rows are
+ * durable.
+ */
 export class GatewayTelemetry implements Waiter {
   readonly gateway: Gateway;
   readonly id: number;
@@ -66,7 +69,10 @@ export class GatewayDecoder {
     this.#rateLimits = rateLimits;
   }
 
-  /** Decodes a message for `ingest.accept`. Throws `unknownChild`, or the Fault of the whole message; then it leaves no row. */
+  /**
+   * Decodes a message for `ingest.accept`. Throws `unknownChild`, or the Fault of the whole message; then it leaves no
+   * row.
+   */
   readonly decode = (body: Uint8Array, message: GatewayTelemetry, now: number, rows: Rows): number => {
     try {
       return this.#decode(body, message, now, rows, true);

@@ -50,7 +50,9 @@ export class Backoff {
     }
   }
 
-  /** Waits after an insert killed the store, because the next attempt means something only when the store runs again. */
+  /**
+   * Waits after an insert killed the store, because the next attempt means something only when the store runs again.
+   */
   async untilAnswered(): Promise<void> {
     const { clickhouse, signal } = this.#deps;
     do await this.wait(true);

@@ -70,7 +70,10 @@ async function affectedLatest(
   }));
 }
 
-/** ClickHouse's `transform` takes no empty arrays, so −1, which is no writer, is added. Numbers of 63 bits go as strings. */
+/**
+ * ClickHouse's `transform` takes no empty arrays, so −1, which is no writer, is added. Numbers of 63 bits go as
+ * strings.
+ */
 function parametersOf(all: readonly Erased[]): Parameters {
   const parameters: Parameters = {};
   for (const [n, erased] of all.entries()) {

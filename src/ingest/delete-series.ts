@@ -1,7 +1,7 @@
 /**
- * Deletes ranges of a device's telemetry. The tombstone makes the delete durable. `DeleteSeries` then waits until the rows
- * accepted before are in ClickHouse, and carries the delete out. `done`: no read shows a deleted point from now on.
- * `recorded`: some deleted points may be readable until `erase.ts` of one of the hosts has carried the delete out.
+ * Deletes ranges of a device's telemetry. The tombstone makes the delete durable. `DeleteSeries` then waits until the
+ * rows accepted before are in ClickHouse, and carries the delete out. `done`: no read shows a deleted point from now
+ * on. `recorded`: some deleted points may be readable until `erase.ts` of one of the hosts has carried the delete out.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Clock } from '../base/clock.ts';
@@ -23,7 +23,9 @@ export interface SeriesDeleteDeps {
   cluster: string;
   clock: Clock;
   log: Log;
-  /** The journals of this host, asked of all its workers now; `isWhole`: all have answered. `flush`: ship what waits. */
+  /**
+   * The journals of this host, asked of all its workers now; `isWhole`: all have answered. `flush`: ship what waits.
+   */
   journals: (flush?: boolean) => Promise<{ reports: JournalReport[]; isWhole: boolean }>;
 }
 
@@ -49,7 +51,8 @@ export function seriesDeleter(deps: SeriesDeleteDeps): DeleteSeries {
     const [host, all] = await Promise.all([deps.journals(), readJournals(postgres)]);
     const now = clock.now();
     const order = orderUpTo(now);
-    // An order clock never falls back: after a step of the time a journal's orders are ahead for as long as the step was.
+    // An order clock never falls back: after a step of the time a journal's orders are ahead for as long as the step
+    // was.
     const ahead = highOrders(host.reports, all).filter(([, high]) => high > order);
     const erased = {
       ...asked,
@@ -72,7 +75,9 @@ export function seriesDeleter(deps: SeriesDeleteDeps): DeleteSeries {
   };
 }
 
-/** For each writer the highest order that it is known to have given out: now on this host, at its last report elsewhere. */
+/**
+ * For each writer the highest order that it is known to have given out: now on this host, at its last report elsewhere.
+ */
 function highOrders(own: JournalReport[], all: JournalRow[]): [number, bigint][] {
   const high = new Map(all.map(({ writer, orderHigh }) => [writer, BigInt(orderHigh)]));
   for (const { writer, orderHigh } of own) high.set(writer, BigInt(orderHigh));

@@ -101,7 +101,9 @@ function idle(writer: number): JournalReport {
   return { writer, run: '1', orderHigh: order, orderShipped: order, orderDone: order, ...none };
 }
 
-/** A store that does something in the middle of a delete, once: its points have been looked for and are not marked yet. */
+/**
+ * A store that does something in the middle of a delete, once: its points have been looked for and are not marked yet.
+ */
 function interrupted(meanwhile: () => Promise<unknown>): ClickHouse {
   let isDone = false;
   return new Proxy(house.clickhouse, {
@@ -560,7 +562,8 @@ describe('a restart', () => {
     const here = host([1]);
     await here.rounds();
     expect(await here.remove({ device: early, ...all })).toBe('done');
-    // All that was accepted before this moment is done; what comes later may be shipped by an opening that says nothing.
+    // All that was accepted before this moment is done; what comes later may be shipped by an opening that says
+    // nothing.
     const done = orderAt(Date.now() + 5, 1);
     await new Promise((resolve) => setTimeout(resolve, 20));
     here.set(1, { orderDone: done.toString(), orderHigh: done.toString(), orderShipped: done.toString() });

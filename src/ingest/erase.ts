@@ -71,7 +71,7 @@ export class Eraser {
   #waiting = 0;
   #timer: NodeJS.Timeout | undefined;
   #running: Promise<void> = Promise.resolve();
-  /** Stops carrying out deletes; reports go on until `end`. */
+  /** True after a stop began: no delete is carried out any more, and reports go on until `end`. */
   #stopping = false;
   #stopped = false;
 

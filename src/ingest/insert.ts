@@ -33,7 +33,9 @@ export interface InserterDeps {
   timeoutMs: number;
   sleep: Sleep;
   signal: AbortSignal;
-  /** True: an insert that fails for another reason than its rows is given up. False: it is repeated until it succeeds. */
+  /**
+   * True: an insert that fails for another reason than its rows is given up. False: it is repeated until it succeeds.
+   */
   once: boolean;
   /** Pieces of one unit that are inserted at once. */
   parallelMax: number;
@@ -120,12 +122,13 @@ export class Inserter {
   }
 
   /**
-   * An insert that ran on after its rows were stored by a repetition, and after a delete of them, would bring them back in
-   * `latest`. So nothing counts as stored while such an insert runs. False: the signal was aborted.
+   * An insert that ran on after its rows were stored by a repetition, and after a delete of them, would bring them back
+   * in `latest`. So nothing counts as stored while such an insert runs. False: the signal was aborted.
    */
   async #endLeftInserts(): Promise<boolean> {
     const { clickhouse, clock, log, signal, sleep, timeoutMs } = this.#deps;
-    // The store itself ends an insert at its deadline. One that does not end even so must not hold up the lane for ever.
+    // The store itself ends an insert at its deadline. One that does not end even so must not hold up the lane for
+    // ever.
     const deadline = clock.monotonic() + timeoutMs * deadlineFactorMax;
     while (!signal.aborted) {
       const ended = await clickhouse.endInserts(this.#mark, { timeoutMs }).catch((error: unknown) => messageOf(error));

@@ -1,6 +1,6 @@
 /**
- * What a worker reports of the journals that it ships, when its primary asks: how far each is stored. Deletes go by these
- * reports. The numbers of one report belong to one moment.
+ * What a worker reports of the journals that it ships, when its primary asks: how far each is stored. Deletes go by
+ * these reports. The numbers of one report belong to one moment.
  */
 import type { Clock } from '../base/clock.ts';
 import { type Journal, lanes } from '../journal/journal.ts';

@@ -69,7 +69,9 @@ export async function writeJournals(queries: Queries, host: string, journals: Ow
   );
 }
 
-/** The run of a journal that has lost its id: what its earlier openings shipped is unknown, so all deletes wait for it. */
+/**
+ * The run of a journal that has lost its id: what its earlier openings shipped is unknown, so all deletes wait for it.
+ */
 export const unknownRun = 'unknown';
 
 /**

@@ -1,6 +1,7 @@
 /**
- * Ships one lane of a journal into ClickHouse: decides when the next unit goes, and confirms units that are stored. Made
- * by `ship.ts`. Frames of many days are handed to `wide.ts`, so that the lane goes on with its next unit meanwhile.
+ * Ships one lane of a journal into ClickHouse: decides when the next unit goes, and confirms units that are stored.
+ * Made by `ship.ts`. Frames of many days are handed to `wide.ts`, so that the lane goes on with its next unit
+ * meanwhile.
  */
 import { messageOf } from '../base/errors.ts';
 import { type Lane, late, type ShipUnit } from '../journal/journal.ts';

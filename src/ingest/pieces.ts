@@ -39,8 +39,8 @@ export function piecesOf(payloads: readonly Uint8Array[], today: number): Piece[
 }
 
 /**
- * Returns the frames of a unit that are stored beside the lane, or undefined when the unit has at most `daysMax` days. The
- * lane keeps the frames with the fewest days, of at most `daysMax` days together.
+ * Returns the frames of a unit that are stored beside the lane, or undefined when the unit has at most `daysMax` days.
+ * The lane keeps the frames with the fewest days, of at most `daysMax` days together.
  */
 export function wideOf(payloads: readonly Uint8Array[]): Set<Uint8Array> | undefined {
   const frames = payloads.map((payload) => {

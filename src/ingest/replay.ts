@@ -33,9 +33,9 @@ export async function withoutErased(queries: Queries, body: Buffer): Promise<Rep
 }
 
 /**
- * Deletes that were made while the rows were in transit are carried out once more. A host that carries out such a delete
- * now may have searched for rows before these rows came, so unfinished deletes are marked as well. Ids do not order
- * what was visible: a delete with a lower id may have been committed later.
+ * Deletes that were made while the rows were in transit are carried out once more. A host that carries out such a
+ * delete now may have searched for rows before these rows came, so unfinished deletes are marked as well. Ids do not
+ * order what was visible: a delete with a lower id may have been committed later.
  */
 export async function reopenNewer(queries: Queries, { devices, tombstones }: Replayed): Promise<void> {
   await queries.query(

@@ -1,4 +1,6 @@
-/** Accepts telemetry that a user writes for a device over the REST API, through the same decoder and the same journal. */
+/**
+ * Accepts telemetry that a user writes for a device over the REST API, through the same decoder and the same journal.
+ */
 import type { Clock } from '../base/clock.ts';
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';

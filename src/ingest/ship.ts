@@ -1,7 +1,8 @@
 /**
- * Carries durable frames from a journal into ClickHouse, one loop a lane (`lane.ts`). A unit is inserted into the series
- * table and the latest table; only then the journal's position moves. A retry may send rows again: they are idempotent,
- * so there are no tokens. A row that is refused alone becomes a suspect (`trials.ts`), durable beside the lane.
+ * Carries durable frames from a journal into ClickHouse, one loop a lane (`lane.ts`). A unit is inserted into the
+ * series table and the latest table; only then the journal's position moves. A retry may send rows again: they are
+ * idempotent, so there are no tokens. A row that is refused alone becomes a suspect (`trials.ts`), durable beside the
+ * lane.
  */
 import type { Clock } from '../base/clock.ts';
 import type { Metrics } from '../base/metrics.ts';

@@ -1,7 +1,7 @@
 /**
  * Acknowledgements of `ingest.ack: store`: a message is acknowledged when every frame that holds a row of it is in
- * ClickHouse, refused with 503 when that takes too long or when a row of such a frame is refused. A lane never waits for
- * the other one. Memory is bounded: `refusal` names the reason for which no message is taken at the moment.
+ * ClickHouse, refused with 503 when that takes too long or when a row of such a frame is refused. A lane never waits
+ * for the other one. Memory is bounded: `refusal` names the reason for which no message is taken at the moment.
  */
 import type { Clock } from '../base/clock.ts';
 import { type Fault, unavailable } from '../base/errors.ts';

@@ -62,8 +62,8 @@ export async function handOver(queries: Queries, id: number): Promise<void> {
 }
 
 /**
- * Tombstones of devices that can no longer be sending: every cache has dropped their credentials. The time for that counts
- * from the moment at which a host has seen the tombstone: its transaction may have taken long.
+ * Tombstones of devices that can no longer be sending: every cache has dropped their credentials. The time for that
+ * counts from the moment at which a host has seen the tombstone: its transaction may have taken long.
  */
 export async function fenceDevices(queries: Queries): Promise<void> {
   await queries.query(
@@ -121,9 +121,10 @@ export interface SeenJournal {
 }
 
 /**
- * Marks deletes that were carried out when the journals were as `seen`. A journal that had not settled a tombstone then, was opened
- * since, or held rows beside it then or holds such rows now, keeps it unfinished. Returns how many tombstones were noted:
- * one that has changed since it was read was reopened, or is covered by a journal that was opened, and stays as it is.
+ * Marks deletes that were carried out when the journals were as `seen`. A journal that had not settled a tombstone
+ * then, was opened since, or held rows beside it then or holds such rows now, keeps it unfinished. Returns how many
+ * tombstones were noted: one that has changed since it was read was reopened, or is covered by a journal that was
+ * opened, and stays as it is.
  */
 export async function markApplied(
   queries: Queries,

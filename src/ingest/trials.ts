@@ -1,7 +1,7 @@
 /**
- * What becomes of suspects: each is inserted again in rounds. A row that is accepted was never bad. A row that is refused
- * in enough rounds over enough time, while a control row is accepted each time, is proven bad and goes to quarantine.
- * `Trials` also counts the entries of the quarantine and removes expired ones. Each journal has one.
+ * What becomes of suspects: each is inserted again in rounds. A row that is accepted was never bad. A row that is
+ * refused in enough rounds over enough time, while a control row is accepted each time, is proven bad and goes to
+ * quarantine. `Trials` also counts the entries of the quarantine and removes expired ones. Each journal has one.
  */
 import { messageOf } from '../base/errors.ts';
 import type { Counter } from '../base/metrics.ts';

@@ -1,7 +1,7 @@
 /**
- * Late frames that touch more days than an insert should: a day is a partition, and thousands of them take many seconds.
- * They are stored beside the lane, which goes on; their unit stays open, so the lane's position waits for them. What comes
- * while some are being stored is stored together. Bounded in bytes: at the cap the lane waits.
+ * Late frames that touch more days than an insert should: a day is a partition, and thousands of them take many
+ * seconds. They are stored beside the lane, which goes on; their unit stays open, so the lane's position waits for
+ * them. What comes while some are being stored is stored together. Bounded in bytes: at the cap the lane waits.
  */
 import type { Lane, ShipUnit } from '../journal/journal.ts';
 import { Inserter } from './insert.ts';

@@ -1,4 +1,6 @@
-/** The analytics process as the primary sees it: forked, started again when it dies, told the state, asked for metrics. */
+/**
+ * The analytics process as the primary sees it: forked, started again when it dies, told the state, asked for metrics.
+ */
 import { type ChildProcess, fork } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import type { Config } from '../base/config.ts';

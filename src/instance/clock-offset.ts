@@ -80,8 +80,8 @@ export class ClockOffset {
 
   /**
    * Before the first measurement: the database may be unavailable. Of the host's clock and the host's clock less the
-   * remembered offset the earlier one is taken that is not before the last time that was ever measured: a clock that was
-   * repaired meanwhile is noticed, and a clock that is ahead cannot take the instance with it.
+   * remembered offset the earlier one is taken that is not before the last time that was ever measured: a clock that
+   * was repaired meanwhile is noticed, and a clock that is ahead cannot take the instance with it.
    */
   begin(host: number, monotonic: number, remembered: RememberedClock | undefined): void {
     let time = host;

@@ -120,7 +120,10 @@ export class ClockWatch {
     }
   }
 
-  /** Not synced: after a power cut an older measurement does as well. A time that this instance does not follow is not kept. */
+  /**
+   * Not synced: after a power cut an older measurement does as well. A time that this instance does not follow is not
+   * kept.
+   */
   #keep(databaseMs: number, at: number): void {
     const { path, log } = this.#deps;
     const { offsetMs } = this.#offset.state;

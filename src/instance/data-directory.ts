@@ -1,7 +1,8 @@
 /**
  * The data directory: owned by one instance at a time, cleared of processes that a killed run left behind, and home of
- * the generated secrets. The owner holds a kernel lock on the file `lock`, and so do its workers: a worker that outlives
- * a killed primary keeps the directory until the worker is gone. The content of `lock` names the owner (see `Owner`).
+ * the generated secrets. The owner holds a kernel lock on the file `lock`, and so do its workers: a worker that
+ * outlives a killed primary keeps the directory until the worker is gone. The content of `lock` names the owner (see
+ * `Owner`).
  */
 import { randomBytes } from 'node:crypto';
 import {
@@ -218,8 +219,9 @@ export class DataDirectory {
 }
 
 /**
- * For a worker, before it opens a journal: throws when another instance owns the directory now. Without flock (a network
- * volume that ignores it) this keeps the workers of the earlier owner from taking a journal back from the later one.
+ * For a worker, before it opens a journal: throws when another instance owns the directory now. Without flock (a
+ * network volume that ignores it) this keeps the workers of the earlier owner from taking a journal back from the later
+ * one.
  */
 export function checkInstance(dir: string, instance: string | undefined): void {
   const owner = readOwner(join(dir, 'lock'));

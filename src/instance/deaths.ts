@@ -1,7 +1,7 @@
 /**
- * Which work ended workers by a bug. Kept by the primary, so that it outlives restarts of workers; of this host only. Work
- * (a route and its caller) that ended two workers within ten minutes is refused for ten minutes, so that one caller
- * cannot end one worker after another.
+ * Which work ended workers by a bug. Kept by the primary, so that it outlives restarts of workers; of this host only.
+ * Work (a route and its caller) that ended two workers within ten minutes is refused for ten minutes, so that one
+ * caller cannot end one worker after another.
  */
 import { limits } from '../base/limits.ts';
 import { keyOf, type Work } from '../base/underway.ts';

@@ -1,7 +1,7 @@
 /**
- * The id of this installation, one for all hosts that share its stores: made by the first host and kept in PostgreSQL. At
- * a start without PostgreSQL the file of known devices, which was made of the same database, has it. `primary.ts` gives
- * it to the workers, whose bus has it in the names of its channels.
+ * The id of this installation, one for all hosts that share its stores: made by the first host and kept in PostgreSQL.
+ * At a start without PostgreSQL the file of known devices, which was made of the same database, has it. `primary.ts`
+ * gives it to the workers, whose bus has it in the names of its channels.
  */
 import { randomUUID } from 'node:crypto';
 import { closeSync, openSync, readSync } from 'node:fs';

@@ -1,8 +1,8 @@
 /**
  * Journals of worker slots that are not started any more (WORKERS was lowered). Worker 0 of an instance ships these
  * journals one after the other, never appends to them, and removes each when ClickHouse has all of it. Rows that
- * ClickHouse refuses are tried again for hours, beside the journals that follow. A journal that cannot be opened is tried
- * again; until then all of its orders count as not shipped.
+ * ClickHouse refuses are tried again for hours, beside the journals that follow. A journal that cannot be opened is
+ * tried again; until then all of its orders count as not shipped.
  */
 import { randomInt } from 'node:crypto';
 import { basename } from 'node:path';
@@ -111,7 +111,9 @@ export class OrphanJournals {
     for (const shipper of this.#shippers.values()) shipper.flush();
   }
 
-  /** As `Journal.hold`, for each that is open. A backup copies the others as they are: nothing touches them until then. */
+  /**
+   * As `Journal.hold`, for each that is open. A backup copies the others as they are: nothing touches them until then.
+   */
   hold(): JournalCut[] {
     this.#held = [...this.#waiting.values()].filter((journal) => journal !== undefined);
     return this.#held.map((journal) => journal.hold());

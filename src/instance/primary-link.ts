@@ -108,7 +108,10 @@ export class PrimaryLink {
     this.#journals = report;
   }
 
-  /** How far the journals of all workers of this instance are stored, asked now. `flush`: what waits for company is shipped now. */
+  /**
+   * How far the journals of all workers of this instance are stored, asked now. `flush`: what waits for company is
+   * shipped now.
+   */
   askJournals(flush: boolean): Promise<JournalReportsOfHost> {
     this.#lastAsked += 1;
     const id = this.#lastAsked;

@@ -1,6 +1,6 @@
 /**
- * What a process has started, in order. `stop` takes it back in the reverse order, so that the order of closing needs no
- * list of its own. Primary, workers and the analytics process each have one.
+ * What a process has started, in order. `stop` takes it back in the reverse order, so that the order of closing needs
+ * no list of its own. Primary, workers and the analytics process each have one.
  */
 import type { StopSteps } from './stop-steps.ts';
 

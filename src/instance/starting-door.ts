@@ -1,7 +1,7 @@
 /**
- * Answers on the HTTP port until the workers listen: a first start may wait for its stores for minutes, and an orchestrator
- * that asks /livez must not take that for a hang. The primary opens it after the ports were probed, and closes it before
- * the first worker begins. Nothing but the state of the start is answered.
+ * Answers on the HTTP port until the workers listen: a first start may wait for its stores for minutes, and an
+ * orchestrator that asks /livez must not take that for a hang. The primary opens it after the ports were probed, and
+ * closes it before the first worker begins. Nothing but the state of the start is answered.
  */
 import { createServer, type Server } from 'node:http';
 

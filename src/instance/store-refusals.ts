@@ -1,6 +1,6 @@
 /**
- * Which failures of a store say that a setting is wrong: a refused login, an unknown database, a missing right, a schema
- * that this version cannot use. A start ends with them in one line. Every other failure may pass by itself.
+ * Which failures of a store say that a setting is wrong: a refused login, an unknown database, a missing right, a
+ * schema that this version cannot use. A start ends with them in one line. Every other failure may pass by itself.
  */
 import { StartError } from '../base/errors.ts';
 import { ClickHouseError } from '../clickhouse/client.ts';

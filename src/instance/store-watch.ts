@@ -61,8 +61,8 @@ export class StoreWatch {
   }
 
   /**
-   * Resolves when every store is prepared or certainly unavailable, at the latest after `msMax`; with `needed`, not before
-   * that store is prepared. Rejects when a setting is wrong.
+   * Resolves when every store is prepared or certainly unavailable, at the latest after `msMax`; with `needed`, not
+   * before that store is prepared. Rejects when a setting is wrong.
    */
   async begin(msMax: number, needed?: WatchedStore['name'], onMissing?: (reason: string) => void): Promise<void> {
     const deadline = performance.now() + msMax;

@@ -1,7 +1,7 @@
 /**
  * Keeps one child running: after each death the child is started again, later each time while deaths follow each other
- * quickly, at most `restartDelayMsMax` apart and without an end. The owner says how to start the child, and decides what
- * a crash loop means for the service. A death is logged once for each reason, not once for each try.
+ * quickly, at most `restartDelayMsMax` apart and without an end. The owner says how to start the child, and decides
+ * what a crash loop means for the service. A death is logged once for each reason, not once for each try.
  */
 import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';

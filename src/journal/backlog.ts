@@ -34,7 +34,9 @@ export interface Segment {
   sealed: boolean;
   /** A write failed, or another process may still write to the file: the file is removed, not recycled. */
   spoiled: boolean;
-  /** Size of a file that holds only frames that wait (repack.ts). Offsets are those of the segment as it was written. */
+  /**
+   * Size of a file that holds only frames that wait (repack.ts). Offsets are those of the segment as it was written.
+   */
   packedBytes: number | undefined;
   /** Odd while its file is being replaced by another; a reader that met a change opens the file again. */
   generation: number;
@@ -223,8 +225,8 @@ export class Backlog {
   }
 
   /**
-   * The next frames of a lane that were not given out, undefined when there are none. Several units of a lane may be open;
-   * the caller bounds their number.
+   * The next frames of a lane that were not given out, undefined when there are none. Several units of a lane may be
+   * open; the caller bounds their number.
    */
   async next(lane: Lane, limits: UnitLimits): Promise<ShipUnit | undefined> {
     const state = this.#lanes[lane];
@@ -314,8 +316,8 @@ export class Backlog {
   }
 
   /**
-   * Bytes that the disk holds for what waits: full segments as a whole, however little of them waits, but of the segment
-   * that is being written only what waits.
+   * Bytes that the disk holds for what waits: full segments as a whole, however little of them waits, but of the
+   * segment that is being written only what waits.
    */
   get diskBytes(): number {
     let bytes = 0;
@@ -392,7 +394,9 @@ export class Backlog {
     return unit;
   }
 
-  /** Adds frames of one segment to the unit. True when every frame that waited there was taken or proved to be damaged. */
+  /**
+   * Adds frames of one segment to the unit. True when every frame that waited there was taken or proved to be damaged.
+   */
   async #take(unit: OpenUnit, segment: Segment, from: number, share: Amounts, limits: UnitLimits): Promise<boolean> {
     // The writer may add to the segment meanwhile: the end belongs to the share, so nothing is awaited in between.
     const end = segment.end;
@@ -452,7 +456,9 @@ export class Backlog {
   }
 }
 
-/** Opens the file of a segment, which a packed file may replace at any time. `packedBytes` belongs to the opened file. */
+/**
+ * Opens the file of a segment, which a packed file may replace at any time. `packedBytes` belongs to the opened file.
+ */
 export async function openToRead(
   disk: Disk,
   segment: Segment,

@@ -1,6 +1,6 @@
 /**
- * The writer id that a journal directory keeps for its worker: part of every order number, so it must never change. A file
- * that is torn or cannot be read is an error, never a reason for a second id.
+ * The writer id that a journal directory keeps for its worker: part of every order number, so it must never change. A
+ * file that is torn or cannot be read is an error, never a reason for a second id.
  */
 import { messageOf, StartError } from '../base/errors.ts';
 import { type Disk, readWhole, realDisk, replaceWhole } from './disk.ts';

@@ -68,7 +68,10 @@ async function inspectOnce(dir: string, disk: Disk): Promise<JournalReport> {
   return { dir, writer: await readWriterId(dir, disk), segments, fileBytes, lost };
 }
 
-/** Every frame of a segment and every stretch that holds no valid frame, in order. A payload is valid until the next step. */
+/**
+ * Every frame of a segment and every stretch that holds no valid frame, in order. A payload is valid until the next
+ * step.
+ */
 export async function* readSegment(
   { path, seed, start, end }: SegmentReport,
   disk: Disk = realDisk,

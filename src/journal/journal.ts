@@ -221,15 +221,17 @@ export class Journal {
   }
 
   /**
-   * The next frames of a lane that were not given out; undefined when there are none. Several units may be open at once;
-   * the position of the lane moves over a unit when it and all units before it are confirmed.
+   * The next frames of a lane that were not given out; undefined when there are none. Several units may be open at
+   * once; the position of the lane moves over a unit when it and all units before it are confirmed.
    */
   next(lane: Lane, limits: UnitLimits): Promise<ShipUnit | undefined> {
     assert(!this.#closed, 'an open journal is read');
     return this.#backlog.next(lane, limits);
   }
 
-  /** The unit is stored. Resolves when that is written down; a failure of that only means that rows may be sent again. */
+  /**
+   * The unit is stored. Resolves when that is written down; a failure of that only means that rows may be sent again.
+   */
   confirm(unit: ShipUnit): Promise<void> {
     this.#backlog.confirm(unit);
     return this.#persist();
@@ -312,12 +314,16 @@ export class Journal {
     return this.#writer?.orderMax ?? this.#orderFound;
   }
 
-  /** `orderMax`, or the highest order of the append in flight, which may be durable already. Falls back when it fails. */
+  /**
+   * `orderMax`, or the highest order of the append in flight, which may be durable already. Falls back when it fails.
+   */
   get orderBegun(): bigint {
     return this.#writer?.orderBegun ?? this.#orderFound;
   }
 
-  /** Rises by one with each opening of this directory; undefined for an orphan journal, whose openings are not counted. */
+  /**
+   * Rises by one with each opening of this directory; undefined for an orphan journal, whose openings are not counted.
+   */
   get epoch(): number | undefined {
     return this.#deps.epoch;
   }
@@ -386,8 +392,9 @@ export class Journal {
   }
 
   /**
-   * Holds the journal until `endHold`: no segment is recycled, packed or removed, so that a backup may copy what the cut names. Appends
-   * and shipping go on; confirmed segments take up disk space meanwhile, so a disk that runs full ends the hold.
+   * Holds the journal until `endHold`: no segment is recycled, packed or removed, so that a backup may copy what the
+   * cut names. Appends and shipping go on; confirmed segments take up disk space meanwhile, so a disk that runs full
+   * ends the hold.
    */
   hold(): JournalCut {
     assert(!this.#held, 'a journal is held once');

@@ -2,8 +2,8 @@
  * Which process owns a journal directory: the file `epoch` holds the number of the owner's start and a random id. The
  * lock of the data directory keeps two owners apart on one host. This file keeps them apart where that lock does not
  * work (a network volume without flock): a start writes its id first and reads the frames later, and an owner
- * acknowledges only while it knows that its id was in the file at most `leaseMs` ago. So every acknowledged frame of the
- * earlier owner is on disk before the later owner reads frames.
+ * acknowledges only while it knows that its id was in the file at most `leaseMs` ago. So every acknowledged frame of
+ * the earlier owner is on disk before the later owner reads frames.
  *
  *   check of the earlier owner began < id of the later owner written
  *   acknowledged ≤ check began + leaseMs < id written + takeoverWaitMs ≤ recovery began
@@ -126,7 +126,8 @@ async function write(deps: OwnerDeps, path: string, text: string, before: string
     await replaceWhole(disk, path, [bytes]);
     return true;
   } catch (error) {
-    // A full disk must not keep the start from shipping. Once the epoch is used, names of segments and the position hold it too.
+    // A full disk must not keep the start from shipping. Once the epoch is used, names of segments and the position
+    // hold it too.
     if (!isNoSpace(error)) throw error;
   }
   await disk.remove(`${path}.tmp`).catch(() => {});

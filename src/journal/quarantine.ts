@@ -1,8 +1,8 @@
 /**
  * Keeps below `<journal>/quarantine` what could not be stored: rows that the store refuses, as files of rows
- * (`row-batch.ts`), and damaged stretches of a segment, as pairs `<name>.data` and `<name>.json`. Versions before
- * files of rows wrote such a pair for each row; these entries are read as well. At the cap `add` refuses,
- * because accepted rows are never dropped in silence. Entries leave by `removeQuarantined` (any process) and by `expire`.
+ * (`row-batch.ts`), and damaged stretches of a segment, as pairs `<name>.data` and `<name>.json`. Versions before files
+ * of rows wrote such a pair for each row; these entries are read as well. At the cap `add` refuses, because accepted
+ * rows are never dropped in silence. Entries leave by `removeQuarantined` (any process) and by `expire`.
  */
 import { crc32 } from 'node:zlib';
 import { type Disk, readWholeAround, realDisk, replaceWhole, sizeOf } from './disk.ts';
@@ -118,7 +118,10 @@ export class Quarantine {
     this.#recount();
   }
 
-  /** A damaged stretch. The same one again (found once more after a restart) is one entry; at the cap only the note stays. */
+  /**
+   * A damaged stretch. The same one again (found once more after a restart) is one entry; at the cap only the note
+   * stays.
+   */
   async addGap(segment: string, from: number, bytes: Uint8Array): Promise<'added' | 'known'> {
     const name = `gap-${segment}-${from}`;
     if (this.#files.has(`${name}.json`)) return 'known';

@@ -41,7 +41,9 @@ export interface ReadRange {
   reuseChunk: boolean;
   /** Payloads of this lane only; the other lane's frames are passed by their heads. */
   lane?: Lane;
-  /** The file is packed: `from` is an offset of the segment as it was written, `end` and gaps are places in the file. */
+  /**
+   * The file is packed: `from` is an offset of the segment as it was written, `end` and gaps are places in the file.
+   */
   packed?: boolean;
 }
 

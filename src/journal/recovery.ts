@@ -287,9 +287,9 @@ function count(segment: Segment, frame: Omit<Frame, 'payload'>, start: number): 
 }
 
 /**
- * The sectors of one write reach the disk in any order, so the last commit of a crash may lack any of its frames. Such a
- * commit was not acknowledged. A commit of which the position knows that it was durable is damaged, not cut short: what
- * is left of it is given out.
+ * The sectors of one write reach the disk in any order, so the last commit of a crash may lack any of its frames. Such
+ * a commit was not acknowledged. A commit of which the position knows that it was durable is damaged, not cut short:
+ * what is left of it is given out.
  */
 function wasCutShort(commit: readonly Omit<Frame, 'payload'>[], gaps: readonly InnerGap[], orderHigh: bigint): boolean {
   const last = commit.at(-1);

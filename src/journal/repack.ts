@@ -1,8 +1,8 @@
 /**
- * Packs a full segment of which little waits into a file that holds this little only, so that a late frame does not keep
- * the disk space of everything that was written beside it. The packed file takes the segment's name with one rename: a
- * crash leaves the one file or the other, and each holds every frame that waits. Frames keep their offsets (segment.ts),
- * so cursors, links, open units and the order of a lane stay what they are.
+ * Packs a full segment of which little waits into a file that holds this little only, so that a late frame does not
+ * keep the disk space of everything that was written beside it. The packed file takes the segment's name with one
+ * rename: a crash leaves the one file or the other, and each holds every frame that waits. Frames keep their offsets
+ * (segment.ts), so cursors, links, open units and the order of a lane stay what they are.
  */
 import { randomBytes } from 'node:crypto';
 import { openToRead, type Segment } from './backlog.ts';
@@ -35,7 +35,9 @@ const readChunkBytes = 1024 * 1024;
 const writeBytes = 1024 * 1024;
 const zeros = Buffer.alloc(8);
 
-/** False when it was not worth it any more, or not allowed. The caller keeps the segment from being recycled meanwhile. */
+/**
+ * False when it was not worth it any more, or not allowed. The caller keeps the segment from being recycled meanwhile.
+ */
 export async function repack(deps: RepackDeps): Promise<boolean> {
   const { disk, segment, mayReplace } = deps;
   const temporary = `${segment.path}.pack-${randomBytes(4).toString('hex')}.tmp`;

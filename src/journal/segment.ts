@@ -100,7 +100,10 @@ export function encodeSegmentHeader(header: SegmentHeader): Buffer {
   return bytes;
 }
 
-/** Reads the header from the copy that is whole; undefined when neither is. `newer`: made by a later version of Millrace. */
+/**
+ * Reads the header from the copy that is whole; undefined when neither is. `newer`: made by a later version of
+ * Millrace.
+ */
 export function decodeSegmentHeader(bytes: Buffer): FoundHeader {
   let newer = false;
   for (const version of [1, 2] as const) {

@@ -1,7 +1,8 @@
 /**
  * The only writer of a journal's segments: one gathered, durable write for each append. What a failed write means is
  * decided here: it is final for that file, which ends at its last durable byte; the frames go once more into a new
- * file; when that fails too the journal has failed and the process must end. An append is durable only after a sync that succeeded.
+ * file; when that fails too the journal has failed and the process must end. An append is durable only after a sync
+ * that succeeded.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Clock } from '../base/clock.ts';

@@ -1,8 +1,8 @@
 /**
- * Devices that provision themselves by a certificate chain (docs/mqtt.md#certificates): a profile holds the certificate of an
- * issuer whose key its tenant has proven to hold (`issuers.ts`). A client with a certificate that the issuer signed is the
- * device that the common name gives, by the profile's regular expression. Signatures and dates are checked here: the
- * handshake proved only that the client holds the key.
+ * Devices that provision themselves by a certificate chain (docs/mqtt.md#certificates): a profile holds the certificate
+ * of an issuer whose key its tenant has proven to hold (`issuers.ts`). A client with a certificate that the issuer
+ * signed is the device that the common name gives, by the profile's regular expression. Signatures and dates are
+ * checked here: the handshake proved only that the client holds the key.
  */
 import type { X509Certificate } from 'node:crypto';
 import { createContext, Script } from 'node:vm';
@@ -41,7 +41,9 @@ export interface ChainDeps extends AdminDeps {
   log: Log;
 }
 
-/** `made`: the certificate opens a device now. `unknown`: no profile answers for it. `failed`: one does, but says no. */
+/**
+ * `made`: the certificate opens a device now. `unknown`: no profile answers for it. `failed`: one does, but says no.
+ */
 export type ChainOutcome = 'made' | 'unknown' | 'failed';
 
 export function clientCertificate(leaf: X509Certificate, issuers: X509Certificate[]): ClientCertificate {

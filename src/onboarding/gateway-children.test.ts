@@ -1,4 +1,7 @@
-/** Devices of gateways, made many at once against a real server: each once, whoever makes them, and not beyond the limit. */
+/**
+ * Devices of gateways, made many at once against a real server: each once, whoever makes them, and not beyond the
+ * limit.
+ */
 import { afterAll, beforeAll, beforeEach, expect, it, vi } from 'vitest';
 import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
 import type { AdminDeps } from '../admin/deps.ts';

@@ -1,7 +1,8 @@
 /**
  * The devices of gateways, by name: found, or made, many at once. Whatever a gateway makes has its customer, a random
- * token, a relation `Created` from the gateway, and is committed when this returns. Two that make the same names at once,
- * on whatever worker or host, make each one once, and both get it; at the limit of devices the first ones are made.
+ * token, a relation `Created` from the gateway, and is committed when this returns. Two that make the same names at
+ * once, on whatever worker or host, make each one once, and both get it; at the limit of devices the first ones are
+ * made.
  */
 
 import type { AdminDeps } from '../admin/deps.ts';

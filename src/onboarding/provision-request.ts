@@ -1,4 +1,7 @@
-/** What a device asks for that provisions itself, and the answers (docs/http.md#provisioning). Nothing of a request is echoed. */
+/**
+ * What a device asks for that provisions itself, and the answers (docs/http.md#provisioning). Nothing of a request is
+ * echoed.
+ */
 
 import { badRequest, Fault } from '../base/errors.ts';
 import {

@@ -1,6 +1,7 @@
 /**
- * Provisioning: a device with the key and the secret of a profile gets credentials (docs/http.md#provisioning). One transaction
- * makes the device, its credentials and the mark that it was provisioned, so of two that ask at once one gets them.
+ * Provisioning: a device with the key and the secret of a profile gets credentials (docs/http.md#provisioning). One
+ * transaction makes the device, its credentials and the mark that it was provisioned, so of two that ask at once one
+ * gets them.
  */
 import { createHash, randomBytes, timingSafeEqual } from 'node:crypto';
 import type { AdminDeps } from '../admin/deps.ts';

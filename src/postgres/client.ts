@@ -1,6 +1,6 @@
 /**
- * The connections of this process to PostgreSQL. Every wait has a deadline and every queue a cap; an unavailable
- * server is a Fault 503 (`postgres_away`), never a crash. int8 columns come as JS numbers: one beyond 2^53 is a bug of the
+ * The connections of this process to PostgreSQL. Every wait has a deadline and every queue a cap; an unavailable server
+ * is a Fault 503 (`postgres_away`), never a crash. int8 columns come as JS numbers: one beyond 2^53 is a bug of the
  * query, which must cast it to text.
  */
 import type { Pool as PgPool, PoolClient, QueryResult } from 'pg';
@@ -95,7 +95,9 @@ export class Postgres implements Queries {
     }
   }
 
-  /** Returns the one `bytea` that `select` gives, without a conversion to text; undefined without a row. No parameters. */
+  /**
+   * Returns the one `bytea` that `select` gives, without a conversion to text; undefined without a row. No parameters.
+   */
   async bytes(select: string, options: QueryOptions = {}): Promise<Buffer | undefined> {
     const timeoutMs = options.timeoutMs ?? limits.postgresStatementMsMax;
     const client = await this.#connect();

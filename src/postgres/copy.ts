@@ -1,6 +1,6 @@
 /**
- * One `bytea` of one row as bytes: `COPY (select …) TO STDOUT (FORMAT binary)`. The driver hands every column of a plain
- * select over as text, which for a large value is twice its size in garbage. Takes no parameters: the text of the
+ * One `bytea` of one row as bytes: `COPY (select …) TO STDOUT (FORMAT binary)`. The driver hands every column of a
+ * plain select over as text, which for a large value is twice its size in garbage. Takes no parameters: the text of the
  * statement must be safe as it is.
  */
 

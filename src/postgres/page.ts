@@ -1,4 +1,6 @@
-/** A page of a list: what was asked for, how it is read, and what comes back. Every list of the REST API is read here. */
+/**
+ * A page of a list: what was asked for, how it is read, and what comes back. Every list of the REST API is read here.
+ */
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Queries } from './client.ts';
@@ -50,7 +52,9 @@ export async function readPage<T extends object>(queries: Queries, list: List, l
   return { data, totalPages, totalElements, hasNext: link.page + 1 < totalPages };
 }
 
-/** Reads the entities of `ids`, which `list.where` names, in the order of their own ids. Throws 400 as `readPage` does. */
+/**
+ * Reads the entities of `ids`, which `list.where` names, in the order of their own ids. Throws 400 as `readPage` does.
+ */
 export async function readByIds<T extends object>(
   queries: Queries,
   list: Omit<List, 'sortColumns'>,

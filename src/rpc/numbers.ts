@@ -1,7 +1,7 @@
 /**
  * The numbers that devices see on their commands: counting up for each device, across workers, hosts and restarts,
- * because each one is taken from a row in Postgres. The first number is 1, as many clients test an id for truth. Numbers
- * asked for in the same tick, and while a statement runs, share one statement.
+ * because each one is taken from a row in Postgres. The first number is 1, as many clients test an id for truth.
+ * Numbers asked for in the same tick, and while a statement runs, share one statement.
  */
 import { Batches } from '../base/batches.ts';
 import { Fault, notFound, unavailable } from '../base/errors.ts';

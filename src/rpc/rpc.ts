@@ -23,8 +23,8 @@ export interface RpcCall extends CommandOwners {
 }
 
 /**
- * How a command with a waiting caller ended. `unreachable`: no session took the command in time. `unanswered`: a session
- * took it, and no reply came.
+ * How a command with a waiting caller ended. `unreachable`: no session took the command in time. `unanswered`: a
+ * session took it, and no reply came.
  */
 export type RpcOutcome =
   | { kind: 'delivered' }

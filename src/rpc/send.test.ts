@@ -1,4 +1,7 @@
-/** Commands between two workers over the process bus: deliveries that fail, order, the bus away, retries of persistent ones. */
+/**
+ * Commands between two workers over the process bus: deliveries that fail, order, the bus away, retries of persistent
+ * ones.
+ */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { systemClock as clock } from '../base/clock.ts';

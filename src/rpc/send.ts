@@ -1,7 +1,7 @@
 /**
  * Sends commands to devices. The worker that a caller asked owns the command until its deadline. The owner offers the
- * oldest command to one session at a time, by `Downlink.offer`, and takes the reply from any session. Replies come on the
- * device's shard channel, to which an owner subscribes while it has a command.
+ * oldest command to one session at a time, by `Downlink.offer`, and takes the reply from any session. Replies come on
+ * the device's shard channel, to which an owner subscribes while it has a command.
  */
 import type { Clock } from '../base/clock.ts';
 import { messageOf, tooLarge, unavailable } from '../base/errors.ts';
@@ -29,7 +29,9 @@ export interface RpcDeps {
 /** How the commands of one device are getting on. */
 interface Delivery {
   offering: Command | undefined;
-  /** A confirmation of the offered command that arrived before the answer to the offer; applied when the offer settles. */
+  /**
+   * A confirmation of the offered command that arrived before the answer to the offer; applied when the offer settles.
+   */
   told: (() => void) | undefined;
   running: boolean;
   /** A session opened while an offer ran. */
@@ -88,8 +90,8 @@ export class Rpc {
   }
 
   /**
-   * Sends a command and waits until it is delivered (one-way) or replied to, or until its deadline. The command is withdrawn when
-   * `callerGone` fires: then nothing reads the outcome.
+   * Sends a command and waits until it is delivered (one-way) or replied to, or until its deadline. The command is
+   * withdrawn when `callerGone` fires: then nothing reads the outcome.
    */
   async call(call: RpcCall, callerGone?: AbortSignal): Promise<RpcOutcome> {
     const { clock, numbers } = this.#deps;
@@ -131,7 +133,10 @@ export class Rpc {
     });
   }
 
-  /** Takes the reply of a device to a command, by any session on any worker. A reply without a waiting caller is ignored. */
+  /**
+   * Takes the reply of a device to a command, by any session on any worker. A reply without a waiting caller is
+   * ignored.
+   */
   async reply(device: number, id: number, text: string): Promise<void> {
     const { downlink, bus, postgres } = this.#deps;
     const command = this.#offered(device, id);

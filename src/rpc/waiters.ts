@@ -1,7 +1,7 @@
 /**
  * The commands that this worker owns, by device and by deadline. Bounded by number and bytes, for each device, customer
- * and tenant (`shares.ts`) and in all. One timer ends the commands whose deadline has passed. The callbacks of a command
- * decide what happens to it.
+ * and tenant (`shares.ts`) and in all. One timer ends the commands whose deadline has passed. The callbacks of a
+ * command decide what happens to it.
  */
 import { ByteBudget } from '../base/byte-budget.ts';
 import type { Clock } from '../base/clock.ts';

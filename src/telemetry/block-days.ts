@@ -16,7 +16,10 @@ export interface BlockTimes {
   readonly newest: number;
 }
 
-/** Adds the day of every row with `from` ≤ ts < `to` to `days`, as the first millisecond of the day. Undefined: no block. */
+/**
+ * Adds the day of every row with `from` ≤ ts < `to` to `days`, as the first millisecond of the day. Undefined: no
+ * block.
+ */
 export function addDays(block: Uint8Array, days: Set<number>, from: number, to: number): BlockTimes | undefined {
   const place = placeOfTs(block);
   if (!place) return undefined;
@@ -40,7 +43,10 @@ export function addDays(block: Uint8Array, days: Set<number>, from: number, to: 
   return { rows, hasSeq, oldest, newest };
 }
 
-/** Finds where the `ts` column of one block begins, and whether `seq` follows; undefined for bytes that are no such block. */
+/**
+ * Finds where the `ts` column of one block begins, and whether `seq` follows; undefined for bytes that are no such
+ * block.
+ */
 function placeOfTs(block: Uint8Array): { at: number; rows: number; hasSeq: boolean } | undefined {
   const source = new Skipper(block);
   const columns = source.varint();

@@ -1,6 +1,7 @@
 /**
- * The time buckets of an aggregated read (docs/rest.md#telemetry): the first begins at the start of the range, whatever the clock
- * says; steps are of a fixed length or go to the next calendar week, month or quarter; the last is cut at the end.
+ * The time buckets of an aggregated read (docs/rest.md#telemetry): the first begins at the start of the range, whatever
+ * the clock says; steps are of a fixed length or go to the next calendar week, month or quarter; the last is cut at the
+ * end.
  */
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';

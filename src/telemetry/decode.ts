@@ -156,8 +156,8 @@ function wrongShape() {
 }
 
 /**
- * Reading one message. One object is used for all messages of the loop, so that a message allocates nothing. The body of
- * a gateway holds the records of many devices: `open`, then `records` for each of them, then `finish`.
+ * Reading one message. One object is used for all messages of the loop, so that a message allocates nothing. The body
+ * of a gateway holds the records of many devices: `open`, then `records` for each of them, then `finish`.
  */
 export class Message {
   readonly #form: Form;

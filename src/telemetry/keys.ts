@@ -39,7 +39,9 @@ export class Key {
 const tsName = Buffer.from('ts');
 const valuesName = Buffer.from('values');
 
-/** Continue with `hash = Math.imul(hash ^ byte, hashFactor)` for each byte. Secret, so that collisions cannot be made. */
+/**
+ * Continue with `hash = Math.imul(hash ^ byte, hashFactor)` for each byte. Secret, so that collisions cannot be made.
+ */
 export const hashStart = randomBytes(4).readInt32LE();
 export const hashFactor = 0x01000193;
 

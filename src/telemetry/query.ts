@@ -1,7 +1,7 @@
 /**
- * Historical telemetry of one device, raw or aggregated (docs/rest.md#telemetry). One query for each read, every value bound.
- * `FINAL` makes a read exact before the store has merged; a point's partition follows from its ts, so partitions need
- * not be merged with each other.
+ * Historical telemetry of one device, raw or aggregated (docs/rest.md#telemetry). One query for each read, every value
+ * bound. `FINAL` makes a read exact before the store has merged; a point's partition follows from its ts, so partitions
+ * need not be merged with each other.
  */
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';

@@ -2,8 +2,9 @@
  * JSON as people and small devices write it, `{temperature: 25, 'unit': 'C',} // ok`, rewritten to strict JSON. The
  * strict readers go first, and only what they refuse as malformed comes here, so that strict JSON means what it always
  * means and costs what it always costs. Beyond the standard are taken: names without quotes, strings and names in
- * single quotes, comments (of a line after `//` or `#`, and blocks), a comma after the last element, and `true`, `false`,
- * `null` in any letter case. Text without quotes is a name, never a value: it may as well be a broken number (`NaN`, `None`, `12V`).
+ * single quotes, comments (of a line after `//` or `#`, and blocks), a comma after the last element, and `true`,
+ * `false`, `null` in any letter case. Text without quotes is a name, never a value: it may as well be a broken number
+ * (`NaN`, `None`, `12V`).
  */
 import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -40,7 +41,9 @@ export function strictJson(body: Uint8Array): Uint8Array {
 /** One pass, a byte at a time: a hostile body costs no more than a good one of its length. */
 class Rewriter {
   readonly #body: Uint8Array;
-  /** A quote that must be escaped makes two bytes of one, a name of one letter makes three: never more than twice all. */
+  /**
+   * A quote that must be escaped makes two bytes of one, a name of one letter makes three: never more than twice all.
+   */
   readonly #out: Buffer;
   #at = 0;
   #length = 0;

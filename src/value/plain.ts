@@ -12,8 +12,8 @@ const names = new Int32Array(2 * namesMax * (limits.jsonDepthMax + 1));
 const digitsMax = 300;
 
 /**
- * Returns the offset after the value at `at`, or -1 when the value must be read exactly. `depth` as for `JsonReader.value`.
- * `bytes[last]` is `}` or `]`, so that no scan but that of a string can pass it.
+ * Returns the offset after the value at `at`, or -1 when the value must be read exactly. `depth` as for
+ * `JsonReader.value`. `bytes[last]` is `}` or `]`, so that no scan but that of a string can pass it.
  */
 export function endOfPlain(bytes: Uint8Array, at: number, last: number, depth: number): number {
   return plainValue(bytes, at, last, depth, 0);

@@ -11,7 +11,10 @@ import { createGunzip } from 'node:zlib';
 import { messageOf } from '../../base/errors.ts';
 import { Exception } from './exception.ts';
 
-/** Directory of rows that wait for the engine. Its name follows the data directory, so a successor clears it after a crash. */
+/**
+ * Directory of rows that wait for the engine. Its name follows the data directory, so a successor clears it after a
+ * crash.
+ */
 export class BodyFiles {
   readonly #dir: string;
   readonly #bytesMax: number;

@@ -1,4 +1,6 @@
-/** ClickHouse exceptions on the wire: `Code: N. DB::Exception: text. (NAME)` and the HTTP status ClickHouse gives them. */
+/**
+ * ClickHouse exceptions on the wire: `Code: N. DB::Exception: text. (NAME)` and the HTTP status ClickHouse gives them.
+ */
 import { messageOf } from '../../base/errors.ts';
 
 export class Exception extends Error {

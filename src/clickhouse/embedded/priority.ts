@@ -1,15 +1,18 @@
 /**
  * Sets the CPU priority of the engine below ingest. Merges, inserts and statements with ClickHouse's setting `priority`
- * get the full nice value, reads with a waiting caller half of it. A thread of the engine serves statements of all kinds,
- * so the thread is lowered for one statement and raised again, which Linux allows with CAP_SYS_NICE only. Without that
- * capability the whole process is lowered for good. With it the engine would undo a nice value of the process.
+ * get the full nice value, reads with a waiting caller half of it. A thread of the engine serves statements of all
+ * kinds, so the thread is lowered for one statement and raised again, which Linux allows with CAP_SYS_NICE only.
+ * Without that capability the whole process is lowered for good. With it the engine would undo a nice value of the
+ * process.
  */
 import { readdirSync, readFileSync } from 'node:fs';
 import { setPriority } from 'node:os';
 
 const capSysNice = 1n << 23n;
 
-/** Called before the engine is opened: its threads inherit the priority of existing threads, each of which has its own. */
+/**
+ * Called before the engine is opened: its threads inherit the priority of existing threads, each of which has its own.
+ */
 export function standBack(nice: number): void {
   if (mayRaiseThreads()) return;
   for (const thread of readdirSync('/proc/self/task')) setPriority(Number(thread), nice);
@@ -20,7 +23,7 @@ export function mayRaiseThreads(): boolean {
   return effective !== undefined && (BigInt(`0x${effective}`) & capSysNice) !== 0n;
 }
 
-/** Setting of a statement. Without the capability the engine ignores it. */
+/** Returns the nice value of a statement, which the engine ignores without the capability. */
 export function niceOf(verb: string, settings: Map<string, string>, nice: number): number {
   const isPatient = verb === 'INSERT' || Number(settings.get('priority') ?? 0) > 0;
   return isPatient ? nice : Math.floor(nice / 2);

@@ -1,6 +1,6 @@
 /**
- * Limits how many statements use the engine at once. Queries leave a reserve that only inserts may take, so long queries never hold up the
- * channel. Waiting is bounded in number and in time; past either, ClickHouse's error 202.
+ * Limits how many statements use the engine at once. Queries leave a reserve that only inserts may take, so long
+ * queries never hold up the channel. Waiting is bounded in number and in time; past either, ClickHouse's error 202.
  */
 import { Exception } from './exception.ts';
 

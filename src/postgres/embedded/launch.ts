@@ -1,7 +1,7 @@
 /**
- * How to run PostgreSQL, which refuses to be root. An ordinary user runs it as is. Root runs it in a user namespace that
- * calls root "1000": no user is created and a private home directory stays reachable. Where namespaces are off (many
- * containers) it runs as `nobody`, if that user can reach the files.
+ * How to run PostgreSQL, which refuses to be root. An ordinary user runs it as is. Root runs it in a user namespace
+ * that calls root "1000": no user is created and a private home directory stays reachable. Where namespaces are off
+ * (many containers) it runs as `nobody`, if that user can reach the files.
  */
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import { chownSync, lchownSync, readdirSync, readFileSync, statSync } from 'node:fs';

@@ -71,8 +71,8 @@ function wordsOf(pid: number): string[] {
 
 /**
  * PostgreSQL refuses to start while the pid in its lock file exists, even if that is another program's or an unreaped
- * zombie's. PostgreSQL treats a lock that names its own parent as stale, so the pid of this process is written there. The
- * check of the shared memory remains.
+ * zombie's. PostgreSQL treats a lock that names its own parent as stale, so the pid of this process is written there.
+ * The check of the shared memory remains.
  */
 function disownLock(dir: string): void {
   if (!readPostmasterFile(dir)) return;
