@@ -27,7 +27,9 @@ const contentTypes: Record<ReportFormat, string> = {
   csv: 'text/csv; charset=utf-8',
 };
 
-/** Reports that readers have not taken yet: a cap for all of them, a half for one tenant, a quarter for one customer. */
+/**
+ * Reports that readers have not taken yet: a cap for all of them, a half for one tenant, a quarter for one customer.
+ */
 export class UnsentReports {
   readonly #budget: ByteBudget;
   readonly #bytesMax: number;

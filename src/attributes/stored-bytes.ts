@@ -1,8 +1,8 @@
 /**
  * Bounds what the attributes of one owner (a device, or another entity) take in the store, for each scope apart. This
- * worker adds up what passes, and reads the sum from the store only when an eighth of the cap was written since the last
- * reading, so that a write rarely costs a read. An owner may then have the cap, and beyond it an eighth for each worker
- * of all hosts and what waits there for its commit.
+ * worker adds up what passes, and reads the sum from the store only when an eighth of the cap was written since the
+ * last reading, so that a write rarely costs a read. An owner may then have the cap, and beyond it an eighth for each
+ * worker of all hosts and what waits there for its commit.
  */
 import type { Clock } from '../base/clock.ts';
 import { badRequest, type Fault } from '../base/errors.ts';

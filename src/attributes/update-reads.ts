@@ -36,7 +36,7 @@ export class Inquiries {
   readonly #queries: Queries;
   readonly #log: Log;
   #asks = new Map<number, Ask>();
-  #offers = new Map<number, Offer>();
+  #offers = new Map<number, UpdateOffer>();
   readonly #batches = new Batches(
     () => this.#offers.size > 0 || this.#asks.size > 0,
     () => this.#runBatch(),

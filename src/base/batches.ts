@@ -1,6 +1,6 @@
 /**
- * Work that gathers while a statement runs, so that a storm of calls makes few, large statements. The caller keeps its own
- * queue and its cap; one batch is carried out at a time, and what arrives meanwhile belongs to the next.
+ * Work that gathers while a statement runs, so that a storm of calls makes few, large statements. The caller keeps its
+ * own queue and its cap; one batch is carried out at a time, and what arrives meanwhile belongs to the next.
  */
 export class Batches {
   readonly #hasWork: () => boolean;

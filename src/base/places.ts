@@ -1,6 +1,6 @@
 /**
- * Places that one process has for one purpose: a cap for all of them, and a share for each owner that grows with what is
- * free. An owner may hold at most `timesFree` times the places that stay free, and always one while any is free. One
+ * Places that one process has for one purpose: a cap for all of them, and a share for each owner that grows with what
+ * is free. An owner may hold at most `timesFree` times the places that stay free, and always one while any is free. One
  * owner alone leaves a part free (with 9, a tenth); n owners together leave 1 / (1 + 9 n), so a new owner finds room.
  */
 

@@ -84,7 +84,7 @@ export class Logins {
     () => this.#queue.length > 0,
     () => this.#runBatch(),
   );
-  /** Credentials that changed while a query ran: what it read may be of before. */
+  /** Credentials that changed while a query ran: the query may have read their old state. */
   #changed = new Set<string | 'all'>();
 
   constructor(deps: LoginsDeps) {

@@ -237,7 +237,7 @@ export class Sessions {
 
   #doubt(number: number): void {
     this.#doubted.add(number);
-    // A read that runs already may be of before the change: this one joins the next.
+    // A read that is running may miss the change, so this device joins the next read.
     this.#checks.wake();
   }
 

@@ -1,4 +1,6 @@
-/** The gateways that are connected to this worker, and what they share: their names' cache and the room for what waits. */
+/**
+ * The gateways that are connected to this worker, and what they share: their names' cache and the room for what waits.
+ */
 import { ByteBudget } from '../base/byte-budget.ts';
 import { Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -45,7 +47,9 @@ export class Gateways {
     gateway.end();
   }
 
-  /** Keeps a message that must wait, until the caller calls the function that is returned; throws when too much waits. */
+  /**
+   * Keeps a message that must wait, until the caller calls the function that is returned; throws when too much waits.
+   */
   hold({ number, tenantId }: Pick<CachedDevice, 'number' | 'tenantId'>, bytes: number): () => void {
     const owners = [
       { name: `gateway ${number}`, bytesMax: limits.gatewayHeldBytesPerGatewayMax },

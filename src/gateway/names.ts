@@ -1,7 +1,8 @@
 /**
  * Names of a gateway's devices → rows of the store, made when they are missing. Names that are asked for in the same
- * turn, and while a statement runs, share the next one, whichever gateways of a tenant ask; tenants take turns. What was found is remembered until it
- * changes; a name for which there is no room is refused for a few seconds without asking again.
+ * turn, and while a statement runs, share the next one, whichever gateways of a tenant ask; tenants take turns. What
+ * was found is remembered until it changes; a name for which there is no room is refused for a few seconds without
+ * asking again.
  */
 import { Batches } from '../base/batches.ts';
 import type { Clock } from '../base/clock.ts';

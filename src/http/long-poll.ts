@@ -30,7 +30,7 @@ const shareHeld = new Fault(
   5,
 );
 
-/** Nothing came in time. */
+/** The answer when nothing came in time. */
 const expired: Answer = { status: 408 };
 
 export class LongPolls {

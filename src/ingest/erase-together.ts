@@ -1,7 +1,7 @@
 /**
- * Deletes of series that callers wait for, one batch at a time in each worker: what comes while the statements of a batch
- * run gathers for the next batch. Many callers cost the store what a few do, and tenants take turns. `delete-series.ts`
- * calls.
+ * Deletes of series that callers wait for, one batch at a time in each worker: what comes while the statements of a
+ * batch run gathers for the next batch. Many callers cost the store what a few do, and tenants take turns.
+ * `delete-series.ts` calls.
  */
 import type { Clock } from '../base/clock.ts';
 import { FairQueue } from '../base/fair-queue.ts';
@@ -35,7 +35,9 @@ export class EraseTogether {
     this.#erase = erase;
   }
 
-  /** Resolves when the delete is carried out; rejects at `until`, after a failure of its batch, or when too many wait. */
+  /**
+   * Resolves when the delete is carried out; rejects at `until`, after a failure of its batch, or when too many wait.
+   */
   add(erased: Erased, tenantId: string, until: number): Promise<void> {
     return new Promise((resolve, reject) => {
       const timer = setTimeout(() => reject(new NotYet('no time is left')), until - this.#clock.monotonic());

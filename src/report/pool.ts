@@ -2,8 +2,8 @@
  * The pool of report threads, and who may wait for one: exactly as many as the settings say; one more is 429. Tenants
  * take turns, and so do the customers of a tenant. A tenant that runs no report finds a thread of its own beside those
  * of the setting, and a place in a full queue. Piscina has the threads, its own queue stays empty (it does not count
- * tasks that can be cancelled). A report whose client goes away, or whose time is up, loses its thread at once; a thread
- * that dies takes its own report with it.
+ * tasks that can be cancelled). A report whose client goes away, or whose time is up, loses its thread at once; a
+ * thread that dies takes its own report with it.
  */
 import { randomUUID } from 'node:crypto';
 import { Piscina } from 'piscina';
@@ -224,7 +224,7 @@ function add(counts: Map<string, number>, name: string, change: 1 | -1): void {
   else counts.delete(name);
 }
 
-/** Nobody reads it. */
+/** The answer has no reader. */
 function abandoned(): Fault {
   return new Fault('report_abandoned', 'The client has gone.');
 }

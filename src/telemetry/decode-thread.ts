@@ -1,7 +1,8 @@
 /**
- * Large bodies are decoded in one thread, so that they do not block the loop. At most `limits.decodeQueueMax` wait;
- * one more is refused. Tenants take turns, and so do the devices of a tenant. The thread starts with the first body; when it dies (a body of endless nested JSON hits its
- * memory limit) or is late, only the body it had is refused and the next one gets a new thread.
+ * Large bodies are decoded in one thread, so that they do not block the loop. At most `limits.decodeQueueMax` wait; one
+ * more is refused. Tenants take turns, and so do the devices of a tenant. The thread starts with the first body; when
+ * it dies (a body of endless nested JSON hits its memory limit) or is late, only the body it had is refused and the
+ * next one gets a new thread.
  */
 import { Worker } from 'node:worker_threads';
 import { Fault, tooLarge, unavailable } from '../base/errors.ts';

@@ -111,8 +111,8 @@ export function readBody<Subject>(
 }
 
 /**
- * The room of `exchange.ownBody` is kept until the caller calls the function that is returned, also when the client goes
- * away meanwhile. Undefined when `body` is another one.
+ * The room of `exchange.ownBody` is kept until the caller calls the function that is returned, also when the client
+ * goes away meanwhile. Undefined when `body` is another one.
  */
 export function keepBody(exchange: Exchange, body: Buffer): (() => void) | undefined {
   const { ownBody, releaseBody } = exchange;

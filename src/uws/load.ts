@@ -7,8 +7,10 @@ import type * as Uws from 'uWebSockets.js';
 import { createRequire } from 'node:module';
 import { StartError } from '../base/errors.ts';
 
-// Heads above this get the library's own 431, an HTML page that cannot be changed; `limits.headerCharsMax` refuses shorter
-// ones with JSON. A larger value costs memory that no budget counts: each connection may hold an unfinished head of this size.
+// Heads above this get the library's own 431, an HTML page that cannot be changed; `limits.headerCharsMax` refuses
+// shorter
+// ones with JSON. A larger value costs memory that no budget counts: each connection may hold an unfinished head of
+// this size.
 process.env['UWS_HTTP_MAX_HEADERS_SIZE'] ??= '16384';
 
 function load(): typeof Uws {

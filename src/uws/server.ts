@@ -71,7 +71,7 @@ export interface HttpServerOptions {
   /** Of one address; 0 = nine tenths. */
   connectionsPerAddressMax?: number;
   isTrustedProxy?: (address: string) => boolean;
-  /** The name of this worker, to be told in each answer; '' = not. */
+  /** The name of this worker for a header of each answer; '' = no header. */
   worker: string;
   tls?: { cert: string; key: string; hstsSeconds: number };
 }
@@ -232,8 +232,8 @@ export class HttpServer {
 
   /**
    * Calls `use` with a raw route's body, or a copy of it, and holds room for it until `use` is done, whether the client
-   * still waits or not. Refuses the exchange when there is no room. `sender` as of `admit`, undefined = not known. `use`
-   * does not reject.
+   * still waits or not. Refuses the exchange when there is no room. `sender` as of `admit`, undefined = not known.
+   * `use` does not reject.
    */
   async withBody(
     exchange: Exchange,

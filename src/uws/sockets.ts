@@ -1,8 +1,9 @@
 /**
  * Shares of the connections of one HTTP server by address. The library says from where a connection opens, and that one
- * closes, but not which. So counts are exact when the kernel's table of connections is read, and then grow with each one
- * that opens until the next reading: never too low. Readings begin when half of all connections are in use. The table has
- * the connections of all workers that share the port; this server is taken to have the same part of each address.
+ * closes, but not which. So counts are exact when the kernel's table of connections is read, and then grow with each
+ * one that opens until the next reading: never too low. Readings begin when half of all connections are in use. The
+ * table has the connections of all workers that share the port; this server is taken to have the same part of each
+ * address.
  */
 import { open } from 'node:fs/promises';
 import { networkOf } from '../base/network.ts';

@@ -98,7 +98,7 @@ export function firmwareTopics({ meter, downloads, ingest, packetBytesMax }: Fir
       const owners = placeOwners(session.device.tenantId, session.device.customerId);
       if (filesOnTheirWay.outcome(owners) !== 'taken') throw busy;
       const { dataSize } = file;
-      // The first slice is read before anything is sent: a store that is away is then still a clean refusal.
+      // The first slice is read before anything is sent, so that an unavailable store still gives a clean refusal.
       const slices: SlicedFile = { bytes: dataSize, slice: (at) => downloads.pieces.read(file, at, dataSize) };
       await slices.slice(0);
       if (filesOnTheirWay.take(owners) !== 'taken') throw busy;
