@@ -258,7 +258,7 @@ test('a device that connects on both hosts while Redis is away keeps the newer c
 });
 
 test('points without ts that go to both hosts by turns are all stored', async () => {
-  const device = await newDevice(here);
+  const device = await here.api.newDevice();
   const messages = 300;
   let next = 0;
   await Promise.all(
