@@ -4,7 +4,7 @@
  * device that goes on sending has its turn every ten seconds only, the fleet spread evenly over them: Postgres has
  * better things to do than to note the same of everybody again and again. Silence is looked for in the stored times, by
  * whichever worker comes first, so a device that is alive on one worker or host is never declared inactive by another.
- * While the database is away marks are kept and nobody turns inactive.
+ * While the database is unavailable marks are kept and no device becomes inactive.
  */
 import type { Clock } from '../base/clock.ts';
 import { Fault, messageOf } from '../base/errors.ts';

@@ -35,7 +35,7 @@ export interface ApiKeyInput {
   expirationTime: number | undefined;
 }
 
-/** The key, and its value: nobody gets it a second time. */
+/** The key, and its value, which is shown only once. */
 export async function createApiKey(
   deps: ApiKeyDeps,
   caller: Principal,

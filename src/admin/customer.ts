@@ -2,7 +2,7 @@
 import { badRequest } from '../base/errors.ts';
 import { checkText } from '../device/device.ts';
 
-/** Where somebody can be reached. */
+/** Address, phone and email of a tenant or customer. */
 export interface Contact {
   country: string | null;
   state: string | null;

@@ -12,6 +12,6 @@ export interface AdminDeps {
   devicesMax: number;
   /** After a commit: devices may have other packages now than they were told of. */
   onAssigned?: () => void;
-  /** Absent where nobody deletes or renames devices. */
+  /** Absent in processes that neither delete nor rename devices. */
   gatewayNews?: GatewayNews;
 }

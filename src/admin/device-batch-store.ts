@@ -36,7 +36,7 @@ export async function findProfileIds(
   return new Map(rows.map(({ id, name }) => [name, id]));
 }
 
-/** Those that somebody else makes at this moment are left to them. */
+/** Inserts profiles, except those that another transaction inserts at this moment. */
 export async function insertProfiles(
   queries: Queries,
   tenantId: string,

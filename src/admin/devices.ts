@@ -1,6 +1,6 @@
 /**
  * Creating, changing and deleting devices: what touches device, credentials, profile, customer and telemetry at once.
- * Each is one transaction; the other processes are told after its commit.
+ * Each is one transaction; other processes are notified after its commit.
  */
 import { entityNotFound, requireCustomerOf, type TenantPrincipal } from '../auth/roles.ts';
 import { badRequest } from '../base/errors.ts';

@@ -266,7 +266,7 @@ export async function setDeviceCustomer(queries: Queries, deviceId: string, cust
   ]);
 }
 
-/** Until the transaction ends nobody else makes a device of this tenant. */
+/** Locks the tenant: until the transaction ends no other transaction makes a device of this tenant. */
 export async function holdDeviceCount(queries: Queries, tenantId: string): Promise<void> {
   await queries.query(`select pg_advisory_xact_lock(hashtextextended('device-count ' || $1, 0))`, [tenantId]);
 }

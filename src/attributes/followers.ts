@@ -32,7 +32,7 @@ export interface AttributeUpdatesDeps {
   clock: Clock;
   log: Log;
   metrics: Metrics;
-  /** False: a device hears only what changes while it listens. */
+  /** False: a device receives only changes made while it listens. */
   lossFree: boolean;
 }
 
@@ -139,7 +139,7 @@ export class AttributeUpdates {
     for (const following of [...(this.#followings.get(device) ?? [])]) following.hear(version);
   }
 
-  /** Too much changed to be told one by one. */
+  /** Called when too much changed to hand over one by one. */
   #hearAll(): void {
     this.#settled.clear();
     for (const asked of this.#asked.values()) asked.version = Number.POSITIVE_INFINITY;
@@ -151,10 +151,10 @@ export class Following implements Listener {
   readonly #owner: AttributeUpdates;
   readonly #device: number;
   readonly #follower: Follower;
-  /** Epoch milliseconds: who never listened before is told of what was written from then on. */
+  /** Epoch milliseconds: a device that never listened before receives what was written from then on. */
   readonly #since: number;
   leaveDownlink: (() => void) | undefined = undefined;
-  /** The version up to which the follower was told everything; undefined while that is being asked. */
+  /** The version up to which the follower has every change; undefined while the store is being asked. */
   #known: number | undefined = undefined;
   #heard = 0;
   #asking = false;
@@ -212,7 +212,7 @@ export class Following implements Listener {
   }
 
   /**
-   * Once also for who has left by now: a device that never listened before is told of what was written from here on.
+   * Runs once even if the follower has left, because the first poll starts the device's cursor.
    */
   ask(): void {
     if (this.#asking || (this.#left && this.#hasAsked)) return;

@@ -248,7 +248,7 @@ export async function readKeysOfDevices(queries: Queries, devices: number[]): Pr
   return rows.map(({ key }) => key);
 }
 
-/** How far the shared attributes of a device are, and how far it was told. */
+/** The version of a device's shared attributes, and the version that the device has received. */
 export interface Head {
   device: number;
   version: number;
@@ -287,7 +287,7 @@ export async function readVersionsBefore(
   return new Map(rows.map(({ device, version }) => [device, version]));
 }
 
-/** Versions of devices that are not settled before `transaction`: some may be told twice. */
+/** Reads versions of devices that were not settled before `transaction`; some versions may be read twice. */
 export async function readChangedHeads(
   queries: Queries,
   transaction: bigint,

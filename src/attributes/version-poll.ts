@@ -32,12 +32,12 @@ export class ChangedHeads {
     this.#deps = deps;
   }
 
-  /** Every version up to a moment ago has been told. */
+  /** Every version up to a moment ago was handed over. */
   get isFresh(): boolean {
     return this.#settled !== undefined && this.#deps.clock.monotonic() - this.#lookedMs < 3 * limits.updatePollMs;
   }
 
-  /** `onOverflow`: more versions are new than can be told one by one. */
+  /** `onOverflow`: more versions are new than can be handed over one by one. */
   start(onOverflow: () => void): void {
     this.#onOverflow = onOverflow;
     this.#schedule(0);

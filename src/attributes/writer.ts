@@ -43,7 +43,7 @@ export interface AttributeWriterDeps {
   metrics: Metrics;
   /** Of one scope of a device; the default is that of `limits`. */
   storedBytesMax?: number;
-  /** After the commit, before the writer is told. */
+  /** Called after the commit, before the writer gets its answer. */
   onShared: (change: SharedChange) => void;
 }
 
@@ -155,7 +155,7 @@ export class AttributeWriter {
     return scope === sharedScope ? this.#sharedQueue : this.#queues[device % this.#queues.length]!;
   }
 
-  /** Never throws: each save hears for itself. */
+  /** Never throws: each save gets its own outcome. */
   async #saveAll(saves: Save[], queue: WriteQueue): Promise<void> {
     await this.#saveSome(saves, queue);
     for (const { device, entries, bytes } of saves) {
@@ -190,7 +190,7 @@ export class AttributeWriter {
     for (const save of saves) save.resolve();
   }
 
-  /** The first attempt was committed and its answer lost. What another write has replaced since, that write tells. */
+  /** The first attempt was committed and its answer lost. A later write announces what it has replaced since. */
   async #tellUnreplaced(rows: AttributeWrite[]): Promise<void> {
     let unreplaced: { place: number; version: number }[];
     try {

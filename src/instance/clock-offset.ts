@@ -9,7 +9,7 @@ import { type Fault, unavailable } from '../base/errors.ts';
 
 export type ClockVerdict = 'unmeasured' | 'good' | 'off' | 'wrong';
 
-/** As the primary tells it to its workers. */
+/** The state of the clock that the primary sends to its workers. */
 export interface ClockState {
   /** Undefined until there is a time to go by. */
   line: TimeLine | undefined;

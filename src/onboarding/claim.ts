@@ -37,7 +37,7 @@ export type ClaimOutcome = { response: 'SUCCESS'; device: Device } | { response:
 
 const { allowed: allowedKey, data: dataKey } = claimKeys;
 
-/** The device is told nothing of whether it may be claimed now; the log is. */
+/** Writes to the log whether the device may be claimed now; the device gets no answer about that. */
 export async function registerClaim(
   deps: ClaimDeps,
   device: { id: string; number: number },

@@ -186,7 +186,7 @@ async function createInside(
   return { published, assigned };
 }
 
-/** Those for which there is room, the first ones; whoever made some of them meanwhile has not used it up for us. */
+/** The first requests that fit under the device limit; names that other callers created meanwhile do not count. */
 async function admit(
   queries: Queries,
   tenantId: string,

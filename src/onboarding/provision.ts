@@ -68,7 +68,7 @@ async function provisionIn(
 ): Promise<ProvisionOutcome> {
   switch (profile.provisionType) {
     case 'DISABLED':
-    // A chain is shown in a TLS handshake; here nobody has seen one.
+    // A chain comes with a TLS handshake, which this request does not have.
     case 'X509_CERTIFICATE_CHAIN':
       return { status: 'NOT_FOUND' };
     case 'ALLOW_CREATE_NEW_DEVICES':
@@ -131,7 +131,7 @@ async function isProvisioned(queries: Queries, device: number): Promise<boolean>
   return row?.value.text === provisioned.text;
 }
 
-/** Nobody is told of server attributes, so this write needs no session. */
+/** Server attributes are sent to no device, so this write needs no session. */
 async function markProvisioned(queries: Queries, device: number, now: number): Promise<void> {
   await upsertAttributes(queries, [{ device, scope: serverScope, key: stateKey, value: provisioned, ts: now }]);
 }

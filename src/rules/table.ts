@@ -19,7 +19,7 @@ export interface Rule {
   setShared: Template | undefined;
 }
 
-/** Throws an Error that tells what is wrong with it. */
+/** Throws an Error that says what is wrong with the rule. */
 export function compileRule({ method, answer, setShared }: RuleText): Rule {
   const set = setShared === null ? undefined : templateOf('setShared', setShared);
   if (set && !/^\s*\{/.test(set.texts[0]!)) throw new Error('setShared must be a JSON object');

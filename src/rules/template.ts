@@ -21,7 +21,7 @@ export interface Template {
   places: Place[];
 }
 
-/** Throws an Error that tells what is wrong with the text. */
+/** Throws an Error that says what is wrong with the text. */
 export function compileTemplate(source: string): Template {
   const texts: string[] = [];
   const places: Place[] = [];
