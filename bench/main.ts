@@ -10,6 +10,7 @@ import { runAttributes } from './scenarios/attributes.ts';
 import { runConnections } from './scenarios/connections.ts';
 import { runCrash } from './scenarios/crash.ts';
 import { runGateway } from './scenarios/gateway.ts';
+import { runHostile } from './scenarios/hostile.ts';
 import { runHttp } from './scenarios/http.ts';
 import { runLatest } from './scenarios/latest.ts';
 import { runLongPoll } from './scenarios/longpoll.ts';
@@ -58,6 +59,10 @@ const scenarios: Record<string, Scenario> = {
   storeacks: {
     about: 'acknowledgements with INGEST_ACK=store: alone, beside late rows, beside one message of twenty years',
     run: runStoreAcks,
+  },
+  hostile: {
+    about: 'an attacker beside a victim, for each resource that callers share: refusals and p99 of the victim',
+    run: runHostile,
   },
   soak: { about: 'memory of every process over minutes at peak', run: runSoak },
   crash: {

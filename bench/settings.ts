@@ -80,6 +80,7 @@ export interface BenchSettings {
     seconds: number;
     workers: number;
   };
+  hostile: { seconds: number; points: number; floorMs: number; only: number };
   soak: { minutes: number; sampleSeconds: number; growthMiBPerMinuteMax: number };
   crash: {
     minutes: number;

@@ -1,0 +1,450 @@
+/**
+ * For each resource that callers share, an attacker of one tenant beside a victim of another. The promise: no call of the
+ * victim is refused, and its p99 at most doubles beside what a neighbour process does that burns as much CPU as the
+ * attacker costs. Three measures of the same calls: alone, beside the attacker, beside the neighbour.
+ */
+import { randomBytes } from 'node:crypto';
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { Api, Device } from '../../test/harness/api.ts';
+import { type Engine, startEngine } from '../../test/harness/engine.ts';
+import { requestBytes } from '../../test/harness/raw.ts';
+import { cpuBetween, cpuByRole } from '../cpu.ts';
+import { type Running, startAttack, startBurner } from '../load/attack.ts';
+import type { AttackOrder } from '../load/attack-process.ts';
+import { type CallsResult, judged, makeCalls, right } from '../load/rest/calls.ts';
+import { type Cell, figure, say, table, writeResult } from '../report.ts';
+import type { BenchSettings } from '../settings.ts';
+
+/** In a network of its own: shares of addresses and of networks count it apart from the victim. */
+const attackerAddress = '127.0.1.2';
+const ratioMax = 2;
+const leadMs = 500;
+/** Until the connections of the attacker are closed and what they sent is done. */
+const settleMs = 1_500;
+const password = 'wheel-and-stone-7';
+const dayMs = 86_400_000;
+const monday = Date.UTC(2025, 5, 2);
+
+/** Small caps, so that one attacker can fill them; each is a setting. */
+const caps = {
+  HTTP_CONNECTIONS_MAX: '1000',
+  HTTP_HELD_POLLS_MAX: '400',
+  HTTP_BODY_BYTES_IN_FLIGHT_MAX: '67108864',
+  WRONG_CREDENTIALS_PER_MINUTE_MAX: '30',
+  LOG_LEVEL: 'error',
+};
+
+interface Tenant {
+  token: string;
+  devices: Device[];
+}
+
+interface Contest {
+  resource: string;
+  victim: {
+    port: number;
+    /** Calls/s. */
+    rate: number;
+    connections: number;
+    request(n: number): Buffer;
+    expected: number;
+  };
+  attack: Omit<AttackOrder, 'localAddress' | 'requests'> & { requests: Buffer[] };
+}
+
+interface Measure {
+  p50Ms: number;
+  p99Ms: number;
+  failed: number;
+  outcomes: Record<string, number>;
+}
+
+export async function runHostile(settings: BenchSettings): Promise<boolean> {
+  const { seconds, points, floorMs, only } = settings.hostile;
+  const engine = await startEngine({ workers: 1, reports: true, env: caps });
+  try {
+    const victim = await firstTenant(engine.api);
+    const attacker = await secondTenant(engine.api);
+    await fill(engine.api, victim, attacker, points);
+    const contests = await contestsOf(engine, victim, attacker, points);
+    const results = [];
+    for (const [n, contest] of contests.entries()) {
+      if (only > 0 && only !== n + 1) continue;
+      const result = await compete(engine, contest, seconds);
+      const limitMs = ratioMax * Math.max(result.neighbour.p99Ms, floorMs);
+      const holds = result.attacked.failed === 0 && result.attacked.p99Ms <= limitMs;
+      results.push({ resource: contest.resource, ...result, limitMs, holds });
+      const { alone, neighbour, attacked, cores, statuses } = result;
+      say(
+        `${n + 1}. ${contest.resource}: ${holds ? 'holds' : `FAILS ${outcomesText(attacked)}`}; p99 ${figure(alone.p99Ms)} ms ` +
+          `alone, ${figure(neighbour.p99Ms)} beside a neighbour of ${figure(cores)} cores, ${figure(attacked.p99Ms)} ` +
+          `(p50 ${figure(attacked.p50Ms)}) beside the attacker, who got ${statusesText(statuses)}`,
+      );
+    }
+    say('');
+    table(
+      ['resource', 'p99 ms alone', 'neighbour', 'attacked', 'at most', 'refused', 'cores', 'the attacker got', ''],
+      results.map(({ resource, alone, neighbour, attacked, limitMs, cores, statuses, holds }): Cell[] => [
+        resource,
+        alone.p99Ms,
+        neighbour.p99Ms,
+        attacked.p99Ms,
+        limitMs,
+        attacked.failed,
+        cores,
+        statusesText(statuses),
+        holds ? '' : `FAILS ${outcomesText(attacked)}`,
+      ]),
+    );
+    say(
+      `\nThe promise: nothing of the victim is refused, and its p99 beside the attacker is at most ${ratioMax} times that ` +
+        `beside a neighbour who burns the same CPU (what is below ${figure(floorMs)} ms counts as that).`,
+    );
+    writeResult('hostile', settings, { results });
+    return results.every(({ holds }) => holds);
+  } finally {
+    await engine.destroy();
+  }
+}
+
+async function compete(engine: Engine, { victim, attack }: Contest, seconds: number) {
+  const measure = async (): Promise<Measure & { cpuMs: number }> => {
+    const pids = engine.pids();
+    const before = cpuByRole(pids);
+    const result = await makeCalls({
+      ...{ port: victim.port, connections: victim.connections, rate: victim.rate, warmupSeconds: 0, seconds },
+      callOf: (n) => ({
+        request: victim.request(n),
+        outcomeOf: (status, body) => (status === victim.expected ? right : refusalText(status, body)),
+      }),
+    });
+    const cpuMs = Object.values(cpuBetween(before, cpuByRole(pids))).reduce((sum, each) => sum + each, 0);
+    return { ...summary(result), cpuMs };
+  };
+  const beside = async (running: Running) => {
+    const startedAt = performance.now();
+    await sleep(leadMs);
+    const measured = await measure();
+    const ended = await running.stop();
+    const elapsedMs = performance.now() - startedAt;
+    await sleep(settleMs);
+    return { ...measured, ended, elapsedMs };
+  };
+  const alone = await measure();
+  const requests = attack.requests.map((bytes) => bytes.toString('base64'));
+  const attacked = await beside(startAttack({ ...attack, localAddress: attackerAddress, requests }));
+  const costMs = Math.max(0, attacked.cpuMs - alone.cpuMs) + attacked.ended.cpuMs;
+  const cores = costMs / attacked.elapsedMs;
+  const neighbour = await beside(startBurner(cores));
+  return { alone, attacked, neighbour, cores, statuses: attacked.ended.statuses };
+}
+
+function summary(result: CallsResult): Measure {
+  const { answered, failed } = judged(result);
+  const counts = Object.entries(result.outcomes).map(([outcome, { count }]) => [outcome, count] as const);
+  const outcomes = Object.fromEntries([...counts, ['unanswered', result.unanswered] as const]);
+  return { p50Ms: answered.p50Ms, p99Ms: answered.p99Ms, failed, outcomes };
+}
+
+/** The sentence names the cap. */
+function refusalText(status: number, body: string): string {
+  const message = /"message":"([^"]{0,60})/.exec(body)?.[1] ?? '';
+  return `${status} ${message}`.trim();
+}
+
+function statusesText(statuses: Record<number, number>): string {
+  return Object.entries(statuses)
+    .map(([status, count]) => `${count} × ${status === '0' ? 'broken' : status}`)
+    .join(', ');
+}
+
+function outcomesText({ outcomes }: Measure): string {
+  return Object.entries(outcomes)
+    .filter(([outcome, count]) => outcome !== right && count > 0)
+    .map(([outcome, count]) => `${count} × ${outcome}`)
+    .join(', ');
+}
+
+async function ok(api: Api, method: string, path: string, body?: unknown, token?: string) {
+  const response = await api.send(method, path, body, token);
+  const text = await response.text();
+  if (response.status !== 200) throw new Error(`${method} ${path}: ${response.status} ${text}`);
+  // biome-ignore lint/suspicious/noExplicitAny: answers of several shapes
+  return (/^[[{]/.test(text) ? JSON.parse(text) : text) as any;
+}
+
+const devicesOf = 20;
+
+async function firstTenant(api: Api): Promise<Tenant> {
+  const token = await api.adminToken();
+  return { token, devices: await newDevices(api, 'victim', token) };
+}
+
+async function secondTenant(api: Api): Promise<Tenant> {
+  const { token: caller } = await api.login('sysadmin@millrace.local', api.address.adminPassword);
+  const { id: tenantId } = await ok(api, 'POST', '/api/tenant', { title: 'attacker' }, caller);
+  const user = { email: 'attacker@bench.example', authority: 'TENANT_ADMIN', tenantId };
+  const { id } = await ok(api, 'POST', '/api/user?sendActivationMail=false', user, caller);
+  const link: string = await ok(api, 'GET', `/api/user/${id.id}/activationLink`, undefined, caller);
+  const activateToken = new URL(link).searchParams.get('activateToken');
+  const { token } = await ok(api, 'POST', '/api/noauth/activate', { activateToken, password }, '');
+  return { token, devices: await newDevices(api, 'attacker', token) };
+}
+
+async function newDevices(api: Api, name: string, token: string): Promise<Device[]> {
+  const devices = Array.from({ length: devicesOf }, (_, n) => ({
+    name: `${name}-${n}`,
+    accessToken: `${name}${String(n).padStart(12, '0')}`,
+  }));
+  const { results } = await ok(api, 'POST', '/api/devices/bulk', { devices }, token);
+  return results.map(({ id, accessToken }: { id: { id: string }; accessToken: string }) => ({
+    id: id.id,
+    token: accessToken,
+  }));
+}
+
+/** The history of one device of each: the attacker's has `points`, the victim's a tenth. */
+async function fill(api: Api, victim: Tenant, attacker: Tenant, points: number): Promise<void> {
+  const perMessage = 2_000;
+  const write = async ({ devices }: Tenant, count: number) => {
+    for (let at = 0; at < count; at += perMessage) {
+      const records = Array.from({ length: Math.min(perMessage, count - at) }, (_, n) => {
+        return { ts: monday + (at + n) * 500, values: { flow: (at + n) / 7 } };
+      });
+      const status = await api.postTelemetry(devices[0]!.token, JSON.stringify(records));
+      if (status !== 200) throw new Error(`telemetry: ${status}`);
+    }
+  };
+  await Promise.all([write(attacker, points), write(victim, points / 10)]);
+}
+
+async function contestsOf(engine: Engine, victim: Tenant, attacker: Tenant, points: number): Promise<Contest[]> {
+  const { api, port, analyticsPort } = engine;
+  const ofVictim = (n: number) => victim.devices[n % devicesOf]!;
+  const bearer = (token: string) => ({ 'x-authorization': `Bearer ${token}` });
+  const json = { 'content-type': 'application/json' };
+  const post = (path: string, body: string, headers = {}) =>
+    requestBytes({ path, headers: { ...json, ...headers }, body });
+  const get = (path: string, headers = {}) => requestBytes({ method: 'GET', path, headers });
+  const ofEach = (request: (device: Device, n: number) => Buffer) => attacker.devices.map(request);
+  const device = (token: string, operation: string) => `/api/v1/${token}/${operation}`;
+  const records = (count: number) =>
+    JSON.stringify(Array.from({ length: count }, (_, n) => ({ ts: Date.now() + n, values: { a: n, b: `text ${n}` } })));
+  const [medium, large, larger] = [records(1_500), records(5_000), records(25_000)];
+  const attributes = (count: number, prefix: string) =>
+    JSON.stringify(Object.fromEntries(Array.from({ length: count }, (_, n) => [`${prefix}${n}`, n])));
+  const series = (id: string, count: number) =>
+    `/api/plugins/telemetry/DEVICE/${id}/values/timeseries?keys=flow&startTs=0&endTs=${monday + dayMs}&limit=${count}`;
+  const deletePath = (id: string, n: number) =>
+    `/api/plugins/telemetry/DEVICE/${id}/timeseries/delete?keys=gone${n}&startTs=0&endTs=${monday}&deleteLatest=false`;
+  const command = JSON.stringify({ method: 'open', params: {}, timeout: 5_000, persistent: false });
+  const short = JSON.stringify({ method: 'open', params: {}, timeout: 50, persistent: false });
+  const plain = {
+    port,
+    rate: 50,
+    connections: 4,
+    expected: 200,
+    request: (n: number) => post(device(ofVictim(n).token, 'telemetry'), '{"a":1}'),
+  };
+  const rest = { mode: 'answers', connections: 64, port } as const;
+  const [victimView, attackerView] = await Promise.all([
+    saveView(analyticsPort, victim.token, 'FULL_HOUR', 'SUM'),
+    saveView(analyticsPort, attacker.token, 'FULL_MINUTE', 'UNIQ'),
+  ]);
+  const build = (view: string, token: string) =>
+    post('/apiAnalytics/publicApi/buildReport', JSON.stringify({ viewConfigId: view }), { jwt: token });
+  const [victimFile, attackerFile] = await Promise.all([
+    upload(api, victim.token, 256 * 1024),
+    upload(api, attacker.token, 16 * 1024 * 1024),
+  ]);
+
+  return [
+    {
+      resource: 'telemetry that gathers for the disk',
+      victim: plain,
+      attack: { ...rest, requests: ofEach(({ token }) => post(device(token, 'telemetry'), records(50))) },
+    },
+    {
+      resource: 'large bodies for the decoding thread',
+      victim: {
+        port,
+        rate: 1,
+        connections: 4,
+        expected: 200,
+        request: (n) => post(device(ofVictim(n).token, 'telemetry'), large),
+      },
+      attack: { ...rest, requests: ofEach(({ token }) => post(device(token, 'telemetry'), larger)) },
+    },
+    {
+      resource: 'request bodies in memory',
+      victim: {
+        port,
+        rate: 4,
+        connections: 4,
+        expected: 200,
+        request: (n) => post(device(ofVictim(n).token, 'telemetry'), medium),
+      },
+      attack: {
+        ...rest,
+        mode: 'held',
+        requests: ofEach(({ token }) =>
+          requestBytes({
+            path: device(token, 'telemetry'),
+            headers: { 'content-length': '50000000' },
+            body: 'x'.repeat(4_000_000),
+          }),
+        ),
+      },
+    },
+    {
+      resource: 'held polls',
+      victim: {
+        port,
+        rate: 20,
+        connections: 8,
+        expected: 408,
+        request: (n) => get(device(ofVictim(n).token, 'rpc?timeout=50')),
+      },
+      attack: { ...rest, connections: 600, requests: ofEach(({ token }) => get(device(token, 'rpc?timeout=60000'))) },
+    },
+    {
+      resource: 'attributes that wait for their commit',
+      victim: {
+        port,
+        rate: 20,
+        connections: 16,
+        expected: 200,
+        request: (n) => post(device(ofVictim(n).token, 'attributes'), `{"a":${n}}`),
+      },
+      attack: {
+        ...rest,
+        requests: ofEach(({ token }, n) => post(device(token, 'attributes'), attributes(500, `k${n}-`))),
+      },
+    },
+    {
+      resource: 'commands that wait',
+      victim: {
+        port,
+        rate: 10,
+        connections: 8,
+        expected: 504,
+        request: (n) => post(`/api/rpc/oneway/${ofVictim(n).id}`, short, bearer(victim.token)),
+      },
+      attack: {
+        ...rest,
+        connections: 400,
+        requests: ofEach(({ id }) => post(`/api/rpc/oneway/${id}`, command, bearer(attacker.token))),
+      },
+    },
+    {
+      resource: 'long answers, and answers in pieces',
+      victim: {
+        port,
+        rate: 4,
+        connections: 4,
+        expected: 200,
+        request: () => get(series(victim.devices[0]!.id, points / 10), bearer(victim.token)),
+      },
+      attack: {
+        ...rest,
+        mode: 'unread',
+        connections: 300,
+        requests: [get(series(attacker.devices[0]!.id, points), bearer(attacker.token))],
+      },
+    },
+    {
+      resource: 'reports',
+      victim: {
+        port: analyticsPort,
+        rate: 2,
+        connections: 4,
+        expected: 200,
+        request: () => build(victimView, victim.token),
+      },
+      attack: { ...rest, port: analyticsPort, connections: 40, requests: [build(attackerView, attacker.token)] },
+    },
+    {
+      resource: 'deletes of series',
+      victim: {
+        port,
+        rate: 1,
+        connections: 4,
+        expected: 200,
+        request: (n) =>
+          requestBytes({ method: 'DELETE', path: deletePath(ofVictim(n).id, n), headers: bearer(victim.token) }),
+      },
+      attack: {
+        ...rest,
+        requests: ofEach(({ id }, n) =>
+          requestBytes({ method: 'DELETE', path: deletePath(id, n), headers: bearer(attacker.token) }),
+        ),
+      },
+    },
+    {
+      resource: 'pieces of packages',
+      victim: {
+        port,
+        rate: 10,
+        connections: 4,
+        expected: 200,
+        request: () => get(`/api/otaPackage/${victimFile}/download`, bearer(victim.token)),
+      },
+      attack: { ...rest, requests: [get(`/api/otaPackage/${attackerFile}/download`, bearer(attacker.token))] },
+    },
+    {
+      resource: 'statements of PostgreSQL',
+      victim: {
+        port,
+        rate: 20,
+        connections: 4,
+        expected: 200,
+        request: (n) => get(`/api/device/${ofVictim(n).id}`, bearer(victim.token)),
+      },
+      attack: { ...rest, requests: [get('/api/tenant/deviceInfos?pageSize=1000&page=0', bearer(attacker.token))] },
+    },
+    {
+      resource: 'sockets of HTTP',
+      victim: plain,
+      attack: { ...rest, mode: 'held', connections: 1_500, requests: [Buffer.from('GET / HTTP/1.1\r\nHost: ')] },
+    },
+    {
+      resource: 'look-ups of unknown tokens',
+      victim: plain,
+      attack: {
+        ...rest,
+        requests: Array.from({ length: 10_000 }, () =>
+          post(device(randomBytes(10).toString('hex'), 'telemetry'), '{"a":1}'),
+        ),
+      },
+    },
+  ];
+}
+
+async function saveView(port: number, jwt: string, dateGrouping: string, aggregation: string): Promise<string> {
+  const fields = [
+    { label: 'Date', source: 'DATE', dateGrouping, role: 'ROW' },
+    { label: 'flow', source: 'TELEMETRY', key: 'flow', role: 'VALUE', aggregation },
+  ];
+  const timeRange = { type: 'FIXED', startTs: monday, endTs: monday + dayMs };
+  const response = await fetch(`http://127.0.0.1:${port}/apiAnalytics/view`, {
+    method: 'POST',
+    headers: { jwt, 'content-type': 'application/json' },
+    body: JSON.stringify({ name: 'view', fields, timeRange }),
+  });
+  if (response.status !== 200) throw new Error(`view: ${response.status} ${await response.text()}`);
+  return ((await response.json()) as { id: string }).id;
+}
+
+async function upload(api: Api, token: string, bytes: number): Promise<string> {
+  const described = { type: 'FIRMWARE', title: 'pump', version: '1' };
+  const { id } = await ok(api, 'POST', '/api/otaPackage', described, token);
+  const form = new FormData();
+  form.set('file', new Blob([randomBytes(bytes)]), 'pump.bin');
+  const response = await fetch(`${api.http}/api/otaPackage/${id.id}?checksumAlgorithm=SHA256`, {
+    method: 'POST',
+    headers: { 'x-authorization': `Bearer ${token}` },
+    body: form,
+  });
+  if (response.status !== 200) throw new Error(`upload: ${response.status} ${await response.text()}`);
+  return id.id;
+}
