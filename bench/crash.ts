@@ -22,6 +22,7 @@ export interface CrashOptions {
   seconds: number;
   acknowledgedMin: number;
   turnsMin: number;
+  faultsMin: number;
   /** And so many deletes. */
   deletesMin: number;
   /** So many more are acknowledged before the next fault, unless that takes too long: what recovers must serve, too. */
@@ -180,9 +181,10 @@ async function runOn(engine: Engine, machine: Machine, options: CrashOptions): P
     ledger.acknowledged >= options.acknowledgedMin &&
     (inTurn.answers[200] ?? 0) >= options.turnsMin &&
     deletes.acknowledged >= options.deletesMin;
+  const faultCount = () => Object.values(faults.done).reduce((sum, n) => sum + n, 0);
   const over = () => {
     const seconds = (performance.now() - startedAt) / 1000;
-    const isPatient = !isEnough() && seconds < options.seconds * patience;
+    const isPatient = !(isEnough() && faultCount() >= options.faultsMin) && seconds < options.seconds * patience;
     return (seconds > options.seconds && !isPatient) || signal?.aborted === true;
   };
   const progress = async () => {

@@ -12,6 +12,7 @@ const settleSeconds = 300;
 const holdMsMax = 6_000;
 const acknowledgedMin = 1_000;
 const turnsMin = 1;
+const faultsMin = 1;
 const deletesMin = 1;
 /** Faults come whether the service has recovered or not. */
 const progressMin = 0;
@@ -26,7 +27,7 @@ export async function runCrash(settings: BenchSettings): Promise<boolean> {
     const { signal } = interrupt;
     const keepIn = keptRun();
     const seconds = minutes * 60;
-    const faults = { faults: allFaults, holdMsMax, acknowledgedMin, turnsMin, deletesMin, progressMin };
+    const faults = { faults: allFaults, holdMsMax, acknowledgedMin, turnsMin, faultsMin, deletesMin, progressMin };
     const outcome = await crashRun({ ...crash, ...faults, seconds, workers: 2, settleSeconds, say, signal, keepIn });
     tell(outcome);
     writeResult('crash', settings, outcome);

@@ -5,11 +5,11 @@ testCrashRun(
   'nothing acknowledged is lost, twice, out of order or back again, whatever was killed, stopped or starved',
   {
     timeout: 300_000,
-    faultsMin: 3,
     options: {
       seed: 12,
-      seconds: 6,
+      seconds: 10,
       acknowledgedMin: 300,
+      faultsMin: 3,
       turnsMin: 50,
       deletesMin: 2,
       progressMin: 30,

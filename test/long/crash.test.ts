@@ -7,11 +7,11 @@ import { testCrashRun } from '../crash/crash-test.ts';
 
 testCrashRun('nothing acknowledged is lost, twice, out of order, stuck or back again after minutes of faults', {
   timeout: 1_200_000,
-  faultsMin: 10,
   options: {
     seed: 5,
     seconds: 90,
     acknowledgedMin: 3_000,
+    faultsMin: 10,
     turnsMin: 200,
     deletesMin: 5,
     progressMin: 30,
