@@ -65,9 +65,9 @@ export async function resolveProfile(
 ): Promise<DeviceProfile> {
   if (profileId !== null) {
     const profile = await findProfile(queries, profileId);
-    if (!profile) throw badRequest('profile', 'Device is referencing non existing device profile!');
-    if (profile.tenantId !== tenantId) {
-      throw badRequest('profile_tenant', 'Device can`t be referencing to device profile from different tenant!');
+    // That another tenant has such a profile is not told.
+    if (profile?.tenantId !== tenantId) {
+      throw badRequest('profile', 'Device is referencing non existing device profile!');
     }
     return profile;
   }
