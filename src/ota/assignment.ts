@@ -18,9 +18,9 @@ export async function checkAssignable(
   if (!packageId) return;
   const noun = nounOf[type];
   const refuse = (why: string) => badRequest(`assign_${noun}`, `Can't assign ${why}`);
-  const found = await holdPackage(queries, packageId);
+  // That another tenant has such a package is not told.
+  const found = await holdPackage(queries, tenantId, packageId);
   if (!found) throw refuse(`non-existent ${noun}!`);
-  if (found.tenantId !== tenantId) throw refuse(`${noun} from different tenant!`);
   if (found.type !== type) throw refuse(`${noun} with type: ${found.type}`);
   if (!hasData(found)) throw refuse(`${noun} with empty data!`);
   if (found.profileId !== null && found.profileId !== profileId) {

@@ -90,11 +90,11 @@ export async function findPackage(queries: Queries, tenantId: string, id: string
   return found;
 }
 
-/** Finds a package of any tenant and locks it against a delete until the transaction ends. */
-export async function holdPackage(queries: Queries, id: string): Promise<OtaPackage | undefined> {
+/** As `findPackage`, and locks the package against a delete until the transaction ends. */
+export async function holdPackage(queries: Queries, tenantId: string, id: string): Promise<OtaPackage | undefined> {
   const [found] = await queries.query<OtaPackage>(
-    `select ${columns} from ota_package o where o.id = $1 for key share`,
-    [id],
+    `select ${columns} from ota_package o where o.id = $1 and o.tenant_id = $2 for key share`,
+    [id, tenantId],
   );
   return found;
 }

@@ -214,9 +214,7 @@ test('an assignment names what is wrong with the package', async () => {
     { type: 'FIRMWARE', title: 't', version: id },
     token,
   );
-  expect(await refused(((await strange.json()) as PackageJson).id)).toBe(
-    "400/31 Can't assign firmware from different tenant!",
-  );
+  expect(await refused(((await strange.json()) as PackageJson).id)).toBe("400/31 Can't assign non-existent firmware!");
 });
 
 test('a package in use stays, an unused one goes with its file', async () => {
