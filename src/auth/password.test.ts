@@ -76,6 +76,20 @@ describe('PasswordHasher', () => {
     expect(order).toEqual(['f1', 'f2', 'k1']);
   });
 
+  it('checks one password of each network in turn, in the order of arrival within a network', async () => {
+    const fair = new PasswordHasher(10, { ln: 10, r: 8, p: 1 });
+    const order: string[] = [];
+    const check = async (user: string, network: string) => {
+      await fair.verify(user, user, null, { network, isKnown: false });
+      order.push(user);
+    };
+    const flood = ['f1', 'f2', 'f3', 'f4'].map((user) => check(user, '10.0.0'));
+    const others = [check('o1', '10.0.1'), check('o2', '10.0.1'), check('p1', '10.0.2')];
+    await Promise.all([...flood, ...others]);
+    await fair.close();
+    expect(order).toEqual(['f1', 'f2', 'o1', 'p1', 'f3', 'o2', 'f4']);
+  });
+
   it('refuses with 429 who has waited too long', async () => {
     const [first, second] = ['1', '2'].map((user) => passwords.verify(user, 'a', null));
     const now = performance.now() + limits.passwordWaitMsMax + 1_000;

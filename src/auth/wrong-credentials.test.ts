@@ -7,6 +7,7 @@ import { busCounters } from '../bus/bus.ts';
 import { IpcBus } from '../bus/ipc.ts';
 import { BusHub } from '../bus/ipc-primary.ts';
 import { portPair } from '../bus/port.ts';
+import { RightCredentials } from './right-credentials.ts';
 import { credentialsName, WrongCredentials } from './wrong-credentials.ts';
 
 let nowMs = 0;
@@ -106,6 +107,30 @@ it('never refuses a trusted proxy', async () => {
   for (let n = 0; n < 9; n += 1) wrong.wrong('10.0.0.7');
   expect([wrong.isCalm, refusal(wrong, '10.0.0.7')]).toEqual([true, undefined]);
 });
+
+it('keeps so many addresses and right credentials: the oldest make room, and other networks are not walked through', async () => {
+  const wrong = await open('a');
+  for (let n = 0; n <= limits.wrongCredentialsAddressesMax; n += 1) wrong.wrong(addressOf(n));
+  // The first address made room for the last one: its next two wrong ones are its first ones.
+  wrong.wrong(addressOf(0));
+  wrong.wrong(addressOf(0));
+  expect(refusal(wrong, addressOf(0))).toBeUndefined();
+  const last = addressOf(limits.wrongCredentialsAddressesMax);
+  wrong.wrong(last);
+  wrong.wrong(last);
+  expect(refusal(wrong, last)?.status).toBe(429);
+
+  const right = new RightCredentials();
+  for (let n = 0; n <= limits.rightCredentialsMax; n += 1) right.add(`10.0.${n % 100}`, `token ${n}`);
+  expect([right.has('10.0.0', 'token 0'), right.has('10.0.1', 'token 1')]).toEqual([false, true]);
+  expect(right.digests('10.0.0')).toHaveLength(limits.rightCredentialsMax / 100);
+  expect(right.digests('10.1.0')).toEqual([]);
+  const others = new RightCredentials();
+  others.learn('10.0.1', right.digests('10.0.1'));
+  expect([others.has('10.0.1', 'token 1'), others.has('10.0.2', 'token 1')]).toEqual([true, false]);
+});
+
+const addressOf = (n: number) => `11.${n >> 16}.${(n >> 8) & 255}.${n & 255}`;
 
 it('names credentials of several parts so that no two are the same', () => {
   expect(credentialsName('a', 'bc')).toBe(credentialsName('a', 'bc'));

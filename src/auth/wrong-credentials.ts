@@ -179,8 +179,8 @@ export class WrongCredentials {
     for (let at = 0; at < wrong.length; at += limits.wrongCredentialsPerMessage) {
       this.#publish(wrong.slice(at, at + limits.wrongCredentialsPerMessage), []);
     }
-    if (refused.size === 0) return;
-    for (const [network, digests] of this.#right.digests(refused)) {
+    for (const network of refused) {
+      const digests = this.#right.digests(network);
       for (let at = 0; at < digests.length; at += limits.wrongCredentialsPerMessage) {
         this.#publish([], [[network, digests.slice(at, at + limits.wrongCredentialsPerMessage)]]);
       }
