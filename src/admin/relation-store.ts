@@ -75,6 +75,12 @@ export async function deleteRelation(queries: Queries, key: RelationKey): Promis
   return row && relationOf(row);
 }
 
+/** Until the transaction ends no other transaction, on any worker or host, gives this entity a relation to another one. */
+export async function holdRelationCount(queries: Queries, { type, id }: EntityRef): Promise<void> {
+  const name = `relation-count ${type} ${id}`;
+  await queries.query('select pg_advisory_xact_lock(hashtextextended($1, 0))', [name]);
+}
+
 /** True when the `from` end of the relation has `countMax` relations and this one is not among them. */
 export async function hasOtherRelations(queries: Queries, key: RelationKey, countMax: number): Promise<boolean> {
   const { from, to, type, typeGroup } = key;

@@ -9,6 +9,7 @@ import { type EntityRef, findEntities, holdEntity, keyOf } from './entity-store.
 import {
   deleteRelation as deleteRow,
   hasOtherRelations,
+  holdRelationCount,
   listRelations,
   listRelationsOfMany,
   type Relation,
@@ -36,6 +37,7 @@ export async function saveRelation(
   checkDocument('additionalInfo', additionalInfo);
   return await postgres.transaction(async (queries) => {
     await holdEnds(queries, principal, key);
+    await holdRelationCount(queries, key.from);
     if (await hasOtherRelations(queries, key, limits.relationsOfEntityMax)) {
       throw badRequest('relations', `An entity has at most ${limits.relationsOfEntityMax} relations to others.`);
     }
