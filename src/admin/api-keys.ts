@@ -4,6 +4,7 @@ import {
   countApiKeys,
   deleteApiKey as deleteRow,
   findApiKey,
+  holdAccounts,
   holdMaker,
   insertApiKey,
   listApiKeys,
@@ -11,6 +12,7 @@ import {
 } from '../auth/api-key-store.ts';
 import type { ApiKeys } from '../auth/api-keys.ts';
 import { authenticationFailed } from '../auth/auth.ts';
+import { tokenExpired } from '../auth/jwt.ts';
 import { entityNotFound, type Principal } from '../auth/roles.ts';
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -35,10 +37,14 @@ export interface ApiKeyInput {
   expirationTime: number | undefined;
 }
 
-/** The key, and its value, which is shown only once. */
+/**
+ * Returns the key and its value, which no later call returns. A caller whose sessions or whose key end at this moment makes
+ * no key: either the revocation finds the new key, or this call finds the revocation.
+ */
 export async function createApiKey(
   deps: ApiKeyDeps,
   caller: Principal,
+  sessionEpoch: number,
   input: ApiKeyInput,
 ): Promise<{ key: ApiKey; value: string }> {
   const { postgres, apiKeys, clock, apiKeyPrefix } = deps;
@@ -54,6 +60,10 @@ export async function createApiKey(
   const value = createValue(apiKeyPrefix);
   const hash = sha256(value);
   await postgres.transaction(async (queries) => {
+    const epochs = await holdAccounts(queries, [caller.userId, userId]);
+    if (!epochs.has(userId)) throw entityNotFound('User', userId);
+    // A key has no session: `makersOf` holds it instead.
+    if (caller.apiKeyId === null && epochs.get(caller.userId) !== sessionEpoch) throw tokenExpired();
     const madeBy = await makersOf(queries, caller);
     if ((await countApiKeys(queries, userId, limits.apiKeysPerUserMax)) >= limits.apiKeysPerUserMax) {
       const message = `A user has at most ${limits.apiKeysPerUserMax} API keys: revoke one that is not needed.`;

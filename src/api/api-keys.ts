@@ -66,7 +66,7 @@ export function apiKeyRoutes(deps: ApiKeyDeps): Route[] {
       roles: users,
       body: apiKeyBody,
       answer: keyShape,
-      async handle({ principal, body }) {
+      async handle({ principal, account, body }) {
         const id = entityUuid(body.id);
         const input: ApiKeyInput = {
           userId: entityUuid(body.userId),
@@ -75,7 +75,7 @@ export function apiKeyRoutes(deps: ApiKeyDeps): Route[] {
           expirationTime: body.expirationTime ?? undefined,
         };
         if (id !== null) return json({ ...infoJson(await saveApiKey(deps, principal, id, input)), value: null });
-        const { key, value } = await createApiKey(deps, principal, input);
+        const { key, value } = await createApiKey(deps, principal, account.sessionEpoch, input);
         return json({ ...infoJson(key), value });
       },
     }),

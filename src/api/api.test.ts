@@ -851,6 +851,78 @@ describe('API keys', () => {
   });
 });
 
+describe('at the same moment', () => {
+  /** Until so many statements of this database wait for a lock. */
+  const lockWaiters = async (count: number) => {
+    await vi.waitFor(
+      async () => {
+        const waiting = await postgres.query(
+          `select 1 from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()`,
+        );
+        expect(waiting.length).toBeGreaterThanOrEqual(count);
+      },
+      { timeout: 20_000 },
+    );
+  };
+
+  it('a session that ends makes no API key that outlives it', async () => {
+    const email = `${unique('late')}@millrace.local`;
+    const user = { email, authority: 'TENANT_ADMIN' };
+    const created = await call('POST', '/api/user?sendActivationMail=false', { jwt: await tokenOf(), body: user });
+    const me = created.body.id.id;
+    await postgres.query(
+      'update user_account set password_hash = (select password_hash from user_account where email = $2) where id = $1',
+      [me, admin.email],
+    );
+    const { token: jwt } = await signIn(email);
+    const body = { userId: { id: me }, description: 'late', enabled: true };
+    let made: Promise<Answer> | undefined;
+    await postgres.transaction(async (queries) => {
+      // As a change of the password does, which then revokes the keys that it finds.
+      await queries.query('update user_account set session_epoch = session_epoch + 1 where id = $1', [me]);
+      made = call('POST', '/api/apiKey', { jwt, body });
+      await lockWaiters(1);
+      await queries.query('delete from api_key where user_id = $1', [me]);
+    });
+    expect(await made).toMatchObject({ status: 401 });
+    expect(await postgres.query('select 1 from api_key where user_id = $1', [me])).toEqual([]);
+    const { token } = await signIn(email);
+    expect(await call('POST', '/api/apiKey', { jwt: token, body })).toMatchObject({ status: 200 });
+  });
+
+  it('several calls make no more API keys than a user may have', async () => {
+    const jwt = await tokenOf();
+    const me = (await call('GET', '/api/auth/user', { jwt })).body.id.id;
+    await postgres.query(
+      `insert into api_key (id, created_time, tenant_id, user_id, value_sha256, description, enabled, expiration_time)
+       select gen_random_uuid(), 0, null, $1, sha256(n::text::bytea), 'many', true, 0 from generate_series(1, $2) as n`,
+      [
+        me,
+        limits.apiKeysPerUserMax - 1 - (await postgres.query('select 1 from api_key where user_id = $1', [me])).length,
+      ],
+    );
+    const body = { userId: { id: me }, description: 'many', enabled: true };
+    const answers = await Promise.all(Array.from({ length: 6 }, () => call('POST', '/api/apiKey', { jwt, body })));
+    expect(answers.map(({ status }) => status).sort()).toEqual([200, 400, 400, 400, 400, 400]);
+    await postgres.query(`delete from api_key where description = 'many'`);
+  });
+
+  it('several calls make no more relations than an entity may have', async () => {
+    const jwt = await tokenOf();
+    const [from, ...others] = await Promise.all(Array.from({ length: 7 }, () => create(jwt)));
+    await postgres.query(
+      `insert into relation (from_id, from_type, to_id, to_type, type, type_group)
+       select $1, 'DEVICE', gen_random_uuid(), 'DEVICE', 'Contains', 'COMMON' from generate_series(1, $2)`,
+      [from.id.id, limits.relationsOfEntityMax - 1],
+    );
+    const relate = (to: { id: object }) =>
+      call('POST', '/api/relation', { jwt, body: { from: from.id, to: to.id, type: 'Contains' } });
+    const statuses = (await Promise.all(others.map(relate))).map(({ status }) => status);
+    expect(statuses.sort()).toEqual([200, 400, 400, 400, 400, 400]);
+    await postgres.query('delete from relation where from_id = $1', [from.id.id]);
+  });
+});
+
 describe('a device that changes its customer', () => {
   let jwt: string;
   let ofA: string;

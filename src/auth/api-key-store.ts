@@ -55,6 +55,18 @@ export async function insertApiKey(
 }
 
 /**
+ * The session epochs of those of the users that exist. Until the transaction ends no session of theirs is ended, and no other
+ * transaction that calls this makes a key of theirs; on any worker or host.
+ */
+export async function holdAccounts(queries: Queries, userIds: string[]): Promise<Map<string, number>> {
+  const rows = await queries.query<{ id: string; epoch: number }>(
+    'select id, session_epoch as epoch from user_account where id = any($1) order by id for no key update',
+    [userIds],
+  );
+  return new Map(rows.map(({ id, epoch }) => [id, epoch]));
+}
+
+/**
  * Returns the keys that made this key, and the key itself last; undefined when revoked. Locks the key against a delete.
  */
 export async function holdMaker(queries: Queries, id: string): Promise<string[] | undefined> {
