@@ -40,25 +40,62 @@ export function checkIssuer(text: string): X509Certificate {
   throw badRequest('provision_certificate', `The certificate in provisionDeviceSecret ${what}.`);
 }
 
-/** Called before a profile is saved. An unchanged certificate keeps its proof. */
+/** A text that the key of an issuer signed, and the signature as base64. */
+export interface IssuerProof {
+  nonce: string;
+  signature: string;
+}
+
+/**
+ * Before a profile is saved. A certificate that stays keeps what was proven. A `proof` is checked here; the caller calls
+ * `markProven` once the row has the certificate.
+ */
 export async function changeIssuer(
   queries: Queries,
   stored: Pick<FullProfile, 'provisionType' | 'provisionKey'> | undefined,
   profile: FullProfile,
+  proof: IssuerProof | undefined,
 ): Promise<void> {
   const { id, provisionType, provisionKey, data } = profile;
-  if (stored?.provisionType === provisionType && stored.provisionKey === provisionKey) return;
+  const isKept = stored?.provisionType === provisionType && stored.provisionKey === provisionKey;
+  if (isKept && !proof) return;
   if (provisionType !== 'X509_CERTIFICATE_CHAIN') {
+    if (proof) throw noIssuer();
     if (stored?.provisionType === 'X509_CERTIFICATE_CHAIN') await setIssuer(queries, id, undefined);
     return;
   }
-  const { subject } = checkIssuer(data.provisionConfiguration.provisionDeviceSecret ?? '');
-  await setIssuer(queries, id, { subject: subjectDigest(subject), nonce: randomBytes(32).toString('hex') });
+  const certificate = checkIssuer(data.provisionConfiguration.provisionDeviceSecret ?? '');
+  const nonce = proof ? provenNonce(profile.tenantId, certificate, proof) : randomBytes(32).toString('hex');
+  await setIssuer(queries, id, { subject: subjectDigest(certificate.subject), nonce });
 }
 
 /** What the key of the issuer signs: no signature for one tenant or purpose serves another. */
 function statementOf(tenantId: string, nonce: string): string {
   return `millrace-issuer-proof:${tenantId}:${nonce}`;
+}
+
+/** The sender chose the nonce: the statement names the tenant, so a signature for another tenant is none for this one. */
+function provenNonce(tenantId: string, certificate: X509Certificate, { nonce, signature }: IssuerProof): string {
+  const prefix = statementOf(tenantId, '');
+  const chosen = nonce.startsWith(prefix) ? nonce.slice(prefix.length) : '';
+  if (!/^[A-Za-z0-9_-]{32,128}$/.test(chosen)) {
+    throw badRequest(
+      'issuer_nonce',
+      `The nonce of issuerProof must be "${prefix}" followed by 32 to 128 letters, digits, "-" or "_".`,
+    );
+  }
+  checkSignature(certificate, nonce, signature);
+  return chosen;
+}
+
+function checkSignature(certificate: X509Certificate, statement: string, signature: string): void {
+  if (signature.length <= signatureCharsMax && isSigned(certificate, statement, signature)) return;
+  const message = `The signature is not one of the text "${statement}" by the key of the issuer (base64, SHA-256).`;
+  throw badRequest('issuer_signature', message);
+}
+
+function noIssuer() {
+  return badRequest('issuer_none', 'The profile has no issuer: its provisionType is not X509_CERTIFICATE_CHAIN.');
 }
 
 function shown(tenantId: string, issuer: Issuer): Issuer {
@@ -84,15 +121,9 @@ export async function proveIssuer(
     const profile = await findFullProfile(queries, tenantId, profileId, 'lock');
     if (!profile) throw entityNotFound('Device profile', profileId);
     const issuer = await findIssuer(queries, tenantId, profileId);
-    if (!issuer) {
-      throw badRequest('issuer_none', 'The profile has no issuer: its provisionType is not X509_CERTIFICATE_CHAIN.');
-    }
+    if (!issuer) throw noIssuer();
     const certificate = checkIssuer(profile.data.provisionConfiguration.provisionDeviceSecret ?? '');
-    const statement = statementOf(tenantId, issuer.nonce);
-    if (signature.length > signatureCharsMax || !isSigned(certificate, statement, signature)) {
-      const message = `The signature is not one of the text "${statement}" by the key of the issuer (base64, SHA-256).`;
-      throw badRequest('issuer_signature', message);
-    }
+    checkSignature(certificate, statementOf(tenantId, issuer.nonce), signature);
     await markProven(queries, profileId);
     const proven = await findIssuer(queries, tenantId, profileId);
     assert(proven, 'a locked profile stays');

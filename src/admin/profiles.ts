@@ -21,6 +21,7 @@ import {
   provisionTypes,
   type TransportType,
 } from '../device/device.ts';
+import { markProven } from '../device/issuer-store.ts';
 import {
   deleteProfile as deleteRow,
   findFullProfile,
@@ -34,7 +35,7 @@ import { checkVersion, findDefaultProfile, findProfile, findProfileByName, inser
 import { checkAssignable, profileAssigned } from '../ota/assignment.ts';
 import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
 import type { AdminDeps } from './deps.ts';
-import { changeIssuer, checkIssuer } from './issuers.ts';
+import { changeIssuer, checkIssuer, type IssuerProof } from './issuers.ts';
 import { lockTenant } from './store.ts';
 
 /** A profile as a user saves it: what is absent is cleared. */
@@ -55,6 +56,8 @@ export interface ProfileInput {
   softwareId?: string | null | undefined;
   externalId?: string | null | undefined;
   version?: number | null | undefined;
+  /** That the tenant holds the key of the issuer, given at once and not by a call of its own. */
+  issuerProof?: IssuerProof | undefined;
 }
 
 export async function resolveProfile(
@@ -104,7 +107,8 @@ export async function createProfile(deps: AdminDeps, tenantId: string, input: Pr
     const profile = { ...checkedProfile(input), ...created, version: 1 };
     await checkPackages(queries, profile);
     await insertFullProfile(queries, profile);
-    await changeIssuer(queries, undefined, profile);
+    await changeIssuer(queries, undefined, profile, input.issuerProof);
+    if (input.issuerProof) await markProven(queries, profile.id);
     return profile;
   });
 }
@@ -130,8 +134,9 @@ export async function saveProfile(
     const { createdTime, isDefault, version } = stored;
     const profile = { ...checkedProfile(input), id, tenantId, createdTime, isDefault, version: version + 1 };
     await checkPackages(queries, profile);
-    await changeIssuer(queries, stored, profile);
+    await changeIssuer(queries, stored, profile, input.issuerProof);
     await updateFullProfile(queries, profile);
+    if (input.issuerProof) await markProven(queries, id);
     const assigned = profile.firmwareId !== stored.firmwareId || profile.softwareId !== stored.softwareId;
     if (assigned) await profileAssigned(queries, id);
     return { profile, assigned };

@@ -54,6 +54,18 @@ const profileBody = Type.Object({
   softwareId: reference,
   externalId: reference,
   version,
+  issuerProof: Type.Optional(
+    Type.Union([
+      Type.Object(
+        { nonce: Type.String(), signature: Type.String({ minLength: 1 }) },
+        {
+          description:
+            'Proves at once that the caller holds the key of the issuer in provisionDeviceSecret. The nonce is "millrace-issuer-proof:", the id of the tenant, ":" and 32 to 128 letters, digits, "-" or "_"; the signature of it is base64',
+        },
+      ),
+      Type.Null(),
+    ]),
+  ),
 });
 
 const profileShape = closed(
@@ -320,6 +332,7 @@ function profileInput(body: Type.Static<typeof profileBody>): ProfileInput {
     softwareId: entityUuid(body.softwareId),
     externalId: entityUuid(body.externalId),
     version: body.version,
+    issuerProof: body.issuerProof ?? undefined,
   };
 }
 

@@ -231,6 +231,45 @@ test('a profile answers for an issuer only when the key of that issuer has signe
   expect((await nonceOf(profileId)).state).toBe('UNPROVEN');
 });
 
+test('the proof of an issuer may come with the profile: for the own tenant only, or nothing is saved', async () => {
+  const issuer = newIssuer();
+  const { tenantId } = await ok('GET', '/api/auth/user');
+  const text = (tenant: string) => `millrace-issuer-proof:${tenant}:${randomUUID()}`;
+  const nonce = text(tenantId.id);
+  const type = 'X509_CERTIFICATE_CHAIN';
+  const provisionConfiguration = {
+    type,
+    provisionDeviceSecret: issuer.cert,
+    certificateRegExPattern: '(.*)',
+    allowCreateNewDevicesByX509Certificate: true,
+  };
+  const profile = { name: `chain-${randomUUID()}`, provisionType: type, profileData: { provisionConfiguration } };
+  const foreign = text(randomUUID());
+  for (const [issuerProof, refusal] of [
+    [{ nonce, signature: signatureOf(nonce, newIssuer()) }, /^400\/31 The signature is not one/],
+    [{ nonce: text(tenantId.id), signature: signatureOf(nonce, issuer) }, /^400\/31 The signature is not one/],
+    [{ nonce: foreign, signature: signatureOf(foreign, issuer) }, /^400\/31 The nonce of issuerProof must be/],
+    [{ nonce: 'short', signature: signatureOf('short', issuer) }, /^400\/31 The nonce of issuerProof must be/],
+  ] as const) {
+    expect(await fault('POST', '/api/deviceProfile', { ...profile, issuerProof })).toMatch(refusal);
+  }
+  const issuerProof = { nonce, signature: signatureOf(nonce, issuer) };
+  expect(await fault('POST', '/api/deviceProfile', { name: profile.name, issuerProof })).toMatch(/has no issuer/);
+  const saved = await ok('POST', '/api/deviceProfile', { ...profile, issuerProof });
+  expect(await nonceOf(saved.id.id)).toEqual({ profileId: saved.id.id, name: profile.name, state: 'PROVEN', nonce });
+  expect(await signIn(maker.make(uniqueName(), { issuer }))).toBe(0);
+  // Another certificate, proven at once as well.
+  const next = newIssuer();
+  saved.profileData.provisionConfiguration.provisionDeviceSecret = next.cert;
+  await ok('POST', '/api/deviceProfile', {
+    ...saved,
+    issuerProof: { nonce, signature: signatureOf(nonce, next) },
+  });
+  expect((await nonceOf(saved.id.id)).state).toBe('PROVEN');
+  expect(await signIn(maker.make(uniqueName(), { issuer: next }))).toBe(0);
+  expect(await signIn(maker.make(uniqueName(), { issuer }))).toBe(refused);
+});
+
 test("a tenant that saves another one's issuers gets none of its devices, and keeps nobody out", async () => {
   const { admin } = await newTenant();
   const root = newIssuer();
