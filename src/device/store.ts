@@ -35,7 +35,7 @@ const sortColumns = new Map([
 
 /** `DeviceRow` of a table called d. */
 export const rowColumns = `d.number, d.id, d.tenant_id as "tenantId", d.customer_id as "customerId",
-  d.device_profile_id as "profileId", d.name, d.version, d.is_gateway as "isGateway", d.is_confined as "isConfined",
+  d.device_profile_id as "profileId", d.name, d.version, d.is_gateway as "isGateway", (d.is_confined and d.customer_id is null or d.known_to_former_customer) as "isConfined",
   d.made_by as "madeBy"`;
 
 /** Devices of access tokens; other kinds of credentials open nothing over HTTP. */

@@ -376,7 +376,7 @@ export class Gateway {
       case true:
         return undefined;
       case false:
-        return outOfScope(name, this.device);
+        return outOfScope(name, this.device, device);
       case undefined:
         return makerUnknown;
     }
@@ -494,11 +494,11 @@ const gatewayGone = notFound('The connection of the gateway has ended.');
 const noGateway = new Fault('no_gateway', 'This device is not a gateway any more.');
 const makerUnknown = unavailable('child_maker', 'Devices cannot be looked up at the moment; send again.');
 
-function outOfScope(name: string, { customerId }: CachedDevice): Fault {
-  const reason =
-    customerId === null
-      ? 'it was not made by this gateway, and the "gatewayScope" of the gateway is "own"'
-      : 'the gateway belongs to a customer, and the device does not belong to the same one';
+function outOfScope(name: string, gateway: CachedDevice, device: DeviceRow | CachedDevice): Fault {
+  const isOfOther = gateway.customerId !== null && device.customerId !== gateway.customerId;
+  const reason = isOfOther
+    ? 'the gateway belongs to a customer, and the device does not belong to the same one'
+    : 'it was not made by this gateway, and the "gatewayScope" of the gateway is "own" or users of a former customer know its credentials';
   const message = `Device ${JSON.stringify(name)} is not connected through this gateway: ${reason}.`;
   return new Fault('child_out_of_scope', message);
 }

@@ -125,6 +125,37 @@ test('a gateway that is given to another customer loses its children; one of the
   link.cut();
 });
 
+test('a gateway that is taken from a customer acts for what it made, until it gets another token', async () => {
+  const user = await newCustomerUser(customerA!);
+  const hub = await newGateway();
+  await assign(customerA!, hub);
+  const { credentialsId } = await ok('GET', `/api/device/${hub.id}/credentials`, undefined, user.token);
+  const own = childName();
+  const link = await connectMqtt({ token: credentialsId });
+  expect((await link.publish(connect, { device: own })).reasonCode).toBe(0);
+  link.cut();
+  await ok('DELETE', `/api/customer/device/${hub.id}`);
+  // A user of the former customer, with the token that this user read before.
+  const thief = await connectMqtt({ token: credentialsId });
+  const [ofTenant, ofB, made] = [await deviceOf(undefined), await deviceOf(customerB), childName()];
+  for (const { name } of [ofTenant, ofB]) {
+    const ack = await thief.publish(connect, { device: name });
+    expect(ack.reasonCode).toBe(0x87);
+    expect(ack.properties?.reasonString).toContain('former customer');
+  }
+  for (const device of [own, made]) expect((await thief.publish(connect, { device })).reasonCode).toBe(0);
+  // Given to another customer: its devices stay closed as well.
+  await assign(customerB!, hub);
+  const isRefused = async () => (await thief.publish(connect, { device: ofB.name })).reasonCode === 0x87 || undefined;
+  expect(await eventually(isRefused)).toBe(true);
+  thief.cut();
+  await ok('DELETE', `/api/customer/device/${hub.id}?rotateToken=true`);
+  const rotated = await ok('GET', `/api/device/${hub.id}/credentials`);
+  const again = await connectMqtt({ token: rotated.credentialsId });
+  for (const { name } of [ofTenant, ofB]) expect((await again.publish(connect, { device: name })).reasonCode).toBe(0);
+  again.cut();
+});
+
 test("a customer's user neither widens its gateway nor has commands sent to another customer's", async () => {
   const user = await newCustomerUser(customerA!);
   const hub = await newGateway();
