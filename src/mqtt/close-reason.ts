@@ -3,6 +3,8 @@
  * `mqtt_disconnects_total` and the field of the log. MQTT 3 has no DISCONNECT from the server: there it is just closed.
  */
 
+import { blockedSentence } from './blocked.ts';
+
 interface Closing {
   /** Reason code of the DISCONNECT that MQTT 5 is sent; undefined = nothing is sent. */
   code: number | undefined;
@@ -22,6 +24,7 @@ export const closings = {
     code: undefined,
     sentence: 'This address has its share of connections (mqtt.connectionsPerAddressMax).',
   },
+  blocked: { code: undefined, sentence: blockedSentence },
 
   taken_over: { code: 0x8e, sentence: 'A newer connection of the same device took over.' },
   credentials_changed: {

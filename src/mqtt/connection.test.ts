@@ -1,11 +1,12 @@
 /** The rules of one connection, over a transport of memory, with a clock that stands still until it is moved. */
 import { generate, type IConnectPacket, type Packet, parser } from 'mqtt-packet';
-import { describe, expect, test } from 'vitest';
+import { afterEach, describe, expect, test } from 'vitest';
 import { Admission } from '../activity/admission.ts';
 import { badRequest, type Fault, notFound, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { Metrics } from '../base/metrics.ts';
+import { block } from '../base/underway.ts';
 import type { CachedDevice } from '../device/cached-device.ts';
 import { topicsOf } from '../device/profile-topics.ts';
 import { Addresses } from './addresses.ts';
@@ -14,6 +15,7 @@ import { Counters } from './counters.ts';
 import type { ConnectionDeps } from './deps.ts';
 import { Flusher } from './flusher.ts';
 import { JournalWaiters } from './journal-waiters.ts';
+import { createSignIn } from './login.ts';
 import type { Publish } from './operation.ts';
 import type { Session } from './session.ts';
 import type { SignedIn, SignInRefused } from './sign-in.ts';
@@ -721,5 +723,42 @@ describe('a large file', () => {
     const small = bench({ level: 5, connect: { properties: { maximumPacketSize: 600_000 } } });
     await small.sent();
     expect(small.session().sendFile('v2/fw', file(600_000), 0, () => {})).toBe('too_large');
+  });
+});
+
+describe('senders whose packets ended two processes', () => {
+  afterEach(() => block([]));
+
+  test('are refused by their address at the first packet', async () => {
+    block(['MQTT packets of address 192.0.2.1']);
+    const refused = bench();
+    expect(await refused.sent()).toEqual([]);
+    expect(refused.transport.end_).not.toBe('');
+    block(['MQTT packets of address 192.0.2.2', 'MQTT packets of device 192.0.2.1']);
+    expect(names(await bench().sent())).toEqual(['connack']);
+  });
+
+  test('are refused as devices at their sign-in, from every address', async () => {
+    const row = { id: 'a device' };
+    const signIn = createSignIn({
+      logins: { find: async () => ({ kind: 'accepted', login: { device: row, isGateway: false, topics: undefined } }) },
+      sessions: { open: () => ({ device: row, end() {} }) },
+      wrongCredentials: undefined,
+      rateLimits: undefined,
+    } as unknown as Parameters<typeof createSignIn>[0]);
+    const request = { clientId: '', username: 'token', password: undefined, certificate: undefined };
+    const ask = () => signIn({ ...request, remoteAddress: '192.0.2.3' }, { sessionEnded() {} });
+    block(['MQTT packets of device a device']);
+    expect(await ask()).toMatchObject({ refused: 'unavailable', text: expect.stringContaining('ten minutes') });
+    block([]);
+    expect(await ask()).toMatchObject({ device: row });
+  });
+
+  test('are named by the device once it is signed in', async () => {
+    const device = { id: 'a device' } as CachedDevice;
+    const { connection, sent } = bench({ signIn: () => ({ ...signedIn, device }) });
+    expect(names(await sent())).toEqual(['connack']);
+    expect(connection.describe()).toBe('device a device');
+    expect(bench({ signIn: () => ({ refused: 'credentials' }) }).connection.describe()).toBe('address 192.0.2.1');
   });
 });

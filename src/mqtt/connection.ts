@@ -12,6 +12,7 @@ import { began, ended } from '../base/underway.ts';
 import type { ClientCertificate } from '../onboarding/certificate-provision.ts';
 import type { SlicedFile } from '../ota/chunks.ts';
 import { answerOf, code, isDiscarded, isJournalRefusal, mayPass } from './answers.ts';
+import { callerOf, isSenderBlocked, packets } from './blocked.ts';
 import type { CloseReason } from './close-reason.ts';
 import type { ConnectionCaps, ConnectionDeps } from './deps.ts';
 import type { Flushable } from './flusher.ts';
@@ -129,15 +130,14 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
 
   onData(bytes: Buffer): void {
     if (this.#state === 'closed') return;
-    began('MQTT packets', this);
+    began(packets, this);
     this.#take(bytes);
     ended();
   }
 
   /** For the log of a process that dies of a bug. */
   describe(): string {
-    const device = this.#signedIn?.device.id ?? this.#session?.device?.id;
-    return `${device === undefined ? '' : `device ${device}, `}address ${this.#transport.remoteAddress}`;
+    return callerOf(this.#signedIn?.device.id ?? this.#session?.device?.id, this.remoteAddress);
   }
 
   #take(bytes: Buffer): void {
@@ -361,6 +361,10 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     let now = 0;
     while (this.#held === 0 && this.#state !== 'closed') {
       const isFirst = this.#state === 'new';
+      if (isFirst && this.#isAddressBlocked()) {
+        this.close('blocked');
+        break;
+      }
       if (isFirst && !this.#frames.mayBe(connectByte)) {
         this.close('not_mqtt');
         break;
@@ -379,6 +383,11 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     }
     this.#reading = false;
     if (this.#held !== 0 && this.#state !== 'closed') this.#frames.keep();
+  }
+
+  /** Behind a trusted proxy one address is that of many senders. */
+  #isAddressBlocked(): boolean {
+    return isSenderBlocked(undefined, this.remoteAddress) && !this.#deps.isTrustedProxy(this.remoteAddress);
   }
 
   #handle(isFirst: boolean): void {

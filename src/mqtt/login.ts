@@ -11,6 +11,7 @@ import { Fault } from '../base/errors.ts';
 import type { Login, LoginRefusal, Logins } from '../device/logins.ts';
 import type { Sessions } from '../downlink/sessions.ts';
 import { type Chains, type ClientCertificate, isInForce } from '../onboarding/certificate-provision.ts';
+import { blockedSentence, isSenderBlocked } from './blocked.ts';
 import type { SignedIn, SignIn, SignInOwner, SignInRefused, SignInRequest } from './sign-in.ts';
 
 export interface LoginDeps {
@@ -45,6 +46,7 @@ async function signIn(deps: LoginDeps, request: SignInRequest, owner: SignInOwne
     }
     wrongCredentials?.right(remoteAddress, credentials);
     const { device: row, isGateway, topics, credentialsVersion } = answer.login;
+    if (isSenderBlocked(row.id, remoteAddress)) return { refused: 'unavailable', text: blockedSentence };
     deps.rateLimits?.message(row);
     const session = deps.sessions.open(row, owner, credentialsVersion);
     return { device: session.device, isGateway, topics, end: () => session.end() };

@@ -1,0 +1,20 @@
+/**
+ * MQTT senders as the log of a death by a bug names them: a device, or an address before its sign-in. A sender whose packets
+ * ended two processes is refused for a while (`base/underway.ts`).
+ */
+import { anyBlocked, isBlocked, type Work } from '../base/underway.ts';
+
+export const packets = 'MQTT packets';
+
+/** `deviceId` undefined = not signed in. */
+export function callerOf(deviceId: string | undefined, address: string): string {
+  return deviceId === undefined ? `address ${address}` : `device ${deviceId}`;
+}
+
+export function isSenderBlocked(deviceId: string | undefined, address: string): boolean {
+  if (!anyBlocked()) return false;
+  const work: Work = { what: packets, caller: callerOf(deviceId, address) };
+  return isBlocked(work);
+}
+
+export const blockedSentence = 'Packets like these ended this service twice; try again in ten minutes.';
