@@ -9,6 +9,7 @@ import { Activity } from './activity/activity.ts';
 import { Admission } from './activity/admission.ts';
 import type { AdminDeps } from './admin/deps.ts';
 import { GatewayNews } from './admin/gateway-news.ts';
+import { TakenNames } from './admin/taken-names.ts';
 import { createApi } from './api/api.ts';
 import { LongAnswers } from './api/long-answer.ts';
 import { notOffered } from './api/not-offered.ts';
@@ -412,7 +413,9 @@ function openOnboarding(
   const { childrenMax, customerScope } = config.gateway;
   const gatewayNews = new GatewayNews({ postgres, persistentRpcs, clock, log, customerScope });
   const { devices: devicesMax } = config.limits;
-  const admin: AdminDeps = { postgres, changes, clock, devicesMax, onAssigned: rollout.wake, gatewayNews };
+  const takenNames = new TakenNames({ clock, log, metrics });
+  const onAssigned = rollout.wake;
+  const admin: AdminDeps = { postgres, changes, clock, devicesMax, onAssigned, gatewayNews, takenNames };
   const claims: ClaimDeps = { ...admin, attributes, log, claiming: config.claiming };
   const { wrongKeysPerMinuteMax: wrongMax } = config.provisioning;
   const { guessWindowMs: windowMs, guessingAddressesMax: addressesMax } = limits;

@@ -42,12 +42,18 @@ export async function insertDevices(
   );
 }
 
-export async function findTakenTokens(queries: Queries, tokens: string[]): Promise<Set<string>> {
-  const rows = await queries.query<{ id: string }>(
-    'select credentials_id as id from device_credentials where credentials_id = any($1)',
-    [tokens],
+/** Token → whether a device of another tenant has it. Free ones are left out. */
+export async function findTakenTokens(
+  queries: Queries,
+  tenantId: string,
+  tokens: string[],
+): Promise<Map<string, boolean>> {
+  const rows = await queries.query<{ id: string; isOthers: boolean }>(
+    `select k.credentials_id as id, d.tenant_id <> $1 as "isOthers"
+       from device_credentials k join device d on d.id = k.device_id where k.credentials_id = any($2)`,
+    [tenantId, tokens],
   );
-  return new Set(rows.map(({ id }) => id));
+  return new Map(rows.map(({ id, isOthers }) => [id, isOthers]));
 }
 
 /** Those of the ids that are customers of the tenant; they stay until the transaction ends. */

@@ -31,6 +31,8 @@ export interface NewDeviceInput {
 export type NewDeviceOutcome = { id: string; accessToken: string } | Fault;
 
 interface Row extends NewDeviceInput {
+  /** The token is not a random one. */
+  isChosen: boolean;
   id: string;
   index: number;
 }
@@ -66,7 +68,7 @@ function sound(inputs: NewDeviceInput[], now: number, outcomes: NewDeviceOutcome
       names.add(input.name);
       if (input.accessToken) tokens.add(input.accessToken);
       const accessToken = input.accessToken || createAccessToken();
-      rows.push({ ...input, accessToken, id: createUuid(now), index });
+      rows.push({ ...input, accessToken, isChosen: input.accessToken !== '', id: createUuid(now), index });
     } catch (error) {
       if (!(error instanceof Fault)) throw error;
       outcomes[index] = error;
@@ -78,15 +80,16 @@ function sound(inputs: NewDeviceInput[], now: number, outcomes: NewDeviceOutcome
 const triesMax = 3;
 
 async function createSome(deps: AdminDeps, tenantId: string, rows: Row[], outcomes: NewDeviceOutcome[]): Promise<void> {
-  const { postgres, changes, onAssigned } = deps;
+  const { postgres, changes, onAssigned, takenNames } = deps;
   for (let tries = 1; ; tries += 1) {
     try {
       const profiles = await profilesOf(deps, tenantId, rows);
-      const { published, assigned } = await postgres.transaction((queries) =>
+      const { published, assigned, othersTokens } = await postgres.transaction((queries) =>
         createInside(deps, queries, tenantId, rows, profiles, outcomes),
       );
       changes.publish(published);
       if (assigned) onAssigned?.();
+      takenNames?.met(tenantId, othersTokens);
       return;
     } catch (error) {
       // Somebody took a token, or deleted a customer or a profile, since they were looked up.
@@ -97,30 +100,37 @@ async function createSome(deps: AdminDeps, tenantId: string, rows: Row[], outcom
 }
 
 async function createInside(
-  { clock, devicesMax }: AdminDeps,
+  { clock, devicesMax, takenNames }: AdminDeps,
   queries: Queries,
   tenantId: string,
   rows: Row[],
   profiles: Map<Row, string>,
   outcomes: NewDeviceOutcome[],
-): Promise<{ published: LoggedChange[]; assigned: boolean }> {
+): Promise<{ published: LoggedChange[]; assigned: boolean; othersTokens: number }> {
   const now = clock.now();
   const room = Math.max(0, await admitDevices(queries, tenantId, rows.length, devicesMax));
   const customerIds = [...new Set(rows.flatMap(({ customerId }) => customerId ?? []))];
   const customers = customerIds.length > 0 ? await holdCustomers(queries, tenantId, customerIds) : new Set<string>();
   const takenTokens = await findTakenTokens(
     queries,
+    tenantId,
     rows.map(({ accessToken }) => accessToken),
   );
   const fit: Row[] = [];
+  let othersTokens = 0;
   for (const row of rows) {
+    // Free or taken: beyond what the tenant may meet nothing is said of a token.
+    const mayChoose = !row.isChosen || !takenNames || othersTokens < takenNames.left(tenantId);
     if (!profiles.has(row)) outcomes[row.index] = profileUnknown();
     else if (row.customerId !== null && !customers.has(row.customerId)) outcomes[row.index] = customerUnknown();
-    else if (takenTokens.has(row.accessToken)) outcomes[row.index] = credentialsTaken();
-    else if (fit.length === room) outcomes[row.index] = deviceLimitReached(devicesMax);
+    else if (!mayChoose) outcomes[row.index] = takenNames.refusal(tenantId);
+    else if (takenTokens.has(row.accessToken)) {
+      outcomes[row.index] = credentialsTaken();
+      if (takenTokens.get(row.accessToken)) othersTokens += 1;
+    } else if (fit.length === room) outcomes[row.index] = deviceLimitReached(devicesMax);
     else fit.push(row);
   }
-  if (fit.length === 0) return { published: [], assigned: false };
+  if (fit.length === 0) return { published: [], assigned: false, othersTokens };
   const inserted = await insertDevices(
     queries,
     tenantId,
@@ -137,10 +147,10 @@ async function createInside(
   const tokens = made.map(({ id, number, accessToken }) => {
     return { id: createUuid(now), deviceId: id, deviceNumber: number, token: accessToken };
   });
-  if (made.length === 0) return { published: [], assigned: false };
+  if (made.length === 0) return { published: [], assigned: false, othersTokens };
   const published = await insertTokens(queries, tokens, now);
   const ids = made.map(({ id }) => id);
-  return { published, assigned: await devicesAssigned(queries, ids) };
+  return { published, assigned: await devicesAssigned(queries, ids), othersTokens };
 }
 
 /** The profile of each row; rows that name one that is not there are left out. */

@@ -4,6 +4,7 @@ import { badRequest } from '../base/errors.ts';
 import { type NewCredentials, tokenCredentials } from '../device/credentials.ts';
 import { createAccessToken, type Device, type DeviceCredentials } from '../device/device.ts';
 import {
+  areOthersCredentials,
   checkVersion,
   findCredentials,
   findOwnedCredentials,
@@ -14,6 +15,7 @@ import {
 } from '../device/store.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { AdminDeps } from './deps.ts';
+import { choosing } from './taken-names.ts';
 
 export interface CredentialsInput {
   id: string;
@@ -39,18 +41,23 @@ export async function saveCredentials(
   tenantId: string,
   input: CredentialsInput,
 ): Promise<DeviceCredentials> {
-  const { postgres, changes, clock } = deps;
+  const { postgres, changes, clock, takenNames } = deps;
   const { deviceId } = input;
-  const saved = await postgres.transaction(async (queries) => {
-    const device = await lockDevice(queries, tenantId, deviceId);
-    if (!device) throw entityNotFound('Device', deviceId);
-    const stored = await findCredentials(queries, deviceId);
-    if (!stored || stored.id !== input.id) {
-      throw badRequest('credentials_unknown', 'Unable to update non-existent device credentials!');
-    }
-    checkVersion('Device credentials', stored.version, input.version);
-    return await replaceCredentials(queries, device.number, stored, input.credentials, clock.now());
-  });
+  const { credentialsId } = input.credentials;
+  const isOthers = () => areOthersCredentials(postgres, tenantId, credentialsId);
+  const save = () =>
+    postgres.transaction(async (queries) => {
+      const device = await lockDevice(queries, tenantId, deviceId);
+      if (!device) throw entityNotFound('Device', deviceId);
+      const stored = await findCredentials(queries, deviceId);
+      if (!stored || stored.id !== input.id) {
+        throw badRequest('credentials_unknown', 'Unable to update non-existent device credentials!');
+      }
+      checkVersion('Device credentials', stored.version, input.version);
+      return await replaceCredentials(queries, device.number, stored, input.credentials, clock.now());
+    });
+  const isChosen = (await findCredentials(postgres, deviceId))?.credentialsId !== credentialsId;
+  const saved = isChosen ? await choosing(takenNames, tenantId, isOthers, save) : await save();
   changes.publish(saved.changed);
   return saved.credentials;
 }

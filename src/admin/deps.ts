@@ -3,6 +3,7 @@ import type { Clock } from '../base/clock.ts';
 import type { CredentialChanges } from '../device/credential-changes.ts';
 import type { Postgres } from '../postgres/client.ts';
 import type { GatewayNews } from './gateway-news.ts';
+import type { TakenNames } from './taken-names.ts';
 
 export interface AdminDeps {
   postgres: Postgres;
@@ -14,4 +15,6 @@ export interface AdminDeps {
   onAssigned?: () => void;
   /** Absent in processes that neither delete nor rename devices. */
   gatewayNews?: GatewayNews;
+  /** Absent where no tenant chooses credentials, emails or keys. */
+  takenNames?: TakenNames;
 }

@@ -16,6 +16,7 @@ import {
   defaultDeviceData,
 } from '../device/device.ts';
 import {
+  areOthersCredentials,
   checkVersion,
   deleteDevice as deleteRows,
   findCredentials,
@@ -37,6 +38,7 @@ import { admitDevice } from './device-limit.ts';
 import { type NameConflict, refuseTakenName, underFreeName } from './name-conflict.ts';
 import { resolveProfile } from './profiles.ts';
 import { forgetClaims } from './store.ts';
+import { choosing } from './taken-names.ts';
 
 /** Attributes and activity of a device are written while a user changes it. */
 export const lostRaceAgain = { again: true };
@@ -64,19 +66,23 @@ export async function createDevice(
   credentials?: NewCredentials,
   conflict: NameConflict = refuseTakenName,
 ): Promise<Device> {
-  const { postgres, changes, clock, devicesMax, onAssigned } = deps;
+  const { postgres, changes, clock, devicesMax, onAssigned, takenNames } = deps;
   const names = {
     takenReason: 'device_name_taken',
     next: (prefix: string) => nextNameNumber(postgres, tenantId, prefix),
   };
-  return await underFreeName(input.name, conflict, names, async (name) => {
-    const { device, change, assigned } = await postgres.transaction((queries) =>
-      insertNewDevice(queries, tenantId, { ...input, name }, credentials ?? randomToken(), clock.now(), devicesMax),
-    );
-    changes.publish([change]);
-    if (assigned) onAssigned?.();
-    return device;
-  });
+  const create = () =>
+    underFreeName(input.name, conflict, names, async (name) => {
+      const { device, change, assigned } = await postgres.transaction((queries) =>
+        insertNewDevice(queries, tenantId, { ...input, name }, credentials ?? randomToken(), clock.now(), devicesMax),
+      );
+      changes.publish([change]);
+      if (assigned) onAssigned?.();
+      return device;
+    });
+  if (!credentials) return await create();
+  const isOthers = () => areOthersCredentials(postgres, tenantId, credentials.credentialsId);
+  return await choosing(takenNames, tenantId, isOthers, create);
 }
 
 export function randomToken(): NewCredentials {

@@ -26,6 +26,7 @@ import {
   deleteProfile as deleteRow,
   findFullProfile,
   insertFullProfile,
+  isOthersProvisionKey,
   isProfileUsed,
   moveDefaultProfile,
   updateFullProfile,
@@ -37,6 +38,7 @@ import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
 import type { AdminDeps } from './deps.ts';
 import { changeIssuer, checkIssuer, type IssuerProof } from './issuers.ts';
 import { lockTenant } from './store.ts';
+import { choosing } from './taken-names.ts';
 
 /** A profile as a user saves it: what is absent is cleared. */
 export interface ProfileInput {
@@ -100,6 +102,21 @@ export async function findOrCreateProfile(
 }
 
 export async function createProfile(deps: AdminDeps, tenantId: string, input: ProfileInput): Promise<FullProfile> {
+  return await choosingKey(deps, tenantId, input, () => createChecked(deps, tenantId, input));
+}
+
+/** A chain has the digest of its certificate as key, which several tenants may have. */
+async function choosingKey<T>(
+  { postgres, takenNames }: AdminDeps,
+  tenantId: string,
+  { provisionKey: key, provisionType }: ProfileInput,
+  work: () => Promise<T>,
+): Promise<T> {
+  if (!key || provisionType === 'X509_CERTIFICATE_CHAIN') return await work();
+  return await choosing(takenNames, tenantId, () => isOthersProvisionKey(postgres, tenantId, key), work);
+}
+
+async function createChecked(deps: AdminDeps, tenantId: string, input: ProfileInput): Promise<FullProfile> {
   const { postgres, clock } = deps;
   const now = clock.now();
   return await postgres.transaction(async (queries) => {
@@ -120,7 +137,21 @@ export async function saveProfile(
   id: string,
   input: ProfileInput,
 ): Promise<FullProfile> {
-  const { profile, assigned } = await deps.postgres.transaction(async (queries) => {
+  const { provisionKey } = (await findFullProfile(deps.postgres, tenantId, id)) ?? {};
+  const save = () => saveChecked(deps, tenantId, id, input);
+  const isChosen = provisionKey !== input.provisionKey;
+  const { profile, assigned } = isChosen ? await choosingKey(deps, tenantId, input, save) : await save();
+  if (assigned) deps.onAssigned?.();
+  return profile;
+}
+
+async function saveChecked(
+  deps: AdminDeps,
+  tenantId: string,
+  id: string,
+  input: ProfileInput,
+): Promise<{ profile: FullProfile; assigned: boolean }> {
+  return await deps.postgres.transaction(async (queries) => {
     const stored = await findFullProfile(queries, tenantId, id, 'lock');
     if (!stored) throw entityNotFound('Device profile', id);
     checkVersion('Device profile', stored.version, input.version);
@@ -141,8 +172,6 @@ export async function saveProfile(
     if (assigned) await profileAssigned(queries, id);
     return { profile, assigned };
   });
-  if (assigned) deps.onAssigned?.();
-  return profile;
 }
 
 export async function setDefaultProfile(deps: AdminDeps, tenantId: string, id: string): Promise<FullProfile> {

@@ -10,6 +10,7 @@ import {
   findAccount,
   findActivation,
   insertUser,
+  isOthersEmail,
   lockAdmins,
   setActivation,
   setResetToken,
@@ -26,6 +27,7 @@ import type { Queries } from '../postgres/client.ts';
 import { checkEmail } from './customer.ts';
 import type { AdminDeps } from './deps.ts';
 import { findTenant } from './store.ts';
+import { choosing } from './taken-names.ts';
 
 /** A user as another one saves it: what is absent is cleared. */
 export interface UserInput {
@@ -49,15 +51,28 @@ export async function checkNewUser({ postgres }: AdminDeps, caller: Principal, i
 }
 
 /** The user is not activated. */
-export async function createUser({ postgres, clock }: AdminDeps, caller: Principal, input: UserInput): Promise<User> {
+export async function createUser(deps: AdminDeps, caller: Principal, input: UserInput): Promise<User> {
+  const { postgres, clock } = deps;
   const now = clock.now();
   const user = newUser(caller, input, now);
-  await postgres.transaction(async (queries) => {
-    await checkOwners(queries, user);
-    if (!(await insertUser(queries, { ...user, passwordHash: null }))) throw emailTaken(user.email);
-    await setActivation(queries, user.id, newActivation(now));
-  });
+  await choosingEmail(deps, caller, user.email, () =>
+    postgres.transaction(async (queries) => {
+      await checkOwners(queries, user);
+      if (!(await insertUser(queries, { ...user, passwordHash: null }))) throw emailTaken(user.email);
+      await setActivation(queries, user.id, newActivation(now));
+    }),
+  );
   return user;
+}
+
+async function choosingEmail<T>(
+  { postgres, takenNames }: AdminDeps,
+  { tenantId }: Principal,
+  email: string,
+  work: () => Promise<T>,
+): Promise<T> {
+  const isOthers = () => isOthersEmail(postgres, tenantId!, email);
+  return await choosing(takenNames, tenantId, isOthers, work);
 }
 
 function newUser(caller: Principal, input: UserInput, now: number): User {
@@ -73,6 +88,18 @@ function newUser(caller: Principal, input: UserInput, now: number): User {
  * in with: only a caller that is `proven` by its own password changes its own, or that of an equal.
  */
 export async function saveUser(
+  deps: AdminDeps,
+  caller: Principal,
+  id: string,
+  input: UserInput,
+  proven: boolean,
+): Promise<User> {
+  const save = () => saveChecked(deps, caller, id, input, proven);
+  const isChosen = (await findAccount(deps.postgres, id))?.email !== input.email;
+  return isChosen ? await choosingEmail(deps, caller, input.email, save) : await save();
+}
+
+async function saveChecked(
   { postgres }: AdminDeps,
   caller: Principal,
   id: string,

@@ -155,6 +155,15 @@ export async function insertUser(queries: Queries, user: NewUser): Promise<boole
   return rows.length === 1;
 }
 
+/** Whether a user of another tenant, or of none, has the email. */
+export async function isOthersEmail(queries: Queries, tenantId: string, email: string): Promise<boolean> {
+  const rows = await queries.query(
+    'select 1 from user_account where lower(email) = lower($1) and tenant_id is distinct from $2',
+    [email, tenantId],
+  );
+  return rows.length > 0;
+}
+
 /** Replaces what a user may change. False when the email is taken. */
 export async function updateUser(queries: Queries, user: User): Promise<boolean> {
   try {

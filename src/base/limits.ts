@@ -30,6 +30,11 @@ export const limits = {
   guessingAddressesMax: 10_000,
   /** Time within which wrong provisioning keys of one address are counted together. */
   guessWindowMs: 60_000,
+  /** Names of other tenants (credentials, emails, keys) that a tenant may meet at a worker within `takenNamesMs`. */
+  takenNamesMax: 20,
+  takenNamesMs: 600_000,
+  /** Tenants whose met names a worker counts; a new tenant evicts the oldest. */
+  takenNamesOwnersMax: 10_000,
   /** Addresses whose wrong device credentials a worker counts; a new address evicts the oldest. */
   wrongCredentialsAddressesMax: 10_000,
   /** Time after which a worker publishes its counts of wrong credentials. */

@@ -379,6 +379,20 @@ export function credentialsTaken(): Fault {
   return badRequest('credentials_taken', 'These device credentials cannot be used: choose others.');
 }
 
+/** Whether a device of another tenant has the credentials. */
+export async function areOthersCredentials(
+  queries: Queries,
+  tenantId: string,
+  credentialsId: string,
+): Promise<boolean> {
+  const rows = await queries.query(
+    `select 1 from device_credentials k join device d on d.id = k.device_id
+      where k.credentials_id = $1 and d.tenant_id <> $2`,
+    [credentialsId, tenantId],
+  );
+  return rows.length > 0;
+}
+
 export interface CredentialChange {
   credentialsId: string;
   deviceId: string;

@@ -7,6 +7,7 @@ import { createHash, randomBytes, timingSafeEqual } from 'node:crypto';
 import type { AdminDeps } from '../admin/deps.ts';
 import { deviceLimitReason } from '../admin/device-limit.ts';
 import { insertNewDevice } from '../admin/devices.ts';
+import { choosing } from '../admin/taken-names.ts';
 import { ownValue, scopeNumber } from '../attributes/attributes.ts';
 import { readAttributes, upsertAttributes } from '../attributes/store.ts';
 import { assert, Fault } from '../base/errors.ts';
@@ -14,7 +15,7 @@ import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { createAccessToken, type FullProfile } from '../device/device.ts';
 import { findProfileByProvisionKey } from '../device/profile-store.ts';
-import { findCredentials, findDevice, findDeviceByName, lockDevice } from '../device/store.ts';
+import { areOthersCredentials, findCredentials, findDevice, findDeviceByName, lockDevice } from '../device/store.ts';
 import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
 import type { Guesses } from './guesses.ts';
 import { type ProvisionOutcome, type ProvisionRequest, requestedCredentials } from './provision-request.ts';
@@ -83,17 +84,23 @@ async function createProvisioned(
   profile: FullProfile,
   request: ProvisionRequest,
 ): Promise<ProvisionOutcome> {
-  const { postgres, changes, clock, devicesMax, onAssigned } = deps;
+  const { postgres, changes, clock, devicesMax, onAssigned, takenNames } = deps;
   const name = request.deviceName ?? createAccessToken();
   const input = { name, profileId: profile.id, additionalInfo: request.gateway ? confinedGateway : null };
   try {
     const credentials = requestedCredentials(request);
-    const { change, assigned } = await postgres.transaction(async (queries) => {
-      const now = clock.now();
-      const inserted = await insertNewDevice(queries, profile.tenantId, input, credentials, now, devicesMax);
-      await markProvisioned(queries, inserted.device.number, clock.now());
-      return inserted;
-    });
+    const isOthers = () => areOthersCredentials(postgres, profile.tenantId, credentials.credentialsId);
+    const create = () =>
+      postgres.transaction(async (queries) => {
+        const now = clock.now();
+        const inserted = await insertNewDevice(queries, profile.tenantId, input, credentials, now, devicesMax);
+        await markProvisioned(queries, inserted.device.number, clock.now());
+        return inserted;
+      });
+    // A device with a secret of the profile uses up nothing of what the administrators of the tenant have.
+    const isRandom = request.credentialsType === 'ACCESS_TOKEN' && !request.token;
+    const owner = isRandom ? null : `profile ${profile.id}`;
+    const { change, assigned } = await choosing(takenNames, owner, isOthers, create);
     changes.publish([change]);
     if (assigned) onAssigned?.();
     return { status: 'SUCCESS', credentials };

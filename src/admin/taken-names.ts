@@ -1,0 +1,91 @@
+/**
+ * Device credentials, emails and provisioning keys are unique over all tenants, so the refusal of a taken one says that some
+ * other tenant has it. A tenant that meets too many of those is refused for a while before anything is looked up: it cannot
+ * try out tokens of other tenants. Names that the tenant has itself are not counted. The counts are those of this worker.
+ */
+import type { Clock } from '../base/clock.ts';
+import { ErrorCode, Fault } from '../base/errors.ts';
+import { FifoMap } from '../base/fifo-map.ts';
+import { limits } from '../base/limits.ts';
+import type { Log } from '../base/log.ts';
+import type { Counter, Metrics } from '../base/metrics.ts';
+
+interface Window {
+  met: number;
+  /** Monotonic milliseconds. */
+  endsMs: number;
+}
+
+export class TakenNames {
+  readonly #clock: Clock;
+  readonly #log: Log;
+  readonly #refused: Counter;
+  /** By tenant, or by the profile through which devices provision themselves. */
+  readonly #windows = new FifoMap<string, Window>(limits.takenNamesOwnersMax);
+
+  constructor({ clock, log, metrics }: { clock: Clock; log: Log; metrics: Metrics }) {
+    this.#clock = clock;
+    this.#log = log;
+    this.#refused = metrics.counter(
+      'taken_names_refused_total',
+      'Calls that chose credentials, an email or a key, refused because their tenant met too many of other tenants.',
+    );
+  }
+
+  /** How many names of other tenants the owner may still meet. */
+  left(owner: string): number {
+    return Math.max(0, limits.takenNamesMax - (this.#window(owner)?.met ?? 0));
+  }
+
+  /** Throws 429 when the owner may meet no more of them. */
+  admit(owner: string): void {
+    if (this.left(owner) === 0) throw this.refusal(owner);
+  }
+
+  refusal(owner: string): Fault {
+    this.#refused.add(1);
+    const endsMs = this.#window(owner)?.endsMs ?? 0;
+    const seconds = Math.max(1, Math.ceil((endsMs - this.#clock.monotonic()) / 1000));
+    const message =
+      'Too many of the chosen credentials, emails or keys could not be used: leave them out to get random ones, or try again later.';
+    return new Fault(429, ErrorCode.tooManyRequests, 'taken_names', message, seconds);
+  }
+
+  /** The owner chose names that another tenant has. */
+  met(owner: string, count: number): void {
+    if (count === 0) return;
+    let window = this.#window(owner);
+    if (!window) this.#windows.set(owner, (window = { met: 0, endsMs: this.#clock.monotonic() + limits.takenNamesMs }));
+    const isFirst = window.met < limits.takenNamesMax;
+    window.met += count;
+    if (isFirst && window.met >= limits.takenNamesMax) this.#log.warn('taken_names', { owner });
+  }
+
+  #window(owner: string): Window | undefined {
+    const window = this.#windows.get(owner);
+    if (!window || window.endsMs > this.#clock.monotonic()) return window;
+    this.#windows.delete(owner);
+    return undefined;
+  }
+}
+
+const takenReasons = new Set(['credentials_taken', 'email_taken', 'provision_key_taken']);
+
+/** Does `work`, which chooses a name. `isOthers` says, after a refusal, whether another tenant has it. */
+export async function choosing<T>(
+  takenNames: TakenNames | undefined,
+  owner: string | null,
+  isOthers: () => Promise<boolean>,
+  work: () => Promise<T>,
+): Promise<T> {
+  // A system administrator sees all tenants.
+  if (!takenNames || owner === null) return await work();
+  takenNames.admit(owner);
+  try {
+    return await work();
+  } catch (error) {
+    const isTaken = error instanceof Fault && takenReasons.has(error.reason);
+    if (isTaken && (await isOthers())) takenNames.met(owner, 1);
+    throw error;
+  }
+}
