@@ -26,6 +26,7 @@ import {
   renewRpcs,
   type StoredRpc,
   updateRpcStatus,
+  type WithoutRoom,
 } from './store.ts';
 import type { Command } from './waiters.ts';
 
@@ -50,6 +51,15 @@ export interface PersistentCall extends RpcCall {
 
 const openStatuses: RpcStatus[] = ['QUEUED', 'SENT', 'DELIVERED', 'TIMEOUT'];
 const dayMs = 24 * 3_600_000;
+const claimRoundsMax = 10;
+
+/** Of a refusal: whose share is used up (`shares.ts`, `waiters.ts`). */
+const fullOwners: Record<string, keyof WithoutRoom | undefined> = {
+  rpc_device_full: 'device',
+  rpc_device_bytes: 'device',
+  rpc_customer_full: 'customer',
+  rpc_tenant_full: 'tenant',
+};
 
 /** One row that this worker owns. Its writes go one after the other. */
 interface Held {
@@ -71,6 +81,8 @@ export class PersistentRpcs {
   #renewedAt = 0;
   #prunedAt = Number.NEGATIVE_INFINITY;
   #stopped = false;
+  /** Owners whose share of this worker's room is used up, until a monotonic time; few, as the shares are parts of one room. */
+  readonly #full = new Map<string, { kind: keyof WithoutRoom; id: unknown; until: number }>();
   /** Commands of this sweep for which there was no room: the first one is logged. */
   #unheld = 0;
 
@@ -157,9 +169,28 @@ export class PersistentRpcs {
     } catch (error) {
       // No room: the lease of the command runs out and another worker, or this one, claims it.
       this.#held.delete(stored.id);
+      this.#noteFull(error, stored);
       this.#unheld += 1;
       if (this.#unheld === 1) log.warn('rpc_persistent_unheld', { reason: messageOf(error) });
     }
+  }
+
+  /** Commands of an owner whose share is used up are not claimed for as long as a lease: others' may come after them. */
+  #noteFull(error: unknown, { device, customerId, tenantId }: OwnedRpc): void {
+    const kind = error instanceof Fault ? fullOwners[error.reason] : undefined;
+    if (!kind) return;
+    const id = { device, customer: customerId, tenant: tenantId }[kind];
+    this.#full.set(`${kind} ${id}`, { kind, id, until: this.#deps.clock.monotonic() + limits.rpcLeaseMs });
+  }
+
+  #withoutRoom(): WithoutRoom {
+    const without = { device: [], customer: [], tenant: [] } as Record<keyof WithoutRoom, unknown[]>;
+    const now = this.#deps.clock.monotonic();
+    for (const [key, { kind, id, until }] of this.#full) {
+      if (until <= now) this.#full.delete(key);
+      else without[kind].push(id);
+    }
+    return without as WithoutRoom;
   }
 
   /** True also when the store does not answer: a second delivery is better than none. */
@@ -231,7 +262,7 @@ export class PersistentRpcs {
   }
 
   async #sweep(): Promise<void> {
-    const { postgres, rpc, clock } = this.#deps;
+    const { clock } = this.#deps;
     this.#unheld = 0;
     for (const held of [...this.#held.values()]) {
       const isUnconfirmed = held.command.stage === 'taken' && !held.delivered;
@@ -241,10 +272,22 @@ export class PersistentRpcs {
     }
     await this.#attempt(async () => {
       await this.#renew();
-      const rowsMax = Math.min(rpc.room, limits.rpcClaimMax);
-      if (rowsMax > 0) for (const stored of await claimRpcs(postgres, this.#owner, rowsMax)) this.#hold(stored);
+      await this.#claim();
       await this.#prune();
     });
+  }
+
+  /** Again in the same sweep while rows of an owner without room took the places of others. */
+  async #claim(): Promise<void> {
+    const { postgres, rpc } = this.#deps;
+    for (let round = 0; round < claimRoundsMax; round += 1) {
+      const rowsMax = Math.min(rpc.room, limits.rpcClaimMax);
+      if (rowsMax <= 0) return;
+      const claimed = await claimRpcs(postgres, this.#owner, rowsMax, this.#withoutRoom());
+      const unheldBefore = this.#unheld;
+      for (const stored of claimed) this.#hold(stored);
+      if (claimed.length < rowsMax || this.#unheld === unheldBefore) return;
+    }
   }
 
   async #renew(): Promise<void> {

@@ -126,13 +126,28 @@ export async function answerRpc(queries: Queries, device: number, number: number
   );
 }
 
-/** Claims open commands without an owner for `owner`, oldest first. */
-export async function claimRpcs(queries: Queries, owner: string, rowsMax: number): Promise<OwnedRpc[]> {
+/** Whose commands are left to other workers, by number or id. */
+export interface WithoutRoom {
+  device: number[];
+  customer: string[];
+  tenant: string[];
+}
+
+/** Claims open commands without an owner for `owner`, oldest first; those of `without` are left out. */
+export async function claimRpcs(
+  queries: Queries,
+  owner: string,
+  rowsMax: number,
+  without: WithoutRoom,
+): Promise<OwnedRpc[]> {
   const rows = await queries.query<OwnedRpc>(
     `update rpc set owner = $1, leased_until = now() + $3 * interval '1 ms'
-      where id in (select id from rpc where open and leased_until < now() order by id limit $2 for update skip locked)
+      where id in (select id from rpc where open and leased_until < now()
+                      and device <> all($4) and tenant_id <> all($5)
+                      and device_id not in (select id from device where customer_id = any($6))
+                    order by id limit $2 for update skip locked)
      returning ${columns}, (select d.customer_id from device d where d.id = rpc.device_id) as "customerId"`,
-    [owner, rowsMax, limits.rpcLeaseMs],
+    [owner, rowsMax, limits.rpcLeaseMs, without.device, without.tenant, without.customer],
   );
   return rows.sort((a, b) => (a.id < b.id ? -1 : 1));
 }
