@@ -4,7 +4,7 @@
  * try out tokens of other tenants. Names that the tenant has itself are not counted. The counts are those of this worker.
  */
 import type { Clock } from '../base/clock.ts';
-import { ErrorCode, Fault } from '../base/errors.ts';
+import { Fault } from '../base/errors.ts';
 import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
@@ -48,7 +48,7 @@ export class TakenNames {
     const seconds = Math.max(1, Math.ceil((endsMs - this.#clock.monotonic()) / 1000));
     const message =
       'Too many of the chosen credentials, emails or keys could not be used: leave them out to get random ones, or try again later.';
-    return new Fault(429, ErrorCode.tooManyRequests, 'taken_names', message, seconds);
+    return new Fault('taken_names', message, seconds);
   }
 
   /** The owner chose names that another tenant has. */

@@ -878,7 +878,7 @@ describe('stored commands without an owner', () => {
     await insert(full, '00000000-0000-0000-0000-', 7 * limits.rpcClaimMax);
     await insert(other, '00000000-0000-0000-0001-', 1);
     const held: number[] = [];
-    const noRoom = new Fault(429, 33, 'rpc_tenant_full', 'no room');
+    const noRoom = new Fault('rpc_tenant_full', 'no room');
     const rpc = {
       room: 10_000,
       hold(command: { tenantId: string; device: number }) {
