@@ -19,6 +19,7 @@ export interface Answer {
 const statusText: Record<number, string> = {
   200: '200 OK',
   201: '201 Created',
+  202: '202 Accepted',
   204: '204 No Content',
   302: '302 Found',
   304: '304 Not Modified',

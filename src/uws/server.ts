@@ -268,11 +268,12 @@ export class HttpServer {
   seal(): void {
     for (const [pattern, methods] of this.#allowed) {
       const allow = [...methods, 'OPTIONS'].join(', ');
-      const refuse = (res: UwsResponse, req: UwsRequest): void => {
-        if (req.getCaseSensitiveMethod() === 'OPTIONS') preflight(res, req);
-        else refuseMethod(res, req, allow, this.#headers);
-      };
-      this.#others(pattern, methods, refuse);
+      this.#others(pattern, methods, (res, req) => {
+        this.#refuse(res, req, (_url, method) => {
+          const fault = new Fault('method', `Request method '${method}' is not supported`);
+          return { ...faultAnswer(fault), headers: { Allow: allow } };
+        });
+      });
     }
     this.#app.any('/*', this.#unknownPath);
   }
@@ -298,20 +299,25 @@ export class HttpServer {
   }
 
   readonly #unknownPath = (res: UwsResponse, req: UwsRequest): void => {
-    if (req.getCaseSensitiveMethod() === 'OPTIONS') {
-      preflight(res, req);
+    this.#refuse(res, req, (url) => faultAnswer(new Fault('unknown_path', `No such path: ${url.slice(0, 200)}`)));
+  };
+
+  /** Answers a request that no handler reads: a pre-flight of a browser, or what `answerOf` says. */
+  #refuse(res: UwsResponse, req: UwsRequest, answerOf: (url: string, method: string) => Answer): void {
+    // Not `getMethod`, which changes the letters of the request to lower case.
+    const method = req.getCaseSensitiveMethod();
+    const head = readHead(req);
+    const exchange = new Exchange(res, head.origin, method === 'HEAD', this.#headers);
+    // The library takes any text for a method, the rest of a body with a wrong length, too.
+    if (!head.sound || !methodToken.test(method)) {
+      exchange.cut();
+      this.#ambiguous.add(1);
       return;
     }
-    const head = readHead(req);
-    const exchange = new Exchange(res, head.origin, req.getCaseSensitiveMethod() === 'HEAD', this.#headers);
     // A body that no handler reads stays unread: the connection is closed after the answer.
     exchange.closeAfter = head.contentLength > 0 || head.chunked;
-    if (!head.sound) {
-      exchange.cut();
-      return;
-    }
-    exchange.refuse(new Fault('unknown_path', `No such path: ${req.getUrl().slice(0, 200)}`));
-  };
+    exchange.answer(method === 'OPTIONS' ? preflight(req) : answerOf(req.getUrl(), method));
+  }
 
   listen(address: string, port: number): Promise<number> {
     return new Promise((resolve, reject) => {
@@ -520,29 +526,18 @@ function decodeParameter(raw: string): string {
   }
 }
 
-function preflight(res: UwsResponse, req: UwsRequest): void {
-  const origin = req.getHeader('origin') || '*';
-  const method = req.getHeader('access-control-request-method') || 'GET, POST, PUT, DELETE';
-  const headers = req.getHeader('access-control-request-headers') || '*';
-  res.writeStatus('200 OK');
-  res.writeHeader('Access-Control-Allow-Origin', origin);
-  res.writeHeader('Access-Control-Allow-Methods', method);
-  res.writeHeader('Access-Control-Allow-Headers', headers);
-  res.writeHeader('Access-Control-Max-Age', '1800');
-  res.end();
-}
+/** RFC 9110 section 5.6.2. */
+const methodToken = /^[!#$%&'*+.^_`|~0-9A-Za-z-]+$/;
 
-function refuseMethod(res: UwsResponse, req: UwsRequest, allow: string, server: ServerHeaders): void {
-  // Not `getMethod`, which changes the letters of the request to lower case.
-  const method = req.getCaseSensitiveMethod();
-  const head = readHead(req);
-  const exchange = new Exchange(res, head.origin, method === 'HEAD', server);
-  exchange.closeAfter = head.contentLength > 0 || head.chunked;
-  if (!head.sound) {
-    exchange.cut();
-    return;
-  }
-  const fault = new Fault('method', `Request method '${method}' is not supported`);
-  const answer = faultAnswer(fault);
-  exchange.answer({ ...answer, headers: { Allow: allow } });
+function preflight(req: UwsRequest): Answer {
+  return {
+    status: 200,
+    headers: {
+      // The origin of a browser is in every answer.
+      ...(req.getHeader('origin') === '' && { 'Access-Control-Allow-Origin': '*' }),
+      'Access-Control-Allow-Methods': req.getHeader('access-control-request-method') || 'GET, POST, PUT, DELETE',
+      'Access-Control-Allow-Headers': req.getHeader('access-control-request-headers') || '*',
+      'Access-Control-Max-Age': '1800',
+    },
+  };
 }

@@ -37,6 +37,22 @@ for (const [name, headers] of [
     }));
 }
 
+for (const [name, first] of [
+  ['OPTIONS with an ambiguous length', 'OPTIONS /api/device HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: xchunked'],
+  ['OPTIONS of an unknown path with an ambiguous length', 'OPTIONS /none HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: x'],
+  ['a method that is no token', '{"a":1}POST /api/device HTTP/1.1\r\nHost: x'],
+  ['a method that is no token, of an unknown path', '"PUT /none HTTP/1.1\r\nHost: x'],
+] as const) {
+  test(`${name}: the connection closes and the request behind it does not run`, () =>
+    withPoster(async (poster) => {
+      await withConnection(port(), async (connection) => {
+        await connection.send(`${first}\r\n\r\n${smuggled(poster.device.token)}`);
+        expect(await connection.untilClosed()).toBe('');
+      });
+      expect(await poster.keys()).toEqual([]);
+    }));
+}
+
 test('an 8 kB header, 101 headers and HTTP/1.0 are refused and closed', () =>
   withPoster(async (poster) => {
     const path = `/api/v1/${poster.device.token}/telemetry`;
