@@ -40,6 +40,7 @@ const schemes: JsonObject = {
 
 const reasons: Record<number, string> = {
   200: 'OK',
+  202: 'Kept, and carried out later',
   400: 'Something is wrong with the request; the message names it',
   401: 'Not signed in, or not any more',
   403: 'Not allowed to this role, or for this entity',
@@ -123,11 +124,13 @@ function requestContent({ body, ownBody }: RouteDescription, components: Compone
   if (isMedium(shape)) return contentOf(shape, components);
   const content = contentOf({ contentType: 'application/json', schema: shape }, components);
   if (!ownBody) return content;
+  if (ownBody.form) return { ...content, ...contentOf({ contentType: formType, schema: ownBody.form }, components) };
   return { ...content, ...Object.fromEntries(otherTypes.map((type) => [type, { schema: jsonInText }])) };
 }
 
 /** What generated clients and `curl -d` call a body of JSON: a body that a handler reads itself may have any type. */
-const otherTypes = ['text/plain', 'application/x-www-form-urlencoded'];
+const formType = 'application/x-www-form-urlencoded';
+const otherTypes = ['text/plain', formType];
 const jsonInText: JsonObject = {
   type: 'string',
   contentMediaType: 'application/json',

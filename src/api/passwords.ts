@@ -30,7 +30,19 @@ const bodies = {
   activate: Type.Object({ activateToken: Type.String(), password: Type.String() }),
   resetPassword: Type.Object({ resetToken: Type.String(), password: Type.String(), revokeApiKeys: flag }),
 };
+const formBody = <Token extends string>(token: Token) =>
+  Type.Object({
+    ...({ [token]: Type.String() } as Record<Token, Type.Schema<string>>),
+    password: Type.String(),
+    repeated: Type.String({ description: 'The password again' }),
+  });
+const resetForm = Type.Object({
+  ...formBody(tokenNames.resetPassword).properties,
+  revokeApiKeys: Type.Optional(Type.Boolean()),
+});
 const htmlAnswer = textAnswer('text/html');
+/** What answers the form of the page. */
+const pageOfForm = { 200: htmlAnswer };
 const formType = /^application\/x-www-form-urlencoded\b/i;
 
 export function passwordRoutes(auth: Auth): Route[] {
@@ -89,8 +101,9 @@ export function passwordRoutes(auth: Auth): Route[] {
       pattern: '/api/noauth/activate',
       summary: 'Choose the first password, and sign in',
       query: mailQuery,
-      ownBody: { shape: bodies.activate },
+      ownBody: { shape: bodies.activate, form: formBody(tokenNames.activate) },
       answer: tokenPairShape,
+      otherAnswers: pageOfForm,
       bodyBytesMax,
       handle: ({ request }) =>
         choose('activate', request, (token, password) => auth.activate(token, password, request.remoteAddress)),
@@ -117,9 +130,9 @@ export function passwordRoutes(auth: Auth): Route[] {
       method: 'POST',
       pattern: '/api/noauth/resetPassword',
       summary: 'Choose a new password, and sign in; other sessions end, and with `revokeApiKeys` the API keys',
-      ownBody: { shape: bodies.resetPassword },
+      ownBody: { shape: bodies.resetPassword, form: resetForm },
       answer: tokenPairShape,
-      otherAnswers: { 401: errorShape },
+      otherAnswers: { ...pageOfForm, 401: errorShape },
       bodyBytesMax,
       handle: ({ request }) =>
         choose('resetPassword', request, (token, password, revokesKeys) =>

@@ -47,8 +47,11 @@ export interface RouteDescription {
   query?: Type.ObjectSchema;
   /** JSON, checked before the handler. */
   body?: Type.Schema;
-  /** A body that the handler reads itself: its numbers keep their digits, or it is no JSON. */
-  ownBody?: { shape: Type.Schema | Medium; optional?: boolean };
+  /**
+   * A body that the handler reads itself: its numbers keep their digits, or it is no JSON. `form`: the members of the form
+   * that the handler takes besides JSON; without it the JSON may have any content type.
+   */
+  ownBody?: { shape: Type.Schema | Medium; optional?: boolean; form?: Type.ObjectSchema };
   /** Answer with the status 200. */
   answer?: AnswerShape;
   /** Answers beside 200 and the errors that every route may have. */

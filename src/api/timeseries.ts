@@ -222,6 +222,8 @@ export function timeseriesRoutes(deps: TimeseriesDeps): Route[] {
       summary: 'Delete telemetry of some keys: all of it, or a range of time',
       roles: users,
       query: deleteQuery,
+      // The delete is kept, and not carried out everywhere yet.
+      otherAnswers: { 202: 'empty' },
       plainTextErrors: true,
       handle: ({ principal, params, query }) => remove(principal, params, query),
     }),
