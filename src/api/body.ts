@@ -10,7 +10,8 @@ import { type Json, readJson } from '../value/json.ts';
 import { readPlainJson } from '../value/plain-json.ts';
 
 export const text = Type.Optional(Type.Union([Type.String(), Type.Null()]));
-export const reference = Type.Optional(Type.Union([Type.Object({ id: text, entityType: text }), Type.Null()]));
+const id = Type.Optional(Type.Union([Type.String({ format: 'uuid' }), Type.Null()]));
+export const reference = Type.Optional(Type.Union([Type.Object({ id, entityType: text }), Type.Null()]));
 export const version = Type.Optional(
   Type.Union([Type.Integer({ description: 'As it was read: a save of something older is 409' }), Type.Null()]),
 );
