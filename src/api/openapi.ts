@@ -51,6 +51,7 @@ const reasons: Record<number, string> = {
   413: 'The body is larger than allowed',
   415: 'The body is of a type that is not read',
   429: 'Too many requests',
+  431: 'The headers have more than 8192 characters, or the head with its path and query more than 16384',
   500: 'A part that is needed is not configured',
   503: 'A store is unavailable or the server is overloaded; try again',
   504: 'No reply came in time',
@@ -146,6 +147,8 @@ function responses(route: RouteDescription, components: Components): JsonObject 
   if (body && body.properties?.['version'] === version) errors.push(409);
   const error: AnswerShape[] = [errorShape, ...(plainTextErrors ? [plainText] : [])];
   for (const status of errors) statuses.set(status, error);
+  // Without a shape: the HTTP library refuses the longest heads itself, with a page and no content type.
+  statuses.set(431, ['empty']);
   for (const [status, shape] of Object.entries(otherAnswers)) {
     const known = statuses.get(Number(status)) ?? [];
     // Two JSON shapes of one status are one schema with both.
