@@ -41,8 +41,8 @@ const resetForm = Type.Object({
   revokeApiKeys: Type.Optional(Type.Boolean()),
 });
 const htmlAnswer = textAnswer('text/html');
-/** What answers the form of the page. */
-const pageOfForm = { 200: htmlAnswer };
+/** What answers the form of the page: saved, or the page again with what is wrong. */
+const pageOfForm = { 200: htmlAnswer, 400: htmlAnswer };
 const formType = /^application\/x-www-form-urlencoded\b/i;
 
 export function passwordRoutes(auth: Auth): Route[] {
