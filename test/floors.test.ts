@@ -164,7 +164,7 @@ test('a thread or process entry that is named exists', () => {
 
 test('no folder is named for having no subject, and no barrel hides direction', () => {
   const faults: string[] = [];
-  for (const top of [source, 'test', 'bench']) {
+  for (const top of [source, 'test', 'bench', 'fuzz']) {
     for (const entry of readdirSync(top, { recursive: true, withFileTypes: true })) {
       const path = relative('.', join(entry.parentPath, entry.name));
       if (entry.isDirectory() && bannedFolders.includes(entry.name)) faults.push(path);

@@ -22,6 +22,9 @@ need mosquitto-clients mosquitto_pub
 need chromium chromium chromium-browser google-chrome
 need faketime faketime
 need util-linux flock prlimit
+# Schemathesis of PyPI, in `npm run test:long`, lives in a virtual environment.
+need python3 python3
+python3 -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python3-venv"
 
 [ -n "$missing" ] || exit 0
 

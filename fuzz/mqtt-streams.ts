@@ -1,7 +1,11 @@
-/** Streams of packets as a device sends them, and the ways in which they break. All from a seed. */
+/** Streams of MQTT packets as a device sends them, and the ways in which they break. All from a seed. */
 import { generate, type Packet } from 'mqtt-packet';
-import type { Level } from '../harness/mqtt-client.ts';
-import type { Random } from '../harness/random.ts';
+import type { Random } from '../test/harness/random.ts';
+import { byteMutations, changed, type Mutation, mutate } from './bytes.ts';
+
+/** MQTT 3.1, 3.1.1 or 5. */
+export const levels = [3, 4, 5] as const;
+export type Level = (typeof levels)[number];
 
 const topics = [
   'v1/devices/me/telemetry',
@@ -91,61 +95,25 @@ function anyPacket(random: Random, level: Level): Packet {
   }
 }
 
-type Mutation = (random: Random, packets: Buffer[]) => Buffer[];
-
-/** Bytes changed in place; the others keep theirs. */
-const changed = (random: Random, packets: Buffer[], change: (packet: Buffer) => Buffer): Buffer[] => {
-  const at = random.below(packets.length);
-  return packets.map((packet, n) => (n === at ? change(Buffer.from(packet)) : packet));
-};
-
-const mutations: Mutation[] = [
-  // Bits.
+const mqttMutations: Mutation[] = [
+  ...byteMutations,
+  // A byte of any value, most of them in the header and in what follows it.
   (random, packets) =>
     changed(random, packets, (packet) => {
-      for (let n = 1 + random.below(4); n > 0; n -= 1) packet[random.below(packet.length)]! ^= 1 << random.below(8);
+      const value = random.pick([0, 1, 0x7f, 0x80, 0xff, random.below(256)]);
+      if (packet.length > 0) packet[random.below(Math.min(packet.length, 8))] = value;
       return packet;
     }),
-  // A byte of any value, most of them in the header and what stands first.
-  (random, packets) =>
-    changed(random, packets, (packet) => {
-      packet[random.below(Math.min(packet.length, 8))] = random.pick([0, 1, 0x7f, 0x80, 0xff, random.below(256)]);
-      return packet;
-    }),
-  // Cut short, its header unchanged.
-  (random, packets) => changed(random, packets, (packet) => packet.subarray(0, random.below(packet.length))),
-  // A length that lies.
+  // A wrong length.
   (random, packets) =>
     changed(random, packets, (packet) => {
       const length = random.pick([[0], [1], [0x7f], [0x80, 0], [0xff, 0xff, 0xff, 0x7f], [0xff, 0xff, 0xff, 0xff, 1]]);
       return Buffer.concat([packet.subarray(0, 1), Buffer.from(length), packet.subarray(2)]);
     }),
-  // Two halves of two packets.
-  (random, packets) =>
-    changed(random, packets, (packet) => {
-      const other = random.pick(packets);
-      return Buffer.concat([
-        packet.subarray(0, random.below(packet.length)),
-        other.subarray(random.below(other.length)),
-      ]);
-    }),
-  // Bytes in between, of which some are text that is none.
-  (random, packets) =>
-    changed(random, packets, (packet) => {
-      const at = random.below(packet.length);
-      const noise = Buffer.from(Array.from({ length: 1 + random.below(40) }, () => random.below(256)));
-      return Buffer.concat([packet.subarray(0, at), noise, packet.subarray(at)]);
-    }),
-  // Any order, so that CONNECT may come late or twice.
-  (random, packets) => packets.map(() => random.pick(packets)),
-  // The same again and again.
+  // The same packets again and again.
   (random, packets) => Array.from({ length: 50 }, (_, n) => (n === 0 ? packets[0]! : random.pick(packets.slice(-2)))),
 ];
 
-/** One to three of them; sometimes none at all, because healthy streams must live beside broken ones. */
-export function mutate(random: Random, packets: Buffer[]): Buffer {
-  let mutated = packets;
-  for (let n = random.below(4); n > 0; n -= 1) mutated = random.pick(mutations)(random, mutated);
-  const bytes = Buffer.concat(mutated);
-  return bytes.length > 0 ? bytes : Buffer.from([random.below(256)]);
+export function brokenStream(random: Random, level: Level, token: string): Buffer {
+  return mutate(random, validStream(random, level, token), mqttMutations);
 }
