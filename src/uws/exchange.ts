@@ -116,9 +116,15 @@ export class Exchange {
     const res = this.#res;
     res.cork(() => {
       this.#writeHead(answer);
-      if (isSliced) res.endWithoutBody(body.bytes, this.closeAfter);
-      else if (this.#headOnly) res.endWithoutBody(Buffer.byteLength(body), this.closeAfter);
-      else res.end(body, this.closeAfter);
+      if (!this.#headOnly) {
+        res.end(body as string | Buffer, this.closeAfter);
+        return;
+      }
+      // The library would wait for a body of a length that it writes itself: the connection would be busy for ever, and have no
+      // idle time. Without that length it cannot be asked to close either: the client is, and else the idle time ends it.
+      res.writeHeader('Content-Length', String(isSliced ? body.bytes : Buffer.byteLength(body)));
+      if (this.closeAfter) res.writeHeader('Connection', 'close');
+      res.endWithoutBody();
     });
     this.onDone?.();
   }

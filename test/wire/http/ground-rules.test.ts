@@ -37,6 +37,18 @@ test('HEAD answers a head and nothing behind it: 405 where only POST is taken, 2
     expect(await poster.keys()).toEqual([]);
   }));
 
+test('a HEAD is over with its answer: the next request of its connection is answered', async () => {
+  for (const path of ['/livez', '/nowhere', '/api/v1/provision']) {
+    await withConnection(sharedEngine().address.port, async (connection) => {
+      const head = await connection.ask({ method: 'HEAD', path });
+      const { body } = await connection.ask({ method: 'GET', path });
+      if (head.status === 200) expect(head.headers.get('content-length')).toBe(String(body.length));
+      const unread = await connection.ask({ method: 'HEAD', path: '/nowhere', body: '{}' });
+      expect(unread.headers.get('connection')).toBe('close');
+    });
+  }
+});
+
 test('an unknown path is 404', () =>
   withPoster(async (poster) => {
     expectError(await poster.ask({ method: 'GET', path: `/api/v1/${poster.device.token}/nothing` }), 404);
