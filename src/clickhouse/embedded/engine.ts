@@ -116,6 +116,6 @@ export function literal(value: string): string {
   return `'${value.replace(/[\\']/g, '\\$&')}'`;
 }
 
-function identifier(name: string): string {
+export function identifier(name: string): string {
   return `\`${name.replace(/[\\`]/g, '\\$&')}\``;
 }

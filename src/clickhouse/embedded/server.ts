@@ -10,6 +10,7 @@ import { messageOf, StartError } from '../../base/errors.ts';
 import { createLog, type Log } from '../../base/log.ts';
 import { startedTicksOf } from '../../base/process-file.ts';
 import { BodyFiles } from './body.ts';
+import { attachDetached } from './detached.ts';
 import { Engine } from './engine.ts';
 import { createHttpServer } from './http.ts';
 import { standBack } from './priority.ts';
@@ -49,6 +50,7 @@ async function main(): Promise<void> {
 async function serve(settings: EmbeddedServerSettings, log: Log): Promise<void> {
   standBack(settings.nice);
   const engine = openEngine(settings);
+  await attachDetached(engine, log);
   const files = new BodyFiles(settings.dir, serverLimits.rowsBytesMax);
   const slots = new Slots(
     settings.sessions,
