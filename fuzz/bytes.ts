@@ -1,4 +1,4 @@
-/** How bytes break: the mutations that `fuzz/mqtt-streams.ts` and `fuzz/http-streams.ts` have in common. All from a seed. */
+/** How bytes break: mutations that `fuzz/mqtt-streams.ts` and `fuzz/http-streams.ts` share. All from a seed. */
 import type { Random } from '../test/harness/random.ts';
 
 /** A stream as the packets or requests that it consists of. */

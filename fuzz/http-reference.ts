@@ -51,7 +51,8 @@ function fieldOf(line: string): [name: string, value: string] | undefined {
 
 /**
  * Chunks as uWebSockets.js reads them, which is less strict than RFC 9112: a size ends at the first space, control
- * character or byte above 127 (no digit is 0), the rest of its line is skipped, any two bytes end a chunk, and a body ends with the line of its last chunk.
+ * character or byte above 127 (no digit is 0), and the rest of its line is skipped; any two bytes end a chunk, and a
+ * body ends with the line of its last chunk.
  */
 function chunkedAt(text: string, start: number): Request | undefined {
   let body = '';

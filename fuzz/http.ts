@@ -1,7 +1,8 @@
 /**
  * The HTTP reader over the real socket: requests from a seed, most of them broken. Each connection gets well-formed
  * answers or is closed in time. What the engine stores of telemetry is what a strict reader (`fuzz/http-reference.ts`)
- * finds in the same bytes, so that no request is hidden inside another. The neighbours of `fuzz/watch.ts` notice nothing.
+ * finds in the same bytes, so that no request is hidden inside another. The neighbours of `fuzz/watch.ts` notice
+ * nothing.
  */
 import { createHash } from 'node:crypto';
 import { once } from 'node:events';

@@ -13,7 +13,7 @@ import { type FuzzOptions, type Report, say } from './run.ts';
 import { schemathesisCommand } from './schemathesis.ts';
 import { makeWorld, type Role, roles, type SignIn, signIns, type World } from './world.ts';
 
-/** What no caller may call, because it ends the session of that caller. Other such calls are led elsewhere by the hooks. */
+/** Not called: it ends the session of its caller. The hooks give other calls that would do so another id. */
 const endsTheCaller = /^\/api\/auth\/(logout|changePassword)$/;
 const checks = ['status_code_conformance', 'content_type_conformance', 'response_schema_conformance'];
 const requestSecondsMax = 30;

@@ -120,8 +120,8 @@ export class Exchange {
         res.end(body as string | Buffer, this.closeAfter);
         return;
       }
-      // The library would wait for a body of a length that it writes itself: the connection would be busy for ever, and have no
-      // idle time. Without that length it cannot be asked to close either: the client is, and else the idle time ends it.
+      // The library waits for the body of a length that it writes itself: such a connection stays busy and is never
+      // idle. Without that length the library cannot close the connection either: the client or the idle time does.
       res.writeHeader('Content-Length', String(isSliced ? body.bytes : Buffer.byteLength(body)));
       if (this.closeAfter) res.writeHeader('Connection', 'close');
       res.endWithoutBody();

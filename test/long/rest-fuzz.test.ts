@@ -1,6 +1,6 @@
 /**
- * A short run of `npm run fuzz -- rest`: Schemathesis calls the API by its document. FUZZ_SEED repeats a failure. Without
- * PyPI the test fails with a line that says so; `test/wire/rest/openapi.test.ts` needs nothing of Python.
+ * A short run of `npm run fuzz -- rest`: Schemathesis calls the API by its document. FUZZ_SEED repeats a failure.
+ * Without PyPI the test fails with a line that says so; `test/wire/rest/openapi.test.ts` needs nothing of Python.
  */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { fuzzRest, shortWaits } from '../../fuzz/rest.ts';
