@@ -58,6 +58,7 @@ beforeEach(async () => {
     bodyBytesMax: 1024,
     bodyBytesInFlightMax: 4096,
     connectionsMax: 4,
+    connectionsPerAddressMax: 100,
     worker: '',
   });
   webSocketDoor(server, (transport) => new Echo(transport));

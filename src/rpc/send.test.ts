@@ -115,13 +115,13 @@ function listen(worker: Worker, { confirmed = false } = {}) {
 
 test('a command that its session could not deliver is offered to the next one, with the same id', async () => {
   const first = listen(there);
-  await sleep(20);
+  await sleep(80);
   const calling = call(here, 'again');
-  await sleep(50);
+  await vi.waitFor(() => expect(first.taken).toHaveLength(1), 10_000);
   first.leave();
   const second = listen(there);
   first.taken[0]!.confirm(false);
-  await sleep(50);
+  await vi.waitFor(() => expect(second.taken).toHaveLength(1), 10_000);
   expect(second.taken.map(({ request }) => request)).toEqual([first.taken[0]!.request]);
   await there.rpc.reply(device, 1, '"ok"');
   expect(await calling).toEqual({ kind: 'replied', text: '"ok"' });
@@ -156,7 +156,7 @@ test('nobody takes it: unreachable at its time; taken and silent: unanswered; on
 
 test('a command whose listener answered too late is offered again', async () => {
   const session = listen(there, { confirmed: true });
-  await sleep(50);
+  await sleep(200);
   // The worker of the listener is paused: its answers do not reach the bus in time.
   const publish = vi.spyOn(there.bus, 'publish').mockImplementation(() => {});
   const calling = call(here, 'again', true, 10_000);
@@ -171,7 +171,7 @@ test('commands of two owners reach a session that opens later in the order of th
   const callings = [];
   for (let n = 0; n < 6; n += 1) {
     callings.push(call(n % 2 ? there : here, `m${n}`, true));
-    await sleep(30);
+    await sleep(80);
   }
   const session = listen(there, { confirmed: true });
   await Promise.all(callings);
@@ -180,7 +180,7 @@ test('commands of two owners reach a session that opens later in the order of th
 
 test('a device whose owner is gone does not keep back the commands of another for long', async () => {
   void call(here, 'old', true).catch(() => {});
-  await sleep(30);
+  await sleep(80);
   const calling = call(there, 'young', true);
   await sleep(300);
   await here.bus.close();
@@ -207,16 +207,16 @@ test('without the bus a session of the same worker is still served', async () =>
 
 test('a persistent command whose deliveries nobody confirms is retried, and then failed with the reason', async () => {
   const session = listen(there);
-  await sleep(20);
+  await sleep(80);
   const row = { ...owners, deviceId: 'd', retries: 1, additionalInfo: null };
   const command = { device, method: 'm', params: '1', oneway: false, expirationTime: clock.now() + 60_000 };
   await here.persistent.create({ ...command, ...row });
   for (let attempt = 0; attempt < 2; attempt += 1) {
-    await sleep(50);
+    await sleep(200);
     expect(session.taken).toHaveLength(attempt + 1);
     session.taken[attempt]!.confirm(false);
   }
-  await sleep(50);
+  await sleep(200);
   expect(session.taken).toHaveLength(2);
   expect(rows.statuses).toEqual(['SENT', 'TIMEOUT', 'SENT', 'FAILED']);
   expect(rows.response).toBe(
@@ -227,15 +227,15 @@ test('a persistent command whose deliveries nobody confirms is retried, and then
 
 test('a persistent command goes through its states as the session tells', async () => {
   const session = listen(there);
-  await sleep(20);
+  await sleep(80);
   const row = { ...owners, deviceId: 'd', retries: null, additionalInfo: null };
   const command = { device, method: 'm', params: '1', oneway: false, expirationTime: clock.now() + 60_000 };
   await here.persistent.create({ ...command, ...row });
-  await sleep(50);
+  await sleep(200);
   session.taken[0]!.confirm(true);
-  await sleep(20);
+  await sleep(80);
   await there.rpc.reply(device, 1, '{"ok":1}');
-  await sleep(20);
+  await sleep(80);
   expect(rows.statuses).toEqual(['SENT', 'DELIVERED', 'SUCCESSFUL']);
   expect(rows.response).toBe('{"ok":1}');
   await here.persistent.stop();
@@ -273,7 +273,7 @@ test.each([
   ['another worker', () => there],
 ])('a persistent command that is deleted while it is on offer is not given to who opens on %s', async (_, opener) => {
   await persist(here);
-  await sleep(20);
+  await sleep(80);
   rows.deleted = true;
   const session = listen(opener());
   await sleep(300);
@@ -288,13 +288,13 @@ test.each([
 test('a persistent command is given once to who opens, however slowly the store says that it is still there', async () => {
   rows.askMs = 250;
   const early = listen(there);
-  await sleep(20);
+  await sleep(80);
   await persist(here);
   await sleep(600);
   expect(early.taken.map(({ request }) => request.id)).toEqual([1]);
   early.leave();
   await persist(here);
-  await sleep(20);
+  await sleep(80);
   const late = listen(there);
   await sleep(600);
   expect(late.taken.map(({ request }) => request.id)).toEqual([2]);
@@ -303,13 +303,13 @@ test('a persistent command is given once to who opens, however slowly the store 
 
 test('a one-way command is delivered when its session says so, and offered again when it says that it is not', async () => {
   const first = listen(there);
-  await sleep(20);
+  await sleep(80);
   const calling = call(here, 'm', true);
-  await sleep(50);
+  await sleep(200);
   first.leave();
   first.taken[0]!.confirm(false);
   const second = listen(here);
-  await sleep(50);
+  await sleep(200);
   expect(second.taken.map(({ request }) => request.id)).toEqual([1]);
   second.taken[0]!.confirm(true);
   expect(await calling).toEqual({ kind: 'delivered' });
@@ -317,16 +317,16 @@ test('a one-way command is delivered when its session says so, and offered again
 
 test('a command that no session can ever deliver fails with what the session says', async () => {
   const session = listen(there);
-  await sleep(20);
+  await sleep(80);
   const calling = call(here, 'm');
   const failure = expect(calling).rejects.toMatchObject({ status: 413, message: 'too large' });
-  await sleep(50);
+  await sleep(200);
   session.taken[0]!.confirm(false, 'too large');
   await failure;
   await persist(here);
-  await sleep(50);
+  await sleep(200);
   session.taken[1]!.confirm(false, 'too large');
-  await sleep(50);
+  await sleep(200);
   expect([rows.statuses.at(-1), rows.response]).toEqual(['FAILED', '{"error":"too large"}']);
   await here.persistent.stop();
 });
