@@ -62,7 +62,9 @@ test('a worker whose journal cannot be opened ends alone, with its reason, and c
   await engine.stop();
   const former = readFileSync(writerFile(1));
   writeFileSync(writerFile(1), 'no number');
-  await engine.start();
+  // Not `start`, which waits for every worker.
+  engine.spawn();
+  await eventually(async () => (await engine.status()).code === 200, 60_000);
   await send(20);
   const reason = /^worker-1 does not serve: .*worker-1\/writer must hold a number/;
   await eventually(async () => (await engine.status()).reasons?.some((each) => reason.test(each)), 10_000);
