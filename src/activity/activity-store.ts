@@ -1,6 +1,6 @@
 /**
  * SQL of activity. The row of a device in `device_activity` is locked before its server attributes are written, in one
- * transaction, so whoever says last that a device is active or inactive has the last word in both.
+ * transaction, so the last writer decides in both whether a device is active.
  */
 import { ownValue, scopeNumber } from '../attributes/attributes.ts';
 import { type AttributeWrite, upsertAttributes } from '../attributes/store.ts';

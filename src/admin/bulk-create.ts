@@ -37,7 +37,7 @@ interface Row extends NewDeviceInput {
   index: number;
 }
 
-/** The outcomes in the order of the inputs. Throws 503 when the database is away. */
+/** The outcomes in the order of the inputs. Throws 503 when the database is unavailable. */
 export async function createDevices(
   deps: AdminDeps,
   tenantId: string,
@@ -92,7 +92,7 @@ async function createSome(deps: AdminDeps, tenantId: string, rows: Row[], outcom
       takenNames?.met(tenantId, othersTokens);
       return;
     } catch (error) {
-      // Somebody took a token, or deleted a customer or a profile, since they were looked up.
+      // Another call took a token, or deleted a customer or a profile, since they were looked up.
       if (!isForeignKeyViolation(error) && !isUniqueViolation(error)) throw error;
       if (tries === triesMax) throw unavailable('devices_raced', 'Others are changing the same entities; try again.');
     }

@@ -1,7 +1,7 @@
 /**
- * `limits.devices`: how many devices a tenant may have, exact over all workers, hosts and doors. Whoever makes devices
- * asks first in the transaction: one tenant's makers take turns until they have committed, so each counts what the one
- * before it made. Without a limit no caller waits and nothing is counted.
+ * `limits.devices`: how many devices a tenant may have, exact over all workers, hosts and doors. A transaction
+ * that makes devices takes the tenant's lock first and holds it until its commit, so each one counts what the one before
+ * it made. Without a limit no transaction waits and nothing is counted.
  */
 import { Fault } from '../base/errors.ts';
 import type { Queries } from '../postgres/client.ts';

@@ -1,7 +1,7 @@
 /**
- * A gateway hears when a user deletes or renames one of its devices, as a command that waits for it for a day: else it
- * would go on sending under a name that is nobody's (docs/mqtt.md#gateways). Which gateway that is stands in the
- * device's additional info. What cannot be told is logged: the change itself is made.
+ * Sends a gateway a command when a user deletes or renames one of its devices, because the gateway would go on sending
+ * under the old name (docs/mqtt.md#gateways). The command waits for the gateway for a day. The device's additional info
+ * names the gateway. A command that cannot be stored is logged; the change of the device is made all the same.
  */
 import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';

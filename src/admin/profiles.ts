@@ -95,7 +95,7 @@ export async function findOrCreateProfile(
   const profile = { id: createUuid(now), tenantId, name, isDefault };
   await insertProfile(queries, { ...profile, createdTime: now, data: defaultProfileData });
   const ofName = await findProfileByName(queries, tenantId, name);
-  // Somebody else may have made another profile the default one at this moment: a tenant has one.
+  // Another call may have made another profile the default one at this moment: a tenant has one.
   const stored = ofName ?? (isDefault ? await findDefaultProfile(queries, tenantId) : undefined);
   assert(stored, 'a profile is there after it was inserted or found to be there');
   return stored;

@@ -243,7 +243,7 @@ export async function listCustomers(queries: Queries, tenantId: string, link: Pa
   return await readPage<Customer>(queries, { ...list, idColumn: 'id', documents: infoDocument }, link);
 }
 
-/** The customer, its users; its devices become nobody's. Tells the credentials whose cached devices are stale. */
+/** Deletes the customer and its users; its devices lose their customer. Returns the credentials of stale cached devices. */
 export async function deleteCustomer(queries: Queries, id: string, now: number): Promise<LoggedChange[]> {
   const changes = await queries.query<LoggedChange>(
     `with freed as (

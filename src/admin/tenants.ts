@@ -57,7 +57,7 @@ export async function saveTenant({ postgres }: AdminDeps, id: string, input: Ten
 
 /**
  * With everything that it has. Its devices go first, many in each transaction, so that a large tenant holds no lock for
- * long; whoever is interrupted deletes again.
+ * long. A delete that was interrupted is called again.
  */
 export async function deleteTenant({ postgres, changes, clock }: AdminDeps, id: string): Promise<void> {
   if (!(await findTenant(postgres, id))) throw entityNotFound('Tenant', id);

@@ -194,7 +194,7 @@ export async function resetTokenOf({ postgres, clock }: AdminDeps, caller: Princ
 /** The user for whom the caller may make, see and revoke API keys. */
 export async function keyOwner(queries: Queries, caller: Principal, id: string): Promise<UserAccount> {
   const account = checkReachable(caller, id, await findAccount(queries, id), 'read');
-  // A tenant administrator for all users of the tenant, everybody else for nobody else.
+  // A tenant administrator may act for all users of the tenant, any other user only for their own account.
   if (caller.authority !== 'TENANT_ADMIN' && account.id !== caller.userId) throw permissionDenied();
   return account;
 }

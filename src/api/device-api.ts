@@ -99,7 +99,7 @@ const calls: DeviceCall[] = [
   {
     method: 'POST',
     path: `${token}/claim`,
-    summary: 'Let somebody claim this device',
+    summary: 'Offer this device to be claimed',
     body: {
       shape: Type.Object({ secretKey: Type.Optional(Type.String()), durationMs: Type.Optional(Type.Integer()) }),
       optional: true,

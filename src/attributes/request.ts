@@ -27,7 +27,7 @@ export function keysOfText(text: string): WantedKeys {
   return text === '' ? undefined : namedKeys(text.split(','));
 }
 
-/** Empty names in a list are nobody's, and no key holds the character NUL, of which the database takes none. */
+/** Leaves out empty names, and names with NUL: no key has either, and the database takes no NUL. */
 export function namedKeys(names: string[]): string[] {
   const keys = names.filter((name) => name !== '');
   if (keys.length > limits.listedKeysMax) {

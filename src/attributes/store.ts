@@ -120,7 +120,7 @@ export async function deleteAttributes(
   return rows.flatMap(({ key }) => (key === null ? [] : [key]));
 }
 
-/** What the device was never to hear of goes; else the rows stay as deletions of the new version. */
+/** Removes rows that the device was never sent; other rows stay as deletions of the new version. */
 export async function deleteShared(
   queries: Queries,
   device: number,

@@ -1,6 +1,7 @@
 /**
  * A queue with a cap in which owners take turns: tenants first, and the callers of one tenant among themselves (deficit
- * round robin: turns are equal in what their items cost, not in their number). A full queue makes room for an owner that has less in it than another one, so that no owner can keep the others out.
+ * round robin: turns are equal in what their items cost, not in their number). A full queue makes room for an owner that
+ * has less in it than another one, so that no owner can keep the others out.
  */
 
 /** Who waits: the tenant, and which of its callers (a customer, a device); `caller` may be empty. */

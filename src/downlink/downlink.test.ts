@@ -104,7 +104,7 @@ describe('send', () => {
     expect(ears.map(({ heard }) => heard)).toEqual([[message], [message], [message], [], []]);
   });
 
-  it('reaches nobody who has left, nor who left while it was delivered', async () => {
+  it('reaches no listener that has left, nor who left while it was delivered', async () => {
     const second = ear();
     let leaveSecond = () => {};
     here.listen(device, 'attributes', { receive: () => leaveSecond(), close() {} });
@@ -179,16 +179,16 @@ describe('offer', () => {
     expect(willing.heard).toHaveLength(1);
   });
 
-  it('says nobody in time when nobody listens, and when none takes it', async () => {
+  it('says untaken in time when no worker listens, and when none takes it', async () => {
     const started = performance.now();
-    expect(await here.offer(device, 'rpc', {})).toBe('nobody');
+    expect(await here.offer(device, 'rpc', {})).toBe('untaken');
     expect(performance.now() - started).toBeLessThan(4_000);
     there.listen(device, 'rpc', ear(false));
     await there.inForce(device);
-    expect(await here.offer(device, 'rpc', {})).toBe('nobody');
+    expect(await here.offer(device, 'rpc', {})).toBe('untaken');
   });
 
-  it('says away when the bus is away and nobody listens here, and taken when somebody does', async () => {
+  it('says away when the bus is unavailable and no session listens here, and taken when one does', async () => {
     hereBus.connected = false;
     expect(await here.offer(device, 'rpc', {})).toBe('away');
     here.listen(device, 'rpc', ear());
@@ -227,7 +227,7 @@ describe('onOpened', () => {
     expect(count).toBe(2);
   });
 
-  it('lets no opening slip between an offer that found nobody and itself', async () => {
+  it('lets no opening slip between an untaken offer and itself', async () => {
     for (let i = 0; i < 50; i += 1) {
       const number = 1000 + i;
       let tell = () => {};

@@ -86,7 +86,7 @@ export class Downlink {
     });
     const outcomes = (outcome: Outcome) =>
       metrics.counter('downlink_offers_total', 'Messages offered to one listener of a device.', { outcome });
-    this.#outcomes = { taken: outcomes('taken'), nobody: outcomes('nobody'), away: outcomes('away') };
+    this.#outcomes = { taken: outcomes('taken'), untaken: outcomes('untaken'), away: outcomes('away') };
     this.#bugs = metrics.counter('downlink_bugs_total', 'Listeners of devices that threw an error, which is a bug.');
     metrics.observed('downlink_listeners', 'Sessions that listen to a device.', () => this.#listeners.size);
     bus.onReconnect(() => this.#restored());
@@ -145,7 +145,7 @@ export class Downlink {
   }
 
   /**
-   * Called when a listener opens on any worker. Register before offering, so that no opening after a `nobody` is
+   * Called when a listener opens on any worker. Register before offering, so that no opening after a `untaken` is
    * missed.
    */
   onOpened(device: number, topic: Topic, callback: () => void): () => void {
@@ -205,7 +205,7 @@ export class Downlink {
 
   async #offerSomewhere(device: number, topic: Topic, message: object, want: Want): Promise<Outcome> {
     if (this.#listeners.of(device, topic).length > 0) {
-      if (want.stored && !((await want.stored()) && want.now())) return 'nobody';
+      if (want.stored && !((await want.stored()) && want.now())) return 'untaken';
       if (this.#offerHere(device, topic, message)) return 'taken';
     }
     // The subscription must be active before other workers are asked, or an opening in between would be lost.

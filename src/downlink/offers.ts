@@ -33,10 +33,10 @@ export function isOfferPacket(value: unknown): value is OfferPacket {
 }
 
 /**
- * `taken`: exactly one listener took the message. `nobody`: no listener did in time; offer again at `onOpened`.
+ * `taken`: exactly one listener took the message. `untaken`: no listener did in time; offer again at `onOpened`.
  * `away`: the bus cannot reach other workers or broke meanwhile, so the message may or may not have been taken.
  */
-export type Outcome = 'taken' | 'nobody' | 'away';
+export type Outcome = 'taken' | 'untaken' | 'away';
 
 export interface OffersDeps {
   bus: Bus;
@@ -96,7 +96,7 @@ export class Offers {
         if (ids.size === 0 && this.#byDevice.get(device) === ids) this.#byDevice.delete(device);
         resolve(outcome);
       };
-      const timer = setTimeout(settle, limits.offerWaitMs, 'nobody' satisfies Outcome);
+      const timer = setTimeout(settle, limits.offerWaitMs, 'untaken' satisfies Outcome);
       const state = { isChecking: false, isChecked: false, granted: undefined, others: [] };
       const offer: Offer = { id, channel, device, topic, message, want, ...state, timer, settle };
       const ids = this.#byDevice.get(device) ?? new Set();
@@ -170,7 +170,7 @@ export class Offers {
     offer.isChecking = false;
     if (!this.#open.has(offer.id)) return;
     if (!isWanted || !offer.want.now()) {
-      offer.settle('nobody');
+      offer.settle('untaken');
       return;
     }
     this.#wait(offer);
@@ -198,7 +198,7 @@ export class Offers {
   /** Its listener went meanwhile; another may be there. */
   #wait(offer: Offer): void {
     clearTimeout(offer.timer);
-    offer.timer = setTimeout(() => offer.settle('nobody'), limits.offerWaitMs);
+    offer.timer = setTimeout(() => offer.settle('untaken'), limits.offerWaitMs);
   }
 
   #ask({ channel, id, device, topic }: Offer): void {

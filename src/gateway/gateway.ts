@@ -214,7 +214,7 @@ export class Gateway {
   run(wanted: readonly WantedChild[], operation: (refused: Refused) => unknown): void {
     const missing = this.#missing(wanted);
     if (missing.length === 0 && this.#waiting === 0) {
-      const running = operation(nobody);
+      const running = operation(noneRefused);
       if (running instanceof Promise) this.#last = this.#waitFor(running);
       return;
     }
@@ -365,7 +365,7 @@ export class Gateway {
       refused ??= new Map();
       refused.set(name, fault);
     }
-    return refused ?? nobody;
+    return refused ?? noneRefused;
   }
 
   /** Why this gateway does not act for the device; undefined when it does. */
@@ -482,7 +482,7 @@ export class Gateway {
 
 /** Children that are switched in one turn of the loop. */
 const piece = 500;
-const nobody: Refused = new Map();
+const noneRefused: Refused = new Map();
 const renamed = unavailable('child_renamed', 'The device was renamed at this moment; send again.');
 /** The refusal of a message whose devices were all connected a moment ago. */
 export const childLost = unavailable(

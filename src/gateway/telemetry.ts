@@ -30,7 +30,7 @@ export class GatewayTelemetry implements Waiter {
   readonly gateway: Gateway;
   readonly id: number;
   /** Children that could not be connected. */
-  refused: ReadonlyMap<string, Fault> = nobody;
+  refused: ReadonlyMap<string, Fault> = noneRefused;
   refusals: Refusals | undefined = undefined;
   readonly #waiter: Waiter;
 
@@ -271,7 +271,7 @@ function isName(name: Uint8Array, body: Uint8Array, at: number, last: number): b
 }
 
 const noArray = badRequest('wrong_shape', 'Its member must be an array of records.');
-const nobody: ReadonlyMap<string, Fault> = new Map();
+const noneRefused: ReadonlyMap<string, Fault> = new Map();
 const records = new Message('gateway');
 const messageMark = newMark();
 const childMark = newMark();

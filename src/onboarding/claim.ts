@@ -1,7 +1,6 @@
 /**
- * Claiming: a device says that it may be had, and a customer user who knows its secret takes it
- * (docs/rest.md#claiming). What the device said stays in force behind a wrong key, so that nobody can spoil it for the
- * owner, but wrong keys are counted.
+ * Claiming: a device offers itself, and a customer user who knows its secret takes it (docs/rest.md#claiming). A wrong
+ * key does not end the offer, so that no stranger can spoil it for the owner, but wrong keys are counted.
  */
 
 import {

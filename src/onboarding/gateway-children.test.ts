@@ -1,6 +1,6 @@
 /**
- * Devices of gateways, made many at once against a real server: each once, whoever makes them, and not beyond the
- * limit.
+ * Devices of gateways, made many at once against a real server: each is made once, though several callers make it, and
+ * none beyond the limit.
  */
 import { afterAll, beforeAll, beforeEach, expect, it, vi } from 'vitest';
 import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';

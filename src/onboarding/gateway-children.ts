@@ -42,7 +42,7 @@ export type ChildOutcomes = Map<string, DeviceRow | Fault>;
 
 const triesMax = 3;
 
-/** An outcome for each name; names are asked for once. Throws 503 when the database is away. */
+/** An outcome for each name; names are asked for once. Throws 503 when the database is unavailable. */
 export async function findOrCreateChildren(
   deps: AdminDeps,
   tenantId: string,

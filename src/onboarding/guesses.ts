@@ -1,5 +1,5 @@
 /**
- * Counts wrong secrets by remote address, so that nobody tries them all. A try is counted when it begins and forgiven
+ * Counts wrong secrets by remote address, so that no caller can try them all. A try is counted when it begins and forgiven
  * when it was right: many at once pass no more than one after another. The oldest address makes room for a new one.
  */
 import type { Clock } from '../base/clock.ts';
@@ -37,7 +37,7 @@ export class Guesses {
     let window = this.#windows.get(network);
     if (!window || window.endsMs <= now) {
       window = { tries: 0, endsMs: now + windowMs };
-      // Behind its place of before, or an old address would go before one that is older still.
+      // Deleted first, because setting a present entry would keep its place in the order of eviction.
       this.#windows.delete(network);
       this.#windows.set(network, window);
     }

@@ -31,7 +31,7 @@ const provisioned = ownValue.string('provisioned');
 const serverScope = scopeNumber.SERVER_SCOPE;
 /** A sender that knows the secret of a profile gets no power over other devices: see `device/gateway-scope.ts`. */
 const confinedGateway = { gateway: true, gatewayScope: 'own' };
-const nobody = randomBytes(32).toString('base64');
+const unguessable = randomBytes(32).toString('base64');
 
 /** Throws 429 when the address has given too many wrong keys. */
 export async function provision(
@@ -58,7 +58,7 @@ export async function provision(
 async function openedProfile(queries: Queries, { key, secret }: ProvisionRequest): Promise<FullProfile | undefined> {
   const isKey = key.length <= limits.tokenCharsMax && !key.includes('\0');
   const profile = await findProfileByProvisionKey(queries, isKey ? key : '');
-  const stored = profile?.data.provisionConfiguration.provisionDeviceSecret || nobody;
+  const stored = profile?.data.provisionConfiguration.provisionDeviceSecret || unguessable;
   return timingSafeEqual(digest(stored), digest(secret)) ? profile : undefined;
 }
 

@@ -164,7 +164,7 @@ export class Message {
   /** Objects down to this depth may be records: `ts` and `values` mean something in them. */
   readonly #recordDepth: number;
   #body: Uint8Array = empty;
-  #device: TelemetrySource = nobody;
+  #device: TelemetrySource = noDevice;
   #now = 0;
   #rows: Rows | undefined;
   #options: DecodeOptions = {
@@ -252,7 +252,7 @@ export class Message {
   /** Lets go of the body. */
   release(): void {
     this.#body = empty;
-    this.#device = nobody;
+    this.#device = noDevice;
     this.#rows = undefined;
     this.#reader = undefined;
   }
@@ -497,7 +497,7 @@ export class Message {
 }
 
 const empty = new Uint8Array();
-const nobody: TelemetrySource = { number: 0 };
+const noDevice: TelemetrySource = { number: 0 };
 const valuesName = Buffer.from('"values"');
 const metadataName = Buffer.from('"metadata"');
 const trueWord = Buffer.from('true');

@@ -9,7 +9,7 @@ export const roles: readonly Role[] = ['system', 'tenant', 'customer', 'guest'];
 /**
  * Whose the named entity is, as the caller of tenant A sees it: `self` (the user itself), `own` (of the own customer; of
  * the public customer for a guest), `other` (of another customer), `shared` (of no customer), `foreign` (of tenant B),
- * `missing` (of nobody).
+ * `missing` (does not exist).
  */
 export type Ownership = 'self' | 'own' | 'other' | 'shared' | 'foreign' | 'missing';
 
