@@ -1,8 +1,9 @@
 import { setTimeout as sleep, setImmediate as turn } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { FragileBus } from '../../test/harness/fragile-bus.ts';
 import { createLog } from '../base/log.ts';
 import { Metrics } from '../base/metrics.ts';
-import { type Bus, busCounters, type Handler } from '../bus/bus.ts';
+import { busCounters } from '../bus/bus.ts';
 import { IpcBus } from '../bus/ipc.ts';
 import { BusHub } from '../bus/ipc-primary.ts';
 import { portPair } from '../bus/port.ts';
@@ -26,38 +27,6 @@ const change = (number: number, deleted = false) => ({
   deviceNumber: number,
   deleted,
 });
-
-/** A bus that can be cut off, and delivers when it is told to. */
-class FragileBus implements Bus {
-  readonly #bus: Bus;
-  readonly #callbacks: (() => void)[] = [];
-  connected = true;
-  published = 0;
-
-  constructor(bus: Bus) {
-    this.#bus = bus;
-  }
-  publish(channel: string, payload: Buffer | string): void {
-    if (!this.connected) return;
-    this.published += 1;
-    this.#bus.publish(channel, payload);
-  }
-  subscribe(channel: string, handler: Handler) {
-    return this.#bus.subscribe(channel, (payload, from) => {
-      if (this.connected) handler(payload, from);
-    });
-  }
-  onReconnect(callback: () => void): void {
-    this.#callbacks.push(callback);
-  }
-  restore(): void {
-    this.connected = true;
-    for (const callback of this.#callbacks) callback();
-  }
-  close(): Promise<void> {
-    return this.#bus.close();
-  }
-}
 
 let hub: BusHub;
 let opened: { sessions: Sessions; bus: FragileBus }[];
