@@ -81,7 +81,7 @@ import { createSignIn } from './mqtt/login.ts';
 import { openMqtt } from './mqtt/open.ts';
 import type { Mqtt } from './mqtt/server.ts';
 import { webSocketDoor } from './mqtt/websocket.ts';
-import { Chains } from './onboarding/certificate-provision.ts';
+import { CertificateProvisioner } from './onboarding/certificate-provision.ts';
 import type { ClaimDeps } from './onboarding/claim.ts';
 import { type ChildRequest, findOrCreateChildren } from './onboarding/gateway-children.ts';
 import { Guesses } from './onboarding/guesses.ts';
@@ -421,14 +421,14 @@ function openOnboarding(
   const { guessWindowMs: windowMs, guessingAddressesMax: addressesMax } = limits;
   const guesses = new Guesses({ clock, wrongMax, windowMs, addressesMax });
   const provisioning: ProvisionDeps = { ...admin, guesses, log };
-  const chains = new Chains(provisioning);
+  const certificates = new CertificateProvisioner(provisioning);
 
   const findOrCreate = (tenant: string, requests: ChildRequest[]) => findOrCreateChildren(admin, tenant, requests);
   const names = new ChildNames(findOrCreate, clock, customerScope, known);
   changes.onChange((change) => names.changed(change));
   const { monotonic } = clock;
   const gatewayDeps = { sessions, devices, names, updates, rpcSessions, monotonic, childrenMax, customerScope };
-  return { claims, provisioning, chains, gateways: new Gateways(gatewayDeps, metrics) };
+  return { claims, provisioning, certificates, gateways: new Gateways(gatewayDeps, metrics) };
 }
 
 type Onboarding = ReturnType<typeof openOnboarding>;
@@ -470,7 +470,7 @@ async function openDoors(base: Base, servers: HttpServer[], engine: Engine): Pro
       : new WrongCredentials({ bus, node: randomUUID(), wrongMax, isTrustedProxy, clock, metrics });
   await wrongCredentials?.start();
   started.add('wrong credentials', () => wrongCredentials?.stop());
-  const senders = new DeviceAuth(tokens, wrongCredentials, admission, log);
+  const deviceAuth = new DeviceAuth(tokens, wrongCredentials, admission, log);
   const connectionsMax = config.mqtt.connectionsMax || Math.max(64, openFilesMax() - limits.fileReserve);
   const mqtt = openMqtt({
     config,
@@ -479,12 +479,12 @@ async function openDoors(base: Base, servers: HttpServer[], engine: Engine): Pro
     gateways: engine.gateways,
     gatewayDecoder: new GatewayDecoder({ options: decoding, touch: activity.touch, rateLimits }),
     worker: config.http.tellWorker ? String(begin.slot) : '',
-    signIn: createSignIn({ logins, sessions, chains: engine.chains, rateLimits, wrongCredentials, clock }),
+    signIn: createSignIn({ logins, sessions, certificates: engine.certificates, rateLimits, wrongCredentials, clock }),
     ingest,
     decode,
     readBody,
     castNumericStrings,
-    meter: admission,
+    admission,
     attributes,
     updates,
     downloads,
@@ -499,11 +499,11 @@ async function openDoors(base: Base, servers: HttpServer[], engine: Engine): Pro
   });
   const { emptyPollTimeout } = config.rpc;
   for (const server of servers) {
-    telemetryDoor({ server, senders, ingest, thread, clock, decode, metrics });
-    attributesDoor({ server, senders, attributes, updates, polls, readBody, castNumericStrings });
-    firmwareDoor({ server, senders, downloads });
-    rpcDoor({ server, senders, polls, sessions: rpcSessions, rpc, calls, readBody, emptyPollTimeout });
-    claimDoor({ server, senders, claims: engine.claims, readBody });
+    telemetryDoor({ server, deviceAuth, ingest, thread, clock, decode, metrics });
+    attributesDoor({ server, deviceAuth, attributes, updates, polls, readBody, castNumericStrings });
+    firmwareDoor({ server, deviceAuth, downloads });
+    rpcDoor({ server, deviceAuth, polls, sessions: rpcSessions, rpc, calls, readBody, emptyPollTimeout });
+    claimDoor({ server, deviceAuth, claims: engine.claims, readBody });
     provisionDoor({ server, provisioning: engine.provisioning, readBody });
     for (const { method, pattern, handler, bodyBytesMax, admit } of api) {
       server.route(method, pattern, handler, bodyBytesMax, admit);

@@ -19,7 +19,7 @@ import type { LongPolls } from './long-poll.ts';
 
 export interface AttributesDoorDeps {
   server: HttpServer;
-  senders: DeviceAuth;
+  deviceAuth: DeviceAuth;
   attributes: Attributes;
   updates: AttributeUpdates;
   polls: LongPolls;
@@ -31,34 +31,34 @@ const json = { status: 200, contentType: 'application/json' };
 const missingBody = badRequest('missing_body', 'Required request body is missing');
 
 export function attributesDoor(deps: AttributesDoorDeps): void {
-  const { server, senders, attributes, updates, polls, readBody, castNumericStrings } = deps;
-  const { meter } = senders;
+  const { server, deviceAuth, attributes, updates, polls, readBody, castNumericStrings } = deps;
+  const { admission } = deviceAuth;
 
   /** Stores what a known device sent; `body` is read before this returns. */
   const store = (exchange: Exchange, device: CachedDevice, body: Buffer): void => {
     try {
-      meter.admit(device);
+      admission.admit(device);
       const entries = decodeAttributes(body, readBody, castNumericStrings);
-      meter.points(device, entries.size);
+      admission.points(device, entries.size);
       attributes.save(device.number, 'CLIENT_SCOPE', entries).then(
         () => exchange.acknowledge(),
-        (error: unknown) => senders.refuse(exchange, error),
+        (error: unknown) => deviceAuth.refuse(exchange, error),
       );
     } catch (error) {
-      senders.refuse(exchange, error);
+      deviceAuth.refuse(exchange, error);
     }
   };
 
   const storeLater = async (exchange: Exchange, token: string, body: Buffer): Promise<void> => {
     try {
-      store(exchange, await senders.find(token, exchange), body);
+      store(exchange, await deviceAuth.find(token, exchange), body);
     } catch (error) {
-      senders.refuse(exchange, error);
+      deviceAuth.refuse(exchange, error);
     }
   };
 
   const receive = (exchange: Exchange, token: string, body: Buffer): void => {
-    const device = senders.known(token, exchange);
+    const device = deviceAuth.known(token, exchange);
     if (body.length === 0) exchange.refuse(missingBody);
     else if (device === undefined)
       void server.withBody(exchange, body, undefined, (held) => storeLater(exchange, token, held));
@@ -68,28 +68,28 @@ export function attributesDoor(deps: AttributesDoorDeps): void {
   const wait = async (exchange: Exchange, token: string, query: string): Promise<void> => {
     try {
       const waitMs = polls.waitMs(query);
-      const device = await senders.admit(token, exchange);
+      const device = await deviceAuth.admit(token, exchange);
       const poll = polls.hold(exchange, token, device, waitMs);
       if (!poll) return;
       const following = updates.follow(device.number, {
         news(news) {
           if (poll.answer({ ...json, body: news.json })) following.offered(news);
         },
-        failed: (error) => void poll.answer(faultAnswer(senders.fault(error))),
+        failed: (error) => void poll.answer(faultAnswer(deviceAuth.fault(error))),
         close: (reason) => void polls.recheck(poll, reason),
       });
       poll.onEnd = () => following.leave();
     } catch (error) {
-      senders.refuse(exchange, error);
+      deviceAuth.refuse(exchange, error);
     }
   };
 
-  server.rawPost('/api/v1/:token/attributes', receive, senders.admitBody, limits.attributeBodyBytesMax);
+  server.rawPost('/api/v1/:token/attributes', receive, deviceAuth.admitBody, limits.attributeBodyBytesMax);
   server.waitingGet('/api/v1/:token/attributes/updates', (exchange, token, query) => void wait(exchange, token, query));
   server.route('GET', '/api/v1/:token/attributes', async (request) => {
     const { params, query } = request;
     const { alwaysClient, ...wanted } = wantedOfQuery(query);
-    const device = await senders.admit(params[0]!, request);
+    const device = await deviceAuth.admit(params[0]!, request);
     return { ...json, body: foundJson(await readWanted(attributes, device.number, wanted), alwaysClient) };
   });
 }

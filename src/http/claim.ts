@@ -12,22 +12,22 @@ import type { DeviceAuth } from './device-auth.ts';
 
 export interface ClaimDoorDeps {
   server: HttpServer;
-  senders: DeviceAuth;
+  deviceAuth: DeviceAuth;
   claims: ClaimDeps;
   readBody: ReadBody;
 }
 
-export function claimDoor({ server, senders, claims, readBody }: ClaimDoorDeps): void {
+export function claimDoor({ server, deviceAuth, claims, readBody }: ClaimDoorDeps): void {
   server.route(
     'POST',
     '/api/v1/:token/claim',
     async (request) => {
       const { params, body } = request;
-      const device = await senders.admit(params[0]!, request);
+      const device = await deviceAuth.admit(params[0]!, request);
       await registerClaim(claims, device, decodeClaim(body, readBody));
       return { status: 200 };
     },
     limits.fleetBodyBytesMax,
-    (request) => senders.admitBody(request.params[0]!, request),
+    (request) => deviceAuth.admitBody(request.params[0]!, request),
   );
 }

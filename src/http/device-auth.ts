@@ -23,16 +23,16 @@ export function senderOf({ number }: CachedDevice): string {
 export type From = Pick<Exchange, 'remoteAddress'> | Pick<HttpRequest, 'remoteAddress'>;
 
 export class DeviceAuth {
-  readonly meter: Admission;
+  readonly admission: Admission;
   readonly #tokens: TokenCache;
   /** Undefined = an address may try as many tokens as it likes. */
   readonly #wrong: WrongCredentials | undefined;
   readonly #log: Log;
 
-  constructor(tokens: TokenCache, wrong: WrongCredentials | undefined, meter: Admission, log: Log) {
+  constructor(tokens: TokenCache, wrong: WrongCredentials | undefined, admission: Admission, log: Log) {
     this.#tokens = tokens;
     this.#wrong = wrong;
-    this.meter = meter;
+    this.admission = admission;
     this.#log = log;
   }
 
@@ -82,7 +82,7 @@ export class DeviceAuth {
   /** The device that sends a message, counted and noted as alive. */
   async admit(token: string, from: From): Promise<CachedDevice> {
     const device = await this.find(token, from);
-    this.meter.message(device);
+    this.admission.message(device);
     return device;
   }
 }

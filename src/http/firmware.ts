@@ -15,7 +15,7 @@ import type { DeviceAuth } from './device-auth.ts';
 
 export interface FirmwareDoorDeps {
   server: HttpServer;
-  senders: DeviceAuth;
+  deviceAuth: DeviceAuth;
   downloads: Downloads;
 }
 
@@ -26,29 +26,29 @@ interface Asked {
   chunk: number;
 }
 
-export function firmwareDoor({ server, senders, downloads }: FirmwareDoorDeps): void {
+export function firmwareDoor({ server, deviceAuth, downloads }: FirmwareDoorDeps): void {
   /** Answers nearly all chunks: everything is in memory, and nothing outlives the call. */
   const answerNow = (exchange: Exchange, type: PackageType, token: string, asked: Asked): boolean => {
-    const device = senders.known(token, exchange);
+    const device = deviceAuth.known(token, exchange);
     const file = device && downloads.remembered(device, type, asked.title, asked.version);
     if (!file) return false;
     const range = chunkRange(file.dataSize, asked.size, asked.chunk);
     if (range.end - range.start > wholeBytesMax) return false;
     const body = downloads.pieces.peek(file.id, range);
     if (!body) return false;
-    senders.meter.message(device);
+    deviceAuth.admission.message(device);
     exchange.answer(fileAnswer(file, body, device));
     return true;
   };
 
   const answerLater = async (exchange: Exchange, type: PackageType, token: string, asked: Asked): Promise<void> => {
     try {
-      const device = await senders.admit(token, exchange);
+      const device = await deviceAuth.admit(token, exchange);
       const file = await downloads.find(device, type, asked.title, asked.version);
       const range = chunkRange(file.dataSize, asked.size, asked.chunk);
       exchange.answer(fileAnswer(file, await readRange(downloads.pieces, file, range), device));
     } catch (error) {
-      senders.refuse(exchange, error);
+      deviceAuth.refuse(exchange, error);
     }
   };
 
@@ -57,7 +57,7 @@ export function firmwareDoor({ server, senders, downloads }: FirmwareDoorDeps): 
       const asked = askedFor(query);
       if (!answerNow(exchange, type, token, asked)) void answerLater(exchange, type, token, asked);
     } catch (error) {
-      senders.refuse(exchange, error);
+      deviceAuth.refuse(exchange, error);
     }
   };
   server.rawGet('/api/v1/:token/firmware', (exchange, token, query) => receive('FIRMWARE', exchange, token, query));

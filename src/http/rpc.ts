@@ -17,7 +17,7 @@ import type { LongPolls } from './long-poll.ts';
 
 export interface RpcDoorDeps {
   server: HttpServer;
-  senders: DeviceAuth;
+  deviceAuth: DeviceAuth;
   polls: LongPolls;
   sessions: RpcSessions;
   rpc: Rpc;
@@ -31,15 +31,15 @@ const json = { status: 200, contentType: 'application/json' };
 const acknowledged: HttpResponse = { ...json, body: '{"result":"ok"}' };
 
 export function rpcDoor(deps: RpcDoorDeps): void {
-  const { server, senders, polls, sessions, rpc, calls, readBody } = deps;
+  const { server, deviceAuth, polls, sessions, rpc, calls, readBody } = deps;
   const atDeadline = deps.emptyPollTimeout ? undefined : timeoutAnswer;
 
-  const admitBody = (request: HttpRequest) => senders.admitBody(request.params[0]!, request);
+  const admitBody = (request: HttpRequest) => deviceAuth.admitBody(request.params[0]!, request);
 
   const poll = async (exchange: Exchange, token: string, query: string): Promise<void> => {
     try {
       const waitMs = polls.waitMs(query);
-      const device = await senders.admit(token, exchange);
+      const device = await deviceAuth.admit(token, exchange);
       const poll = polls.hold(exchange, token, device, waitMs, atDeadline);
       if (!poll) return;
       poll.onEnd = sessions.listen(device.number, {
@@ -51,7 +51,7 @@ export function rpcDoor(deps: RpcDoorDeps): void {
         close: (reason) => void polls.recheck(poll, reason),
       });
     } catch (error) {
-      senders.refuse(exchange, error);
+      deviceAuth.refuse(exchange, error);
     }
   };
 
@@ -65,7 +65,7 @@ export function rpcDoor(deps: RpcDoorDeps): void {
       const id = replyId(params[1]!);
       if (id === undefined) throw badRequest('rpc_id', 'The id of a command is a whole number of 32 bits.');
       requireBody(body);
-      const device = await senders.admit(params[0]!, request);
+      const device = await deviceAuth.admit(params[0]!, request);
       await rpc.reply(device.number, id, replyText(body, readBody));
       return acknowledged;
     },
@@ -79,7 +79,7 @@ export function rpcDoor(deps: RpcDoorDeps): void {
     async (request) => {
       const { params, body, aborted } = request;
       requireBody(body);
-      const device = await senders.admit(params[0]!, request);
+      const device = await deviceAuth.admit(params[0]!, request);
       const answer = await calls.answer(device, readBody(body, readJson), aborted);
       return answer === undefined ? { status: 408 } : { ...json, body: answer };
     },

@@ -16,7 +16,7 @@ import { type DeviceAuth, senderOf } from './device-auth.ts';
 
 export interface TelemetryDoorDeps {
   server: HttpServer;
-  senders: DeviceAuth;
+  deviceAuth: DeviceAuth;
   ingest: Ingest;
   thread: DecodeThread;
   clock: Clock;
@@ -26,8 +26,8 @@ export interface TelemetryDoorDeps {
 
 const missingBody = badRequest('missing_body', 'Required request body is missing');
 export function telemetryDoor(deps: TelemetryDoorDeps): void {
-  const { server, senders, ingest, thread, clock, decode, metrics } = deps;
-  const { rateLimits, touch } = senders.meter;
+  const { server, deviceAuth, ingest, thread, clock, decode, metrics } = deps;
+  const { rateLimits, touch } = deviceAuth.admission;
   const charge = rateLimits && ((device: CachedDevice, points: number) => rateLimits.points(device, points));
   const rejected = rejectedCounter(metrics);
 
@@ -66,7 +66,7 @@ export function telemetryDoor(deps: TelemetryDoorDeps): void {
     body: Buffer,
   ): Promise<void> => {
     try {
-      const device = known ?? (await senders.find(token, exchange));
+      const device = known ?? (await deviceAuth.find(token, exchange));
       if (body.length <= limits.decodeInLoopBytesMax) accept(exchange, device, body);
       else await acceptLarge(exchange, device, body);
     } catch (error) {
@@ -79,7 +79,7 @@ export function telemetryDoor(deps: TelemetryDoorDeps): void {
       refuse(exchange, missingBody);
       return;
     }
-    const device = senders.known(token, exchange);
+    const device = deviceAuth.known(token, exchange);
     if (device !== undefined && body.length <= limits.decodeInLoopBytesMax) {
       accept(exchange, device, body);
       return;
@@ -88,7 +88,7 @@ export function telemetryDoor(deps: TelemetryDoorDeps): void {
     void server.withBody(exchange, body, sender, (held) => acceptLater(exchange, token, device, held));
   };
   const onRefused = ({ reason }: Fault) => rejected(reason).add(1);
-  server.rawPost('/api/v1/:token/telemetry', receive, senders.admitBody, undefined, onRefused);
+  server.rawPost('/api/v1/:token/telemetry', receive, deviceAuth.admitBody, undefined, onRefused);
 }
 
 function rejectedCounter(metrics: Metrics): (reason: string) => Counter {

@@ -121,7 +121,7 @@ function bench({
         endedBy = reason;
       });
     },
-    meter: new Admission({ rateLimits: undefined, touch() {} }),
+    admission: new Admission({ rateLimits: undefined, touch() {} }),
     journalRefusal: () => refusal,
     clock: { now: () => now, monotonic: () => now },
     log: quiet,

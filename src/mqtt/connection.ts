@@ -425,7 +425,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
         return;
       case 12:
         if (end > start) throw malformed;
-        if (this.#signedIn !== undefined) this.#deps.meter.touch(this.#signedIn.device);
+        if (this.#signedIn !== undefined) this.#deps.admission.touch(this.#signedIn.device);
         this.#send(pingresp);
         return;
       case 14:
@@ -749,7 +749,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     const device = this.#signedIn?.device;
     if (device === undefined) return true;
     try {
-      this.#deps.meter.message(device);
+      this.#deps.admission.message(device);
     } catch (error) {
       if (!(error instanceof Fault)) throw error;
       return false;

@@ -42,7 +42,7 @@ export interface MqttDeps {
   streams: Streams;
   /** Signed in, before its first message. */
   onSession?: (session: Session) => void;
-  meter: Admission;
+  admission: Admission;
   /** Why the journal takes nothing at the moment. */
   journalRefusal: () => Fault | undefined;
   clock: Clock;

@@ -10,14 +10,14 @@ import type { Clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';
 import type { Login, LoginRefusal, Logins } from '../device/logins.ts';
 import type { Sessions } from '../downlink/sessions.ts';
-import { type Chains, type ClientCertificate, isInForce } from '../onboarding/certificate-provision.ts';
+import { type CertificateProvisioner, type ClientCertificate, isInForce } from '../onboarding/certificate-provision.ts';
 import { blockedSentence, isSenderBlocked } from './blocked.ts';
 import type { SignedIn, SignIn, SignInOwner, SignInRefused, SignInRequest } from './sign-in.ts';
 
 export interface LoginDeps {
   logins: Logins;
   sessions: Sessions;
-  chains: Chains;
+  certificates: CertificateProvisioner;
   /** Undefined = unlimited. */
   rateLimits: RateLimits | undefined;
   /** Undefined = an address may try as often as it likes. */
@@ -69,7 +69,7 @@ function isWrong(refusal: LoginRefusal): boolean {
 }
 
 async function byCertificate(
-  { logins, chains, clock }: LoginDeps,
+  { logins, certificates, clock }: LoginDeps,
   certificate: ClientCertificate,
   remoteAddress: string,
 ): Promise<Login> {
@@ -77,7 +77,7 @@ async function byCertificate(
   const claim = { kind: 'certificate', credentialsId: certificate.credentialsId } as const;
   const login = await logins.find(claim);
   if (login.kind === 'accepted' || login.refusal !== 'certificate') return login;
-  return (await chains.provision(certificate, remoteAddress)) === 'made' ? await logins.find(claim) : login;
+  return (await certificates.provision(certificate, remoteAddress)) === 'made' ? await logins.find(claim) : login;
 }
 
 function refusedBy({ status, reason, message }: Fault): SignInRefused {

@@ -47,7 +47,7 @@ export interface MqttDoorDeps {
   castNumericStrings: boolean;
   gateways: Gateways;
   gatewayDecoder: GatewayDecoder;
-  meter: Admission;
+  admission: Admission;
   attributes: Attributes;
   updates: AttributeUpdates;
   downloads: Downloads;
@@ -62,7 +62,7 @@ export interface MqttDoorDeps {
 }
 
 export function openMqtt(deps: MqttDoorDeps): Mqtt {
-  const { config, worker, signIn, ingest, meter, updates, provisioning, clock, log, metrics } = deps;
+  const { config, worker, signIn, ingest, admission, updates, provisioning, clock, log, metrics } = deps;
   const { packetBytesMax, inflightMax, idleSeconds, closeOnInvalid } = config.mqtt;
   const connectionsPerAddressMax = config.mqtt.connectionsPerAddressMax || Math.ceil(0.9 * deps.connectionsMax);
   const gateway = gatewayTopics(deps, config.gateway.disconnectNotices);
@@ -98,7 +98,7 @@ export function openMqtt(deps: MqttDoorDeps): Mqtt {
         rpc: new RpcStream(deps.rpcSessions),
         ...gateway.streams,
       },
-      meter,
+      admission,
       journalRefusal: () => ingest.refusal(),
       clock,
       log,

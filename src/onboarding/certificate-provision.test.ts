@@ -8,7 +8,7 @@ import { systemClock as clock } from '../base/clock.ts';
 import { createLog } from '../base/log.ts';
 import { createUuid } from '../base/uuid.ts';
 import type { CredentialChanges } from '../device/credential-changes.ts';
-import { Chains, clientCertificate, nameIn } from './certificate-provision.ts';
+import { CertificateProvisioner, clientCertificate, nameIn } from './certificate-provision.ts';
 import { Guesses } from './guesses.ts';
 
 describe('the name of a device in its common name', () => {
@@ -48,7 +48,7 @@ describe('profiles from before proofs were asked for', () => {
     await server.stop();
   }, 60_000);
 
-  function partsOf() {
+  function depsOf() {
     const { postgres } = server;
     const changes = { publish: () => {} } as unknown as CredentialChanges;
     const guesses = new Guesses({ clock, wrongMax: 100, windowMs: 60_000, addressesMax: 10 });
@@ -57,7 +57,7 @@ describe('profiles from before proofs were asked for', () => {
 
   /** A profile of a tenant of its own. */
   async function save(issuer: KeyPair, state: number): Promise<string> {
-    const parts = partsOf();
+    const parts = depsOf();
     const tenantId = createUuid(clock.now());
     await insertTenant(parts.postgres, { id: tenantId, createdTime: clock.now(), title: `tenant ${tenantId}` });
     const type = 'X509_CERTIFICATE_CHAIN';
@@ -80,8 +80,8 @@ describe('profiles from before proofs were asked for', () => {
   /** The profile of the device that the certificate opens, or why there is none. */
   async function shown(leaf: KeyPair, ...issuers: KeyPair[]): Promise<string> {
     const [first, ...others] = [leaf, ...issuers].map(({ cert }) => new X509Certificate(cert));
-    const chains = new Chains(partsOf());
-    const outcome = await chains.provision(clientCertificate(first!, others), '127.0.0.1');
+    const certificates = new CertificateProvisioner(depsOf());
+    const outcome = await certificates.provision(clientCertificate(first!, others), '127.0.0.1');
     if (outcome !== 'made') return outcome;
     const name = nameIn(first!.subject, 'CN=(.*)');
     const [row] = await server.postgres.query<{ id: string }>(

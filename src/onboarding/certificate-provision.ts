@@ -56,7 +56,7 @@ export function isInForce(certificate: X509Certificate, now: number): boolean {
   return Date.parse(certificate.validFrom) <= now && now <= Date.parse(certificate.validTo);
 }
 
-export class Chains {
+export class CertificateProvisioner {
   readonly #deps: ChainDeps;
   /** Digest → certificate of a profile; null = it cannot be read. */
   readonly #issuers = new FifoMap<string, X509Certificate | null>(limits.chainIssuersMax);

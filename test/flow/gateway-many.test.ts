@@ -61,7 +61,7 @@ async function command(client: MqttClient, name: string, id: string): Promise<nu
 }
 
 test('four thousand children connect quickly, are reached one by one, and come back with the gateway', async () => {
-  const type = `meter ${randomUUID()}`;
+  const type = `admission ${randomUUID()}`;
   const gateway = await engine.api.createGateway(`hub of ${type}`);
   const names = Array.from({ length: children }, (_, n) => `${type} ${n}`);
   const some = Array.from({ length: 20 }, (_, n) => names[(n * 4999 + 17) % children]!);

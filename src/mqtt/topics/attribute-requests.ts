@@ -15,18 +15,18 @@ import { forms, idOf } from './families.ts';
 import type { TopicEntries } from './table.ts';
 
 export interface AttributeRequestDeps {
-  meter: Admission;
+  admission: Admission;
   attributes: Attributes;
   readBody: ReadBody;
 }
 
-export function attributeRequestTopics({ meter, attributes, readBody }: AttributeRequestDeps): TopicEntries {
+export function attributeRequestTopics({ admission, attributes, readBody }: AttributeRequestDeps): TopicEntries {
   const operationOf =
     (answer: string): Operation =>
     (publish, argument) => {
       const { session, payload } = publish;
       const topic = `${answer}${idOf(argument)}`;
-      meter.message(session.device);
+      admission.message(session.device);
       const wanted = wantedOf(readBody(payload, readJson));
       run(publish, async () => {
         const found = await readWanted(attributes, session.device.number, wanted);

@@ -19,7 +19,7 @@ import { forms } from './families.ts';
 import type { Stream, TopicEntries } from './table.ts';
 
 export interface AttributeTopicsDeps {
-  meter: Admission;
+  admission: Admission;
   attributes: Attributes;
   readBody: ReadBody;
   castNumericStrings: boolean;
@@ -32,12 +32,17 @@ export function attributeTopics(deps: AttributeTopicsDeps): TopicEntries {
   return { exact: forms(family, family, () => operation) };
 }
 
-export function saveAttributes({ meter, attributes, readBody, castNumericStrings }: AttributeTopicsDeps): Operation {
+export function saveAttributes({
+  admission,
+  attributes,
+  readBody,
+  castNumericStrings,
+}: AttributeTopicsDeps): Operation {
   return (publish) => {
     const { device } = publish.session;
-    meter.admit(device);
+    admission.admit(device);
     const entries = decodeAttributes(publish.payload, readBody, castNumericStrings);
-    meter.points(device, entries.size);
+    admission.points(device, entries.size);
     run(publish, () => attributes.save(device.number, 'CLIENT_SCOPE', entries));
   };
 }
@@ -100,7 +105,7 @@ class UpdatePusher implements Follower {
     this.#newest = sent;
     if (!this.#push(news.json, sent)) {
       // Above the Maximum Packet Size of the client: its parts may fit.
-      for (const part of partsOf(news)) {
+      for (const part of depsOf(news)) {
         sent.open += 1;
         if (this.#push(part, sent)) continue;
         sent.open -= 1;
@@ -141,7 +146,7 @@ class UpdatePusher implements Follower {
 }
 
 /** Makes a message for each key. */
-export function partsOf({ kind, json }: News): string[] {
+export function depsOf({ kind, json }: News): string[] {
   const document = readJson(Buffer.from(json));
   if (!(document instanceof Map)) return [];
   if (kind === 'changes') return [...document].map((member) => writeJson(new Map([member])));

@@ -17,7 +17,7 @@ import { forms, idOf } from './families.ts';
 import type { TopicEntries } from './table.ts';
 
 export interface CallTopicsDeps {
-  meter: Admission;
+  admission: Admission;
   calls: Calls;
   readBody: ReadBody;
   /** JSON text. */
@@ -25,7 +25,7 @@ export interface CallTopicsDeps {
   log: Log;
 }
 
-export function callTopics({ meter, calls, readBody, sessionLimits, log }: CallTopicsDeps): TopicEntries {
+export function callTopics({ admission, calls, readBody, sessionLimits, log }: CallTopicsDeps): TopicEntries {
   /** Aborted when their session ends. */
   const ends = new WeakMap<Session, AbortController>();
 
@@ -55,7 +55,7 @@ export function callTopics({ meter, calls, readBody, sessionLimits, log }: CallT
     (publish, argument) => {
       const { session } = publish;
       const topic = `${prefix}${idOf(argument)}`;
-      meter.message(session.device);
+      admission.message(session.device);
       const document = readBody(publish.payload, readJson);
       const method = document instanceof Map ? document.get('method') : undefined;
       if (family === 'v1' && method === 'getSessionLimits') {

@@ -8,17 +8,17 @@ import { run } from '../operation.ts';
 import type { TopicEntries } from './table.ts';
 
 export interface ClaimTopicsDeps {
-  meter: Admission;
+  admission: Admission;
   claims: ClaimDeps;
   readBody: ReadBody;
 }
 
-export function claimTopics({ meter, claims, readBody }: ClaimTopicsDeps): TopicEntries {
+export function claimTopics({ admission, claims, readBody }: ClaimTopicsDeps): TopicEntries {
   return {
     exact: {
       'v1/devices/me/claim': (publish) => {
         const { device } = publish.session;
-        meter.message(device);
+        admission.message(device);
         const request = decodeClaim(publish.payload, readBody);
         run(publish, () => registerClaim(claims, device, request));
       },

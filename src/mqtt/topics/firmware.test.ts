@@ -32,7 +32,7 @@ function client(dataSize = fileBytes, sendFile: (...parameters: unknown[]) => Fi
     },
     pieces: { peek: () => Buffer.alloc(0), read: () => Promise.resolve(Buffer.alloc(1)) },
   } as unknown as Downloads;
-  const meter = { message() {} } as unknown as FirmwareTopicsDeps['meter'];
+  const admission = { message() {} } as unknown as FirmwareTopicsDeps['admission'];
   const ingest: FirmwareTopicsDeps['ingest'] = {
     accept(_decode, _body, source, waiter) {
       const { values } = source as unknown as { values: Map<string, { value: unknown }> };
@@ -41,7 +41,9 @@ function client(dataSize = fileBytes, sendFile: (...parameters: unknown[]) => Fi
       return values.size;
     },
   };
-  const operation = firmwareTopics({ meter, downloads, ingest, packetBytesMax: 65_536 }).prefixes!['v2/fw/request/']!;
+  const operation = firmwareTopics({ admission, downloads, ingest, packetBytesMax: 65_536 }).prefixes![
+    'v2/fw/request/'
+  ]!;
   const ask = (argument: string, size = '') =>
     new Promise<string>((resolve) => {
       const answers = { acknowledge: () => resolve('taken'), refuse: ({ reason }: Fault) => resolve(reason) };

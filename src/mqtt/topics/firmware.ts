@@ -23,7 +23,7 @@ import { isAnswered } from './answer.ts';
 import type { TopicEntries } from './table.ts';
 
 export interface FirmwareTopicsDeps {
-  meter: Admission;
+  admission: Admission;
   downloads: Downloads;
   /** Stores the telemetry of a failed update. */
   ingest: SeriesIngest;
@@ -60,7 +60,7 @@ class DownloadFault extends Fault {
   }
 }
 
-export function firmwareTopics({ meter, downloads, ingest, packetBytesMax }: FirmwareTopicsDeps): TopicEntries {
+export function firmwareTopics({ admission, downloads, ingest, packetBytesMax }: FirmwareTopicsDeps): TopicEntries {
   const bytesInFlight = new ByteBudget(limits.otaMessageBytesInFlightMax);
   const filesOnTheirWay = new Places(limits.mqttFilesMax);
 
@@ -131,7 +131,7 @@ export function firmwareTopics({ meter, downloads, ingest, packetBytesMax }: Fir
       const { session, payload } = publish;
       const parts = argumentForm.exec(argument);
       if (!parts) throw unknownTopic;
-      meter.message(session.device);
+      admission.message(session.device);
       try {
         const asked = { rid: parts[1]!, chunk: Number(parts[2]), size: sizeOf(payload, packetBytesMax) };
         const download = downloadOf(downloadsOf, session, asked);

@@ -20,7 +20,7 @@ import type { GatewaySessions } from './gateway-sessions.ts';
 import type { TopicEntries } from './table.ts';
 
 export interface GatewayAttributesDeps {
-  meter: Admission;
+  admission: Admission;
   attributes: Attributes;
   readBody: ReadBody;
   castNumericStrings: boolean;
@@ -30,7 +30,7 @@ const responseTopic = 'v1/gateway/attributes/response';
 
 export function gatewayAttributeTopics(
   sessions: GatewaySessions,
-  { meter, attributes, readBody, castNumericStrings }: GatewayAttributesDeps,
+  { admission, attributes, readBody, castNumericStrings }: GatewayAttributesDeps,
 ): TopicEntries {
   /** Resolves when all are committed but those that are refused. */
   async function save(
@@ -46,7 +46,7 @@ export function gatewayAttributeTopics(
         continue;
       }
       try {
-        meter.childPoints(gateway.device, child.device, entries.size);
+        admission.childPoints(gateway.device, child.device, entries.size);
       } catch (error) {
         refusals.add(name, faultOf(error));
         child.noteRefused('rate_limit');
@@ -88,7 +88,7 @@ export function gatewayAttributeTopics(
         const { session, payload } = publish;
         const gateway = sessions.of(session);
         const request = readBody(payload, readAttributeRequest);
-        meter.childMessage(session.device);
+        admission.childMessage(session.device);
         gateway.run([{ name: request.device, type: '' }], (refused) => {
           run(publish, async () => {
             const fault = refused.get(request.device);

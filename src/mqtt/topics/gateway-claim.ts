@@ -14,20 +14,20 @@ import type { GatewaySessions } from './gateway-sessions.ts';
 import type { TopicEntries } from './table.ts';
 
 export interface GatewayClaimDeps {
-  meter: Admission;
+  admission: Admission;
   claims: ClaimDeps;
   readBody: ReadBody;
 }
 
 export function gatewayClaimTopics(
   sessions: GatewaySessions,
-  { meter, claims, readBody }: GatewayClaimDeps,
+  { admission, claims, readBody }: GatewayClaimDeps,
 ): TopicEntries {
   async function claimOne(gateway: Gateway, name: string, request: ClaimRequest): Promise<void> {
     const child = gateway.child(name);
     if (!child) throw notConnected;
-    meter.childMessage(gateway.device);
-    meter.touch(child.device);
+    admission.childMessage(gateway.device);
+    admission.touch(child.device);
     await registerClaim(claims, child.device, request);
   }
 

@@ -5,7 +5,7 @@ import type { Dropped, GatewayLink } from '../../gateway/gateway.ts';
 import type { ConfirmRpc } from '../../rpc/notify.ts';
 import type { RpcRequest } from '../../rpc/rpc.ts';
 import type { Session } from '../session.ts';
-import { partsOf } from './attributes.ts';
+import { depsOf } from './attributes.ts';
 
 const attributesTopic = 'v1/gateway/attributes';
 const rpcTopic = 'v1/gateway/rpc';
@@ -41,7 +41,7 @@ export class SessionLink implements GatewayLink {
       isDelivered &&= delivered;
       if (open === 0) confirm(isDelivered);
     };
-    for (const part of partsOf(news)) {
+    for (const part of depsOf(news)) {
       open += 1;
       if (this.#push(attributesTopic, withDevice(name, part), arrived)) continue;
       open -= 1;

@@ -11,24 +11,27 @@ import type { GatewaySessions } from './gateway-sessions.ts';
 import type { TopicEntries } from './table.ts';
 
 export interface GatewayRpcDeps {
-  meter: Admission;
+  admission: Admission;
   rpc: Rpc;
   readBody: ReadBody;
 }
 
-export function gatewayRpcTopics(sessions: GatewaySessions, { meter, rpc, readBody }: GatewayRpcDeps): TopicEntries {
+export function gatewayRpcTopics(
+  sessions: GatewaySessions,
+  { admission, rpc, readBody }: GatewayRpcDeps,
+): TopicEntries {
   return {
     exact: {
       'v1/gateway/rpc': (publish) => {
         const { session, payload } = publish;
         const reply = readBody(payload, readReply);
-        meter.childMessage(session.device);
+        admission.childMessage(session.device);
         const child = sessions.of(session).child(reply.device);
         if (!child) {
           publish.acknowledge();
           return;
         }
-        meter.touch(child.device);
+        admission.touch(child.device);
         run(publish, () => rpc.reply(child.device.number, reply.id, reply.data));
       },
     },

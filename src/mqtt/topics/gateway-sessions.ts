@@ -51,7 +51,7 @@ export class GatewaySessions {
 
 export function gatewaySessionTopics(
   sessions: GatewaySessions,
-  { meter, readBody }: { meter: Admission; readBody: ReadBody },
+  { admission, readBody }: { admission: Admission; readBody: ReadBody },
 ): TopicEntries {
   return {
     exact: {
@@ -59,7 +59,7 @@ export function gatewaySessionTopics(
         const { session, payload } = publish;
         const gateway = sessions.of(session);
         const wanted = readBody(payload, readConnect);
-        meter.childMessage(session.device);
+        admission.childMessage(session.device);
         gateway.run([wanted], (refused) => {
           const fault = refused.get(wanted.name);
           if (fault) publish.refuse(fault);
@@ -70,7 +70,7 @@ export function gatewaySessionTopics(
         const { session, payload } = publish;
         const gateway = sessions.of(session);
         const name = readBody(payload, readDisconnect);
-        meter.childMessage(session.device);
+        admission.childMessage(session.device);
         gateway.run([], () => {
           gateway.disconnect(name);
           publish.acknowledge();

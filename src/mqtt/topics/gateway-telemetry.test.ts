@@ -56,9 +56,9 @@ function send(text: string): void {
     },
   };
   const sessions = { gateways, of: () => gateway } as unknown as GatewaySessions;
-  const meter = { touch() {} } as unknown as Admission;
+  const admission = { touch() {} } as unknown as Admission;
   const gatewayDecoder = { decode: () => 0 } as unknown as GatewayDecoder;
-  const operation = gatewayTelemetryTopics(sessions, { ingest, meter, gatewayDecoder, readBody: strictly }).exact![
+  const operation = gatewayTelemetryTopics(sessions, { ingest, admission, gatewayDecoder, readBody: strictly }).exact![
     'v1/gateway/telemetry'
   ]!;
   const publish = {

@@ -16,14 +16,14 @@ import type { TopicEntries } from './table.ts';
 
 export interface GatewayTelemetryDeps {
   ingest: Ingest;
-  meter: Admission;
+  admission: Admission;
   gatewayDecoder: GatewayDecoder;
   readBody: ReadBody;
 }
 
 export function gatewayTelemetryTopics(
   sessions: GatewaySessions,
-  { ingest, meter, gatewayDecoder: { decode }, readBody }: GatewayTelemetryDeps,
+  { ingest, admission, gatewayDecoder: { decode }, readBody }: GatewayTelemetryDeps,
 ): TopicEntries {
   const { gateways } = sessions;
 
@@ -43,7 +43,7 @@ export function gatewayTelemetryTopics(
       'v1/gateway/telemetry': (publish) => {
         const gateway = sessions.of(publish.session);
         const message = new GatewayTelemetry(gateway, publish);
-        meter.touch(gateway.device);
+        admission.touch(gateway.device);
         // A message after waiting ones waits too, so that points of a device keep their order.
         if (!gateway.isBusy && isAccepted(message, publish.payload)) return;
         const wanted = readBody(publish.payload, childrenOf);

@@ -16,17 +16,17 @@ import { forms, idOf } from './families.ts';
 import type { Stream, TopicEntries } from './table.ts';
 
 export interface RpcTopicsDeps {
-  meter: Admission;
+  admission: Admission;
   rpc: Rpc;
   readBody: ReadBody;
 }
 
-export function rpcTopics({ meter, rpc, readBody }: RpcTopicsDeps): TopicEntries {
+export function rpcTopics({ admission, rpc, readBody }: RpcTopicsDeps): TopicEntries {
   const reply: Operation = (publish, argument) => {
     const { session, payload } = publish;
     const id = idOf(argument);
     if (payload.length === 0) throw badRequest('missing_body', 'A reply must not be empty.');
-    meter.message(session.device);
+    admission.message(session.device);
     const text = replyText(payload, readBody);
     run(publish, () => rpc.reply(session.device.number, id, text));
   };

@@ -13,7 +13,7 @@ import { protobufRefused, type TopicEntries } from './table.ts';
 export interface TelemetryTopicDeps {
   ingest: Ingest;
   decode: Decode<CachedDevice>;
-  meter: Admission;
+  admission: Admission;
 }
 
 const missingPayload = badRequest('missing_body', 'The payload is empty: send JSON.');
@@ -26,9 +26,9 @@ export function telemetryTopics(deps: TelemetryTopicDeps): TopicEntries {
 }
 
 /** Also for the telemetry topic that a profile names. */
-export function telemetryOperation({ ingest, decode, meter }: TelemetryTopicDeps): Operation {
-  const isLimited = meter.rateLimits !== undefined;
-  const charge = isLimited ? (device: CachedDevice, points: number) => meter.points(device, points) : undefined;
+export function telemetryOperation({ ingest, decode, admission }: TelemetryTopicDeps): Operation {
+  const isLimited = admission.rateLimits !== undefined;
+  const charge = isLimited ? (device: CachedDevice, points: number) => admission.points(device, points) : undefined;
   return (publish) => {
     const { payload, session } = publish;
     const { device } = session;
@@ -37,9 +37,9 @@ export function telemetryOperation({ ingest, decode, meter }: TelemetryTopicDeps
       // First: a message that waits for the journal is taken again, and is counted once.
       const refusal = ingest.refusal();
       if (refusal !== undefined) throw refusal;
-      meter.admit(device);
+      admission.admit(device);
     }
     ingest.accept(decode, payload, device, publish, charge);
-    meter.touch(device);
+    admission.touch(device);
   };
 }
