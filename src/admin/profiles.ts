@@ -109,9 +109,11 @@ export async function createProfile(deps: AdminDeps, tenantId: string, input: Pr
 async function choosingKey<T>(
   { postgres, takenNames }: AdminDeps,
   tenantId: string,
-  { provisionKey: key, provisionType }: ProfileInput,
+  input: ProfileInput,
   work: () => Promise<T>,
 ): Promise<T> {
+  // As they will be stored: the document of a profile has a type as well.
+  const { provisionKey: key, provisionType } = checkedProfile(input);
   if (!key || provisionType === 'X509_CERTIFICATE_CHAIN') return await work();
   return await choosing(takenNames, tenantId, () => isOthersProvisionKey(postgres, tenantId, key), work);
 }

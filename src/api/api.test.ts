@@ -958,6 +958,8 @@ describe('names that another tenant has', () => {
     for (const name of [token, unique('free')]) {
       expect(await change(name)).toMatchObject(full);
       expect(await call('POST', '/api/deviceProfile', profile(jwt, name))).toMatchObject(full);
+      const disguised = { ...profile(jwt, name).body, provisionType: 'X509_CERTIFICATE_CHAIN' };
+      expect(await call('POST', '/api/deviceProfile', { jwt, body: disguised })).toMatchObject(full);
       const body = { devices: [{ name: unique('row'), accessToken: name }, { name: unique('row') }] };
       const outcome = await call('POST', '/api/devices/bulk', { jwt, body });
       expect(outcome.body).toMatchObject({ created: 1, failed: 1 });

@@ -46,7 +46,12 @@ export class StoredBytes {
   admit(queries: Queries, owner: number, scope: number, bytes: number): Promise<void> | undefined {
     const name = nameOf(owner, scope);
     let known = this.#known.get(name);
-    if (!known) this.#known.set(name, (known = { written: 0, reading: undefined, fullUntil: 0 }));
+    if (!known) {
+      // A full map has forgotten what many owners wrote: then the chance of a reading is what counts for each byte.
+      const isFull = this.#known.size >= limits.attributeOwnersKnownMax;
+      const written = isFull ? (Math.random() * this.#bytesMax) / 8 : 0;
+      this.#known.set(name, (known = { written, reading: undefined, fullUntil: 0 }));
+    }
     // Calls take effect in their order.
     if (known.fullUntil > 0) {
       if (this.#clock.monotonic() < known.fullUntil) return Promise.reject(tooMuch(this.#bytesMax));

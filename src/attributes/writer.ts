@@ -72,6 +72,8 @@ const deviceWaits = new Fault(
   1,
 );
 
+const valueBytesMin = Math.floor(limits.attributeBytesWaitingMax / limits.attributeRowsWaitingMax);
+
 function ownersOf(device: number): Owner[] {
   return [{ name: String(device), bytesMax: limits.attributeBytesWaitingPerDeviceMax }];
 }
@@ -107,19 +109,24 @@ export class AttributeWriter {
 
   save(device: number, scope: number, entries: Map<string, TypedValue>): Promise<void> {
     const bytes = bytesOf(entries);
+    // A small value counts as its part of the cap of values, so that few devices cannot use up that cap.
+    const waitingBytes = Math.max(bytes, entries.size * valueBytesMin);
     const owners = ownersOf(device);
-    if (this.#bytesWaiting.lacking(bytes, owners)) return Promise.reject(deviceWaits);
-    if (this.#rowsWaiting + entries.size > limits.attributeRowsWaitingMax || !this.#bytesWaiting.take(bytes, owners)) {
+    if (this.#bytesWaiting.lacking(waitingBytes, owners)) return Promise.reject(deviceWaits);
+    if (
+      this.#rowsWaiting + entries.size > limits.attributeRowsWaitingMax ||
+      !this.#bytesWaiting.take(waitingBytes, owners)
+    ) {
       return Promise.reject(tooManyWait);
     }
     this.#rowsWaiting += entries.size;
     const admitted = this.#stored.admit(this.#postgres, device, scope, bytes);
-    if (!admitted) return this.#push(device, scope, entries, bytes);
+    if (!admitted) return this.#push(device, scope, entries, waitingBytes);
     return admitted.then(
-      () => this.#push(device, scope, entries, bytes),
+      () => this.#push(device, scope, entries, waitingBytes),
       (error: unknown) => {
         this.#rowsWaiting -= entries.size;
-        this.#bytesWaiting.release(bytes, owners);
+        this.#bytesWaiting.release(waitingBytes, owners);
         throw error;
       },
     );
@@ -238,6 +245,8 @@ export class AttributeWriter {
       if (scope === sharedScope && deleted.length > 0) {
         this.#deps.onShared({ device, version, changed: undefined, deleted });
       }
+      // Again: a sum that was read while the delete ran does not know it.
+      this.#stored.removed(device, scope);
       resolve(deleted);
     } catch (error) {
       reject(contentFault(error));

@@ -22,7 +22,7 @@ test('tenants take turns, and the callers of each tenant among themselves', () =
   expect(queue.length).toBe(0);
 });
 
-test('a full queue makes room for who has less in it, and for nobody else', () => {
+test('a full queue makes room for an owner that has less in it, and for no other', () => {
   const queue = new FairQueue<string>(4);
   pushAll(queue, ['a/x/1', 'a/x/2', 'a/x/3', 'a/y/1']);
   expect(pushAll(queue, ['a/x/4', 'a/y/2', 'b/z/1', 'b/z/2', 'b/z/3'])).toEqual([
@@ -33,6 +33,12 @@ test('a full queue makes room for who has less in it, and for nobody else', () =
     'b/z/3',
   ]);
   expect(drain(queue)).toEqual(['a/x/1', 'b/z/1', 'a/y/1', 'b/z/2']);
+});
+
+test('a caller finds room beside a caller of its own tenant, though another tenant has more', () => {
+  const queue = new FairQueue<string>(9);
+  pushAll(queue, ['b/z/1', 'b/z/2', 'b/z/3', 'b/z/4', 'b/z/5', 'a/x/1', 'a/x/2', 'a/x/3', 'a/x/4']);
+  expect(pushAll(queue, ['a/y/1'])).toEqual(['a/x/4']);
 });
 
 test('what may not go yet keeps its place; what was removed is gone', () => {

@@ -67,7 +67,7 @@ export class FairQueue<T> {
     for (const [name, tenant] of this.#tenants) {
       const accepts = (caller: string) => mayGo({ tenant: name, caller });
       if (tenant.credit <= 0) {
-        if ([...tenant.callers.keys()].some(accepts)) this.#goLast(this.#tenants, name, tenant);
+        if (some(tenant.callers.keys(), accepts)) this.#goLast(this.#tenants, name, tenant);
         continue;
       }
       for (const [callerName, caller] of tenant.callers) {
@@ -105,7 +105,7 @@ export class FairQueue<T> {
     if (its && its.length > ownLength + 1) {
       return { tenant: largest, caller: largestOf(its.callers, ({ entries }) => entries.length)[0] };
     }
-    if (!own || !its || its.length > ownLength) return undefined;
+    if (!own) return undefined;
     const [most, theirs] = largestOf(own.callers, ({ entries }) => entries.length);
     const isLarger = theirs !== undefined && theirs.entries.length > (own.callers.get(caller)?.entries.length ?? 0) + 1;
     return isLarger ? { tenant, caller: most } : undefined;
@@ -134,6 +134,12 @@ export class FairQueue<T> {
 }
 
 const always = () => true;
+
+/** Without a copy of the names. */
+function some(names: Iterable<string>, accepts: (name: string) => boolean): boolean {
+  for (const name of names) if (accepts(name)) return true;
+  return false;
+}
 
 function largestOf<Value>(map: Map<string, Value>, sizeOf: (value: Value) => number): [string, Value | undefined] {
   let largest: [string, Value | undefined] = ['', undefined];

@@ -443,7 +443,7 @@ export const limits = {
   rpcElderWaitMs: 500,
   /** First pause before a command that no listener took is offered again; each pause is twice the one before. */
   rpcRepeatMsMin: 1_000,
-  /** Longest such pause. */
+  /** The pauses end when they would be longer than this. */
   rpcRepeatMsMax: 30_000,
   /** Commands that wait for their number. */
   rpcNumbersQueueMax: 20_000,

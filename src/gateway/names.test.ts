@@ -148,3 +148,12 @@ it('tenants take turns, and one that asks for many names keeps no other tenant o
   ]);
   expect(asked).toEqual([['a', 'b', 'c'], ['x']]);
 });
+
+it('a name that is refused at once ends no call while another name is asked for', async () => {
+  const { names } = setUp(1);
+  const first = names.find(gateway, wanted('b'));
+  const found = await names.find(gateway, wanted('a', 'b'));
+  expect([...found.keys()].sort()).toEqual(['a', 'b']);
+  expect(found.get('a')).toMatchObject({ reason: 'child_names_queue' });
+  expect(found.get('b')).toBe((await first).get('b'));
+});

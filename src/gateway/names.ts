@@ -99,7 +99,8 @@ export class ChildNames {
   find(gateway: NamedGateway, wanted: readonly WantedChild[]): Promise<FoundChildren> {
     const found: FoundChildren = new Map();
     return new Promise((resolve) => {
-      const ask: Ask = { found, missing: 0, done: () => resolve(found) };
+      // One more than is missing, so that a name that is refused at once does not end the call.
+      const ask: Ask = { found, missing: 1, done: () => resolve(found) };
       for (const { name, type } of wanted) {
         const key = keyOf(gateway.tenantId, name);
         const known = this.#known.get(key);
@@ -108,6 +109,7 @@ export class ChildNames {
         else if (refused) found.set(name, refused);
         else this.#join(key, gateway, name, type, ask);
       }
+      ask.missing -= 1;
       if (ask.missing === 0) resolve(found);
     });
   }

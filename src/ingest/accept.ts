@@ -422,7 +422,7 @@ export class Ingest {
     const isLate = lagMs > loopLagMsMax;
     const isLagging = isLate && this.#wasLate;
     this.#wasLate = isLate;
-    if (isLate && this.#writingSince > 0) this.#writingSince += lagMs;
+    if (isLate && this.#writingSince > 0) this.#writingSince = Math.min(now, this.#writingSince + lagMs);
     const today = Math.floor(clock.now() / dayMs) * dayMs;
     this.#near = { from: today - dayMs, to: today + 2 * dayMs };
     this.#storeAcks?.expire(journal.rowsWaiting(live) === 0);

@@ -132,8 +132,9 @@ export class PersistentRpcs {
     return true;
   }
 
-  #hold(stored: OwnedRpc): void {
-    if (this.#stopped || this.#held.has(stored.id)) return;
+  /** True when there was no room and the owner whose share is used up was noted. */
+  #hold(stored: OwnedRpc): boolean {
+    if (this.#stopped || this.#held.has(stored.id)) return false;
     const { rpc, clock, log } = this.#deps;
     const { device, tenantId, customerId, number, method, params, oneway, status } = stored;
     const delivered = status === 'DELIVERED';
@@ -166,21 +167,26 @@ export class PersistentRpcs {
     this.#held.set(stored.id, held);
     try {
       rpc.hold(command);
+      return false;
     } catch (error) {
       // No room: the lease of the command runs out and another worker, or this one, claims it.
       this.#held.delete(stored.id);
-      this.#noteFull(error, stored);
       this.#unheld += 1;
       if (this.#unheld === 1) log.warn('rpc_persistent_unheld', { reason: messageOf(error) });
+      return this.#noteFull(error, stored);
     }
   }
 
-  /** Commands of an owner whose share is used up are not claimed for as long as a lease: others' may come after them. */
-  #noteFull(error: unknown, { device, customerId, tenantId }: OwnedRpc): void {
+  /**
+   * Commands of an owner whose share is used up are not claimed for as long as a lease: others' may come after them.
+   * False when the error is not about the share of an owner.
+   */
+  #noteFull(error: unknown, { device, customerId, tenantId }: OwnedRpc): boolean {
     const kind = error instanceof Fault ? fullOwners[error.reason] : undefined;
-    if (!kind) return;
+    if (!kind) return false;
     const id = { device, customer: customerId, tenant: tenantId }[kind];
     this.#full.set(`${kind} ${id}`, { kind, id, until: this.#deps.clock.monotonic() + limits.rpcLeaseMs });
+    return true;
   }
 
   #withoutRoom(): WithoutRoom {
@@ -284,9 +290,10 @@ export class PersistentRpcs {
       const rowsMax = Math.min(rpc.room, limits.rpcClaimMax);
       if (rowsMax <= 0) return;
       const claimed = await claimRpcs(postgres, this.#owner, rowsMax, this.#withoutRoom());
-      const unheldBefore = this.#unheld;
-      for (const stored of claimed) this.#hold(stored);
-      if (claimed.length < rowsMax || this.#unheld === unheldBefore) return;
+      let notedFull = false;
+      for (const stored of claimed) notedFull = this.#hold(stored) || notedFull;
+      // Without an owner to leave out, the next round would claim rows that this worker has no room for either.
+      if (claimed.length < rowsMax || !notedFull) return;
     }
   }
 

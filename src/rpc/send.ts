@@ -154,7 +154,10 @@ export class Rpc {
   hold(command: Command): void {
     const { device } = command;
     this.#waiters.add(command);
-    if (!this.#deliveries.has(device)) {
+    const delivery = this.#deliveries.get(device);
+    if (delivery) {
+      delivery.repeatMs = limits.rpcRepeatMsMin;
+    } else {
       const leave = this.#deps.downlink.onOpened(device, 'rpc', () => void this.#deliver(device));
       const none = {
         offering: undefined,
@@ -256,13 +259,16 @@ export class Rpc {
   /**
    * Offers the command again later. No listener took it in time, but one may exist on a worker whose event loop was too
    * late to say so: that listener opened before the command came, so no opening will be announced.
-   * Pauses differ a little, so that commands of many devices are not offered in the same millisecond.
+   * Pauses differ a little, so that commands of many devices are not offered in the same millisecond. They double and
+   * end at `rpcRepeatMsMax`: a listener that did not exist by then announces itself when it opens, and the commands of
+   * devices that stay offline cost nothing more.
    */
   #repeatLater(device: number, delivery: Delivery): void {
+    if (delivery.repeatMs > limits.rpcRepeatMsMax) return;
     delivery.repeatTimer ??= setTimeout(
       () => {
         delivery.repeatTimer = undefined;
-        delivery.repeatMs = Math.min(2 * delivery.repeatMs, limits.rpcRepeatMsMax);
+        delivery.repeatMs *= 2;
         void this.#deliver(device);
       },
       delivery.repeatMs * (0.75 + Math.random() / 2),

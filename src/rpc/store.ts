@@ -144,7 +144,7 @@ export async function claimRpcs(
     `update rpc set owner = $1, leased_until = now() + $3 * interval '1 ms'
       where id in (select id from rpc where open and leased_until < now()
                       and device <> all($4) and tenant_id <> all($5)
-                      and device_id not in (select id from device where customer_id = any($6))
+                      and not exists (select 1 from device d where d.id = rpc.device_id and d.customer_id = any($6))
                     order by id limit $2 for update skip locked)
      returning ${columns}, (select d.customer_id from device d where d.id = rpc.device_id) as "customerId"`,
     [owner, rowsMax, limits.rpcLeaseMs, without.device, without.tenant, without.customer],

@@ -38,7 +38,7 @@ export class Sockets {
   /** A connection opened; `connections` are open with it. False: its address has more than its share. */
   admits(addressOf: () => string, connections: number): boolean {
     const { connectionsMax, perAddressMax, isTrusted } = this.#options;
-    if (connections * 2 <= connectionsMax) {
+    if (connections <= Math.min(perAddressMax, connectionsMax / 2)) {
       this.#counts = undefined;
       return true;
     }

@@ -206,7 +206,7 @@ test('every operation has a row, and every row is needed', () => {
 });
 
 describe('what is refused', () => {
-  test.each(tags)('%s', async (tag) => {
+  test.each(tags)('%s', { retry: 0 }, async (tag) => {
     const faults: string[] = [];
     await inTurns(callsOfTag(tag), async (call) => {
       const { of } = ruleOf(call);
@@ -263,7 +263,7 @@ test('the snapshot sees what is written', async () => {
 });
 
 describe('what is allowed', () => {
-  test.each(tags)('%s', async (tag) => {
+  test.each(tags)('%s', { retry: 0 }, async (tag) => {
     const faults: string[] = [];
     await inTurns(callsOfTag(tag), async (call) => {
       const { of } = ruleOf(call);
@@ -346,7 +346,7 @@ async function newSession(caller: Caller): Promise<string> {
 }
 
 /** A member of a body that names an entity tells of another tenant's no more than of a missing one. */
-test.each(tags)('what a body refers to: %s', async (tag) => {
+test.each(tags)('what a body refers to: %s', { retry: 0 }, async (tag) => {
   const faults: string[] = [];
   await inTurns(callsOfTag(tag), async (call) => {
     const caller = house.callers.tenant;
