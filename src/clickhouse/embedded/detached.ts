@@ -1,7 +1,8 @@
 /**
  * Brings back parts of tables that the engine set aside when it opened. A part that cannot be loaded for lack of memory or
  * of file handles counts as broken there, although it is whole, and its rows would be missing without an error. A row
- * that another part has as well does no harm: both tables keep one row of each key. Called before the server listens.
+ * that another part has as well does no harm: both tables keep one row of each key. Called before the server listens, so
+ * no delete is carried out while a part is missing that may come back.
  */
 import { rename } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
@@ -18,25 +19,34 @@ interface Detached {
 const detachedQuery = `SELECT database, table, path FROM system.detached_parts WHERE reason = 'broken-on-start'`;
 const nameForm = /^broken-on-start_(.+?)(?:_try\d+)?$/;
 
-/** A part that cannot be read now either stays where it is, and the log names it. */
+/**
+ * Throws when memory or file handles are missing still: the process ends, and its next start tries again. A part that is
+ * damaged gets another name, so that no later start brings back rows that were deleted meanwhile, and the log names it.
+ */
 export async function attachDetached(engine: Engine, log: Log): Promise<void> {
   for (const { database, table, path } of await detachedParts(engine)) {
     const part = nameForm.exec(basename(path))?.[1];
     if (part === undefined) continue;
     const whole = join(dirname(path), part);
+    await rename(path, whole);
     try {
-      await rename(path, whole);
-      try {
-        await run(engine, `ALTER TABLE ${identifier(database)}.${identifier(table)} ATTACH PART ${literal(part)}`);
-      } catch (error) {
+      await run(engine, `ALTER TABLE ${identifier(database)}.${identifier(table)} ATTACH PART ${literal(part)}`);
+      log.warn('part_attached', { database, table, part });
+    } catch (error) {
+      if (isShortOf(error)) {
         await rename(whole, path);
         throw error;
       }
-      log.warn('part_attached', { database, table, part });
-    } catch (error) {
-      log.error('part_unreadable', { database, table, part, path, reason: messageOf(error) });
+      const kept = join(dirname(path), `unreadable_${part}`);
+      await rename(whole, kept);
+      log.error('part_unreadable', { database, table, path: kept, reason: messageOf(error) });
     }
   }
+}
+
+/** Of memory or of file handles, for as long as the process has none. */
+function isShortOf(error: unknown): boolean {
+  return /MEMORY|bad_alloc|Cannot allocate|Too many open files|CANNOT_SCHEDULE_TASK/i.test(messageOf(error));
 }
 
 async function detachedParts(engine: Engine): Promise<Detached[]> {
