@@ -1,6 +1,7 @@
 -- Users of a customer read the credentials of its devices. After the device is taken from that customer its credentials are
 -- known to users of a former customer, until they are replaced. A gateway is confined meanwhile: `device/gateway-scope.ts`.
--- A certificate is no secret: whoever reads it does not have its key.
+-- A certificate is no secret: a reader of it does not have its key. Other names beside the same password replace nothing. A
+-- token that was replaced and is then given again counts as new.
 
 alter table device add column known_to_former_customer boolean not null default false;
 
@@ -18,6 +19,10 @@ create trigger device_former_customer before update of customer_id on device
 
 create function forget_former_customer() returns trigger language plpgsql as $$
 begin
+  if old.credentials_type = 'MQTT_BASIC' and new.credentials_type = 'MQTT_BASIC'
+     and old.credentials_value::json ->> 'password' = new.credentials_value::json ->> 'password' then
+    return null;
+  end if;
   update device set known_to_former_customer = false where id = new.device_id and known_to_former_customer;
   return null;
 end $$;

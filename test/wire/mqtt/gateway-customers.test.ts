@@ -156,6 +156,29 @@ test('a gateway that is taken from a customer acts for what it made, until it ge
   again.cut();
 });
 
+test('another client id beside the same password frees no gateway that was taken from a customer', async () => {
+  const hub = await newGateway();
+  const [username, ofB] = [childName(), await deviceOf(customerB)];
+  const save = async (clientId: string, password: string) => {
+    const credentials = await ok('GET', `/api/device/${hub.id}/credentials`);
+    const credentialsValue = JSON.stringify({ clientId, userName: username, password });
+    await ok('POST', '/api/device/credentials', { ...credentials, credentialsType: 'MQTT_BASIC', credentialsValue });
+  };
+  const codeWith = async (clientId: string, password: string) => {
+    const link = await connectMqtt({ clientId, username, password });
+    const { reasonCode } = await link.publish(connect, { device: ofB.name });
+    link.cut();
+    return reasonCode;
+  };
+  await save('one', 'pear');
+  await assign(customerA!, hub);
+  await ok('DELETE', `/api/customer/device/${hub.id}`);
+  await save('two', 'pear');
+  expect(await codeWith('two', 'pear')).toBe(0x87);
+  await save('two', 'plum');
+  expect(await codeWith('two', 'plum')).toBe(0);
+});
+
 test("a customer's user neither widens its gateway nor has commands sent to another customer's", async () => {
   const user = await newCustomerUser(customerA!);
   const hub = await newGateway();
