@@ -60,6 +60,8 @@ export async function fuzzHttp(engine: Engine, options: FuzzOptions): Promise<Re
     if (bytes) findings.push(`${mark} is stored, and no sound request carries it\n${reproduction(engine, bytes)}`);
   }
   const neighbours = `neighbours: ${watch.acknowledged} messages, the slowest ${watch.servedMs.toFixed(0)} ms`;
+  // Unbroken requests are among the streams: without any stored message, nothing was looked at.
+  if (stored.length === 0) findings.push('no message of all streams was stored');
   const summary = `${options.cases} streams in ${seconds} s: ${answers}; ${stored.length} messages stored; ${neighbours}`;
   return { summary, findings };
 }

@@ -40,7 +40,7 @@ const bodies = [
 ];
 
 /** CONNECT and some packets that a client may send, each as bytes. */
-export function validStream(random: Random, level: Level, token: string): Buffer[] {
+function validStream(random: Random, level: Level, token: string): Buffer[] {
   const connect: Packet = {
     cmd: 'connect',
     protocolId: level === 3 ? 'MQIsdp' : 'MQTT',

@@ -40,7 +40,8 @@ async function attackingDevices({ api }: Engine): Promise<string[]> {
   const devices = await Promise.all(Array.from({ length: 6 }, (_, n) => api.createDevice(`mqtt-fuzz-${n}`)));
   for (const { id } of devices.slice(-2)) {
     const device = (await (await api.send('GET', `/api/device/${id}`)).json()) as object;
-    await api.send('POST', '/api/device', { ...device, additionalInfo: { gateway: true } });
+    const { status } = await api.send('POST', '/api/device', { ...device, additionalInfo: { gateway: true } });
+    if (status !== 200) throw new Error(`the device ${id} was not made a gateway: ${status}`);
   }
   return devices.map(({ token }) => token);
 }

@@ -121,6 +121,7 @@ interface Base {
   metrics: Metrics;
   /** Each section adds how it stops; what it opened last stops first. */
   started: Started;
+  proxies: Proxies;
 }
 
 async function serve(link: PrimaryLink): Promise<void> {
@@ -132,7 +133,8 @@ async function serve(link: PrimaryLink): Promise<void> {
   process.on('uncaughtException', (thrown: unknown) => endByBug(thrown, link, log));
   link.onClock((state) => refuseServerTimes(clockFault(state)));
 
-  const base: Base = { link, begin, config, log, metrics, started: new Started() };
+  const proxies = new Proxies(config.http.trustedProxies);
+  const base: Base = { link, begin, config, log, metrics, started: new Started(), proxies };
   const stop = { shipMsMax: Number.POSITIVE_INFINITY };
   // Acknowledgements are sent until the channel is closed, so the sockets close last of all.
   const servers = openServers(base);
@@ -166,10 +168,9 @@ async function serve(link: PrimaryLink): Promise<void> {
   });
 }
 
-function openServers({ config, begin, log, metrics, started }: Base): HttpServer[] {
+function openServers({ config, begin, log, metrics, started, proxies }: Base): HttpServer[] {
   const { bodyBytesMax, bodyBytesInFlightMax, connectionsPerAddressMax, tellWorker } = config.http;
-  const proxies = new Proxies(config.http.trustedProxies);
-  const connectionsMax = config.http.connectionsMax || Math.max(64, openFilesMax() - limits.fileReserve);
+  const connectionsMax = config.http.connectionsMax || filesForConnections();
   const worker = tellWorker ? String(begin.slot) : '';
   const isTrustedProxy = (address: string) => proxies.isTrusted(address);
   const sizes = { bodyBytesMax, bodyBytesInFlightMax, connectionsMax, connectionsPerAddressMax };
@@ -462,7 +463,7 @@ async function openDoors(base: Base, servers: HttpServer[], engine: Engine): Pro
   });
   const consoleDoor = createConsole({ docs: config.docs.enabled });
 
-  const isTrustedProxy = (address: string) => users.proxies.isTrusted(address);
+  const isTrustedProxy = (address: string) => base.proxies.isTrusted(address);
   const { perMinuteMax: wrongMax } = config.wrongCredentials;
   const wrongCredentials =
     wrongMax === 0
@@ -471,7 +472,7 @@ async function openDoors(base: Base, servers: HttpServer[], engine: Engine): Pro
   await wrongCredentials?.start();
   started.add('wrong credentials', () => wrongCredentials?.stop());
   const deviceAuth = new DeviceAuth(tokens, wrongCredentials, admission, log);
-  const connectionsMax = config.mqtt.connectionsMax || Math.max(64, openFilesMax() - limits.fileReserve);
+  const connectionsMax = config.mqtt.connectionsMax || filesForConnections();
   const mqtt = openMqtt({
     config,
     connectionsMax,
@@ -536,7 +537,7 @@ async function openDoors(base: Base, servers: HttpServer[], engine: Engine): Pro
 }
 
 /** Users and API keys, and what limits their requests. */
-async function openUsers({ config, begin, log, started }: Base, { postgres, bus }: Stores) {
+async function openUsers({ config, begin, log, started, proxies }: Base, { postgres, bus }: Stores) {
   const { signInQueueMax, failedLoginsMax, requireHttpsForApiKeys } = config.auth;
   const passwords = new PasswordHasher(signInQueueMax);
   started.add('passwords', () => passwords.close());
@@ -551,11 +552,10 @@ async function openUsers({ config, begin, log, started }: Base, { postgres, bus 
   }
   const requestLimits = await openRequestLimits({ settings: config.rateLimits.rest, bus, clock });
   started.add('limits of requests', () => requestLimits?.stop());
-  const proxies = new Proxies(config.http.trustedProxies);
   const failedSignIns = new FailedSignIns(clock);
   const signIn = { postgres, passwords, jwt, clock, failedLoginsMax, failedSignIns };
   const auth = new Auth({ ...signIn, apiKeys, proxies, requireHttpsForApiKeys, requestLimits });
-  return { auth, apiKeys, proxies };
+  return { auth, apiKeys };
 }
 
 async function listenMqtt(config: Config, mqtt: Mqtt, connectionsMax: number, log: Log): Promise<Listener[]> {
@@ -581,6 +581,11 @@ function degraded(config: Config, { journal, orphans }: Channel): string[] {
     reasons.push(`${journals} with ${orphans.bytes} bytes: worker 0 ships the rows to ClickHouse`);
   }
   return reasons;
+}
+
+/** Files that a worker may open for connections. */
+function filesForConnections(): number {
+  return Math.max(64, openFilesMax() - limits.fileReserve);
 }
 
 /** Of a process that ends by a bug. */

@@ -35,8 +35,12 @@ function start(order: Order): ChildProcess {
 }
 
 async function stop(child: ChildProcess): Promise<AttackResult> {
-  const answered = once(child, 'message');
-  child.send('stop');
-  const [result] = (await answered) as [AttackResult];
+  const answered = once(child, 'message') as Promise<[AttackResult]>;
+  const ended = once(child, 'exit').then(() => {
+    throw new Error('a process of the attack ended by itself');
+  });
+  if (child.connected) child.send('stop');
+  const [result] = await Promise.race([answered, ended]);
+  ended.catch(() => {});
   return result;
 }

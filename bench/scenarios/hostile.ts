@@ -72,7 +72,10 @@ export async function runHostile(settings: BenchSettings): Promise<boolean> {
       if (only > 0 && only !== n + 1) continue;
       const result = await compete(engine, contest, seconds);
       const limitMs = ratioMax * Math.max(result.neighbour.p99Ms, floorMs);
-      const holds = result.attacked.failed === 0 && result.attacked.p99Ms <= limitMs;
+      // An attacker who reached nothing proves nothing.
+      const { mode } = contest.attack;
+      const hasAttacked = mode !== 'answers' || Object.keys(result.statuses).some((status) => Number(status) > 0);
+      const holds = hasAttacked && result.attacked.failed === 0 && result.attacked.p99Ms <= limitMs;
       results.push({ resource: contest.resource, ...result, limitMs, holds });
       const { alone, neighbour, attacked, cores, statuses } = result;
       say(
@@ -101,7 +104,7 @@ export async function runHostile(settings: BenchSettings): Promise<boolean> {
         `beside a neighbour who burns the same CPU (what is below ${figure(floorMs)} ms counts as that).`,
     );
     writeResult('hostile', settings, { results });
-    return results.every(({ holds }) => holds);
+    return results.length > 0 && results.every(({ holds }) => holds);
   } finally {
     await engine.destroy();
   }

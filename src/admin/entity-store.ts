@@ -2,7 +2,7 @@
 import type { Queries } from '../postgres/client.ts';
 
 /** Types that have relations, attributes and telemetry. */
-export const entityKinds = ['DEVICE', 'CUSTOMER', 'TENANT', 'USER', 'DEVICE_PROFILE'] as const;
+const entityKinds = ['DEVICE', 'CUSTOMER', 'TENANT', 'USER', 'DEVICE_PROFILE'] as const;
 export type EntityKind = (typeof entityKinds)[number];
 
 export interface EntityRef {

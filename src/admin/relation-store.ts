@@ -18,7 +18,7 @@ export interface Relation extends RelationKey {
 }
 
 /** From a gateway to what it made. */
-export const createdType = 'Created';
+const createdType = 'Created';
 export const commonGroup = 'COMMON';
 
 /** Devices that were made in this transaction, each with its gateway, whose row the transaction holds. */

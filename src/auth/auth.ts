@@ -426,7 +426,7 @@ export const passwordPolicy = {
   passwordReuseFrequencyDays: null,
 };
 
-export function checkPassword(password: string): void {
+function checkPassword(password: string): void {
   if (password.length > limits.passwordCharsMax) {
     throw badRequest(
       'password_length',

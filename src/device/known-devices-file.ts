@@ -39,7 +39,7 @@ const kinds = { gone: 0, device: 1, profile: 2 } as const;
 const flag = { customer: 1, gateway: 2, password: 4, client: 8, user: 16, confined: 32 } as const;
 const credentialsTypes: CredentialsType[] = ['ACCESS_TOKEN', 'MQTT_BASIC', 'X509_CERTIFICATE', 'LWM2M_CREDENTIALS'];
 
-export function knownDirectory(dataDir: string): string {
+function knownDirectory(dataDir: string): string {
   return join(dataDir, 'known');
 }
 
