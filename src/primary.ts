@@ -12,10 +12,11 @@ import { parseRateLimits } from './auth/rate-limits.ts';
 import { systemClock } from './base/clock.ts';
 import { type Config, loadConfig } from './base/config.ts';
 import { messageOf, StartError } from './base/errors.ts';
-import { checkLimits, limits } from './base/limits.ts';
+import { limits } from './base/limits.ts';
 import { createLog, type Log } from './base/log.ts';
 import { Metrics, processMetrics } from './base/metrics.ts';
 import { endProcess, liveProcess } from './base/process-file.ts';
+import { checkLimits, checkSettings } from './base/relations.ts';
 import type { ClickHouse } from './clickhouse/client.ts';
 import { migrate as migrateClickHouse } from './clickhouse/migrate.ts';
 import { hasKnownDevices, knownFile } from './device/known-devices-file.ts';
@@ -49,11 +50,11 @@ const leftoverMsMax = 500;
 export async function runPrimary(): Promise<void> {
   const started = performance.now();
   const config = loadConfig();
-  checkLimits(config);
+  checkLimits();
+  checkSettings(config);
   parseRateLimits(config.rateLimits);
   checkTls(config.ssl, 'SSL');
   if (config.mqtt.enabled) checkTls(config.mqtt.ssl, 'MQTT_SSL');
-  checkAdmins(config.admin);
   const rules = readRules(config.rules.file);
   const log = createLog(config.log.level, 'primary');
   await import('./uws/load.ts');
@@ -206,13 +207,6 @@ export async function runPrimary(): Promise<void> {
     await running.stop(new StopSteps({ msMax: startStopMsMax, log }));
     throw error instanceof StartError ? error : new StartError(`Start failed: ${messageOf(error)}`, 70);
   }
-}
-
-function checkAdmins({ email, systemEmail }: Config['admin']): void {
-  if (email.toLowerCase() !== systemEmail.toLowerCase()) return;
-  throw new StartError(
-    `ADMIN_EMAIL and SYSTEM_ADMIN_EMAIL are both ${email}: one administers a tenant, one the system, and they need two addresses.`,
-  );
 }
 
 interface WatchedDeps {

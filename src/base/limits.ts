@@ -1,9 +1,7 @@
 /**
  * Every cap that is not a setting. A number that an operator may want to change is in config/default.yaml; the numbers
- * here are part of the design. `checkLimits` asserts the relations between them and runs at start-up.
+ * here are part of the design. `relations.ts` checks at each start how they relate.
  */
-import type { Config } from './config.ts';
-import { assert, StartError } from './errors.ts';
 
 export const limits = {
   /** Messages of a worker that wait for ClickHouse when `ingest.ack` is `store`; one more is 503. */
@@ -686,24 +684,3 @@ export const limits = {
   /** Time in which a request to that port must arrive. */
   monitorTimeoutMs: 10_000,
 } as const;
-
-export function checkLimits(config: Config): void {
-  assert(limits.otaMessageBytesMax < limits.mqttUnreadBytesMax, 'a client that is sent a whole file is no slow reader');
-  assert(limits.webSocketKeptBytesMax <= 256 * limits.webSocketBlockBytes, 'the bytes of a pause lie in few blocks');
-  assert(limits.frameBytesMax * 4 <= config.ingest.journal.segmentBytes, 'a segment holds several frames');
-  assert(
-    config.ingest.journal.unsyncedBytesMax >= 2 * limits.frameBytesMax,
-    'one frame may be written while the next one gathers',
-  );
-  // A sender has room for one body of the largest size that any route takes (`uws/body.ts`).
-  const packageBytesMax = config.http.apiBodyBytesMax + limits.otaFormBytesMax;
-  const { bodyBytesInFlightMax, bodyBytesMax } = config.http;
-  if (
-    bodyBytesInFlightMax < Math.max(bodyBytesMax, packageBytesMax, limits.importBodyBytesMax, limits.bulkBodyBytesMax)
-  ) {
-    throw new StartError(
-      'HTTP_BODY_BYTES_IN_FLIGHT_MAX must have room for one body of the largest size: HTTP_BODY_BYTES_MAX, ' +
-        `HTTP_API_BODY_BYTES_MAX and ${limits.otaFormBytesMax} bytes, and ${limits.importBodyBytesMax} bytes.`,
-    );
-  }
-}

@@ -1,0 +1,69 @@
+import { expect, test } from 'vitest';
+import { environmentNames, loadConfig } from './config.ts';
+import { StartError } from './errors.ts';
+import { checkLimits, checkSettings } from './relations.ts';
+
+/** Two settings that contradict each other, and other settings without which they would not. */
+const contradictions: Record<string, string>[] = [
+  { HTTP_REQUEST_TIMEOUT: '60000', HTTP_MAX_REQUEST_TIMEOUT: '59999' },
+  { SHIP_INTERVAL_MS_MIN: '1001', SHIP_INTERVAL_MS_MAX: '1000' },
+  { JOURNAL_LINGER_MS_MAX: '1', JOURNAL_UNSYNCED_MS_MAX: '0' },
+  { MIN_SERVER_SIDE_RPC_TIMEOUT: '5000', DEFAULT_SERVER_SIDE_RPC_TIMEOUT: '4999' },
+  { JWT_TOKEN_EXPIRATION_TIME: '11', JWT_REFRESH_TOKEN_EXPIRATION_TIME: '10' },
+  { HTTP_CONNECTIONS_PER_ADDRESS_MAX: '101', HTTP_CONNECTIONS_MAX: '100' },
+  { MQTT_CONNECTIONS_PER_ADDRESS_MAX: '101', MQTT_CONNECTIONS_MAX: '100' },
+  { HTTP_BODY_BYTES_MAX: '200000000', HTTP_BODY_BYTES_IN_FLIGHT_MAX: '199999999' },
+  { HTTP_API_BODY_BYTES_MAX: '200000000', HTTP_BODY_BYTES_IN_FLIGHT_MAX: '200000000' },
+  { ADMIN_EMAIL: 'Jo@mill.example', SYSTEM_ADMIN_EMAIL: 'jo@mill.example' },
+  { CLICKHOUSE_CLUSTER: 'mill', CLICKHOUSE_URL: '' },
+  { REPORT_QUERIES_MAX: '2', CLICKHOUSE_EMBEDDED_SESSIONS: '2' },
+  { MQTT_SSL_ENABLED: 'true', MQTT_ENABLED: 'false' },
+  { HTTP_BIND_PORT: '9000', MONITOR_BIND_PORT: '9000' },
+  { HTTP_BIND_PORT: '9000', MQTT_BIND_PORT: '9000' },
+  { MONITOR_BIND_PORT: '9000', POSTGRES_EMBEDDED_PORT: '9000' },
+  { ANALYTICS_BIND_PORT: '9000', CLICKHOUSE_EMBEDDED_PORT: '9000' },
+];
+
+test('two settings that contradict each other are refused in one line that names both', () => {
+  const known = environmentNames();
+  for (const environment of contradictions) {
+    const names = Object.keys(environment);
+    for (const name of names) expect(known, `${name} is a setting`).toContain(name);
+    const line = refusalOf(environment);
+    for (const name of names) expect(line, names.join()).toContain(name);
+    expect(line).not.toContain('\n');
+  }
+});
+
+test('the doors that only some settings open count when they are open', () => {
+  const both = { HTTPS_BIND_PORT: '9000', MQTT_SSL_BIND_PORT: '9000' };
+  expect(refusalOf(both)).toBe('');
+  expect(refusalOf({ ...both, SSL_ENABLED: 'true' })).toBe('');
+  expect(refusalOf({ ...both, SSL_ENABLED: 'true', MQTT_SSL_ENABLED: 'true' })).toMatch(
+    /HTTPS_BIND_PORT and MQTT_SSL_BIND_PORT are both 9000/,
+  );
+  const apart = { HTTP_BIND_PORT: '9000', HTTP_BIND_ADDRESS: '10.0.0.1', MQTT_BIND_PORT: '9000' };
+  expect(refusalOf({ ...apart, MQTT_BIND_ADDRESS: '10.0.0.2' })).toBe('');
+  expect(refusalOf({ HTTP_BIND_PORT: '0', MQTT_BIND_PORT: '0' })).toBe('');
+});
+
+test('a setting that a cap of the design contradicts is refused by its name', () => {
+  expect(refusalOf({ JOURNAL_UNSYNCED_BYTES_MAX: '1000' })).toMatch(/JOURNAL_UNSYNCED_BYTES_MAX is 1000: .* 2097152/);
+});
+
+test('the defaults and the caps of the design contradict nothing', () => {
+  checkLimits();
+  expect(refusalOf({})).toBe('');
+  expect(refusalOf({ MILLRACE_CONFIG: 'config/cluster.yaml', CLICKHOUSE_CLUSTER: 'mill' })).toBe('');
+});
+
+/** The line of the refusal; '' when the settings are accepted. */
+function refusalOf(environment: Record<string, string>): string {
+  try {
+    checkSettings(loadConfig(environment));
+    return '';
+  } catch (error) {
+    expect(error).toBeInstanceOf(StartError);
+    return (error as StartError).message;
+  }
+}

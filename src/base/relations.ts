@@ -1,0 +1,208 @@
+/**
+ * How caps relate to each other, and how settings do. The primary checks both before it starts anything: a wrong relation
+ * between two caps is a bug of this version, one between two settings is a `StartError` that names both.
+ */
+import type { Config } from './config.ts';
+import { assert, StartError } from './errors.ts';
+import { limits } from './limits.ts';
+
+type Limit = keyof typeof limits;
+
+/** Each row rises from left to right, or stays. */
+const rising: readonly (readonly Limit[])[] = [
+  // A share is at most the whole, and one piece fits into its share.
+  ['rpcWaitingBytesPerDeviceMax', 'rpcWaitingBytesPerCustomerMax', 'rpcWaitingBytesPerTenantMax', 'rpcWaitingBytesMax'],
+  ['rpcBodyBytesMax', 'rpcWaitingBytesPerDeviceMax'],
+  ['rpcWaitingPerDeviceMax', 'rpcWaitingMax'],
+  ['clientCallsPerDeviceMax', 'clientCallsMax'],
+  ['gatewayHeldBytesPerGatewayMax', 'gatewayHeldBytesPerTenantMax', 'gatewayHeldBytesMax'],
+  ['longAnswerBytesMax', 'longAnswersCustomerBytesMax', 'longAnswersTenantBytesMax', 'longAnswersBytesMax'],
+  ['otaMessageBytesMax', 'otaMessageBytesInFlightPerTenantMax', 'otaMessageBytesInFlightMax'],
+  ['attributeBodyBytesMax', 'attributeBytesWaitingPerDeviceMax', 'attributeBytesWaitingMax'],
+  ['attributeKeysPerMessageMax', 'attributeBatchRowsMax', 'attributeRowsWaitingMax'],
+  ['attributeBodyBytesMax', 'attributeBytesStoredMax'],
+  ['documentBytesMax', 'pageBytesMax'],
+  ['imageBytesMax', 'apiBodyBytesMax', 'bulkBodyBytesMax', 'importBodyBytesMax'],
+  ['reportKeysPrunedMax', 'reportKeysPerTenantMax', 'reportKeysMax'],
+  ['newDevicesPerTransaction', 'newDevicesPerRequest'],
+  ['relationsOfEntityMax', 'relationsMax'],
+  ['passwordCharsMin', 'passwordCharsMax'],
+  // One batch fits into its queue.
+  ['tokenLookupBatchMax', 'tokenLookupQueueMax'],
+  ['loginBatchMax', 'loginQueueMax'],
+  ['childNamesBatchMax', 'childNamesQueueMax'],
+  ['updateBatchMax', 'updateQueueMax'],
+  ['rpcNumbersBatchMax', 'rpcNumbersQueueMax'],
+  ['frameRowsMax', 'gatheredRowsMax'],
+  // A client is paused before it is closed, and the socket library keeps what may wait until then.
+  ['mqttWriteBytes', 'mqttUnreadBytesPause', 'otaMessageBytesMax', 'mqttUnreadBytesMax', 'webSocketWaitingBytesMax'],
+  ['mqttUnreadBytesPause', 'mqttFileUnreadBytesMax', 'mqttUnreadBytesMax'],
+  ['webSocketMessageBytesMax', 'webSocketKeptBytesMax'],
+  ['mqttFirstPacketBytesMax', 'mqttProvisioningPacketBytesMax'],
+  ['mqttPushesInflightMax', 'mqttPushesWaitingMax'],
+  // A wait ends before the time in which it must be over, and a lease outlives the work under it.
+  ['mqttJournalLookMs', 'mqttSweepMs', 'mqttPausedMsMax', 'mqttConnectMsMax', 'mqttStallMsMax'],
+  ['mqttFileRetryMs', 'mqttFileStoreMsMax'],
+  ['streamOfferMs', 'streamStallMsMax'],
+  ['loginLookupTimeoutMs', 'loginMsMax'],
+  ['activityWriteMs', 'activityLateMs', 'activitySettleMs'],
+  ['storeLookMs', 'storesWaitMsMax'],
+  ['restartDelayMs', 'restartDelayMsMax'],
+  ['credentialPollMs', 'deletedDeviceGraceMs', 'credentialChangesKeptMs'],
+  ['loginMsMax', 'credentialChangesKeptMs'],
+  ['failedSignInWaitMsMax', 'failedSignInsForgottenMs'],
+  ['attributeStatementMsMax', 'postgresStatementMsMax'],
+  ['rpcSweepMs', 'rpcLeaseMs'],
+  ['rpcRepeatMsMin', 'rpcRepeatMsMax', 'rpcWaitMsMax'],
+  ['offerWaitMs', 'rpcElderWaitMs'],
+  ['eraseRetryMsMin', 'eraseRetryMsMax'],
+  ['eraseAgainMsMax', 'eraseStatementMsMax', 'eraseBatchMsMax', 'eraseLeaseMs'],
+  ['retentionLeaseMs', 'retentionMs'],
+  ['journalReportMs', 'journalStaleMs'],
+  ['seriesDeleteWaitMsMax', 'seriesDeleteMsMax'],
+  ['knownLookMs', 'knownKeptMs'],
+];
+
+/** Throws when two caps contradict each other. */
+export function checkLimits(): void {
+  for (const row of rising) {
+    for (let i = 1; i < row.length; i += 1) {
+      const [low, high] = [row[i - 1]!, row[i]!];
+      assert(limits[low] <= limits[high], `limits.${low} is at most limits.${high}`);
+    }
+  }
+  assert(limits.webSocketKeptBytesMax <= 256 * limits.webSocketBlockBytes, 'the bytes of a pause lie in few blocks');
+  // A row takes four bytes of a message at least.
+  const rowsOfMessageMax = limits.decodeInLoopBytesMax / 4;
+  assert(limits.gatheredRowsMax + rowsOfMessageMax <= 2 ** 19, 'the rows of a frame are numbered with 19 bits');
+}
+
+/** A setting as the operator knows it: its environment name and its value. */
+type Named = readonly [name: string, value: number];
+
+/** Throws a `StartError` for the first two settings that contradict each other. */
+export function checkSettings(config: Config): void {
+  const { admin, clickhouse, analytics, mqtt } = config;
+  checkRising(config);
+  checkBodies(config);
+  checkJournal(config);
+  checkPorts(config);
+  if (admin.email.toLowerCase() === admin.systemEmail.toLowerCase()) {
+    throw new StartError(
+      `ADMIN_EMAIL and SYSTEM_ADMIN_EMAIL are both ${admin.email}: one administers a tenant, one the system, and they need two addresses.`,
+    );
+  }
+  if (clickhouse.cluster !== '' && clickhouse.url === '') {
+    throw new StartError(
+      `CLICKHOUSE_CLUSTER is "${clickhouse.cluster}" and CLICKHOUSE_URL is empty: the embedded engine is in no cluster, so name a server of that cluster.`,
+    );
+  }
+  if (clickhouse.url === '' && analytics.enabled && analytics.queriesMax >= clickhouse.embedded.sessions) {
+    throw new StartError(
+      `REPORT_QUERIES_MAX is ${analytics.queriesMax} and CLICKHOUSE_EMBEDDED_SESSIONS is ${clickhouse.embedded.sessions}: reports must leave a session to inserts, so the first must be less than the second.`,
+    );
+  }
+  if (mqtt.ssl.enabled && !mqtt.enabled) {
+    throw new StartError(
+      'MQTT_SSL_ENABLED is true and MQTT_ENABLED is false: without MQTT there is no MQTT over TLS, so change one of them.',
+    );
+  }
+}
+
+function checkRising({ http, mqtt, auth, ingest, rpc }: Config): void {
+  const { lingerMsMax, unsyncedMsMax } = ingest.journal;
+  const { intervalMsMin, intervalMsMax } = ingest.ship;
+  atMost(['HTTP_REQUEST_TIMEOUT', http.requestTimeoutMs], ['HTTP_MAX_REQUEST_TIMEOUT', http.requestTimeoutMsMax]);
+  atMost(['SHIP_INTERVAL_MS_MIN', intervalMsMin], ['SHIP_INTERVAL_MS_MAX', intervalMsMax]);
+  atMost(['JOURNAL_LINGER_MS_MAX', lingerMsMax], ['JOURNAL_UNSYNCED_MS_MAX', unsyncedMsMax]);
+  atMost(['MIN_SERVER_SIDE_RPC_TIMEOUT', rpc.timeoutMsMin], ['DEFAULT_SERVER_SIDE_RPC_TIMEOUT', rpc.timeoutMsDefault]);
+  atMost(
+    ['JWT_TOKEN_EXPIRATION_TIME', auth.accessTokenSeconds],
+    ['JWT_REFRESH_TOKEN_EXPIRATION_TIME', auth.refreshTokenSeconds],
+  );
+  // 0 = as many as the file limit allows, which only a worker knows.
+  if (http.connectionsMax > 0) {
+    atMost(
+      ['HTTP_CONNECTIONS_PER_ADDRESS_MAX', http.connectionsPerAddressMax],
+      ['HTTP_CONNECTIONS_MAX', http.connectionsMax],
+    );
+  }
+  if (mqtt.connectionsMax > 0) {
+    atMost(
+      ['MQTT_CONNECTIONS_PER_ADDRESS_MAX', mqtt.connectionsPerAddressMax],
+      ['MQTT_CONNECTIONS_MAX', mqtt.connectionsMax],
+    );
+  }
+}
+
+function atMost([lowName, low]: Named, [highName, high]: Named): void {
+  if (low <= high) return;
+  throw new StartError(`${lowName} is ${low} and ${highName} is ${high}: the first must not exceed the second.`);
+}
+
+/** A sender has room for one body of the largest size that any route takes (`uws/body.ts`). */
+function checkBodies({ http }: Config): void {
+  const packageBytesMax = http.apiBodyBytesMax + limits.otaFormBytesMax;
+  const { bodyBytesInFlightMax, bodyBytesMax } = http;
+  if (
+    bodyBytesInFlightMax < Math.max(bodyBytesMax, packageBytesMax, limits.importBodyBytesMax, limits.bulkBodyBytesMax)
+  ) {
+    throw new StartError(
+      'HTTP_BODY_BYTES_IN_FLIGHT_MAX must have room for one body of the largest size: HTTP_BODY_BYTES_MAX, ' +
+        `HTTP_API_BODY_BYTES_MAX and ${limits.otaFormBytesMax} bytes, and ${limits.importBodyBytesMax} bytes.`,
+    );
+  }
+}
+
+function checkJournal({ ingest }: Config): void {
+  const { segmentBytes, unsyncedBytesMax } = ingest.journal;
+  assert(limits.frameBytesMax * 4 <= segmentBytes, 'a segment holds several frames');
+  // One frame may be written while the next one gathers.
+  const unsyncedBytesMin = 2 * limits.frameBytesMax;
+  if (unsyncedBytesMax < unsyncedBytesMin) {
+    throw new StartError(`JOURNAL_UNSYNCED_BYTES_MAX is ${unsyncedBytesMax}: it must be at least ${unsyncedBytesMin}.`);
+  }
+}
+
+interface Door {
+  address: string;
+  port: number;
+  /** Environment name of the port. */
+  name: string;
+}
+
+/** Two doors on one port: the second could not open. Port 0 is any free one. */
+function checkPorts(config: Config): void {
+  const doors = doorsOf(config).filter(({ port }) => port !== 0);
+  for (const [at, door] of doors.entries()) {
+    const other = doors.slice(0, at).find((earlier) => earlier.port === door.port && overlap(earlier, door));
+    if (!other) continue;
+    throw new StartError(`${other.name} and ${door.name} are both ${door.port}: each needs a port of its own.`);
+  }
+}
+
+function doorsOf({ http, ssl, monitor, mqtt, analytics, clickhouse, postgres }: Config): Door[] {
+  const loopback = '127.0.0.1';
+  const doors = [
+    { isOpen: true, address: http.address, port: http.port, name: 'HTTP_BIND_PORT' },
+    { isOpen: ssl.enabled, address: http.address, port: ssl.port, name: 'HTTPS_BIND_PORT' },
+    { isOpen: true, address: monitor.address, port: monitor.port, name: 'MONITOR_BIND_PORT' },
+    { isOpen: mqtt.enabled, address: mqtt.address, port: mqtt.port, name: 'MQTT_BIND_PORT' },
+    { isOpen: mqtt.ssl.enabled, address: mqtt.ssl.address, port: mqtt.ssl.port, name: 'MQTT_SSL_BIND_PORT' },
+    { isOpen: analytics.enabled, address: analytics.address, port: analytics.port, name: 'ANALYTICS_BIND_PORT' },
+    {
+      isOpen: clickhouse.url === '',
+      address: loopback,
+      port: clickhouse.embedded.port,
+      name: 'CLICKHOUSE_EMBEDDED_PORT',
+    },
+    { isOpen: postgres.url === '', address: loopback, port: postgres.embedded.port, name: 'POSTGRES_EMBEDDED_PORT' },
+  ];
+  return doors.filter(({ isOpen }) => isOpen);
+}
+
+/** Names of hosts are compared as they are written. */
+function overlap(one: Door, other: Door): boolean {
+  const isEvery = ({ address }: Door) => address === '0.0.0.0' || address === '::';
+  return isEvery(one) || isEvery(other) || one.address === other.address;
+}
