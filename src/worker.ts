@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { Activity } from './activity/activity.ts';
 import { Admission } from './activity/admission.ts';
 import type { AdminDeps } from './admin/deps.ts';
-import { GatewayNews } from './admin/gateway-news.ts';
+import { GatewayNotices } from './admin/gateway-notices.ts';
 import { TakenNames } from './admin/taken-names.ts';
 import { createApi } from './api/api.ts';
 import { LongAnswers } from './api/long-answer.ts';
@@ -412,11 +412,11 @@ function openOnboarding(
   { rpcSessions, persistentRpcs }: Commands,
 ) {
   const { childrenMax, customerScope } = config.gateway;
-  const gatewayNews = new GatewayNews({ postgres, persistentRpcs, clock, log, customerScope });
+  const gatewayNotices = new GatewayNotices({ postgres, persistentRpcs, clock, log, customerScope });
   const { devices: devicesMax } = config.limits;
   const takenNames = new TakenNames({ clock, log, metrics });
   const onAssigned = rollout.wake;
-  const admin: AdminDeps = { postgres, changes, clock, devicesMax, onAssigned, gatewayNews, takenNames };
+  const admin: AdminDeps = { postgres, changes, clock, devicesMax, onAssigned, gatewayNotices, takenNames };
   const claims: ClaimDeps = { ...admin, attributes, log, claiming: config.claiming };
   const { wrongKeysPerMinuteMax: wrongMax } = config.provisioning;
   const { guessWindowMs: windowMs, guessingAddressesMax: addressesMax } = limits;

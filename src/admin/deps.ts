@@ -2,7 +2,7 @@
 import type { Clock } from '../base/clock.ts';
 import type { CredentialChanges } from '../device/credential-changes.ts';
 import type { Postgres } from '../postgres/client.ts';
-import type { GatewayNews } from './gateway-news.ts';
+import type { GatewayNotices } from './gateway-notices.ts';
 import type { TakenNames } from './taken-names.ts';
 
 export interface AdminDeps {
@@ -14,7 +14,7 @@ export interface AdminDeps {
   /** After a commit: devices may have other packages now than they were told of. */
   onAssigned?: () => void;
   /** Absent in processes that neither delete nor rename devices. */
-  gatewayNews?: GatewayNews;
+  gatewayNotices?: GatewayNotices;
   /** Absent where no tenant chooses credentials, emails or keys. */
   takenNames?: TakenNames;
 }

@@ -124,7 +124,7 @@ export async function saveDevice(
   input: DeviceInput,
 ): Promise<Device> {
   const { tenantId } = caller;
-  const { postgres, changes, clock, onAssigned, gatewayNews } = deps;
+  const { postgres, changes, clock, onAssigned, gatewayNotices } = deps;
   const { device, stored, change, assigned } = await postgres.transaction(async (queries) => {
     const stored = await lockDevice(queries, tenantId, id);
     if (!stored) throw entityNotFound('Device', id);
@@ -141,7 +141,7 @@ export async function saveDevice(
   }, lostRaceAgain);
   changes.publish(change);
   if (assigned) onAssigned?.();
-  if (stored.name !== device.name) await gatewayNews?.renamed(tenantId, { id, ...stored }, device.name);
+  if (stored.name !== device.name) await gatewayNotices?.renamed(tenantId, { id, ...stored }, device.name);
   return device;
 }
 
@@ -161,7 +161,7 @@ function membersOf(json: unknown): Record<string, unknown> {
 
 /** Device, credentials and, through a tombstone, its telemetry. */
 export async function deleteDevice(deps: AdminDeps, tenantId: string, id: string): Promise<void> {
-  const { postgres, changes, clock, gatewayNews } = deps;
+  const { postgres, changes, clock, gatewayNotices } = deps;
   const { stored, change } = await postgres.transaction(async (queries) => {
     const stored = await lockDevice(queries, tenantId, id);
     if (!stored) throw entityNotFound('Device', id);
@@ -171,7 +171,7 @@ export async function deleteDevice(deps: AdminDeps, tenantId: string, id: string
     return { stored, change };
   }, lostRaceAgain);
   changes.publish(change);
-  await gatewayNews?.deleted(tenantId, { id, ...stored });
+  await gatewayNotices?.deleted(tenantId, { id, ...stored });
 }
 
 /** Caches of this device are stale. The caller publishes the result after the commit. */

@@ -1,6 +1,6 @@
 /**
- * Attributes of devices: what they are, and the one object through which every door and room writes and reads them. A
- * write is acknowledged after its commit, and then told to the sessions of the device if it was shared.
+ * Attributes of devices: the types, and the one object through which all doors and rooms read and write them. A write
+ * is acknowledged after its commit. A change of shared attributes is then sent to the sessions of the device.
  */
 import type { Queries } from '../postgres/client.ts';
 import { Kind, type TypedValue } from '../value/typed.ts';
@@ -12,7 +12,7 @@ export type { AttributeRow } from './store.ts';
 export const scopes = ['CLIENT_SCOPE', 'SHARED_SCOPE', 'SERVER_SCOPE'] as const;
 export type Scope = (typeof scopes)[number];
 
-/** Column `scope` of the store: numbers that stay for ever. */
+/** Numbers of the column `scope`. A number never changes its meaning. */
 export const scopeNumber: Record<Scope, number> = { CLIENT_SCOPE: 1, SHARED_SCOPE: 2, SERVER_SCOPE: 3 };
 
 export class Attributes {
@@ -29,17 +29,17 @@ export class Attributes {
     return entries.size === 0 ? Promise.resolve() : this.#writer.save(device, scopeNumber[scope], entries);
   }
 
-  /** The keys that were there and are gone, in the order of `keys`. */
+  /** Returns the keys that existed and were deleted, in the order of `keys`. */
   remove(device: number, scope: Scope, keys: string[]): Promise<string[]> {
     return keys.length === 0 ? Promise.resolve([]) : this.#writer.remove(device, scopeNumber[scope], keys);
   }
 
-  /** Ordered by key; `keys` null = all. */
+  /** Returns the attributes ordered by key; `keys` null = all keys. */
   async read(device: number, scope: Scope, keys: string[] | null): Promise<AttributeRow[]> {
     return (await this.readScopes(device, [scope], keys)).map(({ scope: _, ...row }) => row);
   }
 
-  /** Several scopes at once, ordered by scope and key. */
+  /** Returns the attributes of several scopes, ordered by scope and key. */
   async readScopes(
     device: number,
     wanted: readonly Scope[],
@@ -59,7 +59,7 @@ export class Attributes {
   }
 }
 
-/** Values that the service itself writes: they are what they are, and never cast. */
+/** Makes a value that the service itself writes: its type is never cast. */
 export const ownValue = {
   string: (text: string): TypedValue => ({ kind: Kind.string, num: 0, int: '0', text }),
   long: (value: number): TypedValue => ({ kind: Kind.long, num: 0, int: String(value), text: '' }),

@@ -1,4 +1,6 @@
-/** The bytes of an attribute message → typed values by key (docs/http.md#attributes). A null stores nothing. */
+/**
+ * Decodes the bytes of an attribute message into typed values by key (docs/http.md#attributes). A null stores nothing.
+ */
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { keyFault } from '../telemetry/keys.ts';

@@ -1,6 +1,6 @@
 /**
- * Attributes of entities that are no devices: few, written one call at a time, and pushed to no session. `entity` is
- * the number of the entity; 0 = an entity of which nothing was stored.
+ * Attributes of entities that are not devices: few, written in one call at a time, and sent to no session. `entity` is
+ * the number of the entity; 0 = an entity for which nothing was stored.
  */
 import type { Clock } from '../base/clock.ts';
 import type { Queries } from '../postgres/client.ts';
@@ -19,7 +19,7 @@ export class EntityAttributes {
     this.#stored = new StoredBytes(clock, entityRows);
   }
 
-  /** Inside the caller's transaction, which holds the entity. */
+  /** Runs inside the caller's transaction, which has locked the entity. */
   async save(
     queries: Queries,
     entity: number,
@@ -36,7 +36,7 @@ export class EntityAttributes {
     this.#stored.removed(entity, scopeNumber[scope]);
   }
 
-  /** Several scopes at once, ordered by scope and key; `keys` null = all. */
+  /** Returns the attributes of several scopes, ordered by scope and key; `keys` null = all keys. */
   async readScopes(
     entity: number,
     wanted: readonly Scope[],

@@ -1,4 +1,4 @@
-/** SQL of writes to the attributes of entities that are no devices. */
+/** SQL that writes the attributes of entities that are not devices. */
 import type { Queries } from '../postgres/client.ts';
 import type { TypedValue } from '../value/typed.ts';
 import { textOf } from './store.ts';

@@ -10,7 +10,7 @@ import { portPair } from '../bus/port.ts';
 import { Downlink } from '../downlink/downlink.ts';
 import type { Queries } from '../postgres/client.ts';
 import { AttributeUpdates } from './followers.ts';
-import type { News } from './update.ts';
+import type { Update } from './update.ts';
 
 const log = createLog('error', 'test');
 const device = 7;
@@ -55,9 +55,9 @@ afterEach(async () => {
 });
 
 function follow() {
-  const told: News[] = [];
+  const told: Update[] = [];
   const following = updates.follow(device, {
-    news: (news) => void told.push(news),
+    update: (update) => void told.push(update),
     failed: () => {},
     close: () => {},
   });

@@ -1,8 +1,8 @@
 /**
- * Who follows the shared attributes of a device is told each change after its commit, and at the start what the device
- * does not know yet. A change comes over the downlink with its version, so a gap shows, and then the store is read;
- * once a second the store is also asked which versions are new (changed-heads.ts), because the bus may lose a message.
- * A device that knows everything is remembered as settled: its next poll asks nothing of the store.
+ * Sends every change of a device's shared attributes to its followers after the commit, and first the changes that the
+ * device has missed. A change arrives over the downlink with its version. After a gap in the versions the store is
+ * read. Once a second the store is also asked for new versions (version-poll.ts), because the bus may lose a message. A
+ * device that knows every change is remembered as settled: its next poll reads nothing from the store.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Clock } from '../base/clock.ts';
@@ -13,16 +13,16 @@ import type { Metrics } from '../base/metrics.ts';
 import type { CloseReason, Downlink, Listener } from '../downlink/downlink.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { UpdateMessage } from './notify.ts';
-import type { News } from './update.ts';
+import type { Update } from './update.ts';
 import { Inquiries } from './update-reads.ts';
 import { ChangedHeads } from './version-poll.ts';
 
-/** A session that wants to know. */
+/** A session that receives updates. */
 export interface Follower {
-  news(news: News): void;
-  /** The store cannot say what the device does not know yet. */
+  update(update: Update): void;
+  /** Called when the store cannot be read. */
   failed(error: unknown): void;
-  /** As of a downlink `Listener`. */
+  /** Closes the session, as `close` of a downlink `Listener` does. */
   close(reason: CloseReason): void;
 }
 
@@ -43,9 +43,9 @@ export class AttributeUpdates {
   readonly #inquiries: Inquiries;
   readonly #heads: ChangedHeads;
   readonly #followings = new Map<number, Following[]>();
-  /** Device → the version up to which it knows everything. */
+  /** Device → the version up to which the device knows every change. */
   readonly #settled = new FifoMap<number, number>(limits.settledDevicesMax);
-  /** Devices that the store is being asked about, and the highest version that this worker received meanwhile. */
+  /** Devices for which a read of the store is running, and the highest version that this worker received meanwhile. */
   readonly #asked = new Map<number, { asks: number; version: number }>();
 
   constructor({ postgres, downlink, clock, log, metrics, lossFree }: AttributeUpdatesDeps) {
@@ -57,7 +57,7 @@ export class AttributeUpdates {
       postgres,
       clock,
       log,
-      onVersion: (device, version) => this.#hear(device, version),
+      onVersion: (device, version) => this.#notifyVersion(device, version),
     });
     downlink.watch('attributes', (device, message) => this.#unsettle(device, (message as UpdateMessage).version));
     metrics.observed(
@@ -68,7 +68,7 @@ export class AttributeUpdates {
   }
 
   start(): void {
-    if (this.#lossFree) this.#heads.start(() => this.#hearAll());
+    if (this.#lossFree) this.#heads.start(() => this.#askForAll());
   }
 
   async stop(): Promise<void> {
@@ -82,7 +82,7 @@ export class AttributeUpdates {
     if (followings) followings.push(following);
     else this.#followings.set(device, [following]);
     following.leaveDownlink = this.#downlink.listen(device, 'attributes', following);
-    // Changes from then on arrive.
+    // The first read starts after the listener is in force: later changes arrive over the downlink.
     if (this.#lossFree) void this.#downlink.inForce(device).then(() => following.ask());
     return following;
   }
@@ -91,18 +91,18 @@ export class AttributeUpdates {
     return this.#lossFree;
   }
 
-  /** Of `Following` only, as is all below. */
-  async standing(device: number, since: number): Promise<{ version: number; news: News | undefined }> {
+  /** Returns the next update that the device has not seen. Called by `Following`, as are the methods below. */
+  async pendingUpdate(device: number, since: number): Promise<{ version: number; update: Update | undefined }> {
     const settled = this.#heads.isFresh ? this.#settled.get(device) : undefined;
-    if (settled !== undefined) return { version: settled, news: undefined };
+    if (settled !== undefined) return { version: settled, update: undefined };
     const asked = this.#asked.get(device) ?? { asks: 0, version: 0 };
     asked.asks += 1;
     this.#asked.set(device, asked);
     try {
       const answer = await this.#inquiries.ask(device, since);
-      // The answer may be older than a version that arrived before it: then the device is not settled.
+      // A version that arrived during the read may be newer than the answer: then the device is not settled.
       const isNewest = asked.version <= answer.version;
-      if (!answer.news && isNewest && this.#heads.isFresh) this.#settled.set(device, answer.version);
+      if (!answer.update && isNewest && this.#heads.isFresh) this.#settled.set(device, answer.version);
       return answer;
     } finally {
       asked.asks -= 1;
@@ -110,15 +110,15 @@ export class AttributeUpdates {
     }
   }
 
-  /** A change that is too large for the bus. */
-  read(device: number, version: number): Promise<News | undefined> {
+  /** Reads a change that is too large for the bus. */
+  read(device: number, version: number): Promise<Update | undefined> {
     return this.#inquiries.readFrom(device, version - 1);
   }
 
-  told(device: number, news: News, confirmed: boolean): void {
+  answered(device: number, update: Update, confirmed: boolean): void {
     if (!this.#lossFree) return;
     this.#settled.delete(device);
-    this.#inquiries.offer(device, news, confirmed);
+    this.#inquiries.offer(device, update, confirmed);
   }
 
   left(device: number, following: Following): void {
@@ -134,13 +134,13 @@ export class AttributeUpdates {
     if (settled !== undefined && settled < version) this.#settled.delete(device);
   }
 
-  #hear(device: number, version: number): void {
+  #notifyVersion(device: number, version: number): void {
     this.#unsettle(device, version);
-    for (const following of [...(this.#followings.get(device) ?? [])]) following.hear(version);
+    for (const following of [...(this.#followings.get(device) ?? [])]) following.receiveVersion(version);
   }
 
-  /** Called when too much changed to hand over one by one. */
-  #hearAll(): void {
+  /** Called when too many versions changed to notify each device separately. */
+  #askForAll(): void {
     this.#settled.clear();
     for (const asked of this.#asked.values()) asked.version = Number.POSITIVE_INFINITY;
     for (const followings of [...this.#followings.values()]) for (const following of [...followings]) following.ask();
@@ -151,12 +151,12 @@ export class Following implements Listener {
   readonly #owner: AttributeUpdates;
   readonly #device: number;
   readonly #follower: Follower;
-  /** Epoch milliseconds: a device that never listened before receives what was written from then on. */
+  /** Epoch milliseconds. A device that never listened before receives changes from this time on. */
   readonly #since: number;
   leaveDownlink: (() => void) | undefined = undefined;
-  /** The version up to which the follower has every change; undefined while the store is being asked. */
+  /** The version up to which the follower has every change; undefined while the store is read. */
   #known: number | undefined = undefined;
-  #heard = 0;
+  #latest = 0;
   #asking = false;
   #hasAsked = false;
   #hasWaited = false;
@@ -169,23 +169,23 @@ export class Following implements Listener {
     this.#follower = follower;
   }
 
-  /** A change, of the downlink. */
+  /** Receives a change from the downlink. */
   receive(message: object): void {
     const { kind, version, json } = message as UpdateMessage;
     if (!this.#owner.lossFree) {
-      if (json !== undefined) this.#follower.news({ kind, version, json });
+      if (json !== undefined) this.#follower.update({ kind, version, json });
       else void this.#readLarge(version);
     } else if (this.#known !== undefined && version === this.#known + 1 && json !== undefined) {
       this.#known = version;
-      this.#follower.news({ kind, version, json });
+      this.#follower.update({ kind, version, json });
     } else {
-      this.hear(version);
+      this.receiveVersion(version);
     }
   }
 
-  /** There is a version. */
-  hear(version: number): void {
-    if (version > this.#heard) this.#heard = version;
+  /** Notes that the version exists, and reads the store if the follower does not know the version. */
+  receiveVersion(version: number): void {
+    if (version > this.#latest) this.#latest = version;
     if (this.#known !== undefined && version > this.#known) this.ask();
   }
 
@@ -193,14 +193,14 @@ export class Following implements Listener {
     this.#follower.close(reason);
   }
 
-  /** The answer with this news was written; whether it arrived is not certain. */
-  offered(news: News): void {
-    this.#owner.told(this.#device, news, false);
+  /** The answer with this update was written. Whether the answer arrived is not certain. */
+  offered(update: Update): void {
+    this.#owner.answered(this.#device, update, false);
   }
 
-  /** The client has said that it has this news. Goes on with what else there is. */
-  confirmed(news: News): void {
-    this.#owner.told(this.#device, news, true);
+  /** The client has confirmed the update. Sends the next one. */
+  confirmed(update: Update): void {
+    this.#owner.answered(this.#device, update, true);
     if (this.#known === undefined && this.#owner.lossFree) this.ask();
   }
 
@@ -211,9 +211,7 @@ export class Following implements Listener {
     this.#owner.left(this.#device, this);
   }
 
-  /**
-   * Runs once even if the follower has left, because the first poll starts the device's cursor.
-   */
+  /** Runs once even if the follower has left, because the first poll starts the device's cursor. */
   ask(): void {
     if (this.#asking || (this.#left && this.#hasAsked)) return;
     this.#asking = true;
@@ -225,26 +223,27 @@ export class Following implements Listener {
   async #ask(): Promise<void> {
     try {
       for (;;) {
-        const { version, news } = await this.#owner.standing(this.#device, this.#since);
+        const { version, update } = await this.#owner.pendingUpdate(this.#device, this.#since);
         if (this.#left) return;
-        if (news && !this.#hasWaited) {
-          // The last answer, of another worker, may be on its way into the store: once it is there, this is no news.
+        if (update && !this.#hasWaited) {
+          // The confirmation of the last answer may still be on its way from another worker. A second read after a wait
+          // then finds nothing.
           this.#hasWaited = true;
           await sleep(limits.updateSettleMs);
           continue;
         }
-        if (news) {
+        if (update) {
           this.#asking = false;
-          this.#follower.news(news);
+          this.#follower.update(update);
           return;
         }
-        if (version >= this.#heard) {
+        if (version >= this.#latest) {
           this.#known = version;
           this.#hasWaited = true;
           return;
         }
-        // Heard of while it was read: once more. A store that stays behind was restored from an older state.
-        this.#heard = version;
+        // A newer version exists: read again, once. A store whose version stays lower was restored from an older state.
+        this.#latest = version;
       }
     } catch (error) {
       if (!this.#left) this.#follower.failed(error);
@@ -255,8 +254,8 @@ export class Following implements Listener {
 
   async #readLarge(version: number): Promise<void> {
     try {
-      const news = await this.#owner.read(this.#device, version);
-      if (news && !this.#left) this.#follower.news(news);
+      const update = await this.#owner.read(this.#device, version);
+      if (update && !this.#left) this.#follower.update(update);
     } catch (error) {
       if (!this.#left) this.#follower.failed(error);
     }

@@ -1,12 +1,14 @@
-/** A committed change of shared attributes on its way to the sessions of the device, over the downlink. */
+/** Sends a committed change of shared attributes to the sessions of the device, over the downlink. */
 import { limits } from '../base/limits.ts';
 import type { Downlink } from '../downlink/downlink.ts';
-import { changesJson, deletionsJson, type News } from './update.ts';
+import { changesJson, deletionsJson, type Update } from './update.ts';
 import type { SharedChange } from './writer.ts';
 
-/** The message of topic `attributes`. Without `json` the change is too large for the bus: read it from the store. */
+/**
+ * The message of topic `attributes`. A message without `json` is too large for the bus: the receiver reads the store.
+ */
 export interface UpdateMessage {
-  kind: News['kind'];
+  kind: Update['kind'];
   version: number;
   json?: string;
 }

@@ -1,6 +1,6 @@
 /**
- * Which attributes a device asks to read, and the answer: the rules that all doors share (docs/http.md#attributes). A
- * scope that is not asked for is not answered; who asks for nothing in particular gets everything.
+ * The rules for a device's request to read attributes, which all doors share (docs/http.md#attributes). A request that
+ * names no key and no scope is answered with all attributes.
  */
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -8,7 +8,7 @@ import type { Json } from '../value/json.ts';
 import { strictForm } from '../value/typed.ts';
 import type { Attributes, Scope } from './attributes.ts';
 
-/** Keys of a scope; 'all', or undefined when the scope is not asked for. */
+/** Keys of a scope; 'all'; or undefined when the scope is not requested. */
 export type WantedKeys = 'all' | string[] | undefined;
 
 export interface WantedAttributes {
@@ -16,18 +16,18 @@ export interface WantedAttributes {
   shared: WantedKeys;
 }
 
-/** What is there, as texts of JSON members: `"key":value`. */
+/** The attributes that exist, as JSON members: `"key":value`. */
 export interface FoundAttributes {
   client: string[];
   shared: string[];
 }
 
-/** Keys separated by commas. */
+/** Parses keys separated by commas. */
 export function keysOfText(text: string): WantedKeys {
   return text === '' ? undefined : namedKeys(text.split(','));
 }
 
-/** Leaves out empty names, and names with NUL: no key has either, and the database takes no NUL. */
+/** Leaves out empty names and names with NUL: no key has such a name, and PostgreSQL stores no NUL. */
 export function namedKeys(names: string[]): string[] {
   const keys = names.filter((name) => name !== '');
   if (keys.length > limits.listedKeysMax) {
@@ -36,12 +36,12 @@ export function namedKeys(names: string[]): string[] {
   return keys.filter((key) => !key.includes('\0'));
 }
 
-/** Nothing asked for is everything. */
+/** Returns the requested scopes. A request without keys is for all attributes. */
 export function wantedScopes(client: WantedKeys, shared: WantedKeys): WantedAttributes {
   return client === undefined && shared === undefined ? { client: 'all', shared: 'all' } : { client, shared };
 }
 
-/** Of a document like `{"clientKeys":"a,b","sharedKeys":["c"]}` or `{"allClientKeys":true}`. */
+/** Reads the request from a document like `{"clientKeys":"a,b","sharedKeys":["c"]}` or `{"allClientKeys":true}`. */
 export function wantedOf(document: Json): WantedAttributes {
   if (!(document instanceof Map)) {
     throw badRequest('attribute_request', 'A request for attributes must be a JSON object; {} asks for all of them.');
@@ -80,7 +80,7 @@ export async function readWanted(
   return found;
 }
 
-/** `{"client":{…},"shared":{…}}` without the scopes that are empty. */
+/** Returns `{"client":{…},"shared":{…}}` without the empty scopes. */
 export function foundJson({ client, shared }: FoundAttributes, alwaysClient = false): string {
   const members: string[] = [];
   if (client.length > 0 || alwaysClient) members.push(`"client":{${client.join(',')}}`);

@@ -1,6 +1,6 @@
 /**
- * SQL of attributes and of what their devices were told. Statements lock rows in one order (heads by device, then
- * attributes by primary key), so that workers wait for each other in turn.
+ * SQL of attributes and of the updates that devices have received. Statements lock rows in one order (heads by device,
+ * then attributes by primary key), so that two workers never wait for each other.
  */
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -13,7 +13,7 @@ export interface AttributeRow {
   lastUpdateTs: number;
 }
 
-/** One row to write. A batch holds each (device, scope, key) once. */
+/** One row to write. A batch has at most one row for each (device, scope, key). */
 export interface AttributeWrite {
   device: number;
   scope: number;
@@ -27,7 +27,8 @@ const deletedKind = 0;
 const nowMs = '(extract(epoch from clock_timestamp()) * 1000)::bigint';
 
 /**
- * One statement of a queue of writes (its column is `lane`), which may reach the database twice: it takes effect once.
+ * One statement of a queue of writes (its column is `lane`). A statement that reaches the database twice takes effect
+ * once.
  */
 export interface Turn {
   queue: string;
@@ -35,8 +36,8 @@ export interface Turn {
 }
 
 /**
- * True for the first of two equal statements only. The second one waits for the first one's commit, also when the first
- * still runs on a connection that was lost.
+ * SQL that yields a row for the first of two equal statements only. The second one waits for the commit of the first,
+ * also when the first still runs on a connection that was lost.
  */
 function turnTaken(queue: number): string {
   return `turn as (
@@ -46,7 +47,7 @@ function turnTaken(queue: number): string {
        returning number)`;
 }
 
-/** Without a turn each call counts, as inside a transaction. */
+/** Upserts the rows. Without a turn every call takes effect, as inside a transaction. */
 export async function upsertAttributes(queries: Queries, rows: AttributeWrite[], turn?: Turn): Promise<void> {
   await queries.query(
     `${turn ? `with ${turnTaken(7)}` : ''}
@@ -60,7 +61,7 @@ export async function upsertAttributes(queries: Queries, rows: AttributeWrite[],
   );
 }
 
-/** Shared ones: each device gets one new version, which is returned by device; none when the turn was taken before. */
+/** Upserts shared attributes. Returns the new version of each device; empty when the turn was taken earlier. */
 export async function upsertShared(queries: Queries, rows: AttributeWrite[], turn: Turn): Promise<Map<number, number>> {
   const [devices, , ...columns] = columnsOf(rows);
   const heads = await queries.query<{ device: number; version: number }>(
@@ -85,7 +86,7 @@ export async function upsertShared(queries: Queries, rows: AttributeWrite[], tur
   return new Map(heads.map(({ device, version }) => [device, version]));
 }
 
-/** Of shared rows that were written once: the places of those that nothing has replaced since, with their versions. */
+/** Returns the places of those shared rows that no later write has replaced, with their versions. */
 export async function readUnreplaced(
   queries: Queries,
   rows: AttributeWrite[],
@@ -120,7 +121,7 @@ export async function deleteAttributes(
   return rows.flatMap(({ key }) => (key === null ? [] : [key]));
 }
 
-/** Removes rows that the device was never sent; other rows stay as deletions of the new version. */
+/** Deletes rows of a device that has no cursor; the rows of other devices stay as deletions of the new version. */
 export async function deleteShared(
   queries: Queries,
   device: number,
@@ -133,14 +134,14 @@ export async function deleteShared(
      head as (
        insert into attribute_head as h (device, version) select d.number, 1 from device d, turn where d.number = $1
        on conflict (device) do update set version = h.version + 1, transaction_id = pg_current_xact_id()
-       returning version, deletions_seen is not null as is_told),
+       returning version, deletions_seen is not null as has_cursor),
      gone as (
        delete from attribute using head
-        where device = $1 and scope = ${sharedScope} and key = any($2) and kind <> ${deletedKind} and not head.is_told
+        where device = $1 and scope = ${sharedScope} and key = any($2) and kind <> ${deletedKind} and not head.has_cursor
        returning key),
      marked as (
        update attribute set kind = ${deletedKind}, value = '', last_update_ts = $3, version = head.version from head
-        where device = $1 and scope = ${sharedScope} and key = any($2) and kind <> ${deletedKind} and head.is_told
+        where device = $1 and scope = ${sharedScope} and key = any($2) and kind <> ${deletedKind} and head.has_cursor
        returning key)
      select removed.key, (select head.version from head) as version, exists (select from turn) as taken
        from (values (1)) as always left join (table gone union all table marked) as removed on true`,
@@ -156,7 +157,8 @@ export async function deleteShared(
 }
 
 /**
- * After a removal whose answer was lost: a key that was written again since was removed as well, and says so itself.
+ * Returns the deleted keys after a removal whose answer was lost. A key that exists was written again since, and that
+ * write announces it.
  */
 async function missingKeys(queries: Queries, device: number, scope: number, keys: string[]): Promise<string[]> {
   const rows = await queries.query<{ key: string }>(
@@ -167,7 +169,7 @@ async function missingKeys(queries: Queries, device: number, scope: number, keys
   return keys.filter((key) => !live.has(key));
 }
 
-/** Queues of workers that are long gone. */
+/** Deletes the turns of queues whose workers ended long ago. */
 export async function pruneTurns(queries: Queries, keptMs: number): Promise<void> {
   await queries.query(`delete from attribute_turn where used_time < ${nowMs} - $1::bigint`, [keptMs]);
 }
@@ -179,11 +181,11 @@ interface ValueColumns {
   lastUpdateTs: number;
 }
 
-/** The tables of attributes: of devices, and of other entities. */
+/** The tables of attributes: those of devices, and those of other entities. */
 export const deviceRows = { table: 'attribute', owner: 'device' };
 export const entityRows = { table: 'entity_attribute', owner: 'entity' };
 
-/** What the attributes of a scope take, those included of which only the deletion is kept. */
+/** Returns the stored bytes of a scope, including rows of which only the deletion is kept. */
 export async function readStoredBytes(
   queries: Queries,
   owner: number,
@@ -198,7 +200,7 @@ export async function readStoredBytes(
   return rows[0]?.bytes ?? 0;
 }
 
-/** Throws a 400 fault when the values together have more than `limits.attributesReadBytesMax` bytes. */
+/** Throws a 400 fault when the values together exceed `limits.attributesReadBytesMax` bytes. */
 export async function readAttributes(
   queries: Queries,
   device: number,
@@ -239,7 +241,7 @@ export async function readKeys(
   return rows.map(({ key }) => key);
 }
 
-/** Keys in any scope that any of the devices has. */
+/** Returns the keys that any of the devices has, in any scope. */
 export async function readKeysOfDevices(queries: Queries, devices: number[]): Promise<string[]> {
   const rows = await queries.query<{ key: string }>(
     `select distinct key from attribute where device = any($1) and kind <> ${deletedKind} order by key`,
@@ -252,12 +254,12 @@ export async function readKeysOfDevices(queries: Queries, devices: number[]): Pr
 export interface Head {
   device: number;
   version: number;
-  /** Null before the first poll or subscription, and so is `deletionsSeen`. */
+  /** Null before the first poll or subscription; then `deletionsSeen` is null too. */
   changesSeen: number | null;
   deletionsSeen: number | null;
   changesOffered: number | null;
   deletionsOffered: number | null;
-  /** Since the last answer, by the clock of the database. */
+  /** Milliseconds since the last answer, by the clock of the database. */
   offeredMs: number;
   repeated: boolean;
 }
@@ -272,7 +274,7 @@ export async function readHeads(queries: Queries, devices: number[]): Promise<He
   );
 }
 
-/** The version that the shared attributes of each device had at a time, as far as their rows still tell. */
+/** Returns the version that the shared attributes of each device had at a time, as far as the stored rows show it. */
 export async function readVersionsBefore(
   queries: Queries,
   asked: { device: number; since: number }[],
@@ -287,7 +289,7 @@ export async function readVersionsBefore(
   return new Map(rows.map(({ device, version }) => [device, version]));
 }
 
-/** Reads versions of devices that were not settled before `transaction`; some versions may be read twice. */
+/** Returns versions of devices that were not settled before `transaction`. A version may be returned twice. */
 export async function readChangedHeads(
   queries: Queries,
   transaction: bigint,
@@ -299,7 +301,7 @@ export async function readChangedHeads(
   );
 }
 
-/** What a device knows for certain. Never goes back. */
+/** The version up to which a device certainly has every change. A cursor never decreases. */
 export interface Cursor {
   device: number;
   changesSeen: number;
@@ -307,7 +309,7 @@ export interface Cursor {
   repeated: boolean;
 }
 
-/** Ends what was offered. Devices that do not exist any more are left out. */
+/** Stores cursors and clears the offered versions. Devices that no longer exist are left out. */
 export async function storeCursors(queries: Queries, cursors: Cursor[]): Promise<void> {
   await queries.query(
     `insert into attribute_head as h (device, version, changes_seen, deletions_seen, repeated)
@@ -327,7 +329,7 @@ export async function storeCursors(queries: Queries, cursors: Cursor[]): Promise
   );
 }
 
-/** What was written to a client. A repeated answer, and one that the client confirmed, counts as seen. */
+/** Versions that were written to a client. A repeated answer, and one that the client confirmed, counts as seen. */
 export interface UpdateOffer {
   device: number;
   changes: number | null;
@@ -358,7 +360,7 @@ export async function storeOffers(queries: Queries, offers: UpdateOffer[]): Prom
   );
 }
 
-/** Deletions that the device has heard of. */
+/** Deletes the deletions that their device has received. */
 export async function pruneDeletions(queries: Queries, devices: number[]): Promise<void> {
   await queries.query(
     `delete from attribute a using attribute_head h
@@ -368,19 +370,19 @@ export async function pruneDeletions(queries: Queries, devices: number[]): Promi
   );
 }
 
-/** A shared row that is newer than what its device has seen; `value` undefined = deleted. */
-export interface NewsRow {
+/** A shared row that its device has not seen; `value` undefined = deleted. */
+export interface UpdateRow {
   device: number;
-  /** Of the device's shared attributes, at the time of the read. */
+  /** The version of the device's shared attributes at the time of the read. */
   headVersion: number;
   key: string;
   value: TypedValue | undefined;
 }
 
-export async function readNewsRows(
+export async function readUpdateRows(
   queries: Queries,
   cursors: { device: number; changesSeen: number; deletionsSeen: number }[],
-): Promise<NewsRow[]> {
+): Promise<UpdateRow[]> {
   const rows = await queries.query<{ device: number; headVersion: number; key: string; kind: number; value: string }>(
     `select a.device, h.version as "headVersion", a.key, a.kind, a.value
        from unnest($1::bigint[], $2::bigint[], $3::bigint[]) as c (device, changes, deletions)
@@ -402,7 +404,7 @@ export async function readNewsRows(
   }));
 }
 
-/** The rows as columns of `unnest`: device, scope, key, kind, value, ts. */
+/** Returns the rows as columns for `unnest`: device, scope, key, kind, value, ts. */
 function columnsOf(rows: AttributeWrite[]): unknown[] {
   let devices = '{';
   let scopes = '{';
@@ -422,7 +424,7 @@ function columnsOf(rows: AttributeWrite[]): unknown[] {
   return [`${devices}}`, `${scopes}}`, textArray(keys), `${kinds}}`, textArray(values), `${times}}`];
 }
 
-/** An array literal: much cheaper than the driver's own, which looks at each element twice. */
+/** Returns an array literal. The driver's own function costs much more: it visits each element twice. */
 function textArray(texts: string[]): string {
   let literal = '{';
   for (const text of texts) {

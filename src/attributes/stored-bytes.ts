@@ -1,8 +1,8 @@
 /**
- * Bounds what the attributes of one owner (a device, or another entity) take in the store, for each scope apart. This
- * worker adds up what passes, and reads the sum from the store only when an eighth of the cap was written since the
- * last reading, so that a write rarely costs a read. An owner may then have the cap, and beyond it an eighth for each
- * worker of all hosts and what waits there for its commit.
+ * Limits the stored bytes of one owner's attributes (a device, or another entity), for each scope separately. This
+ * worker counts the bytes that it writes. It reads the sum from the store only after an eighth of the cap was written,
+ * so a write rarely costs a read. An owner may thus exceed the cap by an eighth for each worker of all hosts, plus the
+ * writes that wait there for their commit.
  */
 import type { Clock } from '../base/clock.ts';
 import { badRequest, type Fault } from '../base/errors.ts';
@@ -12,10 +12,10 @@ import type { Queries } from '../postgres/client.ts';
 import type { TypedValue } from '../value/typed.ts';
 import { deviceRows, readStoredBytes } from './store.ts';
 
-/** What a row takes beside its key and value. */
+/** Bytes that a row counts beside its key and value. */
 export const rowBytes = 64;
 
-/** As the cap counts them. */
+/** Returns the bytes of the entries as the cap counts them. */
 export function bytesOf(entries: Map<string, TypedValue>): number {
   let bytes = 0;
   for (const [key, { text }] of entries) bytes += rowBytes + key.length + text.length;
@@ -23,10 +23,10 @@ export function bytesOf(entries: Map<string, TypedValue>): number {
 }
 
 interface Known {
-  /** Since the last reading. */
+  /** Bytes written since the last read of the sum. */
   written: number;
   reading: Promise<void> | undefined;
-  /** Monotonic: what was read until then still counts as more than the cap. */
+  /** Monotonic milliseconds: until then the owner is refused without another read. */
   fullUntil: number;
 }
 
@@ -42,17 +42,18 @@ export class StoredBytes {
     this.#bytesMax = bytesMax;
   }
 
-  /** Undefined: there is room. Else resolves when the store was asked and has room, and rejects when it has none. */
+  /** Returns undefined when there is room. Otherwise resolves when the store was read and has room, or rejects. */
   admit(queries: Queries, owner: number, scope: number, bytes: number): Promise<void> | undefined {
     const name = nameOf(owner, scope);
     let known = this.#known.get(name);
     if (!known) {
-      // A full map has forgotten what many owners wrote: then the chance of a reading is what counts for each byte.
+      // A full map has dropped the counts of many owners: a read then happens with a probability that grows with the
+      // bytes.
       const isFull = this.#known.size >= limits.attributeOwnersKnownMax;
       const written = isFull ? (Math.random() * this.#bytesMax) / 8 : 0;
       this.#known.set(name, (known = { written, reading: undefined, fullUntil: 0 }));
     }
-    // Calls take effect in their order.
+    // A later call waits for the read, so that calls take effect in their order.
     if (known.fullUntil > 0) {
       if (this.#clock.monotonic() < known.fullUntil) return Promise.reject(tooMuch(this.#bytesMax));
     } else {
@@ -63,13 +64,13 @@ export class StoredBytes {
     return known.reading.then(() => this.#room(known));
   }
 
-  /** Until then earlier calls of the owner wait; never rejects. */
+  /** Resolves when the earlier calls of the owner may go on; never rejects. */
   waiting(owner: number, scope: number): Promise<void> | undefined {
-    // As many steps as a write waits, so that calls keep their order.
+    // Takes as many microtasks as a write does, so that calls keep their order.
     return this.#known.get(nameOf(owner, scope))?.reading?.then(() => {});
   }
 
-  /** Attributes of the owner were removed: the next write asks the store. */
+  /** Attributes of the owner were deleted: the next write reads the sum. */
   removed(owner: number, scope: number): void {
     const known = this.#known.get(nameOf(owner, scope));
     if (known && known.fullUntil > 0) known.fullUntil = Number.MIN_VALUE;
@@ -81,7 +82,7 @@ export class StoredBytes {
       const stored = await readStoredBytes(queries, owner, scope, this.#table);
       known.fullUntil = stored >= this.#bytesMax ? this.#clock.monotonic() + limits.attributesFullMs : 0;
     } catch {
-      // The write itself says what is wrong with the store.
+      // A store that fails is reported by the write itself.
     } finally {
       known.reading = undefined;
     }
@@ -92,7 +93,7 @@ export class StoredBytes {
   }
 }
 
-/** Scopes are below 4. */
+/** Scopes are numbers below 4. */
 function nameOf(owner: number, scope: number): number {
   return owner * 4 + scope;
 }

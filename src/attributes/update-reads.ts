@@ -1,6 +1,6 @@
 /**
- * What polls ask of the store, gathered: one statement at a time for many devices. What was offered to a device goes
- * in before what is asked after it, so that the next poll of a quick client knows that its last answer arrived.
+ * Gathers the reads of polls: one statement at a time for many devices. Offers of a device are stored before its next
+ * read. The next poll of a quick client thus confirms the last answer.
  */
 import { Batches } from '../base/batches.ts';
 import { messageOf, unavailable } from '../base/errors.ts';
@@ -8,24 +8,24 @@ import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
 import {
-  type NewsRow,
   pruneDeletions,
   readHeads,
-  readNewsRows,
+  readUpdateRows,
   readVersionsBefore,
   storeCursors,
   storeOffers,
   type UpdateOffer,
+  type UpdateRow,
 } from './store.ts';
-import { isFirst, type News, newsOf, type Standing, standingOf } from './update.ts';
+import { type CursorState, cursorStateOf, isFirst, type Update, updateOf } from './update.ts';
 
 export interface Answer {
   version: number;
-  news: News | undefined;
+  update: Update | undefined;
 }
 
 interface Ask {
-  /** Epoch milliseconds at which the first of those who ask began to listen. */
+  /** Epoch milliseconds at which the first of the waiting callers began to listen. */
   since: number;
   promise: Promise<Answer>;
   resolve(answer: Answer): void;
@@ -66,8 +66,8 @@ export class Inquiries {
     return ask.promise;
   }
 
-  /** Never waits. What cannot be stored is offered again to the device one day. */
-  offer(device: number, { kind, version }: News, confirmed: boolean): void {
+  /** Never waits. An offer that cannot be stored is lost, and the device receives that update again. */
+  offer(device: number, { kind, version }: Update, confirmed: boolean): void {
     if (this.#offers.size >= limits.updateQueueMax) return;
     const offer = this.#offers.get(device) ?? { device, changes: null, deletions: null, confirmed };
     offer[kind] = Math.max(offer[kind] ?? 0, version);
@@ -76,9 +76,9 @@ export class Inquiries {
     this.#batches.wake();
   }
 
-  /** All news behind a version, whatever the device has seen. */
-  async readFrom(device: number, version: number): Promise<News | undefined> {
-    return newsOf(await readNewsRows(this.#queries, [{ device, changesSeen: version, deletionsSeen: version }]));
+  /** Returns all changes after a version, including those that the device has seen. */
+  async readFrom(device: number, version: number): Promise<Update | undefined> {
+    return updateOf(await readUpdateRows(this.#queries, [{ device, changesSeen: version, deletionsSeen: version }]));
   }
 
   async idle(): Promise<void> {
@@ -88,7 +88,7 @@ export class Inquiries {
   async #runBatch(): Promise<void> {
     const offers = takeSome(this.#offers);
     if (offers.length > 0) await this.#storeOffers(offers.map(([, offer]) => offer));
-    // A device whose offer is still queued may ask as well, and its offer goes first; offers are few.
+    // Reads wait until every offer is stored, because a queued offer may belong to a device that reads. Offers are few.
     if (this.#offers.size > 0) return;
     const asks = takeSome(this.#asks);
     if (asks.length > 0) await this.#answer(asks);
@@ -114,42 +114,45 @@ export class Inquiries {
   async #answers(asks: { device: number; since: number }[]): Promise<Map<number, Answer>> {
     const devices = asks.map(({ device }) => device);
     const heads = new Map((await readHeads(this.#queries, devices)).map((head) => [head.device, head]));
-    // Who subscribes for the first time is told of what is written from then on, though its cursor starts only now.
+    // A device that subscribes for the first time receives the changes since it began to listen, though its cursor
+    // starts only now.
     const first = asks.filter(({ device }) => {
       const head = heads.get(device);
       return head !== undefined && isFirst(head);
     });
     const versions = first.length > 0 ? await readVersionsBefore(this.#queries, first) : undefined;
-    const standings = devices.map((device) => standingOf(device, heads.get(device), versions?.get(device)));
-    await this.#storeStandings(standings.filter(({ isNew }) => isNew));
-    const behind = standings.filter(({ version, changesSeen, deletionsSeen }) => {
+    const states = devices.map((device) => cursorStateOf(device, heads.get(device), versions?.get(device)));
+    await this.#storeCursors(states.filter(({ isNew }) => isNew));
+    const behind = states.filter(({ version, changesSeen, deletionsSeen }) => {
       return version > Math.min(changesSeen, deletionsSeen);
     });
-    const rows = new Map<number, NewsRow[]>();
+    const rows = new Map<number, UpdateRow[]>();
     if (behind.length > 0) {
-      for (const row of await readNewsRows(this.#queries, behind)) {
+      for (const row of await readUpdateRows(this.#queries, behind)) {
         const known = rows.get(row.device);
         if (known) known.push(row);
         else rows.set(row.device, [row]);
       }
     }
-    return new Map(standings.map(({ device, version }) => [device, { version, news: newsOf(rows.get(device) ?? []) }]));
+    return new Map(
+      states.map(({ device, version }) => [device, { version, update: updateOf(rows.get(device) ?? []) }]),
+    );
   }
 
-  async #storeStandings(standings: Standing[]): Promise<void> {
-    if (standings.length === 0) return;
+  async #storeCursors(states: CursorState[]): Promise<void> {
+    if (states.length === 0) return;
     try {
-      await storeCursors(this.#queries, standings);
+      await storeCursors(this.#queries, states);
     } catch (error) {
-      // One of them was deleted at this moment: the second time it is left out.
+      // A device was deleted at this moment: the second statement leaves it out.
       if (!isForeignKeyViolation(error)) throw error;
-      await storeCursors(this.#queries, standings);
+      await storeCursors(this.#queries, states);
     }
-    const told = standings.filter(({ deletionsSeen }) => deletionsSeen > 0);
-    if (told.length > 0) {
+    const seen = states.filter(({ deletionsSeen }) => deletionsSeen > 0);
+    if (seen.length > 0) {
       await pruneDeletions(
         this.#queries,
-        told.map(({ device }) => device),
+        seen.map(({ device }) => device),
       );
     }
   }

@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest';
 import { limits } from '../base/limits.ts';
 import { ownValue } from './attributes.ts';
-import type { Head, NewsRow } from './store.ts';
-import { newsOf, standingOf } from './update.ts';
+import type { Head, UpdateRow } from './store.ts';
+import { cursorStateOf, updateOf } from './update.ts';
 
 const head: Head = {
   device: 7,
@@ -15,7 +15,7 @@ const head: Head = {
   repeated: false,
 };
 
-const row = (key: string, value?: string): NewsRow => ({
+const row = (key: string, value?: string): UpdateRow => ({
   device: 7,
   headVersion: 9,
   key,
@@ -24,37 +24,37 @@ const row = (key: string, value?: string): NewsRow => ({
 
 describe('where a device stands', () => {
   it('starts at the present version when it never asked', () => {
-    expect(standingOf(7, undefined)).toMatchObject({ version: 0, changesSeen: 0, deletionsSeen: 0, isNew: true });
+    expect(cursorStateOf(7, undefined)).toMatchObject({ version: 0, changesSeen: 0, deletionsSeen: 0, isNew: true });
     const never = { ...head, changesSeen: null, deletionsSeen: null };
-    expect(standingOf(7, never)).toMatchObject({ version: 9, changesSeen: 9, deletionsSeen: 9, isNew: true });
+    expect(cursorStateOf(7, never)).toMatchObject({ version: 9, changesSeen: 9, deletionsSeen: 9, isNew: true });
     // What was written between the subscription and this look at the store is news.
-    expect(standingOf(7, never, 6)).toMatchObject({ version: 9, changesSeen: 6, deletionsSeen: 6, isNew: true });
+    expect(cursorStateOf(7, never, 6)).toMatchObject({ version: 9, changesSeen: 6, deletionsSeen: 6, isNew: true });
   });
 
   it('is as it was when nothing was offered', () => {
-    expect(standingOf(7, head)).toMatchObject({ changesSeen: 4, deletionsSeen: 5, repeated: false, isNew: false });
+    expect(cursorStateOf(7, head)).toMatchObject({ changesSeen: 4, deletionsSeen: 5, repeated: false, isNew: false });
   });
 
   it('has seen the last answer when the next poll comes soon after it', () => {
     const offered = { ...head, changesOffered: 8, offeredMs: limits.updateConfirmMs };
-    expect(standingOf(7, offered)).toMatchObject({ changesSeen: 8, deletionsSeen: 5, repeated: false, isNew: true });
+    expect(cursorStateOf(7, offered)).toMatchObject({ changesSeen: 8, deletionsSeen: 5, repeated: false, isNew: true });
   });
 
   it('may have missed the last answer when the next poll comes late: it is told once more', () => {
     const offered = { ...head, deletionsOffered: 8, offeredMs: limits.updateConfirmMs + 1 };
-    expect(standingOf(7, offered)).toMatchObject({ changesSeen: 4, deletionsSeen: 5, repeated: true, isNew: true });
+    expect(cursorStateOf(7, offered)).toMatchObject({ changesSeen: 4, deletionsSeen: 5, repeated: true, isNew: true });
   });
 });
 
-describe('news', () => {
+describe('update', () => {
   it('tells changes before deletions, and nothing when there is none', () => {
-    expect(newsOf([])).toBeUndefined();
-    expect(newsOf([row('gone'), row('k', 'x'), row('m', 'y')])).toEqual({
+    expect(updateOf([])).toBeUndefined();
+    expect(updateOf([row('gone'), row('k', 'x'), row('m', 'y')])).toEqual({
       kind: 'changes',
       version: 9,
       json: '{"k":"x","m":"y"}',
     });
-    expect(newsOf([row('gone'), row('more')])).toEqual({
+    expect(updateOf([row('gone'), row('more')])).toEqual({
       kind: 'deletions',
       version: 9,
       json: '{"deleted":["gone","more"]}',

@@ -1,17 +1,17 @@
 /**
- * What a device is told of its shared attributes, and the rules of its cursor. Changes and deletions are separate
- * answers; each has a cursor of its own, the version up to which the device certainly knows. An answer is offered
- * when it is written; a further poll soon after shows that it arrived. One that comes late leaves it open whether the
- * device was still there, so the same is told once more, and then counts as seen: nothing is lost, repeats may be.
+ * The updates of shared attributes that a device receives, and the rules of its cursor. Changes and deletions are
+ * separate answers, each with a cursor of its own. An answer counts as offered when it is written, and as seen when the
+ * next poll comes soon after. After a late poll the answer is repeated once and then counts as seen: an update may be
+ * repeated but is never lost.
  */
 import { limits } from '../base/limits.ts';
 import { strictForm, type TypedValue } from '../value/typed.ts';
-import type { Cursor, Head, NewsRow } from './store.ts';
+import type { Cursor, Head, UpdateRow } from './store.ts';
 
 /** One answer. `json` is its body: `{"k":5}` or `{"deleted":["k"]}`. */
-export interface News {
+export interface Update {
   kind: 'changes' | 'deletions';
-  /** Up to which the device knows everything of this kind, once it has the answer. */
+  /** The version up to which the device knows every change of this kind after this answer. */
   version: number;
   json: string;
 }
@@ -26,20 +26,20 @@ export function deletionsJson(keys: string[]): string {
   return `{"deleted":${JSON.stringify(keys)}}`;
 }
 
-/** The device never polled or subscribed before. */
+/** True when the device never polled or subscribed. */
 export function isFirst({ changesSeen, deletionsSeen }: Head): boolean {
   return changesSeen === null || deletionsSeen === null;
 }
 
-/** How a device stands when it asks for news: what it has certainly seen, and whether that is to be written down. */
-export interface Standing extends Cursor {
+/** The cursor of a device at a read, and whether the cursor must be stored. */
+export interface CursorState extends Cursor {
   version: number;
   isNew: boolean;
 }
 
-/** `head` undefined: nothing shared was ever written to the device, nor did it ask. */
-export function standingOf(device: number, head: Head | undefined, firstVersion = head?.version ?? 0): Standing {
-  // The first poll or subscription only starts the cursor, at the version that was there when it came.
+/** `head` undefined: the device has no shared attributes and never polled. */
+export function cursorStateOf(device: number, head: Head | undefined, firstVersion = head?.version ?? 0): CursorState {
+  // The first poll or subscription only starts the cursor, at the version of that moment.
   if (!head || head.changesSeen === null || head.deletionsSeen === null) {
     const seen = { changesSeen: firstVersion, deletionsSeen: firstVersion };
     return { device, version: head?.version ?? 0, ...seen, repeated: false, isNew: true };
@@ -57,8 +57,8 @@ export function standingOf(device: number, head: Head | undefined, firstVersion 
   };
 }
 
-/** The first news among the rows of one device; undefined when it knows all. `rows` are of one snapshot. */
-export function newsOf(rows: NewsRow[]): News | undefined {
+/** Returns the first update among the rows of one device, undefined when there is none. `rows` are of one snapshot. */
+export function updateOf(rows: UpdateRow[]): Update | undefined {
   const changed = rows.flatMap(({ key, value }): [string, TypedValue][] => (value ? [[key, value]] : []));
   const [first] = rows;
   if (!first) return undefined;

@@ -1,7 +1,7 @@
 /**
- * Asks the store once a second which devices have new versions of their shared attributes. The bus told it before, at
- * most once; this makes it certain. It goes by transactions, as credential-changes.ts does: whatever was not settled at
- * the last look is looked at again, so a version that becomes visible late is not missed.
+ * Asks the store once a second which devices have new versions of their shared attributes. The bus delivers the same
+ * versions at most once; this poll makes the delivery certain. A poll reads all transactions that were not settled at
+ * the last poll, as credential-changes.ts does: a version that becomes visible late is not missed.
  */
 import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
@@ -21,23 +21,23 @@ export interface ChangedHeadsDeps {
 export class ChangedHeads {
   readonly #deps: ChangedHeadsDeps;
   #onOverflow: () => void = () => {};
-  /** Undefined until the store has answered once. */
+  /** Undefined until the first answer of the store. */
   #settled: bigint | undefined;
-  #lookedMs = 0;
+  #polledMs = 0;
   #timer: NodeJS.Timeout | undefined;
-  #looking: Promise<void> | undefined;
+  #polling: Promise<void> | undefined;
   #stopped = false;
 
   constructor(deps: ChangedHeadsDeps) {
     this.#deps = deps;
   }
 
-  /** Every version up to a moment ago was handed over. */
+  /** True when every version up to a moment ago was handed over. */
   get isFresh(): boolean {
-    return this.#settled !== undefined && this.#deps.clock.monotonic() - this.#lookedMs < 3 * limits.updatePollMs;
+    return this.#settled !== undefined && this.#deps.clock.monotonic() - this.#polledMs < 3 * limits.updatePollMs;
   }
 
-  /** `onOverflow`: more versions are new than can be handed over one by one. */
+  /** `onOverflow` is called when more versions are new than can be handed over separately. */
   start(onOverflow: () => void): void {
     this.#onOverflow = onOverflow;
     this.#schedule(0);
@@ -46,29 +46,29 @@ export class ChangedHeads {
   async stop(): Promise<void> {
     this.#stopped = true;
     clearTimeout(this.#timer);
-    await this.#looking;
+    await this.#polling;
   }
 
   #schedule(waitMs: number): void {
     if (this.#stopped) return;
     this.#timer = setTimeout(() => {
-      this.#looking = this.#look().finally(() => this.#schedule(limits.updatePollMs));
+      this.#polling = this.#poll().finally(() => this.#schedule(limits.updatePollMs));
     }, waitMs);
   }
 
-  async #look(): Promise<void> {
+  async #poll(): Promise<void> {
     const { postgres, clock, log, onVersion } = this.#deps;
     const now = clock.monotonic();
     try {
       const settled = await settledTransaction(postgres);
       if (this.#settled !== undefined) {
         const heads = await readChangedHeads(postgres, this.#settled, limits.updateHeadsRowsMax);
-        // A store that went back in time was restored, or another server took over.
+        // A transaction number that went back means a restored store or another server.
         if (heads.length === limits.updateHeadsRowsMax || settled < this.#settled) this.#onOverflow();
         else for (const { device, version } of heads) onVersion(device, version);
       }
       this.#settled = settled;
-      this.#lookedMs = now;
+      this.#polledMs = now;
     } catch (error) {
       log.warn('attribute_heads_unread', { reason: messageOf(error) });
     }

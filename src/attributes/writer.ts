@@ -1,9 +1,9 @@
 /**
- * The way of attribute writes into Postgres: what comes while a statement runs goes with the next one, many devices in
- * one upsert, and everybody is told after the commit. Each queue runs one statement at a time and a device's scope
- * keeps to one queue, so writes take effect in the order of the calls. A statement that may have been committed when
- * the connection broke is repeated, and takes effect once: its queue counts its statements in the database. A write
- * that the database refuses for its content is singled out, so that it fails alone.
+ * Writes attributes to PostgreSQL. Writes that arrive while a statement runs go with the next one: many devices in one
+ * upsert, acknowledged after the commit. Each queue runs one statement at a time, and a scope of a device belongs to
+ * one queue, so its writes take effect in the order of the calls. A statement that may have been committed when the
+ * connection broke is repeated and takes effect once: the database counts the statements of each queue. A write whose
+ * content the database refuses is isolated and fails alone.
  */
 import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -29,7 +29,7 @@ import {
 } from './store.ts';
 import { bytesOf, StoredBytes } from './stored-bytes.ts';
 
-/** A committed version of a device's shared attributes: what was set, or what is gone. */
+/** A committed version of a device's shared attributes: the values that were set, or the keys that were deleted. */
 export interface SharedChange {
   device: number;
   version: number;
@@ -41,9 +41,9 @@ export interface AttributeWriterDeps {
   postgres: Queries;
   clock: Clock;
   metrics: Metrics;
-  /** Of one scope of a device; the default is that of `limits`. */
+  /** Bytes of one scope of a device; the default is the cap in `limits`. */
   storedBytesMax?: number;
-  /** Called after the commit, before the writer gets its answer. */
+  /** Called after the commit, before the writer's call resolves. */
   onShared: (change: SharedChange) => void;
 }
 
@@ -109,7 +109,7 @@ export class AttributeWriter {
 
   save(device: number, scope: number, entries: Map<string, TypedValue>): Promise<void> {
     const bytes = bytesOf(entries);
-    // A small value counts as its part of the cap of values, so that few devices cannot use up that cap.
+    // A small value counts as its part of the cap on values, so that few devices cannot use up that cap.
     const waitingBytes = Math.max(bytes, entries.size * valueBytesMin);
     const owners = ownersOf(device);
     if (this.#bytesWaiting.lacking(waitingBytes, owners)) return Promise.reject(deviceWaits);
@@ -149,11 +149,11 @@ export class AttributeWriter {
       new Promise<string[]>((resolve, reject) => {
         this.#queueOf(device, scope).push({ device, scope, keys, resolve, reject });
       });
-    // Behind the writes that wait for the store to say whether there is room.
+    // The removal follows the writes that wait for a read of the stored bytes.
     return this.#stored.waiting(device, scope)?.then(removal) ?? removal();
   }
 
-  /** Resolves when nothing waits any more. */
+  /** Resolves when no write waits any more. */
   async idle(): Promise<void> {
     await Promise.all([this.#sharedQueue, ...this.#queues].map((queue) => queue.idle()));
   }
@@ -192,30 +192,33 @@ export class AttributeWriter {
       return;
     }
     this.#written.add(rows.length);
-    if (versions?.size === 0) await this.#tellUnreplaced(rows);
-    else if (versions) this.#tell(rows, versions);
+    if (versions?.size === 0) await this.#announceUnreplaced(rows);
+    else if (versions) this.#announce(rows, versions);
     for (const save of saves) save.resolve();
   }
 
-  /** The first attempt was committed and its answer lost. A later write announces what it has replaced since. */
-  async #tellUnreplaced(rows: AttributeWrite[]): Promise<void> {
+  /**
+   * Called when the first attempt was committed and its answer was lost. A row that a later write replaced is announced
+   * by that write.
+   */
+  async #announceUnreplaced(rows: AttributeWrite[]): Promise<void> {
     let unreplaced: { place: number; version: number }[];
     try {
       unreplaced = await readUnreplaced(this.#postgres, rows);
     } catch (error) {
-      // The rows are stored; a follower that is not told reads them with its next poll of the changed heads.
+      // The rows are stored. A follower that is not notified now reads them after its next poll of the versions.
       if (!isAway(error)) throw error;
       return;
     }
     const versions = new Map(unreplaced.map(({ place, version }) => [rows[place]!.device, version]));
     if (versions.size > 0)
-      this.#tell(
+      this.#announce(
         unreplaced.map(({ place }) => rows[place]!),
         versions,
       );
   }
 
-  #tell(rows: AttributeWrite[], versions: Map<number, number>): void {
+  #announce(rows: AttributeWrite[], versions: Map<number, number>): void {
     const changes = new Map<number, Map<string, TypedValue>>();
     for (const { device, key, value } of rows) {
       const changed = changes.get(device);
@@ -245,7 +248,7 @@ export class AttributeWriter {
       if (scope === sharedScope && deleted.length > 0) {
         this.#deps.onShared({ device, version, changed: undefined, deleted });
       }
-      // Again: a sum that was read while the delete ran does not know it.
+      // Repeated, because a sum that was read while the delete ran is too high.
       this.#stored.removed(device, scope);
       resolve(deleted);
     } catch (error) {
@@ -255,14 +258,17 @@ export class AttributeWriter {
     }
   }
 
-  /** Queues end with their worker; what is left of them goes now and then. */
+  /** Deletes what queues of earlier workers left in the database. */
   #prune(): void {
     pruneTurns(this.#postgres, limits.attributeTurnKeptMs).catch((error: unknown) => {
       if (!isAway(error)) throw error;
     });
   }
 
-  /** Again while the database is away or the statement lost a race, as the same turn of its queue. */
+  /**
+   * Repeats the statement, as the same turn of its queue, while the database is unavailable or the statement lost a
+   * race.
+   */
   async #run<Result>(queue: WriteQueue, statement: (turn: Turn) => Promise<Result>): Promise<Result> {
     const { clock } = this.#deps;
     const turn = queue.nextTurn();
@@ -283,7 +289,7 @@ export class AttributeWriter {
   }
 }
 
-/** Values of one turn of a device. */
+/** Values that one device may write before the next device has its turn. */
 const turnRows = 100;
 
 /** Operations of one queue, one statement at a time: a run of saves, or one removal. Devices take turns. */
@@ -293,7 +299,7 @@ class WriteQueue {
   readonly #remove: (remove: Remove, queue: WriteQueue) => Promise<void>;
   #turns = 0;
   readonly #waiting = new FairQueue<Save | Remove>(limits.attributeRowsWaitingMax, turnRows);
-  /** Was taken, and does not go into a statement with what was taken before it. */
+  /** An operation taken from the queue that does not fit into the statement being made. */
   #kept: Save | Remove | undefined;
   readonly #batches = new Batches(
     () => this.#kept !== undefined || this.#waiting.length > 0,
@@ -342,12 +348,12 @@ class WriteQueue {
   }
 }
 
-/** One row for each key: a statement must not touch a row twice, and the last call wins. */
+/** Keeps one row for each key, the last one: a statement must not touch a row twice. */
 function lastWrites(saves: Save[]): AttributeWrite[] {
   const rows: AttributeWrite[] = [];
   const places = new Map<number, Map<string, number>>();
   for (const { device, scope, entries, ts } of saves) {
-    // Device and scope in one number: scopes are below 4.
+    // Packs device and scope into one number: scopes are below 4.
     const owner = device * 4 + scope;
     const known = places.get(owner) ?? new Map<string, number>();
     places.set(owner, known);
@@ -369,7 +375,7 @@ function contended(): Fault {
   return unavailable('attributes_contended', 'The attributes were written by too many at once; try again.');
 }
 
-/** Classes 22 (data), 23 (constraints) and 54 (limits of the database). */
+/** True for SQLSTATE classes 22 (data), 23 (constraints) and 54 (limits of the database). */
 function isRefusedForContent(error: unknown): boolean {
   return /^(22|23|54)/.test(sqlStateOf(error) ?? '');
 }

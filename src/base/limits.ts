@@ -501,9 +501,9 @@ export const limits = {
   /** Characters of each of these names. */
   refusedChildNameCharsMax: 60,
   /** Time for which a disconnected gateway still gets the notice that a device of it was deleted or renamed. */
-  gatewayNewsMs: 24 * 3_600_000,
+  gatewayCommandMs: 24 * 3_600_000,
   /** Times that such a notice is delivered again. */
-  gatewayNewsRetries: 3,
+  gatewayCommandRetries: 3,
   /** Relations that one REST call may return. */
   relationsMax: 100_000,
   /** Relations from one entity that users may make. */

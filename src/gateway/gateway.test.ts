@@ -1,7 +1,7 @@
 /** Children of one gateway: who is connected, in what order operations run, and how updates go down. */
 import { describe, expect, it, vi } from 'vitest';
 import type { Follower } from '../attributes/followers.ts';
-import type { News } from '../attributes/update.ts';
+import type { Update } from '../attributes/update.ts';
 import { type Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { CachedDevice, type DeviceRow } from '../device/cached-device.ts';
@@ -29,7 +29,7 @@ const turn = () => new Promise((resolve) => setImmediate(resolve));
 interface Followed {
   asked: number;
   confirmed: number[];
-  news(news: News): void;
+  update(update: Update): void;
   failed(): void;
 }
 
@@ -85,7 +85,7 @@ function setUp(childrenMax = 0, hub: Partial<DeviceRow> = {}) {
         const followed: Followed = {
           asked: 0,
           confirmed: [],
-          news: (news) => follower.news(news),
+          update: (update) => follower.update(update),
           failed: () => follower.failed(new Error('away')),
         };
         followers.set(device, followed);
@@ -94,7 +94,7 @@ function setUp(childrenMax = 0, hub: Partial<DeviceRow> = {}) {
           ask: () => {
             followed.asked += 1;
           },
-          confirmed: ({ version }: News) => followed.confirmed.push(version),
+          confirmed: ({ version }: Update) => followed.confirmed.push(version),
         };
       },
     },
@@ -109,7 +109,7 @@ function setUp(childrenMax = 0, hub: Partial<DeviceRow> = {}) {
     customerScope: 'customer',
   };
   const link = {
-    attributes: (name: string, { json }: News, confirm: (delivered: boolean) => void) => {
+    attributes: (name: string, { json }: Update, confirm: (delivered: boolean) => void) => {
       sent.push({ name, json, confirm });
       return true;
     },
@@ -150,7 +150,7 @@ function setUp(childrenMax = 0, hub: Partial<DeviceRow> = {}) {
   };
 }
 
-const newsOf = (version: number): News => ({ kind: 'changes', version, json: `{"v":${version}}` });
+const updateOf = (version: number): Update => ({ kind: 'changes', version, json: `{"v":${version}}` });
 
 describe('operations', () => {
   it('run at once for children that are connected, and later, in order, for others', async () => {
@@ -351,13 +351,13 @@ describe('updates', () => {
     gateway.setAttributes(true);
     await connect('A');
     const follower = followers.get(1)!;
-    follower.news(newsOf(1));
-    follower.news(newsOf(2));
+    follower.update(updateOf(1));
+    follower.update(updateOf(2));
     sent[1]!.confirm(true);
     expect(follower.confirmed).toEqual([]);
     sent[0]!.confirm(true);
     expect(follower.confirmed).toEqual([1, 2]);
-    follower.news(newsOf(3));
+    follower.update(updateOf(3));
     sent[2]!.confirm(false);
     expect(follower.confirmed).toEqual([1, 2]);
   });
@@ -367,15 +367,15 @@ describe('updates', () => {
     gateway.setAttributes(true);
     const count = limits.gatewayUpdatesInFlightMax + 10;
     await connect(...Array.from({ length: count }, (_, n) => `child ${n}`));
-    for (const follower of followers.values()) follower.news(newsOf(1));
+    for (const follower of followers.values()) follower.update(updateOf(1));
     expect(sent).toHaveLength(limits.gatewayUpdatesInFlightMax);
     const late = followers.get(count)!;
     sent[0]!.confirm(true);
-    late.news(newsOf(2));
+    late.update(updateOf(2));
     expect(sent).toHaveLength(limits.gatewayUpdatesInFlightMax);
     for (const { confirm } of sent.slice(1)) confirm(true);
     expect([...followers.values()].filter(({ asked }) => asked === 1)).toHaveLength(10);
-    late.news(newsOf(2));
+    late.update(updateOf(2));
     expect(sent.at(-1)).toMatchObject({ name: `child ${count - 1}`, json: '{"v":2}' });
   });
 

@@ -6,7 +6,7 @@
  */
 
 import type { AttributeUpdates, Follower, Following } from '../attributes/followers.ts';
-import type { News } from '../attributes/update.ts';
+import type { Update } from '../attributes/update.ts';
 import { Fault, notFound, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { CachedDevice, DeviceRow } from '../device/cached-device.ts';
@@ -23,7 +23,7 @@ export type Dropped = Exclude<SessionEnd, 'credentials_changed'> | 'rate_limit' 
 /** Sends to a gateway. */
 export interface GatewayLink {
   /** True: `confirm` is called once. False: not taken. */
-  attributes(name: string, news: News, confirm: (delivered: boolean) => void): boolean;
+  attributes(name: string, update: Update, confirm: (delivered: boolean) => void): boolean;
   /** As `RpcSession.deliver`. */
   rpc(name: string, request: RpcRequest, confirm: ConfirmRpc): boolean;
   dropped(name: string, reason: Dropped): void;
@@ -45,7 +45,7 @@ export interface GatewayDeps {
 type Refused = ReadonlyMap<string, Fault>;
 
 interface Sent {
-  readonly news: News;
+  readonly update: Update;
   isOpen: boolean;
 }
 
@@ -113,13 +113,13 @@ export class Child implements SessionOwner, Follower, RpcSession {
   }
 
   // As a follower of shared attributes.
-  news(news: News): void {
-    this.gateway.tell(this, news);
+  update(update: Update): void {
+    this.gateway.notify(this, update);
   }
 
   /** An update counts as received when all earlier ones have arrived, too. */
-  sent(news: News): Sent {
-    const sent = { news, isOpen: true };
+  sent(update: Update): Sent {
+    const sent = { update, isOpen: true };
     this.#sent ??= [];
     this.#sent.push(sent);
     return sent;
@@ -127,7 +127,7 @@ export class Child implements SessionOwner, Follower, RpcSession {
 
   arrived(sent: Sent): void {
     sent.isOpen = false;
-    while (this.#sent?.[0]?.isOpen === false) this.#following?.confirmed(this.#sent.shift()!.news);
+    while (this.#sent?.[0]?.isOpen === false) this.#following?.confirmed(this.#sent.shift()!.update);
   }
 
   failed(): void {
@@ -266,7 +266,7 @@ export class Gateway {
   }
 
   /** Called by `Child` only. An update above the cap of unconfirmed ones is asked for again later. */
-  tell(child: Child, news: News): void {
+  notify(child: Child, update: Update): void {
     const { lossFree } = this.#deps.updates;
     // Later updates of a child wait for an update of it that was left out.
     if (this.#behind.has(child)) return;
@@ -274,8 +274,8 @@ export class Gateway {
       this.#behind.add(child);
       return;
     }
-    const sent = child.sent(news);
-    const taken = this.link.attributes(child.device.name, news, (delivered) => {
+    const sent = child.sent(update);
+    const taken = this.link.attributes(child.device.name, update, (delivered) => {
       this.#updatesInFlight -= 1;
       if (delivered) child.arrived(sent);
       this.#askBehind();

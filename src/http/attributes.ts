@@ -72,8 +72,8 @@ export function attributesDoor(deps: AttributesDoorDeps): void {
       const poll = polls.hold(exchange, token, device, waitMs);
       if (!poll) return;
       const following = updates.follow(device.number, {
-        news(news) {
-          if (poll.answer({ ...json, body: news.json })) following.offered(news);
+        update(update) {
+          if (poll.answer({ ...json, body: update.json })) following.offered(update);
         },
         failed: (error) => void poll.answer(faultAnswer(deviceAuth.fault(error))),
         close: (reason) => void polls.recheck(poll, reason),

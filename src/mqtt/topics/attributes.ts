@@ -8,7 +8,7 @@ import type { Admission } from '../../activity/admission.ts';
 import type { Attributes } from '../../attributes/attributes.ts';
 import { decodeAttributes } from '../../attributes/decode.ts';
 import type { AttributeUpdates, Follower, Following } from '../../attributes/followers.ts';
-import type { News } from '../../attributes/update.ts';
+import type { Update } from '../../attributes/update.ts';
 import { limits } from '../../base/limits.ts';
 import type { Log } from '../../base/log.ts';
 import { readJson, writeJson } from '../../value/json.ts';
@@ -72,7 +72,7 @@ export class AttributeStream implements Stream {
 
 /** Updates sent to the client; an update counts as received when it and all earlier ones have arrived. */
 interface Sent {
-  news: News;
+  update: Update;
   /** Messages of it without an answer. */
   open: number;
   next: Sent | undefined;
@@ -98,14 +98,14 @@ class UpdatePusher implements Follower {
     this.#following.leave();
   }
 
-  news(news: News): void {
-    const sent: Sent = { news, open: 1, next: undefined };
+  update(update: Update): void {
+    const sent: Sent = { update, open: 1, next: undefined };
     if (this.#newest === undefined) this.#oldest = sent;
     else this.#newest.next = sent;
     this.#newest = sent;
-    if (!this.#push(news.json, sent)) {
+    if (!this.#push(update.json, sent)) {
       // Above the Maximum Packet Size of the client: its parts may fit.
-      for (const part of depsOf(news)) {
+      for (const part of splitUpdate(update)) {
         sent.open += 1;
         if (this.#push(part, sent)) continue;
         sent.open -= 1;
@@ -137,16 +137,16 @@ class UpdatePusher implements Follower {
   #arrived(sent: Sent): void {
     sent.open -= 1;
     while (this.#oldest?.open === 0) {
-      const { news, next }: Sent = this.#oldest;
+      const { update, next }: Sent = this.#oldest;
       this.#oldest = next;
       if (next === undefined) this.#newest = undefined;
-      this.#following.confirmed(news);
+      this.#following.confirmed(update);
     }
   }
 }
 
 /** Makes a message for each key. */
-export function depsOf({ kind, json }: News): string[] {
+export function splitUpdate({ kind, json }: Update): string[] {
   const document = readJson(Buffer.from(json));
   if (!(document instanceof Map)) return [];
   if (kind === 'changes') return [...document].map((member) => writeJson(new Map([member])));

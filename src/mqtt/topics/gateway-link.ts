@@ -1,11 +1,11 @@
 /** Sends updates and commands for the children of a gateway on the gateway's own topics (docs/mqtt.md#gateways). */
-import type { News } from '../../attributes/update.ts';
+import type { Update } from '../../attributes/update.ts';
 import type { Log } from '../../base/log.ts';
 import type { Dropped, GatewayLink } from '../../gateway/gateway.ts';
 import type { ConfirmRpc } from '../../rpc/notify.ts';
 import type { RpcRequest } from '../../rpc/rpc.ts';
 import type { Session } from '../session.ts';
-import { depsOf } from './attributes.ts';
+import { splitUpdate } from './attributes.ts';
 
 const attributesTopic = 'v1/gateway/attributes';
 const rpcTopic = 'v1/gateway/rpc';
@@ -30,8 +30,8 @@ export class SessionLink implements GatewayLink {
     this.#sendsNotices = disconnectNotices && session.level === 5;
   }
 
-  attributes(name: string, news: News, confirm: (delivered: boolean) => void): boolean {
-    if (this.#push(attributesTopic, withDevice(name, news.json), confirm)) return true;
+  attributes(name: string, update: Update, confirm: (delivered: boolean) => void): boolean {
+    if (this.#push(attributesTopic, withDevice(name, update.json), confirm)) return true;
     if (this.#session.endedBy !== undefined) return false;
     // Above the Maximum Packet Size of the client: its parts may fit.
     let open = 1;
@@ -41,7 +41,7 @@ export class SessionLink implements GatewayLink {
       isDelivered &&= delivered;
       if (open === 0) confirm(isDelivered);
     };
-    for (const part of depsOf(news)) {
+    for (const part of splitUpdate(update)) {
       open += 1;
       if (this.#push(attributesTopic, withDevice(name, part), arrived)) continue;
       open -= 1;

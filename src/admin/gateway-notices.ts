@@ -13,7 +13,7 @@ import { findDeviceRow } from '../device/store.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { PersistentCall } from '../rpc/persistent.ts';
 
-export interface GatewayNewsDeps {
+export interface GatewayNoticesDeps {
   postgres: Queries;
   persistentRpcs: { create(call: PersistentCall): Promise<string> };
   clock: Clock;
@@ -30,24 +30,24 @@ export interface ChangedDevice {
   additionalInfo: unknown;
 }
 
-export class GatewayNews {
-  readonly #deps: GatewayNewsDeps;
+export class GatewayNotices {
+  readonly #deps: GatewayNoticesDeps;
 
-  constructor(deps: GatewayNewsDeps) {
+  constructor(deps: GatewayNoticesDeps) {
     this.#deps = deps;
   }
 
   /** After the commit. Never throws. */
   async deleted(tenantId: string, device: ChangedDevice): Promise<void> {
-    await this.#tell(tenantId, device, 'gateway_device_deleted', device.name);
+    await this.#notify(tenantId, device, 'gateway_device_deleted', device.name);
   }
 
   /** After the commit. Never throws. */
   async renamed(tenantId: string, device: ChangedDevice, name: string): Promise<void> {
-    await this.#tell(tenantId, device, 'gateway_device_renamed', { [device.name]: name });
+    await this.#notify(tenantId, device, 'gateway_device_renamed', { [device.name]: name });
   }
 
-  async #tell(tenantId: string, device: ChangedDevice, method: string, params: unknown): Promise<void> {
+  async #notify(tenantId: string, device: ChangedDevice, method: string, params: unknown): Promise<void> {
     const { postgres, persistentRpcs, clock, log, customerScope } = this.#deps;
     const gatewayId = gatewayOf(device.additionalInfo);
     if (gatewayId === undefined || gatewayId === device.id) return;
@@ -63,8 +63,8 @@ export class GatewayNews {
         method,
         params: JSON.stringify(params),
         oneway: true,
-        expirationTime: clock.now() + limits.gatewayNewsMs,
-        retries: limits.gatewayNewsRetries,
+        expirationTime: clock.now() + limits.gatewayCommandMs,
+        retries: limits.gatewayCommandRetries,
         additionalInfo: null,
       });
     } catch (error) {
