@@ -1,4 +1,4 @@
-/** API keys, as their owners and administrators manage them (docs/rest.md#api-keys). */
+/** API keys as their owners and administrators manage them (docs/rest.md#api-keys). */
 import { type ApiKey, createValue, sha256 } from '../auth/api-key.ts';
 import {
   countApiKeys,
@@ -25,7 +25,7 @@ import { keyOwner } from './users.ts';
 
 export interface ApiKeyDeps extends AdminDeps {
   apiKeys: ApiKeys;
-  /** What the value of each new key begins with. */
+  /** The beginning of each new key's value. */
   apiKeyPrefix: string;
 }
 
@@ -33,13 +33,13 @@ export interface ApiKeyInput {
   userId: string | null;
   description: string;
   enabled: boolean;
-  /** Undefined: never on creation, as it is on a save. */
+  /** Undefined: on creation the key never expires; on a save its expiration stays. */
   expirationTime: number | undefined;
 }
 
 /**
- * Returns the key and its value, which no later call returns. A caller whose sessions or whose key end at this moment makes
- * no key: either the revocation finds the new key, or this call finds the revocation.
+ * Returns the key and its value, which no later call returns. A caller whose session or key is revoked at this moment
+ * makes no key: either the revocation finds the new key, or this call finds the revocation.
  */
 export async function createApiKey(
   deps: ApiKeyDeps,
@@ -62,7 +62,7 @@ export async function createApiKey(
   await postgres.transaction(async (queries) => {
     const epochs = await holdAccounts(queries, [caller.userId, userId]);
     if (!epochs.has(userId)) throw entityNotFound('User', userId);
-    // A key has no session: `makersOf` holds it instead.
+    // A key has no session: `makersOf` checks the key.
     if (caller.apiKeyId === null && epochs.get(caller.userId) !== sessionEpoch) throw tokenExpired();
     const madeBy = await makersOf(queries, caller);
     if ((await countApiKeys(queries, userId, limits.apiKeysPerUserMax)) >= limits.apiKeysPerUserMax) {
@@ -75,7 +75,7 @@ export async function createApiKey(
   return { key, value };
 }
 
-/** Description and whether it is enabled; whose it is and how long it lasts stay as they were made. */
+/** Changes the description and whether the key is enabled. The user and the expiration of a key never change. */
 export async function saveApiKey(deps: ApiKeyDeps, caller: Principal, id: string, input: ApiKeyInput): Promise<ApiKey> {
   const stored = await reachableKey(deps, caller, id);
   const { userId, description, enabled, expirationTime } = input;
@@ -103,7 +103,7 @@ export async function enableApiKey(deps: ApiKeyDeps, caller: Principal, id: stri
   return await change(deps, id, { enabled });
 }
 
-/** `withMade`: with all keys that were made with it, for whichever user. */
+/** `withMade`: also deletes all keys that were made with this key, for any user. */
 export async function deleteApiKey(deps: ApiKeyDeps, caller: Principal, id: string, withMade: boolean): Promise<void> {
   await reachableKey(deps, caller, id);
   const hashes = await deps.postgres.transaction((queries) => deleteRow(queries, id, withMade));
@@ -111,7 +111,9 @@ export async function deleteApiKey(deps: ApiKeyDeps, caller: Principal, id: stri
   for (const hash of hashes) deps.apiKeys.changed(hash);
 }
 
-/** The keys by which the caller makes another one. A key that was revoked at this moment makes none. */
+/**
+ * Returns the chain of keys by which the caller makes another key. A key that was revoked at this moment makes none.
+ */
 async function makersOf(queries: Queries, { apiKeyId }: Principal): Promise<string[]> {
   if (apiKeyId === null) return [];
   const makers = await holdMaker(queries, apiKeyId);
@@ -131,7 +133,7 @@ export async function apiKeysOf(
   return await listApiKeys(postgres, userId, link);
 }
 
-/** A key of another tenant is not found; one of this tenant that the caller may not touch is refused. */
+/** A key of another tenant is not found. A key of this tenant that the caller may not touch is refused. */
 async function reachableKey({ postgres }: ApiKeyDeps, caller: Principal, id: string): Promise<ApiKey> {
   const key = await findApiKey(postgres, id);
   if (!key || (caller.tenantId !== null && key.tenantId !== caller.tenantId)) throw keyNotFound(id);

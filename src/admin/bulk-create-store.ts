@@ -1,4 +1,4 @@
-/** SQL that makes many devices of users at once: one statement for each table, whatever their number. */
+/** SQL that makes many devices for users at once: one statement for each table. */
 import { defaultDeviceData } from '../device/device.ts';
 import type { Queries } from '../postgres/client.ts';
 
@@ -8,11 +8,14 @@ export interface NewDeviceRow {
   label: string | null;
   profileId: string;
   customerId: string | null;
-  /** JSON text. */
+  /** A JSON document. */
   additionalInfo: string | null;
 }
 
-/** Only those whose name was free come back. By name, so that two makers of the same names wait in one order. */
+/**
+ * Inserts devices, ordered by name so that two callers lock the same names in one order. Returns the devices whose name
+ * was free.
+ */
 export async function insertDevices(
   queries: Queries,
   tenantId: string,
@@ -42,7 +45,7 @@ export async function insertDevices(
   );
 }
 
-/** Token → whether a device of another tenant has it. Free ones are left out. */
+/** Returns each taken token with whether a device of another tenant has it. Free tokens are left out. */
 export async function findTakenTokens(
   queries: Queries,
   tenantId: string,
@@ -56,7 +59,7 @@ export async function findTakenTokens(
   return new Map(rows.map(({ id, isOthers }) => [id, isOthers]));
 }
 
-/** Those of the ids that are customers of the tenant; they stay until the transaction ends. */
+/** Returns those of the ids that are customers of the tenant, and locks their rows until the transaction ends. */
 export async function holdCustomers(queries: Queries, tenantId: string, ids: string[]): Promise<Set<string>> {
   const rows = await queries.query<{ id: string }>(
     'select id from customer where tenant_id = $1 and id = any($2) order by id for key share',

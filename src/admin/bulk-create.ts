@@ -1,6 +1,6 @@
 /**
- * Thousands of devices in one call: made in transactions of a thousand, and an outcome for each row. A row that cannot
- * be made leaves the others alone.
+ * Makes thousands of devices in one call, in transactions of a thousand, with an outcome for each row. A row that fails
+ * does not affect the others.
  */
 import { badRequest, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -18,26 +18,26 @@ import { resolveProfile } from './profiles.ts';
 
 export interface NewDeviceInput {
   name: string;
-  /** Name of a profile, which is made when it is missing; '' = the default one. */
+  /** Name of a profile, which is made when it is missing; '' = the default profile. */
   type: string;
   label: string | null;
   profileId: string | null;
   customerId: string | null;
   additionalInfo: unknown;
-  /** '' = a random one. */
+  /** '' = a random token. */
   accessToken: string;
 }
 
 export type NewDeviceOutcome = { id: string; accessToken: string } | Fault;
 
 interface Row extends NewDeviceInput {
-  /** The token is not a random one. */
+  /** True when the caller chose the token. */
   isChosen: boolean;
   id: string;
   index: number;
 }
 
-/** The outcomes in the order of the inputs. Throws 503 when the database is unavailable. */
+/** Returns the outcomes in the order of the inputs. Throws 503 when the database is unavailable. */
 export async function createDevices(
   deps: AdminDeps,
   tenantId: string,
@@ -51,7 +51,7 @@ export async function createDevices(
   return outcomes;
 }
 
-/** Rows that need no store to be judged; what is wrong with the others is in `outcomes`. */
+/** Returns the rows that are valid without a check in the store; the faults of the other rows go into `outcomes`. */
 function sound(inputs: NewDeviceInput[], now: number, outcomes: NewDeviceOutcome[]): Row[] {
   const names = new Set<string>();
   const tokens = new Set<string>();
@@ -92,9 +92,10 @@ async function createSome(deps: AdminDeps, tenantId: string, rows: Row[], outcom
       takenNames?.met(tenantId, othersTokens);
       return;
     } catch (error) {
-      // Another call took a token, or deleted a customer or a profile, since they were looked up.
+      // Another call took a token, or deleted a customer or a profile, after this call checked them.
       if (!isForeignKeyViolation(error) && !isUniqueViolation(error)) throw error;
-      if (tries === triesMax) throw unavailable('devices_raced', 'Others are changing the same entities; try again.');
+      if (tries === triesMax)
+        throw unavailable('devices_raced', 'Other calls are changing the same entities; try again.');
     }
   }
 }
@@ -119,7 +120,7 @@ async function createInside(
   const fit: Row[] = [];
   let othersTokens = 0;
   for (const row of rows) {
-    // Free or taken: beyond what the tenant may meet nothing is said of a token.
+    // Free or taken: after too many tokens of other tenants every chosen token gets the same refusal.
     const mayChoose = !row.isChosen || !takenNames || othersTokens < takenNames.left(tenantId);
     if (!profiles.has(row)) outcomes[row.index] = profileUnknown();
     else if (row.customerId !== null && !customers.has(row.customerId)) outcomes[row.index] = customerUnknown();
@@ -153,7 +154,7 @@ async function createInside(
   return { published, assigned: await devicesAssigned(queries, ids), othersTokens };
 }
 
-/** The profile of each row; rows that name one that is not there are left out. */
+/** Returns the profile of each row. Rows that name a missing profile are left out. */
 async function profilesOf({ postgres, clock }: AdminDeps, tenantId: string, rows: Row[]): Promise<Map<Row, string>> {
   const given = [...new Set(rows.flatMap(({ profileId }) => profileId ?? []))];
   const known = given.length > 0 ? await findTenantProfiles(postgres, tenantId, given) : new Set<string>();

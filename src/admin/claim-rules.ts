@@ -1,4 +1,7 @@
-/** Claiming without a store: what a device says, what stands, and whether a key opens it (docs/http.md#claiming). */
+/**
+ * The rules of claiming that need no store: what a device sends, which claim is valid, which key matches
+ * (docs/http.md#claiming).
+ */
 import { createHash, timingSafeEqual } from 'node:crypto';
 import { badRequest } from '../base/errors.ts';
 import { type Json, JsonNumber, readJson } from '../value/json.ts';
@@ -6,25 +9,25 @@ import type { ReadBody } from '../value/lenient.ts';
 import { Kind, type TypedValue } from '../value/typed.ts';
 
 /**
- * Server attributes by which an administrator lets a device be claimed, and offers it: `true`, and as
- * `claimOfAttribute` reads it. A customer's users must not write them: they would have the device again after losing
- * it.
+ * Server attributes by which an administrator allows the claim of a device (`true`) and offers it (see
+ * `claimOfAttribute`). Users of a customer must not write these attributes: they could claim the device again after
+ * losing it.
  */
 export const claimKeys = { allowed: 'claimingAllowed', data: 'claimingData' } as const;
 
-/** What a device says about being claimed. `durationMs` 0 = as long as the setting says. */
+/** A device's request to be claimed. `durationMs` 0 = the duration of the setting. */
 export interface ClaimRequest {
   secretKey: string;
   durationMs: number;
 }
 
-/** Who knows the secret may have the device until then. */
+/** An offer: a user who knows the secret may claim the device until the expiry. */
 export interface Claim {
   secretSha256: Buffer;
   expiresTime: number;
 }
 
-/** The body of a claim; an empty one says nothing and is fine. */
+/** Decodes the body of a claim request. An empty body is a request without members. */
 export function decodeClaim(body: Buffer, readBody: ReadBody): ClaimRequest {
   return claimRequest(body.length === 0 ? new Map() : readBody(body, readJson));
 }
@@ -43,7 +46,7 @@ export function claimOf(request: ClaimRequest, now: number, defaultMs: number): 
   return { secretSha256: digest(request.secretKey), expiresTime };
 }
 
-/** Server attribute `claimingData`, which a user wrote: `{"secretKey":"plum","expirationTime":1760000900000}`. */
+/** Reads server attribute `claimingData`, which a user wrote: `{"secretKey":"plum","expirationTime":1760000900000}`. */
 export function claimOfAttribute(value: TypedValue | undefined): Claim | undefined {
   if (value?.kind !== Kind.json && value?.kind !== Kind.string) return undefined;
   let members: unknown;
@@ -62,12 +65,12 @@ export function isClaimValid(claim: Claim | undefined, now: number): claim is Cl
   return claim !== undefined && claim.expiresTime > now;
 }
 
-/** A secret that was never given is the empty one, on both sides. */
+/** A secret that is absent counts as the empty string, in the offer and in the claim. */
 export function opensClaim(claim: Claim, secretKey: string): boolean {
   return timingSafeEqual(claim.secretSha256, digest(secretKey));
 }
 
-/** As a hash no secret is too long, and none can be read from the store. */
+/** Hashes the secret: the store then holds a value of fixed length that reveals no secret. */
 function digest(secretKey: string): Buffer {
   return createHash('sha256').update(secretKey).digest();
 }

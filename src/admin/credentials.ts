@@ -1,4 +1,4 @@
-/** Changing the credentials of a device: the old ones stop working everywhere, the new ones start. */
+/** Changes the credentials of a device: the old ones stop working on every worker and host, the new ones start. */
 import { entityNotFound, type Principal, requireCustomerOf, requireTenant } from '../auth/roles.ts';
 import { badRequest } from '../base/errors.ts';
 import { type NewCredentials, tokenCredentials } from '../device/credentials.ts';
@@ -62,7 +62,7 @@ export async function saveCredentials(
   return saved.credentials;
 }
 
-/** The part inside a transaction that holds the device. The caller publishes `changed` after the commit. */
+/** Runs inside a transaction that has locked the device. The caller publishes `changed` after the commit. */
 async function replaceCredentials(
   queries: Queries,
   deviceNumber: number,
@@ -78,7 +78,7 @@ async function replaceCredentials(
   return { credentials, changed: await insertCredentialChanges(queries, changes, now) };
 }
 
-/** A new random token for a device that the transaction holds. The caller publishes the result after the commit. */
+/** Gives a locked device a new random token. The caller publishes the result after the commit. */
 export async function rotateToken(
   queries: Queries,
   device: Pick<Device, 'id' | 'number'>,

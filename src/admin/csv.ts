@@ -1,15 +1,15 @@
-/** Reads comma-separated values (RFC 4180). Line ends may be of either kind; a row of blank cells is left out. */
+/** Parses comma-separated values (RFC 4180). Lines may end in LF or CRLF; a row of blank cells is left out. */
 import { badRequest } from '../base/errors.ts';
 
 export interface CsvRow {
-  /** Line of the first character of the row, from 1. */
+  /** The line of the row's first character, counted from 1. */
   line: number;
   cells: string[];
-  /** Characters of the file up to the end of the row. */
+  /** The characters of the file up to the end of the row. */
   end: number;
 }
 
-/** Gives the rows in their order. Throws 400 at a quote that is not closed, and past `rowsMax`. */
+/** Yields the rows in order. Throws 400 at a quote that is not closed, and after `rowsMax` rows. */
 export function* csvRows(text: string, delimiter: string, rowsMax: number): Generator<CsvRow> {
   let rows = 0;
   let at = text.charCodeAt(0) === 0xfeff ? 1 : 0;
@@ -46,7 +46,7 @@ export function* csvRows(text: string, delimiter: string, rowsMax: number): Gene
   }
 }
 
-/** The next delimiter or end of line. */
+/** Returns the position of the next delimiter or end of line. */
 function endOfCell(text: string, from: number, delimiter: string): number {
   const first = delimiter[0];
   let at = from;

@@ -1,4 +1,4 @@
-/** Customers and tenants: the types, and the rules that need no store. */
+/** Types of customers and tenants, and the rules that need no store. */
 import { badRequest } from '../base/errors.ts';
 import { checkText } from '../device/device.ts';
 
@@ -40,7 +40,7 @@ export const publicCustomerTitle = 'Public';
 
 export type ContactInput = { [Field in keyof Contact]?: string | null | undefined };
 
-/** What is absent is cleared. */
+/** Clears absent members. */
 export function checkedContact(input: ContactInput): Contact {
   const contact = Object.fromEntries(contactFields.map((field) => [field, input[field] || null])) as unknown as Contact;
   for (const field of contactFields) {

@@ -1,4 +1,4 @@
-/** Customers of a tenant, and whose a device is. */
+/** Customers of a tenant, and the assignment of devices to customers. */
 import { entityNotFound } from '../auth/roles.ts';
 import { badRequest } from '../base/errors.ts';
 import { createUuid, isUuid } from '../base/uuid.ts';
@@ -21,7 +21,7 @@ import {
   updateCustomer,
 } from './store.ts';
 
-/** A customer as a user saves it: what is absent is cleared. */
+/** A customer as a user saves it; absent members are cleared. */
 export interface CustomerInput extends ContactInput {
   title: string;
   externalId?: string | null | undefined;
@@ -64,7 +64,7 @@ export async function saveCustomer(
   });
 }
 
-/** Its devices stay, unassigned; its users go. */
+/** Deletes a customer and its users. Its devices stay, unassigned. */
 export async function deleteCustomer(deps: AdminDeps, tenantId: string, id: string): Promise<void> {
   const { postgres, changes, clock } = deps;
   const freed = await postgres.transaction(async (queries) => {
@@ -74,7 +74,7 @@ export async function deleteCustomer(deps: AdminDeps, tenantId: string, id: stri
   changes.publish(freed);
 }
 
-/** To the customer `customerId`, or to the public one. */
+/** Assigns a device to the customer `customerId`, or to the public customer. */
 export async function assignDevice(
   deps: AdminDeps,
   tenantId: string,
@@ -92,7 +92,7 @@ export async function assignDevice(
   });
 }
 
-/** `rotates`: with a new access token, as the customer's users have read the old one. */
+/** `rotates`: gives the device a new access token, because the customer's users have read the old one. */
 export async function unassignDevice(
   deps: AdminDeps,
   tenantId: string,
@@ -128,7 +128,7 @@ async function changeCustomer(
   return device;
 }
 
-/** The part inside a transaction that holds the device. The caller publishes `change` after the commit. */
+/** Runs inside a transaction that has locked the device. The caller publishes `change` after the commit. */
 export async function moveDevice(
   deps: AdminDeps,
   queries: Queries,

@@ -1,4 +1,4 @@
-/** What every change of the fleet needs. */
+/** The collaborators of every change to the fleet. */
 import type { Clock } from '../base/clock.ts';
 import type { CredentialChanges } from '../device/credential-changes.ts';
 import type { Postgres } from '../postgres/client.ts';
@@ -9,9 +9,9 @@ export interface AdminDeps {
   postgres: Postgres;
   changes: CredentialChanges;
   clock: Clock;
-  /** Devices that a tenant may have; 0 = unlimited. */
+  /** The number of devices that a tenant may have; 0 = unlimited. */
   devicesMax: number;
-  /** After a commit: devices may have other packages now than they were told of. */
+  /** Called after a commit that may have changed the packages assigned to devices. */
   onAssigned?: () => void;
   /** Absent in processes that neither delete nor rename devices. */
   gatewayNotices?: GatewayNotices;

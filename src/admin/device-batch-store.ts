@@ -1,6 +1,6 @@
 /**
- * SQL that makes many devices of gateways at once: one statement for each table, whatever their number. Rows go in by
- * name, so that two transactions that make the same names wait for each other in one order.
+ * SQL that makes many devices of gateways at once: one statement for each table. Rows are inserted by name, so that two
+ * transactions that make the same names wait for each other in one order.
  */
 import { limits } from '../base/limits.ts';
 import type { DeviceRow } from '../device/cached-device.ts';
@@ -8,7 +8,7 @@ import { defaultDeviceData, defaultProfileData } from '../device/device.ts';
 import { insertCredentialChanges, type LoggedChange, rowColumns } from '../device/store.ts';
 import type { Queries } from '../postgres/client.ts';
 
-/** `info`: additional info as JSON text; undefined when it is too long to be read for each of many devices. */
+/** `info`: additional info as JSON; undefined when it is too long to be read for each of many devices. */
 export interface NamedRow extends DeviceRow {
   info: string | null | undefined;
 }
@@ -23,7 +23,7 @@ export async function findNames(queries: Queries, tenantId: string, names: strin
   return rows.map(({ isLong, ...row }) => (isLong ? { ...row, info: undefined } : row));
 }
 
-/** Ids of profiles by name. */
+/** Returns the ids of profiles by name. */
 export async function findProfileIds(
   queries: Queries,
   tenantId: string,
@@ -61,8 +61,8 @@ export interface NewChild {
 }
 
 /**
- * With the customer of their gateway, which stays until the transaction ends. Only those whose name was free and whose
- * gateway exists come back.
+ * Inserts devices with the customer of their gateway, and locks the gateways until the transaction ends. Returns the
+ * devices whose name was free and whose gateway exists.
  */
 export async function insertChildren(
   queries: Queries,
@@ -98,7 +98,7 @@ export async function insertChildren(
   return rows.map((row) => ({ ...row, gatewayId: gateways.get(row.id)! }));
 }
 
-/** With the changes that tell the other processes. */
+/** Inserts tokens, with the logged changes that notify the other processes. */
 export async function insertTokens(
   queries: Queries,
   tokens: { id: string; deviceId: string; deviceNumber: number; token: string }[],
@@ -118,7 +118,7 @@ export async function insertTokens(
   return await insertCredentialChanges(queries, changes, now);
 }
 
-/** Replaces the additional info of those whose info is still the one that was read. */
+/** Replaces the additional info of devices whose info has not changed since it was read. */
 export async function updateInfos(
   queries: Queries,
   infos: { id: string; from: string | null; to: string }[],

@@ -1,13 +1,13 @@
 /**
- * `limits.devices`: how many devices a tenant may have, exact over all workers, hosts and doors. A transaction
- * that makes devices takes the tenant's lock first and holds it until its commit, so each one counts what the one before
- * it made. Without a limit no transaction waits and nothing is counted.
+ * Limits the number of devices of a tenant (`limits.devices`), exactly over all workers, hosts and doors. A transaction
+ * that makes devices first locks the tenant until its commit, so each transaction counts the devices of the previous
+ * one. Without a limit no transaction waits or counts.
  */
 import { Fault } from '../base/errors.ts';
 import type { Queries } from '../postgres/client.ts';
 import { countDevices, holdDeviceCount } from './store.ts';
 
-/** How many of `wanted` new devices may be made, the first ones. `devicesMax` 0 = no limit. */
+/** Returns how many of `wanted` new devices may be made. `devicesMax` 0 = no limit. */
 export async function admitDevices(
   queries: Queries,
   tenantId: string,

@@ -1,6 +1,6 @@
 /**
- * Creating, changing and deleting devices: what touches device, credentials, profile, customer and telemetry at once.
- * Each is one transaction; other processes are notified after its commit.
+ * Creates, changes and deletes devices, with their credentials, profile, customer and telemetry. Each change is one
+ * transaction; other processes are notified after the commit.
  */
 import { entityNotFound, requireCustomerOf, type TenantPrincipal } from '../auth/roles.ts';
 import { badRequest } from '../base/errors.ts';
@@ -40,10 +40,10 @@ import { resolveProfile } from './profiles.ts';
 import { forgetClaims } from './store.ts';
 import { choosing } from './taken-names.ts';
 
-/** Attributes and activity of a device are written while a user changes it. */
+/** Repeats a transaction that lost a race: attributes and activity of a device are written while a user changes it. */
 export const lostRaceAgain = { again: true };
 
-/** A device as a user saves it: what is absent is cleared. */
+/** A device as a user saves it; absent members are cleared. */
 export interface DeviceInput {
   name: string;
   type?: string | null | undefined;
@@ -58,7 +58,7 @@ export interface DeviceInput {
   version?: number | null | undefined;
 }
 
-/** Without `credentials` with a random token. */
+/** Creates a device; without `credentials` it gets a random token. */
 export async function createDevice(
   deps: AdminDeps,
   tenantId: string,
@@ -90,8 +90,8 @@ export function randomToken(): NewCredentials {
 }
 
 /**
- * The part of a creation that is inside the transaction. After the commit the caller publishes `change` and, if the
- * profile has a package for the device (`assigned`), calls `onAssigned`. 403 at `devicesMax` devices; 0 = no limit.
+ * Runs inside the transaction of a creation. After the commit the caller publishes `change` and, if the profile has a
+ * package for the device (`assigned`), calls `onAssigned`. Throws 403 at `devicesMax` devices; 0 = no limit.
  */
 export async function insertNewDevice(
   queries: Queries,
@@ -101,7 +101,7 @@ export async function insertNewDevice(
   now: number,
   devicesMax: number,
 ): Promise<{ device: Device; change: LoggedChange; assigned: boolean }> {
-  // Before any row is held, or two who make devices could wait for each other.
+  // Runs before any row is locked: two creations could otherwise wait for each other.
   await admitDevice(queries, tenantId, devicesMax);
   const { profile, row } = await checkedRow(queries, tenantId, input, createUuid(now), now);
   const number = await insertDevice(queries, row);
@@ -114,8 +114,8 @@ export async function insertNewDevice(
 }
 
 /**
- * Replaces the device `id`. Whose the device is, and so what the caller may change, is read from the row that the
- * transaction holds: a save that meets an assignment comes before it or after it.
+ * Replaces the device `id`. The owner is read from the locked row, because the owner decides what the caller may
+ * change: a concurrent assignment comes either before or after the save.
  */
 export async function saveDevice(
   deps: AdminDeps,
@@ -145,7 +145,7 @@ export async function saveDevice(
   return device;
 }
 
-/** A customer user says what a device is called, not whose it is, what it runs, nor for which devices it speaks. */
+/** A customer user may change the name and label of a device, but not its customer, profile or gateway role. */
 function changeOfCustomer(input: DeviceInput, stored: LockedDevice): DeviceInput {
   const { customerId, profileId, firmwareId, softwareId } = stored;
   const { gateway, gatewayScope } = membersOf(stored.additionalInfo);
@@ -159,7 +159,7 @@ function membersOf(json: unknown): Record<string, unknown> {
   return typeof json === 'object' && json !== null && !Array.isArray(json) ? (json as Record<string, unknown>) : {};
 }
 
-/** Device, credentials and, through a tombstone, its telemetry. */
+/** Deletes a device, its credentials and, through a tombstone, its telemetry. */
 export async function deleteDevice(deps: AdminDeps, tenantId: string, id: string): Promise<void> {
   const { postgres, changes, clock, gatewayNotices } = deps;
   const { stored, change } = await postgres.transaction(async (queries) => {
@@ -174,7 +174,7 @@ export async function deleteDevice(deps: AdminDeps, tenantId: string, id: string
   await gatewayNotices?.deleted(tenantId, { id, ...stored });
 }
 
-/** Caches of this device are stale. The caller publishes the result after the commit. */
+/** Logs that cached copies of this device are stale. The caller publishes the result after the commit. */
 export async function recordChange(
   queries: Queries,
   deviceId: string,

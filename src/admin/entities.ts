@@ -1,4 +1,4 @@
-/** Who may read and change entities of any type, where relations and series name them (docs/rest.md#roles). */
+/** Rules for reading and changing entities of any type that relations and series name (docs/rest.md#roles). */
 import { entityNotFound, permissionDenied, type TenantPrincipal } from '../auth/roles.ts';
 import { notFound } from '../base/errors.ts';
 import type { Queries } from '../postgres/client.ts';
@@ -12,7 +12,7 @@ const titles: Record<EntityKind, string> = {
   DEVICE_PROFILE: 'Device profile',
 };
 
-/** A customer user reads what is of the own customer, and what all of the tenant share. */
+/** A customer user may read the entities of the own customer and those that belong to the whole tenant. */
 export function mayRead(
   principal: TenantPrincipal,
   { type, customerId }: Pick<Entity, 'type' | 'customerId'>,
@@ -22,21 +22,21 @@ export function mayRead(
   return customerId !== null && customerId === principal.customerId && (type === 'DEVICE' || !principal.isPublic);
 }
 
-/** A customer user changes devices of the own customer, and itself. */
+/** A customer user may change the devices of the own customer, and the own account. */
 export function mayWrite(principal: TenantPrincipal, entity: Entity): boolean {
   if (principal.authority === 'TENANT_ADMIN') return true;
   if (entity.type === 'USER') return entity.id === principal.userId && !principal.isPublic;
   return entity.type === 'DEVICE' && mayRead(principal, entity) && !principal.isPublic;
 }
 
-/** Whose telemetry and attributes: a customer user reads those of the own customer and its devices, and its own. */
+/** A customer user may read telemetry and attributes of the own customer, its devices and the own account. */
 export function mayReadValues(principal: TenantPrincipal, entity: Entity): boolean {
   if (principal.authority === 'TENANT_ADMIN') return true;
   if (entity.type === 'CUSTOMER') return entity.id === principal.customerId && !principal.isPublic;
   return mayWrite(principal, entity);
 }
 
-/** As messages call an entity of the type. */
+/** Returns the title of an entity type in messages. */
 export function entityTitle(type: string): string {
   return isEntityKind(type) ? titles[type] : type;
 }
@@ -45,7 +45,7 @@ export function unknownEntity({ type, id }: EntityRef) {
   return isEntityKind(type) ? entityNotFound(titles[type], id) : notFound("Requested item wasn't found!");
 }
 
-/** 404 for one that the tenant does not have, 403 for one that is not the caller's. */
+/** Throws 404 for an entity that the tenant does not have, 403 for one that the caller may not use. */
 export async function usableEntity(
   queries: Queries,
   principal: TenantPrincipal,

@@ -1,7 +1,7 @@
-/** SQL of what relations and series need to know of an entity of any type: its name, and whose it is. */
+/** SQL of the facts that relations and series need of an entity of any type: its name and its owner. */
 import type { Queries } from '../postgres/client.ts';
 
-/** Types that have relations, attributes and telemetry. */
+/** Types of entities that have relations, attributes and telemetry. */
 const entityKinds = ['DEVICE', 'CUSTOMER', 'TENANT', 'USER', 'DEVICE_PROFILE'] as const;
 export type EntityKind = (typeof entityKinds)[number];
 
@@ -12,7 +12,7 @@ export interface EntityRef {
 
 export interface Entity extends EntityRef {
   name: string;
-  /** Null: of the tenant itself. */
+  /** Null: the entity belongs to the tenant itself. */
   customerId: string | null;
 }
 
@@ -35,7 +35,7 @@ export function isEntityKind(type: string): type is EntityKind {
   return (entityKinds as readonly string[]).includes(type);
 }
 
-/** Those of the tenant, by `keyOf`. */
+/** Returns the entities that the tenant has, by `keyOf`. */
 export async function findEntities(
   queries: Queries,
   tenantId: string,
@@ -55,7 +55,7 @@ export async function findEntities(
   return found;
 }
 
-/** As `findEntities` for one of them, which stays until the transaction ends. */
+/** Like `findEntities` for one entity, whose row stays locked until the transaction ends. */
 export async function holdEntity(queries: Queries, tenantId: string, ref: EntityRef): Promise<Entity | undefined> {
   if (!isEntityKind(ref.type)) return undefined;
   const { table, name, customer, tenant } = tables[ref.type];
@@ -66,7 +66,7 @@ export async function holdEntity(queries: Queries, tenantId: string, ref: Entity
   return row && { ...row, type: ref.type };
 }
 
-/** The number under which the entity has telemetry and attributes; undefined before its first write. */
+/** Returns the number under which the entity has telemetry and attributes; undefined before its first write. */
 export async function findNumber(queries: Queries, { type, id }: EntityRef): Promise<number | undefined> {
   const [row] = await queries.query<{ number: number }>(
     'select number from entity_number where entity_id = $1 and entity_type = $2',
@@ -76,7 +76,8 @@ export async function findNumber(queries: Queries, { type, id }: EntityRef): Pro
 }
 
 /**
- * As `findNumber`, given when it has none; the transaction holds the entity. Two callers at once get the same number.
+ * Like `findNumber`, but an entity without a number gets one. The caller's transaction has locked the entity. Two
+ * callers at once get the same number.
  */
 export async function findOrGiveNumber(queries: Queries, tenantId: string, ref: EntityRef): Promise<number> {
   const known = await findNumber(queries, ref);

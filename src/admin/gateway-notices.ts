@@ -1,7 +1,7 @@
 /**
- * Sends a gateway a command when a user deletes or renames one of its devices, because the gateway would go on sending
- * under the old name (docs/mqtt.md#gateways). The command waits for the gateway for a day. The device's additional info
- * names the gateway. A command that cannot be stored is logged; the change of the device is made all the same.
+ * Sends a gateway a command when a user deletes or renames one of its devices: without it the gateway would keep
+ * sending under the old name (docs/mqtt.md#gateways). The command waits a day for the gateway, which the device's
+ * additional info names. A command that cannot be stored is logged, and the change of the device stays.
  */
 import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
@@ -37,12 +37,12 @@ export class GatewayNotices {
     this.#deps = deps;
   }
 
-  /** After the commit. Never throws. */
+  /** Called after the commit. Never throws. */
   async deleted(tenantId: string, device: ChangedDevice): Promise<void> {
     await this.#notify(tenantId, device, 'gateway_device_deleted', device.name);
   }
 
-  /** After the commit. Never throws. */
+  /** Called after the commit. Never throws. */
   async renamed(tenantId: string, device: ChangedDevice, name: string): Promise<void> {
     await this.#notify(tenantId, device, 'gateway_device_renamed', { [device.name]: name });
   }
@@ -53,7 +53,7 @@ export class GatewayNotices {
     if (gatewayId === undefined || gatewayId === device.id) return;
     try {
       const gateway = await findDeviceRow(postgres, tenantId, gatewayId);
-      // Users write the additional info: it may name a gateway that never had the device.
+      // Users write the additional info, which may therefore name a gateway that never had the device.
       if (!gateway?.isGateway || actsFor(gateway, device, customerScope) === false) return;
       await persistentRpcs.create({
         tenantId,

@@ -1,6 +1,6 @@
 /**
- * Devices out of a table: each row makes a device, or changes the one of its name, with credentials, attributes and
- * telemetry. A row that cannot be taken leaves the others alone; a row that was interrupted may be sent again.
+ * Imports devices from a table: each row makes a device, or changes the device of that name, with credentials,
+ * attributes and telemetry. A row that fails does not affect the others. An interrupted row may be sent again.
  */
 import type { Attributes, Scope } from '../attributes/attributes.ts';
 import type { TenantPrincipal } from '../auth/roles.ts';
@@ -21,7 +21,7 @@ export interface ImportDeps extends AdminDeps {
   saveSeries: SaveSeries;
 }
 
-/** What is absent stays as it is, or takes its default. */
+/** One row. An absent value stays as it is, or takes its default. */
 export interface ImportRow {
   name: string;
   type: string | undefined;
@@ -35,7 +35,7 @@ export interface ImportRow {
 
 export type ImportOutcome = 'created' | 'updated' | Fault;
 
-/** The outcomes in the order of the rows. `mayUpdate` false: a name that is there already is refused. */
+/** Returns the outcomes in the order of the rows. `mayUpdate` false: a row whose name exists is refused. */
 export async function importDevices(
   deps: ImportDeps,
   caller: TenantPrincipal,
@@ -46,7 +46,7 @@ export async function importDevices(
   const names = [...new Set(rows.map(({ name }) => name))];
   const there = await findTakenNames(deps.postgres, caller.tenantId, names);
   await createPlain(deps, caller, rows, there, outcomes);
-  // The rest row by row, several at once; those of one name in their order.
+  // The other rows run one by one, several at once; rows of one name run in their order.
   const turns = new Map<string, Promise<void>>();
   let next = 0;
   const work = async (): Promise<void> => {
@@ -63,7 +63,7 @@ export async function importDevices(
       try {
         await turn;
       } catch (error) {
-        // The import is refused as a whole: no further row is begun.
+        // The import as a whole is refused: no further row starts.
         next = rows.length;
         throw error;
       }
@@ -74,7 +74,7 @@ export async function importDevices(
   return outcomes;
 }
 
-/** New devices with access tokens are made a thousand at a time. */
+/** Makes new devices that have access tokens, a thousand at a time. */
 async function createPlain(
   deps: ImportDeps,
   { tenantId }: TenantPrincipal,
@@ -104,7 +104,7 @@ async function createPlain(
   }
 }
 
-/** What a row says beside the device that was made of it, or all of it. */
+/** Applies the rest of a row to its device, or the whole row. */
 async function finish(
   deps: ImportDeps,
   caller: TenantPrincipal,
@@ -130,7 +130,7 @@ async function create(deps: ImportDeps, tenantId: string, row: ImportRow): Promi
 
 async function update(deps: ImportDeps, caller: TenantPrincipal, row: ImportRow, stored: Device): Promise<void> {
   const isTyped = row.type !== undefined && row.type !== stored.type;
-  // With the version that was read: a change by another caller meanwhile is an error of the row, and is not undone.
+  // The version that was read is passed on: a change by another caller meanwhile fails the row and is kept.
   await saveDevice(deps, caller, stored.id, {
     ...stored,
     ...(isTyped && { type: row.type, profileId: null }),
@@ -178,7 +178,7 @@ async function outcomeOf(work: () => Promise<ImportOutcome>): Promise<ImportOutc
   try {
     return await work();
   } catch (error) {
-    // A store that does not answer is no fault of the row: the whole import is.
+    // A store that does not answer fails the whole import, not the row.
     if (error instanceof Fault && error.status < 500) return error;
     throw error;
   }

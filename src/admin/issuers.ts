@@ -1,6 +1,6 @@
 /**
- * Issuers of device certificates: anybody can copy a certificate, so a tenant proves that it holds the key of an issuer
- * before a profile answers for it. The key signs a text that names the tenant and a nonce of the profile.
+ * Issuers of device certificates. Certificates are public, so a tenant must prove that it holds the issuer's key before
+ * a profile accepts the issuer's devices. The key signs a statement that names the tenant and a nonce of the profile.
  */
 import { createHash, randomBytes, verify, X509Certificate } from 'node:crypto';
 import { entityNotFound } from '../auth/roles.ts';
@@ -14,7 +14,7 @@ import type { AdminDeps } from './deps.ts';
 
 const signatureCharsMax = 8_192;
 
-/** Undefined when it is no certificate. */
+/** Returns undefined when the string is not a certificate. */
 export function readCertificate(text: string): X509Certificate | undefined {
   try {
     const isPem = text.includes('-----BEGIN');
@@ -24,15 +24,13 @@ export function readCertificate(text: string): X509Certificate | undefined {
   }
 }
 
-/**
- * Digest of a name as a certificate shows it: equal for all names that are compared as equal, case and blanks aside.
- */
+/** Returns the digest of a certificate's name: equal for all names that differ only in case and blanks. */
 export function subjectDigest(name: string): string {
   const lines = name.split('\n').map((line) => line.trim().replaceAll(/\s+/g, ' ').toLowerCase());
   return createHash('sha256').update(lines.join('\n')).digest('hex');
 }
 
-/** Throws 400 for a text that is not the certificate of an issuer. */
+/** Throws 400 when the string is not the certificate of an issuer. */
 export function checkIssuer(text: string): X509Certificate {
   const certificate = readCertificate(text);
   if (certificate?.ca) return certificate;
@@ -40,15 +38,15 @@ export function checkIssuer(text: string): X509Certificate {
   throw badRequest('provision_certificate', `The certificate in provisionDeviceSecret ${what}.`);
 }
 
-/** A text that the key of an issuer signed, and the signature as base64. */
+/** A statement that the key of an issuer signed, and the signature in base64. */
 export interface IssuerProof {
   nonce: string;
   signature: string;
 }
 
 /**
- * Before a profile is saved. A certificate that stays keeps what was proven. A `proof` is checked here; the caller calls
- * `markProven` once the row has the certificate.
+ * Runs before a profile is saved. A certificate that did not change stays proven. A `proof` is checked here; the caller
+ * calls `markProven` once the row has the certificate.
  */
 export async function changeIssuer(
   queries: Queries,
@@ -69,12 +67,12 @@ export async function changeIssuer(
   await setIssuer(queries, id, { subject: subjectDigest(certificate.subject), nonce });
 }
 
-/** What the key of the issuer signs: no signature for one tenant or purpose serves another. */
+/** The statement that the key of the issuer signs. A signature for one tenant or purpose is invalid for every other. */
 function statementOf(tenantId: string, nonce: string): string {
   return `millrace-issuer-proof:${tenantId}:${nonce}`;
 }
 
-/** The sender chose the nonce: the statement names the tenant, so a signature for another tenant is none for this one. */
+/** The sender chooses the nonce. The statement names the tenant, so a signature for another tenant is refused. */
 function provenNonce(tenantId: string, certificate: X509Certificate, { nonce, signature }: IssuerProof): string {
   const prefix = statementOf(tenantId, '');
   const chosen = nonce.startsWith(prefix) ? nonce.slice(prefix.length) : '';
@@ -108,7 +106,7 @@ export async function issuersOf({ postgres }: AdminDeps, tenantId: string, link:
 }
 
 /**
- * `signature`: base64, of the nonce as it is shown, by the key of the issuer; SHA-256 where the kind of key takes a
+ * `signature`: base64, of the statement as shown, by the key of the issuer; with SHA-256 where the type of key takes a
  * digest.
  */
 export async function proveIssuer(
@@ -126,7 +124,7 @@ export async function proveIssuer(
     checkSignature(certificate, statementOf(tenantId, issuer.nonce), signature);
     await markProven(queries, profileId);
     const proven = await findIssuer(queries, tenantId, profileId);
-    assert(proven, 'a locked profile stays');
+    assert(proven, 'a locked profile is not deleted');
     return shown(tenantId, proven);
   });
 }
@@ -136,7 +134,7 @@ function isSigned({ publicKey }: X509Certificate, statement: string, signature: 
   try {
     return verify(takesDigest ? 'sha256' : null, Buffer.from(statement), publicKey, Buffer.from(signature, 'base64'));
   } catch {
-    // A kind of key that signs nothing.
+    // The type of key cannot sign.
     return false;
   }
 }

@@ -1,4 +1,4 @@
-/** What happens to a new device or customer whose name is taken: a refusal, or the name with a suffix that is free. */
+/** The policy for a new device or customer whose name is taken: a refusal, or the name with a suffix that is free. */
 import { randomInt } from 'node:crypto';
 import { Fault } from '../base/errors.ts';
 
@@ -11,16 +11,18 @@ export interface NameConflict {
 export const refuseTakenName: NameConflict = { policy: 'FAIL', separator: '_', strategy: 'RANDOM' };
 
 export interface Names {
-  /** Of the Fault that says that a name is taken. */
+  /** The reason of the fault for a taken name. */
   takenReason: string;
-  /** The number after the greatest `N` of the names `prefix` and `N`. */
+  /** Returns the number after the greatest `N` of the names that are `prefix` followed by `N`. */
   next(prefix: string): Promise<number>;
 }
 
 const triesMax = 100;
 const suffixAlphabet = 'abcdefghijklmnopqrstuvwxyz0123456789';
 
-/** Calls `create` with `name`, and again with suffixes while the names are taken and the policy allows another name. */
+/**
+ * Calls `create` with `name`. Repeats the call with a suffix while the name is taken and the policy allows a suffix.
+ */
 export async function underFreeName<Entity>(
   name: string,
   conflict: NameConflict,
@@ -35,7 +37,7 @@ export async function underFreeName<Entity>(
     } catch (error) {
       const isTaken = error instanceof Fault && error.reason === names.takenReason;
       if (!isTaken || conflict.policy === 'FAIL' || attempt === triesMax) throw error;
-      // Another caller may take that number first: then the next one.
+      // Another caller may take that number first; the next round tries the next number.
       wanted = prefix + (conflict.strategy === 'INCREMENTAL' ? await names.next(prefix) : randomSuffix());
     }
   }

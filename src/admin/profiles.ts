@@ -1,6 +1,6 @@
 /**
- * Device profiles: which one a device gets (named by id, named by `type` and made when missing, or the default one),
- * and what a user does with them.
+ * Device profiles: selects the profile of a device (by id, by `type`, which is made when missing, or the default one),
+ * and manages profiles for users.
  */
 import { entityNotFound } from '../auth/roles.ts';
 import { systemClock } from '../base/clock.ts';
@@ -40,7 +40,7 @@ import { changeIssuer, checkIssuer, type IssuerProof } from './issuers.ts';
 import { lockTenant } from './store.ts';
 import { choosing } from './taken-names.ts';
 
-/** A profile as a user saves it: what is absent is cleared. */
+/** A profile as a user saves it; absent members are cleared. */
 export interface ProfileInput {
   name: string;
   description?: string | null | undefined;
@@ -58,7 +58,7 @@ export interface ProfileInput {
   softwareId?: string | null | undefined;
   externalId?: string | null | undefined;
   version?: number | null | undefined;
-  /** That the tenant holds the key of the issuer, given at once and not by a call of its own. */
+  /** Proof that the tenant holds the issuer's key, when it comes with the profile instead of in its own call. */
   issuerProof?: IssuerProof | undefined;
 }
 
@@ -70,7 +70,7 @@ export async function resolveProfile(
 ): Promise<DeviceProfile> {
   if (profileId !== null) {
     const profile = await findProfile(queries, profileId);
-    // That another tenant has such a profile is not told.
+    // A profile of another tenant is refused as a missing one is.
     if (profile?.tenantId !== tenantId) {
       throw badRequest('profile', 'Device is referencing non existing device profile!');
     }
@@ -81,7 +81,7 @@ export async function resolveProfile(
   return profile ?? (await findOrCreateProfile(queries, tenantId, defaultProfileName, true));
 }
 
-/** Names are case-sensitive: `DEFAULT` is not `default`. */
+/** Names are case-sensitive: `DEFAULT` and `default` differ. */
 export async function findOrCreateProfile(
   queries: Queries,
   tenantId: string,
@@ -95,9 +95,9 @@ export async function findOrCreateProfile(
   const profile = { id: createUuid(now), tenantId, name, isDefault };
   await insertProfile(queries, { ...profile, createdTime: now, data: defaultProfileData });
   const ofName = await findProfileByName(queries, tenantId, name);
-  // Another call may have made another profile the default one at this moment: a tenant has one.
+  // A tenant has one default profile. Another call may have made one at this moment.
   const stored = ofName ?? (isDefault ? await findDefaultProfile(queries, tenantId) : undefined);
-  assert(stored, 'a profile is there after it was inserted or found to be there');
+  assert(stored, 'a profile exists after its insert or a conflict of its name');
   return stored;
 }
 
@@ -105,14 +105,14 @@ export async function createProfile(deps: AdminDeps, tenantId: string, input: Pr
   return await choosingKey(deps, tenantId, input, () => createChecked(deps, tenantId, input));
 }
 
-/** A chain has the digest of its certificate as key, which several tenants may have. */
+/** The key of a certificate profile is the digest of its certificate, which several tenants may have. */
 async function choosingKey<T>(
   { postgres, takenNames }: AdminDeps,
   tenantId: string,
   input: ProfileInput,
   work: () => Promise<T>,
 ): Promise<T> {
-  // As they will be stored: the document of a profile has a type as well.
+  // Checks the values that will be stored: the document of a profile has a type as well.
   const { provisionKey: key, provisionType } = checkedProfile(input);
   if (!key || provisionType === 'X509_CERTIFICATE_CHAIN') return await work();
   return await choosing(takenNames, tenantId, () => isOthersProvisionKey(postgres, tenantId, key), work);
@@ -132,7 +132,10 @@ async function createChecked(deps: AdminDeps, tenantId: string, input: ProfileIn
   });
 }
 
-/** Replaces the profile `id`. The name shows as the type of its devices; which one is default changes elsewhere. */
+/**
+ * Replaces the profile `id`. The name shows as the type of its devices. Another call changes which profile is the
+ * default.
+ */
 export async function saveProfile(
   deps: AdminDeps,
   tenantId: string,
@@ -178,12 +181,12 @@ async function saveChecked(
 
 export async function setDefaultProfile(deps: AdminDeps, tenantId: string, id: string): Promise<FullProfile> {
   return await deps.postgres.transaction(async (queries) => {
-    // Two at once take turns: one default is the rule.
+    // Two calls take turns, because a tenant has exactly one default profile.
     await lockTenant(queries, tenantId);
     if (!(await findFullProfile(queries, tenantId, id, 'lock'))) throw entityNotFound('Device profile', id);
     await moveDefaultProfile(queries, tenantId, id);
     const profile = await findFullProfile(queries, tenantId, id);
-    assert(profile, 'a locked profile stays');
+    assert(profile, 'a locked profile is not deleted');
     return profile;
   });
 }
@@ -216,7 +219,7 @@ function checkedProfile(input: ProfileInput): CheckedProfile {
   checkText('name', input.name);
   if (input.defaultQueueName) checkText('defaultQueueName', input.defaultQueueName);
   for (const text of [input.description, input.image]) {
-    // Postgres stores no NUL.
+    // PostgreSQL stores no NUL.
     if (text?.includes('\0')) throw badRequest('text_malformed', 'Validation error: description is malformed');
   }
   checkDocument('description', input.description);
@@ -242,7 +245,7 @@ function checkedProfile(input: ProfileInput): CheckedProfile {
   };
 }
 
-/** What devices provision themselves by is what `provisionConfiguration` says, if it is there. */
+/** `provisionConfiguration`, if present, decides how devices provision themselves. */
 function checkedData(input: ProfileInput): ProfileData {
   const given = input.data ?? {};
   if (!isObject(given)) throw badRequest('profile_data', 'Validation error: profileData must be object');
@@ -265,7 +268,10 @@ function checkedData(input: ProfileInput): ProfileData {
   };
 }
 
-/** The key of a chain is the digest of its certificate, so that it is found by what a device shows. */
+/**
+ * The key of a certificate profile is the digest of its certificate: a device is matched by the certificate that it
+ * shows.
+ */
 function checkedKey(data: ProfileData, key: string | null): string | null {
   const { type, provisionDeviceSecret } = data.provisionConfiguration;
   const secret = provisionDeviceSecret ?? '';
@@ -285,7 +291,7 @@ function checkedKey(data: ProfileData, key: string | null): string | null {
   return key;
 }
 
-/** Finds the name of a device in its certificate. */
+/** Checks the pattern that finds the name of a device in its certificate. */
 function checkPattern(pattern: unknown): void {
   if (pattern === undefined || pattern === null) return;
   const isText = typeof pattern === 'string' && pattern.length <= nameCharsMax && !pattern.includes('\0');

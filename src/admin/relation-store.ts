@@ -4,7 +4,7 @@ import type { Queries } from '../postgres/client.ts';
 import { checkBytes } from '../postgres/page.ts';
 import type { EntityRef } from './entity-store.ts';
 
-/** What makes a relation the same. */
+/** The members that identify a relation. */
 export interface RelationKey {
   from: EntityRef;
   to: EntityRef;
@@ -17,11 +17,11 @@ export interface Relation extends RelationKey {
   version: number;
 }
 
-/** From a gateway to what it made. */
+/** The type of the relation from a gateway to a device that it made. */
 const createdType = 'Created';
 export const commonGroup = 'COMMON';
 
-/** Devices that were made in this transaction, each with its gateway, whose row the transaction holds. */
+/** Inserts the relations of devices made in this transaction. The transaction has locked the row of each gateway. */
 export async function insertCreated(queries: Queries, children: { id: string; gatewayId: string }[]): Promise<void> {
   await queries.query(
     `insert into relation (from_id, from_type, to_id, to_type, type, type_group)
@@ -51,7 +51,7 @@ function keyValues({ from, to, type, typeGroup }: RelationKey): string[] {
   return [from.id, from.type, to.id, to.type, type, typeGroup];
 }
 
-/** Made, or given this `additionalInfo`; the transaction holds both ends. */
+/** Inserts the relation, or replaces its `additionalInfo`. The transaction has locked both ends. */
 export async function upsertRelation(queries: Queries, key: RelationKey, additionalInfo: unknown): Promise<Relation> {
   const info = additionalInfo === null ? null : JSON.stringify(additionalInfo);
   const [row] = await queries.query<Row>(
@@ -75,13 +75,16 @@ export async function deleteRelation(queries: Queries, key: RelationKey): Promis
   return row && relationOf(row);
 }
 
-/** Until the transaction ends no other transaction, on any worker or host, gives this entity a relation to another one. */
+/**
+ * Locks the count: until the transaction ends no other transaction, on any worker or host, adds a relation from this
+ * entity.
+ */
 export async function holdRelationCount(queries: Queries, { type, id }: EntityRef): Promise<void> {
   const name = `relation-count ${type} ${id}`;
   await queries.query('select pg_advisory_xact_lock(hashtextextended($1, 0))', [name]);
 }
 
-/** True when the `from` end of the relation has `countMax` relations and this one is not among them. */
+/** True when the `from` end has `countMax` relations and the given relation is not among them. */
 export async function hasOtherRelations(queries: Queries, key: RelationKey, countMax: number): Promise<boolean> {
   const { from, to, type, typeGroup } = key;
   const rows = await queries.query(
@@ -94,7 +97,10 @@ export async function hasOtherRelations(queries: Queries, key: RelationKey, coun
   return rows.length > 0;
 }
 
-/** Relations of one entity, the oldest first; `type` undefined = of any type. Throws 400 as `checkBytes` does. */
+/**
+ * Returns the relations of one entity, the oldest first; `type` undefined = of any type. Throws 400 as `checkBytes`
+ * does.
+ */
 export async function listRelations(
   queries: Queries,
   end: 'from' | 'to',
@@ -112,7 +118,7 @@ export async function listRelations(
   return rows.map(relationOf);
 }
 
-/** Without `additionalInfo`, in no order. */
+/** Returns relations without `additionalInfo`, in no order. */
 export async function listRelationsOfMany(
   queries: Queries,
   end: 'from' | 'to',

@@ -1,4 +1,4 @@
-/** Relations as users make, delete and follow them; those that gateways make are in `relation-store.ts`. */
+/** Relations as users make, delete and follow them. Relations that gateways make are in `relation-store.ts`. */
 import { permissionDenied, type TenantPrincipal } from '../auth/roles.ts';
 import { badRequest, type Fault, notFound, tooLarge } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -39,13 +39,16 @@ export async function saveRelation(
     await holdEnds(queries, principal, key);
     await holdRelationCount(queries, key.from);
     if (await hasOtherRelations(queries, key, limits.relationsOfEntityMax)) {
-      throw badRequest('relations', `An entity has at most ${limits.relationsOfEntityMax} relations to others.`);
+      throw badRequest(
+        'relations',
+        `An entity has at most ${limits.relationsOfEntityMax} relations to other entities.`,
+      );
     }
     return await upsertRelation(queries, key, additionalInfo ?? null);
   });
 }
 
-/** The relation that is gone. */
+/** Returns the deleted relation. */
 export async function deleteRelation(
   postgres: Postgres,
   principal: TenantPrincipal,
@@ -59,7 +62,7 @@ export async function deleteRelation(
   });
 }
 
-/** Both ends, in one order for all callers, so that two of them never wait for each other. */
+/** Locks both ends in one order for all callers, so that two callers never wait for each other. */
 async function holdEnds(queries: Queries, principal: TenantPrincipal, { from, to }: RelationKey): Promise<void> {
   const ends = [from, to].sort((a, b) => (keyOf(a) < keyOf(b) ? -1 : 1));
   for (const end of ends) {
@@ -69,7 +72,7 @@ async function holdEnds(queries: Queries, principal: TenantPrincipal, { from, to
   }
 }
 
-/** Relations of an entity whose other ends the caller may read, with the names of both. */
+/** Returns the relations of an entity whose other ends the caller may read, with the names of both ends. */
 export async function readableRelations(
   queries: Queries,
   principal: TenantPrincipal,
@@ -96,15 +99,15 @@ export interface RelationSearch {
   root: EntityRef;
   direction: 'FROM' | 'TO';
   group: string;
-  /** Of the relation that leads to a result. */
+  /** The type of the relation that leads to a result. */
   type: string;
-  /** 0 = as far as `limits.relationLevelsMax`. */
+  /** 0 = up to `limits.relationLevelsMax`. */
   levelsMax: number;
-  /** Only the ends of the last level, or of paths that end before it. */
+  /** Returns only the ends of the last level, or of paths that end before it. */
   lastLevelOnly: boolean;
 }
 
-/** Ids of the devices that relations lead to from a root, each once. */
+/** Returns the ids of the devices that relations lead to from a root, each id once. */
 export async function searchDevices(queries: Queries, search: RelationSearch): Promise<string[]> {
   const { root, direction, group, type, lastLevelOnly } = search;
   const levelsMax =

@@ -1,7 +1,7 @@
 /**
- * What a new installation starts with: the first administrators and one device to try, and in demo mode what tools of
- * the family expect (docs/rest.md#tenants). Each is one transaction; a setting with the id of its tenant marks it as
- * done, so that it happens once however many hosts start, and what a user deletes stays deleted.
+ * Creates the content of a new installation: the first administrators and one example device; in demo mode also the
+ * entities that ThingsBoard tools expect (docs/rest.md#tenants). Each seed is one transaction. A setting with the id of
+ * its tenant marks it as done: it happens once however many hosts start, and entities that a user deletes stay deleted.
  */
 import type { PasswordHasher } from '../auth/password.ts';
 import type { Authority } from '../auth/roles.ts';
@@ -29,15 +29,15 @@ const firstDeviceName = 'Demo Device';
 
 export interface FirstAdmins {
   email: string;
-  /** Who administers tenants. */
+  /** The email of the system administrator. */
   systemEmail: string;
-  /** Of both. */
+  /** The password of both administrators. */
   password: string;
 }
 
 /**
- * Tenant "Millrace" with its administrator and a device, and the administrator of the system. False when an earlier
- * start, or another host, has done it.
+ * Creates tenant "Millrace" with its administrator and a device, and the system administrator. Returns false when an
+ * earlier start, or another host, has created them.
  */
 export async function seedFirstTenant(deps: SeedDeps, admins: FirstAdmins): Promise<boolean> {
   const { postgres, clock } = deps;
@@ -56,7 +56,10 @@ export async function seedFirstTenant(deps: SeedDeps, admins: FirstAdmins): Prom
   });
 }
 
-/** The device of the first start and its token, for the words printed at a start; undefined when it was deleted. */
+/**
+ * Returns the device of the first start and its token, for the message printed at a start; undefined when it was
+ * deleted.
+ */
 export async function findFirstDevice(postgres: Queries): Promise<{ id: string; token: string } | undefined> {
   const id = await findSetting(postgres, firstDeviceMark);
   const credentials = id ? await findCredentials(postgres, id) : undefined;
@@ -64,7 +67,10 @@ export async function findFirstDevice(postgres: Queries): Promise<{ id: string; 
   return { id: credentials.deviceId, token: credentials.credentialsId };
 }
 
-/** Users, customers, profiles and devices of `DEMO_DATA` (docs/rest.md#tenants). False when that was done before. */
+/**
+ * Creates the users, customers, profiles and devices of `DEMO_DATA` (docs/rest.md#tenants). Returns false when an
+ * earlier start has created them.
+ */
 export async function seedDemoData(deps: SeedDeps): Promise<boolean> {
   const { postgres, passwords, clock } = deps;
   if (await findSetting(postgres, demoMark)) return false;
@@ -111,10 +117,10 @@ const demoDevices: { name: string; token: string; customer?: string; type?: stri
   { name: 'Thermostat T2', token: 'T2_TEST_TOKEN', type: 'thermostat' },
 ];
 
-/** A new tenant with its default profile; undefined when `mark` shows that it was made before. */
+/** Creates a tenant with its default profile. Returns undefined when `mark` shows that it was created earlier. */
 async function markedTenant(queries: Queries, mark: string, title: string, now: number): Promise<string | undefined> {
   const id = createUuid(now);
-  // Of two hosts at once the second waits here until the first has committed.
+  // When two hosts start at once, the second waits here until the first has committed.
   if ((await findOrInsertSetting(queries, mark, id)) !== id) return undefined;
   await insertTenant(queries, { id, createdTime: now, title });
   await findOrCreateProfile(queries, id, defaultProfileName, true);
@@ -129,7 +135,7 @@ interface SeedUser {
   passwordHash: string;
 }
 
-/** An account of that email that exists already stays as it is. */
+/** An account that has this email stays as it is. */
 async function addUser(queries: Queries, user: SeedUser, now: number): Promise<void> {
   const names = { firstName: null, lastName: null, phone: null, additionalInfo: null };
   const { customerId = null, ...rest } = user;

@@ -1,4 +1,4 @@
-/** SQL of tenants, customers, claims, and of marks in the settings. */
+/** SQL of tenants, customers and claims, and of marks in the settings. */
 import { scopeNumber } from '../attributes/attributes.ts';
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -65,7 +65,7 @@ export async function listTenants(queries: Queries, link: PageLink): Promise<Pag
   return await readPage<Tenant>(queries, { ...list, idColumn: 'id', documents: infoDocument }, link);
 }
 
-/** Devices of a tenant with their credentials, at most `rowsMax`, held until the transaction ends. */
+/** Locks at most `rowsMax` devices of a tenant until the transaction ends, and returns them with their credentials. */
 export async function lockTenantDevices(
   queries: Queries,
   tenantId: string,
@@ -79,7 +79,7 @@ export async function lockTenantDevices(
   );
 }
 
-/** With the changes that tell the other processes, and tombstones for their telemetry. */
+/** Deletes devices. Logs the changes that notify the other processes, and inserts tombstones for the telemetry. */
 export async function deleteDevices(
   queries: Queries,
   changes: CredentialChange[],
@@ -97,7 +97,7 @@ export async function deleteDevices(
   return logged;
 }
 
-/** A tenant that has no devices any more, with all that is left of it. */
+/** Deletes a tenant that has no devices any more, with all that it still has. */
 export async function deleteTenantRows(queries: Queries, id: string): Promise<void> {
   await queries.query('delete from report_view where tenant_id = $1', [id]);
   await queries.query('delete from user_account where tenant_id = $1', [id]);
@@ -108,7 +108,7 @@ export async function deleteTenantRows(queries: Queries, id: string): Promise<vo
   await queries.query('delete from tenant where id = $1', [id]);
 }
 
-/** Holds the row until the transaction ends. */
+/** Locks the row until the transaction ends. */
 export async function lockTenant(queries: Queries, id: string): Promise<{ version: number } | undefined> {
   const [tenant] = await queries.query<{ version: number }>('select version from tenant where id = $1 for update', [
     id,
@@ -173,7 +173,7 @@ function asTitleConflict(error: unknown): unknown {
   return badRequest('customer_title_taken', 'Customer with such title already exists!');
 }
 
-/** Holds the row until the transaction ends when `lock` says so. */
+/** Locks the row until the transaction ends when `lock` is 'lock'. */
 export async function findCustomer(
   queries: Queries,
   tenantId: string,
@@ -206,7 +206,7 @@ export async function findCustomerByTitle(
   return customer;
 }
 
-/** The number after the greatest `N` of the customers that are titled `prefix` and `N`. */
+/** Returns the number after the greatest `N` of the customers whose title is `prefix` followed by `N`. */
 export async function nextTitleNumber(queries: Queries, tenantId: string, prefix: string): Promise<number> {
   const [row] = await queries.query<{ next: number }>(
     `select coalesce(max(substr(title, length($2) + 1)::bigint), 0) + 1 as next from customer
@@ -216,7 +216,7 @@ export async function nextTitleNumber(queries: Queries, tenantId: string, prefix
   return row!.next;
 }
 
-/** Makes it when the tenant has none; two callers at once get the same one. */
+/** Returns the public customer, and creates it when the tenant has none. Two callers at once get the same one. */
 export async function findOrInsertPublicCustomer(
   queries: Queries,
   customer: Pick<Customer, 'id' | 'tenantId' | 'createdTime' | 'title'>,
@@ -230,7 +230,7 @@ export async function findOrInsertPublicCustomer(
   const [row] = await queries.query<{ id: string }>('select id from customer where tenant_id = $1 and is_public', [
     tenantId,
   ]);
-  // An ordinary customer had the title before.
+  // An ordinary customer already has the title.
   if (!row) throw badRequest('customer_title_taken', 'Customer with such title already exists!');
   return row.id;
 }
@@ -243,7 +243,9 @@ export async function listCustomers(queries: Queries, tenantId: string, link: Pa
   return await readPage<Customer>(queries, { ...list, idColumn: 'id', documents: infoDocument }, link);
 }
 
-/** Deletes the customer and its users; its devices lose their customer. Returns the credentials of stale cached devices. */
+/**
+ * Deletes the customer and its users; its devices lose their customer. Returns the credentials of stale cached devices.
+ */
 export async function deleteCustomer(queries: Queries, id: string, now: number): Promise<LoggedChange[]> {
   const changes = await queries.query<LoggedChange>(
     `with freed as (
@@ -271,7 +273,7 @@ export async function holdDeviceCount(queries: Queries, tenantId: string): Promi
   await queries.query(`select pg_advisory_xact_lock(hashtextextended('device-count ' || $1, 0))`, [tenantId]);
 }
 
-/** Up to `countMax`: more are not counted. */
+/** Counts at most `countMax` devices. */
 export async function countDevices(queries: Queries, tenantId: string, countMax: number): Promise<number> {
   const [row] = await queries.query<{ count: number }>(
     'select count(*) from (select 1 from device where tenant_id = $1 limit $2) as counted',
@@ -280,7 +282,7 @@ export async function countDevices(queries: Queries, tenantId: string, countMax:
   return row!.count;
 }
 
-/** False when a claim that is still valid stands. */
+/** Returns false when the device has a valid claim. */
 export async function insertClaim(queries: Queries, deviceId: string, claim: Claim, now: number): Promise<boolean> {
   const rows = await queries.query(
     `insert into device_claim (device_id, secret_sha256, expires_time)
@@ -301,7 +303,7 @@ export async function findClaim(queries: Queries, deviceId: string): Promise<Cla
   return claim;
 }
 
-/** What was said about claiming the device, while it had another owner or none, no longer counts. */
+/** Deletes the offers that were made for the device under its previous owner. */
 export async function forgetClaims(queries: Queries, device: { id: string; number: number }): Promise<void> {
   await queries.query('delete from device_claim where device_id = $1', [device.id]);
   await queries.query('delete from attribute where device = $1 and scope = $2 and key = $3', [
@@ -316,7 +318,7 @@ export async function deleteClaim(queries: Queries, deviceId: string): Promise<v
   await queries.query('delete from device_claim_tries where device_id = $1', [deviceId]);
 }
 
-/** Wrong keys of the running window, and when it ends. */
+/** Returns the wrong keys of the running window, and when the window ends. */
 export async function findWrongKeys(
   queries: Queries,
   deviceId: string,

@@ -1,7 +1,7 @@
 /**
- * Device credentials, emails and provisioning keys are unique over all tenants, so the refusal of a taken one says that some
- * other tenant has it. A tenant that meets too many of those is refused for a while before anything is looked up: it cannot
- * try out tokens of other tenants. Names that the tenant has itself are not counted. The counts are those of this worker.
+ * Device credentials, emails and provisioning keys are unique over all tenants, so the refusal of a taken one shows
+ * that another tenant has it. A tenant that meets too many of them is refused for a while before any lookup, and so
+ * cannot guess tokens of other tenants. Names of the own tenant are not counted. Each worker counts separately.
  */
 import type { Clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';
@@ -20,7 +20,7 @@ export class TakenNames {
   readonly #clock: Clock;
   readonly #log: Log;
   readonly #refused: Counter;
-  /** By tenant, or by the profile through which devices provision themselves. */
+  /** Key: the tenant, or the profile through which devices provision themselves. */
   readonly #windows = new FifoMap<string, Window>(limits.takenNamesOwnersMax);
 
   constructor({ clock, log, metrics }: { clock: Clock; log: Log; metrics: Metrics }) {
@@ -28,16 +28,16 @@ export class TakenNames {
     this.#log = log;
     this.#refused = metrics.counter(
       'taken_names_refused_total',
-      'Calls that chose credentials, an email or a key, refused because their tenant met too many of other tenants.',
+      'Calls that chose credentials, an email or a key, refused because too many of them belonged to other tenants.',
     );
   }
 
-  /** How many names of other tenants the owner may still meet. */
+  /** Returns how many names of other tenants the owner may still meet. */
   left(owner: string): number {
     return Math.max(0, limits.takenNamesMax - (this.#window(owner)?.met ?? 0));
   }
 
-  /** Throws 429 when the owner may meet no more of them. */
+  /** Throws 429 when the owner may meet no more names of other tenants. */
   admit(owner: string): void {
     if (this.left(owner) === 0) throw this.refusal(owner);
   }
@@ -51,7 +51,7 @@ export class TakenNames {
     return new Fault('taken_names', message, seconds);
   }
 
-  /** The owner chose names that another tenant has. */
+  /** Counts names that the owner chose and another tenant has. */
   met(owner: string, count: number): void {
     if (count === 0) return;
     let window = this.#window(owner);
@@ -71,7 +71,7 @@ export class TakenNames {
 
 const takenReasons = new Set(['credentials_taken', 'email_taken', 'provision_key_taken']);
 
-/** Does `work`, which chooses a name. `isOthers` says, after a refusal, whether another tenant has it. */
+/** Runs `work`, which chooses a name. After a refusal `isOthers` finds out whether another tenant has the name. */
 export async function choosing<T>(
   takenNames: TakenNames | undefined,
   owner: string | null,

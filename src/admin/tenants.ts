@@ -1,4 +1,4 @@
-/** Tenants, as a system administrator makes them. */
+/** Tenants as a system administrator manages them. */
 import { entityNotFound } from '../auth/roles.ts';
 import { badRequest } from '../base/errors.ts';
 import { createUuid } from '../base/uuid.ts';
@@ -17,22 +17,22 @@ import {
   updateTenant,
 } from './store.ts';
 
-/** A tenant as a user saves it: what is absent is cleared. */
+/** A tenant as a user saves it; absent members are cleared. */
 export interface TenantInput extends ContactInput {
   title: string;
   region?: string | null | undefined;
-  /** Null: the built-in one. */
+  /** Null: the built-in profile. */
   tenantProfileId?: string | null | undefined;
   additionalInfo?: unknown;
   version?: number | null | undefined;
 }
 
-/** The one profile of tenants, built in. Its id is the same everywhere and never stored. */
+/** The one profile of tenants, built in. Its id is the same in every installation and never stored. */
 export const defaultTenantProfileId = '13814000-1dd2-11b2-8080-808080808081';
 
 export const defaultTenantProfileName = 'Default';
 
-/** With its default profile. */
+/** Creates a tenant with its default profile. */
 export async function createTenant({ postgres, clock }: AdminDeps, input: TenantInput): Promise<Tenant> {
   const now = clock.now();
   const tenant = { id: createUuid(now), createdTime: now, version: 1, ...checkedTenant(input) };
@@ -56,8 +56,8 @@ export async function saveTenant({ postgres }: AdminDeps, id: string, input: Ten
 }
 
 /**
- * With everything that it has. Its devices go first, many in each transaction, so that a large tenant holds no lock for
- * long. A delete that was interrupted is called again.
+ * Deletes a tenant with everything that it has. Its devices go first, many in each transaction, so that a large tenant
+ * holds no lock for long. An interrupted delete is completed by another call.
  */
 export async function deleteTenant({ postgres, changes, clock }: AdminDeps, id: string): Promise<void> {
   if (!(await findTenant(postgres, id))) throw entityNotFound('Tenant', id);
@@ -67,7 +67,7 @@ export async function deleteTenant({ postgres, changes, clock }: AdminDeps, id: 
       if (devices.length > 0) {
         return await deleteDevices(queries, devices, clock.now());
       }
-      // What is made from here on finds no tenant.
+      // A transaction that starts after this lock finds no tenant.
       if (!(await lockTenant(queries, id))) throw entityNotFound('Tenant', id);
       await deleteTenantRows(queries, id);
       return [];

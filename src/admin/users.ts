@@ -1,6 +1,6 @@
 /**
- * Users of a tenant and its customers, as administrators manage them (docs/rest.md#users). Each rule of who may touch
- * whom is here; a user's own password and sessions are in `auth/`.
+ * Users of a tenant and its customers, as administrators manage them (docs/rest.md#users). This file has every rule on
+ * which user may change which other user; a user's own password and sessions are in `auth/`.
  */
 import { randomBytes } from 'node:crypto';
 import { sha256 } from '../auth/api-key.ts';
@@ -29,7 +29,7 @@ import type { AdminDeps } from './deps.ts';
 import { findTenant } from './store.ts';
 import { choosing } from './taken-names.ts';
 
-/** A user as another one saves it: what is absent is cleared. */
+/** A user as another user saves it; absent members are cleared. */
 export interface UserInput {
   email: string;
   authority: Authority | null;
@@ -42,15 +42,15 @@ export interface UserInput {
   version?: number | null | undefined;
 }
 
-/** Members of `additionalInfo` that a reader gets and that are not kept. */
+/** Members of `additionalInfo` that a reader receives and that are not stored. */
 const shownInfo = ['userCredentialsEnabled', 'userActivated', 'lastLoginTs'];
 
-/** Throws what `createUser` would refuse, but for an email that is taken. */
+/** Throws the refusals of `createUser`, except the one for a taken email. */
 export async function checkNewUser({ postgres }: AdminDeps, caller: Principal, input: UserInput): Promise<void> {
   await checkOwners(postgres, newUser(caller, input, 0));
 }
 
-/** The user is not activated. */
+/** Creates a user, who is not activated yet. */
 export async function createUser(deps: AdminDeps, caller: Principal, input: UserInput): Promise<User> {
   const { postgres, clock } = deps;
   const now = clock.now();
@@ -84,8 +84,8 @@ function newUser(caller: Principal, input: UserInput, now: number): User {
 }
 
 /**
- * Name, email and the like; whose user it is and what it may do stay as they were made. The email is what a user signs
- * in with: only a caller that is `proven` by its own password changes its own, or that of an equal.
+ * Changes name, email and similar members. Tenant, customer and authority of a user never change. The email is the name
+ * of the sign-in: only a caller that is `proven` by its own password changes its own email or that of an equal.
  */
 export async function saveUser(
   deps: AdminDeps,
@@ -135,14 +135,14 @@ export async function deleteUser({ postgres }: AdminDeps, caller: Principal, id:
   });
 }
 
-/** Disabling ends every session, also for the time after enabling. */
+/** Enables or disables a user. Disabling ends every session for good. */
 export async function enableUser(
   { postgres, clock }: AdminDeps,
   caller: Principal,
   id: string,
   enabled: boolean,
 ): Promise<void> {
-  // Tokens carry whole seconds: those of the running one are outdated too.
+  // Tokens carry whole seconds: tokens of the running second are outdated too.
   const nextSecond = (Math.floor(clock.now() / 1000) + 1) * 1000;
   await postgres.transaction(async (queries) => {
     const found = checkReachable(caller, id, await findAccount(queries, id), 'administer');
@@ -151,7 +151,7 @@ export async function enableUser(
   });
 }
 
-/** Throws 400 when no other administrator could sign in. Holds the administrators until the transaction ends. */
+/** Throws 400 when no other administrator could sign in. Locks the administrators until the transaction ends. */
 async function keepOneAdmin(queries: Queries, { id, authority, tenantId }: UserAccount): Promise<void> {
   if (authority === 'CUSTOMER_USER') return;
   const admins = await lockAdmins(queries, authority, tenantId);
@@ -166,7 +166,7 @@ export async function reachableUser(queries: Queries, caller: Principal, id: str
   return checkReachable(caller, id, await findAccount(queries, id), 'read');
 }
 
-/** The token with which the user chooses a password; a new one when the old one has expired. */
+/** Returns the token with which the user chooses a password; a new token when the old one has expired. */
 export async function activationOf({ postgres, clock }: AdminDeps, caller: Principal, id: string): Promise<Activation> {
   return await postgres.transaction(async (queries) => {
     const stored = checkReachable(caller, id, await findAccount(queries, id, 'lock'), 'administer');
@@ -180,8 +180,9 @@ export async function activationOf({ postgres, clock }: AdminDeps, caller: Princ
 }
 
 /**
- * A token with which a user who forgot the password chooses a new one; an earlier token is void. Given for users below
- * the caller only (`accountToSignIn`): a caller who chooses the password of an equal could sign in as that equal.
+ * Returns a token with which a user who forgot the password chooses a new one; earlier tokens become invalid. Allowed
+ * only for users below the caller (`accountToSignIn`): a caller who chooses the password of an equal could sign in as
+ * that equal.
  */
 export async function resetTokenOf({ postgres, clock }: AdminDeps, caller: Principal, id: string): Promise<string> {
   const account = await accountToSignIn(postgres, caller, id);
@@ -191,15 +192,15 @@ export async function resetTokenOf({ postgres, clock }: AdminDeps, caller: Princ
   return token;
 }
 
-/** The user for whom the caller may make, see and revoke API keys. */
+/** Returns the user for whom the caller may make, see and revoke API keys. */
 export async function keyOwner(queries: Queries, caller: Principal, id: string): Promise<UserAccount> {
   const account = checkReachable(caller, id, await findAccount(queries, id), 'read');
-  // A tenant administrator may act for all users of the tenant, any other user only for their own account.
+  // A tenant administrator may act for all users of the tenant, any other user only for the own account.
   if (caller.authority !== 'TENANT_ADMIN' && account.id !== caller.userId) throw permissionDenied();
   return account;
 }
 
-/** Whose token an administrator may ask for: that of the administrator below, not of an equal. */
+/** Returns an account whose token the caller may request: the account of an administrator below, not of an equal. */
 export async function accountToSignIn(queries: Queries, caller: Principal, id: string): Promise<UserAccount> {
   const account = checkReachable(caller, id, await findAccount(queries, id), 'administer');
   if (!isBelow(caller, account)) throw permissionDenied();
@@ -210,7 +211,7 @@ function isBelow(caller: Principal, account: UserAccount): boolean {
   return account.authority === (caller.authority === 'SYS_ADMIN' ? 'TENANT_ADMIN' : 'CUSTOMER_USER');
 }
 
-/** A user of another tenant is not found; one of this tenant that the caller may not touch is refused. */
+/** A user of another tenant is not found. A user of this tenant that the caller may not touch is refused. */
 function checkReachable(
   caller: Principal,
   id: string,

@@ -1,27 +1,27 @@
 /**
- * The pages of this origin: the console at `/` and the interactive API document at `/swagger-ui/`. They are files
- * beside this one (`page/`, sent as they are written) and the two of swagger-ui that are needed; what they show comes
- * over the REST API. Nothing runs or is loaded that does not come from here, and no other page may frame them.
+ * Serves the pages of this origin: the console at `/` and the interactive API document at `/swagger-ui/`. Their files
+ * are in `page/` and in the package swagger-ui; their data comes over the REST API. The pages load nothing from other
+ * origins, and no other page may frame them.
  */
 import { type AssetSource, Assets } from '../uws/assets.ts';
 import type { HttpServer } from '../uws/server.ts';
 
 export interface ConsoleDoorOptions {
-  /** Without the API document there is no page of it, and the console shows no link to it. */
+  /** False: no page of the API document is served, and the console shows no link to it. */
   docs: boolean;
 }
 
 const contentSecurityPolicy = [
   "default-src 'self'",
-  // The icons in the style sheet of swagger-ui.
+  // Allows the icons in the style sheet of swagger-ui.
   "img-src 'self' data:",
   "object-src 'none'",
   "base-uri 'none'",
-  // Forms are sent by script, as JSON: without it, a password does not become part of an address.
+  // Scripts send the forms as JSON. Without a script a form is not sent, so no password becomes part of an address.
   "form-action 'none'",
   "frame-ancestors 'none'",
 ].join('; ');
-/** What comes from the server is shown as text. (swagger-ui writes markup, and cleans it before.) */
+/** Values from the server are shown as text, never as markup. (swagger-ui writes markup, which it sanitizes.) */
 const textOnly = "; require-trusted-types-for 'script'; trusted-types 'none'";
 
 function headers(policy: string): Record<string, string> {

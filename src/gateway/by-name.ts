@@ -1,13 +1,14 @@
 /**
- * Reads a gateway's message: an object whose members are named after devices. Each member is read for itself. An error
- * inside a member (a number beyond a double, half a surrogate pair) becomes a Fault in its place, and the other members
- * count. A name that no device can have keeps its escapes as in the message. Only malformed JSON refuses the message.
+ * Reads a gateway's message: an object whose members are named after devices. Each member is read separately. A value
+ * error inside a member (a number beyond a double, half a surrogate pair) becomes a Fault of that member, and the other
+ * members count. A name that no device can have keeps the escapes of the message. Only malformed JSON refuses the whole
+ * message.
  */
 import { isUtf8 } from 'node:buffer';
 import { badRequest, Fault } from '../base/errors.ts';
 import { invalidUtf8, type Json, JsonReader, startOfJson } from '../value/json.ts';
 
-/** In the order of the first appearance; of equal names the last one counts. */
+/** Returns the members in the order of first appearance; of equal names the last one counts. */
 export function readByName(body: Uint8Array): Map<string, Json | Fault> {
   const members = new Map<string, Json | Fault>();
   eachMember(body, (name, value) => members.set(name, value));
@@ -27,7 +28,7 @@ export function readRequest(body: Uint8Array, passedOn?: string): Map<string, Js
   return members;
 }
 
-/** Returns the member `wanted` as the body spells it; undefined without one. */
+/** Returns the member `wanted` as the body writes it; undefined when it is absent. */
 export function textOfMember(body: Uint8Array, wanted: string): string | undefined {
   let text: string | undefined;
   eachMember(body, (name, _, start, end) => {
@@ -73,7 +74,7 @@ function eachMember(body: Uint8Array, onMember: OnMember): void {
   reader.end();
 }
 
-/** What the exact reader refuses although it is well-formed. */
+/** Faults of the exact reader for JSON that is well-formed. */
 const contentReasons = new Set([
   'json_too_deep',
   'lone_surrogate',
@@ -95,7 +96,7 @@ function readMember(reader: JsonReader, body: Uint8Array, at: number, endOf: End
   }
 }
 
-/** Returns the offset after a value that is skipped. */
+/** Returns the offset after a skipped value. */
 function endOfValue(body: Uint8Array, at: number): number {
   let depth = 0;
   for (; at < body.length; at += 1) {

@@ -1,8 +1,8 @@
 /**
- * One connected gateway and its children: the devices it acts for, and delivery to these devices. A child is routed
- * from its connect (or its first message) until its disconnect, until another session of the device takes over, or
- * until the gateway's connection ends. Silence does not end a child. Ten thousand children are an ordinary number:
- * shared state is in `Gateway`, a child adds a few small objects. Built by `Gateways`; a door brings the `GatewayLink`.
+ * One connected gateway and its children: the devices for which it acts, and delivery to them. A child is routed from
+ * its connect (or its first message) until its disconnect, a takeover by another session of the device, or the end of
+ * the gateway's connection. Silence does not end a child. Ten thousand children are normal: shared state is in
+ * `Gateway`, and a child adds a few small objects. `Gateways` makes each `Gateway`; a door supplies the `GatewayLink`.
  */
 
 import type { AttributeUpdates, Follower, Following } from '../attributes/followers.ts';
@@ -17,14 +17,14 @@ import type { ConfirmRpc, RpcSession, RpcSessions } from '../rpc/notify.ts';
 import type { RpcRequest } from '../rpc/rpc.ts';
 import type { ChildNames, FoundChildren, WantedChild } from './names.ts';
 
-/** Why a child is not routed any more, or was refused for now. */
+/** The reason why a child is no longer routed, or was refused. */
 export type Dropped = Exclude<SessionEnd, 'credentials_changed'> | 'rate_limit' | 'out_of_scope';
 
 /** Sends to a gateway. */
 export interface GatewayLink {
-  /** True: `confirm` is called once. False: not taken. */
+  /** True: `confirm` will be called once. False: the gateway did not take the update. */
   attributes(name: string, update: Update, confirm: (delivered: boolean) => void): boolean;
-  /** As `RpcSession.deliver`. */
+  /** Same contract as `RpcSession.deliver`. */
   rpc(name: string, request: RpcRequest, confirm: ConfirmRpc): boolean;
   dropped(name: string, reason: Dropped): void;
 }
@@ -35,7 +35,7 @@ export interface GatewayDeps {
   names: ChildNames;
   updates: AttributeUpdates;
   rpcSessions: RpcSessions;
-  /** Monotonic milliseconds. */
+  /** Returns monotonic milliseconds. */
   monotonic: () => number;
   /** 0 = unlimited. */
   childrenMax: number;
@@ -52,12 +52,15 @@ interface Sent {
 export class Child implements SessionOwner, Follower, RpcSession {
   readonly gateway: Gateway;
   device: CachedDevice;
-  /** Under which the gateway has it; the device's own changes when a user renames it. */
+  /** The name that the gateway uses; the name of the device itself changes when a user renames it. */
   name: string;
   isHere = true;
   session: DeviceSession | undefined = undefined;
 
-  /** Owned by `telemetry.ts`: the name as it last stood in a message, who followed it there, and marks of messages. */
+  /**
+   * Owned by `telemetry.ts`: the name as last spelled in a message, the next child in that message, and marks of
+   * messages.
+   */
   bytes: Buffer;
   next: Child | undefined = undefined;
   seen = 0;
@@ -65,12 +68,12 @@ export class Child implements SessionOwner, Follower, RpcSession {
   refusal: Fault | undefined = undefined;
 
   #following: Following | undefined = undefined;
-  /** Updates that are not confirmed, the oldest first. */
+  /** Unconfirmed updates, the oldest first. */
   #sent: Sent[] | undefined = undefined;
   #leaveRpc: (() => void) | undefined = undefined;
   #noticedMs = Number.NEGATIVE_INFINITY;
 
-  /** `device` undefined: `open` finds it, or it is set at once. */
+  /** `device` undefined: `open` finds the device. */
   constructor(gateway: Gateway, name: string, device: CachedDevice | undefined) {
     this.gateway = gateway;
     this.device = device as CachedDevice;
@@ -83,7 +86,7 @@ export class Child implements SessionOwner, Follower, RpcSession {
     this.device = this.session.device;
   }
 
-  /** False after a rename, and when it was dropped. */
+  /** False after a rename or a drop. */
   get isCurrent(): boolean {
     return this.isHere && this.device.name === this.name;
   }
@@ -107,17 +110,17 @@ export class Child implements SessionOwner, Follower, RpcSession {
     this.#leaveRpc = undefined;
   }
 
-  /** Asks what the device does not know yet. */
+  /** Reads the updates that the device has not seen. */
   ask(): void {
     this.#following?.ask();
   }
 
-  // As a follower of shared attributes.
+  // Methods of a follower of shared attributes.
   update(update: Update): void {
     this.gateway.notify(this, update);
   }
 
-  /** An update counts as received when all earlier ones have arrived, too. */
+  /** Registers an update. It counts as received when all earlier updates have arrived as well. */
   sent(update: Update): Sent {
     const sent = { update, isOpen: true };
     this.#sent ??= [];
@@ -134,15 +137,15 @@ export class Child implements SessionOwner, Follower, RpcSession {
     this.gateway.askLater(this);
   }
 
-  // As a session for commands.
+  // Methods of a session for commands.
   deliver(request: RpcRequest, confirm: ConfirmRpc): boolean {
     return this.gateway.link.rpc(this.device.name, request, confirm);
   }
 
-  /** The child's own credentials do not matter, and `Sessions` reports a deleted device. */
+  /** Changed credentials of the child do not matter here, and `Sessions` reports a deleted device. */
   close(): void {}
 
-  // As the session of its device.
+  // Methods of the session of the device.
   sessionEnded(reason: SessionEnd): void {
     this.gateway.lost(this, reason);
   }
@@ -159,26 +162,29 @@ export class Child implements SessionOwner, Follower, RpcSession {
 export class Gateway {
   readonly device: CachedDevice;
   readonly link: GatewayLink;
-  /** Owned by `telemetry.ts`: the child that a message began with last. */
+  /** Owned by `telemetry.ts`: the child named first in the last message. */
   first: Child | undefined = undefined;
   readonly #deps: GatewayDeps;
   readonly #children = new Map<string, Child>();
   readonly #byNumber = new Map<number, Child>();
-  /** Whether a stream is on; a new object each time, so that a walk over the children knows that it is the last. */
+  /**
+   * Whether updates are sent. A change makes a new object, so that a loop over the children notices that it is
+   * outdated.
+   */
   #attributes = { isOn: false };
   #rpc = { isOn: false };
-  /** The connection has. */
+  /** True when the connection has ended. */
   #ended = false;
   /** True when the gateway has ended and no operation waits. */
   #gone = false;
-  /** Operations that wait for devices, in order. */
+  /** The operations that wait for devices, in order. */
   #last: Promise<void> = Promise.resolve();
   #waiting = 0;
-  /** Updates that are not confirmed, and the children whose updates wait for that. */
+  /** The number of unconfirmed updates, and the children whose updates wait for confirmations. */
   #updatesInFlight = 0;
   readonly #behind = new Set<Child>();
   #retryTimer: NodeJS.Timeout | undefined = undefined;
-  /** What the children were last checked against. */
+  /** The scope and customer with which the children were last checked. */
   #checkedScope = '';
 
   constructor(deps: GatewayDeps, device: CachedDevice, link: GatewayLink) {
@@ -195,7 +201,7 @@ export class Gateway {
     return this.#deps.monotonic;
   }
 
-  /** True while earlier operations wait for their devices. Operations that must keep their order wait, too. */
+  /** True while earlier operations wait for their devices. Operations that must keep their order wait as well. */
   get isBusy(): boolean {
     return this.#waiting > 0;
   }
@@ -208,8 +214,8 @@ export class Gateway {
   }
 
   /**
-   * Calls `operation` with every device of `wanted` connected, but for those that are refused: at once when they are,
-   * else later, in the order of the calls. An operation that waits holds up those that were called later.
+   * Calls `operation` when every device of `wanted` is connected or refused: at once if possible, else later, in the
+   * order of the calls. A waiting operation delays all later ones.
    */
   run(wanted: readonly WantedChild[], operation: (refused: Refused) => unknown): void {
     const missing = this.#missing(wanted);
@@ -222,7 +228,7 @@ export class Gateway {
     this.#last = this.#runLater(this.#last, wanted, missing, operation);
   }
 
-  /** False when it was not connected. */
+  /** Returns false when the child was not connected. */
   disconnect(name: string): boolean {
     const child = this.child(name);
     if (!child) return false;
@@ -230,7 +236,10 @@ export class Gateway {
     return true;
   }
 
-  /** Shared attributes of the children go down from now on, beginning with what each does not know yet. */
+  /**
+   * Starts or stops sending shared attributes to the children. The first updates are those that each child has not
+   * seen.
+   */
   setAttributes(isOn: boolean): void {
     const { updates } = this.#deps;
     const stream = { isOn };
@@ -241,7 +250,7 @@ export class Gateway {
     );
   }
 
-  /** Commands to the children go down from now on, beginning with those that wait. */
+  /** Starts or stops sending commands to the children. The first commands are those that wait. */
   setRpc(isOn: boolean): void {
     const { rpcSessions } = this.#deps;
     const stream = { isOn };
@@ -253,8 +262,8 @@ export class Gateway {
   }
 
   /**
-   * The connection is gone, and with it the sessions of all children. What it sent before is carried out: operations
-   * that wait find their devices, but open no sessions for them, which may be those of another connection by now.
+   * Ends the sessions of all children because the connection has ended. Messages received before are processed: waiting
+   * operations find their devices, but open no sessions, which another connection may have by now.
    */
   end(): void {
     this.#ended = true;
@@ -265,10 +274,10 @@ export class Gateway {
     else void this.#last.then(() => this.#leave());
   }
 
-  /** Called by `Child` only. An update above the cap of unconfirmed ones is asked for again later. */
+  /** Called by `Child` only. An update above the cap of unconfirmed updates is read again later. */
   notify(child: Child, update: Update): void {
     const { lossFree } = this.#deps.updates;
-    // Later updates of a child wait for an update of it that was left out.
+    // After an omitted update the later updates of the child wait.
     if (this.#behind.has(child)) return;
     if (lossFree && this.#updatesInFlight >= limits.gatewayUpdatesInFlightMax) {
       this.#behind.add(child);
@@ -283,7 +292,7 @@ export class Gateway {
     if (taken) this.#updatesInFlight += 1;
   }
 
-  /** The store could not say. */
+  /** Called when the store could not be read. */
   askLater(child: Child): void {
     this.#behind.add(child);
     this.#retryTimer ??= setTimeout(() => {
@@ -297,7 +306,7 @@ export class Gateway {
     if (reason !== 'credentials_changed') this.link.dropped(child.name, reason);
   }
 
-  /** Called by `Gateways` when the device of a child was read again: it may belong to another customer now. */
+  /** Called by `Gateways` when the device of a child was read again: its customer may have changed. */
   checkChild(child: Child): void {
     if (child.isHere && this.#refusal(child.name, child.device)) this.lost(child, 'out_of_scope');
   }
@@ -323,7 +332,7 @@ export class Gateway {
     const finding = this.#find(missing);
     await before;
     let found = await finding;
-    // Connected when this was asked for, and gone by now.
+    // Children that were connected at the call and are not connected now.
     const gone = this.#missing(wanted).filter(({ name }) => !found.has(name));
     if (gone.length > 0) found = new Map([...found, ...(await this.#find(gone))]);
     this.#waiting -= 1;
@@ -368,7 +377,7 @@ export class Gateway {
     return refused ?? noneRefused;
   }
 
-  /** Why this gateway does not act for the device; undefined when it does. */
+  /** Returns the refusal of a device for which this gateway does not act; undefined when it acts for the device. */
   #refusal(name: string, device: DeviceRow | CachedDevice): Fault | undefined {
     const { customerScope } = this.#deps;
     if (!this.device.isGateway && customerScope === 'customer') return noGateway;
@@ -382,7 +391,7 @@ export class Gateway {
     }
   }
 
-  /** Returns a Fault when the gateway may not act for the device, or the device was renamed since its look-up. */
+  /** Returns a Fault when the gateway may not act for the device, or the device was renamed since its lookup. */
   #attach(name: string, row: DeviceRow): Fault | undefined {
     const refusal = this.#refusal(name, row);
     if (refusal) return refusal;
@@ -399,7 +408,7 @@ export class Gateway {
       this.#name(known, name);
       return;
     }
-    // A gateway that names itself has no session beside its own.
+    // A gateway that names itself gets no second session.
     const isItself = row.number === this.device.number;
     const child = new Child(this, name, isItself ? this.device : undefined);
     this.#children.set(name, child);
@@ -420,7 +429,7 @@ export class Gateway {
     this.#children.set(name, child);
   }
 
-  /** The device has another name than the gateway knows it by. */
+  /** Handles a child whose device was renamed by a user. */
   #rename(child: Child): void {
     this.#children.delete(child.name);
     const { name } = child.device;
@@ -464,7 +473,7 @@ export class Gateway {
     }
   }
 
-  /** Runs in pieces, because ten thousand children must not block the loop. */
+  /** Runs in batches, because ten thousand children must not block the event loop. */
   #eachChild(action: (child: Child) => void, isWanted: () => boolean): void {
     const children = this.#children.values();
     const next = (): void => {
@@ -480,11 +489,11 @@ export class Gateway {
   }
 }
 
-/** Children that are switched in one turn of the loop. */
+/** Children that are switched in one turn of the event loop. */
 const piece = 500;
 const noneRefused: Refused = new Map();
 const renamed = unavailable('child_renamed', 'The device was renamed at this moment; send again.');
-/** The refusal of a message whose devices were all connected a moment ago. */
+/** The refusal of a message whose devices were all connected a moment earlier. */
 export const childLost = unavailable(
   'child_lost',
   'A device of the message was taken over at this moment; send again.',
@@ -503,7 +512,7 @@ function outOfScope(name: string, gateway: CachedDevice, device: DeviceRow | Cac
   return new Fault('child_out_of_scope', message);
 }
 
-/** Returns the name as a message spells it between quotes with no unnecessary escape. */
+/** Returns the name as a message spells it between quotes, without unnecessary escapes. */
 function nameBytes(name: string): Buffer {
   return Buffer.from(JSON.stringify(name).slice(1, -1));
 }

@@ -1,5 +1,6 @@
 /**
- * The gateways that are connected to this worker, and what they share: their names' cache and the room for what waits.
+ * The gateways that are connected to this worker, and the state that they share: the cache of names, and the room for
+ * waiting messages.
  */
 import { ByteBudget } from '../base/byte-budget.ts';
 import { Fault, unavailable } from '../base/errors.ts';
@@ -12,14 +13,15 @@ export class Gateways {
   readonly #deps: GatewayDeps;
   readonly #open = new Set<Gateway>();
   /**
-   * Gateways by the number of their device; of two connections of one device the newer, because the older is ending.
+   * Gateways by the number of their device. Of two connections of one device the newer one is kept, because the older
+   * one is ending.
    */
   readonly #byDevice = new Map<number, Gateway>();
   readonly #held = new ByteBudget(limits.gatewayHeldBytesMax);
 
   constructor(deps: GatewayDeps, metrics: Metrics) {
     this.#deps = deps;
-    // What a gateway may act for, and what a child belongs to, is checked again when either of them changes.
+    // A change of a gateway or of a child's device may change what the gateway may act for.
     deps.sessions.onChecked((device, owner) => {
       if (owner instanceof Child) owner.gateway.checkChild(owner);
       else this.#byDevice.get(device.number)?.checkChildren();
@@ -33,7 +35,7 @@ export class Gateways {
     metrics.observed('gateway_held_bytes', 'Messages that wait for their devices.', () => this.#held.held);
   }
 
-  /** The caller ends it with `close`. */
+  /** The caller ends the gateway with `close`. */
   open(device: CachedDevice, link: GatewayLink): Gateway {
     const gateway = new Gateway(this.#deps, device, link);
     this.#open.add(gateway);
@@ -48,7 +50,7 @@ export class Gateways {
   }
 
   /**
-   * Keeps a message that must wait, until the caller calls the function that is returned; throws when too much waits.
+   * Keeps a message that must wait, until the caller calls the returned function. Throws when too many messages wait.
    */
   hold({ number, tenantId }: Pick<CachedDevice, 'number' | 'tenantId'>, bytes: number): () => void {
     const owners = [

@@ -1,8 +1,7 @@
 /**
- * Names of a gateway's devices → rows of the store, made when they are missing. Names that are asked for in the same
- * turn, and while a statement runs, share the next one, whichever gateways of a tenant ask; tenants take turns. What
- * was found is remembered until it changes; a name for which there is no room is refused for a few seconds without
- * asking again.
+ * Maps names of gateways' devices to rows of the store, and makes missing devices. Names requested in the same turn,
+ * and while a statement runs, share the next statement, for all gateways of a tenant; tenants take turns. Results are
+ * cached until they change. A name refused for lack of room is refused for a few seconds without a lookup.
  */
 import { Batches } from '../base/batches.ts';
 import type { Clock } from '../base/clock.ts';
@@ -16,7 +15,7 @@ import type { CredentialChange } from '../device/store.ts';
 import type { ChildRequest } from '../onboarding/gateway-children.ts';
 import { isAway } from '../postgres/client.ts';
 
-/** `type`: name of a profile, '' = the default one. */
+/** `type`: name of a profile, '' = the default profile. */
 export interface WantedChild {
   readonly name: string;
   readonly type: string;
@@ -28,10 +27,10 @@ export interface NamedGateway extends ScopedGateway {
 }
 
 export type FoundChildren = Map<string, DeviceRow | Fault>;
-/** One row or Fault for each name that is asked for. */
+/** Returns one row or Fault for each requested name. */
 export type FindOrCreate = (tenantId: string, requests: ChildRequest[]) => Promise<FoundChildren>;
 
-/** Answers while the store does not: `KnownDevices`. Names without a device are left to the store. */
+/** Answers while the store is unavailable: `KnownDevices`. Names without a device are left to the store. */
 export interface NamesAlone {
   readonly isAlone: boolean;
   storeFailed(): void;
@@ -53,7 +52,7 @@ interface Ask {
   done(): void;
 }
 
-/** The device of a name, and the gateway it was last connected through. */
+/** The device of a name, and the gateway through which it was last connected. */
 interface Known {
   row: DeviceRow;
   gatewayId: string;
@@ -99,7 +98,7 @@ export class ChildNames {
   find(gateway: NamedGateway, wanted: readonly WantedChild[]): Promise<FoundChildren> {
     const found: FoundChildren = new Map();
     return new Promise((resolve) => {
-      // One more than is missing, so that a name that is refused at once does not end the call.
+      // Counts one more than is missing, so that a name that is refused at once does not end the call.
       const ask: Ask = { found, missing: 1, done: () => resolve(found) };
       for (const { name, type } of wanted) {
         const key = keyOf(gateway.tenantId, name);
@@ -123,7 +122,7 @@ export class ChildNames {
       return;
     }
     const { deviceNumber, deleted } = change;
-    // There may be room again.
+    // A deleted device makes room.
     if (deleted) this.#refused.clear();
     if (this.#batches.isRunning) this.#changed.add(deviceNumber);
     this.forget(deviceNumber);
@@ -136,7 +135,7 @@ export class ChildNames {
     if (this.#known.get(key)?.row.number === deviceNumber) this.#known.delete(key);
   }
 
-  /** The store need not write down that the device is connected through this gateway. */
+  /** True when the store need not record that the device is connected through this gateway. */
   #isFinal(gateway: NamedGateway, { row, gatewayId }: Known): boolean {
     return gatewayId === gateway.id || actsFor(gateway, row, this.#customerScope) !== true;
   }
@@ -161,7 +160,7 @@ export class ChildNames {
       };
       this.#pending.set(key, pending);
     }
-    // A name twice in one call is one name.
+    // A call that has a name twice asks for it once.
     if (pending.asks.at(-1) !== ask) {
       pending.asks.push(ask);
       ask.missing += 1;
@@ -172,7 +171,7 @@ export class ChildNames {
     this.#batches.wake();
   }
 
-  /** Takes names of one tenant, because a statement is of one tenant. */
+  /** Takes names of one tenant, because a statement is for one tenant. */
   async #runBatch(): Promise<void> {
     const first = this.#queue.shift()!;
     const { tenantId } = first;

@@ -1,6 +1,6 @@
 /**
- * What became of the devices of one message that were refused. The message has one answer: its code is that of the
- * refusal which most deserves another try, and its sentence names the devices.
+ * Collects the refused devices of one message. The message has one answer: its code is that of the refusal that most
+ * justifies a retry, and its sentence names the devices.
  */
 import { ErrorCode, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -26,7 +26,7 @@ export class Refusals {
     return this.#faults.size;
   }
 
-  /** Undefined when no child was refused. */
+  /** Returns undefined when no child was refused. */
   fault(): Fault | undefined {
     let worst: Fault | undefined;
     const named: string[] = [];
@@ -41,7 +41,10 @@ export class Refusals {
   }
 }
 
-/** A retry loses nothing, but a client drops a message that is reported as malformed. So a retry comes first. */
+/**
+ * Ranks the faults. A retry loses nothing, but a client drops a message that is reported as malformed: faults that
+ * allow a retry come first.
+ */
 function rank({ status, errorCode }: Fault): number {
   if (status === 429) return 3;
   if (errorCode === ErrorCode.entitiesLimit) return 2;

@@ -1,5 +1,6 @@
 /**
- * Bodies of what a gateway says about one device, and the answer to a request for attributes (docs/mqtt.md#gateways).
+ * Decodes a gateway's messages about one device, and makes the answer to a request for attributes
+ * (docs/mqtt.md#gateways).
  */
 import type { AttributeRow, Scope } from '../attributes/attributes.ts';
 import { namedKeys, type WantedAttributes, type WantedKeys } from '../attributes/request.ts';
@@ -11,7 +12,7 @@ import { strictForm } from '../value/typed.ts';
 import { readRequest, textOfMember } from './by-name.ts';
 import type { WantedChild } from './names.ts';
 
-/** `{"device":"A","type":"t"}` */
+/** Decodes `{"device":"A","type":"t"}`. */
 export function readConnect(body: Uint8Array): WantedChild {
   const members = readRequest(body);
   const type = members.get('type') ?? '';
@@ -19,7 +20,7 @@ export function readConnect(body: Uint8Array): WantedChild {
   return { name: deviceOf(members), type };
 }
 
-/** `{"device":"A"}` */
+/** Decodes `{"device":"A"}`. */
 export function readDisconnect(body: Uint8Array): string {
   return deviceOf(readRequest(body));
 }
@@ -27,11 +28,11 @@ export function readDisconnect(body: Uint8Array): string {
 export interface RpcReply {
   device: string;
   id: number;
-  /** JSON text as it was sent. */
+  /** The JSON as the gateway sent it. */
   data: string;
 }
 
-/** `{"device":"A","id":1,"data":…}` */
+/** Decodes `{"device":"A","id":1,"data":…}`. */
 export function readReply(body: Uint8Array): RpcReply {
   const members = readRequest(body, 'data');
   const device = deviceOf(members);
@@ -43,19 +44,19 @@ export function readReply(body: Uint8Array): RpcReply {
 }
 
 export interface AttributeRequest {
-  /** As it was written. */
+  /** The id as the gateway wrote it. */
   id: string;
   device: string;
   wanted: WantedAttributes;
-  /** `one`: of one scope, the older form. `both`: the form with a list for each scope. */
+  /** `one`: the older form, for one scope. `both`: the form with a list for each scope. */
   form: 'one' | 'both';
-  /** The only key that was asked for. */
+  /** The key of a request that names exactly one. */
   onlyKey: string | undefined;
 }
 
 /**
- * `{"id":1,"device":"A","client":true,"key":"k"}`, the same with `"keys":["k","l"]` (none = all of the scope), or
- * `{"id":1,"device":"A","client":["k"],"shared":["s"]}` (without both lists = all of both scopes).
+ * Decodes `{"id":1,"device":"A","client":true,"key":"k"}`, the same with `"keys":["k","l"]` (empty = all of the scope),
+ * or `{"id":1,"device":"A","client":["k"],"shared":["s"]}` (without both lists = all of both scopes).
  */
 export function readAttributeRequest(body: Uint8Array): AttributeRequest {
   const members = readRequest(body);
@@ -83,7 +84,7 @@ export function readAttributeRequest(body: Uint8Array): AttributeRequest {
 
 export type FoundRow = AttributeRow & { scope: Scope };
 
-/** `rows`: of the scopes that are wanted; others keys than wanted are left out. */
+/** `rows`: attributes of the requested scopes; keys that were not requested are left out. */
 export function attributeAnswer({ id, device, wanted, form, onlyKey }: AttributeRequest, rows: FoundRow[]): string {
   const client = new Map<string, string>();
   const shared = new Map<string, string>();
@@ -106,7 +107,7 @@ export function attributeAnswer({ id, device, wanted, form, onlyKey }: Attribute
   return `${text}}`;
 }
 
-/** What to read for a request; undefined keys = all. */
+/** Returns the scopes and keys to read; undefined keys = all. */
 export function scopesAndKeys({ wanted: { client, shared } }: AttributeRequest): {
   scopes: Scope[];
   keys: string[] | null;
@@ -134,7 +135,7 @@ function keyList(given: Json | undefined, member: string): WantedKeys {
   throw badRequest('gateway_keys', `Member "${member}" must be an array of keys.`);
 }
 
-/** A number as a name is its text. */
+/** Returns the name of the device. A number becomes its string. */
 function deviceOf(members: Map<string, Json>): string {
   const device = members.get('device');
   const name = device instanceof JsonNumber ? device.literal : device;
@@ -143,7 +144,7 @@ function deviceOf(members: Map<string, Json>): string {
   return name;
 }
 
-/** The text of a whole number. */
+/** Returns a whole number as a string. */
 function idOf(members: Map<string, Json>): string {
   const id = members.get('id');
   if (!(id instanceof JsonNumber) || !/^-?\d+$/.test(id.literal)) {

@@ -1,9 +1,9 @@
 /**
- * The bytes of a gateway's telemetry → rows of a frame, in one pass: `{"name":[{"ts":…,"values":{…}},…],…}`. The next
- * name is mostly the one that followed last time, so a known child costs a comparison of bytes. An unusual message (a
- * name twice, a bad record, malformed JSON) is read again as a whole by the exact reader, which refuses a child for
- * itself: the child's rows are rolled back, other rows stay. A child that is not connected stops both readers: the
- * caller connects the child and decodes once more.
+ * Decodes a gateway's telemetry into rows of a frame, in one pass: `{"name":[{"ts":…,"values":{…}},…],…}`. The next
+ * name is usually the one that followed last time, so a known child costs one comparison of bytes. An unusual message
+ * (a repeated name, a bad record, malformed JSON) is read again as a whole by the exact reader. The exact reader
+ * refuses each child separately: the rows of a refused child are rolled back, other rows stay. Both readers stop at a
+ * child that is not connected: the caller connects it and decodes again.
  */
 import { isUtf8 } from 'node:buffer';
 import type { RateLimits } from '../auth/rate-limits.ts';
@@ -23,8 +23,8 @@ import { Refusals } from './refusals.ts';
 export const unknownChild = notFound('A device of the message is not connected.');
 
 /**
- * One message until its acknowledgement: its sender gets the outcome, and the refused children, when its rows are
- * durable.
+ * One message until its acknowledgement. When its rows are durable, its sender gets the outcome and the refused
+ * children.
  */
 export class GatewayTelemetry implements Waiter {
   readonly gateway: Gateway;
@@ -106,7 +106,7 @@ export class GatewayDecoder {
     return rows.count - countBefore;
   }
 
-  /** False when the message must be read exactly. */
+  /** Returns false when the exact reader must read the message. */
   #isReadFast(body: Uint8Array, message: GatewayTelemetry, now: number, rows: Rows): boolean {
     const { gateway } = message;
     let at = records.open(body, now, rows, this.#options);
@@ -130,7 +130,7 @@ export class GatewayDecoder {
         else previous.next = child;
         at = end + 1;
       }
-      // Of a name that is there twice the last one counts.
+      // Of a repeated name the last one counts.
       if (child.seen === lastPass) return false;
       child.seen = lastPass;
       at = skipBlank(body, at);
@@ -179,15 +179,15 @@ export class GatewayDecoder {
     }
   }
 
-  /** Counts what the child sent; when that is too much for its gateway, the child's rows go again. */
+  /** Counts the child's message. Above the limit of the gateway the child's rows are rolled back. */
   #accepted(child: Child, message: GatewayTelemetry, now: number, rows: Rows): void {
     const { device } = child;
-    // Listed already, it needs the time only.
+    // A device that is listed already only needs the time.
     if (device.isActivityNoted) device.activeTs = now;
     else this.#touch(device);
     const rateLimits = this.#rateLimits;
     if (rateLimits === undefined) return;
-    // A message may be decoded twice, and is counted once.
+    // A message may be decoded twice but is counted once.
     if (child.charged !== message.id) {
       child.charged = message.id;
       child.refusal = undefined;
@@ -205,7 +205,7 @@ export class GatewayDecoder {
   }
 }
 
-/** The children that a message needs. Throws the Fault of the whole message. */
+/** Returns the children that a message needs. Throws the Fault of the whole message. */
 export function childrenOf(body: Uint8Array): WantedChild[] {
   const wanted: WantedChild[] = [];
   for (const [name, json] of readByName(body)) if (!faultOf(json)) wanted.push({ name, type: '' });
@@ -232,7 +232,7 @@ function readRecords(at: number, child: Child): number {
   }
 }
 
-/** The place of the closing quote, or -1. */
+/** Returns the offset of the closing quote, or -1. */
 function endOfName(body: Uint8Array, at: number, last: number): number {
   for (let byte = body[at]!; byte !== 0x22; byte = body[++at]!) {
     if (byte < 0x20 || at >= last) return -1;
@@ -241,7 +241,7 @@ function endOfName(body: Uint8Array, at: number, last: number): number {
   return at;
 }
 
-/** Undefined when the bytes are no name, or the name of no connected child. */
+/** Returns undefined when the bytes are not the name of a connected child. */
 function childNamed(gateway: Gateway, body: Uint8Array, start: number, end: number): Child | undefined {
   const bytes = Buffer.from(body.buffer, body.byteOffset + start, end - start);
   let name: string;
@@ -258,7 +258,7 @@ function childNamed(gateway: Gateway, body: Uint8Array, start: number, end: numb
   }
   records.noteUnchecked();
   const child = gateway.child(name);
-  // Some clients escape what need not be: this is how this one writes the name.
+  // Some clients use unnecessary escapes: keep the spelling of this client.
   if (child && !child.bytes.equals(bytes) && isUtf8(bytes)) child.bytes = Buffer.from(bytes);
   return child;
 }

@@ -1,8 +1,8 @@
 /**
- * Devices that provision themselves by a certificate chain (docs/mqtt.md#certificates): a profile holds the certificate
- * of an issuer whose key its tenant has proven to hold (`issuers.ts`). A client with a certificate that the issuer
- * signed is the device that the common name gives, by the profile's regular expression. Signatures and dates are
- * checked here: the handshake proved only that the client holds the key.
+ * Devices that provision themselves by a certificate chain (docs/mqtt.md#certificates). A profile has the certificate
+ * of an issuer whose key its tenant has proven to hold (`issuers.ts`). The issuer's signature makes a client with a
+ * certificate the device that the common name gives, by the profile's regular expression. This file checks signatures
+ * and dates: the handshake proved only that the client holds its key.
  */
 import type { X509Certificate } from 'node:crypto';
 import { createContext, Script } from 'node:vm';
@@ -26,12 +26,12 @@ import {
 import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
 import type { Guesses } from './guesses.ts';
 
-/** What a TLS client has shown. */
+/** The certificates that a TLS client has sent. */
 export interface ClientCertificate {
   leaf: X509Certificate;
-  /** What it sent beside it, upwards. */
+  /** The certificates sent beside the leaf, from the leaf upwards. */
   issuers: X509Certificate[];
-  /** As the credentials of a device. */
+  /** PEM, as the credentials of a device store it. */
   pem: string;
   credentialsId: string;
 }
@@ -42,7 +42,8 @@ export interface ChainDeps extends AdminDeps {
 }
 
 /**
- * `made`: the certificate opens a device now. `unknown`: no profile answers for it. `failed`: one does, but says no.
+ * `made`: the certificate belongs to a device now. `unknown`: no profile accepts it. `failed`: a profile matches and
+ * refuses it.
  */
 export type ChainOutcome = 'made' | 'unknown' | 'failed';
 
@@ -51,23 +52,23 @@ export function clientCertificate(leaf: X509Certificate, issuers: X509Certificat
   return { leaf, issuers, pem, credentialsId: certificateId(pem) };
 }
 
-/** Is it neither expired nor of the future? */
+/** True when the certificate is valid at `now`. */
 export function isInForce(certificate: X509Certificate, now: number): boolean {
   return Date.parse(certificate.validFrom) <= now && now <= Date.parse(certificate.validTo);
 }
 
 export class CertificateProvisioner {
   readonly #deps: ChainDeps;
-  /** Digest → certificate of a profile; null = it cannot be read. */
+  /** Digest → certificate of a profile; null = the certificate cannot be parsed. */
   readonly #issuers = new FifoMap<string, X509Certificate | null>(limits.chainIssuersMax);
-  /** Profiles of earlier versions are found by the names of their issuers. */
+  /** True once profiles of earlier versions have the digest of their issuer's name. */
   #areNamed = false;
 
   constructor(deps: ChainDeps) {
     this.#deps = deps;
   }
 
-  /** Throws 429 when the address has shown too many strange certificates, 403 at the limit of devices. */
+  /** Throws 429 when the address has sent too many unknown certificates, 403 at the limit of devices. */
   async provision(certificate: ClientCertificate, remoteAddress: string): Promise<ChainOutcome> {
     const { guesses, clock, log } = this.#deps;
     const forgive = guesses.begin(remoteAddress);
@@ -101,7 +102,7 @@ export class CertificateProvisioner {
     return undefined;
   }
 
-  /** Once in an installation, after the update that looks issuers up by name. */
+  /** Runs once in an installation, after the update that finds issuers by name. */
   async #nameEarlier(): Promise<void> {
     const { postgres } = this.#deps;
     while (!this.#areNamed) {
@@ -116,7 +117,10 @@ export class CertificateProvisioner {
     }
   }
 
-  /** Up the chain, each link signed by the next: the profiles whose certificate signed one, the nearest link first. */
+  /**
+   * Returns the profiles whose certificate signed a link of the chain, the nearest link first. Each link must be signed
+   * by the next one.
+   */
   #issuedBy({ leaf, issuers }: ClientCertificate, profiles: ChainProfile[], now: number): ChainProfile[] {
     const found = new Set<ChainProfile>();
     let link = leaf;
@@ -150,7 +154,7 @@ export class CertificateProvisioner {
         if (given.assigned) onAssigned?.();
         return 'made';
       } catch (error) {
-        // Another connection of the same device was quicker: then the device is there.
+        // Another connection of the same device has made the device.
         if (error instanceof Fault && error.reason === 'device_name_taken' && attempt === 0) continue;
         if ((error instanceof Fault && error.status === 400) || isForeignKeyViolation(error)) return 'failed';
         throw error;
@@ -196,26 +200,28 @@ export class CertificateProvisioner {
   }
 }
 
-/** The names first: a signature is dear. */
+/** Compares the names first, because checking a signature is slow. */
 function signed(issuer: X509Certificate, link: X509Certificate, now: number): boolean {
   try {
     return link.checkIssued(issuer) && isInForce(issuer, now) && issuer.ca && link.verify(issuer.publicKey);
   } catch {
-    // A key of a kind that cannot be read here.
+    // The type of key is not supported.
     return false;
   }
 }
 
 const commonNameCharsMax = 255;
-/** A pattern that a tenant wrote may need time without end for a text that a stranger chose. */
+/** A pattern that a tenant wrote may run without end on a name that a stranger chose. */
 const matchMsMax = 20;
-/** The limit above is wall time. A thread that got no processor in that time has not searched, and tries again. */
+/** `matchMsMax` is wall time: a thread that got no processor in that time has not searched, and tries again. */
 const matchTriesMax = 5;
 const match = new Script(
   '{ const found = new RegExp(pattern).exec(text); found && (found.slice(1).find((group) => group !== undefined) ?? found[0]) }',
 );
 
-/** The first group of the pattern that took part, else what it matched; undefined when there is no name in it. */
+/**
+ * Returns the first group that took part in the match, else the whole match; undefined when the pattern does not match.
+ */
 export function deviceNameOf(leaf: X509Certificate, pattern: string): string | undefined {
   const { CN: text } = leaf.toLegacyObject().subject as { CN?: unknown };
   if (typeof text !== 'string' || text.length > commonNameCharsMax) return undefined;
@@ -230,7 +236,8 @@ export function nameIn(text: string, pattern: string): string | undefined {
       const name: unknown = match.runInContext(context, { timeout: matchMsMax });
       return typeof name === 'string' && name.trim() !== '' ? name.trim() : undefined;
     } catch (error) {
-      // The usual error is a pattern that is no regular expression. All threads count here, so a try may look dearer.
+      // The usual error is an invalid regular expression. The time of all threads counts, so a try may seem slower than
+      // it was.
       const isTimeout = (error as { code?: unknown }).code === 'ERR_SCRIPT_EXECUTION_TIMEOUT';
       const { user, system } = process.cpuUsage(before);
       const hasSearched = (user + system) / 1000 > matchMsMax / 2;

@@ -1,6 +1,6 @@
 /**
- * Claiming: a device offers itself, and a customer user who knows its secret takes it (docs/rest.md#claiming). A wrong
- * key does not end the offer, so that no stranger can spoil it for the owner, but wrong keys are counted.
+ * Claiming: a device offers itself, and a customer user who knows its secret takes it (docs/rest.md#claiming). Wrong
+ * keys are counted but do not end the offer, so a stranger cannot spoil it for the owner.
  */
 
 import {
@@ -36,7 +36,7 @@ export type ClaimOutcome = { response: 'SUCCESS'; device: Device } | { response:
 
 const { allowed: allowedKey, data: dataKey } = claimKeys;
 
-/** Writes to the log whether the device may be claimed now; the device gets no answer about that. */
+/** Logs whether the device may be claimed now; the device gets no answer about that. */
 export async function registerClaim(
   deps: ClaimDeps,
   device: { id: string; number: number },
@@ -53,7 +53,7 @@ export async function registerClaim(
   const now = clock.now();
   const claim = claimOf(request, now, claiming.durationMs);
   const isRegistered = await insertClaim(postgres, device.id, claim, now).catch((error: unknown) => {
-    // Deleted at this moment.
+    // The device was deleted at this moment.
     if (isForeignKeyViolation(error)) return false;
     throw error;
   });
@@ -62,7 +62,7 @@ export async function registerClaim(
   }
 }
 
-/** Throws 404 without such a device, 429 after too many wrong keys. */
+/** Throws 404 when the device does not exist, 429 after too many wrong keys. */
 export async function claimDevice(
   deps: ClaimDeps,
   caller: TenantPrincipal,
@@ -100,8 +100,8 @@ export async function claimDevice(
 }
 
 /**
- * The device has no customer again and may be claimed. A customer user gives back devices of the own customer only, and
- * cannot rotate the token: `rotates` is for administrators.
+ * Takes the device from its customer; it may be claimed again. A customer user may give back only devices of the own
+ * customer, and cannot rotate the token: `rotates` is for administrators.
  */
 export async function reclaimDevice(
   deps: ClaimDeps,
@@ -121,7 +121,7 @@ export async function reclaimDevice(
     return moved;
   }, lostRaceAgain);
   changes.publish(change);
-  // The permission went with the claim.
+  // The claim used up the permission.
   if (!claiming.allowByDefault)
     await attributes.save(found.number, 'SERVER_SCOPE', new Map([[allowedKey, ownValue.boolean(true)]]));
   return device;

@@ -1,8 +1,8 @@
 /**
- * The devices of gateways, by name: found, or made, many at once. Whatever a gateway makes has its customer, a random
- * token, a relation `Created` from the gateway, and is committed when this returns. Two that make the same names at
- * once, on whatever worker or host, make each one once, and both get it; at the limit of devices the first ones are
- * made.
+ * Finds or makes the devices of gateways by name, many at once. A made device has the gateway's customer, a random
+ * token and a relation `Created` from the gateway, and is committed when this call returns. Two callers that make the
+ * same names at once, on any worker or host, make each device once and both get it. At the limit of devices the first
+ * names are made.
  */
 
 import type { AdminDeps } from '../admin/deps.ts';
@@ -28,8 +28,8 @@ import { devicesAssigned } from '../ota/assignment.ts';
 import { isForeignKeyViolation, isLostRace, type Queries } from '../postgres/client.ts';
 
 /**
- * `type`: name of the profile of a device that is made; '' = the default one. `actsFor`: whether the gateway acts for a
- * device that exists. The device of another customer is found, and nothing of it is changed.
+ * `type`: name of the profile for a device that is made; '' = the default profile. `actsFor`: whether the gateway acts
+ * for a device that exists. The device of another customer is found but not changed.
  */
 export interface ChildRequest {
   gatewayId: string;
@@ -42,7 +42,7 @@ export type ChildOutcomes = Map<string, DeviceRow | Fault>;
 
 const triesMax = 3;
 
-/** An outcome for each name; names are asked for once. Throws 503 when the database is unavailable. */
+/** Returns an outcome for each name; each name is given once. Throws 503 when the database is unavailable. */
 export async function findOrCreateChildren(
   deps: AdminDeps,
   tenantId: string,
@@ -57,7 +57,7 @@ export async function findOrCreateChildren(
   let missing = await findExisting(deps.postgres, tenantId, valid, outcomes);
   for (let tries = 0; missing.length > 0 && tries < triesMax; tries += 1) {
     await create(deps, tenantId, missing, outcomes);
-    // Those that another transaction made meanwhile.
+    // Devices that another transaction made meanwhile.
     missing = missing.filter(({ name }) => !outcomes.has(name));
     missing = await findExisting(deps.postgres, tenantId, missing, outcomes);
   }
@@ -78,7 +78,7 @@ function faultOf({ name, type }: ChildRequest): Fault | undefined {
   }
 }
 
-/** Fills `outcomes` and gives back those that are not there. */
+/** Fills `outcomes` and returns the names that do not exist. */
 async function findExisting(
   postgres: Queries,
   tenantId: string,
@@ -113,12 +113,14 @@ async function rememberGateways(postgres: Queries, moved: Parameters<typeof upda
   try {
     await updateInfos(postgres, moved);
   } catch (error) {
-    // Two gateways that connect the same devices at once: one of them was the last, whichever.
+    // Two gateways connect the same devices at once: either one may be the last.
     if (!isLostRace(error)) throw error;
   }
 }
 
-/** Additional info that names the gateway; undefined when it does already, is too long, or nothing that can hold it. */
+/**
+ * Returns additional info that names the gateway; undefined when it names it already, is too long, or is not an object.
+ */
 function infoBehind({ id, info }: NamedRow, gatewayId: string): string | undefined {
   if (info === undefined) return undefined;
   const members: unknown = info === null ? {} : JSON.parse(info);
@@ -143,8 +145,8 @@ async function create(
     changes.publish(published);
     if (assigned) onAssigned?.();
   } catch (error) {
-    // A gateway, a customer or a profile that was deleted at this moment, or two transactions in each other's way: what
-    // was made is undone, and tried again.
+    // Another transaction deleted a gateway, customer or profile at this moment, or won a race: the transaction is
+    // rolled back and tried again.
     if (!isForeignKeyViolation(error) && !isLostRace(error)) throw error;
     for (const { name } of requests) outcomes.delete(name);
   }
@@ -163,7 +165,7 @@ async function createInside(
   if (admitted.length === 0) return { published: [], assigned: false };
   const children = admitted.flatMap(({ gatewayId, name, type }): NewChild[] => {
     const profileId = profiles.get(type);
-    // Deleted since it was looked for: the next try makes it again.
+    // The profile was deleted after its lookup: the next try makes it again.
     if (profileId === undefined) return [];
     const info = JSON.stringify({ lastConnectedGateway: gatewayId });
     return [{ id: createUuid(now), gatewayId, profileId, name, info }];
@@ -186,7 +188,9 @@ async function createInside(
   return { published, assigned };
 }
 
-/** The first requests that fit under the device limit; names that other callers created meanwhile do not count. */
+/**
+ * Returns the first requests that fit under the device limit; names that other callers created meanwhile do not count.
+ */
 async function admit(
   queries: Queries,
   tenantId: string,
@@ -209,7 +213,7 @@ async function admit(
   return missing.slice(0, Math.max(0, room));
 }
 
-/** Ids of profiles by the types that are asked for; what is missing is made, exactly once, before the devices. */
+/** Returns the ids of the requested profiles. A missing profile is made, exactly once, before the devices. */
 async function resolveProfiles(
   { postgres, clock }: AdminDeps,
   tenantId: string,

@@ -1,6 +1,7 @@
 /**
- * Counts wrong secrets by remote address, so that no caller can try them all. A try is counted when it begins and forgiven
- * when it was right: many at once pass no more than one after another. The oldest address makes room for a new one.
+ * Counts wrong secrets by remote address, so that no caller can try all secrets. A try is counted when it begins and
+ * refunded when the secret was right: parallel tries pass no more often than sequential ones. The oldest address makes
+ * room for a new one.
  */
 import type { Clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';
@@ -9,7 +10,7 @@ import { networkOf } from '../base/network.ts';
 
 export interface GuessesOptions {
   clock: Clock;
-  /** Wrong tries of one address inside a window. */
+  /** Wrong tries of one address in a window. */
   wrongMax: number;
   windowMs: number;
   addressesMax: number;
@@ -29,7 +30,7 @@ export class Guesses {
     this.#windows = new FifoMap(options.addressesMax);
   }
 
-  /** Throws a 429 fault when the address has used up its tries. The result forgives this one. */
+  /** Throws a 429 fault when the address has used up its tries. The returned function refunds this try. */
   begin(remoteAddress: string): () => void {
     const { clock, wrongMax, windowMs } = this.#options;
     const network = networkOf(remoteAddress, 4);

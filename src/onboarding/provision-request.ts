@@ -1,6 +1,6 @@
 /**
- * What a device asks for that provisions itself, and the answers (docs/http.md#provisioning). Nothing of a request is
- * echoed.
+ * The request of a device that provisions itself, and its answers (docs/http.md#provisioning). No answer repeats any
+ * part of the request.
  */
 
 import { badRequest, Fault } from '../base/errors.ts';
@@ -28,7 +28,7 @@ export interface ProvisionRequest {
   clientId: string | null;
   username: string | null;
   password: string | null;
-  /** A certificate, despite its name on the wire. */
+  /** Contains a certificate, despite its name on the wire. */
   hash: string | null;
   gateway: boolean;
 }
@@ -38,7 +38,7 @@ export type ProvisionOutcome =
   | { status: 'NOT_FOUND' }
   | { status: 'FAILURE' };
 
-/** Throws a 400 fault that names the member and holds nothing of it. */
+/** Throws a 400 fault that names the member and contains no value of the request. */
 export function decodeProvision(body: Buffer, readBody: ReadBody): ProvisionRequest {
   const root = parse(body, readBody);
   if (!(root instanceof Map)) throw badRequest('provision_shape', 'A provisioning request must be a JSON object.');
@@ -63,7 +63,10 @@ export function decodeProvision(body: Buffer, readBody: ReadBody): ProvisionRequ
   };
 }
 
-/** Those that the device chose, else a random token. Throws a fault when they cannot be. */
+/**
+ * Returns the credentials that the device chose, else a random token. Throws a fault when the chosen credentials are
+ * not allowed.
+ */
 export function requestedCredentials(request: ProvisionRequest): NewCredentials {
   const { clientId, username, password } = request;
   switch (request.credentialsType) {
@@ -100,7 +103,7 @@ function parse(body: Buffer, readBody: ReadBody): Json {
   try {
     return readBody(body, readJson);
   } catch (error) {
-    // The reader tells what it met: that could be a part of a secret.
+    // The parser's message may contain a part of a secret.
     if (error instanceof Fault) throw badRequest('provision_json', 'The body is not valid JSON.');
     throw error;
   }

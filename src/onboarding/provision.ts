@@ -1,7 +1,7 @@
 /**
- * Provisioning: a device with the key and the secret of a profile gets credentials (docs/http.md#provisioning). One
- * transaction makes the device, its credentials and the mark that it was provisioned, so of two that ask at once one
- * gets them.
+ * Provisioning: a device that sends the key and the secret of a profile gets credentials (docs/http.md#provisioning).
+ * One transaction makes the device, its credentials and the mark that it was provisioned, so only one of two concurrent
+ * requests gets credentials.
  */
 import { createHash, randomBytes, timingSafeEqual } from 'node:crypto';
 import type { AdminDeps } from '../admin/deps.ts';
@@ -25,7 +25,7 @@ export interface ProvisionDeps extends AdminDeps {
   log: Log;
 }
 
-/** Server attribute of a device that has been given its credentials. */
+/** Server attribute of a device that has received its credentials. */
 const stateKey = 'provisionState';
 const provisioned = ownValue.string('provisioned');
 const serverScope = scopeNumber.SERVER_SCOPE;
@@ -33,7 +33,7 @@ const serverScope = scopeNumber.SERVER_SCOPE;
 const confinedGateway = { gateway: true, gatewayScope: 'own' };
 const unguessable = randomBytes(32).toString('base64');
 
-/** Throws 429 when the address has given too many wrong keys. */
+/** Throws 429 when the address has sent too many wrong keys. */
 export async function provision(
   deps: ProvisionDeps,
   request: ProvisionRequest,
@@ -54,7 +54,7 @@ export async function provision(
   return outcome;
 }
 
-/** The same work and the same answer whether the key is wrong or the secret is. */
+/** Takes the same time and gives the same answer for a wrong key and for a wrong secret. */
 async function openedProfile(queries: Queries, { key, secret }: ProvisionRequest): Promise<FullProfile | undefined> {
   const isKey = key.length <= limits.tokenCharsMax && !key.includes('\0');
   const profile = await findProfileByProvisionKey(queries, isKey ? key : '');
@@ -69,7 +69,7 @@ async function provisionIn(
 ): Promise<ProvisionOutcome> {
   switch (profile.provisionType) {
     case 'DISABLED':
-    // A chain comes with a TLS handshake, which this request does not have.
+    // A certificate chain comes with a TLS handshake, which this request does not have.
     case 'X509_CERTIFICATE_CHAIN':
       return { status: 'NOT_FOUND' };
     case 'ALLOW_CREATE_NEW_DEVICES':
@@ -97,7 +97,7 @@ async function createProvisioned(
         await markProvisioned(queries, inserted.device.number, clock.now());
         return inserted;
       });
-    // A device with a secret of the profile uses up nothing of what the administrators of the tenant have.
+    // A device with a profile's secret does not use up the share of the tenant's administrators.
     const isRandom = request.credentialsType === 'ACCESS_TOKEN' && !request.token;
     const owner = isRandom ? null : `profile ${profile.id}`;
     const { change, assigned } = await choosing(takenNames, owner, isOthers, create);
@@ -105,14 +105,14 @@ async function createProvisioned(
     if (assigned) onAssigned?.();
     return { status: 'SUCCESS', credentials };
   } catch (error) {
-    // A name or a token that is taken or malformed, a profile that was deleted meanwhile, or the limit of devices.
+    // Expected refusals: a name or token that is taken or malformed, a deleted profile, or the limit of devices.
     const isRefusal = error instanceof Fault && (error.status === 400 || error.reason === deviceLimitReason);
     if (isRefusal || isForeignKeyViolation(error)) return { status: 'FAILURE' };
     throw error;
   }
 }
 
-/** The credentials that the device has, to the first who asks. */
+/** Returns the credentials of an existing device to the first request. */
 async function handOut(
   { postgres, clock }: ProvisionDeps,
   profile: FullProfile,
@@ -122,13 +122,13 @@ async function handOut(
   return await postgres.transaction(async (queries): Promise<ProvisionOutcome> => {
     const found = await findDeviceByName(queries, profile.tenantId, deviceName);
     if (!found || !(await lockDevice(queries, profile.tenantId, found.id))) return { status: 'FAILURE' };
-    // Again, as it may have been given away or moved to another profile before it was locked.
+    // Reads the device again: it may have been provisioned or moved to another profile before it was locked.
     const device = await findDevice(queries, profile.tenantId, found.id);
     const isHere = device?.profileId === profile.id && device.name === deviceName;
     if (!isHere || (await isProvisioned(queries, found.number))) return { status: 'FAILURE' };
     await markProvisioned(queries, found.number, clock.now());
     const credentials = await findCredentials(queries, found.id);
-    assert(credentials, 'a locked device keeps its credentials');
+    assert(credentials, 'a locked device has credentials');
     return { status: 'SUCCESS', credentials };
   });
 }
@@ -138,7 +138,7 @@ async function isProvisioned(queries: Queries, device: number): Promise<boolean>
   return row?.value.text === provisioned.text;
 }
 
-/** Server attributes are sent to no device, so this write needs no session. */
+/** Server attributes are sent to no device, so this write notifies no session. */
 async function markProvisioned(queries: Queries, device: number, now: number): Promise<void> {
   await upsertAttributes(queries, [{ device, scope: serverScope, key: stateKey, value: provisioned, ts: now }]);
 }

@@ -7,7 +7,7 @@ import type { Queries } from '../postgres/client.ts';
 import { hasData, nounOf, type PackageType } from './package.ts';
 import { holdPackage, insertDeviceRollouts, insertProfileRollout } from './store.ts';
 
-/** Throws what is wrong with the package; it is there until the transaction ends. */
+/** Throws the refusal when the package may not be assigned. Locks the package until the transaction ends. */
 export async function checkAssignable(
   queries: Queries,
   tenantId: string,
@@ -18,7 +18,7 @@ export async function checkAssignable(
   if (!packageId) return;
   const noun = nounOf[type];
   const refuse = (why: string) => badRequest(`assign_${noun}`, `Can't assign ${why}`);
-  // That another tenant has such a package is not told.
+  // A package of another tenant is refused as a missing one is.
   const found = await holdPackage(queries, tenantId, packageId);
   if (!found) throw refuse(`non-existent ${noun}!`);
   if (found.type !== type) throw refuse(`${noun} with type: ${found.type}`);
@@ -29,19 +29,19 @@ export async function checkAssignable(
 }
 
 /**
- * Called after a device was made or saved. True when the device needs a notification: wake the rollout after the
- * commit.
+ * Called after a device was made or saved. Returns true when the device needs a notification: the caller wakes the
+ * rollout after the commit.
  */
 export async function deviceAssigned(queries: Queries, deviceId: string): Promise<boolean> {
   return await devicesAssigned(queries, [deviceId]);
 }
 
-/** The same for many at once. */
+/** Does the same for many devices at once. */
 export async function devicesAssigned(queries: Queries, deviceIds: string[]): Promise<boolean> {
   return await insertDeviceRollouts(queries, deviceIds);
 }
 
-/** Called after a profile was saved with another package than before. Wake the rollout after the commit. */
+/** Called after a profile got a different package. The caller wakes the rollout after the commit. */
 export async function profileAssigned(queries: Queries, profileId: string): Promise<void> {
   await insertProfileRollout(queries, profileId);
 }

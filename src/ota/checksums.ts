@@ -1,6 +1,6 @@
 /**
- * The checksums of packages, piece by piece, so that 16 MB do not hold up the loop. Hex as clients of the family know
- * it: CRC32 and the MURMUR3 sums are their numbers in little-endian byte order, the digests as they are.
+ * The checksums of packages, computed piece by piece, so that 16 MB do not block the event loop. Hex strings are as
+ * ThingsBoard clients expect: CRC32 and the MURMUR3 sums as little-endian numbers, the digests unchanged.
  */
 import { createHash } from 'node:crypto';
 import { crc32 } from 'node:zlib';
@@ -11,7 +11,7 @@ export type ChecksumAlgorithm = (typeof checksumAlgorithms)[number];
 
 export interface Checksum {
   update(bytes: Uint8Array): void;
-  /** Once, at the end. */
+  /** Called once, at the end. */
   hex(): string;
 }
 
@@ -50,9 +50,9 @@ function rotated(word: number, bits: number): number {
   return (word << bits) | (word >>> (32 - bits));
 }
 
-/** Cuts what comes into blocks of `blockBytes`; what is left over waits for more. */
+/** Cuts the input into blocks of `blockBytes`; a remainder waits for more input. */
 class Blocks {
-  /** Number of all bytes so far. */
+  /** Bytes of the whole input so far. */
   length = 0;
   readonly #rest: Buffer;
   #restLength = 0;
@@ -77,7 +77,7 @@ class Blocks {
     this.#restLength = source.copy(this.#rest, 0, at);
   }
 
-  /** The last bytes, padded with zeros; empty when the file ended with a block. */
+  /** Returns the last bytes, padded with zeros; empty when the input ended with a block. */
   tail(): Buffer {
     return this.#rest.fill(0, this.#restLength).subarray(0, this.#restLength === 0 ? 0 : this.#rest.length);
   }
@@ -146,7 +146,7 @@ class Murmur128 implements Checksum {
       this.#mixIn(tail, 0);
     }
     const { length } = this.#blocks;
-    assert(length < 2 ** 31, 'a package is far smaller');
+    assert(length < 2 ** 31, 'a package is smaller than 2 GB');
     h[0]! ^= length;
     h[2]! ^= length;
     this.#addEachToOther();
@@ -205,7 +205,7 @@ function add64(aLow: number, aHigh: number, bLow: number, bHigh: number): void {
 }
 
 function multiply64(aLow: number, aHigh: number, bLow: number, bHigh: number): void {
-  // The carry of the low halves from 16-bit parts: a full product would not fit a double.
+  // Computes the carry of the low halves from 16-bit parts: a full product would not fit a double.
   const [a0, a1, b0, b1] = [aLow & 0xffff, aLow >>> 16, bLow & 0xffff, bLow >>> 16];
   const middle = a1 * b0 + ((a0 * b0) >>> 16);
   const other = a0 * b1 + (middle & 0xffff);
@@ -222,7 +222,7 @@ function rotate64(aLow: number, aHigh: number, bits: number): void {
   high = (h << by) | (l >>> (32 - by));
 }
 
-/** The number in `low` and `high`, times 5 and `more` added. */
+/** Computes five times the number in `low` and `high`, plus `more`. */
 function timesFive(more: number): void {
   multiply64(low, high, 5, 0);
   add64(low, high, more, 0);

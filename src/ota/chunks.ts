@@ -1,13 +1,13 @@
 /**
- * Parts of package files: which bytes a chunk is, and the pieces of the store in which they lie. Pieces are kept in
- * memory up to a cap, those used last; a piece that many ask for at once is loaded once. Tenants take turns with loads.
+ * Chunks of package files: the bytes of a chunk, and the stored pieces that contain them. A cache keeps the pieces used
+ * last, up to a cap. Concurrent requests for a piece share one load. Tenants take turns with loads.
  */
 import { assert, type Fault, unavailable } from '../base/errors.ts';
 import { FairQueue } from '../base/fair-queue.ts';
 
 /**
- * Bytes of a piece in the store; the last one of a file may be shorter. Stays for ever. A piece comes from the database
- * driver within one of its 64 kB reads: 256 kB left four times as much garbage for each byte.
+ * Bytes of a piece in the store; the last piece of a file may be shorter. The value never changes. A piece fits into
+ * one 64 kB read of the database driver: 256 kB left four times as much garbage for each byte.
  */
 export const pieceBytes = 32 * 1024;
 
@@ -17,15 +17,15 @@ export interface ByteRange {
   end: number;
 }
 
-/** Chunk `chunk` of `size` bytes, as far as the file has it; without a size the whole file. */
+/** Returns chunk `chunk` of `size` bytes, as far as the file has it; without a size the whole file. */
 export function chunkRange(fileBytes: number, size: number, chunk: number): ByteRange {
   if (size === 0) return { start: 0, end: fileBytes };
-  // At most 2^62: inexact beyond 2^53, but then far beyond the end of any file.
+  // The product is at most 2^62. Beyond 2^53 it is inexact, but then far beyond the end of any file.
   const start = Math.min(size * chunk, fileBytes);
   return { start, end: Math.min(start + size, fileBytes) };
 }
 
-/** Which file: a package and the tenant that owns it. */
+/** Identifies a file: a package and the tenant that owns it. */
 export interface FileOwner {
   readonly id: string;
   readonly tenantId: string;
@@ -41,17 +41,17 @@ export type LoadPiece = (packageId: string, number: number) => Promise<Buffer>;
 export class PieceCache {
   readonly #load: LoadPiece;
   readonly #bytesMax: number;
-  /** Loads that may wait, and those that run: each costs several times its piece until it is done. */
+  /** Loads that wait, and loads that run: a running load takes several times the bytes of its piece. */
   readonly #waiting: FairQueue<WaitingLoad>;
   readonly #atOnceMax: number;
   #running = 0;
-  /** The piece used last is last. */
+  /** Ordered by use: the last entry is the piece used last. */
   readonly #pieces = new Map<string, Buffer>();
   readonly #loading = new Map<string, Promise<Buffer>>();
   #bytes = 0;
 
   constructor(load: LoadPiece, bytesMax: number, loadingMax: number) {
-    assert(bytesMax >= pieceBytes, 'there is room for a piece');
+    assert(bytesMax >= pieceBytes, 'the cache has room for a piece');
     this.#load = load;
     this.#bytesMax = bytesMax;
     this.#atOnceMax = Math.min(4, loadingMax);
@@ -62,7 +62,7 @@ export class PieceCache {
     return this.#bytes;
   }
 
-  /** The bytes of a file from `at` to the end of their piece, or to `end`; a view that must not be changed. */
+  /** Returns the bytes of a file from `at` to the end of their piece, or to `end`; a view that must not be changed. */
   async read(file: FileOwner, at: number, end: number): Promise<Buffer> {
     const number = Math.floor(at / pieceBytes);
     const piece = await this.#piece(file, number);
@@ -70,7 +70,7 @@ export class PieceCache {
     return piece.subarray(at - start, Math.min(end - start, piece.length));
   }
 
-  /** Bytes of a file if they lie in one piece that is in memory: then no promise is made for them. */
+  /** Returns bytes that lie in one cached piece, without a promise. */
   peek(packageId: string, { start, end }: ByteRange): Buffer | undefined {
     const number = Math.floor(start / pieceBytes);
     if (end > (number + 1) * pieceBytes) return undefined;
@@ -98,7 +98,7 @@ export class PieceCache {
     return promise;
   }
 
-  /** The next load that waits takes the place of the one that is done. */
+  /** Starts the next waiting load in the place of the finished one. */
   #finished(): void {
     const next = this.#waiting.shift();
     if (next) next.run();
@@ -126,10 +126,10 @@ export class PieceCache {
 
 const tooManyLoads = unavailable('ota_pieces', 'Too many different files are being read; try again.');
 
-/** Up to this an answer is given as a whole. */
+/** The largest answer that is sent as a whole. */
 export const wholeBytesMax = pieceBytes;
 
-/** Many bytes, to be read slice by slice: each begins where the last one ended. */
+/** Many bytes, read slice by slice: each slice begins where the previous one ended. */
 export interface SlicedFile {
   bytes: number;
   slice(at: number): Promise<Buffer>;
@@ -146,12 +146,12 @@ export async function readRange(
   if (end - start > wholeBytesMax) {
     return { bytes: end - start, slice: (at: number) => pieces.read(file, start + at, end) };
   }
-  // Over the edge of one piece at most.
+  // The range crosses at most one edge of a piece.
   if (first.length === end - start) return first;
   return Buffer.concat([first, await pieces.read(file, start + first.length, end)]);
 }
 
-/** All of it in memory; the caller bounds it. */
+/** Reads the whole range into memory; the caller limits its size. */
 export async function readAll(pieces: PieceCache, file: FileOwner, range: ByteRange): Promise<Buffer> {
   const part = await readRange(pieces, file, range);
   if (Buffer.isBuffer(part)) return part;
@@ -160,7 +160,7 @@ export async function readAll(pieces: PieceCache, file: FileOwner, range: ByteRa
   return bytes;
 }
 
-/** The file in base64, as the value of the last member of a JSON object whose other members are `members`. */
+/** Returns the file in base64, as the value of the last member of a JSON object whose other members are `members`. */
 export function base64Member(
   pieces: PieceCache,
   file: FileOwner,
@@ -177,7 +177,7 @@ export function base64Member(
       if (at < before.length) return before.subarray(at);
       const textAt = at - before.length;
       if (textAt >= textBytes) return after.subarray(textAt - textBytes);
-      // Slices end at whole groups of three bytes, so each begins at one.
+      // Slices end at whole groups of three bytes, so each slice begins at such a group.
       const start = (textAt / 4) * 3;
       const end = Math.min(start + base64SliceBytes, fileBytes);
       const first = await pieces.read(file, start, end);
@@ -187,5 +187,5 @@ export function base64Member(
   };
 }
 
-/** A multiple of three, and less than a piece. */
+/** A multiple of three, smaller than a piece. */
 const base64SliceBytes = 3 * 8 * 1024;

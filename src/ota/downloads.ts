@@ -1,7 +1,7 @@
 /**
- * The file that a device asks for, by title and version or just as its own: only what is assigned to it. Over HTTP
- * assignments are remembered for a moment, because a file is taken in thousands of chunks; what is remembered may
- * grant, only the store refuses.
+ * Finds the file that a device requests, by title and version or as its assigned file; a device gets only assigned
+ * files. HTTP devices fetch a file in thousands of chunks, so an assignment is cached for a moment. A cached assignment
+ * may grant a request; only the store refuses one.
  */
 import type { Clock } from '../base/clock.ts';
 import { badRequest, notFound } from '../base/errors.ts';
@@ -21,7 +21,7 @@ export interface DownloadDevice {
 
 interface Remembered {
   assigned: StoredPackage;
-  /** Monotonic. */
+  /** Monotonic milliseconds. */
   until: number;
 }
 
@@ -59,12 +59,12 @@ export class Downloads {
     return assigned;
   }
 
-  /** Whatever file is assigned to the device, by itself or by its profile; it may be at a URL. */
+  /** Returns the package assigned to the device, by itself or by its profile; the file may be at a URL. */
   assigned(device: DownloadDevice, type: PackageType): Promise<OtaPackage | undefined> {
     return findAssigned(this.#queries, device.id, type);
   }
 
-  /** The file if the device has asked for it a moment ago: then no promise is made for it. */
+  /** Returns the file if the device requested it a moment ago, without a promise. */
   remembered(
     { number }: { number: number },
     type: PackageType,
@@ -76,7 +76,7 @@ export class Downloads {
     return isAsked(remembered.assigned, title, version) ? remembered.assigned : undefined;
   }
 
-  /** Something about the device changed. */
+  /** Called when the device changed. */
   forget(deviceNumber: number): void {
     this.#remembered.FIRMWARE.delete(deviceNumber);
     this.#remembered.SOFTWARE.delete(deviceNumber);
@@ -89,7 +89,7 @@ export class Downloads {
 
   async #refusal({ tenantId }: DownloadDevice, type: PackageType, title: string, version: string) {
     const noun = nounOf[type];
-    // Postgres takes no NUL in a text.
+    // PostgreSQL takes no NUL in a string.
     const known = `${title}${version}`.includes('\0')
       ? { title: false, version: false }
       : await findTitle(this.#queries, tenantId, type, title, version);

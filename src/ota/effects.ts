@@ -1,5 +1,6 @@
 /**
- * Telemetry and attributes that notify a device of its packages (docs/rest.md#packages). Pure; values are never cast.
+ * Telemetry and attributes that notify a device of its packages (docs/rest.md#packages). Pure functions; values are
+ * never cast.
  */
 import { ownValue } from '../attributes/attributes.ts';
 import type { TypedValue } from '../value/typed.ts';
@@ -9,7 +10,7 @@ type Values = Map<string, TypedValue>;
 
 const attributeNames = ['title', 'version', 'tag', 'size', 'state', 'ts', 'url', 'checksum', 'checksum_algorithm'];
 
-/** Telemetry of the moment of the assignment. */
+/** Telemetry at the moment of the assignment. */
 export function queuedSeries(assigned: OtaPackage, now: number): Values {
   const prefix = prefixOf[assigned.type];
   const values: Values = new Map([
@@ -22,12 +23,12 @@ export function queuedSeries(assigned: OtaPackage, now: number): Values {
   return values;
 }
 
-/** Telemetry when the device can see its attributes. */
+/** Telemetry once the device can read its attributes. */
 export function initiatedSeries(type: PackageType): Values {
   return new Map([[`${prefixOf[type]}_state`, ownValue.string('INITIATED')]]);
 }
 
-/** Telemetry when the device cannot get its file: an administrator sees why. */
+/** Telemetry when the device cannot get its file, with the reason for an administrator. */
 export function failedSeries(type: PackageType, reason: string): Values {
   const prefix = prefixOf[type];
   return new Map([
@@ -36,7 +37,7 @@ export function failedSeries(type: PackageType, reason: string): Values {
   ]);
 }
 
-/** Shared attributes; the others of `attributeKeys` are to be deleted. */
+/** Shared attributes of the assignment; other `attributeKeys` must be deleted. */
 export function packageAttributes(assigned: OtaPackage): Values {
   const prefix = prefixOf[assigned.type];
   const values: Values = new Map([

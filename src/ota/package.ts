@@ -16,7 +16,7 @@ export interface OtaPackage {
   title: string;
   version: string;
   tag: string | null;
-  /** The file is there and not here. */
+  /** The address of a file that is stored elsewhere. */
   url: string | null;
   fileName: string | null;
   contentType: string | null;
@@ -28,13 +28,13 @@ export interface OtaPackage {
   additionalInfo: unknown;
 }
 
-/** A package whose file is here. */
+/** A package whose file is stored here. */
 export interface StoredPackage extends OtaPackage {
   fileName: string;
   dataSize: number;
 }
 
-/** A package as a user describes it, before the file comes. */
+/** A package as a user describes it, before its file is uploaded. */
 export interface PackageInput {
   profileId: string | null;
   type: PackageType;
@@ -46,9 +46,9 @@ export interface PackageInput {
   additionalInfo: unknown;
 }
 
-/** What messages call it. */
+/** The word for a package type in messages. */
 export const nounOf = { FIRMWARE: 'firmware', SOFTWARE: 'software' } as const satisfies Record<PackageType, string>;
-/** What its attributes and series begin with. */
+/** The prefix of a package's attributes and series. */
 export const prefixOf = { FIRMWARE: 'fw', SOFTWARE: 'sw' } as const satisfies Record<PackageType, string>;
 
 export const fileNameCharsMax = 255;
@@ -58,7 +58,7 @@ export function isStored(stored: OtaPackage): stored is StoredPackage {
   return stored.dataSize !== null;
 }
 
-/** Something a device can take: a file here, or a URL. */
+/** True when a device can download the package: a file here, or a URL. */
 export function hasData(stored: OtaPackage): boolean {
   return isStored(stored) || stored.url !== null;
 }
@@ -88,16 +88,16 @@ export function checkUpdate(stored: OtaPackage, input: PackageInput): void {
   }
 }
 
-/** The last part of whatever path a client sent, without what has no business in a header; never empty. */
+/** Returns the last part of the path that a client sent, without characters that a header cannot carry; never empty. */
 export function cleanFileName(name: string): string {
   const last = name.slice(Math.max(name.lastIndexOf('/'), name.lastIndexOf('\\')) + 1);
-  // Control characters, and halves of surrogate pairs, which have no UTF-8.
+  // Removes control characters and unpaired surrogates, which have no UTF-8 form.
   const visible = last.replace(/\p{Cc}|\p{Cs}|[\u2028\u2029]/gu, '').trim();
   const short = [...visible].slice(0, fileNameCharsMax).join('');
   return short === '' || short === '.' || short === '..' ? 'file' : short;
 }
 
-/** A media type that may go into a header; anything else is bytes. */
+/** Returns a media type that a header can carry; any other string becomes the type of plain bytes. */
 export function cleanContentType(text: string): string {
   const isMediaType = /^[\w!#$&^.+-]{1,100}\/[\w!#$&^.+-]{1,100}(\s*;\s*[\w-]{1,50}="?[\w.+-]{1,70}"?){0,4}$/.test(
     text,

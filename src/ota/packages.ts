@@ -29,7 +29,7 @@ export interface PackageFile {
   contentType: string;
   bytes: Buffer;
   algorithm: ChecksumAlgorithm;
-  /** What the user says it is; '' = not said. */
+  /** The checksum that the user gave; '' = none. */
   checksum: string;
 }
 
@@ -70,7 +70,7 @@ export async function savePackage(
   });
 }
 
-/** Of this process. Each upload holds a connection to PostgreSQL. */
+/** Uploads of this process. Each upload holds a connection to PostgreSQL. */
 const uploads = new Places(limits.otaUploadsMax);
 
 const uploadsFull = unavailable('ota_uploads', 'Too many uploads at once; try again.');
@@ -80,7 +80,7 @@ const uploadsShare = new Fault(
   1,
 );
 
-/** The file of a package, once. */
+/** Stores the file of a package. A package takes a file once. */
 export async function uploadFile(
   { postgres }: PackageDeps,
   tenantId: string,

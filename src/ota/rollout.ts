@@ -33,7 +33,7 @@ export interface RolloutDeps {
 
 export class Rollout {
   readonly #deps: RolloutDeps;
-  readonly #told: Counter;
+  readonly #notified: Counter;
   #timer: NodeJS.Timeout | undefined;
   #running: Promise<void> | undefined;
   #again = false;
@@ -41,7 +41,7 @@ export class Rollout {
 
   constructor(deps: RolloutDeps) {
     this.#deps = deps;
-    this.#told = deps.metrics.counter('ota_devices_told_total', 'Devices notified of a changed package.');
+    this.#notified = deps.metrics.counter('ota_devices_told_total', 'Devices notified of a changed package.');
   }
 
   /** Checks for work regularly: a crash, another host or a missed wake may have left some. */
@@ -51,7 +51,7 @@ export class Rollout {
     this.wake();
   }
 
-  /** There is work: a device or a profile was saved. Returns at once. */
+  /** Called when a device or a profile was saved. Returns at once. */
   readonly wake = (): void => {
     if (this.#stopped) return;
     if (this.#running) {
@@ -78,18 +78,18 @@ export class Rollout {
     try {
       while (!this.#stopped) {
         this.#again = false;
-        if (await postgres.transaction((queries) => this.#tellBatch(queries))) continue;
+        if (await postgres.transaction((queries) => this.#notifyBatch(queries))) continue;
         const { otaRolloutExpandMax } = limits;
         if (!(await postgres.transaction((queries) => expandRolloutProfile(queries, otaRolloutExpandMax)))) return;
       }
     } catch (error) {
-      // The work stays where it is; the timer comes back to it.
+      // The work stays stored; the timer tries it again.
       if (!isAway(error)) log.warn('ota_rollout', { reason: messageOf(error) });
     }
   }
 
-  /** False when there is nothing to do, or others are doing it. */
-  async #tellBatch(queries: Queries): Promise<boolean> {
+  /** Returns false when there is nothing to do, or other workers do it. */
+  async #notifyBatch(queries: Queries): Promise<boolean> {
     const taken = await takeRolloutDevices(queries, limits.otaRolloutBatchMax);
     if (taken.length === 0) return false;
     const outdated = await readOutdated(queries, [...new Set(taken.map(({ deviceId }) => deviceId))]);
@@ -102,7 +102,7 @@ export class Rollout {
       softwareId: software?.id ?? null,
     }));
     await finishRolloutDevices(queries, rolloutIds, told);
-    this.#told.add(outdated.length);
+    this.#notified.add(outdated.length);
     return true;
   }
 
@@ -129,7 +129,7 @@ export class Rollout {
       await attributes.remove(device, scope, stale);
     }
     await attributes.save(device, scope, entries);
-    // Comes after the acknowledgement of the earlier state, so that the later state is sorted after it.
+    // Waits for the acknowledgement of the earlier state, so that the later state is sorted after it.
     await appendSeries(ingest, device, initiatedSeries(type));
   }
 }

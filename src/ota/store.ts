@@ -90,7 +90,7 @@ export async function findPackage(queries: Queries, tenantId: string, id: string
   return found;
 }
 
-/** As `findPackage`, and locks the package against a delete until the transaction ends. */
+/** Like `findPackage`, and locks the package against a delete until the transaction ends. */
 export async function holdPackage(queries: Queries, tenantId: string, id: string): Promise<OtaPackage | undefined> {
   const [found] = await queries.query<OtaPackage>(
     `select ${columns} from ota_package o where o.id = $1 and o.tenant_id = $2 for key share`,
@@ -99,7 +99,7 @@ export async function holdPackage(queries: Queries, tenantId: string, id: string
   return found;
 }
 
-/** Holds the row until the transaction ends, so that two uploads take turns. */
+/** Locks the row until the transaction ends, so that two uploads take turns. */
 export async function lockPackage(queries: Queries, tenantId: string, id: string): Promise<OtaPackage | undefined> {
   const [found] = await queries.query<OtaPackage>(
     `select ${columns} from ota_package o where o.id = $1 and o.tenant_id = $2 for update`,
@@ -145,7 +145,7 @@ const usedBy = new Map([
   ['device_profile_software_fkey', 'The software referenced by the device profile cannot be deleted!'],
 ]);
 
-/** False when there is none. A package that is in use stays. */
+/** Deletes a package that is not in use. Returns false when there is none. */
 export async function deletePackage(queries: Queries, tenantId: string, id: string): Promise<boolean> {
   try {
     const rows = await queries.query('delete from ota_package where id = $1 and tenant_id = $2 returning 1', [
@@ -170,11 +170,11 @@ export async function insertPiece(queries: Queries, packageId: string, number: n
 }
 
 export async function findPiece(postgres: Postgres, packageId: string, number: number): Promise<Buffer | undefined> {
-  assert(isUuid(packageId) && Number.isInteger(number), 'a statement without parameters has no foreign text in it');
+  assert(isUuid(packageId) && Number.isInteger(number), 'a statement without parameters contains only checked values');
   return await postgres.bytes(`select bytes from ota_piece where package_id = '${packageId}' and number = ${number}`);
 }
 
-/** Called after the last piece: from now on the package can be assigned. */
+/** Called after the last piece: from then on the package can be assigned. */
 export async function completePackage(
   queries: Queries,
   id: string,
@@ -189,7 +189,7 @@ export async function completePackage(
 
 const slot = { FIRMWARE: 'firmware_id', SOFTWARE: 'software_id' } as const;
 
-/** The own package of the device if it has one, else that of its profile. */
+/** Returns the package of the device if it has one, else the package of its profile. */
 export async function findAssigned(
   queries: Queries,
   deviceId: string,
@@ -204,7 +204,7 @@ export async function findAssigned(
   return found;
 }
 
-/** Is there any package of that title, and one of that title and version? */
+/** Returns whether any package has that title, and whether one has that title and version. */
 export async function findTitle(
   queries: Queries,
   tenantId: string,
@@ -220,7 +220,7 @@ export async function findTitle(
   return row!;
 }
 
-/** Devices that have the package of their profile, as they have no own one. */
+/** Counts the devices that have the package of their profile because they have no package of their own. */
 export async function countProfileDevices(
   queries: Queries,
   tenantId: string,
@@ -238,7 +238,8 @@ const outdated = `(coalesce(d.firmware_id, p.firmware_id) is distinct from d.tol
   or coalesce(d.software_id, p.software_id) is distinct from d.told_software_id)`;
 
 /**
- * Records work for devices whose last notification named other packages than they have now. True when there is work.
+ * Records work for devices whose last notification named other packages than they have now. Returns true when there is
+ * work.
  */
 export async function insertDeviceRollouts(queries: Queries, deviceIds: string[]): Promise<boolean> {
   const rows = await queries.query(
@@ -284,7 +285,7 @@ export interface Outdated {
   software: OtaPackage | null;
 }
 
-/** A statement of its own after the locks, so that it sees what was committed before them. */
+/** Reads in a statement of its own after the locks, so that it sees what was committed before them. */
 export async function readOutdated(queries: Queries, deviceIds: string[]): Promise<Outdated[]> {
   const devices = await queries.query<
     Omit<Outdated, 'firmware' | 'software'> & { firmwareId: string | null; softwareId: string | null }
@@ -301,7 +302,7 @@ export async function readOutdated(queries: Queries, deviceIds: string[]): Promi
     [...ids],
   ]);
   const byId = new Map(packages.map((each) => [each.id, each]));
-  // One that is deleted by now was taken from the device before, and that change has a row of its own.
+  // A deleted package was unassigned from the device first, and that change recorded its own work.
   return devices.map(({ firmwareId, softwareId, ...device }) => ({
     ...device,
     firmware: byId.get(firmwareId ?? '') ?? null,
@@ -333,7 +334,7 @@ export async function finishRolloutDevices(
   await queries.query('delete from ota_rollout where id = any($1)', [rolloutIds]);
 }
 
-/** Gives the next devices of a profile rows of their own. False when no profile waits. */
+/** Records work for the next devices of a profile. Returns false when no profile waits. */
 export async function expandRolloutProfile(queries: Queries, countMax: number): Promise<boolean> {
   const [rollout] = await queries.query<{ id: number; profileId: string; doneDeviceId: string }>(
     `select id, device_profile_id as "profileId", done_device_id as "doneDeviceId" from ota_rollout

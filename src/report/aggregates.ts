@@ -1,32 +1,32 @@
 /**
  * Aggregations in SQL, in three steps: `point` over the points of one device and date base, `merge` over those of one
- * group, `result` as a cell. Numbers stay exact: whole ones are added in 128 bits beside the doubles. Booleans count as
- * 1 and 0; texts and JSON are no numbers.
+ * group, `result` as a cell. Numbers stay exact: integers are added in 128 bits beside the doubles. Booleans count as 1
+ * and 0; strings and JSON are not numbers.
  */
 import type { Aggregation } from './view.ts';
 
-/** The kind of a cell, as the last step of the SQL gives it. */
+/** The kinds of cells, as numbered by the last step of the SQL. */
 export const CellKind = { empty: 0, exact: 1, double: 2, text: 3 } as const;
 
 interface Column {
-  /** Over points that fulfil the condition `c`. */
+  /** SQL over the points that fulfil the condition `c`. */
   point(c: string): string;
-  /** The value in a branch of the query that does not have this column. */
+  /** The value in a branch of the query without this column. */
   neutral: string;
-  /** Over groups; `name` gives the name of a column of this value. */
+  /** SQL over groups; `name` returns the name of a column of this value. */
   merge(name: (column: string) => string): string;
 }
 
 export interface Aggregate {
   columns: Record<string, Column>;
-  /** SQL of the cell: its kind, its text and its double. */
+  /** SQL of the cell: its kind, its string and its double. */
   result(name: (column: string) => string): { kind: string; text: string; double: string };
 }
 
 const isWhole = 'kind <= 2';
 const isDouble = 'kind = 3';
 
-/** The text that a value counts by; 42.0 and 42 are one. */
+/** The string by which a value is counted; 42.0 and 42 are the same. */
 export const valueText = `multiIf(kind = 2, toString(int), kind = 3, toString(num + 0), kind = 1, if(int = 1, 'true', 'false'), text)`;
 
 const wholes: Column = {
@@ -150,7 +150,7 @@ const latest: Aggregate = {
   },
 };
 
-/** Steps instead of points; they come from `steps.ts`, as points whose value is the step. */
+/** Points made by `deltas.ts`, whose value is the step since the previous point. */
 const delta = sum;
 
 export const aggregates: Record<Aggregation, Aggregate> = {
@@ -165,8 +165,8 @@ export const aggregates: Record<Aggregation, Aggregate> = {
 };
 
 /**
- * Aggregates of what a device is rather than of what it sent: each device of a group counts once, however many points
- * it has. `kind` and `text` are columns of the device, kind 0 without a value.
+ * Aggregates properties of devices instead of points: each device of a group counts once, however many points it has.
+ * `kind` and `text` are columns of the device; kind 0 means no value.
  */
 export function ofDevices(
   aggregation: Aggregation,
@@ -177,7 +177,7 @@ export function ofDevices(
   const isNumber = `${kind} IN (1, 2, 3)`;
   const number = `multiIf(${kind} = 1, toFloat64(${text} = 'true'), toFloat64OrZero(${text}))`;
   const anyNumber = `countIf(${isNumber}) = 0`;
-  /** Each device with its number, once. */
+  /** Each device once, with its number. */
   const numbers = `groupUniqArrayIf((device, ${number}), ${isNumber})`;
   switch (aggregation) {
     case 'COUNT':

@@ -1,6 +1,6 @@
 /**
- * Filters in SQL: of devices, of points, of date groups. A filter holds when any of its values fits (NOT_IN: when none
- * does).
+ * Filters in SQL: of devices, of points, of date groups. A filter matches when any of its values matches (NOT_IN: when
+ * none does).
  */
 import { badRequest } from '../base/errors.ts';
 import { valueText } from './aggregates.ts';
@@ -15,7 +15,7 @@ function isNumber(value: string): boolean {
   return numberPattern.test(value) && Number.isFinite(Number(value));
 }
 
-/** Numbers are compared as numbers, other texts as texts; `isSet` keeps what has no value out of comparisons. */
+/** Compares numbers as numbers, other strings as strings. `isSet` excludes missing values from comparisons. */
 export function textCondition(
   text: string,
   isSet: string,
@@ -42,16 +42,16 @@ export function textCondition(
   }
 }
 
-/** Condition on points of the filter's key. */
+/** Returns the condition on points of the filter's key. */
 export function pointCondition(filter: Filter, parameters: QueryParameters): string {
   const fits = textCondition(valueText, '1', filter, parameters);
   const numbers = filter.values.filter(isNumber).map(Number);
   if (numbers.length === 0 || (filter.operation !== 'IN' && filter.operation !== 'EQ')) return fits;
-  // The store and JavaScript write large and small doubles differently.
+  // ClickHouse and JavaScript write large and small doubles differently.
   return `(${fits} OR (kind = 3 AND num IN ${parameters.many('Float64', numbers)}))`;
 }
 
-/** Condition on date groups; `key` is the SQL of what `dateKey` counts by. */
+/** Returns the condition on date groups; `key` is the SQL of the group's `dateKey`. */
 export function dateCondition(
   { operation, values, name }: Filter,
   key: string,
@@ -78,7 +78,7 @@ export function dateCondition(
             `"${values[n]!.slice(0, 64)}" is no date that filter "${name.slice(0, 64)}" knows.`,
           );
         }
-        // Between two groups: after the earlier and before the later one.
+        // The value lies between two groups: after the earlier one and before the later one.
         const bound = operation === 'GT' || operation === 'LTE' ? Math.floor(position) : Math.ceil(position);
         return `${key} ${signs[operation]} ${parameters.one('Int64', bound)}`;
       });

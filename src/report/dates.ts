@@ -1,7 +1,7 @@
 /**
- * Date groupings as whole numbers. The store counts by a `base` that costs one division a point (hour of the clock, day
- * number, …); what the calendar makes of it (`key`) is worked out for each group, and the cell for each row. Weeks
- * begin on Sunday, as docs/rest.md#reports says; the first one of a year or month is the one that its first day is in.
+ * Date groupings as integers. ClickHouse groups by a `base` that costs one division for each point (hour of the clock,
+ * day number, …). The calendar value (`key`) is computed for each group, and the cell for each row. Weeks begin on
+ * Sunday (docs/rest.md#reports); the first week of a year or month contains its first day.
  */
 import { dayMs, hourMs, minuteMs, type Zone } from './zone.ts';
 
@@ -20,7 +20,7 @@ export interface GroupBy {
 
 export type DateCell = string | number;
 
-/** How a date field is counted, in SQL and in words. */
+/** The grouping by a date field, in SQL and in JavaScript. */
 export interface DateKey {
   /** SQL for a point, over `ts`, `local` (wall-clock milliseconds) and `shift` (their difference). */
   base: string;
@@ -93,12 +93,12 @@ export function dateKey(grouping: DateGrouping, groupBy: GroupBy | null, zone: Z
   }
 }
 
-/** Cells are the moments at which buckets begin, as text. Without `groupBy` each moment is a bucket. */
+/** Groups by the start of buckets. Cells are these starts as strings. Without `groupBy` each moment is a bucket. */
 function rawKey(groupBy: GroupBy | null, zone: Zone): DateKey {
   if (!groupBy) return { base: 'ts', key: (b) => b, cell: String, position: number };
   const { unit, amount } = groupBy;
   const cell = (start: (key: number) => number) => (key: number) => String(zone.instant(start(key)));
-  /** Buckets rise with time, so the bucket of a moment gives its place in the order. */
+  /** Buckets increase with time, so the bucket of a moment gives its position in the order. */
   const keyOf = (start: (key: number) => number, guess: (local: number) => number) => (value: string) => {
     const ts = number(value);
     if (ts === undefined) return undefined;
@@ -111,7 +111,7 @@ function rawKey(groupBy: GroupBy | null, zone: Zone): DateKey {
     case 'DAY': {
       const length = amount * { MINUTE: minuteMs, HOUR: hourMs, DAY: dayMs }[unit];
       if (length <= hourMs) {
-        // An hour that the clock shows twice is two buckets.
+        // A clock hour that occurs twice makes two buckets.
         const base = `${floorDivided('local', length)} * ${length} - shift`;
         return { base, key: (b) => b, cell: String, position: number };
       }
@@ -144,7 +144,7 @@ function rawKey(groupBy: GroupBy | null, zone: Zone): DateKey {
   }
 }
 
-/** Steps of wall-clock time: two hours that the clock shows alike are one. */
+/** Groups by steps of wall-clock time: two hours with the same clock time are one group. */
 function localKey(length: number, cell: (localMs: number) => string): DateKey {
   return {
     base: floorDivided('local', length),
@@ -166,7 +166,7 @@ function calendarKey(
   return { base: floorDivided('local', dayMs), key, cell, position };
 }
 
-// Whole-number SQL. Times before 1970 are negative, and SQL rounds toward zero.
+// SQL on integers. Times before 1970 are negative, and SQL rounds toward zero.
 
 function modulo(a: string, b: number): string {
   return `positiveModulo(${a}, ${b})`;
@@ -184,7 +184,7 @@ function weekIndex(day: string): string {
   return floorDivided(`${day} + ${weekdayShift}`, 7);
 }
 
-/** Days since 0000-03-01, so that the odd day of a leap year is the last one; then eras of 400 years. */
+/** Days since 0000-03-01, so that a leap day is the last day of its year; then eras of 400 years. */
 const era = (day: string) => floorDivided(`${day} + 719468`, 146_097);
 const dayOfEra = (day: string) => modulo(`${day} + 719468`, 146_097);
 const yearOfEra = (day: string) => {
@@ -197,7 +197,7 @@ const dayOfMarchYear = (day: string) => {
 };
 const marchMonth = (day: string) => divided(`5 * ${dayOfMarchYear(day)} + 2`, 153);
 
-/** Months since the year 0. */
+/** SQL of the months since the year 0. */
 function monthIndex(day: string): string {
   return `(12 * (${yearOfEra(day)} + 400 * ${era(day)}) + ${marchMonth(day)} + 2)`;
 }
@@ -211,7 +211,7 @@ function dayOfMonth(day: string): string {
 }
 
 function dayOfYear(day: string): string {
-  // March 1st is day 60 or 61: from there on the days of a March year count on, before it they are at its end.
+  // March 1 is day 60 or 61. Days from March on follow it; January and February are at the end of a March-based year.
   const leap = `(${modulo(yearOf(day), 4)} = 0 AND (${modulo(yearOf(day), 100)} != 0 OR ${modulo(yearOf(day), 400)} = 0))`;
   const d = dayOfMarchYear(day);
   return `if(${d} >= 306, ${d} - 305, ${d} + 60 + ${leap})`;
@@ -221,7 +221,7 @@ function weekWithin(day: string, number: string): string {
   return `${divided(`${number} - 1 + ${modulo(`${day} - (${number} - 1) + ${weekdayShift}`, 7)}`, 7)} + 1`;
 }
 
-// The same in words.
+// The same computations in JavaScript.
 
 function isoMinute(localMs: number): string {
   return new Date(localMs).toISOString().replace(/:\d\d\.\d+Z$/, '');
@@ -244,7 +244,7 @@ function monthIndexOf(localMs: number): number {
   return date.getUTCFullYear() * 12 + date.getUTCMonth();
 }
 
-/** `2026-03-01`, `2026-03-01 23` and `2026-03-01 23:30` as ISO has them. */
+/** Completes `2026-03-01`, `2026-03-01 23` and `2026-03-01 23:30` to ISO 8601. */
 function completed(value: string): string {
   const date = value.replace(' ', 'T');
   if (/T\d\d$/.test(date)) return `${date}:00:00`;
@@ -259,7 +259,7 @@ function number(value: string): number | undefined {
   return /^-?\d{1,16}$/.test(value) ? Number(value) : undefined;
 }
 
-/** NaN is no position; between two keys is one. */
+/** NaN is not a position; a place between two keys is one. */
 function whole(position: number): number | undefined {
   return Number.isFinite(position) ? position : undefined;
 }
@@ -269,14 +269,14 @@ function index(names: string[], value: string): number | undefined {
   return at < 0 ? undefined : at;
 }
 
-/** Start of the unit that `ts` lies in, and of the one `steps` later. */
+/** Returns the start of the unit that contains `ts`, moved by `steps` units. */
 export function unitStart(unit: GroupBy['unit'], ts: number, steps: number, zone: Zone): number {
   const local = zone.local(ts);
   const date = new Date(local);
   switch (unit) {
     case 'MINUTE':
     case 'HOUR': {
-      // Real time: an hour ago is an hour ago, whatever the clock shows.
+      // Hours and minutes are real time: an hour ago does not depend on the clock change.
       const length = unit === 'MINUTE' ? minuteMs : hourMs;
       return ts - (local - Math.floor(local / length) * length) + steps * length;
     }

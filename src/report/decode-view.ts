@@ -1,4 +1,4 @@
-/** Bodies of the report API → checked views and requests. Whatever is wrong is a 400 that names the member. */
+/** Decodes bodies of the report API into checked views and requests. Every fault is a 400 that names the member. */
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { isUuid } from '../base/uuid.ts';
@@ -8,7 +8,7 @@ import { Zone } from './zone.ts';
 
 type Members = Record<string, unknown>;
 
-/** What a client may say of a view; the rest of a body is ignored. */
+/** The members of a view that a client may set; others are ignored. */
 export interface ViewInput {
   id: string | null;
   customerId: string | null;
@@ -64,7 +64,7 @@ export function decodeReportRequest(body: unknown): views.ReportRequest & { view
   return { viewConfigId: uuid(viewConfigId, 'viewConfigId'), ...decodeRangeAndFilters(request) };
 }
 
-/** Absent, null, 0 and "" are blank. */
+/** Absent, null, 0 and "" mean empty. */
 export function decodeRangeAndFilters(request: Members): views.ReportRequest {
   const bound = (name: string) => (isBlank(request[name]) ? undefined : timestamp(request[name], name));
   const filters = object(request['filters'] ?? {}, 'filters');
@@ -198,7 +198,7 @@ function decodeSort(entry: unknown, n: number, fields: views.Field[]): views.Vie
   return { label: field.label, order: oneOf(sort['order'] ?? 'ASC', `${at}.order`, ['ASC', 'DESC']) };
 }
 
-/** Filter values count by their text. */
+/** Decodes filter values, which are compared as strings. */
 function values(entry: unknown, at: string): string[] {
   return list(entry, at, limits.viewValuesMax).map((value) => {
     if (typeof value !== 'string' && typeof value !== 'number' && typeof value !== 'boolean') {
@@ -221,7 +221,7 @@ function key(entry: unknown, at: string): string {
   throw bad(at, `must be a string of 1 to ${limits.keyCharsMax} characters`);
 }
 
-/** What a Date can be; the offset of a zone still fits around it. */
+/** The largest time of a Date, less the offset of any zone. */
 const timestampMax = 8.64e15 - 1e9;
 
 function timestamp(entry: unknown, at: string): number {

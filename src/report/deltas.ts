@@ -8,28 +8,28 @@ import { dayMs } from './zone.ts';
 const nearMs = 2 * dayMs;
 
 export interface StepsInput {
-  /** SQL of the condition that chooses devices; `among` narrows it to a relation of devices. */
+  /** SQL of the condition that selects devices; `among` narrows it to a relation of devices. */
   devices: string;
   /** SQL of a relation with all devices of the report. */
   deviceRelation: string;
   key: string;
   startTs: string;
   endTs: string;
-  /** SQL condition of points. */
+  /** SQL of the condition on points. */
   where: string;
 }
 
-/** Kind 0 marks a point that was deleted. */
+/** Kind 0 marks a deleted point. */
 const numeric = 'kind BETWEEN 1 AND 3';
-/** Points at server time may share a ts: this is the order in which they were sent. */
+/** The order in which points were sent: points at server time may share a ts. */
 const sent = '(ts, seq, origin)';
 /** Both kinds of number in 64 bits. */
 const bits = 'if(kind = 3, reinterpretAsInt64(num), int)';
 const number = (kind: string, of: string) => `if(${kind} = 3, reinterpretAsFloat64(${of}), toFloat64(${of}))`;
 
 /**
- * A relation of points (device, ts, kind, int, num) in which each value is a step. A step between whole numbers is
- * whole; it is kept as such beside the doubles.
+ * Returns a relation of points (device, ts, kind, int, num) in which each value is a step. A step between integers
+ * stays an integer beside the doubles.
  */
 export function stepsSql(input: StepsInput): string {
   const { devices, key, startTs, endTs, where } = input;

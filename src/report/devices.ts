@@ -1,4 +1,4 @@
-/** Which devices a report is about and what is known of them, in SQL over the copy that ClickHouse has of it. */
+/** SQL that selects the devices of a report and their properties, over ClickHouse's copy of the device data. */
 import { assert } from '../base/errors.ts';
 import { textCondition } from './conditions.ts';
 import type { QueryParameters } from './parameters.ts';
@@ -9,14 +9,14 @@ export type DeviceSource = Extract<Source, { source: 'ENTITY_FIELD' | 'ATTRIBUTE
 export interface DeviceScope {
   tenantId: string;
   scope: ViewDefinition['scope'];
-  /** A customer's devices, asked of Postgres for this report; null: all of the tenant. */
+  /** The devices of a customer, read from PostgreSQL for this report; null: all devices of the tenant. */
   ownDevices: number[] | null;
 }
 
-/** Shown for an unknown value. */
+/** The cell of a missing value. */
 export const emptyText = '-';
 
-/** A relation with `device` and, for each source, `kind<n>` (as stored, 0 = nothing) and `text<n>`. */
+/** Returns a relation with `device` and, for each source, `kind<n>` (as stored, 0 = no value) and `text<n>`. */
 export function devicesSql(
   of: DeviceScope,
   sources: DeviceSource[],
@@ -64,7 +64,7 @@ function attributesSql(
   attributes: Extract<DeviceSource, { source: 'ATTRIBUTE' }>[],
   parameters: QueryParameters,
 ): string {
-  assert(attributes.length > 0, 'some attribute is asked for');
+  assert(attributes.length > 0, 'the report names an attribute');
   const conditions = attributes.map(
     ({ attributeScope, key }) => `(scope = ${scopeNumbers[attributeScope]} AND key = ${parameters.one('String', key)})`,
   );

@@ -7,13 +7,13 @@ export type ReportFormat = 'json' | 'csv';
 export interface EncodedReport {
   bytes: Uint8Array<ArrayBuffer>;
   rows: number;
-  /** What ended it before the last row. */
+  /** The limit that left out rows. */
   cutBy: 'rows' | 'bytes' | undefined;
 }
 
 interface Writer {
   head: string;
-  /** `first`: of the table. */
+  /** `first`: true for the first row of the table. */
   row(cells: Cell[], first: boolean): string;
   tail: string;
 }
@@ -71,7 +71,7 @@ function jsonCell(cell: Cell): string {
   return typeof cell === 'number' ? String(cell) : JSON.stringify(cell);
 }
 
-/** RFC 4180. A text that a spreadsheet would take for a formula gets an apostrophe. */
+/** Writes RFC 4180. A string that a spreadsheet would run as a formula gets an apostrophe. */
 function csvWriter(labels: string[]): Writer {
   return {
     head: `${labels.map(csvText).join(',')}\r\n`,

@@ -1,13 +1,16 @@
 /**
  * SQL of the attributes that are kept in ClickHouse for reports: those that a saved view names, counted for each
- * tenant. An attribute that no view names any more is forgotten by `MetadataCopier`.
+ * tenant. `MetadataCopier` removes an attribute that no view names any more.
  */
 import { assert, badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
 import type { ReportAttribute } from './view.ts';
 
-/** `copying`: all are kept, and some are not in ClickHouse yet. Else one that no saved view of the tenant names. */
+/**
+ * `copying`: all attributes are kept, and some are not in ClickHouse yet. An attribute: no saved view of the tenant
+ * names it.
+ */
 export type AttributesState = 'ready' | 'copying' | ReportAttribute;
 
 export async function stateOf(
@@ -30,8 +33,8 @@ export async function stateOf(
 }
 
 /**
- * What the view names from now on. Throws 400 above the share of the tenant. The row of the tenant is held until the
- * transaction ends, so that views that are saved at once on several hosts are counted one after the other.
+ * Records the attributes that the view names. Throws 400 above the share of the tenant. Locks the row of the tenant, so
+ * that views saved at once on several hosts are counted one after the other.
  */
 export async function keepAttributes(
   queries: Queries,
@@ -74,7 +77,7 @@ export async function keepAttributes(
   );
 }
 
-/** As `keepAttributes`, for a view that was saved before. False when the view is gone or has changed. */
+/** Like `keepAttributes`, for a saved view. Returns false when the view was deleted or has changed. */
 export async function keepSaved(
   postgres: Postgres,
   view: { id: string; tenantId: string; version: number },
@@ -93,7 +96,8 @@ export async function keepSaved(
 }
 
 /**
- * Attributes that no saved view names. A view that is saved at this moment keeps its own again with its first report.
+ * Returns attributes that no saved view names. A view that is saved at this moment records its attributes again at its
+ * first report.
  */
 export async function unnamedAttributes(queries: Queries): Promise<ReportAttribute[]> {
   return await queries.query<ReportAttribute>(

@@ -1,7 +1,7 @@
 /**
- * Keeps ClickHouse's copy of device data up: reads what the outbox names, as it is now, writes it, and only then
- * deletes the rows of the outbox. Both are done again after a crash in between; the newest number counts. One host at a
- * time.
+ * Updates ClickHouse's copy of device data: reads the present state of the devices named by the outbox, writes it, and
+ * only then deletes the rows of the outbox. A crash repeats both steps; the newest version number counts. One host runs
+ * it at a time.
  */
 import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
@@ -30,7 +30,7 @@ export class MetadataCopier {
   readonly #rows: { add(n: number): void };
   #timer: NodeJS.Timeout | undefined;
   /** Monotonic milliseconds of the next check that ClickHouse still has the copy. */
-  #nextLook = 0;
+  #nextCheckMs = 0;
   #round: Promise<void> | undefined;
   #again = false;
   #stopped = false;
@@ -44,7 +44,7 @@ export class MetadataCopier {
     this.wake();
   }
 
-  /** There is work now. */
+  /** Called when there is work. */
   wake(): void {
     if (this.#stopped) return;
     if (this.#round) {
@@ -70,10 +70,10 @@ export class MetadataCopier {
   async #run(): Promise<void> {
     const { postgres, clock, log } = this.#deps;
     try {
-      if (clock.monotonic() >= this.#nextLook) {
+      if (clock.monotonic() >= this.#nextCheckMs) {
         if (await this.#isEmpty()) await store.askForAll(postgres);
         await postgres.transaction((queries) => this.#forgetUnnamed(queries), { timeoutMs: transactionMsMax });
-        this.#nextLook = clock.monotonic() + limits.outboxLookMs;
+        this.#nextCheckMs = clock.monotonic() + limits.outboxLookMs;
       }
       while (!this.#stopped && (await store.hasWork(postgres, clock.now() - limits.outboxSettleMs))) {
         if (!(await postgres.transaction((queries) => this.#step(queries), { timeoutMs: transactionMsMax }))) return;
@@ -84,12 +84,12 @@ export class MetadataCopier {
     }
   }
 
-  /** False when another host does it. */
+  /** Returns false when another host copies. */
   async #step(queries: Queries): Promise<boolean> {
     if (!(await store.tryLock(queries))) return false;
     const rows = await store.outboxRows(queries);
     const isAll = ({ device, profileId, customerId }: store.OutboxRow) => device === null && !profileId && !customerId;
-    // A lost table is filled again from the beginning, not from the next change on.
+    // A lost table is filled from the beginning.
     const all = rows.some(isAll) || (rows.length > 0 && (await this.#isEmpty()));
     if (all) {
       await store.forgetFilled(queries);
@@ -105,15 +105,15 @@ export class MetadataCopier {
     return true;
   }
 
-  /** What no view names any more is neither copied nor counted from now on. */
+  /** Stops copying and counting attributes that no view names any more. */
   async #forgetUnnamed(queries: Queries): Promise<void> {
     if (!(await store.tryLock(queries))) return;
     const unnamed = await unnamedAttributes(queries);
-    // Copied rows stay: a key that a view names again is not filled, and `#fillKeys` empties it first.
+    // Copied rows stay. A key that a view names again counts as not filled, and `#fillKeys` empties it first.
     if (unnamed.length > 0) await forgetAttributes(queries, unnamed);
   }
 
-  /** Marks all copied rows of the attributes as deleted: what changed while nothing was copied is not shown later. */
+  /** Marks all copied rows of the attributes as deleted, so that values that changed without a copy are never shown. */
   async #emptyKeys(keys: ReportAttribute[], version: number): Promise<void> {
     await this.#deps.clickhouse.exec(
       `INSERT INTO device_attribute (scope, key, device, kind, text, deleted, version)

@@ -1,10 +1,11 @@
-/** SQL of the outbox: what changed about devices, and what they are now. */
+/** SQL of the outbox: the changes of devices, and the present state of the devices. */
 import { limits } from '../base/limits.ts';
 import type { Queries } from '../postgres/client.ts';
 import { Kind } from '../value/typed.ts';
 
 /**
- * Names what to copy: a device or one of its attributes, devices of a profile, devices of a customer, or everything.
+ * Names the rows to copy: a device or one of its attributes, devices of a profile, devices of a customer, or
+ * everything.
  */
 export interface OutboxRow {
   id: number;
@@ -34,10 +35,10 @@ export interface AttributeCopy {
   text: string;
 }
 
-/** Any constant that no other part takes a lock by. */
+/** The key of the advisory lock; no other part uses this constant. */
 const lockKey = 7_155_720_362;
 
-/** Lets one host copy at a time; the lock ends with the transaction. */
+/** Returns true on the one host that may copy. The lock ends with the transaction. */
 export async function tryLock(queries: Queries): Promise<boolean> {
   const [row] = await queries.query<{ taken: boolean }>('select pg_try_advisory_xact_lock($1) as taken', [lockKey]);
   return row!.taken;
@@ -52,7 +53,7 @@ export async function hasWork(queries: Queries, settledBefore: number): Promise<
   return row!.some;
 }
 
-/** Numbers of copies rise on all hosts, in the order in which they were read. */
+/** Returns a version number. Numbers increase over all hosts, in the order of the reads. */
 export async function nextVersion(queries: Queries): Promise<number> {
   const [row] = await queries.query<{ version: number }>(`select nextval('device_copy_version') as version`);
   return row!.version;
@@ -99,7 +100,7 @@ export async function devicesAfter(queries: Queries, after: number, of: DeviceGr
   );
 }
 
-/** Both empty: every device. */
+/** Both empty: all devices. */
 export interface DeviceGroup {
   profileIds: string[];
   customerIds: string[];
@@ -132,7 +133,7 @@ export interface KeyToFill {
   isFilled: boolean;
 }
 
-/** Keys that are to be copied as a whole: new ones, and those whose first copy may have missed a slow statement. */
+/** Returns keys that need a full copy: new ones, and those whose first copy may have missed a slow statement. */
 export async function keysToFill(queries: Queries, settledBefore: number): Promise<KeyToFill[]> {
   return await queries.query<KeyToFill>(
     'select scope, key, filled_time is not null as "isFilled" from report_key where filled_time is null or (not settled and filled_time < $1)',
@@ -140,7 +141,7 @@ export async function keysToFill(queries: Queries, settledBefore: number): Promi
   );
 }
 
-/** `settled`: the copy began after every statement that knew nothing of the key. */
+/** `settled`: the copy began after the end of every statement that did not know the key. */
 export async function markFilled(queries: Queries, keys: { scope: number; key: string }[], now: number): Promise<void> {
   await queries.query(
     `update report_key set settled = filled_time is not null, filled_time = coalesce(filled_time, $3)
@@ -158,7 +159,7 @@ export async function attributesAfter(
   after: number,
   keys: { scope: number; key: string }[],
 ): Promise<AttributeCopy[]> {
-  // Whole devices: a page ends after the last row of a device.
+  // Returns whole devices: a page ends after the last row of a device.
   const rows = await queries.query<AttributeRow>(
     `select device, scope, key, kind, value from attribute
       where device > $1 and (scope, key) in (select * from unnest($2::smallint[], $3::text[])) and kind > 0

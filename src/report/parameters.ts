@@ -17,7 +17,7 @@ export class QueryParameters {
     return this.#bind(`Array(${type})`, values);
   }
 
-  /** Parameters go into the address of a request, which has a limit. */
+  /** Checks the size: parameters are sent in the URL of a request, which has a limit. */
   checkSize(): void {
     let bytes = 0;
     for (const value of Object.values(this.values)) bytes += encodeURIComponent(String(value)).length + 32;
@@ -41,7 +41,7 @@ function soundValue(value: Bound): Bound {
     : (value.map((one) => (typeof one === 'string' ? sound(one) : one)) as Bound);
 }
 
-/** Half of a surrogate pair is in no stored text, and cannot be sent. */
+/** Removes unpaired surrogates: no stored string contains them, and they cannot be sent. */
 function sound(text: string): string {
   return text.replace(/[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g, '\ufffd');
 }

@@ -1,7 +1,7 @@
 /**
- * One report → one parameterised query of ClickHouse. From the inside out: points of each device by date base (the only
- * step that touches points), groups of the report, cells; a pivot gathers the cells of each row in one more. What a
- * user wrote is bound, never part of the text.
+ * Plans one report as one parameterised query of ClickHouse. From the inside out: points of each device by date base
+ * (the only step that reads points), groups of the report, cells. A pivot adds a step that collects the cells of each
+ * row. Values from users are bound, never part of the SQL.
  */
 import { notErased } from '../clickhouse/erase-statements.ts';
 import { type Aggregate, aggregates, ofDevices } from './aggregates.ts';
@@ -14,15 +14,17 @@ import { type Field, sourceKey, type ViewDefinition } from './view.ts';
 import { Zone } from './zone.ts';
 
 export interface PlanInput extends Omit<DeviceScope, 'scope'> {
-  /** The view with the filters of this request. */
+  /** The definition of the view with the filters of this request. */
   definition: ViewDefinition;
   startTs: number;
   endTs: number;
-  /** Rows of the answer; one more is asked for, to know that there are more. */
+  /** Rows of the answer. The query asks for one more, which shows whether rows are left out. */
   rowsMax: number;
 }
 
-/** How the columns of the query become those of the report. Each row or pivot field takes two, each value three. */
+/**
+ * Maps the columns of the query to those of the report. Each row or pivot field takes two columns, each value three.
+ */
 export interface Plan {
   sql: string;
   parameters: Record<string, Bound>;
@@ -33,11 +35,14 @@ export interface Plan {
 
 export interface Dimension {
   field: Field;
-  /** Undefined: a text, or the text of a number. */
+  /** Undefined: a string, or the string of a number. */
   dates: DateKey | undefined;
 }
 
-/** A row or pivot field in SQL: what groups, and whether it is a number (0 for dates, which order by themselves). */
+/**
+ * A row or pivot field in SQL: the grouping expression, and whether it is a number (0 for dates, which have an order of
+ * their own).
+ */
 interface PlannedDimension extends Dimension {
   group: string;
   isNumber: string;
@@ -51,7 +56,7 @@ class Planner {
   readonly #input: PlanInput;
   readonly #parameters = new QueryParameters();
   readonly #zone: Zone;
-  /** Date bases → name of their column. */
+  /** Date base → name of its column. */
   readonly #bases = new Map<string, string>();
   readonly #deviceSources: DeviceSource[] = [];
 
@@ -97,7 +102,7 @@ class Planner {
     return known >= 0 ? known : this.#deviceSources.push(source) - 1;
   }
 
-  /** Cells of each group: `g<n>`, `n<n>` of the fields, `kind`, `text` and `double` of the values. */
+  /** SQL of the cells of each group: `g<n>`, `n<n>` of the fields, `kind`, `text` and `double` of the values. */
   #groupsSql(dimensions: PlannedDimension[], values: Field[]): string {
     const { filters } = this.#input.definition;
     const conditions: string[] = [];
@@ -131,7 +136,7 @@ class Planner {
     return `SELECT ${[...names, ...cells].join(', ')} FROM (${inner})`;
   }
 
-  /** Points by device and date base, joined with what is known of the devices. */
+  /** SQL of the points by device and date base, joined with the properties of the devices. */
   #fromSql(values: Field[]): string {
     const telemetry = values.filter((field) => field.source === 'TELEMETRY');
     const devices = () => devicesSql(this.#scope, this.#deviceSources, [], this.#parameters);
@@ -214,7 +219,7 @@ class Planner {
     return `${shift} SELECT ${['device', ...bases, ...columns].join(', ')} FROM ${from} GROUP BY ${groupBy}`;
   }
 
-  /** What wall-clock time is ahead of UTC, milliseconds. */
+  /** SQL of the milliseconds by which wall-clock time is ahead of UTC. */
   #shiftSql(): string {
     const { startTs, endTs } = this.#input;
     const changes = this.#zone.changes(startTs, endTs);
@@ -247,7 +252,7 @@ class Planner {
     const order: string[] = [];
     const ofRow = (n: number, direction: 'ASC' | 'DESC') => {
       if (rows[n]!.dates) order.push(`g${n} ${direction}`);
-      // Numbers before texts, as numbers.
+      // Numbers come before strings and are ordered by value.
       else
         order.push(
           `n${n} ${direction === 'ASC' ? 'DESC' : 'ASC'}`,

@@ -1,9 +1,9 @@
 /**
- * The pool of report threads, and who may wait for one: exactly as many as the settings say; one more is 429. Tenants
- * take turns, and so do the customers of a tenant. A tenant that runs no report finds a thread of its own beside those
- * of the setting, and a place in a full queue. Piscina has the threads, its own queue stays empty (it does not count
- * tasks that can be cancelled). A report whose client goes away, or whose time is up, loses its thread at once; a
- * thread that dies takes its own report with it.
+ * The pool of report threads and its queue. The settings give the number of threads and of waiting reports; one more
+ * report is refused with 429. Tenants take turns, and so do the customers of a tenant. One further thread and one
+ * further place in the queue are reserved for a tenant that runs no report. Piscina runs the threads; its own queue
+ * stays empty because it does not count tasks that can be cancelled. A report whose client disconnects, or that times
+ * out, loses its thread at once. A thread that dies fails only its own report.
  */
 import { randomUUID } from 'node:crypto';
 import { Piscina } from 'piscina';
@@ -21,9 +21,9 @@ export interface ReportPoolOptions {
   threads: number;
   queue: number;
   queriesMax: number;
-  /** The parameters of a thread, without the query slots. */
+  /** The parameters of a thread, without the query permits. */
   thread: Omit<ThreadData, 'permits'>;
-  /** Ends the query of a report whose caller has gone. */
+  /** Ends the query of a report whose caller has disconnected. */
   onAbandoned: (queryId: string) => void;
   log: Log;
   metrics: Metrics;
@@ -40,7 +40,7 @@ interface Waiting {
 
 const retryAfterSeconds = 2;
 const idleThreadMs = 60_000;
-/** A ticket is a whole number of 32 bits, never 0. */
+/** A ticket is a 32-bit integer, never 0. */
 const ticketMax = 2 ** 31 - 1;
 
 export class ReportPool {
@@ -67,7 +67,7 @@ export class ReportPool {
       maxThreads: threads + 1,
       idleTimeout: idleThreadMs,
       maxQueue: Number.POSITIVE_INFINITY,
-      // A thread that blocks between tasks would not see its sockets being closed.
+      // A thread that blocks between tasks would not notice that its sockets are closed.
       atomics: 'disabled',
       resourceLimits: { maxOldGenerationSizeMb: limits.reportHeapMegabytesMax },
       workerData: { ...thread, permits: this.#permits } satisfies ThreadData,
@@ -92,7 +92,7 @@ export class ReportPool {
     return this.#waiting.length;
   }
 
-  /** `customerId`: of the caller, null for an administrator. Rejects with a Fault. */
+  /** `customerId`: the customer of the caller, null for an administrator. Rejects with a Fault. */
   async run(order: ReportOrder, customerId: string | null, gone: AbortSignal): Promise<EncodedReport> {
     const waiter = { tenant: order.tenantId, caller: customerId ?? '' };
     const askedAt = performance.now();
@@ -114,7 +114,7 @@ export class ReportPool {
     await this.#piscina.destroy();
   }
 
-  /** A customer leaves a quarter of the threads to the others of its tenant. */
+  /** A customer leaves a quarter of the threads to the other customers of its tenant. */
   #mayRun({ tenant, caller }: Waiter): boolean {
     const { threads } = this.#options;
     const ofCustomer = caller === '' ? 0 : (this.#runningOfCustomer.get(caller) ?? 0);
@@ -128,7 +128,7 @@ export class ReportPool {
     if (caller !== '') add(this.#runningOfCustomer, caller, change);
   }
 
-  /** The report that ends hands its place on in the same turn: no new one slips in between. */
+  /** A report that ends passes its place on in the same turn, so that no new report takes it. */
   #next(): void {
     for (;;) {
       const next = this.#waiting.shift((waiter) => this.#mayRun(waiter));
@@ -224,7 +224,7 @@ function add(counts: Map<string, number>, name: string, change: 1 | -1): void {
   else counts.delete(name);
 }
 
-/** The answer has no reader. */
+/** The refusal of a report whose client has disconnected. */
 function abandoned(): Fault {
   return new Fault('report_abandoned', 'The client has gone.');
 }

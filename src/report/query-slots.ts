@@ -1,7 +1,7 @@
 /**
- * How many threads may ask ClickHouse at once, shared by all threads of the pool: cells of shared memory that hold the
- * ticket of a report, 0 = free. One more cell is kept for reports of tenants that ran none. A thread may die at any
- * moment; the pool that started its report gives the cell back.
+ * Limits the number of threads that query ClickHouse at once. The permits are cells of shared memory that hold the
+ * ticket of a report, 0 = free; all threads of the pool share them. One further cell is reserved for a tenant that runs
+ * no report. A thread may die at any moment: the pool that started its report then frees the cell.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 
@@ -11,7 +11,7 @@ export function createPermits(count: number): SharedArrayBuffer {
   return new SharedArrayBuffer((count + 1) * Int32Array.BYTES_PER_ELEMENT);
 }
 
-/** False when it is `deadline` (monotonic) and none is free. `isFirst`: the tenant ran no other report. */
+/** Returns false when no cell is free until `deadline` (monotonic). `isFirst`: the tenant runs no other report. */
 export async function takePermit(
   permits: SharedArrayBuffer,
   ticket: number,

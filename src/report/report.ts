@@ -1,6 +1,6 @@
 /**
- * One report from its view and its request: the filters and the range that count, the devices that the caller may see
- * (asked of Postgres, whatever ClickHouse believes), and a place in the pool.
+ * Makes one report from its view and its request: merges filters and range, reads from PostgreSQL the devices that the
+ * caller may see, and takes a place in the pool.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { TenantPrincipal } from '../auth/roles.ts';
@@ -26,13 +26,13 @@ export interface ReportDeps {
   postgres: Postgres;
   pool: ReportPool;
   clock: Clock;
-  /** There are attributes that ClickHouse has not got yet. */
+  /** Called when the view names attributes that ClickHouse does not have yet. */
   onAttributesWanted: () => void;
 }
 
 const attributesPollMs = 50;
 
-/** `view`: a saved one, or the definition of one for a preview. */
+/** `view`: a saved view, or the definition of one for a preview. */
 export async function makeReport(
   deps: ReportDeps,
   principal: TenantPrincipal,
@@ -57,7 +57,7 @@ export async function makeReport(
   return await pool.run({ definition, ...range, tenantId, ownDevices, format }, customerId, gone);
 }
 
-/** Each bound of the request goes before that of the view. */
+/** Returns the range: each bound of the request replaces that of the view. */
 export function reportRange(
   view: ViewDefinition,
   request: ReportRequest,
@@ -70,7 +70,10 @@ export function reportRange(
   return { startTs, endTs };
 }
 
-/** A request names filters of the view, or its fields, in any letter case; names without values change nothing else. */
+/**
+ * Returns the filters. A request names filters of the view, or its fields, in any letter case. A name without values
+ * changes nothing.
+ */
 export function reportFilters(view: ViewDefinition, request: ReportRequest): Filter[] {
   const filters = [...view.filters];
   for (const { name, values } of request.filters) {
@@ -87,7 +90,7 @@ export function reportFilters(view: ViewDefinition, request: ReportRequest): Fil
   return filters;
 }
 
-/** Attributes that a view names for the first time are copied first. Only a saved view has attributes copied. */
+/** Waits until newly named attributes are copied. Only a saved view has attributes copied. */
 async function attributesReady(
   { postgres, clock, onAttributesWanted }: ReportDeps,
   tenantId: string,
@@ -100,7 +103,7 @@ async function attributesReady(
     if (state === 'ready') return;
     if (state !== 'copying') {
       if (!('id' in view)) throw unsaved(state);
-      // Saved by an earlier version, or its attributes were forgotten while it was being saved.
+      // The view was saved by an earlier version, or its attributes were removed while it was being saved.
       await keepSaved(postgres, view, attributes, clock.now());
     }
     onAttributesWanted();

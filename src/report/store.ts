@@ -1,4 +1,4 @@
-/** SQL of saved views, and of what a report may see. None of it checks rights. */
+/** SQL of saved views, and of the devices that a report may read. No function checks rights. */
 import type { Principal } from '../auth/roles.ts';
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -43,7 +43,10 @@ export async function listViews(queries: Queries, of: Visible, link: PageLink): 
   return { ...page, data: page.data.map(viewOf) };
 }
 
-/** A customer's view is for that customer's users; one without customer for all of the tenant. */
+/**
+ * The views that a caller sees: a customer's view is for that customer's users, a view without customer for the whole
+ * tenant.
+ */
 export interface Visible {
   tenantId: string;
   /** Null: an administrator, who sees every view. */
@@ -88,7 +91,7 @@ export async function customerExists(queries: Queries, tenantId: string, id: str
   return rows.length > 0;
 }
 
-/** Numbers of the customer's devices in the scope of a view; at most one more than a report may have. */
+/** Returns the numbers of the customer's devices in the scope of a view; at most one more than a report may have. */
 export async function findOwnDevices(
   queries: Queries,
   customerId: string,
@@ -128,7 +131,7 @@ async function checked(written: Promise<unknown>): Promise<void> {
   try {
     await written;
   } catch (error) {
-    // The customer went meanwhile.
+    // The customer was deleted meanwhile.
     if (isForeignKeyViolation(error)) throw badRequest('customer', "The customer of the view doesn't exist!");
     throw error;
   }

@@ -1,4 +1,4 @@
-/** Rows of a planned query → the table of the report: labels, pivoted columns, cells in their order. */
+/** Builds the table of the report from the rows of a planned query: labels, pivoted columns, cells in order. */
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { CellKind } from './aggregates.ts';
@@ -6,16 +6,19 @@ import { emptyText } from './devices.ts';
 import type { Dimension, Plan } from './plan.ts';
 import type { Field } from './view.ts';
 
-/** A number that is exact as text, any other number, or a text. */
+/** An exact number as a string, any other number, or a string. */
 export type Cell = { exact: string } | number | string;
 
 export interface Table {
   labels: string[];
-  /** Each as long as `labels`. */
+  /** Each row is as long as `labels`. */
   rows: Iterable<Cell[]>;
 }
 
-/** The JSON form: two members for each row field, then three for each value, or one with all cells of a pivot. */
+/**
+ * The row of a JSON answer: two members for each row field, then three for each value, or one with all cells of a
+ * pivot.
+ */
 export type ResultRow = unknown[];
 
 export function tableOf(plan: Plan, result: ResultRow[]): Table {
@@ -35,7 +38,7 @@ function flatTable({ rows, values }: Plan, result: ResultRow[]): Table {
 
 interface PivotColumn {
   cells: Cell[];
-  /** What orders it: of each pivot field whether it is a text, and its number or text. */
+  /** The sort key: for each pivot field, whether it is a string, then its number or string. */
   order: (number | string)[];
   at: number;
 }
@@ -102,7 +105,7 @@ function byOrder(a: PivotColumn, b: PivotColumn): number {
   return 0;
 }
 
-/** A pivoted column may be called like another one: it gets a number. */
+/** Returns a label that no other column has, with a number if necessary. */
 function freeLabel(label: string, taken: Set<string>): string {
   let free = label;
   for (let n = 2; taken.has(free); n += 1) free = `${label} (${n})`;
@@ -124,7 +127,7 @@ function valueCell({ decimals }: Field, row: ResultRow, at: number): Cell {
     case CellKind.exact:
       return { exact: text };
     case CellKind.double:
-      // Null: beyond what JSON can say.
+      // Null: JSON has no such number.
       if (double === null) return emptyText;
       return decimals === undefined ? double : Number(double.toFixed(decimals));
     case CellKind.text:

@@ -1,6 +1,6 @@
 /**
- * A thread of the report pool: query, pivot, labels and encoding of one report at a time. What it hands back are the
- * bytes of the answer, moved, not copied; a fault comes back as data. It may be ended at any moment.
+ * A thread of the report pool: query, pivot, labels and encoding of one report at a time. It returns the bytes of the
+ * answer, moved and not copied, or a fault as data. A thread may be ended at any moment.
  */
 import { setPriority } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -28,10 +28,10 @@ export interface ThreadData {
 }
 
 export interface ReportTask {
-  /** Names the report while it runs; no two have the same. */
+  /** Identifies a running report; unique in the process. */
   ticket: number;
   queryId: string;
-  /** No other report of the tenant runs. */
+  /** True when the tenant runs no other report. */
   isFirst: boolean;
   tenantId: string;
   ownDevices: number[] | null;
@@ -47,14 +47,14 @@ export interface PlainFault {
   retryAfterSeconds: number;
 }
 
-/** `bug` is an unexpected error, for the log. */
+/** `bug`: an unexpected error, for the log. */
 export type ReportOutcome = EncodedReport | { fault: PlainFault } | { bug: string };
 
-/** Piscina's name for "move this, and give the receiver that": importing Piscina here would load the pool too. */
+/** Piscina's symbols for a value that is moved to the receiver. Importing Piscina here would load the pool too. */
 const [transferable, value] = [Symbol.for('Piscina.transferable'), Symbol.for('Piscina.valueOf')];
 
 const data = workerData as ThreadData;
-// Of this thread only: the loop that forwards answers, and ingest, go first.
+// Lowers the priority of this thread only: the event loop and ingest go first.
 setPriority(0, data.nice);
 let clickhouse: ClickHouse | undefined;
 
@@ -108,9 +108,9 @@ async function rowsOf({ sql, parameters }: Plan, queryId: string, deadline: numb
 
 function settings(queryId: string): NonNullable<QueryOptions['settings']> {
   return {
-    // Parameters of the interface travel beside the settings.
+    // Parameters of the HTTP interface are passed with the settings.
     ...({ query_id: queryId } as object),
-    // Nothing but reading, whatever the statement says; a server notices that its client has gone.
+    // Allows reads only, whatever the statement is; with 2 a server may still notice a disconnected client.
     readonly: '2',
     cancel_http_readonly_queries_on_client_close: 1,
     // The embedded engine runs this statement after ingest and reads; a server runs it after statements of a higher

@@ -13,7 +13,9 @@ import type { Climb, RpcRequest } from './rpc.ts';
 export type ConfirmRpc = (delivered: boolean, error?: string) => void;
 
 export interface RpcSession {
-  /** True takes the command: no other session gets it. A session that confirms nothing in time has not delivered it. */
+  /**
+   * True takes the command: no other session gets it. A command without a confirmation in time counts as undelivered.
+   */
   deliver(request: RpcRequest, confirm: ConfirmRpc): boolean;
   close(reason: CloseReason): void;
 }
@@ -25,7 +27,7 @@ export class RpcSessions {
     this.#downlink = downlink;
   }
 
-  /** Commands that wait are offered at once, the oldest first. The result ends it. */
+  /** Offers waiting commands at once, the oldest first. The returned function ends the listening. */
   listen(device: number, session: RpcSession): () => void {
     return this.#downlink.listen(device, 'rpc', {
       receive: (message) => {

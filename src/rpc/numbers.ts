@@ -1,7 +1,7 @@
 /**
- * The numbers that devices see on their commands: counting up for each device, across workers, hosts and restarts,
- * because each one is taken from a row in Postgres. The first number is 1, as many clients test an id for truth.
- * Numbers asked for in the same tick, and while a statement runs, share one statement.
+ * The ids that devices see on their commands. They count up for each device, across workers, hosts and restarts,
+ * because each one is taken from a row in PostgreSQL. The first number is 1, because many clients test an id for truth.
+ * Requests of the same tick, and those made while a statement runs, share one statement.
  */
 import { Batches } from '../base/batches.ts';
 import { Fault, notFound, unavailable } from '../base/errors.ts';
@@ -10,17 +10,17 @@ import { Places, placeOwners } from '../base/places.ts';
 import type { Queries } from '../postgres/client.ts';
 import { takeNumbers } from './store.ts';
 
-/** 31 bits: a number comes again after 2^31 - 1 commands to the same device, long after any wait for an answer. */
+/** 31 bits: a number is repeated after 2^31 - 1 commands to the same device, long after any wait for an answer. */
 const numberMax = 2 ** 31 - 1;
 
 const queueFull = unavailable('rpc_numbers_queue', 'Too many commands at once; try again.');
 const queueShare = new Fault(
   'rpc_numbers_share',
-  'Your customer or tenant sends so many commands at once that others would find no place: send fewer at once.',
+  'Your customer or tenant sends too many commands at once: send fewer at once.',
   1,
 );
 
-/** The device that a command is for, and who owns that. */
+/** The device that a command is for, with its tenant and customer. */
 export interface NumberedDevice {
   readonly device: number;
   readonly tenantId: string;

@@ -38,14 +38,14 @@ export interface PersistentRpcsDeps {
   clock: Clock;
   log: Log;
   retriesMax: number;
-  /** Time for which a closed command can be read; 0 = for ever. */
+  /** Days for which a closed command can be read; 0 = without limit. */
   keptDays: number;
 }
 
 export interface PersistentCall extends RpcCall {
   deviceId: string;
   retries: number | null;
-  /** JSON text. */
+  /** A JSON document. */
   additionalInfo: string | null;
 }
 
@@ -53,7 +53,7 @@ const openStatuses: RpcStatus[] = ['QUEUED', 'SENT', 'DELIVERED', 'TIMEOUT'];
 const dayMs = 24 * 3_600_000;
 const claimRoundsMax = 10;
 
-/** Of a refusal: whose share is used up (`shares.ts`, `waiters.ts`). */
+/** Reason of a refusal → the owner whose share is used up (`shares.ts`, `waiters.ts`). */
 const fullOwners: Record<string, keyof WithoutRoom | undefined> = {
   rpc_device_full: 'device',
   rpc_device_bytes: 'device',
@@ -61,13 +61,13 @@ const fullOwners: Record<string, keyof WithoutRoom | undefined> = {
   rpc_tenant_full: 'tenant',
 };
 
-/** One row that this worker owns. Its writes go one after the other. */
+/** One row that this worker owns. Its writes run one after the other. */
 interface Held {
   stored: StoredRpc;
   command: Command;
   delivered: boolean;
   attempts: number;
-  /** Monotonic time at which a session took it. */
+  /** Monotonic time at which a session took the command. */
   takenAt: number;
   writes: Promise<void>;
 }
@@ -81,7 +81,10 @@ export class PersistentRpcs {
   #renewedAt = 0;
   #prunedAt = Number.NEGATIVE_INFINITY;
   #stopped = false;
-  /** Owners whose share of this worker's room is used up, until a monotonic time; few, as the shares are parts of one room. */
+  /**
+   * Owners whose share of this worker's room is used up, until a monotonic time. The map is small: the shares are parts
+   * of one room.
+   */
   readonly #full = new Map<string, { kind: keyof WithoutRoom; id: unknown; until: number }>();
   /** Commands of this sweep for which there was no room: the first one is logged. */
   #unheld = 0;
@@ -96,7 +99,7 @@ export class PersistentRpcs {
     });
   }
 
-  /** Releases rows, so that other workers may go on at once. */
+  /** Releases the rows, so that other workers can claim them at once. */
   async stop(): Promise<void> {
     this.#stopped = true;
     clearTimeout(this.#timer);
@@ -107,7 +110,7 @@ export class PersistentRpcs {
     await this.#attempt(() => releaseRpcs(this.#deps.postgres, this.#owner));
   }
 
-  /** The id of the row, once it is committed. */
+  /** Returns the id of the row after its commit. */
   async create(call: PersistentCall): Promise<string> {
     const { postgres, rpc, numbers, clock } = this.#deps;
     const now = clock.now();
@@ -121,7 +124,7 @@ export class PersistentRpcs {
     return row.id;
   }
 
-  /** Deletes the row; one that waits is withdrawn from its owner. False when there is none. */
+  /** Deletes the row and withdraws a waiting command from its owner. Returns false when there is none. */
   async delete(tenantId: string, id: string): Promise<boolean> {
     const { postgres, downlink } = this.#deps;
     const rpc = await deleteRpc(postgres, tenantId, id);
@@ -132,7 +135,7 @@ export class PersistentRpcs {
     return true;
   }
 
-  /** True when there was no room and the owner whose share is used up was noted. */
+  /** Returns true when there was no room and the owner whose share is used up was noted. */
   #hold(stored: OwnedRpc): boolean {
     if (this.#stopped || this.#held.has(stored.id)) return false;
     const { rpc, clock, log } = this.#deps;
@@ -158,7 +161,7 @@ export class PersistentRpcs {
         this.#forget(held);
         this.#write(held, held.delivered ? 'TIMEOUT' : 'EXPIRED', openStatuses, { isFinal: true });
       },
-      // Its session may open when the bus is back.
+      // A session may open when the bus is connected again.
       away: () => {},
       withdrawn: () => this.#forget(held),
     };
@@ -178,8 +181,8 @@ export class PersistentRpcs {
   }
 
   /**
-   * Commands of an owner whose share is used up are not claimed for as long as a lease: others' may come after them.
-   * False when the error is not about the share of an owner.
+   * Commands of an owner whose share is used up are not claimed for the time of a lease: commands of other owners may
+   * come after them. Returns false when the error is not about the share of an owner.
    */
   #noteFull(error: unknown, { device, customerId, tenantId }: OwnedRpc): boolean {
     const kind = error instanceof Fault ? fullOwners[error.reason] : undefined;
@@ -199,7 +202,7 @@ export class PersistentRpcs {
     return without as WithoutRoom;
   }
 
-  /** True also when the store does not answer: a second delivery is better than none. */
+  /** Returns true also when the store does not answer: a second delivery is better than none. */
   async #isWanted(held: Held): Promise<boolean> {
     let isOpen = true;
     await this.#attempt(async () => {
@@ -272,7 +275,7 @@ export class PersistentRpcs {
     this.#unheld = 0;
     for (const held of [...this.#held.values()]) {
       const isUnconfirmed = held.command.stage === 'taken' && !held.delivered;
-      // The session says so itself; this is for one whose worker died.
+      // The session normally reports the timeout itself. This timer is for a session whose worker died.
       const confirmMsMax = limits.rpcConfirmMs + limits.rpcSweepMs;
       if (isUnconfirmed && clock.monotonic() - held.takenAt > confirmMsMax) this.#undelivered(held);
     }
@@ -283,7 +286,7 @@ export class PersistentRpcs {
     });
   }
 
-  /** Again in the same sweep while rows of an owner without room took the places of others. */
+  /** Repeats the claim in the same sweep while rows of an owner without room took the places of other rows. */
   async #claim(): Promise<void> {
     const { postgres, rpc } = this.#deps;
     for (let round = 0; round < claimRoundsMax; round += 1) {
@@ -292,7 +295,7 @@ export class PersistentRpcs {
       const claimed = await claimRpcs(postgres, this.#owner, rowsMax, this.#withoutRoom());
       let notedFull = false;
       for (const stored of claimed) notedFull = this.#hold(stored) || notedFull;
-      // Without an owner to leave out, the next round would claim rows that this worker has no room for either.
+      // Without an owner to leave out, another claim would return rows for which this worker has no room either.
       if (claimed.length < rowsMax || !notedFull) return;
     }
   }

@@ -3,9 +3,9 @@ import { badRequest, Fault, unavailable } from '../base/errors.ts';
 import type { ReadBody } from '../value/lenient.ts';
 import type { CommandOwners } from './shares.ts';
 
-/** What a session of the device receives. `params` is JSON text, so that no number loses a digit. */
+/** A command as a session of the device receives it. `params` is JSON, so that no number loses a digit. */
 export interface RpcRequest {
-  /** Counts up for each device, 31 bits. */
+  /** The id counts up for each device and has 31 bits. */
   id: number;
   method: string;
   params: string;
@@ -32,7 +32,7 @@ export type RpcOutcome =
   | { kind: 'unanswered' }
   | { kind: 'unreachable' };
 
-/** What climbs back from the worker that holds a session, or a reply, to the worker that owns the command. */
+/** A message from the worker of a session, or of a reply, to the worker that owns the command. */
 export type Climb =
   | { kind: 'reply'; id: number; text: string }
   | { kind: 'confirm'; id: number; delivered: boolean; error?: string }
@@ -46,7 +46,7 @@ export interface RpcTimeouts {
   timeoutMsDefault: number;
 }
 
-/** `expirationTime` is taken as it is; a timeout is lifted to the least one. */
+/** Returns the deadline: `expirationTime` unchanged, or now plus the timeout, which has a minimum. */
 export function expirationOf(
   asked: { timeoutMs: number | undefined; expirationTime: number | undefined },
   timeouts: RpcTimeouts,
@@ -57,7 +57,7 @@ export function expirationOf(
   return Math.min(now + timeoutMs, Number.MAX_SAFE_INTEGER);
 }
 
-/** A reply as JSON text: what is not JSON becomes a string. */
+/** Returns a reply as JSON: a body that is not JSON becomes a string. */
 export function replyText(body: Buffer, readBody: ReadBody): string {
   try {
     return readBody(body, jsonText);
@@ -77,7 +77,7 @@ function jsonText(body: Uint8Array): string {
   return text;
 }
 
-/** The id of a path; undefined when it is no 32-bit number. */
+/** Returns the id in a path; undefined when it is not a 32-bit number. */
 export function replyId(text: string): number | undefined {
   if (!/^-?\d{1,10}$/.test(text)) return undefined;
   const id = Number(text);

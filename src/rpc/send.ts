@@ -26,7 +26,7 @@ export interface RpcDeps {
   metrics: Metrics;
 }
 
-/** How the commands of one device are getting on. */
+/** The state of the commands of one device. */
 interface Delivery {
   offering: Command | undefined;
   /**
@@ -50,7 +50,7 @@ export class Rpc {
   readonly #deps: RpcDeps;
   readonly #waiters: Waiters;
   readonly #deliveries = new Map<number, Delivery>();
-  /** Commands that other owners know to wait. */
+  /** Commands that were announced to other owners. */
   readonly #announced = new Set<Command>();
   /** Commands with a waiting caller at this worker, each with the function that fails the caller. */
   readonly #calls = new Map<Command, (error: unknown) => void>();
@@ -80,7 +80,7 @@ export class Rpc {
     return this.#waiters.size;
   }
 
-  /** How many more commands this worker could own. */
+  /** The number of commands that this worker could still own. */
   get room(): number {
     return this.#waiters.room;
   }
@@ -150,7 +150,7 @@ export class Rpc {
     await answerRpc(postgres, device, id, text);
   }
 
-  /** Owns the command from here on; throws when there is no room for it. */
+  /** Takes ownership of the command; throws when there is no room for it. */
   hold(command: Command): void {
     const { device } = command;
     this.#waiters.add(command);
@@ -174,7 +174,7 @@ export class Rpc {
     if (command.stage === 'queued') void this.#deliver(device);
   }
 
-  /** Owns it no more. False when that was so already. */
+  /** Ends the ownership. Returns false when this worker did not own the command. */
   drop(command: Command): boolean {
     this.#calls.delete(command);
     const dropped = this.#waiters.remove(command);
@@ -201,7 +201,7 @@ export class Rpc {
     const delivery = this.#deliveries.get(device);
     if (!delivery) return;
     delivery.again = true;
-    // A device that listens has taken it by then.
+    // A device that listens has taken the command by then.
     delivery.announceTimer ??= setTimeout(() => {
       delivery.announceTimer = undefined;
       this.#announce(device);
@@ -257,11 +257,11 @@ export class Rpc {
   }
 
   /**
-   * Offers the command again later. No listener took it in time, but one may exist on a worker whose event loop was too
-   * late to say so: that listener opened before the command came, so no opening will be announced.
-   * Pauses differ a little, so that commands of many devices are not offered in the same millisecond. They double and
-   * end at `rpcRepeatMsMax`: a listener that did not exist by then announces itself when it opens, and the commands of
-   * devices that stay offline cost nothing more.
+   * Offers the command again later. No listener took the command in time, but a listener may exist on a worker that
+   * answered too late: such a listener opened before the command came and will not be announced. Pauses differ a
+   * little, so that commands of many devices are not offered in the same millisecond. Pauses double and end at
+   * `rpcRepeatMsMax`: a later listener announces itself when it opens, and commands of offline devices cost nothing
+   * more.
    */
   #repeatLater(device: number, delivery: Delivery): void {
     if (delivery.repeatMs > limits.rpcRepeatMsMax) return;
@@ -275,7 +275,7 @@ export class Rpc {
     );
   }
 
-  /** Asks the store: another worker may have deleted the command, and its message may still be in transit. */
+  /** Reads the store: another worker may have deleted the command, and its message may still be in transit. */
   async #isStillStored(command: Command): Promise<boolean> {
     const isWanted = await command.isWanted();
     if (!isWanted) command.withdrawn();
@@ -283,8 +283,8 @@ export class Rpc {
   }
 
   /**
-   * Workers that own commands of one device announce to each other which of these commands wait, so that a session gets
-   * the oldest first. An owner that died withdraws nothing, so after `rpcElderWaitMs` the younger command is offered.
+   * Workers that own commands of one device announce to each other which commands wait, so that a session gets the
+   * oldest first. An owner that died withdraws nothing, so after `rpcElderWaitMs` the younger command is offered.
    */
   #isElderElsewhere(command: Command, delivery: Delivery): boolean {
     if (!this.#hasElder(command, delivery)) return false;
@@ -338,14 +338,17 @@ export class Rpc {
     }
   }
 
-  /** Returns a command that a session may have: a reply may arrive before the answer to the offer. */
+  /** Returns a command that a session may have taken: a reply may arrive before the answer to the offer. */
   #offered(device: number, id: number): Command | undefined {
     const command = this.#waiters.find(device, id);
     const isOffered = command?.stage === 'taken' || this.#deliveries.get(device)?.offering === command;
     return isOffered ? command : undefined;
   }
 
-  /** Runs when no listener took the command: announces to other owners what waits here and asks what waits there. */
+  /**
+   * Runs when no listener took the command: announces the waiting commands of this worker and requests those of other
+   * owners.
+   */
   #announce(device: number): void {
     for (const command of this.#waiters.line(device)?.queued ?? []) {
       if (this.#announced.has(command)) continue;

@@ -1,12 +1,12 @@
 /**
- * The owners of a waiting command, and the share of each owner in the bytes of all waiting commands of this worker:
- * no caller uses up what the commands of others need. `Waiters` holds the budget.
+ * The owners of a waiting command, and each owner's share of the bytes of all waiting commands of this worker. A share
+ * keeps one caller from using up the room of all. `Waiters` holds the budget.
  */
 import type { Owner } from '../base/byte-budget.ts';
 import { Fault } from '../base/errors.ts';
 import type { ReasonOf } from '../base/reasons.ts';
 
-/** `customerId`: of the device, when the command came. */
+/** `customerId`: the device's customer when the command arrived. */
 export interface CommandOwners {
   readonly device: number;
   readonly tenantId: string;

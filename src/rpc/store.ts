@@ -1,4 +1,4 @@
-/** SQL of commands: their numbers, and the rows of those that outlive a restart. */
+/** SQL of commands: their numbers, and the rows of persistent commands. */
 import { limits } from '../base/limits.ts';
 import type { Queries } from '../postgres/client.ts';
 import { contains, containsPattern, type Page, type PageLink, readPage } from '../postgres/page.ts';
@@ -13,7 +13,7 @@ export interface StoredRpc {
   deviceId: string;
   /** Number of the device. */
   device: number;
-  /** What the device sees. */
+  /** The id that the device sees. */
   number: number;
   method: string;
   params: string;
@@ -26,7 +26,7 @@ export interface StoredRpc {
   attempts: number;
 }
 
-/** `customerId`: of its device, now. */
+/** `customerId`: the device's present customer. */
 export type OwnedRpc = StoredRpc & { customerId: string | null };
 
 const columns = `id, created_time as "createdTime", tenant_id as "tenantId", device_id as "deviceId", device, number,
@@ -41,9 +41,10 @@ const sortColumns = new Map([
 ]);
 
 /**
- * Takes `counts[i]` numbers for `devices[i]`: the first one of each. Devices that are gone have none. The commit is not
- * waited for to reach the disk, as a caller waits for it with each command: a crash of the database may give numbers of
- * its last moment again, but only numbers of commands that were not stored: storing a command waits for both commits.
+ * Takes `counts[i]` numbers for `devices[i]` and returns the first number of each. Deleted devices are left out. The
+ * statement does not wait for its commit to reach the disk, because every command waits for this statement. A crash of
+ * the database may thus repeat the last numbers. Only numbers of commands that were not stored repeat: storing a
+ * command waits for both commits.
  */
 export async function takeNumbers(queries: Queries, devices: number[], counts: number[]): Promise<Map<number, number>> {
   // Ordered, so that two workers never wait for each other's rows.
@@ -62,7 +63,7 @@ export async function takeNumbers(queries: Queries, devices: number[], counts: n
   return new Map(rows.map(({ device, next }) => [device, next - counted.get(device)!]));
 }
 
-/** False when the device has as many open commands as it may have. */
+/** Returns false when the device has the most open commands that are allowed. */
 export async function insertRpc(
   queries: Queries,
   rpc: Omit<StoredRpc, 'status' | 'response' | 'attempts'>,
@@ -96,7 +97,7 @@ export async function insertRpc(
   return rows.length === 1;
 }
 
-/** Moves on only from one of `from`: what happened at two workers at once is decided by the row. */
+/** Changes the status only from one of `from`: the row decides between two workers. */
 export async function updateRpcStatus(
   queries: Queries,
   id: string,
@@ -126,14 +127,14 @@ export async function answerRpc(queries: Queries, device: number, number: number
   );
 }
 
-/** Whose commands are left to other workers, by number or id. */
+/** Owners whose commands are left to other workers, by number or id. */
 export interface WithoutRoom {
   device: number[];
   customer: string[];
   tenant: string[];
 }
 
-/** Claims open commands without an owner for `owner`, oldest first; those of `without` are left out. */
+/** Claims open commands without an owner for `owner`, the oldest first, except those of `without`. */
 export async function claimRpcs(
   queries: Queries,
   owner: string,
@@ -166,7 +167,7 @@ export async function releaseRpcs(queries: Queries, owner: string): Promise<void
   await queries.query(`update rpc set owner = null, leased_until = '-infinity' where owner = $1 and open`, [owner]);
 }
 
-/** Deletes closed commands from before `createdBefore`, a bounded number at a time. */
+/** Deletes closed commands created before `createdBefore`, at most `rowsMax` at a time. */
 export async function pruneRpcs(queries: Queries, createdBefore: number, rowsMax: number): Promise<void> {
   await queries.query(
     'delete from rpc where id in (select id from rpc where not open and created_time < $1 limit $2)',
@@ -198,7 +199,7 @@ export async function listRpcs(
 ): Promise<Page<StoredRpc>> {
   const where = `device_id = $1 and ($2::text is null or status = $2) and ${contains('method', '$3')}`;
   const values = [deviceId, status ?? null, containsPattern(link.textSearch)];
-  // What was sent, and what the device replied.
+  // The parameters of the command and the reply of the device.
   const documents = { columns: ['params', 'additional_info', 'response'], rowBytesMax: 2 * limits.rpcBodyBytesMax };
   const list = { columns, from: 'rpc', where, values, documents, sortColumns, idColumn: 'id' };
   return await readPage<StoredRpc>(queries, list, link);

@@ -1,14 +1,14 @@
 /**
- * The commands that this worker owns, by device and by deadline. Bounded by number and bytes, for each device, customer
- * and tenant (`shares.ts`) and in all. One timer ends the commands whose deadline has passed. The callbacks of a
- * command decide what happens to it.
+ * The commands that this worker owns, by device and by deadline. Limited by number and bytes, for each device, customer
+ * and tenant (`shares.ts`) and in total. One timer ends the commands whose deadline has passed. The callbacks of a
+ * command decide what follows.
  */
 import { ByteBudget } from '../base/byte-budget.ts';
 import type { Clock } from '../base/clock.ts';
 import { assert, Fault, unavailable } from '../base/errors.ts';
 import { type CommandOwners, ownersOf, type ShareLimits, shareFull } from './shares.ts';
 
-/** `queued`: no session has it. `taken`: one has. */
+/** `queued`: no session has the command. `taken`: one session has it. */
 export interface Command extends CommandOwners {
   readonly id: number;
   readonly method: string;
@@ -27,22 +27,22 @@ export interface Command extends CommandOwners {
   replied(text: string): Promise<void> | void;
   /** Called after the command has left the waiters. */
   expired(): void;
-  /** The bus cannot say whether a listener exists. */
+  /** Called when the bus is disconnected, so that a listener cannot be found. */
   away(): void;
-  /** Called when the sender does not want the command any more. */
+  /** Called when the sender withdraws the command. */
   withdrawn(): void;
   /** Place in the heap of deadlines; the owner of this field is `Waiters`. */
   heapAt: number;
 }
 
-/** What one device is waited for: the queued ones by id, which is by age. */
+/** The commands of one device; the queued ones by id, which is by age. */
 export interface Line {
   readonly device: number;
   readonly queued: Command[];
   readonly taken: Map<number, Command>;
 }
 
-/** A command before it is one. */
+/** A command that is checked for room before it is added. */
 export type WantedCommand = CommandOwners & Pick<Command, 'method' | 'params'>;
 
 export interface WaitersOptions extends ShareLimits {
@@ -50,18 +50,18 @@ export interface WaitersOptions extends ShareLimits {
   perDeviceMax: number;
   commandsMax: number;
   bytesMax: number;
-  /** A device has none any more. */
+  /** Called when a device has no command any more. */
   onEmpty(device: number): void;
 }
 
-/** A timer of Node holds 31 bits of milliseconds. */
+/** A Node timer takes 31 bits of milliseconds. */
 const timerMsMax = 2_147_483_647;
 const commandOverheadBytes = 512;
 
 export class Waiters {
   readonly #options: WaitersOptions;
   readonly #lines = new Map<number, Line>();
-  /** A binary heap: the next deadline first. */
+  /** A binary heap with the next deadline first. */
   readonly #heap: Command[] = [];
   readonly #budget: ByteBudget;
   #timer: NodeJS.Timeout | undefined;
@@ -79,7 +79,7 @@ export class Waiters {
     return this.#budget.held;
   }
 
-  /** How many more fit. */
+  /** The number of commands that still fit. */
   get room(): number {
     return this.bytes >= this.#options.bytesMax ? 0 : this.#options.commandsMax - this.#heap.length;
   }
@@ -97,7 +97,7 @@ export class Waiters {
     return line?.taken.get(id) ?? line?.queued.find((command) => command.id === id);
   }
 
-  /** Why a further command is refused; undefined when it is not. */
+  /** Returns the refusal of a further command; undefined when there is room. */
   refusal(wanted: WantedCommand): Fault | undefined {
     const { perDeviceMax, commandsMax, bytesMax } = this.#options;
     const line = this.#lines.get(wanted.device);
@@ -109,12 +109,12 @@ export class Waiters {
     const full = this.#budget.lacking(bytes, ownersOf(wanted, this.#options));
     if (full) return shareFull(full);
     if (this.#heap.length >= commandsMax || this.bytes + bytes > bytesMax) {
-      return unavailable('rpc_full', 'This server has all the waiting commands it can hold; try again.');
+      return unavailable('rpc_full', 'This server holds the most waiting commands that are allowed; try again.');
     }
     return undefined;
   }
 
-  /** Throws the refusal. */
+  /** Adds the command, or throws the refusal. */
   add(command: Command): Line {
     const refusal = this.refusal(command);
     if (refusal) throw refusal;
@@ -123,14 +123,14 @@ export class Waiters {
     if (!line) this.#lines.set(command.device, (line = { device: command.device, queued: [], taken: new Map() }));
     this.#place(line, command);
     const isTaken = this.#budget.take(bytesOf(command), ownersOf(command, this.#options));
-    assert(isTaken, 'what is not refused has room');
+    assert(isTaken, 'a command that is not refused has room');
     this.#heap.push(command);
     this.#rise(this.#heap.length - 1);
     if (command.heapAt === 0) this.#arm();
     return line;
   }
 
-  /** False when it has ended already. */
+  /** Returns false when the command has ended already. */
   remove(command: Command): boolean {
     const at = command.heapAt;
     if (this.#heap[at] !== command) return false;
@@ -142,7 +142,7 @@ export class Waiters {
     }
     this.#budget.release(bytesOf(command), ownersOf(command, this.#options));
     const line = this.#lines.get(command.device);
-    assert(line, 'a waiting command stands in a line');
+    assert(line, 'a waiting command is in a line');
     this.#leave(line, command);
     if (line.queued.length === 0 && line.taken.size === 0) {
       this.#lines.delete(command.device);
@@ -155,7 +155,7 @@ export class Waiters {
     this.#restage(command, 'taken');
   }
 
-  /** Back to its place by age: the delivery failed. */
+  /** Returns a command to its place by age after a failed delivery. */
   requeue(command: Command): void {
     this.#restage(command, 'queued');
   }
@@ -239,7 +239,7 @@ export class Waiters {
   }
 }
 
-/** Ids wrap at 2^31. `id` is older if counting up from it reaches `other` within 2^30 steps. */
+/** Ids wrap at 2^31. `id` is older if counting up from `id` reaches `other` within 2^30 steps. */
 export function isOlder(id: number, other: number): boolean {
   return ((other - id) & 0x7fffffff) < 0x40000000 && id !== other;
 }

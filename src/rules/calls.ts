@@ -1,6 +1,6 @@
 /**
- * Calls that devices make to the server (client-side RPC): the seam between the doors and what answers them. Any JSON
- * document comes here. What answers is a table (table.ts); who finds no answer waits for its time, bounded.
+ * Calls that devices make to the server (client-side RPC), from any door and with any JSON document. A table of rules
+ * answers them (table.ts). A call that no rule answers waits until its timeout; the number of waiting calls is capped.
  */
 import type { Attributes, Scope } from '../attributes/attributes.ts';
 import type { Clock } from '../base/clock.ts';
@@ -22,7 +22,7 @@ export interface CallsDeps {
   clock: Clock;
   metrics: Metrics;
   timeoutMs: number;
-  /** Open calls of this worker; the default is that of `limits`. */
+  /** Open calls of this worker; the default is the cap in `limits`. */
   openMax?: number;
 }
 
@@ -34,7 +34,7 @@ export interface CallingDevice {
   customerId: string | null;
 }
 
-/** Values of the places that must be read from a store, as JSON text by key. */
+/** Values that must be read from a store, as JSON by key. */
 type Values = Map<Place['root'], Map<string, string>>;
 
 const scopes: [Place['root'], Scope][] = [
@@ -48,10 +48,10 @@ const withoutMethod = badRequest(
   "Member 'method' must be a string, because no rule takes calls without one.",
 );
 
-const callsFull = unavailable('client_rpc_full', 'This server has all the open calls it can hold; try again.');
+const callsFull = unavailable('client_rpc_full', 'This server holds the most open calls that are allowed; try again.');
 const callsShare = new Fault(
   'client_rpc_share',
-  'The devices of your customer or tenant wait for so many calls that others would find no place: call less often.',
+  'The devices of your customer or tenant have too many open calls: call less often.',
   1,
 );
 
@@ -74,9 +74,9 @@ export class Calls {
     deps.metrics.observed('client_rpc_open', 'Calls of devices that wait for an answer.', () => this.#places.held);
   }
 
-  /** Why this call of the device is refused now; undefined when it is not. */
+  /** Returns the refusal of this call; undefined when there is none. */
   refusal({ number, tenantId, customerId }: Omit<CallingDevice, 'id' | 'name'>, document: Json): Fault | undefined {
-    // Nothing would answer it, however long it waits.
+    // No rule would ever answer the call.
     if (methodOf(document) === null && this.#ruleFor(null) === undefined) return withoutMethod;
     const open = this.#open.get(number) ?? 0;
     if (open >= limits.clientCallsPerDeviceMax) {
@@ -88,7 +88,9 @@ export class Calls {
     return outcome === 'full' ? callsFull : callsShare;
   }
 
-  /** The answer as JSON text; undefined when there was none in time, or the device went away. Throws the refusal. */
+  /**
+   * Returns the answer as JSON; undefined after the timeout, or when the device has disconnected. Throws the refusal.
+   */
   async answer(device: CallingDevice, document: Json, gone: AbortSignal): Promise<string | undefined> {
     const refusal = this.refusal(device, document);
     if (refusal) throw refusal;
@@ -109,7 +111,7 @@ export class Calls {
     }
   }
 
-  /** Those who wait get their 408 now, and ask another server. */
+  /** Ends waiting calls with 408, so that their devices call another server. */
   close(): void {
     this.#closed = true;
     for (const end of [...this.#waits]) end();
@@ -142,7 +144,7 @@ export class Calls {
     return writeTemplate(answer, valueAt);
   }
 
-  /** One read for each scope that the templates name. */
+  /** Makes one read for each scope that the templates name. */
   async #read(device: number, templates: Template[]): Promise<Values> {
     const { attributes, clickhouse } = this.#deps;
     const values: Values = new Map();
@@ -163,7 +165,7 @@ export class Calls {
     return values;
   }
 
-  /** As the rule wrote them: a text stays a text. A null sets nothing. */
+  /** Sets the attributes with the types that the rule gives: a string stays a string. A null sets nothing. */
   async #setShared(device: number, text: string): Promise<void> {
     const entries = new Map<string, TypedValue>();
     const object = readJson(Buffer.from(text));
@@ -175,7 +177,7 @@ export class Calls {
     if (entries.size > 0) await this.#deps.attributes.save(device, 'SHARED_SCOPE', entries);
   }
 
-  /** Until the time is over, the device has gone, or the server stops. */
+  /** Waits until the timeout, the end of the connection, or the stop of the server. */
   #wait(gone: AbortSignal): Promise<void> {
     return new Promise((resolve) => {
       const end = () => {

@@ -1,6 +1,5 @@
 /**
- * The file of the table of answers: read at start, checked whole, never changed. What is wrong with it is one line that
- * names the file and the rule.
+ * Reads the file of rules at the start and checks it as a whole. A fault is one line that names the file and the rule.
  */
 import { fileURLToPath } from 'node:url';
 import { readYaml } from '../base/config.ts';

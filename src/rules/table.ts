@@ -1,6 +1,6 @@
 /**
- * The table of answers to calls of devices: what a rule is, and made of its text. The file is read by the primary
- * (file.ts), once; workers are told what is in it.
+ * The table of rules that answer calls of devices. The primary reads the file once (file.ts) and sends its content to
+ * the workers, which compile it here.
  */
 import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -13,13 +13,13 @@ export interface RuleText {
 }
 
 export interface Rule {
-  /** Null fits what has no method. */
+  /** Null matches a call without a method. */
   matches(method: string | null): boolean;
   answer: Template;
   setShared: Template | undefined;
 }
 
-/** Throws an Error that says what is wrong with the rule. */
+/** Throws an Error that names the fault of the rule. */
 export function compileRule({ method, answer, setShared }: RuleText): Rule {
   const set = setShared === null ? undefined : templateOf('setShared', setShared);
   if (set && !/^\s*\{/.test(set.texts[0]!)) throw new Error('setShared must be a JSON object');

@@ -1,6 +1,7 @@
 /**
- * JSON text with places for values: `{"time": ${now}, "for": "${device.name}"}`. Outside a string a place becomes the
- * JSON of its value, inside a string its text. Compiled once; writing only joins texts, so numbers keep every digit.
+ * JSON templates with placeholders: `{"time": ${now}, "for": "${device.name}"}`. Outside a string a placeholder becomes
+ * the JSON of its value; inside a string, the string's content. A template is compiled once. Writing only joins
+ * strings, so numbers keep every digit.
  */
 import { Fault } from '../base/errors.ts';
 import { type Json, readJson, writeJson } from '../value/json.ts';
@@ -16,12 +17,12 @@ export interface Place {
 }
 
 export interface Template {
-  /** One more than there are places. */
+  /** The literal parts: one more than there are placeholders. */
   texts: string[];
   places: Place[];
 }
 
-/** Throws an Error that says what is wrong with the text. */
+/** Throws an Error that names the fault of the template. */
 export function compileTemplate(source: string): Template {
   const texts: string[] = [];
   const places: Place[] = [];
@@ -46,7 +47,7 @@ export function compileTemplate(source: string): Template {
   return template;
 }
 
-/** The JSON text. `valueAt` gives the value of a place as JSON text; undefined when there is none. */
+/** Returns the JSON. `valueAt` returns the value of a placeholder as JSON; undefined when there is none. */
 export function writeTemplate({ texts, places }: Template, valueAt: (place: Place) => string | undefined): string {
   let written = texts[0]!;
   for (const [n, place] of places.entries()) {
@@ -57,7 +58,7 @@ export function writeTemplate({ texts, places }: Template, valueAt: (place: Plac
   return written;
 }
 
-/** `params.a.0.b` in a JSON value: members by name, items by number. */
+/** Returns the value at a path like `params.a.0.b`: members by name, items by number. */
 export function memberAt(json: Json, path: string): Json | undefined {
   let value: Json | undefined = json;
   for (const name of path === '' ? [] : path.split('.')) {
@@ -92,7 +93,7 @@ function checkJson(template: Template): void {
   }
 }
 
-/** A string without its quotes, anything else as its JSON, written so that it can stand inside a string. */
+/** Returns a string without its quotes, any other value as its JSON, escaped for use inside a string. */
 function textInString(value: string | undefined): string {
   if (value === undefined || value === 'null') return '';
   if (value.startsWith('"')) return value.slice(1, -1);

@@ -1,4 +1,4 @@
-// The page of API keys: the keys of the user who is signed in, newest first, a page of them at a time.
+// The page of API keys: lists the keys of the signed-in user, newest first, in pages.
 import { createKey, revokeKey } from './key-dialogs.js';
 import { call } from './session.js';
 
@@ -8,13 +8,13 @@ const searchWaitMs = 250;
 const element = (id) => document.getElementById(id);
 const moment = new Intl.DateTimeFormat(undefined, { dateStyle: 'medium', timeStyle: 'short' });
 
-/** `close` lets go of the page; `onEnded` hears that the session is over. */
+/** `close` releases the page; `onEnded` is called when the session has ended. */
 export function openApiKeys(user, onEnded) {
   const closing = new AbortController();
   const { signal } = closing;
   const userId = user.id.id;
   let page = 0;
-  /** Only the answer to the latest question is shown. */
+  /** Counts requests: only the answer to the latest one is shown. */
   let asked = 0;
 
   async function list() {
@@ -135,7 +135,7 @@ export function openApiKeys(user, onEnded) {
 function showTime(time, milliseconds) {
   const date = new Date(milliseconds);
   if (Number.isNaN(date.getTime())) {
-    time.textContent = 'in the far future';
+    time.textContent = 'after the year 9999';
     return;
   }
   time.dateTime = date.toISOString();

@@ -1,5 +1,5 @@
-// Who a call of the API page comes from, as a plugin of swagger-ui. Both schemes of the document write the same header, so
-// one value is sent: a JWT (of the login form here, else of the console's session) before an API key.
+// The credentials of calls from the API page, as a plugin of swagger-ui. Both schemes of the document write the same
+// header, so one value is sent: a JWT (from the login form here, else from the console's session) before an API key.
 import { CallError, send } from '/console/call.js';
 import { claimsOf, expirationOf } from '/console/session.js';
 
@@ -7,7 +7,7 @@ const keyScheme = 'ApiKeyForm';
 const loginScheme = 'HttpLoginForm';
 const keyWord = 'ApiKey ';
 
-/** `currentToken`: the JWT of the console's session, undefined when nobody is signed in there. */
+/** `currentToken`: returns the JWT of the console's session; undefined when no user is signed in. */
 export function authorization({ currentToken }) {
   return () => ({
     wrapComponents: {
@@ -40,19 +40,19 @@ export function authorization({ currentToken }) {
   });
 }
 
-/** In whose name the next call goes out, as a sentence. */
+/** Describes the user of the next call in a sentence. */
 export function callerOf(authorized, session) {
   const login = authorized[loginScheme];
   if (login && !isOver(login)) return `Calls go out as ${claimsOf(login.value).sub}, signed in on this page.`;
   if (session) return `Calls go out as ${session.sub}, signed in at the console.`;
   if (authorized[keyScheme]) return 'Calls go out with your API key.';
-  return 'Nobody is signed in: sign in at the console, or press Authorize.';
+  return 'No user is signed in: sign in at the console, or press Authorize.';
 }
 
-/** What the form of a scheme says becomes the value of the header. */
+/** Turns the form of a scheme into the value of the header. */
 function authorize(original, { errActions }) {
   return async (payload) => {
-    // What was logged out leaves an empty text behind.
+    // A logout leaves an empty string in the form.
     const given = Object.fromEntries(Object.entries(payload).filter(([, entry]) => entry));
     for (const authId of Object.keys(given)) errActions.clear({ authId, type: 'auth', source: 'auth' });
     try {
@@ -83,7 +83,7 @@ function isOver(login) {
   return login !== undefined && !(login.expiration > Date.now());
 }
 
-/** Without an answer to the renewal the call goes out as it is; it will say what is wrong. */
+/** When the session cannot be renewed, the call is sent with the old token and fails with a reason. */
 async function sessionToken(currentToken) {
   try {
     return await currentToken();
@@ -92,7 +92,7 @@ async function sessionToken(currentToken) {
   }
 }
 
-/** User name and password in place of the field for a header's value. */
+/** The form for user name and password, in place of the field for a header's value. */
 function LoginForm({ React, name, schema, authorized, errSelectors, onChange, getComponent }) {
   const [given, setGiven] = React.useState({});
   const h = React.createElement;

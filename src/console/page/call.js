@@ -1,8 +1,8 @@
-// One call of the REST API, and what went wrong with it as a sentence for the person in front of the page.
+// Makes one call of the REST API, and turns a failure into a sentence for the user of the page.
 
 const answerMsMax = 30_000;
 
-/** `status` 0: there was no answer. */
+/** `status` 0: no answer arrived. */
 export class CallError extends Error {
   constructor(status, message) {
     super(message);
@@ -51,7 +51,7 @@ function sentence(response, answer) {
   const message = typeof answer?.message === 'string' ? answer.message : '';
   if (status === 429) return `Too many requests. Wait ${waitOf(response)} and try again.`;
   if (status === 503)
-    return `The server has too much to do, or a part of it is away. Try again soon. ${message}`.trim();
+    return `The server has too much to do, or a part of it is unavailable. Try again soon. ${message}`.trim();
   if (status >= 500) return `The server failed (${status}). Its log has the details.`;
   return message || `The server answered ${status}.`;
 }

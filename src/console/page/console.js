@@ -1,4 +1,4 @@
-// The console: the form for signing in while nobody is, and the pages of the user who is.
+// The console: the sign-in form, and the pages of the signed-in user.
 import { openApiKeys } from './api-keys.js';
 import { call, signedIn, signIn, signOut, watch } from './session.js';
 import { docs } from './settings.js';
@@ -12,7 +12,7 @@ const roles = {
 };
 
 let keys;
-/** Whose console is shown. */
+/** The user whose pages are shown. */
 let shownUserId;
 
 function showSignIn(notice = '') {
@@ -68,7 +68,9 @@ element('sign-out').addEventListener('click', async () => {
     await signOut();
     showSignIn('You are signed out.');
   } catch {
-    showSignIn('You are signed out here, but the server could not be told: your session there ends by itself.');
+    showSignIn(
+      'You are signed out here, but the server could not be reached: your session there ends when its tokens expire.',
+    );
   }
 });
 

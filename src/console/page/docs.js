@@ -1,5 +1,5 @@
-// The interactive page of the API document. Whoever is signed in at the console makes calls at once; an API key or another
-// sign-in is given by "Authorize". The bar says in whose name the next call goes out.
+// The interactive page of the API document. A user who is signed in at the console can make calls at once; "Authorize"
+// takes an API key or another sign-in. The bar names the user of the next call.
 import { currentToken, signedIn, watch } from '/console/session.js';
 import { authorization, callerOf } from './authorize.js';
 
@@ -27,7 +27,7 @@ try {
     filter: true,
     displayRequestDuration: true,
     tryItOutEnabled: true,
-    // Asks a public server about the document otherwise.
+    // Without this setting swagger-ui sends the document to a public validator.
     validatorUrl: null,
   });
   system.getStore().subscribe(() => showCaller(system));

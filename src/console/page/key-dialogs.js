@@ -1,4 +1,4 @@
-// The dialogs of API keys: make one and show its value this one time, and ask before one is revoked.
+// The dialogs of API keys: create a key and show its value once; ask before a key is revoked.
 import { call } from './session.js';
 
 const dayMs = 24 * 3_600_000;
@@ -6,7 +6,7 @@ const copiedMs = 2_000;
 
 const element = (id) => document.getElementById(id);
 
-/** Shows the form until it has succeeded or is given up; tells whether there is a new key. */
+/** Shows the form until a key is created or the user cancels. Returns whether there is a new key. */
 export async function createKey(userId) {
   const dialog = element('create');
   const form = dialog.querySelector('form');
@@ -26,21 +26,21 @@ export async function createKey(userId) {
   return true;
 }
 
-/** Tells whether the key is revoked. */
+/** Returns whether the key is revoked. */
 export async function revokeKey(key) {
   element('revoked-description').textContent = key.description;
   return await ask(element('revoke'), async () => {
     try {
       await call('DELETE', `/api/apiKey/${key.id.id}`);
     } catch (error) {
-      // Somebody was faster.
+      // The key is already revoked.
       if (error.status !== 404) throw error;
     }
     return true;
   });
 }
 
-/** Opens a dialog; what `act` gives when its form is sent and that went well, undefined when it was given up. */
+/** Opens a dialog. Returns the result of `act`, which runs when the form is sent; undefined when the user cancels. */
 function ask(dialog, act) {
   const form = dialog.querySelector('form');
   const problem = dialog.querySelector('.problem');
@@ -96,7 +96,7 @@ function showValue(value) {
         : 'Copying is not allowed here: it is selected, press Ctrl+C.';
       if (isCopied) setTimeout(() => (element('copied').textContent = ''), copiedMs);
     };
-    // Nobody loses the value by the Escape key.
+    // The Escape key must not close the dialog: the value would be lost.
     dialog.addEventListener('cancel', (event) => event.preventDefault(), { signal });
     shown.addEventListener('focus', () => shown.select(), { signal });
     element('copy-key').addEventListener('click', copy, { signal });
@@ -115,7 +115,7 @@ function showValue(value) {
   });
 }
 
-/** Over plain HTTP browsers have the old way only. */
+/** Over plain HTTP browsers offer only the older function. */
 async function copied(input) {
   try {
     await navigator.clipboard.writeText(input.value);

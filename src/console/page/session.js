@@ -1,5 +1,5 @@
-// The session of the user who is signed in at this origin. It is kept in four names of localStorage, which the console and
-// the API document share with every other page of the origin, in all tabs; this is the only file that knows them.
+// The session of the user who is signed in at this origin. The session is kept in four entries of localStorage, shared
+// by all pages and tabs of the origin. No other file uses these entries.
 import { CallError, send } from './call.js';
 
 const names = {
@@ -9,13 +9,13 @@ const names = {
   refreshTokenExpiration: 'refresh_token_expiration',
 };
 
-// A token is renewed this long before its end, or in the last quarter of a short life.
+// A token is renewed this long before its end, or in the last quarter of a shorter lifetime.
 const renewBeforeMs = 60_000;
 const checkEveryMs = 5_000;
 
 const tokenEnded = 'Your session has ended. Sign in again.';
 
-/** What a token says; nothing is proved here. */
+/** Returns the claims of a token, without checking its signature. */
 export function claimsOf(token) {
   try {
     const bytes = Uint8Array.from(atob(token.split('.')[1].replace(/-/g, '+').replace(/_/g, '/')), (c) =>
@@ -27,7 +27,7 @@ export function claimsOf(token) {
   }
 }
 
-/** By the clock of this browser, whatever that of the server says. */
+/** Returns the end of a token by the clock of this browser, which may differ from the server's clock. */
 export function expirationOf(token) {
   const { iat, exp } = claimsOf(token);
   return exp > iat ? Date.now() + (exp - iat) * 1000 : 0;
@@ -53,7 +53,7 @@ function goodFor(expirationName) {
   return Number(stored(expirationName) ?? 0) - Date.now();
 }
 
-/** Who is signed in, as the stored token says; undefined when nobody is. */
+/** Returns the claims of the stored token; undefined when no user is signed in. */
 export function signedIn() {
   const token = stored(names.token);
   const isGood = token && (goodFor(names.tokenExpiration) > 0 || goodFor(names.refreshTokenExpiration) > 0);
@@ -64,7 +64,7 @@ export async function signIn(username, password) {
   store(await send('POST', '/api/auth/login', { username, password }));
 }
 
-/** Ends the session here whatever happens; throws when the server could not be told. */
+/** Ends the session in this browser in any case; throws when the server could not be reached. */
 export async function signOut() {
   const token = stored(names.token);
   forget();
@@ -72,14 +72,14 @@ export async function signOut() {
   try {
     await send('POST', '/api/auth/logout', undefined, token);
   } catch (error) {
-    // A session that is over needs no end.
+    // The server has ended the session already.
     if (error.status !== 401) throw error;
   }
 }
 
 let renewal;
 
-/** The token for the next call, renewed when it is about to end; undefined when nobody is signed in. */
+/** Returns the token for the next call, renewed when it is about to end; undefined when no user is signed in. */
 export async function currentToken() {
   const token = stored(names.token);
   if (!token) return undefined;
@@ -99,7 +99,7 @@ async function renew() {
     store(await send('POST', '/api/auth/token', { refreshToken }));
   } catch (error) {
     if (error.status === 401) {
-      // Unless another tab has signed in meanwhile.
+      // Keeps the session of another tab that has signed in meanwhile.
       if (stored(names.refreshToken) === refreshToken) forget();
     } else if (goodFor(names.tokenExpiration) <= 0) {
       throw error;
@@ -108,7 +108,7 @@ async function renew() {
   return stored(names.token);
 }
 
-/** A call of the user who is signed in. When the server knows the session no more, it ends here too. */
+/** Makes a call of the signed-in user. When the server no longer knows the session, the session ends here too. */
 export async function call(method, path, body) {
   const token = await currentToken();
   if (!token) throw new CallError(401, tokenEnded);
@@ -121,7 +121,7 @@ export async function call(method, path, body) {
   }
 }
 
-/** Keeps the session alive while the page is open, and tells the page when to look who is signed in now. */
+/** Keeps the session alive while the page is open. Calls `look` when the signed-in user may have changed. */
 export function watch(look) {
   addEventListener('storage', look);
   setInterval(() => {

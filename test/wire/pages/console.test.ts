@@ -143,7 +143,7 @@ test(
     await consoleTab.getByText('You are signed out.').waitFor();
     for (const name of tokenNames) expect(await stored(name)).toBeNull();
     await page.bringToFront();
-    await page.getByText('Nobody is signed in').waitFor();
+    await page.getByText('No user is signed in').waitFor();
     const giveKey = () =>
       authorize('ApiKeyForm', async (form) => {
         await form.getByRole('textbox').fill(`ApiKey ${key}`);
@@ -153,7 +153,7 @@ test(
     await giveKey();
     expect(await callAsUser()).toEqual({ email: admin.email, by: `ApiKey ${key}` });
     await page.reload();
-    await page.getByText('Nobody is signed in').waitFor();
+    await page.getByText('No user is signed in').waitFor();
     await giveKey();
 
     // Both: the JWT counts, be it of the login form or of the console.
