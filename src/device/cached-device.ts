@@ -1,29 +1,29 @@
 /**
- * What the hot path knows about a device. One object in a worker (`LocalDevices`), shared by all its requests and
- * sessions; every field is set in the constructor, so that all of them have one shape.
+ * A device as the hot path knows it. `LocalDevices` keeps one object for each device in a worker, shared by all its
+ * requests and sessions. Every field is set in the constructor, so that all objects have one shape.
  */
 
 export interface DeviceRow {
-  /** The device in ClickHouse. */
+  /** The number of the device in ClickHouse. */
   number: number;
   id: string;
   tenantId: string;
   customerId: string | null;
   profileId: string;
   name: string;
-  /** Rises with each change of the device. */
+  /** Increases with each change of the device. */
   version: number;
   /** Undefined when the query did not read it. */
   isGateway?: boolean;
   /** `gateway-scope.ts`. Undefined when the query did not read it. */
   isConfined?: boolean | undefined;
-  /** Number of the gateway that made the device; null = no gateway did. Undefined when the query did not read it. */
+  /** Number of the gateway that made the device; null = none. Undefined when the query did not read it. */
   madeBy?: number | null | undefined;
 }
 
-/** A device as it is stored now. */
+/** A device as it is stored. */
 export interface StoredDevice extends DeviceRow {
-  /** Rises with each change of its credentials. */
+  /** Increases with each change of its credentials. */
   credentialsVersion: number;
 }
 
@@ -41,11 +41,13 @@ export class CachedDevice {
   madeBy: number | null | undefined;
   /** Number of users that share the object (`LocalDevices`). */
   holders = 0;
-  /** Epoch milliseconds of the last sign of life; activity/activity.ts writes it down from time to time. */
+  /** Epoch milliseconds of the last activity; activity/activity.ts stores it from time to time. */
   activeTs = 0;
   /** True while the device is listed for the next write. */
   isActivityNoted = false;
-  /** The device is stored as active and is never silent for long, so its next time need not be written at once. */
+  /**
+   * True when the device is stored as active and never silent for long, so its next time need not be stored at once.
+   */
   isActivitySteady = false;
 
   constructor(row: DeviceRow) {
@@ -61,7 +63,7 @@ export class CachedDevice {
     this.madeBy = row.madeBy;
   }
 
-  /** Takes over what a user may change; a row that was read before the known one says nothing. */
+  /** Takes over the members that a user may change. A row that is older than the known one is ignored. */
   refresh(row: DeviceRow): void {
     if (row.version < this.version) return;
     this.customerId = row.customerId;

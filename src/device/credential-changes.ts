@@ -1,8 +1,8 @@
 /**
- * Notifies this process of credentials that changed on any host: at once over the bus, and at the latest a second later
- * from the log in PostgreSQL, because the bus may lose a message. Reads follow transactions: rows whose transaction was
- * not settled at the last read are read again, so a row that becomes visible late is not missed. Each change is handed
- * over once: what was looked up after the first time already includes the change.
+ * Notifies this process of credentials that changed on any host: at once over the bus, and at most a second later from
+ * the log in PostgreSQL, because the bus may lose a message. Reads follow transactions: rows whose transaction was not
+ * settled at the last read are read again, so a row that becomes visible late is not missed. Each change is passed on
+ * once: lookups after that already include the change.
  */
 import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
@@ -37,7 +37,7 @@ function isChange(value: unknown): value is LoggedChange {
 
 export interface CredentialChangesDeps {
   postgres: Queries;
-  /** Called when the store answers and this process knows every change: gives the devices to be checked there. */
+  /** Called when the store answers and this process knows every change. Returns the devices that must be checked. */
   onAnswered?: () => CredentialChange[] | 'all';
   bus: Bus;
   clock: Clock;
@@ -47,12 +47,15 @@ export interface CredentialChangesDeps {
 export class CredentialChanges {
   readonly #deps: CredentialChangesDeps;
   readonly #handlers: ChangeHandler[] = [];
-  /** The last ones: place in the log → device, as another installation on the same Redis has a log of its own. */
-  readonly #told = new FifoMap<number, string>(limits.credentialChangesToldMax);
+  /**
+   * Changes that were passed on: place in the log → device. The device is needed because another installation on the
+   * same Redis has its own log.
+   */
+  readonly #passedOn = new FifoMap<number, string>(limits.credentialChangesToldMax);
   #unsubscribe: (() => void) | undefined;
   #timer: NodeJS.Timeout | undefined;
   #polling: Promise<void> | undefined;
-  /** Undefined until Postgres has answered once. */
+  /** Undefined until PostgreSQL has answered once. */
   #settled: bigint | undefined;
   #lastPollMs = 0;
   #currentAt = Number.NEGATIVE_INFINITY;
@@ -67,7 +70,7 @@ export class CredentialChanges {
     this.#handlers.push(handler);
   }
 
-  /** Called before the first look-up of a token: later changes are noticed. PostgreSQL may be unavailable. */
+  /** Called before the first lookup of a token: later changes are noticed. PostgreSQL may be unavailable. */
   async start(): Promise<void> {
     this.#unsubscribe = await this.#deps.bus.subscribe(channel, (payload) => this.#receive(payload));
     await this.#poll();
@@ -81,7 +84,7 @@ export class CredentialChanges {
     await this.#polling;
   }
 
-  /** Every change that was committed before this moment of the monotonic clock has been passed on. */
+  /** Every change that was committed before this time of the monotonic clock has been passed on. */
   get currentAt(): number {
     return this.#currentAt;
   }
@@ -90,7 +93,7 @@ export class CredentialChanges {
    * Called after the commit. This process acts before the caller answers, other processes as soon as the bus delivers.
    */
   publish(changes: LoggedChange[]): void {
-    for (const change of changes) this.#tellOnce(change);
+    for (const change of changes) this.#passOnOnce(change);
     for (let i = 0; i < changes.length; i += limits.changesPerMessageMax) {
       this.#deps.bus.publish(channel, JSON.stringify(changes.slice(i, i + limits.changesPerMessageMax)));
     }
@@ -98,18 +101,18 @@ export class CredentialChanges {
 
   #receive(payload: Buffer): void {
     // A change in an unreadable message comes from the log in PostgreSQL within a second.
-    for (const change of readMessage(payload, isChanges)) this.#tellOnce(change);
+    for (const change of readMessage(payload, isChanges)) this.#passOnOnce(change);
   }
 
-  /** A log that went back in time uses its ids again. */
-  #tellAll(): void {
-    this.#told.clear();
+  /** Passes on 'all', because a log that went back in time uses its ids again. */
+  #passOnAll(): void {
+    this.#passedOn.clear();
     this.#tell('all');
   }
 
-  #tellOnce(change: LoggedChange): void {
-    if (this.#told.get(change.id) === change.deviceId) return;
-    this.#told.set(change.id, change.deviceId);
+  #passOnOnce(change: LoggedChange): void {
+    if (this.#passedOn.get(change.id) === change.deviceId) return;
+    this.#passedOn.set(change.id, change.deviceId);
     this.#tell(change);
   }
 
@@ -130,31 +133,31 @@ export class CredentialChanges {
     try {
       const settled = await settledTransaction(postgres);
       const isLate = clock.monotonic() - this.#lastPollMs > limits.credentialChangesKeptMs / 2;
-      // A store that went back in time was restored, or another server took over.
-      if (this.#settled === undefined || settled < this.#settled || isLate) this.#tellAll();
+      // A transaction number that went back means a restored store or another server.
+      if (this.#settled === undefined || settled < this.#settled || isLate) this.#passOnAll();
       else await this.#read(this.#settled);
       this.#settled = settled;
       this.#lastPollMs = clock.monotonic();
-      this.#tellDoubted();
+      this.#passOnUnchecked();
       this.#currentAt = began;
       await this.#prune();
     } catch (error) {
-      // Known devices go on as they are; the next poll continues from here.
+      // Cached devices stay valid; the next poll continues from this place.
       log.warn('credential_changes_unread', { reason: messageOf(error) });
     }
   }
 
-  /** Answers that came from the file may be older than a change that this process has received. */
-  #tellDoubted(): void {
+  /** Passes on devices that were answered from the file, which may lack a change that this process has received. */
+  #passOnUnchecked(): void {
     const doubted = this.#deps.onAnswered?.() ?? [];
-    if (doubted === 'all') this.#tellAll();
+    if (doubted === 'all') this.#passOnAll();
     else for (const change of doubted) this.#tell(change);
   }
 
   async #read(settled: bigint): Promise<void> {
     for (let id = 0; ; ) {
       const rows = await readCredentialChanges(this.#deps.postgres, settled, id, limits.credentialChangesRowsMax);
-      for (const row of rows) this.#tellOnce(row);
+      for (const row of rows) this.#passOnOnce(row);
       if (rows.length < limits.credentialChangesRowsMax) return;
       id = rows.at(-1)!.id;
     }

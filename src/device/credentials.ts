@@ -1,6 +1,6 @@
 /**
- * The kinds of credentials a device may have, as users and provisioning give them: what is wrong with them, and the id
- * under which they are found (docs/rest.md#credentials). Ids of all kinds share one name space. No store here.
+ * Checks the credentials that users and provisioning give a device, and computes the id under which they are found
+ * (docs/rest.md#credentials). Ids of all kinds share one name space. No store here.
  */
 import { createHash } from 'node:crypto';
 import { badRequest } from '../base/errors.ts';
@@ -20,7 +20,9 @@ export interface MqttBasic {
   password: string | null;
 }
 
-/** Throws what is wrong. `credentialsId` counts for tokens only, `value` for the other kinds only. */
+/**
+ * Throws the fault of invalid credentials. `credentialsId` counts for tokens only, `value` for the other kinds only.
+ */
 export function checkedCredentials(type: CredentialsType, credentialsId: string, value: string | null): NewCredentials {
   switch (type) {
     case 'ACCESS_TOKEN':
@@ -50,13 +52,13 @@ export function mqttBasicCredentials({ clientId, userName, password }: MqttBasic
   return { type: 'MQTT_BASIC', credentialsId, value };
 }
 
-/** A user name alone is its own id. */
+/** Returns the id of a login. A user name alone is its own id. */
 export function mqttBasicId(clientId: string, userName: string): string {
   if (clientId === '') return userName;
   return sha3(userName === '' ? clientId : `${clientId}|${userName}`);
 }
 
-/** `text` is PEM or its base64 alone; it is kept as it was given. */
+/** `text` is PEM, or only its base64; it is stored unchanged. */
 export function certificateCredentials(text: string): NewCredentials {
   if (text.length > limits.certificateCharsMax || text.includes('\0')) {
     throw badRequest('certificate', `A certificate has at most ${limits.certificateCharsMax} characters.`);

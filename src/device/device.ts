@@ -1,11 +1,11 @@
-/** Devices, their profiles and credentials: the types, and the rules that need no store. */
+/** Types of devices, their profiles and credentials, and the rules that need no store. */
 import { randomInt } from 'node:crypto';
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 
 export interface Device {
   id: string;
-  /** The device in ClickHouse. */
+  /** The number of the device in ClickHouse. */
   number: number;
   createdTime: number;
   tenantId: string;
@@ -39,7 +39,7 @@ export interface DeviceProfile {
 export const transportTypes = ['DEFAULT', 'MQTT', 'COAP', 'LWM2M', 'SNMP'] as const;
 export type TransportType = (typeof transportTypes)[number];
 
-/** How devices may provision themselves. */
+/** The ways in which devices may provision themselves. */
 export const provisionTypes = [
   'DISABLED',
   'ALLOW_CREATE_NEW_DEVICES',
@@ -48,7 +48,7 @@ export const provisionTypes = [
 ] as const;
 export type ProvisionType = (typeof provisionTypes)[number];
 
-/** A profile with all that a user sets. */
+/** A profile with all members that a user sets. */
 export interface FullProfile extends DeviceProfile {
   createdTime: number;
   description: string | null;
@@ -67,7 +67,7 @@ export interface FullProfile extends DeviceProfile {
   version: number;
 }
 
-/** Keeps members that Millrace does not use, as they came. */
+/** Members that Millrace does not use are kept unchanged. */
 export interface ProfileData {
   provisionConfiguration: { type: ProvisionType; provisionDeviceSecret?: string | null; [member: string]: unknown };
   [member: string]: unknown;
@@ -81,7 +81,7 @@ export interface DeviceCredentials {
   createdTime: number;
   deviceId: string;
   type: CredentialsType;
-  /** What a client shows: the token, the user name or a digest. */
+  /** The id that a client sends: the token, the user name or a digest. */
   credentialsId: string;
   value: string | null;
   version: number;
@@ -90,7 +90,7 @@ export interface DeviceCredentials {
 export const defaultProfileName = 'default';
 export const defaultDeviceData = { configuration: { type: 'DEFAULT' }, transportConfiguration: { type: 'DEFAULT' } };
 
-/** A profile that came to be by naming it as the type of a device. */
+/** The data of a profile that was made because a device named it as its type. */
 export const defaultProfileData = {
   configuration: { type: 'DEFAULT' },
   transportConfiguration: { type: 'DEFAULT' },
@@ -102,26 +102,27 @@ export const nameCharsMax = 255;
 const tokenAlphabet = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789';
 const generatedTokenChars = 20;
 
-/** 20 letters and digits, each equally likely: 119 bits. */
+/** Returns 20 letters and digits, each equally likely: 119 bits. */
 export function createAccessToken(): string {
   let token = '';
   for (let i = 0; i < generatedTokenChars; i += 1) token += tokenAlphabet[randomInt(tokenAlphabet.length)];
   return token;
 }
 
-/** A text that a user gave for a column; throws what is wrong with it. */
+/** Checks a string that a user gave for a column; throws its fault. */
 export function checkText(field: string, text: string): void {
   if (text.length > nameCharsMax) {
     throw badRequest('text_length', `Validation error: ${field} length must be equal or less than ${nameCharsMax}`);
   }
-  // Postgres stores no NUL; a tag has no business in a name that consoles and mails show.
+  // PostgreSQL stores no NUL. Tags are refused because consoles and mails show these names.
   if (text.includes('\0') || /<[a-z/!?]/i.test(text)) {
     throw badRequest('text_malformed', `Validation error: ${field} is malformed`);
   }
 }
 
 /**
- * A document that a user gave, kept as it is and read as a whole; throws when it is too long. Text counts as itself.
+ * Checks a document that a user gave, which is kept unchanged; throws when it is too long. A string counts its own
+ * length.
  */
 export function checkDocument(field: string, document: unknown, bytesMax = limits.documentBytesMax): void {
   if (document === undefined || document === null) return;

@@ -11,11 +11,11 @@ export class DigestIndex {
   #mask: number;
   #high: Uint32Array;
   #low: Uint32Array;
-  /** Offset / 8; 0 = a free slot, as no record is at the start of a file. */
+  /** Offset / 8; 0 = a free slot, because the header is at the start of a file. */
   #places: Uint32Array;
   #size = 0;
 
-  /** `entries` to expect; more of them make it grow. */
+  /** `entries`: the expected number; the index grows beyond it. */
   constructor(entries: number) {
     let slots = slotsMin;
     while (slots * 0.6 < entries) slots *= 2;
@@ -29,7 +29,7 @@ export class DigestIndex {
     return this.#size;
   }
 
-  /** The digest lies at `at` in `bytes`. */
+  /** Returns the offset for the digest at `at` in `bytes`. */
   get(bytes: Buffer, at: number): number | undefined {
     const place = this.#places[this.#slot(bytes.readUInt32LE(at), bytes.readUInt32LE(at + 4))]!;
     return place === 0 ? undefined : place * 8;
@@ -51,7 +51,7 @@ export class DigestIndex {
     this.#places[slot] = place;
   }
 
-  /** The slot of this digest, or the free one where it would go. */
+  /** Returns the slot of this digest, or the free slot for it. */
   #slot(high: number, low: number): number {
     for (let slot = high & this.#mask; ; slot = (slot + 1) & this.#mask) {
       if (this.#places[slot] === 0 || (this.#high[slot] === high && this.#low[slot] === low)) return slot;

@@ -1,23 +1,21 @@
-/**
- * SQL of the issuers of certificates that profiles answer for, and of the proof that a tenant holds an issuer's key.
- */
+/** SQL of the certificate issuers that profiles accept, and of the proofs that tenants hold the issuers' keys. */
 import { badRequest } from '../base/errors.ts';
 import { isUniqueViolation, type Queries } from '../postgres/client.ts';
 import { type Page, type PageLink, readPage } from '../postgres/page.ts';
 import type { FullProfile } from './device.ts';
 
-/** `EARLIER`: saved before proofs were asked for; answers as long as no other tenant's profile does. */
+/** `EARLIER`: saved before proofs were required; accepted as long as no profile of another tenant is proven. */
 export const issuerStates = ['UNPROVEN', 'EARLIER', 'PROVEN'] as const;
 export type IssuerState = (typeof issuerStates)[number];
 
-/** A profile whose devices show certificates that it answers for. */
+/** A profile that accepts certificates of an issuer. */
 export interface ChainProfile {
   id: string;
   tenantId: string;
   isProven: boolean;
   /** Digest of the certificate. */
   key: string;
-  /** PEM, or its base64 alone. */
+  /** PEM, or only its base64. */
   certificate: string;
   /** Finds the name of a device in the common name of its certificate. */
   pattern: string;
@@ -58,7 +56,7 @@ export async function findChainProfiles(
   });
 }
 
-/** Profiles from before issuers were looked up by name. */
+/** Returns profiles that were saved before issuers were found by name. */
 export async function findUnnamedIssuers(
   queries: Queries,
   countMax: number,
@@ -78,7 +76,7 @@ export async function nameIssuers(queries: Queries, ids: string[], subjects: str
   );
 }
 
-/** Another certificate, or none: what was proven was proven of the former one. */
+/** Stores another certificate, or none. The proof of the former certificate ends. */
 export async function setIssuer(
   queries: Queries,
   profileId: string,

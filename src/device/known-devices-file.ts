@@ -47,12 +47,12 @@ export function knownFile(dataDir: string): string {
   return join(knownDirectory(dataDir), 'devices');
 }
 
-/** Was PostgreSQL read once, so that devices can be served without it? */
+/** True when devices can be served without PostgreSQL, because it was read once. */
 export function hasKnownDevices(dataDir: string): boolean {
   return existsSync(knownFile(dataDir));
 }
 
-/** Digests under the key of one file. */
+/** Computes digests under the key of one file. */
 export class Digester {
   readonly #key: Buffer;
 
@@ -84,7 +84,7 @@ export class Digester {
 
 export interface FileHeader {
   key: Buffer;
-  /** Which database the file was made of. */
+  /** Identifies the database that the file was made from. */
   source: Buffer;
 }
 
@@ -97,7 +97,7 @@ export function encodeHeader({ key, source }: FileHeader): Buffer {
   return header;
 }
 
-/** Undefined when it is none. */
+/** Returns undefined when the bytes are not a header. */
 export function decodeHeader(bytes: Buffer): FileHeader | undefined {
   if (bytes.length < headerBytes || !bytes.subarray(0, 8).equals(magic)) return undefined;
   if (crc32(bytes.subarray(0, 56)) !== bytes.readUInt32LE(56)) return undefined;
@@ -110,7 +110,7 @@ export interface BlockHead {
   cursor: bigint;
   /** Milliseconds since 1970, by the clock of the writer, when the log was read up to `cursor`. */
   at: number;
-  /** Bytes of the file after its first scan; 0 while that goes on. */
+  /** Bytes of the file after its first scan; 0 during the scan. */
   base: number;
 }
 
@@ -176,7 +176,7 @@ export function encodeDevice(row: LoginRow, digester: Digester): Buffer {
   bytes.writeUInt32LE(row.version, at + 8);
   bytes.writeUInt32LE(row.credentialsVersion, at + 12);
   name.copy(bytes, at + 16);
-  // The length of the name: what padding follows is not part of it.
+  // The length of the name without its padding.
   bytes.writeUInt32LE((bytes.length << 3) | (bytes.length - at - 16 - name.length), 0);
   return bytes;
 }
@@ -207,7 +207,7 @@ export interface RecordHead {
   kind: 'gone' | 'device' | 'profile';
 }
 
-/** What an index needs to know. Undefined for bytes that are no record. */
+/** Returns the members that an index needs; undefined when the bytes are not a record. */
 export function decodeRecordHead(bytes: Buffer, offset: number): RecordHead | undefined {
   const length = bytes.readUInt32LE(offset) >>> 3;
   if (length < recordHeadBytes || length % 8 !== 0 || offset + length > bytes.length) return undefined;
@@ -223,7 +223,7 @@ export function decodeRecordHead(bytes: Buffer, offset: number): RecordHead | un
   }
 }
 
-/** Offsets of the digests in a record. */
+/** Offsets of digests in a record. */
 export const digestOffset = 8;
 export const nameDigestOffset = recordHeadBytes;
 

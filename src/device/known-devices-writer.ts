@@ -1,10 +1,9 @@
 /**
- * Keeps the file of known devices current: the primary of an instance owns one, and no other process writes the file.
- * The writer follows the log of credential changes in PostgreSQL with a delay of at most a second while PostgreSQL
- * answers, and reads all devices once when
- * there is no file yet, when the file is of another database, or when the log may no longer reach back to its cursor.
- * An append is durable before the cursor moves, so a crash repeats changes and never misses one. A rename
- * replaces the old file by a new one; until then the old file is kept current too.
+ * Keeps the file of known devices current. The primary of an instance owns one writer, and no other process writes the
+ * file. The writer follows the log of credential changes in PostgreSQL, at most a second behind while PostgreSQL
+ * answers. The writer reads all devices when there is no file, when the file is of another database, or when the log
+ * may no longer reach back to its cursor. An append is durable before the cursor moves, so a crash repeats changes and
+ * never misses one. A rename replaces the old file by a new one; until then the old file is kept current too.
  */
 import { randomBytes } from 'node:crypto';
 import { dirname } from 'node:path';
@@ -42,13 +41,13 @@ import {
 export interface KnownDevicesWriterDeps {
   path: string;
   postgres: Queries;
-  /** 16 bytes that name the database; the same on every host and after every restart. */
+  /** Returns the 16 bytes that identify the database; the same on every host and after every restart. */
   source: () => Promise<Buffer>;
   clock: Clock;
   log: Log;
   metrics: Metrics;
   disk?: Disk;
-  /** A file that has doubled and grown by this is made again. */
+  /** A file that has doubled and grown by this many bytes is rewritten from a scan. */
   growthBytes?: number;
 }
 
@@ -76,11 +75,11 @@ export class KnownDevicesWriter {
   #profiles = new Map<string, number>();
   #profilesLookMs = Number.NEGATIVE_INFINITY;
   #file: OpenFile | undefined;
-  /** Monotonic time at which the file was known to lack nothing. */
+  /** Monotonic time at which the file was known to be complete. */
   #currentMs: number | undefined;
   #timer: NodeJS.Timeout | undefined;
   #running: Promise<void> | undefined;
-  /** The database that answered last; asked again after each failure, when another one may answer. */
+  /** The database that answered last; read again after each failure, because another database may answer then. */
   #source: Buffer | undefined;
   #failure: string | undefined;
   #stopped = false;
@@ -98,7 +97,7 @@ export class KnownDevicesWriter {
     metrics.observed('known_devices_file_bytes', 'Size of the file of known devices.', () => this.#file?.bytes ?? 0);
   }
 
-  /** PostgreSQL may be unavailable. Returns at once. */
+  /** Returns at once; PostgreSQL may be unavailable. */
   start(): void {
     this.#running = this.#round().finally(() => {
       if (!this.#stopped) this.#timer = setTimeout(() => this.start(), limits.credentialPollMs);
@@ -129,14 +128,14 @@ export class KnownDevicesWriter {
     }
   }
 
-  /** Appends what changed since the cursor. False when only a new file helps. */
+  /** Appends the changes since the cursor. Returns false when only a new file can be current. */
   async #follow(): Promise<boolean> {
     const { postgres, clock } = this.#deps;
     this.#file ??= await this.#open();
     const file = this.#file;
     if (!file) return false;
     const settled = await settledTransaction(postgres);
-    // A store that went back in time was restored, or another server took over.
+    // A transaction number that went back means a restored store or another server.
     this.#source ??= await this.#deps.source();
     if (settled < file.cursor || !file.source.equals(this.#source)) return false;
     const ageMs = clock.now() - file.at;
@@ -165,7 +164,7 @@ export class KnownDevicesWriter {
     }
   }
 
-  /** Profiles are changed without a line in the log; there are few of them. */
+  /** Returns changed profiles. Profile changes are not in the log, and profiles are few. */
   async #changedProfiles(): Promise<Buffer[]> {
     const { postgres, clock } = this.#deps;
     if (clock.monotonic() - this.#profilesLookMs < limits.knownProfilesLookMs) return [];
@@ -181,7 +180,7 @@ export class KnownDevicesWriter {
     return records;
   }
 
-  /** Appends a block; without records only rarely, so that the cursor stays recent. */
+  /** Appends a block. A block without records is rare: it only keeps the cursor recent. */
   async #append(file: OpenFile, records: Buffer[], cursor: bigint, at: number): Promise<void> {
     const isQuiet = records.length === 0 && at - file.at < limits.knownMarkMs;
     if (isQuiet) {
@@ -191,7 +190,7 @@ export class KnownDevicesWriter {
     try {
       const blocks = records.length === 0 ? [[]] : [...inBlocks(records)];
       for (const [i, block] of blocks.entries()) {
-        // The cursor moves with the last block: whatever a crash leaves out is read from the log again.
+        // The cursor moves with the last block: blocks lost in a crash are read from the log again.
         const place = i === blocks.length - 1 ? { cursor, at } : { cursor: file.cursor, at: file.at };
         await this.#write(file, encodeBlock(block, { ...place, base: file.base }));
       }
@@ -206,7 +205,7 @@ export class KnownDevicesWriter {
     }
   }
 
-  /** The log is read again from the cursor on, and profiles are compared again. */
+  /** Forgets the written changes: the log is read again from the cursor on, and profiles are compared again. */
   #forgetSeen(): void {
     this.#seen.clear();
     this.#profiles.clear();
@@ -219,14 +218,14 @@ export class KnownDevicesWriter {
     file.bytes += block.length;
   }
 
-  /** Gives up the file after an I/O error, because a failed sync may have dropped earlier writes. */
+  /** Abandons the file after an I/O error, because a failed sync may have dropped earlier writes. */
   async #abandon({ file }: OpenFile): Promise<void> {
     this.#file = undefined;
     await file.close().catch(() => {});
     await this.#disk.remove(this.#deps.path).catch(() => {});
   }
 
-  /** Opens the file of an earlier run, cut after its last whole block. Undefined when no file can be used. */
+  /** Opens the file of an earlier run, cut after its last whole block. Returns undefined when no file can be used. */
   async #open(): Promise<OpenFile | undefined> {
     const { path, log } = this.#deps;
     let file: DiskFile;
@@ -269,7 +268,7 @@ export class KnownDevicesWriter {
     return undefined;
   }
 
-  /** All devices, into a new file. What changes meanwhile is read from the log afterwards. */
+  /** Writes all devices into a new file. Changes made meanwhile are read from the log afterwards. */
   async #rebuild(): Promise<void> {
     const { path, postgres, clock, log } = this.#deps;
     const temporary = `${path}.tmp`;
@@ -311,14 +310,14 @@ export class KnownDevicesWriter {
     }
     await this.#file?.file.close().catch(() => {});
     this.#file = next;
-    // What followed the former file is missing in this one.
+    // Changes that were written only to the former file are missing in this one.
     this.#forgetSeen();
     this.#written.add(devices);
     log.info('known_devices_scanned', { devices, bytes: next.bytes, ms: Math.round(clock.monotonic() - startMs) });
     await this.#follow();
   }
 
-  /** Synced as a whole at the end. */
+  /** Writes scanned records; one sync at the end makes all of them durable. */
   async #writeScanned(next: OpenFile, records: Buffer[]): Promise<void> {
     for (const part of records.length === 0 ? [[]] : inBlocks(records)) {
       const block = encodeBlock(part, next);
@@ -327,7 +326,7 @@ export class KnownDevicesWriter {
     }
   }
 
-  /** A scan may take a minute, and the file in use must stay current meanwhile. */
+  /** A scan may take a minute; the file in use must stay current meanwhile. */
   async #followFormer(): Promise<void> {
     const { clock } = this.#deps;
     if (!this.#file || clock.now() - this.#file.at < limits.credentialPollMs) return;

@@ -1,8 +1,8 @@
 /**
- * What a worker knows of devices while PostgreSQL does not answer: tokens, logins and names of gateways' devices, out
- * of the file that the primary writes. Nothing is read before it is needed; then the file is streamed once into an
- * index of 12 bytes an entry, and what was appended is read before each further answer. Answers from the file are
- * compared with the store when the store is back, because the file may lack the changes of the last second.
+ * Answers for devices while PostgreSQL is unavailable: tokens, logins and names of gateways' devices, from the file
+ * that the primary writes. The file is read at the first need: streamed once into an index of 12 bytes an entry; later
+ * appends are read before each further answer. Answers from the file are compared with the store when the store is
+ * back, because the file may lack the changes of the last second.
  */
 import { timingSafeEqual } from 'node:crypto';
 import type { Clock } from '../base/clock.ts';
@@ -40,7 +40,7 @@ export interface KnownDevicesDeps {
   disk?: Disk;
 }
 
-/** Credentials that open something, without what they are. */
+/** Credentials that were found, without the value that they compare. */
 export interface FoundLogin {
   device: KnownDevice;
   topics: ProfileTopics | undefined;
@@ -65,10 +65,10 @@ export class KnownDevices {
   readonly #answers;
   #loaded: Loaded | undefined;
   #loading: Promise<Loaded | undefined> | undefined;
-  #lookedMs = Number.NEGATIVE_INFINITY;
+  #checkedMs = Number.NEGATIVE_INFINITY;
   #isDamaged = false;
   #isAlone = false;
-  /** Device → what was answered about it since the store answered last. */
+  /** Device → the answers about it since the store answered last. */
   readonly #answered = new Map<number, CredentialChange>();
   #answeredTooMany = false;
 
@@ -79,24 +79,24 @@ export class KnownDevices {
     this.#answers = deps.metrics.counter('known_devices_answers_total', help);
   }
 
-  /** The store did not answer lately: the file is asked first, and the store not at all. */
+  /** True when the store did not answer recently: the file is used first and the store not at all. */
   get isAlone(): boolean {
     return this.#isAlone;
   }
 
-  /** A look-up failed because the store does not answer. */
+  /** Called when a lookup failed because the store does not answer. */
   storeFailed(): void {
     this.#isAlone = true;
   }
 
   /**
-   * The store answers, and this process knows all changes of credentials: gives the devices to be doubted, at most
-   * once.
+   * Called when the store answers and this process knows all changes of credentials. Returns each device that must be
+   * checked, once.
    */
   storeAnswers(): CredentialChange[] | 'all' {
     this.#isAlone = false;
-    // Memory that another outage may need again; it is read in again then.
-    if (this.#loaded && !this.#loading && this.#deps.clock.monotonic() - this.#lookedMs > limits.knownKeptMs) {
+    // Frees the index; another outage reads the file again.
+    if (this.#loaded && !this.#loading && this.#deps.clock.monotonic() - this.#checkedMs > limits.knownKeptMs) {
       this.#drop().catch(() => {});
     }
     const answered = this.#answeredTooMany ? 'all' : [...this.#answered.values()];
@@ -111,7 +111,7 @@ export class KnownDevices {
     this.#loaded = undefined;
   }
 
-  /** Devices of those access tokens that are known. Never rejects. */
+  /** Returns the devices of the access tokens that are known. Never rejects. */
   async tokens(tokens: string[]): Promise<Map<string, DeviceRow>> {
     const found = await this.#find(tokens);
     const rows = new Map<string, DeviceRow>();
@@ -123,14 +123,14 @@ export class KnownDevices {
     return rows;
   }
 
-  /** Credentials under those ids that are known. Never rejects. */
+  /** Returns the credentials of the ids that are known. Never rejects. */
   async logins(credentialsIds: string[]): Promise<Map<string, FoundLogin>> {
     const found = await this.#find(credentialsIds);
     for (const [id, { device }] of found) this.#note(id, device);
     return found;
   }
 
-  /** Devices of a tenant by their names. Never rejects. */
+  /** Returns the devices of a tenant by name. Never rejects. */
   async names(tenantId: string, names: string[]): Promise<Map<string, DeviceRow>> {
     const rows = new Map<string, DeviceRow>();
     const loaded = await this.#current();
@@ -161,7 +161,7 @@ export class KnownDevices {
     return found;
   }
 
-  /** Undefined when the record is not the newest one of its credentials, or cannot be read. */
+  /** Returns undefined when the record cannot be read or is not the newest one of its credentials. */
   async #read(loaded: Loaded, offset: number | undefined): Promise<KnownDevice | undefined> {
     if (offset === undefined) return undefined;
     try {
@@ -188,19 +188,19 @@ export class KnownDevices {
     this.#answered.set(row.number, { ...change, credentialsId: credentialsId || (former ?? '') });
   }
 
-  /** The index, as of the last second at least. Those who ask while it is read share one read. */
+  /** Returns the index, at most a second old. Concurrent callers share one read. */
   #current(): Promise<Loaded | undefined> {
     const { clock } = this.#deps;
     if (this.#loading) return this.#loading;
-    if (clock.monotonic() - this.#lookedMs < limits.knownLookMs) return Promise.resolve(this.#loaded);
+    if (clock.monotonic() - this.#checkedMs < limits.knownLookMs) return Promise.resolve(this.#loaded);
     this.#loading = this.#refresh()
       .catch((error: unknown) => {
         this.#deps.log.warn('known_devices_unread', { reason: messageOf(error) });
         return undefined;
       })
       .finally(() => {
-        // A damaged file is not read again before the primary may have made another one.
-        this.#lookedMs = clock.monotonic() + (this.#isDamaged ? limits.knownKeptMs : 0);
+        // A damaged file is not read again until the primary had time to write another one.
+        this.#checkedMs = clock.monotonic() + (this.#isDamaged ? limits.knownKeptMs : 0);
         this.#isDamaged = false;
         this.#loading = undefined;
       });
@@ -223,7 +223,7 @@ export class KnownDevices {
       throw new Error('the header is damaged');
     }
     const { key } = header;
-    // A device with a name of usual length takes a little more: there is room before the index must grow.
+    // A device with a name of usual length takes slightly more, so the index has room before it must grow.
     const entries = Math.ceil((await file.size()) / 160);
     const loaded: Loaded = {
       ...{ file, key, digester: new Digester(key), profiles: new Map(), bytes: headerBytes },
@@ -245,8 +245,8 @@ export class KnownDevices {
   }
 
   /**
-   * Reads whole blocks from where the last read ended. False when bytes are damaged that were durable once: what
-   * follows them may revoke credentials, so nothing of the file is believed then.
+   * Reads whole blocks from the end of the last read. Returns false when bytes that were durable once are damaged: the
+   * bytes after them may revoke credentials, so no part of the file is trusted.
    */
   async #readOn(loaded: Loaded): Promise<boolean> {
     const { file } = loaded;
@@ -263,7 +263,7 @@ export class KnownDevices {
       loaded.bytes += at;
       if (at === 0) break;
     }
-    // The end of the file may be a block that is being written, or one that a crash tore.
+    // The end of the file may be a block that is being written, or one that a crash cut.
     if (size - loaded.bytes <= blockHeadBytes + blockBytesMax) return true;
     this.#deps.log.error('known_devices_file_damaged', { offset: loaded.bytes, bytes: size });
     this.#isDamaged = true;
@@ -271,7 +271,7 @@ export class KnownDevices {
   }
 }
 
-/** False when the records do not fill the block. */
+/** Returns false when the records do not fill the block. */
 function index(loaded: Loaded, chunk: Buffer, start: number, end: number): boolean {
   for (let at = start; at < end; ) {
     const head = decodeRecordHead(chunk, at);

@@ -1,7 +1,7 @@
 /**
- * The devices that this worker knows, one object each: the token cache, sessions and children of gateways share it, so
- * all of them see a change of the device. Each holder that adopts a device releases it once; with the last one the
- * device is forgotten.
+ * The devices that this worker knows, one object each. The token cache, sessions and children of gateways share the
+ * object, so all of them see a change of the device. A holder that adopts a device releases it once; the last release
+ * removes the device.
  */
 import { assert } from '../base/errors.ts';
 import { CachedDevice, type DeviceRow } from './cached-device.ts';
@@ -17,7 +17,7 @@ export class LocalDevices {
     return this.#devices.get(number);
   }
 
-  /** To be released once. A newer row than the known one is taken over. */
+  /** Returns the device, which the caller releases once. A newer row updates the known device. */
   adopt(row: DeviceRow): CachedDevice {
     let device = this.#devices.get(row.number);
     if (device) {
@@ -36,7 +36,7 @@ export class LocalDevices {
     if (device.holders === 0) this.#devices.delete(device.number);
   }
 
-  /** What the store says now; nothing when the device is not known here. */
+  /** Updates a known device with a row of the store. */
   refresh(row: DeviceRow): void {
     this.#devices.get(row.number)?.refresh(row);
   }

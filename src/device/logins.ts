@@ -1,8 +1,8 @@
 /**
  * Finds the device of an MQTT client (docs/mqtt.md#connect): by user name, password and client id, or by a certificate.
- * CONNECTs that wait share one SQL query, those that come while it runs share the next, so a reconnect storm makes
- * few, large queries. While Postgres does not answer, a bounded memory of earlier logins and the file of known
- * devices answer. Both keep keyed digests of passwords only.
+ * Waiting CONNECTs share one SQL query, and those that arrive while it runs share the next, so a reconnect storm makes
+ * few, large queries. While PostgreSQL is unavailable, a capped cache of earlier logins and the file of known devices
+ * answer. Both keep only keyed digests of passwords.
  */
 import { createHmac, randomBytes, timingSafeEqual } from 'node:crypto';
 import { Batches } from '../base/batches.ts';
@@ -19,30 +19,30 @@ import { type ProfileTopics, topicsOf } from './profile-topics.ts';
 import type { CredentialChange, LoginRow, ProfileTransport } from './store.ts';
 
 export type LoginClaim =
-  /** '' = not given. */
+  /** '' = absent. */
   | { kind: 'names'; clientId: string; userName: string; password: Buffer | undefined }
-  /** `certificateId` of what the client has shown and owns. */
+  /** `certificateId` of the certificate whose key the client has proven to hold. */
   | { kind: 'certificate'; credentialsId: string };
 
-/** Why not; the door knows a code and a sentence for each. */
+/** The reason of a refused login; the door has a code and a sentence for each. */
 export type LoginRefusal = 'credentials' | 'client_id' | 'not_authorized' | 'certificate' | 'transport' | 'unavailable';
 
 export interface LoggedIn {
   device: DeviceRow;
   isGateway: boolean;
-  /** Topics of the device's profile, if any; the same object for all devices of a profile. */
+  /** Topics of the device's profile, if any; one object for all devices of a profile. */
   topics: ProfileTopics | undefined;
-  /** For `Sessions.open`. */
+  /** Passed to `Sessions.open`. */
   credentialsVersion: number;
 }
 
 export type Login = { kind: 'accepted'; login: LoggedIn } | { kind: 'refused'; refusal: LoginRefusal };
 
 export interface LoginsDeps {
-  /** All kinds of credentials under these ids. */
+  /** Returns credentials of all kinds under these ids. */
   lookUp: (credentialsIds: string[]) => Promise<LoginRow[]>;
   lookUpProfiles: (ids: string[]) => Promise<ProfileTransport[]>;
-  /** Answers while the store does not: `KnownDevices`. */
+  /** Answers while the store is unavailable: `KnownDevices`. */
   alone?: LoginsAlone;
   clock: Clock;
   log: Log;
@@ -55,7 +55,7 @@ export interface LoginsAlone {
   logins(credentialsIds: string[]): Promise<Map<string, FoundLogin>>;
 }
 
-/** Credentials as they are remembered, or were found in the file. */
+/** Credentials from the cache or from the file. */
 interface Known {
   type: CredentialsType;
   isNamed(clientId: string | null, userName: string | null): boolean;
@@ -95,7 +95,7 @@ export class Logins {
     return this.#queue.length;
   }
 
-  /** Throws no fault: a login that cannot be checked now is `unavailable`. */
+  /** Throws no fault: the outcome of a login that cannot be checked now is `unavailable`. */
   find(claim: LoginClaim): Promise<Login> {
     const credentialsIds = idsOf(claim).filter(mayExist);
     if (credentialsIds.length === 0) return Promise.resolve(this.#judge(claim, () => undefined));
@@ -153,7 +153,7 @@ export class Logins {
     }
   }
 
-  /** Without the store only known devices are answered, because an unknown one may exist. */
+  /** Without the store only known devices get an answer, because an unknown one may exist. */
   #judgeAlone(claim: LoginClaim, found: Map<string, Known>): Login {
     const login = this.#judge(claim, (id) => this.#known.get(id) ?? found.get(id));
     return login.kind === 'accepted' ? login : refused('unavailable');
@@ -200,7 +200,7 @@ export class Logins {
     };
   }
 
-  /** Profiles are large and shared by many devices: each is read once in a version. */
+  /** Reads each profile once for each version: profiles are large and shared by many devices. */
   async #learnProfiles(rows: LoginRow[]): Promise<void> {
     const unread = new Set<string>();
     for (const { profileId, profileVersion, transportType } of rows) {
@@ -225,12 +225,12 @@ function idsOf(claim: LoginClaim): string[] {
   return userName === '' ? [mqttBasicId(clientId, '')] : [mqttBasicId(clientId, userName), userName];
 }
 
-/** PostgreSQL takes no NUL in a string: one such name would fail the look-up of the whole batch. */
+/** PostgreSQL takes no NUL in a string: one such name would fail the lookup of the whole batch. */
 function mayExist(credentialsId: string): boolean {
   return credentialsId !== '' && credentialsId.length <= limits.tokenCharsMax && !credentialsId.includes('\0');
 }
 
-/** Digests and plain user names share one name space, so the record must say the names themselves. */
+/** Digests and plain user names share one name space, so the names in the record are compared as well. */
 function isBasic(known: Known, clientId: string | null, userName: string | null): boolean {
   return known.type === 'MQTT_BASIC' && known.isNamed(clientId, userName);
 }
@@ -256,7 +256,7 @@ function refused(refusal: LoginRefusal): Login {
 
 function inTime<Result>(timeoutMs: number, work: () => Promise<Result>): Promise<Result> {
   return new Promise((resolve, reject) => {
-    const expire = () => reject(unavailable('login_lookup_timeout', 'The look-up of devices took too long.'));
+    const expire = () => reject(unavailable('login_lookup_timeout', 'The lookup of devices took too long.'));
     const timer = setTimeout(expire, timeoutMs);
     work()
       .then(resolve, reject)

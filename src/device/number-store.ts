@@ -1,6 +1,6 @@
 /**
- * SQL of numbers that must never be given out twice, although PostgreSQL may have been restored to an earlier moment
- * than ClickHouse: the numbers of devices, by which ClickHouse knows them, and the versions of what reports copy there.
+ * SQL of numbers that must never be assigned twice, although PostgreSQL may be restored to an earlier moment than
+ * ClickHouse: the device numbers that ClickHouse uses, and the versions of rows that reports copy there.
  */
 import type { ClickHouse } from '../clickhouse/client.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
@@ -11,10 +11,10 @@ const names: Record<NumberSequence, string> = {
   device: "pg_get_serial_sequence('device', 'number')",
   copy: "'device_copy_version'",
 };
-/** Any constant that no other program uses in this database. */
+/** The key of an advisory lock; no other program uses it in this database. */
 const lockKey = 7_155_720_362;
 
-/** The last number that was given out, 0 before the first. */
+/** Returns the last assigned number, 0 before the first. */
 export async function lastNumber(queries: Queries, sequence: NumberSequence): Promise<number> {
   const [row] = await queries.query<{ last: number }>(
     `select coalesce(pg_sequence_last_value(${names[sequence]}::regclass), 0) as last`,
@@ -23,8 +23,8 @@ export async function lastNumber(queries: Queries, sequence: NumberSequence): Pr
 }
 
 /**
- * Raises the sequence to `next` when its last number is below `known`. The lock is one for all hosts of this database:
- * a second host finds the sequence raised and changes nothing.
+ * Raises the sequence to `next` when its last number is below `known`. The lock holds for all hosts of this database: a
+ * second host finds the sequence raised and changes nothing.
  */
 export async function raiseNumbers(
   postgres: Postgres,
@@ -43,7 +43,7 @@ export async function raiseNumbers(
   });
 }
 
-/** The greatest device that has latest values or was copied for reports: the ends of small indexes. */
+/** Returns the greatest device number that has latest values or a copy for reports, from the ends of small indexes. */
 export async function greatestDevice(clickhouse: ClickHouse): Promise<number> {
   const [latest, copied] = await Promise.all([
     greatest(clickhouse, 'SELECT device AS n FROM latest ORDER BY device DESC LIMIT 1'),
@@ -70,14 +70,14 @@ async function greatest(clickhouse: ClickHouse, sql: string): Promise<number> {
   return Number(row?.n ?? 0);
 }
 
-/** Every device and attribute is copied to ClickHouse again. */
+/** Requests a new copy of every device and attribute to ClickHouse. */
 export async function copyAllDevices(queries: Queries): Promise<void> {
   await queries.query('insert into device_outbox default values');
 }
 
 /**
- * Rows of a dump carry transaction ids of the cluster that it was made from. In a new cluster such an id may lie ahead,
- * where its row would count as a change that is not settled, for ever. '3' is below every id of a transaction.
+ * Resets the transaction ids in restored rows. A dump has ids of its own cluster; in a new cluster such an id may be in
+ * the future, and its row would never count as settled. '3' is below the id of every transaction.
  */
 export async function settleTransactions(queries: Queries): Promise<void> {
   for (const table of ['attribute_head', 'credential_changes']) {

@@ -1,4 +1,4 @@
-/** SQL of device profiles as a user manages them. What a device needs of its profile is in `store.ts`. */
+/** SQL of device profiles as users manage them. Profile data for device traffic is read in `store.ts`. */
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { isUniqueViolation, type Queries } from '../postgres/client.ts';
@@ -26,7 +26,7 @@ const sortColumns = new Map([
   ['transportType', 'p.transport_type'],
 ]);
 
-/** Holds the row until the transaction ends when `lock` says so. */
+/** Locks the row until the transaction ends when `lock` is 'lock'. */
 export async function findFullProfile(
   queries: Queries,
   tenantId: string,
@@ -78,7 +78,7 @@ export async function listProfiles(
   return await readPage<FullProfile>(queries, { ...list, sortColumns, idColumn: 'p.id' }, link);
 }
 
-/** `onlyUsed`: those that a device has. */
+/** `onlyUsed`: only profiles that a device has. */
 export async function listProfileNames(
   queries: Queries,
   tenantId: string,
@@ -114,7 +114,7 @@ export async function insertFullProfile(queries: Queries, profile: FullProfile):
   }
 }
 
-/** Replaces all that a user may change. */
+/** Replaces all members that a user may change. */
 export async function updateFullProfile(queries: Queries, profile: FullProfile): Promise<void> {
   try {
     await queries.query(
@@ -193,7 +193,7 @@ export async function deleteProfile(queries: Queries, id: string): Promise<void>
   await queries.query('delete from device_profile where id = $1', [id]);
 }
 
-/** Numbers of the tenant's devices, of one profile or of all, the newest first. */
+/** Returns numbers of the tenant's devices, of one profile or of all, the newest first. */
 export async function findDeviceNumbers(
   queries: Queries,
   tenantId: string,

@@ -1,18 +1,18 @@
 /**
- * What the MQTT configuration of a device profile changes for its devices: topics beside the usual ones, in which `+`
- * and `#` stand for what they do in a subscription, and whether a message that cannot be read is acknowledged.
+ * The MQTT configuration of a device profile: additional topics, in which `+` and `#` match as in a subscription, and
+ * whether a message that cannot be decoded is acknowledged.
  */
 
 export interface ProfileTopics {
   telemetry: string | undefined;
   attributes: string | undefined;
-  /** Where the device subscribes to shared attributes and receives them. */
+  /** The topic on which the device subscribes to shared attributes and receives them. */
   attributesSubscribe: string | undefined;
-  /** A message that cannot be read is acknowledged over MQTT 3, even where `mqtt.closeOnInvalid` is set. */
+  /** True: a message that cannot be decoded is acknowledged over MQTT 3, even where `mqtt.closeOnInvalid` is set. */
   acknowledgesInvalid: boolean;
 }
 
-/** What the `transportConfiguration` of an MQTT profile says where it was not set. */
+/** The default `transportConfiguration` of an MQTT profile. */
 const usual = {
   deviceTelemetryTopic: 'v1/devices/me/telemetry',
   deviceAttributesTopic: 'v1/devices/me/attributes',
@@ -20,13 +20,13 @@ const usual = {
   sendAckOnValidationException: false,
 };
 
-/** The form in which topics are saved: clients read every member, also of a profile that set none. */
+/** Returns the stored form of the configuration: all members are present, because clients read every member. */
 export function completeTransport(transport: unknown): unknown {
   if (typeof transport !== 'object' || transport === null) return transport;
   return (transport as { type?: unknown }).type === 'MQTT' ? { ...usual, ...transport } : transport;
 }
 
-/** Reads the topics of the `transportConfiguration` of a profile; undefined when it changes nothing. */
+/** Returns the topics of a profile's `transportConfiguration`; undefined when it changes nothing. */
 export function topicsOf(transport: unknown): ProfileTopics | undefined {
   if (typeof transport !== 'object' || transport === null) return undefined;
   const members = transport as Record<string, unknown>;
@@ -43,7 +43,9 @@ export function topicsOf(transport: unknown): ProfileTopics | undefined {
 
 const bytesMax = 1_024;
 
-/** Undefined when it is none, not a valid filter (a profile keeps whatever was saved), or the usual one. */
+/**
+ * Returns undefined for a value that is not a string, not a valid filter (a profile may contain one), or the default.
+ */
 function filterOf(value: unknown, usual: string): string | undefined {
   if (typeof value !== 'string' || value === '' || value === usual || value.includes('\0')) return undefined;
   if (Buffer.byteLength(value) > bytesMax) return undefined;

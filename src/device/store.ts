@@ -1,6 +1,7 @@
 /**
- * SQL of devices, their credentials and profiles. Each function takes the pool or a transaction; none checks rights.
- * Whatever changes what `lookUpTokens` answers must also `insertCredentialChanges` in the same transaction.
+ * SQL of devices, their credentials and profiles. Each function takes the pool or a transaction; none checks rights. A
+ * statement that changes an answer of `lookUpTokens` must be followed by `insertCredentialChanges` in the same
+ * transaction.
  */
 import { assert, badRequest, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -33,12 +34,12 @@ const sortColumns = new Map([
   ['active', 'coalesce(a.active, false)'],
 ]);
 
-/** `DeviceRow` of a table called d. */
+/** The columns of a `DeviceRow`, of a table called d. */
 export const rowColumns = `d.number, d.id, d.tenant_id as "tenantId", d.customer_id as "customerId",
   d.device_profile_id as "profileId", d.name, d.version, d.is_gateway as "isGateway", (d.is_confined and d.customer_id is null or d.known_to_former_customer) as "isConfined",
   d.made_by as "madeBy"`;
 
-/** Devices of access tokens; other kinds of credentials open nothing over HTTP. */
+/** Returns the devices of access tokens; other kinds of credentials are invalid over HTTP. */
 export async function lookUpTokens(queries: Queries, tokens: string[]): Promise<Map<string, DeviceRow>> {
   const rows = await queries.query<DeviceRow & { token: string }>(
     `select k.credentials_id as token, ${rowColumns}
@@ -49,7 +50,7 @@ export async function lookUpTokens(queries: Queries, tokens: string[]): Promise<
   return new Map(rows.map(({ token, ...row }) => [token, row]));
 }
 
-/** Credentials of any kind, whose they are, and what a session of that device needs to know. */
+/** Credentials of any kind, with their device and the data that a session of the device needs. */
 export interface LoginRow extends StoredDevice {
   credentialsId: string;
   type: CredentialsType;
@@ -72,8 +73,8 @@ export async function lookUpLogins(queries: Queries, credentialsIds: string[]): 
 }
 
 /**
- * A page of the credentials of all devices, by their own id (not `credentialsId`); `after`: the last one of the page
- * before.
+ * Returns a page of the credentials of all devices, by their own id (not `credentialsId`); `after`: the last id of the
+ * previous page.
  */
 export async function scanLogins(
   queries: Queries,
@@ -88,7 +89,7 @@ export async function scanLogins(
   return { rows, last: found.at(-1)?.key };
 }
 
-/** All profiles, with how often each was changed. */
+/** Returns all profiles with their versions. */
 export async function listProfileVersions(queries: Queries): Promise<{ id: string; version: number }[]> {
   return await queries.query('select id, version from device_profile');
 }
@@ -96,7 +97,7 @@ export async function listProfileVersions(queries: Queries): Promise<{ id: strin
 export interface ProfileTransport {
   id: string;
   version: number;
-  /** `transportConfiguration` */
+  /** The member `transportConfiguration`. */
   transport: unknown;
   transportType: TransportType;
 }
@@ -111,7 +112,7 @@ export async function lookUpProfileTransports(queries: Queries, ids: string[]): 
   return rows.map(({ data, ...row }) => ({ ...row, transport: data.transportConfiguration }));
 }
 
-/** Devices of sessions, with how often their credentials were changed. */
+/** Returns the devices of sessions, with the versions of their credentials. */
 export async function lookUpDevices(queries: Queries, numbers: number[]): Promise<StoredDevice[]> {
   return await queries.query<StoredDevice>(
     `select ${rowColumns}, k.version as "credentialsVersion"
@@ -120,7 +121,7 @@ export async function lookUpDevices(queries: Queries, numbers: number[]): Promis
   );
 }
 
-/** Reads only what a call about a device needs, from no other table. */
+/** Reads from one table only what a call about a device needs. */
 export async function findDeviceRow(queries: Queries, tenantId: string, id: string): Promise<DeviceRow | undefined> {
   const [device] = await queries.query<DeviceRow>(
     `select ${rowColumns} from device d where d.id = $1 and d.tenant_id = $2`,
@@ -172,7 +173,7 @@ export async function findDevices(queries: Queries, tenantId: string, ids: strin
   return await readByIds<Device>(queries, { ...list, documents }, ids);
 }
 
-/** Names of the profiles that devices of the tenant, or of one customer of it, have. */
+/** Returns the names of the profiles that devices of the tenant, or of one of its customers, have. */
 export async function listDeviceTypes(
   queries: Queries,
   tenantId: string,
@@ -216,7 +217,7 @@ export async function listDevices(queries: Queries, filter: DeviceFilter, link: 
 
 export type NewDevice = Omit<Device, 'number' | 'type' | 'version'>;
 
-/** The number of the device in ClickHouse. */
+/** Returns the number of the device in ClickHouse. */
 export async function insertDevice(queries: Queries, device: NewDevice): Promise<number> {
   try {
     const [row] = await queries.query<{ number: number }>(
@@ -231,7 +232,7 @@ export async function insertDevice(queries: Queries, device: NewDevice): Promise
   }
 }
 
-/** Replaces all that a user may change. False when the device is gone. */
+/** Replaces all members that a user may change. Returns false when the device does not exist. */
 export async function updateDevice(queries: Queries, device: NewDevice): Promise<boolean> {
   try {
     const rows = await queries.query(
@@ -278,7 +279,7 @@ export type LockedDevice = Pick<
   | 'softwareId'
 >;
 
-/** Holds the row until the transaction ends, so that two savers of one device take turns. */
+/** Locks the row until the transaction ends, so that two saves of one device take turns. */
 export async function lockDevice(queries: Queries, tenantId: string, id: string): Promise<LockedDevice | undefined> {
   const [row] = await queries.query<LockedDevice>(
     `select number, version, created_time as "createdTime", name, additional_info as "additionalInfo",
@@ -290,7 +291,7 @@ export async function lockDevice(queries: Queries, tenantId: string, id: string)
   return row;
 }
 
-/** The device row and its credentials. */
+/** Deletes the device row and its credentials. */
 export async function deleteDevice(queries: Queries, id: string): Promise<void> {
   await queries.query('delete from device_credentials where device_id = $1', [id]);
   await queries.query('delete from device where id = $1', [id]);
@@ -362,7 +363,7 @@ export async function updateCredentials(
         where device_id = $1 returning ${credentialsColumns}`,
       [deviceId, change.type, change.credentialsId, change.value],
     );
-    assert(credentials, 'a locked device keeps its credentials');
+    assert(credentials, 'a locked device has credentials');
     return credentials;
   } catch (error) {
     throw asCredentialsConflict(error);
@@ -379,7 +380,7 @@ export function credentialsTaken(): Fault {
   return badRequest('credentials_taken', 'These device credentials cannot be used: choose others.');
 }
 
-/** Whether a device of another tenant has the credentials. */
+/** True when a device of another tenant has the credentials. */
 export async function areOthersCredentials(
   queries: Queries,
   tenantId: string,
@@ -400,7 +401,7 @@ export interface CredentialChange {
   deleted: boolean;
 }
 
-/** A change with its id in the log, by which a reader recognises it. */
+/** A change with its id in the log, which identifies it. */
 export interface LoggedChange extends CredentialChange {
   id: number;
 }
@@ -427,7 +428,7 @@ export async function insertCredentialChanges(
   );
 }
 
-/** The transaction from which on nothing is settled yet: all before it have ended. */
+/** Returns the oldest transaction that has not ended: all earlier ones are settled. */
 export async function settledTransaction(queries: Queries): Promise<bigint> {
   const [row] = await queries.query<{ settled: string }>(
     'select pg_snapshot_xmin(pg_current_snapshot())::text as settled',
@@ -435,7 +436,7 @@ export async function settledTransaction(queries: Queries): Promise<bigint> {
   return BigInt(row!.settled);
 }
 
-/** Changes by `transaction` or later ones, with an id above `afterId`, oldest id first. */
+/** Returns changes by `transaction` or later ones with an id above `afterId`, the oldest id first. */
 export async function readCredentialChanges(
   queries: Queries,
   transaction: bigint,
@@ -453,9 +454,7 @@ export async function pruneCredentialChanges(queries: Queries, before: number): 
   await queries.query('delete from credential_changes where created_time < $1', [before]);
 }
 
-/**
- * Everything that the device ever sent is to be deleted, and stay so. `ingest/tombstones.ts` begins after the commit.
- */
+/** Requests the deletion of all telemetry of the device, for good. `ingest/tombstones.ts` begins after the commit. */
 export async function insertDeviceTombstone(queries: Queries, deviceNumber: number, now: number): Promise<void> {
   await queries.query('insert into tombstones (device, created_time, handed_over) values ($1, $2, false)', [
     deviceNumber,
@@ -494,9 +493,9 @@ export async function findDefaultProfile(queries: Queries, tenantId: string): Pr
 }
 
 /**
- * Does nothing when the tenant has a profile of that name, or a default one where this would be the second: two devices
- * of a new type may come at once. No conflict target: with one, two that come at once may meet on the other index
- * first.
+ * Does nothing when the tenant has a profile of that name, or has a default one and this would be the second. Two
+ * devices of a new type may arrive at once. There is no conflict target: the second insert may conflict on either
+ * index.
  */
 export async function insertProfile(
   queries: Queries,
@@ -509,14 +508,15 @@ export async function insertProfile(
   );
 }
 
-/** Does the customer exist in this tenant? */
+/** True when the customer exists in this tenant. */
 export async function hasCustomer(queries: Queries, tenantId: string, id: string): Promise<boolean> {
   const rows = await queries.query('select 1 from customer where id = $1 and tenant_id = $2', [id, tenantId]);
   return rows.length === 1;
 }
 
 /**
- * As `hasCustomer`, and the customer stays until the transaction ends, so that an assignment cannot meet its deletion.
+ * Like `hasCustomer`, and locks the customer until the transaction ends, so that it cannot be deleted during an
+ * assignment.
  */
 export async function holdCustomer(queries: Queries, tenantId: string, id: string): Promise<boolean> {
   const rows = await queries.query('select 1 from customer where id = $1 and tenant_id = $2 for key share', [

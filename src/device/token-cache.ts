@@ -1,9 +1,9 @@
 /**
- * Looks up the device of an access token for every request. A hit is one synchronous Map read. Misses of the same tick,
- * and those that come while a query runs, share one SQL query. Tokens known to be unknown are remembered for a few
- * seconds. Entries have no time limit: `CredentialChanges` removes what changed. While Postgres does not answer, cached
- * devices go on, others are looked up in the file of known devices, and unknown ones get 503, never 401: the device may
- * well exist.
+ * Finds the device of an access token for every request. A hit is one synchronous Map read. Misses of the same tick,
+ * and those during a query, share one SQL query. Unknown tokens are remembered for a few seconds. Entries do not
+ * expire: `CredentialChanges` removes changed ones. While PostgreSQL is unavailable, cached devices stay valid and
+ * others are searched in the file of known devices. A device that is not found then gets 503, never 401, because it may
+ * exist.
  */
 import { Batches } from '../base/batches.ts';
 import type { Clock } from '../base/clock.ts';
@@ -12,10 +12,10 @@ import { FifoMap } from '../base/fifo-map.ts';
 import type { CachedDevice, DeviceRow } from './cached-device.ts';
 import type { LocalDevices } from './local-devices.ts';
 
-/** The devices of those tokens that exist. */
+/** Returns the devices of the tokens that exist. */
 export type LookUpTokens = (tokens: string[]) => Promise<Map<string, DeviceRow>>;
 
-/** Answers while the store does not: `KnownDevices`. */
+/** Answers while the store is unavailable: `KnownDevices`. */
 export interface TokensAlone {
   readonly isAlone: boolean;
   storeFailed(): void;
@@ -38,7 +38,10 @@ class Pending {
   readonly promise: Promise<CachedDevice | null>;
   resolve!: (device: CachedDevice | null) => void;
   reject!: (fault: Fault) => void;
-  /** The token changed while the query ran: the answer may be outdated, so the waiters get it but it is not kept. */
+  /**
+   * True when the token changed while the query ran: the waiters get the answer, which may be outdated, but it is not
+   * cached.
+   */
   changed = false;
 
   constructor(token: string) {
@@ -47,7 +50,7 @@ class Pending {
       this.resolve = resolve;
       this.reject = reject;
     });
-    // A failure reaches the waiters; without waiters an unhandled rejection would end the process.
+    // A failure reaches the waiters. Without waiters an unhandled rejection would end the process.
     this.promise.catch(() => {});
   }
 }
@@ -59,7 +62,7 @@ export class TokenCache {
   readonly #clock: Clock;
   readonly #alone: TokensAlone | undefined;
   readonly #devices: FifoMap<string, CachedDevice>;
-  /** Unknown token → monotonic time until which it stays unknown. */
+  /** Unknown token → monotonic time until which it is not looked up. */
   readonly #unknown: FifoMap<string, number>;
   readonly #pending = new Map<string, Pending>();
   #queue: Pending[] = [];
@@ -90,7 +93,7 @@ export class TokenCache {
     return this.#devices.get(token);
   }
 
-  /** Null: no device has this token. Throws a 503 fault when that cannot be found out now. */
+  /** Null: no device has this token. Throws a 503 fault when the store cannot be read. */
   lookup(token: string): Promise<CachedDevice | null> {
     const device = this.#devices.get(token);
     if (device) return Promise.resolve(device);
@@ -107,7 +110,7 @@ export class TokenCache {
     return pending.promise;
   }
 
-  /** The credentials `token` were created, changed or deleted, or their device was. */
+  /** Called when the credentials `token` or their device were created, changed or deleted. */
   invalidate(token: string): void {
     this.#unknown.delete(token);
     const pending = this.#pending.get(token);
@@ -118,7 +121,7 @@ export class TokenCache {
     this.#here.release(device);
   }
 
-  /** Anything may have changed. */
+  /** Called when any device may have changed. */
   clear(): void {
     for (const device of this.#devices.values()) this.#here.release(device);
     this.#devices.clear();
@@ -127,7 +130,7 @@ export class TokenCache {
   }
 
   #mayExist(token: string): boolean {
-    // PostgreSQL takes no NUL in a string: one such token would fail the look-up of the whole batch.
+    // PostgreSQL takes no NUL in a string: one such token would fail the lookup of the whole batch.
     if (token === '' || token.length > this.#limits.tokenCharsMax || token.includes('\0')) return false;
     const until = this.#unknown.get(token);
     if (until === undefined) return true;
@@ -138,7 +141,7 @@ export class TokenCache {
 
   async #runBatch(): Promise<void> {
     const batch = this.#queue.splice(0, this.#limits.tokenLookupBatchMax);
-    // A server that does not answer at all would hold each batch for its whole time.
+    // A server that never answers would delay each batch until its timeout.
     if (this.#alone?.isAlone) return await this.#settleAlone(batch, lookUpFailed);
     try {
       const rows = await this.#lookUpInTime(batch.map((pending) => pending.token));
@@ -165,7 +168,7 @@ export class TokenCache {
   #lookUpInTime(tokens: string[]): Promise<Map<string, DeviceRow>> {
     const { tokenLookupTimeoutMs } = this.#limits;
     return new Promise((resolve, reject) => {
-      const expire = () => reject(unavailable('token_lookup_timeout', 'The look-up of the device took too long.'));
+      const expire = () => reject(unavailable('token_lookup_timeout', 'The lookup of the device took too long.'));
       const timer = setTimeout(expire, tokenLookupTimeoutMs);
       this.#lookUp(tokens)
         .then(resolve, reject)
@@ -177,7 +180,7 @@ export class TokenCache {
     this.#pending.delete(pending.token);
     const device = row ? this.#here.adopt(row) : null;
     if (pending.changed) {
-      // The waiters take their times first, in microtasks of this turn.
+      // The waiters adopt the device first, in microtasks of this turn.
       if (device) setImmediate(() => this.#here.release(device));
     } else if (device) {
       const evicted = this.#devices.set(pending.token, device);

@@ -1,7 +1,7 @@
 /**
- * Attributes over HTTP (operations 2, 3 and 4): POST stores client attributes and answers after the commit, GET reads
- * client and shared ones, GET updates waits for a change of shared ones. Order of checks: presence of a body and
- * parameters, token, rate limit, JSON.
+ * Attributes over HTTP (operations 2, 3 and 4). POST stores client attributes and answers after the commit. GET reads
+ * client and shared attributes. GET updates waits for a change of shared attributes. Order of checks: presence of a
+ * body and parameters, token, rate limit, JSON.
  */
 import type { Attributes } from '../attributes/attributes.ts';
 import { decodeAttributes } from '../attributes/decode.ts';
@@ -34,7 +34,7 @@ export function attributesDoor(deps: AttributesDoorDeps): void {
   const { server, deviceAuth, attributes, updates, polls, readBody, castNumericStrings } = deps;
   const { admission } = deviceAuth;
 
-  /** Stores what a known device sent; `body` is read before this returns. */
+  /** Stores the attributes of a known device; `body` is read before this function returns. */
   const store = (exchange: Exchange, device: CachedDevice, body: Buffer): void => {
     try {
       admission.admit(device);
@@ -96,7 +96,7 @@ export function attributesDoor(deps: AttributesDoorDeps): void {
 
 function wantedOfQuery(query: string): WantedAttributes & { alwaysClient: boolean } {
   const parameters = new URLSearchParams(query);
-  // A repeated list is one list.
+  // A parameter that is repeated adds to one list.
   const keys = (list: string, all: string) =>
     parameters.getAll(all).some((text) => booleanOf(text)) ? 'all' : keysOfText(parameters.getAll(list).join(','));
   const client = keys('clientKeys', 'allClientKeys');

@@ -1,6 +1,6 @@
 /**
- * POST /api/v1/{token}/claim (operation 8): the device says that it may be claimed. 200 confirms only the receipt.
- * Order of checks: token, rate limit, JSON.
+ * POST /api/v1/{token}/claim (operation 8): the device allows to be claimed. 200 confirms only the receipt. Order of
+ * checks: token, rate limit, JSON.
  */
 
 import { decodeClaim } from '../admin/claim-rules.ts';

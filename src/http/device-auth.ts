@@ -1,6 +1,6 @@
 /**
- * Identifies the sender, which nearly every operation does first. Token → device, or 401; 429 for an address that gave
- * too many wrong tokens; the rate limit of messages; a sign of life.
+ * Identifies the sender, the first step of nearly every operation: token → device or 401; 429 for an address that sent
+ * too many wrong tokens; the rate limit of messages; the device's activity.
  */
 
 import type { Admission } from '../activity/admission.ts';
@@ -14,18 +14,18 @@ import type { HttpRequest } from '../uws/server.ts';
 
 const unknownToken = new Fault('unknown_token', 'No device has this access token; check the token in the path.');
 
-/** The name of a device in the room for bodies. */
+/** Names a device in the budget of request bodies. */
 export function senderOf({ number }: CachedDevice): string {
   return `device ${number}`;
 }
 
-/** The request that brings a token. Its address is asked for only when it matters. */
+/** The request that carries a token. The address is read only when it is needed. */
 export type From = Pick<Exchange, 'remoteAddress'> | Pick<HttpRequest, 'remoteAddress'>;
 
 export class DeviceAuth {
   readonly admission: Admission;
   readonly #tokens: TokenCache;
-  /** Undefined = an address may try as many tokens as it likes. */
+  /** Undefined = an address may try any number of tokens. */
   readonly #wrong: WrongCredentials | undefined;
   readonly #log: Log;
 
@@ -37,7 +37,8 @@ export class DeviceAuth {
   }
 
   /**
-   * Returns the device at once if this worker knows the token and the address may use it; undefined decides nothing.
+   * Returns the device at once if this worker knows the token and the address may use it. Undefined leaves the decision
+   * open.
    */
   known(token: string, from: From): CachedDevice | undefined {
     const device = this.#tokens.get(token);
@@ -49,11 +50,11 @@ export class DeviceAuth {
     const known = this.known(token, from);
     if (known !== undefined) return known;
     const wrong = this.#wrong;
-    // A request that has gone has no address any more.
+    // A request that has ended has no address any more.
     const address = wrong === undefined ? '' : addressOf(from);
     wrong?.check(address, token);
     const device = await this.#tokens.lookup(token);
-    // Checks again, because many tries may have waited for look-ups at the same time.
+    // Checks again, because many tries may have waited for lookups at the same time.
     wrong?.check(address, token);
     if (device === null) {
       wrong?.wrong(address);
@@ -79,7 +80,7 @@ export class DeviceAuth {
     return asFault(error);
   }
 
-  /** The device that sends a message, counted and noted as alive. */
+  /** Returns the device that sends a message, and counts the message and the activity. */
   async admit(token: string, from: From): Promise<CachedDevice> {
     const device = await this.find(token, from);
     this.admission.message(device);

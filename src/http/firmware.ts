@@ -1,6 +1,6 @@
 /**
  * GET /api/v1/{token}/firmware and /software: the file that is assigned to the device, whole or one chunk of it. Order
- * of checks: parameters, token, rate limit, then whether it is the device's file at all.
+ * of checks: parameters, token, rate limit, whether the file is assigned to the device.
  */
 import { badRequest } from '../base/errors.ts';
 import { devicePlaceOwners } from '../base/places.ts';
@@ -27,7 +27,7 @@ interface Asked {
 }
 
 export function firmwareDoor({ server, deviceAuth, downloads }: FirmwareDoorDeps): void {
-  /** Answers nearly all chunks: everything is in memory, and nothing outlives the call. */
+  /** Answers nearly all chunks: every value is in memory, and no promise is made. */
   const answerNow = (exchange: Exchange, type: PackageType, token: string, asked: Asked): boolean => {
     const device = deviceAuth.known(token, exchange);
     const file = device && downloads.remembered(device, type, asked.title, asked.version);
@@ -92,7 +92,7 @@ function required(query: URLSearchParams, name: string): string {
   return value;
 }
 
-/** Absent is 0. */
+/** Returns a whole number; absent is 0. */
 function wholeNumber(query: URLSearchParams, name: string): number {
   const text = query.get(name) || '0';
   const value = Number(text);

@@ -1,4 +1,4 @@
-/** /livez and /readyz: what a load balancer asks. They answer for the whole instance; metrics are at `monitor.ts`. */
+/** Answers /livez and /readyz for load balancers, for the whole instance. Metrics are at `monitor.ts`. */
 import { type InstanceState, isUp } from '../instance/messages.ts';
 import type { HttpServer } from '../uws/server.ts';
 
@@ -6,7 +6,7 @@ export interface HealthDeps {
   server: HttpServer;
   /** State of the instance as the primary last reported it. */
   state: () => InstanceState;
-  /** Why this worker alone takes no telemetry. */
+  /** The reason why this worker alone refuses telemetry. */
   refusal: () => string | undefined;
 }
 

@@ -1,7 +1,7 @@
 /**
- * Holds requests that wait: a device asks, and the answer comes with the next event, or 408 at the deadline. All polls
- * of a worker share one cap and one clock: deadlines are kept in slots of `pollTickMs`, so that a poll costs no timer.
- * A client that disconnects frees its place at once.
+ * Holds requests until an event, or until 408 at the deadline. All polls of a worker share one cap and one timer:
+ * deadlines are kept in slots of `pollTickMs`, so that a poll needs no timer of its own. A client that disconnects
+ * frees its place at once.
  */
 import { badRequest, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -16,21 +16,21 @@ export interface LongPollsDeps {
   tokens: TokenCache;
   metrics: Metrics;
   heldMax: number;
-  /** Wait of a request that names no `timeout`, and longest wait. */
+  /** The default wait of a request without `timeout`, and the longest wait. */
   waitMsDefault: number;
   waitMsMax: number;
 }
 
 const plainTimeout = /^timeout=(\d{1,15})$/;
 
-const allHeld = unavailable('polls_held', 'This server holds all the polls it can; try again.', 5);
+const allHeld = unavailable('polls_held', 'This server holds the most polls that are allowed; try again.', 5);
 const shareHeld = new Fault(
   'polls_held_share',
-  'The device, its customer or its tenant waits with so many polls that others would find no place: wait with fewer.',
+  'The device, its customer or its tenant has too many polls: wait with fewer.',
   5,
 );
 
-/** The answer when nothing came in time. */
+/** The answer when no event came in time. */
 const expired: Answer = { status: 408 };
 
 export class LongPolls {
@@ -46,8 +46,7 @@ export class LongPolls {
     this.#deps = deps;
     this.#places = new Places(deps.heldMax);
     const { metrics } = deps;
-    const outcome = (name: string) =>
-      metrics.counter('http_polls_total', 'Long polls by how they ended.', { outcome: name });
+    const outcome = (name: string) => metrics.counter('http_polls_total', 'Long polls by outcome.', { outcome: name });
     this.#outcomes = {
       answered: outcome('answered'),
       expired: outcome('expired'),
@@ -57,9 +56,12 @@ export class LongPolls {
     metrics.observed('http_polls_held', 'Long polls that wait for an update or a command.', () => this.#places.held);
   }
 
-  /** The wait that the query asks for: absent and 0 mean the default, too long is cut, anything else is 400. */
+  /**
+   * Returns the requested wait. Absent and 0 mean the default; a longer wait than allowed is shortened; any other value
+   * is 400.
+   */
   waitMs(query: string): number {
-    // What nearly every device sends needs no parser.
+    // Most devices send this form, which needs no parser.
     const text = query === '' ? '' : (plainTimeout.exec(query)?.[1] ?? new URLSearchParams(query).get('timeout'));
     if (text === null || text === '') return this.#deps.waitMsDefault;
     if (!/^\d{1,15}$/.test(text)) {
@@ -69,9 +71,9 @@ export class LongPolls {
   }
 
   /**
-   * Holds the exchange: exactly one of `Poll.answer`, the deadline or the client's disconnect ends the poll, and then
-   * `Poll.onEnd` is called. Undefined when there is no place: the client was refused. `atDeadline` is 408 without a
-   * body.
+   * Holds the exchange. Exactly one of `Poll.answer`, the deadline or a disconnect ends the poll, and then `Poll.onEnd`
+   * is called. Returns undefined when no place was free and the client was refused. The answer `atDeadline` is 408
+   * without a body by default.
    */
   hold(
     exchange: Exchange,
@@ -89,7 +91,7 @@ export class LongPolls {
       return undefined;
     }
     this.#start();
-    // A slot that the clock has passed already would never be ended.
+    // The timer would never visit a slot that has passed already.
     const slot = Math.max(Math.ceil((performance.now() + waitMs) / limits.pollTickMs), this.#lastSlot + 1);
     const poll = new Poll(this, exchange, token, device, owners, slot, atDeadline);
     const polls = this.#slots.get(slot);
@@ -98,7 +100,7 @@ export class LongPolls {
     return poll;
   }
 
-  /** The credentials of the poll's device changed, or the device is gone: ends the poll if that concerns it. */
+  /** Called when the credentials of the poll's device changed or the device was deleted. Ends the poll if necessary. */
   async recheck(poll: Poll, reason: CloseReason): Promise<void> {
     if (reason === 'device_deleted') {
       poll.answer(faultAnswer(new Fault('device_deleted', 'Device was deleted!')));
@@ -108,11 +110,11 @@ export class LongPolls {
       const device = await this.#deps.tokens.lookup(poll.token);
       if (device?.number !== poll.device.number) poll.answer(expired);
     } catch {
-      // The token was valid when the poll began; the device's next poll checks it again.
+      // The token was valid when the poll began; the next poll of the device checks it again.
     }
   }
 
-  /** Ends all polls as if their time were over, so that their clients ask another server. */
+  /** Ends all polls as at their deadline, so that clients poll another server. */
   close(): void {
     this.#closed = true;
     for (const polls of [...this.#slots.values()]) for (const poll of [...polls]) poll.expire(true);
@@ -144,11 +146,11 @@ export class LongPolls {
   }
 }
 
-/** A request that waits. */
+/** A held request. */
 export class Poll {
   readonly token: string;
   readonly device: CachedDevice;
-  /** As the poll began: a device may change its customer meanwhile. */
+  /** Owners at the start of the poll: a device may change its customer meanwhile. */
   readonly owners: readonly PlaceOwner[];
   readonly slot: number;
   readonly #owner: LongPolls;
@@ -176,13 +178,13 @@ export class Poll {
     exchange.onAbort = () => this.#end('gone');
   }
 
-  /** Called once, however the poll ended; at once when it has. */
+  /** Sets the function that is called once when the poll ends; called at once when the poll has ended. */
   set onEnd(callback: () => void) {
     if (this.#ended) callback();
     else this.#onEnd = callback;
   }
 
-  /** False when the client had gone or the poll had ended: then the answer was not sent. */
+  /** Returns false when the client had disconnected or the poll had ended: then the answer was not sent. */
   answer(answer: Answer): boolean {
     if (this.#exchange.done) return false;
     this.#exchange.answer(answer);

@@ -1,6 +1,6 @@
 /**
- * POST /api/v1/provision (operation 9): no token in the path. Whatever comes of it is 200 with a `status`; only a
- * request that is not one is 400, and it is never echoed.
+ * POST /api/v1/provision (operation 9), without a token in the path. Every outcome is 200 with a `status`; only a
+ * malformed request is 400. The answer never repeats the request.
  */
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';

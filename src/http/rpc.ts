@@ -1,6 +1,6 @@
 /**
- * Commands over HTTP (operations 5, 6 and 7): GET rpc waits for a command, POST rpc/{id} replies to one, POST rpc is a
- * call of the device itself. Order of checks: parameters and presence of a body, token, JSON.
+ * Commands over HTTP (operations 5, 6 and 7): GET rpc waits for a command, POST rpc/{id} replies to a command, POST rpc
+ * is a call of the device. Order of checks: parameters and presence of a body, token, JSON.
  */
 import { badRequest, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -23,7 +23,7 @@ export interface RpcDoorDeps {
   rpc: Rpc;
   calls: Calls;
   readBody: ReadBody;
-  /** An expired poll has no body. */
+  /** True: the answer at the deadline has no body. */
   emptyPollTimeout: boolean;
 }
 
@@ -96,7 +96,7 @@ function requestText({ id, method, params }: RpcRequest): string {
   return `{"id":${id},"method":${JSON.stringify(method)},"params":${params}}`;
 }
 
-/** One answer for all polls; its body is made when it is sent, because it holds the time. */
+/** The answer of all expired polls. Its body is made when it is sent, because it contains the time. */
 const timeoutAnswer: HttpResponse = {
   status: 408,
   contentType: 'application/json',

@@ -1,7 +1,7 @@
 /**
  * POST /api/v1/{token}/telemetry: bytes of a request → rows of a frame → 200 when they are durable. The hot path of
- * HTTP: for a known device and a small body nothing is allocated here but the request's own exchange. Order of checks:
- * body present, token, messages of the rate limit, room in the journal, JSON, data points of the rate limit.
+ * HTTP: a known device with a small body allocates only the exchange. Order of checks: presence of a body, token,
+ * messages of the rate limit, room in the journal, JSON, data points of the rate limit.
  */
 import type { Clock } from '../base/clock.ts';
 import { badRequest, Fault } from '../base/errors.ts';
@@ -58,7 +58,9 @@ export function telemetryDoor(deps: TelemetryDoorDeps): void {
     touch(device);
   };
 
-  /** The rare paths: a token that must be looked up, or a body for the decoding thread. Both outlive the call. */
+  /**
+   * Handles the rare paths: a token that must be looked up, or a body for the decoding thread. Both are asynchronous.
+   */
   const acceptLater = async (
     exchange: Exchange,
     token: string,

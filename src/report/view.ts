@@ -29,13 +29,13 @@ export type Role = 'ROW' | 'COLUMN' | 'VALUE';
 export type Field = Source & {
   label: string;
   role: Role;
-  /** VALUE only. */
+  /** Only for the role VALUE. */
   aggregation?: Aggregation;
   /** Digits after the decimal point; absent = all digits. */
   decimals?: number;
 };
 
-/** `name` is what a request overrides it by. No values: no restriction. */
+/** A request overrides the filter by `name`. An empty list of values matches everything. */
 export type Filter = Source & { name: string; operation: Operation; values: string[] };
 
 export type TimeRange =
@@ -44,7 +44,7 @@ export type TimeRange =
 
 export interface ViewDefinition {
   type: 'TABLE';
-  /** Profiles by name and devices by id; both empty: every device. A device must be in each list that is not. */
+  /** Profiles by name and devices by id; both empty: all devices. A device must be in every list that is not empty. */
   scope: { deviceProfiles: string[]; deviceIds: string[] };
   fields: Field[];
   timeRange: TimeRange;
@@ -52,21 +52,21 @@ export interface ViewDefinition {
   timeZone: string;
   filters: Filter[];
   sort: { label: string; order: 'ASC' | 'DESC' }[];
-  /** Rows; null = as many as the settings allow. */
+  /** The largest number of rows; null = the limit of the settings. */
   limit: number | null;
 }
 
 export interface View extends ViewDefinition {
   id: string;
   tenantId: string;
-  /** Null: for users of every customer. */
+  /** Null: for users of all customers. */
   customerId: string | null;
   name: string;
   version: number;
   createdTime: number;
 }
 
-/** What a request changes of the view. */
+/** The changes that a request makes to the view. */
 export interface ReportRequest {
   rangeStartTs: number | undefined;
   rangeEndTs: number | undefined;
@@ -76,7 +76,7 @@ export interface ReportRequest {
 /** Numbers of the scopes, as they are stored. */
 export const scopeNumbers: Record<AttributeScope, number> = { CLIENT_SCOPE: 1, SHARED_SCOPE: 2, SERVER_SCOPE: 3 };
 
-/** Two sources are the same place. */
+/** Returns an equal string for equal sources. */
 export function sourceKey(source: Source): string {
   switch (source.source) {
     case 'ATTRIBUTE':
@@ -88,7 +88,7 @@ export function sourceKey(source: Source): string {
   }
 }
 
-/** [start, end) of the saved range at this moment. */
+/** Returns [start, end) of the saved range at this moment. */
 export function rangeOf({ timeRange, timeZone }: ViewDefinition, now: number): { startTs: number; endTs: number } {
   if (timeRange.type === 'FIXED') return timeRange;
   const zone = new Zone(timeZone);

@@ -15,7 +15,7 @@ export interface ViewDeps {
   clock: Clock;
 }
 
-/** Creates a view, or replaces the one whose id it has. */
+/** Creates a view, or replaces the view that has its id. */
 export async function saveView({ postgres, clock }: ViewDeps, tenantId: string, input: ViewInput): Promise<View> {
   checkViewName(input.name);
   const customerId = input.customerId === nullUuid ? null : input.customerId;
@@ -49,7 +49,7 @@ export async function saveView({ postgres, clock }: ViewDeps, tenantId: string, 
   });
 }
 
-/** The view as this caller may see it; else 404, as if there were none. */
+/** Returns a view that this caller may see; otherwise throws the 404 of a missing view. */
 export async function findVisibleView({ postgres }: ViewDeps, principal: TenantPrincipal, id: string): Promise<View> {
   const { tenantId, customerId } = visibleTo(principal);
   const view = await findView(postgres, tenantId, id);

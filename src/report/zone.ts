@@ -16,14 +16,14 @@ export interface OffsetChange {
 
 const firstMs = Date.UTC(1900, 0, 1);
 const lastMs = Date.UTC(2150, 0, 1);
-/** No zone has gone to another time and back within it. */
+/** No zone changes its offset twice within this time. */
 const strideMs = 7 * dayMs;
 
 export class Zone {
   readonly name: string;
   readonly #format: Intl.DateTimeFormat;
 
-  /** Throws a 400 for an unknown name. */
+  /** Throws a 400 fault for an unknown name. */
   constructor(name: string) {
     this.name = name;
     try {
@@ -69,7 +69,7 @@ export class Zone {
     return ts + this.offsetAt(ts);
   }
 
-  /** The first moment whose local time is `local` or later; a local time that the clock skips begins when it has. */
+  /** The first moment whose local time is `local` or later; a skipped local time maps to the moment of the change. */
   instant(local: number): number {
     // The offset of a day earlier holds until the change, the offset of a day later from the change on.
     const before = this.offsetAt(local - dayMs);
