@@ -1,4 +1,4 @@
-/** SQL of API keys. Of a value only the SHA-256 is here. */
+/** SQL of API keys. Of a key's value only the SHA-256 is stored. */
 
 import type { Queries } from '../postgres/client.ts';
 import { contains, containsPattern, type Page, type PageLink, readPage } from '../postgres/page.ts';
@@ -17,7 +17,7 @@ const sortColumns = new Map([
   ['enabled', 'enabled'],
 ]);
 
-/** A key and the account that it acts for. */
+/** A key and the account for which it acts. */
 export interface KeyOwner {
   keyId: string;
   keyEnabled: boolean;
@@ -55,8 +55,8 @@ export async function insertApiKey(
 }
 
 /**
- * The session epochs of those of the users that exist. Until the transaction ends no session of theirs is ended, and no other
- * transaction that calls this makes a key of theirs; on any worker or host.
+ * Returns the session epochs of the users that exist. Until the transaction ends, on any worker or host, no session of
+ * these users is ended, and no other caller of this function makes a key of theirs.
  */
 export async function holdAccounts(queries: Queries, userIds: string[]): Promise<Map<string, number>> {
   const rows = await queries.query<{ id: string; epoch: number }>(
@@ -77,7 +77,7 @@ export async function holdMaker(queries: Queries, id: string): Promise<string[] 
   return key && [...key.madeBy, id];
 }
 
-/** Counts up to `countMax` keys. */
+/** Counts at most `countMax` keys. */
 export async function countApiKeys(queries: Queries, userId: string, countMax: number): Promise<number> {
   const [row] = await queries.query<{ count: number }>(
     'select count(*) from (select from api_key where user_id = $1 limit $2) as counted',
@@ -121,8 +121,8 @@ export async function deleteKeysOfUser(queries: Queries, userId: string): Promis
 }
 
 /**
- * Deletes the keys that `makers` made, directly or through other keys. The makers are deleted already and make no more;
- * a key that was being made meanwhile is found in the next round.
+ * Deletes the keys that `makers` made, directly or through other keys. The makers are deleted already and make no more
+ * keys. A key that was made meanwhile is found in the next round.
  */
 async function deleteMade(queries: Queries, makers: string[]): Promise<Buffer[]> {
   const all: Buffer[] = [];

@@ -1,10 +1,10 @@
-/** API keys (docs/rest.md#api-keys): the types, and how a value is made and hashed. */
+/** API keys (docs/rest.md#api-keys): the types, and the functions that make and hash a value. */
 import { createHash, randomBytes } from 'node:crypto';
 
 export interface ApiKey {
   id: string;
   createdTime: number;
-  /** Null: of a system administrator. */
+  /** Null: the key of a system administrator. */
   tenantId: string | null;
   userId: string;
   /** Epoch milliseconds; 0 = never. */
@@ -14,10 +14,10 @@ export interface ApiKey {
 }
 
 const randomBytesOfValue = 64;
-/** A longer text is no key, whatever the prefix: it is not worth hashing. */
+/** A longer string is never a key and is not hashed. */
 export const valueCharsMax = 256;
 
-/** Shown once, when it is made. 512 random bits: a plain hash of it cannot be guessed back. */
+/** Returns a value, which is shown once. It has 512 random bits: nobody can guess it from its plain hash. */
 export function createValue(prefix: string): string {
   return prefix + randomBytes(randomBytesOfValue).toString('base64url');
 }

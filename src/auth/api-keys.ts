@@ -25,9 +25,9 @@ export interface ApiKeysDeps {
 }
 
 interface Known {
-  /** Monotonic milliseconds at which the store was asked. */
+  /** Monotonic milliseconds at which the read of the store began. */
   askedAt: number;
-  /** Undefined: no such key. Requests that come while the store is being asked wait for the same answer. */
+  /** Undefined: the key does not exist. Requests that arrive during the read share its answer. */
   owner: Promise<KeyOwner | undefined>;
 }
 
@@ -42,7 +42,7 @@ export class ApiKeys {
   }
 
   async start(): Promise<void> {
-    // A message about a key that the cache does not have changes nothing.
+    // A message about a key that is not cached changes nothing.
     this.#leave = await this.#deps.bus.subscribe(channel, (payload) => this.#known.delete(payload.toString('latin1')));
     if (!this.#deps.purges) return;
     await this.#purge();
@@ -54,7 +54,7 @@ export class ApiKeys {
     clearInterval(this.#timer);
   }
 
-  /** Undefined when there is no such key. */
+  /** Returns undefined when the key does not exist. */
   async find(value: string): Promise<KeyOwner | undefined> {
     if (value === '' || value.length > valueCharsMax) return undefined;
     const hash = sha256(value);
@@ -68,7 +68,7 @@ export class ApiKeys {
     try {
       return await asked.owner;
     } catch (error) {
-      // The next request asks again.
+      // The next request reads the store again.
       if (this.#known.get(name) === asked) this.#known.delete(name);
       throw error;
     }

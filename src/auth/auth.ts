@@ -1,7 +1,7 @@
 /**
- * Signing in and out, and who a request comes from (docs/rest.md#sign-in). Every request with a JWT asks Postgres
- * whether its user and session still stand, so that a logout or a lock takes effect on all hosts at once; API keys go
- * by `api-keys.ts`.
+ * Sign-in, sign-out, and the caller of a request (docs/rest.md#sign-in). Every request with a JWT checks in PostgreSQL
+ * that its user and session are still valid, so a logout or a lock takes effect on all hosts at once. API keys are
+ * checked by `api-keys.ts`.
  */
 import { randomBytes } from 'node:crypto';
 import type { Clock } from '../base/clock.ts';
@@ -60,7 +60,7 @@ export interface AuthDeps {
   passwords: PasswordHasher;
   jwt: Jwt;
   clock: Clock;
-  /** Wrong passwords in a row that are still forgiven; 0 = any number. */
+  /** Consecutive wrong passwords before the account is locked; 0 = never locked. */
   failedLoginsMax: number;
   failedSignIns: FailedSignIns;
   apiKeys: ApiKeys;
@@ -84,7 +84,7 @@ export class Auth {
   async signIn(email: string, password: string, remoteAddress: string): Promise<TokenPair> {
     const { postgres, jwt, clock, failedLoginsMax } = this.#deps;
     const network = networkOf(remoteAddress);
-    // Refused without a question to the store, where that is possible.
+    // Refuses without a read of the store, where possible.
     this.#deps.failedSignIns.admit(email, network, true);
     const account = email.includes('\0') ? undefined : await findAccountByEmail(postgres, email);
     // Runs for an unknown user as well, so that the time of a refusal does not reveal whether the user exists.
@@ -109,7 +109,7 @@ export class Auth {
     return await jwt.issue(account);
   }
 
-  /** Whether the password is that of the hash; wrong ones are counted, for the account and its caller's network. */
+  /** True when the password matches the hash. Wrong ones are counted, for the account and for the caller's network. */
   async #isRight(email: string, password: string, hash: string | null, asker: Asker): Promise<boolean> {
     const { passwords, failedSignIns } = this.#deps;
     const isRight = await passwords.verify(email, password, hash, asker);
@@ -119,7 +119,8 @@ export class Auth {
   }
 
   /**
-   * Throws 400 unless the password is that of the caller, and 429 after too many wrong ones. The account, and its hash.
+   * Throws 400 unless the password is the caller's own, and 429 after too many wrong ones. Returns the account and its
+   * hash.
    */
   async proveCaller(
     principal: Principal,
@@ -128,7 +129,7 @@ export class Auth {
   ): Promise<{ account: Account; passwordHash: string; asker: Asker }> {
     const { postgres, failedSignIns } = this.#deps;
     const network = networkOf(remoteAddress);
-    // Who holds a session of the user is no stranger, but may still guess only as often as at a sign-in.
+    // A caller with a session is known, but may guess only as often as at a sign-in.
     const asker = { network, isKnown: true };
     failedSignIns.admit(principal.email, network, true);
     const account = await findAccount(postgres, principal.userId);
@@ -139,21 +140,21 @@ export class Auth {
     return { account, passwordHash: hash, asker };
   }
 
-  /** Signs in a guest, who shows the id of a public customer. */
+  /** Signs in a guest, who sends the id of a public customer. */
   async signInPublic(publicId: string): Promise<TokenPair> {
     const account = isUuid(publicId) ? await this.#guest(publicId.toLowerCase(), null) : undefined;
     if (!account) throw wrongPassword();
     return await this.#deps.jwt.issue(account, undefined, true);
   }
 
-  /** The first password of a user, and the user signed in with it. A token works once. */
+  /** Sets the first password of a user and signs the user in. A token is valid once. */
   async activate(activateToken: string, password: string, remoteAddress: string): Promise<TokenPair> {
     const { postgres, passwords, jwt, clock } = this.#deps;
     const unknown = () => {
       const shown = activateToken.slice(0, 100);
       return badRequest('activate_token', `Unable to find user credentials by activateToken [${shown}]`);
     };
-    // Comes before the costly hash, because callers without credentials may get here.
+    // Runs before the costly hash, because callers without credentials may call this.
     if (activateToken.includes('\0') || !(await isActivationKnown(postgres, activateToken, clock.now())))
       throw unknown();
     checkPassword(password);
@@ -163,7 +164,7 @@ export class Auth {
     return await jwt.issue(account);
   }
 
-  /** A new password by the token of a reset link, and the user signed in with it; every other session ends. */
+  /** Sets a new password by the token of a reset link and signs the user in; every other session ends. */
   async resetPassword(
     resetToken: string,
     password: string,
@@ -192,8 +193,9 @@ export class Auth {
   }
 
   /**
-   * A new pair of the same session. Each refresh token is accepted once: when a token comes again, two parties have it,
-   * and the session ends. A guest has no password to protect, so the refresh token of a guest is accepted repeatedly.
+   * Returns a new pair of tokens of the same session. A refresh token is accepted once. A second use shows that two
+   * parties have it, and ends the session. A guest has no password to protect, so a guest's refresh token is accepted
+   * repeatedly.
    */
   async refresh(refreshToken: string): Promise<TokenPair> {
     let claims: AccessClaims | RefreshClaims;
@@ -204,14 +206,14 @@ export class Auth {
       throw error.kind === 'expired' ? tokenExpired() : authenticationFailed();
     }
     if (claims.kind !== 'refresh') throw unauthorized('refresh_scope', 'Invalid Refresh Token scope');
-    const account = await this.#standingAccount(claims);
+    const account = await this.#validAccount(claims);
     if (!account) throw tokenOutdated();
     const { sessionId, renewal, isPublic } = claims;
     if (!isPublic && !(await this.#renew({ sessionId, ownerId: account.id }, renewal))) throw tokenOutdated();
     return await this.#deps.jwt.issue(account, { sessionId, renewal: renewal + 1 }, isPublic);
   }
 
-  /** False when the refresh token was taken before; the session has ended then. */
+  /** Returns false when the refresh token was used earlier; the session is then ended. */
   async #renew(session: SessionOf, renewal: number): Promise<boolean> {
     const { postgres, clock } = this.#deps;
     const now = clock.now();
@@ -232,8 +234,7 @@ export class Auth {
   }
 
   /**
-   * Ends all sessions of an owner with more than `sessionsPerOwnerMax` remembered ones, so that their number is
-   * bounded.
+   * Ends all sessions of an owner with more than `sessionsPerOwnerMax` stored ones, so that their number is bounded.
    */
   async #limitSessions(ownerId: string, now: number): Promise<void> {
     const { postgres } = this.#deps;
@@ -242,7 +243,7 @@ export class Auth {
     await postgres.transaction((queries) => endSessions(queries, ownerId, nextSecond(now)));
   }
 
-  /** Returns when the last token expires that any host has issued by now. */
+  /** Returns the expiry of the last token that any host has issued by now. */
   #lastExpiry(now: number): number {
     return now + (this.#deps.jwt.tokenSecondsMax + clockSkewSecondsMax) * 1000;
   }
@@ -254,7 +255,7 @@ export class Auth {
     await this.#endSession({ sessionId, ownerId: isPublic ? customerId! : userId });
   }
 
-  /** Ends every other session of the user; the answer belongs to a new one. */
+  /** Changes the password and ends every other session of the user; the answer has tokens of a new session. */
   async changePassword(
     principal: Principal,
     change: { current: string; next: string; revokesKeys: boolean },
@@ -271,7 +272,7 @@ export class Auth {
     const changed = await this.#revoking(change.revokesKeys, (queries) =>
       changePassword(queries, account.id, passwordHash, next, time),
     );
-    // Changed by another call at this moment.
+    // Another call changed the password at this moment.
     if (!changed) throw badRequest('current_password', "Current password doesn't match!");
     return await jwt.issue(changed);
   }
@@ -298,7 +299,10 @@ export class Auth {
     return await this.#sessionOfApiKey(credential.value, caller);
   }
 
-  /** The account with what requests do without. Throws a 401 fault when the user was deleted at this moment. */
+  /**
+   * Returns the account with the members that requests do not read. Throws a 401 fault when the user was deleted at
+   * this moment.
+   */
   async userOf({ account, principal }: Session): Promise<User> {
     if (principal.isPublic) return { ...account, additionalInfo: null };
     const user = await findAccount(this.#deps.postgres, account.id);
@@ -306,7 +310,7 @@ export class Auth {
     return user;
   }
 
-  /** For doors that take a JWT by other ways than the two headers. */
+  /** Called by doors that receive a JWT outside the two headers. */
   async sessionOfJwt(token: string): Promise<Session> {
     let claims: AccessClaims | RefreshClaims;
     try {
@@ -315,9 +319,9 @@ export class Auth {
       if (!(error instanceof BadToken)) throw error;
       throw error.kind === 'expired' ? tokenExpired() : wrongPassword();
     }
-    // A refresh token is accepted for a new pair only.
+    // A refresh token is accepted only for a new pair.
     if (claims.kind !== 'access') throw wrongPassword();
-    const account = await this.#standingAccount(claims);
+    const account = await this.#validAccount(claims);
     if (!account) throw tokenExpired();
     return { account, principal: principalOf(account, { ...claims, apiKeyId: null }) };
   }
@@ -327,7 +331,7 @@ export class Auth {
     if (tenantId !== null) this.#deps.requestLimits?.take(tenantId, customerId);
   }
 
-  /** Whether what the caller sees of this server is HTTPS. */
+  /** True when the caller reaches this server over HTTPS. */
   isSecure(caller: Caller): boolean {
     return this.#deps.proxies.isSecure(caller);
   }
@@ -347,14 +351,14 @@ export class Auth {
   }
 
   /** Returns the account of a token; undefined when the account or the session has ended. */
-  async #standingAccount(claims: AccessClaims | RefreshClaims): Promise<Account | undefined> {
+  async #validAccount(claims: AccessClaims | RefreshClaims): Promise<Account | undefined> {
     const { subject, userId, sessionId, issuedSeconds, isPublic, epoch } = claims;
     if (isPublic) return isUuid(subject) && isUuid(sessionId) ? await this.#guest(subject, sessionId) : undefined;
     if (!isUuid(userId) || !isUuid(sessionId)) return undefined;
     const session = await findSession(this.#deps.postgres, userId, sessionId);
     if (!session?.enabled || session.sessionOutdated) return undefined;
     if (epoch !== undefined && epoch !== session.sessionEpoch) return undefined;
-    // For tokens without an epoch, and for what a host of an earlier version ended.
+    // Checks tokens without an epoch, and sessions that a host of an earlier version ended.
     if (issuedSeconds < Math.floor(session.tokensOutdatedTime / 1000)) return undefined;
     return session;
   }
@@ -386,7 +390,7 @@ function principalOf(
   return { userId, email, authority, tenantId, customerId, isPublic, sessionId, apiKeyId };
 }
 
-/** A worker may start while PostgreSQL is unavailable: devices go on, and sign-ins wait for the key. */
+/** Returns at once while PostgreSQL is unavailable: devices are served, and sign-ins wait for the key. */
 export async function openJwt(postgres: Postgres, config: Config['auth'], clock: Clock): Promise<Jwt> {
   const { issuer, accessTokenSeconds, refreshTokenSeconds } = config;
   let known: Uint8Array | undefined;
@@ -399,7 +403,10 @@ export async function openJwt(postgres: Postgres, config: Config['auth'], clock:
   return new Jwt({ signingKey, issuer, accessTokenSeconds, refreshTokenSeconds, clock });
 }
 
-/** The key of this installation: from the settings, else made by the first host and kept in Postgres for all. */
+/**
+ * Returns the key of this installation: from the settings, otherwise from PostgreSQL, where the first host stored it
+ * for all.
+ */
 async function loadSigningKey(postgres: Postgres, configured: string): Promise<Uint8Array> {
   const fresh = randomBytes(signingKeyBytesMin).toString('base64');
   const text = configured || (await findOrInsertSetting(postgres, 'jwt.signingKey', fresh));
@@ -412,7 +419,7 @@ async function loadSigningKey(postgres: Postgres, configured: string): Promise<U
   return key;
 }
 
-/** What a new password must be, as consoles show it (docs/rest.md#passwords). */
+/** The rules for a new password, as consoles show them (docs/rest.md#passwords). */
 export const passwordPolicy = {
   minimumLength: limits.passwordCharsMin,
   maximumLength: limits.passwordCharsMax,
@@ -450,7 +457,7 @@ function tokenOutdated(): Fault {
   return unauthorized('token_outdated', 'Token is outdated');
 }
 
-/** Tokens carry whole seconds: those of the running one are outdated too. */
+/** Tokens carry whole seconds: tokens of the running second are outdated too. */
 function nextSecond(now: number): number {
   return (Math.floor(now / 1000) + 1) * 1000;
 }

@@ -1,4 +1,4 @@
-/** Which of the credentials in a request's headers counts (docs/rest.md#sign-in): any JWT goes before any API key. */
+/** Chooses the credential in a request's headers (docs/rest.md#sign-in): any JWT takes precedence over any API key. */
 
 export interface Credential {
   scheme: 'Bearer' | 'ApiKey';
@@ -6,8 +6,8 @@ export interface Credential {
 }
 
 /**
- * `headers` gives all values of a header. A proxy may have joined repeated ones with commas, which no credential holds.
- * The scheme word is case-sensitive; with another scheme, or none, there is no credential.
+ * `headers` returns all values of a header. A proxy may have joined repeated values with commas, which no credential
+ * contains. The scheme is case-sensitive. A header with another scheme, or with none, is ignored.
  */
 export function chooseCredential(headers: (name: string) => string[]): Credential | undefined {
   let apiKey: Credential | undefined;

@@ -1,9 +1,9 @@
 /**
- * Slows down the guessing of passwords. After some wrong passwords further tries have to wait, each twice as long as
- * the one before: tries of one network for one account, of one network for any accounts, and, for a short time, of all
- * networks for one account. The last two do not hold for a network from which the user signed in before, so that no
- * stranger can lock a user out. Each worker counts for itself. An account that does not exist is treated like one that
- * does.
+ * Slows down guessing of passwords. After some wrong passwords each further try must wait twice as long as the previous
+ * one. Counted are tries of one network for one account, of one network for any account, and, for a short time, of all
+ * networks for one account. The last two rules do not apply to a network from which the user signed in before, so a
+ * stranger cannot lock a user out. Each worker counts separately. An account that does not exist is treated like an
+ * existing one.
  */
 import type { Clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';
@@ -55,7 +55,7 @@ export class FailedSignIns {
     }
   }
 
-  /** The network keeps its count over all accounts: one account of its own gives a guesser no new tries. */
+  /** Keeps the count of the network over all accounts: a sign-in to an own account gives a guesser no new tries. */
   succeeded(email: string, network: string): void {
     const [ofBoth, , ofAccount] = rulesFor(email, network);
     this.#tries.delete(ofBoth.name);

@@ -1,6 +1,6 @@
-/** JSON web tokens (docs/rest.md#tokens): HS512 and nothing else, an access and a refresh token for each session. */
+/** JSON web tokens (docs/rest.md#tokens): HS512 only, an access and a refresh token for each session. */
 import { randomUUID } from 'node:crypto';
-// By parts: the whole of jose is 63 files that every start would read.
+// Imports single parts: the whole of jose is 63 files, which every start would read.
 import { JOSEError, JWSSignatureVerificationFailed, JWTClaimValidationFailed, JWTExpired } from 'jose/errors';
 import { SignJWT } from 'jose/jwt/sign';
 import { jwtVerify } from 'jose/jwt/verify';
@@ -10,7 +10,7 @@ import { nullUuid } from '../base/uuid.ts';
 import { type Authority, authorities } from './roles.ts';
 import type { Account, UserNames } from './user.ts';
 
-/** How far the clock of the host that issued a token may be ahead of ours. */
+/** Seconds that the clock of the host that issued a token may be ahead of this host's clock. */
 export const clockSkewSecondsMax = 60;
 const refreshScope = 'REFRESH_TOKEN';
 
@@ -33,14 +33,14 @@ export interface TokenPair {
 
 export interface AccessClaims {
   kind: 'access';
-  /** Email of the user; of a guest the id of the public customer. */
+  /** Email of the user; for a guest the id of the public customer. */
   subject: string;
   userId: string;
   sessionId: string;
   authority: Authority;
   isPublic: boolean;
   issuedSeconds: number;
-  /** Undefined: of a version that knew no epochs. */
+  /** Undefined: issued by a version without epochs. */
   epoch: number | undefined;
 }
 
@@ -52,11 +52,11 @@ export interface RefreshClaims {
   isPublic: boolean;
   issuedSeconds: number;
   epoch: number | undefined;
-  /** How often the session had been renewed when the token was made. */
+  /** The number of renewals of the session when the token was made. */
   renewal: number;
 }
 
-/** `malformed`: not a token of ours at all. `expired`: it was one, or claims to be: expired, or a wrong signature. */
+/** `malformed`: the string is not one of our tokens. `expired`: the token has expired, or its signature is wrong. */
 export class BadToken extends Error {
   readonly kind: 'malformed' | 'expired';
 
@@ -73,14 +73,14 @@ export class Jwt {
     this.#deps = deps;
   }
 
-  /** Life of the token that lives longest. */
+  /** The longest lifetime of any token, in seconds. */
   get tokenSecondsMax(): number {
     return Math.max(this.#deps.accessTokenSeconds, this.#deps.refreshTokenSeconds);
   }
 
   /**
-   * A pair of a new session, or of one that is renewed. It is of a time when the user's tokens were not outdated, be it
-   * a moment ahead.
+   * Makes a pair of tokens of a new or a renewed session. Its time of issue is one at which the user's tokens are not
+   * outdated, even if that is a moment ahead.
    */
   async issue(user: TokenUser, renewed?: { sessionId: string; renewal: number }, isPublic = false): Promise<TokenPair> {
     const { accessTokenSeconds, refreshTokenSeconds } = this.#deps;
@@ -103,7 +103,7 @@ export class Jwt {
     };
   }
 
-  /** Throws BadToken. Whether the session and its user still stand is not known here. */
+  /** Verifies signature and claims; throws BadToken. The session and its user are not checked here. */
   async verify(token: string): Promise<AccessClaims | RefreshClaims> {
     const payload = await this.#verified(token);
     const { sub, userId, sessionId, scopes, isPublic, iat } = payload;
@@ -167,7 +167,7 @@ export class Jwt {
   }
 }
 
-/** The last character of a signature has four bits to spare: another text would decode to the same bytes. */
+/** The last character of a signature has four unused bits: another string would decode to the same bytes. */
 function isCanonical(token: string): boolean {
   const signature = token.slice(token.lastIndexOf('.') + 1);
   return Buffer.from(signature, 'base64url').toString('base64url') === signature;

@@ -1,8 +1,8 @@
 /**
- * Computes password hashes: scrypt in PHC form, in one thread of low priority with a short queue in which the networks
+ * Computes password hashes: scrypt in PHC form, in one thread of low priority with a short queue, in which the networks
  * of the callers take turns. In libuv's thread pool (`crypto.scrypt`) a few hashes at once delay the journal's
- * fdatasync a thousandfold, and with it every device. A keyed digest in memory recognises a password that was right a
- * short while ago, so that programs which sign in for each call cost no scrypt each.
+ * fdatasync a thousandfold, and so every device. A keyed digest in memory recognises a password that was right a short
+ * time ago, so programs that sign in for each call do not cost a scrypt each.
  */
 import { createHmac, randomBytes, timingSafeEqual } from 'node:crypto';
 import { Worker } from 'node:worker_threads';
@@ -10,16 +10,16 @@ import { assert, Fault } from '../base/errors.ts';
 import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 
-/** 2^15 · 8 · 3: 32 MiB and about 0.2 s, one of OWASP's equal choices, the one with the least memory. */
+/** 2^15 · 8 · 3: 32 MiB and about 0.2 s, the choice with the least memory among those that OWASP lists as equal. */
 const defaultCost: Cost = { ln: 15, r: 8, p: 3 };
 const hashBytes = 32;
 const phc = /^\$scrypt\$ln=(\d{1,2}),r=(\d{1,2}),p=(\d{1,2})\$([A-Za-z0-9+/]+)\$([A-Za-z0-9+/]+)$/;
 
-// As text, so that it is the same in a build, where files end in .js, and in a test, where they do not.
+// Source text, because it must run both in a build, where files end in .js, and in a test, where they do not.
 const thread = `
 const { parentPort } = require('node:worker_threads');
 const { scryptSync } = require('node:crypto');
-// Of this thread only: acknowledgements go first.
+// Lowers the priority of this thread only: acknowledgements go first.
 require('node:os').setPriority(0, ${limits.passwordThreadNice});
 parentPort.on('message', ({ password, salt, ln, r, p, bytes }) => {
   const N = 2 ** ln;
@@ -42,11 +42,11 @@ interface Job extends Cost {
 /** The caller that waits for a password check. */
 export interface Asker {
   network: string;
-  /** The user signed in from this network before: a stranger makes room for such an asker. */
+  /** True when the user signed in from this network before: an unknown asker makes room for a known one. */
   isKnown: boolean;
 }
 
-/** The asker for checks of this process itself. */
+/** The asker for checks that this process itself needs. */
 const ownAsker: Asker = { network: '', isKnown: true };
 
 interface Waiter {
@@ -66,14 +66,14 @@ export class PasswordHasher {
   readonly #queues = new Map<string, Waiter[]>();
   #queued = 0;
   readonly #digestKey = randomBytes(32);
-  /** Stored hash → the password that was right, as a digest, and until when that counts. */
+  /** Stored hash → digest of the password that was right, and its expiry. */
   readonly #remembered = new FifoMap<string, { digest: Buffer; until: number }>(limits.rememberedPasswordsMax);
-  /** Questions that wait for their answer: as many as the queue is long. */
+  /** Checks that wait for their result, at most the length of the queue. */
   readonly #asked = new Map<string, Promise<boolean>>();
   #worker: Worker | undefined;
   #closed = false;
 
-  /** `queueMax`: checks that wait behind the one that runs; one more is refused. `cost`: of new hashes. */
+  /** `queueMax`: checks that wait after the running one; a further check is refused. `cost`: of new hashes. */
   constructor(queueMax: number, cost = defaultCost) {
     this.#queueMax = queueMax;
     this.#cost = cost;
@@ -91,8 +91,9 @@ export class PasswordHasher {
   }
 
   /**
-   * Without a `stored` hash (no such user) the check takes the same time and answers no. Programs that sign in together
-   * as the same user share one check. Unknown users share checks as well, so that the timing does not reveal them.
+   * Without a `stored` hash (the user does not exist) the check takes the same time and returns false. Programs that
+   * sign in at the same time as the same user share one check. Checks of unknown users are shared too, so that the
+   * timing does not reveal them.
    */
   verify(user: string, password: string, stored: string | null, asker = ownAsker): Promise<boolean> {
     const digest = createHmac('sha256', this.#digestKey).update(password).digest();
@@ -142,9 +143,9 @@ export class PasswordHasher {
   }
 
   /**
-   * Refuses one waiter to make room for `asker`. It is the newest waiter of the network with the most waiters, if that
-   * network has more than the asker's network would have. Else, for a known asker whose network has less than a quarter
-   * of the queue, it is the newest unknown waiter. False when no waiter was refused.
+   * Refuses one waiter to make room for `asker`. The refused one is the newest waiter of the network with the most
+   * waiters, if that network has more than the asker's network would have. Otherwise, for a known asker whose network
+   * has less than a quarter of the queue, it is the newest unknown waiter. Returns false when no waiter was refused.
    */
   #makeRoom({ network, isKnown }: Asker): boolean {
     const queues = [...this.#queues.values()];
@@ -165,7 +166,7 @@ export class PasswordHasher {
     return waiter!;
   }
 
-  /** The oldest waiter of the next network, whose other waiters then wait for all other networks. */
+  /** Takes the oldest waiter of the next network. Its other waiters then wait for all other networks. */
   #next(): Waiter | undefined {
     for (const [network, queue] of this.#queues) {
       const waiter = this.#take(queue, 0);

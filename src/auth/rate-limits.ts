@@ -1,9 +1,9 @@
 /**
- * How much a device, a gateway for itself, all devices of a gateway, and all devices of a tenant may send. A post with
- * data points counts as one telemetry message and its points, every other message as one message. Each worker keeps the
- * token buckets of the devices it saw and publishes at once what it took, so all workers and hosts share one bucket.
- * What several connections send within the same few milliseconds may exceed the bucket: that is a debt which later
- * messages pay. Without the bus each worker counts alone.
+ * Limits the messages of a device, of a gateway itself, of all devices of a gateway, and of all devices of a tenant. A
+ * post with data points counts as one telemetry message and its points, every other message as one message. Each worker
+ * keeps the token buckets of the devices it saw and publishes what it took at once, so all workers and hosts share one
+ * bucket. Messages of several connections within a few milliseconds may overdraw a bucket; later messages pay the debt.
+ * Without the bus each worker counts separately.
  */
 import type { Clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';
@@ -12,7 +12,7 @@ import type { Bus } from '../bus/bus.ts';
 import { type Owner, Tallies, type Tally } from '../bus/tallies.ts';
 import { type Bucket, parseBuckets, type Shortage, TokenBuckets } from './token-buckets.ts';
 
-/** What is counted, and how a refusal names it. */
+/** The counted kinds, and their names in a refusal. */
 const counted = {
   messages: 'messages',
   telemetryMessages: 'telemetry messages',
@@ -20,7 +20,7 @@ const counted = {
 } as const;
 type Counted = keyof typeof counted;
 const kinds = Object.keys(counted) as Counted[];
-/** Places in `Taken`. */
+/** Indexes in `Taken`. */
 const messagesKind = 0;
 const telemetryMessagesKind = 1;
 const telemetryDataPointsKind = 2;
@@ -28,7 +28,7 @@ const telemetryDataPointsKind = 2;
 const scopeNames = ['device', 'gatewayDevice', 'gateway', 'tenant'] as const;
 type ScopeName = (typeof scopeNames)[number];
 
-/** How a refusal names whose limit it is. */
+/** The noun for the owner of a limit in a refusal. */
 const nounOf: Record<ScopeName, string> = {
   device: 'device',
   gatewayDevice: 'device',
@@ -45,7 +45,7 @@ export interface LimitedDevice {
   readonly isGateway?: boolean | undefined;
 }
 
-/** Messages, telemetry messages, data points: one number for each of `kinds`. */
+/** Counts of messages, telemetry messages and data points, one for each of `kinds`. */
 type Taken = readonly [number, number, number];
 
 /** Throws a StartError when a limit is malformed. */
@@ -66,7 +66,7 @@ export interface RateLimitDeps {
   clock: Clock;
 }
 
-/** Undefined when nothing is limited: then a message costs one comparison. */
+/** Returns undefined when nothing is limited: a message then costs one comparison. */
 export async function openRateLimits(deps: RateLimitDeps): Promise<RateLimits | undefined> {
   if (scopeNames.every((scope) => deps.buckets[scope].length === 0)) return undefined;
   const rateLimits = new RateLimits(deps);
@@ -114,34 +114,36 @@ export class RateLimits {
     this.#tallies.stop();
   }
 
-  /** Takes a message that brings no data points. Throws 429, and then nothing is taken. */
+  /** Takes a message without data points. Throws 429, and then takes nothing. */
   message(device: LimitedDevice): void {
     this.#takeMessage(this.#own(device), device);
   }
 
-  /** Called before a telemetry or attribute post is read: throws 429 when even one data point would be too much. */
+  /**
+   * Called before a telemetry or attribute post is decoded. Throws 429 when even one data point would exceed a limit.
+   */
   admit(device: LimitedDevice): void {
     const scope = this.#own(device);
     this.#check(scope, device, telemetryMessagesKind, 1);
     this.#check(scope, device, telemetryDataPointsKind, 1);
   }
 
-  /** Takes such a post, once its data points are known; without any it is a plain message. Throws 429. */
+  /** Takes such a post, once its data points are counted; a post without any is a plain message. Throws 429. */
   points(device: LimitedDevice, points: number): void {
     this.#takePoints(this.#own(device), device, points);
   }
 
-  /** As `message`, for a child: the children of a gateway share its limits. */
+  /** Like `message`, for a child: the children of a gateway share its limits. */
   childMessage(gateway: LimitedDevice): void {
     this.#takeMessage(this.#scopes.gateway, gateway);
   }
 
-  /** As `points`, for a child. */
+  /** Like `points`, for a child. */
   childPoints(gateway: LimitedDevice, points: number): void {
     this.#takePoints(this.#scopes.gateway, gateway, points);
   }
 
-  /** The limits on what a device sends for itself. */
+  /** The limits on the messages of the device itself. */
   #own(device: LimitedDevice): Scope {
     return device.isGateway === true ? this.#scopes.gatewayDevice : this.#scopes.device;
   }

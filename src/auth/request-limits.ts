@@ -1,6 +1,4 @@
-/**
- * How often a tenant, and each of its customers, may call the REST API. All workers and hosts share the token buckets.
- */
+/** Limits the REST calls of a tenant and of each of its customers. All workers and hosts share the token buckets. */
 import type { Clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -17,7 +15,7 @@ export interface RequestLimitDeps {
   clock: Clock;
 }
 
-/** Undefined when nothing is limited. Throws one line that names a malformed setting. */
+/** Returns undefined when nothing is limited. Throws one line that names a malformed setting. */
 export async function openRequestLimits(deps: RequestLimitDeps): Promise<RequestLimits | undefined> {
   const requestLimits = new RequestLimits(deps);
   if (!requestLimits.limited) return undefined;
@@ -58,7 +56,7 @@ export class RequestLimits {
     this.#tallies.stop();
   }
 
-  /** Takes one request. Throws 429, and then nothing is taken. */
+  /** Takes one request. Throws 429, and then takes nothing. */
   take(tenantId: string, customerId: string | null): void {
     this.#check('tenant', tenantId);
     if (customerId !== null) this.#check('customer', customerId);

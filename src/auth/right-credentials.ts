@@ -1,6 +1,6 @@
 /**
- * Which credentials were right from which network, the latest ones, for `wrong-credentials.ts`: what this worker has
- * seen itself, and digests of what other workers have seen from networks that are refused.
+ * The latest credentials that were right from each network, for `wrong-credentials.ts`: those that this worker has
+ * seen, and digests of those that other workers have seen from refused networks.
  */
 import { createHash } from 'node:crypto';
 import { FifoMap } from '../base/fifo-map.ts';
@@ -12,9 +12,9 @@ interface Right {
 }
 
 export class RightCredentials {
-  /** By network and credentials, with a blank between them: no network has one. */
+  /** Key: network and credentials, separated by a blank, which no network contains. */
   readonly #own = new FifoMap<string, Right>(limits.rightCredentialsMax);
-  /** The same by network, so that a refused network costs what that network has, not what all of them have. */
+  /** The same by network, so that a refused network costs as much as its own entries, not as all entries. */
   readonly #ownOfNetwork = new Map<string, Set<string>>();
   readonly #others = new FifoMap<string, true>(limits.rightCredentialsMax);
 
@@ -33,7 +33,7 @@ export class RightCredentials {
     return own || this.#others.get(nameOf(network, digestOf(credentials))) !== undefined;
   }
 
-  /** Digests of what this worker itself has seen from the network. */
+  /** Returns the digests of the credentials that this worker has seen from the network. */
   digests(network: string): string[] {
     return [...(this.#ownOfNetwork.get(network) ?? [])].map(digestOf);
   }

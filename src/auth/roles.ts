@@ -1,6 +1,6 @@
 /**
- * Who may do what, in one place (docs/rest.md#roles). Each route of the API names one of the lists of roles below;
- * which entity a principal may touch is decided here too.
+ * The rules on who may do what (docs/rest.md#roles). Each route of the API names one of the lists of roles below. The
+ * rules on which entity a principal may touch are here too.
  */
 import { Fault, notFound } from '../base/errors.ts';
 
@@ -8,8 +8,8 @@ export const authorities = ['SYS_ADMIN', 'TENANT_ADMIN', 'CUSTOMER_USER'] as con
 export type Authority = (typeof authorities)[number];
 
 /**
- * What a route is open to. A guest signed in with the id of a public customer only and no password: reads what is
- * shown.
+ * The roles that routes name. A guest signs in with only the id of a public customer and may only read what that
+ * customer shows.
  */
 export type Role = Authority | 'GUEST';
 
@@ -27,10 +27,10 @@ export interface Principal {
   userId: string;
   email: string;
   authority: Authority;
-  /** Null for a system administrator only. */
+  /** Null only for a system administrator. */
   tenantId: string | null;
   customerId: string | null;
-  /** A guest. */
+  /** True for a guest. */
   isPublic: boolean;
   /** Null for an API key. */
   sessionId: string | null;
@@ -54,7 +54,7 @@ export function requireTenant(principal: Principal): TenantPrincipal {
   return principal as TenantPrincipal;
 }
 
-/** An entity that was found in the principal's own tenant: a customer user sees those of the own customer only. */
+/** Checks an entity of the principal's own tenant: a customer user sees only the entities of the own customer. */
 export function requireCustomerOf(principal: Principal, customerId: string | null): void {
   if (principal.authority === 'CUSTOMER_USER' && principal.customerId !== customerId) throw permissionDenied();
 }

@@ -58,7 +58,7 @@ export async function rememberSignInNetwork(
   );
 }
 
-/** Holds the row until the transaction ends when `lock` says so. */
+/** Locks the row until the transaction ends when `lock` is 'lock'. */
 export async function findAccount(
   queries: Queries,
   id: string,
@@ -100,7 +100,7 @@ export async function listUsers(queries: Queries, filter: UserFilter, link: Page
   return await readPage<User>(queries, { ...list, sortColumns, idColumn: 'id' }, link);
 }
 
-/** The account of a session, and whether that session was signed out: one round trip for each request. */
+/** Returns the account of a session, and whether the session was signed out: one round trip for each request. */
 export async function findSession(
   queries: Queries,
   userId: string,
@@ -115,7 +115,7 @@ export async function findSession(
   return session;
 }
 
-/** The public customer that a guest signs in with, and whether the session was signed out. */
+/** Returns the public customer with which a guest signs in, and whether the session was signed out. */
 export async function findGuest(
   queries: Queries,
   customerId: string,
@@ -132,7 +132,7 @@ export async function findGuest(
 
 export type NewUser = User & { passwordHash: string | null };
 
-/** False when the email is taken. */
+/** Returns false when the email is taken. */
 export async function insertUser(queries: Queries, user: NewUser): Promise<boolean> {
   const rows = await queries.query(
     `insert into user_account (id, created_time, tenant_id, customer_id, authority, email, first_name, last_name, phone,
@@ -155,7 +155,7 @@ export async function insertUser(queries: Queries, user: NewUser): Promise<boole
   return rows.length === 1;
 }
 
-/** Whether a user of another tenant, or of none, has the email. */
+/** True when a user of another tenant, or of none, has the email. */
 export async function isOthersEmail(queries: Queries, tenantId: string, email: string): Promise<boolean> {
   const rows = await queries.query(
     'select 1 from user_account where lower(email) = lower($1) and tenant_id is distinct from $2',
@@ -164,7 +164,7 @@ export async function isOthersEmail(queries: Queries, tenantId: string, email: s
   return rows.length > 0;
 }
 
-/** Replaces what a user may change. False when the email is taken. */
+/** Replaces the members that a user may change. Returns false when the email is taken. */
 export async function updateUser(queries: Queries, user: User): Promise<boolean> {
   try {
     await queries.query(
@@ -191,7 +191,7 @@ export async function deleteUser(queries: Queries, id: string): Promise<void> {
   await queries.query('delete from user_account where id = $1', [id]);
 }
 
-/** Holds them until the transaction ends, so that two of them cannot delete each other. */
+/** Locks the administrators until the transaction ends, so that two of them cannot delete each other. */
 export async function lockAdmins(
   queries: Queries,
   authority: 'SYS_ADMIN' | 'TENANT_ADMIN',
@@ -204,7 +204,7 @@ export async function lockAdmins(
   );
 }
 
-/** Disabling ends every token of the user for good: an old token is not valid after the user is enabled again. */
+/** Disabling ends every token of the user for good: an old token stays invalid after the user is enabled again. */
 export async function setUserEnabled(
   queries: Queries,
   id: string,
@@ -245,7 +245,7 @@ export async function isActivationKnown(queries: Queries, token: string, now: nu
   return rows.length === 1;
 }
 
-/** The account that the token opened, once. */
+/** Returns the account of the token, which is valid once. */
 export async function activateAccount(
   queries: Queries,
   token: string,
@@ -283,7 +283,7 @@ export async function isResetTokenKnown(queries: Queries, tokenSha256: Buffer, n
   return rows.length === 1;
 }
 
-/** The account whose password the token changed, once. */
+/** Returns the account whose password was changed by the token, which is valid once. */
 export async function resetPassword(
   queries: Queries,
   tokenSha256: Buffer,
@@ -311,8 +311,8 @@ export async function recordSignIn(queries: Queries, userId: string, now: number
 }
 
 /**
- * True when this wrong password was one too many and the account is now locked. 0 = never. A system administrator is
- * not locked while no other one can sign in: no user could unlock the account. Inside a transaction.
+ * Returns true when this wrong password locks the account. 0 = never locked. A system administrator is not locked while
+ * no other one can sign in, because no user could unlock the account. Runs inside a transaction.
  */
 export async function recordFailedSignIn(
   queries: Queries,
@@ -331,7 +331,7 @@ export async function recordFailedSignIn(
 }
 
 /**
- * Every earlier token is void, and so is a link to choose another password. Undefined when the password is no longer
+ * Changes the password and ends every earlier token and reset link. Returns undefined when the password is no longer
  * the one of `hashBefore`.
  */
 export async function changePassword(
@@ -356,7 +356,7 @@ export interface SessionOf {
   ownerId: string;
 }
 
-/** Rows whose last token has expired by itself go on this occasion. */
+/** Also deletes rows whose last token has expired. */
 export async function outdateSession(
   queries: Queries,
   { sessionId, ownerId }: SessionOf,
@@ -372,9 +372,9 @@ export async function outdateSession(
 }
 
 /**
- * Takes the refresh token that carries the number `renewal`; the next one carries the number after it. False when the
- * token was taken before, but for one that was taken within the last `graceMs`: by the clock of the database, so it
- * holds for all hosts.
+ * Accepts the refresh token with the number `renewal`; the next token has the number after it. Returns false when the
+ * token was accepted earlier, except within the last `graceMs`. The clock is that of the database, so the rule holds
+ * for all hosts.
  */
 export async function renewSession(
   queries: Queries,
@@ -400,7 +400,7 @@ export async function renewSession(
   return again.length === 1;
 }
 
-/** Sessions of the owner that are remembered, up to `countMax`: more are not counted. */
+/** Counts the stored sessions of the owner, at most `countMax`. */
 export async function countSessions(queries: Queries, ownerId: string, countMax: number): Promise<number> {
   const [row] = await queries.query<{ count: number }>(
     `select count(*) from (
@@ -411,9 +411,7 @@ export async function countSessions(queries: Queries, ownerId: string, countMax:
   return row!.count;
 }
 
-/**
- * Ends all sessions of the user; what was remembered of each is not needed any more. Of a guest it is only forgotten.
- */
+/** Ends all sessions of a user and deletes their rows. For a guest only the rows are deleted. */
 export async function endSessions(queries: Queries, ownerId: string, tokensOutdatedTime: number): Promise<void> {
   await queries.query(
     `update user_account set session_epoch = session_epoch + 1, tokens_outdated_time = $2 where id = $1`,
@@ -423,7 +421,7 @@ export async function endSessions(queries: Queries, ownerId: string, tokensOutda
   await queries.query('delete from outdated_session where owner_id = $1', [ownerId]);
 }
 
-/** The setting `name`; the first caller of all hosts sets it to `value`. */
+/** Returns the setting `name`; the first caller of all hosts sets it to `value`. */
 export async function findOrInsertSetting(queries: Queries, name: string, value: string): Promise<string> {
   await queries.query('insert into setting (name, value) values ($1, $2) on conflict (name) do nothing', [name, value]);
   const [row] = await queries.query<{ value: string }>('select value from setting where name = $1', [name]);

@@ -1,7 +1,7 @@
 /**
- * Token buckets `capacity:seconds,capacity:seconds`, as settings write them, and what each owner has left in them. All
- * buckets must pass. An owner that the cap evicted begins with full buckets. One process owns the tokens;
- * `bus/tallies.ts` brings what other processes took.
+ * Token buckets, written in settings as `capacity:seconds,capacity:seconds`, and the tokens that each owner has left.
+ * All buckets must pass. An owner that the cap evicted begins with full buckets. One process owns the tokens;
+ * `bus/tallies.ts` delivers what other processes took.
  */
 import type { Clock } from '../base/clock.ts';
 import { StartError } from '../base/errors.ts';
@@ -9,27 +9,27 @@ import { FifoMap } from '../base/fifo-map.ts';
 import type { Owner } from '../bus/tallies.ts';
 
 export interface Bucket {
-  /** Which of the counts that `take` gets this bucket limits. */
+  /** The index of the count, among those given to `take`, that this bucket limits. */
   kind: number;
-  /** Tokens of the full bucket; it fills within `seconds`. */
+  /** Tokens of the full bucket. An empty bucket is full again after `seconds`. */
   capacity: number;
   seconds: number;
 }
 
-/** A bucket that holds too few tokens, and after how many seconds it has enough. */
+/** A bucket with too few tokens, and the seconds until it has enough. */
 export interface Shortage {
   bucket: Bucket;
   retrySeconds: number;
 }
 
 interface Account {
-  /** In the order of the buckets; below zero is a debt. */
+  /** Tokens in the order of the buckets; a negative number is a debt. */
   tokens: Float64Array;
   /** Monotonic milliseconds of the last refill. */
   refilledAt: number;
 }
 
-/** Refills add up fractions. */
+/** Refills accumulate rounding errors. */
 const rounding = 1e-6;
 const form = /^[1-9]\d{0,8}:[1-9]\d{0,6}(,[1-9]\d{0,8}:[1-9]\d{0,6})*$/;
 
@@ -64,7 +64,7 @@ export class TokenBuckets {
     return this.#buckets.length > 0;
   }
 
-  /** The first bucket of this kind that holds less than `count`. */
+  /** Returns the first bucket of this kind with fewer tokens than `count`. */
   shortage(owner: Owner, kind: number, count: number): Shortage | undefined {
     if (!this.limited) return undefined;
     const { tokens } = this.#account(owner);
@@ -78,14 +78,14 @@ export class TokenBuckets {
     return undefined;
   }
 
-  /** Takes `counts`, one number for each kind, whether the buckets hold them or not. */
+  /** Takes `counts`, one number for each kind, even beyond the tokens that are left. */
   take(owner: Owner, counts: readonly number[]): void {
     if (!this.limited) return;
     const { tokens } = this.#account(owner);
     for (let i = 0; i < this.#buckets.length; i += 1) tokens[i]! -= counts[this.#buckets[i]!.kind]!;
   }
 
-  /** Refilled up to now. */
+  /** Returns the account, refilled up to now. */
   #account(owner: Owner): Account {
     const now = this.#clock.monotonic();
     const known = this.#accounts.get(owner);

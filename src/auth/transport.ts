@@ -1,16 +1,15 @@
 /**
- * Proxies in front of this server that the settings name, and whether a request came over HTTPS to one of them or to
- * this server.
+ * The proxies that the settings trust, and the check whether a request reached one of them, or this server, over HTTPS.
  */
 import { BlockList, isIP } from 'node:net';
 import { StartError } from '../base/errors.ts';
 
-/** The part of a request that a sign-in needs. */
+/** The part of a request that a sign-in reads. */
 export interface Caller {
   header(name: string): string;
   headers(name: string): string[];
   remoteAddress: string;
-  /** Over TLS to this very server. */
+  /** True when the connection to this server uses TLS. */
   secure: boolean;
 }
 
@@ -18,7 +17,7 @@ export class Proxies {
   readonly #trusted = new BlockList();
 
   /**
-   * Addresses and networks with commas between them: `10.0.0.7,10.1.0.0/16`. Throws one line that names the setting.
+   * Parses addresses and networks separated by commas: `10.0.0.7,10.1.0.0/16`. Throws one line that names the setting.
    */
   constructor(setting: string) {
     for (const part of setting.split(',').map((text) => text.trim())) {
@@ -44,7 +43,7 @@ export class Proxies {
   isSecure({ secure, remoteAddress, header }: Pick<Caller, 'secure' | 'remoteAddress' | 'header'>): boolean {
     if (secure) return true;
     if (!this.isTrusted(remoteAddress)) return false;
-    // Of several proxies in a row the last one is known to us.
+    // Of several proxies in a row only the last one is trusted.
     return header('x-forwarded-proto').split(',').at(-1)!.trim() === 'https';
   }
 }

@@ -1,10 +1,10 @@
-/** Users and their accounts: the types. */
+/** Types of users and their accounts. */
 import type { Authority } from './roles.ts';
 
 export interface UserNames {
   id: string;
   createdTime: number;
-  /** Null for a system administrator only. */
+  /** Null only for a system administrator. */
   tenantId: string | null;
   customerId: string | null;
   authority: Authority;
@@ -15,7 +15,7 @@ export interface UserNames {
   version: number;
 }
 
-/** A user as the API shows it. */
+/** A user as the API returns it. */
 export interface User extends UserNames {
   additionalInfo: unknown;
 }

@@ -1,9 +1,9 @@
 /**
- * The one call that every door pours telemetry into: decoded rows gather in a frame while the last frame is being
- * synced; then the frame goes to the journal in one write, and all its waiters are acknowledged in order (group
- * commit). Nothing is acknowledged before its rows are durable, and at every cap the caller is refused with a reason.
+ * Takes telemetry from every door. Decoded rows gather in a frame while the last frame is being synced. The frame then
+ * goes to the journal in one write, and all its waiters are acknowledged in order (group commit). Nothing is
+ * acknowledged before its rows are durable, and at every cap the caller is refused with a reason.
  *
- * Two lanes: rows of yesterday, today and tomorrow, and the late ones (all others), which touch many days and so are
+ * Two lanes: live rows (yesterday, today and tomorrow), and late rows (all others), which touch many days and so are
  * shipped in larger units.
  */
 import type { FineClock } from '../base/clock.ts';
@@ -20,10 +20,10 @@ import { StoreAcks, type Waiter } from './store-acks.ts';
 
 export type { Waiter };
 
-/** Reads one message into `rows` and returns its data points; throws a Fault and leaves `rows` as it was. */
+/** Decodes one message into `rows` and returns its data points; throws a Fault and leaves `rows` unchanged. */
 export type Decode<Source> = (body: Uint8Array, source: Source, now: number, rows: Rows) => number;
 
-/** What a decoded message costs its sender; throws a Fault when that is too much, and the message leaves no row. */
+/** Charges the sender for a decoded message. Throws a Fault above a limit; the message then leaves no row. */
 export type Charge<Source> = (source: Source, points: number) => void;
 
 export type AckLevel = 'journal' | 'store' | 'memory';
@@ -35,7 +35,7 @@ export interface IngestDeps {
   log: Log;
   metrics: Metrics;
   ack: AckLevel;
-  /** How long a message of `store` waits for ClickHouse. */
+  /** The time for which a message of `store` waits for ClickHouse. */
   storeAckMsMax: number;
   backlogBytesMax: number;
   freeDiskBytesMin: number;
@@ -44,19 +44,19 @@ export interface IngestDeps {
   unsyncedMsMax: number;
   /** Called after each commit, when there is something to ship. */
   onCommitted: () => void;
-  /** The journal cannot be written any more: the process must end. */
+  /** Called when the journal cannot be written any more: the process must end. */
   onFailed: (reason: string) => void;
 }
 
 const dayMs = 86_400_000;
 /**
  * A commit costs the same for one message and for a hundred. After a commit of this many messages the next commit waits
- * a little for more. After a smaller commit few messages would come, after a larger one enough have come already.
+ * a little for more. After a smaller commit few more are expected; after a larger one enough have arrived.
  */
 const lingerMessages = { min: 3, max: 64 };
 const checkIntervalMs = 100;
 const loopLagMsMax = 500;
-/** After refusing for its lag for this long, a starved process takes messages until the next check. */
+/** After refusing for this long because of its lag, a starved process accepts messages until the next check. */
 const lagRefusedMsMax = 2_000;
 
 /** One write and one sync: its frames, and the waiters for them. */
@@ -68,14 +68,14 @@ interface Commit {
   /** Arrival of the first message, monotonic. */
   readonly since: number;
   frames(stamp: NewStamp): JournalFrame[];
-  /** Frames of this commit that hold rows of the message of a waiter, by lane; in both when that is not known. */
+  /** Returns the waiters whose rows are in frames of this lane; in both lanes when the lane of a waiter is unknown. */
   waitersOf(lane: Lane | 'both'): readonly Waiter[];
 }
 
 /** Called once for each frame, in the order of the frames. */
 type NewStamp = (firstPlace: number) => FrameStamp;
 
-/** Small messages that share a commit. Two exist: one gathers while the other is written. */
+/** Small messages that share a commit. Two objects exist: one gathers while the other is written. */
 class Gathering implements Commit {
   readonly live = new Rows();
   readonly late = new Rows();
@@ -179,9 +179,9 @@ export class Ingest {
   #lastMessages = 0;
   #refusal: Fault | undefined;
   #fullUntil = 0;
-  /** Since when messages are refused for the lag of the loop; 0 = they are not. */
+  /** Monotonic time since when messages are refused for the lag of the event loop; 0 = not refused. */
   #laggingSince = 0;
-  /** The last look came late, too. */
+  /** True when the last check was late as well. */
   #wasLate = false;
   #near: Range = { from: 0, to: 0 };
   #lastCheck: number;
@@ -209,7 +209,7 @@ export class Ingest {
     this.#checkTimer.unref();
   }
 
-  /** Why telemetry is refused right now; undefined when it is welcome. */
+  /** Returns the reason why telemetry is refused now; undefined when it is accepted. */
   refusal(): Fault | undefined {
     if (this.#refusal) return this.#refusal;
     const { live, late } = this.#gathering;
@@ -219,8 +219,8 @@ export class Ingest {
   }
 
   /**
-   * Takes one message and returns its data points; `waiter` gets the outcome later. Throws the decoder's Fault, the
-   * refusal, or what `charge` throws; then `waiter` is not called.
+   * Accepts one message and returns its data points; `waiter` gets the outcome later. Throws the decoder's Fault, the
+   * refusal, or the fault of `charge`; then `waiter` is not called.
    */
   accept<Source>(
     decode: Decode<Source>,
@@ -250,7 +250,7 @@ export class Ingest {
     return points;
   }
 
-  /** Takes a message that was decoded in a thread: a commit of its own. */
+  /** Accepts a message that was decoded in a thread, as a commit of its own. */
   acceptDecoded(chunks: Chunk[], waiter: Waiter): void {
     const refusal = this.refusal();
     if (refusal) throw refusal;
@@ -266,23 +266,23 @@ export class Ingest {
     if (!this.#writing && !this.#scheduled) this.#schedule();
   }
 
-  /** A unit was stored: waiters of `ingest.ack: store` are acknowledged. */
+  /** Called when a unit was stored: acknowledges waiters of `ingest.ack: store`. */
   shipped(): void {
     const { journal } = this.#deps;
     for (const lane of lanes) this.#storeAcks?.shipped(lane, journal.laneShipped(lane));
   }
 
-  /** Frames were stored before earlier ones of their lane. */
+  /** Called when frames were stored before earlier ones of their lane. */
   storedApart(lane: Lane, orders: ReadonlySet<bigint>): void {
     this.#storeAcks?.storedApart(lane, orders);
   }
 
-  /** Rows of these frames are suspects: waiters of `ingest.ack: store` are refused. */
+  /** Called when rows of these frames are suspects: refuses waiters of `ingest.ack: store`. */
   suspected(lane: Lane, orders: ReadonlySet<bigint>): void {
     this.#storeAcks?.refused(lane, orders);
   }
 
-  /** Writes out what has gathered; then nothing is in flight. */
+  /** Writes the gathered frames; afterwards no message is in flight. */
   async close(): Promise<void> {
     while (this.#writing || this.#waiting) await new Promise<void>((resolve) => this.#onIdle.push(resolve));
     clearInterval(this.#checkTimer);
@@ -312,7 +312,9 @@ export class Ingest {
     else if (!this.#scheduled) this.#schedule();
   }
 
-  /** Schedules a commit at the end of this turn of the loop, or a little later when more messages are expected. */
+  /**
+   * Schedules a commit at the end of this turn of the event loop, or a little later when more messages are expected.
+   */
   #schedule(): void {
     this.#scheduled = true;
     const { lingerMsMax } = this.#deps;
@@ -337,8 +339,8 @@ export class Ingest {
   };
 
   /**
-   * Points at server time are sorted by the moment of their frame: it must lie after the arrival of the messages and
-   * before their acknowledgement.
+   * Points at server time are sorted by the time of their frame. That time must be after the arrival of the messages
+   * and before their acknowledgement.
    */
   readonly #stamp: NewStamp = (firstPlace) => {
     return { order: this.#deps.orders.next(), micros: this.#deps.clock.micros(), firstPlace };
@@ -412,13 +414,13 @@ export class Ingest {
     return this.#gathering.bytes + this.#largeBytes + (this.#writing?.bytes ?? 0);
   }
 
-  /** Checks the slow signals ten times a second, so that a message costs one comparison. */
+  /** Checks slow signals ten times a second, so that a message costs one comparison. */
   #check(): void {
     const { clock, journal, backlogBytesMax, freeDiskBytesMin, unsyncedMsMax } = this.#deps;
     const now = clock.monotonic();
     const lagMs = now - this.#lastCheck - checkIntervalMs;
     this.#lastCheck = now;
-    // One late look is a process that did not run for a moment: a sync that ended meanwhile could not be noticed.
+    // One late check may be a process that did not run for a moment: a sync that ended meanwhile went unnoticed.
     const isLate = lagMs > loopLagMsMax;
     const isLagging = isLate && this.#wasLate;
     this.#wasLate = isLate;

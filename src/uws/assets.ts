@@ -1,7 +1,6 @@
 /**
- * Serves the files of a page: each is read at its first request and kept as it is sent (compressed where the reader
- * takes that), with an ETag of their content, so that a reload costs a 304. Nothing but the named files can be asked
- * for.
+ * Serves the files of a page. Each file is read at its first request and kept as it is sent (compressed for clients
+ * that accept it), with an ETag of its content, so that a reload costs a 304. Only named files are served.
  */
 import { createHash } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
@@ -31,7 +30,7 @@ const contentTypes: Record<string, string> = {
   svg: 'image/svg+xml',
 };
 
-/** Path of the content, or the content itself. */
+/** URL of a file, or its content. */
 export type AssetSource = URL | string;
 
 export class Assets {
@@ -39,13 +38,13 @@ export class Assets {
   readonly #headers: Record<string, string>;
   readonly #kept = new Map<string, Promise<Kept>>();
 
-  /** Files by name, whose ending gives the content type. `headers` go with every answer. */
+  /** Files by name, whose extension gives the content type. `headers` are sent with every answer. */
   constructor(sources: Record<string, AssetSource>, headers: Record<string, string>) {
     this.#sources = new Map(Object.entries(sources));
     this.#headers = { ...headers, 'Cache-Control': 'no-cache' };
   }
 
-  /** Throws the 404 of unknown paths for a name that is not one of them. */
+  /** Throws the 404 of unknown paths for an unknown name. */
   async answer(name: string, request: AssetRequest): Promise<Answer> {
     const source = this.#sources.get(name);
     if (source === undefined) throw new Fault('unknown_path', `No such path: ${request.path.slice(0, 200)}`);
@@ -63,7 +62,7 @@ export class Assets {
     let kept = this.#kept.get(key);
     if (!kept) {
       kept = load(source, compressed);
-      // Files may have run short for a moment.
+      // Reading may have failed for a moment, for example without free file descriptors.
       kept.catch(() => this.#kept.delete(key));
       this.#kept.set(key, kept);
     }
@@ -74,11 +73,11 @@ export class Assets {
 async function load(source: AssetSource, compressed: boolean): Promise<Kept> {
   const plain = typeof source === 'string' ? Buffer.from(source) : await readFile(source);
   const hash = createHash('sha256').update(plain).digest('base64url').slice(0, 22);
-  // On the thread pool: a large file must not hold up the loop.
+  // Compresses on the thread pool: a large file must not block the event loop.
   return compressed ? { body: await compress(plain), etag: `"${hash}-gzip"` } : { body: plain, etag: `"${hash}"` };
 }
 
-/** A slow reader then holds one slice and no copy of the file. */
+/** Sends slices, so that a slow reader holds one slice and no copy of the file. */
 function inSlices(body: Buffer) {
   return { bytes: body.length, slice: async (at: number) => body.subarray(at, at + limits.assetSliceBytes) };
 }

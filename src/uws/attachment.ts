@@ -1,8 +1,8 @@
-/** The headers of a file that is to be saved under its name (RFC 6266). */
+/** Makes the headers of a file that a client saves under its name (RFC 6266). */
 
 const token = /^[A-Za-z0-9!#$&+.^_`|~-]+$/;
 
-/** `fileName` has no control characters. Clients of the family read `x-filename`. */
+/** `fileName` has no control characters. ThingsBoard clients read `x-filename`. */
 export function attachmentHeaders(fileName: string): Record<string, string> {
   return { 'Content-Disposition': `attachment;${nameParameters(fileName)}`, 'x-filename': headerText(fileName) };
 }
@@ -22,7 +22,7 @@ function isAscii(name: string): boolean {
   return /^[\x20-\x7e]*$/.test(name);
 }
 
-/** Percent-encoded as an RFC 8187 value: what `encodeURIComponent` leaves but the RFC does not. */
+/** Percent-encodes an RFC 8187 value, including the characters that `encodeURIComponent` keeps. */
 function encoded(name: string): string {
   return encodeURIComponent(name).replace(/['()*]/g, (c) => `%${c.charCodeAt(0).toString(16).toUpperCase()}`);
 }

@@ -1,17 +1,17 @@
 /**
- * Reads a body with a cap on real bytes (declared or chunked alike). A body that comes in one piece, as nearly all do,
- * is handed on without a copy. Any other takes room in this process as its bytes arrive, and only a little of it before
- * its sender is known: until then the socket is not read on.
+ * Reads a body with a cap on received bytes (declared or chunked). A body that arrives in one piece, as nearly all do,
+ * is passed on without a copy. Any other body takes room in this process as its bytes arrive. Until its sender is known
+ * it takes only a little room, and then the socket is paused.
  */
 import { ByteBudget, type Owner } from '../base/byte-budget.ts';
 import { asFault, type Fault, tooLarge, unavailable } from '../base/errors.ts';
 import { networkOf } from '../base/network.ts';
 import type { Exchange } from './exchange.ts';
 
-/** The sender of a request, as `device 7` or `user …`; throws the fault for a sender that is not known. */
+/** Names the sender of a request, as `device 7` or `user …`; throws the fault for an unknown sender. */
 export type Admit<Subject> = (subject: Subject, exchange: Exchange) => string | Promise<string>;
 
-/** Room for the bodies that a process holds: half of it for senders that are not known, and shares for each of all. */
+/** The room for bodies in a process: half of it for unknown senders, and a share for each sender. */
 export class BodyRoom {
   readonly #budget: ByteBudget;
   readonly #bytesMax: number;
@@ -26,12 +26,12 @@ export class BodyRoom {
     return this.#budget.held;
   }
 
-  /** A route takes bodies of this size. */
+  /** Called for each route with the size of its largest body. */
   mayHold(bodyBytesMax: number): void {
     this.#bodyBytesMax = Math.max(this.#bodyBytesMax, bodyBytesMax);
   }
 
-  /** A sender has room for one body of the largest size that any route takes, an address for half of all. */
+  /** A sender may use room for one body of the largest size of any route, an address half of all room. */
   ofSender(name: string, remoteAddress: string): Held {
     const addressBytesMax = Math.max(this.#bodyBytesMax, this.#bytesMax / 2);
     return new Held(this.#budget, [
@@ -48,7 +48,7 @@ export class BodyRoom {
   }
 }
 
-/** What one body holds of the room. */
+/** The room that one body uses. */
 export class Held {
   readonly #budget: ByteBudget;
   readonly #owners: readonly Owner[];
@@ -76,9 +76,9 @@ export class Held {
 }
 
 /**
- * Calls `receive` once with the whole body, or answers 413, 503 or the fault of `admit` itself. A body that came in one
- * piece is valid during the call only; any other is `exchange.ownBody`, whose room is given back when `receive`
- * returns, unless it was kept (`keepBody`). Without `admit` every sender is a stranger.
+ * Calls `receive` once with the whole body, or answers 413, 503 or the fault of `admit` itself. A body that arrived in
+ * one piece is valid during the call only. Any other body is `exchange.ownBody`, whose room is released when `receive`
+ * returns, unless `keepBody` was called. Without `admit` every sender is unknown.
  */
 export function readBody<Subject>(
   exchange: Exchange,
@@ -111,8 +111,8 @@ export function readBody<Subject>(
 }
 
 /**
- * The room of `exchange.ownBody` is kept until the caller calls the function that is returned, also when the client
- * goes away meanwhile. Undefined when `body` is another one.
+ * Keeps the room of `exchange.ownBody` until the caller calls the returned function, even when the client disconnects
+ * meanwhile. Returns undefined when `body` is another buffer.
  */
 export function keepBody(exchange: Exchange, body: Buffer): (() => void) | undefined {
   const { ownBody, releaseBody } = exchange;
@@ -146,7 +146,7 @@ class GatheredBody {
     exchange.releaseBody = () => this.#held.release();
   }
 
-  /** Reads on when the sender is known. */
+  /** Resumes the socket when the sender is known. */
   admit(sender: () => string | Promise<string>): void {
     const { exchange } = this.#deps;
     try {
@@ -175,7 +175,7 @@ class GatheredBody {
       return;
     }
     if (total > this.#bytes.length) {
-      // Doubling, up to the declared length: what is held is never more than twice what came.
+      // The buffer doubles up to the declared length, so it is never more than twice the received bytes.
       const most = contentLength >= total ? contentLength : bytesMax;
       const size = Math.min(most, Math.max(total * 2, 16_384));
       if (!this.#held.grow(size)) {
@@ -200,7 +200,7 @@ class GatheredBody {
     if (this.#isWhole) this.#finish();
   }
 
-  /** What came so far counts for its sender from now on. */
+  /** Moves the received bytes to the share of the sender. */
   #belongTo(name: string): boolean {
     const { exchange, room } = this.#deps;
     const { bytes } = this.#held;
@@ -224,7 +224,7 @@ class GatheredBody {
     }
   }
 
-  /** The rest of the body is skipped: a client that still sends it would not see the answer of a closed connection. */
+  /** Skips the rest of the body: a client that is still sending would not read the answer of a closed connection. */
   #refuseSender(error: unknown): void {
     const { exchange, onRefused } = this.#deps;
     this.#held.release();

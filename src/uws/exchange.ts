@@ -1,6 +1,7 @@
 /**
- * One request and its answer: the abort guard, the answer, and fault → status. An answer may leave later than the
- * handler returns (after the journal's sync), so every write is corked, and nothing is written once the client is gone.
+ * One HTTP request and its answer: guards against a disconnect, writes the answer, turns a fault into a status. An
+ * answer may be sent after the handler has returned (after the journal's sync). So every write is corked, and nothing
+ * is written after a disconnect.
  */
 import type { HttpResponse as UwsResponse } from 'uWebSockets.js';
 import { systemClock } from '../base/clock.ts';
@@ -41,11 +42,11 @@ const statusText: Record<number, string> = {
   504: '504 Gateway Timeout',
 };
 
-/** What a server says in the head of each answer. */
+/** Headers that the server adds to each answer. */
 export interface ServerHeaders {
-  /** The name of the worker; '' = not. */
+  /** The name of the worker; '' = no header. */
   worker: string;
-  /** `Strict-Transport-Security`; '' = not. */
+  /** `Strict-Transport-Security`; '' = no header. */
   transportSecurity: string;
 }
 
@@ -59,16 +60,19 @@ export class Exchange {
   readonly #server: ServerHeaders;
   aborted = false;
   answered = false;
-  /** The rest of the request is not read: the socket is closed after the answer. */
+  /** True: the rest of the request is not read, and the socket is closed after the answer. */
   closeAfter = false;
   onAbort: (() => void) | undefined = undefined;
-  /** A body that came in pieces, while it is handed over: memory of its own, unlike a body that came in one. */
+  /**
+   * A body that arrived in pieces, while it is passed on. It has its own memory, unlike a body that arrived in one
+   * piece.
+   */
   ownBody: Buffer | undefined = undefined;
-  /** Gives back the room that a body in pieces holds, while it is read and until a handler keeps it (`keepBody`). */
+  /** Releases the room of a body in pieces, while it is read and until a handler keeps it (`keepBody`). */
   releaseBody: (() => void) | undefined = undefined;
-  /** Runs once, when the request is answered or its client has gone. */
+  /** Called once, when the request is answered or its client has disconnected. */
   onDone: (() => void) | undefined = undefined;
-  /** Resolves with the outcome of an answer in slices. */
+  /** Resolves with the outcome of an answer that is sent in slices. */
   sent: Promise<SliceOutcome> | undefined = undefined;
   #sender: SliceSender | undefined = undefined;
 
@@ -90,7 +94,7 @@ export class Exchange {
     return this.aborted || this.answered;
   }
 
-  /** 200 with an empty body: the acknowledgement of the device API, and the hot path's only answer. */
+  /** Sends 200 with an empty body: the acknowledgement of the device API, and the only answer on the hot path. */
   acknowledge(): void {
     if (this.done) return;
     if (this.#origin !== '' || this.#server.worker !== '') {
@@ -120,8 +124,8 @@ export class Exchange {
         res.end(body as string | Buffer, this.closeAfter);
         return;
       }
-      // The library waits for the body of a length that it writes itself: such a connection stays busy and is never
-      // idle. Without that length the library cannot close the connection either: the client or the idle time does.
+      // The library waits for a body whose length it wrote itself: such a connection is never idle. Without that length
+      // the library cannot close the connection: the client or the idle timeout does.
       res.writeHeader('Content-Length', String(isSliced ? body.bytes : Buffer.byteLength(body)));
       if (this.closeAfter) res.writeHeader('Connection', 'close');
       res.endWithoutBody();
@@ -133,7 +137,7 @@ export class Exchange {
     this.answer(faultAnswer(fault));
   }
 
-  /** Ends the connection without an answer: the request cannot be trusted to end where it says. */
+  /** Closes the connection without an answer: the end of the request is ambiguous. */
   cut(): void {
     if (this.done) return;
     this.answered = true;
@@ -141,12 +145,12 @@ export class Exchange {
     this.onDone?.();
   }
 
-  /** The body, in pieces; a piece is valid during the call only. */
+  /** Receives the body in pieces; a piece is valid during the call only. */
   onData(receive: (chunk: ArrayBuffer, isLast: boolean) => void): void {
     this.#res.onData(receive);
   }
 
-  /** The rest of the body waits in the kernel until `resume`. */
+  /** Leaves the rest of the body in the kernel until `resume`. */
   pause(): void {
     if (!this.done) this.#res.pause();
   }
@@ -205,13 +209,13 @@ const streamsShare = new Fault(
   1,
 );
 
-// One function for every acknowledgement instead of a closure for each.
+// One function for all acknowledgements avoids a closure for each.
 let corked: UwsResponse;
 function endEmpty(): void {
   corked.end();
 }
 
-/** The one shape of an error (docs/rest.md#errors). */
+/** Makes the JSON of a fault, the only form of an error (docs/rest.md#errors). */
 export function faultAnswer(fault: Fault): Answer {
   const body = JSON.stringify({
     status: fault.status,
@@ -225,7 +229,7 @@ export function faultAnswer(fault: Fault): Answer {
   return answer;
 }
 
-/** Any origin may read, and none of them with credentials that a browser adds by itself: tokens travel in headers. */
+/** Allows reads from any origin, without credentials that a browser adds by itself: tokens are in headers. */
 function writeCors(res: UwsResponse, origin: string): void {
   res.writeHeader('Access-Control-Allow-Origin', origin);
   res.writeHeader('Vary', 'Origin');

@@ -1,7 +1,7 @@
 /**
- * What is read from a request's head, in one pass over its headers (each JavaScript call into the library costs about
- * as much as the pass). It also refuses what request smuggling is made of: the library takes the first of two
- * Content-Length headers and treats an unknown transfer coding as no body, so the rest would run as a second request.
+ * Reads a request's head in one pass over its headers (each JavaScript call into the library costs about as much as the
+ * pass). The pass also refuses heads used for request smuggling. The library takes the first of two Content-Length
+ * headers and treats an unknown transfer coding as no body, so the rest would run as a second request.
  */
 import type { HttpRequest } from 'uWebSockets.js';
 
@@ -10,21 +10,24 @@ export interface Head {
   contentLength: number;
   chunked: boolean;
   origin: string;
-  /** Characters of all long header values. */
+  /** Characters of all long header values together. */
   longChars: number;
-  /** False: the connection must be closed without an answer that could be taken for another request's. */
+  /**
+   * False: the connection must be closed without an answer, which a client could take for the answer to another
+   * request.
+   */
   sound: boolean;
 }
 
-// Filled by the callback below and read at once: a closure for each request would be garbage for each request.
+// Filled by the callback below and read at once: a closure for each request would be garbage.
 const head: Head = { contentLength: -1, chunked: false, origin: '', longChars: 0, sound: true };
 
-/** Shorter values are not added up: the library takes a hundred headers, and an addition for each costs 40 ns. */
+/** Shorter values are not counted: the library accepts a hundred headers, and each addition costs 40 ns. */
 const shortChars = 128;
 
 function readHeader(name: string, value: string): void {
   if (value.length > shortChars) head.longChars += value.length;
-  // By length first: most headers are none of the three.
+  // Compares the length first: most headers are none of these.
   switch (name.length) {
     case 14:
       if (name === 'content-length') {
@@ -44,7 +47,7 @@ function readHeader(name: string, value: string): void {
   }
 }
 
-/** Valid until the next call. */
+/** The result is valid until the next call. */
 export function readHead(req: HttpRequest): Readonly<Head> {
   head.contentLength = -1;
   head.chunked = false;

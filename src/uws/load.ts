@@ -1,16 +1,15 @@
 /**
- * Loads the uWebSockets.js build that fits this Node: 20.51 for Node 20, the newer one where it exists. A system that
- * neither build supports gets an error of one line.
+ * Loads the uWebSockets.js build for this Node version: 20.51 for Node 20, the newer one where it exists. An
+ * unsupported system gets an error of one line.
  */
 
 import type * as Uws from 'uWebSockets.js';
 import { createRequire } from 'node:module';
 import { StartError } from '../base/errors.ts';
 
-// Heads above this get the library's own 431, an HTML page that cannot be changed; `limits.headerCharsMax` refuses
-// shorter
-// ones with JSON. A larger value costs memory that no budget counts: each connection may hold an unfinished head of
-// this size.
+// A longer head gets the library's own 431, an HTML page that cannot be changed; `limits.headerCharsMax` refuses
+// shorter ones with JSON. A larger value costs memory outside all budgets: each connection may hold an unfinished head
+// of this size.
 process.env['UWS_HTTP_MAX_HEADERS_SIZE'] ??= '16384';
 
 function load(): typeof Uws {

@@ -1,7 +1,7 @@
 /**
- * The HTTP server of one worker: routes, listening, closing. Two ways in: `route` for everything that may take its time
- * (a promise of an answer), `rawPost` for telemetry (bytes in, exchange answered later, nothing allocated beside).
- * Each pattern also takes a trailing slash, answers another method with 405 and `Allow`, and HEAD as GET without body.
+ * The HTTP server of one worker: routes, listening, closing. `route` is for handlers that return a promise of an
+ * answer. `rawPost` is for telemetry: bytes in, exchange answered later, no further allocation. Each pattern also
+ * accepts a trailing slash, answers other methods with 405 and `Allow`, and HEAD as GET without body.
  */
 import type {
   TemplatedApp,
@@ -34,17 +34,17 @@ import { registerWebSocket, type WebSocketRoute } from './web-socket.ts';
 export interface HttpRequest {
   method: string;
   path: string;
-  /** Raw, without the question mark. */
+  /** The raw query, without the question mark. */
   query: string;
   /** Path parameters, decoded. */
   params: string[];
-  /** First value of a header by its lower-case name, '' when absent. */
+  /** Returns the first value of a header by its lower-case name, '' when absent. */
   header(name: string): string;
-  /** Every value of a header, in order. */
+  /** Returns every value of a header, in order. */
   headers(name: string): string[];
   body: Buffer;
   remoteAddress: string;
-  /** Over TLS to this server; what a proxy in front of it did is not known here. */
+  /** True when the connection to this server uses TLS; the connection to a proxy in front is unknown. */
   secure: boolean;
   /** Fires when the client disconnects. */
   aborted: AbortSignal;
@@ -56,10 +56,10 @@ export type HttpResponse = Answer;
 export type HttpHandler = (request: HttpRequest) => Promise<HttpResponse>;
 export type HttpMethod = 'GET' | 'POST' | 'PUT' | 'DELETE';
 
-/** A request without a body, for answers that may take minutes: nothing of it is kept but what is handed over. */
+/** Receives a request without a body whose answer may take minutes; only the arguments are kept. */
 export type WaitingReceiver = (exchange: Exchange, parameter: string, query: string) => void;
 
-/** A body of a raw route: valid during the call only. */
+/** Receives the body of a raw route, which is valid during the call only. */
 export type RawReceiver = (exchange: Exchange, parameter: string, body: Buffer) => void;
 
 export interface HttpServerOptions {
@@ -68,7 +68,7 @@ export interface HttpServerOptions {
   bodyBytesMax: number;
   bodyBytesInFlightMax: number;
   connectionsMax: number;
-  /** Of one address; 0 = nine tenths. */
+  /** Connections of one address; 0 = nine tenths of all. */
   connectionsPerAddressMax?: number;
   isTrustedProxy?: (address: string) => boolean;
   /** The name of this worker for a header of each answer; '' = no header. */
@@ -110,7 +110,7 @@ export class HttpServer {
     );
     this.#addressRefused = metrics.counter(
       'http_address_refused_total',
-      'Connections closed because their address has its share of all.',
+      'Connections closed because their address has used its share.',
     );
     const door = { door: tls ? 'https' : 'http' };
     metrics.observed('http_connections', 'Open HTTP connections.', () => this.#connections, 'sum', door);
@@ -118,12 +118,12 @@ export class HttpServer {
     metrics.observed('http_body_bytes', 'Bytes of bodies in memory.', () => this.#room.held, 'sum', door);
   }
 
-  /** Requests that wait for their answer; zero when everything is drained. */
+  /** Requests that wait for their answer; zero when the server is drained. */
   get openRequests(): number {
     return this.#open;
   }
 
-  /** `admit`: who sends a body that does not come in one piece; without it every sender is a stranger. */
+  /** `admit` names the sender of a body that arrives in pieces; without it every sender is unknown. */
   route(
     method: HttpMethod,
     pattern: string,
@@ -144,7 +144,7 @@ export class HttpServer {
       const work: Work = { what: route, caller: `address ${remoteAddress}` };
       const request = snapshot(req, names, exchange, remoteAddress, this.#options.tls !== undefined, work);
       const run = (body: Buffer) => {
-        // The library takes its buffer back when the call returns; a handler may keep it longer.
+        // The library reuses its buffer when the call returns; a handler may keep the body longer.
         const release = keepBody(exchange, body);
         request.body = body.length > 0 && !release ? Buffer.from(body) : body;
         this.#run(exchange, request, work, handler, metrics, release);
@@ -157,8 +157,8 @@ export class HttpServer {
   }
 
   /**
-   * A POST whose one path parameter and body are handed over as they came. `admit` names the sender of a body that
-   * comes in pieces, by the parameter. `onRefused`: a body that was not taken.
+   * Adds a POST whose one path parameter and body are passed on raw. `admit` names, by the parameter, the sender of a
+   * body that arrives in pieces. `onRefused` is called for a refused body.
    */
   rawPost(
     pattern: string,
@@ -191,7 +191,7 @@ export class HttpServer {
     });
   }
 
-  /** A GET with one path parameter that may wait long for its answer; there is no HEAD of it. */
+  /** Adds a GET with one path parameter whose answer may take long; it has no HEAD. */
   waitingGet(pattern: string, receive: WaitingReceiver): void {
     const wait = noted(`GET ${pattern}`, receive);
     this.#register('GET', pattern, (res, req) => {
@@ -203,7 +203,7 @@ export class HttpServer {
     });
   }
 
-  /** A GET, and its HEAD, of which the one path parameter and the query are handed over as they came. */
+  /** Adds a GET, and its HEAD, whose one path parameter and query are passed on raw. */
   rawGet(pattern: string, receive: WaitingReceiver): void {
     const read = noted(`GET ${pattern}`, receive);
     const take = (res: UwsResponse, req: UwsRequest, headOnly: boolean) => {
@@ -221,7 +221,7 @@ export class HttpServer {
 
   webSocket(pattern: string, route: WebSocketRoute): void {
     this.#allowed.set(pattern, new Set(['GET']));
-    // The library's own count loses sight of a socket that is upgraded.
+    // The library's own count omits a socket after its upgrade.
     const door = { refusal: () => this.#doorRefusal(), onClosed: () => this.#countConnection(-1) };
     for (const path of withSlash(pattern)) registerWebSocket(this.#app, path, route, door);
   }
@@ -231,9 +231,9 @@ export class HttpServer {
   };
 
   /**
-   * Calls `use` with a raw route's body, or a copy of it, and holds room for it until `use` is done, whether the client
-   * still waits or not. Refuses the exchange when there is no room. `sender` as of `admit`, undefined = not known.
-   * `use` does not reject.
+   * Calls `use` with a raw route's body, or a copy of it, and keeps its room until `use` is done, whether or not the
+   * client still waits. Refuses the exchange when there is no room. `sender` is the result of `admit`, undefined =
+   * unknown. `use` does not reject.
    */
   async withBody(
     exchange: Exchange,
@@ -241,7 +241,7 @@ export class HttpServer {
     sender: string | undefined,
     use: (held: Buffer) => Promise<void>,
   ): Promise<void> {
-    // The request goes on in later turns: it is suspected in them, too.
+    // The request continues in later turns, in which it counts as running work too.
     const work = current();
     let release = keepBody(exchange, body);
     let held = body;
@@ -264,7 +264,7 @@ export class HttpServer {
     }
   }
 
-  /** Called after the last route: serves other methods of known paths, pre-flights and unknown paths. */
+  /** Called after the last route: answers other methods of known paths, pre-flights and unknown paths. */
   seal(): void {
     for (const [pattern, methods] of this.#allowed) {
       const allow = [...methods, 'OPTIONS'].join(', ');
@@ -278,16 +278,14 @@ export class HttpServer {
     this.#app.any('/*', this.#unknownPath);
   }
 
-  /**
-   * A path that resembles a route with a parameter and is no route: each method of it is answered as an unknown path.
-   */
+  /** Refuses a path that resembles a route with a parameter: each of its methods is answered as an unknown path. */
   refusePath(path: string): void {
     this.#others(path, new Set(), this.#unknownPath);
   }
 
   /**
-   * Answers every method of a pattern but `methods`. The library prefers a route of the method, whatever its
-   * pattern is: `GET /api/device/credentials` would be taken for a device with the id `credentials`.
+   * Answers every method of a pattern except `methods`. The library prefers a route of the same method over a better
+   * pattern: `GET /api/device/credentials` would match a device with the id `credentials`.
    */
   #others(pattern: string, methods: Set<string>, handler: (res: UwsResponse, req: UwsRequest) => void): void {
     const isExact = !/[:*]/.test(pattern);
@@ -302,19 +300,19 @@ export class HttpServer {
     this.#refuse(res, req, (url) => faultAnswer(new Fault('unknown_path', `No such path: ${url.slice(0, 200)}`)));
   };
 
-  /** Answers a request that no handler reads: a pre-flight of a browser, or what `answerOf` says. */
+  /** Answers a request that no handler reads: a browser's pre-flight, or with the result of `answerOf`. */
   #refuse(res: UwsResponse, req: UwsRequest, answerOf: (url: string, method: string) => Answer): void {
-    // Not `getMethod`, which changes the letters of the request to lower case.
+    // `getMethod` would change the method to lower case.
     const method = req.getCaseSensitiveMethod();
     const head = readHead(req);
     const exchange = new Exchange(res, head.origin, method === 'HEAD', this.#headers);
-    // The library takes any text for a method, the rest of a body with a wrong length, too.
+    // The library accepts any string as method, even the rest of a body with a wrong length.
     if (!head.sound || !methodToken.test(method)) {
       exchange.cut();
       this.#ambiguous.add(1);
       return;
     }
-    // A body that no handler reads stays unread: the connection is closed after the answer.
+    // No handler reads the body: the connection is closed after the answer.
     exchange.closeAfter = head.contentLength > 0 || head.chunked;
     exchange.answer(method === 'OPTIONS' ? preflight(req) : answerOf(req.getUrl(), method));
   }
@@ -330,7 +328,7 @@ export class HttpServer {
     });
   }
 
-  /** No new connections, and an answer on a kept one closes it. */
+  /** Refuses new connections; an answer on an open one closes it. */
   drain(): void {
     this.#draining = true;
     for (const socket of this.#listening.splice(0)) uws.us_listen_socket_close(socket);
@@ -350,7 +348,7 @@ export class HttpServer {
 
   #refusedAtDoor(exchange: Exchange, { sound, longChars }: Readonly<Head>): boolean {
     if (!sound) {
-      // An answer would let the library go on and take the rest of the bytes for a second request.
+      // An answer would make the library parse the rest of the bytes as a second request.
       exchange.cut();
       this.#ambiguous.add(1);
       return true;
@@ -365,14 +363,14 @@ export class HttpServer {
   #doorRefusal(): Fault | undefined {
     if (this.#draining) return unavailable('draining', 'This server is stopping; connect again.');
     if (this.#connections <= this.#options.connectionsMax) return undefined;
-    return unavailable('connections', 'This server has all the connections it can hold.', 5);
+    return unavailable('connections', 'This server holds the most connections that are allowed.', 5);
   }
 
   #opened(res: UwsResponse): void {
     this.#countConnection(1);
     if (this.#sockets.admits(() => addressOf(res), this.#connections)) return;
     this.#addressRefused.add(1);
-    // The library counts it as closed before this returns.
+    // The library counts the connection as closed before this call returns.
     res.close();
   }
 
@@ -396,7 +394,7 @@ export class HttpServer {
       refuseBlocked(work);
       answer = await handler(request);
     } catch (error) {
-      // Not the path, which may hold a token.
+      // The path is not logged: it may contain a token.
       if (!(error instanceof Fault)) this.#options.log.error('handler_bug', { ...work, error });
       answer = faultAnswer(asFault(error));
     } finally {
@@ -428,7 +426,7 @@ function blockedFault(): Fault {
   return unavailable('blocked', 'Requests like this one ended this service twice; try again in ten minutes.', 600);
 }
 
-/** Notes the work of a route whose parameter is a token while `receive` runs. */
+/** Marks the work of a route whose parameter is a token while `receive` runs. */
 function noted<Rest>(
   what: string,
   receive: (exchange: Exchange, token: string, rest: Rest) => void,
@@ -444,7 +442,7 @@ function noted<Rest>(
   };
 }
 
-/** Counts one route. A route that was never called is not in the metrics: with all of them a scrape had 270 kB. */
+/** Counts one route. A route without calls is not in the metrics: with all routes a scrape had 270 kB. */
 class RouteMetrics {
   readonly #metrics: Metrics;
   readonly #route: string;
@@ -481,7 +479,7 @@ function withSlash(pattern: string): string[] {
   return pattern.endsWith('/') || pattern.endsWith('*') ? [pattern] : [pattern, `${pattern}/`];
 }
 
-/** Copies out of the library's request, which is gone when the route handler returns. */
+/** Copies members of the library's request, which is invalid after the route handler returns. */
 function snapshot(
   req: UwsRequest,
   parameterCount: number,
@@ -516,7 +514,7 @@ function snapshot(
   };
 }
 
-/** Percent-decoded; a text that does not decode matches nothing we store. */
+/** Percent-decodes a parameter. A malformed one becomes a string that matches no stored value. */
 function decodeParameter(raw: string): string {
   if (!raw.includes('%')) return raw;
   try {
@@ -526,14 +524,14 @@ function decodeParameter(raw: string): string {
   }
 }
 
-/** RFC 9110 section 5.6.2. */
+/** A token of RFC 9110 section 5.6.2. */
 const methodToken = /^[!#$%&'*+.^_`|~0-9A-Za-z-]+$/;
 
 function preflight(req: UwsRequest): Answer {
   return {
     status: 200,
     headers: {
-      // The origin of a browser is in every answer.
+      // Every answer repeats the origin that a browser sent.
       ...(req.getHeader('origin') === '' && { 'Access-Control-Allow-Origin': '*' }),
       'Access-Control-Allow-Methods': req.getHeader('access-control-request-method') || 'GET, POST, PUT, DELETE',
       'Access-Control-Allow-Headers': req.getHeader('access-control-request-headers') || '*',

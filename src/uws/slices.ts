@@ -8,26 +8,28 @@ import { assert } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { type PlaceOwner, Places } from '../base/places.ts';
 
-/** A body that is read while it is sent: some bytes from `at` on, until all `bytes` are sent. */
+/** A body that is read while it is sent: `read` returns bytes from `at` on, until all `bytes` are sent. */
 export interface SlicedBody {
   bytes: number;
   slice(at: number): Promise<Buffer>;
-  /** Whose answer it is; without owners it counts for the address of the reader. */
+  /** The owners of the answer; without them it counts for the address of the reader. */
   owners?: readonly PlaceOwner[];
-  /** Called once when the answer is over, however it ended, also when none of it was sent. */
+  /** Called once when the answer has ended, even when none of it was sent. */
   release?(): void;
 }
 
 /** Answers in slices that this process is sending. */
 export const streams = new Places(limits.streamsMax);
 
-/** How it ended: 'sent' to the kernel, the reader 'gone' or 'stalled', or the `Error` of the body that cut it. */
+/**
+ * The outcome: 'sent' to the kernel, the reader 'gone' or 'stalled', or the `Error` of the body that cut the answer.
+ */
 export type SliceOutcome = 'sent' | 'gone' | 'stalled' | Error;
 
 export class SliceSender {
   readonly #res: UwsResponse;
   readonly #body: SlicedBody;
-  /** What is being offered, and where in the body it starts; undefined while the next slice is read. */
+  /** The slice being offered, and its position in the body; undefined while the next slice is read. */
   #offered: Buffer | undefined;
   #offeredAt = 0;
   #taken: (() => void) | undefined;
@@ -41,7 +43,7 @@ export class SliceSender {
     this.#body = body;
   }
 
-  /** The head is written by `writeHead` together with the first bytes. */
+  /** Calls `writeHead` with the first bytes. */
   async run(writeHead: () => void): Promise<SliceOutcome> {
     try {
       let head: (() => void) | undefined = writeHead;
@@ -64,7 +66,7 @@ export class SliceSender {
     }
   }
 
-  /** The client has gone: the response must not be touched any more. */
+  /** Called when the client has disconnected: the response must not be touched any more. */
   abort(): void {
     this.#end('gone');
   }
@@ -73,7 +75,7 @@ export class SliceSender {
     return this.#offered?.length ?? 0;
   }
 
-  /** Resolves when the kernel has all of `slice`, or it is over. */
+  /** Resolves when the kernel has all of `slice`, or when the answer has ended. */
   #offer(slice: Buffer, at: number, writeHead: (() => void) | undefined): Promise<void> {
     return new Promise((resolve) => {
       this.#offered = slice;
@@ -93,7 +95,7 @@ export class SliceSender {
     });
   }
 
-  /** Gives the kernel what it takes of the slice; true when that was all of it. */
+  /** Offers the rest of the slice to the kernel; returns true when the kernel has all of it. */
   #attempt(): boolean {
     const slice = this.#offered!;
     const begun = this.#res.getWriteOffset() - this.#offeredAt;

@@ -1,8 +1,8 @@
 /**
- * Shares of the connections of one HTTP server by address. The library says from where a connection opens, and that one
- * closes, but not which. So counts are exact when the kernel's table of connections is read, and then grow with each
- * one that opens until the next reading: never too low. Readings begin when half of all connections are in use. The
- * table has the connections of all workers that share the port; this server is taken to have the same part of each
+ * Limits the connections of one HTTP server by address. The library reports that a connection opened, with its address,
+ * and that one closed, without it. So counts are exact when the kernel's table of connections is read; then each opened
+ * connection is added until the next read: a count is never too low. Reads begin when half of all connections are in
+ * use. The table has the connections of all workers on the port; this server is assumed to have the same part of each
  * address.
  */
 import { open } from 'node:fs/promises';
@@ -11,13 +11,13 @@ import { networkOf } from '../base/network.ts';
 export interface SocketsOptions {
   connectionsMax: number;
   perAddressMax: number;
-  /** Many clients are behind such an address: it has no share. */
+  /** True for the address of a trusted proxy, which has no share. */
   isTrusted: (address: string) => boolean;
-  /** Connections by network with this local port. */
+  /** Returns the connections with this local port, by network. */
   readTable?: (port: number) => Promise<Map<string, number>>;
 }
 
-/** Between two readings; and each takes at most this part of the time. */
+/** Time between two reads; a read takes at most this part of the time. */
 const readingMs = 1_000;
 const readingPart = 0.05;
 
@@ -25,7 +25,7 @@ export class Sockets {
   readonly #options: Required<SocketsOptions>;
   /** Undefined while less than half of all connections are in use. */
   #counts: Map<string, number> | undefined;
-  /** Connections that may be of any address, because no reading has told yet. */
+  /** Connections of any address that opened since the last read began. */
   #unknown = 0;
   #openedMeanwhile: Map<string, number> | undefined;
   #nextReadingAt = 0;
@@ -35,7 +35,7 @@ export class Sockets {
     this.#options = { readTable: connectionsByNetwork, ...options };
   }
 
-  /** A connection opened; `connections` are open with it. False: its address has more than its share. */
+  /** Called when a connection opened; `connections` includes it. Returns false when its address exceeds its share. */
   admits(addressOf: () => string, connections: number): boolean {
     const { connectionsMax, perAddressMax, isTrusted } = this.#options;
     if (connections <= Math.min(perAddressMax, connectionsMax / 2)) {
@@ -77,7 +77,7 @@ export class Sockets {
       this.#counts = counts;
       this.#unknown = 0;
     } catch {
-      // Without the table each address has what it opened since then: too many, never too few.
+      // After a failed read each address keeps the connections opened since: too many, never too few.
     } finally {
       this.#openedMeanwhile = undefined;
       const took = performance.now() - startedAt;
@@ -90,12 +90,12 @@ function add(counts: Map<string, number>, network: string, count = 1): void {
   counts.set(network, (counts.get(network) ?? 0) + count);
 }
 
-/** Slices of the table, so that the loop has turns in between. */
+/** Parses the table in slices, so that the event loop has turns in between. */
 const sliceBytes = 64 * 1024;
-/** Established, or closed by the other side only. */
+/** Kernel states: established, or closed only by the other side. */
 const heldStates = new Set(['01', '08']);
 
-/** From /proc: an IPv6 socket may have an IPv4 address. */
+/** Parses /proc: an IPv6 socket may have an IPv4 address. */
 async function connectionsByNetwork(port: number): Promise<Map<string, number>> {
   const counts = new Map<string, number>();
   const localPort = `:${port.toString(16).toUpperCase().padStart(4, '0')}`;
@@ -123,7 +123,7 @@ async function connectionsByNetwork(port: number): Promise<Map<string, number>> 
   return counts;
 }
 
-/** The kernel prints words of 32 bits as this machine has them: little-endian. */
+/** The kernel prints 32-bit words in the byte order of this machine: little-endian. */
 function addressOfHex(hex: string): string {
   const bytes = Buffer.from(hex, 'hex');
   for (let at = 0; at < bytes.length; at += 4) bytes.subarray(at, at + 4).reverse();

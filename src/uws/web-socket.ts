@@ -10,11 +10,11 @@ import { readHead } from './head.ts';
 import { uws } from './load.ts';
 
 export interface WebSocketRoute {
-  /** Sub-protocols that are spoken here; a client must offer one of them. */
+  /** Supported sub-protocols; a client must offer one of them. */
   protocols: readonly string[];
-  /** Longest message that is taken; a longer one ends the connection. */
+  /** The longest accepted message; a longer one ends the connection. */
   messageBytesMax: number;
-  /** Bytes that may wait to leave for a reader that is too slow; past it the connection ends. */
+  /** Unsent bytes for a slow reader; above it the connection is closed. */
   waitingBytesMax: number;
   open(connection: WebSocketConnection): WebSocketEvents;
 }
@@ -22,20 +22,20 @@ export interface WebSocketRoute {
 export interface WebSocketEvents {
   /** Receives a message, whose bytes are valid during the call only. */
   onMessage(bytes: Buffer, isBinary: boolean): void;
-  /** Everything that was sent has left. */
+  /** Called when all bytes have been sent. */
   onDrained(): void;
-  /** Once, last of all; also from inside `end` and `close`. */
+  /** Called once, as the last call; also from inside `end` and `close`. */
   onClosed(): void;
 }
 
-/** The server around a route. */
+/** The server that owns a route. */
 export interface WebSocketDoor {
   /** Called before each upgrade: a server that stops or is full refuses every client. */
   refusal(): Fault | undefined;
   onClosed(): void;
 }
 
-/** What the library keeps with each socket. */
+/** Data that the library keeps with each socket. */
 interface Held {
   remoteAddress: string;
   connection: WebSocketConnection | undefined;
@@ -48,7 +48,7 @@ const dropped = 2;
 
 export class WebSocketConnection {
   readonly remoteAddress: string;
-  /** Undefined once it is closed: the library forbids every touch after that. */
+  /** Undefined after the close: the library forbids any further use. */
   #socket: Socket | undefined;
   #ending: (() => void) | undefined;
   #timer: NodeJS.Timeout | undefined;
@@ -62,16 +62,14 @@ export class WebSocketConnection {
     return this.#socket?.getBufferedAmount() ?? 0;
   }
 
-  /**
-   * Sends a binary message. When the buffer is full, the connection is closed, because the stream would have a hole.
-   */
+  /** Sends a binary message. When the buffer is full, the connection is closed, because the stream would have a gap. */
   send(bytes: Buffer): void {
     if (this.#socket?.send(bytes, true, false) === dropped) this.close();
   }
 
   /**
-   * Sends a close frame after all other bytes. The library cuts a client that does not close its side within seconds,
-   * but only when no bytes wait to leave, so `end` waits for that first.
+   * Sends a close frame after all other bytes. The library closes the connection of a client that does not close within
+   * seconds, but only when no bytes wait. So `end` waits until all bytes were sent.
    */
   end(code: number, reason: string): void {
     if (!this.#socket || this.#ending) return;
@@ -87,7 +85,7 @@ export class WebSocketConnection {
     this.#socket?.close();
   }
 
-  /** Called by the library when all bytes have left. */
+  /** Called by the library when all bytes were sent. */
   drained(): void {
     this.#ending?.();
   }
@@ -148,7 +146,7 @@ export function registerWebSocket(
       events?.onClosed();
     },
   });
-  // Without the headers of an upgrade the library passes the request on to here.
+  // The library passes a request without upgrade headers to this handler.
   app.get(pattern, (res, req) => {
     const exchange = new Exchange(res, readHead(req).origin, false);
     exchange.closeAfter = true;
@@ -156,7 +154,7 @@ export function registerWebSocket(
   });
 }
 
-/** The first of ours that the client offers, in its order. */
+/** Returns the first supported sub-protocol that the client offers, in the client's order. */
 function chosenProtocol(req: UwsRequest, known: readonly string[]): string | undefined {
   const offered = req.getHeader('sec-websocket-protocol').split(',');
   return offered.map((name) => name.trim()).find((name) => known.includes(name));
