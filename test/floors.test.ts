@@ -14,6 +14,7 @@ const floors: string[][] = [
   ['journal', 'clickhouse', 'postgres', 'bus', 'uws'],
   ...['value', 'device', 'downlink', 'auth', 'telemetry', 'ingest', 'attributes', 'rpc', 'ota'].map((room) => [room]),
   ...['admin', 'onboarding', 'activity', 'gateway', 'rules', 'report', 'backup', 'instance'].map((room) => [room]),
+  ['rest'],
   ['mqtt', 'http', 'api', 'analytics', 'console'],
 ];
 

@@ -14,11 +14,12 @@ import { type ApiKey, isExpired } from '../auth/api-key.ts';
 import { users } from '../auth/roles.ts';
 import { badRequest } from '../base/errors.ts';
 import * as Type from '../base/schema.ts';
+import { flag, parseJson, reference, text } from '../rest/body.ts';
+import { entityUuid, pageLink, pageQuery } from '../rest/parameters.ts';
+import { empty, json, type Route, route } from '../rest/route.ts';
+import { closed, milliseconds, nullable, pageJson, pageShape } from '../rest/shapes.ts';
 import type { HttpRequest } from '../uws/server.ts';
-import { flag, parseJson, reference, text } from './body.ts';
-import { entityUuid, pageLink, pageQuery } from './parameters.ts';
-import { empty, json, type Route, route } from './route.ts';
-import { closed, entityId, idJson, milliseconds, nullable, pageJson, pageShape } from './shapes.ts';
+import { entityId, idJson } from './shapes.ts';
 
 const apiKeyBody = Type.Object({
   id: reference,

@@ -27,6 +27,7 @@ import { TokenCache } from '../device/token-cache.ts';
 import { Downlink } from '../downlink/downlink.ts';
 import { Downloads } from '../ota/downloads.ts';
 import { openPostgres, type Postgres } from '../postgres/client.ts';
+import type { ApiRoute } from '../rest/route.ts';
 import { RpcNumbers } from '../rpc/numbers.ts';
 import { PersistentRpcs } from '../rpc/persistent.ts';
 import { Rpc } from '../rpc/send.ts';
@@ -35,7 +36,6 @@ import type { HttpRequest } from '../uws/server.ts';
 import { strictly } from '../value/lenient.ts';
 import { createApi } from './api.ts';
 import { LongAnswers } from './long-answer.ts';
-import type { ApiRoute } from './route.ts';
 
 const admin = { email: 'admin@millrace.local', systemEmail: 'system@millrace.local', password: 'pear-tree-7' };
 let movedMs = 0;

@@ -9,14 +9,14 @@ import type { Clock } from '../base/clock.ts';
 import { badRequest, Fault } from '../base/errors.ts';
 import * as Type from '../base/schema.ts';
 import type { Postgres } from '../postgres/client.ts';
+import { keyList, keysQuery } from '../rest/parameters.ts';
+import { type Call, empty, json, jsonText, type Route, route } from '../rest/route.ts';
+import { anyJson, closed, milliseconds } from '../rest/shapes.ts';
 import type { HttpResponse } from '../uws/server.ts';
 import { type Json, readJson } from '../value/json.ts';
 import type { ReadBody } from '../value/lenient.ts';
 import { strictForm, type TypedValue } from '../value/typed.ts';
-import { keyList, keysQuery } from './parameters.ts';
 import { deviceTarget, isOtherKind, plainText, seriesNumber, type Target, withNumber } from './plain-text.ts';
-import { type Call, empty, json, jsonText, type Route, route } from './route.ts';
-import { anyJson, closed, milliseconds } from './shapes.ts';
 
 export interface AttributesDeps {
   postgres: Postgres;

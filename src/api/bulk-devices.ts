@@ -6,10 +6,11 @@ import { requireTenant, tenantAdmins } from '../auth/roles.ts';
 import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import * as Type from '../base/schema.ts';
-import { anything, reference, text } from './body.ts';
-import { entityUuid } from './parameters.ts';
-import { json, type Route, route } from './route.ts';
-import { closed, entityId, idJson, nullable } from './shapes.ts';
+import { anything, reference, text } from '../rest/body.ts';
+import { entityUuid } from '../rest/parameters.ts';
+import { json, type Route, route } from '../rest/route.ts';
+import { closed, nullable } from '../rest/shapes.ts';
+import { entityId, idJson } from './shapes.ts';
 
 const row = Type.Object({
   name: Type.String({ minLength: 1 }),

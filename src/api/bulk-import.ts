@@ -13,11 +13,11 @@ import {
   type NewCredentials,
   tokenCredentials,
 } from '../device/credentials.ts';
+import { text } from '../rest/body.ts';
+import { json, type Route, route } from '../rest/route.ts';
+import { closed } from '../rest/shapes.ts';
 import { keyFault } from '../telemetry/keys.ts';
 import { castString, Kind, type TypedValue } from '../value/typed.ts';
-import { text } from './body.ts';
-import { json, type Route, route } from './route.ts';
-import { closed } from './shapes.ts';
 
 const keyed = ['SHARED_ATTRIBUTE', 'SERVER_ATTRIBUTE', 'TIMESERIES'] as const;
 const columnTypes = [

@@ -23,24 +23,11 @@ import {
 import { badRequest, notFound } from '../base/errors.ts';
 import * as Type from '../base/schema.ts';
 import { type ClaimDeps, claimDevice, reclaimDevice } from '../onboarding/claim.ts';
-import { anything, contactBody, parseJson, reference, text, version } from './body.ts';
-import { commaList, conflictQuery, entityUuid, nameConflict, pageLink, pageQuery } from './parameters.ts';
-import { empty, json, type Route, route } from './route.ts';
-import {
-  anyJson,
-  closed,
-  contactJson,
-  contactShape,
-  deviceJson,
-  deviceShape,
-  entityId,
-  idJson,
-  milliseconds,
-  nullable,
-  pageJson,
-  pageShape,
-  textAnswer,
-} from './shapes.ts';
+import { anything, contactBody, parseJson, reference, text, version } from '../rest/body.ts';
+import { commaList, conflictQuery, entityUuid, nameConflict, pageLink, pageQuery } from '../rest/parameters.ts';
+import { empty, json, type Route, route } from '../rest/route.ts';
+import { anyJson, closed, milliseconds, nullable, pageJson, pageShape, textAnswer } from '../rest/shapes.ts';
+import { contactJson, contactShape, deviceJson, deviceShape, entityId, idJson } from './shapes.ts';
 
 const customerBody = Type.Object({
   id: reference,

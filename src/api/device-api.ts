@@ -4,8 +4,8 @@
  */
 import * as Type from '../base/schema.ts';
 import { provisionTypes } from '../device/device.ts';
-import type { AnswerShape, RouteDescription } from './route.ts';
-import { anyJson, closed, errorShape } from './shapes.ts';
+import type { AnswerShape, RouteDescription } from '../rest/route.ts';
+import { anyJson, closed, errorShape } from '../rest/shapes.ts';
 
 const values = Type.Record(Type.Unknown());
 const stamped = Type.Object({ ts: Type.Integer(), values });

@@ -13,11 +13,12 @@ import { readMqttBasic } from '../device/credentials.ts';
 import type { Device, DeviceCredentials } from '../device/device.ts';
 import { findDevices, listDeviceTypes } from '../device/store.ts';
 import type { Queries } from '../postgres/client.ts';
+import { text } from '../rest/body.ts';
+import { oneOf, uuid } from '../rest/parameters.ts';
+import { json, type Route, route } from '../rest/route.ts';
+import { closed } from '../rest/shapes.ts';
 import type { HttpRequest } from '../uws/server.ts';
-import { text } from './body.ts';
-import { oneOf, uuid } from './parameters.ts';
-import { json, type Route, route } from './route.ts';
-import { closed, deviceJson, deviceShape, entityId, idJson } from './shapes.ts';
+import { deviceJson, deviceShape, entityId, idJson } from './shapes.ts';
 
 export interface DeviceSearchDeps {
   postgres: Queries;

@@ -25,7 +25,7 @@ import {
   hasCustomer,
   listDevices,
 } from '../device/store.ts';
-import { anything, reference, text, version } from './body.ts';
+import { anything, reference, text, version } from '../rest/body.ts';
 import {
   commaList,
   conflictQuery,
@@ -35,8 +35,9 @@ import {
   oneOf,
   pageLink,
   pageQuery,
-} from './parameters.ts';
-import { empty, json, type Route, route } from './route.ts';
+} from '../rest/parameters.ts';
+import { empty, json, type Route, route } from '../rest/route.ts';
+import { pageJson, pageShape } from '../rest/shapes.ts';
 import {
   credentialsJson,
   credentialsShape,
@@ -44,8 +45,6 @@ import {
   deviceInfoShape,
   deviceJson,
   deviceShape,
-  pageJson,
-  pageShape,
 } from './shapes.ts';
 
 const deviceBody = Type.Object({

@@ -1,9 +1,9 @@
 /** Where the API document is (docs/rest.md#the-api-document). Off, these paths do not exist. */
 import * as Type from '../base/schema.ts';
+import { type OpenApiInfo, openApiDocument, type TaggedRoutes } from '../rest/openapi.ts';
+import { jsonText, publicRoute, type Route } from '../rest/route.ts';
+import { anyJson, closed } from '../rest/shapes.ts';
 import { deviceApi } from './device-api.ts';
-import { type OpenApiInfo, openApiDocument, type TaggedRoutes } from './openapi.ts';
-import { jsonText, publicRoute, type Route } from './route.ts';
-import { anyJson, closed } from './shapes.ts';
 
 const prefix = '/v3/api-docs';
 

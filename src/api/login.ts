@@ -4,10 +4,11 @@ import { everyone, users } from '../auth/roles.ts';
 import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import * as Type from '../base/schema.ts';
+import { flag, parseJson } from '../rest/body.ts';
+import { empty, json, publicRoute, type Route, route } from '../rest/route.ts';
+import { errorShape, tokenPairShape } from '../rest/shapes.ts';
 import type { HttpMethod, HttpRequest } from '../uws/server.ts';
-import { flag, parseJson } from './body.ts';
-import { empty, json, publicRoute, type Route, route } from './route.ts';
-import { errorShape, tokenPairShape, userJson, userShape } from './shapes.ts';
+import { userJson, userShape } from './shapes.ts';
 
 const loginBody = Type.Object(
   { username: Type.String({ minLength: 1 }), password: Type.String({ minLength: 1 }) },

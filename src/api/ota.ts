@@ -20,13 +20,14 @@ import {
 import { createPackage, deletePackage, savePackage, uploadFile } from '../ota/packages.ts';
 import { countProfileDevices, findPackage, listPackages, type PackageFilter } from '../ota/store.ts';
 import type { Postgres } from '../postgres/client.ts';
+import { anything, flag, reference, text } from '../rest/body.ts';
+import { entityUuid, oneOf, type PageQuery, pageLink, pageQuery } from '../rest/parameters.ts';
+import { empty, json, type Route, route } from '../rest/route.ts';
+import { anyJson, closed, milliseconds, nullable, pageJson, pageShape } from '../rest/shapes.ts';
 import { attachmentHeaders } from '../uws/attachment.ts';
 import type { SlicedBody } from '../uws/slices.ts';
-import { anything, flag, reference, text } from './body.ts';
 import { readMultipart } from './multipart.ts';
-import { entityUuid, oneOf, type PageQuery, pageLink, pageQuery } from './parameters.ts';
-import { empty, json, type Route, route } from './route.ts';
-import { anyJson, closed, entityId, idJson, milliseconds, nullable, pageJson, pageShape } from './shapes.ts';
+import { entityId, idJson } from './shapes.ts';
 
 export interface OtaDeps {
   postgres: Postgres;

@@ -3,11 +3,11 @@ import { type Auth, passwordPolicy } from '../auth/auth.ts';
 import { badRequest, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import * as Type from '../base/schema.ts';
+import { checkContentType, flag, parseJson } from '../rest/body.ts';
+import { empty, json, publicRoute, type Route } from '../rest/route.ts';
+import { closed, errorShape, nullable, textAnswer, tokenPairShape } from '../rest/shapes.ts';
 import type { HttpRequest, HttpResponse } from '../uws/server.ts';
-import { checkContentType, flag, parseJson } from './body.ts';
 import { type PasswordPage, passwordForm, passwordSaved, tokenNames } from './password-page.ts';
-import { empty, json, publicRoute, type Route } from './route.ts';
-import { closed, errorShape, nullable, textAnswer, tokenPairShape } from './shapes.ts';
 
 const policyShape = closed(
   {

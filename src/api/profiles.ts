@@ -25,11 +25,12 @@ import {
   listProfileNames,
   listProfiles,
 } from '../device/profile-store.ts';
+import { anything, flag, reference, text, version } from '../rest/body.ts';
+import { commaList, entityUuid, missing, oneOf, pageLink, pageQuery } from '../rest/parameters.ts';
+import { empty, json, type Route, route } from '../rest/route.ts';
+import { anyJson, closed, milliseconds, nullable, pageJson, pageShape } from '../rest/shapes.ts';
 import { readLatestKeysOf } from '../telemetry/latest.ts';
-import { anything, flag, reference, text, version } from './body.ts';
-import { commaList, entityUuid, missing, oneOf, pageLink, pageQuery } from './parameters.ts';
-import { empty, json, type Route, route } from './route.ts';
-import { anyJson, closed, entityId, idJson, milliseconds, nullable, pageJson, pageShape } from './shapes.ts';
+import { entityId, idJson } from './shapes.ts';
 
 export interface ProfileRoutesDeps extends AdminDeps {
   clickhouse: ClickHouse;

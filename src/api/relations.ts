@@ -16,10 +16,11 @@ import {
 import { requireTenant, tenantReaders, tenantUsers } from '../auth/roles.ts';
 import * as Type from '../base/schema.ts';
 import type { Postgres } from '../postgres/client.ts';
-import { anything, text } from './body.ts';
-import { missing, oneOf, uuid } from './parameters.ts';
-import { type Call, empty, json, type Route, route } from './route.ts';
-import { anyJson, closed, entityId } from './shapes.ts';
+import { anything, text } from '../rest/body.ts';
+import { missing, oneOf, uuid } from '../rest/parameters.ts';
+import { type Call, empty, json, type Route, route } from '../rest/route.ts';
+import { anyJson, closed } from '../rest/shapes.ts';
+import { entityId } from './shapes.ts';
 
 const filterQuery = Type.Object({
   relationTypeGroup: Type.Optional(Type.Enum(relationGroups)),

@@ -9,17 +9,18 @@ import { limits } from '../base/limits.ts';
 import * as Type from '../base/schema.ts';
 import type { DeviceRow } from '../device/cached-device.ts';
 import type { Queries } from '../postgres/client.ts';
+import { readExactJson } from '../rest/body.ts';
+import { pageLink, pageQuery } from '../rest/parameters.ts';
+import { empty, json, jsonText, type Route, route } from '../rest/route.ts';
+import { anyJson, closed, milliseconds, nullable, pageShape } from '../rest/shapes.ts';
 import type { PersistentRpcs } from '../rpc/persistent.ts';
 import { expirationOf, type RpcOutcome, type RpcTimeouts } from '../rpc/rpc.ts';
 import type { Rpc } from '../rpc/send.ts';
 import { findRpc, listRpcs, rpcStatuses, type StoredRpc } from '../rpc/store.ts';
 import type { HttpRequest, HttpResponse } from '../uws/server.ts';
 import { type Json, JsonNumber, writeJson } from '../value/json.ts';
-import { readExactJson } from './body.ts';
-import { pageLink, pageQuery } from './parameters.ts';
 import { plainText, usableDevice } from './plain-text.ts';
-import { empty, json, jsonText, type Route, route } from './route.ts';
-import { anyJson, closed, entityId, milliseconds, nullable, pageShape } from './shapes.ts';
+import { entityId } from './shapes.ts';
 
 export interface RpcRoutesDeps {
   postgres: Queries;

@@ -9,29 +9,10 @@ import type { User } from '../auth/user.ts';
 import * as Type from '../base/schema.ts';
 import { nullUuid } from '../base/uuid.ts';
 import { credentialsTypes, type Device, type DeviceCredentials, type DeviceInfo } from '../device/device.ts';
-import type { Page } from '../postgres/page.ts';
+import { anyJson, closed, milliseconds, nullable } from '../rest/shapes.ts';
 
-export const nullable = <T extends Type.Schema>(schema: T) => Type.Union([schema, Type.Null()]);
-
-/** An object with these members and no others. */
-export function closed<T extends Type.Properties>(properties: T, title?: string) {
-  return Type.Object(properties, { additionalProperties: false, ...(title && { title }) });
-}
-
-export const anyJson = Type.Unknown({ description: 'Any JSON, as it was saved' });
-export const milliseconds = Type.Integer({ description: 'Epoch milliseconds' });
 export const entityId = closed({ entityType: Type.String(), id: Type.String({ format: 'uuid' }) }, 'EntityId');
 type EntityId = Type.Static<typeof entityId>;
-
-export const textAnswer = (contentType: string) => ({ contentType, schema: Type.String() });
-
-/** The body of every error (docs/rest.md#errors). */
-export const errorShape = closed(
-  { status: Type.Integer(), message: Type.String(), errorCode: Type.Integer(), timestamp: milliseconds },
-  'Error',
-);
-
-export const tokenPairShape = closed({ token: Type.String(), refreshToken: Type.String() }, 'TokenPair');
 
 export const contactShape = {
   country: nullable(Type.String()),
@@ -110,16 +91,6 @@ export const userShape = closed(
   'User',
 );
 
-export function pageShape(item: Type.Schema) {
-  const members = {
-    data: Type.Array(item),
-    totalPages: Type.Integer(),
-    totalElements: Type.Integer(),
-    hasNext: Type.Boolean(),
-  };
-  return closed(members, `PageOf${item.title}`);
-}
-
 export function deviceJson(device: Device): Type.Static<typeof deviceShape> {
   return {
     id: idJson('DEVICE', device.id),
@@ -176,11 +147,6 @@ export function userJson(user: User): Type.Static<typeof userShape> {
     name: user.email,
     additionalInfo: user.additionalInfo,
   };
-}
-
-export function pageJson<T>(page: Page<T>, item: (entity: T) => unknown): object {
-  const { data, totalPages, totalElements, hasNext } = page;
-  return { data: data.map(item), totalPages, totalElements, hasNext };
 }
 
 export function idJson(entityType: string, id: string | null): EntityId {

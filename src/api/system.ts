@@ -1,8 +1,8 @@
 /** What this server says of itself. */
 import { users } from '../auth/roles.ts';
 import * as Type from '../base/schema.ts';
-import { json, type Route, route } from './route.ts';
-import { closed } from './shapes.ts';
+import { json, type Route, route } from '../rest/route.ts';
+import { closed } from '../rest/shapes.ts';
 
 /** The version of the platform whose API this is: clients ask for it before they use API keys, which began with 4.3. */
 export const platformVersion = '4.3.0';

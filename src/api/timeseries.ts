@@ -10,16 +10,16 @@ import type { DeviceRow } from '../device/cached-device.ts';
 import type { DeleteSeries } from '../ingest/delete-series.ts';
 import type { SaveSeries } from '../ingest/save-series.ts';
 import type { Postgres } from '../postgres/client.ts';
+import { keyList, keysQuery } from '../rest/parameters.ts';
+import { type Call, empty, json, type Route, route } from '../rest/route.ts';
+import { anyJson, closed, milliseconds } from '../rest/shapes.ts';
 import { bucketStarts, intervalTypes } from '../telemetry/buckets.ts';
 import { type Point, readLatest, readLatestKeys } from '../telemetry/latest.ts';
 import { aggregations, readAggregate, readHistory } from '../telemetry/query.ts';
 import type { HttpResponse } from '../uws/server.ts';
 import { strictForm, stringForm } from '../value/typed.ts';
 import type { LongAnswers, LongText } from './long-answer.ts';
-import { keyList, keysQuery } from './parameters.ts';
 import { isDevice, isOtherKind, plainText, seriesNumber, type Target, usableDevice, withNumber } from './plain-text.ts';
-import { type Call, empty, json, type Route, route } from './route.ts';
-import { anyJson, closed, milliseconds } from './shapes.ts';
 
 export interface TimeseriesDeps {
   postgres: Postgres;

@@ -30,12 +30,13 @@ import type { User, UserAccount } from '../auth/user.ts';
 import { Fault } from '../base/errors.ts';
 import * as Type from '../base/schema.ts';
 import { hasCustomer } from '../device/store.ts';
+import { anything, reference, text, version } from '../rest/body.ts';
+import { commaList, entityUuid, oneOf, pageLink, pageQuery } from '../rest/parameters.ts';
+import { empty, json, type Route, route } from '../rest/route.ts';
+import { closed, errorShape, pageJson, pageShape, textAnswer, tokenPairShape } from '../rest/shapes.ts';
 import type { HttpRequest } from '../uws/server.ts';
-import { anything, reference, text, version } from './body.ts';
-import { commaList, entityUuid, oneOf, pageLink, pageQuery } from './parameters.ts';
 import { type PasswordPage, tokenNames } from './password-page.ts';
-import { empty, json, type Route, route } from './route.ts';
-import { closed, errorShape, pageJson, pageShape, textAnswer, tokenPairShape, userJson, userShape } from './shapes.ts';
+import { userJson, userShape } from './shapes.ts';
 
 export interface UserRoutesDeps extends AdminDeps {
   auth: Auth;
