@@ -9,7 +9,6 @@ import type { Clock } from '../base/clock.ts';
 import { badRequest, Fault } from '../base/errors.ts';
 import * as Type from '../base/schema.ts';
 import type { Postgres } from '../postgres/client.ts';
-import { keyList, keysQuery } from '../rest/parameters.ts';
 import { type Call, empty, json, jsonText, type Route, route } from '../rest/route.ts';
 import { anyJson, closed, milliseconds } from '../rest/shapes.ts';
 import type { HttpResponse } from '../uws/server.ts';
@@ -17,6 +16,7 @@ import { type Json, readJson } from '../value/json.ts';
 import type { ReadBody } from '../value/lenient.ts';
 import { strictForm, type TypedValue } from '../value/typed.ts';
 import { deviceTarget, isOtherKind, plainText, seriesNumber, type Target, withNumber } from './plain-text.ts';
+import { keyList, keysQuery } from './queries.ts';
 
 export interface AttributesDeps {
   postgres: Postgres;

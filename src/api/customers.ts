@@ -23,11 +23,12 @@ import {
 import { badRequest, notFound } from '../base/errors.ts';
 import * as Type from '../base/schema.ts';
 import { type ClaimDeps, claimDevice, reclaimDevice } from '../onboarding/claim.ts';
-import { anything, contactBody, parseJson, reference, text, version } from '../rest/body.ts';
-import { commaList, conflictQuery, entityUuid, nameConflict, pageLink, pageQuery } from '../rest/parameters.ts';
+import { anything, parseJson, reference, text, version } from '../rest/body.ts';
+import { commaList, entityUuid, pageLink, pageQuery } from '../rest/parameters.ts';
 import { empty, json, type Route, route } from '../rest/route.ts';
 import { anyJson, closed, milliseconds, nullable, pageJson, pageShape, textAnswer } from '../rest/shapes.ts';
-import { contactJson, contactShape, deviceJson, deviceShape, entityId, idJson } from './shapes.ts';
+import { conflictQuery, nameConflict } from './queries.ts';
+import { contactBody, contactJson, contactShape, deviceJson, deviceShape, entityId, idJson } from './shapes.ts';
 
 const customerBody = Type.Object({
   id: reference,

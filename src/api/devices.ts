@@ -26,18 +26,10 @@ import {
   listDevices,
 } from '../device/store.ts';
 import { anything, reference, text, version } from '../rest/body.ts';
-import {
-  commaList,
-  conflictQuery,
-  entityUuid,
-  missing,
-  nameConflict,
-  oneOf,
-  pageLink,
-  pageQuery,
-} from '../rest/parameters.ts';
+import { commaList, entityUuid, missing, oneOf, pageLink, pageQuery } from '../rest/parameters.ts';
 import { empty, json, type Route, route } from '../rest/route.ts';
 import { pageJson, pageShape } from '../rest/shapes.ts';
+import { conflictQuery, nameConflict } from './queries.ts';
 import {
   credentialsJson,
   credentialsShape,

@@ -9,10 +9,22 @@ import type { User } from '../auth/user.ts';
 import * as Type from '../base/schema.ts';
 import { nullUuid } from '../base/uuid.ts';
 import { credentialsTypes, type Device, type DeviceCredentials, type DeviceInfo } from '../device/device.ts';
+import { text } from '../rest/body.ts';
 import { anyJson, closed, milliseconds, nullable } from '../rest/shapes.ts';
 
 export const entityId = closed({ entityType: Type.String(), id: Type.String({ format: 'uuid' }) }, 'EntityId');
 type EntityId = Type.Static<typeof entityId>;
+
+export const contactBody = {
+  country: text,
+  state: text,
+  city: text,
+  address: text,
+  address2: text,
+  zip: text,
+  phone: text,
+  email: text,
+};
 
 export const contactShape = {
   country: nullable(Type.String()),

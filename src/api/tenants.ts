@@ -13,11 +13,11 @@ import {
 } from '../admin/tenants.ts';
 import { administrators, entityNotFound, type Principal, systemAdmins, users } from '../auth/roles.ts';
 import * as Type from '../base/schema.ts';
-import { anything, contactBody, reference, text, version } from '../rest/body.ts';
+import { anything, reference, text, version } from '../rest/body.ts';
 import { commaList, entityUuid, pageLink, pageQuery } from '../rest/parameters.ts';
 import { empty, json, type Route, route } from '../rest/route.ts';
 import { anyJson, closed, milliseconds, nullable, pageJson, pageShape } from '../rest/shapes.ts';
-import { contactJson, contactShape, entityId, idJson } from './shapes.ts';
+import { contactBody, contactJson, contactShape, entityId, idJson } from './shapes.ts';
 
 const tenantBody = Type.Object({
   id: reference,

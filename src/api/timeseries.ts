@@ -10,7 +10,6 @@ import type { DeviceRow } from '../device/cached-device.ts';
 import type { DeleteSeries } from '../ingest/delete-series.ts';
 import type { SaveSeries } from '../ingest/save-series.ts';
 import type { Postgres } from '../postgres/client.ts';
-import { keyList, keysQuery } from '../rest/parameters.ts';
 import { type Call, empty, json, type Route, route } from '../rest/route.ts';
 import { anyJson, closed, milliseconds } from '../rest/shapes.ts';
 import { bucketStarts, intervalTypes } from '../telemetry/buckets.ts';
@@ -20,6 +19,7 @@ import type { HttpResponse } from '../uws/server.ts';
 import { strictForm, stringForm } from '../value/typed.ts';
 import type { LongAnswers, LongText } from './long-answer.ts';
 import { isDevice, isOtherKind, plainText, seriesNumber, type Target, usableDevice, withNumber } from './plain-text.ts';
+import { keyList, keysQuery } from './queries.ts';
 
 export interface TimeseriesDeps {
   postgres: Postgres;

@@ -18,17 +18,6 @@ export const version = Type.Optional(
 export const flag = Type.Optional(Type.Union([Type.Boolean(), Type.Null()]));
 export const anything = Type.Optional(Type.Unknown({ description: 'Any JSON; kept as it is' }));
 
-export const contactBody = {
-  country: text,
-  state: text,
-  city: text,
-  address: text,
-  address2: text,
-  zip: text,
-  phone: text,
-  email: text,
-};
-
 export function bodyReader(schema: Type.Schema | undefined): (request: HttpRequest) => unknown {
   if (!schema) return () => undefined;
   return (request) => {

@@ -3,7 +3,6 @@
  * wrong is a 400 that names the parameter.
  */
 
-import type { NameConflict } from '../admin/name-conflict.ts';
 import { scopes } from '../attributes/attributes.ts';
 import { badRequest, type Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -82,18 +81,6 @@ export const pageQuery = Type.Object({
   sortOrder: Type.Optional(Type.Enum(['ASC', 'DESC'])),
 });
 
-/** What to do when the name of a new entity is taken. */
-export const conflictQuery = Type.Object({
-  nameConflictPolicy: Type.Optional(Type.Enum(['FAIL', 'UNIQUIFY'])),
-  uniquifySeparator: Type.Optional(Type.String()),
-  uniquifyStrategy: Type.Optional(Type.Enum(['RANDOM', 'INCREMENTAL'])),
-});
-
-export function nameConflict(query: Type.Static<typeof conflictQuery>): NameConflict {
-  const { nameConflictPolicy: policy = 'FAIL', uniquifySeparator: separator = '_' } = query;
-  return { policy, separator, strategy: query.uniquifyStrategy ?? 'RANDOM' };
-}
-
 export type PageQuery = Type.Static<typeof pageQuery>;
 
 /** Past the end of every list nothing needs to be asked for exactly. */
@@ -103,17 +90,6 @@ export function pageLink(query: PageQuery): PageLink {
   const { pageSize, textSearch = '', sortProperty = '', sortOrder = 'ASC' } = query;
   const page = Math.min(query.page, Math.floor(offsetMax / pageSize));
   return { pageSize, page, textSearch: textSearch.slice(0, 255), sortProperty, sortOrder };
-}
-
-/** Keys that a query names: `keys=a,b`, or repeated `key=`, which a key that holds a comma needs. */
-export const keysQuery = Type.Object({
-  keys: Type.Optional(commaList(Type.String({ description: 'Several keys, with commas between them' }))),
-  key: Type.Optional(commaList(Type.String({ description: 'One key, which may hold a comma; may be repeated' }))),
-});
-
-/** Each once, in order. */
-export function keyList({ keys = [], key = [] }: Type.Static<typeof keysQuery>): string[] {
-  return [...new Set([...keys, ...key].filter((each) => each !== ''))];
 }
 
 /** The id of an entity in a body: absent, null and the null uuid all mean none. */

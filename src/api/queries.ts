@@ -1,0 +1,27 @@
+/** Query parameters that calls of several resources have: the rule for a taken name, and a list of keys. */
+import type { NameConflict } from '../admin/name-conflict.ts';
+import * as Type from '../base/schema.ts';
+import { commaList } from '../rest/parameters.ts';
+
+/** What to do when the name of a new entity is taken. */
+export const conflictQuery = Type.Object({
+  nameConflictPolicy: Type.Optional(Type.Enum(['FAIL', 'UNIQUIFY'])),
+  uniquifySeparator: Type.Optional(Type.String()),
+  uniquifyStrategy: Type.Optional(Type.Enum(['RANDOM', 'INCREMENTAL'])),
+});
+
+export function nameConflict(query: Type.Static<typeof conflictQuery>): NameConflict {
+  const { nameConflictPolicy: policy = 'FAIL', uniquifySeparator: separator = '_' } = query;
+  return { policy, separator, strategy: query.uniquifyStrategy ?? 'RANDOM' };
+}
+
+/** Keys that a query names: `keys=a,b`, or repeated `key=`, which a key that holds a comma needs. */
+export const keysQuery = Type.Object({
+  keys: Type.Optional(commaList(Type.String({ description: 'Several keys, with commas between them' }))),
+  key: Type.Optional(commaList(Type.String({ description: 'One key, which may hold a comma; may be repeated' }))),
+});
+
+/** Each once, in order. */
+export function keyList({ keys = [], key = [] }: Type.Static<typeof keysQuery>): string[] {
+  return [...new Set([...keys, ...key].filter((each) => each !== ''))];
+}
