@@ -169,8 +169,9 @@ async function operationsByRole(engine: Engine): Promise<Record<Role, string[]>>
   const document = (await (await fetch(documentOf(engine))).json()) as {
     paths: Record<string, Record<string, { operationId: string; description: string; security: object[] }>>;
   };
+  // Schemathesis calls one address: not that of reports, which the document names at their paths.
   const operations = Object.entries(document.paths).flatMap(([path, methods]) =>
-    endsTheCaller.test(path) ? [] : Object.values(methods),
+    endsTheCaller.test(path) || 'servers' in methods ? [] : Object.values(methods),
   );
   const openTo = (role: Role) =>
     operations

@@ -10,6 +10,7 @@ import { Admission } from './activity/admission.ts';
 import type { AdminDeps } from './admin/deps.ts';
 import { GatewayNotices } from './admin/gateway-notices.ts';
 import { TakenNames } from './admin/taken-names.ts';
+import { reportsAt } from './analytics/routes.ts';
 import { createApi } from './api/api.ts';
 import { LongAnswers } from './api/long-answer.ts';
 import { notOffered } from './api/not-offered.ts';
@@ -460,6 +461,7 @@ async function openDoors(base: Base, servers: HttpServer[], engine: Engine): Pro
     rpc,
     persistentRpcs: engine.persistentRpcs,
     rpcTimeouts: config.rpc,
+    elsewhere: config.analytics.enabled ? [reportsAt(config.analytics.port)] : [],
   });
   const consoleDoor = createConsole({ docs: config.docs.enabled });
 

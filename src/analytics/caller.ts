@@ -1,26 +1,35 @@
 /**
- * Identifies the caller of the analytics component: by a JWT in the query or the header `jwt`, else by
- * `X-Authorization`. An unknown caller gets 403, as the report API documents, not the 401 of the REST API.
+ * Finds out who calls the analytics component: by a JWT in the query or the header `jwt`, else by `X-Authorization`.
+ * An unknown caller gets the status that the route names: 403, as the report API documents, not the 401 of the REST
+ * API.
  */
-import { type Auth, authenticationFailed } from '../auth/auth.ts';
-import { requireRole, requireTenant, type TenantPrincipal, tenantAdmins } from '../auth/roles.ts';
+import { type Auth, authenticationFailed, type Session } from '../auth/auth.ts';
+import type { Principal } from '../auth/roles.ts';
 import { Fault } from '../base/errors.ts';
+import type { Callers, RouteDescription } from '../rest/route.ts';
 import type { HttpRequest } from '../uws/server.ts';
 
-/** `keys`: API keys are good too. A report is made for signed-in users only. */
-export async function callerOf(request: HttpRequest, auth: Auth, keys: 'keys' | 'noKeys'): Promise<TenantPrincipal> {
-  const jwt = new URLSearchParams(request.query).get('jwt') || request.header('jwt');
-  try {
-    const { principal } = await (jwt ? auth.sessionOfJwt(jwt) : auth.session(request));
-    const isKey = principal.sessionId === null;
-    if (principal.isPublic || (isKey && keys === 'noKeys')) throw authenticationFailed();
-    return requireTenant(principal);
-  } catch (error) {
-    if (!(error instanceof Fault) || error.status !== 401) throw error;
-    throw new Fault(error.reason, error.message, 0, 403);
-  }
-}
+export class ReportCallers implements Callers {
+  readonly #auth: Auth;
 
-export function requireAdministrator(principal: TenantPrincipal): void {
-  requireRole(principal, tenantAdmins);
+  constructor(auth: Auth) {
+    this.#auth = auth;
+  }
+
+  async session(request: HttpRequest, { apiKeys, unknownCaller }: RouteDescription): Promise<Session> {
+    const jwt = new URLSearchParams(request.query).get('jwt') || request.header('jwt');
+    try {
+      const session = await (jwt ? this.#auth.sessionOfJwt(jwt) : this.#auth.session(request));
+      const { isPublic, apiKeyId } = session.principal;
+      if (isPublic || (apiKeys === false && apiKeyId !== null)) throw authenticationFailed();
+      return session;
+    } catch (error) {
+      if (!(error instanceof Fault) || error.status !== 401) throw error;
+      throw new Fault(error.reason, error.message, 0, unknownCaller);
+    }
+  }
+
+  admit(principal: Principal): void {
+    this.#auth.admit(principal);
+  }
 }

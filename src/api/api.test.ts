@@ -27,7 +27,7 @@ import { TokenCache } from '../device/token-cache.ts';
 import { Downlink } from '../downlink/downlink.ts';
 import { Downloads } from '../ota/downloads.ts';
 import { openPostgres, type Postgres } from '../postgres/client.ts';
-import type { ApiRoute } from '../rest/route.ts';
+import type { ServedRoute } from '../rest/route.ts';
 import { RpcNumbers } from '../rpc/numbers.ts';
 import { PersistentRpcs } from '../rpc/persistent.ts';
 import { Rpc } from '../rpc/send.ts';
@@ -51,7 +51,7 @@ let postgres: Postgres;
 let store: TestClickHouse;
 let changes: CredentialChanges;
 let tokens: TokenCache;
-let routes: ApiRoute[];
+let routes: ServedRoute[];
 let sequence = 0;
 
 /** A bus that never delivers: what the tests see comes from the log in Postgres or from the process itself. */
@@ -119,6 +119,7 @@ beforeAll(async () => {
     clock,
     config,
     readBody: strictly,
+    elsewhere: [],
     log,
     claiming: config.claiming,
   });
@@ -174,7 +175,7 @@ async function call(
 }
 
 /** As the HTTP server routes: fixed parts go before parameters. */
-function match(method: string, path: string): { route: ApiRoute; params: string[] } {
+function match(method: string, path: string): { route: ServedRoute; params: string[] } {
   const parts = path.split('/');
   const candidates = routes
     .filter((route) => route.method === method)

@@ -5,7 +5,8 @@ import type { Auth } from '../auth/auth.ts';
 import type { Config } from '../base/config.ts';
 import { limits } from '../base/limits.ts';
 import type { ClaimDeps } from '../onboarding/claim.ts';
-import type { ApiRoute, Route } from '../rest/route.ts';
+import type { TaggedRoutes } from '../rest/openapi.ts';
+import { type Route, type ServedRoute, served } from '../rest/route.ts';
 import type { ReadBody } from '../value/lenient.ts';
 import { apiKeyRoutes } from './api-keys.ts';
 import { type AttributesDeps, attributesRoutes } from './attributes.ts';
@@ -31,6 +32,8 @@ export interface ApiDeps extends ClaimDeps, ApiKeyDeps, RpcRoutesDeps, Timeserie
   postgres: ClaimDeps['postgres'];
   config: Config;
   readBody: ReadBody;
+  /** Routes of other doors that the API document names. */
+  elsewhere: readonly TaggedRoutes[];
 }
 
 /** Routes by the groups of the document. */
@@ -61,14 +64,10 @@ export function apiTable(deps: ApiDeps): { tag: string; routes: Route[] }[] {
   ];
 }
 
-export function createApi(deps: ApiDeps): ApiRoute[] {
+export function createApi(deps: ApiDeps): ServedRoute[] {
+  const { auth: callers, config, elsewhere } = deps;
   const table = apiTable(deps);
-  const docs = docsRoutes(table, deps.config.docs, platformVersion);
-  return [...table.flatMap(({ routes }) => routes), ...docs].map((route) => ({
-    method: route.method,
-    pattern: route.pattern,
-    bodyBytesMax: route.bodyBytesMax ?? Math.min(limits.apiBodyBytesMax, deps.config.http.apiBodyBytesMax),
-    handler: (request) => route.run(request, deps.auth),
-    ...(route.admit && { admit: (request) => route.admit!(request, deps.auth) }),
-  }));
+  const docs = docsRoutes(table, elsewhere, config.docs, platformVersion);
+  const bodyBytesMax = Math.min(limits.apiBodyBytesMax, config.http.apiBodyBytesMax);
+  return served([...table.flatMap(({ routes }) => routes), ...docs], { callers, deps: undefined, bodyBytesMax });
 }

@@ -3,9 +3,12 @@ import * as Type from '../base/schema.ts';
 import { type OpenApiInfo, openApiDocument, type TaggedRoutes } from '../rest/openapi.ts';
 import { jsonText, publicRoute, type Route } from '../rest/route.ts';
 import { anyJson, closed } from '../rest/shapes.ts';
+import type { HttpRequest } from '../uws/server.ts';
 import { deviceApi } from './device-api.ts';
 
 const prefix = '/v3/api-docs';
+/** Stands in the document for the host of its reader. */
+const hostMark = '<host>';
 
 export interface DocsConfig {
   enabled: boolean;
@@ -13,7 +16,13 @@ export interface DocsConfig {
   title: string;
 }
 
-export function docsRoutes(table: TaggedRoutes[], { enabled, groupName, title }: DocsConfig, version: string): Route[] {
+/** `elsewhere`: routes of other doors that the document names, too. */
+export function docsRoutes(
+  table: TaggedRoutes[],
+  elsewhere: readonly TaggedRoutes[],
+  { enabled, groupName, title }: DocsConfig,
+  version: string,
+): Route[] {
   if (!enabled) return [];
   const url = `${prefix}/${groupName}`;
   const swaggerConfig = JSON.stringify({
@@ -23,8 +32,8 @@ export function docsRoutes(table: TaggedRoutes[], { enabled, groupName, title }:
     // A key that is kept in the browser outlives the one who typed it in.
     persistAuthorization: false,
   });
-  // Made at the first request: a worker that serves only devices never needs the document.
-  let document: string | undefined;
+  // Made at the first request: a worker that serves only devices never needs the document. Cut where the host belongs.
+  let document: string[] | undefined;
   const info: OpenApiInfo = { title, version };
   const routes: Route[] = [
     publicRoute({
@@ -32,9 +41,9 @@ export function docsRoutes(table: TaggedRoutes[], { enabled, groupName, title }:
       pattern: url,
       summary: 'This document',
       answer: Type.Record(anyJson),
-      handle: async () => {
-        document ??= JSON.stringify(openApiDocument([...all, { tag: 'device-api', routes: deviceApi }], info));
-        return jsonText(document);
+      handle: async ({ request }) => {
+        document ??= JSON.stringify(openApiDocument(all, info, hostMark)).split(hostMark);
+        return jsonText(document.join(hostOf(request)));
       },
     }),
     publicRoute({
@@ -50,6 +59,16 @@ export function docsRoutes(table: TaggedRoutes[], { enabled, groupName, title }:
       handle: async () => jsonText(swaggerConfig),
     }),
   ];
-  const all: TaggedRoutes[] = [...table, { tag: 'docs', routes }];
+  const all: TaggedRoutes[] = [
+    ...table,
+    { tag: 'docs', routes },
+    { tag: 'device-api', routes: deviceApi },
+    ...elsewhere,
+  ];
   return routes;
+}
+
+/** The host by which the reader of the document reached this server, without its port. */
+function hostOf(request: HttpRequest): string {
+  return /^(\[[\da-f:.]+\]|[\w.-]+)(:\d+)?$/i.exec(request.header('host'))?.[1] ?? 'localhost';
 }

@@ -8,7 +8,7 @@ const optional = Symbol('optional');
 const anyName = '^.*$';
 
 export interface Keywords {
-  type?: 'object' | 'array' | 'string' | 'integer' | 'boolean' | 'null';
+  type?: 'object' | 'array' | 'string' | 'integer' | 'number' | 'boolean' | 'null';
   required?: string[];
   properties?: Properties;
   patternProperties?: { [anyName]: Schema };
@@ -66,6 +66,8 @@ const string = (options: Options<'minLength' | 'maxLength' | 'pattern' | 'format
 
 const integer = (options: Options<'minimum' | 'maximum'> = {}) => schema<number>({ type: 'integer', ...options });
 
+const number = (options: Options = {}) => schema<number>({ type: 'number', ...options });
+
 const boolean = (options: Options = {}) => schema<boolean>({ type: 'boolean', ...options });
 
 const nothing = () => schema<null>({ type: 'null' });
@@ -109,6 +111,7 @@ export {
   literal as Literal,
   mayBeMissing as Optional,
   nothing as Null,
+  number as Number,
   object as Object,
   oneOf as Enum,
   partial as Partial,

@@ -30,9 +30,18 @@ export function bodyReader(schema: Type.Schema | undefined): (request: HttpReque
 }
 
 export function checkContentType(contentType: string): void {
-  if (contentType === '' || /^application\/([a-z.+-]+\+)?json\b/i.test(contentType)) return;
-  const message = `Content type '${contentType.slice(0, 100)}' not supported: send application/json`;
-  throw new Fault('media_type', message);
+  if (contentType !== '' && !/^application\/([a-z.+-]+\+)?json\b/i.test(contentType)) throw notJson(contentType);
+}
+
+/** A body whose content type must say that it is JSON. */
+export function namedJson({ header, body }: HttpRequest): unknown {
+  const contentType = header('content-type');
+  if (!/^\s*application\/json\s*(;|$)/i.test(contentType)) throw notJson(contentType);
+  return parseJson(body);
+}
+
+function notJson(contentType: string): Fault {
+  return new Fault('media_type', `Content type '${contentType.slice(0, 100)}' not supported: send application/json`);
 }
 
 /** The values of entities need no exact numbers. */

@@ -10,7 +10,10 @@ import { errorShape } from './shapes.ts';
 
 export interface TaggedRoutes {
   tag: string;
-  routes: RouteDescription[];
+  description?: string;
+  routes: readonly RouteDescription[];
+  /** The port of a door that is not this one. */
+  port?: number;
 }
 
 export interface OpenApiInfo {
@@ -57,13 +60,15 @@ const reasons: Record<number, string> = {
   504: 'No reply came in time',
 };
 
-export function openApiDocument(table: TaggedRoutes[], info: OpenApiInfo): JsonObject {
+/** `host`: at which a reader of the document reaches the ports of this server. */
+export function openApiDocument(table: TaggedRoutes[], info: OpenApiInfo, host: string): JsonObject {
   const components = new Components();
   const paths: { [path: string]: JsonObject } = {};
-  for (const { tag, routes } of table) {
+  for (const { tag, routes, port } of table) {
+    const otherServer: JsonObject = port === undefined ? {} : { servers: [{ url: `http://${host}:${port}` }] };
     for (const route of routes.filter(({ hidden }) => !hidden)) {
       const path = route.pattern.replace(/:(\w+)/g, '{$1}');
-      (paths[path] ??= {})[route.method.toLowerCase()] = operation(route, tag, components);
+      (paths[path] ??= { ...otherServer })[route.method.toLowerCase()] = operation(route, tag, components);
     }
   }
   return {
@@ -74,14 +79,14 @@ export function openApiDocument(table: TaggedRoutes[], info: OpenApiInfo): JsonO
         'Administration of devices, and what devices themselves call. Sign in with an API key: `X-Authorization: ApiKey <key>`; where a JWT comes along, the JWT counts.',
     },
     servers: [{ url: '/' }],
-    tags: table.map(({ tag }) => ({ name: tag })),
+    tags: table.map(({ tag: name, description }) => ({ name, ...(description && { description }) })),
     paths,
     components: { schemas: components.schemas, securitySchemes: schemes },
   };
 }
 
 function operation(route: RouteDescription, tag: string, components: Components): JsonObject {
-  const { method, pattern, summary, description, deprecated, roles } = route;
+  const { method, pattern, summary, description, deprecated, roles, apiKeys } = route;
   const content = requestContent(route, components);
   return {
     tags: [tag],
@@ -92,8 +97,8 @@ function operation(route: RouteDescription, tag: string, components: Components)
     parameters: [...pathParametersOf(pattern, components), ...queryParametersOf(route, components)],
     ...(content && { requestBody: { required: !route.ownBody?.optional, content } }),
     responses: responses(route, components),
-    // Either scheme; none for a public route.
-    security: roles === 'public' ? [] : [{ ApiKeyForm: [] }, { HttpLoginForm: [] }],
+    // Each scheme by itself is enough; a public route has none.
+    security: roles === 'public' ? [] : [...(apiKeys === false ? [] : [{ ApiKeyForm: [] }]), { HttpLoginForm: [] }],
   };
 }
 
@@ -124,7 +129,7 @@ function requestContent({ body, ownBody }: RouteDescription, components: Compone
   if (!shape) return undefined;
   if (isMedium(shape)) return contentOf(shape, components);
   const content = contentOf({ contentType: 'application/json', schema: shape }, components);
-  if (!ownBody) return content;
+  if (!ownBody || ownBody.jsonOnly) return content;
   if (ownBody.form) return { ...content, ...contentOf({ contentType: formType, schema: ownBody.form }, components) };
   return { ...content, ...Object.fromEntries(otherTypes.map((type) => [type, { schema: jsonInText }])) };
 }
@@ -139,12 +144,13 @@ const jsonInText: JsonObject = {
 };
 
 function responses(route: RouteDescription, components: Components): JsonObject {
-  const { roles, body, ownBody, plainTextErrors, answer = 'empty', otherAnswers = {} } = route;
+  const { roles, body, ownBody, plainTextErrors, answer = 'empty', answerHeaders, otherAnswers = {} } = route;
   const statuses = new Map<number, AnswerShape[]>([[200, [answer]]]);
   const errors = [400, 404, 429, 503];
-  if (roles !== 'public') errors.push(401, 403);
+  if (roles !== 'public') errors.push(route.unknownCaller ?? 401, 403);
   if (body || ownBody) errors.push(413, 415);
-  if (body && body.properties?.['version'] === version) errors.push(409);
+  const shape = body ?? ownBody?.shape;
+  if (shape && !isMedium(shape) && shape.properties?.['version'] === version) errors.push(409);
   const error: AnswerShape[] = [errorShape, ...(plainTextErrors ? [plainText] : [])];
   for (const status of errors) statuses.set(status, error);
   // Without a shape: the HTTP library refuses the longest heads itself, with a page and no content type.
@@ -155,7 +161,15 @@ function responses(route: RouteDescription, components: Components): JsonObject 
     statuses.set(Number(status), shape === errorShape ? [errorShape] : [shape, ...known]);
   }
   const sorted = [...statuses].sort(([a], [b]) => a - b);
-  return Object.fromEntries(sorted.map(([status, shapes]) => [status, response(status, shapes, components)]));
+  const responses = Object.fromEntries(
+    sorted.map(([status, shapes]) => [status, response(status, shapes, components)] as const),
+  );
+  return answerHeaders ? { ...responses, 200: { ...responses[200], headers: headersOf(answerHeaders) } } : responses;
+}
+
+function headersOf(headers: Record<string, string>): JsonObject {
+  const of = (description: string): JsonObject => ({ description, schema: { type: 'string' } });
+  return Object.fromEntries(Object.entries(headers).map(([name, description]) => [name, of(description)]));
 }
 
 const plainText: Medium = { contentType: 'text/plain', schema: { type: 'string' } as Schema };

@@ -45,6 +45,7 @@ export const pathParameters = {
   tenantId: uuidText,
   ttlSeconds: Type.Integer({ minimum: 0 }),
   userId: uuidText,
+  viewId: uuidText,
 };
 
 type KnownName = keyof typeof pathParameters;

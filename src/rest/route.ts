@@ -1,15 +1,23 @@
 /**
- * Defines a route of the REST API and the steps of a call: caller → role → limits → path, query, body → handler. The
- * same row of the table checks what comes in and describes the route in the API document, so the two cannot drift
- * apart; what goes out is held against the document by a test.
+ * Defines a row of a REST table and the steps of a call: caller → role → limits → path, query, body → handler. The same
+ * row checks what comes in and describes the route in the API document, so the two cannot drift apart; a test compares
+ * answers with the document.
  */
-import type { Auth } from '../auth/auth.ts';
+import type { Session } from '../auth/auth.ts';
 import { type Principal, type Role, requireRole } from '../auth/roles.ts';
 import type { Account } from '../auth/user.ts';
 import * as Type from '../base/schema.ts';
 import type { HttpHandler, HttpMethod, HttpRequest, HttpResponse } from '../uws/server.ts';
 import { bodyReader } from './body.ts';
 import { type PathValues, pathReader, queryReader } from './parameters.ts';
+
+/** How a door finds out who calls: `Auth` for the REST API, `ReportCallers` for reports. */
+export interface Callers {
+  /** Throws the fault for a caller that is not known. */
+  session(request: HttpRequest, route: RouteDescription): Promise<Session>;
+  /** Counts a request of the caller. Throws 429 when the caller has made too many. */
+  admit(principal: Principal): void;
+}
 
 /** What an answer brings: JSON, text or bytes of another kind, or nothing. */
 export type AnswerShape = Type.Schema | Medium | 'empty';
@@ -44,31 +52,38 @@ export interface RouteDescription {
   deprecated?: boolean;
   /** Who may call the route; 'public' = every caller, without a sign-in. */
   roles: readonly Role[] | 'public';
+  /** False: for callers with a token only. */
+  apiKeys?: false;
+  /** Status for a caller that is not known, by default 401. */
+  unknownCaller?: 403;
   query?: Type.ObjectSchema;
   /** JSON, checked before the handler. */
   body?: Type.Schema;
   /**
-   * A body that the handler reads itself: its numbers keep their digits, or it is no JSON. `form`: the members of the form
-   * that the handler takes besides JSON; without it the JSON may have any content type.
+   * A body that the handler reads itself: its numbers keep their digits, or it is no JSON, or a decoder below checks it.
+   * `form`: the members of the form that the handler takes besides JSON. `jsonOnly`: the content type must be JSON;
+   * with neither of them JSON may have any content type.
    */
-  ownBody?: { shape: Type.Schema | Medium; optional?: boolean; form?: Type.ObjectSchema };
+  ownBody?: { shape: Type.Schema | Medium; optional?: boolean; form?: Type.ObjectSchema; jsonOnly?: true };
   /** Answer with the status 200. */
   answer?: AnswerShape;
+  /** Headers of that answer, with what each says. */
+  answerHeaders?: Record<string, string>;
   /** Answers beside 200 and the errors that every route may have. */
   otherAnswers?: Record<number, AnswerShape>;
   /** The paths of telemetry and commands answer their own errors as plain text. */
   plainTextErrors?: boolean;
   /** True: the API document leaves the route out. */
   hidden?: boolean;
-  /** Default `limits.apiBodyBytesMax`: a handler of larger bodies must not read one in a single turn of the loop. */
+  /** Default: that of the door. A handler of larger bodies must not read one in a single turn of the loop. */
   bodyBytesMax?: number;
 }
 
-/** A row of the table, its types forgotten. */
-export interface Route extends RouteDescription {
-  run(request: HttpRequest, auth: Auth): Promise<HttpResponse>;
+/** A row of the table, its types forgotten. `Deps`: what its handler is given by the door that serves it. */
+export interface Route<Deps = void> extends RouteDescription {
+  run(request: HttpRequest, callers: Callers, deps: Deps): Promise<HttpResponse>;
   /** The sender of a body that comes in pieces, before the rest of it is read. */
-  admit?(request: HttpRequest, auth: Auth): Promise<string>;
+  admit?(request: HttpRequest, callers: Callers): Promise<string>;
 }
 
 interface RouteInput<Pattern extends string, Query extends Type.ObjectSchema, Body extends Type.Schema>
@@ -85,25 +100,29 @@ export function route<
   const Pattern extends string,
   Query extends Type.ObjectSchema = NoQuery,
   Body extends Type.Schema = Type.Schema,
+  Deps = void,
 >(
   input: RouteInput<Pattern, Query, Body> & {
     roles: readonly Role[];
-    handle: (call: Call<PathValues<Pattern>, Type.Static<Query>, Type.Static<Body>>) => Promise<HttpResponse>;
+    handle: (
+      call: Call<PathValues<Pattern>, Type.Static<Query>, Type.Static<Body>>,
+      deps: Deps,
+    ) => Promise<HttpResponse>;
   },
-): Route {
+): Route<Deps> {
   const { handle, ...description } = input;
   const read = callReader(input);
   return {
     ...description,
-    async run(request, auth) {
-      const { principal, account } = await auth.session(request);
+    async run(request, callers, deps) {
+      const { principal, account } = await callers.session(request, description);
       request.identify(`user ${principal.userId}`);
       requireRole(principal, input.roles);
-      auth.admit(principal);
-      return await handle({ ...read(request), principal, account });
+      callers.admit(principal);
+      return await handle({ ...read(request), principal, account }, deps);
     },
-    async admit(request, auth) {
-      const { principal } = await auth.session(request);
+    async admit(request, callers) {
+      const { principal } = await callers.session(request, description);
       requireRole(principal, input.roles);
       return `user ${principal.userId}`;
     },
@@ -114,14 +133,18 @@ export function publicRoute<
   const Pattern extends string,
   Query extends Type.ObjectSchema = NoQuery,
   Body extends Type.Schema = Type.Schema,
+  Deps = void,
 >(
   input: RouteInput<Pattern, Query, Body> & {
-    handle: (call: PublicCall<PathValues<Pattern>, Type.Static<Query>, Type.Static<Body>>) => Promise<HttpResponse>;
+    handle: (
+      call: PublicCall<PathValues<Pattern>, Type.Static<Query>, Type.Static<Body>>,
+      deps: Deps,
+    ) => Promise<HttpResponse>;
   },
-): Route {
+): Route<Deps> {
   const { handle, ...description } = input;
   const read = callReader(input);
-  return { ...description, roles: 'public', run: async (request) => await handle(read(request)) };
+  return { ...description, roles: 'public', run: async (request, _, deps) => await handle(read(request), deps) };
 }
 
 function callReader<Pattern extends string, Query extends Type.ObjectSchema, Body extends Type.Schema>(
@@ -139,12 +162,26 @@ function callReader<Pattern extends string, Query extends Type.ObjectSchema, Bod
 }
 
 /** What the HTTP server registers. */
-export interface ApiRoute {
+export interface ServedRoute {
   method: HttpMethod;
   pattern: string;
   bodyBytesMax: number;
   handler: HttpHandler;
   admit?: (request: HttpRequest) => Promise<string>;
+}
+
+/** `bodyBytesMax`: of the rows that name none. */
+export function served<Deps>(
+  routes: readonly Route<Deps>[],
+  { callers, deps, bodyBytesMax }: { callers: Callers; deps: Deps; bodyBytesMax: number },
+): ServedRoute[] {
+  return routes.map((route) => ({
+    method: route.method,
+    pattern: route.pattern,
+    bodyBytesMax: route.bodyBytesMax ?? bodyBytesMax,
+    handler: (request) => route.run(request, callers, deps),
+    ...(route.admit && { admit: (request) => route.admit!(request, callers) }),
+  }));
 }
 
 export function json(value: unknown): HttpResponse {

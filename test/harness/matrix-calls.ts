@@ -3,7 +3,7 @@
  * Throws for an operation whose ids it does not know how to fill, with the name of that operation.
  */
 import { randomUUID } from 'node:crypto';
-import { type Caller, type Furniture, type Slot, slots, type Things } from './matrix-house.ts';
+import { type Caller, type Furniture, type Slot, slots, type Things, viewFields } from './matrix-house.ts';
 import { type Document, type Operation, type Parameter, resolved, type Schema, someValue } from './openapi.ts';
 import { Random } from './random.ts';
 
@@ -42,6 +42,7 @@ const slotOfPath: Record<string, Slot> = {
   otaPackageId: 'otaPackageId',
   apiKeyId: 'apiKeyId',
   rpcId: 'rpcId',
+  viewId: 'viewId',
 };
 
 const constantOfPath: Record<string, string> = {
@@ -156,6 +157,22 @@ const bodies: Record<string, BodyOf> = {
   },
   'POST /api/relation': relation,
   'POST /api/v2/relation': relation,
+  'POST /apiAnalytics/publicApi/auth/login': (_, { admins }) => ({
+    username: admins.a.email,
+    password: admins.a.password,
+  }),
+  'POST /apiTrendz/publicApi/auth/login': (_, { admins }) => ({
+    username: admins.a.email,
+    password: admins.a.password,
+  }),
+  'POST /apiAnalytics/publicApi/buildReport': (value) => ({ viewConfigId: value('viewId') }),
+  'POST /apiTrendz/publicApi/buildReport': (value) => ({ viewConfigId: value('viewId') }),
+  'POST /apiAnalytics/view': () => ({ name: newName(), fields: viewFields }),
+  'POST /apiAnalytics/view id': (value, { made, things }) => {
+    const { version, ...view } = made.get(things.c1.viewId);
+    return { ...view, id: value('viewId') };
+  },
+  'POST /apiAnalytics/view/preview': () => ({ fields: viewFields }),
   'POST /api/customer/device/{deviceName}/claim': () => ({ secretKey: 'pear' }),
 };
 

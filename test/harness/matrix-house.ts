@@ -5,11 +5,12 @@
 import { randomUUID } from 'node:crypto';
 import type { Ownership, Role } from './matrix-rules.ts';
 import { newUser, ok, type Person, systemAdminToken } from './people.ts';
+import { good } from './reports.ts';
 
 /** Names that operations have for entities, in paths, queries and bodies. `peerId` is a second device of the same owner. */
 export const slots = [
   ...(['deviceId', 'deviceName', 'deviceToken', 'peerId', 'customerId', 'customerTitle', 'tenantId'] as const),
-  ...(['userId', 'profileId', 'otaPackageId', 'apiKeyId', 'rpcId'] as const),
+  ...(['userId', 'profileId', 'otaPackageId', 'apiKeyId', 'rpcId', 'viewId'] as const),
 ];
 export type Slot = (typeof slots)[number];
 export type Things = Record<Slot, string>;
@@ -170,6 +171,8 @@ export class House {
   }
 }
 
+export const viewFields = [{ label: 'Name', role: 'ROW', source: 'ENTITY_FIELD', key: 'name' }];
+
 /** Of demo data. */
 const systemPassword = 'sysadmin';
 const run = randomUUID().slice(0, 8);
@@ -211,6 +214,7 @@ class Maker {
       'apiKeyId',
       'deviceId',
       'peerId',
+      'viewId',
     ] as const) {
       this.#known[slot] ??= await this.one(slot);
     }
@@ -282,6 +286,15 @@ class Maker {
       }
       case 'rpcId':
         return await this.#command(await this.one('deviceId'));
+      case 'viewId': {
+        // A view of no customer is for all customers of the tenant.
+        const isShared = this.#place === 'shared';
+        const customerId = isShared ? null : this.#known.customerId;
+        const view = { name: isShared ? this.#sharedName() : name, customerId, fields: viewFields };
+        const saved = await good('POST', '/apiAnalytics/view', view, { token: this.#token });
+        this.#made.set(saved.id, saved);
+        return saved.id;
+      }
     }
   }
 

@@ -25,6 +25,7 @@ export type Ownership = 'self' | 'own' | 'other' | 'shared' | 'foreign' | 'missi
  * below     users one step below: administrators of tenants for `system`, users of customers for `tenant`
  * [tenant]  a list by ids: what is not of the own tenant is left out
  * [own]     a list by ids: what is not of the own customer is left out
+ * visible   as `own`, and what is of no customer; 404 for all others
  * free      devices of no customer that say so; 400 for the rest of the tenant, 404 for another tenant
  * public    the caller needs no credentials
  * token     whoever has the token of the device; 401 without one
@@ -134,6 +135,17 @@ const rules = `
   *      /api/relation                                -          tenant     own        -
   *      /api/v2/relation                             -          tenant     own        -
 
+  POST   /apiAnalytics/publicApi/buildReport          -          tenant     visible    -
+  POST   /apiTrendz/publicApi/buildReport             -          tenant     visible    -
+  *      /apiAnalytics/publicApi/auth/**              public
+  *      /apiTrendz/publicApi/auth/**                 public
+  POST   /apiAnalytics/view                           -          yes        -          -
+  POST   /apiAnalytics/view id                        -          tenant     -          -
+  POST   /apiAnalytics/view/preview                   -          yes        yes        -
+  GET    /apiAnalytics/view/{viewId}                  -          tenant     visible    -
+  DELETE /apiAnalytics/view/{viewId}                  -          tenant     -          -
+  GET    /apiAnalytics/views                          -          yes        yes        -
+
   *      /v3/api-docs/**                              public
   POST   /api/v1/provision                            public
   *      /api/v1/{deviceToken}/**                     token
@@ -141,7 +153,7 @@ const rules = `
 
 export const words = [
   ...(['-', 'yes', 'all', 'tenant', 'own', 'self', 'nothing', 'admins', 'below'] as const),
-  ...(['[all]', '[tenant]', '[own]', 'free', 'public', 'token'] as const),
+  ...(['[all]', '[tenant]', '[own]', 'visible', 'free', 'public', 'token'] as const),
 ];
 export type Word = (typeof words)[number];
 
@@ -193,6 +205,8 @@ export function expected(word: Word, role: Role, whose: Ownership, isAdmin: bool
       return isKnown ? 200 : 404;
     case 'own':
       return whose === 'own' || whose === 'self' ? 200 : refused;
+    case 'visible':
+      return whose === 'own' || whose === 'self' || whose === 'shared' ? 200 : 404;
     case 'self':
       return whose === 'self' ? 200 : refused;
     case 'nothing':

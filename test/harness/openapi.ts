@@ -40,18 +40,29 @@ export interface Operation {
   parameters: Parameter[];
   requestBody?: { required: boolean; content: Record<string, { schema: Schema }> };
   responses: Record<string, { description: string; content?: Record<string, { schema: Schema }> }>;
+  /** The address that the document names for the path; undefined = where the document is served. */
+  server: string | undefined;
+}
+
+/** Members of a path: its operations by method, and where they are. */
+interface PathItem {
+  servers?: { url: string }[];
+  [method: string]: unknown;
 }
 
 export interface Document {
   openapi: string;
   info: { title: string; version: string };
-  paths: Record<string, Record<string, Omit<Operation, 'method' | 'path'>>>;
+  paths: Record<string, PathItem>;
   components: { schemas: Record<string, Schema>; securitySchemes: Record<string, Record<string, unknown>> };
 }
 
 export function operationsOf({ paths }: Document): Operation[] {
-  return Object.entries(paths).flatMap(([path, methods]) =>
-    Object.entries(methods).map(([method, operation]) => ({ ...operation, method: method.toUpperCase(), path })),
+  return Object.entries(paths).flatMap(([path, { servers, ...methods }]) =>
+    Object.entries(methods).map(([method, described]) => {
+      const operation = described as Omit<Operation, 'method' | 'path' | 'server'>;
+      return { ...operation, method: method.toUpperCase(), path, server: servers?.[0]?.url };
+    }),
   );
 }
 
@@ -107,6 +118,8 @@ export function someValue(document: Document, given: Schema, random: Random, dep
       const { minimum = -5, maximum = 1_000_000 } = schema;
       return Math.min(maximum, minimum + random.below(random.pick([1, 10, 1_000])));
     }
+    case 'number':
+      return random.pick([-1.5, 0, 42, 1e9]);
     case 'string':
       if (schema.format === 'uuid') return uuid(random);
       return random

@@ -3,6 +3,7 @@
  * each answer is one that the document names, member by member. The seed is told when something is wrong.
  */
 import { randomUUID } from 'node:crypto';
+import { get } from 'node:http';
 import { beforeAll, describe, expect, test } from 'vitest';
 import {
   type Document,
@@ -16,6 +17,7 @@ import {
 } from '../../harness/openapi.ts';
 import { newTenant, newUser, ok, type Person, systemAdminToken } from '../../harness/people.ts';
 import { Random } from '../../harness/random.ts';
+import { analyticsUrl, saveView } from '../../harness/reports.ts';
 import { sharedEngine } from '../../harness/shared-engine.ts';
 
 const seed = Number(process.env['OPENAPI_SEED'] ?? 20_261_120);
@@ -81,6 +83,16 @@ async function callerOf(operation: Operation): Promise<string> {
   return (await api.login(house.admin.email, house.admin.password)).token;
 }
 
+/** The document as a reader gets it who reached the server by `host`; fetch writes that header itself. */
+function askAs(host: string): Promise<string> {
+  return new Promise((resolve, reject) => {
+    const request = get(`${api.http}/v3/api-docs/thingsboard`, { headers: { host } }, async (response) => {
+      resolve(Buffer.concat(await response.toArray()).toString());
+    });
+    request.on('error', reject);
+  });
+}
+
 type Values = Record<string, string>;
 
 /** Values of the path that mean something: entities of their own, so that nothing is in another operation's way. */
@@ -125,6 +137,7 @@ async function pathValues({ path, method }: Operation): Promise<Values> {
     const command = { method: 'walk', persistent: true };
     values['rpcId'] = (await ok('POST', `/api/rpc/oneway/${device.id}`, command, admin.token)).rpcId;
   }
+  if (asks('viewId')) values['viewId'] = await saveView(someView(), { token: admin.token });
   if (asks('otaPackageId')) {
     const described = { type: 'FIRMWARE', title: randomUUID(), version: '1' };
     const { id } = await ok('POST', '/api/otaPackage', described, admin.token);
@@ -141,6 +154,11 @@ async function pathValues({ path, method }: Operation): Promise<Values> {
   }
   return values;
 }
+
+const someView = () => ({
+  name: randomUUID(),
+  fields: [{ label: 'n', role: 'ROW', source: 'ENTITY_FIELD', key: 'name' }],
+});
 
 /** Queries and bodies that are right, where chance would hardly hit one. */
 async function hints({ method, path }: Operation): Promise<{ query?: Values; body?: unknown }> {
@@ -167,6 +185,10 @@ async function hints({ method, path }: Operation): Promise<{ query?: Values; bod
     'POST /api/devices': {
       body: { parameters: { rootId: house.tenantId, rootType: 'TENANT', direction: 'FROM' }, deviceTypes: ['default'] },
     },
+    'POST /apiAnalytics/publicApi/auth/login': { body: { username: admin.email, password: admin.password } },
+    'POST /apiTrendz/publicApi/auth/login': { body: { username: admin.email, password: admin.password } },
+    'POST /apiAnalytics/view': { body: someView() },
+    'POST /apiAnalytics/view/preview': { body: someView() },
     'POST /api/device/bulk_import': { body: { file: name, mapping: { columns: [{ type: 'NAME' }] } } },
   };
   if (/^\/api\/(v2\/)?relation$/.test(path)) {
@@ -178,6 +200,7 @@ async function hints({ method, path }: Operation): Promise<{ query?: Values; bod
     const ends = { fromId: from.id, fromType: from.entityType, toId: to.id, toType: to.entityType };
     return { query: { ...ends, relationType: 'Contains' } };
   }
+  if (path.endsWith('/buildReport')) return { body: { viewConfigId: await saveView(someView(), admin) } };
   const known = byOperation[`${method} ${path}`];
   if (known) return known;
   if (/^\/api\/(plugins\/)?rpc\//.test(path) && method === 'POST')
@@ -213,7 +236,7 @@ async function call(
   token: string,
 ): Promise<Sent> {
   const url = operation.path.replace(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(path[name]!));
-  const response = await fetch(`${api.http}${url}?${query}`, {
+  const response = await fetch(`${operation.server ?? api.http}${url}?${query}`, {
     method: operation.method,
     headers: {
       ...(token && { 'x-authorization': `Bearer ${token}` }),
@@ -296,11 +319,42 @@ describe('the document', () => {
   test('names every operation once, and who may call it', () => {
     expect(new Set(operations.map(({ operationId }) => operationId)).size).toBe(operations.length);
     for (const { path, security, operationId } of operations) {
-      const isOpen = /^\/api\/(noauth|v1|auth\/(login|token))|^\/v3\//.test(path);
-      expect(Object.assign({}, ...security), operationId).toEqual(isOpen ? {} : { ApiKeyForm: [], HttpLoginForm: [] });
+      const isOpen = /^\/api\/(noauth|v1|auth\/(login|token))|^\/v3\/|\/publicApi\/auth\/login$/.test(path);
+      const isReport = path.endsWith('/buildReport');
+      const schemes = isReport ? [{ HttpLoginForm: [] }] : [{ ApiKeyForm: [] }, { HttpLoginForm: [] }];
+      expect(security, operationId).toEqual(isOpen ? [] : schemes);
     }
     const signIns = operations.filter(({ tags, security }) => tags.includes('login-endpoint') && security.length === 0);
     expect(signIns.map(({ deprecated }) => deprecated)).toEqual([true, true, true]);
+  });
+
+  test('names the port of reports, at the host that its reader asked', async () => {
+    const isElsewhere = ({ path }: Operation) => /^\/api(Analytics|Trendz)\//.test(path);
+    const reports = operations.filter(isElsewhere);
+    expect(reports.map(({ method, path }) => `${method} ${path}`).sort()).toEqual([
+      'DELETE /apiAnalytics/view/{viewId}',
+      'GET /apiAnalytics/view/{viewId}',
+      'GET /apiAnalytics/views',
+      'POST /apiAnalytics/publicApi/auth/login',
+      'POST /apiAnalytics/publicApi/buildReport',
+      'POST /apiAnalytics/view',
+      'POST /apiAnalytics/view/preview',
+      'POST /apiTrendz/publicApi/auth/login',
+      'POST /apiTrendz/publicApi/buildReport',
+    ]);
+    expect(new Set(reports.map(({ server }) => server))).toEqual(new Set([analyticsUrl()]));
+    expect(operations.filter((each) => !isElsewhere(each) && each.server !== undefined)).toEqual([]);
+    const { port, host } = new URL(analyticsUrl());
+    for (const [asked, expected] of [
+      ['farm.example:8080', `http://farm.example:${port}`],
+      ['[::1]:8080', `http://[::1]:${port}`],
+      ['"><script>', `http://localhost:${port}`],
+    ]) {
+      const raw = await askAs(asked!);
+      const [{ server } = { server: '' }] = operationsOf(JSON.parse(raw) as Document).filter(isElsewhere);
+      expect(server).toBe(expected);
+      expect(raw.replaceAll(new URL(expected!).host, host)).toBe(JSON.stringify(document));
+    }
   });
 
   test('leaves no answer open', () => {
@@ -338,7 +392,8 @@ describe('every operation', () => {
       // What is not allowed, before what ends sessions and entities.
       const open = rolesOf(operation);
       if (open !== 'public') {
-        expect((await call(operation, path, right(), rightBody(operation, body), '')).status).toBe(401);
+        const unknown = operation.tags.includes('reports') ? 403 : 401;
+        expect((await call(operation, path, right(), rightBody(operation, body), '')).status).toBe(unknown);
         for (const role of roles.filter((each) => !open.includes(each))) {
           const refused = await call(operation, path, right(), rightBody(operation, body), tokenOf(role));
           expect(refused.status, `${role} ${refused.text}`).toBe(403);

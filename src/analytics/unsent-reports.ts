@@ -1,26 +1,11 @@
-/** Answers of the analytics component. A report goes out in slices at the pace of its reader, and says what was cut. */
+/** Answers with reports: one is sent in slices at the pace of its reader, and its headers say what was cut. */
 import type { TenantPrincipal } from '../auth/roles.ts';
 import { ByteBudget } from '../base/byte-budget.ts';
 import { Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { placeOwners } from '../base/places.ts';
 import type { EncodedReport, ReportFormat } from '../report/encode.ts';
-import type { View } from '../report/view.ts';
 import type { HttpResponse } from '../uws/server.ts';
-
-export function json(value: unknown): HttpResponse {
-  return { status: 200, contentType: 'application/json', body: JSON.stringify(value) };
-}
-
-/** Exactly these members, in this order. */
-export function viewJson(view: View): object {
-  const { id, tenantId, customerId, name, type, version, createdTime } = view;
-  const { scope, fields, timeRange, groupBy, timeZone, filters, sort, limit } = view;
-  return {
-    ...{ id, tenantId, customerId, name, type, version, createdTime },
-    ...{ scope, fields, timeRange, groupBy, timeZone, filters, sort, limit },
-  };
-}
 
 const contentTypes: Record<ReportFormat, string> = {
   json: 'application/json',

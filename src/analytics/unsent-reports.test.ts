@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 import { limits } from '../base/limits.ts';
 import type { SlicedBody } from '../uws/slices.ts';
-import { UnsentReports } from './answers.ts';
+import { UnsentReports } from './unsent-reports.ts';
 
 const reportBytes = 2 * limits.reportSliceBytes;
 const bytes = (length: number) => ({ bytes: new Uint8Array(length), rows: 1, cutBy: undefined }) as never;

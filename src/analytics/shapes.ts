@@ -1,0 +1,137 @@
+/**
+ * The JSON of views and reports, for the API document. `report/decode-view.ts` checks what comes in, because the members
+ * of a field depend on its source; what goes out has exactly the members of its shape.
+ */
+import * as Type from '../base/schema.ts';
+import { dateGroupings, groupUnits } from '../report/dates.ts';
+import { aggregations, attributeScopes, operations, type View } from '../report/view.ts';
+import { flag, text, version } from '../rest/body.ts';
+import { closed, milliseconds, nullable } from '../rest/shapes.ts';
+
+const absent = <T extends Type.Schema>(schema: T) => Type.Optional(nullable(schema));
+const orders = ['ASC', 'DESC'] as const;
+const sources = ['ENTITY_FIELD', 'ATTRIBUTE', 'TELEMETRY', 'DATE'] as const;
+const roles = ['ROW', 'COLUMN', 'VALUE'] as const;
+const uuid = Type.String({ format: 'uuid' });
+const count = Type.Integer({ minimum: 1 });
+const bound = absent(Type.Integer({ description: 'Epoch milliseconds; 0 = that of the saved range' }));
+const filterValues = Type.Array(Type.Union([Type.String(), Type.Number(), Type.Boolean()]));
+
+const sourceBody = {
+  source: Type.Enum(sources),
+  key: Type.Optional(Type.String({ description: 'Of all sources but DATE' })),
+  attributeScope: absent(Type.Enum(attributeScopes)),
+  dateGrouping: absent(Type.Enum(dateGroupings)),
+};
+const fieldBody = Type.Object({
+  label: Type.String({ minLength: 1 }),
+  role: Type.Enum(roles),
+  ...sourceBody,
+  aggregation: absent(Type.Enum(aggregations)),
+  decimals: absent(Type.Integer({ minimum: 0 })),
+});
+const filterBody = Type.Object({
+  name: Type.String({ minLength: 1 }),
+  ...sourceBody,
+  operation: absent(Type.Enum(operations)),
+  values: absent(filterValues),
+});
+const rangeBody = Type.Object({
+  type: Type.Enum(['LAST', 'FIXED']),
+  unit: Type.Optional(Type.Enum(groupUnits)),
+  amount: Type.Optional(count),
+  includeCurrent: flag,
+  startTs: Type.Optional(milliseconds),
+  endTs: Type.Optional(milliseconds),
+});
+
+const definition = {
+  type: absent(Type.Enum(['TABLE'])),
+  scope: absent(
+    Type.Object({ deviceProfiles: absent(Type.Array(Type.String())), deviceIds: absent(Type.Array(uuid)) }),
+  ),
+  fields: Type.Array(fieldBody),
+  timeRange: absent(rangeBody),
+  groupBy: absent(Type.Object({ unit: Type.Enum(groupUnits), amount: absent(count) })),
+  timeZone: text,
+  filters: absent(Type.Array(filterBody)),
+  sort: absent(Type.Array(Type.Object({ label: Type.String(), order: absent(Type.Enum(orders)) }))),
+  limit: absent(count),
+};
+export const viewBody = Type.Object({ id: absent(uuid), customerId: absent(uuid), name: text, version, ...definition });
+export const previewBody = Type.Object({ ...definition, rangeStartTs: bound, rangeEndTs: bound });
+
+export const reportBody = Type.Object({
+  viewConfigId: uuid,
+  rangeStartTs: bound,
+  rangeEndTs: bound,
+  filters: absent(Type.Record(filterValues)),
+});
+
+const sourceShape = {
+  source: Type.Enum(sources),
+  key: Type.Optional(Type.String()),
+  attributeScope: Type.Optional(Type.Enum(attributeScopes)),
+  dateGrouping: Type.Optional(Type.Enum(dateGroupings)),
+};
+
+export const viewShape = closed(
+  {
+    id: uuid,
+    tenantId: uuid,
+    customerId: nullable(uuid),
+    name: Type.String(),
+    type: Type.Enum(['TABLE']),
+    version: Type.Integer(),
+    createdTime: milliseconds,
+    scope: closed({ deviceProfiles: Type.Array(Type.String()), deviceIds: Type.Array(uuid) }),
+    fields: Type.Array(
+      closed({
+        label: Type.String(),
+        role: Type.Enum(roles),
+        ...sourceShape,
+        aggregation: Type.Optional(Type.Enum(aggregations)),
+        decimals: Type.Optional(Type.Integer()),
+      }),
+    ),
+    timeRange: Type.Union([
+      closed({
+        type: Type.Literal('LAST'),
+        unit: Type.Enum(groupUnits),
+        amount: Type.Integer(),
+        includeCurrent: Type.Boolean(),
+      }),
+      closed({ type: Type.Literal('FIXED'), startTs: milliseconds, endTs: milliseconds }),
+    ]),
+    groupBy: nullable(closed({ unit: Type.Enum(groupUnits), amount: Type.Integer() })),
+    timeZone: Type.String(),
+    filters: Type.Array(
+      closed({
+        name: Type.String(),
+        operation: Type.Enum(operations),
+        ...sourceShape,
+        values: Type.Array(Type.String()),
+      }),
+    ),
+    sort: Type.Array(closed({ label: Type.String(), order: Type.Enum(orders) })),
+    limit: nullable(Type.Integer()),
+  },
+  'View',
+);
+
+export const reportShape = closed(
+  {
+    columnLabels: Type.Array(Type.String()),
+    dataTable: Type.Array(Type.Record(Type.Union([Type.String(), Type.Number()]))),
+  },
+  'Report',
+);
+
+export function viewJson(view: View): Type.Static<typeof viewShape> {
+  const { id, tenantId, customerId, name, type, version, createdTime } = view;
+  const { scope, fields, timeRange, groupBy, timeZone, filters, sort, limit } = view;
+  return {
+    ...{ id, tenantId, customerId, name, type, version, createdTime },
+    ...{ scope, fields, timeRange, groupBy, timeZone, filters, sort, limit },
+  };
+}
