@@ -1,13 +1,13 @@
 /**
- * How long one lane waits after a failed insert. The wait doubles up to half a minute, half of it by chance, and begins
- * again after a success. `/ping` ends a wait early only when the last error was no answer at all: a store that answers
- * and refuses (too many parts, no space) has asked for rest.
+ * The wait of one lane after a failed insert. The wait doubles up to half a minute, half of it random, and starts again
+ * after a success. An answer to `/ping` ends a wait early only when the last error was a missing answer: a store that
+ * answers and refuses (too many parts, no space) needs the pause.
  */
 import { setTimeout as timer } from 'node:timers/promises';
 import type { Clock } from '../base/clock.ts';
 import type { ClickHouse, ClickHouseError } from '../clickhouse/client.ts';
 
-/** Resolves after the time, or earlier when the signal is aborted. Handed in so that a test can shorten the time. */
+/** Resolves after the time, or earlier when the signal is aborted. A parameter, so that a test can shorten the time. */
 export type Sleep = (ms: number, signal: AbortSignal) => Promise<void>;
 
 export const sleep: Sleep = (ms, signal) => timer(ms, undefined, { signal }).catch(() => {});
@@ -19,7 +19,10 @@ export interface BackoffDeps {
   signal: AbortSignal;
 }
 
-/** With these pauses the attempts at a refusing store begin not before 0, 0.5, 1.5, 3.5, 7.5, 15.5, 30.5, 45.5 s. */
+/**
+ * With these pauses the attempts at a refusing store begin at 0, 0.5, 1.5, 3.5, 7.5, 15.5, 30.5, 45.5 s at the
+ * earliest.
+ */
 const waitMsFirst = 1_000;
 export const waitMsMax = 30_000;
 const pingMs = 200;
@@ -36,7 +39,7 @@ export class Backoff {
     this.#failures = 0;
   }
 
-  /** `mayEndEarly`: the store did not answer, and nothing suggests that the same insert would stop it again. */
+  /** `mayEndEarly`: the store did not answer, and the insert is unlikely to be the cause. */
   async wait(mayEndEarly: boolean): Promise<void> {
     const { clickhouse, clock, sleep: pause, signal } = this.#deps;
     const most = Math.min(waitMsMax, waitMsFirst * 2 ** Math.min(this.#failures, 10));
@@ -50,9 +53,7 @@ export class Backoff {
     }
   }
 
-  /**
-   * Waits after an insert killed the store, because the next attempt means something only when the store runs again.
-   */
+  /** Waits after an insert that crashed the store: a further attempt is useful only when the store runs again. */
   async untilAnswered(): Promise<void> {
     const { clickhouse, signal } = this.#deps;
     do await this.wait(true);
@@ -60,7 +61,7 @@ export class Backoff {
   }
 }
 
-/** True for an error that says nothing but: there is no store at the moment. */
+/** True for an error that shows only that the store is unavailable. */
 export function isNoAnswer({ code, timedOut }: ClickHouseError): boolean {
   return code === 0 && !timedOut;
 }

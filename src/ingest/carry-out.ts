@@ -1,7 +1,7 @@
 /**
- * What deletes do in ClickHouse. Each may be repeated: what is done already is found by a read and costs no write. The
- * latest values go first, so that they are gone even when the points take long. Points are marked some days at a time:
- * a call that runs out of time has made progress. `erase.ts` and `delete-series.ts` call.
+ * Carries out deletes in ClickHouse. Each step may be repeated: a finished step is detected by a read and costs no
+ * write. Latest values are deleted first, so that they disappear even when the points take long. Points are marked for
+ * some days at a time, so a call that runs out of time has made progress. Called by `erase.ts` and `delete-series.ts`.
  */
 import { limits } from '../base/limits.ts';
 import { type ClickHouse, ClickHouseError } from '../clickhouse/client.ts';
@@ -22,16 +22,16 @@ import { covers, type Erased } from './tombstones.ts';
 
 export interface CarryOutDeps {
   clickhouse: ClickHouse;
-  /** Name of the ClickHouse cluster, '' without one. */
+  /** Name of the ClickHouse cluster, '' without a cluster. */
   cluster: string;
-  /** Milliseconds that are left; each statement gets at most this. */
+  /** Returns the milliseconds that are left, the timeout of each statement. */
   msLeft: () => number;
 }
 
-/** The delete has not ended in time; what is left is done by the next call. */
+/** The delete has not ended in time; the next call does the rest. */
 export class NotYet extends Error {}
 
-/** Deletes of series. Many share their statements; what one of them covers does not depend on the others. */
+/** Deletes series. Many deletes share their statements; the result of one does not depend on the others. */
 export async function eraseSeries(deps: CarryOutDeps, all: readonly Erased[]): Promise<void> {
   const affected = await affectedLatest(deps, all);
   const found = affected.filter(({ keys }) => keys.length > 0);
@@ -41,7 +41,7 @@ export async function eraseSeries(deps: CarryOutDeps, all: readonly Erased[]): P
   }
   await markErased(deps, erasedRanges(all.length), parametersOf(all));
   for (const { erased, keys } of affected) {
-    // Not only keys that were found now: an earlier call may have ended between the two steps.
+    // Includes keys that were not found now: an earlier call may have ended between the two steps.
     const rewritten = erased.keys ?? keys;
     if (erased.latest === 'rewrite' && rewritten.length > 0) {
       await write(deps, rewriteLatestStatement, { device: erased.device, keys: rewritten });
@@ -49,7 +49,7 @@ export async function eraseSeries(deps: CarryOutDeps, all: readonly Erased[]): P
   }
 }
 
-/** Each delete that is about latest values, with the keys whose latest value it covers. */
+/** Returns each delete that concerns latest values, with the keys whose latest value it covers. */
 async function affectedLatest(
   deps: CarryOutDeps,
   all: readonly Erased[],
@@ -71,8 +71,8 @@ async function affectedLatest(
 }
 
 /**
- * ClickHouse's `transform` takes no empty arrays, so −1, which is no writer, is added. Numbers of 63 bits go as
- * strings.
+ * ClickHouse's `transform` takes no empty arrays, so −1, which is not a writer, is added. Numbers of 63 bits are sent
+ * as strings.
  */
 function parametersOf(all: readonly Erased[]): Parameters {
   const parameters: Parameters = {};
@@ -88,7 +88,7 @@ function parametersOf(all: readonly Erased[]): Parameters {
   return parameters;
 }
 
-/** All telemetry of some devices. */
+/** Deletes all telemetry of some devices. */
 export async function eraseDevices(deps: CarryOutDeps, devices: number[]): Promise<void> {
   const rows = await read<{ device: string }>(deps, latestOfDevicesQuery, { devices });
   const found = rows.map(({ device }) => Number(device));
@@ -112,7 +112,7 @@ async function markErased(deps: CarryOutDeps, erased: string, parameters: Parame
   }
 }
 
-/** Neighbouring days as one insert, up to a number of days (partitions) and rows. */
+/** Groups neighbouring days into one insert, up to a number of days (partitions) and rows. */
 function windows(days: Day[]): { first: string; last: string }[] {
   const found: { first: string; last: string; days: number; rows: number }[] = [];
   for (const { first, last, count } of days) {
@@ -129,14 +129,14 @@ function windows(days: Day[]): { first: string; last: string }[] {
   return found;
 }
 
-/** Throws while too many mutations of `latest` wait: a statement that timed out goes on in the store. */
+/** Throws while too many mutations of `latest` wait: a statement that timed out continues in the store. */
 async function mutateLatest(deps: CarryOutDeps, statement: string, parameters: Parameters): Promise<void> {
   const [row] = await read<{ count: string }>(deps, mutationsOfLatestQuery, {});
   if (Number(row!.count) >= limits.latestMutationsMax) throw new NotYet('mutations of latest values wait');
   const seconds = String(Math.ceil(timeLeft(deps) / 1000));
   await deps.clickhouse.exec(statement, parameters, {
     timeoutMs: timeLeft(deps),
-    // With a cluster: a replica that is down must not hold up the others; it does its part when it is back.
+    // In a cluster, a replica that is down must not delay the others; it does its part when it is up again.
     settings: deps.cluster === '' ? {} : { distributed_ddl_task_timeout: seconds, ...ddlOutput },
   });
 }
@@ -160,6 +160,6 @@ function timeLeft({ msLeft }: CarryOutDeps): number {
 }
 
 /** True when the store did not answer in time or at all, so that other deletes fare no better. */
-export function isStoreAway(error: unknown): boolean {
+export function isStoreUnavailable(error: unknown): boolean {
   return error instanceof ClickHouseError && error.code === 0;
 }

@@ -1,6 +1,6 @@
 /**
- * A row that the store must accept when it works: of device 0, which no device is, always the same one. Only while this
- * row is accepted does a refusal say something about the refused rows. In a cluster it proves the shard of device 0.
+ * A row that a working store always accepts: a constant row of device 0, which does not exist. A refusal of other rows
+ * counts against them only while this row is accepted. In a cluster the row tests only the shard of device 0.
  */
 import type { Clock } from '../base/clock.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
@@ -9,7 +9,7 @@ import { keyOf } from '../telemetry/keys.ts';
 import { Rows } from '../telemetry/rows.ts';
 import { orderUpTo } from './order.ts';
 
-/** An answer counts this long as "at this time": many refused rows then cost few control rows. */
+/** An acceptance counts for this long, so that many refused rows need few control rows. */
 const goodMs = 1_000;
 
 export class Control {
@@ -40,7 +40,7 @@ export class Control {
     return true;
   }
 
-  /** The store failed since: the next question is asked again. */
+  /** Called after a failure of the store: the next check sends the row again. */
   forget(): void {
     this.#acceptedAt = Number.NEGATIVE_INFINITY;
   }

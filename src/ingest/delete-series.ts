@@ -1,6 +1,6 @@
 /**
  * Deletes ranges of a device's telemetry. The tombstone makes the delete durable. `DeleteSeries` then waits until the
- * rows accepted before are in ClickHouse, and carries the delete out. `done`: no read shows a deleted point from now
+ * rows accepted earlier are in ClickHouse, and carries the delete out. `done`: no read shows a deleted point from now
  * on. `recorded`: some deleted points may be readable until `erase.ts` of one of the hosts has carried the delete out.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -24,7 +24,8 @@ export interface SeriesDeleteDeps {
   clock: Clock;
   log: Log;
   /**
-   * The journals of this host, asked of all its workers now; `isWhole`: all have answered. `flush`: ship what waits.
+   * Requests the reports of this host's journals from all its workers; `isWhole`: all have answered. `flush`: ship the
+   * waiting rows.
    */
   journals: (flush?: boolean) => Promise<{ reports: JournalReport[]; isWhole: boolean }>;
 }
@@ -37,7 +38,7 @@ export interface SeriesDelete {
   latest: LatestFate;
 }
 
-/** `tenantId`: of the caller, for its turn; without it the caller is this installation itself. */
+/** `tenantId`: the tenant of the caller, for its turn; undefined for calls of this installation itself. */
 export type DeleteSeries = (asked: SeriesDelete, tenantId?: string) => Promise<'done' | 'recorded'>;
 
 const lookMs = 20;
@@ -51,8 +52,7 @@ export function seriesDeleter(deps: SeriesDeleteDeps): DeleteSeries {
     const [host, all] = await Promise.all([deps.journals(), readJournals(postgres)]);
     const now = clock.now();
     const order = orderUpTo(now);
-    // An order clock never falls back: after a step of the time a journal's orders are ahead for as long as the step
-    // was.
+    // An order clock never goes back: after a step of the clock a journal's orders are ahead by the size of the step.
     const ahead = highOrders(host.reports, all).filter(([, high]) => high > order);
     const erased = {
       ...asked,
@@ -65,7 +65,7 @@ export function seriesDeleter(deps: SeriesDeleteDeps): DeleteSeries {
     try {
       const settled = host.isWhole ? await allSettled(deps, tombstone, host.reports) : undefined;
       await together.add(tombstone, tenantId, until);
-      // A journal that was opened meanwhile may hold rows that the delete covers: the delete is not finished.
+      // A journal that was opened meanwhile may have rows that the delete covers: the delete is not finished.
       if (settled) isDone = (await markApplied(postgres, [tombstone], settled)) === 1;
     } catch (error) {
       log.warn('delete_later', { reason: messageOf(error) });
@@ -76,7 +76,8 @@ export function seriesDeleter(deps: SeriesDeleteDeps): DeleteSeries {
 }
 
 /**
- * For each writer the highest order that it is known to have given out: now on this host, at its last report elsewhere.
+ * Returns for each writer the highest order that it is known to have assigned: now on this host, at its last report
+ * elsewhere.
  */
 function highOrders(own: JournalReport[], all: JournalRow[]): [number, bigint][] {
   const high = new Map(all.map(({ writer, orderHigh }) => [writer, BigInt(orderHigh)]));
@@ -84,7 +85,9 @@ function highOrders(own: JournalReport[], all: JournalRow[]): [number, bigint][]
   return [...high];
 }
 
-/** The journals, once each has shipped what it held when the delete was made; undefined when that takes too long. */
+/**
+ * Returns the journals once each has shipped the rows that it had at the delete; undefined when that takes too long.
+ */
 async function allSettled(
   { postgres, clock, journals }: SeriesDeleteDeps,
   { id }: Tombstone,
@@ -93,10 +96,10 @@ async function allSettled(
   const deadline = clock.monotonic() + limits.seriesDeleteWaitMsMax;
   const target = new Map(own.map(({ writer, orderHigh }) => [writer, BigInt(orderHigh)]));
   let host = { reports: own, isWhole: true };
-  // `orderHigh` falls back when the append that was in flight at the first report has failed.
+  // `orderHigh` decreases when the append that was in flight at the first report has failed.
   const isShipped = ({ writer, orderHigh, orderShipped }: JournalReport) =>
     BigInt(orderShipped) >= (target.get(writer) ?? 0n) || orderShipped === orderHigh;
-  // A row that waits beside the journal may be stored much later: then it has to be deleted again.
+  // A row that waits beside the journal may be stored much later: it must then be deleted again.
   if (own.some(({ orderHeld }) => orderHeld !== null)) return undefined;
   let isFlushed = false;
   while (!host.isWhole || !host.reports.every(isShipped)) {

@@ -1,7 +1,7 @@
 /**
- * Deletes of series that callers wait for, one batch at a time in each worker: what comes while the statements of a
- * batch run gathers for the next batch. Many callers cost the store what a few do, and tenants take turns.
- * `delete-series.ts` calls.
+ * Deletes of series that callers wait for, one batch at a time in each worker: deletes that arrive while a batch runs
+ * gather for the next batch. Many callers cost the store as much as a few do, and tenants take turns. Called by
+ * `delete-series.ts`.
  */
 import type { Clock } from '../base/clock.ts';
 import { FairQueue } from '../base/fair-queue.ts';
@@ -11,7 +11,7 @@ import { type Erased, listBytesOf } from './tombstones.ts';
 
 interface Waiting {
   erased: Erased;
-  /** Monotonic: the caller waits no longer. */
+  /** Monotonic time at which the caller stops waiting. */
   until: number;
   resolve: () => void;
   reject: (error: unknown) => void;
@@ -21,7 +21,7 @@ export class EraseTogether {
   readonly #erase: (batch: Erased[], msLeft: () => number) => Promise<void>;
   readonly #clock: Clock;
   readonly #waiting: FairQueue<Waiting>;
-  /** Was taken, and did not fit into its batch. */
+  /** A delete taken from the queue that did not fit into its batch. */
   #kept: Waiting | undefined;
   #isRunning = false;
 
@@ -78,7 +78,10 @@ export class EraseTogether {
     this.#isRunning = false;
   }
 
-  /** As many as share statements. A caller that waited in vain was answered: `erase.ts` carries its delete out. */
+  /**
+   * Takes as many deletes as share statements. A caller that timed out has its answer: `erase.ts` carries that delete
+   * out.
+   */
   #takeSome(now: number): Waiting[] {
     const batch: Waiting[] = [];
     let bytes = 0;

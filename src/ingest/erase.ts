@@ -1,7 +1,7 @@
 /**
- * Deletes of telemetry that stay deleted. One worker of each host reports the journals of its host to PostgreSQL; one
- * host at a time (a lease) carries out tombstones that every journal has settled. A host that reports no more holds up
- * deletes for a bounded time; what its journals bring later is deleted again. A finished delete costs nothing.
+ * Makes deletes of telemetry final. One worker of each host reports the journals of its host to PostgreSQL. One host at
+ * a time (by a lease) carries out the tombstones that every journal has settled. A host that stops reporting delays
+ * deletes for a bounded time; rows that its journals ship later are deleted again. A finished delete costs nothing.
  */
 import { randomUUID } from 'node:crypto';
 import { hostname } from 'node:os';
@@ -12,7 +12,7 @@ import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
 import { isAway, type Postgres } from '../postgres/client.ts';
-import { eraseDevices, eraseSeries, isStoreAway } from './carry-out.ts';
+import { eraseDevices, eraseSeries, isStoreUnavailable } from './carry-out.ts';
 import type { JournalReport } from './journal-report.ts';
 import {
   forgetJournal,
@@ -40,14 +40,14 @@ import {
 export interface EraserDeps {
   postgres: Postgres;
   clickhouse: ClickHouse;
-  /** Name of the ClickHouse cluster, '' without one. */
+  /** Name of the ClickHouse cluster, '' without a cluster. */
   cluster: string;
   clock: Clock;
   log: Log;
   metrics: Metrics;
-  /** True while this worker does the work for its host. */
+  /** Returns true while this worker acts for its host. */
   isLeader: () => boolean;
-  /** The journals of this host; those of a worker that does not answer are absent. */
+  /** Returns reports of the journals of this host, except those of a worker that does not answer. */
   journals: () => Promise<{ reports: JournalReport[] }>;
   tombstonesKeptDays: number;
 }
@@ -58,12 +58,12 @@ export class Eraser {
   readonly #deps: EraserDeps;
   readonly #holder = randomUUID();
   readonly #settling = new Settling();
-  /** What failed, by tombstone: not tried again before `at`. */
+  /** Failed deletes by tombstone: not tried again before `at`. */
   readonly #failed = new Map<number, { at: number; waitMs: number }>();
   #devicesMax: number = limits.eraseDevicesMax;
   #rangesMax: number = limits.eraseRangesMax;
   #reported: OwnJournal[] = [];
-  /** Writers of journals that are gone, and that the stores know to be gone. */
+  /** Writers of removed journals whose removal is stored. */
   readonly #forgotten = new Set<number>();
   #reportedAt = Number.NEGATIVE_INFINITY;
   #lookedAt = Number.NEGATIVE_INFINITY;
@@ -71,7 +71,7 @@ export class Eraser {
   #waiting = 0;
   #timer: NodeJS.Timeout | undefined;
   #running: Promise<void> = Promise.resolve();
-  /** True after a stop began: no delete is carried out any more, and reports go on until `end`. */
+  /** True after a stop began: no further delete is carried out, and reports continue until `end`. */
   #stopping = false;
   #stopped = false;
 
@@ -89,15 +89,15 @@ export class Eraser {
     this.#timer.unref();
   }
 
-  /** Begins nothing new, and returns when nothing is carried out. Reports go on: what is shipped from now on counts. */
+  /** Starts no further delete, and resolves when none runs. Reports continue, because rows are still shipped. */
   async stopErasing(): Promise<void> {
     this.#stopping = true;
     await this.#running;
   }
 
   /**
-   * The last report, of the journals of this process alone, when nothing is accepted or shipped any more: without it a
-   * host that never comes back would leave what it shipped last to no delete. Gives up when PostgreSQL is slow.
+   * Writes the last report, for the journals of this process only, after the last row was accepted and shipped. Without
+   * this report, deletes would not know what a host that never returns shipped last. Gives up when PostgreSQL is slow.
    */
   async end(reports: () => JournalReport[]): Promise<void> {
     this.#stopping = true;
@@ -134,12 +134,12 @@ export class Eraser {
       await this.#report(fence);
       if (!this.#stopping) await this.#erase(isWaiting);
     } catch (error) {
-      // Both stores may be unavailable; the tombstones wait.
+      // Both stores may be unavailable; the tombstones stay.
       if (!isAway(error)) this.#deps.log.warn('erase', { reason: messageOf(error) });
     }
   }
 
-  /** Runs one statement at most: when a value that other hosts need has changed, or as a heartbeat. */
+  /** Runs at most one statement: when a value that other hosts need has changed, or as a heartbeat. */
   async #report(fence: number): Promise<void> {
     const { postgres, clock, journals } = this.#deps;
     const { reports: all } = await journals();
@@ -148,7 +148,7 @@ export class Eraser {
     if (reports.some((report) => !this.#settling.knows(report))) await registerRuns(postgres, hostname(), reports);
     const own = this.#settling.note(fence, reports);
     const isDue = clock.monotonic() - this.#reportedAt >= limits.journalReportMs;
-    if (!isDue && gone.length === 0 && !own.some((journal) => this.#isNews(journal))) return;
+    if (!isDue && gone.length === 0 && !own.some((journal) => this.#isChanged(journal))) return;
     await writeJournals(postgres, hostname(), own);
     // A late report of the removed journal may have added the journal again.
     for (const journal of gone) {
@@ -160,8 +160,11 @@ export class Eraser {
     this.#reportedAt = clock.monotonic();
   }
 
-  /** `orderHigh` matters to other hosts only when it is ahead of the clock, which every delete goes by. */
-  #isNews(journal: OwnJournal): boolean {
+  /**
+   * True when other hosts need the new values. They need `orderHigh` only when it is ahead of the clock, which every
+   * delete uses.
+   */
+  #isChanged(journal: OwnJournal): boolean {
     const before = this.#reported.find(({ writer }) => writer === journal.writer);
     if (before?.run !== journal.run) return true;
     if (before.settled !== journal.settled || before.orderHeld !== journal.orderHeld) return true;
@@ -202,11 +205,11 @@ export class Eraser {
       const due = waiting.filter(({ fence }) => fence !== null && live.every(({ settled }) => settled >= fence));
       if (!(await this.#carryOut(due, journals))) return;
     }
-    // A few seconds in each round: new deletes do not wait until many old ones were carried out again.
+    // Spends at most a few seconds of each round: new deletes do not wait until many old ones are repeated.
     await this.#carryOut(again, journals, limits.eraseAgainMsMax);
   }
 
-  /** Continues after a delete that failed. False when the stores are unavailable or the lease is lost. */
+  /** Continues after a delete that failed. Returns false when the stores are unavailable or the lease is lost. */
   async #carryOut(tombstones: Tombstone[], journals: JournalRow[], msMax = Number.POSITIVE_INFINITY): Promise<boolean> {
     const { postgres, clickhouse, cluster, clock, log } = this.#deps;
     const now = clock.monotonic();
@@ -235,7 +238,7 @@ export class Eraser {
         for (const { id } of batch) this.#fail(id);
         this.#devicesMax = Math.max(1, this.#devicesMax >> 1);
         this.#rangesMax = Math.max(1, this.#rangesMax >> 1);
-        if (isStoreAway(error) && !(await clickhouse.ping())) return false;
+        if (isStoreUnavailable(error) && !(await clickhouse.ping())) return false;
       }
     }
     return true;

@@ -1,7 +1,8 @@
 /**
- * Inserts the frames of a unit into both tables until every row is stored or refused for itself. Called by `lane.ts`,
- * `wide.ts` and `trials.ts`. An error is the store's until the opposite is shown: rows are cut apart, and a lone row
- * is refused, only while a control row is accepted. What takes too long or too much memory comes again in halves.
+ * Inserts the frames of a unit into both tables until every row is stored or refused alone. Called by `lane.ts`,
+ * `wide.ts` and `trials.ts`. An error counts against the store until proven otherwise: rows are divided, and a single
+ * row is refused, only while a control row is accepted. Inserts that take too long or too much memory are repeated in
+ * halves.
  */
 import { randomUUID } from 'node:crypto';
 import type { Clock } from '../base/clock.ts';
@@ -21,7 +22,7 @@ import { Backoff, isNoAnswer, type Sleep } from './backoff.ts';
 import type { Control } from './control.ts';
 import { halvesOf, isRanged, isWhole, type Piece, piecesOf } from './pieces.ts';
 
-/** What the failures of a lone row were about; `size` and `unknown` take longer to prove. */
+/** The likely cause of the failures of a single row; `size` and `unknown` take longer to prove. */
 export type Suspicion = 'content' | 'crash' | 'unknown' | 'size';
 
 export interface InserterDeps {
@@ -34,7 +35,7 @@ export interface InserterDeps {
   sleep: Sleep;
   signal: AbortSignal;
   /**
-   * True: an insert that fails for another reason than its rows is given up. False: it is repeated until it succeeds.
+   * True: an insert that fails for a reason other than its rows is given up. False: it is repeated until it succeeds.
    */
   once: boolean;
   /** Pieces of one unit that are inserted at once. */
@@ -42,10 +43,10 @@ export interface InserterDeps {
 }
 
 export interface Outcome {
-  /** False: the signal was aborted, or `once` gave up; rows that are in no other list may be stored or not. */
+  /** False: the signal was aborted, or `once` gave up; rows that are in no other list may or may not be stored. */
   complete: boolean;
   refused: RefusedPayload[];
-  /** Payloads all of whose rows are stored; meant for payloads of one row. */
+  /** Payloads whose rows are all stored; meaningful for payloads of one row. */
   stored: Set<Uint8Array>;
 }
 
@@ -61,7 +62,7 @@ const crashesMax = 5;
 const crashesOfCutMax = 2;
 const unknownMax = 3;
 const slowMax = 3;
-/** The deadline doubles with each insert that missed it, up to this many times its length. */
+/** The timeout doubles with each insert that exceeds it, up to this many times its length. */
 const deadlineFactorMax = 8;
 /** Interval at which inserts that still run after their deadline are checked. */
 const leftInsertsMs = 250;
@@ -73,12 +74,12 @@ type Verdict = 'stored' | 'cut' | 'refused' | 'given up';
 export class Inserter {
   readonly #deps: InserterDeps;
   readonly #backoff: Backoff;
-  /** Marks all inserts of this object, so that `endInserts` finds them. */
+  /** A mark of all inserts of this object, by which `endInserts` finds them. */
   readonly #mark = `millrace-${randomUUID()}`;
-  /** An insert of which the answer was not received may run on. */
+  /** True when an insert may still run in the store because its answer was not received. */
   #mayRunOn = false;
   #deadlineFactor = 1;
-  /** What the last failures leave of the size of a unit: 1 = all of it. */
+  /** The part of a unit's size that is left after recent failures: 1 = all of it. */
   #share = 1;
 
   constructor(deps: InserterDeps) {
@@ -86,7 +87,7 @@ export class Inserter {
     this.#backoff = new Backoff(deps);
   }
 
-  /** Rows of the next unit, of at most `most`: fewer after inserts that were too large or too slow. */
+  /** Returns the rows of the next unit, at most `most`: fewer after inserts that were too large or too slow. */
   rowsOf(most: number): number {
     return Math.max(1, Math.floor(most * this.#share));
   }
@@ -122,13 +123,12 @@ export class Inserter {
   }
 
   /**
-   * An insert that ran on after its rows were stored by a repetition, and after a delete of them, would bring them back
-   * in `latest`. So nothing counts as stored while such an insert runs. False: the signal was aborted.
+   * Ends inserts that still run in the store. Such an insert could restore rows in `latest` after they were stored by a
+   * repetition and then deleted, so nothing counts as stored while it runs. Returns false when the signal was aborted.
    */
   async #endLeftInserts(): Promise<boolean> {
     const { clickhouse, clock, log, signal, sleep, timeoutMs } = this.#deps;
-    // The store itself ends an insert at its deadline. One that does not end even so must not hold up the lane for
-    // ever.
+    // The store ends an insert at its timeout. An insert that still runs must not block the lane without limit.
     const deadline = clock.monotonic() + timeoutMs * deadlineFactorMax;
     while (!signal.aborted) {
       const ended = await clickhouse.endInserts(this.#mark, { timeoutMs }).catch((error: unknown) => messageOf(error));
@@ -146,7 +146,7 @@ export class Inserter {
     return false;
   }
 
-  /** `cut`: the unit has been cut before, so fewer crashes of the store count against what is left. */
+  /** `cut`: the unit was divided before, so fewer crashes of the store suffice to suspect the rest. */
   async #insertPiece(piece: Piece, cut: boolean): Promise<{ verdict: Verdict; error?: ClickHouseError }> {
     const { signal, control, once } = this.#deps;
     const whole = isWhole(piece);
@@ -169,12 +169,12 @@ export class Inserter {
         return { verdict: whole ? 'refused' : 'cut', error };
       }
       if (once && !error.connectionLost) return { verdict: 'given up' };
-      // A store that dies of these rows answers `/ping` as soon as it is back: that must not shorten the wait.
+      // A store that crashes on these rows answers `/ping` as soon as it is up: that must not shorten the wait.
       await this.#backoff.wait(isNoAnswer(error) && piece.crashes < 2);
     }
   }
 
-  /** What the failures of the piece so far may say about its rows; undefined: nothing. */
+  /** Counts a failure. Returns the suspicion against the rows of the piece; undefined when there is none yet. */
   #count(piece: Piece, error: ClickHouseError, cut: boolean): Suspicion | undefined {
     const { once } = this.#deps;
     const slow = error.kind === 'size' || error.timedOut;
@@ -184,13 +184,13 @@ export class Inserter {
     if (error.kind === 'unknown') piece.unknown += 1;
     if (error.kind === 'content') return 'content';
     if (error.connectionLost && piece.crashes >= (cut || once ? crashesOfCutMax : crashesMax)) return 'crash';
-    // The store is asked for a control row at every third failure only: it has enough to do.
+    // Sends a control row at every third failure only, because the store is busy.
     if (error.kind === 'unknown' && (cut || once || piece.unknown % unknownMax === 0)) return 'unknown';
     if (slow && (once || !isWhole(piece) || piece.slow >= slowMax)) return 'size';
     return undefined;
   }
 
-  /** Undefined when both tables have the piece; else the first error. */
+  /** Returns undefined when both tables have the piece, otherwise the first error. */
   async #send(piece: Piece, body: Buffer, attempt: number): Promise<ClickHouseError | undefined> {
     const { clickhouse, timeoutMs } = this.#deps;
     const ranged = isRanged(piece);
@@ -210,7 +210,7 @@ export class Inserter {
         return error;
       }
     };
-    // A store that refused gets one body at a time until it accepts.
+    // A store that refused gets one body at a time until it accepts one.
     const errors =
       attempt === 0
         ? await Promise.all([insert('telemetry'), insert('latest')])

@@ -1,34 +1,34 @@
 /**
- * What a worker reports of the journals that it ships, when its primary asks: how far each is stored. Deletes go by
- * these reports. The numbers of one report belong to one moment.
+ * The report of a worker about the journals that it ships: how far each is stored. Deletes rely on these reports. The
+ * numbers of one report are of one moment.
  */
 import type { Clock } from '../base/clock.ts';
 import { type Journal, lanes } from '../journal/journal.ts';
 import { orderUpTo } from './order.ts';
 
-/** What a worker reports of its journal, or of an orphan journal that it ships. Orders are decimal. */
+/** The report of a worker's own journal, or of an orphan journal that the worker ships. Orders are decimal strings. */
 export interface JournalReport {
   /** Unique across hosts: part of every order number of this journal. */
   writer: number;
   /** One opening of the journal. Consecutive openings of a worker's own journal have consecutive numbers. */
   run: string;
-  /** Highest order that is durable or being written; lower than before when what was being written has failed. */
+  /** Highest order that is durable or being written; decreases when the running write fails. */
   orderHigh: string;
   /** Every frame up to this order is in ClickHouse. */
   orderShipped: string;
-  /** No later opening ships a row with an order up to this again. */
+  /** No later opening ships a row with an order up to this one. */
   orderDone: string;
-  /** An order ≤ the lowest one that this opening found unconfirmed; null when there was none. */
+  /** An order ≤ the lowest order that this opening found unconfirmed; null when there was none. */
   orderRecovered: string | null;
   /** Lowest order of rows that wait beside the journal; null when there are none. */
   orderHeld: string | null;
-  /** Its highest order is ahead of the clock. */
+  /** True when the highest order is ahead of the clock. */
   isAhead: boolean;
-  /** The directory was removed: nothing will come from it again. */
+  /** True when the directory was removed: no further row comes from it. */
   gone?: boolean;
 }
 
-/** `run` of an orphan journal, which has no openings that are counted, is one of the process. */
+/** Returns a report. For an orphan journal, whose openings are not counted, `run` is of the process. */
 export function reportOf(journal: Journal, writer: number, clock: Clock): JournalReport {
   const { orderBegun, orderMax, orderRecovered, epoch } = journal;
   let shipped = orderMax;
@@ -39,7 +39,7 @@ export function reportOf(journal: Journal, writer: number, clock: Clock): Journa
   return {
     writer,
     run: epoch === undefined ? orphanRun : String(epoch),
-    // A frame in flight may be durable at any moment, with an order below that of a delete which is made now.
+    // A frame in flight may become durable at any moment, with an order below that of a delete made now.
     orderHigh: orderBegun.toString(),
     orderShipped: shipped.toString(),
     orderDone: journal.orderDone.toString(),
@@ -51,7 +51,7 @@ export function reportOf(journal: Journal, writer: number, clock: Clock): Journa
 
 const orphanRun = `orphan-${process.pid}-${Date.now()}`;
 
-/** The last report of a directory that was removed; `orderRecovered` as its earlier reports had it. */
+/** Returns the last report of a removed directory; `orderRecovered` is that of its earlier reports. */
 export function goneReport(writer: number, orderRecovered: string | null): JournalReport {
   const order = '0';
   const none = { orderHeld: null, isAhead: false };

@@ -1,6 +1,6 @@
 /**
- * The journals of all hosts in PostgreSQL (table `journals`): which of them may still bring rows that a delete covers.
- * `erase.ts` writes the journals of its host and reads all of them; `delete-series.ts` reads. Valid for all hosts.
+ * The journals of all hosts in PostgreSQL (table `journals`): which journals may still ship rows that a delete covers.
+ * `erase.ts` writes the journals of its host and reads all of them; `delete-series.ts` reads them. Valid for all hosts.
  */
 import { limits } from '../base/limits.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
@@ -22,7 +22,7 @@ export interface JournalRow {
   isLive: boolean;
 }
 
-/** The newest value of the sequence of tombstones, and whether a tombstone waits. */
+/** Returns the newest value of the sequence of tombstones, and whether a tombstone waits. */
 export async function readFence(queries: Queries): Promise<{ fence: number; isWaiting: boolean }> {
   const [row] = await queries.query<{ fence: number; isWaiting: boolean }>(
     `select case when is_called then last_value else 0 end as fence,
@@ -70,15 +70,14 @@ export async function writeJournals(queries: Queries, host: string, journals: Ow
 }
 
 /**
- * The run of a journal that has lost its id: what its earlier openings shipped is unknown, so all deletes wait for it.
+ * The run of a journal that has lost its id. What its earlier openings shipped is unknown, so all deletes wait for it.
  */
 export const unknownRun = 'unknown';
 
 /**
- * A writer id for a new journal, which no other journal of any host has: the row that reserves the id makes the journal
- * known to deletes before it takes its first row. `openings`: how often the journal was opened before this time. There
- * are 16 384 ids; a journal that is gone, or was not reported for as long as tombstones are kept, gives its id back.
- * Undefined when all of them are in use.
+ * Returns a writer id that no other journal of any host has. The row that reserves the id makes the journal visible to
+ * deletes before its first row. `openings`: the number of earlier openings. There are 16 384 ids; a removed journal,
+ * and one without a report for as long as tombstones are kept, frees its id. Returns undefined when all ids are in use.
  */
 export async function takeWriterId(queries: Queries, host: string, run: string): Promise<number | undefined> {
   for (;;) {
@@ -97,10 +96,10 @@ export async function takeWriterId(queries: Queries, host: string, run: string):
 }
 
 /**
- * Makes openings known, before any of their reports counts. Rows that such an opening ships again may be covered by
- * deletes that were carried out before: these deletes wait for the journal once more. When the opening before was never
- * made known, what that one has shipped is all that an earlier report does not call done. Deletes that wait already, or
- * are being carried out, are touched too: what was begun before this does not finish them.
+ * Registers openings before their first reports count. An opening may ship rows again that finished deletes cover, so
+ * these deletes wait for the journal once more. An opening whose predecessor was not registered counts with everything
+ * that the last report does not call done. Waiting and running deletes are changed too: work begun earlier does not
+ * finish them.
  */
 export async function registerRuns(postgres: Postgres, host: string, reports: JournalReport[]): Promise<void> {
   await postgres.transaction(async (queries) => {
@@ -126,7 +125,7 @@ export async function registerRuns(postgres: Postgres, host: string, reports: Jo
   });
 }
 
-/** The lowest order of rows that may have come to ClickHouse again; undefined when there are none. */
+/** Returns the lowest order of rows that may have been shipped again; undefined when there are none. */
 function lowestReplayed(
   { run, orderRecovered }: JournalReport,
   before: { run: string; orderDone: string } | undefined,
@@ -137,9 +136,9 @@ function lowestReplayed(
 }
 
 /**
- * A journal is stored and about to be removed. It may have been shipped between two reports: deletes that were carried
- * out before its last rows came are carried out once more, and deletes that are being carried out are not finished by
- * that. Called before the directory is removed, so that no crash loses the call.
+ * Called for a journal that is stored, before its directory is removed, so that a crash repeats the call. The journal
+ * may have shipped rows between two reports. Deletes carried out before its last rows are repeated, and running deletes
+ * do not count as finished.
  */
 export async function forgetJournal(
   postgres: Postgres,
@@ -155,18 +154,18 @@ export async function forgetJournal(
   });
 }
 
-/** Journals that were not reported for so long that no tombstone remembers them. */
+/** Deletes journals without a report for so long that no tombstone refers to them. */
 export async function forgetOldJournals(queries: Queries, keptDays: number): Promise<void> {
   await queries.query(`delete from journals where heard_at < clock_timestamp() - $1 * interval '1 day'`, [keptDays]);
 }
 
-/** A tombstone may cover rows with orders from this parameter on. */
+/** SQL that is true when a tombstone may cover rows with orders from this parameter on. */
 function mayCover(parameter: number): string {
   return `(order_number is null
     or greatest(order_number, (select max(ahead) from unnest(ahead_orders) as ahead)) >= $${parameter}::bigint)`;
 }
 
-/** True when this process holds the lease now, for `forMs` from now on. At most one process holds a lease. */
+/** Returns true when this process holds the lease for the next `forMs`. At most one process holds a lease. */
 export async function takeLease(queries: Queries, name: string, holder: string, forMs: number): Promise<boolean> {
   const rows = await queries.query(
     `insert into lease (name, holder, until) values ($1, $2, clock_timestamp() + $3 * interval '1 millisecond')

@@ -1,7 +1,6 @@
 /**
- * Ships one lane of a journal into ClickHouse: decides when the next unit goes, and confirms units that are stored.
- * Made by `ship.ts`. Frames of many days are handed to `wide.ts`, so that the lane goes on with its next unit
- * meanwhile.
+ * Ships one lane of a journal into ClickHouse: decides when the next unit is inserted, and confirms stored units. Made
+ * by `ship.ts`. Frames of many days are passed to `wide.ts`, and the lane continues with its next unit meanwhile.
  */
 import { messageOf } from '../base/errors.ts';
 import { type Lane, late, type ShipUnit } from '../journal/journal.ts';
@@ -13,15 +12,15 @@ import { setAside } from './set-aside.ts';
 import type { ShipDeps } from './ship-deps.ts';
 import type { WideRows } from './wide.ts';
 
-/** A body is a copy of its frames: a lane holds twice this. 400 000 numeric rows are 14 MB. */
+/** Bytes of a unit. The body is a copy of its frames, so a lane uses twice this. 400 000 numeric rows are 14 MB. */
 const bytesMax = 16 * 1024 * 1024;
-/** Rows a second at which a live lane takes its longest interval. */
+/** Rows per second at which a live lane uses its longest interval. */
 const busyRowsPerSecond = 20_000;
-/** A late insert of fewer rows than this waits for company. */
+/** A late unit with fewer rows waits for more. */
 const lateRowsMin = 10_000;
 /**
- * A few late rows go at once: each row may be a partition of its own, so rows are what is counted. This many may go;
- * the allowance comes back evenly within the longest wait of the lane.
+ * Late rows that are inserted without a wait. Each row may need a partition of its own, so rows are counted. The
+ * allowance is refilled evenly within the longest wait of the lane.
  */
 const quickLateRowsMax = 20;
 /** The longest interval of a lane whose rows callers wait for. */
@@ -39,13 +38,13 @@ export class LaneLoop {
   #running: Promise<void> = Promise.resolve();
   #wake: (() => void) | undefined;
   #hurried = false;
-  /** What a delete waits for goes without company: up to this order. */
+  /** The order up to which rows are shipped without a wait, because a delete waits for them. */
   #flushTo = 0n;
   #lastStart = Number.NEGATIVE_INFINITY;
   #rowsPerSecond = 0;
   #quickLateRows = quickLateRowsMax;
 
-  /** `wide`: takes what the late lane does not wait for. */
+  /** `wide`: takes the frames that the late lane does not wait for. */
   constructor(lane: Lane, wide: WideRows, deps: ShipDeps) {
     this.#lane = lane;
     this.#wide = wide;
@@ -105,7 +104,7 @@ export class LaneLoop {
     }
   }
 
-  /** False when the loop was stopped before. */
+  /** Returns false when the loop was stopped. */
   async #shipWhole(unit: ShipUnit): Promise<boolean> {
     const { journal, onShipped, onStoredApart } = this.#deps;
     if (!(await this.#ship(unit))) return false;
@@ -115,7 +114,9 @@ export class LaneLoop {
     return true;
   }
 
-  /** Frames of few days are stored here; the frames of many days go on beside the lane, which takes its next unit. */
+  /**
+   * Stores the frames of few days here. The frames of many days are stored beside the lane, which takes its next unit.
+   */
   async #shipApart(unit: ShipUnit, isWide: ReadonlySet<Uint8Array>): Promise<boolean> {
     const { onStoredApart } = this.#deps;
     const [narrow, wide] = [false, true].map((wanted) => framesOf(unit, (payload) => isWide.has(payload) === wanted));
@@ -123,7 +124,7 @@ export class LaneLoop {
       if (!(await this.#ship(narrow!))) return false;
       onStoredApart?.(this.#lane, new Set(narrow!.orders));
     } else {
-      // The allowance is for partitions that the lane itself makes.
+      // The allowance counts only partitions that the lane itself makes.
       const now = this.#deps.clock.monotonic();
       this.#quickLateRows = this.#quickRows(now);
       this.#lastStart = now;
@@ -131,7 +132,7 @@ export class LaneLoop {
     return await this.#wide.take(unit, wide!, this.#stopping.signal);
   }
 
-  /** A disk that cannot be read is tried again: what waits there was acknowledged. */
+  /** Reads the next unit. An unreadable disk is read again: its rows were acknowledged. */
   async #next(): Promise<ShipUnit | undefined> {
     const { journal, log, rowsMax, sleep } = this.#deps;
     try {
@@ -153,7 +154,10 @@ export class LaneLoop {
     return this.#deps.journal.laneTaken(this.#lane) < this.#flushTo;
   }
 
-  /** Idle: at once. Under load: as long as keeps parts few and a point readable in time. */
+  /**
+   * Returns the wait of the live lane: 0 when idle; under load, a wait that keeps parts few and points readable in
+   * time.
+   */
   #liveWaitMs(): number {
     const { clock, journal, intervalMsMin, intervalMsMax, rowsMax } = this.#deps;
     if (journal.rowsUntaken(this.#lane) >= this.#inserter.rowsOf(rowsMax)) return 0;
@@ -162,7 +166,7 @@ export class LaneLoop {
     return this.#lastStart + this.#intervalFor(interval) - clock.monotonic();
   }
 
-  /** A few late rows go at once; many wait until they are worth their many partitions. */
+  /** Returns the wait of the late lane: 0 for a few rows; more rows wait until they justify their many partitions. */
   #lateWaitMs(): number {
     const { clock, journal, intervalMsMin, lateSecondsMax, rowsMax } = this.#deps;
     const rows = journal.rowsUntaken(this.#lane);
@@ -170,7 +174,7 @@ export class LaneLoop {
     if (rows >= (this.#wide.busy ? rowsMax : lateRowsMin)) return 0;
     const now = clock.monotonic();
     const quick = this.#quickRows(now);
-    // A lane that was quiet for long enough lets a larger message go at once as well.
+    // A lane that was idle for long enough ships a larger message at once as well.
     const isQuick = rows <= quick || quick >= quickLateRowsMax;
     if (isQuick || this.#deps.callersWait) return this.#lastStart + this.#intervalFor(intervalMsMin) - now;
     const ageMs = clock.now() - (journal.oldestUntakenAt(this.#lane) ?? clock.now());
@@ -181,14 +185,17 @@ export class LaneLoop {
     return this.#deps.callersWait ? Math.min(interval, waitedForMs[this.#lane]) : interval;
   }
 
-  /** The allowance of late rows that need not wait for company. */
+  /** Returns the allowance of late rows that need no wait. */
   #quickRows(now: number): number {
     const { lateSecondsMax } = this.#deps;
     const back = ((now - this.#lastStart) / 1000) * (quickLateRowsMax / Math.max(1, lateSecondsMax));
     return Math.min(quickLateRowsMax, this.#quickLateRows + back);
   }
 
-  /** `wake` ends the sleep of an idle lane; a lane that paces itself is ended by `hurry`, `flush` and `stop` only. */
+  /**
+   * Sleeps. `wake` ends the sleep of an idle lane; the pause of a busy lane is ended only by `hurry`, `flush` and
+   * `stop`.
+   */
   async #sleep(waitMs: number, idle: boolean): Promise<void> {
     const timer = new AbortController();
     this.#wake = () => {
@@ -198,7 +205,7 @@ export class LaneLoop {
     this.#wake = undefined;
   }
 
-  /** True when every row is stored or a durable suspect; false when the loop was stopped before. */
+  /** Returns true when every row is stored or a durable suspect; false when the loop was stopped. */
   async #ship(part: PartOfUnit): Promise<boolean> {
     const { clock, metrics } = this.#deps;
     const started = clock.monotonic();

@@ -1,6 +1,6 @@
 /**
- * Order numbers: one for each frame, unique across workers and hosts, rising within a worker and close to the clock.
- * A hybrid logical clock: milliseconds (43 bits) · frames of the same millisecond (6 bits) · writer (14 bits).
+ * Order numbers: one for each frame, unique across workers and hosts, increasing within a worker and close to the
+ * clock. A hybrid logical clock: milliseconds (43 bits) · frames of the same millisecond (6 bits) · writer (14 bits).
  */
 import type { Clock } from '../base/clock.ts';
 import { assert } from '../base/errors.ts';
@@ -16,7 +16,7 @@ export class OrderClock {
   #ms: number;
   #counter = 0;
 
-  /** `after`: the highest order this journal has used; a clock that was set back must not repeat it. */
+  /** `after`: the highest order that this journal has used; a clock that was set back must not repeat it. */
   constructor(clock: Clock, writer: number, after: bigint) {
     assert(writer >= 0 && writer <= writerMax, `writer id ${writer} has 14 bits`);
     this.#clock = clock;
@@ -40,17 +40,17 @@ export class OrderClock {
   }
 }
 
-/** The clock's milliseconds inside an order number. */
+/** Returns the milliseconds in an order number. */
 export function orderMs(order: bigint): number {
   return Number(order >> (counterBits + writerBits));
 }
 
-/** The writer that gave out an order number. */
+/** Returns the writer that assigned an order number. */
 export function writerOf(order: bigint): number {
   return Number(order & BigInt(writerMax));
 }
 
-/** The largest order number any worker can have given out up to `ms`. */
+/** Returns the largest order number that any worker can have assigned up to `ms`. */
 export function orderUpTo(ms: number): bigint {
   return (BigInt(ms + 1) << (counterBits + writerBits)) - 1n;
 }

@@ -1,6 +1,6 @@
 /**
- * A unit of frames as pieces that are inserted one by one: cut by days, as a partition costs an insert more than a
- * thousand rows do, and in halves, by days or by rows, when a piece is refused or takes too long.
+ * Divides a unit of frames into pieces that are inserted one by one. Pieces are cut by days, because a partition costs
+ * an insert more than a thousand rows do. A piece that is refused or takes too long is halved, by days or by rows.
  */
 import type { ShipUnit } from '../journal/journal.ts';
 import { addDays } from '../telemetry/block-days.ts';
@@ -10,27 +10,27 @@ export interface Piece {
   readonly payloads: readonly Uint8Array[];
   /** Rows of the payloads; of some of them only those with `from` ≤ ts < `to` are inserted. */
   readonly rows: number;
-  /** First milliseconds of the days that it touches, ascending; empty when they are not known. */
+  /** First milliseconds of the days of its rows, ascending; empty when the days are unknown. */
   readonly days: readonly number[];
   readonly from: number;
   readonly to: number;
-  /** False only when it is known that every row brought its `ts`. */
+  /** False only when every row is known to have its own `ts`. */
   readonly serverTimes: boolean;
-  /** What is done already. */
+  /** The finished inserts. */
   telemetry: boolean;
   latest: boolean;
-  /** Failures of this piece, by what they may say about its rows. */
+  /** Failures of this piece, by what they suggest about its rows. */
   crashes: number;
   unknown: number;
   slow: number;
 }
 
 export const daysMax = 100;
-/** Rows that cost an insert about as much as one partition. */
+/** The rows that cost an insert about as much as one partition. */
 const rowsOfDay = 1_000;
 const everything = { from: Number.MIN_SAFE_INTEGER, to: Number.MAX_SAFE_INTEGER };
 
-/** Pieces of at most `daysMax` days; those near today first, as most rows that wait are of these. */
+/** Returns pieces of at most `daysMax` days; those near today first, because most waiting rows are of these days. */
 export function piecesOf(payloads: readonly Uint8Array[], today: number): Piece[] {
   const whole = pieceOf(payloads, everything.from, everything.to);
   if (whole.days.length <= daysMax) return [whole];
@@ -81,12 +81,12 @@ export function framesOf(unit: ShipUnit, isOfPart: (payload: Uint8Array) => bool
   return { payloads, orders, rows, orderMin: orders[0] ?? unit.orderMin };
 }
 
-/** True for a single row, or for bytes whose rows cannot be read. */
+/** True for a single row, or for bytes that cannot be decoded into rows. */
 export function isWhole(piece: Piece): boolean {
   return piece.payloads.length === 1 && piece.days.length <= 1 && rowsIn(piece.payloads[0]!) < 2;
 }
 
-/** Two pieces with the same rows; undefined when the piece is whole. */
+/** Returns two pieces with the same rows; undefined when the piece is whole. */
 export function halvesOf(piece: Piece): Piece[] | undefined {
   if (piece.days.length > 1 && piece.days.length * rowsOfDay >= piece.rows) {
     return cutByDays(piece, Math.ceil(piece.days.length / 2));
@@ -117,7 +117,7 @@ function partOf(piece: Piece, payloads: readonly Uint8Array[]): Piece[] {
   return part.payloads.length > 0 ? [part] : [];
 }
 
-/** Payloads without a row in the range are left out. */
+/** Makes a piece without the payloads that have no row in the range. */
 function pieceOf(payloads: readonly Uint8Array[], from: number, to: number): Piece {
   const days = new Set<number>();
   const ranged = from !== everything.from || to !== everything.to;
@@ -139,11 +139,11 @@ export function isRanged({ from, to }: Piece): boolean {
   return from !== everything.from || to !== everything.to;
 }
 
-/** 1 for bytes that are no block. */
+/** Returns 1 for bytes that are not a block. */
 function rowsIn(payload: Uint8Array): number {
   try {
     const rows = rowsOfBlock(payload);
-    // Bytes that are no block may begin like one: then they cannot be split.
+    // Bytes that are not a block may begin like one: they cannot be split.
     if (rows > 1) splitBlock(payload, 0, 1);
     return rows;
   } catch {

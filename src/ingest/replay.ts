@@ -1,13 +1,13 @@
 /**
- * Rows that are sent to ClickHouse again, long after they were accepted: what was deleted meanwhile is left out. Called
- * by the commands `quarantine` and `journal`, beside a running instance.
+ * Filters rows that are sent to ClickHouse again, long after they were accepted: rows that were deleted meanwhile are
+ * left out. Called by the commands `quarantine` and `journal`, beside a running instance.
  */
 import type { Queries } from '../postgres/client.ts';
 import { blocksOf, readBlock, splitBlock } from '../telemetry/read-block.ts';
 import { covers, readTombstonesOf } from './tombstones.ts';
 
 export interface Replayed {
-  /** The blocks without the rows that a delete covers; empty when none is left. */
+  /** The blocks without the rows that a delete covers; empty when no row remains. */
   body: Buffer;
   dropped: number;
   devices: number[];
@@ -15,7 +15,7 @@ export interface Replayed {
   tombstones: number[];
 }
 
-/** `body`: blocks one after the other. */
+/** `body`: concatenated blocks. */
 export async function withoutErased(queries: Queries, body: Buffer): Promise<Replayed> {
   const devices = [...new Set(readBlock(body).map(({ device }) => device))];
   const tombstones = await readTombstonesOf(queries, devices);
@@ -33,9 +33,9 @@ export async function withoutErased(queries: Queries, body: Buffer): Promise<Rep
 }
 
 /**
- * Deletes that were made while the rows were in transit are carried out once more. A host that carries out such a
- * delete now may have searched for rows before these rows came, so unfinished deletes are marked as well. Ids do not
- * order what was visible: a delete with a lower id may have been committed later.
+ * Reopens deletes that were made while the rows were in transit. A host that carries out such a delete now may have
+ * searched before these rows arrived, so unfinished deletes are marked as well. Ids do not show what was visible: a
+ * delete with a lower id may have been committed later.
  */
 export async function reopenNewer(queries: Queries, { devices, tombstones }: Replayed): Promise<void> {
   await queries.query(
@@ -45,7 +45,7 @@ export async function reopenNewer(queries: Queries, { devices, tombstones }: Rep
   );
 }
 
-/** Stretches [from, to) of rows that are kept. */
+/** Returns ranges [from, to) of rows that are kept. */
 function runsOf(isKept: boolean[]): [number, number][] {
   const runs: [number, number][] = [];
   for (let row = 0; row < isKept.length; row += 1) {

@@ -1,7 +1,7 @@
 /**
- * Retention frees the disk: days of telemetry that are older than `telemetry.ttlDays` are dropped by name, also those
- * that were stored before the setting was made. (The store's own rule reaches a part when it is merged, and closed days
- * are not.) One host at a time does so, each hour; `latest` and rows outside the days from 2020 to 2039 once a day.
+ * Frees the disk: drops the partitions of days older than `telemetry.ttlDays`, also days that were stored before the
+ * setting was made. (The store's own rule applies when a part is merged, and parts of closed days are not merged.) One
+ * host at a time runs it each hour; `latest` and rows outside the days from 2020 to 2039 once a day.
  */
 import { randomUUID } from 'node:crypto';
 import type { Clock } from '../base/clock.ts';
@@ -23,20 +23,20 @@ import { giveBackLease, takeLease } from './journal-table.ts';
 export interface RetentionDeps {
   postgres: Postgres;
   clickhouse: ClickHouse;
-  /** Name of the ClickHouse cluster, '' without one. */
+  /** Name of the ClickHouse cluster, '' without a cluster. */
   cluster: string;
   clock: Clock;
   log: Log;
   isLeader: () => boolean;
-  /** 0: everything is kept. */
+  /** 0: all telemetry is kept. */
   ttlDays: number;
-  /** Latest values go as well. */
+  /** True: latest values expire as well. */
   ttlOfLatest: boolean;
 }
 
 const leaseName = 'retention';
 const dayMs = 86_400_000;
-/** ClickHouse refuses to drop a partition above `max_partition_size_to_drop` by mistake. */
+/** The error of ClickHouse for a partition above `max_partition_size_to_drop`, a protection against mistakes. */
 const partitionTooLarge = 359;
 
 export class Retention {
@@ -70,7 +70,7 @@ export class Retention {
     this.#timer.unref();
   }
 
-  /** `start` repeats it; a test calls it. */
+  /** Runs one round. `start` repeats the round; a test calls it. */
   async round(): Promise<void> {
     const { postgres, clock, log, isLeader, ttlDays, ttlOfLatest } = this.#deps;
     if (!isLeader()) return;
@@ -112,7 +112,10 @@ export class Retention {
     log.info('retention_latest', { values: Number(row!.count) });
   }
 
-  /** The delete makes a new part of every part of the table: a few rows are not worth it. */
+  /**
+   * Deletes rows outside the range of days. The delete rewrites every part of the table, so a few rows do not justify
+   * it.
+   */
   async #deleteOthers(limit: number): Promise<void> {
     const { clickhouse, cluster, log } = this.#deps;
     const [row] = await clickhouse.rows<{ count: string }>(expiredOthersQuery, { limit });
@@ -121,7 +124,7 @@ export class Retention {
     log.info('retention_other_days', { rows: Number(row!.count) });
   }
 
-  /** Runs once a day over all hosts. */
+  /** Runs `work` once a day over all hosts. */
   async #daily(name: string, work: () => Promise<void>): Promise<void> {
     const { postgres } = this.#deps;
     const isDue = await postgres.query(
@@ -147,7 +150,7 @@ export class Retention {
   }
 }
 
-/** `day`: 20261121. */
+/** `day` is a number like 20261121. */
 function endOfDay(day: number): number {
   return Date.UTC(Math.floor(day / 10_000), (Math.floor(day / 100) % 100) - 1, (day % 100) + 1);
 }

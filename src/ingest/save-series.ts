@@ -1,5 +1,6 @@
 /**
- * Accepts telemetry that a user writes for a device over the REST API, through the same decoder and the same journal.
+ * Accepts telemetry that a user writes for a device over the REST API, through the same decoder and the same journal as
+ * telemetry of devices.
  */
 import type { Clock } from '../base/clock.ts';
 import { badRequest } from '../base/errors.ts';
@@ -19,7 +20,7 @@ export interface SeriesWriterDeps {
 
 export type SaveSeries = (device: DeviceRow, body: Buffer) => Promise<void>;
 
-/** Resolves when the points are durable. Throws the decoder's fault, or the channel's. */
+/** Resolves when the points are durable. Throws the fault of the decoder or of `Ingest`. */
 export function seriesWriter({ devices, ingest, thread, decode, clock }: SeriesWriterDeps): SaveSeries {
   const decodeSome: Decode<CachedDevice> = (body, source, now, rows) => {
     const points = decode(body, source, now, rows);

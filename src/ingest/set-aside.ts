@@ -1,6 +1,6 @@
 /**
- * Makes rows that ClickHouse refused durable as suspects, so that their lane may go on. Called by `lane.ts` and
- * `wide.ts`. Accepted rows are not dropped: while the disk is full, or too many suspects wait, the caller waits.
+ * Makes rows that ClickHouse refused durable as suspects, so that their lane can continue. Called by `lane.ts` and
+ * `wide.ts`. Accepted rows are never dropped: while the disk is full, or too many suspects wait, the caller waits.
  */
 import { messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
@@ -22,7 +22,10 @@ export interface SetAsideDeps {
 
 const suspectsTogether = 1_000;
 
-/** False when the signal was aborted before all rows were durable. `orderMin`: of the oldest frame of their unit. */
+/**
+ * Returns false when the signal was aborted before all rows were durable. `orderMin`: the order of the oldest frame of
+ * the unit.
+ */
 export async function setAside(
   { journal, log, metrics, sleep, trials, onSuspects }: SetAsideDeps,
   lane: Lane,
@@ -51,7 +54,7 @@ export async function setAside(
   return true;
 }
 
-/** Smallest order of its rows; bytes that are no block count as the oldest frame of their unit. */
+/** Returns the smallest order of the rows; bytes that are not a block get the order of the unit's oldest frame. */
 function orderOf(payload: Uint8Array, orderMin: bigint): bigint {
   try {
     let least = 2n ** 63n;

@@ -1,7 +1,7 @@
 /**
- * How far the journals of this host have settled deletes. A fence is a value of the sequence of tombstones: a journal
- * has settled a fence when it has shipped every frame that it held when the fence was read. No clock takes part.
- * `erase.ts` calls `note` with a fence that was read before the reports were asked for.
+ * Computes how far the journals of this host have settled deletes. A fence is a value of the sequence of tombstones. A
+ * journal has settled a fence when it has shipped every frame that it held when the fence was read. No clock is used.
+ * `erase.ts` calls `note` with a fence that was read before the reports were requested.
  */
 import type { JournalReport } from './journal-report.ts';
 import type { OwnJournal } from './journal-table.ts';
@@ -17,7 +17,7 @@ interface Progress {
   marks: Mark[];
 }
 
-/** A journal that ships nothing for long, with a delete each second, keeps this many marks; the newest is replaced. */
+/** The marks of a journal that ships nothing for long while deletes are made; beyond it the newest mark is replaced. */
 const marksMax = 1_000;
 
 export class Settling {
@@ -40,7 +40,7 @@ export class Settling {
     }
     const { marks } = progress;
     const high = BigInt(orderHigh);
-    // The append that was in flight at a mark has failed: nothing of it will ever be shipped.
+    // The append that was in flight at a mark has failed: none of its rows will be shipped.
     for (let i = marks.length - 1; i >= 0 && marks[i]!.orderHigh > high; i -= 1) marks[i]!.orderHigh = high;
     if (fence > (marks.at(-1)?.fence ?? progress.settled) || (marks.length === 0 && progress.settled === 0)) {
       if (marks.length === marksMax) marks.pop();

@@ -1,4 +1,7 @@
-/** What the parts of shipping share: `ship.ts` makes it, its lanes (`lane.ts`) and its wide rows (`wide.ts`) use it. */
+/**
+ * The collaborators and measures that the parts of shipping share. Made by `ship.ts`, used by its lanes (`lane.ts`) and
+ * its wide rows (`wide.ts`).
+ */
 import type { Clock } from '../base/clock.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Histogram, Metrics } from '../base/metrics.ts';
@@ -19,17 +22,17 @@ export interface ShipperDeps {
   rowsMax: number;
   lateSecondsMax: number;
   timeoutMs: number;
-  /** Days after which an entry of the quarantine is dropped; 0 = never. */
+  /** Days after which an entry of the quarantine is deleted; 0 = never. */
   quarantineKeptDays?: number;
   /** True: senders wait until their rows are stored, so units are small and frequent. */
   callersWait?: boolean;
   /** Called after each confirmed unit, and when suspects are stored or in quarantine. */
   onShipped: () => void;
-  /** Rows of these frames were refused; they are durable as suspects. Called before `onShipped`. */
+  /** Called before `onShipped` with the frames of refused rows, which are durable as suspects. */
   onSuspects?: (lane: Lane, orders: ReadonlySet<bigint>) => void;
-  /** Called for frames that are stored while earlier frames of their lane are not. Their refused rows are suspects. */
+  /** Called for frames that are stored before earlier frames of their lane. Their refused rows are suspects. */
   onStoredApart?: (lane: Lane, orders: ReadonlySet<bigint>) => void;
-  /** For tests: waits of a clock that is not the system's. */
+  /** Tests pass a sleep with their own clock. */
   sleep?: Sleep;
 }
 

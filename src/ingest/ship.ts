@@ -1,7 +1,7 @@
 /**
- * Carries durable frames from a journal into ClickHouse, one loop a lane (`lane.ts`). A unit is inserted into the
- * series table and the latest table; only then the journal's position moves. A retry may send rows again: they are
- * idempotent, so there are no tokens. A row that is refused alone becomes a suspect (`trials.ts`), durable beside the
+ * Ships durable frames from a journal into ClickHouse, one loop for each lane (`lane.ts`). A unit is inserted into the
+ * series table and the latest table; only then the journal's position moves. A retry may send rows again: rows are
+ * idempotent, so no tokens are needed. A row that is refused alone becomes a suspect (`trials.ts`), durable beside the
  * lane.
  */
 import type { Clock } from '../base/clock.ts';
@@ -37,17 +37,17 @@ export class Shipper {
     this.#trials.start();
   }
 
-  /** There may be something to ship. */
+  /** Called when rows may be ready to ship. */
   wake(): void {
     for (const lane of this.#lanes) lane.wake();
   }
 
-  /** A delete waits for what the journal holds now: the lanes ship it without company. */
+  /** Ships the journal's present rows without a wait, because a delete waits for them. */
   flush(): void {
     for (const lane of this.#lanes) lane.flush();
   }
 
-  /** Ships what is there without waiting for company, until it is gone or the time is up; then stops. */
+  /** Ships all rows without waiting for more, until none is left or the time is over; then stops. */
   async drain(timeMsMax: number): Promise<void> {
     const deadline = this.#deps.clock.monotonic() + timeMsMax;
     for (const lane of this.#lanes) lane.hurry();

@@ -1,7 +1,7 @@
 /**
- * Acknowledgements of `ingest.ack: store`: a message is acknowledged when every frame that holds a row of it is in
- * ClickHouse, refused with 503 when that takes too long or when a row of such a frame is refused. A lane never waits
- * for the other one. Memory is bounded: `refusal` names the reason for which no message is taken at the moment.
+ * Acknowledgements of `ingest.ack: store`. A message is acknowledged when every frame with one of its rows is in
+ * ClickHouse. It is refused with 503 when that takes too long, or when a row of such a frame is refused. A lane never
+ * waits for the other lane. Memory is bounded: `refusal` returns the reason for which no message is accepted.
  */
 import type { Clock } from '../base/clock.ts';
 import { type Fault, unavailable } from '../base/errors.ts';
@@ -9,7 +9,7 @@ import { limits } from '../base/limits.ts';
 import type { Metrics } from '../base/metrics.ts';
 import { type Lane, lanes, live } from '../journal/journal.ts';
 
-/** The sender of a message: exactly one of the two is called, once. */
+/** The sender of a message: exactly one of the two functions is called, once. */
 export interface Waiter {
   acknowledge(): void;
   refuse(fault: Fault): void;
@@ -24,13 +24,13 @@ export interface StoreAcksDeps {
 
 /** Messages whose rows are in the same frames. */
 interface Group {
-  /** Empty when they have their answer. */
+  /** Empty after the waiters got their outcome. */
   waiters: readonly Waiter[];
   /** Order numbers of the frames. */
   orders: readonly bigint[];
-  /** Lanes of which the last frame is not stored yet. */
+  /** Lanes whose last frame is not stored yet. */
   lanes: number;
-  /** Monotonic, of this process. */
+  /** Monotonic time of this process. */
   since: number;
 }
 
@@ -46,9 +46,9 @@ export class StoreAcks {
   readonly #deps: StoreAcksDeps;
   readonly #queues: [Entry[], Entry[]] = [[], []];
   #waiting = 0;
-  /** Every frame of the live lane up to this was stored at the last call. */
+  /** At the last call, every frame of the live lane up to this order was stored. */
   #liveOrder = 0n;
-  /** A message of the live lane waited in vain, and nothing was stored since. */
+  /** True when a message of the live lane timed out and nothing was stored since. */
   #stalled = false;
 
   constructor(deps: StoreAcksDeps) {
@@ -56,7 +56,10 @@ export class StoreAcks {
     deps.metrics.observed('ingest_store_waiters', 'Messages that wait until ClickHouse has them.', () => this.#waiting);
   }
 
-  /** Frames are durable, and `waiters` wait for ClickHouse since `since`. Orders of a lane rise from call to call. */
+  /**
+   * Called when frames are durable and `waiters` wait for ClickHouse since `since`. Orders of a lane increase from call
+   * to call.
+   */
   add(waiters: readonly Waiter[], frames: readonly { lane: Lane; order: bigint }[], since: number): void {
     if (waiters.length === 0) return;
     const orders = frames.map(({ order }) => order);
@@ -70,7 +73,7 @@ export class StoreAcks {
     this.#waiting += waiters.length;
   }
 
-  /** Every frame of the lane up to `order` is in ClickHouse; rows of it that are suspects were refused before. */
+  /** Called when every frame of the lane up to `order` is in ClickHouse; frames with suspects were refused before. */
   shipped(lane: Lane, order: bigint): void {
     if (lane === live && order > this.#liveOrder) {
       this.#liveOrder = order;
@@ -82,7 +85,7 @@ export class StoreAcks {
     if (done > 0) queue.splice(0, done);
   }
 
-  /** Takes frames that are in ClickHouse, except for refused suspects, while earlier frames of the lane are not. */
+  /** Called for frames that are in ClickHouse, except for suspects, before earlier frames of the lane. */
   storedApart(lane: Lane, orders: ReadonlySet<bigint>): void {
     this.#queues[lane] = this.#queues[lane].filter((entry) => {
       entry.left = entry.left.filter((order) => !orders.has(order));
@@ -92,7 +95,7 @@ export class StoreAcks {
     });
   }
 
-  /** The lane has all frames of the group. */
+  /** Counts a lane whose frames of the group are all stored. */
   #stored({ group }: Entry): void {
     group.lanes -= 1;
     if (group.lanes > 0 || group.waiters.length === 0) return;
@@ -102,14 +105,17 @@ export class StoreAcks {
     this.#deps.onAcknowledged(waiters.length, since);
   }
 
-  /** Rows of these frames were refused. Which message of a frame they are of is not known: all of them are refused. */
+  /**
+   * Called for frames with refused rows. The message of such a row is unknown, so all messages of the frame are
+   * refused.
+   */
   refused(lane: Lane, orders: ReadonlySet<bigint>): void {
     for (const { group } of this.#queues[lane]) {
       if (group.orders.some((order) => orders.has(order))) this.#refuse(group, refusedRows());
     }
   }
 
-  /** `idle`: nothing of the live lane waits for ClickHouse. */
+  /** `idle`: no row of the live lane waits for ClickHouse. */
   expire(idle: boolean): void {
     if (idle) this.#stalled = false;
     const { clock, timeoutMs } = this.#deps;
@@ -126,7 +132,7 @@ export class StoreAcks {
     }
   }
 
-  /** Why no message is taken; undefined when messages are welcome. */
+  /** Returns the reason why no message is accepted; undefined when messages are accepted. */
   refusal(): Fault | undefined {
     if (this.#stalled) return storeAway(this.#deps.timeoutMs);
     return this.#waiting >= limits.storeWaitersMax ? tooManyWait() : undefined;

@@ -1,32 +1,35 @@
 /**
- * Tombstones in PostgreSQL: each is a delete of telemetry (device, keys, range, order number) and what is known of its
- * carrying out. `delete-series.ts` and the deletion of devices make them, `erase.ts` carries them out for all hosts, a
- * replay of quarantined rows asks whether one covers a row. A finished tombstone is found by no query of a round.
+ * Tombstones in PostgreSQL. Each is a delete of telemetry (device, keys, range, order number) with its state.
+ * `delete-series.ts` and the deletion of devices make them, `erase.ts` carries them out for all hosts, and a replay of
+ * quarantined rows reads which rows they cover. The queries of a round do not read finished tombstones.
  */
 import { limits } from '../base/limits.ts';
 import type { Queries } from '../postgres/client.ts';
 import { writerOf } from './order.ts';
 
-/** What becomes of a latest value inside the range: gone, kept, or replaced by the newest value that remains. */
+/** The effect on a latest value inside the range: deleted, kept, or replaced by the newest remaining value. */
 export type LatestFate = 'delete' | 'keep' | 'rewrite';
 
-/** Which rows a tombstone covers. */
+/** The rows that a tombstone covers. */
 export interface Erased {
   device: number;
-  /** Null = every key. */
+  /** Null = all keys. */
   keys: string[] | null;
   /** Range [startTs, endTs). */
   startTs: number;
   endTs: number;
-  /** Rows up to this order are covered, decimal; null = the device itself is gone, whatever arrives late. */
+  /**
+   * Rows up to this order are covered, decimal; null = the device is deleted, and rows that arrive later are covered
+   * too.
+   */
   orderNumber: string | null;
-  /** Writers whose orders were ahead of the clock, with the order up to which their rows are covered instead. */
+  /** Writers whose orders were ahead of the clock, each with the order up to which its rows are covered. */
   aheadWriters: number[];
   aheadOrders: string[];
   latest: LatestFate;
 }
 
-/** Bytes of its lists: they are parameters of the statements, which travel in the address of a request. */
+/** Returns the bytes of the lists: they are parameters of statements, which are sent in the URL of a request. */
 export function listBytesOf({ keys, aheadWriters, aheadOrders }: Erased): number {
   const bytesOf = (list: readonly (string | number)[]) =>
     list.reduce<number>((sum, each) => sum + Buffer.byteLength(String(each)), 0);
@@ -35,9 +38,12 @@ export function listBytesOf({ keys, aheadWriters, aheadOrders }: Erased): number
 
 export interface Tombstone extends Erased {
   id: number;
-  /** Carried out when each journal has settled this value; null = a deleted device that may still be sending. */
+  /**
+   * The delete is carried out when each journal has settled this value; null = a deleted device that may still be
+   * sending.
+   */
   fence: number | null;
-  /** Differs after each change of the row in PostgreSQL: what was begun before a change does not finish the delete. */
+  /** Changes with each update of the row in PostgreSQL: work begun before an update does not finish the delete. */
   rowVersion: string;
 }
 
@@ -45,7 +51,7 @@ const columns = `id, device, keys, start_ts as "startTs", end_ts as "endTs", ord
   ahead_writers as "aheadWriters", ahead_orders::text[] as "aheadOrders",
   coalesce(fence, case when order_number is not null then id end) as fence, xmin::text as "rowVersion"`;
 
-/** The request that makes it carries it out; `erase.ts` leaves it alone until `handOver`, or for some seconds. */
+/** The request that inserts a tombstone carries it out; `erase.ts` ignores it until `handOver`, or for some seconds. */
 export async function insertTombstone(queries: Queries, erased: Erased, now: number): Promise<Tombstone> {
   const { device, keys, startTs, endTs, orderNumber, aheadWriters, aheadOrders, latest } = erased;
   const [row] = await queries.query<{ id: number; rowVersion: string }>(
@@ -62,8 +68,8 @@ export async function handOver(queries: Queries, id: number): Promise<void> {
 }
 
 /**
- * Tombstones of devices that can no longer be sending: every cache has dropped their credentials. The time for that
- * counts from the moment at which a host has seen the tombstone: its transaction may have taken long.
+ * Gives a fence to tombstones of devices that can no longer send: every cache has dropped their credentials. That time
+ * is counted from the moment at which a host has seen the tombstone, because its transaction may have taken long.
  */
 export async function fenceDevices(queries: Queries): Promise<void> {
   await queries.query(
@@ -86,7 +92,7 @@ export async function readWaiting(queries: Queries, afterId: number, count: numb
   );
 }
 
-/** Tombstones that were carried out, but covered rows have come since, or may have, from one of these writers. */
+/** Returns finished tombstones for which one of these writers may have shipped covered rows later. */
 export async function readMissing(queries: Queries, writers: number[], count: number): Promise<Tombstone[]> {
   return await queries.query<Tombstone>(
     `select ${columns} from tombstones t
@@ -99,7 +105,7 @@ export async function readMissing(queries: Queries, writers: number[], count: nu
   );
 }
 
-/** Deletes that are not carried out, and those that are carried out again when a journal has shipped what it held. */
+/** Counts deletes that are not carried out, and those that are repeated after a journal has shipped its rows. */
 export async function countWaiting(queries: Queries): Promise<{ waiting: number; oldestMs: number; again: number }> {
   const [row] = await queries.query<{ waiting: number; oldestMs: number; again: number }>(
     `select count(*) filter (where applied_at is null)::int as waiting,
@@ -112,7 +118,7 @@ export async function countWaiting(queries: Queries): Promise<{ waiting: number;
   return row!;
 }
 
-/** What a round knew of a journal before it carried something out. */
+/** The state of a journal that a round knew before it carried deletes out. */
 export interface SeenJournal {
   writer: number;
   run: string;
@@ -121,10 +127,9 @@ export interface SeenJournal {
 }
 
 /**
- * Marks deletes that were carried out when the journals were as `seen`. A journal that had not settled a tombstone
- * then, was opened since, or held rows beside it then or holds such rows now, keeps it unfinished. Returns how many
- * tombstones were noted: one that has changed since it was read was reopened, or is covered by a journal that was
- * opened, and stays as it is.
+ * Marks deletes that were carried out when the journals were as `seen`. A tombstone stays unfinished for a journal that
+ * had not settled it, was opened since, or has rows beside it. Returns the number of marked tombstones. A tombstone
+ * that has changed since it was read is not marked: it was reopened, or a journal was opened.
  */
 export async function markApplied(
   queries: Queries,
@@ -154,14 +159,14 @@ export async function markApplied(
 }
 
 /**
- * Requests all deletes again after a restore, because the stores may be of different moments. Costs reads only where
- * nothing came back.
+ * Reopens all deletes after a restore, because the stores may be of different moments. Costs only reads where no
+ * deleted row came back.
  */
 export async function reopenTombstones(queries: Queries): Promise<void> {
   await queries.query(`update tombstones set applied_at = null, missing = '{}', handed_over = true`);
 }
 
-/** Deletes tombstones that were carried out and are older than anything that could bring their rows back. */
+/** Deletes tombstones that were carried out and are older than any journal that could ship their rows again. */
 export async function expireTombstones(queries: Queries, keptDays: number): Promise<number> {
   const rows = await queries.query(
     `with old as (select id from tombstones where recorded_at < clock_timestamp() - $1 * interval '1 day'
@@ -172,7 +177,7 @@ export async function expireTombstones(queries: Queries, keptDays: number): Prom
   return rows.length;
 }
 
-/** Tombstones of some devices, for `covers`. */
+/** Returns the tombstones of some devices, for `covers`. */
 export async function readTombstonesOf(queries: Queries, devices: number[]): Promise<Tombstone[]> {
   return await queries.query<Tombstone>(`select ${columns} from tombstones where device = any($1::bigint[])`, [
     devices,

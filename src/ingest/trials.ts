@@ -1,7 +1,7 @@
 /**
- * What becomes of suspects: each is inserted again in rounds. A row that is accepted was never bad. A row that is
- * refused in enough rounds over enough time, while a control row is accepted each time, is proven bad and goes to
- * quarantine. `Trials` also counts the entries of the quarantine and removes expired ones. Each journal has one.
+ * Inserts suspects again, in rounds. A row that is accepted was never bad. A row that is refused in enough rounds over
+ * enough time, while a control row is accepted each time, is proven bad and moves to quarantine. `Trials` also counts
+ * the entries of the quarantine and removes expired ones. Each journal has one.
  */
 import { messageOf } from '../base/errors.ts';
 import type { Counter } from '../base/metrics.ts';
@@ -14,13 +14,13 @@ import { Inserter, type InserterDeps, type RefusedPayload, type Suspicion } from
 export interface TrialsDeps extends Omit<InserterDeps, 'once' | 'parallelMax' | 'signal' | 'sleep'> {
   journal: Journal;
   sleep: Sleep;
-  /** Days after which an entry of the quarantine is dropped; 0 = never. */
+  /** Days after which an entry of the quarantine is deleted; 0 = never. */
   quarantineKeptDays: number;
   /** Called after suspects were stored or proven bad. */
   onSettled: () => void;
 }
 
-/** What it takes to prove a row bad, by what its refusals are about. Clock: monotonic, of this process. */
+/** The rounds and the time that prove a row bad, by the suspicion. The clock is monotonic, of this process. */
 const proofs: Record<Suspicion, { rounds: number; ms: number }> = {
   content: { rounds: 3, ms: 5 * 60_000 },
   crash: { rounds: 3, ms: 5 * 60_000 },
@@ -80,7 +80,7 @@ export class Trials {
     this.#running = this.#run();
   }
 
-  /** There are new suspects. */
+  /** Called when there are new suspects. */
   wake(): void {
     this.#waking.abort();
   }
@@ -104,7 +104,7 @@ export class Trials {
     }
   }
 
-  /** Suspects whose time has come; new ones get their first time. */
+  /** Returns suspects that are due; new ones get their first time. */
   #due(): Suspect[] {
     const { clock, journal } = this.#deps;
     const now = clock.monotonic();
@@ -142,14 +142,14 @@ export class Trials {
       if (bad.length > 0) await this.#quarantine(bad, due, payloads, refusals);
       if (good.length + bad.length > 0) onSettled();
     } catch (error) {
-      // A full or broken disk, or a full quarantine: the suspects stay where they are.
+      // The disk is full or broken, or the quarantine is full: the suspects stay where they are.
       const event = error instanceof QuarantineFull ? 'quarantine_full' : 'suspects_failed';
       log.error(event, { reason: messageOf(error) });
       this.#later(due);
     }
   }
 
-  /** Counts the round. A suspect that was not refused in it (the store was not well, for example) waits as well. */
+  /** Counts the round. A suspect that was not refused (because the store failed, for example) waits as well. */
   #isProven(suspect: Suspect, refusal: RefusedPayload | undefined): boolean {
     const now = this.#deps.clock.monotonic();
     const trial = this.#trials.get(suspect)!;

@@ -1,7 +1,8 @@
 /**
- * Late frames that touch more days than an insert should: a day is a partition, and thousands of them take many
- * seconds. They are stored beside the lane, which goes on; their unit stays open, so the lane's position waits for
- * them. What comes while some are being stored is stored together. Bounded in bytes: at the cap the lane waits.
+ * Late frames that touch more days than one insert should: a day is a partition, and thousands of them take many
+ * seconds. They are stored beside the lane, which continues with its next unit. Their unit stays open, so the lane's
+ * position waits for them. Frames that arrive during an insert share the next one. Their bytes are capped: at the cap
+ * the lane waits.
  */
 import type { Lane, ShipUnit } from '../journal/journal.ts';
 import { Inserter } from './insert.ts';
@@ -10,11 +11,13 @@ import type { PartOfUnit } from './pieces.ts';
 import { setAside } from './set-aside.ts';
 import type { ShipDeps } from './ship-deps.ts';
 
-/** Bytes of frames that wait or are being stored; a lane that has more waits. */
+/** Bytes of frames that wait or are being stored; a lane with more of them waits. */
 const heldBytesMax = 32 * 1024 * 1024;
 /** Bytes of frames that are stored together. */
 const togetherBytesMax = 16 * 1024 * 1024;
-/** The engine has eight places by default, for all workers: reads and the lanes need some of them. */
+/**
+ * The engine runs eight statements at once by default, for all workers: reads and the lanes need some of these places.
+ */
 const parallelMax = 2;
 
 interface Item extends PartOfUnit {
@@ -41,14 +44,14 @@ export class WideRows {
     deps.registry.observed('wal_wide_bytes', help, () => this.#heldBytes);
   }
 
-  /** Some rows are being stored. */
+  /** True while rows are being stored. */
   get busy(): boolean {
     return this.#running !== undefined;
   }
 
   /**
-   * Resolves when there is room: the part is stored some time later, and its unit is confirmed. The unit has neither
-   * payloads nor orders any more. False: stopped before.
+   * Resolves when there is room: the part is stored later, and then its unit is confirmed. The unit no longer has
+   * payloads or orders. Returns false when shipping was stopped.
    */
   async take(unit: ShipUnit, part: PartOfUnit, signal: AbortSignal): Promise<boolean> {
     const bytes = part.payloads.reduce((sum, { length }) => sum + length, 0);
@@ -58,7 +61,7 @@ export class WideRows {
       });
     }
     if (signal.aborted || this.#stopping.signal.aborted) return false;
-    // Payloads are parts of larger buffers, which must not be held for so long.
+    // Copies the payloads: each is a view of a larger buffer, which must not stay in memory for so long.
     const payloads = part.payloads.map((payload) => Uint8Array.from(payload));
     unit.payloads.length = 0;
     unit.orders.length = 0;
@@ -83,7 +86,7 @@ export class WideRows {
         this.#onRoom?.();
       }
     } finally {
-      // In the turn in which nothing waits any more: a part that is taken later begins a run of its own.
+      // Runs in the turn in which the last part ended: a part that arrives later starts a new run.
       this.#running = undefined;
     }
   }
@@ -98,7 +101,7 @@ export class WideRows {
     return items;
   }
 
-  /** False when it was stopped before all rows were stored or durable suspects. */
+  /** Returns false when shipping was stopped before all rows were stored or durable suspects. */
   async #store(items: readonly Item[]): Promise<boolean> {
     const { clock, journal, metrics, onShipped, onStoredApart } = this.#deps;
     const started = clock.monotonic();

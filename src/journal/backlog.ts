@@ -1,7 +1,7 @@
 /**
- * What is durable and not yet shipped: the segments in order, a cursor and counters for each lane, and the units that
- * shipping takes. Frames are not indexed in memory: a unit is read back from the file (from the page cache, as a rule),
- * so a backlog of hours costs a few hundred objects.
+ * Keeps the durable frames that are not yet shipped: the segments in order, a cursor and counters for each lane, and
+ * the open units. Frames are not indexed in memory: a unit is read back from the file (usually from the page cache), so
+ * a backlog of hours costs a few hundred objects.
  */
 import { assert } from '../base/errors.ts';
 import type { Disk, DiskFile } from './disk.ts';
@@ -24,7 +24,7 @@ export interface Segment {
   epoch: number;
   seq: number;
   path: string;
-  /** Seed of its frame checksums. */
+  /** Seed of the checksums of its frames. */
   seed: number;
   /** Offset of its first frame. */
   start: number;
@@ -44,7 +44,7 @@ export interface Segment {
   packing: boolean;
   total: [LaneShare, LaneShare];
   waiting: [LaneShare, LaneShare];
-  /** Gaps that are in quarantine already, or known to be a torn commit. */
+  /** Gaps that are in quarantine, or that are known to be a torn commit. */
   gaps: Gap[];
 }
 
@@ -94,15 +94,18 @@ export interface UnitLimits {
   bytesMax: number;
 }
 
-/** What a unit took from one segment. */
+/** The frames that a unit took from one segment. */
 interface Take extends Amounts {
   segment: Segment;
   nextOffset: number;
 }
 
-/** Frames that were given out, from the first unconfirmed frame of a lane on, in journal order. */
+/** Frames that were taken, from the first unconfirmed frame of a lane on, in journal order. */
 interface Taken extends Amounts {
-  /** Undefined: the frames are confirmed and wait for the frames before them. Neighbours of this kind are one. */
+  /**
+   * Undefined: the frames are confirmed and wait for the frames before them. Neighbouring entries of this kind are
+   * merged.
+   */
   unit: ShipUnit | undefined;
   orderMax: bigint;
   writtenMsMax: number;
@@ -125,16 +128,16 @@ interface LaneState {
   frames: number;
   rows: number;
   bytes: number;
-  /** A time ≤ that of the oldest waiting frame. Means nothing when no frame waits. */
+  /** A time ≤ that of the oldest waiting frame. Meaningless when no frame waits. */
   oldestAtMs: number;
-  /** An order < that of every waiting frame. Means nothing when no frame waits. */
+  /** An order < that of every waiting frame. Meaningless when no frame waits. */
   orderBefore: bigint;
   segment: Segment | undefined;
   offset: number;
   taken: Taken[];
   /** The sum over `taken`. */
   takenSum: Amounts;
-  /** A time ≤ that of the oldest frame not given out. Means nothing when every frame was given out. */
+  /** A time ≤ that of the oldest frame that was not taken. Meaningless when every frame was taken. */
   untakenAtMs: number;
   reading: boolean;
 }
@@ -150,7 +153,7 @@ export class Backlog {
   #segments: Segment[] = [];
   #tail: Cursor = { epoch: 0, seq: 0, offset: 0 };
 
-  /** `onGap` keeps the damaged bytes; until it succeeds the unit is not given out. */
+  /** `onGap` keeps the damaged bytes; a unit is returned only after it succeeded. */
   constructor(disk: Disk, onGap: (segment: Segment, gap: Gap) => Promise<void>) {
     this.#disk = disk;
     this.#onGap = onGap;
@@ -160,7 +163,7 @@ export class Backlog {
     return this.#lanes[lane];
   }
 
-  /** Returns the amounts of frames that wait and were not given out. */
+  /** Returns the amounts of waiting frames that were not taken. */
   untaken(lane: Lane): Amounts & { oldestAtMs: number } {
     const { frames, rows, bytes, takenSum, untakenAtMs } = this.#lanes[lane];
     const left = { frames, rows, bytes, oldestAtMs: untakenAtMs };
@@ -168,7 +171,7 @@ export class Backlog {
     return left;
   }
 
-  /** Every frame up to this order was given out. Means nothing when every frame of the lane was. */
+  /** Every frame up to this order was taken. Meaningless when every frame of the lane was taken. */
   takenTo(lane: Lane): bigint {
     const { taken, orderBefore } = this.#lanes[lane];
     return taken.findLast(({ frames }) => frames > 0)?.orderMax ?? orderBefore;
@@ -225,8 +228,8 @@ export class Backlog {
   }
 
   /**
-   * The next frames of a lane that were not given out, undefined when there are none. Several units of a lane may be
-   * open; the caller bounds their number.
+   * Returns the next frames of a lane, undefined when there are none. Several units of a lane may be open; the caller
+   * bounds their number.
    */
   async next(lane: Lane, limits: UnitLimits): Promise<ShipUnit | undefined> {
     const state = this.#lanes[lane];
@@ -248,7 +251,7 @@ export class Backlog {
         state.untakenAtMs = writtenMsMax;
         return unit;
       }
-      // Every frame up to here was damaged and is in quarantine: the lane goes on after these frames.
+      // Every frame up to here was damaged and is in quarantine: the lane continues after these frames.
       const before = state.taken.at(-2);
       taken.orderMax = before?.orderMax ?? state.orderBefore;
       taken.writtenMsMax = before?.writtenMsMax ?? state.oldestAtMs;
@@ -257,7 +260,10 @@ export class Backlog {
     return undefined;
   }
 
-  /** The unit is stored: this process does not give it out again. The lane moves over it with the units before it. */
+  /**
+   * Called when the unit is stored: this process does not take its frames again. The lane moves past the unit after the
+   * units before it.
+   */
   confirm(unit: ShipUnit): void {
     const { lane } = unit;
     const state = this.#lanes[lane];
@@ -273,7 +279,7 @@ export class Backlog {
     this.#pass(lane, state, first);
   }
 
-  /** Moves the lane over its first frames. */
+  /** Moves the lane past its first frames. */
   #pass(lane: Lane, state: LaneState, { orderMax, writtenMsMax, takes }: Taken): void {
     state.orderBefore = orderMax;
     state.oldestAtMs = writtenMsMax;
@@ -316,8 +322,8 @@ export class Backlog {
   }
 
   /**
-   * Bytes that the disk holds for what waits: full segments as a whole, however little of them waits, but of the
-   * segment that is being written only what waits.
+   * Bytes that waiting frames occupy on the disk: full segments count as a whole, the segment being written only with
+   * its waiting bytes.
    */
   get diskBytes(): number {
     let bytes = 0;
@@ -334,7 +340,9 @@ export class Backlog {
     return bytes;
   }
 
-  /** The segment of which packing frees most, when full segments hold more than `bytesMax` that nothing waits for. */
+  /**
+   * Returns the segment whose packing frees most, when full segments hold more than `bytesMax` bytes of shipped frames.
+   */
   segmentToPack(bytesMax: number): Segment | undefined {
     let sum = 0;
     let most: Segment | undefined;
@@ -351,14 +359,14 @@ export class Backlog {
     return sum > bytesMax ? most : undefined;
   }
 
-  /** Offset of the first frame of a lane that waits in this segment; infinity when none does. */
+  /** Offset of the first waiting frame of a lane in this segment; infinity when there is none. */
   firstWaiting(segment: Segment, lane: Lane): number {
     if (segment.waiting[lane].frames === 0) return Number.POSITIVE_INFINITY;
     const { segment: first, offset } = this.#lanes[lane];
     return segment === first ? offset : segment.start;
   }
 
-  /** Segments with frames that wait, oldest first. */
+  /** Segments with waiting frames, oldest first. */
   waitingSegments(): Segment[] {
     return this.#segments.filter(({ waiting }) => waiting[0].frames + waiting[1].frames > 0);
   }
@@ -395,10 +403,11 @@ export class Backlog {
   }
 
   /**
-   * Adds frames of one segment to the unit. True when every frame that waited there was taken or proved to be damaged.
+   * Adds frames of one segment to the unit. Returns true when every waiting frame of the segment was taken or found
+   * damaged.
    */
   async #take(unit: OpenUnit, segment: Segment, from: number, share: Amounts, limits: UnitLimits): Promise<boolean> {
-    // The writer may add to the segment meanwhile: the end belongs to the share, so nothing is awaited in between.
+    // The writer may append to the segment meanwhile: `end` and `share` must be read in the same turn.
     const end = segment.end;
     const take: Take = { segment, frames: 0, rows: 0, bytes: 0, nextOffset: end };
     const { file, packedBytes } = await openToRead(this.#disk, segment);
@@ -415,7 +424,7 @@ export class Backlog {
       while (take.frames < share.frames) {
         const step = await reader.next();
         if (!step) {
-          // Frames are missing: the gaps they were in are in quarantine.
+          // Frames are missing: their gaps are in quarantine.
           take.nextOffset = end;
           break;
         }
@@ -430,7 +439,7 @@ export class Backlog {
           take.nextOffset = step.offset;
           break;
         }
-        // A view would keep the whole chunk, most of which is other frames.
+        // A view would keep the whole chunk in memory, most of which is other frames.
         unit.payloads.push(sparse ? Buffer.from(step.payload) : step.payload);
         unit.orders.push(step.order);
         if (unit.frames === 0) {
@@ -456,9 +465,7 @@ export class Backlog {
   }
 }
 
-/**
- * Opens the file of a segment, which a packed file may replace at any time. `packedBytes` belongs to the opened file.
- */
+/** Opens the file of a segment, which a packed file may replace at any time. `packedBytes` is of the opened file. */
 export async function openToRead(
   disk: Disk,
   segment: Segment,
@@ -479,7 +486,7 @@ function storedBytes({ packedBytes, end }: Segment): number {
   return packedBytes ?? end;
 }
 
-/** Returns the bytes of frames that wait, with heads, prefixes and padding, rounded up. */
+/** Returns the bytes of waiting frames, with heads, prefixes and padding, rounded up. */
 function waitingBytes({ waiting }: Segment): number {
   const frames = waiting[0].frames + waiting[1].frames;
   return waiting[0].bytes + waiting[1].bytes + frames * (packedPrefixBytes + frameHeaderBytes + 8);
@@ -505,7 +512,7 @@ function framesUntaken({ frames, takenSum }: LaneState): number {
   return frames - takenSum.frames;
 }
 
-/** Returns the amounts of frames that wait in the segment and were not given out. */
+/** Returns the amounts of waiting frames in the segment that were not taken. */
 function untakenShare({ taken }: LaneState, lane: Lane, segment: Segment): Amounts {
   const { frames, rows, bytes } = segment.waiting[lane];
   const share = { frames, rows, bytes };
@@ -515,7 +522,7 @@ function untakenShare({ taken }: LaneState, lane: Lane, segment: Segment): Amoun
   return share;
 }
 
-/** Merges two confirmed neighbours, so that the list behind a long unit stays short. */
+/** Merges two confirmed neighbours, so that the list after a long unit stays short. */
 function mergeTaken(taken: Taken[], at: number): void {
   const [first, second] = taken.splice(at, 2) as [Taken, Taken];
   const takes = [...first.takes];
@@ -552,7 +559,7 @@ function subtractAmounts(from: Amounts, amounts: Amounts): void {
   from.bytes -= amounts.bytes;
 }
 
-/** Returns the bytes that a unit will probably take, by the mean size of the frames that wait. */
+/** Estimates the bytes of a unit from the mean size of the waiting frames. */
 function bytesToRead(share: Amounts, rowsLeft: number, bytesLeft: number): number {
   const stored = share.bytes + share.frames * (frameHeaderBytes + 8);
   const byRows = (stored * Math.max(1, rowsLeft)) / Math.max(1, share.rows);

@@ -35,7 +35,7 @@ export interface Disk {
   removeDirectory(dir: string): Promise<void>;
   /** Makes names (creates, renames, removes) of a directory durable. */
   syncDirectory(dir: string): Promise<void>;
-  /** Bytes that an ordinary user may still write. */
+  /** Returns the bytes that an ordinary user may still write. */
   freeBytes(dir: string): Promise<number>;
 }
 
@@ -113,7 +113,7 @@ class RealFile implements DiskFile {
         if (error) reject(error);
         else if (written === bytes) resolve();
         else if (written === 0) reject(noSpace());
-        // A short write is legal (a nearly full disk, a signal): the rest goes in a second call.
+        // A short write is legal (a nearly full disk, a signal): a second call writes the rest.
         else this.write(afterBytes(parts, written), position + written).then(resolve, reject);
       });
     });
@@ -165,7 +165,7 @@ export function isNoSpace(error: unknown): boolean {
   return code === 'ENOSPC' || code === 'EDQUOT';
 }
 
-/** The whole of a small file; undefined when there is none. */
+/** Returns the content of a small file; undefined when there is no file. */
 export function readWhole(disk: Disk, path: string): Promise<Buffer | undefined> {
   return readFrom(disk, path, async (file) => {
     const buffer = Buffer.alloc(await file.size());
@@ -173,12 +173,12 @@ export function readWhole(disk: Disk, path: string): Promise<Buffer | undefined>
   });
 }
 
-/** Bytes of a file; 0 when there is none. */
+/** Returns the bytes of a file; 0 when there is no file. */
 export async function sizeOf(disk: Disk, path: string): Promise<number> {
   return (await readFrom(disk, path, (file) => file.size())) ?? 0;
 }
 
-/** As `readWhole`, but a block of 4 096 bytes that cannot be read (EIO) is zeros. */
+/** Like `readWhole`, but a block of 4 096 bytes that cannot be read (EIO) is zeros. */
 export function readWholeAround(disk: Disk, path: string): Promise<Buffer | undefined> {
   return readFrom(disk, path, async (file) => {
     const buffer = Buffer.alloc(await file.size());
@@ -187,7 +187,7 @@ export function readWholeAround(disk: Disk, path: string): Promise<Buffer | unde
   });
 }
 
-/** What `read` returns for an open file; undefined when there is no file. */
+/** Calls `read` with an open file; returns undefined when there is no file. */
 async function readFrom<Result>(
   disk: Disk,
   path: string,

@@ -1,13 +1,13 @@
 /**
- * Makes frames of an append that is not acknowledged unreadable: a start finds none of them, or a commit with a hole,
- * which it drops. The file is opened once more, since an earlier failed sync is final for the descriptor that had it.
+ * Makes frames of an append that is not acknowledged unreadable: a start finds none of them, or a commit with a gap,
+ * which it drops. The file is opened a second time, because a failed sync is final for its descriptor.
  */
 import type { Disk } from './disk.ts';
 import { frameHeaderBytes } from './segment.ts';
 
 const zeros = Buffer.alloc(frameHeaderBytes);
 
-/** Durable when it returns. The first head goes last: until then the commit has its start, and a hole. */
+/** Durable when it returns. The first head is erased last: until then the commit has its start and a gap. */
 export async function eraseHeads(disk: Disk, path: string, offsets: readonly number[]): Promise<void> {
   const file = await disk.open(path, 'log');
   try {

@@ -1,13 +1,13 @@
 /**
- * The writer id that a journal directory keeps for its worker: part of every order number, so it must never change. A
- * file that is torn or cannot be read is an error, never a reason for a second id.
+ * The writer id that a journal directory keeps for its worker. The id is part of every order number, so it must never
+ * change. A torn or unreadable file is an error and never replaced by a second id.
  */
 import { messageOf, StartError } from '../base/errors.ts';
 import { type Disk, readWhole, realDisk, replaceWhole } from './disk.ts';
 
 export const writerIdMax = 2 ** 14 - 1;
 
-/** Undefined only when there is no file. */
+/** Returns undefined only when there is no file. */
 export async function readWriterId(dir: string, disk: Disk = realDisk): Promise<number | undefined> {
   const bytes = await readWhole(disk, `${dir}/writer`).catch((error: unknown) => {
     throw new StartError(`The file ${dir}/writer, the id of this journal, cannot be read: ${messageOf(error)}.`);

@@ -1,6 +1,6 @@
 /**
- * Reads a journal directory without changing it, also while its worker runs: for the commands of an operator. What
- * recovery would find is what this finds, because it is recovery on a disk that ignores every change.
+ * Reads a journal directory without changing it, also while its worker runs, for the commands of an operator. The
+ * result is that of a recovery, because it is a recovery on a disk that ignores every change.
  */
 import { type Disk, type DiskFile, errorCode, realDisk, sizeOf } from './disk.ts';
 import { readWriterId } from './identity.ts';
@@ -13,7 +13,7 @@ export interface SegmentReport {
   name: string;
   path: string;
   seed: number;
-  /** Offset of the first frame, and after the last frame. */
+  /** Offset of the first frame, and the offset after the last frame. */
   start: number;
   end: number;
   /** Shares of the lanes: live, late. */
@@ -28,7 +28,7 @@ export interface JournalReport {
   segments: SegmentReport[];
   /** Bytes of all files of segments, with spare ones. */
   fileBytes: number;
-  /** Segments whose header is damaged: no frame of these can be read. */
+  /** Segments with a damaged header: none of their frames can be read. */
   lost: string[];
 }
 
@@ -69,7 +69,7 @@ async function inspectOnce(dir: string, disk: Disk): Promise<JournalReport> {
 }
 
 /**
- * Every frame of a segment and every stretch that holds no valid frame, in order. A payload is valid until the next
+ * Yields every frame of a segment and every range without a valid frame, in order. A payload is valid until the next
  * step.
  */
 export async function* readSegment(
@@ -78,7 +78,7 @@ export async function* readSegment(
 ): AsyncGenerator<Frame | Gap> {
   const file = await disk.open(path, 'read');
   try {
-    // A running worker may have packed the segment since the report, or used its file again when all of it was stored.
+    // A running worker may have packed the segment since the report, or recycled its file.
     const header = await readHeader(file);
     if (!header || header === 'newer' || saltSeed(header.salt) !== seed) return;
     const packed = header.packedEnd !== undefined;

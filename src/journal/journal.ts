@@ -1,7 +1,7 @@
 /**
- * The journal of one worker: frames go in durable (`append`), and are given out again in order, lane by lane, until
- * they are confirmed (`next`, `confirm`). It knows bytes, rows and order numbers, nothing of what they mean. One
- * process owns a directory at a time: see owner.ts.
+ * The journal of one worker. `append` makes frames durable. `next` returns them in order, lane by lane, until
+ * `confirm`. The journal knows bytes, rows and order numbers, but not their meaning. One process owns a directory at a
+ * time: see owner.ts.
  */
 import { basename } from 'node:path';
 import type { Clock } from '../base/clock.ts';
@@ -35,27 +35,30 @@ export interface JournalOptions {
   segmentBytes: number;
   /** `none`: an append is not synced; for `ingest.ack: memory`. */
   durable?: 'sync' | 'none';
-  /** The directory of a worker that is gone: shipped, never appended to. */
+  /** True for the directory of a worker that no longer exists: its frames are shipped, and nothing is appended. */
   adopt?: boolean;
   /** Free bytes that a new segment must leave on the disk. */
   freeBytesMin?: number;
   quarantineBytesMax?: number;
   /** Rows that the store refused, until they are stored or proven bad. */
   suspectBytesMax?: number;
-  /** Files kept for use when a segment is confirmed. */
+  /** Spare files that are kept for the next segments. */
   sparesMax?: number;
   /**
-   * The caller holds the lock of the data directory: an earlier owner of this boot of this host is gone. Otherwise the
-   * earlier owner gets time to notice this one, and its files are not used again.
+   * True when the caller holds the lock of the data directory: an earlier owner of this boot of this host has ended.
+   * Otherwise an earlier owner gets time to notice this one, and its files are not recycled.
    */
   locked?: boolean;
-  /** Bytes of full segments that nothing waits for, above which segments are packed. */
+  /** Bytes of shipped frames in full segments, above which segments are packed. */
   idleBytesMax?: number;
-  /** Another process has taken the directory: this one must end. An append says so by its rejection as well. */
+  /**
+   * Called when another process has taken the directory: this process must end. An append rejects for this reason as
+   * well.
+   */
   onLost?: (reason: string) => void;
 }
 
-/** What a copy of a journal must contain to lose nothing: these bytes never change while the journal is held. */
+/** The content of a complete copy of a journal: these bytes never change while the journal is held. */
 export interface JournalCut {
   dir: string;
   position: { cursors: [Cursor, Cursor]; orderHigh: string };
@@ -72,7 +75,7 @@ export async function openJournal(options: JournalOptions): Promise<Journal> {
   try {
     return await open(options);
   } catch (error) {
-    // A bug of ours has no code of the system and keeps its stack.
+    // A bug has no system error code and keeps its stack.
     if (error instanceof StartError || errorCode(error) === '') throw error;
     throw new StartError(`The journal ${options.dir} cannot be opened: ${messageOf(error)}.`);
   }
@@ -182,7 +185,7 @@ export class Journal {
   readonly #orderRecovered: bigint | undefined;
   readonly #orderFound: bigint;
   #orderDone: bigint;
-  /** Resolves when the hold ends. */
+  /** Its promise resolves when the hold ends. */
   #held: { ended: Promise<void>; end: () => void } | undefined;
 
   constructor(deps: Deps, orderFound: bigint, metrics: Metrics | undefined) {
@@ -207,7 +210,10 @@ export class Journal {
     this.#commitSeconds = metrics?.histogram('journal_commit_seconds', 'Time of one durable write.', {}, secondsBounds);
   }
 
-  /** All frames in one write; they are durable when it resolves. One append at a time. Rejects with JournalError. */
+  /**
+   * Writes all frames in one write and resolves when they are durable. One append runs at a time. Rejects with
+   * JournalError.
+   */
   async append(frames: readonly JournalFrame[]): Promise<void> {
     const writer = this.#writer;
     assert(writer && !this.#closed, 'an open journal of this process is appended to');
@@ -221,8 +227,8 @@ export class Journal {
   }
 
   /**
-   * The next frames of a lane that were not given out; undefined when there are none. Several units may be open at
-   * once; the position of the lane moves over a unit when it and all units before it are confirmed.
+   * Returns the next frames of a lane; undefined when there are none. Several units may be open at once. The position
+   * of the lane moves past a unit when that unit and all earlier ones are confirmed.
    */
   next(lane: Lane, limits: UnitLimits): Promise<ShipUnit | undefined> {
     assert(!this.#closed, 'an open journal is read');
@@ -230,7 +236,8 @@ export class Journal {
   }
 
   /**
-   * The unit is stored. Resolves when that is written down; a failure of that only means that rows may be sent again.
+   * Called when the unit is stored. Resolves when the position is written; a failed write means only that rows may be
+   * sent again.
    */
   confirm(unit: ShipUnit): Promise<void> {
     this.#backlog.confirm(unit);
@@ -241,12 +248,12 @@ export class Journal {
     return this.#backlog.lane(lane).rows;
   }
 
-  /** Returns the rows that wait and that no open unit holds. */
+  /** Returns the waiting rows that no open unit holds. */
   rowsUntaken(lane: Lane): number {
     return this.#backlog.untaken(lane).rows;
   }
 
-  /** As `oldestWaitingAt`, for the frames that no open unit holds. */
+  /** Like `oldestWaitingAt`, for frames that no open unit holds. */
   oldestUntakenAt(lane: Lane): number | undefined {
     const { frames, oldestAtMs } = this.#backlog.untaken(lane);
     return frames > 0 ? oldestAtMs : undefined;
@@ -256,7 +263,7 @@ export class Journal {
     return this.#backlog.lane(lane).bytes;
   }
 
-  /** Clock time of the oldest frame that waits, or a little earlier. */
+  /** Clock time of the oldest waiting frame, or a little earlier. */
   oldestWaitingAt(lane: Lane): number | undefined {
     const { frames, oldestAtMs } = this.#backlog.lane(lane);
     return frames > 0 ? oldestAtMs : undefined;
@@ -268,12 +275,12 @@ export class Journal {
     return nowMs - oldest;
   }
 
-  /** Bytes of frames that wait for shipping. */
+  /** Bytes of waiting frames. */
   get backlogBytes(): number {
     return this.#backlog.lane(0).bytes + this.#backlog.lane(1).bytes;
   }
 
-  /** Bytes that the disk holds for frames that wait: never far above twice `backlogBytes` and a few segments. */
+  /** Bytes that waiting frames occupy on the disk: never far above twice `backlogBytes` plus a few segments. */
   get backlogDiskBytes(): number {
     return this.#backlog.diskBytes;
   }
@@ -294,7 +301,7 @@ export class Journal {
     return this.unsyncedBytes > 0 ? this.#deps.clock.monotonic() - this.#writer!.unsyncedSinceMs : 0;
   }
 
-  /** Free bytes of the disk, at most a second old while it is asked for. */
+  /** Free bytes of the disk, at most a second old. */
   freeBytes(): number {
     const now = this.#deps.clock.monotonic();
     if (now - this.#freeReadMs >= freeRefreshMs) {
@@ -315,30 +322,32 @@ export class Journal {
   }
 
   /**
-   * `orderMax`, or the highest order of the append in flight, which may be durable already. Falls back when it fails.
+   * `orderMax`, or the highest order of the append in flight, which may be durable already. Decreases when that append
+   * fails.
    */
   get orderBegun(): bigint {
     return this.#writer?.orderBegun ?? this.#orderFound;
   }
 
   /**
-   * Rises by one with each opening of this directory; undefined for an orphan journal, whose openings are not counted.
+   * Increases by one with each opening of this directory; undefined for an orphan journal, whose openings are not
+   * counted.
    */
   get epoch(): number | undefined {
     return this.#deps.epoch;
   }
 
-  /** An order ≤ the smallest one that this start gives out again; undefined when there was nothing. */
+  /** An order ≤ the smallest one that this start ships again; undefined when no frame waited. */
   get orderRecovered(): bigint | undefined {
     return this.#orderRecovered;
   }
 
-  /** No start of this directory gives out a row with an order up to this again. At or below `orderShipped`. */
+  /** No start of this directory ships a row with an order up to this one. `orderDone` ≤ `orderShipped`. */
   get orderDone(): bigint {
     return this.#orderDone;
   }
 
-  /** Every row with an order up to this, of both lanes and of the suspects, is stored or in quarantine. */
+  /** Returns an order: every row up to it, of both lanes and of the suspects, is stored or in quarantine. */
   orderShipped(): bigint {
     let order = this.orderMax;
     for (const lane of lanes) {
@@ -349,18 +358,21 @@ export class Journal {
     return orderMin !== undefined && orderMin <= order ? orderMin - 1n : order;
   }
 
-  /** Every frame of this lane with an order up to this is confirmed; some of its rows may be suspects. */
+  /** Returns an order: every frame of this lane up to it is confirmed; some of its rows may be suspects. */
   laneShipped(lane: Lane): bigint {
     const { frames, orderBefore } = this.#backlog.lane(lane);
     return frames > 0 ? orderBefore : this.orderMax;
   }
 
-  /** Every frame of this lane with an order up to this was given out, confirmed or not. */
+  /** Returns an order: every frame of this lane up to it was taken, confirmed or not. */
   laneTaken(lane: Lane): bigint {
     return this.#backlog.untaken(lane).frames > 0 ? this.#backlog.takenTo(lane) : this.orderMax;
   }
 
-  /** No frame with an order up to this waits or is being written. Frames not yet appended are the caller's to know. */
+  /**
+   * True when no frame with an order up to this one waits or is being written. The caller must know frames that are not
+   * yet appended.
+   */
   isShipped(order: bigint): boolean {
     const inFlight = this.#writer?.orderInFlight;
     if (inFlight !== undefined && inFlight <= order) return false;
@@ -372,12 +384,12 @@ export class Journal {
     return this.#backlog.empty && this.#deps.suspects.entries === 0;
   }
 
-  /** Damage was found since the start: something is in quarantine that could not be shipped. */
+  /** True when damage was found since the start: bytes that could not be shipped are in quarantine. */
   get degraded(): boolean {
     return this.#deps.damage.found;
   }
 
-  /** Twice in a row a write failed, or another process owns the directory: this process must end. */
+  /** True when two writes in a row failed, or another process owns the directory: this process must end. */
   get failed(): boolean {
     return this.#deps.owner.lost || (this.#writer?.failed ?? false);
   }
@@ -386,15 +398,15 @@ export class Journal {
     return this.#deps.quarantine;
   }
 
-  /** Rows that the store refused, beside the lanes. */
+  /** Refused rows, beside the lanes. */
   get suspects(): Suspects {
     return this.#deps.suspects;
   }
 
   /**
-   * Holds the journal until `endHold`: no segment is recycled, packed or removed, so that a backup may copy what the
-   * cut names. Appends and shipping go on; confirmed segments take up disk space meanwhile, so a disk that runs full
-   * ends the hold.
+   * Holds the journal until `endHold`: no segment is recycled, packed or removed, so that a backup can copy the files
+   * of the cut. Appends and shipping continue. Confirmed segments keep their disk space meanwhile, so a nearly full
+   * disk ends the hold.
    */
   hold(): JournalCut {
     assert(!this.#held, 'a journal is held once');
@@ -413,7 +425,7 @@ export class Journal {
     };
   }
 
-  /** Gives up what was confirmed during the hold. False when the hold had ended before. */
+  /** Releases segments that were confirmed during the hold. Returns false when the hold had ended before. */
   endHold(): boolean {
     const held = this.#held;
     if (!held) return false;
@@ -423,7 +435,7 @@ export class Journal {
     return true;
   }
 
-  /** Waits for the append in flight, and writes down how far shipping got. */
+  /** Waits for the append in flight, and writes the position. */
   async close(): Promise<void> {
     if (this.#closed) return;
     this.#closed = true;
@@ -433,7 +445,7 @@ export class Journal {
     await this.#deps.positionFile.close();
   }
 
-  /** Closes and removes an adopted directory of which everything is confirmed. What is in quarantine stays. */
+  /** Closes and removes an adopted directory whose frames are all confirmed. Its quarantine stays. */
   async discard(): Promise<void> {
     assert(!this.#writer && this.empty, 'an adopted, empty journal is discarded');
     const { disk, dir } = this.#deps;
@@ -441,7 +453,7 @@ export class Journal {
     await this.close();
     if (!(await this.#deps.owner.holds())) throw new Error(this.#deps.owner.lostReason);
     const names = await disk.list(dir);
-    // Segments first: a crash in between leaves a position that has passed them.
+    // Segments first: a crash in between leaves a position after all of them.
     for (const name of names)
       if (parseSegmentName(name) || name.startsWith('spare-')) await disk.remove(`${dir}/${name}`);
     await disk.syncDirectory(dir);
@@ -481,7 +493,8 @@ export class Journal {
       this.#orderDone = shipped;
     } catch (error) {
       log.error('journal_position_failed', { error: messageOf(error) });
-      // Without a position rows come again, so segments stay; but on a full disk they are what must go.
+      // Without a stored position rows may be shipped again, so segments stay. On a full disk, however, segments must
+      // be removed.
       if (!isNoSpace(error)) return;
       written = false;
     }
@@ -491,7 +504,8 @@ export class Journal {
       this.#held.end();
       this.#held = undefined;
     }
-    // The position may have taken longer than the lease. Segments that a later owner has found are its own.
+    // Writing the position may have taken longer than the lease. Segments that a later owner has found belong to that
+    // owner.
     if (confirmed.length > 0 && !(await owner.holds())) {
       onLost?.(owner.lostReason);
       return;
@@ -504,7 +518,7 @@ export class Journal {
     if (written) this.#packWhenIdle();
   }
 
-  /** Packs one segment at a time, while appends and units go on. */
+  /** Packs one segment at a time, while appends and shipping continue. */
   #packWhenIdle(): void {
     const { clock, idleBytesMax } = this.#deps;
     if (this.#packing || this.#closed || this.#held || clock.monotonic() < this.#packNotBeforeMs) return;
@@ -515,7 +529,7 @@ export class Journal {
       segment.packing = false;
       this.#packing = undefined;
       if (this.#closed) return;
-      // The segment may have been confirmed meanwhile; and there may be more to pack.
+      // The segment may have been confirmed meanwhile, and further segments may need packing.
       if (this.#backlog.confirmedSegments().length > 0) void this.#persist();
       else this.#packWhenIdle();
     });
@@ -548,7 +562,7 @@ export class Journal {
   }
 }
 
-/** Handles each stretch of damage that a read finds: `Damage` keeps the bytes in quarantine, counts and logs them. */
+/** Handles each damaged range that a read finds: `Damage` keeps the bytes in quarantine, counts and logs them. */
 class Damage {
   readonly #disk: Disk;
   readonly #log: Log;
@@ -573,7 +587,7 @@ class Damage {
     this.#log.error('journal_corrupt', { segment: name, from: gap.from, to: gap.to });
   }
 
-  /** Bytes that cannot be read as what they were. */
+  /** Keeps unreadable bytes in quarantine. */
   async keep(name: string, from: number, bytes: Buffer): Promise<void> {
     this.found = true;
     if ((await this.#quarantine.addGap(name, from, bytes)) === 'known') return;

@@ -1,14 +1,14 @@
 /**
- * Which process owns a journal directory: the file `epoch` holds the number of the owner's start and a random id. The
- * lock of the data directory keeps two owners apart on one host. This file keeps them apart where that lock does not
- * work (a network volume without flock): a start writes its id first and reads the frames later, and an owner
+ * Decides which process owns a journal directory. The file `epoch` contains the number of the owner's start and a
+ * random id. The lock of the data directory separates two owners on one host. This file separates them where that lock
+ * does not work (a network volume without flock). A start writes its id before it reads frames, and an owner
  * acknowledges only while it knows that its id was in the file at most `leaseMs` ago. So every acknowledged frame of
- * the earlier owner is on disk before the later owner reads frames.
+ * the earlier owner is on the disk before the later owner reads frames.
  *
- *   check of the earlier owner began < id of the later owner written
- *   acknowledged ≤ check began + leaseMs < id written + takeoverWaitMs ≤ recovery began
+ * check of the earlier owner began < id of the later owner written
+ * acknowledged ≤ check began + leaseMs < id written + takeoverWaitMs ≤ recovery began
  *
- * Both durations are read from the monotonic clock of one host each; they differ by far more than such clocks drift.
+ * Each duration is measured by the monotonic clock of one host; the two differ by far more than such clocks drift.
  */
 import { randomBytes } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -28,21 +28,21 @@ export interface OwnerDeps {
   log: Log;
   /** The highest epoch in names of segments and in the position. */
   epochMax: number;
-  /** The caller holds a lock that every earlier owner of this boot of this host held for its whole life. */
+  /** True when the caller holds a lock that every earlier owner of this boot of this host held for its whole life. */
   locked: boolean;
 }
 
 export class Owner {
   readonly #deps: OwnerDeps;
-  /** What the file `epoch` holds while this owner has the directory; undefined: no file. */
+  /** The content of the file `epoch` while this owner has the directory; undefined: no file. */
   readonly #text: string | undefined;
   #checkedMs: number;
   #checking: Promise<boolean> | undefined;
-  /** A new one for each start: names of segments are never used twice, whatever else was lost. */
+  /** Unique for each start: names of segments are never repeated, whatever else was lost. */
   readonly epoch: number;
-  /** The earlier owner may still be alive and write: no file that it may have open is used again. */
+  /** True when the earlier owner may still run and write: no file that it may have open is recycled. */
   readonly contested: boolean;
-  /** Another process has taken the directory. Final. */
+  /** True when another process has taken the directory. Final. */
   lost = false;
 
   private constructor(deps: OwnerDeps, epoch: number, text: string | undefined, contested: boolean) {
@@ -70,7 +70,7 @@ export class Owner {
     return new Owner(deps, epoch, written ? text : before, contested);
   }
 
-  /** No other process had taken the directory at most `leaseMs` ago. */
+  /** True when no other process had taken the directory at most `leaseMs` ago. */
   get valid(): boolean {
     return !this.lost && this.#deps.clock.monotonic() - this.#checkedMs <= leaseMs;
   }
@@ -79,14 +79,14 @@ export class Owner {
     return `another process has taken the journal ${this.#deps.dir}: two instances use one DATA_DIR, stop one of them`;
   }
 
-  /** Begins a check when the last one is half the lease old, so that it need not be waited for. */
+  /** Begins a check when the last one is half the lease old, so that no append waits for it. */
   refresh(): void {
     if (this.#deps.clock.monotonic() - this.#checkedMs > leaseMs / 2) void this.#check();
   }
 
-  /** No other process had taken the directory when this was called, or at most `leaseMs` ago. */
+  /** Resolves true when no other process had taken the directory at this call, or at most `leaseMs` ago. */
   async holds(): Promise<boolean> {
-    // A check that began earlier may be too old by now; one that begins now cannot be.
+    // The running check may be too old when it ends; the next one cannot be.
     if (!this.valid) await this.#checking;
     if (!this.valid && !this.lost) await this.#check();
     return !this.lost;
@@ -106,7 +106,7 @@ export class Owner {
       const text = (await readWhole(disk, `${dir}/epoch`))?.toString('latin1');
       if (text !== this.#text) this.lost = true;
     } catch (error) {
-      // A file that cannot be read (a bad sector, no descriptor left) is no sign of another owner.
+      // An unreadable file (a bad sector, no free descriptor) does not prove another owner.
       log.warn('journal_owner_unknown', { dir, reason: messageOf(error) });
     }
     this.#checkedMs = began;
@@ -115,10 +115,10 @@ export class Owner {
   }
 }
 
-/** All contents have one size: a full disk has room for the next one. */
+/** All contents have one size: a full disk has room for the next content. */
 const fileBytes = 128;
 
-/** False when the disk is so full that even the bytes of the file that is there cannot be replaced. */
+/** Returns false when the disk is so full that even the bytes of the existing file cannot be replaced. */
 async function write(deps: OwnerDeps, path: string, text: string, before: string | undefined): Promise<boolean> {
   const { disk, dir, log } = deps;
   const bytes = Buffer.from(text, 'latin1');
@@ -126,8 +126,7 @@ async function write(deps: OwnerDeps, path: string, text: string, before: string
     await replaceWhole(disk, path, [bytes]);
     return true;
   } catch (error) {
-    // A full disk must not keep the start from shipping. Once the epoch is used, names of segments and the position
-    // hold it too.
+    // A full disk must not prevent shipping. Once the epoch is used, names of segments and the position contain it too.
     if (!isNoSpace(error)) throw error;
   }
   await disk.remove(`${path}.tmp`).catch(() => {});
@@ -146,7 +145,7 @@ async function write(deps: OwnerDeps, path: string, text: string, before: string
   return false;
 }
 
-/** Earlier versions wrote the epoch alone. */
+/** Earlier versions wrote only the epoch. */
 export function parseEpoch(text: string | undefined): { epoch: number; id?: string; boot?: string } {
   const match = /^(\d{1,10})(?: ([0-9a-f]{32}) (\S*))?\s*$/.exec(text ?? '');
   if (!match) return { epoch: 0 };

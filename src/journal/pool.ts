@@ -1,7 +1,7 @@
 /**
- * Segment files, ready before they are needed. Files of confirmed segments are used again under a new name with a new
- * salt; otherwise zeros are written in small steps, in the background (a file that grows under the writer costs
- * 40 % of the commits: its metadata is journaled with each). The writer only ever takes the one that lies ready.
+ * Prepares segment files before they are needed. Files of confirmed segments are recycled under a new name with a new
+ * salt. Otherwise zeros are written in small steps in the background: a file that grows under the writer costs 40 % of
+ * the commits, because the file system journals its metadata with each. The writer only takes a file that is ready.
  */
 import { randomBytes } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -24,14 +24,14 @@ export interface PoolDeps {
   clock: Clock;
   epoch: number;
   segmentBytes: number;
-  /** Free bytes that must be left after a new file was made. */
+  /** Free bytes that must remain after a new file was made. */
   freeBytesMin: number;
   sparesMax: number;
   durable: 'sync' | 'none';
 }
 
 const zeroStepBytes = 256 * 1024;
-/** Rest after each step, as a multiple of its time. */
+/** Pause after each step, as a multiple of its duration. */
 const zeroRest = 4;
 const retryAfterFullMs = 500;
 
@@ -43,7 +43,7 @@ export class SegmentPool {
   #ahead: Promise<ReadySegment | undefined> | undefined;
   #fullUntilMs = Number.NEGATIVE_INFINITY;
   #closed = false;
-  /** The writer waits for the next segment. */
+  /** True while the writer waits for the next segment. */
   #awaited = false;
 
   constructor(deps: PoolDeps) {
@@ -58,7 +58,7 @@ export class SegmentPool {
     else await this.#deps.disk.remove(path);
   }
 
-  /** The file of a confirmed segment. Errors cost a spare, nothing else. */
+  /** Recycles the file of a confirmed segment. An error costs only a spare file. */
   async recycle(segment: Segment): Promise<void> {
     const { disk, dir, log, sparesMax } = this.#deps;
     try {
@@ -74,7 +74,7 @@ export class SegmentPool {
     }
   }
 
-  /** The next segment; durable in name and header. Throws what the disk says when none can be made. */
+  /** Returns the next segment, whose name and header are durable. Throws the error of the disk. */
   async take(): Promise<ReadySegment> {
     this.#awaited = true;
     try {
@@ -86,7 +86,7 @@ export class SegmentPool {
     }
   }
 
-  /** Files that lie ready or are being made. */
+  /** Files that are ready or being made. */
   get files(): number {
     return this.#spares.length + (this.#ahead ? 1 : 0);
   }
@@ -94,7 +94,7 @@ export class SegmentPool {
   prepareAhead(): void {
     if (this.#closed) return;
     this.#ahead = this.#prepare().catch((error) => {
-      // Not yet needed: `take` tries again and answers for it.
+      // The file is not needed yet: `take` tries again and throws.
       this.#deps.log.warn('journal_prepare_failed', { error: messageOf(error) });
       return undefined;
     });
@@ -139,8 +139,8 @@ export class SegmentPool {
     const { disk, segmentBytes } = this.#deps;
     for (let path = this.#spares.shift(); path !== undefined; path = this.#spares.shift()) {
       try {
-        // The old name must be gone for good before the old content is: a crash between would leave a segment whose
-        // header belongs to another segment.
+        // The old name must be removed durably before the old content: a crash in between would leave a segment with
+        // the header of another segment.
         await disk.rename(path, temporary);
         await disk.syncDirectory(this.#deps.dir);
         const file = await disk.open(temporary, 'log');
@@ -165,10 +165,10 @@ export class SegmentPool {
         const started = performance.now();
         await file.write([zeros.subarray(0, segmentBytes - at)], at);
         const stepMs = performance.now() - started;
-        // No append waits for this file yet: commits of this and every other process go first.
+        // No append waits for this file: commits of all processes go first.
         if (!this.#awaited && !this.#closed && stepMs > 0.5) await sleep(zeroRest * stepMs);
       }
-      // File size and extents too, so that later writes have no metadata to journal.
+      // Syncs size and extents of the file too, so that later writes have no metadata to journal.
       await file.sync();
     } catch (error) {
       await file.close().catch(() => {});

@@ -1,7 +1,7 @@
 /**
- * How far the journal is shipped, in the file `position`. Two slots of 4 096 bytes are written in turn, each with its
- * own number and crc, so a torn write or a bad sector leaves the other one. It may lag (rows are idempotent), it never
- * runs ahead.
+ * The position of the journal, in the file `position`. Two slots of 4 096 bytes are written in turn, each with its own
+ * number and crc, so a torn write or a bad sector leaves the other slot. The stored position may be too low (rows are
+ * idempotent), never too high.
  */
 import { crc32 } from 'node:zlib';
 import { StartError } from '../base/errors.ts';
@@ -17,7 +17,7 @@ export interface Cursor {
 
 export interface Position {
   cursors: [Cursor, Cursor];
-  /** Highest order number that was durable when this was written. */
+  /** Highest order number that was durable when the position was written. */
   orderHigh: bigint;
 }
 
@@ -54,7 +54,7 @@ function decode(slot: Buffer): { number: number; position: Position } | undefine
   return { number: slot.readDoubleLE(8), position };
 }
 
-/** The whole file, as it is written for a copy of a journal. */
+/** Returns the bytes of a whole file, for a copy of a journal. */
 export function positionFile(position: Position): Buffer {
   const slot = encode(position, 1);
   return Buffer.concat([slot, slot]);
@@ -70,12 +70,12 @@ export function startOfJournal(): Position {
   };
 }
 
-/** What a directory's position says; undefined when it says nothing. Changes nothing. */
+/** Returns the position of a directory; undefined when there is none. Changes nothing. */
 export async function readPosition(disk: Disk, dir: string): Promise<Position | undefined> {
   return (await newestSlot(disk, `${dir}/position`))?.position;
 }
 
-/** A slot that cannot be read costs that slot. */
+/** A slot that cannot be read is ignored. */
 async function newestSlot(disk: Disk, path: string): Promise<{ number: number; position: Position } | undefined> {
   const bytes = (await readWholeAround(disk, path)) ?? Buffer.alloc(0);
   const halves = [bytes.subarray(0, slotBytes), bytes.subarray(slotBytes)];
@@ -92,7 +92,7 @@ export class PositionFile {
   readonly #path: string;
   #file: DiskFile | undefined;
   #number = 0;
-  /** What the file held when it was opened; undefined when it is missing or both slots are bad. */
+  /** The content at the opening; undefined when the file is missing or both slots are bad. */
   found: Position | undefined;
 
   private constructor(disk: Disk, path: string) {
@@ -106,13 +106,15 @@ export class PositionFile {
     if (newest) {
       self.#number = newest.number;
       self.found = newest.position;
-      // In place from the start: a full disk has no room for a new file, and must not keep segments from going.
+      // Opens the existing file: a full disk has no room for a new one, and segments must still be removed.
       self.#file = await disk.open(self.#path, 'log');
     }
     return self;
   }
 
-  /** Durable when it returns. After an error the next call makes a new file: a failed sync is final for the old one. */
+  /**
+   * Durable when it returns. After an error the next call makes a new file: a failed sync is final for its descriptor.
+   */
   async write(position: Position): Promise<void> {
     const number = this.#number + 1;
     const slot = encode(position, number);

@@ -1,8 +1,8 @@
 /**
- * Keeps below `<journal>/quarantine` what could not be stored: rows that the store refuses, as files of rows
- * (`row-batch.ts`), and damaged stretches of a segment, as pairs `<name>.data` and `<name>.json`. Versions before files
- * of rows wrote such a pair for each row; these entries are read as well. At the cap `add` refuses, because accepted
- * rows are never dropped in silence. Entries leave by `removeQuarantined` (any process) and by `expire`.
+ * Keeps rows and bytes that could not be stored, below `<journal>/quarantine`: refused rows as files of rows
+ * (`row-batch.ts`), and damaged ranges of a segment as pairs `<name>.data` and `<name>.json`. Earlier versions wrote
+ * such a pair for each row; these entries are read as well. At the cap `add` refuses, because accepted rows are never
+ * dropped silently. Entries are removed by `removeQuarantined` (any process) and by `expire`.
  */
 import { crc32 } from 'node:zlib';
 import { type Disk, readWholeAround, realDisk, replaceWhole, sizeOf } from './disk.ts';
@@ -10,7 +10,7 @@ import { batchSuffix, readBatch, writeBatch } from './row-batch.ts';
 import { crcOfParts } from './segment.ts';
 
 export interface QuarantineNote {
-  /** `rows`: refused by the store, can be shipped again as they are. `gap`: damaged bytes, for a human. */
+  /** `rows`: refused by the store, can be shipped again unchanged. `gap`: damaged bytes, for an operator. */
   kind: 'rows' | 'gap';
   reason: string;
   rows: number;
@@ -86,7 +86,7 @@ export class Quarantine {
     return this.#bytes;
   }
 
-  /** Counts again what is there: an operator may have removed entries from another process. */
+  /** Reads the directory again: an operator may have removed entries from another process. */
   async refresh(): Promise<void> {
     const files = new Map<string, FileShare>();
     for (const file of await this.#disk.list(this.#dir)) {
@@ -119,8 +119,7 @@ export class Quarantine {
   }
 
   /**
-   * A damaged stretch. The same one again (found once more after a restart) is one entry; at the cap only the note
-   * stays.
+   * Adds a damaged range. The same range found again after a restart is one entry. At the cap only the note is kept.
    */
   async addGap(segment: string, from: number, bytes: Uint8Array): Promise<'added' | 'known'> {
     const name = `gap-${segment}-${from}`;
@@ -133,7 +132,7 @@ export class Quarantine {
     const note = noteOf('gap', { reason, rows: 0, order: 0n, source }, payload, at);
     await this.#disk.makeDirectory(this.#dir);
     await replaceWhole(this.#disk, `${this.#dir}/${name}.data`, [payload]);
-    // The note is written last: an entry with a note is whole.
+    // The note is written last: an entry with a note is complete.
     await replaceWhole(this.#disk, `${this.#dir}/${name}.json`, [Buffer.from(`${JSON.stringify(note)}\n`)]);
     this.#files.set(`${name}.json`, { entries: 1, rows: 0, bytes: payload.length, at: at.getTime() });
     this.#recount();
@@ -144,7 +143,7 @@ export class Quarantine {
   async expire(before: number): Promise<{ entries: number; rows: number }> {
     const expired = { entries: 0, rows: 0 };
     for (const [file, { entries, rows, at }] of [...this.#files]) {
-      // An entry without a legible time is not judged by its age.
+      // An entry without a readable time does not expire.
       if (Number.isNaN(at) || at >= before) continue;
       await this.#disk.remove(this.#path(file));
       if (file.endsWith('.json')) await this.#disk.remove(this.#path(`${file.slice(0, -'.json'.length)}.data`));
@@ -204,7 +203,7 @@ function shareOf(entries: QuarantineEntry[]): FileShare {
   return share;
 }
 
-/** The entries of a journal directory, by name. A note that cannot be read is listed as damaged. */
+/** Lists the entries of a journal directory by name. A note that cannot be read is listed as damaged. */
 export async function listQuarantine(journalDir: string, disk: Disk = realDisk): Promise<QuarantineEntry[]> {
   const dir = quarantineDir(journalDir);
   const entries: QuarantineEntry[] = [];
@@ -239,7 +238,7 @@ function parseNote(bytes: Buffer): QuarantineNote {
   }
 }
 
-/** The bytes of an entry; throws when they are no longer what the note says. */
+/** Returns the bytes of an entry; throws when they do not match the note. */
 export async function readQuarantined(entry: QuarantineEntry, disk: Disk = realDisk): Promise<Buffer> {
   const bytes = await payloadOf(entry, disk);
   if (!bytes || bytes.length !== entry.bytes || crc32(bytes) !== entry.crc) {
@@ -255,7 +254,7 @@ async function payloadOf(entry: QuarantineEntry, disk: Disk): Promise<Buffer | u
   return records?.find((record, i) => isEntry(entry, record.note, i))?.payload;
 }
 
-/** Called after a replay was confirmed. The entries of one file leave it together. */
+/** Called after a confirmed replay. Entries of one file are removed together. */
 export async function removeQuarantined(entries: readonly QuarantineEntry[], disk: Disk = realDisk): Promise<void> {
   const byFile = new Map<string, QuarantineEntry[]>();
   for (const entry of entries) {
@@ -272,7 +271,7 @@ async function removeFromBatch(path: string, leaving: readonly QuarantineEntry[]
   const records = (await readBatch<NumberedNote>(disk, path)) ?? [];
   const staying = records.filter(({ note }, i) => !leaving.some((entry) => isEntry(entry, note, i)));
   if (staying.length > 0) {
-    // A damaged record gets a note of its own when its neighbours leave.
+    // A damaged record gets a note of its own when other records of its file are removed.
     const notes = staying.map(({ note, payload }, i) => ({
       note: note ?? { ...damagedNote(payload.length), crc: crc32(payload), id: records.length + i },
       payload,
@@ -284,14 +283,14 @@ async function removeFromBatch(path: string, leaving: readonly QuarantineEntry[]
   await disk.syncDirectory(leaving[0]!.dir);
 }
 
-/** The note goes first: an entry without a note is no entry. */
+/** Removes the note first: bytes without a note are not an entry. */
 async function removePair({ dir, name }: QuarantineEntry, disk: Disk): Promise<void> {
   await disk.remove(`${dir}/${name}.json`);
   await disk.syncDirectory(dir);
   await disk.remove(`${dir}/${name}.data`);
 }
 
-/** The file of rows that holds an entry of this name; undefined for an entry that is a pair of files. */
+/** Returns the file of rows with this entry; undefined for an entry that is a pair of files. */
 function batchOf(name: string): string | undefined {
   const match = /^(rows-\d+-\d+)\.(?:damaged-)?\d+$/.exec(name);
   return match ? `${match[1]}${batchSuffix}` : undefined;

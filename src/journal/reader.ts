@@ -1,6 +1,6 @@
 /**
- * Walks the frames of one segment file in bounded memory. A place that holds no valid frame becomes a gap: the reader
- * searches on at 8-byte steps and goes on with the next valid frame. What a gap means is the caller's business.
+ * Reads the frames of one segment file in bounded memory. A range without a valid frame becomes a gap: the reader
+ * searches at steps of 8 bytes for the next valid frame. The caller decides what a gap means.
  */
 import { crc32 } from 'node:zlib';
 import { assert } from '../base/errors.ts';
@@ -18,9 +18,9 @@ import {
 export interface Frame extends FrameHead {
   kind: 'frame';
   offset: number;
-  /** Offset of the next frame; in a packed file its offset in the segment as it was written. */
+  /** Offset of the next frame; in a packed file its offset in the original segment. */
   next: number;
-  /** A slice of the reader's chunk. Empty for frames of a lane that was not asked for. */
+  /** A slice of the reader's chunk. Empty for frames of a lane that was not requested. */
   payload: Buffer;
 }
 
@@ -37,13 +37,11 @@ export interface ReadRange {
   end: number;
   /** Bytes of one read. */
   chunkBytes: number;
-  /** True: one chunk for all reads, a payload is valid until the next call. False: payloads stay valid. */
+  /** True: one chunk serves all reads, and a payload is valid until the next call. False: payloads stay valid. */
   reuseChunk: boolean;
-  /** Payloads of this lane only; the other lane's frames are passed by their heads. */
+  /** Returns payloads of this lane only; of the other lane only the heads are read. */
   lane?: Lane;
-  /**
-   * The file is packed: `from` is an offset of the segment as it was written, `end` and gaps are places in the file.
-   */
+  /** The file is packed: `from` is an offset of the original segment; `end` and gaps are offsets in the file. */
   packed?: boolean;
 }
 
@@ -53,11 +51,11 @@ export class FrameReader {
   readonly #file: DiskFile;
   readonly #range: ReadRange;
   #at: number;
-  /** Place in the file of the last frame that was found. */
+  /** Offset in the file of the last frame found. */
   #foundAt = 0;
   #chunk: Buffer = empty;
   #chunkFrom = 0;
-  /** A frame that was found while a gap was being measured. */
+  /** A frame that was found at the end of a gap. */
   #found: Frame | undefined;
 
   constructor(file: DiskFile, range: ReadRange) {
@@ -67,7 +65,7 @@ export class FrameReader {
     this.#at = range.packed ? segmentHeaderBytes : range.from;
   }
 
-  /** The next frame or gap; undefined at the end. Two gaps never follow one another. */
+  /** Returns the next frame or gap; undefined at the end. Two gaps never follow each other. */
   async next(): Promise<Frame | Gap | undefined> {
     if (this.#found) {
       const frame = this.#found;
@@ -79,7 +77,7 @@ export class FrameReader {
       const frame = await this.#frameHere();
       if (!frame) continue;
       if (frame.offset < this.#range.from) {
-        // Only in a packed file. What is damaged before this frame is passed, too.
+        // Happens only in a packed file. Damage before this frame is passed over as well.
         from = this.#at;
         continue;
       }
@@ -90,7 +88,7 @@ export class FrameReader {
     return from < this.#range.end ? { kind: 'gap', from, to: this.#range.end } : undefined;
   }
 
-  /** Reads at the current offset and moves past the frame, past a bad payload, or on by 8 bytes. */
+  /** Reads at the current offset and moves past the frame, past a bad payload, or by 8 bytes. */
   async #frameHere(): Promise<Frame | undefined> {
     const place = this.#at;
     const { seed, end, lane, packed } = this.#range;
@@ -118,7 +116,7 @@ export class FrameReader {
     return { kind: 'frame', offset, next: offset + stored, payload, ...head };
   }
 
-  /** Inside the chunk, the search needs no await for each step. */
+  /** Searches inside the chunk without an await for each step. */
   #skipToMark(place: number, at: number, prefix: number): void {
     const chunk = this.#chunk;
     const last = chunk.length - prefix - frameHeaderBytes;
@@ -128,7 +126,7 @@ export class FrameReader {
     this.#at = place + (step - at);
   }
 
-  /** Makes [offset, offset + bytes) part of the chunk; answers where it starts there. */
+  /** Loads [offset, offset + bytes) into the chunk; returns its start in the chunk. */
   async #ensure(offset: number, bytes: number): Promise<number> {
     const at = offset - this.#chunkFrom;
     if (at >= 0 && at + bytes <= this.#chunk.length) return at;
@@ -141,7 +139,7 @@ export class FrameReader {
       done = await this.#file.read(chunk, offset);
     } catch (error) {
       if (errorCode(error) !== 'EIO') throw error;
-      // A bad sector costs the frames on it, not the segment: it reads as zeros, which are no frame.
+      // An unreadable sector costs its frames, not the segment: it reads as zeros, which are not a frame.
       await readAround(this.#file, chunk, offset);
       done = wanted;
     }

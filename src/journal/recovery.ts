@@ -1,9 +1,9 @@
 /**
  * Reads the files of earlier starts: finds the segments that are not fully shipped, cuts torn tails, keeps damaged
- * stretches in quarantine and every valid frame around them. A segment of which nothing is shipped, and
- * whose end and contents its successor's link states, is not walked; damage in the segment is found when it is read.
+ * ranges in quarantine and every valid frame around them. A segment is not read when no frame of it is shipped and its
+ * successor's link names its end and contents; its damage is found when it is shipped.
  *
- * An append that was cut short by a crash was never acknowledged: none of its frames is given out, and their heads are
+ * An append that a crash interrupted was never acknowledged. None of its frames is shipped, and their heads are
  * overwritten, so that no later start finds a part of a message.
  */
 import { StartError } from '../base/errors.ts';
@@ -36,13 +36,13 @@ export interface RecoveryDeps {
   position: Position;
   /** True: recovery changes nothing on the disk. */
   readOnly?: boolean;
-  /** Keeps the bytes of a damaged stretch. */
+  /** Keeps the bytes of a damaged range. */
   onGap: (segment: Segment, gap: Gap) => Promise<void>;
-  /** A segment whose header is unreadable; it was moved to quarantine. */
+  /** Called for a segment with an unreadable header; the file was moved to quarantine. */
   onLostSegment: (name: string) => void;
-  /** An append that a crash cut short was dropped. */
+  /** Called when an interrupted append was dropped. */
   onTornCommit?: (segment: Segment, frames: number) => void;
-  /** The heads of a dropped append could not be overwritten. */
+  /** Called when the heads of a dropped append could not be overwritten. */
   onNotErased?: (segment: Segment, error: unknown) => void;
 }
 
@@ -55,7 +55,7 @@ export interface FoundSegment {
 export interface Recovered {
   /** Segments with frames to ship, oldest first. */
   segments: FoundSegment[];
-  /** Files that hold nothing to ship. */
+  /** Files without frames to ship. */
   sparePaths: string[];
   orderMax: bigint;
 }
@@ -84,7 +84,7 @@ export async function recover(deps: RecoveryDeps): Promise<Recovered> {
     candidates.push({ segment: opened.segment, starts });
     for (const link of opened.links) links.set(`${link.epoch}-${link.seq}`, link);
   }
-  // Newest first: frames of a later start mean that this start found, and dropped, what a crash had cut short before.
+  // Newest first: frames of a later start prove that this start already dropped an earlier interrupted append.
   let epochWithFrames = 0;
   for (const candidate of candidates.reverse()) {
     const { segment, starts } = candidate;
@@ -95,7 +95,7 @@ export async function recover(deps: RecoveryDeps): Promise<Recovered> {
     } else if (link && starts.every((start) => start <= segment.start || start >= link.end)) {
       segment.end = link.end;
       segment.total = link.shares;
-      // Of each lane all waits or nothing.
+      // Each lane waits completely or not at all.
       for (const lane of lanes) if (starts[lane] < link.end) segment.waiting[lane] = { ...link.shares[lane] };
     } else {
       await walk(deps, segment, starts, { knownEnd: link?.end, mayBeTorn: !link && mayBeTorn }, result);
@@ -123,13 +123,13 @@ function hasPassed(epoch: number, seq: number, cursor: Cursor): boolean {
   return epoch < cursor.epoch || (epoch === cursor.epoch && seq < cursor.seq);
 }
 
-/** Offset from which frames of a lane are not confirmed; infinity when the cursor has passed the segment. */
+/** Returns the offset of the first unconfirmed frame of a lane; infinity when the cursor is past the segment. */
 function laneStart(epoch: number, seq: number, cursor: Cursor, start: number): number {
   if (hasPassed(epoch, seq, cursor)) return Number.POSITIVE_INFINITY;
   return epoch === cursor.epoch && seq === cursor.seq ? Math.max(cursor.offset, start) : start;
 }
 
-/** The segment with its links; undefined for a file that was being recycled. */
+/** Returns the segment with its links; undefined for a file that was being recycled. */
 async function openSegment(
   deps: RecoveryDeps,
   name: string,
@@ -159,7 +159,7 @@ async function openSegment(
     }
     return { segment, links: await readLinks(file, segment) };
   } catch (error) {
-    // One bad sector (or one bad inode) costs its segment at most; the rest of the journal is given out.
+    // One bad sector (or one bad inode) costs at most its segment; the rest of the journal is shipped.
     if (errorCode(error) !== 'EIO') throw error;
     await keepLostSegment(deps, name, 'segment cannot be read');
     return 'lost';
@@ -168,7 +168,7 @@ async function openSegment(
   }
 }
 
-/** A sector that cannot be read reads as zeros: the other copy is in another sector. */
+/** An unreadable sector reads as zeros: the other copy is in another sector. */
 export async function readHeader(file: DiskFile): Promise<FoundHeader> {
   const bytes = Buffer.alloc(segmentHeaderBytes);
   await readAround(file, bytes, 0);
@@ -217,7 +217,7 @@ interface InnerGap {
   after: number;
 }
 
-/** Counts what waits, finds the end when it is not known, and sorts damage from a commit that was cut short. */
+/** Counts waiting frames, finds an unknown end, and separates damage from an interrupted commit. */
 async function walk(
   deps: RecoveryDeps,
   segment: Segment,
@@ -228,7 +228,7 @@ async function walk(
   const gaps: InnerGap[] = [];
   let tail: Gap | undefined;
   let before: InnerGap['before'];
-  /** Frames of the commit that is being read; `segment.end` is where it starts, or where the gap before it does. */
+  /** Frames of the commit that is being read; `segment.end` is the start of the commit or of the gap before it. */
   let commit: Omit<Frame, 'payload'>[] = [];
   const countCommit = () => {
     for (const frame of commit) if (!(frame.flags & frameFlags.link)) count(segment, frame, starts[frame.lane]);
@@ -270,11 +270,11 @@ async function walk(
   if (knownEnd !== undefined) segment.end = knownEnd;
   const shippedTo = packed ? 0 : Math.min(starts[0], starts[1]);
   for (const { gap } of gaps) if (gap.to > shippedTo) await deps.onGap(segment, gap);
-  // Without a known end the last gap is what an unfinished write left, or the stale bytes of an earlier use.
+  // Without a known end the last gap is the rest of an unfinished write, or stale bytes of an earlier use.
   if (tail && knownEnd !== undefined && tail.to > shippedTo) await deps.onGap(segment, tail);
 }
 
-/** A running owner may have packed the segment since its header was read: as if the file had gone. */
+/** A running owner may have packed the segment since its header was read; the file then counts as removed. */
 async function refusePackedMeanwhile(file: DiskFile, packed: boolean, path: string): Promise<void> {
   const header = await readHeader(file);
   if (!header || header === 'newer' || (header.packedEnd !== undefined) === packed) return;
@@ -287,9 +287,9 @@ function count(segment: Segment, frame: Omit<Frame, 'payload'>, start: number): 
 }
 
 /**
- * The sectors of one write reach the disk in any order, so the last commit of a crash may lack any of its frames. Such
- * a commit was not acknowledged. A commit of which the position knows that it was durable is damaged, not cut short:
- * what is left of it is given out.
+ * The sectors of one write reach the disk in any order, so the last commit before a crash may lack any of its frames.
+ * Such a commit was not acknowledged. A commit that the position names as durable is damaged, not interrupted: its
+ * remaining frames are shipped.
  */
 function wasCutShort(commit: readonly Omit<Frame, 'payload'>[], gaps: readonly InnerGap[], orderHigh: bigint): boolean {
   const last = commit.at(-1);
@@ -298,7 +298,7 @@ function wasCutShort(commit: readonly Omit<Frame, 'payload'>[], gaps: readonly I
   return gaps.some((gap) => isInside(gap, last.commit));
 }
 
-/** All of the gap lies inside this, the last, commit. */
+/** True when the whole gap lies inside this commit, the last one. */
 function isInside({ before, after }: InnerGap, commit: number): boolean {
   if (after !== commit) return false;
   if (!before) return commit === 0;
@@ -323,14 +323,14 @@ async function dropCommit(
   }
 }
 
-/** The bytes of a gap, for quarantine. */
+/** Returns the bytes of a gap, for quarantine. */
 export async function readGap(disk: Disk, segment: Segment, gap: Gap): Promise<Buffer> {
   const file = await disk.open(segment.path, 'read');
   const bytes = Buffer.alloc(gap.to - gap.from);
   const step = frameHeaderBytes * 1024;
   try {
     for (let at = 0; at < bytes.length; at += step) {
-      // What cannot be read at all stays zeros.
+      // Unreadable bytes stay zeros.
       await file.read(bytes.subarray(at, at + step), gap.from + at).catch(() => 0);
     }
   } finally {

@@ -1,8 +1,8 @@
 /**
- * Packs a full segment of which little waits into a file that holds this little only, so that a late frame does not
- * keep the disk space of everything that was written beside it. The packed file takes the segment's name with one
- * rename: a crash leaves the one file or the other, and each holds every frame that waits. Frames keep their offsets
- * (segment.ts), so cursors, links, open units and the order of a lane stay what they are.
+ * Packs a full segment with few waiting frames into a file that contains only these frames, so that a late frame does
+ * not keep the disk space of its whole segment. The packed file takes the segment's name in one rename: a crash leaves
+ * one of the two files, and each has every waiting frame. Frames keep their offsets (segment.ts), so cursors, links,
+ * open units and the order of a lane do not change.
  */
 import { randomBytes } from 'node:crypto';
 import { openToRead, type Segment } from './backlog.ts';
@@ -23,9 +23,9 @@ import {
 export interface RepackDeps {
   disk: Disk;
   segment: Segment;
-  /** Offset of the first frame of a lane that waits. */
+  /** Returns the offset of the first waiting frame of a lane. */
   firstWaiting: (lane: Lane) => number;
-  /** Keeps the bytes of a damaged stretch: it will not be in the packed file. */
+  /** Keeps the bytes of a damaged range, which the packed file will not have. */
   onGap: (segment: Segment, gap: Gap) => Promise<void>;
   /** True while this process owns the journal. */
   mayReplace: () => Promise<boolean>;
@@ -36,7 +36,8 @@ const writeBytes = 1024 * 1024;
 const zeros = Buffer.alloc(8);
 
 /**
- * False when it was not worth it any more, or not allowed. The caller keeps the segment from being recycled meanwhile.
+ * Returns false when packing was no longer useful or not allowed. The caller prevents recycling of the segment
+ * meanwhile.
  */
 export async function repack(deps: RepackDeps): Promise<boolean> {
   const { disk, segment, mayReplace } = deps;
@@ -61,12 +62,12 @@ export async function repack(deps: RepackDeps): Promise<boolean> {
     await disk.remove(temporary).catch(() => {});
     throw error;
   }
-  // Until this is done a crash may bring the earlier file back: the earlier file holds all that this file holds.
+  // Until this sync a crash may restore the earlier file, which has all frames of the packed one.
   await disk.syncDirectory(segment.path.slice(0, segment.path.lastIndexOf('/')));
   return true;
 }
 
-/** The packed file, durable but for its name; returns its size. */
+/** Writes the packed file, durable except for its name; returns its size. */
 async function writePacked(deps: RepackDeps, temporary: string): Promise<number> {
   const { disk, segment, firstWaiting, onGap } = deps;
   const starts = lanes.map(firstWaiting);
@@ -87,7 +88,7 @@ async function writePacked(deps: RepackDeps, temporary: string): Promise<number>
       for (let step = await links.next(); step?.kind === 'frame' && isLink(step); step = await links.next()) {
         await packed.add(step);
       }
-      // One lane, as a rule: the payloads of the other are passed unread.
+      // Usually one lane waits: payloads of the other lane are not read.
       const only = starts[0] === Number.POSITIVE_INFINITY ? 1 : starts[1] === Number.POSITIVE_INFINITY ? 0 : undefined;
       const lane = only === undefined ? {} : { lane: only as Lane };
       const reader = new FrameReader(file, { ...range, from, packed: isPacked, ...lane });
@@ -130,7 +131,7 @@ class PackedFile {
     const head = Buffer.alloc(packedPrefixBytes + frameHeaderBytes);
     head.writeBigUInt64LE(BigInt(frame.offset), 0);
     encodeFrameHead(head, packedPrefixBytes, frame, this.#seed, frame.offset);
-    // The reader uses its chunk again.
+    // The reader reuses its chunk.
     this.#parts.push(head, Buffer.from(frame.payload), zeros.subarray(0, -frame.length & 7));
     this.#partBytes += head.length + frame.length + (-frame.length & 7);
     if (this.#partBytes >= writeBytes) await this.flush();

@@ -1,9 +1,9 @@
 /**
- * Files of rows that were set aside: all rows of one occasion are one file, written as a whole and durable, so a crash
- * leaves all of them or none. Quarantine and suspects keep such files. One process creates and names files; any process
+ * Files of rows that were set aside. All rows of one call are one file, written as a whole and durable, so a crash
+ * leaves all of them or none. Quarantine and suspects are such files. One process creates and names files; any process
  * may replace a file by a smaller one or remove it.
  *
- *   "MRROWS1\n" · records: u32 bytes of the note · u32 bytes of the payload · u32 crc of both · note (JSON) · payload
+ * "MRROWS1\n" · records: u32 bytes of the note · u32 bytes of the payload · u32 crc of both · note (JSON) · payload
  */
 import { crc32 } from 'node:zlib';
 import { type Disk, readWholeAround, replaceWhole } from './disk.ts';
@@ -38,8 +38,8 @@ export async function writeBatch<Note>(
 }
 
 /**
- * Every record of a file; undefined when there is no such file. A sector that cannot be read damages the records on it.
- * What follows an unreadable length is one record.
+ * Returns every record of a file; undefined when there is no file. An unreadable sector damages its records. Bytes
+ * after an unreadable length are one record.
  */
 export async function readBatch<Note>(disk: Disk, path: string): Promise<BatchRecord<Note>[] | undefined> {
   const bytes = await readWholeAround(disk, path);

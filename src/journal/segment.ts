@@ -39,7 +39,7 @@ const frameOffsets = { 1: 4096, 2: segmentHeaderBytes } as const;
 const packedAt = 1000;
 const endAt = 1008;
 const magic = Buffer.from('MILLJRN1', 'latin1');
-/** A later magic has the same start. */
+/** The common first bytes of all versions' magics. */
 const magicStartBytes = 7;
 const formatVersion = 2;
 const nameBytesMax = 512;
@@ -61,13 +61,13 @@ export interface SegmentHeader {
   seq: number;
   salt: Buffer;
   createdMs: number;
-  /** The journal's directory, for an operator who finds the file elsewhere. */
+  /** The journal's directory, for an operator who finds the file somewhere else. */
   name: string;
-  /** The end of the segment as it was written; of a packed segment only. */
+  /** The end of the original segment; only for a packed segment. */
   packedEnd?: number;
 }
 
-/** What a file's header says; `start` is the offset of its first frame. */
+/** The decoded header; `start` is the offset of the first frame. */
 export type FoundHeader = (SegmentHeader & { start: number }) | 'newer' | undefined;
 
 export function segmentName(epoch: number, seq: number): string {
@@ -101,7 +101,7 @@ export function encodeSegmentHeader(header: SegmentHeader): Buffer {
 }
 
 /**
- * Reads the header from the copy that is whole; undefined when neither is. `newer`: made by a later version of
+ * Decodes the header from an intact copy; undefined when both are damaged. `newer`: made by a later version of
  * Millrace.
  */
 export function decodeSegmentHeader(bytes: Buffer): FoundHeader {
@@ -133,7 +133,7 @@ function isNewer(copy: Buffer): boolean {
   const versionOfMagic = magic[magicStartBytes]!;
   if (digit !== versionOfMagic) return digit > versionOfMagic && digit <= 0x39;
   const version = copy.readUInt32LE(8);
-  // A flipped bit makes larger numbers than versions ever are, as a rule.
+  // A flipped bit usually makes a larger number than any version.
   return version > formatVersion && version <= 255;
 }
 
@@ -170,9 +170,9 @@ export function encodeFrameHead(into: Buffer, at: number, head: FrameHead, seed:
   into.writeUInt32LE(crc32(into.subarray(at, at + 36), (seed ^ fileOffset) >>> 0), at + 36);
 }
 
-/** Reads a frame's head at `at` in `bytes`, which is `fileOffset` in its file; undefined when the bytes are no head. */
+/** Decodes a frame's head at `at` in `bytes`, which is at `fileOffset` in the file; undefined when it is not a head. */
 export function decodeFrameHead(bytes: Buffer, at: number, seed: number, fileOffset: number): FrameHead | undefined {
-  // The mark is compared first: it rules out nearly every wrong offset without a checksum.
+  // The mark is compared first: it excludes nearly every wrong offset without a checksum.
   if (bytes[at + 34] !== (frameMark & 0xff) || bytes[at + 35] !== frameMark >> 8) return undefined;
   if (crc32(bytes.subarray(at, at + 36), (seed ^ fileOffset) >>> 0) !== bytes.readUInt32LE(at + 36)) return undefined;
   const lane = bytes[at + 32]!;
@@ -196,7 +196,7 @@ export function crcOfParts(parts: readonly Uint8Array[]): number {
   return crc;
 }
 
-/** What one lane holds in a segment. */
+/** The frames of one lane in a segment. */
 export interface LaneShare {
   frames: number;
   rows: number;
@@ -231,7 +231,7 @@ export interface Link {
 
 const shareBytes = 48;
 export const linkBytes = 16 + 2 * shareBytes;
-/** Links at the start of one segment; older ones are left out, and cost their segment a walk. */
+/** Links at the start of one segment; segments without a link must be read at the next start. */
 export const linksMax = 16;
 
 export function encodeLink(link: Link): Buffer {

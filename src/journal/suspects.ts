@@ -1,7 +1,7 @@
 /**
- * Rows that the store refused alone while other rows were accepted. They wait below `<journal>/suspects` until they are
- * stored or proven bad; the lane's position may pass them, as they are durable here. Owned by the process that owns the
- * journal. Deletes count a suspect as not shipped (`orderMin`). At the cap `add` refuses.
+ * Rows that the store refused alone while other rows were accepted. They are durable below `<journal>/suspects` until
+ * they are stored or proven bad, so the lane's position may move past them. Owned by the process that owns the journal.
+ * Deletes count a suspect as not shipped (`orderMin`). At the cap `add` refuses.
  */
 import { type Disk, isNoSpace, realDisk } from './disk.ts';
 import { batchSuffix, readBatch, writeBatch } from './row-batch.ts';
@@ -19,7 +19,7 @@ export interface Suspect {
   readonly bytes: number;
   readonly order: bigint;
   readonly reason: string;
-  /** The file that holds the suspect. */
+  /** The file of the suspect. */
   readonly file: string;
   readonly id: number;
 }
@@ -57,7 +57,7 @@ export class Suspects {
     this.#bytesMax = bytesMax;
   }
 
-  /** `onDamage` is called with the bytes of a record that cannot be read; the record is dropped when it returns. */
+  /** `onDamage` is called with the bytes of an unreadable record; the record is dropped when the call returns. */
   static async open(
     disk: Disk,
     journalDir: string,
@@ -84,7 +84,7 @@ export class Suspects {
     return this.#bytes;
   }
 
-  /** Smallest order number that waits here; undefined when nothing does. Every row with a lower order is not here. */
+  /** Smallest order number of all suspects; undefined when there are none. Rows with lower orders are not suspects. */
   get orderMin(): bigint | undefined {
     return this.#orderMin;
   }
@@ -114,7 +114,7 @@ export class Suspects {
     this.#recount();
   }
 
-  /** The payloads of suspects, in the same order; undefined for a record that is damaged. */
+  /** Returns the payloads of suspects, in the same order; undefined for a damaged record. */
   async read(suspects: readonly Suspect[]): Promise<(Buffer | undefined)[]> {
     const files = new Map<string, Map<number, Buffer>>();
     for (const { file } of suspects) {
@@ -178,7 +178,7 @@ export class Suspects {
   }
 }
 
-/** The suspects of a journal directory, also while its worker runs. Changes nothing. */
+/** Lists the suspects of a journal directory, also while its worker runs. Changes nothing. */
 export async function listSuspects(journalDir: string, disk: Disk = realDisk): Promise<{ rows: number }[]> {
   const dir = suspectsDir(journalDir);
   const suspects: { rows: number }[] = [];
@@ -189,7 +189,7 @@ export async function listSuspects(journalDir: string, disk: Disk = realDisk): P
   return suspects;
 }
 
-/** The damaged record is found once more by the next start. */
+/** On a full disk the next start finds the damaged record again. */
 function ignoreNoSpace(error: unknown): void {
   if (!isNoSpace(error)) throw error;
 }

@@ -1,8 +1,7 @@
 /**
- * The only writer of a journal's segments: one gathered, durable write for each append. What a failed write means is
- * decided here: it is final for that file, which ends at its last durable byte; the frames go once more into a new
- * file; when that fails too the journal has failed and the process must end. An append is durable only after a sync
- * that succeeded.
+ * The only writer of a journal's segments: one gathered, durable write for each append. A failed write is final for its
+ * file, which ends at its last durable byte. The frames are then written once more into a new file. When that fails
+ * too, the journal has failed and the process must end. An append is durable only after a successful sync.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Clock } from '../base/clock.ts';
@@ -28,14 +27,14 @@ import {
 
 export interface JournalFrame {
   lane: Lane;
-  /** Rises from frame to frame of a lane, and never falls in the journal. */
+  /** Increases from frame to frame of a lane over the life of the journal. */
   order: bigint;
   rows: number;
-  /** The payload, in pieces. Not to be changed until the append is settled. */
+  /** The payload in pieces, which must not change until the append has settled. */
   parts: readonly Uint8Array[];
 }
 
-/** `full`: no room; the caller refuses and may come back. `failed`: the process must end. */
+/** `full`: no room; the caller refuses and may try again. `failed`: the process must end. */
 export class JournalError extends Error {
   readonly kind: 'full' | 'failed';
 
@@ -57,7 +56,7 @@ export interface WriterDeps {
   orderMax: bigint;
 }
 
-/** A disk that fails may hang as well; the refusal must not wait for it. */
+/** A failing disk may hang as well; the refusal waits at most this long. */
 const eraseMsMax = 2000;
 
 const zeros = Buffer.alloc(8);
@@ -71,20 +70,20 @@ export class Writer {
   readonly #disk: Disk;
   readonly #segmentBytes: number;
   #current: ReadySegment | undefined;
-  /** Sealed segments that no durable link names yet: one, unless files were abandoned. */
+  /** Sealed segments that no durable link names yet: one, or more after files were abandoned. */
   #unlinked: Segment[] = [];
   #commit = 0;
   #inFlight: Promise<void> | undefined;
   /** Lowest order of the append in flight. */
   #orderInFlight: bigint | undefined;
-  /** Arenas of one append, used again by the next. */
+  /** Buffers of one append, reused by the next. */
   #heads = Buffer.alloc(frameHeaderBytes * 16);
   readonly #records: FrameHead[] = [];
   readonly #parts: Uint8Array[] = [];
   /** Highest order that is durable, of this start or an earlier one. */
   orderMax: bigint;
   readonly #orderOfLane: [bigint, bigint];
-  /** Places of the frames of a write that failed: some or all of them may be on the disk. */
+  /** Offsets of the frames of a failed write: any of them may be on the disk. */
   #offsetsWritten: number[] = [];
   unsyncedBytes = 0;
   unsyncedSinceMs = 0;
@@ -107,12 +106,12 @@ export class Writer {
     return this.#orderInFlight;
   }
 
-  /** Highest order that is durable or may become so: that of the append in flight. Falls back when an append fails. */
+  /** Highest order that is durable or in flight. Decreases when an append fails. */
   get orderBegun(): bigint {
     return this.#orderInFlight === undefined ? this.orderMax : this.#records.at(-1)!.order;
   }
 
-  /** Durable when it resolves. One at a time: what comes meanwhile is the caller's next append. */
+  /** Resolves when the frames are durable. One append runs at a time; the caller gathers the next one meanwhile. */
   append(frames: readonly JournalFrame[]): Promise<void> {
     assert(!this.#inFlight, 'one append at a time');
     assert(frames.length > 0, 'an append has frames');
@@ -140,7 +139,7 @@ export class Writer {
     await this.#pool.close();
   }
 
-  /** The heads of the frames, but for their place. Answers the bytes they take. */
+  /** Fills in the heads of the frames, except for their offsets. Returns their bytes. */
   #record(frames: readonly JournalFrame[]): number {
     const writtenMs = this.#clock.now();
     let bytes = 0;
@@ -176,7 +175,7 @@ export class Writer {
         this.writeErrors += 1;
         this.#log.error('journal_write_failed', { attempt, error: messageOf(error) });
         await this.#abandon();
-        // The caller may bring the same frames again.
+        // The caller may append the same frames again.
         [this.#orderOfLane[0], this.#orderOfLane[1]] = orders;
         if (isNoSpace(error)) throw new JournalError('full', `The journal has no room: ${messageOf(error)}.`);
         if (attempt < 2) continue;
@@ -184,7 +183,8 @@ export class Writer {
         throw new JournalError('failed', `The journal cannot be written: ${messageOf(error)}.`);
       }
     }
-    // After the write: a new owner reads frames later than this moment, or this append is not acknowledged.
+    // Checked after the write: either a new owner reads frames later than this moment, or this append is not
+    // acknowledged.
     if (!this.#owner.valid && !(await this.#owner.holds())) {
       this.failed = true;
       throw new JournalError('failed', `The journal is lost: ${this.#owner.lostReason}.`);
@@ -208,7 +208,7 @@ export class Writer {
       this.#backlog.appended(segment, record, at);
       at += paddedBytes(record.length);
     }
-    assert(at === end, 'what was written is what was recorded');
+    assert(at === end, 'the bytes written equal the bytes recorded');
     segment.end = end;
     if (links.length > 0) this.#unlinked = [];
     this.#commit += 1;
@@ -269,7 +269,10 @@ export class Writer {
     return offset + paddedBytes(record.length);
   }
 
-  /** The current segment, or the next one when the frames do not fit. An append is never split over two. */
+  /**
+   * Returns the current segment, or the next one when the frames do not fit. An append is never split over two
+   * segments.
+   */
   async #segmentFor(bytes: number): Promise<ReadySegment> {
     const current = this.#current;
     if (current) {
@@ -287,11 +290,11 @@ export class Writer {
   #seal({ segment, file }: ReadySegment): void {
     segment.sealed = true;
     this.#unlinked.push(segment);
-    // All of it is durable already: nothing that close could report matters.
+    // All bytes are durable already: an error of the close does not matter.
     file.close().catch(() => {});
   }
 
-  /** Ends the file at its last durable byte. No start may find what the failed write left after that byte. */
+  /** Ends the file at its last durable byte. No start may find bytes that the failed write left after it. */
   async #abandon(): Promise<void> {
     const current = this.#current;
     if (!current) return;
