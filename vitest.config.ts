@@ -1,7 +1,7 @@
 /**
  * `npm test` runs three groups: `unit` needs nothing but the source, `engine` talks to one engine that is started once
  * for the whole run, `own-engine` starts, kills and restarts engines of its own. `long` is what takes minutes
- * (`npm run test:long`); 15 minutes are its budget on a quiet machine.
+ * (`npm run test:long`), in one test or because a file starts many processes; 15 minutes are its budget on a quiet machine.
  */
 import { defineConfig } from 'vitest/config';
 

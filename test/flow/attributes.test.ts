@@ -10,8 +10,8 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
 import { type Engine, freePort, startEngine } from '../harness/engine.ts';
 import type { RawConnection, RawResponse } from '../harness/raw.ts';
+import { RedisServer } from '../harness/stores.ts';
 import { restOn, withWorkers } from '../harness/workers.ts';
-import { RedisServer } from './stores.ts';
 
 let directory: string;
 let redis: RedisServer;

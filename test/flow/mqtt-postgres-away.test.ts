@@ -4,7 +4,7 @@ import { eventually } from '../harness/api.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
 import { codeOf, connectMqtt, MqttClient } from '../harness/mqtt-client.ts';
 import { connectMqttOn } from '../harness/mqtt-workers.ts';
-import { type Stores, startStores, storeSettings } from './stores.ts';
+import { type Stores, startStores, storeSettings } from '../harness/stores.ts';
 
 let stores: Stores;
 let engine: Engine;

@@ -6,7 +6,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
 import { type Engine, queryClickhouse, startEngine } from '../harness/engine.ts';
 import { codeOf, MqttClient } from '../harness/mqtt-client.ts';
-import { type Stores, startStores, storeSettings } from './stores.ts';
+import { type Stores, startStores, storeSettings } from '../harness/stores.ts';
 
 let stores: Stores;
 let engine: Engine;

@@ -8,10 +8,10 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { hostSettings, type Stores, startStores } from '../flow/stores.ts';
 import { type Device, eventually } from '../harness/api.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
 import { connectMqtt } from '../harness/mqtt-client.ts';
+import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
 
 const year = 365 * 24 * 3_600;
 const telemetry = 'v1/devices/me/telemetry';

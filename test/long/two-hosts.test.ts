@@ -7,7 +7,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
 import { connectMqtt, type MqttClient } from '../harness/mqtt-client.ts';
-import { hostSettings, type Stores, startStores } from './stores.ts';
+import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
 
 let stores: Stores;
 let here: Engine;

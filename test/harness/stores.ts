@@ -9,8 +9,8 @@ import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { endProcess, liveProcess } from '../../src/base/process-file.ts';
-import { eventually } from '../harness/api.ts';
-import { type ClickhouseAddress, engineMain, freePort, inherited, preparedData } from '../harness/engine.ts';
+import { eventually } from './api.ts';
+import { type ClickhouseAddress, engineMain, freePort, inherited, preparedData } from './engine.ts';
 
 const startMsMax = 30_000;
 /** Of stores that begin with nothing. */

@@ -9,7 +9,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
 import { type Engine, inherited, queryClickhouse, root, startEngine } from '../harness/engine.ts';
-import { hostSettings, type Stores, startStores } from './stores.ts';
+import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
 
 let stores: Stores;
 let engine: Engine;

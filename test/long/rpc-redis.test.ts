@@ -12,8 +12,8 @@ import { type Device, eventually } from '../harness/api.ts';
 import { type Engine, freePort, startEngine } from '../harness/engine.ts';
 import { MqttClient } from '../harness/mqtt-client.ts';
 import type { RawConnection, RawResponse } from '../harness/raw.ts';
+import { RedisServer } from '../harness/stores.ts';
 import { connectToEachWorker, restOn } from '../harness/workers.ts';
-import { RedisServer } from './stores.ts';
 
 let directory: string;
 let redis: RedisServer;
