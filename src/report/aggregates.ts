@@ -1,8 +1,10 @@
 /**
  * Aggregations in SQL, in three steps: `point` over the points of one device and date base, `merge` over those of one
- * group, `result` as a cell. Numbers stay exact: integers are added in 128 bits beside the doubles. Booleans count as 1
- * and 0; strings and JSON are not numbers.
+ * group, `result` as a cell. Numbers stay exact: integers are added in 128 bits beside the doubles. Equal questions get
+ * equal answers: doubles are added in pieces (clickhouse/equal-sum.ts). Booleans count as 1 and 0; strings and JSON are
+ * not numbers.
  */
+import { type SumPiece, sumOfPieces, sumPieces } from '../clickhouse/equal-sum.ts';
 import type { Aggregation } from './view.ts';
 
 /** The kinds of cells, as numbered by the last step of the SQL. */
@@ -51,14 +53,25 @@ const sums = {
     neutral: 'toInt128(0)',
     merge: (name) => `sum(${name('whole')})`,
   },
-  double: {
-    point: (c) => `sumIf(num, ${isDouble} AND ${c})`,
-    neutral: 'toFloat64(0)',
-    merge: (name) => `sum(${name('double')})`,
-  },
+  ...doublePieces(),
   wholes,
   doubles,
 } satisfies Record<string, Column>;
+
+function doublePieces(): Record<SumPiece, Column> {
+  const columnOf = ([piece, num]: [string, string]): [string, Column] => [
+    piece,
+    {
+      point: (c) => `sumIf(${num}, ${isDouble} AND ${c})`,
+      neutral: 'toFloat64(0)',
+      merge: (name) => `sum(${name(piece)})`,
+    },
+  ];
+  return Object.fromEntries(Object.entries(sumPieces('num')).map(columnOf)) as Record<SumPiece, Column>;
+}
+
+/** Whole numbers and doubles together. */
+const total = (name: (column: string) => string) => `(toFloat64(${name('whole')}) + ${sumOfPieces(name)})`;
 
 const counted = (name: (column: string) => string) => `${name('wholes')} + ${name('doubles')} = 0`;
 
@@ -67,7 +80,7 @@ const sum: Aggregate = {
   result: (name) => ({
     kind: `multiIf(${counted(name)}, 0, ${name('doubles')} = 0, 1, 2)`,
     text: `toString(${name('whole')})`,
-    double: `toFloat64(${name('whole')}) + ${name('double')}`,
+    double: total(name),
   }),
 };
 
@@ -76,7 +89,7 @@ const average: Aggregate = {
   result: (name) => ({
     kind: `if(${counted(name)}, 0, 2)`,
     text: `''`,
-    double: `(toFloat64(${name('whole')}) + ${name('double')}) / (${name('wholes')} + ${name('doubles')})`,
+    double: `${total(name)} / (${name('wholes')} + ${name('doubles')})`,
   }),
 };
 
@@ -177,8 +190,8 @@ export function ofDevices(
   const isNumber = `${kind} IN (1, 2, 3)`;
   const number = `multiIf(${kind} = 1, toFloat64(${text} = 'true'), toFloat64OrZero(${text}))`;
   const anyNumber = `countIf(${isNumber}) = 0`;
-  /** Each device once, with its number. */
-  const numbers = `groupUniqArrayIf((device, ${number}), ${isNumber})`;
+  /** Each device once, with its number. The devices are in order, because a sum of doubles depends on the order. */
+  const numbers = `arraySort(groupUniqArrayIf((device, ${number}), ${isNumber}))`;
   switch (aggregation) {
     case 'COUNT':
       return { kind: `if(countIf(${has}) = 0, 0, 1)`, text: `toString(uniqExactIf(device, ${has}))`, double: '0.' };

@@ -6,6 +6,7 @@
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
+import { equalSumIf } from '../clickhouse/equal-sum.ts';
 import { notErased } from '../clickhouse/erase-statements.ts';
 import { Kind, type TypedValue } from '../value/typed.ts';
 import { bucketTs, type Range } from './buckets.ts';
@@ -116,7 +117,7 @@ function bound(device: number, { startTs, endTs, keys }: HistoryRead): Record<st
 }
 
 const sums = `, toString(sumIf(toInt128(int), kind = ${Kind.long})) AS longResult,
-  sumIf(num, kind = ${Kind.double}) AS doubleResult`;
+  ${equalSumIf('num', `kind = ${Kind.double}`)} AS doubleResult`;
 
 function extremes(function_: 'minIf' | 'maxIf'): string {
   return `, toString(${function_}(int, kind = ${Kind.long})) AS longResult,
