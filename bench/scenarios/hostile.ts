@@ -8,6 +8,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { Api, Device } from '../../test/harness/api.ts';
 import { type Engine, startEngine } from '../../test/harness/engine.ts';
 import { requestBytes } from '../../test/harness/raw.ts';
+import { call, makeTenant } from '../../test/harness/tenants.ts';
 import { cpuBetween, cpuByRole } from '../cpu.ts';
 import { type Running, startAttack, startBurner } from '../load/attack.ts';
 import type { AttackOrder } from '../load/attack-process.ts';
@@ -21,7 +22,6 @@ const ratioMax = 2;
 const leadMs = 500;
 /** Until the connections of the attacker are closed and what they sent is done. */
 const settleMs = 1_500;
-const password = 'wheel-and-stone-7';
 const dayMs = 86_400_000;
 const monday = Date.UTC(2025, 5, 2);
 
@@ -168,14 +168,6 @@ function outcomesText({ outcomes }: Measure): string {
     .join(', ');
 }
 
-async function ok(api: Api, method: string, path: string, body?: unknown, token?: string) {
-  const response = await api.send(method, path, body, token);
-  const text = await response.text();
-  if (response.status !== 200) throw new Error(`${method} ${path}: ${response.status} ${text}`);
-  // biome-ignore lint/suspicious/noExplicitAny: answers of several shapes
-  return (/^[[{]/.test(text) ? JSON.parse(text) : text) as any;
-}
-
 const devicesOf = 20;
 
 async function firstTenant(api: Api): Promise<Tenant> {
@@ -185,12 +177,7 @@ async function firstTenant(api: Api): Promise<Tenant> {
 
 async function secondTenant(api: Api): Promise<Tenant> {
   const { token: caller } = await api.login('sysadmin@millrace.local', api.address.adminPassword);
-  const { id: tenantId } = await ok(api, 'POST', '/api/tenant', { title: 'attacker' }, caller);
-  const user = { email: 'attacker@bench.example', authority: 'TENANT_ADMIN', tenantId };
-  const { id } = await ok(api, 'POST', '/api/user?sendActivationMail=false', user, caller);
-  const link: string = await ok(api, 'GET', `/api/user/${id.id}/activationLink`, undefined, caller);
-  const activateToken = new URL(link).searchParams.get('activateToken');
-  const { token } = await ok(api, 'POST', '/api/noauth/activate', { activateToken, password }, '');
+  const { token } = (await makeTenant(api, caller, 'attacker')).admin;
   return { token, devices: await newDevices(api, 'attacker', token) };
 }
 
@@ -199,7 +186,7 @@ async function newDevices(api: Api, name: string, token: string): Promise<Device
     name: `${name}-${n}`,
     accessToken: `${name}${String(n).padStart(12, '0')}`,
   }));
-  const { results } = await ok(api, 'POST', '/api/devices/bulk', { devices }, token);
+  const { results } = await call(api, 'POST', '/api/devices/bulk', { devices }, token);
   return results.map(({ id, accessToken }: { id: { id: string }; accessToken: string }) => ({
     id: id.id,
     token: accessToken,
@@ -440,7 +427,7 @@ async function saveView(port: number, jwt: string, dateGrouping: string, aggrega
 
 async function upload(api: Api, token: string, bytes: number): Promise<string> {
   const described = { type: 'FIRMWARE', title: 'pump', version: '1' };
-  const { id } = await ok(api, 'POST', '/api/otaPackage', described, token);
+  const { id } = await call(api, 'POST', '/api/otaPackage', described, token);
   const form = new FormData();
   form.set('file', new Blob([randomBytes(bytes)]), 'pump.bin');
   const response = await fetch(`${api.http}/api/otaPackage/${id.id}?checksumAlgorithm=SHA256`, {

@@ -4,7 +4,7 @@
  */
 import { randomUUID } from 'node:crypto';
 import type { Ownership, Role } from './matrix-rules.ts';
-import { newUser, ok, type Person, systemAdminToken } from './people.ts';
+import { newTenant, newUser, ok, type Person, systemAdminToken } from './people.ts';
 import { good } from './reports.ts';
 
 /** Names that operations have for entities, in paths, queries and bodies. `peerId` is a second device of the same owner. */
@@ -65,7 +65,7 @@ export class House {
   static async build(): Promise<House> {
     const made = new Map<string, Json>();
     const system = await systemAdminToken();
-    const [a, b] = await Promise.all([newTenant(system, 'aaaa'), newTenant(system, 'bbbb')]);
+    const [a, b] = await Promise.all([newTenant('aaaa'), newTenant('bbbb')]);
     const of = (place: Place, tenant: typeof a) => new Maker(place, tenant.id, tenant.admin.token, made);
     const makers = {
       c1: of('c1', a),
@@ -179,12 +179,6 @@ const run = randomUUID().slice(0, 8);
 /** Part of every name that the owner gave. */
 function wordOf(place: Place): string {
   return `only-${place}-${run}`;
-}
-
-async function newTenant(system: string, name: string) {
-  const { id } = await ok('POST', '/api/tenant', { title: `${name}-${randomUUID()}` }, system);
-  const admin = await newUser({ authority: 'TENANT_ADMIN', tenantId: id }, undefined, system);
-  return { id: id.id as string, admin };
 }
 
 /** Makes entities of one place, as the administrator of its tenant. */
