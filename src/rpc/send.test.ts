@@ -330,3 +330,52 @@ test('a command that no session can ever deliver fails with what the session say
   expect([rows.statuses.at(-1), rows.response]).toEqual(['FAILED', '{"error":"too large"}']);
   await here.persistent.stop();
 });
+
+test('a command that no listener takes is offered again after pauses that grow and then end', async () => {
+  vi.useFakeTimers();
+  try {
+    let offers = 0;
+    const silent = {
+      watch: () => {},
+      onOpened: () => () => {},
+      inForce: async () => {},
+      send: () => {},
+      offer: async () => {
+        offers += 1;
+        return 'untaken';
+      },
+    } as unknown as Downlink;
+    const numbers = new RpcNumbers(rows);
+    const rpc = new Rpc({
+      postgres: rows,
+      downlink: silent,
+      bus: here.bus,
+      numbers,
+      clock,
+      log,
+      metrics: new Metrics(),
+    });
+    const waitMs = limits.rpcWaitMsMax;
+    const send = () =>
+      rpc
+        .call({ ...owners, method: 'm', params: '1', oneway: true, expirationTime: clock.now() + waitMs })
+        .catch(() => {});
+    void send();
+    await vi.advanceTimersByTimeAsync(1);
+    expect(offers).toBe(1);
+    // 1, 2, 4, 8 and 16 s, each up to a quarter longer.
+    await vi.advanceTimersByTimeAsync(60_000);
+    expect(offers).toBe(6);
+    await vi.advanceTimersByTimeAsync(waitMs / 2);
+    expect(offers).toBe(6);
+    // A new command of the device begins again.
+    void send();
+    await vi.advanceTimersByTimeAsync(60_000);
+    expect(offers).toBe(12);
+    await vi.advanceTimersByTimeAsync(waitMs / 4);
+    expect(offers).toBe(12);
+    rpc.close();
+  } finally {
+    vi.useRealTimers();
+  }
+});
