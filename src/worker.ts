@@ -2,7 +2,6 @@
  * One worker: opens its sections in the order in which data flows, listens, and stops them in the reverse order. Read
  * this file first: it names every long-lived object and what each is given.
  */
-import { randomUUID } from 'node:crypto';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { Activity } from './activity/activity.ts';
@@ -26,6 +25,7 @@ import { openRateLimits, parseRateLimits } from './auth/rate-limits.ts';
 import { openRequestLimits } from './auth/request-limits.ts';
 import { Proxies } from './auth/transport.ts';
 import { WrongCredentials } from './auth/wrong-credentials.ts';
+import { WrongTries } from './auth/wrong-tries.ts';
 import { systemClock as clock, clockStepMs } from './base/clock.ts';
 import type { Config } from './base/config.ts';
 import { messageOf, StartError } from './base/errors.ts';
@@ -85,7 +85,6 @@ import { webSocketDoor } from './mqtt/websocket.ts';
 import { CertificateProvisioner } from './onboarding/certificate-provision.ts';
 import type { ClaimDeps } from './onboarding/claim.ts';
 import { type ChildRequest, findOrCreateChildren } from './onboarding/gateway-children.ts';
-import { Guesses } from './onboarding/guesses.ts';
 import type { ProvisionDeps } from './onboarding/provision.ts';
 import { Downloads } from './ota/downloads.ts';
 import { Rollout } from './ota/rollout.ts';
@@ -144,7 +143,7 @@ async function serve(link: PrimaryLink): Promise<void> {
   const channel = await openChannel(base, stores, identity, stop);
   const state = await openDeviceState(base, stores, identity, channel);
   const commands = openCommands(base, stores, state);
-  const onboarding = openOnboarding(base, stores, identity, state, commands);
+  const onboarding = await openOnboarding(base, stores, identity, state, commands);
   await openDoors(base, servers, { ...stores, ...identity, ...channel, ...state, ...commands, ...onboarding });
 
   link.onCollect(() => metrics.snapshot());
@@ -405,9 +404,9 @@ function openCommands(
 type Commands = ReturnType<typeof openCommands>;
 
 /** Devices that are made, claimed and provisioned, and the devices of gateways. */
-function openOnboarding(
-  { config, log, metrics }: Base,
-  { postgres }: Stores,
+async function openOnboarding(
+  { config, log, metrics, started, proxies }: Base,
+  { postgres, bus }: Stores,
   { devices, known, changes }: Identity,
   { sessions, attributes, updates, rollout }: DeviceState,
   { rpcSessions, persistentRpcs }: Commands,
@@ -420,9 +419,18 @@ function openOnboarding(
   const admin: AdminDeps = { postgres, changes, clock, devicesMax, onAssigned, gatewayNotices, takenNames };
   const claims: ClaimDeps = { ...admin, attributes, log, claiming: config.claiming };
   const { wrongKeysPerMinuteMax: wrongMax } = config.provisioning;
-  const { guessWindowMs: windowMs, guessingAddressesMax: addressesMax } = limits;
-  const guesses = new Guesses({ clock, wrongMax, windowMs, addressesMax });
-  const provisioning: ProvisionDeps = { ...admin, guesses, log };
+  const wrongKeys = new WrongTries({
+    bus,
+    channel: 'wrong-provisioning-keys',
+    wrongMax,
+    reason: 'guesses',
+    message: 'Too many wrong keys from this address; try again later.',
+    isTrustedProxy: (address) => proxies.isTrusted(address),
+    clock,
+  });
+  await wrongKeys.start();
+  started.add('wrong provisioning keys', () => wrongKeys.stop());
+  const provisioning: ProvisionDeps = { ...admin, wrongKeys, log };
   const certificates = new CertificateProvisioner(provisioning);
 
   const findOrCreate = (tenant: string, requests: ChildRequest[]) => findOrCreateChildren(admin, tenant, requests);
@@ -433,7 +441,7 @@ function openOnboarding(
   return { claims, provisioning, certificates, gateways: new Gateways(gatewayDeps, metrics) };
 }
 
-type Onboarding = ReturnType<typeof openOnboarding>;
+type Onboarding = Awaited<ReturnType<typeof openOnboarding>>;
 type Engine = Stores & Identity & Channel & DeviceState & Commands & Onboarding;
 
 /** Sign-in of users and devices, and the doors: REST, the pages, the device API over HTTP, MQTT. */
@@ -468,9 +476,7 @@ async function openDoors(base: Base, servers: HttpServer[], engine: Engine): Pro
   const isTrustedProxy = (address: string) => base.proxies.isTrusted(address);
   const { perMinuteMax: wrongMax } = config.wrongCredentials;
   const wrongCredentials =
-    wrongMax === 0
-      ? undefined
-      : new WrongCredentials({ bus, node: randomUUID(), wrongMax, isTrustedProxy, clock, metrics });
+    wrongMax === 0 ? undefined : new WrongCredentials({ bus, wrongMax, isTrustedProxy, clock, metrics });
   await wrongCredentials?.start();
   started.add('wrong credentials', () => wrongCredentials?.stop());
   const deviceAuth = new DeviceAuth(tokens, wrongCredentials, admission, log);

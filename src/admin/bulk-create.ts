@@ -80,16 +80,15 @@ function sound(inputs: NewDeviceInput[], now: number, outcomes: NewDeviceOutcome
 const triesMax = 3;
 
 async function createSome(deps: AdminDeps, tenantId: string, rows: Row[], outcomes: NewDeviceOutcome[]): Promise<void> {
-  const { postgres, changes, onAssigned, takenNames } = deps;
+  const { postgres, changes, onAssigned } = deps;
   for (let tries = 1; ; tries += 1) {
     try {
       const profiles = await profilesOf(deps, tenantId, rows);
-      const { published, assigned, othersTokens } = await postgres.transaction((queries) =>
+      const { published, assigned } = await postgres.transaction((queries) =>
         createInside(deps, queries, tenantId, rows, profiles, outcomes),
       );
       changes.publish(published);
       if (assigned) onAssigned?.();
-      takenNames?.met(tenantId, othersTokens);
       return;
     } catch (error) {
       // Another call took a token, or deleted a customer or a profile, after this call checked them.
@@ -107,7 +106,7 @@ async function createInside(
   rows: Row[],
   profiles: Map<Row, string>,
   outcomes: NewDeviceOutcome[],
-): Promise<{ published: LoggedChange[]; assigned: boolean; othersTokens: number }> {
+): Promise<{ published: LoggedChange[]; assigned: boolean }> {
   const now = clock.now();
   const room = Math.max(0, await admitDevices(queries, tenantId, rows.length, devicesMax));
   const customerIds = [...new Set(rows.flatMap(({ customerId }) => customerId ?? []))];
@@ -117,21 +116,30 @@ async function createInside(
     tenantId,
     rows.map(({ accessToken }) => accessToken),
   );
+  const owned = rows.filter((row) => {
+    const isCustomer = row.customerId === null || customers.has(row.customerId);
+    if (!profiles.has(row)) outcomes[row.index] = profileUnknown();
+    else if (!isCustomer) outcomes[row.index] = customerUnknown();
+    return profiles.has(row) && isCustomer;
+  });
+  const isOthers = ({ accessToken }: Row) => takenTokens.get(accessToken) === true;
+  const counted =
+    takenNames && owned.some(({ isChosen }) => isChosen)
+      ? await takenNames.count(queries, tenantId, owned.filter(isOthers).length)
+      : undefined;
   const fit: Row[] = [];
   let othersTokens = 0;
-  for (const row of rows) {
+  for (const row of owned) {
     // Free or taken: after too many tokens of other tenants every chosen token gets the same refusal.
-    const mayChoose = !row.isChosen || !takenNames || othersTokens < takenNames.left(tenantId);
-    if (!profiles.has(row)) outcomes[row.index] = profileUnknown();
-    else if (row.customerId !== null && !customers.has(row.customerId)) outcomes[row.index] = customerUnknown();
-    else if (!mayChoose) outcomes[row.index] = takenNames.refusal(tenantId);
-    else if (takenTokens.has(row.accessToken)) {
+    if (row.isChosen && counted && othersTokens >= counted.told) {
+      outcomes[row.index] = takenNames!.refusal(counted.endsTime);
+    } else if (takenTokens.has(row.accessToken)) {
       outcomes[row.index] = credentialsTaken();
-      if (takenTokens.get(row.accessToken)) othersTokens += 1;
+      if (isOthers(row)) othersTokens += 1;
     } else if (fit.length === room) outcomes[row.index] = deviceLimitReached(devicesMax);
     else fit.push(row);
   }
-  if (fit.length === 0) return { published: [], assigned: false, othersTokens };
+  if (fit.length === 0) return { published: [], assigned: false };
   const inserted = await insertDevices(
     queries,
     tenantId,
@@ -148,10 +156,10 @@ async function createInside(
   const tokens = made.map(({ id, number, accessToken }) => {
     return { id: createUuid(now), deviceId: id, deviceNumber: number, token: accessToken };
   });
-  if (made.length === 0) return { published: [], assigned: false, othersTokens };
+  if (made.length === 0) return { published: [], assigned: false };
   const published = await insertTokens(queries, tokens, now);
   const ids = made.map(({ id }) => id);
-  return { published, assigned: await devicesAssigned(queries, ids), othersTokens };
+  return { published, assigned: await devicesAssigned(queries, ids) };
 }
 
 /** Returns the profile of each row. Rows that name a missing profile are left out. */

@@ -15,7 +15,7 @@ import {
 } from '../device/store.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { AdminDeps } from './deps.ts';
-import { choosing } from './taken-names.ts';
+import { type CheckAgain, choosing } from './taken-names.ts';
 
 export interface CredentialsInput {
   id: string;
@@ -41,11 +41,11 @@ export async function saveCredentials(
   tenantId: string,
   input: CredentialsInput,
 ): Promise<DeviceCredentials> {
-  const { postgres, changes, clock, takenNames } = deps;
+  const { postgres, changes, clock } = deps;
   const { deviceId } = input;
   const { credentialsId } = input.credentials;
   const isOthers = () => areOthersCredentials(postgres, tenantId, credentialsId);
-  const save = () =>
+  const save = (checkAgain?: CheckAgain) =>
     postgres.transaction(async (queries) => {
       const device = await lockDevice(queries, tenantId, deviceId);
       if (!device) throw entityNotFound('Device', deviceId);
@@ -54,10 +54,12 @@ export async function saveCredentials(
         throw badRequest('credentials_unknown', 'Unable to update non-existent device credentials!');
       }
       checkVersion('Device credentials', stored.version, input.version);
-      return await replaceCredentials(queries, device.number, stored, input.credentials, clock.now());
+      const replaced = await replaceCredentials(queries, device.number, stored, input.credentials, clock.now());
+      await checkAgain?.(queries);
+      return replaced;
     });
   const isChosen = (await findCredentials(postgres, deviceId))?.credentialsId !== credentialsId;
-  const saved = isChosen ? await choosing(takenNames, tenantId, isOthers, save) : await save();
+  const saved = isChosen ? await choosing(deps, tenantId, isOthers, save) : await save();
   changes.publish(saved.changed);
   return saved.credentials;
 }

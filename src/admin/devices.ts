@@ -38,7 +38,7 @@ import { admitDevice } from './device-limit.ts';
 import { type NameConflict, refuseTakenName, underFreeName } from './name-conflict.ts';
 import { resolveProfile } from './profiles.ts';
 import { forgetClaims } from './store.ts';
-import { choosing } from './taken-names.ts';
+import { type CheckAgain, choosing } from './taken-names.ts';
 
 /** Repeats a transaction that lost a race: attributes and activity of a device are written while a user changes it. */
 export const lostRaceAgain = { again: true };
@@ -66,23 +66,27 @@ export async function createDevice(
   credentials?: NewCredentials,
   conflict: NameConflict = refuseTakenName,
 ): Promise<Device> {
-  const { postgres, changes, clock, devicesMax, onAssigned, takenNames } = deps;
+  const { postgres, changes, clock, devicesMax, onAssigned } = deps;
   const names = {
     takenReason: 'device_name_taken',
     next: (prefix: string) => nextNameNumber(postgres, tenantId, prefix),
   };
-  const create = () =>
+  const create = (checkAgain?: CheckAgain) =>
     underFreeName(input.name, conflict, names, async (name) => {
-      const { device, change, assigned } = await postgres.transaction((queries) =>
-        insertNewDevice(queries, tenantId, { ...input, name }, credentials ?? randomToken(), clock.now(), devicesMax),
-      );
+      const { device, change, assigned } = await postgres.transaction(async (queries) => {
+        const named = { ...input, name };
+        const token = credentials ?? randomToken();
+        const inserted = await insertNewDevice(queries, tenantId, named, token, clock.now(), devicesMax);
+        await checkAgain?.(queries);
+        return inserted;
+      });
       changes.publish([change]);
       if (assigned) onAssigned?.();
       return device;
     });
   if (!credentials) return await create();
   const isOthers = () => areOthersCredentials(postgres, tenantId, credentials.credentialsId);
-  return await choosing(takenNames, tenantId, isOthers, create);
+  return await choosing(deps, tenantId, isOthers, create);
 }
 
 export function randomToken(): NewCredentials {

@@ -38,7 +38,7 @@ import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
 import type { AdminDeps } from './deps.ts';
 import { changeIssuer, checkIssuer, type IssuerProof } from './issuers.ts';
 import { lockTenant } from './store.ts';
-import { choosing } from './taken-names.ts';
+import { type CheckAgain, choosing } from './taken-names.ts';
 
 /** A profile as a user saves it; absent members are cleared. */
 export interface ProfileInput {
@@ -102,23 +102,28 @@ export async function findOrCreateProfile(
 }
 
 export async function createProfile(deps: AdminDeps, tenantId: string, input: ProfileInput): Promise<FullProfile> {
-  return await choosingKey(deps, tenantId, input, () => createChecked(deps, tenantId, input));
+  return await choosingKey(deps, tenantId, input, (checkAgain) => createChecked(deps, tenantId, input, checkAgain));
 }
 
 /** The key of a certificate profile is the digest of its certificate, which several tenants may have. */
 async function choosingKey<T>(
-  { postgres, takenNames }: AdminDeps,
+  deps: AdminDeps,
   tenantId: string,
   input: ProfileInput,
-  work: () => Promise<T>,
+  work: (checkAgain?: CheckAgain) => Promise<T>,
 ): Promise<T> {
   // Checks the values that will be stored: the document of a profile has a type as well.
   const { provisionKey: key, provisionType } = checkedProfile(input);
   if (!key || provisionType === 'X509_CERTIFICATE_CHAIN') return await work();
-  return await choosing(takenNames, tenantId, () => isOthersProvisionKey(postgres, tenantId, key), work);
+  return await choosing(deps, tenantId, () => isOthersProvisionKey(deps.postgres, tenantId, key), work);
 }
 
-async function createChecked(deps: AdminDeps, tenantId: string, input: ProfileInput): Promise<FullProfile> {
+async function createChecked(
+  deps: AdminDeps,
+  tenantId: string,
+  input: ProfileInput,
+  checkAgain?: CheckAgain,
+): Promise<FullProfile> {
   const { postgres, clock } = deps;
   const now = clock.now();
   return await postgres.transaction(async (queries) => {
@@ -128,6 +133,7 @@ async function createChecked(deps: AdminDeps, tenantId: string, input: ProfileIn
     await insertFullProfile(queries, profile);
     await changeIssuer(queries, undefined, profile, input.issuerProof);
     if (input.issuerProof) await markProven(queries, profile.id);
+    await checkAgain?.(queries);
     return profile;
   });
 }
@@ -143,7 +149,7 @@ export async function saveProfile(
   input: ProfileInput,
 ): Promise<FullProfile> {
   const { provisionKey } = (await findFullProfile(deps.postgres, tenantId, id)) ?? {};
-  const save = () => saveChecked(deps, tenantId, id, input);
+  const save = (checkAgain?: CheckAgain) => saveChecked(deps, tenantId, id, input, checkAgain);
   const isChosen = provisionKey !== input.provisionKey;
   const { profile, assigned } = isChosen ? await choosingKey(deps, tenantId, input, save) : await save();
   if (assigned) deps.onAssigned?.();
@@ -155,6 +161,7 @@ async function saveChecked(
   tenantId: string,
   id: string,
   input: ProfileInput,
+  checkAgain?: CheckAgain,
 ): Promise<{ profile: FullProfile; assigned: boolean }> {
   return await deps.postgres.transaction(async (queries) => {
     const stored = await findFullProfile(queries, tenantId, id, 'lock');
@@ -175,6 +182,7 @@ async function saveChecked(
     if (input.issuerProof) await markProven(queries, id);
     const assigned = profile.firmwareId !== stored.firmwareId || profile.softwareId !== stored.softwareId;
     if (assigned) await profileAssigned(queries, id);
+    await checkAgain?.(queries);
     return { profile, assigned };
   });
 }

@@ -1,91 +1,96 @@
 /**
  * Device credentials, emails and provisioning keys are unique over all tenants, so the refusal of a taken one shows
- * that another tenant has it. A tenant that meets too many of them is refused for a while before any lookup, and so
- * cannot guess tokens of other tenants. Names of the own tenant are not counted. Each worker counts separately.
+ * that another tenant has it. A tenant that meets `takenNamesMax` of them is refused for a while, for free and taken
+ * names alike, and so cannot guess tokens of other tenants. Names of the own tenant are not counted.
+ *
+ * The counts are rows of PostgreSQL, so they are exact for parallel calls at all workers and hosts: a taken name is
+ * counted before its answer is given, and a free one is checked again inside the transaction that takes it. Both get 429
+ * once the count is full, so a refusal does not tell a taken name from a free one. Windows end by the clock of the host
+ * that asks.
  */
 import type { Clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';
-import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Metrics } from '../base/metrics.ts';
-
-interface Window {
-  met: number;
-  /** Monotonic milliseconds. */
-  endsMs: number;
-}
+import type { Queries } from '../postgres/client.ts';
+import { countTakenNames, findTakenNameTries } from './store.ts';
 
 export class TakenNames {
   readonly #clock: Clock;
   readonly #log: Log;
   readonly #refused: Counter;
-  /** Key: the tenant, or the profile through which devices provision themselves. */
-  readonly #windows = new FifoMap<string, Window>(limits.takenNamesOwnersMax);
 
   constructor({ clock, log, metrics }: { clock: Clock; log: Log; metrics: Metrics }) {
     this.#clock = clock;
     this.#log = log;
     this.#refused = metrics.counter(
       'taken_names_refused_total',
-      'Calls that chose credentials, an email or a key, refused because too many of them belonged to other tenants.',
+      'Calls that chose credentials, an email or a key, refused because their tenant met too many of other tenants.',
     );
   }
 
-  /** Returns how many names of other tenants the owner may still meet. */
-  left(owner: string): number {
-    return Math.max(0, limits.takenNamesMax - (this.#window(owner)?.met ?? 0));
+  /** Throws 429 when the owner, a tenant or a profile, may meet no more names of other tenants. */
+  async admit(queries: Queries, owner: string): Promise<void> {
+    const { met, endsTime } = await findTakenNameTries(queries, owner, this.#clock.now());
+    if (met >= limits.takenNamesMax) throw this.refusal(endsTime);
   }
 
-  /** Throws 429 when the owner may meet no more names of other tenants. */
-  admit(owner: string): void {
-    if (this.left(owner) === 0) throw this.refusal(owner);
+  /**
+   * Counts names of other tenants that the owner chose. Returns how many of them, the first ones, may be answered as
+   * taken, and when the window ends. Inside a transaction the calls of the owner at other workers wait for its end.
+   */
+  async count(queries: Queries, owner: string, names: number): Promise<{ told: number; endsTime: number }> {
+    const now = this.#clock.now();
+    const max = limits.takenNamesMax;
+    if (names === 0) {
+      const { met, endsTime } = await findTakenNameTries(queries, owner, now);
+      return { told: Math.max(0, max - met), endsTime };
+    }
+    const { met, endsTime } = await countTakenNames(queries, owner, names, now, limits.takenNamesMs);
+    const before = met - names;
+    if (before < max && met >= max) this.#log.warn('taken_names', { owner });
+    return { told: Math.max(0, max - before), endsTime };
   }
 
-  refusal(owner: string): Fault {
+  refusal(endsTime: number): Fault {
     this.#refused.add(1);
-    const endsMs = this.#window(owner)?.endsMs ?? 0;
-    const seconds = Math.max(1, Math.ceil((endsMs - this.#clock.monotonic()) / 1000));
+    const seconds = Math.max(1, Math.ceil((endsTime - this.#clock.now()) / 1000));
     const message =
       'Too many of the chosen credentials, emails or keys could not be used: leave them out to get random ones, or try again later.';
     return new Fault('taken_names', message, seconds);
-  }
-
-  /** Counts names that the owner chose and another tenant has. */
-  met(owner: string, count: number): void {
-    if (count === 0) return;
-    let window = this.#window(owner);
-    if (!window) this.#windows.set(owner, (window = { met: 0, endsMs: this.#clock.monotonic() + limits.takenNamesMs }));
-    const isFirst = window.met < limits.takenNamesMax;
-    window.met += count;
-    if (isFirst && window.met >= limits.takenNamesMax) this.#log.warn('taken_names', { owner });
-  }
-
-  #window(owner: string): Window | undefined {
-    const window = this.#windows.get(owner);
-    if (!window || window.endsMs > this.#clock.monotonic()) return window;
-    this.#windows.delete(owner);
-    return undefined;
   }
 }
 
 const takenReasons = new Set(['credentials_taken', 'email_taken', 'provision_key_taken']);
 
-/** Runs `work`, which chooses a name. After a refusal `isOthers` finds out whether another tenant has the name. */
+/** Throws 429 when the count became full since the call began. */
+export type CheckAgain = (queries: Queries) => Promise<void>;
+
+export interface Choice {
+  postgres: Queries;
+  /** Absent where nothing is counted. */
+  takenNames?: TakenNames;
+}
+
+/**
+ * Runs `work`, which chooses a name and calls `checkAgain` as the last statement of its transaction. After a refusal
+ * `isOthers` finds out whether another tenant has the name.
+ */
 export async function choosing<T>(
-  takenNames: TakenNames | undefined,
+  { postgres, takenNames }: Choice,
   owner: string | null,
   isOthers: () => Promise<boolean>,
-  work: () => Promise<T>,
+  work: (checkAgain: CheckAgain) => Promise<T>,
 ): Promise<T> {
   // A system administrator sees all tenants.
-  if (!takenNames || owner === null) return await work();
-  takenNames.admit(owner);
+  if (!takenNames || owner === null) return await work(async () => {});
+  await takenNames.admit(postgres, owner);
   try {
-    return await work();
+    return await work((queries) => takenNames.admit(queries, owner));
   } catch (error) {
-    const isTaken = error instanceof Fault && takenReasons.has(error.reason);
-    if (isTaken && (await isOthers())) takenNames.met(owner, 1);
-    throw error;
+    if (!(error instanceof Fault) || !takenReasons.has(error.reason)) throw error;
+    const { told, endsTime } = await takenNames.count(postgres, owner, (await isOthers()) ? 1 : 0);
+    throw told > 0 ? error : takenNames.refusal(endsTime);
   }
 }

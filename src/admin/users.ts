@@ -27,7 +27,7 @@ import type { Queries } from '../postgres/client.ts';
 import { checkEmail } from './customer.ts';
 import type { AdminDeps } from './deps.ts';
 import { findTenant } from './store.ts';
-import { choosing } from './taken-names.ts';
+import { type CheckAgain, choosing } from './taken-names.ts';
 
 /** A user as another user saves it; absent members are cleared. */
 export interface UserInput {
@@ -55,24 +55,25 @@ export async function createUser(deps: AdminDeps, caller: Principal, input: User
   const { postgres, clock } = deps;
   const now = clock.now();
   const user = newUser(caller, input, now);
-  await choosingEmail(deps, caller, user.email, () =>
+  await choosingEmail(deps, caller, user.email, (checkAgain) =>
     postgres.transaction(async (queries) => {
       await checkOwners(queries, user);
       if (!(await insertUser(queries, { ...user, passwordHash: null }))) throw emailTaken(user.email);
       await setActivation(queries, user.id, newActivation(now));
+      await checkAgain(queries);
     }),
   );
   return user;
 }
 
 async function choosingEmail<T>(
-  { postgres, takenNames }: AdminDeps,
+  deps: AdminDeps,
   { tenantId }: Principal,
   email: string,
-  work: () => Promise<T>,
+  work: (checkAgain: CheckAgain) => Promise<T>,
 ): Promise<T> {
-  const isOthers = () => isOthersEmail(postgres, tenantId!, email);
-  return await choosing(takenNames, tenantId, isOthers, work);
+  const isOthers = () => isOthersEmail(deps.postgres, tenantId!, email);
+  return await choosing(deps, tenantId, isOthers, work);
 }
 
 function newUser(caller: Principal, input: UserInput, now: number): User {
@@ -94,7 +95,7 @@ export async function saveUser(
   input: UserInput,
   proven: boolean,
 ): Promise<User> {
-  const save = () => saveChecked(deps, caller, id, input, proven);
+  const save = (checkAgain?: CheckAgain) => saveChecked(deps, caller, id, input, proven, checkAgain);
   const isChosen = (await findAccount(deps.postgres, id))?.email !== input.email;
   return isChosen ? await choosingEmail(deps, caller, input.email, save) : await save();
 }
@@ -105,6 +106,7 @@ async function saveChecked(
   id: string,
   input: UserInput,
   proven: boolean,
+  checkAgain?: CheckAgain,
 ): Promise<User> {
   return await postgres.transaction(async (queries) => {
     const stored = checkReachable(caller, id, await findAccount(queries, id, 'lock'), 'write');
@@ -122,6 +124,7 @@ async function saveChecked(
       throw badRequest('email_password', 'To change this email give your own password as "currentPassword".');
     }
     if (!(await updateUser(queries, user))) throw emailTaken(user.email);
+    await checkAgain?.(queries);
     return user;
   });
 }

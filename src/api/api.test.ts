@@ -40,7 +40,7 @@ import { LongAnswers } from './long-answer.ts';
 const admin = { email: 'admin@millrace.local', systemEmail: 'system@millrace.local', password: 'pear-tree-7' };
 let movedMs = 0;
 /** Of what a tenant may meet within a window. */
-const movedClock = { now: clock.now, monotonic: () => clock.monotonic() + movedMs };
+const movedClock = { now: () => clock.now() + movedMs, monotonic: clock.monotonic };
 /** Cheap: what a hash must cost is the matter of `password.test.ts`. */
 const passwords = new PasswordHasher(20, { ln: 10, r: 8, p: 1 });
 const failedSignIns = new FailedSignIns(clock);

@@ -8,7 +8,7 @@ import type { Clock } from '../base/clock.ts';
 import type { Config } from '../base/config.ts';
 import { badRequest, Fault, StartError } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import { networkOf } from '../base/network.ts';
+import { subnetOf } from '../base/network.ts';
 import type { ReasonOf } from '../base/reasons.ts';
 import { isUuid, nullUuid } from '../base/uuid.ts';
 import { isAway, type Postgres, type Queries } from '../postgres/client.ts';
@@ -83,7 +83,7 @@ export class Auth {
 
   async signIn(email: string, password: string, remoteAddress: string): Promise<TokenPair> {
     const { postgres, jwt, clock, failedLoginsMax } = this.#deps;
-    const network = networkOf(remoteAddress);
+    const network = subnetOf(remoteAddress);
     // Refuses without a read of the store, where possible.
     this.#deps.failedSignIns.admit(email, network, true);
     const account = email.includes('\0') ? undefined : await findAccountByEmail(postgres, email);
@@ -128,7 +128,7 @@ export class Auth {
     remoteAddress: string,
   ): Promise<{ account: Account; passwordHash: string; asker: Asker }> {
     const { postgres, failedSignIns } = this.#deps;
-    const network = networkOf(remoteAddress);
+    const network = subnetOf(remoteAddress);
     // A caller with a session is known, but may guess only as often as at a sign-in.
     const asker = { network, isKnown: true };
     failedSignIns.admit(principal.email, network, true);
@@ -158,7 +158,7 @@ export class Auth {
     if (activateToken.includes('\0') || !(await isActivationKnown(postgres, activateToken, clock.now())))
       throw unknown();
     checkPassword(password);
-    const hash = await passwords.hash(password, { network: networkOf(remoteAddress), isKnown: true });
+    const hash = await passwords.hash(password, { network: subnetOf(remoteAddress), isKnown: true });
     const account = await activateAccount(postgres, activateToken, hash, clock.now());
     if (!account) throw unknown();
     return await jwt.issue(account);
@@ -176,7 +176,7 @@ export class Auth {
     const hash = sha256(resetToken);
     if (!(await isResetTokenKnown(postgres, hash, clock.now()))) throw unknown();
     checkPassword(password);
-    const next = await passwords.hash(password, { network: networkOf(remoteAddress), isKnown: true });
+    const next = await passwords.hash(password, { network: subnetOf(remoteAddress), isKnown: true });
     const now = clock.now();
     const account = await this.#revoking(revokesKeys, (queries) =>
       resetPassword(queries, hash, next, now, nextSecond(now)),

@@ -1,58 +1,38 @@
 /**
- * Wrong credentials of devices, counted by network address, over HTTP and MQTT alike: an address that gave `wrongMax`
- * of them within a minute is refused for a minute, before anything is looked up. Credentials that were right from that
- * address go on being served: of a thousand devices behind one NAT, one with a wrong token does not stop the others. An
- * attacker behind the same address can guess at those, and at no others. Trusted proxies are not counted.
+ * Wrong credentials of devices, counted by network, over HTTP and MQTT alike (`wrong-tries.ts`): a network that gave
+ * too many is refused for a minute, before anything is looked up. Credentials that were right from that network are
+ * still served: of a thousand devices behind one NAT, one with a wrong token does not stop the others. An attacker
+ * behind the same address can guess at those, and at no others.
  *
- * The counts are those of all workers and hosts on the bus, up to `wrongCredentialsTellMs`; without the bus each worker
- * counts alone. What was right is known to the worker that saw it, and to all when the address is refused.
+ * The counts hold for all workers and hosts on the bus. What was right is known to the worker that saw it, and to all
+ * workers and hosts when the network is refused.
  */
-import { createHash } from 'node:crypto';
+import { createHash, randomUUID } from 'node:crypto';
 import type { Clock } from '../base/clock.ts';
-import { Fault } from '../base/errors.ts';
-import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 import type { Counter, Metrics } from '../base/metrics.ts';
 import { networkOf } from '../base/network.ts';
 import type { Bus } from '../bus/bus.ts';
-import { isListOf, isObject, isText, isWhole, readMessage } from '../bus/messages.ts';
+import { isListOf, isObject, isText, readMessage } from '../bus/messages.ts';
 import { RightCredentials } from './right-credentials.ts';
+import { WrongTries } from './wrong-tries.ts';
 
-const channel = 'wrong-credentials';
-const windowMs = 60_000;
+const rightChannel = 'right-credentials';
 
-/** Network → wrong tries since the last message, and digests of what is right from a network that is refused now. */
-interface Message {
+/** Digests of what was right from a network that is refused now. */
+interface RightMessage {
+  /** The worker that saw them. */
   from: string;
-  wrong: [network: string, tries: number][];
-  right: [network: string, digests: string[]][];
-}
-
-function isMessage(value: unknown): value is Message {
-  return (
-    isObject(value) && isText(value['from']) && isListOf(value['wrong'], isWrong) && isListOf(value['right'], isRight)
-  );
-}
-
-function isWrong(value: unknown): value is [string, number] {
-  return Array.isArray(value) && value.length === 2 && isText(value[0]) && isWhole(value[1]);
-}
-
-function isRight(value: unknown): value is [string, string[]] {
-  return Array.isArray(value) && value.length === 2 && isText(value[0]) && isListOf(value[1], isText);
-}
-
-interface Window {
   network: string;
-  tries: number;
-  endsMs: number;
-  isRefused: boolean;
+  digests: string[];
+}
+
+function isRightMessage(value: unknown): value is RightMessage {
+  return isObject(value) && isText(value['from']) && isText(value['network']) && isListOf(value['digests'], isText);
 }
 
 export interface WrongCredentialsDeps {
   bus: Bus;
-  /** Distinct for each worker. */
-  node: string;
   /** Within a minute. */
   wrongMax: number;
   isTrustedProxy: (address: string) => boolean;
@@ -61,20 +41,26 @@ export interface WrongCredentialsDeps {
 }
 
 export class WrongCredentials {
-  readonly #deps: WrongCredentialsDeps;
-  readonly #windows = new FifoMap<string, Window>(limits.wrongCredentialsAddressesMax);
+  readonly #bus: Bus;
+  readonly #worker = randomUUID();
+  readonly #tries: WrongTries;
   readonly #right = new RightCredentials();
   readonly #refused: Counter;
-  #untold = new Map<string, number>();
-  #untoldRight = new Set<string>();
-  #timer: NodeJS.Timeout | undefined;
-  /** Runs while there are windows. */
-  #sweepTimer: NodeJS.Timeout | undefined;
-  #leave = () => {};
+  #unsubscribe = () => {};
 
-  constructor(deps: WrongCredentialsDeps) {
-    this.#deps = deps;
-    const { metrics } = deps;
+  constructor({ bus, wrongMax, isTrustedProxy, clock, metrics }: WrongCredentialsDeps) {
+    this.#bus = bus;
+    this.#tries = new WrongTries({
+      bus,
+      channel: 'wrong-device-credentials',
+      wrongMax,
+      reason: 'wrong_credentials',
+      message:
+        'Too many wrong credentials from this address: check the token of each device behind it, and try again later.',
+      isTrustedProxy,
+      clock,
+      onRefused: (network) => this.#publishRight(network),
+    });
     this.#refused = metrics.counter(
       'wrong_credentials_refused_total',
       'Requests and sign-ins refused because their address gave too many wrong credentials.',
@@ -82,120 +68,63 @@ export class WrongCredentials {
     metrics.observed(
       'wrong_credentials_addresses',
       'Addresses that gave wrong credentials within the last minute or are refused.',
-      () => this.#windows.size,
+      () => this.#tries.networks,
       'max',
     );
   }
 
   async start(): Promise<void> {
-    this.#leave = await this.#deps.bus.subscribe(channel, (payload) => this.#receive(payload));
+    this.#unsubscribe = await this.#bus.subscribe(rightChannel, (payload) => this.#receive(payload));
+    await this.#tries.start();
   }
 
   stop(): void {
-    this.#leave();
-    clearTimeout(this.#timer);
-    clearInterval(this.#sweepTimer);
+    this.#unsubscribe();
+    this.#tries.stop();
   }
 
   /** No address gave wrong credentials lately: nothing is refused, and nothing needs to be noted of known devices. */
   get isCalm(): boolean {
-    return this.#windows.size === 0;
+    return this.#tries.networks === 0;
   }
 
   /** Throws the refusal of an address that is refused, unless these credentials were right from it before. */
   check(address: string, credentials: string): void {
-    const network = networkOf(address, 4);
-    const window = this.#window(network);
-    if (!window?.isRefused || this.#right.has(network, credentials)) return;
+    const network = networkOf(address);
+    if (!this.#tries.isRefused(network) || this.#right.has(network, credentials)) return;
     this.#refused.add(1);
-    const seconds = Math.max(1, Math.ceil((window.endsMs - this.#deps.clock.monotonic()) / 1000));
-    const message =
-      'Too many wrong credentials from this address: check the token of each device behind it, and try again later.';
-    throw new Fault('wrong_credentials', message, seconds);
+    throw this.#tries.refusal(network);
   }
 
   /** Of known credentials while the worker is not calm: false = refused. Notes what is right, should a refusal come. */
   mayUse(address: string, credentials: string): boolean {
-    const network = networkOf(address, 4);
-    if (this.#window(network)?.isRefused) return this.#right.has(network, credentials);
+    const network = networkOf(address);
+    if (this.#tries.isRefused(network)) return this.#right.has(network, credentials);
     this.#right.add(network, credentials);
     return true;
   }
 
   right(address: string, credentials: string): void {
-    if (address !== '') this.#right.add(networkOf(address, 4), credentials);
+    if (address !== '') this.#right.add(networkOf(address), credentials);
   }
 
+  /** Called in the same turn as the check after the look-up. */
   wrong(address: string): void {
-    if (address === '' || this.#deps.isTrustedProxy(address)) return;
-    const network = networkOf(address, 4);
-    this.#untold.set(network, (this.#untold.get(network) ?? 0) + 1);
-    this.#count(network, 1);
-    this.#tellSoon();
+    this.#tries.wrong(address);
   }
 
-  #count(network: string, tries: number): void {
-    const { clock, wrongMax } = this.#deps;
-    let window = this.#window(network);
-    if (window === undefined) {
-      window = { network, tries: 0, endsMs: clock.monotonic() + windowMs, isRefused: false };
-      this.#windows.set(network, window);
-      this.#sweepTimer ??= setInterval(() => this.#sweep(), limits.wrongCredentialsSweepMs).unref();
+  #publishRight(network: string): void {
+    const digests = this.#right.digests(network);
+    for (let at = 0; at < digests.length; at += limits.wrongTriesPerMessage) {
+      const some = digests.slice(at, at + limits.wrongTriesPerMessage);
+      const message: RightMessage = { from: this.#worker, network, digests: some };
+      this.#bus.publish(rightChannel, JSON.stringify(message));
     }
-    window.tries += tries;
-    if (window.isRefused || window.tries < wrongMax) return;
-    window.isRefused = true;
-    window.endsMs = clock.monotonic() + windowMs;
-    this.#untoldRight.add(network);
-    this.#tellSoon();
-  }
-
-  /** The one that counts; an old one is forgotten. */
-  #window(network: string): Window | undefined {
-    const window = this.#windows.get(network);
-    if (window === undefined || window.endsMs > this.#deps.clock.monotonic()) return window;
-    this.#windows.delete(network);
-    return undefined;
-  }
-
-  /** Forgets windows that have ended: without any, the worker is calm again. */
-  #sweep(): void {
-    for (const { network } of this.#windows.values()) this.#window(network);
-    if (this.#windows.size > 0) return;
-    clearInterval(this.#sweepTimer);
-    this.#sweepTimer = undefined;
-  }
-
-  #tellSoon(): void {
-    this.#timer ??= setTimeout(() => this.#tell(), limits.wrongCredentialsTellMs).unref();
-  }
-
-  #tell(): void {
-    this.#timer = undefined;
-    const wrong = [...this.#untold];
-    const refused = this.#untoldRight;
-    this.#untold = new Map();
-    this.#untoldRight = new Set();
-    for (let at = 0; at < wrong.length; at += limits.wrongCredentialsPerMessage) {
-      this.#publish(wrong.slice(at, at + limits.wrongCredentialsPerMessage), []);
-    }
-    for (const network of refused) {
-      const digests = this.#right.digests(network);
-      for (let at = 0; at < digests.length; at += limits.wrongCredentialsPerMessage) {
-        this.#publish([], [[network, digests.slice(at, at + limits.wrongCredentialsPerMessage)]]);
-      }
-    }
-  }
-
-  #publish(wrong: Message['wrong'], right: Message['right']): void {
-    this.#deps.bus.publish(channel, JSON.stringify({ from: this.#deps.node, wrong, right } satisfies Message));
   }
 
   #receive(payload: Buffer): void {
-    const { from, wrong, right } = readMessage(payload, isMessage);
-    if (from === this.#deps.node) return;
-    for (const [network, tries] of wrong) this.#count(network, tries);
-    for (const [network, digests] of right) this.#right.learn(network, digests);
+    const { from, network, digests } = readMessage(payload, isRightMessage);
+    if (from !== this.#worker) this.#right.learn(network, digests);
   }
 }
 

@@ -24,23 +24,19 @@ export const limits = {
   wrongClaimKeysMax: 10,
   /** Length of that window. */
   wrongClaimWindowMs: 60_000,
-  /** Remote addresses whose wrong provisioning keys a worker counts; a new address evicts the oldest. */
-  guessingAddressesMax: 10_000,
-  /** Time within which wrong provisioning keys of one address are counted together. */
-  guessWindowMs: 60_000,
-  /** Names of other tenants (credentials, emails, keys) that a tenant may meet at a worker within `takenNamesMs`. */
+  /** Names of other tenants (credentials, emails, keys) that a tenant may meet within `takenNamesMs`. */
   takenNamesMax: 20,
   takenNamesMs: 600_000,
-  /** Tenants whose met names a worker counts; a new tenant evicts the oldest. */
-  takenNamesOwnersMax: 10_000,
-  /** Addresses whose wrong device credentials a worker counts; a new address evicts the oldest. */
-  wrongCredentialsAddressesMax: 10_000,
-  /** Time after which a worker publishes its counts of wrong credentials. */
-  wrongCredentialsTellMs: 100,
-  /** Entries of one message of such counts. */
-  wrongCredentialsPerMessage: 1_000,
-  /** Interval at which ended windows of wrong credentials are removed. */
-  wrongCredentialsSweepMs: 1_000,
+  /** Networks whose wrong device credentials, or wrong provisioning keys, a worker counts; a new one evicts the oldest. */
+  wrongTriesNetworksMax: 10_000,
+  /** Time within which wrong tries are counted together, and for which a network is refused. */
+  wrongTriesWindowMs: 60_000,
+  /** Time between two messages of a worker about wrong tries. */
+  wrongTriesPublishMs: 3,
+  /** Networks in one such message, and credentials in one about what was right. */
+  wrongTriesPerMessage: 1_000,
+  /** Interval at which ended windows of wrong tries are removed. */
+  wrongTriesSweepMs: 1_000,
   /** Right credentials that a worker remembers with their address. */
   rightCredentialsMax: 100_000,
   /** Profiles of one tenant that are tried for one certificate. */

@@ -1,9 +1,9 @@
 import { expect, test } from 'vitest';
-import { networkOf } from './network.ts';
+import { networkOf, subnetOf } from './network.ts';
 
-test('of IPv4 the /24, or the address', () => {
-  expect(networkOf('10.1.2.3')).toBe('10.1.2');
-  expect(networkOf('10.1.2.3', 4)).toBe('10.1.2.3');
+test('of IPv4 the address, or the /24', () => {
+  expect(networkOf('10.1.2.3')).toBe('10.1.2.3');
+  expect(subnetOf('10.1.2.3')).toBe('10.1.2');
 });
 
 test('of IPv6 the /64, in any spelling', () => {
@@ -20,8 +20,8 @@ test('of IPv6 the /64, in any spelling', () => {
 
 test('an IPv4 address inside IPv6 is that address', () => {
   for (const address of ['::ffff:10.1.2.3', '0000:0000:0000:0000:0000:ffff:0a01:0203', '::ffff:a01:203']) {
-    expect(networkOf(address)).toBe('10.1.2');
-    expect(networkOf(address, 4)).toBe('10.1.2.3');
+    expect(networkOf(address)).toBe('10.1.2.3');
+    expect(subnetOf(address)).toBe('10.1.2');
   }
 });
 

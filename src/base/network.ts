@@ -3,8 +3,17 @@
  * of it can have its neighbours too. Of IPv6 it is the /64, in any spelling; an IPv4 address inside IPv6 is what it is.
  */
 
-/** `ipv4Parts`: 3 counts a /24 as one, 4 each IPv4 address on its own. What is no address is a network of its own. */
-export function networkOf(address: string, ipv4Parts: 3 | 4 = 3): string {
+/** Each IPv4 address on its own, and a /64 of IPv6. What is no address is a network of its own. */
+export function networkOf(address: string): string {
+  return partOf(address, 4);
+}
+
+/** As `networkOf`, but a /24 of IPv4: a user who signs in again may have another address of the same provider. */
+export function subnetOf(address: string): string {
+  return partOf(address, 3);
+}
+
+function partOf(address: string, ipv4Parts: 3 | 4): string {
   if (!address.includes(':')) return address.split('.').slice(0, ipv4Parts).join('.');
   const groups = groupsOf(address);
   if (!groups) return address;

@@ -27,7 +27,7 @@ export class Addresses {
 
   /** Counts a connection, until `leave`. False: the address has more than its share, this connection included. */
   enter(address: string): boolean {
-    const network = networkOf(address, 4);
+    const network = networkOf(address);
     const open = this.#open.get(network) ?? { connections: 0, provisioning: 0 };
     open.connections += 1;
     this.#open.set(network, open);
@@ -35,7 +35,7 @@ export class Addresses {
   }
 
   leave(address: string): void {
-    const network = networkOf(address, 4);
+    const network = networkOf(address);
     const open = this.#open.get(network)!;
     open.connections -= 1;
     if (open.connections === 0) this.#open.delete(network);
@@ -43,13 +43,13 @@ export class Addresses {
 
   /** The like for a connection that entered and asks for credentials; a refused one is not counted. */
   enterProvisioning(address: string): boolean {
-    const open = this.#open.get(networkOf(address, 4))!;
+    const open = this.#open.get(networkOf(address))!;
     if (open.provisioning >= this.#options.provisioningMax && !this.#options.isTrusted(address)) return false;
     open.provisioning += 1;
     return true;
   }
 
   leaveProvisioning(address: string): void {
-    this.#open.get(networkOf(address, 4))!.provisioning -= 1;
+    this.#open.get(networkOf(address))!.provisioning -= 1;
   }
 }

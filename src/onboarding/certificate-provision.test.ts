@@ -4,12 +4,12 @@ import { CertificateMaker, type KeyPair } from '../../test/harness/certificates.
 import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
 import { createProfile } from '../admin/profiles.ts';
 import { insertTenant } from '../admin/store.ts';
+import type { WrongTries } from '../auth/wrong-tries.ts';
 import { systemClock as clock } from '../base/clock.ts';
 import { createLog } from '../base/log.ts';
 import { createUuid } from '../base/uuid.ts';
 import type { CredentialChanges } from '../device/credential-changes.ts';
 import { CertificateProvisioner, clientCertificate, nameIn } from './certificate-provision.ts';
-import { Guesses } from './guesses.ts';
 
 describe('the name of a device in its common name', () => {
   const f = (text: string, pattern: string, expected: string | undefined) =>
@@ -51,8 +51,8 @@ describe('profiles from before proofs were asked for', () => {
   function depsOf() {
     const { postgres } = server;
     const changes = { publish: () => {} } as unknown as CredentialChanges;
-    const guesses = new Guesses({ clock, wrongMax: 100, windowMs: 60_000, addressesMax: 10 });
-    return { postgres, changes, clock, devicesMax: 0, guesses, log: createLog('fatal', 'test') };
+    const wrongKeys = { look: (_: string, look: () => unknown) => look() } as unknown as WrongTries;
+    return { postgres, changes, clock, devicesMax: 0, wrongKeys, log: createLog('fatal', 'test') };
   }
 
   /** A profile of a tenant of its own. */

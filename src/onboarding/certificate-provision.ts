@@ -9,6 +9,7 @@ import { createContext, Script } from 'node:vm';
 import type { AdminDeps } from '../admin/deps.ts';
 import { insertNewDevice } from '../admin/devices.ts';
 import { readCertificate, subjectDigest } from '../admin/issuers.ts';
+import type { WrongTries } from '../auth/wrong-tries.ts';
 import { Fault } from '../base/errors.ts';
 import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
@@ -24,7 +25,6 @@ import {
   updateCredentials,
 } from '../device/store.ts';
 import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
-import type { Guesses } from './guesses.ts';
 
 /** The certificates that a TLS client has sent. */
 export interface ClientCertificate {
@@ -37,7 +37,7 @@ export interface ClientCertificate {
 }
 
 export interface ChainDeps extends AdminDeps {
-  guesses: Guesses;
+  wrongKeys: WrongTries;
   log: Log;
 }
 
@@ -70,17 +70,9 @@ export class CertificateProvisioner {
 
   /** Throws 429 when the address has sent too many unknown certificates, 403 at the limit of devices. */
   async provision(certificate: ClientCertificate, remoteAddress: string): Promise<ChainOutcome> {
-    const { guesses, clock, log } = this.#deps;
-    const forgive = guesses.begin(remoteAddress);
-    let profile: ChainProfile | undefined;
-    try {
-      profile = await this.#profileOf(certificate, clock.now());
-    } catch (error) {
-      forgive();
-      throw error;
-    }
+    const { wrongKeys, clock, log } = this.#deps;
+    const profile = await wrongKeys.look(remoteAddress, () => this.#profileOf(certificate, clock.now()));
     if (!profile) return 'unknown';
-    forgive();
     const name = deviceNameOf(certificate.leaf, profile.pattern);
     const outcome = name === undefined ? 'failed' : await this.#give(profile, name, certificate);
     log.info('provisioned_by_chain', { profile: profile.id, outcome });

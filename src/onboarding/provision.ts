@@ -7,9 +7,10 @@ import { createHash, randomBytes, timingSafeEqual } from 'node:crypto';
 import type { AdminDeps } from '../admin/deps.ts';
 import { deviceLimitReason } from '../admin/device-limit.ts';
 import { insertNewDevice } from '../admin/devices.ts';
-import { choosing } from '../admin/taken-names.ts';
+import { type CheckAgain, choosing } from '../admin/taken-names.ts';
 import { ownValue, scopeNumber } from '../attributes/attributes.ts';
 import { readAttributes, upsertAttributes } from '../attributes/store.ts';
+import type { WrongTries } from '../auth/wrong-tries.ts';
 import { assert, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
@@ -17,11 +18,11 @@ import { createAccessToken, type FullProfile } from '../device/device.ts';
 import { findProfileByProvisionKey } from '../device/profile-store.ts';
 import { areOthersCredentials, findCredentials, findDevice, findDeviceByName, lockDevice } from '../device/store.ts';
 import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
-import type { Guesses } from './guesses.ts';
 import { type ProvisionOutcome, type ProvisionRequest, requestedCredentials } from './provision-request.ts';
 
 export interface ProvisionDeps extends AdminDeps {
-  guesses: Guesses;
+  /** Keys of profiles, and certificates that no profile answers for. */
+  wrongKeys: WrongTries;
   log: Log;
 }
 
@@ -39,16 +40,8 @@ export async function provision(
   request: ProvisionRequest,
   remoteAddress: string,
 ): Promise<ProvisionOutcome> {
-  const forgive = deps.guesses.begin(remoteAddress);
-  let profile: FullProfile | undefined;
-  try {
-    profile = await openedProfile(deps.postgres, request);
-  } catch (error) {
-    forgive();
-    throw error;
-  }
+  const profile = await deps.wrongKeys.look(remoteAddress, () => openedProfile(deps.postgres, request));
   if (!profile) return { status: 'NOT_FOUND' };
-  forgive();
   const outcome = await provisionIn(deps, profile, request);
   deps.log.info('provisioned', { profile: profile.id, outcome: outcome.status });
   return outcome;
@@ -84,23 +77,24 @@ async function createProvisioned(
   profile: FullProfile,
   request: ProvisionRequest,
 ): Promise<ProvisionOutcome> {
-  const { postgres, changes, clock, devicesMax, onAssigned, takenNames } = deps;
+  const { postgres, changes, clock, devicesMax, onAssigned } = deps;
   const name = request.deviceName ?? createAccessToken();
   const input = { name, profileId: profile.id, additionalInfo: request.gateway ? confinedGateway : null };
   try {
     const credentials = requestedCredentials(request);
     const isOthers = () => areOthersCredentials(postgres, profile.tenantId, credentials.credentialsId);
-    const create = () =>
+    const create = (checkAgain: CheckAgain) =>
       postgres.transaction(async (queries) => {
         const now = clock.now();
         const inserted = await insertNewDevice(queries, profile.tenantId, input, credentials, now, devicesMax);
         await markProvisioned(queries, inserted.device.number, clock.now());
+        await checkAgain(queries);
         return inserted;
       });
     // A device with a profile's secret does not use up the share of the tenant's administrators.
     const isRandom = request.credentialsType === 'ACCESS_TOKEN' && !request.token;
     const owner = isRandom ? null : `profile ${profile.id}`;
-    const { change, assigned } = await choosing(takenNames, owner, isOthers, create);
+    const { change, assigned } = await choosing(deps, owner, isOthers, create);
     changes.publish([change]);
     if (assigned) onAssigned?.();
     return { status: 'SUCCESS', credentials };

@@ -36,14 +36,14 @@ export class BodyRoom {
     const addressBytesMax = Math.max(this.#bodyBytesMax, this.#bytesMax / 2);
     return new Held(this.#budget, [
       { name, bytesMax: this.#bodyBytesMax },
-      { name: `address ${networkOf(remoteAddress, 4)}`, bytesMax: addressBytesMax },
+      { name: `address ${networkOf(remoteAddress)}`, bytesMax: addressBytesMax },
     ]);
   }
 
   ofStranger(remoteAddress: string): Held {
     return new Held(this.#budget, [
       { name: 'strangers', bytesMax: this.#bytesMax / 2 },
-      { name: `stranger ${networkOf(remoteAddress, 4)}`, bytesMax: this.#bytesMax / 4 },
+      { name: `stranger ${networkOf(remoteAddress)}`, bytesMax: this.#bytesMax / 4 },
     ]);
   }
 }

@@ -164,7 +164,7 @@ export class Exchange {
   }
 
   #stream(answer: Answer, body: SlicedBody): void {
-    const owners = body.owners ?? [{ name: `address ${networkOf(this.remoteAddress(), 4)}`, timesFree: 3 }];
+    const owners = body.owners ?? [{ name: `address ${networkOf(this.remoteAddress())}`, timesFree: 3 }];
     const outcome = streams.take(owners);
     if (outcome === 'taken') {
       this.#answerInSlices(answer, body, owners);

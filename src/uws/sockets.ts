@@ -47,7 +47,7 @@ export class Sockets {
       this.#unknown = connections - 1;
     }
     const address = addressOf();
-    const network = networkOf(address, 4);
+    const network = networkOf(address);
     add(this.#counts, network);
     if (this.#openedMeanwhile) add(this.#openedMeanwhile, network);
     if (connections <= perAddressMax) {
@@ -113,7 +113,7 @@ async function connectionsByNetwork(port: number): Promise<Map<string, number>> 
         for (const line of lines) {
           const [, local = '', remote = '', state = ''] = line.trim().split(/\s+/, 4);
           if (!local.endsWith(localPort) || !heldStates.has(state)) continue;
-          add(counts, networkOf(addressOfHex(remote.slice(0, remote.indexOf(':'))), 4));
+          add(counts, networkOf(addressOfHex(remote.slice(0, remote.indexOf(':')))));
         }
       }
     } finally {

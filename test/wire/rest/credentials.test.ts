@@ -1,7 +1,8 @@
 /** Credentials of devices (docs/rest.md#credentials). */
 import { randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';
-import { ok } from '../../harness/people.ts';
+import { limits } from '../../../src/base/limits.ts';
+import { newTenant, ok } from '../../harness/people.ts';
 import { fault } from '../../harness/rest.ts';
 import { newDevice, sharedEngine } from '../../harness/shared-engine.ts';
 
@@ -90,4 +91,21 @@ test('a device is created with credentials of any kind', async () => {
   expect(await fault('POST', '/api/device-with-credentials', twice)).toBe(
     '400/31 These device credentials cannot be used: choose others.',
   );
+});
+
+test('parallel calls at all workers learn no more taken tokens of another tenant than sequential ones', async () => {
+  const { admin } = await newTenant();
+  const taken = (await newDevice()).token;
+  const create = async (accessToken: string) => {
+    const path = `/api/device?accessToken=${accessToken}`;
+    const { status } = await sharedEngine().send('POST', path, { name: randomUUID() }, admin.token);
+    return status;
+  };
+  const calls = Array.from({ length: 80 }, (_, n) => create(n % 4 === 0 ? randomUUID() : taken));
+  const statuses = await Promise.all(calls);
+  const ofTaken = statuses.filter((_, n) => n % 4 !== 0);
+  expect(ofTaken.filter((status) => status === 400)).toHaveLength(limits.takenNamesMax);
+  expect(ofTaken.filter((status) => status === 429)).toHaveLength(ofTaken.length - limits.takenNamesMax);
+  for (const status of statuses.filter((_, n) => n % 4 === 0)) expect([200, 429]).toContain(status);
+  expect(await create(randomUUID())).toBe(429);
 });
