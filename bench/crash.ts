@@ -2,7 +2,7 @@
  * The crash run: load over sockets while faults happen in an order that a seed gives. Afterwards every acknowledged
  * record must be readable once and unchanged, every deleted one gone, and nothing may wait. `npm test` runs a short one.
  */
-import { cpSync, mkdirSync } from 'node:fs';
+import { cpSync, lstatSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type Engine, preparedData, startEngine } from '../test/harness/engine.ts';
@@ -86,7 +86,7 @@ export interface CrashSums {
 
 /** A start or stop that takes longer than this counts as stuck, also on a machine that does much else. */
 const processMsMax = 240_000;
-/** So many times its seconds a run goes on with faults until its minima are met. */
+/** A run continues for at most so many times its seconds until its minima are met, and settles for so many times its seconds. */
 const patience = 4;
 /** How long the next fault waits for `progressMin`, and the end of the load for the other minima. */
 const progressMsMax = 10_000;
@@ -121,8 +121,11 @@ export async function crashRun(options: CrashOptions): Promise<CrashOutcome> {
     engine = await startEngine({ workers, env, ...patient, logFile, ...(dataDir && { dataDir }) });
     const outcome = await runOn(engine, machine, options);
     if (!outcome.good && keepIn) {
+      options.say(`not good: ${JSON.stringify(outcome.sums)}`);
       await engine.killAll();
-      cpSync(engine.dataDir, join(keepIn, 'data'), { recursive: true });
+      // A control socket cannot be copied.
+      const filter = (path: string) => !lstatSync(path).isSocket();
+      cpSync(engine.dataDir, join(keepIn, 'data'), { recursive: true, filter });
       options.say(`kept in ${keepIn}: engine.log and the data directory`);
     }
     return { ...outcome, seconds: (performance.now() - startedAt) / 1000 };
@@ -205,14 +208,18 @@ async function runOn(engine: Engine, machine: Machine, options: CrashOptions): P
   const settleMs = options.settleSeconds * 1000;
   const waitingAtEnd = await settled(engine, settleMs, signal);
   phase(
-    waitingAtEnd.length === 0 ? 'shipped' : `not shipped in ${options.settleSeconds} s: ${waitingAtEnd.join(', ')}`,
+    waitingAtEnd.length === 0
+      ? 'shipped'
+      : `nothing changed in ${options.settleSeconds} s, or too slowly: ${waitingAtEnd.join(', ')}`,
   );
   await faults.stop();
   await faults.start();
   phase('started again');
   const stillWaiting = await settled(engine, settleMs, signal);
   phase(
-    stillWaiting.length === 0 ? 'shipped' : `not shipped in ${options.settleSeconds} s: ${stillWaiting.join(', ')}`,
+    stillWaiting.length === 0
+      ? 'shipped'
+      : `nothing changed in ${options.settleSeconds} s, or too slowly: ${stillWaiting.join(', ')}`,
   );
   const judge = async () => {
     const verdicts = {
@@ -305,12 +312,21 @@ async function waitFor(isSo: () => boolean, waitMsMax: number, signal: AbortSign
   while (!isSo() && performance.now() < deadline) await sleep(50, undefined, { signal });
 }
 
-/** Waits until nothing waits, for so long at most; tells what still does. */
-async function settled(engine: Engine, waitMsMax: number, signal: AbortSignal | undefined): Promise<string[]> {
-  const deadline = performance.now() + waitMsMax;
+/**
+ * Waits until nothing waits in the engine. Returns what still waits when that has not changed for `stillMsMax`, or after
+ * several times as long: a slow machine is no fault of the engine.
+ */
+async function settled(engine: Engine, stillMsMax: number, signal: AbortSignal | undefined): Promise<string[]> {
+  const end = performance.now() + stillMsMax * patience;
+  let before = '';
+  let deadline = 0;
   for (;;) {
     const what = await waiting(engine);
-    if (what.every((one) => one.startsWith('quarantine')) || performance.now() > deadline) return what;
+    if (what.every((one) => one.startsWith('quarantine'))) return what;
+    const now = what.join();
+    if (now !== before) deadline = Math.min(end, performance.now() + stillMsMax);
+    before = now;
+    if (performance.now() > deadline) return what;
     await sleep(500, undefined, { signal });
   }
 }
