@@ -1,16 +1,13 @@
-/**
- * The analytics process as the primary sees it: forked, started again when it dies, told the state, asked for metrics.
- */
+/** The analytics process as the primary sees it. While it does not run, reports are refused and the service goes on. */
 import { type ChildProcess, fork } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import type { Config } from '../base/config.ts';
 import type { Log } from '../base/log.ts';
 import type { Sample } from '../base/metrics.ts';
-import { writeProcessFile } from '../base/process-file.ts';
 import type { ClockState } from './clock-offset.ts';
 import type { DataDirectory } from './data-directory.ts';
-import type { Engines, InstanceState, PartState, ToPrimary, ToWorker } from './messages.ts';
-import { Supervisor } from './supervisor.ts';
+import type { Begin, Engines, InstanceState, PartState } from './messages.ts';
+import { SupervisedChild } from './supervised-child.ts';
 
 export interface AnalyticsProcessOptions {
   config: Config;
@@ -26,133 +23,65 @@ export interface AnalyticsProcessOptions {
 }
 
 const entry = fileURLToPath(new URL('../analytics.js', import.meta.url));
-const collectMsMax = 2_000;
 
 export class AnalyticsProcess {
   readonly #options: AnalyticsProcessOptions;
-  readonly #supervisor: Supervisor;
-  readonly #collections = new Map<number, (samples: Sample[]) => void>();
-  #child: ChildProcess | undefined;
-  #ready = false;
-  #stopping = false;
-  #lastCollection = 0;
-  #failure: string | undefined;
+  readonly #child: SupervisedChild;
   #onReady: (() => void) | undefined;
 
   constructor(options: AnalyticsProcessOptions) {
+    const { data, log, onForked } = options;
     this.#options = options;
-    this.#supervisor = new Supervisor({
+    this.#child = new SupervisedChild({
       name: 'analytics',
-      log: options.log,
-      restart: async () => this.#fork(),
+      processFile: data.processFile('analytics'),
+      log,
+      fork: () => fork(entry, [], { execArgv: [], stdio: ['ignore', 'inherit', 'inherit', 'ipc'] }),
+      onForked,
+      begin: () => [this.#begin()],
+      onChange: () => this.#onReady?.(),
     });
   }
 
   get state(): PartState {
-    return this.#ready ? 'up' : 'starting';
+    return this.#child.isReady ? 'up' : 'starting';
   }
 
-  /** Why it does not run; undefined while it does. Reports are then refused, and the service goes on. */
+  /** Why it does not run; undefined while it does. */
   get failure(): string | undefined {
-    return this.#supervisor.failure;
+    return this.#child.failure;
   }
 
   /** Resolves when it listens, or died: then it is started again for as long as the service runs. */
   start(): Promise<void> {
     return new Promise((resolve) => {
       this.#onReady = resolve;
-      this.#fork();
+      this.#child.start();
     });
   }
 
   tell(state: InstanceState): void {
-    this.#send({ kind: 'state', state });
+    this.#child.send({ kind: 'state', state });
   }
 
   /** What it counts; nothing when it does not answer in time. */
   collect(): Promise<Sample[]> {
-    const id = ++this.#lastCollection;
-    if (!this.#ready) return Promise.resolve([]);
-    return new Promise((resolve) => {
-      const done = (samples: Sample[]) => {
-        clearTimeout(timer);
-        this.#collections.delete(id);
-        resolve(samples);
-      };
-      const timer = setTimeout(() => done([]), collectMsMax);
-      this.#collections.set(id, done);
-      this.#send({ kind: 'collect', id });
-    });
+    return this.#child.collect();
   }
 
   /** Reports that run may end; after `timeMsMax` it is killed. */
-  async stop(timeMsMax: number): Promise<void> {
-    const child = this.#end();
-    if (!child) return;
-    const exit = new Promise((resolve) => child.once('exit', resolve));
-    this.#send({ kind: 'drain' });
-    setTimeout(() => child.kill('SIGKILL'), timeMsMax).unref();
-    await exit;
+  stop(timeMsMax: number): Promise<void> {
+    return this.#child.drain(timeMsMax);
   }
 
   kill(): void {
-    this.#end()?.kill('SIGKILL');
+    this.#child.kill();
   }
 
-  #end(): ChildProcess | undefined {
-    this.#stopping = true;
-    this.#supervisor.stop();
-    return this.#child;
-  }
-
-  #fork(): void {
-    const { data, log, onForked } = this.#options;
-    const child = fork(entry, [], { execArgv: [], stdio: ['ignore', 'inherit', 'inherit', 'ipc'] });
-    this.#child = child;
-    this.#failure = undefined;
-    if (child.pid !== undefined) writeProcessFile(data.processFile('analytics'), child.pid);
-    onForked(child);
-    child.on('message', (message: ToPrimary) => this.#receive(message));
-    child.on('error', (error) => log.warn('analytics_channel', { reason: error.message }));
-    child.once('exit', (code, signal) => {
-      this.#child = undefined;
-      this.#ready = false;
-      for (const done of [...this.#collections.values()]) done([]);
-      this.#onReady?.();
-      if (!this.#stopping) this.#supervisor.died(this.#failure ?? (signal ? `signal ${signal}` : `exit code ${code}`));
-    });
-  }
-
-  #receive(message: ToPrimary): void {
-    switch (message.kind) {
-      case 'hello': {
-        const { config, engines, installation } = this.#options;
-        const clock = this.#options.clock();
-        const postgresReady = this.#options.isPostgresReady();
-        const none = { slot: 0, rules: [], orphanJournals: [] };
-        const begin = { ...none, config, engines, installation: installation(), postgresReady, clock };
-        this.#send({ kind: 'begin', ...begin });
-        return;
-      }
-      case 'ready':
-        this.#ready = true;
-        this.#supervisor.up();
-        this.#onReady?.();
-        return;
-      case 'samples':
-        this.#collections.get(message.id)?.(message.samples);
-        return;
-      case 'failed':
-        this.#failure = message.message;
-        return;
-      case 'waiting':
-      case 'died':
-      case 'status':
-        return;
-    }
-  }
-
-  #send(message: ToWorker): void {
-    if (this.#child?.connected) this.#child.send(message, () => {});
+  #begin(): Begin {
+    const { config, engines, installation, isPostgresReady, clock } = this.#options;
+    const none = { slot: 0, rules: [], orphanJournals: [] };
+    const known = { installation: installation(), postgresReady: isPostgresReady(), clock: clock() };
+    return { kind: 'begin', ...none, config, engines, ...known };
   }
 }

@@ -19,7 +19,7 @@ const noticeReasons: Record<Dropped, number> = {
   device_deleted: 152,
 };
 
-export class SessionLink implements GatewayLink {
+export class MqttGatewayLink implements GatewayLink {
   readonly #session: Session;
   readonly #log: Log;
   readonly #sendsNotices: boolean;

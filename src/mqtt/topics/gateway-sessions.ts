@@ -9,7 +9,7 @@ import type { Gateways } from '../../gateway/gateways.ts';
 import { readConnect, readDisconnect } from '../../gateway/requests.ts';
 import type { ReadBody } from '../../value/lenient.ts';
 import type { Session } from '../session.ts';
-import { SessionLink } from './gateway-link.ts';
+import { MqttGatewayLink } from './gateway-link.ts';
 import type { Streams, TopicEntries } from './table.ts';
 
 export interface GatewaySessionsDeps {
@@ -39,7 +39,7 @@ export class GatewaySessions {
 
   #open(session: Session): Gateway {
     const { gateways, disconnectNotices, log } = this.#deps;
-    const gateway = gateways.open(session.device, new SessionLink(session, log, disconnectNotices));
+    const gateway = gateways.open(session.device, new MqttGatewayLink(session, log, disconnectNotices));
     this.#of.set(session, gateway);
     session.onEnd(() => {
       this.#of.delete(session);
