@@ -28,7 +28,7 @@ import { WrongCredentials } from './auth/wrong-credentials.ts';
 import { WrongTries } from './auth/wrong-tries.ts';
 import { systemClock as clock, clockStepMs } from './base/clock.ts';
 import type { Config } from './base/config.ts';
-import { messageOf, StartError } from './base/errors.ts';
+import { Bug, messageOf, StartError } from './base/errors.ts';
 import { openFilesMax } from './base/file-limit.ts';
 import { limits } from './base/limits.ts';
 import { createLog, type Log } from './base/log.ts';
@@ -599,10 +599,13 @@ function filesForConnections(): number {
 /** Of a process that ends by a bug. */
 const bugExitCode = 70;
 
-/** Names the requests and connections that were carried out when the bug showed, and ends the process. */
+/**
+ * Names what the bug says of itself, else the requests and connections that were carried out when the bug showed, and
+ * ends the process.
+ */
 function endByBug(thrown: unknown, link: PrimaryLink, log: Log): void {
   const error = thrown instanceof Error ? thrown : new Error(messageOf(thrown));
-  const work = suspects(limits.suspectsMax);
+  const work = error instanceof Bug && error.work ? [error.work] : suspects(limits.suspectsMax);
   log.error('bug', { suspects: work.map(keyOf), reason: error.message });
   process.stderr.write(`${error.stack}\n`);
   link.died(error, work);

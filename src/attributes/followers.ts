@@ -171,6 +171,7 @@ export class Following implements Listener {
 
   /** Receives a change from the downlink. */
   receive(message: object): void {
+    if (this.#left) return;
     const { kind, version, json } = message as UpdateMessage;
     if (!this.#owner.lossFree) {
       if (json !== undefined) this.#follower.update({ kind, version, json });

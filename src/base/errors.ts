@@ -4,6 +4,7 @@
  */
 
 import { type Reason, type ReasonOf, type Status, statusOf } from './reasons.ts';
+import { keyOf, type Work } from './underway.ts';
 
 /** `errorCode` of the wire (docs/rest.md#errors). */
 export const ErrorCode = {
@@ -104,9 +105,28 @@ export class StartError extends Error {
   }
 }
 
-/** A broken invariant is a bug: crash with a marked message rather than go on with a wrong state. */
-export function assert(condition: unknown, message: string): asserts condition {
-  if (!condition) throw new Error(`BUG: ${message}`);
+/** A broken invariant. `work` is the work whose state is broken, as far as the assertion knows it. */
+export class Bug extends Error {
+  readonly work: Work | undefined;
+
+  constructor(message: string, work: Work | undefined) {
+    super(work === undefined ? `BUG: ${message}` : `BUG: ${message} (${keyOf(work)})`);
+    this.name = 'Bug';
+    this.work = work;
+  }
+}
+
+/** An object with a state of its own that can name itself, such as a connection. */
+export interface Subject {
+  work(): Work;
+}
+
+/**
+ * A broken invariant is a bug: crash with a marked message rather than go on with a wrong state. `subject` is the object
+ * whose state is asserted: the message and the log of the death name that object.
+ */
+export function assert(condition: unknown, message: string, subject?: Subject): asserts condition {
+  if (!condition) throw new Bug(message, subject?.work());
 }
 
 /**

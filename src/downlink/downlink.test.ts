@@ -263,3 +263,24 @@ it('closes every session of a device on this worker with the reason', () => {
   here.closeAll('credentials_changed');
   expect(other.closed).toEqual(['credentials_changed']);
 });
+
+it('asserts its state: one start, one stop, devices by their number, each listener once', async () => {
+  await expect(here.start()).rejects.toThrow('BUG: the downlink starts once');
+  for (const number of [Number.NaN, -1, 0.5]) {
+    expect(() => here.listen(number, 'rpc', ear())).toThrow('BUG: a device has a number');
+    expect(() => here.send(number, 'rpc', {})).toThrow('BUG: a device has a number');
+    await expect(here.offer(number, 'rpc', {})).rejects.toThrow('BUG: a device has a number');
+    expect(() => here.onOpened(number, 'rpc', () => {})).toThrow('BUG: a device has a number');
+  }
+  const listener = ear();
+  here.listen(device, 'rpc', listener);
+  expect(() => here.listen(device, 'rpc', listener)).toThrow('BUG: one listens once');
+  const { downlink } = await open();
+  opened.pop();
+  downlink.stop();
+  expect(() => downlink.stop()).toThrow('BUG: the downlink stops once');
+  expect(() => downlink.watch('rpc', () => {})).toThrow('BUG: a stopped downlink');
+  const [bus] = portPair();
+  const early = new Downlink({ bus: new IpcBus(bus, busCounters(new Metrics())), shards: 64, log, metrics });
+  await expect(early.offer(device, 'rpc', {})).rejects.toThrow('BUG: a message is offered once the answers can arrive');
+});

@@ -74,6 +74,7 @@ export class Downlink {
   /** Listeners that opened in this turn of the loop; one message announces all of them. */
   readonly #opened: Opened[] = [];
   #leaveInbox: (() => void) | undefined;
+  #state: 'new' | 'open' | 'stopped' = 'new';
 
   constructor({ bus, shards, log, metrics }: DownlinkDeps) {
     this.#bus = bus;
@@ -94,10 +95,14 @@ export class Downlink {
 
   /** Opens the inbox of this worker. */
   async start(): Promise<void> {
+    assert(this.#state === 'new', 'the downlink starts once');
+    this.#state = 'open';
     this.#leaveInbox = await this.#bus.subscribe(this.#offers.inbox, (payload) => this.#receive(payload));
   }
 
   stop(): void {
+    assert(this.#state === 'open', 'the downlink stops once, after its start');
+    this.#state = 'stopped';
     this.#leaveInbox?.();
     this.#shards.leaveAll();
     this.#offers.stop();
@@ -107,6 +112,7 @@ export class Downlink {
    * Other workers get `onOpened` as soon as messages to the listener arrive. The returned function ends the listener.
    */
   listen(device: number, topic: Topic, listener: Listener): () => void {
+    assertDevice(device);
     this.#listeners.add(device, topic, listener);
     this.#shards.enter(device);
     if (isAnnounced(topic)) void this.#announce(device, topic, listener);
@@ -130,6 +136,7 @@ export class Downlink {
 
   /** To every listener on every worker and host, at most once; those of this worker before this returns. */
   send(device: number, topic: Topic, message: object): void {
+    assertDevice(device);
     this.#deliver(device, topic, message);
     this.#publish(device, { kind: 'send', from: this.#offers.node, device, topic, message });
   }
@@ -139,6 +146,8 @@ export class Downlink {
    * handed it, it can be taken back by `want`.
    */
   async offer(device: number, topic: Topic, message: object, want: Want = always): Promise<Outcome> {
+    assertDevice(device);
+    assert(this.#state !== 'new', 'a message is offered once the answers can arrive');
     const outcome = await this.#offerSomewhere(device, topic, message, want);
     this.#outcomes[outcome].add(1);
     return outcome;
@@ -149,6 +158,7 @@ export class Downlink {
    * missed.
    */
   onOpened(device: number, topic: Topic, callback: () => void): () => void {
+    assertDevice(device);
     // Each call is a callback of its own, be the function the same.
     const own = () => callback();
     this.#openedCallbacks.add(device, topic, own);
@@ -160,6 +170,7 @@ export class Downlink {
 
   /** Sees whatever of this topic comes by, listeners or not, and before them: for caches. */
   watch(topic: Topic, watcher: Watcher): void {
+    assert(this.#state !== 'stopped', 'a stopped downlink is not watched');
     this.#watchers.set(topic, [...(this.#watchers.get(topic) ?? []), watcher]);
   }
 
@@ -269,6 +280,11 @@ export class Downlink {
 }
 
 const always: Want = { now: () => true };
+
+/** The number of a device chooses its shard; another value would be a shard to which no worker subscribes. */
+function assertDevice(device: number): void {
+  assert(Number.isSafeInteger(device) && device >= 0, 'a device has a number');
+}
 
 /** No sender waits for a listener of attributes: missed updates are in the store. */
 function isAnnounced(topic: Topic): boolean {

@@ -2,6 +2,7 @@
  * The shard channels to which this worker is subscribed. A subscription stays for a while after the last interest in
  * it, because polls come and go.
  */
+import { assert } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Bus, Handler } from '../bus/bus.ts';
 
@@ -23,6 +24,7 @@ export class Shards {
   readonly #handler: Handler;
   readonly #shards = new Map<number, Shard>();
   #lastCoverage = 0;
+  #hasLeft = false;
 
   constructor(bus: Bus, count: number, handler: Handler) {
     this.#bus = bus;
@@ -47,6 +49,7 @@ export class Shards {
     const number = device % this.#count;
     const shard = this.#shards.get(number);
     if (!shard) return;
+    assert(shard.interests > 0 || this.#hasLeft, 'an interest in a shard ends once');
     shard.interests -= 1;
     if (shard.interests > 0) return;
     shard.linger = setTimeout(() => this.#unsubscribe(number, shard), limits.shardLingerMs).unref();
@@ -69,6 +72,7 @@ export class Shards {
   }
 
   leaveAll(): void {
+    this.#hasLeft = true;
     for (const [number, shard] of [...this.#shards]) {
       clearTimeout(shard.linger);
       this.#unsubscribe(number, shard);

@@ -395,3 +395,20 @@ describe('updates', () => {
     }
   });
 });
+
+it('a gateway that has ended, or a child that is not routed, asserts its state and names the gateway', async () => {
+  const { gateway, connect, owners, followers } = setUp();
+  gateway.setAttributes(true);
+  await connect('A', 'B');
+  const owner = owners.get(1)!;
+  const follower = followers.get(1)!;
+  gateway.disconnect('A');
+  const gone = new RegExp(`^BUG: a child that is not routed .* \\(children of gateway of device id-${hubNumber}\\)$`);
+  expect(() => owner.sessionEnded('taken_over')).toThrow(gone);
+  expect(() => follower.update(updateOf(1))).toThrow(gone);
+  expect(() => follower.failed()).toThrow(gone);
+  gateway.end();
+  expect(() => gateway.end()).toThrow(/ends once/);
+  expect(() => gateway.setAttributes(false)).toThrow(/has no streams/);
+  expect(() => gateway.setRpc(true)).toThrow(/has no streams/);
+});

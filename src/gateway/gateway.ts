@@ -7,8 +7,9 @@
 
 import type { AttributeUpdates, Follower, Following } from '../attributes/followers.ts';
 import type { Update } from '../attributes/update.ts';
-import { Fault, notFound, unavailable } from '../base/errors.ts';
+import { assert, Fault, notFound, type Subject, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import type { Work } from '../base/underway.ts';
 import type { CachedDevice, DeviceRow } from '../device/cached-device.ts';
 import { actsFor, type CustomerScope } from '../device/gateway-scope.ts';
 import type { LocalDevices } from '../device/local-devices.ts';
@@ -159,7 +160,7 @@ export class Child implements SessionOwner, Follower, RpcSession {
   }
 }
 
-export class Gateway {
+export class Gateway implements Subject {
   readonly device: CachedDevice;
   readonly link: GatewayLink;
   /** Owned by `telemetry.ts`: the child named first in the last message. */
@@ -193,6 +194,11 @@ export class Gateway {
     this.link = link;
   }
 
+  /** The work of which an assertion says that it went wrong. */
+  work(): Work {
+    return { what: 'children of gateway', caller: `device ${this.device.id}` };
+  }
+
   get size(): number {
     return this.#children.size;
   }
@@ -208,7 +214,9 @@ export class Gateway {
 
   child(name: string): Child | undefined {
     const child = this.#children.get(name);
-    if (child === undefined || child.device.name === name) return child;
+    if (child === undefined) return undefined;
+    assert(child.isHere, 'a child that is found by its name is routed', this);
+    if (child.device.name === name) return child;
     this.#rename(child);
     return this.#children.get(name);
   }
@@ -241,6 +249,7 @@ export class Gateway {
    * seen.
    */
   setAttributes(isOn: boolean): void {
+    assert(!this.#ended, 'a gateway that has ended has no streams', this);
     const { updates } = this.#deps;
     const stream = { isOn };
     this.#attributes = stream;
@@ -252,6 +261,7 @@ export class Gateway {
 
   /** Starts or stops sending commands to the children. The first commands are those that wait. */
   setRpc(isOn: boolean): void {
+    assert(!this.#ended, 'a gateway that has ended has no streams', this);
     const { rpcSessions } = this.#deps;
     const stream = { isOn };
     this.#rpc = stream;
@@ -266,6 +276,7 @@ export class Gateway {
    * operations find their devices, but open no sessions, which another connection may have by now.
    */
   end(): void {
+    assert(!this.#ended, 'a gateway ends once', this);
     this.#ended = true;
     clearTimeout(this.#retryTimer);
     this.#behind.clear();
@@ -276,6 +287,7 @@ export class Gateway {
 
   /** Called by `Child` only. An update above the cap of unconfirmed updates is read again later. */
   notify(child: Child, update: Update): void {
+    this.#assertChild(child);
     const { lossFree } = this.#deps.updates;
     // After an omitted update the later updates of the child wait.
     if (this.#behind.has(child)) return;
@@ -286,6 +298,7 @@ export class Gateway {
     const sent = child.sent(update);
     const taken = this.link.attributes(child.device.name, update, (delivered) => {
       this.#updatesInFlight -= 1;
+      assert(this.#updatesInFlight >= 0, 'an update is confirmed once', this);
       if (delivered) child.arrived(sent);
       this.#askBehind();
     });
@@ -294,6 +307,7 @@ export class Gateway {
 
   /** Called when the store could not be read. */
   askLater(child: Child): void {
+    this.#assertChild(child);
     this.#behind.add(child);
     this.#retryTimer ??= setTimeout(() => {
       this.#retryTimer = undefined;
@@ -302,6 +316,7 @@ export class Gateway {
   }
 
   lost(child: Child, reason: SessionEnd | 'out_of_scope'): void {
+    this.#assertChild(child);
     this.#drop(child);
     if (reason !== 'credentials_changed') this.link.dropped(child.name, reason);
   }
@@ -323,6 +338,11 @@ export class Gateway {
     );
   }
 
+  /** Only a child that is routed calls its gateway. */
+  #assertChild(child: Child): void {
+    assert(child.gateway === this && child.isHere, 'a child that is not routed does nothing', this);
+  }
+
   async #runLater(
     before: Promise<void>,
     wanted: readonly WantedChild[],
@@ -336,6 +356,7 @@ export class Gateway {
     const gone = this.#missing(wanted).filter(({ name }) => !found.has(name));
     if (gone.length > 0) found = new Map([...found, ...(await this.#find(gone))]);
     this.#waiting -= 1;
+    assert(this.#waiting >= 0, 'an operation waits once', this);
     const running = operation(this.#connect(found));
     if (running instanceof Promise) await this.#waitFor(running);
   }

@@ -11,10 +11,14 @@ export function callerOf(deviceId: string | undefined, address: string): string 
   return deviceId === undefined ? `address ${address}` : `device ${deviceId}`;
 }
 
+/** `deviceId` undefined = not signed in. */
+export function workOf(deviceId: string | undefined, address: string): Work {
+  return { what: packets, caller: callerOf(deviceId, address) };
+}
+
 export function isSenderBlocked(deviceId: string | undefined, address: string): boolean {
   if (!anyBlocked()) return false;
-  const work: Work = { what: packets, caller: callerOf(deviceId, address) };
-  return isBlocked(work);
+  return isBlocked(workOf(deviceId, address));
 }
 
 export const blockedSentence = 'Packets like these ended this service twice; try again in ten minutes.';

@@ -14,9 +14,11 @@ import { Connection } from './connection.ts';
 import { Counters } from './counters.ts';
 import type { ConnectionDeps } from './deps.ts';
 import { Flusher } from './flusher.ts';
+import { giveBack, type Incoming, takeIncoming } from './incoming.ts';
 import { JournalWaiters } from './journal-waiters.ts';
 import { createSignIn } from './login.ts';
 import type { Publish } from './operation.ts';
+import { Outbox } from './outbox.ts';
 import type { Session } from './session.ts';
 import type { SignedIn, SignInRefused } from './sign-in.ts';
 import { TopicTable } from './topics/table.ts';
@@ -761,4 +763,115 @@ describe('senders whose packets ended two processes', () => {
     expect(connection.describe()).toBe('device a device');
     expect(bench({ signIn: () => ({ refused: 'credentials' }) }).connection.describe()).toBe('address 192.0.2.1');
   });
+});
+
+describe('a call that the state of a connection rules out', () => {
+  const device = { id: 'a device' } as CachedDevice;
+  const open = async (options: BenchOptions = {}) => {
+    const opened = bench({ signIn: () => ({ ...signedIn, device }), ...options });
+    await opened.sent();
+    return opened;
+  };
+  const bug = (sentence: RegExp) => new RegExp(`^BUG: .*${sentence.source}.* \\(MQTT packets of device a device\\)$`);
+
+  test('is a bug that names the connection', async () => {
+    const { connection } = await open();
+    connection.onClosed();
+    const nameless = /^BUG: .* \(MQTT packets of address 192\.0\.2\.1\)$/;
+    expect(() => connection.onData(Buffer.from([0xc0, 0]))).toThrow(bug(/none after the end/));
+    expect(() => connection.onDrained()).toThrow(bug(/has nothing to write/));
+    expect(() => connection.onOverflow()).toThrow(bug(/keeps nothing/));
+    expect(() => connection.onClosed()).toThrow(bug(/closes once/));
+    const early = bench({ signIn: () => new Promise(() => {}) }).connection;
+    expect(() => early.push('t', '', 0, undefined)).toThrow(nameless);
+  });
+
+  test('is a bug while a packet is read', async () => {
+    let failure: unknown;
+    const { connection, session, send } = await open();
+    Object.defineProperty(session(), 'kind', {
+      get() {
+        try {
+          connection.onClosed();
+        } catch (error) {
+          failure = error;
+        }
+        return 'device';
+      },
+    });
+    send(publish(1));
+    expect(String(failure)).toMatch(/not while packets are read \(MQTT packets of device a device\)$/);
+  });
+
+  test('a wait for the journal that has ended, and an answer that is not waited for', async () => {
+    const { connection, send, publishes } = await open();
+    expect(() => connection.journalAccepts()).toThrow(bug(/that waits/));
+    expect(() => connection.journalRefuses()).toThrow(bug(/that waits/));
+    send(publish(1, 0));
+    const [first] = publishes;
+    first!.acknowledge();
+    expect(() => first!.acknowledge()).toThrow(/^BUG: an MQTT message is answered once$/);
+    expect(() => connection.answered(first as Incoming, undefined)).toThrow(bug(/waits for the answer/));
+    expect(() => giveBack(first as Incoming)).toThrow(/given back once/);
+  });
+});
+
+describe('an outbox', () => {
+  const owner = { work: () => ({ what: 'packets', caller: 'a test' }) };
+  const message = (qos: 0 | 1 | 2 = 1) => Object.assign(takeIncoming(), { qos, session: {} as Session, packetId: 7 });
+
+  test('takes nothing after the end of its connection, which comes once', () => {
+    const outbox = new Outbox(new MemoryTransport(), owner);
+    outbox.drop();
+    expect(() => outbox.add(Buffer.alloc(2))).toThrow(/sends nothing \(packets of a test\)/);
+    expect(() => outbox.expect(message())).toThrow(/takes no message/);
+    expect(() => outbox.drop()).toThrow(/ends once/);
+  });
+
+  test('takes back the last message only, and each message once', () => {
+    const outbox = new Outbox(new MemoryTransport(), owner);
+    const [first, second] = [message(), message()];
+    outbox.expect(first);
+    outbox.expect(second);
+    expect(() => outbox.unexpect(first)).toThrow(/was expected last/);
+    outbox.unexpect(second);
+    outbox.unexpect(first);
+    first.isOpen = false;
+    expect(() => outbox.expect(first)).toThrow(/is new/);
+  });
+
+  test('shares its buffer with no connection that writes at the same time', () => {
+    const transport = new MemoryTransport();
+    const outbox = new Outbox(transport, owner);
+    let failure: unknown;
+    transport.write = () => {
+      try {
+        outbox.flush(4, 1000);
+      } catch (error) {
+        failure = error;
+      }
+    };
+    outbox.add(Buffer.from([0xd0, 0]));
+    outbox.flush(4, 1000);
+    expect(String(failure)).toMatch(/one connection writes at a time/);
+  });
+});
+
+test('a connection that ends in the turn of another one does not wait for the journal any more', () => {
+  let refusal: Fault | undefined = unavailable('disk_full', 'full');
+  const waiters = new JournalWaiters({ now: () => 0, monotonic: () => 0 }, () => refusal);
+  const calls: string[] = [];
+  const second = { journalAccepts: () => calls.push('second'), journalRefuses() {} };
+  const first = {
+    journalAccepts() {
+      calls.push('first');
+      waiters.delete(second);
+    },
+    journalRefuses() {},
+  };
+  waiters.add(first);
+  waiters.add(second);
+  refusal = undefined;
+  waiters.round();
+  expect(calls).toEqual(['first']);
 });

@@ -6,13 +6,13 @@
  */
 
 import { randomUUID } from 'node:crypto';
-import { Fault, isBug } from '../base/errors.ts';
+import { assert, Fault, isBug } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import { began, ended } from '../base/underway.ts';
+import { began, ended, type Work } from '../base/underway.ts';
 import type { ClientCertificate } from '../onboarding/certificate-provision.ts';
 import type { SlicedFile } from '../ota/chunks.ts';
 import { answerOf, code, isDiscarded, isJournalRefusal, mayPass } from './answers.ts';
-import { callerOf, isSenderBlocked, packets } from './blocked.ts';
+import { isSenderBlocked, packets, workOf } from './blocked.ts';
 import type { CloseReason } from './close-reason.ts';
 import type { ConnectionCaps, ConnectionDeps } from './deps.ts';
 import type { Flushable } from './flusher.ts';
@@ -120,7 +120,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     this.#transport = transport;
     this.#certificate = certificate;
     this.#caps = deps.settings;
-    this.#outbox = new Outbox(transport);
+    this.#outbox = new Outbox(transport, this);
     this.#heardAt = deps.clock.monotonic();
   }
 
@@ -129,6 +129,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
   }
 
   onData(bytes: Buffer): void {
+    assert(!this.#isGone && !this.#reading, 'packets come one after the other, and none after the end', this);
     if (this.#state === 'closed') return;
     began(packets, this);
     this.#take(bytes);
@@ -137,7 +138,12 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
 
   /** For the log of a process that dies of a bug. */
   describe(): string {
-    return callerOf(this.#signedIn?.device.id ?? this.#session?.device?.id, this.remoteAddress);
+    return this.work().caller;
+  }
+
+  /** The work of which an assertion says that it went wrong. */
+  work(): Work {
+    return workOf(this.#signedIn?.device.id ?? this.#session?.device?.id, this.remoteAddress);
   }
 
   #take(bytes: Buffer): void {
@@ -148,6 +154,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
   }
 
   onDrained(): void {
+    assert(!this.#isGone, 'a transport that is closed has nothing to write', this);
     this.#file?.drained();
     this.#stalledAt = 0;
     this.#largeBytes = 0;
@@ -156,6 +163,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
 
   /** Ends a wait early: a client that sends more than may be kept is refused now instead of at the deadline. */
   onOverflow(): void {
+    assert(!this.#isGone, 'a transport that is closed keeps nothing', this);
     if ((this.#held & hold.journal) === 0) return;
     this.#refusedAt = Number.NEGATIVE_INFINITY;
     this.journalRefuses();
@@ -163,6 +171,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
 
   /** A client may publish and leave in one breath: what it has sent is handled first, however long it signs in. */
   onClosed(): void {
+    assert(!this.#isGone && !this.#reading, 'a transport closes once, and not while packets are read', this);
     this.#isGone = true;
     this.#held &= ~hold.reader;
     this.#file?.stop();
@@ -171,6 +180,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
   }
 
   sessionEnded(reason: CloseReason): void {
+    assert(this.#state !== 'new', 'a session ends after its CONNECT', this);
     this.close(reason);
   }
 
@@ -193,6 +203,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
   }
 
   push(topic: string, payload: string | Uint8Array, qos: QoS, confirm: Confirm | undefined): boolean {
+    assert(this.#session !== undefined, 'messages go to a connection with a session', this);
     if (this.#state !== 'live' || this.#isGone) return false;
     const topicBytes = Buffer.byteLength(topic);
     const payloadBytes = typeof payload === 'string' ? Buffer.byteLength(payload) : payload.length;
@@ -226,6 +237,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
   }
 
   sendFile(topic: string, file: SlicedFile, qos: QoS, onEnd: () => void): FileOutcome {
+    assert(this.#session !== undefined, 'files go to a connection with a session', this);
     if (this.#state !== 'live' || this.#isGone) return 'gone';
     const topicBytes = Buffer.byteLength(topic);
     if (
@@ -257,6 +269,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
 
   #fileEnded(isSent: boolean): void {
     if (this.#state === 'closed') return;
+    assert(this.#file !== undefined, 'a file ends once', this);
     if (!isSent && !this.#isGone) {
       this.close('file_unreadable');
       return;
@@ -272,6 +285,8 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
   }
 
   answered(incoming: Incoming, fault: Fault | undefined): void {
+    const isWaited = incoming.qos === 0 ? this.#unanswered > 0 : this.#unacknowledged > 0;
+    assert(isWaited, 'a message is answered while its connection waits for the answer', this);
     if (fault !== undefined) this.#refused(incoming, fault);
     if (incoming.qos === 0) {
       this.#unanswered -= 1;
@@ -295,6 +310,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
 
   /** Twice a second: everything that has a deadline. For `lateMs` since the last time this process did not run. */
   sweep(now: number, lateMs = 0): void {
+    this.#checkState();
     this.#heardAt += lateMs;
     if (this.#stalledAt > 0) this.#stalledAt += lateMs;
     if (this.#discards > 0) this.#logDiscards();
@@ -322,6 +338,21 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     }
   }
 
+  /** What holds between any two events; checked twice a second. */
+  #checkState(): void {
+    assert(!this.#reading, 'no packet is read between two events', this);
+    assert(this.#unacknowledged >= 0 && this.#unanswered >= 0, 'no message is answered twice', this);
+    if (this.#state !== 'live') return;
+    assert(this.#session?.endedBy === undefined, 'a session ends with its connection', this);
+    assert(
+      ((this.#held & hold.file) !== 0) === (this.#file !== undefined),
+      'a file that is sent holds packets up',
+      this,
+    );
+    assert((this.#held & hold.signIn) === 0, 'a connection that signed in waits for no sign-in', this);
+    assert((this.#held & hold.journal) === 0 || this.#refusedAt !== 0, 'a wait for the journal has a beginning', this);
+  }
+
   /** No more is read; true when nothing waits for an answer. */
   drain(): boolean {
     if (this.#state === 'new' || this.#state === 'signing_in') this.close('server_shutdown');
@@ -332,6 +363,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
 
   #end(reason: CloseReason): void {
     if (this.#state === 'closed') return;
+    assert(this.#session === undefined || this.#state === 'live', 'a session is that of a live connection', this);
     const wasLive = this.#state === 'live';
     this.#state = 'closed';
     if (wasLive) this.#discardUnread(reason);
@@ -536,6 +568,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
   }
 
   #open({ clientId, level }: Connect, signedIn: SignedIn | undefined): void {
+    assert(this.#state === 'signing_in' && this.#session === undefined, 'a connection signs in once', this);
     const { settings, counters } = this.#deps;
     const assignedClientId = clientId === '' && level === 5 ? randomUUID() : '';
     this.#session = new Session(this, {
@@ -568,7 +601,8 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     const { buffer, start, end, flags } = this.#frames;
     const session = this.#session!;
     readPublish(frame, flags, buffer, start, end, this.#level);
-    const { qos, packetId, topicStart, topicEnd } = frame;
+    // All of it is read before anything is called that could read another packet.
+    const { qos, packetId, topicStart, topicEnd, payloadStart } = frame;
     const table = session.kind === 'provision' ? this.#deps.provisionTopics : this.#deps.topics;
     const exact = table.findExact(buffer, topicStart, topicEnd);
     const topic = exact === undefined ? readText(buffer, topicStart, topicEnd) : exact.topic;
@@ -584,7 +618,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     incoming.packetId = packetId;
     incoming.session = session;
     incoming.connection = this;
-    incoming.payload = buffer.subarray(frame.payloadStart, end);
+    incoming.payload = buffer.subarray(payloadStart, end);
     if (qos === 0) {
       this.#unanswered += 1;
     } else {
@@ -676,10 +710,12 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
   }
 
   journalAccepts(): void {
+    assert((this.#held & hold.journal) !== 0, 'only a connection that waits is called', this);
     this.#release(hold.journal);
   }
 
   journalRefuses(): void {
+    assert((this.#held & hold.journal) !== 0, 'only a connection that waits is called', this);
     if (this.#mayWait()) return;
     this.#deps.journalWaiters.delete(this);
     this.#release(hold.journal);
@@ -715,6 +751,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
   #pubrel(packetId: number): void {
     const isKnown = this.#outbox.released(packetId);
     if (isKnown && this.#level === 5) this.#unacknowledged -= 1;
+    assert(this.#unacknowledged >= 0, 'only messages that wait are released', this);
     this.#send(pubcompBytes(this.#level, packetId, isKnown));
   }
 
@@ -777,6 +814,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     this.#outbox.flush(this.#level, this.#packetBytesMax);
     this.#deps.counters.packetsOut.add(this.#outbox.sent);
     this.#unacknowledged -= this.#outbox.acknowledged;
+    assert(this.#unacknowledged >= 0, 'only messages that wait are acknowledged', this);
   }
 
   /** True when the client has taken nothing for too long. */

@@ -1,6 +1,11 @@
 /** Connections that have something to write: each is flushed once at the end of the turn of the loop. */
+import { began, ended } from '../base/underway.ts';
+import { packets } from './blocked.ts';
+
 export interface Flushable {
   isQueued: boolean;
+  /** For the log of a process that dies of a bug. */
+  describe(): string;
   flush(): void;
 }
 
@@ -19,8 +24,10 @@ export class Flusher {
     this.#queued = this.#spare;
     for (const connection of queued) {
       connection.isQueued = false;
+      began(packets, connection);
       connection.flush();
     }
+    ended();
     queued.length = 0;
     this.#spare = queued;
   };

@@ -40,7 +40,7 @@ export class Incoming implements Publish {
   }
 
   #answer(fault: Fault | undefined): void {
-    assert(this.isOpen, 'a message is answered once');
+    assert(this.isOpen, 'an MQTT message is answered once');
     this.isOpen = false;
     const { connection } = this;
     if (connection === undefined) giveBack(this);
@@ -66,6 +66,7 @@ export function takeIncoming(): Incoming {
 }
 
 export function giveBack(incoming: Incoming): void {
+  assert(incoming.session !== undefined, 'an MQTT message is given back once');
   incoming.connection = undefined;
   incoming.session = undefined as unknown as Session;
   incoming.payload = noPayload;

@@ -42,6 +42,8 @@ export class JournalWaiters {
     const began = this.#clock.monotonic();
     // Iterates over a copy, because a client that is refused again waits after all others.
     for (const waiter of [...this.#waiting]) {
+      // The turn of an earlier client may have ended this one.
+      if (!this.#waiting.has(waiter)) continue;
       const now = this.#clock.monotonic();
       if (this.#refusal() !== undefined) {
         waiter.journalRefuses();

@@ -3,6 +3,7 @@
  * has come, all of one turn of the loop in one write. Acknowledgements keep the order of arrival: an answer that is
  * early waits for those before it.
  */
+import { assert, type Subject } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { code } from './answers.ts';
 import { giveBack, type Incoming } from './incoming.ts';
@@ -12,6 +13,7 @@ import type { Transport } from './transport.ts';
 
 /** Shared by all connections of the worker: a write copies what it takes. */
 const scratch = Buffer.allocUnsafe(limits.mqttWriteBytes);
+let isScratchInUse = false;
 /** PUBACK or PUBREC without a reason. */
 const shortBytes = 4;
 /** Replaces a reason code: this message and later ones get no answer, so that the client keeps them. */
@@ -19,6 +21,8 @@ export const withheld = -1;
 
 export class Outbox {
   readonly #transport: Transport;
+  readonly #owner: Subject;
+  #isDropped = false;
   #packets: Buffer[] | undefined = undefined;
   #confirms: Confirm[] | undefined = undefined;
   #head: Incoming | undefined = undefined;
@@ -31,12 +35,14 @@ export class Outbox {
   sent = 0;
   acknowledged = 0;
 
-  constructor(transport: Transport) {
+  constructor(transport: Transport, owner: Subject) {
     this.#transport = transport;
+    this.#owner = owner;
   }
 
   /** Sends a whole packet. `confirm` is called when the transport has it or never will have it. */
   add(packet: Buffer, confirm?: Confirm): void {
+    assert(!this.#isDropped, 'a connection that has ended sends nothing', this.#owner);
     this.#packets ??= [];
     this.#packets.push(packet);
     if (confirm === undefined) return;
@@ -46,6 +52,8 @@ export class Outbox {
 
   /** Expects the answer of `incoming`; its acknowledgement leaves after all that were expected before. */
   expect(incoming: Incoming): void {
+    assert(!this.#isDropped, 'a connection that has ended takes no message', this.#owner);
+    assert(incoming.isOpen && incoming.next === undefined, 'a message that is expected is new', this.#owner);
     if (this.#tail === undefined) this.#head = incoming;
     else this.#tail.next = incoming;
     this.#tail = incoming;
@@ -56,6 +64,7 @@ export class Outbox {
 
   /** Takes back the one that was expected last. */
   unexpect(incoming: Incoming): void {
+    assert(incoming === this.#tail, 'the message that was expected last is taken back', this.#owner);
     let before: Incoming | undefined;
     for (let at = this.#head; at !== incoming && at !== undefined; at = at.next) before = at;
     if (before === undefined) this.#head = undefined;
@@ -81,6 +90,8 @@ export class Outbox {
 
   /** Writes all that may leave. */
   flush(level: ProtocolLevel, packetBytesMax: number): void {
+    assert(!isScratchInUse, 'one connection writes at a time', this.#owner);
+    isScratchInUse = true;
     let at = 0;
     this.sent = 0;
     this.acknowledged = 0;
@@ -126,11 +137,14 @@ export class Outbox {
     this.#head = incoming;
     if (incoming === undefined) this.#tail = undefined;
     this.#write(at);
+    isScratchInUse = false;
     this.#confirm(true);
   }
 
   /** The connection has ended: its answers are dropped. */
   drop(): void {
+    assert(!this.#isDropped, 'a connection ends once', this.#owner);
+    this.#isDropped = true;
     this.#packets = undefined;
     this.#expected = undefined;
     this.#received = undefined;

@@ -2,7 +2,9 @@
 
 import { limits } from '../base/limits.ts';
 import type { Metrics } from '../base/metrics.ts';
+import { began, ended } from '../base/underway.ts';
 import { Addresses } from './addresses.ts';
+import { packets } from './blocked.ts';
 import type { CloseReason } from './close-reason.ts';
 import { Connection } from './connection.ts';
 import { Counters } from './counters.ts';
@@ -106,6 +108,10 @@ export class Mqtt {
     // While this process did not run, it read nothing: that silence is not the clients'.
     const lateMs = now - this.#sweptAt - limits.mqttSweepMs;
     this.#sweptAt = now;
-    for (const connection of this.#connections) connection.sweep(now, Math.max(0, lateMs));
+    for (const connection of this.#connections) {
+      began(packets, connection);
+      connection.sweep(now, Math.max(0, lateMs));
+    }
+    ended();
   }
 }

@@ -123,7 +123,7 @@ class WebSocketTransport implements Transport, WebSocketEvents {
     this.#keptBytes += bytes.length;
   }
 
-  /** The bytes of the oldest block. There are few blocks (`checkLimits`), so that `shift` costs little. */
+  /** The bytes of the oldest block. There are few blocks (`base/relations.ts`), so that `shift` costs little. */
   #takeBlock(): Buffer {
     const block = this.#kept.shift()!;
     return this.#kept.length === 0 ? block.subarray(0, this.#lastBlockBytes) : block;

@@ -535,3 +535,18 @@ describe('properties', () => {
     );
   });
 });
+
+it('one message is decoded at a time: a second one inside it is a bug', () => {
+  const rows = new Rows(1);
+  const device = { number: 7 };
+  const inside = {
+    get number() {
+      decodeTelemetry(Buffer.from('{"b":2}'), device, now, rows, options);
+      return 7;
+    },
+  };
+  const again = () => decodeTelemetry(Buffer.from('{"a":1}'), inside, now, new Rows(1), options);
+  expect(again).toThrow('BUG: a message is read to its end before the next one');
+  expect(decode('{"a":1}')).toHaveLength(1);
+  expect(decode("{'a':1}", decodeTelemetry, { ...options, lenientJson: true })).toHaveLength(1);
+});

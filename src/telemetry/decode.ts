@@ -6,7 +6,7 @@
  */
 import { isUtf8 } from 'node:buffer';
 import type { Config } from '../base/config.ts';
-import { badRequest, tooLarge } from '../base/errors.ts';
+import { assert, badRequest, tooLarge } from '../base/errors.ts';
 import { decimal, powersOfTen } from '../value/decimal.ts';
 import { invalidUtf8, type Json, JsonNumber, type JsonObject, JsonReader, startOfJson } from '../value/json.ts';
 import { strictAfter } from '../value/lenient.ts';
@@ -62,6 +62,7 @@ export function decodeTelemetry(
   } catch (error) {
     rows.rollback(messageMark);
     if (!options.lenientJson) throw error;
+    message.release();
     return decodeTelemetry(strictAfter(error, body), device, now, rows, { ...options, lenientJson: false });
   } finally {
     message.release();
@@ -210,6 +211,7 @@ export class Message {
 
   /** The first byte that is not blank. */
   open(body: Uint8Array, now: number, rows: Rows, options: DecodeOptions): number {
+    assert(this.#rows === undefined, 'a message is read to its end before the next one');
     this.#body = body;
     this.#now = now;
     this.#rows = rows;
