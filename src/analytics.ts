@@ -16,6 +16,7 @@ import { limits } from './base/limits.ts';
 import { createLog } from './base/log.ts';
 import { Metrics, processMetrics } from './base/metrics.ts';
 import { openBus } from './bus/open.ts';
+import { stopQueries } from './clickhouse/statements.ts';
 import { openStores } from './instance/engines.ts';
 import { PrimaryLink } from './instance/primary-link.ts';
 import { Started } from './instance/started.ts';
@@ -86,8 +87,9 @@ async function runAnalytics(): Promise<void> {
     thread: { clickhouse: { ...engines.clickhouse, database }, logLevel: config.log.level, ...budget },
     onAbandoned: (queryId) => {
       // An embedded engine has noticed by itself that its client has gone; so it does not know the id either.
-      const sql = 'KILL QUERY WHERE startsWith(query_id, {id:String}) ASYNC';
-      clickhouse.exec(sql, { id: queryId }).catch((error) => log.debug('report_kill', { reason: messageOf(error) }));
+      clickhouse
+        .exec(stopQueries, { id: queryId })
+        .catch((error) => log.debug('report_kill', { reason: messageOf(error) }));
     },
     log,
     metrics,

@@ -15,7 +15,7 @@ import { tryLock } from './base/file-lock.ts';
 import { createLog } from './base/log.ts';
 import { Metrics } from './base/metrics.ts';
 import { orderMs } from './ingest/order.ts';
-import { countWaiting, reopenTombstones } from './ingest/tombstones.ts';
+import { countWaiting, reopenTombstones } from './ingest/tombstone-store.ts';
 import { DataDirectory } from './instance/data-directory.ts';
 import { openClickHouseOf, openPostgresOf } from './instance/engines.ts';
 import { journalDirectory } from './instance/messages.ts';

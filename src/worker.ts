@@ -62,7 +62,7 @@ import { type Decode, Ingest } from './ingest/accept.ts';
 import { seriesDeleter } from './ingest/delete-series.ts';
 import { Eraser } from './ingest/erase.ts';
 import { type JournalReport, reportOf } from './ingest/journal-report.ts';
-import { forgetJournal, takeWriterId, unknownRun } from './ingest/journal-table.ts';
+import { forgetJournal, takeWriterId, unknownRun } from './ingest/journal-store.ts';
 import { OrderClock, orderMs } from './ingest/order.ts';
 import { Retention } from './ingest/retention.ts';
 import { seriesWriter } from './ingest/save-series.ts';

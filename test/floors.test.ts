@@ -1,6 +1,7 @@
 /**
  * The building's own lint: a file imports from its own folder or from folders below, never in a circle; rooms of floor
- * 1 and doors do not know each other; every file is used; each package has its room. See src/README.md.
+ * 1 and doors do not know each other; every file and every export is used; each package has its room, and SQL its files.
+ * See src/README.md.
  */
 import { readdirSync, readFileSync } from 'node:fs';
 import { basename, dirname, join, normalize, relative } from 'node:path';
@@ -37,6 +38,18 @@ const roomsOfPackage: Record<string, string[]> = {
 
 const bannedFolders = ['utils', 'util', 'helpers', 'helper', 'common', 'shared', 'misc', 'lib'];
 
+/** Where SQL may be: in the rooms of the two engines, and in files named for it. */
+const sqlRooms = ['clickhouse', 'postgres'];
+const sqlNames = /(^|-)(store|statements|query)\.ts$/;
+/** Queries that are composed of parts, and the one that moves the parts of tables. */
+const sqlFiles = [
+  'telemetry/latest.ts',
+  'report/plan.ts',
+  'report/deltas.ts',
+  'report/devices.ts',
+  'backup/clickhouse.ts',
+];
+
 interface SourceFile {
   /** Path below src. */
   path: string;
@@ -45,6 +58,9 @@ interface SourceFile {
   /** Files started as a thread or a process: `new URL('./x.ts', import.meta.url)`. */
   entries: string[];
 }
+
+/** Folders whose files may use what `src` exports. */
+const tops = [source, 'test', 'bench', 'fuzz'];
 
 const files = new Map(
   readdirSync(source, { recursive: true, encoding: 'utf8' })
@@ -165,7 +181,7 @@ test('a thread or process entry that is named exists', () => {
 
 test('no folder is named for having no subject, and no barrel hides direction', () => {
   const faults: string[] = [];
-  for (const top of [source, 'test', 'bench', 'fuzz']) {
+  for (const top of tops) {
     for (const entry of readdirSync(top, { recursive: true, withFileTypes: true })) {
       const path = relative('.', join(entry.parentPath, entry.name));
       if (entry.isDirectory() && bannedFolders.includes(entry.name)) faults.push(path);
@@ -184,6 +200,127 @@ test('each package is imported only in its room', () => {
       const rooms = roomsOfPackage[name] ?? [];
       if (!rooms.includes(roomOf(path)))
         faults.push(`${path} imports ${name}, which belongs to ${rooms.join(', ') || 'no room'}`);
+    }
+  }
+  expectNone(faults);
+});
+
+test('the plan names only rooms that exist, and packages that are installed and used in their rooms', () => {
+  const rooms = new Set([...files.keys()].map(roomOf));
+  const { dependencies } = JSON.parse(readFileSync('package.json', 'utf8')) as { dependencies: Record<string, string> };
+  const isUsed = (name: string, room: string): boolean =>
+    [...files.keys()].some(
+      (path) => roomOf(path) === room && readFileSync(join(source, path), 'utf8').includes(`'${name}`),
+    );
+  expectNone([
+    ...[...floors.flat(), ...sqlRooms].filter((room) => !rooms.has(room)).map((room) => `there is no room ${room}`),
+    ...sqlFiles.filter((path) => !files.has(path)).map((path) => `there is no file ${path}`),
+    ...Object.keys(dependencies)
+      .filter((name) => !roomsOfPackage[name])
+      .map((name) => `${name} has no room`),
+    ...Object.entries(roomsOfPackage).flatMap(([name, own]) => [
+      ...(dependencies[name] ? [] : [`${name} is not installed`]),
+      ...own.filter((room) => !isUsed(name, room)).map((room) => `${room} does not use ${name}`),
+    ]),
+  ]);
+});
+
+test('SQL is in the rooms of the engines and in files named for it', () => {
+  const sql =
+    /\b(select\s+[\w*('"$]|insert\s+into\s|update\s+\w+\s+(\w+\s+)?set\s|delete\s+from\s|(create|drop|alter|truncate)\s+(table|index|database|view)\s|kill\s+(query|mutation)\s)/i;
+  const faults: string[] = [];
+  for (const path of files.keys()) {
+    if (sqlRooms.includes(roomOf(path)) || sqlNames.test(basename(path)) || sqlFiles.includes(path)) continue;
+    const literals = withoutComments(readFileSync(join(source, path), 'utf8')).matchAll(
+      /`(?:[^`\\]|\\.)*`|'(?:[^'\\\n]|\\.)*'/g,
+    );
+    for (const [literal] of literals) {
+      const found = sql.exec(literal);
+      if (found) faults.push(`${path}: ${literal.slice(found.index, found.index + 60)}`);
+    }
+  }
+  expectNone(faults);
+});
+
+test('every exported value is imported by some other file', () => {
+  const imported = new Map<string, Set<string>>();
+  const note = (path: string, name: string): void =>
+    void imported.set(path, (imported.get(path) ?? new Set()).add(name));
+  for (const top of tops) {
+    for (const path of readdirSync(top, { recursive: true, encoding: 'utf8' })) {
+      if (!/\.[jt]s$/.test(path)) continue;
+      const text = withoutComments(readFileSync(join(top, path), 'utf8'));
+      const target = (specifier: string): string => normalize(join(top, dirname(path), specifier));
+      for (const [, names = '', specifier = ''] of text.matchAll(
+        /^(?:import|export)\s([^'";]*?)\sfrom\s*'(\.[^']+)'/gm,
+      )) {
+        if (names.includes('* as')) note(target(specifier), '*');
+        const listed = /\{([^}]*)\}/.exec(names)?.[1] ?? '';
+        for (const name of listed.split(','))
+          note(
+            target(specifier),
+            name
+              .trim()
+              .replace(/^type /, '')
+              .split(' ')[0]!,
+          );
+      }
+      for (const [, specifier = ''] of text.matchAll(/\bimport\(\s*'(\.[^']+)'/g)) note(target(specifier), '*');
+    }
+  }
+  const faults: string[] = [];
+  const exported = /^export\s+(?:abstract\s+)?(?:async\s+)?(?:const|let|function\*?|class|enum)\s+(\w+)/gm;
+  for (const path of files.keys()) {
+    const names = imported.get(join(source, path)) ?? new Set();
+    if (names.has('*')) continue;
+    const text = withoutComments(readFileSync(join(source, path), 'utf8'));
+    for (const [, name = ''] of text.matchAll(exported)) {
+      if (!names.has(name)) faults.push(`${path} exports ${name}, which no other file imports`);
+    }
+  }
+  expectNone(faults);
+});
+
+test('every folder, glob and file that the configuration names exists', () => {
+  const all = ['config', 'docs', '.ci', ...tops].flatMap((top) =>
+    readdirSync(top, { recursive: true, encoding: 'utf8' }).map((path) => join(top, path)),
+  );
+  const paths = [...all, ...readdirSync('.')];
+  /** `dist/x.js` is made of `src/x.ts`. */
+  const sourceOf = (path: string): string =>
+    path.replace(/^dist(?:-(?:bench|fuzz))?\/(.*)\.js$/, (_, built: string) =>
+      /^(bench|fuzz)\//.test(built) ? `${built}.ts` : `src/${built}.ts`,
+    );
+  const exists = (glob: string): boolean => {
+    const steps = sourceOf(glob.replace(/^\.\//, ''))
+      .split(/(\*\*\/|\*)/)
+      .map((step) => (step === '**/' ? '(.*/)?' : step === '*' ? '[^/]*' : step.replace(/[.+?^${}()|[\]\\]/g, '\\$&')));
+    const pattern = new RegExp(`^${steps.join('')}$`);
+    return paths.some((path) => pattern.test(path));
+  };
+  const quoted = [...tops, 'config', '.ci'].join('|').replaceAll('.', '\\.');
+  const inConfig = new RegExp(`(?<![\\w./-])(?:\\./)?(?:${quoted}|dist|dist-bench|dist-fuzz)/[\\w./*-]*[\\w*]`, 'g');
+  const configuration = [
+    'package.json',
+    'vitest.config.ts',
+    'biome.json',
+    'Dockerfile',
+    'docker-compose.yml',
+    '.ci/run',
+  ].concat(readdirSync('.').filter((name) => /^tsconfig.*\.json$/.test(name)));
+  const faults: string[] = [];
+  for (const file of configuration) {
+    const text = readFileSync(file, 'utf8');
+    for (const [path] of text.matchAll(inConfig))
+      if (!exists(path) && !path.endsWith('.tsbuildinfo')) faults.push(`${file} names ${path}`);
+    if (!file.startsWith('tsconfig')) continue;
+    const { include = [] } = JSON.parse(text) as { include?: string[] };
+    for (const path of include) if (!exists(path)) faults.push(`${file} includes ${path}`);
+  }
+  for (const page of ['README.md', 'src/README.md', ...readdirSync('docs').map((name) => join('docs', name))]) {
+    for (const [, path = ''] of readFileSync(page, 'utf8').matchAll(/`(\w[\w-]*(?:\/\w[\w-]*)*)\/`/g)) {
+      const places = [path, join(source, path), ...floors.flat().map((room) => join(source, room, path))];
+      if (!places.some((place) => paths.includes(place))) faults.push(`${page} names the folder ${path}/`);
     }
   }
   expectNone(faults);

@@ -37,7 +37,7 @@ export interface ApiDeps extends ClaimDeps, ApiKeyDeps, RpcRoutesDeps, Timeserie
 }
 
 /** Routes by the groups of the document. */
-export function apiTable(deps: ApiDeps): { tag: string; routes: Route[] }[] {
+function apiTable(deps: ApiDeps): { tag: string; routes: Route[] }[] {
   return [
     { tag: 'login-endpoint', routes: loginRoutes(deps.auth) },
     { tag: 'passwords', routes: passwordRoutes(deps.auth) },

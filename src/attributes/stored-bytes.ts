@@ -13,7 +13,7 @@ import type { TypedValue } from '../value/typed.ts';
 import { deviceRows, readStoredBytes } from './store.ts';
 
 /** Bytes that a row counts beside its key and value. */
-export const rowBytes = 64;
+const rowBytes = 64;
 
 /** Returns the bytes of the entries as the cap counts them. */
 export function bytesOf(entries: Map<string, TypedValue>): number {

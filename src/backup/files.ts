@@ -73,7 +73,7 @@ export class BackupFiles {
   }
 }
 
-export class BackupWriter {
+class BackupWriter {
   readonly #file: FileHandle;
   readonly #pace: Pace;
   readonly #ended: (bytes: number, sha256: string) => void;

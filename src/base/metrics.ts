@@ -27,7 +27,7 @@ export class Counter {
   }
 }
 
-export class Gauge {
+class Gauge {
   value = 0;
 
   set(n: number): void {

@@ -196,7 +196,7 @@ function answerTooLong(bytesMax: number): ClickHouseError {
 }
 
 /** Escapes a value as the interface carries it: as in TabSeparated. */
-export function parameterText(value: Parameters[string]): string {
+function parameterText(value: Parameters[string]): string {
   if (!Array.isArray(value)) return typeof value === 'string' ? escaped(value) : String(value);
   return `[${value.map((item) => (typeof item === 'string' ? `'${escaped(item).replaceAll("'", "\\'")}'` : item)).join(',')}]`;
 }

@@ -25,6 +25,9 @@ export function stopInserts(mark: string): string {
   return `KILL QUERY WHERE startsWith(Settings['log_comment'], '${mark}') ASYNC`;
 }
 
+/** Asks the server of this connection to stop queries by the beginning of their id. */
+export const stopQueries = 'KILL QUERY WHERE startsWith(query_id, {id:String}) ASYNC';
+
 export const insertTelemetry = telemetryFrom('');
 export const insertTelemetryRange = telemetryFrom(inRange);
 

@@ -147,7 +147,7 @@ export class LongPolls {
 }
 
 /** A held request. */
-export class Poll {
+class Poll {
   readonly token: string;
   readonly device: CachedDevice;
   /** Owners at the start of the poll: a device may change its customer meanwhile. */

@@ -18,7 +18,7 @@ import {
   rewriteLatestStatement,
 } from '../clickhouse/erase-statements.ts';
 import type { Parameters } from '../clickhouse/read.ts';
-import { covers, type Erased } from './tombstones.ts';
+import { covers, type Erased } from './tombstone-store.ts';
 
 export interface CarryOutDeps {
   clickhouse: ClickHouse;

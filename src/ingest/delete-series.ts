@@ -13,9 +13,9 @@ import { isAway, type Queries } from '../postgres/client.ts';
 import { eraseSeries } from './carry-out.ts';
 import { EraseTogether } from './erase-together.ts';
 import type { JournalReport } from './journal-report.ts';
-import { type JournalRow, readJournals } from './journal-table.ts';
+import { type JournalRow, readJournals } from './journal-store.ts';
 import { orderUpTo } from './order.ts';
-import { handOver, insertTombstone, type LatestFate, markApplied, type Tombstone } from './tombstones.ts';
+import { handOver, insertTombstone, type LatestFate, markApplied, type Tombstone } from './tombstone-store.ts';
 
 export interface SeriesDeleteDeps {
   postgres: Queries;

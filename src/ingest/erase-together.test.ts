@@ -2,7 +2,7 @@ import { expect, test } from 'vitest';
 import { systemClock as clock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';
 import { EraseTogether } from './erase-together.ts';
-import type { Erased } from './tombstones.ts';
+import type { Erased } from './tombstone-store.ts';
 
 test('tenants take turns with their deletes, and a full queue makes room for the tenant that has none in it', async () => {
   const batches: number[][] = [];

@@ -19,9 +19,9 @@ import { Rows } from '../telemetry/rows.ts';
 import { type DeleteSeries, seriesDeleter } from './delete-series.ts';
 import { Eraser } from './erase.ts';
 import { goneReport, type JournalReport } from './journal-report.ts';
-import { forgetJournal, giveBackLease, readJournals, takeLease, takeWriterId } from './journal-table.ts';
-import { reopenNewer, withoutErased } from './replay.ts';
-import { covers, expireTombstones, insertTombstone, reopenTombstones } from './tombstones.ts';
+import { forgetJournal, giveBackLease, readJournals, takeLease, takeWriterId } from './journal-store.ts';
+import { withoutErased } from './replay.ts';
+import { covers, expireTombstones, insertTombstone, reopenNewer, reopenTombstones } from './tombstone-store.ts';
 
 let stores: TestPostgres;
 let house: TestClickHouse;
@@ -428,9 +428,7 @@ describe('a delete that is reopened while another host carries it out', () => {
   });
 
   test('because rows of the quarantine were sent again', async () => {
-    await cameBack((device) =>
-      reopenNewer(postgres, { body: Buffer.alloc(0), dropped: 0, devices: [device], tombstones: [] }),
-    );
+    await cameBack((device) => reopenNewer(postgres, { devices: [device], tombstones: [] }));
   });
 
   test('because a store was restored', async () => {
@@ -483,7 +481,7 @@ test('rows of a delete that was committed after one with a higher id are not kep
   await deleteDevices([device]);
   await host([1]).rounds(3);
   await ship(device, orderAt(Date.now() - 1000, 1), [someDay]);
-  await reopenNewer(postgres, { body: Buffer.alloc(0), dropped: 0, devices: [device], tombstones });
+  await reopenNewer(postgres, { devices: [device], tombstones });
   await host([1]).rounds(2);
   expect(await readable(device)).toEqual([[], []]);
 });

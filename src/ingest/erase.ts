@@ -25,7 +25,7 @@ import {
   registerRuns,
   takeLease,
   writeJournals,
-} from './journal-table.ts';
+} from './journal-store.ts';
 import { Settling } from './settling.ts';
 import {
   expireTombstones,
@@ -35,7 +35,7 @@ import {
   readMissing,
   readWaiting,
   type Tombstone,
-} from './tombstones.ts';
+} from './tombstone-store.ts';
 
 export interface EraserDeps {
   postgres: Postgres;

@@ -4,7 +4,7 @@
  */
 import type { Queries } from '../postgres/client.ts';
 import { blocksOf, readBlock, splitBlock } from '../telemetry/read-block.ts';
-import { covers, readTombstonesOf } from './tombstones.ts';
+import { covers, readTombstonesOf } from './tombstone-store.ts';
 
 export interface Replayed {
   /** The blocks without the rows that a delete covers; empty when no row remains. */
@@ -30,19 +30,6 @@ export async function withoutErased(queries: Queries, body: Buffer): Promise<Rep
     for (const [from, to] of runsOf(isKept)) kept.push(splitBlock(block, from, to));
   }
   return { body: Buffer.concat(kept), dropped, ...known };
-}
-
-/**
- * Reopens deletes that were made while the rows were in transit. A host that carries out such a delete now may have
- * searched before these rows arrived, so unfinished deletes are marked as well. Ids do not show what was visible: a
- * delete with a lower id may have been committed later.
- */
-export async function reopenNewer(queries: Queries, { devices, tombstones }: Replayed): Promise<void> {
-  await queries.query(
-    `update tombstones set applied_at = null, handed_over = true
-      where device = any($1::bigint[]) and not id = any($2::bigint[])`,
-    [devices, tombstones],
-  );
 }
 
 /** Returns ranges [from, to) of rows that are kept. */

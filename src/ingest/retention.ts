@@ -18,7 +18,8 @@ import {
   storedDaysQuery,
 } from '../clickhouse/retention-statements.ts';
 import { isAway, type Postgres } from '../postgres/client.ts';
-import { giveBackLease, takeLease } from './journal-table.ts';
+import { giveBackLease, takeLease } from './journal-store.ts';
+import { isDue, setDone } from './retention-store.ts';
 
 export interface RetentionDeps {
   postgres: Postgres;
@@ -127,17 +128,9 @@ export class Retention {
   /** Runs `work` once a day over all hosts. */
   async #daily(name: string, work: () => Promise<void>): Promise<void> {
     const { postgres } = this.#deps;
-    const isDue = await postgres.query(
-      `select where not exists (select from retention where name = $1 and done_at > clock_timestamp() - interval '1 day')`,
-      [name],
-    );
-    if (isDue.length === 0 || this.#stopped) return;
+    if (!(await isDue(postgres, name)) || this.#stopped) return;
     await work();
-    await postgres.query(
-      `insert into retention (name, done_at) values ($1, clock_timestamp())
-       on conflict (name) do update set done_at = excluded.done_at`,
-      [name],
-    );
+    await setDone(postgres, name);
   }
 
   async #write(statement: string, parameters = {}, more: Record<string, string> = {}): Promise<void> {

@@ -4,7 +4,7 @@
  * `erase.ts` calls `note` with a fence that was read before the reports were requested.
  */
 import type { JournalReport } from './journal-report.ts';
-import type { OwnJournal } from './journal-table.ts';
+import type { OwnJournal } from './journal-store.ts';
 
 interface Mark {
   fence: number;

@@ -37,8 +37,8 @@ export interface RememberedClock {
   offsetMs: number;
 }
 
-export const clockOffMs = 500;
-export const clockWrongMs = 5_000;
+const clockOffMs = 500;
+const clockWrongMs = 5_000;
 /** Drift of a monotonic clock: a good measurement gets worse by this much for each millisecond of age. */
 const driftPerMs = 0.0001;
 /** Small differences are caught up with by a clock that is this much faster or slower. */

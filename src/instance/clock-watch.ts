@@ -8,6 +8,7 @@ import { messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics.ts';
 import type { Queries } from '../postgres/client.ts';
+import { databaseMs } from '../postgres/clock.ts';
 import {
   ClockOffset,
   type ClockState,
@@ -68,12 +69,7 @@ export class ClockWatch {
     const asked = hostMonotonic();
     let database: number;
     try {
-      const [row] = await this.#deps.postgres.query<{ ms: number }>(
-        'select (extract(epoch from clock_timestamp()) * 1000)::float8 as ms',
-        [],
-        { timeoutMs: questionMsMax },
-      );
-      database = row!.ms;
+      database = await databaseMs(this.#deps.postgres, questionMsMax);
     } catch (error) {
       this.failure = error;
       return false;

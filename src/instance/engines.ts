@@ -93,7 +93,7 @@ export function openStores(engines: Engines, config: Config, log: Log): { clickh
 }
 
 /** What every client of ClickHouse that writes must know: also the commands that run beside an instance. */
-export function clickHouseOptions({ clickhouse }: Config): {
+function clickHouseOptions({ clickhouse }: Config): {
   database: string;
   cluster: string;
   insertQuorum: string | undefined;

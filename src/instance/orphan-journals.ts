@@ -22,7 +22,7 @@ export type OrphanJournalsDeps = Omit<ShipperDeps, 'journal' | 'onShipped'> & {
   segmentBytes: number;
   /**
    * All of a journal is stored; it is removed when this resolves, and stays until a later call does when it rejects.
-   * Deletes go by it: see `forgetJournal` of ingest/journal-table.ts.
+   * Deletes go by it: see `forgetJournal` of ingest/journal-store.ts.
    */
   onStored: (journal: Pick<JournalReport, 'writer' | 'orderRecovered'>) => Promise<void>;
 };

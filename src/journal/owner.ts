@@ -18,8 +18,8 @@ import type { Log } from '../base/log.ts';
 import { bootId } from '../base/process-file.ts';
 import { type Disk, isNoSpace, readWhole, readWholeAround, replaceWhole } from './disk.ts';
 
-export const leaseMs = 200;
-export const takeoverWaitMs = 300;
+const leaseMs = 200;
+const takeoverWaitMs = 300;
 
 export interface OwnerDeps {
   disk: Disk;
@@ -146,7 +146,7 @@ async function write(deps: OwnerDeps, path: string, text: string, before: string
 }
 
 /** Earlier versions wrote only the epoch. */
-export function parseEpoch(text: string | undefined): { epoch: number; id?: string; boot?: string } {
+function parseEpoch(text: string | undefined): { epoch: number; id?: string; boot?: string } {
   const match = /^(\d{1,10})(?: ([0-9a-f]{32}) (\S*))?\s*$/.exec(text ?? '');
   if (!match) return { epoch: 0 };
   const epoch = Number(match[1]);

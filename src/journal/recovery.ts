@@ -175,7 +175,7 @@ export async function readHeader(file: DiskFile): Promise<FoundHeader> {
   return decodeSegmentHeader(bytes);
 }
 
-export async function readLinks(
+async function readLinks(
   file: DiskFile,
   { seed, start, packedBytes }: Pick<Segment, 'seed' | 'start' | 'packedBytes'>,
 ): Promise<Link[]> {
@@ -190,7 +190,7 @@ export async function readLinks(
   return links;
 }
 
-export function isLink(frame: Frame): boolean {
+function isLink(frame: Frame): boolean {
   return (frame.flags & frameFlags.link) > 0 && frame.length === linkBytes;
 }
 

@@ -31,7 +31,7 @@ import { crc32 } from 'node:zlib';
 export const segmentHeaderBytes = 8192;
 export const packedPrefixBytes = 8;
 export const frameHeaderBytes = 40;
-export const payloadBytesMax = 2 ** 30 - 1;
+const payloadBytesMax = 2 ** 30 - 1;
 
 const copyBytes = 2048;
 const copyOffsets = { 1: [0, 2048], 2: [0, 4096] } as const;

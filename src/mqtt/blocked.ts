@@ -7,7 +7,7 @@ import { anyBlocked, isBlocked, type Work } from '../base/underway.ts';
 export const packets = 'MQTT packets';
 
 /** `deviceId` undefined = not signed in. */
-export function callerOf(deviceId: string | undefined, address: string): string {
+function callerOf(deviceId: string | undefined, address: string): string {
   return deviceId === undefined ? `address ${address}` : `device ${deviceId}`;
 }
 

@@ -214,7 +214,7 @@ const match = new Script(
 /**
  * Returns the first group that took part in the match, else the whole match; undefined when the pattern does not match.
  */
-export function deviceNameOf(leaf: X509Certificate, pattern: string): string | undefined {
+function deviceNameOf(leaf: X509Certificate, pattern: string): string | undefined {
   const { CN: text } = leaf.toLegacyObject().subject as { CN?: unknown };
   if (typeof text !== 'string' || text.length > commonNameCharsMax) return undefined;
   return nameIn(text, pattern);

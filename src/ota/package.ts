@@ -51,7 +51,7 @@ export const nounOf = { FIRMWARE: 'firmware', SOFTWARE: 'software' } as const sa
 /** The prefix of a package's attributes and series. */
 export const prefixOf = { FIRMWARE: 'fw', SOFTWARE: 'sw' } as const satisfies Record<PackageType, string>;
 
-export const fileNameCharsMax = 255;
+const fileNameCharsMax = 255;
 export const defaultContentType = 'application/octet-stream';
 
 export function isStored(stored: OtaPackage): stored is StoredPackage {

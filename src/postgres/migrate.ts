@@ -56,7 +56,7 @@ export async function migrate(postgres: Postgres, options: MigrateOptions): Prom
   }
 }
 
-export function readMigrations(dir: string): Migration[] {
+function readMigrations(dir: string): Migration[] {
   const migrations: Migration[] = [];
   for (const file of readdirSync(dir).sort()) {
     if (!file.endsWith('.sql')) continue;

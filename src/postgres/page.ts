@@ -85,7 +85,7 @@ export async function checkBytes(queries: Queries, columns: string[], rows: stri
 }
 
 /** `order by … limit … offset …`. Only columns of the closed list `columns` (property → SQL) get into the text. */
-export function pageClause(link: PageLink, columns: ReadonlyMap<string, string>, idColumn: string): string {
+function pageClause(link: PageLink, columns: ReadonlyMap<string, string>, idColumn: string): string {
   const column = link.sortProperty === '' ? idColumn : columns.get(link.sortProperty);
   if (!column) throw badRequest('sort_property', 'Invalid sort property');
   const order = link.sortOrder === 'DESC' ? 'desc' : 'asc';

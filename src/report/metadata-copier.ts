@@ -9,8 +9,9 @@ import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
+import { anyDevice, deleteAttributes, insertRows, tenantsOfDevices } from '../clickhouse/metadata-statements.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
-import { forgetAttributes, unnamedAttributes } from './kept-attributes.ts';
+import { forgetAttributes, unnamedAttributes } from './kept-attribute-store.ts';
 import * as store from './outbox-store.ts';
 import type { ReportAttribute } from './view.ts';
 
@@ -115,16 +116,15 @@ export class MetadataCopier {
 
   /** Marks all copied rows of the attributes as deleted, so that values that changed without a copy are never shown. */
   async #emptyKeys(keys: ReportAttribute[], version: number): Promise<void> {
-    await this.#deps.clickhouse.exec(
-      `INSERT INTO device_attribute (scope, key, device, kind, text, deleted, version)
-       SELECT DISTINCT scope, key, device, 0, '', 1, {version:UInt64} FROM device_attribute
-        WHERE has(arrayZip({scopes:Array(UInt8)}, {keys:Array(String)}), (scope, toString(key)))`,
-      { scopes: keys.map(({ scope }) => scope), keys: keys.map(({ key }) => key), version },
-    );
+    await this.#deps.clickhouse.exec(deleteAttributes, {
+      scopes: keys.map(({ scope }) => scope),
+      keys: keys.map(({ key }) => key),
+      version,
+    });
   }
 
   async #isEmpty(): Promise<boolean> {
-    const [row] = await this.#deps.clickhouse.rows('SELECT 1 AS one FROM device_metadata LIMIT 1');
+    const [row] = await this.#deps.clickhouse.rows(anyDevice);
     return row === undefined;
   }
 
@@ -191,10 +191,7 @@ export class MetadataCopier {
 
   /** The key of a row includes its tenant, which PostgreSQL no longer has: the tenant is read from ClickHouse. */
   async #deleteDevices(devices: number[], version: number): Promise<void> {
-    const known = await this.#deps.clickhouse.rows<{ device: string; tenant: string }>(
-      'SELECT DISTINCT device, tenant FROM device_metadata WHERE device IN {devices:Array(UInt64)}',
-      { devices },
-    );
+    const known = await this.#deps.clickhouse.rows<{ device: string; tenant: string }>(tenantsOfDevices, { devices });
     const empty = { id: nullUuid, name: '', label: '', profile: '', owner: '', deleted: 1, version };
     await this.#insert(
       'device_metadata',
@@ -211,7 +208,7 @@ export class MetadataCopier {
     if (rows.length === 0) return;
     const columns = Object.keys(rows[0]!).join(', ');
     const body = Buffer.from(rows.map((row) => JSON.stringify(row)).join('\n'));
-    await this.#deps.clickhouse.insertBlocks(`INSERT INTO ${table} (${columns}) FORMAT JSONEachRow`, body);
+    await this.#deps.clickhouse.insertBlocks(insertRows(table, columns), body);
     this.#rows.add(rows.length);
   }
 }

@@ -9,7 +9,7 @@ import { badRequest, type Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Postgres } from '../postgres/client.ts';
 import type { EncodedReport, ReportFormat } from './encode.ts';
-import { keepSaved, stateOf } from './kept-attributes.ts';
+import { keepSaved, stateOf } from './kept-attribute-store.ts';
 import type { ReportPool } from './pool.ts';
 import { findOwnDevices } from './store.ts';
 import {
@@ -58,11 +58,7 @@ export async function makeReport(
 }
 
 /** Returns the range: each bound of the request replaces that of the view. */
-export function reportRange(
-  view: ViewDefinition,
-  request: ReportRequest,
-  now: number,
-): { startTs: number; endTs: number } {
+function reportRange(view: ViewDefinition, request: ReportRequest, now: number): { startTs: number; endTs: number } {
   const saved = rangeOf(view, now);
   const startTs = request.rangeStartTs ?? saved.startTs;
   const endTs = request.rangeEndTs ?? saved.endTs;
@@ -74,7 +70,7 @@ export function reportRange(
  * Returns the filters. A request names filters of the view, or its fields, in any letter case. A name without values
  * changes nothing.
  */
-export function reportFilters(view: ViewDefinition, request: ReportRequest): Filter[] {
+function reportFilters(view: ViewDefinition, request: ReportRequest): Filter[] {
   const filters = [...view.filters];
   for (const { name, values } of request.filters) {
     const isNamed = (other: string) => other.toLowerCase() === name.toLowerCase();

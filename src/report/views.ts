@@ -6,7 +6,7 @@ import { createUuid, nullUuid } from '../base/uuid.ts';
 import { checkVersion } from '../device/store.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { checkViewName, type ViewInput } from './decode-view.ts';
-import { keepAttributes } from './kept-attributes.ts';
+import { keepAttributes } from './kept-attribute-store.ts';
 import { customerExists, deleteView, findView, insertView, updateView, visibleTo } from './store.ts';
 import { attributesOf, type View } from './view.ts';
 

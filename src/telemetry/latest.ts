@@ -28,7 +28,7 @@ export function pointOf(row: PointRow): Point {
 }
 
 /** Rows of one read, all in memory at once. */
-export async function readRows<Row>(
+async function readRows<Row>(
   clickhouse: ClickHouse,
   sql: string,
   parameters: Parameters,

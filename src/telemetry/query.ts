@@ -130,7 +130,7 @@ function extremes(function_: 'minIf' | 'maxIf'): string {
 const results = { COUNT: '', SUM: sums, AVG: sums, MIN: extremes('minIf'), MAX: extremes('maxIf') };
 
 /** Undefined when the bucket has nothing to aggregate, as strings have no sum. */
-export function bucketValue(row: BucketRow, aggregation: Exclude<Aggregation, 'NONE'>): TypedValue | undefined {
+function bucketValue(row: BucketRow, aggregation: Exclude<Aggregation, 'NONE'>): TypedValue | undefined {
   const longs = Number(row.longs);
   const doubles = Number(row.doubles);
   const { doubleResult = 0 } = row;

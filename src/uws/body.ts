@@ -49,7 +49,7 @@ export class BodyRoom {
 }
 
 /** The room that one body uses. */
-export class Held {
+class Held {
   readonly #budget: ByteBudget;
   readonly #owners: readonly Owner[];
   #bytes = 0;

@@ -29,7 +29,7 @@ export interface ConnectRefusal {
 }
 
 /** Why CONNECT is refused: code of MQTT 5, code of MQTT 3, and the Reason String. The name is the metric label. */
-export const refusals = {
+const refusals = {
   unsupported_version: { code: 0x84, old: 1, text: 'This server speaks MQTT 3.1, 3.1.1 and 5.' },
   client_id: { code: 0x85, old: 2, text: 'The client id is not valid here, and there is no user name.' },
   credentials: {

@@ -12,8 +12,8 @@ import type { Operation, Publish } from '../operation.ts';
 import type { Session } from '../session.ts';
 import type { TopicEntries } from './table.ts';
 
-export const provisionRequestTopic = '/provision/request';
-export const provisionResponseTopic = '/provision/response';
+const provisionRequestTopic = '/provision/request';
+const provisionResponseTopic = '/provision/response';
 
 export function provisionTopics(deps: ProvisionDeps, readBody: ReadBody): TopicEntries {
   const visits = new WeakMap<Session, Visit>();

@@ -5,7 +5,7 @@ import { insertTenant } from '../admin/store.ts';
 import { systemClock as clock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';
 import { createUuid } from '../base/uuid.ts';
-import { forgetAttributes, keepAttributes, keepSaved, stateOf, unnamedAttributes } from './kept-attributes.ts';
+import { forgetAttributes, keepAttributes, keepSaved, stateOf, unnamedAttributes } from './kept-attribute-store.ts';
 
 let server: TestPostgres;
 

@@ -196,3 +196,19 @@ export function covers(erased: Erased, row: { device: number; key: string; ts: n
   const ahead = aheadWriters.indexOf(writerOf(row.order));
   return row.order <= BigInt(ahead < 0 ? orderNumber : aheadOrders[ahead]!);
 }
+
+/**
+ * Reopens deletes that were made while the rows were in transit. A host that carries out such a delete now may have
+ * searched before these rows arrived, so unfinished deletes are marked as well. Ids do not show what was visible: a
+ * delete with a lower id may have been committed later.
+ */
+export async function reopenNewer(
+  queries: Queries,
+  { devices, tombstones }: { devices: number[]; tombstones: number[] },
+): Promise<void> {
+  await queries.query(
+    `update tombstones set applied_at = null, handed_over = true
+      where device = any($1::bigint[]) and not id = any($2::bigint[])`,
+    [devices, tombstones],
+  );
+}
