@@ -4,12 +4,13 @@
  * files change.
  */
 import { readFileSync, unwatchFile, watchFile } from 'node:fs';
-import { createServer, type Server, type Socket } from 'node:net';
+import { createServer, type Socket } from 'node:net';
 import { createServer as createTlsServer, type TLSSocket, type Server as TlsServer } from 'node:tls';
 import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { ClientCertificate } from '../onboarding/certificate-provision.ts';
+import { Accepting } from './accepting.ts';
 import { certificateOf } from './certificate.ts';
 import type { CloseReason } from './close-reason.ts';
 import type { OpenConnection, Transport, TransportEvents } from './transport.ts';
@@ -30,17 +31,17 @@ export interface Listener {
 
 /** Half open: a client may have said all it has to say while it is still being signed in. */
 const socketOptions = { noDelay: true, keepAlive: true, allowHalfOpen: true };
-/** The kernel cuts it to net.core.somaxconn. */
-const backlog = 65_535;
 const endMsMax = 2_000;
 const certificateCheckMs = 5_000;
 
 export async function listenTcp(address: string, port: number, deps: ListenDeps): Promise<Listener> {
+  const hasRoom = () => deps.connections() < deps.connectionsMax;
   const server = createServer({ ...socketOptions, keepAliveInitialDelay: 60_000 }, (socket) => {
     accept(socket, deps, undefined);
+    accepting.check();
   });
-  await listening(server, address, port);
-  return { close: () => server.close() };
+  const accepting = await Accepting.on(server, address, port, { hasRoom, log: deps.log });
+  return { close: () => accepting.close() };
 }
 
 export interface TlsFiles {
@@ -69,12 +70,28 @@ export async function listenTls(address: string, port: number, files: TlsFiles, 
     socket.destroy();
     log.debug('mqtt_tls_failed', { reason: messageOf(error) });
   });
-  await listening(server, address, port);
+  // A handshake takes the place of the connection that it becomes.
+  let [sockets, secured] = [0, 0];
+  server.on('connection', (socket: Socket) => {
+    sockets += 1;
+    socket.once('close', () => {
+      sockets -= 1;
+    });
+    accepting.check();
+  });
+  server.on('secureConnection', (socket: TLSSocket) => {
+    secured += 1;
+    socket.once('close', () => {
+      secured -= 1;
+    });
+  });
+  const hasRoom = () => deps.connections() + sockets - secured < deps.connectionsMax;
+  const accepting = await Accepting.on(server, address, port, { hasRoom, log });
   const stopWatching = watchCertificate(server, files, log);
   return {
     close: () => {
       stopWatching();
-      server.close();
+      accepting.close();
     },
   };
 }
@@ -98,16 +115,6 @@ function watchCertificate(server: TlsServer, files: TlsFiles, log: Log): () => v
   return () => {
     for (const file of [files.cert, files.key]) unwatchFile(file, reload);
   };
-}
-
-function listening(server: Server, address: string, port: number): Promise<void> {
-  return new Promise((resolve, reject) => {
-    server.once('error', reject);
-    server.listen({ host: address, port, backlog }, () => {
-      server.off('error', reject);
-      resolve();
-    });
-  });
 }
 
 function accept(
