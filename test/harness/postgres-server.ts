@@ -27,14 +27,22 @@ export async function startPostgres(home: string): Promise<{ url: string; stop()
   return server;
 }
 
+/** What a database has beside the schema: it is written once for all test files of a run, and copied for each. */
+export interface Template {
+  /** A name in SQL; it stands for what `fill` writes. */
+  name: string;
+  fill(postgres: Postgres): Promise<void>;
+}
+
 /** A database of the server that unit tests share, or a server of its own where none is shared. */
-export async function startTestPostgres(poolMax = 8): Promise<TestPostgres> {
+export async function startTestPostgres(poolMax = 8, template?: Template): Promise<TestPostgres> {
   const { inject } = await import('vitest');
   const socket = inject('postgresSocket') as string | undefined;
   if (socket === undefined) {
     const home = mkdtempSync(join(tmpdir(), 'millrace-postgres-'));
     const server = await startPostgres(home);
     const postgres = openPostgres({ url: server.url, poolMax, log });
+    await template?.fill(postgres);
     return {
       postgres,
       stop: async () => {
@@ -45,10 +53,32 @@ export async function startTestPostgres(poolMax = 8): Promise<TestPostgres> {
     };
   }
   const shared = await text(connect(socket));
+  const urlOf = (database: string) => shared.replace(/[^/]*$/, database);
   const name = `test_${randomBytes(8).toString('hex')}`;
-  const admin = openPostgres({ url: shared.replace(/[^/]*$/, 'postgres'), poolMax: 1, log });
-  await admin.query(`create database ${name} template millrace`);
+  const admin = openPostgres({ url: urlOf('postgres'), poolMax: 1, log });
+  if (template) await makeTemplate(admin, template, urlOf);
+  await admin.query(`create database ${name} template ${template?.name ?? schemaOnly}`);
   await admin.close();
-  const postgres = openPostgres({ url: shared.replace(/[^/]*$/, name), poolMax, log });
+  const postgres = openPostgres({ url: urlOf(name), poolMax, log });
   return { postgres, stop: () => postgres.close() };
+}
+
+const schemaOnly = 'millrace';
+
+/** The first test file that asks makes the template; those that ask meanwhile wait for the lock of its connection. */
+async function makeTemplate(
+  admin: Postgres,
+  { name, fill }: Template,
+  urlOf: (database: string) => string,
+): Promise<void> {
+  await admin.query('select pg_advisory_lock(1)');
+  if ((await admin.query('select 1 from pg_database where datname = $1', [name])).length === 0) {
+    // A half of it has another name.
+    const begun = `begun_${randomBytes(8).toString('hex')}`;
+    await admin.query(`create database ${begun} template ${schemaOnly}`);
+    const postgres = openPostgres({ url: urlOf(begun), poolMax: 1, log });
+    await fill(postgres).finally(() => postgres.close());
+    await admin.query(`alter database ${begun} rename to ${name}`);
+  }
+  await admin.query('select pg_advisory_unlock(1)');
 }
