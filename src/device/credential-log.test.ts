@@ -1,0 +1,61 @@
+/** Changes of credentials through their log in PostgreSQL, and without PostgreSQL. */
+import { describe, expect, it } from 'vitest';
+import { config, deafBus, sharedApi, unique } from '../../test/harness/api-handlers.ts';
+import { silentLog as log } from '../../test/harness/clickhouse-server.ts';
+import { openJwt } from '../auth/auth.ts';
+import { systemClock as clock } from '../base/clock.ts';
+import { limits } from '../base/limits.ts';
+import { nullUuid } from '../base/uuid.ts';
+import { openPostgres } from '../postgres/client.ts';
+import { CredentialChanges } from './credential-changes.ts';
+import { LocalDevices } from './local-devices.ts';
+import { lookUpTokens } from './store.ts';
+import { TokenCache } from './token-cache.ts';
+
+const { tokenOf, create, postgres } = await sharedApi();
+
+describe('credential changes', () => {
+  it('reach another process through the log, also when a transaction becomes visible late', async () => {
+    const cache = new TokenCache((batch) => lookUpTokens(postgres, batch), limits, new LocalDevices(), clock);
+    const other = new CredentialChanges({ postgres, bus: deafBus, clock, log });
+    const seen: string[] = [];
+    other.onChange((change) => {
+      if (change === 'all') return;
+      seen.push(change.credentialsId);
+      cache.invalidate(change.credentialsId);
+    });
+    const insert = `insert into credential_changes (credentials_id, device_id, device_number, created_time)
+      values ($1, $2, 1, 0)`;
+    try {
+      await other.start();
+      const late = postgres.transaction(async (queries) => {
+        await queries.query(insert, ['late', nullUuid]);
+        await new Promise((resolve) => setTimeout(resolve, limits.credentialPollMs * 1.5));
+      });
+      await new Promise((resolve) => setTimeout(resolve, 100));
+      const token = await tokenOf('tenant@thingsboard.org', 'tenant');
+      const key = unique('SEEN');
+      expect(await cache.lookup(key)).toBeNull();
+      const device = await create(token, {}, `?accessToken=${key}`);
+      await late;
+      await expect.poll(() => seen, { timeout: 5_000 }).toEqual(expect.arrayContaining([key, 'late']));
+      // Read again while the other transaction was open, and told once: who was looked up since need not be again.
+      expect(seen.filter((each) => each === key)).toHaveLength(1);
+      expect((await cache.lookup(key))?.id).toBe(device.id.id);
+    } finally {
+      await other.stop();
+    }
+  });
+});
+
+describe('without Postgres', () => {
+  it('a worker starts, and says 503 to what needs it', async () => {
+    const away = openPostgres({ url: 'postgres://nobody@127.0.0.1:1/nothing', poolMax: 1, log });
+    const parts = new CredentialChanges({ postgres: away, bus: deafBus, clock, log });
+    await parts.start();
+    const jwt = await openJwt(away, config.auth, clock);
+    await expect(jwt.verify('a.b.c')).rejects.toMatchObject({ status: 503 });
+    await parts.stop();
+    await away.close();
+  });
+});

@@ -1,0 +1,55 @@
+/** Which stored commands a worker claims. */
+import { describe, expect, it, vi } from 'vitest';
+import { deafBus, sharedApi } from '../../test/harness/api-handlers.ts';
+import { silentLog as log } from '../../test/harness/clickhouse-server.ts';
+import { systemClock as clock } from '../base/clock.ts';
+import { Fault } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import { Metrics } from '../base/metrics.ts';
+import { Downlink } from '../downlink/downlink.ts';
+import { RpcNumbers } from './numbers.ts';
+import { PersistentRpcs } from './persistent.ts';
+import type { Rpc } from './send.ts';
+
+const { tokenOf, create, postgres } = await sharedApi();
+
+describe('stored commands without an owner', () => {
+  it('are claimed although those of a tenant without room are older, and more than one claim takes', async () => {
+    const device = async (jwt: string) => {
+      const { id, tenantId } = await create(jwt);
+      const [row] = await postgres.query<{ number: number }>('select number from device where id = $1', [id.id]);
+      return { id: id.id, tenantId: tenantId.id, number: row!.number };
+    };
+    const [full, other] = [
+      await device(await tokenOf()),
+      await device(await tokenOf('tenant@thingsboard.org', 'tenant')),
+    ];
+    const insert = ({ id, tenantId, number }: typeof full, prefix: string, count: number) =>
+      postgres.query(
+        `insert into rpc (id, created_time, tenant_id, device_id, device, number, method, params, oneway, expiration_time)
+         select ($1 || lpad(n::text, 12, '0'))::uuid, 0, $2, $3, $4, n, 'm', '{}', true, 9000000000000
+           from generate_series(1, $5) as n`,
+        [prefix, tenantId, id, number, count],
+      );
+    // So many that their leases run out before all of them were claimed once.
+    await insert(full, '00000000-0000-0000-0000-', 7 * limits.rpcClaimMax);
+    await insert(other, '00000000-0000-0000-0001-', 1);
+    const held: number[] = [];
+    const noRoom = new Fault('rpc_tenant_full', 'no room');
+    const rpc = {
+      room: 10_000,
+      hold(command: { tenantId: string; device: number }) {
+        if (command.tenantId === full.tenantId) throw noRoom;
+        held.push(command.device);
+      },
+      drop() {},
+    } as unknown as Rpc;
+    const downlink = new Downlink({ bus: deafBus, shards: 1, log, metrics: new Metrics() });
+    const numbers = new RpcNumbers(postgres);
+    const persistent = new PersistentRpcs({ postgres, rpc, numbers, downlink, clock, log, retriesMax: 5, keptDays: 0 });
+    persistent.start();
+    await vi.waitFor(() => expect(held).toEqual([other.number]), { timeout: 20_000 });
+    await persistent.stop();
+    await postgres.query('delete from rpc where device = any($1)', [[full.number, other.number]]);
+  });
+});
