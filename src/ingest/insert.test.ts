@@ -14,7 +14,13 @@ test('rows that the client sent twice count as stored when the first try has end
   };
   const parts = { clickhouse, clock, log, metrics: new Metrics(), timeoutMs: 30_000, sleep: async () => {} };
   const { signal } = new AbortController();
-  const inserter = new Inserter({ ...parts, signal, once: false, parallelMax: 1 } as unknown as InserterDeps);
+  const inserter = new Inserter({
+    ...parts,
+    signal,
+    once: false,
+    parallelMax: 1,
+    patient: false,
+  } as unknown as InserterDeps);
   expect(await inserter.insert([new Uint8Array(8)])).toMatchObject({ complete: true, refused: [] });
   expect(asked).toHaveLength(2);
 });

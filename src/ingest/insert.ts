@@ -40,6 +40,8 @@ export interface InserterDeps {
   once: boolean;
   /** Pieces of one unit that are inserted at once. */
   parallelMax: number;
+  /** True: other inserts go first, because no caller waits for these rows and they are not of today. */
+  patient: boolean;
 }
 
 export interface Outcome {
@@ -192,10 +194,11 @@ export class Inserter {
 
   /** Returns undefined when both tables have the piece, otherwise the first error. */
   async #send(piece: Piece, body: Buffer, attempt: number): Promise<ClickHouseError | undefined> {
-    const { clickhouse, timeoutMs } = this.#deps;
+    const { clickhouse, timeoutMs, patient } = this.#deps;
     const ranged = isRanged(piece);
     const parameters = ranged ? { fromTs: piece.from, toTs: piece.to } : {};
-    const options = { timeoutMs: timeoutMs * this.#deadlineFactor, parameters, mark: this.#mark };
+    const settings = patient ? { priority: '1' } : {};
+    const options = { timeoutMs: timeoutMs * this.#deadlineFactor, parameters, settings, mark: this.#mark };
     const insert = async (table: 'telemetry' | 'latest'): Promise<ClickHouseError | undefined> => {
       if (piece[table]) return undefined;
       try {

@@ -55,6 +55,7 @@ export class LaneLoop {
       signal: this.#stopping.signal,
       once: false,
       parallelMax,
+      patient: lane === late && !deps.callersWait,
     });
   }
 

@@ -11,7 +11,7 @@ import type { Suspect } from '../journal/suspects.ts';
 import type { Sleep } from './backoff.ts';
 import { Inserter, type InserterDeps, type RefusedPayload, type Suspicion } from './insert.ts';
 
-export interface TrialsDeps extends Omit<InserterDeps, 'once' | 'parallelMax' | 'signal' | 'sleep'> {
+export interface TrialsDeps extends Omit<InserterDeps, 'once' | 'parallelMax' | 'patient' | 'signal' | 'sleep'> {
   journal: Journal;
   sleep: Sleep;
   /** Days after which an entry of the quarantine is deleted; 0 = never. */
@@ -57,7 +57,7 @@ export class Trials {
 
   constructor(deps: TrialsDeps) {
     this.#deps = deps;
-    this.#inserter = new Inserter({ ...deps, signal: this.#stopping.signal, once: true, parallelMax });
+    this.#inserter = new Inserter({ ...deps, signal: this.#stopping.signal, once: true, parallelMax, patient: true });
     const { metrics, journal } = deps;
     const { suspects, quarantine } = journal;
     this.#quarantined = metrics.counter('ingest_quarantined_rows_total', 'Rows that were proven bad.');

@@ -39,7 +39,14 @@ export class WideRows {
     this.#lane = lane;
     this.#deps = deps;
     const { signal } = this.#stopping;
-    this.#inserter = new Inserter({ ...deps, metrics: deps.registry, signal, once: false, parallelMax });
+    this.#inserter = new Inserter({
+      ...deps,
+      metrics: deps.registry,
+      signal,
+      once: false,
+      parallelMax,
+      patient: !deps.callersWait,
+    });
     const help = 'Bytes of late rows of many days that are being stored beside the lane.';
     deps.registry.observed('wal_wide_bytes', help, () => this.#heldBytes);
   }

@@ -306,6 +306,14 @@ test('late rows gather: 48 a second over 300 days are a few inserts a minute, a 
   // A unit of many days counts twice: what the lane stores of it, and what is stored beside the lane.
   expect(units.reduce((sum, n) => sum + n, 0)).toBeLessThanOrEqual(10);
   expect(house.stored().length).toBeGreaterThan(500);
+  expect(house.inserts.every(({ isPatient }) => isPatient)).toBe(true);
+});
+
+test('rows of today are not patient: they need not wait for inserts of other days', async () => {
+  const channel = await openChannel();
+  await channel.add(1, some(3));
+  await emptied(channel);
+  expect(house.inserts.some(({ isPatient }) => isPatient)).toBe(false);
 });
 
 test('rows count as stored only when an earlier try, which was not waited for, has ended in the store', async () => {

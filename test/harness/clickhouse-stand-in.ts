@@ -12,6 +12,8 @@ export interface Insert {
   /** performance.now() of its arrival. */
   at: number;
   body: Buffer;
+  /** Whether other inserts go first. */
+  isPatient: boolean;
 }
 
 /**
@@ -77,7 +79,8 @@ export class StandIn {
     const body = Buffer.concat(chunks);
     const rows = rowsOf(body).filter(({ ts }) => ts >= from && ts < to);
     const table = /INSERT INTO (telemetry|latest)/.exec(sql)?.[1] as Insert['table'];
-    const insert: Insert = { table, rows, at: performance.now(), body };
+    const isPatient = url.searchParams.get('priority') === '1';
+    const insert: Insert = { table, rows, at: performance.now(), body, isPatient };
     this.inserts.push(insert);
     const answer = this.behave(insert);
     if (answer === 'none') return;

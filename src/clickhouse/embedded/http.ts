@@ -9,7 +9,7 @@ import type { Log } from '../../base/log.ts';
 import { type BodyFile, type BodyFiles, readBody } from './body.ts';
 import type { Engine, Result } from './engine.ts';
 import { Exception, statusOf } from './exception.ts';
-import { niceOf } from './priority.ts';
+import { niceOf, slotOf } from './priority.ts';
 import { type Asked, authenticate, readRequest } from './request.ts';
 import { type EmbeddedServerSettings, serverLimits } from './settings.ts';
 import type { Slots } from './slots.ts';
@@ -85,7 +85,7 @@ async function execute(
   };
   const onGone = (): void => void killUntilSettled();
   try {
-    giveBack = await slots.take(statement.verb === 'INSERT' ? 'insert' : 'query', gone);
+    giveBack = await slots.take(slotOf(statement.verb, asked.settings), gone);
     if (gone.aborted) return;
     gone.addEventListener('abort', onGone);
     const { database, defaultFormat, parameters } = asked;

@@ -7,6 +7,7 @@
  */
 import { readdirSync, readFileSync } from 'node:fs';
 import { setPriority } from 'node:os';
+import type { SlotKind } from './slots.ts';
 
 const capSysNice = 1n << 23n;
 
@@ -25,6 +26,16 @@ export function mayRaiseThreads(): boolean {
 
 /** Returns the nice value of a statement, which the engine ignores without the capability. */
 export function niceOf(verb: string, settings: Map<string, string>, nice: number): number {
-  const isPatient = verb === 'INSERT' || Number(settings.get('priority') ?? 0) > 0;
-  return isPatient ? nice : Math.floor(nice / 2);
+  return verb === 'INSERT' || isPatient(settings) ? nice : Math.floor(nice / 2);
+}
+
+/** Returns the kind of slot of a statement. */
+export function slotOf(verb: string, settings: Map<string, string>): SlotKind {
+  if (verb !== 'INSERT') return 'query';
+  return isPatient(settings) ? 'patient insert' : 'insert';
+}
+
+/** True for ClickHouse's setting `priority`, which lets other statements go first. */
+function isPatient(settings: Map<string, string>): boolean {
+  return Number(settings.get('priority') ?? 0) > 0;
 }

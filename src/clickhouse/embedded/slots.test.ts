@@ -43,3 +43,17 @@ test('waiting is bounded in number and in time, and ends when the client leaves'
   gone.abort();
   await expect(waiting).rejects.toEqual(full);
 });
+
+test('patient inserts take half of the slots, and leave one to other inserts whatever queries take', async () => {
+  const slots = new Slots(4, 1, 10, 20);
+  const patient = await slots.take('patient insert', here());
+  await slots.take('patient insert', here());
+  await expect(slots.take('patient insert', here())).rejects.toEqual(full);
+  await slots.take('query', here());
+  await expect(slots.take('query', here())).rejects.toEqual(full);
+  await slots.take('insert', here());
+  expect(slots.running).toBe(4);
+  patient();
+  await slots.take('insert', here());
+  await expect(slots.take('patient insert', here())).rejects.toEqual(full);
+});

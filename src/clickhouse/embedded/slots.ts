@@ -1,10 +1,11 @@
 /**
- * Limits how many statements use the engine at once. Queries leave a reserve that only inserts may take, so long
- * queries never hold up the channel. Waiting is bounded in number and in time; past either, ClickHouse's error 202.
+ * Limits how many statements use the engine at once. Queries leave a reserve that only inserts may take, and patient
+ * inserts take at most half of the slots. Waiting is bounded in number and in time; past either, ClickHouse's error 202.
  */
 import { Exception } from './exception.ts';
 
-export type SlotKind = 'query' | 'insert';
+/** A patient insert has no caller that waits, as rows of other days have none. */
+export type SlotKind = 'query' | 'insert' | 'patient insert';
 
 interface Waiter {
   kind: SlotKind;
@@ -14,21 +15,24 @@ interface Waiter {
 export class Slots {
   readonly #slots: number;
   readonly #querySlots: number;
+  readonly #patientSlots: number;
   readonly #waitersMax: number;
   readonly #waitMsMax: number;
   readonly #waiters = new Set<Waiter>();
   #queries = 0;
   #inserts = 0;
+  #patientInserts = 0;
 
   constructor(slots: number, insertReserve: number, waitersMax: number, waitMsMax: number) {
     this.#slots = slots;
     this.#querySlots = Math.max(1, slots - insertReserve);
+    this.#patientSlots = Math.max(1, Math.floor(slots / 2));
     this.#waitersMax = waitersMax;
     this.#waitMsMax = waitMsMax;
   }
 
   get running(): number {
-    return this.#queries + this.#inserts;
+    return this.#queries + this.#inserts + this.#patientInserts;
   }
 
   /** Resolves with the function that gives the slot back. */
@@ -78,12 +82,17 @@ export class Slots {
   }
 
   #free(kind: SlotKind): boolean {
-    return this.running < this.#slots && (kind === 'insert' || this.#queries < this.#querySlots);
+    if (this.running >= this.#slots) return false;
+    if (kind === 'insert') return true;
+    // One slot is left to inserts that cannot wait, whatever the others take.
+    if (this.#queries + this.#patientInserts >= this.#slots - 1) return false;
+    return kind === 'query' ? this.#queries < this.#querySlots : this.#patientInserts < this.#patientSlots;
   }
 
   #count(kind: SlotKind, by: number): void {
     if (kind === 'query') this.#queries += by;
-    else this.#inserts += by;
+    else if (kind === 'insert') this.#inserts += by;
+    else this.#patientInserts += by;
   }
 }
 
