@@ -28,11 +28,12 @@ import { WrongCredentials } from './auth/wrong-credentials.ts';
 import { WrongTries } from './auth/wrong-tries.ts';
 import { systemClock as clock, clockStepMs } from './base/clock.ts';
 import type { Config } from './base/config.ts';
-import { Bug, messageOf, StartError } from './base/errors.ts';
+import { Bug, messageOf, StartError, unavailable } from './base/errors.ts';
 import { openFilesMax } from './base/file-limit.ts';
 import { limits } from './base/limits.ts';
 import { createLog, type Log } from './base/log.ts';
 import { Metrics, processMetrics } from './base/metrics.ts';
+import { Turns } from './base/turns.ts';
 import { keyOf, suspects } from './base/underway.ts';
 import { openBus } from './bus/open.ts';
 import { createConsole } from './console/door.ts';
@@ -417,7 +418,12 @@ async function openOnboarding(
   const takenNames = new TakenNames({ clock, log, metrics });
   const onAssigned = rollout.wake;
   const admin: AdminDeps = { postgres, changes, clock, devicesMax, onAssigned, gatewayNotices, takenNames };
-  const claims: ClaimDeps = { ...admin, attributes, log, claiming: config.claiming };
+  const turns = new Turns({
+    atOnceMax: limits.onboardingAtOnceMax,
+    waitingMax: limits.onboardingWaitingMax,
+    refusal: () => unavailable('onboarding', 'Too many devices are provisioned or claimed at once; try again later.'),
+  });
+  const claims: ClaimDeps = { ...admin, attributes, log, claiming: config.claiming, turns };
   const { wrongKeysPerMinuteMax: wrongMax } = config.provisioning;
   const wrongKeys = new WrongTries({
     bus,
@@ -430,7 +436,7 @@ async function openOnboarding(
   });
   await wrongKeys.start();
   started.add('wrong provisioning keys', () => wrongKeys.stop());
-  const provisioning: ProvisionDeps = { ...admin, wrongKeys, log };
+  const provisioning: ProvisionDeps = { ...admin, wrongKeys, log, turns };
   const certificates = new CertificateProvisioner(provisioning);
 
   const findOrCreate = (tenant: string, requests: ChildRequest[]) => findOrCreateChildren(admin, tenant, requests);
@@ -562,7 +568,12 @@ async function openUsers({ config, begin, log, started, proxies }: Base, { postg
   started.add('limits of requests', () => requestLimits?.stop());
   const failedSignIns = new FailedSignIns(clock);
   const signIn = { postgres, passwords, jwt, clock, failedLoginsMax, failedSignIns };
-  const auth = new Auth({ ...signIn, apiKeys, proxies, requireHttpsForApiKeys, requestLimits });
+  const calls = new Turns({
+    atOnceMax: limits.restCallsAtOnceMax,
+    waitingMax: limits.restCallsWaitingMax,
+    refusal: () => unavailable('rest_calls', 'Too many calls of the API wait for their turn; call again later.'),
+  });
+  const auth = new Auth({ ...signIn, apiKeys, proxies, requireHttpsForApiKeys, requestLimits, calls });
   return { auth, apiKeys };
 }
 

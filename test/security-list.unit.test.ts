@@ -56,7 +56,7 @@ test('every name on the page exists, with the value of the code', () => {
 
 test('every shared resource has a cap, a share and a refusal, and the code refuses with that status and reason', () => {
   expect(rows.length).toBeGreaterThan(30);
-  const word = '[a-z]+(?:_[a-z]+)+|bodies|connections|streams|relations|guesses';
+  const word = '[a-z]+(?:_[a-z]+)+|bodies|connections|streams|relations|guesses|onboarding';
   for (const cells of rows) {
     expect(cells.length, cells[0]).toBe(4);
     for (const cell of cells) expect(cell, cells[0]).not.toBe('');

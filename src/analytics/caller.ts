@@ -32,4 +32,9 @@ export class ReportCallers implements Callers {
   admit(principal: Principal): void {
     this.#auth.admit(principal);
   }
+
+  /** `report/pool.ts` has turns for reports. */
+  inTurn<T>(_principal: Principal, call: () => Promise<T>): Promise<T> {
+    return call();
+  }
 }

@@ -99,6 +99,7 @@ export function rpcRoutes(deps: RpcRoutesDeps): Route[] {
         pattern: `${prefix}/${oneway ? 'oneway' : 'twoway'}/:deviceId`,
         summary: oneway ? 'A command to a device' : 'A command to a device, and its reply',
         roles: users,
+        waits: true,
         // Its numbers keep their digits.
         ownBody: { shape: commandBody },
         answer: oneway ? persistentShape : Type.Union([persistentShape, anyJson]),

@@ -2,6 +2,9 @@
  * Attributes of devices: the types, and the one object through which all doors and rooms read and write them. A write
  * is acknowledged after its commit. A change of shared attributes is then sent to the sessions of the device.
  */
+import { unavailable } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import { Turns } from '../base/turns.ts';
 import type { Queries } from '../postgres/client.ts';
 import { Kind, type TypedValue } from '../value/typed.ts';
 import { type AttributeRow, readAttributes, readKeys } from './store.ts';
@@ -18,6 +21,12 @@ export const scopeNumber: Record<Scope, number> = { CLIENT_SCOPE: 1, SHARED_SCOP
 export class Attributes {
   readonly #queries: Queries;
   readonly #writer: AttributeWriter;
+  /** Reads that devices ask for. */
+  readonly #turns = new Turns({
+    atOnceMax: limits.attributeReadsAtOnceMax,
+    waitingMax: limits.attributeReadsWaitingMax,
+    refusal: () => unavailable('attribute_reads', 'Too many devices ask for attributes at once; ask again.'),
+  });
 
   constructor(queries: Queries, writer: AttributeWriter) {
     this.#queries = queries;
@@ -48,6 +57,19 @@ export class Attributes {
     const numbers = wanted.map((scope) => scopeNumber[scope]);
     const rows = await readAttributes(this.#queries, device, numbers, keys);
     return rows.map((row) => ({ ...row, scope: scopes[row.scope - 1]! }));
+  }
+
+  /**
+   * As `readScopes`, for a device or gateway that asks. Tenants, then their devices, take turns, so that no device uses
+   * up the statements that may wait for PostgreSQL.
+   */
+  readFor(
+    asker: { readonly number: number; readonly tenantId: string },
+    device: number,
+    wanted: readonly Scope[],
+    keys: string[] | null,
+  ): Promise<(AttributeRow & { scope: Scope })[]> {
+    return this.#turns.run(asker.tenantId, `device ${asker.number}`, () => this.readScopes(device, wanted, keys));
   }
 
   keys(device: number, wanted: readonly Scope[]): Promise<string[]> {

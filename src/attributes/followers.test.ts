@@ -56,11 +56,14 @@ afterEach(async () => {
 
 function follow() {
   const told: Update[] = [];
-  const following = updates.follow(device, {
-    update: (update) => void told.push(update),
-    failed: () => {},
-    close: () => {},
-  });
+  const following = updates.follow(
+    { number: device, tenantId: 'mill', customerId: null },
+    {
+      update: (update) => void told.push(update),
+      failed: () => {},
+      close: () => {},
+    },
+  );
   return { told, following };
 }
 

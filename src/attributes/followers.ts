@@ -14,7 +14,7 @@ import type { CloseReason, Downlink, Listener } from '../downlink/downlink.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { UpdateMessage } from './notify.ts';
 import type { Update } from './update.ts';
-import { Inquiries } from './update-reads.ts';
+import { type Followed, Inquiries } from './update-reads.ts';
 import { ChangedHeads } from './version-poll.ts';
 
 /** A session that receives updates. */
@@ -76,8 +76,9 @@ export class AttributeUpdates {
     await this.#inquiries.idle();
   }
 
-  follow(device: number, follower: Follower): Following {
-    const following = new Following(this, device, follower, this.#clock.now());
+  follow(followed: Followed, follower: Follower): Following {
+    const device = followed.number;
+    const following = new Following(this, followed, follower, this.#clock.now());
     const followings = this.#followings.get(device);
     if (followings) followings.push(following);
     else this.#followings.set(device, [following]);
@@ -92,14 +93,15 @@ export class AttributeUpdates {
   }
 
   /** Returns the next update that the device has not seen. Called by `Following`, as are the methods below. */
-  async pendingUpdate(device: number, since: number): Promise<{ version: number; update: Update | undefined }> {
+  async pendingUpdate(followed: Followed, since: number): Promise<{ version: number; update: Update | undefined }> {
+    const device = followed.number;
     const settled = this.#heads.isFresh ? this.#settled.get(device) : undefined;
     if (settled !== undefined) return { version: settled, update: undefined };
     const asked = this.#asked.get(device) ?? { asks: 0, version: 0 };
     asked.asks += 1;
     this.#asked.set(device, asked);
     try {
-      const answer = await this.#inquiries.ask(device, since);
+      const answer = await this.#inquiries.ask(followed, since);
       // A version that arrived during the read may be newer than the answer: then the device is not settled.
       const isNewest = asked.version <= answer.version;
       if (!answer.update && isNewest && this.#heads.isFresh) this.#settled.set(device, answer.version);
@@ -149,7 +151,7 @@ export class AttributeUpdates {
 
 export class Following implements Listener {
   readonly #owner: AttributeUpdates;
-  readonly #device: number;
+  readonly #followed: Followed;
   readonly #follower: Follower;
   /** Epoch milliseconds. A device that never listened before receives changes from this time on. */
   readonly #since: number;
@@ -162,10 +164,10 @@ export class Following implements Listener {
   #hasWaited = false;
   #left = false;
 
-  constructor(owner: AttributeUpdates, device: number, follower: Follower, since: number) {
+  constructor(owner: AttributeUpdates, followed: Followed, follower: Follower, since: number) {
     this.#since = since;
     this.#owner = owner;
-    this.#device = device;
+    this.#followed = followed;
     this.#follower = follower;
   }
 
@@ -196,12 +198,12 @@ export class Following implements Listener {
 
   /** The answer with this update was written. Whether the answer arrived is not certain. */
   offered(update: Update): void {
-    this.#owner.answered(this.#device, update, false);
+    this.#owner.answered(this.#followed.number, update, false);
   }
 
   /** The client has confirmed the update. Sends the next one. */
   confirmed(update: Update): void {
-    this.#owner.answered(this.#device, update, true);
+    this.#owner.answered(this.#followed.number, update, true);
     if (this.#known === undefined && this.#owner.lossFree) this.ask();
   }
 
@@ -209,7 +211,7 @@ export class Following implements Listener {
     if (this.#left) return;
     this.#left = true;
     this.leaveDownlink?.();
-    this.#owner.left(this.#device, this);
+    this.#owner.left(this.#followed.number, this);
   }
 
   /** Runs once even if the follower has left, because the first poll starts the device's cursor. */
@@ -224,7 +226,7 @@ export class Following implements Listener {
   async #ask(): Promise<void> {
     try {
       for (;;) {
-        const { version, update } = await this.#owner.pendingUpdate(this.#device, this.#since);
+        const { version, update } = await this.#owner.pendingUpdate(this.#followed, this.#since);
         if (this.#left) return;
         if (update && !this.#hasWaited) {
           // The confirmation of the last answer may still be on its way from another worker. A second read after a wait
@@ -255,7 +257,7 @@ export class Following implements Listener {
 
   async #readLarge(version: number): Promise<void> {
     try {
-      const update = await this.#owner.read(this.#device, version);
+      const update = await this.#owner.read(this.#followed.number, version);
       if (update && !this.#left) this.#follower.update(update);
     } catch (error) {
       if (!this.#left) this.#follower.failed(error);

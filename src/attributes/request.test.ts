@@ -46,9 +46,9 @@ it('finds the keys of each scope apart, and leaves out a scope without any', asy
     { scope: 'CLIENT_SCOPE', key: 'b', value: ownValue.long(2), ts: 0 },
     { scope: 'SHARED_SCOPE', key: 'a', value: ownValue.string('x"y'), ts: 0 },
   ];
-  const attributes = { readScopes: () => Promise.resolve(rows) } as unknown as Parameters<typeof readWanted>[0];
+  const attributes = { readFor: () => Promise.resolve(rows) } as unknown as Parameters<typeof readWanted>[0];
   const answer = async (body: string) =>
-    foundJson(await readWanted(attributes, 1, wantedOf(readJson(Buffer.from(body)))));
+    foundJson(await readWanted(attributes, { number: 1, tenantId: 't' }, wantedOf(readJson(Buffer.from(body)))));
   expect(await answer('{}')).toBe('{"client":{"a":1,"b":2},"shared":{"a":"x\\"y"}}');
   expect(await answer('{"clientKeys":"b","sharedKeys":"b"}')).toBe('{"client":{"b":2}}');
   expect(await answer('{"clientKeys":"z","sharedKeys":"a"}')).toBe('{"shared":{"a":"x\\"y"}}');

@@ -60,8 +60,8 @@ function listedKeys(member: string, given: Json): WantedKeys {
 }
 
 export async function readWanted(
-  attributes: Attributes,
-  device: number,
+  attributes: Pick<Attributes, 'readFor'>,
+  device: { readonly number: number; readonly tenantId: string },
   { client, shared }: WantedAttributes,
 ): Promise<FoundAttributes> {
   const found: FoundAttributes = { client: [], shared: [] };
@@ -72,7 +72,7 @@ export async function readWanted(
   const sharedKeys = new Set(shared);
   const listed = client === 'all' || shared === 'all' ? null : [...new Set([...clientKeys, ...sharedKeys])];
   if (listed?.length === 0) return found;
-  for (const { scope, key, value } of await attributes.readScopes(device, asked, listed)) {
+  for (const { scope, key, value } of await attributes.readFor(device, device.number, asked, listed)) {
     const isClient = scope === 'CLIENT_SCOPE';
     const isAsked = isClient ? client === 'all' || clientKeys.has(key) : shared === 'all' || sharedKeys.has(key);
     if (isAsked) found[isClient ? 'client' : 'shared'].push(`${JSON.stringify(key)}:${strictForm(value)}`);

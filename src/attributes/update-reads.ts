@@ -4,6 +4,7 @@
  */
 import { Batches } from '../base/batches.ts';
 import { messageOf, unavailable } from '../base/errors.ts';
+import { FairQueue } from '../base/fair-queue.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
@@ -24,7 +25,15 @@ export interface Answer {
   update: Update | undefined;
 }
 
+/** Whose update is read. */
+export interface Followed {
+  readonly number: number;
+  readonly tenantId: string;
+  readonly customerId: string | null;
+}
+
 interface Ask {
+  readonly device: number;
   /** Epoch milliseconds at which the first of the waiting callers began to listen. */
   since: number;
   promise: Promise<Answer>;
@@ -35,7 +44,9 @@ interface Ask {
 export class Inquiries {
   readonly #queries: Queries;
   readonly #log: Log;
-  #asks = new Map<number, Ask>();
+  /** Reads that wait, by device. Tenants, then their customers, take turns in `#turns`. */
+  readonly #asks = new Map<number, Ask>();
+  readonly #turns = new FairQueue<Ask>(limits.updateQueueMax);
   #offers = new Map<number, UpdateOffer>();
   readonly #batches = new Batches(
     () => this.#offers.size > 0 || this.#asks.size > 0,
@@ -47,21 +58,23 @@ export class Inquiries {
     this.#log = log;
   }
 
-  ask(device: number, since: number): Promise<Answer> {
+  ask({ number: device, tenantId, customerId }: Followed, since: number): Promise<Answer> {
     const known = this.#asks.get(device);
     if (known) {
       known.since = Math.min(known.since, since);
       return known.promise;
     }
-    if (this.#asks.size >= limits.updateQueueMax) {
-      return Promise.reject(unavailable('updates_waiting', 'Too many devices ask for updates at once; try again.'));
-    }
-    const ask = { since } as Ask;
+    const ask = { device, since } as Ask;
     ask.promise = new Promise((resolve, reject) => {
       ask.resolve = resolve;
       ask.reject = reject;
     });
     this.#asks.set(device, ask);
+    const refused = this.#turns.push({ tenant: tenantId, caller: customerId ?? '' }, ask);
+    if (refused) {
+      this.#asks.delete(refused.device);
+      refused.reject(unavailable('updates_waiting', 'Too many devices ask for updates at once; try again.'));
+    }
     this.#batches.wake();
     return ask.promise;
   }
@@ -90,8 +103,19 @@ export class Inquiries {
     if (offers.length > 0) await this.#storeOffers(offers.map(([, offer]) => offer));
     // Reads wait until every offer is stored, because a queued offer may belong to a device that reads. Offers are few.
     if (this.#offers.size > 0) return;
-    const asks = takeSome(this.#asks);
+    const asks = this.#takeAsks();
     if (asks.length > 0) await this.#answer(asks);
+  }
+
+  #takeAsks(): Ask[] {
+    const asks: Ask[] = [];
+    while (asks.length < limits.updateBatchMax) {
+      const ask = this.#turns.shift();
+      if (ask === undefined) break;
+      this.#asks.delete(ask.device);
+      asks.push(ask);
+    }
+    return asks;
   }
 
   async #storeOffers(offers: UpdateOffer[]): Promise<void> {
@@ -102,12 +126,12 @@ export class Inquiries {
     }
   }
 
-  async #answer(asks: [number, Ask][]): Promise<void> {
+  async #answer(asks: Ask[]): Promise<void> {
     try {
-      const answers = await this.#answers(asks.map(([device, { since }]) => ({ device, since })));
-      for (const [device, ask] of asks) ask.resolve(answers.get(device)!);
+      const answers = await this.#answers(asks);
+      for (const ask of asks) ask.resolve(answers.get(ask.device)!);
     } catch (error) {
-      for (const [, ask] of asks) ask.reject(error);
+      for (const ask of asks) ask.reject(error);
     }
   }
 

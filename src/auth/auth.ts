@@ -10,6 +10,7 @@ import { badRequest, Fault, StartError } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { subnetOf } from '../base/network.ts';
 import type { ReasonOf } from '../base/reasons.ts';
+import type { Turns } from '../base/turns.ts';
 import { isUuid, nullUuid } from '../base/uuid.ts';
 import { isAway, type Postgres, type Queries } from '../postgres/client.ts';
 import { isExpired, sha256 } from './api-key.ts';
@@ -67,6 +68,8 @@ export interface AuthDeps {
   proxies: Proxies;
   requireHttpsForApiKeys: boolean;
   requestLimits: RequestLimits | undefined;
+  /** Calls of the REST API that run at once. Undefined where other caps hold. */
+  calls?: Turns;
 }
 
 export interface Session {
@@ -329,6 +332,11 @@ export class Auth {
   /** Counts a REST request of the caller. Throws 429 when the tenant or the customer has made too many. */
   admit({ tenantId, customerId }: Principal): void {
     if (tenantId !== null) this.#deps.requestLimits?.take(tenantId, customerId);
+  }
+
+  /** Runs a call of the REST API now, or when it is the turn of the caller's tenant and customer. */
+  inTurn<T>({ tenantId, customerId }: Principal, call: () => Promise<T>): Promise<T> {
+    return this.#deps.calls?.run(tenantId, customerId, call) ?? call();
   }
 
   /** True when the caller reaches this server over HTTPS. */

@@ -27,6 +27,18 @@ export const limits = {
   /** Names of other tenants (credentials, emails, keys) that a tenant may meet within `takenNamesMs`. */
   takenNamesMax: 20,
   takenNamesMs: 600_000,
+  /** Calls of the REST API that a worker carries out at once. */
+  restCallsAtOnceMax: 256,
+  /** Calls of the REST API that wait for their turn: fewer than statements may wait (`postgresWaitersMax`). */
+  restCallsWaitingMax: 4_000,
+  /** Requests of devices for attributes that a worker reads at once. */
+  attributeReadsAtOnceMax: 128,
+  /** Requests of devices for attributes that wait for their turn. */
+  attributeReadsWaitingMax: 20_000,
+  /** Provisioning requests, certificates that are looked up, and offers for claiming that a worker works on at once. */
+  onboardingAtOnceMax: 64,
+  /** The same that wait for their turn: fewer than statements may wait (`postgresWaitersMax`). */
+  onboardingWaitingMax: 4_000,
   /** Networks whose wrong device credentials, or wrong provisioning keys, a worker counts; a new one evicts the oldest. */
   wrongTriesNetworksMax: 10_000,
   /** Time within which wrong tries are counted together, and for which a network is refused. */

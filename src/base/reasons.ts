@@ -212,6 +212,7 @@ export const reasons = {
   426: { upgrade: 'the path speaks WebSocket' },
   429: {
     attributes_waiting_share: 'of the attributes that wait for their commit, the sender has its share',
+    backlog_share: 'of the journal that waits for ClickHouse, the sender has its share',
     claim_tries: 'too many wrong claim keys for the device',
     client_rpc_device_full: 'the device has the most open calls that one may have',
     client_rpc_share: 'of the open calls, the sender has its share',
@@ -247,6 +248,7 @@ export const reasons = {
   },
   503: {
     answers_unsent: 'too many large answers are being made or sent',
+    attribute_reads: 'too many devices ask for attributes at once',
     attributes_contended: 'too many writers of the same attributes at once',
     attributes_waiting: 'too many attributes wait for their commit',
     backlog_full: 'the journal holds as much for ClickHouse as it may',
@@ -274,6 +276,7 @@ export const reasons = {
     journal_slow: 'the disk of the journal is too slow',
     login_lookup_timeout: 'the lookup of a sign-in took too long',
     loop_lag: 'the worker is overloaded',
+    onboarding: 'too many devices are provisioned or offered for claiming at once',
     ota_busy: 'too many files are being sent',
     ota_pieces: 'too many different files are being read',
     ota_uploads: 'too many uploads at once',
@@ -285,6 +288,7 @@ export const reasons = {
     report_attributes: 'the attributes of the view are still being copied',
     report_thread: 'the report could not be finished',
     reports_unsent: 'too many large reports are being sent',
+    rest_calls: 'too many calls of the REST API wait',
     rpc_full: 'the worker has the most waiting commands that it may have',
     rpc_numbers_queue: 'too many commands at once',
     shutting_down: 'the server is stopping',

@@ -81,7 +81,7 @@ function setUp(childrenMax = 0, hub: Partial<DeviceRow> = {}) {
     },
     updates: {
       lossFree: true,
-      follow: (device: number, follower: Follower) => {
+      follow: ({ number: device }: { number: number }, follower: Follower) => {
         const followed: Followed = {
           asked: 0,
           confirmed: [],

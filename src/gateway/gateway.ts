@@ -93,7 +93,7 @@ export class Child implements SessionOwner, Follower, RpcSession {
   }
 
   follow(updates: AttributeUpdates): void {
-    this.#following ??= updates.follow(this.device.number, this);
+    this.#following ??= updates.follow(this.device, this);
   }
 
   unfollow(): void {

@@ -71,7 +71,7 @@ export function attributesDoor(deps: AttributesDoorDeps): void {
       const device = await deviceAuth.admit(token, exchange);
       const poll = polls.hold(exchange, token, device, waitMs);
       if (!poll) return;
-      const following = updates.follow(device.number, {
+      const following = updates.follow(device, {
         update(update) {
           if (poll.answer({ ...json, body: update.json })) following.offered(update);
         },
@@ -90,7 +90,7 @@ export function attributesDoor(deps: AttributesDoorDeps): void {
     const { params, query } = request;
     const { alwaysClient, ...wanted } = wantedOfQuery(query);
     const device = await deviceAuth.admit(params[0]!, request);
-    return { ...json, body: foundJson(await readWanted(attributes, device.number, wanted), alwaysClient) };
+    return { ...json, body: foundJson(await readWanted(attributes, device, wanted), alwaysClient) };
   });
 }
 

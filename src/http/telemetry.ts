@@ -40,7 +40,7 @@ export function telemetryDoor(deps: TelemetryDoorDeps): void {
   const accept = (exchange: Exchange, device: CachedDevice, body: Buffer): void => {
     try {
       if (rateLimits !== undefined) rateLimits.admit(device);
-      ingest.accept(decode, body, device, exchange, charge);
+      ingest.accept(decode, body, device, exchange, charge, device);
       touch(device);
     } catch (error) {
       refuse(exchange, error);
@@ -54,7 +54,7 @@ export function telemetryDoor(deps: TelemetryDoorDeps): void {
       device,
       chunks.reduce((points, chunk) => points + chunk.count, 0),
     );
-    ingest.acceptDecoded(chunks, exchange);
+    ingest.acceptDecoded(chunks, exchange, device);
     touch(device);
   };
 

@@ -15,6 +15,7 @@ import { type Journal, JournalError, type JournalFrame, type Lane, lanes, late, 
 import type { FrameStamp } from '../telemetry/block.ts';
 import type { Chunk } from '../telemetry/decode-thread.ts';
 import { type Mark, newMark, Rows } from '../telemetry/rows.ts';
+import { BacklogShares, type Sender } from './backlog-shares.ts';
 import type { OrderClock } from './order.ts';
 import { StoreAcks, type Waiter } from './store-acks.ts';
 
@@ -178,6 +179,8 @@ export class Ingest {
   #largeBytes = 0;
   #lastMessages = 0;
   #refusal: Fault | undefined;
+  /** Undefined while less than half of the journal waits for ClickHouse. */
+  #shares: BacklogShares | undefined;
   #fullUntil = 0;
   /** Monotonic time since when messages are refused for the lag of the event loop; 0 = not refused. */
   #laggingSince = 0;
@@ -220,7 +223,8 @@ export class Ingest {
 
   /**
    * Accepts one message and returns its data points; `waiter` gets the outcome later. Throws the decoder's Fault, the
-   * refusal, or the fault of `charge`; then `waiter` is not called.
+   * refusal, or the fault of `charge`; then `waiter` is not called. What the server writes itself has no `sender`, and
+   * counts for no share of the journal.
    */
   accept<Source>(
     decode: Decode<Source>,
@@ -228,10 +232,14 @@ export class Ingest {
     source: Source,
     waiter: Waiter,
     charge?: Charge<Source>,
+    sender?: Sender,
   ): number {
     const refusal = this.refusal();
     if (refusal) throw refusal;
     const gathering = this.#gathering;
+    const shares = sender && this.#shares;
+    const bytesBefore = shares === undefined ? 0 : gathering.bytes;
+    if (shares !== undefined) shares.admit(sender!);
     const now = this.#deps.clock.now();
     gathering.live.mark(this.#mark);
     let points = decode(body, source, now, gathering.live);
@@ -246,14 +254,16 @@ export class Ingest {
       points = decode(body, source, now, gathering.late);
       if (this.#storeAcks) gathering.lateWaiters.add(waiter);
     }
+    if (shares !== undefined) shares.add(sender!, gathering.bytes - bytesBefore);
     this.#commit(gathering, points, waiter);
     return points;
   }
 
   /** Accepts a message that was decoded in a thread, as a commit of its own. */
-  acceptDecoded(chunks: Chunk[], waiter: Waiter): void {
+  acceptDecoded(chunks: Chunk[], waiter: Waiter, sender: Sender): void {
     const refusal = this.refusal();
     if (refusal) throw refusal;
+    this.#shares?.admit(sender);
     if (chunks.length === 0) {
       waiter.acknowledge();
       return;
@@ -263,6 +273,7 @@ export class Ingest {
     if (this.#deps.ack === 'memory') waiter.acknowledge();
     this.#large.push(message);
     this.#largeBytes += message.bytes;
+    this.#shares?.add(sender, message.bytes);
     if (!this.#writing && !this.#scheduled) this.#schedule();
   }
 
@@ -436,6 +447,21 @@ export class Ingest {
     else if (isLagging && this.#isLagRefused(now)) this.#refusal = loopLag();
     else this.#refusal = undefined;
     if (this.#refusal?.reason !== 'loop_lag') this.#laggingSince = 0;
+    this.#shareBacklog();
+  }
+
+  /** The journal ends at its own limit, or where the disk does. */
+  #shareBacklog(): void {
+    const { journal, backlogBytesMax, freeDiskBytesMin } = this.#deps;
+    const waiting = journal.backlogDiskBytes;
+    const onDisk = Math.max(0, journal.freeBytes() - freeDiskBytesMin);
+    const half = Math.min(backlogBytesMax, waiting + onDisk) / 2;
+    if (waiting <= half) {
+      this.#shares = undefined;
+      return;
+    }
+    this.#shares ??= new BacklogShares();
+    this.#shares.update(2 * half - waiting, waiting - half);
   }
 
   #isLagRefused(now: number): boolean {

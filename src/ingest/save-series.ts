@@ -32,14 +32,14 @@ export function seriesWriter({ devices, ingest, thread, decode, clock }: SeriesW
     try {
       if (body.length <= limits.decodeInLoopBytesMax) {
         await new Promise<void>((resolve, reject) => {
-          ingest.accept(decodeSome, body, device, { acknowledge: resolve, refuse: reject });
+          ingest.accept(decodeSome, body, device, { acknowledge: resolve, refuse: reject }, undefined, device);
         });
         return;
       }
       const chunks = await thread.decode(body, device, clock.now());
       if (chunks.every(({ count }) => count === 0)) throw nothing();
       await new Promise<void>((resolve, reject) => {
-        ingest.acceptDecoded(chunks, { acknowledge: resolve, refuse: reject });
+        ingest.acceptDecoded(chunks, { acknowledge: resolve, refuse: reject }, device);
       });
     } finally {
       devices.release(device);

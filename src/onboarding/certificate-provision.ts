@@ -14,6 +14,8 @@ import { Fault } from '../base/errors.ts';
 import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
+import { networkOf } from '../base/network.ts';
+import type { Turns } from '../base/turns.ts';
 import { certificateCredentials, certificateId } from '../device/credentials.ts';
 import { type ChainProfile, findChainProfiles, findUnnamedIssuers, nameIssuers } from '../device/issuer-store.ts';
 import {
@@ -38,6 +40,8 @@ export interface ClientCertificate {
 
 export interface ChainDeps extends AdminDeps {
   wrongKeys: WrongTries;
+  /** Certificates that are looked up at once, by network. Absent where nothing is bounded. */
+  turns?: Turns;
   log: Log;
 }
 
@@ -70,6 +74,11 @@ export class CertificateProvisioner {
 
   /** Throws 429 when the address has sent too many unknown certificates, 403 at the limit of devices. */
   async provision(certificate: ClientCertificate, remoteAddress: string): Promise<ChainOutcome> {
+    const work = () => this.#provisionNow(certificate, remoteAddress);
+    return await (this.#deps.turns?.run(networkOf(remoteAddress), null, work) ?? work());
+  }
+
+  async #provisionNow(certificate: ClientCertificate, remoteAddress: string): Promise<ChainOutcome> {
     const { wrongKeys, clock, log } = this.#deps;
     const profile = await wrongKeys.look(remoteAddress, () => this.#profileOf(certificate, clock.now()));
     if (!profile) return 'unknown';

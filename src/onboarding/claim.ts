@@ -21,6 +21,7 @@ import { permissionDenied, requireCustomerOf, type TenantPrincipal } from '../au
 import { Fault, notFound } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
+import type { Turns } from '../base/turns.ts';
 import type { Device } from '../device/device.ts';
 import { findDevice, findDeviceByName, type LoggedChange, lockDevice } from '../device/store.ts';
 import { isForeignKeyViolation, type Queries } from '../postgres/client.ts';
@@ -30,6 +31,8 @@ export interface ClaimDeps extends AdminDeps {
   attributes: Attributes;
   log: Log;
   claiming: { durationMs: number; allowByDefault: boolean };
+  /** Offers at once, by tenant and device. Absent where nothing is bounded. */
+  turns?: Turns;
 }
 
 export type ClaimOutcome = { response: 'SUCCESS'; device: Device } | { response: 'FAILURE' | 'CLAIMED' };
@@ -38,6 +41,15 @@ const { allowed: allowedKey, data: dataKey } = claimKeys;
 
 /** Logs whether the device may be claimed now; the device gets no answer about that. */
 export async function registerClaim(
+  deps: ClaimDeps,
+  device: { id: string; number: number; tenantId: string },
+  request: ClaimRequest,
+): Promise<void> {
+  const work = () => registerNow(deps, device, request);
+  await (deps.turns?.run(device.tenantId, `device ${device.number}`, work) ?? work());
+}
+
+async function registerNow(
   deps: ClaimDeps,
   device: { id: string; number: number },
   request: ClaimRequest,

@@ -14,6 +14,8 @@ import type { WrongTries } from '../auth/wrong-tries.ts';
 import { assert, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
+import { networkOf } from '../base/network.ts';
+import type { Turns } from '../base/turns.ts';
 import { createAccessToken, type FullProfile } from '../device/device.ts';
 import { findProfileByProvisionKey } from '../device/profile-store.ts';
 import { areOthersCredentials, findCredentials, findDevice, findDeviceByName, lockDevice } from '../device/store.ts';
@@ -23,6 +25,8 @@ import { type ProvisionOutcome, type ProvisionRequest, requestedCredentials } fr
 export interface ProvisionDeps extends AdminDeps {
   /** Keys of profiles, and certificates that no profile answers for. */
   wrongKeys: WrongTries;
+  /** Requests at once, by network. Absent where nothing is bounded. */
+  turns?: Turns;
   log: Log;
 }
 
@@ -36,6 +40,15 @@ const unguessable = randomBytes(32).toString('base64');
 
 /** Throws 429 when the address has sent too many wrong keys. */
 export async function provision(
+  deps: ProvisionDeps,
+  request: ProvisionRequest,
+  remoteAddress: string,
+): Promise<ProvisionOutcome> {
+  const work = () => provisionNow(deps, request, remoteAddress);
+  return await (deps.turns?.run(networkOf(remoteAddress), null, work) ?? work());
+}
+
+async function provisionNow(
   deps: ProvisionDeps,
   request: ProvisionRequest,
   remoteAddress: string,

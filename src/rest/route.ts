@@ -17,6 +17,8 @@ export interface Callers {
   session(request: HttpRequest, route: RouteDescription): Promise<Session>;
   /** Counts a request of the caller. Throws 429 when the caller has made too many. */
   admit(principal: Principal): void;
+  /** Runs the call now or when it is the caller's turn. Throws 503 when too many calls wait. */
+  inTurn<T>(principal: Principal, call: () => Promise<T>): Promise<T>;
 }
 
 /** What an answer brings: JSON, text or bytes of another kind, or nothing. */
@@ -73,6 +75,8 @@ export interface RouteDescription {
   otherAnswers?: Record<number, AnswerShape>;
   /** The paths of telemetry and commands answer their own errors as plain text. */
   plainTextErrors?: boolean;
+  /** True: the route waits for a device, which has caps of its own, so its calls take no turns. */
+  waits?: boolean;
   /** True: the API document leaves the route out. */
   hidden?: boolean;
   /** Default: that of the door. A handler of larger bodies must not read one in a single turn of the loop. */
@@ -119,7 +123,8 @@ export function route<
       request.identify(`user ${principal.userId}`);
       requireRole(principal, input.roles);
       callers.admit(principal);
-      return await handle({ ...read(request), principal, account }, deps);
+      const call = { ...read(request), principal, account };
+      return await (input.waits ? handle(call, deps) : callers.inTurn(principal, () => handle(call, deps)));
     },
     async admit(request, callers) {
       const { principal } = await callers.session(request, description);

@@ -17,7 +17,11 @@ export interface SocketsOptions {
   readTable?: (port: number) => Promise<Map<string, number>>;
 }
 
-/** Time between two reads; a read takes at most this part of the time. */
+/**
+ * Time between two reads; a read takes at most this part of the time. With 19 000 connections, whose both ends are in
+ * the table, a read is 1413 slices of 4 kB. A slice takes less than 1 ms of the loop (99 % of them 0.2 ms), all of them
+ * 110 ms.
+ */
 const readingMs = 1_000;
 const readingPart = 0.05;
 

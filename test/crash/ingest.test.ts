@@ -25,8 +25,15 @@ const decoding = {
 };
 
 class Device {
-  readonly number = 7;
+  readonly number: number;
+  readonly tenantId: string;
+  readonly customerId = null;
   #last = 0;
+
+  constructor(number = 7, tenantId = 'mill') {
+    this.number = number;
+    this.tenantId = tenantId;
+  }
 
   nextTs(now: number): number {
     this.#last = Math.max(now, this.#last + 1);
@@ -82,9 +89,9 @@ async function start(disk: SimDisk, ack: AckLevel = 'journal', options: Partial<
   });
 }
 
-function send(json: unknown): Sender {
+function send(json: unknown, from = device): Sender {
   const sender = new Sender();
-  ingest.accept(decode, Buffer.from(JSON.stringify(json)), device, sender);
+  ingest.accept(decode, Buffer.from(JSON.stringify(json)), from, sender, undefined, from);
   return sender;
 }
 
@@ -153,6 +160,41 @@ test('a disk with less space than it must keep free is refused before it is full
   expect(() => send({ a: 1 })).toThrow(/free space/);
 });
 
+test('while ClickHouse takes nothing, one device and one tenant leave a part of the journal to others', async () => {
+  vi.useFakeTimers({ toFake: ['setInterval', 'clearInterval'] });
+  try {
+    const backlogBytesMax = 4e6;
+    await start(new SimDisk(), 'journal', { backlogBytesMax });
+    const text = 'x'.repeat(20_000);
+    /** Sends until the device is refused; returns the reason and the part of the journal that waits then. */
+    const fill = async (from: Device): Promise<[string, number]> => {
+      for (;;) {
+        try {
+          expect(await send({ text }, from).outcome).toBe('acknowledged');
+        } catch (error) {
+          return [(error as Fault).reason, journal.backlogDiskBytes / backlogBytesMax];
+        }
+        // The ingest looks at the journal.
+        vi.advanceTimersByTime(100);
+      }
+    };
+    const [ofDevice, byDevice] = await fill(new Device(1, 'flood'));
+    expect([ofDevice, Math.round(byDevice * 20) / 20]).toEqual(['backlog_share', 0.75]);
+    let byTenant = 0;
+    for (let number = 2; number < 40; number += 1) {
+      const [reason, part] = await fill(new Device(number, 'flood'));
+      expect(reason).toBe('backlog_share');
+      byTenant = part;
+    }
+    expect(byTenant).toBeGreaterThan(0.9);
+    expect(byTenant).toBeLessThan(0.97);
+    expect(await send({ a: 1 }, new Device(99, 'mill')).outcome).toBe('acknowledged');
+    expect(() => send({ text }, new Device(1, 'flood'))).toThrow(/share of the journal/);
+  } finally {
+    vi.useRealTimers();
+  }
+});
+
 test('a slow sync is refused after its time instead of piling up', async () => {
   const disk = new SimDisk();
   await start(disk, 'journal', { unsyncedMsMax: 200 });
@@ -203,7 +245,8 @@ test('a journal at its cap refuses until ClickHouse has taken some of it', async
   expect(await send({ text: 'x'.repeat(5000) }).outcome).toBe('acknowledged');
   await expect(async () => {
     for (let i = 0; i < 200; i += 1) {
-      await send({ text: 'x'.repeat(5000) }).outcome;
+      // Each tenant has a share of its own.
+      await send({ text: 'x'.repeat(5000) }, new Device(i, `tenant ${i}`)).outcome;
       await new Promise((resolve) => setTimeout(resolve, 20));
     }
   }).rejects.toThrow(/has not taken data for so long/);
@@ -269,7 +312,7 @@ test('ingest.ack store: a lane does not wait for the other one, and a message in
     return { count: 1, bytes: 100, records: 1, oldestTs: ts, newestTs: ts, encode } as Chunk;
   };
   await vi.waitFor(() => expect([journal.rowsWaiting(0), journal.rowsWaiting(1)]).toEqual([1, 1]), { timeout: 10_000 });
-  ingest.acceptDecoded([chunk(Date.now()), chunk(old)], both);
+  ingest.acceptDecoded([chunk(Date.now()), chunk(old)], both, device);
   await vi.waitFor(() => expect([journal.rowsWaiting(0), journal.rowsWaiting(1)]).toEqual([2, 2]), { timeout: 10_000 });
   await shipLane(0);
   expect(await Promise.all([live, late, both].map(settledOf))).toEqual(['acknowledged', 'waiting', 'waiting']);

@@ -29,7 +29,7 @@ export function attributeRequestTopics({ admission, attributes, readBody }: Attr
       admission.message(session.device);
       const wanted = wantedOf(readBody(payload, readJson));
       run(publish, async () => {
-        const found = await readWanted(attributes, session.device.number, wanted);
+        const found = await readWanted(attributes, session.device, wanted);
         sendAnswer(session, topic, foundJson(found));
       });
     };

@@ -90,7 +90,7 @@ class UpdatePusher implements Follower {
   constructor(session: Session, { updates, log }: AttributeStreamDeps) {
     this.#session = session;
     this.#log = log;
-    this.#following = updates.follow(session.device.number, this);
+    this.#following = updates.follow(session.device, this);
   }
 
   stop(): void {

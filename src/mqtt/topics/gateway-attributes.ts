@@ -96,7 +96,7 @@ export function gatewayAttributeTopics(
             const { number } = gateway.child(request.device)!.device;
             const { scopes, keys } = scopesAndKeys(request);
             const isNothing = keys?.length === 0;
-            const rows = isNothing ? [] : await attributes.readScopes(number, scopes, keys);
+            const rows = isNothing ? [] : await attributes.readFor(gateway.device, number, scopes, keys);
             sendAnswer(session, responseTopic, attributeAnswer(request, rows));
           });
         });

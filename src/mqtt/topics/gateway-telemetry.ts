@@ -30,7 +30,7 @@ export function gatewayTelemetryTopics(
   /** False when it must wait. */
   const isAccepted = (message: GatewayTelemetry, payload: Buffer): boolean => {
     try {
-      ingest.accept(decode, payload, message, message);
+      ingest.accept(decode, payload, message, message, undefined, message.gateway.device);
       return true;
     } catch (error) {
       if (error === unknownChild) return false;

@@ -39,7 +39,7 @@ export function telemetryOperation({ ingest, decode, admission }: TelemetryTopic
       if (refusal !== undefined) throw refusal;
       admission.admit(device);
     }
-    ingest.accept(decode, payload, device, publish, charge);
+    ingest.accept(decode, payload, device, publish, charge, device);
     admission.touch(device);
   };
 }

@@ -1,0 +1,39 @@
+import { expect, it } from 'vitest';
+import { limits } from '../base/limits.ts';
+import { createLog } from '../base/log.ts';
+import type { Queries } from '../postgres/client.ts';
+import { Inquiries } from './update-reads.ts';
+
+it('devices of one tenant neither keep out nor hold up those of another', async () => {
+  /** Devices of each read, in order. */
+  const reads: number[][] = [];
+  let answer = () => {};
+  const answers = new Promise<void>((resolve) => {
+    answer = resolve;
+  });
+  const postgres: Queries = {
+    async query<Row>(text: string, [devices = []]: unknown[] = []): Promise<Row[]> {
+      if (!text.includes('"changesSeen"')) return [];
+      reads.push(devices as number[]);
+      await answers;
+      return [];
+    },
+  };
+  const inquiries = new Inquiries(postgres, createLog('fatal', 'test'));
+  const ask = (number: number, tenantId: string) =>
+    inquiries.ask({ number, tenantId, customerId: null }, 0).then(
+      () => 'answered',
+      ({ reason }: { reason: string }) => reason,
+    );
+  // The first batch is being read; then the queue is full of one tenant.
+  const outcomes = [ask(0, 'orchard')];
+  await expect.poll(() => reads.length).toBe(1);
+  for (let n = 1; n <= limits.updateQueueMax; n += 1) outcomes.push(ask(n, 'orchard'));
+  const other = limits.updateQueueMax + 1;
+  const outcome = ask(other, 'mill');
+  expect(await outcomes.at(-1)).toBe('updates_waiting');
+  answer();
+  expect(await outcome).toBe('answered');
+  expect(reads[1]).toContain(other);
+  expect(new Set((await Promise.all(outcomes)).slice(0, -1))).toEqual(new Set(['answered']));
+});

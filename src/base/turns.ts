@@ -1,0 +1,77 @@
+/**
+ * Work that a process does at once for callers, up to a cap. A tenant may have nine times the places that stay free, a
+ * customer three times (`places.ts`). Further work waits, and tenants, then their customers, take turns
+ * (`fair-queue.ts`). A full queue refuses the newest work of the owner that has most in it. The caps hold for one
+ * process.
+ */
+import type { Fault } from './errors.ts';
+import { FairQueue, type Waiter } from './fair-queue.ts';
+import { type PlaceOwner, Places, placeOwners } from './places.ts';
+
+export interface TurnsOptions {
+  atOnceMax: number;
+  waitingMax: number;
+  /** For work that finds no place in the queue, or loses it. */
+  refusal: () => Fault;
+}
+
+interface Waiting {
+  go(): void;
+  refuse(fault: Fault): void;
+}
+
+export class Turns {
+  readonly #refusal: () => Fault;
+  readonly #places: Places;
+  readonly #queue: FairQueue<Waiting>;
+
+  constructor({ atOnceMax, waitingMax, refusal }: TurnsOptions) {
+    this.#refusal = refusal;
+    this.#places = new Places(atOnceMax);
+    this.#queue = new FairQueue(waitingMax);
+  }
+
+  get waiting(): number {
+    return this.#queue.length;
+  }
+
+  /** Runs `work` now or later and returns its result; throws the refusal, and then `work` does not run. */
+  async run<T>(tenantId: string | null, customerId: string | null, work: () => Promise<T>): Promise<T> {
+    const waiter = { tenant: tenantId ?? '', caller: customerId ?? '' };
+    const owners = ownersOf(waiter);
+    if (this.#places.take(owners) !== 'taken') await this.#wait(waiter);
+    try {
+      return await work();
+    } finally {
+      this.#places.release(owners);
+      this.#goOn();
+    }
+  }
+
+  /** Resolves when the waiter has a place. */
+  #wait(waiter: Waiter): Promise<void> {
+    return new Promise((resolve, reject) => {
+      const waiting: Waiting = {
+        go: () => {
+          this.#places.take(ownersOf(waiter));
+          resolve();
+        },
+        refuse: reject,
+      };
+      this.#queue.push(waiter, waiting)?.refuse(this.#refusal());
+    });
+  }
+
+  #goOn(): void {
+    const mayGo = (waiter: Waiter) => this.#places.outcome(ownersOf(waiter)) === 'taken';
+    while (this.#queue.length > 0) {
+      const next = this.#queue.shift(mayGo);
+      if (next === undefined) return;
+      next.go();
+    }
+  }
+}
+
+function ownersOf({ tenant, caller }: Waiter): PlaceOwner[] {
+  return placeOwners(tenant === '' ? null : tenant, caller === '' ? null : caller);
+}

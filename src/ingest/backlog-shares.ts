@@ -1,0 +1,77 @@
+/**
+ * Shares of the journal, so that one sender does not use up what all senders need while ClickHouse takes less than
+ * comes in. Nothing is counted while less than half of the journal waits. From then on `Ingest` counts the bytes that
+ * each device, customer and tenant adds: a tenant may add nine times what stays free, a customer three times, a device
+ * or gateway as much as stays free. So one tenant alone leaves a twentieth of the journal to others, one device a
+ * quarter. What waited before, as before a restart, counts for no sender. The counts hold for the journal of this
+ * worker.
+ */
+import { Fault } from '../base/errors.ts';
+
+/** Whose data it is: a device, or the gateway that sent for its devices. */
+export interface Sender {
+  readonly number: number;
+  readonly tenantId: string;
+  readonly customerId: string | null;
+}
+
+/** Bytes that a sender of each kind may add, as multiples of what stays free. */
+const timesFree = { device: 1, customer: 3, tenant: 9 } as const;
+type Kind = keyof typeof timesFree;
+
+export class BacklogShares {
+  readonly #added: Record<Kind, Map<number | string, number>> = {
+    device: new Map(),
+    customer: new Map(),
+    tenant: new Map(),
+  };
+  #sum = 0;
+  #freeBytes = 0;
+
+  /**
+   * `waitingBytes` is what waits beyond the half: more than that was not added. The journal is emptied from its oldest
+   * end, and which bytes left is not known, so all counts shrink alike.
+   */
+  update(freeBytes: number, waitingBytes: number): void {
+    this.#freeBytes = freeBytes;
+    if (this.#sum <= waitingBytes) return;
+    const part = waitingBytes / this.#sum;
+    this.#sum = waitingBytes;
+    for (const counts of Object.values(this.#added)) {
+      for (const [owner, bytes] of counts) {
+        const left = Math.floor(bytes * part);
+        if (left > 0) counts.set(owner, left);
+        else counts.delete(owner);
+      }
+    }
+  }
+
+  /** Throws 429 when the sender, its customer or its tenant has its share. */
+  admit({ number, customerId, tenantId }: Sender): void {
+    this.#admit('device', number);
+    if (customerId !== null) this.#admit('customer', customerId);
+    this.#admit('tenant', tenantId);
+  }
+
+  add({ number, customerId, tenantId }: Sender, bytes: number): void {
+    this.#sum += bytes;
+    this.#freeBytes -= bytes;
+    this.#add('device', number, bytes);
+    if (customerId !== null) this.#add('customer', customerId, bytes);
+    this.#add('tenant', tenantId, bytes);
+  }
+
+  #admit(kind: Kind, owner: number | string): void {
+    const added = this.#added[kind].get(owner) ?? 0;
+    if (added === 0 || added <= timesFree[kind] * this.#freeBytes) return;
+    const message =
+      `ClickHouse takes less than comes in, and this ${kind} has its share of the journal: send less, or send again ` +
+      'later.';
+    throw new Fault('backlog_share', message, 5);
+  }
+
+  #add(kind: Kind, owner: number | string, bytes: number): void {
+    const counts = this.#added[kind];
+    counts.set(owner, (counts.get(owner) ?? 0) + bytes);
+  }
+}
