@@ -70,7 +70,7 @@ export function attributesRoutes(deps: AttributesDeps, readBody: ReadBody, castN
       const entries = readEntries();
       const opensClaims = scope === 'SERVER_SCOPE' && Object.values(claimKeys).some((key) => entries.has(key));
       if (opensClaims && principal.authority === 'CUSTOMER_USER') throw permissionDenied();
-      await attributes.save(device, scope, entries);
+      await attributes.save(device, scope, entries, principal.tenantId ?? undefined);
       return empty;
     });
 

@@ -33,9 +33,12 @@ export class Attributes {
     this.#writer = writer;
   }
 
-  /** Resolves after the commit. Writes of one worker to one device and scope take effect in the order of the calls. */
-  save(device: number, scope: Scope, entries: Map<string, TypedValue>): Promise<void> {
-    return entries.size === 0 ? Promise.resolve() : this.#writer.save(device, scopeNumber[scope], entries);
+  /**
+   * Resolves after the commit. Writes of one worker to one device and scope take effect in the order of the calls.
+   * `tenantId`: whose share of what waits is used; undefined for what the server writes itself.
+   */
+  save(device: number, scope: Scope, entries: Map<string, TypedValue>, tenantId?: string): Promise<void> {
+    return entries.size === 0 ? Promise.resolve() : this.#writer.save(device, scopeNumber[scope], entries, tenantId);
   }
 
   /** Returns the keys that existed and were deleted, in the order of `keys`. */

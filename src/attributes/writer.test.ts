@@ -215,6 +215,22 @@ describe('faults', () => {
     await writer.save(2, client, large);
   });
 
+  it('keeps what waits of one tenant below its share, however many devices send, and takes that of another', async () => {
+    const writer = open();
+    const large = entries({ a: 'x'.repeat(1024 * 1024) });
+    const save = (device: number, tenantId: string) =>
+      writer.save(device, client, large, tenantId).then(
+        () => 'stored',
+        ({ reason }: Fault) => reason,
+      );
+    const outcomes = await Promise.all(
+      Array.from({ length: 60 }, (_, device) => save(device, 'orchard')).concat(save(60, 'mill')),
+    );
+    expect(outcomes.filter((outcome) => outcome === 'attributes_waiting_share').length).toBeGreaterThan(10);
+    expect([outcomes[0], outcomes.at(-1)]).toEqual(['stored', 'stored']);
+    expect(await save(59, 'orchard')).toBe('stored');
+  });
+
   it('bounds what a device stores, and asks the store only now and then', async () => {
     let stored = 0;
     const sums: number[] = [];

@@ -53,6 +53,7 @@ interface Save {
   entries: Map<string, TypedValue>;
   ts: number;
   bytes: number;
+  owners: readonly Owner[];
   resolve(): void;
   reject(error: unknown): void;
 }
@@ -68,14 +69,16 @@ interface Remove {
 const tooManyWait = unavailable('attributes_waiting', 'Too many attributes wait to be stored; try again.');
 const deviceWaits = new Fault(
   'attributes_waiting_share',
-  'The device sends attributes faster than they are stored: send the next ones when the earlier ones are acknowledged.',
+  'The device, or its tenant, sends attributes faster than they are stored: send the next ones when the earlier ones are acknowledged.',
   1,
 );
 
 const valueBytesMin = Math.floor(limits.attributeBytesWaitingMax / limits.attributeRowsWaitingMax);
 
-function ownersOf(device: number): Owner[] {
-  return [{ name: String(device), bytesMax: limits.attributeBytesWaitingPerDeviceMax }];
+function ownersOf(device: number, tenantId: string | undefined): Owner[] {
+  const own = { name: String(device), bytesMax: limits.attributeBytesWaitingPerDeviceMax };
+  if (tenantId === undefined) return [own];
+  return [own, { name: tenantId, bytesMax: limits.attributeBytesWaitingPerTenantMax }];
 }
 
 export class AttributeWriter {
@@ -107,11 +110,12 @@ export class AttributeWriter {
     metrics.observed('attributes_waiting', 'Attribute values that wait for their commit.', () => this.#rowsWaiting);
   }
 
-  save(device: number, scope: number, entries: Map<string, TypedValue>): Promise<void> {
+  /** `tenantId`: of the caller; the server's own writes have none, and no share but that of the device. */
+  save(device: number, scope: number, entries: Map<string, TypedValue>, tenantId?: string): Promise<void> {
     const bytes = bytesOf(entries);
     // A small value counts as its part of the cap on values, so that few devices cannot use up that cap.
     const waitingBytes = Math.max(bytes, entries.size * valueBytesMin);
-    const owners = ownersOf(device);
+    const owners = ownersOf(device, tenantId);
     if (this.#bytesWaiting.lacking(waitingBytes, owners)) return Promise.reject(deviceWaits);
     if (
       this.#rowsWaiting + entries.size > limits.attributeRowsWaitingMax ||
@@ -121,9 +125,9 @@ export class AttributeWriter {
     }
     this.#rowsWaiting += entries.size;
     const admitted = this.#stored.admit(this.#postgres, device, scope, bytes);
-    if (!admitted) return this.#push(device, scope, entries, waitingBytes);
+    if (!admitted) return this.#push(device, scope, entries, waitingBytes, owners);
     return admitted.then(
-      () => this.#push(device, scope, entries, waitingBytes),
+      () => this.#push(device, scope, entries, waitingBytes, owners),
       (error: unknown) => {
         this.#rowsWaiting -= entries.size;
         this.#bytesWaiting.release(waitingBytes, owners);
@@ -132,10 +136,16 @@ export class AttributeWriter {
     );
   }
 
-  #push(device: number, scope: number, entries: Map<string, TypedValue>, bytes: number): Promise<void> {
+  #push(
+    device: number,
+    scope: number,
+    entries: Map<string, TypedValue>,
+    bytes: number,
+    owners: readonly Owner[],
+  ): Promise<void> {
     return new Promise((resolve, reject) => {
       const ts = this.#deps.clock.now();
-      this.#queueOf(device, scope).push({ device, scope, entries, ts, bytes, resolve, reject });
+      this.#queueOf(device, scope).push({ device, scope, entries, ts, bytes, owners, resolve, reject });
     });
   }
 
@@ -165,9 +175,9 @@ export class AttributeWriter {
   /** Never throws: each save gets its own outcome. */
   async #saveAll(saves: Save[], queue: WriteQueue): Promise<void> {
     await this.#saveSome(saves, queue);
-    for (const { device, entries, bytes } of saves) {
+    for (const { entries, bytes, owners } of saves) {
       this.#rowsWaiting -= entries.size;
-      this.#bytesWaiting.release(bytes, ownersOf(device));
+      this.#bytesWaiting.release(bytes, owners);
     }
   }
 

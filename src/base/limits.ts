@@ -388,6 +388,8 @@ export const limits = {
   attributeBytesWaitingMax: 64 * 1024 * 1024,
   /** Share of one device in these bytes; a message with the most keys and a body of the most bytes fits. */
   attributeBytesWaitingPerDeviceMax: 4 * 1024 * 1024,
+  /** Share of one tenant in these bytes. */
+  attributeBytesWaitingPerTenantMax: 48 * 1024 * 1024,
   /** Rows of one statement. */
   attributeBatchRowsMax: 4_000,
   /** Queues of a worker, each with one statement at a time; shared attributes have one more. */

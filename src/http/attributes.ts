@@ -40,7 +40,7 @@ export function attributesDoor(deps: AttributesDoorDeps): void {
       admission.admit(device);
       const entries = decodeAttributes(body, readBody, castNumericStrings);
       admission.points(device, entries.size);
-      attributes.save(device.number, 'CLIENT_SCOPE', entries).then(
+      attributes.save(device.number, 'CLIENT_SCOPE', entries, device.tenantId).then(
         () => exchange.acknowledge(),
         (error: unknown) => deviceAuth.refuse(exchange, error),
       );

@@ -43,7 +43,7 @@ export function saveAttributes({
     admission.admit(device);
     const entries = decodeAttributes(publish.payload, readBody, castNumericStrings);
     admission.points(device, entries.size);
-    run(publish, () => attributes.save(device.number, 'CLIENT_SCOPE', entries));
+    run(publish, () => attributes.save(device.number, 'CLIENT_SCOPE', entries, device.tenantId));
   };
 }
 

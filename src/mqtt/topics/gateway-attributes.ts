@@ -52,7 +52,7 @@ export function gatewayAttributeTopics(
         child.noteRefused('rate_limit');
         continue;
       }
-      const saved = attributes.save(child.device.number, 'CLIENT_SCOPE', entries);
+      const saved = attributes.save(child.device.number, 'CLIENT_SCOPE', entries, child.device.tenantId);
       saves.push(saved.catch((error: unknown) => refusals.add(name, faultOf(error))));
     }
     await Promise.all(saves);
