@@ -1,6 +1,6 @@
 /**
- * Work that gathers while a statement runs, so that a storm of calls makes few, large statements. The caller keeps its
- * own queue and its cap; one batch is carried out at a time, and what arrives meanwhile belongs to the next.
+ * Gathers work while a statement runs, so that many calls make few, large statements. The caller owns the queue and its
+ * cap. One batch runs at a time; work that arrives meanwhile belongs to the next batch.
  */
 export class Batches {
   readonly #hasWork: () => boolean;
@@ -17,7 +17,7 @@ export class Batches {
     return this.#running !== undefined;
   }
 
-  /** Carries out what is queued, with all else that this turn of the event loop adds. */
+  /** Runs the queued work, together with all work that this turn of the event loop adds. */
   wake(): void {
     this.#running ??= this.#run();
   }
@@ -30,7 +30,7 @@ export class Batches {
   async #run(): Promise<void> {
     await new Promise((resolve) => setImmediate(resolve));
     while (this.#hasWork()) await this.#runBatch();
-    // The queue was looked at in this same turn, so nothing is left in it.
+    // The queue was read in this same turn, so it is empty.
     this.#running = undefined;
   }
 }

@@ -1,10 +1,10 @@
 /**
- * Bytes that one process may hold at once for one purpose: a cap for all of them, and a share for each owner, so that
- * no owner can use up what the others need. Owners that hold nothing are forgotten.
+ * Limits the bytes that one process holds for one purpose: a cap for all of them, and a share for each owner, so that
+ * no owner can use up the room of the others. Owners without bytes are forgotten.
  */
 
 export interface Owner {
-  /** One name space for all owners of a budget: `address 10.0.0.7`. */
+  /** The name is unique among all owners of a budget: `address 10.0.0.7`. */
   name: string;
   bytesMax: number;
 }
@@ -31,12 +31,12 @@ export class ByteBudget {
     return true;
   }
 
-  /** The first of the owners whose share has no room; undefined when all have. */
+  /** Returns the first owner whose share has no room; undefined when all shares have room. */
   lacking<Any extends Owner>(bytes: number, owners: readonly Any[]): Any | undefined {
     return owners.find(({ name, bytesMax }) => (this.#heldBy.get(name) ?? 0) + bytes > bytesMax);
   }
 
-  /** Gives back what `take` took for these owners, or a part of it. */
+  /** Releases what `take` took for these owners, or a part of it. */
   release(bytes: number, owners: readonly Owner[]): void {
     this.#held -= bytes;
     for (const { name } of owners) {

@@ -1,6 +1,6 @@
 /**
- * Time, handed in so that a test can move it. The clock of a process follows the time that its primary has measured at
- * the database (`clock-watch.ts`), so that all workers and all hosts of an installation read one time.
+ * Time as a parameter, so that a test can change it. The clock of a process follows the time that its primary measures
+ * at the database (`clock-watch.ts`), so that all workers and hosts of an installation share one time.
  */
 export interface Clock {
   /** Milliseconds since 1970, as devices and users see it; may jump. */
@@ -20,7 +20,7 @@ export const clockStepMs = 5_000;
 /** Speed of a clock that was ahead. */
 const slowSpeed = 0.9;
 
-/** A time to go by. It says the same time in every process of this host, at whatever moment the process receives it. */
+/** A line that maps monotonic time to clock time; every process of this host computes the same time from it. */
 export interface TimeLine {
   /** Time − `hostMonotonic()`. */
   anchor: number;

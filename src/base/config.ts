@@ -1,7 +1,7 @@
 /**
- * Settings: `config/default.yaml` names every key with its environment name and default; a file named by
- * MILLRACE_CONFIG may override it; the environment wins. Raw text becomes checked values here and nowhere else, once:
- * the primary reads them, the processes that it starts are given them.
+ * Settings. `config/default.yaml` names every key with its environment name and default; a file named by
+ * MILLRACE_CONFIG may override it; the environment wins. Strings become checked values only here: the primary reads
+ * them once and passes them to the processes that it starts.
  */
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
@@ -279,7 +279,7 @@ function fromEnvironment(name: string, environment: NodeJS.ProcessEnv): string |
   }
 }
 
-/** A settings file may use placeholders of its own. */
+/** A settings file may also contain placeholders. */
 function fromFile(value: unknown, environment: NodeJS.ProcessEnv): string | undefined {
   if (value === undefined || value === null) return undefined;
   const match = placeholder.exec(String(value));

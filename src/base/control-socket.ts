@@ -1,7 +1,7 @@
 /**
  * Carries an operator's commands to a running instance: one request and one answer, each a line of JSON, over a Unix
  * socket that only its owner can open. The primary listens (`listenControl`); `npm run backup` and other commands
- * ask (`openControl`). Whatever a command holds is released when its connection ends.
+ * connect (`openControl`). The resources of a command are released when its connection ends.
  */
 import { chmodSync, closeSync, openSync, rmSync } from 'node:fs';
 import { connect, createServer, type Server, type Socket } from 'node:net';
@@ -27,7 +27,7 @@ type Answer = { id: number } & ({ answer: unknown } | { refused: string });
 
 const connectionsMax = 8;
 const requestCharsMax = 64 * 1024;
-/** Addresses of Unix sockets end here, whatever the file system allows. */
+/** The longest path of a Unix socket, regardless of the file system. */
 const pathBytesMax = 100;
 
 export async function listenControl(

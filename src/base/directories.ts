@@ -3,8 +3,8 @@ import { existsSync, mkdirSync, statSync } from 'node:fs';
 import { dirname } from 'node:path';
 
 /**
- * Makes the directory and those above it that are missing. With `recursive`, Node tries for ever where a file system
- * refuses a directory with ENOENT, as /proc does.
+ * Makes the directory and its missing parents. With `recursive`, Node retries without end where a file system answers
+ * ENOENT, as /proc does.
  */
 export function makeDirectories(path: string, mode?: number): void {
   const missing: string[] = [];
@@ -14,7 +14,7 @@ export function makeDirectories(path: string, mode?: number): void {
     try {
       mkdirSync(dir, { mode });
     } catch (error) {
-      // Another process may have made it meanwhile.
+      // Another process may have made the directory meanwhile.
       if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
     }
   }

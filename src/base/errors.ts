@@ -1,6 +1,6 @@
 /**
- * The errors of Millrace. A fault carries a stable code, an HTTP status and a sentence that says what the user
- * has to change; doors only translate it. A broken invariant is a bug and ends the process: `assert`.
+ * The errors of Millrace. A fault carries a stable code, an HTTP status and a sentence that says what the user has to
+ * change; doors only translate it. A broken invariant is a bug and ends the process: `assert`.
  */
 
 import { type Reason, type ReasonOf, type Status, statusOf } from './reasons.ts';
@@ -27,7 +27,7 @@ export const ErrorCode = {
 
 export type ErrorCode = (typeof ErrorCode)[keyof typeof ErrorCode];
 
-/** Codes of reasons whose status has another code as a rule. */
+/** Codes of reasons that differ from the usual code of their status. */
 const ownCodes: { [Each in Reason]?: ErrorCode } = {
   token_expired: ErrorCode.tokenExpired,
   device_limit: ErrorCode.entitiesLimit,
@@ -63,10 +63,10 @@ export class Fault extends Error {
   readonly reason: Reason;
   /** Seconds for `Retry-After`; 0 = no header. */
   readonly retryAfterSeconds: number;
-  /** What the error body has beside its four members; a few codes have more (docs/rest.md#errors). */
+  /** Further members of the error body, which a few codes have (docs/rest.md#errors). */
   members: Record<string, string | number> | undefined = undefined;
 
-  /** `status`: of a door whose protocol answers this reason with another one. */
+  /** `status`: for a door whose protocol answers this reason with another status. */
   constructor(reason: Reason, message: string, retryAfterSeconds = 0, status: Status = statusOf(reason)) {
     super(message);
     this.name = 'Fault';
@@ -122,7 +122,7 @@ export interface Subject {
 }
 
 /**
- * A broken invariant is a bug: crash with a marked message rather than go on with a wrong state. `subject` is the object
+ * A broken invariant is a bug: ends the process with a marked message instead of continuing with a wrong state. `subject` is the object
  * whose state is asserted: the message and the log of the death name that object.
  */
 export function assert(condition: unknown, message: string, subject?: Subject): asserts condition {
@@ -130,9 +130,8 @@ export function assert(condition: unknown, message: string, subject?: Subject): 
 }
 
 /**
- * Returns a fault unchanged. Any other error is a bug of one operation: the operation ends with this answer, the caller
- * logs its `cause`, and other operations go on. A bug that leaves shared state half changed must end the process
- * instead.
+ * Returns a fault unchanged. Any other error is a bug of one operation: it ends with this answer, the caller logs its
+ * `cause`, and other operations continue. A bug that may leave shared state inconsistent must end the process instead.
  */
 export function asFault(error: unknown): Fault {
   if (error instanceof Fault) return error;

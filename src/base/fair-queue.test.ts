@@ -55,7 +55,7 @@ test('without a place nothing waits', () => {
   expect(pushAll(queue, ['a/x/1'])).toEqual(['a/x/1']);
 });
 
-test('turns are equal in what items cost: a dear item uses up later turns of its owner', () => {
+test('turns are equal in what items cost: an expensive item uses up later turns of its owner', () => {
   const queue = new FairQueue<string>(100, 10);
   for (const n of [1, 2, 3]) queue.push({ tenant: 'a', caller: '' }, `a${n}`, 30);
   for (let n = 1; n <= 40; n += 1) queue.push({ tenant: 'b', caller: '' }, `b${n}`, 1);

@@ -1,10 +1,10 @@
 /**
- * A queue with a cap in which owners take turns: tenants first, and the callers of one tenant among themselves (deficit
- * round robin: turns are equal in what their items cost, not in their number). A full queue makes room for an owner that
- * has less in it than another one, so that no owner can keep the others out.
+ * A queue with a cap in which owners take turns: tenants first, then the callers of one tenant (deficit round robin:
+ * turns are equal in the cost of their items, not in their number). A full queue makes room for an owner with fewer
+ * items than another owner, so that no owner can block the others.
  */
 
-/** Who waits: the tenant, and which of its callers (a customer, a device); `caller` may be empty. */
+/** The owner of an item: the tenant, and one of its callers (a customer, a device); `caller` may be empty. */
 export interface Waiter {
   readonly tenant: string;
   readonly caller: string;
@@ -12,21 +12,21 @@ export interface Waiter {
 
 interface Caller<T> {
   credit: number;
-  /** In the order of arrival. */
+  /** Items in order of arrival. */
   readonly entries: { readonly item: T; readonly cost: number }[];
 }
 
 interface Tenant<T> {
   length: number;
   credit: number;
-  /** The caller whose turn it is comes first. */
+  /** The caller whose turn is next comes first. */
   readonly callers: Map<string, Caller<T>>;
 }
 
 export class FairQueue<T> {
   readonly #capacity: number;
   readonly #quantum: number;
-  /** The tenant whose turn it is comes first. */
+  /** The tenant whose turn is next comes first. */
   readonly #tenants = new Map<string, Tenant<T>>();
   #length = 0;
 
@@ -61,9 +61,10 @@ export class FairQueue<T> {
     return displaced;
   }
 
-  /** The oldest item of the caller whose turn it is, among the callers that `mayGo` accepts. */
+  /** Removes and returns the oldest item of the next caller, among the callers that `mayGo` accepts. */
   shift(mayGo: (waiter: Waiter) => boolean = always): T | undefined {
-    // An owner whose turns are used up goes last, where this loop finds it again with the credit of one more turn.
+    // An owner whose turn is used up moves to the end, where this loop reaches it again with the credit of one more
+    // turn.
     for (const [name, tenant] of this.#tenants) {
       const accepts = (caller: string) => mayGo({ tenant: name, caller });
       if (tenant.credit <= 0) {

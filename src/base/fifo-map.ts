@@ -1,8 +1,7 @@
 /**
- * A map with a cap: the entry that came first makes room for the next. One iterator walks along for ever: a fresh
- * `keys().next()` would step over the holes of all evicted entries each time (at a million entries about a
- * millisecond). It never ends early, because every key it gives out is deleted at once, so all that is in the map lies
- * ahead of it.
+ * A map with a cap: the oldest entry makes room for a new one. One iterator is kept: a fresh `keys().next()` would pass
+ * over the holes of all evicted entries each time (at a million entries about a millisecond). The iterator never ends
+ * early, because every key that it returns is deleted at once, so all entries are ahead of it.
  */
 import { assert } from './errors.ts';
 

@@ -1,4 +1,4 @@
-/** How many files this process may have open, from /proc: a worker refuses connections before the system does. */
+/** Reads from /proc how many files this process may open: a worker refuses connections before the system does. */
 import { readFileSync } from 'node:fs';
 
 const unknownMax = 1024;

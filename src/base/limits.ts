@@ -22,7 +22,7 @@ export const limits = {
   fleetBodyBytesMax: 256 * 1024,
   /** Wrong claim keys for one device inside a window; after that even the right key has to wait. */
   wrongClaimKeysMax: 10,
-  /** Length of that window. */
+  /** Length of the window of wrong claim keys. */
   wrongClaimWindowMs: 60_000,
   /** Names of other tenants (credentials, emails, keys) that a tenant may meet within `takenNamesMs`. */
   takenNamesMax: 20,
@@ -89,18 +89,18 @@ export const limits = {
   unknownTokenCacheMax: 50_000,
   /** Time for which an unknown token is remembered. */
   unknownTokenMs: 5_000,
-  /** Tokens that wait for a look-up in SQL. */
+  /** Tokens that wait for a lookup in SQL. */
   tokenLookupQueueMax: 20_000,
-  /** Tokens of one such look-up. */
+  /** Tokens of one such lookup. */
   tokenLookupBatchMax: 1_000,
-  /** Time that a token waits for its look-up. */
+  /** Time that a token waits for its lookup. */
   tokenLookupTimeoutMs: 5_000,
 
-  /** MQTT logins that wait for a look-up in SQL. */
+  /** MQTT logins that wait for a lookup in SQL. */
   loginQueueMax: 20_000,
-  /** Logins of one such look-up. */
+  /** Logins of one such lookup. */
   loginBatchMax: 1_000,
-  /** Time that a login waits for its look-up. */
+  /** Time that a login waits for its lookup. */
   loginLookupTimeoutMs: 5_000,
   /** Logins that a worker remembers for the time when PostgreSQL is unavailable. */
   knownLoginsMax: 50_000,
@@ -124,7 +124,7 @@ export const limits = {
 
   /** Interval at which the activity of devices is written. */
   activityWriteMs: 500,
-  /** Longest time between two writes for a device that goes on sending. */
+  /** Longest time between two writes for a device that keeps sending. */
   activitySteadyMsMax: 10_000,
   /**
    * Time in which a worker writes the activity that it has seen; silence counts as inactivity after twice this time.
@@ -157,7 +157,7 @@ export const limits = {
    * refused.
    */
   mqttPausedMsMax: 5_000,
-  /** Interval at which clients that wait for the journal may go on. */
+  /** Interval at which clients that wait for the journal may continue. */
   mqttJournalLookMs: 20,
   /** Time for which such clients are served before other work has a turn. */
   mqttJournalSliceMs: 20,
@@ -169,7 +169,7 @@ export const limits = {
   mqttStallMsMax: 30_000,
   /** Unacknowledged messages to one client. */
   mqttPushesInflightMax: 1_000,
-  /** Messages that wait behind them; one more closes the connection. */
+  /** Messages that wait after these; one more closes the connection. */
   mqttPushesWaitingMax: 50_000,
   /** Bytes of the messages that wait; one more closes the connection. */
   mqttPushBytesWaitingMax: 8 * 1024 * 1024,
@@ -184,7 +184,7 @@ export const limits = {
   webSocketBlockBytes: 16 * 1024,
   /** Bytes that wait for a client which does not read. */
   webSocketWaitingBytesMax: 16 * 1024 * 1024,
-  /** Time in which they must leave before the connection is closed. */
+  /** Time in which these bytes must be sent before the connection is closed. */
   webSocketEndMsMax: 5_000,
 
   /** Rows at which a frame stops gathering. */
@@ -243,19 +243,19 @@ export const limits = {
   /** Bytes of one read of that file. */
   knownReadBytes: 2 * 1024 * 1024,
 
-  /** Rows that one REST history query may return, whatever its `limit` says. */
+  /** Rows that one REST history query may return, with any `limit`. */
   historyRowsMax: 1_000_000,
-  /** Bytes that ClickHouse may give for a history, whose rows are not kept. */
+  /** Bytes that ClickHouse may return for a history, whose rows are not kept. */
   historyReadBytesMax: 128 * 1024 * 1024,
-  /** Bytes that ClickHouse may give for latest values, whose rows are kept. */
+  /** Bytes that ClickHouse may return for latest values, whose rows are kept. */
   latestAnswerBytesMax: 32 * 1024 * 1024,
   /** Bytes of one long answer of the REST API. */
   longAnswerBytesMax: 64 * 1024 * 1024,
   /** Bytes of all long answers that a worker holds until their readers have taken them. */
   longAnswersBytesMax: 256 * 1024 * 1024,
-  /** Share of one tenant in them. */
+  /** Share of one tenant in these bytes. */
   longAnswersTenantBytesMax: 128 * 1024 * 1024,
-  /** Share of one customer in them. */
+  /** Share of one customer in these bytes. */
   longAnswersCustomerBytesMax: 64 * 1024 * 1024,
   /** Bytes of values that one read of attributes returns. */
   attributesReadBytesMax: 8 * 1024 * 1024,
@@ -309,11 +309,11 @@ export const limits = {
   failedSignInWaitMsMax: 60_000,
   /** Accounts and networks whose wrong passwords are remembered. */
   failedSignInsMax: 100_000,
-  /** Time for which they are remembered. */
+  /** Time for which wrong passwords are remembered. */
   failedSignInsForgottenMs: 15 * 60_000,
   /** Networks that are remembered for one user, the latest ones. */
   signInNetworksMax: 100,
-  /** Shortest time between two writes of when a network was last used. */
+  /** Shortest time between two writes of the time at which a network was last used. */
   signInNetworkMs: 24 * 3_600_000,
   /**
    * Sessions of one user, or of the guests of one customer, whose renewal or sign-out is remembered until their tokens
@@ -331,7 +331,7 @@ export const limits = {
   apiKeyMakersMax: 8,
   /** API keys that a worker remembers. */
   apiKeyCacheMax: 50_000,
-  /** Time for which a worker uses what the store said of a key. */
+  /** Time for which a worker uses the answer of the store about a key. */
   apiKeyBelievedMs: 900,
   /** Interval at which expired keys are deleted. */
   apiKeyPurgeMs: 24 * 3_600_000,
@@ -348,7 +348,7 @@ export const limits = {
 
   /** Time of a start of embedded PostgreSQL, which may have to replay its log. */
   postgresStartMsMax: 120_000,
-  /** Time of a stop of embedded PostgreSQL, which may have to write out its log; then a harder stop follows. */
+  /** Time of a stop of embedded PostgreSQL, which may have to write its log; then a faster stop follows. */
   postgresStopMsMax: 10_000,
   /** Time that a caller waits for a connection. */
   postgresConnectMsMax: 5_000,
@@ -368,7 +368,7 @@ export const limits = {
   busBytesInFlightMax: 8 * 1024 * 1024,
   /** Time that a subscription waits for its confirmation. */
   busTimeoutMs: 1_000,
-  /** Interval at which a process logs that it dropped a message which it could not read. */
+  /** Interval at which a process logs that it dropped an unreadable message. */
   busUnreadLogMs: 1_000,
 
   /** Time that an offer waits for a worker that has a listener. */
@@ -404,7 +404,7 @@ export const limits = {
   attributeRetryMsMax: 3_000,
   /** Time for which the last statement of a queue is remembered. */
   attributeTurnKeptMs: 24 * 3_600_000,
-  /** Statements of a queue after which it removes what was remembered of old queues. */
+  /** Statements of a queue after which it removes the rows of old queues. */
   attributeTurnsPerPrune: 10_000,
   /** Time of one statement of attributes. */
   attributeStatementMsMax: 5_000,
@@ -422,7 +422,7 @@ export const limits = {
   updateQueueMax: 50_000,
   /** Time after an answer in which the next poll confirms that answer; a later poll gets it again. */
   updateConfirmMs: 10_000,
-  /** Pause before updates are read again: the answer of another worker may be on its way into the store. */
+  /** Pause before updates are read again: the answer of another worker may not be stored yet. */
   updateSettleMs: 20,
   /** Time after which a session asks again for updates that could not be read. */
   updateRetryMs: 2_000,
@@ -437,11 +437,11 @@ export const limits = {
   rpcWaitingMax: 50_000,
   /** Bytes of the waiting commands of a worker; a command counts at least 512 bytes. */
   rpcWaitingBytesMax: 64 * 1024 * 1024,
-  /** Share of one device in them. */
+  /** Share of one device in these bytes. */
   rpcWaitingBytesPerDeviceMax: 1024 * 1024,
-  /** Share of one customer in them. */
+  /** Share of one customer in these bytes. */
   rpcWaitingBytesPerCustomerMax: 4 * 1024 * 1024,
-  /** Share of one tenant in them. */
+  /** Share of one tenant in these bytes. */
   rpcWaitingBytesPerTenantMax: 16 * 1024 * 1024,
   /** Longest wait of the caller of a command. */
   rpcWaitMsMax: 3_600_000,
@@ -449,9 +449,9 @@ export const limits = {
   rpcAnnounceMs: 5,
   /** Time that the owner of a younger command waits for the owner of an older one. */
   rpcElderWaitMs: 500,
-  /** First pause before a command that no listener took is offered again; each pause is twice the one before. */
+  /** First pause before a command that no listener took is offered again; each pause is twice the previous one. */
   rpcRepeatMsMin: 1_000,
-  /** The pauses end when they would be longer than this. */
+  /** Longest such pause; after it the command is not offered again without a new listener. */
   rpcRepeatMsMax: 30_000,
   /** Commands that wait for their number. */
   rpcNumbersQueueMax: 20_000,
@@ -482,11 +482,11 @@ export const limits = {
 
   /** Devices of gateways that a worker remembers by name. */
   childNamesMax: 200_000,
-  /** Names that wait for a look-up. */
+  /** Names that wait for a lookup. */
   childNamesQueueMax: 100_000,
   /** Names in one statement. */
   childNamesBatchMax: 1_000,
-  /** A child with more additional info connects, but the name of its gateway is not written into that. */
+  /** A child with more additional info is connected, but its additional info does not get the name of the gateway. */
   childInfoBytesMax: 8 * 1024,
   /** Names without a device that a worker remembers as refused. */
   refusedChildrenMax: 20_000,
@@ -546,7 +546,7 @@ export const limits = {
   tombstonesExpireMs: 3_600_000,
   /** Interval at which a host reports journals that do not change. */
   journalReportMs: 10_000,
-  /** Time without a report after which deletes go on without the journals of a host. */
+  /** Time without a report after which deletes continue without the journals of a host. */
   journalStaleMs: 30_000,
   /** Time that the primary waits for the reports of its workers. */
   journalReportsMsMax: 500,
@@ -599,9 +599,9 @@ export const limits = {
   otaPieceCacheBytesMax: 32 * 1024 * 1024,
   /** Pieces of files that a worker waits for from the database. */
   otaPieceLoadsMax: 4096,
-  /** Bytes of a file that goes into one MQTT message from memory. */
+  /** Bytes of a file that is sent as one MQTT message from memory. */
   otaMessageBytesMax: 512 * 1024,
-  /** Bytes of such files that a worker has on their way. */
+  /** Bytes of such files that a worker is sending. */
   otaMessageBytesInFlightMax: 64 * 1024 * 1024,
   /** Share of one tenant in these bytes. */
   otaMessageBytesInFlightPerTenantMax: 48 * 1024 * 1024,
@@ -611,9 +611,9 @@ export const limits = {
   mqttFileUnreadBytesMax: 256 * 1024,
   /** Time after which a client that reads nothing of its file is disconnected. */
   mqttFileStallMsMax: 60_000,
-  /** Time for which a slice is asked of a store that is unavailable. */
+  /** Time for which a worker retries reading a slice from an unavailable store. */
   mqttFileStoreMsMax: 30_000,
-  /** Interval at which the slice is asked for again. */
+  /** Interval of these retries. */
   mqttFileRetryMs: 500,
   /** Downloads that a connection may have begun under ids of its own; a new download evicts the oldest. */
   otaDownloadsPerSessionMax: 16,
@@ -668,7 +668,7 @@ export const limits = {
   reportUnsentBytesMax: 512 * 1024 * 1024,
   /** Bytes of the file of a page that a slow reader holds in memory. */
   assetSliceBytes: 64 * 1024,
-  /** Bytes that ClickHouse may give for one report. */
+  /** Bytes that ClickHouse may return for one report. */
   reportResultBytesMax: 128 * 1024 * 1024,
   /** Heap of a report thread. */
   reportHeapMegabytesMax: 1024,

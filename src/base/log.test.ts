@@ -15,7 +15,7 @@ function logAt() {
   return { log, lines, during, pass: (seconds: number) => (now += seconds * 1000) };
 }
 
-test('a loop that meets the same outage for ten minutes says so some ten times, and counts the rest', () => {
+test('a loop with the same outage for ten minutes logs some ten lines, and counts the rest', () => {
   const { log, lines, during } = logAt();
   let n = 0;
   during(600, () => log.warn('postgres_away', { reason: `no answer in ${(n += 1)} ms` }));

@@ -1,8 +1,8 @@
 /**
- * Logs: one line an event, with a stable `event` code. NDJSON on stderr, or short text when stderr is a terminal. A
- * repeated event is written at most once a second per code, with the number of events that were left out; one that
- * repeats for as long as a store is unavailable, less and less often. Nothing is logged per message, and no token or
- * secret is ever a field.
+ * Logs: one line for each event, with a stable `event` code. NDJSON on stderr, or short lines when stderr is a
+ * terminal. A repeated event is written at most once a second for each code, with the number of omitted events. An
+ * event that repeats while a store is unavailable is written less and less often. Nothing is logged for each message,
+ * and no token or secret is ever a field.
  */
 import { type Level, type Logger as Pino, pino } from 'pino';
 
@@ -18,7 +18,7 @@ const outageWindowMsMax = 60_000;
 /** An event that was absent for so long begins again. */
 const outageQuietMs = 15_000;
 
-/** What loops say again and again while a store is unavailable: the same reason twice as long after each line. */
+/** Events that loops repeat while a store is unavailable: the pause after a line with the same reason doubles. */
 const outageEvents = new Set([
   'activity_unwritten',
   'api_keys_purge',

@@ -1,7 +1,7 @@
 /**
- * Counters, gauges and histograms of this process: plain numbers that the hot path adds to, nothing allocated per
- * event (prom-client looks up a label object for each increment). `snapshot` is what a process sends to the primary;
- * `renderMetrics` merges the snapshots of all processes into the Prometheus text format.
+ * Counters, gauges and histograms of this process: plain numbers that the hot path increments without an allocation
+ * (prom-client looks up a label object for each increment). `snapshot` is sent to the primary; `renderMetrics` merges
+ * the snapshots of all processes into the Prometheus format.
  */
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 
@@ -84,7 +84,7 @@ export class Metrics {
     return this.#entry(name, help, 'gauge', merge, labels, () => new Gauge()) as Gauge;
   }
 
-  /** A gauge that is read when it is asked for. */
+  /** Adds a gauge that is computed at each snapshot. */
   observed(name: string, help: string, read: () => number, merge: Merge = 'sum', labels: Record<string, string> = {}) {
     this.#entry(name, help, 'gauge', merge, labels, () => new Gauge());
     this.#entries.get(name + renderLabels(labels))!.read = read;
@@ -149,7 +149,10 @@ export function processMetrics(metrics: Metrics, role: string): void {
   );
 }
 
-/** The Prometheus text of several processes: series of the same name and labels are added (or the largest taken). */
+/**
+ * Returns the Prometheus page of several processes: series of the same name and labels are added (or the largest is
+ * taken).
+ */
 export function renderMetrics(snapshots: Sample[][]): string {
   const merged = new Map<string, Sample>();
   for (const sample of snapshots.flat()) {

@@ -1,14 +1,14 @@
 /**
- * The network of a caller's address, by which wrong secrets and waiting callers are counted: a caller with one address
- * of it can have its neighbours too. Of IPv6 it is the /64, in any spelling; an IPv4 address inside IPv6 is what it is.
+ * The network of a caller's address, by which wrong secrets and waiting callers are counted, because a caller may own
+ * the neighbouring addresses. For IPv6 it is the /64, in any spelling. An IPv4 address inside IPv6 counts as IPv4.
  */
 
-/** Each IPv4 address on its own, and a /64 of IPv6. What is no address is a network of its own. */
+/** Each IPv4 address counts separately, and a /64 of IPv6. A string that is not an address is its own network. */
 export function networkOf(address: string): string {
   return partOf(address, 4);
 }
 
-/** As `networkOf`, but a /24 of IPv4: a user who signs in again may have another address of the same provider. */
+/** Like `networkOf`, but a /24 of IPv4: at the next sign-in a user may have another address of the same provider. */
 export function subnetOf(address: string): string {
   return partOf(address, 3);
 }

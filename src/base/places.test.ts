@@ -31,7 +31,7 @@ test('of two places an owner gets one, and of one place the first owner gets it'
   expect(fill(new Places(1))).toBe(1);
 });
 
-test('what is given back can be taken again', () => {
+test('released places can be taken again', () => {
   const places = new Places(10);
   const held = fill(places);
   expect(places.take(tenant('b'))).toBe('taken');

@@ -1,11 +1,12 @@
 /**
- * Places that one process has for one purpose: a cap for all of them, and a share for each owner that grows with what
- * is free. An owner may hold at most `timesFree` times the places that stay free, and always one while any is free. One
- * owner alone leaves a part free (with 9, a tenth); n owners together leave 1 / (1 + 9 n), so a new owner finds room.
+ * Limits the places that one process has for one purpose: a cap for all of them, and a share for each owner that grows
+ * with the free places. An owner may hold at most `timesFree` times the places that stay free, and always one while any
+ * is free. A single owner leaves a part free (with 9, a tenth); n owners together leave 1 / (1 + 9 n), so a new owner
+ * finds room.
  */
 
 export interface PlaceOwner {
-  /** One name space for all owners: an id, or `address 10.0.0.7`. */
+  /** The name is unique among all owners: an id, or `address 10.0.0.7`. */
   readonly name: string;
   readonly timesFree: number;
 }
@@ -26,7 +27,7 @@ export class Places {
     return this.#held;
   }
 
-  /** What `take` would answer now. */
+  /** Returns the result that `take` would have now. */
   outcome(owners: readonly PlaceOwner[], count = 1): PlaceOutcome {
     const free = this.#max - this.#held - count;
     if (free < 0) return 'full';
@@ -46,7 +47,7 @@ export class Places {
     return outcome;
   }
 
-  /** Gives back what `take` took for these owners, or a part of it. */
+  /** Releases what `take` took for these owners, or a part of it. */
   release(owners: readonly PlaceOwner[], count = 1): void {
     this.#held -= count;
     for (const { name } of owners) {

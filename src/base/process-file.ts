@@ -1,7 +1,7 @@
 /**
- * Which process runs in a role: a small file with its pid and start time, so that a successor after `kill -9` can
- * distinguish a process that Millrace left from an unrelated one with the same pid. A pid means something in one pid
- * namespace of one boot only, so the file names both, and a file from elsewhere names no live process.
+ * A small file with the pid and start time of the process in a role. After `kill -9` a successor can distinguish a
+ * process that Millrace left from an unrelated one with the same pid. A pid is meaningful only in one pid namespace of
+ * one boot, so the file names both, and a file of another namespace or boot names no live process.
  */
 import { readFileSync, readlinkSync, rmSync, writeFileSync } from 'node:fs';
 
@@ -51,8 +51,8 @@ export function markOf(pid: number): ProcessMark {
 }
 
 /**
- * False when the disk has no room for the file. A full disk must not prevent a start that would empty it: the file
- * helps to end leftovers sooner, but the lock of the data directory is what keeps two owners apart.
+ * Returns false when the disk has no room for the file. A full disk must not prevent a start that would empty it. The
+ * file helps to end leftovers sooner; the lock of the data directory keeps two owners apart.
  */
 export function writeProcessFile(path: string, pid: number): boolean {
   try {

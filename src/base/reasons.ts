@@ -1,7 +1,8 @@
 /**
- * Every reason for which Millrace refuses a request or a message: its HTTP status and what it means. `Fault` takes status
- * and error code from here, metrics and logs name the reason, and docs/errors.md lists them (test/errors.unit.test.ts). The
- * sentence of an answer is written where the fault is thrown, because it names values.
+ * Every reason for which Millrace refuses a request or a message, with its HTTP status and meaning. `Fault` takes
+ * status and error code from this list, metrics and logs name the reason, and docs/errors.md lists all of them
+ * (test/errors.unit.test.ts). The sentence of an answer is written where the fault is thrown, because it contains
+ * values.
  */
 export const reasons = {
   400: {
@@ -17,7 +18,7 @@ export const reasons = {
     attributes_bytes: 'the attributes asked for are too large for one answer',
     attributes_stored: 'the device or the entity stores the most attributes that one may store',
     authority: 'the authority of a user is missing, or would be changed',
-    bad_key: 'a key is blank, too long or not valid text',
+    bad_key: 'a key is blank, too long or not a valid string',
     bad_ts: '"ts" is no whole number of milliseconds',
     body: 'a member of the body is missing or has the wrong type',
     certificate: 'the certificate is missing, too long or unreadable',
@@ -36,7 +37,7 @@ export const reasons = {
     current_password: 'the current password is wrong',
     customer: 'the customer does not exist, or would be changed',
     customer_title_taken: 'another customer of the tenant has this title',
-    description: 'the description is missing or not valid text',
+    description: 'the description is missing or not a valid string',
     device_name: 'the name of a device is missing',
     device_name_taken: 'another device of the tenant has this name',
     device_unassigned: 'the device has no customer',
@@ -153,8 +154,8 @@ export const reasons = {
     sub_protocol: 'the WebSocket offers no known sub-protocol',
     tenant: 'the tenant of a user cannot be changed',
     tenant_profile: 'the profile of the tenant does not exist',
-    text_length: 'a text is too long',
-    text_malformed: 'a text holds HTML tags or is malformed',
+    text_length: 'a string is too long',
+    text_malformed: 'a string contains HTML tags or is malformed',
     time_zone: 'the time zone is unknown',
     timeout: '"timeout" is no whole number of milliseconds',
     title: 'the title is missing or reserved',
@@ -222,7 +223,7 @@ export const reasons = {
     polls_held_share: 'of the polls that the worker holds, the sender has its share',
     rate_limit_device: 'the device sends more than its rate limit',
     rate_limit_gateway: 'the gateway sends more than its rate limit',
-    rate_limit_gatewayDevice: 'a device behind a gateway sends more than its rate limit',
+    rate_limit_gatewayDevice: 'a device of a gateway sends more than its rate limit',
     rate_limit_tenant: 'the devices of the tenant send more than its rate limit',
     report_pool_full: 'as many reports run and wait as may',
     report_pool_share: 'of the queue of reports, the caller had most places, and others need them',

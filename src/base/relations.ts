@@ -1,6 +1,6 @@
 /**
- * How caps relate to each other, and how settings do. The primary checks both before it starts anything: a wrong relation
- * between two caps is a bug of this version, one between two settings is a `StartError` that names both.
+ * The relations between caps, and between settings. The primary checks both before it starts anything. A wrong relation
+ * between two caps is a bug of this version; one between two settings is a `StartError` that names both.
  */
 import type { Config } from './config.ts';
 import { assert, StartError } from './errors.ts';
@@ -34,7 +34,7 @@ const rising: readonly (readonly Limit[])[] = [
   ['updateBatchMax', 'updateQueueMax'],
   ['rpcNumbersBatchMax', 'rpcNumbersQueueMax'],
   ['frameRowsMax', 'gatheredRowsMax'],
-  // A client is paused before it is closed, and the socket library keeps what may wait until then.
+  // A client is paused before it is closed, and the socket library keeps the bytes that may wait until then.
   ['mqttWriteBytes', 'mqttUnreadBytesPause', 'otaMessageBytesMax', 'mqttUnreadBytesMax', 'webSocketWaitingBytesMax'],
   ['mqttUnreadBytesPause', 'mqttFileUnreadBytesMax', 'mqttUnreadBytesMax'],
   ['webSocketMessageBytesMax', 'webSocketKeptBytesMax'],

@@ -1,7 +1,7 @@
 /**
- * What a value must be, as data: the part of JSON Schema that the settings, the REST API and its document need. A
- * schema brings the type of the values that fit it (`Type.Static`) and is written with the words of TypeBox. `faultOf`
- * holds a value against it. `title`, `description` and `format` only describe.
+ * Schemas as data: the part of JSON Schema that the settings, the REST API and its document need. A schema has the type
+ * of its valid values (`Type.Static`) and uses the words of TypeBox. `faultOf` checks a value. `title`, `description`
+ * and `format` only describe.
  */
 declare const fitting: unique symbol;
 const optional = Symbol('optional');
@@ -52,7 +52,7 @@ type Members<P extends Properties> = Flat<
 >;
 type Flat<T> = { [K in keyof T]: T[K] };
 
-/** Keywords of a kind of value. A reader of schemas may add marks under symbols of its own. */
+/** Keywords of a kind of value. A reader of schemas may add marks under its own symbols. */
 type Options<Name extends keyof Keywords = never> = Pick<Keywords, Name | 'title' | 'description'> & {
   [mark: symbol]: unknown;
 };
@@ -121,13 +121,13 @@ export {
   unknown as Unknown,
 };
 
-/** What is wrong with a value, and the path to that value. */
+/** A fault of a value, and the path to that value. */
 export interface SchemaFault {
   path: string[];
   message: string;
 }
 
-/** A boolean as text of a query, a path or a form: in any letter case; undefined when it is none. */
+/** Parses a boolean of a query, a path or a form, in any letter case; undefined when the string is not one. */
 export function booleanOf(text: string): boolean | undefined {
   return booleans.get(text.toLowerCase());
 }

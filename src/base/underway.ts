@@ -1,18 +1,18 @@
 /**
- * What this process is working on, so that its death by a bug names the request or connection that caused it. Doors
- * note the event that is being handled, and the requests that are open; the roof reads both when an exception is not
- * caught. One for each process, because an exception knows nothing but the process. Noting costs some nanoseconds; the
- * AsyncLocalStorage of Node 20 triples the price of every promise.
+ * Records the running work of this process, so that a crash names the request or connection that caused it. Doors
+ * record the event that is being handled and the open requests; the roof reads both at an uncaught exception. One
+ * record for each process, because an exception identifies only the process. Recording costs some nanoseconds; the
+ * AsyncLocalStorage of Node 20 triples the cost of every promise.
  */
 import { createHash } from 'node:crypto';
 
-/** `what` is a route or a kind of packet, `caller` is who sent it. Neither holds a secret. */
+/** `what` is a route or a kind of packet, `caller` is its sender. Neither contains a secret. */
 export interface Work {
   what: string;
   caller: string;
 }
 
-/** A token of a path, or an object that can say who it is. */
+/** A token of a path, or an object that can describe its sender. */
 export type Caller = string | { describe(): string };
 
 let what = '';
@@ -44,7 +44,10 @@ export function current(): Work | undefined {
   return { what, caller: typeof caller === 'string' ? callerOfToken(caller) : caller.describe() };
 }
 
-/** The event that is handled now; else the newest open requests, as one of them may have left what failed later. */
+/**
+ * Returns the event that is handled now; otherwise the newest open requests, because one of them may have started the
+ * failed work.
+ */
 export function suspects(most: number): Work[] {
   const event = current();
   if (event) return [event];
@@ -63,7 +66,7 @@ export function block(keys: readonly string[]): void {
   blocked = new Set(keys);
 }
 
-/** Nearly always false: then nothing else needs to be asked. */
+/** Usually false: then no other check is needed. */
 export function anyBlocked(): boolean {
   return blocked.size > 0;
 }
