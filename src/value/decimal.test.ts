@@ -2,7 +2,7 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { decimal } from './decimal.ts';
 
-/** Digits and place of the point, as `decode.ts` hands them over; the text they stand for. */
+/** Digits and place of the point, as `decode.ts` passes them; and the number as a string. */
 function check(digits: string, fractionDigits: number): number {
   const high = digits.slice(0, 15);
   const low = digits.slice(15);
@@ -12,7 +12,7 @@ function check(digits: string, fractionDigits: number): number {
 }
 
 describe('decimal', () => {
-  it('is the nearest double, or says that it does not know', () => {
+  it('is the nearest double, or NaN when it is uncertain', () => {
     const digits = fc.stringMatching(/^[0-9]{16,22}$/);
     fc.assert(
       fc.property(digits, fc.nat(22), (text, fraction) => void check(text, fraction)),
@@ -20,7 +20,7 @@ describe('decimal', () => {
     );
   });
 
-  it('knows what scripts print', () => {
+  it('handles the numbers that scripts print', () => {
     let unknown = 0;
     fc.assert(
       fc.property(fc.double({ min: 1e-4, max: 1e9, noNaN: true }), (num) => {

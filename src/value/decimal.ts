@@ -4,14 +4,15 @@
  */
 
 /**
- * The double nearest to (high · 10^lowDigits + low) / 10^fractionDigits; NaN when it is too close to call and the text
- * must be asked. `high` and `low` are whole and below 10^15, `lowDigits` at most 15, `fractionDigits` at most 22.
+ * Returns the double nearest to (high · 10^lowDigits + low) / 10^fractionDigits; NaN when two doubles are too close,
+ * and the string must be parsed. `high` and `low` are integers below 10^15, `lowDigits` at most 15, `fractionDigits` at
+ * most 22.
  */
 export function decimal(high: number, low: number, lowDigits: number, fractionDigits: number): number {
   const factor = powersOfTen[lowDigits]!;
   const product = high * factor;
   const sum = product + low;
-  // What the two roundings lost; whole numbers small enough to be exact.
+  // The rounding errors of both operations; integers small enough to be exact.
   const lost = low - (sum - product) + lostByProduct(high, factor, product);
   const divisor = powersOfTen[fractionDigits]!;
   const quotient = sum / divisor;
@@ -24,7 +25,7 @@ export function decimal(high: number, low: number, lowDigits: number, fractionDi
   return nearest === quotient + (correction + doubt) ? nearest : Number.NaN;
 }
 
-/** Exactly a · b - product, where `product` is a · b rounded (Dekker, with Veltkamp's halves). */
+/** Returns exactly a · b - product, where `product` is a · b rounded (Dekker, with Veltkamp's halves). */
 function lostByProduct(a: number, b: number, product: number): number {
   const aTop = topHalf(a);
   const bTop = topHalf(b);

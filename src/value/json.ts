@@ -1,14 +1,14 @@
 /**
- * Exact JSON, from bytes to a small tree and back. Strict RFC 8259 with a leading byte-order mark tolerated.
- * A number stays the literal of its source (`42.0`, all 64 bits), an object is a Map: member order kept, the last of
- * equal names wins at the place of the first, `__proto__` is a name like any other. Whatever is refused is a Fault.
+ * Exact JSON: parses bytes into a small tree, and writes it. Strict RFC 8259; a leading byte-order mark is allowed. A
+ * number keeps its literal (`42.0`, all 64 bits). An object is a Map in member order; of equal names the last value
+ * counts, at the place of the first; `__proto__` is an ordinary name. Every refusal is a Fault.
  */
 import { isUtf8 } from 'node:buffer';
 import { badRequest, type Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 
 export class JsonNumber {
-  /** As written in the source; a valid JSON number that is finite as a double if it has a fraction or an exponent. */
+  /** The literal as written: a valid JSON number; with a fraction or an exponent it is finite as a double. */
   readonly literal: string;
 
   constructor(literal: string) {
@@ -28,7 +28,7 @@ export function readJson(bytes: Uint8Array): Json {
   return json;
 }
 
-/** Returns where the JSON starts: after a byte-order mark. */
+/** Returns the start of the JSON, after a byte-order mark. */
 export function startOfJson(bytes: Uint8Array): number {
   return bytes.length >= 3 && bytes[0] === 0xef && bytes[1] === 0xbb && bytes[2] === 0xbf ? 3 : 0;
 }
@@ -47,7 +47,7 @@ export function tooDeep(): Fault {
   return badRequest('json_too_deep', `The JSON is nested deeper than ${limits.jsonDepthMax} levels.`);
 }
 
-/** Compact text: member order and number literals as they were read. */
+/** Writes compact JSON with member order and number literals unchanged. */
 export function writeJson(json: Json): string {
   if (json instanceof JsonNumber) return json.literal;
   if (json instanceof Map) {
@@ -136,7 +136,7 @@ export class JsonReader {
       if (byte === 0x22) {
         this.at = at + 1;
         text += bytes.toString('utf8', start, at);
-        // Only an escape can write a surrogate without its other half: such text has no UTF-8 form.
+        // Only an escape can produce an unpaired surrogate, which has no UTF-8 form.
         if (escaped && /\p{Surrogate}/u.test(text))
           throw badRequest('lone_surrogate', 'A string holds half a surrogate pair.');
         return text;

@@ -99,7 +99,7 @@ describe('lenient JSON', () => {
     expect(outcome(() => leniently(invalid, (strict) => writeJson(readJson(strict))))).toMatch(/^invalid_utf8/);
   });
 
-  it('is off where the setting says so', () => {
+  it('is off when the setting is off', () => {
     expect(outcome(() => strictly(Buffer.from('{a:1}'), (body) => writeJson(readJson(body))))).toMatch(
       /^malformed_json/,
     );

@@ -1,16 +1,15 @@
 /**
- * JSON as people and small devices write it, `{temperature: 25, 'unit': 'C',} // ok`, rewritten to strict JSON. The
- * strict readers go first, and only what they refuse as malformed comes here, so that strict JSON means what it always
- * means and costs what it always costs. Beyond the standard are taken: names without quotes, strings and names in
- * single quotes, comments (of a line after `//` or `#`, and blocks), a comma after the last element, and `true`,
- * `false`, `null` in any letter case. Text without quotes is a name, never a value: it may as well be a broken number
- * (`NaN`, `None`, `12V`).
+ * Rewrites JSON as people and small devices write it, `{temperature: 25, 'unit': 'C',} // ok`, to strict JSON. The
+ * strict readers run first, and only a body that they refuse as malformed is rewritten, so strict JSON keeps its
+ * meaning and its speed. Allowed in addition: names without quotes, strings and names in single quotes, comments (lines
+ * after `//` or `#`, and blocks), a comma after the last element, and `true`, `false`, `null` in any letter case. An
+ * unquoted word is a name, never a value: it may be a broken number (`NaN`, `None`, `12V`).
  */
 import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { malformedJson, startOfJson, tooDeep } from './json.ts';
 
-/** How the body of a sender becomes a value: `strictly` or `leniently`; `read` is a strict reader. */
+/** Decodes the body of a sender: `strictly` or `leniently`; `read` is a strict reader. */
 export type ReadBody = <Value>(body: Uint8Array, read: (strict: Uint8Array) => Value) => Value;
 
 export const strictly: ReadBody = (body, read) => read(body);
@@ -24,21 +23,21 @@ export const leniently: ReadBody = (body, read) => {
   }
 };
 
-/** The strict form of a body that a strict reader refused with `error`; throws what the sender should know. */
+/** Returns the strict form of a body that a strict reader refused with `error`; throws the fault for the sender. */
 export function strictAfter(error: unknown, body: Uint8Array): Uint8Array {
   if (error instanceof Fault && error.reason === 'malformed_json') return strictJson(body);
   throw error;
 }
 
 /**
- * Strict JSON with the same values, compact. Digits and escapes are copied, so that no number changes. Whether text is
- * valid UTF-8 and numbers are finite is left to the strict reader. Throws a Fault `malformed_json` or `json_too_deep`.
+ * Returns compact strict JSON with the same values. Digits and escapes are copied, so that no number changes. The
+ * strict reader checks UTF-8 and finite numbers. Throws a Fault `malformed_json` or `json_too_deep`.
  */
 export function strictJson(body: Uint8Array): Uint8Array {
   return new Rewriter(body).rewrite();
 }
 
-/** One pass, a byte at a time: a hostile body costs no more than a good one of its length. */
+/** Rewrites in one pass, byte by byte: a hostile body costs no more than a valid one of its length. */
 class Rewriter {
   readonly #body: Uint8Array;
   /**
@@ -123,7 +122,7 @@ class Rewriter {
     }
     const end = this.#endOfBare();
     if (end === this.#at) throw this.#malformed('a member name');
-    // Unicode blanks come from web pages: a key with one looks the same as the key without it.
+    // Unicode blanks are copied from web pages: a key with such a blank looks like the key without it.
     if (/[\s\u200b\ufeff]/.test(this.#text(this.#at, end))) {
       throw this.#malformed('a member name (one with blanks needs quotes)');
     }
@@ -204,7 +203,7 @@ class Rewriter {
     this.#at = end;
   }
 
-  /** The end of the text without quotes that starts here. */
+  /** Returns the end of the unquoted word that starts here. */
   #endOfBare(): number {
     const body = this.#body;
     let end = this.#at;
@@ -271,7 +270,7 @@ const doubleQuote = 0x22;
 const singleQuote = 0x27;
 const backslash = 0x5c;
 const escapeLetters = Buffer.from('"\\/bfnrtu');
-/** 1 for the bytes of text that has no quotes around it. */
+/** 1 for the bytes of unquoted words. */
 const bare = Uint8Array.from({ length: 256 }, (_, byte) =>
   byte > 0x20 && byte !== 0x7f && !'"\'\\/{}[]:,;=#'.includes(String.fromCharCode(byte)) ? 1 : 0,
 );

@@ -15,7 +15,7 @@ function reasonOf(read: () => unknown): string {
 
 const nested = (depth: number) => '['.repeat(depth) + ']'.repeat(depth);
 
-test('the same texts are good, and refused for the same reason, as by the exact reader', () => {
+test('accepts the same documents, and refuses for the same reason, as the exact reader', () => {
   const cases = ['{}', '[1,-0.5e3,"é😀","\\u00e9",null,true]', '\ufeff{"a":1}', '{"a":1,"a":2}', '"\\ud83d\\ude00"'];
   const bad = ['', '{', '{"a":}', '[1,]', "{'a':1}", '{a:1}', 'NaN', '01', '"\\x"', '"\u0001"', '{} x', '1e999'];
   const odd = ['["\\u0000"]', '{"\\u0000":1}', '["\\ud800"]', '{"a":{"b":"\\udc00x"}}', '[-1e400]'];

@@ -1,14 +1,14 @@
 /**
- * JSON whose numbers need no exact digits, as plain values of JavaScript. Refuses what the exact reader refuses:
- * malformed text, text that is not UTF-8, too deep nesting, NUL, half a surrogate pair, numbers beyond a double. It is
- * some five times faster than the exact reader, so a body of 1 MiB does not hold up the loop.
+ * Parses JSON whose numbers need no exact digits into plain JavaScript values. Refuses the same bodies as the exact
+ * reader: malformed JSON, invalid UTF-8, too deep nesting, NUL, unpaired surrogates, numbers beyond a double. It is
+ * about five times faster than the exact reader, so a body of 1 MiB does not block the event loop.
  */
 import { isUtf8 } from 'node:buffer';
 import { badRequest, Fault, messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { invalidUtf8, readJson, startOfJson } from './json.ts';
 
-/** Up to this size the exact reader says what is wrong, and where. */
+/** Up to this size the exact reader names the error and its position. */
 const exactBytesMax = 16 * 1024;
 
 /** Throws a 400 fault; one about a value names the members on the path to it. */
@@ -22,7 +22,7 @@ export function readPlainJson(bytes: Buffer): unknown {
     throw badRequest('malformed_json', `The body is not valid JSON: ${messageOf(error)}.`);
   }
   const path: string[] = [];
-  // Only an escape can write NUL or half a surrogate pair.
+  // Only an escape can produce NUL or an unpaired surrogate.
   const fault = faultIn(value, 1, bytes.includes('\\u'), path);
   if (!fault) return value;
   const where = path.reverse().join('.') || 'the body';

@@ -75,7 +75,7 @@ function plainNumber(bytes: Uint8Array, start: number): number {
     while (bytes[at]! >= 0x30 && bytes[at]! <= 0x39) at += 1;
     if (at === fractionStart) return -1;
   }
-  // An exponent is met as something that may not follow a value.
+  // An exponent counts as a byte that may not follow a value.
   return at - start > digitsMax ? -1 : at;
 }
 

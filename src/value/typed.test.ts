@@ -15,7 +15,7 @@ import {
 const typed = (text: string, cast = true): TypedValue => typedValue(readJson(Buffer.from(text)), cast)!;
 
 describe('typed values', () => {
-  it('are written as docs/http.md#values says', () => {
+  it('are written as in docs/http.md#values', () => {
     const f = (json: string, strict: string, asString: string): void => {
       expect(strictForm(typed(json))).toBe(strict);
       expect(stringForm(typed(json))).toBe(asString);

@@ -5,7 +5,7 @@
 import { limits } from '../base/limits.ts';
 import { type Json, JsonNumber, writeJson } from './json.ts';
 
-/** Column `kind` of the store: numbers that stay for ever. */
+/** Numbers of the column `kind`. A number never changes its meaning. */
 export const Kind = { boolean: 1, long: 2, double: 3, string: 4, json: 5 } as const;
 export type Kind = (typeof Kind)[keyof typeof Kind];
 
@@ -16,7 +16,7 @@ export interface TypedValue {
   num: number;
   /** Longs in decimal digits; booleans '0' or '1'. */
   int: string;
-  /** Strings; the compact text of JSON. */
+  /** Strings; compact JSON. */
   text: string;
 }
 
@@ -60,7 +60,7 @@ export function castString(text: string): TypedValue | undefined {
   return Number.isFinite(num) ? double(num) : undefined;
 }
 
-/** JSON as the value is: `42.0`, `73`, `"text"`, nested JSON. */
+/** Returns the JSON of a value: `42.0`, `73`, `"text"`, nested JSON. */
 export function strictForm(value: TypedValue): string {
   switch (value.kind) {
     case Kind.boolean:
