@@ -1,4 +1,4 @@
-/** Which changes are told, and how often, whatever the bus and the log say. */
+/** The changes that are passed on, and how often, with faults of the bus and of the log. */
 import { afterEach, beforeEach, expect, it, vi } from 'vitest';
 import { systemClock as clock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';
@@ -53,7 +53,7 @@ afterEach(async () => {
 
 const nextPoll = () => vi.advanceTimersByTimeAsync(limits.credentialPollMs);
 
-it('a change that was told at once is not told again by the log', async () => {
+it('a change that was passed on at once is not passed on again from the log', async () => {
   changes.publish([change(1, 'ours')]);
   hear(change(2, 'theirs'));
   logged = [change(1, 'ours'), change(2, 'theirs'), change(3, 'unheard')];
@@ -69,7 +69,7 @@ it('a place in the log of another installation hides no change of ours', async (
   expect(told).toEqual(['stranger', 'ours']);
 });
 
-it('after a store went back in time the places in its log count anew', async () => {
+it('after a store went back in time the places in its log count again', async () => {
   changes.publish([change(1, 'device')]);
   settled = 5;
   await nextPoll();

@@ -107,16 +107,16 @@ export class CredentialChanges {
   /** Passes on 'all', because a log that went back in time uses its ids again. */
   #passOnAll(): void {
     this.#passedOn.clear();
-    this.#tell('all');
+    this.#passOn('all');
   }
 
   #passOnOnce(change: LoggedChange): void {
     if (this.#passedOn.get(change.id) === change.deviceId) return;
     this.#passedOn.set(change.id, change.deviceId);
-    this.#tell(change);
+    this.#passOn(change);
   }
 
-  #tell(change: CredentialChange | 'all'): void {
+  #passOn(change: CredentialChange | 'all'): void {
     for (const handler of this.#handlers) handler(change);
   }
 
@@ -151,7 +151,7 @@ export class CredentialChanges {
   #passOnUnchecked(): void {
     const doubted = this.#deps.onAnswered?.() ?? [];
     if (doubted === 'all') this.#passOnAll();
-    else for (const change of doubted) this.#tell(change);
+    else for (const change of doubted) this.#passOn(change);
   }
 
   async #read(settled: bigint): Promise<void> {

@@ -39,7 +39,7 @@ describe('credential changes', () => {
       const device = await create(token, {}, `?accessToken=${key}`);
       await late;
       await expect.poll(() => seen, { timeout: 5_000 }).toEqual(expect.arrayContaining([key, 'late']));
-      // Read again while the other transaction was open, and told once: who was looked up since need not be again.
+      // Read again while the other transaction was open, and passed on once: a later lookup need not be repeated.
       expect(seen.filter((each) => each === key)).toHaveLength(1);
       expect((await cache.lookup(key))?.id).toBe(device.id.id);
     } finally {
@@ -49,7 +49,7 @@ describe('credential changes', () => {
 });
 
 describe('without Postgres', () => {
-  it('a worker starts, and says 503 to what needs it', async () => {
+  it('a worker starts, and answers 503 where it needs the store', async () => {
     const away = openPostgres({ url: 'postgres://nobody@127.0.0.1:1/nothing', poolMax: 1, log });
     const parts = new CredentialChanges({ postgres: away, bus: deafBus, clock, log });
     await parts.start();

@@ -34,7 +34,7 @@ test('the value of MQTT credentials names all three members', () => {
   expect(value).toBe('{"clientId":"c","userName":null,"password":null}');
 });
 
-test('what is wrong with credentials is said', () => {
+test('faults of credentials are named', () => {
   const f = (type: Parameters<typeof checkedCredentials>[0], id: string, value: string | null) => {
     try {
       checkedCredentials(type, id, value);

@@ -1,6 +1,6 @@
 /**
  * Keeps the file of known devices current. The primary of an instance owns one writer, and no other process writes the
- * file. The writer follows the log of credential changes in PostgreSQL, at most a second behind while PostgreSQL
+ * file. The writer follows the log of credential changes in PostgreSQL, at most a second late while PostgreSQL
  * answers. The writer reads all devices when there is no file, when the file is of another database, or when the log
  * may no longer reach back to its cursor. An append is durable before the cursor moves, so a crash repeats changes and
  * never misses one. A rename replaces the old file by a new one; until then the old file is kept current too.

@@ -121,7 +121,7 @@ async function numbers(known: KnownDevices, ...tokens: string[]): Promise<(numbe
   return tokens.map((token) => found.get(token)?.number);
 }
 
-test('every device is found by its token as the store knows it; nobody else is', async () => {
+test('every device is found by its token with the data of the store; other tokens are not', async () => {
   store.save(tokenCredentials('hub'), 9, {
     isGateway: true,
     isConfined: true,
@@ -172,7 +172,7 @@ test('a changed, a deleted and a renamed device are followed by a file that is n
   expect(store.scans).toBe(1);
 });
 
-test('logins by user name, client id and password are told from wrong ones, and profiles are followed', async () => {
+test('logins by user name, client id and password are distinguished from wrong ones, and profiles are followed', async () => {
   const names = { clientId: 'pump', userName: 'miller', password: 'stone-42' };
   const credentials = mqttBasicCredentials(names);
   store.save(credentials, 5);
@@ -194,7 +194,7 @@ test('logins by user name, client id and password are told from wrong ones, and 
   expect((await reader().tokens([credentials.credentialsId])).size).toBe(0);
 });
 
-test('a crash at any moment leaves a file that knows every change of before its last round', async () => {
+test('a crash at any moment leaves a file with every change before its last round', async () => {
   for (let seed = 0; seed < 120; seed += 1) {
     const random = new Random(seed);
     store = new FakeStore();
@@ -233,7 +233,7 @@ test('a file that is damaged before its end answers nothing, and is made again w
   expect(await numbers(reader(), 'one', 'many-7')).toEqual([1, 17]);
 });
 
-test('another database behind the same address, an older one, and a log that was pruned: all devices are read again', async () => {
+test('another database at the same address, an older one, and a pruned log: all devices are read again', async () => {
   await write();
   const again = async (change: () => void, expected: number) => {
     change();

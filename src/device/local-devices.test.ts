@@ -23,7 +23,7 @@ describe('LocalDevices', () => {
     expect(here.size).toBe(0);
   });
 
-  it('takes over what a newer row says, and nothing of an older one', () => {
+  it('takes over a newer row, and nothing of an older one', () => {
     const here = open();
     const device = here.adopt(row);
     here.adopt({ ...row, version: 3, name: 'renamed', profileId: 'other', customerId: 'c' });
@@ -32,7 +32,7 @@ describe('LocalDevices', () => {
     expect(device.name).toBe('renamed');
   });
 
-  it('refuses to release what nobody holds', () => {
+  it('refuses to release a device without holders', () => {
     const here = open();
     const device = here.adopt(row);
     here.release(device);

@@ -91,7 +91,7 @@ describe('Logins', () => {
     expect(told(await names('alone', '', 'anything'))).toBe(2);
   });
 
-  it('says what was wrong by what was given', async () => {
+  it('names the fault of the given credentials', async () => {
     const { names } = setUp([]);
     expect(told(await names('', 'u'))).toBe('credentials');
     expect(told(await names('c', 'u', 'p'))).toBe('credentials');
@@ -151,7 +151,7 @@ describe('Logins', () => {
     expect(two.login.topics).toBe(one.login.topics);
   });
 
-  it('while the store is away lets in who was let in before, with the right password, and nobody else', async () => {
+  it('while the store is unavailable accepts logins that were accepted before, with the right password, and no others', async () => {
     const { names, state } = setUp([row(1, tokenCredentials('token')), row(2, basic('c', 'u', 'right'))]);
     await names('', 'token');
     await names('c', 'u', 'right');
@@ -162,7 +162,7 @@ describe('Logins', () => {
     expect(told(await names('', 'stranger'))).toBe('unavailable');
   });
 
-  it('forgets whose credentials changed, also when a query of before the change still runs', async () => {
+  it('forgets changed credentials, also when an earlier query still runs', async () => {
     const { names, logins, state } = setUp([row(1, tokenCredentials('token'))]);
     const change = { credentialsId: 'token', deviceId: 'id-1', deviceNumber: 1, deleted: true };
     await names('', 'token');

@@ -119,7 +119,7 @@ describe('TokenCache', () => {
     expect(await cache.lookup('e')).toBeNull();
   });
 
-  it('keeps known devices and answers 503, not 401, while the store is away', async () => {
+  it('keeps known devices and answers 503, not 401, while the store is unavailable', async () => {
     const { cache, failWith } = setUp();
     await cache.lookup('one');
     failWith(new Error('connection refused'));
@@ -129,7 +129,7 @@ describe('TokenCache', () => {
     expect((await cache.lookup('two'))?.number).toBe(2);
   });
 
-  it('gives up a look-up after its deadline and works on', async () => {
+  it('gives up a lookup after its deadline and works on', async () => {
     const { cache, holdUntil } = setUp();
     holdUntil(new Promise(() => {}));
     expect((await faultOf(cache.lookup('one'))).reason).toBe('token_lookup_timeout');
