@@ -76,7 +76,7 @@ describe('send', () => {
     expect(ears.map(({ heard }) => heard)).toEqual([[message], [message], [message], [], []]);
   });
 
-  it('reaches no listener that has left, nor who left while it was delivered', async () => {
+  it('reaches no listener that has left, even during the delivery', async () => {
     const second = ear();
     let leaveSecond = () => {};
     here.listen(device, 'attributes', { receive: () => leaveSecond(), close() {} });
@@ -106,7 +106,7 @@ describe('send', () => {
     expect(metrics.counter('downlink_bugs_total', '').value).toBe(2);
   });
 
-  it('is seen by the watchers of a worker that hears the shard, before the listeners', async () => {
+  it('is seen by the watchers of a worker subscribed to the shard, before the listeners', async () => {
     const seen: string[] = [];
     there.watch('attributes', (number) => seen.push(`watcher ${number}`));
     there.listen(device, 'attributes', { receive: () => seen.push('listener'), close() {} });
@@ -140,7 +140,7 @@ describe('offer', () => {
     expect(heard.sort((a, b) => a - b)).toEqual(Array.from({ length: 20 }, (_, id) => id));
   });
 
-  it('goes on to the next worker when the first one does not take it', async () => {
+  it('offers to the next worker when the first one does not take it', async () => {
     const third = (await open()).downlink;
     const willing = ear();
     there.listen(device, 'rpc', ear(false));
@@ -151,7 +151,7 @@ describe('offer', () => {
     expect(willing.heard).toHaveLength(1);
   });
 
-  it('says untaken in time when no worker listens, and when none takes it', async () => {
+  it('returns untaken in time when no worker listens, and when none takes it', async () => {
     const started = performance.now();
     expect(await here.offer(device, 'rpc', {})).toBe('untaken');
     expect(performance.now() - started).toBeLessThan(4_000);
@@ -160,14 +160,14 @@ describe('offer', () => {
     expect(await here.offer(device, 'rpc', {})).toBe('untaken');
   });
 
-  it('says away when the bus is unavailable and no session listens here, and taken when one does', async () => {
+  it('returns away when the bus is unavailable and no session listens here, and taken when one does', async () => {
     hereBus.connected = false;
     expect(await here.offer(device, 'rpc', {})).toBe('away');
     here.listen(device, 'rpc', ear());
     expect(await here.offer(device, 'rpc', {})).toBe('taken');
   });
 
-  it('says away when who was granted does not answer: it may have been taken', async () => {
+  it('returns away when the granted worker does not answer: it may have been taken', async () => {
     const taker: Listener = {
       receive: () => {
         thereBus.connected = false;
@@ -182,7 +182,7 @@ describe('offer', () => {
 });
 
 describe('onOpened', () => {
-  it('tells of a listener that opens here or on another worker, until it is ended', async () => {
+  it('notifies of a listener that opens here or on another worker, until it is ended', async () => {
     let count = 0;
     const end = here.onOpened(device, 'rpc', () => {
       count += 1;
@@ -211,13 +211,13 @@ describe('onOpened', () => {
       for (let turns = 0; turns < i % 7; turns += 1) await turn();
       const listener = ear();
       there.listen(number, 'rpc', listener);
-      // Either the offer finds it, or its opening is told.
+      // Either the offer finds it, or its opening is announced.
       await Promise.race([told, outcome.then((found) => (found === 'taken' ? undefined : sleep(5_000)))]);
       end();
     }
   });
 
-  it('tells again after the bus was away', async () => {
+  it('notifies again after the bus was unavailable', async () => {
     let count = 0;
     let restored = 0;
     here.onOpened(device, 'rpc', () => {

@@ -16,7 +16,7 @@ import { Shards } from './shards.ts';
 
 export type { Outcome, Want } from './offers.ts';
 
-/** `rpc-climb` carries what returns to the owner of a command, and is watched. */
+/** `rpc-climb` carries messages to the owner of a command; they are watched, not listened for. */
 export type Topic = 'attributes' | 'rpc' | 'rpc-climb';
 export type CloseReason = 'credentials_changed' | 'device_deleted';
 
@@ -108,9 +108,7 @@ export class Downlink {
     this.#offers.stop();
   }
 
-  /**
-   * Other workers get `onOpened` as soon as messages to the listener arrive. The returned function ends the listener.
-   */
+  /** Other workers get `onOpened` once messages to the listener arrive. The returned function ends the listener. */
   listen(device: number, topic: Topic, listener: Listener): () => void {
     assertDevice(device);
     this.#listeners.add(device, topic, listener);
@@ -121,20 +119,22 @@ export class Downlink {
     };
   }
 
-  /** Resolves when whatever is sent from now on to a device that is listened to here arrives: then read the store. */
+  /** Resolves when further messages to a device with a listener here will arrive: then the store can be read. */
   inForce(device: number): Promise<void> {
     return this.#shards.inForce(device);
   }
 
   /**
-   * A number that stays the same while this worker misses nothing that is sent to the device; undefined when it may
-   * miss something. What was cached under one number is stale under another.
+   * Returns a number that is constant while this worker misses no message to the device; undefined when it may miss
+   * one. A value cached under one number is stale under another.
    */
   coverage(device: number): number | undefined {
     return this.#bus.connected ? this.#shards.coverage(device) : undefined;
   }
 
-  /** To every listener on every worker and host, at most once; those of this worker before this returns. */
+  /**
+   * Sends to every listener on every worker and host, at most once; to those of this worker before this call returns.
+   */
   send(device: number, topic: Topic, message: object): void {
     assertDevice(device);
     this.#deliver(device, topic, message);
@@ -142,8 +142,8 @@ export class Downlink {
   }
 
   /**
-   * To exactly one listener anywhere, one of this worker first. One offer of a message at a time; until a listener is
-   * handed it, it can be taken back by `want`.
+   * Offers a message to exactly one listener on any worker, first to those of this worker. One offer of a message runs
+   * at a time. Until a listener gets the message, `want` can withdraw it.
    */
   async offer(device: number, topic: Topic, message: object, want: Want = always): Promise<Outcome> {
     assertDevice(device);
@@ -159,7 +159,7 @@ export class Downlink {
    */
   onOpened(device: number, topic: Topic, callback: () => void): () => void {
     assertDevice(device);
-    // Each call is a callback of its own, be the function the same.
+    // Each call registers a separate callback, even for the same function.
     const own = () => callback();
     this.#openedCallbacks.add(device, topic, own);
     this.#shards.enter(device);
@@ -168,7 +168,7 @@ export class Downlink {
     };
   }
 
-  /** Sees whatever of this topic comes by, listeners or not, and before them: for caches. */
+  /** Calls `watcher` for every message of this topic, before its listeners and also without any; for caches. */
   watch(topic: Topic, watcher: Watcher): void {
     assert(this.#state !== 'stopped', 'a stopped downlink is not watched');
     this.#watchers.set(topic, [...(this.#watchers.get(topic) ?? []), watcher]);
@@ -192,7 +192,7 @@ export class Downlink {
   async #announce(device: number, topic: Topic, listener: Listener): Promise<void> {
     await this.#shards.inForce(device);
     if (!this.#listeners.has(device, topic, listener)) return;
-    this.#tellOpened(device, topic);
+    this.#notifyOpened(device, topic);
     // A gateway's children open by the thousand.
     if (this.#opened.push([device, topic]) === 1) setImmediate(() => this.#publishOpened(this.#opened.splice(0)));
   }
@@ -219,7 +219,7 @@ export class Downlink {
       if (want.stored && !((await want.stored()) && want.now())) return 'untaken';
       if (this.#offerHere(device, topic, message)) return 'taken';
     }
-    // The subscription must be active before other workers are asked, or an opening in between would be lost.
+    // The subscription must be active before other workers are asked, or an opening in between would be missed.
     await this.#shards.inForce(device);
     if (!this.#bus.connected) return 'away';
     return await this.#offers.offer(this.#shards.channelOf(device), device, topic, message, want);
@@ -245,7 +245,7 @@ export class Downlink {
     }
   }
 
-  #tellOpened(device: number, topic: Topic): void {
+  #notifyOpened(device: number, topic: Topic): void {
     this.#offers.opened(device, topic);
     for (const callback of this.#openedCallbacks.of(device, topic)) callback();
   }
@@ -260,7 +260,7 @@ export class Downlink {
       if (packet.from !== this.#offers.node) this.#deliver(packet.device, packet.topic, packet.message);
     } else if (packet.kind === 'opened') {
       if (packet.from === this.#offers.node) return;
-      for (const [device, topic] of packet.opened) this.#tellOpened(device, topic);
+      for (const [device, topic] of packet.opened) this.#notifyOpened(device, topic);
     } else {
       this.#offers.receive(packet);
     }
@@ -273,7 +273,7 @@ export class Downlink {
       return [...this.#listeners.topicsOf(device)].filter(isAnnounced).map((topic): Opened => [device, topic]);
     });
     this.#publishOpened(opened);
-    // Others may have begun to listen unheard.
+    // Listeners may have opened on other workers unnoticed.
     for (const callback of this.#openedCallbacks.all()) callback();
     for (const callback of this.#restoredCallbacks) callback();
   }
@@ -321,7 +321,7 @@ class ByDevice<T> {
     return true;
   }
 
-  /** A copy: who is called may leave. */
+  /** Returns a copy, because a called listener may leave. */
   of(device: number, topic: Topic): T[] {
     const entries = this.#entries.get(device);
     return entries ? entries.filter((entry) => entry.topic === topic).map(({ item }) => item) : [];

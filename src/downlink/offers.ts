@@ -1,7 +1,8 @@
 /**
- * How a message gets to exactly one listener somewhere: the shard is asked who has one, the first that says so is
- * granted and answers whether it took it; if not, the next is granted. A grant that comes late is not taken, so after
- * the wait of the asking side nothing is delivered any more.
+ * Delivers a message to exactly one listener on any worker. The sender asks the shard for a listener and grants the
+ * message to the first worker that has one. That worker answers whether its listener took the message; if not, the next
+ * worker is granted. A grant that arrives late is not taken, so after the wait of the sender no listener gets the
+ * message.
  */
 import { randomUUID } from 'node:crypto';
 import { limits } from '../base/limits.ts';
@@ -44,11 +45,11 @@ export interface OffersDeps {
   offerHere(device: number, topic: string, message: object): boolean;
 }
 
-/** Whether the sender still wants it to be taken. */
+/** The sender's decision whether the message is still wanted. */
 export interface Want {
-  /** What the sender itself knows, asked at any time. */
+  /** Returns the decision that the sender can make itself, at any time. */
   now(): boolean;
-  /** What only a store knows; called each time before a listener gets the message. */
+  /** Reads the decision from a store; called each time before a listener gets the message. */
   stored?: (() => Promise<boolean>) | undefined;
 }
 
@@ -59,13 +60,13 @@ interface Offer {
   topic: string;
   message: object;
   want: Want;
-  /** The store is being asked; then no time runs. */
+  /** True while `stored` is running; the deadline does not apply then. */
   isChecking: boolean;
-  /** The store took so long to say yes that the others had to be asked again. */
+  /** True when `stored` took so long that the workers had to be asked again. */
   isChecked: boolean;
   /** The worker that was granted the message and has not answered. */
   granted: string | undefined;
-  /** Other workers with a listener, oldest first. */
+  /** Other workers with a listener, the oldest answer first. */
   others: { node: string; heardAt: number }[];
   timer: NodeJS.Timeout;
   settle(outcome: Outcome): void;
@@ -123,13 +124,13 @@ export class Offers {
     if (packet.kind === 'ask') {
       // Listeners of the asking worker were offered it before.
       if (from === this.node || !has(packet.device, packet.topic)) return;
-      this.#tell(from, { kind: 'have', from: this.node, id, heardAt: performance.now() });
+      this.#send(from, { kind: 'have', from: this.node, id, heardAt: performance.now() });
       return;
     }
     if (packet.kind === 'grant') {
       const isLate = performance.now() - packet.heardAt > limits.offerWaitMs;
       const taken = !isLate && offerHere(packet.device, packet.topic, packet.message);
-      this.#tell(from, { kind: 'answer', from: this.node, id, taken });
+      this.#send(from, { kind: 'answer', from: this.node, id, taken });
       return;
     }
     const offer = this.#open.get(id);
@@ -161,7 +162,10 @@ export class Offers {
     else this.#grant(offer);
   }
 
-  /** Asks the store, and goes on if it says yes. Who has a listener takes no late grant: then all are asked again. */
+  /**
+   * Calls `stored`, and continues when it resolves true. A worker takes no late grant: after a slow read all workers
+   * are asked again.
+   */
   async #check(offer: Offer, goOn: () => void): Promise<void> {
     offer.isChecking = true;
     clearTimeout(offer.timer);
@@ -192,7 +196,7 @@ export class Offers {
     // A grant is taken in time or not at all; the answer may need as long again.
     clearTimeout(offer.timer);
     offer.timer = setTimeout(() => offer.settle('away'), 2 * limits.offerWaitMs);
-    this.#tell(next.node, { kind: 'grant', from: this.node, id, heardAt: next.heardAt, device, topic, message });
+    this.#send(next.node, { kind: 'grant', from: this.node, id, heardAt: next.heardAt, device, topic, message });
   }
 
   /** Its listener went meanwhile; another may be there. */
@@ -206,7 +210,7 @@ export class Offers {
     this.#deps.bus.publish(channel, JSON.stringify(packet));
   }
 
-  #tell(node: string, packet: OfferPacket): void {
+  #send(node: string, packet: OfferPacket): void {
     this.#deps.bus.publish(inboxOf(node), JSON.stringify(packet));
   }
 }

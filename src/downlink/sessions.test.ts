@@ -114,7 +114,7 @@ describe('Sessions', () => {
     expect(here.sessions.size).toBe(0);
   });
 
-  it('the newer session wins also when its clock is behind', async () => {
+  it('the newer session wins even when its clock is late', async () => {
     const [here, there] = [await open(() => Date.now() + 3_600_000), await open()];
     const [old, young] = [owner(), owner()];
     here.sessions.open(row(1), old);
@@ -124,7 +124,7 @@ describe('Sessions', () => {
     expect([old.told, young.told]).toEqual([['taken_over'], []]);
   });
 
-  it('of two that open at once exactly one stays, whatever the clocks say', async () => {
+  it('of two that open at once exactly one stays, with any clocks', async () => {
     for (const [number, aheadMs] of [0, 5_000, -5_000].entries()) {
       const workers = await Promise.all([
         open(() => 1_000_000),
@@ -139,7 +139,7 @@ describe('Sessions', () => {
     }
   });
 
-  it('two that opened the same device while the bus was away find each other when it is back', async () => {
+  it('two that opened the same device while the bus was unavailable find each other afterwards', async () => {
     const [here, there] = [await open(), await open()];
     there.bus.connected = false;
     const [old, young] = [owner(), owner()];
@@ -153,7 +153,7 @@ describe('Sessions', () => {
     expect([old.told, young.told]).toEqual([['taken_over'], []]);
   });
 
-  it('tells all that were opened in one turn in one message', async () => {
+  it('announces all that were opened in one turn in one message', async () => {
     const { sessions, bus } = await open();
     for (let number = 1; number <= 500; number += 1) sessions.open(row(number), owner());
     await settled();
@@ -201,7 +201,7 @@ describe('Sessions', () => {
     expect(child.told).toEqual(['device_deleted']);
   });
 
-  it('looks again when the credentials changed while the device signed in', async () => {
+  it('reads again when the credentials changed while the device signed in', async () => {
     const { sessions } = await open();
     const mine = owner();
     stored.set(1, { ...row(1), credentialsVersion: 2 });
@@ -220,7 +220,7 @@ describe('Sessions', () => {
     expect(queries).toEqual([[1, 2, 3]]);
   });
 
-  it('goes on while the store is away, and looks again', async () => {
+  it('stays open while the store is unavailable, and is checked afterwards', async () => {
     const { sessions } = await open();
     const mine = owner();
     sessions.open(row(1), mine, 1);

@@ -90,7 +90,7 @@ export class DeviceSession {
   }
 
   /** Called by `Sessions`. */
-  tell(reason: SessionEnd): void {
+  notifyEnd(reason: SessionEnd): void {
     if (!this.#ended) this.owner.sessionEnded(reason);
   }
 }
@@ -102,10 +102,10 @@ export class Sessions {
   /** Device → monotonic time of its last change. A login that started earlier is checked again. */
   readonly #changed = new FifoMap<number, number>(limits.sessionChangesMax);
   #allChangedMs = Number.NEGATIVE_INFINITY;
-  /** Devices whose session may rest on outdated credentials. */
-  readonly #doubted = new Set<number>();
+  /** Devices whose session may be based on outdated credentials. */
+  readonly #unchecked = new Set<number>();
   readonly #checks = new Batches(
-    () => this.#doubted.size > 0 && !this.#stopped,
+    () => this.#unchecked.size > 0 && !this.#stopped,
     () => this.#checkBatch(),
   );
   #endPause = () => {};
@@ -119,7 +119,7 @@ export class Sessions {
     this.#deps = deps;
     deps.metrics.observed('device_sessions', 'Devices with a session on MQTT or through a gateway.', () => this.size);
     deps.bus.onReconnect(() => {
-      // Others may have opened the same devices meanwhile, unheard.
+      // Other workers may have opened sessions of the same devices unnoticed.
       for (const session of this.#here.values()) this.#announce(session);
     });
   }
@@ -140,7 +140,10 @@ export class Sessions {
     await this.#checks.idle();
   }
 
-  /** `handler` is called for each session whose device was read again, because the device changed or may have. */
+  /**
+   * Registers a handler that is called for each session whose device was read again, because it changed or may have
+   * changed.
+   */
   onChecked(handler: (device: CachedDevice, owner: SessionOwner) => void): void {
     this.#onChecked = handler;
   }
@@ -158,7 +161,7 @@ export class Sessions {
     const session = new DeviceSession(this, owner, device, this.#lastStamp, credentialsVersion);
     const former = this.#here.get(row.number);
     this.#here.set(row.number, session);
-    former?.tell('taken_over');
+    former?.notifyEnd('taken_over');
     onConnected(device);
     this.#announce(session);
     if (this.#changedLately(row.number)) this.#doubt(row.number);
@@ -198,14 +201,14 @@ export class Sessions {
   #over(session: DeviceSession, reason: SessionEnd): void {
     this.#here.delete(session.device.number);
     if (reason !== 'taken_over') this.#deps.onDisconnected(session.device);
-    session.tell(reason);
+    session.notifyEnd(reason);
   }
 
   #announce(session: DeviceSession): void {
-    if (this.#toAnnounce.push(session) === 1) setImmediate(() => this.#tellOthers());
+    if (this.#toAnnounce.push(session) === 1) setImmediate(() => this.#announceAll());
   }
 
-  #tellOthers(): void {
+  #announceAll(): void {
     const sessions = this.#toAnnounce;
     this.#toAnnounce = [];
     for (let i = 0; i < sessions.length; i += limits.openedPerMessageMax) {
@@ -236,20 +239,20 @@ export class Sessions {
   }
 
   #doubt(number: number): void {
-    this.#doubted.add(number);
+    this.#unchecked.add(number);
     // A read that is running may miss the change, so this device joins the next read.
     this.#checks.wake();
   }
 
   async #checkBatch(): Promise<void> {
-    const numbers = [...this.#doubted].slice(0, limits.sessionChecksBatchMax);
-    for (const number of numbers) this.#doubted.delete(number);
+    const numbers = [...this.#unchecked].slice(0, limits.sessionChecksBatchMax);
+    for (const number of numbers) this.#unchecked.delete(number);
     try {
       this.#compare(numbers, await this.#deps.lookUp(numbers));
     } catch (error) {
-      // Sessions go on while the database is unavailable.
-      this.#deps.log.warn('sessions_unchecked', { reason: messageOf(error), sessions: this.#doubted.size });
-      for (const number of numbers) this.#doubted.add(number);
+      // Sessions stay open while the database is unavailable.
+      this.#deps.log.warn('sessions_unchecked', { reason: messageOf(error), sessions: this.#unchecked.size });
+      for (const number of numbers) this.#unchecked.add(number);
       await this.#pause();
     }
   }
@@ -276,7 +279,7 @@ export class Sessions {
         assert(row.id === session.device.id, 'a number is of one device for ever');
         this.#deps.devices.refresh(row);
         const { credentialsVersion } = session;
-        // A higher one than stored was read after what this answer knows.
+        // A higher version than the stored one belongs to a later read than this answer.
         if (credentialsVersion !== undefined && row.credentialsVersion > credentialsVersion) {
           this.#over(session, 'credentials_changed');
         } else {
