@@ -17,7 +17,7 @@ const randomBytesOfValue = 64;
 /** A longer string is never a key and is not hashed. */
 export const valueCharsMax = 256;
 
-/** Returns a value, which is shown once. It has 512 random bits: nobody can guess it from its plain hash. */
+/** Returns a value, which is shown once. It has 512 random bits: it cannot be guessed from its plain hash. */
 export function createValue(prefix: string): string {
   return prefix + randomBytes(randomBytesOfValue).toString('base64url');
 }

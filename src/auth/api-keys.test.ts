@@ -49,21 +49,21 @@ test('a thousand requests at once ask the store once, and so does a second of th
   expect(asked).toBe(2);
 });
 
-test('a change is heard at once', async () => {
+test('a change takes effect at once', async () => {
   await keys.find('tb_a');
   rows = [];
   keys.changed(sha256('tb_a'));
   expect(await keys.find('tb_a')).toBeUndefined();
 });
 
-test('a store that is away is asked again by the next request', async () => {
+test('an unavailable store is read again by the next request', async () => {
   fails = true;
   await expect(keys.find('tb_a')).rejects.toThrow('away');
   fails = false;
   expect(await keys.find('tb_a')).toBeDefined();
 });
 
-test('what cannot be a key asks nobody', async () => {
+test('a malformed key reads no store', async () => {
   expect(await keys.find('')).toBeUndefined();
   expect(await keys.find('x'.repeat(10_000))).toBeUndefined();
   expect(asked).toBe(0);

@@ -83,7 +83,7 @@ describe('Jwt', () => {
     expect(await jwt.verify(pair.refreshToken)).toMatchObject({ sessionId: user.id, renewal: 7, epoch: 3 });
   });
 
-  it('knows access and refresh tokens apart', async () => {
+  it('distinguishes access and refresh tokens', async () => {
     const { token, refreshToken } = await jwt.issue(user);
     expect(await jwt.verify(token)).toMatchObject({ kind: 'access', userId: user.id, authority: 'TENANT_ADMIN' });
     expect(await jwt.verify(refreshToken)).toMatchObject({ kind: 'refresh', userId: user.id });

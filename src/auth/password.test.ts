@@ -8,7 +8,7 @@ const cheap = new PasswordHasher(2, { ln: 10, r: 8, p: 1 });
 afterAll(() => Promise.all([passwords.close(), cheap.close()]));
 
 describe('PasswordHasher', () => {
-  it('knows a password again, and no other', async () => {
+  it('recognises a password, and no other', async () => {
     const hash = await passwords.hash('pear-tree-7');
     expect(hash).toMatch(/^\$scrypt\$ln=15,r=8,p=3\$[A-Za-z0-9+/]{22}\$[A-Za-z0-9+/]{43}$/);
     expect(await passwords.verify('a@b.c', 'pear-tree-7', hash)).toBe(true);
@@ -33,7 +33,7 @@ describe('PasswordHasher', () => {
     expect(ratio).toBeLessThan(3);
   });
 
-  it('knows a password that was right before at once, and takes its time for a wrong one', async () => {
+  it('recognises a password that was right before at once, and takes its time for a wrong one', async () => {
     const hash = await passwords.hash('pear-tree-9');
     expect(await passwords.verify('a@b.c', 'pear-tree-9', hash)).toBe(true);
     const begin = performance.now();
@@ -44,7 +44,7 @@ describe('PasswordHasher', () => {
     expect(performance.now() - wrongBegin).toBeGreaterThan(hundredMs);
   });
 
-  it('answers those who ask the same together at once, whether the user exists or not', async () => {
+  it('answers equal checks together at once, whether the user exists or not', async () => {
     for (const stored of [await cheap.hash('pear-tree-7'), null]) {
       const together = Array.from({ length: 5 }, () => cheap.verify('a@b.c', 'plum', stored));
       expect(cheap.waiting).toBe(1);
@@ -59,7 +59,7 @@ describe('PasswordHasher', () => {
     await Promise.all(checks);
   });
 
-  it('lets networks take turns: who floods it makes room for others, and waits longest', async () => {
+  it('lets networks take turns: a flooding network makes room for others, and waits longest', async () => {
     const order: string[] = [];
     const check = (user: string, network: string, isKnown = false) =>
       cheap.verify(user, 'a', null, { network, isKnown }).then(
@@ -90,7 +90,7 @@ describe('PasswordHasher', () => {
     expect(order).toEqual(['f1', 'f2', 'o1', 'p1', 'f3', 'o2', 'f4']);
   });
 
-  it('refuses with 429 who has waited too long', async () => {
+  it('refuses with 429 after too long a wait', async () => {
     const [first, second] = ['1', '2'].map((user) => passwords.verify(user, 'a', null));
     const now = performance.now() + limits.passwordWaitMsMax + 1_000;
     const clock = vi.spyOn(performance, 'now').mockReturnValue(now);

@@ -112,7 +112,7 @@ test('a post with points is a telemetry message and its points, one without is a
   expect(refusal(() => limits.points(pump, 0)).message).toContain('1 messages in 60 s');
 });
 
-test('a refused post takes nothing, and one beyond the whole bucket is told to come in parts', async () => {
+test('a refused post takes nothing, and one beyond the whole bucket must come in parts', async () => {
   const limits = await open(settings({ telemetryDataPoints: '10:60', telemetryMessages: '2:60' }));
   expect(refusal(() => limits.points(pump, 11)).message).toContain('has 11: send it in parts');
   limits.points(pump, 5);
@@ -176,7 +176,7 @@ test('workers share a bucket: what one took the others know at once', async () =
   there.stop();
 });
 
-test('under load the others are told every few milliseconds, not of each message', async () => {
+test('under load the others are notified every few milliseconds, not of each message', async () => {
   const bus = new TestBus();
   const limits = await open(settings({ messages: '900000000:1' }), new TestClock(), bus);
   const until = Date.now() + 200;

@@ -38,7 +38,7 @@ test('without a limit there is nothing to ask', async () => {
   expect(await open(new BusHub(new Metrics()), '')).toBeUndefined();
 });
 
-test('a refused request of a customer takes nothing from its tenant, and names whose limit it is', async () => {
+test('a refused request of a customer takes nothing from its tenant, and names the owner of the limit', async () => {
   const requests = await open(new BusHub(new Metrics()), '4:60', '1:60');
   requests.take('mill', 'miller');
   for (let n = 0; n < 3; n += 1) {

@@ -6,7 +6,7 @@ function f(setting: string, remoteAddress: string, forwarded: string, secure = f
   return new Proxies(setting).isSecure({ remoteAddress, secure, header: () => forwarded });
 }
 
-test('TLS to this server is HTTPS, whatever a header says', () => {
+test('TLS to this server is HTTPS, with any header', () => {
   expect(f('', '1.2.3.4', 'http', true)).toBe(true);
   expect(f('', '1.2.3.4', '')).toBe(false);
 });

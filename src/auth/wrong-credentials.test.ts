@@ -81,7 +81,7 @@ it('serves what was right from a refused address, and nothing that was right els
   expect([wrong.mayUse('192.0.2.1', 'cached'), wrong.mayUse('192.0.2.1', 'other')]).toEqual([true, false]);
 });
 
-it('counts for all workers, and each knows what was right at the others', async () => {
+it('counts for all workers, and each has what was right at the others', async () => {
   const [here, there] = [await open(), await open()];
   here.right('192.0.2.1', 'token');
   here.wrong('192.0.2.1');

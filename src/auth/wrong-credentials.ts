@@ -1,8 +1,8 @@
 /**
  * Wrong credentials of devices, counted by network, over HTTP and MQTT alike (`wrong-tries.ts`): a network that gave
  * too many is refused for a minute, before anything is looked up. Credentials that were right from that network are
- * still served: of a thousand devices behind one NAT, one with a wrong token does not stop the others. An attacker
- * behind the same address can guess at those, and at no others.
+ * still served: of a thousand devices of one NAT, one with a wrong token does not stop the others. An attacker
+ * of the same address can guess at those, and at no others.
  *
  * The counts hold for all workers and hosts on the bus. What was right is known to the worker that saw it, and to all
  * workers and hosts when the network is refused.
@@ -108,7 +108,7 @@ export class WrongCredentials {
     if (address !== '') this.#right.add(networkOf(address), credentials);
   }
 
-  /** Called in the same turn as the check after the look-up. */
+  /** Called in the same turn as the check after the lookup. */
   wrong(address: string): void {
     this.#tries.wrong(address);
   }

@@ -62,7 +62,7 @@ test('parallel tries get no more answers than sequential ones', async () => {
   expect(answers.filter((answer) => answer === undefined)).toHaveLength(2);
 });
 
-test('a look-up that fails is no wrong try', async () => {
+test('a lookup that fails is not a wrong try', async () => {
   const tries = await open();
   for (let n = 0; n < 3; n += 1) {
     const failed = tries.look('10.0.0.1', () => Promise.reject(new Error('unavailable')));

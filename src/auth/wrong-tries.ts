@@ -90,7 +90,7 @@ export class WrongTries {
     return new Fault(reason, message, Math.max(1, Math.ceil((endsMs - clock.monotonic()) / 1000)));
   }
 
-  /** Counts one wrong try. Called in the same turn as the check after the look-up. */
+  /** Counts one wrong try. Called in the same turn as the check after the lookup. */
   wrong(address: string): void {
     if (address === '' || this.#deps.isTrustedProxy(address)) return;
     const network = networkOf(address);
