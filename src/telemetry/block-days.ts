@@ -1,9 +1,9 @@
 /**
- * The days that blocks touch, read from their `ts` columns alone: a day is a partition of the series table, and an
- * insert costs most by its partitions. Used for shipping; nothing here allocates for a row.
+ * Reads the days of blocks from their `ts` columns: a day is a partition of the series table, and partitions are the
+ * main cost of an insert. Used for shipping. No row costs an allocation.
  */
 const dayMs = 86_400_000;
-/** Days outside of these years share one partition. */
+/** Days outside these years share one partition. */
 const firstMs = 1_577_836_800_000;
 const endMs = 2_208_988_800_000;
 
@@ -17,8 +17,8 @@ export interface BlockTimes {
 }
 
 /**
- * Adds the day of every row with `from` ≤ ts < `to` to `days`, as the first millisecond of the day. Undefined: no
- * block.
+ * Adds the day of every row with `from` ≤ ts < `to` to `days`, as the first millisecond of the day. Returns undefined
+ * when the bytes are not a block.
  */
 export function addDays(block: Uint8Array, days: Set<number>, from: number, to: number): BlockTimes | undefined {
   const place = placeOfTs(block);
@@ -44,7 +44,7 @@ export function addDays(block: Uint8Array, days: Set<number>, from: number, to: 
 }
 
 /**
- * Finds where the `ts` column of one block begins, and whether `seq` follows; undefined for bytes that are no such
+ * Finds the start of the `ts` column of one block, and whether `seq` follows; undefined when the bytes are not such a
  * block.
  */
 function placeOfTs(block: Uint8Array): { at: number; rows: number; hasSeq: boolean } | undefined {
@@ -68,7 +68,7 @@ function placeOfTs(block: Uint8Array): { at: number; rows: number; hasSeq: boole
   return undefined;
 }
 
-/** Reads past the end are zeros: `placeOfTs` then finds no column. */
+/** Reading past the end returns zeros: `placeOfTs` then finds no column. */
 class Skipper {
   at = 0;
   readonly #bytes: Uint8Array;

@@ -28,10 +28,12 @@ import { assert } from '../base/errors.ts';
 
 assert(endianness() === 'LE', 'typed arrays are the wire format only on a little-endian machine');
 
-/** 270 years: farther from now a `ts` cannot be stored. */
+/** 270 years: a `ts` farther from now cannot be stored. */
 export const tsDistanceMsMax = 270 * 365.25 * 86_400_000;
 
-/** What rows say, apart from device, time, seq and version. Fixed-width columns as bytes; absent ones are empty. */
+/**
+ * The columns of rows except device, time, seq and version. Fixed-width columns are bytes; absent columns are empty.
+ */
 export interface Columns {
   count: number;
   keys: Uint8Array[];
@@ -42,7 +44,7 @@ export interface Columns {
   text: Uint8Array | undefined;
 }
 
-/** Columns with their keys encoded: all of a block but device, ts, seq and version. */
+/** Columns with encoded keys: a whole block except device, ts, seq and version. */
 export interface EncodedColumns {
   count: number;
   keyPart: Uint8Array;
@@ -58,23 +60,23 @@ export interface Spans {
   end: Uint32Array;
   device: Float64Array;
   ts: Float64Array;
-  /** 1: the message brought no `ts`. */
+  /** 1: the message had no `ts`. */
   isServerTime: Uint8Array;
   /** Runs at server time. */
   serverTimes: number;
 }
 
-/** What a frame gets when it is encoded. */
+/** The values that a frame gets when it is encoded. */
 export interface FrameStamp {
   /** Unique among the frames of all workers and hosts. */
   order: bigint;
   /** Microseconds since 1970, by a clock that all workers of the host share. */
   micros: number;
-  /** The first place of a record; frames of one message go on counting. */
+  /** The first place of a record; further frames of the same message continue the count. */
   firstPlace: number;
 }
 
-/** The four columns made from spans and stamp; two halves for each row, of `seq` one number. */
+/** The four columns made from spans and stamp; two halves for each row, except `seq`, which is one number. */
 export interface Stamps {
   device: Int32Array;
   ts: Int32Array;
@@ -95,7 +97,9 @@ const placeMax = 2 ** 24 - 1;
 const microsPerLag = 4;
 const lagMax = 250;
 
-/** Writes device, ts and version of every row. All arithmetic is exact in doubles; no BigInt for a row or a span. */
+/**
+ * Writes device, ts and version of every row. All arithmetic is exact in doubles, without a BigInt for a row or a span.
+ */
 function writeStamps(spans: Spans, order: bigint, stamps: Stamps): void {
   const { device, ts, version } = stamps;
   const orderMs = Number(order >> 20n);
@@ -107,7 +111,7 @@ function writeStamps(spans: Spans, order: bigint, stamps: Stamps): void {
     const tsLow = spans.ts[i]! | 0;
     const tsHigh = Math.floor(spans.ts[i]! / 2 ** 32) | 0;
     const lag = orderMs - spans.ts[i]! + 2 ** 43;
-    assert(lag >= 0 && lag < 2 ** 44, 'a ts is within reach of its order');
+    assert(lag >= 0 && lag < 2 ** 44, 'the distance of a ts from its order fits 44 bits');
     const versionHigh = Math.floor(lag / 4096);
     const versionLow = ((lag - versionHigh * 4096) * 2 ** 20 + orderRest) | 0;
     for (const end = 2 * spans.end[i]!; row < end; row += 2) {
@@ -122,8 +126,8 @@ function writeStamps(spans: Spans, order: bigint, stamps: Stamps): void {
 }
 
 /**
- * Writes `seq` of every row. Places begin again with each later millisecond, which keeps them small; after a clock that
- * went back inside the frame they go on with the number of the span, which no earlier place has reached.
+ * Writes `seq` of every row. Places start again with each later millisecond, which keeps them small. After a clock that
+ * went back inside the frame, places continue with the number of the span, which no earlier place has reached.
  */
 function writeSeq(spans: Spans, { micros, firstPlace }: FrameStamp, seq: Uint32Array): void {
   let row = 0;
@@ -153,7 +157,7 @@ export function encodeColumns(columns: Columns): EncodedColumns {
   return { count, keyPart: encodeKeys(columns), kind, num, int, text };
 }
 
-/** The parts of one block, in order; most are views of what was handed in. */
+/** Returns the parts of one block, in order; most are views of the arguments. */
 export function blockParts(
   columns: EncodedColumns,
   device: Uint8Array,
@@ -172,7 +176,7 @@ export function blockParts(
   return parts;
 }
 
-/** The block of stamped columns. */
+/** Returns the block of stamped columns. */
 export function stampedParts(columns: EncodedColumns, spans: Spans, stamp: FrameStamp, stamps: Stamps): Uint8Array[] {
   writeStamps(spans, stamp.order, stamps);
   const { device, ts, version, seq } = stamps;
@@ -185,7 +189,7 @@ export function stampedParts(columns: EncodedColumns, spans: Spans, stamp: Frame
   return blockParts(columns, bytesOf(device, count), bytesOf(ts, count), seqBytes, bytesOf(version, count));
 }
 
-/** A copy of rows [from, to), with only the keys they need. */
+/** Copies rows [from, to), with only the keys that they need. */
 export function sliceColumns(columns: Columns, from: number, to: number): Columns {
   const { int, text } = columns;
   const keys: Uint8Array[] = [];
@@ -240,7 +244,7 @@ function sliceTexts(text: Uint8Array, from: number, to: number): Uint8Array {
   return copyOf(text, start, at);
 }
 
-/** Memory of its own, to be handed to another thread; `slice` of a Buffer would be a view. */
+/** Copies into separate memory, which can be passed to another thread; `slice` of a Buffer would be a view. */
 function copyOf(bytes: Uint8Array, start: number, end: number): Uint8Array {
   return new Uint8Array(bytes.subarray(start, end));
 }
@@ -273,7 +277,7 @@ function encodeKeys({ count, keys, keyIndexes }: Columns): Uint8Array {
   return part.subarray(0, at + (count << width));
 }
 
-/** A u64 that fits 32 bits. */
+/** Writes a u64 that fits 32 bits. */
 function writeSmall(target: Buffer, at: number, value: number): number {
   target.writeUInt32LE(value, at);
   target.writeUInt32LE(0, at + 4);

@@ -1,7 +1,7 @@
 /**
- * The time buckets of an aggregated read (docs/rest.md#telemetry): the first begins at the start of the range, whatever
- * the clock says; steps are of a fixed length or go to the next calendar week, month or quarter; the last is cut at the
- * end.
+ * Computes the time buckets of an aggregated read (docs/rest.md#telemetry). The first bucket begins at the start of the
+ * range. Steps have a fixed length or end at the next calendar week, month or quarter. The last bucket ends at the end
+ * of the range.
  */
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -15,7 +15,7 @@ export interface Range {
   endTs: number;
 }
 
-/** Starts of the buckets, rising. Throws the 400 for more than `historyIntervalsMax`. */
+/** Returns the starts of the buckets, ascending. Throws the 400 for more than `historyIntervalsMax`. */
 export function bucketStarts(range: Range, intervalType: IntervalType, interval: number, timeZone: string): number[] {
   const { startTs, endTs } = range;
   if (intervalType === 'MILLISECONDS') {
@@ -33,7 +33,7 @@ export function bucketStarts(range: Range, intervalType: IntervalType, interval:
   return starts;
 }
 
-/** The time that the points of a bucket are reported at: its middle, rounded down. */
+/** Returns the time of a bucket's result: its middle, rounded down. */
 export function bucketTs(starts: number[], index: number, endTs: number): number {
   const start = starts[index]!;
   const end = starts[index + 1] ?? endTs;
@@ -47,7 +47,7 @@ function tooMany(count: number, member: 'interval' | 'intervalType'): Error {
   );
 }
 
-/** JavaScript dates end soon after this time, 270 000 years from now. */
+/** JavaScript dates end soon after this time, in 270 000 years. */
 const dateMsMax = 8.6e15;
 
 function noDate(): Error {
@@ -56,7 +56,7 @@ function noDate(): Error {
 
 const dayMs = 86_400_000;
 
-/** Local dates of a time zone. */
+/** Converts between UTC and local dates of a time zone. */
 class Zone {
   readonly #format: Intl.DateTimeFormat;
 
@@ -79,7 +79,7 @@ class Zone {
     }
   }
 
-  /** Start of the calendar interval after the one that `ts` lies in. */
+  /** Returns the start of the calendar interval after the one that contains `ts`. */
   nextStart(ts: number, type: IntervalType): number {
     const local = new Date(this.#local(ts));
     const [year, month, day] = [local.getUTCFullYear(), local.getUTCMonth(), local.getUTCDate()];
@@ -100,7 +100,7 @@ class Zone {
     return this.#instant(next.getTime());
   }
 
-  /** Local wall-clock time as if it were UTC. */
+  /** Returns the local wall-clock time as if it were UTC. */
   #local(ts: number): number {
     const parts: Record<string, string> = {};
     for (const { type, value } of this.#format.formatToParts(ts)) parts[type] = value;
@@ -111,14 +111,14 @@ class Zone {
     return date.getTime() + time;
   }
 
-  /** The instant at which the wall clock shows midnight of a local date; where there is none, the first one after. */
+  /** Returns the instant of midnight of a local date; when the clock skips midnight, the first instant after it. */
   #instant(local: number): number {
     for (const around of [local - dayMs, local + dayMs]) {
       const offset = this.#local(around) - around;
       const instant = local - offset;
       if (this.#local(instant) === local) return instant;
     }
-    // Midnight was skipped by a change to summer time: the offset before it gives the moment of the change.
+    // A change to summer time skipped midnight: the offset before the change gives its instant.
     return local - (this.#local(local - dayMs) - (local - dayMs));
   }
 }

@@ -145,7 +145,7 @@ describe('DecodeThread', () => {
   it('survives a body that exhausts its memory', async () => {
     const thread = new DecodeThread(options, entry, 64);
     const post = (text: string) => reasonOf(thread.decode(new Uint8Array(Buffer.from(text)), device, now));
-    // Blanks and escapes: nothing can be taken over as it stands.
+    // Blanks and escapes: no part can be copied unchanged.
     const body = `{"a":[${'["\\u0041"], '.repeat(600_000)}1]}`;
     const [poison, next] = await Promise.all([post(body), post('{"a":1}')]);
     expect(poison).toBe('413 message_too_complex');

@@ -1,8 +1,8 @@
 /**
- * Large bodies are decoded in one thread, so that they do not block the loop. At most `limits.decodeQueueMax` wait; one
- * more is refused. Tenants take turns, and so do the devices of a tenant. The thread starts with the first body; when
- * it dies (a body of endless nested JSON hits its memory limit) or is late, only the body it had is refused and the
- * next one gets a new thread.
+ * Decodes large bodies in one thread, so that they do not block the event loop. At most `limits.decodeQueueMax` bodies
+ * wait; a further one is refused. Tenants take turns, and so do the devices of a tenant. The thread starts with the
+ * first body. When the thread dies (endlessly nested JSON exceeds its memory limit) or is late, only its body is
+ * refused, and the next body gets a new thread.
  */
 import { Worker } from 'node:worker_threads';
 import { Fault, tooLarge, unavailable } from '../base/errors.ts';
@@ -13,10 +13,10 @@ import type { DecodeOptions, TelemetrySource } from './decode.ts';
 import type { DecodedChunk, DecodeReply, DecodeRequest } from './decode-worker.ts';
 import { serverTimeRefusal } from './rows.ts';
 
-/** Rows of one message that make one frame: to be encoded like `Rows`, once. */
+/** Rows of one message that form one frame; encoded once, like `Rows`. */
 export class Chunk {
   readonly count: number;
-  /** About the size of the encoded block. */
+  /** The approximate size of the encoded block. */
   readonly bytes: number;
   readonly #columns: EncodedColumns;
   readonly #spans: Spans;
@@ -38,7 +38,7 @@ export class Chunk {
     return this.#spans.ts.reduce((newest, ts) => Math.max(newest, ts), Number.NEGATIVE_INFINITY);
   }
 
-  /** Records in it; one that is cut by the end of a chunk counts in both. */
+  /** Records in the chunk; a record that is cut by the end of a chunk counts in both. */
   get records(): number {
     return this.#spans.count;
   }
@@ -48,10 +48,10 @@ export class Chunk {
   }
 }
 
-/** Of one turn of a tenant or device: a large body uses up several. */
+/** Bytes of one turn of a tenant or device: a large body uses several turns. */
 const decodeTurnBytes = 256 * 1024;
 
-/** Whose body it is. */
+/** The sender of a body. */
 export interface BodySource extends TelemetrySource {
   readonly tenantId: string;
 }
@@ -89,8 +89,8 @@ export class DecodeThread {
   }
 
   /**
-   * The rows of a message in chunks of at most `limits.frameRowsMax`, none for a message without points. Takes the
-   * body over: it is empty afterwards. Rejects with a Fault.
+   * Returns the rows of a message in chunks of at most `limits.frameRowsMax`; none for a message without points. The
+   * body is transferred: it is empty afterwards. Rejects with a Fault.
    */
   decode(body: Uint8Array, device: BodySource, now: number): Promise<Chunk[]> {
     return new Promise((resolve, reject) => {
@@ -105,7 +105,7 @@ export class DecodeThread {
     });
   }
 
-  /** Ends the thread; what waits is refused. */
+  /** Ends the thread and refuses waiting bodies. */
   async close(): Promise<void> {
     this.#closed = true;
     const refusal = unavailable('shutting_down', 'Millrace is shutting down.');
@@ -122,7 +122,7 @@ export class DecodeThread {
     this.#current = task;
     this.#worker ??= this.#start();
     const { body, now } = task.request;
-    // A view would be copied with the whole buffer behind it.
+    // A view would be copied with its whole buffer.
     const whole = body.byteLength === body.buffer.byteLength && body.buffer instanceof ArrayBuffer;
     const own = whole ? body : new Uint8Array(body);
     this.#worker.postMessage({ body: own, now } satisfies DecodeRequest, [own.buffer as ArrayBuffer]);
@@ -134,7 +134,7 @@ export class DecodeThread {
       workerData: this.#options,
       resourceLimits: { maxOldGenerationSizeMb: this.#heapMegabytesMax },
     });
-    // It must not keep the process alive; an open request does.
+    // The thread does not keep the process alive; an open request does.
     worker.unref();
     worker.on('message', (reply: DecodeReply) => {
       if (worker !== this.#worker) return;
@@ -142,7 +142,7 @@ export class DecodeThread {
       if (task) answer(task, reply);
       this.#next();
     });
-    // Always followed by 'exit'; out of memory is the one error that a body can cause, any other is a bug.
+    // The event is followed by 'exit'. Out of memory is the only error that a body can cause; any other error is a bug.
     let fault = unavailable('decode_thread_failed', 'The message could not be decoded. Send it again.');
     worker.on('error', (error: Error & { code?: string }) => {
       if (error.code !== 'ERR_WORKER_OUT_OF_MEMORY') throw error;
@@ -160,7 +160,7 @@ export class DecodeThread {
     this.#replace(unavailable('decode_timeout', `The message took longer than ${seconds} s to be decoded.`));
   }
 
-  /** The thread is gone: refuses what it had and goes on with a new one. */
+  /** The thread has ended: refuses its body and starts a new thread. */
   #replace(fault: Fault): void {
     this.#worker = undefined;
     this.#finish()?.reject(fault);
@@ -179,7 +179,7 @@ const queueFull = unavailable('decode_queue_full', 'Too many large messages are 
 
 function answer({ device, resolve, reject }: Task, reply: DecodeReply): void {
   if ('chunks' in reply) {
-    // The thread does not know whether the clock is right.
+    // The thread does not know whether server times are refused.
     const needsTime = reply.chunks.some(({ spans }) => spans.serverTimes > 0);
     const refusal = needsTime ? serverTimeRefusal() : undefined;
     if (refusal !== undefined) reject(refusal);

@@ -1,6 +1,6 @@
 /**
- * The thread of `decode-thread.ts`: one body in, its rows out in chunks of at most `limits.frameRowsMax`. It knows
- * neither device nor order; the loop stamps those.
+ * The thread of `decode-thread.ts`: decodes one body into chunks of at most `limits.frameRowsMax` rows. The main thread
+ * adds device and order.
  */
 import { parentPort, workerData } from 'node:worker_threads';
 import { assert, Fault } from '../base/errors.ts';
@@ -16,7 +16,7 @@ export interface DecodeRequest {
 
 export interface DecodedChunk {
   columns: EncodedColumns;
-  /** Runs of rows with one ts; the device is left out. */
+  /** Runs of rows with one ts, without the device. */
   spans: Omit<Spans, 'device'>;
 }
 
@@ -27,7 +27,7 @@ export type DecodeReply =
 const noDevice = { number: 0 };
 
 function decode({ body, now }: DecodeRequest, options: DecodeOptions): DecodeReply {
-  // The rows are not reused: the thread would keep the memory of a large message.
+  // The rows are not reused, because the thread would keep the memory of a large message.
   const rows = new Rows();
   try {
     decodeTelemetry(body, noDevice, now, rows, options);
@@ -73,7 +73,7 @@ function cut(rows: Rows, from: number, to: number): DecodedChunk {
 function buffersOf({ columns, spans }: DecodedChunk): ArrayBuffer[] {
   const { kind, num, int, text } = columns;
   const { end, ts, isServerTime } = spans;
-  // The key part may lie in a pool that others use: it is copied.
+  // The key part may be in a shared pool, so it is copied.
   return [kind, num, int, text, end, ts, isServerTime].flatMap((array) => (array ? [array.buffer as ArrayBuffer] : []));
 }
 

@@ -263,7 +263,7 @@ describe('shapes', () => {
       both(body, []);
   });
 
-  it('knows the timed form only by both members', () => {
+  it('recognises the timed form only by both members', () => {
     both('{"ts":5}', [`ts@${now} long 5`]);
     both('{"ts":"x"}', [`ts@${now} string "x"`]);
     both('{"values":{"a":1}}', [`values@${now} json "{\\"a\\":1}"`]);

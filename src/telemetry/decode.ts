@@ -1,8 +1,8 @@
 /**
- * The bytes of a telemetry message become rows (docs/http.md#telemetry). One pass over the bytes for what devices
- * send all day; what is rare (escapes, exponents, long numbers) is read value by value through the exact reader, and
- * a record out of the ordinary (a name twice, `values` before `ts`, anything malformed) is read again as a whole: the
- * exact reader decides, the fast reader never refuses. A refused message leaves no row.
+ * Decodes a telemetry message into rows (docs/http.md#telemetry). Usual messages take one pass over the bytes. Rare
+ * values (escapes, exponents, long numbers) go through the exact reader one by one. An unusual record (a repeated name,
+ * `values` before `ts`, malformed JSON) is read again by the exact reader, which decides: the fast reader never
+ * refuses. A refused message leaves no row.
  */
 import { isUtf8 } from 'node:buffer';
 import type { Config } from '../base/config.ts';
@@ -18,7 +18,7 @@ import { newMark, type Rows } from './rows.ts';
 
 export interface DecodeOptions {
   castNumericStrings: boolean;
-  /** A message that is malformed is read once more as lenient JSON. */
+  /** True: a message that is malformed is read again as lenient JSON. */
   lenientJson: boolean;
   pointsPerMessageMax: number;
   /** Accepted distance of a `ts` from now. */
@@ -26,7 +26,7 @@ export interface DecodeOptions {
   futureMsMax: number;
 }
 
-/** The kind of sender: a gateway's records are in arrays under the names of devices, with rules of their own. */
+/** The kind of sender: a gateway's records are in arrays under the names of devices, with further rules. */
 export type Form = 'device' | 'gateway';
 
 /** The device of the points. */
@@ -47,7 +47,7 @@ export function decodeOptions(config: Config): DecodeOptions {
   };
 }
 
-/** Adds the points of a message to `rows` and returns their number; a Fault leaves `rows` as they were. */
+/** Adds the points of a message to `rows` and returns their number; a Fault leaves `rows` unchanged. */
 export function decodeTelemetry(
   body: Uint8Array,
   device: TelemetrySource,
@@ -90,8 +90,8 @@ export function decodeTelemetryExactly(
 }
 
 /**
- * One element: `{"ts":…,"values":{…}}` or bare members at server time. `form` gateway: also `{"values":{…}}` at server
- * time, as the gateway's protocol says and the device's does not (docs/mqtt.md#gateways).
+ * Adds one element: `{"ts":…,"values":{…}}` or bare members at server time. `form` gateway: also `{"values":{…}}` at
+ * server time, which only the gateway's protocol allows (docs/mqtt.md#gateways).
  */
 export function addElement(
   json: Json,
@@ -128,11 +128,11 @@ function addMembers(members: JsonObject, rows: Rows, options: DecodeOptions): bo
   return rows.count > countBefore;
 }
 
-/** Milliseconds of a whole number, a number whose fraction is cut off, or a string of digits. */
+/** Returns the milliseconds of an integer, of a number (truncated), or of a string of digits. */
 function readTs(json: Json): number | undefined {
   const text =
     json instanceof JsonNumber ? json.literal : typeof json === 'string' && /^-?\d+$/.test(json) ? json : undefined;
-  // Plus zero: there is no ts -0.
+  // Adding zero avoids a ts of -0.
   return text === undefined ? undefined : Math.trunc(Number(text)) + 0;
 }
 
@@ -157,12 +157,12 @@ function wrongShape() {
 }
 
 /**
- * Reading one message. One object is used for all messages of the loop, so that a message allocates nothing. The body
- * of a gateway holds the records of many devices: `open`, then `records` for each of them, then `finish`.
+ * Reads one message. One object serves all messages of the event loop, so that a message allocates nothing. For a
+ * gateway's body call `open`, then `records` for each device, then `finish`.
  */
 export class Message {
   readonly #form: Form;
-  /** Objects down to this depth may be records: `ts` and `values` mean something in them. */
+  /** Objects down to this depth may be records, in which `ts` and `values` have a meaning. */
   readonly #recordDepth: number;
   #body: Uint8Array = empty;
   #device: TelemetrySource = noDevice;
@@ -175,10 +175,10 @@ export class Message {
     pastMsMax: 0,
     futureMsMax: 0,
   };
-  /** The last byte that is not blank, `}` or `]`: no scan for anything but the end of a string can pass it. */
+  /** The last byte that is not blank, `}` or `]`: only the search for the end of a string can pass it. */
   #last = 0;
   #countMax = 0;
-  /** Bytes above 0x7f were taken unseen: the body must be checked to be UTF-8. */
+  /** True when bytes above 0x7f were not inspected: the body must be checked to be UTF-8. */
   #unchecked = false;
   #reader: JsonReader | undefined;
 
@@ -209,7 +209,7 @@ export class Message {
     this.finish();
   }
 
-  /** The first byte that is not blank. */
+  /** Returns the first byte that is not blank. */
   open(body: Uint8Array, now: number, rows: Rows, options: DecodeOptions): number {
     assert(this.#rows === undefined, 'a message is read to its end before the next one');
     this.#body = body;
@@ -241,17 +241,17 @@ export class Message {
     return this.#elements(at, true, this.#countMax);
   }
 
-  /** Throws when bytes that no reader checked are no UTF-8. */
+  /** Throws when uninspected bytes are not UTF-8. */
   finish(): void {
     if (this.#unchecked && !isUtf8(this.#body)) throw invalidUtf8();
   }
 
-  /** Bytes above 0x7f were taken by the caller. */
+  /** Called when the caller passed over bytes above 0x7f. */
   noteUnchecked(): void {
     this.#unchecked = true;
   }
 
-  /** Lets go of the body. */
+  /** Releases the body. */
   release(): void {
     this.#body = empty;
     this.#device = noDevice;
@@ -304,7 +304,7 @@ export class Message {
       if (end > 0 && rows.count > countBefore) rows.endRecordNow(this.#device.number, this.#now);
       return end;
     }
-    // "ts":<digits>,"values":{…}} and nothing else.
+    // Expects exactly "ts":<digits>,"values":{…}}.
     at = skipBlank(body, first + 4);
     if (body[at] !== 0x3a) return -1;
     at = skipBlank(body, at + 1);
@@ -312,7 +312,7 @@ export class Message {
     let ts = 0;
     let digit = body[at]! - 0x30;
     for (; digit >= 0 && digit <= 9; digit = body[++at]! - 0x30) ts = ts * 10 + digit;
-    // No leading zero, and few enough digits to be exact.
+    // No leading zero, and few enough digits for an exact number.
     if (at === tsStart || at - tsStart > 15 || (body[tsStart] === 0x30 && at - tsStart > 1)) return -1;
     at = skipBlank(body, at);
     if (body[at] !== 0x2c) return -1;
@@ -346,7 +346,9 @@ export class Message {
     return at > 0 && body[at] === 0x7d ? at + 1 : -1;
   }
 
-  /** What a gateway says of its connector is no data; returns the next place that is not blank, or -1. */
+  /**
+   * Skips a gateway's metadata about its connector, which is not data; returns the next place that is not blank, or -1.
+   */
   #skipMetadata(at: number, depth: number): number {
     const body = this.#body;
     at = skipBlank(body, at);
@@ -382,12 +384,12 @@ export class Message {
           hash = Math.imul(hash ^ byte, hashFactor);
         }
         key = internKey(body, keyStart, at, hash);
-        // A key that is not remembered could be there twice unseen.
+        // A key that is not cached could be repeated unnoticed.
         if (key === undefined || key.place < 0) return -1;
         previous.next = key.place;
       }
       previous = key;
-      // A name twice, and `ts` or `values` where they may mean something, take thought.
+      // A repeated name, and `ts` or `values` in a record, need the exact reader.
       if (key.record === record || (key.reserved && depth <= this.#recordDepth)) return -1;
       key.record = record;
       byte = body[++at]!;
@@ -462,7 +464,7 @@ export class Message {
     else if (whole + fraction <= 22) value = longDecimal(body, wholeStart, at, fraction);
     else return this.#exactValue(key, start, 0);
     if (Number.isNaN(value)) return this.#exactValue(key, start, 0);
-    // Zero has no sign in the store.
+    // The store has no negative zero.
     this.#rows!.addDouble(key, negative && value !== 0 ? -value : value);
     return at;
   }
@@ -489,7 +491,7 @@ export class Message {
     return this.#reader;
   }
 
-  /** The body is not what it should be: says why. */
+  /** Throws the fault of an unexpected body. */
   #refuse(): never {
     const reader = this.#exact(startOfJson(this.#body));
     reader.value(1);
@@ -518,7 +520,7 @@ const messageMark = newMark();
 const elementMark = newMark();
 
 let lastRecord = 0;
-/** Returns a number that no key has seen lately. After 2^30 records a false "twice" only costs an exact read. */
+/** Returns a number that no key has recently. After 2^30 records a false repetition only costs an exact read. */
 function nextRecord(): number {
   lastRecord = (lastRecord + 1) & 0x3fffffff;
   return lastRecord;
@@ -558,7 +560,7 @@ function longDecimal(body: Uint8Array, at: number, end: number, fraction: number
   return decimal(high, low, digits - 15, fraction);
 }
 
-/** Whether a string may be one that is cast to a number: nothing but digits, a minus in front, points. */
+/** True when a string may be cast to a number: only digits, a leading minus, points. */
 function looksNumeric(body: Uint8Array, start: number, end: number): boolean {
   for (let i = end - 1; i >= start; i -= 1) {
     const byte = body[i]!;

@@ -1,7 +1,7 @@
 /**
- * The keys of data points, remembered by their bytes: a key that was seen before costs a hash and a comparison, no
- * string. One table for the process, of fixed size: a key whose few possible places are taken pushes out another,
- * so neither many keys nor keys made to collide cost more than a handful of comparisons.
+ * Caches the keys of data points by their bytes: a cached key costs a hash and a comparison, without a string. One
+ * table for the process, of fixed size. A key whose few possible places are taken evicts another key, so neither many
+ * keys nor crafted collisions cost more than a few comparisons.
  */
 import { isUtf8 } from 'node:buffer';
 import { randomBytes } from 'node:crypto';
@@ -9,17 +9,17 @@ import { limits } from '../base/limits.ts';
 
 export class Key {
   readonly bytes: Uint8Array;
-  /** `ts` and `values` mean something at the top of a record. */
+  /** True for `ts` and `values`, which have a meaning at the top of a record. */
   readonly reserved: boolean;
   /** The key needs no escape between quotes. */
   readonly plain: boolean;
-  /** Owned by `Rows`: where its dictionary last had this key. */
+  /** Owned by `Rows`: the index of this key in its last dictionary. */
   index = 0;
   /** Owned by `decode.ts`: the last record that had this key. */
   record = 0;
-  /** Index in the table; -1 = not remembered. */
+  /** Index in the table; -1 = not cached. */
   place = -1;
-  /** The place of the key that last followed it: no reference, which could keep keys alive. */
+  /** The place of the key that last followed this key. A reference would keep keys alive. */
   next = 0;
   #text: string | undefined;
 
@@ -40,17 +40,18 @@ const tsName = Buffer.from('ts');
 const valuesName = Buffer.from('values');
 
 /**
- * Continue with `hash = Math.imul(hash ^ byte, hashFactor)` for each byte. Secret, so that collisions cannot be made.
+ * Continue with `hash = Math.imul(hash ^ byte, hashFactor)` for each byte. The start is secret, so that a client
+ * cannot craft collisions.
  */
 export const hashStart = randomBytes(4).readInt32LE();
 export const hashFactor = 0x01000193;
 
-/** Longer keys are rare and are made again each time, because remembered ones could fill the memory. */
+/** Longer keys are rare and are made each time, because cached ones could fill the memory. */
 const rememberedBytesMax = 128;
 const places = 8;
 const tableSize = 2 ** Math.ceil(Math.log2(limits.keyCacheMax));
 const table = new Array<Key | undefined>(tableSize + places).fill(undefined);
-/** The hashes of `table`, side by side: what does not match is not visited. */
+/** The hashes of `table` side by side: an entry with another hash is not visited. */
 const hashes = new Int32Array(tableSize + places);
 
 /** The key of `source[start..end)`, whose bytes hash to `hash`; undefined when it cannot be a key (see `keyFault`). */
@@ -63,7 +64,7 @@ export function internKey(source: Uint8Array, start: number, end: number, hash: 
   return internElsewhere(source, start, end, hash, first);
 }
 
-/** Returns the key that followed `previous` last time, if it is at `start` again with its closing quote. */
+/** Returns the key that followed `previous` last time, if `start` has it again with its closing quote. */
 export function nextKey(previous: Key, source: Uint8Array, start: number, last: number): Key | undefined {
   const key = table[previous.next];
   if (key === undefined || !key.plain) return undefined;
@@ -74,7 +75,7 @@ export function nextKey(previous: Key, source: Uint8Array, start: number, last: 
   return key;
 }
 
-/** The key of a text; undefined when it cannot be a key. */
+/** Returns the key for a string; undefined when it cannot be a key. */
 export function keyOf(text: string): Key | undefined {
   const bytes = Buffer.from(text);
   let hash = hashStart;
@@ -82,7 +83,7 @@ export function keyOf(text: string): Key | undefined {
   return internKey(bytes, 0, bytes.length, hash);
 }
 
-/** Why a text cannot be a key; undefined when it can. */
+/** Returns the reason why a string cannot be a key; undefined when it can. */
 export function keyFault(text: string): string | undefined {
   if (text.trim() === '') return `The key ${JSON.stringify(text.slice(0, 20))} is blank.`;
   if (text.length > limits.keyCharsMax) {
@@ -92,7 +93,7 @@ export function keyFault(text: string): string | undefined {
 }
 
 function internElsewhere(source: Uint8Array, start: number, end: number, hash: number, first: number): Key | undefined {
-  // All places taken: one of them, any one, goes.
+  // All places are taken: evict any one.
   let free = first + (evictions & (places - 1));
   for (let place = first + places - 1; place >= first; place -= 1) {
     const key = table[place];
@@ -111,7 +112,7 @@ function internElsewhere(source: Uint8Array, start: number, end: number, hash: n
 
 let evictions = 0;
 
-/** What is plain ASCII, not long and not blank, needs no decoding to be known as good. */
+/** Plain ASCII that is neither long nor blank is valid without decoding. */
 function isKey(source: Uint8Array, start: number, end: number): boolean {
   let seen = 0;
   let visible = false;
@@ -120,7 +121,7 @@ function isKey(source: Uint8Array, start: number, end: number): boolean {
     if (source[i]! > 0x20) visible = true;
   }
   if (seen < 0x80 && visible && end - start <= limits.keyCharsMax) return true;
-  // At most 3 bytes for a UTF-16 unit: what is longer need not be decoded to be refused.
+  // A UTF-16 unit has at most 3 bytes: a longer key is refused without decoding.
   if (end - start > limits.keyCharsMax * 3) return false;
   return isUtf8(source.subarray(start, end)) && keyFault(textOf(source, start, end)) === undefined;
 }
@@ -129,7 +130,7 @@ const chunkBytes = 16 * 1024;
 let chunk = new Uint8Array(chunkBytes);
 let chunkUsed = 0;
 
-/** A copy that outlives the body, many in one piece of memory. */
+/** Copies bytes that outlive the body, many in one piece of memory. */
 function keep(source: Uint8Array, start: number, end: number): Uint8Array {
   const length = end - start;
   if (chunkUsed + length > chunkBytes) {

@@ -1,4 +1,4 @@
-/** The latest values of a device, from the table of their own: one query, a few granules, however many series exist. */
+/** Reads the latest values of a device from their own table: one query over few granules, however many series exist. */
 import { badRequest, type Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { type ClickHouse, ClickHouseError, type Parameters, type ReadOptions } from '../clickhouse/client.ts';
@@ -10,7 +10,7 @@ export interface Point {
   value: TypedValue;
 }
 
-/** Columns of one point, as JSON gives them: 64-bit numbers as strings. */
+/** The columns of one point as JSON returns them: 64-bit numbers as strings. */
 export interface PointRow {
   key: string;
   ts: string;
@@ -27,7 +27,7 @@ export function pointOf(row: PointRow): Point {
   return { key, ts: Number(ts), value: { kind: kind as Kind, num, int, text } };
 }
 
-/** Rows of one read, all in memory at once. */
+/** Returns the rows of one read, all in memory. */
 async function readRows<Row>(
   clickhouse: ClickHouse,
   sql: string,
@@ -38,7 +38,7 @@ async function readRows<Row>(
   return await asFaults(() => clickhouse.rows<Row>(sql, parameters, options));
 }
 
-/** Rows of one read, one by one; what `take` throws ends the read. */
+/** Passes the rows of one read on one by one; an error of `take` ends the read. */
 export async function readEachRow<Row>(
   clickhouse: ClickHouse,
   sql: string,
@@ -57,7 +57,7 @@ function readOptions(answerBytesMax: number, settings: ReadOptions['settings'] =
   };
 }
 
-/** A store that is unavailable, slow or out of memory gives 503; an answer that is too large gives 400. */
+/** Maps an unavailable, slow or overloaded store to 503, and an answer that is too large to 400. */
 async function asFaults<T>(read: () => Promise<T>): Promise<T> {
   try {
     return await read();
@@ -78,12 +78,12 @@ export function answerTooLarge(): Fault {
   );
 }
 
-/** One thread reads these few rows sooner than several threads get a core each. */
+/** One thread reads so few rows sooner than several threads. */
 const fewGranules = { max_threads: 1 };
 
 /**
- * Sorted by key. Without `keys` all of them, and a Fault when the device has too many for one answer; of `keys` those
- * that have a value.
+ * Returns latest values sorted by key. Without `keys` all of them, or a Fault when the device has too many for one
+ * answer; with `keys` those that have a value.
  */
 export async function readLatest(clickhouse: ClickHouse, device: number, keys?: string[]): Promise<Point[]> {
   const filter = keys ? 'AND key IN {keys:Array(String)}' : '';
@@ -107,7 +107,7 @@ export async function readLatestKeys(clickhouse: ClickHouse, device: number): Pr
   return rows.map((row) => row.key);
 }
 
-/** Keys that any of the devices has. */
+/** Returns the keys that any of the devices has. */
 export async function readLatestKeysOf(clickhouse: ClickHouse, devices: number[]): Promise<string[]> {
   if (devices.length === 0) return [];
   const rows = await readRows<{ key: string }>(
@@ -119,7 +119,7 @@ export async function readLatestKeysOf(clickhouse: ClickHouse, devices: number[]
   return rows.map((row) => row.key);
 }
 
-/** A device may invent keys without end; an answer that holds all of them must not. */
+/** Throws when there are too many rows, because a device may create any number of keys. */
 function refuseMore(rows: readonly unknown[], rowsMax: number, hint: string): void {
   if (rows.length > rowsMax) throw badRequest('too_many_keys', `There are more than ${rowsMax} keys: ${hint}.`);
 }

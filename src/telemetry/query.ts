@@ -1,7 +1,7 @@
 /**
- * Historical telemetry of one device, raw or aggregated (docs/rest.md#telemetry). One query for each read, every value
- * bound. `FINAL` makes a read exact before the store has merged; a point's partition follows from its ts, so partitions
- * need not be merged with each other.
+ * Reads historical telemetry of one device, raw or aggregated (docs/rest.md#telemetry). One query for each read, with
+ * every value bound. `FINAL` makes a read exact before the store has merged. A point's partition follows from its ts,
+ * so partitions need not be merged with each other.
  */
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -24,7 +24,7 @@ const settings = 'SETTINGS do_not_merge_across_partitions_select_final = 1';
 
 /**
  * Calls `take` for each point: by key, then by time in the given order, at most `limit` points of each key. Points of
- * one ts come in the order of sending.
+ * one ts are in the order of sending.
  */
 export async function readHistory(
   clickhouse: ClickHouse,
@@ -48,7 +48,7 @@ export async function readHistory(
   );
 }
 
-/** Throws at one row too many, because a history that was cut silently would look complete. */
+/** Throws at the first row above the cap, because a truncated history would look complete. */
 function rowCount(): () => void {
   let rows = 0;
   return () => {
@@ -59,7 +59,7 @@ function rowCount(): () => void {
   };
 }
 
-/** Aggregates of one bucket; those that the aggregation does not need are absent. */
+/** Aggregates of one bucket; an aggregate that the aggregation does not need is absent. */
 export interface BucketRow {
   key: string;
   bucket: string;
@@ -70,7 +70,7 @@ export interface BucketRow {
   strings: string;
   /** A sum may be beyond 64 bits. */
   longResult: string;
-  /** Null: not finite, which JSON cannot say. */
+  /** Null: not finite, and so without a JSON form. */
   doubleResult: number | null;
   booleanResult: string;
   stringResult: string;
@@ -129,7 +129,7 @@ function extremes(function_: 'minIf' | 'maxIf'): string {
 
 const results = { COUNT: '', SUM: sums, AVG: sums, MIN: extremes('minIf'), MAX: extremes('maxIf') };
 
-/** Undefined when the bucket has nothing to aggregate, as strings have no sum. */
+/** Returns undefined when the bucket has no value to aggregate; strings, for example, have no sum. */
 function bucketValue(row: BucketRow, aggregation: Exclude<Aggregation, 'NONE'>): TypedValue | undefined {
   const longs = Number(row.longs);
   const doubles = Number(row.doubles);
@@ -153,7 +153,10 @@ function bucketValue(row: BucketRow, aggregation: Exclude<Aggregation, 'NONE'>):
   }
 }
 
-/** Numbers go before booleans, those before strings, those before JSON; a double among longs makes it a double. */
+/**
+ * Orders numbers before booleans, booleans before strings, strings before JSON; with a double among longs the result is
+ * a double.
+ */
 function extreme(
   row: BucketRow,
   longs: number,

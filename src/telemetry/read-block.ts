@@ -1,6 +1,6 @@
 /**
- * Reads and cuts blocks that `block.ts` wrote: for quarantine, bisection and tests. Not fast, and strict: bytes that
- * are not such a block throw an Error that says where.
+ * Decodes and cuts blocks that `block.ts` wrote, for quarantine, bisection and tests. Not fast, and strict: bytes that
+ * are not such a block throw an Error with the position.
  */
 import type { Kind } from '../value/typed.ts';
 import { blockParts, type Columns, encodeColumns, sliceColumns } from './block.ts';
@@ -13,7 +13,7 @@ export interface BlockRow {
   num: number;
   int: bigint;
   text: string;
-  /** 0: the message brought its `ts`. */
+  /** 0: the message had its own `ts`. */
   seq: number;
   version: bigint;
   /** The order number that `version` encodes. */
@@ -28,7 +28,7 @@ interface Block {
   version: Uint8Array;
 }
 
-/** The rows of one or more blocks. */
+/** Returns the rows of one or more blocks. */
 export function readBlock(bytes: Uint8Array): BlockRow[] {
   const source = new Source(bytes);
   const rows: BlockRow[] = [];
@@ -36,7 +36,7 @@ export function readBlock(bytes: Uint8Array): BlockRow[] {
   return rows;
 }
 
-/** Each of several blocks. */
+/** Returns each block of concatenated blocks. */
 export function blocksOf(bytes: Uint8Array): Uint8Array[] {
   const source = new Source(bytes);
   const blocks: Uint8Array[] = [];
@@ -48,14 +48,14 @@ export function blocksOf(bytes: Uint8Array): Uint8Array[] {
   return blocks;
 }
 
-/** How many rows one block has, from its first bytes. */
+/** Returns the number of rows of one block, from its first bytes. */
 export function rowsOfBlock(bytes: Uint8Array): number {
   const source = new Source(bytes);
   source.varint();
   return source.varint();
 }
 
-/** Rows [from, to) of one block as a block of their own, with only the keys they need. */
+/** Returns rows [from, to) as a separate block, with only the keys that they need. */
 export function splitBlock(bytes: Uint8Array, from: number, to: number): Uint8Array {
   const { columns, device, ts, seq, version } = new Source(bytes).block();
   const cut = (column: Uint8Array): Uint8Array => column.subarray(8 * from, 8 * to);
@@ -172,7 +172,7 @@ class Source {
     return this.#bytes.subarray(start, this.at);
   }
 
-  /** A u64 that fits 32 bits. */
+  /** Reads a u64 that fits 32 bits. */
   #small(): number {
     return Number(view(this.take(8)).getBigUint64(0, true));
   }

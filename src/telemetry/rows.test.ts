@@ -116,7 +116,7 @@ describe('seq', () => {
 });
 
 describe('Rows', () => {
-  it('give back through readBlock what was added, whatever was reused or rolled back', () => {
+  it('return the added rows through readBlock, after any reuse or rollback', () => {
     const rows = new Rows(1);
     fc.assert(
       fc.property(fc.array(record), fc.array(record), fc.array(record), (first, refused, second) => {

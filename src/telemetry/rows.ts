@@ -1,7 +1,7 @@
 /**
  * The rows of one frame, as columns that grow and are reused: add values, close each record with its device and ts,
- * `encode` the block, `reset`. What `encode` returns is valid until `reset`; a caller that gathers the next frame
- * meanwhile owns two of these. Nothing here allocates for a row.
+ * `encode` the block, `reset`. The result of `encode` is valid until `reset`; a caller that gathers the next frame
+ * meanwhile has two objects. No row costs an allocation.
  */
 import { assert, type Fault } from '../base/errors.ts';
 import { Kind, type TypedValue } from '../value/typed.ts';
@@ -19,7 +19,7 @@ import {
 } from './block.ts';
 import type { Key } from './keys.ts';
 
-/** Why this process hands out no server times at the moment: its clock and the database's are too far apart. */
+/** The reason why this process refuses server times: its clock and the database's differ too much. */
 let refusal: Fault | undefined;
 
 export function refuseServerTimes(fault: Fault | undefined): void {
@@ -30,7 +30,7 @@ export function serverTimeRefusal(): Fault | undefined {
   return refusal;
 }
 
-/** A point to come back to; made once and filled again and again. */
+/** A state of the rows to which `rollback` returns; a mark is made once and reused. */
 export interface Mark {
   count: number;
   spans: number;
@@ -59,14 +59,14 @@ export class Rows {
   #stamps: Stamps;
   #spans: Spans;
 
-  /** Texts as the block has them; rows of the first `#textRows` are written, the rest have none so far. */
+  /** Strings as the block has them; the first `#textRows` rows are written, the others have none so far. */
   #text: Buffer = Buffer.allocUnsafeSlow(4096);
   #textLength = 0;
   #textRows = 0;
   /** 0 = no row has an int. */
   #intRows = 0;
 
-  /** The dictionary; a key belongs to it when the entry at the key's `index`, below `#keyCount`, is that key. */
+  /** The dictionary. A key belongs to it when the entry at the key's `index`, below `#keyCount`, is that key. */
   readonly #keys: Key[] = [];
   #keyCount = 0;
   #keyBytes = 0;
@@ -88,7 +88,7 @@ export class Rows {
     };
   }
 
-  /** About the size of the encoded block. */
+  /** The approximate size of the encoded block. */
   get bytes(): number {
     const rowBytes = 34 + (this.#intRows > 0 ? 8 : 0) + (this.#spans.serverTimes > 0 ? 4 : 0);
     const textBytes = this.#textRows > 0 ? this.#textLength + this.count - this.#textRows : 0;
@@ -103,7 +103,7 @@ export class Rows {
     this.#intRows += 1;
   }
 
-  /** A long that is a safe integer. */
+  /** Adds a long that is a safe integer. */
   addLong(key: Key, value: number): void {
     const row = this.#add(key, Kind.long);
     this.#num[row] = 0;
@@ -119,7 +119,7 @@ export class Rows {
     this.#int[2 * row + 1] = 0;
   }
 
-  /** A string, or the compact text of JSON, that is `source[start..end)` in UTF-8. */
+  /** Adds a string, or compact JSON, given as UTF-8 in `source[start..end)`. */
   addText(key: Key, kind: typeof Kind.string | typeof Kind.json, source: Uint8Array, start: number, end: number): void {
     const row = this.#add(key, kind);
     this.#num[row] = 0;
@@ -147,15 +147,15 @@ export class Rows {
     this.#textLength += length;
   }
 
-  /** Gives the rows since the last record their device and the `ts` that the message brought. */
+  /** Gives the rows since the last record their device and the `ts` of the message. */
   endRecord(device: number, ts: number): void {
     const i = this.#endSpan(device, ts);
     if (i >= 0) this.#spans.isServerTime[i] = 0;
   }
 
   /**
-   * Gives the rows since the last record their device and the time of arrival: they replace no other point. Throws the
-   * Fault while server times are refused.
+   * Gives the rows since the last record their device and the time of arrival: such points replace no other point.
+   * Throws the Fault while server times are refused.
    */
   endRecordNow(device: number, now: number): void {
     if (refusal !== undefined) throw refusal;
@@ -165,7 +165,7 @@ export class Rows {
     this.#spans.serverTimes += 1;
   }
 
-  /** Notes where the rows stand now. Between records, or to come back into the same open record. */
+  /** Marks the present state of the rows, between records or inside an open record. */
   mark(mark: Mark = newMark()): Mark {
     mark.count = this.count;
     mark.spans = this.#spans.count;
@@ -178,7 +178,7 @@ export class Rows {
     return mark;
   }
 
-  /** Forgets everything since `mark`. */
+  /** Removes all rows since `mark`. */
   rollback(mark: Mark): void {
     this.count = mark.count;
     this.#spans.count = mark.spans;
@@ -201,13 +201,13 @@ export class Rows {
     this.#textLength = 0;
   }
 
-  /** The parts of one block whose rows all have this stamp; none when there are no rows. */
+  /** Returns the parts of one block whose rows all have this stamp; none when there are no rows. */
   encode(stamp: FrameStamp): Uint8Array[] {
     if (this.count === 0) return [];
     return stampedParts(encodeColumns(this.columns()), this.#spans, stamp, this.#stamps);
   }
 
-  /** Views of the columns; valid until the next change. */
+  /** Returns views of the columns, valid until the next change. */
   columns(): Columns {
     const { count } = this;
     assert(count === 0 || this.#spans.end[this.#spans.count - 1] === count, 'the last record is closed');
@@ -226,7 +226,7 @@ export class Rows {
     };
   }
 
-  /** A view, valid until the next change. */
+  /** Returns a view, valid until the next change. */
   spans(): Readonly<Spans> {
     return this.#spans;
   }
