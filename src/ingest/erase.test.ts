@@ -209,7 +209,7 @@ test('what is marked is gone from the disk after a merge, and the same row again
   expect((await readable(device))[0]).toEqual([ts, kept]);
 });
 
-test('rows whose order is ahead of the clock are deleted, and what comes after the delete stays', async () => {
+test('rows whose order is ahead of the clock are deleted, and later ones stay', async () => {
   const device = devices++;
   const ahead = orderAt(Date.now() + 3_600_000, 2);
   await ship(device, ahead, [someDay]);
@@ -258,7 +258,7 @@ describe('a delete that was answered before all rows were stored', () => {
     expect(await postgres.query('select id from tombstones where applied_at is null')).toEqual([]);
   });
 
-  test('goes on without a host that is silent, and is carried out again when that host is back', async () => {
+  test('continues without a silent host, and is carried out again when that host is back', async () => {
     const device = devices++;
     const waits = orderAt(Date.now() - 1000, 8);
     const gone = host([8]);
@@ -356,7 +356,7 @@ describe('a delete that was answered before all rows were stored', () => {
 });
 
 describe('a journal that deletes do not know yet', () => {
-  test('holds up a delete from the moment at which it has an id', async () => {
+  test('delays a delete from the moment at which it has an id', async () => {
     const device = devices++;
     const here = host([1]);
     await here.rounds();
@@ -379,7 +379,7 @@ describe('a journal that deletes do not know yet', () => {
     const device = devices++;
     const here = host([1]);
     await here.rounds();
-    // The journal was forgotten while its host was away; its rows are older than the delete and are shipped later.
+    // The journal was forgotten while its host was down; its rows are older than the delete and are shipped later.
     const order = orderAt(Date.now() - 1000, 8);
     expect(await here.remove({ device, ...all })).toBe('done');
     const there = host([8]);
@@ -405,7 +405,7 @@ describe('a journal that deletes do not know yet', () => {
 });
 
 describe('a delete that is reopened while another host carries it out', () => {
-  /** A delete whose rows come back when its points have been looked for; `reopen` is what tells of them. */
+  /** A delete whose rows are stored again after the search for its points; `reopen` reports them. */
   async function cameBack(reopen: (device: number, order: bigint) => Promise<unknown>): Promise<void> {
     const device = devices++;
     const order = orderAt(Date.now() - 1000, 8);
@@ -460,7 +460,7 @@ describe('a delete that is reopened while another host carries it out', () => {
   });
 });
 
-test('a request whose delete was reopened meanwhile does not call it done', async () => {
+test('a request whose delete was reopened meanwhile does not report it as done', async () => {
   const device = devices++;
   const order = orderAt(Date.now() - 1000, 8);
   const clickhouse = interrupted(async () => {
@@ -555,7 +555,7 @@ describe('a restart', () => {
     expect(await readable(device)).toEqual([[], []]);
   });
 
-  test('whose opening before was never made known repeats the deletes that may cover what that one has shipped', async () => {
+  test('whose previous opening was never registered repeats the deletes that may cover what that one has shipped', async () => {
     const [device, early] = [devices++, devices++];
     const here = host([1]);
     await here.rounds();
@@ -657,7 +657,7 @@ test('requests that come together share statements, and each is done', async () 
   for (const number of numbers) expect(await readable(number)).toEqual([[], []]);
 });
 
-test('one delete that fails holds up no other, and is tried again later', async () => {
+test('one delete that fails delays no other, and is tried again later', async () => {
   const [bad, good] = [devices++, devices++];
   const order = orderAt(Date.now() - 1000, 1);
   await ship(bad, order, [someDay]);
@@ -751,7 +751,7 @@ test('rows that are sent again later come without those that were deleted meanwh
     [device, someDay + day],
     [device, someDay + day],
   ]);
-  // A delete that is made and carried out while the rows are on their way.
+  // A delete that is made and carried out while the rows are in transit.
   expect(await here.remove({ device, ...all })).toBe('done');
   await house.clickhouse.insertBlocks(insertTelemetry, replayed.body);
   await house.clickhouse.insertBlocks(insertLatest, replayed.body);

@@ -209,7 +209,7 @@ export class Inserter {
       } catch (error) {
         assert(error instanceof ClickHouseError, `insert failed in an unknown way: ${messageOf(error)}`);
         if (error.timedOut || error.connectionLost) this.#mayRunOn = true;
-        this.#tell(error);
+        this.#logError(error);
         return error;
       }
     };
@@ -227,7 +227,7 @@ export class Inserter {
     return error;
   }
 
-  #tell(error: ClickHouseError): void {
+  #logError(error: ClickHouseError): void {
     const { log, metrics } = this.#deps;
     const { code } = error;
     const kind = error.timedOut

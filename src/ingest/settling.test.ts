@@ -24,7 +24,7 @@ test('a fence is settled when all that the journal held at that moment is shippe
   expect(note(7, 30, 30)).toBe(7);
 });
 
-test('an append that was in flight and failed holds up no fence', () => {
+test('an append that was in flight and failed delays no fence', () => {
   const settling = new Settling();
   const note = (fence: number, high: number, shipped: number) =>
     settling.note(fence, [report(high, shipped)])[0]!.settled;

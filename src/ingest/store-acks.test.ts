@@ -31,7 +31,7 @@ test('at the cap of messages that wait, the next one is 503 store_waiters, until
   expect(acks.refusal()).toBeUndefined();
 });
 
-test('a message of several frames waits for each of them, in whatever order they are stored, and is answered once', () => {
+test('a message of several frames waits for each of them, in any order, and is answered once', () => {
   const acks = open();
   const sender = new Sender();
   const frames = [5n, 7n, 9n].map((order) => ({ lane: 1 as const, order }));
