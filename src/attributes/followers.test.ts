@@ -72,7 +72,7 @@ function change(version: number): void {
   downlink.send(device, 'attributes', { kind: 'changes', version, json: `{"k":${version}}` });
 }
 
-it('tells a change that follows what is known without asking the store', async () => {
+it('sends a change that follows the known version without reading the store', async () => {
   await start(true);
   const { told } = follow();
   await sleep(30);
@@ -83,7 +83,7 @@ it('tells a change that follows what is known without asking the store', async (
   expect(asked).toBe(before);
 });
 
-it('asks the store when a version is missing, and tells no version twice', async () => {
+it('reads the store when a version is missing, and sends no version twice', async () => {
   await start(true);
   const { told } = follow();
   await sleep(30);
@@ -96,7 +96,7 @@ it('asks the store when a version is missing, and tells no version twice', async
   expect(asked).toBeGreaterThan(before);
 });
 
-it('asks the store also for a poll that ended at once, so that the next one hears what changes from here on', async () => {
+it('reads the store also for a poll that ended at once, so that the next one receives later changes', async () => {
   await start(true);
   follow().following.leave();
   await vi.waitFor(() => expect(asked).toBe(1));
@@ -114,7 +114,7 @@ it('asks nothing of the store for a device that is known to know everything', as
   expect(asked).toBe(before);
 });
 
-it('tells a change that arrives before an older answer of the store', async () => {
+it('sends a change that arrives before an older answer of the store', async () => {
   await start(true);
   let deliver = () => {};
   delivery = new Promise((resolve) => {
@@ -127,7 +127,7 @@ it('tells a change that arrives before an older answer of the store', async () =
   await vi.waitFor(() => expect(told.map(({ version }) => version)).toEqual([1]), 500);
 });
 
-it('switched off, tells only what changes while somebody listens and never asks', async () => {
+it('switched off, sends only changes made while a listener is there, and never reads the store', async () => {
   await start(false);
   change(5);
   const { told, following } = follow();

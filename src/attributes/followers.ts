@@ -229,7 +229,7 @@ export class Following implements Listener {
         const { version, update } = await this.#owner.pendingUpdate(this.#followed, this.#since);
         if (this.#left) return;
         if (update && !this.#hasWaited) {
-          // The confirmation of the last answer may still be on its way from another worker. A second read after a wait
+          // The confirmation of the last answer may still be in transit from another worker. A second read after a wait
           // then finds nothing.
           this.#hasWaited = true;
           await sleep(limits.updateSettleMs);

@@ -64,7 +64,7 @@ export class StoredBytes {
     return known.reading.then(() => this.#room(known));
   }
 
-  /** Resolves when the earlier calls of the owner may go on; never rejects. */
+  /** Resolves when the earlier calls of the owner may continue; never rejects. */
   waiting(owner: number, scope: number): Promise<void> | undefined {
     // Takes as many microtasks as a write does, so that calls keep their order.
     return this.#known.get(nameOf(owner, scope))?.reading?.then(() => {});

@@ -1,6 +1,6 @@
 /**
- * Writes whose answer is lost, on a real PostgreSQL: they were committed, other workers went on, and the repetition
- * changes nothing, whatever the clocks of the hosts say.
+ * Writes whose answer is lost, on a real PostgreSQL: they were committed, other workers continued, and the repetition
+ * changes nothing, with any clocks of the hosts.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
@@ -89,7 +89,7 @@ describe.each([
     await lost.save(device, scope, one('a', 'older'));
     expect(await stored(scope)).toEqual({ a: 'newer' });
     if (scope === shared) expect(told.map(({ changed }) => changed?.get('a')?.text)).toEqual(['newer']);
-    // The queue goes on.
+    // The queue continues.
     await lost.save(device, scope, one('a', 'newest'));
     expect(await stored(scope)).toEqual({ a: 'newest' });
   });
@@ -108,7 +108,7 @@ describe.each([
     expect(await stored(scope)).toEqual({ a: '2' });
   });
 
-  test('a write that only lost its answer is stored, and told with its version', async () => {
+  test('a write that only lost its answer is stored, and announced with its version', async () => {
     await worker(losingAnswer(async () => {})).save(device, scope, one('a', '1'));
     expect(await stored(scope)).toEqual({ a: '1' });
     if (scope !== shared) return;

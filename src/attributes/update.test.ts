@@ -22,12 +22,12 @@ const row = (key: string, value?: string): UpdateRow => ({
   value: value === undefined ? undefined : ownValue.string(value),
 });
 
-describe('where a device stands', () => {
+describe('the cursor of a device', () => {
   it('starts at the present version when it never asked', () => {
     expect(cursorStateOf(7, undefined)).toMatchObject({ version: 0, changesSeen: 0, deletionsSeen: 0, isNew: true });
     const never = { ...head, changesSeen: null, deletionsSeen: null };
     expect(cursorStateOf(7, never)).toMatchObject({ version: 9, changesSeen: 9, deletionsSeen: 9, isNew: true });
-    // What was written between the subscription and this look at the store is news.
+    // A write between the subscription and this read of the store is sent.
     expect(cursorStateOf(7, never, 6)).toMatchObject({ version: 9, changesSeen: 6, deletionsSeen: 6, isNew: true });
   });
 
@@ -40,14 +40,14 @@ describe('where a device stands', () => {
     expect(cursorStateOf(7, offered)).toMatchObject({ changesSeen: 8, deletionsSeen: 5, repeated: false, isNew: true });
   });
 
-  it('may have missed the last answer when the next poll comes late: it is told once more', () => {
+  it('may have missed the last answer when the next poll comes late: it is sent once more', () => {
     const offered = { ...head, deletionsOffered: 8, offeredMs: limits.updateConfirmMs + 1 };
     expect(cursorStateOf(7, offered)).toMatchObject({ changesSeen: 4, deletionsSeen: 5, repeated: true, isNew: true });
   });
 });
 
 describe('update', () => {
-  it('tells changes before deletions, and nothing when there is none', () => {
+  it('sends changes before deletions, and nothing when there is none', () => {
     expect(updateOf([])).toBeUndefined();
     expect(updateOf([row('gone'), row('k', 'x'), row('m', 'y')])).toEqual({
       kind: 'changes',

@@ -32,12 +32,12 @@ export class ChangedHeads {
     this.#deps = deps;
   }
 
-  /** True when every version up to a moment ago was handed over. */
+  /** True when every version up to a moment ago was passed on. */
   get isFresh(): boolean {
     return this.#settled !== undefined && this.#deps.clock.monotonic() - this.#polledMs < 3 * limits.updatePollMs;
   }
 
-  /** `onOverflow` is called when more versions are new than can be handed over separately. */
+  /** `onOverflow` is called when more versions are new than can be passed on separately. */
   start(onOverflow: () => void): void {
     this.#onOverflow = onOverflow;
     this.#schedule(0);

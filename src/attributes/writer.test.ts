@@ -66,7 +66,7 @@ function refusal(code: string): Error {
   return Object.assign(new Error(`SQLSTATE ${code}`), { code, severity: 'ERROR' });
 }
 
-/** The poison is a value: whatever statement holds it is refused. */
+/** The poison is a value: every statement with it is refused. */
 function refusePoison(times: number): void {
   const judge = ({ values }: Statement) =>
     values.some((value) => String(value).includes('poison')) ? refusal('22P05') : [];
@@ -126,7 +126,7 @@ describe('batches', () => {
 });
 
 describe('shared attributes', () => {
-  it('tells each device its own keys with the version, after the commit', async () => {
+  it('sends each device its own keys with the version, after the commit', async () => {
     const writer = open();
     await Promise.all([
       writer.save(2, shared, entries({ a: '1' })),
@@ -139,7 +139,7 @@ describe('shared attributes', () => {
     ]);
   });
 
-  it('tells only what was really removed, in the order in which it was named', async () => {
+  it('announces only keys that were really removed, in the order of the call', async () => {
     script = [
       () => [
         { key: 'k', version: 9 },
@@ -182,7 +182,7 @@ describe('faults', () => {
     expect(turns[2]).toEqual([turns[0]![0], (turns[0]![1] as number) + 1]);
   });
 
-  it('says 503 when the database stays away, and goes on when it is back', async () => {
+  it('answers 503 while the database stays unavailable, and continues afterwards', async () => {
     let away = true;
     const judge = () => (away ? unavailable('postgres_away', 'away') : []);
     script = Array.from({ length: 100 }, () => judge);
