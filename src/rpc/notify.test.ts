@@ -33,7 +33,7 @@ afterEach(() => {
   vi.useRealTimers();
 });
 
-test('a session that confirms nothing in time has not delivered the command, whatever it says later', () => {
+test('a session that confirms nothing in time has not delivered the command, even with a later confirmation', () => {
   let late: ConfirmRpc = () => {};
   expect(
     deliver((confirm) => {
@@ -49,7 +49,7 @@ test('a session that confirms nothing in time has not delivered the command, wha
   expect(told).toHaveLength(1);
 });
 
-test('what a session confirms is told once', () => {
+test('a confirmation is sent once', () => {
   deliver((confirm) => {
     confirm(true);
     confirm(false);
@@ -65,7 +65,7 @@ test('a command that is not taken is not waited for', () => {
   expect(told).toEqual([]);
 });
 
-test('who does not ask hears only of what was not delivered', () => {
+test('without a request for confirmations only failed deliveries are reported', () => {
   deliver(
     (confirm) => {
       confirm(true);

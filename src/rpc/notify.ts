@@ -51,7 +51,7 @@ export class RpcSessions {
   /** A caller that waits for a reply needs no confirmation of the delivery. */
   #confirm(device: number, { id, confirm }: RpcRequest, delivered: boolean, error: string | undefined): void {
     if (delivered && !confirm) return;
-    const told: Climb = { kind: 'confirm', id, delivered };
-    this.#downlink.send(device, 'rpc-climb', error === undefined ? told : { ...told, error });
+    const message: Climb = { kind: 'confirm', id, delivered };
+    this.#downlink.send(device, 'rpc-climb', error === undefined ? message : { ...message, error });
   }
 }

@@ -1,5 +1,5 @@
 /**
- * Commands between two workers over the process bus: deliveries that fail, order, the bus away, retries of persistent
+ * Commands between two workers over the process bus: deliveries that fail, order, the bus disconnected, retries of persistent
  * ones.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -130,7 +130,7 @@ test('a command that its session could not deliver is offered to the next one, w
 test.each([
   ['one-way command', () => call(here, 'm', true)],
   ['persistent command', () => persist(here)],
-])('a %s whose delivery fails sooner than its owner hears that it was taken is offered again', async (_, send) => {
+])('a %s whose delivery fails before its owner receives the answer is offered again', async (_, send) => {
   let deliveries = 0;
   there.sessions.listen(device, {
     deliver: (_request, confirm) => {
@@ -145,7 +145,7 @@ test.each([
   await here.persistent.stop();
 });
 
-test('nobody takes it: unreachable at its time; taken and silent: unanswered; one-way: delivered', async () => {
+test('no session takes it: unreachable at its time; taken and silent: unanswered; one-way: delivered', async () => {
   const begin = performance.now();
   expect(await call(here, 'a', false, 300)).toEqual({ kind: 'unreachable' });
   expect(performance.now() - begin).toBeLessThan(5_000);
@@ -178,7 +178,7 @@ test('commands of two owners reach a session that opens later in the order of th
   expect(session.taken.map(({ request }) => request.id)).toEqual([1, 2, 3, 4, 5, 6]);
 });
 
-test('a device whose owner is gone does not keep back the commands of another for long', async () => {
+test('a device whose owner died does not block the commands of another for long', async () => {
   void call(here, 'old', true).catch(() => {});
   await sleep(80);
   const calling = call(there, 'young', true);
@@ -205,7 +205,7 @@ test('without the bus a session of the same worker is still served', async () =>
   expect(await calling).toEqual({ kind: 'replied', text: '2' });
 });
 
-test('a persistent command whose deliveries nobody confirms is retried, and then failed with the reason', async () => {
+test('a persistent command without a confirmation is retried, and then failed with the reason', async () => {
   const session = listen(there);
   await sleep(80);
   const row = { ...owners, deviceId: 'd', retries: 1, additionalInfo: null };
@@ -225,7 +225,7 @@ test('a persistent command whose deliveries nobody confirms is retried, and then
   await here.persistent.stop();
 });
 
-test('a persistent command goes through its states as the session tells', async () => {
+test('a persistent command goes through the states that the session reports', async () => {
   const session = listen(there);
   await sleep(80);
   const row = { ...owners, deviceId: 'd', retries: null, additionalInfo: null };
@@ -271,21 +271,24 @@ function persist(worker: Worker): Promise<string> {
 test.each([
   ['the same worker', () => here],
   ['another worker', () => there],
-])('a persistent command that is deleted while it is on offer is not given to who opens on %s', async (_, opener) => {
-  await persist(here);
-  await sleep(80);
-  rows.deleted = true;
-  const session = listen(opener());
-  await sleep(300);
-  expect(session.taken).toEqual([]);
-  rows.deleted = false;
-  await persist(there);
-  await sleep(100);
-  expect(session.taken.map(({ request }) => request.id)).toEqual([2]);
-  await Promise.all([here.persistent.stop(), there.persistent.stop()]);
-});
+])(
+  'a persistent command that is deleted while it is on offer is not given to a listener that opens on %s',
+  async (_, opener) => {
+    await persist(here);
+    await sleep(80);
+    rows.deleted = true;
+    const session = listen(opener());
+    await sleep(300);
+    expect(session.taken).toEqual([]);
+    rows.deleted = false;
+    await persist(there);
+    await sleep(100);
+    expect(session.taken.map(({ request }) => request.id)).toEqual([2]);
+    await Promise.all([here.persistent.stop(), there.persistent.stop()]);
+  },
+);
 
-test('a persistent command is given once to who opens, however slowly the store says that it is still there', async () => {
+test('a persistent command is given once to a new listener, however slow the store is', async () => {
   rows.askMs = 250;
   const early = listen(there);
   await sleep(80);
@@ -301,7 +304,7 @@ test('a persistent command is given once to who opens, however slowly the store 
   await here.persistent.stop();
 });
 
-test('a one-way command is delivered when its session says so, and offered again when it says that it is not', async () => {
+test('a one-way command is delivered when its session confirms, and offered again when delivery failed', async () => {
   const first = listen(there);
   await sleep(80);
   const calling = call(here, 'm', true);
@@ -315,7 +318,7 @@ test('a one-way command is delivered when its session says so, and offered again
   expect(await calling).toEqual({ kind: 'delivered' });
 });
 
-test('a command that no session can ever deliver fails with what the session says', async () => {
+test('a command that no session can ever deliver fails with the reason of the session', async () => {
   const session = listen(there);
   await sleep(80);
   const calling = call(here, 'm');

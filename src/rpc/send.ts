@@ -32,7 +32,7 @@ interface Delivery {
   /**
    * A confirmation of the offered command that arrived before the answer to the offer; applied when the offer settles.
    */
-  told: (() => void) | undefined;
+  early: (() => void) | undefined;
   running: boolean;
   /** A session opened while an offer ran. */
   again: boolean;
@@ -161,7 +161,7 @@ export class Rpc {
       const leave = this.#deps.downlink.onOpened(device, 'rpc', () => void this.#deliver(device));
       const none = {
         offering: undefined,
-        told: undefined,
+        early: undefined,
         running: false,
         again: false,
         elderTimer: undefined,
@@ -178,7 +178,7 @@ export class Rpc {
   drop(command: Command): boolean {
     this.#calls.delete(command);
     const dropped = this.#waiters.remove(command);
-    this.#tellGone(command);
+    this.#announceGone(command);
     return dropped;
   }
 
@@ -232,16 +232,16 @@ export class Rpc {
       },
       stored: persistent ? () => this.#isStillStored(command) : undefined,
     });
-    const { told } = delivery;
+    const { early } = delivery;
     delivery.offering = undefined;
-    delivery.told = undefined;
-    if (outcome === 'taken' || told) {
+    delivery.early = undefined;
+    if (outcome === 'taken' || early) {
       delivery.repeatMs = limits.rpcRepeatMsMin;
       if (this.#waiters.has(command)) {
         this.#waiters.take(command);
-        this.#tellGone(command);
+        this.#announceGone(command);
         command.taken();
-        told?.();
+        early?.();
       }
       delivery.again = true;
     } else if (!this.#waiters.has(command)) {
@@ -312,7 +312,7 @@ export class Rpc {
       case 'confirm': {
         if (!command) return;
         const confirm = () => command.confirmed(message.delivered, message.error);
-        if (delivery.offering === command) delivery.told = confirm;
+        if (delivery.offering === command) delivery.early = confirm;
         else confirm();
         return;
       }
@@ -363,7 +363,7 @@ export class Rpc {
     }
   }
 
-  #tellGone(command: Command): void {
+  #announceGone(command: Command): void {
     if (this.#announced.delete(command)) this.#climb(command.device, { kind: 'gone', id: command.id });
   }
 

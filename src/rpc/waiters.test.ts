@@ -44,7 +44,7 @@ function waiters(options: Partial<ConstructorParameters<typeof Waiters>[0]> = {}
   return new Waiters({ clock, ...caps, onEmpty: () => {}, ...options });
 }
 
-test('those of a device stand in the order of their ids, whenever they came', () => {
+test('commands of a device are in the order of their ids, in any order of arrival', () => {
   const all = waiters();
   for (const id of [2, 0, 1]) all.add(command(id, 1000));
   expect(all.line(1)!.queued.map(({ id }) => id)).toEqual([0, 1, 2]);
@@ -148,7 +148,7 @@ test('the line of a device goes with its last command', () => {
   expect(all.line(7)).toBeUndefined();
 });
 
-test('whatever is added and removed, deadlines come in order', () => {
+test('after any additions and removals, deadlines come in order', () => {
   const step = fc.record({ afterMs: fc.integer({ min: 1, max: 1000 }), isRemoved: fc.boolean() });
   fc.assert(
     fc.property(fc.array(step, { maxLength: 60 }), (steps) => {
