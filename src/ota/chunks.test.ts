@@ -8,7 +8,7 @@ test('a chunk is cut at the end of the file', () => {
   expect(chunkRange(10, 100, 0)).toEqual({ start: 0, end: 10 });
 });
 
-test('a chunk at or behind the end is empty, however large the numbers', () => {
+test('a chunk at or after the end is empty, even with large numbers', () => {
   expect(chunkRange(10, 5, 2)).toEqual({ start: 10, end: 10 });
   expect(chunkRange(10, 2 ** 31 - 1, 2 ** 31 - 1)).toEqual({ start: 10, end: 10 });
 });
@@ -33,7 +33,7 @@ function pieces(bytesMax: number, loadingMax = 10) {
   return { cache, loaded };
 }
 
-test('many who ask for the same piece cause one load', async () => {
+test('many requests for the same piece cause one load', async () => {
   const { cache, loaded } = pieces(4 * pieceBytes);
   const parts = await Promise.all(Array.from({ length: 50 }, () => cache.read(fileA, pieceBytes + 5, pieceBytes + 9)));
   expect(loaded).toEqual([1]);

@@ -59,7 +59,7 @@ export class Downloads {
     return assigned;
   }
 
-  /** Returns the package assigned to the device, by itself or by its profile; the file may be at a URL. */
+  /** Returns the package assigned to the device, directly or by its profile; the file may be at a URL. */
   assigned(device: DownloadDevice, type: PackageType): Promise<OtaPackage | undefined> {
     return findAssigned(this.#queries, device.id, type);
   }

@@ -93,30 +93,30 @@ export class Rollout {
     const taken = await takeRolloutDevices(queries, limits.otaRolloutBatchMax);
     if (taken.length === 0) return false;
     const outdated = await readOutdated(queries, [...new Set(taken.map(({ deviceId }) => deviceId))]);
-    const outcomes = await Promise.allSettled(outdated.map((device) => this.#tell(device)));
+    const outcomes = await Promise.allSettled(outdated.map((device) => this.#notify(device)));
     for (const outcome of outcomes) if (outcome.status === 'rejected') throw outcome.reason;
     const rolloutIds = taken.map(({ rolloutId }) => rolloutId);
-    const told = outdated.map(({ id, firmware, software }) => ({
+    const notified = outdated.map(({ id, firmware, software }) => ({
       id,
       firmwareId: firmware?.id ?? null,
       softwareId: software?.id ?? null,
     }));
-    await finishRolloutDevices(queries, rolloutIds, told);
+    await finishRolloutDevices(queries, rolloutIds, notified);
     this.#notified.add(outdated.length);
     return true;
   }
 
-  async #tell(device: Outdated): Promise<void> {
-    const { number, toldFirmwareId, toldSoftwareId, firmware, software } = device;
+  async #notify(device: Outdated): Promise<void> {
+    const { number, notifiedFirmwareId, notifiedSoftwareId, firmware, software } = device;
     await Promise.all([
-      this.#tellOf(number, 'FIRMWARE', toldFirmwareId, firmware),
-      this.#tellOf(number, 'SOFTWARE', toldSoftwareId, software),
+      this.#notifyOf(number, 'FIRMWARE', notifiedFirmwareId, firmware),
+      this.#notifyOf(number, 'SOFTWARE', notifiedSoftwareId, software),
     ]);
   }
 
-  async #tellOf(device: number, type: PackageType, toldId: string | null, now: OtaPackage | null): Promise<void> {
+  async #notifyOf(device: number, type: PackageType, notifiedId: string | null, now: OtaPackage | null): Promise<void> {
     const { attributes, clock, ingest } = this.#deps;
-    if (toldId === (now?.id ?? null)) return;
+    if (notifiedId === (now?.id ?? null)) return;
     const scope = 'SHARED_SCOPE';
     if (now === null) {
       await attributes.remove(device, scope, attributeKeys(type));
@@ -124,7 +124,7 @@ export class Rollout {
     }
     await appendSeries(ingest, device, queuedSeries(now, clock.now()));
     const entries = packageAttributes(now);
-    if (toldId !== null) {
+    if (notifiedId !== null) {
       const stale = attributeKeys(type).filter((key) => !entries.has(key));
       await attributes.remove(device, scope, stale);
     }

@@ -279,8 +279,8 @@ export async function takeRolloutDevices(queries: Queries, countMax: number): Pr
 export interface Outdated {
   id: string;
   number: number;
-  toldFirmwareId: string | null;
-  toldSoftwareId: string | null;
+  notifiedFirmwareId: string | null;
+  notifiedSoftwareId: string | null;
   firmware: OtaPackage | null;
   software: OtaPackage | null;
 }
@@ -290,7 +290,7 @@ export async function readOutdated(queries: Queries, deviceIds: string[]): Promi
   const devices = await queries.query<
     Omit<Outdated, 'firmware' | 'software'> & { firmwareId: string | null; softwareId: string | null }
   >(
-    `select d.id, d.number, d.told_firmware_id as "toldFirmwareId", d.told_software_id as "toldSoftwareId",
+    `select d.id, d.number, d.told_firmware_id as "notifiedFirmwareId", d.told_software_id as "notifiedSoftwareId",
             coalesce(d.firmware_id, p.firmware_id) as "firmwareId", coalesce(d.software_id, p.software_id) as "softwareId"
        from device d join device_profile p on p.id = d.device_profile_id
       where d.id = any($1) and ${outdated}`,
@@ -317,13 +317,13 @@ export async function readOutdated(queries: Queries, deviceIds: string[]): Promi
 export async function finishRolloutDevices(
   queries: Queries,
   rolloutIds: number[],
-  told: { id: string; firmwareId: string | null; softwareId: string | null }[],
+  notified: { id: string; firmwareId: string | null; softwareId: string | null }[],
 ): Promise<void> {
-  const ids = told.map(({ id }) => id);
+  const ids = notified.map(({ id }) => id);
   await queries.query(
     `update device d set told_firmware_id = t.firmware_id, told_software_id = t.software_id
        from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as t (id, firmware_id, software_id) where d.id = t.id`,
-    [ids, told.map(({ firmwareId }) => firmwareId), told.map(({ softwareId }) => softwareId)],
+    [ids, notified.map(({ firmwareId }) => firmwareId), notified.map(({ softwareId }) => softwareId)],
   );
   await queries.query(
     `select 1 from device_profile where id in (select device_profile_id from device where id = any($1))
