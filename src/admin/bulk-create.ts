@@ -131,7 +131,7 @@ async function createInside(
   let othersTokens = 0;
   for (const row of owned) {
     // Free or taken: after too many tokens of other tenants every chosen token gets the same refusal.
-    if (row.isChosen && counted && othersTokens >= counted.told) {
+    if (row.isChosen && counted && othersTokens >= counted.remaining) {
       outcomes[row.index] = takenNames!.refusal(counted.endsTime);
     } else if (takenTokens.has(row.accessToken)) {
       outcomes[row.index] = credentialsTaken();

@@ -5,7 +5,7 @@ import { claimOf, claimOfAttribute, decodeClaim, isClaimValid, opensClaim } from
 
 const dayMs = 86_400_000;
 
-describe('what a device says', () => {
+describe('the request of a device', () => {
   const f = (body: string) => {
     try {
       const { secretKey, durationMs } = decodeClaim(Buffer.from(body), strictly);
@@ -35,7 +35,7 @@ describe('what a device says', () => {
 });
 
 describe('a claim', () => {
-  test('stands for its own time, or for that of the setting', () => {
+  test('is valid for its own time, or for that of the setting', () => {
     expect(claimOf({ secretKey: '', durationMs: 60_000 }, 1_000, dayMs).expiresTime).toBe(61_000);
     expect(claimOf({ secretKey: '', durationMs: 0 }, 1_000, dayMs).expiresTime).toBe(1_000 + dayMs);
     expect(claimOf({ secretKey: '', durationMs: 1e300 }, 1_000, dayMs).expiresTime).toBe(Number.MAX_SAFE_INTEGER);
@@ -57,7 +57,7 @@ describe('a claim', () => {
   });
 });
 
-test('a claim may stand in a server attribute, as JSON or as its text', () => {
+test('a claim may be a server attribute, as JSON or as a string', () => {
   const f = (kind: Kind, text: string) => {
     const value: TypedValue = { kind, num: 0, int: '0', text };
     const claim = claimOfAttribute(value);

@@ -1,4 +1,4 @@
-/** What is saved while devices are being told of their packages, against a real server: nobody is forgotten. */
+/** Saves during a rollout of packages, against a real server: no device is forgotten. */
 import { afterAll, beforeAll, beforeEach, expect, it } from 'vitest';
 import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
 import type { TenantPrincipal } from '../auth/roles.ts';
@@ -40,7 +40,7 @@ function admin(): TenantPrincipal {
   return { ...names, authority: 'TENANT_ADMIN', tenantId, isPublic: false };
 }
 
-/** One round of a rollout; `meanwhile` happens when the devices have been told and it is not yet written down. */
+/** One round of a rollout; `meanwhile` runs between the notification of the devices and its record. */
 async function tell(meanwhile: () => Promise<unknown> = async () => {}): Promise<(string | null)[]> {
   while (await expandRolloutProfile(postgres, 10));
   return await postgres.transaction(async (queries: Queries) => {
@@ -54,7 +54,7 @@ async function tell(meanwhile: () => Promise<unknown> = async () => {}): Promise
   });
 }
 
-it('a package that is taken away while its device is told of it is taken away in the next round', async () => {
+it('a package that is unassigned during its notification is removed in the next round', async () => {
   const device = await createDevice(fleet, tenantId, { name: 'pump', firmwareId });
   const takeAway = () => saveDevice(fleet, admin(), device.id, { name: 'pump', firmwareId: null });
   expect(await tell(takeAway)).toEqual([firmwareId]);
@@ -62,7 +62,7 @@ it('a package that is taken away while its device is told of it is taken away in
   expect(await tell()).toEqual([]);
 });
 
-it('a profile that loses its package while its devices are told of it has them told again', async () => {
+it('a profile that loses its package during its rollout has its devices notified again', async () => {
   const { profileId } = await createDevice(fleet, tenantId, { name: 'pump' });
   const give = async (id: string | null) => {
     await postgres.query('update device_profile set firmware_id = $2 where id = $1', [profileId, id]);

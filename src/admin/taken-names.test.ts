@@ -8,7 +8,7 @@ const { call, tokenOf, create, moveClock } = await sharedApi();
 describe('names that another tenant has', () => {
   const refused = async (answers: Promise<Answer>[]) => (await Promise.all(answers)).map(({ status }) => status);
 
-  it('are refused a few times, then nothing more is told of chosen names until the window ends', async () => {
+  it('are refused a few times, then all chosen names are refused until the window ends', async () => {
     const other = await tokenOf('tenant@thingsboard.org', 'tenant');
     const jwt = await tokenOf();
     const token = unique('taken');
@@ -34,7 +34,7 @@ describe('names that another tenant has', () => {
       call('POST', `/api/device?accessToken=${accessToken}`, { jwt, body: { name: unique('pump') } });
     const invite = (address: string) =>
       call('POST', '/api/user?sendActivationMail=false', { jwt, body: { ...user, email: address } });
-    // What the tenant has itself tells it nothing new, and is not counted.
+    // Names of the own tenant reveal nothing, and are not counted.
     const own = unique('own');
     expect(await make(own)).toMatchObject({ status: 200 });
     for (let n = 0; n < limits.takenNamesMax; n += 1) expect(await make(own)).toMatchObject({ status: 400 });
@@ -73,7 +73,7 @@ describe('names that another tenant has', () => {
       expect(outcome.body).toMatchObject({ created: 1, failed: 1 });
       expect(outcome.body.results[0].error).toContain('leave them out');
     }
-    // Random names, unchanged ones and other tenants go on.
+    // Random names, unchanged ones and other tenants still work.
     await create(jwt);
     expect(await call('POST', '/api/user', { jwt, body: { ...saved, firstName: 'Ada', version: null } })).toMatchObject(
       {

@@ -5,7 +5,7 @@
  *
  * The counts are rows of PostgreSQL, so they are exact for parallel calls at all workers and hosts: a taken name is
  * counted before its answer is given, and a free one is checked again inside the transaction that takes it. Both get 429
- * once the count is full, so a refusal does not tell a taken name from a free one. Windows end by the clock of the host
+ * once the count is full, so a refusal does not distinguish a taken name from a free one. Windows end by the clock of the host
  * that asks.
  */
 import type { Clock } from '../base/clock.ts';
@@ -40,17 +40,17 @@ export class TakenNames {
    * Counts names of other tenants that the owner chose. Returns how many of them, the first ones, may be answered as
    * taken, and when the window ends. Inside a transaction the calls of the owner at other workers wait for its end.
    */
-  async count(queries: Queries, owner: string, names: number): Promise<{ told: number; endsTime: number }> {
+  async count(queries: Queries, owner: string, names: number): Promise<{ remaining: number; endsTime: number }> {
     const now = this.#clock.now();
     const max = limits.takenNamesMax;
     if (names === 0) {
       const { met, endsTime } = await findTakenNameTries(queries, owner, now);
-      return { told: Math.max(0, max - met), endsTime };
+      return { remaining: Math.max(0, max - met), endsTime };
     }
     const { met, endsTime } = await countTakenNames(queries, owner, names, now, limits.takenNamesMs);
     const before = met - names;
     if (before < max && met >= max) this.#log.warn('taken_names', { owner });
-    return { told: Math.max(0, max - before), endsTime };
+    return { remaining: Math.max(0, max - before), endsTime };
   }
 
   refusal(endsTime: number): Fault {
@@ -90,7 +90,7 @@ export async function choosing<T>(
     return await work((queries) => takenNames.admit(queries, owner));
   } catch (error) {
     if (!(error instanceof Fault) || !takenReasons.has(error.reason)) throw error;
-    const { told, endsTime } = await takenNames.count(postgres, owner, (await isOthers()) ? 1 : 0);
-    throw told > 0 ? error : takenNames.refusal(endsTime);
+    const { remaining, endsTime } = await takenNames.count(postgres, owner, (await isOthers()) ? 1 : 0);
+    throw remaining > 0 ? error : takenNames.refusal(endsTime);
   }
 }
