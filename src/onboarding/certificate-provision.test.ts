@@ -108,7 +108,7 @@ describe('profiles from before proofs were asked for', () => {
     expect(await shown(next(), middle)).toBe(third);
   });
 
-  it('of more than a thousand others shut nobody out', async () => {
+  it('of more than a thousand others block no tenant', async () => {
     const other = maker.make(`other ${randomUUID()}`, { isIssuer: true });
     const id = await save(other, 1);
     await server.postgres.query(

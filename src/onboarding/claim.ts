@@ -112,7 +112,7 @@ export async function claimDevice(
 }
 
 /**
- * Takes the device from its customer; it may be claimed again. A customer user may give back only devices of the own
+ * Takes the device from its customer; it may be claimed again. A customer user may return only devices of the own
  * customer, and cannot rotate the token: `rotates` is for administrators.
  */
 export async function reclaimDevice(

@@ -99,7 +99,7 @@ it('makes what is missing and finds what is there, with all that belongs to a de
   );
 });
 
-it('gives the default profile to whoever names no type', async () => {
+it('gives the default profile to a device without a type', async () => {
   const gatewayId = await newGateway();
   await make(gatewayId, ['a']);
   expect(await count('device_profile')).toBe(1);
@@ -141,7 +141,7 @@ it("gateways that connect the same devices again and again are not in each other
   }
 });
 
-it('says of a device through which gateway it came last', async () => {
+it('records through which gateway a device came last', async () => {
   const [first, second] = [await newGateway(), await newGateway()];
   await make(first, ['roamer']);
   const info = { note: 'kept', n: 1.5 };
@@ -212,7 +212,7 @@ it('makes nothing for a gateway that is gone', async () => {
   expect(await count('device')).toBe(0);
 });
 
-it('a device that is deleted takes its relations with it, whichever end it is', async () => {
+it('a device that is deleted takes its relations with it, from either end', async () => {
   const gatewayId = await newGateway();
   const outcomes = await make(gatewayId, ['a', 'b']);
   const list = () => listRelations(postgres, 'from', { id: gatewayId, type: 'DEVICE' }, 'COMMON', 'Created', 10);
@@ -233,7 +233,7 @@ it('makes thousands in seconds', async () => {
   expect(perSecond).toBeGreaterThan(500);
 });
 
-it('knows who made a device, and changes nothing of one that the gateway does not act for', async () => {
+it('knows the maker of a device, and changes nothing of one that the gateway does not act for', async () => {
   const [first, second] = [await newGateway(), await newGateway()];
   const { number } = (await findDeviceRow(postgres, tenantId, first))!;
   expect((await make(first, ['a'])).get('a')).toMatchObject({ madeBy: number });

@@ -15,7 +15,7 @@ const refusal = (body: string): string => {
 };
 
 describe('a provisioning request', () => {
-  test('needs a key and a secret only; null is as good as absent', () => {
+  test('needs only a key and a secret; null counts as absent', () => {
     const request = decode({ ...known, deviceName: null, credentialsType: null, username: null, gateway: null });
     expect(request).toMatchObject({ key: 'k-pump', secret: 's3-pump', deviceName: null, gateway: false });
     expect(requestedCredentials(request).credentialsId).toMatch(/^[A-Za-z0-9]{20}$/);
@@ -54,7 +54,7 @@ test('the answer has the credentials as their type has them', () => {
   );
 });
 
-test('what went wrong is said in two ways only', () => {
+test('failures have two forms only', () => {
   expect(provisionJson({ status: 'NOT_FOUND' })).toEqual({
     errorMsg: 'Provision data was not found!',
     status: 'NOT_FOUND',
