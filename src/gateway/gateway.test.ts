@@ -35,7 +35,7 @@ interface Followed {
 
 const hubNumber = 1_000_000;
 
-/** Names are numbered as they come; `hold` keeps look-ups from being answered. */
+/** Names are numbered as they come; `hold` delays the answers of lookups. */
 function setUp(childrenMax = 0, hub: Partial<DeviceRow> = {}) {
   const numbers = new Map<string, number>();
   const devices = new Map<number, CachedDevice>();
@@ -173,7 +173,7 @@ describe('operations', () => {
     expect(lookups).toEqual([['A'], ['B'], ['C']]);
   });
 
-  it('look a child up again that was disconnected while they waited', async () => {
+  it('look up a child again that was disconnected while they waited', async () => {
     const { gateway, connect, holdLookups, lookups } = setUp();
     await connect('A');
     const release = holdLookups();
@@ -188,7 +188,7 @@ describe('operations', () => {
     expect(lookups.filter((names) => names.includes('A'))).toHaveLength(2);
   });
 
-  it('say who is refused, connect the others, and know no child behind the end', async () => {
+  it('name the refused child, connect the others, and know no child after the end', async () => {
     const { gateway, connect, refused, ended } = setUp();
     refused.set('B', unavailable('child_lookup', 'no'));
     const outcome = await connect('A', 'B');
@@ -260,7 +260,7 @@ describe('children', () => {
     await vi.waitFor(() => expect(followers.size).toBe(0));
   });
 
-  it('that another session takes over go, and the gateway is told', async () => {
+  it('that another session takes over are dropped, and the gateway is notified', async () => {
     const { gateway, connect, owners, dropped, ended, followers } = setUp();
     gateway.setAttributes(true);
     await connect('A', 'B');
@@ -334,7 +334,7 @@ describe('a gateway without a customer', () => {
     expect((await connect('A')).get('A')).toMatchObject({ status: 403, reason: 'no_gateway' });
   });
 
-  it('connects only what it made when it is confined; who made a device may be unknown for a while', async () => {
+  it('connects only what it made when it is confined; the maker of a device may be unknown for a while', async () => {
     const { connect, rows } = setUp(0, { isConfined: true });
     rows.set('own', { madeBy: hubNumber, customerId: 'c' });
     rows.set('unknown', { madeBy: undefined });
@@ -362,7 +362,7 @@ describe('updates', () => {
     expect(follower.confirmed).toEqual([1, 2]);
   });
 
-  it('beyond what may be on its way are asked for again, and nothing of the child overtakes them', async () => {
+  it('beyond the cap of unconfirmed ones are read again later, and nothing of the child overtakes them', async () => {
     const { gateway, connect, followers, sent } = setUp();
     gateway.setAttributes(true);
     const count = limits.gatewayUpdatesInFlightMax + 10;

@@ -1,4 +1,4 @@
-/** Look-ups by name: gathered, remembered until something changes, and not repeated for who was refused. */
+/** Lookups by name: gathered, cached until a change, and not repeated for refused names. */
 import { expect, it } from 'vitest';
 import { Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -49,7 +49,7 @@ const change = (deviceNumber: number, deleted = false) => ({
   deleted,
 });
 
-it('one statement answers all who ask in a turn, and the next one all who asked meanwhile', async () => {
+it('one statement answers all requests of a turn, and the next one all made meanwhile', async () => {
   const { names, asked } = setUp();
   const first = [names.find(gateway, wanted('a', 'b')), names.find(other, wanted('b', 'c', 'c'))];
   await new Promise((resolve) => setImmediate(resolve));
@@ -101,7 +101,7 @@ it('does not remember what changed while it was asked for', async () => {
   expect(asked).toHaveLength(2);
 });
 
-it('who was refused is not asked for again for a while, or until a device is deleted', async () => {
+it('a refused name is not looked up again for a while, or until a device is deleted', async () => {
   const { names, asked, answers, time } = setUp();
   answers.set('a', new Fault('device_limit', 'No room.'));
   for (let n = 0; n < 3; n += 1) {
@@ -116,7 +116,7 @@ it('who was refused is not asked for again for a while, or until a device is del
   expect(asked).toHaveLength(3);
 });
 
-it('while the database is away everybody gets its 503, and nothing is remembered', async () => {
+it('while the database is unavailable every caller gets its 503, and nothing is cached', async () => {
   const { names, asked, fail } = setUp();
   fail(unavailable('postgres_away', 'away'));
   expect((await names.find(gateway, wanted('a', 'b'))).get('b')).toMatchObject({

@@ -51,7 +51,7 @@ async function gatewayWith(children: string[]): Promise<Gateway> {
 interface Outcome {
   /** `device key@ts kind value`, the server's time as `now`. */
   rows: string[];
-  /** What the sender hears: '' or `status text`. */
+  /** The answer to the sender: '' or `status text`. */
   answer: string;
 }
 
