@@ -48,7 +48,7 @@ test('members are found by name and by number', () => {
   f('a.b.0.x', undefined);
 });
 
-test('the first rule whose method fits is taken; * is any text, null is no method', () => {
+test('the first matching rule is used; * is any string, null is no method', () => {
   const rules = load(`rules:
   - { method: get*, answer: '1' }
   - { method: get.Time, answer: '2' }
@@ -88,7 +88,7 @@ test('what is wrong is one line that names file and rule', () => {
   f('rules: [', 'is not valid YAML');
 });
 
-test('a file that is named and not there is told', () => {
+test('a named file that is missing is reported', () => {
   expect(() => readRules(join(directory, 'none.yaml'))).toThrow(/^The rules file .*none\.yaml cannot be read/);
 });
 
