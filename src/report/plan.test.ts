@@ -102,7 +102,7 @@ const zones: Record<string, number[]> = {
 const value = fc.oneof(
   { weight: 4, arbitrary: fc.integer({ min: -40, max: 400 }).map((n) => n / 4) },
   { weight: 4, arbitrary: fc.integer({ min: -5, max: 100 }).map(BigInt) },
-  // Sums of these with quarters are exact, in whatever order they are added.
+  // Sums of these with quarters are exact, in any order of addition.
   { weight: 1, arbitrary: fc.bigInt({ min: -(2n ** 44n), max: 2n ** 44n }) },
   { weight: 1, arbitrary: fc.boolean() },
   { weight: 1, arbitrary: fc.constantFrom('man', 'auto', '5', '') },
@@ -111,7 +111,7 @@ const value = fc.oneof(
 const distance = fc.oneof(
   fc.integer({ min: -3 * 3_600_000, max: 3 * 3_600_000 }),
   fc.integer({ min: -36, max: 36 }).map((hours) => hours * 3_600_000),
-  // Far away, but on few days: each day is a part of its own.
+  // Far apart, but on few days: each day is a separate part.
   fc.tuple(fc.constantFrom(-95, -60, 33, 48), fc.nat(86_399_999)).map(([days, ms]) => days * 86_400_000 + ms),
 );
 const data = fc.constantFrom(...Object.keys(zones)).chain((zone) =>
@@ -231,7 +231,7 @@ test('rows are sorted and cut: numbers before texts, what is empty last, ties by
   expect(await names({ fields: [name, flow('SUM')], sort: by('flow', 'ASC') })).toEqual([a, b, d, c]);
   expect(await names({ fields: [name, flow('SUM')], sort: by('flow', 'DESC') })).toEqual([b, d, a, c]);
   expect(await names({ fields: [name, flow('LATEST')], sort: by('flow', 'ASC') })).toEqual([a, b, d, c]);
-  // One more than allowed tells that there are more.
+  // One row above the limit shows that there are more.
   expect(await names({ fields: [name, flow('SUM')] }, 2)).toEqual([a, b, c]);
 });
 

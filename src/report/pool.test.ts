@@ -1,4 +1,4 @@
-/** The pool with threads that do as they are told: sizes, order, and threads that die. */
+/** The pool with scripted threads: sizes, order, and threads that die. */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -78,7 +78,7 @@ test('a thread that dies fails its own report; the others, and the next ones, ar
   expect(await run('permits')).toBe('\0\0\0');
 });
 
-test('who waits is served in order, and may leave', async () => {
+test('waiting reports are served in order, and may leave', async () => {
   open(1, 3);
   const done: string[] = [];
   const gone = new AbortController();
@@ -91,7 +91,7 @@ test('who waits is served in order, and may leave', async () => {
   expect(done).toEqual(['408', 'hold', 'a', 'c']);
 });
 
-test('a report whose client has gone loses its thread at once, whatever that does, and its query', async () => {
+test('a report whose client has disconnected loses its thread at once, and its query ends', async () => {
   open(1, 1);
   const gone = new AbortController();
   const spinning = run('spin', gone.signal);

@@ -110,7 +110,7 @@ function settings(queryId: string): NonNullable<QueryOptions['settings']> {
   return {
     // Parameters of the HTTP interface are passed with the settings.
     ...({ query_id: queryId } as object),
-    // Allows reads only, whatever the statement is; with 2 a server may still notice a disconnected client.
+    // Allows reads only, for any statement; with 2 a server may still notice a disconnected client.
     readonly: '2',
     cancel_http_readonly_queries_on_client_close: 1,
     // The embedded engine runs this statement after ingest and reads; a server runs it after statements of a higher
