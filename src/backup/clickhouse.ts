@@ -1,6 +1,6 @@
 /**
- * The embedded ClickHouse of a backup. FREEZE gives each table's parts a second name at one moment, while inserts and
- * merges go on; these files never change, so they are copied without haste. A restore makes the tables from the
+ * The embedded ClickHouse of a backup. FREEZE links each table's parts under a second name at one moment, while inserts
+ * and merges continue; the linked files never change, so they can be copied slowly. A restore makes the tables with the
  * statements of the backup, puts the parts into `detached`, and attaches them.
  */
 import { mkdir, readdir, readFile, rm } from 'node:fs/promises';
@@ -10,7 +10,7 @@ import type { ClickHouse } from '../clickhouse/client.ts';
 import { type BackupFiles, copyBack, filesBelow, syncDirectories } from './files.ts';
 import type { BackupFile, FrozenTable, Manifest } from './manifest.ts';
 
-/** Only letters, digits and underscores: ClickHouse escapes all else in the name of the directory. */
+/** Contains only letters, digits and underscores: ClickHouse escapes other characters in the name of the directory. */
 const freezeName = 'millrace_backup';
 const clickhousePath = 'clickhouse';
 const freezeMsMax = 600_000;
@@ -29,7 +29,7 @@ export interface Frozen extends FrozenTable {
   partNames: string[];
 }
 
-/** Every table of the database. What an earlier backup left frozen is removed first. */
+/** Freezes every table of the database, and first removes the frozen parts of an earlier backup. */
 export async function freezeTables(clickhouse: ClickHouse, clickhouseDir: string): Promise<Frozen[]> {
   await removeFrozen(clickhouseDir);
   const tables = await readTables(clickhouse);

@@ -1,6 +1,6 @@
 /**
- * Writes the files of a backup: each with mode 0600, synced, its checksum kept for the manifest, and all of them
- * together no faster than the pace, so that the disk stays free for the journal of the running instance.
+ * Writes the files of a backup: with mode 0600, synced, with checksums for the manifest, and together no faster than
+ * the pace, so that the disk stays free for the journal of the running instance.
  */
 import { createHash, type Hash } from 'node:crypto';
 import type { Dirent } from 'node:fs';
@@ -11,7 +11,7 @@ import { StartError } from '../base/errors.ts';
 import type { BackupFile } from './manifest.ts';
 
 const chunkBytes = 1024 * 1024;
-/** A sync of much at once holds up the syncs of the journal on the same disk: many small ones do not. */
+/** A large sync delays the syncs of the journal on the same disk; many small ones do not. */
 const syncBytes = 4 * 1024 * 1024;
 
 export class BackupFiles {
@@ -65,7 +65,7 @@ export class BackupFiles {
     });
   }
 
-  /** What an attempt wrote that is made again. */
+  /** Forgets the files of an attempt that is repeated. */
   forget(prefix: string): void {
     const kept = this.written.filter(({ path }) => !path.startsWith(prefix));
     this.written.splice(0, this.written.length, ...kept);

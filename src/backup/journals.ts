@@ -1,7 +1,7 @@
 /**
- * The journals of a backup. While the instance holds them, every segment with frames that wait is copied up to the byte
- * that the cut names, and the position is written as the cut has it: the copy is what a crash at that moment would have
- * left. The writer's id and the spare files stay behind, so a restored journal takes an id of its own.
+ * The journals of a backup. While the instance holds them, every segment with waiting frames is copied up to the byte
+ * that the cut names, and the position is written as the cut has it: the copy equals the state after a crash at that
+ * moment. The writer's id and the spare files are left out, so a restored journal takes a new id.
  */
 
 import { readdir } from 'node:fs/promises';
@@ -20,10 +20,10 @@ export async function copyJournals(files: BackupFiles, journalDir: string, cuts:
   for (const name of names) {
     const dir = join(journalDir, name);
     const cut = cutOf.get(name);
-    // What no worker has open (an orphan journal that cannot be opened) is not written either.
+    // A journal that no worker has open (an orphan journal that cannot be opened) is not written either.
     if (cut) await copyCut(files, dir, cut);
-    // Rows go from the suspects to the quarantine, so they are looked for in this order; a file that goes away between
-    // the look and the copy is an error, and the caller begins again.
+    // Rows move from the suspects to the quarantine, so the two are listed in this order. A file that disappears
+    // between list and copy is an error, and the caller begins again.
     const suspects = (await filesBelow(join(dir, 'suspects'))).map((path) => `suspects/${path}`);
     const others = (await filesBelow(dir)).filter((path) => !path.startsWith('suspects/'));
     for (const path of [...suspects, ...others]) {
@@ -41,7 +41,7 @@ async function copyCut(files: BackupFiles, dir: string, { segments, position }: 
   await files.writeWhole(`${target}/position`, positionFile({ cursors, orderHigh: BigInt(orderHigh) }));
 }
 
-/** Quarantine, epoch, and whatever else a journal keeps beside its segments. */
+/** True for the quarantine, the epoch, and other files of a journal beside its segments. */
 function isCopiedWhole(path: string, open: boolean): boolean {
   if (path === 'writer' || /^spare-\d+$/.test(path) || /\.(tmp|new)$/.test(path)) return false;
   return !open || !(path === 'position' || parseSegmentName(path));

@@ -1,6 +1,6 @@
 /**
- * `manifest.json` of a backup: what it contains, with the SHA-256 of every file. It is written last, so a directory
- * without a valid one is no backup; restore reads it first and checks every file against it.
+ * `manifest.json` of a backup: its content, with the SHA-256 of every file. It is written last, so a directory without
+ * a valid manifest is not a backup. A restore reads it first and checks every file.
  */
 import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
@@ -10,7 +10,7 @@ import { messageOf, StartError } from '../base/errors.ts';
 import type { PostgresDump } from '../postgres/dump.ts';
 
 export interface BackupFile {
-  /** Below the backup, with slashes. */
+  /** Path inside the backup, with slashes. */
   path: string;
   bytes: number;
   sha256: string;
@@ -19,7 +19,7 @@ export interface BackupFile {
 export interface FrozenTable {
   name: string;
   create: string;
-  /** False for a view or a distributed table, which has no rows of its own. */
+  /** False for a view or a distributed table, which has no rows. */
   stored: boolean;
   rows: number;
   parts: number;
@@ -27,7 +27,7 @@ export interface FrozenTable {
 
 export interface Manifest {
   format: 1;
-  /** Of the Millrace that made it. */
+  /** Version of the Millrace that made the backup. */
   version: string;
   began: string;
   ended: string;
@@ -82,7 +82,7 @@ export async function readManifest(dir: string): Promise<Manifest> {
   return manifest;
 }
 
-/** Throws at the first file that is not what the manifest says. */
+/** Throws at the first file that differs from the manifest. */
 export async function checkFiles(dir: string, { files }: Manifest, progress: (bytes: number) => void): Promise<void> {
   for (const { path, bytes, sha256: expected } of files) {
     const refuse = (why: string) => new StartError(`The backup ${dir} is damaged: ${path} ${why}.`);

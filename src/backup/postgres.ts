@@ -1,9 +1,9 @@
-/** The embedded PostgreSQL of a backup: one file of text for each table. */
+/** The embedded PostgreSQL of a backup: one file of COPY data for each table. */
 import { createReadStream } from 'node:fs';
 import { join } from 'node:path';
 import { loadTables, type PostgresDump } from '../postgres/dump.ts';
 
-/** What the hosts of the saved instance were doing: a restored instance has journals and processes of its own. */
+/** The running state of the saved instance's hosts: a restored instance has new journals and processes. */
 export const tablesLeftOut = ['journals', 'lease'];
 
 export function tablePath(table: string): string {
