@@ -1,7 +1,6 @@
 /**
- * JSON bodies: read, checked against the schema of the route, and the members that many of them have. Bodies are
- * lenient: members that a schema does not know are ignored, absent and null mean the same. Whatever is wrong is a 400
- * that names the member.
+ * Reads JSON bodies and checks them against the schema of the route; defines members that many bodies share. Members
+ * that a schema does not know are ignored; absent and null mean the same. Every fault is a 400 that names the member.
  */
 import { badRequest, Fault } from '../base/errors.ts';
 import * as Type from '../base/schema.ts';
@@ -33,7 +32,7 @@ export function checkContentType(contentType: string): void {
   if (contentType !== '' && !/^application\/([a-z.+-]+\+)?json\b/i.test(contentType)) throw notJson(contentType);
 }
 
-/** A body whose content type must say that it is JSON. */
+/** Reads a body whose content type must be JSON. */
 export function namedJson({ header, body }: HttpRequest): unknown {
   const contentType = header('content-type');
   if (!/^\s*application\/json\s*(;|$)/i.test(contentType)) throw notJson(contentType);

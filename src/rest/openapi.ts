@@ -97,7 +97,7 @@ function operation(route: RouteDescription, tag: string, components: Components)
     parameters: [...pathParametersOf(pattern, components), ...queryParametersOf(route, components)],
     ...(content && { requestBody: { required: !route.ownBody?.optional, content } }),
     responses: responses(route, components),
-    // Each scheme by itself is enough; a public route has none.
+    // Each scheme alone is enough; a public route has none.
     security: roles === 'public' ? [] : [...(apiKeys === false ? [] : [{ ApiKeyForm: [] }]), { HttpLoginForm: [] }],
   };
 }
@@ -134,7 +134,10 @@ function requestContent({ body, ownBody }: RouteDescription, components: Compone
   return { ...content, ...Object.fromEntries(otherTypes.map((type) => [type, { schema: jsonInText }])) };
 }
 
-/** What generated clients and `curl -d` call a body of JSON: a body that a handler reads itself may have any type. */
+/**
+ * The media type that generated clients and `curl -d` give a JSON body: a body that a handler reads itself may have any
+ * type.
+ */
 const formType = 'application/x-www-form-urlencoded';
 const otherTypes = ['text/plain', formType];
 const jsonInText: JsonObject = {

@@ -1,6 +1,6 @@
 /**
- * Path and query parameters: text → checked values, by the same schemas that the API description shows; whatever is
- * wrong is a 400 that names the parameter.
+ * Parses path and query parameters into checked values, by the same schemas that the API document shows. Every fault is
+ * a 400 that names the parameter.
  */
 
 import { scopes } from '../attributes/attributes.ts';
@@ -84,7 +84,7 @@ export const pageQuery = Type.Object({
 
 export type PageQuery = Type.Static<typeof pageQuery>;
 
-/** Past the end of every list nothing needs to be asked for exactly. */
+/** An offset past the end of every list need not be exact. */
 const offsetMax = 2 ** 52;
 
 export function pageLink(query: PageQuery): PageLink {
@@ -119,7 +119,7 @@ export function oneOf<T extends string>(
   return value;
 }
 
-/** Of a parameter. */
+/** The schema of a parameter. */
 interface Node extends Type.Schema {
   [belowMinimum]?: (given: number) => string;
 }
@@ -156,7 +156,7 @@ export function missing(name: string): Fault {
   return badRequest('parameter_missing', `Required request parameter '${name}' is not present`);
 }
 
-/** `key` is the one list whose members may hold commas. */
+/** Only in the list `key` may members contain commas. */
 function list(name: string, texts: string[], { items }: Node): unknown[] {
   const parts = name === 'key' ? texts : texts.flatMap((text) => text.split(','));
   if (parts.length > limits.listedKeysMax) {

@@ -1,7 +1,7 @@
 /**
  * Defines a row of a REST table and the steps of a call: caller → role → limits → path, query, body → handler. The same
- * row checks what comes in and describes the route in the API document, so the two cannot drift apart; a test compares
- * answers with the document.
+ * row checks requests and describes the route in the API document, so the two cannot differ; a test compares answers
+ * with the document.
  */
 import type { Session } from '../auth/auth.ts';
 import { type Principal, type Role, requireRole } from '../auth/roles.ts';
@@ -11,7 +11,7 @@ import type { HttpHandler, HttpMethod, HttpRequest, HttpResponse } from '../uws/
 import { bodyReader } from './body.ts';
 import { type PathValues, pathReader, queryReader } from './parameters.ts';
 
-/** How a door finds out who calls: `Auth` for the REST API, `ReportCallers` for reports. */
+/** Identifies the caller of a request: `Auth` for the REST API, `ReportCallers` for reports. */
 export interface Callers {
   /** Throws the fault for a caller that is not known. */
   session(request: HttpRequest, route: RouteDescription): Promise<Session>;
@@ -21,7 +21,7 @@ export interface Callers {
   inTurn<T>(principal: Principal, call: () => Promise<T>): Promise<T>;
 }
 
-/** What an answer brings: JSON, text or bytes of another kind, or nothing. */
+/** The content of an answer: JSON, a string or bytes of another type, or nothing. */
 export type AnswerShape = Type.Schema | Medium | 'empty';
 
 export interface Medium {
@@ -44,7 +44,7 @@ export interface Call<Path = object, Query = object, Body = unknown> extends Pub
   account: Account;
 }
 
-/** What a row of the table says about itself. */
+/** The description of a route in its row of the table. */
 export interface RouteDescription {
   method: HttpMethod;
   /** Path in the form of the HTTP server: `/api/device/:deviceId`. */
@@ -52,7 +52,7 @@ export interface RouteDescription {
   summary: string;
   description?: string;
   deprecated?: boolean;
-  /** Who may call the route; 'public' = every caller, without a sign-in. */
+  /** The roles that may call the route; 'public' = every caller, without a sign-in. */
   roles: readonly Role[] | 'public';
   /** False: for callers with a token only. */
   apiKeys?: false;
@@ -69,11 +69,11 @@ export interface RouteDescription {
   ownBody?: { shape: Type.Schema | Medium; optional?: boolean; form?: Type.ObjectSchema; jsonOnly?: true };
   /** Answer with the status 200. */
   answer?: AnswerShape;
-  /** Headers of that answer, with what each says. */
+  /** Headers of that answer, with their descriptions. */
   answerHeaders?: Record<string, string>;
   /** Answers beside 200 and the errors that every route may have. */
   otherAnswers?: Record<number, AnswerShape>;
-  /** The paths of telemetry and commands answer their own errors as plain text. */
+  /** True for the paths of telemetry and commands, whose own errors are plain text. */
   plainTextErrors?: boolean;
   /** True: the route waits for a device, which has caps of its own, so its calls take no turns. */
   waits?: boolean;
@@ -83,7 +83,7 @@ export interface RouteDescription {
   bodyBytesMax?: number;
 }
 
-/** A row of the table, its types forgotten. `Deps`: what its handler is given by the door that serves it. */
+/** A row of the table without its types. `Deps`: the collaborators that the serving door passes to the handler. */
 export interface Route<Deps = void> extends RouteDescription {
   run(request: HttpRequest, callers: Callers, deps: Deps): Promise<HttpResponse>;
   /** The sender of a body that comes in pieces, before the rest of it is read. */
@@ -166,7 +166,7 @@ function callReader<Pattern extends string, Query extends Type.ObjectSchema, Bod
   });
 }
 
-/** What the HTTP server registers. */
+/** The functions that the HTTP server registers for a route. */
 export interface ServedRoute {
   method: HttpMethod;
   pattern: string;

@@ -1,6 +1,6 @@
 /**
  * Shapes of answers that doors of the REST API share: errors, pages, tokens. An answer has exactly the members of its
- * shape, in this order, with null for what is not set. A shape with a title has a name in the API document.
+ * shape, in this order, with null for absent values. A shape with a title has a name in the API document.
  */
 import * as Type from '../base/schema.ts';
 import type { Page } from '../postgres/page.ts';
