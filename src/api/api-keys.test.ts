@@ -18,7 +18,7 @@ describe('API keys', () => {
   const makeKey = async (userId: string, how: Parameters<typeof call>[2]): Promise<Answer & { body: Key }> =>
     await call('POST', '/api/apiKey', { ...how, body: { userId: { id: userId }, description: 'k', enabled: true } });
 
-  it('are revoked with all keys that they made, for whomever', async () => {
+  it('are revoked with all keys that they made, for any user', async () => {
     const jwt = await tokenOf();
     const me = (await call('GET', '/api/auth/user', { jwt })).body.id.id;
     const customer = (await call('POST', '/api/customer', { jwt, body: { title: unique('c') } })).body;

@@ -123,7 +123,7 @@ export function apiKeyRoutes(deps: ApiKeyDeps): Route[] {
   ];
 }
 
-/** Raw text, whatever the content type says; what is a JSON string is meant as one. */
+/** Reads a string of any content type; a JSON string is decoded. */
 function descriptionOf({ body }: HttpRequest): string {
   const raw = body.toString('utf8');
   if (raw.includes('\uFFFD')) throw badRequest('description', 'Validation error: description is not valid UTF-8');

@@ -1,4 +1,4 @@
-/** The one table of the REST API, and the document that is made of it. The roof registers what `createApi` gives. */
+/** The one table of the REST API, and the document made from it. The roof registers the result of `createApi`. */
 
 import type { ApiKeyDeps } from '../admin/api-keys.ts';
 import type { Auth } from '../auth/auth.ts';

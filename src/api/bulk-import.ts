@@ -175,7 +175,7 @@ function credentialsOf(cell: (type: string) => string | undefined): NewCredentia
   return token === undefined ? undefined : tokenCredentials(token);
 }
 
-/** Returns the typed value of a cell: a boolean or a number when the text is one, else a string. */
+/** Returns the typed value of a cell: a boolean or a number when the cell is one, else a string. */
 function typedCell(cell: string): TypedValue {
   const lower = cell.toLowerCase();
   if (lower === 'true' || lower === 'false') {

@@ -62,7 +62,7 @@ describe('a device that changes its customer', () => {
     expect(await ownerOf(id)).toBe(customerId);
   });
 
-  it('is not opened again by what the former customer said about claiming', async () => {
+  it('is not opened again by claims of the former customer', async () => {
     const device = await toA();
     const id = device.id.id;
     const offer = { claimingData: { secretKey: 's', expirationTime: clock.now() + 60_000 } };

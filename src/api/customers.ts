@@ -1,4 +1,4 @@
-/** Customers, whose a device is, and claiming by a customer user (docs/rest.md#customers). */
+/** Customers, the assignment of devices, and claiming by a customer user (docs/rest.md#customers). */
 
 import type { Customer } from '../admin/customer.ts';
 import {
@@ -230,7 +230,7 @@ export function customerRoutes(deps: ClaimDeps): Route[] {
   ];
 }
 
-/** No body is as good as an empty secret. */
+/** An absent body counts as an empty secret. */
 function claimSecret(body: Buffer): string {
   const claim = body.length === 0 ? {} : (parseJson(body) as Type.Static<typeof claimBody> | null);
   const secretKey = claim?.secretKey ?? '';

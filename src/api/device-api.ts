@@ -1,6 +1,6 @@
 /**
- * What devices call over HTTP (docs/http.md), for the API document only: these paths are served by the other door,
- * which must not be known here. The test that calls every operation of the document holds the two together.
+ * The device API over HTTP (docs/http.md), described for the API document only: another door, unknown here, serves
+ * these paths. The test that calls every operation of the document compares the two.
  */
 import * as Type from '../base/schema.ts';
 import { provisionTypes } from '../device/device.ts';

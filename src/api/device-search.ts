@@ -1,4 +1,4 @@
-/** Devices by what leads to them (relations), the types in use, and how a device connects (docs/rest.md#devices). */
+/** Finds devices by relations, lists the types in use, and shows how a device connects (docs/rest.md#devices). */
 
 import { visibleCredentials } from '../admin/credentials.ts';
 import { mayRead, usableEntity } from '../admin/entities.ts';

@@ -274,7 +274,7 @@ describe('devices', () => {
 });
 
 describe('a gateway', () => {
-  it('is a device whose additional info says so, at its top and as a boolean', async () => {
+  it('is a device with that member in its additional info, at its top and as a boolean', async () => {
     const jwt = await tokenOf();
     const device = await create(jwt);
     const { body } = await call('GET', `/api/device/${device.id.id}/credentials`, { jwt });

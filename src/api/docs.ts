@@ -1,4 +1,4 @@
-/** Where the API document is (docs/rest.md#the-api-document). Off, these paths do not exist. */
+/** Serves the API document (docs/rest.md#the-api-document). When it is switched off, these paths do not exist. */
 import * as Type from '../base/schema.ts';
 import { type OpenApiInfo, openApiDocument, type TaggedRoutes } from '../rest/openapi.ts';
 import { jsonText, publicRoute, type Route } from '../rest/route.ts';
@@ -7,7 +7,7 @@ import type { HttpRequest } from '../uws/server.ts';
 import { deviceApi } from './device-api.ts';
 
 const prefix = '/v3/api-docs';
-/** Stands in the document for the host of its reader. */
+/** A placeholder in the document for the host of its reader. */
 const hostMark = '<host>';
 
 export interface DocsConfig {
@@ -29,10 +29,10 @@ export function docsRoutes(
     configUrl: `${prefix}/swagger-config`,
     url,
     urls: [{ url, name: groupName }],
-    // A key that is kept in the browser outlives the one who typed it in.
+    // A key that the browser keeps would be usable by its next user.
     persistAuthorization: false,
   });
-  // Made at the first request: a worker that serves only devices never needs the document. Cut where the host belongs.
+  // Made at the first request, because a worker that serves only devices never needs it. Cut at the places of the host.
   let document: string[] | undefined;
   const info: OpenApiInfo = { title, version };
   const routes: Route[] = [

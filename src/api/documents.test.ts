@@ -9,7 +9,7 @@ describe('documents of users', () => {
   const tooLong = (field: string, bytes: number, most = 65_536) =>
     error(400, 31, `Validation error: ${field} has ${bytes} bytes; at most ${most} are kept`);
 
-  it('have a cap, whatever they belong to', async () => {
+  it('have a cap, for any owner', async () => {
     const [jwt, system] = [await tokenOf(), await tokenOf(admin.systemEmail)];
     const save = (path: string, body: object, by = jwt) => call('POST', path, { jwt: by, body });
     const full = chars(65_536 - 11);

@@ -24,7 +24,7 @@ describe('signing in', () => {
     expect(user.body.customerId).toEqual({ entityType: 'CUSTOMER', id: nullUuid });
   });
 
-  it('tells the same about a wrong password and an unknown user', async () => {
+  it('gives the same answer for a wrong password and an unknown user', async () => {
     for (const body of [
       { username: admin.email, password: 'x' },
       { username: 'nobody@millrace.local', password: 'x' },
@@ -100,7 +100,7 @@ describe('signing in', () => {
     expect(await renew({ refreshToken })).toMatchObject({ status: 200 });
   });
 
-  it('ends all sessions of a user that has more of them remembered than anybody needs', async () => {
+  it('ends all sessions of a user with too many remembered ones', async () => {
     const pair = await signIn('sysadmin@thingsboard.org', 'sysadmin');
     await postgres.query(
       `insert into outdated_session (session_id, expires_time, owner_id)
@@ -126,7 +126,7 @@ describe('signing in', () => {
     expect(await call('GET', '/api/auth/user', { jwt: second.token })).toMatchObject({ status: 200 });
   });
 
-  it('changes the password, and every other token ends, of whichever second', async () => {
+  it('changes the password, and ends every other token, of any second', async () => {
     const username = 'customerB@thingsboard.org';
     const [{ token }, other] = [await signIn(username, 'customer'), await signIn(username, 'customer')];
     const { body: me } = await call('GET', '/api/auth/user', { jwt: token });
@@ -138,7 +138,7 @@ describe('signing in', () => {
     expect(await change('customer', 'customer')).toMatchObject(
       error(400, 31, 'New password should be different from existing!'),
     );
-    // A thief who renews without a pause: whatever its requests meet, none of their answers may outlive the change.
+    // A thief renews without a pause: no answer to its requests may stay valid after the change.
     const stolen = [other];
     let isStopped = false;
     const thief = (async () => {
@@ -165,7 +165,7 @@ describe('signing in', () => {
     ).toMatchObject(error(400, 31, 'Invalid reset token!'));
   });
 
-  it('lets nobody guess the current password of a session faster than at a sign-in', async () => {
+  it('lets no caller guess the current password of a session faster than at a sign-in', async () => {
     const username = 'customer@thingsboard.org';
     const jwt = await tokenOf(username, 'customer');
     for (let i = 0; i < limits.failedSignInsFree; i += 1) failedSignIns.failed(username, '127.0.0');
@@ -178,7 +178,7 @@ describe('signing in', () => {
     expect(failed).toHaveBeenCalledWith(username, '127.0.0');
   });
 
-  it('is not kept from a user by guesses from elsewhere', async () => {
+  it('is not blocked for a user by guesses from elsewhere', async () => {
     const body = { username: admin.email, password: admin.password };
     await signIn();
     for (let i = 0; i < 100 * limits.failedSignInsFree; i += 1) failedSignIns.failed(admin.email, `10.${i}.0`);
@@ -189,7 +189,7 @@ describe('signing in', () => {
     failedSignIns.succeeded(admin.email, '127.0.0');
   });
 
-  it('wants a credential it knows', async () => {
+  it('requires a supported credential', async () => {
     const get = (headers: Record<string, string>) => call('GET', '/api/auth/user', { headers });
     const failed = error(401, 10, 'Authentication failed');
     const invalid = error(401, 10, 'Invalid username or password');

@@ -1,4 +1,4 @@
-/** Signing in and out, and the user who is signed in (docs/rest.md#sign-in). */
+/** Sign-in, sign-out, and the signed-in user (docs/rest.md#sign-in). */
 import { type Auth, authenticationFailed } from '../auth/auth.ts';
 import { everyone, users } from '../auth/roles.ts';
 import { Fault } from '../base/errors.ts';
@@ -22,7 +22,7 @@ const passwordBody = Type.Object({
   revokeApiKeys: flag,
 });
 
-/** Whatever is wrong with a sign-in is a failed authentication. */
+/** Every fault of a sign-in is a failed authentication. */
 const otherAnswers = { 401: errorShape };
 const jwtDeprecated = 'Signing in for tokens is deprecated: use API keys.';
 
@@ -126,10 +126,7 @@ export function loginRoutes(auth: Auth): Route[] {
   ];
 }
 
-/**
- * Members of the body, whatever its content type; whatever is wrong with it is a failed authentication and nothing
- * more.
- */
+/** Returns the members of the body, of any content type. Every fault is a failed authentication without details. */
 function membersOf(request: HttpRequest): Record<string, unknown> {
   try {
     const body = parseJson(request.body);

@@ -38,7 +38,7 @@ test('a short answer holds nothing, a long one is sent in slices and held until 
   expect(held()).toBe(0);
 });
 
-test('an answer has a cap, callers have shares, and what fails is given back', async () => {
+test('an answer has a cap, callers have shares, and a failed answer is released', async () => {
   await expect(answers.json(caller('t'), megabytes(5))).rejects.toMatchObject({ reason: 'answer_bytes' });
   expect(held()).toBe(0);
   const refusal = { status: 503, reason: 'answers_unsent' };

@@ -1,6 +1,6 @@
 /**
- * Answers of the REST API that may become long: written text by text, held as bytes, sent at the pace of the reader.
- * What all of them hold has a cap for this worker and a share for each tenant and customer.
+ * Answers of the REST API that may become long: written string by string, kept as bytes, sent at the pace of the
+ * reader. The bytes of all such answers have a cap for this worker and a share for each tenant and customer.
  */
 import type { Principal } from '../auth/roles.ts';
 import { ByteBudget, type Owner } from '../base/byte-budget.ts';
@@ -35,7 +35,7 @@ export class LongAnswers {
     metrics.observed('rest_answer_bytes', help, () => this.#budget.held);
   }
 
-  /** Calls `write`, which may take many turns of the loop; the answer is what `write` added. */
+  /** Calls `write`, which may take many turns of the event loop; the answer is everything that `write` added. */
   async json({ tenantId, customerId }: Principal, write: (answer: LongText) => Promise<void>): Promise<HttpResponse> {
     const { longAnswerBytesMax, longAnswersTenantBytesMax, longAnswersCustomerBytesMax } = this.#caps;
     const owners: Owner[] = [{ name: `tenant ${tenantId}`, bytesMax: longAnswersTenantBytesMax }];
@@ -73,7 +73,7 @@ export class LongText {
     if (this.#text.length >= pieceChars) this.#flush();
   }
 
-  /** Adds the texts with turns for others in between. */
+  /** Adds the strings, and lets the event loop run in between. */
   async addAll(texts: Iterable<string>): Promise<void> {
     let turnEnd = this.#bytes + sliceBytes;
     for (const text of texts) {
@@ -98,7 +98,7 @@ export class LongText {
       };
       return { ...head, body };
     }
-    // The library copies at once what the socket does not take.
+    // The library copies at once the bytes that the socket does not take.
     const body = Buffer.concat(this.#pieces);
     this.release();
     return { ...head, body };
@@ -122,7 +122,7 @@ export class LongText {
     this.#pieces.push(piece);
   }
 
-  /** Slices are asked for in order: what lies before `at` has been sent. */
+  /** Slices are requested in order: bytes before `at` have been sent. */
   #slice(at: number): Buffer {
     let start = this.#bytes - this.#held;
     while (at >= start + this.#pieces[0]!.length) {

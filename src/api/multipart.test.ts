@@ -33,11 +33,11 @@ describe('parts', () => {
     expect([...read[1]!.bytes]).toEqual([0, 13, 10, 45, 45, 255]);
   });
 
-  test('bytes that look like a boundary stay bytes', () => {
+  test('bytes like a boundary stay bytes', () => {
     expect(parts(file('a\r\n--X\r\n--xx\r\n-- XX b'))[0]!.text).toBe('a\r\n--X\r\n--xx\r\n-- XX b');
   });
 
-  test('an empty part, a preamble, an epilogue, blanks behind the boundary', () => {
+  test('an empty part, a preamble, an epilogue, blanks after the boundary', () => {
     expect(parts(file(''))[0]!.text).toBe('');
     expect(parts(`before\r\n${file('x')}after`)).toHaveLength(1);
     expect(parts(file('x').replace('--XX\r\n', '--XX \t\r\n'))).toHaveLength(1);
@@ -84,7 +84,7 @@ describe('refused', () => {
     expect(refusal(body, contentType)).toMatch(expected);
   });
 
-  test('any cut of a good body is refused or read, and never throws anything but a fault', () => {
+  test('any part of a valid body is refused or read, and never throws anything but a fault', () => {
     const whole = `${file('x').replace('--XX--\r\n', '')}${file('y')}`;
     for (let end = 0; end < whole.length - 4; end += 1) expect(refusal(whole.slice(0, end))).toMatch(/^400 /);
   });

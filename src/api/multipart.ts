@@ -1,6 +1,6 @@
 /**
- * multipart/form-data (RFC 7578) of a body that is in memory and has its cap already: the parts as views of it. Bounded
- * in parts and in the head of each part; whatever is malformed is a 400 that says what.
+ * Parses multipart/form-data (RFC 7578) from a body in memory, whose size is capped already: the parts are views of it.
+ * Parts and the head of each part are capped; every fault is a 400 with its cause.
  */
 import { badRequest, Fault } from '../base/errors.ts';
 

@@ -21,7 +21,7 @@ label{display:block;margin:1rem 0}input{display:block;box-sizing:border-box;widt
 button{padding:.5rem 1rem;font:inherit}`;
 const styleHash = createHash('sha256').update(style).digest('base64');
 
-/** `fault`: what was wrong with the last try. */
+/** `fault`: the error of the last try. */
 export function passwordForm(page: PasswordPage, token: string, minimumLength: number, fault = ''): HttpResponse {
   const field = (label: string, name: string) =>
     `<label>${label}<input type="password" name="${name}" autocomplete="new-password" required minlength="${minimumLength}" maxlength="72"></label>`;

@@ -41,7 +41,7 @@ const resetForm = Type.Object({
   revokeApiKeys: Type.Optional(Type.Boolean()),
 });
 const htmlAnswer = textAnswer('text/html');
-/** What answers the form of the page: saved, or the page again with what is wrong. */
+/** The answer to the form of the page: saved, or the page again with the error. */
 const pageOfForm = { 200: htmlAnswer, 400: htmlAnswer };
 const formType = /^application\/x-www-form-urlencoded\b/i;
 

@@ -1,6 +1,6 @@
 /**
- * The telemetry and RPC paths of the family answer their own errors as plain text, and a sysadmin in words of their
- * own (docs/rest.md#errors).
+ * The telemetry and RPC paths answer their own errors as plain text, with special sentences for a system administrator,
+ * as ThingsBoard does (docs/rest.md#errors).
  */
 
 import { entityTitle, mayReadValues, mayWrite } from '../admin/entities.ts';
@@ -27,7 +27,7 @@ import { findDeviceRow } from '../device/store.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
 import type { HttpResponse } from '../uws/server.ts';
 
-/** Answers a fault of the caller as plain text. Throws every other error on, to the common error answer. */
+/** Answers a fault of the caller as plain text. Rethrows every other error to the common error answer. */
 export async function plainText(work: () => Promise<HttpResponse>): Promise<HttpResponse> {
   try {
     return await work();
@@ -58,8 +58,8 @@ export function deviceTarget(entityId: string): Target {
 }
 
 /**
- * The number of a device or another entity in ClickHouse, if the caller may use it so. A deleted one has none, whatever
- * rows it left; 0, which has no rows = nothing was written for the entity.
+ * Returns the number of a device or another entity in ClickHouse, if the caller may use it. A deleted entity has none,
+ * even when rows of it remain. 0, which has no rows, means that nothing was written for the entity.
  */
 export async function seriesNumber(
   queries: Queries,
@@ -76,7 +76,9 @@ export async function seriesNumber(
   return (await findNumber(queries, refOf(target))) ?? 0;
 }
 
-/** As `seriesNumber` for a write to an entity that is no device; `work` runs inside the transaction that holds it. */
+/**
+ * Like `seriesNumber`, for a write to an entity that is not a device. `work` runs inside the transaction that locks it.
+ */
 export async function withNumber<T>(
   postgres: Postgres,
   principal: Principal,

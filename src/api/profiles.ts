@@ -112,7 +112,7 @@ const issuerShape = closed(
   {
     profileId: Type.String({ format: 'uuid' }),
     name: Type.String(),
-    /** EARLIER: saved before proofs were asked for, and in force as long as no other tenant's profile matches. */
+    /** EARLIER: saved before proofs were required, and in force as long as no profile of another tenant matches. */
     state: Type.Enum(issuerStates),
     nonce: Type.String(),
   },
@@ -152,7 +152,7 @@ export function profileRoutes(deps: ProfileRoutesDeps): Route[] {
     return json((await findProfiles(postgres, tenantId, ids)).map(profileInfoJson));
   }
 
-  /** Numbers of the devices whose keys are asked for. */
+  /** Returns the numbers of the devices whose keys are requested. */
   async function devicesOf(principal: Principal, id: string | undefined): Promise<number[]> {
     const caller = requireTenant(principal);
     const profile = id ? await profileOf(caller, id) : undefined;

@@ -3,7 +3,7 @@ import type { NameConflict } from '../admin/name-conflict.ts';
 import * as Type from '../base/schema.ts';
 import { commaList } from '../rest/parameters.ts';
 
-/** What to do when the name of a new entity is taken. */
+/** The policy for a new entity whose name is taken. */
 export const conflictQuery = Type.Object({
   nameConflictPolicy: Type.Optional(Type.Enum(['FAIL', 'UNIQUIFY'])),
   uniquifySeparator: Type.Optional(Type.String()),

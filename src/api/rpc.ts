@@ -30,7 +30,7 @@ export interface RpcRoutesDeps {
   clock: Clock;
 }
 
-/** The setting bounds what is done. */
+/** The highest accepted value; the setting limits the actual retries. */
 const retriesAskedMax = 1_000_000;
 
 const commandBody = Type.Object({
@@ -252,7 +252,7 @@ function wholeMember(body: Map<string, Json>, name: string): number | undefined 
   return value;
 }
 
-/** Reply and additional info stay the text that they came as. */
+/** Reply and additional info are returned as they were sent. */
 function rpcJson(rpc: StoredRpc): string {
   const { id, createdTime, expirationTime, oneway, method, params, retries, status } = rpc;
   const tenantId = { entityType: 'TENANT', id: rpc.tenantId };

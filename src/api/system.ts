@@ -1,10 +1,10 @@
-/** What this server says of itself. */
+/** Information about this server. */
 import { users } from '../auth/roles.ts';
 import * as Type from '../base/schema.ts';
 import { json, type Route, route } from '../rest/route.ts';
 import { closed } from '../rest/shapes.ts';
 
-/** The version of the platform whose API this is: clients ask for it before they use API keys, which began with 4.3. */
+/** The version of ThingsBoard whose API this is: clients check it before they use API keys, which began with 4.3. */
 export const platformVersion = '4.3.0';
 
 const infoShape = closed(

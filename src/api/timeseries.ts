@@ -71,12 +71,12 @@ type HistoryQuery = Type.Static<typeof rangeQuery>;
 
 export function timeseriesRoutes(deps: TimeseriesDeps): Route[] {
   const { postgres, clickhouse, clock, longAnswers, saveSeries, deleteSeries } = deps;
-  /** What never changes about devices that were asked for: their number in ClickHouse. */
+  /** Requested device → its number in ClickHouse, which never changes. */
   const numbers = new FifoMap<string, number>(limits.askedDevicesMax);
 
   async function latest(principal: Principal, target: Target, keys: string[], strict: boolean): Promise<HttpResponse> {
     return await plainText(async () => {
-      // Both stores are asked at once, where that is possible; data that the caller may not see is dropped.
+      // Reads both stores at once, where possible; data that the caller may not see is dropped.
       const read = (device: number) => readLatest(clickhouse, device, keys.length > 0 ? keys : undefined);
       const known = isDevice(target) ? numbers.get(target.entityId) : undefined;
       const early = known === undefined ? undefined : read(known);
@@ -127,7 +127,7 @@ export function timeseriesRoutes(deps: TimeseriesDeps): Route[] {
     });
   }
 
-  /** Returns the device whose points are written. Another entity is returned in the shape of a device. */
+  /** Returns the device whose points are written. Another entity is returned in the form of a device. */
   async function ownerOf(principal: Principal, target: Target): Promise<DeviceRow> {
     const { entityId: id } = target;
     if (!isOtherKind(target)) return await usableDevice(postgres, principal, isDevice(target) ? id : undefined);
@@ -230,7 +230,7 @@ export function timeseriesRoutes(deps: TimeseriesDeps): Route[] {
   ];
 }
 
-/** What the decoder says of a body that is no telemetry at all. */
+/** Reasons of the decoder for a body that is not telemetry at all. */
 const unreadableReasons = new Set(['malformed_json', 'wrong_shape', 'invalid_utf8', 'missing_body']);
 
 function unreadable(what: string): string {

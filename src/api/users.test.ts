@@ -83,7 +83,7 @@ describe('users', () => {
     const customerId = (await call('GET', '/api/customers?pageSize=1&page=0', { jwt: tenant })).body.data[0].id;
     const below = await newUser(tenant, { authority: 'CUSTOMER_USER', customerId });
     expect((await save({ ...below, email })).body).toMatchObject({ email });
-    // Nothing tells which tenant has such a user.
+    // No answer shows which tenant has such a user.
     for (const taken of [email, admin.email]) {
       expect(await save({ ...equal, email: taken, currentPassword: 'tenant' })).toMatchObject(
         error(400, 31, `The email '${taken}' cannot be used: choose another one.`),

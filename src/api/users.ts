@@ -87,7 +87,7 @@ export function userRoutes(deps: UserRoutesDeps): Route[] {
         }
         if (query.sendActivationMail ?? true) {
           await checkNewUser(deps, principal, input);
-          // There is no mail server to be configured: a user who waits for a mail would wait for ever.
+          // No mail server can be configured: a user would wait for a mail without end.
           throw new Fault('mail', "Couldn't send user activation email");
         }
         return json(userJson(await createUser(deps, principal, input)));
