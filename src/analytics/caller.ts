@@ -1,7 +1,7 @@
 /**
- * Finds out who calls the analytics component: by a JWT in the query or the header `jwt`, else by `X-Authorization`.
- * An unknown caller gets the status that the route names: 403, as the report API documents, not the 401 of the REST
- * API.
+ * Identifies the caller of the analytics component: by a JWT in the query or the header `jwt`, else by
+ * `X-Authorization`. An unknown caller gets the status that the route names: 403, as the report API documents, not the
+ * 401 of the REST API.
  */
 import { type Auth, authenticationFailed, type Session } from '../auth/auth.ts';
 import type { Principal } from '../auth/roles.ts';

@@ -1,4 +1,4 @@
-/** What the analytics component serves: the rows of its table, the page of a view link, and its health. */
+/** Serves the analytics component: the rows of its table, the page of a view link, and its health. */
 import type { Auth } from '../auth/auth.ts';
 import { limits } from '../base/limits.ts';
 import type { Metrics } from '../base/metrics.ts';

@@ -1,6 +1,6 @@
 /**
- * The table of the analytics component: reports, saved views, signing in. It is a constant, because the API document is
- * made of it in workers, which serve none of its routes; `door.ts` gives each handler what it works with.
+ * The table of the analytics component: reports, saved views, sign-in. It is a constant, because workers make the API
+ * document from it without serving its routes; `door.ts` passes the collaborators to each handler.
  */
 import type { Auth } from '../auth/auth.ts';
 import { requireTenant, tenantAdmins, tenantUsers } from '../auth/roles.ts';
@@ -30,7 +30,7 @@ export interface ReportRouteDeps extends ReportDeps {
 const prefixes = ['/apiAnalytics', '/apiTrendz'] as const;
 const view = '/apiAnalytics/view';
 
-/** As the report API documents. */
+/** The status that the report API documents. */
 const unknownCaller = 403;
 const viewsBodyBytesMax = limits.viewBodyBytesMax;
 const answersReport = {
@@ -154,7 +154,7 @@ export const reportRoutes: readonly Route<ReportRouteDeps>[] = [
   }),
 ];
 
-/** What the API document says of reports. `port`: of the analytics process. */
+/** Returns the part of the API document about reports. `port`: the port of the analytics process. */
 export function reportsAt(port: number): TaggedRoutes {
   const description =
     'Reports and their views, on a port of their own. The token may also be the query parameter or the header `jwt`.';

@@ -1,6 +1,6 @@
 /**
- * The JSON of views and reports, for the API document. `report/decode-view.ts` checks what comes in, because the members
- * of a field depend on its source; what goes out has exactly the members of its shape.
+ * The JSON of views and reports, for the API document. `report/decode-view.ts` checks requests, because the members of
+ * a field depend on its source; answers have exactly the members of their shape.
  */
 import * as Type from '../base/schema.ts';
 import { dateGroupings, groupUnits } from '../report/dates.ts';

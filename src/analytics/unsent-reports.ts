@@ -1,4 +1,4 @@
-/** Answers with reports: one is sent in slices at the pace of its reader, and its headers say what was cut. */
+/** Sends reports in slices at the pace of their readers, with headers that say what was left out. */
 import type { TenantPrincipal } from '../auth/roles.ts';
 import { ByteBudget } from '../base/byte-budget.ts';
 import { Fault, unavailable } from '../base/errors.ts';

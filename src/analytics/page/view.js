@@ -1,5 +1,5 @@
-// The page of a view link: signs in, runs the view whose id is the last part of the path, shows the table. The token
-// is kept for this tab only. Cells are set as text, whatever they look like.
+// The page of a view link: signs in, runs the view whose id is the last part of the path, shows the table. The token is
+// kept for this tab only. Cells are set as plain text, never as markup.
 const id = location.pathname.split('/').filter(Boolean).at(-1) ?? '';
 const tokenName = 'millrace-jwt';
 const rowsShownMax = 5000;
