@@ -57,7 +57,7 @@ describe.each(paths)('%s', (path) => {
     expect(policy).not.toContain('unsafe');
   });
 
-  test('is not sent again to who has it', async () => {
+  test('is not sent again to a browser that has it', async () => {
     const etag = (await fetch(base + path)).headers.get('etag')!;
     expect(etag).toMatch(/^"[^"]+"$/);
     for (const known of [etag, `W/${etag}`, `"other", ${etag}`, '*']) {
@@ -67,7 +67,7 @@ describe.each(paths)('%s', (path) => {
     expect((await fetch(base + path, { headers: { 'if-none-match': '"other"' } })).status).toBe(200);
   });
 
-  test('is the same compressed and plain, and HEAD tells its length', async () => {
+  test('is the same compressed and plain, and HEAD returns its length', async () => {
     const plain = await fetch(base + path, { headers: { 'accept-encoding': 'identity, gzip;q=0' } });
     expect(plain.headers.get('content-encoding')).toBeNull();
     const compressed = await fetch(base + path, { headers: { 'accept-encoding': 'br, gzip' } });
@@ -110,7 +110,7 @@ test('another path is the 404 of the API', async () => {
   expect((await fetch(base, { method: 'POST' })).status).toBe(405);
 });
 
-test('without the document there is no page of it, and the console knows', async () => {
+test('without the document there is no page of it, and the console has no link', async () => {
   const gone = ['/swagger-ui.html', '/swagger-ui', '/swagger-ui/', '/swagger-ui/index.html', '/swagger-ui/docs.js'];
   for (const path of gone) expect((await fetch(withoutDocs + path)).status, path).toBe(404);
   expect((await fetch(withoutDocs)).status).toBe(200);
