@@ -68,7 +68,7 @@ describe('a poll', () => {
     expect(seen.status).toBe('408 Request Timeout');
   });
 
-  it('is answered once, and tells who came too late', () => {
+  it('is answered once, and returns false to later answers', () => {
     const { seen, exchange } = request();
     const poll = longPolls().hold(exchange, 'token', device, 1_000)!;
     let ends = 0;
@@ -79,7 +79,7 @@ describe('a poll', () => {
     expect([seen.status, ends]).toEqual(['200 OK', 1]);
   });
 
-  it('whose client has gone takes no answer and gives up its place', () => {
+  it('whose client has disconnected takes no answer and frees its place', () => {
     const polls = longPolls(1);
     const { seen, exchange } = request();
     const poll = polls.hold(exchange, 'token', device, 1_000)!;
@@ -88,7 +88,7 @@ describe('a poll', () => {
     expect(polls.hold(request().exchange, 'token', device, 1_000)).toBeDefined();
   });
 
-  it('that ended before anybody could listen says so at once', () => {
+  it('that ended before a callback was set calls it at once', () => {
     const poll = longPolls().hold(request().exchange, 'token', device, 1_000)!;
     poll.answer({ status: 200 });
     let ended = false;
@@ -124,7 +124,7 @@ describe('a poll', () => {
     expect(hold(301, 'd')).toBe('503 Service Unavailable');
   });
 
-  it('stays when its token is still good, expires when it is not, and is 403 when the device is gone', async () => {
+  it('stays when its token is still valid, expires when it is not, and is 403 when the device is gone', async () => {
     for (const [found, reason, status] of [
       [device, 'credentials_changed', ''],
       [null, 'credentials_changed', '408 Request Timeout'],
