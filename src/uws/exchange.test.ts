@@ -1,11 +1,11 @@
-/** What an answer in slices holds is given back however it ends, also when none of it is sent. */
+/** The resources of an answer in slices are released at every end, also when none of it is sent. */
 import type { HttpResponse as UwsResponse } from 'uWebSockets.js';
 import { expect, test } from 'vitest';
 import { limits } from '../base/limits.ts';
 import { Exchange } from './exchange.ts';
 import { streams } from './slices.ts';
 
-/** A response whose reader takes everything, or goes away when the test says so. */
+/** A response whose reader takes everything, or disconnects on request. */
 class Response {
   readonly statuses: string[] = [];
   #aborted: () => void = () => {};

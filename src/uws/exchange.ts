@@ -229,7 +229,7 @@ export function faultAnswer(fault: Fault): Answer {
   return answer;
 }
 
-/** Allows reads from any origin, without credentials that a browser adds by itself: tokens are in headers. */
+/** Allows reads from any origin, without credentials that a browser adds: tokens are in headers. */
 function writeCors(res: UwsResponse, origin: string): void {
   res.writeHeader('Access-Control-Allow-Origin', origin);
   res.writeHeader('Vary', 'Origin');

@@ -79,7 +79,7 @@ test('room for a body is held until its handler is done, also when the client ha
   expect(heldBytes()).toBe(0);
 });
 
-test('a sender has room for the largest body of any route, whatever the default of the server is', async () => {
+test('a sender has room for the largest body of any route, with any default of the server', async () => {
   const server = open(1024 * 1024);
   server.route(
     'POST',
