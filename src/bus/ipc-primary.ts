@@ -1,6 +1,6 @@
 /**
- * The hub of the one-host bus, in the primary: takes from every worker, gives to those that asked for the channel. A
- * worker that does not read is skipped above a cap, and a dead one's subscriptions vanish with it.
+ * The hub of the one-host bus, in the primary: receives messages from every worker and sends them to the subscribers of
+ * the channel. Above a cap a worker that does not read is skipped. The subscriptions of a dead worker end with it.
  */
 import { limits } from '../base/limits.ts';
 import type { Counter, Metrics } from '../base/metrics.ts';

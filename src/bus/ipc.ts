@@ -32,7 +32,7 @@ export class IpcBus implements Bus {
   }
 
   async subscribe(channel: string, handler: Handler): Promise<() => void> {
-    // Each call adds a listener of its own, even for the same function.
+    // Each call adds a separate listener, even for the same function.
     const listener: Handler = (payload, from) => handler(payload, from);
     this.#subscriptions.add(channel, listener);
     await this.#confirmed(channel);

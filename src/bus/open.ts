@@ -13,7 +13,7 @@ import type { ClusterAddress } from './redis-cluster.ts';
 
 export interface BusOptions {
   redisUrl: string;
-  /** The id of this installation: another one on the same Redis has channels of its own. */
+  /** The id of this installation, which separates its channels from those of others on the same Redis. */
   installation: string;
   log: Log;
   metrics: Metrics;

@@ -1,6 +1,6 @@
 /**
- * One end of a process channel that carries bus messages beside others: tagged, batched by the turn of the loop, and
- * bounded by what the other side has not taken yet.
+ * One end of a process channel that carries bus messages beside other messages: tagged, batched by turn of the event
+ * loop, and capped by the messages that the other side has not received.
  */
 import type { ChildProcess } from 'node:child_process';
 import type { Worker } from 'node:cluster';
@@ -13,7 +13,7 @@ export interface Port {
   onClose(closed: () => void): void;
 }
 
-/** Channel, payload, and whether the payload is base64 of bytes: process channels carry text only. */
+/** Channel, payload, and whether the payload is base64 of bytes: process channels carry only strings. */
 export type Entry = [channel: string, payload: string, bytes: 0 | 1];
 
 export type Message =

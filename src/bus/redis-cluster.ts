@@ -1,8 +1,8 @@
 /**
- * A Redis Cluster with sharded pub/sub, where a channel lives on one node only. Publishing goes through ioredis' slot
- * map. Listening has a connection of its own to each node and finds a channel's node by asking: a wrong one answers
- * with the right one (MOVED). (ioredis' own sharded subscribers neither report when they are restored nor notice a
- * silent connection.) While a slot moves, the order of its channels may be broken.
+ * A Redis Cluster with sharded pub/sub, where a channel is on one node only. Publishing uses ioredis' slot map. Each
+ * node has one subscriber connection, and a channel's node is found by trial: a wrong node answers with the right one
+ * (MOVED). (ioredis' own sharded subscribers neither report when they are restored nor notice a silent connection.)
+ * While a slot moves, messages of its channels may arrive out of order.
  */
 import { Cluster, Redis } from 'ioredis';
 import { limits } from '../base/limits.ts';
@@ -43,7 +43,7 @@ export class ClusterLink implements RedisLink {
       clusterRetryStrategy: (attempt) => Math.min(50 * attempt, limits.busTimeoutMs),
       slotsRefreshTimeout: limits.busTimeoutMs,
       maxRedirections: redirectsMax,
-      // At most once: a failed message is not sent again after later messages.
+      // Delivery is at most once: a failed message is not repeated after later messages.
       retryDelayOnFailover: 0,
       retryDelayOnClusterDown: 0,
       retryDelayOnTryAgain: 0,

@@ -37,7 +37,7 @@ function open(protocol = busProtocol) {
   return { bus, link, owner, published, told: () => told };
 }
 
-it('tells of a gap when both ways are open again: who is told must be heard', async () => {
+it('reports a gap only when both directions are open again: notified handlers must receive messages', async () => {
   const { bus, link, owner, told } = open();
   link.canPublish = false;
   owner.onRestored();
@@ -49,7 +49,7 @@ it('tells of a gap when both ways are open again: who is told must be heard', as
   await bus.close();
 });
 
-it('tells of a gap when only the way out was closed', async () => {
+it('reports a gap when only the outgoing direction was closed', async () => {
   const { bus, link, told } = open();
   link.canPublish = false;
   bus.publish('channel', 'lost');
@@ -59,7 +59,7 @@ it('tells of a gap when only the way out was closed', async () => {
   await bus.close();
 });
 
-it('is not told when a healthy server refuses a message', async () => {
+it('reports none when a healthy server refuses a message', async () => {
   const { bus, link, told } = open();
   link.failing = true;
   bus.publish('channel', 'refused');

@@ -20,27 +20,27 @@ export interface RedisLink {
   close(): void;
 }
 
-/** What a link asks of its bus and reports to it. */
+/** The interface of a link to its bus. */
 export interface LinkOwner {
   channels(): string[];
   onMessage(channel: string, payload: Buffer): void;
-  /** Everything is in force after messages may have been missed. */
+  /** Called when all subscriptions are in force after messages may have been missed. */
   onRestored(): void;
   log: Log;
 }
 
-/** How a channel is called on the wire. */
+/** The names of channels on the wire. */
 export interface ChannelNames {
-  /** Prefix of what is published. */
+  /** The prefix for publishing. */
   written: string;
-  /** Prefixes of what is subscribed. */
+  /** The prefixes for subscribing. */
   read: string[];
 }
 
 /**
- * The protocol of the bus. The shape of a message changes with a new number only; members may be added under the same
- * one. A version that brings number N reads N and N - 1 and goes on writing N - 1; the next version writes N. So hosts
- * of two successive versions understand each other (docs/releases.md).
+ * The protocol of the bus. A change of a message's shape needs a new number; added members do not. A version that
+ * introduces number N reads N and N - 1 and still writes N - 1; the next version writes N. So hosts of two successive
+ * versions understand each other (docs/releases.md).
  */
 export const busProtocol = { written: 1, read: [1] };
 
@@ -106,7 +106,7 @@ export class RedisBus implements Bus {
   }
 
   async subscribe(channel: string, handler: Handler): Promise<() => void> {
-    // Each call adds a listener of its own, even for the same function.
+    // Each call adds a separate listener, even for the same function.
     const listener: Handler = (payload) => handler(payload, channel);
     const names = this.#names.read.map((prefix) => prefix + channel);
     for (const name of names) this.#subscriptions.add(name, listener);
@@ -152,7 +152,7 @@ export function connectionOptions(role: string) {
     connectionName: `millrace-${role}`,
     connectTimeout: limits.busTimeoutMs,
     socketTimeout: limits.busTimeoutMs,
-    // At most once: nothing is sent twice. The link restores subscriptions and reports when it is done.
+    // Delivery is at most once: no message is repeated. The link restores subscriptions and then reports.
     maxRetriesPerRequest: 0,
     autoResendUnfulfilledCommands: false,
     autoResubscribe: false,

@@ -1,6 +1,7 @@
 /**
- * The listeners of this process by channel. Every bus keeps one. A message reaches all workers of all hosts within a
- * millisecond, so no message may end a process: what a handler cannot read is counted and dropped, and so is a bug.
+ * The listeners of this process by channel; every bus has one such table. A message reaches all workers of all hosts
+ * within a millisecond, so no message may end a process: a message that a handler cannot read is counted and dropped,
+ * even when the cause is a bug.
  */
 import { limits } from '../base/limits.ts';
 import type { BusCounters, Handler } from './bus.ts';

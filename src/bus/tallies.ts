@@ -1,7 +1,6 @@
 /**
- * Counts that all workers and hosts share. A process adds what it counted; `Tallies` publishes the sums and hands over
- * what every other process counted. A message that the bus loses leaves the other processes with counts that are too
- * low.
+ * Counts that all workers and hosts share. A process adds its own counts; `Tallies` publishes the sums and passes on
+ * the counts of other processes. After a lost message the other processes have counts that are too low.
  */
 import { randomUUID } from 'node:crypto';
 import type { Bus } from './bus.ts';
@@ -17,7 +16,7 @@ export interface TalliesDeps<Group extends string> {
   groups: readonly Group[];
   /** Numbers that are counted for each owner. */
   countsOfOwner: number;
-  /** Between two messages of this process; the first one after a quiet time is sent at once. */
+  /** Time between two messages of this process; the first one after a quiet time is sent at once. */
   intervalMs: number;
   ownersPerMessage: number;
   /** Receives what another process counted since its last message. */
@@ -32,7 +31,7 @@ interface Message<Group> {
   taken: Entry<Group>[];
 }
 
-/** What this process counted for the owners of one group since its last message. */
+/** The counts of this process for the owners of one group since its last message. */
 export class Tally {
   #sums = new Map<Owner, number[]>();
 
@@ -78,7 +77,7 @@ export class Tallies<Group extends string> {
     return this.#tallies.get(group)!;
   }
 
-  /** Publishes what was added: at once after a quiet time, gathered under load. */
+  /** Publishes the added counts: at once after a quiet time, gathered under load. */
   publish(): void {
     if (!this.#timer) this.#send();
   }
