@@ -1,4 +1,4 @@
-/** What went wrong between Millrace and ClickHouse, sorted by what the caller can do about it. */
+/** The errors between Millrace and ClickHouse, sorted by what the caller can do. */
 import { ClickHouseError as ServerError } from '@clickhouse/client';
 import { messageOf } from '../base/errors.ts';
 

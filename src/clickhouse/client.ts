@@ -37,7 +37,7 @@ export interface ReadOptions extends QueryOptions {
 }
 
 export interface ExecOptions extends QueryOptions {
-  /** For statements that run before the database exists. */
+  /** True for statements that run before the database exists. */
   withoutDatabase?: boolean;
 }
 
@@ -55,7 +55,10 @@ const statementTimeoutMs = 120_000;
 const pingTimeoutMs = 2_000;
 /** A deadline of the client's own above every deadline of a call; the calls' deadlines are signals. */
 const socketTimeoutMs = 2 ** 31 - 1;
-/** Below the keep-alive of every ClickHouse (3 s in old ones), so that a socket is not used as it is being closed. */
+/**
+ * Shorter than the keep-alive of every ClickHouse (3 s in old versions), so that no socket is used while it is being
+ * closed.
+ */
 const idleSocketMs = 2_500;
 const socketsMax = 32;
 
@@ -105,7 +108,7 @@ export class ClickHouse {
     });
   }
 
-  /** As `rows`, but hands over each row as it comes. An error of `take` ends the read and is thrown. */
+  /** Like `rows`, but passes on each row as it arrives. An error of `take` ends the read and is thrown. */
   async eachRow<T>(sql: string, parameters: Parameters, options: ReadOptions, take: (row: T) => void): Promise<void> {
     const { timeoutMs, bytesMax, settings } = readSettings(options);
     let taken = 0;
@@ -113,7 +116,7 @@ export class ClickHouse {
       taken += 1;
       take(row);
     };
-    // A row that was handed over must not come twice.
+    // A row that was passed on must not be repeated.
     const mayRepeat = () => taken === 0;
     await this.#attempt(mayRepeat, timeoutMs, options.abortSignal, (abortSignal) =>
       this.#reader.each<T>(sql, parameters, settings, bytesMax, abortSignal, counted),
@@ -146,13 +149,13 @@ export class ClickHouse {
       tries += 1;
       const { stream } = await this.#client.exec({
         query: sql,
-        // The client wraps a buffer into a stream of one chunk, without a copy; only its type asks for a stream.
+        // The client wraps a buffer into a stream of one chunk, without a copy; only its type requires a stream.
         values: body as never,
         query_params: parameters,
         clickhouse_settings: {
           ...this.#clusterSettings(timeoutMs),
           async_insert: 0,
-          // Devices with odd clocks are accepted, whatever days they name.
+          // Rows of devices with wrong clocks are accepted, for any days.
           max_partitions_per_insert_block: '0',
           max_execution_time: Math.ceil(timeoutMs / 1000),
           ...(mark !== undefined && { log_comment: mark }),
@@ -168,8 +171,8 @@ export class ClickHouse {
   }
 
   /**
-   * True when no insert with this mark runs. Those that run, because their answer was not waited for, are asked to
-   * stop: the caller asks again.
+   * Returns true when no insert with this mark runs. Otherwise requests the running ones to stop; the caller repeats
+   * the call.
    */
   async endInserts(mark: string, options: QueryOptions = {}): Promise<boolean> {
     const [row] = await this.rows<{ count: string }>(runningInserts(this.#cluster), { mark }, options);
@@ -197,7 +200,7 @@ export class ClickHouse {
 
   /**
    * An insert into a cluster is answered when a quorum of replicas of every shard has its rows. Without these settings
-   * the answer means a file in the spool of the server that was asked, which is not synced.
+   * the answer means only an unsynced file in the spool of one server.
    */
   #clusterSettings(timeoutMs: number): ClickHouseSettings {
     if (this.#insertQuorum === undefined) return {};
@@ -205,7 +208,7 @@ export class ClickHouse {
       distributed_foreground_insert: 1,
       insert_quorum: this.#insertQuorum,
       insert_quorum_parallel: 1,
-      // Below the caller's own deadline, so that a missing replica is answered with its name.
+      // Shorter than the caller's own timeout, so that the answer names a missing replica.
       insert_quorum_timeout: Math.ceil(timeoutMs * 0.8),
     };
   }

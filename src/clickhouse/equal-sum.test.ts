@@ -69,7 +69,7 @@ test.each([
   ['every size and sign', 'sin(number * 7.1) * exp10(number % 24 - 12.)'],
   ['tiny doubles', '(1 + abs(sin(number * number))) * 1e-9'],
   ['whole numbers beyond 53 bits', 'trunc(sin(number * number) * exp2(60))'],
-])('a sum of %s is one double, whatever threads and blocks there are', async (_, sql) => {
+])('a sum of %s is one double, with any threads and blocks', async (_, sql) => {
   await fill(sql, 4, 10_000);
   const [answer, ...others] = await answers(equalSumIf('num', 'n >= 0'));
   expect(others).toEqual([]);

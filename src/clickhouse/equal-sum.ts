@@ -14,7 +14,7 @@ const splitMax = powerOfTwo(900);
 
 export type SumPiece = 'piece1' | 'piece2' | 'piece3' | 'piece4' | 'rest';
 
-/** SQL of the pieces of the double `num`; each is to be added up by itself. */
+/** SQL of the pieces of the double `num`; each piece must be added up separately. */
 export function sumPieces(num: string): Record<SumPiece, string> {
   const split = `if(abs(${num}) < ${splitMax}, ${num}, 0.)`;
   const [onFirst, onSecond, onThird, onFourth] = grids.map((grid) => onGrid(split, grid));

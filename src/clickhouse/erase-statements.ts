@@ -22,7 +22,10 @@ function upToOrder(n: number): string {
   return `${order} <= transform(${writer}, ${ahead}, {order${n}:Int64})`;
 }
 
-/** So many ranges, each of one device; rows of a later order number stay. Their parameters end with their number. */
+/**
+ * SQL of `count` ranges, each of one device; rows of a later order number are left. Parameters end with the number of
+ * their range.
+ */
 export function erasedRanges(count: number): string {
   const range = (n: number) => `(device = {device${n}:UInt64}
   AND ({allKeys${n}:UInt8} = 1 OR key IN {keys${n}:Array(String)})
@@ -35,13 +38,18 @@ export const erasedDevices = 'device IN {devices:Array(UInt64)}';
 
 const exact = 'SETTINGS do_not_merge_across_partitions_select_final = 1';
 
-/** The days that have rows to erase, oldest first. Days are partitions; this asks a cluster as well as a server. */
+/**
+ * Query of the days that have rows to erase, oldest first. Days are partitions. The query works for a cluster and for a
+ * server.
+ */
 export function erasedDaysQuery(erased: string): string {
   return `SELECT intDiv(ts, 86400000) AS day, min(ts) AS first, max(ts) AS last, count() AS count
     FROM telemetry FINAL WHERE ${erased} AND ${notErased} GROUP BY day ORDER BY first ${exact}`;
 }
 
-/** Marks what is left to erase between two moments, both included. Repeated, it marks what it has not marked yet. */
+/**
+ * Statement that marks the remaining rows between two moments, both included. A repetition marks only unmarked rows.
+ */
 export function markErasedStatement(erased: string): string {
   return `INSERT INTO telemetry (${pointKey}, kind, num, int, text, version) SELECT ${markers} FROM telemetry FINAL
     WHERE ${erased} AND ${notErased} AND ts >= {first:Int64} AND ts <= {last:Int64} ${exact}`;

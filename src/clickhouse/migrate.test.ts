@@ -23,7 +23,7 @@ beforeEach(async () => {
   statements = [];
   events = [];
   applied = all;
-  // A statement for all servers of the cluster is never answered, as one of them is away.
+  // A statement for all servers of the cluster is never answered, because one of them is down.
   server = createServer((request, response) => {
     let sql = '';
     request.on('data', (chunk: Buffer) => {

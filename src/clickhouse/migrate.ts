@@ -14,9 +14,9 @@ export interface MigrateOptions {
   database: string;
   /** Empty: one server. */
   cluster: string;
-  /** 0: points are kept for ever. */
+  /** 0: points are kept without limit. */
   ttlDays: number;
-  /** False: nothing is changed, and what is missing is an error. */
+  /** False: nothing is changed, and a missing migration is an error. */
   apply?: boolean;
   log: Log;
 }
@@ -25,8 +25,8 @@ interface Migration {
   version: number;
   name: string;
   /**
-   * The oldest version whose program works with this schema. A file that older programs can work with says so in a line
-   * `-- compatible from: N`; without one, only this version and newer ones can.
+   * The oldest version whose program works with this schema. A file with which older programs can work contains a line
+   * `-- compatible from: N`; otherwise only this version and newer ones can.
    */
   compatibleFrom: number;
   statements: string[];
@@ -35,7 +35,7 @@ interface Migration {
 const directory = fileURLToPath(new URL('./migrations/', import.meta.url));
 
 /**
- * Reads first and changes only what is missing: a start with nothing to do sends no statement that other servers of a
+ * Reads first and applies only missing migrations: a start without any sends no statement that other servers of a
  * cluster must confirm.
  */
 export async function migrate(clickhouse: ClickHouse, options: MigrateOptions): Promise<void> {
@@ -67,8 +67,8 @@ export async function migrate(clickhouse: ClickHouse, options: MigrateOptions): 
 }
 
 /**
- * With a cluster a statement is queued for all servers, each of which carries out its queue in order. A server that
- * does not answer now does so later; waiting for it would hold up every start, so the wait is short and no error.
+ * In a cluster a statement is queued for all servers, and each runs its queue in order. A server that is down runs it
+ * later. Waiting for that server would delay every start, so the wait is short and its end is not an error.
  */
 async function change(clickhouse: ClickHouse, sql: string, cluster: string): Promise<void> {
   const settings: ClickHouseSettings = cluster === '' ? {} : onClusterSettings;
@@ -85,7 +85,10 @@ const onClusterSettings: ClickHouseSettings = {
   distributed_ddl_output_mode: 'null_status_on_timeout',
 };
 
-/** A newer Millrace was here. Its schema says which older versions may go on beside it, as in a rolling upgrade. */
+/**
+ * Called when a newer Millrace has migrated. Its schema names the older versions that may run beside it, as in a
+ * rolling upgrade.
+ */
 function checkNewer(applied: Map<number, number>, newest: number, { database, log }: MigrateOptions): void {
   const newer = [...applied].filter(([version]) => version > newest);
   if (newer.length === 0) return;
@@ -161,8 +164,8 @@ function fill(sql: string, { database, cluster }: Pick<MigrateOptions, 'database
 }
 
 /**
- * Applied versions, each with the oldest version that works with it. Nothing without a database. In a cluster the table
- * exists once in each shard and one server wrote it, so all servers that answer are asked.
+ * Returns the applied versions, each with the oldest version that works with it; empty without a database. In a cluster
+ * each shard has the table and one server wrote it, so all servers that answer are queried.
  */
 async function appliedMigrations(clickhouse: ClickHouse, options: MigrateOptions): Promise<Map<number, number>> {
   const { database, cluster } = options;

@@ -9,7 +9,7 @@ import { Agent as TlsAgent, request as tlsRequest } from 'node:https';
 import { type ClickHouseSettings, parseError } from '@clickhouse/client';
 import { ClickHouseError } from './clickhouse-error.ts';
 
-/** Bound to a statement by name; an array becomes an array of texts or numbers. */
+/** Bound to a statement by name; an array becomes an array of strings or numbers. */
 export type Parameters = Record<string, string | number | bigint | string[] | number[]>;
 
 export interface ReaderOptions {
@@ -21,7 +21,7 @@ export interface ReaderOptions {
   idleSocketMs: number;
 }
 
-/** A text of an error that is longer is cut. */
+/** A longer error message is truncated. */
 const errorBytesMax = 64 * 1024;
 /** Bytes of an answer that are parsed in one turn of the loop. */
 const turnBytes = 128 * 1024;
@@ -40,7 +40,7 @@ export class Reader {
     this.#agent = this.#isTls ? new TlsAgent(agent) : new Agent(agent);
   }
 
-  /** Calls `take` for each row; what `take` throws ends the read and is thrown here. */
+  /** Calls `take` for each row; an error of `take` ends the read and is thrown here. */
   async each<T>(
     sql: string,
     parameters: Parameters,
@@ -103,7 +103,7 @@ function readRows<T>(answer: IncomingMessage, bytesMax: number, take: (row: T) =
       if (bytes > bytesMax) throw answerTooLong(bytesMax);
       lines.add(piece);
       if (bytes < turnEnd) return;
-      // Others have a turn before the rest of a long answer is parsed.
+      // Lets the event loop run before the rest of a long answer is parsed.
       turnEnd = bytes + turnBytes;
       answer.pause();
       setImmediate(() => answer.resume());
@@ -127,7 +127,10 @@ function readError(answer: IncomingMessage): Promise<never> {
   ) as Promise<never>;
 }
 
-/** A listener of an event has no caller: what it throws would end the process. Here it ends the answer and rejects. */
+/**
+ * Adds listeners to an answer. An error thrown by a listener would end the process; here it ends the answer and
+ * rejects.
+ */
 function eachPiece(answer: IncomingMessage, take: (piece: Buffer) => void, end: () => void): Promise<void> {
   return new Promise((resolve, reject) => {
     const fail = (error: unknown): void => {

@@ -9,7 +9,7 @@ const columns = 'device, key, ts, seq, kind, num, int, text, version';
 const structure =
   'device UInt64, key LowCardinality(String), ts Int64, seq UInt32, kind UInt8, num Float64, int Int64, text String, version UInt64';
 
-/** Some of the rows of a body: an insert that would touch too many partitions is done in parts. */
+/** Selects some rows of a body: an insert with too many partitions is divided. */
 const inRange = 'WHERE ts >= {fromTs:Int64} AND ts < {toTs:Int64}';
 
 /**
@@ -20,7 +20,7 @@ export function runningInserts(cluster: string): string {
   return `SELECT count() AS count FROM ${processes} WHERE startsWith(Settings['log_comment'], {mark:String})`;
 }
 
-/** Asks the server of this connection to stop them. `mark` has no character that needs escaping. */
+/** Statement that stops the inserts on the server of this connection. `mark` has no character that needs escaping. */
 export function stopInserts(mark: string): string {
   return `KILL QUERY WHERE startsWith(Settings['log_comment'], '${mark}') ASYNC`;
 }
@@ -31,7 +31,7 @@ export const stopQueries = 'KILL QUERY WHERE startsWith(query_id, {id:String}) A
 export const insertTelemetry = telemetryFrom('');
 export const insertTelemetryRange = telemetryFrom(inRange);
 
-/** `origin` makes a point at server time a point of its own: `version` is unique for the frame. */
+/** `origin` gives a point at server time its own key: `version` is unique for the frame. */
 function telemetryFrom(where: string): string {
   return `
   INSERT INTO telemetry (${columns}, origin)

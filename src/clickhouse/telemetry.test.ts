@@ -61,7 +61,7 @@ async function insert(...bodies: Buffer[]): Promise<void> {
   );
 }
 
-test('whatever a parameter holds, it is a value', async () => {
+test('every parameter is a value', async () => {
   const texts = [
     "it's",
     '\\',
@@ -110,7 +110,7 @@ test('blocks with different columns travel in one body', async () => {
   expect(await rows('SELECT ts, num FROM latest FINAL WHERE device = 7')).toEqual([{ ts: '4', num: 4.5 }]);
 });
 
-test('the later write of one ts wins, in whatever order the writes arrive', async () => {
+test('the later write of one ts wins, in any order of arrival', async () => {
   const now = 1_790_000_000_000;
   const order = BigInt(now) << 20n;
   await insert(await pointBlock([{ device: 2, ts: now, num: 2, order: order + 2n }]));
@@ -225,7 +225,7 @@ describe('migrations', () => {
     await both.close();
   });
 
-  test('tables made before points at server time had columns of their own go on, also with writers of that time', async () => {
+  test('tables made before points at server time had columns of their own still work, also with writers of that time', async () => {
     const { url, user, password } = house.server;
     const database = 'older';
     const older = openClickHouse({ url, user, password, database, log: silentLog });
@@ -263,7 +263,7 @@ describe('migrations', () => {
       await older.insertBlocks(insertTelemetry, body);
       await older.insertBlocks(insertLatest, body);
     };
-    // Of one ts: the largest seq, then the later write, in whatever order they arrive; one that is sent again is one.
+    // Of one ts: the largest seq, then the later write, in any order of arrival; a repeated one counts once.
     await later({ ts: now, seq: 300, num: 6, order: order + 2n }, { ts: now, seq: 200, num: 4, order: order + 2n });
     await later({ ts: now, seq: 200, num: 5, order: order + 3n });
     await later({ ts: now, seq: 200, num: 4, order: order + 2n });

@@ -1,8 +1,8 @@
 /**
- * Brings back parts of tables that the engine set aside when it opened. A part that cannot be loaded for lack of memory or
- * of file handles counts as broken there, although it is whole, and its rows would be missing without an error. A row
- * that another part has as well does no harm: both tables keep one row of each key. Called before the server listens, so
- * no delete is carried out while a part is missing that may come back.
+ * Attaches parts of tables that the engine set aside when it opened. A part that cannot be loaded for lack of memory or
+ * file handles counts as broken although it is intact, and its rows would be missing without an error. A row that
+ * another part has as well does no harm: both tables keep one row of each key. Called before the server listens, so no
+ * delete is carried out while such a part is missing.
  */
 import { rename } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
@@ -44,7 +44,7 @@ export async function attachDetached(engine: Engine, log: Log): Promise<void> {
   }
 }
 
-/** Of memory or of file handles, for as long as the process has none. */
+/** True for a lack of memory or of file handles. */
 function isShortOf(error: unknown): boolean {
   return /MEMORY|bad_alloc|Cannot allocate|Too many open files|CANNOT_SCHEDULE_TASK/i.test(messageOf(error));
 }

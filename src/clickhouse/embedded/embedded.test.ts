@@ -188,7 +188,7 @@ describe('plain HTTP', () => {
     ).toEqual([408, 159]);
   });
 
-  test('takes rows in the body, in any format, plain or gzipped, behind the statement or apart', async () => {
+  test('takes rows in the body, in any format, plain or gzipped, after the statement or apart', async () => {
     await post('', "CREATE TABLE rows (a Int64, b String DEFAULT 'none') ENGINE = MergeTree ORDER BY a");
     await post('', "INSERT INTO rows VALUES (1, 'a;b'), (2, '(')");
     await post('INSERT INTO rows (a) VALUES', '(3), (4)');
@@ -208,7 +208,7 @@ describe('plain HTTP', () => {
   });
 });
 
-test('long queries do not hold up inserts', async () => {
+test('long queries do not delay inserts', async () => {
   await shared.command({ query: 'CREATE TABLE quick (a Int64) ENGINE = MergeTree ORDER BY a' });
   const gone = new AbortController();
   const slow = Array.from({ length: 3 }, () =>
@@ -257,10 +257,10 @@ describe('priority', () => {
     );
   }
 
-  // Where Linux lets no thread be raised again, all of them stand back.
+  // Where Linux allows no raise of a thread, all threads keep the lower priority.
   const read = mayRaiseThreads() ? nice / 2 : nice;
 
-  test('where no thread may be raised again, all that there are stand back', () => {
+  test('without the capability, all existing threads get the lower priority', () => {
     const script = `
       const { readdirSync, readFileSync, promises } = require('node:fs');
       const tasks = '/proc/self/task';
@@ -279,16 +279,16 @@ describe('priority', () => {
     expect(new Set(nices)).toEqual(new Set([7]));
   });
 
-  test('inserts stand back', async () => {
+  test('inserts get the lower priority', async () => {
     const insert = `INSERT INTO FUNCTION null('n UInt64') ${slowQuery}`;
     expect(await niceWhile(insert)).toEqual(new Set([nice]));
   });
 
-  test('reads stand back half as far, also on threads that have served an insert', async () => {
+  test('reads get half of it, also on threads that have served an insert', async () => {
     expect(await niceWhile(slowQuery)).toEqual(new Set([read]));
   });
 
-  test('reads that say so stand back like inserts', async () => {
+  test('reads with the setting get the same priority as inserts', async () => {
     expect(await niceWhile(slowQuery, { priority: '1' })).toEqual(new Set([nice]));
   });
 });
@@ -301,7 +301,7 @@ test('a client that leaves at once leaves nothing running', async () => {
   expect(await eventually(async () => (await running('SELECT count() FROM numbers(1000000')) === 0)).toBe(true);
 });
 
-test('a statement whose client leaves is killed', async () => {
+test('a statement whose client disconnects is killed', async () => {
   const gone = new AbortController();
   const asked = shared.query({ query: slowQuery, abort_signal: gone.signal }).catch((error: Error) => error);
   expect(await eventually(async () => (await running('SELECT count() FROM numbers(1000000')) === 1)).toBe(true);
@@ -359,7 +359,7 @@ describe('life of the process', () => {
     expect(await value('SELECT count(), sum(a) FROM kept')).toBe('20\t190');
   });
 
-  test('a start ends the server that an earlier primary left behind', async () => {
+  test('a start ends the server that an earlier primary left running', async () => {
     const leftover = house.server.pid;
     const next = await startEmbeddedClickHouse(house.options);
     expect(startedTicksOf(leftover)).toBeUndefined();

@@ -1,6 +1,6 @@
 /**
- * Starts the embedded ClickHouse as a process of its own (one process may open a data directory, and an abort of the
- * engine must not take a worker along) and waits until it answers. The caller supervises restarts.
+ * Starts the embedded ClickHouse in a separate process and waits until it answers. One process may open a data
+ * directory, and an abort of the engine must not end a worker. The caller supervises restarts.
  */
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
@@ -25,7 +25,7 @@ export interface EmbeddedOptions {
   memoryBytesMax: number;
   sessions: number;
   nice: number;
-  /** How long running statements may go on after a stop. */
+  /** Milliseconds that running statements may take after a stop. */
   drainMsMax?: number;
   /** Holds the process file. */
   runDir: string;
@@ -49,7 +49,7 @@ export interface EmbeddedClickHouse {
 const user = 'default';
 const startMsMax = 30_000;
 const drainMsDefault = 5_000;
-/** Longer than any drain: a process that still runs then does not end by itself. */
+/** Longer than any drain: a process that still runs then must be killed. */
 const endMsMax = 15_000;
 
 export async function startEmbeddedClickHouse(options: EmbeddedOptions): Promise<EmbeddedClickHouse> {
@@ -113,7 +113,7 @@ function spawnServer(options: EmbeddedOptions): ChildProcess {
     env: {
       ...process.env,
       [settingsVariable]: JSON.stringify(settings),
-      // Each running statement holds a thread of libuv's pool; some more for kills and name look-ups.
+      // Each running statement occupies a thread of libuv's pool; kills and name lookups need some more.
       UV_THREADPOOL_SIZE: String(sessions + 4),
     },
     stdio: ['ignore', 'inherit', 'inherit', 'ipc'],

@@ -6,7 +6,7 @@ import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
 import { Exception, exceptionFrom } from './exception.ts';
 
-/** The addon under chdb's `Session`, whose `close` waits until no query of any session runs: under load, never. */
+/** The addon below chdb's `Session`. Its `close` waits until no query of any session runs: under load, never. */
 interface NativeChdb {
   CreateConnection(dir: string, engineArguments: string[]): object;
   CloseConnection(connection: object): void;
@@ -27,7 +27,7 @@ export interface Run {
   settings: Map<string, string>;
   /** Values as HTTP carries them: escaped as in TabSeparated, which is also how `SET param_x` reads them. */
   parameters: Map<string, string>;
-  /** What `kill` finds the statement by. */
+  /** The tag by which `kill` finds the statement. */
   tag: string;
 }
 
@@ -71,7 +71,7 @@ export class Engine {
     }
   }
 
-  /** Asks the statement with this tag to stop and does not wait for it: with SYNC the request itself may hang. */
+  /** Requests the statement with this tag to stop, without waiting: with SYNC the request itself may hang. */
   async kill(tag: string): Promise<void> {
     await this.run({
       sql: `KILL QUERY WHERE Settings['log_comment'] = ${literal(tag)} ASYNC`,

@@ -20,7 +20,7 @@ class EngineException extends Exception {
   }
 }
 
-/** What the engine threw, with its own text and code. */
+/** Converts an error of the engine, with its message and code. */
 export function exceptionFrom(error: unknown): Exception {
   if (error instanceof Exception) return error;
   const message = messageOf(error);

@@ -54,7 +54,7 @@ async function answer(deps: HttpDeps, request: IncomingMessage, response: Server
     }
     if (request.method === 'GET' && !url.searchParams.has('query')) return sendOk(response);
     const asked = readRequest(request, url);
-    // As in ClickHouse: a GET changes nothing.
+    // A GET changes nothing, as in ClickHouse.
     if (request.method === 'GET' && !asked.settings.has('readonly')) asked.settings.set('readonly', '2');
     response.setHeader('X-ClickHouse-Query-Id', headerText(asked.queryId));
     await execute(deps, asked, request, response, gone.signal);

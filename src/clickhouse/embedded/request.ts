@@ -1,10 +1,10 @@
-/** What a request of ClickHouse's HTTP interface asks for: statement, settings, parameters, and who asks. */
+/** Parses a request of ClickHouse's HTTP interface: statement, settings, parameters and credentials. */
 import { timingSafeEqual } from 'node:crypto';
 import type { IncomingMessage } from 'node:http';
 import { Exception } from './exception.ts';
 
 export interface Asked {
-  /** Statement text of the URL; the body may hold the rest. */
+  /** Statement in the URL; the body may contain the rest. */
   query: string;
   /** The id by which the client finds its statements in the list of processes. */
   logComment: string;
@@ -33,7 +33,7 @@ const reserved = new Set([
   'user',
   'wait_end_of_query',
 ]);
-/** Refused rather than ignored: the answer would not be what was asked for. */
+/** Refused and not ignored, because the answer would differ from the requested one. */
 const unsupported = new Set(['session_id', 'session_timeout', 'session_check', 'compress', 'decompress', 'stacktrace']);
 
 export function readRequest(request: IncomingMessage, url: URL): Asked {

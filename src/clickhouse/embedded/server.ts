@@ -1,5 +1,5 @@
 /**
- * Main module of the embedded ClickHouse process: chDB behind ClickHouse's HTTP interface on loopback. It
+ * Main module of the embedded ClickHouse process: chDB with ClickHouse's HTTP interface on loopback. It
  * sends its parent the port when it is ready, drains on SIGTERM, and ends when its parent has ended.
  */
 import { once } from 'node:events';
@@ -27,13 +27,13 @@ const killMsMax = 2_000;
 /** Without a parent no caller waits for answers, and a new primary may wait for the directory. */
 const orphanDrainMsMax = 500;
 
-/** What the parent receives: one of these messages, once. */
+/** The parent receives exactly one of these messages. */
 export type StartMessage = { ready: { port: number } } | { refused: string };
 
 async function main(): Promise<void> {
   const settings = JSON.parse(process.env[settingsVariable] ?? '') as EmbeddedServerSettings;
   delete process.env[settingsVariable];
-  // The library makes its files with what is left of 0666.
+  // The library creates files with mode 0666, reduced by this mask.
   process.umask(0o077);
   const log = createLog(settings.logLevel, 'clickhouse');
   try {

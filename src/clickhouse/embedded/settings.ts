@@ -13,7 +13,7 @@ export interface EmbeddedServerSettings {
   /** Statements that may run at once. */
   sessions: number;
   nice: number;
-  /** How long running statements may go on after SIGTERM. */
+  /** Milliseconds that running statements may take after SIGTERM. */
   drainMsMax: number;
   logLevel: 'trace' | 'debug' | 'info' | 'warn' | 'error';
 }
@@ -22,7 +22,7 @@ export interface EmbeddedServerSettings {
 export const settingsVariable = 'MILLRACE_EMBEDDED_CLICKHOUSE';
 
 export const serverLimits = {
-  /** Rows of one insert; also bounds what waits in shared memory. */
+  /** Bytes of the rows of one insert; also limits the rows that wait in shared memory. */
   rowsBytesMax: 256 * 1024 * 1024,
   /** A statement that comes in the body. */
   statementBytesMax: 16 * 1024 * 1024,
@@ -42,7 +42,8 @@ export function insertReserve(sessions: number): number {
 
 /** Writes the engine's configuration file and returns its command line. */
 export function engineArguments({ dir, memoryBytesMax, nice }: EmbeddedServerSettings): string[] {
-  // Also one of an earlier version: the files hold the data of all tenants, and the data directory lets others pass.
+  // Also restricts a directory of an earlier version: the files hold the data of all tenants, and the data directory is
+  // open to other users.
   mkdirSync(dir, { recursive: true, mode: 0o700 });
   chmodSync(dir, 0o700);
   const file = join(dir, 'engine.xml');
@@ -58,7 +59,7 @@ export function engineArguments({ dir, memoryBytesMax, nice }: EmbeddedServerSet
     // An insert is answered when its part is on disk, not when it is in a buffer.
     '--async_insert=0',
     '--log_queries=0',
-    // As on a server: `selec 1` is a syntax error, not an expression.
+    // `selec 1` is a syntax error as on a server, not an expression.
     '--implicit_select=0',
   ];
 }

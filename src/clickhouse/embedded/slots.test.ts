@@ -18,7 +18,7 @@ test('queries leave the reserve to inserts', async () => {
   await slots.take('query', here());
 });
 
-test('a slot given back goes to the one who waits longest', async () => {
+test('a released slot goes to the longest waiter', async () => {
   const slots = new Slots(2, 1, 10, 1000);
   const busy = await slots.take('query', here());
   const order: string[] = [];

@@ -1,6 +1,6 @@
 /**
- * Limits how many statements use the engine at once. Queries leave a reserve that only inserts may take, and patient
- * inserts take at most half of the slots. Waiting is bounded in number and in time; past either, ClickHouse's error 202.
+ * Limits the statements that use the engine at once. Queries leave a reserve for inserts, so long queries never delay
+ * ingest. Waiting is limited in number and in time; beyond these caps a statement gets ClickHouse's error 202.
  */
 import { Exception } from './exception.ts';
 

@@ -25,14 +25,14 @@ test('an INSERT with input reads the file in its place', () => {
   );
 });
 
-test('rows begin behind the line break or the spaces', () => {
+test('rows begin after the line break or the spaces', () => {
   expect(rest('INSERT INTO t FORMAT CSV\n 1')).toBe(' 1');
   expect(rest('INSERT INTO t FORMAT CSV   1\n2')).toBe('1\n2');
   expect(rest('INSERT INTO t FORMAT CSV\r\n\n1')).toBe('\n1');
   expect(rest('INSERT INTO t FORMAT CSV')).toBe('');
 });
 
-test('other statements have no rows, and tell the format of their result', () => {
+test('other statements have no rows, and give the format of their result', () => {
   expect(readStatement("SELECT 'FORMAT CSV' FORMAT JSON;")).toEqual({
     verb: 'SELECT',
     resultFormat: 'JSON',

@@ -14,7 +14,7 @@ export interface Statement {
 }
 
 export interface InsertedRows {
-  /** Offset of the rows in the text; the end of the text when the rows come apart from it. */
+  /** Offset of the rows in the statement; its length when the rows are sent separately. */
   offset: number;
   /** The statement with its rows read from a file instead. */
   fromFile(path: string): string;
@@ -65,7 +65,7 @@ export function readStatement(text: string): Statement {
         return { verb, resultFormat, rows: valuesRows(text, word, settings) };
       if (word.upper === 'FORMAT') {
         const format = wordAt(text, skipSpaces(text, word.end));
-        // INSERT ... SELECT has rows of its own unless it reads `input`: then the word is a column.
+        // INSERT ... SELECT has no rows after it unless it reads `input`: the word is then a column.
         if (format && verb === 'INSERT' && (!selects || input)) {
           return { verb, resultFormat, rows: formatRows(text, word, format, settings, input) };
         }
@@ -101,7 +101,7 @@ function valuesRows(text: string, values: Word, settings: Word | undefined): Ins
   };
 }
 
-/** `FROM INFILE` keeps what an INSERT with data means: absent columns get their defaults, types are converted. */
+/** `FROM INFILE` keeps the meaning of an INSERT with data: absent columns get their defaults, types are converted. */
 function fromInfile(text: string, settings: Word | undefined, end: number, path: string, format: string): string {
   const head = text.slice(0, settings?.start ?? end);
   const tail = settings ? text.slice(settings.start, end) : '';
