@@ -18,7 +18,7 @@ export interface PostgresOptions {
 
 export interface QueryOptions {
   timeoutMs?: number;
-  /** Parsed and planned once for each connection: for texts that never change and are asked for all the time. */
+  /** True: parsed and planned once for each connection, for constant statements that run often. */
   prepared?: boolean;
 }
 
@@ -27,7 +27,7 @@ export interface TransactionOptions extends QueryOptions {
   again?: boolean;
 }
 
-/** What both the pool and a transaction offer. */
+/** The methods of both the pool and a transaction. */
 export interface Queries {
   query<Row>(text: string, values?: unknown[], options?: QueryOptions): Promise<Row[]>;
 }
@@ -79,7 +79,7 @@ export class Postgres implements Queries {
     this.#held = false;
   }
 
-  /** Rows of the last statement in `text`. */
+  /** Returns the rows of the last statement in `text`. */
   async query<Row>(text: string, values?: unknown[], options: QueryOptions = {}): Promise<Row[]> {
     const client = await this.#connect();
     let broken = true;
@@ -96,7 +96,8 @@ export class Postgres implements Queries {
   }
 
   /**
-   * Returns the one `bytea` that `select` gives, without a conversion to text; undefined without a row. No parameters.
+   * Returns the one `bytea` of a `select`, without a conversion to a string; undefined without a row. Takes no
+   * parameters.
    */
   async bytes(select: string, options: QueryOptions = {}): Promise<Buffer | undefined> {
     const timeoutMs = options.timeoutMs ?? limits.postgresStatementMsMax;
@@ -117,8 +118,8 @@ export class Postgres implements Queries {
   }
 
   /**
-   * Commits what `work` did when it resolves, undoes it when it throws. `timeoutMs` is each statement's; when the
-   * connection is lost at the commit itself, 503 leaves open whether it happened.
+   * Commits when `work` resolves, rolls back when `work` throws. `timeoutMs` applies to each statement. When the
+   * connection is lost during the commit, the 503 leaves open whether the commit happened.
    */
   async transaction<Result>(
     work: (queries: Queries) => Promise<Result>,
@@ -144,8 +145,8 @@ export class Postgres implements Queries {
         query: (text, values, each = {}) => run(client, text, values, { timeoutMs, ...each }),
       });
       const { command } = await client.query(withTimeout('commit', undefined, timeoutMs));
-      // A failed statement whose error `work` swallowed turns a commit into a silent rollback.
-      assert(command === 'COMMIT', 'a transaction goes on after one of its statements failed');
+      // An error of a statement that `work` caught turns the commit into a rollback.
+      assert(command === 'COMMIT', 'no statement of a committed transaction has failed');
       broken = false;
       return result;
     } catch (error) {
@@ -196,7 +197,7 @@ function away(): Fault {
   return unavailable(awayReason, 'The database cannot be reached at the moment. Try again later.');
 }
 
-/** Texts that are prepared: far more than there are, far fewer than a server minds. */
+/** The cap of prepared statements: far more than exist, far fewer than a server can hold. */
 const preparedMax = 100;
 const awayReason = 'postgres_away';
 
@@ -216,7 +217,7 @@ const awayCodes = new Set([
   'ENOTFOUND',
   'EAI_AGAIN',
 ]);
-/** What `pg` and `pg-pool` throw without any code. */
+/** Messages of `pg` and `pg-pool` errors without a code. */
 const awayMessage =
   /^(Connection terminated|Query read timeout|timeout expired|timeout exceeded when trying to connect|Client has encountered a connection error)/;
 
@@ -251,7 +252,7 @@ export function isForeignKeyViolation(error: unknown, constraint?: string): bool
   return constraint === undefined || (error as { constraint?: string }).constraint === constraint;
 }
 
-/** What the server refused the statement for: class and code, as `23503`. */
+/** Returns the SQLSTATE of a refusal, as `23503`. */
 export function sqlStateOf(error: unknown): string | undefined {
   const code = codeOf(error);
   return code !== undefined && isSqlState(code) ? code : undefined;
@@ -266,7 +267,7 @@ function isSqlState(code: string): boolean {
   return /^[0-9A-Z]{5}$/.test(code) && !awayCodes.has(code);
 }
 
-/** A refusal by a healthy server, after which the connection is as good as new. */
+/** True for a refusal by a healthy server, after which the connection can be used again. */
 function isOrdinary(error: unknown): boolean {
   return (error as { severity?: unknown } | null)?.severity === 'ERROR';
 }
@@ -287,7 +288,7 @@ async function run<Row>(
   { timeoutMs = limits.postgresStatementMsMax, prepared = false }: QueryOptions,
 ): Promise<Row[]> {
   const query = { ...withTimeout(text, values, timeoutMs), ...(prepared && { name: statementName(text) }) };
-  // `pg` gives an array of results for a text of several statements.
+  // `pg` returns an array of results for several statements.
   const result = (await client.query(query)) as QueryResult | QueryResult[];
   return (Array.isArray(result) ? (result.at(-1)?.rows ?? []) : result.rows) as Row[];
 }

@@ -25,7 +25,7 @@ function answer(chunks: Buffer[]): unknown {
   return outcome;
 }
 
-test('a value comes with the header or behind it', () => {
+test('a value comes with the header or after it', () => {
   const value = Buffer.from([0, 1, 255]);
   expect(answer([Buffer.concat([header, row(value)]), Buffer.from(end)])).toEqual(value);
   expect(answer([Buffer.from(header), row(value), Buffer.from(end)])).toEqual(value);

@@ -1,7 +1,7 @@
 /**
- * One `bytea` of one row as bytes: `COPY (select …) TO STDOUT (FORMAT binary)`. The driver hands every column of a
- * plain select over as text, which for a large value is twice its size in garbage. Takes no parameters: the text of the
- * statement must be safe as it is.
+ * Reads one `bytea` of one row as bytes: `COPY (select …) TO STDOUT (FORMAT binary)`. For a plain select the driver
+ * makes a string of every column, which for a large value is twice its size in garbage. Takes no parameters: the
+ * statement must contain only checked values.
  */
 
 /** The part of the driver's connection that is used here. */
@@ -13,7 +13,7 @@ const signature = Buffer.from('PGCOPY\n\xff\r\n\0', 'latin1');
 /** Signature, flags, and the length of an extension that is empty. */
 const headerBytes = signature.length + 8;
 
-/** What the driver calls a submittable: it is given each message of the answer. */
+/** A submittable of the driver, which receives each message of the answer. */
 export class CopyValue {
   /** Read by the driver: it ends the wait, and then calls `handleError`. */
   readonly query_timeout: number;

@@ -1,6 +1,6 @@
 /**
- * node-postgres. As it loads it asks whether this is Cloudflare: by the name of the navigator, as Node has one from 21
- * on; in Node 20 it would make a `Response`, and with it load all of `fetch` into every process.
+ * Loads node-postgres. The driver detects Cloudflare by the name of the navigator, which Node has from 21 on. In Node
+ * 20 the driver would make a `Response`, and so load all of `fetch` into every process.
  */
 import { createRequire } from 'node:module';
 import type Pg from 'pg';

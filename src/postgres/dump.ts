@@ -1,7 +1,7 @@
 /**
- * Writes all tables of the database as text (COPY) of one moment (one REPEATABLE READ snapshot), and restores them into
- * a migrated database that has no other user. For `npm run backup` and `npm run restore`: the embedded
- * server brings no pg_dump, and its WAL keeps too little for a copy of its files. Writers are not held up.
+ * Writes all tables of the database as COPY data of one moment (one REPEATABLE READ snapshot), and restores them into a
+ * migrated database without other users. For `npm run backup` and `npm run restore`: the embedded server has no
+ * pg_dump, and its WAL keeps too little for a copy of its files. Writers are not blocked.
  */
 import type { Client as PgClient } from 'pg';
 import { assert, StartError } from '../base/errors.ts';
@@ -118,7 +118,7 @@ interface Connection {
 
 const writeBytes = 256 * 1024;
 
-/** What the driver calls a submittable: it is given each message of the answer. */
+/** A submittable of the driver, which receives each message of the answer. */
 abstract class Copy {
   callback: (error: Error | null) => void = () => {};
   rows = 0;

@@ -1,7 +1,7 @@
 /**
- * Brings the tables to what this version needs: `migrations/NNNN_name.sql`, each in one transaction, in order, once.
- * Several hosts may start at once: a lock inside the transaction lets one apply a file while the others wait. What was
- * applied must never be edited: its checksum is compared at every start.
+ * Brings the tables to this version: `migrations/NNNN_name.sql`, each in one transaction, in order, once. When several
+ * hosts start at once, a lock inside the transaction lets one apply a file while the others wait. An applied file must
+ * never be edited: its checksum is compared at every start.
  */
 import { createHash } from 'node:crypto';
 import { readdirSync, readFileSync } from 'node:fs';
@@ -34,7 +34,7 @@ export interface MigrateOptions {
   log: Log;
   /** Numbers of the files to apply, for a restore of tables that were made by these; else all are. */
   only?: number[];
-  /** False: nothing is changed, and what is missing is an error. */
+  /** False: nothing is changed, and a missing migration is an error. */
   apply?: boolean;
 }
 
@@ -93,7 +93,7 @@ async function appliedFiles(postgres: Postgres, mayApply: boolean): Promise<Appl
 function checkApplied(applied: Applied, migrations: Migration[], log: Log): void {
   const migration = migrations.find(({ number }) => number === applied.number);
   if (!migration) {
-    // A newer host has been here: a rolling upgrade, in which the older ones go on.
+    // A newer host has migrated: in a rolling upgrade the older hosts continue.
     log.warn('postgres_schema_is_newer', { migration: applied.name });
   } else if (migration.checksum !== applied.checksum) {
     throw new StartError(

@@ -1,6 +1,4 @@
-/**
- * A page of a list: what was asked for, how it is read, and what comes back. Every list of the REST API is read here.
- */
+/** A page of a list: the request, the read, and the answer. Every list of the REST API is read here. */
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Queries } from './client.ts';
@@ -21,7 +19,7 @@ export interface Page<T> {
   hasNext: boolean;
 }
 
-/** What a list reads. */
+/** The source of a list. */
 export interface List {
   columns: string;
   /** Tables with their joins. */
@@ -36,7 +34,7 @@ export interface List {
   documents?: { columns: string[]; rowBytesMax: number };
 }
 
-/** Throws 400 for a page whose documents are too long together: a worker holds the whole page. */
+/** Throws 400 for a page whose documents together are too long: a worker holds the whole page. */
 export async function readPage<T extends object>(queries: Queries, list: List, link: PageLink): Promise<Page<T>> {
   const { columns, from, where, values, sortColumns, idColumn, documents } = list;
   const clause = pageClause(link, sortColumns, idColumn);
@@ -53,7 +51,8 @@ export async function readPage<T extends object>(queries: Queries, list: List, l
 }
 
 /**
- * Reads the entities of `ids`, which `list.where` names, in the order of their own ids. Throws 400 as `readPage` does.
+ * Returns the entities of `ids`, which `list.where` names, in the order of their own ids. Throws 400 as `readPage`
+ * does.
  */
 export async function readByIds<T extends object>(
   queries: Queries,
@@ -68,7 +67,7 @@ export async function readByIds<T extends object>(
   return await queries.query<T>(`select ${columns} ${rows} order by ${idColumn}`, values);
 }
 
-/** `rows`: what follows the columns of a select whose rows are to be read. Throws 400 as `readPage` does. */
+/** `rows`: the part of a select after its columns. Throws 400 as `readPage` does. */
 export async function checkBytes(queries: Queries, columns: string[], rows: string, values: unknown[]): Promise<void> {
   const lengths = columns.map((column) => `coalesce(octet_length(${column}::text), 0)`).join(' + ');
   const [sum] = await queries.query<{ bytes: number }>(
@@ -84,7 +83,7 @@ export async function checkBytes(queries: Queries, columns: string[], rows: stri
   );
 }
 
-/** `order by … limit … offset …`. Only columns of the closed list `columns` (property → SQL) get into the text. */
+/** Returns `order by … limit … offset …`, in which only columns of `columns` (property → SQL) occur. */
 function pageClause(link: PageLink, columns: ReadonlyMap<string, string>, idColumn: string): string {
   const column = link.sortProperty === '' ? idColumn : columns.get(link.sortProperty);
   if (!column) throw badRequest('sort_property', 'Invalid sort property');

@@ -98,7 +98,7 @@ describe('transactions', () => {
   });
 });
 
-describe('a server that is away', () => {
+describe('an unavailable server', () => {
   it('is 503 while stopped and works again on the same URL', async () => {
     const { port } = server;
     await server.stop();
@@ -177,7 +177,7 @@ describe('migrations', () => {
     expect(error).toMatchObject({ name: 'StartError', message: /0001_five\.sql was changed/ });
   });
 
-  it('leave nothing behind when they fail', async () => {
+  it('leave nothing when they fail', async () => {
     await fresh();
     const folder = files('fail', { '0001_six.sql': 'create table six (n int); select broken;' });
     const error = await failure(migrate(postgres, { dir: folder, log: silent }));
@@ -185,7 +185,7 @@ describe('migrations', () => {
     expect(await postgres.query("select to_regclass('six') as six")).toEqual([{ six: null }]);
   });
 
-  it('let an older host go on after a newer one', async () => {
+  it('let an older host continue after a newer one', async () => {
     await fresh();
     const folder = files('newer', { '0001_a.sql': 'select 1', '0002_b.sql': 'select 1' });
     await migrate(postgres, { dir: folder, log: silent });

@@ -79,7 +79,7 @@ describe('the embedded server', () => {
     expect(await select(await start(), 'select n from kept')).toEqual([{ n: 7 }]);
   }, 60_000);
 
-  it('tells when it dies, and starts again on the same port', async () => {
+  it('reports its death, and starts again on the same port', async () => {
     const server = await start();
     const reason = new Promise<string>((resolve) => server.onExit(resolve));
     process.kill(server.pid, 'SIGKILL');
@@ -103,7 +103,7 @@ describe('the embedded server', () => {
     expect(next).toBeGreaterThan(id as number);
   }, 60_000);
 
-  it('says which setting to change when its port is taken', async () => {
+  it('names the setting to change when its port is taken', async () => {
     const other = createServer();
     await new Promise<void>((resolve) => other.listen(0, '127.0.0.1', resolve));
     const { port } = other.address() as { port: number };
@@ -111,7 +111,7 @@ describe('the embedded server', () => {
     other.close();
   }, 60_000);
 
-  it('says what to do when its password is lost', async () => {
+  it('names the remedy when its password is lost', async () => {
     expect(await failure(start({ password: 'other' }))).toMatchObject({ name: 'StartError', message: /secrets\.json/ });
     expect(existsSync(lockFile)).toBe(false);
   }, 60_000);
@@ -130,7 +130,7 @@ describe('leftovers of a killed run', () => {
     expect(await select(server, 'select n from kept')).toEqual([{ n: 7 }]);
   }, 60_000);
 
-  it('a stranger who got the old pid is left alone', async () => {
+  it('an unrelated process with the old pid is not touched', async () => {
     const server = await start();
     const gone = new Promise((resolve) => server.onExit(resolve));
     process.kill(server.pid, 'SIGKILL');
@@ -143,7 +143,7 @@ describe('leftovers of a killed run', () => {
     stranger.kill();
   }, 60_000);
 
-  it('a lock file of a dead process is no obstacle', async () => {
+  it('a lock file of a dead process does not block a start', async () => {
     const server = await start();
     await server.stop();
     writeFileSync(lockFile, `999999\n${cluster}\n1700000000\n5432\n\n127.0.0.1\n\nready\n`);
@@ -152,7 +152,7 @@ describe('leftovers of a killed run', () => {
 });
 
 describe('the launcher', () => {
-  it('runs as nobody where namespaces are off, if the path can be reached', async () => {
+  it('runs as user nobody where namespaces are off, if the path can be reached', async () => {
     if (!asRoot) return;
     const { postgres } = findBinaries();
     const asNobody = launchers().filter(({ uid }) => uid === unprivileged().uid);
@@ -170,7 +170,7 @@ describe('the launcher', () => {
     expect(error.message).toMatch(/as an ordinary user, or set DATABASE_URL/);
   });
 
-  it('is taken over by a start as root after one as nobody', async () => {
+  it('is taken over by a start as root after one as user nobody', async () => {
     if (!asRoot) return;
     own(dir, unprivileged());
     expect(await select(await start(), 'select n from kept')).toEqual([{ n: 7 }]);

@@ -156,7 +156,7 @@ function serverArguments(cluster: string, port: number, connectionsMax: number):
     maintenance_work_mem: '64MB',
     fsync: 'on',
     synchronous_commit: 'on',
-    // No replicas: what they need costs log volume and processes.
+    // There are no replicas: the WAL for them costs log volume and processes.
     wal_level: 'minimal',
     // Checkpoints are for bulk, and each makes pages go to the log whole again: not several a minute under load.
     max_wal_size: '2GB',
@@ -169,7 +169,7 @@ function serverArguments(cluster: string, port: number, connectionsMax: number):
     // A client that died must not keep its locks.
     client_connection_check_interval: '2s',
     idle_in_transaction_session_timeout: '60s',
-    // Failed statements are the caller's to report; their text and keys may hold secrets.
+    // Callers report failed statements, whose text and keys may contain secrets.
     log_min_messages: 'log',
     log_min_error_statement: 'panic',
     log_error_verbosity: 'terse',
@@ -245,7 +245,7 @@ async function exitOf(
   }
 }
 
-/** Passes what the child says on to the log; the result gives its last complaint. */
+/** Logs the output of the child; the returned function gives the last complaint. */
 function lastLines(child: ChildProcess, log?: Log): () => string {
   let complaint = '';
   child.on('error', (error) => {
@@ -259,7 +259,7 @@ function lastLines(child: ChildProcess, log?: Log): () => string {
       // The reason why a port cannot be bound comes as LOG; the FATAL line after it says less.
       if (!/could not bind/.test(text)) return;
     } else if (!/terminating connection due to administrator command/.test(text)) {
-      // That one is said to each connection that is still closing when we stop the server.
+      // The server sends this message to each connection that is still closing when it stops.
       log?.warn('postgres_log', { severity, text });
     }
     if (complaint.length < 500 && !complaint.includes(text)) complaint += complaint ? `; ${text}` : text;
@@ -267,7 +267,7 @@ function lastLines(child: ChildProcess, log?: Log): () => string {
   return () => complaint;
 }
 
-/** Also proves that it is our server which answers on that port, with our password. */
+/** Proves as well that our server answers on that port, with our password. */
 async function ensureDatabase(url: string, dir: string): Promise<void> {
   try {
     await withClient(url.replace(/[^/]*$/, 'postgres'), async (client) => {

@@ -1,7 +1,7 @@
 /**
- * How to run PostgreSQL, which refuses to be root. An ordinary user runs it as is. Root runs it in a user namespace
- * that calls root "1000": no user is created and a private home directory stays reachable. Where namespaces are off
- * (many containers) it runs as `nobody`, if that user can reach the files.
+ * Runs PostgreSQL, which refuses to run as root. An ordinary user runs it directly. Root runs it in a user namespace
+ * that maps root to "1000": no user is created, and a private home directory stays reachable. Where namespaces are
+ * unavailable (many containers) it runs as user "nobody", if that user can reach the files.
  */
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import { chownSync, lchownSync, readdirSync, readFileSync, statSync } from 'node:fs';
@@ -17,7 +17,7 @@ export interface Launcher {
 }
 
 const namespace = ['unshare', '--user', '--map-user=1000', '--map-group=1000'];
-/** PostgreSQL ends by itself (fast shutdown) when we are killed. Only a convenience: see orphan.ts. */
+/** PostgreSQL shuts down (fast) when this process is killed. Only a convenience: see orphan.ts. */
 const dieWithParent = ['setpriv', '--pdeathsig', 'INT'];
 
 /** Returns the first launcher that can run `postgres` here with its own files inside `dir`. */
@@ -74,7 +74,7 @@ function probe(launcher: Launcher, postgres: string, dir: string): string {
 /** Passes no variables of this process: PGHOST, LD_PRELOAD or a locale of the caller must not change the server. */
 const environment = { PATH: process.env['PATH'] ?? '/usr/bin:/bin', LC_ALL: 'C', TZ: 'UTC' };
 
-/** Starts `program` in a session of its own, so that Ctrl-C in a terminal reaches only Millrace. */
+/** Starts `program` in a new session, so that Ctrl-C in a terminal reaches only Millrace. */
 export function launch(launcher: Launcher, program: string, args: string[]): ChildProcess {
   const [first, ...words] = [...launcher.prefix, program, ...args];
   return spawn(first!, words, {

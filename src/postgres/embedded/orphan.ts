@@ -1,7 +1,7 @@
 /**
- * What a previous run left in the data directory. A server that outlived its parent is stopped before a new one starts;
- * a process that merely got its old pid is never touched. The lock file is never deleted: PostgreSQL itself checks
- * through it that no backend of a killed server still has the shared memory.
+ * Ends the server that a previous run left in the data directory, before a new one starts. A process that merely has
+ * its old pid is never touched. The lock file is never deleted: PostgreSQL uses it to check that no backend of a killed
+ * server still has the shared memory.
  */
 import { readFileSync, readlinkSync, statSync, writeFileSync } from 'node:fs';
 import { basename, join } from 'node:path';
@@ -41,7 +41,7 @@ export async function stopOrphan(dir: string, processFile: string, waitMsMax: nu
   disownLock(dir);
 }
 
-/** Is `pid` a PostgreSQL server (or one of its backends) on this data directory? */
+/** True when `pid` is a PostgreSQL server (or one of its backends) on this data directory. */
 export function servesDirectory(pid: number, dir: string): boolean {
   if (pid === process.pid || startedTicksOf(pid) === undefined) return false;
   const words = wordsOf(pid);
@@ -49,11 +49,11 @@ export function servesDirectory(pid: number, dir: string): boolean {
   try {
     program = basename(readlinkSync(`/proc/${pid}/exe`).replace(/ \(deleted\)$/, ''));
   } catch {
-    // Another user's process: its command line must do.
+    // The process of another user is judged by its command line.
   }
   if (program !== 'postgres') return false;
   try {
-    // A server works inside its data directory, whatever name that had when it started.
+    // The working directory of a server is its data directory, under any name that it had at the start.
     const [here, there] = [statSync(dir), statSync(`/proc/${pid}/cwd`)];
     return here.dev === there.dev && here.ino === there.ino;
   } catch {
