@@ -129,7 +129,7 @@ test('what is shipped is known by order number over both lanes', async () => {
   await journal.close();
 });
 
-test('a new start replays what was not confirmed, and says from which order on', async () => {
+test('a new start replays what was not confirmed, and gives the first order', async () => {
   const first = await open();
   await first.append([frame(10), frame(11), frame(12, 1, 1)]);
   await orders(first, 0, { rowsMax: 1, bytesMax: 1e9 });

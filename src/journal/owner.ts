@@ -38,7 +38,7 @@ export class Owner {
   readonly #text: string | undefined;
   #checkedMs: number;
   #checking: Promise<boolean> | undefined;
-  /** Unique for each start: names of segments are never repeated, whatever else was lost. */
+  /** Unique for each start: names of segments are never repeated, even after other losses. */
   readonly epoch: number;
   /** True when the earlier owner may still run and write: no file that it may have open is recycled. */
   readonly contested: boolean;

@@ -126,7 +126,7 @@ test('suspects survive any crash, are found again in the journal, and hold back 
   for (let seed = 1; seed <= 20; seed += 1) {
     const found = await open(disk.crash(new Random(seed)));
     expect([found.suspects.entries, found.suspects.orderMin, found.orderShipped()]).toEqual([2, 9n, 8n]);
-    // Deletes must be carried out again behind them.
+    // Deletes must be carried out again after them.
     expect(found.orderRecovered).toBe(9n);
   }
   const [first, second] = journal.suspects.list();
@@ -179,7 +179,7 @@ test('a bad sector below the rows that were set aside costs the rows on it, and 
   };
   const quarantine = await listQuarantine(dir, disk);
   expect(String(await readQuarantined(quarantine[0]!, disk))).toBe('a'.repeat(3000));
-  // Found while the suspects are tried: the others go on, and what is left of the file stays for the next start.
+  // Found while the suspects are tried: the others continue, and the rest of the file stays for the next start.
   isBad = false;
   const running = await Suspects.open(disk, dir, 1e6, async () => {});
   isBad = true;

@@ -29,7 +29,7 @@ const head: FrameHead = {
   flags: 1,
 };
 
-test('a segment name says epoch and sequence', () => {
+test('a segment name contains epoch and sequence', () => {
   expect(parseSegmentName(segmentName(12, 3))).toEqual({ epoch: 12, seq: 3 });
   for (const name of ['spare-1', '1-2.seg.tmp', 'a-2.seg', '1-2', '-1-2.seg']) {
     expect(parseSegmentName(name)).toBeUndefined();
@@ -56,7 +56,7 @@ test('a file header comes back when any one block of 4 096 bytes is lost', () =>
   expect(decodeSegmentHeader(bytes.subarray(0, 100))).toBeUndefined();
 });
 
-test('a packed segment says where it ended', () => {
+test('a packed segment has the original end', () => {
   const packed = { ...header, packedEnd: 67_000_000 };
   expect(decodeSegmentHeader(encodeSegmentHeader(packed))).toEqual({ ...packed, start: segmentHeaderBytes });
 });
