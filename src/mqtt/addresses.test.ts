@@ -16,7 +16,7 @@ it('gives each address its share, and a trusted proxy as much as it wants', () =
   expect(enter('192.0.2.1')).toBe(true);
 });
 
-it('gives few places to those who ask for credentials', () => {
+it('gives few places to connections that request credentials', () => {
   const addresses = new Addresses({ connectionsMax: 9, provisioningMax: 1, isTrusted });
   for (const address of ['192.0.2.1', '192.0.2.1', '10.0.0.7', '10.0.0.7']) addresses.enter(address);
   expect([addresses.enterProvisioning('192.0.2.1'), addresses.enterProvisioning('192.0.2.1')]).toEqual([true, false]);

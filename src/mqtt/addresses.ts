@@ -1,13 +1,13 @@
 /**
- * Open connections of one worker by network address: no address may hold more than its share, and only few that have
- * no credentials. Addresses of trusted proxies have no share, because many clients are behind them. The counts hold for
- * this worker alone: each worker accepts for itself.
+ * Counts the open connections of one worker by network address. Every address has a share of all connections, and a
+ * smaller share of those without credentials. Addresses of trusted proxies have no share, because they carry many
+ * clients. Each worker counts separately, because each worker accepts for itself.
  */
 import { networkOf } from '../base/network.ts';
 
 export interface AddressesOptions {
   connectionsMax: number;
-  /** Connections of one address that ask for credentials. */
+  /** Connections of one address that request credentials. */
   provisioningMax: number;
   isTrusted: (address: string) => boolean;
 }
@@ -25,7 +25,7 @@ export class Addresses {
     this.#options = options;
   }
 
-  /** Counts a connection, until `leave`. False: the address has more than its share, this connection included. */
+  /** Counts a connection, until `leave`. Returns false when the address, with this connection, exceeds its share. */
   enter(address: string): boolean {
     const network = networkOf(address);
     const open = this.#open.get(network) ?? { connections: 0, provisioning: 0 };
@@ -41,7 +41,7 @@ export class Addresses {
     if (open.connections === 0) this.#open.delete(network);
   }
 
-  /** The like for a connection that entered and asks for credentials; a refused one is not counted. */
+  /** Like `enter`, for a counted connection that requests credentials; a refused one is not counted. */
   enterProvisioning(address: string): boolean {
     const open = this.#open.get(networkOf(address))!;
     if (open.provisioning >= this.#options.provisioningMax && !this.#options.isTrusted(address)) return false;

@@ -1,8 +1,9 @@
 /**
- * How a refused PUBLISH is answered. MQTT 5 gets a reason code and stays. MQTT 3 knows no code: what would fail again
- * is acknowledged, so that the client does not send it for ever; what may succeed later is not, and the connection
- * ends, so that the client keeps it. What the journal refuses is not answered at once: the client is not read for a
- * while, so that the message may still be accepted (`connection.ts`).
+ * The answer to a refused PUBLISH. MQTT 5 gets a reason code, and the connection stays. MQTT 3 has no code. A message
+ * that would be refused again is acknowledged, so that the client does not repeat it without end. A message that may
+ * succeed later is not acknowledged, and the connection ends, so that the client keeps the message. A refusal of the
+ * journal is not answered at once: the client is not read for a while, so that the message may still be accepted
+ * (`connection.ts`).
  */
 import { ErrorCode, type Fault } from '../base/errors.ts';
 import type { CloseReason } from './close-reason.ts';
@@ -10,7 +11,9 @@ import type { CloseReason } from './close-reason.ts';
 export interface Answer {
   /** Reason code of PUBACK and PUBREC. */
   code: number;
-  /** Why an MQTT 3 connection ends; undefined = it is acknowledged and stays. */
+  /**
+   * The reason for which an MQTT 3 connection ends; undefined = the message is acknowledged and the connection stays.
+   */
   closesOld: CloseReason | undefined;
 }
 
@@ -47,7 +50,7 @@ export function answerOf(fault: Fault): Answer {
   }
 }
 
-/** The client slows down and sends again. */
+/** Reasons for which a client should slow down and send again. */
 const journalReasons: Record<string, true> = {
   journal_slow: true,
   disk_full: true,
@@ -58,22 +61,22 @@ const journalReasons: Record<string, true> = {
   store_waiters: true,
 };
 
-/** `ingest.ack: store`, after the journal has the message: it is stored later, but that is not acknowledged. */
+/** With `ingest.ack: store`, after the message is journaled: it is stored later without an acknowledgement. */
 const storedLater: Record<string, true> = { store_slow: true, store_refused: true };
 
-/** `clock_wrong` is no reason to wait: other messages of the same client may bring their "ts". */
+/** A pause does not help against `clock_wrong`: other messages of the client may have their own "ts". */
 const quotaReasons: Record<string, true> = { ...journalReasons, ...storedLater, clock_wrong: true };
 
 export function isJournalRefusal({ status, reason }: Fault): boolean {
   return status === 503 && reason in journalReasons;
 }
 
-/** The message is refused, and lost when its client does not send it again. */
+/** True when a refused message is lost unless its client sends it again. */
 export function isDiscarded({ reason }: Fault): boolean {
   return !(reason in storedLater);
 }
 
-/** A refusal that may pass within seconds: worth leaving the client unread. */
+/** True for a refusal that may end within seconds, so that pausing the client helps. */
 export function mayPass(fault: Fault): boolean {
   return isJournalRefusal(fault) || (fault.status === 503 && fault.reason === 'gateway_held');
 }

@@ -1,6 +1,6 @@
 /**
- * MQTT senders as the log of a death by a bug names them: a device, or an address before its sign-in. A sender whose packets
- * ended two processes is refused for a while (`base/underway.ts`).
+ * Names MQTT senders in the log of a crash: a device, or an address before its sign-in. A sender whose packets crashed
+ * two processes is refused for a while (`base/underway.ts`).
  */
 import { anyBlocked, isBlocked, type Work } from '../base/underway.ts';
 

@@ -1,9 +1,12 @@
-/** The certificate that a TLS client has shown. That it owns the key was proved by the handshake; nothing else was. */
+/**
+ * Reads the certificate that a TLS client has sent. The handshake proved that the client holds its key, and nothing
+ * else.
+ */
 import type { X509Certificate } from 'node:crypto';
 import type { TLSSocket } from 'node:tls';
 import { type ClientCertificate, clientCertificate } from '../onboarding/certificate-provision.ts';
 
-/** Undefined when it has shown none. Call it once the handshake is done. */
+/** Returns undefined when the client sent no certificate. Called after the handshake. */
 export function certificateOf(socket: TLSSocket): ClientCertificate | undefined {
   const leaf = socket.getPeerX509Certificate();
   if (!leaf) return undefined;
@@ -12,7 +15,7 @@ export function certificateOf(socket: TLSSocket): ClientCertificate | undefined 
 
 const issuersMax = 5;
 
-/** What the client sent beside its own: whether they belong together is not known yet. */
+/** Returns the further certificates of the client; whether they form a chain is checked later. */
 function issuersOf(leaf: X509Certificate): X509Certificate[] {
   const issuers: X509Certificate[] = [];
   for (let at = leaf.issuerCertificate; at && issuers.length < issuersMax; at = at.issuerCertificate) {

@@ -1,19 +1,20 @@
 /**
- * Why an MQTT connection ends: one list for the DISCONNECT of MQTT 5 (code and Reason String), the label of
- * `mqtt_disconnects_total` and the field of the log. MQTT 3 has no DISCONNECT from the server: there it is just closed.
+ * The reasons for which an MQTT connection ends: one list for the DISCONNECT of MQTT 5 (code and Reason String), the
+ * label of `mqtt_disconnects_total` and the field of the log. MQTT 3 has no DISCONNECT from the server: its connection
+ * is only closed.
  */
 
 import { blockedSentence } from './blocked.ts';
 
 interface Closing {
-  /** Reason code of the DISCONNECT that MQTT 5 is sent; undefined = nothing is sent. */
+  /** Reason code of the DISCONNECT to an MQTT 5 client; undefined = no packet is sent. */
   code: number | undefined;
-  /** Reason String: what happened, and what the client can do about it. */
+  /** Reason String: the cause, and what the client can do. */
   sentence: string;
 }
 
 export const closings = {
-  client_disconnect: { code: undefined, sentence: 'The client said DISCONNECT.' },
+  client_disconnect: { code: undefined, sentence: 'The client sent DISCONNECT.' },
   connection_lost: { code: undefined, sentence: 'The connection broke without DISCONNECT.' },
   connect_timeout: { code: undefined, sentence: 'No CONNECT came in time.' },
   tls_failed: { code: undefined, sentence: 'The TLS handshake failed.' },

@@ -1,4 +1,4 @@
-/** The rules of one connection, over a transport of memory, with a clock that stands still until it is moved. */
+/** The rules of one connection, over a transport in memory, with a clock that moves only by hand. */
 import { generate, type IConnectPacket, type Packet, parser } from 'mqtt-packet';
 import { afterEach, describe, expect, test } from 'vitest';
 import { Admission } from '../activity/admission.ts';
@@ -426,7 +426,7 @@ describe('the journal refuses', () => {
     });
   }
 
-  test('MQTT 5 is told 0x97 after the wait, and stays', async () => {
+  test('MQTT 5 gets 0x97 after the wait, and stays', async () => {
     const { send, sent, refuse, move, counters, endedBy } = bench({ level: 5 });
     await sent();
     refuse(slow);
@@ -483,7 +483,7 @@ describe('the journal refuses', () => {
     expect(discarded(counters)).toEqual(['{reason="journal_failed",qos="0"} 1']);
   });
 
-  test('a message that waits is told apart from one that can never be stored', async () => {
+  test('a message that waits is distinguished from one that can never be stored', async () => {
     const { send, sent, refuse } = bench({ level: 5 });
     await sent();
     refuse(unavailable('clock_wrong', 'The clock is wrong.'));
@@ -537,7 +537,7 @@ describe('time', () => {
 });
 
 describe('signing in', () => {
-  test('what comes behind CONNECT waits for its answer', async () => {
+  test('packets after CONNECT wait for its answer', async () => {
     let answer: (outcome: SignedIn | SignInRefused) => void = () => {};
     const { send, sent, publishes, transport } = bench({ signIn: () => new Promise((resolve) => (answer = resolve)) });
     send(publish(1));
@@ -549,7 +549,7 @@ describe('signing in', () => {
     expect(transport.paused).toBe(false);
   });
 
-  test('nothing behind a refused CONNECT is looked at', async () => {
+  test('nothing after a refused CONNECT is handled', async () => {
     const { send, sent, publishes, transport } = bench({ signIn: async () => ({ refused: 'credentials' }) });
     send(publish(1));
     expect(await sent()).toMatchObject([{ cmd: 'connack', returnCode: 5 }]);
@@ -557,7 +557,7 @@ describe('signing in', () => {
     expect(transport.end_).toBe('ended');
   });
 
-  test('what a client said before it went is taken', async () => {
+  test('packets that a client sent before it disconnected are handled', async () => {
     let answer: (outcome: SignedIn) => void = () => {};
     const { connection, send, sent, publishes, endedBy } = bench({
       signIn: () => new Promise((resolve) => (answer = resolve)),
@@ -570,7 +570,7 @@ describe('signing in', () => {
     expect(endedBy()).toBe('client_disconnect');
   });
 
-  test('a client that went meanwhile leaves nothing behind', async () => {
+  test('a client that disconnected meanwhile leaves no state', async () => {
     let isEnded = false;
     let answer: (outcome: SignedIn) => void = () => {};
     const { connection, sent } = bench({ signIn: () => new Promise((resolve) => (answer = resolve)) });
@@ -598,7 +598,7 @@ test('draining: what was read is answered, nothing more is read, then 0x8B', asy
 describe('a connection without credentials', () => {
   const open = () => bench({ level: 5, connect: { username: 'provision', keepalive: 65_535 }, inflightMax: 9 });
 
-  test('ends a minute after its CONNECT, whatever it goes on sending', async () => {
+  test('ends a minute after its CONNECT, with any packets', async () => {
     const { send, sent, move, endedBy } = open();
     expect((await sent())[0]).toMatchObject({
       cmd: 'connack',
@@ -637,7 +637,7 @@ describe('a large file', () => {
     for (let n = 0; n < 60; n += 1) await new Promise((resolve) => setImmediate(resolve));
   };
 
-  test('is one PUBLISH behind the acknowledgement of its request, and before everything else', async () => {
+  test('is one PUBLISH after the acknowledgement of its request, and before all other packets', async () => {
     const { send, sent, session, publishes, transport } = bench();
     await sent();
     send(publish(7));
@@ -683,7 +683,7 @@ describe('a large file', () => {
     expect([endedBy(), transport.end_]).toEqual(['slow_reader', 'destroyed']);
   });
 
-  test('goes on when the client has read, and is cut when it was deleted', async () => {
+  test('continues when the client has read, and is cut when it was deleted', async () => {
     const { session, connection, transport, endedBy, sent } = bench();
     await sent();
     const firmware = file(1_000_000);
@@ -728,7 +728,7 @@ describe('a large file', () => {
   });
 });
 
-describe('senders whose packets ended two processes', () => {
+describe('senders whose packets crashed two processes', () => {
   afterEach(() => block([]));
 
   test('are refused by their address at the first packet', async () => {

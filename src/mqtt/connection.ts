@@ -102,7 +102,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
   #unanswered = 0;
   /** Monotonic times: of the last packet, of the first refusal since the journal accepted (0 = none), of the last sign
    * that the client reads. */
-  #heardAt: number;
+  #receivedAt: number;
   #refusedAt = 0;
   #stalledAt = 0;
   /** Monotonic: a connection without credentials ends then. */
@@ -121,7 +121,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     this.#certificate = certificate;
     this.#caps = deps.settings;
     this.#outbox = new Outbox(transport, this);
-    this.#heardAt = deps.clock.monotonic();
+    this.#receivedAt = deps.clock.monotonic();
   }
 
   get remoteAddress(): string {
@@ -169,7 +169,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     this.journalRefuses();
   }
 
-  /** A client may publish and leave in one breath: what it has sent is handled first, however long it signs in. */
+  /** A client may publish and disconnect at once: its packets are handled first, even after a slow sign-in. */
   onClosed(): void {
     assert(!this.#isGone && !this.#reading, 'a transport closes once, and not while packets are read', this);
     this.#isGone = true;
@@ -311,11 +311,11 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
   /** Twice a second: everything that has a deadline. For `lateMs` since the last time this process did not run. */
   sweep(now: number, lateMs = 0): void {
     this.#checkState();
-    this.#heardAt += lateMs;
+    this.#receivedAt += lateMs;
     if (this.#stalledAt > 0) this.#stalledAt += lateMs;
     if (this.#discards > 0) this.#logDiscards();
     if (this.#refusedAt !== 0) this.#forgetRefusal();
-    const silentMs = now - this.#heardAt;
+    const silentMs = now - this.#receivedAt;
     switch (this.#state) {
       case 'new':
         if (silentMs > limits.mqttConnectMsMax) this.close('connect_timeout');
@@ -406,7 +406,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
       if (step === 'packet') {
         // Only whole packets are a sign of life: a drip of bytes wins no time.
         now ||= clock.monotonic();
-        this.#heardAt = now;
+        this.#receivedAt = now;
         counters.packetsIn[this.#frames.type]!.add(1);
         this.#handle(isFirst);
       } else {
@@ -417,7 +417,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     if (this.#held !== 0 && this.#state !== 'closed') this.#frames.keep();
   }
 
-  /** Behind a trusted proxy one address is that of many senders. */
+  /** The address of a trusted proxy belongs to many senders. */
   #isAddressBlocked(): boolean {
     return isSenderBlocked(undefined, this.remoteAddress) && !this.#deps.isTrustedProxy(this.remoteAddress);
   }
@@ -482,7 +482,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     this.#held &= ~why;
     if (this.#held !== 0 || this.#reading || this.#state === 'closed') return;
     // Nothing was read, so the silence of the client does not count: keep-alive begins again.
-    this.#heardAt = this.#deps.clock.monotonic();
+    this.#receivedAt = this.#deps.clock.monotonic();
     this.#read();
     // It may be held again, by what was kept.
     if (!this.#isUnheld()) return;

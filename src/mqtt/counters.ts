@@ -1,4 +1,4 @@
-/** What the MQTT door counts. */
+/** The counters of the MQTT door. */
 import type { Counter, Metrics } from '../base/metrics.ts';
 import { type CloseReason, closeReasons } from './close-reason.ts';
 
@@ -22,7 +22,7 @@ const packetNames: (string | undefined)[] = [
 ];
 
 export class Counters {
-  /** Counters by the type of the packet. */
+  /** Counters by type of packet. */
   readonly packetsIn: Counter[];
   readonly packetsOut: Counter;
   readonly bytesIn: Counter;
@@ -59,7 +59,7 @@ export class Counters {
     this.#labelled(this.#refused, 'mqtt_publish_refused_total', 'Messages refused, by reason.', 'reason', reason);
   }
 
-  /** A message that is stored nowhere and that its client will not send again. */
+  /** Counts a message that was not stored and that its client will not send again. */
   discarded(reason: string, qos: 0 | 1 | 2): void {
     const key = `${qos} ${reason}`;
     let counter = this.#discarded.get(key);

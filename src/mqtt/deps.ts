@@ -1,4 +1,4 @@
-/** What every connection of the worker shares. */
+/** The collaborators and settings that all connections of the worker share. */
 
 import type { Admission } from '../activity/admission.ts';
 import type { Clock } from '../base/clock.ts';
@@ -12,7 +12,7 @@ import type { Session } from './session.ts';
 import type { SignIn } from './sign-in.ts';
 import type { Streams, TopicTable } from './topics/table.ts';
 
-/** What a connection may send; both are announced to MQTT 5 clients. */
+/** Caps of a connection, which CONNACK announces to MQTT 5 clients. */
 export interface ConnectionCaps {
   packetBytesMax: number;
   /** Messages that wait for their answer. */
@@ -20,30 +20,30 @@ export interface ConnectionCaps {
 }
 
 export interface MqttSettings extends ConnectionCaps {
-  /** Its name, for MQTT 5 clients (`http.tellWorker`); '' = not sent. */
+  /** The name of the worker for MQTT 5 clients (`http.tellWorker`); '' = not sent. */
   worker: string;
   /** Open connections of one network address. */
   connectionsPerAddressMax: number;
-  /** Silence that ends a connection without Keep Alive. 0 = never. */
+  /** Milliseconds of silence that end a connection without Keep Alive. 0 = never. */
   idleMs: number;
-  /** What cannot be read ends an MQTT 3 connection. */
+  /** True: a message that cannot be decoded ends an MQTT 3 connection. */
   closeOnInvalid: boolean;
 }
 
-/** What the rest of the worker gives to the door. */
+/** The collaborators that the worker passes to the door. */
 export interface MqttDeps {
   settings: MqttSettings;
   signIn: SignIn;
   /** True for an address that many clients share. */
   isTrustedProxy: (address: string) => boolean;
   topics: TopicTable;
-  /** Topics of connections that ask for credentials. */
+  /** Topics of connections that request credentials. */
   provisionTopics: TopicTable;
   streams: Streams;
-  /** Signed in, before its first message. */
+  /** Called after the sign-in, before the first message. */
   onSession?: (session: Session) => void;
   admission: Admission;
-  /** Why the journal takes nothing at the moment. */
+  /** Returns the reason why the journal refuses messages; undefined when it accepts. */
   journalRefusal: () => Fault | undefined;
   clock: Clock;
   log: Log;
@@ -56,6 +56,6 @@ export interface ConnectionDeps extends MqttDeps {
   addresses: Addresses;
   /** Caps of connections without credentials. */
   provisioningCaps: ConnectionCaps;
-  /** The transport of a connection is closed and all that it brought is handled. May come twice. */
+  /** Called when the transport is closed and all received packets are handled. May be called twice. */
   left: (connection: object) => void;
 }

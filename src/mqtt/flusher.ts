@@ -1,4 +1,4 @@
-/** Connections that have something to write: each is flushed once at the end of the turn of the loop. */
+/** Collects connections with packets to write: each is flushed once at the end of the turn of the event loop. */
 import { began, ended } from '../base/underway.ts';
 import { packets } from './blocked.ts';
 

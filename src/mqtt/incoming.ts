@@ -1,16 +1,15 @@
 /**
- * The pool of PUBLISH objects of a worker: a message takes one and gives it back after its answer, so load makes no
- * garbage. The objects are also the links of their connection's list of acknowledgements, which leave in order of
- * arrival.
+ * The pool of PUBLISH objects of a worker. A message takes an object and returns it after its answer, so load makes no
+ * garbage. The objects also form the list of acknowledgements of their connection, which are sent in order of arrival.
  */
 import type { Fault } from '../base/errors.ts';
 import { assert } from '../base/errors.ts';
 import type { Publish } from './operation.ts';
 import type { Session } from './session.ts';
 
-/** The connection, as its messages see it. */
+/** The part of a connection that its messages use. */
 export interface Answered {
-  /** The message has its answer; `fault` is undefined when it was accepted. */
+  /** Called with the answer of a message; `fault` is undefined when the message was accepted. */
   answered(incoming: Incoming, fault: Fault | undefined): void;
 }
 
@@ -28,7 +27,7 @@ export class Incoming implements Publish {
   /** Reason code and Reason String of the answer. */
   code = 0;
   text = '';
-  /** The next one of the connection, or of the pool. */
+  /** The next object of the connection, or of the pool. */
   next: Incoming | undefined = undefined;
 
   acknowledge(): void {

@@ -1,16 +1,16 @@
 /**
- * Connections that are not read because the journal takes nothing at the moment, in the order in which they began to
- * wait. `JournalWaiters` checks every few milliseconds whether the journal accepts again, and lets connections go on
- * for a slice of time, so that ten thousand connections do not block the loop that they wait for.
+ * Connections that are not read because the journal refuses, in the order in which they began to wait. `JournalWaiters`
+ * checks every few milliseconds whether the journal accepts again. It then resumes connections for a slice of time, so
+ * that ten thousand connections do not block the event loop.
  */
 import type { Clock } from '../base/clock.ts';
 import type { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 
 export interface JournalWaiter {
-  /** The journal accepts again, or nothing says otherwise. */
+  /** Called when the journal accepts again, or may accept. */
   journalAccepts(): void;
-  /** Called while the journal still refuses; the waiter leaves when it has waited long enough. */
+  /** Called while the journal still refuses; a waiter leaves after its longest wait. */
   journalRefuses(): void;
 }
 
@@ -40,7 +40,7 @@ export class JournalWaiters {
 
   round(): void {
     const began = this.#clock.monotonic();
-    // Iterates over a copy, because a client that is refused again waits after all others.
+    // Iterates over a copy, because a client that is refused again waits after all other clients.
     for (const waiter of [...this.#waiting]) {
       // The turn of an earlier client may have ended this one.
       if (!this.#waiting.has(waiter)) continue;

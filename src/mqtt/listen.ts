@@ -1,7 +1,7 @@
 /**
- * MQTT over TCP and TLS: each worker accepts for itself (the primary forks with SCHED_NONE). A socket and its transport
- * are all that a connection costs here: handlers are shared by all sockets. Certificates are read again when their
- * files change.
+ * MQTT over TCP and TLS. Each worker accepts for itself (the primary forks with SCHED_NONE). A connection costs only a
+ * socket and its transport, because all sockets share their handlers. Certificates are read again when their files
+ * change.
  */
 import { readFileSync, unwatchFile, watchFile } from 'node:fs';
 import { createServer, type Socket } from 'node:net';
@@ -17,7 +17,7 @@ import type { OpenConnection, Transport, TransportEvents } from './transport.ts'
 
 export interface ListenDeps {
   open: OpenConnection;
-  /** A socket that ended without a connection. */
+  /** Called for a socket that ended without a connection. */
   refused: (reason: CloseReason) => void;
   connections: () => number;
   connectionsMax: number;
@@ -25,11 +25,11 @@ export interface ListenDeps {
 }
 
 export interface Listener {
-  /** No new connections. */
+  /** Stops accepting connections. */
   close(): void;
 }
 
-/** Half open: a client may have said all it has to say while it is still being signed in. */
+/** Half open: a client may have sent all its packets while it is still being signed in. */
 const socketOptions = { noDelay: true, keepAlive: true, allowHalfOpen: true };
 const endMsMax = 2_000;
 const certificateCheckMs = 5_000;
@@ -49,7 +49,7 @@ export interface TlsFiles {
   key: string;
 }
 
-/** Clients may bring a certificate; whether it belongs to a device is decided when they sign in. */
+/** Clients may send a certificate; its device is looked up at the sign-in. */
 export async function listenTls(address: string, port: number, files: TlsFiles, deps: ListenDeps): Promise<Listener> {
   const { log } = deps;
   const server = createTlsServer({
@@ -100,7 +100,7 @@ function readTls({ cert, key }: TlsFiles): { cert: Buffer; key: Buffer } {
   return { cert: readFileSync(cert), key: readFileSync(key) };
 }
 
-/** New connections get the new certificate; a file that cannot be used leaves the old one in force. */
+/** New connections get the new certificate; after an unusable file the old certificate stays in force. */
 function watchCertificate(server: TlsServer, files: TlsFiles, log: Log): () => void {
   const reload = () => {
     try {
@@ -131,10 +131,10 @@ function accept(
   new SocketTransport(socket as OwnedSocket, open, certificate);
 }
 
-/** A socket that knows its transport: so all sockets share their handlers. */
+/** A socket with a reference to its transport, so that all sockets share their handlers. */
 interface OwnedSocket extends Socket {
   transport: SocketTransport;
-  /** Node reads this before it calls a socket idle; no other place shows a write that is half done. */
+  /** Node uses this field to decide whether a socket is idle; only this field shows a partial write. */
   _handle: { writeQueueSize?: number } | null;
 }
 
@@ -165,7 +165,7 @@ class SocketTransport implements Transport {
     return this.#socket._handle?.writeQueueSize ?? 0;
   }
 
-  /** Copied: what does not leave at once would be kept as a view. */
+  /** Copies the bytes, because unsent bytes would be kept as a view. */
   write(bytes: Buffer): void {
     if (this.#socket.writable) this.#socket.write(Buffer.from(bytes));
   }
@@ -181,7 +181,7 @@ class SocketTransport implements Transport {
     if (this.#hasEnded) this.end();
   }
 
-  /** The client sends no more; what it sent may not have been taken yet. */
+  /** Called when the client sends no more; received bytes may not be handled yet. */
   ended(): void {
     this.#hasEnded = true;
     if (!this.#paused) this.end();
@@ -191,7 +191,7 @@ class SocketTransport implements Transport {
     const socket = this.#socket;
     if (socket.destroyed) return;
     socket.end();
-    // What still comes in is of no interest, but unread bytes would make the kernel drop what was just written.
+    // Further input is ignored, but unread bytes would make the kernel drop the bytes just written.
     socket.resume();
     socket.setTimeout(endMsMax, () => socket.destroy());
   }
@@ -217,5 +217,5 @@ function onClose(this: OwnedSocket): void {
   this.transport.events.onClosed();
 }
 
-/** 'close' follows and says all that matters. */
+/** The event 'close' follows with all that matters. */
 function ignore(): void {}

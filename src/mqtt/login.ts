@@ -1,6 +1,6 @@
 /**
- * Who a CONNECT is: the rules of docs/mqtt.md#connect in their order (provisioning is asked before), then the one
- * session that the device may have. Nothing of the password is kept.
+ * Identifies the sender of a CONNECT: the rules of docs/mqtt.md#connect in their order (provisioning is checked
+ * earlier), then the one session that the device may have. The password is not kept.
  */
 
 import { deviceLimitReason } from '../admin/device-limit.ts';
@@ -20,7 +20,7 @@ export interface LoginDeps {
   certificates: CertificateProvisioner;
   /** Undefined = unlimited. */
   rateLimits: RateLimits | undefined;
-  /** Undefined = an address may try as often as it likes. */
+  /** Undefined = an address may try without limit. */
   wrongCredentials: WrongCredentials | undefined;
   clock: Clock;
 }
@@ -38,7 +38,7 @@ async function signIn(deps: LoginDeps, request: SignInRequest, owner: SignInOwne
     const answer = certificate
       ? await byCertificate(deps, certificate, remoteAddress)
       : await deps.logins.find({ kind: 'names', clientId, userName: username ?? '', password });
-    // Checks again: parallel tries get no more answers than sequential ones.
+    // Checks again, so that parallel tries get no more answers than sequential ones.
     wrongCredentials?.check(remoteAddress, credentials);
     if (answer.kind === 'refused') {
       if (isWrong(answer.refusal)) wrongCredentials?.wrong(remoteAddress);
@@ -57,7 +57,8 @@ async function signIn(deps: LoginDeps, request: SignInRequest, owner: SignInOwne
 }
 
 /**
- * A token alone is named as over HTTP, whatever the client id: what was right over one door is right over the other.
+ * Names credentials. A token alone has the same name as over HTTP, with any client id, so a right token counts for
+ * both doors.
  */
 function nameOf({ clientId, username = '', password, certificate }: SignInRequest): string {
   if (certificate !== undefined) return certificate.credentialsId;

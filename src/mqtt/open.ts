@@ -1,4 +1,4 @@
-/** The MQTT door as a whole: every topic with its operation, every stream, and the connections that use them. */
+/** Assembles the MQTT door: every topic with its operation, every stream, and the connections that use them. */
 
 import type { Admission } from '../activity/admission.ts';
 import type { Attributes } from '../attributes/attributes.ts';

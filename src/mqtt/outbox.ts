@@ -1,7 +1,7 @@
 /**
- * What leaves on one connection: packets in the order in which they were added, then the acknowledgements whose turn
- * has come, all of one turn of the loop in one write. Acknowledgements keep the order of arrival: an answer that is
- * early waits for those before it.
+ * The outgoing packets of one connection: packets in the order in which they were added, then the acknowledgements that
+ * are due. One write sends all packets of one turn of the event loop. Acknowledgements keep the order of arrival: an
+ * early answer waits for the earlier messages.
  */
 import { assert, type Subject } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -11,12 +11,12 @@ import { generate } from './packets/generate.ts';
 import type { Confirm, ProtocolLevel } from './session.ts';
 import type { Transport } from './transport.ts';
 
-/** Shared by all connections of the worker: a write copies what it takes. */
+/** Shared by all connections of the worker: a write copies its bytes. */
 const scratch = Buffer.allocUnsafe(limits.mqttWriteBytes);
 let isScratchInUse = false;
 /** PUBACK or PUBREC without a reason. */
 const shortBytes = 4;
-/** Replaces a reason code: this message and later ones get no answer, so that the client keeps them. */
+/** Used as a reason code: this message and later ones get no answer, so that the client keeps them. */
 export const withheld = -1;
 
 export class Outbox {
@@ -31,7 +31,7 @@ export class Outbox {
   #expected: Set<number> | undefined = undefined;
   /** Packet ids of QoS 2 between PUBREC and PUBREL. */
   #received: Set<number> | undefined = undefined;
-  /** Results of the last flush: packets that left, and finished messages. */
+  /** Results of the last flush: packets that were sent, and finished messages. */
   sent = 0;
   acknowledged = 0;
 
@@ -40,7 +40,7 @@ export class Outbox {
     this.#owner = owner;
   }
 
-  /** Sends a whole packet. `confirm` is called when the transport has it or never will have it. */
+  /** Sends a whole packet. `confirm` is called when the transport has the packet or will never have it. */
   add(packet: Buffer, confirm?: Confirm): void {
     assert(!this.#isDropped, 'a connection that has ended sends nothing', this.#owner);
     this.#packets ??= [];
@@ -50,7 +50,7 @@ export class Outbox {
     this.#confirms.push(confirm);
   }
 
-  /** Expects the answer of `incoming`; its acknowledgement leaves after all that were expected before. */
+  /** Expects the answer of `incoming`; its acknowledgement is sent after all that were expected earlier. */
   expect(incoming: Incoming): void {
     assert(!this.#isDropped, 'a connection that has ended takes no message', this.#owner);
     assert(incoming.isOpen && incoming.next === undefined, 'a message that is expected is new', this.#owner);
@@ -62,7 +62,7 @@ export class Outbox {
     this.#expected.add(incoming.packetId);
   }
 
-  /** Takes back the one that was expected last. */
+  /** Removes the message that was expected last. */
   unexpect(incoming: Incoming): void {
     assert(incoming === this.#tail, 'the message that was expected last is taken back', this.#owner);
     let before: Incoming | undefined;
@@ -73,22 +73,22 @@ export class Outbox {
     if (incoming.qos === 2) this.#expected?.delete(incoming.packetId);
   }
 
-  /** PUBREL: true when a PUBREC with this id is out. */
+  /** Handles PUBREL: returns true when a PUBREC with this id was sent. */
   released(packetId: number): boolean {
     return this.#received?.delete(packetId) ?? false;
   }
 
-  /** The message of this id waits for its PUBREC. */
+  /** True when the message with this id waits for its PUBREC. */
   isExpected(packetId: number): boolean {
     return this.#expected?.has(packetId) ?? false;
   }
 
-  /** A PUBREC with this id is out, and its PUBREL has not come. */
+  /** True when a PUBREC with this id was sent and its PUBREL has not arrived. */
   isReceived(packetId: number): boolean {
     return this.#received?.has(packetId) ?? false;
   }
 
-  /** Writes all that may leave. */
+  /** Writes all packets that are due. */
   flush(level: ProtocolLevel, packetBytesMax: number): void {
     assert(!isScratchInUse, 'one connection writes at a time', this.#owner);
     isScratchInUse = true;
@@ -125,7 +125,7 @@ export class Outbox {
       if (incoming.qos === 2 && !isRefused) {
         this.#received ??= new Set();
         this.#received.add(incoming.packetId);
-        // MQTT 5 counts it against the Receive Maximum until PUBCOMP.
+        // MQTT 5 counts the message against the Receive Maximum until PUBCOMP.
         if (level !== 5) this.acknowledged += 1;
       } else {
         this.acknowledged += 1;
@@ -141,7 +141,7 @@ export class Outbox {
     this.#confirm(true);
   }
 
-  /** The connection has ended: its answers are dropped. */
+  /** Drops all answers, because the connection has ended. */
   drop(): void {
     assert(!this.#isDropped, 'a connection ends once', this.#owner);
     this.#isDropped = true;
@@ -174,7 +174,7 @@ export class Outbox {
   }
 }
 
-/** A Reason String that would make the packet too large for its client is left out. */
+/** Returns a refusal, without its Reason String when that would exceed the client's Maximum Packet Size. */
 function refusalBytes({ qos, packetId, code: reasonCode, text }: Incoming, packetBytesMax: number): Buffer {
   const packet = { cmd: qos === 2 ? 'pubrec' : 'puback', messageId: packetId, reasonCode } as const;
   if (text !== '') {

@@ -1,7 +1,7 @@
 /**
- * A file in one PUBLISH that is larger than memory should hold: its head is written, then slice after slice as the
- * client reads them, so that a worker holds `mqttFileUnreadBytesMax` of it and one slice. Nothing else may be written
- * meanwhile. Made by the connection, which also asks whether the client still reads.
+ * A file in one PUBLISH that is too large for memory. The head is written first, then slice after slice as the client
+ * reads them, so a worker holds `mqttFileUnreadBytesMax` of the file and one slice. No other packet may be written
+ * meanwhile. Made by the connection, which also checks that the client still reads.
  */
 import { setImmediate as turn } from 'node:timers/promises';
 import type { Clock } from '../base/clock.ts';
@@ -19,11 +19,11 @@ export class OutgoingFile {
   #hasBegun = false;
   #hasEnded = false;
   #drained: (() => void) | undefined;
-  /** Monotonic: of the last sign that the client reads, or that it was not the client's turn. */
+  /** Monotonic time at which the client last read, or at which no bytes waited for the client. */
   #readAt = 0;
   #unreadMark = Number.POSITIVE_INFINITY;
 
-  /** `onEnd`, once: all of it is written, or never will be. */
+  /** `onEnd` is called once: when all of the file is written, or will never be. */
   constructor(transport: Transport, head: Buffer, file: SlicedFile, clock: Clock, onEnd: (isSent: boolean) => void) {
     this.#transport = transport;
     this.#head = head;
@@ -32,7 +32,7 @@ export class OutgoingFile {
     this.#onEnd = onEnd;
   }
 
-  /** A part of the packet may be written already. */
+  /** True when a part of the packet may have been written. */
   get hasBegun(): boolean {
     return this.#hasBegun;
   }
@@ -44,17 +44,19 @@ export class OutgoingFile {
     void this.#send();
   }
 
-  /** The transport has nothing left to write. */
+  /** Called when the transport has no bytes left to write. */
   drained(): void {
     this.#drained?.();
   }
 
-  /** The connection is gone. */
+  /** Called when the connection has ended. */
   stop(): void {
     this.#end(false);
   }
 
-  /** The client has read nothing for too long, while something waited for it. `lateMs`: this process did not run. */
+  /**
+   * True when bytes waited and the client has read none for too long. `lateMs`: time in which this process did not run.
+   */
   isStalled(now: number, lateMs: number): boolean {
     const { bufferedBytes, sendingBytes = 0 } = this.#transport;
     const mark = bufferedBytes + sendingBytes;
@@ -76,7 +78,7 @@ export class OutgoingFile {
       }
       this.#transport.write(slice);
       at += slice.length;
-      // A file in memory, to a client that reads as fast, would leave no turn of the loop to others.
+      // Without this turn a file in memory, sent to a fast client, would block the event loop.
       await turn();
     }
     this.#end(true);
@@ -93,7 +95,9 @@ export class OutgoingFile {
     });
   }
 
-  /** Undefined when the file is deleted, or the store does not answer for long: the packet cannot be completed. */
+  /**
+   * Returns undefined when the file is deleted, or the store is unavailable for long: the packet cannot be completed.
+   */
   async #slice(at: number): Promise<Buffer | undefined> {
     const since = this.#clock.monotonic();
     for (;;) {

@@ -1,6 +1,6 @@
 /**
  * Messages with QoS 1 to one client: packet ids, the callbacks that wait for a PUBACK, and the queue of messages above
- * the client's Receive Maximum. Made for a connection when its first such message is sent.
+ * the client's Receive Maximum. Made at the first such message of a connection.
  */
 import { limits } from '../base/limits.ts';
 import type { Confirm } from './session.ts';
@@ -31,7 +31,7 @@ export class Pushes {
     );
   }
 
-  /** True: it may leave now, and has its id. False: it waits. */
+  /** True: the packet has its id and may be sent now. False: the packet waits. */
   add(packet: Buffer, idAt: number, confirm: Confirm | undefined): boolean {
     if (this.#inflight.size < this.#window) {
       packet.writeUInt16BE(this.#take(confirm), idAt);
@@ -42,12 +42,15 @@ export class Pushes {
     return false;
   }
 
-  /** The id of a message that is sent outside of this queue; undefined when too many wait for their PUBACK. */
+  /**
+   * Returns the id for a message that is sent outside this queue; undefined when too many messages wait for their
+   * PUBACK.
+   */
   takeId(): number | undefined {
     return this.#inflight.size < this.#window ? this.#take(undefined) : undefined;
   }
 
-  /** Handles a PUBACK: confirms the message and returns the packet that may leave now. Unknown ids are ignored. */
+  /** Handles a PUBACK: confirms the message and returns the next packet to send. Unknown ids are ignored. */
   acknowledged(packetId: number): Buffer | undefined {
     if (!this.#inflight.has(packetId)) return undefined;
     const confirm = this.#inflight.get(packetId);
@@ -68,7 +71,7 @@ export class Pushes {
     return next.packet;
   }
 
-  /** The connection ended. */
+  /** Called when the connection has ended. */
   drop(): void {
     const confirms = [
       ...this.#inflight.values(),
@@ -81,7 +84,7 @@ export class Pushes {
     for (const confirm of confirms) confirm?.(false);
   }
 
-  /** 1 to 65535, none that is in flight. */
+  /** Returns an id from 1 to 65535 that is not in flight. */
   #take(confirm: Confirm | undefined): number {
     do {
       this.#lastId = this.#lastId === 0xffff ? 1 : this.#lastId + 1;

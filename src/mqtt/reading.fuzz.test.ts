@@ -1,6 +1,6 @@
 /**
  * The readers against mqtt-packet and against noise: packets are found however the stream is cut, what is accepted
- * means the same to both, and whatever comes in, nothing but a WireError comes out.
+ * means the same to both, and no input causes any error but a WireError.
  */
 import fc from 'fast-check';
 import { generate, type Packet, parser } from 'mqtt-packet';

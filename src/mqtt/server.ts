@@ -1,4 +1,4 @@
-/** The MQTT door of a worker: its connections, whatever carries them; their deadlines; and the end of all of them. */
+/** The MQTT door of a worker: its connections over any transport, their deadlines, and their end. */
 
 import { limits } from '../base/limits.ts';
 import type { Metrics } from '../base/metrics.ts';
@@ -59,12 +59,12 @@ export class Mqtt {
     return this.#connections.size;
   }
 
-  /** For each transport that is accepted. */
+  /** Called for each accepted transport. */
   readonly open: OpenConnection = (transport, certificate) => {
     const connection = new Connection(this.#deps, transport, certificate);
     this.#connections.add(connection);
     const isWithinShare = this.#addresses.enter(transport.remoteAddress);
-    // The transport expects its connection before anything happens to it.
+    // The transport expects its connection before any other call.
     if (this.#draining) queueMicrotask(() => connection.close('server_shutdown'));
     else if (!isWithinShare) queueMicrotask(() => this.#refuse(connection, transport.remoteAddress));
     return connection;
@@ -82,7 +82,7 @@ export class Mqtt {
     if (this.#connections.delete(connection)) this.#addresses.leave(connection.remoteAddress);
   }
 
-  /** A transport that ended before there was a connection. */
+  /** Called for a transport that ended before it had a connection. */
   readonly refused = (reason: CloseReason): void => this.#deps.counters.disconnected(reason);
 
   /**
@@ -100,12 +100,12 @@ export class Mqtt {
       await new Promise((resolve) => setTimeout(resolve, drainStepMs));
     }
     for (const connection of this.#connections) connection.close('server_shutdown');
-    // The transports say good-bye by themselves.
+    // The remaining transports send their own end.
   }
 
   #sweep(): void {
     const now = this.#deps.clock.monotonic();
-    // While this process did not run, it read nothing: that silence is not the clients'.
+    // While this process did not run it read nothing, so that silence does not count against clients.
     const lateMs = now - this.#sweptAt - limits.mqttSweepMs;
     this.#sweptAt = now;
     for (const connection of this.#connections) {

@@ -1,5 +1,5 @@
 /**
- * A signed-in connection, as operations and streams see it: its device, its subscriptions, and sending to it. The
+ * A signed-in connection as operations and streams use it: its device, its subscriptions, and sending to it. The
  * interface `SessionLink` hides the connection itself (`connection.ts`), so that a test can replace it.
  */
 import type { CachedDevice } from '../device/cached-device.ts';
@@ -14,7 +14,7 @@ export type ProtocolLevel = 3 | 4 | 5;
 /** Called once with the outcome of a message to the client. */
 export type Confirm = (delivered: boolean) => void;
 
-/** What a session needs of its connection. */
+/** The part of a connection that its session uses. */
 export interface SessionLink {
   push(topic: string, payload: string | Uint8Array, qos: QoS, confirm: Confirm | undefined): boolean;
   sendFile(topic: string, file: SlicedFile, qos: QoS, onEnd: () => void): FileOutcome;
@@ -22,8 +22,8 @@ export interface SessionLink {
 }
 
 /**
- * `too_large`: above the client's Maximum Packet Size, or above what a packet may have. `busy`: another file is being
- * sent.
+ * `too_large`: above the client's Maximum Packet Size, or above the size that MQTT allows. `busy`: another file is
+ * being sent.
  */
 export type FileOutcome = 'taken' | 'too_large' | 'busy' | 'gone';
 
@@ -38,13 +38,13 @@ export interface SessionFacts {
 }
 
 export class Session {
-  /** The one that signed in. Not set on a provisioning session. */
+  /** The signed-in device. Not set on a provisioning session. */
   readonly device: CachedDevice;
   readonly kind: SessionKind;
   readonly level: ProtocolLevel;
   readonly clientId: string;
   readonly remoteAddress: string;
-  /** What the device's profile adds to the usual topics. */
+  /** Topics that the device's profile adds to the standard topics. */
   readonly profileTopics: ProfileTopics | undefined;
   readonly #link: SessionLink;
   #subscriptions: Subscriptions | undefined = undefined;
@@ -70,15 +70,16 @@ export class Session {
     return this.#subscriptions;
   }
 
-  /** Why it ended; undefined while it lives. */
+  /** The reason for which the session ended; undefined while it is open. */
   get endedBy(): CloseReason | undefined {
     return this.#endedBy;
   }
 
   /**
-   * PUBLISH down. `confirm(true)` on PUBACK (QoS 1) or when written (QoS 0), `confirm(false)` when the connection ended
-   * before. False: not taken, and `confirm` is never called: the connection is gone or being closed because it does not
-   * read, or the packet is above the client's Maximum Packet Size. The client's Receive Maximum is kept by queueing.
+   * Sends a PUBLISH. Calls `confirm(true)` on PUBACK (QoS 1) or when written (QoS 0), `confirm(false)` when the
+   * connection ended before that. Returns false when the message was not taken, and then never calls `confirm`: the
+   * connection has ended or is being closed because it does not read, or the packet is above the client's Maximum
+   * Packet Size. Messages above the client's Receive Maximum are queued.
    */
   push(topic: string, payload: string | Uint8Array, qos: QoS, confirm?: Confirm): boolean {
     if (this.#endedBy !== undefined) return false;
@@ -86,8 +87,8 @@ export class Session {
   }
 
   /**
-   * PUBLISH down, slice by slice: nothing else is sent or read meanwhile. `onEnd` is called once when it is taken: all
-   * of it is written, or the connection ends.
+   * Sends a PUBLISH slice by slice; no other packet is sent or read meanwhile. After the outcome 'taken', `onEnd` is
+   * called once: all of the file is written, or the connection has ended.
    */
   sendFile(topic: string, file: SlicedFile, qos: QoS, onEnd: () => void): FileOutcome {
     return this.#endedBy === undefined ? this.#link.sendFile(topic, file, qos, onEnd) : 'gone';
@@ -97,7 +98,7 @@ export class Session {
     if (this.#endedBy === undefined) this.#link.close(reason);
   }
 
-  /** Called once, in order of registration; at once when it has ended already. */
+  /** Registers a callback, which is called once, in order of registration; at once when the session has ended. */
   onEnd(callback: (reason: CloseReason) => void): void {
     if (this.#endedBy !== undefined) {
       callback(this.#endedBy);

@@ -1,4 +1,7 @@
-/** How a connection asks who it is: the rules of signing in are `device/logins.ts`, wired in `worker.ts`. */
+/**
+ * The interface between a connection and the sign-in. The rules are in `device/logins.ts`, and `worker.ts` connects the
+ * two.
+ */
 import type { CachedDevice } from '../device/cached-device.ts';
 import type { ProfileTopics } from '../device/profile-topics.ts';
 import type { ClientCertificate } from '../onboarding/certificate-provision.ts';
@@ -9,7 +12,7 @@ export interface SignInRequest {
   clientId: string;
   username: string | undefined;
   password: Buffer | undefined;
-  /** What a TLS client has shown: `certificateOf(socket)`. */
+  /** The certificate that a TLS client has sent: `certificateOf(socket)`. */
   certificate: ClientCertificate | undefined;
   remoteAddress: string;
 }
@@ -17,7 +20,7 @@ export interface SignInRequest {
 export interface SignedIn {
   device: CachedDevice;
   isGateway: boolean;
-  /** Topics that the device's profile adds, as they were at sign-in. */
+  /** Topics that the device's profile added at the time of the sign-in. */
   topics: ProfileTopics | undefined;
   /** Called when the connection no longer uses the device. */
   end(): void;
@@ -25,17 +28,17 @@ export interface SignedIn {
 
 /** The connection that signs in. */
 export interface SignInOwner {
-  /** Another session or a change of the device ended this session. Never called inside `SignIn`. */
+  /** Called when another session or a change of the device ended this session. Never called inside `SignIn`. */
   sessionEnded(reason: CloseReason): void;
 }
 
 export interface SignInRefused {
   refused: Refusal;
-  /** Instead of the sentence of the refusal, when there is more to say. */
+  /** A more precise sentence than that of the refusal. */
   text?: string;
 }
 
-/** `owner` is called only after a success. A known answer comes in the same turn. Never throws. */
+/** `owner` is called only after a success. A cached answer is returned in the same turn. */
 export type SignIn = (
   request: SignInRequest,
   owner: SignInOwner,

@@ -1,9 +1,9 @@
 /**
- * What one session subscribed: filters with their granted QoS, and the streams they switch on. A stream is on when a
- * filter covers every topic it is sent on; of several families the one subscribed last decides, never two.
+ * The subscriptions of one session: filters with their granted QoS, and the streams that they switch on. A stream is on
+ * when a filter covers every topic of the stream. Of several topic families only the one subscribed last is used.
  */
 
-/** What is granted and sent down; QoS 2 is only taken, never granted. */
+/** The granted QoS, and the QoS of messages to the client. QoS 2 is accepted from clients, never granted. */
 export type QoS = 0 | 1;
 
 export type StreamName = 'attributes' | 'rpc' | 'gateway-attributes' | 'gateway-rpc';
@@ -25,12 +25,12 @@ export class Subscriptions {
     this.#filters.set(filter, qos);
   }
 
-  /** False when there was no such subscription. */
+  /** Returns false when there was no such subscription. */
   remove(filter: string): boolean {
     return this.#filters.delete(filter);
   }
 
-  /** The granted QoS of what is sent on `topic`: of the matching filter subscribed last; 1 when there is none. */
+  /** Returns the QoS for messages on `topic`: that of the matching filter subscribed last, or 1 when none matches. */
   qosOf(topic: string): QoS {
     let granted: QoS = 1;
     for (const [filter, qos] of this.#filters) if (matches(filter, topic)) granted = qos;
@@ -66,7 +66,7 @@ export class Subscriptions {
   }
 }
 
-/** `filter` matches the concrete `topic`. Both are well-formed. */
+/** True when `filter` matches the concrete `topic`. Both are well-formed. */
 export function matches(filter: string, topic: string): boolean {
   if (filter === topic) return true;
   const filterLevels = filter.split('/');

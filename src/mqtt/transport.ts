@@ -1,20 +1,20 @@
 /**
- * What a connection reads from and writes to: a TCP or TLS socket (listen.ts) or a WebSocket (websocket.ts). Bytes are
- * a stream: no piece needs to align with a packet.
+ * The byte stream of a connection: a TCP or TLS socket (listen.ts) or a WebSocket (websocket.ts). Pieces need not align
+ * with packets.
  */
 import type { ClientCertificate } from '../onboarding/certificate-provision.ts';
 export interface Transport {
   readonly remoteAddress: string;
-  /** Bytes that were written and have not left this process. */
+  /** Written bytes that have not left this process. */
   readonly bufferedBytes: number;
-  /** Bytes left of the current write, if known: the number falls while a large write is being read. */
+  /** Unsent bytes of the current write, if known: the number decreases while a large write is sent. */
   readonly sendingBytes?: number;
-  /** Takes all of it, in order; a reader that is too slow is seen in `bufferedBytes`. The buffer may be used again. */
+  /** Sends all bytes, in order; a slow reader is visible in `bufferedBytes`. The caller may reuse the buffer. */
   write(bytes: Buffer): void;
-  /** Stops and takes up reading again. A transport that cannot stop keeps a bounded amount, then ends. */
+  /** Pauses and resumes reading. A transport that cannot pause keeps a bounded number of bytes, then ends. */
   pause(): void;
   resume(): void;
-  /** Closes when everything written has left, or after a short while. */
+  /** Closes when all written bytes were sent, or after a short time. */
   end(): void;
   /** Closes at once. */
   destroy(): void;
@@ -22,17 +22,17 @@ export interface Transport {
 
 /** Events of a transport for its connection. */
 export interface TransportEvents {
-  /** Bytes that came in, valid during the call only. */
+  /** Called with received bytes, valid during the call only. */
   onData(bytes: Buffer): void;
-  /** A transport that cannot stop reading has kept all it may: what waits for the journal is refused now. */
-  onOverflow(): void;
-  /** Everything written has left. */
-  onDrained(): void;
   /**
-   * Called exactly once, after all other events, for a close by either side; never from inside one of the calls above.
+   * Called when a transport that cannot pause has reached its cap: messages that wait for the journal are refused now.
    */
+  onOverflow(): void;
+  /** Called when all written bytes were sent. */
+  onDrained(): void;
+  /** Called exactly once, after all other events, for a close by either side; never from inside a call above. */
   onClosed(): void;
 }
 
-/** A connection is made for each accepted transport; `certificate` is what a TLS client has shown. */
+/** Makes the connection of an accepted transport; `certificate` is what a TLS client has sent. */
 export type OpenConnection = (transport: Transport, certificate?: ClientCertificate) => TransportEvents;

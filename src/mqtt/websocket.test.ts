@@ -93,7 +93,7 @@ test.each(['', 'chat', 'MQTTX'])('a client that offers %j is refused', async (pr
   expect(client.upgrade.status).toBe(400);
 });
 
-test('bytes pass in both directions as a stream, whatever the frames are', async () => {
+test('bytes pass in both directions as a stream, with any frames', async () => {
   client = await RawWebSocket.open(port);
   expect(last.transport.remoteAddress).toBe('127.0.0.1');
   client.send(
@@ -120,7 +120,7 @@ test('a message above the cap ends the connection', async () => {
   expect(last.received).toBe(0);
 });
 
-test('the connection ends it: after what was written, or at once; and hears of it once', async () => {
+test('the connection ends it: after all written bytes, or at once; and is notified once', async () => {
   client = await RawWebSocket.open(port);
   client.send(text('ab'), text('end'), text('cd'));
   expect((await client.read(2)).toString()).toBe('ab');
@@ -148,7 +148,7 @@ test('what comes in during a pause is kept, in order', async () => {
   expect((await client.read(4)).toString()).toBe('abcd');
 });
 
-test('a pause keeps bytes, not messages: 200 000 small or empty ones hold up nothing', async () => {
+test('a pause keeps bytes, not messages: 200 000 small or empty ones delay nothing', async () => {
   client = await RawWebSocket.open(port);
   client.send(text('pause'));
   await until(() => last.received === 5);
@@ -179,7 +179,7 @@ test('more than is kept during a pause ends the connection with 1009', async () 
   await until(() => last.closed === 1);
 });
 
-test('a connection that goes on reading when no more can be kept loses nothing', async () => {
+test('a connection that keeps reading at the cap loses nothing', async () => {
   client = await RawWebSocket.open(port);
   client.send(text('pause'));
   await until(() => last.received === 5);
@@ -215,7 +215,7 @@ test('a close waits for what is still to leave', async () => {
   await until(() => last.closed === 1);
 });
 
-test('other requests to the path are told what it speaks', async () => {
+test('other requests to the path get a refusal that names the protocol', async () => {
   const plain = await fetch(`http://127.0.0.1:${port}/mqtt`);
   expect(plain.status).toBe(426);
   expect(plain.headers.get('sec-websocket-version')).toBe('13');

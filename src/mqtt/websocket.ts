@@ -1,15 +1,15 @@
 /**
- * MQTT over WebSocket at `/mqtt` of the HTTP and HTTPS ports: binary messages are a stream of bytes, cut anywhere. The
- * library cannot stop reading, so the bytes that come in while a connection pauses are kept, up to a cap, in blocks: a
- * message costs its bytes and nothing more. Past the cap a connection that waits for the journal has its messages
- * refused; any other connection ends.
+ * MQTT over WebSocket at `/mqtt` of the HTTP and HTTPS ports: binary messages form a byte stream, cut at any place. The
+ * library cannot pause reading, so bytes that arrive while a connection is paused are kept in blocks, up to a cap: a
+ * message costs only its bytes. Above the cap the messages of a connection that waits for the journal are refused; any
+ * other connection ends.
  */
 import { limits } from '../base/limits.ts';
 import type { HttpServer } from '../uws/server.ts';
 import type { WebSocketConnection, WebSocketEvents } from '../uws/web-socket.ts';
 import type { OpenConnection, Transport, TransportEvents } from './transport.ts';
 
-/** Both names of the standard: MQTT 3.1 clients ask for the second. */
+/** Both names of the standard: MQTT 3.1 clients offer the second one. */
 const protocols = ['mqtt', 'mqttv3.1'];
 const normalClosure = 1000;
 const unsupportedData = 1003;
@@ -29,10 +29,10 @@ class WebSocketTransport implements Transport, WebSocketEvents {
   readonly #events: TransportEvents;
   #paused = false;
   #ended = false;
-  /** The bytes that came in during a pause. Every block but the last one is full. */
+  /** Bytes that arrived during a pause. Every block except the last one is full. */
   #kept: Buffer[] = [];
   #keptBytes = 0;
-  /** Bytes of the last block that are in use. */
+  /** Used bytes of the last block. */
   #lastBlockBytes = 0;
 
   constructor(connection: WebSocketConnection, open: OpenConnection) {
@@ -88,7 +88,7 @@ class WebSocketTransport implements Transport, WebSocketEvents {
       return;
     }
     if (isFull()) {
-      this.#end(tooMuchData, 'More was sent than could be taken');
+      this.#end(tooMuchData, 'More was sent than can be kept');
       return;
     }
     this.#keep(bytes);
@@ -102,9 +102,9 @@ class WebSocketTransport implements Transport, WebSocketEvents {
     this.#ended = true;
     const kept: Buffer[] = [];
     while (this.#kept.length > 0) kept.push(this.#takeBlock());
-    // The library calls this from inside `end` and `close`, so from inside the connection's own code.
+    // The library calls this function from inside `end` and `close`, and so from inside the connection's own code.
     queueMicrotask(() => {
-      // A client may publish and leave in one breath.
+      // A client may publish and disconnect at once.
       if (kept.length > 0) this.#events.onData(Buffer.concat(kept));
       this.#events.onClosed();
     });
@@ -123,7 +123,7 @@ class WebSocketTransport implements Transport, WebSocketEvents {
     this.#keptBytes += bytes.length;
   }
 
-  /** The bytes of the oldest block. There are few blocks (`base/relations.ts`), so that `shift` costs little. */
+  /** Removes and returns the oldest block. Blocks are few (`checkLimits`), so `shift` costs little. */
   #takeBlock(): Buffer {
     const block = this.#kept.shift()!;
     return this.#kept.length === 0 ? block.subarray(0, this.#lastBlockBytes) : block;

@@ -1,4 +1,4 @@
-/** PUBACK and PUBREL of a client, and the PUBCOMP that answers PUBREL. */
+/** Reads PUBACK and PUBREL of a client, and writes the PUBCOMP that answers PUBREL. */
 import { code } from '../answers.ts';
 import type { ProtocolLevel } from '../session.ts';
 import { Cursor } from '../wire/cursor.ts';
@@ -6,7 +6,7 @@ import { allowed, readProperties } from '../wire/properties.ts';
 import { malformed } from '../wire/wire-error.ts';
 import { generate } from './generate.ts';
 
-/** The packet id. Whatever code a client gives to a message, it has got it. */
+/** Returns the packet id. Every reason code means that the client has the message. */
 export function readAcknowledgement(bytes: Buffer, start: number, end: number, level: ProtocolLevel): number {
   const cursor = new Cursor(bytes, start, end);
   const packetId = cursor.uint16();

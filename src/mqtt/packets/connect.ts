@@ -15,10 +15,10 @@ export interface Connect {
   username: string | undefined;
   password: Buffer | undefined;
   keepAliveSeconds: number;
-  /** What the client can take: unacknowledged messages, and bytes of one packet. */
+  /** Limits of the client: unacknowledged messages, and bytes of one packet. */
   receiveMaximum: number;
   packetBytesMax: number;
-  /** The client wants no Reason Strings. */
+  /** True when the client wants no Reason Strings. */
   isTerse: boolean;
 }
 
@@ -28,7 +28,7 @@ export interface ConnectRefusal {
   refusal: Refusal;
 }
 
-/** Why CONNECT is refused: code of MQTT 5, code of MQTT 3, and the Reason String. The name is the metric label. */
+/** Refusals of CONNECT: code of MQTT 5, code of MQTT 3, and the Reason String. The name is the metric label. */
 const refusals = {
   unsupported_version: { code: 0x84, old: 1, text: 'This server speaks MQTT 3.1, 3.1.1 and 5.' },
   client_id: { code: 0x85, old: 2, text: 'The client id is not valid here, and there is no user name.' },
@@ -42,7 +42,7 @@ const refusals = {
   unavailable: { code: 0x88, old: 3, text: 'Devices cannot be looked up at the moment; connect again later.' },
   transport: { code: 0x88, old: 3, text: 'The profile of this device has another transport.' },
   auth_method: { code: 0x8c, old: 5, text: 'Enhanced authentication is not supported.' },
-  quota: { code: 0x97, old: 3, text: 'The tenant has its limit of devices.' },
+  quota: { code: 0x97, old: 3, text: 'The tenant has reached its limit of devices.' },
   will_retain: { code: 0x9a, old: 5, text: 'Retained messages are not supported, nor is a will to be retained.' },
   rate: { code: 0x9f, old: 3, text: 'Too many attempts to connect; wait before the next one.' },
 } as const satisfies Record<string, { code: number; old: number; text: string }>;
@@ -51,7 +51,7 @@ export type Refusal = keyof typeof refusals;
 
 const anyReceiveMaximum = 65_535;
 
-/** `bytes[start..end)` is the body of the first packet. Throws a WireError when nothing can be answered. */
+/** Decodes `bytes[start..end)`, the body of the first packet. Throws a WireError for a packet that gets no answer. */
 export function readConnect(bytes: Buffer, start: number, end: number): Connect | ConnectRefusal {
   const cursor = new Cursor(bytes, start, end);
   const name = cursor.text();
@@ -95,7 +95,9 @@ function levelOf(name: string, version: number): ProtocolLevel | undefined {
   return undefined;
 }
 
-/** Reads the will and drops it, because it has no subscribers. True when the will would be retained. */
+/**
+ * Reads the will and drops it, because a will has no subscribers here. Returns true when the will would be retained.
+ */
 function readWill(cursor: Cursor, flags: number, level: ProtocolLevel): boolean {
   const qos = (flags >> 3) & 3;
   const retain = (flags & 0x20) !== 0;
@@ -118,13 +120,13 @@ function refuse(level: ProtocolLevel, refusal: Refusal): ConnectRefusal {
 export interface Welcome {
   packetBytesMax: number;
   receiveMaximum: number;
-  /** '' = the client brought its own. */
+  /** '' = the client sent its own id. */
   assignedClientId: string;
   /** Sent as a user property; '' = not sent. */
   worker: string;
 }
 
-/** There is never a session from before. */
+/** Writes CONNACK. Session Present is always 0. */
 export function connackBytes(
   level: ProtocolLevel,
   { packetBytesMax, receiveMaximum, assignedClientId, worker }: Welcome,
@@ -146,8 +148,7 @@ export function connackBytes(
 }
 
 /**
- * The sentence is left out where the client has no use or no room for it; `text` is said instead, where there is more
- * to say.
+ * Writes a refusal. The sentence is left out for clients without a use or room for it; `text` replaces the sentence.
  */
 export function refusalBytes(
   level: ProtocolLevel,

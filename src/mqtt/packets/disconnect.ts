@@ -1,4 +1,4 @@
-/** DISCONNECT, both ways. */
+/** Reads and writes DISCONNECT. */
 import type { IDisconnectPacket } from 'mqtt-packet';
 import { type CloseReason, closings } from '../close-reason.ts';
 import type { ProtocolLevel } from '../session.ts';
@@ -6,7 +6,7 @@ import { Cursor } from '../wire/cursor.ts';
 import { allowed, readProperties } from '../wire/properties.ts';
 import { generate } from './generate.ts';
 
-/** Checks that the packet is well-formed; its contents are not used. */
+/** Checks that the packet is well-formed; its fields are not used. */
 export function checkDisconnect(bytes: Buffer, start: number, end: number, level: ProtocolLevel): void {
   const cursor = new Cursor(bytes, start, end);
   if (level === 5 && cursor.left > 0) {
@@ -16,7 +16,7 @@ export function checkDisconnect(bytes: Buffer, start: number, end: number, level
   cursor.finish();
 }
 
-/** Undefined when nothing is sent for this reason. */
+/** Returns undefined for a reason that is not sent. */
 export function disconnectBytes(reason: CloseReason, isTerse: boolean, packetBytesMax: number): Buffer | undefined {
   const { code, sentence } = closings[reason];
   if (code === undefined) return undefined;

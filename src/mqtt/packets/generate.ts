@@ -1,6 +1,6 @@
 /**
- * Packets → bytes, by mqtt-packet's generator alone. Its parser is not used here (frames.ts, cursor.ts), and with it
- * every start would load forty files of streams.
+ * Writes packets with mqtt-packet's generator. Its parser is not loaded: reading is in wire/frames.ts and
+ * wire/cursor.ts, and the parser would add forty files to every start.
  */
 import { createRequire } from 'node:module';
 import type { generate as Generate } from 'mqtt-packet';

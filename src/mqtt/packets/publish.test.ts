@@ -33,7 +33,7 @@ function ours(bytes: Buffer, level: ProtocolLevel): Read | undefined {
   return { topic, qos, packetId, payload: buffer.toString('hex', frame.payloadStart, end) };
 }
 
-/** mqtt-packet's reading of the same packet; with bytes behind it, it would read on into those. */
+/** mqtt-packet's reading of the same packet; with bytes after the packet, it would read these as well. */
 function theirs(bytes: Buffer, level: ProtocolLevel): (Read & { packet: IPublishPacket }) | undefined {
   const frames = new Frames();
   frames.feed(bytes);

@@ -1,6 +1,6 @@
 /**
- * Reads and writes PUBLISH, the packet that comes a hundred thousand times a second. Reading leaves the offsets of the
- * fields in a reused object and makes no string. A caller that needs the topic as a string checks its UTF-8 then.
+ * Reads and writes PUBLISH, which arrives a hundred thousand times a second. Reading stores the offsets of the fields
+ * in a reused object and makes no string. A caller that needs the topic as a string checks its UTF-8 then.
  */
 
 import type { ProtocolLevel } from '../session.ts';
@@ -18,7 +18,7 @@ export class PublishFrame {
   payloadStart = 0;
 }
 
-/** `bytes[start..end)` is the body of a PUBLISH. Throws a WireError. Whether the topic is one is checked elsewhere. */
+/** Reads `bytes[start..end)`, the body of a PUBLISH. Throws a WireError. The topic is validated elsewhere. */
 export function readPublish(
   into: PublishFrame,
   flags: number,
@@ -44,7 +44,7 @@ export function readPublish(
   if (at > end) throw malformed;
   if (level === 5) {
     if (at === end) throw malformed;
-    // Nearly always there are none.
+    // Most packets have no properties.
     if (bytes[at] === 0) at += 1;
     else {
       const cursor = new Cursor(bytes, at, end);
@@ -55,7 +55,7 @@ export function readPublish(
   into.payloadStart = at;
 }
 
-/** Bytes that a PUBLISH to a client takes. */
+/** Returns the bytes of a PUBLISH to a client. */
 export function publishBytes(topicBytes: number, payloadBytes: number, qos: QoS, level: ProtocolLevel): number {
   const body = 2 + topicBytes + (qos > 0 ? 2 : 0) + (level === 5 ? 1 : 0) + payloadBytes;
   return 1 + lengthBytes(body) + body;
@@ -64,12 +64,12 @@ export function publishBytes(topicBytes: number, payloadBytes: number, qos: QoS,
 /** The largest Remaining Length of a packet [MQTT-1.5.5]. */
 const remainingLengthMax = 268_435_455;
 
-/** The longest payload of a PUBLISH to a client. */
+/** Returns the longest payload of a PUBLISH to a client. */
 export function payloadBytesMax(topicBytes: number, qos: QoS, level: ProtocolLevel): number {
   return remainingLengthMax - 2 - topicBytes - (qos > 0 ? 2 : 0) - (level === 5 ? 1 : 0);
 }
 
-/** All of a PUBLISH but its payload of `payloadBytes`. */
+/** Writes all of a PUBLISH except its payload of `payloadBytes`. */
 export function publishHead(
   topic: string,
   payloadBytes: number,
@@ -83,7 +83,7 @@ export function publishHead(
   return head;
 }
 
-/** A whole PUBLISH without flags but its QoS, and without properties. */
+/** Writes a whole PUBLISH with no flags except its QoS, and without properties. */
 export function writePublish(
   topic: string,
   payload: string | Uint8Array,

@@ -1,6 +1,6 @@
 /**
- * SUBSCRIBE and UNSUBSCRIBE. A filter is granted when it can match something that this session may be sent, at QoS 1 at
- * most; one that covers all topics of a stream switches it on.
+ * Handles SUBSCRIBE and UNSUBSCRIBE. A filter is granted, at QoS 1 at most, when it can match a topic on which this
+ * session may receive messages. A filter that covers all topics of a stream switches the stream on.
  */
 import { limits } from '../../base/limits.ts';
 import type { ProtocolLevel, Session } from '../session.ts';
@@ -26,14 +26,14 @@ export interface Unsubscribe {
 const filterInvalid = 0x8f;
 const quotaExceeded = 0x97;
 const noSubscription = 0x11;
-/** The only code of MQTT 3 for a filter that is refused. */
+/** The only code of MQTT 3 for a refused filter. */
 const oldFailure = 0x80;
 
 export function readSubscribe(bytes: Buffer, start: number, end: number, level: ProtocolLevel): Subscribe {
   const cursor = new Cursor(bytes, start, end);
   const packetId = readPacketId(cursor);
   if (level === 5) {
-    // CONNACK said that they are not available.
+    // CONNACK announced that subscription identifiers are not available.
     if (readProperties(cursor, allowed.subscribe).has(property.subscriptionIdentifier)) throw protocolError;
   }
   const filters: Subscribe['filters'] = [];
@@ -67,7 +67,7 @@ function readPacketId(cursor: Cursor): number {
 export interface Subscribed {
   /** A reason code for each filter, in order. */
   codes: number[];
-  /** Switched on by these filters; those of them that were on before. */
+  /** The streams that these filters switched on, including streams that were on before. */
   started: StreamName[];
   restarted: StreamName[];
 }
@@ -99,7 +99,7 @@ export function subscribe(session: Session, { filters }: Subscribe): Subscribed 
 
 export interface Unsubscribed {
   codes: number[];
-  /** No filter is left that covers these. */
+  /** The streams that no remaining filter covers. */
   stopped: StreamName[];
 }
 
@@ -132,7 +132,7 @@ function isGrantable(filter: string, { kind, profileTopics }: Session): boolean 
   return downTopics.some((topic) => canMatch(filter, topic)) || profileStreamTopic(profileTopics, filter) !== undefined;
 }
 
-/** The first topic of each stream that the filter covers. */
+/** Returns the first topic of each stream that the filter covers. */
 function streamsOf(filter: string, { profileTopics }: Session): { stream: StreamName; topic: string }[] {
   const found: { stream: StreamName; topic: string }[] = [];
   for (const [stream, topics] of Object.entries(streamTopics) as [StreamName, string[]][]) {
@@ -148,7 +148,7 @@ export function subackBytes(level: ProtocolLevel, packetId: number, codes: numbe
   return generate({ cmd: 'suback', messageId: packetId, granted: codes }, { protocolVersion: level });
 }
 
-/** Too many messages: not one filter is granted. */
+/** Refuses all filters, because the device has sent too many messages. */
 export function subscribeRefused(level: ProtocolLevel, filters: number): number[] {
   return new Array<number>(filters).fill(level === 5 ? quotaExceeded : oldFailure);
 }

@@ -1,7 +1,7 @@
 /**
- * A device asks for its attributes, `…/attributes/request/{id}`, and is answered on `…/attributes/response/{id}` of
- * the same family, whether it subscribed that or not (docs/mqtt.md#telemetry-and-attributes). The request is
- * acknowledged when its answer was sent.
+ * Requests of a device for its attributes, `…/attributes/request/{id}`, answered on `…/attributes/response/{id}` of the
+ * same family, subscribed or not (docs/mqtt.md#telemetry-and-attributes). A request is acknowledged after its answer
+ * was sent.
  */
 
 import type { Admission } from '../../activity/admission.ts';

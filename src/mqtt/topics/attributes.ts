@@ -1,6 +1,6 @@
 /**
- * Attributes of the device that signed in: its client attributes come up and are acknowledged after their commit; its
- * shared ones go down as they change, and what it missed when it subscribes. A change counts as known once the client
+ * Attributes of the signed-in device. Its client attributes are acknowledged after their commit. Shared attributes are
+ * sent to it as they change, and at its subscription those that it missed. An update counts as received when the client
  * acknowledged it (QoS 1) or it was written (QoS 0).
  */
 
@@ -70,10 +70,10 @@ export class AttributeStream implements Stream {
   }
 }
 
-/** Updates sent to the client; an update counts as received when it and all earlier ones have arrived. */
+/** An update sent to the client. It counts as received when it and all earlier updates have arrived. */
 interface Sent {
   update: Update;
-  /** Messages of it without an answer. */
+  /** Messages of the update that are not confirmed. */
   open: number;
   next: Sent | undefined;
 }
@@ -82,7 +82,7 @@ class UpdatePusher implements Follower {
   readonly #session: Session;
   readonly #log: Log;
   readonly #following: Following;
-  /** A list by `next`: of the tens of thousands that may wait for a PUBACK, the first one leaves at no cost. */
+  /** A linked list by `next`: removing the first of tens of thousands of entries is cheap. */
   #oldest: Sent | undefined;
   #newest: Sent | undefined;
   #retry: NodeJS.Timeout | undefined;
@@ -104,7 +104,7 @@ class UpdatePusher implements Follower {
     else this.#newest.next = sent;
     this.#newest = sent;
     if (!this.#push(update.json, sent)) {
-      // Above the Maximum Packet Size of the client: its parts may fit.
+      // The update is above the client's Maximum Packet Size: its parts may fit.
       for (const part of splitUpdate(update)) {
         sent.open += 1;
         if (this.#push(part, sent)) continue;
@@ -117,13 +117,13 @@ class UpdatePusher implements Follower {
     }
   }
 
-  /** The store is unavailable: it is asked again, or the client would get no further updates. */
+  /** The store is unavailable: it is read again later, because the client would otherwise get no further updates. */
   failed(): void {
     clearTimeout(this.#retry);
     this.#retry = setTimeout(() => this.#following.ask(), limits.updateRetryMs);
   }
 
-  /** The session itself is ended by `Sessions`. */
+  /** `Sessions` ends the session itself. */
   close(): void {}
 
   #push(json: string, sent: Sent): boolean {
@@ -145,7 +145,7 @@ class UpdatePusher implements Follower {
   }
 }
 
-/** Makes a message for each key. */
+/** Splits an update into a message for each key. */
 export function splitUpdate({ kind, json }: Update): string[] {
   const document = readJson(Buffer.from(json));
   if (!(document instanceof Map)) return [];

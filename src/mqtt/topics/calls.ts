@@ -1,7 +1,7 @@
 /**
- * Calls that the device makes (docs/mqtt.md#commands-and-calls): acknowledged when they are taken, answered on
- * `…/rpc/response/{id}` of the same family. Each call has its own time; then, or when a rule fails, the answer is
- * `{"error":"…"}`. `getSessionLimits` on the v1 topic is answered by this server itself, at once.
+ * Calls of the device (docs/mqtt.md#commands-and-calls): acknowledged when they are accepted, answered on
+ * `…/rpc/response/{id}` of the same family. Each call has its own timeout; after it, or when a rule fails, the answer
+ * is `{"error":"…"}`. This server itself answers `getSessionLimits` on the v1 topic, at once.
  */
 
 import type { Admission } from '../../activity/admission.ts';
@@ -20,13 +20,13 @@ export interface CallTopicsDeps {
   admission: Admission;
   calls: Calls;
   readBody: ReadBody;
-  /** JSON text. */
+  /** Returns JSON. */
   sessionLimits: (kind: SessionKind) => string;
   log: Log;
 }
 
 export function callTopics({ admission, calls, readBody, sessionLimits, log }: CallTopicsDeps): TopicEntries {
-  /** Aborted when their session ends. */
+  /** Aborted at the end of their session. */
   const ends = new WeakMap<Session, AbortController>();
 
   const endOf = (session: Session): AbortSignal => {

@@ -1,4 +1,4 @@
-/** `v1/devices/me/claim`: the device says that it may be claimed. An empty payload is fine here, and only here. */
+/** `v1/devices/me/claim`: the device allows to be claimed. Only here is an empty payload allowed. */
 
 import type { Admission } from '../../activity/admission.ts';
 import { decodeClaim } from '../../admin/claim-rules.ts';

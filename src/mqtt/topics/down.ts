@@ -1,7 +1,7 @@
-/** Every topic on which a session may be sent something, and which of them make up a stream. */
+/** All topics on which a session may receive messages, and the topics of each stream. */
 import type { StreamName } from '../subscriptions.ts';
 
-/** In each, the family that a filter of both families means comes first. */
+/** In each list the family comes first that is used for a filter of both families. */
 export const streamTopics: Record<StreamName, string[]> = {
   attributes: ['v1/devices/me/attributes', 'v2/a', 'v2/a/j'],
   rpc: ['v1/devices/me/rpc/request/+', 'v2/r/req/+', 'v2/r/req/j/+'],
@@ -21,7 +21,7 @@ export const downTopics = [
   'v2/fw/error',
   'v2/sw/response/+/chunk/+',
   'v2/sw/error',
-  // Clients subscribe these short forms and mean the chunks.
+  // Clients subscribe to these short forms to receive chunks.
   'v2/fw/response/+',
   'v2/sw/response/+',
   'v1/gateway/attributes/response',
@@ -30,7 +30,7 @@ export const downTopics = [
 
 export const provisionTopics = ['/provision/response'];
 
-/** Some topic of `pattern` (which may have `+`) matches `filter`. */
+/** True when some topic of `pattern` (which may contain `+`) matches `filter`. */
 export function canMatch(filter: string, pattern: string): boolean {
   const wanted = filter.split('/');
   const sent = pattern.split('/');
@@ -42,7 +42,7 @@ export function canMatch(filter: string, pattern: string): boolean {
   return wanted.length === sent.length;
 }
 
-/** Every topic of `pattern` matches `filter`. */
+/** True when every topic of `pattern` matches `filter`. */
 export function covers(filter: string, pattern: string): boolean {
   const wanted = filter.split('/');
   const sent = pattern.split('/');

@@ -1,21 +1,21 @@
 /**
- * The two names of each device topic: v1 (`v1/devices/me/…`) and the short v2 forms, bare and with `/j`. What a topic
- * answers comes on the family of the request. On `/p` nothing is served, and the refusal says so.
+ * The two families of device topics: v1 (`v1/devices/me/…`) and the short v2 forms, bare and with `/j`. An answer is
+ * sent on the family of the request. Nothing is served on `/p`; its refusal says so.
  */
 import { badRequest } from '../../base/errors.ts';
 import { replyId } from '../../rpc/rpc.ts';
 import type { Operation } from '../operation.ts';
 import { protobufRefused } from './table.ts';
 
-/** Topics of one purpose, or the part before their ids. */
+/** Topics of one purpose, or their part before the ids. */
 interface Family {
   v1: string;
   v2: string;
 }
 
 /**
- * Each form of `topic` (a whole one, or a prefix that ends with a slash) → what `operationOf` makes of the same form of
- * `answer`.
+ * Maps each form of `topic` (a whole topic, or a prefix that ends with a slash) to the result of `operationOf` for the
+ * same form of `answer`.
  */
 export function forms(
   topic: Family,
@@ -35,7 +35,7 @@ function withFormat(topic: string, format: 'j' | 'p'): string {
   return topic.endsWith('/') ? `${topic}${format}/` : `${topic}/${format}`;
 }
 
-/** The `{id}` of a topic. */
+/** Returns the `{id}` of a topic. */
 export function idOf(text: string): number {
   const id = replyId(text);
   if (id === undefined)

@@ -8,7 +8,7 @@ import { type FirmwareTopicsDeps, firmwareTopics } from './firmware.ts';
 
 const fileBytes = limits.otaMessageBytesMax;
 
-/** A client that is sent whole files and acknowledges none until it is told to. */
+/** A client that receives whole files and acknowledges them only on request. */
 function client(dataSize = fileBytes, sendFile: (...parameters: unknown[]) => FileOutcome = () => 'taken') {
   let lookUps = 0;
   const confirms: Confirm[] = [];
@@ -58,7 +58,7 @@ function client(dataSize = fileBytes, sendFile: (...parameters: unknown[]) => Fi
   return { ask, confirms, words, failures, lookUps: () => lookUps };
 }
 
-it('has no more bytes on their way than it may, until they have arrived or their connection is gone', async () => {
+it('sends no more bytes at once than it may, until they have arrived or their connection has ended', async () => {
   const { ask, confirms, words } = client();
   const fits = limits.otaMessageBytesInFlightPerTenantMax / fileBytes;
   for (let n = 0; n < fits; n += 1) expect(await ask('1/chunk/0')).toBe('taken');
@@ -73,7 +73,7 @@ it('has no more bytes on their way than it may, until they have arrived or their
   ]);
 });
 
-it('looks up once what is assigned, however many chunks are asked for at once', async () => {
+it('looks up the assigned package once for many chunks at once', async () => {
   const { ask, lookUps } = client();
   const answers = await Promise.all(Array.from({ length: 50 }, (_, n) => ask(`7/chunk/${n}`, '1000')));
   expect(new Set(answers)).toEqual(new Set(['taken']));

@@ -32,25 +32,25 @@ export interface FirmwareTopicsDeps {
 }
 
 interface Download {
-  /** Undefined until it is asked for, and again when that failed. */
+  /** Undefined before the first request, and after a failed one. */
   file: Promise<StoredPackage> | undefined;
   /** Bytes of a chunk; 0 = the whole file. */
   size: number;
-  /** The administrator was notified that the whole file cannot be sent. */
+  /** True when the failure to send the whole file was reported to the administrator. */
   hasFailed: boolean;
 }
 
-/** A request after it was read. */
+/** A decoded request. */
 interface Asked {
   rid: string;
   chunk: number;
-  /** Undefined: as in the last request with this `rid`. */
+  /** Undefined: the size of the last request with this `rid`. */
   size: number | undefined;
 }
 
 type ErrorWord = 'NOT_FOUND' | 'PAYLOAD_TOO_LARGE' | 'FAILURE';
 
-/** Errors that are also sent as a word. */
+/** A fault that is also sent as a word. */
 class DownloadFault extends Fault {
   readonly word: ErrorWord;
 
@@ -93,7 +93,7 @@ export function firmwareTopics({ admission, downloads, ingest, packetBytesMax }:
       throw tooLargeFor('than the Maximum Packet Size of your CONNECT');
     };
 
-    /** Slice by slice, however large it is. */
+    /** Sends a file of any size slice by slice. */
     const serveWhole = async (session: Session, download: Download, file: StoredPackage, answer: string) => {
       const owners = placeOwners(session.device.tenantId, session.device.customerId);
       if (filesOnTheirWay.outcome(owners) !== 'taken') throw busy;
@@ -106,13 +106,14 @@ export function firmwareTopics({ admission, downloads, ingest, packetBytesMax }:
       const outcome = session.sendFile(answer, slices, session.subscriptions.qosOf(answer), ended);
       if (outcome === 'taken') return;
       ended();
-      if (outcome === 'busy') throw unavailable('ota_busy', 'Another file is on its way to this device; ask again.');
+      if (outcome === 'busy')
+        throw unavailable('ota_busy', 'Another file is being sent to this device; send the request again.');
       if (outcome === 'gone') return;
       await fail(session, download, file);
       throw tooLargeFor('than one message, or than the Maximum Packet Size of your CONNECT');
     };
 
-    /** Once for each download. The device goes on as it likes: chunks are still served. */
+    /** Reports once for each download. The device may continue: chunks are still served. */
     const fail = async ({ device }: Session, download: Download, { dataSize }: StoredPackage): Promise<void> => {
       if (download.hasFailed) return;
       download.hasFailed = true;
@@ -122,7 +123,7 @@ export function firmwareTopics({ admission, downloads, ingest, packetBytesMax }:
       await appendSeries(ingest, device.number, failedSeries(type, reason));
     };
 
-    const tellWord = (session: Session, error: unknown): void => {
+    const sendWord = (session: Session, error: unknown): void => {
       const word = error instanceof DownloadFault ? error.word : 'FAILURE';
       if (error instanceof Fault) isAnswered(session, `${topic}/error`, word);
     };
@@ -141,12 +142,12 @@ export function firmwareTopics({ admission, downloads, ingest, packetBytesMax }:
           } catch (error) {
             // No package is assigned, or the assigned one was deleted: the next request checks again.
             if (error instanceof Fault && error.status !== 400) download.file = undefined;
-            tellWord(session, error);
+            sendWord(session, error);
             throw error;
           }
         });
       } catch (error) {
-        tellWord(session, error);
+        sendWord(session, error);
         throw error;
       }
     };
@@ -155,7 +156,7 @@ export function firmwareTopics({ admission, downloads, ingest, packetBytesMax }:
   return { prefixes: { 'v2/fw/request/': operationOf('FIRMWARE'), 'v2/sw/request/': operationOf('SOFTWARE') } };
 }
 
-const busy = unavailable('ota_busy', 'Too many files are on their way at the moment; ask again.');
+const busy = unavailable('ota_busy', 'Too many files are being sent at the moment; send the request again.');
 
 const argumentForm = /^(-?\d{1,19})\/chunk\/(\d{1,10})$/;
 
@@ -177,7 +178,7 @@ function downloadOf(table: WeakMap<Session, Map<string, Download>>, session: Ses
   if (!downloads) table.set(session, (downloads = new Map()));
   let download = downloads.get(asked.rid);
   if (download) {
-    // The download used last is last.
+    // The last entry of the map is the download used last.
     downloads.delete(asked.rid);
   } else {
     download = { file: undefined, size: 0, hasFailed: false };

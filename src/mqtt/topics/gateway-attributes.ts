@@ -1,6 +1,6 @@
 /**
- * Attributes of a gateway's devices: `v1/gateway/attributes` up is theirs as clients, saved in one batch and
- * acknowledged after its commit; `…/attributes/request` is answered on `…/attributes/response`, subscribed or not.
+ * Attributes of a gateway's devices. `v1/gateway/attributes` has their client attributes, saved in one batch and
+ * acknowledged after its commit. `…/attributes/request` is answered on `…/attributes/response`, subscribed or not.
  */
 
 import type { Admission } from '../../activity/admission.ts';
@@ -32,7 +32,7 @@ export function gatewayAttributeTopics(
   sessions: GatewaySessions,
   { admission, attributes, readBody, castNumericStrings }: GatewayAttributesDeps,
 ): TopicEntries {
-  /** Resolves when all are committed but those that are refused. */
+  /** Resolves when all attributes are committed, except those that are refused. */
   async function save(
     gateway: Gateway,
     byName: Map<string, Map<string, TypedValue>>,

@@ -1,4 +1,4 @@
-/** `v1/gateway/claim`: devices that are connected through this gateway say that they may be claimed. */
+/** `v1/gateway/claim`: devices that are connected through this gateway allow to be claimed. */
 
 import type { Admission } from '../../activity/admission.ts';
 import { type ClaimRequest, claimRequest } from '../../admin/claim-rules.ts';
@@ -60,7 +60,7 @@ export function gatewayClaimTopics(
             refusals.add(name, faultOf(error));
           }
         }
-        // Runs after connects that are in progress.
+        // Runs after the connects that are in progress.
         gateway.run([], () => run(publish, () => claimAll(gateway, requests, refusals)));
       },
     },

@@ -11,7 +11,7 @@ const attributesTopic = 'v1/gateway/attributes';
 const rpcTopic = 'v1/gateway/rpc';
 const disconnectTopic = 'v1/gateway/disconnect';
 
-/** In the notice that a child is no longer routed; as reason codes of MQTT 5, in decimal. */
+/** Codes in the notice that a child is no longer routed: reason codes of MQTT 5, in decimal. */
 const noticeReasons: Record<Dropped, number> = {
   out_of_scope: 135,
   taken_over: 142,
@@ -33,7 +33,7 @@ export class MqttGatewayLink implements GatewayLink {
   attributes(name: string, update: Update, confirm: (delivered: boolean) => void): boolean {
     if (this.#push(attributesTopic, withDevice(name, update.json), confirm)) return true;
     if (this.#session.endedBy !== undefined) return false;
-    // Above the Maximum Packet Size of the client: its parts may fit.
+    // The update is above the client's Maximum Packet Size: its parts may fit.
     let open = 1;
     let isDelivered = true;
     const arrived = (delivered: boolean): void => {

@@ -1,5 +1,6 @@
 /**
- * The gateways among the sessions; and `v1/gateway/connect` and `…/disconnect`, which begin and end those of children.
+ * The sessions that are gateways, and `v1/gateway/connect` and `…/disconnect`, which begin and end the sessions of
+ * children.
  */
 
 import type { Admission } from '../../activity/admission.ts';
@@ -18,7 +19,7 @@ export interface GatewaySessionsDeps {
   log: Log;
 }
 
-/** Which gateway a session is, from the first use of a gateway's topic to the end of the connection. */
+/** Maps a session to its gateway, from the first use of a gateway's topic to the end of the connection. */
 export class GatewaySessions {
   readonly gateways: Gateways;
   readonly #deps: GatewaySessionsDeps;
@@ -80,7 +81,7 @@ export function gatewaySessionTopics(
   };
 }
 
-/** Updates and commands go down only to a gateway that subscribed them. */
+/** Updates and commands are sent only to a gateway that subscribed to them. */
 export function gatewayStreams(sessions: GatewaySessions): Streams {
   return {
     'gateway-attributes': {

@@ -1,6 +1,7 @@
 /**
- * `v1/gateway/telemetry`: one message, many devices, one acknowledgement when the rows of all of them are durable.
- * Mostly all of them are known and nothing waits; a message with a new name waits, copied, until the device is there.
+ * `v1/gateway/telemetry`: one message with many devices and one acknowledgement, sent when all rows are durable.
+ * Usually all devices are known and the message is handled at once. A message with a new name is copied and waits until
+ * the device exists.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Admission } from '../../activity/admission.ts';
@@ -27,7 +28,7 @@ export function gatewayTelemetryTopics(
 ): TopicEntries {
   const { gateways } = sessions;
 
-  /** False when it must wait. */
+  /** Returns false when the message must wait. */
   const isAccepted = (message: GatewayTelemetry, payload: Buffer): boolean => {
     try {
       ingest.accept(decode, payload, message, message, undefined, message.gateway.device);
@@ -49,7 +50,7 @@ export function gatewayTelemetryTopics(
         const wanted = readBody(publish.payload, childrenOf);
         const release = gateways.hold(gateway.device, publish.payload.length);
         const payload = Buffer.from(publish.payload);
-        /** False when the journal refuses and there is time to wait. */
+        /** Returns false when the journal refuses and there is time to wait. */
         const isDone = (mayWait: boolean): boolean => {
           try {
             if (!isAccepted(message, payload)) publish.refuse(childLost);
@@ -61,7 +62,7 @@ export function gatewayTelemetryTopics(
           release();
           return true;
         };
-        // The bytes are read already, so they cannot be left in the socket: later messages of the gateway wait as well.
+        // The bytes are read already and cannot stay in the socket: later messages of the gateway wait as well.
         const takeLater = async (): Promise<void> => {
           let leftMs: number = limits.mqttPausedMsMax;
           do {

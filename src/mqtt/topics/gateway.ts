@@ -1,4 +1,4 @@
-/** All that a gateway may do with the topics of gateways, put together for `door.ts`. */
+/** Assembles all operations and streams of gateways for `open.ts`. */
 import type { Log } from '../../base/log.ts';
 import type { Gateways } from '../../gateway/gateways.ts';
 import { type GatewayAttributesDeps, gatewayAttributeTopics } from './gateway-attributes.ts';

@@ -1,6 +1,6 @@
 /**
- * Topics that a device profile adds for its devices: for telemetry and attributes, and for updates of shared
- * attributes. The topics may hold `+` and `#`: every topic that matches is served.
+ * Topics that a device profile adds for its devices: for telemetry, attributes, and updates of shared attributes. A
+ * topic may contain `+` and `#`: every matching topic is served.
  */
 import { limits } from '../../base/limits.ts';
 import type { ProfileTopics } from '../../device/profile-topics.ts';
@@ -20,15 +20,18 @@ export function profileOperations(telemetry: Operation, attributes: Operation): 
   };
 }
 
-/** Returns where shared attributes go when a device subscribes to `filter`; undefined unless its profile names that. */
+/**
+ * Returns the topic on which shared attributes are sent after a subscription to `filter`; undefined unless the profile
+ * names `filter`.
+ */
 export function profileStreamTopic(topics: ProfileTopics | undefined, filter: string): string | undefined {
   const pattern = topics?.attributesSubscribe;
   if (pattern === undefined || !(filter === pattern || matches(pattern, filter))) return undefined;
   const levels = filter.split('/');
-  // Every message down is matched against all filters of its session, level by level.
+  // Every message to the client is matched against all filters of its session, level by level.
   if (levels.length > limits.mqttFilterLevelsMax) return undefined;
-  // A profile that leaves levels open lets the device choose them; one that subscribes them open gets `me`.
+  // Wildcards of a profile's filter let the device choose these levels; a subscription with wildcards gets `me` there.
   const topic = levels.map((level) => (level === '+' || level === '#' ? 'me' : level)).join('/');
-  // The topic may be longer than the filter, and longer than a PUBLISH can have it.
+  // The topic may be longer than the filter, and too long for a PUBLISH.
   return Buffer.byteLength(topic) <= topicBytesMax ? topic : undefined;
 }

@@ -41,7 +41,7 @@ beforeEach(() => {
 });
 
 describe('a provisioning connection', () => {
-  it('is told FAILURE for what is no request, and nothing after its end', async () => {
+  it('gets FAILURE for malformed requests, and nothing after its end', async () => {
     const { session, publish } = open();
     publish('/provision/request', '{');
     await turn();

@@ -1,7 +1,7 @@
 /**
- * The table of a provisioning connection (docs/mqtt.md#provisioning): /provision/request is answered on
- * /provision/response, subscribed or not, with what HTTP answers; any other topic ends the connection. Requests of one
- * connection take turns. How long such a connection lives and what it may send is kept by `connection.ts`.
+ * The topics of a provisioning connection (docs/mqtt.md#provisioning): /provision/request is answered on
+ * /provision/response, subscribed or not, with the same answer as HTTP; any other topic ends the connection. Requests
+ * of one connection take turns. `connection.ts` limits the lifetime of such a connection and its packets.
  */
 import { asFault, badRequest, Fault } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
@@ -62,15 +62,15 @@ class Visit {
       if (body.length > limits.fleetBodyBytesMax) throw badRequest('provision_size', 'The request is too long.');
       const outcome = await provision(this.#deps, decodeProvision(body, this.#readBody), this.#session.remoteAddress);
       publish.acknowledge();
-      this.#tell(outcome);
+      this.#send(outcome);
     } catch (error) {
       const fault = asFault(error);
       publish.refuse(fault);
-      if (fault.status === 400) this.#tell({ status: 'FAILURE' });
+      if (fault.status === 400) this.#send({ status: 'FAILURE' });
     }
   }
 
-  #tell(outcome: ProvisionOutcome): void {
+  #send(outcome: ProvisionOutcome): void {
     if (this.#session.endedBy !== undefined) return;
     const qos = this.#session.subscriptions.qosOf(provisionResponseTopic);
     this.#session.push(provisionResponseTopic, JSON.stringify(provisionJson(outcome)), qos);

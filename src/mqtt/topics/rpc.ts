@@ -1,7 +1,7 @@
 /**
- * Commands to the device that signed in (docs/mqtt.md#commands-and-calls): those that wait come as soon as it
- * subscribes, the oldest first; a command is delivered when the client acknowledged it (QoS 1) or it was written (QoS
- * 0). Replies come up on `…/rpc/response/{id}`; a reply without a waiting caller is acknowledged, too.
+ * Commands to the signed-in device (docs/mqtt.md#commands-and-calls). Waiting commands are sent at its subscription,
+ * the oldest first. A command counts as delivered when the client acknowledged it (QoS 1) or it was written (QoS 0).
+ * Replies arrive on `…/rpc/response/{id}`; a reply without a waiting caller is acknowledged as well.
  */
 
 import type { Admission } from '../../activity/admission.ts';

@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest';
 import { sessionLimits } from './session-limits.ts';
 
-it('tells a device its own limits, and a gateway its own and those of its devices, compact and complete', () => {
+it('gives a device its own limits, and a gateway its own and those of its devices, compact and complete', () => {
   const none = { messages: '', telemetryMessages: '', telemetryDataPoints: '' };
   const limitsOf = sessionLimits({
     mqtt: { packetBytesMax: 65_536, inflightMax: 1_000 },

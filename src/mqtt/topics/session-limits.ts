@@ -1,6 +1,6 @@
 /**
- * The answer to `getSessionLimits` (docs/mqtt.md#commands-and-calls): gateways ask for it before anything else and
- * throttle themselves by it. The members are always there; an empty text is no limit.
+ * The answer to `getSessionLimits` (docs/mqtt.md#commands-and-calls), which gateways request first and by which they
+ * limit their own rate. All members are always present; an empty string means no limit.
  */
 import type { Config } from '../../base/config.ts';
 import type { SessionKind } from '../session.ts';

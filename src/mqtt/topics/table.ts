@@ -1,21 +1,22 @@
 /**
- * Topic of a PUBLISH → operation. Exact topics are found by their bytes, without making a string; prefixes end at the
- * argument. A topic of gateways is refused to other devices, and an unknown topic gets a reason.
+ * Maps the topic of a PUBLISH to an operation. Exact topics are found by their bytes, without a string; prefixes end
+ * before the argument. A topic of gateways is refused for other devices, and an unknown topic is refused with a reason.
  */
 import { badRequest, Fault } from '../../base/errors.ts';
 import type { Operation, Publish } from '../operation.ts';
 import type { Session } from '../session.ts';
 import type { StreamName } from '../subscriptions.ts';
 
-/** What each file of topics/ brings: topic → operation, prefix (with its last slash) → operation. */
+/** The entries of each file of topics/: topic → operation, prefix (with its last slash) → operation. */
 export interface TopicEntries {
   exact?: Record<string, Operation>;
   prefixes?: Record<string, Operation>;
 }
 
 /**
- * What SUBSCRIBE switches on. `start` is called after SUBACK was sent, `stop` also when the session ends. A stream that
- * is subscribed again is stopped and started, so that it offers what waits. `subscriptions.topicOf` says where to send.
+ * A stream of messages that SUBSCRIBE switches on. `start` is called after SUBACK was sent, `stop` also at the end of
+ * the session. A second subscription stops and starts the stream, so that waiting messages are offered again.
+ * `subscriptions.topicOf` returns the topic of its messages.
  */
 export interface Stream {
   start(session: Session): void;
@@ -24,7 +25,7 @@ export interface Stream {
 
 export type Streams = Partial<Record<StreamName, Stream>>;
 
-/** Topics that a device profile adds for its own devices: undefined when `topic` is none of them. */
+/** Returns the operation of a topic that a device profile adds for its devices; undefined for any other topic. */
 export type ProfileOperation = (session: Session, topic: string) => Operation | undefined;
 
 export interface ExactTopic {
@@ -47,11 +48,11 @@ export class TopicTable {
         this.prefixes.push({ prefix, operation: guarded(prefix, operation) });
       }
     }
-    // `v2/r/req/j/` before `v2/r/req/`.
+    // Longer prefixes first: `v2/r/req/j/` before `v2/r/req/`.
     this.prefixes.sort((a, b) => b.prefix.length - a.prefix.length);
   }
 
-  /** The exact topic whose bytes are `bytes[start..end)`. */
+  /** Returns the exact topic with the bytes `bytes[start..end)`. */
   findExact(bytes: Buffer, start: number, end: number): ExactTopic | undefined {
     const candidates = this.#byLength[end - start];
     if (candidates === undefined) return undefined;
@@ -107,7 +108,7 @@ export const protobufRefused: Operation = () => {
   throw badRequest('protobuf', 'Protobuf payloads are not supported: use the topic without /p and send JSON.');
 };
 
-/** From the end: topics differ there. */
+/** Compares from the end, where topics differ. */
 function isSame(expected: Buffer, bytes: Buffer, start: number): boolean {
   for (let i = expected.length - 1; i >= 0; i -= 1) if (expected[i] !== bytes[start + i]) return false;
   return true;

@@ -1,6 +1,6 @@
 /**
- * Telemetry of the device that signed in: the hot path of MQTT. Order of checks: room in the journal, messages of
- * the rate limit, JSON, data points of the rate limit. Nothing is allocated here for a message.
+ * Telemetry of the signed-in device: the hot path of MQTT. Order of checks: room in the journal, messages of the rate
+ * limit, JSON, data points of the rate limit. A message allocates nothing here.
  */
 
 import type { Admission } from '../../activity/admission.ts';
@@ -25,7 +25,7 @@ export function telemetryTopics(deps: TelemetryTopicDeps): TopicEntries {
   };
 }
 
-/** Also for the telemetry topic that a profile names. */
+/** Also serves the telemetry topic of a profile. */
 export function telemetryOperation({ ingest, decode, admission }: TelemetryTopicDeps): Operation {
   const isLimited = admission.rateLimits !== undefined;
   const charge = isLimited ? (device: CachedDevice, points: number) => admission.points(device, points) : undefined;
@@ -34,7 +34,7 @@ export function telemetryOperation({ ingest, decode, admission }: TelemetryTopic
     const { device } = session;
     if (payload.length === 0) throw missingPayload;
     if (isLimited) {
-      // First: a message that waits for the journal is taken again, and is counted once.
+      // Checked first: a message that waits for the journal comes here again, and must be counted once.
       const refusal = ingest.refusal();
       if (refusal !== undefined) throw refusal;
       admission.admit(device);

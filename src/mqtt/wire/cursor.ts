@@ -1,6 +1,6 @@
 /**
- * Reads the body of a packet field by field and refuses what mqtt-packet would let through: text that is not UTF-8,
- * numbers longer than they need be, fields that are cut, and bytes after the last field.
+ * Reads the body of a packet field by field. Refuses what mqtt-packet would accept: strings that are not UTF-8, numbers
+ * in more bytes than necessary, incomplete fields, and bytes after the last field.
  */
 import { readText } from './strings.ts';
 import { malformed } from './wire-error.ts';
@@ -63,13 +63,13 @@ export class Cursor {
     return Buffer.from(this.#bytes.subarray(start, start + length));
   }
 
-  /** The fields of the next `length` bytes. */
+  /** Returns a cursor over the next `length` bytes. */
   part(length: number): Cursor {
     const start = this.#take(length);
     return new Cursor(this.#bytes, start, start + length);
   }
 
-  /** Throws when bytes are left. */
+  /** Throws when bytes remain. */
   finish(): void {
     if (this.#at !== this.#end) throw malformed;
   }

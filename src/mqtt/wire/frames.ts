@@ -1,6 +1,7 @@
 /**
- * Bytes as they come → whole packets. The length is checked at the header, before anything is kept; a packet that came
- * whole is a view, one that was cut is copied once. The fields hold the current packet until the next call.
+ * Cuts received bytes into whole packets. The length is checked at the header, before any byte is kept. A packet that
+ * arrived whole is a view; a packet that arrived in parts is copied once. The fields describe the current packet until
+ * the next call.
  */
 
 export type Step = 'packet' | 'more' | 'malformed' | 'too_large';
@@ -17,7 +18,7 @@ export class Frames {
   #begin = 0;
   #bytes: Buffer = nothing;
   #at = 0;
-  /** A packet, or just its header, that was cut. */
+  /** A packet, or only its header, that arrived in part. */
   #partial: Buffer | undefined = undefined;
   #filled = 0;
 
@@ -34,19 +35,19 @@ export class Frames {
     return this.end - this.#begin;
   }
 
-  /** What came in; used until `keep` or until all of it was given out. */
+  /** Adds received bytes, which are used until `keep`, or until all packets were returned. */
   feed(bytes: Buffer): void {
     this.#bytes = this.#at < this.#bytes.length ? Buffer.concat([this.#bytes.subarray(this.#at), bytes]) : bytes;
     this.#at = 0;
   }
 
-  /** The next packet begins with this byte, or has not begun. */
+  /** True when the next packet begins with this byte, or has not begun. */
   mayBe(first: number): boolean {
     if (this.#partial !== undefined) return this.#partial[0] === first;
     return this.#at >= this.#bytes.length || this.#bytes[this.#at] === first;
   }
 
-  /** The next packet, if it is whole and at most `bytesMax` long. */
+  /** Returns the next packet, if it is whole and at most `bytesMax` long. */
   next(bytesMax: number): Step {
     if (this.#partial !== undefined) return this.#complete(bytesMax);
     const bytes = this.#bytes;
@@ -75,7 +76,7 @@ export class Frames {
     return 'packet';
   }
 
-  /** The current packet will be given out again. */
+  /** Makes `next` return the current packet again. */
   unread(): void {
     if (this.buffer === this.#bytes) {
       this.#at = this.#begin;
@@ -86,14 +87,14 @@ export class Frames {
     this.#at = 0;
   }
 
-  /** Copies bytes that were not given out yet, because the caller reuses its buffer. */
+  /** Copies bytes that were not returned yet, because the caller reuses its buffer. */
   keep(): void {
     this.#bytes = this.#at < this.#bytes.length ? Buffer.from(this.#bytes.subarray(this.#at)) : nothing;
     this.#at = 0;
     this.buffer = nothing;
   }
 
-  /** Stops giving out packets. */
+  /** Drops all bytes: no further packet is returned. */
   clear(): void {
     this.#bytes = nothing;
     this.#at = 0;
@@ -118,7 +119,7 @@ export class Frames {
   #complete(bytesMax: number): Step {
     let partial = this.#partial!;
     if (partial.length === headerBytesMax) {
-      // Maybe only the header was known. A packet of five bytes in all is whole and takes the same branch.
+      // The header may have been incomplete. A packet of five bytes in total is whole and takes this branch too.
       const step = this.#completeHeader(bytesMax);
       if (step !== undefined) return step;
       partial = this.#partial!;
@@ -136,7 +137,7 @@ export class Frames {
     return 'packet';
   }
 
-  /** Byte by byte, up to five; then the partial has the size of its packet. */
+  /** Completes the header byte by byte, up to five bytes; the partial buffer then has the size of its packet. */
   #completeHeader(bytesMax: number): Step | undefined {
     const header = this.#partial!;
     for (;;) {
@@ -147,7 +148,7 @@ export class Frames {
         if (length > bytesMax) return 'too_large';
         if (length === header.length) return undefined;
         this.#partial = Buffer.allocUnsafe(length);
-        // A header that was cut is never followed by more than its own bytes.
+        // A partial header is followed only by bytes of its own.
         header.copy(this.#partial, 0, 0, this.#filled);
         return undefined;
       }
@@ -162,10 +163,12 @@ export class Frames {
 const nothing = Buffer.alloc(0);
 const incomplete = -1;
 const invalid = -2;
-/** Second result of `readLength`. */
+/** The second result of `readLength`. */
 let lengthRead = 0;
 
-/** Returns where the body of the packet at `at` starts; `lengthRead` is its length. Only the shortest form is valid. */
+/**
+ * Returns the start of the body of the packet at `at`; `lengthRead` is its length. Only the shortest encoding is valid.
+ */
 function readLength(bytes: Buffer, at: number): number {
   let value = 0;
   for (let i = 0; i < 4; i += 1) {

@@ -1,6 +1,6 @@
 /**
- * Properties of MQTT 5, read strictly: each only in the packets where it may stand, once, and with a value that it may
- * have. User properties are counted and dropped: nothing here uses them.
+ * Reads properties of MQTT 5 strictly: each only in the packets that allow it, once, and with an allowed value. User
+ * properties are counted and dropped, because no operation uses them.
  */
 import { limits } from '../../base/limits.ts';
 import type { Cursor } from './cursor.ts';
@@ -50,7 +50,7 @@ const kinds: Record<number, Kind> = {
   [property.maximumPacketSize]: 'uint32',
 };
 
-/** Where each may stand, as the client sends it. */
+/** The packets that allow each property, as clients send them. */
 export const allowed = {
   connect: new Set<number>([
     property.sessionExpiry,
@@ -122,7 +122,7 @@ function readValue(cursor: Cursor, id: number, kind: Exclude<Kind, 'pair'>): num
     }
     case 'uint16': {
       const value = cursor.uint16();
-      // None is announced, so none may be used.
+      // The server announces no topic aliases, so a client must not use any.
       if (id === property.topicAlias) throw topicAliasRefused;
       if (id === property.receiveMaximum && value === 0) throw protocolError;
       return value;

@@ -1,7 +1,10 @@
-/** Text of the wire: valid UTF-8 without U+0000 (the specification wants the connection closed for anything else). */
+/**
+ * Strings of the wire: valid UTF-8 without U+0000 (for any other bytes the specification requires the connection to be
+ * closed).
+ */
 import { isUtf8 } from 'node:buffer';
 
-/** Undefined when it is not valid. */
+/** Returns undefined for invalid bytes. */
 export function readText(bytes: Buffer, start: number, end: number): string | undefined {
   let ascii = true;
   for (let i = start; i < end; i += 1) {
@@ -10,16 +13,16 @@ export function readText(bytes: Buffer, start: number, end: number): string | un
     if (byte >= 0x80) ascii = false;
   }
   if (ascii) return bytes.toString('latin1', start, end);
-  // Surrogates are no valid UTF-8 either.
+  // Surrogates are not valid UTF-8 either.
   return isUtf8(bytes.subarray(start, end)) ? bytes.toString('utf8', start, end) : undefined;
 }
 
-/** A topic that may be published on: not empty, no wildcard. */
+/** True for a topic on which a client may publish: not empty, without wildcards. */
 export function isTopic(text: string): boolean {
   return text !== '' && !text.includes('+') && !text.includes('#');
 }
 
-/** A filter whose wildcards stand where they may: `+` is a whole level, `#` the whole last one. */
+/** True for a filter with valid wildcards: `+` is a whole level, `#` the whole last level. */
 export function isFilter(text: string): boolean {
   if (text === '') return false;
   const levels = text.split('/');
