@@ -1,7 +1,7 @@
 /**
- * Main module of the analytics process: reports on an address of their own, so that a heavy one never touches ingest.
- * Builds what it needs, listens, and stops in the reverse order. One of all hosts' processes keeps ClickHouse's copy of
- * device data up.
+ * Main module of the analytics process: reports on a separate address, so that a heavy report never touches ingest.
+ * Builds its parts, listens, and stops them in the reverse order. One of all hosts' processes updates ClickHouse's copy
+ * of device data.
  */
 import { analyticsDoor } from './analytics/door.ts';
 import { ApiKeys } from './auth/api-keys.ts';
@@ -57,7 +57,7 @@ async function runAnalytics(): Promise<void> {
   copier.start();
   started.add('copy of device data', () => copier.stop());
 
-  // Who may ask.
+  // Authenticates callers.
   const passwords = new PasswordHasher(config.auth.signInQueueMax);
   started.add('passwords', () => passwords.close());
   const apiKeys = new ApiKeys({ postgres, bus, clock, log, purges: false });
@@ -86,7 +86,7 @@ async function runAnalytics(): Promise<void> {
     queriesMax,
     thread: { clickhouse: { ...engines.clickhouse, database }, logLevel: config.log.level, ...budget },
     onAbandoned: (queryId) => {
-      // An embedded engine has noticed by itself that its client has gone; so it does not know the id either.
+      // An embedded engine notices the disconnect itself and no longer knows the id.
       clickhouse
         .exec(stopQueries, { id: queryId })
         .catch((error) => log.debug('report_kill', { reason: messageOf(error) }));

@@ -26,7 +26,7 @@ import { dumpTables } from './postgres/dump.ts';
 const usage = 'usage: npm run backup -- DIR (a directory that is new or empty)';
 const journalTriesMax = 5;
 const retryMs = 2_000;
-/** Behind ingest, wherever both want a core. */
+/** Ingest has precedence over a backup on a busy core. */
 const nice = 10;
 
 async function run([target, ...more]: string[]): Promise<void> {
@@ -85,7 +85,7 @@ async function save(control: Control, dataDir: string, dir: string): Promise<voi
   printLine(`Restore it with: DATA_DIR=<empty directory> npm run restore -- ${dir}`);
 }
 
-/** A worker that ends meanwhile recycles what is being copied: then all of it is copied again. */
+/** A worker that ends during the copy recycles its segments: all of them are then copied again. */
 async function saveJournals(
   control: Control,
   dataDir: string,

@@ -1,8 +1,8 @@
 /**
- * `npm run journal`: what waits in the journals of DATA_DIR, and commands that move it. `list` shows every journal,
- * `verify [NAME]` reads every waiting frame, `show NAME [SEGMENT]` lists frames, `ship DIR` carries the journal of a
- * host that is gone into ClickHouse, `drain` empties a stopped instance before it is removed. The first three change
- * nothing and work while Millrace runs.
+ * `npm run journal`: shows the waiting rows in the journals of DATA_DIR, and ships them. `list` shows every journal,
+ * `verify [NAME]` reads every waiting frame, `show NAME [SEGMENT]` lists frames. `ship DIR` ships the journal of a
+ * removed host into ClickHouse, `drain` empties a stopped instance before its removal. The first three change nothing
+ * and work while Millrace runs.
  */
 import { closeSync, existsSync, openSync, readdirSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
@@ -206,7 +206,7 @@ async function shipDirectory(config: Config, dir: string): Promise<void> {
   }
 }
 
-/** Everything that a stopped instance has not given to its external ClickHouse. */
+/** Ships all rows that a stopped instance has not sent to its external ClickHouse. */
 async function drain(config: Config): Promise<void> {
   if (config.clickhouse.url === '') {
     throw new StartError(
@@ -223,14 +223,14 @@ async function drain(config: Config): Promise<void> {
   }
 }
 
-/** Ends when nothing waits any more. Stopped by a signal, the next call goes on where this one ended. */
+/** Ends when no row waits any more. After a signal the next call continues at the same place. */
 async function ship(config: Config, dirs: string[]): Promise<void> {
   const log = createLog('warn', 'journal');
   const clickhouse = openClickHouseOf(config, log);
   const { segmentBytes } = config.ingest.journal;
   const metrics = new Metrics();
   const postgres = openPostgresOf(config, log);
-  // Some of the rows may have been deleted after they had been accepted: a running instance carries deletes out again.
+  // Some rows may have been deleted after they were accepted: a running instance carries these deletes out again.
   const onStored = () => reopenTombstones(postgres);
   const options = { dirs, segmentBytes, clickhouse, clock, log, metrics, onStored, ...config.ingest.ship };
   const journals = new OrphanJournals(options);
@@ -238,11 +238,11 @@ async function ship(config: Config, dirs: string[]): Promise<void> {
   for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => (stopped = true));
   await journals.start();
   printLine(`${counted(journals.count, 'journal')} with ${bytesText(journals.bytes)} to ship to ClickHouse`);
-  let toldAt = clock.monotonic();
+  let loggedAt = clock.monotonic();
   while (journals.count > 0 && !stopped) {
     await sleep(50);
-    if (clock.monotonic() - toldAt < progressMs) continue;
-    toldAt = clock.monotonic();
+    if (clock.monotonic() - loggedAt < progressMs) continue;
+    loggedAt = clock.monotonic();
     printLine(`${counted(journals.count, 'journal')} with ${bytesText(journals.bytes)} to ship`);
   }
   await journals.drain(0);
@@ -254,7 +254,7 @@ async function ship(config: Config, dirs: string[]): Promise<void> {
   if (journals.count > 0 || left > 0) process.exitCode = 1;
 }
 
-/** Rows of a journal that is not empty yet, or whose directory has no writer id, may be covered by deletes as well. */
+/** Deletes may also cover rows of a journal that is not empty yet, or whose directory has no writer id. */
 async function repeatDeletes(postgres: Postgres): Promise<void> {
   try {
     await reopenTombstones(postgres);

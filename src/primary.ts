@@ -1,7 +1,7 @@
 /**
- * The primary: settings → data directory → ports → stores → workers, each step with one clear line when it cannot be
- * done and nothing left half-started. Stores that do not answer hold up no worker once devices are known: their schema
- * follows when they answer. Then the primary only supervises. SIGTERM takes the same steps back.
+ * The primary: settings → data directory → ports → stores → workers. Each step fails with one clear line and leaves
+ * nothing half-started. Unavailable stores delay no worker once devices are known: their schema follows when they
+ * answer. Then the primary only supervises. SIGTERM stops everything in the reverse order.
  */
 import { createServer } from 'node:net';
 import { availableParallelism } from 'node:os';
@@ -43,7 +43,7 @@ import { readRules } from './rules/file.ts';
 
 const stateIntervalMs = 500;
 const closeMsMax = 5_000;
-/** What a start that failed may take to stop what it began. */
+/** The time for stopping the parts of a failed start. */
 const startStopMsMax = 60_000;
 const leftoverMsMax = 500;
 
@@ -91,7 +91,7 @@ export async function runPrimary(): Promise<void> {
     });
     const installation = new Installation(stores.postgres, data.path, () => ending.otherInstallation());
     let seeded: Seeded | undefined;
-    let tell = () => {};
+    let publishState = () => {};
     let serving = false;
     const watch = new StoreWatch({
       stores: watchedStores({
@@ -110,7 +110,7 @@ export async function runPrimary(): Promise<void> {
         },
       }),
       log,
-      onChange: () => tell(),
+      onChange: () => publishState(),
     });
     running.add('watch', () => watch.stop());
     await inTime(engines.begun, knowsDevices ? limits.storesWaitMsMax : Number.POSITIVE_INFINITY);
@@ -157,8 +157,8 @@ export async function runPrimary(): Promise<void> {
     });
     running.add('known devices', () => known.stop());
     let writing = false;
-    tell = () => {
-      // Only with this version's schema may the devices be read.
+    publishState = () => {
+      // Devices may be read only with this version's schema.
       if (!writing && isPostgresReady()) {
         writing = true;
         known.start();
@@ -168,7 +168,7 @@ export async function runPrimary(): Promise<void> {
         ...watch.reasons,
         ...(reports === undefined ? [] : [`Reports are not served: ${reports}`]),
       ]);
-      analytics?.tell(pool.state);
+      analytics?.send(pool.state);
     };
     ending.pool = pool;
     ending.analytics = analytics;
@@ -186,14 +186,14 @@ export async function runPrimary(): Promise<void> {
     });
     running.add('monitor', () => monitor.close());
     serving = true;
-    const telling = setInterval(tell, stateIntervalMs);
-    running.add('state', () => clearInterval(telling));
-    tell();
+    const publishing = setInterval(publishState, stateIntervalMs);
+    running.add('state', () => clearInterval(publishing));
+    publishState();
     await starting.close();
     await Promise.all([pool.start(), analytics?.start()]);
     const control = await answerControl({ dataDir: data.path, config, journalHold: pool.journalHold });
     running.add('control', () => control.close());
-    tell();
+    publishState();
 
     const seconds = (performance.now() - started) / 1000;
     const { status, reasons } = pool.state;
@@ -265,7 +265,7 @@ function watchedStores({
       prepare: async () => {
         await migratePostgres(postgres, { log, apply });
         await installation.read();
-        // Before the first device of this start is made.
+        // Runs before this start creates its first device.
         await restored.postgresPrepared();
         onSeeded(await seed(config, postgres, secrets.adminPassword));
       },
@@ -274,7 +274,7 @@ function watchedStores({
   ];
 }
 
-/** What a new installation starts with; the demo device is found again on later starts. */
+/** Creates the first content of a new installation; later starts find the demo device again. */
 async function seed(config: Config, postgres: Postgres, generatedPassword: string): Promise<Seeded> {
   const passwords = new PasswordHasher(1);
   try {
@@ -400,7 +400,7 @@ function probePort(address: string, port: number, addressSetting: string, portSe
   });
 }
 
-/** Resolves when `begun` does, at the latest after `msMax`: engines may go on starting while workers serve. */
+/** Resolves when `begun` does, or after `msMax`: engines may still be starting while workers serve. */
 async function inTime(begun: Promise<void>, msMax: number): Promise<void> {
   if (msMax === Number.POSITIVE_INFINITY) return await begun;
   let timer: NodeJS.Timeout | undefined;
@@ -412,7 +412,7 @@ async function inTime(begun: Promise<void>, msMax: number): Promise<void> {
 }
 
 async function closeStores({ clickhouse, postgres }: { clickhouse: ClickHouse; postgres: Postgres }): Promise<void> {
-  // A statement that goes on, as a migration, must not hold up the end.
+  // A running statement, for example a migration, must not delay the end.
   await inTime(
     Promise.all([clickhouse.close(), postgres.close()]).then(() => {}),
     closeMsMax,

@@ -59,7 +59,7 @@ function describe({ name, kind, rows, bytes, at, reason }: QuarantineEntry): str
   return `${name}  ${kind}  ${rows} rows  ${bytes} bytes  ${at}  ${reason}`;
 }
 
-/** The rows of an entry; of damaged bytes what they are, and what can be done. */
+/** Returns the rows of an entry; for damaged bytes their place, and what an operator can do. */
 async function shown(entry: QuarantineEntry): Promise<string[]> {
   if (entry.kind === 'rows') {
     return readBlock(await readQuarantined(entry)).map((row) => JSON.stringify(row, asText));

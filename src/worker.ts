@@ -1,6 +1,6 @@
 /**
  * One worker: opens its sections in the order in which data flows, listens, and stops them in the reverse order. Read
- * this file first: it names every long-lived object and what each is given.
+ * this file first: it names every long-lived object with its collaborators.
  */
 import { hostname } from 'node:os';
 import { join } from 'node:path';
@@ -113,14 +113,14 @@ export async function runWorker(): Promise<void> {
   }
 }
 
-/** What every section of a worker builds on. */
+/** The parts that every section of a worker uses. */
 interface Base {
   link: PrimaryLink;
   begin: Begin;
   config: Config;
   log: Log;
   metrics: Metrics;
-  /** Each section adds how it stops; what it opened last stops first. */
+  /** Each section adds its stop; the section opened last stops first. */
   started: Started;
   proxies: Proxies;
 }
@@ -161,8 +161,8 @@ async function serve(link: PrimaryLink): Promise<void> {
     process.exit(0);
   };
   link.onDrain(() => void end());
-  // Without a primary no process supervises this one: it makes durable what it accepted and leaves the rest to the next
-  // run.
+  // Without a primary no process supervises this worker: it makes accepted messages durable and leaves the rest to the
+  // next run.
   link.onLost(() => {
     stop.shipMsMax = 0;
     void end();
@@ -200,7 +200,7 @@ async function openStoresAndBus({ link, begin, config, log, metrics, started }: 
 
 type Stores = Awaited<ReturnType<typeof openStoresAndBus>>;
 
-/** What the credentials of devices mean. */
+/** Opens the parts that authenticate devices. */
 async function openIdentity({ config, log, metrics, started }: Base, { postgres, bus, downlink }: Stores) {
   const devices = new LocalDevices();
   const known = new KnownDevices({ path: knownFile(config.data.dir), clock, log, metrics });
@@ -227,7 +227,7 @@ async function openIdentity({ config, log, metrics, started }: Base, { postgres,
 
 type Identity = Awaited<ReturnType<typeof openIdentity>>;
 
-/** The journal, what carries it to ClickHouse, and the call that every door makes. */
+/** Opens the journal, the shipping to ClickHouse, and the call that every door uses. */
 async function openChannel(
   { link, begin, config, log, metrics, started }: Base,
   { clickhouse, postgres, cluster }: Stores,
@@ -324,14 +324,14 @@ async function openChannel(
   eraser.start();
   retention.start();
   started.add('deletes', () => Promise.all([eraser.stopErasing(), retention.stop()]));
-  // What was accepted is made durable, however long the disk takes; the primary ends a worker that hangs.
+  // Makes accepted messages durable, even on a slow disk; the primary ends a worker that hangs.
   started.addWhole('accepted messages', () => ingest.close());
   return { decoding, readBody, decode, thread, journal, journals, ingest, orphans };
 }
 
 type Channel = Awaited<ReturnType<typeof openChannel>>;
 
-/** What the engine knows of a device beside its telemetry: limits, activity, its session, attributes, packages. */
+/** Opens the state of devices beside telemetry: limits, activity, sessions, attributes, packages. */
 async function openDeviceState(
   { begin, config, log, metrics, started }: Base,
   { postgres, bus, downlink }: Stores,
@@ -341,7 +341,7 @@ async function openDeviceState(
   const rateLimits = await openRateLimits({ buckets: parseRateLimits(config.rateLimits), bus, clock });
   started.add('rate limits', () => rateLimits?.stop());
   const { inactivitySeconds, checkSeconds } = config.activity;
-  // One worker of an instance looks for silent devices.
+  // One worker of an instance checks for silent devices.
   const checkMs = begin.slot === 0 ? checkSeconds * 1000 : 0;
   const activity = new Activity({ postgres, clock, log, inactivityMs: inactivitySeconds * 1000, checkMs });
   activity.start();
@@ -363,7 +363,7 @@ async function openDeviceState(
   await sessions.start();
   started.add('sessions', () => sessions.stop());
 
-  // One writer of attributes for all doors; followers of a device receive what is shared.
+  // One writer of attributes serves all doors; followers of a device receive shared attributes.
   const onShared = (change: SharedChange) => notifyShared(downlink, change);
   const attributeWriter = new AttributeWriter({ postgres, clock, metrics, onShared });
   started.add('attributes', () => attributeWriter.idle());
@@ -550,7 +550,7 @@ async function openDoors(base: Base, servers: HttpServer[], engine: Engine): Pro
   });
 }
 
-/** Users and API keys, and what limits their requests. */
+/** Opens users and API keys, and the limits of their requests. */
 async function openUsers({ config, begin, log, started, proxies }: Base, { postgres, bus }: Stores) {
   const { signInQueueMax, failedLoginsMax, requireHttpsForApiKeys } = config.auth;
   const passwords = new PasswordHasher(signInQueueMax);
@@ -586,7 +586,7 @@ async function listenMqtt(config: Config, mqtt: Mqtt, connectionsMax: number, lo
   return ssl.enabled ? [plain, await listenTls(ssl.address, ssl.port, ssl, deps)] : [plain];
 }
 
-/** Why an operator should look at this worker although telemetry is accepted. */
+/** Returns reasons for an operator to check this worker although it accepts telemetry. */
 function degraded(config: Config, { journal, orphans }: Channel): string[] {
   const reasons: string[] = [];
   const set = journal.quarantine.entries + orphans.quarantineEntries;
@@ -607,7 +607,7 @@ function filesForConnections(): number {
   return Math.max(64, openFilesMax() - limits.fileReserve);
 }
 
-/** Of a process that ends by a bug. */
+/** The exit code of a crash. */
 const bugExitCode = 70;
 
 /**
@@ -624,8 +624,9 @@ function endByBug(thrown: unknown, link: PrimaryLink, log: Log): void {
 }
 
 /**
- * Once in the life of a journal directory, unique across hosts. A worker with a new journal cannot serve without an id
- * and waits for PostgreSQL. A crash before the id is stored loses the id, never gives it to two journals.
+ * Returns the writer id, assigned once in the life of a journal directory and unique across hosts. A worker with a new
+ * journal waits for PostgreSQL, because it cannot serve without an id. A crash before the id is stored wastes the id,
+ * and never gives it to two journals.
  */
 async function writerId(journal: Journal, dir: string, postgres: Postgres, link: PrimaryLink): Promise<number> {
   const known = await readWriterId(dir);

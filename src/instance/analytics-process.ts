@@ -1,4 +1,7 @@
-/** The analytics process as the primary sees it. While it does not run, reports are refused and the service goes on. */
+/**
+ * The analytics process as the primary controls it: forks it, restarts it after its death, sends it the state, collects
+ * its metrics.
+ */
 import { type ChildProcess, fork } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import type { Config } from '../base/config.ts';
@@ -47,7 +50,10 @@ export class AnalyticsProcess {
     return this.#child.isReady ? 'up' : 'starting';
   }
 
-  /** Why it does not run; undefined while it does. */
+  /**
+   * The reason why the process does not run; undefined while it runs. Reports are then refused, and the service
+   * continues.
+   */
   get failure(): string | undefined {
     return this.#child.failure;
   }
@@ -60,11 +66,11 @@ export class AnalyticsProcess {
     });
   }
 
-  tell(state: InstanceState): void {
+  send(state: InstanceState): void {
     this.#child.send({ kind: 'state', state });
   }
 
-  /** What it counts; nothing when it does not answer in time. */
+  /** Returns the metrics of the process; empty when it does not answer in time. */
   collect(): Promise<Sample[]> {
     return this.#child.collect();
   }

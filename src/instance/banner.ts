@@ -1,4 +1,4 @@
-/** What the operator reads at the start: addresses, the way in, and commands that work when pasted. */
+/** The message that an operator reads at the start: addresses, credentials, and commands that can be pasted. */
 export interface Banner {
   version: string;
   seconds: number;
@@ -19,11 +19,11 @@ export interface Banner {
   adminEmail: string;
   /** '' = it was not made just now. */
   systemEmail: string;
-  /** Only when it was generated just now. */
+  /** Set only when the password was generated at this start. */
   adminPassword: string | undefined;
   firstStart: boolean;
   demoDevice: { id: string; token: string } | undefined;
-  /** Why the service is degraded: what does not run, in sentences. */
+  /** The reasons why the service is degraded, in sentences. */
   missing: string[];
 }
 

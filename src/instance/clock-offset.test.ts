@@ -1,4 +1,4 @@
-/** Which time an instance goes by when its clock, the database's clock, or both are ahead, behind or stepping. */
+/** The time of an instance when its clock, the database's clock, or both are ahead, late or stepping. */
 import { describe, expect, test } from 'vitest';
 
 import { ClockOffset, clockFault, clockSentence } from './clock-offset.ts';
@@ -57,7 +57,7 @@ describe.each([
   ['11 minutes behind', -660_000],
   ['a year ahead', year],
 ])('a host %s', (_, wrong) => {
-  test('goes by the time of the database, and says that its own clock is wrong', () => {
+  test('uses the time of the database, and reports that its own clock is wrong', () => {
     const world = new World();
     world.hostWrong = wrong;
     world.begin().measure();

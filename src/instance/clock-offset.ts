@@ -1,8 +1,8 @@
 /**
- * Which time an instance goes by, decided from measurements of the database's clock. Pure rules without a timer; the
- * primary's `clock-watch.ts` feeds them. Three clocks vote: the database's, the host's, and the time given out so far,
- * carried on by the monotonic clock. The database decides, because all hosts of an installation share it. The one
- * exception: when the database's clock alone has jumped, the other two are believed.
+ * Decides the time of an instance from measurements of the database's clock. Pure rules without a timer; the primary's
+ * `clock-watch.ts` calls them. Three clocks vote: the database's, the host's, and the previous time, continued by the
+ * monotonic clock. The database decides, because all hosts of an installation share it. One exception: when only the
+ * database's clock has jumped, the other two win.
  */
 import { clockStepMs, type TimeLine } from '../base/clock.ts';
 import { type Fault, unavailable } from '../base/errors.ts';
@@ -18,7 +18,7 @@ export interface ClockState {
   verdict: ClockVerdict;
 }
 
-/** One round trip to the database. All times in milliseconds. */
+/** One round trip to the database, in milliseconds. */
 export interface ClockSample {
   /** The database's answer. */
   database: number;
@@ -29,7 +29,7 @@ export interface ClockSample {
   error: number;
 }
 
-/** What an earlier run has measured. */
+/** The measurement of an earlier run. */
 export interface RememberedClock {
   /** The database's time at the last measurement: real time is never before it. */
   databaseMs: number;
@@ -39,7 +39,7 @@ export interface RememberedClock {
 
 const clockOffMs = 500;
 const clockWrongMs = 5_000;
-/** Drift of a monotonic clock: a good measurement gets worse by this much for each millisecond of age. */
+/** Drift of a monotonic clock: a measurement becomes less exact by this much for each millisecond of age. */
 const driftPerMs = 0.0001;
 /** Small differences are caught up with by a clock that is this much faster or slower. */
 const slewPerMs = 0.1;
@@ -59,7 +59,7 @@ export class ClockOffset {
   #isKnown = false;
   #offsetMs = 0;
   #adjustedAt = 0;
-  /** The database's clock jumped away from the two others and is not followed. */
+  /** The database's clock has jumped, the two others agree, and it is not followed. */
   isDatabaseAlone = false;
 
   /** Time to go by − monotonic time of the host; undefined before `begin`. */
@@ -79,9 +79,9 @@ export class ClockOffset {
   }
 
   /**
-   * Before the first measurement: the database may be unavailable. Of the host's clock and the host's clock less the
-   * remembered offset the earlier one is taken that is not before the last time that was ever measured: a clock that
-   * was repaired meanwhile is noticed, and a clock that is ahead cannot take the instance with it.
+   * Chooses the time before the first measurement, because the database may be unavailable. Two candidates are the
+   * host's clock, and the host's clock less the remembered offset. The earlier one is taken that is not before the last
+   * measured time. So a repaired clock is noticed, and a clock that is ahead cannot mislead the instance.
    */
   begin(host: number, monotonic: number, remembered: RememberedClock | undefined): void {
     let time = host;
@@ -127,7 +127,7 @@ export class ClockOffset {
   }
 }
 
-/** One sentence for readiness and the log; undefined when there is nothing to say. */
+/** Returns a sentence for readiness and the log; undefined when the clocks agree. */
 export function clockSentence({ verdict, offsetMs }: Pick<ClockState, 'verdict' | 'offsetMs'>): string | undefined {
   if (verdict !== 'off' && verdict !== 'wrong') return undefined;
   const seconds = (Math.abs(offsetMs) / 1000).toFixed(1);

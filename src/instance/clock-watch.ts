@@ -1,6 +1,7 @@
 /**
- * The primary's look at the database's clock: one round trip with each poll of the stores. Keeps what was measured in
- * DATA_DIR/clock.json, so that a start without the database goes by the same time, and exports `clock_offset_seconds`.
+ * Measures the database's clock for the primary: one round trip with each poll of the stores. Keeps the last
+ * measurement in DATA_DIR/clock.json, so that a start without the database uses the same time, and exports
+ * `clock_offset_seconds`.
  */
 import { readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { type FollowedClock, hostMonotonic, type TimeLine } from '../base/clock.ts';
@@ -20,7 +21,7 @@ import {
 export interface ClockWatchDeps {
   postgres: Queries;
   clock: FollowedClock;
-  /** Where the last measurement is kept. */
+  /** Path of the last measurement. */
   path: string;
   log: Log;
   metrics: Metrics;
@@ -39,9 +40,9 @@ export class ClockWatch {
   readonly #offset = new ClockOffset();
   #line: TimeLine | undefined;
   #kept: { offsetMs: number; at: number } | undefined;
-  #told: ClockVerdict = 'unmeasured';
+  #logged: ClockVerdict = 'unmeasured';
   #wasAlone = false;
-  /** Why the database did not answer `measure` last. */
+  /** The error of the last failed measurement. */
   failure: unknown;
 
   constructor(deps: ClockWatchDeps) {
@@ -55,7 +56,7 @@ export class ClockWatch {
     return { ...this.#offset.state, line: this.#line };
   }
 
-  /** Before anything asks for the time. The database may be unavailable. */
+  /** Called before any other use of the time. The database may be unavailable. */
   async begin(): Promise<void> {
     this.#offset.begin(Date.now(), hostMonotonic(), this.#remembered());
     for (let n = 0; n < firstQuestions && (await this.measure()); n += 1);
@@ -78,7 +79,7 @@ export class ClockWatch {
     const error = (answered - asked) / 2;
     this.#offset.measured({ database, host: Date.now() - error, monotonic: asked + error, error });
     this.#change(answered);
-    this.#tell();
+    this.#logChange();
     this.#keep(database, answered);
     return true;
   }
@@ -86,24 +87,24 @@ export class ClockWatch {
   #change(monotonic: number): void {
     const anchor = this.#offset.anchor!;
     const line = this.#line;
-    // Before `begin` is done nothing follows; a line that has not begun is waited for.
+    // Nothing is published before `begin` has ended, and a line that begins in the future is kept.
     if (line === undefined || line.anchor === anchor || monotonic < line.since) return;
     this.#line = { anchor, since: monotonic + lineAheadMs, earlierAnchor: line.anchor };
     this.#deps.clock.follow(this.#line);
   }
 
-  #tell(): void {
+  #logChange(): void {
     const { log } = this.#deps;
     const { state, isDatabaseAlone } = this.#offset;
     if (isDatabaseAlone && !this.#wasAlone) {
       log.error('database_clock_jumped', { reason: 'The clock of the database jumped; this host keeps its own time.' });
     }
     this.#wasAlone = isDatabaseAlone;
-    if (state.verdict === this.#told) return;
+    if (state.verdict === this.#logged) return;
     const reason = clockSentence(state);
     if (reason !== undefined) log[state.verdict === 'wrong' ? 'error' : 'warn']('clock_offset', { reason });
-    else if (this.#told !== 'unmeasured') log.info('clock_offset', { reason: 'The clocks agree again.' });
-    this.#told = state.verdict;
+    else if (this.#logged !== 'unmeasured') log.info('clock_offset', { reason: 'The clocks agree again.' });
+    this.#logged = state.verdict;
   }
 
   #remembered(): RememberedClock | undefined {
@@ -117,8 +118,8 @@ export class ClockWatch {
   }
 
   /**
-   * Not synced: after a power cut an older measurement does as well. A time that this instance does not follow is not
-   * kept.
+   * Writes without a sync: after a power cut an older measurement suffices. A time that this instance does not follow
+   * is not kept.
    */
   #keep(databaseMs: number, at: number): void {
     const { path, log } = this.#deps;

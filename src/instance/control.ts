@@ -1,6 +1,6 @@
 /**
- * What an operator's command may ask of the running instance, over `DATA_DIR/run/control.sock`: the primary answers.
- * `npm run backup` uses it. A further command is one more entry of the table.
+ * The commands of an operator that the primary answers over `DATA_DIR/run/control.sock`. `npm run backup` uses them. A
+ * further command is one more entry of the table.
  */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';

@@ -1,8 +1,7 @@
 /**
- * The data directory: owned by one instance at a time, cleared of processes that a killed run left behind, and home of
- * the generated secrets. The owner holds a kernel lock on the file `lock`, and so do its workers: a worker that
- * outlives a killed primary keeps the directory until the worker is gone. The content of `lock` names the owner (see
- * `Owner`).
+ * The data directory. One instance owns it at a time; a start ends processes that a killed run left; it contains the
+ * generated secrets. The owner holds a kernel lock on the file `lock`, and so do its workers: a worker that outlives a
+ * killed primary keeps the directory locked until it ends. The content of `lock` names the owner (see `Owner`).
  */
 import { randomBytes } from 'node:crypto';
 import {
@@ -47,7 +46,7 @@ interface Owner extends ProcessMark {
   host: string;
 }
 
-/** How a worker learns which instance its primary is. */
+/** The environment variable that gives a worker the id of its primary's instance. */
 export const instanceVariable = 'MILLRACE_INSTANCE';
 const ownerBytes = 512;
 const leftoverWaitMsMax = 3000;
@@ -69,7 +68,8 @@ export class DataDirectory {
     try {
       makeDirectories(this.runPath);
       makeDirectories(this.journalPath);
-      // Others may pass through, not look: as root the embedded PostgreSQL may have to run as another user.
+      // Other users may pass through the directory but not list it: as root the embedded PostgreSQL may have to run as
+      // another user.
       chmodSync(this.path, 0o711);
       chmodSync(this.runPath, 0o700);
       chmodSync(this.journalPath, 0o700);
@@ -82,7 +82,7 @@ export class DataDirectory {
     return join(this.runPath, `${role}.pid`);
   }
 
-  /** Takes the directory for this process and ends what a killed run left behind in it. */
+  /** Locks the directory for this process and ends leftovers of a killed run. */
   async take(log: Log, waitMsMax: number): Promise<void> {
     const path = this.#lockPath;
     try {
@@ -98,13 +98,13 @@ export class DataDirectory {
     await this.#endLeftovers(true, log);
   }
 
-  /** What a restore left half filled is refused. */
+  /** Refuses a directory whose restore did not end. */
   checkRestored(): void {
     if (!existsSync(join(this.path, restoringFile))) return;
     throw new StartError(`A restore into ${this.path} did not finish: remove the directory and restore again.`);
   }
 
-  /** After the last worker has ended. */
+  /** Called after the last worker has ended. */
   release(): void {
     removeProcessFile(this.processFile('primary'));
     if (this.lockDescriptor !== undefined) closeSync(this.lockDescriptor);
@@ -143,8 +143,8 @@ export class DataDirectory {
   }
 
   /**
-   * Ends what this pid namespace still runs of an earlier instance. Leftovers are listed before the holder is read: a
-   * start that won the lock meanwhile wrote its own mark before its first fork, so its workers are never ended here.
+   * Ends processes of an earlier instance in this pid namespace. Leftovers are listed before the holder is read: a
+   * start that won the lock meanwhile wrote its mark before its first fork, so its workers are never ended here.
    */
   async #endLeftovers(taken: boolean, log: Log): Promise<void> {
     const leftovers: { file: string; pid: number | undefined }[] = [];
@@ -158,7 +158,7 @@ export class DataDirectory {
     await Promise.all(leftovers.map(({ file, pid }) => this.#endLeftover(file, pid, taken, log)));
   }
 
-  /** In place: on a full disk only bytes that the file has already can be written. */
+  /** Overwrites in place: on a full disk only existing bytes can be written. */
   #writeOwner(descriptor: number, log: Log): void {
     const instance = randomBytes(12).toString('hex');
     const owner: Owner = { instance, host: hostname(), ...markOf(process.pid) };
@@ -171,8 +171,8 @@ export class DataDirectory {
   }
 
   /**
-   * Workers end by themselves when their primary is gone, after a last commit. A journal may only be recovered when its
-   * writer is really gone: what it acknowledged late would be missed.
+   * Workers without a primary end by themselves after a last commit. A journal may only be recovered after the end of
+   * its writer: late acknowledgements would be missed.
    */
   async #endLeftover(file: string, pid: number | undefined, taken: boolean, log: Log): Promise<void> {
     if (pid !== undefined) {
@@ -186,7 +186,7 @@ export class DataDirectory {
     }
   }
 
-  /** Made on the first start, 0600; a given admin password is not kept here. */
+  /** Returns the secrets, made at the first start with mode 0600. A given admin password is not stored. */
   secrets(): { secrets: Secrets; fresh: boolean } {
     const path = join(this.path, secretsFile);
     try {
@@ -219,9 +219,8 @@ export class DataDirectory {
 }
 
 /**
- * For a worker, before it opens a journal: throws when another instance owns the directory now. Without flock (a
- * network volume that ignores it) this keeps the workers of the earlier owner from taking a journal back from the later
- * one.
+ * Called by a worker before it opens a journal: throws when another instance now owns the directory. Where flock does
+ * not work (some network volumes) this check prevents workers of the earlier owner from taking a journal back.
  */
 export function checkInstance(dir: string, instance: string | undefined): void {
   const owner = readOwner(join(dir, 'lock'));

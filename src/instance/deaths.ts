@@ -1,14 +1,14 @@
 /**
- * Which work ended workers by a bug. Kept by the primary, so that it outlives restarts of workers; of this host only.
- * Work (a route and its caller) that ended two workers within ten minutes is refused for ten minutes, so that one
- * caller cannot end one worker after another.
+ * Records the work that crashed workers. The primary keeps the record, so it outlives restarts of workers; it covers
+ * this host only. Work (a route and its caller) that crashed two workers within ten minutes is refused for ten minutes,
+ * so that one caller cannot crash one worker after another.
  */
 import { limits } from '../base/limits.ts';
 import { keyOf, type Work } from '../base/underway.ts';
 
 export class Deaths {
   readonly #monotonic: () => number;
-  /** When each kind of work ended a worker last. */
+  /** Work → time of its last crash. */
   readonly #lastDeath = new Map<string, number>();
   readonly #blockedUntil = new Map<string, number>();
 

@@ -1,6 +1,6 @@
 /**
  * The stores of this instance: embedded engines that the primary starts and keeps running, or external ones by URL.
- * The rest of the program cannot tell the difference.
+ * Other code does not depend on the difference.
  */
 import { randomInt } from 'node:crypto';
 import { once } from 'node:events';
@@ -21,11 +21,11 @@ import { Supervisor } from './supervisor.ts';
 
 export interface RunningEngines {
   engines: Engines;
-  /** What runs where, for the operator. */
+  /** A description of the stores for the operator. */
   description: string;
   /** Resolves when each embedded engine has started, or has failed once; rejects then when `mustStart` is set. */
   begun: Promise<void>;
-  /** Why an embedded engine does not run; undefined while it does. */
+  /** Returns the reason why an embedded engine does not run; undefined while it runs. */
   failure(store: 'clickhouse' | 'postgres'): string | undefined;
   stop(): Promise<void>;
 }
@@ -92,7 +92,7 @@ export function openStores(engines: Engines, config: Config, log: Log): { clickh
   };
 }
 
-/** What every client of ClickHouse that writes must know: also the commands that run beside an instance. */
+/** Returns the options of every ClickHouse client that writes, also in commands that run beside an instance. */
 function clickHouseOptions({ clickhouse }: Config): {
   database: string;
   cluster: string;
@@ -102,7 +102,10 @@ function clickHouseOptions({ clickhouse }: Config): {
   return { database, cluster, insertQuorum: cluster === '' ? undefined : insertQuorum };
 }
 
-/** For a command beside the instance: external by its settings, embedded by what the running instance wrote down. */
+/**
+ * Opens ClickHouse for a command beside the instance: external by its settings, embedded by the file of the running
+ * instance.
+ */
 export function openClickHouseOf(config: Config, log: Log): ClickHouse {
   const { url, user, password } = config.clickhouse;
   const options = clickHouseOptions(config);
@@ -116,7 +119,7 @@ export function openClickHouseOf(config: Config, log: Log): ClickHouse {
   }
 }
 
-/** As above, for PostgreSQL. */
+/** Opens PostgreSQL in the same way. */
 export function openPostgresOf(config: Config, log: Log): Postgres {
   const options = { poolMax: 1, log };
   if (config.postgres.url !== '') return openPostgres({ url: config.postgres.url, ...options });
@@ -156,8 +159,8 @@ function startServer({ data, secrets, log }: Deps, port: number): () => Promise<
 }
 
 /**
- * One embedded engine, started again on the same port after each death, for as long as the service runs: a store that
- * cannot run degrades the service and never ends it.
+ * One embedded engine, restarted on the same port after each death, as long as the service runs: a store that cannot
+ * run degrades the service and never ends it.
  */
 class KeptEngine {
   readonly #name: string;
@@ -193,7 +196,7 @@ class KeptEngine {
     this.#supervisor.stop();
     const unfinished = this.#current ? undefined : this.#starting;
     if (unfinished) {
-      // A start may replay a log for minutes. What it has started so far is ended by its process file.
+      // A start may replay a log for minutes. The process file identifies a process that must be ended.
       const pid = liveProcess(this.#deps.data.processFile(this.#name));
       if (pid !== undefined && !(await endProcess(pid, 'SIGINT', stopMsMax)))
         await endProcess(pid, 'SIGKILL', stopMsMax);
@@ -223,7 +226,10 @@ class KeptEngine {
 
 const stopMsMax = 5_000;
 
-/** Below the ports that Linux gives to outgoing connections: none of them takes it while the engine is away. */
+/**
+ * Returns a port below those that Linux assigns to outgoing connections: none of them takes it while the engine is
+ * down.
+ */
 async function freePort(): Promise<number> {
   for (;;) {
     const port = randomInt(20_000, 32_000);

@@ -1,7 +1,7 @@
 /**
- * The id of this installation, one for all hosts that share its stores: made by the first host and kept in PostgreSQL.
- * At a start without PostgreSQL the file of known devices, which was made of the same database, has it. `primary.ts`
- * gives it to the workers, whose bus has it in the names of its channels.
+ * The id of this installation, shared by all hosts that use its stores: made by the first host and kept in PostgreSQL.
+ * At a start without PostgreSQL it is read from the file of known devices, which was made from the same database.
+ * `primary.ts` passes it to the workers, whose bus has it in the names of its channels.
  */
 import { randomUUID } from 'node:crypto';
 import { closeSync, openSync, readSync } from 'node:fs';
@@ -25,7 +25,7 @@ export class Installation {
     this.#id = idOfFile(knownFile(dataDir));
   }
 
-  /** For the workers: 32 hexadecimal digits, or '' when neither the database nor a file has told it. */
+  /** 32 hexadecimal digits for the workers, or '' when neither the database nor a file has the id yet. */
   get id(): string {
     this.#isInUse = true;
     return this.#id;

@@ -1,6 +1,6 @@
 /**
- * Holds the journals of all workers for a backup: each worker names what a copy must contain and recycles nothing until
- * the hold ends. `WorkerPool` of the primary owns it, so it covers the workers of this instance only.
+ * Holds the journals of all workers for a backup: each worker names the content of a complete copy and recycles no
+ * segment until the hold ends. `WorkerPool` of the primary owns it, so it covers only the workers of this instance.
  */
 
 import type { JournalCut } from '../journal/journal.ts';
@@ -52,7 +52,7 @@ export class JournalHold {
     };
     this.#hold = hold;
     try {
-      await this.#tellAll(hold, 'holdJournals');
+      await this.#sendAll(hold, 'holdJournals');
       return { id: hold.id, cuts: hold.cuts };
     } catch (error) {
       await this.end(hold.id);
@@ -60,12 +60,12 @@ export class JournalHold {
     }
   }
 
-  /** False when what was copied during the hold may be incomplete, or when the hold has ended already. */
+  /** Returns false when the copy made during the hold may be incomplete, or when the hold has ended already. */
   async end(id: number): Promise<boolean> {
     const hold = this.#hold;
     if (hold?.id !== id) return false;
     try {
-      await this.#tellAll(hold, 'releaseJournals');
+      await this.#sendAll(hold, 'releaseJournals');
       return hold.intact;
     } catch {
       return false;
@@ -89,7 +89,7 @@ export class JournalHold {
     this.#hold.failed(new Error('a worker ended'));
   }
 
-  async #tellAll(hold: Hold, kind: 'holdJournals' | 'releaseJournals'): Promise<void> {
+  async #sendAll(hold: Hold, kind: 'holdJournals' | 'releaseJournals'): Promise<void> {
     const answered = new Promise<void>((resolve, reject) => {
       hold.answered = resolve;
       hold.failed = reject;

@@ -1,6 +1,6 @@
 /**
- * The primary's side of journal reports: asks every worker how far its journals are stored, and answers when all have
- * answered or the time is up. `worker-pool.ts` calls; deletes go by the result (`ingest/erase.ts`).
+ * The primary's side of journal reports: requests the state of the journals from every worker, and answers when all
+ * have answered or at the deadline. Called by `worker-pool.ts`; deletes use the result (`ingest/erase.ts`).
  */
 import { limits } from '../base/limits.ts';
 import type { JournalReport } from '../ingest/journal-report.ts';

@@ -1,4 +1,4 @@
-/** What the primary and its workers say to each other. Everything else between workers goes over the bus. */
+/** The messages between the primary and its workers. All other messages between workers use the bus. */
 import type { Config } from '../base/config.ts';
 import type { Sample } from '../base/metrics.ts';
 import type { Work } from '../base/underway.ts';
@@ -7,7 +7,7 @@ import type { RuleText } from '../rules/table.ts';
 import type { ClockState } from './clock-offset.ts';
 import type { JournalReportsOfHost } from './journal-reports.ts';
 
-/** Where the engines are, once they run. */
+/** The addresses of the running engines. */
 export interface Engines {
   clickhouse: { url: string; user: string; password: string };
   postgresUrl: string;
@@ -23,7 +23,7 @@ export interface Begin {
   /** The id of the installation: one for all hosts that share the stores. */
   installation: string;
   clock: ClockState;
-  /** PostgreSQL has the tables of this version. While it is false, nothing must be asked of it. */
+  /** True when PostgreSQL has the tables of this version. Until then no statement may be sent. */
   postgresReady: boolean;
   /** Journal directories of workers that no longer exist, for this worker to ship. */
   orphanJournals: string[];
@@ -34,11 +34,11 @@ export type PartState = 'up' | 'starting' | 'away';
 export interface InstanceState {
   status: 'starting' | 'ready' | 'degraded' | 'draining';
   parts: Record<string, PartState>;
-  /** Why the instance is degraded, in sentences for an operator; parts that are not up speak for themselves. */
+  /** The reasons why the instance is degraded, in sentences for an operator, except for parts that are not up. */
   reasons: string[];
   /** PostgreSQL has the tables of this version; once true, always true. */
   postgresReady: boolean;
-  /** The slot of the worker that does what one worker of an instance does; undefined while none is ready. */
+  /** The slot of the worker that does the work of which an instance needs one; undefined while no worker is ready. */
   leader: number | undefined;
   /** Work that ended two workers: `keyOf` of each, refused for now. */
   blocked: string[];
@@ -57,7 +57,7 @@ export type ToWorker =
   | Begin
   | { kind: 'state'; state: InstanceState }
   | { kind: 'collect'; id: number }
-  /** For a backup: journals are held until the release, and again answered. */
+  /** For a backup: journals are held until the release. */
   | { kind: 'holdJournals'; id: number }
   | { kind: 'releaseJournals'; id: number }
   /** A worker answers with `journalReports`. */
@@ -66,15 +66,15 @@ export type ToWorker =
   | { kind: 'drain' };
 
 export type ToPrimary =
-  /** The worker listens: what is sent before that is lost. */
+  /** The worker receives messages from now on; earlier ones would be lost. */
   | { kind: 'hello' }
-  /** The worker cannot go on yet, for this reason, and tries again by itself. */
+  /** The worker cannot continue yet, for this reason, and retries. */
   | { kind: 'waiting'; reason: string }
   | { kind: 'ready' }
   | { kind: 'status'; refusing: boolean; degraded: string[] }
   | { kind: 'samples'; id: number; samples: Sample[] }
   | { kind: 'journalsHeld'; id: number; cuts: JournalCut[]; intact: boolean }
-  /** `flush`: what waits for company is shipped now. */
+  /** `flush`: rows that wait for more rows are shipped now. */
   | { kind: 'askJournals'; id: number; flush: boolean }
   | ({ kind: 'journalReports'; id: number } & JournalReportsOfHost)
   | { kind: 'failed'; message: string }
@@ -88,7 +88,7 @@ export const postgresDirectory = 'postgres';
 export const secretsFile = 'secrets.json';
 /** Present while a restore fills the directory: it must not be started. */
 export const restoringFile = 'restoring';
-/** Which backup a restore made the directory from. */
+/** Names the backup from which a restore made the directory. */
 export const restoredFile = 'restored.json';
 
 export function journalName(slot: number): string {

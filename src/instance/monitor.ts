@@ -1,6 +1,6 @@
 /**
- * The port for operators: health and metrics of the whole instance, on an address of its own, so that only a monitor
- * reaches them. It runs in the primary, which gathers both anyway; devices and users have other ports.
+ * The port for operators: health and metrics of the whole instance, on a separate address that only monitors reach. It
+ * is in the primary, which gathers both; devices and users use other ports.
  */
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';

@@ -93,7 +93,7 @@ test('waiting journals are counted and reported as not stored until each is stor
   await orphans.drain(0);
 });
 
-test('a row that is refused holds up only the removal of its own journal', async () => {
+test('a row that is refused delays only the removal of its own journal', async () => {
   const nowOrder = BigInt(Date.now()) << 20n;
   const dirs = [await journalWith('worker-1', nowOrder, badKey), await journalWith('worker-2', nowOrder + 5n)];
   const { state, clickhouse } = store();

@@ -40,7 +40,7 @@ export class OrphanJournals {
   readonly #gone = new Map<number, string | null>();
   readonly #quarantines = new Map<string, Quarantine>();
   readonly #stopping = new AbortController();
-  /** By directory: of the journal that is shipped now, and of journals of which only suspects are left. */
+  /** Shippers by directory: of the journal that is shipped now, and of journals with suspects only. */
   readonly #shippers = new Map<string, Shipper>();
   #running: Promise<void> = Promise.resolve();
   /** Journals that a backup holds; none is opened meanwhile. */
@@ -87,7 +87,7 @@ export class OrphanJournals {
     return rows;
   }
 
-  /** What is in quarantine outlives its journal. */
+  /** Entries in quarantine outlive their journal. */
   get quarantineEntries(): number {
     let entries = 0;
     for (const quarantine of this.#quarantines.values()) entries += quarantine.entries;
@@ -106,13 +106,14 @@ export class OrphanJournals {
     return { reports, isWhole };
   }
 
-  /** As `Shipper.flush`, for the journal that is being shipped. */
+  /** Like `Shipper.flush`, for the journal that is being shipped. */
   flush(): void {
     for (const shipper of this.#shippers.values()) shipper.flush();
   }
 
   /**
-   * As `Journal.hold`, for each that is open. A backup copies the others as they are: nothing touches them until then.
+   * Like `Journal.hold`, for each open journal. A backup copies the others unchanged: no code touches them until the
+   * release.
    */
   hold(): JournalCut[] {
     this.#held = [...this.#waiting.values()].filter((journal) => journal !== undefined);
@@ -131,7 +132,7 @@ export class OrphanJournals {
     const deadline = clock.monotonic() + timeMsMax;
     while (this.#shippers.size > 0 && clock.monotonic() < deadline) {
       await Promise.all([...this.#shippers.values()].map((shipper) => shipper.drain(deadline - clock.monotonic())));
-      // What still waits are suspects: these take minutes, and are durable.
+      // The remaining rows are suspects: their trials take minutes, and the rows are durable.
       if ([...this.#waiting.values()].every((journal) => journal?.backlogBytes === 0)) break;
       await sleep(10);
     }
@@ -211,7 +212,7 @@ export class OrphanJournals {
       const onShipped = () => {
         if (journal.backlogBytes === 0) resolve();
       };
-      // Each orphan journal has metrics of its own: the gauges of the worker's journal have the same names.
+      // Each orphan journal has separate metrics: its gauges have the same names as those of the worker's journal.
       const shipper = new Shipper({ ...this.#options, metrics: new Metrics(), journal, onShipped });
       this.#shippers.set(dir, shipper);
       shipper.start();

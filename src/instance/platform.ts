@@ -1,4 +1,4 @@
-/** Whether this machine can run Millrace at all: asked first, answered in one line. */
+/** Checks whether this machine can run Millrace, as the first step of a start, and refuses in one line. */
 import { StartError } from '../base/errors.ts';
 
 const oldest: Record<number, number> = { 20: 19, 22: 12 };
@@ -12,7 +12,7 @@ export function checkPlatform(): void {
   if (process.platform !== 'linux') {
     throw new StartError(`Millrace runs on Linux; this is ${process.platform}. Use the Docker image there.`);
   }
-  // Without it the report looks up names of its own sockets.
+  // With the network section, the report would look up names of its own sockets.
   Object.assign(process.report, { excludeNetwork: true });
   const { header } = process.report.getReport() as unknown as { header: { glibcVersionRuntime?: string } };
   if (!header.glibcVersionRuntime) {

@@ -88,12 +88,12 @@ export class PrimaryLink {
     return send({ kind: 'failed', message: error.message });
   }
 
-  /** The process must end at once: what a pipe does not take in this moment is lost. */
+  /** Reports a crash. The process must end at once, so bytes that a pipe does not take now are lost. */
   died(error: Error, suspects: Work[]): void {
     void send({ kind: 'died', message: error.message, suspects });
   }
 
-  /** The worker cannot go on yet and tries again by itself. */
+  /** Reports that the worker cannot continue yet and retries. */
   waiting(reason: string): void {
     send({ kind: 'waiting', reason });
   }
@@ -109,7 +109,7 @@ export class PrimaryLink {
   }
 
   /**
-   * How far the journals of all workers of this instance are stored, asked now. `flush`: what waits for company is
+   * Requests the state of the journals of all workers of this instance. `flush`: rows that wait for more rows are
    * shipped now.
    */
   askJournals(flush: boolean): Promise<JournalReportsOfHost> {
@@ -144,7 +144,7 @@ export class PrimaryLink {
         send({ kind: 'samples', id: message.id, samples: this.#collect() });
         return;
       case 'holdJournals':
-        // A hold whose release was lost ends here.
+        // Ends a hold whose release was lost.
         this.#releaseJournals();
         if (this.#holdJournals)
           send({ kind: 'journalsHeld', id: message.id, cuts: this.#holdJournals(), intact: true });

@@ -58,7 +58,7 @@ test('nothing changes when PostgreSQL is ahead of all', async () => {
   await expect.poll(() => readFileSync(join(dir, 'device-numbers.json'), 'utf8')).toContain('100');
 });
 
-test('a device that ClickHouse knows raises the numbers, also one that has points only', async () => {
+test('a device in ClickHouse raises the numbers, also one that has points only', async () => {
   const { stores, numbers } = setUp(7, { latest: 100, telemetry: 2_000_000 });
   await Promise.all([stores.postgresPrepared(), stores.clickhousePrepared()]);
   await expect.poll(() => numbers.device).toBe(3_000_000);

@@ -1,7 +1,7 @@
 /**
- * What the primary repairs when a store was restored to an earlier moment than the other, or the data directory from a
- * backup: no number of a device is given out twice, deletes are carried out again, reports copy everything again. A
- * start at which nothing was restored costs three small queries. Holds for all hosts that share the stores.
+ * Repairs, in the primary, the state after a restore of one store to an earlier moment than the other, or of the data
+ * directory from a backup. No device number is assigned twice, deletes are carried out again, and reports copy all
+ * devices again. A start without a restore costs three small queries. Holds for all hosts that share the stores.
  */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -30,7 +30,7 @@ export interface RestoredStoresDeps {
   log: Log;
 }
 
-/** Which backup the directory was made from; `pending` until a start has repaired what that needs. */
+/** The backup from which the directory was made; `pending` until a start has completed the repairs. */
 export interface Restored {
   backup: string;
   began: string;
@@ -42,7 +42,7 @@ const numbersFile = 'device-numbers.json';
 /** Devices that may have been made between the last note of their number and the loss of PostgreSQL, and many more. */
 const skippedNumbers = 1_000_000;
 const noteMs = 10_000;
-/** How long PostgreSQL waits at a start for what ClickHouse knows. */
+/** The time for which a start waits for ClickHouse's answer. */
 const clickhouseWaitMsMax = 5_000;
 
 export class RestoredStores {
@@ -125,7 +125,7 @@ export class RestoredStores {
     }
   }
 
-  /** Once after `npm run restore`; again when a start ends in the middle. */
+  /** Runs once after `npm run restore`; repeated when a start ends in the middle. */
   async #finishRestore(): Promise<void> {
     const { postgres, data, log } = this.#deps;
     const restored = readRestored(join(this.#path, restoredFile));
@@ -133,13 +133,13 @@ export class RestoredStores {
     const last = Math.max(await lastNumber(postgres, 'device'), this.#known);
     await raiseNumbers(postgres, 'device', last + 1, last + skippedNumbers);
     await copyAllDevices(postgres);
-    // The journals of the backup bring rows again, and what was deleted between the snapshots of the stores is back.
+    // Journals of the backup ship their rows again, and rows deleted between the snapshots of the stores exist again.
     await reopenTombstones(postgres);
     data.writePrivate(restoredFile, JSON.stringify({ ...restored, pending: false } satisfies Restored));
     log.info('restored', { backup: restored.backup, began: restored.began });
   }
 
-  /** Numbers of devices whose rows are in no store but in a journal survive the loss of PostgreSQL here. */
+  /** Keeps device numbers whose rows are only in a journal, in case PostgreSQL is lost. */
   async #noteNumbers(): Promise<void> {
     const { postgres, data, log } = this.#deps;
     const { signal } = this.#ending;

@@ -1,5 +1,5 @@
 /**
- * What a process has started, in order. `stop` takes it back in the reverse order, so that the order of closing needs
+ * The started parts of a process, in order. `stop` stops them in the reverse order, so that the order of closing needs
  * no list of its own. Primary, workers and the analytics process each have one.
  */
 import type { StopSteps } from './stop-steps.ts';
@@ -9,12 +9,12 @@ type Stop = (steps: StopSteps) => unknown;
 export class Started {
   readonly #stops: { name: string; stop: Stop; isWhole: boolean }[] = [];
 
-  /** `name` completes "it took 3 s: …". The step may be left behind when the time of all steps is over. */
+  /** `name` completes "it took 3 s: …". The step may be abandoned when the time of all steps is over. */
   add(name: string, stop: Stop): void {
     this.#stops.push({ name, stop, isWhole: false });
   }
 
-  /** As `add`, for a step that must not be left behind: what was acknowledged depends on it. */
+  /** Like `add`, for a step that must not be abandoned, because acknowledged messages depend on it. */
   addWhole(name: string, stop: Stop): void {
     this.#stops.push({ name, stop, isWhole: true });
   }

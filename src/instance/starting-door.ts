@@ -1,13 +1,13 @@
 /**
- * Answers on the HTTP port until the workers listen: a first start may wait for its stores for minutes, and an
- * orchestrator that asks /livez must not take that for a hang. The primary opens it after the ports were probed, and
- * closes it before the first worker begins. Nothing but the state of the start is answered.
+ * Answers on the HTTP port until the workers listen. A first start may wait for its stores for minutes, and an
+ * orchestrator that polls /livez must not take that for a hang. The primary opens it after the ports were probed, and
+ * closes it before the first worker begins. It answers only with the state of the start.
  */
 import { createServer, type Server } from 'node:http';
 
 export class StartingDoor {
   readonly #server: Server;
-  /** What the start waits for, in a sentence. */
+  /** The reason why the start waits, in a sentence. */
   reason: string | undefined;
 
   private constructor() {
@@ -42,7 +42,7 @@ export class StartingDoor {
     });
   }
 
-  /** When it resolves, the port is free. */
+  /** Resolves when the port is free. */
   close(): Promise<void> {
     return new Promise((resolve) => {
       this.#server.close(() => resolve());

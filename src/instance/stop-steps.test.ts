@@ -5,7 +5,7 @@ import { StopSteps } from './stop-steps.ts';
 const never = () => new Promise(() => {});
 const after = (ms: number) => () => new Promise((resolve) => setTimeout(resolve, ms));
 
-test('all steps share one time, a late one is left behind and named', async () => {
+test('all steps share one time, a late one is abandoned and named', async () => {
   const begun = performance.now();
   const steps = new StopSteps({ msMax: 400, log: silentLog });
   await steps.step('quick', () => {});

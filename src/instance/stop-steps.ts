@@ -1,6 +1,6 @@
 /**
- * The steps of a stop, one after the other, all within one time. A step that takes longer is left behind, so that the
- * stop goes on; what was waited for is named at the end. The primary and its workers each have their own.
+ * Runs the steps of a stop one after the other, within one total time. A step that takes longer is abandoned, so that
+ * the stop continues; abandoned steps are named at the end. The primary and its workers each have one.
  */
 import { messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
@@ -38,7 +38,7 @@ export class StopSteps {
     return (this.#monotonic() - this.#begun) / 1000;
   }
 
-  /** Some step did not end in time. */
+  /** True when some step did not end in time. */
   get unfinished(): boolean {
     return this.#unfinished;
   }
@@ -61,7 +61,7 @@ export class StopSteps {
     this.#note(name, begun, outcome === 'late');
   }
 
-  /** As `step`, but `work` is waited for however long it takes. */
+  /** Like `step`, but waits for `work` without a limit. */
   async whole(name: string, work: () => Promise<unknown> | unknown): Promise<void> {
     const begun = this.#monotonic();
     await this.#run(name, work);

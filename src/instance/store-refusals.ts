@@ -1,6 +1,6 @@
 /**
- * Which failures of a store say that a setting is wrong: a refused login, an unknown database, a missing right, a
- * schema that this version cannot use. A start ends with them in one line. Every other failure may pass by itself.
+ * Recognises failures of a store that show a wrong setting: a refused login, an unknown database, a missing right, a
+ * schema that this version cannot use. A start ends with one line for them. Every other failure may be temporary.
  */
 import { StartError } from '../base/errors.ts';
 import { ClickHouseError } from '../clickhouse/client.ts';

@@ -1,4 +1,4 @@
-/** When a start goes on without a store, what ends it, and what is said when a store comes and goes. */
+/** Starts without a store, the failures that end a start, and the log lines when a store stops and starts. */
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { StartError } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -71,7 +71,7 @@ async function begin(needed?: 'postgres', onMissing?: (reason: string) => void):
   return outcome;
 }
 
-test('a store that does not answer holds up no start; its schema follows when it comes, once', async () => {
+test('an unavailable store delays no start; its schema follows when it answers, once', async () => {
   clickhouse.pingError = refused;
   expect(await begin()).toBe('served');
   watch.enterService();
@@ -85,7 +85,7 @@ test('a store that does not answer holds up no start; its schema follows when it
   expect(lines).toEqual(['store_away clickhouse does not answer: connect ECONNREFUSED', 'store_back']);
 });
 
-test('a schema that takes long holds up a start for a while only', async () => {
+test('a slow schema delays a start for a while only', async () => {
   clickhouse.prepare = () => new Promise(() => {});
   expect(await begin()).toBe('waits');
   await vi.advanceTimersByTimeAsync(limits.storesWaitMsMax);

@@ -1,8 +1,8 @@
 /**
- * Watches the stores for the primary: asks each one twice a second whether it answers, and brings its schema up to date
- * when it answers for the first time, however late that is. A store that does not answer is a state with a reason and
- * never an end. Before `enterService` a setting that is wrong (a refused password, an unknown database, a newer schema)
- * is thrown by `begun`; afterwards it is a reason like any other, because known devices are served then.
+ * Watches the stores for the primary: pings each one twice a second, and brings its schema up to date at its first
+ * answer, even if that is late. An unavailable store is a state with a reason and never ends the service. Before
+ * `enterService` a wrong setting (a refused password, an unknown database, a newer schema) makes `begun` throw.
+ * Afterwards it is an ordinary reason, because known devices are served then.
  */
 import { messageOf, type StartError } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -11,7 +11,7 @@ import type { PartState } from './messages.ts';
 
 export interface WatchedStore {
   name: 'clickhouse' | 'postgres';
-  /** For messages, as `PostgreSQL at db:5432`. */
+  /** The title in messages, as `PostgreSQL at db:5432`. */
   title: string;
   /** Rejects with the reason when the store does not answer. */
   ping(): Promise<void>;
@@ -84,12 +84,12 @@ export class StoreWatch {
     }
   }
 
-  /** From here on no store ends the service. */
+  /** From this call on no store ends the service. */
   enterService(): void {
     this.#serving = true;
   }
 
-  /** A migration that goes on is left to its statement: the next start finds what it has done. */
+  /** A running migration continues in the database: the next start finds its result. */
   async stop(): Promise<void> {
     this.#ending.abort();
     await Promise.race([Promise.all(this.#loops), pause(stopMsMax)]);
@@ -149,7 +149,7 @@ export class StoreWatch {
     this.#set(watched, 'away', `${what}: ${messageOf(cause)}`);
   }
 
-  /** One line for each change, however often the store is asked. */
+  /** Logs one line for each change, however often the store is pinged. */
   #set(watched: Watched, state: PartState, reason: string | undefined): void {
     const { log, onChange } = this.#options;
     const { store, state: former, reason: formerReason } = watched;

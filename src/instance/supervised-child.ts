@@ -42,7 +42,7 @@ export class SupervisedChild {
   #lastCollection = 0;
   /** Why it says it must end. */
   #lastWords: string | undefined;
-  /** Why it cannot go on yet. */
+  /** The reason why the child cannot continue yet. */
   #waiting: string | undefined;
 
   constructor(deps: SupervisedChildDeps) {

@@ -33,7 +33,7 @@ afterEach(() => {
   vi.useRealTimers();
 });
 
-test('a child that dies right after each start is started again for ever, later each time up to the maximum', async () => {
+test('a child that dies right after each start is restarted without end, later each time up to the maximum', async () => {
   outcome = async () => supervisor.died('signal SIGKILL');
   supervisor.up();
   supervisor.died('signal SIGKILL');
@@ -49,7 +49,7 @@ test('a child that dies right after each start is started again for ever, later 
   expect(supervisor.failure).toBe('signal SIGKILL');
 });
 
-test('a start that fails counts as a death, and another reason is said', async () => {
+test('a start that fails counts as a death, and another reason is logged', async () => {
   outcome = () => Promise.reject(new Error('port taken'));
   supervisor.up();
   supervisor.died('exit code 1');
@@ -60,7 +60,7 @@ test('a start that fails counts as a death, and another reason is said', async (
   ]);
 });
 
-test('a child that worked for a while was killed from outside: it is back soon, and said to be back once', async () => {
+test('a child that worked for a while was killed from outside: it restarts soon, with one log line', async () => {
   for (let death = 0; death < 2 * limits.crashLoopCount; death += 1) {
     supervisor.up();
     await vi.advanceTimersByTimeAsync(limits.crashLoopAliveMs);

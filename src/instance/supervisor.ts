@@ -1,7 +1,7 @@
 /**
- * Keeps one child running: after each death the child is started again, later each time while deaths follow each other
- * quickly, at most `restartDelayMsMax` apart and without an end. The owner says how to start the child, and decides
- * what a crash loop means for the service. A death is logged once for each reason, not once for each try.
+ * Keeps one child running: restarts it after each death. The pause grows while deaths follow each other quickly, up to
+ * `restartDelayMsMax`, and restarts never end. The owner supplies the function that starts the child, and decides what
+ * a crash loop means for the service. A death is logged once for each reason, not once for each try.
  */
 import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -12,7 +12,7 @@ export interface SupervisorOptions {
   log: Log;
   /** Starts the child again; a rejection counts as another death. */
   restart: () => Promise<void>;
-  /** Called at each death of a child that dies in a loop. The supervisor goes on. */
+  /** Called at each death of a child in a crash loop. The supervisor continues. */
   onCrashLoop?: (reason: string) => void;
 }
 
@@ -29,7 +29,7 @@ export class Supervisor {
     this.#options = options;
   }
 
-  /** Why the child died last; undefined while it works. */
+  /** The reason of the child's last death; undefined while it runs. */
   get failure(): string | undefined {
     return this.#failure;
   }

@@ -1,4 +1,4 @@
-/** Certificates of HTTPS and MQTT, checked before anything starts: what serves them would fail without a reason. */
+/** Checks the certificates of HTTPS and MQTT before any other step: their servers would fail without a reason. */
 import { createPrivateKey, type KeyObject, X509Certificate } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { messageOf, StartError } from '../base/errors.ts';

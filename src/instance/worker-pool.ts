@@ -1,6 +1,6 @@
 /**
- * The workers of this instance: tells them the state of the whole instance, and gathers what they count. The primary
- * itself takes no traffic.
+ * The workers of this instance: forks and restarts them, sends them the state of the whole instance, and gathers their
+ * metrics. The primary itself takes no traffic.
  */
 import type { ChildProcess } from 'node:child_process';
 import cluster from 'node:cluster';
@@ -29,7 +29,7 @@ interface Slot {
   readonly number: number;
   readonly worker: SupervisedChild;
   refusing: boolean;
-  /** What the worker reports as reasons to be degraded. */
+  /** Reasons of the worker to be degraded. */
   degraded: string[];
 }
 
@@ -43,7 +43,7 @@ export interface WorkerPoolOptions {
   log: Log;
   metrics: Metrics;
   clock: () => ClockState;
-  /** What the processes count that are not workers. */
+  /** Returns the metrics of processes that are not workers. */
   collectOthers: () => Promise<Sample[][]>;
   /** PostgreSQL has the tables of this version. */
   isPostgresReady: () => boolean;
@@ -55,7 +55,7 @@ export class WorkerPool {
   readonly #options: WorkerPoolOptions;
   readonly #slots: Slot[];
   readonly #hub: BusHub;
-  /** For a backup of the running instance. */
+  /** Used by a backup of the running instance. */
   readonly journalHold: JournalHold;
   readonly #reports = new JournalReports();
   readonly #deaths = new Deaths();
@@ -81,7 +81,7 @@ export class WorkerPool {
   start(): Promise<void> {
     // Each worker accepts its MQTT connections itself; handing them out would be all that the primary does in a storm.
     cluster.schedulingPolicy = cluster.SCHED_NONE;
-    // A worker keeps the lock of the data directory until it is gone, whatever becomes of the primary.
+    // A worker keeps the lock of the data directory until it ends, even without a primary.
     const { lockDescriptor } = this.#options.data;
     const inherited = lockDescriptor === undefined ? [] : [lockDescriptor];
     cluster.setupPrimary({ stdio: ['inherit', 'inherit', 'inherit', 'ipc', ...inherited] });
@@ -129,7 +129,7 @@ export class WorkerPool {
     this.#hub.attach(childPort(child));
   }
 
-  /** What the primary knows of the other parts. */
+  /** Sets the state of the other parts, as the primary knows it. */
   setParts(parts: Record<string, PartState>, reasons: string[]): void {
     this.#parts = parts;
     this.#reasons = reasons;
@@ -148,7 +148,7 @@ export class WorkerPool {
     return renderMetrics([this.#options.metrics.snapshot(), ...snapshots, ...(await others)]);
   }
 
-  /** No new work, the rest is finished, every worker ends; what does not end in time is killed. */
+  /** Lets every worker refuse new work, finish the rest and end; kills workers that do not end in time. */
   async drain(timeMsMax: number): Promise<void> {
     this.#draining = true;
     this.broadcast();
@@ -160,7 +160,7 @@ export class WorkerPool {
     for (const { worker } of this.#slots) worker.kill();
   }
 
-  /** For a backup, which needs every worker: its journal may be the only one that holds a row. */
+  /** A backup needs every worker: the journal of any one may be the only place of a row. */
   #notReady(): string | undefined {
     const slot = this.#slots.find(({ worker }) => !worker.isReady);
     if (!slot) return undefined;
@@ -201,7 +201,7 @@ export class WorkerPool {
       onDeath: () => this.#restarts.add(1),
       onChange: () => this.#changed(slot),
       onCrashLoop: (reason) => {
-        // One worker that cannot run degrades the service; its share of the traffic goes to the others.
+        // One worker that cannot run degrades the service; the other workers take its share of the traffic.
         if (this.#slots.every(({ worker }) => worker.isLooping)) onCrashLoop(reason);
       },
     });
