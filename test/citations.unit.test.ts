@@ -1,6 +1,6 @@
 /**
- * What the project says about itself exists: every document and heading that code or a page cites, every source file that
- * a page names, and every setting in a page.
+ * Checks the project's references to itself: every document and heading that code or a page cites, every source file
+ * that a page names, and every setting in a page.
  */
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { basename, dirname, join, normalize } from 'node:path';
@@ -53,7 +53,7 @@ function faultOf(page: string, heading: string | undefined): string | undefined 
   return heading === undefined || known.has(heading) ? undefined : 'has no such heading';
 }
 
-/** Red with the list of what is wrong, so that one run names all of it. */
+/** Fails with the list of all faults, so that one run names all of them. */
 function expectNone(faults: string[]): void {
   expect(faults, `\n${faults.join('\n')}\n`).toEqual([]);
 }

@@ -1,4 +1,4 @@
-/** docker-compose.yml cannot be run here; what can be proved is: it names only known settings and paths that answer. */
+/** docker-compose.yml cannot be run here. The test checks that it names only known settings, and paths that answer. */
 import { readFileSync } from 'node:fs';
 import { expect, test } from 'vitest';
 import { parse } from 'yaml';

@@ -66,7 +66,7 @@ test('every reason of the list is in use', () => {
     .map((file) => readFileSync(join(root, 'src', file), 'utf8'))
     .join('\n');
   const words = new Set(sources.match(/(?<=['`])[a-z]+(?:_[a-z0-9]+)*(?:_\$\{|(?='))/g));
-  // Of names like `rate_limit_${scope}` the part before the last word.
+  // For names like `rate_limit_${scope}` checks the part before the last word.
   const isUsed = (name: string) => words.has(name) || words.has(`${name.slice(0, name.lastIndexOf('_'))}_\${`);
   expect(all.map(({ name }) => name).filter((name) => !isUsed(name))).toEqual([]);
 });

@@ -19,7 +19,7 @@ const floors: string[][] = [
   ['mqtt', 'http', 'api', 'analytics', 'console'],
 ];
 
-/** Where a package may be imported. A package that is not listed may not be imported at all. */
+/** Rooms that may import a package. A package that is not listed may not be imported at all. */
 const roomsOfPackage: Record<string, string[]> = {
   'uWebSockets.js': ['uws'],
   'uWebSockets.js-next': ['uws'],
@@ -38,7 +38,7 @@ const roomsOfPackage: Record<string, string[]> = {
 
 const bannedFolders = ['utils', 'util', 'helpers', 'helper', 'common', 'shared', 'misc', 'lib'];
 
-/** Where SQL may be: in the rooms of the two engines, and in files named for it. */
+/** Rooms and files that may contain SQL: the rooms of the two engines, and files named for it. */
 const sqlRooms = ['clickhouse', 'postgres'];
 const sqlNames = /(^|-)(store|statements|query)\.ts$/;
 /** Queries that are composed of parts, and the one that moves the parts of tables. */
@@ -59,7 +59,7 @@ interface SourceFile {
   entries: string[];
 }
 
-/** Folders whose files may use what `src` exports. */
+/** Folders whose files may use exports of `src`. */
 const tops = [source, 'test', 'bench', 'fuzz'];
 
 const files = new Map(
@@ -110,7 +110,7 @@ function floorOf(room: string): number {
   return room === roof ? floors.length : floors.findIndex((rooms) => rooms.includes(room));
 }
 
-/** Red with the list of what is wrong, so that one run names all of it. */
+/** Fails with the list of all faults, so that one run names all of them. */
 function expectNone(faults: string[]): void {
   expect(faults, `\n${faults.join('\n')}\n`).toEqual([]);
 }

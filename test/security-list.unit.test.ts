@@ -20,7 +20,7 @@ const caps = [
   ...[...settings.keys()].filter((name) => !noCap.test(name)),
 ];
 
-/** What is named and what value stands behind it. */
+/** The named caps and their values. */
 function mentions(text: string): { name: string; value: number | undefined }[] {
   return [...text.matchAll(/`([A-Za-z_]+)`(?: (\d[\d ]*))?/g)].flatMap(([, name, value]) =>
     values.has(name!) ? [{ name: name!, value: value ? Number(value.replaceAll(' ', '')) : undefined }] : [],

@@ -1,5 +1,5 @@
 /**
- * What every bus promises, shown on both: Redis (a real server) and process channels (real child processes). Two
+ * The promises of every bus, shown on both: Redis (a real server) and process channels (real child processes). Two
  * children hold a bus each; this file drives them.
  */
 import { type ChildProcess, execFileSync, fork, spawn } from 'node:child_process';
@@ -26,7 +26,7 @@ const silent: Log = { debug() {}, info() {}, warn() {}, error() {} };
 /** Every Redis that was started, so that a failed test leaves none. */
 const servers = new Set<RedisServer>();
 
-/** A process with a bus: does what it is told and reports what it hears. */
+/** A process with a bus: carries out orders and reports the messages that it receives. */
 const memberSource = `
 import { openBus } from './dist/bus/open.js';
 import { Metrics } from './dist/base/metrics.js';
@@ -111,7 +111,7 @@ afterAll(async () => {
 });
 
 interface Setup {
-  /** A bus in a process of its own. */
+  /** Starts a bus in a separate process. */
   member(): Member;
   /** A bus in this process. */
   local(metrics?: Metrics): Promise<Bus>;
@@ -147,7 +147,7 @@ async function redisSetup(): Promise<Setup & { redis: RedisServer }> {
   };
 }
 
-/** Three masters, no replicas: what a dead one held comes back with it. */
+/** Three masters without replicas: the slots of a dead one return with it. */
 async function clusterSetup(): Promise<Setup & { nodes: RedisServer[] }> {
   const nodes: RedisServer[] = [];
   const busPorts: number[] = [];
@@ -280,7 +280,7 @@ describe.each([
     bus.publish('both', '3');
   });
 
-  it('drops and counts what nobody takes, in bounded memory', async () => {
+  it('drops and counts messages that no reader takes, in bounded memory', async () => {
     const metrics = new Metrics();
     const bus = await setup.local(metrics);
     await until(() => bus.connected);
@@ -291,7 +291,7 @@ describe.each([
     await bus.close();
   });
 
-  it('counts and drops what a handler does not understand, and goes on', async () => {
+  it('counts and drops messages that a handler does not understand, and continues', async () => {
     const metrics = new Metrics();
     const bus = await setup.local(metrics);
     await until(() => bus.connected);
@@ -310,7 +310,7 @@ describe.each([
     await bus.close();
   });
 
-  it('goes on when a subscriber dies', async () => {
+  it('continues when a subscriber dies', async () => {
     const third = setup.member();
     await until(async () => (await third.tell('connected')) === true);
     await third.tell('subscribe', { channel: 'mortal' });
@@ -524,7 +524,7 @@ function turn(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve));
 }
 
-it('two installations on one Redis do not hear each other', async () => {
+it('two installations on one Redis stay separate', async () => {
   const { redis, stop } = await redisSetup();
   const open = (installation: string) =>
     openBus({ redisUrl: redis.url, installation, log: silent, metrics: new Metrics() });

@@ -1,4 +1,4 @@
-/** What every insert says on the wire when the tables lie on a ClickHouse cluster: a stand-in writes down the settings. */
+/** The wire format of every insert into tables of a ClickHouse cluster: a stand-in records the settings. */
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';

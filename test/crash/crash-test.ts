@@ -1,4 +1,4 @@
-/** A crash run as a test, short or long: what must not be, and how much must have happened for that to prove something. */
+/** A crash run as a test, short or long: the forbidden outcomes, and how many faults must have happened for a proof. */
 import { afterAll, expect, test } from 'vitest';
 import { type CrashOptions, type CrashOutcome, crashRun } from '../../bench/crash.ts';
 
@@ -10,12 +10,12 @@ export interface CrashTest {
 export function testCrashRun(name: string, { timeout, options }: CrashTest): void {
   let run: Promise<CrashOutcome> | undefined;
 
-  // A run that is out of time still has to undo what it did.
+  // A run that is out of time must still restore the machine.
   afterAll(async () => {
     await run?.catch(() => {});
   }, 120_000);
 
-  // Never tried again: that would hide what was lost.
+  // Never retried: a retry would hide a loss.
   test(name, { retry: 0, timeout }, async ({ signal }) => {
     const seed = Number(process.env['CRASH_SEED'] ?? options.seed);
     run = crashRun({ ...options, seed, say: () => {}, signal });

@@ -1,4 +1,6 @@
-/** What a sender hears when the journal's disk fails, fills up or is slow: the group commit over a simulated disk. */
+/**
+ * The answers to a sender when the journal's disk fails, fills up or is slow: the group commit over a simulated disk.
+ */
 import { afterEach, expect, test, vi } from 'vitest';
 import { systemClock as clock } from '../../src/base/clock.ts';
 import type { Fault } from '../../src/base/errors.ts';
@@ -123,7 +125,7 @@ test('a refused message leaves no row beside those of its neighbours', async () 
   expect((await journaled()).map((row) => row.key)).toEqual(['good', 'fine']);
 });
 
-test('a sync that fails once costs nobody anything: the commit goes to a new segment', async () => {
+test('a sync that fails once costs no sender anything: the commit goes to a new segment', async () => {
   const disk = new SimDisk();
   await start(disk);
   let failures = 1;
@@ -133,7 +135,7 @@ test('a sync that fails once costs nobody anything: the commit goes to a new seg
   expect(await journaled()).toHaveLength(1);
 });
 
-test('a sync that fails twice is refused with 503, and the process is told to end', async () => {
+test('a commit whose sync fails twice is refused with 503, and the process must end', async () => {
   const disk = new SimDisk();
   await start(disk);
   disk.fault = (operation) => (operation === 'write' ? 'EIO' : undefined);
@@ -230,7 +232,7 @@ test('a loop that is late for seconds on end refuses, and takes messages now and
       reasons.push(ingest.refusal()?.reason);
     }
     const refused = Array.from({ length: 3 }, () => 'loop_lag');
-    // One late look alone refuses nothing.
+    // One late check alone refuses nothing.
     expect(reasons).toEqual([undefined, ...refused, undefined, ...refused]);
     late += 100;
     vi.advanceTimersByTime(100);
@@ -382,7 +384,7 @@ test('closing writes out what has gathered', async () => {
   expect(await Promise.all(senders.map((sender) => sender.outcome))).toEqual(Array(10).fill('acknowledged'));
 });
 
-test('order numbers rise through a clock that stands still or goes back, and name their writer', () => {
+test('order numbers rise when the clock stops or is set back, and contain their writer', () => {
   let now = 1_700_000_000_000;
   const orders = new OrderClock({ now: () => now, monotonic: () => 0 }, 5, 0n);
   let last = 0n;

@@ -62,7 +62,7 @@ export async function crashOnce(seed: number, crashAt: number, steps: number, fa
   const image = disk.crash(random.next() < 0.2 ? undefined : new Random(seed * 31 + crashAt));
   const journal = await checkRecovered(image, ledger);
   expect(journal.degraded, 'a crash alone is no damage').toBe(false);
-  // Life goes on: the same directory takes more, and a second crash loses none of it.
+  // The same directory is used again, and a second crash loses no frame of it.
   if (journal.orderMax > ledger.order) ledger.order = journal.orderMax;
   for (let i = 0; i < 3; i += 1) await appendRandom(journal, ledger, random);
   await checkRecovered(image.crash(new Random(seed + 7)), ledger);

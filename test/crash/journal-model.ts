@@ -1,4 +1,4 @@
-/** A journal under a random but repeatable load, with a ledger of what it promised; and the check of those promises. */
+/** A journal under a random but repeatable load, with a ledger of its promises; and the check of these promises. */
 import type { Log } from '../../src/base/log.ts';
 import {
   type Journal,
@@ -22,7 +22,7 @@ export interface Ledger {
   confirmed: Set<bigint>;
   /** Orders of each append, acknowledged or not. */
   commits: bigint[][];
-  /** Of appends that were rejected, so that their senders were refused. */
+  /** Orders of appends that were rejected, so that their senders were refused. */
   refused: Set<bigint>;
   order: bigint;
 }
@@ -80,7 +80,7 @@ export async function ship(journal: Journal, ledger: Ledger, lane: Lane, rowsMax
   return orders;
 }
 
-/** Takes a unit, and keeps it open or confirms one of the open ones: what is confirmed may still come again. */
+/** Takes a unit, and keeps it open or confirms one of the open ones: confirmed frames may be returned again. */
 export async function shipApart(journal: Journal, ledger: Ledger, random: Random, open: ShipUnit[]): Promise<void> {
   const unit = await journal.next(random.next() < 0.5 ? 0 : 1, { rowsMax: 20, bytesMax: 6000 });
   if (unit) {
@@ -114,8 +114,8 @@ function checkedOrder(payload: Buffer, ledger: Ledger): bigint {
 }
 
 /**
- * What must hold after a restart: nothing acknowledged is missing, nothing refused is there, an
- * append is there as a whole or not at all, order is kept, nothing comes twice.
+ * Checks a journal after a restart: no acknowledged frame is missing, no refused one exists, an append exists as a
+ * whole or not at all, the order is kept, and no frame is repeated.
  */
 export async function checkRecovered(
   disk: SimDisk,

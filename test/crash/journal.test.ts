@@ -56,7 +56,7 @@ function segmentPaths(disk: SimDisk): string[] {
     .sort((a, b) => number(a) - number(b));
 }
 
-test('a flipped bit in a full segment costs one frame, is quarantined and told', async () => {
+test('a flipped bit in a full segment costs one frame, is quarantined and reported', async () => {
   await fc.assert(
     fc.asyncProperty(fc.integer({ min: 1, max: 1e6 }), fc.integer({ min: 8192, max: 16_000 }), async (seed, at) => {
       const { disk, ledger } = await filled(seed, 30);
@@ -68,7 +68,7 @@ test('a flipped bit in a full segment costs one frame, is quarantined and told',
       const lost = [...ledger.acked].filter((order) => !seen.has(order));
       expect(lost.length).toBeLessThanOrEqual(1);
       expect(journal.empty).toBe(true);
-      // A flip in the padding or the link harms no frame; any other is kept and told.
+      // A flip in the padding or the link harms no frame; any other damage is kept and reported.
       if (lost.length > 0) {
         expect(journal.degraded).toBe(true);
         expect((await listQuarantine(dir, disk)).length).toBe(1);
@@ -78,7 +78,7 @@ test('a flipped bit in a full segment costs one frame, is quarantined and told',
   );
 }, 60_000);
 
-test('damage that was found before is not told as new after a restart', async () => {
+test('damage that was found before is not reported as new after a restart', async () => {
   const { disk, ledger } = await filled(3, 30);
   disk.content(segmentPaths(disk)[1]!)[10_000]! ^= 4;
   const first = await open(disk);
@@ -152,7 +152,7 @@ test('a segment or a position of a later version refuses the start and stays whe
   }
 });
 
-test('a journal that the disk keeps from opening says which directory and why', async () => {
+test('a journal whose directory cannot be opened names the directory and the reason', async () => {
   const { disk } = await filled(4, 30);
   disk.fault = (operation, path) => (operation === 'open' && path.endsWith('epoch.tmp') ? 'EROFS' : undefined);
   await expect(open(disk)).rejects.toThrow(`The journal ${dir} cannot be opened: EROFS`);
@@ -226,7 +226,7 @@ test('of an append that the position knows to be durable, damage costs one frame
   expect(damaged.degraded).toBe(true);
 });
 
-test('a segment whose whole header is gone is kept for a human', async () => {
+test('a segment whose whole header is lost is kept for an operator', async () => {
   const { disk, ledger } = await filled(4, 30);
   disk.content(segmentPaths(disk)[1]!).fill(0, 0, 8192);
   const journal = await open(disk);
@@ -332,7 +332,7 @@ test('what was refused because the disk failed is not given out by the next star
   }
 });
 
-test('a full disk is refused, and the journal goes on when space returns', async () => {
+test('a full disk is refused, and the journal continues when space returns', async () => {
   const disk = new SimDisk();
   const ledger = newLedger();
   disk.capacityBytes = 80 * 1024;
@@ -396,7 +396,7 @@ test('a slow disk only makes appends slow', async () => {
   const done = append(journal, ledger, [frameOf(ledger, 0, 500)]);
   expect(journal.unsyncedBytes).toBeGreaterThan(500);
   expect(journal.isShipped(ledger.order)).toBe(false);
-  // What is durable is shipped meanwhile; what is under way is not given out.
+  // Durable frames are shipped meanwhile; an append in flight is not returned.
   expect((await shipAll(journal, ledger))[0].length).toBe(1);
   await done;
   expect(journal.unsyncedBytes).toBe(0);
@@ -485,7 +485,7 @@ test('a unit that was open while its segments were packed is confirmed as a whol
   expect((await shipAllOf(again, ledger, 1)).length).toBe(28);
 });
 
-test('a segment whose name could not be made durable is not left behind', async () => {
+test('a segment whose name could not be made durable is removed', async () => {
   const disk = new SimDisk();
   const ledger = newLedger();
   const journal = await open(disk);
@@ -504,7 +504,7 @@ test('a segment whose name could not be made durable is not left behind', async 
   }
   await journal.close();
   expect(syncs).toBeGreaterThan(20);
-  // The current one, the one made ahead, spare ones, and two that failed and are on their way.
+  // The current segment, the next one, spare ones, and two failed ones that are being removed.
   expect(disk.paths().filter((path) => /seg|spare/.test(path)).length).toBeLessThan(9);
 });
 
@@ -538,7 +538,7 @@ test('of two owners the earlier one acknowledges nothing that the later one does
       await ship(later, ledger, (i % 2) as Lane);
     }
     for (const order of own.acked) ledger.acked.add(order);
-    // Whatever was refused for want of ownership may be there: its sender was told to come again.
+    // Frames refused for lack of ownership may exist: their sender must send again.
     ledger.refused.clear();
     await checkRecovered(disk.crash(undefined), ledger, { locked: false });
   }

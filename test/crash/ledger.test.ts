@@ -25,7 +25,7 @@ function judge(rows: StoredRow[]) {
   return { good: isGood(verdict), ...verdict };
 }
 
-test('all that was acknowledged, once, is good; what had no answer may be there or not', () => {
+test('all acknowledged points, once, are correct; points without an answer may or may not exist', () => {
   expect(judge([...rowsOf(0), ...rowsOf(1)]).good).toBe(true);
   expect(judge([...rowsOf(0), ...rowsOf(1), ...rowsOf(3)]).good).toBe(true);
 });

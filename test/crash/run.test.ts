@@ -2,7 +2,7 @@
 import { testCrashRun } from './crash-test.ts';
 
 testCrashRun(
-  'nothing acknowledged is lost, twice, out of order or back again, whatever was killed, stopped or starved',
+  'no acknowledged point is lost, repeated, out of order or restored, after any kill, stop or lack of resources',
   {
     timeout: 300_000,
     options: {

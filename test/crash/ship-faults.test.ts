@@ -1,4 +1,6 @@
-/** Shipping into a store that refuses, dies, is slow or short of memory: what is stored, what waits, what is proven bad. */
+/**
+ * Shipping into a store that refuses, dies, is slow or short of memory: rows that are stored, wait, or are proven bad.
+ */
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -58,7 +60,7 @@ interface ChannelOptions extends Partial<ShipperDeps> {
   dir?: string;
   disk?: Disk;
   started?: boolean;
-  /** How much faster than the system's its clock is. */
+  /** The factor by which its clock is faster than the system's. */
   factor?: number;
 }
 
@@ -148,7 +150,7 @@ test('rows that are refused for minutes, while others are accepted, wait beside 
   for (const device of [6, 7, 8]) await channel.add(device, some(10));
   await vi.waitFor(() => expect(channel.journal.suspects.rows).toBe(10), { timeout: 10_000 });
   await channel.add(9, some(10));
-  // The lane goes on, and deletes know that there is something older to come.
+  // The lane continues, and deletes know that older rows exist.
   await vi.waitFor(() => expect(house.stored().filter(({ device }) => device === 9)).toHaveLength(10), {
     timeout: 10_000,
   });
@@ -214,7 +216,7 @@ test('a store that answers "too many parts" gets at most 8 attempts in its first
   expect(house.stored()).toHaveLength(5);
 });
 
-test('one row that kills the store is found by cutting, and does not kill it for ever', async () => {
+test('one row that crashes the store is found by cutting, and stops crashing the store', async () => {
   const channel = await openChannel();
   const bad = now + 5;
   house.behave = ({ rows }) => (rows.some(({ ts }) => ts === bad) ? { deadMs: 20 } : 'ok');
@@ -271,7 +273,7 @@ test('a message of twenty years is cut by its days, today first; every row is in
       .map(({ ts }) => ts)
       .sort(),
   ).toEqual([now - 3 * dayMs, Date.UTC(2045, 1, 1)].sort());
-  // The row of another device is not behind twenty years.
+  // The row of another device does not wait for twenty years of rows.
   expect(inserts.slice(0, 5).some(has(2))).toBe(true);
 });
 
@@ -303,7 +305,7 @@ test('late rows gather: 48 a second over 300 days are a few inserts a minute, a 
     await clock.sleep(Math.max(0, next + 250 - clock.monotonic()), new AbortController().signal);
   }
   const units = channel.metrics.snapshot().find(({ name }) => name === 'storage_batch_rows')!.buckets!;
-  // A unit of many days counts twice: what the lane stores of it, and what is stored beside the lane.
+  // A unit of many days counts twice: the part that the lane stores, and the part stored beside the lane.
   expect(units.reduce((sum, n) => sum + n, 0)).toBeLessThanOrEqual(10);
   expect(house.stored().length).toBeGreaterThan(500);
   expect(house.inserts.every(({ isPatient }) => isPatient)).toBe(true);
@@ -318,7 +320,7 @@ test('rows of today are not patient: they need not wait for inserts of other day
 
 test('rows count as stored only when an earlier try, which was not waited for, has ended in the store', async () => {
   const channel = await openChannel({ timeoutMs: 500, factor: 1 });
-  // The first insert of each table goes on after its deadline; its repetition is stored at once.
+  // The first insert of each table continues after its deadline; its repetition is stored at once.
   const repeated = new Set<string>();
   house.behave = ({ table }) => {
     const answer = repeated.has(table) ? 'ok' : { lateMs: 3_000 };
@@ -343,7 +345,7 @@ test('while senders wait for ClickHouse, units do not wait for the interval', as
   }
 });
 
-test('a disk that takes no suspects holds the lane, not the worker; it goes on when there is room', async () => {
+test('a disk that takes no suspects stops the lane, not the worker; the lane continues when there is room', async () => {
   let full = true;
   const disk: Disk = {
     ...realDisk,

@@ -1,4 +1,4 @@
-/** Shipping into a real ClickHouse: what it refuses, what it is asked twice, what a delete leaves. */
+/** Shipping into a real ClickHouse: refused rows, repeated inserts, and the effect of deletes. */
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -182,7 +182,7 @@ test('a delete takes what was written up to its order, and nothing that came lat
   ]);
 });
 
-test('while ClickHouse is away rows wait; when it is back they arrive once', async () => {
+test('while ClickHouse is unavailable rows wait; afterwards they arrive once', async () => {
   const device = devices++;
   const channel = await openChannel();
   process.kill(house.server.pid, 'SIGSTOP');
@@ -197,7 +197,7 @@ test('while ClickHouse is away rows wait; when it is back they arrive once', asy
   expect(await stored('telemetry', device)).toEqual([['a', 1, 1]]);
 });
 
-test('one message of 250 days is stored whole, in both tables, and other rows are not behind it', async () => {
+test('one message of 250 days is stored whole, in both tables, and does not delay other rows', async () => {
   const device = devices++;
   const channel = await openChannel();
   const first = Date.UTC(2021, 0, 1);
@@ -232,7 +232,7 @@ test('late rows of other devices are stored while a message of 1 200 days is; a 
     channel.shipper.wake();
     await vi.waitFor(async () => expect(await count(other)).toBe(1), { timeout: 30_000 });
   }
-  // The message is not complete, so nothing behind it counts as shipped, neither for the position nor for deletes.
+  // The message is not complete, so no later frame counts as shipped, neither for the position nor for deletes.
   expect(await count(device)).toBeLessThan(1_200);
   expect(channel.journal.rowsWaiting(1)).toBe(1_203);
   expect(channel.journal.laneShipped(1)).toBe(before);
@@ -252,7 +252,7 @@ test('what waits for company is shipped at once when a delete waits for it', asy
   const channel = await openChannel(1, 3_600);
   const old = (from: number) => Array.from({ length: 100 }, (_, n): [string, number, number] => ['a', from + n, 1]);
   channel.shipper.start();
-  // The first rows use up what may go at once.
+  // The first rows use up the allowance.
   await append(channel, device, old(0), 1);
   channel.shipper.wake();
   await vi.waitFor(() => expect(channel.journal.empty).toBe(true), { timeout: 10_000 });

@@ -9,15 +9,15 @@ import type { Random } from '../harness/random.ts';
 export type Operation = 'open' | 'read' | 'write' | 'sync' | 'rename' | 'remove' | 'syncDirectory';
 
 interface Inode {
-  /** What survives a crash for certain. */
+  /** The bytes that survive a crash for certain. */
   durable: Buffer;
-  /** What a reader sees. */
+  /** The bytes that a reader sees. */
   live: Buffer;
-  /** Not yet synced: sector numbers that differ. */
+  /** Sector numbers that differ and are not yet synced. */
   dirty: Set<number>;
   /**
    * After an I/O error later syncs through the same handle report success and store nothing, as kernels do that mark
-   * failed pages clean. A file that is opened anew to be written is honest again.
+   * failed pages clean. A file that is opened again for writing is honest.
    */
   lies: boolean;
 }
@@ -31,7 +31,7 @@ function diskError(code: string): Error {
 
 export class SimDisk implements Disk {
   #names = new Map<string, Inode>();
-  /** Names as of the last directory sync, and what was done since. */
+  /** Names at the last directory sync, and the changes since. */
   #durableNames = new Map<string, Inode>();
   #pendingNames: { path: string; inode: Inode | undefined }[][] = [];
   /** Operations that change something, so far. */
@@ -47,7 +47,10 @@ export class SimDisk implements Disk {
     return this.operations >= this.crashAt;
   }
 
-  /** The disk after a power cut (random: what of the unsynced is there) or after `kill -9` (all of it is). */
+  /**
+   * Returns the disk after a power cut (a random part of the unsynced bytes exists) or after `kill -9` (all of them
+   * exist).
+   */
   crash(random: Random | undefined): SimDisk {
     const disk = new SimDisk();
     disk.capacityBytes = this.capacityBytes;
@@ -195,7 +198,8 @@ function survivingContent({ durable, live, dirty }: Inode, random: Random): Buff
     // A torn sector: the first part new, the rest old or, rarely, noise.
     const torn = fate > 0.5 && fate < 0.55;
     live.copy(content, from, from, torn ? from + random.below(to - from) : to);
-    // Noise only where the write changed something: a disk does not harm what it writes over with the same bytes.
+    // Adds noise only where the write changed bytes: a disk does not harm sectors that it overwrites with the same
+    // bytes.
     if (torn && random.next() < 0.3) {
       for (let i = from; i < to; i += 1) if (live[i] !== (durable[i] ?? 0)) content[i] = random.below(256);
     }

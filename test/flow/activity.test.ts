@@ -1,4 +1,4 @@
-/** When a device is active, and when no more: in the lists of devices and in its server attributes. */
+/** The activity of a device, and its end: in the lists of devices and in its server attributes. */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
@@ -41,7 +41,7 @@ function request(device: Device, method: string, path: string, body?: string): P
   });
 }
 
-// Nearly all of them wait, each for a device of its own.
+// Nearly all tests wait, each for a separate device.
 describe.concurrent('activity', () => {
   test('a device that never sent anything is not active', async () => {
     const device = await engine.api.createDevice('silent');
@@ -69,7 +69,7 @@ describe.concurrent('activity', () => {
     expect(await names('active=false')).toContain('sent once');
   });
 
-  test('a device that goes on sending is never called inactive, on whichever worker it is', async () => {
+  test('a device that keeps sending is never called inactive, on any worker', async () => {
     const device = await engine.api.createDevice('steady');
     await request(device, 'POST', 'telemetry', '{"a":1}');
     await eventually(() => isActive(device));

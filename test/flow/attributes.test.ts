@@ -1,6 +1,6 @@
 /**
- * Attributes between two workers over Redis, with the stores going away: an acknowledged write is there, a write that
- * cannot be stored is 503, and an update that the bus lost is told all the same.
+ * Attributes between two workers over Redis, with stores that stop: an acknowledged write is there, a write that
+ * cannot be stored is 503, and an update that the bus lost is still sent.
  */
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -56,7 +56,7 @@ async function read({
   return (await response.json()) as Awaited<ReturnType<typeof read>>;
 }
 
-test('a poll on one worker hears a change made on another', () =>
+test('a poll on one worker receives a change made on another', () =>
   withWorkers(engine.port, async ([first, second]) => {
     const device = await engine.api.newDevice();
     for (let i = 0; i < 10; i += 1) {
@@ -66,7 +66,7 @@ test('a poll on one worker hears a change made on another', () =>
       const startedAt = performance.now();
       expect(await share(writer, device, `{"k":${i}}`)).toBe(200);
       let heard = (await answer).body.toString();
-      // A poll that overtakes the note of the last answer to the other worker may be told the same again.
+      // A poll that arrives before the other worker has noted the last answer may get the same update again.
       if (heard === `{"k":${i - 1}}`) heard = (await poll(poller, device, 5_000)).body.toString();
       expect(heard).toBe(`{"k":${i}}`);
       expect(performance.now() - startedAt).toBeLessThan(3_000);
@@ -95,7 +95,7 @@ test('without Redis an update still reaches the held poll of another worker, a l
     });
   }));
 
-test('while PostgreSQL dies and comes back every write is committed or refused with 503, and no poll is refused as unknown', async () => {
+test('while PostgreSQL dies and restarts every write is committed or refused with 503, and no poll is refused as unknown', async () => {
   const devices = await Promise.all(Array.from({ length: 10 }, () => engine.api.newDevice()));
   for (const device of devices) expect((await post(device, '{"n":0}')).status).toBe(200);
   const acknowledged = new Map<Device, number>();

@@ -7,7 +7,7 @@ export interface Certificate {
   /** Paths of the PEM files. */
   cert: string;
   key: string;
-  /** What a client trusts. */
+  /** The certificate that a client trusts. */
   pem: string;
 }
 

@@ -57,7 +57,7 @@ test('where claiming is not allowed by default, a device needs its permission, e
   expect(await ok('GET', path, undefined, undefined, engine.api)).toMatchObject([{ value: true }]);
 });
 
-test('who guesses provisioning keys is made to wait, whatever comes next', async () => {
+test('a sender that guesses provisioning keys must wait, even with a right key', async () => {
   const guess = (provisionDeviceSecret: string) =>
     fetch(`${engine.api.http}/api/v1/provision`, {
       method: 'POST',
@@ -75,7 +75,7 @@ test('who guesses provisioning keys is made to wait, whatever comes next', async
   const refused = await guess('s3-pump');
   expect(refused.status).toBe(429);
   expect(Number(refused.headers.get('retry-after'))).toBeGreaterThan(0);
-  // Devices behind the same address go on.
+  // Devices of the same address are still served.
   const device = await engine.api.createDevice('bystander');
   expect(await engine.api.postTelemetry(device.token, '{"a":1}')).toBe(200);
 });

@@ -1,4 +1,4 @@
-/** Who owns a data directory: real processes in one and in several pid namespaces, killed owners, a full disk. */
+/** Ownership of a data directory: real processes in one and in several pid namespaces, killed owners, a full disk. */
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -10,7 +10,7 @@ import { eventually } from '../harness/api.ts';
 import { root } from '../harness/engine.ts';
 
 const module = pathToFileURL(join(root, 'dist', 'instance', 'data-directory.js')).href;
-/** A user who is not root needs a user namespace of its own to make others. */
+/** An ordinary user needs a user namespace to make others. */
 const user = process.getuid?.() === 0 ? [] : ['--user', '--map-root-user'];
 const otherContainer = ['unshare', ...user, '--pid', '--fork', '--kill-child', '--mount-proc'];
 
@@ -29,7 +29,7 @@ afterEach(async () => {
   rmSync(home, { recursive: true, force: true });
 });
 
-/** Takes the directory, prints `taken` or the reason of the refusal, then does what `then` says. */
+/** Takes the directory, prints `taken` or the reason of the refusal, then runs `then`. */
 function script(dir: string, waitMs: number, then: string): string {
   return `
     const { DataDirectory } = await import(${JSON.stringify(module)});
@@ -138,7 +138,7 @@ test('a start on a full disk takes the directory again', () => {
   expect({ stdout, stderr, status }).toEqual({ stdout: 'taken\ntaken\n', stderr: '', status: 0 });
 });
 
-test('without the program flock a start says what to install', async () => {
+test('without the program flock a start names the package to install', async () => {
   const refused = new Owner({ env: { PATH: join(home, 'nothing') } });
   expect(await refused.outcome()).toMatch(/^refused: .*"flock" is missing: install util-linux/);
 });

@@ -1,4 +1,4 @@
-/** `limits.devices` is exact: whoever makes devices, through whatever door and worker, none is made beyond it. */
+/** `limits.devices` is exact over all doors and workers. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Engine, startEngine } from '../harness/engine.ts';
 import type { MqttClient } from '../harness/mqtt-client.ts';
@@ -95,7 +95,7 @@ test('of twenty that race over all doors and two workers exactly as many are mad
     return told(ack.reasonCode ?? 0, 0, 0x97);
   };
   const doors = [overRest, overHttp, overMqtt, overGateway];
-  // REST takes turns on a connection of its own; the others all at once.
+  // REST calls take turns on one connection; the other calls run at once.
   const restInTurn = [0, 1].map(async (worker) => {
     const made: boolean[] = [];
     for (let i = worker; i < 5; i += 2) made.push(await overRest(i));
@@ -128,7 +128,7 @@ test('a refusal names the setting, and room that becomes free can be used', asyn
   });
 });
 
-test('a gateway that names more new devices than there is room for gets the first ones, and is told of the others', async () => {
+test('a gateway that names more new devices than there is room for gets the first ones, and a reason for the others', async () => {
   const { data } = await rest('GET', '/api/tenant/devices?pageSize=100&page=0');
   const spare = data.filter(({ name }: { name: string }) => !name.startsWith('gateway-')).slice(0, 2);
   for (const { id } of spare) await engine.api.send('DELETE', `/api/device/${id.id}`);

@@ -8,7 +8,7 @@ import { fuzzMqtt } from '../../fuzz/mqtt.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
 
 const seed = Number(process.env['FUZZ_SEED'] ?? Math.floor(Math.random() * 1_000_000));
-// Deadlines leave room for a busy machine: what is proven is that they exist.
+// Deadlines leave room for a busy machine: the test proves only that they exist.
 const options = { seed, cases: 250, servedMsMax: 10_000, closedMsMax: 10_000, isPatient: false };
 
 let engine: Engine;
@@ -17,13 +17,13 @@ beforeAll(async () => {
 });
 afterAll(() => engine?.destroy());
 
-// Never tried again: another seed would hide what was found.
+// Never retried: another seed would hide a finding.
 test('broken MQTT packets end their own connections and nothing else', { retry: 0 }, async () => {
   const { summary, findings } = await fuzzMqtt(engine, options);
   expect(findings, `seed ${seed}: ${summary}`).toEqual([]);
 });
 
-test('broken HTTP requests are refused, store nothing and hurt nobody', { retry: 0 }, async () => {
+test('broken HTTP requests are refused, store nothing and harm no other client', { retry: 0 }, async () => {
   const { summary, findings } = await fuzzHttp(engine, options);
   expect(findings, `seed ${seed}: ${summary}`).toEqual([]);
 });

@@ -1,4 +1,4 @@
-/** What bounds a gateway, by settings: devices of the tenant, children, rate limits; and how long its claims stand. */
+/** Limits of a gateway by settings: devices of the tenant, children, rate limits; and the validity of its claims. */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
@@ -55,7 +55,7 @@ test('a child over the rate limit of its gateway is refused by name, the link st
     expect(ack.properties?.reasonString).not.toContain('"B"');
     expect((await client.message('v1/gateway/disconnect')).json).toEqual({ device: 'A', reason: 150 });
     expect((await client.publish(telemetry, { B: [{ c: 3 }] })).reasonCode).toBe(0);
-    // What the gateway sends for itself is counted elsewhere.
+    // Messages of the gateway itself are counted elsewhere.
     expect((await client.publish('v1/devices/me/telemetry', { ...big, h: 8, i: 9 })).reasonCode).toBe(0);
     const limits = { method: 'getSessionLimits', params: {} };
     await client.publish('v1/devices/me/rpc/request/1', limits);
@@ -68,7 +68,7 @@ test('a child over the rate limit of its gateway is refused by name, the link st
   });
 });
 
-test('MQTT 3 is told of the rate limit by the end of the connection, so that the client keeps the message', async () => {
+test('over MQTT 3 the rate limit ends the connection, so that the client keeps the message', async () => {
   await withGateway(4, async (client) => {
     await client.publish(telemetry, { E: [Object.fromEntries(Array.from({ length: 9 }, (_, n) => [`k${n}`, n]))] });
     await client.write(client.publishPacket(telemetry, JSON.stringify({ E: [{ a: 1, b: 2 }] })));
@@ -90,7 +90,7 @@ test('a gateway has no more children than gateway.childrenMax; one that goes mak
   });
 });
 
-test('a claim of a child without a duration stands for device.claim.duration', async () => {
+test('a claim of a child without a duration uses device.claim.duration', async () => {
   await withGateway(5, async (client) => {
     await client.publish('v1/gateway/connect', { device: 'D1' });
     expect((await client.publish('v1/gateway/claim', { D1: { secretKey: 's' } })).reasonCode).toBe(0);
@@ -104,7 +104,7 @@ test('a claim of a child without a duration stands for device.claim.duration', a
   });
 });
 
-test('a child that is silent so long that it is inactive is still told of its shared attributes', async () => {
+test('a child that is silent so long that it is inactive still receives its shared attributes', async () => {
   await withGateway(5, async (client) => {
     await client.subscribe('v1/gateway/attributes');
     await client.publish('v1/gateway/connect', { device: 'silent' });

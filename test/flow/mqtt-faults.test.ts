@@ -1,6 +1,6 @@
 /**
- * Faults behind MQTT connections: a journal that refuses, a worker that dies, an engine that is told to stop. What was
- * acknowledged is stored; what was not, the client can send again, because it is told or its connection ends.
+ * Faults below MQTT connections: a journal that refuses, a worker that dies, an engine that stops. What was
+ * acknowledged is stored; what was not, the client can send again, because it gets a reason or its connection ends.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
@@ -45,8 +45,8 @@ async function backlogDiscards(): Promise<number> {
   return Number(line?.split(' ')[1] ?? 0);
 }
 
-describe('workers that stand still for seconds', () => {
-  /** Publishes with QoS 0 until `stop`, and tells how often. */
+describe('workers that stop for seconds', () => {
+  /** Publishes with QoS 0 until `stop`, which returns the number of messages. */
   function keepPublishing(client: MqttClient): { stop: () => number } {
     const firstTs = Date.now() - 500_000;
     let sent = 0;
@@ -91,7 +91,7 @@ describe('workers that stand still for seconds', () => {
       for (const pid of pids) process.kill(pid, 'SIGCONT');
     }
     await sleep(500);
-    // A client that sends nothing for its Keep Alive is closed: each is asked before anything is waited for.
+    // A client that sends nothing for its Keep Alive is closed: each client sends before the test waits.
     const sent = await Promise.all(
       senders.map(async ({ client, stop }) => {
         const count = stop();
@@ -112,7 +112,7 @@ describe('workers that stand still for seconds', () => {
   });
 });
 
-describe('a journal that refuses because ClickHouse stands still', () => {
+describe('a journal that refuses because ClickHouse is stopped', () => {
   /** Both workers refuse while it runs, and take again a moment after `resume`. */
   async function withFullBacklog(use: (resume: () => void) => Promise<void>): Promise<void> {
     const pid = engine.pids().get('clickhouse')!;
@@ -145,7 +145,7 @@ describe('a journal that refuses because ClickHouse stands still', () => {
     throw new Error('the journal never refused');
   }
 
-  test('clients are not read for a moment; then MQTT 5 is told 0x97 and stays, MQTT 3 is closed without PUBACK', async () => {
+  test('clients are not read for a moment; then MQTT 5 gets 0x97 and stays, MQTT 3 is closed without PUBACK', async () => {
     const devices = [await newDevice(), await newDevice(), await newDevice(), await newDevice()] as const;
     await withFullBacklog(async (resume) => {
       const five = await connect(devices[0], 5, { keepAlive: 2 });
@@ -216,7 +216,7 @@ test('a worker that is killed takes only its own connections with it, and they c
   await eventually(() => engine.workers().length === 2);
 });
 
-test('SIGTERM: everybody is told, what was acknowledged is stored, and nothing else was', async () => {
+test('SIGTERM: every client gets a reason, acknowledged messages are stored, and no others', async () => {
   const clients: { level: Level; device: Device; client: MqttClient; acknowledged: number }[] = [];
   for (const level of levels) {
     const device = await newDevice();

@@ -1,4 +1,6 @@
-/** PostgreSQL goes away: who is connected stays, who was let in before still is, nobody is called unknown. */
+/**
+ * PostgreSQL becomes unavailable: connected clients stay, known logins are accepted, and no device is called unknown.
+ */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { eventually } from '../harness/api.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
@@ -28,7 +30,7 @@ async function codeFor(token: string, level: 4 | 5 = 5): Promise<number> {
   }
 }
 
-test('without the database known devices connect and send, others are told to come back', async () => {
+test('without the database known devices connect and send, others are refused for now', async () => {
   const port = engine.mqttPort;
   const [steady, known, revoked] = await Promise.all(
     ['steady', 'known', 'revoked'].map((name) => engine.api.createDevice(name)),

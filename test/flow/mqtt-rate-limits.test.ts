@@ -49,7 +49,7 @@ test('a message above the limit gets 0x97 with the reason, and the connection st
     expect(hex((await client.publish('v1/devices/me/attributes', '{"a":1}')).reasonCode)).toBe('0x00');
   }));
 
-test('getSessionLimits tells the limits', () =>
+test('getSessionLimits returns the limits', () =>
   withLimited(5, async (client) => {
     await client.publish('v1/devices/me/rpc/request/1', '{"method":"getSessionLimits","params":{}}');
     expect((await client.message('v1/devices/me/rpc/response/1')).json.rateLimits).toEqual({

@@ -23,10 +23,7 @@ beforeAll(async () => {
 
 afterAll(() => engine?.destroy());
 
-/**
- * On a connection of its own, so that any worker may get it; and after a moment, in which the workers have heard of the
- * request before.
- */
+/** Uses a new connection, so that any worker may get it, after a moment in which the workers exchange their counts. */
 async function request(device: Device, method: string, path: string, body?: string): Promise<Response> {
   await sleep(40);
   return await fetch(`${engine.api.http}/api/v1/${device.token}/${path}`, {
@@ -55,7 +52,7 @@ function values(prefix: string, count: number): string {
   return JSON.stringify(Object.fromEntries(Array.from({ length: count }, (_, n) => [`${prefix}${n}`, n])));
 }
 
-test('a device over its telemetry messages gets 429, whichever worker it asks', async () => {
+test('a device above its telemetry messages gets 429, at every worker', async () => {
   const device = await engine.api.newDevice();
   for (let n = 0; n < 4; n += 1) expect(await post(device, '{"a":1}')).toBe(200);
   for (let n = 0; n < 8; n += 1) {
@@ -67,7 +64,7 @@ test('a device over its telemetry messages gets 429, whichever worker it asks', 
   }
 });
 
-test('another device of the tenant goes on', async () => {
+test('another device of the tenant is still served', async () => {
   expect(await post(await engine.api.newDevice(), '{"a":1}')).toBe(200);
 });
 
@@ -82,7 +79,7 @@ test('a message with more data points than are left stores nothing', async () =>
   expect(keys.filter((key) => key.startsWith('refused'))).toEqual([]);
 });
 
-test('a message larger than the whole bucket is told to come in parts, a large body as well', async () => {
+test('a message larger than the whole bucket must come in parts, a large body as well', async () => {
   const device = await engine.api.newDevice();
   const many = await request(device, 'POST', 'telemetry', values('k', 21));
   expect(await refusal(many)).toContain('has 21: send it in parts');
@@ -131,7 +128,7 @@ test('over its messages every other operation is refused at once, reads and long
   }
 });
 
-// Last: it uses up what all devices of the tenant share.
+// Runs last: it uses up the bucket that all devices of the tenant share.
 test('all devices together over the limit of the tenant get 429 that names the tenant', async () => {
   let answer: Response | undefined;
   for (let n = 0; n < 16 && !answer; n += 1) {

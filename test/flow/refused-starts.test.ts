@@ -55,7 +55,7 @@ test('one address for the administrators of a tenant and of the system is refuse
   expect(line).toContain('SYSTEM_ADMIN_EMAIL');
 });
 
-test('a data directory that cannot be made is named, also where the file system says that its parent is missing', async () => {
+test('a data directory that cannot be made is named, also where the file system calls its parent missing', async () => {
   expect(await refusal({ DATA_DIR: '/proc/millrace' })).toMatch(/\/proc\/millrace \(DATA_DIR\) cannot be used: ENOENT/);
   const file = join(directory, 'file');
   writeFileSync(file, '');
@@ -105,7 +105,7 @@ test('a store that refuses the login is named with the settings to check', async
   server.close();
 });
 
-test('a first start waits for PostgreSQL, which may come up later, and says so', async () => {
+test('a first start waits for PostgreSQL, which may start later, and logs the reason', async () => {
   const port = await freePort();
   const engine = await prepareEngine({ env: { DATABASE_URL: `postgresql://mill:secret@127.0.0.1:${port}/mill` } });
   try {

@@ -56,7 +56,7 @@ describe('short lives', () => {
     expect(await faultOf(refresh)).toBe(expired);
   });
 
-  test('JSON that is not strict is refused where the setting says so', async () => {
+  test('JSON that is not strict is refused when the setting is on', async () => {
     const { token } = await engine.api.createDevice('strict');
     const post = (path: string, body: string) =>
       fetch(`${engine.api.http}/api/v1/${token}${path}`, { method: 'POST', body });
@@ -66,7 +66,7 @@ describe('short lives', () => {
     expect((await post('/telemetry', '{"a":1}')).status).toBe(200);
   });
 
-  test('a key over plain HTTP is refused and says why; a proxy that is known may vouch for HTTPS', async () => {
+  test('a key over plain HTTP is refused with the reason; a trusted proxy may vouch for HTTPS', async () => {
     const value = await newKey(engine);
     expect(value).toMatch(/^mill_[A-Za-z0-9_-]{86}$/);
     const key = { 'x-authorization': `ApiKey ${value}` };
@@ -99,14 +99,14 @@ describe('limits, and parts that are switched off', () => {
 
   beforeAll(async () => {
     engine = await startEngine({
-      // One, or guesses are free for longer: each takes its quarter of a second.
+      // With one worker the guesses wait for each other: each takes its quarter of a second.
       workers: 1,
       env: { RATE_LIMITS_REST_TENANT: '30:60', SWAGGER_ENABLED: 'false', MQTT_WS_ENABLED: 'false' },
     });
   });
   afterAll(() => engine?.destroy());
 
-  test('guessing a password becomes slow, also for who does not exist, and the right one waits as well', async () => {
+  test('guessing a password becomes slow, also for an unknown user, and the right one waits as well', async () => {
     for (const username of ['nobody@nowhere.example', engine.api.address.adminEmail]) {
       const statuses: number[] = [];
       for (let i = 0; i < 40 && statuses.at(-1) !== 429; i += 1) {
@@ -124,7 +124,7 @@ describe('limits, and parts that are switched off', () => {
     expect((await call(engine, 'GET', '/v3/api-docs/swagger-config', {})).status).toBe(404);
   });
 
-  test('without the setting /mqtt is an unknown path, and MQTT over TCP goes on', async () => {
+  test('without the setting /mqtt is an unknown path, and MQTT over TCP still works', async () => {
     const socket = await RawWebSocket.open(engine.port);
     expect(socket.upgrade.status).toBe(404);
     socket.close();
@@ -133,8 +133,8 @@ describe('limits, and parts that are switched off', () => {
     client.cut();
   });
 
-  test('a tenant that calls too often is told so', async () => {
-    // The guesses of before may have to be waited for.
+  test('a tenant that calls too often gets a reason', async () => {
+    // Earlier guesses may cause a wait.
     await sleep(3_000);
     const { token } = await engine.api.login();
     const statuses: number[] = [];

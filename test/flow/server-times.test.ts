@@ -1,6 +1,6 @@
 /**
  * Points without `ts`, over keep-alive connections to known workers: each is stored at the time of its arrival, none
- * takes the place of another, and a sender that waits for acknowledgements finds its points in that order, whichever
+ * takes the place of another, and a sender that waits for acknowledgements finds its points in that order, for all
  * workers took them.
  */
 import { randomUUID } from 'node:crypto';
@@ -34,8 +34,8 @@ class Sender {
   }
 
   /**
-   * Sends until it is acknowledged. A worker whose disk or processor is busy with other tests refuses for a moment, and a
-   * refused message leaves nothing.
+   * Sends until the message is acknowledged. A worker whose disk or processor is busy with other tests refuses for a
+   * moment, and a refused message leaves nothing.
    */
   async store(body: string): Promise<Sent & { worker: number }> {
     for (;;) {
@@ -65,7 +65,7 @@ class Sender {
   }
 }
 
-/** One for each worker; the kernel chooses who accepts, so more are opened until each has one. */
+/** Returns one sender for each worker; the kernel chooses the worker, so connections are opened until each has one. */
 async function senderOfEachWorker(device: Device): Promise<Sender[]> {
   const senders = new Map<number, Sender>();
   for (let attempt = 0; attempt < 300 && senders.size < workers; attempt += 1) {
@@ -95,7 +95,7 @@ async function load(senders: Sender[], key: string, sent: Sent[], messages: numb
 test('a fast device over several workers and a restart: all is stored, each point at its arrival', async () => {
   const device = await engine.api.createDevice('fast');
   const sent: Sent[] = [];
-  // Another try has another key.
+  // A retry uses another key.
   const key = `n-${randomUUID()}`;
   for (const messages of [600, 200]) {
     const senders = Array.from({ length: 12 }, () => new Sender(device));
@@ -118,7 +118,7 @@ test('a fast device over several workers and a restart: all is stored, each poin
   expect(elsewhere).toEqual([]);
 });
 
-test('a sender that waits for each acknowledgement finds its points in that order, on whichever workers', async () => {
+test('a sender that waits for each acknowledgement finds its points in that order, over all workers', async () => {
   const device = await engine.api.createDevice('patient');
   const senders = await senderOfEachWorker(device);
   const messages = 300;

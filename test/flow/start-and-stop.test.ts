@@ -101,7 +101,7 @@ test('dead stores are replaced and nothing acknowledged is lost', async () => {
   await allStored();
 });
 
-test('a hanging ClickHouse holds up no acknowledgement', async () => {
+test('a hanging ClickHouse delays no acknowledgement', async () => {
   const pid = engine.pids().get('clickhouse')!;
   process.kill(pid, 'SIGSTOP');
   try {
@@ -116,7 +116,7 @@ test('a hanging ClickHouse holds up no acknowledgement', async () => {
 
 test('SIGTERM finishes what is open, ships the journal and ends with 0', async () => {
   await send(100);
-  // A request whose body is still on its way when the signal comes.
+  // A request whose body is incomplete when the signal arrives.
   const connection = await RawConnection.open(engine.port);
   const body = `{"ts":${firstTs + sent},"values":{"n":${sent}}}`;
   const bytes = requestBytes({ path: `/api/v1/${device.token}/telemetry`, body });
@@ -143,7 +143,7 @@ test('after kill -9 of everything the next start finds its data and its orphans'
   await allStored();
 });
 
-test('after kill -9 of the primary alone its children do not stand in the way', async () => {
+test('after kill -9 of the primary alone its children do not block the next start', async () => {
   await send(100);
   await engine.kill('primary');
   await engine.exit();

@@ -8,7 +8,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 export interface ApiAddress {
   host: string;
   port: number;
-  /** Of operators: metrics. */
+  /** The port for operators, with metrics. */
   monitorPort: number;
   adminEmail: string;
   adminPassword: string;
@@ -40,7 +40,7 @@ export class Api {
     this.http = `http://${address.host}:${address.port}`;
   }
 
-  /** What a monitor reads; a build that had no port for it has it on the public one. */
+  /** Returns the metrics; a build without a port for operators has them on the public port. */
   async metrics(): Promise<string> {
     const { host, monitorPort } = this.address;
     const ask = (base: string) => fetch(`${base}/metrics`, { signal: AbortSignal.timeout(5_000) });
@@ -49,7 +49,7 @@ export class Api {
     return await response.text();
   }
 
-  /** The JWT of the first administrator, asked for once. */
+  /** Returns the JWT of the first administrator, requested once. */
   adminToken(): Promise<string> {
     this.#adminToken ??= this.login().then(
       ({ token }) => token,
@@ -70,7 +70,7 @@ export class Api {
     return (await response.json()) as { token: string; refreshToken: string };
   }
 
-  /** One REST call as the administrator; `token` '' sends none. */
+  /** Makes one REST call as the administrator; `token` '' sends none. */
   async send(method: string, path: string, body?: unknown, token?: string): Promise<Response> {
     const bearer = token ?? (await this.adminToken());
     return fetch(`${this.http}${path}`, {
@@ -84,7 +84,7 @@ export class Api {
     });
   }
 
-  /** A new API key of the administrator: what programs send. */
+  /** Returns a new API key of the administrator, as programs use. */
   async createKey(): Promise<string> {
     const user = (await (await this.send('GET', '/api/auth/user')).json()) as { id: unknown };
     const key = { userId: user.id, description: 'program', enabled: true, expirationTime: 0 };
@@ -93,7 +93,7 @@ export class Api {
     return ((await response.json()) as { value: string }).value;
   }
 
-  /** A taken name gets a suffix, so that a test that is tried again has devices of its own. */
+  /** A taken name gets a suffix, so that a retried test has separate devices. */
   async createDevice(name: string, accessToken = '', members: object = {}): Promise<Device> {
     const query = new URLSearchParams({ nameConflictPolicy: 'UNIQUIFY', ...(accessToken && { accessToken }) });
     const created = await this.send('POST', `/api/device?${query}`, { name, ...members });
@@ -135,7 +135,7 @@ export class Api {
     return response.status;
   }
 
-  /** History with strict types, oldest first, as the text of the answer: 42.0 and 64-bit longs keep every digit. */
+  /** Returns the history with strict types, oldest first, as the raw answer: 42.0 and 64-bit longs keep every digit. */
   async readSeriesText(deviceId: string, keys: string[], range: RangeOfSeries): Promise<string> {
     const query = new URLSearchParams({
       keys: keys.join(','),
@@ -152,7 +152,7 @@ export class Api {
     return JSON.parse(await this.readSeriesText(deviceId, keys, range)) as Record<string, Point[]>;
   }
 
-  /** Latest values with strict types, as text; without keys those of every key of the device. */
+  /** Returns latest values with strict types, as the raw answer; without keys those of every key of the device. */
   async readLatestText(deviceId: string, keys: string[] = []): Promise<string> {
     const query = new URLSearchParams({ useStrictDataTypes: 'true', ...(keys.length && { keys: keys.join(',') }) });
     return this.#readText(`/api/plugins/telemetry/DEVICE/${deviceId}/values/timeseries?${query}`);
@@ -173,8 +173,8 @@ export class Api {
 const pauseMsMax = 200;
 
 /**
- * Asks again until `ask` returns something true; the last error or answer is the failure. Pauses grow, because most
- * questions cost a query: a pause is a tenth of what was waited so far, unless `pauseMs` is given.
+ * Repeats `ask` until it returns something true; fails with the last error or answer. Pauses grow, because most calls
+ * cost a query: a pause is a tenth of the time waited so far, unless `pauseMs` is given.
  */
 export async function eventually<T>(
   ask: () => Promise<T> | T,

@@ -6,7 +6,7 @@ let built = false;
 
 export default function setup(): void {
   if (built || process.env['ENGINE_MAIN'] || process.env['MILLRACE_TEST_BUILT']) return;
-  // What an earlier build left behind would be found by a wrong path.
+  // Files of an earlier build would be found by a wrong path.
   rmSync('dist', { recursive: true, force: true });
   execFileSync('npm', ['run', '--silent', 'build'], { stdio: 'inherit' });
   built = true;

@@ -19,7 +19,7 @@ export class CertificateMaker {
   readonly #directory = mkdtempSync(join(tmpdir(), 'millrace-certificates-'));
   #made = 0;
 
-  /** Signed by itself, or by `issuer`. */
+  /** Self-signed, or signed by `issuer`. */
   make(commonName: string, { issuer, isIssuer = false, ...validity }: MakeOptions = {}): KeyPair {
     const path = join(this.#directory, String(++this.#made));
     const [cert, key, request, extensions] = ['cert', 'key', 'csr', 'ext'].map((end) => `${path}.${end}`) as string[];

@@ -17,8 +17,8 @@ export interface Insert {
 }
 
 /**
- * 200, a code of ClickHouse, no answer at all, the death of the server for some milliseconds, or no answer and rows that
- * are stored so much later.
+ * 200, a code of ClickHouse, no answer at all, the death of the server for some milliseconds, or no answer and rows
+ * that are stored some time later.
  */
 export type Answer = 'ok' | number | 'none' | { deadMs: number } | { lateMs: number };
 
@@ -110,7 +110,7 @@ export class StandIn {
     }
   }
 
-  /** As a process that is killed: every socket breaks, connections are refused, then it is started again. */
+  /** Acts as a killed process: every socket breaks, connections are refused, then it starts again. */
   async #die(deadMs: number): Promise<void> {
     this.deaths += 1;
     const server = this.#server;

@@ -26,7 +26,7 @@ export class DeviceUser {
     return new DeviceUser(await newDevice());
   }
 
-  /** A call of the device itself; `path` is behind its token. */
+  /** Makes a call of the device itself; `path` follows its token. */
   async ask(method: string, path: string, body?: string): Promise<Told> {
     const response = await fetch(`${sharedEngine().http}/api/v1/${this.device.token}/${path}`, {
       method,
@@ -41,7 +41,7 @@ export class DeviceUser {
     expect([answer.status, answer.body]).toEqual([200, '']);
   }
 
-  /** The text of GET attributes. */
+  /** Returns the body of GET attributes. */
   async read(query = ''): Promise<string> {
     const answer = await this.ask('GET', `attributes${query}`);
     expect([answer.status, answer.contentType]).toEqual([200, 'application/json']);

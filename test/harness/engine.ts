@@ -34,7 +34,7 @@ export interface EngineOptions {
   stopMsMax?: number;
   /** Gathers all that the engine prints, over all starts. */
   logFile?: string | undefined;
-  /** Another build to start, `dist/main.js` of its checkout. */
+  /** Another build to start: `dist/main.js` of its checkout. */
   main?: string;
 }
 
@@ -70,7 +70,7 @@ export async function prepareEngine(options: EngineOptions = {}): Promise<Engine
   return new Engine({ http, mqtt, analytics, monitor }, dataDir, ownsDirectory, options);
 }
 
-/** Starts and stops an engine whose data others may begin with. The result removes it. */
+/** Starts and stops an engine whose data other engines may begin with. The returned function removes it. */
 export async function prepareData(): Promise<() => void> {
   const dataDir = newDirectory();
   const engine = await startEngine({ dataDir, workers: 1 });
@@ -79,7 +79,7 @@ export async function prepareData(): Promise<() => void> {
   return () => rmSync(dataDir, { recursive: true, force: true });
 }
 
-/** What counts on a first start only, or brings stores of its own. */
+/** Settings that count only at a first start, or that name other stores. */
 const firstStartNames = ['ADMIN_EMAIL', 'ADMIN_PASSWORD', 'DEMO_DATA', 'DATABASE_URL', 'CLICKHOUSE_URL'];
 
 function mayBePrepared({ firstStart = false, env = {} }: EngineOptions): boolean {
@@ -104,7 +104,7 @@ export class Engine {
   readonly dataDir: string;
   readonly api: Api;
   output = '';
-  /** What /readyz answered last. */
+  /** The last answer of /readyz. */
   #readiness = '';
   readonly #environment: Record<string, string>;
   readonly #readyMsMax: number;
@@ -213,7 +213,7 @@ export class Engine {
     return (await this.status()).code;
   }
 
-  /** What /readyz says; code 0 when nothing answers. */
+  /** Returns the answer of /readyz; code 0 when the port does not answer. */
   async status(): Promise<Readiness> {
     try {
       const response = await fetch(`${this.api.http}/readyz`, { signal: AbortSignal.timeout(2_000) });
@@ -245,7 +245,10 @@ export class Engine {
     return [...this.pids()].filter(([role]) => role.startsWith('worker-')).map(([, pid]) => pid);
   }
 
-  /** SIGKILL for one process; resolves when it is gone. Tells the pid, undefined when the role was not running. */
+  /**
+   * Sends SIGKILL to one process and resolves when it has ended. Returns the pid, undefined when the role was not
+   * running.
+   */
   async kill(role: string): Promise<number | undefined> {
     const pid = this.pids().get(role);
     if (pid === undefined) return undefined;
@@ -282,7 +285,7 @@ export class Engine {
     await this.start();
   }
 
-  /** Leaves nothing behind, whatever state it is in. For `afterAll`. */
+  /** Removes everything, in any state. For `afterAll`. */
   async destroy(): Promise<void> {
     try {
       await this.stop();
@@ -292,7 +295,7 @@ export class Engine {
     }
   }
 
-  /** Rows of ClickHouse, asked over its own interface, one array of texts each. */
+  /** Returns rows of ClickHouse, read over its own interface, each an array of strings. */
   clickhouse(sql: string): Promise<string[][]> {
     return queryClickhouse(clickhouseAddress(this.dataDir), sql);
   }
@@ -313,7 +316,7 @@ export interface ClickhouseAddress {
   password: string;
 }
 
-/** Where the embedded ClickHouse of this data directory listens. */
+/** Returns the address of the embedded ClickHouse of this data directory. */
 export function clickhouseAddress(dataDir: string): ClickhouseAddress {
   return JSON.parse(readFileSync(join(dataDir, 'run', 'clickhouse.json'), 'utf8')) as ClickhouseAddress;
 }
@@ -339,7 +342,7 @@ async function askClickhouse({ url, user, password }: ClickhouseAddress, sql: st
   return text;
 }
 
-/** Below those that Linux gives to outgoing connections: one of them could take it before it is listened to. */
+/** Returns a port below those that Linux assigns to outgoing connections, which could take it before it is bound. */
 export async function freePort(): Promise<number> {
   for (;;) {
     const port = randomInt(20_000, 32_000);
@@ -355,7 +358,7 @@ export async function freePort(): Promise<number> {
   }
 }
 
-/** What a process needs to run; nothing of the test runner's own settings leaks into the engine. */
+/** The environment that a process needs; no setting of the test runner leaks into the engine. */
 export function inherited(): Record<string, string> {
   const names = ['PATH', 'HOME', 'USER', 'TMPDIR', 'LANG'];
   return Object.fromEntries(names.flatMap((name) => (process.env[name] ? [[name, process.env[name]]] : [])));
@@ -366,6 +369,6 @@ function signalQuietly(pid: number, signal: NodeJS.Signals): void {
   try {
     process.kill(pid, signal);
   } catch {
-    // It went between the look and the signal.
+    // The process ended between the check and the signal.
   }
 }

@@ -1,6 +1,6 @@
 import type { Bus, Handler } from '../../src/bus/bus.ts';
 
-/** For tests: a bus that can be cut off, as Redis can, and counts what is published while it is connected. */
+/** A bus for tests that can be cut off, as Redis can, and counts messages published while it is connected. */
 export class FragileBus implements Bus {
   readonly #bus: Bus;
   readonly #callbacks: (() => void)[] = [];

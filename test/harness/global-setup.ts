@@ -1,4 +1,4 @@
-/** One engine for every test that does not hurt it; its address reaches the tests through `inject`. */
+/** Starts one engine for every test that does not harm it; tests get its address through `inject`. */
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

@@ -1,6 +1,6 @@
 /**
- * Every operation of the API document as a call that names entities: what stands in its path, its query and its body.
- * Throws for an operation whose ids it does not know how to fill, with the name of that operation.
+ * Every operation of the API document as a call that names entities: its path, query and body. Throws for an operation
+ * whose ids it cannot fill, with the name of that operation.
  */
 import { randomUUID } from 'node:crypto';
 import { type Caller, type Furniture, type Slot, slots, type Things, viewFields } from './matrix-house.ts';
@@ -105,7 +105,7 @@ const relation: BodyOf = (value) => ({
 const bodies: Record<string, BodyOf> = {
   'POST /api/auth/login': (_, { admins }) => ({ username: admins.a.email, password: admins.a.password }),
   'POST /api/auth/login/public': (_, { missing }) => ({ publicId: missing.customerId }),
-  // The same password again: refused behind every check of the caller, and the session stays.
+  // The same password again: refused after every check of the caller, and the session stays.
   'POST /api/auth/changePassword': (_, __, { password }) => ({ currentPassword: password, newPassword: password }),
   'POST /api/user': (_, { things }, { role }) => {
     const email = `${newName()}@orchard.example`;
@@ -231,7 +231,7 @@ function isGiven(name: string, { name: parameter, required }: Parameter): boolea
   return ['pageSize', 'page', 'keys', 'deleteAllDataForKeys', 'sendActivationMail', 'timeout'].includes(parameter);
 }
 
-/** What a body of the schema may be; not where it names entities. */
+/** Returns a valid body of the schema, except where it names entities. */
 function generated(document: Document, name: string, schema: Schema): BodyOf {
   const { properties = {} } = resolved(document, schema);
   const naming = Object.keys(properties).filter((member) => /^id$|Ids?$/.test(member) && member !== 'externalId');
@@ -249,7 +249,7 @@ function contentOf(content: Record<string, unknown>, body: unknown): Request['bo
   return { type: 'application/json', content: JSON.stringify(body) };
 }
 
-/** Which slots a call asks for: a house without people shows it. */
+/** Returns the slots of a call; a house without people shows it. */
 function usedSlots(request: MatrixCall['request']): Slot[] {
   const things = Object.fromEntries(slots.map((slot) => [slot, 'x'])) as Things;
   const person = { id: 'x', email: 'x', password: 'x', token: 'x' };

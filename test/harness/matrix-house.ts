@@ -1,6 +1,6 @@
 /**
  * Tenant A with two customers and a public one, tenant B beside it, and in each of them one of everything that an operation
- * can name. Every name holds a word of its owner, so that an answer that tells of another owner is recognized.
+ * can name. Every name contains a word of its owner, so that an answer with data of another owner is recognized.
  */
 import { randomUUID } from 'node:crypto';
 import type { Ownership, Role } from './matrix-rules.ts';
@@ -31,7 +31,7 @@ export interface Caller {
   password: string;
 }
 
-/** What bodies are made of. */
+/** The entities that bodies refer to. */
 export type Furniture = Pick<House, 'things' | 'missing' | 'admins' | 'customerUser' | 'made'>;
 
 export class House {
@@ -39,7 +39,7 @@ export class House {
   readonly things: Record<Place, Things>;
   readonly admins: { a: Person; b: Person; system: string };
   readonly customerUser: Person;
-  /** What the API said of an entity when it was made. */
+  /** The answer of the API when the entity was made. */
   readonly made: Map<string, Json>;
   readonly missing: Things;
   readonly #makers: Record<Place, Maker>;
@@ -123,7 +123,7 @@ export class House {
     return new House(callers, things, { a: a.admin, b: b.admin, system }, customerUser, made, makers);
   }
 
-  /** Entities that `whose` means to the caller. */
+  /** Returns the entities that `whose` means for the caller. */
   thingsOf(caller: Caller, whose: Ownership): Things {
     const { role } = caller;
     switch (whose) {
@@ -173,7 +173,7 @@ export class House {
 
 export const viewFields = [{ label: 'Name', role: 'ROW', source: 'ENTITY_FIELD', key: 'name' }];
 
-/** Of demo data. */
+/** The password of the demo data. */
 const systemPassword = 'sysadmin';
 const run = randomUUID().slice(0, 8);
 /** Part of every name that the owner gave. */
@@ -197,7 +197,7 @@ class Maker {
     this.#made = made;
   }
 
-  /** One of each; `given` are there already. */
+  /** Makes one entity of each type; `given` exist already. */
   async all(given: Partial<Things> = {}): Promise<Things> {
     this.#known = { tenantId: this.#tenantId, ...given };
     for (const slot of [
@@ -229,7 +229,7 @@ class Maker {
 
   /** A new entity for the slot. */
   async one(slot: Slot, userId = this.#known.userId, owner?: { credentials: string }): Promise<string> {
-    // What is made for one call may change its owner: only what stays has the word of the owner.
+    // An entity made for one call may change its owner: only lasting ones carry the word of the owner.
     const name = `${this.#isFurnished ? 'fresh' : wordOf(this.#place)}-${randomUUID()}`;
     switch (slot) {
       case 'deviceName':

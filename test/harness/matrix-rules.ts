@@ -14,7 +14,7 @@ export const roles: readonly Role[] = ['system', 'tenant', 'customer', 'guest'];
 export type Ownership = 'self' | 'own' | 'other' | 'shared' | 'foreign' | 'missing';
 
 /**
- * -         refused with 403, whatever is named
+ * -         refused with 403, for every entity
  * yes       names no entity
  * all       every entity of the installation; a missing one is 404
  * tenant    entities of the own tenant; those of another one are 404, as missing ones are
@@ -28,7 +28,7 @@ export type Ownership = 'self' | 'own' | 'other' | 'shared' | 'foreign' | 'missi
  * visible   as `own`, and what is of no customer; 404 for all others
  * free      devices of no customer that say so; 400 for the rest of the tenant, 404 for another tenant
  * public    the caller needs no credentials
- * token     whoever has the token of the device; 401 without one
+ * token     every caller with the token of the device; 401 without one
  */
 const rules = `
   operation                                           system     tenant     customer   guest
@@ -185,7 +185,7 @@ function ruleOf(line: string): Rule {
   return { text: line.trim().replace(/\s+/g, ' '), fits: (operation) => whole.test(operation), of };
 }
 
-/** What a rule lets happen; 200 stands for every answer of success. */
+/** Returns the expected answer; 200 means every answer of success. */
 export function expected(word: Word, role: Role, whose: Ownership, isAdmin: boolean): 200 | 400 | 401 | 403 | 404 {
   const inTenant = whose !== 'foreign' && whose !== 'missing';
   // A system administrator has no tenant: nothing is foreign to it.
@@ -223,7 +223,7 @@ export function expected(word: Word, role: Role, whose: Ownership, isAdmin: bool
   }
 }
 
-/** Whether a list by ids names the entity. */
+/** True when the list by ids names the entity. */
 export function isListed(word: Word, whose: Ownership): boolean {
   if (word === '[own]') return whose === 'own' || whose === 'self';
   return whose !== 'missing' && (word === '[all]' || whose !== 'foreign');

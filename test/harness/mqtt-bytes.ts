@@ -28,12 +28,12 @@ export function frame(type: number, flags: number, ...parts: Part[]): Buffer {
   return Buffer.concat([Buffer.from([(type << 4) | flags]), varInt(body.length), body]);
 }
 
-/** A packet whose header announces `length` bytes, whatever follows. */
+/** Makes a packet whose header announces `length` bytes, with any body. */
 export function lyingFrame(type: number, flags: number, length: number, ...parts: Part[]): Buffer {
   return Buffer.concat([Buffer.from([(type << 4) | flags]), varInt(length), join(parts)]);
 }
 
-/** A text with its length before it; a buffer may hold bytes that are no text. */
+/** Makes a string with its length; a buffer may hold bytes that are not a valid string. */
 export function string(text: string | Buffer): Buffer {
   const bytes = Buffer.from(text as string);
   return Buffer.concat([uint16(bytes.length), bytes]);
@@ -72,7 +72,7 @@ export function properties(...parts: Part[]): Buffer {
 export interface ConnectFields {
   protocol?: string | Buffer;
   level?: number;
-  /** Connect flags; by default what the other fields need. */
+  /** Connect flags; the default follows from the other fields. */
   flags?: number;
   keepAlive?: number;
   /** MQTT 5 only; with their length. */
@@ -82,7 +82,7 @@ export interface ConnectFields {
   password?: string | Buffer;
   will?: { topic: string | Buffer; payload: string | Buffer; qos?: number; retain?: boolean; properties?: Buffer };
   clean?: boolean;
-  /** Bytes behind the last field. */
+  /** Bytes after the last field. */
   trailing?: Buffer;
   headerFlags?: number;
 }
@@ -119,7 +119,7 @@ export interface PublishFields {
   qos?: number;
   dup?: boolean;
   retain?: boolean;
-  /** Left out of the packet when not given, whatever the QoS. */
+  /** Left out of the packet when absent, with any QoS. */
   messageId?: number;
   /** MQTT 5 only; with their length. */
   properties?: Buffer;

@@ -1,5 +1,5 @@
 /**
- * An MQTT client that hides nothing: it sends the bytes it is told to send and hands out what comes back, packet by
+ * An MQTT client that hides nothing: it sends the given bytes and returns what comes back, packet by
  * packet, in order. mqtt-packet is the codec; `mqtt-bytes.ts` makes the packets that a codec would refuse to write.
  *
  *   await withMqtt({ token: device.token }, async (client) => {          // MQTT 5 unless `level` says 3 (3.1) or 4 (3.1.1)
@@ -42,7 +42,7 @@ export interface Transport {
   /** The shared engine's MQTT port unless given. */
   port?: number;
   host?: string;
-  /** From which address of this machine. */
+  /** The address of this machine to connect from. */
   localAddress?: string;
   /** Options of the TLS client; none: plain TCP. */
   tls?: ConnectionOptions;
@@ -78,7 +78,7 @@ let clientsMade = 0;
 export class MqttClient {
   readonly stream: Duplex;
   readonly level: Level;
-  /** What came and was not taken yet. */
+  /** Received packets that no call has taken yet. */
   readonly received: Packet[] = [];
   connack: IConnackPacket | undefined;
   #ended = false;
@@ -132,7 +132,7 @@ export class MqttClient {
     });
   }
 
-  /** The bytes in pieces of `pieceBytes`, each a write (and a segment) of its own. */
+  /** Sends the bytes in pieces of `pieceBytes`, each in a separate write (and segment). */
   async sendInPieces(bytes: Buffer, pieceBytes = 1): Promise<void> {
     for (let at = 0; at < bytes.length && !this.#ended; at += pieceBytes) {
       await this.send(bytes.subarray(at, at + pieceBytes));
@@ -193,14 +193,14 @@ export class MqttClient {
 
   // There and back.
 
-  /** CONNECT; tells the CONNACK, whatever its code. */
+  /** Sends CONNECT; returns the CONNACK with any code. */
   async connect(login: Login = {}): Promise<IConnackPacket> {
     await this.write(this.connectPacket(login));
     this.connack = await this.expect('connack');
     return this.connack;
   }
 
-  /** QoS 1: tells the PUBACK, other packets stay where they are. */
+  /** Publishes with QoS 1; returns the PUBACK, other packets stay in the queue. */
   async publish(topic: string, payload: string | Buffer | object, options: Omit<PublishOptions, 'qos'> = {}) {
     const packet = this.publishPacket(topic, asPayload(payload), { ...options, qos: 1 });
     await this.write(packet);
@@ -212,7 +212,7 @@ export class MqttClient {
     return this.write(this.publishPacket(topic, asPayload(payload), { qos: 0 }));
   }
 
-  /** QoS 2, all four packets; tells the PUBREC. */
+  /** Publishes with QoS 2, all four packets; returns the PUBREC. */
   async publishQos2(topic: string, payload: string | Buffer | object, messageId = this.nextId()) {
     await this.write(this.publishPacket(topic, asPayload(payload), { qos: 2, messageId }));
     const pubrec = await this.pick('pubrec', { messageId });
@@ -223,7 +223,7 @@ export class MqttClient {
     return pubrec;
   }
 
-  /** One filter at QoS 1, or several with their QoS; tells the codes of the SUBACK. */
+  /** Subscribes to one filter at QoS 1, or to several with their QoS; returns the codes of the SUBACK. */
   async subscribe(filters: string | Record<string, QoS>): Promise<Granted> {
     const packet = this.subscribePacket(filters);
     await this.write(packet);
@@ -231,7 +231,7 @@ export class MqttClient {
     return granted as Granted;
   }
 
-  /** Tells the codes of the UNSUBACK; MQTT 3 has none. */
+  /** Returns the codes of the UNSUBACK; MQTT 3 has none. */
   async unsubscribe(...filters: string[]): Promise<Granted> {
     const messageId = this.nextId();
     await this.write({ cmd: 'unsubscribe', messageId, unsubscriptions: filters });
@@ -239,9 +239,9 @@ export class MqttClient {
     return granted ?? [];
   }
 
-  // In. Each wait has a deadline and fails with what has come instead.
+  // Receiving. Each wait has a deadline and fails with the packets that arrived instead.
 
-  /** The next packet, whatever it is. */
+  /** Returns the next packet of any type. */
   async next(waitMsMax = waitMsMaxDefault): Promise<Packet> {
     await this.#until(() => this.received.length > 0, waitMsMax, 'no packet');
     return this.received.shift()!;
@@ -259,7 +259,7 @@ export class MqttClient {
     return packet as PacketOf<C>;
   }
 
-  /** The first packet like this one, wherever it stands; what came before it stays. */
+  /** Returns the first packet like this one; earlier packets stay in the queue. */
   async pick<C extends Command>(
     cmd: C,
     match: Partial<PacketOf<C>> = {},
@@ -280,13 +280,13 @@ export class MqttClient {
     return new Message(packet);
   }
 
-  /** Everything that was sent is handled and nothing was answered: the answer to a PINGREQ is the next packet. */
+  /** Checks that all sent packets were handled without an answer: the answer to a PINGREQ is the next packet. */
   async quiet(): Promise<void> {
     await this.write({ cmd: 'pingreq' });
     await this.expect('pingresp');
   }
 
-  /** No packet for so long, and still connected. For what may come from elsewhere; `quiet` needs no time. */
+  /** Checks that no packet arrives for some time. For packets with another cause; `quiet` needs no time. */
   async nothingFor(waitMs: number): Promise<void> {
     await new Promise<void>((resolve) => setTimeout(resolve, waitMs));
     if (this.received.length > 0 || this.#ended) throw new Error(`expected nothing, got ${this.#story()}`);
@@ -319,7 +319,7 @@ export class MqttClient {
     return this.#ended;
   }
 
-  /** The slot of the worker that answered. MQTT 5 only, and only when the engine tells (HTTP_TELL_WORKER). */
+  /** The slot of the worker that answered. MQTT 5 only, and only when the engine sends it (HTTP_TELL_WORKER). */
   get worker(): number | undefined {
     const told = this.connack?.properties?.userProperties?.['x-millrace-worker'];
     return told === undefined ? undefined : Number(told);
@@ -421,7 +421,7 @@ export async function withMqtt<T>(options: Transport & Login, use: (client: Mqtt
   }
 }
 
-/** Opens, uses and cuts: for tests of what comes before the login, and of logins that fail. */
+/** Opens, uses and cuts a connection: for tests before the login, and of logins that fail. */
 export async function withSocket<T>(options: Transport, use: (client: MqttClient) => Promise<T>): Promise<T> {
   const client = await MqttClient.open(options);
   try {
@@ -436,7 +436,7 @@ export function codeOf({ reasonCode, returnCode }: IConnackPacket): number {
   return reasonCode ?? returnCode ?? -1;
 }
 
-/** As codes are written: 0x8f. */
+/** Formats a code: 0x8f. */
 export function hex(code = 0): string {
   return `0x${code.toString(16).padStart(2, '0')}`;
 }

@@ -1,6 +1,6 @@
 /**
  * A device of the shared engine that speaks MQTT, and what of its telemetry is stored. "Nothing stored" is proved with
- * markers that are posted on every worker, behind what must not be there.
+ * markers that are posted on every worker, after the message that must not be stored.
  */
 import { expect } from 'vitest';
 import { type Device, eventually } from './api.ts';
@@ -34,7 +34,7 @@ export function storedPoints(device: Device, key: string, count = 1, range = aro
   }, 15_000);
 }
 
-/** The JSON texts of a key's values, oldest first, once there are `count` of them. */
+/** Returns the JSON of a key's values, oldest first, once there are `count` of them. */
 export async function storedValues(device: Device, key: string, count = 1): Promise<string[]> {
   return (await storedPoints(device, key, count)).map(({ value }) => value);
 }
@@ -44,7 +44,7 @@ export async function storedKeys(device: Device): Promise<string[]> {
   const markers = await withWorkers(sharedEngine().address.port, async (connections) => {
     const keys: string[] = [];
     for (const [worker, connection] of connections.entries()) {
-      // One for each lane of the journal: what is old is shipped apart from what is new.
+      // One marker for each lane of the journal: the lanes are shipped separately.
       for (const body of [`{"~marker-${worker}":1}`, `{"ts":1,"values":{"~old-marker-${worker}":1}}`]) {
         const answer = await connection.ask({ path: `/api/v1/${device.token}/telemetry`, body });
         expect(answer.status).toBe(200);

@@ -42,7 +42,7 @@ export async function withGateway<T>(
 // biome-ignore lint/suspicious/noExplicitAny: an answer of the REST API
 export type Json = any;
 
-/** As the REST API shows it; undefined without one. */
+/** Returns the child as the REST API shows it; undefined without one. */
 export async function findChild(name: string): Promise<Json> {
   const answer = await sharedEngine().send('GET', `/api/tenant/devices?deviceName=${encodeURIComponent(name)}`);
   return answer.status === 404 ? undefined : await answer.json();

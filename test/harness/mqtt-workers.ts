@@ -1,12 +1,12 @@
 /**
- * MQTT connections whose worker is known, for rules that hold across workers. The engine must tell its workers
- * (HTTP_TELL_WORKER), which only MQTT 5 can hear; the kernel chooses who accepts, so more are opened until it fits.
+ * MQTT connections whose worker is known, for rules that hold across workers. The engine must name its workers
+ * (HTTP_TELL_WORKER), which only MQTT 5 can receive; the kernel chooses who accepts, so more are opened until it fits.
  */
 import { connectMqtt, type Login, type MqttClient, type Transport } from './mqtt-client.ts';
 
 const waitMsMax = 20_000;
 
-/** MQTT 5, on this worker. Each attempt takes over the one before. */
+/** Connects with MQTT 5 to this worker. Each attempt takes over the previous one. */
 export async function connectMqttOn(worker: number, login: Transport & Login): Promise<MqttClient> {
   const deadline = performance.now() + waitMsMax;
   while (performance.now() < deadline) {

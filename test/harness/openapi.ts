@@ -70,7 +70,7 @@ export function resolved(document: Document, schema: Schema): Schema {
   return schema.$ref ? document.components.schemas[schema.$ref.split('/').at(-1)!]! : schema;
 }
 
-/** What is wrong with an answer; '' when the document names it. */
+/** Returns the fault of an answer; '' when the document names it. */
 export function mismatch(document: Document, operation: Operation, status: number, type: string, text: string): string {
   const response = operation.responses[status];
   if (!response) return `status ${status} is not in the document`;
@@ -79,7 +79,7 @@ export function mismatch(document: Document, operation: Operation, status: numbe
   const plainType = type.split(';')[0]!.trim();
   const media = content[plainType] ?? content['*/*'];
   if (!media) {
-    // Only where an empty answer stands beside others.
+    // Only where an empty answer is one of several.
     return text === '' && Object.keys(content).length > 0 ? '' : `content type ${type} is not in the document`;
   }
   if (plainType !== 'application/json' || !content[plainType]) return '';
@@ -88,7 +88,7 @@ export function mismatch(document: Document, operation: Operation, status: numbe
   return validator.Check(value) ? '' : JSON.stringify(validator.Errors(value)).slice(0, 1_000);
 }
 
-/** What people and attackers call things. */
+/** Strings that people and attackers use as names. */
 const texts = [
   ...[
     'pump-7',

@@ -12,7 +12,7 @@ export interface ChunksTest {
   devices: number;
   /** Each device begins elsewhere and takes one chunk in `step`; `npm run bench -- ota` takes them all. */
   step: number;
-  /** What each worker may need more than before. */
+  /** The memory that each worker may need in addition. */
   megabytesMax: number;
 }
 

@@ -1,4 +1,4 @@
-/** For tests that start engines of their own: what is built, and data that their engines begin with. */
+/** Prepares tests that start their own engines: the build, and the data with which their engines begin. */
 import build from './build-setup.ts';
 import { prepareData } from './engine.ts';
 

@@ -5,7 +5,7 @@ import * as tenants from './tenants.ts';
 
 export type { Person } from './tenants.ts';
 
-/** A call that must succeed, and its JSON, or its text; `undefined` when it has no body. */
+/** Makes a call that must succeed; returns its JSON, or its string; `undefined` when it has no body. */
 export function ok(method: string, path: string, body?: unknown, token?: string, api = sharedEngine()) {
   return tenants.call(api, method, path, body, token);
 }

@@ -1,4 +1,4 @@
-/** For tests: a database with the schema, in a real embedded PostgreSQL in a temporary directory. */
+/** A database with the schema for tests, in a real embedded PostgreSQL in a temporary directory. */
 import { randomBytes } from 'node:crypto';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { connect } from 'node:net';
@@ -17,7 +17,7 @@ export interface TestPostgres {
 
 const log: Log = { debug: () => {}, info: () => {}, warn: () => {}, error: () => {} };
 
-/** A server of its own in `home`, with the schema. */
+/** Starts a separate server in `home`, with the schema. */
 export async function startPostgres(home: string): Promise<{ url: string; stop(): Promise<void> }> {
   const dir = join(home, 'postgres');
   const server = await startEmbeddedPostgres({ dir, port: 0, password: 'secret', runDir: join(home, 'run'), log });
@@ -29,7 +29,7 @@ export async function startPostgres(home: string): Promise<{ url: string; stop()
 
 /** What a database has beside the schema: it is written once for all test files of a run, and copied for each. */
 export interface Template {
-  /** A name in SQL; it stands for what `fill` writes. */
+  /** A name in SQL; it identifies the content that `fill` writes. */
   name: string;
   fill(postgres: Postgres): Promise<void>;
 }

@@ -1,4 +1,4 @@
-/** Random numbers from a seed, so that a run can be told again (mulberry32). */
+/** Random numbers from a seed, so that a run can be repeated (mulberry32). */
 export class Random {
   #state: number;
 
@@ -6,7 +6,7 @@ export class Random {
     this.#state = seed >>> 0;
   }
 
-  /** In [0, 1). */
+  /** Returns a number in [0, 1). */
   next(): number {
     this.#state = (this.#state + 0x6d2b79f5) >>> 0;
     let mixed = this.#state;

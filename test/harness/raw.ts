@@ -8,7 +8,7 @@ import { connect, type Socket } from 'node:net';
 const headEnd = Buffer.from('\r\n\r\n');
 
 /**
- * The test itself closed the connection before the answer came. A test that failed half-way leaves such calls behind, which
+ * The test itself closed the connection before the answer came. A test that failed half-way leaves such calls, which
  * nothing awaits any more: `vitest.config.ts` ignores this error, and only this one, when nothing handles it.
  */
 export class AbandonedError extends Error {
@@ -105,7 +105,7 @@ export class RawConnection {
     return this.#received.toString('latin1');
   }
 
-  /** Bytes that came behind the last answer. */
+  /** Bytes that arrived after the last answer. */
   get leftover(): string {
     return this.#received.toString('latin1');
   }

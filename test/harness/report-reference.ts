@@ -58,7 +58,7 @@ const weekFrom = (first: number, number: number) => {
   return Math.floor((number - sunday) / 7) + 1;
 };
 
-/** The bucket of a moment, as text; moments of one bucket follow each other. */
+/** Returns the bucket of a moment as a string; moments of one bucket follow each other. */
 function bucketId(ts: number, unit: string, amount: number, timeZone: string): string {
   const w = wall(ts, timeZone);
   const number = dayNumber(w);
@@ -210,7 +210,7 @@ export interface RefView {
   startTs: number;
   endTs: number;
   values: { key: string; aggregation: string }[];
-  /** What a point is grouped by: row cells and, with a pivot, the name of its column. */
+  /** Returns the groups of a point: row cells and, with a pivot, the name of its column. */
   row(point: RefPoint): (string | number)[];
   column(point: RefPoint): string;
   keep(point: RefPoint): boolean;

@@ -27,7 +27,7 @@ export interface Ask {
   url?: string;
 }
 
-/** As the administrator unless told otherwise; a `token` of '' sends none. */
+/** Calls as the administrator by default; a `token` of '' sends none. */
 export async function ask(
   method: string,
   path: string,
@@ -87,7 +87,7 @@ export interface Plant {
   devices: { id: string; name: string; token: string }[];
 }
 
-/** Devices of a profile of their own, one for each site, known to reports when this resolves. */
+/** Makes devices of a new profile, one for each site; reports include them when this resolves. */
 export async function newPlant(sites: string[], api: Api = sharedEngine(), url = analyticsUrl()): Promise<Plant> {
   const profile = `profile-${randomUUID()}`;
   const devices: Plant['devices'] = [];

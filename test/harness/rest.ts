@@ -1,4 +1,7 @@
-/** A REST call that must fail, told as `status/errorCode message`; the error body has exactly its four members. */
+/**
+ * Makes a REST call that must fail, and returns `status/errorCode message`; the error body has exactly its four
+ * members.
+ */
 import { expect } from 'vitest';
 import { sharedEngine } from './shared-engine.ts';
 

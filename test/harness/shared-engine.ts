@@ -30,7 +30,7 @@ export function mqttPort(): number {
   return inject('engine').mqttPort;
 }
 
-/** Where MQTT over TLS is spoken, and the certificate to trust. */
+/** Returns the port of MQTT over TLS, and the certificate to trust. */
 export function mqttsEngine(): { port: number; ca: string } {
   const { mqttsPort, certificate } = inject('engine');
   return { port: mqttsPort, ca: certificate };

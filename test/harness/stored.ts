@@ -1,6 +1,6 @@
 /**
  * Post telemetry over a socket, read it back over REST. Values come back as their JSON text, so that 42 and 42.0, or
- * the last digit of a 64-bit long, are told apart. "Nothing stored" is proved with a marker posted behind it.
+ * the last digit of a 64-bit long, are distinguished. "Nothing stored" is proved with a marker posted afterwards.
  */
 import { expect } from 'vitest';
 import { type Device, eventually, type RangeOfSeries } from './api.ts';
@@ -9,7 +9,7 @@ import { newDevice, sharedEngine } from './shared-engine.ts';
 
 export interface StoredPoint {
   ts: number;
-  /** JSON text of the value. */
+  /** JSON of the value. */
   value: string;
 }
 
@@ -43,7 +43,7 @@ export class Poster {
     expect(answer.headers.get('content-length')).toBe('0');
   }
 
-  /** Posts and expects a refusal in the error shape; tells its message. */
+  /** Posts and expects a refusal in the error shape; returns its message. */
   async refuse(body: string | Buffer, status = 400, headers: Record<string, string> = {}): Promise<string> {
     return expectError(await this.post(body, headers), status);
   }
@@ -57,7 +57,7 @@ export class Poster {
     }, 15_000);
   }
 
-  /** The JSON text of a key's newest value, once it is there. */
+  /** Returns the JSON of a key's newest value, once it exists. */
   async value(key: string): Promise<string> {
     const points = await this.points(key);
     return points.at(-1)!.value;
@@ -65,7 +65,7 @@ export class Poster {
 
   /** Every key of the device after all that was posted so far has arrived, without the marker itself. */
   async keys(): Promise<string[]> {
-    // One for each lane of the journal: what is old is shipped apart from what is new.
+    // One marker for each lane of the journal: the lanes are shipped separately.
     await this.accept('{"~marker":1}');
     await this.accept('{"ts":1,"values":{"~old marker":1}}');
     const latest = await eventually(async () => {
@@ -91,7 +91,7 @@ export async function withPoster<T>(use: (poster: Poster) => Promise<T>): Promis
   }
 }
 
-/** The error shape of the contract: four members and no more. Tells the message. */
+/** Expects the documented error shape: four members and no more. Returns the message. */
 export function expectError(answer: RawResponse, status: number, errorCode?: number): string {
   const text = answer.body.toString();
   expect(`${answer.status} ${text}`).toMatch(new RegExp(`^${status} `));
@@ -114,7 +114,7 @@ export function at(ts: number): RangeOfSeries {
   return { startTs: ts, endTs: ts + 1 };
 }
 
-/** Points of one key in the text of a history answer, the values untouched. */
+/** Returns the points of one key in a history answer, with the values unchanged. */
 export function pointsOf(text: string, key: string): StoredPoint[] {
   const start = text.indexOf(`${JSON.stringify(key)}:[`);
   if (start < 0) return [];
@@ -131,7 +131,7 @@ export function pointsOf(text: string, key: string): StoredPoint[] {
   return points;
 }
 
-/** The bracketed text that starts at `start`. */
+/** Returns the bracketed JSON that starts at `start`. */
 function jsonSpan(text: string, start: number): string {
   let depth = 0;
   for (let i = start; i < text.length; i += 1) {

@@ -13,10 +13,10 @@ import { eventually } from './api.ts';
 import { type ClickhouseAddress, engineMain, freePort, inherited, preparedData } from './engine.ts';
 
 const startMsMax = 30_000;
-/** Of stores that begin with nothing. */
+/** Passwords of stores that begin empty. */
 const ownPasswords = { clickhousePassword: 'stone-and-sluice', postgresPassword: 'stone-and-sluice' };
 
-/** Runs in plain Node on the built code: starts one embedded engine, tells its URL, stops it on SIGTERM. */
+/** Runs in plain Node on the built code: starts one embedded engine, prints its URL, stops it on SIGTERM. */
 const runner = `
 const [, modulePath, functionName, options] = process.argv;
 const silent = () => {};
@@ -31,7 +31,7 @@ setInterval(() => {}, 60000);
 
 export interface Store {
   url: string;
-  /** SIGKILL; the store stays away until `start`. */
+  /** SIGKILL; the store stays down until `start`. */
   kill(): Promise<void>;
   start(): Promise<void>;
   stop(): Promise<void>;

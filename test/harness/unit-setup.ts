@@ -10,7 +10,7 @@ import type { TestProject } from 'vitest/node';
 
 declare module 'vitest' {
   interface ProvidedContext {
-    /** A path: whoever connects is sent the URL of a PostgreSQL whose database has the schema. */
+    /** A path of a socket: each client receives the URL of a PostgreSQL whose database has the schema. */
     postgresSocket: string;
   }
 }

@@ -63,7 +63,7 @@ export class RawWebSocket {
     socket.on('error', end);
   }
 
-  /** Asks for the upgrade and resolves with the answer to it, whatever that is. `protocol` '' offers none. */
+  /** Asks for the upgrade and resolves with any answer to it. `protocol` '' offers none. */
   static async open(port: number, protocol = 'mqtt', path = '/mqtt', host = '127.0.0.1'): Promise<RawWebSocket> {
     const socket = connect({ port, host, noDelay: true });
     await once(socket, 'connect');

@@ -1,5 +1,5 @@
 /**
- * Connections whose worker is known, for rules that hold across workers. The engine must tell its workers
+ * Connections whose worker is known, for rules that hold across workers. The engine must name its workers
  * (HTTP_TELL_WORKER); the kernel chooses who accepts a connection, so more are opened until each worker has one.
  */
 import { RawConnection, type RawRequest, type RawResponse } from './raw.ts';

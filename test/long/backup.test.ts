@@ -206,7 +206,7 @@ test('what is no whole backup, or no empty directory, is refused', async () => {
   expect(half.output).toMatch(/A restore into .* did not finish/);
 }, 60_000);
 
-test('the restored instance has all that was acknowledged before, beside the one that goes on', async () => {
+test('the restored instance has everything acknowledged before, beside the one that keeps running', async () => {
   const command = new Command('restore', backup, restoredDir);
   expect(await command.exit, command.output).toBe(0);
   restored = await startEngine({ dataDir: restoredDir, workers: 2 });
@@ -240,7 +240,7 @@ test('what was deleted before stays deleted', async () => {
   expect(await old()).toEqual([{ ts: 2000, value: 2 }]);
 });
 
-test('tokens, passwords and API keys are those of before', async () => {
+test('tokens, passwords and API keys are unchanged', async () => {
   expect(await restored.api.postTelemetry(kept.token, '{"again":1}')).toBe(200);
   expect(await restored.api.postTelemetry(gone.token, '{"again":1}')).toBe(401);
   const answer = await fetch(`${restored.api.http}/api/auth/user`, {
@@ -260,7 +260,7 @@ test('a new device gets a number that neither instance has given out, and writer
   expect(writer(restoredDir)).not.toBe(writer(engine.dataDir));
 });
 
-test('a PostgreSQL that was set back gives out no number of a device that ClickHouse knows', async () => {
+test('a PostgreSQL that was set back assigns no device number that ClickHouse has', async () => {
   const known = await greatestDevice(restored);
   const { url } = JSON.parse(readFileSync(join(restoredDir, 'run', 'postgres.json'), 'utf8')) as { url: string };
   const postgres = openPostgres({ url, poolMax: 1, log: silent });

@@ -121,7 +121,7 @@ describe.each([
     await eventually(async () => Math.abs((await offsetOf(bad)) - seconds) < 2, 20_000);
   });
 
-  test('is not ready and says why; the other one is ready', async () => {
+  test('is not ready and gives the reason; the other one is ready', async () => {
     // A worker receives the primary's measurement half a second later.
     const sentence = seconds > 0 ? /clock of this host is [\d.]+ s ahead of/ : /[\d.]+ s behind/;
     await eventually(async () => {

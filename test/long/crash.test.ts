@@ -1,6 +1,6 @@
 /**
  * A crash run of some minutes with every fault, of one seed so that two runs of CI meet the same schedule;
- * `npm run bench -- crash` takes other seeds and as long as it is told to.
+ * `npm run bench -- crash` takes other seeds and durations.
  */
 import { allFaults } from '../../bench/crash/faults.ts';
 import { testCrashRun } from '../crash/crash-test.ts';

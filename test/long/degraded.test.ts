@@ -1,4 +1,4 @@
-/** Parts that die again and again: the rest of the service goes on, says what is missing, and takes them back. */
+/** Parts that die again and again: the rest of the service continues, names what is missing, and uses them again. */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
@@ -38,7 +38,7 @@ async function allStored(): Promise<void> {
   }, 60_000);
 }
 
-test('ClickHouse is killed at each of its starts: ingest goes on, and everything is stored when it stays up', async () => {
+test('ClickHouse is killed at each of its starts: ingest continues, and everything is stored when it stays up', async () => {
   let last: number | undefined;
   for (let death = 0; death < 6; death += 1) {
     const pid = await eventually(() => {
@@ -58,7 +58,7 @@ test('ClickHouse is killed at each of its starts: ingest goes on, and everything
 
 const writerFile = (worker: number) => join(engine.dataDir, 'journal', `worker-${worker}`, 'writer');
 
-test('a worker whose journal cannot be opened ends alone, with its reason, and comes back when it can', async () => {
+test('a worker whose journal cannot be opened ends alone, with its reason, and restarts when it can', async () => {
   await engine.stop();
   const former = readFileSync(writerFile(1));
   writeFileSync(writerFile(1), 'no number');

@@ -1,4 +1,4 @@
-/** What is deleted stays deleted, also when a journal is replayed behind the delete. */
+/** Deleted points stay deleted, also when a journal is replayed after the delete. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';

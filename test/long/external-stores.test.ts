@@ -77,7 +77,7 @@ test('without ClickHouse telemetry is accepted, and stored once when it is back'
   await storedOnce('without_clickhouse', 200);
 });
 
-test('a history query while ClickHouse is away is 503 and says when to come back', async () => {
+test('a history query while ClickHouse is unavailable is 503 with a time for the retry', async () => {
   await stores.clickhouse.kill();
   const path = `/api/plugins/telemetry/DEVICE/${device.id}/values/timeseries?keys=a&startTs=0&endTs=1`;
   const response = await engine.api.send('GET', path);
@@ -87,7 +87,7 @@ test('a history query while ClickHouse is away is 503 and says when to come back
   await eventually(async () => (await engine.api.send('GET', path)).status === 200, 20_000);
 });
 
-test('without PostgreSQL known devices go on and unknown ones are 503, not 401', async () => {
+test('without PostgreSQL known devices are served and unknown ones are 503, not 401', async () => {
   // A further try finds what the one before made known.
   const unseen = `never-seen-${Date.now()}`;
   await stores.postgres.kill();
@@ -110,11 +110,11 @@ test('without PostgreSQL known devices go on and unknown ones are 503, not 401',
   await eventually(async () => (await post(late.token, 'after', 1)) === 200, 20_000);
 });
 
-test('without Redis telemetry goes on, and changes are heard of again when it is back', async () => {
+test('without Redis telemetry is accepted, and changes arrive again afterwards', async () => {
   await stores.redis.kill();
   await accept('without_redis', 50);
   await storedOnce('without_redis', 50);
-  // Deleted while nobody can be told over the bus: the workers read the list of changes instead.
+  // Deleted while the bus is down: the workers read the log of changes instead.
   const gone = await engine.api.createDevice('gone without redis');
   for (let n = 0; n < 16; n += 1) expect(await post(gone.token, 'gone', n)).toBe(200);
   expect((await engine.api.send('DELETE', `/api/device/${gone.id}`)).status).toBe(200);

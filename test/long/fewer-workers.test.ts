@@ -46,7 +46,7 @@ async function setAside(dir: string): Promise<void> {
 }
 
 test('what is in the journal of a worker that is not started again is stored, and its directory goes', async () => {
-  // Late rows count as behind at once.
+  // Late rows count as overdue at once.
   engine = await startEngine({ workers: 3, env: { SHIP_LATE_SECONDS_MAX: '0' } });
   const device = await engine.api.createDevice('many workers');
   expect(await engine.api.postTelemetry(device.token, '{"ts":1,"values":{"first":1}}')).toBe(200);

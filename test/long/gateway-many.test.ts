@@ -29,7 +29,7 @@ async function rest(method: string, path: string, body?: unknown): Promise<any> 
   return text === '' ? undefined : JSON.parse(text);
 }
 
-/** Connects `names` in one breath, a window at a time; tells how long it took. */
+/** Connects `names` at once, a window at a time; returns the time that it took. */
 async function connectAll(client: MqttClient, names: string[], type: string): Promise<number> {
   const begun = performance.now();
   const window = 500;
@@ -49,7 +49,7 @@ async function connectAll(client: MqttClient, names: string[], type: string): Pr
 const idOf = async (name: string): Promise<string> =>
   (await rest('GET', `/api/tenant/devices?deviceName=${encodeURIComponent(name)}`)).id.id;
 
-/** Sends a command to the child and answers it over the gateway; tells how long the caller waited. */
+/** Sends a command to the child and answers it over the gateway; returns the wait of the caller. */
 async function command(client: MqttClient, name: string, id: string): Promise<number> {
   const begun = performance.now();
   const answer = rest('POST', `/api/rpc/twoway/${id}`, { method: 'ping', params: name });
@@ -81,7 +81,7 @@ test('four thousand children connect quickly, are reached one by one, and come b
   }
   first.cut();
 
-  // While it is away: an update that waits for it.
+  // While it is disconnected: an update that waits for it.
   const [waiting] = some;
   await rest('POST', `/api/plugins/telemetry/DEVICE/${ids.get(waiting!)}/SHARED_SCOPE`, { limit: 2 });
   const second = await connectMqtt({ port: engine.mqttPort, token: gateway.token });

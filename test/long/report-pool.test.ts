@@ -112,7 +112,7 @@ test('20 reports are held by default, the 21st is 429, and one more after they a
   expect(await statusOf(quick)).toBe(200);
 });
 
-test('a client that goes away frees its place, and its query ends', async () => {
+test('a client that disconnects frees its place, and its query ends', async () => {
   const leaving = Array.from({ length: 20 }, () => {
     const gone = new AbortController();
     return {
@@ -138,7 +138,7 @@ test('a client that goes away frees its place, and its query ends', async () => 
   expect(await statusOf(quick)).toBe(200);
 });
 
-test('ClickHouse away is 503; when it is back, reports and what changed meanwhile are too', async () => {
+test('without ClickHouse the answer is 503; afterwards reports work and include the changes made meanwhile', async () => {
   await engine.kill('clickhouse');
   const response = await ask(buildReport, { viewConfigId: quick });
   expect(response.status).toBe(503);
@@ -147,7 +147,7 @@ test('ClickHouse away is 503; when it is back, reports and what changed meanwhil
   expect(Number(await deviceNumber('made-meanwhile'))).toBeGreaterThan(0);
 });
 
-test('an analytics process that dies is started again; ingest does not notice', async () => {
+test('an analytics process that dies is restarted, without an effect on ingest', async () => {
   const pid = await engine.kill('analytics');
   await eventually(async () => (await statusOf(quick)) === 200, 30_000);
   expect(engine.pids().get('analytics')).not.toBe(pid);

@@ -1,6 +1,6 @@
 /**
- * Commands over Redis: from worker to worker as over IPC. While Redis is away a command is a clear error at once, polls
- * end as expired and telemetry goes on; when it is back, commands flow again without a restart.
+ * Commands over Redis: from worker to worker as over IPC. While Redis is down a command is a clear error at once, polls
+ * end as expired and telemetry is accepted; when it is up again, commands flow again without a restart.
  */
 import { execFileSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
@@ -78,7 +78,7 @@ async function roundTrip({ operators, devices, device }: Ends): Promise<void> {
 
 test('a command crosses from worker to worker, and so does its reply', () => withEnds(roundTrip));
 
-test('whatever anybody publishes on any channel ends no worker', async () => {
+test('no message on any channel ends a worker', async () => {
   const cli = (...words: string[]) =>
     execFileSync('redis-cli', ['-u', redis.url, ...words], { encoding: 'utf8' })
       .trim()
@@ -151,7 +151,7 @@ test('of two polls on two workers exactly one gets the command', () =>
     expect((await Promise.all(polls)).map(({ status }) => status).sort()).toEqual([200, 408]);
   }));
 
-test('Redis away: commands name it at once, polls expire, telemetry goes on; back: commands flow', async () => {
+test('without Redis commands are refused with the reason at once, polls expire, telemetry is accepted; with it commands work again', async () => {
   await withEnds(async ({ operators, devices, device }) => {
     const polling = poll(devices[1]!, device, 3_000);
     await sleep(100);

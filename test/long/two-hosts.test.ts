@@ -1,6 +1,6 @@
 /**
  * Two engines as two hosts: own ports and data directories, shared PostgreSQL, ClickHouse and Redis. What is done on
- * one is seen on the other; without Redis commands are refused, ingest goes on, and all comes back with it.
+ * one is seen on the other; without Redis commands are refused, ingest continues, and everything works again with it.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
@@ -111,7 +111,7 @@ test('what one host acknowledged the other one reads', async () => {
   });
 });
 
-test('a token revoked on one host is dead on the other within a second', async () => {
+test('a token revoked on one host is refused on the other within a second', async () => {
   const device = await here.api.newDevice();
   expect(await statuses(there, device)).toEqual(new Set([200]));
   await revoke(here, device);
@@ -184,7 +184,7 @@ test('a device that is alive on one host is never called inactive by the other',
   await eventually(async () => !(await isActive()), 20_000);
 });
 
-test('without Redis ingest goes on, tokens die within two seconds, commands are refused; with it all is back', async () => {
+test('without Redis ingest continues, revoked tokens end within two seconds, commands are refused; with it everything works again', async () => {
   const [steady, revoked, commanded] = [
     await here.api.newDevice(),
     await here.api.newDevice(),
@@ -237,7 +237,7 @@ test('without Redis ingest goes on, tokens die within two seconds, commands are 
   expect(await msUntilDead(there, again)).toBeLessThan(1_000);
 });
 
-test('a device that connects on both hosts while Redis is away keeps the newer connection when it is back', async () => {
+test('a device that connects on both hosts while Redis is unavailable keeps the newer connection afterwards', async () => {
   const { token } = await here.api.newDevice();
   await stores.redis.kill();
   const opened: MqttClient[] = [];

@@ -9,7 +9,7 @@ import { expectError, withPoster } from '../../harness/stored.ts';
 
 const port = () => sharedEngine().address.port;
 
-/** A request hidden behind another one; it must never run. */
+/** A request hidden in another one; it must never run. */
 function smuggled(token: string): string {
   const body = '{"smuggled":1}';
   return `POST /api/v1/${token}/telemetry HTTP/1.1\r\nHost: x\r\nContent-Length: ${body.length}\r\n\r\n${body}`;
@@ -43,7 +43,7 @@ for (const [name, first] of [
   ['a method that is no token', '{"a":1}POST /api/device HTTP/1.1\r\nHost: x'],
   ['a method that is no token, of an unknown path', '"PUT /none HTTP/1.1\r\nHost: x'],
 ] as const) {
-  test(`${name}: the connection closes and the request behind it does not run`, () =>
+  test(`${name}: the connection closes and the request after it does not run`, () =>
     withPoster(async (poster) => {
       await withConnection(port(), async (connection) => {
         await connection.send(`${first}\r\n\r\n${smuggled(poster.device.token)}`);
@@ -87,7 +87,7 @@ test('a pipelined request closes the connection without mixing answers', () =>
     expect(await poster.value('after')).toBe('1');
   }));
 
-test('senders that drip header bytes are closed, others go on', async () => {
+test('senders that drip header bytes are closed, others are served', async () => {
   const slow = await Promise.all(Array.from({ length: 50 }, () => RawConnection.open(port())));
   const startedAt = performance.now();
   await withPoster(async (poster) => {
@@ -102,7 +102,7 @@ test('senders that drip header bytes are closed, others go on', async () => {
   expect(performance.now() - startedAt).toBeLessThan(20_000);
 }, 40_000);
 
-test('random tokens are 401 and do not hurt a valid device behind the same address', () =>
+test('random tokens are 401 and do not harm a valid device of the same address', () =>
   withPoster(async (poster) => {
     await withConnection(port(), async (connection) => {
       for (let n = 0; n < 500; n += 1) {
@@ -113,7 +113,7 @@ test('random tokens are 401 and do not hurt a valid device behind the same addre
     await poster.accept('{"a":1}');
   }));
 
-test('a client that leaves in the middle of its body hurts nobody', () =>
+test('a client that disconnects in the middle of its body harms no other client', () =>
   withPoster(async (poster) => {
     for (let n = 0; n < 20; n += 1) {
       await withConnection(port(), async (connection) => {

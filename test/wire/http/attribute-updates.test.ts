@@ -74,7 +74,7 @@ test('client and server attributes do not wake a poll, nor does the deletion of 
   expect((await answer).status).toBe(408);
 });
 
-test('a timeout that is no whole number or negative is 400, before the token is looked at', async () => {
+test('a timeout that is negative or not a whole number is 400, before the token is checked', async () => {
   const device = await DeviceUser.create();
   for (const timeout of ['x', '-1', '1.5', '1e3', '%20']) {
     const answer = await device.ask('GET', `attributes/updates?timeout=${timeout}`);
@@ -84,7 +84,7 @@ test('a timeout that is no whole number or negative is 400, before the token is 
   expect(response.status).toBe(400);
 });
 
-test('several polls of one device all get the same change, whichever worker holds them', async () => {
+test('several polls of one device all get the same change, on every worker', async () => {
   const device = await DeviceUser.create();
   const polls = await Promise.all(Array.from({ length: 6 }, () => heldPoll(device)));
   await device.set('SHARED_SCOPE', '{"k":1}');
@@ -98,7 +98,7 @@ test('HEAD does not take an update', async () => {
   expect((await device.poll(1_000)).body).toBe('{"k":1}');
 });
 
-test('the first poll only starts: what was set before is not told', async () => {
+test('the first poll only starts the cursor: earlier values are not sent', async () => {
   const device = await DeviceUser.create();
   await device.set('SHARED_SCOPE', '{"before":1}');
   expect((await device.poll(200)).status).toBe(408);
@@ -112,7 +112,7 @@ test('what changed between two polls comes with the next one, once and together'
   expect((await device.poll(300)).status).toBe(408);
 });
 
-test('changes are told first, deletions with the poll after', async () => {
+test('changes are sent first, deletions with the next poll', async () => {
   const device = await DeviceUser.create();
   await device.set('SHARED_SCOPE', '{"gone":1,"stays":1}');
   expect((await device.poll(1)).status).toBe(408);
@@ -123,7 +123,7 @@ test('changes are told first, deletions with the poll after', async () => {
   expect((await device.poll(300)).status).toBe(408);
 });
 
-test('a key that was deleted and set again is told as it is now', async () => {
+test('a key that was deleted and set again is sent with its new value', async () => {
   const device = await DeviceUser.create();
   await device.set('SHARED_SCOPE', '{"k":1,"m":1}');
   expect((await device.poll(1)).status).toBe(408);
@@ -134,7 +134,7 @@ test('a key that was deleted and set again is told as it is now', async () => {
   expect((await device.poll(300)).status).toBe(408);
 });
 
-test('a change that meets no client is told to the next one', () =>
+test('a change that meets no client is sent to the next one', () =>
   withWorkers(port(), async ([first, second]) => {
     const device = await startedDevice();
     await first!.send(`GET /api/v1/${device.device.token}/attributes/updates?timeout=5000 HTTP/1.1\r\nHost: x\r\n\r\n`);
@@ -145,7 +145,7 @@ test('a change that meets no client is told to the next one', () =>
     expect((await pollOn(second!, device, 1_000)).body.toString()).toBe('{"k":1}');
   }));
 
-test('a poll on one worker hears a change that was made on another', () =>
+test('a poll on one worker receives a change made on another', () =>
   withWorkers(port(), async ([first, second]) => {
     const token = await sharedEngine().adminToken();
     for (const [poller, writer] of [
@@ -164,7 +164,7 @@ test('a poll on one worker hears a change that was made on another', () =>
     }
   }));
 
-test('the next poll may come to another worker: nothing is lost and nothing told twice', () =>
+test('the next poll may reach another worker: nothing is lost and nothing sent twice', () =>
   withWorkers(port(), async (connections) => {
     const device = await startedDevice();
     for (let i = 0; i < 12; i += 1) {
@@ -226,7 +226,7 @@ test('a new token ends the polls of the old one as expired', async () => {
   expect((await device.poll(100)).status).toBe(401);
 });
 
-test('a client that goes away gives up its place at once', () =>
+test('a client that disconnects frees its place at once', () =>
   withWorkers(port(), async ([connection]) => {
     const device = await DeviceUser.create();
     const before = await pollsHeld();

@@ -99,7 +99,7 @@ test('asked for client keys, the member client is always there; shared only when
   expect(await device.read('?clientKeys=,')).toBe('{"client":{}}');
 });
 
-test('a repeated list is one list, an empty name in it is nobody', async () => {
+test('a repeated list is one list, an empty name in it is ignored', async () => {
   const device = await user();
   await device.set('SHARED_SCOPE', '{"b":1,"c":2,"d":3}');
   await device.post('{"a":1}');

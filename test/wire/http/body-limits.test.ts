@@ -96,7 +96,7 @@ test('a body of 40 MiB is stored, in the first request of a device too', () =>
     await poster.points('a', undefined, 2);
   }));
 
-test('a sender without a token is refused at its first bytes, whatever it announces', async () => {
+test('a sender without a token is refused at its first bytes, at any announced length', async () => {
   for (const path of ['/api/v1/nobody/telemetry', '/api/v1/nobody/attributes', '/api/v1/nobody/rpc', '/api/device']) {
     await withConnection(sharedEngine().address.port, async (connection) => {
       const head = requestBytes({ path, headers: { 'Content-Length': '60000', 'Content-Type': 'application/json' } });

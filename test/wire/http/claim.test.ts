@@ -80,7 +80,7 @@ test('the right key makes the device one of the own customer', async () => {
   expect(await claim(device, { secretKey: 'plum' })).toEqual([400, '"CLAIMED"']);
 });
 
-test('a wrong key fails, and the right one still works behind it', async () => {
+test('a wrong key fails, and the right one still works after it', async () => {
   const device = await newDevice();
   await offered(device, '{"secretKey":"plum"}');
   expect(await claim(device, { secretKey: 'pear' })).toEqual([400, '"FAILURE"']);
@@ -106,7 +106,7 @@ test('an offer ends with its time', async () => {
   expect(await claim(device, { secretKey: 'plum' })).toEqual([400, '"FAILURE"']);
 });
 
-test('the first offer stands until it ends', async () => {
+test('the first offer stays valid until it ends', async () => {
   const device = await newDevice();
   await offered(device, '{"secretKey":"first","durationMs":1000}');
   await offered(device, '{"secretKey":"second"}');
@@ -125,7 +125,7 @@ test('wrong keys are counted, and too many have to wait', async () => {
   expect(await ownerOf(device)).toBe(nullUuid);
 });
 
-test('a device that has a customer keeps it, whatever it offers', async () => {
+test('a device that has a customer keeps it, with any offer', async () => {
   const device = await newDevice();
   await ok('POST', `/api/customer/${await newCustomer()}/device/${device.id}`);
   await offered(device, '{"secretKey":"plum"}');
@@ -145,7 +145,7 @@ test('of two customers that claim at once, one gets the device', async () => {
   expect(answers.filter(([, text]) => text === '"CLAIMED"')).toHaveLength(3);
 });
 
-test('a device that is given back may be claimed again', async () => {
+test('a returned device may be claimed again', async () => {
   const device = await newDevice();
   const path = `/api/customer/device/${encodeURIComponent(device.name)}/claim`;
   await offered(device, '{"secretKey":"plum"}');
@@ -159,7 +159,7 @@ test('a device that is given back may be claimed again', async () => {
   expect(await ownerOf(device)).toBe(nullUuid);
 });
 
-test('nobody gives back the device of another customer', async () => {
+test('only users of its customer can give a device back', async () => {
   const device = await newDevice();
   await offered(device);
   await claim(device, {});

@@ -1,6 +1,6 @@
 /**
  * The examples of docs/http.md and docs/rest.md run as they are written: the comment below a command is its status and
- * its body, in which `…` stands for anything. The commands of one block share a device.
+ * its body, in which `…` matches anything. The commands of one block share a device.
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';

@@ -30,7 +30,7 @@ test('the assigned file is downloaded with its name and type', async () => {
   expect(response.headers.get('content-disposition')).toBe('attachment;filename=pump.bin');
 });
 
-test('chunks: the last one is short, the one behind the end is empty', async () => {
+test('chunks: the last one is short, the one after the end is empty', async () => {
   const { device, firmware } = await assigned({ bytes: Buffer.from('0123456789') });
   const chunk = async (more: string) => {
     const response = await get(firmwarePath(device.token, firmware, more));
@@ -57,7 +57,7 @@ test('chunks of any size make the file again', async () => {
   }
 });
 
-test('parameters that are missing or no whole numbers are 400, before the token is looked at', async () => {
+test('parameters that are missing or not whole numbers are 400, before the token is checked', async () => {
   for (const [query, message] of [
     ['version=1', "Required request parameter 'title' is not present"],
     ['title=t', "Required request parameter 'version' is not present"],
@@ -70,7 +70,7 @@ test('parameters that are missing or no whole numbers are 400, before the token 
   expect(await faultOf(await get('/api/v1/nobody/firmware?title=t&version=1'))).toMatch(/^401\/10 /);
 });
 
-test('what exists nowhere is 404, what exists but is not assigned is 400, and the message says which', async () => {
+test('an unknown package is 404, a package that is not assigned is 400, and the message names the case', async () => {
   const { device, firmware } = await assigned();
   const refused = async (title: string, version: string, token = device.token) =>
     faultOf(await get(firmwarePath(token, { title, version })));
@@ -124,7 +124,7 @@ test('another package is served as soon as it is assigned, the old one no more',
   await eventually(async () => (await get(firmwarePath(device.token, firmware))).status === 400, 3_000);
 });
 
-test('HEAD tells the length', async () => {
+test('HEAD returns the length', async () => {
   const { device, firmware } = await assigned({ bytes: randomBytes(300_000) });
   const connection = await RawConnection.open(sharedEngine().address.port);
   const answer = await connection.ask({ method: 'HEAD', path: firmwarePath(device.token, firmware) });

@@ -21,7 +21,7 @@ test('a wrong method on a known path is 405 and names the right one', () =>
     }
   }));
 
-test('HEAD answers a head and nothing behind it: 405 where only POST is taken, 200 where GET is', () =>
+test('HEAD answers a head and no body: 405 on paths with POST only, 200 on paths with GET', () =>
   withPoster(async (poster) => {
     for (const [path, status] of [
       [`/api/v1/${poster.device.token}/telemetry`, 405],

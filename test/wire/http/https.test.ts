@@ -38,7 +38,7 @@ function ask(method: string, path: string, body = '', options: RequestOptions = 
   });
 }
 
-test('telemetry posted over HTTPS is stored, whichever worker took it', async () => {
+test('telemetry posted over HTTPS is stored, by every worker', async () => {
   const workers = new Set<unknown>();
   let sent = 0;
   while (workers.size < 2 && sent < 100) {

@@ -50,7 +50,7 @@ test.each([
   expect(told(await calling)).toBe('200 {"ok":true}');
 });
 
-test('ids count up for each device, whichever worker sends', async () => {
+test('ids count up for each device, over all workers', async () => {
   const device = await newDevice();
   const ids: number[] = [];
   for (let n = 0; n < 6; n += 1) {
@@ -76,7 +76,7 @@ test('a command that waits is delivered to the next poll at once, and to that on
   expect((await poll(devices[0]!, device, '?timeout=300')).status).toBe(408);
 });
 
-test('of several that wait the oldest is delivered first, whichever workers own them', async () => {
+test('of several waiting commands the oldest is delivered first, over all workers', async () => {
   const device = await newDevice();
   const callings = [];
   const { port } = sharedEngine().address;
@@ -102,7 +102,7 @@ test('of two polls that wait exactly one gets the command', async () => {
   expect(statuses.sort()).toEqual([200, 408]);
 });
 
-test('a poll whose client went away does not swallow the command', async () => {
+test('a poll whose client disconnected does not swallow the command', async () => {
   const device = await newDevice();
   const [gone, other] = await connectToEachWorker(sharedEngine().address.port);
   other!.close();

@@ -52,7 +52,7 @@ test('bytes that are not UTF-8 are refused', () =>
     expect(await poster.keys()).toEqual([]);
   }));
 
-test('an absent or empty body is refused before the token is looked at', () =>
+test('an absent or empty body is refused before the token is checked', () =>
   withPoster(async (poster) => {
     await poster.refuse('');
     expectError(await poster.ask({ path: '/api/v1/no-such-token/telemetry', body: '' }), 400);

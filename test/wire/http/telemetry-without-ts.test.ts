@@ -1,4 +1,4 @@
-/** Messages without ts: none replaces another, whichever worker takes it, and each is stored at its arrival. */
+/** Messages without ts: none replaces another, on any worker, and each is stored at its arrival. */
 import { expect, test } from 'vitest';
 import { RawConnection } from '../../harness/raw.ts';
 import { newDevice, sharedEngine } from '../../harness/shared-engine.ts';

@@ -59,7 +59,7 @@ async function refusedEverywhere(tell: () => Promise<boolean>, times: number): P
 }
 
 async function expectRightOnesServed(address: string, known: Device, unknown: Device): Promise<void> {
-  // A worker that reached the limit by itself learns from the others what was right there.
+  // A worker that reached the limit alone learns from the others what was right there.
   await eventually(async () => {
     for (let n = 0; n < 10; n += 1) if ((await post(address, known.token)).status !== 200) return false;
     return true;
@@ -75,7 +75,7 @@ async function expectRightOnesServed(address: string, known: Device, unknown: De
   expect(await signIn(elsewhere, unknown.token)).toBe('0x00');
 }
 
-test('wrong tokens over HTTP: a device that was right before goes on, at every worker and over MQTT', async () => {
+test('wrong tokens over HTTP: a device that was right before is still served, at every worker and over MQTT', async () => {
   const [known, unknown] = [await newDevice(), await newDevice()];
   const address = newAddress();
   expect((await post(address, known.token)).status).toBe(200);

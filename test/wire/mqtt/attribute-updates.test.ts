@@ -11,7 +11,7 @@ import { restOn, withWorkers } from '../../harness/workers.ts';
 
 const attributes = 'v1/devices/me/attributes';
 
-/** Subscribed, and certain to be told what changes from now on. */
+/** Subscribes, and resolves when later changes are certain to arrive. */
 async function subscribed(client: MqttClient, device: Device, filter: string = attributes, qos: 0 | 1 = 1) {
   expect(await client.subscribe({ [filter]: qos })).toEqual([qos]);
   return new DeviceUser(device);
@@ -53,7 +53,7 @@ test('without a subscription nothing is pushed, nor after it has ended', () =>
     await client.nothingFor(200);
   }));
 
-test('of several families the one subscribed last is pushed on, never both', () =>
+test('of several topic families only the one subscribed last gets updates', () =>
   withDevice({}, async (client, device) => {
     const user = await subscribed(client, device);
     await subscribed(client, device, 'v2/a');
@@ -120,7 +120,7 @@ test.each([0, 1] as const)(
   },
 );
 
-test('what the client did not acknowledge is told again', async () => {
+test('an update that the client did not acknowledge is sent again', async () => {
   const device = await newDevice();
   const user = new DeviceUser(device);
   const first = await connectMqtt(device);
@@ -139,7 +139,7 @@ test('what the client did not acknowledge is told again', async () => {
   });
 });
 
-test('every update of a user who never stops reaches a device that comes and goes between two workers', async () => {
+test('every update of a user who never stops reaches a device that moves between two workers', async () => {
   const device = await newDevice();
   const user = new DeviceUser(device);
   const seen = new Set<number>();

@@ -44,7 +44,7 @@ test('an empty object of attributes is acknowledged', () =>
     expect(hex((await client.publish(attributes, '{}')).reasonCode)).toBe('0x00');
   }));
 
-test('of two posts in one breath the later one wins, and both are acknowledged in order', () =>
+test('of two posts in one segment the later one wins, and both are acknowledged in order', () =>
   withDevice({}, async (client, device) => {
     const packets = Array.from({ length: 20 }, (_, n) => client.publishPacket(attributes, `{"n":${n}}`));
     await client.write(...packets);
@@ -92,7 +92,7 @@ test('it is answered without a subscription', () =>
     expect(await asked(client, 7, '{"clientKeys":"a","sharedKeys":"b"}')).toBe('{"client":{"a":1},"shared":{"b":"x"}}');
   }));
 
-test('who asks for nothing in particular gets everything, who asks for what is not there an empty object', () =>
+test('a request without keys gets all attributes, one for unknown keys an empty object', () =>
   withDevice({}, async (client, device) => {
     await prepared(client, device);
     const all = '{"client":{"a":1,"b":2.0},"shared":{"b":"x","c":{"d":[1]}}}';
@@ -113,7 +113,7 @@ test('a scope that is not asked for is not answered; lists may be arrays, and a 
     );
   }));
 
-test('the answer comes on the family of the request, with the QoS of its subscription', () =>
+test('the answer is sent on the topic family of the request, with the QoS of its subscription', () =>
   withDevice({}, async (client, device) => {
     await prepared(client, device);
     expect(await client.subscribe({ 'v2/a/res/+': 0 })).toEqual([0]);

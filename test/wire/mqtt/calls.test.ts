@@ -28,7 +28,7 @@ test.each(levels)('a rule answers on the response topic, without a subscription:
   }),
 );
 
-test('the answer comes on the family of the request, with the QoS of its subscription', () =>
+test('the answer is sent on the topic family of the request, with the QoS of its subscription', () =>
   withDevice({}, async (client) => {
     expect(await client.subscribe({ 'v2/r/res/+': 0 })).toEqual([0]);
     await client.publish('v2/r/req/5', '{"method":"echo"}');
@@ -102,7 +102,7 @@ test.each(levels)('getSessionLimits is answered at once, before anything is subs
   }),
 );
 
-test('a gateway is told the limits of its devices, too', async () => {
+test('a gateway gets the limits of its devices, too', async () => {
   const device = await newDevice();
   const stored = await rest<object>('GET', `/api/device/${device.id}`);
   await rest('POST', '/api/device', { ...stored, additionalInfo: { gateway: true } });

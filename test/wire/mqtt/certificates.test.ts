@@ -106,14 +106,14 @@ const uniqueName = () => `unit-${randomUUID().slice(0, 8)}`;
 const deviceNamed = (name: string) => ok('GET', `/api/tenant/devices?deviceName=${encodeURIComponent(name)}`);
 const newIssuer = () => maker.make(`issuer ${randomUUID()}`, { isIssuer: true });
 
-test('a registered certificate is let in, whatever names are given, and stays registered', async () => {
+test('a registered certificate is accepted with any names, and stays registered', async () => {
   const pair = maker.make('a device');
   await register(pair);
   expect(await signIn(pair)).toBe(0);
   expect(await signIn(pair, { level: 4, username: 'anything', password: 'anything' })).toBe(0);
 });
 
-test('a certificate that nobody registered is refused, also with a good token', async () => {
+test('an unregistered certificate is refused, even with a valid token', async () => {
   const { token } = await newDevice();
   const pair = maker.make('a stranger');
   expect(await signIn(pair)).toBe(refused);
@@ -140,7 +140,7 @@ test('a token over TLS needs no certificate', async () => {
   client.cut();
 });
 
-test('who connects with a certificate of an issuer in a profile becomes a device, by its common name', async () => {
+test('a client with a certificate of an issuer in a profile becomes a device, by its common name', async () => {
   const issuer = newIssuer();
   const profileId = await newChainProfile(issuer, { pattern: '(.*)\\.fleet\\.example' });
   const name = uniqueName();
@@ -189,7 +189,7 @@ test('a new certificate of a device replaces the old one; a profile that may not
   expect(await signIn(maker.make(uniqueName(), { issuer }))).toBe(refused);
 });
 
-test('a profile whose pattern is no regular expression is refused', async () => {
+test('a profile whose pattern is not a regular expression is refused', async () => {
   const type = 'X509_CERTIFICATE_CHAIN';
   const provisionConfiguration = { type, provisionDeviceSecret: newIssuer().cert, certificateRegExPattern: '(' };
   const profile = { name: `chain-${randomUUID()}`, provisionType: type, profileData: { provisionConfiguration } };
@@ -270,7 +270,7 @@ test('the proof of an issuer may come with the profile: for the own tenant only,
   expect(await signIn(maker.make(uniqueName(), { issuer }))).toBe(refused);
 });
 
-test("a tenant that saves another one's issuers gets none of its devices, and keeps nobody out", async () => {
+test("a tenant that saves another one's issuers gets none of its devices, and blocks none of them", async () => {
   const { admin } = await newTenant();
   const root = newIssuer();
   const middle = maker.make(`middle ${randomUUID()}`, { issuer: root, isIssuer: true });

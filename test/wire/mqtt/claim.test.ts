@@ -10,7 +10,7 @@ test.each([
   ['nothing', ''],
   ['an empty object', '{}'],
   ['a secret and a time', '{"secretKey":"plum","durationMs":60000}'],
-])('a claim that says %s is acknowledged', (_, body) =>
+])('a claim with %s is acknowledged', (_, body) =>
   withDevice({}, async (client) => {
     expect(hex((await client.publish(claim, body)).reasonCode)).toBe('0x00');
   }),
@@ -30,7 +30,7 @@ test.each([
   }),
 );
 
-test('who knows the secret of the device may have it from then on', () =>
+test('a user with the secret of the device may claim it from then on', () =>
   withDevice({}, async (client, device) => {
     const customerId = await newCustomer();
     const { token } = await newCustomerUser(customerId);

@@ -36,7 +36,7 @@ for (const level of levels) {
   const isFive = level === 5;
 
   describe(levelName[level], () => {
-    test('a token as user name is let in, with no session, whatever clean says', async () => {
+    test('a token as user name is accepted, without a stored session, with any clean flag', async () => {
       for (const clean of [true, false]) {
         await withDevice({ level, clean, clientId: `c-${randomUUID().slice(0, 8)}` }, async (client) => {
           expect(codeOf(client.connack!)).toBe(0);
@@ -94,7 +94,7 @@ for (const level of levels) {
       });
     });
 
-    test('nothing that came behind a refused CONNECT is handled', () =>
+    test('nothing after a refused CONNECT is handled', () =>
       withSocket({ level }, async (client) => {
         await client.write(
           client.connectPacket({ username: `unknown-${randomUUID()}` }),
@@ -132,21 +132,21 @@ describe('empty client ids', () => {
     }
   });
 
-  test('MQTT 5 is told the one it was given, and the largest packet', () =>
+  test('MQTT 5 receives the assigned one, and the largest packet', () =>
     withDevice({ clientId: '' }, async (client) => {
       const { assignedClientIdentifier, maximumPacketSize } = client.connack!.properties!;
       expect(assignedClientIdentifier).toMatch(/^[0-9a-zA-Z-]{1,64}$/);
       expect(maximumPacketSize).toBe(65_536);
     }));
 
-  test('MQTT 5 is not told the one it chose itself', () =>
+  test('MQTT 5 does not receive an id that it chose itself', () =>
     withDevice({ clientId: 'mine' }, async (client) => {
       expect(client.connack!.properties).not.toHaveProperty('assignedClientIdentifier');
     }));
 });
 
 describe('MQTT 5 CONNACK', () => {
-  test('it says what the server does not do', () =>
+  test('it names what the server does not support', () =>
     withDevice({ properties: { sessionExpiryInterval: 3600, topicAliasMaximum: 10 } }, async (client) => {
       expect(client.connack!.properties).toMatchObject({
         retainAvailable: false,
@@ -159,13 +159,13 @@ describe('MQTT 5 CONNACK', () => {
       expect(client.connack!.properties!.topicAliasMaximum ?? 0).toBe(0);
     }));
 
-  test('a refusal says what to change', () =>
+  test('a refusal names what to change', () =>
     withSocket({}, async (client) => {
       const connack = await client.connect({ username: `unknown-${randomUUID()}` });
       expect(connack.properties?.reasonString).toMatch(/\w+/);
     }));
 
-  test('the reason stays away when the client does not want problem information', () =>
+  test('the reason is left out when the client does not want problem information', () =>
     withSocket({}, async (client) => {
       const connack = await client.connect({
         username: `unknown-${randomUUID()}`,
@@ -192,7 +192,7 @@ describe('wrong protocols', () => {
     ['a name in small letters', { level: 5, protocol: 'mqtt' }, [0x01, 0x84]],
     ['the bridge bit in the level', { level: 0x84, protocol: 'MQTT' }, [0x01, 0x84]],
   ] as const) {
-    test(`${name}: CONNACK says so, then the end`, async () => {
+    test(`${name}: CONNACK with the reason, then the end`, async () => {
       const { token } = await newDevice();
       // The answer may have either form: two bytes of MQTT 3 are a CONNACK of MQTT 5 cut short, so read them as bytes.
       await withSocket({ level: 4 }, async (client) => {
@@ -209,7 +209,7 @@ describe('wrong protocols', () => {
   }
 });
 
-describe('malformed CONNECT: the end, and nobody is logged in', () => {
+describe('malformed CONNECT: the connection ends without a login', () => {
   const login = { clientId: 'c', username: 'someone' };
   const badText = Buffer.from([0x61, 0xc3, 0x28]);
   const will = { topic: 'a', payload: 'x' };

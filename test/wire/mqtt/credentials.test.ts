@@ -1,4 +1,4 @@
-/** A session lasts as long as the credentials that opened it (docs/mqtt.md#sessions), on whichever worker it is. */
+/** A session lasts as long as the credentials that opened it (docs/mqtt.md#sessions), on any worker. */
 import { randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';
 import { type Device, eventually } from '../../harness/api.ts';
@@ -63,7 +63,7 @@ test('a device that is only saved, renamed or moved to another profile stays con
   });
 });
 
-test('a device that was saved is still told of shared attributes and commands', async () => {
+test('a device that was saved still receives shared attributes and commands', async () => {
   const device = await newDevice();
   await withMqtt({ token: device.token }, async (client) => {
     await client.subscribe({ 'v1/devices/me/attributes': 1, 'v1/devices/me/rpc/request/+': 1 });

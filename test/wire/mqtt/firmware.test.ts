@@ -71,7 +71,7 @@ test('chunks of any size make the file again, whether a subscription was granted
   });
 });
 
-test('many requests in one breath are all answered', async () => {
+test('many requests in one segment are all answered', async () => {
   const bytes = randomBytes(100_000);
   const device = await deviceWith(bytes);
   await withMqtt(device, async (client) => {
@@ -93,7 +93,7 @@ test('nothing assigned is NOT_FOUND on the error topic, and the connection stays
     expect(String(await chunk(client, 1, 0, '2'))).toBe('ab');
   }));
 
-test('MQTT 3 is told NOT_FOUND and stays', () =>
+test('MQTT 3 receives NOT_FOUND and stays', () =>
   withDevice({ level: 4 }, async (client) => {
     await client.publish('v2/fw/request/1/chunk/0', '4');
     expect((await client.message('v2/fw/error')).text).toBe('NOT_FOUND');
@@ -205,7 +205,7 @@ test('firmware and software under the same id are two downloads', async () => {
   });
 });
 
-test('a download goes on with the package it began with, a new one gets the new package', async () => {
+test('a download continues with the package it began with, a new one gets the new package', async () => {
   const device = await deviceWith(Buffer.from('oldold'));
   await withMqtt(device, async (client) => {
     expect(String(await chunk(client, 1, 0, '3'))).toBe('old');

@@ -1,6 +1,6 @@
 /**
  * Down to the client: never more unacknowledged messages than its Receive Maximum, never a packet above its Maximum
- * Packet Size, no topic alias, and packet ids that are free (docs/mqtt.md#limits). Up: nobody's silence hurts others.
+ * Packet Size, no topic alias, and packet ids that are free (docs/mqtt.md#limits). Up: the silence of a client harms no other.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
@@ -113,7 +113,7 @@ describe('a client that does not read', () => {
     }));
 });
 
-test('a socket that opens and says nothing does not keep another from logging in', async () => {
+test('a socket that opens and sends nothing does not keep another from logging in', async () => {
   const silent = await Promise.all(Array.from({ length: 200 }, () => MqttClient.open()));
   try {
     await withDevice({}, async (client) => {

@@ -1,4 +1,4 @@
-/** Attributes of a gateway's devices: saved, asked for, and told of. */
+/** Attributes of a gateway's devices: saved, requested, and sent. */
 import { expect, test } from 'vitest';
 import type { Device } from '../../harness/api.ts';
 import { connectMqtt, type MqttClient } from '../../harness/mqtt-client.ts';
@@ -135,7 +135,7 @@ test('shared attributes that change go to a gateway that subscribed, deletions t
   });
 });
 
-test('a gateway that has not subscribed, or no more, is told nothing; nor of a child that is disconnected', async () => {
+test('a gateway without a subscription receives nothing; nor for a child that is disconnected', async () => {
   await withGateway({}, async (client) => {
     const [device, other] = [childName(), childName()];
     await client.publish(connect, { device });
@@ -155,7 +155,7 @@ test('a gateway that has not subscribed, or no more, is told nothing; nor of a c
   });
 });
 
-test('what changed while the gateway was away comes when the child is connected again, once', async () => {
+test('a change made while the gateway was disconnected is sent when the child is connected again, once', async () => {
   await withGateway({}, async (client, gateway) => {
     const device = childName();
     await client.subscribe(attributes);

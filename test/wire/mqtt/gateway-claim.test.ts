@@ -17,7 +17,7 @@ async function claimed(device: string, secretKey: string): Promise<string> {
   return `${answer.status}`;
 }
 
-test('children that are connected may be claimed with what the gateway said', async () => {
+test('connected children may be claimed with the values that the gateway sent', async () => {
   await withGateway({}, async (client) => {
     const [a, b] = [childName('A'), childName('B')];
     await client.publish(connect, { device: a });
@@ -42,7 +42,7 @@ test('a child that is not connected through this gateway is refused by name and 
   });
 });
 
-test('MQTT 3 gets its acknowledgement for a claim of nobody', async () => {
+test('MQTT 3 gets its acknowledgement for a claim without devices', async () => {
   await withGateway({ level: 4 }, async (client) => {
     const nobody = childName('nobody');
     await client.publish(claim, { [nobody]: {} });

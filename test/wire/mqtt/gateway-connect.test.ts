@@ -82,7 +82,7 @@ test('names are text as it is: numbers, quotes, other scripts, names of JavaScri
   });
 });
 
-test('a child that is disconnected gets no command; disconnecting nobody is fine', async () => {
+test('a child that is disconnected gets no command; disconnecting an unknown child is allowed', async () => {
   await withGateway({}, async (client) => {
     const device = childName();
     await client.subscribe(gatewayTopic.rpc);
@@ -135,7 +135,7 @@ test('when the socket of a gateway is cut, it and each child are disconnected on
   });
 });
 
-test('a thousand connects in one breath make a thousand children', async () => {
+test('a thousand connects in one segment make a thousand children', async () => {
   await withGateway({}, async (client) => {
     const prefix = childName();
     const packets = Array.from({ length: 1000 }, (_, n) =>
@@ -182,7 +182,7 @@ test('another connection of the same gateway takes over, and its children with i
   });
 });
 
-test('a child of another gateway changes over, and its former gateway is told with MQTT 5', async () => {
+test('a child of another gateway changes over, and its former gateway is notified with MQTT 5', async () => {
   await withGateway({}, async (first) => {
     await withGateway({}, async (second) => {
       const device = childName();

@@ -207,7 +207,7 @@ test("a customer's user neither widens its gateway nor has commands sent to anot
   expect(calls.data).toEqual([]);
 });
 
-test('a gateway that made itself by provisioning acts for what it made, until an administrator says more', async () => {
+test('a gateway that made itself by provisioning acts for what it made, until an administrator allows more', async () => {
   const profileName = `gate-${randomUUID()}`;
   const [key, secret] = [randomUUID(), randomUUID()];
   await ok('POST', '/api/deviceProfile', {

@@ -26,7 +26,7 @@ test('a command reaches the gateway of the child, and its reply the caller uncha
   });
 });
 
-test('commands of several children find their way, whatever the order of the replies', async () => {
+test('commands of several children reach them, with replies in any order', async () => {
   await withGateway({}, async (client) => {
     await client.subscribe(rpc);
     const names = Array.from({ length: 20 }, () => childName());
@@ -87,7 +87,7 @@ test('a reply for a child that is not connected here goes nowhere and makes noth
   });
 });
 
-test('a gateway hears when one of its devices is deleted or renamed, also later', async () => {
+test('a gateway is notified when one of its devices is deleted or renamed, also later', async () => {
   await withGateway({}, async (client, gateway) => {
     const [gone, before, after] = [childName('gone'), childName('before'), childName('after')];
     await client.subscribe('v1/devices/me/rpc/request/+');
@@ -107,7 +107,7 @@ test('a gateway hears when one of its devices is deleted or renamed, also later'
   });
 });
 
-test('a child that is renamed while it is connected goes on under its new name', async () => {
+test('a child that is renamed while it is connected continues under its new name', async () => {
   await withGateway({}, async (client) => {
     const [before, after] = [childName('before'), childName('after')];
     await client.subscribe(gatewayTopic.attributes);

@@ -136,7 +136,7 @@ test('of one name that is there twice the last counts', async () => {
   });
 });
 
-test('messages of one device without a ts keep their order, also behind one that waits for a new device', async () => {
+test('messages of one device without a ts keep their order, also after one that waits for a new device', async () => {
   await withGateway({}, async (client) => {
     const device = childName();
     const values = Array.from({ length: 50 }, (_, n) => n);

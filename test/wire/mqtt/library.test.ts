@@ -81,7 +81,7 @@ for (const [transport, url] of Object.entries(transports)) {
   }
 }
 
-test('a client that was taken over hears why, and the newer one stays', async () => {
+test('a client that was taken over receives the reason, and the newer one stays', async () => {
   const device = await newDevice();
   const older = await connect(transports.TCP(), 5, device);
   const told = new Promise<number | undefined>((resolve) =>

@@ -1,6 +1,6 @@
 /**
  * Packets that break the standard, one by one, on a connection that is logged in ([MQTT-4.8.0-1], MQTT 5 section 4.13): the
- * code of MQTT 5 or the end, nothing stored, and nothing behind them is handled.
+ * code of MQTT 5 or the end, nothing stored, and nothing after them is handled.
  */
 import { beforeAll, describe, expect, test } from 'vitest';
 import type { Device } from '../../harness/api.ts';
@@ -165,11 +165,11 @@ for (const level of levels) {
   });
 }
 
-test('none of them, and nothing behind them, was stored', async () => {
+test('neither these packets nor those after them were stored', async () => {
   expect(await storedKeys(device)).toEqual([]);
 });
 
-describe('what only looks wrong', () => {
+describe('packets that only seem wrong', () => {
   test('a topic may hold any Unicode, slashes at both ends and spaces: unknown, not malformed', () =>
     withDevice({}, async (client) => {
       for (const topic of [
@@ -187,7 +187,7 @@ describe('what only looks wrong', () => {
     }));
 
   for (const level of levels) {
-    test(`${levelName[level]}: an acknowledgement of a packet id that nobody used is ignored`, () =>
+    test(`${levelName[level]}: an acknowledgement of an unused packet id is ignored`, () =>
       withDevice({ level }, async (client) => {
         await client.send(frame(type.puback, 0, uint16(77)));
         await client.quiet();

@@ -51,7 +51,7 @@ for (const version of ['mqttv31', 'mqttv311', 'mqttv5']) {
   const to = (token: string) => ['-p', String(mqttPort()), '-V', version, '-u', token];
 
   describe(version, () => {
-    test('one message of each QoS, in one breath: stored', async () => {
+    test('one message of each QoS, in one segment: stored', async () => {
       const device = await newDevice();
       for (const qos of ['0', '1', '2']) {
         const message = ['-t', telemetry, '-q', qos, '-m', `{"q${qos}":${qos}}`];
@@ -68,7 +68,7 @@ for (const version of ['mqttv31', 'mqttv311', 'mqttv5']) {
       expect(await storedValues(device, 'line', 500)).toHaveLength(500);
     });
 
-    test('an unknown token is told so', async () => {
+    test('an unknown token gets the reason', async () => {
       const { exit, output } = run('mosquitto_pub', [...to('nobody'), '-t', telemetry, '-q', '1', '-m', '{"a":1}']);
       expect(await exit).not.toBe(0);
       expect(output()).toMatch(
@@ -120,7 +120,7 @@ test('the examples of docs/mqtt.md run as they are written', async () => {
       const isGateway = example.includes('v1/gateway/');
       await saveDevice(device.id, { firmwareId, ...(isGateway && { additionalInfo: { gateway: true } }) });
       const address = `-h 127.0.0.1 -p ${mqttPort()}`;
-      // A subscriber ends by itself when nothing came for a while (27); an answer is waited for longer.
+      // A subscriber ends when no message arrived for a while (27); an answer is waited for longer.
       const wait = example.startsWith('mosquitto_sub') ? '-W 1' : example.startsWith('mosquitto_rr') ? '-W 20' : '';
       // A child of one gateway would be taken over by the next.
       const line = example

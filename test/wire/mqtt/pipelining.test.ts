@@ -1,4 +1,4 @@
-/** Packets behind one another in one segment: all are handled, all answers come in order, none is lost. */
+/** Several packets in one segment: all are handled, all answers come in order, none is lost. */
 import { describe, expect, test } from 'vitest';
 import { eventually } from '../../harness/api.ts';
 import { levelName, levels, withSocket } from '../../harness/mqtt-client.ts';
@@ -49,7 +49,7 @@ for (const level of levels) {
       }
     });
 
-    test('QoS 0 in one breath is stored too', async () => {
+    test('QoS 0 in one segment is stored too', async () => {
       const device = await newDevice();
       await withSocket({ level }, async (client) => {
         await client.write(
@@ -63,7 +63,7 @@ for (const level of levels) {
       });
     });
 
-    test('what a gateway says in one breath is stored for its children, new and known, with QoS 0 as well', async () => {
+    test('packets of a gateway in one segment are stored for its children, new and known, with QoS 0 as well', async () => {
       const gateway = await newGateway();
       const name = childName();
       for (const n of [1, 2]) {
@@ -95,7 +95,7 @@ for (const level of levels) {
         expect(await storedValues(device, 'n', 100)).toHaveLength(100);
       }));
 
-    test('an order is kept when a refused one stands in the middle', () =>
+    test('an order is kept with a refused packet in the middle', () =>
       withDevice({ level }, async (client) => {
         const bodies = ['{"a":1}', '{"a":', '{"b":1}', '[]', 'x', '{"c":1}'];
         await client.write(...bodies.map((body, n) => client.publishPacket(telemetry, body, { messageId: n + 1 })));

@@ -56,7 +56,7 @@ test('telemetry and attributes are taken on topics that match, and on the usual 
 test.each([
   ['plant/7/news', 'plant/7/news'],
   ['plant/+/news', 'plant/me/news'],
-])('shared attributes are pushed to who subscribed %s on %s', async (filter, topic) => {
+])('shared attributes are sent to a subscription of %s on %s', async (filter, topic) => {
   const device = await deviceOf(plant);
   const user = new DeviceUser(device);
   await withMqtt(device, async (client) => {

@@ -43,7 +43,7 @@ for (const level of levels) {
     await withMqtt({ level, clientId: 'provision' }, (client) => client.quiet());
   });
 
-  test(`${levelName[level]}: a good request gets credentials, and they connect`, async () => {
+  test(`${levelName[level]}: a valid request gets credentials, and they connect`, async () => {
     const key = await newKey();
     const deviceName = `pump-${randomUUID()}`;
     const token = await withMqtt({ level, username: 'provision' }, async (client) => {
@@ -60,7 +60,7 @@ for (const level of levels) {
   });
 }
 
-test('a connection without credentials may send few and small packets, and is told so', async () => {
+test('a connection without credentials may send few and small packets, and gets the reason', async () => {
   const client = await connectMqtt({ username: 'provision' });
   expect(client.connack!.properties).toMatchObject({ maximumPacketSize: 24 * 1024, receiveMaximum: 10 });
   await client.send(lyingFrame(packetType.publish, 0, 24 * 1024, string(requestTopic)));

@@ -53,7 +53,7 @@ for (const level of levels) {
         expect(await storedValues(device, 'q', 2)).toEqual(['1', '2']);
       }));
 
-    test('PUBREL of an id that nobody used is completed', () =>
+    test('PUBREL of an unused id is completed', () =>
       withDevice({ level }, async (client) => {
         await client.write({ cmd: 'pubrel', messageId: 99 });
         const { reasonCode } = await client.expect('pubcomp', { messageId: 99 });

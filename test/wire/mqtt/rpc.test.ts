@@ -86,7 +86,7 @@ test('params that are not given are null', () =>
     expect(told(await calling)).toBe('200 ');
   }));
 
-test('commands come on the family that was subscribed last; replies are taken on each', () =>
+test('commands are sent on the topic family subscribed last; replies are accepted on each', () =>
   withDevice({}, async (client, device) => {
     const families = [
       [`${requests}+`, requests, responses],
@@ -111,7 +111,7 @@ test('a reply that is not JSON reaches the caller as a JSON string', () =>
     expect(told(await calling)).toBe('200 "fine, \\"thanks\\""');
   }));
 
-test('a reply to a command that nobody knows is acknowledged; one without a proper id or body is 0x99', () =>
+test('a reply to an unknown command is acknowledged; one without a proper id or body is 0x99', () =>
   withDevice({}, async (client) => {
     const f = async (topic: string, body: string) => hex((await client.publish(topic, body)).reasonCode);
     expect(await f(`${responses}999`, '{}')).toBe('0x00');
@@ -165,7 +165,7 @@ test('of a poll and a connection of one device exactly one gets the command', ()
     expect((await Promise.all([polling, pushing])).sort()).toEqual([false, true]);
   }));
 
-test('a persistent command to a device that is away is delivered when it subscribes', async () => {
+test('a persistent command to an offline device is delivered when it subscribes', async () => {
   const device = await newDevice();
   const rpcId = await persistent(device, { method: 'later', params: { a: 1 } });
   await sleep(300);
@@ -179,7 +179,7 @@ test('a persistent command to a device that is away is delivered when it subscri
   });
 });
 
-test('a persistent command whose PUBACK does not come before the end is delivered again, with the same id', async () => {
+test('a persistent command without a PUBACK before the end is delivered again, with the same id', async () => {
   const device = await newDevice();
   const first = await connectMqttOn(1, { token: device.token });
   await listening(first);
@@ -217,7 +217,7 @@ test('with QoS 0 a persistent command is delivered when it is written', () =>
     expect(await statusOf(rpcId, 'DELIVERED')).toBe('DELIVERED');
   }));
 
-test('a command that is larger than the device takes fails with that reason, and those behind it come', () =>
+test('a command that is larger than the device accepts fails with that reason, and later ones arrive', () =>
   withDevice({ properties: { maximumPacketSize: 200 } }, async (client, device) => {
     const large = { method: 'large', params: 'x'.repeat(300) };
     await listening(client);

@@ -36,7 +36,7 @@ describe.concurrent('slow CONNECT', () => {
       await drip;
     }));
 
-  test('TLS: a client that says nothing behind the handshake', () => {
+  test('TLS: a client that sends nothing after the handshake', () => {
     const { port, ca } = mqttsEngine();
     return withSocket({ port, tls: { ca } }, endsInTime);
   });

@@ -134,7 +134,7 @@ for (const level of levels) {
   });
 }
 
-test('MQTT 5: a filter that nobody knows is told from one that was not subscribed', () =>
+test('MQTT 5: an unknown filter gets another code than one that was not subscribed', () =>
   withDevice({}, async (client) => {
     const [code] = await client.unsubscribe('foo/bar');
     expect([0x11, 0x8f]).toContain(code);

@@ -82,7 +82,7 @@ for (const level of levels) {
         expect(await storedKeys(device)).toEqual(['good']);
       }));
 
-    test('a topic that nobody knows is refused with 0x90, MQTT 3 gets a plain PUBACK; it stays', () =>
+    test('an unknown topic is refused with 0x90, MQTT 3 gets a plain PUBACK; it stays', () =>
       withDevice({ level }, async (client, device) => {
         for (const topic of [
           'foo',
@@ -116,14 +116,14 @@ for (const level of levels) {
   });
 }
 
-test('the reason of a refusal stays away when the client wants no problem information', () =>
+test('the reason of a refusal is left out when the client wants no problem information', () =>
   withDevice({ properties: { requestProblemInformation: false } }, async (client) => {
     const ack = await client.publish(telemetry, '{"a":');
     expect(ack.reasonCode).toBe(0x99);
     expect(ack.properties?.reasonString).toBeUndefined();
   }));
 
-test('the reason of a refusal stays away when it would exceed the largest packet of the client', () =>
+test('the reason of a refusal is left out when it would exceed the largest packet of the client', () =>
   withDevice({ properties: { maximumPacketSize: 20 } }, async (client) => {
     const ack = await client.publish(telemetry, '{"a":');
     expect(ack.reasonCode).toBe(0x99);

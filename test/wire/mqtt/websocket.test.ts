@@ -131,7 +131,7 @@ test('a client that vanishes without DISCONNECT leaves the others alone', async 
   await healthy.endAsync();
 });
 
-test('a client that logs in, publishes and leaves in one breath has published', async () => {
+test('a client that logs in, publishes and leaves in one segment has published', async () => {
   const device = await newDevice();
   const socket = await open();
   const goodbye = frame(Buffer.from([0xe0, 0]));

@@ -110,7 +110,7 @@ async function callAsUser(): Promise<{ email: string; by: string }> {
   return { email: (await response.json()).email, by: response.request().headers()['x-authorization'] ?? '' };
 }
 
-/** Fills in one of the forms behind "Authorize". */
+/** Fills in one of the forms of "Authorize". */
 async function authorize(scheme: string, fill: (form: Locator) => Promise<void>): Promise<void> {
   await page.locator('.auth-wrapper > .authorize').click();
   const form = page.locator('.auth-container').filter({ hasText: scheme });
@@ -177,7 +177,7 @@ test(
   testMsMax,
 );
 
-test('a key is disabled, enabled, found and revoked, and the server knows at once', async () => {
+test('a key is disabled, enabled, found and revoked, at once on the server', async () => {
   await signIn();
   const description = `night export ${randomUUID()}`;
   const key = await createKey(description);
@@ -235,7 +235,7 @@ test('a token that is about to end is renewed, and one that the server refuses e
   await page.getByText('Your session has ended. Sign in again.').waitFor();
 });
 
-test('whatever goes wrong is told in a sentence', async () => {
+test('every failure is shown as a sentence', async () => {
   expectedStatuses = [401, 429];
   await signIn('wrong');
   await page.getByRole('alert').filter({ hasText: 'Invalid username or password' }).waitFor();

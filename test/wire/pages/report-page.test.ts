@@ -5,7 +5,7 @@ import { launchBrowser } from '../../harness/browser.ts';
 import { analyticsUrl, saveView } from '../../harness/reports.ts';
 import { sharedEngine } from '../../harness/shared-engine.ts';
 
-test('a view link asks who is there and shows the table', async () => {
+test('a view link asks for a sign-in and shows the table', async () => {
   const name = `shown & ${randomUUID()}`;
   const { id } = await sharedEngine().createDevice(name);
   const view = await saveView({

@@ -67,7 +67,7 @@ describe('signing in', () => {
     );
   });
 
-  test('no token, a changed one, a refresh token and a guest are 403, whatever the body', async () => {
+  test('no token, a changed one, a refresh token and a guest are 403, with any body', async () => {
     const { token, refreshToken } = await sharedEngine().login();
     const at = token.length - 10;
     const tampered = `${token.slice(0, at)}${token[at] === 'A' ? 'B' : 'A'}${token.slice(at + 1)}`;
@@ -106,7 +106,7 @@ describe('signing in', () => {
     expect(answer.headers.get('access-control-expose-headers')).toContain('X-Report-Truncated');
   });
 
-  test('the analytics component signs in by itself', async () => {
+  test('the analytics component has its own sign-in', async () => {
     const { adminEmail: username, adminPassword: password } = sharedEngine().address;
     const answer = await ask('POST', '/apiTrendz/publicApi/auth/login', { username, password }, { token: '' });
     const { token } = (await answer.json()) as { token: string };
@@ -115,7 +115,7 @@ describe('signing in', () => {
 });
 
 describe('requests', () => {
-  test('blank bounds leave the saved range, each by itself', async () => {
+  test('blank bounds leave the saved range, each separately', async () => {
     const whole = await report(water);
     for (const blank of [0, null, '']) {
       expect(await report(water, { rangeStartTs: blank, rangeEndTs: blank, filters: null })).toEqual(whole);
@@ -170,7 +170,7 @@ describe('requests', () => {
     expect(await faultOf(await ask('POST', buildReport, { viewConfigId: water, ...request }))).toMatch(/^400\/31/);
   });
 
-  test('whatever looks like SQL or a template is data', async () => {
+  test('values like SQL or templates are data', async () => {
     const hostile = [
       "' OR 1=1 --",
       '}',

@@ -64,7 +64,7 @@ test('a key has exactly the members of the wire', async () => {
   );
 });
 
-test('a key that nobody enabled opens nothing until somebody does', async () => {
+test('a disabled key is refused until a user enables it', async () => {
   const key = await newKey({ enabled: undefined });
   expect(key.enabled).toBe(false);
   expect(await onEachWorker(key.value)).toEqual([401, 401]);
@@ -103,7 +103,7 @@ test('a key does not end beyond all numbers', async () => {
   );
 });
 
-test('a key dies with its user, and rests while its user is disabled', async () => {
+test('a key is deleted with its user, and refused while its user is disabled', async () => {
   const user = await newCustomerUser(await newCustomer());
   const key = await newKey({}, user.token);
   expect(await onEachWorker(key.value)).toEqual([200, 200]);
@@ -124,7 +124,7 @@ test('what is no key is refused', async () => {
   }
 });
 
-test('a JWT goes before a key, in whatever header, and a broken one is not saved by a key', async () => {
+test('a JWT in any header has precedence over a key, and a broken one is refused despite a key', async () => {
   const key = await newKey();
   const user = await newCustomerUser(await newCustomer());
   const both = await withKey(key.value, '/api/auth/user', { authorization: `Bearer ${user.token}` });
@@ -183,7 +183,7 @@ test('saving a key changes description and enabled, and nothing of what it is', 
   expect(await fault('POST', '/api/apiKey', { description: 'x' })).toMatch(/^400\/31 /);
 });
 
-test('keys are managed by their users and by administrators of the tenant, by nobody else', async () => {
+test('keys are managed only by their users and by administrators of the tenant', async () => {
   const [user, colleague] = await twoUsers();
   const made = await newKey({ userId: userId(user.id) });
   expect(await (await withKey(made.value)).json()).toMatchObject({ email: user.email });

@@ -93,7 +93,7 @@ test('a body that is not an object of attributes is refused in words', async () 
   expect(await send('POST', path, '{" ":1}')).toEqual(plain(400, 'Key cannot be blank'));
 });
 
-test('an unknown scope, a bad id and a foreign kind of entity are told as JSON', async () => {
+test('an unknown scope, a bad id and an unsupported type of entity are refused as JSON', async () => {
   const { id } = (await DeviceUser.create()).device;
   expect(await fault('POST', `${prefix}/DEVICE/${id}/NO_SCOPE`, { a: 1 })).toMatch(/^400\/31 /);
   expect(await fault('GET', `${prefix}/DEVICE/${id}/values/attributes/NO_SCOPE`)).toMatch(/^400\/31 /);

@@ -62,7 +62,7 @@ test('the content type of a sign-in is not checked', async () => {
   expect(response.status).toBe(200);
 });
 
-test('the user is told to its token in either header', async () => {
+test('the user of the token is returned, in either header', async () => {
   const api = sharedEngine();
   const { token } = await api.login();
   for (const name of ['authorization', 'x-authorization']) {
@@ -74,7 +74,7 @@ test('the user is told to its token in either header', async () => {
   }
 });
 
-test('a request without a good token is 401 with the reason', async () => {
+test('a request without a valid token is 401 with the reason', async () => {
   const api = sharedEngine();
   const { token } = await api.login();
   const last = token.at(-1) === 'A' ? 'B' : 'A';
@@ -119,7 +119,7 @@ test('a logout ends its session and no other one', async () => {
   expect((await api.send('GET', '/api/auth/user', undefined, stays.token)).status).toBe(200);
 });
 
-test('a changed password ends the tokens of before, and the answer brings new ones', async () => {
+test('a changed password ends earlier tokens, and the answer has new ones', async () => {
   const user = await newCustomerUser(await newCustomer());
   const change = { currentPassword: user.password, newPassword: 'plum-tree-8' };
   const wrong = (body: object) => fault('POST', '/api/auth/changePassword', { ...change, ...body }, user.token);

@@ -21,7 +21,7 @@ interface Results {
 const bulk = (devices: object[], token?: string): Promise<Results> =>
   ok('POST', '/api/devices/bulk', { devices }, token);
 
-test('each device is made, or told why not, whatever becomes of the others', async () => {
+test('each device is made or refused with a reason, independent of the others', async () => {
   const run = randomUUID().slice(0, 8);
   const customer = await ok('POST', '/api/customer', { title: `bulk-${run}` });
   await ok('POST', `/api/device?accessToken=${run}-taken`, { name: `${run}-there` });

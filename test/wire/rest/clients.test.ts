@@ -5,7 +5,7 @@ import { newTenant, ok, systemAdminToken } from '../../harness/people.ts';
 import { fault, faultOf } from '../../harness/rest.ts';
 import { newDevice, sharedEngine } from '../../harness/shared-engine.ts';
 
-test('an operation that is not offered is an unknown path, whatever it resembles', async () => {
+test('an operation that is not offered is an unknown path, even one like a known path', async () => {
   const bare = (method: string, path: string) => fetch(`${sharedEngine().http}${path}`, { method });
   for (const path of [
     '/api/tenant/dashboards',
@@ -66,7 +66,7 @@ test('a boolean may be any of its words, in any letter case', async () => {
   expect(await fault('GET', `${path}perhaps`)).toMatch(/^400\/31 .*must be true or false, not 'perhaps'/);
 });
 
-test('a customer whose title is taken is refused, or titled with a suffix that is free', async () => {
+test('a customer whose title is taken is refused, or gets a suffix that is free', async () => {
   const title = randomUUID();
   const create = (query: string) => ok('POST', `/api/customer?nameConflictPolicy=${query}`, { title });
   expect((await create('UNIQUIFY')).title).toBe(title);

@@ -35,7 +35,7 @@ test('the id of MQTT credentials is computed', async () => {
   expect(await f({ userName: unique })).toMatchObject({ credentialsId: unique });
 });
 
-test('what is wrong with credentials is said', async () => {
+test('faults of credentials are named', async () => {
   const credentials = await of((await newDevice()).id);
   const other = await newDevice();
   const f = (change: object) => fault('POST', '/api/device/credentials', { ...credentials, ...change });

@@ -9,7 +9,7 @@ const denied = "403/20 You don't have permission to perform this operation!";
 const nullUuid = '13814000-1dd2-11b2-8080-808080808080';
 const page = 'pageSize=10&page=0';
 
-test('a customer has exactly the members that the wire knows', async () => {
+test('a customer has exactly the documented members', async () => {
   const title = `Orchard ${randomUUID()}`;
   const customer = await ok('POST', '/api/customer', {
     title,
@@ -89,7 +89,7 @@ test('a device is given to a customer and taken back', async () => {
   );
 });
 
-test('a save that leaves out the customer takes the device away', async () => {
+test('a save without a customer unassigns the device', async () => {
   const [customerId, device] = [await newCustomer(), await newDevice()];
   const { customerId: _, ...rest } = await ok('POST', `/api/customer/${customerId}/device/${device.id}`);
   expect((await ok('POST', '/api/device', rest)).customerId.id).toBe(nullUuid);

@@ -119,7 +119,7 @@ test('an unknown type becomes a profile; letter case counts', async () => {
   expect(upper['deviceProfileId']).not.toEqual(device['deviceProfileId']);
 });
 
-test('ids that are no uuid and ids of nothing are told apart', async () => {
+test('malformed ids and unknown ids get different answers', async () => {
   expect(await fault('GET', '/api/device/123')).toBe('400/31 Invalid UUID string: 123');
   const id = randomUUID();
   expect(await fault('GET', `/api/device/${id}`)).toBe(`404/32 Device with id [${id}] is not found`);

@@ -85,7 +85,7 @@ describe.each(['CUSTOMER', 'TENANT', 'USER', 'DEVICE_PROFILE'])('%s', (type) => 
     expect(await refusal('POST', `${path}/CLIENT_SCOPE`, { a: 1 })).toBe('400 Invalid scope: CLIENT_SCOPE');
   });
 
-  test('is nobody else’s', async () => {
+  test('belongs to its owner only', async () => {
     const stranger = (await newTenant()).admin.token;
     for (const [method, rest, body] of [
       ['GET', '/values/timeseries', undefined],

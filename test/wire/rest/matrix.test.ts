@@ -1,7 +1,7 @@
 /**
  * Role × operation × ownership: every operation of the API document is called by every role, for entities of its own, of
  * another customer, of another tenant and for missing ones, and without credentials. `matrix-rules.ts` says what has to
- * come of it. A refusal tells nothing: another tenant's entity and a missing one get the same answer. A refused write
+ * come of it. A refusal reveals nothing: another tenant's entity and a missing one get the same answer. A refused write
  * changes nothing.
  */
 import { beforeAll, describe, expect, test, vi } from 'vitest';
@@ -353,7 +353,7 @@ async function newSession(caller: Caller): Promise<string> {
   }
 }
 
-/** A member of a body that names an entity tells of another tenant's no more than of a missing one. */
+/** A member of a body that names an entity reveals no more of another tenant's entity than of a missing one. */
 test.each(tags)('what a body refers to: %s', { retry: 0 }, async (tag) => {
   const faults: string[] = [];
   await inTurns(callsOfTag(tag), async (call) => {

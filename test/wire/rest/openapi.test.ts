@@ -1,6 +1,6 @@
 /**
  * The API document and the API are one: every operation is called with valid and invalid input made of its schemas, and
- * each answer is one that the document names, member by member. The seed is told when something is wrong.
+ * each answer is one that the document names, member by member. A failure names the seed.
  */
 import { randomUUID } from 'node:crypto';
 import { get } from 'node:http';
@@ -302,7 +302,7 @@ const refusedHere = new Set([
 ]);
 
 describe('the document', () => {
-  test('is OpenAPI 3.1 of a platform that knows API keys', async () => {
+  test('is OpenAPI 3.1 of a platform with API keys', async () => {
     expect(document.openapi).toMatch(/^3\.1\./);
     const [major, minor] = document.info.version.split('.').map(Number) as [number, number];
     expect(major * 100 + minor).toBeGreaterThanOrEqual(403);
@@ -316,7 +316,7 @@ describe('the document', () => {
     });
   });
 
-  test('names every operation once, and who may call it', () => {
+  test('names every operation once, and its allowed callers', () => {
     expect(new Set(operations.map(({ operationId }) => operationId)).size).toBe(operations.length);
     for (const { path, security, operationId } of operations) {
       const isOpen = /^\/api\/(noauth|v1|auth\/(login|token))|^\/v3\/|\/publicApi\/auth\/login$/.test(path);
@@ -414,13 +414,13 @@ describe('every operation', () => {
       for (const wrong of wrongBodies(operation, body)) {
         const refused = await call(operation, path, right(), wrong.body, token);
         const told = `${wrong.what}: ${refused.status} ${refused.text}`;
-        // Devices are told less, and what they reply to a command is theirs.
+        // Devices receive less, and their replies to commands are free.
         const isDevice = operation.tags.includes('device-api');
         expect(isDevice ? [200, 400, 408] : [400, 401, 415], told).toContain(refused.status);
         if (wrong.member && refused.status === 400 && !isDevice) expect(refused.text, told).toContain(wrong.member);
       }
 
-      // What fits the schemas, and whatever comes of it.
+      // Requests that fit the schemas, with any outcome.
       const answers: Sent[] = [];
       for (let i = 0; i < 4; i += 1) {
         const some = queryOf(operation, query);

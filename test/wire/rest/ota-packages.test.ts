@@ -102,7 +102,7 @@ test('what is missing or unknown in an upload is named', async () => {
   expect(await faultOf(await upload(unknown))).toBe(`404/32 OtaPackage with id [${unknown}] is not found`);
 });
 
-test('data is uploaded once, and what devices were told stays', async () => {
+test('data is uploaded once, and notifications of devices stay', async () => {
   const stored = await newPackage();
   expect(await faultOf(await upload(stored.id.id))).toBe('400/31 Updating otaPackage data is prohibited!');
   for (const [member, name] of [

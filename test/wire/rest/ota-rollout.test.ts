@@ -1,4 +1,4 @@
-/** What a device is told of its packages (docs/rest.md#packages): own package, package of the profile, and back. */
+/** The notifications of a device about its packages (docs/rest.md#packages): own package, package of the profile, and back. */
 import { randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';
 import { eventually } from '../../harness/api.ts';
@@ -60,7 +60,7 @@ test('software has its own names', async () => {
   expect(await told(id, software, 'sw')).toMatchObject({ sw_version: '3', sw_size: 10 });
 });
 
-test('a package that is taken away takes its attributes away', async () => {
+test('unassigning a package removes its attributes', async () => {
   const firmware = await newPackage();
   const { id } = await newDevice();
   await saveDevice(id, { firmwareId: firmware.id });
@@ -87,7 +87,7 @@ test('a package at a URL has its URL instead of size and checksum, and the next 
   ]);
 });
 
-test('saving a device without a change tells it nothing', async () => {
+test('saving a device without a change sends it nothing', async () => {
   const firmware = await newPackage();
   const { id } = await newDevice();
   await saveDevice(id, { firmwareId: firmware.id });

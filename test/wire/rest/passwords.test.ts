@@ -1,4 +1,4 @@
-/** Guests, the pages behind links, and the way to a new password (docs/rest.md#passwords). */
+/** Guests, the pages of links, and choosing a new password (docs/rest.md#passwords). */
 import { expect, test } from 'vitest';
 import { activateTokenOf, newCustomer, newCustomerUser, ok } from '../../harness/people.ts';
 import { fault } from '../../harness/rest.ts';
@@ -7,7 +7,7 @@ import { newDevice, sharedEngine } from '../../harness/shared-engine.ts';
 const denied = "403/20 You don't have permission to perform this operation!";
 const keys = (id: string) => `/api/plugins/telemetry/DEVICE/${id}/values/timeseries?keys=k`;
 
-test('a guest looks at what belongs to the public customer and changes nothing', async () => {
+test('a guest reads what belongs to the public customer and changes nothing', async () => {
   const [shown, hidden] = [await newDevice(), await newDevice()];
   const device = await ok('POST', `/api/customer/public/device/${shown.id}`);
   const publicId = device.customerId.id;
@@ -27,7 +27,7 @@ test('a guest looks at what belongs to the public customer and changes nothing',
   expect((await ok('GET', `/api/device/${shown.id}`, undefined, next.token)).id.id).toBe(shown.id);
 });
 
-test('a guest of no public customer is nobody', async () => {
+test('a guest of an unknown customer is refused', async () => {
   const unknown = '401/10 Invalid username or password';
   expect(await fault('POST', '/api/auth/login/public', { publicId: await newCustomer() }, '')).toBe(unknown);
   expect(await fault('POST', '/api/auth/login/public', { publicId: 'no' }, '')).toBe(unknown);
@@ -60,7 +60,7 @@ test('the page of an activation link works without a script and runs none', asyn
   await sharedEngine().login(email, 'pear-tree-7');
 });
 
-test('who forgot the password gets a link from an administrator, which works once and ends the sessions', async () => {
+test('a user without a password gets a link from an administrator, which works once and ends the sessions', async () => {
   const user = await newCustomerUser(await newCustomer());
   await ok('POST', '/api/noauth/resetPasswordByEmail', { email: user.email }, '');
   await ok('POST', '/api/noauth/resetPasswordByEmail', { email: 'nobody@nowhere.example' }, '');

@@ -47,7 +47,7 @@ test('a profile needs only a name; everything else is there', async () => {
   expect(await ok('GET', `/api/deviceProfile/${profile.id.id}`)).toEqual(profile);
 });
 
-test('what nobody here knows comes back as it was', async () => {
+test('unknown members come back unchanged', async () => {
   const alarms = [{ id: 'a', createRules: { MAJOR: { condition: { spec: { type: 'SIMPLE' } } } } }];
   const transportConfiguration = { type: 'MQTT', deviceTelemetryTopic: 'v1/devices/me/telemetry', sparkplug: false };
   const profile = await newProfile({
@@ -65,7 +65,7 @@ test('what nobody here knows comes back as it was', async () => {
   expect(again).toEqual({ ...profile, version: 2 });
 });
 
-test('what is wrong with a profile is said', async () => {
+test('faults of a profile are named', async () => {
   const f = (members: object) => fault('POST', '/api/deviceProfile', { name: randomUUID(), ...members });
   const { name } = await newProfile();
   expect(await f({ name: '' })).toBe('400/31 Device profile name should be specified!');
@@ -180,7 +180,7 @@ test('the keys of the devices of a profile are known', async () => {
   expect(await ok('GET', `${keys}/attributes${query}`)).toContain('site');
 });
 
-test('a device says its profile by id or by type', async () => {
+test('a device names its profile by id or by type', async () => {
   const profile = await newProfile();
   const byId = await ok('POST', '/api/device', { name: randomUUID(), type: 'other', deviceProfileId: profile.id });
   expect(byId).toMatchObject({ type: profile.name, deviceProfileId: profile.id });

@@ -47,7 +47,7 @@ test('a relation is made, read from both ends with and without names, changed an
   expect(await fault('DELETE', `/api/relation?${keyOf(barn, pump)}`, undefined, admin.token)).toMatch(/^404\/32 /);
 });
 
-test('relations end with either of their ends, of whatever type', async () => {
+test('relations end with either of their ends, of any type', async () => {
   const pump = await newDevice('pump');
   const profile = (await send('POST', '/api/deviceProfile', { name: randomUUID() })).id;
   const user = { email: `${randomUUID()}@orchard.example`, authority: 'TENANT_ADMIN' };

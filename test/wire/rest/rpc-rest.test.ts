@@ -172,7 +172,7 @@ test('a one-way persistent command ends as delivered', async () => {
   expect((await poll(devices[1]!, device, '?timeout=500')).status).toBe(408);
 });
 
-test('a persistent command that nobody takes expires, and one without a reply times out', async () => {
+test('a persistent command without a session expires, and one without a reply times out', async () => {
   const [nobody, silent] = [await newDevice(), await newDevice()];
   const expirationTime = Date.now() + 1_500;
   const expiring = await persistent(nobody.id, 'twoway', { method: 'm', expirationTime });
@@ -196,7 +196,7 @@ test('deleting withdraws a queued command, and then it is not found', async () =
   }
 });
 
-test('a persistent command may wait for ever, and not longer', async () => {
+test('a persistent command may wait as long as it likes, and not longer', async () => {
   const device = await newDevice();
   const rpcId = await persistent(device.id, 'oneway', { method: 'm', timeout: Number.MAX_SAFE_INTEGER });
   expect((await sharedEngine().send('GET', `/api/rpc/persistent/${rpcId}`)).status).toBe(200);

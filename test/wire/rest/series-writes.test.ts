@@ -42,7 +42,7 @@ test('each form of telemetry is taken, under any scope and any time to live', as
   expect(text).toContain('{"e":[1.0]}');
 });
 
-test('what is no telemetry is told as text', async () => {
+test('bodies that are not telemetry are refused as text', async () => {
   const { id } = await newDevice();
   const post = (body: unknown) => answer('POST', `${prefix(id)}/timeseries/ANY`, body);
   expect(await post('{"a":')).toMatch(/^400 Unable to parse time series payload\. Unsupported JSON body: /);
@@ -100,7 +100,7 @@ test('whole keys are deleted, others stay, and a point of the moment before is g
   expect(await ok('GET', `${prefix(id)}/keys/timeseries`)).toEqual(['stays']);
 });
 
-test('a delete says what it misses', async () => {
+test('a delete names its missing parameters', async () => {
   const { id } = await newDevice();
   const path = `${prefix(id)}/timeseries/delete`;
   expect(await answer('DELETE', path)).toBe('400 Empty keys: []');

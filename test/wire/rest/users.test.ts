@@ -64,14 +64,14 @@ test('an activation token works once, and an unknown one never', async () => {
   expect(await fault('POST', '/api/noauth/activate', { activateToken: 7 }, '')).toMatch(/^400\/31 /);
 });
 
-test('without a mail server nobody is left waiting for a mail', async () => {
+test('without a mail server no user waits for a mail', async () => {
   const email = `user-${randomUUID()}@orchard.example`;
   const user = { email, authority: 'TENANT_ADMIN' };
   expect(await fault('POST', '/api/user', user)).toBe("500/2 Couldn't send user activation email");
   await ok('POST', '/api/user?sendActivationMail=false', user);
 });
 
-test('what is wrong with a user is said', async () => {
+test('faults of a user are named', async () => {
   const f = (user: object) => fault('POST', '/api/user?sendActivationMail=false', user);
   const email = `user-${randomUUID()}@orchard.example`;
   expect(await f({ email })).toBe("400/31 User authority isn't defined!");
@@ -100,7 +100,7 @@ test('saving a user replaces the names and nothing of what the user may do', asy
   );
 });
 
-test('a disabled user is out at once, and tokens of before stay void', async () => {
+test('a disabled user is signed out at once, and earlier tokens stay invalid', async () => {
   const user = await newCustomerUser(await newCustomer());
   const path = `/api/user/${user.id}/userCredentialsEnabled`;
   await ok('POST', `${path}?userCredentialsEnabled=false`);
@@ -156,7 +156,7 @@ test('the last administrator of a tenant stays', async () => {
   expect(answers.map(({ status }) => status).sort()).toEqual([200, 400]);
 });
 
-test('users are listed to those who may see them', async () => {
+test('users are listed to callers that may see them', async () => {
   const [customerId, otherId] = [await newCustomer(), await newCustomer()];
   const [user, other] = [await newCustomerUser(customerId), await newCustomerUser(otherId)];
   const emails = async (path: string, token?: string) =>
