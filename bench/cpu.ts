@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-/** Linux counts CPU time in hundredths of a second for user space, whatever its own tick is. */
+/** Linux counts CPU time in hundredths of a second for user space, with any kernel tick. */
 const millisecondsPerTick = 10;
 const pageBytes = 4096;
 const idleShareMin = 0.85;

@@ -23,9 +23,9 @@ export interface CrashOptions {
   acknowledgedMin: number;
   turnsMin: number;
   faultsMin: number;
-  /** And so many deletes. */
+  /** The run lasts until this many deletes are acknowledged. */
   deletesMin: number;
-  /** So many more are acknowledged before the next fault, unless that takes too long: what recovers must serve, too. */
+  /** Acknowledgements before the next fault, unless they take too long: an engine that recovers must also serve. */
   progressMin: number;
   /** Devices that send with a ts: so many requests/s over HTTP on so many sockets, so many messages/s over MQTT. */
   devices: number;
@@ -88,7 +88,7 @@ export interface CrashSums {
 const processMsMax = 240_000;
 /** A run continues for at most so many times its seconds until its minima are met, and settles for so many times its seconds. */
 const patience = 4;
-/** How long the next fault waits for `progressMin`, and the end of the load for the other minima. */
+/** The longest wait of the next fault for `progressMin`, and of the end of the load for the other minima. */
 const progressMsMax = 10_000;
 const enoughMsMax = 60_000;
 const lateDays = 300;
@@ -108,7 +108,7 @@ export async function crashRun(options: CrashOptions): Promise<CrashOutcome> {
   const startedAt = performance.now();
   const machine = new Machine();
   let engine: Engine | undefined;
-  // What waits for an answer of the engine goes on when the engine is gone.
+  // Ends the engine, so that callers that wait for its answers continue.
   const end = () => void engine?.killAll();
   options.signal?.addEventListener('abort', end);
   try {
@@ -204,7 +204,8 @@ async function runOn(engine: Engine, machine: Machine, options: CrashOptions): P
 
   const phase = (name: string) => faults.note(`${((performance.now() - startedAt) / 1000).toFixed(1)} s: ${name}`);
   phase('the load is over');
-  // What waits in a journal is shipped, then everything starts once more: a start may lose, repeat and resurrect too.
+  // Rows that wait in a journal are shipped, then all processes start once more: a start may lose, repeat and resurrect
+  // too.
   const settleMs = options.settleSeconds * 1000;
   const waitingAtEnd = await settled(engine, settleMs, signal);
   phase(
@@ -260,7 +261,7 @@ async function runOn(engine: Engine, machine: Machine, options: CrashOptions): P
   };
 }
 
-/** What may still come right: rows that are on their way, deletes that are not carried out yet. */
+/** True when the result may still improve: rows that are not shipped yet, deletes that are not carried out yet. */
 function wouldImprove({ lost, resurrected }: CrashSums): boolean {
   return lost + resurrected > 0;
 }
@@ -294,7 +295,7 @@ function beginWith(dataDir: string): void {
   if (prepared !== undefined) cpSync(prepared, dataDir, { recursive: true });
 }
 
-/** Devices, each with one point that tells its number beside the number that the store knows it by. */
+/** Devices, each with one point with its number, beside its number in the store. */
 async function createSenders(engine: Engine, count: number): Promise<string[]> {
   const tokens: string[] = [];
   for (let n = 0; n < count; n += 1) {
@@ -313,8 +314,8 @@ async function waitFor(isSo: () => boolean, waitMsMax: number, signal: AbortSign
 }
 
 /**
- * Waits until nothing waits in the engine. Returns what still waits when that has not changed for `stillMsMax`, or after
- * several times as long: a slow machine is no fault of the engine.
+ * Waits until no row and no delete waits in the engine. Returns what still waits when nothing has changed for
+ * `stillMsMax`, or after several times that time: a slow machine is not a fault of the engine.
  */
 async function settled(engine: Engine, stillMsMax: number, signal: AbortSignal | undefined): Promise<string[]> {
   const end = performance.now() + stillMsMax * patience;

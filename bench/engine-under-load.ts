@@ -25,7 +25,7 @@ export interface MeasuredLoad extends LoadResult {
   verified: boolean;
 }
 
-/** What a generator is told. No (device, ts) of it may be below `firstTs`. */
+/** The order of a generator. None of its (device, ts) may be below `firstTs`. */
 export interface LoadOrder {
   /** Messages/s; 0 = closed loop. */
   rate: number;
@@ -84,9 +84,9 @@ export class EngineUnderLoad {
   readonly #messageRecords: number;
   /** Messages acknowledged since the engine was empty. */
   accepted = 0;
-  /** Rows of others, who had stored them before. */
+  /** Rows of other loads, which were stored earlier. */
   #otherRows = 0;
-  /** Each phase sends behind the ts of the one before, so that no (device, ts) comes twice. */
+  /** Each phase sends after the ts of the previous one, so that no (device, ts) is repeated. */
   #nextTs = Date.now() - 6 * 3_600_000;
 
   constructor(engine: Engine, tokens: string[], generator: Generator, messageRecords = 1) {
@@ -107,12 +107,12 @@ export class EngineUnderLoad {
     return new EngineUnderLoad(engine, tokens, generator);
   }
 
-  /** What ClickHouse holds now is not of this load, and nothing of it is a `temperature`. */
+  /** Sets the present rows of ClickHouse apart: they are not of this load, and none is a `temperature`. */
   async setApart(): Promise<void> {
     this.#otherRows = await this.#count('SELECT count() FROM telemetry FINAL');
   }
 
-  /** Runs the load, waits until ClickHouse holds every acknowledged row, and counts what it cost. */
+  /** Runs the load, waits until ClickHouse has every acknowledged row, and counts its cost. */
   async load(rate: number, seconds: number, warmupSeconds: number, generator = this.#generator): Promise<MeasuredLoad> {
     const pids = this.engine.pids();
     const cpuBefore = cpuByRole(pids);
@@ -197,7 +197,7 @@ export function bytesBelow(directory: string): number {
     try {
       if (entry.isFile()) bytes += statSync(join(entry.parentPath, entry.name)).size;
     } catch {
-      // Merged away between the listing and the look.
+      // The file was merged between listing and reading.
     }
   }
   return bytes;

@@ -4,7 +4,7 @@ import { type Engine, startEngine } from '../test/harness/engine.ts';
 
 export interface FirmwareForDevices {
   engine: Engine;
-  /** Path and query by which each device asks for its file. */
+  /** Path and query with which each device requests its file. */
   paths: string[];
   /** Reads of pieces from PostgreSQL so far, all workers. */
   pieceLoads(): Promise<number>;

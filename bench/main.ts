@@ -26,7 +26,7 @@ import { type BenchSettings, loadBenchSettings } from './settings.ts';
 
 interface Scenario {
   about: string;
-  /** False when what it measured is not what Millrace promises. */
+  /** Returns false when the result breaks a promise of Millrace. */
   run(settings: BenchSettings, against: string): Promise<boolean>;
 }
 

@@ -1,4 +1,4 @@
-/** What a scenario tells: a table for the reader, the same figures as JSON below bench/results. */
+/** Prints the result of a scenario as a table, and writes the same figures as JSON below bench/results. */
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { cpus } from 'node:os';
 import { join } from 'node:path';

@@ -1,10 +1,10 @@
-/** How bytes break: mutations that `fuzz/mqtt-streams.ts` and `fuzz/http-streams.ts` share. All from a seed. */
+/** Mutations of bytes that `fuzz/mqtt-streams.ts` and `fuzz/http-streams.ts` share. All are derived from a seed. */
 import type { Random } from '../test/harness/random.ts';
 
 /** A stream as the packets or requests that it consists of. */
 export type Mutation = (random: Random, parts: Buffer[]) => Buffer[];
 
-/** One part changed; the others keep their bytes. */
+/** Changes one part; the others keep their bytes. */
 export function changed(random: Random, parts: Buffer[], change: (part: Buffer) => Buffer): Buffer[] {
   const at = random.below(parts.length);
   return parts.map((part, n) => (n === at ? change(Buffer.from(part)) : part));

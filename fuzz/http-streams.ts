@@ -4,7 +4,7 @@ import { byteMutations, changed, type Mutation, mutate } from './bytes.ts';
 
 const lineEnd = '\r\n';
 
-/** One request; its body is framed by Content-Length or in chunks. */
+/** Makes one request; its body is framed by Content-Length or in chunks. */
 export function requestOf(random: Random, method: string, path: string, headers: string[], body: string): Buffer {
   const isChunked = body !== '' && random.next() < 0.3;
   const framing = isChunked
@@ -76,7 +76,7 @@ const bodies = [
   '',
 ];
 
-/** Some requests to any path. */
+/** Makes some requests to any path. */
 export function anyRequests(random: Random, token: string): Buffer[] {
   return Array.from({ length: 1 + random.below(3) }, () => {
     const headers = Array.from({ length: random.below(4) }, () => random.pick(extraHeaders));
@@ -110,7 +110,7 @@ const framingHeaders = [
 
 const httpMutations: Mutation[] = [
   ...byteMutations,
-  // Another line of the head, mostly about the length of the body.
+  // Adds another line to the head, mostly about the length of the body.
   (random, requests) =>
     changed(random, requests, (request) => {
       const text = request.toString('latin1');
@@ -118,7 +118,7 @@ const httpMutations: Mutation[] = [
       if (at < 0) return request;
       return Buffer.from(`${text.slice(0, at)}${lineEnd}${random.pick(framingHeaders)}${text.slice(at)}`, 'latin1');
     }),
-  // Other line ends.
+  // Uses other line ends.
   (random, requests) =>
     changed(random, requests, (request) => {
       const other = random.pick(['\n', '\r', '\r\r\n', '\n\r']);

@@ -17,7 +17,7 @@ import { Watch } from './watch.ts';
 
 const attackers = 8;
 const devices = 4;
-/** One stream of so many leaves its end to the engine. */
+/** One stream in this many leaves its end to the engine. */
 const patientEvery = 200;
 const key = 'fuzz_mark';
 
@@ -60,13 +60,13 @@ export async function fuzzHttp(engine: Engine, options: FuzzOptions): Promise<Re
     if (bytes) findings.push(`${mark} is stored, and no sound request carries it\n${reproduction(engine, bytes)}`);
   }
   const neighbours = `neighbours: ${watch.acknowledged} messages, the slowest ${watch.servedMs.toFixed(0)} ms`;
-  // Unbroken requests are among the streams: without any stored message, nothing was looked at.
+  // The streams contain valid requests: without any stored message the run has tested nothing.
   if (stored.length === 0) findings.push('no message of all streams was stored');
   const summary = `${options.cases} streams in ${seconds} s: ${answers}; ${stored.length} messages stored; ${neighbours}`;
   return { summary, findings };
 }
 
-/** Posts that each carry a mark of their own. A mark that a mutation has changed is no mark any more. */
+/** Makes posts that each carry a unique mark. A mark that a mutation changed no longer counts. */
 function telemetry(random: Random, token: string, stream: number, firstTs: number): Buffer[] {
   return Array.from({ length: 1 + random.below(3) }, (_, n) => {
     const body = `{"ts":${firstTs + stream * 3 + n},"values":{"${key}":"${markOf(stream, n)}"}}`;
@@ -140,7 +140,7 @@ function readAnswers(received: string): { statuses: string[]; fault: string } {
     if (status === undefined)
       return { statuses, fault: `an answer begins with ${JSON.stringify(first.slice(0, 100))}` };
     statuses.push(status);
-    // What follows is a WebSocket.
+    // A WebSocket stream follows.
     if (status === '101') break;
     const broken = lines.find((line) => !/^[\w-]+: [ -~]*$/.test(line));
     if (broken !== undefined) return { statuses, fault: `an answer has the header ${JSON.stringify(broken)}` };

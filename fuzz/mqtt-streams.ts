@@ -97,7 +97,7 @@ function anyPacket(random: Random, level: Level): Packet {
 
 const mqttMutations: Mutation[] = [
   ...byteMutations,
-  // A byte of any value, most of them in the header and in what follows it.
+  // Sets one byte to any value, mostly in the header and just after it.
   (random, packets) =>
     changed(random, packets, (packet) => {
       const value = random.pick([0, 1, 0x7f, 0x80, 0xff, random.below(256)]);

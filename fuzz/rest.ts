@@ -135,7 +135,7 @@ async function runAs(engine: Engine, run: Run): Promise<Outcome> {
   };
 }
 
-/** Ids and tokens that exist for half of the parameters that name some: what lies behind those checks is called, too. */
+/** Ids and tokens that exist for half of the parameters that name some: the code after those checks runs, too. */
 function configuration(world: World): string {
   const list = (values: string[]) => JSON.stringify(values);
   return `hooks = ${JSON.stringify(join(root, 'fuzz', 'rest-hooks.py'))}

@@ -26,7 +26,7 @@ export function say(line: string): void {
   process.stdout.write(`${line}\n`);
 }
 
-/** Runs the cases `atOnce` at a time; a case draws from a seed of its own, whatever the others do. */
+/** Runs the cases `atOnce` at a time; each case draws from its own seed. */
 export async function runCases(
   { seed, cases }: FuzzOptions,
   atOnce: number,

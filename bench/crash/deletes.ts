@@ -27,7 +27,7 @@ export interface DoomedVerdict {
   rangesDeleted: number;
   /** Of the latter two: answered 202. */
   recorded: number;
-  /** Deletes whose answer was lost or no answer to a delete; each was sent again. */
+  /** Deletes without an answer, or with an answer that is not one of a delete; each was sent again. */
   unanswered: number;
   /** Points that a delete took, by the account. */
   gone: number;
@@ -58,7 +58,7 @@ interface Doomed {
 
 export class Deletes {
   readonly #options: DeletesOptions;
-  /** By value: every point has one of its own. */
+  /** Expected points by value: every point has a unique one. */
   readonly #expected = new Map<number, Expected>();
   readonly #counts = { device: 0, series: 0, range: 0, recorded: 0, unanswered: 0, shown: 0, reads: 0 };
   readonly #loops: Promise<void>[];
@@ -113,15 +113,15 @@ export class Deletes {
     });
     if (!isDeleted) return;
     this.#counts.device += 1;
-    // Also what was sent without an answer: whatever arrives late goes with the device.
+    // Includes points that were sent without an answer: late ones are deleted with the device.
     for (const value of values) if (this.#expected.has(value)) this.#expected.set(value, 'gone');
   }
 
-  /** A try without an answer may still be under way, and takes what is sent now: false, the device sends no more. */
+  /** A try without an answer may still run, and delete points that are sent now. False: the device sends no more. */
   async #oneKey(connection: Connection, device: Doomed, values: number[]): Promise<boolean> {
     const { random } = this.#options;
     const how = random.pick(['series', 'range'] as const);
-    // Half of the keys have points of days long past, whose rows take another lane.
+    // Half of the keys have points of long past days, whose rows use the late lane.
     const firstTs = Date.now() - 60_000 - (random.below(2) === 0 ? 0 : (30 + random.below(300)) * dayMs);
     const cut = how === 'range' ? pointsBefore / 2 : pointsBefore;
     const waitMs = random.between(0, waitMsMax);
@@ -158,12 +158,12 @@ export class Deletes {
     return !this.#stopping;
   }
 
-  /** From now on a delete of these may have been carried out, whatever its answer is. */
+  /** Marks values whose delete may have been carried out, with any answer. */
   #maybeGone(values: readonly number[]): void {
     for (const value of values) if (this.#expected.get(value) === 'readable') this.#expected.set(value, 'either');
   }
 
-  /** One message with so many points. */
+  /** Sends one message with the given number of points. */
   async #send(connection: Connection, { token }: Doomed, key: string, first: number, ts: number, count: number) {
     if (this.#stopping || !(await connection.open())) return;
     const values = Array.from({ length: count }, (_, n) => first + n);
@@ -192,7 +192,7 @@ export class Deletes {
     return response.status;
   }
 
-  /** No read shows a point whose delete was answered with 200. A read that fails says nothing. */
+  /** Checks that no read shows a point whose delete was answered with 200. A read that fails proves nothing. */
   async #look({ id }: Doomed, key: string, firstTs: number, gone: ReadonlySet<number>): Promise<void> {
     try {
       const range = { startTs: firstTs - 1, endTs: firstTs + (pointsBefore + 1) * stepMs };

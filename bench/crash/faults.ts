@@ -11,7 +11,7 @@ import { Random } from '../../test/harness/random.ts';
 import type { Machine } from './machine.ts';
 import { damageTail } from './tail.ts';
 
-/** How often each kind is chosen, of all. */
+/** The weight of each kind of fault. */
 export const allFaults = {
   'kill worker': 6,
   'kill clickhouse': 3,
@@ -40,7 +40,7 @@ export type FaultKind = keyof typeof allFaults;
 
 const pauseMs = { min: 200, max: 1_200 };
 const holdMsMin = 500;
-/** One in so many faults lasts so many times longer than others may. */
+/** One fault in `oneIn` lasts `share` times longer than the others may. */
 const longHold = { oneIn: 12, share: 4 };
 const secondFaultShare = 0.25;
 const secondFaults: FaultKind[] = ['kill worker', 'kill worker', 'kill clickhouse', 'kill postgres'];
@@ -58,7 +58,7 @@ export interface FaultsOptions {
   random: Random;
   workers: number;
   weights: Partial<Record<FaultKind, number>>;
-  /** How long a process is stopped or starved, most of the time. */
+  /** The usual time for which a process is stopped or starved. */
   holdMsMax: number;
   say: (line: string) => void;
   signal?: AbortSignal | undefined;
@@ -69,7 +69,7 @@ interface Fault {
   second: FaultKind | undefined;
   pauseMs: number;
   holdMs: number;
-  /** Decides whatever else the fault has to decide. */
+  /** Decides all other choices of the fault. */
   dice: number;
 }
 
@@ -80,10 +80,10 @@ export class Faults {
   readonly #startedAt = performance.now();
   #workers: number;
   readonly done: Record<string, number> = {};
-  /** What was done when, for the reader of a failure. */
+  /** The faults with their times, for the reader of a failure. */
   readonly log: string[] = [];
   readonly damagedTails: string[] = [];
-  /** The engine ended by itself, or did not stop or start as it should. */
+  /** The engine ended unexpectedly, or did not stop or start as it should. */
   readonly ends: string[] = [];
 
   constructor(options: FaultsOptions) {
@@ -122,7 +122,10 @@ export class Faults {
     }
   }
 
-  /** Takes the same number of draws each time, and nothing else draws: what happens does not change what comes. */
+  /**
+   * Takes the same number of draws each time, and no other code draws: the outcome of a fault does not change later
+   * faults.
+   */
   #draw(n: number): Fault {
     const { random, holdMsMax } = this.#options;
     const kind = random.pick(this.#bag);
@@ -185,7 +188,7 @@ export class Faults {
         await this.stop();
         return this.start();
       case 'clock': {
-        // Ahead, behind, or right again.
+        // Ahead, late, or right again.
         const turn = [1, -1, 0][Math.floor(dice * 1000) % 3]!;
         const sizeMs = role === 'hour' ? 3_600_000 : 500 + dice * 3_500;
         machine.setClock(turn * sizeMs);
@@ -258,7 +261,7 @@ export class Faults {
     }
   }
 
-  /** Starts what was ended, with as many workers as there are to be now. */
+  /** Starts the ended processes, with the present number of workers. */
   async start(extra: Record<string, string> = {}, withStores = true): Promise<void> {
     const { engine, signal } = this.#options;
     this.#recent.clear();

@@ -8,7 +8,7 @@ import { Connection, telemetryRequest } from './connection.ts';
 import { Fate } from './ledger.ts';
 
 const reconnectMs = 20;
-/** One sender's values begin at its number times this. */
+/** The values of one sender begin at its number times this. */
 const valuesOfSender = 1_000_000_000;
 export const turnKey = 'turn';
 
@@ -40,12 +40,15 @@ export interface TurnVerdict {
   refusedButStored: number;
   /** Neighbours of one sender, within one setting of the clock, in the wrong order. */
   disordered: number;
-  /** Of these, across settings of the clock: no promise. */
+  /** Points in the wrong order across settings of the clock, for which there is no promise. */
   disorderedBySteps: number;
-  /** How far a time was outside the interval from sending to acknowledgement, while the clock was not just set. */
+  /**
+   * The largest distance of a time from the interval between sending and acknowledgement, except right after a clock
+   * setting.
+   */
   aheadMsMax: number;
   behindMsMax: number;
-  /** Devices whose latest value is not the newest of the history. */
+  /** Devices whose latest value is not the newest point of the history. */
   latestWrong: number;
 }
 

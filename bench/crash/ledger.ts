@@ -13,7 +13,7 @@ export interface RecordId {
 
 export const keysOfRecord = ['count', 'name', 'level'] as const;
 
-/** JSON texts: a long beyond 2^53, a string, a double. */
+/** Returns JSON values: a long beyond 2^53, a string, a double. */
 export function valuesOf(device: number, n: number): { count: string; name: string; level: string } {
   return {
     count: `9007199254${String(device).padStart(3, '0')}${String(n).padStart(6, '0')}`,
@@ -28,19 +28,19 @@ export interface Verdict {
   refused: number;
   /** Acknowledged and not, or not wholly, in the store. */
   missing: number;
-  /** In the store with another content. */
+  /** Stored with another content. */
   altered: number;
-  /** In the store more than once. */
+  /** Stored more than once. */
   twice: number;
   refusedButStored: number;
-  /** In the store though it was never sent. */
+  /** Stored although it was never sent. */
   unknown: number;
 }
 
 export interface StoredRow {
   ts: number;
   key: string;
-  /** The value as text, as `valuesOf` has it. */
+  /** The value as a string, as in `valuesOf`. */
   value: string;
 }
 

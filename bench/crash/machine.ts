@@ -1,6 +1,6 @@
 /**
- * The machine around an engine, made smaller or slower while the engine runs: a disk of its own that can be filled, a
- * clock that can be set, limits of memory and files, and processes that stand still. `close` undoes all of it.
+ * The machine of an engine, made smaller or slower while the engine runs: a disk that can be filled, a clock that can
+ * be set, limits of memory and files, and processes that are stopped. `close` restores everything.
  */
 import { execFileSync } from 'node:child_process';
 import {
@@ -68,14 +68,14 @@ export class Machine {
     return this.#clockLibrary !== undefined;
   }
 
-  /** What a process needs in its environment to read this machine's clock. */
+  /** The environment with which a process reads this machine's clock. */
   get environment(): Record<string, string> {
     if (this.#clockLibrary === undefined) return {};
     return {
       LD_PRELOAD: this.#clockLibrary,
       FAKETIME_TIMESTAMP_FILE: this.#clockFile,
       FAKETIME_CACHE_DURATION: '1',
-      // Timers go on as they do when an operator sets the clock.
+      // Timers continue as they do when an operator sets the clock.
       FAKETIME_DONT_FAKE_MONOTONIC: '1',
       FAKETIME_DONT_RESET: '1',
     };
@@ -126,7 +126,7 @@ export class Machine {
     if (this.disk !== undefined) rmSync(join(this.disk, fillerName), { force: true });
   }
 
-  /** Stops a process in place, with its children or alone. The result lets them go on. */
+  /** Stops a process, with its children or alone. The returned function resumes them. */
   stop(pid: number, withChildren: boolean): () => void {
     const pids = withChildren ? processTree(pid) : [pid];
     for (const each of pids) {
@@ -158,7 +158,7 @@ export class Machine {
   }
 }
 
-/** Sets a soft limit of a process tree; what is gone meanwhile is left alone. */
+/** Sets a soft limit of a process tree; processes that have ended are ignored. */
 function limit(pid: number, name: 'as' | 'nofile', most: (pid: number) => number): () => void {
   const undo: (() => void)[] = [];
   for (const each of processTree(pid)) {

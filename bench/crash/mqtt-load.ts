@@ -1,6 +1,7 @@
 /**
- * As `load.ts` over MQTT: each device has one connection and publishes at QoS 1 with a window, every other one in
- * MQTT 5. A record is acknowledged by its PUBACK, refused by one with a code, and unanswered when the connection broke.
+ * Sends the load of `load.ts` over MQTT: each device has one connection and publishes at QoS 1 with a window, every
+ * other one in MQTT 5. A record is acknowledged by its PUBACK, refused by a PUBACK with a code, and unanswered when the
+ * connection broke.
  */
 import { connect, type Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -11,7 +12,7 @@ import { Fate, type Ledger, type RecordId } from './ledger.ts';
 const topic = 'v1/devices/me/telemetry';
 const window = 8;
 const reconnectMs = 20;
-/** So long without any packet from the engine, and the connection is given up. */
+/** A connection is given up after this time without a packet from the engine. */
 const silenceMsMax = 10_000;
 
 export interface CrashMqttLoadOptions {
@@ -72,7 +73,7 @@ class Publisher {
   readonly #socket: Socket;
   readonly #level: Level;
   readonly #settle: (record: RecordId, code: number) => void;
-  /** By packet id, in the order of sending, which is the order of their acknowledgements. */
+  /** Record by packet id, in the order of sending, which is the order of the acknowledgements. */
   readonly #waiting = new Map<number, RecordId>();
   #nextId = 1;
   #welcome: (isIn: boolean) => void = () => {};
@@ -91,7 +92,7 @@ class Publisher {
     socket.on('close', () => this.#end());
   }
 
-  /** Undefined when nobody lets it in. */
+  /** Returns undefined when no worker accepts the connection. */
   static open(
     port: number,
     token: string,
@@ -118,7 +119,7 @@ class Publisher {
     this.#socket.write(publishPacket(topic, body, id, this.#level));
   }
 
-  /** Waits for what is on its way, then ends. */
+  /** Waits for packets in flight, then ends. */
   async close(): Promise<void> {
     if (!this.ended && this.#waiting.size > 0) await new Promise<void>((resolve) => (this.#settled = resolve));
     this.#socket.destroy();

@@ -1,4 +1,6 @@
-/** What a crash run reads back: the rows of each account from ClickHouse, and whatever still waits on its way there. */
+/**
+ * Reads the results of a crash run: the rows of each account from ClickHouse, and the rows that are not shipped yet.
+ */
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { listQuarantine } from '../../src/journal/quarantine.ts';
@@ -78,7 +80,7 @@ export async function readDeletes(engine: Engine, deletes: Deletes): Promise<Doo
   return deletes.judge(await valuesOf('telemetry'), await valuesOf('latest'));
 }
 
-/** Everything that is not where it belongs, one text each; empty when all is well. */
+/** Returns a string for each row or delete that still waits; empty when none does. */
 export async function waiting(engine: Engine): Promise<string[]> {
   const what = await setAside(engine.dataDir);
   const status = await engine.readiness();

@@ -1,6 +1,6 @@
 /**
- * Damages the tail of a journal as a power cut can, while nothing runs: only behind the last whole frame of the newest
- * segment, because everything before it may have been acknowledged.
+ * Damages the tail of a journal as a power cut can, while no process runs: only after the last whole frame of the
+ * newest segment, because every earlier byte may have been acknowledged.
  */
 import { closeSync, fstatSync, ftruncateSync, openSync, readdirSync, readFileSync, writeSync } from 'node:fs';
 import { join } from 'node:path';
@@ -19,7 +19,7 @@ import type { Random } from '../../test/harness/random.ts';
 
 const damages = ['cut', 'garbage', 'torn frame', 'stale frame'] as const;
 
-/** What was done, for the log; undefined when there is no segment to damage. */
+/** Returns a description for the log; undefined when there is no segment to damage. */
 export function damageTail(journalDir: string, random: Random): string | undefined {
   const path = newestSegment(journalDir);
   if (!path) return undefined;
@@ -39,7 +39,7 @@ export function damageTail(journalDir: string, random: Random): string | undefin
         writeSync(file, tornFrame(tail, random), 0, undefined, tail.end);
         break;
       case 'stale frame':
-        // Bytes of a good frame in the wrong place, as a recycled file has them.
+        // Bytes of a valid frame in the wrong place, as in a recycled file.
         if (tail.lastFrame) writeSync(file, tail.lastFrame, 0, undefined, tail.end);
         break;
     }
@@ -58,7 +58,7 @@ function newestSegment(directory: string): string | undefined {
 }
 
 interface Tail {
-  /** Where the next frame would have been written. */
+  /** The offset of the next frame. */
   end: number;
   seed: number;
   last: FrameHead | undefined;

@@ -1,6 +1,6 @@
 /**
- * A caller who takes what he can get, in a process and from an address of its own, until it is told to stop; or, as the
- * measure for that, a process that only burns CPU. `attack.ts` starts both.
+ * A caller that takes as much as it can get, in a separate process and from a separate address, until it is stopped;
+ * or, for comparison, a process that only burns CPU. Started by `attack.ts`.
  */
 import { connect, type Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';

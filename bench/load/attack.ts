@@ -1,4 +1,6 @@
-/** An attacker beside a victim, and the neighbour that burns as much CPU: `attack-process.ts` in processes of its own. */
+/**
+ * Runs an attacker beside a victim, and a neighbour that burns as much CPU: `attack-process.ts` in separate processes.
+ */
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
@@ -7,7 +9,7 @@ import type { AttackOrder, AttackResult, Order } from './attack-process.ts';
 const entry = fileURLToPath(new URL('./attack-process.js', import.meta.url));
 
 export interface Running {
-  /** Ends it; what it saw. */
+  /** Ends the attacker and returns its result. */
   stop(): Promise<AttackResult>;
 }
 

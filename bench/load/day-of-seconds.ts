@@ -10,7 +10,7 @@ const secondsPerBucket = 300;
 export const buckets = secondsPerDay / secondsPerBucket;
 const storedMsMax = 120_000;
 
-/** What reads it; each answer must be exactly the averages. */
+/** Returns calls that read it; each answer must have exactly the averages. */
 export async function dayOfSeconds(engine: Engine, apiKey: string): Promise<() => Call> {
   const bucketMs = secondsPerBucket * 1000;
   const endTs = Math.floor(Date.now() / bucketMs) * bucketMs;

@@ -22,7 +22,7 @@ export class MovingRecord {
   /** State of the walk; differs per device so that series are not copies of each other. */
   #walk: number;
 
-  /** `tsAt`: the first digit of the first `ts`; the values stand behind it. */
+  /** `tsAt`: the first digit of the first `ts`; the values follow it. */
   constructor(bytes: Buffer, tsAt: number, stepMs: number, seed: number) {
     this.#bytes = bytes;
     this.#tsEnd = tsAt + tsDigits - 1;

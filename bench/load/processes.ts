@@ -1,6 +1,6 @@
 /**
- * Generator processes: started with an order each, and what they saw added up. Says when the generator itself was the
- * bottleneck, because such a result says nothing about the server.
+ * Runs generator processes: starts each with an order, and adds up their results. Reports when the generator itself was
+ * the bottleneck, because such a result shows nothing about the server.
  */
 import { fork } from 'node:child_process';
 import { once } from 'node:events';
@@ -9,13 +9,13 @@ import { Histogram, type LatencySummary, summaryOf } from './histogram.ts';
 
 /** What every kind of generator process reports. */
 export interface ProcessResult {
-  /** Acknowledged in the whole run, warm-up included: what must be found in the store. */
+  /** Acknowledged in the whole run, warm-up included: these must be in the store. */
   accepted: number;
   /** Acknowledged inside the measured time. */
   measured: number;
   measuredMs: number;
   refused: Record<string, number>;
-  /** Connections that broke; what was in flight on them may or may not be stored. */
+  /** Connections that broke; their messages in flight may or may not be stored. */
   broken: number;
   /** Messages of the fixed rate that were never sent because no socket came free. */
   unsent: number;
@@ -32,14 +32,14 @@ export interface LoadResult {
   refused: Record<string, number>;
   broken: number;
   unsent: number;
-  /** Of one core, the busiest generator process. */
+  /** Share of one core that the busiest generator process used. */
   generatorCpuShare: number;
   machineIdleShare: number;
   /** Empty, or why the figures say nothing about the server. */
   invalid: string;
 }
 
-/** Above this a generator process has no time left to be faster. */
+/** Above this a generator process has no time left to send faster. */
 const generatorShareMax = 0.97;
 const machineIdleShareMin = 0.05;
 

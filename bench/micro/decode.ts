@@ -102,7 +102,7 @@ function figure(message: string, bodies: Buffer[], messages: number, rounds: num
   return { message, bytes, decodeNs, encodeNs, parseNs, ratio: parseNs / (decodeNs + encodeNs) };
 }
 
-/** Keeps the walk from being optimised away. */
+/** Keeps the loop over the members from being removed by the compiler. */
 export let walked = 0;
 
 function walk(json: unknown): number {

@@ -21,14 +21,14 @@ type ApiSettings = BenchSettings['api'];
 const latestP99MsMax = { idle: 10, beside: 30 };
 const dayP50MsMax = 30;
 const dayP99MsMax = 100;
-/** Of telemetry alone, measured before and after; what differs less is the same. */
+/** p99 of telemetry alone, measured before and after; a smaller difference does not count. */
 const ackP99RatioMax = 1.2;
 const warmupSeconds = 1;
 /** Until the processes of the telemetry are connected. */
 const leadMs = 500;
 /** Reads at a fixed rate are one at a time as long as they are fast; more connections reach every worker. */
 const pacedConnections = 8;
-/** More than wait in the queues of all workers, so that nobody waits for a connection. */
+/** More than all workers queue, so that some sign-ins are refused. */
 const signInConnections = 512;
 const clientShareMax = 0.97;
 
@@ -51,7 +51,7 @@ interface Measured {
   name: string;
   calls: CallsResult;
   target: Target | undefined;
-  /** What was sent beside. */
+  /** The telemetry that was sent beside the calls. */
   telemetry: LoadResult | undefined;
 }
 
@@ -170,7 +170,7 @@ async function telemetryAlone(load: EngineUnderLoad, rate: number, { seconds }: 
   return telemetry;
 }
 
-/** Both measure the same seconds. What they left to be stored is not the next phase's burden. */
+/** Measures both in the same seconds. Rows that wait to be stored do not burden the next phase. */
 async function besideTelemetry(
   load: EngineUnderLoad,
   rate: number,

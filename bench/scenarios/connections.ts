@@ -1,6 +1,6 @@
 /**
- * A fleet that is connected over MQTT and silent: what a connection costs the workers in memory. Then all of it loses
- * the network and comes back at once, again and again: how fast, and what that does to others who send telemetry.
+ * A fleet that is connected over MQTT and silent: the memory of a connection in the workers. Then the whole fleet loses
+ * the network and reconnects at once, several times: the time that takes, and its effect on other senders of telemetry.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type Engine, startEngine } from '../../test/harness/engine.ts';
@@ -13,7 +13,7 @@ import type { BenchSettings } from '../settings.ts';
 
 const bytesPerConnectionMax = 12 * 1024;
 const connectsPerSecondMin = 3_000;
-/** What connects left behind on the heap is collected in idle time. */
+/** Garbage of the connects is collected in idle time. */
 const settleMs = 10_000;
 const warmupConnections = 200;
 const othersWindow = 4;
@@ -41,7 +41,7 @@ export async function runConnections(settings: BenchSettings): Promise<boolean> 
     fleets.pop()!.close();
     await sleep(settleMs);
     const fresh = residentBytes(engine);
-    // The first half also pays for what all connections share: a heap that grows to its working size, tables, code.
+    // The first half also includes costs that all connections share: heap growth, tables, code.
     const half = devices >> 1;
     const first = await connect(tokens.slice(0, half), Math.max(1, processes >> 1));
     await sleep(settleMs);

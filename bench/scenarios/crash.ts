@@ -38,7 +38,7 @@ export async function runCrash(settings: BenchSettings): Promise<boolean> {
   }
 }
 
-/** What the last run left, in place of what the run before left. */
+/** Keeps the data of the last run, in place of that of the previous run. */
 function keptRun(): string {
   const path = join(root, 'bench', 'results', 'crash');
   rmSync(path, { recursive: true, force: true });

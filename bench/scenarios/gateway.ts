@@ -166,7 +166,7 @@ async function oneSite(settings: GatewaySettings, workers: number) {
   }
 }
 
-/** Writes a shared attribute of some devices; tells how many pushes the gateway got. */
+/** Writes a shared attribute of some devices; returns the number of pushes to the gateway. */
 async function pushAttributes(engine: Engine, ids: string[], gateway: SiteGateway): Promise<number> {
   for (const id of ids.slice(0, attributesAfterReconnect)) {
     const path = `/api/plugins/telemetry/DEVICE/${id}/attributes/SHARED_SCOPE`;

@@ -16,11 +16,11 @@ import { type CallsResult, judged, makeCalls, right } from '../load/rest/calls.t
 import { type Cell, figure, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 
-/** In a network of its own: shares of addresses and of networks count it apart from the victim. */
+/** An address in another network, so that shares of addresses and of networks count it apart from the victim. */
 const attackerAddress = '127.0.1.2';
 const ratioMax = 2;
 const leadMs = 500;
-/** Until the connections of the attacker are closed and what they sent is done. */
+/** Time in which the connections of the attacker are closed and their requests end. */
 const settleMs = 1_500;
 const dayMs = 86_400_000;
 const monday = Date.UTC(2025, 5, 2);
@@ -72,7 +72,7 @@ export async function runHostile(settings: BenchSettings): Promise<boolean> {
       if (only > 0 && only !== n + 1) continue;
       const result = await compete(engine, contest, seconds);
       const limitMs = ratioMax * Math.max(result.neighbour.p99Ms, floorMs);
-      // An attacker who reached nothing proves nothing.
+      // An attacker without any success proves nothing.
       const { mode } = contest.attack;
       const hasAttacked = mode !== 'answers' || Object.keys(result.statuses).some((status) => Number(status) > 0);
       const holds = hasAttacked && result.attacked.failed === 0 && result.attacked.p99Ms <= limitMs;

@@ -13,7 +13,7 @@ import { type HttpLoadResult, runHttpLoad } from '../load/http/http.ts';
 import { figure, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 
-/** Of the bare server, one process against one worker. */
+/** The least ratio of one worker to one process of the bare server. */
 const ratioMin = 0.6;
 const latencyP99MsMax = 5;
 

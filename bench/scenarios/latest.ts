@@ -8,7 +8,7 @@ import { say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 
 const p99MsMax = 10;
-/** They warm up the code of all workers. */
+/** These calls warm up the code of all workers. */
 const warmupCalls = 200;
 const warmupConnections = 8;
 
@@ -37,7 +37,7 @@ export async function runLatest(settings: BenchSettings): Promise<boolean> {
   }
 }
 
-/** One after the other on one connection. */
+/** Makes the calls one after the other on one connection. */
 async function measure(port: number, samples: number, call: () => Call) {
   const calls = (count: number, connections: number) => {
     const callOf = (n: number) => (n < count ? call() : undefined);

@@ -17,8 +17,8 @@ import type { BenchSettings } from '../settings.ts';
 const bytesPerPollMax = 4 * 1024;
 const path = 'attributes/updates?timeout=300000';
 /**
- * What the requests before left on the heaps is collected in idle time, some tens of seconds later: memory is read when
- * it has stopped falling, and once before that.
+ * Garbage of earlier requests is collected in idle time, after some ten seconds: memory is read until it has stopped
+ * falling.
  */
 const readingEveryMs = 15_000;
 const settledAfterReadings = 3;
@@ -53,8 +53,8 @@ export async function runLongPoll(settings: BenchSettings): Promise<boolean> {
       const atFirst = residentBytes(engine);
       return { atFirst, resident: await settledBytes(engine), heap: await heapBytes(engine) };
     };
-    // The first half also pays for what all polls share: a heap that grows to its working size, tables, code. What one
-    // more poll costs is what the second half adds.
+    // The first half also includes costs that all polls share: heap growth, tables, code. The second half shows the
+    // cost of one more poll.
     const half = polls >> 1;
     const afterHalf = await holdMore(tokens.slice(0, half), half);
     const afterAll = await holdMore(tokens.slice(half), polls);
@@ -129,7 +129,7 @@ async function countHeld(engine: Engine): Promise<number> {
   return Number(/^http_polls_held (\d+)$/m.exec(text)?.[1] ?? -1);
 }
 
-/** In use on the workers' JavaScript heaps, with what is not collected yet. */
+/** Bytes in use on the workers' JavaScript heaps, with garbage. */
 async function heapBytes(engine: Engine): Promise<number> {
   const text = await engine.api.metrics();
   const values = [...text.matchAll(/^nodejs_heap_size_used_bytes\{process="worker-\d+"\} (\d+)$/gm)];
@@ -140,7 +140,7 @@ async function heldBy(engine: Engine, polls: number): Promise<void> {
   await eventually(async () => (await countHeld(engine)) === polls, 60_000, 200);
 }
 
-/** One write at a time, each for another device, from the moment it is sent. */
+/** Makes one write at a time, each for another device, and measures from its start. */
 async function measure(
   engine: Engine,
   heldBy: (device: number) => HeldPolls,
@@ -179,7 +179,7 @@ async function deviceId(api: Api, n: number): Promise<string> {
   return ((await response.json()) as { id: { id: string } }).id.id;
 }
 
-/** Plain node:http on one kept connection: fetch would add a millisecond of its own. */
+/** Uses node:http on one kept connection: fetch would add a millisecond. */
 function write(url: string, body: string, jwt: string, agent: Agent): Promise<void> {
   return new Promise((resolve, reject) => {
     const headers = {

@@ -1,7 +1,7 @@
 /**
  * Telemetry over MQTT at QoS 1, one record of four keys in each message, side by side in one run: Mosquitto and Aedes,
- * which store nothing, and Millrace with one worker and with all of them. Rounds alternate, so that whatever else the
- * machine does meets everybody. A rate of Millrace counts only what was found in ClickHouse afterwards.
+ * which store nothing, and Millrace with one worker and with all of them. Rounds alternate, so that the other load of the
+ * machine affects all of them. A rate of Millrace counts only what was found in ClickHouse afterwards.
  */
 import { availableParallelism } from 'node:os';
 import { cpuMsOf, machineSettled } from '../cpu.ts';
@@ -12,10 +12,10 @@ import { type Peer, startAedes, startMosquitto } from '../peers/mqtt-peers.ts';
 import { figure, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 
-/** Of Mosquitto, one worker against its one process. */
+/** The least ratio of one worker to the one process of Mosquitto. */
 const ratioMin = 0.7;
 
-/** One who acknowledges, in one shape of the load. */
+/** A server under one form of the load. */
 interface Contender {
   name: string;
   window: number;

@@ -186,7 +186,7 @@ class Asker {
     return { status, bytes: text.length };
   }
 
-  /** As many clients, each asking again as soon as it is answered; a refused one waits a little. */
+  /** Runs clients that each request again after an answer; a refused one waits a little. */
   async crowd(viewConfigId: string, clients: number, seconds: number) {
     const histogram = new Histogram();
     let [made, refused] = [0, 0];
@@ -209,7 +209,7 @@ class Asker {
     return { perSecond: made / elapsed, refusedShare: refused / (made + refused), ...summaryOf(histogram) };
   }
 
-  /** Of the analytics process, since this was asked last. */
+  /** Returns the lag of the analytics process since the last call. */
   async lagMs(): Promise<number> {
     const text = await this.#engine.api.metrics();
     const found = /^nodejs_eventloop_lag_p99_seconds\{process="analytics"\} (\S+)$/m.exec(text);

@@ -74,7 +74,7 @@ async function connectTo(engine: Engine, worker: number): Promise<RawConnection>
   return connections[worker]!;
 }
 
-/** As a simple device does it: poll, reply, poll again, on one connection. */
+/** Acts as a simple device: poll, reply, poll again, on one connection. */
 async function answerCommands({ token }: Device, connection: RawConnection, ends: Ends): Promise<void> {
   try {
     while (!ends.closed) {

@@ -21,7 +21,7 @@ const dayMs = 86_400_000;
 const wideStoredMsMax = 300_000;
 
 interface Late {
-  /** Latencies of what was acknowledged. */
+  /** Latencies of acknowledged messages. */
   histogram: Histogram;
   acknowledgedRows: number;
   refused: Record<string, number>;
@@ -93,7 +93,7 @@ async function sendLate(engine: Engine, device: Device, rate: number, days: numb
 
 async function sendOneLate(engine: Engine, device: Device, n: number, days: number, due: number, late: Late) {
   const today = Math.floor(Date.now() / dayMs) * dayMs;
-  // Each message has milliseconds of its own, in the same days.
+  // Each message has its own milliseconds, in the same days.
   const message = Array.from({ length: days }, (_, i) => ({ ts: today - (3 + i) * dayMs + n, values: { late: n } }));
   const status = await engine.api.postTelemetry(device.token, JSON.stringify(message));
   if (status === 200) {

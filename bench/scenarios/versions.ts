@@ -1,6 +1,6 @@
 /**
  * This build beside the build of another checkout, for instance of the commit before: the same loads in turn, so that
- * whatever else the machine does affects both. A rate counts only what was found in ClickHouse afterwards.
+ * the other load of the machine affects both. A rate counts only what was found in ClickHouse afterwards.
  */
 import { existsSync } from 'node:fs';
 import { join, resolve } from 'node:path';

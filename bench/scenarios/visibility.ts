@@ -1,4 +1,4 @@
-/** How long an acknowledged point takes until a REST reader sees it: idle, and beside load at half of peak. */
+/** Measures the time until a REST reader sees an acknowledged point: idle, and beside load at half of peak. */
 import { availableParallelism } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Device } from '../../test/harness/api.ts';

@@ -3,7 +3,7 @@ const headEnd = Buffer.from('\r\n\r\n');
 const none: Buffer = Buffer.alloc(0);
 
 export class AnswerReader {
-  /** Of the last whole answer; valid until the next piece. */
+  /** The body of the last whole answer; valid until the next piece. */
   body = none;
   #partial: Buffer | undefined;
 
@@ -27,7 +27,7 @@ export class AnswerReader {
     return Number(head.slice(9, 12));
   }
 
-  /** For a new connection. */
+  /** Starts again, for a new connection. */
   forget(): void {
     this.#partial = undefined;
   }

@@ -1,7 +1,7 @@
 /**
- * One process of clients that wait: each device holds a long poll on a socket of its own, and polls again when it was
- * answered. Tells when it connected everybody, and of each answer when it came, on the clock that all processes of the
- * machine share.
+ * One process of waiting clients: each device holds a long poll on a separate socket, and polls again after an answer.
+ * Reports when all clients are connected, and the time of each answer, on the clock that all processes of the machine
+ * share.
  */
 import { connect, type Socket } from 'node:net';
 import { AnswerReader } from './answer-reader.ts';

@@ -1,11 +1,11 @@
-/** Many clients that hold long polls, spread over processes and loopback addresses, and what they were answered. */
+/** Many clients that hold long polls, spread over processes and loopback addresses, and their answers. */
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
 import type { PollNote, PollOrder } from './poll-process.ts';
 
 const entry = fileURLToPath(new URL('./poll-process.js', import.meta.url));
-/** Below the number of ports that Linux hands out for one address by itself. */
+/** Fewer than the ports that Linux assigns to one address. */
 const socketsPerAddress = 8_000;
 const filesPerProcess = 9_000;
 
@@ -18,7 +18,7 @@ export interface PollAnswer {
 export class HeldPolls {
   readonly #children: ChildProcess[];
   readonly #waiting = new Map<string, (answer: PollAnswer) => void>();
-  /** Answers that nobody had asked for: polls that expired, sockets that broke. */
+  /** Unexpected answers: polls that expired, sockets that broke. */
   unexpected = 0;
 
   private constructor(children: ChildProcess[]) {
@@ -26,7 +26,7 @@ export class HeldPolls {
     for (const child of children) child.on('message', (note: PollNote) => this.#note(note));
   }
 
-  /** Resolves when every client is connected and has asked. */
+  /** Resolves when every client is connected and has polled. */
   static async open(order: Omit<PollOrder, 'localAddresses'>): Promise<HeldPolls> {
     const processes = Math.ceil(order.tokens.length / filesPerProcess);
     const children = Array.from({ length: processes }, () =>

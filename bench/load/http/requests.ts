@@ -4,11 +4,11 @@
  */
 import { MovingRecord, recordText } from '../moving-record.ts';
 
-/** What is sent; the path below the token, and its body. */
+/** The kind of message: the path after the token, and its body. */
 export type MessageKind = 'telemetry' | 'attributes';
 const bodies: Record<MessageKind, (ts: number) => string> = {
   telemetry: recordText,
-  // Four keys; `sequence` tells which of a device's posts is the last.
+  // Four keys; `sequence` identifies the last post of a device.
   attributes: (ts) => `{"sequence":${ts},"temperature":21.50,"humidity":48.20,"mode":"auto"}`,
 };
 
@@ -30,7 +30,7 @@ export class DeviceRequest {
     return this.#sent;
   }
 
-  /** Of the last message. */
+  /** The ts of the last message. */
   get ts(): number {
     return this.#record.ts;
   }

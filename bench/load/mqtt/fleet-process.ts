@@ -1,6 +1,6 @@
 /**
- * One process of a fleet that is connected and silent: each device on a connection of its own. On demand all of them
- * lose their connections at one moment and come back at once, trying again as devices do.
+ * One process of a connected and silent fleet: each device on a separate connection. On demand all devices lose their
+ * connections at one moment and reconnect at once, with retries as devices make them.
  */
 import { connect, type Socket } from 'node:net';
 import { connectPacket } from './mqtt-packets.ts';
@@ -23,7 +23,7 @@ export interface FleetNote {
   endedAtMs: number;
   /** Attempts that failed: refused by the server, or by its full queue. */
   failed: Record<string, number>;
-  /** Connections that had ended before, without being asked. */
+  /** Connections that had ended before without a request. */
   lost: number;
 }
 
@@ -52,7 +52,7 @@ class Device {
     this.#order = order;
     this.#token = order.tokens[n]!;
     this.#localAddress = order.localAddresses[n % order.localAddresses.length]!;
-    // Named, because Linux looks for a free port ever longer, in the kernel, the more of an address are taken.
+    // Named, because Linux searches longer for a free port the more ports of an address are in use.
     this.#localPort = firstLocalPort + Math.floor(n / order.localAddresses.length);
   }
 
@@ -65,7 +65,7 @@ class Device {
     }
   }
 
-  /** As when its network goes away: no DISCONNECT, no end. */
+  /** Ends the connection as a lost network does: without DISCONNECT or FIN. */
   cut(): void {
     this.#socket?.removeAllListeners('close').resetAndDestroy();
     this.#socket = undefined;

@@ -51,7 +51,7 @@ export class Fleet {
     return { fleet, connected };
   }
 
-  /** Everybody is cut off, and comes back. */
+  /** Cuts off all devices, which then reconnect. */
   storm(): Promise<FleetConnected> {
     return this.#ask(() => ({ kind: 'storm' }));
   }

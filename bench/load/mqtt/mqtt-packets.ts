@@ -1,5 +1,5 @@
 /**
- * MQTT packets of the generators as bytes, made once. The PUBLISHes of a connection stand one behind the other in one
+ * MQTT packets of the generators as bytes, made once. The PUBLISHes of a connection follow each other in one
  * buffer, all of one length, one for each packet id of its window: what may leave together leaves in one write.
  */
 import { MovingRecord, recordText } from '../moving-record.ts';
@@ -41,7 +41,7 @@ export function pubackPacket(packetId: number): Buffer {
   return packet(0x40, twoBytes(packetId));
 }
 
-/** What a message of a device, or of a gateway for many devices, says; all slots alike in length. */
+/** Makes the payload of a device's message, or of a gateway's message for many devices; all slots have one length. */
 export type PayloadText = (ts: number, slot: number) => string;
 
 export const devicePayload: PayloadText = (ts) => recordText(ts);

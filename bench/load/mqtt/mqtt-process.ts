@@ -11,7 +11,7 @@ import { PacketReader } from './packet-reader.ts';
 
 export interface MqttClient {
   token: string;
-  /** Names of the devices behind a gateway; none = it is a device of its own. */
+  /** Names of a gateway's devices; empty = the sender is a device itself. */
   children: string[];
 }
 
@@ -153,7 +153,7 @@ class Generator {
     connection.flush();
   }
 
-  /** It leaves with the next `flush` of the connection. */
+  /** The packet is sent with the next `flush` of the connection. */
   #send(connection: Connection, slot: number, dueAt: number): void {
     connection.prepare(slot, dueAt);
     this.#inFlight += 1;
@@ -255,7 +255,7 @@ class Connection {
   socket: Socket | undefined;
   readonly connectBytes: Buffer;
   readonly #ring: PublishRing;
-  /** When the message of each slot was due; -1 = the slot is free. */
+  /** Due time of the message of each slot; -1 = the slot is free. */
   readonly #dueAt: Float64Array;
   #nextSlot = 0;
   /** Slots in a row that are ready to leave. */
@@ -267,7 +267,7 @@ class Connection {
     this.connectBytes = connectPacket({ clientId: token, username: token, keepAliveSeconds, level });
     const topic = children.length > 0 ? 'v1/gateway/telemetry' : 'v1/devices/me/telemetry';
     const payload = children.length > 0 ? gatewayPayload(children) : devicePayload;
-    // A step for each connection, so that walks differ.
+    // Each connection starts at another step, so that random walks differ.
     this.#ring = new PublishRing(topic, payload, window, order.firstTs + (n % stepMs), stepMs, level);
     this.#dueAt = new Float64Array(window).fill(-1);
   }
@@ -287,7 +287,7 @@ class Connection {
     this.#ready = 0;
   }
 
-  /** When its message was due; undefined when there was none. */
+  /** Returns the due time of its message; undefined when there was none. */
   release(slot: number): number | undefined {
     const dueAt = this.#dueAt[slot];
     if (dueAt === undefined || dueAt < 0) return undefined;
@@ -303,7 +303,7 @@ class Connection {
     return slot < 0 ? undefined : slot;
   }
 
-  /** How many messages were in flight. Its slots stay taken: nothing is sent on it any more. */
+  /** Returns the messages in flight. Their slots stay taken, because no more messages are sent on the connection. */
   lose(): number {
     const lost = this.#dueAt.reduce((sum, dueAt) => sum + (dueAt >= 0 ? 1 : 0), 0);
     this.#dueAt.fill(Number.POSITIVE_INFINITY);

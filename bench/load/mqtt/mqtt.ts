@@ -1,4 +1,4 @@
-/** The MQTT load: one order for each generator process, and what they all saw. */
+/** The MQTT load: one order for each generator process, and the sum of their results. */
 import { fileURLToPath } from 'node:url';
 import { type LoadResult, runProcesses } from '../processes.ts';
 import type { Level } from './mqtt-packets.ts';

@@ -1,4 +1,4 @@
-/** Packets out of a stream of bytes, for generators: small ones are read where they stand, a cut one is completed. */
+/** Cuts a byte stream into packets, for generators: small packets are read in place, a partial packet is completed. */
 
 /** `bytes` holds the whole packet from `start`; its body is from `bodyStart` to `end`. Valid during the call only. */
 export type TakePacket = (firstByte: number, bytes: Buffer, bodyStart: number, end: number) => void;

@@ -1,6 +1,6 @@
 /**
- * One gateway for a large site, in a process of its own: connects its devices, sends a message for each of them every
- * second, and replies to commands. The parent says what comes next; times are measured here.
+ * One gateway of a large site, in a separate process: connects its devices, sends a message for each of them every
+ * second, and replies to commands. The parent gives the tasks; times are measured here.
  */
 import { connect, type Socket } from 'node:net';
 import { Histogram, type LatencySummary, summaryOf } from '../histogram.ts';
@@ -24,7 +24,7 @@ export interface SiteOrder {
   firstTs: number;
 }
 
-/** What the parent asks for; each is answered by a note of the same kind. */
+/** The tasks of the parent; each is answered by a note of the same kind. */
 export type SiteTask =
   | { kind: 'connect'; order: SiteOrder }
   | { kind: 'send'; seconds: number }
@@ -54,7 +54,7 @@ const ackMsMax = 30_000;
 class Site {
   readonly #order: SiteOrder;
   readonly #ring: PublishRing;
-  /** When the message with this packet id was due, -1 = none is in flight. */
+  /** Due time of the message with this packet id, -1 = none is in flight. */
   readonly #dueAt = new Float64Array(65_536).fill(-1);
   #socket: Socket | undefined;
   #inFlight = 0;
@@ -70,7 +70,7 @@ class Site {
     this.#ring = new PublishRing('v1/gateway/telemetry', payload, children.length, firstTs, 1, level);
   }
 
-  /** Resolves when every device behind the gateway is connected. */
+  /** Resolves when every device of the gateway is connected. */
   async connect(): Promise<{ seconds: number; refused: Record<string, number> }> {
     const startedAt = performance.now();
     this.#refused = {};

@@ -1,4 +1,4 @@
-/** A gateway for a large site, seen from the benchmark: a process that is told what to do next. */
+/** The gateway of a large site as the benchmark uses it: a process that receives tasks. */
 import { type ChildProcess, fork } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import type { SiteNote, SiteOrder, SiteSent, SiteTask } from './site-process.ts';

@@ -34,11 +34,11 @@ export interface Outcome extends LatencySummary {
 }
 
 export interface CallsResult {
-  /** Of the calls that were due in the measured time. */
+  /** Outcomes of the calls that were due in the measured time. */
   outcomes: Record<string, Outcome>;
   /** Calls without an answer: their connection broke, or the wait for them was over. */
   unanswered: number;
-  /** Of one core. */
+  /** Share of one core. */
   clientCpuShare: number;
 }
 
@@ -58,7 +58,7 @@ export function judged({ outcomes, unanswered }: CallsResult): { answered: Outco
 interface Caller {
   socket: Socket | undefined;
   answer: AnswerReader;
-  /** In flight. */
+  /** The call in flight. */
   call: Call | undefined;
   dueAt: number;
 }

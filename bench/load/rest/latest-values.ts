@@ -1,4 +1,4 @@
-/** A fleet whose devices have latest values, each its own, and the calls that read them; answers are judged by content. */
+/** A fleet whose devices have different latest values, and the calls that read them; answers are checked by content. */
 import { eventually } from '../../../test/harness/api.ts';
 import type { Engine } from '../../../test/harness/engine.ts';
 import { requestBytes } from '../../../test/harness/raw.ts';
