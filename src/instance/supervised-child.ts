@@ -1,7 +1,7 @@
 /**
- * One child process of the primary, a worker or the analytics process: forked, started again after each death, asked for
- * what it counts, and stopped in time. `WorkerPool` and `AnalyticsProcess` own one each and say what the child is sent
- * first. A message that this file does not know goes to the owner.
+ * One child process of the primary, a worker or the analytics process: forked, restarted after each death, polled for
+ * its metrics, and stopped in time. `WorkerPool` and `AnalyticsProcess` own one each and supply the first message. A
+ * message that this file does not know is passed to the owner.
  */
 import type { ChildProcess } from 'node:child_process';
 import type { Log } from '../base/log.ts';
@@ -11,7 +11,7 @@ import type { ToPrimary, ToWorker } from './messages.ts';
 import { Supervisor } from './supervisor.ts';
 
 export interface SupervisedChildDeps {
-  /** In the log. */
+  /** The name in the log. */
   name: string;
   processFile: string;
   log: Log;
@@ -20,13 +20,13 @@ export interface SupervisedChildDeps {
   onForked: (child: ChildProcess) => void;
   /** The answer to the child's first message. */
   begin: () => ToWorker[];
-  /** Every message of the child, after this object has taken note of it. */
+  /** Called with every message of the child, after this object has handled it. */
   onMessage?: (message: ToPrimary) => void;
-  /** The child listens, waits for something, or has ended: `isReady` and `failure` say which. */
+  /** Called when the child listens, waits for something, or has ended: `isReady` and `failure` show which. */
   onChange: () => void;
-  /** The child has ended although it was not stopped; called before `onChange`. */
+  /** Called when the child has ended although it was not stopped; called before `onChange`. */
   onDeath?: () => void;
-  /** Called at each death of a child that dies in a loop. */
+  /** Called at each death of a child in a crash loop. */
   onCrashLoop?: (reason: string) => void;
 }
 
@@ -40,7 +40,7 @@ export class SupervisedChild {
   #isReady = false;
   #isStopping = false;
   #lastCollection = 0;
-  /** Why it says it must end. */
+  /** The reason that the child gave for its end. */
   #lastWords: string | undefined;
   /** The reason why the child cannot continue yet. */
   #waiting: string | undefined;
@@ -60,12 +60,12 @@ export class SupervisedChild {
     return this.#child !== undefined;
   }
 
-  /** Why it does not serve: it died, or waits for something. Undefined while it serves or starts. */
+  /** The reason why the child does not serve: it died, or waits for something. Undefined while it serves or starts. */
   get failure(): string | undefined {
     return this.#supervisor.failure ?? this.#waiting;
   }
 
-  /** It died so often in a row that it will probably die again. */
+  /** True when the child died so often in a row that it will probably die again. */
   get isLooping(): boolean {
     return this.#supervisor.looping;
   }
@@ -87,7 +87,7 @@ export class SupervisedChild {
     if (this.#child?.connected) this.#child.send(message, () => {});
   }
 
-  /** What the child counts; nothing when it does not answer in time. */
+  /** Returns the metrics of the child; empty when it does not answer in time. */
   collect(): Promise<Sample[]> {
     if (!this.#isReady) return Promise.resolve([]);
     const id = ++this.#lastCollection;
@@ -103,7 +103,7 @@ export class SupervisedChild {
     });
   }
 
-  /** No new work, the rest is finished, the child ends; after `msMax` it is killed. */
+  /** The child takes no new work, finishes the rest and ends; after `msMax` it is killed. */
   async drain(msMax: number): Promise<void> {
     const child = this.#stop();
     if (!child) return;

@@ -1,8 +1,8 @@
 /**
- * One MQTT connection: first CONNECT, then packets in order, each to its handler; and the only place that decides when
- * it ends. It is not read while it signs in, while too many of its messages wait for their answer (MQTT 3), while the
- * journal refuses, or while it does not read what it is sent. Keep Alive does not run while it is not read. Small:
- * there may be fifty thousand of them.
+ * One MQTT connection: CONNECT first, then packets in order, each passed to its handler. Only this file decides when a
+ * connection ends. The connection is not read while it signs in, while too many of its messages wait for their answer
+ * (MQTT 3), while the journal refuses, or while the client does not read. Keep Alive is suspended while the connection
+ * is not read. The object is small: there may be fifty thousand.
  */
 
 import { randomUUID } from 'node:crypto';
@@ -52,10 +52,10 @@ import { malformed, protocolError, WireError } from './wire/wire-error.ts';
 
 type State = 'new' | 'signing_in' | 'live' | 'closed';
 
-/** Why a connection is not read at the moment; several may hold at once. */
+/** The reasons for which a connection is not read at the moment; several may apply at once. */
 const hold = { signIn: 1, answers: 2, journal: 4, reader: 8, drain: 16, file: 32 } as const;
 
-/** Ends after which nothing that a client has sent counts. */
+/** Reasons after which no received packet is handled. */
 const clientsOwn: Partial<Record<CloseReason, true>> = {
   client_disconnect: true,
   malformed: true,
@@ -82,7 +82,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
   #session: Session | undefined = undefined;
   #signedIn: SignedIn | undefined = undefined;
   #pushes: Pushes | undefined = undefined;
-  /** A large file that is being sent or is next: until its end no other packet leaves, and nothing is read. */
+  /** A large file that is being sent or is next: until its end no other packet is sent, and nothing is read. */
   #file: OutgoingFile | undefined = undefined;
   /** Bytes of messages to the client that wait for the end of the file. */
   #behindFileBytes = 0;
@@ -95,22 +95,24 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
   /** Bits of `hold`. */
   #held = 0;
   #reading = false;
-  /** The transport is closed; what it brought may still wait to be read. */
+  /** True when the transport is closed; received bytes may still wait to be read. */
   #isGone = false;
   /** Messages that wait for their answer: with an acknowledgement, and without. */
   #unacknowledged = 0;
   #unanswered = 0;
-  /** Monotonic times: of the last packet, of the first refusal since the journal accepted (0 = none), of the last sign
-   * that the client reads. */
+  /**
+   * Monotonic times: of the last packet, of the first refusal since the journal accepted (0 = none), and at which the
+   * client last read.
+   */
   #receivedAt: number;
   #refusedAt = 0;
   #stalledAt = 0;
-  /** Monotonic: a connection without credentials ends then. */
+  /** Monotonic time at which a connection without credentials ends. */
   #endsAt = Number.POSITIVE_INFINITY;
   /** Bytes that waited for the client at the last check, and the part of large messages in them. */
   #unreadMark = 0;
   #largeBytes = 0;
-  /** Messages discarded since the last line in the log, and why the last one was. */
+  /** Messages discarded since the last line in the log, and the reason of the last one. */
   #discards = 0;
   #discardReason = '';
   isQueued = false;
@@ -136,12 +138,12 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     ended();
   }
 
-  /** For the log of a process that dies of a bug. */
+  /** Describes the sender for the log of a crash. */
   describe(): string {
     return this.work().caller;
   }
 
-  /** The work of which an assertion says that it went wrong. */
+  /** The work that an assertion names. */
   work(): Work {
     return workOf(this.#signedIn?.device.id ?? this.#session?.device?.id, this.remoteAddress);
   }
@@ -161,7 +163,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     this.#release(hold.reader);
   }
 
-  /** Ends a wait early: a client that sends more than may be kept is refused now instead of at the deadline. */
+  /** Ends a wait early: a client that sends more bytes than can be kept is refused now instead of at the deadline. */
   onOverflow(): void {
     assert(!this.#isGone, 'a transport that is closed keeps nothing', this);
     if ((this.#held & hold.journal) === 0) return;
@@ -184,11 +186,11 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     this.close(reason);
   }
 
-  /** Says why, where the protocol has words for it. Acknowledgements whose turn has come leave before that. */
+  /** Sends the reason, where the protocol has a code for it. Acknowledgements that are due are sent before. */
   close(reason: CloseReason): void {
     if (this.#state === 'closed') return;
     const wasLive = this.#state === 'live';
-    // Nothing may follow a part of a packet.
+    // No packet may follow a partial packet.
     const isCut = this.#file?.hasBegun === true;
     if (wasLive && !isCut) {
       this.#flushOut();
@@ -219,7 +221,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
         return false;
       }
     }
-    // A whole file may be larger than all that a slow reader may leave unread otherwise.
+    // A whole file may be larger than the bytes that a slow reader may leave unread.
     if (packet.length > limits.mqttUnreadBytesPause) this.#largeBytes += packet.length;
     if (qos === 0) {
       this.#outbox.add(packet, confirm);
@@ -262,7 +264,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     });
     this.#behindFileBytes = 0;
     this.#hold(hold.file);
-    // The file begins after the packets that may leave now, among them the acknowledgement of the request.
+    // The file begins after the packets that are due, among them the acknowledgement of the request.
     this.#deps.flusher.add(this);
     return 'taken';
   }
@@ -308,7 +310,9 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     this.#releaseAnswers();
   }
 
-  /** Twice a second: everything that has a deadline. For `lateMs` since the last time this process did not run. */
+  /**
+   * Checks all deadlines, twice a second. `lateMs`: the time since the last sweep in which this process did not run.
+   */
   sweep(now: number, lateMs = 0): void {
     this.#checkState();
     this.#receivedAt += lateMs;
@@ -338,7 +342,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     }
   }
 
-  /** What holds between any two events; checked twice a second. */
+  /** Asserts the state between any two events; called twice a second. */
   #checkState(): void {
     assert(!this.#reading, 'no packet is read between two events', this);
     assert(this.#unacknowledged >= 0 && this.#unanswered >= 0, 'no message is answered twice', this);
@@ -353,7 +357,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     assert((this.#held & hold.journal) === 0 || this.#refusedAt !== 0, 'a wait for the journal has a beginning', this);
   }
 
-  /** No more is read; true when nothing waits for an answer. */
+  /** Stops reading; returns true when no message waits for an answer. */
   drain(): boolean {
     if (this.#state === 'new' || this.#state === 'signing_in') this.close('server_shutdown');
     if (this.#state === 'closed') return true;
@@ -404,7 +408,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
       const step = this.#frames.next(isFirst ? limits.mqttFirstPacketBytesMax : this.#caps.packetBytesMax);
       if (step === 'more') break;
       if (step === 'packet') {
-        // Only whole packets are a sign of life: a drip of bytes wins no time.
+        // Only whole packets count as activity: a drip of bytes does not postpone the deadline.
         now ||= clock.monotonic();
         this.#receivedAt = now;
         counters.packetsIn[this.#frames.type]!.add(1);
@@ -467,7 +471,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
       case 0:
         throw malformed;
       default:
-        // What only a server sends, acknowledgements of a QoS 2 that is never sent, AUTH, and a second CONNECT.
+        // Packets that only a server sends, acknowledgements of a QoS 2 that is never sent, AUTH, and a second CONNECT.
         throw protocolError;
     }
   }
@@ -481,10 +485,10 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     if ((this.#held & why) === 0) return;
     this.#held &= ~why;
     if (this.#held !== 0 || this.#reading || this.#state === 'closed') return;
-    // Nothing was read, so the silence of the client does not count: keep-alive begins again.
+    // Nothing was read, so the silence of the client does not count: Keep Alive starts again.
     this.#receivedAt = this.#deps.clock.monotonic();
     this.#read();
-    // It may be held again, by what was kept.
+    // The kept bytes may cause another hold.
     if (!this.#isUnheld()) return;
     if (this.#isGone) this.#end('connection_lost');
     else this.#transport.resume();
@@ -601,7 +605,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     const { buffer, start, end, flags } = this.#frames;
     const session = this.#session!;
     readPublish(frame, flags, buffer, start, end, this.#level);
-    // All of it is read before anything is called that could read another packet.
+    // All fields are read before any call that could read another packet.
     const { qos, packetId, topicStart, topicEnd, payloadStart } = frame;
     const table = session.kind === 'provision' ? this.#deps.provisionTopics : this.#deps.topics;
     const exact = table.findExact(buffer, topicStart, topicEnd);
@@ -628,7 +632,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     try {
       if (exact === undefined) table.dispatch(incoming);
       else exact.operation(incoming, '');
-      // The bytes that were read are reused. The object may be in the pool already, but serves no other message yet.
+      // The read buffer is reused. The object may be in the pool already, but serves no other message yet.
       incoming.payload = noPayload;
     } catch (error) {
       if (!(error instanceof Fault)) throw error;
@@ -646,7 +650,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     }
   }
 
-  /** Sent again before PUBREL: it was taken the first time, and the PUBREC of that is out or answers both. */
+  /** Handles a PUBLISH that is repeated before PUBREL: the first one was accepted, and its PUBREC answers both. */
   #isRepeated(packetId: number): boolean {
     if (this.#outbox.isExpected(packetId)) return true;
     if (!this.#outbox.isReceived(packetId)) return false;
@@ -685,8 +689,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
   }
 
   /**
-   * True until the time since the first refusal is up. The time counts for all later messages too, so a client waits
-   * once.
+   * True until the wait since the first refusal is over. All later messages share this wait, so a client waits once.
    */
   #mayWait(): boolean {
     if (this.#refusedAt === 0) return true;
@@ -694,7 +697,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     return this.#deps.clock.monotonic() - this.#refusedAt <= Math.min(limits.mqttPausedMsMax, keepAliveMs / 2);
   }
 
-  /** The message is taken again later, and nothing is read before. */
+  /** Keeps the message for another try, and reads nothing before it. */
   #waitForJournal(incoming: Incoming): void {
     if (incoming.qos === 0) {
       this.#unanswered -= 1;
@@ -721,7 +724,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     this.#release(hold.journal);
   }
 
-  /** The journal accepts again: the next refusal is waited for as the first was. */
+  /** The journal accepts again: the next refusal gets a new wait. */
   #forgetRefusal(): void {
     if (this.#held === 0 && this.#deps.journalRefusal() === undefined) this.#refusedAt = 0;
   }
@@ -730,11 +733,14 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     this.#deps.counters.discarded(reason, qos);
     this.#discards += 1;
     this.#discardReason = reason;
-    // There is no further sweep.
+    // No further sweep will log them.
     if (this.#state === 'closed') this.#logDiscards();
   }
 
-  /** QoS 0 that came in before the end and was not taken yet; the rest is not acknowledged and comes again. */
+  /**
+   * Discards QoS 0 messages that arrived before the end and were not handled; other messages are not acknowledged and
+   * are sent again.
+   */
   #discardUnread(reason: CloseReason): void {
     if (reason in clientsOwn) return;
     while (this.#frames.next(this.#caps.packetBytesMax) === 'packet') {
@@ -781,7 +787,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     this.#send(unsubackBytes(this.#level, packet.packetId, codes));
   }
 
-  /** False: the device has sent too many messages. */
+  /** Returns false when the device has sent too many messages. */
   #charge(): boolean {
     const device = this.#signedIn?.device;
     if (device === undefined) return true;
@@ -794,7 +800,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     return true;
   }
 
-  /** The streams of a gateway are granted to every device, and bring it nothing. */
+  /** The streams of a gateway are granted to every device, and send nothing to others. */
   #stream(name: StreamName): Stream | undefined {
     return name.startsWith('gateway') && this.#session!.kind !== 'gateway' ? undefined : this.#deps.streams[name];
   }
@@ -817,7 +823,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, An
     assert(this.#unacknowledged >= 0, 'only messages that wait are acknowledged', this);
   }
 
-  /** True when the client has taken nothing for too long. */
+  /** True when the client has read nothing for too long. */
   #isStalled(now: number): boolean {
     if (this.#stalledAt === 0) return false;
     const { bufferedBytes, sendingBytes = 0 } = this.#transport;

@@ -70,7 +70,7 @@ export async function listenTls(address: string, port: number, files: TlsFiles, 
     socket.destroy();
     log.debug('mqtt_tls_failed', { reason: messageOf(error) });
   });
-  // A handshake takes the place of the connection that it becomes.
+  // A handshake occupies the place of the connection that it becomes.
   let [sockets, secured] = [0, 0];
   server.on('connection', (socket: Socket) => {
     sockets += 1;
