@@ -7,9 +7,9 @@ import type { Server } from 'node:net';
 import { messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 
-/** The kernel cuts it to net.core.somaxconn. */
+/** The kernel reduces the value to net.core.somaxconn. */
 const backlog = 65_535;
-/** Interval at which a worker that does not accept looks for room. */
+/** Interval at which a worker that does not accept checks for room. */
 const roomCheckMs = 100;
 
 export interface AcceptingDeps {
@@ -60,7 +60,7 @@ export class Accepting {
       () => {
         this.#roomCheck = undefined;
         log.info('mqtt_accepting', place);
-        // Connections may have come over another socket of this worker meanwhile.
+        // Connections may have arrived over another socket of this worker meanwhile.
         this.check();
       },
       (error: unknown) => {
