@@ -1,6 +1,7 @@
 /**
  * The crash run: load over sockets while faults happen in an order that a seed gives. Afterwards every acknowledged
- * record must be readable once and unchanged, every deleted one gone, and nothing may wait. `npm test` runs a short one.
+ * record must be readable once and unchanged, every deleted one gone, and nothing may wait. `npm test` runs a short
+ * one.
  */
 import { cpSync, lstatSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
@@ -18,7 +19,9 @@ import { readDeletes, readRecords, readTurns, waiting } from './crash/read.ts';
 
 export interface CrashOptions {
   seed: number;
-  /** Faults begin for so long; on a busy machine longer, until so many records with and without a ts are acknowledged. */
+  /**
+   * Faults begin for so long; on a busy machine longer, until so many records with and without a ts are acknowledged.
+   */
   seconds: number;
   acknowledgedMin: number;
   turnsMin: number;
@@ -86,7 +89,10 @@ export interface CrashSums {
 
 /** A start or stop that takes longer than this counts as stuck, also on a machine that does much else. */
 const processMsMax = 240_000;
-/** A run continues for at most so many times its seconds until its minima are met, and settles for so many times its seconds. */
+/**
+ * A run continues for at most so many times its seconds until its minima are met, and settles for so many times its
+ * seconds.
+ */
 const patience = 4;
 /** The longest wait of the next fault for `progressMin`, and of the end of the load for the other minima. */
 const progressMsMax = 10_000;

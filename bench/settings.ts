@@ -1,4 +1,6 @@
-/** The settings of the benchmarks: config/bench.yaml, single numbers overridden as `http.seconds=3` on the command line. */
+/**
+ * The settings of the benchmarks: config/bench.yaml, single numbers overridden as `http.seconds=3` on the command line.
+ */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parse } from 'yaml';

@@ -1,6 +1,6 @@
 /**
- * What must hold beside any attack: the same workers, other clients served in time, every acknowledged message of theirs
- * stored once, connections closed and memory bounded. Used by `fuzz/mqtt.ts` and `fuzz/http.ts`.
+ * What must hold beside any attack: the same workers, other clients served in time, every acknowledged message of
+ * theirs stored once, connections closed and memory bounded. Used by `fuzz/mqtt.ts` and `fuzz/http.ts`.
  */
 import { readFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';

@@ -1,7 +1,7 @@
 /**
  * The building's own lint: a file imports from its own folder or from folders below, never in a circle; rooms of floor
- * 1 and doors do not know each other; every file and every export is used; each package has its room, and SQL its files.
- * See src/README.md.
+ * 1 and doors do not know each other; every file and every export is used; each package has its room, and SQL its
+ * files. See src/README.md.
  */
 import { readdirSync, readFileSync } from 'node:fs';
 import { basename, dirname, join, normalize, relative } from 'node:path';

@@ -1,4 +1,7 @@
-/** `docs/security.md` and the code say the same: every cap and bounding setting has its place there, with its value and reason. */
+/**
+ * `docs/security.md` and the code say the same: every cap and bounding setting has its place there, with its value and
+ * reason.
+ */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';

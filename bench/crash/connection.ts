@@ -1,4 +1,6 @@
-/** One keep-alive HTTP connection of a crash run's sender. It may break at any moment, and is opened again by its owner. */
+/**
+ * One keep-alive HTTP connection of a crash run's sender. It may break at any moment, and is opened again by its owner.
+ */
 import { connect, type Socket } from 'node:net';
 
 const answerMsMax = 10_000;

@@ -1,7 +1,7 @@
 /**
  * Devices that send and lose points again: first keys and ranges of keys, over and over, then the device itself. The
- * account knows which points must be gone and which must be readable. A delete counts when it was answered: 200 says that
- * no read shows a deleted point, 202 that the delete is kept and will be carried out.
+ * account knows which points must be gone and which must be readable. A delete counts when it was answered: 200 says
+ * that no read shows a deleted point, 202 that the delete is kept and will be carried out.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Api } from '../../test/harness/api.ts';

@@ -1,6 +1,7 @@
 /**
  * The faults of a crash run, in an order that follows from the seed alone: processes killed, stopped and starved, the
- * instance restarted with another number of workers, the clock set. Each fault is undone before the next but one begins.
+ * instance restarted with another number of workers, the clock set. Each fault is undone before the next but one
+ * begins.
  */
 
 import { readdirSync } from 'node:fs';

@@ -1,7 +1,7 @@
 /**
  * DeviceAuth without a `ts` that wait for each acknowledgement, each over connections of several workers in turn. The
- * account knows which message followed which, and the true time of each. The embedded PostgreSQL keeps the true time when
- * the engine's clock is set, as a database on another host does, and the engine goes by the database's clock.
+ * account knows which message followed which, and the true time of each. The embedded PostgreSQL keeps the true time
+ * when the engine's clock is set, as a database on another host does, and the engine goes by the database's clock.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Connection, telemetryRequest } from './connection.ts';

@@ -1,4 +1,6 @@
-/** A device with a point for each second of the last day, and the call that reads the day as averages of five minutes. */
+/**
+ * A device with a point for each second of the last day, and the call that reads the day as averages of five minutes.
+ */
 import { eventually } from '../../test/harness/api.ts';
 import type { Engine } from '../../test/harness/engine.ts';
 import type { Call } from './rest/calls.ts';

@@ -1,7 +1,8 @@
 /**
- * Gateways over MQTT. First: gateways that send for all their devices in each message, beside Mosquitto and Aedes, which
- * acknowledge the same bytes and store nothing; data points count when they were found in ClickHouse. Then: one gateway
- * of a large site, with a message for each device every second, commands to random devices, and a lost connection.
+ * Gateways over MQTT. First: gateways that send for all their devices in each message, beside Mosquitto and Aedes,
+ * which acknowledge the same bytes and store nothing; data points count when they were found in ClickHouse. Then: one
+ * gateway of a large site, with a message for each device every second, commands to random devices, and a lost
+ * connection.
  */
 import { Agent, request } from 'node:http';
 import { availableParallelism } from 'node:os';

@@ -1,6 +1,6 @@
 /**
- * For each resource that callers share, an attacker of one tenant beside a victim of another. The promise: no call of the
- * victim is refused, and its p99 at most doubles beside what a neighbour process does that burns as much CPU as the
+ * For each resource that callers share, an attacker of one tenant beside a victim of another. The promise: no call of
+ * the victim is refused, and its p99 at most doubles beside what a neighbour process does that burns as much CPU as the
  * attacker costs. Three measures of the same calls: alone, beside the attacker, beside the neighbour.
  */
 import { randomBytes } from 'node:crypto';

@@ -1,7 +1,7 @@
 /**
  * Telemetry over MQTT at QoS 1, one record of four keys in each message, side by side in one run: Mosquitto and Aedes,
- * which store nothing, and Millrace with one worker and with all of them. Rounds alternate, so that the other load of the
- * machine affects all of them. A rate of Millrace counts only what was found in ClickHouse afterwards.
+ * which store nothing, and Millrace with one worker and with all of them. Rounds alternate, so that the other load of
+ * the machine affects all of them. A rate of Millrace counts only what was found in ClickHouse afterwards.
  */
 import { availableParallelism } from 'node:os';
 import { cpuMsOf, machineSettled } from '../cpu.ts';

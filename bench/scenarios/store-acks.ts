@@ -1,6 +1,7 @@
 /**
- * Acknowledgements with INGEST_ACK=store at a steady rate: alone, beside late rows, and beside one message of many days.
- * A latency counts from the moment at which the message was due. What was acknowledged is then looked up in ClickHouse.
+ * Acknowledgements with INGEST_ACK=store at a steady rate: alone, beside late rows, and beside one message of many
+ * days. A latency counts from the moment at which the message was due. What was acknowledged is then looked up in
+ * ClickHouse.
  */
 import { availableParallelism, loadavg } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';

@@ -4,7 +4,7 @@ import { createLog } from '../base/log.ts';
 import type { Queries } from '../postgres/client.ts';
 import { Inquiries } from './update-reads.ts';
 
-it('devices of one tenant neither keep out nor hold up those of another', async () => {
+it('devices of one tenant neither block nor delay those of another', async () => {
   /** Devices of each read, in order. */
   const reads: number[][] = [];
   let answer = () => {};

@@ -122,8 +122,8 @@ export interface Subject {
 }
 
 /**
- * A broken invariant is a bug: ends the process with a marked message instead of continuing with a wrong state. `subject` is the object
- * whose state is asserted: the message and the log of the death name that object.
+ * A broken invariant is a bug: ends the process with a marked message instead of continuing with a wrong state.
+ * `subject` is the object whose state is asserted: the message and the log of the death name that object.
  */
 export function assert(condition: unknown, message: string, subject?: Subject): asserts condition {
   if (!condition) throw new Bug(message, subject?.work());

@@ -40,7 +40,9 @@ export class FairQueue<T> {
     return this.#length;
   }
 
-  /** The item that has no place, which the caller of `push` refuses: the new one or a displaced one. Undefined: none. */
+  /**
+   * The item that has no place, which the caller of `push` refuses: the new one or a displaced one. Undefined: none.
+   */
   push(waiter: Waiter, item: T, cost = 1): T | undefined {
     let displaced: T | undefined;
     if (this.#length >= this.#capacity) {

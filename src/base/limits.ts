@@ -39,7 +39,9 @@ export const limits = {
   onboardingAtOnceMax: 64,
   /** The same that wait for their turn: fewer than statements may wait (`postgresWaitersMax`). */
   onboardingWaitingMax: 4_000,
-  /** Networks whose wrong device credentials, or wrong provisioning keys, a worker counts; a new one evicts the oldest. */
+  /**
+   * Networks whose wrong device credentials, or wrong provisioning keys, a worker counts; a new one evicts the oldest.
+   */
   wrongTriesNetworksMax: 10_000,
   /** Time within which wrong tries are counted together, and for which a network is refused. */
   wrongTriesWindowMs: 60_000,

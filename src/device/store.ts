@@ -454,7 +454,9 @@ export async function pruneCredentialChanges(queries: Queries, before: number): 
   await queries.query('delete from credential_changes where created_time < $1', [before]);
 }
 
-/** Requests the deletion of all telemetry of the device, for good. `ingest/tombstone-store.ts` begins after the commit. */
+/**
+ * Requests the deletion of all telemetry of the device, for good. `ingest/tombstone-store.ts` begins after the commit.
+ */
 export async function insertDeviceTombstone(queries: Queries, deviceNumber: number, now: number): Promise<void> {
   await queries.query('insert into tombstones (device, created_time, handed_over) values ($1, $2, false)', [
     deviceNumber,

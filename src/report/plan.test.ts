@@ -150,8 +150,8 @@ const groupings: [DateGrouping, GroupBy | null][] = [
 ];
 
 /**
- * The same draw each time, every aggregation of one key, and a pivot for each third grouping. REPORT_RUNS=8 makes that many
- * new draws for each grouping, of both keys, all with a pivot (`test/long/report-plans.test.ts`).
+ * The same draw each time, every aggregation of one key, and a pivot for each third grouping. REPORT_RUNS=8 makes that
+ * many new draws for each grouping, of both keys, all with a pivot (`test/long/report-plans.test.ts`).
  */
 const runs = process.env['REPORT_RUNS'];
 const draws = runs === undefined ? { numRuns: 1, seed: 42 } : { numRuns: Number(runs), endOnFailure: true };

@@ -62,8 +62,8 @@ export interface RouteDescription {
   /** JSON, checked before the handler. */
   body?: Type.Schema;
   /**
-   * A body that the handler reads itself: its numbers keep their digits, or it is no JSON, or a decoder below checks it.
-   * `form`: the members of the form that the handler takes besides JSON. `jsonOnly`: the content type must be JSON;
+   * A body that the handler reads itself: its numbers keep their digits, or it is no JSON, or a decoder below checks
+   * it. `form`: the members of the form that the handler takes besides JSON. `jsonOnly`: the content type must be JSON;
    * with neither of them JSON may have any content type.
    */
   ownBody?: { shape: Type.Schema | Medium; optional?: boolean; form?: Type.ObjectSchema; jsonOnly?: true };

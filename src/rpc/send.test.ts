@@ -1,6 +1,6 @@
 /**
- * Commands between two workers over the process bus: deliveries that fail, order, the bus disconnected, retries of persistent
- * ones.
+ * Commands between two workers over the process bus: deliveries that fail, order, the bus disconnected, retries of
+ * persistent ones.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';

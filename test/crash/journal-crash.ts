@@ -1,4 +1,7 @@
-/** Power losses while a journal is written: short forms are in `journal.test.ts`, long ones in `test/long/journal.test.ts`. */
+/**
+ * Power losses while a journal is written: short forms are in `journal.test.ts`, long ones in
+ * `test/long/journal.test.ts`.
+ */
 import fc from 'fast-check';
 import { expect } from 'vitest';
 import { JournalError, type ShipUnit } from '../../src/journal/journal.ts';

@@ -1,4 +1,7 @@
-/** Settings of signing in: short lives of tokens, lock-out, keys over HTTPS only, limits, the API document, MQTT over WebSocket. */
+/**
+ * Settings of signing in: short lives of tokens, lock-out, keys over HTTPS only, limits, the API document, MQTT over
+ * WebSocket.
+ */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type Engine, startEngine } from '../harness/engine.ts';

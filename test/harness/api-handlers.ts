@@ -1,7 +1,7 @@
 /**
- * The REST API on a database of its own, without the HTTP server: calls of handlers as the server makes them. It has the
- * first tenant and the demo data. A test file takes the one of `sharedApi`, or starts one and stops it after its last
- * test.
+ * The REST API on a database of its own, without the HTTP server: calls of handlers as the server makes them. It has
+ * the first tenant and the demo data. A test file takes the one of `sharedApi`, or starts one and stops it after its
+ * last test.
  */
 import { expect } from 'vitest';
 import { seedDemoData, seedFirstTenant } from '../../src/admin/seed.ts';

@@ -1,4 +1,6 @@
-/** A clock on which a test's minutes take milliseconds, with the sleep that belongs to it. Sockets stay as fast as ever. */
+/**
+ * A clock on which a test's minutes take milliseconds, with the sleep that belongs to it. Sockets stay as fast as ever.
+ */
 import { setTimeout as timer } from 'node:timers/promises';
 import type { Clock } from '../../src/base/clock.ts';
 

@@ -59,7 +59,10 @@ export default async function setup(project: TestProject): Promise<() => Promise
   };
 }
 
-/** Ends the engine before the next group begins: idle, it takes a fifteenth of a processor from tests that have none to spare. */
+/**
+ * Ends the engine before the next group begins: idle, it takes a fifteenth of a processor from tests that have none to
+ * spare.
+ */
 async function whenAllHaveRun(project: TestProject, callback: () => void): Promise<NodeJS.Timeout> {
   const { testFiles } = await project.globTestFiles();
   const timer = setInterval(() => {

@@ -15,7 +15,9 @@ export interface Request {
 }
 
 export interface MatrixCall {
-  /** `POST /api/device id`: the entity type of the path is filled in, `id` = the body names the entity that is saved. */
+  /**
+   * `POST /api/device id`: the entity type of the path is filled in, `id` = the body names the entity that is saved.
+   */
   name: string;
   operation: Operation;
   slots: Slot[];
@@ -189,7 +191,9 @@ function bodyOfMany(name: string): BodyOf | undefined {
   return found && (() => found[1]);
 }
 
-/** The calls of an operation: one for each kind of entity that its path may name, and one that saves what it creates. */
+/**
+ * The calls of an operation: one for each kind of entity that its path may name, and one that saves what it creates.
+ */
 export function callsOf(document: Document, operation: Operation): MatrixCall[] {
   const { method, path } = operation;
   const types = path.includes('{entityType}') ? Object.keys(slotOfType) : [''];

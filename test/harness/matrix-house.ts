@@ -1,13 +1,16 @@
 /**
- * Tenant A with two customers and a public one, tenant B beside it, and in each of them one of everything that an operation
- * can name. Every name contains a word of its owner, so that an answer with data of another owner is recognized.
+ * Tenant A with two customers and a public one, tenant B beside it, and in each of them one of everything that an
+ * operation can name. Every name contains a word of its owner, so that an answer with data of another owner is
+ * recognized.
  */
 import { randomUUID } from 'node:crypto';
 import type { Ownership, Role } from './matrix-rules.ts';
 import { newTenant, newUser, ok, type Person, systemAdminToken } from './people.ts';
 import { good } from './reports.ts';
 
-/** Names that operations have for entities, in paths, queries and bodies. `peerId` is a second device of the same owner. */
+/**
+ * Names that operations have for entities, in paths, queries and bodies. `peerId` is a second device of the same owner.
+ */
 export const slots = [
   ...(['deviceId', 'deviceName', 'deviceToken', 'peerId', 'customerId', 'customerTitle', 'tenantId'] as const),
   ...(['userId', 'profileId', 'otaPackageId', 'apiKeyId', 'rpcId', 'viewId'] as const),

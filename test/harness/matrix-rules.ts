@@ -1,15 +1,16 @@
 /**
- * Who may call what: a statement of its own, beside the roles that the routes declare. `rest-matrix.test.ts` holds every
- * operation of the API document against it. An operation takes the first row that fits; one that fits none is a failure.
+ * Who may call what: a statement of its own, beside the roles that the routes declare. `rest-matrix.test.ts` holds
+ * every operation of the API document against it. An operation takes the first row that fits; one that fits none is a
+ * failure.
  */
 
 export type Role = 'system' | 'tenant' | 'customer' | 'guest';
 export const roles: readonly Role[] = ['system', 'tenant', 'customer', 'guest'];
 
 /**
- * Whose the named entity is, as the caller of tenant A sees it: `self` (the user itself), `own` (of the own customer; of
- * the public customer for a guest), `other` (of another customer), `shared` (of no customer), `foreign` (of tenant B),
- * `missing` (does not exist).
+ * Whose the named entity is, as the caller of tenant A sees it: `self` (the user itself), `own` (of the own customer;
+ * of the public customer for a guest), `other` (of another customer), `shared` (of no customer), `foreign` (of tenant
+ * B), `missing` (does not exist).
  */
 export type Ownership = 'self' | 'own' | 'other' | 'shared' | 'foreign' | 'missing';
 
@@ -169,7 +170,9 @@ export const table: readonly Rule[] = rules
   .filter((line) => line.trim() !== '')
   .map(ruleOf);
 
-/** `POST /api/device id` is the call with an id in its body: it saves, the other one creates. Rows with `**` mean both. */
+/**
+ * `POST /api/device id` is the call with an id in its body: it saves, the other one creates. Rows with `**` mean both.
+ */
 function ruleOf(line: string): Rule {
   const [method, path, ...rest] = line.trim().split(/\s+/) as [string, string, ...string[]];
   const variant = rest[0] === 'id' ? rest.shift() : undefined;

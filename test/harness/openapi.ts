@@ -1,4 +1,6 @@
-/** Reading the API document: its operations, values made of its schemas, and whether an answer is one of those it names. */
+/**
+ * Reading the API document: its operations, values made of its schemas, and whether an answer is one of those it names.
+ */
 import { Compile } from 'typebox/schema';
 import type { Random } from './random.ts';
 

@@ -1,6 +1,6 @@
 /**
- * Reports in plain JavaScript, point by point, as docs/rest.md#reports words them: what the queries of `src/report` are held
- * against. It shares no code with them: calendars come from Intl, buckets from looking back minute by minute.
+ * Reports in plain JavaScript, point by point, as docs/rest.md#reports words them: what the queries of `src/report` are
+ * held against. It shares no code with them: calendars come from Intl, buckets from looking back minute by minute.
  */
 
 export interface RefPoint {

@@ -1,4 +1,6 @@
-/** Both ends of a command: the operator's REST calls and the device's polls and replies, as bytes on known connections. */
+/**
+ * Both ends of a command: the operator's REST calls and the device's polls and replies, as bytes on known connections.
+ */
 import { expect } from 'vitest';
 import type { Device } from './api.ts';
 import type { RawConnection, RawResponse } from './raw.ts';

@@ -1,6 +1,6 @@
 /**
- * One PostgreSQL for all unit tests of a run: the first test that asks for it at the socket starts it. A test file gets a
- * database of its own, copied from one with the schema (`postgres-server.ts`).
+ * One PostgreSQL for all unit tests of a run: the first test that asks for it at the socket starts it. A test file gets
+ * a database of its own, copied from one with the schema (`postgres-server.ts`).
  */
 import { mkdtempSync, rmSync } from 'node:fs';
 import { createServer } from 'node:net';

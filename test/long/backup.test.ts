@@ -1,4 +1,6 @@
-/** A running engine is saved under load and restored beside it; what is no whole backup is refused with one sentence. */
+/**
+ * A running engine is saved under load and restored beside it; what is no whole backup is refused with one sentence.
+ */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import {

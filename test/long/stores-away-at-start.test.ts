@@ -1,6 +1,6 @@
 /**
- * The whole instance is killed and started again while a store does not answer: known devices are served, over HTTP and MQTT,
- * directly and through a gateway. A device that was revoked before is refused, an unknown one is refused for now.
+ * The whole instance is killed and started again while a store does not answer: known devices are served, over HTTP and
+ * MQTT, directly and through a gateway. A device that was revoked before is refused, an unknown one is refused for now.
  */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';

@@ -1,7 +1,8 @@
 /**
  * Callers of the REST API: keep-alive sockets with one call in flight each. Closed loop (each answer makes room for the
- * next call) finds the rate; open loop offers a fixed one, and a latency counts from the moment at which the call was due,
- * so that a late one is not hidden. What an answer counts as is the call's to say, so contents are judged as they come.
+ * next call) finds the rate; open loop offers a fixed one, and a latency counts from the moment at which the call was
+ * due, so that a late one is not hidden. What an answer counts as is the call's to say, so contents are judged as they
+ * come.
  */
 import { connect, type Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';

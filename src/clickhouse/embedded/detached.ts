@@ -20,8 +20,9 @@ const detachedQuery = `SELECT database, table, path FROM system.detached_parts W
 const nameForm = /^broken-on-start_(.+?)(?:_try\d+)?$/;
 
 /**
- * Throws when memory or file handles are missing still: the process ends, and its next start tries again. A part that is
- * damaged gets another name, so that no later start brings back rows that were deleted meanwhile, and the log names it.
+ * Throws when memory or file handles are missing still: the process ends, and its next start tries again. A part that
+ * is damaged gets another name, so that no later start brings back rows that were deleted meanwhile, and the log names
+ * it.
  */
 export async function attachDetached(engine: Engine, log: Log): Promise<void> {
   for (const { database, table, path } of await detachedParts(engine)) {

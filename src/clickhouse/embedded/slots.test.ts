@@ -44,7 +44,7 @@ test('waiting is bounded in number and in time, and ends when the client leaves'
   await expect(waiting).rejects.toEqual(full);
 });
 
-test('patient inserts take half of the slots, and leave one to other inserts whatever queries take', async () => {
+test('patient inserts take half of the slots, and leave one to other inserts beside any queries', async () => {
   const slots = new Slots(4, 1, 10, 20);
   const patient = await slots.take('patient insert', here());
   await slots.take('patient insert', here());

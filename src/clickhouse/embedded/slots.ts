@@ -84,7 +84,7 @@ export class Slots {
   #free(kind: SlotKind): boolean {
     if (this.running >= this.#slots) return false;
     if (kind === 'insert') return true;
-    // One slot is left to inserts that cannot wait, whatever the others take.
+    // One slot is left to inserts that cannot wait.
     if (this.#queries + this.#patientInserts >= this.#slots - 1) return false;
     return kind === 'query' ? this.#queries < this.#querySlots : this.#patientInserts < this.#patientSlots;
   }

@@ -1,4 +1,7 @@
-/** JSON that is not strict, at every door of devices and gateways: names without quotes, single quotes, comments, commas. */
+/**
+ * JSON that is not strict, at every door of devices and gateways: names without quotes, single quotes, comments,
+ * commas.
+ */
 import { describe, expect, test } from 'vitest';
 import type { Device } from '../../harness/api.ts';
 import { connectMqtt, levelName, levels } from '../../harness/mqtt-client.ts';

@@ -1,4 +1,6 @@
-/** Wrong tokens and sign-ins of one address: it is refused for a minute, but what was right from there before is served. */
+/**
+ * Wrong tokens and sign-ins of one address: it is refused for a minute, but what was right from there before is served.
+ */
 import { randomInt } from 'node:crypto';
 import { request } from 'node:http';
 import { expect, test } from 'vitest';

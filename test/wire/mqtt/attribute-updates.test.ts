@@ -1,4 +1,6 @@
-/** Shared attributes pushed to a device over MQTT, and that no update is lost (docs/mqtt.md#telemetry-and-attributes). */
+/**
+ * Shared attributes pushed to a device over MQTT, and that no update is lost (docs/mqtt.md#telemetry-and-attributes).
+ */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, test } from 'vitest';
 import type { Device } from '../../harness/api.ts';

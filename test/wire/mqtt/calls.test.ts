@@ -1,4 +1,6 @@
-/** Calls of a device over MQTT (docs/mqtt.md#commands-and-calls), answered by rules.yaml or unanswered for two seconds. */
+/**
+ * Calls of a device over MQTT (docs/mqtt.md#commands-and-calls), answered by rules.yaml or unanswered for two seconds.
+ */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, test } from 'vitest';
 import { hex, levels, type MqttClient, withMqtt } from '../../harness/mqtt-client.ts';

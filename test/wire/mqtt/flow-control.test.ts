@@ -1,6 +1,7 @@
 /**
  * Down to the client: never more unacknowledged messages than its Receive Maximum, never a packet above its Maximum
- * Packet Size, no topic alias, and packet ids that are free (docs/mqtt.md#limits). Up: the silence of a client harms no other.
+ * Packet Size, no topic alias, and packet ids that are free (docs/mqtt.md#limits). Up: the silence of a client harms no
+ * other.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';

@@ -1,4 +1,7 @@
-/** Gateways and customers: for which devices a gateway acts, and what becomes of a child that is given to another customer. */
+/**
+ * Gateways and customers: for which devices a gateway acts, and what becomes of a child that is given to another
+ * customer.
+ */
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../../harness/api.ts';

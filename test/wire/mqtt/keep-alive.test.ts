@@ -1,4 +1,6 @@
-/** Silence beyond one and a half times the keep-alive ends a connection, any packet in time keeps it ([MQTT-3.1.2-22]). */
+/**
+ * Silence beyond one and a half times the keep-alive ends a connection, any packet in time keeps it ([MQTT-3.1.2-22]).
+ */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
 import { levels, type MqttClient } from '../../harness/mqtt-client.ts';

@@ -1,6 +1,6 @@
 /**
- * Packets that break the standard, one by one, on a connection that is logged in ([MQTT-4.8.0-1], MQTT 5 section 4.13): the
- * code of MQTT 5 or the end, nothing stored, and nothing after them is handled.
+ * Packets that break the standard, one by one, on a connection that is logged in ([MQTT-4.8.0-1], MQTT 5 section 4.13):
+ * the code of MQTT 5 or the end, nothing stored, and nothing after them is handled.
  */
 import { beforeAll, describe, expect, test } from 'vitest';
 import type { Device } from '../../harness/api.ts';

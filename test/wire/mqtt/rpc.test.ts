@@ -1,6 +1,6 @@
 /**
- * Commands to a device over MQTT (docs/mqtt.md#commands-and-calls). The operator is on one worker, the device on the same or
- * on the other.
+ * Commands to a device over MQTT (docs/mqtt.md#commands-and-calls). The operator is on one worker, the device on the
+ * same or on the other.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterEach, beforeEach, expect, test } from 'vitest';

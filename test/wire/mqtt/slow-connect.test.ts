@@ -1,4 +1,7 @@
-/** CONNECT has to be there ten seconds after the connection (docs/mqtt.md#connect): silence and a drip of bytes end alike. */
+/**
+ * CONNECT has to be there ten seconds after the connection (docs/mqtt.md#connect): silence and a drip of bytes end
+ * alike.
+ */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { connect } from 'node:tls';
 import { describe, expect, test } from 'vitest';

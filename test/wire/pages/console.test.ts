@@ -1,4 +1,6 @@
-/** The console and the page of the API document in a browser: who is signed in, keys, and what the calls are sent with. */
+/**
+ * The console and the page of the API document in a browser: who is signed in, keys, and what the calls are sent with.
+ */
 import { randomUUID } from 'node:crypto';
 import type { Browser, BrowserContext, Locator, Page } from 'playwright-core';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest';
@@ -101,7 +103,10 @@ const tokenNames = ['jwt_token', 'jwt_token_expiration', 'refresh_token', 'refre
 
 const userOperation = '#operations-login-endpoint-getAuthUser';
 
-/** Calls `GET /api/auth/user` on the page of the document, where it is unfolded: who the server says it was, and what was sent. */
+/**
+ * Calls `GET /api/auth/user` on the page of the document, where it is unfolded: who the server says it was, and what
+ * was sent.
+ */
 async function callAsUser(): Promise<{ email: string; by: string }> {
   const operation = page.locator(userOperation);
   const execute = operation.getByRole('button', { name: 'Execute' });

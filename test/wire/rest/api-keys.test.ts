@@ -1,4 +1,6 @@
-/** API keys (docs/rest.md#api-keys): made, shown once, used, described, disabled, expired and revoked, on both workers. */
+/**
+ * API keys (docs/rest.md#api-keys): made, shown once, used, described, disabled, expired and revoked, on both workers.
+ */
 import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, test } from 'vitest';

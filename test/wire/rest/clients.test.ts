@@ -1,4 +1,6 @@
-/** What clients written for the platform rely on beside the operations: types of bodies, words for booleans, statuses. */
+/**
+ * What clients written for the platform rely on beside the operations: types of bodies, words for booleans, statuses.
+ */
 import { randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';
 import { newTenant, ok, systemAdminToken } from '../../harness/people.ts';

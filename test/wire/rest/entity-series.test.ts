@@ -1,4 +1,6 @@
-/** Telemetry and attributes of customers, tenants, users and device profiles: as those of devices, and who may see them. */
+/**
+ * Telemetry and attributes of customers, tenants, users and device profiles: as those of devices, and who may see them.
+ */
 import { randomUUID } from 'node:crypto';
 import { beforeAll, describe, expect, test } from 'vitest';
 import { eventually } from '../../harness/api.ts';

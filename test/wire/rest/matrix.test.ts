@@ -1,8 +1,8 @@
 /**
- * Role × operation × ownership: every operation of the API document is called by every role, for entities of its own, of
- * another customer, of another tenant and for missing ones, and without credentials. `matrix-rules.ts` says what has to
- * come of it. A refusal reveals nothing: another tenant's entity and a missing one get the same answer. A refused write
- * changes nothing.
+ * Role × operation × ownership: every operation of the API document is called by every role, for entities of its own,
+ * of another customer, of another tenant and for missing ones, and without credentials. `matrix-rules.ts` says what has
+ * to come of it. A refusal reveals nothing: another tenant's entity and a missing one get the same answer. A refused
+ * write changes nothing.
  */
 import { beforeAll, describe, expect, test, vi } from 'vitest';
 import { callsOf, type MatrixCall, type ValueOf } from '../../harness/matrix-calls.ts';

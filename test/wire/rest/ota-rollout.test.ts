@@ -1,4 +1,7 @@
-/** The notifications of a device about its packages (docs/rest.md#packages): own package, package of the profile, and back. */
+/**
+ * The notifications of a device about its packages (docs/rest.md#packages): own package, package of the profile, and
+ * back.
+ */
 import { randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';
 import { eventually } from '../../harness/api.ts';

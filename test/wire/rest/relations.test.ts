@@ -1,4 +1,6 @@
-/** Relations over REST (docs/rest.md#relations): made, read with names, followed to devices, deleted with their ends. */
+/**
+ * Relations over REST (docs/rest.md#relations): made, read with names, followed to devices, deleted with their ends.
+ */
 import { randomUUID } from 'node:crypto';
 import { beforeAll, expect, test } from 'vitest';
 import { newTenant, newUser, ok, type Person } from '../../harness/people.ts';

@@ -1,4 +1,6 @@
-/** Tenants, as the system administrator manages them (docs/rest.md#tenants), and that nothing of a deleted one is left. */
+/**
+ * Tenants, as the system administrator manages them (docs/rest.md#tenants), and that nothing of a deleted one is left.
+ */
 import { randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';
 import { newTenant, newUser, ok, systemAdminToken } from '../../harness/people.ts';
