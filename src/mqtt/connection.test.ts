@@ -19,6 +19,7 @@ import { JournalWaiters } from './journal-waiters.ts';
 import { createSignIn } from './login.ts';
 import type { Publish } from './operation.ts';
 import { Outbox } from './outbox.ts';
+import { ReadGate } from './read-gate.ts';
 import type { Session } from './session.ts';
 import type { SignedIn, SignInRefused } from './sign-in.ts';
 import { TopicTable } from './topics/table.ts';
@@ -788,30 +789,33 @@ describe('a call that the state of a connection rules out', () => {
 
   test('is a bug while a packet is read', async () => {
     let failure: unknown;
-    const { connection, session, send } = await open();
-    Object.defineProperty(session(), 'kind', {
-      get() {
-        try {
-          connection.onClosed();
-        } catch (error) {
-          failure = error;
-        }
-        return 'device';
-      },
-    });
+    const { connection, publishes, send } = await open();
+    publishes.push = () => {
+      try {
+        connection.onClosed();
+      } catch (error) {
+        failure = error;
+      }
+      return 0;
+    };
     send(publish(1));
     expect(String(failure)).toMatch(/not while packets are read \(MQTT packets of device a device\)$/);
   });
 
   test('a wait for the journal that has ended, and an answer that is not waited for', async () => {
     const { connection, send, publishes } = await open();
-    expect(() => connection.journalAccepts()).toThrow(bug(/that waits/));
-    expect(() => connection.journalRefuses()).toThrow(bug(/that waits/));
+    const clock = { now: () => 0, monotonic: () => 0 };
+    const journalWaiters = new JournalWaiters(clock, () => undefined);
+    const deps = { clock, journalWaiters, journalRefusal: () => undefined };
+    const gate = new ReadGate(deps, connection, new MemoryTransport(), 1);
+    expect(() => gate.journalAccepts()).toThrow(bug(/that waits/));
+    expect(() => gate.journalRefuses()).toThrow(bug(/that waits/));
     send(publish(1, 0));
     const [first] = publishes;
+    const inbox = (first as Incoming).connection!;
     first!.acknowledge();
     expect(() => first!.acknowledge()).toThrow(/^BUG: an MQTT message is answered once$/);
-    expect(() => connection.answered(first as Incoming, undefined)).toThrow(bug(/waits for the answer/));
+    expect(() => inbox.answered(first as Incoming, undefined)).toThrow(bug(/waits for the answer/));
     expect(() => giveBack(first as Incoming)).toThrow(/given back once/);
   });
 });
@@ -854,6 +858,20 @@ describe('an outbox', () => {
     outbox.add(Buffer.from([0xd0, 0]));
     outbox.flush(4, 1000);
     expect(String(failure)).toMatch(/one connection writes at a time/);
+  });
+
+  test('has its results before the callbacks of what it wrote, which may flush again', async () => {
+    const { connection, send, sent, session, publishes, counters } = bench();
+    await sent();
+    session().push('v1/devices/me/attributes', '{}', 0, () => {
+      publishes[1]!.acknowledge();
+      connection.close('server_shutdown');
+    });
+    send(publish(1), publish(2));
+    publishes[0]!.acknowledge();
+    expect(names(await sent())).toEqual(['publish', 'puback 1', 'puback 2']);
+    const out = counters.snapshot().filter(({ name }) => name === 'mqtt_packets_sent_total');
+    expect(out.map(({ value }) => value)).toEqual([4]);
   });
 });
 

@@ -30,7 +30,7 @@ import { profileOperations } from './topics/profile-topics.ts';
 import { provisionTopics } from './topics/provision.ts';
 import { RpcStream, rpcTopics } from './topics/rpc.ts';
 import { sessionLimits } from './topics/session-limits.ts';
-import { TopicTable } from './topics/table.ts';
+import { type TopicEntries, TopicTable } from './topics/table.ts';
 import { telemetryOperation, telemetryTopics } from './topics/telemetry.ts';
 
 export interface MqttDoorDeps {
@@ -61,24 +61,27 @@ export interface MqttDoorDeps {
   metrics: Metrics;
 }
 
+/** A row for each file of `topics/` that takes messages of devices. */
+export function deviceTopics(deps: MqttDoorDeps): TopicEntries[] {
+  const { config } = deps;
+  return [
+    telemetryTopics(deps),
+    attributeTopics(deps),
+    attributeRequestTopics(deps),
+    rpcTopics(deps),
+    callTopics({ ...deps, sessionLimits: sessionLimits(config) }),
+    claimTopics(deps),
+    firmwareTopics({ ...deps, packetBytesMax: config.mqtt.packetBytesMax }),
+  ];
+}
+
 export function openMqtt(deps: MqttDoorDeps): Mqtt {
   const { config, worker, signIn, ingest, admission, updates, provisioning, clock, log, metrics } = deps;
   const { packetBytesMax, inflightMax, idleSeconds, closeOnInvalid } = config.mqtt;
   const connectionsPerAddressMax = config.mqtt.connectionsPerAddressMax || Math.ceil(0.9 * deps.connectionsMax);
   const gateway = gatewayTopics(deps, config.gateway.disconnectNotices);
-  const topics = new TopicTable(
-    [
-      telemetryTopics(deps),
-      attributeTopics(deps),
-      attributeRequestTopics(deps),
-      rpcTopics(deps),
-      callTopics({ ...deps, sessionLimits: sessionLimits(config) }),
-      claimTopics(deps),
-      firmwareTopics({ ...deps, packetBytesMax }),
-      ...gateway.topics,
-    ],
-    profileOperations(telemetryOperation(deps), saveAttributes(deps)),
-  );
+  const ofProfile = profileOperations(telemetryOperation(deps), saveAttributes(deps));
+  const topics = new TopicTable([...deviceTopics(deps), ...gateway.topics], ofProfile);
   return new Mqtt(
     {
       settings: {

@@ -88,7 +88,7 @@ export class Outbox {
     return this.#received?.has(packetId) ?? false;
   }
 
-  /** Writes all packets that are due. */
+  /** Writes all packets that are due. `confirm` follows. */
   flush(level: ProtocolLevel, packetBytesMax: number): void {
     assert(!isScratchInUse, 'one connection writes at a time', this.#owner);
     isScratchInUse = true;
@@ -138,6 +138,10 @@ export class Outbox {
     if (incoming === undefined) this.#tail = undefined;
     this.#write(at);
     isScratchInUse = false;
+  }
+
+  /** Calls the callbacks of what `flush` wrote, which may write more. */
+  confirm(): void {
     this.#confirm(true);
   }
 

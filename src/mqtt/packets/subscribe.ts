@@ -5,7 +5,7 @@
 import { limits } from '../../base/limits.ts';
 import type { ProtocolLevel, Session } from '../session.ts';
 import type { QoS, StreamName } from '../subscriptions.ts';
-import { canMatch, covers, downTopics, provisionTopics, streamTopics } from '../topics/down.ts';
+import { canMatch, covers, streamTopics } from '../topics/down.ts';
 import { profileStreamTopic } from '../topics/profile-topics.ts';
 import { Cursor } from '../wire/cursor.ts';
 import { allowed, property, readProperties } from '../wire/properties.ts';
@@ -72,13 +72,14 @@ export interface Subscribed {
   restarted: StreamName[];
 }
 
-export function subscribe(session: Session, { filters }: Subscribe): Subscribed {
+/** `answers`: patterns of the topics on which the session is answered. */
+export function subscribe(session: Session, { filters }: Subscribe, answers: readonly string[]): Subscribed {
   const { subscriptions, kind, level } = session;
   const codes: number[] = [];
   const started = new Set<StreamName>();
   const before = subscriptions.streams();
   for (const { filter, qos } of filters) {
-    if (!isGrantable(filter, session)) {
+    if (!isGrantable(filter, session, answers)) {
       codes.push(level === 5 ? filterInvalid : oldFailure);
       continue;
     }
@@ -103,11 +104,11 @@ export interface Unsubscribed {
   stopped: StreamName[];
 }
 
-export function unsubscribe(session: Session, { filters }: Unsubscribe): Unsubscribed {
+export function unsubscribe(session: Session, { filters }: Unsubscribe, answers: readonly string[]): Unsubscribed {
   const { subscriptions } = session;
   const codes = filters.map((filter) => {
     if (subscriptions.remove(filter)) return 0;
-    return isGrantable(filter, session) ? noSubscription : filterInvalid;
+    return isGrantable(filter, session, answers) ? noSubscription : filterInvalid;
   });
   const left = new Map<StreamName, string>();
   for (const filter of subscriptions.filters()) {
@@ -126,10 +127,12 @@ export function unsubscribe(session: Session, { filters }: Unsubscribe): Unsubsc
   return { codes, stopped };
 }
 
-function isGrantable(filter: string, { kind, profileTopics }: Session): boolean {
+function isGrantable(filter: string, { kind, profileTopics }: Session, answers: readonly string[]): boolean {
   if (!isFilter(filter) || filter.startsWith('$')) return false;
-  if (kind === 'provision') return provisionTopics.some((topic) => canMatch(filter, topic));
-  return downTopics.some((topic) => canMatch(filter, topic)) || profileStreamTopic(profileTopics, filter) !== undefined;
+  if (answers.some((topic) => canMatch(filter, topic))) return true;
+  if (kind === 'provision') return false;
+  const streams = Object.values(streamTopics).flat();
+  return streams.some((topic) => canMatch(filter, topic)) || profileStreamTopic(profileTopics, filter) !== undefined;
 }
 
 /** Returns the first topic of each stream that the filter covers. */

@@ -11,7 +11,7 @@ import { readJson } from '../../value/json.ts';
 import type { ReadBody } from '../../value/lenient.ts';
 import { type Operation, run } from '../operation.ts';
 import { sendAnswer } from './answer.ts';
-import { forms, idOf } from './families.ts';
+import { answerPatterns, forms, idOf } from './families.ts';
 import type { TopicEntries } from './table.ts';
 
 export interface AttributeRequestDeps {
@@ -19,6 +19,8 @@ export interface AttributeRequestDeps {
   attributes: Attributes;
   readBody: ReadBody;
 }
+
+const answerFamily = { v1: 'v1/devices/me/attributes/response/', v2: 'v2/a/res/' };
 
 export function attributeRequestTopics({ admission, attributes, readBody }: AttributeRequestDeps): TopicEntries {
   const operationOf =
@@ -34,10 +36,7 @@ export function attributeRequestTopics({ admission, attributes, readBody }: Attr
       });
     };
   return {
-    prefixes: forms(
-      { v1: 'v1/devices/me/attributes/request/', v2: 'v2/a/req/' },
-      { v1: 'v1/devices/me/attributes/response/', v2: 'v2/a/res/' },
-      operationOf,
-    ),
+    prefixes: forms({ v1: 'v1/devices/me/attributes/request/', v2: 'v2/a/req/' }, answerFamily, operationOf),
+    answers: answerPatterns(answerFamily),
   };
 }

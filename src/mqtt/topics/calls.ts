@@ -13,7 +13,7 @@ import type { ReadBody } from '../../value/lenient.ts';
 import type { Operation } from '../operation.ts';
 import type { Session, SessionKind } from '../session.ts';
 import { isAnswered, sendAnswer } from './answer.ts';
-import { forms, idOf } from './families.ts';
+import { answerPatterns, forms, idOf } from './families.ts';
 import type { TopicEntries } from './table.ts';
 
 export interface CallTopicsDeps {
@@ -24,6 +24,8 @@ export interface CallTopicsDeps {
   sessionLimits: (kind: SessionKind) => string;
   log: Log;
 }
+
+const answerFamily = { v1: 'v1/devices/me/rpc/response/', v2: 'v2/r/res/' };
 
 export function callTopics({ admission, calls, readBody, sessionLimits, log }: CallTopicsDeps): TopicEntries {
   /** Aborted at the end of their session. */
@@ -70,11 +72,8 @@ export function callTopics({ admission, calls, readBody, sessionLimits, log }: C
     };
 
   return {
-    prefixes: forms(
-      { v1: 'v1/devices/me/rpc/request/', v2: 'v2/r/req/' },
-      { v1: 'v1/devices/me/rpc/response/', v2: 'v2/r/res/' },
-      operationOf,
-    ),
+    prefixes: forms({ v1: 'v1/devices/me/rpc/request/', v2: 'v2/r/req/' }, answerFamily, operationOf),
+    answers: answerPatterns(answerFamily),
   };
 }
 

@@ -1,4 +1,7 @@
-/** All topics on which a session may receive messages, and the topics of each stream. */
+/**
+ * Topics of the streams, and the meaning of a filter for a topic. The files of this folder name the topics of answers
+ * beside their operations (`TopicEntries.answers`).
+ */
 import type { StreamName } from '../subscriptions.ts';
 
 /** In each list the family comes first that is used for a filter of both families. */
@@ -8,27 +11,6 @@ export const streamTopics: Record<StreamName, string[]> = {
   'gateway-attributes': ['v1/gateway/attributes'],
   'gateway-rpc': ['v1/gateway/rpc'],
 };
-
-export const downTopics = [
-  ...Object.values(streamTopics).flat(),
-  'v1/devices/me/attributes/response/+',
-  'v2/a/res/+',
-  'v2/a/res/j/+',
-  'v1/devices/me/rpc/response/+',
-  'v2/r/res/+',
-  'v2/r/res/j/+',
-  'v2/fw/response/+/chunk/+',
-  'v2/fw/error',
-  'v2/sw/response/+/chunk/+',
-  'v2/sw/error',
-  // Clients subscribe to these short forms to receive chunks.
-  'v2/fw/response/+',
-  'v2/sw/response/+',
-  'v1/gateway/attributes/response',
-  'v1/gateway/disconnect',
-];
-
-export const provisionTopics = ['/provision/response'];
 
 /** True when some topic of `pattern` (which may contain `+`) matches `filter`. */
 export function canMatch(filter: string, pattern: string): boolean {

@@ -30,6 +30,11 @@ export function forms(
   };
 }
 
+/** The patterns of an `answer` that ends with an id, for subscriptions. */
+export function answerPatterns({ v1, v2 }: Family): string[] {
+  return [v1, v2, withFormat(v2, 'j')].map((prefix) => `${prefix}+`);
+}
+
 /** `v2/a` → `v2/a/j`, `v2/a/req/` → `v2/a/req/j/`. */
 function withFormat(topic: string, format: 'j' | 'p'): string {
   return topic.endsWith('/') ? `${topic}${format}/` : `${topic}/${format}`;

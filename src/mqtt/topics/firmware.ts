@@ -153,7 +153,15 @@ export function firmwareTopics({ admission, downloads, ingest, packetBytesMax }:
     };
   };
 
-  return { prefixes: { 'v2/fw/request/': operationOf('FIRMWARE'), 'v2/sw/request/': operationOf('SOFTWARE') } };
+  return {
+    prefixes: { 'v2/fw/request/': operationOf('FIRMWARE'), 'v2/sw/request/': operationOf('SOFTWARE') },
+    // Clients subscribe the short form without the chunk, too, and mean the chunks.
+    answers: ['fw', 'sw'].flatMap((kind) => [
+      `v2/${kind}/response/+/chunk/+`,
+      `v2/${kind}/response/+`,
+      `v2/${kind}/error`,
+    ]),
+  };
 }
 
 const busy = unavailable('ota_busy', 'Too many files are being sent at the moment; send the request again.');

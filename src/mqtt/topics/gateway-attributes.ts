@@ -102,6 +102,7 @@ export function gatewayAttributeTopics(
         });
       },
     },
+    answers: [responseTopic],
   };
 }
 

@@ -9,7 +9,7 @@ import { splitUpdate } from './attributes.ts';
 
 const attributesTopic = 'v1/gateway/attributes';
 const rpcTopic = 'v1/gateway/rpc';
-const disconnectTopic = 'v1/gateway/disconnect';
+export const disconnectTopic = 'v1/gateway/disconnect';
 
 /** Codes in the notice that a child is no longer routed: reason codes of MQTT 5, in decimal. */
 const noticeReasons: Record<Dropped, number> = {

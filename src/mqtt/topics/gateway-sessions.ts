@@ -10,7 +10,7 @@ import type { Gateways } from '../../gateway/gateways.ts';
 import { readConnect, readDisconnect } from '../../gateway/requests.ts';
 import type { ReadBody } from '../../value/lenient.ts';
 import type { Session } from '../session.ts';
-import { MqttGatewayLink } from './gateway-link.ts';
+import { disconnectTopic, MqttGatewayLink } from './gateway-link.ts';
 import type { Streams, TopicEntries } from './table.ts';
 
 export interface GatewaySessionsDeps {
@@ -78,6 +78,8 @@ export function gatewaySessionTopics(
         });
       },
     },
+    // The notice that a child is no longer routed.
+    answers: [disconnectTopic],
   };
 }
 

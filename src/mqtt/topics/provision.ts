@@ -26,7 +26,8 @@ export function provisionTopics(deps: ProvisionDeps, readBody: ReadBody): TopicE
     }
     visit.ask(publish, Buffer.from(publish.payload));
   };
-  return { exact: { [provisionRequestTopic]: ask }, prefixes: { '': refuseAndClose } };
+  const exact = { [provisionRequestTopic]: ask };
+  return { exact, prefixes: { '': refuseAndClose }, answers: [provisionResponseTopic] };
 }
 
 const otherTopic = new Fault(

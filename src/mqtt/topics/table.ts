@@ -11,6 +11,8 @@ import type { StreamName } from '../subscriptions.ts';
 export interface TopicEntries {
   exact?: Record<string, Operation>;
   prefixes?: Record<string, Operation>;
+  /** Where the operations send their answers: topics and patterns with `+`, which clients may subscribe. */
+  answers?: string[];
 }
 
 /**
@@ -37,12 +39,15 @@ export interface ExactTopic {
 export class TopicTable {
   readonly exact = new Map<string, Operation>();
   readonly prefixes: { prefix: string; operation: Operation }[] = [];
+  /** Of all entries. */
+  readonly answers: string[] = [];
   readonly #byLength: (ExactTopic[] | undefined)[] = [];
   readonly #ofProfile: ProfileOperation | undefined;
 
   constructor(entries: TopicEntries[], ofProfile?: ProfileOperation) {
     this.#ofProfile = ofProfile;
-    for (const { exact, prefixes } of entries) {
+    for (const { exact, prefixes, answers = [] } of entries) {
+      this.answers.push(...answers);
       for (const [topic, operation] of Object.entries(exact ?? {})) this.#addExact(topic, guarded(topic, operation));
       for (const [prefix, operation] of Object.entries(prefixes ?? {})) {
         this.prefixes.push({ prefix, operation: guarded(prefix, operation) });

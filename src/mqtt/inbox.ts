@@ -1,0 +1,218 @@
+/**
+ * Messages from one client, each from its PUBLISH to its answer: found in the table of topics, counted against what may
+ * wait, refused with a reason, left for later while the journal refuses, or discarded. Made by a connection when its
+ * session opens; the `Outbox` sends the acknowledgements.
+ */
+import { assert, Fault, isBug, type Subject } from '../base/errors.ts';
+import { answerOf, code, isDiscarded, isJournalRefusal, mayPass } from './answers.ts';
+import type { CloseReason } from './close-reason.ts';
+import type { ConnectionDeps } from './deps.ts';
+import { Discards } from './discards.ts';
+import { type Answered, giveBack, type Incoming, takeIncoming } from './incoming.ts';
+import { type Outbox, withheld } from './outbox.ts';
+import { pubcompBytes, pubrecBytes } from './packets/acknowledgements.ts';
+import { PublishFrame, readPublish } from './packets/publish.ts';
+import type { ReadGate } from './read-gate.ts';
+import type { ProtocolLevel, Session } from './session.ts';
+import type { TopicTable } from './topics/table.ts';
+import type { Frames } from './wire/frames.ts';
+import { isTopic, readText } from './wire/strings.ts';
+import { malformed } from './wire/wire-error.ts';
+
+/** The connection, as the messages of its client see it. */
+export interface Sender extends Subject {
+  readonly reach: 'open' | 'gone' | 'closed';
+  send(packet: Buffer): void;
+  flushSoon(): void;
+  close(reason: CloseReason): void;
+}
+
+export interface InboxParts {
+  sender: Sender;
+  session: Session;
+  frames: Frames;
+  gate: ReadGate;
+  outbox: Outbox;
+  /** The client wants no Reason Strings. */
+  isTerse: boolean;
+  packetBytesMax: number;
+}
+
+/** Reasons after which no received packet is handled. */
+const clientsOwn: Partial<Record<CloseReason, true>> = {
+  client_disconnect: true,
+  malformed: true,
+  protocol_error: true,
+  packet_too_large: true,
+  not_mqtt: true,
+};
+
+const noPayload = Buffer.alloc(0);
+const frame = new PublishFrame();
+
+export class Inbox implements Answered {
+  readonly #deps: ConnectionDeps;
+  readonly #sender: Sender;
+  readonly #session: Session;
+  readonly #table: TopicTable;
+  readonly #frames: Frames;
+  readonly #gate: ReadGate;
+  readonly #outbox: Outbox;
+  readonly #level: ProtocolLevel;
+  readonly #isTerse: boolean;
+  readonly #packetBytesMax: number;
+  #discards: Discards | undefined = undefined;
+
+  constructor(deps: ConnectionDeps, { sender, session, frames, gate, outbox, isTerse, packetBytesMax }: InboxParts) {
+    this.#deps = deps;
+    this.#sender = sender;
+    this.#session = session;
+    this.#table = session.kind === 'provision' ? deps.provisionTopics : deps.topics;
+    this.#frames = frames;
+    this.#gate = gate;
+    this.#outbox = outbox;
+    this.#level = session.level;
+    this.#isTerse = isTerse;
+    this.#packetBytesMax = packetBytesMax;
+  }
+
+  /** Handles the PUBLISH that `frames` has read. */
+  publish(): void {
+    const { buffer, start, end, flags } = this.#frames;
+    const gate = this.#gate;
+    readPublish(frame, flags, buffer, start, end, this.#level);
+    // All fields are read before any call that could read another packet.
+    const { qos, packetId, topicStart, topicEnd, payloadStart } = frame;
+    const exact = this.#table.findExact(buffer, topicStart, topicEnd);
+    const topic = exact === undefined ? readText(buffer, topicStart, topicEnd) : exact.topic;
+    if (topic === undefined || (exact === undefined && !isTopic(topic))) throw malformed;
+    if (qos === 2 && this.#isRepeated(packetId)) return;
+    if (qos > 0 && gate.unacknowledged >= gate.inflightMax) {
+      this.#sender.close('receive_maximum');
+      return;
+    }
+    const incoming = takeIncoming();
+    incoming.topic = topic;
+    incoming.qos = qos;
+    incoming.packetId = packetId;
+    incoming.session = this.#session;
+    incoming.connection = this;
+    incoming.payload = buffer.subarray(payloadStart, end);
+    if (qos === 0) {
+      gate.unanswered += 1;
+    } else {
+      gate.unacknowledged += 1;
+      this.#outbox.expect(incoming);
+    }
+    try {
+      if (exact === undefined) this.#table.dispatch(incoming);
+      else exact.operation(incoming, '');
+      // The read buffer is reused. The object may be in the pool already, but serves no other message yet.
+      incoming.payload = noPayload;
+    } catch (error) {
+      if (!(error instanceof Fault)) throw error;
+      if (this.#sender.reach !== 'closed' && mayPass(error) && gate.mayWait) {
+        this.#waitForJournal(incoming);
+        return;
+      }
+      incoming.refuse(error);
+    }
+    gate.forgetRefusal();
+    if (this.#sender.reach !== 'closed') gate.holdForAnswers(this.#level);
+  }
+
+  answered(incoming: Incoming, fault: Fault | undefined): void {
+    const gate = this.#gate;
+    const isWaited = incoming.qos === 0 ? gate.unanswered > 0 : gate.unacknowledged > 0;
+    assert(isWaited, 'a message is answered while its connection waits for the answer', this.#sender);
+    if (fault !== undefined) this.#refused(incoming, fault);
+    if (incoming.qos === 0) {
+      gate.unanswered -= 1;
+      giveBack(incoming);
+      gate.releaseAnswers();
+    } else if (this.#sender.reach !== 'closed') {
+      this.#sender.flushSoon();
+    }
+  }
+
+  /** Handles a PUBREL. */
+  released(packetId: number): void {
+    const isKnown = this.#outbox.released(packetId);
+    if (isKnown && this.#level === 5) this.#gate.unacknowledged -= 1;
+    assert(this.#gate.unacknowledged >= 0, 'only messages that wait are released', this.#sender);
+    this.#sender.send(pubcompBytes(this.#level, packetId, isKnown));
+  }
+
+  /**
+   * Discards QoS 0 messages that arrived before the end and were not handled; other messages are not acknowledged and
+   * are sent again. Called once.
+   */
+  discardUnread(reason: CloseReason): void {
+    if (reason in clientsOwn) return;
+    while (this.#frames.next(this.#packetBytesMax) === 'packet') {
+      if (this.#frames.type === 3 && (this.#frames.flags & 0x06) === 0) this.#discard(reason, 0);
+    }
+  }
+
+  /** Twice a second. */
+  sweep(): void {
+    this.#discards?.log(this.#deps.log, this.#session.device?.id);
+    this.#gate.forgetRefusal();
+  }
+
+  /** Handles a PUBLISH that is repeated before PUBREL: the first one was accepted, and its PUBREC answers both. */
+  #isRepeated(packetId: number): boolean {
+    if (this.#outbox.isExpected(packetId)) return true;
+    if (!this.#outbox.isReceived(packetId)) return false;
+    this.#sender.send(pubrecBytes(packetId));
+    return true;
+  }
+
+  #refused(incoming: Incoming, fault: Fault): void {
+    const { counters, settings, log } = this.#deps;
+    const session = this.#session;
+    counters.refused(fault.reason);
+    if (isBug(fault)) log.error('handler_bug', { topic: incoming.topic, error: fault.cause });
+    if (incoming.qos === 0) {
+      if (isDiscarded(fault)) this.#discard(fault.reason, 0);
+    } else {
+      const answer = answerOf(fault);
+      incoming.code = answer.code;
+      if (!this.#isTerse) incoming.text = fault.message;
+      if (this.#level !== 5) {
+        const isInvalid = answer.code === code.payload && settings.closeOnInvalid;
+        const reason = isJournalRefusal(fault) ? 'journal_refused' : answer.closesOld;
+        if (reason !== undefined) {
+          incoming.code = withheld;
+          this.#sender.close(reason);
+        } else if (isInvalid && session.profileTopics?.acknowledgesInvalid !== true) {
+          incoming.code = withheld;
+          this.#sender.close('invalid_message');
+        } else {
+          this.#discard(fault.reason, incoming.qos);
+        }
+      }
+    }
+    if (session.kind === 'provision' && fault.status === 404) this.#sender.close('provisioning_topic');
+  }
+
+  /** Keeps the message for another try, and reads nothing before it. */
+  #waitForJournal(incoming: Incoming): void {
+    if (incoming.qos === 0) {
+      this.#gate.unanswered -= 1;
+    } else {
+      this.#outbox.unexpect(incoming);
+      this.#gate.unacknowledged -= 1;
+    }
+    giveBack(incoming);
+    this.#frames.unread();
+    this.#gate.holdForJournal();
+  }
+
+  #discard(reason: string, qos: 0 | 1 | 2): void {
+    this.#discards ??= new Discards(this.#deps.counters);
+    this.#discards.add(reason, qos);
+    // No further sweep will log them.
+    if (this.#sender.reach === 'closed') this.#discards.log(this.#deps.log, this.#session.device?.id);
+  }
+}
