@@ -1,16 +1,21 @@
-/** Activity on a real PostgreSQL: what is written, when silence counts, and that two workers agree. */
-import { afterAll, beforeAll, expect, test, vi } from 'vitest';
+/** Activity on a real PostgreSQL: what is written, when silence counts, and what workers know of each other. */
+import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { silentLog as log } from '../../test/harness/clickhouse-server.ts';
 import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
 import { seedDemoData, seedFirstTenant } from '../admin/seed.ts';
-import { readAttributes } from '../attributes/store.ts';
+import { ownValue } from '../attributes/attributes.ts';
+import { readAttributes, readKeys, upsertAttributes } from '../attributes/store.ts';
 import { PasswordHasher } from '../auth/password.ts';
-import { systemClock as clock } from '../base/clock.ts';
+import { type Clock, systemClock as clock } from '../base/clock.ts';
+import { unavailable } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
 import { CachedDevice } from '../device/cached-device.ts';
 import { lookUpTokens } from '../device/store.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { Activity } from './activity.ts';
-import { type ActivityMark, endActivity, recordActivity } from './activity-store.ts';
+import { recordMarks } from './activity-store.ts';
+import { Silence } from './silence.ts';
+import { endActivity } from './silence-store.ts';
 
 const serverScope = 3;
 let server: TestPostgres;
@@ -42,111 +47,322 @@ async function attributes({ number }: CachedDevice): Promise<Record<string, stri
   return Object.fromEntries(rows.map(({ key, value }) => [key, value.int]));
 }
 
-function mark(device: CachedDevice, times: Partial<ActivityMark>): ActivityMark {
-  return { device: device.number, activeTs: 0, connectTs: 0, disconnectTs: 0, ...times };
+const minute = 60_000;
+const { activityLateMs: lateMs } = limits;
+
+/** A worker whose clock and rounds the test moves. */
+class Worker {
+  time: number;
+  monotonic = 0;
+  readonly events: string[] = [];
+  readonly activity: Activity;
+
+  constructor(time: number, { inactivityMs = minute, store = postgres } = {}) {
+    this.time = time;
+    const note = (event: string) => this.events.push(event);
+    this.activity = new Activity({
+      postgres: store,
+      clock: this.clock,
+      log: { ...log, warn: note, error: note },
+      inactivityMs,
+      checkMs: 0,
+    });
+  }
+
+  get clock(): Clock {
+    return { now: () => this.time, monotonic: () => this.monotonic };
+  }
+
+  pass(ms: number): void {
+    this.time += ms;
+    this.monotonic += ms;
+  }
+
+  /** As many rounds as each block has its turn in, within `ms`. */
+  async rounds(ms: number, count = 60): Promise<void> {
+    for (let n = 0; n < count; n += 1) {
+      this.pass(ms / count);
+      await this.activity.round();
+    }
+  }
 }
 
-const minute = 60_000;
+/** The devices send at `ts`, to a worker that ends right after. */
+async function sent(ts: number, ...senders: CachedDevice[]): Promise<void> {
+  const { activity } = new Worker(ts);
+  for (const device of senders) activity.touch(device);
+  await activity.stop();
+}
 
-test('a mark makes a device active; silence since then ends that, once', async () => {
+/** A check that judges silence up to `judgedTime`, if workers have stored all up to then. */
+async function check(judgedTime: number, { inactivityMs = minute, checkMs = 1_000 } = {}): Promise<number> {
+  const now = judgedTime + lateMs;
+  const at: Clock = { now: () => now, monotonic: () => now };
+  return await new Silence({ postgres, clock: at, log, inactivityMs, checkMs }).check();
+}
+
+/** As if the last check was a second before one that judges up to `judgedTime`. */
+async function checkedBefore(judgedTime: number, floorTime = 0): Promise<void> {
+  const time = judgedTime + lateMs - 1_000;
+  await postgres.query('update activity_check set checked_time = $1, floor_time = $2', [time, floorTime]);
+}
+
+beforeEach(async () => {
+  await postgres.query('truncate device_activity, activity_block, activity_writer, activity_ended');
+  await postgres.query(`delete from attribute where key = 'inactivityTimeout'`);
+});
+
+test('a message makes a device active; silence since then ends that, once', async () => {
   const [device] = devices as [CachedDevice];
-  await recordActivity(postgres, [mark(device, { activeTs: 1_000 })], 2_000);
+  await sent(1_000, device);
   expect(await attributes(device)).toEqual({ active: '1', lastActivityTime: '1000' });
-  expect(await endActivity(postgres, 1_000 + minute, minute, 100, 3_000)).toBe(0);
-  const ended = await Promise.all([1, 2, 3].map(() => endActivity(postgres, 1_001 + minute, minute, 100, 4_000)));
-  expect(ended.reduce((sum, n) => sum + n)).toBe(1);
+  await checkedBefore(1_000 + minute);
+  expect(await check(1_000 + minute)).toBe(0);
+  const judgement = { floorTime: 0, judgedTime: 1_001 + minute, now: 4_000, keptMax: 10 };
+  const due = [{ device: device.number, wokeTime: 1_000 }];
+  const ended = await Promise.all([1, 2, 3].map(() => endActivity(postgres, due, judgement)));
+  expect(ended.flat()).toEqual([device.number]);
   expect(await attributes(device)).toEqual({ active: '0', lastActivityTime: '1000', inactivityAlarmTime: '4000' });
-  await recordActivity(postgres, [mark(device, { activeTs: 900_000 })], 900_000);
+  await sent(900_000, device);
   expect(await attributes(device)).toMatchObject({ active: '1', lastActivityTime: '900000' });
+  await checkedBefore(900_001 + minute);
+  expect(await check(900_001 + minute)).toBe(1);
+  expect(await attributes(device)).toMatchObject({ active: '0', lastActivityTime: '900000' });
 });
 
 test('times never go back, whichever worker writes last', async () => {
   const [, device] = devices as [CachedDevice, CachedDevice];
-  await recordActivity(postgres, [mark(device, { activeTs: 5_000 })], 5_000);
-  await recordActivity(postgres, [mark(device, { activeTs: 4_000 })], 6_000);
+  await sent(5_000, device);
+  await sent(4_000, device);
   expect(await attributes(device)).toMatchObject({ lastActivityTime: '5000' });
 });
 
+test('two workers that write one block at once lose nothing of each other', async () => {
+  const workers = devices.map((_, n) => new Worker(10_000 + n));
+  for (const [n, { activity }] of workers.entries()) {
+    activity.touch(devices[n]!);
+    activity.touch(devices[(n + 1) % devices.length]!);
+  }
+  await Promise.all(workers.map(({ activity }) => activity.stop()));
+  const expected = devices.map((_, n) => String(10_000 + (n === 0 ? devices.length - 1 : n)));
+  const stored = await Promise.all(devices.map(async (device) => (await attributes(device))['lastActivityTime']));
+  expect(stored).toEqual(expected);
+  expect(await postgres.query('select id from activity_writer')).toEqual([]);
+});
+
 test('the time of the device itself overrides the default, a senseless one does not', async () => {
-  const [, , device] = devices as [CachedDevice, CachedDevice, CachedDevice];
-  await recordActivity(postgres, [mark(device, { activeTs: 2_000_000 })], 2_000_000);
+  const [, other, device] = devices as [CachedDevice, CachedDevice, CachedDevice];
+  await sent(2_000_000, device, other, devices[0]!);
   const setTimeoutTo = (value: string) =>
     postgres.query(
       `insert into attribute (device, scope, key, kind, value, last_update_ts) values ($1, 3, 'inactivityTimeout', 2, $2, 0)
        on conflict (device, scope, key) do update set value = excluded.value`,
       [device.number, value],
     );
+  const judged = async (time: number) => {
+    await checkedBefore(time);
+    return await check(time);
+  };
   await setTimeoutTo('9223372036854775807');
-  expect(await endActivity(postgres, 2_000_001 + minute, minute, 100, 0)).toBe(2);
+  expect(await judged(2_000_001 + minute)).toBe(2);
   expect(await attributes(device)).toMatchObject({ active: '1' });
   await setTimeoutTo('-5');
-  expect(await endActivity(postgres, 2_000_000 + minute, minute, 100, 0)).toBe(0);
+  expect(await judged(2_000_000 + minute)).toBe(0);
   await setTimeoutTo('10');
-  expect(await endActivity(postgres, 2_000_011, minute, 100, 0)).toBe(1);
+  expect(await judged(2_000_011)).toBe(1);
   expect(await attributes(device)).toMatchObject({ active: '0' });
 });
 
 test('what waits for its turn is written at a stop', async () => {
   const device = devices[2]!;
-  const activity = new Activity({ postgres, clock, log, inactivityMs: 10 * minute, checkMs: 0 });
-  activity.start();
-  activity.touch(device);
-  await vi.waitFor(
-    async () => expect(await attributes(device)).toMatchObject({ lastActivityTime: String(device.activeTs) }),
-    5_000,
-  );
-  expect(device.isActivitySteady).toBe(true);
-  await new Promise((resolve) => setTimeout(resolve, 10));
-  activity.touch(device);
-  await activity.stop();
-  expect(await attributes(device)).toMatchObject({ active: '1', lastActivityTime: String(device.activeTs) });
+  const worker = new Worker(1_000_000, { inactivityMs: 10 * minute });
+  worker.activity.touch(device);
+  await worker.activity.round();
+  expect(await attributes(device)).toMatchObject({ active: '1', lastActivityTime: '1000000' });
+  worker.pass(10);
+  worker.activity.touch(device);
+  await worker.activity.stop();
+  expect(await attributes(device)).toMatchObject({ active: '1', lastActivityTime: '1000010' });
 });
 
-test('a device that goes on sending is written every ten seconds, one that woke up at once', async () => {
-  vi.useFakeTimers();
-  try {
-    const [steady, asleep] = [3, 5].map((number) => new CachedDevice({ ...devices[0]!, number }));
-    const written: { number: number; at: number }[] = [];
-    const query = async (text: string, values: unknown[]) => {
-      if (text.startsWith('insert into device_activity')) {
-        for (const number of values[0] as number[]) written.push({ number, at: Date.now() });
-      }
-      return [];
-    };
-    const store = { transaction: (work: (queries: object) => unknown) => work({ query }), ping: async () => {} };
-    const postgres = store as unknown as Postgres;
-    const activity = new Activity({ postgres, clock, log, inactivityMs: 10 * minute, checkMs: 0 });
-    activity.start();
-    const begin = Date.now();
-    for (let second = 0; second < 60; second += 1) {
-      activity.touch(steady!);
-      if (second % 20 === 0) activity.touch(asleep!);
-      await vi.advanceTimersByTimeAsync(1_000);
+test('devices that go on sending write their block twice a minute and no row', async () => {
+  const worker = new Worker(1_000_000, { inactivityMs: 10 * minute });
+  const rowVersions = () =>
+    postgres.query(`select (select array_agg(xmin::text order by device) from device_activity) as rows,
+                           (select sum(version) from activity_block)::int as written`) as Promise<
+      { rows: string[]; written: number }[]
+    >;
+  for (const device of devices) worker.activity.touch(device);
+  await worker.rounds(30_000);
+  const [before] = await rowVersions();
+  expect(before!.rows).toHaveLength(devices.length);
+  for (let second = 0; second < 60; second += 1) {
+    for (const device of devices) worker.activity.touch(device);
+    await worker.rounds(1_000, 2);
+    if (second < 30) continue;
+    for (const device of devices) {
+      const behind = worker.time - Number((await attributes(device))['lastActivityTime']);
+      expect(behind).toBeLessThanOrEqual(31_000);
     }
-    const timesOf = ({ number }: CachedDevice) =>
-      written.filter((one) => one.number === number).map(({ at }) => at - begin);
-    const [first, second, ...later] = timesOf(steady!);
-    expect(first).toBeLessThanOrEqual(1_000);
-    expect(later.length).toBeGreaterThanOrEqual(4);
-    for (const [n, at] of later.entries()) expect(at - second!).toBe((n + 1) * 10_000);
-    const wakings = timesOf(asleep!);
-    expect(wakings).toHaveLength(3);
-    for (const [n, at] of wakings.entries()) expect(at - n * 20_000).toBeLessThanOrEqual(1_000);
-    void activity.stop();
-  } finally {
-    vi.useRealTimers();
   }
+  const [after] = await rowVersions();
+  expect(after!.rows).toEqual(before!.rows);
+  expect(after!.written - before!.written).toBe(2);
+  await worker.activity.stop();
+});
+
+test('a device that wakes up is active with the next round, on a worker that knew it as active too', async () => {
+  const [device] = devices as [CachedDevice];
+  const workers = [new Worker(1_000_000), new Worker(1_000_000)];
+  for (const { activity } of workers) {
+    activity.touch(device);
+    await activity.round();
+  }
+  for (const worker of workers) await worker.rounds(5 * minute, 10);
+  const judged = workers[0]!.time - lateMs;
+  await checkedBefore(judged);
+  expect(await check(judged)).toBe(1);
+  for (const worker of workers) {
+    await worker.activity.round();
+    worker.activity.touch(device);
+    await worker.activity.round();
+    expect(await attributes(device)).toMatchObject({ active: '1', lastActivityTime: String(worker.time) });
+    await postgres.query('update device_activity set active = false');
+  }
+  for (const { activity } of workers) await activity.stop();
+});
+
+test('a device that sends while it is judged is active with the next round', async () => {
+  const [device] = devices as [CachedDevice];
+  const worker = new Worker(1_000_000);
+  worker.activity.touch(device);
+  await worker.rounds(5 * minute, 10);
+  const judged = worker.time - lateMs;
+  worker.activity.touch(device);
+  await checkedBefore(judged);
+  expect(await check(judged)).toBe(1);
+  await worker.activity.round();
+  expect(await attributes(device)).toMatchObject({ active: '1' });
+  await worker.activity.stop();
+});
+
+test('a worker that could not hear what ended asks for all its devices again', async () => {
+  const [device] = devices as [CachedDevice];
+  const worker = new Worker(1_000_000);
+  worker.activity.touch(device);
+  await worker.activity.round();
+  await postgres.query('update device_activity set active = false');
+  await postgres.query('update activity_check set ended_number = ended_number + 10000');
+  worker.activity.touch(device);
+  await worker.activity.round();
+  expect(await attributes(device)).toMatchObject({ active: '1' });
+  await worker.activity.stop();
+});
+
+test('silence is judged only up to the time up to which every worker has written', async () => {
+  const [device, other] = devices as [CachedDevice, CachedDevice];
+  const [slow, fast] = [new Worker(1_000_000), new Worker(1_000_000)];
+  slow.activity.touch(device);
+  fast.activity.touch(other);
+  await Promise.all([slow, fast].map((worker) => worker.rounds(40_000, 10)));
+  // The slow worker receives from its device and reports no more for a while.
+  slow.pass(5_000);
+  slow.activity.touch(device);
+  await fast.rounds(30_000, 10);
+  const judge = async () => {
+    await checkedBefore(fast.time - lateMs);
+    return await check(fast.time - lateMs);
+  };
+  expect(await judge()).toBe(0);
+  await slow.rounds(25_000, 10);
+  expect(await judge()).toBe(1);
+  expect(await attributes(device)).toMatchObject({ active: '1', lastActivityTime: '1045000' });
+  expect(await attributes(other)).toMatchObject({ active: '0' });
+  await Promise.all([slow, fast].map(({ activity }) => activity.stop()));
+});
+
+test('a worker that died takes nothing along that ends the activity of a device', async () => {
+  const [device] = devices as [CachedDevice];
+  const [dying, alive] = [new Worker(1_000_000), new Worker(1_000_000)];
+  dying.activity.touch(device);
+  await Promise.all([dying, alive].map(({ activity }) => activity.round()));
+  // Received shortly before the end of the inactivity time, and never written.
+  dying.pass(minute - 1_000);
+  dying.activity.touch(device);
+  const diedAt = dying.time;
+  await checkedBefore(alive.time - lateMs);
+  for (let silent = 0; silent < minute + 30_000; silent += 5_000) {
+    await alive.rounds(5_000, 2);
+    await check(alive.time - lateMs, { checkMs: 5_000 });
+    if (alive.time < diedAt + minute) expect(await attributes(device)).toMatchObject({ active: '1' });
+  }
+  const ended = async () => (await attributes(device))['active'] === '0';
+  for (let n = 0; n < 40 && !(await ended()); n += 1) {
+    await alive.rounds(5_000, 2);
+    await check(alive.time - lateMs, { checkMs: 5_000 });
+  }
+  expect(await ended()).toBe(true);
+  expect(Number((await attributes(device))['inactivityAlarmTime'])).toBeGreaterThanOrEqual(diedAt + minute);
+  await alive.activity.stop();
+});
+
+test('after an hour in which nothing was checked silence counts from now on', async () => {
+  const [device] = devices as [CachedDevice];
+  await sent(1_000_000, device);
+  await checkedBefore(1_000_000);
+  const hour = 60 * minute;
+  expect(await check(1_000_000 + hour)).toBe(0);
+  expect(await check(1_000_000 + hour + minute)).toBe(0);
+  expect(await attributes(device)).toMatchObject({ active: '1' });
+  expect(await check(1_000_000 + hour + minute + 2 * lateMs)).toBe(1);
+});
+
+test.each([
+  ['forwards', 60 * minute],
+  ['back', -60 * minute],
+])('a clock that jumps %s ends the activity of no device, and times stay in order', async (_, step) => {
+  const [device, silent] = devices as [CachedDevice, CachedDevice];
+  const start = 100 * minute;
+  const inactivityMs = 2 * minute;
+  const worker = new Worker(start, { inactivityMs });
+  const checked = () => check(worker.time - lateMs, { inactivityMs, checkMs: 5_000 });
+  worker.activity.touch(device);
+  worker.activity.touch(silent);
+  await worker.rounds(6_000, 12);
+  await checkedBefore(worker.time - lateMs);
+  worker.time += step;
+  await worker.rounds(5_000, 2);
+  expect(worker.events).toContain('activity_held');
+  expect(await checked()).toBe(0);
+  for (let passed = 0; passed < 110_000; passed += 10_000) {
+    worker.activity.touch(device);
+    await worker.rounds(10_000, 10);
+    expect(await checked()).toBe(0);
+  }
+  for (const one of [device, silent]) {
+    const { active, lastActivityTime } = await attributes(one);
+    expect(active).toBe('1');
+    expect(Number(lastActivityTime)).toBeLessThanOrEqual(worker.time);
+  }
+  for (let passed = 0; passed < minute; passed += 10_000) {
+    worker.activity.touch(device);
+    await worker.rounds(10_000, 10);
+    await checked();
+  }
+  expect(await attributes(silent)).toMatchObject({ active: '0' });
+  expect(await attributes(device)).toMatchObject({ active: '1' });
+  await worker.activity.stop();
 });
 
 test('a session tells when it began and ended; its end is no sign of life', async () => {
   const device = devices[3]!;
-  const activity = new Activity({ postgres, clock, log, inactivityMs: minute, checkMs: 0 });
+  const { activity } = new Worker(1_000);
   activity.disconnected(device);
   await activity.stop();
   const before = await attributes(device);
   expect(before).not.toHaveProperty('active');
   expect(Number(before['lastDisconnectTime'])).toBeGreaterThan(0);
-  const again = new Activity({ postgres, clock, log, inactivityMs: minute, checkMs: 0 });
+  const { activity: again } = new Worker(2_000);
   again.connected(device);
   again.touch(device);
   await again.stop();
@@ -154,21 +370,65 @@ test('a session tells when it began and ended; its end is no sign of life', asyn
   expect(Number((await attributes(device))['lastConnectTime'])).toBeGreaterThan(0);
 });
 
-test('what cannot be written waits; a device that is gone is left out', async () => {
+test('what cannot be written waits, and all of it is written when the database is back', async () => {
   const device = devices[3]!;
-  const fails = { ...postgres, transaction: () => Promise.reject(new Error('away')), ping: () => Promise.resolve() };
-  const activity = new Activity({
-    postgres: fails as unknown as Postgres,
-    clock,
-    log,
-    inactivityMs: minute,
-    checkMs: 0,
+  let isAway = true;
+  const away = () => Promise.reject(unavailable('postgres_away', 'away'));
+  const store = new Proxy(postgres, {
+    get: (target, name) => {
+      const member = Reflect.get(target, name) as (...args: unknown[]) => unknown;
+      return typeof member === 'function' ? (isAway ? away : member.bind(target)) : member;
+    },
   });
-  activity.touch(device);
-  await activity.stop();
-  expect(device.isActivityNoted).toBe(true);
-  await recordActivity(postgres, [{ device: 999_999_999, activeTs: 1, connectTs: 0, disconnectTs: 0 }], 1);
+  const worker = new Worker(1_000_000, { store });
+  worker.activity.connected(device);
+  await worker.rounds(60 * minute, 100);
+  worker.activity.touch(device);
+  worker.activity.disconnected(device);
+  const lastTime = worker.time;
+  await worker.rounds(minute, 10);
+  expect(new Set(worker.events)).toEqual(new Set(['activity_unwritten']));
+  expect(await attributes(device)).toEqual({});
+  isAway = false;
+  await worker.activity.round();
+  expect(await attributes(device)).toEqual({
+    active: '1',
+    lastActivityTime: String(lastTime),
+    lastConnectTime: '1000000',
+    lastDisconnectTime: String(lastTime),
+  });
+  await worker.activity.stop();
+});
+
+test('a device that is gone is left out', async () => {
+  await recordMarks(postgres, [{ device: 999_999_999, activeTs: 1, connectTs: 0, disconnectTs: 0 }]);
   expect(await postgres.query('select 1 from device_activity where device = 999999999')).toEqual([]);
+});
+
+test('a user may write these attributes: the later write is read', async () => {
+  const device = devices[1]!;
+  await sent(5_000, device);
+  const write = (ts: number) => {
+    const value = ownValue.long(77);
+    return upsertAttributes(postgres, [
+      { device: device.number, scope: serverScope, key: 'lastActivityTime', value, ts },
+      { device: device.number, scope: serverScope, key: 'note', value, ts },
+    ]);
+  };
+  await write(4_000);
+  expect(await attributes(device)).toEqual({ active: '1', lastActivityTime: '5000', note: '77' });
+  await write(6_000);
+  expect(await attributes(device)).toMatchObject({ lastActivityTime: '77' });
+  await sent(7_000, device);
+  expect(await attributes(device)).toMatchObject({ lastActivityTime: '7000' });
+  const named = await readAttributes(postgres, device.number, [serverScope], ['active', 'note']);
+  expect(named.map(({ key, value, lastUpdateTs }) => [key, value.int, lastUpdateTs])).toEqual([
+    ['active', '1', 5_000],
+    ['note', '77', 6_000],
+  ]);
+  expect(await readKeys(postgres, device.number, [1, 2, serverScope])).toEqual(['active', 'lastActivityTime', 'note']);
+  expect(await readKeys(postgres, device.number, [1, 2])).toEqual([]);
+  await postgres.query(`delete from attribute where key in ('note', 'lastActivityTime')`);
 });
 
 test('ten thousand devices are written in a few seconds, active ones again and again', async () => {
@@ -178,19 +438,16 @@ test('ten thousand devices are written in a few seconds, active ones again and a
        from generate_series(1, 10000) n, (select tenant_id, device_profile_id from device limit 1) d`,
   );
   const rows = await postgres.query<{ number: number }>(`select number from device where name like 'many-%'`);
+  const many = rows.map((row) => new CachedDevice({ ...devices[0]!, ...row }));
   for (const ts of [10_000_000, 10_002_000, 10_004_000]) {
     const startedAt = performance.now();
-    for (let i = 0; i < rows.length; i += 2_000) {
-      const marks = rows
-        .slice(i, i + 2_000)
-        .map(({ number }) => ({ device: number, activeTs: ts, connectTs: 0, disconnectTs: 0 }));
-      await recordActivity(postgres, marks, ts);
-    }
+    await sent(ts, ...many);
     const ms = performance.now() - startedAt;
     if (process.env['TELL_RATES']) process.stdout.write(`${Math.round((rows.length / ms) * 1000)} devices/s\n`);
     expect(ms).toBeLessThan(30_000);
   }
   const startedAt = performance.now();
-  await endActivity(postgres, 10_000_000, minute, 2_000, 10_004_000);
+  await checkedBefore(10_004_001 + minute);
+  expect(await check(10_004_001 + minute)).toBe(rows.length);
   expect(performance.now() - startedAt).toBeLessThan(20_000);
 }, 60_000);

@@ -1,18 +1,30 @@
 /**
- * Whether devices are alive: every operation of a device leaves a mark on its `CachedDevice`, and twice a second what
- * was marked is written in batches, as server attributes and as the row that `active` of a device is read from. A
- * device that goes on sending has its turn every ten seconds only, the fleet spread evenly over them: Postgres has
- * better things to do than to note the same of everybody again and again. Silence is looked for in the stored times, by
- * whichever worker comes first, so a device that is alive on one worker or host is never declared inactive by another.
- * While the database is unavailable marks are kept and no device becomes inactive.
+ * Whether devices are active. Each operation of a device is noted in memory (`SeenTimes`). Twice a second devices that woke
+ * up are written as active, and blocks whose turn it is are written with the last activity of 512 devices each, so
+ * devices that go on sending cost no row each. Silence is judged from what is stored (`Silence`), and only up to the time
+ * before which every worker of every host has stored all that it received. While the database is unavailable everything
+ * is kept and no device becomes inactive.
  */
-import type { Clock } from '../base/clock.ts';
+import { randomUUID } from 'node:crypto';
+import { type Clock, clockStepMs } from '../base/clock.ts';
 import { Fault, messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { CachedDevice } from '../device/cached-device.ts';
-import type { Postgres } from '../postgres/client.ts';
-import { type ActivityMark, endActivity, recordActivity } from './activity-store.ts';
+import { isLostRace, type Postgres } from '../postgres/client.ts';
+import {
+  type ActivityMark,
+  forgetWriter,
+  raiseFloor,
+  readEnded,
+  recordMarks,
+  reportSettled,
+} from './activity-store.ts';
+import { readBlocks, replaceBlocks } from './block-store.ts';
+import { mergeTimes } from './blocks.ts';
+import { type SeenBlock, SeenTimes } from './seen-times.ts';
+import { Silence } from './silence.ts';
+import { lastDevice, readActiveNumbers } from './silence-store.ts';
 
 export interface ActivityDeps {
   postgres: Postgres;
@@ -24,46 +36,60 @@ export interface ActivityDeps {
   checkMs: number;
 }
 
+interface SessionTimes {
+  connectTs: number;
+  disconnectTs: number;
+}
+
 export class Activity {
   readonly #deps: ActivityDeps;
-  #noted: CachedDevice[] = [];
+  readonly #silence: Silence | undefined;
+  readonly #seen = new SeenTimes();
   /** Sessions that began or ended, by device. */
-  #sessions = new Map<number, { connectTs: number; disconnectTs: number }>();
+  #sessions = new Map<number, SessionTimes>();
+  /** Blocks that could not be written in their turn. */
+  readonly #overdue = new Set<SeenBlock>();
   #timer: NodeJS.Timeout | undefined;
   #running: Promise<void> = Promise.resolve();
+  #checking: Promise<void> | undefined;
   #stopped = false;
-  /** Monotonic time since which the database has taken what it was given. */
-  #settledSince: number;
-  #checkedMs: number;
-  /** How far the stored time of a device that goes on sending may be behind. */
-  readonly #steadyMs: number;
-  #rounds = 0;
+  /** A block has one turn in so many rounds: how far the stored time of a device that goes on sending may be behind. */
+  readonly #turns: number;
+  /** Workers begin at different turns, so that they seldom meet at a block. */
+  #round = Math.floor(Math.random() * 1_000);
+  /** This process, in `activity_writer`. */
+  readonly #writer = randomUUID();
+  #reportedMs = Number.NEGATIVE_INFINITY;
+  /** What was reported last: all that was received before this time is stored. */
+  #settledTime = 0;
+  /** The last of `activity_ended` that is known here. */
+  #ended: number | undefined;
+  /** Active devices below this number are known here; undefined = all are. */
+  #loaded: number | undefined = 0;
+  /** The clock less the monotonic clock. */
+  #shift: number;
 
   constructor(deps: ActivityDeps) {
     this.#deps = deps;
-    const { activityWriteMs, activitySteadyMsMax } = limits;
-    this.#steadyMs = Math.max(activityWriteMs, Math.min(activitySteadyMsMax, deps.inactivityMs / 20));
-    this.#settledSince = deps.clock.monotonic();
-    this.#checkedMs = this.#settledSince;
+    const steadyMs = Math.min(limits.activitySteadyMsMax, deps.inactivityMs / 20);
+    this.#turns = Math.max(1, Math.floor(steadyMs / limits.activityWriteMs));
+    this.#silence = deps.checkMs === 0 ? undefined : new Silence(deps);
+    this.#shift = deps.clock.now() - deps.clock.monotonic();
   }
 
-  /** A sign of life. On the hot path: an assignment and two comparisons. */
-  readonly touch = (device: CachedDevice): void => {
-    const now = this.#deps.clock.now();
-    if (now - device.activeTs > this.#steadyMs) device.isActivitySteady = false;
-    device.activeTs = now;
-    if (device.isActivityNoted) return;
-    device.isActivityNoted = true;
-    this.#noted.push(device);
+  /** Notes an activity. On the hot path: a block is looked up and a time assigned. `now` saves a reading of the clock. */
+  readonly touch = (device: CachedDevice, now: number = this.#deps.clock.now()): void => {
+    this.#seen.note(device.number, now);
   };
 
   /** A session of the device began; HTTP has none. */
   connected(device: CachedDevice): void {
-    this.touch(device);
-    this.#session(device.number).connectTs = this.#deps.clock.now();
+    const now = this.#deps.clock.now();
+    this.touch(device, now);
+    this.#session(device.number).connectTs = now;
   }
 
-  /** The last session of the device ended, which is no sign of life. */
+  /** The last session of the device ended, which is no activity. */
   disconnected(device: CachedDevice): void {
     this.#session(device.number).disconnectTs = this.#deps.clock.now();
   }
@@ -72,16 +98,48 @@ export class Activity {
     this.#schedule();
   }
 
-  /** Writes what is marked, once. */
+  /** Writes all that is noted, once. */
   async stop(): Promise<void> {
     this.#stopped = true;
     clearTimeout(this.#timer);
+    this.#silence?.stop();
     await this.#running;
-    for (const device of this.#noted) device.isActivitySteady = false;
-    await this.#write();
+    await this.#checking;
+    try {
+      await this.#writeMarks();
+      await this.#writeBlocks([...this.#seen.blocks].filter(({ unwrittenSince }) => unwrittenSince > 0));
+      await forgetWriter(this.#deps.postgres, this.#writer);
+    } catch (error) {
+      this.#report('activity_unwritten', error);
+    }
   }
 
-  #session(device: number): { connectTs: number; disconnectTs: number } {
+  /** Once: what woke up and the blocks whose turn it is are written, and a check begins when it is time for one. */
+  async round(): Promise<void> {
+    this.#round += 1;
+    try {
+      await this.#noticeStep();
+      await this.#applyEnded();
+      if (this.#loaded !== undefined) this.#loaded = await this.#loadActive(this.#loaded);
+      const due = this.#seen.takeDue(this.#round % this.#turns, this.#turns, limits.activityIdleTurnsMax);
+      for (const block of due) this.#overdue.add(block);
+      await this.#writeMarks();
+      await this.#writeBlocks([...this.#overdue]);
+      await this.#reportSettled();
+    } catch (error) {
+      this.#report('activity_unwritten', error);
+      return;
+    }
+    // A check of a large fleet takes longer than a round may.
+    this.#checking ??= this.#silence
+      ?.checkWhenDue()
+      .catch((error: unknown) => this.#report('inactivity_unchecked', error))
+      .finally(() => {
+        this.#checking = undefined;
+      });
+  }
+
+  #session(device: number): SessionTimes {
     let session = this.#sessions.get(device);
     if (!session) {
       session = { connectTs: 0, disconnectTs: 0 };
@@ -94,99 +152,138 @@ export class Activity {
   #schedule(): void {
     if (this.#stopped) return;
     this.#timer = setTimeout(() => {
-      this.#running = this.#round().finally(() => this.#schedule());
+      this.#running = this.round().finally(() => this.#schedule());
     }, limits.activityWriteMs);
   }
 
-  async #round(): Promise<void> {
-    const { clock, checkMs } = this.#deps;
-    await this.#write();
-    if (checkMs === 0 || clock.monotonic() - this.#checkedMs < checkMs) return;
-    // After an outage or a start the other workers get the time to write what they know.
-    const settleMs = Math.max(limits.activitySettleMs, 2 * this.#steadyMs);
-    if (clock.monotonic() - this.#settledSince < settleMs) return;
-    this.#checkedMs = clock.monotonic();
-    await this.#check();
+  /** Before this worker reports by a clock that has jumped: times that were noted before say nothing about silence. */
+  async #noticeStep(): Promise<void> {
+    const { clock, postgres, log } = this.#deps;
+    const shift = clock.now() - clock.monotonic();
+    const stepMs = Math.round(shift - this.#shift);
+    if (Math.abs(stepMs) <= clockStepMs) {
+      this.#shift = shift;
+      return;
+    }
+    await raiseFloor(postgres, clock.now());
+    this.#seen.clamp(clock.now());
+    this.#shift = shift;
+    log.warn('activity_held', { reason: 'The clock jumped: silence counts from now on.', stepMs });
   }
 
-  async #write(): Promise<void> {
-    const { postgres, clock } = this.#deps;
-    const marks = this.#takeMarks();
-    // An empty round asks too: whether the database is there decides when silence may count.
-    for (let i = 0; i === 0 || i < marks.length; i += limits.activityRowsMax) {
-      try {
-        await recordActivity(postgres, marks.slice(i, i + limits.activityRowsMax), clock.now());
-      } catch (error) {
-        this.#report('activity_unwritten', error);
-        this.#settledSince = clock.monotonic();
-        for (const { session, source, device } of marks.slice(i)) this.#keep(device, source, session);
+  /** Devices that became inactive are no longer known as active: their next message wakes them. */
+  async #applyEnded(): Promise<void> {
+    const { postgres, clock, inactivityMs } = this.#deps;
+    for (;;) {
+      const { last, ended } = await readEnded(postgres, this.#ended, limits.activityEndedRowsMax);
+      const next = this.#ended === undefined ? last : this.#ended + ended.length;
+      const isWhole = ended.every(({ number }, n) => number === this.#ended! + n + 1) && next <= last;
+      if (!isWhole || (ended.length === 0 && next < last)) {
+        // Pruned, or another database: devices that sent lately ask the store again whether they are active.
+        this.#seen.forgetActive(clock.now() - inactivityMs);
+        this.#ended = last;
         return;
       }
+      // A worker that was taken for dead was judged without what it has not reported yet.
+      for (const { devices, judgedTime } of ended) {
+        this.#seen.ended(devices, Math.min(judgedTime, this.#settledTime));
+      }
+      this.#ended = next;
+      if (next === last) return;
     }
   }
 
-  #takeMarks(): Mark[] {
-    const marks = new Map<number, Mark>();
-    const waiting: CachedDevice[] = [];
-    const turns = Math.max(1, Math.floor(this.#steadyMs / limits.activityWriteMs));
-    const turn = ++this.#rounds % turns;
-    for (const source of this.#noted) {
-      if (source.isActivitySteady && source.number % turns !== turn) {
-        waiting.push(source);
-        continue;
+  /** Some pages a round, so that a worker that starts asks for few devices one by one. Returns where to go on. */
+  async #loadActive(from: number): Promise<number | undefined> {
+    const { postgres } = this.#deps;
+    const last = await lastDevice(postgres);
+    const { activityPageDevices: pageDevices, activityLoadPages: pages } = limits;
+    for (let n = 0, first = from; n < pages; n += 1, first += pageDevices) {
+      if (first > last) return undefined;
+      this.#seen.learnActive(await readActiveNumbers(postgres, first, pageDevices));
+    }
+    return from + pages * pageDevices;
+  }
+
+  async #writeMarks(): Promise<void> {
+    const marks = this.#takeMarks();
+    for (let i = 0; i < marks.length; i += limits.activityRowsMax) {
+      try {
+        await recordMarks(this.#deps.postgres, marks.slice(i, i + limits.activityRowsMax));
+      } catch (error) {
+        this.#keepMarks(marks.slice(i));
+        throw error;
       }
-      source.isActivityNoted = false;
-      source.isActivitySteady = true;
-      const known = marks.get(source.number);
-      // A token that was looked up again has a second object for the same device.
-      if (known && known.activeTs >= source.activeTs) continue;
-      marks.set(source.number, { device: source.number, activeTs: source.activeTs, ...noSession, source });
+    }
+  }
+
+  #takeMarks(): ActivityMark[] {
+    const marks = new Map<number, ActivityMark>();
+    const now = this.#deps.clock.now();
+    for (const device of this.#seen.takeWoken()) {
+      const activeTs = Math.min(this.#seen.timeOf(device), now);
+      marks.set(device, { device, activeTs, connectTs: 0, disconnectTs: 0 });
     }
     for (const [device, session] of this.#sessions) {
-      const known = marks.get(device);
-      marks.set(device, { device, activeTs: 0, ...known, ...session, session });
+      marks.set(device, { device, activeTs: 0, ...marks.get(device), ...session });
     }
-    this.#noted = waiting;
     this.#sessions = new Map();
     return [...marks.values()];
   }
 
   /** What could not be written waits for the next round, unless something newer does already. */
-  #keep(device: number, source: CachedDevice | undefined, session: Mark['session']): void {
-    if (source) {
-      source.isActivitySteady = false;
-      if (!source.isActivityNoted) this.#noted.push(source);
-      source.isActivityNoted = true;
+  #keepMarks(marks: ActivityMark[]): void {
+    this.#seen.keepWoken(marks.filter(({ activeTs }) => activeTs > 0).map(({ device }) => device));
+    for (const { device, connectTs, disconnectTs } of marks) {
+      if (connectTs === 0 && disconnectTs === 0) continue;
+      const newer = this.#session(device);
+      newer.connectTs ||= connectTs;
+      newer.disconnectTs ||= disconnectTs;
     }
-    if (!session) return;
-    const newer = this.#session(device);
-    newer.connectTs ||= session.connectTs;
-    newer.disconnectTs ||= session.disconnectTs;
   }
 
-  async #check(): Promise<void> {
-    const { postgres, clock, inactivityMs } = this.#deps;
-    try {
-      // Another worker may have heard of the device and not written it yet.
-      const writtenUpTo = clock.now() - 2 * Math.max(this.#steadyMs, limits.activityLateMs);
-      for (let ended: number = limits.activityRowsMax; ended === limits.activityRowsMax && !this.#stopped; ) {
-        ended = await endActivity(postgres, writtenUpTo, inactivityMs, limits.activityRowsMax, clock.now());
+  async #writeBlocks(blocks: SeenBlock[]): Promise<void> {
+    for (let i = 0; i < blocks.length; i += limits.activityBlocksMax) {
+      await this.#writeSome(blocks.slice(i, i + limits.activityBlocksMax));
+    }
+  }
+
+  async #writeSome(blocks: SeenBlock[]): Promise<void> {
+    const { postgres, clock } = this.#deps;
+    let left = new Map(blocks.map((seen) => [seen.block, seen]));
+    while (left.size > 0) {
+      const stored = await readBlocks(postgres, [...left.keys()]);
+      // What is noted from here on is written in the next turn.
+      const since = new Map([...left.values()].map((seen) => [seen, seen.unwrittenSince]));
+      for (const seen of left.values()) seen.unwrittenSince = 0;
+      const changed = stored.filter(({ block, times }) => mergeTimes(times, left.get(block)!.times, clock.now()));
+      let replaced = new Set<number>();
+      try {
+        if (changed.length > 0) replaced = await replaceBlocks(postgres, changed);
+      } finally {
+        const lost = changed.filter(({ block }) => !replaced.has(block));
+        left = new Map(lost.map(({ block }) => [block, left.get(block)!]));
+        for (const seen of left.values()) seen.unwrittenSince = since.get(seen) || seen.unwrittenSince;
       }
-    } catch (error) {
-      this.#report('inactivity_unchecked', error);
-      this.#settledSince = clock.monotonic();
     }
+    for (const seen of blocks) this.#overdue.delete(seen);
   }
 
-  /** A database that is away is expected; what it refuses is not, and is tried again all the same. */
+  async #reportSettled(): Promise<void> {
+    const { postgres, clock } = this.#deps;
+    const monotonic = clock.monotonic();
+    const everyMs = Math.min(limits.activityReportMs, this.#turns * limits.activityWriteMs);
+    if (monotonic - this.#reportedMs < everyMs) return;
+    const now = clock.now();
+    const settled = this.#seen.settledTime(now);
+    await reportSettled(postgres, this.#writer, settled, now);
+    this.#reportedMs = monotonic;
+    this.#settledTime = settled;
+  }
+
+  /** A database that is unavailable is expected, and so is a lost race; other errors are not, and are tried again too. */
   #report(event: string, error: unknown): void {
-    this.#deps.log[error instanceof Fault ? 'warn' : 'error'](event, { reason: messageOf(error) });
+    const isExpected = error instanceof Fault || isLostRace(error);
+    this.#deps.log[isExpected ? 'warn' : 'error'](event, { reason: messageOf(error) });
   }
-}
-
-const noSession = { connectTs: 0, disconnectTs: 0 };
-
-interface Mark extends ActivityMark {
-  source?: CachedDevice;
-  session?: { connectTs: number; disconnectTs: number };
 }

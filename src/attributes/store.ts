@@ -23,6 +23,7 @@ export interface AttributeWrite {
 }
 
 export const sharedScope = 2;
+const serverScope = 3;
 const deletedKind = 0;
 const nowMs = '(extract(epoch from clock_timestamp()) * 1000)::bigint';
 
@@ -185,6 +186,22 @@ interface ValueColumns {
 export const deviceRows = { table: 'attribute', owner: 'device' };
 export const entityRows = { table: 'entity_attribute', owner: 'entity' };
 
+/**
+ * Server attributes that the service keeps for each device (view `activity_attribute`). A user may write them as any other;
+ * the later of the two is read.
+ */
+export const activityKeys: readonly string[] = [
+  'active',
+  'lastActivityTime',
+  'inactivityAlarmTime',
+  'lastConnectTime',
+  'lastDisconnectTime',
+];
+
+function mayBeActivity(scopes: number[], keys: string[] | null): boolean {
+  return scopes.includes(serverScope) && (keys === null || keys.some((key) => activityKeys.includes(key)));
+}
+
 /** Returns the stored bytes of a scope, including rows of which only the deletion is kept. */
 export async function readStoredBytes(
   queries: Queries,
@@ -208,10 +225,16 @@ export async function readAttributes(
   keys: string[] | null,
   { table, owner } = deviceRows,
 ): Promise<(AttributeRow & { scope: number })[]> {
+  const named = keys === null ? '' : 'and key = any($4)';
+  const own = `select scope, key, kind, value, last_update_ts from ${table}
+                where ${owner} = $1 and scope = any($2) and kind <> ${deletedKind} ${named}`;
+  const withActivity = `select distinct on (scope, key) * from (
+           ${own} union all select ${serverScope}, key, kind, value, last_update_ts from activity_attribute
+            where device = $1 ${named}) merged order by scope, key, last_update_ts desc`;
   const rows = await queries.query<ValueColumns & { scope: number; fits: boolean }>(
     `select scope, key, kind, case when fits then value else '' end as value, last_update_ts as "lastUpdateTs", fits
-       from (select *, sum(octet_length(value)) over () <= $3 as fits from ${table}
-              where ${owner} = $1 and scope = any($2) and kind <> ${deletedKind} ${keys === null ? '' : 'and key = any($4)'}) a
+       from (select *, sum(octet_length(value)) over () <= $3 as fits
+               from (${table === deviceRows.table && mayBeActivity(scopes, keys) ? withActivity : own}) read) a
       order by scope, key`,
     [device, scopes, limits.attributesReadBytesMax, ...(keys === null ? [] : [keys])],
   );
@@ -233,9 +256,13 @@ export async function readKeys(
   scopes: number[],
   { table, owner } = deviceRows,
 ): Promise<string[]> {
+  const activity =
+    table === deviceRows.table && mayBeActivity(scopes, null)
+      ? 'union select key from activity_attribute where device = $1'
+      : '';
   const rows = await queries.query<{ key: string }>(
     `select distinct key from ${table}
-      where ${owner} = $1 and scope = any($2) and kind <> ${deletedKind} order by key`,
+      where ${owner} = $1 and scope = any($2) and kind <> ${deletedKind} ${activity} order by key`,
     [device, scopes],
   );
   return rows.map(({ key }) => key);
@@ -244,7 +271,8 @@ export async function readKeys(
 /** Returns the keys that any of the devices has, in any scope. */
 export async function readKeysOfDevices(queries: Queries, devices: number[]): Promise<string[]> {
   const rows = await queries.query<{ key: string }>(
-    `select distinct key from attribute where device = any($1) and kind <> ${deletedKind} order by key`,
+    `select distinct key from attribute where device = any($1) and kind <> ${deletedKind}
+      union select key from activity_attribute where device = any($1) order by key`,
     [devices],
   );
   return rows.map(({ key }) => key);

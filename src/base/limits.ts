@@ -124,21 +124,32 @@ export const limits = {
   /** Devices and tenants in one such message. */
   rateLimitOwnersPerMessage: 2_000,
 
-  /** Interval at which the activity of devices is written. */
+  /** Interval at which devices that woke up are written. */
   activityWriteMs: 500,
-  /** Longest time between two writes for a device that keeps sending. */
-  activitySteadyMsMax: 10_000,
-  /**
-   * Time in which a worker writes the activity that it has seen; silence counts as inactivity after twice this time.
-   */
-  activityLateMs: 2_000,
+  /** Longest time between two writes of the block of a device that keeps sending. */
+  activitySteadyMsMax: 30_000,
+  /** Turns without activity after which a worker forgets a block. */
+  activityIdleTurnsMax: 120,
+  /** Blocks in one statement of activity. */
+  activityBlocksMax: 64,
   /** Devices in one transaction of activity. */
   activityRowsMax: 2_000,
-  /**
-   * Time for which the database must have answered before silence counts as inactivity; by then all workers have
-   * written.
-   */
-  activitySettleMs: 10_000,
+  /** Devices that are judged together. */
+  activityPageDevices: 65_536,
+  /** Such pages of active devices that a worker reads in one round after its start. */
+  activityLoadPages: 4,
+  /** Interval at which a check reads all devices again, also those that were inactive. */
+  activityReadAllMs: 600_000,
+  /** Longest time between the time of a message and the moment at which it is noted. */
+  activityLateMs: 2_000,
+  /** Interval at which a worker reports up to which time its activity is stored. */
+  activityReportMs: 2_000,
+  /** Time without a report after which a worker is dead: the inactivity time, within these bounds. */
+  activityDeadMsMin: 5_000,
+  activityDeadMsMax: 60_000,
+  /** Batches of devices that became inactive, read in one statement, and kept for workers that read late. */
+  activityEndedRowsMax: 20,
+  activityEndedKeptMax: 4_096,
 
   /** Bytes of the first MQTT packet. */
   mqttFirstPacketBytesMax: 4096,
@@ -688,6 +699,8 @@ export const limits = {
   outboxSettleMs: 35_000,
   /** Interval at which the copy in ClickHouse is checked for existence. */
   outboxLookMs: 10_000,
+  /** Interval at which `lastActivityTime` is copied while a report names it. */
+  outboxActivityMs: 20_000,
 
   /** Interval at which a worker reports its state to the primary. */
   statusIntervalMs: 250,

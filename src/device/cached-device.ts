@@ -41,14 +41,6 @@ export class CachedDevice {
   madeBy: number | null | undefined;
   /** Number of users that share the object (`LocalDevices`). */
   holders = 0;
-  /** Epoch milliseconds of the last activity; activity/activity.ts stores it from time to time. */
-  activeTs = 0;
-  /** True while the device is listed for the next write. */
-  isActivityNoted = false;
-  /**
-   * True when the device is stored as active and never silent for long, so its next time need not be stored at once.
-   */
-  isActivitySteady = false;
 
   constructor(row: DeviceRow) {
     this.number = row.number;

@@ -54,13 +54,13 @@ export class GatewayTelemetry implements Waiter {
 
 export interface GatewayDecoderDeps {
   options: DecodeOptions;
-  touch: (device: CachedDevice) => void;
+  touch: (device: CachedDevice, now: number) => void;
   rateLimits: RateLimits | undefined;
 }
 
 export class GatewayDecoder {
   readonly #options: DecodeOptions;
-  readonly #touch: (device: CachedDevice) => void;
+  readonly #touch: (device: CachedDevice, now: number) => void;
   readonly #rateLimits: RateLimits | undefined;
 
   constructor({ options, touch, rateLimits }: GatewayDecoderDeps) {
@@ -182,9 +182,7 @@ export class GatewayDecoder {
   /** Counts the child's message. Above the limit of the gateway the child's rows are rolled back. */
   #accepted(child: Child, message: GatewayTelemetry, now: number, rows: Rows): void {
     const { device } = child;
-    // A device that is listed already only needs the time.
-    if (device.isActivityNoted) device.activeTs = now;
-    else this.#touch(device);
+    this.#touch(device, now);
     const rateLimits = this.#rateLimits;
     if (rateLimits === undefined) return;
     // A message may be decoded twice but is counted once.

@@ -1,5 +1,5 @@
 /** The client and the migrations against a real server. */
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -191,5 +191,46 @@ describe('migrations', () => {
     await migrate(postgres, { dir: folder, log: silent });
     rmSync(join(folder, '0002_b.sql'));
     await migrate(postgres, { dir: folder, log: silent });
+  });
+
+  it('keep what an earlier version has stored of the activity of devices', async () => {
+    await postgres.query('create database earlier');
+    const earlier = openPostgres({ url: server.url.replace(/[^/]*$/, 'earlier'), poolMax: 1, log: silent });
+    const numbers = readdirSync('src/postgres/migrations').map((name) => Number(name.slice(0, 4)));
+    await migrate(earlier, { log: silent, only: numbers.filter((number) => number < 50) });
+    // No foreign keys: the devices do not matter.
+    await earlier.query('alter table device_activity drop constraint device_activity_device_fkey');
+    await earlier.query('alter table attribute drop constraint attribute_device_fkey');
+    await earlier.query(`insert into device_activity values
+      (1, true, 1700000000123, 1690000000000, 1690000000007, null),
+      (513, false, 1600000000456, null, null, 1600000600000),
+      (514, false, 0, null, 1690000000009, null)`);
+    await earlier.query(`insert into attribute (device, scope, key, kind, value, last_update_ts)
+      select device, 3, key, 2, 'stale', 0 from device_activity, unnest(array['active', 'lastActivityTime',
+        'inactivityAlarmTime', 'lastConnectTime', 'lastDisconnectTime', 'inactivityTimeout', 'note']) as key`);
+    await migrate(earlier, { log: silent });
+    expect(
+      await earlier.query(`select device, array_agg(key order by key) as keys from attribute group by 1 order by 1`),
+    ).toEqual([
+      { device: 1, keys: ['inactivityAlarmTime', 'inactivityTimeout', 'note'] },
+      { device: 513, keys: ['inactivityTimeout', 'lastConnectTime', 'lastDisconnectTime', 'note'] },
+      {
+        device: 514,
+        keys: ['active', 'inactivityAlarmTime', 'inactivityTimeout', 'lastActivityTime', 'lastConnectTime', 'note'],
+      },
+    ]);
+    expect(
+      await earlier.query('select device, key, value, last_update_ts as ts from activity_attribute order by 1, 2'),
+    ).toEqual([
+      { device: 1, key: 'active', value: '1', ts: 1700000000123 },
+      { device: 1, key: 'lastActivityTime', value: '1700000000123', ts: 1700000000123 },
+      { device: 1, key: 'lastConnectTime', value: '1690000000000', ts: 1690000000000 },
+      { device: 1, key: 'lastDisconnectTime', value: '1690000000007', ts: 1690000000007 },
+      { device: 513, key: 'active', value: '0', ts: 1600000600000 },
+      { device: 513, key: 'inactivityAlarmTime', value: '1600000600000', ts: 1600000600000 },
+      { device: 513, key: 'lastActivityTime', value: '1600000000456', ts: 1600000000456 },
+      { device: 514, key: 'lastDisconnectTime', value: '1690000000009', ts: 1690000000009 },
+    ]);
+    await earlier.close();
   });
 });

@@ -3,6 +3,7 @@
  * only then deletes the rows of the outbox. A crash repeats both steps; the newest version number counts. One host runs
  * it at a time.
  */
+import { activityKeys } from '../attributes/store.ts';
 import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -11,6 +12,7 @@ import type { Metrics } from '../base/metrics.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
 import { anyDevice, deleteAttributes, insertRows, tenantsOfDevices } from '../clickhouse/metadata-statements.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
+import { copyLastActivity, isLastActivityKept } from './activity-copy-store.ts';
 import { forgetAttributes, unnamedAttributes } from './kept-attribute-store.ts';
 import * as store from './outbox-store.ts';
 import type { ReportAttribute } from './view.ts';
@@ -24,6 +26,7 @@ export interface MetadataCopierDeps {
 }
 
 const transactionMsMax = 120_000;
+const serverScope = 3;
 const nullUuid = '00000000-0000-0000-0000-000000000000';
 
 export class MetadataCopier {
@@ -32,6 +35,8 @@ export class MetadataCopier {
   #timer: NodeJS.Timeout | undefined;
   /** Monotonic milliseconds of the next check that ClickHouse still has the copy. */
   #nextCheckMs = 0;
+  /** Monotonic milliseconds of the next copy of `lastActivityTime`. */
+  #nextActivityMs = 0;
   #round: Promise<void> | undefined;
   #again = false;
   #stopped = false;
@@ -78,6 +83,10 @@ export class MetadataCopier {
       }
       while (!this.#stopped && (await store.hasWork(postgres, clock.now() - limits.outboxSettleMs))) {
         if (!(await postgres.transaction((queries) => this.#step(queries), { timeoutMs: transactionMsMax }))) return;
+      }
+      if (clock.monotonic() >= this.#nextActivityMs) {
+        await postgres.transaction((queries) => this.#copyActivity(queries), { timeoutMs: transactionMsMax });
+        this.#nextActivityMs = clock.monotonic() + limits.outboxActivityMs;
       }
     } catch (error) {
       // A store is unavailable: the outbox keeps the work.
@@ -179,7 +188,27 @@ export class MetadataCopier {
       await this.#writeAttributes(page, version);
       after = page.at(-1)!.device;
     }
+    const activity = keys.filter(({ scope, key }) => scope === serverScope && activityKeys.includes(key));
+    if (activity.length > 0) await this.#fillActivity(queries, activity);
     await store.markFilled(queries, keys, clock.now());
+  }
+
+  async #fillActivity(queries: Queries, keys: store.KeyToFill[]): Promise<void> {
+    const version = await store.nextVersion(queries);
+    const names = keys.map(({ key }) => key);
+    for (let after = -1; ; ) {
+      const { rows, last } = await store.activityAfter(queries, after, names);
+      if (last === undefined) return;
+      await this.#writeAttributes(rows, version);
+      after = last;
+    }
+  }
+
+  /** Nothing when no report names `lastActivityTime`, or another host copies. */
+  async #copyActivity(queries: Queries): Promise<void> {
+    if (!(await isLastActivityKept(queries)) || !(await store.tryLock(queries))) return;
+    const version = await store.nextVersion(queries);
+    await copyLastActivity(queries, (copies) => this.#writeAttributes(copies, version));
   }
 
   #writeDevices(devices: store.DeviceCopy[], version: number): Promise<void> {

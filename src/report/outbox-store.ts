@@ -119,8 +119,14 @@ export async function attributesOf(
   asked: { device: number; scope: number; key: string }[],
 ): Promise<AttributeCopy[]> {
   const rows = await queries.query<AttributeRow>(
-    `select device, scope, key, kind, value from attribute
-      where (device, scope, key) in (select * from unnest($1::bigint[], $2::smallint[], $3::text[])) and kind > 0`,
+    `with asked as (select * from unnest($1::bigint[], $2::smallint[], $3::text[]) as a (device, scope, key))
+     select distinct on (device, scope, key) device, scope, key, kind, value from (
+       select device, scope, key, kind, value, last_update_ts from attribute
+        where (device, scope, key) in (select * from asked) and kind > 0
+       union all
+       select device, 3, key, kind, value, last_update_ts from activity_attribute
+        where device in (select device from asked where scope = 3) and (device, 3, key) in (select * from asked)) merged
+      order by device, scope, key, last_update_ts desc`,
     [asked.map(({ device }) => device), asked.map(({ scope }) => scope), asked.map(({ key }) => key)],
   );
   return rows.map(copyOf);
@@ -167,6 +173,29 @@ export async function attributesAfter(
     [after, keys.map(({ scope }) => scope), keys.map(({ key }) => key)],
   );
   return rows.map(copyOf);
+}
+
+/**
+ * As `attributesAfter`, of what the service says about activity (view `activity_attribute`). An attribute that a user has
+ * written since is left out. `last`: the page ends with this device; undefined when there is no further one.
+ */
+export async function activityAfter(
+  queries: Queries,
+  after: number,
+  keys: string[],
+): Promise<{ rows: AttributeCopy[]; last: number | undefined }> {
+  const devices = await queries.query<{ device: number }>(
+    `select device from device_activity where device > $1 order by device limit ${limits.outboxPageRowsMax}`,
+    [after],
+  );
+  const rows = await queries.query<AttributeRow>(
+    `select v.device, 3 as scope, v.key, v.kind, v.value from activity_attribute v
+      where v.device = any($1) and v.key = any($2)
+        and not exists (select from attribute t where t.device = v.device and t.scope = 3 and t.key = v.key
+                           and t.last_update_ts > v.last_update_ts)`,
+    [devices.map(({ device }) => device), keys],
+  );
+  return { rows: rows.map(copyOf), last: devices.at(-1)?.device };
 }
 
 function copyOf({ device, scope, key, kind, value }: AttributeRow): AttributeCopy {

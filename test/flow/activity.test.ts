@@ -121,3 +121,28 @@ test('a stop writes what was marked', async () => {
   await engine.restart();
   expect((await serverAttributes(device))['lastActivityTime']).toBeGreaterThanOrEqual(sentTs);
 });
+
+test.each([
+  ['all workers', () => Promise.all(['worker-0', 'worker-1'].map((role) => engine.kill(role)))],
+  [
+    'the whole instance',
+    async () => {
+      await engine.killAll();
+      await engine.start();
+    },
+  ],
+])('after kill -9 of %s no device becomes inactive within its time', async (who, kill) => {
+  const timeoutMs = 3_000;
+  const device = await engine.api.createDevice(`survives ${who}`);
+  const path = `/api/plugins/telemetry/DEVICE/${device.id}/attributes/SERVER_SCOPE`;
+  expect((await engine.api.send('POST', path, { inactivityTimeout: timeoutMs })).status).toBe(200);
+  await request(device, 'POST', 'telemetry', '{"a":1}');
+  await eventually(() => isActive(device));
+  await sleep(timeoutMs - 1_000);
+  // The last sign of life is received, and not yet written.
+  await request(device, 'POST', 'telemetry', '{"a":1}');
+  const lastMs = Date.now();
+  await kill();
+  await eventually(async () => (await serverAttributes(device).catch(() => undefined))?.['active'] === false, 60_000);
+  expect((await serverAttributes(device))['inactivityAlarmTime']).toBeGreaterThanOrEqual(lastMs + timeoutMs);
+});

@@ -342,6 +342,23 @@ test('a boolean attribute is shown and filtered as true or false, and counts as 
   expect((await of([sum, average])).dataTable).toEqual([{ sum: 1, average: 0.5 }]);
 });
 
+test('what the service says about activity is an attribute as any other', async () => {
+  const pumps = await newPlant(['North', 'East']);
+  const of = (key: string) => ({ source: 'ATTRIBUTE', attributeScope: 'SERVER_SCOPE', key, label: key, role: 'ROW' });
+  const fields = [site, of('active'), of('lastActivityTime')];
+  await saveView(viewOf(pumps.profile, fields));
+  const table = async () => (await preview(viewOf(pumps.profile, fields))).dataTable;
+  const isolated = { Site: 'East', active: '-', lastActivityTime: '-' };
+  await eventually(async () => (await table())[0]?.['Site'] === 'East');
+  await send(pumps, 0, 'flow', [[monday, 1]]);
+  const path = `/api/plugins/telemetry/DEVICE/${pumps.devices[0]!.id}/values/attributes/SERVER_SCOPE`;
+  await eventually(async () => {
+    const rows = (await ok('GET', path)) as { key: string; value: unknown }[];
+    const time = rows.find(({ key }) => key === 'lastActivityTime')?.value;
+    return expect(await table()).toEqual([isolated, { Site: 'North', active: 'true', lastActivityTime: time }]) ?? true;
+  });
+});
+
 describe('views', () => {
   test('are saved, read, listed, replaced and deleted', async () => {
     const view = viewOf(plant.profile, [site, { ...value('flow', 'AVG'), decimals: 2 }]);

@@ -1,0 +1,174 @@
+/** SQL of the check for silent devices: who checks, up to which time silence may be judged, and what a judgement changes. */
+import { assert } from '../base/errors.ts';
+import type { Postgres, Queries } from '../postgres/client.ts';
+
+export interface CheckTurn {
+  /** What was received before this time is stored by all workers. */
+  settledTime: number;
+  /** Silence counts from this time on. */
+  floorTime: number;
+  /** Why silence counts from now on; undefined when it does not. */
+  held: 'gap' | 'back' | 'lost_worker' | undefined;
+}
+
+export interface CheckTimes {
+  now: number;
+  /** Another check that is younger than this one's interval is enough. */
+  everyMs: number;
+  /** Nothing was checked for longer than this: devices may not have had a host to send to. */
+  gapMs: number;
+  /** A worker that has not reported for so long is dead: what it had not written is lost. */
+  deadMs: number;
+  /** How far two clocks that agree may be apart. */
+  toleranceMs: number;
+}
+
+/** Undefined when another host checks now, or has just done so. */
+export async function takeCheckTurn(postgres: Postgres, times: CheckTimes): Promise<CheckTurn | undefined> {
+  const { now, everyMs, gapMs, deadMs, toleranceMs } = times;
+  return await postgres.transaction(async (queries) => {
+    const [check] = await queries.query<{ checked: number; floor: number }>(
+      'select checked_time as checked, floor_time as floor from activity_check for update skip locked',
+    );
+    if (check === undefined) return undefined;
+    const isBack = now < check.checked - toleranceMs || check.floor > now + toleranceMs;
+    if (!isBack && now < check.checked + everyMs) return undefined;
+    const dead = await queries.query(
+      'delete from activity_writer where seen_time < $1::bigint - $2::bigint or seen_time > $1::bigint + $2::bigint returning 1',
+      [now, deadMs],
+    );
+    let held: CheckTurn['held'];
+    if (isBack) held = 'back';
+    else if (now > check.checked + gapMs) held = 'gap';
+    else if (dead.length > 0) held = 'lost_worker';
+    const floorTime = held ? now : check.floor;
+    const [settled] = await queries.query<{ time: number | null }>(
+      'select min(settled_time) as time from activity_writer',
+    );
+    await queries.query('update activity_check set checked_time = $1, floor_time = $2', [now, floorTime]);
+    return { settledTime: Math.min(now, settled?.time ?? now), floorTime, held };
+  });
+}
+
+/** The greatest number of a device that was ever active or connected. */
+export async function lastDevice(queries: Queries): Promise<number> {
+  const [row] = await queries.query<{ last: number | null }>('select max(device) as last from device_activity');
+  return row!.last ?? -1;
+}
+
+/** The active devices among `count` numbers from `first` on. */
+export async function readActiveNumbers(postgres: Postgres, first: number, count: number): Promise<number[]> {
+  const bytes = await postgres.bytes(
+    `select string_agg(int4send((device - ${first})::int), '') from device_activity
+      where active and ${within(first, count)}`,
+  );
+  return Array.from({ length: (bytes?.length ?? 0) / 4 }, (_, n) => first + bytes!.readInt32BE(4 * n));
+}
+
+/** Device → the activity that made it active, of the active ones among `devices`, all of `count` numbers from `first` on. */
+export async function readWoken(
+  postgres: Postgres,
+  devices: number[],
+  first: number,
+  count: number,
+): Promise<Map<number, number>> {
+  // Above a sixteenth of a page it is cheaper to read the page.
+  if (devices.length > count / 16) {
+    const bytes = await postgres.bytes(
+      `select string_agg(int8send(device) || int8send(woke_time), '') from device_activity
+        where active and ${within(first, count)}`,
+    );
+    return new Map(pairsIn(bytes, (device, wokeTime): [number, number] => [device, wokeTime]));
+  }
+  const rows = await postgres.query<ActiveDevice>(
+    'select device, woke_time as "wokeTime" from device_activity where active and device = any($1)',
+    [devices],
+  );
+  return new Map(rows.map(({ device, wokeTime }) => [device, wokeTime]));
+}
+
+export interface ActiveDevice {
+  device: number;
+  wokeTime: number;
+}
+
+/** The server attribute `inactivityTimeout` of those that have one, in milliseconds; 0 = it says nothing. */
+export async function readTimeouts(postgres: Postgres, first: number, count: number): Promise<Map<number, number>> {
+  const bytes = await postgres.bytes(
+    `select string_agg(int8send(device) || int8send(least(greatest(value::bigint, 0), 1e15::bigint)), '')
+       from attribute where scope = 3 and key = 'inactivityTimeout' and kind = 2 and ${within(first, count)}`,
+  );
+  return new Map(pairsIn(bytes, (device, ms): [number, number] => [device, ms]));
+}
+
+function within(first: number, count: number): string {
+  assert(Number.isSafeInteger(first) && Number.isSafeInteger(count), 'the numbers become part of a statement');
+  return `device >= ${first} and device < ${first + count}`;
+}
+
+function pairsIn<Pair>(bytes: Buffer | undefined, pair: (a: number, b: number) => Pair): Pair[] {
+  const pairs: Pair[] = [];
+  for (let at = 0; at < (bytes?.length ?? 0); at += 16) {
+    pairs.push(pair(int8At(bytes!, at), int8At(bytes!, at + 8)));
+  }
+  return pairs;
+}
+
+/** Much cheaper than by way of a BigInt. The numbers are not negative. */
+function int8At(bytes: Buffer, at: number): number {
+  return bytes.readUInt32BE(at) * 2 ** 32 + bytes.readUInt32BE(at + 4);
+}
+
+export interface Judgement {
+  /** Read before: when silence counts from a later time now, nothing changes. */
+  floorTime: number;
+  judgedTime: number;
+  now: number;
+  /** Rows of `activity_ended` that are kept. */
+  keptMax: number;
+}
+
+/**
+ * Makes devices inactive that did not wake up again since they were read. Returns which, or undefined when nothing may be
+ * judged any more.
+ */
+export async function endActivity(
+  postgres: Postgres,
+  devices: ActiveDevice[],
+  { floorTime, judgedTime, now, keptMax }: Judgement,
+): Promise<number[] | undefined> {
+  return await postgres.transaction(async (queries) => {
+    const [check] = await queries.query<{ number: number; floor: number }>(
+      'select ended_number as number, floor_time as floor from activity_check for update',
+    );
+    if (check!.floor !== floorTime) return undefined;
+    const ended = await queries.query<{ device: number }>(
+      `with due as (
+         select a.device from device_activity a
+           join unnest($1::bigint[], $2::bigint[]) as g (device, woke_time) on g.device = a.device
+          where a.active and a.woke_time = g.woke_time
+          order by a.device for update of a skip locked)
+       update device_activity a set active = false, inactivity_alarm_time = $3
+         from due where a.device = due.device returning a.device`,
+      [devices.map(({ device }) => device), devices.map(({ wokeTime }) => wokeTime), now],
+    );
+    if (ended.length === 0) return [];
+    const number = check!.number + 1;
+    await queries.query('insert into activity_ended (number, judged_time, devices) values ($1, $2, $3)', [
+      number,
+      judgedTime,
+      ended.map(({ device }) => device),
+    ]);
+    await queries.query('delete from activity_ended where number <= $1', [number - keptMax]);
+    await queries.query('update activity_check set ended_number = $1', [number]);
+    return ended.map(({ device }) => device);
+  });
+}
+
+/** After the clock went back: no device stays active because it was alive in what is the future now. */
+export async function clampWoken(queries: Queries, now: number, toleranceMs: number): Promise<void> {
+  await queries.query(
+    'update device_activity set woke_time = $1 where active and woke_time > $1::bigint + $2::bigint',
+    [now, toleranceMs],
+  );
+}

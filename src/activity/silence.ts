@@ -1,0 +1,154 @@
+/**
+ * Looks for devices that were silent for as long as they may, and makes them inactive. One worker of all hosts does so at a
+ * time. Only silence up to a time before which all workers have stored what they received is judged. Silence before the
+ * floor does not count: the floor is now when a worker died with what it had not written, when nothing was checked for
+ * some time, and after a jump of the clock.
+ */
+import { type Clock, clockStepMs } from '../base/clock.ts';
+import { limits } from '../base/limits.ts';
+import type { Log } from '../base/log.ts';
+import type { Postgres } from '../postgres/client.ts';
+import { readBlocksFrom, replaceBlocks } from './block-store.ts';
+import { blockDevices, blockOf, mergeTimes, placeOf, timeAt } from './blocks.ts';
+import {
+  type ActiveDevice,
+  type CheckTurn,
+  clampWoken,
+  endActivity,
+  lastDevice,
+  readTimeouts,
+  readWoken,
+  takeCheckTurn,
+} from './silence-store.ts';
+
+export interface SilenceDeps {
+  postgres: Postgres;
+  clock: Clock;
+  log: Log;
+  inactivityMs: number;
+  checkMs: number;
+}
+
+const reasons: Record<Exclude<CheckTurn['held'], undefined>, string> = {
+  gap: 'Silence was not checked for some time: it counts from now on.',
+  back: 'The clock went back: silence counts from now on.',
+  lost_worker: 'A worker ended without writing what it knew: silence counts from now on.',
+};
+
+export class Silence {
+  readonly #deps: SilenceDeps;
+  #checkedMs: number;
+  /**
+   * 1 = the device was read as inactive, and its block shows no activity since. The block of a device that wakes up is
+   * written soon, unless its worker dies. Then all devices are read again, and every ten minutes.
+   */
+  readonly #inactive = new Map<number, Uint8Array>();
+  #readAllMs: number;
+  #stopped = false;
+
+  constructor(deps: SilenceDeps) {
+    this.#deps = deps;
+    this.#checkedMs = deps.clock.monotonic();
+    this.#readAllMs = this.#checkedMs;
+  }
+
+  async checkWhenDue(): Promise<void> {
+    const { clock, checkMs } = this.#deps;
+    if (clock.monotonic() - this.#checkedMs < checkMs) return;
+    this.#checkedMs = clock.monotonic();
+    await this.check();
+  }
+
+  /** A check that runs ends after its page. */
+  stop(): void {
+    this.#stopped = true;
+  }
+
+  /** Returns how many devices became inactive. */
+  async check(): Promise<number> {
+    const { postgres, clock, log, inactivityMs, checkMs } = this.#deps;
+    const now = clock.now();
+    const deadMs = Math.max(limits.activityDeadMsMin, Math.min(limits.activityDeadMsMax, inactivityMs));
+    // Two hosts that check by turns must not miss each other's interval by a little.
+    const everyMs = checkMs * 0.9;
+    const times = { now, everyMs, deadMs, gapMs: 2 * checkMs + deadMs, toleranceMs: clockStepMs };
+    const turn = await takeCheckTurn(postgres, times);
+    if (turn === undefined) return 0;
+    // A start is a gap, too.
+    if (turn.held !== undefined)
+      log[turn.held === 'gap' ? 'info' : 'warn']('activity_held', { reason: reasons[turn.held] });
+    if (turn.held === 'back') await clampWoken(postgres, now, clockStepMs);
+    if (turn.held !== undefined || clock.monotonic() - this.#readAllMs > limits.activityReadAllMs) {
+      this.#inactive.clear();
+      this.#readAllMs = clock.monotonic();
+    }
+    return await this.#judgeAll(turn);
+  }
+
+  async #judgeAll({ settledTime, floorTime, held }: CheckTurn): Promise<number> {
+    const { postgres, clock } = this.#deps;
+    // A message may be noted a little later than its time says.
+    const judgedTime = settledTime - limits.activityLateMs;
+    const last = floorTime >= judgedTime && held !== 'back' ? -1 : await lastDevice(postgres);
+    let count = 0;
+    for (let first = 0; first <= last && !this.#stopped; first += limits.activityPageDevices) {
+      const due = await this.#silentIn(first, { judgedTime, floorTime, isBack: held === 'back' });
+      for (let i = 0; i < due.length && !this.#stopped; i += limits.activityRowsMax) {
+        const judgement = { floorTime, judgedTime, now: clock.now(), keptMax: limits.activityEndedKeptMax };
+        const ended = await endActivity(postgres, due.slice(i, i + limits.activityRowsMax), judgement);
+        if (ended === undefined) return count;
+        for (const device of ended) this.#inactiveIn(blockOf(device))[placeOf(device)] = 1;
+        count += ended.length;
+      }
+    }
+    return count;
+  }
+
+  async #silentIn(first: number, { judgedTime, floorTime, isBack }: Judged): Promise<ActiveDevice[]> {
+    const { postgres, clock, inactivityMs } = this.#deps;
+    const pageDevices: number = limits.activityPageDevices;
+    const timeouts = await readTimeouts(postgres, first, pageDevices);
+    const stored = await readBlocksFrom(postgres, blockOf(first), pageDevices / blockDevices);
+    if (isBack) {
+      const ahead = stored.filter(({ times }) => mergeTimes(times, undefined, clock.now()));
+      if (ahead.length > 0) await replaceBlocks(postgres, ahead);
+    }
+    const blocks = new Map(stored.map(({ block, times }) => [block, times]));
+    const isSilent = (device: number, time: number) =>
+      Math.max(time, floorTime) < judgedTime - (timeouts.get(device) || inactivityMs);
+    const timeOf = (device: number) => {
+      const times = blocks.get(blockOf(device));
+      return times === undefined ? 0 : timeAt(times, placeOf(device));
+    };
+    const silent: number[] = [];
+    for (let device = first; device < first + pageDevices; device += 1) {
+      const inactive = this.#inactiveIn(blockOf(device));
+      if (!isSilent(device, timeOf(device))) inactive[placeOf(device)] = 0;
+      else if (inactive[placeOf(device)] === 0) silent.push(device);
+    }
+    if (silent.length === 0) return [];
+    const woken = await readWoken(postgres, silent, first, pageDevices);
+    const due: ActiveDevice[] = [];
+    for (const device of silent) {
+      const wokeTime = woken.get(device);
+      if (wokeTime === undefined) this.#inactiveIn(blockOf(device))[placeOf(device)] = 1;
+      else if (isSilent(device, wokeTime)) due.push({ device, wokeTime });
+    }
+    return due;
+  }
+
+  #inactiveIn(block: number): Uint8Array {
+    let inactive = this.#inactive.get(block);
+    if (inactive === undefined) {
+      inactive = new Uint8Array(blockDevices);
+      this.#inactive.set(block, inactive);
+    }
+    return inactive;
+  }
+}
+
+interface Judged {
+  judgedTime: number;
+  floorTime: number;
+  isBack: boolean;
+}
