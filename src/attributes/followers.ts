@@ -14,8 +14,8 @@ import type { CloseReason, Downlink, Listener } from '../downlink/downlink.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { UpdateMessage } from './notify.ts';
 import type { Update } from './update.ts';
-import { type Followed, Inquiries } from './update-reads.ts';
-import { ChangedHeads } from './version-poll.ts';
+import { type Followed, UpdateReads } from './update-reads.ts';
+import { VersionPoll } from './version-poll.ts';
 
 /** A session that receives updates. */
 export interface Follower {
@@ -40,8 +40,8 @@ export class AttributeUpdates {
   readonly #downlink: Downlink;
   readonly #clock: Clock;
   readonly #lossFree: boolean;
-  readonly #inquiries: Inquiries;
-  readonly #heads: ChangedHeads;
+  readonly #reads: UpdateReads;
+  readonly #versionPoll: VersionPoll;
   readonly #followings = new Map<number, Following[]>();
   /** Device → the version up to which the device knows every change. */
   readonly #settled = new FifoMap<number, number>(limits.settledDevicesMax);
@@ -52,8 +52,8 @@ export class AttributeUpdates {
     this.#downlink = downlink;
     this.#clock = clock;
     this.#lossFree = lossFree;
-    this.#inquiries = new Inquiries(postgres, log);
-    this.#heads = new ChangedHeads({
+    this.#reads = new UpdateReads(postgres, log);
+    this.#versionPoll = new VersionPoll({
       postgres,
       clock,
       log,
@@ -68,12 +68,12 @@ export class AttributeUpdates {
   }
 
   start(): void {
-    if (this.#lossFree) this.#heads.start(() => this.#askForAll());
+    if (this.#lossFree) this.#versionPoll.start(() => this.#askForAll());
   }
 
   async stop(): Promise<void> {
-    await this.#heads.stop();
-    await this.#inquiries.idle();
+    await this.#versionPoll.stop();
+    await this.#reads.idle();
   }
 
   follow(followed: Followed, follower: Follower): Following {
@@ -95,16 +95,16 @@ export class AttributeUpdates {
   /** Returns the next update that the device has not seen. Called by `Following`, as are the methods below. */
   async pendingUpdate(followed: Followed, since: number): Promise<{ version: number; update: Update | undefined }> {
     const device = followed.number;
-    const settled = this.#heads.isFresh ? this.#settled.get(device) : undefined;
+    const settled = this.#versionPoll.isFresh ? this.#settled.get(device) : undefined;
     if (settled !== undefined) return { version: settled, update: undefined };
     const asked = this.#asked.get(device) ?? { asks: 0, version: 0 };
     asked.asks += 1;
     this.#asked.set(device, asked);
     try {
-      const answer = await this.#inquiries.ask(followed, since);
+      const answer = await this.#reads.ask(followed, since);
       // A version that arrived during the read may be newer than the answer: then the device is not settled.
       const isNewest = asked.version <= answer.version;
-      if (!answer.update && isNewest && this.#heads.isFresh) this.#settled.set(device, answer.version);
+      if (!answer.update && isNewest && this.#versionPoll.isFresh) this.#settled.set(device, answer.version);
       return answer;
     } finally {
       asked.asks -= 1;
@@ -114,13 +114,13 @@ export class AttributeUpdates {
 
   /** Reads a change that is too large for the bus. */
   read(device: number, version: number): Promise<Update | undefined> {
-    return this.#inquiries.readFrom(device, version - 1);
+    return this.#reads.readFrom(device, version - 1);
   }
 
   answered(device: number, update: Update, confirmed: boolean): void {
     if (!this.#lossFree) return;
     this.#settled.delete(device);
-    this.#inquiries.offer(device, update, confirmed);
+    this.#reads.offer(device, update, confirmed);
   }
 
   left(device: number, following: Following): void {

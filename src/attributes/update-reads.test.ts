@@ -2,7 +2,7 @@ import { expect, it } from 'vitest';
 import { limits } from '../base/limits.ts';
 import { createLog } from '../base/log.ts';
 import type { Queries } from '../postgres/client.ts';
-import { Inquiries } from './update-reads.ts';
+import { UpdateReads } from './update-reads.ts';
 
 it('devices of one tenant neither block nor delay those of another', async () => {
   /** Devices of each read, in order. */
@@ -19,9 +19,9 @@ it('devices of one tenant neither block nor delay those of another', async () =>
       return [];
     },
   };
-  const inquiries = new Inquiries(postgres, createLog('fatal', 'test'));
+  const updateReads = new UpdateReads(postgres, createLog('fatal', 'test'));
   const ask = (number: number, tenantId: string) =>
-    inquiries.ask({ number, tenantId, customerId: null }, 0).then(
+    updateReads.ask({ number, tenantId, customerId: null }, 0).then(
       () => 'answered',
       ({ reason }: { reason: string }) => reason,
     );

@@ -41,7 +41,7 @@ interface Ask {
   reject(error: unknown): void;
 }
 
-export class Inquiries {
+export class UpdateReads {
   readonly #queries: Queries;
   readonly #log: Log;
   /** Reads that wait, by device. Tenants, then their customers, take turns in `#turns`. */

@@ -11,15 +11,15 @@ import { settledTransaction } from '../device/store.ts';
 import type { Queries } from '../postgres/client.ts';
 import { readChangedHeads } from './store.ts';
 
-export interface ChangedHeadsDeps {
+export interface VersionPollDeps {
   postgres: Queries;
   clock: Clock;
   log: Log;
   onVersion: (device: number, version: number) => void;
 }
 
-export class ChangedHeads {
-  readonly #deps: ChangedHeadsDeps;
+export class VersionPoll {
+  readonly #deps: VersionPollDeps;
   #onOverflow: () => void = () => {};
   /** Undefined until the first answer of the store. */
   #settled: bigint | undefined;
@@ -28,7 +28,7 @@ export class ChangedHeads {
   #polling: Promise<void> | undefined;
   #stopped = false;
 
-  constructor(deps: ChangedHeadsDeps) {
+  constructor(deps: VersionPollDeps) {
     this.#deps = deps;
   }
 
