@@ -50,6 +50,21 @@ const sqlFiles = [
   'backup/clickhouse.ts',
 ];
 
+/** Words that comments do not use, and what they say instead. */
+const retiredWords: [word: RegExp, instead: string][] = [
+  [/\btold\b/i, 'notified, asked, named'],
+  [/\b(hears?|heard|unheard)\b/i, 'receive'],
+  [/\bnews\b/i, 'update, notice'],
+  [/\bwhoever\b/i, 'each caller, each client'],
+  [/(?<!["`'])\b(nobody|somebody)\b/i, 'no caller, a client'],
+  [/\banew\b/i, 'again'],
+  [/\bof before\b/i, 'earlier'],
+  [/\bstands\b/i, 'is'],
+  [/\bis good\b/i, 'is valid'],
+  [/\bmay be had\b/i, 'is available'],
+  [/\b(is|are|was|were) away\b/i, 'is unavailable'],
+];
+
 interface SourceFile {
   /** Path below src. */
   path: string;
@@ -321,6 +336,25 @@ test('every folder, glob and file that the configuration names exists', () => {
     for (const [, path = ''] of readFileSync(page, 'utf8').matchAll(/`(\w[\w-]*(?:\/\w[\w-]*)*)\/`/g)) {
       const places = [path, join(source, path), ...floors.flat().map((room) => join(source, room, path))];
       if (!places.some((place) => paths.includes(place))) faults.push(`${page} names the folder ${path}/`);
+    }
+  }
+  expectNone(faults);
+});
+
+test('comments use the words of the field', () => {
+  const faults: string[] = [];
+  for (const top of tops) {
+    for (const path of readdirSync(top, { recursive: true, encoding: 'utf8' })) {
+      if (!/\.(ts|mjs)$/.test(path)) continue;
+      const text = readFileSync(join(top, path), 'utf8');
+      for (const { 0: comment, index } of text.matchAll(/\/\*[\s\S]*?\*\/|(?:^|\s)\/\/ .*$/gm)) {
+        for (const [word, instead] of retiredWords) {
+          const found = word.exec(comment);
+          if (!found) continue;
+          const line = text.slice(0, index + found.index).split('\n').length;
+          faults.push(`${join(top, path)}:${line} says "${found[0]}": ${instead}`);
+        }
+      }
     }
   }
   expectNone(faults);

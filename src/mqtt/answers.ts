@@ -3,7 +3,7 @@
  * that would be refused again is acknowledged, so that the client does not repeat it without end. A message that may
  * succeed later is not acknowledged, and the connection ends, so that the client keeps the message. A refusal of the
  * journal is not answered at once: the client is not read for a while, so that the message may still be accepted
- * (`connection.ts`).
+ * (`read-gate.ts`).
  */
 import { ErrorCode, type Fault } from '../base/errors.ts';
 import type { CloseReason } from './close-reason.ts';
