@@ -221,6 +221,7 @@ export function timeseriesRoutes(deps: TimeseriesDeps): Route[] {
       pattern: `${prefix}/timeseries/delete`,
       summary: 'Delete telemetry of some keys: all of it, or a range of time',
       roles: users,
+      waits: true,
       query: deleteQuery,
       // The delete is kept, and not carried out everywhere yet.
       otherAnswers: { 202: 'empty' },

@@ -75,7 +75,7 @@ export interface RouteDescription {
   otherAnswers?: Record<number, AnswerShape>;
   /** True for the paths of telemetry and commands, whose own errors are plain text. */
   plainTextErrors?: boolean;
-  /** True: the route waits for a device, which has caps of its own, so its calls take no turns. */
+  /** True: its calls wait for seconds, for a device or ClickHouse, and have caps of their own, so they take no turns. */
   waits?: boolean;
   /** True: the API document leaves the route out. */
   hidden?: boolean;
