@@ -126,6 +126,7 @@ function setUp(childrenMax = 0, hub: Partial<DeviceRow> = {}) {
   return {
     ...{
       gateway,
+      link,
       connect,
       numbers,
       devices,
@@ -377,6 +378,23 @@ describe('updates', () => {
     expect([...followers.values()].filter(({ asked }) => asked === 1)).toHaveLength(10);
     late.update(updateOf(2));
     expect(sent.at(-1)).toMatchObject({ name: `child ${count - 1}`, json: '{"v":2}' });
+  });
+
+  it('of which no part fits the gateway are confirmed inside the call, and the next one is sent', async () => {
+    const { gateway, connect, followers, sent, link } = setUp();
+    gateway.setAttributes(true);
+    await connect('A');
+    const follower = followers.get(1)!;
+    const { attributes } = link;
+    link.attributes = (_name, _update, confirm) => {
+      confirm(true);
+      return true;
+    };
+    follower.update(updateOf(1));
+    link.attributes = attributes;
+    follower.update(updateOf(2));
+    sent[0]!.confirm(true);
+    expect(follower.confirmed).toEqual([1, 2]);
   });
 
   it('that the store could not give are asked for again', async () => {

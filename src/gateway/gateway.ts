@@ -23,7 +23,7 @@ export type Dropped = Exclude<SessionEnd, 'credentials_changed'> | 'rate_limit' 
 
 /** Sends to a gateway. */
 export interface GatewayLink {
-  /** True: `confirm` will be called once. False: the gateway did not take the update. */
+  /** True: `confirm` is called once, now or later. False: the gateway did not take the update. */
   attributes(name: string, update: Update, confirm: (delivered: boolean) => void): boolean;
   /** Same contract as `RpcSession.deliver`. */
   rpc(name: string, request: RpcRequest, confirm: ConfirmRpc): boolean;
@@ -296,13 +296,15 @@ export class Gateway implements Subject {
       return;
     }
     const sent = child.sent(update);
+    // Counts the update before the call: the link confirms an update of which no part can be sent at once.
+    this.#updatesInFlight += 1;
     const taken = this.link.attributes(child.device.name, update, (delivered) => {
       this.#updatesInFlight -= 1;
       assert(this.#updatesInFlight >= 0, 'an update is confirmed once', this);
       if (delivered) child.arrived(sent);
       this.#askBehind();
     });
-    if (taken) this.#updatesInFlight += 1;
+    if (!taken) this.#updatesInFlight -= 1;
   }
 
   /** Called when the store could not be read. */

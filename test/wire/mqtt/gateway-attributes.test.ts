@@ -135,6 +135,19 @@ test('shared attributes that change go to a gateway that subscribed, deletions t
   });
 });
 
+test('an update of which no part fits the gateway is left out, and the next one comes', async () => {
+  await withGateway({ properties: { maximumPacketSize: 200 } }, async (client) => {
+    const device = childName('c');
+    await client.subscribe(attributes);
+    await client.publish(connect, { device });
+    const child = await childNamed(device);
+    await setShared(child, { large: 'z'.repeat(300) });
+    await setShared(child, { s: 1 });
+    expect((await client.message(attributes)).json).toEqual({ device, data: { s: 1 } });
+    await client.nothingFor(300);
+  });
+});
+
 test('a gateway without a subscription receives nothing; nor for a child that is disconnected', async () => {
   await withGateway({}, async (client) => {
     const [device, other] = [childName(), childName()];
