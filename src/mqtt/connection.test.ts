@@ -332,6 +332,19 @@ describe('flow control', () => {
     expect(confirmed).toEqual(['1 true', '2 false', '3 false']);
   });
 
+  test('a client that has left while its messages wait is gone before its session ends', async () => {
+    const { connection, send, sent, session, publishes } = bench();
+    await sent();
+    expect(session().isGone).toBe(false);
+    send(publish(1), publish(2), publish(3));
+    connection.onClosed();
+    expect([session().isGone, session().endedBy]).toEqual([true, undefined]);
+    expect(session().push('v2/a', 'x', 1, () => expect.unreachable())).toBe(false);
+    for (const each of publishes) each.acknowledge();
+    await sent();
+    expect(session().endedBy).toBe('connection_lost');
+  });
+
   test("above the client's Maximum Packet Size nothing is pushed", async () => {
     const { sent, session } = bench({ level: 5, connect: { properties: { maximumPacketSize: 30 } } });
     await sent();

@@ -82,6 +82,10 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
     return this.#transport.remoteAddress;
   }
 
+  get isGone(): boolean {
+    return this.#isGone || this.#state === 'closed';
+  }
+
   onData(bytes: Buffer): void {
     assert(!this.#isGone && !this.#reading, 'packets come one after the other, and none after the end', this);
     if (this.#state === 'closed') return;

@@ -16,6 +16,8 @@ export type Confirm = (delivered: boolean) => void;
 
 /** The part of a connection that its session uses. */
 export interface SessionLink {
+  /** True when nothing reaches the client any more; messages of the client may still be handled. */
+  readonly isGone: boolean;
   push(topic: string, payload: string | Uint8Array, qos: QoS, confirm: Confirm | undefined): boolean;
   sendFile(topic: string, file: SlicedFile, qos: QoS, onEnd: () => void): FileOutcome;
   close(reason: CloseReason): void;
@@ -68,6 +70,11 @@ export class Session {
   get subscriptions(): Subscriptions {
     this.#subscriptions ??= new Subscriptions();
     return this.#subscriptions;
+  }
+
+  /** True when nothing reaches the client any more; the session may still handle what the client sent last. */
+  get isGone(): boolean {
+    return this.#endedBy !== undefined || this.#link.isGone;
   }
 
   /** The reason for which the session ended; undefined while it is open. */

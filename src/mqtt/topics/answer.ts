@@ -5,9 +5,9 @@
 import { tooLarge } from '../../base/errors.ts';
 import type { Session } from '../session.ts';
 
-/** Returns false when the client accepts no packet of that size. A session that has ended needs no answer. */
+/** Returns false when the client accepts no packet of that size. A client that is gone needs no answer. */
 export function isAnswered(session: Session, topic: string, payload: string | Uint8Array): boolean {
-  return session.push(topic, payload, session.subscriptions.qosOf(topic)) || session.endedBy !== undefined;
+  return session.push(topic, payload, session.subscriptions.qosOf(topic)) || session.isGone;
 }
 
 /** Throws when the client accepts no packet of that size. */

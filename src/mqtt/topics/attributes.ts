@@ -109,7 +109,7 @@ class UpdatePusher implements Follower {
         sent.open += 1;
         if (this.#push(part, sent)) continue;
         sent.open -= 1;
-        if (this.#session.endedBy !== undefined) return;
+        if (this.#session.isGone) return;
         const { id } = this.#session.device;
         this.#log.warn('attribute_update_too_large', { device: id, chars: part.length });
       }

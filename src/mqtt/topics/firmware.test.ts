@@ -16,7 +16,7 @@ function client(dataSize = fileBytes, sendFile: (...parameters: unknown[]) => Fi
   const failures: string[] = [];
   const session = {
     device: { id: 'd', number: 1, tenantId: 't', customerId: null },
-    endedBy: undefined,
+    isGone: false,
     subscriptions: { qosOf: () => 1 },
     push(topic: string, payload: string | Buffer, _qos: number, confirm?: Confirm) {
       if (topic.endsWith('error')) words.push(String(payload));

@@ -88,7 +88,7 @@ export function firmwareTopics({ admission, downloads, ingest, packetBytesMax }:
       } finally {
         if (!isTaken) arrived();
       }
-      if (isTaken || session.endedBy !== undefined) return;
+      if (isTaken || session.isGone) return;
       if (isWhole) await fail(session, download, file);
       throw tooLargeFor('than the Maximum Packet Size of your CONNECT');
     };

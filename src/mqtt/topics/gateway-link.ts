@@ -32,7 +32,7 @@ export class MqttGatewayLink implements GatewayLink {
 
   attributes(name: string, update: Update, confirm: (delivered: boolean) => void): boolean {
     if (this.#push(attributesTopic, withDevice(name, update.json), confirm)) return true;
-    if (this.#session.endedBy !== undefined) return false;
+    if (this.#session.isGone) return false;
     // The update is above the client's Maximum Packet Size: its parts may fit.
     let open = 1;
     let isDelivered = true;
@@ -48,14 +48,14 @@ export class MqttGatewayLink implements GatewayLink {
       const { id } = this.#session.device;
       this.#log.warn('attribute_update_too_large', { gateway: id, child: name, chars: part.length });
     }
-    arrived(this.#session.endedBy === undefined);
+    arrived(!this.#session.isGone);
     return true;
   }
 
   rpc(name: string, { id, method, params }: RpcRequest, confirm: ConfirmRpc): boolean {
     const payload = withDevice(name, `{"id":${id},"method":${JSON.stringify(method)},"params":${params}}`);
     if (this.#push(rpcTopic, payload, (delivered) => confirm(delivered))) return true;
-    if (this.#session.endedBy !== undefined) return false;
+    if (this.#session.isGone) return false;
     // The command would block all later ones.
     confirm(false, 'The command is larger than the Maximum Packet Size that the gateway gave when it connected.');
     return true;

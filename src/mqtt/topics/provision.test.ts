@@ -15,6 +15,7 @@ const link = {
     return true;
   },
   sendFile: () => 'gone' as const,
+  isGone: false,
   close: (reason: string) => void told.push(`closed: ${reason}`),
 };
 

@@ -66,7 +66,7 @@ function deliver(
   const topic = `${subscriptions.topicOf('rpc')}${id}`;
   const payload = `{"method":${JSON.stringify(method)},"params":${params}}`;
   if (session.push(topic, payload, subscriptions.qosOf(topic), (delivered) => confirm(delivered))) return true;
-  if (session.endedBy !== undefined) return false;
+  if (session.isGone) return false;
   // The command would block all later ones.
   confirm(false, 'The command is larger than the Maximum Packet Size that the device gave when it connected.');
   return true;
