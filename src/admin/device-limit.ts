@@ -16,8 +16,8 @@ export async function admitDevices(
 ): Promise<number> {
   if (devicesMax === 0 || wanted === 0) return wanted;
   await holdDeviceCount(queries, tenantId);
-  const made = await countDevices(queries, tenantId, devicesMax);
-  return Math.min(wanted, devicesMax - made);
+  const made = await countDevices(queries, tenantId);
+  return Math.min(wanted, Math.max(0, devicesMax - made));
 }
 
 export async function admitDevice(queries: Queries, tenantId: string, devicesMax: number): Promise<void> {

@@ -273,11 +273,12 @@ export async function holdDeviceCount(queries: Queries, tenantId: string): Promi
   await queries.query(`select pg_advisory_xact_lock(hashtextextended('device-count ' || $1, 0))`, [tenantId]);
 }
 
-/** Counts at most `countMax` devices. */
-export async function countDevices(queries: Queries, tenantId: string, countMax: number): Promise<number> {
+/** Returns how many devices the tenant has, from its number and what changed since (migration 0051). */
+export async function countDevices(queries: Queries, tenantId: string): Promise<number> {
   const [row] = await queries.query<{ count: number }>(
-    'select count(*) from (select 1 from device where tenant_id = $1 limit $2) as counted',
-    [tenantId, countMax],
+    `select (coalesce((select count from device_count where tenant_id = $1), 0)
+           + coalesce((select sum(change) from device_count_change where tenant_id = $1), 0))::bigint as count`,
+    [tenantId],
   );
   return row!.count;
 }
