@@ -1,4 +1,4 @@
-/** The number of devices of a tenant on a real PostgreSQL: it is exact, whoever makes and deletes devices, and stays small. */
+/** The number of devices of a tenant on a real PostgreSQL: exact under concurrent calls, and within the limit. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
 import { PasswordHasher } from '../auth/password.ts';

@@ -2,12 +2,14 @@
  * Faults below MQTT connections: a journal that refuses, a worker that dies, an engine that stops. What was
  * acknowledged is stored; what was not, the client can send again, because it gets a reason or its connection ends.
  */
+import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
 import { connectMqtt, type Level, type Login, levelName, levels, type MqttClient } from '../harness/mqtt-client.ts';
 import { connectMqttOn } from '../harness/mqtt-workers.ts';
+import { call, makeTenant } from '../harness/tenants.ts';
 
 const telemetry = 'v1/devices/me/telemetry';
 const backlogBytesMax = 300_000;
@@ -113,6 +115,22 @@ describe('workers that stop for seconds', () => {
 });
 
 describe('a journal that refuses because ClickHouse is stopped', () => {
+  /** Each of a device of another tenant. */
+  let tenantTokens: string[];
+
+  beforeAll(async () => {
+    const { adminPassword } = engine.api.address;
+    const system = (await engine.api.login('sysadmin@millrace.local', adminPassword)).token;
+    tenantTokens = await Promise.all(
+      Array.from({ length: 5 }, async () => {
+        const { admin } = await makeTenant(engine.api, system);
+        const token = randomUUID();
+        await call(engine.api, 'POST', `/api/device?accessToken=${token}`, { name: 'filler' }, admin.token);
+        return token;
+      }),
+    );
+  });
+
   /** Both workers refuse while it runs, and take again a moment after `resume`. */
   async function withFullBacklog(use: (resume: () => void) => Promise<void>): Promise<void> {
     const pid = engine.pids().get('clickhouse')!;
@@ -126,17 +144,18 @@ describe('a journal that refuses because ClickHouse is stopped', () => {
     await eventually(async () => (await engine.readiness()) === 200, 20_000);
   }
 
-  /** Publishes until this worker says that it takes no more. */
+  /** Publishes for several tenants until this worker takes no more: a tenant alone gets only its share. */
   async function fill(worker: number): Promise<void> {
-    const device = await newDevice();
-    const client = await connectMqttOn(worker, { port: engine.mqttPort, token: device.token, keepAlive: 2 });
+    const clients = await Promise.all(
+      tenantTokens.map((token) => connectMqttOn(worker, { port: engine.mqttPort, token, keepAlive: 2 })),
+    );
     for (let n = 0; n < 200; n += 1) {
-      const ack = await client.publish(telemetry, JSON.stringify({ fill: 'x'.repeat(50_000) }));
+      const ack = await clients[n % clients.length]!.publish(telemetry, JSON.stringify({ fill: 'x'.repeat(50_000) }));
       if ((ack.reasonCode ?? 0) >= 0x80) {
         expect(ack.reasonCode).toBe(0x97);
-        // A busy machine has other reasons, which pass.
-        if (/ClickHouse/.test(ack.properties?.reasonString ?? '')) {
-          client.cut();
+        // A busy machine has other reasons, which pass, and so has a tenant with its share.
+        if (/backlogBytesMax/.test(ack.properties?.reasonString ?? '')) {
+          for (const client of clients) client.cut();
           return;
         }
       }
