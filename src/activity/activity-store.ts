@@ -1,10 +1,10 @@
 /**
- * SQL of a device's row of activity: whether the device is active, since when, and its sessions. Steady activity is in
- * the blocks (`block-store.ts`); readers see both as attributes (view `activity_attribute`).
+ * SQL of `device_activity`: whether a device is active, since when, and the times of its sessions. Steady activity is
+ * in the blocks (`block-store.ts`). Readers see both as attributes, through the view `activity_attribute`.
  */
 import type { Postgres, Queries } from '../postgres/client.ts';
 
-/** What happened to a device; 0 = nothing of the kind. Epoch milliseconds. */
+/** Events of a device, in epoch milliseconds; 0 = no such event. */
 export interface ActivityMark {
   device: number;
   activeTs: number;
@@ -13,8 +13,8 @@ export interface ActivityMark {
 }
 
 /**
- * Writes the marks of devices that still exist; times never go back. An active device without a session that began or
- * ended is left as it is: a worker that has just started asks for each device once.
+ * Writes the marks of devices that still exist; stored times never decrease. An active device whose sessions did not
+ * change is not written: a worker that has just started marks each device once.
  */
 export async function recordMarks(postgres: Postgres, marks: ActivityMark[]): Promise<void> {
   const active = await postgres.query<{ device: number }>(
@@ -22,13 +22,14 @@ export async function recordMarks(postgres: Postgres, marks: ActivityMark[]): Pr
     [marks.map(({ device }) => device)],
   );
   const known = new Set(active.map(({ device }) => device));
-  const news = marks.filter((mark) => !known.has(mark.device) || mark.connectTs > 0 || mark.disconnectTs > 0);
-  if (news.length > 0) await postgres.transaction((queries) => upsertMarks(queries, news));
+  const changed = marks.filter((mark) => !known.has(mark.device) || mark.connectTs > 0 || mark.disconnectTs > 0);
+  if (changed.length > 0) await postgres.transaction((queries) => upsertMarks(queries, changed));
 }
 
 async function upsertMarks(queries: Queries, marks: ActivityMark[]): Promise<void> {
   const devices = marks.map(({ device }) => device);
-  // A new row locks its device. Who deletes a device holds that lock and waits for the rows below, so it is taken first.
+  // A new row locks its device. A delete of the device holds that lock and waits for the rows below, so the lock is
+  // taken first.
   await queries.query('select 1 from device where number = any($1) order by number for key share', [devices]);
   await queries.query(
     `insert into device_activity as a (device, active, woke_time, last_connect_time, last_disconnect_time)
@@ -48,7 +49,7 @@ async function upsertMarks(queries: Queries, marks: ActivityMark[]): Promise<voi
   );
 }
 
-/** Devices that became inactive together. */
+/** Devices that one judgement made inactive. */
 export interface Ended {
   number: number;
   judgedTime: number;
@@ -56,8 +57,8 @@ export interface Ended {
 }
 
 /**
- * Returns what ended after the number `after`, oldest first, and the last number there is. Numbers have no gaps: one that
- * is missing was pruned.
+ * Returns the judgements after the number `after`, oldest first, and the last number. Numbers have no gaps: a missing
+ * number was pruned.
  */
 export async function readEnded(
   queries: Queries,
@@ -74,7 +75,7 @@ export async function readEnded(
   return { last: rows[0]!.last, ended };
 }
 
-/** Says that all that the writer received before `settledTime` is stored. */
+/** Records that all that the writer received before `settledTime` is stored. */
 export async function reportSettled(queries: Queries, writer: string, settledTime: number, now: number): Promise<void> {
   await queries.query(
     `insert into activity_writer (id, settled_time, seen_time) values ($1, $2, $3)
@@ -83,12 +84,12 @@ export async function reportSettled(queries: Queries, writer: string, settledTim
   );
 }
 
-/** After all that the writer has received is stored. */
+/** Removes a writer that has stored all that it received. */
 export async function forgetWriter(queries: Queries, writer: string): Promise<void> {
   await queries.query('delete from activity_writer where id = $1', [writer]);
 }
 
-/** Silence counts from `now` on: what came before may not be stored, or was stored by a clock that has jumped. */
+/** Makes silence count from `now` on: earlier activity may not be stored, or was stored by a clock that has jumped. */
 export async function raiseFloor(queries: Queries, now: number): Promise<void> {
   await queries.query('update activity_check set floor_time = $1', [now]);
 }

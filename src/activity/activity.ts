@@ -1,9 +1,9 @@
 /**
- * Whether devices are active. Each operation of a device is noted in memory (`SeenTimes`). Twice a second devices that woke
- * up are written as active, and blocks whose turn it is are written with the last activity of 512 devices each, so
- * devices that go on sending cost no row each. Silence is judged from what is stored (`Silence`), and only up to the time
- * before which every worker of every host has stored all that it received. While the database is unavailable everything
- * is kept and no device becomes inactive.
+ * Records which devices are active. Each operation of a device is noted in memory (`SeenTimes`). A round runs twice a
+ * second: it writes devices that woke up as active, and the blocks whose turn has come. A block holds the last activity
+ * of 512 devices, so a device that keeps sending costs no row. `Silence` judges only stored times, up to the time
+ * before which every worker of every host has stored all that it received. While the database is unavailable,
+ * everything is kept in memory and no device becomes inactive.
  */
 import { randomUUID } from 'node:crypto';
 import { type Clock, clockStepMs } from '../base/clock.ts';
@@ -32,7 +32,7 @@ export interface ActivityDeps {
   log: Log;
   /** Silence after which a device without a server attribute `inactivityTimeout` is inactive. */
   inactivityMs: number;
-  /** 0 = this worker leaves looking for silence to others. */
+  /** 0 = other workers look for silent devices, not this one. */
   checkMs: number;
 }
 
@@ -53,20 +53,23 @@ export class Activity {
   #running: Promise<void> = Promise.resolve();
   #checking: Promise<void> | undefined;
   #stopped = false;
-  /** A block has one turn in so many rounds: how far the stored time of a device that goes on sending may be behind. */
+  /**
+   * A block has one turn in this many rounds. So the stored time of a device that keeps sending is at most this many
+   * rounds old.
+   */
   readonly #turns: number;
-  /** Workers begin at different turns, so that they seldom meet at a block. */
+  /** Random at the start, so that two workers seldom write the same block at once. */
   #round = Math.floor(Math.random() * 1_000);
-  /** This process, in `activity_writer`. */
+  /** The id of this process in `activity_writer`. */
   readonly #writer = randomUUID();
   #reportedMs = Number.NEGATIVE_INFINITY;
-  /** What was reported last: all that was received before this time is stored. */
+  /** The last reported time: all that was received before it is stored. */
   #settledTime = 0;
-  /** The last of `activity_ended` that is known here. */
+  /** The last number of `activity_ended` that this worker has read. */
   #ended: number | undefined;
-  /** Active devices below this number are known here; undefined = all are. */
+  /** The active devices below this number are loaded; undefined = all are. */
   #loaded: number | undefined = 0;
-  /** The clock less the monotonic clock. */
+  /** The clock minus the monotonic clock; it changes when the clock is stepped. */
   #shift: number;
 
   constructor(deps: ActivityDeps) {
@@ -77,19 +80,19 @@ export class Activity {
     this.#shift = deps.clock.now() - deps.clock.monotonic();
   }
 
-  /** Notes an activity. On the hot path: a block is looked up and a time assigned. `now` saves a reading of the clock. */
+  /** Notes an activity. On the hot path: finds one block and assigns one time. `now` saves a reading of the clock. */
   readonly touch = (device: CachedDevice, now: number = this.#deps.clock.now()): void => {
     this.#seen.note(device.number, now);
   };
 
-  /** A session of the device began; HTTP has none. */
+  /** Called when a session of the device began; HTTP has no sessions. */
   connected(device: CachedDevice): void {
     const now = this.#deps.clock.now();
     this.touch(device, now);
     this.#session(device.number).connectTs = now;
   }
 
-  /** The last session of the device ended, which is no activity. */
+  /** Called when the last session of the device ended, which does not count as activity. */
   disconnected(device: CachedDevice): void {
     this.#session(device.number).disconnectTs = this.#deps.clock.now();
   }
@@ -98,7 +101,7 @@ export class Activity {
     this.#schedule();
   }
 
-  /** Writes all that is noted, once. */
+  /** Writes all that is noted, in one attempt. */
   async stop(): Promise<void> {
     this.#stopped = true;
     clearTimeout(this.#timer);
@@ -114,7 +117,7 @@ export class Activity {
     }
   }
 
-  /** Once: what woke up and the blocks whose turn it is are written, and a check begins when it is time for one. */
+  /** Runs one round: writes woken devices and the blocks whose turn has come, and starts a check when one is due. */
   async round(): Promise<void> {
     this.#round += 1;
     try {
@@ -148,7 +151,7 @@ export class Activity {
     return session;
   }
 
-  /** The next round begins when this one is done: a slow database makes rounds longer, not more. */
+  /** Schedules the next round at the end of this one: a slow database makes rounds longer, not more. */
   #schedule(): void {
     if (this.#stopped) return;
     this.#timer = setTimeout(() => {
@@ -156,7 +159,7 @@ export class Activity {
     }, limits.activityWriteMs);
   }
 
-  /** Before this worker reports by a clock that has jumped: times that were noted before say nothing about silence. */
+  /** Runs before a report. After a jump of the clock, times that were noted earlier prove no silence. */
   async #noticeStep(): Promise<void> {
     const { clock, postgres, log } = this.#deps;
     const shift = clock.now() - clock.monotonic();
@@ -171,7 +174,7 @@ export class Activity {
     log.warn('activity_held', { reason: 'The clock jumped: silence counts from now on.', stepMs });
   }
 
-  /** Devices that became inactive are no longer known as active: their next message wakes them. */
+  /** Reads which devices became inactive, so that their next message wakes them. */
   async #applyEnded(): Promise<void> {
     const { postgres, clock, inactivityMs } = this.#deps;
     for (;;) {
@@ -179,12 +182,13 @@ export class Activity {
       const next = this.#ended === undefined ? last : this.#ended + ended.length;
       const isWhole = ended.every(({ number }, n) => number === this.#ended! + n + 1) && next <= last;
       if (!isWhole || (ended.length === 0 && next < last)) {
-        // Pruned, or another database: devices that sent lately ask the store again whether they are active.
+        // Numbers are missing: they were pruned, or the database is another one. The state of devices that sent lately
+        // is read from the store again.
         this.#seen.forgetActive(clock.now() - inactivityMs);
         this.#ended = last;
         return;
       }
-      // A worker that was taken for dead was judged without what it has not reported yet.
+      // The judgement lacks what this worker had not reported when it was counted as dead.
       for (const { devices, judgedTime } of ended) {
         this.#seen.ended(devices, Math.min(judgedTime, this.#settledTime));
       }
@@ -193,7 +197,10 @@ export class Activity {
     }
   }
 
-  /** Some pages a round, so that a worker that starts asks for few devices one by one. Returns where to go on. */
+  /**
+   * Loads some pages of active devices, so that a worker that starts reads few devices one by one. Returns the number
+   * from which the next round loads; undefined when all are loaded.
+   */
   async #loadActive(from: number): Promise<number | undefined> {
     const { postgres } = this.#deps;
     const last = await lastDevice(postgres);
@@ -231,7 +238,7 @@ export class Activity {
     return [...marks.values()];
   }
 
-  /** What could not be written waits for the next round, unless something newer does already. */
+  /** Keeps marks that could not be written for the next round; a newer mark of the same device replaces them. */
   #keepMarks(marks: ActivityMark[]): void {
     this.#seen.keepWoken(marks.filter(({ activeTs }) => activeTs > 0).map(({ device }) => device));
     for (const { device, connectTs, disconnectTs } of marks) {
@@ -253,7 +260,7 @@ export class Activity {
     let left = new Map(blocks.map((seen) => [seen.block, seen]));
     while (left.size > 0) {
       const stored = await readBlocks(postgres, [...left.keys()]);
-      // What is noted from here on is written in the next turn.
+      // An activity that is noted from here on is written in the next turn.
       const since = new Map([...left.values()].map((seen) => [seen, seen.unwrittenSince]));
       for (const seen of left.values()) seen.unwrittenSince = 0;
       const changed = stored.filter(({ block, times }) => mergeTimes(times, left.get(block)!.times, clock.now()));
@@ -281,7 +288,7 @@ export class Activity {
     this.#settledTime = settled;
   }
 
-  /** A database that is unavailable is expected, and so is a lost race; other errors are not, and are tried again too. */
+  /** Logs a failure, which the next round repeats. An unavailable database and a lost race are expected failures. */
   #report(event: string, error: unknown): void {
     const isExpected = error instanceof Fault || isLostRace(error);
     this.#deps.log[isExpected ? 'warn' : 'error'](event, { reason: messageOf(error) });

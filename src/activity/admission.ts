@@ -1,6 +1,6 @@
 /**
- * What everything that a device sends goes through, whatever door it came by: it counts against the rate limits, and it
- * is a sign of life. A post with data points is looked at twice, because it is worth reading only if one point fits.
+ * Counts each message of a device against its rate limits and notes the activity, for every door. A post with data
+ * points is checked twice: before it is read, whether one point fits, and then for its points.
  */
 import type { RateLimits } from '../auth/rate-limits.ts';
 import type { CachedDevice } from '../device/cached-device.ts';
@@ -20,30 +20,30 @@ export class Admission {
     this.touch = touch;
   }
 
-  /** A message without data points: a read, a subscription, a call. Throws 429. */
+  /** Counts a message without data points: a read, a subscription, a call. Throws 429. */
   message(device: CachedDevice): void {
     this.rateLimits?.message(device);
     this.touch(device);
   }
 
-  /** Before a post is read. Throws 429. */
+  /** Called before a post is read. Throws 429. */
   admit(device: CachedDevice): void {
     this.rateLimits?.admit(device);
   }
 
-  /** Once it is read. Throws 429. */
+  /** Counts the points of a post that was read. Throws 429. */
   points(device: CachedDevice, count: number): void {
     this.rateLimits?.points(device, count);
     this.touch(device);
   }
 
-  /** As `message`, of a gateway for one of its children, which share its limits. */
+  /** Counts as `message` does, for a gateway that acts for a child: its children share its limits. */
   childMessage(gateway: CachedDevice): void {
     this.rateLimits?.childMessage(gateway);
     this.touch(gateway);
   }
 
-  /** As `points`, of a child. */
+  /** Counts as `points` does, for a child. */
   childPoints(gateway: CachedDevice, child: CachedDevice, count: number): void {
     this.rateLimits?.childPoints(gateway, count);
     this.touch(gateway);

@@ -1,6 +1,6 @@
 /**
- * SQL of the blocks. Workers of all hosts write the same blocks: each reads a version, puts its own times into it and
- * replaces that version alone, so none undoes what another has written, and no lock outlives a statement.
+ * SQL of the blocks, which workers of all hosts write. A writer reads a version, merges its own times and replaces only
+ * that version, so no writer undoes another one, and no lock lasts longer than a statement.
  */
 import { assert } from '../base/errors.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
@@ -17,7 +17,7 @@ const numberBytes = 8;
 const rowBytes = 2 * numberBytes + blockBytes;
 const columns = `string_agg(int8send(block) || int8send(version) || times, '' order by block)`;
 
-/** Returns one for each of `blocks`, in their order. */
+/** Returns a block for each of the numbers, in their order. */
 export async function readBlocks(postgres: Postgres, blocks: number[]): Promise<StoredBlock[]> {
   assert(blocks.every(Number.isSafeInteger), 'the numbers of blocks become part of a statement');
   const bytes = await postgres.bytes(`select ${columns} from activity_block where block in (${blocks.join(',')})`);
@@ -44,7 +44,7 @@ function blocksIn(bytes: Buffer | undefined): StoredBlock[] {
   return blocks;
 }
 
-/** Returns the blocks that were replaced; another writer was faster with the others. */
+/** Returns the blocks that were replaced; the other blocks have a newer version of another writer. */
 export async function replaceBlocks(queries: Queries, blocks: StoredBlock[]): Promise<Set<number>> {
   const rows = await queries.query<{ block: number }>(
     `insert into activity_block as b (block, version, times)

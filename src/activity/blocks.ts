@@ -1,6 +1,6 @@
 /**
- * The last activity of 512 devices with consecutive numbers in one value, as `activity_block` stores it: 6 bytes for each
- * device, milliseconds since 1970, 0 = never. The SQL function `activity_time` reads the same layout.
+ * The layout of a block, as `activity_block` stores it: the last activity of 512 devices with consecutive numbers,
+ * 6 bytes a device, milliseconds since 1970, 0 = never. The SQL function `activity_time` reads the same layout.
  */
 import { clockStepMs } from '../base/clock.ts';
 
@@ -12,7 +12,7 @@ export function blockOf(device: number): number {
   return Math.floor(device / blockDevices);
 }
 
-/** The place of a device in its block. */
+/** Returns the place of a device in its block. */
 export function placeOf(device: number): number {
   return device % blockDevices;
 }
@@ -22,8 +22,8 @@ export function timeAt(times: Buffer, place: number): number {
 }
 
 /**
- * Puts times that a worker has seen into a stored block: the later one counts. No time lies in the future afterwards; one
- * that did comes from a clock that was ahead. False when the block is as it was.
+ * Merges the times of a worker into a stored block: the later time counts. Times in the future, which come from a clock
+ * that was ahead, become `now`. Returns false when the block did not change.
  */
 export function mergeTimes(times: Buffer, seen: Float64Array | undefined, now: number): boolean {
   let isChanged = false;

@@ -1,12 +1,12 @@
 /**
- * What one worker knows of the activity of devices: when it received from each, and which ones are stored as active. Takes
- * 9 bytes for each device of a block that was seen in the last hour, also for those that are unknown here.
+ * The activity of devices as one worker knows it: the time of the last message of each device, and which devices are
+ * stored as active. A block of 512 devices takes 9 bytes a device, while any of them sent in the last hour.
  */
 import { blockDevices, blockOf, placeOf } from './blocks.ts';
 
-/** Nothing says that the device is stored as active. */
+/** This worker does not know that the device is stored as active. */
 const unknown = 0;
-/** The device is written as active with the next round, unless it is. */
+/** The next round writes the device as active, unless the device is stored as active by then. */
 const listed = 1;
 /** The device is stored as active. */
 const stored = 2;
@@ -17,9 +17,9 @@ export class SeenBlock {
   readonly times = new Float64Array(blockDevices);
   /** `unknown`, `listed` or `stored`, for each device. */
   readonly active = new Uint8Array(blockDevices);
-  /** The first activity that is not in the store; 0 = all is. */
+  /** The time of the first activity that is not in the store; 0 = all activity is. */
   unwrittenSince = 0;
-  /** Turns since the last activity. */
+  /** The number of turns since the last activity. */
   idleTurns = 0;
 
   constructor(block: number) {
@@ -29,7 +29,7 @@ export class SeenBlock {
 
 export class SeenTimes {
   readonly #blocks = new Map<number, SeenBlock>();
-  /** The block of the device before: messages of gateways name neighbours. */
+  /** The block of the previous device, because the children of a gateway often share a block. */
   #last = new SeenBlock(-1);
   #woken: number[] = [];
 
@@ -37,7 +37,7 @@ export class SeenTimes {
     return this.#blocks.values();
   }
 
-  /** A device that is not known as active is listed as woken, once. */
+  /** Notes an activity. A device that is not known as active is listed as woken, once. */
   note(device: number, now: number): void {
     const block = this.#blockOf(device);
     const place = placeOf(device);
@@ -48,12 +48,12 @@ export class SeenTimes {
     this.#woken.push(device);
   }
 
-  /** Devices that are stored as active. */
+  /** Notes devices that are stored as active. */
   learnActive(devices: Iterable<number>): void {
     for (const device of devices) this.#blockOf(device).active[placeOf(device)] = stored;
   }
 
-  /** 0 = nothing was received here. */
+  /** Returns the time of the last activity; 0 = this worker received nothing from the device. */
   timeOf(device: number): number {
     return this.#blocks.get(blockOf(device))?.times[placeOf(device)] ?? 0;
   }
@@ -64,12 +64,12 @@ export class SeenTimes {
     return woken.filter((device) => this.#blockOf(device).active[placeOf(device)] !== stored);
   }
 
-  /** Devices that could not be written as active. */
+  /** Lists devices again that could not be written as active. */
   keepWoken(devices: number[]): void {
     this.#woken = [...devices, ...this.#woken];
   }
 
-  /** Devices became inactive, because they were silent up to `judgedTime`. One that was not since then wakes again. */
+  /** Notes devices that became inactive. A device that sent after `judgedTime` is listed as woken again. */
   ended(devices: number[], judgedTime: number): void {
     for (const device of devices) {
       const block = this.#blocks.get(blockOf(device));
@@ -80,7 +80,7 @@ export class SeenTimes {
     }
   }
 
-  /** Which devices are active may have changed unseen: those that were received from since then ask the store again. */
+  /** Forgets which devices are active. Devices that sent after `since` are listed as woken again. */
   forgetActive(since: number): void {
     for (const block of this.#blocks.values()) {
       for (let place = 0; place < blockDevices; place += 1) {
@@ -91,7 +91,7 @@ export class SeenTimes {
     }
   }
 
-  /** Blocks whose turn it is, of `turns`; those of an hour ago are forgotten. */
+  /** Returns the blocks whose turn, one of `turns`, has come; removes blocks without activity for `idleTurnsMax`. */
   takeDue(turn: number, turns: number, idleTurnsMax: number): SeenBlock[] {
     const due: SeenBlock[] = [];
     for (const block of this.#blocks.values()) {
@@ -107,7 +107,7 @@ export class SeenTimes {
     return due;
   }
 
-  /** After the clock went back: no time lies in the future. */
+  /** Limits all times to `now`, after the clock was set back. */
   clamp(now: number): void {
     for (const block of this.#blocks.values()) {
       for (let place = 0; place < blockDevices; place += 1) {
@@ -116,7 +116,7 @@ export class SeenTimes {
     }
   }
 
-  /** All that was received before this time is stored; `now` when nothing waits. */
+  /** Returns the time before which all that was received is stored; `now` when nothing waits. */
   settledTime(now: number): number {
     let settled = now;
     for (const { unwrittenSince } of this.#blocks.values()) {
@@ -125,7 +125,7 @@ export class SeenTimes {
     return settled;
   }
 
-  /** A device may be listed twice: its marks are gathered. */
+  /** Lists a device as woken. A device may be listed twice, because its marks are merged. */
   #list(block: SeenBlock, place: number): void {
     block.active[place] = listed;
     this.#woken.push(block.block * blockDevices + place);

@@ -1,29 +1,32 @@
-/** SQL of the check for silent devices: who checks, up to which time silence may be judged, and what a judgement changes. */
+/**
+ * SQL of the check for silent devices: which host checks, up to which time silence is judged, and which devices become
+ * inactive.
+ */
 import { assert } from '../base/errors.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
 
 export interface CheckTurn {
-  /** What was received before this time is stored by all workers. */
+  /** All workers have stored what they received before this time. */
   settledTime: number;
   /** Silence counts from this time on. */
   floorTime: number;
-  /** Why silence counts from now on; undefined when it does not. */
+  /** The reason why silence counts from now on; undefined when the floor has not moved. */
   held: 'gap' | 'back' | 'lost_worker' | undefined;
 }
 
 export interface CheckTimes {
   now: number;
-  /** Another check that is younger than this one's interval is enough. */
+  /** A check is made only when the last one is at least this old. */
   everyMs: number;
-  /** Nothing was checked for longer than this: devices may not have had a host to send to. */
+  /** After a longer time without a check, devices may have had no host to send to. */
   gapMs: number;
-  /** A worker that has not reported for so long is dead: what it had not written is lost. */
+  /** A worker without a report for this long counts as dead, and its unwritten activity as lost. */
   deadMs: number;
-  /** How far two clocks that agree may be apart. */
+  /** The largest difference between two clocks that count as equal. */
   toleranceMs: number;
 }
 
-/** Undefined when another host checks now, or has just done so. */
+/** Returns undefined when another host checks now, or did so within the interval. */
 export async function takeCheckTurn(postgres: Postgres, times: CheckTimes): Promise<CheckTurn | undefined> {
   const { now, everyMs, gapMs, deadMs, toleranceMs } = times;
   return await postgres.transaction(async (queries) => {
@@ -50,13 +53,13 @@ export async function takeCheckTurn(postgres: Postgres, times: CheckTimes): Prom
   });
 }
 
-/** The greatest number of a device that was ever active or connected. */
+/** Returns the greatest number of a device that was ever active or connected; -1 without one. */
 export async function lastDevice(queries: Queries): Promise<number> {
   const [row] = await queries.query<{ last: number | null }>('select max(device) as last from device_activity');
   return row!.last ?? -1;
 }
 
-/** The active devices among `count` numbers from `first` on. */
+/** Returns the active devices among `count` numbers from `first` on. */
 export async function readActiveNumbers(postgres: Postgres, first: number, count: number): Promise<number[]> {
   const bytes = await postgres.bytes(
     `select string_agg(int4send((device - ${first})::int), '') from device_activity
@@ -65,7 +68,10 @@ export async function readActiveNumbers(postgres: Postgres, first: number, count
   return Array.from({ length: (bytes?.length ?? 0) / 4 }, (_, n) => first + bytes!.readInt32BE(4 * n));
 }
 
-/** Device → the activity that made it active, of the active ones among `devices`, all of `count` numbers from `first` on. */
+/**
+ * Returns the active ones among `devices`, each with the time at which it became active. All are among the `count`
+ * numbers from `first` on.
+ */
 export async function readWoken(
   postgres: Postgres,
   devices: number[],
@@ -92,7 +98,7 @@ export interface ActiveDevice {
   wokeTime: number;
 }
 
-/** The server attribute `inactivityTimeout` of those that have one, in milliseconds; 0 = it says nothing. */
+/** Returns the server attribute `inactivityTimeout` of the devices that have one, in milliseconds; 0 = the default. */
 export async function readTimeouts(postgres: Postgres, first: number, count: number): Promise<Map<number, number>> {
   const bytes = await postgres.bytes(
     `select string_agg(int8send(device) || int8send(least(greatest(value::bigint, 0), 1e15::bigint)), '')
@@ -114,23 +120,23 @@ function pairsIn<Pair>(bytes: Buffer | undefined, pair: (a: number, b: number) =
   return pairs;
 }
 
-/** Much cheaper than by way of a BigInt. The numbers are not negative. */
+/** Reads a number that is not negative, much faster than through a BigInt. */
 function int8At(bytes: Buffer, at: number): number {
   return bytes.readUInt32BE(at) * 2 ** 32 + bytes.readUInt32BE(at + 4);
 }
 
 export interface Judgement {
-  /** Read before: when silence counts from a later time now, nothing changes. */
+  /** The floor at the start of the check: nothing becomes inactive when the floor has moved since. */
   floorTime: number;
   judgedTime: number;
   now: number;
-  /** Rows of `activity_ended` that are kept. */
+  /** The number of rows of `activity_ended` that are kept. */
   keptMax: number;
 }
 
 /**
- * Makes devices inactive that did not wake up again since they were read. Returns which, or undefined when nothing may be
- * judged any more.
+ * Makes devices inactive that did not wake up since they were read. Returns these devices, or undefined when the floor
+ * has moved.
  */
 export async function endActivity(
   postgres: Postgres,
@@ -165,7 +171,7 @@ export async function endActivity(
   });
 }
 
-/** After the clock went back: no device stays active because it was alive in what is the future now. */
+/** Limits stored times to `now`, after the clock was set back: a time in the future would keep its device active. */
 export async function clampWoken(queries: Queries, now: number, toleranceMs: number): Promise<void> {
   await queries.query(
     'update device_activity set woke_time = $1 where active and woke_time > $1::bigint + $2::bigint',

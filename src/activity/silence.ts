@@ -1,8 +1,8 @@
 /**
- * Looks for devices that were silent for as long as they may, and makes them inactive. One worker of all hosts does so at a
- * time. Only silence up to a time before which all workers have stored what they received is judged. Silence before the
- * floor does not count: the floor is now when a worker died with what it had not written, when nothing was checked for
- * some time, and after a jump of the clock.
+ * Finds devices that were silent for their inactivity time, and makes them inactive. One worker of all hosts checks at
+ * a time. Silence is judged up to the time before which all workers have stored what they received. Silence before the
+ * floor does not count. The floor moves to the present when a worker died with unwritten activity, when nothing was
+ * checked for some time, and after a jump of the clock.
  */
 import { type Clock, clockStepMs } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';
@@ -39,8 +39,8 @@ export class Silence {
   readonly #deps: SilenceDeps;
   #checkedMs: number;
   /**
-   * 1 = the device was read as inactive, and its block shows no activity since. The block of a device that wakes up is
-   * written soon, unless its worker dies. Then all devices are read again, and every ten minutes.
+   * 1 = the device was read as inactive, and its block shows no later activity. The block of a device that wakes up is
+   * written soon, unless its worker dies. All devices are read again after such a death, and every ten minutes.
    */
   readonly #inactive = new Map<number, Uint8Array>();
   #readAllMs: number;
@@ -59,7 +59,7 @@ export class Silence {
     await this.check();
   }
 
-  /** A check that runs ends after its page. */
+  /** Ends a running check after its present page. */
   stop(): void {
     this.#stopped = true;
   }
@@ -69,12 +69,12 @@ export class Silence {
     const { postgres, clock, log, inactivityMs, checkMs } = this.#deps;
     const now = clock.now();
     const deadMs = Math.max(limits.activityDeadMsMin, Math.min(limits.activityDeadMsMax, inactivityMs));
-    // Two hosts that check by turns must not miss each other's interval by a little.
+    // A check that is due slightly early is made, so that hosts that check in turn do not skip one.
     const everyMs = checkMs * 0.9;
     const times = { now, everyMs, deadMs, gapMs: 2 * checkMs + deadMs, toleranceMs: clockStepMs };
     const turn = await takeCheckTurn(postgres, times);
     if (turn === undefined) return 0;
-    // A start is a gap, too.
+    // A start counts as a gap.
     if (turn.held !== undefined)
       log[turn.held === 'gap' ? 'info' : 'warn']('activity_held', { reason: reasons[turn.held] });
     if (turn.held === 'back') await clampWoken(postgres, now, clockStepMs);
@@ -87,7 +87,7 @@ export class Silence {
 
   async #judgeAll({ settledTime, floorTime, held }: CheckTurn): Promise<number> {
     const { postgres, clock } = this.#deps;
-    // A message may be noted a little later than its time says.
+    // A message may be noted slightly after its time.
     const judgedTime = settledTime - limits.activityLateMs;
     const last = floorTime >= judgedTime && held !== 'back' ? -1 : await lastDevice(postgres);
     let count = 0;

@@ -1,6 +1,6 @@
 /**
- * Which `lastActivityTime` changed since it was copied to ClickHouse. Blocks of activity change for each device all the
- * time, so no outbox names them: while a report names the attribute, `MetadataCopier` compares them with their copy.
+ * SQL that finds each `lastActivityTime` that changed since it was copied to ClickHouse. Blocks of activity change all
+ * the time, so no outbox names them. While a report names the attribute, `MetadataCopier` compares blocks with copies.
  */
 import { blockBytes, blockDevices, timeAt } from '../activity/blocks.ts';
 import type { Queries } from '../postgres/client.ts';
@@ -25,7 +25,7 @@ export async function isLastActivityKept(queries: Queries): Promise<boolean> {
   return rows.length > 0;
 }
 
-/** Calls `write` with the changed times of some blocks, and then counts them as copied. */
+/** Calls `write` with the changed times of some blocks, and then records these times as copied. */
 export async function copyLastActivity(
   queries: Queries,
   write: (copies: AttributeCopy[]) => Promise<void>,
