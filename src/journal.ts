@@ -14,7 +14,7 @@ import { messageOf, StartError } from './base/errors.ts';
 import { tryLock } from './base/file-lock.ts';
 import { createLog } from './base/log.ts';
 import { Metrics } from './base/metrics.ts';
-import { orderMs } from './ingest/order.ts';
+import { orderMs } from './ingest/order-number.ts';
 import { countWaiting, reopenTombstones } from './ingest/tombstone-store.ts';
 import { DataDirectory } from './instance/data-directory.ts';
 import { openClickHouseOf, openPostgresOf } from './instance/engines.ts';

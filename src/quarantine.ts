@@ -9,7 +9,7 @@ import { type Config, loadConfig } from './base/config.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
 import { insertLatest, insertTelemetry } from './clickhouse/statements.ts';
-import { withoutErased } from './ingest/replay.ts';
+import { withoutErased } from './ingest/replay-filter.ts';
 import { reopenNewer } from './ingest/tombstone-store.ts';
 import { openClickHouseOf, openPostgresOf } from './instance/engines.ts';
 import { journalDirectory } from './instance/messages.ts';

@@ -4,7 +4,7 @@
  */
 
 import { type Reason, type ReasonOf, type Status, statusOf } from './reasons.ts';
-import { keyOf, type Work } from './underway.ts';
+import { keyOf, type Work } from './running-work.ts';
 
 /** `errorCode` of the wire (docs/rest.md#errors). */
 export const ErrorCode = {

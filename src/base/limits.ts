@@ -1,6 +1,6 @@
 /**
  * Every cap that is not a setting. A number that an operator may want to change is in config/default.yaml; the numbers
- * here are part of the design. `relations.ts` checks at each start how they relate.
+ * here are part of the design. `limit-relations.ts` checks at each start how they relate.
  */
 
 export const limits = {

@@ -9,7 +9,7 @@ import type { AttributeUpdates, Follower, Following } from '../attributes/follow
 import type { Update } from '../attributes/update.ts';
 import { assert, Fault, notFound, type Subject, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import type { Work } from '../base/underway.ts';
+import type { Work } from '../base/running-work.ts';
 import type { CachedDevice, DeviceRow } from '../device/cached-device.ts';
 import { actsFor, type CustomerScope } from '../device/gateway-scope.ts';
 import type { LocalDevices } from '../device/local-devices.ts';

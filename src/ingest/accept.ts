@@ -16,7 +16,7 @@ import type { FrameStamp } from '../telemetry/block.ts';
 import type { Chunk } from '../telemetry/decode-thread.ts';
 import { type Mark, newMark, Rows } from '../telemetry/rows.ts';
 import { BacklogShares, type Sender } from './backlog-shares.ts';
-import type { OrderClock } from './order.ts';
+import type { OrderClock } from './order-number.ts';
 import { StoreAcks, type Waiter } from './store-acks.ts';
 
 export type { Waiter };

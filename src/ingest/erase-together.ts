@@ -6,7 +6,7 @@
 import type { Clock } from '../base/clock.ts';
 import { FairQueue } from '../base/fair-queue.ts';
 import { limits } from '../base/limits.ts';
-import { NotYet } from './carry-out.ts';
+import { NotYet } from './erase-in-clickhouse.ts';
 import { type Erased, listBytesOf } from './tombstone-store.ts';
 
 interface Waiting {

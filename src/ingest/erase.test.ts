@@ -20,7 +20,7 @@ import { type DeleteSeries, seriesDeleter } from './delete-series.ts';
 import { Eraser } from './erase.ts';
 import { goneReport, type JournalReport } from './journal-report.ts';
 import { forgetJournal, giveBackLease, readJournals, takeLease, takeWriterId } from './journal-store.ts';
-import { withoutErased } from './replay.ts';
+import { withoutErased } from './replay-filter.ts';
 import { covers, expireTombstones, insertTombstone, reopenNewer, reopenTombstones } from './tombstone-store.ts';
 
 let stores: TestPostgres;

@@ -12,7 +12,8 @@ import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
 import { isAway, type Postgres } from '../postgres/client.ts';
-import { eraseDevices, eraseSeries, isStoreUnavailable } from './carry-out.ts';
+import { Settling } from './delete-settling.ts';
+import { eraseDevices, eraseSeries, isStoreUnavailable } from './erase-in-clickhouse.ts';
 import type { JournalReport } from './journal-report.ts';
 import {
   forgetJournal,
@@ -26,7 +27,6 @@ import {
   takeLease,
   writeJournals,
 } from './journal-store.ts';
-import { Settling } from './settling.ts';
 import {
   expireTombstones,
   fenceDevices,

@@ -1,8 +1,8 @@
 /**
  * Inserts the frames of a unit into both tables until every row is stored or refused alone. Called by `lane.ts`,
- * `wide.ts` and `trials.ts`. An error counts against the store until proven otherwise: rows are divided, and a single
- * row is refused, only while a control row is accepted. Inserts that take too long or too much memory are repeated in
- * halves.
+ * `wide-rows.ts` and `suspect-trials.ts`. An error counts against the store until proven otherwise: rows are divided,
+ * and a single row is refused, only while a control row is accepted. Inserts that take too long or too much memory are
+ * repeated in halves.
  */
 import { randomUUID } from 'node:crypto';
 import type { Clock } from '../base/clock.ts';
@@ -19,7 +19,7 @@ import {
   insertTelemetryRange,
 } from '../clickhouse/statements.ts';
 import { Backoff, isNoAnswer, type Sleep } from './backoff.ts';
-import type { Control } from './control.ts';
+import type { Control } from './control-row.ts';
 import { halvesOf, isRanged, isWhole, type Piece, piecesOf } from './pieces.ts';
 
 /** The likely cause of the failures of a single row; `size` and `unknown` take longer to prove. */

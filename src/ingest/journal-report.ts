@@ -4,7 +4,7 @@
  */
 import type { Clock } from '../base/clock.ts';
 import { type Journal, lanes } from '../journal/journal.ts';
-import { orderUpTo } from './order.ts';
+import { orderUpTo } from './order-number.ts';
 
 /** The report of a worker's own journal, or of an orphan journal that the worker ships. Orders are decimal strings. */
 export interface JournalReport {

@@ -5,7 +5,7 @@
 import { limits } from '../base/limits.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
 import type { JournalReport } from './journal-report.ts';
-import { writerMax } from './order.ts';
+import { writerMax } from './order-number.ts';
 
 /** A row that this host writes. */
 export interface OwnJournal extends JournalReport {

@@ -1,16 +1,16 @@
 /**
  * Ships one lane of a journal into ClickHouse: decides when the next unit is inserted, and confirms stored units. Made
- * by `ship.ts`. Frames of many days are passed to `wide.ts`, and the lane continues with its next unit meanwhile.
+ * by `ship.ts`. Frames of many days are passed to `wide-rows.ts`, and the lane continues with its next unit meanwhile.
  */
 import { messageOf } from '../base/errors.ts';
 import { type Lane, late, type ShipUnit } from '../journal/journal.ts';
 import { waitMsMax } from './backoff.ts';
 import { Inserter } from './insert.ts';
-import { orderMs } from './order.ts';
+import { orderMs } from './order-number.ts';
 import { daysMax, framesOf, type PartOfUnit, wideOf } from './pieces.ts';
 import { setAside } from './set-aside.ts';
 import type { ShipDeps } from './ship-deps.ts';
-import type { WideRows } from './wide.ts';
+import type { WideRows } from './wide-rows.ts';
 
 /** Bytes of a unit. The body is a copy of its frames, so a lane uses twice this. 400 000 numeric rows are 14 MB. */
 const bytesMax = 16 * 1024 * 1024;

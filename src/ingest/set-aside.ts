@@ -1,6 +1,6 @@
 /**
  * Makes rows that ClickHouse refused durable as suspects, so that their lane can continue. Called by `lane.ts` and
- * `wide.ts`. Accepted rows are never dropped: while the disk is full, or too many suspects wait, the caller waits.
+ * `wide-rows.ts`. Accepted rows are never dropped: while the disk is full, or too many suspects wait, the caller waits.
  */
 import { messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
@@ -9,7 +9,7 @@ import type { Journal, Lane } from '../journal/journal.ts';
 import { readBlock } from '../telemetry/read-block.ts';
 import { type Sleep, waitMsMax } from './backoff.ts';
 import type { RefusedPayload } from './insert.ts';
-import type { Trials } from './trials.ts';
+import type { Trials } from './suspect-trials.ts';
 
 export interface SetAsideDeps {
   journal: Journal;

@@ -1,6 +1,6 @@
 /**
  * The collaborators and measures that the parts of shipping share. Made by `ship.ts`, used by its lanes (`lane.ts`) and
- * its wide rows (`wide.ts`).
+ * its wide rows (`wide-rows.ts`).
  */
 import type { Clock } from '../base/clock.ts';
 import type { Log } from '../base/log.ts';
@@ -8,8 +8,8 @@ import type { Counter, Histogram, Metrics } from '../base/metrics.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
 import type { Journal, Lane } from '../journal/journal.ts';
 import type { Sleep } from './backoff.ts';
-import type { Control } from './control.ts';
-import type { Trials } from './trials.ts';
+import type { Control } from './control-row.ts';
+import type { Trials } from './suspect-trials.ts';
 
 export interface ShipperDeps {
   journal: Journal;

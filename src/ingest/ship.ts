@@ -1,18 +1,18 @@
 /**
  * Ships durable frames from a journal into ClickHouse, one loop for each lane (`lane.ts`). A unit is inserted into the
  * series table and the latest table; only then the journal's position moves. A retry may send rows again: rows are
- * idempotent, so no tokens are needed. A row that is refused alone becomes a suspect (`trials.ts`), durable beside the
- * lane.
+ * idempotent, so no tokens are needed. A row that is refused alone becomes a suspect (`suspect-trials.ts`), durable
+ * beside the lane.
  */
 import type { Clock } from '../base/clock.ts';
 import type { Metrics } from '../base/metrics.ts';
 import { type Journal, laneNames, lanes, late } from '../journal/journal.ts';
 import { sleep as systemSleep } from './backoff.ts';
-import { Control } from './control.ts';
+import { Control } from './control-row.ts';
 import { LaneLoop } from './lane.ts';
 import { type ShipperDeps, shipMetrics } from './ship-deps.ts';
-import { Trials } from './trials.ts';
-import { WideRows } from './wide.ts';
+import { Trials } from './suspect-trials.ts';
+import { WideRows } from './wide-rows.ts';
 
 export class Shipper {
   readonly #deps: ShipperDeps;

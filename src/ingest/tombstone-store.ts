@@ -5,7 +5,7 @@
  */
 import { limits } from '../base/limits.ts';
 import type { Queries } from '../postgres/client.ts';
-import { writerOf } from './order.ts';
+import { writerOf } from './order-number.ts';
 
 /** The effect on a latest value inside the range: deleted, kept, or replaced by the newest remaining value. */
 export type LatestFate = 'delete' | 'keep' | 'rewrite';

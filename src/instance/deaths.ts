@@ -4,7 +4,7 @@
  * so that one caller cannot crash one worker after another.
  */
 import { limits } from '../base/limits.ts';
-import { keyOf, type Work } from '../base/underway.ts';
+import { keyOf, type Work } from '../base/running-work.ts';
 
 export class Deaths {
   readonly #monotonic: () => number;

@@ -2,7 +2,7 @@
 import { systemClock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';
 import type { Sample } from '../base/metrics.ts';
-import { block, type Work } from '../base/underway.ts';
+import { block, type Work } from '../base/running-work.ts';
 import type { JournalCut } from '../journal/journal.ts';
 import type { ClockState } from './clock-offset.ts';
 import type { JournalReportsOfHost } from './journal-reports.ts';

@@ -1,8 +1,8 @@
 /**
  * Names MQTT senders in the log of a crash: a device, or an address before its sign-in. A sender whose packets crashed
- * two processes is refused for a while (`base/underway.ts`).
+ * two processes is refused for a while (`base/running-work.ts`).
  */
-import { anyBlocked, isBlocked, type Work } from '../base/underway.ts';
+import { anyBlocked, isBlocked, type Work } from '../base/running-work.ts';
 
 export const packets = 'MQTT packets';
 

@@ -6,7 +6,7 @@ import { badRequest, type Fault, notFound, unavailable } from '../base/errors.ts
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { Metrics } from '../base/metrics.ts';
-import { block } from '../base/underway.ts';
+import { block } from '../base/running-work.ts';
 import type { CachedDevice } from '../device/cached-device.ts';
 import { topicsOf } from '../device/profile-topics.ts';
 import { Addresses } from './addresses.ts';

@@ -7,7 +7,7 @@
 import { randomUUID } from 'node:crypto';
 import { assert } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import { began, ended, type Work } from '../base/underway.ts';
+import { began, ended, type Work } from '../base/running-work.ts';
 import type { ClientCertificate } from '../onboarding/certificate-provision.ts';
 import type { SlicedFile } from '../ota/chunks.ts';
 import { isSenderBlocked, packets, workOf } from './blocked.ts';

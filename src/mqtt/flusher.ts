@@ -1,5 +1,5 @@
 /** Collects connections with packets to write: each is flushed once at the end of the turn of the event loop. */
-import { began, ended } from '../base/underway.ts';
+import { began, ended } from '../base/running-work.ts';
 import { packets } from './blocked.ts';
 
 export interface Flushable {

@@ -2,7 +2,7 @@
 
 import { limits } from '../base/limits.ts';
 import type { Metrics } from '../base/metrics.ts';
-import { began, ended } from '../base/underway.ts';
+import { began, ended } from '../base/running-work.ts';
 import { Addresses } from './addresses.ts';
 import { packets } from './blocked.ts';
 import type { CloseReason } from './close-reason.ts';

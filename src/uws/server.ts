@@ -23,7 +23,7 @@ import {
   isBlocked,
   opened,
   type Work,
-} from '../base/underway.ts';
+} from '../base/running-work.ts';
 import { type Admit, BodyRoom, bodiesInFlight, keepBody, readBody } from './body.ts';
 import { type Answer, Exchange, faultAnswer, type ServerHeaders } from './exchange.ts';
 import { type Head, readHead } from './head.ts';

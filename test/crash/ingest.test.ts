@@ -6,7 +6,7 @@ import { systemClock as clock } from '../../src/base/clock.ts';
 import type { Fault } from '../../src/base/errors.ts';
 import { Metrics } from '../../src/base/metrics.ts';
 import { type AckLevel, Ingest, type IngestDeps, type Waiter } from '../../src/ingest/accept.ts';
-import { OrderClock } from '../../src/ingest/order.ts';
+import { OrderClock } from '../../src/ingest/order-number.ts';
 import type { Journal } from '../../src/journal/journal.ts';
 import type { FrameStamp } from '../../src/telemetry/block.ts';
 import { decodeTelemetry } from '../../src/telemetry/decode.ts';

@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test, vi } from 'vitest';
 import { Metrics } from '../../src/base/metrics.ts';
 import { type ClickHouse, openClickHouse } from '../../src/clickhouse/client.ts';
-import { OrderClock } from '../../src/ingest/order.ts';
+import { OrderClock } from '../../src/ingest/order-number.ts';
 import { Shipper } from '../../src/ingest/ship.ts';
 import type { ShipperDeps } from '../../src/ingest/ship-deps.ts';
 import { type Disk, realDisk } from '../../src/journal/disk.ts';

@@ -6,7 +6,7 @@
  */
 import type { Lane, ShipUnit } from '../journal/journal.ts';
 import { Inserter } from './insert.ts';
-import { orderMs } from './order.ts';
+import { orderMs } from './order-number.ts';
 import type { PartOfUnit } from './pieces.ts';
 import { setAside } from './set-aside.ts';
 import type { ShipDeps } from './ship-deps.ts';

@@ -7,7 +7,7 @@ import type { ClickHouse } from '../clickhouse/client.ts';
 import { insertLatest, insertTelemetry } from '../clickhouse/statements.ts';
 import { keyOf } from '../telemetry/keys.ts';
 import { Rows } from '../telemetry/rows.ts';
-import { orderUpTo } from './order.ts';
+import { orderUpTo } from './order-number.ts';
 
 /** An acceptance counts for this long, so that many refused rows need few control rows. */
 const goodMs = 1_000;

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 import { environmentNames, loadConfig } from './config.ts';
 import { StartError } from './errors.ts';
-import { checkLimits, checkSettings } from './relations.ts';
+import { checkLimits, checkSettings } from './limit-relations.ts';
 
 /** Two settings that contradict each other, and other settings without which they would not. */
 const contradictions: Record<string, string>[] = [

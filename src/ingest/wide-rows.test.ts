@@ -4,7 +4,7 @@ import { systemClock as clock } from '../base/clock.ts';
 import { Metrics } from '../base/metrics.ts';
 import type { ShipUnit } from '../journal/journal.ts';
 import { type ShipDeps, shipMetrics } from './ship-deps.ts';
-import { WideRows } from './wide.ts';
+import { WideRows } from './wide-rows.ts';
 
 test('a part that waited for room is stored, also when nothing else waits by then', async () => {
   const registry = new Metrics();
