@@ -4,9 +4,9 @@
  * names alike, and so cannot guess tokens of other tenants. Names of the own tenant are not counted.
  *
  * The counts are rows of PostgreSQL, so they are exact for parallel calls at all workers and hosts: a taken name is
- * counted before its answer is given, and a free one is checked again inside the transaction that takes it. Both get 429
- * once the count is full, so a refusal does not distinguish a taken name from a free one. Windows end by the clock of the host
- * that asks.
+ * counted before its answer is given, and a free one is checked again inside the transaction that takes it. Both get
+ * 429 once the count is full, so a refusal does not distinguish a taken name from a free one. Windows end by the clock
+ * of the host that asks.
  */
 import type { Clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';

@@ -187,8 +187,8 @@ export const deviceRows = { table: 'attribute', owner: 'device' };
 export const entityRows = { table: 'entity_attribute', owner: 'entity' };
 
 /**
- * Server attributes that the service keeps for each device (view `activity_attribute`). A user may write them as any other;
- * the later of the two is read.
+ * Server attributes that the service keeps for each device (view `activity_attribute`). A user may write them as any
+ * other; the later of the two is read.
  */
 export const activityKeys: readonly string[] = [
   'active',

@@ -1,7 +1,7 @@
 /**
  * One MQTT connection: CONNECT first, then packets in order, each passed to its handler. Only this file decides when a
- * connection ends. `ReadGate` decides when the connection is read; Keep Alive is suspended while it is not. The object is
- * small: there may be fifty thousand.
+ * connection ends. `ReadGate` decides when the connection is read; Keep Alive is suspended while it is not. The object
+ * is small: there may be fifty thousand.
  */
 
 import { randomUUID } from 'node:crypto';

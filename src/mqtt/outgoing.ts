@@ -1,7 +1,7 @@
 /**
- * Messages to one client: within its Maximum Packet Size, with the packet ids of QoS 1 within its Receive Maximum, and one
- * large file at a time. Until the end of a file no other packet leaves and nothing is read. Made by a connection when its
- * session opens.
+ * Messages to one client: within its Maximum Packet Size, with the packet ids of QoS 1 within its Receive Maximum, and
+ * one large file at a time. Until the end of a file no other packet leaves and nothing is read. Made by a connection
+ * when its session opens.
  */
 import type { Clock } from '../base/clock.ts';
 import { assert, type Subject } from '../base/errors.ts';

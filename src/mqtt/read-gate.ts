@@ -1,7 +1,7 @@
 /**
- * Decides when a connection is read. A connection is not read while it signs in, while too many of its messages wait for
- * their answer (MQTT 3), while the journal refuses, while the client does not read, while a large file is sent to the
- * client, and once the worker stops. Each connection owns one gate; there may be fifty thousand of them.
+ * Decides when a connection is read. A connection is not read while it signs in, while too many of its messages wait
+ * for their answer (MQTT 3), while the journal refuses, while the client does not read, while a large file is sent to
+ * the client, and once the worker stops. Each connection owns one gate; there may be fifty thousand of them.
  */
 import type { Clock } from '../base/clock.ts';
 import { assert, type Fault, type Subject } from '../base/errors.ts';

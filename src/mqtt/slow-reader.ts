@@ -1,6 +1,7 @@
 /**
  * Watches how much of what was sent the client has not read: a client that leaves much unread is not read either, and a
- * client that leaves too much, or reads nothing for too long, is closed. Owned by a connection, which acts on the answer.
+ * client that leaves too much, or reads nothing for too long, is closed. Owned by a connection, which acts on the
+ * answer.
  */
 import { limits } from '../base/limits.ts';
 import type { Transport } from './transport.ts';
@@ -17,7 +18,7 @@ export class SlowReader {
     this.#transport = transport;
   }
 
-  /** A message of so many bytes is sent. A whole file may be larger than the bytes that a slow reader may leave unread. */
+  /** Called when a message is sent. A whole file may be larger than the bytes that a slow reader may leave unread. */
   sends(bytes: number): void {
     if (bytes > limits.mqttUnreadBytesPause) this.#largeBytes += bytes;
   }

@@ -176,8 +176,8 @@ export async function attributesAfter(
 }
 
 /**
- * As `attributesAfter`, of what the service says about activity (view `activity_attribute`). An attribute that a user has
- * written since is left out. `last`: the page ends with this device; undefined when there is no further one.
+ * As `attributesAfter`, of what the service says about activity (view `activity_attribute`). An attribute that a user
+ * has written since is left out. `last`: the page ends with this device; undefined when there is no further one.
  */
 export async function activityAfter(
   queries: Queries,

@@ -75,7 +75,7 @@ export interface RouteDescription {
   otherAnswers?: Record<number, AnswerShape>;
   /** True for the paths of telemetry and commands, whose own errors are plain text. */
   plainTextErrors?: boolean;
-  /** True: its calls wait for seconds, for a device or ClickHouse, and have caps of their own, so they take no turns. */
+  /** True: the calls wait for a device or ClickHouse and have caps of their own, so these calls take no turns. */
   waits?: boolean;
   /** True: the API document leaves the route out. */
   hidden?: boolean;
