@@ -647,7 +647,7 @@ async function writerId(journal: Journal, dir: string, postgres: Postgres, link:
       if (!isAway(error)) throw error;
       link.waiting('its journal is new and needs an id from PostgreSQL');
     }
-    await new Promise((resolve) => setTimeout(resolve, limits.storeLookMs));
+    await new Promise((resolve) => setTimeout(resolve, limits.storeCheckMs));
   }
 }
 

@@ -41,14 +41,14 @@ const rising: readonly (readonly Limit[])[] = [
   ['mqttFirstPacketBytesMax', 'mqttProvisioningPacketBytesMax'],
   ['mqttPushesInflightMax', 'mqttPushesWaitingMax'],
   // A wait ends before the time in which it must be over, and a lease outlives the work under it.
-  ['mqttJournalLookMs', 'mqttSweepMs', 'mqttPausedMsMax', 'mqttConnectMsMax', 'mqttStallMsMax'],
+  ['mqttJournalCheckMs', 'mqttSweepMs', 'mqttPausedMsMax', 'mqttConnectMsMax', 'mqttStallMsMax'],
   ['mqttFileRetryMs', 'mqttFileStoreMsMax'],
   ['streamOfferMs', 'streamStallMsMax'],
   ['loginLookupTimeoutMs', 'loginMsMax'],
   ['activityWriteMs', 'activityReportMs', 'activityDeadMsMin', 'activityDeadMsMax'],
   ['activityWriteMs', 'activitySteadyMsMax'],
   ['activityBlocksMax', 'activityPageDevices'],
-  ['storeLookMs', 'storesWaitMsMax'],
+  ['storeCheckMs', 'storesWaitMsMax'],
   ['restartDelayMs', 'restartDelayMsMax'],
   ['credentialPollMs', 'deletedDeviceGraceMs', 'credentialChangesKeptMs'],
   ['loginMsMax', 'credentialChangesKeptMs'],
@@ -62,7 +62,7 @@ const rising: readonly (readonly Limit[])[] = [
   ['retentionLeaseMs', 'retentionMs'],
   ['journalReportMs', 'journalStaleMs'],
   ['seriesDeleteWaitMsMax', 'seriesDeleteMsMax'],
-  ['knownLookMs', 'knownKeptMs'],
+  ['knownCheckMs', 'knownKeptMs'],
 ];
 
 /** Throws when two caps contradict each other. */

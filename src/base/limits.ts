@@ -171,7 +171,7 @@ export const limits = {
    */
   mqttPausedMsMax: 5_000,
   /** Interval at which clients that wait for the journal may continue. */
-  mqttJournalLookMs: 20,
+  mqttJournalCheckMs: 20,
   /** Time for which such clients are served before other work has a turn. */
   mqttJournalSliceMs: 20,
   /** Above this number of bytes that a client has not taken, the client is not read any more. */
@@ -234,7 +234,7 @@ export const limits = {
   /** Longest delay before a restart. */
   restartDelayMsMax: 30_000,
   /** Interval at which each store is asked whether it answers. */
-  storeLookMs: 500,
+  storeCheckMs: 500,
   /** Time that a start waits for the stores before its workers begin without them. */
   storesWaitMsMax: 10_000,
   /** Longest pause between two tries to bring a schema up to date. */
@@ -242,7 +242,7 @@ export const limits = {
   /** Rows of one page when known devices are scanned for their file. */
   knownPageRows: 1_000,
   /** Interval at which the profiles of known devices are compared. */
-  knownProfilesLookMs: 10_000,
+  knownProfilesCheckMs: 10_000,
   /** Interval at which the position in the log of changes is written while nothing changes. */
   knownMarkMs: 600_000,
   /** Growth that starts a new file of known devices; so does a file that doubles. */
@@ -250,7 +250,7 @@ export const limits = {
   /** Devices answered from the file that are remembered for a check in the store. */
   knownAnsweredMax: 50_000,
   /** Interval at which a worker checks for a newer file while the store does not answer. */
-  knownLookMs: 1_000,
+  knownCheckMs: 1_000,
   /** Time for which the index of the file is kept after the store answers again. */
   knownKeptMs: 60_000,
   /** Bytes of one read of that file. */
@@ -292,7 +292,7 @@ export const limits = {
   /** Rows of one read of that log. */
   credentialChangesRowsMax: 10_000,
   /** Changes that a worker remembers as handled. */
-  credentialChangesToldMax: 50_000,
+  credentialChangesPassedOnMax: 50_000,
   /** Time for which a row of the log is kept. */
   credentialChangesKeptMs: 24 * 3_600_000,
   /** Body of a REST request, which is read in one turn of the loop. */
@@ -552,7 +552,7 @@ export const limits = {
   /** Interval at which the fence of deletes is read. */
   erasePollMs: 1_000,
   /** Interval at which deletes that were carried out are checked. */
-  eraseLookMs: 5_000,
+  eraseCheckMs: 5_000,
   /** Time for which a deleted device may still send, until each cache has dropped it. */
   deletedDeviceGraceMs: 5_000,
   /** Interval at which old tombstones are removed. */
@@ -698,7 +698,7 @@ export const limits = {
   /** Age at which a newly named key is copied again, when no older transaction can still write it. */
   outboxSettleMs: 35_000,
   /** Interval at which the copy in ClickHouse is checked for existence. */
-  outboxLookMs: 10_000,
+  outboxCheckMs: 10_000,
   /** Interval at which `lastActivityTime` is copied while a report names it. */
   outboxActivityMs: 20_000,
 

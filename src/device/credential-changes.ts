@@ -51,7 +51,7 @@ export class CredentialChanges {
    * Changes that were passed on: place in the log → device. The device is needed because another installation on the
    * same Redis has its own log.
    */
-  readonly #passedOn = new FifoMap<number, string>(limits.credentialChangesToldMax);
+  readonly #passedOn = new FifoMap<number, string>(limits.credentialChangesPassedOnMax);
   #unsubscribe: (() => void) | undefined;
   #timer: NodeJS.Timeout | undefined;
   #polling: Promise<void> | undefined;

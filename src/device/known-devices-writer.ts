@@ -71,9 +71,9 @@ export class KnownDevicesWriter {
   /**
    * Changes that were written: place in the log → device. The log is read again from the last unsettled transaction on.
    */
-  readonly #seen = new FifoMap<number, string>(limits.credentialChangesToldMax);
+  readonly #seen = new FifoMap<number, string>(limits.credentialChangesPassedOnMax);
   #profiles = new Map<string, number>();
-  #profilesLookMs = Number.NEGATIVE_INFINITY;
+  #profilesCheckedMs = Number.NEGATIVE_INFINITY;
   #file: OpenFile | undefined;
   /** Monotonic time at which the file was known to be complete. */
   #currentMs: number | undefined;
@@ -167,7 +167,7 @@ export class KnownDevicesWriter {
   /** Returns changed profiles. Profile changes are not in the log, and profiles are few. */
   async #changedProfiles(): Promise<Buffer[]> {
     const { postgres, clock } = this.#deps;
-    if (clock.monotonic() - this.#profilesLookMs < limits.knownProfilesLookMs) return [];
+    if (clock.monotonic() - this.#profilesCheckedMs < limits.knownProfilesCheckMs) return [];
     const versions = await listProfileVersions(postgres);
     const changed = versions.filter(({ id, version }) => this.#profiles.get(id) !== version).map(({ id }) => id);
     const records: Buffer[] = [];
@@ -176,7 +176,7 @@ export class KnownDevicesWriter {
       for (const profile of profiles) records.push(encodeProfile(profile));
     }
     this.#profiles = new Map(versions.map(({ id, version }) => [id, version]));
-    this.#profilesLookMs = clock.monotonic();
+    this.#profilesCheckedMs = clock.monotonic();
     return records;
   }
 
@@ -209,7 +209,7 @@ export class KnownDevicesWriter {
   #forgetSeen(): void {
     this.#seen.clear();
     this.#profiles.clear();
-    this.#profilesLookMs = Number.NEGATIVE_INFINITY;
+    this.#profilesCheckedMs = Number.NEGATIVE_INFINITY;
   }
 
   async #write(file: OpenFile, block: Buffer): Promise<void> {

@@ -116,7 +116,7 @@ function reader(on = disk): KnownDevices {
 }
 
 async function numbers(known: KnownDevices, ...tokens: string[]): Promise<(number | undefined)[]> {
-  pass(limits.knownLookMs);
+  pass(limits.knownCheckMs);
   const found = await known.tokens(tokens);
   return tokens.map((token) => found.get(token)?.number);
 }
@@ -177,7 +177,7 @@ test('logins by user name, client id and password are distinguished from wrong o
   const credentials = mqttBasicCredentials(names);
   store.save(credentials, 5);
   await write();
-  pass(limits.knownProfilesLookMs);
+  pass(limits.knownProfilesCheckMs);
   const transportConfiguration = { type: 'MQTT', deviceTelemetryTopic: 'own/telemetry' };
   store.profiles = [{ id: profileId, version: 2, transportType: 'MQTT', data: { transportConfiguration } }];
   await write();

@@ -192,7 +192,7 @@ export class KnownDevices {
   #current(): Promise<Loaded | undefined> {
     const { clock } = this.#deps;
     if (this.#loading) return this.#loading;
-    if (clock.monotonic() - this.#checkedMs < limits.knownLookMs) return Promise.resolve(this.#loaded);
+    if (clock.monotonic() - this.#checkedMs < limits.knownCheckMs) return Promise.resolve(this.#loaded);
     this.#loading = this.#refresh()
       .catch((error: unknown) => {
         this.#deps.log.warn('known_devices_unread', { reason: messageOf(error) });

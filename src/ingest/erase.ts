@@ -173,7 +173,7 @@ export class Eraser {
 
   async #erase(isWaiting: boolean): Promise<void> {
     const { postgres, clock } = this.#deps;
-    if (!isWaiting && clock.monotonic() - this.#lookedAt < limits.eraseLookMs) return;
+    if (!isWaiting && clock.monotonic() - this.#lookedAt < limits.eraseCheckMs) return;
     this.#lookedAt = clock.monotonic();
     const journals = await readJournals(postgres);
     const live = journals.filter(({ isLive }) => isLive);

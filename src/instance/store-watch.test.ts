@@ -78,7 +78,7 @@ test('an unavailable store delays no start; its schema follows when it answers, 
   expect(watch.parts).toEqual({ clickhouse: 'away', postgres: 'up' });
   expect(watch.reasons).toEqual(['clickhouse does not answer: connect ECONNREFUSED']);
   clickhouse.pingError = undefined;
-  await vi.advanceTimersByTimeAsync(2 * limits.storeLookMs);
+  await vi.advanceTimersByTimeAsync(2 * limits.storeCheckMs);
   expect(watch.parts).toEqual({ clickhouse: 'up', postgres: 'up' });
   await vi.advanceTimersByTimeAsync(60_000);
   expect([clickhouse.prepared, postgres.prepared]).toEqual([1, 1]);
@@ -99,7 +99,7 @@ test('the store that is needed is waited for as long as it takes, with one word 
   await vi.advanceTimersByTimeAsync(600_000);
   expect(missing).toEqual(['postgres does not answer: connect ECONNREFUSED']);
   postgres.pingError = undefined;
-  await vi.advanceTimersByTimeAsync(2 * limits.storeLookMs);
+  await vi.advanceTimersByTimeAsync(2 * limits.storeCheckMs);
   expect(watch.isPrepared('postgres')).toBe(true);
 });
 

@@ -80,7 +80,7 @@ export class StoreWatch {
         saidMissing = true;
         onMissing?.(missing.reason);
       }
-      await Promise.race([refusal, this.#changed(missing ? limits.storeLookMs : deadline - performance.now())]);
+      await Promise.race([refusal, this.#changed(missing ? limits.storeCheckMs : deadline - performance.now())]);
     }
   }
 
@@ -111,7 +111,7 @@ export class StoreWatch {
     const { signal } = this.#ending;
     while (!signal.aborted) {
       await this.#look(watched);
-      await pause(limits.storeLookMs, signal);
+      await pause(limits.storeCheckMs, signal);
     }
   }
 
@@ -132,7 +132,7 @@ export class StoreWatch {
       await store.prepare();
     } catch (error) {
       watched.failures += 1;
-      const pauseMs = Math.min(limits.storeLookMs * 2 ** (watched.failures - 1), limits.storePrepareMsMax);
+      const pauseMs = Math.min(limits.storeCheckMs * 2 ** (watched.failures - 1), limits.storePrepareMsMax);
       watched.notBeforeMs = performance.now() + pauseMs;
       this.#fail(watched, `${store.title} cannot be used yet`, error);
       return;

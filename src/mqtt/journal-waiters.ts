@@ -63,7 +63,7 @@ export class JournalWaiters {
       this.#isScheduled = false;
       this.round();
       if (this.#waiting.size > 0) this.#schedule();
-    }, limits.mqttJournalLookMs);
+    }, limits.mqttJournalCheckMs);
     timer.unref();
   }
 }

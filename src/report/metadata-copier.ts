@@ -79,7 +79,7 @@ export class MetadataCopier {
       if (clock.monotonic() >= this.#nextCheckMs) {
         if (await this.#isEmpty()) await store.askForAll(postgres);
         await postgres.transaction((queries) => this.#forgetUnnamed(queries), { timeoutMs: transactionMsMax });
-        this.#nextCheckMs = clock.monotonic() + limits.outboxLookMs;
+        this.#nextCheckMs = clock.monotonic() + limits.outboxCheckMs;
       }
       while (!this.#stopped && (await store.hasWork(postgres, clock.now() - limits.outboxSettleMs))) {
         if (!(await postgres.transaction((queries) => this.#step(queries), { timeoutMs: transactionMsMax }))) return;

@@ -76,7 +76,7 @@ test('is taken when the journal accepts again, in the order in which it came', a
   await vi.advanceTimersByTimeAsync(1_000);
   expect(answers).toEqual([]);
   refusal = undefined;
-  await vi.advanceTimersByTimeAsync(limits.mqttJournalLookMs);
+  await vi.advanceTimersByTimeAsync(limits.mqttJournalCheckMs);
   await running;
   expect(taken).toEqual(['{"A":[{"a":1}]}', '{"A":[{"a":2}]}']);
   expect(answers).toEqual(['{"A":[{"a":1}]} stored', '{"A":[{"a":2}]} stored']);

@@ -66,8 +66,8 @@ export function gatewayTelemetryTopics(
         const takeLater = async (): Promise<void> => {
           let leftMs: number = limits.mqttPausedMsMax;
           do {
-            await sleep(limits.mqttJournalLookMs);
-            leftMs -= limits.mqttJournalLookMs;
+            await sleep(limits.mqttJournalCheckMs);
+            leftMs -= limits.mqttJournalCheckMs;
           } while (!isDone(leftMs > 0));
         };
         gateway.run(wanted, (refused) => {
