@@ -3,8 +3,8 @@
  * double is split into pieces, each of them a multiple of one power of two. A sum of such pieces is exact in a double,
  * so the order of its rows does not matter. The rounding happens once, when the sums of the pieces are added up.
  *
- * Holds for sums below 9e21 in size over at most 2^28 doubles. What is left of a double below 2^-55 is added in the
- * order of the rows, where only a result at the edge between two doubles can differ.
+ * Holds for sums below 9e21 in size over at most 2^28 doubles. The part of a double below 2^-55 is added in the order
+ * of the rows: its rounding changes a result only when the exact sum lies midway between two doubles.
  */
 
 /** Powers of two, 25 bits apart: doubles of up to 2^45 leave 28 bits of a sum to the number of rows. */

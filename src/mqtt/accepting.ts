@@ -22,7 +22,9 @@ export class Accepting {
   readonly #address: string;
   readonly #port: number;
   readonly #deps: AcceptingDeps;
+  /** Runs while the socket is closed for lack of room. */
   #roomCheck: NodeJS.Timeout | undefined;
+  #isClosed = false;
 
   private constructor(server: Server, address: string, port: number, deps: AcceptingDeps) {
     this.#server = server;
@@ -47,6 +49,7 @@ export class Accepting {
   }
 
   close(): void {
+    this.#isClosed = true;
     clearInterval(this.#roomCheck);
     this.#server.close();
   }
@@ -59,11 +62,17 @@ export class Accepting {
     this.#listen().then(
       () => {
         this.#roomCheck = undefined;
+        // `close` was called while the socket was being opened.
+        if (this.#isClosed) {
+          this.#server.close();
+          return;
+        }
         log.info('mqtt_accepting', place);
         // Connections may have arrived over another socket of this worker meanwhile.
         this.check();
       },
       (error: unknown) => {
+        if (this.#isClosed) return;
         log.error('mqtt_listen_failed', { ...place, reason: messageOf(error) });
         this.#roomCheck = setInterval(() => this.#listenWithRoom(), roomCheckMs);
       },

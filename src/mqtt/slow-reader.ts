@@ -44,7 +44,7 @@ export class SlowReader {
     return bufferedBytes > limits.mqttUnreadBytesPause ? 'pause' : 'fine';
   }
 
-  /** True when the client has read nothing for too long. Called twice a second; `lateMs`: this process did not run. */
+  /** True when the client has read nothing for too long. Called twice a second. */
   isStalled(now: number): boolean {
     if (this.#stalledAt === 0) return false;
     const { bufferedBytes, sendingBytes = 0 } = this.#transport;
@@ -54,7 +54,7 @@ export class SlowReader {
     return now - this.#stalledAt > limits.mqttStallMsMax;
   }
 
-  /** This process did not run for `ms`: that silence is not the client's. */
+  /** Called when this process did not run for `ms`, so that this time does not count against the client. */
   late(ms: number): void {
     if (this.#stalledAt > 0) this.#stalledAt += ms;
   }

@@ -4,7 +4,7 @@ import { loadFault } from './load.ts';
 const head =
   'This version of uWS.js (v20.51.0) supports only Node.js versions 18, 20, 22 and 23 on (glibc) Linux, macOS and Windows.';
 
-test('packages of another Node version are told apart from a system without a build', () => {
+test('packages of another Node version are distinguished from a system without a build', () => {
   const other = `${head}\n\nError: Cannot find module '@uwsjs/linux-x64-22'\nRequire stack:\n- uws_linux_x64_127.node.js`;
   expect(loadFault(other).message).toMatch(/^The packages were installed under another .* run `npm ci` again\.$/);
   const none = `${head}\n\nError: Cannot find module './uws_linux_ia32_115.node'\nRequire stack:\n- uws.js`;

@@ -1,7 +1,7 @@
 /**
  * Runs PostgreSQL, which refuses to run as root. An ordinary user runs it directly. Root runs it in a user namespace
  * that maps root to "1000": no user is created, and a private home directory stays reachable. Where namespaces are
- * unavailable (many containers) it runs as user "nobody", if that user can reach the files.
+ * unavailable (many containers) it runs as Debian's unprivileged user, if that user can reach the files.
  */
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import { chownSync, lchownSync, readdirSync, readFileSync, statSync } from 'node:fs';
