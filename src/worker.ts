@@ -569,7 +569,7 @@ async function openUsers({ config, begin, log, started, proxies }: Base, { postg
   const failedSignIns = new FailedSignIns(clock);
   const signIn = { postgres, passwords, jwt, clock, failedLoginsMax, failedSignIns };
   const calls = new Turns({
-    atOnceMax: limits.restCallsAtOnceMax,
+    atOnceMax: limits.restCallsPerConnection * config.postgres.poolMax,
     waitingMax: limits.restCallsWaitingMax,
     refusal: () => unavailable('rest_calls', 'Too many calls of the API wait for their turn; call again later.'),
   });

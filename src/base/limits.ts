@@ -27,8 +27,8 @@ export const limits = {
   /** Names of other tenants (credentials, emails, keys) that a tenant may meet within `takenNamesMs`. */
   takenNamesMax: 20,
   takenNamesMs: 600_000,
-  /** Calls of the REST API that a worker carries out at once: four for each connection to PostgreSQL. */
-  restCallsAtOnceMax: 32,
+  /** Calls of the REST API that a worker carries out at once, for each of its connections to PostgreSQL. */
+  restCallsPerConnection: 4,
   /** Calls of the REST API that wait for their turn: fewer than statements may wait (`postgresWaitersMax`). */
   restCallsWaitingMax: 4_000,
   /** Requests of devices for attributes that a worker reads at once. */
