@@ -13,7 +13,9 @@ const source = 'src';
 const floors: string[][] = [
   ['base'],
   ['journal', 'clickhouse', 'postgres', 'bus', 'uws'],
-  ...['value', 'device', 'downlink', 'auth', 'telemetry', 'ingest', 'attributes', 'rpc', 'ota'].map((room) => [room]),
+  ...['value', 'device', 'downlink', 'auth', 'telemetry', 'ingest', 'ship', 'erase', 'attributes', 'rpc', 'ota'].map(
+    (room) => [room],
+  ),
   ...['admin', 'onboarding', 'activity', 'gateway', 'rules', 'report', 'backup', 'instance'].map((room) => [room]),
   ['rest'],
   ['mqtt', 'http', 'api', 'analytics', 'console'],

@@ -5,8 +5,8 @@
  */
 import { availableParallelism, loadavg } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { waitedForMs } from '../../src/ingest/lane.ts';
 import { live } from '../../src/journal/journal.ts';
+import { waitedForMs } from '../../src/ship/lane.ts';
 import type { Device } from '../../test/harness/api.ts';
 import type { Engine } from '../../test/harness/engine.ts';
 import { EngineUnderLoad, httpGenerator } from '../engine-under-load.ts';

@@ -7,7 +7,7 @@ import { limits } from '../base/limits.ts';
 import * as Type from '../base/schema.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
 import type { DeviceRow } from '../device/cached-device.ts';
-import type { DeleteSeries } from '../ingest/delete-series.ts';
+import type { DeleteSeries } from '../erase/delete-series.ts';
 import type { SaveSeries } from '../ingest/save-series.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { type Call, empty, json, type Route, route } from '../rest/route.ts';

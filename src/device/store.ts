@@ -455,7 +455,7 @@ export async function pruneCredentialChanges(queries: Queries, before: number): 
 }
 
 /**
- * Requests the deletion of all telemetry of the device, for good. `ingest/tombstone-store.ts` begins after the commit.
+ * Requests the deletion of all telemetry of the device, for good. `erase/tombstone-store.ts` begins after the commit.
  */
 export async function insertDeviceTombstone(queries: Queries, deviceNumber: number, now: number): Promise<void> {
   await queries.query('insert into tombstones (device, created_time, handed_over) values ($1, $2, false)', [

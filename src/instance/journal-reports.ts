@@ -1,6 +1,6 @@
 /**
  * The primary's side of journal reports: requests the state of the journals from every worker, and answers when all
- * have answered or at the deadline. Called by `worker-pool.ts`; deletes use the result (`ingest/erase.ts`).
+ * have answered or at the deadline. Called by `worker-pool.ts`; deletes use the result (`erase/erase.ts`).
  */
 import { limits } from '../base/limits.ts';
 import type { JournalReport } from '../ingest/journal-report.ts';

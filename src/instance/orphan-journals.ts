@@ -10,11 +10,11 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { messageOf } from '../base/errors.ts';
 import { Metrics } from '../base/metrics.ts';
 import { goneReport, type JournalReport, reportOf } from '../ingest/journal-report.ts';
-import { Shipper } from '../ingest/ship.ts';
-import type { ShipperDeps } from '../ingest/ship-deps.ts';
 import { readWriterId } from '../journal/identity.ts';
 import { type Journal, type JournalCut, openJournal } from '../journal/journal.ts';
 import type { Quarantine } from '../journal/quarantine.ts';
+import { Shipper } from '../ship/ship.ts';
+import type { ShipperDeps } from '../ship/ship-deps.ts';
 import type { JournalReportsOfHost } from './journal-reports.ts';
 
 export type OrphanJournalsDeps = Omit<ShipperDeps, 'journal' | 'onShipped'> & {

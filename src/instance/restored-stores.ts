@@ -18,7 +18,7 @@ import {
   raiseNumbers,
   settleTransactions,
 } from '../device/number-store.ts';
-import { reopenTombstones } from '../ingest/tombstone-store.ts';
+import { reopenTombstones } from '../erase/tombstone-store.ts';
 import type { Postgres } from '../postgres/client.ts';
 import type { DataDirectory } from './data-directory.ts';
 import { restoredFile } from './messages.ts';

@@ -6,7 +6,7 @@ import { loadConfig } from '../../src/base/config.ts';
 import type { ClickHouse } from '../../src/clickhouse/client.ts';
 import { migrate } from '../../src/clickhouse/migrate.ts';
 import { insertLatest, insertTelemetry } from '../../src/clickhouse/statements.ts';
-import { eraseSeries } from '../../src/ingest/erase-in-clickhouse.ts';
+import { eraseSeries } from '../../src/erase/erase-in-clickhouse.ts';
 import { openStores } from '../../src/instance/engines.ts';
 import { silentLog } from '../harness/clickhouse-server.ts';
 

@@ -8,11 +8,11 @@ import { afterAll, afterEach, beforeAll, beforeEach, expect, test, vi } from 'vi
 import { Metrics } from '../../src/base/metrics.ts';
 import { type ClickHouse, openClickHouse } from '../../src/clickhouse/client.ts';
 import { OrderClock } from '../../src/ingest/order-number.ts';
-import { Shipper } from '../../src/ingest/ship.ts';
-import type { ShipperDeps } from '../../src/ingest/ship-deps.ts';
 import { type Disk, realDisk } from '../../src/journal/disk.ts';
 import { type Journal, openJournal } from '../../src/journal/journal.ts';
 import { listQuarantine } from '../../src/journal/quarantine.ts';
+import { Shipper } from '../../src/ship/ship.ts';
+import type { ShipperDeps } from '../../src/ship/ship-deps.ts';
 import { keyOf } from '../../src/telemetry/keys.ts';
 import { readBlock } from '../../src/telemetry/read-block.ts';
 import { Rows } from '../../src/telemetry/rows.ts';

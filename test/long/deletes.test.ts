@@ -6,8 +6,8 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { systemClock as clock } from '../../src/base/clock.ts';
 import { Metrics } from '../../src/base/metrics.ts';
 import { insertDeviceTombstone } from '../../src/device/store.ts';
-import { seriesDeleter } from '../../src/ingest/delete-series.ts';
-import { Eraser } from '../../src/ingest/erase.ts';
+import { seriesDeleter } from '../../src/erase/delete-series.ts';
+import { Eraser } from '../../src/erase/erase.ts';
 import { silentLog as log, startTestClickHouse, type TestClickHouse } from '../harness/clickhouse-server.ts';
 import { startTestPostgres, type TestPostgres } from '../harness/postgres-server.ts';
 

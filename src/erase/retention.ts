@@ -17,8 +17,8 @@ import {
   expiredOthersQuery,
   storedDaysQuery,
 } from '../clickhouse/retention-statements.ts';
+import { giveBackLease, takeLease } from '../ingest/journal-store.ts';
 import { isAway, type Postgres } from '../postgres/client.ts';
-import { giveBackLease, takeLease } from './journal-store.ts';
 import { isDue, setDone } from './retention-store.ts';
 
 export interface RetentionDeps {

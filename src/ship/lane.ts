@@ -3,10 +3,10 @@
  * by `ship.ts`. Frames of many days are passed to `wide-rows.ts`, and the lane continues with its next unit meanwhile.
  */
 import { messageOf } from '../base/errors.ts';
+import { orderMs } from '../ingest/order-number.ts';
 import { type Lane, late, type ShipUnit } from '../journal/journal.ts';
 import { waitMsMax } from './backoff.ts';
 import { Inserter } from './insert.ts';
-import { orderMs } from './order-number.ts';
 import { daysMax, framesOf, type PartOfUnit, wideOf } from './pieces.ts';
 import { setAside } from './set-aside.ts';
 import type { ShipDeps } from './ship-deps.ts';

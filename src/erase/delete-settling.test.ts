@@ -1,7 +1,7 @@
 /** Which fences a journal has settled, by its reports. */
 import { expect, test } from 'vitest';
+import type { JournalReport } from '../ingest/journal-report.ts';
 import { Settling } from './delete-settling.ts';
-import type { JournalReport } from './journal-report.ts';
 
 const report = (orderHigh: number, orderShipped: number, run = '1'): JournalReport => ({
   writer: 1,

@@ -11,10 +11,7 @@ import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
-import { isAway, type Postgres } from '../postgres/client.ts';
-import { Settling } from './delete-settling.ts';
-import { eraseDevices, eraseSeries, isStoreUnavailable } from './erase-in-clickhouse.ts';
-import type { JournalReport } from './journal-report.ts';
+import type { JournalReport } from '../ingest/journal-report.ts';
 import {
   forgetJournal,
   forgetOldJournals,
@@ -26,7 +23,10 @@ import {
   registerRuns,
   takeLease,
   writeJournals,
-} from './journal-store.ts';
+} from '../ingest/journal-store.ts';
+import { isAway, type Postgres } from '../postgres/client.ts';
+import { Settling } from './delete-settling.ts';
+import { eraseDevices, eraseSeries, isStoreUnavailable } from './erase-in-clickhouse.ts';
 import {
   expireTombstones,
   fenceDevices,

@@ -5,9 +5,9 @@
 import type { Clock } from '../base/clock.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
 import { insertLatest, insertTelemetry } from '../clickhouse/statements.ts';
+import { orderUpTo } from '../ingest/order-number.ts';
 import { keyOf } from '../telemetry/keys.ts';
 import { Rows } from '../telemetry/rows.ts';
-import { orderUpTo } from './order-number.ts';
 
 /** An acceptance counts for this long, so that many refused rows need few control rows. */
 const goodMs = 1_000;

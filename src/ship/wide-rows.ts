@@ -4,9 +4,10 @@
  * position waits for them. Frames that arrive during an insert share the next one. Their bytes are capped: at the cap
  * the lane waits.
  */
+
+import { orderMs } from '../ingest/order-number.ts';
 import type { Lane, ShipUnit } from '../journal/journal.ts';
 import { Inserter } from './insert.ts';
-import { orderMs } from './order-number.ts';
 import type { PartOfUnit } from './pieces.ts';
 import { setAside } from './set-aside.ts';
 import type { ShipDeps } from './ship-deps.ts';

@@ -3,8 +3,8 @@
  * journal has settled a fence when it has shipped every frame that it held when the fence was read. No clock is used.
  * `erase.ts` calls `note` with a fence that was read before the reports were requested.
  */
-import type { JournalReport } from './journal-report.ts';
-import type { OwnJournal } from './journal-store.ts';
+import type { JournalReport } from '../ingest/journal-report.ts';
+import type { OwnJournal } from '../ingest/journal-store.ts';
 
 interface Mark {
   fence: number;

@@ -10,6 +10,8 @@ import { Metrics } from '../base/metrics.ts';
 import { type ClickHouse, ClickHouseError } from '../clickhouse/client.ts';
 import { insertLatest, insertTelemetry } from '../clickhouse/statements.ts';
 import { insertDeviceTombstone } from '../device/store.ts';
+import { goneReport, type JournalReport } from '../ingest/journal-report.ts';
+import { forgetJournal, giveBackLease, readJournals, takeLease, takeWriterId } from '../ingest/journal-store.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { keyOf } from '../telemetry/keys.ts';
 import { readLatest } from '../telemetry/latest.ts';
@@ -18,8 +20,6 @@ import { readBlock } from '../telemetry/read-block.ts';
 import { Rows } from '../telemetry/rows.ts';
 import { type DeleteSeries, seriesDeleter } from './delete-series.ts';
 import { Eraser } from './erase.ts';
-import { goneReport, type JournalReport } from './journal-report.ts';
-import { forgetJournal, giveBackLease, readJournals, takeLease, takeWriterId } from './journal-store.ts';
 import { withoutErased } from './replay-filter.ts';
 import { covers, expireTombstones, insertTombstone, reopenNewer, reopenTombstones } from './tombstone-store.ts';
 

@@ -9,12 +9,12 @@ import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
+import type { JournalReport } from '../ingest/journal-report.ts';
+import { type JournalRow, readJournals } from '../ingest/journal-store.ts';
+import { orderUpTo } from '../ingest/order-number.ts';
 import { isAway, type Queries } from '../postgres/client.ts';
 import { eraseSeries } from './erase-in-clickhouse.ts';
 import { EraseTogether } from './erase-together.ts';
-import type { JournalReport } from './journal-report.ts';
-import { type JournalRow, readJournals } from './journal-store.ts';
-import { orderUpTo } from './order-number.ts';
 import { handOver, insertTombstone, type LatestFate, markApplied, type Tombstone } from './tombstone-store.ts';
 
 export interface SeriesDeleteDeps {

@@ -4,8 +4,8 @@
  * quarantined rows reads which rows they cover. The queries of a round do not read finished tombstones.
  */
 import { limits } from '../base/limits.ts';
+import { writerOf } from '../ingest/order-number.ts';
 import type { Queries } from '../postgres/client.ts';
-import { writerOf } from './order-number.ts';
 
 /** The effect on a latest value inside the range: deleted, kept, or replaced by the newest remaining value. */
 export type LatestFate = 'delete' | 'keep' | 'rewrite';
