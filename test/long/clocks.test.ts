@@ -46,6 +46,7 @@ beforeAll(async () => {
     FAKETIME_TIMESTAMP_FILE: timestampFile,
     FAKETIME_CACHE_DURATION: '1',
     FAKETIME_DONT_FAKE_MONOTONIC: '1',
+    NO_FAKE_STAT: '1',
   };
   [good, bad] = await Promise.all([
     startEngine({ workers: 1, env }),

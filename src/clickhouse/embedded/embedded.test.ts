@@ -74,6 +74,20 @@ test('other users of the machine read none of its files', async () => {
   expect(open).toEqual([]);
 });
 
+test('no variable of its caller changes the server', () => {
+  const environment = readFileSync(`/proc/${house.server.pid}/environ`, 'latin1').split('\0');
+  const names = environment.map((variable) => variable.split('=')[0]).filter((name) => name !== '');
+  const own = [
+    'MILLRACE_EMBEDDED_CLICKHOUSE',
+    'UV_THREADPOOL_SIZE',
+    'NODE_CHANNEL_FD',
+    'NODE_CHANNEL_SERIALIZATION_MODE',
+  ];
+  const inherited = ['PATH', 'HOME', 'TMPDIR', 'LD_LIBRARY_PATH'];
+  expect(Object.keys(process.env)).toContain('VITEST');
+  expect(names.filter((name) => !own.includes(name!) && !inherited.includes(name!))).toEqual([]);
+});
+
 describe('@clickhouse/client', () => {
   test('pings, commands, inserts and queries', async () => {
     expect((await shared.ping()).success).toBe(true);

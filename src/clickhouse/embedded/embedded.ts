@@ -94,6 +94,15 @@ export async function startEmbeddedClickHouse(options: EmbeddedOptions): Promise
   };
 }
 
+/**
+ * Passes no other variables of this process: NODE_OPTIONS, LD_PRELOAD or TZ of the caller must not change the server.
+ */
+const inherited = Object.fromEntries(
+  ['PATH', 'HOME', 'TMPDIR', 'LD_LIBRARY_PATH'].flatMap((name) =>
+    process.env[name] ? [[name, process.env[name]]] : [],
+  ),
+);
+
 function spawnServer(options: EmbeddedOptions): ChildProcess {
   const { dir, port, password, memoryBytesMax, sessions, nice, drainMsMax, logLevel, serverFile } = options;
   const settings: EmbeddedServerSettings = {
@@ -111,7 +120,7 @@ function spawnServer(options: EmbeddedOptions): ChildProcess {
   return fork(file, [], {
     execArgv: [],
     env: {
-      ...process.env,
+      ...inherited,
       [settingsVariable]: JSON.stringify(settings),
       // Each running statement occupies a thread of libuv's pool; kills and name lookups need some more.
       UV_THREADPOOL_SIZE: String(sessions + 4),
