@@ -46,3 +46,31 @@ export class ByteBudget {
     }
   }
 }
+
+/** The bytes that one piece of work holds of a budget. */
+export class Held {
+  readonly #budget: ByteBudget;
+  readonly #owners: readonly Owner[];
+  #bytes = 0;
+
+  constructor(budget: ByteBudget, owners: readonly Owner[]) {
+    this.#budget = budget;
+    this.#owners = owners;
+  }
+
+  get bytes(): number {
+    return this.#bytes;
+  }
+
+  /** Holds `bytes` in all. Returns false when there is no room: then the held bytes stay as they were. */
+  grow(bytes: number): boolean {
+    if (!this.#budget.take(bytes - this.#bytes, this.#owners)) return false;
+    this.#bytes = bytes;
+    return true;
+  }
+
+  release(): void {
+    this.#budget.release(this.#bytes, this.#owners);
+    this.#bytes = 0;
+  }
+}

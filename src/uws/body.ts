@@ -3,7 +3,7 @@
  * is passed on without a copy. Any other body takes room in this process as its bytes arrive. Until its sender is known
  * it takes only a little room, and then the socket is paused.
  */
-import { ByteBudget, type Owner } from '../base/byte-budget.ts';
+import { ByteBudget, Held } from '../base/byte-budget.ts';
 import { asFault, type Fault, tooLarge, unavailable } from '../base/errors.ts';
 import { networkOf } from '../base/network.ts';
 import type { Exchange } from './exchange.ts';
@@ -45,33 +45,6 @@ export class BodyRoom {
       { name: 'strangers', bytesMax: this.#bytesMax / 2 },
       { name: `stranger ${networkOf(remoteAddress)}`, bytesMax: this.#bytesMax / 4 },
     ]);
-  }
-}
-
-/** The room that one body uses. */
-class Held {
-  readonly #budget: ByteBudget;
-  readonly #owners: readonly Owner[];
-  #bytes = 0;
-
-  constructor(budget: ByteBudget, owners: readonly Owner[]) {
-    this.#budget = budget;
-    this.#owners = owners;
-  }
-
-  get bytes(): number {
-    return this.#bytes;
-  }
-
-  grow(bytes: number): boolean {
-    if (!this.#budget.take(bytes - this.#bytes, this.#owners)) return false;
-    this.#bytes = bytes;
-    return true;
-  }
-
-  release(): void {
-    this.#budget.release(this.#bytes, this.#owners);
-    this.#bytes = 0;
   }
 }
 
