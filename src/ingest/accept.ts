@@ -13,7 +13,7 @@ import type { Log } from '../base/log.ts';
 import type { Counter, Histogram, Metrics } from '../base/metrics.ts';
 import { type Journal, JournalError, type JournalFrame, type Lane, lanes, late, live } from '../journal/journal.ts';
 import type { FrameStamp } from '../telemetry/block.ts';
-import type { Chunk } from '../telemetry/decode-thread.ts';
+import type { Chunk } from '../telemetry/decoded-chunk.ts';
 import { type Mark, newMark, Rows } from '../telemetry/rows.ts';
 import { BacklogShares, type Sender } from './backlog-shares.ts';
 import type { OrderClock } from './order-number.ts';

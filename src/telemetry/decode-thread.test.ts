@@ -7,7 +7,8 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { limits } from '../base/limits.ts';
 import { tsDistanceMsMax } from './block.ts';
 import { type DecodeOptions, decodeTelemetry } from './decode.ts';
-import { type Chunk, DecodeThread } from './decode-thread.ts';
+import { DecodeThread } from './decode-thread.ts';
+import type { Chunk } from './decoded-chunk.ts';
 import { type BlockRow, readBlock } from './read-block.ts';
 import { Rows } from './rows.ts';
 

@@ -1,12 +1,8 @@
-/**
- * The thread of `decode-thread.ts`: decodes one body into chunks of at most `limits.frameRowsMax` rows. The main thread
- * adds device and order.
- */
+/** The thread of `decode-thread.ts`: decodes one body into chunks. The main thread adds device and order. */
 import { parentPort, workerData } from 'node:worker_threads';
 import { assert, Fault } from '../base/errors.ts';
-import { limits } from '../base/limits.ts';
-import { type EncodedColumns, encodeColumns, type Spans, sliceColumns } from './block.ts';
 import { type DecodeOptions, decodeTelemetry } from './decode.ts';
+import { buffersOf, chunksOf, type DecodedChunk } from './decoded-chunk.ts';
 import { Rows } from './rows.ts';
 
 export interface DecodeRequest {
@@ -14,15 +10,10 @@ export interface DecodeRequest {
   now: number;
 }
 
-export interface DecodedChunk {
-  columns: EncodedColumns;
-  /** Runs of rows with one ts, without the device. */
-  spans: Omit<Spans, 'device'>;
-}
+/** A Fault as it passes from thread to thread. */
+export type PlainFault = Pick<Fault, 'reason' | 'message' | 'retryAfterSeconds'>;
 
-export type DecodeReply =
-  | { chunks: DecodedChunk[] }
-  | { fault: Pick<Fault, 'reason' | 'message' | 'retryAfterSeconds'> };
+export type DecodeReply = { chunks: DecodedChunk[] } | { fault: PlainFault };
 
 const noDevice = { number: 0 };
 
@@ -36,45 +27,7 @@ function decode({ body, now }: DecodeRequest, options: DecodeOptions): DecodeRep
     const { reason, message, retryAfterSeconds } = error;
     return { fault: { reason, message, retryAfterSeconds } };
   }
-  const chunks: DecodedChunk[] = [];
-  for (let from = 0; from < rows.count; from += limits.frameRowsMax) {
-    chunks.push(cut(rows, from, Math.min(from + limits.frameRowsMax, rows.count)));
-  }
-  return { chunks };
-}
-
-function cut(rows: Rows, from: number, to: number): DecodedChunk {
-  const spans = rows.spans();
-  const ends: number[] = [];
-  let first = -1;
-  let start = 0;
-  for (let i = 0; i < spans.count; i += 1) {
-    const end = spans.end[i]!;
-    if (end > from && start < to) {
-      if (first < 0) first = i;
-      ends.push(Math.min(end, to) - from);
-    }
-    start = end;
-  }
-  const count = ends.length;
-  const isServerTime = spans.isServerTime.slice(first, first + count);
-  return {
-    columns: encodeColumns(sliceColumns(rows.columns(), from, to)),
-    spans: {
-      count,
-      end: Uint32Array.from(ends),
-      ts: spans.ts.slice(first, first + count),
-      isServerTime,
-      serverTimes: isServerTime.reduce((sum, is) => sum + is, 0),
-    },
-  };
-}
-
-function buffersOf({ columns, spans }: DecodedChunk): ArrayBuffer[] {
-  const { kind, num, int, text } = columns;
-  const { end, ts, isServerTime } = spans;
-  // The key part may be in a shared pool, so it is copied.
-  return [kind, num, int, text, end, ts, isServerTime].flatMap((array) => (array ? [array.buffer as ArrayBuffer] : []));
+  return { chunks: chunksOf(rows) };
 }
 
 assert(parentPort, 'decode-worker.ts runs as a thread');

@@ -10,7 +10,7 @@ import { OrderClock } from '../../src/ingest/order-number.ts';
 import type { Journal } from '../../src/journal/journal.ts';
 import type { FrameStamp } from '../../src/telemetry/block.ts';
 import { decodeTelemetry } from '../../src/telemetry/decode.ts';
-import type { Chunk } from '../../src/telemetry/decode-thread.ts';
+import type { Chunk } from '../../src/telemetry/decoded-chunk.ts';
 import { keyOf } from '../../src/telemetry/keys.ts';
 import { readBlock } from '../../src/telemetry/read-block.ts';
 import { Rows } from '../../src/telemetry/rows.ts';

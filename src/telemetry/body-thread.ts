@@ -1,0 +1,142 @@
+/**
+ * One thread that works on large bodies, so that they do not block the event loop. Further bodies wait, up to a number;
+ * one more is refused. Tenants take turns, and so do the devices of a tenant. The thread starts with the first body.
+ * When the thread dies (endlessly nested JSON exceeds its memory limit) or is late, only its body is refused, and the
+ * next body gets a new thread. Used by `DecodeThread` and by the thread of gateways.
+ */
+import { Worker } from 'node:worker_threads';
+import { type Fault, tooLarge, unavailable } from '../base/errors.ts';
+import { FairQueue } from '../base/fair-queue.ts';
+import { limits } from '../base/limits.ts';
+import type { TelemetrySource } from './decode.ts';
+
+/** Bytes of one turn of a tenant or device: a large body uses several turns. */
+const turnBytes = 256 * 1024;
+
+/** The sender of a body. */
+export interface BodySource extends TelemetrySource {
+  readonly tenantId: string;
+}
+
+export interface BodyRequest {
+  body: Uint8Array;
+}
+
+export interface BodyThreadOptions {
+  entry: URL;
+  /** Passed to the thread as its `workerData`. */
+  options: unknown;
+  waitingMax: number;
+  heapMegabytesMax: number;
+  /** True: the caller still needs the body, so the thread gets a copy. */
+  keepsBody: boolean;
+}
+
+interface Task<Request, Reply> {
+  request: Request;
+  resolve: (reply: Reply) => void;
+  reject: (fault: Fault) => void;
+}
+
+export class BodyThread<Request extends BodyRequest, Reply> {
+  readonly #options: BodyThreadOptions;
+  readonly #queue: FairQueue<Task<Request, Reply>>;
+  #worker: Worker | undefined;
+  #current: Task<Request, Reply> | undefined;
+  #deadline: NodeJS.Timeout | undefined;
+  #closed = false;
+
+  constructor(options: BodyThreadOptions) {
+    this.#options = options;
+    this.#queue = new FairQueue(options.waitingMax, turnBytes);
+  }
+
+  /** Bodies that wait or are worked on. */
+  get length(): number {
+    return this.#queue.length + (this.#current ? 1 : 0);
+  }
+
+  /** Returns the reply of the thread. Rejects with a Fault. */
+  run(request: Request, device: BodySource): Promise<Reply> {
+    return new Promise((resolve, reject) => {
+      if (this.#closed) {
+        reject(unavailable('shutting_down', 'Millrace is shutting down.'));
+        return;
+      }
+      const waiter = { tenant: device.tenantId, caller: String(device.number) };
+      this.#queue.push(waiter, { request, resolve, reject }, request.body.byteLength)?.reject(queueFull);
+      if (!this.#current) this.#next();
+    });
+  }
+
+  /** Ends the thread and refuses waiting bodies. */
+  async close(): Promise<void> {
+    this.#closed = true;
+    const refusal = unavailable('shutting_down', 'Millrace is shutting down.');
+    for (let task = this.#queue.shift(); task; task = this.#queue.shift()) task.reject(refusal);
+    const worker = this.#worker;
+    this.#finish()?.reject(refusal);
+    this.#worker = undefined;
+    await worker?.terminate();
+  }
+
+  #next(): void {
+    const task = this.#queue.shift();
+    if (!task) return;
+    this.#current = task;
+    this.#worker ??= this.#start();
+    const { body } = task.request;
+    // A view would be copied with its whole buffer.
+    const whole = body.byteLength === body.buffer.byteLength && body.buffer instanceof ArrayBuffer;
+    const own = whole && !this.#options.keepsBody ? body : new Uint8Array(body);
+    this.#worker.postMessage({ ...task.request, body: own } satisfies Request, [own.buffer as ArrayBuffer]);
+    this.#deadline = setTimeout(() => this.#late(), limits.decodeTimeoutMs);
+  }
+
+  #start(): Worker {
+    const { entry, options, heapMegabytesMax } = this.#options;
+    const worker = new Worker(entry, {
+      workerData: options,
+      resourceLimits: { maxOldGenerationSizeMb: heapMegabytesMax },
+    });
+    // The thread does not keep the process alive; an open request does.
+    worker.unref();
+    worker.on('message', (reply: Reply) => {
+      if (worker !== this.#worker) return;
+      this.#finish()?.resolve(reply);
+      this.#next();
+    });
+    // The event is followed by 'exit'. Out of memory is the only error that a body can cause; any other error is a bug.
+    let fault = unavailable('decode_thread_failed', 'The message could not be decoded. Send it again.');
+    worker.on('error', (error: Error & { code?: string }) => {
+      if (error.code !== 'ERR_WORKER_OUT_OF_MEMORY') throw error;
+      fault = tooLarge('message_too_complex', 'The message needs too much memory to be decoded. Send it in parts.');
+    });
+    worker.on('exit', () => {
+      if (worker === this.#worker) this.#replace(fault);
+    });
+    return worker;
+  }
+
+  #late(): void {
+    const seconds = limits.decodeTimeoutMs / 1000;
+    void this.#worker?.terminate();
+    this.#replace(unavailable('decode_timeout', `The message took longer than ${seconds} s to be decoded.`));
+  }
+
+  /** The thread has ended: refuses its body and starts a new thread. */
+  #replace(fault: Fault): void {
+    this.#worker = undefined;
+    this.#finish()?.reject(fault);
+    this.#next();
+  }
+
+  #finish(): Task<Request, Reply> | undefined {
+    clearTimeout(this.#deadline);
+    const task = this.#current;
+    this.#current = undefined;
+    return task;
+  }
+}
+
+const queueFull = unavailable('decode_queue_full', 'Too many large messages are waiting. Send it again later.');

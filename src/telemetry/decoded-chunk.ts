@@ -1,0 +1,102 @@
+/**
+ * The rows of one message that were decoded in a thread, cut into chunks of at most `limits.frameRowsMax` rows. The
+ * thread makes the columns and passes their memory; the main thread adds devices and order.
+ */
+import { limits } from '../base/limits.ts';
+import {
+  type EncodedColumns,
+  encodeColumns,
+  type FrameStamp,
+  newStamps,
+  type Spans,
+  sliceColumns,
+  stampedParts,
+} from './block.ts';
+import type { Rows } from './rows.ts';
+
+/** A chunk as it passes from thread to thread. */
+export interface DecodedChunk {
+  columns: EncodedColumns;
+  /** Runs of rows with one device and ts; the main thread replaces the devices. */
+  spans: Spans;
+}
+
+/** Rows of one message that form one frame; encoded once, like `Rows`. */
+export class Chunk {
+  readonly count: number;
+  /** The approximate size of the encoded block. */
+  readonly bytes: number;
+  readonly #columns: EncodedColumns;
+  readonly #spans: Spans;
+
+  constructor({ columns, spans }: DecodedChunk) {
+    const { count, keyPart, kind, num, int, text } = columns;
+    this.count = count;
+    const valueBytes = kind.length + num.length + (int?.length ?? 0) + (text?.length ?? 0);
+    this.bytes = 160 + keyPart.length + valueBytes + (spans.serverTimes > 0 ? 28 : 24) * count;
+    this.#columns = columns;
+    this.#spans = spans;
+  }
+
+  get oldestTs(): number {
+    return this.#spans.ts.reduce((oldest, ts) => Math.min(oldest, ts), Number.POSITIVE_INFINITY);
+  }
+
+  get newestTs(): number {
+    return this.#spans.ts.reduce((newest, ts) => Math.max(newest, ts), Number.NEGATIVE_INFINITY);
+  }
+
+  /** Records in the chunk; a record that is cut by the end of a chunk counts in both. */
+  get records(): number {
+    return this.#spans.count;
+  }
+
+  encode(stamp: FrameStamp): Uint8Array[] {
+    return stampedParts(this.#columns, this.#spans, stamp, newStamps(this.count));
+  }
+}
+
+export function chunksOf(rows: Rows): DecodedChunk[] {
+  const chunks: DecodedChunk[] = [];
+  for (let from = 0; from < rows.count; from += limits.frameRowsMax) {
+    chunks.push(cut(rows, from, Math.min(from + limits.frameRowsMax, rows.count)));
+  }
+  return chunks;
+}
+
+function cut(rows: Rows, from: number, to: number): DecodedChunk {
+  const spans = rows.spans();
+  const ends: number[] = [];
+  let first = -1;
+  let start = 0;
+  for (let i = 0; i < spans.count; i += 1) {
+    const end = spans.end[i]!;
+    if (end > from && start < to) {
+      if (first < 0) first = i;
+      ends.push(Math.min(end, to) - from);
+    }
+    start = end;
+  }
+  const count = ends.length;
+  const isServerTime = spans.isServerTime.slice(first, first + count);
+  return {
+    columns: encodeColumns(sliceColumns(rows.columns(), from, to)),
+    spans: {
+      count,
+      end: Uint32Array.from(ends),
+      device: spans.device.slice(first, first + count),
+      ts: spans.ts.slice(first, first + count),
+      isServerTime,
+      serverTimes: isServerTime.reduce((sum, is) => sum + is, 0),
+    },
+  };
+}
+
+/** Returns the memory that passes to the other thread. */
+export function buffersOf({ columns, spans }: DecodedChunk): ArrayBuffer[] {
+  const { kind, num, int, text } = columns;
+  const { end, device, ts, isServerTime } = spans;
+  // The key part may be in a shared pool, so it is copied.
+  const arrays = [kind, num, int, text, end, device, ts, isServerTime];
+  return arrays.flatMap((array) => (array ? [array.buffer as ArrayBuffer] : []));
+}
