@@ -29,7 +29,7 @@ import { WrongTries } from './auth/wrong-tries.ts';
 import { systemClock as clock, clockStepMs } from './base/clock.ts';
 import type { Config } from './base/config.ts';
 import { Bug, messageOf, StartError, unavailable } from './base/errors.ts';
-import { filesForConnections } from './base/file-limit.ts';
+import { openFilesMax } from './base/file-limit.ts';
 import { limits } from './base/limits.ts';
 import { createLog, type Log } from './base/log.ts';
 import { Metrics, processMetrics } from './base/metrics.ts';
@@ -50,6 +50,7 @@ import { Sessions } from './downlink/sessions.ts';
 import { seriesDeleter } from './erase/delete-series.ts';
 import { Eraser } from './erase/erase.ts';
 import { Retention } from './erase/retention.ts';
+import { GatewayDecodeThread } from './gateway/decode-thread.ts';
 import { Gateways } from './gateway/gateways.ts';
 import { ChildNames } from './gateway/names.ts';
 import { GatewayDecoder } from './gateway/telemetry.ts';
@@ -79,7 +80,7 @@ import { readWriterId, storeWriterId, writerIdMax } from './journal/identity.ts'
 import { type Journal, openJournal } from './journal/journal.ts';
 import { type Listener, listenTcp, listenTls } from './mqtt/listen.ts';
 import { createSignIn } from './mqtt/login.ts';
-import { openMqtt } from './mqtt/open.ts';
+import { gatewayBytesMax, openMqtt } from './mqtt/open.ts';
 import type { Mqtt } from './mqtt/server.ts';
 import { webSocketDoor } from './mqtt/websocket.ts';
 import { CertificateProvisioner } from './onboarding/certificate-provision.ts';
@@ -487,11 +488,14 @@ async function openDoors(base: Base, servers: HttpServer[], engine: Engine): Pro
   started.add('wrong credentials', () => wrongCredentials?.stop());
   const deviceAuth = new DeviceAuth(tokens, wrongCredentials, admission, log);
   const connectionsMax = config.mqtt.connectionsMax || filesForConnections();
+  const gatewayThread = new GatewayDecodeThread(decoding, config.gateway.packetBytesInFlightMax);
+  started.add('decoding thread of gateways', () => gatewayThread.close());
   const mqtt = openMqtt({
     config,
     connectionsMax,
     isTrustedProxy,
     gateways: engine.gateways,
+    gatewayThread,
     gatewayDecoder: new GatewayDecoder({ options: decoding, touch: activity.touch, rateLimits }),
     worker: config.http.tellWorker ? String(begin.slot) : '',
     signIn: createSignIn({ logins, sessions, certificates: engine.certificates, rateLimits, wrongCredentials, clock }),
@@ -530,7 +534,7 @@ async function openDoors(base: Base, servers: HttpServer[], engine: Engine): Pro
       state: () => link.state,
       refusal: () => (ingest.refusal() ?? clockFault(link.state.clock))?.message,
     });
-    if (config.mqtt.enabled && config.mqtt.webSocket) webSocketDoor(server, mqtt.open);
+    if (config.mqtt.enabled && config.mqtt.webSocket) webSocketDoor(server, mqtt.open, gatewayBytesMax(config));
     server.seal();
   }
   await servers[0]!.listen(config.http.address, config.http.port);
@@ -600,6 +604,11 @@ function degraded(config: Config, { journal, orphans }: Channel): string[] {
     reasons.push(`${journals} with ${orphans.bytes} bytes: worker 0 ships the rows to ClickHouse`);
   }
   return reasons;
+}
+
+/** Files that a worker may open for connections. */
+function filesForConnections(): number {
+  return Math.max(64, openFilesMax() - limits.fileReserve);
 }
 
 /** The exit code of a crash. */

@@ -111,10 +111,18 @@ export function checkSettings(config: Config): void {
   }
 }
 
-function checkRising({ http, mqtt, auth, ingest, rpc }: Config): void {
+function checkRising({ http, mqtt, gateway, auth, ingest, rpc }: Config): void {
   const { lingerMsMax, unsyncedMsMax } = ingest.journal;
   const { intervalMsMin, intervalMsMax } = ingest.ship;
   atMost(['HTTP_REQUEST_TIMEOUT', http.requestTimeoutMs], ['HTTP_MAX_REQUEST_TIMEOUT', http.requestTimeoutMsMax]);
+  atMost(
+    ['GATEWAY_PAYLOAD_SIZE', gateway.packetBytesMax],
+    ['GATEWAY_BYTES_IN_FLIGHT_MAX', gateway.packetBytesInFlightMax],
+  );
+  atMost(
+    ['NETTY_MAX_PAYLOAD_SIZE', mqtt.packetBytesMax],
+    ['GATEWAY_BYTES_IN_FLIGHT_MAX', gateway.packetBytesInFlightMax],
+  );
   atMost(['SHIP_INTERVAL_MS_MIN', intervalMsMin], ['SHIP_INTERVAL_MS_MAX', intervalMsMax]);
   atMost(['JOURNAL_LINGER_MS_MAX', lingerMsMax], ['JOURNAL_UNSYNCED_MS_MAX', unsyncedMsMax]);
   atMost(['MIN_SERVER_SIDE_RPC_TIMEOUT', rpc.timeoutMsMin], ['DEFAULT_SERVER_SIDE_RPC_TIMEOUT', rpc.timeoutMsDefault]);

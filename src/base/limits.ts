@@ -153,6 +153,16 @@ export const limits = {
 
   /** Bytes of the first MQTT packet. */
   mqttFirstPacketBytesMax: 4096,
+  /** Bytes of the topic of a packet above `mqtt.packetBytesMax`; a longer topic ends the connection. */
+  mqttLargeTopicBytesMax: 1024,
+  /** Bytes of a large packet that count as activity of its sender. */
+  mqttProgressBytes: 16 * 1024,
+  /** Time without that many bytes after which a large packet loses its room and is skipped. */
+  mqttLargeStallMsMax: 60_000,
+  /** Time between two lines of a worker about packets of one device that are too large. */
+  mqttTooLargeLogMs: 60_000,
+  /** Devices whose last such line is remembered. */
+  mqttTooLargeLoggedMax: 10_000,
   /** Time from the connection to its CONNECT. */
   mqttConnectMsMax: 10_000,
   /** Time of a TLS handshake. */
@@ -517,6 +527,8 @@ export const limits = {
   gatewayRetryMs: 2_000,
   /** Shortest time between two notices to a gateway that one child was refused. */
   gatewayNoticeMs: 1_000,
+  /** Messages on `v1/gateway/errors` to one gateway between two sweeps (`mqttSweepMs`); further ones are not sent. */
+  gatewayErrorsPerSweepMax: 10,
   /** Claims of one message that are worked on at once. */
   gatewayClaimsAtOnce: 16,
   /** Names of children that one refusal spells out. */

@@ -16,6 +16,7 @@ import type { LocalDevices } from '../device/local-devices.ts';
 import type { DeviceSession, SessionEnd, SessionOwner, Sessions } from '../downlink/sessions.ts';
 import type { ConfirmRpc, RpcSession, RpcSessions } from '../rpc/notify.ts';
 import type { RpcRequest } from '../rpc/rpc.ts';
+import type { NamedChild, NamedChildren } from './named-children.ts';
 import type { ChildNames, FoundChildren, WantedChild } from './names.ts';
 
 /** The reason why a child is no longer routed, or was refused. */
@@ -50,7 +51,7 @@ interface Sent {
   isOpen: boolean;
 }
 
-export class Child implements SessionOwner, Follower, RpcSession {
+export class Child implements NamedChild, SessionOwner, Follower, RpcSession {
   readonly gateway: Gateway;
   device: CachedDevice;
   /** The name that the gateway uses; the name of the device itself changes when a user renames it. */
@@ -63,7 +64,7 @@ export class Child implements SessionOwner, Follower, RpcSession {
    * messages.
    */
   bytes: Buffer;
-  next: Child | undefined = undefined;
+  next: NamedChild | undefined = undefined;
   seen = 0;
   charged = 0;
   refusal: Fault | undefined = undefined;
@@ -160,11 +161,11 @@ export class Child implements SessionOwner, Follower, RpcSession {
   }
 }
 
-export class Gateway implements Subject {
+export class Gateway implements Subject, NamedChildren {
   readonly device: CachedDevice;
   readonly link: GatewayLink;
   /** Owned by `telemetry.ts`: the child named first in the last message. */
-  first: Child | undefined = undefined;
+  first: NamedChild | undefined = undefined;
   readonly #deps: GatewayDeps;
   readonly #children = new Map<string, Child>();
   readonly #byNumber = new Map<number, Child>();
@@ -234,6 +235,13 @@ export class Gateway implements Subject {
     }
     this.#waiting += 1;
     this.#last = this.#runLater(this.#last, wanted, missing, operation);
+  }
+
+  /**
+   * Connects children in the middle of an operation of `run`, which keeps the order. Returns the refused children.
+   */
+  async connect(wanted: readonly WantedChild[]): Promise<Refused> {
+    return this.#connect(await this.#find(this.#missing(wanted)));
   }
 
   /** Returns false when the child was not connected. */

@@ -22,6 +22,10 @@ export class Refusals {
     return this.#faults.has(name);
   }
 
+  [Symbol.iterator](): IterableIterator<[string, Fault]> {
+    return this.#faults[Symbol.iterator]();
+  }
+
   get size(): number {
     return this.#faults.size;
   }

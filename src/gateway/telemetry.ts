@@ -15,7 +15,7 @@ import { newMark, type Rows } from '../telemetry/rows.ts';
 import { type Json, JsonReader } from '../value/json.ts';
 import { strictAfter } from '../value/lenient.ts';
 import { readByName } from './by-name.ts';
-import type { Child, Gateway } from './gateway.ts';
+import type { NamedChild, NamedChildren } from './named-children.ts';
 import type { WantedChild } from './names.ts';
 import { Refusals } from './refusals.ts';
 
@@ -27,14 +27,14 @@ export const unknownChild = notFound('A device of the message is not connected.'
  * children.
  */
 export class GatewayTelemetry implements Waiter {
-  readonly gateway: Gateway;
+  readonly gateway: NamedChildren;
   readonly id: number;
   /** Children that could not be connected. */
   refused: ReadonlyMap<string, Fault> = noneRefused;
   refusals: Refusals | undefined = undefined;
   readonly #waiter: Waiter;
 
-  constructor(gateway: Gateway, waiter: Waiter) {
+  constructor(gateway: NamedChildren, waiter: Waiter) {
     this.gateway = gateway;
     this.#waiter = waiter;
     lastMessage += 1;
@@ -115,7 +115,7 @@ export class GatewayDecoder {
     at = skipBlank(body, at + 1);
     if (body[at] === 0x7d) return at === last;
     lastPass += 1;
-    let previous: Child | undefined;
+    let previous: NamedChild | undefined;
     for (;;) {
       if (body[at] !== 0x22) return false;
       at += 1;
@@ -180,7 +180,7 @@ export class GatewayDecoder {
   }
 
   /** Counts the child's message. Above the limit of the gateway the child's rows are rolled back. */
-  #accepted(child: Child, message: GatewayTelemetry, now: number, rows: Rows): void {
+  #accepted(child: NamedChild, message: GatewayTelemetry, now: number, rows: Rows): void {
     const { device } = child;
     this.#touch(device, now);
     const rateLimits = this.#rateLimits;
@@ -221,7 +221,7 @@ function refuse(message: GatewayTelemetry, name: string, fault: Fault): void {
 }
 
 /** Returns -1 for a Fault as well: the exact reader decides. */
-function readRecords(at: number, child: Child): number {
+function readRecords(at: number, child: NamedChild): number {
   try {
     return records.records(at, child.device);
   } catch (error) {
@@ -240,7 +240,7 @@ function endOfName(body: Uint8Array, at: number, last: number): number {
 }
 
 /** Returns undefined when the bytes are not the name of a connected child. */
-function childNamed(gateway: Gateway, body: Uint8Array, start: number, end: number): Child | undefined {
+function childNamed(gateway: NamedChildren, body: Uint8Array, start: number, end: number): NamedChild | undefined {
   const bytes = Buffer.from(body.buffer, body.byteOffset + start, end - start);
   let name: string;
   if (bytes.includes(0x5c)) {

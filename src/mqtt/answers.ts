@@ -34,6 +34,8 @@ export function answerOf(fault: Fault): Answer {
   const { status, errorCode, reason } = fault;
   if (topicReasons.has(reason)) return stays(code.topicName);
   if (errorCode === ErrorCode.entitiesLimit) return stays(code.quota);
+  // PUBACK has no code 0x95, and 0x97 is the code for a limit that this server imposes [MQTT-3.4.2.1].
+  if (reason === 'message_too_large') return stays(code.quota);
   switch (status) {
     case 400:
     case 413: // Sent again it is as large: no quota that a pause would help against.
@@ -65,7 +67,7 @@ const journalReasons: Record<string, true> = {
 const storedLater: Record<string, true> = { store_slow: true, store_refused: true };
 
 /** A pause does not help against `clock_wrong`: other messages of the client may have their own "ts". */
-const quotaReasons: Record<string, true> = { ...journalReasons, ...storedLater, clock_wrong: true };
+const quotaReasons: Record<string, true> = { ...journalReasons, ...storedLater, clock_wrong: true, gateway_room: true };
 
 export function isJournalRefusal({ status, reason }: Fault): boolean {
   return status === 503 && reason in journalReasons;

@@ -1,5 +1,12 @@
 /** The rules of one connection, over a transport in memory, with a clock that moves only by hand. */
-import { generate, type IConnectPacket, type Packet, parser } from 'mqtt-packet';
+import {
+  generate,
+  type IConnectPacket,
+  type IPubackPacket,
+  type IPublishPacket,
+  type Packet,
+  parser,
+} from 'mqtt-packet';
 import { afterEach, describe, expect, test } from 'vitest';
 import { Admission } from '../activity/admission.ts';
 import { badRequest, type Fault, notFound, unavailable } from '../base/errors.ts';
@@ -19,9 +26,11 @@ import { JournalWaiters } from './journal-waiters.ts';
 import { createSignIn } from './login.ts';
 import type { Publish } from './operation.ts';
 import { Outbox } from './outbox.ts';
+import { PacketRoom } from './packet-room.ts';
 import { ReadGate } from './read-gate.ts';
 import type { Session } from './session.ts';
 import type { SignedIn, SignInRefused } from './sign-in.ts';
+import { TooLargeLog } from './too-large-log.ts';
 import { TopicTable } from './topics/table.ts';
 import type { Transport } from './transport.ts';
 
@@ -77,6 +86,8 @@ interface BenchOptions {
   signIn?: () => SignedIn | SignInRefused | Promise<SignedIn | SignInRefused>;
   inflightMax?: number;
   closeOnInvalid?: boolean;
+  packetRoom?: PacketRoom;
+  log?: Log;
 }
 
 const signedIn: SignedIn = { device: {} as CachedDevice, isGateway: false, topics: undefined, end() {} };
@@ -87,6 +98,8 @@ function bench({
   signIn = () => signedIn,
   inflightMax = 3,
   closeOnInvalid = false,
+  packetRoom = new PacketRoom(64_000, 32_000),
+  log = quiet,
 }: BenchOptions = {}): Bench {
   let now = 1_000;
   let refusal: Fault | undefined;
@@ -101,6 +114,7 @@ function bench({
       connectionsPerAddressMax: 10,
       packetBytesMax: 4096,
       inflightMax,
+      gateway: { packetBytesMax: 32_000, inflightMax },
       idleMs: 600_000,
       closeOnInvalid,
     },
@@ -127,7 +141,9 @@ function bench({
     admission: new Admission({ rateLimits: undefined, touch() {} }),
     journalRefusal: () => refusal,
     clock: { now: () => now, monotonic: () => now },
-    log: quiet,
+    log,
+    packetRoom,
+    tooLargeLog: new TooLargeLog({ now: () => now, monotonic: () => now }, log),
     counters: new Counters(metrics),
     flusher: new Flusher(),
     journalWaiters: new JournalWaiters({ now: () => now, monotonic: () => now }, () => refusal),
@@ -905,4 +921,154 @@ test('a connection that ends in the turn of another one does not wait for the jo
   refusal = undefined;
   waiters.round();
   expect(calls).toEqual(['first']);
+});
+
+describe('large packets of a gateway', () => {
+  const device = { number: 7, tenantId: 'tenant', id: 'gateway', name: 'hub' } as CachedDevice;
+  const gateway = { signIn: () => ({ ...signedIn, device, isGateway: true }) };
+  const large = (messageId: number, bytes: number): Packet => ({
+    ...(publish(messageId) as IPublishPacket),
+    payload: Buffer.alloc(bytes, ' '),
+  });
+  const bytesOf = (packet: Packet) => generate(packet, { protocolVersion: 5 });
+
+  /** Gives the packet to the connection in pieces. */
+  function drip({ connection }: Bench, packet: Buffer, pieceBytes: number): void {
+    for (let at = 0; at < packet.length; at += pieceBytes) connection.onData(packet.subarray(at, at + pieceBytes));
+  }
+
+  test('are kept in room that is released with the answer, however they are cut', async () => {
+    for (const pieceBytes of [100_000, 10_000, 1_000, 7]) {
+      const packetRoom = new PacketRoom(64_000, 32_000);
+      const it = bench({ ...gateway, level: 5, packetRoom });
+      expect((await it.sent())[0]).toMatchObject({ properties: { maximumPacketSize: 32_000 } });
+      drip(it, Buffer.concat([1, 2, 3].map((id) => bytesOf(id === 2 ? large(2, 20_000) : publish(id)))), pieceBytes);
+      expect(it.publishes.map(({ isOwned, payload }) => [isOwned, payload.length])).toEqual([
+        [false, 0],
+        [true, 0],
+        [false, 0],
+      ]);
+      expect(packetRoom.held).toBeGreaterThanOrEqual(20_000);
+      expect(packetRoom.held).toBeLessThan(20_100);
+      for (const one of it.publishes) one.acknowledge();
+      expect(packetRoom.held).toBe(0);
+      expect(names(await it.sent())).toEqual(['puback 1', 'puback 2', 'puback 3']);
+    }
+  });
+
+  test('above the limit are skipped without memory, up to the largest length that MQTT has', async () => {
+    const lines: object[] = [];
+    const log = { ...quiet, warn: (event: string, fields: object = {}) => void lines.push({ event, ...fields }) };
+    const packetRoom = new PacketRoom(64_000, 32_000);
+    const it = bench({ ...gateway, level: 5, packetRoom, log });
+    await it.sent();
+    const remaining = 268_435_455;
+    const head = Buffer.from([0x32, 0xff, 0xff, 0xff, 0x7f, 0, topic.length, ...Buffer.from(topic), 0, 9, 0]);
+    it.connection.onData(Buffer.concat([bytesOf(publish(1)), head]));
+    const piece = Buffer.alloc(65_536, '"a",');
+    const before = process.memoryUsage().arrayBuffers;
+    let left = remaining - (head.length - 5);
+    for (; left > piece.length; left -= piece.length) it.connection.onData(piece);
+    expect(process.memoryUsage().arrayBuffers - before).toBeLessThan(1024 * 1024);
+    expect(packetRoom.held).toBe(0);
+    it.connection.onData(Buffer.concat([piece.subarray(0, left), bytesOf(publish(2))]));
+    for (const one of it.publishes) one.acknowledge();
+    expect((await it.sent()).map(({ messageId, ...rest }) => [messageId, (rest as IPubackPacket).reasonCode])).toEqual([
+      [1, 0],
+      [9, 0x97],
+      [2, 0],
+    ]);
+    const bytes = remaining + 5;
+    expect(lines).toEqual([
+      { event: 'mqtt_message_too_large', device: 'gateway', name: 'hub', bytes, bytesMax: 32_000, topic },
+    ]);
+  });
+
+  test('wait for room: the connection is not read, and goes on when there is room', async () => {
+    const packetRoom = new PacketRoom(40_000, 32_000);
+    const first = bench({ ...gateway, packetRoom });
+    const second = bench({ ...gateway, packetRoom });
+    first.send(large(1, 28_000));
+    second.send(large(1, 28_000), publish(2));
+    expect([first.publishes.length, second.publishes.length, packetRoom.waiting]).toEqual([1, 0, 1]);
+    expect(second.transport.paused).toBe(true);
+    first.publishes[0]!.acknowledge();
+    await new Promise((resolve) => setImmediate(resolve));
+    expect([second.publishes.length, packetRoom.waiting, second.transport.paused]).toEqual([2, 0, false]);
+  });
+
+  test('that find no room in time are refused: MQTT 5 stays, MQTT 3 keeps the message', async () => {
+    for (const level of [4, 5] as const) {
+      const packetRoom = new PacketRoom(40_000, 32_000);
+      const first = bench({ ...gateway, packetRoom, level });
+      const second = bench({ ...gateway, packetRoom, level });
+      first.send(large(1, 28_000));
+      second.send(large(1, 28_000), publish(2));
+      await second.sent();
+      second.move(limits.mqttPausedMsMax + 1_000);
+      expect(packetRoom.waiting).toBe(0);
+      const sent = await second.sent();
+      if (level === 5) expect(sent).toMatchObject([{ cmd: 'puback', messageId: 1, reasonCode: 0x97 }]);
+      else expect([sent, second.endedBy()]).toEqual([[], 'server_fault']);
+    }
+  });
+
+  test('that stall lose their room, and progress counts as activity', async () => {
+    const packetRoom = new PacketRoom(4_000_000, 2_000_000);
+    const it = bench({ ...gateway, level: 5, packetRoom, connect: { keepalive: 40 } });
+    const packet = bytesOf(large(1, 30_000));
+    await it.sent();
+    it.connection.onData(packet.subarray(0, 17_000));
+    it.move(35_000);
+    it.connection.onData(packet.subarray(17_000, 17_100));
+    expect(packetRoom.held).toBeGreaterThan(0);
+    it.move(20_000);
+    expect(it.endedBy()).toBe('');
+    it.move(6_000);
+    expect(it.endedBy()).toBe('keep_alive');
+    expect(packetRoom.held).toBe(0);
+
+    const idle = bench({ ...gateway, level: 5, packetRoom, connect: { keepalive: 0 } });
+    await idle.sent();
+    idle.connection.onData(packet.subarray(0, 17_000));
+    idle.move(limits.mqttLargeStallMsMax - 1);
+    expect(packetRoom.held).toBeGreaterThan(0);
+    idle.move(2);
+    expect(packetRoom.held).toBe(0);
+    idle.connection.onData(packet.subarray(17_000));
+    expect(await idle.sent()).toMatchObject([{ cmd: 'puback', messageId: 1, reasonCode: 0x97 }]);
+  });
+
+  test('wait for the journal like others', async () => {
+    const it = bench({ ...gateway, level: 5 });
+    await it.sent();
+    it.refuse(unavailable('journal_slow', 'Too slow.'));
+    it.send(large(1, 20_000), publish(2));
+    expect(it.publishes).toHaveLength(0);
+    it.refuse(undefined);
+    it.move(100);
+    expect(it.publishes).toHaveLength(2);
+  });
+
+  test('end with their connection, and give their room back', () => {
+    for (const end of ['cut', 'while it waits'] as const) {
+      const packetRoom = new PacketRoom(40_000, 32_000);
+      const other = packetRoom.of({ number: 1, tenantId: 'tenant' }, { hasRoom() {} });
+      if (end === 'while it waits') other.grow(30_000);
+      const it = bench({ ...gateway, packetRoom });
+      const packet = generate(large(1, 28_000), { protocolVersion: 4 });
+      it.connection.onData(packet.subarray(0, 20_000));
+      it.connection.onClosed();
+      expect([it.endedBy(), packetRoom.waiting]).toEqual(['connection_lost', 0]);
+      other.release();
+      expect(packetRoom.held).toBe(0);
+    }
+  });
+
+  test('are no exception for devices', async () => {
+    const it = bench({ level: 5, signIn: () => ({ ...signedIn, device }) });
+    await it.sent();
+    it.send(large(1, 5_000));
+    expect(it.endedBy()).toBe('packet_too_large');
+  });
 });

@@ -15,6 +15,7 @@ import type { CloseReason } from './close-reason.ts';
 import type { ConnectionCaps, ConnectionDeps } from './deps.ts';
 import type { Flushable } from './flusher.ts';
 import { Inbox, type Sender } from './inbox.ts';
+import { LargePackets } from './large-packets.ts';
 import { Outbox } from './outbox.ts';
 import { Outgoing, type Recipient } from './outgoing.ts';
 import { readAcknowledgement } from './packets/acknowledgements.ts';
@@ -27,7 +28,7 @@ import { SlowReader } from './slow-reader.ts';
 import { stopAllStreams, takeSubscribe, takeUnsubscribe } from './streams.ts';
 import type { QoS } from './subscriptions.ts';
 import type { Transport, TransportEvents } from './transport.ts';
-import { Frames } from './wire/frames.ts';
+import { Frames, type Step } from './wire/frames.ts';
 import { malformed, protocolError, WireError } from './wire/wire-error.ts';
 
 type State = 'new' | 'signing_in' | 'live' | 'closed';
@@ -51,6 +52,8 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
   #signedIn: SignedIn | undefined = undefined;
   /** Set with the session. */
   #inbox: Inbox | undefined = undefined;
+  /** Made with the first large packet of a gateway. */
+  #large: LargePackets | undefined = undefined;
   /** Made with the first message to the client. */
   #outgoing: Outgoing | undefined = undefined;
   #caps: ConnectionCaps;
@@ -130,6 +133,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
   onOverflow(): void {
     assert(!this.#isGone, 'a transport that is closed keeps nothing', this);
     this.#gate.endWait();
+    this.#large?.endWait();
   }
 
   /** A client may publish and disconnect at once: its packets are handled first, even after a slow sign-in. */
@@ -138,6 +142,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
     this.#isGone = true;
     this.#gate.drop(hold.reader);
     this.#outgoing?.stopFile();
+    this.#large?.endWait();
     if (this.#gate.held === 0) this.#end('connection_lost');
     if (this.#state === 'closed') this.#deps.left(this);
   }
@@ -211,6 +216,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
     this.#receivedAt += lateMs;
     this.#reader.late(lateMs);
     this.#inbox?.sweep();
+    this.#large?.sweep(now);
     const silentMs = now - this.#receivedAt;
     switch (this.#state) {
       case 'new':
@@ -259,6 +265,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
     if (wasLive) this.#inbox?.discardUnread(reason);
     this.#frames.clear();
     this.#gate.close();
+    this.#large?.close();
     this.#outbox.drop();
     this.#outgoing?.drop();
     this.#deps.counters.disconnected(reason);
@@ -291,7 +298,10 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
         break;
       }
       const step = this.#frames.next(isFirst ? limits.mqttFirstPacketBytesMax : this.#caps.packetBytesMax);
-      if (step === 'more') break;
+      if (step === 'more') {
+        if (this.#large?.hasProgressed()) this.#receivedAt = clock.monotonic();
+        break;
+      }
       if (step === 'packet') {
         // Only whole packets count as activity: a drip of bytes does not postpone the deadline.
         now ||= clock.monotonic();
@@ -299,11 +309,31 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
         counters.packetsIn[this.#frames.type]!.add(1);
         this.#handle(isFirst);
       } else {
-        this.close(isFirst ? 'not_mqtt' : step === 'too_large' ? 'packet_too_large' : 'malformed');
+        this.#takeLarge(step, isFirst);
       }
     }
     this.#reading = false;
     if (this.#gate.held !== 0 && this.#state !== 'closed') this.#frames.keep();
+  }
+
+  /** Only gateways may send packets above the cap of all; elsewhere such a packet ends the connection. */
+  #takeLarge(step: Step, isFirst: boolean): void {
+    const session = this.#session;
+    try {
+      if (session?.kind === 'gateway') {
+        const parts = { session, frames: this.#frames, gate: this.#gate, inbox: this.#inbox! };
+        this.#large ??= new LargePackets(this.#deps, parts);
+        if (this.#large.take(step)) return;
+      }
+      if (step === 'too_large' && session?.device !== undefined) {
+        const { packetBytesMax: bytesMax } = this.#caps;
+        this.#deps.tooLargeLog.add(session.device, { bytes: this.#frames.declaredBytes, bytesMax });
+      }
+      this.close(isFirst ? 'not_mqtt' : step === 'malformed' ? 'malformed' : 'packet_too_large');
+    } catch (error) {
+      if (!(error instanceof WireError)) throw error;
+      this.close(error.reason);
+    }
   }
 
   /** The address of a trusted proxy belongs to many senders. */
@@ -464,7 +494,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
     });
     this.#state = 'live';
     counters.connected('accepted');
-    const { packetBytesMax, inflightMax } = this.#caps;
+    const { packetBytesMax, inflightMax } = signedIn?.isGateway ? settings.gateway : this.#caps;
     const { worker } = settings;
     this.send(connackBytes(level, { packetBytesMax, receiveMaximum: inflightMax, assignedClientId, worker }));
     this.#deps.onSession?.(this.#session);

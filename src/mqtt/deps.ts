@@ -8,11 +8,13 @@ import type { Addresses } from './addresses.ts';
 import type { Counters } from './counters.ts';
 import type { Flusher } from './flusher.ts';
 import type { JournalWaiters } from './journal-waiters.ts';
+import type { PacketRoom } from './packet-room.ts';
 import type { Session } from './session.ts';
 import type { SignIn } from './sign-in.ts';
+import type { TooLargeLog } from './too-large-log.ts';
 import type { Streams, TopicTable } from './topics/table.ts';
 
-/** Caps of a connection, which CONNACK announces to MQTT 5 clients. */
+/** Caps of a connection, by the role of its session, which CONNACK announces to MQTT 5 clients. */
 export interface ConnectionCaps {
   packetBytesMax: number;
   /** Messages that wait for their answer. */
@@ -20,6 +22,8 @@ export interface ConnectionCaps {
 }
 
 export interface MqttSettings extends ConnectionCaps {
+  /** Caps of gateways. Larger packets than `packetBytesMax` of all roles are PUBLISH only (`large-packets.ts`). */
+  gateway: ConnectionCaps;
   /** The name of the worker for MQTT 5 clients (`http.tellWorker`); '' = not sent. */
   worker: string;
   /** Open connections of one network address. */
@@ -43,6 +47,8 @@ export interface MqttDeps {
   /** Called after the sign-in, before the first message. */
   onSession?: (session: Session) => void;
   admission: Admission;
+  /** Room for the large packets of gateways. */
+  packetRoom: PacketRoom;
   /** Returns the reason why the journal refuses messages; undefined when it accepts. */
   journalRefusal: () => Fault | undefined;
   clock: Clock;
@@ -56,6 +62,7 @@ export interface ConnectionDeps extends MqttDeps {
   addresses: Addresses;
   /** Caps of connections without credentials. */
   provisioningCaps: ConnectionCaps;
+  tooLargeLog: TooLargeLog;
   /** Called when the transport is closed and all received packets are handled. May be called twice. */
   left: (connection: object) => void;
 }

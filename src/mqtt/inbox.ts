@@ -4,6 +4,7 @@
  * session opens; the `Outbox` sends the acknowledgements.
  */
 import { assert, Fault, isBug, type Subject } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
 import { answerOf, code, isDiscarded, isJournalRefusal, mayPass } from './answers.ts';
 import type { CloseReason } from './close-reason.ts';
 import type { ConnectionDeps } from './deps.ts';
@@ -14,6 +15,7 @@ import { pubcompBytes, pubrecBytes } from './packets/acknowledgements.ts';
 import { PublishFrame, readPublish } from './packets/publish.ts';
 import type { ReadGate } from './read-gate.ts';
 import type { ProtocolLevel, Session } from './session.ts';
+import { sendGatewayError } from './topics/gateway-errors.ts';
 import type { TopicTable } from './topics/table.ts';
 import type { Frames } from './wire/frames.ts';
 import { isTopic, readText } from './wire/strings.ts';
@@ -36,6 +38,13 @@ export interface InboxParts {
   /** The client wants no Reason Strings. */
   isTerse: boolean;
   packetBytesMax: number;
+}
+
+/** The head of a PUBLISH, which is answered when its last byte is skipped. */
+export interface SkippedPublish {
+  topic: string;
+  qos: 0 | 1 | 2;
+  packetId: number;
 }
 
 /** Reasons after which no received packet is handled. */
@@ -62,6 +71,8 @@ export class Inbox implements Answered {
   readonly #isTerse: boolean;
   readonly #packetBytesMax: number;
   #discards: Discards | undefined = undefined;
+  /** Messages on `v1/gateway/errors` since the last sweep. */
+  #errorsSent = 0;
 
   constructor(deps: ConnectionDeps, { sender, session, frames, gate, outbox, isTerse, packetBytesMax }: InboxParts) {
     this.#deps = deps;
@@ -98,6 +109,7 @@ export class Inbox implements Answered {
     incoming.session = this.#session;
     incoming.connection = this;
     incoming.payload = buffer.subarray(payloadStart, end);
+    incoming.isOwned = this.#frames.isOwned;
     if (qos === 0) {
       gate.unanswered += 1;
     } else {
@@ -107,6 +119,7 @@ export class Inbox implements Answered {
     try {
       if (exact === undefined) this.#table.dispatch(incoming);
       else exact.operation(incoming, '');
+      this.#passRoom(incoming);
       // The read buffer is reused. The object may be in the pool already, but serves no other message yet.
       incoming.payload = noPayload;
     } catch (error) {
@@ -115,9 +128,34 @@ export class Inbox implements Answered {
         this.#waitForJournal(incoming);
         return;
       }
+      this.#passRoom(incoming);
       incoming.refuse(error);
     }
     gate.forgetRefusal();
+    if (this.#sender.reach !== 'closed') gate.holdForAnswers(this.#level);
+  }
+
+  /** Refuses a PUBLISH that was skipped: as if `publish` had read it. */
+  refuseSkipped({ topic, qos, packetId }: SkippedPublish, fault: Fault): void {
+    const gate = this.#gate;
+    if (qos === 2 && this.#isRepeated(packetId)) return;
+    if (qos > 0 && gate.unacknowledged >= gate.inflightMax) {
+      this.#sender.close('receive_maximum');
+      return;
+    }
+    const incoming = takeIncoming();
+    incoming.topic = topic;
+    incoming.qos = qos;
+    incoming.packetId = packetId;
+    incoming.session = this.#session;
+    incoming.connection = this;
+    if (qos === 0) {
+      gate.unanswered += 1;
+    } else {
+      gate.unacknowledged += 1;
+      this.#outbox.expect(incoming);
+    }
+    incoming.refuse(fault);
     if (this.#sender.reach !== 'closed') gate.holdForAnswers(this.#level);
   }
 
@@ -156,8 +194,17 @@ export class Inbox implements Answered {
 
   /** Twice a second. */
   sweep(): void {
+    this.#errorsSent = 0;
     this.#discards?.log(this.#deps.log, this.#session.device?.id);
     this.#gate.forgetRefusal();
+  }
+
+  /** The room of a large packet is released with the answer of its message. */
+  #passRoom(incoming: Incoming): void {
+    const room = this.#frames.takeRoom();
+    if (room === undefined) return;
+    if (incoming.isOpen) incoming.room = room;
+    else room.release();
   }
 
   /** Handles a PUBLISH that is repeated before PUBREL: the first one was accepted, and its PUBREC answers both. */
@@ -174,7 +221,7 @@ export class Inbox implements Answered {
     counters.refused(fault.reason);
     if (isBug(fault)) log.error('handler_bug', { topic: incoming.topic, error: fault.cause });
     if (incoming.qos === 0) {
-      if (isDiscarded(fault)) this.#discard(fault.reason, 0);
+      if (isDiscarded(fault)) this.#discardRefused(incoming, fault);
     } else {
       const answer = answerOf(fault);
       incoming.code = answer.code;
@@ -189,7 +236,7 @@ export class Inbox implements Answered {
           incoming.code = withheld;
           this.#sender.close('invalid_message');
         } else {
-          this.#discard(fault.reason, incoming.qos);
+          this.#discardRefused(incoming, fault);
         }
       }
     }
@@ -207,6 +254,12 @@ export class Inbox implements Answered {
     giveBack(incoming);
     this.#frames.unread();
     this.#gate.holdForJournal();
+  }
+
+  #discardRefused(incoming: Incoming, fault: Fault): void {
+    this.#discard(fault.reason, incoming.qos);
+    if (this.#session.kind !== 'gateway' || this.#errorsSent >= limits.gatewayErrorsPerSweepMax) return;
+    if (sendGatewayError(incoming, fault)) this.#errorsSent += 1;
   }
 
   #discard(reason: string, qos: 0 | 1 | 2): void {

@@ -6,6 +6,7 @@ import type { Fault } from '../base/errors.ts';
 import { assert } from '../base/errors.ts';
 import type { Publish } from './operation.ts';
 import type { Session } from './session.ts';
+import type { Room } from './wire/large-packet.ts';
 
 /** The part of a connection that its messages use. */
 export interface Answered {
@@ -18,6 +19,7 @@ const noPayload = Buffer.alloc(0);
 export class Incoming implements Publish {
   topic = '';
   payload: Buffer = noPayload;
+  isOwned = false;
   qos: 0 | 1 | 2 = 0;
   session: Session = undefined as unknown as Session;
   packetId = 0;
@@ -27,6 +29,8 @@ export class Incoming implements Publish {
   /** Reason code and Reason String of the answer. */
   code = 0;
   text = '';
+  /** The room of a large packet, whose bytes are the message's own. */
+  room: Room | undefined = undefined;
   /** The next object of the connection, or of the pool. */
   next: Incoming | undefined = undefined;
 
@@ -41,6 +45,10 @@ export class Incoming implements Publish {
   #answer(fault: Fault | undefined): void {
     assert(this.isOpen, 'an MQTT message is answered once');
     this.isOpen = false;
+    if (this.room !== undefined) {
+      this.room.release();
+      this.room = undefined;
+    }
     const { connection } = this;
     if (connection === undefined) giveBack(this);
     else connection.answered(this, fault);

@@ -8,6 +8,7 @@ import type { Config } from '../base/config.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics.ts';
 import type { CachedDevice } from '../device/cached-device.ts';
+import type { GatewayDecodeThread } from '../gateway/decode-thread.ts';
 import type { Gateways } from '../gateway/gateways.ts';
 import type { GatewayDecoder } from '../gateway/telemetry.ts';
 import type { Decode, Ingest } from '../ingest/accept.ts';
@@ -18,6 +19,7 @@ import type { RpcSessions } from '../rpc/notify.ts';
 import type { Rpc } from '../rpc/send.ts';
 import type { Calls } from '../rules/calls.ts';
 import type { ReadBody } from '../value/lenient.ts';
+import { PacketRoom } from './packet-room.ts';
 import { Mqtt } from './server.ts';
 import type { SignIn } from './sign-in.ts';
 import { attributeRequestTopics } from './topics/attribute-requests.ts';
@@ -47,6 +49,7 @@ export interface MqttDoorDeps {
   castNumericStrings: boolean;
   gateways: Gateways;
   gatewayDecoder: GatewayDecoder;
+  gatewayThread: GatewayDecodeThread;
   admission: Admission;
   attributes: Attributes;
   updates: AttributeUpdates;
@@ -69,16 +72,22 @@ export function deviceTopics(deps: MqttDoorDeps): TopicEntries[] {
     attributeTopics(deps),
     attributeRequestTopics(deps),
     rpcTopics(deps),
-    callTopics({ ...deps, sessionLimits: sessionLimits(config) }),
+    callTopics({ ...deps, sessionLimits: sessionLimits(config, gatewayBytesMax(config)) }),
     claimTopics(deps),
     firmwareTopics({ ...deps, packetBytesMax: config.mqtt.packetBytesMax }),
   ];
+}
+
+/** The largest packet of a gateway. */
+export function gatewayBytesMax({ mqtt, gateway }: Pick<Config, 'mqtt' | 'gateway'>): number {
+  return Math.max(mqtt.packetBytesMax, gateway.packetBytesMax);
 }
 
 export function openMqtt(deps: MqttDoorDeps): Mqtt {
   const { config, worker, signIn, ingest, admission, updates, provisioning, clock, log, metrics } = deps;
   const { packetBytesMax, inflightMax, idleSeconds, closeOnInvalid } = config.mqtt;
   const connectionsPerAddressMax = config.mqtt.connectionsPerAddressMax || Math.ceil(0.9 * deps.connectionsMax);
+  const packetRoom = new PacketRoom(config.gateway.packetBytesInFlightMax, gatewayBytesMax(config));
   const gateway = gatewayTopics(deps, config.gateway.disconnectNotices);
   const ofProfile = profileOperations(telemetryOperation(deps), saveAttributes(deps));
   const topics = new TopicTable([...deviceTopics(deps), ...gateway.topics], ofProfile);
@@ -89,6 +98,7 @@ export function openMqtt(deps: MqttDoorDeps): Mqtt {
         connectionsPerAddressMax,
         packetBytesMax,
         inflightMax,
+        gateway: { packetBytesMax: gatewayBytesMax(config), inflightMax },
         idleMs: idleSeconds * 1000,
         closeOnInvalid,
       },
@@ -102,6 +112,7 @@ export function openMqtt(deps: MqttDoorDeps): Mqtt {
         ...gateway.streams,
       },
       admission,
+      packetRoom,
       journalRefusal: () => ingest.refusal(),
       clock,
       log,

@@ -12,6 +12,8 @@ export interface Publish extends Waiter {
   readonly topic: string;
   /** A view of the received bytes, valid until the operation returns. Bytes that are needed longer must be copied. */
   readonly payload: Buffer;
+  /** True: the payload is in memory of its own, which holds room until the answer, and stays valid until then. */
+  readonly isOwned: boolean;
   readonly qos: 0 | 1 | 2;
   readonly session: Session;
 }

@@ -11,6 +11,7 @@ import { Counters } from './counters.ts';
 import type { ConnectionDeps, MqttDeps } from './deps.ts';
 import { Flusher } from './flusher.ts';
 import { JournalWaiters } from './journal-waiters.ts';
+import { TooLargeLog } from './too-large-log.ts';
 import type { OpenConnection } from './transport.ts';
 
 const drainStepMs = 5;
@@ -37,6 +38,7 @@ export class Mqtt {
       flusher: new Flusher(),
       journalWaiters: new JournalWaiters(deps.clock, deps.journalRefusal),
       addresses: this.#addresses,
+      tooLargeLog: new TooLargeLog(deps.clock, deps.log),
       provisioningCaps: {
         packetBytesMax: Math.min(packetBytesMax, limits.mqttProvisioningPacketBytesMax),
         inflightMax: Math.min(inflightMax, limits.mqttProvisioningInflightMax),
@@ -48,6 +50,16 @@ export class Mqtt {
       'mqtt_connections_unread',
       'MQTT connections that are not read because the journal refuses.',
       () => journalWaiters.size,
+    );
+    metrics.observed(
+      'mqtt_connections_without_room',
+      'MQTT connections that are not read because a large packet waits for room.',
+      () => deps.packetRoom.waiting,
+    );
+    metrics.observed(
+      'mqtt_large_packet_bytes',
+      'Bytes of large packets of gateways in memory.',
+      () => deps.packetRoom.held,
     );
     metrics.observed('mqtt_connections', 'Open MQTT connections.', () => this.#connections.size);
     this.#sweptAt = deps.clock.monotonic();

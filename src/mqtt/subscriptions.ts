@@ -37,6 +37,12 @@ export class Subscriptions {
     return granted;
   }
 
+  /** True when a filter matches `topic`. */
+  covers(topic: string): boolean {
+    for (const filter of this.#filters.keys()) if (matches(filter, topic)) return true;
+    return false;
+  }
+
   isOn(stream: StreamName): boolean {
     return this.#streams.has(stream);
   }

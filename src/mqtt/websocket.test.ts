@@ -61,7 +61,7 @@ beforeEach(async () => {
     connectionsPerAddressMax: 100,
     worker: '',
   });
-  webSocketDoor(server, (transport) => new Echo(transport));
+  webSocketDoor(server, (transport) => new Echo(transport), 65_536);
   server.seal();
   port = await server.listen('127.0.0.1', 0);
 });

@@ -15,10 +15,11 @@ const normalClosure = 1000;
 const unsupportedData = 1003;
 const tooMuchData = 1009;
 
-export function webSocketDoor(server: HttpServer, open: OpenConnection): void {
+/** `packetBytesMax`: the largest packet of any client, which many clients send in one message. */
+export function webSocketDoor(server: HttpServer, open: OpenConnection, packetBytesMax: number): void {
   server.webSocket('/mqtt', {
     protocols,
-    messageBytesMax: limits.webSocketMessageBytesMax,
+    messageBytesMax: Math.max(limits.webSocketMessageBytesMax, packetBytesMax),
     waitingBytesMax: limits.webSocketWaitingBytesMax,
     open: (connection) => new WebSocketTransport(connection, open),
   });

@@ -11,6 +11,7 @@ import { connectMqttOn } from '../harness/mqtt-workers.ts';
 const connect = 'v1/gateway/connect';
 const rpc = 'v1/gateway/rpc';
 const attributes = 'v1/gateway/attributes';
+const telemetry = 'v1/gateway/telemetry';
 const children = 4_000;
 
 let engine: Engine;
@@ -150,3 +151,61 @@ test('what a gateway made is related to it, before the acknowledgement and once'
   expect(await relations()).toEqual([]);
   client.cut();
 });
+
+test('a gateway with 1000 children and 10 MB messages stays connected, beside ten normal gateways', async () => {
+  const normal = await Promise.all(
+    Array.from({ length: 10 }, async (_, n) => {
+      const { token } = await engine.api.createGateway(`normal hub ${n}`);
+      const client = await connectMqtt({ port: engine.mqttPort, token });
+      await client.publish(telemetry, { [`normal ${n}`]: [{ warm: 1 }] });
+      return client;
+    }),
+  );
+  const waits: number[] = [];
+  let isOver = false;
+  const sending = normal.map(async (client, n) => {
+    for (let round = 0; !isOver; round += 1) {
+      const begun = performance.now();
+      const ack = await client.publish(telemetry, { [`normal ${n}`]: [{ ts: round + 1, values: { round } }] });
+      waits.push(performance.now() - begun);
+      expect(ack.reasonCode).toBe(0);
+    }
+  });
+  for (const level of [4, 5] as const) {
+    const names = Array.from({ length: 1000 }, (_, n) => `large ${level} ${n}`);
+    const { token } = await engine.api.createGateway(`large hub ${level}`);
+    const client = await connectMqtt({ port: engine.mqttPort, token, level });
+    await client.subscribe('v1/gateway/errors');
+    // 10 MB with all children, three times; then each third of them alone, which fits.
+    const records = Array.from({ length: 250 }, (_, n) => ({ ts: n + 1, values: { n, text: 'x'.repeat(8) } }));
+    const whole = JSON.stringify(Object.fromEntries(names.map((name) => [name, records])));
+    expect(whole.length).toBeGreaterThan(10_000_000);
+    for (let round = 0; round < 3; round += 1) {
+      const ack = await client.publish(telemetry, whole);
+      if (level === 5)
+        expect([ack.reasonCode, ack.properties?.reasonString]).toEqual([0x97, expect.stringContaining('10')]);
+      else expect((await client.message('v1/gateway/errors')).json).toMatchObject({ reason: 'message_too_large' });
+    }
+    for (let at = 0; at < names.length; at += 300) {
+      const part = Object.fromEntries(names.slice(at, at + 300).map((name) => [name, records]));
+      const ack = await client.publish(telemetry, part);
+      if (level === 5) expect(ack.reasonCode, ack.properties?.reasonString).toBe(0);
+    }
+    await client.quiet();
+    client.cut();
+    for (const name of [names[0]!, names.at(-1)!]) {
+      const path = `/api/plugins/telemetry/DEVICE/${await idOf(name)}/values/timeseries`;
+      const query = 'keys=n&startTs=0&endTs=1000&limit=1000';
+      await expect.poll(async () => (await rest('GET', `${path}?${query}`)).n?.length, { timeout: 20_000 }).toBe(250);
+    }
+  }
+  isOver = true;
+  await Promise.all(sending);
+  waits.sort((a, b) => a - b);
+  const at = (share: number) => Math.round(waits[Math.floor(waits.length * share)]!);
+  process.stdout.write(
+    `${waits.length} messages of normal gateways: median ${at(0.5)} ms, p99 ${at(0.99)} ms, longest ${Math.round(waits.at(-1)!)} ms\n`,
+  );
+  expect(at(0.99)).toBeLessThan(5_000);
+  for (const client of normal) client.cut();
+}, 180_000);

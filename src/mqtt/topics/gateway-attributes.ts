@@ -7,6 +7,7 @@ import type { Admission } from '../../activity/admission.ts';
 import type { Attributes } from '../../attributes/attributes.ts';
 import { attributesOf } from '../../attributes/decode.ts';
 import { Fault } from '../../base/errors.ts';
+import { limits } from '../../base/limits.ts';
 import { readByName } from '../../gateway/by-name.ts';
 import { childLost, type Gateway } from '../../gateway/gateway.ts';
 import type { WantedChild } from '../../gateway/names.ts';
@@ -102,6 +103,7 @@ export function gatewayAttributeTopics(
         });
       },
     },
+    bytesMax: { 'v1/gateway/attributes': limits.attributeBodyBytesMax },
     answers: [responseTopic],
   };
 }

@@ -10,6 +10,7 @@ import type { Gateways } from '../../gateway/gateways.ts';
 import { readConnect, readDisconnect } from '../../gateway/requests.ts';
 import type { ReadBody } from '../../value/lenient.ts';
 import type { Session } from '../session.ts';
+import { errorsTopic } from './gateway-errors.ts';
 import { disconnectTopic, MqttGatewayLink } from './gateway-link.ts';
 import type { Streams, TopicEntries } from './table.ts';
 
@@ -78,8 +79,8 @@ export function gatewaySessionTopics(
         });
       },
     },
-    // The notice that a child is no longer routed.
-    answers: [disconnectTopic],
+    // The notices that a child is no longer routed, and that a message was discarded.
+    answers: [disconnectTopic, errorsTopic],
   };
 }
 

@@ -3,8 +3,10 @@
  */
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import type { Admission } from '../../activity/admission.ts';
+import { systemClock } from '../../base/clock.ts';
 import { type Fault, unavailable } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
+import type { GatewayDecodeThread } from '../../gateway/decode-thread.ts';
 import type { GatewayDecoder } from '../../gateway/telemetry.ts';
 import type { Ingest } from '../../ingest/accept.ts';
 import { strictly } from '../../value/lenient.ts';
@@ -58,9 +60,9 @@ function send(text: string): void {
   const sessions = { gateways, of: () => gateway } as unknown as GatewaySessions;
   const admission = { touch() {} } as unknown as Admission;
   const gatewayDecoder = { decode: () => 0 } as unknown as GatewayDecoder;
-  const operation = gatewayTelemetryTopics(sessions, { ingest, admission, gatewayDecoder, readBody: strictly }).exact![
-    'v1/gateway/telemetry'
-  ]!;
+  const gatewayThread = {} as GatewayDecodeThread;
+  const deps = { ingest, admission, gatewayDecoder, gatewayThread, readBody: strictly, clock: systemClock };
+  const operation = gatewayTelemetryTopics(sessions, deps).exact!['v1/gateway/telemetry']!;
   const publish = {
     payload: Buffer.from(text),
     session: {},

@@ -1,32 +1,40 @@
 /**
  * `v1/gateway/telemetry`: one message with many devices and one acknowledgement, sent when all rows are durable.
  * Usually all devices are known and the message is handled at once. A message with a new name is copied and waits until
- * the device exists.
+ * the device exists. A large message is decoded in a thread (`gateway-large-telemetry.ts`).
  */
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { Admission } from '../../activity/admission.ts';
 import { Fault } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
-import { childLost } from '../../gateway/gateway.ts';
+import { childLost, type Gateway } from '../../gateway/gateway.ts';
 import { childrenOf, type GatewayDecoder, GatewayTelemetry, unknownChild } from '../../gateway/telemetry.ts';
-import type { Ingest } from '../../ingest/accept.ts';
 import type { ReadBody } from '../../value/lenient.ts';
 import { isJournalRefusal } from '../answers.ts';
+import type { Publish } from '../operation.ts';
+import { type LargeTelemetryDeps, takeLargeTelemetry } from './gateway-large-telemetry.ts';
 import type { GatewaySessions } from './gateway-sessions.ts';
 import type { TopicEntries } from './table.ts';
 
-export interface GatewayTelemetryDeps {
-  ingest: Ingest;
-  admission: Admission;
+export interface GatewayTelemetryDeps extends LargeTelemetryDeps {
   gatewayDecoder: GatewayDecoder;
   readBody: ReadBody;
 }
 
-export function gatewayTelemetryTopics(
-  sessions: GatewaySessions,
-  { ingest, admission, gatewayDecoder: { decode }, readBody }: GatewayTelemetryDeps,
-): TopicEntries {
+export function gatewayTelemetryTopics(sessions: GatewaySessions, deps: GatewayTelemetryDeps): TopicEntries {
   const { gateways } = sessions;
+  const {
+    ingest,
+    admission,
+    gatewayDecoder: { decode },
+    readBody,
+  } = deps;
+
+  /** Keeps the payload until the caller calls `release`. A large packet holds its room already. */
+  const kept = ({ payload, isOwned }: Publish, { device }: Gateway): { payload: Buffer; release: () => void } => {
+    if (isOwned) return { payload, release: () => {} };
+    const release = gateways.hold(device, payload.length);
+    return { payload: Buffer.from(payload), release };
+  };
 
   /** Returns false when the message must wait. */
   const isAccepted = (message: GatewayTelemetry, payload: Buffer): boolean => {
@@ -40,16 +48,21 @@ export function gatewayTelemetryTopics(
   };
 
   return {
+    bytesMax: { 'v1/gateway/telemetry': Number.POSITIVE_INFINITY },
     exact: {
       'v1/gateway/telemetry': (publish) => {
         const gateway = sessions.of(publish.session);
         const message = new GatewayTelemetry(gateway, publish);
         admission.touch(gateway.device);
+        if (publish.payload.length > limits.decodeInLoopBytesMax) {
+          const { payload, release } = kept(publish, gateway);
+          gateway.run([], () => takeLargeTelemetry(deps, gateway, publish, payload).then(release));
+          return;
+        }
         // A message after waiting ones waits too, so that points of a device keep their order.
         if (!gateway.isBusy && isAccepted(message, publish.payload)) return;
         const wanted = readBody(publish.payload, childrenOf);
-        const release = gateways.hold(gateway.device, publish.payload.length);
-        const payload = Buffer.from(publish.payload);
+        const { payload, release } = kept(publish, gateway);
         /** Returns false when the journal refuses and there is time to wait. */
         const isDone = (mayWait: boolean): boolean => {
           try {

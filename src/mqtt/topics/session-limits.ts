@@ -5,10 +5,10 @@
 import type { Config } from '../../base/config.ts';
 import type { SessionKind } from '../session.ts';
 
-export function sessionLimits({
-  mqtt,
-  rateLimits,
-}: Pick<Config, 'mqtt' | 'rateLimits'>): (kind: SessionKind) => string {
+export function sessionLimits(
+  { mqtt, rateLimits }: Pick<Config, 'mqtt' | 'rateLimits'>,
+  gatewayBytesMax: number,
+): (kind: SessionKind) => string {
   const limits = {
     maxPayloadSize: mqtt.packetBytesMax,
     maxInflightMessages: mqtt.inflightMax,
@@ -17,6 +17,7 @@ export function sessionLimits({
   const ofDevice = JSON.stringify(limits);
   const ofGateway = JSON.stringify({
     ...limits,
+    maxPayloadSize: gatewayBytesMax,
     rateLimits: texts(rateLimits.gatewayDevice),
     gatewayRateLimits: texts(rateLimits.gateway),
   });

@@ -3,6 +3,7 @@
  * before the argument. A topic of gateways is refused for other devices, and an unknown topic is refused with a reason.
  */
 import { badRequest, Fault } from '../../base/errors.ts';
+import { limits } from '../../base/limits.ts';
 import type { Operation, Publish } from '../operation.ts';
 import type { Session } from '../session.ts';
 import type { StreamName } from '../subscriptions.ts';
@@ -10,6 +11,8 @@ import type { StreamName } from '../subscriptions.ts';
 /** The entries of each file of topics/: topic → operation, prefix (with its last slash) → operation. */
 export interface TopicEntries {
   exact?: Record<string, Operation>;
+  /** The largest packet of a gateway on each of these topics; on others `decodeInLoopBytesMax`. */
+  bytesMax?: Record<string, number>;
   prefixes?: Record<string, Operation>;
   /** Where the operations send their answers: topics and patterns with `+`, which clients may subscribe. */
   answers?: string[];
@@ -34,6 +37,8 @@ export interface ExactTopic {
   readonly topic: string;
   readonly bytes: Buffer;
   readonly operation: Operation;
+  /** The largest packet of a gateway. */
+  readonly bytesMax: number;
 }
 
 export class TopicTable {
@@ -46,9 +51,11 @@ export class TopicTable {
 
   constructor(entries: TopicEntries[], ofProfile?: ProfileOperation) {
     this.#ofProfile = ofProfile;
-    for (const { exact, prefixes, answers = [] } of entries) {
+    for (const { exact, prefixes, bytesMax, answers = [] } of entries) {
       this.answers.push(...answers);
-      for (const [topic, operation] of Object.entries(exact ?? {})) this.#addExact(topic, guarded(topic, operation));
+      for (const [topic, operation] of Object.entries(exact ?? {})) {
+        this.#addExact(topic, guarded(topic, operation), bytesMax?.[topic] ?? limits.decodeInLoopBytesMax);
+      }
       for (const [prefix, operation] of Object.entries(prefixes ?? {})) {
         this.prefixes.push({ prefix, operation: guarded(prefix, operation) });
       }
@@ -78,11 +85,11 @@ export class TopicTable {
     operation(publish, '');
   }
 
-  #addExact(topic: string, operation: Operation): void {
+  #addExact(topic: string, operation: Operation, bytesMax: number): void {
     this.exact.set(topic, operation);
     const bytes = Buffer.from(topic);
     const candidates = this.#byLength[bytes.length] ?? [];
-    candidates.push({ topic, bytes, operation });
+    candidates.push({ topic, bytes, operation, bytesMax });
     this.#byLength[bytes.length] = candidates;
   }
 }

@@ -1,10 +1,11 @@
 /**
  * Cuts received bytes into whole packets. The length is checked at the header, before any byte is kept. A packet that
  * arrived whole is a view; a packet that arrived in parts is copied once. The fields describe the current packet until
- * the next call.
+ * the next call. A packet above the cap is kept or skipped as a `LargePacket`, when the caller opens it.
  */
+import { LargePacket, type LargeStep, type Room } from './large-packet.ts';
 
-export type Step = 'packet' | 'more' | 'malformed' | 'too_large';
+export type Step = 'packet' | 'more' | 'malformed' | 'too_large' | LargeStep;
 
 const headerBytesMax = 5;
 
@@ -18,8 +19,12 @@ export class Frames {
   #begin = 0;
   #bytes: Buffer = nothing;
   #at = 0;
-  /** A packet, or only its header, that arrived in part. */
+  /** A packet, or only its header, that arrived in part; `nothing` while `#large` is open. */
   #partial: Buffer | undefined = undefined;
+  /** A large packet that is not whole yet. */
+  #large: LargePacket | undefined = undefined;
+  /** The current packet, when it is a large one whose room was not taken. */
+  #whole: LargePacket | undefined = undefined;
   #filled = 0;
 
   get type(): number {
@@ -35,6 +40,32 @@ export class Frames {
     return this.end - this.#begin;
   }
 
+  /** All bytes of the packet that was too large. */
+  get declaredBytes(): number {
+    const isPartial = this.#partial !== undefined;
+    const at = isPartial ? 0 : this.#at;
+    const start = readLength(isPartial ? this.#partial!.subarray(0, this.#filled) : this.#bytes, at);
+    return start - at + lengthRead;
+  }
+
+  /** The large packet that is being read. */
+  get large(): LargePacket | undefined {
+    return this.#large;
+  }
+
+  /** True when the current packet is in memory of its own, which holds room. */
+  get isOwned(): boolean {
+    return this.#whole !== undefined;
+  }
+
+  /** Returns the room of the current packet, which the caller releases; undefined for a packet that holds none. */
+  takeRoom(): Room | undefined {
+    if (this.#whole === undefined) return undefined;
+    const room = this.#whole.takeRoom();
+    this.#whole = undefined;
+    return room;
+  }
+
   /** Adds received bytes, which are used until `keep`, or until all packets were returned. */
   feed(bytes: Buffer): void {
     this.#bytes = this.#at < this.#bytes.length ? Buffer.concat([this.#bytes.subarray(this.#at), bytes]) : bytes;
@@ -47,7 +78,10 @@ export class Frames {
     return this.#at >= this.#bytes.length || this.#bytes[this.#at] === first;
   }
 
-  /** Returns the next packet, if it is whole and at most `bytesMax` long. */
+  /**
+   * Returns the next packet, if it is whole and at most `bytesMax` long. After 'too_large' `first` is the first byte of
+   * the packet, and the caller may open it with `openLarge`.
+   */
   next(bytesMax: number): Step {
     if (this.#partial !== undefined) return this.#complete(bytesMax);
     const bytes = this.#bytes;
@@ -65,7 +99,10 @@ export class Frames {
       start = header;
     }
     const end = start + length;
-    if (end - at > bytesMax) return 'too_large';
+    if (end - at > bytesMax) {
+      this.first = bytes[at]!;
+      return 'too_large';
+    }
     if (end > bytes.length) return this.#cut(Buffer.allocUnsafe(end - at));
     this.first = bytes[at]!;
     this.buffer = bytes;
@@ -76,8 +113,26 @@ export class Frames {
     return 'packet';
   }
 
+  /** Opens the packet that is too large; its head is `headBytesMax` bytes of its body. Returns the packet. */
+  openLarge(headBytesMax: number): LargePacket {
+    const isPartial = this.#partial !== undefined;
+    const bytes = isPartial ? this.#partial!.subarray(0, this.#filled) : this.#bytes;
+    const at = isPartial ? 0 : this.#at;
+    const start = readLength(bytes, at);
+    this.#large = new LargePacket(bytes.subarray(at, start), lengthRead, headBytesMax);
+    if (!isPartial) this.#at = start;
+    this.#partial = nothing;
+    return this.#large;
+  }
+
   /** Makes `next` return the current packet again. */
   unread(): void {
+    if (this.#whole !== undefined) {
+      this.#large = this.#whole;
+      this.#whole = undefined;
+      this.#partial = nothing;
+      return;
+    }
     if (this.buffer === this.#bytes) {
       this.#at = this.#begin;
       return;
@@ -99,6 +154,9 @@ export class Frames {
     this.#bytes = nothing;
     this.#at = 0;
     this.#partial = undefined;
+    this.#large?.release();
+    this.#large = undefined;
+    this.takeRoom()?.release();
     this.buffer = nothing;
   }
 
@@ -117,6 +175,7 @@ export class Frames {
   }
 
   #complete(bytesMax: number): Step {
+    if (this.#large !== undefined) return this.#completeLarge(this.#large);
     let partial = this.#partial!;
     if (partial.length === headerBytesMax) {
       // The header may have been incomplete. A packet of five bytes in total is whole and takes this branch too.
@@ -137,6 +196,24 @@ export class Frames {
     return 'packet';
   }
 
+  #completeLarge(large: LargePacket): Step {
+    const step = large.add(this.#bytes, this.#at);
+    this.#at += large.taken;
+    if (step === 'more') return this.#more();
+    if (step !== 'packet' && step !== 'skipped') return step;
+    this.#large = undefined;
+    this.#partial = undefined;
+    if (step === 'skipped') return step;
+    this.takeRoom()?.release();
+    this.#whole = large;
+    this.first = large.buffer[0]!;
+    this.buffer = large.buffer;
+    this.#begin = 0;
+    this.start = large.bodyStart;
+    this.end = large.bytes;
+    return step;
+  }
+
   /** Completes the header byte by byte, up to five bytes; the partial buffer then has the size of its packet. */
   #completeHeader(bytesMax: number): Step | undefined {
     const header = this.#partial!;
@@ -145,7 +222,10 @@ export class Frames {
       if (start === invalid) return 'malformed';
       if (start !== incomplete) {
         const length = start + lengthRead;
-        if (length > bytesMax) return 'too_large';
+        if (length > bytesMax) {
+          this.first = header[0]!;
+          return 'too_large';
+        }
         if (length === header.length) return undefined;
         this.#partial = Buffer.allocUnsafe(length);
         // A partial header is followed only by bytes of its own.

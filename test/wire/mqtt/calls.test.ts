@@ -110,7 +110,7 @@ test('a gateway gets the limits of its devices, too', async () => {
   await rest('POST', '/api/device', { ...stored, additionalInfo: { gateway: true } });
   await withMqtt(device, async (client) => {
     expect(JSON.parse(await answered(client, 1, '{"method":"getSessionLimits","params":{}}'))).toEqual({
-      maxPayloadSize: 65_536,
+      maxPayloadSize: 4 * 1024 * 1024,
       maxInflightMessages: 1_000,
       rateLimits: unlimited,
       gatewayRateLimits: unlimited,

@@ -1,0 +1,50 @@
+/**
+ * Decodes large telemetry of gateways in one thread of a worker (`telemetry/body-thread.ts`). Every large message of a
+ * gateway holds room (`mqtt/packet-room.ts`), so as many wait as the room has messages, and none is refused.
+ */
+import { Fault } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import { type BodySource, BodyThread } from '../telemetry/body-thread.ts';
+import type { DecodeOptions } from '../telemetry/decode.ts';
+import { checkServerTimes } from '../telemetry/decode-thread.ts';
+import { Chunk } from '../telemetry/decoded-chunk.ts';
+import type { DecodedByName, GatewayDecodeReply, GatewayDecodeRequest } from './decode-worker.ts';
+
+export class GatewayDecodeThread {
+  readonly #thread: BodyThread<GatewayDecodeRequest, GatewayDecodeReply>;
+
+  /** `bytesInFlightMax`: bytes of all large messages of gateways at this worker. */
+  constructor(
+    options: DecodeOptions,
+    bytesInFlightMax: number,
+    entry = new URL('./decode-worker.js', import.meta.url),
+    heapMegabytesMax: number = limits.decodeHeapMegabytesMax,
+  ) {
+    const waitingMax = Math.ceil(bytesInFlightMax / limits.decodeInLoopBytesMax) + 1;
+    this.#thread = new BodyThread({ entry, options, waitingMax, heapMegabytesMax, keepsBody: true });
+  }
+
+  /** Decodes a message, without the records of some children. Rejects with the Fault of the whole message. */
+  async decode(body: Uint8Array, gateway: BodySource, now: number, without: string[]): Promise<DecodedByName> {
+    const reply = await this.#thread.run({ body, now, without }, gateway);
+    if (!('fault' in reply)) {
+      checkServerTimes(reply.chunks);
+      return reply;
+    }
+    const { reason, message, retryAfterSeconds } = reply.fault;
+    throw new Fault(reason, message, retryAfterSeconds);
+  }
+
+  close(): Promise<void> {
+    return this.#thread.close();
+  }
+}
+
+/** Replaces the places of children by the numbers of their devices. */
+export function chunksWith({ chunks }: DecodedByName, deviceOf: readonly (number | undefined)[]): Chunk[] {
+  return chunks.map((chunk) => {
+    const { device, count } = chunk.spans;
+    for (let i = 0; i < count; i += 1) device[i] = deviceOf[device[i]!]!;
+    return new Chunk(chunk);
+  });
+}

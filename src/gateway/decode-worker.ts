@@ -1,0 +1,118 @@
+/**
+ * The thread of `decode-thread.ts`: decodes a large message of a gateway. A child is known here by its place in the
+ * list of names that the message uses; the main thread connects the children and replaces places by devices.
+ */
+import { parentPort, workerData } from 'node:worker_threads';
+import { assert, Fault, notFound } from '../base/errors.ts';
+import type { CachedDevice } from '../device/cached-device.ts';
+import type { DecodeOptions } from '../telemetry/decode.ts';
+import type { PlainFault } from '../telemetry/decode-worker.ts';
+import { buffersOf, chunksOf, type DecodedChunk } from '../telemetry/decoded-chunk.ts';
+import { Rows } from '../telemetry/rows.ts';
+import type { NamedChild, NamedChildren } from './named-children.ts';
+import { GatewayDecoder, GatewayTelemetry } from './telemetry.ts';
+
+export interface GatewayDecodeRequest {
+  body: Uint8Array;
+  now: number;
+  /** Children whose records are left out. */
+  without: string[];
+}
+
+export interface DecodedByName {
+  /** `spans.device` is the place of the child in `names`. */
+  chunks: DecodedChunk[];
+  names: string[];
+  /** Data points of each child. */
+  points: number[];
+  /** Children with a fault of their own. */
+  refused: [name: string, fault: PlainFault][];
+}
+
+export type GatewayDecodeReply = DecodedByName | { fault: PlainFault };
+
+/** Every name of the message is a child, except the names that are left out. */
+class NamesOfMessage implements NamedChildren {
+  readonly device = deviceOf(-1);
+  first: NamedChild | undefined = undefined;
+  readonly #byName = new Map<string, NamedChild>();
+  readonly #without: ReadonlyMap<string, Fault>;
+
+  constructor(without: ReadonlyMap<string, Fault>) {
+    this.#without = without;
+  }
+
+  get names(): string[] {
+    return [...this.#byName.keys()];
+  }
+
+  child(name: string): NamedChild | undefined {
+    const known = this.#byName.get(name);
+    if (known !== undefined || this.#without.has(name)) return known;
+    const child: NamedChild = {
+      device: deviceOf(this.#byName.size),
+      name,
+      isCurrent: true,
+      bytes: Buffer.from(JSON.stringify(name).slice(1, -1)),
+      next: undefined,
+      seen: 0,
+      charged: 0,
+      refusal: undefined,
+      noteRefused() {},
+    };
+    this.#byName.set(name, child);
+    return child;
+  }
+}
+
+/** The decoder uses nothing of a device but its number. */
+function deviceOf(number: number): CachedDevice {
+  return { number } as CachedDevice;
+}
+
+const leftOut = notFound('The child is left out.');
+const neverAnswered = { acknowledge() {}, refuse() {} };
+const options = workerData as DecodeOptions;
+const decoder = new GatewayDecoder({ options, touch() {}, rateLimits: undefined });
+
+function decode({ body, now, without }: GatewayDecodeRequest): GatewayDecodeReply {
+  const refused = new Map(without.map((name) => [name, leftOut]));
+  const children = new NamesOfMessage(refused);
+  const message = new GatewayTelemetry(children, neverAnswered);
+  message.refused = refused;
+  // The rows are not reused, because the thread would keep the memory of a large message.
+  const rows = new Rows();
+  try {
+    decoder.decode(body, message, now, rows);
+  } catch (error) {
+    if (!(error instanceof Fault)) throw error;
+    return { fault: plain(error) };
+  }
+  const { names } = children;
+  return {
+    chunks: chunksOf(rows),
+    names,
+    points: pointsOf(rows, names.length),
+    refused: [...(message.refusals ?? [])]
+      .filter(([, fault]) => fault !== leftOut)
+      .map(([name, f]) => [name, plain(f)]),
+  };
+}
+
+function plain({ reason, message, retryAfterSeconds }: Fault): PlainFault {
+  return { reason, message, retryAfterSeconds };
+}
+
+function pointsOf(rows: Rows, names: number): number[] {
+  const points = new Array<number>(names).fill(0);
+  const { count, end, device } = rows.spans();
+  for (let i = 0; i < count; i += 1) points[device[i]!]! += end[i]! - (end[i - 1] ?? 0);
+  return points;
+}
+
+assert(parentPort, 'decode-worker.ts runs as a thread');
+const port = parentPort;
+port.on('message', (request: GatewayDecodeRequest) => {
+  const reply = decode(request);
+  port.postMessage(reply, 'chunks' in reply ? reply.chunks.flatMap(buffersOf) : []);
+});

@@ -1,0 +1,100 @@
+/**
+ * Large telemetry of a gateway, after its bytes are kept: decoded in a thread, then its children are connected, then
+ * accepted as a commit of its own. Later messages of the gateway wait for it (`Gateway.run`), so that points of a device
+ * keep their order. A message that names a child which may not send is decoded a second time without that child.
+ */
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { Admission } from '../../activity/admission.ts';
+import type { Clock } from '../../base/clock.ts';
+import { asFault, Fault } from '../../base/errors.ts';
+import { limits } from '../../base/limits.ts';
+import { chunksWith, type GatewayDecodeThread } from '../../gateway/decode-thread.ts';
+import { childLost, type Gateway } from '../../gateway/gateway.ts';
+import { Refusals } from '../../gateway/refusals.ts';
+import { GatewayTelemetry } from '../../gateway/telemetry.ts';
+import type { Ingest } from '../../ingest/accept.ts';
+import type { Chunk } from '../../telemetry/decoded-chunk.ts';
+import { isJournalRefusal } from '../answers.ts';
+import type { Publish } from '../operation.ts';
+
+export interface LargeTelemetryDeps {
+  ingest: Ingest;
+  admission: Admission;
+  gatewayThread: GatewayDecodeThread;
+  clock: Clock;
+}
+
+/** Resolves when the message is accepted or refused. Never rejects. `payload` stays valid until then. */
+export async function takeLargeTelemetry(
+  deps: LargeTelemetryDeps,
+  gateway: Gateway,
+  publish: Publish,
+  payload: Buffer,
+): Promise<void> {
+  const message = new GatewayTelemetry(gateway, publish);
+  const refusals = new Refusals();
+  message.refusals = refusals;
+  try {
+    const chunks = await decode(deps, gateway, payload, refusals);
+    await accept(deps.ingest, chunks, message);
+  } catch (error) {
+    publish.refuse(asFault(error));
+  }
+}
+
+/** Returns the rows of all children that may send; the others are added to `refusals`. */
+async function decode(
+  { admission, gatewayThread, clock }: LargeTelemetryDeps,
+  gateway: Gateway,
+  payload: Buffer,
+  refusals: Refusals,
+): Promise<Chunk[]> {
+  const now = clock.now();
+  let decoded = await gatewayThread.decode(payload, gateway.device, now, []);
+  for (const [name, { reason, message, retryAfterSeconds }] of decoded.refused) {
+    refusals.add(name, new Fault(reason, message, retryAfterSeconds));
+  }
+  const wanted = decoded.names.filter((name) => !refusals.has(name)).map((name) => ({ name, type: '' }));
+  for (const [name, fault] of await gateway.connect(wanted)) refusals.add(name, fault);
+  const without: string[] = [];
+  for (const [place, name] of decoded.names.entries()) {
+    if (decoded.points[place] === 0) continue;
+    const fault = refusals.has(name) ? undefined : refusalOf(admission, gateway, name, decoded.points[place]!);
+    if (fault) refusals.add(name, fault);
+    if (refusals.has(name)) without.push(name);
+  }
+  if (without.length > 0) decoded = await gatewayThread.decode(payload, gateway.device, now, without);
+  const devices = decoded.names.map((name) => gateway.child(name)?.device.number);
+  // A child may have been lost during the second pass.
+  if (devices.some((device, place) => device === undefined && decoded.points[place]! > 0)) throw childLost;
+  return chunksWith(decoded, devices);
+}
+
+/** Counts the points of a child; returns the refusal of a child that is lost or above a rate limit. */
+function refusalOf(admission: Admission, gateway: Gateway, name: string, points: number): Fault | undefined {
+  const child = gateway.child(name);
+  if (!child) return childLost;
+  try {
+    admission.childPoints(gateway.device, child.device, points);
+  } catch (error) {
+    if (!(error instanceof Fault)) throw error;
+    child.noteRefused('rate_limit');
+    return error;
+  }
+  return undefined;
+}
+
+/** Waits for a journal that refuses, as long as a small message waits. */
+async function accept(ingest: Ingest, chunks: Chunk[], message: GatewayTelemetry): Promise<void> {
+  let leftMs: number = limits.mqttPausedMsMax;
+  for (;;) {
+    try {
+      ingest.acceptDecoded(chunks, message, message.gateway.device);
+      return;
+    } catch (error) {
+      if (!(error instanceof Fault) || !isJournalRefusal(error) || leftMs <= 0) throw error;
+    }
+    await sleep(limits.mqttJournalCheckMs);
+    leftMs -= limits.mqttJournalCheckMs;
+  }
+}
