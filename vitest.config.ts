@@ -1,7 +1,8 @@
 /**
  * `npm test` runs three groups: `unit` needs nothing but the source, `engine` talks to one engine that is started once
- * for the whole run, `own-engine` starts, kills and restarts engines of its own. `long` is what takes minutes
- * (`npm run test:long`), in one test or because a file starts many processes; 15 minutes are its budget on a quiet machine.
+ * for the whole run, `own-engine` starts, kills and restarts engines of its own. `npm run test:long` runs what takes
+ * minutes, in one test or because a file starts many processes (`long`), and calls of the API with every invalid input
+ * (`long-engine`); 15 minutes are its budget on a quiet machine.
  */
 import { defineConfig } from 'vitest/config';
 
@@ -50,6 +51,19 @@ export default defineConfig({
       {
         extends: true,
         test: {
+          name: 'long-engine',
+          include: ['test/wire/rest/openapi.test.ts'],
+          globalSetup: ['test/harness/global-setup.ts'],
+          env: { OPENAPI_INPUTS: 'all' },
+          sequence: { groupOrder: 2 },
+          retry: 1,
+          testTimeout: 60_000,
+          hookTimeout: 120_000,
+        },
+      },
+      {
+        extends: true,
+        test: {
           name: 'own-engine',
           include: ownEngine,
           globalSetup: ['test/harness/own-engine-setup.ts'],
@@ -67,7 +81,7 @@ export default defineConfig({
           include: ['test/long/**/*.test.ts'],
           globalSetup: ['test/harness/own-engine-setup.ts'],
           maxWorkers: 2,
-          sequence: { groupOrder: 2 },
+          sequence: { groupOrder: 3 },
           retry: 1,
           testTimeout: 900_000,
           hookTimeout: 120_000,

@@ -11,7 +11,7 @@ import { PasswordHasher } from './auth/password.ts';
 import { Proxies } from './auth/transport.ts';
 import { systemClock as clock } from './base/clock.ts';
 import { messageOf, StartError } from './base/errors.ts';
-import { openFilesMax } from './base/file-limit.ts';
+import { filesForConnections } from './base/file-limit.ts';
 import { limits } from './base/limits.ts';
 import { createLog } from './base/log.ts';
 import { Metrics, processMetrics } from './base/metrics.ts';
@@ -39,7 +39,7 @@ async function runAnalytics(): Promise<void> {
     metrics,
     bodyBytesMax: limits.viewBodyBytesMax,
     bodyBytesInFlightMax: config.http.bodyBytesInFlightMax,
-    connectionsMax: Math.max(64, openFilesMax() - limits.fileReserve),
+    connectionsMax: filesForConnections(),
     connectionsPerAddressMax: config.http.connectionsPerAddressMax,
     isTrustedProxy: (address) => proxies.isTrusted(address),
     worker: '',

@@ -3,16 +3,13 @@
  * nothing half-started. Unavailable stores delay no worker once devices are known: their schema follows when they
  * answer. Then the primary only supervises. SIGTERM stops everything in the reverse order.
  */
-import { createServer } from 'node:net';
 import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import { findFirstDevice, seedDemoData, seedFirstTenant } from './admin/seed.ts';
 import { PasswordHasher } from './auth/password.ts';
-import { parseRateLimits } from './auth/rate-limits.ts';
 import { systemClock } from './base/clock.ts';
-import { type Config, loadConfig } from './base/config.ts';
+import { type Config, checkedConfig, readConfig } from './base/config.ts';
 import { messageOf, StartError } from './base/errors.ts';
-import { checkLimits, checkSettings } from './base/limit-relations.ts';
 import { limits } from './base/limits.ts';
 import { createLog, type Log } from './base/log.ts';
 import { Metrics, processMetrics } from './base/metrics.ts';
@@ -24,42 +21,45 @@ import { KnownDevicesWriter } from './device/known-devices-writer.ts';
 import { AnalyticsProcess } from './instance/analytics-process.ts';
 import { type Banner, printBanner, printLine } from './instance/banner.ts';
 import { ClockWatch } from './instance/clock-watch.ts';
+import { checkConfig, checkNames } from './instance/config-check.ts';
 import { answerControl, ownVersion } from './instance/control.ts';
 import { DataDirectory, type Secrets } from './instance/data-directory.ts';
 import { openStores, type RunningEngines, startEngines } from './instance/engines.ts';
 import { Installation } from './instance/installation.ts';
+import { judgeMachine, readMachine } from './instance/machine.ts';
+import { clockFile } from './instance/messages.ts';
 import { openMonitor } from './instance/monitor.ts';
+import { portsOf, probePort } from './instance/ports.ts';
 import { RestoredStores } from './instance/restored-stores.ts';
 import { Started } from './instance/started.ts';
 import { StartingDoor } from './instance/starting-door.ts';
 import { StopSteps } from './instance/stop-steps.ts';
 import { clickHouseRefusal, hostOf, postgresRefusal } from './instance/store-refusals.ts';
 import { StoreWatch, type WatchedStore } from './instance/store-watch.ts';
-import { checkTls } from './instance/tls.ts';
 import { WorkerPool } from './instance/worker-pool.ts';
 import type { Postgres } from './postgres/client.ts';
 import { migrate as migratePostgres } from './postgres/migrate.ts';
-import { readRules } from './rules/file.ts';
 
 const stateIntervalMs = 500;
 const closeMsMax = 5_000;
 /** The time for stopping the parts of a failed start. */
 const startStopMsMax = 60_000;
 const leftoverMsMax = 500;
+/** An environment of another program may have many names that look like ours. */
+const warningsMax = 20;
 
 export async function runPrimary(): Promise<void> {
   const started = performance.now();
-  const config = loadConfig();
-  checkLimits();
-  checkSettings(config);
-  parseRateLimits(config.rateLimits);
-  checkTls(config.ssl, 'SSL');
-  if (config.mqtt.enabled) checkTls(config.mqtt.ssl, 'MQTT_SSL');
-  const rules = readRules(config.rules.file);
+  const reading = readConfig();
+  const config = checkedConfig(reading);
+  const misspelt = checkNames(config, reading.unknown);
+  const rules = checkConfig(config);
   const log = createLog(config.log.level, 'primary');
   await import('./uws/load.ts');
   const workers = config.workers || availableParallelism();
+  if (misspelt.length > 0) log.warn('unknown_settings', { reasons: misspelt.slice(0, warningsMax) });
   const data = new DataDirectory(config.data.dir);
+  const machine = checkMachine(config, data.path, workers, log);
   const running = new Started();
   const ending = new Ending(running, data, config.shutdown, log);
 
@@ -67,7 +67,7 @@ export async function runPrimary(): Promise<void> {
     await data.take(log, config.data.lockWaitSeconds * 1000);
     data.checkRestored();
     running.add('data directory', () => data.release());
-    await probePorts(config);
+    for (const port of portsOf(config)) await probePort(port);
     const starting = await StartingDoor.open(config.http.address, config.http.port);
     running.add('starting door', () => starting.close());
     const { secrets, fresh } = data.secrets();
@@ -85,7 +85,7 @@ export async function runPrimary(): Promise<void> {
     const clock = new ClockWatch({
       postgres: stores.postgres,
       clock: systemClock,
-      path: join(data.path, 'clock.json'),
+      path: join(data.path, clockFile),
       log,
       metrics,
     });
@@ -198,7 +198,8 @@ export async function runPrimary(): Promise<void> {
     const seconds = (performance.now() - started) / 1000;
     const { status, reasons } = pool.state;
     const banner = bannerOf(config, data, engines.description, seeded, fresh, secrets, workers, seconds);
-    printBanner({ ...banner, monitorPort: monitor.port, missing: reasons });
+    const warnings = [...misspelt, ...machine].slice(0, warningsMax);
+    printBanner({ ...banner, monitorPort: monitor.port, missing: reasons, warnings });
     log.info('ready', { seconds: Number(seconds.toFixed(2)), workers, status, reasons });
   } catch (error) {
     if (ending.begun) return;
@@ -207,6 +208,15 @@ export async function runPrimary(): Promise<void> {
     await running.stop(new StopSteps({ msMax: startStopMsMax, log }));
     throw error instanceof StartError ? error : new StartError(`Start failed: ${messageOf(error)}`, 70);
   }
+}
+
+/** Logs what this machine allows; returns the warnings. */
+function checkMachine(config: Config, dataDir: string, workers: number, log: Log): string[] {
+  const found = judgeMachine(readMachine(dataDir), config, workers);
+  log.info('machine', { allows: found.map(({ subject, says }) => `${subject}: ${says}`) });
+  const warnings = found.filter(({ level }) => level !== 'ok').map(({ says }) => says);
+  if (warnings.length > 0) log.warn('machine_warnings', { reasons: warnings });
+  return warnings;
 }
 
 interface WatchedDeps {
@@ -367,39 +377,6 @@ class Ending {
   }
 }
 
-/**
- * A taken port must be found before the fork: uWebSockets.js binds with SO_REUSEPORT, so a second instance would
- * silently take half of the first one's connections; and a worker that cannot listen would be started again and again.
- */
-async function probePorts({ http, ssl, mqtt, analytics, monitor }: Config): Promise<void> {
-  await probePort(http.address, http.port, 'HTTP_BIND_ADDRESS', 'HTTP_BIND_PORT');
-  if (ssl.enabled) await probePort(http.address, ssl.port, 'HTTP_BIND_ADDRESS', 'HTTPS_BIND_PORT');
-  await probePort(monitor.address, monitor.port, 'MONITOR_BIND_ADDRESS', 'MONITOR_BIND_PORT');
-  if (analytics.enabled) {
-    await probePort(analytics.address, analytics.port, 'ANALYTICS_BIND_ADDRESS', 'ANALYTICS_BIND_PORT');
-  }
-  if (!mqtt.enabled) return;
-  await probePort(mqtt.address, mqtt.port, 'MQTT_BIND_ADDRESS', 'MQTT_BIND_PORT');
-  if (mqtt.ssl.enabled) {
-    await probePort(mqtt.ssl.address, mqtt.ssl.port, 'MQTT_SSL_BIND_ADDRESS', 'MQTT_SSL_BIND_PORT');
-  }
-}
-
-function probePort(address: string, port: number, addressSetting: string, portSetting: string): Promise<void> {
-  return new Promise((resolve, reject) => {
-    const probe = createServer();
-    probe.once('error', (error: NodeJS.ErrnoException) => {
-      const what = `Port ${port} on ${address}`;
-      if (error.code === 'EADDRINUSE') {
-        reject(new StartError(`${what} is taken by another program: stop what uses it, or set ${portSetting}.`));
-        return;
-      }
-      reject(new StartError(`${what} cannot be bound (${error.code}): change ${addressSetting} or ${portSetting}.`));
-    });
-    probe.listen({ port, host: address, exclusive: true }, () => probe.close(() => resolve()));
-  });
-}
-
 /** Resolves when `begun` does, or after `msMax`: engines may still be starting while workers serve. */
 async function inTime(begun: Promise<void>, msMax: number): Promise<void> {
   if (msMax === Number.POSITIVE_INFINITY) return await begun;
@@ -451,5 +428,6 @@ function bannerOf(
     firstStart: fresh,
     demoDevice: seeded?.demoDevice,
     missing: [],
+    warnings: [],
   };
 }

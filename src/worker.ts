@@ -29,7 +29,7 @@ import { WrongTries } from './auth/wrong-tries.ts';
 import { systemClock as clock, clockStepMs } from './base/clock.ts';
 import type { Config } from './base/config.ts';
 import { Bug, messageOf, StartError, unavailable } from './base/errors.ts';
-import { openFilesMax } from './base/file-limit.ts';
+import { filesForConnections } from './base/file-limit.ts';
 import { limits } from './base/limits.ts';
 import { createLog, type Log } from './base/log.ts';
 import { Metrics, processMetrics } from './base/metrics.ts';
@@ -604,11 +604,6 @@ function degraded(config: Config, { journal, orphans }: Channel): string[] {
     reasons.push(`${journals} with ${orphans.bytes} bytes: worker 0 ships the rows to ClickHouse`);
   }
   return reasons;
-}
-
-/** Files that a worker may open for connections. */
-function filesForConnections(): number {
-  return Math.max(64, openFilesMax() - limits.fileReserve);
 }
 
 /** The exit code of a crash. */

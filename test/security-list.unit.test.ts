@@ -5,6 +5,7 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
+import { readConfig } from '../src/base/config.ts';
 import { limits } from '../src/base/limits.ts';
 import { type Reason, statusOf } from '../src/base/reasons.ts';
 
@@ -16,7 +17,9 @@ const yaml = readFileSync(join(root, 'config/default.yaml'), 'utf8');
 const timeOfLimit = /Ms(Max|Min)?$/;
 const noCap = /PORT$|_MS(_|$)|SECONDS|DAYS|TIMEOUT|INTERVAL|TIME$|DURATION|NICE$/;
 
-const settings = new Map([...yaml.matchAll(/\$\{([A-Z_]+):(\d+)\}/g)].map(([, name, value]) => [name!, Number(value)]));
+const settings = new Map(
+  readConfig({}).settings.flatMap(({ name, value }) => (typeof value === 'number' ? [[name, value] as const] : [])),
+);
 const values = new Map<string, number>([...Object.entries(limits), ...settings]);
 const caps = [
   ...Object.keys(limits).filter((name) => !timeOfLimit.test(name)),

@@ -1,13 +1,13 @@
 /**
  * Settings. `config/default.yaml` names every key with its environment name and default; a file named by
  * MILLRACE_CONFIG may override it; the environment wins. Strings become checked values only here: the primary reads
- * them once and passes them to the processes that it starts.
+ * them once and passes them to the processes that it starts. Key names end in their unit (`units.ts`).
  */
-import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
-import { parse } from 'yaml';
-import { messageOf, StartError } from './errors.ts';
+import { StartError } from './errors.ts';
 import * as Type from './schema.ts';
+import { type UnknownName, unknownNames } from './setting-names.ts';
+import { namesIn, type Reading, readSettings, readYaml } from './settings.ts';
 
 const port = Type.Integer({ minimum: 0, maximum: 65535 });
 const count = Type.Integer({ minimum: 0, maximum: 1_000_000_000 });
@@ -23,6 +23,7 @@ const rateLimits = Type.Object({
 });
 
 const schema = Type.Object({
+  strict: Type.Boolean(),
   data: Type.Object({
     dir: Type.String({ minLength: 1 }),
     lockWaitSeconds: Type.Integer({ minimum: 0, maximum: 3600 }),
@@ -193,157 +194,53 @@ const schema = Type.Object({
 export type Config = Type.Static<typeof schema>;
 
 const defaultFile = fileURLToPath(new URL('../../config/default.yaml', import.meta.url));
-const placeholder = /^\$\{([A-Z][A-Z0-9_]*):(.*)\}$/s;
+/** Names of the file with further settings, which cannot be a setting itself. */
+const fileName = 'MILLRACE_CONFIG';
+/** Set by Millrace for its own processes. */
+const ownNames = [fileName, 'MILLRACE_INSTANCE', 'MILLRACE_EMBEDDED_CLICKHOUSE'];
 
-type Tree = { [key: string]: unknown };
+export interface ConfigReading extends Reading {
+  /** Names of the environment that look like settings and are none. */
+  unknown: UnknownName[];
+}
 
 /** Throws StartError with one clear line. */
 export function loadConfig(environment: NodeJS.ProcessEnv = process.env): Config {
-  const tree = readYaml(defaultFile);
-  const overrides = environment['MILLRACE_CONFIG'];
-  const file = overrides ? readYaml(overrides) : {};
-  const config = resolve(schema, tree, file, environment, '') as Config;
-  checkUrls(config);
-  return config;
+  return checkedConfig(readConfig(environment));
+}
+
+/** Throws StartError with the first fault. */
+export function checkedConfig({ values, faults }: ConfigReading): Config {
+  if (faults.length > 0) throw new StartError(faults[0]!);
+  return values as Config;
+}
+
+/** Reads all settings, also when some are faulty; throws StartError when a file cannot be read. */
+export function readConfig(environment: NodeJS.ProcessEnv = process.env): ConfigReading {
+  const defaults = readYaml(defaultFile);
+  const filePath = environment[fileName] ?? '';
+  const file = filePath === '' ? {} : readYaml(filePath);
+  const reading = readSettings(schema, { defaults, file, filePath, environment });
+  if (reading.faults.length === 0) reading.faults.push(...faultsOfUrls(reading.values as Config));
+  const known = new Set([...namesIn(defaults, file), ...ownNames]);
+  return { ...reading, unknown: unknownNames(environment, known) };
 }
 
 /** The values are not shown, because they may hold a password. */
-function checkUrls({ clickhouse, postgres }: Config): void {
+function faultsOfUrls({ clickhouse, postgres }: Config): string[] {
+  const faults: string[] = [];
   if (clickhouse.url && !(/^https?:\/\//i.test(clickhouse.url) && URL.canParse(clickhouse.url))) {
-    throw new StartError('Setting clickhouse.url (CLICKHOUSE_URL) must be empty or a URL like http://host:8123.');
+    faults.push('Setting clickhouse.url (CLICKHOUSE_URL) must be empty or a URL like http://host:8123.');
   }
   if (postgres.url && !/^(postgres(ql)?:\/\/|socket:|\/)/i.test(postgres.url)) {
-    throw new StartError(
+    faults.push(
       'Setting postgres.url (DATABASE_URL) must be empty or a URL like postgres://user:password@host:5432/database.',
     );
   }
+  return faults;
 }
 
-/** Every environment name that config/default.yaml knows; for `config` checks and docker-compose.yml. */
+/** Every environment name that config/default.yaml knows; for docker-compose.yml. */
 export function environmentNames(): Set<string> {
-  const names = new Set<string>(['MILLRACE_CONFIG']);
-  const walk = (node: unknown): void => {
-    if (typeof node === 'object' && node !== null) {
-      for (const child of Object.values(node)) walk(child);
-      return;
-    }
-    const match = placeholder.exec(String(node));
-    if (match) names.add(match[1]!).add(`${match[1]}_FILE`);
-  };
-  walk(readYaml(defaultFile));
-  return names;
-}
-
-export function readYaml(path: string, what = 'settings file'): Tree {
-  let text: string;
-  try {
-    text = readFileSync(path, 'utf8');
-  } catch (error) {
-    throw new StartError(`The ${what} ${path} cannot be read: ${messageOf(error)}.`);
-  }
-  try {
-    return (parse(text) as Tree) ?? {};
-  } catch (error) {
-    throw new StartError(`The ${what} ${path} is not valid YAML: ${messageOf(error).split('\n')[0]}`);
-  }
-}
-
-function resolve(
-  node: Type.Schema,
-  tree: unknown,
-  file: unknown,
-  environment: NodeJS.ProcessEnv,
-  path: string,
-): unknown {
-  if (node.properties) {
-    checkKeys(node.properties, file, path);
-    const result: Tree = {};
-    for (const [key, child] of Object.entries(node.properties)) {
-      const childPath = path ? `${path}.${key}` : key;
-      result[key] = resolve(child, (tree as Tree)[key], (file as Tree | undefined)?.[key], environment, childPath);
-    }
-    return result;
-  }
-  const match = placeholder.exec(String(tree));
-  const environmentName = match?.[1] ?? '';
-  const fallback = match ? match[2]! : String(tree);
-  const raw = fromEnvironment(environmentName, environment) ?? fromFile(file, environment) ?? fallback;
-  return checked(node, raw, path, environmentName);
-}
-
-function fromEnvironment(name: string, environment: NodeJS.ProcessEnv): string | undefined {
-  const secretFile = environment[`${name}_FILE`];
-  if (!secretFile) return environment[name];
-  try {
-    return readFileSync(secretFile, 'utf8').trimEnd();
-  } catch (error) {
-    throw new StartError(`${name}_FILE names ${secretFile}, which cannot be read: ${messageOf(error)}.`);
-  }
-}
-
-/** A settings file may also contain placeholders. */
-function fromFile(value: unknown, environment: NodeJS.ProcessEnv): string | undefined {
-  if (value === undefined || value === null) return undefined;
-  const match = placeholder.exec(String(value));
-  return match ? (fromEnvironment(match[1]!, environment) ?? match[2]!) : String(value);
-}
-
-function checkKeys(known: Type.Properties, file: unknown, path: string): void {
-  if (file === undefined || file === null) return;
-  if (typeof file !== 'object' || Array.isArray(file)) {
-    throw new StartError(`Setting ${path} must hold the keys ${Object.keys(known).join(', ')}.`);
-  }
-  for (const key of Object.keys(file)) {
-    if (known[key]) continue;
-    const full = path ? `${path}.${key}` : key;
-    throw new StartError(`Unknown setting ${full}. Did you mean ${nearest(key, Object.keys(known))}?`);
-  }
-}
-
-function checked(node: Type.Schema, raw: string, path: string, environmentName: string): unknown {
-  const refuse = (must: string): never => {
-    const name = environmentName ? `${path} (${environmentName})` : path;
-    throw new StartError(`Setting ${name} is "${raw}": it must be ${must}.`);
-  };
-  if (node.enum) return node.enum.includes(raw) ? raw : refuse(`one of ${node.enum.join(', ')}`);
-  switch (node.type) {
-    case 'boolean':
-      return raw === 'true' ? true : raw === 'false' ? false : refuse('true or false');
-    case 'integer': {
-      const value = Number(raw);
-      const { minimum = 0, maximum = Number.MAX_SAFE_INTEGER } = node;
-      if (raw.trim() === '' || !Number.isInteger(value) || value < minimum || value > maximum) {
-        return refuse(`a whole number from ${minimum} to ${maximum}`);
-      }
-      return value;
-    }
-    default:
-      if (node.minLength && raw.length < node.minLength) return refuse('set');
-      if (node.pattern && !new RegExp(node.pattern).test(raw)) return refuse(`of the form ${node.pattern}`);
-      return raw;
-  }
-}
-
-/** The known name with the fewest edits to `name`. */
-function nearest(name: string, known: string[]): string {
-  let best = known[0]!;
-  let bestDistance = Number.POSITIVE_INFINITY;
-  for (const candidate of known) {
-    const distance = editDistance(name.toLowerCase(), candidate.toLowerCase());
-    if (distance < bestDistance) [best, bestDistance] = [candidate, distance];
-  }
-  return best;
-}
-
-function editDistance(a: string, b: string): number {
-  let previous = Array.from({ length: b.length + 1 }, (_, i) => i);
-  for (let i = 1; i <= a.length; i += 1) {
-    const current = [i];
-    for (let j = 1; j <= b.length; j += 1) {
-      const change = previous[j - 1]! + (a[i - 1] === b[j - 1] ? 0 : 1);
-      current.push(Math.min(change, previous[j]! + 1, current[j - 1]! + 1));
-    }
-    previous = current;
-  }
-  return previous[b.length]!;
+  return namesIn(readYaml(defaultFile)).add(fileName);
 }

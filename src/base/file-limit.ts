@@ -1,7 +1,9 @@
 /** Reads from /proc how many files this process may open: a worker refuses connections before the system does. */
 import { readFileSync } from 'node:fs';
+import { limits } from './limits.ts';
 
 const unknownMax = 1024;
+const connectionsMin = 64;
 
 export function openFilesMax(): number {
   try {
@@ -11,4 +13,9 @@ export function openFilesMax(): number {
   } catch {
     return unknownMax;
   }
+}
+
+/** Files that a worker may open for connections. */
+export function filesForConnections(filesMax = openFilesMax()): number {
+  return Math.max(connectionsMin, filesMax - limits.fileReserve);
 }

@@ -25,6 +25,8 @@ export interface Banner {
   demoDevice: { id: string; token: string } | undefined;
   /** The reasons why the service is degraded, in sentences. */
   missing: string[];
+  /** What the operator may want to change in the settings or on this machine, in sentences. */
+  warnings: string[];
 }
 
 export function printLine(line: string): void {
@@ -39,6 +41,7 @@ export function printBanner(banner: Banner): void {
     '',
     `Millrace ${banner.version} is ready after ${banner.seconds.toFixed(1)} s (${workers}).`,
     ...missingLines(banner.missing),
+    ...warningLines(banner.warnings),
     '',
     `  Devices and REST   ${base}${banner.httpsPort ? `   https://localhost:${banner.httpsPort}` : ''}`,
     `  Console            ${base}/${banner.docs ? `   ${base}/swagger-ui/` : ''}`,
@@ -79,6 +82,10 @@ function missingLines(missing: string[]): string[] {
     ...missing.map((reason) => `  Degraded           ${reason}`),
     '                     Telemetry of known devices is accepted. /readyz names what remains.',
   ];
+}
+
+function warningLines(warnings: string[]): string[] {
+  return warnings.length === 0 ? [] : ['', ...warnings.map((warning) => `  Warning            ${warning}`)];
 }
 
 function monitorUrl({ monitorAddress, monitorPort }: Banner): string {

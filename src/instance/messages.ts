@@ -86,6 +86,8 @@ export const journalDirectory = 'journal';
 export const clickhouseDirectory = 'clickhouse';
 export const postgresDirectory = 'postgres';
 export const secretsFile = 'secrets.json';
+/** The last measurement of the database's clock. */
+export const clockFile = 'clock.json';
 /** Present while a restore fills the directory: it must not be started. */
 export const restoringFile = 'restoring';
 /** Names the backup from which a restore made the directory. */

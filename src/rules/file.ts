@@ -2,9 +2,9 @@
  * Reads the file of rules at the start and checks it as a whole. A fault is one line that names the file and the rule.
  */
 import { fileURLToPath } from 'node:url';
-import { readYaml } from '../base/config.ts';
 import { messageOf, StartError } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
+import { readYaml } from '../base/settings.ts';
 import { compileRule, type RuleText } from './table.ts';
 
 const ownFile = fileURLToPath(new URL('../../config/rules.yaml', import.meta.url));

@@ -1,4 +1,5 @@
 /** A start that cannot succeed says why in one line, ends with a code that is not 0, and leaves nothing running. */
+import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer as createHttpServer } from 'node:http';
@@ -7,7 +8,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, expect, test } from 'vitest';
 import { eventually } from '../harness/api.ts';
-import { type Engine, freePort, prepareEngine } from '../harness/engine.ts';
+import { type Engine, freePort, inherited, prepareEngine } from '../harness/engine.ts';
 import { createCertificate } from './certificate.ts';
 
 const directory = mkdtempSync(join(tmpdir(), 'millrace-refused-'));
@@ -18,7 +19,7 @@ async function refusal(env: Record<string, string>, engine?: Engine): Promise<st
   const refused = engine ?? (await prepareEngine({ env, firstStart: true }));
   try {
     refused.spawn(env);
-    const { code } = await refused.exit(20_000);
+    const { code } = await refused.exit(60_000);
     expect(code).not.toBe(0);
     const lines = refused.output.split('\n').filter((line) => line !== '' && !line.startsWith('{'));
     expect(lines, refused.output).toHaveLength(1);
@@ -42,6 +43,48 @@ test('a bad value is named with its setting, its variable and what it must be', 
     /rateLimits\.device\.messages.*"10".*100:1,3000:60/,
   );
 });
+
+test('a misspelt environment name is a warning without its value, and refuses a strict start', async () => {
+  const env = { HTTP_BIND_PROT: 'hunter2', DATA_DIR: '/proc/millrace' };
+  expect(await refusal({ ...env, MILLRACE_STRICT: 'true' })).toMatch(
+    /HTTP_BIND_PROT.*HTTP_BIND_PORT\?.*MILLRACE_STRICT/,
+  );
+  const engine = await prepareEngine({ firstStart: true });
+  try {
+    expect(await refusal(env, engine)).toMatch(/DATA_DIR/);
+    expect(engine.output).toMatch(/"event":"unknown_settings".*HTTP_BIND_PROT.*Did you mean HTTP_BIND_PORT\?/);
+    expect(engine.output).not.toContain('hunter2');
+  } finally {
+    await engine.destroy();
+  }
+});
+
+test('`npm run config` prints settings with their origin, masks secrets, and names what is wrong', async () => {
+  const env = { HTTP_BIND_PORT: '9', ADMIN_PASSWORD: 'hunter2', HTTP_BIND_PROT: 'hunter2', MQTT_IDLE_SECONDS: '10m' };
+  const good = await runConfig(env);
+  expect(good.code).toBe(0);
+  expect(good.stdout).toMatch(/^http\.port +HTTP_BIND_PORT +9 +- +environment$/m);
+  expect(good.stdout).toMatch(/^mqtt\.idleSeconds +MQTT_IDLE_SECONDS +600 \(10 m\) +seconds +environment$/m);
+  expect(good.stdout).toMatch(/^mqtt\.port +MQTT_BIND_PORT +1883 +- +default$/m);
+  expect(good.stdout).toMatch(/^admin\.password +ADMIN_PASSWORD +\(set\) /m);
+  expect(good.stdout).toMatch(/^warning: HTTP_BIND_PROT is no setting of Millrace\. Did you mean HTTP_BIND_PORT\?$/m);
+  expect(good.stdout).not.toContain('hunter2');
+  const changed = await runConfig(env, 'changed');
+  expect(changed.stdout.match(/environment$/gm)).toHaveLength(3);
+  const bad = await runConfig({ WORKERS: 'many', HTTP_BODY_BYTES_MAX: '5 apples' });
+  expect(bad.code).toBe(1);
+  expect(bad.stdout.match(/^fault: Setting .*/gm)).toHaveLength(2);
+  const contradiction = await runConfig({ HTTP_BIND_PORT: '9', MQTT_BIND_PORT: '9' });
+  expect(contradiction).toMatchObject({ code: 1, stdout: expect.stringMatching(/^fault: .*both 9/m) });
+});
+
+async function runConfig(env: Record<string, string>, ...more: string[]): Promise<{ code: number; stdout: string }> {
+  const child = spawn(process.execPath, ['dist/config.js', ...more], { env: { ...inherited(), ...env } });
+  let stdout = '';
+  child.stdout.on('data', (chunk) => (stdout += chunk));
+  const [code] = await once(child, 'close');
+  return { code: code as number, stdout };
+}
 
 test('a settings file that is missing or no YAML is named', async () => {
   expect(await refusal({ MILLRACE_CONFIG: join(directory, 'none.yaml') })).toContain('none.yaml');

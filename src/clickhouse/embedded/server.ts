@@ -22,6 +22,7 @@ import {
   settingsVariable,
 } from './settings.ts';
 import { Slots } from './slots.ts';
+import { setTornMutationsAside } from './torn-mutations.ts';
 
 const killMsMax = 2_000;
 /** Without a parent no caller waits for answers, and a new primary may wait for the directory. */
@@ -49,6 +50,7 @@ async function main(): Promise<void> {
 
 async function serve(settings: EmbeddedServerSettings, log: Log): Promise<void> {
   standBack(settings.nice);
+  setTornMutationsAside(settings.dir, log);
   const engine = openEngine(settings);
   await attachDetached(engine, log);
   const files = new BodyFiles(settings.dir, serverLimits.rowsBytesMax);

@@ -1,0 +1,41 @@
+import { readdirSync, readFileSync, truncateSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { startTestClickHouse, type TestClickHouse } from '../../../test/harness/clickhouse-server.ts';
+import { startEmbeddedClickHouse } from './embedded.ts';
+
+let house: TestClickHouse;
+
+beforeAll(async () => {
+  house = await startTestClickHouse({}, false);
+});
+
+afterAll(() => house.stop());
+
+const ask = async (sql: string) => {
+  const { url, password } = house.server;
+  const answer = await fetch(`${url}/`, { method: 'POST', body: sql, headers: { 'X-ClickHouse-Key': password } });
+  const text = (await answer.text()).trim();
+  expect(answer.status, text).toBe(200);
+  return text;
+};
+
+test('the engine starts with torn entries of mutations, and later mutations are carried out', async () => {
+  await ask('CREATE DATABASE mill');
+  await ask('CREATE TABLE mill.flow (a Int64) ENGINE = MergeTree ORDER BY a SETTINGS old_parts_lifetime = 3600');
+  await ask('INSERT INTO mill.flow SELECT number FROM numbers(9)');
+  for (const a of [1, 2, 3]) await ask(`DELETE FROM mill.flow WHERE a = ${a}`);
+  const [path] = (await ask("SELECT data_paths FROM system.tables WHERE name = 'flow' FORMAT TSVRaw")).match(
+    /[^'[\]]+/,
+  )!;
+  await house.server.stop();
+  const entries = () => readdirSync(path!).filter((name) => name.startsWith('mutation_'));
+  const [whole, empty, half] = entries().sort();
+  truncateSync(join(path!, empty!), 0);
+  truncateSync(join(path!, half!), readFileSync(join(path!, half!)).length / 2);
+  house.server = await startEmbeddedClickHouse(house.options);
+  expect(await ask('SELECT groupArray(a) FROM (SELECT a FROM mill.flow ORDER BY a)')).toBe('[0,4,5,6,7,8]');
+  expect(entries()).toEqual([whole]);
+  await ask('DELETE FROM mill.flow WHERE a = 4');
+  expect(await ask('SELECT groupArray(a) FROM (SELECT a FROM mill.flow ORDER BY a)')).toBe('[0,5,6,7,8]');
+});
