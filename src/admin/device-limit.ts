@@ -4,8 +4,9 @@
  * one. Without a limit no transaction waits or counts.
  */
 import { Fault } from '../base/errors.ts';
+import { countDevices } from '../device/list-store.ts';
 import type { Queries } from '../postgres/client.ts';
-import { countDevices, holdDeviceCount } from './store.ts';
+import { holdDeviceCount } from './store.ts';
 
 /** Returns how many of `wanted` new devices may be made. `devicesMax` 0 = no limit. */
 export async function admitDevices(

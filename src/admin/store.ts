@@ -273,16 +273,6 @@ export async function holdDeviceCount(queries: Queries, tenantId: string): Promi
   await queries.query(`select pg_advisory_xact_lock(hashtextextended('device-count ' || $1, 0))`, [tenantId]);
 }
 
-/** Returns how many devices the tenant has, from its number and what changed since (migration 0051). */
-export async function countDevices(queries: Queries, tenantId: string): Promise<number> {
-  const [row] = await queries.query<{ count: number }>(
-    `select (coalesce((select count from device_count where tenant_id = $1), 0)
-           + coalesce((select sum(change) from device_count_change where tenant_id = $1), 0))::bigint as count`,
-    [tenantId],
-  );
-  return row!.count;
-}
-
 /** Returns false when the device has a valid claim. */
 export async function insertClaim(queries: Queries, deviceId: string, claim: Claim, now: number): Promise<boolean> {
   const rows = await queries.query(

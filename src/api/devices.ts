@@ -17,14 +17,8 @@ import { badRequest, notFound } from '../base/errors.ts';
 import * as Type from '../base/schema.ts';
 import { checkedCredentials, type NewCredentials, tokenCredentials } from '../device/credentials.ts';
 import { credentialsTypes, type DeviceInfo } from '../device/device.ts';
-import {
-  type DeviceFilter,
-  findDevice,
-  findDeviceByName,
-  findDevices,
-  hasCustomer,
-  listDevices,
-} from '../device/store.ts';
+import { type DeviceFilter, listDevices } from '../device/list-store.ts';
+import { findDevice, findDeviceByName, findDevices, hasCustomer } from '../device/store.ts';
 import { anything, reference, text, version } from '../rest/body.ts';
 import { commaList, entityUuid, missing, oneOf, pageLink, pageQuery } from '../rest/parameters.ts';
 import { empty, json, type Route, route } from '../rest/route.ts';

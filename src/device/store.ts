@@ -7,7 +7,7 @@ import { assert, badRequest, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Queries } from '../postgres/client.ts';
 import { isUniqueViolation } from '../postgres/client.ts';
-import { contains, containsPattern, type Page, type PageLink, readByIds, readPage } from '../postgres/page.ts';
+import { readByIds } from '../postgres/page.ts';
 import type { DeviceRow, StoredDevice } from './cached-device.ts';
 import type { CredentialsType, Device, DeviceCredentials, DeviceInfo, DeviceProfile, TransportType } from './device.ts';
 
@@ -15,24 +15,15 @@ const deviceColumns = `d.id, d.number, d.created_time as "createdTime", d.tenant
   d.customer_id as "customerId", d.device_profile_id as "profileId", p.name as type, d.name, d.label,
   d.device_data as "deviceData", d.firmware_id as "firmwareId", d.software_id as "softwareId",
   d.external_id as "externalId", d.additional_info as "additionalInfo", d.version`;
-const infoColumns = `${deviceColumns}, c.title as "customerTitle", coalesce(c.is_public, false) as "customerIsPublic",
+export const infoColumns = `${deviceColumns}, c.title as "customerTitle", coalesce(c.is_public, false) as "customerIsPublic",
   coalesce(a.active, false) as active`;
-const deviceTables = `device d join device_profile p on p.id = d.device_profile_id`;
-const infoTables = `${deviceTables} left join customer c on c.id = d.customer_id
-  left join device_activity a on a.device = d.number`;
+const deviceTables = 'device d join device_profile p on p.id = d.device_profile_id';
+/** What `infoColumns` need beside `device d`. */
+export const infoJoins = `join device_profile p on p.id = d.device_profile_id
+  left join customer c on c.id = d.customer_id left join device_activity a on a.device = d.number`;
+const infoTables = `device d ${infoJoins}`;
 
-const documents = { columns: ['d.device_data', 'd.additional_info'], rowBytesMax: 2 * limits.documentBytesMax };
-
-const sortColumns = new Map([
-  ['id', 'd.id'],
-  ['createdTime', 'd.created_time'],
-  ['name', 'd.name'],
-  ['label', 'd.label'],
-  ['type', 'p.name'],
-  ['deviceProfileName', 'p.name'],
-  ['customerTitle', 'c.title'],
-  ['active', 'coalesce(a.active, false)'],
-]);
+export const documents = { columns: ['d.device_data', 'd.additional_info'], rowBytesMax: 2 * limits.documentBytesMax };
 
 /** The columns of a `DeviceRow`, of a table called d. */
 export const rowColumns = `d.number, d.id, d.tenant_id as "tenantId", d.customer_id as "customerId",
@@ -187,32 +178,6 @@ export async function listDeviceTypes(
     [tenantId, customerId],
   );
   return rows.map(({ name }) => name);
-}
-
-export interface DeviceFilter {
-  tenantId: string;
-  customerId?: string | undefined;
-  /** Name of a profile. */
-  type?: string | undefined;
-  profileId?: string | undefined;
-  active?: boolean | undefined;
-}
-
-export async function listDevices(queries: Queries, filter: DeviceFilter, link: PageLink): Promise<Page<DeviceInfo>> {
-  const values: unknown[] = [filter.tenantId];
-  const conditions = ['d.tenant_id = $1'];
-  const where = (condition: string, value: unknown) => {
-    values.push(value);
-    conditions.push(condition.replaceAll('?', `$${values.length}`));
-  };
-  if (filter.customerId) where('d.customer_id = ?', filter.customerId);
-  if (filter.type) where('p.name = ?', filter.type);
-  if (filter.profileId) where('d.device_profile_id = ?', filter.profileId);
-  if (filter.active !== undefined) where('coalesce(a.active, false) = ?', filter.active);
-  if (link.textSearch)
-    where(`(${contains('d.name', '?')} or ${contains('d.label', '?')})`, containsPattern(link.textSearch));
-  const list = { columns: infoColumns, from: infoTables, where: conditions.join(' and '), values, documents };
-  return await readPage<DeviceInfo>(queries, { ...list, sortColumns, idColumn: 'd.id' }, link);
 }
 
 export type NewDevice = Omit<Device, 'number' | 'type' | 'version'>;

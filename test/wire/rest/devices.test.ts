@@ -30,6 +30,13 @@ async function create(device: object, query = ''): Promise<DeviceJson> {
   return JSON.parse(text) as DeviceJson;
 }
 
+async function saved<T>(path: string, body: object): Promise<T> {
+  const response = await sharedEngine().send('POST', path, body);
+  const text = await response.text();
+  expect(response.status, text).toBe(200);
+  return JSON.parse(text) as T;
+}
+
 async function list(query: string): Promise<Page> {
   const response = await sharedEngine().send('GET', `/api/tenant/devices?${query}`);
   const text = await response.text();
@@ -162,6 +169,46 @@ test('lists are paged, searched and refuse bad pages', async () => {
     "400/31 Unsupported sort order 'UP'! Only 'ASC' or 'DESC' types are allowed.",
   );
   expect(await fault('GET', `${path}?pageSize=1&page=0&sortProperty=nope`)).toBe('400/31 Invalid sort property');
+});
+
+test('lists of a tenant, a customer and a profile have their totals, in each order', async () => {
+  const mark = randomUUID().slice(0, 13);
+  const customer = await saved<{ id: object & { id: string } }>('/api/customer', { title: `! ${mark}` });
+  const made: DeviceJson[] = [];
+  for (let n = 0; n < 9; n += 1) {
+    const label = n % 3 === 0 ? undefined : `Label ${mark} ${9 - n}`;
+    const customerId = n % 2 === 0 ? customer.id : undefined;
+    made.push(await create({ name: `${mark} ${(n * 4) % 9}`, label, type: `type ${mark} ${n % 2}`, customerId }));
+  }
+  const ofCustomer = made.filter((_, n) => n % 2 === 0).map(({ name }) => name);
+  const path = `/api/customer/${customer.id.id}/deviceInfos`;
+  const names = async (path: string, total: number) => {
+    const page = JSON.parse(await (await sharedEngine().send('GET', path)).text()) as Page;
+    expect(page).toMatchObject({ totalElements: total, totalPages: Math.ceil(total / 3) });
+    return page.data.map(({ name }) => name);
+  };
+  for (const order of ['ASC', 'DESC']) {
+    const turned = (list: string[]) => (order === 'ASC' ? list : [...list].reverse());
+    for (const sort of ['', 'id', 'name', 'type', 'customerTitle']) {
+      const sorted = turned(sort === 'name' ? [...ofCustomer].sort() : ofCustomer);
+      const query = `pageSize=3&sortProperty=${sort}&sortOrder=${order}`;
+      expect(await names(`${path}?${query}&page=0`, 5)).toEqual(sorted.slice(0, 3));
+      expect(await names(`${path}?${query}&page=1`, 5)).toEqual(sorted.slice(3));
+      expect(await names(`${path}?${query}&page=2`, 5)).toEqual([]);
+      const infos = `/api/tenant/deviceInfos?${query}&type=type%20${mark}%200`;
+      expect(await names(`${infos}&page=1`, 5)).toEqual(sorted.slice(3));
+    }
+    const labels = turned(made.filter(({ label }) => label !== null).map(({ name }) => name));
+    const search = `pageSize=3&page=0&sortProperty=label&sortOrder=${order === 'ASC' ? 'DESC' : 'ASC'}`;
+    expect(await names(`/api/tenant/devices?${search}&textSearch=LABEL%20${mark}`, 6)).toEqual(labels.slice(0, 3));
+  }
+  // The title is before those of other tests, and devices without a customer are behind all.
+  const first = await list('pageSize=3&page=0&sortProperty=customerTitle');
+  expect(first.data.map(({ name }) => name)).toEqual(ofCustomer.slice(0, 3));
+  await create({ ...made[0]!, customerId: undefined });
+  expect(await names(`${path}?pageSize=3&page=0`, 4)).toEqual(ofCustomer.slice(1, 4));
+  expect((await sharedEngine().send('DELETE', `/api/device/${made[2]!.id.id}`)).status).toBe(200);
+  expect(await names(`${path}?pageSize=3&page=0`, 3)).toEqual(ofCustomer.slice(2));
 });
 
 test('a device is found by its name', async () => {

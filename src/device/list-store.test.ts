@@ -1,0 +1,295 @@
+/** Lists of devices on a real PostgreSQL: every answer is that of a plain count and sort, whatever happened before. */
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
+import { createUuid } from '../base/uuid.ts';
+import type { Queries } from '../postgres/client.ts';
+import { contains, containsPattern, type PageLink, readPage } from '../postgres/page.ts';
+import type { DeviceInfo } from './device.ts';
+import { countDevices, type DeviceFilter, listDevices } from './list-store.ts';
+import { infoColumns, infoJoins } from './store.ts';
+
+let server: TestPostgres;
+const tenants = [createUuid(1), createUuid(2)];
+const profiles: { id: string; tenantId: string; name: string }[] = [];
+const customers: { id: string; tenantId: string }[] = [];
+
+/** A small generator, so that a failure can be repeated. */
+let state = 20_260_131;
+function random(below: number): number {
+  state = (Math.imul(state, 1_103_515_245) + 12_345) & 0x7fffffff;
+  return (state >> 8) % below;
+}
+const pick = <T>(list: readonly T[]): T => list[random(list.length)]!;
+
+beforeAll(async () => {
+  server = await startTestPostgres(4);
+  for (const [t, tenantId] of tenants.entries()) {
+    await server.postgres.query(`insert into tenant (id, created_time, title) values ($1, 0, 'T')`, [tenantId]);
+    for (let i = 0; i < 4; i += 1) {
+      const profile = { id: createUuid(10 + i), tenantId, name: `${'dbca'[i]} profile ${t}` };
+      profiles.push(profile);
+      await server.postgres.query(
+        `insert into device_profile (id, created_time, tenant_id, name, profile_data) values ($1, 0, $2, $3, '{}')`,
+        [profile.id, tenantId, profile.name],
+      );
+      const customer = { id: createUuid(20 + i), tenantId };
+      customers.push(customer);
+      await server.postgres.query(`insert into customer (id, created_time, tenant_id, title) values ($1, 0, $2, $3)`, [
+        customer.id,
+        tenantId,
+        `${'bdac'[i]} customer`,
+      ]);
+    }
+  }
+}, 60_000);
+
+afterAll(() => server.stop(), 60_000);
+
+// The Kelvin sign and İ have ASCII letters as their small letters; ß and Σ have several forms.
+const letters = [
+  'a',
+  'B',
+  'c',
+  '1',
+  '2',
+  '-',
+  '_',
+  '%',
+  '\\',
+  ' ',
+  '"',
+  'ж',
+  'Ж',
+  'ß',
+  'Σ',
+  '\u212a',
+  'İ',
+  'é',
+  '温',
+  '\n',
+];
+const word = (length: number) => Array.from({ length }, () => pick(letters)).join('');
+let made = 0;
+
+async function make(count: number, tenantId = pick(tenants)): Promise<void> {
+  const own = customers.filter((customer) => customer.tenantId === tenantId);
+  const rows = Array.from({ length: count }, () => ({
+    id: createUuid(1_000 + made),
+    name: `${word(random(6))}${(made += 1)}${word(random(4))}`,
+    label: random(3) === 0 ? word(random(8)) : null,
+    profile: pick(profiles.filter((profile) => profile.tenantId === tenantId)).id,
+    customer: random(2) === 0 ? pick(own).id : null,
+    time: random(50),
+  }));
+  await server.postgres.query(
+    `insert into device (id, created_time, tenant_id, customer_id, device_profile_id, name, label, device_data)
+     select n.id, n.time, $1, n.customer, n.profile, n.name, n.label, '{}'
+       from unnest($2::uuid[], $3::text[], $4::text[], $5::uuid[], $6::uuid[], $7::bigint[])
+            as n (id, name, label, profile, customer, time)`,
+    [
+      tenantId,
+      rows.map(({ id }) => id),
+      rows.map(({ name }) => name),
+      rows.map(({ label }) => label),
+      rows.map(({ profile }) => profile),
+      rows.map(({ customer }) => customer),
+      rows.map(({ time }) => time),
+    ],
+  );
+}
+
+/** Some devices of all tenants: a different share each time. */
+const some = () => `number % ${5 + random(40)} = ${random(5)}`;
+
+const changes: (() => Promise<unknown>)[] = [
+  () => make(1),
+  () => make(1 + random(60)),
+  () => server.postgres.query(`delete from device where ${some()}`),
+  () => server.postgres.query(`update device set customer_id = null where ${some()}`),
+  () => {
+    const customer = pick(customers);
+    return server.postgres.query(`update device set customer_id = $1 where tenant_id = $2 and ${some()}`, [
+      customer.id,
+      customer.tenantId,
+    ]);
+  },
+  () => {
+    const profile = pick(profiles);
+    return server.postgres.query(`update device set device_profile_id = $1 where tenant_id = $2 and ${some()}`, [
+      profile.id,
+      profile.tenantId,
+    ]);
+  },
+  () => server.postgres.query(`update device set name = name || $1, label = $2 where ${some()}`, [word(2), word(3)]),
+  () =>
+    server.postgres.query(
+      `insert into device_activity (device, active, woke_time)
+       select number, number % 3 <> 0, 5 from device where ${some()} on conflict (device) do update set active = not device_activity.active`,
+    ),
+  () =>
+    expect(
+      server.postgres.transaction(async (queries) => {
+        await queries.query(`delete from device where ${some()}`);
+        await queries.query(`update device set customer_id = null where ${some()}`);
+        throw new Error('undone');
+      }),
+    ).rejects.toThrow('undone'),
+];
+
+/** The list as it is without counts, indexes and walks. */
+async function plainly(filter: DeviceFilter, link: PageLink, queries: Queries = server.postgres) {
+  const values: unknown[] = [filter.tenantId];
+  const conditions = ['d.tenant_id = $1'];
+  const where = (condition: string, value: unknown) =>
+    conditions.push(condition.replaceAll('?', `$${values.push(value)}`));
+  if (filter.customerId) where('d.customer_id = ?', filter.customerId);
+  if (filter.type) where('p.name = ?', filter.type);
+  if (filter.profileId) where('d.device_profile_id = ?', filter.profileId);
+  if (filter.active !== undefined) where('coalesce(a.active, false) = ?', filter.active);
+  if (link.textSearch)
+    where(`(${contains('d.name', '?')} or ${contains('d.label', '?')})`, containsPattern(link.textSearch));
+  const sortColumns = new Map([
+    ['id', 'd.id'],
+    ['createdTime', 'd.created_time'],
+    ['name', 'd.name'],
+    ['label', 'd.label'],
+    ['type', 'p.name'],
+    ['deviceProfileName', 'p.name'],
+    ['customerTitle', 'c.title'],
+    ['active', 'coalesce(a.active, false)'],
+  ]);
+  const list = { columns: infoColumns, from: `device d ${infoJoins}`, where: conditions.join(' and '), values };
+  return await readPage<DeviceInfo>(queries, { ...list, sortColumns, idColumn: 'd.id' }, link);
+}
+
+const sortProperties = [
+  '',
+  'id',
+  'createdTime',
+  'name',
+  'label',
+  'type',
+  'deviceProfileName',
+  'customerTitle',
+  'active',
+];
+
+function anyFilter(): DeviceFilter {
+  return {
+    tenantId: pick(tenants),
+    ...(random(3) === 0 && { customerId: pick(customers).id }),
+    ...(random(4) === 0 && { type: random(9) === 0 ? 'none' : pick(profiles).name }),
+    ...(random(4) === 0 && { profileId: pick(profiles).id }),
+    ...(random(4) === 0 && { active: random(2) === 0 }),
+  };
+}
+
+async function anyLink(queries: Queries = server.postgres): Promise<PageLink> {
+  let textSearch = '';
+  if (random(2) === 0) {
+    const texts = await queries.query<{ name: string; label: string | null }>(
+      'select name, label from device order by id offset $1 limit 1',
+      [random(100)],
+    );
+    const text = [...(texts[0]?.label || texts[0]?.name || 'ab')];
+    const start = random(text.length);
+    textSearch = text.slice(start, start + 1 + random(5)).join('');
+    if (random(2) === 0) textSearch = random(2) === 0 ? textSearch.toUpperCase() : textSearch.toLowerCase();
+  }
+  const pageSize = pick([1, 3, 10, 50, 1000]);
+  const page = random(1 + Math.ceil(200 / pageSize));
+  return { pageSize, page, textSearch, sortProperty: pick(sortProperties), sortOrder: pick(['ASC', 'DESC']) };
+}
+
+async function expectSame(times: number): Promise<void> {
+  for (let i = 0; i < times; i += 1) {
+    const [filter, link] = [anyFilter(), await anyLink()];
+    const [answer, plain] = [await listDevices(server.postgres, filter, link), await plainly(filter, link)];
+    expect({ filter, link, answer }).toEqual({ filter, link, answer: plain });
+  }
+}
+
+test('a page, its order and its total are those of a plain count and sort', async () => {
+  await make(150, tenants[0]!);
+  await make(80, tenants[1]!);
+  for (let round = 0; round < 15; round += 1) {
+    for (let i = 0; i < 4; i += 1) await pick(changes)();
+    await expectSame(10);
+  }
+}, 60_000);
+
+test('a search by the index of three letters finds what a search without it finds', async () => {
+  const [index] = await server.postgres.query<{ found: boolean }>(
+    `select to_regclass('device_search') is not null as found`,
+  );
+  expect(index!.found).toBe(true);
+  const forced = server.postgres.transaction(async (queries) => {
+    await queries.query(`alter table device drop constraint device_name_unique;
+      drop index device_by_tenant, device_by_label, device_by_created, device_by_customer; set local enable_seqscan = off`);
+    const search = `d.search_text like (lower($2::text collate any_letter_case) collate "C")`;
+    const plan = await queries.query<{ 'QUERY PLAN': string }>(
+      `explain select * from device d where tenant_id = $1 and ${search}`,
+      [tenants[0], '%abc%'],
+    );
+    expect(plan.map((line) => line['QUERY PLAN']).join('\n')).toContain('device_search');
+    let found = 0;
+    for (let i = 0; i < 80; i += 1) {
+      const filter = { tenantId: pick(tenants) };
+      const link = { ...(await anyLink(queries)), textSearch: word(3 + random(2)), page: 0, sortProperty: 'id' };
+      const text = await queries.query<{ name: string }>('select name from device order by id offset $1 limit 1', [
+        random(150),
+      ]);
+      if (text[0] && random(4) > 0) link.textSearch = text[0].name.slice(random(3)).toUpperCase();
+      const answer = await listDevices(queries, filter, link);
+      const plain = await plainly(filter, link, queries);
+      expect({ link, answer }).toEqual({ link, answer: plain });
+      found += plain.totalElements;
+    }
+    expect(found).toBeGreaterThan(50);
+    throw new Error('undone');
+  });
+  await expect(forced).rejects.toThrow('undone');
+}, 60_000);
+
+test('totals are exact after changes at once, and changes are added up', async () => {
+  const { postgres } = server;
+  const loop = (statement: string) => postgres.query(`do $$ begin for n in 1..150 loop ${statement}; end loop; end $$`);
+  await Promise.all([
+    loop(`update device set customer_id = (array['${customers[0]!.id}', null]::uuid[])[1 + n % 2]
+           where tenant_id = '${tenants[0]}' and number % 10 = n % 10`),
+    loop(`update device set device_profile_id = (array['${profiles[0]!.id}', '${profiles[1]!.id}']::uuid[])[1 + n % 2]
+           where tenant_id = '${tenants[0]}' and number % 10 = n % 10 and number % 2 = 1`),
+    loop(`insert into device (id, created_time, tenant_id, device_profile_id, name, device_data)
+          values (gen_random_uuid(), n, '${tenants[0]}', '${profiles[2]!.id}', 'at once ' || n, '{}');
+          delete from device where name = 'at once ' || (n - 20)`),
+  ]).catch((error: { code?: string }) => {
+    // Two updates of the same devices may wait for each other; one of them is undone as a whole.
+    expect(error.code).toBe('40P01');
+  });
+  await expectSame(60);
+  const groups = await postgres.query(
+    `select tenant_id, device_profile_id, customer_id, count from device_group order by 1, 2, 3`,
+  );
+  expect(groups).toEqual(
+    await postgres.query(`select tenant_id, device_profile_id, customer_id, count(*) as count from device
+                           group by 1, 2, 3 order by 1, 2, 3`),
+  );
+  expect(groups.length).toBeGreaterThan(4);
+  const [added] = await postgres.query<{ count: number }>('select count(*) as count from device_group_count');
+  expect(added!.count).toBeGreaterThan(0);
+});
+
+test('a tenant that is deleted leaves no count', async () => {
+  const { postgres } = server;
+  const tenantId = tenants[1]!;
+  await postgres.query('delete from device_activity');
+  await postgres.query('delete from device where tenant_id = $1', [tenantId]);
+  expect(await countDevices(postgres, tenantId)).toBe(0);
+  for (const table of ['device_profile', 'customer']) {
+    await postgres.query(`delete from ${table} where tenant_id = $1`, [tenantId]);
+  }
+  await postgres.query('delete from tenant where id = $1', [tenantId]);
+  for (const table of ['device_count', 'device_group_count', 'device_count_change']) {
+    expect(await postgres.query(`select 1 from ${table} where tenant_id = $1`, [tenantId])).toEqual([]);
+  }
+});
