@@ -85,8 +85,16 @@ export const limits = {
 
   /** Distinct keys that a worker remembers as bytes (`telemetry/keys.ts`); a new key evicts an old one. */
   keyCacheMax: 100_000,
-  /** Devices that a worker remembers by token. */
-  tokenCacheMax: 1_000_000,
+  /** Devices that a worker remembers by token, about 100 bytes each (docs/durability.md#memory-of-known-devices). */
+  tokenCacheMax: 16_000_000,
+  /** Of these, the devices that sent lately: each is an object that a request finds at once. */
+  recentDevicesMax: 32_768,
+  /** Work of a load of devices before other work has a turn. */
+  loadStepMs: 2,
+  /** Records of one such step between two readings of the clock. */
+  loadRecordsAtOnce: 128,
+  /** Longest rest after such a step. */
+  loadRestMsMax: 20,
   /** Tokens that a worker remembers to be unknown. */
   unknownTokenCacheMax: 50_000,
   /** Time for which an unknown token is remembered. */

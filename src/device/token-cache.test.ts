@@ -6,6 +6,7 @@ import { TokenCache } from './token-cache.ts';
 
 const limits = {
   tokenCacheMax: 3,
+  recentDevicesMax: 2,
   unknownTokenCacheMax: 2,
   unknownTokenMs: 5_000,
   tokenLookupQueueMax: 4,
@@ -13,6 +14,8 @@ const limits = {
   tokenLookupTimeoutMs: 50,
   tokenCharsMax: 20,
 };
+
+const uuid = (n: number) => `00000000-0000-4000-8000-${String(n).padStart(12, '0')}`;
 
 /** A cache over a fake store that counts its queries and may be held, or fail. */
 function setUp(changes: Partial<typeof limits> = {}) {
@@ -32,8 +35,8 @@ function setUp(changes: Partial<typeof limits> = {}) {
     for (const token of tokens) {
       const number = known.get(token);
       if (!number) continue;
-      const names = { id: token, tenantId: 't', customerId: null, profileId: 'p', name: token };
-      rows.set(token, { number, ...names, version: 1 });
+      const ids = { id: uuid(number), tenantId: uuid(100), customerId: null, profileId: uuid(101) };
+      rows.set(token, { number, ...ids, name: token, version: 1 });
     }
     await hold;
     if (failure) throw failure;
@@ -44,6 +47,7 @@ function setUp(changes: Partial<typeof limits> = {}) {
   const cache = new TokenCache(lookUp, { ...limits, ...changes }, here, clock);
   return {
     cache,
+    here,
     known,
     batches,
     time,
@@ -96,12 +100,47 @@ describe('TokenCache', () => {
     expect(batches).toHaveLength(4);
   });
 
-  it('bounds what it remembers: the oldest goes', async () => {
-    const { cache } = setUp();
+  it('makes a device again that did not send lately, and keeps it when it sends often', async () => {
+    const { cache, here, batches } = setUp();
+    const first = await cache.lookup('one');
+    for (const token of ['two', 'three']) await cache.lookup(token);
+    const made = Array.from({ length: 16 }, () => cache.get('one'));
+    for (const again of made) expect(again).toEqual({ ...first, holders: again!.holders });
+    expect(made[0]).not.toBe(first);
+    expect(made[15]).toBe(made[14]);
+    expect(here.get(1)).toBe(made[15]);
+    expect([here.size, batches.length]).toEqual([2, 3]);
+  });
+
+  it('returns the object of a device that a session holds', async () => {
+    const { cache, here } = setUp({ recentDevicesMax: 1 });
+    const held = await cache.lookup('one');
+    here.adopt({ ...held!, number: 1 });
+    await cache.lookup('two');
+    expect(cache.get('one')).toBe(held);
+  });
+
+  it('bounds what it remembers, and finds again what it forgot', async () => {
+    const { cache, here, batches } = setUp();
     for (const token of ['one', 'two', 'three', 'four']) await cache.lookup(token);
-    expect(cache.size).toBe(3);
-    expect(cache.get('one')).toBeUndefined();
-    expect(cache.get('four')).toBeDefined();
+    expect([cache.size, here.size, batches.length]).toEqual([3, 2, 4]);
+    for (const token of ['one', 'two', 'three', 'four']) expect((await cache.lookup(token))?.name).toBe(token);
+    expect([cache.size, here.size]).toEqual([3, 2]);
+  });
+
+  it('forgets a changed device, whether it sent lately or not, and everything at once', async () => {
+    const { cache, here, known } = setUp();
+    for (const token of ['one', 'two', 'three']) await cache.lookup(token);
+    for (const token of ['one', 'three']) {
+      known.delete(token);
+      cache.invalidate(token);
+      expect(cache.get(token)).toBeUndefined();
+      expect(await cache.lookup(token)).toBeNull();
+    }
+    expect([cache.size, here.size]).toEqual([1, 1]);
+    cache.clear();
+    expect([cache.size, here.size, cache.get('two')]).toEqual([0, 0, undefined]);
+    expect((await cache.lookup('two'))?.number).toBe(2);
   });
 
   it('refuses with 503 when too many tokens wait', async () => {

@@ -1,16 +1,19 @@
 /**
- * Finds the device of an access token for every request. A hit is one synchronous Map read. Misses of the same tick,
- * and those during a query, share one SQL query. Unknown tokens are remembered for a few seconds. Entries do not
- * expire: `CredentialChanges` removes changed ones. While PostgreSQL is unavailable, cached devices stay valid and
- * others are searched in the file of known devices. A device that is not found then gets 503, never 401, because it may
- * exist.
+ * Finds the device of an access token for every request. A hit of a device that sent lately is one synchronous Map
+ * read; any other known device is made from its record in `DeviceTable`, in about a microsecond. Misses of the same
+ * tick, and those during a query, share one SQL query. Unknown tokens are remembered for a few seconds. Entries do not
+ * expire: `CredentialChanges` removes changed ones. `FleetLoad` adds all devices after a start. While PostgreSQL is
+ * unavailable, known devices stay valid and others are searched in the file of known devices. A device that is not
+ * found then gets 503, never 401, because it may exist.
  */
 import { Batches } from '../base/batches.ts';
 import type { Clock } from '../base/clock.ts';
-import { Fault, unavailable } from '../base/errors.ts';
+import { assert, Fault, unavailable } from '../base/errors.ts';
 import { FifoMap } from '../base/fifo-map.ts';
-import type { CachedDevice, DeviceRow } from './cached-device.ts';
+import { CachedDevice, type DeviceRow } from './cached-device.ts';
+import { DeviceTable, type Digest, type EncodedDevice } from './device-table.ts';
 import type { LocalDevices } from './local-devices.ts';
+import { TokenDigest } from './token-digest.ts';
 
 /** Returns the devices of the tokens that exist. */
 export type LookUpTokens = (tokens: string[]) => Promise<Map<string, DeviceRow>>;
@@ -23,8 +26,12 @@ export interface TokensAlone {
   tokens(tokens: string[]): Promise<Map<string, DeviceRow>>;
 }
 
+/** Computes the digest of a token under the key of a file. */
+export type DigestOfFile = (token: string) => Digest;
+
 export interface TokenCacheLimits {
   tokenCacheMax: number;
+  recentDevicesMax: number;
   unknownTokenCacheMax: number;
   unknownTokenMs: number;
   tokenLookupQueueMax: number;
@@ -32,6 +39,15 @@ export interface TokenCacheLimits {
   tokenLookupTimeoutMs: number;
   tokenCharsMax: number;
 }
+
+/**
+ * One in so many devices that are made from their records is kept among those that sent lately, when these are as many
+ * as may be. So devices that send often are kept, and a large fleet in random order makes no garbage that has grown old.
+ */
+const keptOfMade = 8;
+
+/** Parts of the table, of 4 096, that one step of `unload` covers. */
+const unloadedParts = 4;
 
 class Pending {
   readonly token: string;
@@ -61,7 +77,16 @@ export class TokenCache {
   readonly #here: LocalDevices;
   readonly #clock: Clock;
   readonly #alone: TokensAlone | undefined;
-  readonly #devices: FifoMap<string, CachedDevice>;
+  /** The devices that sent lately. */
+  readonly #recent: FifoMap<string, CachedDevice>;
+  /** The number of devices that were made from their records. */
+  #made = 0;
+  /** All devices, by the digest of this process; those of the file, by that of the file until their first request. */
+  #table: DeviceTable;
+  readonly #digest: TokenDigest;
+  #digestOfFile: DigestOfFile | undefined;
+  /** False while the devices of the file may lack changes: then none of them is found. */
+  #isLoaded = false;
   /** Unknown token → monotonic time until which it is not looked up. */
   readonly #unknown: FifoMap<string, number>;
   readonly #pending = new Map<string, Pending>();
@@ -75,14 +100,22 @@ export class TokenCache {
     this.#lookUp = lookUp;
     this.#alone = alone;
     this.#limits = limits;
-    this.#devices = new FifoMap(limits.tokenCacheMax);
+    this.#recent = new FifoMap(limits.recentDevicesMax);
+    this.#table = new DeviceTable(limits.tokenCacheMax);
+    this.#digest = new TokenDigest(limits.tokenCharsMax);
     this.#unknown = new FifoMap(limits.unknownTokenCacheMax);
     this.#here = here;
     this.#clock = clock;
   }
 
+  /** The number of devices that are known. */
   get size(): number {
-    return this.#devices.size;
+    return this.#table.size;
+  }
+
+  /** Bytes of the table of known devices. */
+  get byteSize(): number {
+    return this.#table.byteSize;
   }
 
   get waiting(): number {
@@ -90,12 +123,12 @@ export class TokenCache {
   }
 
   get(token: string): CachedDevice | undefined {
-    return this.#devices.get(token);
+    return this.#recent.get(token) ?? this.#fromTable(token);
   }
 
   /** Null: no device has this token. Throws a 503 fault when the store cannot be read. */
   lookup(token: string): Promise<CachedDevice | null> {
-    const device = this.#devices.get(token);
+    const device = this.get(token);
     if (device) return Promise.resolve(device);
     if (!this.#mayExist(token)) return Promise.resolve(null);
     const known = this.#pending.get(token);
@@ -115,18 +148,83 @@ export class TokenCache {
     this.#unknown.delete(token);
     const pending = this.#pending.get(token);
     if (pending) pending.changed = true;
-    const device = this.#devices.get(token);
-    if (!device) return;
-    this.#devices.delete(token);
-    this.#here.release(device);
+    const device = this.#recent.get(token);
+    if (device) {
+      this.#recent.delete(token);
+      this.#here.release(device);
+    }
+    if (this.#table.size === 0) return;
+    if (this.#digest.of(token)) this.#table.remove(this.#digest);
+    this.forgetLoaded(token);
   }
 
-  /** Called when any device may have changed. */
+  /** Called when any device may have changed. Ends a load. */
   clear(): void {
-    for (const device of this.#devices.values()) this.#here.release(device);
-    this.#devices.clear();
+    for (const device of this.#recent.values()) this.#here.release(device);
+    this.#recent.clear();
+    this.#table = new DeviceTable(this.#limits.tokenCacheMax);
+    this.#digestOfFile = undefined;
+    this.#isLoaded = false;
     this.#unknown.clear();
     for (const pending of this.#pending.values()) pending.changed = true;
+  }
+
+  /** Begins a load of devices from a file with digests of its own. No device of an earlier load is left. */
+  beginLoad(digestOfFile: DigestOfFile): void {
+    assert(this.#table.loaded === 0, 'one load at a time');
+    this.#digestOfFile = digestOfFile;
+    this.#isLoaded = false;
+  }
+
+  /** Adds a device of the file, or replaces the one with this digest. It is found from `endLoad` on. */
+  load(digest: Digest, device: EncodedDevice): void {
+    this.#table.load(digest, device);
+  }
+
+  /** Removes a device of the file by the file's digest. */
+  forget(digest: Digest): void {
+    this.#table.remove(digest);
+  }
+
+  /** Removes the device of this token as the file has it. */
+  forgetLoaded(token: string): void {
+    if (this.#digestOfFile !== undefined && this.#table.loaded > 0) this.#table.remove(this.#digestOfFile(token));
+  }
+
+  /** Called when the devices of the file have all changes that were committed before this call began. */
+  endLoad(): void {
+    this.#isLoaded = true;
+  }
+
+  /** Removes the devices of a load that failed, in steps. Returns the next step, or undefined after the last one. */
+  unload(step: number): number | undefined {
+    this.#isLoaded = false;
+    return this.#table.unload(step, unloadedParts);
+  }
+
+  #fromTable(token: string): CachedDevice | undefined {
+    const table = this.#table;
+    if (table.size === 0 || !this.#digest.of(token)) return undefined;
+    let place = table.find(this.#digest);
+    if (place === 0) {
+      if (!this.#isLoaded || table.loaded === 0) return undefined;
+      place = table.find(this.#digestOfFile!(token));
+      if (place === 0) return undefined;
+      table.adopt(place, this.#digest);
+    }
+    const row = table.row(place);
+    this.#made += 1;
+    if (this.#recent.size >= this.#limits.recentDevicesMax && this.#made % keptOfMade !== 0) {
+      return this.#here.get(row.number) ?? new CachedDevice(row);
+    }
+    const device = this.#here.adopt(row);
+    this.#keep(token, device);
+    return device;
+  }
+
+  #keep(token: string, device: CachedDevice): void {
+    const evicted = this.#recent.set(token, device);
+    if (evicted) this.#here.release(evicted);
   }
 
   #mayExist(token: string): boolean {
@@ -182,9 +280,9 @@ export class TokenCache {
     if (pending.changed) {
       // The waiters adopt the device first, in microtasks of this turn.
       if (device) setImmediate(() => this.#here.release(device));
-    } else if (device) {
-      const evicted = this.#devices.set(pending.token, device);
-      if (evicted) this.#here.release(evicted);
+    } else if (row && device) {
+      if (this.#digest.of(pending.token)) this.#table.set(this.#digest, row);
+      this.#keep(pending.token, device);
     } else {
       this.#unknown.set(pending.token, this.#clock.monotonic() + this.#limits.unknownTokenMs);
     }

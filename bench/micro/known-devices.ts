@@ -1,0 +1,124 @@
+/**
+ * The devices that a worker knows by token: memory of each, nanoseconds of a lookup, and the longest single step, for
+ * objects in Maps (as a worker kept them once) and for the table of `TokenCache`. Needs `node --expose-gc`. Tokens are
+ * fresh strings, as a request has them.
+ */
+import { randomBytes, randomUUID } from 'node:crypto';
+import { SeenTimes } from '../../src/activity/seen-times.ts';
+import { systemClock } from '../../src/base/clock.ts';
+import { FifoMap } from '../../src/base/fifo-map.ts';
+import { limits } from '../../src/base/limits.ts';
+import type { CachedDevice, DeviceRow } from '../../src/device/cached-device.ts';
+import { LocalDevices } from '../../src/device/local-devices.ts';
+import { TokenCache } from '../../src/device/token-cache.ts';
+
+export interface KnownDevicesFigure {
+  kept: 'objects' | 'table';
+  devices: number;
+  bytesPerDevice: number;
+  activityBytesPerDevice: number;
+  /** A lookup of one of the last 1 000 devices, and of any device. */
+  recentNs: number;
+  randomNs: number;
+  /** The longest addition and the longest lookup of 100 devices, with pauses of the garbage collector. */
+  addMsMax: number;
+  lookupMsMax: number;
+}
+
+const tokenChars = 20;
+const lookups = 1_000_000;
+
+interface Cache {
+  add(tokens: string[]): Promise<void>;
+  get(token: string): CachedDevice | undefined;
+}
+
+/** `kept`: one kind for each process, because the heap of one would hide the other. */
+export async function benchKnownDevices(
+  kept: KnownDevicesFigure['kept'],
+  devices = 1_000_000,
+  rounds = 3,
+): Promise<KnownDevicesFigure> {
+  const tokens = Buffer.from(randomBytes(devices * tokenChars).map((byte) => 97 + (byte % 26)));
+  const tokenAt = (n: number) => tokens.toString('latin1', n * tokenChars, (n + 1) * tokenChars);
+  const numbers = new Map<string, number>();
+  const [tenantId, profileId, customerId] = [randomUUID(), randomUUID(), randomUUID()].map((id) => Buffer.from(id));
+  /** As the driver of PostgreSQL returns it: every string is new. */
+  const row = (n: number): DeviceRow => ({
+    ...{ number: n + 1, id: randomUUID(), tenantId: String(tenantId), customerId: String(customerId) },
+    ...{ profileId: String(profileId), name: `device ${n}`, version: 1, isGateway: false, isConfined: false },
+    madeBy: null,
+  });
+  const lookUp = async (wanted: string[]) => new Map(wanted.map((token) => [token, row(numbers.get(token)!)]));
+  const order = Uint32Array.from({ length: lookups }, () => Math.floor(Math.random() * devices));
+  const before = await used();
+  const cache = kept === 'objects' ? objects(lookUp) : table(lookUp);
+  let addMsMax = 0;
+  for (let n = 0; n < devices; n += 100) {
+    numbers.clear();
+    for (let i = n; i < Math.min(n + 100, devices); i += 1) numbers.set(tokenAt(i), i);
+    const start = performance.now();
+    await cache.add([...numbers.keys()]);
+    addMsMax = Math.max(addMsMax, performance.now() - start);
+  }
+  numbers.clear();
+  const bytesPerDevice = Math.round(((await used()) - before) / devices);
+  let [recentNs, randomNs, lookupMsMax] = [Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY, 0];
+  for (let round = 0; round < rounds; round += 1) {
+    for (let i = devices - 1_000; i < devices; i += 1) found += cache.get(tokenAt(i))!.number;
+    let start = performance.now();
+    for (let i = 0; i < lookups; i += 1) found += cache.get(tokenAt(devices - 1 - (i % 1_000)))!.number;
+    recentNs = Math.min(recentNs, ((performance.now() - start) * 1e6) / lookups);
+    start = performance.now();
+    for (let i = 0; i < lookups; i += 100) {
+      const from = performance.now();
+      for (let k = i; k < i + 100; k += 1) found += cache.get(tokenAt(order[k]!))!.number;
+      lookupMsMax = Math.max(lookupMsMax, performance.now() - from);
+    }
+    randomNs = Math.min(randomNs, ((performance.now() - start) * 1e6) / lookups);
+  }
+  const activityBytesPerDevice = await activity(devices);
+  return { kept, devices, bytesPerDevice, activityBytesPerDevice, recentNs, randomNs, addMsMax, lookupMsMax };
+}
+
+/** Keeps the lookups from being removed by the compiler. */
+export let found = 0;
+
+async function activity(devices: number): Promise<number> {
+  const before = await used();
+  const seen = new SeenTimes();
+  for (let n = 1; n <= devices; n += 1) seen.note(n, 1_800_000_000_000);
+  seen.takeWoken();
+  const bytes = (await used()) - before;
+  found += seen.timeOf(1);
+  return Math.round((bytes / devices) * 10) / 10;
+}
+
+function objects(lookUp: (tokens: string[]) => Promise<Map<string, DeviceRow>>): Cache {
+  const here = new LocalDevices();
+  const devices = new FifoMap<string, CachedDevice>(16_000_000);
+  return {
+    add: async (tokens) => {
+      for (const [token, row] of await lookUp(tokens)) devices.set(token, here.adopt(row));
+    },
+    get: (token) => devices.get(token),
+  };
+}
+
+function table(lookUp: (tokens: string[]) => Promise<Map<string, DeviceRow>>): Cache {
+  const cache = new TokenCache(lookUp, limits, new LocalDevices(), systemClock);
+  return {
+    add: async (tokens) => void (await Promise.all(tokens.map((token) => cache.lookup(token)))),
+    get: (token) => cache.get(token),
+  };
+}
+
+async function used(): Promise<number> {
+  // Buffers are freed after the collection that finds them.
+  for (let i = 0; i < 3; i += 1) {
+    globalThis.gc!();
+    await new Promise((resolve) => setTimeout(resolve, 100));
+  }
+  const { heapUsed, external } = process.memoryUsage();
+  return heapUsed + external;
+}
