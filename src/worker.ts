@@ -39,6 +39,7 @@ import { openBus } from './bus/open.ts';
 import { createConsole } from './console/door.ts';
 import type { CachedDevice } from './device/cached-device.ts';
 import { CredentialChanges } from './device/credential-changes.ts';
+import { FleetLoad } from './device/fleet-load.ts';
 import { KnownDevices } from './device/known-devices.ts';
 import { knownFile } from './device/known-devices-file.ts';
 import { LocalDevices } from './device/local-devices.ts';
@@ -202,11 +203,16 @@ async function openStoresAndBus({ link, begin, config, log, metrics, started }: 
 type Stores = Awaited<ReturnType<typeof openStoresAndBus>>;
 
 /** Opens the parts that authenticate devices. */
-async function openIdentity({ config, log, metrics, started }: Base, { postgres, bus, downlink }: Stores) {
+async function openIdentity({ begin, config, log, metrics, started }: Base, { postgres, bus, downlink }: Stores) {
   const devices = new LocalDevices();
   const known = new KnownDevices({ path: knownFile(config.data.dir), clock, log, metrics });
   started.add('file of known devices', () => known.close());
   const tokens = new TokenCache((batch) => lookUpTokens(postgres, batch), limits, devices, clock, known);
+  metrics.observed('token_cache_devices', 'Devices that a worker knows by token.', () => tokens.size);
+  metrics.observed('token_cache_bytes', 'Memory of the records of these devices.', () => tokens.byteSize);
+  const source = Buffer.from(begin.installation, 'hex');
+  const load = new FleetLoad({ path: knownFile(config.data.dir), source, tokens, postgres, clock, log });
+  started.add('load of devices', () => load.stop());
   const logins = new Logins({
     alone: known,
     lookUp: (credentialsIds) => lookUpLogins(postgres, credentialsIds),
@@ -216,6 +222,9 @@ async function openIdentity({ config, log, metrics, started }: Base, { postgres,
   });
   const changes = new CredentialChanges({ postgres, bus, clock, log, onAnswered: () => known.storeAnswers() });
   changes.onChange((change) => (change === 'all' ? tokens.clear() : tokens.invalidate(change.credentialsId)));
+  changes.onChange((change) => {
+    if (change === 'all') load.restart();
+  });
   changes.onChange((change) => logins.changed(change));
   changes.onChange((change) => {
     if (change === 'all') downlink.closeAll('credentials_changed');

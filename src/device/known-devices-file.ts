@@ -23,6 +23,7 @@ import { crc32 } from 'node:zlib';
 import type { DeviceRow } from './cached-device.ts';
 import { readMqttBasic } from './credentials.ts';
 import { type CredentialsType, type TransportType, transportTypes } from './device.ts';
+import type { EncodedDevice } from './device-table.ts';
 import type { LoginRow, ProfileTransport } from './store.ts';
 
 export const headerBytes = 64;
@@ -280,6 +281,28 @@ export function decodeDevice(bytes: Buffer): KnownDevice {
     namesDigest,
     passwordDigest: flags & flag.password ? password : undefined,
   };
+}
+
+/** True for a record of a device with an access token. */
+export function isToken(bytes: Buffer, offset: number): boolean {
+  return bytes[offset + 4] === kinds.device && bytes[offset + 6] === credentialsTypes.indexOf('ACCESS_TOKEN');
+}
+
+/** Describes the record of a device without a copy of it. */
+export function describeDevice(bytes: Buffer, offset: number, into: EncodedDevice): void {
+  const start = bytes.readUInt32LE(offset);
+  const flags = bytes[offset + 5]!;
+  const numbers = offset + recordHeadBytes + 7 * 16;
+  into.bytes = bytes;
+  into.id = offset + recordHeadBytes + 16;
+  into.tenant = into.id + 16;
+  into.customer = flags & flag.customer ? into.id + 3 * 16 : -1;
+  into.name = numbers + 16;
+  into.nameBytes = offset + (start >>> 3) - (start & 7) - into.name;
+  into.number = bytes.readDoubleLE(numbers);
+  into.version = bytes.readUInt32LE(numbers + 8);
+  into.isGateway = (flags & flag.gateway) !== 0;
+  into.isConfined = (flags & flag.confined) !== 0;
 }
 
 export function decodeProfile(bytes: Buffer, offset: number): ProfileTransport {

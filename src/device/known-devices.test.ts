@@ -4,87 +4,29 @@
 import { randomBytes, randomUUID } from 'node:crypto';
 import { beforeEach, expect, test } from 'vitest';
 import { SimDisk } from '../../test/crash/sim-disk.ts';
+import { FakeDeviceStore, profileId, tenantId } from '../../test/harness/fake-device-store.ts';
 import { Random } from '../../test/harness/random.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { Metrics } from '../base/metrics.ts';
-import type { Queries } from '../postgres/client.ts';
-import { mqttBasicCredentials, type NewCredentials, tokenCredentials } from './credentials.ts';
+import { mqttBasicCredentials, tokenCredentials } from './credentials.ts';
 import { KnownDevices } from './known-devices.ts';
 import { headerBytes } from './known-devices-file.ts';
 import { KnownDevicesWriter } from './known-devices-writer.ts';
-import type { LoggedChange, LoginRow } from './store.ts';
+import type { LoggedChange } from './store.ts';
 
 const path = '/data/known/devices';
-const tenantId = randomUUID();
-const profileId = randomUUID();
-
-/** PostgreSQL as the writer sees it. */
-class FakeStore implements Queries {
-  isAway = false;
-  source = randomBytes(16);
-  settled = 100;
-  rows = new Map<string, LoginRow>();
-  log: (LoggedChange & { transaction: number })[] = [];
-  profiles = [{ id: profileId, version: 1, transportType: 'DEFAULT', data: {} as object }];
-  scans = 0;
-
-  // biome-ignore lint/suspicious/noExplicitAny: rows of any statement
-  async query(text: string, values: any[] = []): Promise<any[]> {
-    if (this.isAway) throw new Error('connect ECONNREFUSED');
-    if (text.includes('pg_snapshot_xmin')) return [{ settled: String(this.settled) }];
-    if (text.includes('from credential_changes')) {
-      return this.log.filter(({ transaction, id }) => transaction >= Number(values[0]) && id > values[1]);
-    }
-    if (text.includes('k.credentials_id = any')) {
-      return (values[0] as string[]).flatMap((id) => this.rows.get(id) ?? []);
-    }
-    if (text.includes('k.id > $1')) {
-      this.scans += 1;
-      const keys = [...this.rows.keys()].sort().map((key, n) => ({ key: String(n + 1).padStart(8, '0'), id: key }));
-      const page = keys.filter(({ key }) => key > values[0].slice(0, 8)).slice(0, values[1]);
-      return page.map(({ key, id }) => ({ key, ...this.rows.get(id)! }));
-    }
-    if (text === 'select id, version from device_profile') return this.profiles;
-    if (text.includes('transport_type as "transportType"')) return this.profiles;
-    throw new Error(`unexpected: ${text}`);
-  }
-
-  save({ credentialsId, type, value }: NewCredentials, number: number, more: Partial<LoginRow> = {}): void {
-    const row: LoginRow = {
-      ...{ number, id: randomUUID(), tenantId, customerId: null, profileId, name: `device ${number}`, version: 1 },
-      ...{ credentialsVersion: 1, credentialsId, type, value, isGateway: false, transportType: 'DEFAULT' },
-      profileVersion: 1,
-      ...more,
-    };
-    this.rows.set(credentialsId, row);
-    this.#changed(credentialsId, row);
-  }
-
-  remove(credentialsId: string): void {
-    const row = this.rows.get(credentialsId)!;
-    this.rows.delete(credentialsId);
-    this.#changed(credentialsId, row);
-  }
-
-  #changed(credentialsId: string, { id, number }: LoginRow): void {
-    this.settled += 1;
-    const place = { id: this.log.length + 1, transaction: this.settled - 1 };
-    this.log.push({ ...place, credentialsId, deviceId: id, deviceNumber: number, deleted: false });
-  }
-}
-
 const events: string[] = [];
 const say = (event: string) => events.push(event);
 const log: Log = { debug: () => {}, info: say, warn: say, error: say };
 const time = { now: 1_800_000_000_000, monotonic: 0 };
 const clock = { now: () => time.now, monotonic: () => time.monotonic };
-let store: FakeStore;
+let store: FakeDeviceStore;
 let disk: SimDisk;
 
 beforeEach(() => {
   events.length = 0;
-  store = new FakeStore();
+  store = new FakeDeviceStore();
   disk = new SimDisk();
   for (const [n, token] of ['one', 'two', 'three'].entries()) store.save(tokenCredentials(token), n + 1);
 });
@@ -197,7 +139,7 @@ test('logins by user name, client id and password are distinguished from wrong o
 test('a crash at any moment leaves a file with every change before its last round', async () => {
   for (let seed = 0; seed < 120; seed += 1) {
     const random = new Random(seed);
-    store = new FakeStore();
+    store = new FakeDeviceStore();
     store.save(tokenCredentials('old'), 1);
     const first = new SimDisk();
     await write(first);

@@ -6,6 +6,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
 import { type Engine, prepareEngine, startEngine } from '../harness/engine.ts';
 import { RawConnection, requestBytes } from '../harness/raw.ts';
+import { withWorkers } from '../harness/workers.ts';
 
 let engine: Engine;
 let device: Device;
@@ -13,7 +14,7 @@ let sent = 0;
 const firstTs = Date.now() - 3_600_000;
 
 beforeAll(async () => {
-  engine = await startEngine({ workers: 2, firstStart: true, reports: true });
+  engine = await startEngine({ workers: 2, firstStart: true, reports: true, env: { HTTP_TELL_WORKER: 'true' } });
   device = await engine.api.createDevice('life');
 });
 
@@ -89,6 +90,42 @@ test('a dead worker is replaced and nothing acknowledged is lost', async () => {
   await eventually(async () => (await engine.readiness()) === 200, 10_000);
   await send(50);
   await allStored();
+});
+
+test('a worker that starts again knows all devices as they are now, before their first request', async () => {
+  const [gone, changed, blocked, kept] = await Promise.all(
+    ['gone', 'changed', 'blocked', 'kept'].map((name) => engine.api.createDevice(name)),
+  );
+  const all = [gone!, changed!, blocked!, kept!];
+  for (const { token } of all) expect(await engine.api.postTelemetry(token, '{"a":1}')).toBe(200);
+  const loads = () => engine.output.split('devices_loaded').length;
+  const [before, pid] = [loads(), engine.pids().get('worker-0')];
+  await engine.kill('worker-0');
+  const replace = async ({ id }: Device, type: string, credentialsId: string, value: string | null) => {
+    const path = `/api/device/${id}/credentials`;
+    const credentials = (await (await engine.api.send('GET', path)).json()) as object;
+    const change = { ...credentials, credentialsType: type, credentialsId, credentialsValue: value };
+    expect((await engine.api.send('POST', '/api/device/credentials', change)).status).toBe(200);
+  };
+  const deleted = engine.api.send('DELETE', `/api/device/${gone!.id}`);
+  const blockedBy = JSON.stringify({ clientId: null, userName: 'blocked-user', password: 'stone-42' });
+  await Promise.all([
+    replace(changed!, 'ACCESS_TOKEN', 'changed-token', null),
+    replace(blocked!, 'MQTT_BASIC', '', blockedBy),
+    deleted,
+  ]);
+  await eventually(() => loads() > before && engine.pids().get('worker-0') !== pid, 20_000);
+  await eventually(async () => (await engine.readiness()) === 200, 10_000);
+  await withWorkers(engine.port, async (connections) => {
+    for (const connection of connections) {
+      const tokens = [...all.map(({ token }) => token), 'changed-token'];
+      const statuses: number[] = [];
+      for (const token of tokens) {
+        statuses.push((await connection.ask({ path: `/api/v1/${token}/telemetry`, body: '{"a":2}' })).status);
+      }
+      expect(statuses).toEqual([401, 401, 401, 200, 200]);
+    }
+  });
 });
 
 test('dead stores are replaced and nothing acknowledged is lost', async () => {

@@ -1,0 +1,279 @@
+/**
+ * Loads the devices of the file of known devices into the token cache of a worker, after its start and whenever the
+ * cache forgot everything, so that no device costs a query of its own. The worker serves requests meanwhile: a step is
+ * short, and two thirds of the time are left to them. The file may lack changes of its last seconds. So its devices are
+ * found only after the log of changes was read from the cursor of the file on, and each device named there was removed.
+ * A change that this worker receives removes a device at any time. While PostgreSQL does not answer, a load waits.
+ */
+import type { Clock } from '../base/clock.ts';
+import { messageOf } from '../base/errors.ts';
+import { limits } from '../base/limits.ts';
+import type { Log } from '../base/log.ts';
+import { type Disk, type DiskFile, realDisk } from '../journal/disk.ts';
+import type { Queries } from '../postgres/client.ts';
+import { type Digest, emptyDevice } from './device-table.ts';
+import {
+  type BlockHead,
+  blockHeadBytes,
+  Digester,
+  decodeBlockHead,
+  decodeHeader,
+  decodeRecordHead,
+  describeDevice,
+  digestOffset,
+  headerBytes,
+  isToken,
+  isWholeBlock,
+} from './known-devices-file.ts';
+import { readCredentialChanges, settledTransaction } from './store.ts';
+import type { TokenCache } from './token-cache.ts';
+
+export interface FleetLoadDeps {
+  path: string;
+  /** Identifies the database, as the header of the file does. */
+  source: Buffer;
+  tokens: Pick<TokenCache, 'beginLoad' | 'load' | 'forget' | 'forgetLoaded' | 'endLoad' | 'unload'>;
+  postgres: Queries;
+  clock: Clock;
+  log: Log;
+  disk?: Disk;
+}
+
+/** The cache forgot everything during a load, or the worker stops. */
+class Superseded extends Error {}
+
+export class FleetLoad {
+  readonly #deps: FleetLoadDeps;
+  readonly #disk: Disk;
+  readonly #device = emptyDevice();
+  /** Increases when the cache forgets everything. */
+  #generation = 0;
+  #running: Promise<void> | undefined;
+  /** The key of a file that cannot be used: the primary makes another one. */
+  #unusable: Buffer | undefined;
+  #failure: string | undefined;
+  #endPause = () => {};
+  #stepStartMs = 0;
+  #stopped = false;
+
+  constructor(deps: FleetLoadDeps) {
+    this.#deps = deps;
+    this.#disk = deps.disk ?? realDisk;
+  }
+
+  /** Called when the cache forgot everything. */
+  restart(): void {
+    this.#generation += 1;
+    this.#endPause();
+    this.#running ??= this.#run();
+  }
+
+  async stop(): Promise<void> {
+    this.#stopped = true;
+    this.#endPause();
+    await this.#running;
+  }
+
+  /** Resolves when no load runs. */
+  async idle(): Promise<void> {
+    await this.#running;
+  }
+
+  async #run(): Promise<void> {
+    while (!this.#stopped) {
+      const generation = this.#generation;
+      let isDone = false;
+      try {
+        isDone = await this.#load(() => {
+          if (this.#stopped || generation !== this.#generation) throw new Superseded();
+        });
+      } catch (error) {
+        if (!(error instanceof Superseded)) this.#report(error);
+      }
+      if (generation !== this.#generation) continue;
+      if (isDone) break;
+      await this.#pause(limits.credentialPollMs);
+    }
+    this.#running = undefined;
+  }
+
+  #report(error: unknown): void {
+    const reason = messageOf(error);
+    if (this.#failure !== reason) this.#deps.log.warn('devices_unloaded', { reason });
+    this.#failure = reason;
+  }
+
+  /** Returns false when there is no file that can be used. `check` throws when the load has no purpose any more. */
+  async #load(check: () => void): Promise<boolean> {
+    const { path, source, tokens, clock, log } = this.#deps;
+    const startMs = clock.monotonic();
+    const file = await this.#open(path);
+    check();
+    if (!file) return false;
+    try {
+      const bytes = Buffer.alloc(headerBytes);
+      const header = decodeHeader(bytes.subarray(0, await file.read(bytes, 0)));
+      check();
+      if (!header?.source.equals(source) || this.#unusable?.equals(header.key)) return false;
+      const digester = new Digester(header.key);
+      tokens.beginLoad((token) => digestAt(digester.credentials(token), 0));
+      const devices = await this.#fill(file, check);
+      if (devices === undefined) this.#unusable = header.key;
+      else log.info('devices_loaded', { devices, ms: Math.round(clock.monotonic() - startMs) });
+      return devices !== undefined;
+    } finally {
+      await file.close();
+    }
+  }
+
+  /** Returns the number of devices, or undefined when the changes after the file was written cannot be known. */
+  async #fill(file: DiskFile, check: () => void): Promise<number | undefined> {
+    const { tokens, clock } = this.#deps;
+    this.#stepStartMs = clock.monotonic();
+    try {
+      const { devices, last } = await this.#read(file, check);
+      const isCurrent = await this.#catchUp(last, check);
+      check();
+      if (isCurrent) {
+        tokens.endLoad();
+        this.#failure = undefined;
+        return devices;
+      }
+    } catch (error) {
+      if (!(error instanceof Superseded)) await this.#unload(check);
+      throw error;
+    }
+    await this.#unload(check);
+    return undefined;
+  }
+
+  async #open(path: string): Promise<DiskFile | undefined> {
+    try {
+      return await this.#disk.open(path, 'read');
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
+      throw error;
+    }
+  }
+
+  /** Reads the whole blocks of the file. Changes after a block that is damaged are in the log, too. */
+  async #read(file: DiskFile, check: () => void): Promise<{ devices: number; last: BlockHead | undefined }> {
+    const size = await file.size();
+    const buffer = Buffer.allocUnsafeSlow(limits.knownReadBytes);
+    let last: BlockHead | undefined;
+    let devices = 0;
+    for (let offset = headerBytes; offset + blockHeadBytes <= size; ) {
+      const bytes = buffer.subarray(0, await file.read(buffer, offset));
+      let at = 0;
+      while (at + blockHeadBytes <= bytes.length) {
+        const head = decodeBlockHead(bytes, at);
+        const end = at + blockHeadBytes + head.bytes;
+        if (end > bytes.length || !isWholeBlock(bytes.subarray(at, end))) break;
+        for (let next = at + blockHeadBytes; next < end; ) {
+          await this.#rest();
+          check();
+          const found = this.#index(bytes, next, end);
+          next = found.next;
+          devices += found.devices;
+        }
+        last = head;
+        at = end;
+      }
+      if (at === 0) break;
+      offset += at;
+    }
+    return { devices, last };
+  }
+
+  /** Takes over some records. Returns the place of the next one. */
+  #index(bytes: Buffer, start: number, end: number): { next: number; devices: number } {
+    const { tokens } = this.#deps;
+    let devices = 0;
+    let at = start;
+    for (let n = 0; n < limits.loadRecordsAtOnce && at < end; n += 1) {
+      const head = decodeRecordHead(bytes, at);
+      if (!head) return { next: end, devices };
+      if (isToken(bytes, at)) {
+        describeDevice(bytes, at, this.#device);
+        tokens.load(digestAt(bytes, at + digestOffset), this.#device);
+        devices += 1;
+      } else if (head.kind !== 'profile') {
+        tokens.forget(digestAt(bytes, at + digestOffset));
+      }
+      at += head.bytes;
+    }
+    return { next: at, devices };
+  }
+
+  /**
+   * Removes the devices that changed after the file was written. Waits while PostgreSQL does not answer. Returns false
+   * when the log does not reach back to the end of the file, or belongs to another server.
+   */
+  async #catchUp(last: BlockHead | undefined, check: () => void): Promise<boolean> {
+    const { postgres, clock } = this.#deps;
+    if (last === undefined || last.base === 0) return false;
+    for (;;) {
+      const ageMs = clock.now() - last.at;
+      if (Math.abs(ageMs) > limits.credentialChangesKeptMs / 2) return false;
+      try {
+        if ((await settledTransaction(postgres)) < last.cursor) return false;
+        await this.#removeChanged(last.cursor, check);
+        return true;
+      } catch (error) {
+        check();
+        this.#report(error);
+      }
+      await this.#pause(limits.credentialPollMs);
+      check();
+    }
+  }
+
+  async #removeChanged(cursor: bigint, check: () => void): Promise<void> {
+    const { postgres, tokens } = this.#deps;
+    for (let id = 0; ; ) {
+      const rows = await readCredentialChanges(postgres, cursor, id, limits.knownPageRows);
+      await this.#rest();
+      check();
+      for (const { credentialsId } of rows) tokens.forgetLoaded(credentialsId);
+      if (rows.length < limits.knownPageRows) return;
+      id = rows.at(-1)!.id;
+    }
+  }
+
+  async #unload(check: () => void): Promise<void> {
+    const { tokens } = this.#deps;
+    for (let step: number | undefined = 0; step !== undefined; step = tokens.unload(step)) {
+      await this.#rest();
+      check();
+    }
+  }
+
+  /** Leaves the loop to other work when a step was long enough: twice as long as the step. */
+  async #rest(): Promise<void> {
+    const { clock } = this.#deps;
+    const stepMs = clock.monotonic() - this.#stepStartMs;
+    if (stepMs < limits.loadStepMs) return;
+    await this.#pause(Math.min(stepMs * 2, limits.loadRestMsMax));
+    this.#stepStartMs = clock.monotonic();
+  }
+
+  #pause(ms: number): Promise<void> {
+    if (this.#stopped) return Promise.resolve();
+    return new Promise((resolve) => {
+      const timer = setTimeout(resolve, ms);
+      this.#endPause = () => {
+        clearTimeout(timer);
+        resolve();
+      };
+    });
+  }
+}
+
+function digestAt(bytes: Buffer, at: number): Digest {
+  return {
+    d0: bytes.readUInt32LE(at),
+    d1: bytes.readUInt32LE(at + 4),
+    d2: bytes.readUInt32LE(at + 8),
+    d3: bytes.readUInt32LE(at + 12),
+  };
+}

@@ -1,0 +1,62 @@
+/** The devices of PostgreSQL and the log of their changes, as the rooms that follow the log read them. */
+import { randomBytes, randomUUID } from 'node:crypto';
+import type { NewCredentials } from '../../src/device/credentials.ts';
+import type { LoggedChange, LoginRow } from '../../src/device/store.ts';
+import type { Queries } from '../../src/postgres/client.ts';
+
+export const tenantId: string = randomUUID();
+export const profileId: string = randomUUID();
+
+export class FakeDeviceStore implements Queries {
+  isAway = false;
+  source = randomBytes(16);
+  settled = 100;
+  rows = new Map<string, LoginRow>();
+  log: (LoggedChange & { transaction: number })[] = [];
+  profiles = [{ id: profileId, version: 1, transportType: 'DEFAULT', data: {} as object }];
+  scans = 0;
+
+  // biome-ignore lint/suspicious/noExplicitAny: rows of any statement
+  async query(text: string, values: any[] = []): Promise<any[]> {
+    if (this.isAway) throw new Error('connect ECONNREFUSED');
+    if (text.includes('pg_snapshot_xmin')) return [{ settled: String(this.settled) }];
+    if (text.includes('from credential_changes')) {
+      return this.log.filter(({ transaction, id }) => transaction >= Number(values[0]) && id > values[1]);
+    }
+    if (text.includes('k.credentials_id = any')) {
+      return (values[0] as string[]).flatMap((id) => this.rows.get(id) ?? []);
+    }
+    if (text.includes('k.id > $1')) {
+      this.scans += 1;
+      const keys = [...this.rows.keys()].sort().map((key, n) => ({ key: String(n + 1).padStart(8, '0'), id: key }));
+      const page = keys.filter(({ key }) => key > values[0].slice(0, 8)).slice(0, values[1]);
+      return page.map(({ key, id }) => ({ key, ...this.rows.get(id)! }));
+    }
+    if (text === 'select id, version from device_profile') return this.profiles;
+    if (text.includes('transport_type as "transportType"')) return this.profiles;
+    throw new Error(`unexpected: ${text}`);
+  }
+
+  save({ credentialsId, type, value }: NewCredentials, number: number, more: Partial<LoginRow> = {}): void {
+    const row: LoginRow = {
+      ...{ number, id: randomUUID(), tenantId, customerId: null, profileId, name: `device ${number}`, version: 1 },
+      ...{ credentialsVersion: 1, credentialsId, type, value, isGateway: false, transportType: 'DEFAULT' },
+      profileVersion: 1,
+      ...more,
+    };
+    this.rows.set(credentialsId, row);
+    this.#changed(credentialsId, row);
+  }
+
+  remove(credentialsId: string): void {
+    const row = this.rows.get(credentialsId)!;
+    this.rows.delete(credentialsId);
+    this.#changed(credentialsId, row);
+  }
+
+  #changed(credentialsId: string, { id, number }: LoginRow): void {
+    this.settled += 1;
+    const place = { id: this.log.length + 1, transaction: this.settled - 1 };
+    this.log.push({ ...place, credentialsId, deviceId: id, deviceNumber: number, deleted: false });
+  }
+}
