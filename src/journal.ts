@@ -4,8 +4,7 @@
  * removed host into ClickHouse, `drain` empties a stopped instance before its removal. The first three change nothing
  * and work while Millrace runs.
  */
-import { closeSync, existsSync, openSync, readdirSync } from 'node:fs';
-import { availableParallelism } from 'node:os';
+import { closeSync, existsSync, openSync } from 'node:fs';
 import { basename, dirname, join, resolve } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { systemClock as clock } from './base/clock.ts';
@@ -14,17 +13,16 @@ import { messageOf, StartError } from './base/errors.ts';
 import { tryLock } from './base/file-lock.ts';
 import { createLog } from './base/log.ts';
 import { Metrics } from './base/metrics.ts';
-import { countWaiting, reopenTombstones } from './erase/tombstone-store.ts';
+import { reopenTombstones } from './erase/tombstone-store.ts';
 import { orderMs } from './ingest/order-number.ts';
 import { DataDirectory } from './instance/data-directory.ts';
 import { openClickHouseOf, openPostgresOf } from './instance/engines.ts';
-import { journalDirectory } from './instance/messages.ts';
 import { OrphanJournals } from './instance/orphan-journals.ts';
-import { inspectJournal, type JournalReport, readSegment, type SegmentReport } from './journal/inspect.ts';
+import { inspectJournal, readSegment, type SegmentReport } from './journal/inspect.ts';
 import { listQuarantine } from './journal/quarantine.ts';
-import { laneNames, lanes } from './journal/segment.ts';
-import { listSuspects } from './journal/suspects.ts';
+import { laneNames } from './journal/segment.ts';
 import type { Postgres } from './postgres/client.ts';
+import { bytesText, counted, journalsOf, journalTable } from './support/journal-table.ts';
 import { readBlock } from './telemetry/read-block.ts';
 
 const usage = 'usage: npm run journal -- list | verify [NAME] | show NAME [SEGMENT] | ship DIR | drain';
@@ -35,7 +33,8 @@ async function run([verb = 'list', name, segment]: string[]): Promise<void> {
   const config = loadConfig();
   switch (verb) {
     case 'list':
-      return list(config);
+      for (const line of await journalTable(config)) printLine(line);
+      return;
     case 'verify':
       return verify(name === undefined ? journalsOf(config) : [journalNamed(config, name)]);
     case 'show':
@@ -51,80 +50,11 @@ async function run([verb = 'list', name, segment]: string[]): Promise<void> {
   }
 }
 
-/** Directories of journals below DATA_DIR, sorted by the number of their worker. */
-function journalsOf(config: Config): string[] {
-  const parent = join(resolve(config.data.dir), journalDirectory);
-  const names = existsSync(parent) ? readdirSync(parent).filter((name) => /^worker-\d+$/.test(name)) : [];
-  return names.sort((a, b) => slotOf(a) - slotOf(b)).map((name) => join(parent, name));
-}
-
-function slotOf(name: string): number {
-  return Number(basename(name).slice('worker-'.length));
-}
-
 /** A name below DATA_DIR, or the path of a journal that was copied from elsewhere. */
 function journalNamed(config: Config, name: string): string {
   const found = journalsOf(config).find((dir) => basename(dir) === name) ?? resolve(name);
   if (!existsSync(found)) throw new StartError(`There is no journal ${name}; \`list\` shows what there is.`);
   return found;
-}
-
-async function list(config: Config): Promise<void> {
-  const workers = config.workers || availableParallelism();
-  const table = [
-    ['journal', 'owner', 'segments', 'on disk', 'live rows', 'late rows', 'oldest', 'suspects', 'quarantine'],
-  ];
-  for (const dir of journalsOf(config)) {
-    const report = await inspectJournal(dir);
-    const set = await listQuarantine(dir);
-    const suspects = await listSuspects(dir);
-    const [live, late] = waitingOf(report);
-    table.push([
-      basename(dir),
-      slotOf(dir) < workers ? 'worker' : 'orphan',
-      String(report.segments.length + report.lost.length),
-      bytesText(report.fileBytes),
-      String(live.rows),
-      String(late.rows),
-      ageText(Math.min(live.oldestMs, late.oldestMs)),
-      suspects.length === 0 ? '-' : counted(rowsOf(suspects), 'row'),
-      set.length === 0 ? '-' : counted(set.length, 'entry', 'entries'),
-    ]);
-  }
-  for (const line of columns(table)) printLine(line);
-  printLine(`deletes: ${await describeDeletes(config)}`);
-}
-
-/** Deletes are of all hosts: PostgreSQL keeps them. */
-async function describeDeletes(config: Config): Promise<string> {
-  try {
-    const postgres = openPostgresOf(config, createLog('error', 'journal'));
-    const { waiting, oldestMs, again } = await countWaiting(postgres).finally(() => postgres.close());
-    const oldest = waiting > 0 ? `, the oldest for ${Math.round(oldestMs / 1000)} s` : '';
-    return `${waiting} wait${waiting === 1 ? 's' : ''}${oldest}; ${again} will be repeated for journals that are not stored`;
-  } catch (error) {
-    return `unknown, because PostgreSQL does not answer (${messageOf(error)})`;
-  }
-}
-
-function rowsOf(sets: readonly { rows: number }[]): number {
-  return sets.reduce((sum, { rows }) => sum + rows, 0);
-}
-
-interface Waiting {
-  rows: number;
-  oldestMs: number;
-}
-
-function waitingOf({ segments }: JournalReport): [Waiting, Waiting] {
-  const waiting = lanes.map((lane) => {
-    const shares = segments.map((segment) => segment.waiting[lane]).filter(({ frames }) => frames > 0);
-    return {
-      rows: shares.reduce((sum, { rows }) => sum + rows, 0),
-      oldestMs: Math.min(...shares.map(({ writtenMsMin }) => writtenMsMin), Number.POSITIVE_INFINITY),
-    };
-  });
-  return waiting as [Waiting, Waiting];
 }
 
 /** Exit code 1 when a stretch of a waiting segment is damaged. */
@@ -264,30 +194,8 @@ async function repeatDeletes(postgres: Postgres): Promise<void> {
   }
 }
 
-function bytesText(bytes: number): string {
-  return bytes < 10 * 1024 * 1024 ? `${Math.ceil(bytes / 1024)} KiB` : `${Math.round(bytes / 1024 / 1024)} MiB`;
-}
-
-function ageText(oldestMs: number): string {
-  return Number.isFinite(oldestMs) ? `${Math.max(0, Math.round((clock.now() - oldestMs) / 1000))} s` : '-';
-}
-
-function columns(table: string[][]): string[] {
-  const widths = table[0]!.map((_, column) => Math.max(...table.map((row) => row[column]!.length)));
-  return table.map((row) =>
-    row
-      .map((cell, column) => cell.padEnd(widths[column]!))
-      .join('  ')
-      .trimEnd(),
-  );
-}
-
 function asText(_key: string, value: unknown): unknown {
   return typeof value === 'bigint' ? value.toString() : value;
-}
-
-function counted(count: number, one: string, many = `${one}s`): string {
-  return `${count} ${count === 1 ? one : many}`;
 }
 
 function printLine(line: string): void {

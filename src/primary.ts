@@ -210,9 +210,11 @@ export async function runPrimary(): Promise<void> {
   }
 }
 
-/** Logs what this machine allows; returns the warnings. */
+/** Logs what this machine allows; returns the warnings. Throws StartError when no store could start. */
 function checkMachine(config: Config, dataDir: string, workers: number, log: Log): string[] {
   const found = judgeMachine(readMachine(dataDir), config, workers);
+  const end = found.find(({ endsStart }) => endsStart);
+  if (end) throw new StartError(end.says);
   log.info('machine', { allows: found.map(({ subject, says }) => `${subject}: ${says}`) });
   const warnings = found.filter(({ level }) => level !== 'ok').map(({ says }) => says);
   if (warnings.length > 0) log.warn('machine_warnings', { reasons: warnings });

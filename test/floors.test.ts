@@ -16,7 +16,9 @@ const floors: string[][] = [
   ...['value', 'device', 'downlink', 'auth', 'telemetry', 'ingest', 'ship', 'erase', 'attributes', 'rpc', 'ota'].map(
     (room) => [room],
   ),
-  ...['admin', 'onboarding', 'activity', 'gateway', 'rules', 'report', 'backup', 'instance'].map((room) => [room]),
+  ...['admin', 'onboarding', 'activity', 'gateway', 'rules', 'report', 'backup', 'instance', 'support'].map((room) => [
+    room,
+  ]),
   ['rest'],
   ['mqtt', 'http', 'api', 'analytics', 'console'],
 ];

@@ -154,7 +154,7 @@ function mustBe(node: Type.Schema, text: string, unit: Unit | undefined): string
       const { minimum = 0, maximum = Number.MAX_SAFE_INTEGER } = node;
       if (Number.isInteger(value) && value >= minimum && value <= maximum) return '';
       const number = `a whole number${unit === undefined ? '' : ` of ${unit}`} from ${minimum} to ${maximum}`;
-      return unit === undefined ? number : `${number}, or that time or size with a unit: ${allowedUnits(unit)}`;
+      return unit === undefined ? number : `${number}, or the same with a unit (${allowedUnits(unit)})`;
     }
     default:
       if (node.minLength && text.length < node.minLength) return 'set';

@@ -45,7 +45,7 @@ export function parseWithUnit(text: string, unit: Unit): number {
 
 /** The units that a setting takes, for a sentence. */
 export function allowedUnits(unit: Unit): string {
-  return unit === 'bytes' ? 'kB, MB, GB, TB (powers of 1000), KiB, MiB, GiB, TiB (powers of 1024)' : 'ms, s, m, h, d';
+  return unit === 'bytes' ? 'kB, MB, GB, TB of 1000; KiB, MiB, GiB, TiB of 1024' : 'ms, s, m, h, d';
 }
 
 /** Returns the value with the largest unit that divides it, such as `50 MiB`; '' when its own unit is the best one. */

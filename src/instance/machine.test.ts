@@ -33,11 +33,20 @@ test('a machine that allows all says what it allows', () => {
 
 test('a low file limit is named with the connections that it allows', () => {
   expect(warned({ openFilesMax: 256 })).toEqual([
-    expect.stringMatching(/^warning: 64 connections per worker: raise the file limit, which is 256 /),
+    expect.stringMatching(/^warning: 64 connections per worker, because the file limit is 256: raise it /),
   ]);
   expect(warned({ openFilesMax: 20_000 }, { MQTT_CONNECTIONS_MAX: '50000' })).toEqual([
-    expect.stringMatching(/MQTT_CONNECTIONS_MAX is 50000, and a worker can have 19744: raise/),
+    expect.stringMatching(/MQTT_CONNECTIONS_MAX is 50000, and the file limit of 20000 allows 19744 per worker: raise/),
   ]);
+});
+
+test('a file limit with which no store can start ends the start', () => {
+  const [files] = judgeMachine({ ...large, openFilesMax: 64 }, loadConfig({}), 2);
+  expect(files).toMatchObject({
+    level: 'fault',
+    endsStart: true,
+    says: expect.stringMatching(/limit is 64.* need 256/),
+  });
 });
 
 test('a short queue of new connections is named', () => {

@@ -7,6 +7,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { Config } from '../base/config.ts';
 import { filesForConnections, openFilesMax } from '../base/file-limit.ts';
+import { limits } from '../base/limits.ts';
 import { clockFile } from './messages.ts';
 
 export interface Finding {
@@ -14,6 +15,8 @@ export interface Finding {
   level: 'ok' | 'warning' | 'fault';
   /** One sentence; a warning or a fault ends with what to do. */
   says: string;
+  /** A start cannot succeed, and its own fault would not name the cause. */
+  endsStart?: true;
 }
 
 export interface Machine {
@@ -105,18 +108,27 @@ export function judgeMachine(machine: Machine, config: Config, workers: number):
 function judgeFiles(filesMax: number, { http, mqtt }: Config): Finding {
   const subject = 'file limit';
   const allowed = filesForConnections(filesMax);
-  const raise = `raise the file limit, which is ${filesMax} (ulimit -n, LimitNOFILE of systemd, ulimits of a container)`;
+  const raise = 'raise it (ulimit -n, LimitNOFILE of systemd, ulimits of a container)';
+  if (filesMax < limits.fileReserve) {
+    const says = `The file limit is ${filesMax}, and journal, stores and logs need ${limits.fileReserve}: ${raise}.`;
+    return { subject, level: 'fault', says, endsStart: true };
+  }
   for (const [name, wanted] of [
     ['HTTP_CONNECTIONS_MAX', http.connectionsMax],
     ['MQTT_CONNECTIONS_MAX', mqtt.connectionsMax],
   ] as const) {
     if (wanted > allowed) {
-      return { subject, level: 'warning', says: `${name} is ${wanted}, and a worker can have ${allowed}: ${raise}.` };
+      return {
+        subject,
+        level: 'warning',
+        says: `${name} is ${wanted}, and the file limit of ${filesMax} allows ${allowed} per worker: ${raise}.`,
+      };
     }
   }
   const connections = `${allowed} connections per worker`;
-  if (allowed < fewConnections) return { subject, level: 'warning', says: `${connections}: ${raise}.` };
-  return { subject, level: 'ok', says: `${connections} (the file limit is ${filesMax}).` };
+  if (allowed >= fewConnections)
+    return { subject, level: 'ok', says: `${connections} (the file limit is ${filesMax}).` };
+  return { subject, level: 'warning', says: `${connections}, because the file limit is ${filesMax}: ${raise}.` };
 }
 
 function judgeQueue(somaxconn: number | undefined): Finding {

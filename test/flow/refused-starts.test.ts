@@ -1,5 +1,5 @@
 /** A start that cannot succeed says why in one line, ends with a code that is not 0, and leaves nothing running. */
-import { spawn } from 'node:child_process';
+import { type ChildProcessWithoutNullStreams, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer as createHttpServer } from 'node:http';
@@ -78,13 +78,35 @@ test('`npm run config` prints settings with their origin, masks secrets, and nam
   expect(contradiction).toMatchObject({ code: 1, stdout: expect.stringMatching(/^fault: .*both 9/m) });
 });
 
-async function runConfig(env: Record<string, string>, ...more: string[]): Promise<{ code: number; stdout: string }> {
-  const child = spawn(process.execPath, ['dist/config.js', ...more], { env: { ...inherited(), ...env } });
-  let stdout = '';
-  child.stdout.on('data', (chunk) => (stdout += chunk));
-  const [code] = await once(child, 'close');
-  return { code: code as number, stdout };
+function runConfig(env: Record<string, string>, ...more: string[]): Promise<Finished> {
+  return finished(spawn(process.execPath, ['dist/config.js', ...more], { env: { ...inherited(), ...env } }));
 }
+
+interface Finished {
+  code: number;
+  stdout: string;
+  stderr: string;
+}
+
+async function finished(child: ChildProcessWithoutNullStreams): Promise<Finished> {
+  const output = { stdout: '', stderr: '' };
+  child.stdout.on('data', (chunk) => (output.stdout += chunk));
+  child.stderr.on('data', (chunk) => (output.stderr += chunk));
+  const [code] = await once(child, 'close');
+  return { code: code as number, ...output };
+}
+
+test('a file limit with which no store could start is named', async () => {
+  const engine = await prepareEngine({ firstStart: true });
+  try {
+    const start = 'ulimit -n 64; exec node dist/main.js';
+    const { code, stderr } = await finished(spawn('sh', ['-c', start], { env: engine.environment }));
+    expect(code).not.toBe(0);
+    expect(stderr).toMatch(/^millrace: The file limit is 64, .*ulimit -n/m);
+  } finally {
+    await engine.destroy();
+  }
+});
 
 test('a settings file that is missing or no YAML is named', async () => {
   expect(await refusal({ MILLRACE_CONFIG: join(directory, 'none.yaml') })).toContain('none.yaml');

@@ -159,6 +159,11 @@ export class Engine {
     };
   }
 
+  /** The variables with which commands act on this engine. */
+  get environment(): Record<string, string> {
+    return { ...this.#environment };
+  }
+
   get pid(): number | undefined {
     return this.#child?.pid;
   }

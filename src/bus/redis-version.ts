@@ -1,0 +1,38 @@
+/** Asks a Redis once for its version, for `npm run doctor`; each node of a cluster separately. */
+import { Redis } from 'ioredis';
+import { parseClusterUrl } from './open.ts';
+
+const waitMsMax = 3_000;
+
+/** Rejects with the reason when a node does not answer. */
+export async function redisVersions(url: string): Promise<string[]> {
+  const cluster = parseClusterUrl(url);
+  if (!cluster) return [await versionOf(new Redis(url, once))];
+  const { nodes, ...login } = cluster;
+  return await Promise.all(nodes.map(({ host, port }) => versionOf(new Redis({ host, port, ...login, ...once }))));
+}
+
+const once = {
+  connectTimeout: waitMsMax,
+  commandTimeout: waitMsMax,
+  maxRetriesPerRequest: 0,
+  lazyConnect: true,
+  retryStrategy: () => null,
+};
+
+async function versionOf(redis: Redis): Promise<string> {
+  let failure: Error | undefined;
+  redis.on('error', (error: Error) => {
+    failure = error;
+  });
+  try {
+    await redis.connect();
+    const info = await redis.info('server');
+    return /^redis_version:(.*)$/m.exec(info)?.[1]?.trim() ?? 'of an unknown version';
+  } catch (error) {
+    // The promise says only that the connection is closed.
+    throw failure ?? error;
+  } finally {
+    redis.disconnect();
+  }
+}

@@ -1,0 +1,97 @@
+/** The journals below DATA_DIR as a table: what waits in each. Reads only, also while Millrace runs. */
+import { existsSync, readdirSync } from 'node:fs';
+import { availableParallelism } from 'node:os';
+import { basename, join, resolve } from 'node:path';
+import { systemClock as clock } from '../base/clock.ts';
+import { columns } from '../base/columns.ts';
+import type { Config } from '../base/config.ts';
+import { messageOf } from '../base/errors.ts';
+import { createLog } from '../base/log.ts';
+import { countWaiting } from '../erase/tombstone-store.ts';
+import { openPostgresOf } from '../instance/engines.ts';
+import { journalDirectory } from '../instance/messages.ts';
+import { inspectJournal, type JournalReport } from '../journal/inspect.ts';
+import { listQuarantine } from '../journal/quarantine.ts';
+import { lanes } from '../journal/segment.ts';
+import { listSuspects } from '../journal/suspects.ts';
+
+/** Directories of journals below DATA_DIR, sorted by the number of their worker. */
+export function journalsOf(config: Config): string[] {
+  const parent = join(resolve(config.data.dir), journalDirectory);
+  const names = existsSync(parent) ? readdirSync(parent).filter((name) => /^worker-\d+$/.test(name)) : [];
+  return names.sort((a, b) => slotOf(a) - slotOf(b)).map((name) => join(parent, name));
+}
+
+function slotOf(name: string): number {
+  return Number(basename(name).slice('worker-'.length));
+}
+
+/** The lines of `npm run journal -- list`. */
+export async function journalTable(config: Config): Promise<string[]> {
+  const workers = config.workers || availableParallelism();
+  const table = [
+    ['journal', 'owner', 'segments', 'on disk', 'live rows', 'late rows', 'oldest', 'suspects', 'quarantine'],
+  ];
+  for (const dir of journalsOf(config)) {
+    const report = await inspectJournal(dir);
+    const set = await listQuarantine(dir);
+    const suspects = await listSuspects(dir);
+    const [live, late] = waitingOf(report);
+    table.push([
+      basename(dir),
+      slotOf(dir) < workers ? 'worker' : 'orphan',
+      String(report.segments.length + report.lost.length),
+      bytesText(report.fileBytes),
+      String(live.rows),
+      String(late.rows),
+      ageText(Math.min(live.oldestMs, late.oldestMs)),
+      suspects.length === 0 ? '-' : counted(rowsOf(suspects), 'row'),
+      set.length === 0 ? '-' : counted(set.length, 'entry', 'entries'),
+    ]);
+  }
+  return [...columns(table), `deletes: ${await describeDeletes(config)}`];
+}
+
+/** Deletes are of all hosts: PostgreSQL keeps them. */
+async function describeDeletes(config: Config): Promise<string> {
+  try {
+    const postgres = openPostgresOf(config, createLog('error', 'journal'));
+    const { waiting, oldestMs, again } = await countWaiting(postgres).finally(() => postgres.close());
+    const oldest = waiting > 0 ? `, the oldest for ${Math.round(oldestMs / 1000)} s` : '';
+    return `${waiting} wait${waiting === 1 ? 's' : ''}${oldest}; ${again} will be repeated for journals that are not stored`;
+  } catch (error) {
+    return `unknown, because PostgreSQL does not answer (${messageOf(error)})`;
+  }
+}
+
+function rowsOf(sets: readonly { rows: number }[]): number {
+  return sets.reduce((sum, { rows }) => sum + rows, 0);
+}
+
+interface Waiting {
+  rows: number;
+  oldestMs: number;
+}
+
+function waitingOf({ segments }: JournalReport): [Waiting, Waiting] {
+  const waiting = lanes.map((lane) => {
+    const shares = segments.map((segment) => segment.waiting[lane]).filter(({ frames }) => frames > 0);
+    return {
+      rows: shares.reduce((sum, { rows }) => sum + rows, 0),
+      oldestMs: Math.min(...shares.map(({ writtenMsMin }) => writtenMsMin), Number.POSITIVE_INFINITY),
+    };
+  });
+  return waiting as [Waiting, Waiting];
+}
+
+export function bytesText(bytes: number): string {
+  return bytes < 10 * 1024 * 1024 ? `${Math.ceil(bytes / 1024)} KiB` : `${Math.round(bytes / 1024 / 1024)} MiB`;
+}
+
+function ageText(oldestMs: number): string {
+  return Number.isFinite(oldestMs) ? `${Math.max(0, Math.round((clock.now() - oldestMs) / 1000))} s` : '-';
+}
+
+export function counted(count: number, one: string, many = `${one}s`): string {
+  return `${count} ${count === 1 ? one : many}`;
+}

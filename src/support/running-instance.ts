@@ -1,0 +1,52 @@
+/** The instance that runs on the DATA_DIR of a command's settings, as its control socket describes it. */
+import { join, resolve } from 'node:path';
+import type { Config } from '../base/config.ts';
+import { openControl } from '../base/control-socket.ts';
+import { liveProcess } from '../base/process-file.ts';
+import type { Setting } from '../base/settings.ts';
+import { controlPath, type InstanceDescription } from '../instance/control.ts';
+import { runDirectory } from '../instance/messages.ts';
+
+export interface RunningInstance extends InstanceDescription {
+  /** The address at which this host reaches its REST port. */
+  url: string;
+  /** The address of its monitor; undefined when its port is chosen at each start. */
+  monitorUrl: string | undefined;
+}
+
+/** Returns undefined when none answers. */
+export async function findInstance(config: Config): Promise<RunningInstance | undefined> {
+  try {
+    const control = await openControl(controlPath(resolve(config.data.dir)));
+    try {
+      const described = await control.ask<InstanceDescription>('describe');
+      const { http, monitor } = described.config;
+      const monitorUrl = monitor.port === 0 ? undefined : `http://${reachable(monitor.address)}:${monitor.port}`;
+      return { ...described, url: `http://${reachable(http.address)}:${http.port}`, monitorUrl };
+    } finally {
+      control.close();
+    }
+  } catch {
+    return undefined;
+  }
+}
+
+/** True when a primary of this DATA_DIR lives: it may be starting or stopping, and answers no command then. */
+export function primaryLives(config: Config): boolean {
+  return liveProcess(join(resolve(config.data.dir), runDirectory, 'primary.pid')) !== undefined;
+}
+
+/** Names of the settings that the instance runs with other values than a start would take now. */
+export function otherSettings(settings: Setting[], running: Config): string[] {
+  return settings.filter(({ path, value }) => at(running, path) !== value).map(({ name, path }) => name || path);
+}
+
+/** The value at a path such as `http.port`. */
+export function at(config: Config, path: string): unknown {
+  return path.split('.').reduce<unknown>((node, key) => (node as Record<string, unknown> | undefined)?.[key], config);
+}
+
+function reachable(address: string): string {
+  if (address === '0.0.0.0' || address === '::') return '127.0.0.1';
+  return address.includes(':') ? `[${address}]` : address;
+}

@@ -1,0 +1,103 @@
+/**
+ * Whether the stores answer, their versions and clocks, for `npm run doctor`. An embedded store of an instance that
+ * does not run is checked for its packages only.
+ */
+import type { Config } from '../base/config.ts';
+import { messageOf } from '../base/errors.ts';
+import type { Log } from '../base/log.ts';
+import { redisVersions } from '../bus/redis-version.ts';
+import { installedClickHouse } from '../clickhouse/embedded/installed.ts';
+import { clickHouseFacts } from '../clickhouse/server-facts.ts';
+import { openClickHouseOf, openPostgresOf } from '../instance/engines.ts';
+import type { Finding } from '../instance/machine.ts';
+import { clickHouseRefusal, hostOf, postgresRefusal } from '../instance/store-refusals.ts';
+import { installedPostgres } from '../postgres/embedded/binaries.ts';
+import { postgresFacts } from '../postgres/server-facts.ts';
+
+const clockToleranceMs = 2_000;
+/** Connections of the primary, of commands and of the reports, beside those of the workers. */
+const otherConnections = 8;
+
+/** The settings with a database that every ClickHouse has: Millrace's own may not be made yet. */
+export function withSystemDatabase(config: Config): Config {
+  return { ...config, clickhouse: { ...config.clickhouse, database: 'system' } };
+}
+
+export async function checkClickHouse(config: Config, isRunning: boolean, log: Log): Promise<Finding> {
+  const subject = 'clickhouse';
+  const { url, user } = config.clickhouse;
+  const title = url === '' ? 'The embedded ClickHouse' : `ClickHouse at ${hostOf(url)} (CLICKHOUSE_URL)`;
+  if (url === '' && !isRunning) return installed(subject, title, installedClickHouse);
+  const clickhouse = openClickHouseOf(withSystemDatabase(config), log);
+  try {
+    const { version, nowMs } = await clickHouseFacts(clickhouse);
+    return clockFinding(subject, `${title} is ${version}`, nowMs);
+  } catch (error) {
+    const refusal = clickHouseRefusal(error, title, user)?.message;
+    return { subject, level: 'fault', says: refusal ?? `${title} does not answer: ${messageOf(error)}.` };
+  } finally {
+    await clickhouse.close();
+  }
+}
+
+export async function checkPostgres(config: Config, workers: number, isRunning: boolean, log: Log): Promise<Finding> {
+  const subject = 'postgresql';
+  const isEmbedded = config.postgres.url === '';
+  if (isEmbedded && !isRunning) return installed(subject, 'The embedded PostgreSQL', installedPostgres);
+  const postgres = openPostgresOf(config, log);
+  const title = isEmbedded ? 'The embedded PostgreSQL' : `PostgreSQL at ${postgres.address} (DATABASE_URL)`;
+  try {
+    const { version, nowMs, connectionsMax } = await postgresFacts(postgres);
+    const wanted = workers * config.postgres.poolMax + otherConnections;
+    if (!isEmbedded && wanted > connectionsMax) {
+      const advice = 'raise max_connections of the server, or lower DATABASE_POOL_MAX or WORKERS';
+      const says = `${title} takes ${connectionsMax} connections of all its clients, and this host opens up to ${wanted}: ${advice}.`;
+      return { subject, level: 'warning', says };
+    }
+    return clockFinding(subject, `${title} is ${version}`, nowMs);
+  } catch (error) {
+    const refusal = postgresRefusal(error, title)?.message;
+    return { subject, level: 'fault', says: refusal ?? `${title} does not answer: ${reasonOf(error)}.` };
+  } finally {
+    await postgres.close();
+  }
+}
+
+/** Without a Redis there is nothing to check. */
+export async function checkRedis({ redis }: Config): Promise<Finding[]> {
+  const subject = 'redis';
+  if (redis.url === '') return [];
+  try {
+    const versions = [...new Set(await redisVersions(redis.url))];
+    return [{ subject, level: 'ok', says: `Redis (REDIS_URL) is ${versions.join(', ')}.` }];
+  } catch (error) {
+    return [{ subject, level: 'fault', says: `Redis (REDIS_URL) does not answer: ${messageOf(error)}.` }];
+  }
+}
+
+function installed(subject: string, title: string, find: () => string): Finding {
+  try {
+    const version = find();
+    return { subject, level: 'ok', says: `${title} ${version} is installed and does not run now.` };
+  } catch (error) {
+    return { subject, level: 'fault', says: messageOf(error) };
+  }
+}
+
+function clockFinding(subject: string, says: string, nowMs: number): Finding {
+  const aheadMs = Date.now() - nowMs;
+  if (Math.abs(aheadMs) <= clockToleranceMs) return { subject, level: 'ok', says: `${says}.` };
+  const seconds = Math.round(Math.abs(aheadMs) / 1000);
+  const side = aheadMs > 0 ? 'ahead of' : 'behind';
+  return {
+    subject,
+    level: 'warning',
+    says: `${says}; this host's clock is ${seconds} s ${side} its clock: set both (NTP).`,
+  };
+}
+
+/** The client of PostgreSQL answers with a fault for devices, whose cause has the reason. */
+function reasonOf(error: unknown): string {
+  const { cause } = error as { cause?: unknown };
+  return messageOf(cause ?? error).replace(/\.$/, '');
+}

@@ -1,0 +1,138 @@
+/** `npm run doctor` and `npm run bundle` beside an instance that runs, and without one. */
+import { execFile, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs';
+import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { eventually } from '../harness/api.ts';
+import { type Engine, prepareEngine } from '../harness/engine.ts';
+
+const directory = mkdtempSync(join(tmpdir(), 'millrace-commands-'));
+const logFile = join(directory, 'millrace.log');
+const signingKey = Buffer.from('millstone'.repeat(12)).toString('base64');
+let engine: Engine;
+
+beforeAll(async () => {
+  const env = { JWT_TOKEN_SIGNING_KEY: signingKey, HTTP_BIND_PROT: 'hunter2-millstone' };
+  engine = await prepareEngine({ logFile, workers: 1, reports: true, env });
+  await engine.start();
+});
+
+afterAll(async () => {
+  await engine?.destroy();
+  rmSync(directory, { recursive: true, force: true });
+});
+
+async function run(command: string, ...more: string[]): Promise<{ code: number; output: string }> {
+  const child = spawn(process.execPath, [`dist/${command}.js`, ...more], { env: engine.environment });
+  let output = '';
+  for (const stream of [child.stdout, child.stderr]) stream.on('data', (chunk) => (output += chunk));
+  const [code] = await once(child, 'close');
+  return { code: code as number, output };
+}
+
+/** The files of an archive by name. */
+async function unpack(archive: string): Promise<Map<string, string>> {
+  const { stdout: names } = await promisify(execFile)('tar', ['-tzf', archive]);
+  await promisify(execFile)('tar', ['-xzf', archive, '-C', directory]);
+  const paths = names.trim().split('\n');
+  return new Map(paths.map((path) => [path.split('/').at(-1)!, readFileSync(join(directory, path), 'utf8')]));
+}
+
+test('every address that the start prints opens', async () => {
+  await eventually(() => engine.output.includes('Stop with Ctrl-C.'));
+  const [banner = ''] = engine.output.split('Send telemetry, sign in');
+  const addresses = [...banner.matchAll(/http:\/\/\S+/g)].map(([address]) => address.replace('localhost', '127.0.0.1'));
+  expect(addresses.length).toBeGreaterThanOrEqual(6);
+  for (const address of addresses.filter((each) => !/^http:\/\/127\.0\.0\.1:\d+$/.test(each))) {
+    expect((await fetch(address)).status, address).toBe(200);
+  }
+  expect(banner).toContain('Warning            HTTP_BIND_PROT is no setting of Millrace.');
+});
+
+test('doctor checks a running instance and sends a data point through it', async () => {
+  const [good, wrong] = await Promise.all([run('doctor'), run('doctor', '--token', 'no-such-token')]);
+  expect(good.code, good.output).toBe(0);
+  expect(good.output).toMatch(/^warning +settings +HTTP_BIND_PROT is no setting .*HTTP_BIND_PORT\?$/m);
+  expect(good.output).toMatch(/^(ok|warning) +disk sync +[\d.]+ ms for a commit, [\d ]+ commits\/s;/m);
+  expect(good.output).toMatch(/^ok +clickhouse +The embedded ClickHouse is \d+\./m);
+  expect(good.output).toMatch(/^ok +postgresql +The embedded PostgreSQL is \d+\./m);
+  expect(good.output).toMatch(/^ok +readiness +http:\/\/127\.0\.0\.1:\d+\/readyz answers 200 ready\.$/m);
+  expect(good.output).toMatch(
+    /^ok +round trip +A data point was acknowledged after \d+ ms and could be read after \d+ ms\.$/m,
+  );
+  expect(good.output).toMatch(/ 0 faults$/m);
+  expect(good.output).not.toContain('hunter2');
+  expect(wrong.code).toBe(1);
+  expect(wrong.output).toMatch(/^fault +round trip +http:\S+ answers a data point with 401: /m);
+  expect(wrong.output).not.toContain('no-such-token');
+});
+
+test('a bundle has what a report needs, and no secret, token, address or telemetry', async () => {
+  const { api } = engine;
+  const device = await api.newDevice();
+  await api.postTelemetry(device.token, '{"secret-key-of-a-device": "millstone-telemetry"}');
+  await api.send('POST', '/api/auth/login', { username: 'wrong@orchard.example', password: 'wrong-password' });
+  await eventually(() => engine.output.includes('Stop with Ctrl-C.'));
+  const archive = join(directory, 'bundle.tar.gz');
+  const { code, output } = await run('bundle', '--log', logFile, '--out', archive);
+  expect(code, output).toBe(0);
+  expect(statSync(archive).mode & 0o777).toBe(0o600);
+  expect(statSync(archive).size).toBeLessThan(20 * 1024 * 1024);
+  const files = await unpack(archive);
+  expect([...files.keys()]).toEqual([
+    'settings.txt',
+    'versions.json',
+    'machine.json',
+    'checks.txt',
+    'processes.json',
+    'readyz.json',
+    'metrics.txt',
+    'journal.txt',
+    'clickhouse.json',
+    'postgres.json',
+    'log.ndjson',
+    'contents.txt',
+  ]);
+  expect(files.get('settings.txt')).toMatch(/^auth\.signingKey .*\(set\)/m);
+  expect(JSON.parse(files.get('versions.json')!).packages.pg).toMatch(/^\d/);
+  expect(JSON.parse(files.get('processes.json')!).map(({ role }: { role: string }) => role)).toContain('worker-0');
+  expect(JSON.parse(files.get('readyz.json')!).status).toBe('ready');
+  expect(files.get('metrics.txt')).toMatch(/^# TYPE /m);
+  expect(files.get('journal.txt')).toMatch(/^worker-0 /m);
+  expect(JSON.parse(files.get('clickhouse.json')!)).toMatchObject({ schema: [{ version: 1 }, {}, {}, {}, {}] });
+  expect(JSON.parse(files.get('postgres.json')!).tables.length).toBeGreaterThan(10);
+  expect(files.get('log.ndjson')).toContain('"event":"ready"');
+
+  const kept = JSON.parse(readFileSync(join(engine.dataDir, 'secrets.json'), 'utf8')) as Record<string, string>;
+  const demoToken = /token (\S+)/.exec(engine.output)![1]!;
+  const { adminEmail, adminPassword } = api.address;
+  const secrets = [...Object.values(kept), demoToken, device.token, signingKey, 'millstone', adminEmail, adminPassword];
+  secrets.push('wrong@orchard', 'wrong-password', 'hunter2', 'secret-key-of-a-device');
+  for (const [name, text] of files) {
+    for (const secret of secrets) expect(text.includes(secret), `${secret} in ${name}`).toBe(false);
+  }
+  const again = await run('bundle', '--out', archive);
+  expect(again).toMatchObject({ code: 1, output: expect.stringContaining('EEXIST') });
+});
+
+test('without an instance, doctor checks ports and packages, and a bundle says what is missing', async () => {
+  await engine.stop();
+  const server = createServer().listen(engine.mqttPort, '127.0.0.1');
+  await once(server, 'listening');
+  const doctor = run('doctor');
+  const archive = join(directory, 'stopped.tar.gz');
+  const bundle = await run('bundle', '--out', archive);
+  expect(bundle.code, bundle.output).toBe(0);
+  expect(bundle.output).toMatch(/^ +metrics\.txt +missing: no instance runs/m);
+  expect((await unpack(archive)).get('journal.txt')).toMatch(/^worker-0 /m);
+  const { code, output } = await doctor;
+  server.close();
+  expect(code, output).toBe(1);
+  expect(output).toMatch(/^fault +ports +Port \d+ on 127\.0\.0\.1 is taken by another program: .*MQTT_BIND_PORT\.$/m);
+  expect(output).toMatch(/^ok +clickhouse +The embedded ClickHouse \S+ is installed and does not run now\.$/m);
+  expect(output).toMatch(/^ok +round trip +No instance runs/m);
+});
