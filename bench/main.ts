@@ -22,7 +22,7 @@ import { runSoak } from './scenarios/soak.ts';
 import { runStoreAcks } from './scenarios/store-acks.ts';
 import { runVersions } from './scenarios/versions.ts';
 import { runVisibility } from './scenarios/visibility.ts';
-import { type BenchSettings, loadBenchSettings } from './settings.ts';
+import { type BenchSettings, loadBenchSettings, UsageError } from './settings.ts';
 
 interface Scenario {
   about: string;
@@ -84,7 +84,7 @@ async function main(): Promise<number> {
     return 0;
   }
   const chosen = name === 'all' ? Object.keys(scenarios).filter((key) => key !== 'versions') : [name];
-  const settings = loadBenchSettings(overrides);
+  const settings = loadBenchSettings(overrides, name);
   let failed = 0;
   for (const key of chosen) {
     const scenario = scenarios[key];
@@ -99,4 +99,8 @@ async function main(): Promise<number> {
   return failed === 0 ? 0 : 1;
 }
 
-process.exitCode = await main();
+process.exitCode = await main().catch((error: unknown) => {
+  if (!(error instanceof UsageError)) throw error;
+  say(error.message);
+  return 2;
+});

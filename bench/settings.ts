@@ -98,7 +98,11 @@ export interface BenchSettings {
   };
 }
 
-export function loadBenchSettings(overrides: string[]): BenchSettings {
+/** A wrong word on the command line: its message is all that the caller needs. */
+export class UsageError extends Error {}
+
+/** `scenario`: whose settings are meant by a name without its group. */
+export function loadBenchSettings(overrides: string[], scenario: string): BenchSettings {
   const settings = parse(readFileSync(join(root, 'config', 'bench.yaml'), 'utf8')) as Record<
     string,
     Record<string, number>
@@ -107,9 +111,23 @@ export function loadBenchSettings(overrides: string[]): BenchSettings {
     const [path = '', text = ''] = override.split('=');
     const [group = '', name = ''] = path.split('.');
     const value = Number(text);
-    if (settings[group]?.[name] === undefined) throw new Error(`config/bench.yaml has no ${path}`);
-    if (text === '' || !Number.isFinite(value)) throw new Error(`${path} must be a number`);
+    if (settings[group]?.[name] === undefined)
+      throw new UsageError(`config/bench.yaml has no ${path}.${hint(settings, override, scenario)}`);
+    if (text === '' || !Number.isFinite(value)) throw new UsageError(`${path} must be a number, as in ${path}=3.`);
     settings[group][name] = value;
   }
   return settings as unknown as BenchSettings;
+}
+
+/** Names the settings that were probably meant: those of the scenario first. */
+function hint(settings: Record<string, Record<string, number>>, override: string, scenario: string): string {
+  const [path = ''] = override.split('=');
+  const [group, name = group] = path.split('.') as [string, string | undefined];
+  const groups = Object.keys(settings);
+  const own = groups.find((each) => each === group) ?? groups.find((each) => each.toLowerCase() === scenario);
+  if (own !== undefined && settings[own]![name] !== undefined)
+    return ` Write ${own}.${override.slice(path.length - name.length)}.`;
+  if (own !== undefined) return ` ${own} has ${Object.keys(settings[own]!).join(', ')}.`;
+  const others = groups.filter((each) => settings[each]![name] !== undefined);
+  return others.length > 0 ? ` Did you mean ${others.map((each) => `${each}.${name}`).join(' or ')}?` : '';
 }

@@ -4,6 +4,7 @@ import type { ApiKeyDeps } from '../admin/api-keys.ts';
 import type { Auth } from '../auth/auth.ts';
 import type { Config } from '../base/config.ts';
 import { limits } from '../base/limits.ts';
+import { ownVersion } from '../instance/control.ts';
 import type { ClaimDeps } from '../onboarding/claim.ts';
 import type { TaggedRoutes } from '../rest/openapi.ts';
 import { type Route, type ServedRoute, served } from '../rest/route.ts';
@@ -67,7 +68,7 @@ function apiTable(deps: ApiDeps): { tag: string; routes: Route[] }[] {
 export function createApi(deps: ApiDeps): ServedRoute[] {
   const { auth: callers, config, elsewhere } = deps;
   const table = apiTable(deps);
-  const docs = docsRoutes(table, elsewhere, config.docs, platformVersion);
+  const docs = docsRoutes(table, elsewhere, config.docs, { version: ownVersion(), platform: platformVersion });
   const bodyBytesMax = Math.min(limits.apiBodyBytesMax, config.http.apiBodyBytesMax);
   return served([...table.flatMap(({ routes }) => routes), ...docs], { callers, deps: undefined, bodyBytesMax });
 }

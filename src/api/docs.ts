@@ -21,7 +21,7 @@ export function docsRoutes(
   table: TaggedRoutes[],
   elsewhere: readonly TaggedRoutes[],
   { enabled, groupName, title }: DocsConfig,
-  version: string,
+  versions: { version: string; platform: string },
 ): Route[] {
   if (!enabled) return [];
   const url = `${prefix}/${groupName}`;
@@ -34,7 +34,7 @@ export function docsRoutes(
   });
   // Made at the first request, because a worker that serves only devices never needs it. Cut at the places of the host.
   let document: string[] | undefined;
-  const info: OpenApiInfo = { title, version };
+  const info: OpenApiInfo = { title, ...versions };
   const routes: Route[] = [
     publicRoute({
       method: 'GET',

@@ -2,7 +2,6 @@
  * The page of an activation or reset link: two fields for a password, as plain HTML without a script, so that the page
  * works wherever the link is opened. The form posts to the same path to which API clients post JSON.
  */
-import { createHash } from 'node:crypto';
 import type { HttpResponse } from '../uws/server.ts';
 
 export type PasswordPage = 'activate' | 'resetPassword';
@@ -13,44 +12,49 @@ export const tokenNames = { activate: 'activateToken', resetPassword: 'resetToke
 const titles = { activate: 'Choose a password', resetPassword: 'Choose a new password' };
 
 const revokeField =
-  '<label class="tick"><input type="checkbox" name="revokeApiKeys" value="true">Revoke my API keys as well</label>';
-
-const style = `body{font:16px/1.5 system-ui,sans-serif;max-width:22rem;margin:12vh auto;padding:0 1rem}
-label{display:block;margin:1rem 0}input{display:block;box-sizing:border-box;width:100%;padding:.5rem;font:inherit}
-.tick input{display:inline;width:auto;margin-right:.5rem}
-button{padding:.5rem 1rem;font:inherit}`;
-const styleHash = createHash('sha256').update(style).digest('base64');
+  '<label class="check"><input type="checkbox" name="revokeApiKeys" value="true"> Revoke my API keys as well</label>';
 
 /** `fault`: the error of the last try. */
 export function passwordForm(page: PasswordPage, token: string, minimumLength: number, fault = ''): HttpResponse {
   const field = (label: string, name: string) =>
     `<label>${label}<input type="password" name="${name}" autocomplete="new-password" required minlength="${minimumLength}" maxlength="72"></label>`;
-  const content = `${fault ? `<p role="alert">${escaped(fault)}</p>` : ''}
-<form method="post" action="/api/noauth/${page}">
+  const content = `<form class="card" method="post" action="/api/noauth/${page}">
+${heading(titles[page])}
+${fault ? `<p class="problem" role="alert">${escaped(fault)}</p>` : ''}
 <input type="hidden" name="${tokenNames[page]}" value="${escaped(token)}">
 ${field('Password', 'password')}
 ${field('The same again', 'repeated')}
 ${page === 'resetPassword' ? revokeField : ''}
-<button>Save</button>
+<button class="primary">Save</button>
 </form>`;
   return htmlPage(fault ? 400 : 200, titles[page], content);
 }
 
 export function passwordSaved(): HttpResponse {
-  return htmlPage(200, 'Saved', '<p>Your password is saved. You can <a href="/">sign in</a> with it now.</p>');
+  const content = `<div class="card">
+${heading('Saved')}
+<p>Your password is saved. You can <a href="/">sign in</a> with it now.</p>
+</div>`;
+  return htmlPage(200, 'Saved', content);
+}
+
+function heading(title: string): string {
+  return `<h1><img src="/console/icon.svg" alt="" width="36" height="36"> ${title}</h1>`;
 }
 
 function htmlPage(status: number, title: string, content: string): HttpResponse {
   const body = `<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>${title}</title>
-<style>${style}</style></head>
-<body><h1>${title}</h1>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>${title}</title>
+<link rel="icon" href="/console/icon.svg" type="image/svg+xml">
+<link rel="stylesheet" href="/console/base.css"></head>
+<body><main class="sign-in">
 ${content}
-</body></html>
+</main></body></html>
 `;
   const headers = {
     // The token must not leave this page but by its form.
-    'Content-Security-Policy': `default-src 'none'; style-src 'sha256-${styleHash}'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'`,
+    'Content-Security-Policy':
+      "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     'Referrer-Policy': 'no-referrer',
     'Cache-Control': 'no-store',
   };

@@ -1,6 +1,7 @@
 /** Information about this server. */
 import { users } from '../auth/roles.ts';
 import * as Type from '../base/schema.ts';
+import { ownVersion } from '../instance/control.ts';
 import { json, type Route, route } from '../rest/route.ts';
 import { closed } from '../rest/shapes.ts';
 
@@ -8,11 +9,19 @@ import { closed } from '../rest/shapes.ts';
 export const platformVersion = '4.3.0';
 
 const infoShape = closed(
-  { version: Type.String(), artifact: Type.String(), name: Type.String(), type: Type.String() },
+  {
+    version: Type.String({ description: 'The version of ThingsBoard whose API this is' }),
+    artifact: Type.String(),
+    name: Type.String(),
+    type: Type.String(),
+    millraceVersion: Type.String(),
+  },
   'SystemInfo',
 );
 
 export function systemRoutes(): Route[] {
+  const platform = { version: platformVersion, artifact: 'application', name: 'Millrace', type: 'CE' };
+  const answer = { ...platform, millraceVersion: ownVersion() };
   return [
     route({
       method: 'GET',
@@ -20,7 +29,7 @@ export function systemRoutes(): Route[] {
       summary: 'Name and version of this server',
       roles: users,
       answer: infoShape,
-      handle: async () => json({ version: platformVersion, artifact: 'application', name: 'Millrace', type: 'CE' }),
+      handle: async () => json(answer),
     }),
   ];
 }

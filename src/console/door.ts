@@ -3,6 +3,7 @@
  * are in `page/` and in the package swagger-ui; their data comes over the REST API. The pages load nothing from other
  * origins, and no other page may frame them.
  */
+import { basePage } from '../rest/base-page.ts';
 import { type AssetSource, Assets } from '../uws/assets.ts';
 import type { HttpServer } from '../uws/server.ts';
 
@@ -35,7 +36,7 @@ const pages = (...names: string[]) => Object.fromEntries(names.map((name) => [na
 export function createConsole({ docs }: ConsoleDoorOptions): (server: HttpServer) => void {
   const consoleAssets = assets(contentSecurityPolicy + textOnly, {
     ...pages('console.html', 'console.css', 'console.js', 'call.js', 'session.js', 'api-keys.js', 'key-dialogs.js'),
-    'icon.svg': page('icon.svg'),
+    ...basePage,
     'settings.js': `export const docs = ${docs};\n`,
   });
   const docsAssets = assets(contentSecurityPolicy, {

@@ -60,7 +60,7 @@ export function printBanner(banner: Banner): void {
       '',
       'Send telemetry, sign in, read it back:',
       '',
-      `  curl -sS -X POST ${base}/api/v1/${demoDevice.token}/telemetry -H 'Content-Type: application/json' -d '{"temperature": 21.5}'`,
+      `  curl -sS -w '%{http_code}\\n' ${base}/api/v1/${demoDevice.token}/telemetry -H 'Content-Type: application/json' -d '{"temperature": 21.5}'`,
       ...(banner.mqttPort
         ? [
             `  mosquitto_pub -h localhost -p ${banner.mqttPort} -u ${demoDevice.token} -q 1 -t v1/devices/me/telemetry -m '{"temperature": 21.5}'`,

@@ -4,6 +4,7 @@
  */
 import type { Properties, Schema } from '../base/schema.ts';
 import { version } from './body.ts';
+import { exampleOf } from './example.ts';
 import { namesOf, pathParameters } from './parameters.ts';
 import { type AnswerShape, isMedium, type Medium, type RouteDescription } from './route.ts';
 import { errorShape } from './shapes.ts';
@@ -18,7 +19,10 @@ export interface TaggedRoutes {
 
 export interface OpenApiInfo {
   title: string;
+  /** Of Millrace. */
   version: string;
+  /** The version of ThingsBoard whose API this is. */
+  platform: string;
 }
 
 type Json = null | boolean | number | string | Json[] | { [name: string]: Json };
@@ -74,9 +78,9 @@ export function openApiDocument(table: TaggedRoutes[], info: OpenApiInfo, host: 
   return {
     openapi: '3.1.0',
     info: {
-      ...info,
-      description:
-        'Administration of devices, and what devices themselves call. Sign in with an API key: `X-Authorization: ApiKey <key>`; where a JWT comes along, the JWT counts.',
+      title: info.title,
+      version: info.version,
+      description: `Administration of devices, and what devices themselves call: the API of ThingsBoard ${info.platform}. Sign in with an API key: \`X-Authorization: ApiKey <key>\`; where a JWT comes along, the JWT counts.`,
     },
     servers: [{ url: '/' }],
     tags: table.map(({ tag: name, description }) => ({ name, ...(description && { description }) })),
@@ -92,7 +96,13 @@ function operation(route: RouteDescription, tag: string, components: Components)
     tags: [tag],
     operationId: operationId(method, pattern),
     summary,
-    description: [description, roles !== 'public' && `Open to: ${roles.join(', ')}.`].filter(Boolean).join(' '),
+    description: [
+      description,
+      route.plainTextErrors && 'Its own errors are plain text, not JSON.',
+      roles !== 'public' && `Open to: ${roles.join(', ')}.`,
+    ]
+      .filter(Boolean)
+      .join(' '),
     ...(deprecated && { deprecated }),
     parameters: [...pathParametersOf(pattern, components), ...queryParametersOf(route, components)],
     ...(content && { requestBody: { required: !route.ownBody?.optional, content } }),
@@ -184,10 +194,13 @@ function response(status: number, shapes: AnswerShape[], components: Components)
     .map((shape) => (isMedium(shape) ? shape : { contentType: 'application/json', schema: shape }));
   const content: { [type: string]: Json } = {};
   for (const type of new Set(media.map(({ contentType }) => contentType))) {
-    const schemas = media
-      .filter(({ contentType }) => contentType === type)
-      .map(({ schema }) => components.schemaOf(schema));
-    content[type] = { schema: schemas.length === 1 ? schemas[0]! : { anyOf: schemas } };
+    const shapesOfType = media.filter(({ contentType }) => contentType === type).map(({ schema }) => schema);
+    const schemas = shapesOfType.map((schema) => components.schemaOf(schema));
+    const hasExample = status === 200 && type === 'application/json';
+    content[type] = {
+      schema: schemas.length === 1 ? schemas[0]! : { anyOf: schemas },
+      ...(hasExample && { example: exampleOf(shapesOfType[0]!) }),
+    };
   }
   return Object.keys(content).length > 0 ? { description, content } : { description };
 }
@@ -220,6 +233,8 @@ class Components {
     if (typeof node !== 'object' || node === null) return node;
     const { title } = node;
     const inner = Object.fromEntries(Object.entries(node).map(([name, value]) => [name, this.#referred(value)]));
+    // Readers of the document show a parameter without a type as one of any type.
+    if (Array.isArray(node['enum']) && node['type'] === undefined) inner['type'] = 'string';
     if (typeof title !== 'string') return inner;
     const known = this.schemas[title];
     if (known && JSON.stringify(known) !== JSON.stringify(inner))

@@ -22,11 +22,13 @@ test('a view link asks for a sign-in and shows the table', async () => {
     const refusals: string[] = [];
     page.on('console', (message) => refusals.push(message.text()));
     await page.goto(`${analyticsUrl()}/trendz/view/${view}`);
+    await page.waitForSelector('#sign-in', { state: 'visible' });
     const { adminEmail, adminPassword } = sharedEngine().address;
     await page.fill('#username', adminEmail);
     await page.fill('#password', adminPassword);
     await page.click('form button');
     await page.waitForSelector('#table:not([hidden])');
+    expect(await page.isVisible('#sign-in')).toBe(false);
     expect(await page.textContent('#name')).toBe('One <i>device</i>');
     // A new device is in the copy of device data a moment later.
     const runAgain = async () => {
@@ -38,6 +40,23 @@ test('a view link asks for a sign-in and shows the table', async () => {
     expect(download.suggestedFilename()).toMatch(/\.csv$/);
     await page.reload();
     await page.waitForSelector('#table:not([hidden])');
+    await page.click('#sign-out');
+    await page.waitForSelector('#sign-in', { state: 'visible' });
+    expect(await page.isVisible('#table')).toBe(false);
+
+    // A link with a token: of a view, and of the list of views.
+    const token = await sharedEngine().adminToken();
+    await page.goto(`${analyticsUrl()}/trendz/view/${view}?jwt=${token}`);
+    await page.waitForSelector('#table', { state: 'visible' });
+    expect(page.url()).toBe(`${analyticsUrl()}/trendz/view/${view}`);
+    await page.click('.brand');
+    await page.click(`a[href="/trendz/view/${view}"]`);
+    await page.waitForSelector('#csv', { state: 'visible' });
+    expect(await page.isVisible('#sign-in')).toBe(false);
+    const background = 'getComputedStyle(document.body).backgroundColor';
+    const ground = await page.evaluate(background);
+    await page.goto(sharedEngine().http);
+    expect(await page.evaluate(background)).toBe(ground);
     expect(refusals).toEqual([]);
   } finally {
     await browser.close();

@@ -4,6 +4,7 @@
  * invalid inputs of each operation, `npm run test:long` all of them.
  */
 import { randomUUID } from 'node:crypto';
+import { readFileSync } from 'node:fs';
 import { get } from 'node:http';
 import { beforeAll, describe, expect, test } from 'vitest';
 import {
@@ -308,9 +309,11 @@ const refusedHere = new Set([
 describe('the document', () => {
   test('is OpenAPI 3.1 of a platform with API keys', async () => {
     expect(document.openapi).toMatch(/^3\.1\./);
-    const [major, minor] = document.info.version.split('.').map(Number) as [number, number];
+    const { version, millraceVersion } = await ok('GET', '/api/system/info');
+    const [major, minor] = version.split('.').map(Number) as [number, number];
     expect(major * 100 + minor).toBeGreaterThanOrEqual(403);
-    expect((await ok('GET', '/api/system/info')).version).toBe(document.info.version);
+    const { version: own } = JSON.parse(readFileSync('package.json', 'utf8')) as { version: string };
+    expect([document.info.version, millraceVersion]).toEqual([own, own]);
     const config = await ok('GET', '/v3/api-docs/swagger-config', undefined, '');
     expect(config.urls).toEqual([{ url: '/v3/api-docs/thingsboard', name: 'thingsboard' }]);
     expect(document.components.securitySchemes['ApiKeyForm']).toMatchObject({ in: 'header', name: 'X-Authorization' });
@@ -380,6 +383,30 @@ describe('the document', () => {
       }
     }
     expect(open).toEqual([]);
+  });
+});
+
+describe('the document shows', () => {
+  test('a type of every parameter', () => {
+    const typed = (given: Schema): boolean => {
+      const { type, anyOf } = resolved(document, given);
+      return anyOf ? anyOf.every(typed) : type !== undefined;
+    };
+    const any = operations.flatMap(({ operationId, parameters }) =>
+      parameters.filter(({ schema }) => !typed(schema)).map(({ name }) => `${operationId} ${name}`),
+    );
+    expect(any).toEqual([]);
+  });
+
+  test('an example of every JSON answer, which its schema accepts', () => {
+    const wrong = operations.flatMap((operation) => {
+      const media = operation.responses['200']?.content?.['application/json'] as { example?: unknown } | undefined;
+      if (!media) return [];
+      const text = JSON.stringify(media.example) ?? '';
+      const fault = text === '' ? 'none' : mismatch(document, operation, 200, 'application/json', text);
+      return fault !== '' || /\{\}/.test(text) ? [`${operation.operationId}: ${fault} ${text}`] : [];
+    });
+    expect(wrong).toEqual([]);
   });
 });
 
