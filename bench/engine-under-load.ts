@@ -33,6 +33,8 @@ export interface LoadOrder {
   warmupSeconds: number;
   firstTs: number;
   stepMs: number;
+  /** Called when all connections are open, before the first message. */
+  onConnected?: () => void;
 }
 
 /** A generator: offers the load and waits for the answers, not for the store. */
@@ -115,9 +117,13 @@ export class EngineUnderLoad {
   /** Runs the load, waits until ClickHouse has every acknowledged row, and counts its cost. */
   async load(rate: number, seconds: number, warmupSeconds: number, generator = this.#generator): Promise<MeasuredLoad> {
     const pids = this.engine.pids();
-    const cpuBefore = cpuByRole(pids);
-    const startedAt = performance.now();
-    const result = await this.offer(rate, seconds, warmupSeconds, generator);
+    let cpuBefore = cpuByRole(pids);
+    let startedAt = performance.now();
+    const onConnected = () => {
+      cpuBefore = cpuByRole(pids);
+      startedAt = performance.now();
+    };
+    const result = await this.offer(rate, seconds, warmupSeconds, generator, onConnected);
     const endedAt = performance.now();
     await this.stored();
     const storedAt = performance.now();
@@ -133,9 +139,16 @@ export class EngineUnderLoad {
   }
 
   /** The load alone; it waits for answers, not for the store. */
-  async offer(rate: number, seconds: number, warmupSeconds: number, generator = this.#generator): Promise<LoadResult> {
+  async offer(
+    rate: number,
+    seconds: number,
+    warmupSeconds: number,
+    generator = this.#generator,
+    onConnected = () => {},
+  ): Promise<LoadResult> {
     const firstTs = this.#nextTs;
-    const result = await generator(this.engine, this.tokens, { rate, seconds, warmupSeconds, firstTs, stepMs });
+    const order = { rate, seconds, warmupSeconds, firstTs, stepMs, onConnected };
+    const result = await generator(this.engine, this.tokens, order);
     this.accepted += result.accepted;
     const perDeviceMax = Math.ceil((4 * result.accepted) / this.tokens.length) + 10_000;
     this.#nextTs += perDeviceMax * stepMs;

@@ -66,11 +66,48 @@ export interface BenchSettings {
   };
   connections: {
     devices: number;
+    stormDevices: number;
     workers: number;
     processes: number;
     stormRounds: number;
     othersConnections: number;
     othersRate: number;
+    settleSeconds: number;
+    quietSeconds: number;
+    targets: number;
+  };
+  fleet: {
+    devices: number;
+    many: number;
+    most: number;
+    gateways: number;
+    window: number;
+    sockets: number;
+    processes: number;
+    workers: number;
+    rounds: number;
+    warmupSeconds: number;
+    seconds: number;
+    firstSeconds: number;
+    everySeconds: number;
+    steadySeconds: number;
+    settleSeconds: number;
+    keep: number;
+    targets: number;
+  };
+  billion: {
+    points: number;
+    turns: number;
+    keys: number;
+    gateways: number;
+    messageDevices: number;
+    window: number;
+    processes: number;
+    workers: number;
+    samples: number;
+    deletes: number;
+    settleSeconds: number;
+    targets: number;
   };
   report: { devices: number; points: number; samples: number; clients: number; seconds: number; ackRate: number };
   versions: {

@@ -98,3 +98,4 @@ process.on('message', (message: Order | 'stop') => {
   } else if ('cores' in message) void burn(message.cores);
   else for (let n = 0; n < message.connections; n += 1) void attack(message, n);
 });
+process.on('disconnect', () => process.exit(0));

@@ -8,27 +8,43 @@ const nine = 0x39;
 
 /** Four keys as a weather sensor has them: 2 doubles that wander, one that hardly moves, one whole number. */
 export const recordPoints = 4;
+/** With the four keys and those of `recordKeys` that follow. */
+export const recordPointsMax = 10;
 
-export function recordText(ts: number): string {
-  return `{"ts":${ts},"values":{"temperature":21.50,"humidity":48.20,"pressure":1013.25,"battery":87}}`;
+/** The keys of a record of so many points: beyond the first four, doubles that wander. */
+export function recordKeys(points: number): string[] {
+  const further = Array.from({ length: points - recordPoints }, (_, n) => `level-${n}`);
+  return ['temperature', 'humidity', 'pressure', 'battery', ...further];
+}
+
+export function recordText(ts: number, points = recordPoints): string {
+  const further = recordKeys(points).slice(recordPoints);
+  const levels = further.map((key) => `,"${key}":61.70`).join('');
+  return `{"ts":${ts},"values":{"temperature":21.50,"humidity":48.20,"pressure":1013.25,"battery":87${levels}}}`;
+}
+
+/** Returns the places of the digits that wander, counted from the first digit of `ts` at `tsAt`. */
+export function wanderingDigits(bytes: Buffer, tsAt: number): number[] {
+  const end = bytes.indexOf('}', tsAt);
+  return [...bytes.toString('latin1', tsAt, end).matchAll(/(?:21\.50|48\.20|61\.70)(?!\d)/g)].map(
+    ({ index }) => index + 3,
+  );
 }
 
 export class MovingRecord {
   readonly #bytes: Buffer;
   readonly #tsEnd: number;
   readonly #stepMs: number;
-  readonly #temperatureAt: number;
-  readonly #humidityAt: number;
+  readonly #digits: readonly number[];
   /** State of the walk; differs per device so that series are not copies of each other. */
   #walk: number;
 
-  /** `tsAt`: the first digit of the first `ts`; the values follow it. */
-  constructor(bytes: Buffer, tsAt: number, stepMs: number, seed: number) {
+  /** `tsAt`: the first digit of `ts`. `digits`: `wanderingDigits`, one list for all records of one form. */
+  constructor(bytes: Buffer, tsAt: number, stepMs: number, seed: number, digits: readonly number[]) {
     this.#bytes = bytes;
     this.#tsEnd = tsAt + tsDigits - 1;
     this.#stepMs = stepMs;
-    this.#temperatureAt = bytes.indexOf('21.50', tsAt);
-    this.#humidityAt = bytes.indexOf('48.20', tsAt);
+    this.#digits = digits;
     this.#walk = seed | 1;
   }
 
@@ -38,10 +54,27 @@ export class MovingRecord {
 
   move(): void {
     this.#addToTs(this.#stepMs);
+    this.#wanderAll();
+  }
+
+  /** As `move`, to this `ts`. */
+  moveTo(ts: number): void {
+    let rest = ts;
+    for (let at = this.#tsEnd; at > this.#tsEnd - tsDigits; at -= 1) {
+      this.#bytes[at] = zero + (rest % 10);
+      rest = Math.floor(rest / 10);
+    }
+    this.#wanderAll();
+  }
+
+  #wanderAll(): void {
     this.#walk = (Math.imul(this.#walk, 1664525) + 1013904223) | 0;
-    const random = this.#walk >>> 16;
-    this.#wander(this.#temperatureAt + 3, random & 3);
-    this.#wander(this.#humidityAt + 3, (random >> 2) & 3);
+    const tsAt = this.#tsEnd - tsDigits + 1;
+    let random = this.#walk >>> 16;
+    for (const digit of this.#digits) {
+      this.#wander(tsAt + digit, random & 3);
+      random >>>= 2;
+    }
   }
 
   /** Decimal addition on the digits in place. */

@@ -2,9 +2,10 @@
  * Runs generator processes: starts each with an order, and adds up their results. Reports when the generator itself was
  * the bottleneck, because such a result shows nothing about the server.
  */
-import { fork } from 'node:child_process';
+import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { machineCpu } from '../cpu.ts';
+import { beginNote, countBetween } from './generator-process.ts';
 import { Histogram, type LatencySummary, summaryOf } from './histogram.ts';
 
 /** What every kind of generator process reports. */
@@ -23,6 +24,9 @@ export interface ProcessResult {
   maxMicroseconds: number;
   cpuMs: number;
   elapsedMs: number;
+  /** Acknowledged in each tenth of a second, from `startedAtMs` (Unix time) on. */
+  tenths: number[];
+  startedAtMs: number;
 }
 
 export interface LoadResult {
@@ -37,20 +41,42 @@ export interface LoadResult {
   machineIdleShare: number;
   /** Empty, or why the figures say nothing about the server. */
   invalid: string;
+  /** The first message of any process left not before this moment (Unix time). */
+  startedAtMs: number;
+  /** Acknowledged between two moments (Unix time), to a tenth of a second. */
+  between(fromMs: number, toMs: number): number;
 }
 
 /** Above this a generator process has no time left to send faster. */
 const generatorShareMax = 0.97;
 const machineIdleShareMin = 0.05;
 
-/** `rate`: messages/s that were offered in all; 0 = as fast as answers come. */
+/** How a run begins: `rate` is that of all processes together, 0 = as fast as answers come. */
+export interface RunOptions {
+  rate: number;
+  /** Called when every process is connected; none sends before it returns. */
+  onConnected?: (() => void) | undefined;
+}
+
 export async function runProcesses<Result extends ProcessResult>(
   entry: string,
   orders: object[],
-  rate: number,
+  { rate, onConnected }: RunOptions,
 ): Promise<{ results: Result[]; load: LoadResult }> {
-  const idleBefore = machineCpu();
-  const results = await Promise.all(orders.map((order) => runProcess<Result>(entry, order)));
+  const children = orders.map(() => fork(entry, { stdio: ['ignore', 'inherit', 'inherit', 'ipc'] }));
+  try {
+    await Promise.all(children.map((child, n) => ask(child, orders[n]!)));
+    onConnected?.();
+    const idleBefore = machineCpu();
+    const results = (await Promise.all(children.map((child) => ask(child, beginNote)))) as Result[];
+    return { results, load: loadOf(results, rate, idleBefore) };
+  } finally {
+    // After a failure of one process the others end, too.
+    for (const child of children) if (child.connected) child.kill('SIGKILL');
+  }
+}
+
+function loadOf(results: ProcessResult[], rate: number, idleBefore: { idle: number; total: number }): LoadResult {
   const idleAfter = machineCpu();
   const histogram = new Histogram();
   const refused: Record<string, number> = {};
@@ -75,16 +101,18 @@ export async function runProcesses<Result extends ProcessResult>(
         ? `${sum.requestsPerSecond.toFixed(0)} of ${rate} messages/s were answered`
         : '';
   const latency = summaryOf(histogram);
-  return { results, load: { ...sum, latency, refused, generatorCpuShare, machineIdleShare, invalid } };
+  const startedAtMs = Math.min(...results.map((result) => result.startedAtMs));
+  const between = (fromMs: number, toMs: number) => countBetween(results, fromMs, toMs);
+  return { ...sum, latency, refused, generatorCpuShare, machineIdleShare, invalid, startedAtMs, between };
 }
 
-async function runProcess<Result>(entry: string, order: object): Promise<Result> {
-  const child = fork(entry, { stdio: ['ignore', 'inherit', 'inherit', 'ipc'] });
-  child.send(order);
+/** Sends a message and returns the answer: a note, or the result. */
+async function ask(child: ChildProcess, message: object | string): Promise<unknown> {
   const ended = once(child, 'exit').then(([code]) => {
     throw new Error(`a generator process ended with ${code} before its result`);
   });
-  const [result] = (await Promise.race([once(child, 'message'), ended])) as [Result];
+  child.send(message);
+  const [answer] = (await Promise.race([once(child, 'message'), ended])) as [unknown];
   ended.catch(() => {});
-  return result;
+  return answer;
 }

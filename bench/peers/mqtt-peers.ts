@@ -50,6 +50,8 @@ export async function startMosquitto(): Promise<Peer> {
     child.kill('SIGTERM');
     rmSync(directory, { recursive: true, force: true });
   };
+  // An interrupted run ends without the scenario.
+  process.once('exit', close);
   return { name: 'Mosquitto', port, pid: child.pid!, close };
 }
 
@@ -57,7 +59,9 @@ export async function startAedes(): Promise<Peer> {
   const entry = fileURLToPath(new URL('./aedes.js', import.meta.url));
   const child: ChildProcess = spawn(process.execPath, [entry], { stdio: ['ignore', 'pipe', 'inherit'] });
   const [line] = (await once(child.stdout!, 'data')) as [Buffer];
-  return { name: 'Aedes', port: Number(line.toString()), pid: child.pid!, close: () => void child.kill('SIGKILL') };
+  const close = () => void child.kill('SIGKILL');
+  process.once('exit', close);
+  return { name: 'Aedes', port: Number(line.toString()), pid: child.pid!, close };
 }
 
 async function listening(port: number): Promise<void> {

@@ -108,6 +108,7 @@ async function measureBare(http: BenchSettings['http']): Promise<BareResult> {
 async function startBare(): Promise<{ child: ChildProcess; port: number }> {
   const entry = fileURLToPath(new URL('../peers/bare-uws.js', import.meta.url));
   const child = spawn(process.execPath, [entry], { stdio: ['ignore', 'pipe', 'inherit'] });
+  process.once('exit', () => child.kill('SIGKILL'));
   const [line] = (await once(child.stdout!, 'data')) as [Buffer];
   return { child, port: Number(line.toString()) };
 }

@@ -2,8 +2,6 @@
  * Reports over ten million points of a thousand devices: one after the other, from many clients at once, and beside
  * ingest. The analytics process must stay awake while its threads make large answers.
  */
-import { once } from 'node:events';
-import { Agent, type IncomingMessage, request } from 'node:http';
 import { availableParallelism } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { eventually } from '../../test/harness/api.ts';
@@ -11,6 +9,7 @@ import { type Engine, startEngine } from '../../test/harness/engine.ts';
 import { machineSettled } from '../cpu.ts';
 import { createFleet, EngineUnderLoad, httpGenerator } from '../engine-under-load.ts';
 import { Histogram, summaryOf } from '../load/histogram.ts';
+import { ReportClient } from '../load/rest/reports.ts';
 import { figure, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 
@@ -18,6 +17,7 @@ const dayMs = 86_400_000;
 const days = 10;
 const startTs = Date.UTC(2025, 5, 2);
 const settleMs = 10_000;
+const range = { startTs, endTs: startTs + days * dayMs, timeZone: 'Europe/Kyiv' };
 const ackP99MsMax = 20;
 const lagMsMax = 20;
 
@@ -51,8 +51,8 @@ export async function runReport(settings: BenchSettings): Promise<boolean> {
     const tokens = await createDevices(engine, devices);
     await fill(engine, devices, points);
     await sleep(settleMs);
-    const asker = new Asker(engine);
-    const views = await Promise.all(measured.map(({ fields }) => asker.saveView(fields)));
+    const asker = new ReportClient(engine);
+    const views = await Promise.all(measured.map(({ fields }) => asker.saveView(fields, range)));
 
     const single = [];
     for (const [n, { name, msMax }] of measured.entries()) {
@@ -76,10 +76,10 @@ export async function runReport(settings: BenchSettings): Promise<boolean> {
     );
 
     await asker.lagMs();
-    const largeView = await asker.saveView(large);
+    const largeView = await asker.saveView(large, range);
     const answers = await Promise.all(Array.from({ length: 10 }, () => asker.report(largeView)));
     const lagMs = await asker.lagMs();
-    const bytes = answers.reduce((sum, answer) => sum + answer.bytes, 0);
+    const bytes = answers.reduce((sum, answer) => sum + answer.text.length, 0);
     say(
       `10 reports of up to 100 000 rows (${figure(bytes / 1e6)} MB): loop delay p99 ${figure(lagMs)} ms (target ${lagMsMax})`,
     );
@@ -163,77 +163,4 @@ async function fill(engine: Engine, devices: number, points: number): Promise<vo
     );
   }
   await engine.clickhouseCommand('OPTIMIZE TABLE telemetry FINAL');
-}
-
-class Asker {
-  readonly #engine: Engine;
-  readonly #agent = new Agent({ keepAlive: true });
-
-  constructor(engine: Engine) {
-    this.#engine = engine;
-  }
-
-  async saveView(fields: object[]): Promise<string> {
-    const timeRange = { type: 'FIXED', startTs, endTs: startTs + days * dayMs };
-    const body = { name: 'bench', fields, timeRange, timeZone: 'Europe/Kyiv' };
-    const { status, text } = await this.#post('/apiAnalytics/view', body);
-    if (status !== 200) throw new Error(`view: ${status} ${text}`);
-    return (JSON.parse(text) as { id: string }).id;
-  }
-
-  async report(viewConfigId: string): Promise<{ status: number; bytes: number }> {
-    const { status, text } = await this.#post('/apiAnalytics/publicApi/buildReport', { viewConfigId });
-    return { status, bytes: text.length };
-  }
-
-  /** Runs clients that each request again after an answer; a refused one waits a little. */
-  async crowd(viewConfigId: string, clients: number, seconds: number) {
-    const histogram = new Histogram();
-    let [made, refused] = [0, 0];
-    const startedAt = performance.now();
-    const client = async (): Promise<void> => {
-      while (performance.now() - startedAt < seconds * 1000) {
-        const askedAt = performance.now();
-        const { status } = await this.report(viewConfigId);
-        if (status === 200) {
-          made += 1;
-          histogram.record((performance.now() - askedAt) * 1000);
-        } else if (status === 429) {
-          refused += 1;
-          await sleep(200);
-        } else throw new Error(`a report was answered ${status}`);
-      }
-    };
-    await Promise.all(Array.from({ length: clients }, client));
-    const elapsed = (performance.now() - startedAt) / 1000;
-    return { perSecond: made / elapsed, refusedShare: refused / (made + refused), ...summaryOf(histogram) };
-  }
-
-  /** Returns the lag of the analytics process since the last call. */
-  async lagMs(): Promise<number> {
-    const text = await this.#engine.api.metrics();
-    const found = /^nodejs_eventloop_lag_p99_seconds\{process="analytics"\} (\S+)$/m.exec(text);
-    return Number(found?.[1]) * 1000;
-  }
-
-  close(): void {
-    this.#agent.destroy();
-  }
-
-  async #post(path: string, body: object): Promise<{ status: number; text: string }> {
-    const asked = request({
-      agent: this.#agent,
-      host: '127.0.0.1',
-      port: this.#engine.analyticsPort,
-      path,
-      method: 'POST',
-      headers: { jwt: await this.#engine.api.adminToken(), 'content-type': 'application/json' },
-    });
-    asked.end(JSON.stringify(body));
-    const [response] = (await once(asked, 'response')) as [IncomingMessage];
-    response.setEncoding('latin1');
-    let text = '';
-    for await (const piece of response) text += piece;
-    return { status: response.statusCode ?? 0, text };
-  }
 }

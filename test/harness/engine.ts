@@ -28,6 +28,8 @@ export interface EngineOptions {
   dataDir?: string;
   /** Begin with nothing, as a new user does. Else embedded stores are a copy of some that were started once. */
   firstStart?: boolean;
+  /** Begin with a copy of this data directory, whose engine was stopped. */
+  copyOf?: string | undefined;
   /** With the process of the reports, which few tests need and every start pays for. */
   reports?: boolean;
   readyMsMax?: number;
@@ -59,15 +61,25 @@ export async function startEngine(options: EngineOptions = {}): Promise<Engine> 
   return engine;
 }
 
+/** Engines of this process that may run, or have a directory to remove. */
+const engines = new Set<Engine>();
+
+/** Ends all engines of this process at once, in any state: after an error, and when a run is interrupted. */
+export async function destroyEngines(): Promise<void> {
+  await Promise.all([...engines].map((engine) => engine.destroyAtOnce()));
+}
+
 /** An engine with its ports and directory, not started. */
 export async function prepareEngine(options: EngineOptions = {}): Promise<Engine> {
   const free = await Promise.all([freePort(), freePort(), freePort(), freePort()]);
   const [http, mqtt, analytics, monitor] = free;
   const ownsDirectory = options.dataDir === undefined;
   const dataDir = options.dataDir ?? newDirectory();
-  const prepared = process.env[preparedData];
-  if (ownsDirectory && prepared !== undefined && mayBePrepared(options)) cpSync(prepared, dataDir, { recursive: true });
-  return new Engine({ http, mqtt, analytics, monitor }, dataDir, ownsDirectory, options);
+  const prepared = options.copyOf ?? (mayBePrepared(options) ? process.env[preparedData] : undefined);
+  if (ownsDirectory && prepared !== undefined) cpSync(prepared, dataDir, { recursive: true });
+  const engine = new Engine({ http, mqtt, analytics, monitor }, dataDir, ownsDirectory, options);
+  engines.add(engine);
+  return engine;
 }
 
 /** Starts and stops an engine whose data other engines may begin with. The returned function removes it. */
@@ -295,9 +307,15 @@ export class Engine {
     try {
       await this.stop();
     } finally {
-      await this.killAll();
-      if (this.#ownsDirectory) rmSync(this.dataDir, { recursive: true, force: true });
+      await this.destroyAtOnce();
     }
+  }
+
+  /** As `destroy`, without a clean stop. */
+  async destroyAtOnce(): Promise<void> {
+    await this.killAll();
+    if (this.#ownsDirectory) rmSync(this.dataDir, { recursive: true, force: true });
+    engines.delete(this);
   }
 
   /** Returns rows of ClickHouse, read over its own interface, each an array of strings. */

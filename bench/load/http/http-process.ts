@@ -4,10 +4,11 @@
  * millisecond in which a request was due, however late it left, so that a stalled server cannot hide its stall.
  */
 import { connect, type Socket } from 'node:net';
+import { serveOrder, Tenths } from '../generator-process.ts';
 import { Histogram } from '../histogram.ts';
 import type { ProcessResult } from '../processes.ts';
 import { AnswerReader } from './answer-reader.ts';
-import { DeviceRequest, type MessageKind } from './requests.ts';
+import { DeviceRequest, DrawnRequests, InTurn, type MessageKind, type Requests } from './requests.ts';
 
 export interface ProcessOrder {
   host: string;
@@ -21,10 +22,12 @@ export interface ProcessOrder {
   firstTs: number;
   stepMs: number;
   kind: MessageKind;
+  /** True: each message is of a device drawn at random. False: the devices take turns. */
+  drawn: boolean;
 }
 
 export interface HttpProcessResult extends ProcessResult {
-  /** Token and `ts` of the last request of each device that sent any. */
+  /** Token and `ts` of the last request of each device that sent any; empty when devices are drawn. */
   lastTs: [token: string, ts: number][];
 }
 
@@ -45,6 +48,7 @@ class Generator {
   #accepted = 0;
   #measured = 0;
   #broken = 0;
+  #tenths: Tenths | undefined;
   readonly #refused: Record<string, number> = {};
   #drained: () => void = () => {};
 
@@ -52,14 +56,21 @@ class Generator {
     this.#order = order;
   }
 
-  async run(): Promise<HttpProcessResult> {
-    const { sockets, tokens, firstTs, stepMs, kind, rate, warmupMs, durationMs } = this.#order;
-    const requests = tokens.map((token, n) => new DeviceRequest(token, firstTs, stepMs, n * 2_654_435_761, kind));
+  async run(connected: () => Promise<void>): Promise<HttpProcessResult> {
+    const { sockets, tokens, firstTs, stepMs, kind, drawn, rate, warmupMs, durationMs } = this.#order;
+    const requests = drawn
+      ? []
+      : tokens.map((token, n) => new DeviceRequest(token, firstTs, stepMs, n * 2_654_435_761, kind));
+    const all = { tokens, sent: new Uint32Array(tokens.length), firstTs, stepMs };
     const slots = Array.from({ length: sockets }, (_, n) => {
+      if (drawn) return new Slot(new DrawnRequests(all, n * 2_654_435_761));
       // Each device belongs to one socket: its buffer is never changed while it is being sent.
-      return new Slot(requests.filter((_, device) => device % sockets === n));
+      return new Slot(new InTurn(requests.filter((__, device) => device % sockets === n)));
     });
     await Promise.all(slots.map((slot) => this.#connect(slot)));
+    await connected();
+    const tenths = new Tenths();
+    this.#tenths = tenths;
     const cpuAtStart = process.cpuUsage();
     const startedAt = performance.now();
     if (rate > 0) {
@@ -89,6 +100,8 @@ class Generator {
       maxMicroseconds: this.#histogram.max,
       cpuMs: (cpu.user + cpu.system) / 1000,
       elapsedMs: performance.now() - startedAt,
+      tenths: tenths.counts,
+      startedAtMs: tenths.startedAtMs,
     };
   }
 
@@ -130,10 +143,12 @@ class Generator {
     this.#open -= 1;
     slot.inFlight = false;
     if (status === 200) {
+      const now = performance.now();
       this.#accepted += 1;
+      this.#tenths!.add(now);
       if (this.#measuring) {
         this.#measured += 1;
-        this.#histogram.record((performance.now() - slot.dueAt) * 1000);
+        this.#histogram.record((now - slot.dueAt) * 1000);
       }
     } else {
       this.#refused[status] = (this.#refused[status] ?? 0) + 1;
@@ -204,22 +219,20 @@ class Generator {
   }
 }
 
-/** A socket, the devices that are its own, and the request it has in flight. */
+/** A socket, the requests that are its own, and whether one is in flight. */
 class Slot {
   socket: Socket | undefined;
   dueAt = 0;
   inFlight = false;
   readonly answer = new AnswerReader();
-  readonly #requests: DeviceRequest[];
-  #turn = 0;
+  readonly #requests: Requests;
 
-  constructor(requests: DeviceRequest[]) {
+  constructor(requests: Requests) {
     this.#requests = requests;
   }
 
   next(): Buffer {
-    this.#turn = this.#turn + 1 < this.#requests.length ? this.#turn + 1 : 0;
-    return this.#requests[this.#turn]!.next();
+    return this.#requests.next();
   }
 }
 
@@ -227,12 +240,4 @@ function elapse(milliseconds: number): Promise<void> {
   return new Promise((resolve) => setTimeout(resolve, milliseconds));
 }
 
-process.once('message', (order: ProcessOrder) => {
-  new Generator(order).run().then(
-    (result) => process.send!(result, () => process.exit(0)),
-    (error: Error) => {
-      process.stderr.write(`${error.stack}\n`);
-      process.exit(1);
-    },
-  );
-});
+serveOrder((order: ProcessOrder, connected) => new Generator(order).run(connected));

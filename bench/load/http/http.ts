@@ -17,10 +17,12 @@ export interface HttpLoad {
   firstTs: number;
   stepMs: number;
   kind?: MessageKind;
+  drawn?: boolean;
+  onConnected?: (() => void) | undefined;
 }
 
 export interface HttpLoadResult extends LoadResult {
-  /** `ts` of the last request of each device, by token. */
+  /** `ts` of the last request of each device, by token; empty when devices are drawn. */
   lastTs: Map<string, number>;
 }
 
@@ -28,7 +30,7 @@ const entry = fileURLToPath(new URL('./http-process.js', import.meta.url));
 
 export async function runHttpLoad(load: HttpLoad): Promise<HttpLoadResult> {
   const orders = Array.from({ length: load.processes }, (_, n) => orderFor(load, n));
-  const { results, load: seen } = await runProcesses<HttpProcessResult>(entry, orders, load.rate);
+  const { results, load: seen } = await runProcesses<HttpProcessResult>(entry, orders, load);
   return { ...seen, lastTs: new Map(results.flatMap((result) => result.lastTs)) };
 }
 
@@ -45,5 +47,6 @@ function orderFor(load: HttpLoad, n: number): ProcessOrder {
     firstTs: load.firstTs,
     stepMs: load.stepMs,
     kind: load.kind ?? 'telemetry',
+    drawn: load.drawn ?? false,
   };
 }

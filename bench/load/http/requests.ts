@@ -1,8 +1,8 @@
 /**
- * The requests of the HTTP benchmarks as bytes: one buffer for each device, made once; between two sends only digits
- * change in place. Every (device, ts) is sent once in the life of a `DeviceRequest`.
+ * The requests of the HTTP benchmarks as bytes, made once; between two sends only digits and tokens change in place.
+ * Every (device, ts) is sent once.
  */
-import { MovingRecord, recordText } from '../moving-record.ts';
+import { MovingRecord, recordText, wanderingDigits } from '../moving-record.ts';
 
 /** The kind of message: the path after the token, and its body. */
 export type MessageKind = 'telemetry' | 'attributes';
@@ -12,18 +12,31 @@ const bodies: Record<MessageKind, (ts: number) => string> = {
   attributes: (ts) => `{"sequence":${ts},"temperature":21.50,"humidity":48.20,"mode":"auto"}`,
 };
 
-export class DeviceRequest {
+function requestText(token: string, kind: MessageKind, ts: number): { text: string; tokenAt: number; tsAt: number } {
+  const body = bodies[kind](ts);
+  const begin = 'POST /api/v1/';
+  const head =
+    `${begin}${token}/${kind} HTTP/1.1\r\nHost: localhost\r\n` +
+    `Content-Type: application/json\r\nContent-Length: ${body.length}\r\n\r\n`;
+  return { text: head + body, tokenAt: begin.length, tsAt: head.length + body.indexOf(':') + 1 };
+}
+
+/** Requests of some devices: which one is next is the business of each kind. */
+export interface Requests {
+  /** The bytes of the next message; valid until the following call, which must wait for its answer. */
+  next(): Buffer;
+}
+
+/** The requests of one device, in a buffer of its own. */
+export class DeviceRequest implements Requests {
   readonly bytes: Buffer;
   readonly #record: MovingRecord;
   #sent = 0;
 
   constructor(token: string, firstTs: number, stepMs: number, seed: number, kind: MessageKind = 'telemetry') {
-    const body = bodies[kind](firstTs - stepMs);
-    const head =
-      `POST /api/v1/${token}/${kind} HTTP/1.1\r\nHost: localhost\r\n` +
-      `Content-Type: application/json\r\nContent-Length: ${body.length}\r\n\r\n`;
-    this.bytes = Buffer.from(head + body);
-    this.#record = new MovingRecord(this.bytes, head.length + body.indexOf(':') + 1, stepMs, seed);
+    const { text, tsAt } = requestText(token, kind, firstTs - stepMs);
+    this.bytes = Buffer.from(text);
+    this.#record = new MovingRecord(this.bytes, tsAt, stepMs, seed, wanderingDigits(this.bytes, tsAt));
   }
 
   get sent(): number {
@@ -35,10 +48,60 @@ export class DeviceRequest {
     return this.#record.ts;
   }
 
-  /** The bytes of the next message; valid until the following call, which must wait for its answer. */
   next(): Buffer {
     this.#record.move();
     this.#sent += 1;
     return this.bytes;
+  }
+}
+
+/** The devices of a socket, one after the other. */
+export class InTurn implements Requests {
+  readonly #requests: Requests[];
+  #turn = 0;
+
+  constructor(requests: Requests[]) {
+    this.#requests = requests;
+  }
+
+  next(): Buffer {
+    this.#turn = this.#turn + 1 < this.#requests.length ? this.#turn + 1 : 0;
+    return this.#requests[this.#turn]!.next();
+  }
+}
+
+/** What the sockets of a process share when each message is of a device drawn at random. */
+export interface DrawnDevices {
+  /** Tokens of one width. */
+  tokens: string[];
+  /** Messages of each device. */
+  sent: Uint32Array;
+  firstTs: number;
+  stepMs: number;
+}
+
+/** A device drawn at random for each message: a million devices take one buffer for each socket. */
+export class DrawnRequests implements Requests {
+  readonly #devices: DrawnDevices;
+  readonly #bytes: Buffer;
+  readonly #tokenAt: number;
+  readonly #record: MovingRecord;
+
+  constructor(devices: DrawnDevices, seed: number) {
+    const { tokens, firstTs, stepMs } = devices;
+    const { text, tokenAt, tsAt } = requestText(tokens[0]!, 'telemetry', firstTs);
+    this.#devices = devices;
+    this.#bytes = Buffer.from(text);
+    this.#tokenAt = tokenAt;
+    this.#record = new MovingRecord(this.#bytes, tsAt, stepMs, seed, wanderingDigits(this.#bytes, tsAt));
+  }
+
+  next(): Buffer {
+    const { tokens, sent, firstTs, stepMs } = this.#devices;
+    const device = Math.floor(Math.random() * tokens.length);
+    this.#bytes.write(tokens[device]!, this.#tokenAt, 'latin1');
+    this.#record.moveTo(firstTs + sent[device]! * stepMs);
+    sent[device]! += 1;
+    return this.#bytes;
   }
 }

@@ -14,7 +14,7 @@ export interface FleetOrder {
   socketsPerAddress: number;
 }
 
-export type FleetTask = { kind: 'connect'; order: FleetOrder } | { kind: 'storm' };
+export type FleetTask = { kind: 'connect'; order: FleetOrder } | { kind: 'storm' } | { kind: 'tell' };
 
 export interface FleetNote {
   kind: 'connected';
@@ -131,6 +131,7 @@ async function carryOut(task: FleetTask): Promise<void> {
   const connectNext = async (): Promise<void> => {
     while (next < devices.length) await devices[next++]!.connect();
   };
+  if (task.kind === 'tell') next = devices.length;
   const atOnce = task.kind === 'storm' ? devices.length : connectsAtOnce;
   await Promise.all(Array.from({ length: atOnce }, connectNext));
   process.send!({ kind: 'connected', startedAtMs, endedAtMs: Date.now(), failed, lost } satisfies FleetNote);

@@ -56,6 +56,11 @@ export class Fleet {
     return this.#ask(() => ({ kind: 'storm' }));
   }
 
+  /** Returns how many connections have ended without a request so far. */
+  async lost(): Promise<number> {
+    return (await this.#ask(() => ({ kind: 'tell' }))).lost;
+  }
+
   close(): void {
     for (const child of this.#children) child.kill('SIGKILL');
   }

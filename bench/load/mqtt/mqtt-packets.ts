@@ -2,7 +2,7 @@
  * MQTT packets of the generators as bytes, made once. The PUBLISHes of a connection follow each other in one
  * buffer, all of one length, one for each packet id of its window: what may leave together leaves in one write.
  */
-import { MovingRecord, recordText } from '../moving-record.ts';
+import { MovingRecord, recordText, wanderingDigits } from '../moving-record.ts';
 
 /** MQTT 3.1.1 or 5. */
 export type Level = 4 | 5;
@@ -41,53 +41,130 @@ export function pubackPacket(packetId: number): Buffer {
   return packet(0x40, twoBytes(packetId));
 }
 
-/** Makes the payload of a device's message, or of a gateway's message for many devices; all slots have one length. */
+/** Makes the payload of a slot, of a device or of a gateway for many devices; all slots have one length. */
 export type PayloadText = (ts: number, slot: number) => string;
 
 export const devicePayload: PayloadText = (ts) => recordText(ts);
 
-export function gatewayPayload(children: string[]): PayloadText {
-  return (ts) => `{${children.map((name) => `"${name}":[${recordText(ts)}]`).join(',')}}`;
+/** A message for all these devices of a gateway, with a record of so many points for each. */
+export function gatewayText(children: string[], ts: number, points?: number): string {
+  const record = recordText(ts, points);
+  return `{${children.map((name) => `"${name}":[${record}]`).join(',')}}`;
 }
 
-export class PublishRing {
-  readonly #bytes: Buffer;
-  readonly #packetBytes: number;
+/** The PUBLISHes of one connection. Two slots in a row may be sent together. */
+export interface PublishRing {
+  /** Makes the next message of this slot; its last one must be acknowledged. */
+  move(slot: number): void;
+  /** The packets of some slots in a row. */
+  bytes(slot: number, count: number): Buffer;
+}
+
+export interface RingOrder {
+  topic: string;
+  slots: number;
+  firstTs: number;
+  stepMs: number;
+  level: Level;
+  /** Makes random walks of several rings differ. */
+  seed: number;
+}
+
+/** The messages of a slot follow each other in steps of a whole turn of the ring: each slot has times of its own. */
+export class TurnRing implements PublishRing {
+  readonly #packets: PacketsInARow;
   readonly #records: MovingRecord[][];
 
-  constructor(topic: string, payload: PayloadText, window: number, firstTs: number, stepMs: number, level: Level) {
-    // Each packet id has a ts of its own in each turn of the window.
-    const turnMs = window * stepMs;
-    const packets = Array.from({ length: window }, (_, slot) => {
+  constructor({ topic, slots, firstTs, stepMs, level, seed }: RingOrder, payload: PayloadText) {
+    const turnMs = slots * stepMs;
+    this.#packets = new PacketsInARow(slots, (slot) => {
       return publishPacket(topic, payload(firstTs + slot * stepMs - turnMs, slot), slot + 1, level);
     });
-    this.#packetBytes = packets[0]!.length;
-    this.#bytes = Buffer.concat(packets);
-    this.#records = packets.map((one, slot) => {
-      return recordPositions(one).map((at, n) => {
-        const seed = Math.imul(firstTs + 31 * slot + 7919 * n, 2_654_435_761);
-        return new MovingRecord(this.#bytes, slot * this.#packetBytes + at, turnMs, seed);
+    const { bytes } = this.#packets;
+    const places = recordPlaces(bytes);
+    const digits = wanderingDigits(bytes, places[0]!);
+    const perSlot = places.length / slots;
+    this.#records = Array.from({ length: slots }, (_, slot) => {
+      return places.slice(slot * perSlot, (slot + 1) * perSlot).map((tsAt, n) => {
+        const walk = Math.imul(firstTs + seed + 31 * slot + 7919 * n, 2_654_435_761);
+        return new MovingRecord(bytes, tsAt, turnMs, walk, digits);
       });
     });
   }
 
-  /** Makes the next message of this slot; its last one must be acknowledged. */
   move(slot: number): void {
     for (const record of this.#records[slot]!) record.move();
   }
 
-  /** The packets of some slots in a row. */
   bytes(slot: number, count: number): Buffer {
-    return this.#bytes.subarray(slot * this.#packetBytes, (slot + count) * this.#packetBytes);
+    return this.#packets.inARow(slot, count);
+  }
+}
+
+/** Each message is of one device of a gateway, drawn at random. The names have one width. */
+export class DrawnRing implements PublishRing {
+  readonly #packets: PacketsInARow;
+  readonly #records: MovingRecord[];
+  readonly #nameAt: number;
+  readonly #names: string[];
+  readonly #sent: Uint32Array;
+  readonly #firstTs: number;
+  readonly #stepMs: number;
+
+  constructor({ topic, slots, firstTs, stepMs, level, seed }: RingOrder, names: string[]) {
+    const one = names[0]!;
+    this.#packets = new PacketsInARow(slots, (slot) => {
+      return publishPacket(topic, gatewayText([one], firstTs), slot + 1, level);
+    });
+    const { bytes } = this.#packets;
+    const places = recordPlaces(bytes);
+    const digits = wanderingDigits(bytes, places[0]!);
+    this.#records = places.map((tsAt, slot) => {
+      return new MovingRecord(bytes, tsAt, stepMs, Math.imul(firstTs + seed + 31 * slot, 2_654_435_761), digits);
+    });
+    this.#nameAt = bytes.indexOf(one);
+    this.#names = names;
+    this.#sent = new Uint32Array(names.length);
+    this.#firstTs = firstTs;
+    this.#stepMs = stepMs;
+  }
+
+  move(slot: number): void {
+    const { bytes, packetBytes } = this.#packets;
+    const device = Math.floor(Math.random() * this.#names.length);
+    bytes.write(this.#names[device]!, slot * packetBytes + this.#nameAt, 'latin1');
+    this.#records[slot]!.moveTo(this.#firstTs + this.#sent[device]! * this.#stepMs);
+    this.#sent[device]! += 1;
+  }
+
+  bytes(slot: number, count: number): Buffer {
+    return this.#packets.inARow(slot, count);
+  }
+}
+
+/** Packets of one length in one buffer. */
+class PacketsInARow {
+  readonly bytes: Buffer;
+  readonly packetBytes: number;
+
+  constructor(count: number, packetOf: (n: number) => Buffer) {
+    const packets = Array.from({ length: count }, (_, n) => packetOf(n));
+    this.packetBytes = packets[0]!.length;
+    this.bytes = Buffer.concat(packets);
+  }
+
+  inARow(first: number, count: number): Buffer {
+    return this.bytes.subarray(first * this.packetBytes, (first + count) * this.packetBytes);
   }
 }
 
 const tsName = '"ts":';
 
-function recordPositions(one: Buffer): number[] {
-  const positions: number[] = [];
-  for (let at = one.indexOf(tsName); at >= 0; at = one.indexOf(tsName, at + 1)) positions.push(at + tsName.length);
-  return positions;
+/** Returns the place of the first digit of each `ts`. */
+function recordPlaces(bytes: Buffer): number[] {
+  const places: number[] = [];
+  for (let at = bytes.indexOf(tsName); at >= 0; at = bytes.indexOf(tsName, at + 1)) places.push(at + tsName.length);
+  return places;
 }
 
 function packet(firstByte: number, ...parts: Buffer[]): Buffer {

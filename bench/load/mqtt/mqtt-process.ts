@@ -4,9 +4,20 @@
  * millisecond in which a message was due, however late it left, so that a stalled server cannot hide its stall.
  */
 import { connect, type Socket } from 'node:net';
+import { serveOrder, Tenths } from '../generator-process.ts';
 import { Histogram } from '../histogram.ts';
 import type { ProcessResult } from '../processes.ts';
-import { connectPacket, devicePayload, gatewayPayload, type Level, PublishRing, packetType } from './mqtt-packets.ts';
+import {
+  connectPacket,
+  DrawnRing,
+  devicePayload,
+  gatewayText,
+  type Level,
+  type PublishRing,
+  packetType,
+  publishPacket,
+  TurnRing,
+} from './mqtt-packets.ts';
 import { PacketReader } from './packet-reader.ts';
 
 export interface MqttClient {
@@ -28,18 +39,21 @@ export interface MqttProcessOrder {
   firstTs: number;
   stepMs: number;
   level: Level;
-}
-
-export interface MqttProcessResult extends ProcessResult {
-  /** Acknowledged in each tenth of a second, from `startedAtMs` (Unix time) on. */
-  tenths: number[];
-  startedAtMs: number;
+  /** Devices of a gateway in each message, which take turns in blocks of so many; 0 = all of them. */
+  messageDevices: number;
+  /** Points of each device in a message. */
+  points: number;
+  /** True: each message of a gateway is of one device drawn at random. All devices are connected first. */
+  drawn: boolean;
+  /** Not 0: every block of devices has so many messages, whatever time that takes. */
+  turns: number;
 }
 
 const stallMsMax = 30_000;
 const connectsAtOnce = 50;
+const connectTriesMax = 20;
+const retryMs = 1_000;
 const keepAliveSeconds = 600;
-const tenthMs = 100;
 
 // One for all sockets: what is read is used at once.
 const received = Buffer.allocUnsafe(64 * 1024);
@@ -59,8 +73,7 @@ class Generator {
   #accepted = 0;
   #measured = 0;
   #broken = 0;
-  #startedAt = 0;
-  readonly #tenths: number[] = [];
+  #tenths: Tenths | undefined;
   readonly #refused: Record<string, number> = {};
   #drained: () => void = () => {};
 
@@ -70,18 +83,25 @@ class Generator {
     this.#idle = new Ring(order.clients.length * order.window);
   }
 
-  async run(): Promise<MqttProcessResult> {
-    const { rate, warmupMs, durationMs } = this.#order;
+  async run(connected: () => Promise<void>): Promise<ProcessResult> {
+    const { rate, turns, warmupMs, durationMs } = this.#order;
     await this.#connectAll();
+    await connected();
+    const tenths = new Tenths();
+    this.#tenths = tenths;
     const cpuAtStart = process.cpuUsage();
-    const startedAtMs = Date.now();
-    this.#startedAt = performance.now();
-    if (rate > 0) this.#paceFrom(this.#startedAt, rate);
-    else for (const connection of this.#connections) this.#fill(connection);
+    const startedAt = performance.now();
+    if (rate > 0) this.#paceFrom(startedAt, rate);
+    else {
+      for (const connection of this.#connections) {
+        this.#sendNext(connection, startedAt);
+        connection.flush();
+      }
+    }
     await elapse(warmupMs);
     const measuredFrom = performance.now();
     this.#measuring = true;
-    await elapse(durationMs);
+    await (turns > 0 ? this.#allSent() : elapse(durationMs));
     this.#measuring = false;
     const measuredMs = performance.now() - measuredFrom;
     const unsent = this.#due.length - this.#dueHead;
@@ -97,9 +117,9 @@ class Generator {
       counts: [...this.#histogram.counts],
       maxMicroseconds: this.#histogram.max,
       cpuMs: (cpu.user + cpu.system) / 1000,
-      elapsedMs: performance.now() - this.#startedAt,
-      tenths: this.#tenths,
-      startedAtMs,
+      elapsedMs: performance.now() - startedAt,
+      tenths: tenths.counts,
+      startedAtMs: tenths.startedAtMs,
     };
   }
 
@@ -109,21 +129,41 @@ class Generator {
       while (next < this.#connections.length) await this.#connect(this.#connections[next++]!);
     };
     await Promise.all(Array.from({ length: connectsAtOnce }, connectNext));
+    if (this.#order.drawn) await Promise.all(this.#connections.map((connection) => connection.join()));
   }
 
-  /** Resolves with the CONNACK. */
-  #connect(connection: Connection): Promise<void> {
-    const { host, port, window } = this.#order;
+  /** A refused attempt is counted and repeated. A connection that is refused each time sends nothing. */
+  async #connect(connection: Connection): Promise<void> {
+    for (let tries = 0; tries < connectTriesMax; tries += 1) {
+      const fault = await this.#attempt(connection);
+      if (fault === '') return;
+      this.#count(fault);
+      await elapse(retryMs * (0.5 + Math.random()));
+    }
+  }
+
+  /** Resolves with the CONNACK; '' = connected, else why not. */
+  #attempt(connection: Connection): Promise<string> {
+    const { host, port, window, rate } = this.#order;
     const reader = new PacketReader();
-    return new Promise((resolve, reject) => {
+    return new Promise((resolve) => {
+      let isConnected = false;
       const take = (firstByte: number, bytes: Buffer, start: number, end: number): void => {
         const type = firstByte >> 4;
         if (type === packetType.puback) {
-          const slot = bytes.readUInt16BE(start) - 1;
-          this.#acknowledged(connection, slot, end > start + 2 ? bytes[start + 2]! : 0);
+          const code = end > start + 2 ? bytes[start + 2]! : 0;
+          this.#answered(connection, bytes.readUInt16BE(start), code);
         } else if (type === packetType.connack) {
-          if (bytes[start + 1] === 0) resolve();
-          else reject(new Error(`CONNACK ${bytes[start + 1]}`));
+          const code = bytes[start + 1]!;
+          isConnected = code === 0;
+          if (!isConnected) {
+            resolve(`CONNACK ${code}`);
+            socket.destroy();
+            return;
+          }
+          connection.socket = socket;
+          if (rate > 0) for (let n = 0; n < window; n += 1) this.#idle.push(connection);
+          resolve('');
         } else if (type === packetType.disconnect) {
           this.#count(`DISCONNECT ${end > start ? bytes[start] : 0}`);
         }
@@ -137,26 +177,35 @@ class Generator {
         },
       };
       const socket = connect({ host, port, noDelay: true, onread });
-      connection.socket = socket;
-      if (this.#order.rate > 0) for (let n = 0; n < window; n += 1) this.#idle.push(connection);
       socket.once('connect', () => socket.write(connection.connectBytes));
-      socket.on('error', reject);
+      socket.on('error', ({ code, message }: NodeJS.ErrnoException) => resolve(`${code ?? message} at the connect`));
       socket.on('close', () => {
-        reject(new Error('closed before CONNACK'));
-        this.#closed(connection);
+        if (isConnected) this.#closed(connection);
+        else resolve('closed before CONNACK');
       });
     });
   }
 
-  #fill(connection: Connection): void {
-    for (let slot = 0; slot < this.#order.window; slot += 1) this.#send(connection, slot, performance.now());
-    connection.flush();
+  /** Closed loop: fills the window. The packets are sent with the next `flush` of the connection. */
+  #sendNext(connection: Connection, now: number): void {
+    for (let slot = connection.nextSlot(); slot !== undefined; slot = connection.nextSlot()) {
+      this.#send(connection, slot, now);
+    }
   }
 
   /** The packet is sent with the next `flush` of the connection. */
   #send(connection: Connection, slot: number, dueAt: number): void {
     connection.prepare(slot, dueAt);
     this.#inFlight += 1;
+  }
+
+  #answered(connection: Connection, packetId: number, code: number): void {
+    if (connection.isJoining) {
+      if (code >= 0x80) this.#count(`0x${code.toString(16)}`);
+      connection.joinNext(packetId);
+    } else {
+      this.#acknowledged(connection, packetId - 1, code);
+    }
   }
 
   #acknowledged(connection: Connection, slot: number, code: number): void {
@@ -169,8 +218,7 @@ class Generator {
     const now = performance.now();
     if (code < 0x80) {
       this.#accepted += 1;
-      const tenth = Math.floor((now - this.#startedAt) / tenthMs);
-      this.#tenths[tenth] = (this.#tenths[tenth] ?? 0) + 1;
+      this.#tenths!.add(now);
       if (this.#measuring) {
         this.#measured += 1;
         this.#histogram.record((now - dueAt) * 1000);
@@ -181,7 +229,8 @@ class Generator {
     if (this.#stopping) {
       if (this.#inFlight === 0) this.#drained();
     } else if (this.#order.rate === 0) {
-      this.#send(connection, slot, now);
+      this.#sendNext(connection, now);
+      if (this.#inFlight === 0) this.#drained();
     } else if (this.#dueHead < this.#due.length) {
       this.#send(connection, slot, this.#due[this.#dueHead++]!);
     } else {
@@ -237,7 +286,15 @@ class Generator {
     const lost = connection.lose();
     this.#inFlight -= lost;
     this.#broken += 1;
-    if (this.#stopping && this.#inFlight === 0) this.#drained();
+    if (this.#inFlight === 0) this.#drained();
+  }
+
+  /** Resolves when no connection has another message. */
+  #allSent(): Promise<void> {
+    return new Promise((resolve) => {
+      this.#drained = resolve;
+      if (this.#inFlight === 0) resolve();
+    });
   }
 
   /** No more messages; waits for the acknowledgements that are still out. */
@@ -252,29 +309,53 @@ class Generator {
 
 /** A socket, and which of its packet ids are in flight since when. */
 class Connection {
+  /** Undefined = not connected: it sends nothing. */
   socket: Socket | undefined;
   readonly connectBytes: Buffer;
+  readonly #order: MqttProcessOrder;
+  readonly #children: string[];
   readonly #ring: PublishRing;
   /** Due time of the message of each slot; -1 = the slot is free. */
   readonly #dueAt: Float64Array;
+  #inFlight = 0;
   #nextSlot = 0;
+  /** Messages that may still be sent in closed loop. */
+  #left: number;
   /** Slots in a row that are ready to leave. */
   #readyFrom = 0;
   #ready = 0;
+  /** Devices of the gateway that were asked to connect, and those without an answer. */
+  #joined = 0;
+  #joinsOpen = 0;
+  #allJoined: (() => void) | undefined;
 
   constructor({ token, children }: MqttClient, order: MqttProcessOrder, n: number) {
-    const { window, stepMs, level } = order;
+    const { window, firstTs, stepMs, level, messageDevices, points, drawn, turns } = order;
+    this.#order = order;
+    this.#children = children;
     this.connectBytes = connectPacket({ clientId: token, username: token, keepAliveSeconds, level });
-    const topic = children.length > 0 ? 'v1/gateway/telemetry' : 'v1/devices/me/telemetry';
-    const payload = children.length > 0 ? gatewayPayload(children) : devicePayload;
-    // Each connection starts at another step, so that random walks differ.
-    this.#ring = new PublishRing(topic, payload, window, order.firstTs + (n % stepMs), stepMs, level);
-    this.#dueAt = new Float64Array(window).fill(-1);
+    const isGateway = children.length > 0;
+    const isDivided = isGateway && !drawn && messageDevices > 0;
+    const slots = isDivided ? children.length / messageDevices : window;
+    if (!Number.isInteger(slots)) throw new Error(`${children.length} devices in messages of ${messageDevices}`);
+    const topic = isGateway ? 'v1/gateway/telemetry' : 'v1/devices/me/telemetry';
+    const ring = { topic, slots, firstTs, stepMs, level, seed: 104_729 * n };
+    if (!isGateway) this.#ring = new TurnRing(ring, devicePayload);
+    else if (drawn) this.#ring = new DrawnRing(ring, children);
+    else {
+      this.#ring = new TurnRing(ring, (ts, slot) => {
+        const some = isDivided ? children.slice(slot * messageDevices, (slot + 1) * messageDevices) : children;
+        return gatewayText(some, ts, points);
+      });
+    }
+    this.#dueAt = new Float64Array(slots).fill(-1);
+    this.#left = turns > 0 ? turns * slots : Number.POSITIVE_INFINITY;
   }
 
   prepare(slot: number, dueAt: number): void {
     this.#ring.move(slot);
     this.#dueAt[slot] = dueAt;
+    this.#inFlight += 1;
     if (this.#ready > 0 && slot !== this.#readyFrom + this.#ready) this.flush();
     if (this.#ready === 0) this.#readyFrom = slot;
     this.#ready += 1;
@@ -292,10 +373,21 @@ class Connection {
     const dueAt = this.#dueAt[slot];
     if (dueAt === undefined || dueAt < 0) return undefined;
     this.#dueAt[slot] = -1;
+    this.#inFlight -= 1;
     return dueAt;
   }
 
-  /** The slots take turns, so that no packet id gets far ahead with its ts. */
+  /** Closed loop: returns the next slot in order; undefined while it or the window is taken, and when all was sent. */
+  nextSlot(): number | undefined {
+    const slot = this.#nextSlot;
+    const isWaiting = this.#inFlight >= this.#order.window || this.#dueAt[slot]! >= 0;
+    if (this.socket === undefined || isWaiting || this.#left === 0) return undefined;
+    this.#nextSlot = slot + 1 < this.#dueAt.length ? slot + 1 : 0;
+    this.#left -= 1;
+    return slot;
+  }
+
+  /** Open loop: the slots take turns, so that no packet id gets far ahead with its ts. */
   freeSlot(): number | undefined {
     let slot = this.#dueAt.indexOf(-1, this.#nextSlot);
     if (slot < 0) slot = this.#dueAt.indexOf(-1);
@@ -305,10 +397,50 @@ class Connection {
 
   /** Returns the messages in flight. Their slots stay taken, because no more messages are sent on the connection. */
   lose(): number {
-    const lost = this.#dueAt.reduce((sum, dueAt) => sum + (dueAt >= 0 ? 1 : 0), 0);
+    const lost = this.#inFlight;
     this.#dueAt.fill(Number.POSITIVE_INFINITY);
+    this.#inFlight = 0;
+    this.#left = 0;
     this.#ready = 0;
+    this.socket = undefined;
+    this.#allJoined?.();
+    this.#allJoined = undefined;
     return lost;
+  }
+
+  get isJoining(): boolean {
+    return this.#allJoined !== undefined;
+  }
+
+  /** Resolves when all devices of the gateway are connected. */
+  join(): Promise<void> {
+    return new Promise((resolve) => {
+      if (this.socket === undefined) {
+        resolve();
+        return;
+      }
+      this.#allJoined = resolve;
+      const first = Math.min(this.#order.window, this.#children.length);
+      for (let id = 1; id <= first; id += 1) this.#sendJoin(id);
+    });
+  }
+
+  /** Called when the join with this packet id was answered. */
+  joinNext(packetId: number): void {
+    this.#joinsOpen -= 1;
+    if (this.#joined < this.#children.length) {
+      this.#sendJoin(packetId);
+    } else if (this.#joinsOpen === 0) {
+      this.#allJoined!();
+      this.#allJoined = undefined;
+    }
+  }
+
+  #sendJoin(packetId: number): void {
+    const device = this.#children[this.#joined]!;
+    this.#joined += 1;
+    this.#joinsOpen += 1;
+    this.socket!.write(publishPacket('v1/gateway/connect', JSON.stringify({ device }), packetId, this.#order.level));
   }
 }
 
@@ -341,12 +473,4 @@ function elapse(milliseconds: number): Promise<void> {
   return new Promise((resolve) => setTimeout(resolve, milliseconds));
 }
 
-process.once('message', (order: MqttProcessOrder) => {
-  new Generator(order).run().then(
-    (result) => process.send!(result, () => process.exit(0)),
-    (error: Error) => {
-      process.stderr.write(`${error.stack}\n`);
-      process.exit(1);
-    },
-  );
-});
+serveOrder((order: MqttProcessOrder, connected) => new Generator(order).run(connected));

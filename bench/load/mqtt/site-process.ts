@@ -4,14 +4,15 @@
  */
 import { connect, type Socket } from 'node:net';
 import { Histogram, type LatencySummary, summaryOf } from '../histogram.ts';
-import { recordText } from '../moving-record.ts';
 import {
   connectPacket,
-  PublishRing,
+  gatewayText,
   packetType,
   pubackPacket,
   publishPacket,
+  type RingOrder,
   subscribePacket,
+  TurnRing,
 } from './mqtt-packets.ts';
 import { PacketReader } from './packet-reader.ts';
 
@@ -53,7 +54,7 @@ const ackMsMax = 30_000;
 
 class Site {
   readonly #order: SiteOrder;
-  readonly #ring: PublishRing;
+  readonly #ring: TurnRing;
   /** Due time of the message with this packet id, -1 = none is in flight. */
   readonly #dueAt = new Float64Array(65_536).fill(-1);
   #socket: Socket | undefined;
@@ -66,8 +67,9 @@ class Site {
   constructor(order: SiteOrder) {
     this.#order = order;
     const { children, firstTs } = order;
-    const payload = (ts: number, slot: number) => `{"${children[slot]}":[${recordText(ts)}]}`;
-    this.#ring = new PublishRing('v1/gateway/telemetry', payload, children.length, firstTs, 1, level);
+    const slots = children.length;
+    const ring: RingOrder = { topic: 'v1/gateway/telemetry', slots, firstTs, stepMs: 1, level, seed: 0 };
+    this.#ring = new TurnRing(ring, (ts, slot) => gatewayText([children[slot]!], ts));
   }
 
   /** Resolves when every device of the gateway is connected. */
