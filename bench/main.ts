@@ -1,14 +1,17 @@
 /**
  * `npm run bench` lists the scenarios; `npm run bench -- http` runs one, `-- all` runs all. Single settings of
  * config/bench.yaml are changed as in `npm run bench -- http http.seconds=5`. `versions --against DIR` measures this
- * build beside that of another checkout.
+ * build beside that of another checkout. An error, Ctrl-C and SIGTERM end everything that a scenario has started.
  */
 import { parseArgs } from 'node:util';
+import { destroyEngines } from '../test/harness/engine.ts';
 import { say } from './report.ts';
 import { runApi } from './scenarios/api.ts';
 import { runAttributes } from './scenarios/attributes.ts';
+import { runBillion } from './scenarios/billion.ts';
 import { runConnections } from './scenarios/connections.ts';
 import { runCrash } from './scenarios/crash.ts';
+import { runFleet } from './scenarios/fleet.ts';
 import { runGateway } from './scenarios/gateway.ts';
 import { runHostile } from './scenarios/hostile.ts';
 import { runHttp } from './scenarios/http.ts';
@@ -24,10 +27,14 @@ import { runVersions } from './scenarios/versions.ts';
 import { runVisibility } from './scenarios/visibility.ts';
 import { type BenchSettings, loadBenchSettings, UsageError } from './settings.ts';
 
+const exitInterrupted = 130;
+
 interface Scenario {
   about: string;
   /** Returns false when the result breaks a promise of Millrace. */
   run(settings: BenchSettings, against: string): Promise<boolean>;
+  /** True when `run` itself ends in order after Ctrl-C. */
+  endsInOrder?: boolean;
 }
 
 const scenarios: Record<string, Scenario> = {
@@ -47,7 +54,18 @@ const scenarios: Record<string, Scenario> = {
   rpc: { about: 'commands from REST over the other worker to a polling device and back: round trips', run: runRpc },
   mqtt: { about: 'telemetry over MQTT beside Mosquitto and Aedes: rate, latency, CPU', run: runMqtt },
   gateway: { about: 'gateways that speak for many devices; one for 10 000, with commands', run: runGateway },
-  connections: { about: '50 000 idle connections: memory of each; all of them reconnect at once', run: runConnections },
+  connections: {
+    about: '100 000 idle connections: memory of each; half of them reconnect at once',
+    run: runConnections,
+  },
+  fleet: {
+    about: '100 000 and a million devices beside a thousand: rate, cost of a message, memory, start, first minute',
+    run: runFleet,
+  },
+  billion: {
+    about: 'a billion points through gateways; then history, latest values, reports, deletes, a restart',
+    run: runBillion,
+  },
   report: {
     about: 'reports over 10 million points: time of each kind, 20 clients at once, beside ingest',
     run: runReport,
@@ -68,6 +86,7 @@ const scenarios: Record<string, Scenario> = {
   crash: {
     about: 'processes killed, stopped and starved, the clock set, under load: what is lost, twice, resurrected, stuck',
     run: runCrash,
+    endsInOrder: true,
   },
 };
 
@@ -93,10 +112,27 @@ async function main(): Promise<number> {
       return 2;
     }
     say(`\n== ${key}: ${scenario.about}\n`);
-    const good = await scenario.run(settings, values.against);
+    const good = await runToTheEnd(scenario, settings, values.against);
     if (!good) failed += 1;
   }
   return failed === 0 ? 0 : 1;
+}
+
+/** Engines have process groups of their own, so that Ctrl-C in a terminal does not reach them. */
+async function runToTheEnd(scenario: Scenario, settings: BenchSettings, against: string): Promise<boolean> {
+  let ending: Promise<void> | undefined;
+  const interrupted = () => {
+    ending ??= destroyEngines().finally(() => process.exit(exitInterrupted));
+  };
+  const signals = scenario.endsInOrder ? [] : (['SIGINT', 'SIGTERM'] as const);
+  for (const signal of signals) process.once(signal, interrupted);
+  try {
+    return await scenario.run(settings, against);
+  } finally {
+    // What fails because its engine was ended says nothing.
+    await (ending ?? destroyEngines());
+    for (const signal of signals) process.off(signal, interrupted);
+  }
 }
 
 process.exitCode = await main().catch((error: unknown) => {

@@ -1,0 +1,287 @@
+/**
+ * A billion points through the gateway topics, from devices that the gateways make on the way; then, on that data,
+ * history, latest values, reports, deletes and a restart. Rates count what ClickHouse has stored, and the last tenth is
+ * compared with the first. At the end every point of every device is counted.
+ */
+import { availableParallelism } from 'node:os';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { eventually } from '../../test/harness/api.ts';
+import { type Engine, startEngine } from '../../test/harness/engine.ts';
+import { type DeleteResult, measureDeletes } from '../billion/deletes.ts';
+import { DayPlan, gatewayPrefix } from '../billion/plan.ts';
+import {
+  type KnownDevice,
+  measureReads,
+  measureReports,
+  type ReadResult,
+  type ReportResult,
+} from '../billion/reads.ts';
+import { cpuBetween, cpuByRole, machineSettled, residentBytesOf } from '../cpu.ts';
+import { createFleet } from '../engine-under-load.ts';
+import { runMqttLoad } from '../load/mqtt/mqtt.ts';
+import type { LoadResult } from '../load/processes.ts';
+import { type Cell, figure, say, table, writeResult } from '../report.ts';
+import type { BenchSettings } from '../settings.ts';
+
+type BillionSettings = BenchSettings['billion'];
+
+const bytesPerPointMax = 2.5;
+const lastTenthRatioMin = 0.95;
+const dayP99MsMax = 30;
+const latestP99MsMax = 10;
+const restartSecondsMax = 5;
+const parts = 10;
+const watchMs = 100;
+const drainMsMax = 600_000;
+/** Devices that are counted in one query. */
+const countedDevices = 50_000;
+const copiedMsMax = 600_000;
+
+/** The time at which ClickHouse had so many points, and the CPU time of all processes until then. */
+interface Mark {
+  points: number;
+  atMs: number;
+  cpu: Map<string, number>;
+}
+
+/** A part of the load: its rate, and what a point of it cost. */
+interface Part {
+  pointsPerSecond: number;
+  nanoseconds: Record<string, number>;
+}
+
+export async function runBillion(settings: BenchSettings): Promise<boolean> {
+  const { billion } = settings;
+  const plan = new DayPlan(billion, Date.now());
+  const workers = billion.workers || availableParallelism();
+  const env = { LOG_LEVEL: 'warn', REPORT_TIMEOUT_MS: '600000' };
+  const engine = await startEngine({ workers, reports: true, env });
+  try {
+    await createFleet(engine.api, gatewayPrefix, plan.gateways, () => ({ additionalInfo: { gateway: true } }));
+    say(
+      `${figure(plan.points)} points: ${figure(plan.devices)} devices of ${plan.gateways} gateways, ` +
+        `${plan.keys.length} keys each, ${plan.turns} records each, over one day`,
+    );
+    const { made, tenths, load } = await store(engine, plan, billion);
+    await machineSettled(billion.settleSeconds * 1000);
+    const sizes = await sizesOf(engine);
+    const resident = residentOf(engine);
+    const stored = await countAll(engine, plan);
+    const isStored = stored.points === plan.points && stored.wholeDevices === plan.devices;
+    tellStored(plan, made, tenths, load, isStored);
+
+    const apiKey = await engine.api.createKey();
+    const known = await knownDevices(engine, plan, billion);
+    const doomed = known.splice(0, 2 * billion.deletes);
+    const reads = await measureReads(engine, apiKey, plan, known, billion.samples);
+    const copied = `SELECT count() FROM device_metadata FINAL WHERE name LIKE 'billion-%'`;
+    await eventually(async () => (await count(engine, copied)) >= plan.devices, copiedMsMax, 500);
+    const reports = await measureReports(engine, plan, known);
+    const deletes = await measureDeletes(engine, plan, doomed);
+
+    const stoppedAt = performance.now();
+    await engine.stop();
+    const startedAt = performance.now();
+    await engine.start();
+    const restart = {
+      stopSeconds: (startedAt - stoppedAt) / 1000,
+      readySeconds: (performance.now() - startedAt) / 1000,
+    };
+    const readsAfter = await measureReads(engine, apiKey, plan, known, billion.samples);
+    const left = await countAll(engine, plan);
+    const isLeft = left.points === plan.points - deletes.points && left.wholeDevices === plan.devices - doomed.length;
+
+    tellReads(reads, readsAfter);
+    tellRest(reports, deletes.results);
+    const ratio = tenths.at(-1)!.pointsPerSecond / tenths[0]!.pointsPerSecond;
+    say(`\nstopped in ${restart.stopSeconds.toFixed(1)} s, ready in ${restart.readySeconds.toFixed(1)} s`);
+    for (const { name, bytes, rows } of sizes)
+      say(`${name}: ${figure(rows)} rows, ${(bytes / rows).toFixed(2)} bytes each`);
+    say(
+      `resident MiB: ${Object.entries(resident)
+        .map(([role, bytes]) => `${role} ${figure(bytes / 1024 / 1024)}`)
+        .join(', ')}`,
+    );
+    say(
+      `last tenth / first tenth: ${ratio.toFixed(2)}; stored after deletes and restart: ${isLeft ? 'every other point' : 'NO'}`,
+    );
+    say(
+      `targets: ${bytesPerPointMax} bytes per point, ${lastTenthRatioMin} of the first tenth, a day p99 ${dayP99MsMax} ms, ` +
+        `latest p99 ${latestP99MsMax} ms, restart ${restartSecondsMax} s`,
+    );
+    if (load.invalid) say(`INVALID: ${load.invalid}`);
+    const all = {
+      points: plan.points,
+      made,
+      tenths,
+      load,
+      sizes,
+      resident,
+      isStored,
+      reads,
+      reports,
+      deletes,
+      restart,
+      readsAfter,
+      isLeft,
+    };
+    writeResult('billion', billion, all);
+    const isRight =
+      isStored &&
+      isLeft &&
+      isClean(load) &&
+      [...reads, ...readsAfter].every(({ failed }) => failed === 0) &&
+      [...reports, ...deletes.results].every((one) => one.isRight);
+    const bytesPerPoint =
+      sizes.filter(({ name }) => name === 'telemetry').map(({ bytes, rows }) => bytes / rows)[0] ?? 0;
+    const isReached =
+      bytesPerPoint <= bytesPerPointMax &&
+      ratio >= lastTenthRatioMin &&
+      [reads, readsAfter].every(([day, , latest]) => {
+        return day!.answered.p99Ms <= dayP99MsMax && latest!.answered.p99Ms <= latestP99MsMax;
+      }) &&
+      restart.readySeconds <= restartSecondsMax;
+    return isRight && (billion.targets === 0 || isReached);
+  } finally {
+    await engine.destroy();
+  }
+}
+
+function isClean({ refused, broken }: LoadResult): boolean {
+  return broken === 0 && Object.keys(refused).length === 0;
+}
+
+/** Resolves when ClickHouse has as many rows as there are points. `made`: the first turn, which makes the devices. */
+async function store(engine: Engine, plan: DayPlan, settings: BillionSettings) {
+  const pids = engine.pids();
+  const rows = () => count(engine, 'SELECT count() FROM telemetry');
+  let deadline = Number.POSITIVE_INFINITY;
+  let failure: unknown;
+  const sending = runMqttLoad(plan.loadOf(engine.mqttPort, settings)).finally(() => {
+    deadline = performance.now() + drainMsMax;
+  });
+  sending.catch((error: unknown) => {
+    failure = error;
+  });
+  const firstTurn = plan.points / plan.turns;
+  const bounds = [0, firstTurn];
+  for (let part = 1; part <= parts; part += 1) bounds.push(firstTurn + ((plan.points - firstTurn) * part) / parts);
+  const marks: Mark[] = [];
+  for (const bound of bounds) {
+    let points = 0;
+    while ((points = await rows()) < bound) {
+      if (failure !== undefined) throw failure;
+      if (performance.now() > deadline) throw new Error(`ClickHouse holds ${points} of ${plan.points} points`);
+      await sleep(watchMs);
+    }
+    marks.push({ points, atMs: performance.now(), cpu: cpuByRole(pids) });
+    const last = marks.slice(-2);
+    if (last.length === 2)
+      say(`${figure(points)} points stored, ${figure(partOf(last[0]!, last[1]!).pointsPerSecond)}/s`);
+  }
+  const [made, ...tenths] = marks.slice(1).map((mark, n) => partOf(marks[n]!, mark));
+  return { made: made!, tenths, load: await sending };
+}
+
+function partOf(from: Mark, to: Mark): Part {
+  const points = to.points - from.points;
+  const cost = Object.entries(cpuBetween(from.cpu, to.cpu)).map(([role, ms]) => [role, (ms * 1e6) / points] as const);
+  return { pointsPerSecond: (points / (to.atMs - from.atMs)) * 1000, nanoseconds: Object.fromEntries(cost) };
+}
+
+/** Counts what is stored, each point once, and the devices that have all of theirs: in ranges, which need little memory. */
+async function countAll(engine: Engine, plan: DayPlan): Promise<{ points: number; wholeDevices: number }> {
+  const [[from = '0', to = '0'] = []] = await engine.clickhouse('SELECT min(device), max(device) FROM telemetry');
+  const all = { points: 0, wholeDevices: 0 };
+  for (let first = Number(from); first <= Number(to); first += countedDevices) {
+    const devices = `SELECT count() AS points FROM telemetry FINAL
+      WHERE device >= ${first} AND device < ${first + countedDevices} AND kind != 0 GROUP BY device`;
+    const sums = `SELECT sum(points), countIf(points = ${plan.devicePoints}) FROM (${devices})`;
+    const [[points, wholeDevices] = []] = await engine.clickhouse(sums);
+    all.points += Number(points);
+    all.wholeDevices += Number(wholeDevices);
+  }
+  return all;
+}
+
+async function sizesOf(engine: Engine): Promise<{ name: string; bytes: number; rows: number }[]> {
+  const sql = `SELECT table, sum(bytes_on_disk), sum(rows) FROM system.parts
+    WHERE active AND database = currentDatabase() AND table IN ('telemetry', 'latest') GROUP BY table ORDER BY table DESC`;
+  return (await engine.clickhouse(sql)).map(([name = '', bytes, rows]) => ({
+    name,
+    bytes: Number(bytes),
+    rows: Number(rows),
+  }));
+}
+
+function residentOf(engine: Engine): Record<string, number> {
+  return Object.fromEntries([...engine.pids()].map(([role, pid]) => [role, residentBytesOf(pid)]));
+}
+
+/** Different devices, drawn at random: those to delete, and those to read. */
+async function knownDevices(
+  engine: Engine,
+  plan: DayPlan,
+  { samples, deletes }: BillionSettings,
+): Promise<KnownDevice[]> {
+  const wanted = Math.min(plan.devices, samples + 2 * deletes);
+  const drawn = new Set<number>();
+  while (drawn.size < wanted) drawn.add(Math.floor(Math.random() * plan.devices));
+  const known: KnownDevice[] = [];
+  for (const device of drawn) {
+    const answer = await engine.api.send('GET', `/api/tenant/devices?deviceName=${plan.nameOf(device)}`);
+    if (answer.status !== 200) throw new Error(`${plan.nameOf(device)} is not a device: ${answer.status}`);
+    known.push({ device, id: ((await answer.json()) as { id: { id: string } }).id.id });
+  }
+  return known;
+}
+
+async function count(engine: Engine, sql: string): Promise<number> {
+  return Number((await engine.clickhouse(sql))[0]![0]);
+}
+
+function tellStored(plan: DayPlan, made: Part, tenths: Part[], load: LoadResult, isStored: boolean): void {
+  const roles = ['workers', 'primary', 'clickhouse', 'postgres'];
+  const line = (name: string, { pointsPerSecond, nanoseconds }: Part): Cell[] => {
+    return [name, pointsPerSecond, ...roles.map((role) => nanoseconds[role] ?? 0)];
+  };
+  say('');
+  table(
+    ['stored', 'points/s', ...roles.map((role) => `${role} ns/point`)],
+    [
+      line(`first turn, ${figure(plan.devices)} devices made`, made),
+      ...tenths.map((part, n) => line(`tenth ${n + 1} of the rest`, part)),
+    ],
+  );
+  say(
+    `\nack p50 ${figure(load.latency.p50Ms)} ms, p99 ${figure(load.latency.p99Ms)} ms; refused ${JSON.stringify(load.refused)}`,
+  );
+  say(`stored and verified in ClickHouse: ${isStored ? 'every point of every device, once' : 'NO'}\n`);
+}
+
+function tellReads(reads: ReadResult[], after: ReadResult[]): void {
+  const line =
+    (when: string) =>
+    ({ name, answered: { count: calls, p50Ms, p99Ms, maxMs }, failed }: ReadResult): Cell[] => {
+      return [`${name}${when}`, calls, failed, p50Ms, p99Ms, maxMs];
+    };
+  table(
+    ['reads', 'right', 'wrong', 'p50 ms', 'p99 ms', 'max ms'],
+    [...reads.map(line('')), ...after.map(line(', after a restart'))],
+  );
+}
+
+function tellRest(reports: ReportResult[], deletes: DeleteResult[]): void {
+  say('');
+  table(
+    ['reports', 's', 'right'],
+    reports.map(({ name, seconds, isRight }) => [name, seconds, isRight ? 'yes' : 'NO']),
+  );
+  say('');
+  table(
+    ['deletes', 'answer p50 ms', 'max ms', 'gone p50 ms', 'max ms', 'right'],
+    deletes.map(({ name, answer, gone, isRight }) => {
+      return [name, answer.p50Ms, answer.maxMs, gone.p50Ms, gone.maxMs, isRight ? 'yes' : 'NO'];
+    }),
+  );
+}

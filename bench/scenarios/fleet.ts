@@ -1,0 +1,304 @@
+/**
+ * Does a message cost more among a million devices? Fleets of 100 000 and of a million are each compared with one of a
+ * thousand that runs beside, in turn: the first minute after a start, telemetry of devices drawn at random over HTTP
+ * and over MQTT at QoS 1, and devices that send steadily. Over MQTT gateways speak for all devices, because a machine
+ * has not enough ports for a million connections. A rate counts only what was found in ClickHouse.
+ */
+import { cpSync, existsSync, renameSync, rmSync } from 'node:fs';
+import { availableParallelism, tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { startEngine } from '../../test/harness/engine.ts';
+import { machineSettled, residentBytesOf } from '../cpu.ts';
+import { createFleet, EngineUnderLoad, type Generator, type MeasuredLoad } from '../engine-under-load.ts';
+import { runHttpLoad } from '../load/http/http.ts';
+import { runMqttLoad } from '../load/mqtt/mqtt.ts';
+import { figure, say, table, writeResult } from '../report.ts';
+import type { BenchSettings } from '../settings.ts';
+
+type FleetSettings = BenchSettings['fleet'];
+
+const rateRatioMin = 0.75;
+const readySecondsMax = 3;
+const bytesPerDeviceMax = 200;
+/** Of one core, while every device sends steadily. */
+const postgresShareMax = 0.05;
+/** The first minute is shown in parts; what comes after the first of them is compared. */
+const firstParts = 6;
+const prefix = 'fleet';
+const gatewayPrefix = 'fleetgateway';
+
+interface Fleet {
+  devices: number;
+  load: EngineUnderLoad;
+  http: Generator;
+  mqtt: Generator;
+}
+
+/** What a start costs, and the rates of the seconds after it. */
+interface FirstMinute {
+  readySeconds: number;
+  /** Requests/s of each part. */
+  rates: number[];
+  load: MeasuredLoad;
+  /** Resident bytes by process, when the fleet has sent. */
+  resident: Record<string, number>;
+}
+
+interface Measured {
+  devices: number;
+  first: FirstMinute;
+  http: MeasuredLoad[];
+  mqtt: MeasuredLoad[];
+}
+
+interface Compared {
+  small: Measured;
+  large: Measured;
+  steady: MeasuredLoad;
+  steadyRate: number;
+  postgresShare: number;
+  bytesPerDevice: number;
+  ratios: { afterStart: number; http: number; mqtt: number };
+}
+
+export async function runFleet(settings: BenchSettings): Promise<boolean> {
+  const { fleet } = settings;
+  const workers = fleet.workers || availableParallelism();
+  const compared: Compared[] = [];
+  const small = await openFleet(fleet, fleet.devices, workers);
+  try {
+    for (const devices of [fleet.many, fleet.most].filter((count) => count > 0)) {
+      const large = await openFleet(fleet, devices, workers);
+      try {
+        compared.push(await compare(small, large, fleet, workers));
+      } finally {
+        await large.load.close();
+      }
+    }
+  } finally {
+    await small.load.close();
+  }
+  const verified = compared.every(({ small: one, large, steady }) =>
+    [...loadsOf(one), ...loadsOf(large), steady].every(isWhole),
+  );
+  tell(compared, fleet);
+  say(`stored and verified in ClickHouse: ${verified ? 'every acknowledged record, once; nothing was refused' : 'NO'}`);
+  writeResult('fleet', fleet, { workers, compared, verified });
+  return verified && (fleet.targets === 0 || compared.every(isReached));
+}
+
+/** With a fleet that this run made or an earlier one kept. */
+async function openFleet(settings: FleetSettings, devices: number, workers: number): Promise<Fleet> {
+  const { gateways, keep } = settings;
+  const kept = join(tmpdir(), `millrace-bench-fleet-${devices}-${gateways}`);
+  const isKept = keep !== 0 && existsSync(kept);
+  const engine = await startEngine({ workers, env: { LOG_LEVEL: 'warn' }, copyOf: isKept ? kept : undefined });
+  if (isKept) {
+    say(`${figure(devices)} devices: a copy of ${kept}, which an earlier run kept`);
+  } else {
+    const startedAt = performance.now();
+    const gateway = { additionalInfo: { gateway: true } };
+    await createFleet(engine.api, gatewayPrefix, gateways, () => gateway);
+    await createFleet(engine.api, prefix, devices, (n) => ({ name: nameOf(n) }));
+    say(`${figure(devices)} devices made over REST in ${((performance.now() - startedAt) / 1000).toFixed(1)} s`);
+    if (keep !== 0) {
+      await engine.stop();
+      rmSync(`${kept}-new`, { recursive: true, force: true });
+      cpSync(engine.dataDir, `${kept}-new`, { recursive: true });
+      renameSync(`${kept}-new`, kept);
+      await engine.start();
+      say(`kept for the next run: ${kept}`);
+    }
+  }
+  const tokens = Array.from({ length: devices }, (_, n) => tokenOf(prefix, n));
+  return {
+    devices,
+    load: new EngineUnderLoad(engine, tokens, httpOf(settings)),
+    http: httpOf(settings),
+    mqtt: mqttOf(settings),
+  };
+}
+
+function nameOf(n: number): string {
+  return `${prefix}-${String(n).padStart(9, '0')}`;
+}
+
+/** The tokens of `createFleet`. */
+function tokenOf(kind: string, n: number): string {
+  return `${kind}${String(n).padStart(15, '0')}`;
+}
+
+function httpOf({ sockets, processes }: FleetSettings): Generator {
+  return (engine, tokens, order) => {
+    return runHttpLoad({ host: '127.0.0.1', port: engine.port, tokens, sockets, processes, drawn: true, ...order });
+  };
+}
+
+function mqttOf({ gateways, window, processes }: FleetSettings): Generator {
+  return (engine, tokens, order) => {
+    const clients = Array.from({ length: gateways }, (_, gateway) => {
+      const count = Math.ceil((tokens.length - gateway) / gateways);
+      const children = Array.from({ length: count }, (__, n) => nameOf(gateway + n * gateways));
+      return { token: tokenOf(gatewayPrefix, gateway), children };
+    });
+    const { mqttPort: port } = engine;
+    return runMqttLoad({ host: '127.0.0.1', port, clients, window, processes, level: 5, drawn: true, ...order });
+  };
+}
+
+async function compare(small: Fleet, large: Fleet, settings: FleetSettings, workers: number): Promise<Compared> {
+  const { rounds, everySeconds, steadySeconds, warmupSeconds } = settings;
+  say(`\n${figure(large.devices)} devices beside ${figure(small.devices)}`);
+  const measured: Record<'small' | 'large', Measured> = {
+    small: { devices: small.devices, first: await firstMinute(small, settings), http: [], mqtt: [] },
+    large: { devices: large.devices, first: await firstMinute(large, settings), http: [], mqtt: [] },
+  };
+  for (let round = 0; round < rounds; round += 1) {
+    for (const protocol of ['http', 'mqtt'] as const) {
+      // The first of a round alternates.
+      for (const which of round % 2 === 0 ? (['small', 'large'] as const) : (['large', 'small'] as const)) {
+        const fleet = which === 'small' ? small : large;
+        await machineSettled(settings.settleSeconds * 1000);
+        const load = await fleet.load.load(0, settings.seconds, warmupSeconds, fleet[protocol]);
+        measured[which][protocol].push(load);
+        say(`${protocol}, ${figure(fleet.devices)} devices: ${figure(load.storedRequestsPerSecond)} messages/s`);
+        if (load.invalid) say(`INVALID: ${load.invalid}`);
+      }
+    }
+  }
+  const steadyRate = Math.floor(Math.min(large.devices / everySeconds, medianRate(measured.small.http) / 2));
+  await machineSettled(settings.settleSeconds * 1000);
+  const steady = await large.load.load(steadyRate, steadySeconds, warmupSeconds, large.http);
+  const [first, then] = [measured.small.first, measured.large.first];
+  const workerBytes = (of: FirstMinute) => (of.resident['workers'] ?? 0) / workers;
+  return {
+    ...measured,
+    steady,
+    steadyRate,
+    postgresShare: ((steady.cpuMicrosecondsPerRequest['postgres'] ?? 0) * steady.requestsPerSecond) / 1e6,
+    bytesPerDevice: (workerBytes(then) - workerBytes(first)) / (large.devices - small.devices),
+    ratios: {
+      afterStart: afterFirstPart(then) / afterFirstPart(first),
+      http: medianRate(measured.large.http) / medianRate(measured.small.http),
+      mqtt: medianRate(measured.large.mqtt) / medianRate(measured.small.mqtt),
+    },
+  };
+}
+
+async function firstMinute(fleet: Fleet, settings: FleetSettings): Promise<FirstMinute> {
+  const { firstSeconds } = settings;
+  const { engine } = fleet.load;
+  await machineSettled(settings.settleSeconds * 1000);
+  await engine.stop();
+  const startedAt = performance.now();
+  await engine.start();
+  const readySeconds = (performance.now() - startedAt) / 1000;
+  const load = await fleet.load.load(0, firstSeconds, 0, fleet.http);
+  const partMs = (firstSeconds * 1000) / firstParts;
+  const rates = Array.from({ length: firstParts }, (_, n) => {
+    const from = load.startedAtMs + n * partMs;
+    return load.between(from, from + partMs) / (partMs / 1000);
+  });
+  const resident: Record<string, number> = {};
+  for (const [role, pid] of engine.pids()) {
+    const name = role.startsWith('worker-') ? 'workers' : role;
+    resident[name] = (resident[name] ?? 0) + residentBytesOf(pid);
+  }
+  say(
+    `${figure(fleet.devices)} devices: ready in ${readySeconds.toFixed(1)} s, then ${rates.map(figure).join(', ')} requests/s`,
+  );
+  return { readySeconds, rates, load, resident };
+}
+
+function afterFirstPart({ rates }: FirstMinute): number {
+  return rates.slice(1).reduce((sum, rate) => sum + rate, 0) / (rates.length - 1);
+}
+
+function medianRate(loads: MeasuredLoad[]): number {
+  return median(loads.map(({ storedRequestsPerSecond }) => storedRequestsPerSecond));
+}
+
+function median(values: number[]): number {
+  const sorted = [...values].sort((a, b) => a - b);
+  return (sorted[(sorted.length - 1) >> 1]! + sorted[sorted.length >> 1]!) / 2;
+}
+
+function loadsOf({ first, http, mqtt }: Measured): MeasuredLoad[] {
+  return [first.load, ...http, ...mqtt];
+}
+
+function isWhole({ verified, refused, broken }: MeasuredLoad): boolean {
+  return verified && broken === 0 && Object.keys(refused).length === 0;
+}
+
+function isReached({ ratios, large, bytesPerDevice, postgresShare }: Compared): boolean {
+  return (
+    Object.values(ratios).every((ratio) => ratio >= rateRatioMin) &&
+    large.first.readySeconds <= readySecondsMax &&
+    bytesPerDevice <= bytesPerDeviceMax &&
+    postgresShare <= postgresShareMax
+  );
+}
+
+function tell(compared: Compared[], { firstSeconds, everySeconds }: FleetSettings): void {
+  const smallest = compared[0]!.small;
+  const measured = [smallest, ...compared.map(({ large }) => large)];
+  const ratioOf = (n: number, which: keyof Compared['ratios']) => (n === 0 ? 1 : compared[n - 1]!.ratios[which]);
+  const part = firstSeconds / firstParts;
+  say('');
+  table(
+    [
+      'devices',
+      'ready s',
+      `first ${part} s`,
+      `${part} to ${firstSeconds} s`,
+      'ratio',
+      'HTTP/s',
+      'ratio',
+      'MQTT/s',
+      'ratio',
+    ],
+    measured.map(({ devices, first, http, mqtt }, n) => [
+      devices,
+      first.readySeconds,
+      first.rates[0]!,
+      afterFirstPart(first),
+      ratioOf(n, 'afterStart'),
+      medianRate(http),
+      ratioOf(n, 'http'),
+      medianRate(mqtt),
+      ratioOf(n, 'mqtt'),
+    ]),
+  );
+  say('');
+  const roles = ['workers', 'primary', 'clickhouse', 'postgres'];
+  table(
+    ['CPU us/message', ...roles],
+    measured.flatMap(({ devices, first, http, mqtt }) => {
+      const line = (name: string, loads: MeasuredLoad[]) => {
+        const costs = roles.map((role) => median(loads.map((load) => load.cpuMicrosecondsPerRequest[role] ?? 0)));
+        return [`${figure(devices)} devices, ${name}`, ...costs];
+      };
+      return [line('after a start', [first.load]), line('HTTP', http), line('MQTT', mqtt)];
+    }),
+  );
+  say('');
+  table(
+    ['resident MiB', ...roles],
+    measured.map(({ devices, first }) => {
+      return [`${figure(devices)} devices`, ...roles.map((role) => (first.resident[role] ?? 0) / (1024 * 1024))];
+    }),
+  );
+  say('');
+  for (const { large, bytesPerDevice, steadyRate, steady, postgresShare } of compared) {
+    say(
+      `${figure(large.devices)} devices: ${figure(bytesPerDevice)} bytes of each in a worker; each sends every ${everySeconds} s or ` +
+        `at ${figure(steadyRate)} messages/s: PostgreSQL ${(100 * postgresShare).toFixed(1)} % of a core, ack p99 ${figure(steady.latency.p99Ms)} ms`,
+    );
+    for (const load of [...loadsOf(large), steady]) if (load.invalid) say(`INVALID: ${load.invalid}`);
+  }
+  say(
+    `targets: rates ${rateRatioMin} of the small fleet, ready in ${readySecondsMax} s, ${bytesPerDeviceMax} bytes of a device, ` +
+      `PostgreSQL ${100 * postgresShareMax} % of a core`,
+  );
+}
