@@ -1,12 +1,13 @@
 /**
  * Digest of 128 bits → place of the record that begins with it (`RecordStore`). Open addressing in 4 096 parts, 8 bytes
- * a slot. A part grows by itself, by a quarter, so no step moves more than the entries of one part: 250 at a million.
+ * a slot. A part grows by itself, at last by a quarter, so no step moves more than the entries of one part: 250 at a million.
  */
 import { chunkOf, type RecordStore, wordOf } from './record-store.ts';
 
 const partBits = 12;
 const parts = 2 ** partBits;
 const slotsMin = 4;
+const smallSlots = 64;
 /** A part is at most so full. */
 const fullness = 0.8;
 
@@ -114,7 +115,7 @@ export class RecordIndex {
 
   #grow(number: number): Uint32Array {
     const former = this.#parts[number];
-    const slots = former === undefined ? slotsMin : Math.ceil((former.length >>> 1) * 1.25) + 1;
+    const slots = former === undefined ? slotsMin : moreThan(former.length >>> 1);
     const part = new Uint32Array(slots * 2);
     this.#slots += slots - (former === undefined ? 0 : former.length >>> 1);
     if (former !== undefined) {
@@ -126,6 +127,11 @@ export class RecordIndex {
     this.#parts[number] = part;
     return part;
   }
+}
+
+/** Returns the slots of a part that grows: twice as many while it is small, which a load would else do often. */
+function moreThan(slots: number): number {
+  return slots < smallSlots ? slots * 2 : Math.ceil(slots * 1.25);
 }
 
 /** Returns the slot at which the search for an entry begins. */
