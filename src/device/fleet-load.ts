@@ -1,7 +1,7 @@
 /**
  * Loads the devices of the file of known devices into the token cache of a worker, after its start and whenever the
  * cache forgot everything, so that no device costs a query of its own. The worker serves requests meanwhile: a step is
- * short, and two thirds of the time are left to them. The file may lack changes of its last seconds. So its devices are
+ * short, and half of the time is left to them. The file may lack changes of its last seconds. So its devices are
  * found only after the log of changes was read from the cursor of the file on, and each device named there was removed.
  * A change that this worker receives removes a device at any time. While PostgreSQL does not answer, a load waits.
  */
@@ -11,11 +11,12 @@ import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { type Disk, type DiskFile, realDisk } from '../journal/disk.ts';
 import type { Queries } from '../postgres/client.ts';
+import { CredentialsDigest } from './credentials-digest.ts';
 import { type Digest, emptyDevice } from './device-table.ts';
 import {
   type BlockHead,
   blockHeadBytes,
-  Digester,
+  credentialsKind,
   decodeBlockHead,
   decodeHeader,
   decodeRecordHead,
@@ -115,8 +116,8 @@ export class FleetLoad {
       const header = decodeHeader(bytes.subarray(0, await file.read(bytes, 0)));
       check();
       if (!header?.source.equals(source) || this.#unusable?.equals(header.key)) return false;
-      const digester = new Digester(header.key);
-      tokens.beginLoad((token) => digestAt(digester.credentials(token), 0));
+      const digest = new CredentialsDigest(header.key, credentialsKind);
+      tokens.beginLoad((token) => digest.of(token));
       const devices = await this.#fill(file, check);
       if (devices === undefined) this.#unusable = header.key;
       else log.info('devices_loaded', { devices, ms: Math.round(clock.monotonic() - startMs) });
@@ -248,12 +249,12 @@ export class FleetLoad {
     }
   }
 
-  /** Leaves the loop to other work when a step was long enough: twice as long as the step. */
+  /** Leaves the loop to other work when a step was long enough, for as long as the step. */
   async #rest(): Promise<void> {
     const { clock } = this.#deps;
     const stepMs = clock.monotonic() - this.#stepStartMs;
     if (stepMs < limits.loadStepMs) return;
-    await this.#pause(Math.min(stepMs * 2, limits.loadRestMsMax));
+    await this.#pause(Math.min(stepMs, limits.loadRestMsMax));
     this.#stepStartMs = clock.monotonic();
   }
 

@@ -53,6 +53,9 @@ export function hasKnownDevices(dataDir: string): boolean {
   return existsSync(knownFile(dataDir));
 }
 
+/** The kind of credentials among the digests of a file. */
+export const credentialsKind = 'c';
+
 /** Computes digests under the key of one file. */
 export class Digester {
   readonly #key: Buffer;
@@ -62,7 +65,7 @@ export class Digester {
   }
 
   credentials(credentialsId: string): Buffer {
-    return this.#digest('c', credentialsId);
+    return this.#digest(credentialsKind, credentialsId);
   }
 
   name(tenantId: string, name: string): Buffer {
