@@ -8,7 +8,7 @@ import { join, resolve } from 'node:path';
 import { type Config, loadConfig } from './base/config.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
-import { insertLatest, insertTelemetry } from './clickhouse/statements.ts';
+import { insertLatestOf, insertTelemetry } from './clickhouse/statements.ts';
 import { withoutErased } from './erase/replay-filter.ts';
 import { reopenNewer } from './erase/tombstone-store.ts';
 import { openClickHouseOf, openPostgresOf } from './instance/engines.ts';
@@ -85,6 +85,8 @@ async function replay(config: Config, entries: QuarantineEntry[]): Promise<void>
   const log = createLog('warn', 'quarantine');
   const clickhouse = openClickHouseOf(config, log);
   const postgres = openPostgresOf(config, log);
+  const aheadMsMax = config.telemetry.latestFutureSecondsMax * 1000;
+  const insertLatest = insertLatestOf({ serverTimes: true, ranged: false, aheadMsMax });
   const send = async (sent: QuarantineEntry[]): Promise<void> => {
     const blocks = await Promise.all(sent.map((entry) => readQuarantined(entry)));
     const replayed = await withoutErased(postgres, Buffer.concat(blocks));

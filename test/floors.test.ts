@@ -13,9 +13,20 @@ const source = 'src';
 const floors: string[][] = [
   ['base'],
   ['journal', 'clickhouse', 'postgres', 'bus', 'uws'],
-  ...['value', 'device', 'downlink', 'auth', 'telemetry', 'ingest', 'ship', 'erase', 'attributes', 'rpc', 'ota'].map(
-    (room) => [room],
-  ),
+  ...[
+    'value',
+    'device',
+    'downlink',
+    'auth',
+    'diagnostics',
+    'telemetry',
+    'ingest',
+    'ship',
+    'erase',
+    'attributes',
+    'rpc',
+    'ota',
+  ].map((room) => [room]),
   ...['admin', 'onboarding', 'activity', 'gateway', 'rules', 'report', 'backup', 'instance', 'support'].map((room) => [
     room,
   ]),

@@ -22,6 +22,8 @@ const options = {
   lenientJson: true,
   pointsPerMessageMax: 200_000,
   pastMsMax: tsDistanceMsMax,
+  quickPastMsMax: tsDistanceMsMax,
+  convertsUnits: false,
   futureMsMax: tsDistanceMsMax,
 };
 const messagesPerFrame = 256;

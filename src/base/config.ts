@@ -135,6 +135,8 @@ const schema = Type.Object({
   telemetry: Type.Object({
     pastDaysMax: count,
     futureDaysMax: count,
+    tsUnit: Type.Enum(['ms', 'auto']),
+    latestFutureSecondsMax: count,
     ttlDays: count,
     ttlOfLatest: Type.Boolean(),
     tombstonesKeptDays: Type.Integer({ minimum: 1, maximum: 36_500 }),

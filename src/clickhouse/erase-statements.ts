@@ -6,6 +6,7 @@
  * marker of a deleted row has a greater version than a replay of the row. `latest` is small and has no partitions: rows
  * leave it by a mutation.
  */
+import { notAhead } from './statements.ts';
 
 const pointKey = 'device, key, ts, seq, origin';
 const columnsOfLatest = 'device, key, ts, seq, kind, num, int, text, version';
@@ -76,10 +77,13 @@ export function deleteLatestOfDevicesStatement(cluster: string): string {
   return `DELETE FROM ${holder('latest', cluster)} WHERE ${erasedDevices}`;
 }
 
-/** The newest points that remain become the latest ones of their keys. */
-export const rewriteLatestStatement = `INSERT INTO latest (${columnsOfLatest})
-  SELECT ${columnsOfLatest} FROM telemetry FINAL WHERE device = {device:UInt64} AND key IN {keys:Array(String)} AND ${notErased}
+/** The newest points that remain become the latest ones of their keys; `aheadMsMax` as in `LatestRows`. */
+export function rewriteLatestStatement(aheadMsMax: number): string {
+  const conditions = `${notErased}${aheadMsMax > 0 ? ` AND ${notAhead(aheadMsMax)}` : ''}`;
+  return `INSERT INTO latest (${columnsOfLatest})
+  SELECT ${columnsOfLatest} FROM telemetry FINAL WHERE device = {device:UInt64} AND key IN {keys:Array(String)} AND ${conditions}
    ORDER BY key, ts DESC, seq DESC, origin DESC LIMIT 1 BY key`;
+}
 
 /** Mutations of `latest` that have not ended. */
 export const mutationsOfLatestQuery = `SELECT count() AS count FROM system.mutations

@@ -10,7 +10,7 @@ const structure =
   'device UInt64, key LowCardinality(String), ts Int64, seq UInt32, kind UInt8, num Float64, int Int64, text String, version UInt64';
 
 /** Selects some rows of a body: an insert with too many partitions is divided. */
-const inRange = 'WHERE ts >= {fromTs:Int64} AND ts < {toTs:Int64}';
+const inRange = 'ts >= {fromTs:Int64} AND ts < {toTs:Int64}';
 
 /**
  * `mark`: begins the `log_comment` of the inserts. With a cluster, the parts of an insert on other servers have it too.
@@ -29,7 +29,7 @@ export function stopInserts(mark: string): string {
 export const stopQueries = 'KILL QUERY WHERE startsWith(query_id, {id:String}) ASYNC';
 
 export const insertTelemetry = telemetryFrom('');
-export const insertTelemetryRange = telemetryFrom(inRange);
+export const insertTelemetryRange = telemetryFrom(`WHERE ${inRange}`);
 
 /** `origin` gives a point at server time its own key: `version` is unique for the frame. */
 function telemetryFrom(where: string): string {
@@ -49,18 +49,36 @@ const place = {
   ofGivenTimes: 'version',
 };
 
+/** Which rows of a body may become latest values, and how they are ordered. */
+export interface LatestRows {
+  /** False: every row brought its `ts`, so the block has no `seq`. A fifth cheaper. */
+  serverTimes: boolean;
+  ranged: boolean;
+  /** A row more than this many milliseconds ahead of its arrival is left out; 0 = none is. */
+  aheadMsMax: number;
+}
+
 /**
  * One row for each (device, key): greatest `ts`, then greatest `seq`, then the later write. For one `ts` a larger
  * version is a later write, and rows of one frame share their version: the later row of the block counts. `ts` has 45
  * bits; `seq` and version together 64; the row in the block 19, which a frame does not exceed
  * (`limits.gatheredRowsMax`). One 128-bit number compares fastest (0.11 µs CPU a row, tuples 0.3).
  */
-export const insertLatest = latestFrom(place.any, '');
-export const insertLatestRange = latestFrom(place.any, inRange);
+export function insertLatestOf({ serverTimes, ranged, aheadMsMax }: LatestRows): string {
+  const conditions = [...(ranged ? [inRange] : []), ...(aheadMsMax > 0 ? [notAhead(aheadMsMax)] : [])];
+  const where = conditions.length === 0 ? '' : `WHERE ${conditions.join(' AND ')}`;
+  return latestFrom(serverTimes ? place.any : place.ofGivenTimes, where);
+}
 
-/** The same for blocks without a `seq` column: every row brought its `ts`. A fifth cheaper. */
-export const insertLatestOfGivenTimes = latestFrom(place.ofGivenTimes, '');
-export const insertLatestOfGivenTimesRange = latestFrom(place.ofGivenTimes, inRange);
+export const insertLatest = insertLatestOf({ serverTimes: true, ranged: false, aheadMsMax: 0 });
+
+/**
+ * Condition on rows that were at most `aheadMsMax` ahead when they arrived. `version` = order - ts * 2^20 + 2^63 begins
+ * with arrival - ts (`telemetry/block.ts`), so a replay and a later read of a row decide as its first insert did.
+ */
+export function notAhead(aheadMsMax: number): string {
+  return `version >= ${2n ** 63n - BigInt(aheadMsMax) * 2n ** 20n}`;
+}
 
 function latestFrom(placeOfRow: string, where: string): string {
   const hasSeq = placeOfRow === place.any;

@@ -4,7 +4,7 @@ import { silentLog, startTestClickHouse, type TestClickHouse } from '../../test/
 import { ClickHouseError, openClickHouse } from './client.ts';
 import { erasedRanges, markErasedStatement, notErased, rewriteLatestStatement } from './erase-statements.ts';
 import { migrate, schemaStatements } from './migrate.ts';
-import { insertLatest, insertLatestOfGivenTimes, insertTelemetry } from './statements.ts';
+import { insertLatest, insertLatestOf, insertTelemetry } from './statements.ts';
 
 let house: TestClickHouse;
 
@@ -55,10 +55,8 @@ const pointBlock = (points: Point[]) => {
 async function insert(...bodies: Buffer[]): Promise<void> {
   const body = Buffer.concat(bodies);
   await house.clickhouse.insertBlocks(insertTelemetry, body);
-  await house.clickhouse.insertBlocks(
-    body.includes('\x03seq\x06UInt32') ? insertLatest : insertLatestOfGivenTimes,
-    body,
-  );
+  const serverTimes = body.includes('\x03seq\x06UInt32');
+  await house.clickhouse.insertBlocks(insertLatestOf({ serverTimes, ranged: false, aheadMsMax: 0 }), body);
 }
 
 test('every parameter is a value', async () => {
@@ -127,6 +125,30 @@ describe('latest', () => {
   const now = 1_790_000_000_000;
   const order = BigInt(now) << 20n;
   const latest = (device: number) => rows(`SELECT ts, num FROM latest FINAL WHERE device = ${device}`);
+
+  test('leaves out what was too far ahead when it arrived, also in a replay and when it is rewritten', async () => {
+    const device = 41;
+    const aheadMsMax = 60_000;
+    const body = await pointBlock([
+      { device, ts: now + aheadMsMax, num: 1, order: order + 0xfffffn },
+      { device, ts: now + aheadMsMax + 1, num: 2, order },
+      { device, ts: now + 10 * 365 * 86_400_000, num: 3, order },
+    ]);
+    const statement = (max: number, ranged = false) => insertLatestOf({ serverTimes: false, ranged, aheadMsMax: max });
+    const all = { fromTs: 0, toTs: Number.MAX_SAFE_INTEGER };
+    // The second time long after: the row says itself how far it was ahead.
+    for (const parameters of [undefined, all]) {
+      const sql = statement(aheadMsMax, parameters !== undefined);
+      await house.clickhouse.insertBlocks(sql, body, parameters && { parameters });
+      expect(await latest(device)).toEqual([{ ts: String(now + aheadMsMax), num: 1 }]);
+    }
+    await house.clickhouse.insertBlocks(insertTelemetry, body);
+    await house.clickhouse.exec(`ALTER TABLE latest DELETE WHERE device = ${device} SETTINGS mutations_sync = 2`);
+    await house.clickhouse.exec(rewriteLatestStatement(aheadMsMax), { device, keys: ['k'] });
+    expect(await latest(device)).toEqual([{ ts: String(now + aheadMsMax), num: 1 }]);
+    await house.clickhouse.insertBlocks(statement(0), body);
+    expect(await latest(device)).toMatchObject([{ num: 3 }]);
+  });
 
   test('keeps the greatest ts, not the last arrival, within a body and over bodies, before and after merges', async () => {
     const device = 3;
@@ -284,11 +306,11 @@ describe('migrations', () => {
     });
     expect(await history()).toEqual([1, 7, 5, 8].map((num) => ({ num })));
     await older.exec('TRUNCATE TABLE latest');
-    await older.exec(rewriteLatestStatement, { device: 1, keys: ['k'] });
+    await older.exec(rewriteLatestStatement(0), { device: 1, keys: ['k'] });
     expect(await latest()).toBe(8);
     await older.exec(`DELETE FROM telemetry WHERE ts > ${now}`);
     await older.exec('TRUNCATE TABLE latest');
-    await older.exec(rewriteLatestStatement, { device: 1, keys: ['k'] });
+    await older.exec(rewriteLatestStatement(0), { device: 1, keys: ['k'] });
     expect(await latest()).toBe(5);
     await older.close();
   });

@@ -21,6 +21,8 @@ export interface SeriesDeleteDeps {
   postgres: Queries;
   clickhouse: ClickHouse;
   cluster: string;
+  /** As in `CarryOutDeps`. */
+  latestAheadMsMax?: number;
   clock: Clock;
   log: Log;
   /**
@@ -45,8 +47,9 @@ const lookMs = 20;
 const lookAtHostsMs = 200;
 
 export function seriesDeleter(deps: SeriesDeleteDeps): DeleteSeries {
-  const { postgres, clickhouse, cluster, clock, log } = deps;
-  const together = new EraseTogether(clock, (batch, msLeft) => eraseSeries({ clickhouse, cluster, msLeft }, batch));
+  const { postgres, clickhouse, cluster, latestAheadMsMax = 0, clock, log } = deps;
+  const stores = { clickhouse, cluster, latestAheadMsMax };
+  const together = new EraseTogether(clock, (batch, msLeft) => eraseSeries({ ...stores, msLeft }, batch));
   return async (asked, tenantId = '') => {
     const until = clock.monotonic() + limits.seriesDeleteMsMax;
     const [host, all] = await Promise.all([deps.journals(), readJournals(postgres)]);

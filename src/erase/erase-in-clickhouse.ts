@@ -24,6 +24,8 @@ export interface CarryOutDeps {
   clickhouse: ClickHouse;
   /** Name of the ClickHouse cluster, '' without a cluster. */
   cluster: string;
+  /** A point more than this many milliseconds ahead of its arrival becomes no latest value; 0 = every point may. */
+  latestAheadMsMax?: number;
   /** Returns the milliseconds that are left, the timeout of each statement. */
   msLeft: () => number;
 }
@@ -44,7 +46,7 @@ export async function eraseSeries(deps: CarryOutDeps, all: readonly Erased[]): P
     // Includes keys that were not found now: an earlier call may have ended between the two steps.
     const rewritten = erased.keys ?? keys;
     if (erased.latest === 'rewrite' && rewritten.length > 0) {
-      await write(deps, rewriteLatestStatement, { device: erased.device, keys: rewritten });
+      await write(deps, rewriteLatestStatement(deps.latestAheadMsMax ?? 0), { device: erased.device, keys: rewritten });
     }
   }
 }

@@ -42,6 +42,8 @@ export interface EraserDeps {
   clickhouse: ClickHouse;
   /** Name of the ClickHouse cluster, '' without a cluster. */
   cluster: string;
+  /** As in `CarryOutDeps`. */
+  latestAheadMsMax?: number;
   clock: Clock;
   log: Log;
   metrics: Metrics;
@@ -211,14 +213,14 @@ export class Eraser {
 
   /** Continues after a delete that failed. Returns false when the stores are unavailable or the lease is lost. */
   async #carryOut(tombstones: Tombstone[], journals: JournalRow[], msMax = Number.POSITIVE_INFINITY): Promise<boolean> {
-    const { postgres, clickhouse, cluster, clock, log } = this.#deps;
+    const { postgres, clickhouse, cluster, latestAheadMsMax = 0, clock, log } = this.#deps;
     const now = clock.monotonic();
     const ready = tombstones.filter(({ id }) => (this.#failed.get(id)?.at ?? 0) <= now);
     for (const batch of this.#batches(ready)) {
       if (clock.monotonic() - now > msMax) return true;
       if (this.#stopping || !(await takeLease(postgres, leaseName, this.#holder, limits.eraseLeaseMs))) return false;
       const until = clock.monotonic() + limits.eraseBatchMsMax;
-      const deps = { clickhouse, cluster, msLeft: () => until - clock.monotonic() };
+      const deps = { clickhouse, cluster, latestAheadMsMax, msLeft: () => until - clock.monotonic() };
       try {
         if (batch[0]!.orderNumber !== null) await eraseSeries(deps, batch);
         else {

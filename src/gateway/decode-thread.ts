@@ -2,12 +2,12 @@
  * Decodes large telemetry of gateways in one thread of a worker (`telemetry/body-thread.ts`). Every large message of a
  * gateway holds room (`mqtt/packet-room.ts`), so as many wait as the room has messages, and none is refused.
  */
-import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { type BodySource, BodyThread } from '../telemetry/body-thread.ts';
 import type { DecodeOptions } from '../telemetry/decode.ts';
 import { checkServerTimes } from '../telemetry/decode-thread.ts';
 import { Chunk } from '../telemetry/decoded-chunk.ts';
+import { faultOf } from '../telemetry/plain-fault.ts';
 import type { DecodedByName, GatewayDecodeReply, GatewayDecodeRequest } from './decode-worker.ts';
 
 export class GatewayDecodeThread {
@@ -31,8 +31,7 @@ export class GatewayDecodeThread {
       checkServerTimes(reply.chunks);
       return reply;
     }
-    const { reason, message, retryAfterSeconds } = reply.fault;
-    throw new Fault(reason, message, retryAfterSeconds);
+    throw faultOf(reply.fault);
   }
 
   close(): Promise<void> {

@@ -6,8 +6,8 @@ import { parentPort, workerData } from 'node:worker_threads';
 import { assert, Fault, notFound } from '../base/errors.ts';
 import type { CachedDevice } from '../device/cached-device.ts';
 import type { DecodeOptions } from '../telemetry/decode.ts';
-import type { PlainFault } from '../telemetry/decode-worker.ts';
 import { buffersOf, chunksOf, type DecodedChunk } from '../telemetry/decoded-chunk.ts';
+import { type PlainFault, plainFault } from '../telemetry/plain-fault.ts';
 import { Rows } from '../telemetry/rows.ts';
 import type { NamedChild, NamedChildren } from './named-children.ts';
 import { GatewayDecoder, GatewayTelemetry } from './telemetry.ts';
@@ -41,6 +41,8 @@ class NamesOfMessage implements NamedChildren {
   constructor(without: ReadonlyMap<string, Fault>) {
     this.#without = without;
   }
+
+  recordRefusals(): void {}
 
   get names(): string[] {
     return [...this.#byName.keys()];
@@ -86,7 +88,7 @@ function decode({ body, now, without }: GatewayDecodeRequest): GatewayDecodeRepl
     decoder.decode(body, message, now, rows);
   } catch (error) {
     if (!(error instanceof Fault)) throw error;
-    return { fault: plain(error) };
+    return { fault: plainFault(error) };
   }
   const { names } = children;
   return {
@@ -95,12 +97,8 @@ function decode({ body, now, without }: GatewayDecodeRequest): GatewayDecodeRepl
     points: pointsOf(rows, names.length),
     refused: [...(message.refusals ?? [])]
       .filter(([, fault]) => fault !== leftOut)
-      .map(([name, f]) => [name, plain(f)]),
+      .map(([name, f]) => [name, plainFault(f)]),
   };
-}
-
-function plain({ reason, message, retryAfterSeconds }: Fault): PlainFault {
-  return { reason, message, retryAfterSeconds };
 }
 
 function pointsOf(rows: Rows, names: number): number[] {

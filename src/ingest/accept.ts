@@ -11,10 +11,11 @@ import { assert, type Fault, messageOf, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Counter, Histogram, Metrics } from '../base/metrics.ts';
+import { type OddTime, type OddTimeKind, oddKindOf } from '../diagnostics/odd-time.ts';
 import { type Journal, JournalError, type JournalFrame, type Lane, lanes, late, live } from '../journal/journal.ts';
-import type { FrameStamp } from '../telemetry/block.ts';
+import type { FrameStamp, Spans } from '../telemetry/block.ts';
 import type { Chunk } from '../telemetry/decoded-chunk.ts';
-import { type Mark, newMark, Rows } from '../telemetry/rows.ts';
+import { type Converted, type Mark, newMark, Rows } from '../telemetry/rows.ts';
 import { BacklogShares, type Sender } from './backlog-shares.ts';
 import type { OrderClock } from './order-number.ts';
 import { StoreAcks, type Waiter } from './store-acks.ts';
@@ -26,6 +27,8 @@ export type Decode<Source> = (body: Uint8Array, source: Source, now: number, row
 
 /** Charges the sender for a decoded message. Throws a Fault above a limit; the message then leaves no row. */
 export type Charge<Source> = (source: Source, points: number) => void;
+
+export type OnOddTimes = (device: number, last: OddTime, count: number) => void;
 
 export type AckLevel = 'journal' | 'store' | 'memory';
 
@@ -43,6 +46,10 @@ export interface IngestDeps {
   lingerMsMax: number;
   unsyncedBytesMax: number;
   unsyncedMsMax: number;
+  /** Milliseconds ahead of the server from which a `ts` is odd. */
+  aheadMsMax?: number;
+  /** Called for accepted records with odd times: with one of them and the number of those of its device and kind. */
+  onOddTimes?: OnOddTimes;
   /** Called after each commit, when there is something to ship. */
   onCommitted: () => void;
   /** Called when the journal cannot be written any more: the process must end. */
@@ -187,6 +194,8 @@ export class Ingest {
   /** True when the last check was late as well. */
   #wasLate = false;
   #near: Range = { from: 0, to: 0 };
+  /** Times outside this range are looked at: the times of the live lane that are not too far ahead. */
+  #usual: Range = { from: 0, to: 0 };
   #lastCheck: number;
   #onIdle: (() => void)[] = [];
 
@@ -248,12 +257,17 @@ export class Ingest {
       waiter.acknowledge();
       return 0;
     }
-    const isLate = !isNear(gathering.live, this.#mark, this.#near);
-    if (isLate) {
-      gathering.live.rollback(this.#mark);
-      points = decode(body, source, now, gathering.late);
+    let rows = gathering.live;
+    let first = this.#mark.spans;
+    const isOdd = !isNear(rows, this.#mark, this.#usual);
+    if (isOdd && !isNear(rows, this.#mark, this.#near)) {
+      rows.rollback(this.#mark);
+      rows = gathering.late;
+      first = rows.spans().count;
+      points = decode(body, source, now, rows);
       if (this.#storeAcks) gathering.lateWaiters.add(waiter);
     }
+    if (isOdd || rows.converted.length > 0) this.#noteTimes(rows.spans(), rows.converted, first, now);
     if (shares !== undefined) shares.add(sender!, gathering.bytes - bytesBefore);
     this.#commit(gathering, points, waiter);
     return points;
@@ -271,6 +285,8 @@ export class Ingest {
     const waiters = this.#deps.ack === 'memory' ? [] : [waiter];
     const message = new LargeMessage(chunks, waiters, this.#deps.clock.monotonic(), this.#near);
     if (this.#deps.ack === 'memory') waiter.acknowledge();
+    const now = this.#deps.clock.now();
+    for (const chunk of chunks) this.#noteTimes(chunk.spans(), chunk.converted, 0, now);
     this.#large.push(message);
     this.#largeBytes += message.bytes;
     this.#shares?.add(sender, message.bytes);
@@ -310,6 +326,19 @@ export class Ingest {
       rows.rollback(this.#mark);
       throw error;
     }
+  }
+
+  /** Reports the odd times of accepted records from the span `first` on. */
+  #noteTimes(spans: Readonly<Spans>, converted: readonly Converted[], first: number, now: number): void {
+    const { onOddTimes, aheadMsMax = dayMs } = this.#deps;
+    if (onOddTimes === undefined) return;
+    const found = new OddTimesFound(onOddTimes);
+    for (let i = first; i < spans.count; i += 1) {
+      const kind = oddKindOf(spans.ts[i]!, now, aheadMsMax);
+      if (kind !== undefined) found.add(spans.device[i]!, kind, spans.ts[i]!);
+    }
+    for (const { span, ts, unit } of converted) if (span >= first) found.add(spans.device[span]!, unit, ts);
+    found.end();
   }
 
   #commit(gathering: Gathering, points: number, waiter: Waiter): void {
@@ -427,7 +456,7 @@ export class Ingest {
 
   /** Checks slow signals ten times a second, so that a message costs one comparison. */
   #check(): void {
-    const { clock, journal, backlogBytesMax, freeDiskBytesMin, unsyncedMsMax } = this.#deps;
+    const { clock, journal, backlogBytesMax, freeDiskBytesMin, unsyncedMsMax, aheadMsMax } = this.#deps;
     const now = clock.monotonic();
     const lagMs = now - this.#lastCheck - checkIntervalMs;
     this.#lastCheck = now;
@@ -438,6 +467,7 @@ export class Ingest {
     if (isLate && this.#writingSince > 0) this.#writingSince = Math.min(now, this.#writingSince + lagMs);
     const today = Math.floor(clock.now() / dayMs) * dayMs;
     this.#near = { from: today - dayMs, to: today + 2 * dayMs };
+    this.#usual = { from: this.#near.from, to: Math.min(this.#near.to, clock.now() + (aheadMsMax ?? dayMs)) };
     this.#storeAcks?.expire(journal.rowsWaiting(live) === 0);
     // Hysteresis of ten percent keeps the refusal from toggling at its threshold.
     const slack = this.#refusal ? 0.9 : 1;
@@ -467,6 +497,31 @@ export class Ingest {
   #isLagRefused(now: number): boolean {
     if (this.#laggingSince === 0) this.#laggingSince = now;
     return now - this.#laggingSince < lagRefusedMsMax;
+  }
+}
+
+/** Joins the odd times of neighbouring records of one device and kind into one report. */
+class OddTimesFound {
+  readonly #report: OnOddTimes;
+  #device = 0;
+  #last: OddTime | undefined = undefined;
+  #count = 0;
+
+  constructor(report: OnOddTimes) {
+    this.#report = report;
+  }
+
+  add(device: number, kind: OddTimeKind, ts: number): void {
+    if (device !== this.#device || kind !== this.#last?.kind) this.end();
+    this.#device = device;
+    this.#last = { kind, ts };
+    this.#count += 1;
+  }
+
+  end(): void {
+    if (this.#last !== undefined) this.#report(this.#device, this.#last, this.#count);
+    this.#last = undefined;
+    this.#count = 0;
   }
 }
 

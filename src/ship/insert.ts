@@ -10,14 +10,7 @@ import { assert, messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics.ts';
 import { type ClickHouse, ClickHouseError } from '../clickhouse/client.ts';
-import {
-  insertLatest,
-  insertLatestOfGivenTimes,
-  insertLatestOfGivenTimesRange,
-  insertLatestRange,
-  insertTelemetry,
-  insertTelemetryRange,
-} from '../clickhouse/statements.ts';
+import { insertLatestOf, insertTelemetry, insertTelemetryRange } from '../clickhouse/statements.ts';
 import { Backoff, isNoAnswer, type Sleep } from './backoff.ts';
 import type { Control } from './control-row.ts';
 import { halvesOf, isRanged, isWhole, type Piece, piecesOf } from './pieces.ts';
@@ -40,6 +33,8 @@ export interface InserterDeps {
   once: boolean;
   /** Pieces of one unit that are inserted at once. */
   parallelMax: number;
+  /** A row more than this many milliseconds ahead of its arrival becomes no latest value; 0 = every row may. */
+  latestAheadMsMax?: number;
   /** True: other inserts go first, because no caller waits for these rows and they are not of today. */
   patient: boolean;
 }
@@ -194,7 +189,7 @@ export class Inserter {
 
   /** Returns undefined when both tables have the piece, otherwise the first error. */
   async #send(piece: Piece, body: Buffer, attempt: number): Promise<ClickHouseError | undefined> {
-    const { clickhouse, timeoutMs, patient } = this.#deps;
+    const { clickhouse, timeoutMs, patient, latestAheadMsMax = 0 } = this.#deps;
     const ranged = isRanged(piece);
     const parameters = ranged ? { fromTs: piece.from, toTs: piece.to } : {};
     const settings = patient ? { priority: '1' } : {};
@@ -202,7 +197,7 @@ export class Inserter {
     const insert = async (table: 'telemetry' | 'latest'): Promise<ClickHouseError | undefined> => {
       if (piece[table]) return undefined;
       try {
-        const { repeated } = await clickhouse.insertBlocks(statementOf(table, piece), body, options);
+        const { repeated } = await clickhouse.insertBlocks(statementOf(table, piece, latestAheadMsMax), body, options);
         if (repeated) this.#mayRunOn = true;
         piece[table] = true;
         return undefined;
@@ -244,11 +239,10 @@ export class Inserter {
   }
 }
 
-function statementOf(table: 'telemetry' | 'latest', piece: Piece): string {
+function statementOf(table: 'telemetry' | 'latest', piece: Piece, aheadMsMax: number): string {
   const ranged = isRanged(piece);
   if (table === 'telemetry') return ranged ? insertTelemetryRange : insertTelemetry;
-  if (piece.serverTimes) return ranged ? insertLatestRange : insertLatest;
-  return ranged ? insertLatestOfGivenTimesRange : insertLatestOfGivenTimes;
+  return insertLatestOf({ serverTimes: piece.serverTimes, ranged, aheadMsMax });
 }
 
 /** Returns the one of two errors that says more about the rows. */

@@ -20,6 +20,8 @@ const options: DecodeOptions = {
   lenientJson: true,
   pointsPerMessageMax: 200_000,
   pastMsMax: tsDistanceMsMax,
+  quickPastMsMax: tsDistanceMsMax,
+  convertsUnits: false,
   futureMsMax: tsDistanceMsMax,
 };
 const project = fileURLToPath(new URL('../../', import.meta.url));

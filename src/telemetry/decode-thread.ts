@@ -1,12 +1,12 @@
 /**
  * Decodes large bodies of single devices in one thread (`body-thread.ts`). At most `limits.decodeQueueMax` bodies wait.
  */
-import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { type BodySource, BodyThread } from './body-thread.ts';
 import type { DecodeOptions } from './decode.ts';
 import type { DecodeReply, DecodeRequest } from './decode-worker.ts';
 import { Chunk, type DecodedChunk } from './decoded-chunk.ts';
+import { faultOf } from './plain-fault.ts';
 import { serverTimeRefusal } from './rows.ts';
 
 export class DecodeThread {
@@ -32,14 +32,11 @@ export class DecodeThread {
    */
   async decode(body: Uint8Array, device: BodySource, now: number): Promise<Chunk[]> {
     const reply = await this.#thread.run({ body, now }, device);
-    if ('fault' in reply) {
-      const { reason, message, retryAfterSeconds } = reply.fault;
-      throw new Fault(reason, message, retryAfterSeconds);
-    }
+    if ('fault' in reply) throw faultOf(reply.fault);
     checkServerTimes(reply.chunks);
-    return reply.chunks.map(({ columns, spans }) => {
-      spans.device.fill(device.number);
-      return new Chunk({ columns, spans });
+    return reply.chunks.map((chunk) => {
+      chunk.spans.device.fill(device.number);
+      return new Chunk(chunk);
     });
   }
 

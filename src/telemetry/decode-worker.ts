@@ -3,15 +3,13 @@ import { parentPort, workerData } from 'node:worker_threads';
 import { assert, Fault } from '../base/errors.ts';
 import { type DecodeOptions, decodeTelemetry } from './decode.ts';
 import { buffersOf, chunksOf, type DecodedChunk } from './decoded-chunk.ts';
+import { type PlainFault, plainFault } from './plain-fault.ts';
 import { Rows } from './rows.ts';
 
 export interface DecodeRequest {
   body: Uint8Array;
   now: number;
 }
-
-/** A Fault as it passes from thread to thread. */
-export type PlainFault = Pick<Fault, 'reason' | 'message' | 'retryAfterSeconds'>;
 
 export type DecodeReply = { chunks: DecodedChunk[] } | { fault: PlainFault };
 
@@ -24,8 +22,7 @@ function decode({ body, now }: DecodeRequest, options: DecodeOptions): DecodeRep
     decodeTelemetry(body, noDevice, now, rows, options);
   } catch (error) {
     if (!(error instanceof Fault)) throw error;
-    const { reason, message, retryAfterSeconds } = error;
-    return { fault: { reason, message, retryAfterSeconds } };
+    return { fault: plainFault(error) };
   }
   return { chunks: chunksOf(rows) };
 }

@@ -16,6 +16,8 @@ const options: DecodeOptions = {
   lenientJson: false,
   pointsPerMessageMax: 1000,
   pastMsMax: tsDistanceMsMax,
+  quickPastMsMax: tsDistanceMsMax,
+  convertsUnits: false,
   futureMsMax: tsDistanceMsMax,
 };
 
@@ -386,8 +388,39 @@ describe('ts', () => {
     expect(read).toThrow(/"ts"/);
   });
 
+  it('converts seconds, microseconds and nanoseconds if asked to, and leaves milliseconds alone', () => {
+    const auto = { ...options, convertsUnits: true, quickPastMsMax: 20 * 365 * 86_400_000 };
+    const timed = (ts: string) => `{"ts":${ts},"values":{"a":1}}`;
+    const stored = [`a@${now - 1000} long 1`];
+    for (const ts of ['1699999999', '1699999999000000', '1699999999000000000', '"1699999999"', '1699999999.5']) {
+      both(timed(ts), stored, auto);
+    }
+    for (const ts of [0, -5, 1, 946_684_799, now - 30 * 365 * 86_400_000, now + 1000]) {
+      both(timed(String(ts)), [`a@${ts} long 1`], auto);
+      both(timed(String(ts)), [`a@${ts} long 1`]);
+    }
+    both(timed('1699999999'), ['a@1699999999 long 1']);
+    both(timed('1699999999000000'), '400 ts_out_of_range');
+    both(timed('1699999999'), '400 ts_out_of_range', { ...auto, pastMsMax: 10, quickPastMsMax: 10 });
+  });
+
+  it('names the unit of a refused time, and notes what was converted until the message is refused', () => {
+    const auto = { ...options, convertsUnits: true, quickPastMsMax: 20 * 365 * 86_400_000 };
+    const rows = new Rows();
+    const read = (body: string, by = auto) => decodeTelemetry(Buffer.from(body), { number: 1 }, now, rows, by);
+    expect(() => read('{"ts":1699999999000000,"values":{"a":1}}', options)).toThrow(
+      /1699999999000000: .* It looks like microseconds: send milliseconds\.$/,
+    );
+    read('[{"a":1},{"ts":1699999999,"values":{"a":1}}]');
+    expect(rows.converted).toEqual([{ span: 1, ts: 1_699_999_999, unit: 'seconds' }]);
+    expect(() => read('[{"ts":1699999998,"values":{"a":1}},7]')).toThrow();
+    expect(rows.converted).toHaveLength(1);
+    rows.reset();
+    expect(rows.converted).toEqual([]);
+  });
+
   it('keeps a narrower window', () => {
-    const narrow = { ...options, pastMsMax: 1000, futureMsMax: 10 };
+    const narrow = { ...options, pastMsMax: 1000, quickPastMsMax: 1000, futureMsMax: 10 };
     both(`{"ts":${now - 1000},"values":{"a":1}}`, [`a@${now - 1000} long 1`], narrow);
     both(`{"ts":${now + 10},"values":{"a":1}}`, [`a@${now + 10} long 1`], narrow);
     both(`{"ts":${now - 1001},"values":{"a":1}}`, '400 ts_out_of_range', narrow);

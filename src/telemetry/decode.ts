@@ -6,7 +6,8 @@
  */
 import { isUtf8 } from 'node:buffer';
 import type { Config } from '../base/config.ts';
-import { assert, badRequest, tooLarge } from '../base/errors.ts';
+import { assert, badRequest, Fault, tooLarge } from '../base/errors.ts';
+import { inMilliseconds, type OddTime, unitOf } from '../diagnostics/odd-time.ts';
 import { decimal, powersOfTen } from '../value/decimal.ts';
 import { invalidUtf8, type Json, JsonNumber, type JsonObject, JsonReader, startOfJson } from '../value/json.ts';
 import { strictAfter } from '../value/lenient.ts';
@@ -24,7 +25,14 @@ export interface DecodeOptions {
   /** Accepted distance of a `ts` from now. */
   pastMsMax: number;
   futureMsMax: number;
+  /** True: a `ts` that is obviously in another unit is converted. */
+  convertsUnits: boolean;
+  /** Accepted distance into the past of the fast reader; the exact reader reads older times. */
+  quickPastMsMax: number;
 }
+
+/** The distance of times that the fast reader passes on as they are, when numbers of seconds are converted. */
+const unconvertedPastMsMax = 20 * 365 * 86_400_000;
 
 /** The kind of sender: a gateway's records are in arrays under the names of devices, with further rules. */
 export type Form = 'device' | 'gateway';
@@ -35,7 +43,7 @@ export interface TelemetrySource {
 }
 
 export function decodeOptions(config: Config): DecodeOptions {
-  const { pastDaysMax, futureDaysMax, pointsPerMessageMax } = config.telemetry;
+  const { pastDaysMax, futureDaysMax, pointsPerMessageMax, tsUnit } = config.telemetry;
   const distance = (days: number): number =>
     days === 0 ? tsDistanceMsMax : Math.min(days * 86_400_000, tsDistanceMsMax);
   return {
@@ -44,6 +52,8 @@ export function decodeOptions(config: Config): DecodeOptions {
     pointsPerMessageMax,
     pastMsMax: distance(pastDaysMax),
     futureMsMax: distance(futureDaysMax),
+    convertsUnits: tsUnit === 'auto',
+    quickPastMsMax: tsUnit === 'auto' ? Math.min(distance(pastDaysMax), unconvertedPastMsMax) : distance(pastDaysMax),
   };
 }
 
@@ -109,11 +119,15 @@ export function addElement(
     if (addMembers(members, rows, options)) rows.endRecordNow(device.number, now);
     return;
   }
-  const ts = readTs(json.get('ts')!);
+  const given = readTs(json.get('ts')!);
+  const unit = options.convertsUnits && given !== undefined ? unitOf(given, now) : undefined;
+  const ts = unit === undefined ? given : inMilliseconds(given!, unit);
   if (ts === undefined || !isNear(ts, now, options)) throw wrongTs(json.get('ts')!, ts, options, now);
   const values = json.get('values')!;
   if (!(values instanceof Map)) throw badRequest('wrong_shape', 'The member "values" must be an object.');
-  if (addMembers(values, rows, options)) rows.endRecord(device.number, ts);
+  if (!addMembers(values, rows, options)) return;
+  rows.endRecord(device.number, ts);
+  if (unit !== undefined) rows.noteConverted(given!, unit);
 }
 
 /** True when at least one row was added. */
@@ -140,12 +154,30 @@ function isNear(ts: number, now: number, options: DecodeOptions): boolean {
   return ts >= now - options.pastMsMax && ts <= now + options.futureMsMax;
 }
 
+function isQuick(ts: number, now: number, options: DecodeOptions): boolean {
+  return ts >= now - options.quickPastMsMax && ts <= now + options.futureMsMax;
+}
+
 function wrongTs(json: Json, ts: number | undefined, options: DecodeOptions, now: number) {
   if (ts === undefined)
     return badRequest('bad_ts', 'The member "ts" must be a whole number of milliseconds since 1970.');
   const days = Math.floor((ts < now ? options.pastMsMax : options.futureMsMax) / 86_400_000);
   const shown = String(json instanceof JsonNumber ? json.literal : json).slice(0, 40);
-  return badRequest('ts_out_of_range', `The member "ts" is ${shown}: it may be at most ${days} days from now.`);
+  const unit = unitOf(ts, now);
+  const hint = unit === undefined ? '' : ` It looks like ${unit}: send milliseconds.`;
+  const message = `The member "ts" is ${shown}: it may be at most ${days} days from now.${hint}`;
+  const kind = unit ?? (ts > now ? 'ahead' : undefined);
+  return new TimeFault(message, kind && { kind, ts });
+}
+
+/** The refusal of a record for its time. */
+export class TimeFault extends Fault {
+  readonly oddTime: OddTime | undefined;
+
+  constructor(message: string, oddTime: OddTime | undefined) {
+    super('ts_out_of_range', message);
+    this.oddTime = oddTime;
+  }
 }
 
 function wrongRecord() {
@@ -174,6 +206,8 @@ export class Message {
     pointsPerMessageMax: 0,
     pastMsMax: 0,
     futureMsMax: 0,
+    convertsUnits: false,
+    quickPastMsMax: 0,
   };
   /** The last byte that is not blank, `}` or `]`: only the search for the end of a string can pass it. */
   #last = 0;
@@ -317,7 +351,7 @@ export class Message {
     at = skipBlank(body, at);
     if (body[at] !== 0x2c) return -1;
     at = skipBlank(body, at + 1);
-    if (!isText(body, at, valuesName) || !isNear(ts, this.#now, this.#options)) return -1;
+    if (!isText(body, at, valuesName) || !isQuick(ts, this.#now, this.#options)) return -1;
     at = this.#quickTail(at + valuesName.length, depth);
     if (at > 0 && rows.count > countBefore) rows.endRecord(this.#device.number, ts);
     return at;

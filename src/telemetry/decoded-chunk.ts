@@ -12,13 +12,15 @@ import {
   sliceColumns,
   stampedParts,
 } from './block.ts';
-import type { Rows } from './rows.ts';
+import type { Converted, Rows } from './rows.ts';
 
 /** A chunk as it passes from thread to thread. */
 export interface DecodedChunk {
   columns: EncodedColumns;
   /** Runs of rows with one device and ts; the main thread replaces the devices. */
   spans: Spans;
+  /** Records of the chunk whose `ts` was converted. */
+  converted: readonly Converted[];
 }
 
 /** Rows of one message that form one frame; encoded once, like `Rows`. */
@@ -28,14 +30,20 @@ export class Chunk {
   readonly bytes: number;
   readonly #columns: EncodedColumns;
   readonly #spans: Spans;
+  readonly converted: readonly Converted[];
 
-  constructor({ columns, spans }: DecodedChunk) {
+  constructor({ columns, spans, converted }: DecodedChunk) {
     const { count, keyPart, kind, num, int, text } = columns;
     this.count = count;
     const valueBytes = kind.length + num.length + (int?.length ?? 0) + (text?.length ?? 0);
     this.bytes = 160 + keyPart.length + valueBytes + (spans.serverTimes > 0 ? 28 : 24) * count;
     this.#columns = columns;
     this.#spans = spans;
+    this.converted = converted;
+  }
+
+  spans(): Readonly<Spans> {
+    return this.#spans;
   }
 
   get oldestTs(): number {
@@ -79,7 +87,11 @@ function cut(rows: Rows, from: number, to: number): DecodedChunk {
   }
   const count = ends.length;
   const isServerTime = spans.isServerTime.slice(first, first + count);
+  const converted = rows.converted
+    .filter(({ span }) => span >= first && span < first + count)
+    .map((each) => ({ ...each, span: each.span - first }));
   return {
+    converted,
     columns: encodeColumns(sliceColumns(rows.columns(), from, to)),
     spans: {
       count,

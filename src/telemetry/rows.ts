@@ -4,6 +4,7 @@
  * meanwhile has two objects. No row costs an allocation.
  */
 import { assert, type Fault } from '../base/errors.ts';
+import type { Unit } from '../diagnostics/odd-time.ts';
 import { Kind, type TypedValue } from '../value/typed.ts';
 import {
   bytesOf,
@@ -28,6 +29,13 @@ export function refuseServerTimes(fault: Fault | undefined): void {
 
 export function serverTimeRefusal(): Fault | undefined {
   return refusal;
+}
+
+/** A record whose `ts` was converted: its span, and the number as it was sent. */
+export interface Converted {
+  span: number;
+  ts: number;
+  unit: Unit;
 }
 
 /** A state of the rows to which `rollback` returns; a mark is made once and reused. */
@@ -58,6 +66,8 @@ export class Rows {
   #int: Int32Array;
   #stamps: Stamps;
   #spans: Spans;
+  /** Records whose `ts` was converted, in the order of their spans. */
+  readonly converted: Converted[] = [];
 
   /** Strings as the block has them; the first `#textRows` rows are written, the others have none so far. */
   #text: Buffer = Buffer.allocUnsafeSlow(4096);
@@ -153,6 +163,11 @@ export class Rows {
     if (i >= 0) this.#spans.isServerTime[i] = 0;
   }
 
+  /** Notes that the `ts` of the record that was just closed came in another unit. */
+  noteConverted(ts: number, unit: Unit): void {
+    this.converted.push({ span: this.#spans.count - 1, ts, unit });
+  }
+
   /**
    * Gives the rows since the last record their device and the time of arrival: such points replace no other point.
    * Throws the Fault while server times are refused.
@@ -183,6 +198,7 @@ export class Rows {
     this.count = mark.count;
     this.#spans.count = mark.spans;
     this.#spans.serverTimes = mark.serverTimes;
+    while (this.converted.length > 0 && this.converted.at(-1)!.span >= mark.spans) this.converted.pop();
     this.#keyCount = mark.keys;
     this.#keyBytes = mark.keyBytes;
     this.#intRows = mark.intRows;
@@ -192,6 +208,7 @@ export class Rows {
 
   reset(): void {
     this.count = 0;
+    this.converted.length = 0;
     this.#spans.count = 0;
     this.#spans.serverTimes = 0;
     this.#keyCount = 0;

@@ -23,6 +23,8 @@ const decoding = {
   lenientJson: true,
   pointsPerMessageMax: 200_000,
   pastMsMax: 8e12,
+  quickPastMsMax: 8e12,
+  convertsUnits: false,
   futureMsMax: 8e12,
 };
 
@@ -311,7 +313,17 @@ test('ingest.ack store: a lane does not wait for the other one, and a message in
     rows.addDouble(keyOf('a')!, 1);
     rows.endRecord(7, ts);
     const encode = (stamp: FrameStamp) => rows.encode(stamp);
-    return { count: 1, bytes: 100, records: 1, oldestTs: ts, newestTs: ts, encode } as Chunk;
+    const spans = () => rows.spans();
+    return {
+      count: 1,
+      bytes: 100,
+      records: 1,
+      oldestTs: ts,
+      newestTs: ts,
+      encode,
+      spans,
+      converted: [] as never[],
+    } as unknown as Chunk;
   };
   await vi.waitFor(() => expect([journal.rowsWaiting(0), journal.rowsWaiting(1)]).toEqual([1, 1]), { timeout: 10_000 });
   ingest.acceptDecoded([chunk(Date.now()), chunk(old)], both, device);

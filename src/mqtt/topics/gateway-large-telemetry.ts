@@ -14,6 +14,7 @@ import { Refusals } from '../../gateway/refusals.ts';
 import { GatewayTelemetry } from '../../gateway/telemetry.ts';
 import type { Ingest } from '../../ingest/accept.ts';
 import type { Chunk } from '../../telemetry/decoded-chunk.ts';
+import { faultOf } from '../../telemetry/plain-fault.ts';
 import { isJournalRefusal } from '../answers.ts';
 import type { Publish } from '../operation.ts';
 
@@ -51,9 +52,7 @@ async function decode(
 ): Promise<Chunk[]> {
   const now = clock.now();
   let decoded = await gatewayThread.decode(payload, gateway.device, now, []);
-  for (const [name, { reason, message, retryAfterSeconds }] of decoded.refused) {
-    refusals.add(name, new Fault(reason, message, retryAfterSeconds));
-  }
+  for (const [name, fault] of decoded.refused) refusals.add(name, faultOf(fault));
   const wanted = decoded.names.filter((name) => !refusals.has(name)).map((name) => ({ name, type: '' }));
   for (const [name, fault] of await gateway.connect(wanted)) refusals.add(name, fault);
   const without: string[] = [];
