@@ -46,8 +46,13 @@ import { LocalDevices } from './device/local-devices.ts';
 import { Logins } from './device/logins.ts';
 import { lookUpDevices, lookUpLogins, lookUpProfileTransports, lookUpTokens } from './device/store.ts';
 import { TokenCache } from './device/token-cache.ts';
+import { Diagnostics, type LiveSession } from './diagnostics/diagnostics.ts';
+import { FirstRecords } from './diagnostics/first-records.ts';
+import { OddTimesOfDevices } from './diagnostics/odd-times.ts';
+import { Strangers } from './diagnostics/strangers.ts';
+import { Troubles } from './diagnostics/troubles.ts';
 import { Downlink } from './downlink/downlink.ts';
-import { Sessions } from './downlink/sessions.ts';
+import { type DeviceSession, Sessions } from './downlink/sessions.ts';
 import { seriesDeleter } from './erase/delete-series.ts';
 import { Eraser } from './erase/erase.ts';
 import { Retention } from './erase/retention.ts';
@@ -232,7 +237,14 @@ async function openIdentity({ begin, config, log, metrics, started }: Base, { po
   });
   await changes.start();
   started.add('changes of credentials', () => changes.stop());
-  return { devices, known, tokens, logins, changes };
+  return { ...openRecords(metrics), devices, known, tokens, logins, changes };
+}
+
+/** The records of devices with trouble. */
+function openRecords(metrics: Metrics) {
+  const first = new FirstRecords({ clock, metrics });
+  const oddTimes = new OddTimesOfDevices({ clock, metrics, first });
+  return { oddTimes, troubles: new Troubles({ clock, metrics, first, oddTimes }), strangers: new Strangers(clock) };
 }
 
 type Identity = Awaited<ReturnType<typeof openIdentity>>;
@@ -241,7 +253,7 @@ type Identity = Awaited<ReturnType<typeof openIdentity>>;
 async function openChannel(
   { link, begin, config, log, metrics, started }: Base,
   { clickhouse, postgres, cluster }: Stores,
-  { changes }: Identity,
+  { changes, devices, oddTimes }: Identity,
   stop: { shipMsMax: number },
 ) {
   const decoding = decodeOptions(config);
@@ -276,12 +288,13 @@ async function openChannel(
   const isLeader = () => link.state.leader === begin.slot;
   const journals = (flush = false) => link.askJournals(flush);
   const { tombstonesKeptDays, ttlDays, ttlOfLatest } = config.telemetry;
-  const erasing = { postgres, clickhouse, cluster, clock, log, isLeader };
+  const latestAheadMsMax = config.telemetry.latestFutureSecondsMax * 1000;
+  const erasing = { postgres, clickhouse, cluster, clock, log, isLeader, latestAheadMsMax };
   const eraser = new Eraser({ ...erasing, metrics, journals, tombstonesKeptDays });
   const retention = new Retention({ ...erasing, ttlDays, ttlOfLatest });
   started.addWhole('last report of the journals', () => eraser.end(journalReports));
 
-  const shipping = { clickhouse, clock, log, metrics, quarantineKeptDays, ...config.ingest.ship };
+  const shipping = { clickhouse, clock, log, metrics, quarantineKeptDays, latestAheadMsMax, ...config.ingest.ship };
   const shipper = new Shipper({
     ...shipping,
     journal,
@@ -301,6 +314,8 @@ async function openChannel(
     storeAckMsMax: config.ingest.storeAckMsMax,
     backlogBytesMax,
     freeDiskBytesMin,
+    aheadMsMax: latestAheadMsMax || 86_400_000,
+    onOddTimes: (device, { kind, ts }, count) => oddTimes.add(devices.get(device), kind, ts, count),
     onCommitted: () => shipper.wake(),
     onFailed: (reason) => fail(link, log, reason),
   });
@@ -345,7 +360,7 @@ type Channel = Awaited<ReturnType<typeof openChannel>>;
 async function openDeviceState(
   { begin, config, log, metrics, started }: Base,
   { postgres, bus, downlink }: Stores,
-  { devices, changes }: Identity,
+  { devices, changes, troubles, oddTimes, strangers }: Identity,
   { ingest }: Channel,
 ) {
   const rateLimits = await openRateLimits({ buckets: parseRateLimits(config.rateLimits), bus, clock });
@@ -373,6 +388,13 @@ async function openDeviceState(
   await sessions.start();
   started.add('sessions', () => sessions.stop());
 
+  // Devices with trouble, as the diagnostics of all workers show them.
+  changes.onChange((change) => change !== 'all' && change.deleted && troubles.forget(change.deviceNumber));
+  const sessionOf = (device: number) => liveSession(sessions.get(device));
+  const diagnostics = new Diagnostics({ bus, troubles, oddTimes, strangers, sessionOf });
+  await diagnostics.start();
+  started.add('diagnostics', () => diagnostics.stop());
+
   // One writer of attributes serves all doors; followers of a device receive shared attributes.
   const onShared = (change: SharedChange) => notifyShared(downlink, change);
   const attributeWriter = new AttributeWriter({ postgres, clock, metrics, onShared });
@@ -389,7 +411,7 @@ async function openDeviceState(
   const rollout = new Rollout({ postgres, ingest, attributes, clock, log, metrics });
   rollout.start();
   started.add('rollout of packages', () => rollout.stop());
-  return { rateLimits, activity, admission, sessions, attributes, updates, downloads, rollout };
+  return { rateLimits, activity, admission, sessions, diagnostics, attributes, updates, downloads, rollout };
 }
 
 type DeviceState = Awaited<ReturnType<typeof openDeviceState>>;
@@ -418,7 +440,7 @@ type Commands = ReturnType<typeof openCommands>;
 async function openOnboarding(
   { config, log, metrics, started, proxies }: Base,
   { postgres, bus }: Stores,
-  { devices, known, changes }: Identity,
+  { devices, known, changes, troubles }: Identity,
   { sessions, attributes, updates, rollout }: DeviceState,
   { rpcSessions, persistentRpcs }: Commands,
 ) {
@@ -453,7 +475,8 @@ async function openOnboarding(
   const names = new ChildNames(findOrCreate, clock, customerScope, known);
   changes.onChange((change) => names.changed(change));
   const { monotonic } = clock;
-  const gatewayDeps = { sessions, devices, names, updates, rpcSessions, monotonic, childrenMax, customerScope };
+  const scope = { childrenMax, customerScope };
+  const gatewayDeps = { sessions, devices, names, updates, rpcSessions, troubles, monotonic, ...scope };
   return { claims, provisioning, certificates, gateways: new Gateways(gatewayDeps, metrics) };
 }
 
@@ -464,6 +487,7 @@ type Engine = Stores & Identity & Channel & DeviceState & Commands & Onboarding;
 async function openDoors(base: Base, servers: HttpServer[], engine: Engine): Promise<void> {
   const { config, begin, link, log, metrics, started } = base;
   const { postgres, bus, clickhouse, cluster, tokens, logins, sessions, rateLimits, activity, admission } = engine;
+  const { troubles, strangers, diagnostics } = engine;
   const { ingest, thread, decoding, decode, readBody, attributes, updates, downloads, rpc, rpcSessions, calls } =
     engine;
   const { castNumericStrings } = decoding;
@@ -476,7 +500,10 @@ async function openDoors(base: Base, servers: HttpServer[], engine: Engine): Pro
     apiKeys: users.apiKeys,
     apiKeyPrefix: config.auth.apiKeyPrefix,
     saveSeries: seriesWriter({ devices: engine.devices, ingest, thread, decode, clock }),
-    deleteSeries: seriesDeleter({ postgres, clickhouse, cluster, clock, log, journals: engine.journals }),
+    deleteSeries: seriesDeleter({
+      ...{ postgres, clickhouse, cluster, clock, log, journals: engine.journals },
+      latestAheadMsMax: config.telemetry.latestFutureSecondsMax * 1000,
+    }),
     clickhouse,
     longAnswers: new LongAnswers(metrics),
     config,
@@ -484,6 +511,8 @@ async function openDoors(base: Base, servers: HttpServer[], engine: Engine): Pro
     downloads,
     rpc,
     persistentRpcs: engine.persistentRpcs,
+    diagnostics,
+    rateLimits,
     rpcTimeouts: config.rpc,
     elsewhere: config.analytics.enabled ? [reportsAt(config.analytics.port)] : [],
   });
@@ -495,7 +524,8 @@ async function openDoors(base: Base, servers: HttpServer[], engine: Engine): Pro
     wrongMax === 0 ? undefined : new WrongCredentials({ bus, wrongMax, isTrustedProxy, clock, metrics });
   await wrongCredentials?.start();
   started.add('wrong credentials', () => wrongCredentials?.stop());
-  const deviceAuth = new DeviceAuth(tokens, wrongCredentials, admission, log);
+  const deviceAuth = new DeviceAuth({ tokens, wrong: wrongCredentials, admission, troubles, strangers, log });
+  const guards = { rateLimits, wrongCredentials, troubles, strangers };
   const connectionsMax = config.mqtt.connectionsMax || filesForConnections();
   const gatewayThread = new GatewayDecodeThread(decoding, config.gateway.packetBytesInFlightMax);
   started.add('decoding thread of gateways', () => gatewayThread.close());
@@ -507,12 +537,13 @@ async function openDoors(base: Base, servers: HttpServer[], engine: Engine): Pro
     gatewayThread,
     gatewayDecoder: new GatewayDecoder({ options: decoding, touch: activity.touch, rateLimits }),
     worker: config.http.tellWorker ? String(begin.slot) : '',
-    signIn: createSignIn({ logins, sessions, certificates: engine.certificates, rateLimits, wrongCredentials, clock }),
+    signIn: createSignIn({ logins, sessions, certificates: engine.certificates, ...guards, clock }),
     ingest,
     decode,
     readBody,
     castNumericStrings,
     admission,
+    troubles,
     attributes,
     updates,
     downloads,
@@ -613,6 +644,12 @@ function degraded(config: Config, { journal, orphans }: Channel): string[] {
     reasons.push(`${journals} with ${orphans.bytes} bytes: worker 0 ships the rows to ClickHouse`);
   }
   return reasons;
+}
+
+function liveSession(session: DeviceSession | undefined): LiveSession | undefined {
+  if (session === undefined) return undefined;
+  const { remoteAddress = '', through } = session.owner;
+  return { connectedAt: session.openedAt, address: remoteAddress, gateway: through?.number ?? null };
 }
 
 /** The exit code of a crash. */

@@ -16,6 +16,7 @@ import { bulkImportRoutes } from './bulk-import.ts';
 import { customerRoutes } from './customers.ts';
 import { deviceSearchRoutes } from './device-search.ts';
 import { deviceRoutes } from './devices.ts';
+import { type DiagnosticsRoutesDeps, diagnosticsRoutes } from './diagnostics.ts';
 import { docsRoutes } from './docs.ts';
 import { loginRoutes } from './login.ts';
 import { type OtaDeps, otaRoutes } from './ota.ts';
@@ -28,7 +29,14 @@ import { tenantRoutes } from './tenants.ts';
 import { type TimeseriesDeps, timeseriesRoutes } from './timeseries.ts';
 import { userRoutes } from './users.ts';
 
-export interface ApiDeps extends ClaimDeps, ApiKeyDeps, RpcRoutesDeps, TimeseriesDeps, AttributesDeps, OtaDeps {
+export interface ApiDeps
+  extends ClaimDeps,
+    ApiKeyDeps,
+    RpcRoutesDeps,
+    TimeseriesDeps,
+    AttributesDeps,
+    OtaDeps,
+    Omit<DiagnosticsRoutesDeps, 'postgres'> {
   auth: Auth;
   postgres: ClaimDeps['postgres'];
   config: Config;
@@ -60,6 +68,7 @@ function apiTable(deps: ApiDeps): { tag: string; routes: Route[] }[] {
     { tag: 'attributes', routes: attributesRoutes(deps, deps.readBody, deps.config.values.castNumericStrings) },
     { tag: 'rpc', routes: rpcRoutes(deps) },
     { tag: 'ota-packages', routes: otaRoutes(deps) },
+    { tag: 'diagnostics', routes: diagnosticsRoutes(deps) },
     { tag: 'relations', routes: relationRoutes(deps) },
     { tag: 'system', routes: systemRoutes() },
   ];

@@ -74,6 +74,16 @@ export async function openRateLimits(deps: RateLimitDeps): Promise<RateLimits | 
   return rateLimits;
 }
 
+/** A limit, and what is left of it. */
+export interface Level {
+  scope: ScopeName;
+  /** The setting. */
+  limit: string;
+  capacity: number;
+  seconds: number;
+  left: number;
+}
+
 interface Scope {
   name: ScopeName;
   buckets: TokenBuckets;
@@ -141,6 +151,19 @@ export class RateLimits {
   /** Like `points`, for a child. */
   childPoints(gateway: LimitedDevice, points: number): void {
     this.#takePoints(this.#scopes.gateway, gateway, points);
+  }
+
+  /** Returns what is left of every limit of the device, as this worker knows it; a negative number is a debt. */
+  levels(device: LimitedDevice): Level[] {
+    const { gateway, tenant } = this.#scopes;
+    const ofTenant = { scope: tenant, owner: device.tenantId };
+    const ofDevice = [this.#own(device), ...(device.isGateway === true ? [gateway] : [])];
+    const owners = [...ofDevice.map((scope) => ({ scope, owner: device.number })), ofTenant];
+    return owners.flatMap(({ scope: { name, buckets }, owner }) =>
+      buckets.levels(owner).map(({ bucket: { kind, capacity, seconds }, left }) => {
+        return { scope: name, limit: `rateLimits.${name}.${kinds[kind]}`, capacity, seconds, left };
+      }),
+    );
   }
 
   /** The limits on the messages of the device itself. */

@@ -78,6 +78,17 @@ export class TokenBuckets {
     return undefined;
   }
 
+  /** Returns the tokens that the owner has left in each bucket; a negative number is a debt. Changes nothing. */
+  levels(owner: Owner): { bucket: Bucket; left: number }[] {
+    const known = this.#accounts.get(owner);
+    const seconds = known === undefined ? 0 : (this.#clock.monotonic() - known.refilledAt) / 1000;
+    return this.#buckets.map((bucket, i) => {
+      const { capacity } = bucket;
+      const left = known === undefined ? capacity : known.tokens[i]! + (seconds * capacity) / bucket.seconds;
+      return { bucket, left: Math.min(capacity, left) };
+    });
+  }
+
   /** Takes `counts`, one number for each kind, even beyond the tokens that are left. */
   take(owner: Owner, counts: readonly number[]): void {
     if (!this.limited) return;

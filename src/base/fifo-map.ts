@@ -36,6 +36,15 @@ export class FifoMap<K, V> {
     return evicted;
   }
 
+  /** Removes and returns the oldest value; a map without entries is not asked. */
+  takeOldest(): V {
+    const { value: key, done } = this.#oldest.next();
+    assert(!done, 'an entry of a map lies ahead of its iterator');
+    const value = this.#entries.get(key) as V;
+    this.#entries.delete(key);
+    return value;
+  }
+
   delete(key: K): void {
     this.#entries.delete(key);
   }

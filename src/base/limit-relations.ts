@@ -28,6 +28,8 @@ const rising: readonly (readonly Limit[])[] = [
   ['relationsOfEntityMax', 'relationsMax'],
   ['passwordCharsMin', 'passwordCharsMax'],
   // One batch fits into its queue.
+  ['diagnosedNewPerTenantMax', 'diagnosedNewPerSecondMax', 'diagnosedDevicesMax'],
+  ['refusalsListedMax', 'diagnosedDevicesMax'],
   ['tokenLookupBatchMax', 'tokenLookupQueueMax'],
   ['loginBatchMax', 'loginQueueMax'],
   ['childNamesBatchMax', 'childNamesQueueMax'],

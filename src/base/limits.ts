@@ -401,6 +401,28 @@ export const limits = {
   busTimeoutMs: 1_000,
   /** Interval at which a process logs that it dropped an unreadable message. */
   busUnreadLogMs: 1_000,
+  /** Time that a question to all workers waits for their answers. */
+  gatherMsMax: 1_000,
+  /** Other workers that a worker asks. */
+  gatherWorkersMax: 10_000,
+
+  /** Devices of whose refusals a worker keeps records, and devices of whose connections it does. */
+  diagnosedDevicesMax: 10_000,
+  /** Different outcomes of a device in each record. */
+  diagnosedOutcomesMax: 8,
+  /** Outcomes of a device that a worker looks at in a second; further ones are counted. */
+  diagnosedPerSecondMax: 4,
+  /** Devices that get a record in a second, and those of one tenant. */
+  diagnosedNewPerSecondMax: 500,
+  diagnosedNewPerTenantMax: 250,
+  /** Characters of the sentence of an outcome. */
+  diagnosedMessageCharsMax: 300,
+  /** First bytes of a refused message. */
+  diagnosedBytesMax: 200,
+  /** Networks of unknown senders that a worker counts. */
+  diagnosedNetworksMax: 10_000,
+  /** Devices or networks that a worker names for a list. */
+  refusalsListedMax: 1_000,
 
   /** Time that an offer waits for a worker that has a listener. */
   offerWaitMs: 200,

@@ -25,6 +25,10 @@ export type SessionEnd = 'taken_over' | 'credentials_changed' | 'device_deleted'
 export interface SessionOwner {
   /** Called when the session is over: at most once, never inside `open` and never after `end`. */
   sessionEnded(reason: SessionEnd): void;
+  /** The address of a connection. */
+  readonly remoteAddress?: string;
+  /** The gateway of a child. */
+  readonly through?: CachedDevice;
 }
 
 export interface SessionsDeps {
@@ -80,6 +84,11 @@ export class DeviceSession {
     this.device = device;
     this.stamp = stamp;
     this.credentialsVersion = credentialsVersion;
+  }
+
+  /** Milliseconds. */
+  get openedAt(): number {
+    return Math.floor(this.stamp / stampsPerMs);
   }
 
   /** Called by the owner when it no longer uses the device, also after `sessionEnded`. Repeated calls do no harm. */

@@ -1,7 +1,9 @@
 /** Children of one gateway: who is connected, in what order operations run, and how updates go down. */
 import { describe, expect, it, vi } from 'vitest';
+import { newTroubles } from '../../test/harness/troubles.ts';
 import type { Follower } from '../attributes/followers.ts';
 import type { Update } from '../attributes/update.ts';
+import { systemClock } from '../base/clock.ts';
 import { type Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { CachedDevice, type DeviceRow } from '../device/cached-device.ts';
@@ -104,6 +106,7 @@ function setUp(childrenMax = 0, hub: Partial<DeviceRow> = {}) {
         return () => listening.delete(device);
       },
     },
+    troubles: newTroubles(systemClock),
     monotonic: () => 0,
     childrenMax,
     customerScope: 'customer',

@@ -13,6 +13,7 @@ import type { Work } from '../base/running-work.ts';
 import type { CachedDevice, DeviceRow } from '../device/cached-device.ts';
 import { actsFor, type CustomerScope } from '../device/gateway-scope.ts';
 import type { LocalDevices } from '../device/local-devices.ts';
+import type { Place, Troubles } from '../diagnostics/troubles.ts';
 import type { DeviceSession, SessionEnd, SessionOwner, Sessions } from '../downlink/sessions.ts';
 import type { ConfirmRpc, RpcSession, RpcSessions } from '../rpc/notify.ts';
 import type { RpcRequest } from '../rpc/rpc.ts';
@@ -24,6 +25,8 @@ export type Dropped = Exclude<SessionEnd, 'credentials_changed'> | 'rate_limit' 
 
 /** Sends to a gateway. */
 export interface GatewayLink {
+  /** The address of the gateway. */
+  readonly remoteAddress?: string;
   /** True: `confirm` is called once, now or later. False: the gateway did not take the update. */
   attributes(name: string, update: Update, confirm: (delivered: boolean) => void): boolean;
   /** Same contract as `RpcSession.deliver`. */
@@ -37,6 +40,8 @@ export interface GatewayDeps {
   names: ChildNames;
   updates: AttributeUpdates;
   rpcSessions: RpcSessions;
+  /** Records what happens to children. */
+  troubles: Troubles;
   /** Returns monotonic milliseconds. */
   monotonic: () => number;
   /** 0 = unlimited. */
@@ -86,6 +91,10 @@ export class Child implements NamedChild, SessionOwner, Follower, RpcSession {
   open(sessions: Sessions, row: DeviceRow): void {
     this.session = sessions.open(row, this);
     this.device = this.session.device;
+  }
+
+  get through(): CachedDevice {
+    return this.gateway.device;
   }
 
   /** False after a rename or a drop. */
@@ -327,8 +336,21 @@ export class Gateway implements Subject, NamedChildren {
 
   lost(child: Child, reason: SessionEnd | 'out_of_scope'): void {
     this.#assertChild(child);
+    this.#deps.troubles.disconnected(child.device, { reason, message: lostSentences[reason] }, this.#place);
     this.#drop(child);
     if (reason !== 'credentials_changed') this.link.dropped(child.name, reason);
+  }
+
+  /** Records the refusals of one message for the children that are connected. */
+  recordRefusals(refusals: Iterable<[string, Fault]>): void {
+    for (const [name, fault] of refusals) {
+      const child = this.child(name);
+      if (child) this.#deps.troubles.refused(child.device, fault, this.#place);
+    }
+  }
+
+  get #place(): Place {
+    return { door: 'gateway', address: () => this.link.remoteAddress ?? '' };
   }
 
   /** Called by `Gateways` when the device of a child was read again: its customer may have changed. */
@@ -425,9 +447,16 @@ export class Gateway implements Subject, NamedChildren {
   /** Returns a Fault when the gateway may not act for the device, or the device was renamed since its lookup. */
   #attach(name: string, row: DeviceRow): Fault | undefined {
     const refusal = this.#refusal(name, row);
-    if (refusal) return refusal;
+    if (refusal) {
+      this.#deps.troubles.connectRefused(row, refusal, this.#place);
+      return refusal;
+    }
     this.#open(name, row);
-    if (this.child(name)) return undefined;
+    const child = this.child(name);
+    if (child) {
+      this.#deps.troubles.connected(child.device, this.#place);
+      return undefined;
+    }
     this.#deps.names.forget(row.number);
     return renamed;
   }
@@ -519,6 +548,13 @@ export class Gateway implements Subject, NamedChildren {
     next();
   }
 }
+
+const lostSentences: Record<SessionEnd | 'out_of_scope', string> = {
+  taken_over: 'A newer connection of the same device took over.',
+  credentials_changed: 'The credentials of the device were changed.',
+  device_deleted: 'The device was deleted.',
+  out_of_scope: 'The gateway does not act for the device any more.',
+};
 
 /** Children that are switched in one turn of the event loop. */
 const piece = 500;

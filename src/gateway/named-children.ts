@@ -22,4 +22,6 @@ export interface NamedChildren {
   /** Owned by the decoder: the child named first in the last message. */
   first: NamedChild | undefined;
   child(name: string): NamedChild | undefined;
+  /** Records the refusals of a message for the diagnostics of the children. */
+  recordRefusals(refusals: Iterable<[string, Fault]>): void;
 }

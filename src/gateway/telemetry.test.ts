@@ -1,6 +1,8 @@
 /** What rows a gateway's message becomes, which children are refused, and that the fast way is the careful way. */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { newTroubles } from '../../test/harness/troubles.ts';
+import { systemClock } from '../base/clock.ts';
 import { ErrorCode, Fault } from '../base/errors.ts';
 import { CachedDevice, type DeviceRow } from '../device/cached-device.ts';
 import { tsDistanceMsMax } from '../telemetry/block.ts';
@@ -18,6 +20,8 @@ const options = {
   lenientJson: false,
   pointsPerMessageMax: 1000,
   pastMsMax: tsDistanceMsMax,
+  quickPastMsMax: tsDistanceMsMax,
+  convertsUnits: false,
   futureMsMax: tsDistanceMsMax,
 };
 const names = ['', 'boolean', 'long', 'double', 'string', 'json'];
@@ -35,6 +39,7 @@ async function gatewayWith(children: string[]): Promise<Gateway> {
         new Map(wanted.map(({ name }) => [name, rowOf(children.indexOf(name) + 1, name)])),
     },
     childrenMax: 0,
+    troubles: newTroubles(systemClock),
     monotonic: () => 0,
   };
   const link = { attributes: () => true, rpc: () => true, dropped: () => {} };

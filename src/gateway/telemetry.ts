@@ -42,6 +42,7 @@ export class GatewayTelemetry implements Waiter {
   }
 
   acknowledge(): void {
+    if (this.refusals !== undefined) this.gateway.recordRefusals(this.refusals);
     const fault = this.refusals?.fault();
     if (fault === undefined) this.#waiter.acknowledge();
     else this.#waiter.refuse(fault);

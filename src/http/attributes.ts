@@ -7,12 +7,12 @@ import type { Attributes } from '../attributes/attributes.ts';
 import { decodeAttributes } from '../attributes/decode.ts';
 import type { AttributeUpdates } from '../attributes/followers.ts';
 import { foundJson, keysOfText, readWanted, type WantedAttributes, wantedScopes } from '../attributes/request.ts';
-import { badRequest } from '../base/errors.ts';
+import { badRequest, type Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { booleanOf } from '../base/schema.ts';
 import type { CachedDevice } from '../device/cached-device.ts';
 import { type Exchange, faultAnswer } from '../uws/exchange.ts';
-import type { HttpServer } from '../uws/server.ts';
+import type { HttpHandler, HttpServer } from '../uws/server.ts';
 import type { ReadBody } from '../value/lenient.ts';
 import type { DeviceAuth } from './device-auth.ts';
 import type { LongPolls } from './long-poll.ts';
@@ -35,34 +35,34 @@ export function attributesDoor(deps: AttributesDoorDeps): void {
   const { admission } = deviceAuth;
 
   /** Stores the attributes of a known device; `body` is read before this function returns. */
-  const store = (exchange: Exchange, device: CachedDevice, body: Buffer): void => {
+  const store = (exchange: Exchange, token: string, device: CachedDevice, body: Buffer): void => {
     try {
       admission.admit(device);
       const entries = decodeAttributes(body, readBody, castNumericStrings);
       admission.points(device, entries.size);
       attributes.save(device.number, 'CLIENT_SCOPE', entries, device.tenantId).then(
         () => exchange.acknowledge(),
-        (error: unknown) => deviceAuth.refuse(exchange, error),
+        (error: unknown) => deviceAuth.refuse(exchange, error, token),
       );
     } catch (error) {
-      deviceAuth.refuse(exchange, error);
+      deviceAuth.refuse(exchange, error, token, body);
     }
   };
 
   const storeLater = async (exchange: Exchange, token: string, body: Buffer): Promise<void> => {
     try {
-      store(exchange, await deviceAuth.find(token, exchange), body);
+      store(exchange, token, await deviceAuth.find(token, exchange), body);
     } catch (error) {
-      deviceAuth.refuse(exchange, error);
+      deviceAuth.refuse(exchange, error, token, body);
     }
   };
 
   const receive = (exchange: Exchange, token: string, body: Buffer): void => {
     const device = deviceAuth.known(token, exchange);
-    if (body.length === 0) exchange.refuse(missingBody);
+    if (body.length === 0) deviceAuth.refuse(exchange, missingBody, token);
     else if (device === undefined)
       void server.withBody(exchange, body, undefined, (held) => storeLater(exchange, token, held));
-    else store(exchange, device, body);
+    else store(exchange, token, device, body);
   };
 
   const wait = async (exchange: Exchange, token: string, query: string): Promise<void> => {
@@ -80,18 +80,21 @@ export function attributesDoor(deps: AttributesDoorDeps): void {
       });
       poll.onEnd = () => following.leave();
     } catch (error) {
-      deviceAuth.refuse(exchange, error);
+      deviceAuth.refuse(exchange, error, token);
     }
   };
 
-  server.rawPost('/api/v1/:token/attributes', receive, deviceAuth.admitBody, limits.attributeBodyBytesMax);
+  const onRefused = (fault: Fault, token: string, exchange: Exchange) => deviceAuth.record(fault, token, exchange);
+  const bytesMax = limits.attributeBodyBytesMax;
+  server.rawPost('/api/v1/:token/attributes', receive, deviceAuth.admitBody, bytesMax, onRefused);
   server.waitingGet('/api/v1/:token/attributes/updates', (exchange, token, query) => void wait(exchange, token, query));
-  server.route('GET', '/api/v1/:token/attributes', async (request) => {
+  const read: HttpHandler = async (request) => {
     const { params, query } = request;
     const { alwaysClient, ...wanted } = wantedOfQuery(query);
     const device = await deviceAuth.admit(params[0]!, request);
     return { ...json, body: foundJson(await readWanted(attributes, device, wanted), alwaysClient) };
-  });
+  };
+  server.route('GET', '/api/v1/:token/attributes', deviceAuth.recorded(read));
 }
 
 function wantedOfQuery(query: string): WantedAttributes & { alwaysClient: boolean } {

@@ -21,12 +21,12 @@ export function claimDoor({ server, deviceAuth, claims, readBody }: ClaimDoorDep
   server.route(
     'POST',
     '/api/v1/:token/claim',
-    async (request) => {
+    deviceAuth.recorded(async (request) => {
       const { params, body } = request;
       const device = await deviceAuth.admit(params[0]!, request);
       await registerClaim(claims, device, decodeClaim(body, readBody));
       return { status: 200 };
-    },
+    }),
     limits.fleetBodyBytesMax,
     (request) => deviceAuth.admitBody(request.params[0]!, request),
   );

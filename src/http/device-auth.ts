@@ -9,8 +9,10 @@ import { asFault, Fault } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { CachedDevice } from '../device/cached-device.ts';
 import type { TokenCache } from '../device/token-cache.ts';
+import type { Strangers } from '../diagnostics/strangers.ts';
+import type { Troubles } from '../diagnostics/troubles.ts';
 import type { Exchange } from '../uws/exchange.ts';
-import type { HttpRequest } from '../uws/server.ts';
+import type { HttpHandler, HttpRequest } from '../uws/server.ts';
 
 const unknownToken = new Fault('unknown_token', 'No device has this access token; check the token in the path.');
 
@@ -22,17 +24,33 @@ export function senderOf({ number }: CachedDevice): string {
 /** The request that carries a token. The address is read only when it is needed. */
 export type From = Pick<Exchange, 'remoteAddress'> | Pick<HttpRequest, 'remoteAddress'>;
 
+export interface DeviceAuthDeps {
+  tokens: TokenCache;
+  /** Undefined = an address may try any number of tokens. */
+  wrong: WrongCredentials | undefined;
+  admission: Admission;
+  troubles: Troubles;
+  strangers: Strangers;
+  log: Log;
+}
+
 export class DeviceAuth {
   readonly admission: Admission;
   readonly #tokens: TokenCache;
   /** Undefined = an address may try any number of tokens. */
   readonly #wrong: WrongCredentials | undefined;
+  readonly #troubles: Troubles;
+  readonly #strangers: Strangers;
   readonly #log: Log;
+  /** Devices that were looked up for a request: a change of the device at this moment removes it from the cache. */
+  readonly #found = new WeakMap<From, CachedDevice>();
 
-  constructor(tokens: TokenCache, wrong: WrongCredentials | undefined, admission: Admission, log: Log) {
+  constructor({ tokens, wrong, admission, troubles, strangers, log }: DeviceAuthDeps) {
     this.#tokens = tokens;
     this.#wrong = wrong;
     this.admission = admission;
+    this.#troubles = troubles;
+    this.#strangers = strangers;
     this.#log = log;
   }
 
@@ -61,6 +79,7 @@ export class DeviceAuth {
       throw unknownToken;
     }
     wrong?.right(address, token);
+    this.#found.set(from, device);
     return device;
   }
 
@@ -70,9 +89,31 @@ export class DeviceAuth {
     return device ? senderOf(device) : this.find(token, from).then(senderOf);
   };
 
-  /** Refuses a request that failed. */
-  refuse(exchange: Exchange, error: unknown): void {
-    exchange.refuse(this.fault(error));
+  /** Refuses a request that failed, and records the refusal. */
+  refuse(exchange: Exchange, error: unknown, token: string, body?: Buffer): void {
+    const fault = this.fault(error);
+    this.record(fault, token, exchange, body);
+    exchange.refuse(fault);
+  }
+
+  /** Records the refusals of a handler whose first parameter is the token. */
+  recorded(handler: HttpHandler): HttpHandler {
+    return async (request) => {
+      try {
+        return await handler(request);
+      } catch (error) {
+        if (error instanceof Fault) this.record(error, request.params[0]!, request, request.body);
+        throw error;
+      }
+    };
+  }
+
+  /** Records a refusal: of the device, or of the address when no device with this token is known. */
+  record(fault: Fault, token: string, from: From, body?: Buffer): void {
+    const device = this.#tokens.get(token) ?? this.#found.get(from);
+    const address = () => addressOf(from);
+    if (device !== undefined) this.#troubles.refused(device, fault, { door: 'http', address }, body);
+    else this.#strangers.refused(address(), 'http', fault.reason);
   }
 
   fault(error: unknown): Fault {

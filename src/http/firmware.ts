@@ -48,7 +48,7 @@ export function firmwareDoor({ server, deviceAuth, downloads }: FirmwareDoorDeps
       const range = chunkRange(file.dataSize, asked.size, asked.chunk);
       exchange.answer(fileAnswer(file, await readRange(downloads.pieces, file, range), device));
     } catch (error) {
-      deviceAuth.refuse(exchange, error);
+      deviceAuth.refuse(exchange, error, token);
     }
   };
 
@@ -57,7 +57,7 @@ export function firmwareDoor({ server, deviceAuth, downloads }: FirmwareDoorDeps
       const asked = askedFor(query);
       if (!answerNow(exchange, type, token, asked)) void answerLater(exchange, type, token, asked);
     } catch (error) {
-      deviceAuth.refuse(exchange, error);
+      deviceAuth.refuse(exchange, error, token);
     }
   };
   server.rawGet('/api/v1/:token/firmware', (exchange, token, query) => receive('FIRMWARE', exchange, token, query));

@@ -9,7 +9,7 @@ import { type RpcRequest, replyId, replyText } from '../rpc/rpc.ts';
 import type { Rpc } from '../rpc/send.ts';
 import type { Calls } from '../rules/calls.ts';
 import { type Exchange, faultAnswer } from '../uws/exchange.ts';
-import type { HttpRequest, HttpResponse, HttpServer } from '../uws/server.ts';
+import type { HttpHandler, HttpRequest, HttpResponse, HttpServer } from '../uws/server.ts';
 import { readJson } from '../value/json.ts';
 import type { ReadBody } from '../value/lenient.ts';
 import type { DeviceAuth } from './device-auth.ts';
@@ -51,41 +51,33 @@ export function rpcDoor(deps: RpcDoorDeps): void {
         close: (reason) => void polls.recheck(poll, reason),
       });
     } catch (error) {
-      deviceAuth.refuse(exchange, error);
+      deviceAuth.refuse(exchange, error, token);
     }
   };
 
   server.waitingGet('/api/v1/:token/rpc', (exchange, token, query) => void poll(exchange, token, query));
 
-  server.route(
-    'POST',
-    '/api/v1/:token/rpc/:id',
-    async (request) => {
-      const { params, body } = request;
-      const id = replyId(params[1]!);
-      if (id === undefined) throw badRequest('rpc_id', 'The id of a command is a whole number of 32 bits.');
-      requireBody(body);
-      const device = await deviceAuth.admit(params[0]!, request);
-      await rpc.reply(device.number, id, replyText(body, readBody));
-      return acknowledged;
-    },
-    limits.rpcBodyBytesMax,
-    admitBody,
-  );
+  const reply: HttpHandler = async (request) => {
+    const { params, body } = request;
+    const id = replyId(params[1]!);
+    if (id === undefined) throw badRequest('rpc_id', 'The id of a command is a whole number of 32 bits.');
+    requireBody(body);
+    const device = await deviceAuth.admit(params[0]!, request);
+    await rpc.reply(device.number, id, replyText(body, readBody));
+    return acknowledged;
+  };
 
-  server.route(
-    'POST',
-    '/api/v1/:token/rpc',
-    async (request) => {
-      const { params, body, aborted } = request;
-      requireBody(body);
-      const device = await deviceAuth.admit(params[0]!, request);
-      const answer = await calls.answer(device, readBody(body, readJson), aborted);
-      return answer === undefined ? { status: 408 } : { ...json, body: answer };
-    },
-    limits.rpcBodyBytesMax,
-    admitBody,
-  );
+  const call: HttpHandler = async (request) => {
+    const { params, body, aborted } = request;
+    requireBody(body);
+    const device = await deviceAuth.admit(params[0]!, request);
+    const answer = await calls.answer(device, readBody(body, readJson), aborted);
+    return answer === undefined ? { status: 408 } : { ...json, body: answer };
+  };
+
+  const bytesMax = limits.rpcBodyBytesMax;
+  server.route('POST', '/api/v1/:token/rpc/:id', deviceAuth.recorded(reply), bytesMax, admitBody);
+  server.route('POST', '/api/v1/:token/rpc', deviceAuth.recorded(call), bytesMax, admitBody);
 }
 
 function requireBody(body: Buffer): void {

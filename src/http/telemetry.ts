@@ -31,19 +31,19 @@ export function telemetryDoor(deps: TelemetryDoorDeps): void {
   const charge = rateLimits && ((device: CachedDevice, points: number) => rateLimits.points(device, points));
   const rejected = rejectedCounter(metrics);
 
-  const refuse = (exchange: Exchange, error: unknown): void => {
+  const refuse = (exchange: Exchange, error: unknown, token: string, body?: Buffer): void => {
     if (!(error instanceof Fault)) throw error;
     rejected(error.reason).add(1);
-    exchange.refuse(error);
+    deviceAuth.refuse(exchange, error, token, body);
   };
 
-  const accept = (exchange: Exchange, device: CachedDevice, body: Buffer): void => {
+  const accept = (exchange: Exchange, token: string, device: CachedDevice, body: Buffer): void => {
     try {
       if (rateLimits !== undefined) rateLimits.admit(device);
       ingest.accept(decode, body, device, exchange, charge, device);
       touch(device);
     } catch (error) {
-      refuse(exchange, error);
+      refuse(exchange, error, token, body);
     }
   };
 
@@ -69,27 +69,30 @@ export function telemetryDoor(deps: TelemetryDoorDeps): void {
   ): Promise<void> => {
     try {
       const device = known ?? (await deviceAuth.find(token, exchange));
-      if (body.length <= limits.decodeInLoopBytesMax) accept(exchange, device, body);
+      if (body.length <= limits.decodeInLoopBytesMax) accept(exchange, token, device, body);
       else await acceptLarge(exchange, device, body);
     } catch (error) {
-      refuse(exchange, error);
+      refuse(exchange, error, token, body);
     }
   };
 
   const receive: RawReceiver = (exchange, token, body) => {
     if (body.length === 0) {
-      refuse(exchange, missingBody);
+      refuse(exchange, missingBody, token);
       return;
     }
     const device = deviceAuth.known(token, exchange);
     if (device !== undefined && body.length <= limits.decodeInLoopBytesMax) {
-      accept(exchange, device, body);
+      accept(exchange, token, device, body);
       return;
     }
     const sender = device && senderOf(device);
     void server.withBody(exchange, body, sender, (held) => acceptLater(exchange, token, device, held));
   };
-  const onRefused = ({ reason }: Fault) => rejected(reason).add(1);
+  const onRefused = (fault: Fault, token: string, exchange: Exchange) => {
+    rejected(fault.reason).add(1);
+    deviceAuth.record(fault, token, exchange);
+  };
   server.rawPost('/api/v1/:token/telemetry', receive, deviceAuth.admitBody, undefined, onRefused);
 }
 

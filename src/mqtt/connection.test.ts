@@ -8,6 +8,7 @@ import {
   parser,
 } from 'mqtt-packet';
 import { afterEach, describe, expect, test } from 'vitest';
+import { newTroubles } from '../../test/harness/troubles.ts';
 import { Admission } from '../activity/admission.ts';
 import { badRequest, type Fault, notFound, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
@@ -139,6 +140,7 @@ function bench({
       });
     },
     admission: new Admission({ rateLimits: undefined, touch() {} }),
+    troubles: newTroubles({ now: () => now, monotonic: () => now }),
     journalRefusal: () => refusal,
     clock: { now: () => now, monotonic: () => now },
     log,

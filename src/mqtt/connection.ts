@@ -8,10 +8,11 @@ import { randomUUID } from 'node:crypto';
 import { assert } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { began, ended, type Work } from '../base/running-work.ts';
+import type { Place } from '../diagnostics/troubles.ts';
 import type { ClientCertificate } from '../onboarding/certificate-provision.ts';
 import type { SlicedFile } from '../ota/chunks.ts';
 import { isSenderBlocked, packets, workOf } from './blocked.ts';
-import type { CloseReason } from './close-reason.ts';
+import { type CloseReason, closings } from './close-reason.ts';
 import type { ConnectionCaps, ConnectionDeps } from './deps.ts';
 import type { Flushable } from './flusher.ts';
 import { Inbox, type Sender } from './inbox.ts';
@@ -83,6 +84,10 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
 
   get remoteAddress(): string {
     return this.#transport.remoteAddress;
+  }
+
+  get #place(): Place {
+    return { door: 'mqtt', address: () => this.remoteAddress };
   }
 
   get isGone(): boolean {
@@ -273,6 +278,8 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
     if (session !== undefined) {
       stopAllStreams(this.#deps, session);
       session.ended(reason);
+      const cause = { reason, message: closings[reason].sentence };
+      if (session.kind !== 'provision') this.#deps.troubles.disconnected(session.device, cause, this.#place);
       this.#deps.log.debug('mqtt_disconnected', { reason, device: session.device?.id });
     }
     this.#signedIn?.end();
@@ -494,6 +501,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
     });
     this.#state = 'live';
     counters.connected('accepted');
+    if (signedIn !== undefined) this.#deps.troubles.connected(signedIn.device, this.#place);
     const { packetBytesMax, inflightMax } = signedIn?.isGateway ? settings.gateway : this.#caps;
     const { worker } = settings;
     this.send(connackBytes(level, { packetBytesMax, receiveMaximum: inflightMax, assignedClientId, worker }));

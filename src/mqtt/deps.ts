@@ -4,6 +4,7 @@ import type { Admission } from '../activity/admission.ts';
 import type { Clock } from '../base/clock.ts';
 import type { Fault } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
+import type { Troubles } from '../diagnostics/troubles.ts';
 import type { Addresses } from './addresses.ts';
 import type { Counters } from './counters.ts';
 import type { Flusher } from './flusher.ts';
@@ -47,6 +48,8 @@ export interface MqttDeps {
   /** Called after the sign-in, before the first message. */
   onSession?: (session: Session) => void;
   admission: Admission;
+  /** Records refusals and ends of connections. */
+  troubles: Troubles;
   /** Room for the large packets of gateways. */
   packetRoom: PacketRoom;
   /** Returns the reason why the journal refuses messages; undefined when it accepts. */

@@ -56,6 +56,8 @@ const clientsOwn: Partial<Record<CloseReason, true>> = {
   not_mqtt: true,
 };
 
+/** Short forms of gateway topics do not exist. */
+const gatewayTopics = 'v1/gateway/';
 const noPayload = Buffer.alloc(0);
 const frame = new PublishFrame();
 
@@ -216,9 +218,13 @@ export class Inbox implements Answered {
   }
 
   #refused(incoming: Incoming, fault: Fault): void {
-    const { counters, settings, log } = this.#deps;
+    const { counters, settings, log, troubles } = this.#deps;
     const session = this.#session;
     counters.refused(fault.reason);
+    if (session.kind !== 'provision') {
+      const door = incoming.topic.startsWith(gatewayTopics) ? 'gateway' : 'mqtt';
+      troubles.refused(session.device, fault, { door, address: () => session.remoteAddress }, incoming.payload);
+    }
     if (isBug(fault)) log.error('handler_bug', { topic: incoming.topic, error: fault.cause });
     if (incoming.qos === 0) {
       if (isDiscarded(fault)) this.#discardRefused(incoming, fault);

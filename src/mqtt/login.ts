@@ -8,7 +8,10 @@ import type { RateLimits } from '../auth/rate-limits.ts';
 import { credentialsName, type WrongCredentials } from '../auth/wrong-credentials.ts';
 import type { Clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';
+import type { DeviceRow } from '../device/cached-device.ts';
 import type { Login, LoginRefusal, Logins } from '../device/logins.ts';
+import type { Strangers } from '../diagnostics/strangers.ts';
+import type { Troubles } from '../diagnostics/troubles.ts';
 import type { Sessions } from '../downlink/sessions.ts';
 import { type CertificateProvisioner, type ClientCertificate, isInForce } from '../onboarding/certificate-provision.ts';
 import { blockedSentence, isSenderBlocked } from './blocked.ts';
@@ -22,6 +25,8 @@ export interface LoginDeps {
   rateLimits: RateLimits | undefined;
   /** Undefined = an address may try without limit. */
   wrongCredentials: WrongCredentials | undefined;
+  troubles: Troubles;
+  strangers: Strangers;
   clock: Clock;
 }
 
@@ -31,7 +36,7 @@ export function createSignIn(deps: LoginDeps): SignIn {
 
 async function signIn(deps: LoginDeps, request: SignInRequest, owner: SignInOwner): Promise<SignedIn | SignInRefused> {
   const { clientId, username, password, certificate, remoteAddress } = request;
-  const { wrongCredentials } = deps;
+  const { wrongCredentials, strangers } = deps;
   const credentials = wrongCredentials === undefined ? '' : nameOf(request);
   try {
     wrongCredentials?.check(remoteAddress, credentials);
@@ -41,18 +46,31 @@ async function signIn(deps: LoginDeps, request: SignInRequest, owner: SignInOwne
     // Checks again, so that parallel tries get no more answers than sequential ones.
     wrongCredentials?.check(remoteAddress, credentials);
     if (answer.kind === 'refused') {
-      if (isWrong(answer.refusal)) wrongCredentials?.wrong(remoteAddress);
+      if (isWrong(answer.refusal)) {
+        wrongCredentials?.wrong(remoteAddress);
+        strangers.refused(remoteAddress, 'mqtt', answer.refusal);
+      }
       return { refused: answer.refusal };
     }
     wrongCredentials?.right(remoteAddress, credentials);
     const { device: row, isGateway, topics, credentialsVersion } = answer.login;
     if (isSenderBlocked(row.id, remoteAddress)) return { refused: 'unavailable', text: blockedSentence };
-    deps.rateLimits?.message(row);
+    countConnect(deps, row, remoteAddress);
     const session = deps.sessions.open(row, owner, credentialsVersion);
     return { device: session.device, isGateway, topics, end: () => session.end() };
   } catch (error) {
     if (!(error instanceof Fault)) throw error;
     return refusedBy(error);
+  }
+}
+
+/** Counts a CONNECT as a message of the device. Throws 429, and then records it. */
+function countConnect({ rateLimits, troubles }: LoginDeps, device: DeviceRow, remoteAddress: string): void {
+  try {
+    rateLimits?.message(device);
+  } catch (error) {
+    if (error instanceof Fault) troubles.connectRefused(device, error, { door: 'mqtt', address: () => remoteAddress });
+    throw error;
   }
 }
 

@@ -8,6 +8,7 @@ import type { Config } from '../base/config.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics.ts';
 import type { CachedDevice } from '../device/cached-device.ts';
+import type { Troubles } from '../diagnostics/troubles.ts';
 import type { GatewayDecodeThread } from '../gateway/decode-thread.ts';
 import type { Gateways } from '../gateway/gateways.ts';
 import type { GatewayDecoder } from '../gateway/telemetry.ts';
@@ -51,6 +52,7 @@ export interface MqttDoorDeps {
   gatewayDecoder: GatewayDecoder;
   gatewayThread: GatewayDecodeThread;
   admission: Admission;
+  troubles: Troubles;
   attributes: Attributes;
   updates: AttributeUpdates;
   downloads: Downloads;
@@ -113,6 +115,7 @@ export function openMqtt(deps: MqttDoorDeps): Mqtt {
       },
       admission,
       packetRoom,
+      troubles: deps.troubles,
       journalRefusal: () => ingest.refusal(),
       clock,
       log,

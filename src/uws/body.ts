@@ -48,6 +48,9 @@ export class BodyRoom {
   }
 }
 
+/** Called before a body is refused. */
+export type OnRefused<Subject> = (fault: Fault, subject: Subject, exchange: Exchange) => void;
+
 /**
  * Calls `receive` once with the whole body, or answers 413, 503 or the fault of `admit` itself. A body that arrived in
  * one piece is valid during the call only. Any other body is `exchange.ownBody`, whose room is released when `receive`
@@ -61,22 +64,23 @@ export function readBody<Subject>(
   subject: Subject,
   admit: Admit<Subject> | undefined,
   receive: (body: Buffer) => void,
-  onRefused?: (fault: Fault) => void,
+  onRefused?: OnRefused<Subject>,
 ): void {
   if (contentLength > bytesMax) {
-    refuse(exchange, bodyTooLarge(bytesMax), onRefused);
+    refuse(exchange, bodyTooLarge(bytesMax), subject, onRefused);
     return;
   }
   let gathered: GatheredBody | undefined;
   exchange.onData((chunk, isLast) => {
     if (exchange.done) return;
     if (isLast && gathered === undefined) {
-      if (chunk.byteLength > bytesMax) refuse(exchange, bodyTooLarge(bytesMax), onRefused);
+      if (chunk.byteLength > bytesMax) refuse(exchange, bodyTooLarge(bytesMax), subject, onRefused);
       else receive(Buffer.from(chunk));
       return;
     }
     if (gathered === undefined) {
-      gathered = new GatheredBody({ exchange, contentLength, bytesMax, room, receive, onRefused });
+      const refused = onRefused && ((fault: Fault) => onRefused(fault, subject, exchange));
+      gathered = new GatheredBody({ exchange, contentLength, bytesMax, room, receive, onRefused: refused });
       if (admit) gathered.admit(() => admit(subject, exchange));
     }
     gathered.add(chunk, isLast);
@@ -211,12 +215,19 @@ class GatheredBody {
   #refuse(fault: Fault): void {
     const { exchange, onRefused } = this.#deps;
     this.#held.release();
-    if (!exchange.done) refuse(exchange, fault, onRefused);
+    if (exchange.done) return;
+    onRefused?.(fault);
+    refuse(exchange, fault, undefined, undefined);
   }
 }
 
-function refuse(exchange: Exchange, fault: Fault, onRefused: ((fault: Fault) => void) | undefined): void {
-  onRefused?.(fault);
+function refuse<Subject>(
+  exchange: Exchange,
+  fault: Fault,
+  subject: Subject,
+  onRefused: OnRefused<Subject> | undefined,
+): void {
+  onRefused?.(fault, subject, exchange);
   exchange.closeAfter = true;
   exchange.refuse(fault);
 }

@@ -159,8 +159,9 @@ export class Exchange {
     if (!this.done) this.#res.resume();
   }
 
+  /** '' after the answer or a disconnect. */
   remoteAddress(): string {
-    return this.aborted ? '' : Buffer.from(this.#res.getRemoteAddressAsText()).toString('latin1');
+    return this.done ? '' : Buffer.from(this.#res.getRemoteAddressAsText()).toString('latin1');
   }
 
   #stream(answer: Answer, body: SlicedBody): void {

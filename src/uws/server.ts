@@ -24,7 +24,7 @@ import {
   opened,
   type Work,
 } from '../base/running-work.ts';
-import { type Admit, BodyRoom, bodiesInFlight, keepBody, readBody } from './body.ts';
+import { type Admit, BodyRoom, bodiesInFlight, keepBody, type OnRefused, readBody } from './body.ts';
 import { type Answer, Exchange, faultAnswer, type ServerHeaders } from './exchange.ts';
 import { type Head, readHead } from './head.ts';
 import { uws } from './load.ts';
@@ -165,7 +165,7 @@ export class HttpServer {
     receive: RawReceiver,
     admit: Admit<string>,
     bodyBytesMax = this.#options.bodyBytesMax,
-    onRefused?: (fault: Fault) => void,
+    onRefused?: OnRefused<string>,
   ): void {
     this.#room.mayHold(bodyBytesMax);
     const take = noted(`POST ${pattern}`, receive);

@@ -26,6 +26,11 @@ import { CredentialChanges } from '../../src/device/credential-changes.ts';
 import { LocalDevices } from '../../src/device/local-devices.ts';
 import { lookUpTokens } from '../../src/device/store.ts';
 import { TokenCache } from '../../src/device/token-cache.ts';
+import { Diagnostics } from '../../src/diagnostics/diagnostics.ts';
+import { FirstRecords } from '../../src/diagnostics/first-records.ts';
+import { OddTimesOfDevices } from '../../src/diagnostics/odd-times.ts';
+import { Strangers } from '../../src/diagnostics/strangers.ts';
+import { Troubles } from '../../src/diagnostics/troubles.ts';
 import { Downlink } from '../../src/downlink/downlink.ts';
 import { Downloads } from '../../src/ota/downloads.ts';
 import type { ServedRoute } from '../../src/rest/route.ts';
@@ -147,12 +152,19 @@ export async function startApi(clickhouse: ClickHouse | Promise<ClickHouse> = no
   const longAnswers = new LongAnswers(new Metrics());
   const series = { saveSeries: notUsed, deleteSeries: notUsed, longAnswers };
   const keys = { apiKeys, apiKeyPrefix: 'tb_' };
+  const first = new FirstRecords({ clock, metrics: new Metrics() });
+  const oddTimes = new OddTimesOfDevices({ clock, metrics: new Metrics(), first });
+  const troubles = new Troubles({ clock, metrics: new Metrics(), first, oddTimes });
+  const strangers = new Strangers(clock);
+  const diagnostics = new Diagnostics({ bus: deafBus, troubles, oddTimes, strangers, sessionOf: () => undefined });
   const routes = createApi({
     auth,
     ...deps,
     ...rpcDeps,
     ...series,
     ...keys,
+    diagnostics,
+    rateLimits: undefined,
     changes,
     clock,
     config,

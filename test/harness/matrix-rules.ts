@@ -82,6 +82,9 @@ const rules = `
   GET    /api/device/{deviceId}                       -          tenant     own        own
   GET    /api/device/info/{deviceId}                  -          tenant     own        own
   GET    /api/device/{deviceId}/credentials           -          tenant     own        -
+  GET    /api/device/{deviceId}/diagnostics           -          tenant     own        -
+  GET    /api/refusals                                -          yes        -          -
+  GET    /api/refusals/addresses                      yes        -          -          -
   GET    /api/device-connectivity/{deviceId}          -          tenant     own        -
   POST   /api/device id                               -          tenant     own        -
   POST   /api/device                                  -          yes        -          -

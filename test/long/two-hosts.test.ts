@@ -257,6 +257,27 @@ test('a device that connects on both hosts while Redis is unavailable keeps the 
   young.cut();
 });
 
+test('the diagnostics of a device are those of all workers of both hosts', async () => {
+  const device = await here.api.newDevice();
+  for (const engine of [here, there]) {
+    expect((await ask(engine, device, 'POST', 'telemetry', '[7]')).status).toBe(400);
+    expect((await ask(engine, device, 'POST', 'attributes', '7')).status).toBe(400);
+  }
+  for (const engine of [here, there]) {
+    const found = (await (await engine.api.send('GET', `/api/device/${device.id}/diagnostics`)).json()) as {
+      workers: object;
+      refusalCount: number;
+      refusals: { excerpt: string; count: number }[];
+    };
+    expect(found).toMatchObject({ workers: { asked: 4, answered: 4 }, refusalCount: 4 });
+    expect(new Set(found.refusals.map(({ excerpt }) => excerpt))).toEqual(new Set(['[7]', '7']));
+    const list = await (await engine.api.send('GET', '/api/refusals?pageSize=100&page=0')).json();
+    expect((list as { data: object[] }).data).toContainEqual(
+      expect.objectContaining({ deviceId: { entityType: 'DEVICE', id: device.id }, count: 4 }),
+    );
+  }
+});
+
 test('points without ts that go to both hosts by turns are all stored', async () => {
   const device = await here.api.newDevice();
   const messages = 300;

@@ -57,6 +57,7 @@ export function gatewayAttributeTopics(
       saves.push(saved.catch((error: unknown) => refusals.add(name, faultOf(error))));
     }
     await Promise.all(saves);
+    gateway.recordRefusals(refusals);
     const fault = refusals.fault();
     if (fault) throw fault;
   }

@@ -30,6 +30,10 @@ export class MqttGatewayLink implements GatewayLink {
     this.#sendsNotices = disconnectNotices && session.level === 5;
   }
 
+  get remoteAddress(): string {
+    return this.#session.remoteAddress;
+  }
+
   attributes(name: string, update: Update, confirm: (delivered: boolean) => void): boolean {
     if (this.#push(attributesTopic, withDevice(name, update.json), confirm)) return true;
     if (this.#session.isGone) return false;

@@ -1,5 +1,8 @@
 /** How `ts` is read (docs/http.md#telemetry): stored as given, or refused by name. */
 import { expect, test } from 'vitest';
+import { withMqtt } from '../../harness/mqtt-client.ts';
+import { childName, childNamed, gatewayTopic, type Json, newGateway, rest } from '../../harness/mqtt-gateway.ts';
+import { sharedEngine } from '../../harness/shared-engine.ts';
 import { at, withPoster } from '../../harness/stored.ts';
 
 for (const [text, ts] of [
@@ -37,6 +40,40 @@ test('refused timestamps are named and store nothing', () =>
       expect(message, text).toMatch(/\bts\b/);
     }
     expect(await poster.keys()).toEqual([]);
+  }));
+
+test('a point far ahead is history and not the latest value; it, seconds and microseconds are named', () =>
+  withPoster(async (poster) => {
+    const now = Date.now();
+    const ahead = now + 10 * 365 * 86_400_000;
+    const { id } = poster.device;
+    await poster.accept(`[{"ts":${ahead},"values":{"a":1}},{"ts":${ahead},"values":{"only":1}}]`);
+    await poster.accept(`{"ts":${now},"values":{"a":2}}`);
+    await poster.accept(`{"ts":${Math.floor(now / 1000)},"values":{"a":3}}`);
+    expect(await poster.refuse(`{"ts":${now * 1000},"values":{"a":4}}`)).toMatch(/looks like microseconds/);
+    const hub = await newGateway();
+    const name = childName();
+    await withMqtt({ token: hub.token }, (client) =>
+      client.publish(gatewayTopic.telemetry, JSON.stringify({ [name]: [{ ts: ahead, values: { a: 1 } }] })),
+    );
+
+    const whole = { startTs: 0, endTs: ahead + 1 };
+    expect((await poster.points('a', whole, 3)).map(({ value }) => value)).toEqual(['3', '2', '1']);
+    expect(await poster.keys()).toEqual(['a']);
+    expect(await poster.value('a')).toBe('2');
+    const timesOf = async (device: string) => (await rest('GET', `/api/device/${device}/diagnostics`)).times;
+    const times = await timesOf(id);
+    expect(Object.fromEntries(times.map(({ kind, count, example }: Json) => [kind, [count, example]]))).toEqual({
+      microseconds: [1, now * 1000],
+      seconds: [1, Math.floor(now / 1000)],
+      ahead: [2, ahead],
+    });
+    expect(times.find(({ kind }: Json) => kind === 'ahead').aheadSeconds).toBeGreaterThan(9 * 365 * 86_400);
+    expect(await timesOf((await childNamed(name)).id)).toMatchObject([{ kind: 'ahead', count: 1, example: ahead }]);
+    const metrics = await sharedEngine().metrics();
+    for (const kind of ['seconds', 'microseconds', 'ahead']) {
+      expect(Number(new RegExp(`odd_times_total\\{kind="${kind}"\\} (\\d+)`).exec(metrics)?.[1])).toBeGreaterThan(0);
+    }
   }));
 
 test('500 different months in one message are all stored', () =>

@@ -1,0 +1,148 @@
+/**
+ * Asks every worker of the installation, on all hosts, and collects the answers until all have answered or the deadline
+ * has passed. Each worker knows the others by their announcements; a worker that misses a deadline is forgotten until
+ * its next message. Without the bus the answer is that of this worker alone, and says so by its count.
+ */
+import { randomUUID } from 'node:crypto';
+import { limits } from '../base/limits.ts';
+import type { Bus } from './bus.ts';
+import { isObject, isText, isWhole, readMessage } from './messages.ts';
+
+export interface GatherDeps<Question, Answer> {
+  bus: Bus;
+  /** The channel of the questions; answers go to a channel of the worker that asks. */
+  channel: string;
+  isQuestion: (value: unknown) => value is Question;
+  isAnswer: (value: unknown) => value is Answer;
+  /** The answer of this worker. */
+  answer: (question: Question) => Answer;
+  waitMsMax?: number;
+}
+
+export interface Gathered<Answer> {
+  answers: Answer[];
+  /** Workers that were asked, with this one. */
+  asked: number;
+}
+
+type Packet =
+  | { kind: 'here'; from: string; isAsking: boolean }
+  | { kind: 'gone'; from: string }
+  | { kind: 'ask'; from: string; id: number; question: unknown }
+  | { kind: 'answer'; from: string; id: number; answer: unknown };
+
+function isPacket(value: unknown): value is Packet {
+  if (!isObject(value) || !isText(value['from'])) return false;
+  const { kind, id } = value;
+  if (kind === 'here') return typeof value['isAsking'] === 'boolean';
+  return kind === 'gone' || ((kind === 'ask' || kind === 'answer') && isWhole(id));
+}
+
+interface Open<Answer> {
+  answers: Map<string, Answer>;
+  /** Workers that have not answered. */
+  awaited: Set<string>;
+  end: () => void;
+}
+
+export class Gather<Question, Answer> {
+  readonly #deps: GatherDeps<Question, Answer>;
+  readonly #worker = randomUUID();
+  /** The other workers. */
+  readonly #others = new Set<string>();
+  /** Questions of this worker. Each belongs to a call of the REST API, whose calls at once have a cap. */
+  readonly #open = new Map<number, Open<Answer>>();
+  #asked = 0;
+  #leave: (() => void)[] = [];
+
+  constructor(deps: GatherDeps<Question, Answer>) {
+    this.#deps = deps;
+  }
+
+  async start(): Promise<void> {
+    const { bus, channel } = this.#deps;
+    const receive = (payload: Buffer) => this.#receive(readMessage(payload, isPacket));
+    this.#leave = await Promise.all([
+      bus.subscribe(channel, receive),
+      bus.subscribe(this.#inboxOf(this.#worker), receive),
+    ]);
+    bus.onReconnect(() => this.#announce());
+    this.#announce();
+  }
+
+  stop(): void {
+    this.#publish(this.#deps.channel, { kind: 'gone', from: this.#worker });
+    for (const leave of this.#leave.splice(0)) leave();
+    for (const { end } of [...this.#open.values()]) end();
+  }
+
+  async ask(question: Question): Promise<Gathered<Answer>> {
+    const { bus, channel, answer, waitMsMax = limits.gatherMsMax } = this.#deps;
+    const own = answer(question);
+    if (this.#others.size === 0 || !bus.connected) return { answers: [own], asked: 1 + this.#others.size };
+    this.#asked += 1;
+    const id = this.#asked;
+    const awaited = new Set(this.#others);
+    const answers = new Map<string, Answer>();
+    await new Promise<void>((resolve) => {
+      const end = () => {
+        clearTimeout(timer);
+        this.#open.delete(id);
+        resolve();
+      };
+      const timer = setTimeout(end, waitMsMax);
+      this.#open.set(id, { answers, awaited, end });
+      this.#publish(channel, { kind: 'ask', from: this.#worker, id, question });
+    });
+    for (const silent of awaited) this.#others.delete(silent);
+    return { answers: [own, ...answers.values()], asked: 1 + answers.size + awaited.size };
+  }
+
+  #announce(): void {
+    this.#publish(this.#deps.channel, { kind: 'here', from: this.#worker, isAsking: true });
+  }
+
+  #publish(channel: string, packet: Packet): void {
+    this.#deps.bus.publish(channel, JSON.stringify(packet));
+  }
+
+  #inboxOf(worker: string): string {
+    return `${this.#deps.channel}:${worker}`;
+  }
+
+  #receive(packet: Packet): void {
+    const { from } = packet;
+    if (from === this.#worker) return;
+    if (packet.kind === 'gone') {
+      this.#forget(from);
+      return;
+    }
+    if (this.#others.size < limits.gatherWorkersMax) this.#others.add(from);
+    if (packet.kind === 'here') {
+      if (packet.isAsking) this.#publish(this.#inboxOf(from), { kind: 'here', from: this.#worker, isAsking: false });
+    } else if (packet.kind === 'ask') {
+      const { isQuestion, answer } = this.#deps;
+      // A worker of another version may ask what this one does not know: it counts as silent.
+      if (!isQuestion(packet.question)) return;
+      const reply: Packet = { kind: 'answer', from: this.#worker, id: packet.id, answer: answer(packet.question) };
+      this.#publish(this.#inboxOf(from), reply);
+    } else {
+      this.#answered(packet.id, from, packet.answer);
+    }
+  }
+
+  #answered(id: number, from: string, answer: unknown): void {
+    const open = this.#open.get(id);
+    if (open === undefined || !this.#deps.isAnswer(answer)) return;
+    open.answers.set(from, answer);
+    open.awaited.delete(from);
+    if (open.awaited.size === 0) open.end();
+  }
+
+  #forget(worker: string): void {
+    this.#others.delete(worker);
+    for (const open of [...this.#open.values()]) {
+      if (open.awaited.delete(worker) && open.awaited.size === 0) open.end();
+    }
+  }
+}
