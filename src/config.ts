@@ -6,9 +6,9 @@
 import { columns } from './base/columns.ts';
 import { type Config, readConfig } from './base/config.ts';
 import { messageOf, StartError } from './base/errors.ts';
-import { checkSettings } from './base/limit-relations.ts';
 import { describeUnknown } from './base/setting-names.ts';
 import { type Setting, shownValue } from './base/settings.ts';
+import { checkConfig } from './instance/config-check.ts';
 
 const usage = 'usage: npm run config -- [all | changed]';
 
@@ -20,12 +20,12 @@ function run([verb = 'all', ...more]: string[]): void {
   for (const line of columns(table)) printLine(line);
   printLine('');
   for (const name of unknown) printLine(`warning: ${describeUnknown(name)}`);
-  const relations = faults.length === 0 ? relationFaults(values as Config) : [];
-  for (const fault of [...faults, ...relations]) printLine(`fault: ${fault}`);
+  const further = faults.length === 0 ? faultsOfWhole(values as Config) : [];
+  for (const fault of [...faults, ...further]) printLine(`fault: ${fault}`);
   const changed = settings.filter(({ from }) => from !== 'default').length;
   printLine(`${settings.length} settings, ${changed} of them not from the defaults`);
   const refusesNames = unknown.length > 0 && values['strict'] === true;
-  if (faults.length + relations.length > 0 || refusesNames) process.exitCode = 1;
+  if (faults.length + further.length > 0 || refusesNames) process.exitCode = 1;
 }
 
 function row(setting: Setting): string[] {
@@ -34,10 +34,10 @@ function row(setting: Setting): string[] {
   return [path, name, shown === '' ? '-' : shown, unit ?? '-', from];
 }
 
-/** The first two settings that contradict each other. */
-function relationFaults(config: Config): string[] {
+/** The first fault that no value has by itself: two settings, a rate limit, a certificate, the rules. */
+function faultsOfWhole(config: Config): string[] {
   try {
-    checkSettings(config);
+    checkConfig(config);
     return [];
   } catch (error) {
     return [messageOf(error)];

@@ -74,6 +74,8 @@ test('`npm run config` prints settings with their origin, masks secrets, and nam
   const bad = await runConfig({ WORKERS: 'many', HTTP_BODY_BYTES_MAX: '5 apples' });
   expect(bad.code).toBe(1);
   expect(bad.stdout.match(/^fault: Setting .*/gm)).toHaveLength(2);
+  const rate = await runConfig({ RATE_LIMITS_DEVICE_MESSAGES: '10' });
+  expect(rate).toMatchObject({ code: 1, stdout: expect.stringMatching(/^fault: .*rateLimits\.device\.messages/m) });
   const contradiction = await runConfig({ HTTP_BIND_PORT: '9', MQTT_BIND_PORT: '9' });
   expect(contradiction).toMatchObject({ code: 1, stdout: expect.stringMatching(/^fault: .*both 9/m) });
 });
