@@ -84,9 +84,18 @@ function showTable({ columnLabels, dataTable }, cut) {
     columnLabels,
     shown.map((values) => columnLabels.map((label) => cell('td', values[label]))),
   );
+  alignHeads(shown[0] ?? {}, columnLabels);
   const hidden = dataTable.length > shown.length ? `, ${shown.length} of them shown` : '';
   const rows = dataTable.length === 1 ? 'row' : 'rows';
   notice(`${dataTable.length} ${rows}${hidden}${cut ? ' (there are more)' : ''}`);
+}
+
+/** The head of a column of numbers is where its numbers are. */
+function alignHeads(values, labels) {
+  const heads = element('table').tHead.rows[0].cells;
+  for (const [column, label] of labels.entries()) {
+    heads[column].classList.toggle('number', typeof values[label] === 'number');
+  }
 }
 
 function link({ id: viewId, name }) {
