@@ -47,7 +47,7 @@ async function runAnalytics(): Promise<void> {
   started.add('sockets', () => server.close());
 
   // The stores, and the copy of device data in ClickHouse.
-  const { clickhouse, postgres } = openStores(engines, config, log);
+  const { clickhouse, postgres } = openStores(engines, config, log, () => link.state.parts);
   if (!postgresReady) postgres.hold();
   started.add('connections to the stores', () => Promise.all([clickhouse.close(), postgres.close()]));
   link.onState((state) => state.postgresReady && postgres.release());

@@ -27,9 +27,10 @@ import { DataDirectory, type Secrets } from './instance/data-directory.ts';
 import { openStores, type RunningEngines, startEngines } from './instance/engines.ts';
 import { Installation } from './instance/installation.ts';
 import { judgeMachine, readMachine } from './instance/machine.ts';
-import { clockFile } from './instance/messages.ts';
+import { clockFile, type InstanceState } from './instance/messages.ts';
 import { openMonitor } from './instance/monitor.ts';
 import { portsOf, probePort } from './instance/ports.ts';
+import { RefusalWatch, type WorkerRefusals } from './instance/refusal-watch.ts';
 import { RestoredStores } from './instance/restored-stores.ts';
 import { Started } from './instance/started.ts';
 import { StartingDoor } from './instance/starting-door.ts';
@@ -41,6 +42,7 @@ import type { Postgres } from './postgres/client.ts';
 import { migrate as migratePostgres } from './postgres/migrate.ts';
 
 const stateIntervalMs = 500;
+const refusalIntervalMs = 1_000;
 const closeMsMax = 5_000;
 /** The time for stopping the parts of a failed start. */
 const startStopMsMax = 60_000;
@@ -76,7 +78,8 @@ export async function runPrimary(): Promise<void> {
     const engines = await startEngines({ config, data, secrets, log, mustStart: !knowsDevices });
     running.add('engines', () => engines.stop());
 
-    const stores = openStores(engines.engines, config, log);
+    let parts = (): InstanceState['parts'] => ({});
+    const stores = openStores(engines.engines, config, log, () => parts());
     running.add('store clients', () => closeStores(stores));
     const restored = new RestoredStores({ ...stores, data, log });
     running.add('restored stores', () => restored.stop());
@@ -93,6 +96,7 @@ export async function runPrimary(): Promise<void> {
     let seeded: Seeded | undefined;
     let publishState = () => {};
     let serving = false;
+    let busFailure = (): string | undefined => undefined;
     const watch = new StoreWatch({
       stores: watchedStores({
         config,
@@ -103,6 +107,7 @@ export async function runPrimary(): Promise<void> {
         installation,
         secrets,
         log,
+        busFailure: () => busFailure(),
         onSeeded: (result) => {
           seeded = result;
           if (serving && result.adminCreated)
@@ -113,6 +118,11 @@ export async function runPrimary(): Promise<void> {
       onChange: () => publishState(),
     });
     running.add('watch', () => watch.stop());
+    parts = () => watch.parts;
+    for (const store of Object.keys(watch.parts) as WatchedStore['name'][]) {
+      const help = '1 = the store answers this host, 0 = not.';
+      metrics.observed('store_up', help, () => watch.up(store), 'max', { store });
+    }
     await inTime(engines.begun, knowsDevices ? limits.storesWaitMsMax : Number.POSITIVE_INFINITY);
     await clock.begin();
     await watch.begin(limits.storesWaitMsMax, knowsDevices ? undefined : 'postgres', (reason) => {
@@ -157,6 +167,11 @@ export async function runPrimary(): Promise<void> {
     });
     running.add('known devices', () => known.stop());
     let writing = false;
+    busFailure = () => pool.busFailure;
+    const refusals = new RefusalWatch(log);
+    const refusingHelp = 'Workers of this host that refuse telemetry of every sender now.';
+    const isRefusing = ({ refusal }: WorkerRefusals) => refusal !== undefined;
+    metrics.observed('refusing', refusingHelp, () => pool.refusals.filter(isRefusing).length);
     publishState = () => {
       // Devices may be read only with this version's schema.
       if (!writing && isPostgresReady()) {
@@ -180,7 +195,6 @@ export async function runPrimary(): Promise<void> {
     const monitor = await openMonitor({
       ...config.monitor,
       state: () => pool.state,
-      refusing: () => pool.refusing,
       metrics: () => pool.renderMetrics(),
       log,
     });
@@ -188,6 +202,8 @@ export async function runPrimary(): Promise<void> {
     serving = true;
     const publishing = setInterval(publishState, stateIntervalMs);
     running.add('state', () => clearInterval(publishing));
+    const checking = setInterval(() => refusals.check(pool.refusals), refusalIntervalMs);
+    running.add('refusals', () => clearInterval(checking));
     publishState();
     await starting.close();
     await Promise.all([pool.start(), analytics?.start()]);
@@ -197,10 +213,16 @@ export async function runPrimary(): Promise<void> {
 
     const seconds = (performance.now() - started) / 1000;
     const { status, reasons } = pool.state;
+    const refusal = status === 'refusing' ? pool.refusal?.message : undefined;
     const banner = bannerOf(config, data, engines.description, seeded, fresh, secrets, workers, seconds);
     const warnings = [...misspelt, ...machine].slice(0, warningsMax);
-    printBanner({ ...banner, monitorPort: monitor.port, missing: reasons, warnings });
-    log.info('ready', { seconds: Number(seconds.toFixed(2)), workers, status, reasons });
+    printBanner({ ...banner, monitorPort: monitor.port, missing: reasons, refusal, warnings });
+    const fields = { seconds: Number(seconds.toFixed(2)), workers, status, reasons };
+    if (refusal === undefined) log.info('ready', fields);
+    else {
+      log.warn('started_refusing', fields);
+      refusals.onAccepting = () => printLine('telemetry is accepted now: Millrace is ready.');
+    }
   } catch (error) {
     if (ending.begun) return;
     ending.begun = true;
@@ -231,6 +253,8 @@ interface WatchedDeps {
   installation: Installation;
   secrets: Secrets;
   log: Log;
+  /** Why a worker has no connection to Redis. */
+  busFailure: () => string | undefined;
   onSeeded: (seeded: Seeded) => void;
 }
 
@@ -244,6 +268,7 @@ function watchedStores({
   installation,
   secrets,
   log,
+  busFailure,
   onSeeded,
 }: WatchedDeps): WatchedStore[] {
   const { database, cluster, url, user } = config.clickhouse;
@@ -283,7 +308,22 @@ function watchedStores({
       },
       configurationError: (error) => postgresRefusal(error, server),
     },
+    ...(config.redis.url === '' ? [] : [redisStore(busFailure)]),
   ];
+}
+
+/** The workers have the connections to Redis; the primary has none. */
+function redisStore(failure: () => string | undefined): WatchedStore {
+  return {
+    name: 'redis',
+    title: 'Redis (REDIS_URL)',
+    ping: async () => {
+      const reason = failure();
+      if (reason !== undefined) throw new Error(reason);
+    },
+    prepare: async () => {},
+    configurationError: () => undefined,
+  };
 }
 
 /** Creates the first content of a new installation; later starts find the demo device again. */
@@ -431,5 +471,6 @@ function bannerOf(
     demoDevice: seeded?.demoDevice,
     missing: [],
     warnings: [],
+    refusal: undefined,
   };
 }

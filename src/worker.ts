@@ -73,6 +73,7 @@ import { type Decode, Ingest } from './ingest/accept.ts';
 import { type JournalReport, reportOf } from './ingest/journal-report.ts';
 import { forgetJournal, takeWriterId, unknownRun } from './ingest/journal-store.ts';
 import { OrderClock, orderMs } from './ingest/order-number.ts';
+import { refusedMessages } from './ingest/refusals.ts';
 import { seriesWriter } from './ingest/save-series.ts';
 import { clockFault } from './instance/clock-offset.ts';
 import { checkInstance, instanceVariable } from './instance/data-directory.ts';
@@ -80,6 +81,7 @@ import { openStores } from './instance/engines.ts';
 import { type Begin, journalDirectory, journalName } from './instance/messages.ts';
 import { OrphanJournals } from './instance/orphan-journals.ts';
 import { PrimaryLink } from './instance/primary-link.ts';
+import type { WorkerRefusals } from './instance/refusal-watch.ts';
 import { Started } from './instance/started.ts';
 import { StopSteps } from './instance/stop-steps.ts';
 import { readWriterId, storeWriterId, writerIdMax } from './journal/identity.ts';
@@ -156,7 +158,8 @@ async function serve(link: PrimaryLink): Promise<void> {
 
   link.onCollect(() => metrics.snapshot());
   link.reportStatus(() => ({
-    refusing: channel.ingest.refusal() !== undefined,
+    ...refusals(channel.ingest, link, metrics),
+    busFailure: stores.bus.failure,
     degraded: degraded(config, channel),
   }));
   link.ready();
@@ -193,7 +196,7 @@ function openServers({ config, begin, log, metrics, started, proxies }: Base): H
 
 /** The stores, and the bus between workers. */
 async function openStoresAndBus({ link, begin, config, log, metrics, started }: Base) {
-  const { clickhouse, postgres } = openStores(begin.engines, config, log);
+  const { clickhouse, postgres } = openStores(begin.engines, config, log, () => link.state.parts);
   started.add('connections to the stores', () => Promise.all([clickhouse.close(), postgres.close()]));
   if (!begin.postgresReady) postgres.hold();
   link.onState((state) => state.postgresReady && postgres.release());
@@ -628,6 +631,12 @@ async function listenMqtt(config: Config, mqtt: Mqtt, connectionsMax: number, lo
   const deps = { open, refused, connections: () => mqtt.connections, connectionsMax, log };
   const plain = await listenTcp(address, port, deps);
   return ssl.enabled ? [plain, await listenTls(ssl.address, ssl.port, ssl, deps)] : [plain];
+}
+
+/** Returns why this worker accepts no telemetry now, and what it refused. */
+function refusals(ingest: Ingest, { state }: PrimaryLink, metrics: Metrics): Omit<WorkerRefusals, 'worker'> {
+  const { reason, message } = ingest.refusal() ?? clockFault(state.clock) ?? {};
+  return { refusal: reason && { reason, message: message! }, refused: refusedMessages(metrics) };
 }
 
 /** Returns reasons for an operator to check this worker although it accepts telemetry. */

@@ -11,7 +11,7 @@ import { Fault, messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { CachedDevice } from '../device/cached-device.ts';
-import { isLostRace, type Postgres } from '../postgres/client.ts';
+import { isAway, isLostRace, type Postgres } from '../postgres/client.ts';
 import {
   type ActivityMark,
   forgetWriter,
@@ -130,13 +130,15 @@ export class Activity {
       await this.#writeBlocks([...this.#overdue]);
       await this.#reportSettled();
     } catch (error) {
-      this.#report('activity_unwritten', error);
+      if (!isAway(error)) this.#report('activity_unwritten', error);
       return;
     }
     // A check of a large fleet takes longer than a round may.
     this.#checking ??= this.#silence
       ?.checkWhenDue()
-      .catch((error: unknown) => this.#report('inactivity_unchecked', error))
+      .catch((error: unknown) => {
+        if (!isAway(error)) this.#report('inactivity_unchecked', error);
+      })
       .finally(() => {
         this.#checking = undefined;
       });

@@ -8,7 +8,7 @@ import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { settledTransaction } from '../device/store.ts';
-import type { Queries } from '../postgres/client.ts';
+import { isAway, type Queries } from '../postgres/client.ts';
 import { readChangedHeads } from './store.ts';
 
 export interface VersionPollDeps {
@@ -70,7 +70,7 @@ export class VersionPoll {
       this.#settled = settled;
       this.#polledMs = now;
     } catch (error) {
-      log.warn('attribute_heads_unread', { reason: messageOf(error) });
+      if (!isAway(error)) log.warn('attribute_heads_unread', { reason: messageOf(error) });
     }
   }
 }

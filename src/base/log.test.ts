@@ -18,7 +18,7 @@ function logAt() {
 test('a loop with the same outage for ten minutes logs some ten lines, and counts the rest', () => {
   const { log, lines, during } = logAt();
   let n = 0;
-  during(600, () => log.warn('postgres_away', { reason: `no answer in ${(n += 1)} ms` }));
+  during(600, () => log.warn('storage_insert', { reason: `no answer in ${(n += 1)} ms` }));
   expect(lines.length).toBeGreaterThan(8);
   expect(lines.length).toBeLessThan(20);
   const suppressed = lines.reduce((sum, line) => sum + ((line['suppressed'] as number | undefined) ?? 0), 0);
@@ -27,13 +27,13 @@ test('a loop with the same outage for ten minutes logs some ten lines, and count
 
 test('another reason is written within a second, and so is the next outage', () => {
   const { log, lines, during, pass } = logAt();
-  during(300, () => log.warn('postgres_away', { reason: 'no answer' }));
+  during(300, () => log.warn('storage_insert', { reason: 'no answer' }));
   const before = lines.length;
-  during(2, () => log.warn('postgres_away', { reason: 'refused' }));
+  during(2, () => log.warn('storage_insert', { reason: 'refused' }));
   expect(lines.slice(before).map(({ reason }) => reason)).toContain('refused');
   pass(300);
   const quiet = lines.length;
-  during(2, () => log.warn('postgres_away', { reason: 'refused' }));
+  during(2, () => log.warn('storage_insert', { reason: 'refused' }));
   expect(lines.length).toBeGreaterThan(quiet + 1);
 });
 

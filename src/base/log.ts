@@ -1,6 +1,6 @@
 /**
- * Logs: one line for each event, with a stable `event` code. NDJSON on stderr, or short lines when stderr is a
- * terminal. A repeated event is written at most once a second for each code, with the number of omitted events. An
+ * Logs: one line for each event, with a stable `event` code and the level as a word. NDJSON on stderr, or short lines
+ * when stderr is a terminal. A repeated event is written at most once a second for each code, with the number of omitted events. An
  * event that repeats while a store is unavailable is written less and less often. Nothing is logged for each message,
  * and no token or secret is ever a field.
  */
@@ -23,6 +23,7 @@ const outageEvents = new Set([
   'activity_unwritten',
   'api_keys_purge',
   'attribute_heads_unread',
+  'clickhouse_slow',
   'clock_unkept',
   'credential_changes_unread',
   'erase',
@@ -30,7 +31,7 @@ const outageEvents = new Set([
   'known_devices_unwritten',
   'logins_unanswered',
   'ota_rollout',
-  'postgres_away',
+  'postgres_slow',
   'report_feeder',
   'retention',
   'rpc_rows_unwritten',
@@ -52,7 +53,8 @@ export function createLog(level: Level, process_: string): Log {
   const target = process.stderr.isTTY ? { write: writeText } : pino.destination({ dest: 2, sync: true });
   const base = { process: process_, pid: process.pid };
   const serializers = { error: pino.stdSerializers.err };
-  const logger = pino({ level, base, serializers, timestamp: pino.stdTimeFunctions.isoTime }, target);
+  const formatters = { level: (label: string) => ({ level: label }) };
+  const logger = pino({ level, base, serializers, formatters, timestamp: pino.stdTimeFunctions.isoTime }, target);
   return new RepeatLimitedLog(logger);
 }
 
@@ -120,7 +122,6 @@ function outageReason(fields: object): string {
 
 function writeText(line: string): void {
   const { level, time, event, process: name, pid: _pid, ...fields } = JSON.parse(line);
-  const label = pino.levels.labels[level] ?? level;
   const rest = Object.entries(fields).map(([key, value]) => `${key}=${JSON.stringify(value)}`);
-  process.stderr.write(`${String(time).slice(11, 23)} ${label.padEnd(5)} ${name} ${event} ${rest.join(' ')}\n`);
+  process.stderr.write(`${String(time).slice(11, 23)} ${level.padEnd(5)} ${name} ${event} ${rest.join(' ')}\n`);
 }

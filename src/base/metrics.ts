@@ -94,6 +94,12 @@ export class Metrics {
     return this.#entry(name, help, 'histogram', 'sum', labels, () => new Histogram(bounds)) as Histogram;
   }
 
+  /** Returns the value of a counter or gauge; 0 when it does not exist yet. */
+  valueOf(name: string, labels: Record<string, string> = {}): number {
+    const metric = this.#entries.get(name + renderLabels(labels))?.metric;
+    return metric === undefined || metric instanceof Histogram ? 0 : metric.value;
+  }
+
   snapshot(): Sample[] {
     return [...this.#entries.values()].map(({ metric, read, name, help, kind, merge, labels }) => {
       if (metric instanceof Histogram) {

@@ -327,3 +327,8 @@ for (const [status, names] of Object.entries(reasons)) {
 export function statusOf(reason: Reason): Status {
   return statuses.get(reason)!;
 }
+
+/** Returns the meaning of a reason without the values of an answer. */
+export function reasonText(reason: Reason): string {
+  return (reasons[statusOf(reason)] as Record<string, string>)[reason]!;
+}

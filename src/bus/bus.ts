@@ -21,6 +21,8 @@ export interface Bus {
    */
   onReconnect(callback: () => void): void;
   readonly connected: boolean;
+  /** Why there is no connection; undefined while there is one, or when none is needed. */
+  readonly failure?: string | undefined;
   close(): Promise<void>;
 }
 

@@ -31,6 +31,7 @@ export class ClusterLink implements RedisLink {
   #missed = false;
   #closed = false;
   #turn = 0;
+  failure: string | undefined;
 
   constructor(address: ClusterAddress, owner: LinkOwner) {
     this.#owner = owner;
@@ -48,7 +49,9 @@ export class ClusterLink implements RedisLink {
       retryDelayOnClusterDown: 0,
       retryDelayOnTryAgain: 0,
     });
-    this.#publisher.on('error', (error: Error) => owner.log.warn('bus_away', { reason: error.message }));
+    this.#publisher.on('error', (error: Error) => {
+      this.failure = error.message;
+    });
     this.#heartbeat = setInterval(() => {
       for (const redis of [...this.#nodes.values(), ...this.#publisher.nodes('master')]) {
         if (redis.status === 'ready') redis.ping().catch(() => {});
@@ -146,7 +149,9 @@ export class ClusterLink implements RedisLink {
       retryStrategy: () => null,
     });
     this.#nodes.set(address, node);
-    node.on('error', (error: Error) => this.#owner.log.warn('bus_away', { address, reason: error.message }));
+    node.on('error', (error: Error) => {
+      this.failure = `${address}: ${error.message}`;
+    });
     node.on('smessageBuffer', (channel: Buffer, payload: Buffer) => {
       this.#owner.onMessage(channel.toString(), payload);
     });

@@ -13,13 +13,16 @@ export class SingleLink implements RedisLink {
   readonly #heartbeat: NodeJS.Timeout;
   #wasRestored = false;
   restored = false;
+  failure: string | undefined;
 
   constructor(url: string, owner: LinkOwner) {
     this.#owner = owner;
     this.#publisher = connect(url, 'publish');
     this.#subscriber = connect(url, 'subscribe');
     for (const redis of [this.#publisher, this.#subscriber]) {
-      redis.on('error', (error: Error) => owner.log.warn('bus_away', { reason: error.message }));
+      redis.on('error', (error: Error) => {
+        this.failure = error.message;
+      });
     }
     this.#subscriber.on('messageBuffer', (channel: Buffer, payload: Buffer) => {
       owner.onMessage(channel.toString(), payload);

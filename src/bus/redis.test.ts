@@ -10,6 +10,7 @@ function open(protocol = busProtocol) {
   const link = {
     canPublish: true,
     restored: true,
+    failure: undefined,
     failing: false,
     publish: async (channel: string) => {
       published.push(channel);

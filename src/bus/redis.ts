@@ -13,6 +13,8 @@ export interface RedisLink {
   readonly canPublish: boolean;
   /** Every channel with a listener is subscribed. */
   readonly restored: boolean;
+  /** The last error of a connection, also after it is connected again. */
+  readonly failure: string | undefined;
   publish(channel: string, payload: Buffer | string): Promise<unknown>;
   /** Resolves when the channel is in force, or cannot be just now: then it will be with the next restore. */
   subscribe(channel: string): Promise<void>;
@@ -77,6 +79,10 @@ export class RedisBus implements Bus {
 
   get connected(): boolean {
     return this.#link.canPublish && this.#link.restored;
+  }
+
+  get failure(): string | undefined {
+    return this.connected ? undefined : (this.#link.failure ?? 'not connected yet');
   }
 
   publish(channel: string, payload: Buffer | string): void {

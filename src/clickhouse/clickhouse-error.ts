@@ -41,6 +41,11 @@ export class ClickHouseError extends Error {
   }
 }
 
+/** True when no server answered in time or at all: the next call may fare no better, and the client reports it. */
+export function isUnanswered(error: unknown): boolean {
+  return error instanceof ClickHouseError && error.code === 0;
+}
+
 /** Time, memory and rows of one statement, size of one body. */
 const sizeCodes = new Set([158, 159, 209, 229, 241, 307, 396]);
 /** Values that cannot be parsed, converted or kept. */

@@ -6,11 +6,12 @@
 import { type ClickHouseClient, ClickHouseLogLevel, type ClickHouseSettings, createClient } from '@clickhouse/client';
 import { Fault, messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
+import { StoreOutage } from '../base/store-outage.ts';
 import { afterLostConnection, ClickHouseError, toClickHouseError } from './clickhouse-error.ts';
 import { type Parameters, Reader } from './read.ts';
 import { runningInserts, stopInserts } from './statements.ts';
 
-export { ClickHouseError } from './clickhouse-error.ts';
+export { ClickHouseError, isUnanswered } from './clickhouse-error.ts';
 export type { Parameters } from './read.ts';
 
 export interface ClickHouseOptions {
@@ -23,6 +24,8 @@ export interface ClickHouseOptions {
   cluster?: string;
   /** Replicas that an insert into a cluster waits for, `auto` = a majority; undefined without a cluster. */
   insertQuorum?: string | undefined;
+  /** True while the primary of this process reaches the server, and so reports its outages. */
+  isUp?: () => boolean;
 }
 
 export interface QueryOptions {
@@ -75,12 +78,14 @@ export class ClickHouse {
   readonly #client: ClickHouseClient;
   readonly #clientWithoutDatabase: ClickHouseClient;
   readonly #log: Log;
+  readonly #outage: StoreOutage;
   readonly #cluster: string;
   readonly #insertQuorum: string | undefined;
 
-  constructor({ url, user, password, database, log, cluster = '', insertQuorum }: ClickHouseOptions) {
+  constructor({ url, user, password, database, log, cluster = '', insertQuorum, isUp = always }: ClickHouseOptions) {
     this.database = database;
     this.#log = log;
+    this.#outage = new StoreOutage({ store: 'clickhouse', log, isUp });
     this.#cluster = cluster;
     this.#insertQuorum = insertQuorum;
     const common = {
@@ -189,7 +194,10 @@ export class ClickHouse {
   async unavailability(): Promise<string | undefined> {
     const signal = AbortSignal.timeout(pingTimeoutMs);
     const result = await this.#client.ping({ select: false, abort_signal: signal });
-    if (result.success) return undefined;
+    if (result.success) {
+      this.#outage.answered();
+      return undefined;
+    }
     return signal.aborted ? `no answer within ${pingTimeoutMs / 1000} s` : messageOf(result.error);
   }
 
@@ -223,14 +231,18 @@ export class ClickHouse {
     const signal = abortSignal ? AbortSignal.any([abortSignal, deadline]) : deadline;
     for (let attempt = 1; ; attempt += 1) {
       try {
-        return await call(signal);
+        const result = await call(signal);
+        this.#outage.answered();
+        return result;
       } catch (error) {
         if (deadline.aborted) {
           const message = `ClickHouse did not answer in ${timeoutMs} ms`;
+          this.#outage.slow({ reason: message });
           throw new ClickHouseError(0, 'transient', message, { timedOut: true });
         }
         if (error instanceof Fault) throw error;
         const typed = toClickHouseError(error);
+        if (typed.code === 0 && !signal.aborted) this.#outage.failed({ reason: typed.message });
         // A store that died of this statement refuses the second connection: the first error is the one that counts.
         if (attempt > 1 && typed.code === 0) throw afterLostConnection(typed);
         if (!typed.connectionLost || attempt > 1 || signal.aborted || !mayRepeat()) throw typed;

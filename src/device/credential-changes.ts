@@ -11,7 +11,7 @@ import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Bus } from '../bus/bus.ts';
 import { isListOf, isObject, isText, isWhole, readMessage } from '../bus/messages.ts';
-import type { Queries } from '../postgres/client.ts';
+import { isAway, type Queries } from '../postgres/client.ts';
 import {
   type CredentialChange,
   type LoggedChange,
@@ -143,7 +143,7 @@ export class CredentialChanges {
       await this.#prune();
     } catch (error) {
       // Cached devices stay valid; the next poll continues from this place.
-      log.warn('credential_changes_unread', { reason: messageOf(error) });
+      if (!isAway(error)) log.warn('credential_changes_unread', { reason: messageOf(error) });
     }
   }
 

@@ -14,7 +14,7 @@ import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics.ts';
 import { type Disk, type DiskFile, isNoSpace, realDisk } from '../journal/disk.ts';
-import type { Queries } from '../postgres/client.ts';
+import { isAway, type Queries } from '../postgres/client.ts';
 import {
   blockBytesMax,
   blockHeadBytes,
@@ -122,6 +122,7 @@ export class KnownDevicesWriter {
       this.#failure = undefined;
     } catch (error) {
       this.#source = undefined;
+      if (isAway(error)) return;
       const reason = messageOf(error);
       if (this.#failure !== reason) log.warn('known_devices_unwritten', { reason });
       this.#failure = reason;

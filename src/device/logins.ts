@@ -11,6 +11,7 @@ import { Fault, messageOf, unavailable } from '../base/errors.ts';
 import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
+import { isAway } from '../postgres/client.ts';
 import type { DeviceRow } from './cached-device.ts';
 import { mqttBasicId, readMqttBasic } from './credentials.ts';
 import type { CredentialsType, TransportType } from './device.ts';
@@ -123,7 +124,7 @@ export class Logins {
       this.#remember(found);
       for (const { claim, settle } of batch) settle(this.#judge(claim, (id) => found.get(id)));
     } catch (error) {
-      const level = error instanceof Fault ? 'warn' : 'error';
+      const level = isAway(error) ? 'debug' : error instanceof Fault ? 'warn' : 'error';
       this.#deps.log[level]('logins_unanswered', { reason: messageOf(error), logins: batch.length });
       this.#deps.alone?.storeFailed();
       await this.#settleAlone(batch);

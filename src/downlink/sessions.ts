@@ -18,6 +18,7 @@ import { isListOf, isObject, isText, isWhole, readMessage } from '../bus/message
 import type { CachedDevice, DeviceRow, StoredDevice } from '../device/cached-device.ts';
 import type { LocalDevices } from '../device/local-devices.ts';
 import type { CredentialChange } from '../device/store.ts';
+import { isAway } from '../postgres/client.ts';
 
 export type SessionEnd = 'taken_over' | 'credentials_changed' | 'device_deleted';
 
@@ -260,7 +261,9 @@ export class Sessions {
       this.#compare(numbers, await this.#deps.lookUp(numbers));
     } catch (error) {
       // Sessions stay open while the database is unavailable.
-      this.#deps.log.warn('sessions_unchecked', { reason: messageOf(error), sessions: this.#unchecked.size });
+      if (!isAway(error)) {
+        this.#deps.log.warn('sessions_unchecked', { reason: messageOf(error), sessions: this.#unchecked.size });
+      }
       for (const number of numbers) this.#unchecked.add(number);
       await this.#pause();
     }

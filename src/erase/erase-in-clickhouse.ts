@@ -4,7 +4,7 @@
  * some days at a time, so a call that runs out of time has made progress. Called by `erase.ts` and `delete-series.ts`.
  */
 import { limits } from '../base/limits.ts';
-import { type ClickHouse, ClickHouseError } from '../clickhouse/client.ts';
+import type { ClickHouse } from '../clickhouse/client.ts';
 import {
   deleteLatestOfDevicesStatement,
   deleteLatestStatement,
@@ -159,9 +159,4 @@ function timeLeft({ msLeft }: CarryOutDeps): number {
   const left = Math.floor(Math.min(msLeft(), limits.eraseStatementMsMax));
   if (left <= 0) throw new NotYet('no time is left');
   return left;
-}
-
-/** True when the store did not answer in time or at all, so that other deletes fare no better. */
-export function isStoreUnavailable(error: unknown): boolean {
-  return error instanceof ClickHouseError && error.code === 0;
 }

@@ -10,7 +10,7 @@ import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics.ts';
-import type { ClickHouse } from '../clickhouse/client.ts';
+import { type ClickHouse, isUnanswered } from '../clickhouse/client.ts';
 import type { JournalReport } from '../ingest/journal-report.ts';
 import {
   forgetJournal,
@@ -26,7 +26,7 @@ import {
 } from '../ingest/journal-store.ts';
 import { isAway, type Postgres } from '../postgres/client.ts';
 import { Settling } from './delete-settling.ts';
-import { eraseDevices, eraseSeries, isStoreUnavailable } from './erase-in-clickhouse.ts';
+import { eraseDevices, eraseSeries } from './erase-in-clickhouse.ts';
 import {
   expireTombstones,
   fenceDevices,
@@ -137,7 +137,7 @@ export class Eraser {
       if (!this.#stopping) await this.#erase(isWaiting);
     } catch (error) {
       // Both stores may be unavailable; the tombstones stay.
-      if (!isAway(error)) this.#deps.log.warn('erase', { reason: messageOf(error) });
+      if (!isAway(error) && !isUnanswered(error)) this.#deps.log.warn('erase', { reason: messageOf(error) });
     }
   }
 
@@ -236,11 +236,12 @@ export class Eraser {
         this.#rangesMax = Math.min(limits.eraseRangesMax, this.#rangesMax * 2);
       } catch (error) {
         if (isAway(error)) throw error;
-        log.warn('erase', { tombstones: batch.length, first: batch[0]!.id, reason: messageOf(error).slice(0, 500) });
+        const fields = { tombstones: batch.length, first: batch[0]!.id, reason: messageOf(error).slice(0, 500) };
+        log[isUnanswered(error) ? 'debug' : 'warn']('erase', fields);
         for (const { id } of batch) this.#fail(id);
         this.#devicesMax = Math.max(1, this.#devicesMax >> 1);
         this.#rangesMax = Math.max(1, this.#rangesMax >> 1);
-        if (isStoreUnavailable(error) && !(await clickhouse.ping())) return false;
+        if (isUnanswered(error) && !(await clickhouse.ping())) return false;
       }
     }
     return true;

@@ -8,7 +8,7 @@ import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
-import { type ClickHouse, ClickHouseError } from '../clickhouse/client.ts';
+import { type ClickHouse, ClickHouseError, isUnanswered } from '../clickhouse/client.ts';
 import {
   deleteExpiredLatestStatement,
   deleteExpiredOthersStatement,
@@ -86,7 +86,8 @@ export class Retention {
         await giveBackLease(postgres, leaseName, this.#holder);
       }
     } catch (error) {
-      if (!isAway(error)) log.warn('retention', { reason: messageOf(error).slice(0, 500) });
+      if (isAway(error) || isUnanswered(error)) return;
+      log.warn('retention', { reason: messageOf(error).slice(0, 500) });
     }
   }
 

@@ -41,6 +41,10 @@ export class GatewayTelemetry implements Waiter {
     this.id = lastMessage;
   }
 
+  get countsRefusals(): boolean {
+    return true;
+  }
+
   acknowledge(): void {
     if (this.refusals !== undefined) this.gateway.recordRefusals(this.refusals);
     const fault = this.refusals?.fault();

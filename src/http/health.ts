@@ -13,10 +13,12 @@ export interface HealthDeps {
 export function healthDoor({ server, state, refusal }: HealthDeps): void {
   server.route('GET', '/livez', async () => json(200, { status: 'live' }));
 
+  // The state of this worker comes first: a client that sent here would be refused.
   const ready = async () => {
-    const { status, parts, reasons } = state();
+    const { status: ofInstance, parts, reasons } = state();
     const refusing = refusal();
-    return json(isUp({ status }) && refusing === undefined ? 200 : 503, {
+    const status = isUp({ status: ofInstance }) && refusing !== undefined ? 'refusing' : ofInstance;
+    return json(isUp({ status }) ? 200 : 503, {
       status,
       parts,
       reasons,

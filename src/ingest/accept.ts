@@ -18,7 +18,7 @@ import type { Chunk } from '../telemetry/decoded-chunk.ts';
 import { type Converted, type Mark, newMark, Rows } from '../telemetry/rows.ts';
 import { BacklogShares, type Sender } from './backlog-shares.ts';
 import type { OrderClock } from './order-number.ts';
-import { StoreAcks, type Waiter } from './store-acks.ts';
+import { countRefused, StoreAcks, type Waiter } from './store-acks.ts';
 
 export type { Waiter };
 
@@ -395,7 +395,8 @@ export class Ingest {
       await journal.append(frames);
     } catch (error) {
       if (!(error instanceof JournalError)) throw error;
-      log.error('journal_append', { kind: error.kind, reason: messageOf(error) });
+      // A full disk is a state: the primary logs when it begins and ends.
+      log[error.kind === 'full' ? 'debug' : 'error']('journal_append', { kind: error.kind, reason: messageOf(error) });
       if (error.kind === 'failed') onFailed(messageOf(error));
       this.#fullUntil = clock.monotonic() + 1000;
       this.#check();
@@ -427,10 +428,7 @@ export class Ingest {
   }
 
   #refuse(commit: Commit, fault: Fault): void {
-    const { metrics } = this.#deps;
-    metrics
-      .counter('ingest_rejected_total', 'Messages refused, by reason.', { reason: fault.reason })
-      .add(commit.messages);
+    countRefused(this.#deps.metrics, fault, commit.messages, commit.waiters);
     for (const waiter of commit.waiters) waiter.refuse(fault);
     this.#release(commit);
   }
@@ -472,7 +470,8 @@ export class Ingest {
     // Hysteresis of ten percent keeps the refusal from toggling at its threshold.
     const slack = this.#refusal ? 0.9 : 1;
     if (journal.backlogDiskBytes > backlogBytesMax * slack) this.#refusal = backlogFull(backlogBytesMax);
-    else if (journal.freeBytes() * slack < freeDiskBytesMin || now < this.#fullUntil) this.#refusal = diskFull();
+    else if (journal.freeBytes() * slack < freeDiskBytesMin) this.#refusal = diskBelow(freeDiskBytesMin);
+    else if (now < this.#fullUntil) this.#refusal = diskFull();
     else if (this.#writingSince > 0 && now - this.#writingSince > unsyncedMsMax) this.#refusal = slowDisk();
     else if (isLagging && this.#isLagRefused(now)) this.#refusal = loopLag();
     else this.#refusal = undefined;
@@ -548,6 +547,13 @@ function slowDisk(): Fault {
 
 function diskFull(): Fault {
   return unavailable('disk_full', 'The disk of the journal is full; free space or add to it (data.dir).', 5);
+}
+
+function diskBelow(bytesMin: number): Fault {
+  const message =
+    `The disk of the journal is full: less than ${bytesMin} bytes are free (JOURNAL_FREE_DISK_BYTES_MIN); ` +
+    'free space or add to it (data.dir).';
+  return unavailable('disk_full', message, 5);
 }
 
 function backlogFull(bytesMax: number): Fault {

@@ -13,6 +13,14 @@ import { type Lane, lanes, live } from '../journal/journal.ts';
 export interface Waiter {
   acknowledge(): void;
   refuse(fault: Fault): void;
+  /** True when the door of the sender counts its refusals, whatever their cause. */
+  readonly countsRefusals?: boolean;
+}
+
+/** Counts messages that are refused although they were accepted at first. */
+export function countRefused(metrics: Metrics, { reason }: Fault, messages: number, waiters: readonly Waiter[]): void {
+  const counted = waiters.filter(({ countsRefusals }) => countsRefusals === true).length;
+  metrics.counter('ingest_rejected_total', 'Messages refused, by reason.', { reason }).add(messages - counted);
 }
 
 export interface StoreAcksDeps {
@@ -142,9 +150,7 @@ export class StoreAcks {
     const { waiters } = group;
     if (waiters.length === 0) return;
     this.#settle(group);
-    this.#deps.metrics
-      .counter('ingest_rejected_total', 'Messages refused, by reason.', { reason: fault.reason })
-      .add(waiters.length);
+    countRefused(this.#deps.metrics, fault, waiters.length, waiters);
     for (const waiter of waiters) waiter.refuse(fault);
   }
 

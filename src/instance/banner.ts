@@ -27,6 +27,8 @@ export interface Banner {
   missing: string[];
   /** What the operator may want to change in the settings or on this machine, in sentences. */
   warnings: string[];
+  /** The reason why telemetry is refused, in a sentence that says what to change. */
+  refusal: string | undefined;
 }
 
 export function printLine(line: string): void {
@@ -36,11 +38,9 @@ export function printLine(line: string): void {
 export function printBanner(banner: Banner): void {
   const base = `http://localhost:${banner.port}`;
   const { demoDevice } = banner;
-  const workers = banner.workers === 1 ? '1 worker' : `${banner.workers} workers`;
   const lines = [
     '',
-    `Millrace ${banner.version} is ready after ${banner.seconds.toFixed(1)} s (${workers}).`,
-    ...missingLines(banner.missing),
+    ...stateLines(banner),
     ...warningLines(banner.warnings),
     '',
     `  Devices and REST   ${base}${banner.httpsPort ? `   https://localhost:${banner.httpsPort}` : ''}`,
@@ -73,6 +73,19 @@ export function printBanner(banner: Banner): void {
   }
   lines.push('', 'Stop with Ctrl-C.', '');
   process.stdout.write(`${lines.join('\n')}\n`);
+}
+
+function stateLines({ version, seconds, workers: count, refusal, missing }: Banner): string[] {
+  const workers = count === 1 ? '1 worker' : `${count} workers`;
+  if (refusal === undefined) {
+    return [`Millrace ${version} is ready after ${seconds.toFixed(1)} s (${workers}).`, ...missingLines(missing)];
+  }
+  return [
+    `Millrace ${version} is up after ${seconds.toFixed(1)} s (${workers}), but refuses telemetry:`,
+    `  ${refusal}`,
+    '  A line says when telemetry is accepted. /readyz answers 503 until then.',
+    ...missing.filter((reason) => reason !== refusal).map((reason) => `  Degraded           ${reason}`),
+  ];
 }
 
 function missingLines(missing: string[]): string[] {

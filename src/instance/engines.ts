@@ -16,7 +16,7 @@ import { startEmbeddedClickHouse } from '../clickhouse/embedded/embedded.ts';
 import { openPostgres, type Postgres } from '../postgres/client.ts';
 import { embeddedPostgresUrl, startEmbeddedPostgres } from '../postgres/embedded/embedded.ts';
 import type { DataDirectory, Secrets } from './data-directory.ts';
-import { clickhouseDirectory, type Engines, postgresDirectory, runDirectory } from './messages.ts';
+import { clickhouseDirectory, type Engines, type InstanceState, postgresDirectory, runDirectory } from './messages.ts';
 import { Supervisor } from './supervisor.ts';
 
 export interface RunningEngines {
@@ -85,10 +85,23 @@ function writeForOperators(data: DataDirectory, engines: Engines, log: Log): voi
   }
 }
 
-export function openStores(engines: Engines, config: Config, log: Log): { clickhouse: ClickHouse; postgres: Postgres } {
+/** `parts`: the stores as the primary sees them. */
+export function openStores(
+  engines: Engines,
+  config: Config,
+  log: Log,
+  parts: () => InstanceState['parts'],
+): { clickhouse: ClickHouse; postgres: Postgres } {
+  const isUp = (store: string) => () => parts()[store] === 'up';
+  const { poolMax } = config.postgres;
   return {
-    clickhouse: openClickHouse({ ...engines.clickhouse, ...clickHouseOptions(config), log }),
-    postgres: openPostgres({ url: engines.postgresUrl, poolMax: config.postgres.poolMax, log }),
+    clickhouse: openClickHouse({
+      ...engines.clickhouse,
+      ...clickHouseOptions(config),
+      log,
+      isUp: isUp('clickhouse'),
+    }),
+    postgres: openPostgres({ url: engines.postgresUrl, poolMax, log, isUp: isUp('postgres') }),
   };
 }
 

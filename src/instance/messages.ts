@@ -6,6 +6,7 @@ import type { JournalCut } from '../journal/journal.ts';
 import type { RuleText } from '../rules/table.ts';
 import type { ClockState } from './clock-offset.ts';
 import type { JournalReportsOfHost } from './journal-reports.ts';
+import type { WorkerRefusals } from './refusal-watch.ts';
 
 /** The addresses of the running engines. */
 export interface Engines {
@@ -32,9 +33,9 @@ export interface Begin {
 export type PartState = 'up' | 'starting' | 'away';
 
 export interface InstanceState {
-  status: 'starting' | 'ready' | 'degraded' | 'draining';
+  status: 'starting' | 'ready' | 'degraded' | 'refusing' | 'draining';
   parts: Record<string, PartState>;
-  /** The reasons why the instance is degraded, in sentences for an operator, except for parts that are not up. */
+  /** The reasons of `degraded` and `refusing`, in sentences for an operator, except for parts that are not up. */
   reasons: string[];
   /** PostgreSQL has the tables of this version; once true, always true. */
   postgresReady: boolean;
@@ -71,7 +72,7 @@ export type ToPrimary =
   /** The worker cannot continue yet, for this reason, and retries. */
   | { kind: 'waiting'; reason: string }
   | { kind: 'ready' }
-  | { kind: 'status'; refusing: boolean; degraded: string[] }
+  | ({ kind: 'status'; degraded: string[]; busFailure: string | undefined } & Omit<WorkerRefusals, 'worker'>)
   | { kind: 'samples'; id: number; samples: Sample[] }
   | { kind: 'journalsHeld'; id: number; cuts: JournalCut[]; intact: boolean }
   /** `flush`: rows that wait for more rows are shipped now. */

@@ -21,12 +21,11 @@ test('scrapes that come at once share one collection, the next one has its own',
     await new Promise((resolve) => setTimeout(resolve, collections === 1 ? 1_000 : 0));
     return `collections ${collections}\n`;
   };
-  let refusing = false;
+  let status: InstanceState['status'] = 'ready';
   const parts = {
     address: '127.0.0.1',
     port: 0,
-    state: () => state,
-    refusing: () => refusing,
+    state: () => ({ ...state, status }),
     metrics,
     log: silentLog,
   };
@@ -42,7 +41,9 @@ test('scrapes that come at once share one collection, the next one has its own',
     const scraped = await fetch(`http://127.0.0.1:${monitor.port}/metrics`);
     expect(scraped.headers.get('content-type')).toBe('text/plain; version=0.0.4; charset=utf-8');
     expect((await ask('/readyz'))[0]).toBe(200);
-    refusing = true;
+    status = 'degraded';
+    expect((await ask('/readyz'))[0]).toBe(200);
+    status = 'refusing';
     expect((await ask('/readyz'))[0]).toBe(503);
     expect([(await ask('/livez'))[0], (await ask('/metrics', 'POST'))[0], (await ask('/api/device'))[0]]).toEqual([
       200, 405, 404,

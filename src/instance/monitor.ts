@@ -14,8 +14,6 @@ export interface MonitorDeps {
   /** 0 = any free one. */
   port: number;
   state: () => InstanceState;
-  /** No worker accepts telemetry now. */
-  refusing: () => boolean;
   metrics: () => Promise<string>;
   log: Log;
 }
@@ -55,7 +53,7 @@ export async function openMonitor(deps: MonitorDeps): Promise<Monitor> {
 }
 
 async function answer(
-  { state, refusing }: MonitorDeps,
+  { state }: MonitorDeps,
   scrape: () => Promise<string>,
   request: IncomingMessage,
   response: ServerResponse,
@@ -76,7 +74,7 @@ async function answer(
     response.end(text);
   } else {
     const { status, parts, reasons } = state();
-    send(response, isUp({ status }) && !refusing() ? 200 : 503, { status, parts, reasons });
+    send(response, isUp({ status }) ? 200 : 503, { status, parts, reasons });
   }
 }
 

@@ -10,7 +10,7 @@ import type { Log } from '../base/log.ts';
 import type { PartState } from './messages.ts';
 
 export interface WatchedStore {
-  name: 'clickhouse' | 'postgres';
+  name: 'clickhouse' | 'postgres' | 'redis';
   /** The title in messages, as `PostgreSQL at db:5432`. */
   title: string;
   /** Rejects with the reason when the store does not answer. */
@@ -99,6 +99,11 @@ export class StoreWatch {
     return Object.fromEntries(this.#watched.map(({ store, state }) => [store.name, state]));
   }
 
+  /** 1 = the store answers and is prepared, 0 = not. */
+  up(name: WatchedStore['name']): number {
+    return this.#watched.some(({ store, state }) => store.name === name && state === 'up') ? 1 : 0;
+  }
+
   get reasons(): string[] {
     return this.#watched.flatMap(({ reason }) => reason ?? []);
   }
@@ -161,7 +166,8 @@ export class StoreWatch {
       if (formerReason !== undefined) log.info('store_back', { store: store.name, awayMs });
     } else {
       if (former === 'up') watched.awaySinceMs = performance.now();
-      log.warn('store_away', { store: store.name, reason });
+      // One warning for each absence; its reason may change meanwhile, as from a broken connection to a refused one.
+      log[former === 'away' ? 'info' : 'warn']('store_away', { store: store.name, reason });
     }
     onChange();
     this.#signal();

@@ -23,12 +23,16 @@ import {
   type ToPrimary,
   type ToWorker,
 } from './messages.ts';
+import type { Refusal, WorkerRefusals } from './refusal-watch.ts';
 import { SupervisedChild } from './supervised-child.ts';
 
 interface Slot {
   readonly number: number;
   readonly worker: SupervisedChild;
-  refusing: boolean;
+  refusal: Refusal | undefined;
+  refused: WorkerRefusals['refused'];
+  /** Why the worker has no connection to Redis. */
+  busFailure: string | undefined;
   /** Reasons of the worker to be degraded. */
   degraded: string[];
 }
@@ -93,22 +97,26 @@ export class WorkerPool {
 
   get state(): InstanceState {
     const ready = this.#slots.filter(({ worker }) => worker.isReady).length;
-    const refusing = this.#slots.some((slot) => slot.refusing);
     const parts: Record<string, PartState> = {
       ...this.#parts,
       workers: ready === this.#slots.length ? 'up' : 'starting',
     };
     const clock = this.#options.clock();
-    const ownReasons = this.#slots.flatMap(({ number, worker, degraded }) => {
+    const { refusal } = this;
+    const ownReasons = this.#slots.flatMap(({ number, worker, degraded, refusal: own }) => {
       const { failure } = worker;
-      return failure === undefined ? degraded : [`worker-${number} does not serve: ${failure}`];
+      if (failure !== undefined) return [`worker-${number} does not serve: ${failure}`];
+      if (own === undefined || refusal !== undefined) return degraded;
+      return [`worker-${number} refuses telemetry: ${own.message}`, ...degraded];
     });
-    const reasons = [...new Set([...this.#reasons, ...ownReasons])];
+    const refusing = refusal === undefined ? [] : [refusal.message];
+    const reasons = [...new Set([...refusing, ...this.#reasons, ...ownReasons])];
     const clockReason = clockSentence(clock);
-    if (clockReason !== undefined) reasons.push(clockReason);
-    const whole = Object.values(parts).every((part) => part === 'up') && !refusing && reasons.length === 0;
+    if (clockReason !== undefined && refusal?.reason !== 'clock_wrong') reasons.push(clockReason);
+    const whole = Object.values(parts).every((part) => part === 'up') && reasons.length === 0;
+    const up = refusal !== undefined ? 'refusing' : whole ? 'ready' : 'degraded';
     return {
-      status: this.#draining ? 'draining' : ready === 0 ? 'starting' : whole ? 'ready' : 'degraded',
+      status: this.#draining ? 'draining' : ready === 0 ? 'starting' : up,
       parts,
       reasons,
       postgresReady: this.#options.isPostgresReady(),
@@ -118,10 +126,24 @@ export class WorkerPool {
     };
   }
 
-  /** No worker that serves accepts telemetry. */
-  get refusing(): boolean {
-    const serving = this.#slots.filter(({ worker }) => worker.isReady);
-    return serving.every(({ refusing }) => refusing);
+  /** Why no worker that serves accepts telemetry; undefined while one accepts it, or none serves. */
+  get refusal(): Refusal | undefined {
+    const serving = this.#serving;
+    return serving.every(({ refusal }) => refusal !== undefined) ? serving[0]?.refusal : undefined;
+  }
+
+  /** What each worker that serves refuses now, and what it refused. */
+  get refusals(): WorkerRefusals[] {
+    return this.#serving.map(({ number, refusal, refused }) => ({ worker: number, refusal, refused }));
+  }
+
+  /** Why a worker that serves has no connection to Redis; undefined when all have one. */
+  get busFailure(): string | undefined {
+    return this.#serving.find(({ busFailure }) => busFailure !== undefined)?.busFailure;
+  }
+
+  get #serving(): Slot[] {
+    return this.#slots.filter(({ worker }) => worker.isReady);
   }
 
   /** A process that is no worker joins the bus. */
@@ -205,7 +227,14 @@ export class WorkerPool {
         if (this.#slots.every(({ worker }) => worker.isLooping)) onCrashLoop(reason);
       },
     });
-    const slot: Slot = { number, worker, refusing: false, degraded: [] };
+    const slot: Slot = {
+      number,
+      worker,
+      refusal: undefined,
+      refused: {},
+      busFailure: undefined,
+      degraded: [],
+    };
     return slot;
   }
 
@@ -241,7 +270,9 @@ export class WorkerPool {
     const { log } = this.#options;
     switch (message.kind) {
       case 'status':
-        slot.refusing = message.refusing;
+        slot.refusal = message.refusal;
+        slot.refused = message.refused;
+        slot.busFailure = message.busFailure;
         slot.degraded = message.degraded;
         return;
       case 'journalsHeld':

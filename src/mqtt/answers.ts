@@ -6,6 +6,7 @@
  * (`read-gate.ts`).
  */
 import { ErrorCode, type Fault } from '../base/errors.ts';
+import { isJournalRefusal } from '../ingest/refusals.ts';
 import type { CloseReason } from './close-reason.ts';
 
 export interface Answer {
@@ -46,31 +47,21 @@ export function answerOf(fault: Fault): Answer {
     case 429:
       return { code: code.quota, closesOld: 'rate_limit' };
     case 503:
-      return { code: fault.reason in quotaReasons ? code.quota : code.implementation, closesOld: 'server_fault' };
+      return { code: isQuota(fault) ? code.quota : code.implementation, closesOld: 'server_fault' };
     default:
       return stays(code.implementation);
   }
 }
 
-/** Reasons for which a client should slow down and send again. */
-const journalReasons: Record<string, true> = {
-  journal_slow: true,
-  disk_full: true,
-  backlog_full: true,
-  loop_lag: true,
-  journal_failed: true,
-  store_away: true,
-  store_waiters: true,
-};
-
 /** With `ingest.ack: store`, after the message is journaled: it is stored later without an acknowledgement. */
 const storedLater: Record<string, true> = { store_slow: true, store_refused: true };
 
 /** A pause does not help against `clock_wrong`: other messages of the client may have their own "ts". */
-const quotaReasons: Record<string, true> = { ...journalReasons, ...storedLater, clock_wrong: true, gateway_room: true };
+const quotaReasons: Record<string, true> = { ...storedLater, clock_wrong: true, gateway_room: true };
 
-export function isJournalRefusal({ status, reason }: Fault): boolean {
-  return status === 503 && reason in journalReasons;
+/** True for reasons for which a client should slow down and send again. */
+function isQuota(fault: Fault): boolean {
+  return isJournalRefusal(fault) || fault.reason in quotaReasons;
 }
 
 /** True when a refused message is lost unless its client sends it again. */

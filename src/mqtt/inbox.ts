@@ -5,7 +5,8 @@
  */
 import { assert, Fault, isBug, type Subject } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import { answerOf, code, isDiscarded, isJournalRefusal, mayPass } from './answers.ts';
+import { isJournalRefusal } from '../ingest/refusals.ts';
+import { answerOf, code, isDiscarded, mayPass } from './answers.ts';
 import type { CloseReason } from './close-reason.ts';
 import type { ConnectionDeps } from './deps.ts';
 import { Discards } from './discards.ts';

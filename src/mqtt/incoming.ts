@@ -34,6 +34,10 @@ export class Incoming implements Publish {
   /** The next object of the connection, or of the pool. */
   next: Incoming | undefined = undefined;
 
+  get countsRefusals(): boolean {
+    return true;
+  }
+
   acknowledge(): void {
     this.#answer(undefined);
   }

@@ -7,6 +7,7 @@ import type { Pool as PgPool, PoolClient, QueryResult } from 'pg';
 import { assert, Fault, messageOf, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
+import { StoreOutage } from '../base/store-outage.ts';
 import { CopyValue } from './copy.ts';
 import { Pool, types } from './driver.ts';
 
@@ -14,6 +15,8 @@ export interface PostgresOptions {
   url: string;
   poolMax: number;
   log: Log;
+  /** True while the primary of this process reaches the server, and so reports its outages. */
+  isUp?: () => boolean;
 }
 
 export interface QueryOptions {
@@ -40,14 +43,12 @@ export class Postgres implements Queries {
   /** Host and port, for messages; no user, no password. */
   readonly address: string;
   readonly #pool: PgPool;
-  readonly #log: Log;
+  readonly #outage: StoreOutage;
   #closing = false;
   #held = false;
-  /** True after the log line of an outage: each outage has one line, not one for each statement. */
-  #awayLogged = false;
 
-  constructor({ url, poolMax, log }: PostgresOptions) {
-    this.#log = log;
+  constructor({ url, poolMax, log, isUp = () => true }: PostgresOptions) {
+    this.#outage = new StoreOutage({ store: 'postgres', log, isUp });
     this.address = addressOf(url);
     this.#pool = new Pool({
       connectionString: url,
@@ -61,7 +62,7 @@ export class Postgres implements Queries {
     });
     // A connection may break while idle or between two statements of a transaction; its next user gets the error.
     const onError = (error: Error) => {
-      if (!this.#closing) this.#log.warn('postgres_connection_lost', { reason: error.message });
+      if (!this.#closing) this.#outage.failed({ reason: error.message });
     };
     this.#pool.on('error', onError);
     this.#pool.on('connect', (client) => client.on('error', onError));
@@ -175,7 +176,7 @@ export class Postgres implements Queries {
     }
     try {
       const client = await this.#pool.connect();
-      this.#awayLogged = false;
+      this.#outage.answered();
       return client;
     } catch (error) {
       throw this.#translate(error);
@@ -184,9 +185,9 @@ export class Postgres implements Queries {
 
   #translate(error: unknown): unknown {
     if (error instanceof Fault || !isAway(error)) return error;
-    const level = this.#awayLogged ? 'debug' : 'warn';
-    this.#awayLogged = true;
-    this.#log[level]('postgres_away', { address: this.address, reason: messageOf(error), code: codeOf(error) });
+    const fields = { address: this.address, reason: messageOf(error), code: codeOf(error) };
+    if (isSlow(error)) this.#outage.slow(fields);
+    else this.#outage.failed(fields);
     const fault = away();
     fault.cause = error;
     return fault;
@@ -229,6 +230,13 @@ export function isAway(error: unknown): boolean {
   const code = codeOf(error);
   if (code === undefined) return awayMessage.test(error.message);
   return isSqlState(code) ? awayClasses.has(code.slice(0, 2)) : awayCodes.has(code);
+}
+
+/** True when a server that runs refused for its load, or ended the statement at its deadline. */
+function isSlow(error: unknown): boolean {
+  const code = codeOf(error);
+  if (code === undefined) return /^Query read timeout/.test(messageOf(error));
+  return code === '57014' || (isSqlState(code) && code.startsWith('53'));
 }
 
 /** Serialization failure or deadlock: the same again may succeed. */

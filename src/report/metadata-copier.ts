@@ -9,9 +9,9 @@ import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics.ts';
-import type { ClickHouse } from '../clickhouse/client.ts';
+import { type ClickHouse, isUnanswered } from '../clickhouse/client.ts';
 import { anyDevice, deleteAttributes, insertRows, tenantsOfDevices } from '../clickhouse/metadata-statements.ts';
-import type { Postgres, Queries } from '../postgres/client.ts';
+import { isAway, type Postgres, type Queries } from '../postgres/client.ts';
 import { copyLastActivity, isLastActivityKept } from './activity-copy-store.ts';
 import { forgetAttributes, unnamedAttributes } from './kept-attribute-store.ts';
 import * as store from './outbox-store.ts';
@@ -90,7 +90,7 @@ export class MetadataCopier {
       }
     } catch (error) {
       // A store is unavailable: the outbox keeps the work.
-      log.warn('report_feeder', { reason: messageOf(error) });
+      if (!isAway(error) && !isUnanswered(error)) log.warn('report_feeder', { reason: messageOf(error) });
     }
   }
 

@@ -10,7 +10,7 @@ import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { createUuid } from '../base/uuid.ts';
 import type { Downlink } from '../downlink/downlink.ts';
-import type { Queries } from '../postgres/client.ts';
+import { isAway, type Queries } from '../postgres/client.ts';
 import type { RpcNumbers } from './numbers.ts';
 import type { Climb, RpcCall } from './rpc.ts';
 import type { Rpc } from './send.ts';
@@ -323,7 +323,7 @@ export class PersistentRpcs {
     try {
       await work();
     } catch (error) {
-      this.#deps.log.warn('rpc_rows_unwritten', { reason: messageOf(error) });
+      if (!isAway(error)) this.#deps.log.warn('rpc_rows_unwritten', { reason: messageOf(error) });
     }
   }
 }

@@ -9,7 +9,7 @@ import type { Clock } from '../base/clock.ts';
 import { assert, messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics.ts';
-import { type ClickHouse, ClickHouseError } from '../clickhouse/client.ts';
+import { type ClickHouse, ClickHouseError, isUnanswered } from '../clickhouse/client.ts';
 import { insertLatestOf, insertTelemetry, insertTelemetryRange } from '../clickhouse/statements.ts';
 import { Backoff, isNoAnswer, type Sleep } from './backoff.ts';
 import type { Control } from './control-row.ts';
@@ -235,7 +235,8 @@ export class Inserter {
     const labels = { code: String(code), kind };
     metrics.counter('storage_insert_errors_total', 'Inserts that failed, by code of ClickHouse.', labels).add(1);
     metrics.counter('storage_retries_total', 'Inserts that had to be repeated.').add(1);
-    log.warn('storage_insert', { kind, code, reason: error.message.slice(0, 500) });
+    // The client reports a store that does not answer.
+    log[isUnanswered(error) ? 'debug' : 'warn']('storage_insert', { kind, code, reason: error.message.slice(0, 500) });
   }
 }
 

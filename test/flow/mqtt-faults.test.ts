@@ -166,7 +166,12 @@ describe('a journal that refuses because ClickHouse is stopped', () => {
 
   test('clients are not read for a moment; then MQTT 5 gets 0x97 and stays, MQTT 3 is closed without PUBACK', async () => {
     const devices = [await newDevice(), await newDevice(), await newDevice(), await newDevice()] as const;
+    const began = engine.events().length;
     await withFullBacklog(async (resume) => {
+      await eventually(async () => (await engine.status()).status === 'refusing', 20_000);
+      expect(await engine.status()).toMatchObject({ code: 503, parts: { clickhouse: 'away', workers: 'up' } });
+      expect(await engine.metric('refusing')).toBe(2);
+      expect(await engine.metric('store_up{store="clickhouse"}')).toBe(0);
       const five = await connect(devices[0], 5, { keepAlive: 2 });
       const before = performance.now();
       expect((await five.publish(telemetry, '{"five":1}')).reasonCode).toBe(0x97);
@@ -209,6 +214,21 @@ describe('a journal that refuses because ClickHouse is stopped', () => {
     });
     expect(await values(devices[3], 'patient', 1)).toEqual([1]);
     expect(await values(devices[0], 'five', 1)).toEqual([2]);
+    // Two workers, many refused messages and many failed inserts: one event for each change of state of the host.
+    await eventually(() => engine.events('ingest_accepting').length > 0, 20_000);
+    const events = engine.events().slice(began);
+    const states = ['store_away', 'store_back', 'ingest_refusing', 'ingest_accepting'];
+    const changes = events.filter(({ event }) => states.includes(event));
+    expect(changes.filter(({ event }) => event === 'store_back')).toMatchObject([{ store: 'clickhouse' }]);
+    expect(changes.filter(({ event }) => event === 'ingest_accepting')).toMatchObject([{ after: 'backlog_full' }]);
+    const { seconds, messages } = changes.find(({ event }) => event === 'ingest_accepting')!;
+    expect(seconds).toBeGreaterThan(1);
+    expect(messages).toBeGreaterThan(3);
+    const loud = events.filter(({ level, event }) => level === 'warn' && event !== 'mqtt_discarded');
+    const names = loud.map(({ event, reason }) => (event === 'ingest_refusing' ? `${event} ${reason}` : event));
+    expect(new Set(names)).toEqual(new Set(['store_away', 'ingest_refusing backlog_full']));
+    expect(await engine.metric('refusing')).toBe(0);
+    expect(await engine.metric('store_up{store="clickhouse"}')).toBe(1);
     // A key that was never stored reads as null.
     const latest = async (device: Device, key: string) =>
       (await engine.api.readLatest(device.id, [key]))[key]?.[0]?.value;

@@ -38,6 +38,7 @@ test('without the database known devices connect and send, others are refused fo
   for (const worker of [0, 1]) (await connectMqttOn(worker, { port, token: known!.token })).cut();
   const held = await connectMqtt({ port, token: steady!.token });
   const doomed = await connectMqtt({ port, token: revoked!.token });
+  const began = engine.events().length;
   await stores.postgres.kill();
   try {
     expect((await held.publish('v1/devices/me/telemetry', '{"a":1}')).reasonCode).toBe(0);
@@ -55,6 +56,13 @@ test('without the database known devices connect and send, others are refused fo
   expect(await codeFor('nobody', 4)).toBe(5);
   expect(held.isClosed).toBe(false);
   await held.quiet();
+  // Three processes and a dozen of their parts have met it: one line says so, and one that it is over.
+  await eventually(() => engine.events('store_back').length > 0, 20_000);
+  const states = engine.events().slice(began);
+  expect(states.filter(({ level }) => level === 'warn' || level === 'error')).toMatchObject([
+    { event: 'store_away', store: 'postgres', reason: expect.stringContaining('does not answer') },
+  ]);
+  expect(states.filter(({ event }) => event === 'store_back')).toMatchObject([{ awayMs: expect.any(Number) }]);
   const path = `/api/device/${revoked!.id}/credentials`;
   const credentials = (await (await engine.api.send('GET', path)).json()) as object;
   await engine.api.send('POST', '/api/device/credentials', { ...credentials, credentialsId: 'changed' });

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
-import { type Engine, prepareEngine, startEngine } from '../harness/engine.ts';
+import { type Engine, type LogLine, prepareEngine, startEngine } from '../harness/engine.ts';
 import { RawConnection, requestBytes } from '../harness/raw.ts';
 import { withWorkers } from '../harness/workers.ts';
 
@@ -136,6 +136,9 @@ test('dead stores are replaced and nothing acknowledged is lost', async () => {
     await eventually(() => engine.pids().has(role), 20_000);
   }
   await allStored();
+  const ofStore = ({ child }: LogLine) => child === 'clickhouse' || child === 'postgres';
+  await eventually(() => engine.events('child_back').filter(ofStore).length === 2);
+  expect(engine.events('child_died').filter(ofStore)).toHaveLength(2);
 });
 
 test('a hanging ClickHouse delays no acknowledgement', async () => {
@@ -187,6 +190,21 @@ test('after kill -9 of the primary alone its children do not block the next star
   await engine.start();
   await send(10);
   await allStored();
+});
+
+test('a start on a full disk says that it refuses, why and what to do, and never that it is ready', async () => {
+  await engine.killAll();
+  engine.spawn({ JOURNAL_FREE_DISK_BYTES_MIN: String(2 ** 53 - 1) });
+  await eventually(() => engine.output.includes('Stop with Ctrl-C.'), 60_000);
+  expect(engine.output).toMatch(
+    /is up after .* but refuses telemetry:\n {2}The disk .* is full.*free space or add to it/,
+  );
+  expect(engine.output).not.toMatch(/is ready|"event":"ready"/);
+  expect(await engine.status()).toMatchObject({ code: 503, status: 'refusing' });
+  expect(await engine.api.postTelemetry(device.token, '{"full":1}')).toBe(503);
+  await eventually(() => engine.events('ingest_refusing').length > 0);
+  expect(engine.events('ingest_refusing')).toMatchObject([{ level: 'warn', reason: 'disk_full', workers: 2 }]);
+  expect(await engine.metric('refusing')).toBe(2);
 });
 
 test('a second signal ends it at once', async () => {

@@ -50,6 +50,13 @@ export interface Readiness {
   reasons?: string[];
 }
 
+/** One line of the log. */
+export interface LogLine {
+  level: string;
+  event: string;
+  [field: string]: unknown;
+}
+
 export interface Exit {
   code: number | null;
   signal: NodeJS.Signals | null;
@@ -326,6 +333,13 @@ export class Engine {
   /** A statement of ClickHouse that answers nothing. */
   async clickhouseCommand(sql: string): Promise<void> {
     await askClickhouse(clickhouseAddress(this.dataDir), sql);
+  }
+
+  /** Returns the log lines since the last spawn with this event, of any event without one. */
+  events(event?: string): LogLine[] {
+    const lines = this.output.split('\n').filter((line) => line.startsWith('{') && line.endsWith('}'));
+    const parsed = lines.map((line) => JSON.parse(line) as LogLine);
+    return event === undefined ? parsed : parsed.filter((line) => line.event === event);
   }
 
   tail(lines = 30): string {

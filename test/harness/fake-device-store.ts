@@ -1,5 +1,6 @@
 /** The devices of PostgreSQL and the log of their changes, as the rooms that follow the log read them. */
 import { randomBytes, randomUUID } from 'node:crypto';
+import { unavailable } from '../../src/base/errors.ts';
 import type { NewCredentials } from '../../src/device/credentials.ts';
 import type { LoggedChange, LoginRow } from '../../src/device/store.ts';
 import type { Queries } from '../../src/postgres/client.ts';
@@ -18,7 +19,7 @@ export class FakeDeviceStore implements Queries {
 
   // biome-ignore lint/suspicious/noExplicitAny: rows of any statement
   async query(text: string, values: any[] = []): Promise<any[]> {
-    if (this.isAway) throw new Error('connect ECONNREFUSED');
+    if (this.isAway) throw unavailable('postgres_away', 'connect ECONNREFUSED');
     if (text.includes('pg_snapshot_xmin')) return [{ settled: String(this.settled) }];
     if (text.includes('from credential_changes')) {
       return this.log.filter(({ transaction, id }) => transaction >= Number(values[0]) && id > values[1]);

@@ -167,9 +167,13 @@ test('without Redis commands are refused with the reason at once, polls expire, 
     expect(await engine.api.postTelemetry(device.token, '{"a":1}')).toBe(200);
     expect((await polling).status).toBe(408);
   });
+  await eventually(async () => (await engine.status()).parts?.['redis'] === 'away');
+  expect(await engine.metric('store_up{store="redis"}')).toBe(0);
   await redis.start();
   await eventually(async () => {
     await withEnds(roundTrip);
     return true;
   }, 20_000);
+  await eventually(() => engine.events('store_back').some(({ store }) => store === 'redis'), 20_000);
+  expect(engine.events('store_away').filter(({ store }) => store === 'redis')).toHaveLength(1);
 });

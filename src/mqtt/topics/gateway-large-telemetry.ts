@@ -13,9 +13,9 @@ import { childLost, type Gateway } from '../../gateway/gateway.ts';
 import { Refusals } from '../../gateway/refusals.ts';
 import { GatewayTelemetry } from '../../gateway/telemetry.ts';
 import type { Ingest } from '../../ingest/accept.ts';
+import { isJournalRefusal } from '../../ingest/refusals.ts';
 import type { Chunk } from '../../telemetry/decoded-chunk.ts';
 import { faultOf } from '../../telemetry/plain-fault.ts';
-import { isJournalRefusal } from '../answers.ts';
 import type { Publish } from '../operation.ts';
 
 export interface LargeTelemetryDeps {
