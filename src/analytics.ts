@@ -14,7 +14,8 @@ import { messageOf, StartError } from './base/errors.ts';
 import { filesForConnections } from './base/file-limit.ts';
 import { limits } from './base/limits.ts';
 import { createLog } from './base/log.ts';
-import { Metrics, processMetrics } from './base/metrics.ts';
+import { Metrics } from './base/metrics.ts';
+import { processMetrics } from './base/process-metrics.ts';
 import { openBus } from './bus/open.ts';
 import { stopQueries } from './clickhouse/statements.ts';
 import { openStores } from './instance/engines.ts';
@@ -47,7 +48,7 @@ async function runAnalytics(): Promise<void> {
   started.add('sockets', () => server.close());
 
   // The stores, and the copy of device data in ClickHouse.
-  const { clickhouse, postgres } = openStores(engines, config, log, () => link.state.parts);
+  const { clickhouse, postgres } = openStores({ engines, config, log, metrics, parts: () => link.state.parts });
   if (!postgresReady) postgres.hold();
   started.add('connections to the stores', () => Promise.all([clickhouse.close(), postgres.close()]));
   link.onState((state) => state.postgresReady && postgres.release());

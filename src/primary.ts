@@ -12,8 +12,10 @@ import { type Config, checkedConfig, readConfig } from './base/config.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { limits } from './base/limits.ts';
 import { createLog, type Log } from './base/log.ts';
-import { Metrics, processMetrics } from './base/metrics.ts';
+import { Metrics } from './base/metrics.ts';
+import { metricsPage } from './base/metrics-page.ts';
 import { endProcess, liveProcess } from './base/process-file.ts';
+import { processMetrics } from './base/process-metrics.ts';
 import type { ClickHouse } from './clickhouse/client.ts';
 import { migrate as migrateClickHouse } from './clickhouse/migrate.ts';
 import { hasKnownDevices, knownFile } from './device/known-devices-file.ts';
@@ -25,11 +27,13 @@ import { checkConfig, checkNames } from './instance/config-check.ts';
 import { answerControl, ownVersion } from './instance/control.ts';
 import { DataDirectory, type Secrets } from './instance/data-directory.ts';
 import { openStores, type RunningEngines, startEngines } from './instance/engines.ts';
+import { HostMetrics } from './instance/host-metrics.ts';
 import { Installation } from './instance/installation.ts';
 import { judgeMachine, readMachine } from './instance/machine.ts';
 import { clockFile, type InstanceState } from './instance/messages.ts';
 import { openMonitor } from './instance/monitor.ts';
 import { portsOf, probePort } from './instance/ports.ts';
+import { RefusalForecast } from './instance/refusal-forecast.ts';
 import { RefusalWatch, type WorkerRefusals } from './instance/refusal-watch.ts';
 import { RestoredStores } from './instance/restored-stores.ts';
 import { Started } from './instance/started.ts';
@@ -79,12 +83,12 @@ export async function runPrimary(): Promise<void> {
     running.add('engines', () => engines.stop());
 
     let parts = (): InstanceState['parts'] => ({});
-    const stores = openStores(engines.engines, config, log, () => parts());
+    const metrics = new Metrics();
+    processMetrics(metrics, 'primary');
+    const stores = openStores({ engines: engines.engines, config, log, metrics, parts: () => parts() });
     running.add('store clients', () => closeStores(stores));
     const restored = new RestoredStores({ ...stores, data, log });
     running.add('restored stores', () => restored.stop());
-    const metrics = new Metrics();
-    processMetrics(metrics, 'primary');
     const clock = new ClockWatch({
       postgres: stores.postgres,
       clock: systemClock,
@@ -96,6 +100,7 @@ export async function runPrimary(): Promise<void> {
     let seeded: Seeded | undefined;
     let publishState = () => {};
     let serving = false;
+    const forecast = new RefusalForecast();
     let busFailure = (): string | undefined => undefined;
     const watch = new StoreWatch({
       stores: watchedStores({
@@ -108,6 +113,7 @@ export async function runPrimary(): Promise<void> {
         secrets,
         log,
         busFailure: () => busFailure(),
+        safety: () => forecast.sentence,
         onSeeded: (result) => {
           seeded = result;
           if (serving && result.adminCreated)
@@ -141,7 +147,6 @@ export async function runPrimary(): Promise<void> {
       log,
       metrics,
       clock: () => clock.state,
-      collectOthers: async () => (analytics ? [await analytics.collect()] : []),
       isPostgresReady,
       onCrashLoop: (reason) => ending.crashLoop(reason),
     });
@@ -168,6 +173,9 @@ export async function runPrimary(): Promise<void> {
     running.add('known devices', () => known.stop());
     let writing = false;
     busFailure = () => pool.busFailure;
+    const forecastHelp =
+      'Time until telemetry would be refused if ClickHouse took nothing from now on, at the rate of the last 5 minutes.';
+    metrics.observed('time_until_refusal_seconds', forecastHelp, () => forecast.seconds, 'max');
     const refusals = new RefusalWatch(log);
     const refusingHelp = 'Workers of this host that refuse telemetry of every sender now.';
     const isRefusing = ({ refusal }: WorkerRefusals) => refusal !== undefined;
@@ -192,17 +200,27 @@ export async function runPrimary(): Promise<void> {
     running.add('workers and analytics', async () => {
       await Promise.all([pool.drain(drainMsMax), analytics?.stop(drainMsMax)]);
     });
+    const isClickHouseUp = () => watch.up('clickhouse') === 1;
+    const host = new HostMetrics({ config, data, clickhouse: stores.clickhouse, isClickHouseUp, metrics });
+    const { address, port } = config.monitor;
     const monitor = await openMonitor({
-      ...config.monitor,
+      address,
+      port,
       state: () => pool.state,
-      metrics: () => pool.renderMetrics(),
+      metrics: async () => {
+        const [, ofWorkers, ofReports] = await Promise.all([host.refresh(), pool.collect(), analytics?.collect()]);
+        return metricsPage([metrics.snapshot(), ...ofWorkers, ofReports ?? []], config.monitor.oldNames);
+      },
       log,
     });
     running.add('monitor', () => monitor.close());
     serving = true;
     const publishing = setInterval(publishState, stateIntervalMs);
     running.add('state', () => clearInterval(publishing));
-    const checking = setInterval(() => refusals.check(pool.refusals), refusalIntervalMs);
+    const checking = setInterval(() => {
+      refusals.check(pool.refusals);
+      forecast.add(pool.rooms);
+    }, refusalIntervalMs);
     running.add('refusals', () => clearInterval(checking));
     publishState();
     await starting.close();
@@ -255,6 +273,8 @@ interface WatchedDeps {
   log: Log;
   /** Why a worker has no connection to Redis. */
   busFailure: () => string | undefined;
+  /** How long telemetry is accepted without ClickHouse, in a sentence. */
+  safety: () => string | undefined;
   onSeeded: (seeded: Seeded) => void;
 }
 
@@ -269,6 +289,7 @@ function watchedStores({
   secrets,
   log,
   busFailure,
+  safety,
   onSeeded,
 }: WatchedDeps): WatchedStore[] {
   const { database, cluster, url, user } = config.clickhouse;
@@ -290,6 +311,7 @@ function watchedStores({
         await restored.clickhousePrepared();
       },
       configurationError: (error) => clickHouseRefusal(error, house, user),
+      note: safety,
     },
     {
       name: 'postgres',

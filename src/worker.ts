@@ -32,7 +32,8 @@ import { Bug, messageOf, StartError, unavailable } from './base/errors.ts';
 import { filesForConnections } from './base/file-limit.ts';
 import { limits } from './base/limits.ts';
 import { createLog, type Log } from './base/log.ts';
-import { Metrics, processMetrics } from './base/metrics.ts';
+import { Metrics } from './base/metrics.ts';
+import { processMetrics } from './base/process-metrics.ts';
 import { keyOf, suspects } from './base/running-work.ts';
 import { Turns } from './base/turns.ts';
 import { openBus } from './bus/open.ts';
@@ -81,6 +82,7 @@ import { openStores } from './instance/engines.ts';
 import { type Begin, journalDirectory, journalName } from './instance/messages.ts';
 import { OrphanJournals } from './instance/orphan-journals.ts';
 import { PrimaryLink } from './instance/primary-link.ts';
+import type { JournalRoom } from './instance/refusal-forecast.ts';
 import type { WorkerRefusals } from './instance/refusal-watch.ts';
 import { Started } from './instance/started.ts';
 import { StopSteps } from './instance/stop-steps.ts';
@@ -159,6 +161,7 @@ async function serve(link: PrimaryLink): Promise<void> {
   link.onCollect(() => metrics.snapshot());
   link.reportStatus(() => ({
     ...refusals(channel.ingest, link, metrics),
+    room: roomOf(config, channel.journal, metrics),
     busFailure: stores.bus.failure,
     degraded: degraded(config, channel),
   }));
@@ -196,7 +199,13 @@ function openServers({ config, begin, log, metrics, started, proxies }: Base): H
 
 /** The stores, and the bus between workers. */
 async function openStoresAndBus({ link, begin, config, log, metrics, started }: Base) {
-  const { clickhouse, postgres } = openStores(begin.engines, config, log, () => link.state.parts);
+  const { clickhouse, postgres } = openStores({
+    engines: begin.engines,
+    config,
+    log,
+    metrics,
+    parts: () => link.state.parts,
+  });
   started.add('connections to the stores', () => Promise.all([clickhouse.close(), postgres.close()]));
   if (!begin.postgresReady) postgres.hold();
   link.onState((state) => state.postgresReady && postgres.release());
@@ -637,6 +646,16 @@ async function listenMqtt(config: Config, mqtt: Mqtt, connectionsMax: number, lo
 function refusals(ingest: Ingest, { state }: PrimaryLink, metrics: Metrics): Omit<WorkerRefusals, 'worker'> {
   const { reason, message } = ingest.refusal() ?? clockFault(state.clock) ?? {};
   return { refusal: reason && { reason, message: message! }, refused: refusedMessages(metrics) };
+}
+
+/** Returns the bytes that the journal may still take. */
+function roomOf({ ingest }: Config, journal: Journal, metrics: Metrics): Omit<JournalRoom, 'worker'> {
+  const { backlogBytesMax, freeDiskBytesMin } = ingest.journal;
+  return {
+    written: metrics.valueOf('journal_commit_bytes_total'),
+    left: backlogBytesMax - journal.backlogDiskBytes,
+    leftOnDisk: journal.freeBytes() - freeDiskBytesMin,
+  };
 }
 
 /** Returns reasons for an operator to check this worker although it accepts telemetry. */

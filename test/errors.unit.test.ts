@@ -22,7 +22,7 @@ const intro = `# Errors
 
 Written by \`test/errors.unit.test.ts\` from \`src/base/reasons.ts\` and \`src/mqtt/close-reason.ts\`.
 
-Each refusal has one reason. The reason is the label of \`ingest_rejected_total{reason}\` and \`mqtt_discarded_total{reason,qos}\` and a
+Each refusal has one reason. The reason is the label of \`millrace_ingest_rejected_total{reason}\` and \`millrace_mqtt_discarded_total{reason,qos}\` and a
 word of the log. The body of an HTTP answer has the status, the error code and a sentence that says what to change
 (${link('REST', 'docs/rest.md#errors')}, ${link('HTTP', 'docs/http.md#errors')}). MQTT 5 has the reason code of the last column and the sentence, MQTT 3 see
 ${link('Refusals', 'docs/mqtt.md#refusals')}. The report API answers 403 where this list has 401.
@@ -44,7 +44,7 @@ function page(): string {
     '|---|---|---|---|---|',
     ...rows,
     '\n## Why an MQTT connection ends\n',
-    'The reason is the label of `mqtt_disconnects_total{reason}`. MQTT 5 gets the code in DISCONNECT, with the sentence.\n',
+    'The reason is the label of `millrace_mqtt_disconnects_total{reason}`. MQTT 5 gets the code in DISCONNECT, with the sentence.\n',
     '| reason | MQTT 5 | sentence |',
     '|---|---|---|',
     ...ends,

@@ -51,7 +51,7 @@ const schema = Type.Object({
     key: Type.String(),
     hstsSeconds: Type.Integer({ minimum: 0, maximum: 1_000_000_000 }),
   }),
-  monitor: Type.Object({ address: Type.String({ minLength: 1 }), port }),
+  monitor: Type.Object({ address: Type.String({ minLength: 1 }), port, oldNames: Type.Boolean() }),
   mqtt: Type.Object({
     enabled: Type.Boolean(),
     address: Type.String({ minLength: 1 }),

@@ -45,6 +45,7 @@ const outageEvents = new Set([
 const subjectFields = new Map([
   ['store_away', 'store'],
   ['store_back', 'store'],
+  ['ingest_refusing', 'reason'],
   ['child_died', 'child'],
   ['child_back', 'child'],
 ]);

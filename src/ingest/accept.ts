@@ -214,6 +214,13 @@ export class Ingest {
         this.#ackSeconds.observeMany((clock.monotonic() - since) / 1000, messages);
       this.#storeAcks = new StoreAcks({ clock, metrics, timeoutMs: deps.storeAckMsMax, onAcknowledged });
     }
+    const { journal, backlogBytesMax, freeDiskBytesMin } = deps;
+    const backlog = () => journal.backlogDiskBytes;
+    metrics.observed('journal_backlog_bytes', 'Bytes of segments that hold what waits for ClickHouse.', backlog);
+    const capHelp = 'Limit of that; telemetry is refused there. Each worker has its own.';
+    metrics.observed('journal_backlog_bytes_max', capHelp, () => backlogBytesMax);
+    const freeHelp = 'Telemetry is refused while the disk of the journal has less free bytes.';
+    metrics.observed('journal_disk_free_bytes_min', freeHelp, () => freeDiskBytesMin, 'max');
     metrics.observed('ingest_unsynced_bytes', 'Bytes that wait for a sync.', () => this.#unsyncedBytes());
     this.#lastCheck = clock.monotonic();
     this.#check();

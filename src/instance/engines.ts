@@ -10,6 +10,7 @@ import { join, resolve } from 'node:path';
 import type { Config } from '../base/config.ts';
 import { messageOf, StartError } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
+import type { Metrics } from '../base/metrics.ts';
 import { endProcess, liveProcess } from '../base/process-file.ts';
 import { type ClickHouse, openClickHouse } from '../clickhouse/client.ts';
 import { startEmbeddedClickHouse } from '../clickhouse/embedded/embedded.ts';
@@ -85,13 +86,19 @@ function writeForOperators(data: DataDirectory, engines: Engines, log: Log): voi
   }
 }
 
-/** `parts`: the stores as the primary sees them. */
-export function openStores(
-  engines: Engines,
-  config: Config,
-  log: Log,
-  parts: () => InstanceState['parts'],
-): { clickhouse: ClickHouse; postgres: Postgres } {
+export interface StoreClientsDeps {
+  engines: Engines;
+  config: Config;
+  log: Log;
+  metrics: Metrics;
+  /** The stores as the primary sees them. */
+  parts: () => InstanceState['parts'];
+}
+
+export function openStores({ engines, config, log, metrics, parts }: StoreClientsDeps): {
+  clickhouse: ClickHouse;
+  postgres: Postgres;
+} {
   const isUp = (store: string) => () => parts()[store] === 'up';
   const { poolMax } = config.postgres;
   return {
@@ -101,7 +108,7 @@ export function openStores(
       log,
       isUp: isUp('clickhouse'),
     }),
-    postgres: openPostgres({ url: engines.postgresUrl, poolMax, log, isUp: isUp('postgres') }),
+    postgres: openPostgres({ url: engines.postgresUrl, poolMax, log, metrics, isUp: isUp('postgres') }),
   };
 }
 

@@ -6,6 +6,7 @@ import type { JournalCut } from '../journal/journal.ts';
 import type { RuleText } from '../rules/table.ts';
 import type { ClockState } from './clock-offset.ts';
 import type { JournalReportsOfHost } from './journal-reports.ts';
+import type { JournalRoom } from './refusal-forecast.ts';
 import type { WorkerRefusals } from './refusal-watch.ts';
 
 /** The addresses of the running engines. */
@@ -72,7 +73,12 @@ export type ToPrimary =
   /** The worker cannot continue yet, for this reason, and retries. */
   | { kind: 'waiting'; reason: string }
   | { kind: 'ready' }
-  | ({ kind: 'status'; degraded: string[]; busFailure: string | undefined } & Omit<WorkerRefusals, 'worker'>)
+  | ({
+      kind: 'status';
+      degraded: string[];
+      busFailure: string | undefined;
+      room: Omit<JournalRoom, 'worker'>;
+    } & Omit<WorkerRefusals, 'worker'>)
   | { kind: 'samples'; id: number; samples: Sample[] }
   | { kind: 'journalsHeld'; id: number; cuts: JournalCut[]; intact: boolean }
   /** `flush`: rows that wait for more rows are shipped now. */

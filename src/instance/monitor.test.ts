@@ -40,6 +40,8 @@ test('scrapes that come at once share one collection, the next one has its own',
     expect(await ask('/metrics')).toEqual([200, 'collections 2\n']);
     const scraped = await fetch(`http://127.0.0.1:${monitor.port}/metrics`);
     expect(scraped.headers.get('content-type')).toBe('text/plain; version=0.0.4; charset=utf-8');
+    // `fetch` unpacks the answer, and asks for gzip by itself.
+    expect(scraped.headers.get('content-encoding')).toBe('gzip');
     expect((await ask('/readyz'))[0]).toBe(200);
     status = 'degraded';
     expect((await ask('/readyz'))[0]).toBe(200);

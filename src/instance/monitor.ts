@@ -4,6 +4,8 @@
  */
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
+import { promisify } from 'node:util';
+import { gzip } from 'node:zlib';
 import { messageOf, StartError } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
@@ -71,11 +73,23 @@ async function answer(
   } else if (path === '/metrics') {
     const text = await scrape();
     response.setHeader('Content-Type', 'text/plain; version=0.0.4; charset=utf-8');
-    response.end(text);
+    response.setHeader('Vary', 'Accept-Encoding');
+    if (!acceptsGzip(request.headers['accept-encoding'])) {
+      response.end(text);
+      return;
+    }
+    response.setHeader('Content-Encoding', 'gzip');
+    // In a thread of libuv.
+    response.end(await promisify(gzip)(text, { level: 1 }));
   } else {
     const { status, parts, reasons } = state();
     send(response, isUp({ status }) ? 200 : 503, { status, parts, reasons });
   }
+}
+
+/** `gzip` or `*` with a weight above 0, as RFC 9110 section 12.5.3 defines it. */
+function acceptsGzip(header = ''): boolean {
+  return header.split(',').some((each) => /^\s*(gzip|\*)\s*(;\s*q=(?!0(\.0*)?\s*$).*)?$/i.test(each));
 }
 
 function send(response: ServerResponse, status: number, body: object): void {

@@ -49,6 +49,8 @@ export class RefusalWatch {
 
   /** `workers`: all that take connections now. */
   check(workers: readonly WorkerRefusals[]): void {
+    // While no worker serves, nothing is refused and nothing is accepted.
+    if (workers.length === 0) return;
     const now = this.#now();
     const { messages, reason } = this.#count(workers);
     const refusing = workers.filter(({ refusal }) => refusal !== undefined);

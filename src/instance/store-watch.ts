@@ -19,6 +19,8 @@ export interface WatchedStore {
   prepare(): Promise<void>;
   /** The error that says that a setting is wrong, in one line; undefined when a later try may succeed. */
   configurationError(error: unknown): StartError | undefined;
+  /** A sentence to add to the reason of an absence. */
+  note?(): string | undefined;
 }
 
 export interface StoreWatchOptions {
@@ -105,7 +107,7 @@ export class StoreWatch {
   }
 
   get reasons(): string[] {
-    return this.#watched.flatMap(({ reason }) => reason ?? []);
+    return this.#watched.flatMap(({ store, reason }) => (reason === undefined ? [] : withNote(store, reason)));
   }
 
   isPrepared(name: WatchedStore['name']): boolean {
@@ -167,7 +169,7 @@ export class StoreWatch {
     } else {
       if (former === 'up') watched.awaySinceMs = performance.now();
       // One warning for each absence; its reason may change meanwhile, as from a broken connection to a refused one.
-      log[former === 'away' ? 'info' : 'warn']('store_away', { store: store.name, reason });
+      log[former === 'away' ? 'info' : 'warn']('store_away', { store: store.name, reason: withNote(store, reason) });
     }
     onChange();
     this.#signal();
@@ -187,6 +189,11 @@ export class StoreWatch {
   #signal(): void {
     for (const resolve of this.#waiting.splice(0)) resolve();
   }
+}
+
+function withNote(store: WatchedStore, reason = ''): string {
+  const note = store.note?.();
+  return note === undefined ? reason : `${reason}. ${note}`;
 }
 
 const stopMsMax = 2_000;

@@ -6,7 +6,7 @@ import type { ChildProcess } from 'node:child_process';
 import cluster from 'node:cluster';
 import type { Config } from '../base/config.ts';
 import type { Log } from '../base/log.ts';
-import { type Counter, type Metrics, renderMetrics, type Sample } from '../base/metrics.ts';
+import type { Counter, Metrics, Sample } from '../base/metrics.ts';
 import { BusHub } from '../bus/ipc-primary.ts';
 import { childPort } from '../bus/port.ts';
 import type { RuleText } from '../rules/table.ts';
@@ -23,6 +23,7 @@ import {
   type ToPrimary,
   type ToWorker,
 } from './messages.ts';
+import type { JournalRoom } from './refusal-forecast.ts';
 import type { Refusal, WorkerRefusals } from './refusal-watch.ts';
 import { SupervisedChild } from './supervised-child.ts';
 
@@ -33,6 +34,7 @@ interface Slot {
   refused: WorkerRefusals['refused'];
   /** Why the worker has no connection to Redis. */
   busFailure: string | undefined;
+  room: Omit<JournalRoom, 'worker'> | undefined;
   /** Reasons of the worker to be degraded. */
   degraded: string[];
 }
@@ -47,8 +49,6 @@ export interface WorkerPoolOptions {
   log: Log;
   metrics: Metrics;
   clock: () => ClockState;
-  /** Returns the metrics of processes that are not workers. */
-  collectOthers: () => Promise<Sample[][]>;
   /** PostgreSQL has the tables of this version. */
   isPostgresReady: () => boolean;
   /** Every worker dies in a loop, for this reason: no traffic can be taken. */
@@ -137,6 +137,11 @@ export class WorkerPool {
     return this.#serving.map(({ number, refusal, refused }) => ({ worker: number, refusal, refused }));
   }
 
+  /** The room in the journals of the workers that serve. */
+  get rooms(): JournalRoom[] {
+    return this.#serving.flatMap(({ number, room }) => (room === undefined ? [] : { worker: number, ...room }));
+  }
+
   /** Why a worker that serves has no connection to Redis; undefined when all have one. */
   get busFailure(): string | undefined {
     return this.#serving.find(({ busFailure }) => busFailure !== undefined)?.busFailure;
@@ -163,11 +168,9 @@ export class WorkerPool {
     for (const { worker } of this.#slots) worker.send(message);
   }
 
-  /** The metrics of the whole instance; a worker that does not answer in time is left out. */
-  async renderMetrics(): Promise<string> {
-    const others = this.#options.collectOthers();
-    const snapshots = await Promise.all(this.#slots.map(({ worker }) => worker.collect()));
-    return renderMetrics([this.#options.metrics.snapshot(), ...snapshots, ...(await others)]);
+  /** Returns the metrics of the workers; one that does not answer in time is left out. */
+  collect(): Promise<Sample[][]> {
+    return Promise.all(this.#slots.map(({ worker }) => worker.collect()));
   }
 
   /** Lets every worker refuse new work, finish the rest and end; kills workers that do not end in time. */
@@ -233,6 +236,7 @@ export class WorkerPool {
       refusal: undefined,
       refused: {},
       busFailure: undefined,
+      room: undefined,
       degraded: [],
     };
     return slot;
@@ -273,6 +277,7 @@ export class WorkerPool {
         slot.refusal = message.refusal;
         slot.refused = message.refused;
         slot.busFailure = message.busFailure;
+        slot.room = message.room;
         slot.degraded = message.degraded;
         return;
       case 'journalsHeld':

@@ -8,7 +8,7 @@ import type { Clock } from '../base/clock.ts';
 import { systemClock } from '../base/clock.ts';
 import { assert, messageOf, StartError } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
-import { type Counter, type Histogram, type Metrics, secondsBounds } from '../base/metrics.ts';
+import { type Counter, coarseBounds, type Histogram, type Metrics } from '../base/metrics.ts';
 import { Backlog, type Segment, type ShipUnit, type UnitLimits } from './backlog.ts';
 import { type Disk, errorCode, isNoSpace, realDisk } from './disk.ts';
 import { Owner } from './owner.ts';
@@ -200,14 +200,20 @@ export class Journal {
     this.#commits = metrics?.counter('journal_commits_total', 'Group commits.');
     this.#commitBytes = metrics?.counter('journal_commit_bytes_total', 'Bytes of frames journaled.');
     const writer = this.#writer;
-    if (writer) metrics?.observed('journal_write_errors', 'Failed journal writes.', () => writer.writeErrors);
+    if (writer) metrics?.counted('journal_write_errors_total', 'Failed journal writes.', () => writer.writeErrors);
+    metrics?.observed(
+      'journal_disk_free_bytes',
+      'Free bytes of the disk of the journal.',
+      () => this.freeBytes(),
+      'max',
+    );
     metrics?.observed('journal_degraded', '1: damage was found, see quarantine.', () => Number(this.degraded), 'max');
     metrics?.observed('journal_disk_bytes', 'Bytes of the journal on the disk, spare files too.', () => this.fileBytes);
     this.#packed = metrics?.counter(
       'journal_packed_total',
       'Segments that were packed: only their waiting frames were kept.',
     );
-    this.#commitSeconds = metrics?.histogram('journal_commit_seconds', 'Time of one durable write.', {}, secondsBounds);
+    this.#commitSeconds = metrics?.histogram('journal_commit_seconds', 'Time of one durable write.', {}, coarseBounds);
   }
 
   /**

@@ -7,6 +7,7 @@ import type { Pool as PgPool, PoolClient, QueryResult } from 'pg';
 import { assert, Fault, messageOf, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
+import type { Metrics } from '../base/metrics.ts';
 import { StoreOutage } from '../base/store-outage.ts';
 import { CopyValue } from './copy.ts';
 import { Pool, types } from './driver.ts';
@@ -17,6 +18,7 @@ export interface PostgresOptions {
   log: Log;
   /** True while the primary of this process reaches the server, and so reports its outages. */
   isUp?: () => boolean;
+  metrics?: Metrics;
 }
 
 export interface QueryOptions {
@@ -44,12 +46,16 @@ export class Postgres implements Queries {
   readonly address: string;
   readonly #pool: PgPool;
   readonly #outage: StoreOutage;
+  readonly #poolMax: number;
+  #waits = 0;
+  #waitSeconds = 0;
   #closing = false;
   #held = false;
 
-  constructor({ url, poolMax, log, isUp = () => true }: PostgresOptions) {
+  constructor({ url, poolMax, log, isUp = () => true, metrics }: PostgresOptions) {
     this.#outage = new StoreOutage({ store: 'postgres', log, isUp });
     this.address = addressOf(url);
+    this.#poolMax = poolMax;
     this.#pool = new Pool({
       connectionString: url,
       max: poolMax,
@@ -66,6 +72,7 @@ export class Postgres implements Queries {
     };
     this.#pool.on('error', onError);
     this.#pool.on('connect', (client) => client.on('error', onError));
+    if (metrics) this.#observe(metrics);
   }
 
   /**
@@ -175,12 +182,35 @@ export class Postgres implements Queries {
       throw unavailable('postgres_busy', 'Too many requests wait for the database. Try again later.');
     }
     try {
-      const client = await this.#pool.connect();
+      const client = await this.#take();
       this.#outage.answered();
       return client;
     } catch (error) {
       throw this.#translate(error);
     }
+  }
+
+  async #take(): Promise<PoolClient> {
+    const { idleCount, totalCount } = this.#pool;
+    if (idleCount > 0 || totalCount < this.#poolMax) return await this.#pool.connect();
+    const since = performance.now();
+    try {
+      return await this.#pool.connect();
+    } finally {
+      this.#waits += 1;
+      this.#waitSeconds += (performance.now() - since) / 1000;
+    }
+  }
+
+  #observe(metrics: Metrics): void {
+    const pool = this.#pool;
+    metrics.observed('postgres_pool_connections_max', 'Connections that the pools may have.', () => this.#poolMax);
+    metrics.observed('postgres_pool_connections', 'Open connections to PostgreSQL.', () => pool.totalCount);
+    metrics.observed('postgres_pool_idle', 'Connections that no statement uses.', () => pool.idleCount);
+    metrics.observed('postgres_pool_waiting', 'Statements that wait for a connection.', () => pool.waitingCount);
+    metrics.counted('postgres_pool_waits_total', 'Statements that found no free connection.', () => this.#waits);
+    const help = 'Time that statements waited for a free connection.';
+    metrics.counted('postgres_pool_wait_seconds_total', help, () => this.#waitSeconds);
   }
 
   #translate(error: unknown): unknown {

@@ -11,7 +11,7 @@ import { Fault, messageOf, unavailable } from '../base/errors.ts';
 import { FairQueue, type Waiter } from '../base/fair-queue.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
-import type { Counter, Histogram, Metrics } from '../base/metrics.ts';
+import { type Counter, coarseBounds, type Histogram, type Metrics } from '../base/metrics.ts';
 import { statusOf } from '../base/reasons.ts';
 import type { EncodedReport } from './encode.ts';
 import { createPermits, givePermitBack } from './query-slots.ts';
@@ -80,8 +80,9 @@ export class ReportPool {
       'report_refused_total',
       'Reports refused because the pool and its queue were full.',
     );
-    this.#seconds = metrics.histogram('report_seconds', 'Time of a report in its thread.');
-    this.#waitSeconds = metrics.histogram('report_wait_seconds', 'Time that a report waited for a thread.');
+    this.#seconds = metrics.histogram('report_seconds', 'Time of a report in its thread.', {}, coarseBounds);
+    const waitHelp = 'Time that a report waited for a thread.';
+    this.#waitSeconds = metrics.histogram('report_wait_seconds', waitHelp, {}, coarseBounds);
   }
 
   get running(): number {

@@ -89,7 +89,12 @@ const timeCodes = new Set([159, 160, 209]);
 const sizeCodes = new Set([158, 173, 241, 307, 396]);
 
 async function rowsOf({ sql, parameters }: Plan, queryId: string, deadline: number): Promise<ResultRow[]> {
-  clickhouse ??= openClickHouse({ ...data.clickhouse, log: createLog(data.logLevel, 'report') });
+  clickhouse ??= openClickHouse({
+    ...data.clickhouse,
+    log: createLog(data.logLevel, 'report'),
+    // The primary reports outages.
+    isUp: () => false,
+  });
   for (let attempt = 1; ; attempt += 1) {
     const timeoutMs = Math.max(1, Math.ceil(deadline - performance.now()));
     try {

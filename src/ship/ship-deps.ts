@@ -4,7 +4,7 @@
  */
 import type { Clock } from '../base/clock.ts';
 import type { Log } from '../base/log.ts';
-import type { Counter, Histogram, Metrics } from '../base/metrics.ts';
+import { type Counter, coarseBounds, type Histogram, type Metrics } from '../base/metrics.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
 import type { Journal, Lane } from '../journal/journal.ts';
 import type { Sleep } from './backoff.ts';
@@ -57,7 +57,12 @@ export function shipMetrics(metrics: Metrics): ShipMetrics {
   const rowBounds = [10, 100, 1000, 10_000, 50_000, 100_000, 200_000, 400_000];
   return {
     rows: metrics.histogram('storage_batch_rows', 'Rows of one unit.', {}, rowBounds),
-    insertSeconds: metrics.histogram('storage_insert_seconds', 'Time to insert one unit into both tables.'),
+    insertSeconds: metrics.histogram(
+      'storage_insert_seconds',
+      'Time to insert one unit into both tables.',
+      {},
+      coarseBounds,
+    ),
     visibleSeconds: metrics.histogram('ingest_visible_seconds', 'From acceptance to readable, by point.'),
     suspects: metrics.counter('ingest_suspect_rows_total', 'Rows that were refused alone and wait for another try.'),
   };

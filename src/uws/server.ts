@@ -12,7 +12,7 @@ import type {
 import { asFault, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
-import type { Counter, Histogram, Metrics } from '../base/metrics.ts';
+import { type Counter, coarseBounds, type Histogram, type Metrics } from '../base/metrics.ts';
 import {
   anyBlocked,
   began,
@@ -28,6 +28,7 @@ import { type Admit, BodyRoom, bodiesInFlight, keepBody, type OnRefused, readBod
 import { type Answer, Exchange, faultAnswer, type ServerHeaders } from './exchange.ts';
 import { type Head, readHead } from './head.ts';
 import { uws } from './load.ts';
+import { groupOfRoute } from './route-group.ts';
 import { Sockets } from './sockets.ts';
 import { registerWebSocket, type WebSocketRoute } from './web-socket.ts';
 
@@ -133,7 +134,7 @@ export class HttpServer {
   ): void {
     this.#room.mayHold(bodyBytesMax);
     const route = `${method} ${pattern}`;
-    const metrics = new RouteMetrics(this.#options.metrics, route);
+    const metrics = new RouteMetrics(this.#options.metrics, method, pattern);
     const names = pattern.split('/').filter((part) => part.startsWith(':')).length;
     const receive = (res: UwsResponse, req: UwsRequest, headOnly: boolean) => {
       const head = readHead(req);
@@ -442,16 +443,18 @@ function noted<Rest>(
   };
 }
 
-/** Counts one route. A route without calls is not in the metrics: with all routes a scrape had 270 kB. */
+/** Counts one route, and its group's time to answer. A route without calls is not in the metrics. */
 class RouteMetrics {
   readonly #metrics: Metrics;
   readonly #route: string;
+  readonly #pattern: string;
   readonly #byStatus = new Map<number, Counter>();
   #seconds: Histogram | undefined;
 
-  constructor(metrics: Metrics, route: string) {
+  constructor(metrics: Metrics, method: string, pattern: string) {
     this.#metrics = metrics;
-    this.#route = route;
+    this.#route = `${method} ${pattern}`;
+    this.#pattern = pattern;
   }
 
   answered(status: number, seconds: number): void {
@@ -463,8 +466,14 @@ class RouteMetrics {
       this.#byStatus.set(status, counter);
     }
     counter.add(1);
-    this.#seconds ??= this.#metrics.histogram('http_request_duration_seconds', 'Time to answer.', { route });
+    this.#seconds ??= this.#histogram();
     this.#seconds.observe(seconds);
+  }
+
+  #histogram(): Histogram {
+    const group = groupOfRoute(this.#pattern);
+    const help = 'Time to answer, by group of routes.';
+    return this.#metrics.histogram('http_request_duration_seconds', help, { group }, coarseBounds);
   }
 }
 

@@ -3,6 +3,7 @@ import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { loadConfig } from '../../src/base/config.ts';
+import { Metrics } from '../../src/base/metrics.ts';
 import type { ClickHouse } from '../../src/clickhouse/client.ts';
 import { migrate } from '../../src/clickhouse/migrate.ts';
 import { insertLatest, insertTelemetry } from '../../src/clickhouse/statements.ts';
@@ -46,7 +47,7 @@ function open(environment: Record<string, string>): ClickHouse {
   const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
   config = loadConfig({ ...environment, CLICKHOUSE_URL: url });
   const engines = { clickhouse: { url, user: 'u', password: 'p' }, postgresUrl: 'postgres://127.0.0.1:9/none' };
-  return openStores(engines, config, silentLog, () => ({})).clickhouse;
+  return openStores({ engines, config, log: silentLog, metrics: new Metrics(), parts: () => ({}) }).clickhouse;
 }
 
 const quorum = {

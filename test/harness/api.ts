@@ -40,8 +40,13 @@ export class Api {
     this.http = `http://${address.host}:${address.port}`;
   }
 
-  /** Returns the metrics; a build without a port for operators has them on the public port. */
+  /** Returns the metrics with names that have no prefix, as in earlier builds. */
   async metrics(): Promise<string> {
+    return (await this.metricsPage()).replaceAll(/^((?:# \w+ )?)millrace_/gm, '$1');
+  }
+
+  /** Returns the metrics as they are; a build without a port for operators has them on the public port. */
+  async metricsPage(): Promise<string> {
     const { host, monitorPort } = this.address;
     const ask = (base: string) => fetch(`${base}/metrics`, { signal: AbortSignal.timeout(5_000) });
     const response = await ask(`http://${host}:${monitorPort}`).catch(() => ask(this.http));

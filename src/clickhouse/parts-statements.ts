@@ -1,0 +1,29 @@
+/** The state of the tables as ClickHouse describes it: parts, merges, bytes. */
+import type { ClickHouse } from './client.ts';
+
+export interface PartsOfTables {
+  parts: number;
+  /** ClickHouse delays and then refuses inserts by this number. */
+  partsOfPartitionMax: number;
+  bytes: number;
+  merges: number;
+}
+
+const query = `
+  SELECT
+    toFloat64(sum(ofPartition)) AS parts,
+    toFloat64(max(ofPartition)) AS partsOfPartitionMax,
+    toFloat64(sum(bytesOfPartition)) AS bytes,
+    toFloat64((SELECT count() FROM system.merges WHERE database = currentDatabase())) AS merges
+  FROM (
+    SELECT count() AS ofPartition, sum(bytes_on_disk) AS bytesOfPartition
+    FROM system.parts
+    WHERE active AND database = currentDatabase()
+    GROUP BY table, partition_id
+  )`;
+
+/** Of the server that answers: in a cluster, of one of its servers. */
+export async function partsOfTables(clickhouse: ClickHouse, timeoutMs: number): Promise<PartsOfTables> {
+  const [row] = await clickhouse.rows<PartsOfTables>(query, {}, { timeoutMs });
+  return row!;
+}
