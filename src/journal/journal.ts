@@ -8,7 +8,7 @@ import type { Clock } from '../base/clock.ts';
 import { systemClock } from '../base/clock.ts';
 import { assert, messageOf, StartError } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
-import { type Counter, coarseBounds, type Histogram, type Metrics } from '../base/metrics.ts';
+import type { Counter, Metrics } from '../base/metrics.ts';
 import { Backlog, type Segment, type ShipUnit, type UnitLimits } from './backlog.ts';
 import { type Disk, errorCode, isNoSpace, realDisk } from './disk.ts';
 import { Owner } from './owner.ts';
@@ -173,7 +173,6 @@ export class Journal {
   readonly #writer: Writer | undefined;
   readonly #commits: Counter | undefined;
   readonly #commitBytes: Counter | undefined;
-  readonly #commitSeconds: Histogram | undefined;
   #free: number;
   #freeReadMs: number;
   #persisting: Promise<void> | undefined;
@@ -213,7 +212,6 @@ export class Journal {
       'journal_packed_total',
       'Segments that were packed: only their waiting frames were kept.',
     );
-    this.#commitSeconds = metrics?.histogram('journal_commit_seconds', 'Time of one durable write.', {}, coarseBounds);
   }
 
   /**
@@ -225,11 +223,9 @@ export class Journal {
     assert(writer && !this.#closed, 'an open journal of this process is appended to');
     const done = writer.append(frames);
     const bytes = writer.unsyncedBytes;
-    const since = writer.unsyncedSinceMs;
     await done;
     this.#commits?.add(1);
     this.#commitBytes?.add(bytes);
-    this.#commitSeconds?.observe((this.#deps.clock.monotonic() - since) / 1000);
   }
 
   /**

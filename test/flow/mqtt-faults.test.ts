@@ -5,6 +5,7 @@
 import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
+import { firing } from '../harness/alerts.ts';
 import { type Device, eventually } from '../harness/api.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
 import { connectMqtt, type Level, type Login, levelName, levels, type MqttClient } from '../harness/mqtt-client.ts';
@@ -172,6 +173,8 @@ describe('a journal that refuses because ClickHouse is stopped', () => {
       expect(await engine.status()).toMatchObject({ code: 503, parts: { clickhouse: 'away', workers: 'up' } });
       expect(await engine.metric('refusing')).toBe(2);
       expect(await engine.metric('store_up{store="clickhouse"}')).toBe(0);
+      const alerts = ['MillraceRefusing', 'MillraceRefusalNear', 'MillraceJournalFills', 'MillraceStoreDown'];
+      expect(firing(await engine.api.metricsPage())).toEqual(expect.arrayContaining(alerts));
       const five = await connect(devices[0], 5, { keepAlive: 2 });
       const before = performance.now();
       expect((await five.publish(telemetry, '{"five":1}')).reasonCode).toBe(0x97);
@@ -242,6 +245,7 @@ test('a worker that is killed takes only its own connections with it, and they c
   const onFirst = await connectMqttOn(0, { port: engine.mqttPort, token: lost.token });
   const onSecond = await connectMqttOn(1, { port: engine.mqttPort, token: kept.token });
   expect((await onFirst.publish(telemetry, '{"before":1}')).reasonCode).toBe(0);
+  const earlier = await engine.api.metricsPage();
   await engine.kill('worker-0');
   await onFirst.closed();
   expect((await onSecond.publish(telemetry, '{"beside":1}')).reasonCode).toBe(0);
@@ -253,6 +257,7 @@ test('a worker that is killed takes only its own connections with it, and they c
   onSecond.cut();
   again.cut();
   await eventually(() => engine.workers().length === 2);
+  expect(firing(await engine.api.metricsPage(), earlier)).toContain('MillraceWorkerRestarts');
 });
 
 test('SIGTERM: every client gets a reason, acknowledged messages are stored, and no others', async () => {

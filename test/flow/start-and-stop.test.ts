@@ -3,6 +3,7 @@ import { readdirSync, readFileSync, readlinkSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { firing } from '../harness/alerts.ts';
 import { type Device, eventually } from '../harness/api.ts';
 import { type Engine, type LogLine, prepareEngine, startEngine } from '../harness/engine.ts';
 import { RawConnection, requestBytes } from '../harness/raw.ts';
@@ -50,6 +51,10 @@ test('the start prints addresses and a curl that works', async () => {
   const token = /token (\S+)/.exec(engine.output)?.[1];
   expect(token).toBeDefined();
   expect(await engine.api.postTelemetry(token!, '{"temperature":21.5}')).toBe(200);
+});
+
+test('the metrics of an idle engine have fewer than 600 lines', async () => {
+  expect((await engine.api.metricsPage()).split('\n').length).toBeLessThan(600);
 });
 
 test('what is secret is readable by the owner only', () => {
@@ -205,6 +210,8 @@ test('a start on a full disk says that it refuses, why and what to do, and never
   await eventually(() => engine.events('ingest_refusing').length > 0);
   expect(engine.events('ingest_refusing')).toMatchObject([{ level: 'warn', reason: 'disk_full', workers: 2 }]);
   expect(await engine.metric('refusing')).toBe(2);
+  const alerts = ['MillraceRefusing', 'MillraceJournalDiskLow'];
+  expect(firing(await engine.api.metricsPage())).toEqual(expect.arrayContaining(alerts));
 });
 
 test('a second signal ends it at once', async () => {

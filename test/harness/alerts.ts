@@ -1,0 +1,146 @@
+/**
+ * Evaluates the alert rules of ops/alerts.yaml against pages of /metrics: the part of PromQL that the rules use. A rule
+ * with `increase` compares two pages. `for` is left out: a test waits for the condition itself.
+ */
+import { readFileSync } from 'node:fs';
+import { parse } from 'yaml';
+
+export interface Rule {
+  alert: string;
+  expr: string;
+  labels: { severity: string };
+  annotations: { summary: string };
+}
+
+interface Series {
+  labels: Record<string, string>;
+  value: number;
+}
+
+/** The labels that Prometheus adds to what it scrapes. */
+const target = { job: 'millrace', instance: 'here' };
+
+export function readRules(): Rule[] {
+  const { groups } = parse(readFileSync('ops/alerts.yaml', 'utf8')) as { groups: { rules: Rule[] }[] };
+  return groups.flatMap(({ rules }) => rules);
+}
+
+/** Returns the names of the alerts whose condition holds, in the order of the file. */
+export function firing(page: string, earlier = page): string[] {
+  return readRules().flatMap(({ alert, expr }) => (new Evaluation(expr, page, earlier).holds() ? [alert] : []));
+}
+
+const token = /\s*(increase|abs|and|on|>=|<=|==|[<>*/()]|\d+(?:\.\d+)?|[a-z_]\w*(?:\{[^}]*\})?(?:\[\w+\])?)/y;
+
+class Evaluation {
+  readonly #tokens: string[] = [];
+  readonly #page: string;
+  readonly #earlier: string;
+  #at = 0;
+
+  constructor(expression: string, page: string, earlier: string) {
+    this.#page = page;
+    this.#earlier = earlier;
+    token.lastIndex = 0;
+    while (token.lastIndex < expression.length) {
+      const [, text] = token.exec(expression) ?? [];
+      if (text === undefined) throw new Error(`not understood: ${expression}`);
+      this.#tokens.push(text);
+    }
+  }
+
+  holds(): boolean {
+    let series = this.#comparison();
+    while (this.#take('and')) {
+      for (const expected of ['on', '(']) if (!this.#take(expected)) throw new Error(`expected ${expected}`);
+      const label = this.#next();
+      if (!this.#take(')')) throw new Error('expected )');
+      const others = this.#comparison();
+      series = series.filter(({ labels }) => others.some((other) => other.labels[label] === labels[label]));
+    }
+    if (this.#at < this.#tokens.length) throw new Error(`not understood: ${this.#tokens.slice(this.#at).join(' ')}`);
+    return series.length > 0;
+  }
+
+  #comparison(): Series[] {
+    const left = this.#product();
+    const operator = this.#next();
+    const right = this.#product();
+    const compare = comparisons[operator];
+    if (compare === undefined) throw new Error(`${operator} is no comparison`);
+    return left.filter(({ value, labels }) => compare(value, match(right, labels)));
+  }
+
+  #product(): Series[] {
+    let left = this.#term();
+    for (;;) {
+      const operator = this.#take('*') ? '*' : this.#take('/') ? '/' : undefined;
+      if (operator === undefined) return left;
+      const right = this.#term();
+      const isScalar = left.length === 1 && Object.keys(left[0]!.labels).length === 0;
+      const [base, other] = isScalar ? [right, left] : [left, right];
+      left = base.map(({ labels, value }) => {
+        const factor = match(other, labels);
+        return { labels, value: operator === '*' ? value * factor : value / factor };
+      });
+    }
+  }
+
+  #term(): Series[] {
+    const text = this.#next();
+    if (/^\d/.test(text)) return [{ labels: {}, value: Number(text) }];
+    if (text !== 'increase' && text !== 'abs') return select(this.#page, text);
+    if (!this.#take('(')) throw new Error('expected (');
+    const selector = this.#next().replace(/\[\w+\]$/, '');
+    if (!this.#take(')')) throw new Error('expected )');
+    const now = select(this.#page, selector);
+    if (text === 'abs') return now.map(({ labels, value }) => ({ labels, value: Math.abs(value) }));
+    const before = select(this.#earlier, selector);
+    return now.map(({ labels, value }) => ({ labels, value: value - match(before, labels, 0) }));
+  }
+
+  #next(): string {
+    const text = this.#tokens[this.#at];
+    if (text === undefined) throw new Error('the expression ends too early');
+    this.#at += 1;
+    return text;
+  }
+
+  #take(text: string): boolean {
+    if (this.#tokens[this.#at] !== text) return false;
+    this.#at += 1;
+    return true;
+  }
+}
+
+const comparisons: Record<string, (a: number, b: number) => boolean> = {
+  '>': (a, b) => a > b,
+  '<': (a, b) => a < b,
+  '>=': (a, b) => a >= b,
+  '<=': (a, b) => a <= b,
+  '==': (a, b) => a === b,
+};
+
+/** The value of the series with equal labels, or of a number. */
+function match(series: Series[], labels: Record<string, string>, missing = Number.NaN): number {
+  const wanted = JSON.stringify(labels);
+  const found = series.find((each) => Object.keys(each.labels).length === 0 || JSON.stringify(each.labels) === wanted);
+  return found?.value ?? missing;
+}
+
+function select(page: string, selector: string): Series[] {
+  const [, name, matchers = ''] = /^(\w+)(?:\{(.*)\})?$/.exec(selector) ?? [];
+  if (name === undefined) throw new Error(`no selector: ${selector}`);
+  const wanted = labelsOf(matchers);
+  return page.split('\n').flatMap((line) => {
+    const [, own, text = '', value] = /^(\w+)(?:\{(.*)\})? (\S+)$/.exec(line) ?? [];
+    if (own !== name) return [];
+    const labels = { ...target, ...labelsOf(text) };
+    const isWanted = Object.entries(wanted).every(([label, each]) => labels[label as 'job'] === each);
+    return isWanted ? [{ labels, value: value === '+Inf' ? Number.POSITIVE_INFINITY : Number(value) }] : [];
+  });
+}
+
+function labelsOf(text: string): Record<string, string> {
+  return Object.fromEntries([...text.matchAll(/(\w+)="([^"]*)"/g)].map(([, label, value]) => [label!, value!]));
+}
