@@ -70,11 +70,21 @@ export async function listDevices(queries: Queries, filter: DeviceFilter, link: 
   if (active !== undefined) where.push(`coalesce(a.active, false) = ${parameter(active)}`);
   if (link.textSearch !== '') where.push(searched(link.textSearch, parameter));
   const isWalk = total !== undefined && sort.walk !== undefined && (conditions.length === 1 || isEither(scope, sort));
-  const keys = isWalk ? walked(sort, where, total, link) : sorted(sort, where, link);
   const activity = active === undefined ? '' : activityJoin;
   const count = total ?? `select count(*) from device d ${activity} where ${where.join(' and ')}`;
-  return await read(queries, { count, keys, sort, values }, link);
+  const reading = { sort, values, link };
+  if (isWalk) return await read(queries, count, walked(sort, where, total, link), reading);
+  const few = collected(sort, `device d ${activity} where ${where.join(' and ')}`, link);
+  if (link.textSearch !== '') return await read(queries, count, few, reading);
+  const many = sorted(sort, where, link);
+  if (total === undefined) return await read(queries, count, many, reading);
+  // A total that is kept comes at once.
+  const [kept] = await queries.query<{ count: number }>(count, values);
+  return await read(queries, count, kept!.count > collectedMax ? many : few, reading);
 }
+
+/** So many devices are sorted whatever the sort. */
+const collectedMax = 20_000;
 
 /** Undefined when no device can be in the list. */
 async function scopeOf(queries: Queries, filter: DeviceFilter): Promise<Scope | undefined> {
@@ -123,25 +133,49 @@ export async function countDevices(queries: Queries, tenantId: string): Promise<
   return row!.count;
 }
 
+/** True when an index of three letters helps: those of pg_trgm are ASCII letters and digits in a database of locale C. */
+function hasLetters(text: string): boolean {
+  return /[a-z0-9]{3}/i.test(text);
+}
+
 function searched(text: string, parameter: (value: unknown) => string): string {
-  const pattern = parameter(containsPattern(text));
-  const found = `d.search_text like (lower(${pattern}::text collate any_letter_case) collate "C")`;
+  const isIndexed = hasLetters(text);
+  // The planner would look at the whole index of letters for a pattern without three of them, but not for `strpos`.
+  const lower = `lower(${parameter(isIndexed ? containsPattern(text) : text)}::text collate any_letter_case) collate "C"`;
+  const found = isIndexed ? `d.search_text like (${lower})` : `strpos(d.search_text, ${lower}) > 0`;
   if (!text.includes('\n')) return found;
   // A line end divides the name from the label.
+  const pattern = parameter(containsPattern(text));
   return `${found} and (${contains('d.name', pattern)} or ${contains('d.label', pattern)})`;
 }
 
 const activityJoin = 'left join device_activity a on a.device = d.number';
 
-function sorted({ column }: Sort, where: string[], link: PageLink): Keys {
-  const joins = [
-    column.startsWith('p.') ? 'join device_profile p on p.id = d.device_profile_id' : '',
-    column.startsWith('c.') ? 'left join customer c on c.id = d.customer_id' : '',
-    column.includes('a.') || where.some((condition) => condition.includes('a.active')) ? activityJoin : '',
-  ];
-  const select = `select d.id as key from device d ${joins.join(' ')} where ${where.join(' and ')}
-    order by ${orderOf(column, link)} limit ${link.pageSize} offset ${link.page * link.pageSize}`;
+/** Leaves the access to the planner, which expects the devices of the list anywhere among all. */
+function sorted(sort: Sort, where: string[], link: PageLink): Keys {
+  const isActive = where.some((condition) => condition.includes('a.active'));
+  const joins = isActive && !sort.column.includes('a.') ? `${joinsOf(sort)} ${activityJoin}` : joinsOf(sort);
+  const select = `select d.id as key from device d ${joins} where ${where.join(' and ')}
+    order by ${orderOf(sort.column, link)} limit ${link.pageSize} offset ${link.page * link.pageSize}`;
   return { select, on: 'd.id = page.key' };
+}
+
+/**
+ * Looks at all devices of the list and sorts them. The subselect has its own plan: in the order of an index the devices
+ * of a search may be the last ones.
+ */
+function collected(sort: Sort, from: string, link: PageLink): Keys {
+  const own = ['d.name', 'd.label', 'd.created_time'].filter((column) => column === sort.column);
+  const columns = ['d.id', 'd.number', 'd.customer_id', 'd.device_profile_id', ...own];
+  const select = `select d.id as key from (select ${columns.join(', ')} from ${from} offset 0) as d ${joinsOf(sort)}
+    order by ${orderOf(sort.column, link)} limit ${link.pageSize} offset ${link.page * link.pageSize}`;
+  return { select, on: 'd.id = page.key' };
+}
+
+function joinsOf({ column }: Sort): string {
+  if (column.startsWith('p.')) return 'join device_profile p on p.id = d.device_profile_id';
+  if (column.startsWith('c.')) return 'left join customer c on c.id = d.customer_id';
+  return column.includes('a.') ? activityJoin : '';
 }
 
 function orderOf(column: string, { sortOrder }: PageLink): string {
@@ -199,30 +233,28 @@ function groupsOf(sort: Sort, total: string): string {
 }
 
 interface Reading {
-  count: string;
-  keys: Keys;
   sort: Sort;
   values: unknown[];
+  link: PageLink;
 }
 
-/** Throws 400 for a page whose documents together are too long. */
-async function read(
-  queries: Queries,
-  { count, keys, sort, values }: Reading,
-  link: PageLink,
-): Promise<Page<DeviceInfo>> {
-  const device = `from (${keys.select}) as page join device d on ${keys.on}`;
-  if (link.pageSize * documents.rowBytesMax > limits.pageBytesMax) {
-    await checkBytes(queries, documents.columns, device, values);
-  }
+async function read(queries: Queries, count: string, keys: Keys, reading: Reading): Promise<Page<DeviceInfo>> {
+  const { link, values } = reading;
   const [counted, data] = await Promise.all([
     queries.query<{ count: number }>(count, values),
-    queries.query<DeviceInfo>(
-      `select ${infoColumns} ${device} ${infoJoins} order by ${orderOf(sort.column, link)}`,
-      values,
-    ),
+    readRows(queries, keys, reading),
   ]);
   const totalElements = counted[0]!.count;
   const totalPages = Math.ceil(totalElements / link.pageSize);
   return { data, totalPages, totalElements, hasNext: link.page + 1 < totalPages };
+}
+
+/** Throws 400 for a page whose documents together are too long. */
+async function readRows(queries: Queries, keys: Keys, { sort, values, link }: Reading): Promise<DeviceInfo[]> {
+  const device = `from (${keys.select}) as page join device d on ${keys.on}`;
+  if (link.pageSize * documents.rowBytesMax > limits.pageBytesMax) {
+    await checkBytes(queries, documents.columns, device, values);
+  }
+  const order = orderOf(sort.column, link);
+  return await queries.query<DeviceInfo>(`select ${infoColumns} ${device} ${infoJoins} order by ${order}`, values);
 }
