@@ -16,6 +16,7 @@ import { runGateway } from './scenarios/gateway.ts';
 import { runHostile } from './scenarios/hostile.ts';
 import { runHttp } from './scenarios/http.ts';
 import { runLatest } from './scenarios/latest.ts';
+import { runLists } from './scenarios/lists.ts';
 import { runLongPoll } from './scenarios/longpoll.ts';
 import { runMqtt } from './scenarios/mqtt.ts';
 import { runOta } from './scenarios/ota.ts';
@@ -49,6 +50,7 @@ const scenarios: Record<string, Scenario> = {
     about: 'reads of devices and telemetry among a million series, and sign-ins: idle, and beside half of peak',
     run: runApi,
   },
+  lists: { about: 'lists of devices of a tenant with a million: p50 and p99 of each kind of page', run: runLists },
   longpoll: { about: 'many held long polls: memory of each, time from attribute write to answer', run: runLongPoll },
   ota: { about: 'a 16 MB package taken by 200 devices in 4 KB chunks: memory, rate', run: runOta },
   rpc: { about: 'commands from REST over the other worker to a polling device and back: round trips', run: runRpc },

@@ -27,6 +27,7 @@ export interface BenchSettings {
     wideDays: number;
   };
   latest: { devices: number; keys: number; samples: number };
+  lists: { devices: number; samples: number };
   api: {
     devices: number;
     keys: number;
