@@ -5,7 +5,7 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type Engine, startEngine } from '../../test/harness/engine.ts';
-import { residentBytesOf } from '../cpu.ts';
+import { cpuBetween, cpuByRole, residentBytesOf } from '../cpu.ts';
 import { createDevices } from '../engine-under-load.ts';
 import { Fleet, type FleetConnected } from '../load/mqtt/fleet.ts';
 import { runMqttLoad } from '../load/mqtt/mqtt.ts';
@@ -77,15 +77,22 @@ export async function runConnections(settings: BenchSettings): Promise<boolean> 
       });
     };
     const quiet = await send(quietSeconds);
-    const storms: { storm: FleetConnected; othersPerSecond: number; others: LoadResult }[] = [];
+    const storms: {
+      storm: FleetConnected;
+      cpu: Record<string, number>;
+      othersPerSecond: number;
+      others: LoadResult;
+    }[] = [];
     for (let round = 0; round < stormRounds; round += 1) {
       const sending = send(stormDevices / stormConnectsPerSecondMin + beforeStormMs / 1000);
       await sleep(beforeStormMs);
+      const before = cpuByRole(engine.pids());
       const storm = await first.fleet.storm();
+      const cpu = cpuBetween(before, cpuByRole(engine.pids()));
       const result = await sending;
       const acknowledged = result.between(storm.startedAtMs, storm.endedAtMs);
       const othersPerSecond = (acknowledged / (storm.endedAtMs - storm.startedAtMs)) * 1000;
-      storms.push({ storm, othersPerSecond, others: result });
+      storms.push({ storm, cpu, othersPerSecond, others: result });
       await settle();
     }
     const lost = (await second.fleet.lost()) + Math.max(...storms.map(({ storm }) => storm.lost));
@@ -110,7 +117,11 @@ export async function runConnections(settings: BenchSettings): Promise<boolean> 
         ]),
       ],
     );
-    for (const { storm } of storms) say(`failed attempts: ${JSON.stringify(storm.failed)}`);
+    for (const { storm, cpu } of storms) {
+      const costs = Object.entries(cpu).map(([role, ms]) => `${role} ${figure((ms * 1000) / storm.connections)}`);
+      say(`CPU us/connect, with that of the others: ${costs.join(', ')}`);
+      say(`failed attempts: ${JSON.stringify(storm.failed)}`);
+    }
     const connects = [first.connected, second.connected, ...storms.map(({ storm }) => storm)];
     const refused = connects.reduce((sum, connected) => sum + refusedOf(connected), 0);
     say(`connections that were refused or ended by themselves: ${refused + lost}`);
