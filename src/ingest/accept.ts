@@ -13,9 +13,9 @@ import type { Log } from '../base/log.ts';
 import type { Counter, Histogram, Metrics } from '../base/metrics.ts';
 import { type OddTime, type OddTimeKind, oddKindOf } from '../diagnostics/odd-time.ts';
 import { type Journal, JournalError, type JournalFrame, type Lane, lanes, late, live } from '../journal/journal.ts';
-import type { FrameStamp, Spans } from '../telemetry/block.ts';
+import type { FrameStamp } from '../telemetry/block.ts';
 import type { Chunk } from '../telemetry/decoded-chunk.ts';
-import { type Converted, type Mark, newMark, Rows } from '../telemetry/rows.ts';
+import { type Mark, newMark, Rows } from '../telemetry/rows.ts';
 import { BacklogShares, type Sender } from './backlog-shares.ts';
 import type { OrderClock } from './order-number.ts';
 import { countRefused, StoreAcks, type Waiter } from './store-acks.ts';
@@ -264,17 +264,13 @@ export class Ingest {
       waiter.acknowledge();
       return 0;
     }
-    let rows = gathering.live;
-    let first = this.#mark.spans;
-    const isOdd = !isNear(rows, this.#mark, this.#usual);
-    if (isOdd && !isNear(rows, this.#mark, this.#near)) {
-      rows.rollback(this.#mark);
-      rows = gathering.late;
-      first = rows.spans().count;
-      points = decode(body, source, now, rows);
+    const isUsual = isNear(gathering.live, this.#mark, this.#usual) && gathering.live.converted.length === 0;
+    if (!isUsual && this.#placeUnusual(gathering, now)) {
+      const first = gathering.late.spans().count;
+      points = decode(body, source, now, gathering.late);
+      this.#noteTimes(gathering.late, first, now);
       if (this.#storeAcks) gathering.lateWaiters.add(waiter);
     }
-    if (isOdd || rows.converted.length > 0) this.#noteTimes(rows.spans(), rows.converted, first, now);
     if (shares !== undefined) shares.add(sender!, gathering.bytes - bytesBefore);
     this.#commit(gathering, points, waiter);
     return points;
@@ -293,7 +289,7 @@ export class Ingest {
     const message = new LargeMessage(chunks, waiters, this.#deps.clock.monotonic(), this.#near);
     if (this.#deps.ack === 'memory') waiter.acknowledge();
     const now = this.#deps.clock.now();
-    for (const chunk of chunks) this.#noteTimes(chunk.spans(), chunk.converted, 0, now);
+    for (const chunk of chunks) this.#noteTimes(chunk, 0, now);
     this.#large.push(message);
     this.#largeBytes += message.bytes;
     this.#shares?.add(sender, message.bytes);
@@ -335,10 +331,22 @@ export class Ingest {
     }
   }
 
+  /** Removes the last message from the live lane and returns true when the message belongs into the late lane. */
+  #placeUnusual({ live }: Gathering, now: number): boolean {
+    if (isNear(live, this.#mark, this.#near)) {
+      this.#noteTimes(live, this.#mark.spans, now);
+      return false;
+    }
+    live.rollback(this.#mark);
+    return true;
+  }
+
   /** Reports the odd times of accepted records from the span `first` on. */
-  #noteTimes(spans: Readonly<Spans>, converted: readonly Converted[], first: number, now: number): void {
+  #noteTimes(rows: Rows | Chunk, first: number, now: number): void {
     const { onOddTimes, aheadMsMax = dayMs } = this.#deps;
     if (onOddTimes === undefined) return;
+    const { converted } = rows;
+    const spans = rows.spans();
     const found = new OddTimesFound(onOddTimes);
     for (let i = first; i < spans.count; i += 1) {
       const kind = oddKindOf(spans.ts[i]!, now, aheadMsMax);
