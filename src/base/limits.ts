@@ -230,6 +230,13 @@ export const limits = {
   /** Requests that may wait for one frame. */
   frameWaitersMax: 65_536,
 
+  /** Compressed bodies up to this size, packed and unpacked, are unpacked in the loop; larger ones beside it. */
+  unpackedInLoopBytesMax: 64 * 1024,
+  /** Bodies that a process unpacks beside the loop at once: the journal needs the same threads. */
+  unpackedAtOnceMax: 2,
+  /** Bodies that wait for that. */
+  unpackedWaitingMax: 256,
+
   /** Characters of all long headers of a request. */
   headerCharsMax: 8 * 1024,
   /** Files kept for journal, stores and logs when the file limit is divided. */

@@ -96,6 +96,7 @@ export const reasons = {
     ota_update: 'this member of a package cannot be changed',
     ota_url: 'the URL of the package is missing, or the package has one and takes no file',
     ota_version: 'the version of the package is missing',
+    packed_body: 'the compressed body is damaged or cut off',
     page_bytes: 'the entities of the page are too large together',
     parameter_boolean: 'a parameter is neither true nor false',
     parameter_enum: 'a parameter is none of the known words',
@@ -210,7 +211,10 @@ export const reasons = {
     rpc_undeliverable: "the command is above the client's Maximum Packet Size",
     too_many_points: 'the message has too many points',
   },
-  415: { media_type: 'the content type is not supported' },
+  415: {
+    content_encoding: 'the content encoding is not supported',
+    media_type: 'the content type is not supported',
+  },
   426: { upgrade: 'the path speaks WebSocket' },
   429: {
     attributes_waiting_share: 'of the attributes that wait for their commit, the sender has its share',
@@ -303,6 +307,7 @@ export const reasons = {
     token_lookup: 'devices cannot be looked up',
     token_lookup_queue: 'too many unknown tokens at once',
     token_lookup_timeout: 'the lookup of a token took too long',
+    unpacking: 'too many compressed bodies are being unpacked',
     updates_waiting: 'too many devices ask for updates at once',
   },
   504: { report_timeout: 'the report took longer than its budget' },

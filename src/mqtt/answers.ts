@@ -39,6 +39,7 @@ export function answerOf(fault: Fault): Answer {
   if (reason === 'message_too_large') return stays(code.quota);
   switch (status) {
     case 400:
+    case 415:
     case 413: // Sent again it is as large: no quota that a pause would help against.
       return stays(code.payload);
     case 401:

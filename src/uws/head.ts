@@ -10,6 +10,8 @@ export interface Head {
   contentLength: number;
   chunked: boolean;
   origin: string;
+  /** `Content-Encoding`; '' without one. Several headers are one list. */
+  encoding: string;
   /** Characters of all long header values together. */
   longChars: number;
   /**
@@ -20,7 +22,7 @@ export interface Head {
 }
 
 // Filled by the callback below and read at once: a closure for each request would be garbage.
-const head: Head = { contentLength: -1, chunked: false, origin: '', longChars: 0, sound: true };
+const head: Head = { contentLength: -1, chunked: false, origin: '', encoding: '', longChars: 0, sound: true };
 
 /** Shorter values are not counted: the library accepts a hundred headers, and each addition costs 40 ns. */
 const shortChars = 128;
@@ -41,6 +43,9 @@ function readHeader(name: string, value: string): void {
         head.chunked = true;
       }
       break;
+    case 16:
+      if (name === 'content-encoding') head.encoding += head.encoding === '' ? value : `, ${value}`;
+      break;
     case 6:
       if (name === 'origin') head.origin = value;
       break;
@@ -52,6 +57,7 @@ export function readHead(req: HttpRequest): Readonly<Head> {
   head.contentLength = -1;
   head.chunked = false;
   head.origin = '';
+  head.encoding = '';
   head.longChars = 0;
   head.sound = true;
   req.forEach(readHeader);

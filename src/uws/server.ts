@@ -9,6 +9,7 @@ import type {
   HttpResponse as UwsResponse,
   us_listen_socket,
 } from 'uWebSockets.js';
+import { encodings, readEncoding } from '../base/content-encoding.ts';
 import { asFault, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
@@ -28,6 +29,7 @@ import { type Admit, BodyRoom, bodiesInFlight, keepBody, type OnRefused, readBod
 import { type Answer, Exchange, faultAnswer, type ServerHeaders } from './exchange.ts';
 import { type Head, readHead } from './head.ts';
 import { uws } from './load.ts';
+import { takePacked } from './packed-body.ts';
 import { groupOfRoute } from './route-group.ts';
 import { Sockets } from './sockets.ts';
 import { registerWebSocket, type WebSocketRoute } from './web-socket.ts';
@@ -150,8 +152,13 @@ export class HttpServer {
         request.body = body.length > 0 && !release ? Buffer.from(body) : body;
         this.#run(exchange, request, work, handler, metrics, release);
       };
-      if (contentLength <= 0 && !chunked) run(Buffer.alloc(0));
-      else readBody(exchange, contentLength, bodyBytesMax, this.#room, request, admit, run);
+      if (contentLength <= 0 && !chunked) {
+        run(Buffer.alloc(0));
+        return;
+      }
+      const receive =
+        head.encoding === '' ? run : this.#unpacking(exchange, head.encoding, bodyBytesMax, request, admit, run);
+      if (receive) readBody(exchange, contentLength, bodyBytesMax, this.#room, request, admit, receive);
     };
     this.#register(method, pattern, (res, req) => receive(res, req, false));
     if (method === 'GET') this.#register('HEAD', pattern, (res, req) => receive(res, req, true));
@@ -179,17 +186,36 @@ export class HttpServer {
         take(exchange, parameter, emptyBody);
         return;
       }
-      readBody(
-        exchange,
-        head.contentLength,
-        bodyBytesMax,
-        this.#room,
-        parameter,
-        admit,
-        (body) => take(exchange, parameter, body),
-        onRefused,
-      );
+      const { contentLength, encoding } = head;
+      const run = (body: Buffer) => take(exchange, parameter, body);
+      const receive =
+        encoding === '' ? run : this.#unpacking(exchange, encoding, bodyBytesMax, parameter, admit, run, onRefused);
+      if (receive) readBody(exchange, contentLength, bodyBytesMax, this.#room, parameter, admit, receive, onRefused);
     });
+  }
+
+  /** Returns the receiver of a compressed body, or refuses the request for its encoding. */
+  #unpacking<Subject>(
+    exchange: Exchange,
+    contentEncoding: string,
+    bytesMax: number,
+    subject: Subject,
+    admit: Admit<Subject> | undefined,
+    receive: (body: Buffer) => void,
+    onRefused?: (fault: Fault) => void,
+  ): ((body: Buffer) => void) | undefined {
+    try {
+      const encoding = readEncoding(contentEncoding);
+      if (encoding === '') return receive;
+      const packed = { exchange, encoding, bytesMax, room: this.#room, subject, admit, receive, onRefused };
+      return (body) => takePacked(packed, body);
+    } catch (error) {
+      const fault = asFault(error);
+      onRefused?.(fault);
+      exchange.closeAfter = true;
+      exchange.answer({ ...faultAnswer(fault), headers: { 'Accept-Encoding': encodings } });
+      return undefined;
+    }
   }
 
   /** Adds a GET with one path parameter whose answer may take long; it has no HEAD. */

@@ -1,0 +1,88 @@
+/**
+ * Unpacks the body of a request with `Content-Encoding` before its handler gets it. The cap of the route holds for the
+ * packed and for the unpacked bytes. A larger body is unpacked beside the loop, after its sender is known, in the room
+ * of that sender.
+ */
+import { unpack, unpackNow } from '../base/content-encoding.ts';
+import { asFault, type Fault } from '../base/errors.ts';
+import { type Admit, type BodyRoom, bodiesInFlight, keepBody } from './body.ts';
+import type { Exchange } from './exchange.ts';
+
+export interface PackedBody<Subject> {
+  exchange: Exchange;
+  encoding: string;
+  bytesMax: number;
+  room: BodyRoom;
+  subject: Subject;
+  admit: Admit<Subject> | undefined;
+  receive: (body: Buffer) => void;
+  onRefused: ((fault: Fault) => void) | undefined;
+}
+
+/** Takes the packed body, which may be valid during the call only. Calls `receive` once, or answers itself. */
+export function takePacked<Subject>(deps: PackedBody<Subject>, packed: Buffer): void {
+  const { exchange, encoding, bytesMax, receive } = deps;
+  if (packed.length === 0) {
+    receive(packed);
+    return;
+  }
+  let body: Buffer | undefined;
+  try {
+    body = unpackNow(encoding, packed, bytesMax);
+  } catch (error) {
+    refuse(deps, error);
+    return;
+  }
+  if (body !== undefined) {
+    receive(body);
+    return;
+  }
+  let release = keepBody(exchange, packed);
+  let kept = packed;
+  if (!release) {
+    const held = deps.room.ofStranger(exchange.remoteAddress());
+    if (!held.grow(packed.length)) {
+      refuse(deps, bodiesInFlight());
+      return;
+    }
+    release = () => held.release();
+    kept = Buffer.from(packed);
+  }
+  void takeLater(deps, kept).finally(release);
+}
+
+async function takeLater<Subject>(deps: PackedBody<Subject>, packed: Buffer): Promise<void> {
+  const { exchange, encoding, bytesMax, room, subject, admit, receive } = deps;
+  const address = exchange.remoteAddress();
+  let held = room.ofStranger(address);
+  let body: Buffer;
+  try {
+    // The packed body holds room until it is unpacked: the sender has a second share for the unpacked one.
+    if (admit) held = room.ofSender(`${await admit(subject, exchange)}, unpacked`, address);
+    body = await unpack(encoding, packed, bytesMax, (bytes) => !exchange.done && held.grow(bytes));
+  } catch (error) {
+    held.release();
+    refuse(deps, error);
+    return;
+  }
+  if (exchange.done) {
+    held.release();
+    return;
+  }
+  exchange.ownBody = body;
+  exchange.releaseBody = () => held.release();
+  try {
+    receive(body);
+  } finally {
+    exchange.ownBody = undefined;
+    exchange.releaseBody?.();
+    exchange.releaseBody = undefined;
+  }
+}
+
+function refuse<Subject>({ exchange, onRefused }: PackedBody<Subject>, error: unknown): void {
+  if (exchange.done) return;
+  const fault = asFault(error);
+  onRefused?.(fault);
+  exchange.refuse(fault);
+}
