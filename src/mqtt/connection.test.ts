@@ -1,4 +1,6 @@
 /** The rules of one connection, over a transport in memory, with a clock that moves only by hand. */
+
+import { brotliCompressSync, gzipSync } from 'node:zlib';
 import {
   generate,
   type IConnectPacket,
@@ -7,7 +9,7 @@ import {
   type Packet,
   parser,
 } from 'mqtt-packet';
-import { afterEach, describe, expect, test } from 'vitest';
+import { afterEach, describe, expect, test, vi } from 'vitest';
 import { newTroubles } from '../../test/harness/troubles.ts';
 import { Admission } from '../activity/admission.ts';
 import { badRequest, type Fault, notFound, unavailable } from '../base/errors.ts';
@@ -71,6 +73,7 @@ interface Bench {
   transport: MemoryTransport;
   /** Messages that wait for their answer. */
   publishes: Publish[];
+  packetRoom: PacketRoom;
   session: () => Session;
   /** Packets since the last look, of level 4 or 5. */
   sent: () => Promise<Packet[]>;
@@ -87,8 +90,10 @@ interface BenchOptions {
   signIn?: () => SignedIn | SignInRefused | Promise<SignedIn | SignInRefused>;
   inflightMax?: number;
   closeOnInvalid?: boolean;
+  gatewayBytesMax?: number;
   packetRoom?: PacketRoom;
   log?: Log;
+  onPublish?: (publish: Publish) => void;
 }
 
 const signedIn: SignedIn = { device: {} as CachedDevice, isGateway: false, topics: undefined, end() {} };
@@ -99,8 +104,10 @@ function bench({
   signIn = () => signedIn,
   inflightMax = 3,
   closeOnInvalid = false,
-  packetRoom = new PacketRoom(64_000, 32_000),
+  gatewayBytesMax = 32_000,
+  packetRoom = new PacketRoom(2 * gatewayBytesMax, gatewayBytesMax),
   log = quiet,
+  onPublish,
 }: BenchOptions = {}): Bench {
   let now = 1_000;
   let refusal: Fault | undefined;
@@ -115,7 +122,7 @@ function bench({
       connectionsPerAddressMax: 10,
       packetBytesMax: 4096,
       inflightMax,
-      gateway: { packetBytesMax: 32_000, inflightMax },
+      gateway: { packetBytesMax: gatewayBytesMax, inflightMax },
       idleMs: 600_000,
       closeOnInvalid,
     },
@@ -126,6 +133,7 @@ function bench({
         exact: {
           [topic]: (publish) => {
             if (refusal) throw refusal;
+            onPublish?.(publish);
             publishes.push(publish);
           },
         },
@@ -172,6 +180,7 @@ function bench({
     connection,
     transport,
     publishes,
+    packetRoom,
     session: () => session!,
     sent: async () => {
       await new Promise((resolve) => setImmediate(resolve));
@@ -1072,5 +1081,73 @@ describe('large packets of a gateway', () => {
     await it.sent();
     it.send(large(1, 5_000));
     expect(it.endedBy()).toBe('packet_too_large');
+  });
+});
+
+describe('compressed messages', () => {
+  const packed = (messageId: number, payload: Buffer, encoding: string | string[]): Packet => ({
+    ...(publish(messageId) as IPublishPacket),
+    payload,
+    properties: { userProperties: { other: 'x', 'Content-Encoding': encoding } },
+  });
+  const device = { number: 7, tenantId: 'tenant', id: 'gateway', name: 'hub' } as CachedDevice;
+
+  /** Answers of messages with their payloads, in a topic that acknowledges at once. */
+  async function answered(packets: Packet[], signIn: () => SignedIn): Promise<{ codes: unknown[]; bodies: string[] }> {
+    const bodies: string[] = [];
+    const it = bench({
+      level: 5,
+      signIn,
+      inflightMax: 100,
+      gatewayBytesMax: 250_000,
+      onPublish: ({ payload }) => bodies.push(payload.toString()),
+    });
+    await it.sent();
+    it.send(...packets);
+    const codes: unknown[] = [];
+    await vi.waitFor(async () => {
+      for (const one of it.publishes.splice(0)) one.acknowledge();
+      for (const one of await it.sent()) codes.push([one.messageId, (one as IPubackPacket).reasonCode]);
+      expect(codes).toHaveLength(packets.length);
+    });
+    expect(it.packetRoom.held).toBe(0);
+    return { codes, bodies };
+  }
+
+  test('are unpacked, and keep their order, small or large', async () => {
+    const large = `"${'l'.repeat(200_000)}"`;
+    const packets = [
+      packed(1, gzipSync('"one"'), 'gzip'),
+      packed(2, gzipSync(large), 'gzip'),
+      publish(3),
+      packed(4, brotliCompressSync('"four"'), 'br'),
+      packed(5, Buffer.from('"five"'), 'identity'),
+    ];
+    const { codes, bodies } = await answered(packets, () => ({ ...signedIn, device, isGateway: true }));
+    expect(codes).toEqual([1, 2, 3, 4, 5].map((id) => [id, 0]));
+    expect(bodies).toEqual(['"one"', large, '{"n":3}', '"four"', '"five"']);
+  });
+
+  test('that are bombs, damaged or of another encoding are refused, and the connection stays', async () => {
+    const bomb = gzipSync(Buffer.alloc(10_000_000));
+    const packets = [
+      packed(1, gzipSync(Buffer.alloc(4_097)), 'gzip'),
+      packed(2, Buffer.from('{"a":1}'), 'gzip'),
+      packed(3, gzipSync('{}').subarray(0, 12), 'gzip'),
+      packed(4, gzipSync('{}'), 'lzma'),
+      packed(5, gzipSync(gzipSync('{}')), ['gzip', 'gzip']),
+      publish(6),
+    ];
+    const ofDevice = await answered(packets, () => signedIn);
+    expect(ofDevice.codes).toEqual([...[1, 2, 3, 4, 5].map((id) => [id, 0x99]), [6, 0]]);
+    const ofGateway = await answered([packed(1, bomb, 'gzip'), publish(2)], () => ({
+      ...signedIn,
+      device,
+      isGateway: true,
+    }));
+    expect(ofGateway.codes).toEqual([
+      [1, 0x99],
+      [2, 0],
+    ]);
   });
 });

@@ -3,7 +3,9 @@
  * wait, refused with a reason, left for later while the journal refuses, or discarded. Made by a connection when its
  * session opens; the `Outbox` sends the acknowledgements.
  */
-import { assert, Fault, isBug, type Subject } from '../base/errors.ts';
+
+import { readEncoding, unpack, unpackNow } from '../base/content-encoding.ts';
+import { assert, Fault, isBug, notFound, type Subject } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { isJournalRefusal } from '../ingest/refusals.ts';
 import { answerOf, code, isDiscarded, mayPass } from './answers.ts';
@@ -14,10 +16,10 @@ import { type Answered, giveBack, type Incoming, takeIncoming } from './incoming
 import { type Outbox, withheld } from './outbox.ts';
 import { pubcompBytes, pubrecBytes } from './packets/acknowledgements.ts';
 import { PublishFrame, readPublish } from './packets/publish.ts';
-import type { ReadGate } from './read-gate.ts';
+import { hold, type ReadGate } from './read-gate.ts';
 import type { ProtocolLevel, Session } from './session.ts';
 import { sendGatewayError } from './topics/gateway-errors.ts';
-import type { TopicTable } from './topics/table.ts';
+import type { ExactTopic, TopicTable } from './topics/table.ts';
 import type { Frames } from './wire/frames.ts';
 import { isTopic, readText } from './wire/strings.ts';
 import { malformed } from './wire/wire-error.ts';
@@ -60,6 +62,7 @@ const clientsOwn: Partial<Record<CloseReason, true>> = {
 /** Short forms of gateway topics do not exist. */
 const gatewayTopics = 'v1/gateway/';
 const noPayload = Buffer.alloc(0);
+const gone = notFound('The connection has ended.');
 const frame = new PublishFrame();
 
 export class Inbox implements Answered {
@@ -96,7 +99,7 @@ export class Inbox implements Answered {
     const gate = this.#gate;
     readPublish(frame, flags, buffer, start, end, this.#level);
     // All fields are read before any call that could read another packet.
-    const { qos, packetId, topicStart, topicEnd, payloadStart } = frame;
+    const { qos, packetId, topicStart, topicEnd, payloadStart, encoding } = frame;
     const exact = this.#table.findExact(buffer, topicStart, topicEnd);
     const topic = exact === undefined ? readText(buffer, topicStart, topicEnd) : exact.topic;
     if (topic === undefined || (exact === undefined && !isTopic(topic))) throw malformed;
@@ -119,6 +122,11 @@ export class Inbox implements Answered {
       gate.unacknowledged += 1;
       this.#outbox.expect(incoming);
     }
+    if (encoding !== '') {
+      this.#unpack(incoming, exact, encoding);
+      return;
+    }
+    // As `#handle`, without a further call: a call costs 40 ns here, a sixth of the time of a message.
     try {
       if (exact === undefined) this.#table.dispatch(incoming);
       else exact.operation(incoming, '');
@@ -126,16 +134,93 @@ export class Inbox implements Answered {
       // The read buffer is reused. The object may be in the pool already, but serves no other message yet.
       incoming.payload = noPayload;
     } catch (error) {
-      if (!(error instanceof Fault)) throw error;
-      if (this.#sender.reach !== 'closed' && mayPass(error) && gate.mayWait) {
-        this.#waitForJournal(incoming);
-        return;
-      }
-      this.#passRoom(incoming);
-      incoming.refuse(error);
+      this.#failed(incoming, error, true);
+      return;
     }
     gate.forgetRefusal();
     if (this.#sender.reach !== 'closed') gate.holdForAnswers(this.#level);
+  }
+
+  /** Handles an unpacked message. `mayUnread`: its packet is the current one of `frames`. */
+  #handle(incoming: Incoming, exact: ExactTopic | undefined, mayUnread: boolean): void {
+    try {
+      if (exact === undefined) this.#table.dispatch(incoming);
+      else exact.operation(incoming, '');
+      this.#passRoom(incoming);
+      incoming.payload = noPayload;
+    } catch (error) {
+      this.#failed(incoming, error, mayUnread);
+      return;
+    }
+    this.#gate.forgetRefusal();
+    if (this.#sender.reach !== 'closed') this.#gate.holdForAnswers(this.#level);
+  }
+
+  /** The operation of a message threw: the message waits for the journal, or is refused. */
+  #failed(incoming: Incoming, error: unknown, mayUnread: boolean): void {
+    if (!(error instanceof Fault)) throw error;
+    const gate = this.#gate;
+    if (mayUnread && this.#sender.reach !== 'closed' && mayPass(error) && gate.mayWait) {
+      this.#waitForJournal(incoming);
+      return;
+    }
+    this.#passRoom(incoming);
+    incoming.refuse(error);
+    gate.forgetRefusal();
+    if (this.#sender.reach !== 'closed') gate.holdForAnswers(this.#level);
+  }
+
+  /** Handles a compressed message, whose unpacked bytes have the limit of a packet of its sender. */
+  #unpack(incoming: Incoming, exact: ExactTopic | undefined, contentEncoding: string): void {
+    const { gateway } = this.#deps.settings;
+    const ofTopic = Math.min(gateway.packetBytesMax, exact?.bytesMax ?? limits.decodeInLoopBytesMax);
+    const bytesMax = this.#session.kind === 'gateway' ? ofTopic : this.#packetBytesMax;
+    try {
+      const encoding = readEncoding(contentEncoding);
+      const body = encoding === '' ? incoming.payload : unpackNow(encoding, incoming.payload, bytesMax);
+      if (body === undefined) {
+        void this.#unpackLater(incoming, exact, encoding, bytesMax);
+        return;
+      }
+      incoming.payload = body;
+      incoming.isOwned &&= encoding === '';
+    } catch (error) {
+      if (!(error instanceof Fault)) throw error;
+      this.#passRoom(incoming);
+      incoming.refuse(error);
+      return;
+    }
+    this.#handle(incoming, exact, true);
+  }
+
+  /** Unpacks a large message beside the loop. Meanwhile the connection is not read, so that messages keep their order. */
+  async #unpackLater(
+    incoming: Incoming,
+    exact: ExactTopic | undefined,
+    encoding: string,
+    bytesMax: number,
+  ): Promise<void> {
+    const { packetRoom } = this.#deps;
+    const packed = incoming.isOwned ? incoming.payload : Buffer.from(incoming.payload);
+    const packedRoom = this.#frames.takeRoom();
+    const waiter = { hasRoom() {} };
+    const room = packetRoom.of(this.#session.device, waiter);
+    this.#gate.hold(hold.unpack);
+    try {
+      incoming.payload = await unpack(encoding, packed, bytesMax, (bytes) => room.grow(bytes));
+      incoming.isOwned = true;
+      incoming.room = room;
+      if (this.#sender.reach === 'closed') incoming.refuse(gone);
+      else this.#handle(incoming, exact, false);
+    } catch (error) {
+      if (!(error instanceof Fault)) throw error;
+      packetRoom.forget(waiter);
+      room.release();
+      incoming.refuse(error);
+    } finally {
+      packedRoom?.release();
+      this.#gate.release(hold.unpack);
+    }
   }
 
   /** Refuses a PUBLISH that was skipped: as if `publish` had read it. */

@@ -1,7 +1,7 @@
 /**
  * Decides when a connection is read. A connection is not read while it signs in, while too many of its messages wait
  * for their answer (MQTT 3), while the journal refuses, while the client does not read, while a large file is sent to
- * the client, while its large packet waits for room, and once the worker stops. Each connection owns one gate; there
+ * the client, while its large packet waits for room or its compressed message is unpacked, and once the worker stops. Each connection owns one gate; there
  * may be fifty thousand of them.
  */
 import type { Clock } from '../base/clock.ts';
@@ -12,7 +12,16 @@ import type { ProtocolLevel } from './session.ts';
 import type { Transport } from './transport.ts';
 
 /** Why a connection is not read at the moment; several reasons may hold at once. */
-export const hold = { signIn: 1, answers: 2, journal: 4, reader: 8, drain: 16, file: 32, room: 64 } as const;
+export const hold = {
+  signIn: 1,
+  answers: 2,
+  journal: 4,
+  reader: 8,
+  drain: 16,
+  file: 32,
+  room: 64,
+  unpack: 128,
+} as const;
 
 /** The connection, as its gate sees it. */
 export interface Gated extends Subject {

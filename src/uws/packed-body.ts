@@ -4,8 +4,8 @@
  * of that sender.
  */
 import { unpack, unpackNow } from '../base/content-encoding.ts';
-import { asFault, type Fault } from '../base/errors.ts';
-import { type Admit, type BodyRoom, bodiesInFlight, keepBody } from './body.ts';
+import { asFault } from '../base/errors.ts';
+import { type Admit, type BodyRoom, bodiesInFlight, keepBody, type OnRefused } from './body.ts';
 import type { Exchange } from './exchange.ts';
 
 export interface PackedBody<Subject> {
@@ -16,7 +16,7 @@ export interface PackedBody<Subject> {
   subject: Subject;
   admit: Admit<Subject> | undefined;
   receive: (body: Buffer) => void;
-  onRefused: ((fault: Fault) => void) | undefined;
+  onRefused: OnRefused<Subject> | undefined;
 }
 
 /** Takes the packed body, which may be valid during the call only. Calls `receive` once, or answers itself. */
@@ -80,9 +80,9 @@ async function takeLater<Subject>(deps: PackedBody<Subject>, packed: Buffer): Pr
   }
 }
 
-function refuse<Subject>({ exchange, onRefused }: PackedBody<Subject>, error: unknown): void {
+function refuse<Subject>({ exchange, subject, onRefused }: PackedBody<Subject>, error: unknown): void {
   if (exchange.done) return;
   const fault = asFault(error);
-  onRefused?.(fault);
+  onRefused?.(fault, subject, exchange);
   exchange.refuse(fault);
 }

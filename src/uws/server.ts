@@ -202,7 +202,7 @@ export class HttpServer {
     subject: Subject,
     admit: Admit<Subject> | undefined,
     receive: (body: Buffer) => void,
-    onRefused?: (fault: Fault) => void,
+    onRefused?: OnRefused<Subject>,
   ): ((body: Buffer) => void) | undefined {
     try {
       const encoding = readEncoding(contentEncoding);
@@ -211,7 +211,7 @@ export class HttpServer {
       return (body) => takePacked(packed, body);
     } catch (error) {
       const fault = asFault(error);
-      onRefused?.(fault);
+      onRefused?.(fault, subject, exchange);
       exchange.closeAfter = true;
       exchange.answer({ ...faultAnswer(fault), headers: { 'Accept-Encoding': encodings } });
       return undefined;

@@ -6,7 +6,7 @@
 import type { ProtocolLevel } from '../session.ts';
 import type { QoS } from '../subscriptions.ts';
 import { Cursor } from '../wire/cursor.ts';
-import { allowed, readProperties } from '../wire/properties.ts';
+import { allowed, contentEncoding, readProperties } from '../wire/properties.ts';
 import { malformed } from '../wire/wire-error.ts';
 
 export class PublishFrame {
@@ -16,6 +16,8 @@ export class PublishFrame {
   /** 0 for QoS 0. */
   packetId = 0;
   payloadStart = 0;
+  /** The user property `content-encoding`; '' without one. */
+  encoding = '';
 }
 
 /** Reads `bytes[start..end)`, the body of a PUBLISH. Throws a WireError. The topic is validated elsewhere. */
@@ -35,6 +37,7 @@ export function readPublish(
   let at = start + 2 + ((bytes[start]! << 8) | bytes[start + 1]!);
   into.topicEnd = at;
   into.packetId = 0;
+  into.encoding = '';
   if (qos > 0) {
     if (at + 2 > end) throw malformed;
     into.packetId = (bytes[at]! << 8) | bytes[at + 1]!;
@@ -48,7 +51,8 @@ export function readPublish(
     if (bytes[at] === 0) at += 1;
     else {
       const cursor = new Cursor(bytes, at, end);
-      readProperties(cursor, allowed.publish);
+      const properties = readProperties(cursor, allowed.publish);
+      into.encoding = (properties.get(contentEncoding) as string | undefined) ?? '';
       at = cursor.at;
     }
   }

@@ -1,6 +1,6 @@
 /**
  * Reads properties of MQTT 5 strictly: each only in the packets that allow it, once, and with an allowed value. User
- * properties are counted and dropped, because no operation uses them.
+ * properties are counted and dropped, except `content-encoding`.
  */
 import { limits } from '../../base/limits.ts';
 import type { Cursor } from './cursor.ts';
@@ -26,6 +26,9 @@ export const property = {
   userProperty: 38,
   maximumPacketSize: 39,
 } as const;
+
+/** The place of the user property `content-encoding` among the properties: no property has this id. */
+export const contentEncoding = -1;
 
 type Kind = 'flag' | 'uint16' | 'uint32' | 'variable' | 'text' | 'binary' | 'pair';
 
@@ -90,7 +93,7 @@ export const allowed = {
 
 export type Properties = Map<number, number | string | Buffer>;
 
-/** Throws a WireError. The result has no user properties. */
+/** Throws a WireError. The result has no user properties except `contentEncoding`. */
 export function readProperties(cursor: Cursor, where: ReadonlySet<number>): Properties {
   const part = cursor.part(cursor.variable());
   const properties: Properties = new Map();
@@ -101,8 +104,13 @@ export function readProperties(cursor: Cursor, where: ReadonlySet<number>): Prop
     if (kind === undefined) throw malformed;
     if (!where.has(id)) throw protocolError;
     if (kind === 'pair') {
-      part.text();
-      part.text();
+      const name = part.text();
+      const value = part.text();
+      if (name.toLowerCase() === 'content-encoding') {
+        const earlier = properties.get(contentEncoding);
+        // As in HTTP, several are one list.
+        properties.set(contentEncoding, earlier === undefined ? value : `${earlier}, ${value}`);
+      }
       userProperties += 1;
       if (userProperties > limits.mqttUserPropertiesMax) throw protocolError;
       continue;

@@ -1,4 +1,5 @@
 /** Messages of gateways above the limit of devices: they are taken up to GATEWAY_PAYLOAD_SIZE, and skipped above it. */
+import { gzipSync } from 'node:zlib';
 import { describe, expect, test } from 'vitest';
 import { connectBytes, frame, packetType, properties, publishBytes, string, uint16 } from '../../harness/mqtt-bytes.ts';
 import { levelName, levels, type MqttClient } from '../../harness/mqtt-client.ts';
@@ -133,6 +134,23 @@ test('a large message with new, known and bad children is stored in order, but f
       expect(points.map(({ ts }) => ts).sort((a, b) => a - b)).toEqual(Array.from({ length: 250 }, (_, n) => n + 1));
       expect(points.find(({ ts }) => ts === 1)!.value).toBe(name === last ? '"later"' : '0');
     }
+  });
+});
+
+test('a compressed message of a gateway has the limit of its unpacked bytes', async () => {
+  await withGateway({}, async (client) => {
+    const name = childName();
+    const body = bodyOf([name], 20_000);
+    const properties = { userProperties: { 'content-encoding': 'gzip' } };
+    expect((await client.publish(telemetry, gzipSync(body), { properties })).reasonCode).toBe(0);
+    expect(await storedPoints(await childNamed(name), 'n', 100, { startTs: 0, endTs: 101 })).toHaveLength(100);
+    const bomb = gzipSync(Buffer.alloc(packetBytesMax + 1, ' '));
+    const ack = await client.publish(telemetry, bomb, { properties });
+    expect([ack.reasonCode, ack.properties?.reasonString]).toEqual([
+      0x99,
+      expect.stringContaining(`${packetBytesMax}`),
+    ]);
+    await client.quiet();
   });
 });
 
