@@ -14,6 +14,7 @@ import type { OddTime } from './odd-time.ts';
 import type { OddTimesOfDevices } from './odd-times.ts';
 import { addOutcome, type Door, type Event, type Outcome } from './outcome.ts';
 import { RecordTable } from './record-table.ts';
+import { TenantRefusals } from './tenant-refusals.ts';
 
 type KnownDevice = Pick<CachedDevice, 'number' | 'tenantId'>;
 
@@ -69,11 +70,13 @@ export class Troubles {
   readonly #connections = new RecordTable<Entries>(limits.diagnosedDevicesMax);
   readonly #first: FirstRecords;
   readonly #oddTimes: OddTimesOfDevices;
+  readonly #byTenant: TenantRefusals;
 
   constructor({ clock, metrics, first, oddTimes }: TroublesDeps) {
     this.#clock = clock;
     this.#first = first;
     this.#oddTimes = oddTimes;
+    this.#byTenant = new TenantRefusals(metrics);
     this.since = clock.now();
     const help = 'Devices of which a worker records refusals or connections.';
     const tables = { refusals: this.#refusals, connections: this.#connections };
@@ -84,6 +87,7 @@ export class Troubles {
 
   /** Records a message that was refused; `bytes`: the message, read before this call returns. */
   refused(device: KnownDevice, cause: Cause, place: Place, bytes?: Uint8Array): void {
+    this.#byTenant.add(device.tenantId);
     const { oddTime } = cause;
     if (oddTime !== undefined) this.#oddTimes.add(device, oddTime.kind, oddTime.ts);
     this.#record(this.#refusals, device, 'refused', cause, place, bytes);
