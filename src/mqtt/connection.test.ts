@@ -96,7 +96,12 @@ interface BenchOptions {
   onPublish?: (publish: Publish) => void;
 }
 
-const signedIn: SignedIn = { device: {} as CachedDevice, isGateway: false, topics: undefined, end() {} };
+const signedIn: SignedIn = {
+  device: { number: 1, tenantId: 'tenant' } as CachedDevice,
+  isGateway: false,
+  topics: undefined,
+  end() {},
+};
 
 function bench({
   level = 4,
@@ -798,7 +803,7 @@ describe('senders whose packets crashed two processes', () => {
   });
 
   test('are named by the device once it is signed in', async () => {
-    const device = { id: 'a device' } as CachedDevice;
+    const device = { id: 'a device', number: 1, tenantId: 'tenant' } as CachedDevice;
     const { connection, sent } = bench({ signIn: () => ({ ...signedIn, device }) });
     expect(names(await sent())).toEqual(['connack']);
     expect(connection.describe()).toBe('device a device');
@@ -807,7 +812,7 @@ describe('senders whose packets crashed two processes', () => {
 });
 
 describe('a call that the state of a connection rules out', () => {
-  const device = { id: 'a device' } as CachedDevice;
+  const device = { id: 'a device', number: 1, tenantId: 'tenant' } as CachedDevice;
   const open = async (options: BenchOptions = {}) => {
     const opened = bench({ signIn: () => ({ ...signedIn, device }), ...options });
     await opened.sent();

@@ -124,7 +124,7 @@ test('the examples of docs/mqtt.md run as they are written', async () => {
       const wait = example.startsWith('mosquitto_sub') ? '-W 1' : example.startsWith('mosquitto_rr') ? '-W 20' : '';
       // A child of one gateway would be taken over by the next.
       const line = example
-        .replace(/^(mosquitto_\w+)/, `$1 ${address} ${wait}`)
+        .replace(/\b(mosquitto_\w+)/, `$1 ${address} ${wait}`)
         .replace(/"([AB])"/g, `"$1 of ${device.token}"`);
       const child = spawn('sh', ['-c', line], { stdio: 'ignore', env: { ...process.env, TOKEN: device.token } });
       running.push(child);

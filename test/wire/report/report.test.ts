@@ -479,14 +479,15 @@ describe('views', () => {
   });
 });
 
-test('the view link is a page with its own script and style only', async () => {
+test('the view link is a page with scripts, styles and links of its own port only', async () => {
   const page = await fetch(`${analyticsUrl()}/trendz/view/${water}`);
   const html = await page.text();
   expect([page.status, page.headers.get('content-type')]).toEqual([200, 'text/html; charset=utf-8']);
   expect(page.headers.get('content-security-policy')).toContain("script-src 'self'");
-  const assets = [...html.matchAll(/(?:src|href)="([^"]+)"/g)].map(([, path]) => path);
-  expect(assets).toEqual(['/trendz/assets/view.css', '/trendz/assets/view.js']);
-  for (const path of assets) expect((await fetch(`${analyticsUrl()}${path}`)).status, path).toBe(200);
+  const paths = new Set([...html.matchAll(/(?:src|href)="([^"]+)"/g)].map(([, path]) => path!));
+  const assets = ['icon.svg', 'base.css', 'view.css', 'view.js'].map((name) => `/trendz/assets/${name}`);
+  expect([...paths]).toEqual([...assets, '/apiAnalytics']);
+  for (const path of paths) expect((await fetch(`${analyticsUrl()}${path}`)).status, path).toBe(200);
   expect(html).not.toMatch(/<script>|style=|onclick/);
   expect((await fetch(`${analyticsUrl()}/trendz/assets/..%2Fpage.js`)).status).toBe(404);
 });
