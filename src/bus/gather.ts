@@ -107,7 +107,7 @@ export class Gather<Question, Answer> {
   }
 
   #inboxOf(worker: string): string {
-    return `${this.#deps.channel}:${worker}`;
+    return `${this.#deps.channel}-${worker}`;
   }
 
   #receive(packet: Packet): void {
