@@ -192,6 +192,6 @@ async function main(): Promise<void> {
 }
 
 main().catch((error: unknown) => {
-  process.stderr.write(`millrace: ${messageOf(error)}\n`);
+  process.stderr.write(`millrace: ${error instanceof StartError ? error.message : (error as Error).stack}\n`);
   process.exitCode = 1;
 });

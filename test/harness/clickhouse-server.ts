@@ -26,6 +26,8 @@ export interface TestClickHouse {
   clickhouse: ClickHouse;
   /** As started, with the port it got. */
   options: EmbeddedOptions;
+  /** Sends a statement over HTTP; throws unless it succeeds. */
+  ask(sql: string): Promise<string>;
   stop(): Promise<void>;
 }
 
@@ -57,6 +59,13 @@ export async function startTestClickHouse(
     server,
     clickhouse,
     options: { ...options, port: server.port },
+    ask: async (sql) => {
+      const { url, password } = house.server;
+      const answer = await fetch(`${url}/`, { method: 'POST', body: sql, headers: { 'X-ClickHouse-Key': password } });
+      const text = (await answer.text()).trim();
+      if (answer.status !== 200) throw new Error(text);
+      return text;
+    },
     stop: async () => {
       await clickhouse.close();
       await house.server.stop();

@@ -12,13 +12,7 @@ beforeAll(async () => {
 
 afterAll(() => house.stop());
 
-const ask = async (sql: string) => {
-  const { url, password } = house.server;
-  const answer = await fetch(`${url}/`, { method: 'POST', body: sql, headers: { 'X-ClickHouse-Key': password } });
-  const text = (await answer.text()).trim();
-  expect(answer.status, text).toBe(200);
-  return text;
-};
+const ask = (sql: string) => house.ask(sql);
 
 test('a part that a start without memory set aside is there again after the next start, a damaged one is left', async () => {
   await ask('CREATE DATABASE mill');
