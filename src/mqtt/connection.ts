@@ -328,8 +328,8 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
     const session = this.#session;
     try {
       if (session?.kind === 'gateway') {
-        const parts = { session, frames: this.#frames, gate: this.#gate, inbox: this.#inbox! };
-        this.#large ??= new LargePackets(this.#deps, parts);
+        const own = { session, frames: this.#frames, gate: this.#gate, inbox: this.#inbox! };
+        this.#large ??= new LargePackets({ ...this.#deps, ...own });
         if (this.#large.take(step)) return;
       }
       if (step === 'too_large' && session?.device !== undefined) {

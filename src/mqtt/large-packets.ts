@@ -17,7 +17,7 @@ import type { LargePacket } from './wire/large-packet.ts';
 import { isTopic, readText } from './wire/strings.ts';
 import { malformed } from './wire/wire-error.ts';
 
-export interface LargePacketsParts {
+export interface LargePacketsDeps extends ConnectionDeps {
   session: Session;
   frames: Frames;
   gate: ReadGate;
@@ -30,8 +30,7 @@ const headBytesMax = 2 + limits.mqttLargeTopicBytesMax + 2 + 4;
 const head = new PublishFrame();
 
 export class LargePackets implements RoomWaiter {
-  readonly #deps: ConnectionDeps;
-  readonly #parts: LargePacketsParts;
+  readonly #deps: LargePacketsDeps;
   #publish: SkippedPublish | undefined = undefined;
   /** Returns why the packet that is skipped is refused. */
   #fault: (() => Fault) | undefined = undefined;
@@ -41,14 +40,13 @@ export class LargePackets implements RoomWaiter {
   #seenBytes = 0;
   #seenAt = 0;
 
-  constructor(deps: ConnectionDeps, parts: LargePacketsParts) {
+  constructor(deps: LargePacketsDeps) {
     this.#deps = deps;
-    this.#parts = parts;
   }
 
   /** Handles a step of `Frames`. Returns false for a packet that ends the connection. Throws a WireError. */
   take(step: Step): boolean {
-    const { frames, gate, inbox } = this.#parts;
+    const { frames, gate, inbox } = this.#deps;
     switch (step) {
       case 'too_large':
         if (frames.type !== publishType) return false;
@@ -75,7 +73,7 @@ export class LargePackets implements RoomWaiter {
 
   /** Called at the end of the received bytes: true when enough of a large packet arrived to count as activity. */
   hasProgressed(): boolean {
-    const filled = this.#parts.frames.large?.filled ?? 0;
+    const filled = this.#deps.frames.large?.filled ?? 0;
     this.#waitsSince = 0;
     if (filled - this.#seenBytes < limits.mqttProgressBytes) return false;
     this.#seenBytes = filled;
@@ -84,12 +82,12 @@ export class LargePackets implements RoomWaiter {
   }
 
   hasRoom(): void {
-    this.#parts.gate.release(hold.room);
+    this.#deps.gate.release(hold.room);
   }
 
   /** Twice a second. */
   sweep(now: number): void {
-    const { frames, gate } = this.#parts;
+    const { frames, gate } = this.#deps;
     const { keepAliveMs } = gate;
     if ((gate.held & hold.room) !== 0) {
       const waitMsMax = Math.min(limits.mqttPausedMsMax, keepAliveMs > 0 ? keepAliveMs / 2 : Number.POSITIVE_INFINITY);
@@ -104,7 +102,7 @@ export class LargePackets implements RoomWaiter {
 
   /** Refuses the packet that waits for room, because the transport can keep no more, or the wait is over. */
   endWait(): void {
-    const { gate } = this.#parts;
+    const { gate } = this.#deps;
     if ((gate.held & hold.room) === 0) return;
     this.#waitsSince = 0;
     this.#skip(noRoom);
@@ -118,7 +116,7 @@ export class LargePackets implements RoomWaiter {
 
   /** Reads the head and decides whether the packet is kept. */
   #decide(large: LargePacket): boolean {
-    const { session, frames } = this.#parts;
+    const { session, frames } = this.#deps;
     const { buffer, bodyStart, bytes } = large;
     // The properties of MQTT 5 may be longer than the head; they are not needed to refuse the packet.
     readPublish(head, frames.flags, buffer, bodyStart, bytes, 4);
@@ -145,7 +143,7 @@ export class LargePackets implements RoomWaiter {
 
   #skip(fault: Fault): void {
     this.#deps.packetRoom.forget(this);
-    this.#parts.frames.large?.skip();
+    this.#deps.frames.large?.skip();
     this.#fault = () => fault;
   }
 }
