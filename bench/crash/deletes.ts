@@ -199,7 +199,9 @@ export class Deletes {
       const points = (await this.#api.readSeries(id, [key], range))[key] ?? [];
       const latest = (await this.#api.readLatest(id, [key]))[key] ?? [];
       this.#counts.reads += 1;
-      this.#counts.shown += [...points, ...latest].filter(({ value }) => gone.has(Number(value))).length;
+      // A key without a latest value is answered with null, which is no point: Number(null) would be the first value.
+      const shown = [...points, ...latest].filter(({ value }) => value !== null && gone.has(Number(value)));
+      this.#counts.shown += shown.length;
     } catch {
       // The engine is in the middle of a fault.
     }
