@@ -78,6 +78,13 @@ export function unpackNow(encoding: string, packed: Uint8Array, bytesMax: number
   }
 }
 
+/** Whose body waits for its turn: owners take turns, and so do the senders of one owner. */
+export interface PackedBodySender {
+  /** The tenant where it is known, else the network of the address. */
+  owner: string;
+  sender: string;
+}
+
 /**
  * Unpacks a body beside the loop. `grow` is called with the bytes so far and returns false when there is no room for
  * them. Rejects with a Fault.
@@ -86,9 +93,10 @@ export function unpack(
   encoding: string,
   packed: Uint8Array,
   bytesMax: number,
+  { owner, sender }: PackedBodySender,
   grow: (bytes: number) => boolean,
 ): Promise<Buffer> {
-  return turns.run(null, null, async () => {
+  return turns.run(owner, sender, async () => {
     const stream = codecs.get(encoding)!.stream(packed);
     stream.end(packed);
     const pieces: Buffer[] = [];

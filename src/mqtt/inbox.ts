@@ -204,10 +204,12 @@ export class Inbox implements Answered {
     const packed = incoming.isOwned ? incoming.payload : Buffer.from(incoming.payload);
     const packedRoom = this.#frames.takeRoom();
     const waiter = { hasRoom() {} };
-    const room = packetRoom.of(this.#session.device, waiter);
+    const { device } = this.#session;
+    const room = packetRoom.of(device, waiter);
+    const sender = { owner: device.tenantId, sender: `device ${device.number}` };
     this.#gate.hold(hold.unpack);
     try {
-      incoming.payload = await unpack(encoding, packed, bytesMax, (bytes) => room.grow(bytes));
+      incoming.payload = await unpack(encoding, packed, bytesMax, sender, (bytes) => room.grow(bytes));
       incoming.isOwned = true;
       incoming.room = room;
       if (this.#sender.reach === 'closed') incoming.refuse(gone);

@@ -5,6 +5,7 @@
  */
 import { unpack, unpackNow } from '../base/content-encoding.ts';
 import { asFault } from '../base/errors.ts';
+import { networkOf } from '../base/network.ts';
 import { type Admit, type BodyRoom, bodiesInFlight, keepBody, type OnRefused } from './body.ts';
 import type { Exchange } from './exchange.ts';
 
@@ -58,8 +59,10 @@ async function takeLater<Subject>(deps: PackedBody<Subject>, packed: Buffer): Pr
   let body: Buffer;
   try {
     // The packed body holds room until it is unpacked: the sender has a second share for the unpacked one.
-    if (admit) held = room.ofSender(`${await admit(subject, exchange)}, unpacked`, address);
-    body = await unpack(encoding, packed, bytesMax, (bytes) => !exchange.done && held.grow(bytes));
+    const sender = admit ? await admit(subject, exchange) : '';
+    if (admit) held = room.ofSender(`${sender}, unpacked`, address);
+    const from = { owner: `address ${networkOf(address)}`, sender };
+    body = await unpack(encoding, packed, bytesMax, from, (bytes) => !exchange.done && held.grow(bytes));
   } catch (error) {
     held.release();
     refuse(deps, error);
