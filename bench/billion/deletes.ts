@@ -1,4 +1,6 @@
-/** Deletes in the large table: one key of some devices, then other devices as a whole, until no point of them is left. */
+/**
+ * Deletes in the large table: one key of some devices, then other devices as a whole, until no point of them is left.
+ */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { eventually } from '../../test/harness/api.ts';
 import type { Engine } from '../../test/harness/engine.ts';

@@ -78,8 +78,8 @@ export class Machine {
       // Timers continue as they do when an operator sets the clock.
       FAKETIME_DONT_FAKE_MONOTONIC: '1',
       FAKETIME_DONT_RESET: '1',
-      // All processes share the lock that the library takes to change the times of files: a process that is killed while
-      // it holds that lock stops every other one.
+      // All processes share the lock that the library takes to change the times of files: a process that is killed
+      // while it holds that lock stops every other one.
       NO_FAKE_STAT: '1',
     };
   }

@@ -189,7 +189,9 @@ function partOf(from: Mark, to: Mark): Part {
   return { pointsPerSecond: (points / (to.atMs - from.atMs)) * 1000, nanoseconds: Object.fromEntries(cost) };
 }
 
-/** Counts what is stored, each point once, and the devices that have all of theirs: in ranges, which need little memory. */
+/**
+ * Counts what is stored, each point once, and the devices that have all of theirs: in ranges, which need little memory.
+ */
 async function countAll(engine: Engine, plan: DayPlan): Promise<{ points: number; wholeDevices: number }> {
   const [[from = '0', to = '0'] = []] = await engine.clickhouse('SELECT min(device), max(device) FROM telemetry');
   const all = { points: 0, wholeDevices: 0 };

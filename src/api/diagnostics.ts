@@ -1,4 +1,7 @@
-/** Why a device sends nothing: its last refusals and connections, and the devices with refusals (docs/rest.md#diagnostics). */
+/**
+ * Why a device sends nothing: its last refusals and connections, and the devices with refusals
+ * (docs/rest.md#diagnostics).
+ */
 
 import type { RateLimits } from '../auth/rate-limits.ts';
 import {

@@ -52,7 +52,9 @@ const turns = new Turns({
   refusal: () => unavailable('unpacking', 'Too many compressed bodies are being unpacked; send this one again.'),
 });
 
-/** Returns '' for a body that is not compressed. Throws the Fault of an encoding, or a list of them, that is unknown. */
+/**
+ * Returns '' for a body that is not compressed. Throws the Fault of an encoding, or a list of them, that is unknown.
+ */
 export function readEncoding(text: string): string {
   const name = text.trim().toLowerCase();
   if (name === '' || name === 'identity') return '';
@@ -65,7 +67,9 @@ export function readEncoding(text: string): string {
   );
 }
 
-/** Unpacks a small body in the loop. Returns undefined when that would take long. Throws the Fault of a damaged body. */
+/**
+ * Unpacks a small body in the loop. Returns undefined when that would take long. Throws the Fault of a damaged body.
+ */
 export function unpackNow(encoding: string, packed: Uint8Array, bytesMax: number): Buffer | undefined {
   if (packed.length > limits.unpackedInLoopBytesMax) return undefined;
   const maxOutputLength = Math.min(bytesMax, limits.unpackedInLoopBytesMax);

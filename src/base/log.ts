@@ -1,8 +1,8 @@
 /**
  * Logs: one line for each event, with a stable `event` code and the level as a word. NDJSON on stderr, or short lines
- * when stderr is a terminal. A repeated event is written at most once a second for each code, with the number of omitted events. An
- * event that repeats while a store is unavailable is written less and less often. Nothing is logged for each message,
- * and no token or secret is ever a field.
+ * when stderr is a terminal. A repeated event is written at most once a second for each code, with the number of
+ * omitted events. An event that repeats while a store is unavailable is written less and less often. Nothing is logged
+ * for each message, and no token or secret is ever a field.
  */
 import { type Level, type Logger as Pino, pino } from 'pino';
 

@@ -1,6 +1,7 @@
 /**
  * Reads settings by a schema: a value comes from the environment, else from the operator's file, else from the
- * defaults. Gathers each setting with its origin, and every fault, so that one run of `npm run config` shows all of them.
+ * defaults. Gathers each setting with its origin, and every fault, so that one run of `npm run config` shows all of
+ * them.
  */
 import { readFileSync } from 'node:fs';
 import { parse } from 'yaml';

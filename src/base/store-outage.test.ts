@@ -1,4 +1,6 @@
-/** One process and a store: silent while the primary reports the outage, and not silent when only this process fails. */
+/**
+ * One process and a store: silent while the primary reports the outage, and not silent when only this process fails.
+ */
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import type { Log } from './log.ts';
 import { StoreOutage } from './store-outage.ts';

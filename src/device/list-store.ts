@@ -133,7 +133,9 @@ export async function countDevices(queries: Queries, tenantId: string): Promise<
   return row!.count;
 }
 
-/** True when an index of three letters helps: those of pg_trgm are ASCII letters and digits in a database of locale C. */
+/**
+ * True when an index of three letters helps: those of pg_trgm are ASCII letters and digits in a database of locale C.
+ */
 function hasLetters(text: string): boolean {
   return /[a-z0-9]{3}/i.test(text);
 }

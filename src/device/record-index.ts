@@ -1,6 +1,7 @@
 /**
  * Digest of 128 bits → place of the record that begins with it (`RecordStore`). Open addressing in 4 096 parts, 8 bytes
- * a slot. A part grows by itself, at last by a quarter, so no step moves more than the entries of one part: 250 at a million.
+ * a slot. A part grows by itself, at last by a quarter, so no step moves more than the entries of one part: 250 at a
+ * million.
  */
 import { chunkOf, type RecordStore, wordOf } from './record-store.ts';
 

@@ -1,7 +1,7 @@
 /**
  * Memory for many small records outside the heap of JavaScript, so that a million of them cost the garbage collector
- * nothing. A record takes whole units of 8 bytes in a chunk of 64 KiB. A record that is freed is used again for a record
- * of as many units, so no step moves records. A place is the number of a record's first unit; 0 is no place.
+ * nothing. A record takes whole units of 8 bytes in a chunk of 64 KiB. A record that is freed is used again for a
+ * record of as many units, so no step moves records. A place is the number of a record's first unit; 0 is no place.
  */
 import { assert } from '../base/errors.ts';
 
@@ -18,7 +18,9 @@ export class RecordStore {
   readonly words: Uint32Array[] = [];
   /** For each number of units: the first free record, whose first word is the place of the next one. */
   readonly #free = new Uint32Array(unitsMax + 1);
-  /** For each number of units: the place after the last record in the chunk that is being filled, and the units left. */
+  /**
+   * For each number of units: the place after the last record in the chunk that is being filled, and the units left.
+   */
   readonly #next = new Uint32Array(unitsMax + 1);
   readonly #left = new Uint32Array(unitsMax + 1);
 

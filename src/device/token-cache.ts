@@ -42,7 +42,8 @@ export interface TokenCacheLimits {
 
 /**
  * One in so many devices that are made from their records is kept among those that sent lately, when these are as many
- * as may be. So devices that send often are kept, and a large fleet in random order makes no garbage that has grown old.
+ * as may be. So devices that send often are kept, and a large fleet in random order makes no garbage that has grown
+ * old.
  */
 const keptOfMade = 8;
 

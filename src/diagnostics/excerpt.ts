@@ -1,7 +1,7 @@
 /**
  * The first bytes of a refused message as text that is safe to show: control characters and bytes that are not UTF-8
- * are escaped, and the values of members whose name speaks of a secret are replaced. A person reads the text; no program
- * parses it.
+ * are escaped, and the values of members whose name speaks of a secret are replaced. A person reads the text; no
+ * program parses it.
  */
 import { limits } from '../base/limits.ts';
 

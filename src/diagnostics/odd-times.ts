@@ -1,6 +1,7 @@
 /**
- * The odd times of devices (`odd-time.ts`), counted by kind, with the last example of each device and kind in the memory
- * of this worker. Called by `ingest/accept.ts` for accepted records outside the usual window, and for refused ones.
+ * The odd times of devices (`odd-time.ts`), counted by kind, with the last example of each device and kind in the
+ * memory of this worker. Called by `ingest/accept.ts` for accepted records outside the usual window, and for refused
+ * ones.
  */
 import type { Clock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';

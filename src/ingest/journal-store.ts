@@ -1,7 +1,7 @@
 /**
  * The journals of all hosts in PostgreSQL (table `journals`): which journals may still ship rows that a delete covers.
- * `erase/erase.ts` writes the journals of its host and reads all of them; `erase/delete-series.ts` reads them. Valid for
- * all hosts.
+ * `erase/erase.ts` writes the journals of its host and reads all of them; `erase/delete-series.ts` reads them. Valid
+ * for all hosts.
  */
 import { limits } from '../base/limits.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';

@@ -18,7 +18,9 @@ export function checkConfig(config: Config): RuleText[] {
   return readRules(config.rules.file);
 }
 
-/** Returns a warning for each name that is probably misspelt; throws StartError with all of them when `strict` is set. */
+/**
+ * Returns a warning for each name that is probably misspelt; throws StartError with all of them when `strict` is set.
+ */
 export function checkNames({ strict }: Config, unknown: UnknownName[]): string[] {
   const warnings = unknown.map(describeUnknown);
   if (!strict || warnings.length === 0) return warnings;

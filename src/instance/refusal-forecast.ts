@@ -1,6 +1,6 @@
 /**
- * Computes how long telemetry would be accepted if ClickHouse took nothing from now on: the room of each journal, and of
- * the disk that the journals of a host share, divided by the bytes that were journaled in the last five minutes. The
+ * Computes how long telemetry would be accepted if ClickHouse took nothing from now on: the room of each journal, and
+ * of the disk that the journals of a host share, divided by the bytes that were journaled in the last five minutes. The
  * primary adds the reports of its workers, and exports the result.
  */
 

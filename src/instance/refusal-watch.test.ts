@@ -1,4 +1,6 @@
-/** When the refusing of telemetry is logged: beginning, each minute, another reason, end, over all workers of a host. */
+/**
+ * When the refusing of telemetry is logged: beginning, each minute, another reason, end, over all workers of a host.
+ */
 import { beforeEach, expect, test } from 'vitest';
 import type { Log } from '../base/log.ts';
 import { type Refusal, RefusalWatch, type WorkerRefusals } from './refusal-watch.ts';

@@ -193,7 +193,9 @@ export class Inbox implements Answered {
     this.#handle(incoming, exact, true);
   }
 
-  /** Unpacks a large message beside the loop. Meanwhile the connection is not read, so that messages keep their order. */
+  /**
+   * Unpacks a large message beside the loop. Meanwhile the connection is not read, so that messages keep their order.
+   */
   async #unpackLater(
     incoming: Incoming,
     exact: ExactTopic | undefined,

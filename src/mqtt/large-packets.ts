@@ -1,7 +1,7 @@
 /**
  * Packets of one gateway above the usual cap. A PUBLISH that its topic allows is kept, in room that grows with the
- * received bytes; when there is no room the connection is not read for a while. Any other PUBLISH is skipped and refused
- * with a reason, and the connection stays. Made by the connection of a gateway with its first such packet.
+ * received bytes; when there is no room the connection is not read for a while. Any other PUBLISH is skipped and
+ * refused with a reason, and the connection stays. Made by the connection of a gateway with its first such packet.
  */
 import { type Fault, tooLarge, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';

@@ -1,8 +1,8 @@
 /**
  * Decides when a connection is read. A connection is not read while it signs in, while too many of its messages wait
  * for their answer (MQTT 3), while the journal refuses, while the client does not read, while a large file is sent to
- * the client, while its large packet waits for room or its compressed message is unpacked, and once the worker stops. Each connection owns one gate; there
- * may be fifty thousand of them.
+ * the client, while its large packet waits for room or its compressed message is unpacked, and once the worker stops.
+ * Each connection owns one gate; there may be fifty thousand of them.
  */
 import type { Clock } from '../base/clock.ts';
 import { assert, type Fault, type Subject } from '../base/errors.ts';

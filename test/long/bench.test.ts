@@ -1,6 +1,6 @@
 /**
- * Short forms of benchmarks whose full runs take minutes: every phase of them runs once over little data, and must store,
- * read and delete exactly what it says. Rates are not judged.
+ * Short forms of benchmarks whose full runs take minutes: every phase of them runs once over little data, and must
+ * store, read and delete exactly what it says. Rates are not judged.
  */
 import { execFile, execFileSync } from 'node:child_process';
 import { rmSync } from 'node:fs';

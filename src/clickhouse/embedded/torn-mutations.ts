@@ -1,7 +1,8 @@
 /**
- * Sets aside entries of mutations that are not whole. The engine keeps each mutation in a file of its table, and refuses
- * to start when it cannot read one of them: a full disk and a kill together left an empty file. The caller of such a
- * mutation got no answer, and `erase/` repeats its deletes until they are answered. Called before the engine opens.
+ * Sets aside entries of mutations that are not whole. The engine keeps each mutation in a file of its table, and
+ * refuses to start when it cannot read one of them: a full disk and a kill together left an empty file. The caller of
+ * such a mutation got no answer, and `erase/` repeats its deletes until they are answered. Called before the engine
+ * opens.
  */
 import { readdirSync, readFileSync, renameSync } from 'node:fs';
 import { join } from 'node:path';

@@ -1,7 +1,7 @@
 /**
  * Large telemetry of a gateway, after its bytes are kept: decoded in a thread, then its children are connected, then
- * accepted as a commit of its own. Later messages of the gateway wait for it (`Gateway.run`), so that points of a device
- * keep their order. A message that names a child which may not send is decoded a second time without that child.
+ * accepted as a commit of its own. Later messages of the gateway wait for it (`Gateway.run`), so that points of a
+ * device keep their order. A message that names a child which may not send is decoded a second time without that child.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Admission } from '../../activity/admission.ts';
