@@ -13,6 +13,7 @@ import { BackupFiles, syncDirectories } from './backup/files.ts';
 import { copyJournals, journalsPath } from './backup/journals.ts';
 import { type Manifest, writeManifest } from './backup/manifest.ts';
 import { tablePath, tablesLeftOut } from './backup/postgres.ts';
+import { printFailure, printLine } from './base/command.ts';
 import { loadConfig } from './base/config.ts';
 import { type Control, openControl } from './base/control-socket.ts';
 import { makeDirectories } from './base/directories.ts';
@@ -161,10 +162,6 @@ function megabytes(bytes: number): string {
   return `${(bytes / 1e6).toFixed(1)} MB`;
 }
 
-function printLine(line: string): void {
-  process.stdout.write(`${line}\n`);
-}
-
 for (const signal of ['SIGINT', 'SIGTERM'] as const) {
   process.on(signal, () => {
     process.stderr.write(`millrace: ${signal}: the backup is not complete and cannot be restored.\n`);
@@ -174,6 +171,6 @@ for (const signal of ['SIGINT', 'SIGTERM'] as const) {
 }
 
 run(process.argv.slice(2)).catch((error: unknown) => {
-  process.stderr.write(`millrace: ${error instanceof StartError ? error.message : (error as Error).stack}\n`);
+  printFailure(error);
   process.exit(1);
 });

@@ -8,6 +8,7 @@ import { resolve } from 'node:path';
 import { parseArgs } from 'node:util';
 import { gzipSync } from 'node:zlib';
 import { columns } from './base/columns.ts';
+import { printFailure, printLine } from './base/command.ts';
 import { type Config, type ConfigReading, checkedConfig, readConfig } from './base/config.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
@@ -59,10 +60,10 @@ async function run({ log: logFile, out }: Options): Promise<void> {
   const path = resolve(out ?? `millrace-bundle-${now.toISOString().replace(/[:.]/g, '-')}.tar.gz`);
   // An existing file is not replaced.
   writeFileSync(path, archive, { mode: 0o600, flag: 'wx' });
-  print(`${path}: ${Math.ceil(archive.length / 1024)} KiB`);
-  for (const line of bundle.contents) print(`  ${line}`);
-  if (logFile === undefined) print('Add the log with --log FILE: without it a fault is often not found.');
-  print('Secrets, tokens and e-mail addresses are masked. Read it before you send it: tar -xzOf FILE | less');
+  printLine(`${path}: ${Math.ceil(archive.length / 1024)} KiB`);
+  for (const line of bundle.contents) printLine(`  ${line}`);
+  if (logFile === undefined) printLine('Add the log with --log FILE: without it a fault is often not found.');
+  printLine('Secrets, tokens and e-mail addresses are masked. Read it before you send it: tar -xzOf FILE | less');
 }
 
 /** Files of text, each without secrets and with a cap. */
@@ -177,10 +178,6 @@ function json(value: object): string {
   return JSON.stringify(value, null, 2);
 }
 
-function print(line: string): void {
-  process.stdout.write(`${line}\n`);
-}
-
 async function main(): Promise<void> {
   let options: Options;
   try {
@@ -191,7 +188,4 @@ async function main(): Promise<void> {
   await run(options);
 }
 
-main().catch((error: unknown) => {
-  process.stderr.write(`millrace: ${error instanceof StartError ? error.message : (error as Error).stack}\n`);
-  process.exitCode = 1;
-});
+main().catch(printFailure);

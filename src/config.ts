@@ -4,6 +4,7 @@
  * start would refuse these settings.
  */
 import { columns } from './base/columns.ts';
+import { printLine } from './base/command.ts';
 import { type Config, readConfig } from './base/config.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { describeUnknown } from './base/setting-names.ts';
@@ -42,10 +43,6 @@ function faultsOfWhole(config: Config): string[] {
   } catch (error) {
     return [messageOf(error)];
   }
-}
-
-function printLine(line: string): void {
-  process.stdout.write(`${line}\n`);
 }
 
 try {

@@ -9,6 +9,7 @@ import { availableParallelism, release, totalmem } from 'node:os';
 import { dirname, resolve } from 'node:path';
 import { parseArgs, promisify } from 'node:util';
 import { findFirstDevice } from './admin/seed.ts';
+import { printFailure, printLine } from './base/command.ts';
 import { type Config, type ConfigReading, readConfig } from './base/config.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
@@ -40,9 +41,11 @@ async function run(options: Options): Promise<void> {
   const reading = readConfig();
   const config = checkSettings(reading);
   if (config) await checkRest(config, reading, options);
-  else print('Correct the settings first: the other checks depend on them.');
+  else printLine('Correct the settings first: the other checks depend on them.');
   const { ok, warning, fault } = counts;
-  print(`${ok} ok, ${warning} ${warning === 1 ? 'warning' : 'warnings'}, ${fault} ${fault === 1 ? 'fault' : 'faults'}`);
+  printLine(
+    `${ok} ok, ${warning} ${warning === 1 ? 'warning' : 'warnings'}, ${fault} ${fault === 1 ? 'fault' : 'faults'}`,
+  );
   if (fault > 0) process.exitCode = 1;
 }
 
@@ -230,11 +233,7 @@ function attempt(subject: string, text: () => string, check: () => unknown): voi
 
 function report({ subject, level, says }: Finding): void {
   counts[level] += 1;
-  print(`${level.padEnd(8)} ${subject.padEnd(16)} ${says}`);
-}
-
-function print(line: string): void {
-  process.stdout.write(`${line}\n`);
+  printLine(`${level.padEnd(8)} ${subject.padEnd(16)} ${says}`);
 }
 
 async function main(): Promise<void> {
@@ -247,7 +246,4 @@ async function main(): Promise<void> {
   await run({ ...options, url: options.url?.replace(/\/$/, '') });
 }
 
-main().catch((error: unknown) => {
-  process.stderr.write(`millrace: ${error instanceof StartError ? error.message : (error as Error).stack}\n`);
-  process.exitCode = 1;
-});
+main().catch(printFailure);

@@ -8,6 +8,7 @@ import { closeSync, existsSync, openSync } from 'node:fs';
 import { basename, dirname, join, resolve } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { systemClock as clock } from './base/clock.ts';
+import { printLine } from './base/command.ts';
 import { type Config, loadConfig } from './base/config.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { tryLock } from './base/file-lock.ts';
@@ -196,10 +197,6 @@ async function repeatDeletes(postgres: Postgres): Promise<void> {
 
 function asText(_key: string, value: unknown): unknown {
   return typeof value === 'bigint' ? value.toString() : value;
-}
-
-function printLine(line: string): void {
-  process.stdout.write(`${line}\n`);
 }
 
 run(process.argv.slice(2)).catch((error: unknown) => {

@@ -5,6 +5,7 @@
  */
 import { readdirSync } from 'node:fs';
 import { join, resolve } from 'node:path';
+import { printLine } from './base/command.ts';
 import { type Config, loadConfig } from './base/config.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
@@ -128,10 +129,6 @@ async function replay(config: Config, entries: QuarantineEntry[]): Promise<void>
 
 function asText(_key: string, value: unknown): unknown {
   return typeof value === 'bigint' ? value.toString() : value;
-}
-
-function printLine(line: string): void {
-  process.stdout.write(`${line}\n`);
 }
 
 run(process.argv.slice(2)).catch((error: unknown) => {

@@ -10,6 +10,7 @@ import { copyBack, syncDirectories, syncPath } from './backup/files.ts';
 import { journalsPath } from './backup/journals.ts';
 import { checkFiles, type Manifest, readManifest } from './backup/manifest.ts';
 import { loadDump } from './backup/postgres.ts';
+import { printFailure, printLine } from './base/command.ts';
 import { type Config, loadConfig } from './base/config.ts';
 import { StartError } from './base/errors.ts';
 import { createLog, type Log } from './base/log.ts';
@@ -134,14 +135,10 @@ function megabytes(bytes: number): string {
   return `${(bytes / 1e6).toFixed(1)} MB`;
 }
 
-function printLine(line: string): void {
-  process.stdout.write(`${line}\n`);
-}
-
 run(process.argv.slice(2)).then(
   () => process.exit(0),
   (error: unknown) => {
-    process.stderr.write(`millrace: ${error instanceof StartError ? error.message : (error as Error).stack}\n`);
+    printFailure(error);
     process.exit(1);
   },
 );

@@ -1,0 +1,12 @@
+/** What the commands of an operator share: lines on stdout, and the line of a command that failed. */
+import { StartError } from './errors.ts';
+
+export function printLine(line: string): void {
+  process.stdout.write(`${line}\n`);
+}
+
+/** Prints why a command failed: the sentence for the operator, or the stack of a bug. The exit code will be 1. */
+export function printFailure(error: unknown): void {
+  process.stderr.write(`millrace: ${error instanceof StartError ? error.message : (error as Error).stack}\n`);
+  process.exitCode = 1;
+}
