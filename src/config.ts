@@ -5,10 +5,10 @@
  */
 import { columns } from './base/columns.ts';
 import { printLine } from './base/command.ts';
-import { type Config, readConfig } from './base/config.ts';
 import { messageOf, StartError } from './base/errors.ts';
-import { describeUnknown } from './base/setting-names.ts';
-import { type Setting, shownValue } from './base/settings.ts';
+import { type Config, readConfig } from './base/settings/config.ts';
+import { describeUnknown } from './base/settings/setting-names.ts';
+import { type Setting, shownValue } from './base/settings/settings.ts';
 import { checkConfig } from './instance/config-check.ts';
 
 const usage = 'usage: npm run config -- [all | changed]';

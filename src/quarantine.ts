@@ -6,9 +6,9 @@
 import { readdirSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { printLine } from './base/command.ts';
-import { type Config, loadConfig } from './base/config.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { createLog } from './base/log.ts';
+import { type Config, loadConfig } from './base/settings/config.ts';
 import { insertLatestOf, insertTelemetry } from './clickhouse/statements.ts';
 import { withoutErased } from './erase/replay-filter.ts';
 import { reopenNewer } from './erase/tombstone-store.ts';

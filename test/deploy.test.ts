@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs';
 import { expect, test } from 'vitest';
 import { parse } from 'yaml';
-import { environmentNames } from '../src/base/config.ts';
+import { environmentNames } from '../src/base/settings/config.ts';
 import { sharedEngine } from './harness/shared-engine.ts';
 
 interface Service {

@@ -5,9 +5,9 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
-import { readConfig } from '../src/base/config.ts';
 import { limits } from '../src/base/limits.ts';
 import { type Reason, statusOf } from '../src/base/reasons.ts';
+import { readConfig } from '../src/base/settings/config.ts';
 
 const root = join(import.meta.dirname, '..');
 const page = readFileSync(join(root, 'docs/security.md'), 'utf8');

@@ -12,7 +12,7 @@ import type { Clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
-import type { Counter, Metrics } from '../base/metrics.ts';
+import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import type { Queries } from '../postgres/client.ts';
 import { countTakenNames, findTakenNameTries } from './store.ts';
 

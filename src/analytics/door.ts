@@ -1,7 +1,7 @@
 /** Serves the analytics component: the rows of its table, the page of a view link, and its health. */
 import type { Auth } from '../auth/auth.ts';
 import { limits } from '../base/limits.ts';
-import type { Metrics } from '../base/metrics.ts';
+import type { Metrics } from '../base/metrics/metrics.ts';
 import type { ReportDeps } from '../report/report.ts';
 import { json, served } from '../rest/route.ts';
 import type { HttpServer } from '../uws/server.ts';

@@ -2,8 +2,8 @@
 
 import type { ApiKeyDeps } from '../admin/api-keys.ts';
 import type { Auth } from '../auth/auth.ts';
-import type { Config } from '../base/config.ts';
 import { limits } from '../base/limits.ts';
+import type { Config } from '../base/settings/config.ts';
 import { ownVersion } from '../instance/control.ts';
 import type { ClaimDeps } from '../onboarding/claim.ts';
 import type { TaggedRoutes } from '../rest/openapi.ts';

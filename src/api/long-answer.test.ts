@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 import type { Principal } from '../auth/roles.ts';
-import { Metrics } from '../base/metrics.ts';
+import { Metrics } from '../base/metrics/metrics.ts';
 import type { SlicedBody } from '../uws/slices.ts';
 import { LongAnswers, type LongText } from './long-answer.ts';
 

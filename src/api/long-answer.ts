@@ -6,7 +6,7 @@ import type { Principal } from '../auth/roles.ts';
 import { ByteBudget, type Owner } from '../base/byte-budget.ts';
 import { unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import type { Metrics } from '../base/metrics.ts';
+import type { Metrics } from '../base/metrics/metrics.ts';
 import { type PlaceOwner, placeOwners } from '../base/places.ts';
 import { answerTooLarge } from '../telemetry/latest.ts';
 import type { HttpResponse } from '../uws/server.ts';

@@ -9,7 +9,7 @@ import type { Clock } from '../base/clock.ts';
 import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
-import type { Metrics } from '../base/metrics.ts';
+import type { Metrics } from '../base/metrics/metrics.ts';
 import type { CloseReason, Downlink, Listener } from '../downlink/downlink.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { UpdateMessage } from './notify.ts';

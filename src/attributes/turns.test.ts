@@ -9,7 +9,7 @@ import { seedDemoData, seedFirstTenant } from '../admin/seed.ts';
 import { PasswordHasher } from '../auth/password.ts';
 import { systemClock } from '../base/clock.ts';
 import { unavailable } from '../base/errors.ts';
-import { Metrics } from '../base/metrics.ts';
+import { Metrics } from '../base/metrics/metrics.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
 import type { TypedValue } from '../value/typed.ts';
 import { ownValue } from './attributes.ts';

@@ -2,7 +2,7 @@ import { afterEach, describe, expect, it } from 'vitest';
 import { systemClock as clock } from '../base/clock.ts';
 import { Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import { Metrics } from '../base/metrics.ts';
+import { Metrics } from '../base/metrics/metrics.ts';
 import type { Queries } from '../postgres/client.ts';
 import type { TypedValue } from '../value/typed.ts';
 import { ownValue } from './attributes.ts';

@@ -13,7 +13,7 @@ import type { Clock } from '../base/clock.ts';
 import { assert, badRequest, Fault, unavailable } from '../base/errors.ts';
 import { FairQueue } from '../base/fair-queue.ts';
 import { limits } from '../base/limits.ts';
-import type { Counter, Metrics } from '../base/metrics.ts';
+import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import { isAway, isLostRace, type Queries, sqlStateOf } from '../postgres/client.ts';
 import type { TypedValue } from '../value/typed.ts';
 import {

@@ -5,11 +5,11 @@
  */
 import { randomBytes } from 'node:crypto';
 import type { Clock } from '../base/clock.ts';
-import type { Config } from '../base/config.ts';
 import { badRequest, Fault, StartError } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { subnetOf } from '../base/network.ts';
 import type { ReasonOf } from '../base/reasons.ts';
+import type { Config } from '../base/settings/config.ts';
 import type { Turns } from '../base/turns.ts';
 import { isUuid, nullUuid } from '../base/uuid.ts';
 import { isAway, type Postgres, type Queries } from '../postgres/client.ts';

@@ -1,6 +1,6 @@
 import { afterEach, expect, test } from 'vitest';
 import { Fault } from '../base/errors.ts';
-import { Metrics } from '../base/metrics.ts';
+import { Metrics } from '../base/metrics/metrics.ts';
 import { busCounters } from '../bus/bus.ts';
 import { IpcBus } from '../bus/ipc.ts';
 import { BusHub } from '../bus/ipc-primary.ts';

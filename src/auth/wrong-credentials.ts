@@ -10,7 +10,7 @@
 import { createHash, randomUUID } from 'node:crypto';
 import type { Clock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';
-import type { Counter, Metrics } from '../base/metrics.ts';
+import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import { networkOf } from '../base/network.ts';
 import type { Bus } from '../bus/bus.ts';
 import { isListOf, isObject, isText, readMessage } from '../bus/messages.ts';

@@ -3,7 +3,7 @@
  * subscribers. Two ways: redis.ts (several hosts), ipc.ts (one host). Losing the bus costs commands, never ingest.
  */
 import type { Log } from '../base/log.ts';
-import type { Counter, Metrics } from '../base/metrics.ts';
+import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 
 /** Throws `UnreadMessage` (messages.ts) for a message that it does not understand. */
 export type Handler = (payload: Buffer, channel: string) => void;

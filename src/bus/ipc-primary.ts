@@ -3,7 +3,7 @@
  * the channel. Above a cap a worker that does not read is skipped. The subscriptions of a dead worker end with it.
  */
 import { limits } from '../base/limits.ts';
-import type { Counter, Metrics } from '../base/metrics.ts';
+import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import { type Entry, isBusMessage, Outbox, type Port } from './port.ts';
 
 interface Member {

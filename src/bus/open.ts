@@ -4,7 +4,7 @@
  */
 import { StartError } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
-import type { Metrics } from '../base/metrics.ts';
+import type { Metrics } from '../base/metrics/metrics.ts';
 import { type Bus, busCounters } from './bus.ts';
 import { IpcBus } from './ipc.ts';
 import { type Port, parentPort } from './port.ts';

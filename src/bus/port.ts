@@ -4,7 +4,7 @@
  */
 import type { ChildProcess } from 'node:child_process';
 import type { Worker } from 'node:cluster';
-import type { Counter } from '../base/metrics.ts';
+import type { Counter } from '../base/metrics/metrics.ts';
 
 /** `sent` is called when the system took the message, or never will. */
 export interface Port {

@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, it } from 'vitest';
 import { createLog } from '../base/log.ts';
-import { Metrics } from '../base/metrics.ts';
+import { Metrics } from '../base/metrics/metrics.ts';
 import { busCounters } from './bus.ts';
 import { busProtocol, channelNames, type LinkOwner, RedisBus } from './redis.ts';
 

@@ -1,7 +1,7 @@
 /** The files of the pages: what they are sent with, what a reload costs, and that nothing else can be asked for. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { createLog } from '../base/log.ts';
-import { Metrics } from '../base/metrics.ts';
+import { Metrics } from '../base/metrics/metrics.ts';
 import { HttpServer } from '../uws/server.ts';
 import { createConsole } from './door.ts';
 

@@ -5,7 +5,7 @@ import { SimDisk } from '../../test/crash/sim-disk.ts';
 import { FakeDeviceStore } from '../../test/harness/fake-device-store.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
-import { Metrics } from '../base/metrics.ts';
+import { Metrics } from '../base/metrics/metrics.ts';
 import type { DeviceRow } from './cached-device.ts';
 import { mqttBasicCredentials, tokenCredentials } from './credentials.ts';
 import { FleetLoad } from './fleet-load.ts';

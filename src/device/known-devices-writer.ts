@@ -12,7 +12,7 @@ import { messageOf } from '../base/errors.ts';
 import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
-import type { Metrics } from '../base/metrics.ts';
+import type { Metrics } from '../base/metrics/metrics.ts';
 import { type Disk, type DiskFile, isNoSpace, realDisk } from '../journal/disk.ts';
 import { isAway, type Queries } from '../postgres/client.ts';
 import {

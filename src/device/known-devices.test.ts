@@ -8,7 +8,7 @@ import { FakeDeviceStore, profileId, tenantId } from '../../test/harness/fake-de
 import { Random } from '../../test/harness/random.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
-import { Metrics } from '../base/metrics.ts';
+import { Metrics } from '../base/metrics/metrics.ts';
 import { mqttBasicCredentials, tokenCredentials } from './credentials.ts';
 import { KnownDevices } from './known-devices.ts';
 import { headerBytes } from './known-devices-file.ts';

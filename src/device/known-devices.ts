@@ -9,7 +9,7 @@ import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
-import type { Metrics } from '../base/metrics.ts';
+import type { Metrics } from '../base/metrics/metrics.ts';
 import { type Disk, type DiskFile, realDisk } from '../journal/disk.ts';
 import type { DeviceRow } from './cached-device.ts';
 import { DigestIndex } from './digest-index.ts';

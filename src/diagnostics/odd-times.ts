@@ -5,7 +5,7 @@
  */
 import type { Clock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';
-import type { Counter, Metrics } from '../base/metrics.ts';
+import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import { isObject, isWhole } from '../bus/messages.ts';
 import type { CachedDevice } from '../device/cached-device.ts';
 import type { FirstRecords } from './first-records.ts';

@@ -1,6 +1,6 @@
 /** Refused messages by tenant, with a cap on the number of labels. */
 import { expect, test } from 'vitest';
-import { Metrics } from '../base/metrics.ts';
+import { Metrics } from '../base/metrics/metrics.ts';
 import { TenantRefusals } from './tenant-refusals.ts';
 
 test('each of the first fifty tenants has a counter, all others share one', () => {

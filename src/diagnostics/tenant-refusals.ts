@@ -2,7 +2,7 @@
  * Counts refused messages by tenant: `refused_messages_total{tenant}`. The first tenants with a refusal get a label of
  * their own, all later ones share the label `other`, so that a scrape stays small. The numbers are of this worker.
  */
-import type { Counter, Metrics } from '../base/metrics.ts';
+import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 
 const tenantsMax = 50;
 const others = 'other';

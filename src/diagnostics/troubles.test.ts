@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 import { newTroubles } from '../../test/harness/troubles.ts';
 import { limits } from '../base/limits.ts';
-import { Metrics } from '../base/metrics.ts';
+import { Metrics } from '../base/metrics/metrics.ts';
 import { excerptOf } from './excerpt.ts';
 import { mergeOutcomes } from './outcome.ts';
 import { RecordTable } from './record-table.ts';

@@ -8,7 +8,7 @@
 import { assert } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
-import type { Counter, Metrics } from '../base/metrics.ts';
+import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import type { Bus } from '../bus/bus.ts';
 import { isListOf, isObject, isText, isWhole, readMessage } from '../bus/messages.ts';
 import { isOfferPacket, type OfferPacket, Offers, type Outcome, type Want } from './offers.ts';

@@ -6,7 +6,7 @@ import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import { silentLog as log, startTestClickHouse, type TestClickHouse } from '../../test/harness/clickhouse-server.ts';
 import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
 import type { Clock } from '../base/clock.ts';
-import { Metrics } from '../base/metrics.ts';
+import { Metrics } from '../base/metrics/metrics.ts';
 import { type ClickHouse, ClickHouseError } from '../clickhouse/client.ts';
 import { insertLatest, insertTelemetry } from '../clickhouse/statements.ts';
 import { insertDeviceTombstone } from '../device/store.ts';

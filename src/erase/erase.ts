@@ -9,7 +9,7 @@ import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
-import type { Metrics } from '../base/metrics.ts';
+import type { Metrics } from '../base/metrics/metrics.ts';
 import { type ClickHouse, isUnanswered } from '../clickhouse/client.ts';
 import type { JournalReport } from '../ingest/journal-report.ts';
 import {

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest';
 import { limits } from '../base/limits.ts';
-import { Metrics } from '../base/metrics.ts';
+import { Metrics } from '../base/metrics/metrics.ts';
 import type { GatewayDeps } from './gateway.ts';
 import { Gateways } from './gateways.ts';
 

@@ -10,7 +10,7 @@ import type { FineClock } from '../base/clock.ts';
 import { assert, type Fault, messageOf, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
-import type { Counter, Histogram, Metrics } from '../base/metrics.ts';
+import type { Counter, Histogram, Metrics } from '../base/metrics/metrics.ts';
 import { type OddTime, type OddTimeKind, oddKindOf } from '../diagnostics/odd-time.ts';
 import { type Journal, JournalError, type JournalFrame, type Lane, lanes, late, live } from '../journal/journal.ts';
 import type { FrameStamp } from '../telemetry/block.ts';

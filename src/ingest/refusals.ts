@@ -3,7 +3,7 @@
  * worker reports both to the primary, which logs when a refusal begins and ends (`instance/refusal-watch.ts`).
  */
 import type { Fault } from '../base/errors.ts';
-import type { Metrics } from '../base/metrics.ts';
+import type { Metrics } from '../base/metrics/metrics.ts';
 import type { Reason } from '../base/reasons.ts';
 
 /** Reasons that may end within seconds: a client that pauses and sends again is accepted then. */

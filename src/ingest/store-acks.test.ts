@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 import { limits } from '../base/limits.ts';
-import { Metrics } from '../base/metrics.ts';
+import { Metrics } from '../base/metrics/metrics.ts';
 import { StoreAcks, type Waiter } from './store-acks.ts';
 
 class Sender implements Waiter {

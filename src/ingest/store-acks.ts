@@ -6,7 +6,7 @@
 import type { Clock } from '../base/clock.ts';
 import { type Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import type { Metrics } from '../base/metrics.ts';
+import type { Metrics } from '../base/metrics/metrics.ts';
 import { type Lane, lanes, live } from '../journal/journal.ts';
 
 /** The sender of a message: exactly one of the two functions is called, once. */

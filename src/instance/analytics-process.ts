@@ -4,9 +4,9 @@
  */
 import { type ChildProcess, fork } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
-import type { Config } from '../base/config.ts';
 import type { Log } from '../base/log.ts';
-import type { Sample } from '../base/metrics.ts';
+import type { Sample } from '../base/metrics/metrics.ts';
+import type { Config } from '../base/settings/config.ts';
 import type { ClockState } from './clock-offset.ts';
 import type { DataDirectory } from './data-directory.ts';
 import type { Begin, Engines, InstanceState, PartState } from './messages.ts';

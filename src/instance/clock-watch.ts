@@ -7,7 +7,7 @@ import { readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { type FollowedClock, hostMonotonic, type TimeLine } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
-import type { Metrics } from '../base/metrics.ts';
+import type { Metrics } from '../base/metrics/metrics.ts';
 import type { Queries } from '../postgres/client.ts';
 import { databaseMs } from '../postgres/clock.ts';
 import {

@@ -1,9 +1,9 @@
 /** Everything that a start refuses in its settings, before it touches a file: used by the primary and by commands. */
 import { parseRateLimits } from '../auth/rate-limits.ts';
-import type { Config } from '../base/config.ts';
 import { StartError } from '../base/errors.ts';
-import { checkLimits, checkSettings } from '../base/limit-relations.ts';
-import { describeUnknown, type UnknownName } from '../base/setting-names.ts';
+import type { Config } from '../base/settings/config.ts';
+import { checkLimits, checkSettings } from '../base/settings/limit-relations.ts';
+import { describeUnknown, type UnknownName } from '../base/settings/setting-names.ts';
 import { readRules } from '../rules/file.ts';
 import type { RuleText } from '../rules/table.ts';
 import { checkTls } from './tls.ts';

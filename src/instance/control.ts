@@ -4,8 +4,8 @@
  */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import type { Config } from '../base/config.ts';
 import { listenControl } from '../base/control-socket.ts';
+import type { Config } from '../base/settings/config.ts';
 import type { JournalCut } from '../journal/journal.ts';
 import type { JournalHold } from './journal-hold.ts';
 import { runDirectory } from './messages.ts';

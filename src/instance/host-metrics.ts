@@ -5,10 +5,10 @@
 import { X509Certificate } from 'node:crypto';
 import { statSync } from 'node:fs';
 import { readFile, statfs } from 'node:fs/promises';
-import type { Config } from '../base/config.ts';
-import type { Metrics } from '../base/metrics.ts';
+import type { Metrics } from '../base/metrics/metrics.ts';
+import { usageOfTree } from '../base/metrics/process-usage.ts';
 import { liveProcess } from '../base/process-file.ts';
-import { usageOfTree } from '../base/process-usage.ts';
+import type { Config } from '../base/settings/config.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
 import { type PartsOfTables, partsOfTables } from '../clickhouse/parts-statements.ts';
 import { ownVersion } from './control.ts';

@@ -1,6 +1,6 @@
 import { tmpdir } from 'node:os';
 import { expect, test } from 'vitest';
-import { loadConfig } from '../base/config.ts';
+import { loadConfig } from '../base/settings/config.ts';
 import { judgeMachine, type Machine, readMachine } from './machine.ts';
 
 const gib = 1024 ** 3;

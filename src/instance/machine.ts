@@ -5,9 +5,9 @@
 import { existsSync, readFileSync, statfsSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import type { Config } from '../base/config.ts';
 import { filesForConnections, openFilesMax } from '../base/file-limit.ts';
 import { limits } from '../base/limits.ts';
+import type { Config } from '../base/settings/config.ts';
 import { clockFile } from './messages.ts';
 
 export interface Finding {

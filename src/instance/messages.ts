@@ -1,7 +1,8 @@
 /** The messages between the primary and its workers. All other messages between workers use the bus. */
-import type { Config } from '../base/config.ts';
-import type { Sample } from '../base/metrics.ts';
+
+import type { Sample } from '../base/metrics/metrics.ts';
 import type { Work } from '../base/running-work.ts';
+import type { Config } from '../base/settings/config.ts';
 import type { JournalCut } from '../journal/journal.ts';
 import type { RuleText } from '../rules/table.ts';
 import type { ClockState } from './clock-offset.ts';

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { systemClock as clock } from '../base/clock.ts';
 import { createLog } from '../base/log.ts';
-import { Metrics } from '../base/metrics.ts';
+import { Metrics } from '../base/metrics/metrics.ts';
 import { type ClickHouse, ClickHouseError } from '../clickhouse/client.ts';
 import { storeWriterId } from '../journal/identity.ts';
 import { openJournal } from '../journal/journal.ts';

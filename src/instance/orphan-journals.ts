@@ -8,7 +8,7 @@ import { randomInt } from 'node:crypto';
 import { basename } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { messageOf } from '../base/errors.ts';
-import { Metrics } from '../base/metrics.ts';
+import { Metrics } from '../base/metrics/metrics.ts';
 import { goneReport, type JournalReport, reportOf } from '../ingest/journal-report.ts';
 import { readWriterId } from '../journal/identity.ts';
 import { type Journal, type JournalCut, openJournal } from '../journal/journal.ts';

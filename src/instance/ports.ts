@@ -4,8 +4,8 @@
  * cannot listen would be started again and again.
  */
 import { createServer } from 'node:net';
-import type { Config } from '../base/config.ts';
 import { StartError } from '../base/errors.ts';
+import type { Config } from '../base/settings/config.ts';
 
 export interface OwnPort {
   address: string;

@@ -1,7 +1,7 @@
 /** A worker's end of the channel to the primary: when to begin, the state of the instance, metrics, when to stop. */
 import { systemClock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';
-import type { Sample } from '../base/metrics.ts';
+import type { Sample } from '../base/metrics/metrics.ts';
 import { block, type Work } from '../base/running-work.ts';
 import type { JournalCut } from '../journal/journal.ts';
 import type { ClockState } from './clock-offset.ts';

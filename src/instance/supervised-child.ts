@@ -5,7 +5,7 @@
  */
 import type { ChildProcess } from 'node:child_process';
 import type { Log } from '../base/log.ts';
-import type { Sample } from '../base/metrics.ts';
+import type { Sample } from '../base/metrics/metrics.ts';
 import { writeProcessFile } from '../base/process-file.ts';
 import type { ToPrimary, ToWorker } from './messages.ts';
 import { Supervisor } from './supervisor.ts';

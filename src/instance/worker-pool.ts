@@ -4,9 +4,9 @@
  */
 import type { ChildProcess } from 'node:child_process';
 import cluster from 'node:cluster';
-import type { Config } from '../base/config.ts';
 import type { Log } from '../base/log.ts';
-import type { Counter, Metrics, Sample } from '../base/metrics.ts';
+import type { Counter, Metrics, Sample } from '../base/metrics/metrics.ts';
+import type { Config } from '../base/settings/config.ts';
 import { BusHub } from '../bus/ipc-primary.ts';
 import { childPort } from '../bus/port.ts';
 import type { RuleText } from '../rules/table.ts';

@@ -8,7 +8,7 @@ import type { Clock } from '../base/clock.ts';
 import { systemClock } from '../base/clock.ts';
 import { assert, messageOf, StartError } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
-import type { Counter, Metrics } from '../base/metrics.ts';
+import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import { Backlog, type Segment, type ShipUnit, type UnitLimits } from './backlog.ts';
 import { type Disk, errorCode, isNoSpace, realDisk } from './disk.ts';
 import { Owner } from './owner.ts';

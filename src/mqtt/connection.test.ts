@@ -15,7 +15,7 @@ import { Admission } from '../activity/admission.ts';
 import { badRequest, type Fault, notFound, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
-import { Metrics } from '../base/metrics.ts';
+import { Metrics } from '../base/metrics/metrics.ts';
 import { block } from '../base/running-work.ts';
 import type { CachedDevice } from '../device/cached-device.ts';
 import { topicsOf } from '../device/profile-topics.ts';

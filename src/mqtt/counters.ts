@@ -1,5 +1,5 @@
 /** The counters of the MQTT door. */
-import type { Counter, Metrics } from '../base/metrics.ts';
+import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import { type CloseReason, closeReasons } from './close-reason.ts';
 
 const packetNames: (string | undefined)[] = [

@@ -1,7 +1,7 @@
 /** The MQTT door of a worker: its connections over any transport, their deadlines, and their end. */
 
 import { limits } from '../base/limits.ts';
-import type { Metrics } from '../base/metrics.ts';
+import type { Metrics } from '../base/metrics/metrics.ts';
 import { began, ended } from '../base/running-work.ts';
 import { Addresses } from './addresses.ts';
 import { packets } from './blocked.ts';

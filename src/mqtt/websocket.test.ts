@@ -2,7 +2,7 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 import { frame, opcode, RawWebSocket } from '../../test/harness/web-socket.ts';
 import { limits } from '../base/limits.ts';
 import { createLog } from '../base/log.ts';
-import { Metrics } from '../base/metrics.ts';
+import { Metrics } from '../base/metrics/metrics.ts';
 import { HttpServer } from '../uws/server.ts';
 import type { Transport } from './transport.ts';
 import { webSocketDoor } from './websocket.ts';

@@ -7,7 +7,7 @@ import type { Clock } from '../base/clock.ts';
 import { badRequest, notFound } from '../base/errors.ts';
 import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
-import type { Metrics } from '../base/metrics.ts';
+import type { Metrics } from '../base/metrics/metrics.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { PieceCache } from './chunks.ts';
 import { isStored, nounOf, type OtaPackage, type PackageType, type StoredPackage } from './package.ts';

@@ -9,7 +9,7 @@ import type { Clock } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
-import type { Counter, Metrics } from '../base/metrics.ts';
+import type { Counter, Metrics } from '../base/metrics/metrics.ts';
 import { isAway, type Postgres, type Queries } from '../postgres/client.ts';
 import { attributeKeys, initiatedSeries, packageAttributes, queuedSeries } from './effects.ts';
 import type { OtaPackage, PackageType } from './package.ts';

@@ -7,7 +7,7 @@ import { pathToFileURL } from 'node:url';
 import { afterAll, afterEach, expect, test } from 'vitest';
 import { silentLog } from '../../test/harness/clickhouse-server.ts';
 import { messageOf } from '../base/errors.ts';
-import { Metrics } from '../base/metrics.ts';
+import { Metrics } from '../base/metrics/metrics.ts';
 import { type ReportOrder, ReportPool } from './pool.ts';
 
 /** The format is what the thread is to do. */

@@ -11,7 +11,7 @@ import { Fault, messageOf, unavailable } from '../base/errors.ts';
 import { FairQueue, type Waiter } from '../base/fair-queue.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
-import { type Counter, coarseBounds, type Histogram, type Metrics } from '../base/metrics.ts';
+import { type Counter, coarseBounds, type Histogram, type Metrics } from '../base/metrics/metrics.ts';
 import { statusOf } from '../base/reasons.ts';
 import type { EncodedReport } from './encode.ts';
 import { createPermits, givePermitBack } from './query-slots.ts';

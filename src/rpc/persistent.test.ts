@@ -5,7 +5,7 @@ import { silentLog as log } from '../../test/harness/clickhouse-server.ts';
 import { systemClock as clock } from '../base/clock.ts';
 import { Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import { Metrics } from '../base/metrics.ts';
+import { Metrics } from '../base/metrics/metrics.ts';
 import { Downlink } from '../downlink/downlink.ts';
 import { RpcNumbers } from './numbers.ts';
 import { PersistentRpcs } from './persistent.ts';

@@ -7,7 +7,7 @@ import type { Clock } from '../base/clock.ts';
 import { messageOf, tooLarge, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
-import type { Metrics } from '../base/metrics.ts';
+import type { Metrics } from '../base/metrics/metrics.ts';
 import type { Bus } from '../bus/bus.ts';
 import type { Downlink } from '../downlink/downlink.ts';
 import type { Queries } from '../postgres/client.ts';

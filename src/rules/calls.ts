@@ -6,7 +6,7 @@ import type { Attributes, Scope } from '../attributes/attributes.ts';
 import type { Clock } from '../base/clock.ts';
 import { badRequest, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import type { Metrics } from '../base/metrics.ts';
+import type { Metrics } from '../base/metrics/metrics.ts';
 import { Places, placeOwners } from '../base/places.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
 import { readLatest } from '../telemetry/latest.ts';

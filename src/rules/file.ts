@@ -4,7 +4,7 @@
 import { fileURLToPath } from 'node:url';
 import { messageOf, StartError } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
-import { readYaml } from '../base/settings.ts';
+import { readYaml } from '../base/settings/settings.ts';
 import { compileRule, type RuleText } from './table.ts';
 
 const ownFile = fileURLToPath(new URL('../../config/rules.yaml', import.meta.url));

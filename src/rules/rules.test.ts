@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, expect, test } from 'vitest';
 import { messageOf } from '../base/errors.ts';
-import { Metrics } from '../base/metrics.ts';
+import { Metrics } from '../base/metrics/metrics.ts';
 import { readJson } from '../value/json.ts';
 import { Calls, type CallsDeps } from './calls.ts';
 import { readRules } from './file.ts';

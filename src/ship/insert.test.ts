@@ -2,7 +2,7 @@
 import { expect, test } from 'vitest';
 import { silentLog as log } from '../../test/harness/clickhouse-server.ts';
 import { systemClock as clock } from '../base/clock.ts';
-import { Metrics } from '../base/metrics.ts';
+import { Metrics } from '../base/metrics/metrics.ts';
 import { Inserter, type InserterDeps } from './insert.ts';
 
 test('rows that the client sent twice count as stored when the first try has ended', async () => {

@@ -8,7 +8,7 @@ import { randomUUID } from 'node:crypto';
 import type { Clock } from '../base/clock.ts';
 import { assert, messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
-import type { Metrics } from '../base/metrics.ts';
+import type { Metrics } from '../base/metrics/metrics.ts';
 import { type ClickHouse, ClickHouseError, isUnanswered } from '../clickhouse/client.ts';
 import { insertLatestOf, insertTelemetry, insertTelemetryRange } from '../clickhouse/statements.ts';
 import { Backoff, isNoAnswer, type Sleep } from './backoff.ts';

@@ -4,7 +4,7 @@
  */
 import { messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
-import type { Counter } from '../base/metrics.ts';
+import type { Counter } from '../base/metrics/metrics.ts';
 import type { Journal, Lane } from '../journal/journal.ts';
 import { readBlock } from '../telemetry/read-block.ts';
 import { type Sleep, waitMsMax } from './backoff.ts';

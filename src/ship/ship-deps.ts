@@ -4,7 +4,7 @@
  */
 import type { Clock } from '../base/clock.ts';
 import type { Log } from '../base/log.ts';
-import { type Counter, coarseBounds, type Histogram, type Metrics } from '../base/metrics.ts';
+import { type Counter, coarseBounds, type Histogram, type Metrics } from '../base/metrics/metrics.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
 import type { Journal, Lane } from '../journal/journal.ts';
 import type { Sleep } from './backoff.ts';

@@ -5,7 +5,7 @@
  * beside the lane.
  */
 import type { Clock } from '../base/clock.ts';
-import type { Metrics } from '../base/metrics.ts';
+import type { Metrics } from '../base/metrics/metrics.ts';
 import { type Journal, laneNames, lanes, late } from '../journal/journal.ts';
 import { sleep as systemSleep } from './backoff.ts';
 import { Control } from './control-row.ts';

@@ -4,7 +4,7 @@
  * the entries of the quarantine and removes expired ones. Each journal has one.
  */
 import { messageOf } from '../base/errors.ts';
-import type { Counter } from '../base/metrics.ts';
+import type { Counter } from '../base/metrics/metrics.ts';
 import type { Journal } from '../journal/journal.ts';
 import { QuarantineFull } from '../journal/quarantine.ts';
 import type { Suspect } from '../journal/suspects.ts';

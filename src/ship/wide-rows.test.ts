@@ -1,7 +1,7 @@
 /** Late frames of many days beside their lane: the cap. */
 import { expect, test, vi } from 'vitest';
 import { systemClock as clock } from '../base/clock.ts';
-import { Metrics } from '../base/metrics.ts';
+import { Metrics } from '../base/metrics/metrics.ts';
 import type { ShipUnit } from '../journal/journal.ts';
 import { type ShipDeps, shipMetrics } from './ship-deps.ts';
 import { WideRows } from './wide-rows.ts';

@@ -3,8 +3,8 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { arch, availableParallelism, cpus, freemem, loadavg, release, totalmem, uptime } from 'node:os';
 import { join, resolve } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { Config } from '../base/config.ts';
 import { liveProcess } from '../base/process-file.ts';
+import type { Config } from '../base/settings/config.ts';
 import { runDirectory } from '../instance/messages.ts';
 
 /** Files whose whole content is a short fact. */

@@ -1,9 +1,9 @@
 /** The instance that runs on the DATA_DIR of a command's settings, as its control socket describes it. */
 import { join, resolve } from 'node:path';
-import type { Config } from '../base/config.ts';
 import { openControl } from '../base/control-socket.ts';
 import { liveProcess } from '../base/process-file.ts';
-import type { Setting } from '../base/settings.ts';
+import type { Config } from '../base/settings/config.ts';
+import type { Setting } from '../base/settings/settings.ts';
 import { controlPath, type InstanceDescription } from '../instance/control.ts';
 import { runDirectory } from '../instance/messages.ts';
 

@@ -4,8 +4,8 @@
  */
 import { readFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
-import type { Config } from '../base/config.ts';
-import type { Setting } from '../base/settings.ts';
+import type { Config } from '../base/settings/config.ts';
+import type { Setting } from '../base/settings/settings.ts';
 import { runDirectory, secretsFile } from '../instance/messages.ts';
 import { at } from './running-instance.ts';
 

@@ -2,9 +2,10 @@
  * Whether the stores answer, their versions and clocks, for `npm run doctor`. An embedded store of an instance that
  * does not run is checked for its packages only.
  */
-import type { Config } from '../base/config.ts';
+
 import { messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
+import type { Config } from '../base/settings/config.ts';
 import { redisVersions } from '../bus/redis-version.ts';
 import { installedClickHouse } from '../clickhouse/embedded/installed.ts';
 import { clickHouseFacts } from '../clickhouse/server-facts.ts';

@@ -5,8 +5,8 @@
  * refuses. A refused message leaves no row.
  */
 import { isUtf8 } from 'node:buffer';
-import type { Config } from '../base/config.ts';
 import { assert, badRequest, Fault, tooLarge } from '../base/errors.ts';
+import type { Config } from '../base/settings/config.ts';
 import { inMilliseconds, type OddTime, unitOf } from '../diagnostics/odd-time.ts';
 import { decimal, powersOfTen } from '../value/decimal.ts';
 import { invalidUtf8, type Json, JsonNumber, type JsonObject, JsonReader, startOfJson } from '../value/json.ts';

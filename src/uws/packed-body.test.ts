@@ -5,7 +5,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { encodings } from '../base/content-encoding.ts';
 import { Fault } from '../base/errors.ts';
 import { createLog } from '../base/log.ts';
-import { Metrics } from '../base/metrics.ts';
+import { Metrics } from '../base/metrics/metrics.ts';
 import { HttpServer } from './server.ts';
 
 const bodyBytesMax = 1024 * 1024;

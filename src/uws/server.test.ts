@@ -1,7 +1,7 @@
 import { connect, type Socket } from 'node:net';
 import { afterEach, expect, test } from 'vitest';
 import { createLog } from '../base/log.ts';
-import { Metrics } from '../base/metrics.ts';
+import { Metrics } from '../base/metrics/metrics.ts';
 import { type HttpRequest, HttpServer } from './server.ts';
 
 test('a route appears in the metrics with its first call', async () => {

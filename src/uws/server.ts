@@ -13,7 +13,7 @@ import { encodings, readEncoding } from '../base/content-encoding.ts';
 import { asFault, Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
-import { type Counter, coarseBounds, type Histogram, type Metrics } from '../base/metrics.ts';
+import { type Counter, coarseBounds, type Histogram, type Metrics } from '../base/metrics/metrics.ts';
 import {
   anyBlocked,
   began,

@@ -11,7 +11,7 @@ import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { StartError } from '../../src/base/errors.ts';
 import type { Log } from '../../src/base/log.ts';
-import { Metrics } from '../../src/base/metrics.ts';
+import { Metrics } from '../../src/base/metrics/metrics.ts';
 import type { Bus } from '../../src/bus/bus.ts';
 import { BusHub } from '../../src/bus/ipc-primary.ts';
 import { isText, readMessage } from '../../src/bus/messages.ts';
@@ -29,7 +29,7 @@ const servers = new Set<RedisServer>();
 /** A process with a bus: carries out orders and reports the messages that it receives. */
 const memberSource = `
 import { openBus } from './dist/bus/open.js';
-import { Metrics } from './dist/base/metrics.js';
+import { Metrics } from './dist/base/metrics/metrics.js';
 const silent = { debug() {}, info() {}, warn() {}, error() {} };
 const bus = await openBus({ redisUrl: process.argv[2] ?? '', installation: 'test', log: silent, metrics: new Metrics() });
 const tell = (event, fields) => process.send({ member: event, ...fields });

@@ -2,8 +2,8 @@
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
-import { loadConfig } from '../../src/base/config.ts';
-import { Metrics } from '../../src/base/metrics.ts';
+import { Metrics } from '../../src/base/metrics/metrics.ts';
+import { loadConfig } from '../../src/base/settings/config.ts';
 import type { ClickHouse } from '../../src/clickhouse/client.ts';
 import { migrate } from '../../src/clickhouse/migrate.ts';
 import { insertLatest, insertTelemetry } from '../../src/clickhouse/statements.ts';

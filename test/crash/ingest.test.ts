@@ -4,7 +4,7 @@
 import { afterEach, expect, test, vi } from 'vitest';
 import { systemClock as clock } from '../../src/base/clock.ts';
 import type { Fault } from '../../src/base/errors.ts';
-import { Metrics } from '../../src/base/metrics.ts';
+import { Metrics } from '../../src/base/metrics/metrics.ts';
 import { type AckLevel, Ingest, type IngestDeps, type Waiter } from '../../src/ingest/accept.ts';
 import { OrderClock } from '../../src/ingest/order-number.ts';
 import type { Journal } from '../../src/journal/journal.ts';

@@ -5,7 +5,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test, vi } from 'vitest';
-import { Metrics } from '../../src/base/metrics.ts';
+import { Metrics } from '../../src/base/metrics/metrics.ts';
 import { type ClickHouse, openClickHouse } from '../../src/clickhouse/client.ts';
 import { OrderClock } from '../../src/ingest/order-number.ts';
 import { type Disk, realDisk } from '../../src/journal/disk.ts';

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test, vi } from 'vitest';
 import { systemClock as clock } from '../../src/base/clock.ts';
-import { Metrics } from '../../src/base/metrics.ts';
+import { Metrics } from '../../src/base/metrics/metrics.ts';
 import { insertLatest, insertTelemetry } from '../../src/clickhouse/statements.ts';
 import { eraseSeries } from '../../src/erase/erase-in-clickhouse.ts';
 import { OrderClock } from '../../src/ingest/order-number.ts';

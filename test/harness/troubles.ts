@@ -1,6 +1,6 @@
 /** The records of devices with trouble, as a worker makes them. */
 import type { Clock } from '../../src/base/clock.ts';
-import { Metrics } from '../../src/base/metrics.ts';
+import { Metrics } from '../../src/base/metrics/metrics.ts';
 import { FirstRecords } from '../../src/diagnostics/first-records.ts';
 import { OddTimesOfDevices } from '../../src/diagnostics/odd-times.ts';
 import { Troubles } from '../../src/diagnostics/troubles.ts';

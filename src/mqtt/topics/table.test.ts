@@ -2,7 +2,7 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
-import { loadConfig } from '../../base/config.ts';
+import { loadConfig } from '../../base/settings/config.ts';
 import { deviceTopics, type MqttDoorDeps } from '../open.ts';
 import { subscribe } from '../packets/subscribe.ts';
 import { Session, type SessionKind, type SessionLink } from '../session.ts';

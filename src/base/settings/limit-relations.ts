@@ -2,9 +2,10 @@
  * The relations between caps, and between settings. The primary checks both before it starts anything. A wrong relation
  * between two caps is a bug of this version; one between two settings is a `StartError` that names both.
  */
+
+import { assert, StartError } from '../errors.ts';
+import { limits } from '../limits.ts';
 import type { Config } from './config.ts';
-import { assert, StartError } from './errors.ts';
-import { limits } from './limits.ts';
 
 type Limit = keyof typeof limits;
 

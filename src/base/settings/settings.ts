@@ -5,8 +5,8 @@
  */
 import { readFileSync } from 'node:fs';
 import { parse } from 'yaml';
-import { messageOf, StartError } from './errors.ts';
-import type * as Type from './schema.ts';
+import { messageOf, StartError } from '../errors.ts';
+import type * as Type from '../schema.ts';
 import { nearest } from './setting-names.ts';
 import { allowedUnits, parseWithUnit, readable, type Unit, unitOf } from './units.ts';
 

@@ -2,8 +2,8 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, expect, test } from 'vitest';
+import { StartError } from '../errors.ts';
 import { loadConfig, readConfig } from './config.ts';
-import { StartError } from './errors.ts';
 import { describeUnknown } from './setting-names.ts';
 import { shownValue } from './settings.ts';
 

@@ -2,7 +2,7 @@
 import { statSync } from 'node:fs';
 import { opendir } from 'node:fs/promises';
 import { monitorEventLoopDelay } from 'node:perf_hooks';
-import { openFilesMax } from './file-limit.ts';
+import { openFilesMax } from '../file-limit.ts';
 import type { Metrics } from './metrics.ts';
 
 /** A value of the delay lasts so long, and at least half of it: scrapes by several monitors read the same. */

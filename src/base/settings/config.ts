@@ -4,8 +4,8 @@
  * them once and passes them to the processes that it starts. Key names end in their unit (`units.ts`).
  */
 import { fileURLToPath } from 'node:url';
-import { StartError } from './errors.ts';
-import * as Type from './schema.ts';
+import { StartError } from '../errors.ts';
+import * as Type from '../schema.ts';
 import { type UnknownName, unknownNames } from './setting-names.ts';
 import { namesIn, type Reading, readSettings, readYaml } from './settings.ts';
 
@@ -195,7 +195,7 @@ const schema = Type.Object({
 
 export type Config = Type.Static<typeof schema>;
 
-const defaultFile = fileURLToPath(new URL('../../config/default.yaml', import.meta.url));
+const defaultFile = fileURLToPath(new URL('../../../config/default.yaml', import.meta.url));
 /** Names of the file with further settings, which cannot be a setting itself. */
 const fileName = 'MILLRACE_CONFIG';
 /** Set by Millrace for its own processes. */

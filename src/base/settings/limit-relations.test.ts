@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
+import { StartError } from '../errors.ts';
 import { environmentNames, loadConfig } from './config.ts';
-import { StartError } from './errors.ts';
 import { checkLimits, checkSettings } from './limit-relations.ts';
 
 /** Two settings that contradict each other, and other settings without which they would not. */
