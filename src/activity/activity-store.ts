@@ -2,7 +2,7 @@
  * SQL of `device_activity`: whether a device is active, since when, and the times of its sessions. Steady activity is
  * in the blocks (`block-store.ts`). Readers see both as attributes, through the view `activity_attribute`.
  */
-import type { Postgres, Queries } from '../postgres/client.ts';
+import type { Queries } from '../postgres/client.ts';
 
 /** Events of a device, in epoch milliseconds; 0 = no such event. */
 export interface ActivityMark {
@@ -14,39 +14,57 @@ export interface ActivityMark {
 
 /**
  * Writes the marks of devices that still exist; stored times never decrease. An active device whose sessions did not
- * change is not written: a worker that has just started marks each device once.
+ * change is not written: a worker that has just started marks each device once. `marks` names each device once.
  */
-export async function recordMarks(postgres: Postgres, marks: ActivityMark[]): Promise<void> {
-  const active = await postgres.query<{ device: number }>(
-    'select device from device_activity where device = any($1) and active',
+export async function recordMarks(queries: Queries, marks: ActivityMark[]): Promise<void> {
+  const stored = await queries.query<{ device: number; active: boolean }>(
+    'select device, active from device_activity where device = any($1)',
     [marks.map(({ device }) => device)],
   );
-  const known = new Set(active.map(({ device }) => device));
-  const changed = marks.filter((mark) => !known.has(mark.device) || mark.connectTs > 0 || mark.disconnectTs > 0);
-  if (changed.length > 0) await postgres.transaction((queries) => upsertMarks(queries, changed));
+  const rows = new Map(stored.map(({ device, active }) => [device, active]));
+  const isChange = ({ device, connectTs, disconnectTs }: ActivityMark) =>
+    !rows.get(device) || connectTs > 0 || disconnectTs > 0;
+  const added = marks.filter(({ device }) => !rows.has(device));
+  const changed = marks.filter((mark) => rows.has(mark.device) && isChange(mark));
+  // Two transactions: one that held rows while it waits for the lock of a device could wait for a delete in a circle.
+  if (changed.length > 0) await queries.query(updateRows, valuesOf(changed));
+  if (added.length > 0) await queries.query(insertRows, valuesOf(added));
 }
 
-async function upsertMarks(queries: Queries, marks: ActivityMark[]): Promise<void> {
-  const devices = marks.map(({ device }) => device);
-  // A new row locks its device. A delete of the device holds that lock and waits for the rows below, so the lock is
-  // taken first.
-  await queries.query('select 1 from device where number = any($1) order by number for key share', [devices]);
-  await queries.query(
-    `insert into device_activity as a (device, active, woke_time, last_connect_time, last_disconnect_time)
-     select g.device, g.active_ts > 0, g.active_ts, nullif(g.connect_ts, 0), nullif(g.disconnect_ts, 0)
-       from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[]) as g (device, active_ts, connect_ts, disconnect_ts)
-       join device d on d.number = g.device order by g.device
-     on conflict (device) do update set active = a.active or excluded.active,
-       woke_time = case when a.active then a.woke_time else greatest(a.woke_time, excluded.woke_time) end,
-       last_connect_time = greatest(a.last_connect_time, excluded.last_connect_time),
-       last_disconnect_time = greatest(a.last_disconnect_time, excluded.last_disconnect_time)`,
-    [
-      devices,
-      marks.map((mark) => mark.activeTs),
-      marks.map((mark) => mark.connectTs),
-      marks.map((mark) => mark.disconnectTs),
-    ],
-  );
+const given = `unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[])
+       as g (device, active_ts, connect_ts, disconnect_ts)`;
+
+/** Rows are locked in the order of devices, as every writer of several rows locks them. A deleted row stays deleted. */
+const updateRows = `
+  with g as materialized (
+    select g.* from ${given} join device_activity a on a.device = g.device order by g.device for update of a)
+  update device_activity a set active = a.active or g.active_ts > 0,
+         woke_time = case when a.active then a.woke_time else greatest(a.woke_time, g.active_ts) end,
+         last_connect_time = greatest(a.last_connect_time, nullif(g.connect_ts, 0)),
+         last_disconnect_time = greatest(a.last_disconnect_time, nullif(g.disconnect_ts, 0))
+    from g where a.device = g.device`;
+
+/**
+ * A new row locks its device first, so that a delete of the device waits for the row and then removes it. Another
+ * worker may have written the row since it was missed.
+ */
+const insertRows = `
+  with known as materialized (select number from device where number = any($1) order by number for key share)
+  insert into device_activity as a (device, active, woke_time, last_connect_time, last_disconnect_time)
+  select g.device, g.active_ts > 0, g.active_ts, nullif(g.connect_ts, 0), nullif(g.disconnect_ts, 0)
+    from ${given} join known on known.number = g.device order by g.device
+  on conflict (device) do update set active = a.active or excluded.active,
+         woke_time = case when a.active then a.woke_time else greatest(a.woke_time, excluded.woke_time) end,
+         last_connect_time = greatest(a.last_connect_time, excluded.last_connect_time),
+         last_disconnect_time = greatest(a.last_disconnect_time, excluded.last_disconnect_time)`;
+
+function valuesOf(marks: ActivityMark[]): number[][] {
+  return [
+    marks.map(({ device }) => device),
+    marks.map(({ activeTs }) => activeTs),
+    marks.map(({ connectTs }) => connectTs),
+    marks.map(({ disconnectTs }) => disconnectTs),
+  ];
 }
 
 /** Devices that one judgement made inactive. */

@@ -42,6 +42,17 @@ async function cachedDevices(): Promise<CachedDevice[]> {
   return [...rows.values()].map((row) => new CachedDevice(row));
 }
 
+/** Makes devices of the first tenant, and returns their numbers. */
+async function make(name: string, count: number): Promise<number[]> {
+  const rows = await postgres.query<{ number: number }>(
+    `insert into device (id, created_time, tenant_id, device_profile_id, name, device_data)
+     select gen_random_uuid(), 0, tenant_id, device_profile_id, $1 || '-' || n, '{}'
+       from generate_series(1, $2::int) n, (select tenant_id, device_profile_id from device limit 1) d returning number`,
+    [name, count],
+  );
+  return rows.map(({ number }) => number);
+}
+
 async function attributes({ number }: CachedDevice): Promise<Record<string, string>> {
   const rows = await readAttributes(postgres, number, [serverScope], null);
   return Object.fromEntries(rows.map(({ key, value }) => [key, value.int]));
@@ -406,6 +417,43 @@ test('a device that is gone is left out', async () => {
   expect(await postgres.query('select 1 from device_activity where device = 999999999')).toEqual([]);
 });
 
+test('a deleted device leaves no activity, also when its first message is written during the delete', async () => {
+  const numbers = await make('gone', 3);
+  const marks = numbers.map((device) => ({ device, activeTs: 1, connectTs: 2, disconnectTs: 0 }));
+  const rows = () =>
+    postgres.query<{ device: number }>('select device from device_activity where device = any($1) order by 1', [
+      numbers,
+    ]);
+  await recordMarks(postgres, marks.slice(0, 2));
+  expect(await rows()).toEqual(numbers.slice(0, 2).map((device) => ({ device })));
+  let written: Promise<unknown> | undefined;
+  await postgres.transaction(async (queries) => {
+    await queries.query('delete from device where number = any($1)', [numbers.slice(1)]);
+    written = Promise.all([recordMarks(postgres, marks.slice(0, 2)), recordMarks(postgres, marks.slice(2))]);
+    // The stored row of one device is locked, and the row that is new needs the lock of its device.
+    const waiting = `select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`;
+    while ((await postgres.query(waiting)).length < 2);
+  });
+  await written;
+  expect(await rows()).toEqual([{ device: numbers[0] }]);
+  await postgres.query('delete from device where number = any($1)', [numbers]);
+  expect(await rows()).toEqual([]);
+});
+
+test('a session of a known device changes its row and no other field', async () => {
+  const [device] = devices as [CachedDevice];
+  const mark = { device: device.number, activeTs: 0, connectTs: 0, disconnectTs: 0 };
+  await recordMarks(postgres, [{ ...mark, activeTs: 5_000 }]);
+  await recordMarks(postgres, [{ ...mark, connectTs: 6_000 }]);
+  await recordMarks(postgres, [{ ...mark, connectTs: 5_500, disconnectTs: 7_000 }]);
+  expect(await attributes(device)).toMatchObject({
+    active: '1',
+    lastActivityTime: '5000',
+    lastConnectTime: '6000',
+    lastDisconnectTime: '7000',
+  });
+});
+
 test('a user may write these attributes: the later write is read', async () => {
   const device = devices[1]!;
   await sent(5_000, device);
@@ -433,22 +481,17 @@ test('a user may write these attributes: the later write is read', async () => {
 });
 
 test('ten thousand devices are written in a few seconds, active ones again and again', async () => {
-  await postgres.query(
-    `insert into device (id, created_time, tenant_id, device_profile_id, name, device_data)
-     select gen_random_uuid(), 0, tenant_id, device_profile_id, 'many-' || n, '{}'
-       from generate_series(1, 10000) n, (select tenant_id, device_profile_id from device limit 1) d`,
-  );
-  const rows = await postgres.query<{ number: number }>(`select number from device where name like 'many-%'`);
-  const many = rows.map((row) => new CachedDevice({ ...devices[0]!, ...row }));
+  const numbers = await make('many', 10_000);
+  const many = numbers.map((number) => new CachedDevice({ ...devices[0]!, number }));
   for (const ts of [10_000_000, 10_002_000, 10_004_000]) {
     const startedAt = performance.now();
     await sent(ts, ...many);
     const ms = performance.now() - startedAt;
-    if (process.env['TELL_RATES']) process.stdout.write(`${Math.round((rows.length / ms) * 1000)} devices/s\n`);
+    if (process.env['TELL_RATES']) process.stdout.write(`${Math.round((numbers.length / ms) * 1000)} devices/s\n`);
     expect(ms).toBeLessThan(30_000);
   }
   const startedAt = performance.now();
   await checkedBefore(10_004_001 + minute);
-  expect(await check(10_004_001 + minute)).toBe(rows.length);
+  expect(await check(10_004_001 + minute)).toBe(numbers.length);
   expect(performance.now() - startedAt).toBeLessThan(20_000);
 }, 60_000);
