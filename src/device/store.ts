@@ -58,9 +58,11 @@ const loginTables = `device_credentials k join device d on d.id = k.device_id
   join device_profile p on p.id = d.device_profile_id`;
 
 export async function lookUpLogins(queries: Queries, credentialsIds: string[]): Promise<LoginRow[]> {
-  return await queries.query<LoginRow>(`select ${loginColumns} from ${loginTables} where k.credentials_id = any($1)`, [
-    credentialsIds,
-  ]);
+  return await queries.query<LoginRow>(
+    `select ${loginColumns} from ${loginTables} where k.credentials_id = any($1)`,
+    [credentialsIds],
+    { prepared: true },
+  );
 }
 
 /**
