@@ -1,10 +1,10 @@
 /** Reading time series over the REST API, from a real ClickHouse. */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { error, startApi, unique } from '../../test/harness/api-handlers.ts';
-import { startTestClickHouse } from '../../test/harness/clickhouse-server.ts';
+import { shareTestClickHouse } from '../../test/harness/clickhouse-server.ts';
 import { nullUuid } from '../base/uuid.ts';
 
-const starting = startTestClickHouse();
+const starting = shareTestClickHouse();
 const api = await startApi(starting.then(({ clickhouse }) => clickhouse));
 const store = await starting;
 const { call, tokenOf, create, postgres } = api;

@@ -1,12 +1,12 @@
 /** A sum of doubles on the real engine: the same however the work is divided, and as exact as a double can be. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { startTestClickHouse, type TestClickHouse } from '../../test/harness/clickhouse-server.ts';
+import { type SharedClickHouse, shareTestClickHouse } from '../../test/harness/clickhouse-server.ts';
 import { equalSumIf } from './equal-sum.ts';
 
-let house: TestClickHouse;
+let house: SharedClickHouse;
 
 beforeAll(async () => {
-  house = await startTestClickHouse();
+  house = await shareTestClickHouse();
   await house.clickhouse.exec(
     'CREATE TABLE doubles (n UInt32, num Float64) ENGINE = MergeTree ORDER BY n SETTINGS index_granularity = 128',
   );

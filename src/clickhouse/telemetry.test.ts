@@ -1,15 +1,15 @@
 /** The tables and the statements that feed them, on the real engine. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { silentLog, startTestClickHouse, type TestClickHouse } from '../../test/harness/clickhouse-server.ts';
+import { type SharedClickHouse, shareTestClickHouse, silentLog } from '../../test/harness/clickhouse-server.ts';
 import { ClickHouseError, openClickHouse } from './client.ts';
 import { erasedRanges, markErasedStatement, notErased, rewriteLatestStatement } from './erase-statements.ts';
 import { migrate, schemaStatements } from './migrate.ts';
 import { insertLatest, insertLatestOf, insertTelemetry } from './statements.ts';
 
-let house: TestClickHouse;
+let house: SharedClickHouse;
 
 beforeAll(async () => {
-  house = await startTestClickHouse();
+  house = await shareTestClickHouse();
 });
 
 afterAll(() => house.stop());
@@ -192,7 +192,7 @@ test('points with odd clocks share one partition, and many days in one body are 
   await insert(days, recent);
   const [counted] = await rows<{ partitions: string }>(
     `SELECT uniqExact(partition) AS partitions FROM system.parts
-     WHERE database = 'millrace' AND table = 'telemetry' AND active AND partition != '0' AND partition < '20250000'`,
+     WHERE database = currentDatabase() AND table = 'telemetry' AND active AND partition != '0' AND partition < '20250000'`,
   );
   expect(counted).toEqual({ partitions: '150' });
   expect(await rows('SELECT count() AS n FROM telemetry FINAL WHERE device = 5')).toEqual([{ n: '750' }]);
@@ -379,7 +379,7 @@ test('a sensor-like series takes at most 3 bytes a point', async () => {
     )`);
   await clickhouse.exec('OPTIMIZE TABLE sensors FINAL');
   const [size] = await rows<{ n: string; bytes: number }>(
-    "SELECT sum(rows) AS n, sum(bytes_on_disk) / sum(rows) AS bytes FROM system.parts WHERE table = 'sensors' AND active",
+    "SELECT sum(rows) AS n, sum(bytes_on_disk) / sum(rows) AS bytes FROM system.parts WHERE database = currentDatabase() AND table = 'sensors' AND active",
   );
   expect(size?.n).toBe(String(series * steps));
   expect(size?.bytes).toBeLessThan(3);

@@ -3,7 +3,7 @@
  * journal ships is an insert. `limits` that are times are passed over by setting the times of rows back.
  */
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { silentLog as log, startTestClickHouse, type TestClickHouse } from '../../test/harness/clickhouse-server.ts';
+import { silentLog as log, type SharedClickHouse, shareTestClickHouse } from '../../test/harness/clickhouse-server.ts';
 import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
 import type { Clock } from '../base/clock.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
@@ -24,7 +24,7 @@ import { withoutErased } from './replay-filter.ts';
 import { covers, expireTombstones, insertTombstone, reopenNewer, reopenTombstones } from './tombstone-store.ts';
 
 let stores: TestPostgres;
-let house: TestClickHouse;
+let house: SharedClickHouse;
 let postgres: Postgres;
 let devices = 1000;
 
@@ -32,7 +32,7 @@ const day = 86_400_000;
 const someDay = 1_700_006_400_000;
 
 beforeAll(async () => {
-  [stores, house] = await Promise.all([startTestPostgres(), startTestClickHouse()]);
+  [stores, house] = await Promise.all([startTestPostgres(), shareTestClickHouse()]);
   ({ postgres } = stores);
 }, 120_000);
 
@@ -168,7 +168,8 @@ test('a delete touches the parts of its days alone, and makes no mutation of tel
   await ship(other, order, points);
   const parts = async () => {
     const found = await house.clickhouse.rows<{ name: string; partition: string }>(
-      `SELECT name, partition FROM system.parts WHERE table = 'telemetry' AND active AND NOT startsWith(partition, '2023112')`,
+      `SELECT name, partition FROM system.parts
+       WHERE database = currentDatabase() AND table = 'telemetry' AND active AND NOT startsWith(partition, '2023112')`,
     );
     return new Set(found.map(({ name }) => name));
   };
@@ -179,7 +180,7 @@ test('a delete touches the parts of its days alone, and makes no mutation of tel
   const startTs = Date.UTC(2023, 10, 22);
   expect(await remove({ device, ...all, startTs, endTs: startTs + 5 * day })).toBe('done');
   expect(await parts()).toEqual(before);
-  const mutations = `SELECT count() AS n FROM system.mutations WHERE table = 'telemetry'`;
+  const mutations = `SELECT count() AS n FROM system.mutations WHERE database = currentDatabase() AND table = 'telemetry'`;
   expect(await house.clickhouse.rows(mutations)).toEqual([{ n: '0' }]);
   await house.clickhouse.exec('SYSTEM START MERGES telemetry');
   const kept = points.filter((ts) => ts < startTs || ts >= startTs + 5 * day);

@@ -1,18 +1,18 @@
 /** Retention on a table whose days were stored before the setting was made. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { silentLog as log, startTestClickHouse, type TestClickHouse } from '../../test/harness/clickhouse-server.ts';
+import { silentLog as log, type SharedClickHouse, shareTestClickHouse } from '../../test/harness/clickhouse-server.ts';
 import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
 import { migrate } from '../clickhouse/migrate.ts';
 import { Retention, type RetentionDeps } from './retention.ts';
 
 let stores: TestPostgres;
-let house: TestClickHouse;
+let house: SharedClickHouse;
 
 const now = Date.UTC(2026, 10, 21, 12);
 const clock = { now: () => now, monotonic: () => performance.now() };
 
 beforeAll(async () => {
-  [stores, house] = await Promise.all([startTestPostgres(), startTestClickHouse()]);
+  [stores, house] = await Promise.all([startTestPostgres(), shareTestClickHouse()]);
   const days = ['2026-01-05', '2026-10-21', '2026-10-22', '2026-10-23', '2026-11-21', '2041-01-01', '1999-01-01'];
   for (const [device, day] of days.entries()) {
     const ts = Date.parse(`${day}T11:00:00Z`);
@@ -43,7 +43,7 @@ async function days(table: string): Promise<string[]> {
 }
 
 test('days that were there before the setting are dropped, by the day, and nothing that is newer', async () => {
-  await migrate(house.clickhouse, { database: 'millrace', cluster: '', ttlDays: 30, log });
+  await migrate(house.clickhouse, { database: house.database, cluster: '', ttlDays: 30, log });
   expect(await days('telemetry')).toHaveLength(7);
   // October 22 has not ended 30 days ago.
   await retention().round();
@@ -67,7 +67,7 @@ test('latest values of emptied keys go when that is wanted, once a day', async (
 test('many expired rows outside the days are deleted, those of the future stay', async () => {
   const old = Date.UTC(1999, 0, 1);
   // The store's own rule would drop what is inserted from now on.
-  await migrate(house.clickhouse, { database: 'millrace', cluster: '', ttlDays: 0, log });
+  await migrate(house.clickhouse, { database: house.database, cluster: '', ttlDays: 0, log });
   await house.clickhouse.exec(
     `INSERT INTO telemetry (device, key, ts, kind, num, version) SELECT 5, 'k', ${old} + number, 3, 1, 1 FROM numbers(100000)`,
   );

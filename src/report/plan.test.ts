@@ -2,20 +2,18 @@
 import { randomUUID } from 'node:crypto';
 import fc from 'fast-check';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { silentLog, startTestClickHouse, type TestClickHouse } from '../../test/harness/clickhouse-server.ts';
+import { type SharedClickHouse, shareTestClickHouse } from '../../test/harness/clickhouse-server.ts';
 import { dateCell, type RefCell, type RefPoint, referenceReport } from '../../test/harness/report-reference.ts';
-import { migrate } from '../clickhouse/migrate.ts';
 import { type DateGrouping, dateGroupings, type GroupBy } from './dates.ts';
 import { planReport } from './plan.ts';
 import { type Cell, type ResultRow, tableOf } from './table.ts';
 import { aggregations, type Field, type Filter, type ViewDefinition } from './view.ts';
 
-let house: TestClickHouse;
+let house: SharedClickHouse;
 let lastDevice = 0;
 
 beforeAll(async () => {
-  house = await startTestClickHouse();
-  await migrate(house.clickhouse, { database: 'millrace', cluster: '', ttlDays: 0, log: silentLog });
+  house = await shareTestClickHouse();
 });
 
 afterAll(() => house.stop());

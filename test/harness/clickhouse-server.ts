@@ -1,12 +1,15 @@
 /**
- * For tests: a real embedded ClickHouse in a temporary directory. The server runs in a process of its own, which needs
+ * For tests: a real embedded ClickHouse in a temporary directory, shared or not. A server is a process that needs
  * built JavaScript: that of the engine tests, or one that is compiled for this test process, below node_modules so that
  * packages are found.
  */
 import { execFileSync } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
 import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
 import type { Log } from '../../src/base/log.ts';
 import { startedTicksOf } from '../../src/base/process-file.ts';
@@ -31,27 +34,39 @@ export interface TestClickHouse {
   stop(): Promise<void>;
 }
 
-/** With the schema in database `millrace`, unless `migrated` is false. */
+/** A database with the schema on the server that unit tests share. */
+export interface SharedClickHouse {
+  server: Pick<EmbeddedClickHouse, 'url' | 'user' | 'password'>;
+  clickhouse: ClickHouse;
+  database: string;
+  /** Removes the database. */
+  stop(): Promise<void>;
+}
+
+/** For tests that neither stop the server nor set its options. Where none is shared, it is a server of their own. */
+export async function shareTestClickHouse(): Promise<SharedClickHouse> {
+  const { inject } = await import('vitest');
+  const socket = inject('clickhouseSocket') as string | undefined;
+  if (socket === undefined) return { ...(await startTestClickHouse()), database: 'millrace' };
+  const server = JSON.parse(await text(connect(socket))) as SharedClickHouse['server'];
+  const { url, user, password } = server;
+  const database = `test_${randomBytes(8).toString('hex')}`;
+  const clickhouse = openClickHouse({ url, user, password, database, log: silentLog });
+  await migrate(clickhouse, { database, cluster: '', ttlDays: 0, log: silentLog });
+  const stop = async () => {
+    await clickhouse.exec(`DROP DATABASE ${database} SYNC`, {}, { withoutDatabase: true });
+    await clickhouse.close();
+  };
+  return { server, clickhouse, database, stop };
+}
+
+/** A server of its own, with the schema in database `millrace` unless `migrated` is false. */
 export async function startTestClickHouse(
   overrides: Partial<EmbeddedOptions> = {},
   migrated = true,
 ): Promise<TestClickHouse> {
   const home = mkdtempSync(join(tmpdir(), 'millrace-clickhouse-'));
-  const options: EmbeddedOptions = {
-    dir: join(home, 'clickhouse'),
-    runDir: join(home, 'run'),
-    port: 0,
-    password: 'test-password',
-    memoryBytesMax: 1024 * 1024 * 1024,
-    sessions: 4,
-    nice: 0,
-    drainMsMax: 300,
-    log: silentLog,
-    logLevel: 'error',
-    serverFile: builtServer(),
-    ...overrides,
-  };
-  const server = await startEmbeddedClickHouse(options);
+  const { server, options } = await startServer(home, overrides);
   const { url, user, password } = server;
   const clickhouse = openClickHouse({ url, user, password, database: 'millrace', log: silentLog });
   if (migrated) await migrate(clickhouse, { database: 'millrace', cluster: '', ttlDays: 0, log: silentLog });
@@ -73,6 +88,28 @@ export async function startTestClickHouse(
     },
   };
   return house;
+}
+
+/** Starts a server in `home`, without the schema. */
+export async function startServer(
+  home: string,
+  overrides: Partial<EmbeddedOptions> = {},
+): Promise<{ server: EmbeddedClickHouse; options: EmbeddedOptions }> {
+  const options: EmbeddedOptions = {
+    dir: join(home, 'clickhouse'),
+    runDir: join(home, 'run'),
+    port: 0,
+    password: 'test-password',
+    memoryBytesMax: 1024 * 1024 * 1024,
+    sessions: 4,
+    nice: 0,
+    drainMsMax: 300,
+    log: silentLog,
+    logLevel: 'error',
+    serverFile: builtServer(),
+    ...overrides,
+  };
+  return { server: await startEmbeddedClickHouse(options), options };
 }
 
 let built: string | undefined;

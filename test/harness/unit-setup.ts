@@ -1,6 +1,6 @@
 /**
- * One PostgreSQL for all unit tests of a run: the first test that asks for it at the socket starts it. A test file gets
- * a database of its own, copied from one with the schema (`postgres-server.ts`).
+ * One PostgreSQL and one ClickHouse for all unit tests of a run: the first test that asks at a socket starts the store.
+ * A test file gets a database of its own (`postgres-server.ts`, `clickhouse-server.ts`).
  */
 import { mkdtempSync, rmSync } from 'node:fs';
 import { createServer } from 'node:net';
@@ -12,37 +12,60 @@ declare module 'vitest' {
   interface ProvidedContext {
     /** A path of a socket: each client receives the URL of a PostgreSQL whose database has the schema. */
     postgresSocket: string;
+    /** A path of a socket: each client receives the address of a ClickHouse, as JSON. */
+    clickhouseSocket: string;
   }
 }
 
 interface Running {
-  url: string;
+  /** What each client of the socket receives. */
+  text: string;
   stop(): Promise<void>;
 }
 
 export default async function setup(project: TestProject): Promise<() => Promise<void>> {
   const home = mkdtempSync(join(tmpdir(), 'millrace-unit-'));
-  const path = join(home, 'postgres.sock');
+  const [postgresSocket, clickhouseSocket] = [join(home, 'postgres.sock'), join(home, 'clickhouse.sock')];
+  const stops = [
+    await onDemand(postgresSocket, () => startPostgres(home)),
+    await onDemand(clickhouseSocket, () => startClickHouse(home)),
+  ];
+  project.provide('postgresSocket', postgresSocket);
+  project.provide('clickhouseSocket', clickhouseSocket);
+  return async () => {
+    await Promise.all(stops.map((stop) => stop()));
+    rmSync(home, { recursive: true, force: true });
+  };
+}
+
+/** Starts a store for the first client of the socket at `path`. The returned function ends both. */
+async function onDemand(path: string, start: () => Promise<Running>): Promise<() => Promise<void>> {
   let running: Promise<Running> | undefined;
   const server = createServer((socket) => {
-    running ??= start(home);
+    running ??= start();
     running.then(
-      ({ url }) => socket.end(url),
+      ({ text }) => socket.end(text),
       () => socket.destroy(),
     );
     socket.on('error', () => {});
   });
   await new Promise<void>((resolve) => server.listen(path, resolve));
-  project.provide('postgresSocket', path);
   return async () => {
     server.close();
     await (await running?.catch(() => undefined))?.stop();
-    rmSync(home, { recursive: true, force: true });
   };
 }
 
-/** Loaded only when a test needs it. */
-async function start(home: string): Promise<Running> {
-  const { startPostgres } = await import('./postgres-server.ts');
-  return await startPostgres(home);
+/** Loaded only when a test needs it, as is the next one. */
+async function startPostgres(home: string): Promise<Running> {
+  const { startPostgres: start } = await import('./postgres-server.ts');
+  const { url, stop } = await start(home);
+  return { text: url, stop };
+}
+
+async function startClickHouse(home: string): Promise<Running> {
+  const { startServer } = await import('./clickhouse-server.ts');
+  const { server } = await startServer(home, { sessions: 8 });
+  const { url, user, password } = server;
+  return { text: JSON.stringify({ url, user, password }), stop: () => server.stop() };
 }
