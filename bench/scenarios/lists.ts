@@ -5,7 +5,8 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { type DeviceFilter, listDevices } from '../../src/device/list-store.ts';
+import type { DeviceFilter } from '../../src/device/list-filter-store.ts';
+import { listDevices } from '../../src/device/list-store.ts';
 import { openPostgres, type Postgres } from '../../src/postgres/client.ts';
 import { startEmbeddedPostgres } from '../../src/postgres/embedded/embedded.ts';
 import { migrate } from '../../src/postgres/migrate.ts';
@@ -84,6 +85,7 @@ async function fill(postgres: Postgres, devices: number): Promise<void> {
       await queries.query(`
         insert into device_activity (device, active, woke_time)
         select number, number % 10 < 8, 1 from device where number % 10 > 0;
+        select set_activity_bits(array_agg(device)) from device_activity where active;
         insert into device_group_count (tenant_id, device_profile_id, customer_id, count)
         select tenant_id, device_profile_id, coalesce(customer_id, '00000000-0000-0000-0000-000000000000'), count(*)
           from device group by 1, 2, 3;
@@ -92,7 +94,7 @@ async function fill(postgres: Postgres, devices: number): Promise<void> {
     { timeoutMs: 3_600_000 },
   );
   // No transaction: a statement of its own, with the time that it takes.
-  for (const name of ['device', 'device_activity', 'device_group_count', 'customer']) {
+  for (const name of ['device', 'device_activity', 'activity_bits', 'device_group_count', 'customer']) {
     await postgres.query('set statement_timeout = 0');
     await postgres.query(`vacuum analyze ${name}`, [], { timeoutMs: 3_600_000 });
   }
@@ -134,8 +136,15 @@ async function kindsOf(postgres: Postgres, devices: number): Promise<Kind[]> {
     kinds.push({ name: `a profile ${by}`, msMax: farMsMax, filter: { profileId }, link: { sortProperty } });
   }
   kinds.push({ name: 'a customer and a profile', msMax: nearMsMax, filter: { customerId, profileId }, link: {} });
-  kinds.push({ name: 'active', msMax: farMsMax, filter: { active: true }, link: {} });
-  kinds.push({ name: 'inactive', msMax: farMsMax, filter: { active: false }, link: {} });
+  for (const active of [true, false]) {
+    const name = active ? 'active' : 'inactive';
+    kinds.push({ name, msMax: nearMsMax, filter: { active }, link: {} });
+    kinds.push({ name: `${name}, page ${last / 2}`, msMax: farMsMax, filter: { active }, link: { page: last / 2 } });
+    for (const sortProperty of ['name', 'type']) {
+      kinds.push({ name: `${name} by ${sortProperty}`, msMax: farMsMax, filter: { active }, link: { sortProperty } });
+    }
+    kinds.push({ name: `${name}, a profile`, msMax: farMsMax, filter: { active, profileId }, link: {} });
+  }
   return kinds;
 }
 

@@ -1,127 +1,89 @@
 /**
- * SQL of the lists of devices. Lists without a search read their total from counts that triggers keep, and start to
- * read at the nearer end of an index; other lists are left to the planner (docs/rest.md#lists).
+ * Lists of devices. A list without a search and without `active` has its total from counts that triggers keep, and is
+ * read from the nearer end of an index. Of another list a few devices are read first: when these are all, they are
+ * sorted; else the devices are counted, and the page is read in its order (docs/rest.md#lists).
  */
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Queries } from '../postgres/client.ts';
-import { checkBytes, contains, containsPattern, type Page, type PageLink } from '../postgres/page.ts';
+import { checkBytes, type Page, type PageLink } from '../postgres/page.ts';
 import type { DeviceInfo } from './device.ts';
+import {
+  type Conditions,
+  conditionsOf,
+  type DeviceFilter,
+  hasLetters,
+  isActive,
+  ownerConditions,
+  type Scope,
+  scopeOf,
+  withBits,
+} from './list-filter-store.ts';
+import {
+  byId,
+  countedGroups,
+  type Group,
+  givenGroups,
+  inIdOrder,
+  type Keys,
+  keptGroups,
+  ordered,
+  orderedAmongFirst,
+  orderedByActivity,
+  orderedByLook,
+  orderOf,
+  type Sort,
+  sliceAt,
+  sorted,
+  sorts,
+  usesBits,
+  walked,
+} from './list-order-store.ts';
 import { documents, infoColumns, infoJoins } from './store.ts';
 
-export interface DeviceFilter {
-  tenantId: string;
-  customerId?: string | undefined;
-  /** Name of a profile. */
-  type?: string | undefined;
-  profileId?: string | undefined;
-  active?: boolean | undefined;
+/** A list of so many devices is sorted as a whole, whatever the order; a page after so many is read by an index. */
+const usualSortedMax = 20_000;
+
+/** A request for a page. */
+interface Reading {
+  scope: Scope;
+  sort: Sort;
+  link: PageLink;
+  sortedMax: number;
 }
 
-interface Sort {
-  /** Of `device d` and `infoJoins`. */
-  column: string;
-  /** Columns of an index, after the columns that are equal in all devices of a group. */
-  walk?: string[];
-  groups?: 'profile' | 'customer';
-}
-
-const byId = { column: 'd.id', walk: ['d.id'] };
-const byProfile: Sort = { column: 'p.name', walk: ['d.id'], groups: 'profile' };
-const byCustomer: Sort = { column: 'c.title', walk: ['d.id'], groups: 'customer' };
-const sorts = new Map<string, Sort>([
-  ['', byId],
-  ['id', byId],
-  ['createdTime', { column: 'd.created_time', walk: ['d.created_time', 'd.id'] }],
-  ['name', { column: 'd.name', walk: ['d.name'] }],
-  ['label', { column: 'd.label', walk: ['d.label', 'd.id'] }],
-  ['type', byProfile],
-  ['deviceProfileName', byProfile],
-  ['customerTitle', byCustomer],
-  ['active', { column: 'coalesce(a.active, false)' }],
-]);
-
-/** A filter whose profile, if any, exists. */
-interface Scope {
-  tenantId: string;
-  customerId: string | undefined;
-  profileId: string | undefined;
-}
-
-/** The devices of a page: a select of the column `key`, and how a device `d` is joined to it. */
-interface Keys {
-  select: string;
-  on: string;
-}
-
-export async function listDevices(queries: Queries, filter: DeviceFilter, link: PageLink): Promise<Page<DeviceInfo>> {
-  const found = sorts.get(link.sortProperty);
-  if (!found) throw badRequest('sort_property', 'Invalid sort property');
-  const scope = await scopeOf(queries, filter);
-  if (!scope) return { data: [], totalPages: 0, totalElements: 0, hasNext: false };
-  const { active } = filter;
-  const sort = isConstant(found, scope) ? byId : found;
-  const isCounted = active === undefined && link.textSearch === '';
-  const values: unknown[] = [scope.tenantId];
-  const parameter = (value: unknown) => `$${values.push(value)}`;
-  const conditions = scopeConditions(scope, parameter);
-  const total = isCounted ? totalOf(conditions) : undefined;
-  const where = conditions.map((condition) => `d.${condition}`);
-  if (active !== undefined) where.push(`coalesce(a.active, false) = ${parameter(active)}`);
-  if (link.textSearch !== '') where.push(searched(link.textSearch, parameter));
-  const isWalk = total !== undefined && sort.walk !== undefined && (conditions.length === 1 || isEither(scope, sort));
-  const activity = active === undefined ? '' : activityJoin;
-  const count = total ?? `select count(*) from device d ${activity} where ${where.join(' and ')}`;
-  const reading = { sort, values, link };
-  if (isWalk) return await read(queries, count, walked(sort, where, total, link), reading);
-  const few = collected(sort, `device d ${activity} where ${where.join(' and ')}`, link);
-  if (link.textSearch !== '') return await read(queries, count, few, reading);
-  const many = sorted(sort, where, link);
-  if (total === undefined) return await read(queries, count, many, reading);
-  // A total that is kept comes at once.
-  const [kept] = await queries.query<{ count: number }>(count, values);
-  return await read(queries, count, kept!.count > collectedMax ? many : few, reading);
-}
-
-/** So many devices are sorted whatever the sort. */
-const collectedMax = 20_000;
-
-/** Undefined when no device can be in the list. */
-async function scopeOf(queries: Queries, filter: DeviceFilter): Promise<Scope | undefined> {
-  const { tenantId, type } = filter;
-  const customerId = filter.customerId || undefined;
-  const profileId = filter.profileId || undefined;
-  if (!type) return { tenantId, customerId, profileId };
-  const [profile] = await queries.query<{ id: string }>(
-    'select id from device_profile where tenant_id = $1 and name = $2',
-    [tenantId, type],
-  );
-  if (!profile || (profileId && profileId.toLowerCase() !== profile.id)) return undefined;
-  return { tenantId, customerId, profileId: profile.id };
+/** Tests have a smaller `sortedMax`. */
+export async function listDevices(
+  queries: Queries,
+  filter: DeviceFilter,
+  link: PageLink,
+  sortedMax = usualSortedMax,
+): Promise<Page<DeviceInfo>> {
+  const sort = sorts.get(link.sortProperty);
+  if (!sort) throw badRequest('sort_property', 'Invalid sort property');
+  const scope = await scopeOf(queries, filter, link.textSearch);
+  if (!scope) return pageOf([], 0, link);
+  const reading = { scope, sort: isConstant(sort, scope) ? byId : sort, link, sortedMax };
+  if (scope.text === '' && scope.active === undefined) return await listKept(queries, reading);
+  if (scope.text === '' && isWholeTenant(scope)) return await listActive(queries, reading);
+  return (await readFew(queries, reading)) ?? (await listCounted(queries, reading));
 }
 
 /** True when all devices of the list are equal in the sort column: their ids decide. */
-function isConstant(sort: Sort, { customerId, profileId }: Scope): boolean {
-  return (sort === byProfile && profileId !== undefined) || (sort === byCustomer && customerId !== undefined);
+function isConstant({ groups }: Sort, { customerId, profileId, active }: Scope): boolean {
+  if (groups === 'profile') return profileId !== undefined;
+  if (groups === 'customer') return customerId !== undefined;
+  return groups === 'activity' && active !== undefined;
 }
 
-/** True when an index holds the devices of the one customer, or of the one profile, in the order of the list. */
-function isEither({ customerId, profileId }: Scope, sort: Sort): boolean {
-  return sort === byId && (customerId === undefined || profileId === undefined);
-}
-
-/** Returns conditions on columns that both `device` and `device_group` have. */
-function scopeConditions({ customerId, profileId }: Scope, parameter: (value: unknown) => string): string[] {
-  const conditions = ['tenant_id = $1'];
-  if (customerId !== undefined) conditions.push(`customer_id = ${parameter(customerId)}`);
-  if (profileId !== undefined) conditions.push(`device_profile_id = ${parameter(profileId)}`);
-  return conditions;
+function isWholeTenant({ customerId, profileId }: Scope): boolean {
+  return customerId === undefined && profileId === undefined;
 }
 
 /** Returns a select of the number of devices, from numbers and what changed since (migration 0052). */
-function totalOf(conditions: string[]): string {
-  if (conditions.length > 1) {
-    return `select coalesce(sum(count), 0)::bigint as count from device_group where ${conditions.join(' and ')}`;
+function totalOf(owners: string[]): string {
+  if (owners.length > 1) {
+    return `select coalesce(sum(count), 0)::bigint as count from device_group where ${owners.join(' and ')}`;
   }
   return `select (coalesce((select count from device_count where tenant_id = $1), 0)
     + coalesce((select sum(change) from device_count_change where tenant_id = $1), 0))::bigint as count`;
@@ -133,126 +95,154 @@ export async function countDevices(queries: Queries, tenantId: string): Promise<
   return row!.count;
 }
 
-/**
- * True when an index of three letters helps: those of pg_trgm are ASCII letters and digits in a database of locale C.
- */
-function hasLetters(text: string): boolean {
-  return /[a-z0-9]{3}/i.test(text);
+async function listKept(queries: Queries, reading: Reading): Promise<Page<DeviceInfo>> {
+  const { scope, sort, link, sortedMax } = reading;
+  const { where: owners, values } = ownerConditions(scope);
+  const { where } = conditionsOf(scope);
+  const total = totalOf(owners);
+  // An index holds the devices of the tenant in any order, and those of a customer or a profile in the order of ids.
+  const isWalk = owners.length === 1 ? sort.groups !== 'activity' : sort === byId && owners.length === 2;
+  if (isWalk) {
+    const keys = walked(sort, where, keptGroups(sort, owners, total), link, true);
+    const [counted, data] = await Promise.all([
+      queries.query<{ count: number }>(total, values),
+      readRows(queries, keys, values, reading),
+    ]);
+    return pageOf(data, counted[0]!.count, link);
+  }
+  const [counted] = await queries.query<{ count: number }>(total, values);
+  const { count } = counted!;
+  if (count <= sortedMax) {
+    const few = await readFew(queries, reading);
+    if (few) return few;
+  }
+  if (!sort.groups)
+    return pageOf(await readRows(queries, ordered(sort, where, count, link), values, reading), count, link);
+  if (sort.groups === 'activity') return await listByActivity(queries, reading, count);
+  const keys = walked(sort, where, keptGroups(sort, owners, total), link, true);
+  return pageOf(await readRows(queries, keys, values, reading), count, link);
 }
 
-function searched(text: string, parameter: (value: unknown) => string): string {
-  const isIndexed = hasLetters(text);
-  // The planner would look at the whole index of letters for a pattern without three of them, but not for `strpos`.
-  const lower = `lower(${parameter(isIndexed ? containsPattern(text) : text)}::text collate any_letter_case) collate "C"`;
-  const found = isIndexed ? `d.search_text like (${lower})` : `strpos(d.search_text, ${lower}) > 0`;
-  if (!text.includes('\n')) return found;
-  // A line end divides the name from the label.
-  const pattern = parameter(containsPattern(text));
-  return `${found} and (${contains('d.name', pattern)} or ${contains('d.label', pattern)})`;
+/** Lists the active devices of a tenant, or the other ones. */
+async function listActive(queries: Queries, reading: Reading): Promise<Page<DeviceInfo>> {
+  const { scope, sort, link, sortedMax } = reading;
+  const { active, inactive } = await countByActivity(queries, scope.tenantId);
+  const total = scope.active ? active : inactive;
+  const few = total <= sortedMax && sort !== byId ? await readFew(queries, reading) : undefined;
+  if (few) return few;
+  if (sort.groups) return await listCounted(queries, reading);
+  return pageOf(await readOrdered(queries, reading, total), total, link);
 }
 
-const activityJoin = 'left join device_activity a on a.device = d.number';
-
-/** Leaves the access to the planner, which expects the devices of the list anywhere among all. */
-function sorted(sort: Sort, where: string[], link: PageLink): Keys {
-  const isActive = where.some((condition) => condition.includes('a.active'));
-  const joins = isActive && !sort.column.includes('a.') ? `${joinsOf(sort)} ${activityJoin}` : joinsOf(sort);
-  const select = `select d.id as key from device d ${joins} where ${where.join(' and ')}
-    order by ${orderOf(sort.column, link)} limit ${link.pageSize} offset ${link.page * link.pageSize}`;
-  return { select, on: 'd.id = page.key' };
+/** Lists devices in the order of `active`; `count`: how many devices the list has, undefined = not known. */
+async function listByActivity(queries: Queries, reading: Reading, count?: number): Promise<Page<DeviceInfo>> {
+  const { scope, link } = reading;
+  const { where, values } = conditionsOf(scope);
+  const { active, inactive } =
+    count !== undefined && isWholeTenant(scope)
+      ? await countByActivity(queries, scope.tenantId)
+      : await countEach(queries, { where, values });
+  const keys = orderedByActivity(where, active, inactive, link);
+  return pageOf(await readRows(queries, keys, values, reading), active + inactive, link);
 }
 
-/**
- * Looks at all devices of the list and sorts them. The subselect has its own plan: in the order of an index the devices
- * of a search may be the last ones.
- */
-function collected(sort: Sort, from: string, link: PageLink): Keys {
+interface ActivityCounts {
+  active: number;
+  inactive: number;
+}
+
+/** Counts the devices of a tenant. When it has most of all devices, those of the others are looked at instead. */
+async function countByActivity(queries: Queries, tenantId: string): Promise<ActivityCounts> {
+  const others = `(select number from device where tenant_id < $1 union all
+                   select number from device where tenant_id > $1) as d`;
+  const [row] = await queries.query<{ active: number; total: number }>(
+    `${withBits}, own as (${totalOf(['tenant_id = $1'])}), every as (
+       select coalesce((select sum(count) from device_count), 0)
+            + coalesce((select sum(change) from device_count_change), 0) as count)
+     select own.count as total, case when own.count * 2 > every.count
+              then (select bit_count(bytes) from bits) - (select count(*) from ${others} where ${isActive(true)})
+              else (select count(*) from device d where d.tenant_id = $1 and ${isActive(true)})
+            end as active
+       from own, every`,
+    [tenantId],
+  );
+  const { active, total } = row!;
+  return { active, inactive: total - active };
+}
+
+async function countEach(queries: Queries, { where, values }: Conditions): Promise<ActivityCounts> {
+  const [row] = await queries.query<ActivityCounts>(
+    `${withBits} select count(*) filter (where ${isActive(true)}) as active,
+       count(*) filter (where ${isActive(false)}) as inactive from ${inIdOrder(where)}`,
+    values,
+  );
+  return row!;
+}
+
+/** Looks at all devices of the list, to count them by group, and then reads those of the page. */
+async function listCounted(queries: Queries, reading: Reading): Promise<Page<DeviceInfo>> {
+  const { scope, sort, link } = reading;
+  if (sort.groups === 'activity') return await listByActivity(queries, reading);
+  const { where, values } = conditionsOf(scope);
+  const groups = await queries.query<Group>(countedGroups(sort, where), values);
+  const total = groups.reduce((sum, { count }) => sum + count, 0);
+  if (!sort.groups) return pageOf(await readOrdered(queries, reading, total), total, link);
+  const keys = walked(sort, where, givenGroups(sort, groups, values), link, false);
+  return pageOf(await readRows(queries, keys, values, reading), total, link);
+}
+
+/** Reads the page of a list of `total` devices in the order of an index, or without it when they are far along it. */
+async function readOrdered(queries: Queries, reading: Reading, total: number): Promise<DeviceInfo[]> {
+  const { scope, sort, link, sortedMax } = reading;
+  const { where, values } = conditionsOf(scope);
+  const slice = sliceAt(link, total);
+  if (slice.take === 0) return [];
+  // The index in the order of ids has all columns of the conditions; the others lead to a row of the table per device.
+  if (sort === byId || slice.skip > sortedMax) {
+    return await readRows(queries, ordered(sort, where, total, link), values, reading);
+  }
+  const near = await readRows(queries, orderedAmongFirst(sort, where, slice, 3 * sortedMax), values, reading);
+  if (near.length === slice.take) return near;
+  return await readRows(queries, orderedByLook(sort, where, slice), values, reading);
+}
+
+/** Returns undefined when the list has more than `sortedMax` devices. */
+async function readFew(queries: Queries, reading: Reading): Promise<Page<DeviceInfo> | undefined> {
+  const { scope, sort, link, sortedMax } = reading;
+  const { where, values } = conditionsOf(scope, 'letters');
   const own = ['d.name', 'd.label', 'd.created_time'].filter((column) => column === sort.column);
-  const columns = ['d.id', 'd.number', 'd.customer_id', 'd.device_profile_id', ...own];
-  const select = `select d.id as key from (select ${columns.join(', ')} from ${from} offset 0) as d ${joinsOf(sort)}
-    order by ${orderOf(sort.column, link)} limit ${link.pageSize} offset ${link.page * link.pageSize}`;
-  return { select, on: 'd.id = page.key' };
+  // These columns are not in the index that holds all else: a list that may look at all devices reads them afterwards.
+  const isWide = scope.customerId === undefined && scope.profileId === undefined && !hasLetters(scope.text);
+  const columns = ['d.id', 'd.number', 'd.customer_id', 'd.device_profile_id', ...(isWide ? [] : own)];
+  const order = isWide ? 'order by d.id' : '';
+  const source = isWide && own.length > 0 ? 'found join device d on d.id = found.id' : 'found d';
+  const few = `${sort.groups === 'activity' || usesBits(where) ? `${withBits},` : 'with'}
+    found as materialized (
+      select ${columns.join(', ')} from device d where ${where.join(' and ')} ${order} limit ${sortedMax + 1}),
+    total as (select count(*) as count from found)
+    select count, array(${sorted(source, sort, link, `(select count from total) <= ${sortedMax}`)}) as ids from total`;
+  const [row] = await queries.query<{ count: number; ids: string[] }>(few, values);
+  if (row!.count > sortedMax) return undefined;
+  return pageOf(await readIds(queries, row!.ids, reading), row!.count, link);
 }
 
-function joinsOf({ column }: Sort): string {
-  if (column.startsWith('p.')) return 'join device_profile p on p.id = d.device_profile_id';
-  if (column.startsWith('c.')) return 'left join customer c on c.id = d.customer_id';
-  return column.includes('a.') ? activityJoin : '';
-}
-
-function orderOf(column: string, { sortOrder }: PageLink): string {
-  const direction = sortOrder === 'DESC' ? 'desc' : 'asc';
-  return column === 'd.id' ? `d.id ${direction}` : `${column} ${direction}, d.id ${direction}`;
-}
-
-/**
- * Reads keys in the order of an index, without a look at what the page skips. A list that is in the order of several
- * groups has the groups' numbers of devices, so that only groups of the page are read, each from its nearer end.
- */
-function walked(sort: Sort, where: string[], total: string, link: PageLink): Keys {
-  const isDown = link.sortOrder === 'DESC';
-  const offset = link.page * link.pageSize;
-  const end = offset + link.pageSize;
-  const byName = sort.walk![0] === 'd.name';
-  const columns = sort.walk!;
-  const arm = (condition: string, when: string, isBack: boolean) => {
-    const direction = isDown === isBack ? 'asc' : 'desc';
-    const order = columns.map((column) => `${column} ${direction}`).join(', ');
-    const isNearer = isBack ? 's.skip * 2 > s.count' : 's.skip * 2 <= s.count';
-    const skip = isBack ? 's.count - s.skip - s.take' : 's.skip';
-    return `(select ${byName ? 'd.name' : 'd.id'} as key from device d where ${condition} order by ${order}
-      limit case when ${isNearer} ${when} then s.take else 0 end offset ${skip})`;
-  };
-  const both = (condition: string, when = '') => [arm(condition, when, false), arm(condition, when, true)];
-  let arms: string[];
-  if (sort.groups === 'profile') arms = both('d.device_profile_id = s.id');
-  else if (sort.groups === 'customer') {
-    arms = [
-      ...both('d.customer_id = s.id', 'and s.id is not null'),
-      ...both('d.tenant_id = $1 and d.customer_id is null', 'and s.id is null'),
-    ];
-    // A profile and a customer are of one tenant: their indexes lack it, and the number of devices is of this tenant.
-  } else arms = both((where.length > 1 ? where.slice(1) : where).join(' and '));
-  const direction = isDown ? 'desc' : 'asc';
-  const select = `with groups as (${groupsOf(sort, total)}),
-    placed as (select *, sum(count) over (order by title ${direction}, id ${direction}) - count as before from groups),
-    slice as (
-      select id, title, count, greatest(${offset} - before, 0)::bigint as skip,
-             (least(count, ${end} - before) - greatest(${offset} - before, 0))::bigint as take
-        from placed where before < ${end} and before + count > ${offset})
-    select k.key from slice s cross join lateral (${arms.join(' union all ')}) as k limit ${link.pageSize}`;
-  return { select, on: byName ? 'd.tenant_id = $1 and d.name = page.key' : 'd.id = page.key' };
-}
-
-/** Returns a select of groups in which the title decides the order, with their numbers of devices. */
-function groupsOf(sort: Sort, total: string): string {
-  if (!sort.groups) return `select null::uuid as id, null::text as title, count from (${total}) as t`;
-  const [column, table, title] =
-    sort.groups === 'profile' ? ['device_profile_id', 'device_profile', 'name'] : ['customer_id', 'customer', 'title'];
-  return `select g.id, t.${title} as title, g.count
-    from (select ${column} as id, sum(count)::bigint as count from device_group where tenant_id = $1 group by ${column}
-          having sum(count) > 0) as g left join ${table} t on t.id = g.id`;
-}
-
-interface Reading {
-  sort: Sort;
-  values: unknown[];
-  link: PageLink;
-}
-
-async function read(queries: Queries, count: string, keys: Keys, reading: Reading): Promise<Page<DeviceInfo>> {
-  const { link, values } = reading;
-  const [counted, data] = await Promise.all([
-    queries.query<{ count: number }>(count, values),
-    readRows(queries, keys, reading),
-  ]);
-  const totalElements = counted[0]!.count;
+function pageOf(data: DeviceInfo[], totalElements: number, link: PageLink): Page<DeviceInfo> {
   const totalPages = Math.ceil(totalElements / link.pageSize);
   return { data, totalPages, totalElements, hasNext: link.page + 1 < totalPages };
 }
 
+async function readIds(queries: Queries, ids: string[], reading: Reading): Promise<DeviceInfo[]> {
+  if (ids.length === 0) return [];
+  return await readRows(queries, { select: 'select unnest($1::uuid[]) as key', on: 'd.id = page.key' }, [ids], reading);
+}
+
 /** Throws 400 for a page whose documents together are too long. */
-async function readRows(queries: Queries, keys: Keys, { sort, values, link }: Reading): Promise<DeviceInfo[]> {
+async function readRows(
+  queries: Queries,
+  keys: Keys,
+  values: Conditions['values'],
+  { sort, link }: Reading,
+): Promise<DeviceInfo[]> {
   const device = `from (${keys.select}) as page join device d on ${keys.on}`;
   if (link.pageSize * documents.rowBytesMax > limits.pageBytesMax) {
     await checkBytes(queries, documents.columns, device, values);

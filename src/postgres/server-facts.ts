@@ -19,6 +19,18 @@ export async function postgresFacts(queries: Queries): Promise<PostgresFacts> {
   return row!;
 }
 
+/** The statement that makes the index of letters, which a migration skips when the server lacks pg_trgm. */
+export const searchIndexSql =
+  'create index concurrently device_search on device using gin (search_text gin_trgm_ops) with (gin_pending_list_limit = 2048)';
+
+/** False when searches of devices read every name. True before the first start. */
+export async function hasSearchIndex(queries: Queries): Promise<boolean> {
+  const sql = `select to_regclass('device') is null or exists (
+    select from pg_index where indexrelid = to_regclass('device_search') and indisvalid) as found`;
+  const [row] = await queries.query<{ found: boolean }>(sql, [], { timeoutMs: factsMsMax });
+  return row!.found;
+}
+
 export async function postgresSchema(queries: Queries): Promise<object[]> {
   const sql = 'select number, name, applied_at::text as applied from schema_migrations order by number';
   return await queries.query(sql, [], { timeoutMs: factsMsMax });

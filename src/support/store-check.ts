@@ -13,7 +13,7 @@ import { openClickHouseOf, openPostgresOf } from '../instance/engines.ts';
 import type { Finding } from '../instance/machine.ts';
 import { clickHouseRefusal, hostOf, postgresRefusal } from '../instance/store-refusals.ts';
 import { installedPostgres } from '../postgres/embedded/binaries.ts';
-import { postgresFacts } from '../postgres/server-facts.ts';
+import { hasSearchIndex, postgresFacts, searchIndexSql } from '../postgres/server-facts.ts';
 
 const clockToleranceMs = 2_000;
 /** Connections of the primary, of commands and of the reports, beside those of the workers. */
@@ -53,6 +53,11 @@ export async function checkPostgres(config: Config, workers: number, isRunning: 
     if (!isEmbedded && wanted > connectionsMax) {
       const advice = 'raise max_connections of the server, or lower DATABASE_POOL_MAX or WORKERS';
       const says = `${title} takes ${connectionsMax} connections of all its clients, and this host opens up to ${wanted}: ${advice}.`;
+      return { subject, level: 'warning', says };
+    }
+    if (!(await hasSearchIndex(postgres))) {
+      const advice = `install the extension pg_trgm, then run "create extension pg_trgm" and "${searchIndexSql}"`;
+      const says = `${title} has no index for searches of devices, so each search reads every name: ${advice}.`;
       return { subject, level: 'warning', says };
     }
     return clockFinding(subject, `${title} is ${version}`, nowMs);

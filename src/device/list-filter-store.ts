@@ -1,0 +1,96 @@
+/** SQL conditions of the lists of devices: owner, profile, activity and text. `list-store.ts` uses them. */
+import type { Queries } from '../postgres/client.ts';
+import { contains, containsPattern } from '../postgres/page.ts';
+
+export interface DeviceFilter {
+  tenantId: string;
+  customerId?: string | undefined;
+  /** Name of a profile. */
+  type?: string | undefined;
+  profileId?: string | undefined;
+  active?: boolean | undefined;
+}
+
+/** A filter and a text to search, with the profile, if any, that exists. */
+export interface Scope {
+  tenantId: string;
+  customerId: string | undefined;
+  profileId: string | undefined;
+  active: boolean | undefined;
+  /** '' = no search. */
+  text: string;
+}
+
+/** Returns undefined when no device can be in the list. */
+export async function scopeOf(queries: Queries, filter: DeviceFilter, text: string): Promise<Scope | undefined> {
+  const { tenantId, type, active } = filter;
+  const customerId = filter.customerId || undefined;
+  const profileId = filter.profileId || undefined;
+  if (!type) return { tenantId, customerId, profileId, active, text };
+  const [profile] = await queries.query<{ id: string }>(
+    'select id from device_profile where tenant_id = $1 and name = $2',
+    [tenantId, type],
+  );
+  if (!profile || (profileId && profileId.toLowerCase() !== profile.id)) return undefined;
+  return { tenantId, customerId, profileId: profile.id, active, text };
+}
+
+/** The access to a searched text: the index of three letters where it helps, or a comparison with each text. */
+export type Access = 'letters' | 'each';
+
+/** Conditions on `device d`, with the values of their parameters; the first condition and value are the tenant. */
+export interface Conditions {
+  where: string[];
+  values: unknown[];
+}
+
+export function conditionsOf(scope: Scope, access: Access = 'each'): Conditions {
+  const { where: owners, values } = ownerConditions(scope);
+  const where = owners.map((condition) => `d.${condition}`);
+  if (scope.active !== undefined) where.push(isActive(scope.active));
+  if (scope.text !== '') where.push(searched(scope.text, access, (value) => `$${values.push(value)}`));
+  return { where, values };
+}
+
+/** Returns conditions on columns that both `device` and `device_group` have, without a name of the table. */
+export function ownerConditions({ tenantId, customerId, profileId }: Scope): Conditions {
+  const where = ['tenant_id = $1'];
+  const values: unknown[] = [tenantId];
+  if (customerId !== undefined) where.push(`customer_id = $${values.push(customerId)}`);
+  if (profileId !== undefined) where.push(`device_profile_id = $${values.push(profileId)}`);
+  return { where, values };
+}
+
+/** 1 = the device is active, 0 = it is not; a statement with it begins with `withBits`. */
+export const activeBit = 'get_bit((select bytes from bits), d.number)';
+
+/** The planner expects a third of the devices of an inequality, and few of an equality. */
+export function isActive(active: boolean): string {
+  return active ? `${activeBit} > 0` : `${activeBit} < 1`;
+}
+
+/** The bits of all devices (migration 0053), with zeros up to the greatest number of a device. */
+export const withBits = `with stored as materialized (
+    select coalesce(string_agg(int8send(bits), '' order by word), '') as bytes from activity_bits),
+  bits as materialized (
+    select bytes || decode(repeat('00', greatest(0, (select max(number) / 8 + 1 from device) - length(bytes))::int), 'hex')
+           as bytes
+      from stored)`;
+
+/**
+ * True when an index of three letters helps: those of pg_trgm are ASCII letters and digits in a database of locale C.
+ */
+export function hasLetters(text: string): boolean {
+  return /[a-z0-9]{3}/i.test(text);
+}
+
+function searched(text: string, access: Access, parameter: (value: unknown) => string): string {
+  const pattern = `(lower(${parameter(containsPattern(text))}::text collate any_letter_case) collate "C")`;
+  // For an operator the planner would read the whole index of letters when the pattern lacks three of them.
+  const isIndexed = access === 'letters' && hasLetters(text);
+  const found = isIndexed ? `d.search_text like ${pattern}` : `textlike(d.search_text, ${pattern})`;
+  if (!text.includes('\n')) return found;
+  // A line end divides the name from the label.
+  const whole = parameter(containsPattern(text));
+  return `${found} and (${contains('d.name', whole)} or ${contains('d.label', whole)})`;
+}

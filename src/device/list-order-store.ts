@@ -1,0 +1,207 @@
+/**
+ * SQL that reads one page of devices in an order. Devices are read in the order of an index from its nearer end, or
+ * group by group when several devices share a value of the order. `list-store.ts` uses it.
+ */
+import type { PageLink } from '../postgres/page.ts';
+import { activeBit, isActive, withBits } from './list-filter-store.ts';
+
+export interface Sort {
+  /** Of `device d` and `infoJoins`. */
+  column: string;
+  /** Columns of an index, after the columns that are equal in all devices of a group. */
+  walk: string[];
+  /** Devices of a group share their value of the column. */
+  groups?: 'profile' | 'customer' | 'activity';
+}
+
+export const byId: Sort = { column: 'd.id', walk: ['d.id'] };
+const byProfile: Sort = { column: 'p.name', walk: ['d.id'], groups: 'profile' };
+/** By the property of a request. */
+export const sorts: ReadonlyMap<string, Sort> = new Map<string, Sort>([
+  ['', byId],
+  ['id', byId],
+  ['createdTime', { column: 'd.created_time', walk: ['d.created_time', 'd.id'] }],
+  ['name', { column: 'd.name', walk: ['d.name'] }],
+  ['label', { column: 'd.label', walk: ['d.label', 'd.id'] }],
+  ['type', byProfile],
+  ['deviceProfileName', byProfile],
+  ['customerTitle', { column: 'c.title', walk: ['d.id'], groups: 'customer' }],
+  ['active', { column: 'coalesce(a.active, false)', walk: ['d.id'], groups: 'activity' }],
+]);
+
+/** The devices of a page: a select of the column `key`, and how a device `d` is joined to it. */
+export interface Keys {
+  select: string;
+  on: string;
+}
+
+export function orderOf(column: string, { sortOrder }: PageLink): string {
+  const direction = sortOrder === 'DESC' ? 'desc' : 'asc';
+  return column === 'd.id' ? `d.id ${direction}` : `${column} ${direction}, d.id ${direction}`;
+}
+
+/** Returns a select of the ids of the page among the devices `d` of `from`, which are few. */
+export function sorted(source: string, { column, groups }: Sort, link: PageLink, condition: string): string {
+  let from = source;
+  if (groups === 'profile') from += ' join device_profile p on p.id = d.device_profile_id';
+  if (groups === 'customer') from += ' left join customer c on c.id = d.customer_id';
+  const order = orderOf(groups === 'activity' ? activeBit : column, link);
+  return `select d.id from ${from} where ${condition} order by ${order}
+    limit ${link.pageSize} offset ${link.page * link.pageSize}`;
+}
+
+/** Reads a list of `total` devices in the order of an index, from the nearer end. */
+export function ordered(sort: Sort, where: string[], total: number, link: PageLink): Keys {
+  const select = sliceOf('device d', sort, where, sliceAt(link, total));
+  return { select: `${usesBits(where) ? withBits : ''} ${select}`, on: 'd.id = page.key' };
+}
+
+/** Reads a list in the order of `active`, of which `active` devices are active and `inactive` ones are not. */
+export function orderedByActivity(where: string[], active: number, inactive: number, link: PageLink): Keys {
+  const [on, off] = link.sortOrder === 'DESC' ? [0, active] : [inactive, 0];
+  const select = `${withBits}
+    (${sliceOf('device d', byId, [...where, isActive(false)], sliceAt(link, inactive, off))}) union all
+    (${sliceOf('device d', byId, [...where, isActive(true)], sliceAt(link, active, on))})`;
+  return { select, on: 'd.id = page.key' };
+}
+
+/** Reads what `ordered` reads, among the first `firstMax` devices of the tenant from the nearer end of the index. */
+export function orderedAmongFirst(sort: Sort, where: string[], slice: Slice, firstMax: number): Keys {
+  const first = `(select * from device d where d.tenant_id = $1 ${orderBy(sort, slice)} limit ${firstMax}) as d`;
+  const select = sliceOf(first, sort, where, slice);
+  return { select: `${usesBits(where) ? withBits : ''} ${select}`, on: 'd.id = page.key' };
+}
+
+/** Reads what `ordered` reads, without an index of the order: all devices that have the conditions are sorted. */
+export function orderedByLook(sort: Sort, where: string[], slice: Slice): Keys {
+  const found = `(select d.id, ${sort.column} from device d where ${where.join(' and ')} offset 0) as d`;
+  const select = sliceOf(found, sort, ['true'], slice);
+  return { select: `${usesBits(where) ? withBits : ''} ${select}`, on: 'd.id = page.key' };
+}
+
+/** A part of a list, counted from the nearer end. */
+export interface Slice {
+  skip: number;
+  take: number;
+  direction: 'asc' | 'desc';
+}
+
+/** Returns which of `count` devices are on the page when `before` other devices come before them. */
+export function sliceAt(link: PageLink, count: number, before = 0): Slice {
+  const start = link.page * link.pageSize - before;
+  const skip = Math.max(0, start);
+  const take = Math.max(0, Math.min(start + link.pageSize, count) - skip);
+  const isBack = skip * 2 > count;
+  const direction = (link.sortOrder === 'DESC') === isBack ? 'asc' : 'desc';
+  return { skip: isBack ? Math.max(0, count - skip - take) : skip, take, direction };
+}
+
+function sliceOf(from: string, sort: Sort, where: string[], slice: Slice): string {
+  return `select d.id as key from ${from} where ${where.join(' and ')}
+    ${orderBy(sort, slice)} limit ${slice.take} offset ${slice.skip}`;
+}
+
+function orderBy(sort: Sort, { direction }: Slice): string {
+  return `order by ${sort.walk.map((column) => `${column} ${direction}`).join(', ')}`;
+}
+
+/**
+ * Reads keys in the order of an index, without a look at what the page skips. A list that is in the order of several
+ * groups has the groups' numbers of devices, so that only groups of the page are read, each from its nearer end.
+ * `groups` selects `id`, `title` and `count`; the title decides the order. `isPlain`: the conditions are the tenant,
+ * a customer and a profile, whose indexes lack the tenant.
+ */
+export function walked(sort: Sort, where: string[], groups: string, link: PageLink, isPlain: boolean): Keys {
+  const isDown = link.sortOrder === 'DESC';
+  const offset = link.page * link.pageSize;
+  const end = offset + link.pageSize;
+  const columns = sort.walk;
+  const byName = columns[0] === 'd.name';
+  const arm = (condition: string, when: string, isBack: boolean) => {
+    const direction = isDown === isBack ? 'asc' : 'desc';
+    const order = columns.map((column) => `${column} ${direction}`).join(', ');
+    const isNearer = isBack ? 's.skip * 2 > s.count' : 's.skip * 2 <= s.count';
+    const skip = isBack ? 's.count - s.skip - s.take' : 's.skip';
+    return `(select ${byName ? 'd.name' : 'd.id'} as key from device d where ${condition} order by ${order}
+      limit case when ${isNearer} ${when} then s.take else 0 end offset ${skip})`;
+  };
+  const both = (conditions: string[], when = '') => {
+    const condition = (conditions.length === 0 ? where : conditions).join(' and ');
+    return [arm(condition, when, false), arm(condition, when, true)];
+  };
+  const narrow = isPlain ? where.slice(1) : where;
+  let arms = both(narrow);
+  if (sort.groups === 'profile') arms = both([...narrow, 'd.device_profile_id = s.id']);
+  if (sort.groups === 'customer') {
+    arms = [
+      ...both([...narrow, 'd.customer_id = s.id'], 'and s.id is not null'),
+      ...both([...where, 'd.customer_id is null'], 'and s.id is null'),
+    ];
+  }
+  const direction = isDown ? 'desc' : 'asc';
+  const bits = usesBits(where) ? `${withBits},` : 'with';
+  const select = `${bits} groups as (${groups}),
+    placed as (select *, sum(count) over (order by title ${direction}, id ${direction}) - count as before from groups),
+    slice as (
+      select id, title, count, greatest(${offset} - before, 0)::bigint as skip,
+             (least(count, ${end} - before) - greatest(${offset} - before, 0))::bigint as take
+        from placed where before < ${end} and before + count > ${offset})
+    select k.key from slice s cross join lateral (${arms.join(' union all ')}) as k limit ${link.pageSize}`;
+  return { select, on: byName ? 'd.tenant_id = $1 and d.name = page.key' : 'd.id = page.key' };
+}
+
+/** Returns a select of the groups of an order from the counts that triggers keep; `total` selects the whole count. */
+export function keptGroups(sort: Sort, owners: string[], total: string): string {
+  if (!sort.groups) return `select null::uuid as id, null::text as title, count from (${total}) as t`;
+  const column = groupColumn(sort);
+  return `select g.id, ${titleOf(sort)} as title, g.count
+    from (select ${column} as id, sum(count)::bigint as count from device_group where ${owners.join(' and ')}
+           group by ${column} having sum(count) > 0) as g ${titleJoin(sort)}`;
+}
+
+/** A group of an order by profile or customer, counted; of another order, the whole list. */
+export interface Group {
+  id: string | null;
+  count: number;
+}
+
+/** Returns a select of the groups of an order among the devices that have the conditions. */
+export function countedGroups(sort: Sort, where: string[]): string {
+  const bits = usesBits(where) ? withBits : '';
+  const [id, by] = sort.groups ? [`d.${groupColumn(sort)}`, 'group by 1'] : ['null', ''];
+  return `${bits} select ${id} as id, count(*) as count from ${inIdOrder(where)} ${by}`;
+}
+
+/**
+ * Returns the devices that have the conditions, in the order of the index that has all columns that lists select by: the
+ * planner prefers the table, which is slower to read.
+ */
+export function inIdOrder(where: string[]): string {
+  const columns = 'd.id, d.number, d.customer_id, d.device_profile_id';
+  return `(select ${columns} from device d where ${where.join(' and ')} order by d.id offset 0) as d`;
+}
+
+/** Returns a select of groups that were counted before; adds their values to the parameters. */
+export function givenGroups(sort: Sort, groups: Group[], values: unknown[]): string {
+  const ids = `$${values.push(groups.map(({ id }) => id))}::uuid[]`;
+  const counts = `$${values.push(groups.map(({ count }) => count))}::bigint[]`;
+  return `select g.id, ${titleOf(sort)} as title, g.count
+    from unnest(${ids}, ${counts}) as g (id, count) ${titleJoin(sort)}`;
+}
+
+function groupColumn({ groups }: Sort): string {
+  return groups === 'profile' ? 'device_profile_id' : 'customer_id';
+}
+
+function titleOf({ groups }: Sort): string {
+  return groups === 'profile' ? 't.name' : 't.title';
+}
+
+function titleJoin({ groups }: Sort): string {
+  return `left join ${groups === 'profile' ? 'device_profile' : 'customer'} t on t.id = g.id`;
+}
+
+/** True when a statement with the conditions needs `withBits`. */
+export function usesBits(where: string[]): boolean {
+  return where.some((condition) => condition.includes(activeBit));
+}
