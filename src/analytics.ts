@@ -7,7 +7,7 @@ import { analyticsDoor } from './analytics/door.ts';
 import { ApiKeys } from './auth/api-keys.ts';
 import { Auth, openJwt } from './auth/auth.ts';
 import { FailedSignIns } from './auth/failed-sign-ins.ts';
-import { PasswordHasher } from './auth/password.ts';
+import { costOf, PasswordHasher } from './auth/password.ts';
 import { Proxies } from './auth/transport.ts';
 import { systemClock as clock } from './base/clock.ts';
 import { messageOf, StartError } from './base/errors.ts';
@@ -59,7 +59,7 @@ async function runAnalytics(): Promise<void> {
   started.add('copy of device data', () => copier.stop());
 
   // Authenticates callers.
-  const passwords = new PasswordHasher(config.auth.signInQueueMax);
+  const passwords = new PasswordHasher(config.auth.signInQueueMax, costOf(config.auth.passwordCost));
   started.add('passwords', () => passwords.close());
   const apiKeys = new ApiKeys({ postgres, bus, clock, log, purges: false });
   await apiKeys.start();

@@ -6,7 +6,7 @@
 import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import { findFirstDevice, seedDemoData, seedFirstTenant } from './admin/seed.ts';
-import { PasswordHasher } from './auth/password.ts';
+import { costOf, PasswordHasher } from './auth/password.ts';
 import { systemClock } from './base/clock.ts';
 import { messageOf, StartError } from './base/errors.ts';
 import { limits } from './base/limits.ts';
@@ -350,7 +350,7 @@ function redisStore(failure: () => string | undefined): WatchedStore {
 
 /** Creates the first content of a new installation; later starts find the demo device again. */
 async function seed(config: Config, postgres: Postgres, generatedPassword: string): Promise<Seeded> {
-  const passwords = new PasswordHasher(1);
+  const passwords = new PasswordHasher(1, costOf(config.auth.passwordCost));
   try {
     const deps = { postgres, passwords, clock: systemClock };
     const { email, systemEmail, password } = config.admin;

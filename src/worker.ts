@@ -20,7 +20,7 @@ import { AttributeWriter, type SharedChange } from './attributes/writer.ts';
 import { ApiKeys } from './auth/api-keys.ts';
 import { Auth, openJwt } from './auth/auth.ts';
 import { FailedSignIns } from './auth/failed-sign-ins.ts';
-import { PasswordHasher } from './auth/password.ts';
+import { costOf, PasswordHasher } from './auth/password.ts';
 import { openRateLimits, parseRateLimits } from './auth/rate-limits.ts';
 import { openRequestLimits } from './auth/request-limits.ts';
 import { Proxies } from './auth/transport.ts';
@@ -608,8 +608,8 @@ async function openDoors(base: Base, servers: HttpServer[], engine: Engine): Pro
 
 /** Opens users and API keys, and the limits of their requests. */
 async function openUsers({ config, begin, log, started, proxies }: Base, { postgres, bus }: Stores) {
-  const { signInQueueMax, failedLoginsMax, requireHttpsForApiKeys } = config.auth;
-  const passwords = new PasswordHasher(signInQueueMax);
+  const { signInQueueMax, passwordCost, failedLoginsMax, requireHttpsForApiKeys } = config.auth;
+  const passwords = new PasswordHasher(signInQueueMax, costOf(passwordCost));
   started.add('passwords', () => passwords.close());
   const jwt = await openJwt(postgres, config.auth, clock);
   const apiKeys = new ApiKeys({ postgres, bus, clock, log, purges: begin.slot === 0 });

@@ -1,6 +1,7 @@
 import { afterAll, describe, expect, it, vi } from 'vitest';
 import { limits } from '../base/limits.ts';
-import { PasswordHasher } from './password.ts';
+import { loadConfig } from '../base/settings/config.ts';
+import { costOf, PasswordHasher } from './password.ts';
 
 const passwords = new PasswordHasher(2);
 /** For what does not depend on the time that a hash takes. */
@@ -14,6 +15,18 @@ describe('PasswordHasher', () => {
     expect(await passwords.verify('a@b.c', 'pear-tree-7', hash)).toBe(true);
     expect(await passwords.verify('a@b.c', 'pear-tree-8', hash)).toBe(false);
     expect(await passwords.hash('pear-tree-7')).not.toBe(hash);
+  });
+
+  it('has the cost of the setting, whose default is the full one', async () => {
+    const { auth } = loadConfig({});
+    expect(costOf(auth.passwordCost)).toEqual({ ln: 15, r: 8, p: 3 });
+    const less = new PasswordHasher(2, costOf(loadConfig({ SECURITY_PASSWORD_COST: '10' }).auth.passwordCost));
+    const hash = await less.hash('pear-tree-7');
+    await less.close();
+    expect(hash).toMatch(/^\$scrypt\$ln=10,r=8,p=3\$/);
+    // A changed setting leaves the hashes that are stored as they are.
+    expect(await passwords.verify('a@b.c', 'pear-tree-7', hash)).toBe(true);
+    expect(() => loadConfig({ SECURITY_PASSWORD_COST: '9' })).toThrow('passwordCost');
   });
 
   it('takes as long for an unknown user', async () => {

@@ -11,7 +11,7 @@ import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 
 /** 2^15 · 8 · 3: 32 MiB and about 0.2 s, the choice with the least memory among those that OWASP lists as equal. */
-const defaultCost: Cost = { ln: 15, r: 8, p: 3 };
+const defaultCost = costOf(15);
 const hashBytes = 32;
 const phc = /^\$scrypt\$ln=(\d{1,2}),r=(\d{1,2}),p=(\d{1,2})\$([A-Za-z0-9+/]+)\$([A-Za-z0-9+/]+)$/;
 
@@ -31,6 +31,11 @@ export interface Cost {
   ln: number;
   r: number;
   p: number;
+}
+
+/** Returns the cost of `auth.passwordCost`. A stored hash keeps the cost with which it was made. */
+export function costOf(ln: number): Cost {
+  return { ln, r: 8, p: 3 };
 }
 
 interface Job extends Cost {

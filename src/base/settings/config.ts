@@ -111,6 +111,7 @@ const schema = Type.Object({
     signingKey: Type.String(),
     failedLoginsMax: count,
     signInQueueMax: count,
+    passwordCost: Type.Integer({ minimum: 10, maximum: 20 }),
     apiKeyPrefix: Type.String({ pattern: '^[A-Za-z0-9_-]{0,32}$' }),
     requireHttpsForApiKeys: Type.Boolean(),
   }),
