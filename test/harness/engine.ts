@@ -18,6 +18,11 @@ const outputCharsMax = 200_000;
 const readyMsMaxDefault = 60_000;
 const stopMsMaxDefault = 30_000;
 
+/** Settings that spare tests work which proves nothing there: password hashes, and zeros for journals that stay small. */
+const testSettings: Record<string, string> = process.env['VITEST']
+  ? { SECURITY_PASSWORD_COST: '10', JOURNAL_SEGMENT_BYTES: '16MiB' }
+  : {};
+
 /** The clone: tests run from it, and so does the bench. ENGINE_MAIN measures or tests another build. */
 export const root = process.cwd();
 export const engineMain = process.env['ENGINE_MAIN'] ?? join(root, 'dist', 'main.js');
@@ -38,6 +43,8 @@ export interface EngineOptions {
   logFile?: string | undefined;
   /** Another build to start: `dist/main.js` of its checkout. */
   main?: string;
+  /** Files that each process may have open, by `ulimit`. */
+  filesMax?: number;
 }
 
 /** Names the data directory that `prepareData` made: a copy of it saves each engine the making of its stores. */
@@ -64,7 +71,13 @@ export interface Exit {
 
 export async function startEngine(options: EngineOptions = {}): Promise<Engine> {
   const engine = await prepareEngine(options);
-  await engine.start();
+  try {
+    await engine.start();
+  } catch (error) {
+    // The caller has no engine that it could end.
+    await engine.destroyAtOnce();
+    throw error;
+  }
   return engine;
 }
 
@@ -129,6 +142,7 @@ export class Engine {
   readonly #readyMsMax: number;
   readonly #stopMsMax: number;
   readonly #main: string;
+  readonly #filesMax: number | undefined;
   readonly #ownsDirectory: boolean;
   readonly #logFile: string | undefined;
   #child: ChildProcess | undefined;
@@ -149,6 +163,7 @@ export class Engine {
     this.#readyMsMax = options.readyMsMax ?? readyMsMaxDefault;
     this.#stopMsMax = options.stopMsMax ?? stopMsMaxDefault;
     this.#main = options.main ?? engineMain;
+    this.#filesMax = options.filesMax;
     this.api = new Api({
       host: '127.0.0.1',
       port,
@@ -158,6 +173,7 @@ export class Engine {
     });
     this.#environment = {
       ...inherited(),
+      ...testSettings,
       DATA_DIR: dataDir,
       HTTP_BIND_ADDRESS: '127.0.0.1',
       HTTP_BIND_PORT: String(port),
@@ -201,7 +217,10 @@ export class Engine {
   /** Spawns without waiting: for starts that must fail, or be killed half way. */
   spawn(extra: Record<string, string> = {}): void {
     this.output = '';
-    const child = spawn(process.execPath, [this.#main], {
+    const node = [process.execPath, this.#main];
+    const limited = ['sh', '-c', `ulimit -n ${this.#filesMax} && exec "$0" "$@"`, ...node];
+    const [command, ...words] = this.#filesMax === undefined ? node : limited;
+    const child = spawn(command!, words, {
       cwd: this.#main === engineMain ? root : dirname(dirname(this.#main)),
       env: { ...this.#environment, ...extra },
       stdio: ['ignore', 'pipe', 'pipe'],
