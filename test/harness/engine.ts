@@ -15,7 +15,7 @@ import { Api } from './api.ts';
 
 /** Kept short, so that a failing test shows the end of the story. */
 const outputCharsMax = 200_000;
-const readyMsMaxDefault = 60_000;
+const readyMsMaxDefault = 110_000;
 const stopMsMaxDefault = 30_000;
 
 /** Settings that spare tests work which proves nothing there: password hashes, and zeros for journals that stay small. */
