@@ -42,6 +42,8 @@ declare
 begin
   if tg_op = 'INSERT' then
     select array_agg(device) into woken from changed where active;
+  elsif tg_op = 'DELETE' then
+    select array_agg(device) into ended from changed where active;
   else
     select array_agg(device) filter (where c.active), array_agg(device) filter (where f.active) into woken, ended
       from changed c join former f using (device) where c.active <> f.active;
@@ -59,15 +61,8 @@ create trigger activity_inserted_bits after insert on device_activity
   referencing new table as changed for each statement execute function mark_activity_bits();
 create trigger activity_updated_bits after update on device_activity
   referencing old table as former new table as changed for each statement execute function mark_activity_bits();
-
--- Runs after the rows of `device_activity` are gone: a trigger of theirs would lock a word between two of them.
-create function clear_deleted_bits() returns trigger language plpgsql as $$
-begin
-  perform clear_activity_bits((select array_agg(number) from changed));
-  return null;
-end $$;
-create trigger device_deleted_bits after delete on device
-  referencing old table as changed for each statement execute function clear_deleted_bits();
+create trigger activity_deleted_bits after delete on device_activity
+  referencing old table as changed for each statement execute function mark_activity_bits();
 
 -- The triggers hold back other writers until the end of this transaction.
 select set_activity_bits(array_agg(device)) from device_activity where active having count(*) > 0;
