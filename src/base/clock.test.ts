@@ -1,6 +1,6 @@
 /** The clock that follows a measured time, under fake timers: `Date` and `performance` move apart. */
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
-import { FollowedClock, hostMonotonic, type TimeLine } from './clock.ts';
+import { FollowedClock, hostMonotonic, reachedAt, type TimeLine } from './clock.ts';
 
 beforeEach(() => {
   vi.useFakeTimers();
@@ -41,6 +41,27 @@ test('a small correction back goes slowly until time has caught up; a step back 
   expect(clock.now()).toBe(5_000_190);
   clock.follow(lineOf(1_000_000, 5_000_190));
   expect(clock.now()).toBe(1_000_000);
+});
+
+test('corrections that follow each other never turn time back', () => {
+  const clock = new FollowedClock();
+  const first = hostMonotonic();
+  let line: TimeLine = { anchor: 5_000_000 - first, since: first, earlierAnchor: 5_000_000 - first };
+  clock.follow(line);
+  const corrections = [-87, -3, 40, -120, -0.5, 7, -60];
+  let last = 0;
+  for (let ms = 0; ms < 10_000; ms += 1) {
+    expect(clock.micros()).toBeGreaterThan(last);
+    last = clock.micros();
+    const now = hostMonotonic();
+    if (now >= reachedAt(line) && corrections.length > 0) {
+      line = { anchor: line.anchor + corrections.shift()!, since: now + 100, earlierAnchor: line.anchor };
+      clock.follow(line);
+    }
+    vi.advanceTimersByTime(1);
+  }
+  expect(corrections).toEqual([]);
+  expect(clock.now() - hostMonotonic()).toBeCloseTo(line.anchor, -1);
 });
 
 test('two processes that receive a line at different moments never disagree', () => {

@@ -30,6 +30,15 @@ export interface TimeLine {
 }
 
 /**
+ * Returns the `hostMonotonic()` from which on a clock that follows the line shows the time of its anchor. A clock that
+ * is given another line earlier would fall back to that time at once.
+ */
+export function reachedAt({ anchor, since, earlierAnchor }: TimeLine): number {
+  const back = earlierAnchor - anchor;
+  return back > 0 && back <= clockStepMs ? since + back / (1 - slowSpeed) : since;
+}
+
+/**
  * The clock of one process: the host's clock until `follow` is called, after that the followed time alone, carried by
  * the monotonic clock. A step of the host's clock has no effect then. `now()` falls back only when a step is followed.
  *

@@ -135,6 +135,16 @@ test('a slow answer does not move a time that was measured well', () => {
   expect(world.offset.verdict).toBe('good');
 });
 
+test('a slow first answer does not move a time that lies within its error', () => {
+  const world = new World().begin();
+  world.databaseWrong = -70;
+  world.measure(75);
+  expect(world.error).toBe(0);
+  const other = new World().begin();
+  other.databaseWrong = -200;
+  expect(other.measure(75).error).toBe(-200);
+});
+
 test('between half a second and five the host is off, not wrong', () => {
   const world = new World();
   world.hostWrong = 700;

@@ -114,9 +114,13 @@ export class ClockOffset {
     this.#adjustedAt = monotonic;
     const difference = anchor === undefined ? 0 : best.anchor - anchor;
     this.isDatabaseAlone = false;
-    if (anchor === undefined || !this.#isMeasured) {
+    const isFirst = !this.#isMeasured;
+    this.#isMeasured = true;
+    if (anchor === undefined) {
       this.#anchor = best.anchor;
-      this.#isMeasured = true;
+    } else if (isFirst) {
+      // A slow answer does not contradict a time that is right to within its error.
+      if (Math.abs(difference) > best.error) this.#anchor = best.anchor;
     } else if (Math.abs(difference) > clockStepMs) {
       this.isDatabaseAlone = Math.abs(host - (monotonic + anchor)) <= clockStepMs;
       if (!this.isDatabaseAlone) this.#anchor = best.anchor;

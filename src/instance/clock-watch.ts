@@ -4,7 +4,7 @@
  * `clock_offset_seconds`.
  */
 import { readFileSync, renameSync, writeFileSync } from 'node:fs';
-import { type FollowedClock, hostMonotonic, type TimeLine } from '../base/clock.ts';
+import { type FollowedClock, hostMonotonic, reachedAt, type TimeLine } from '../base/clock.ts';
 import { messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
@@ -87,8 +87,8 @@ export class ClockWatch {
   #change(monotonic: number): void {
     const anchor = this.#offset.anchor!;
     const line = this.#line;
-    // Nothing is published before `begin` has ended, and a line that begins in the future is kept.
-    if (line === undefined || line.anchor === anchor || monotonic < line.since) return;
+    // Nothing is published before `begin` has ended. A line is kept until every process shows its time.
+    if (line === undefined || line.anchor === anchor || monotonic < reachedAt(line)) return;
     this.#line = { anchor, since: monotonic + lineAheadMs, earlierAnchor: line.anchor };
     this.#deps.clock.follow(this.#line);
   }
