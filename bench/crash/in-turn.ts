@@ -5,7 +5,7 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Connection, telemetryRequest } from './connection.ts';
-import { Fate } from './ledger.ts';
+import { Fate, stretches } from './ledger.ts';
 
 const reconnectMs = 20;
 /** The values of one sender begin at its number times this. */
@@ -35,6 +35,8 @@ export interface TurnVerdict {
   acknowledged: number;
   /** Acknowledged and not in the store: another message took its place, or it was lost. */
   missing: number;
+  /** When the missing ones were acknowledged, by sender. */
+  missingTimes: string[];
   twice: number;
   unknown: number;
   refusedButStored: number;
@@ -124,6 +126,7 @@ export class InTurn {
         0,
       ),
       missing: 0,
+      missingTimes: [],
       twice: 0,
       unknown: 0,
       refusedButStored: 0,
@@ -151,7 +154,11 @@ export class InTurn {
     const newest = rows.at(-1);
     if (newest && (newest.ts !== latest?.ts || newest.value !== latest.value)) verdict.latestWrong += 1;
     places.forEach((ofSender, s) => {
-      checkSender(this.#senders[device * senders + s]!, ofSender, rows, verdict);
+      const sender = this.#senders[device * senders + s]!;
+      checkSender(sender, ofSender, rows, verdict);
+      const missing = sender.answeredAt.filter((_, n) => sender.fates[n] === Fate.acknowledged && ofSender[n] === -1);
+      verdict.missing += missing.length;
+      verdict.missingTimes.push(...stretches(missing, `device ${device}, sender ${s}`));
     });
   }
 }
@@ -164,10 +171,7 @@ function checkSender(sender: Sender, places: Int32Array, rows: TurnRow[], verdic
     const fate = sender.fates[n];
     if (fate === Fate.refused && place !== -1) verdict.refusedButStored += 1;
     if (fate !== Fate.acknowledged) continue;
-    if (place === -1) {
-      verdict.missing += 1;
-      continue;
-    }
+    if (place === -1) continue;
     const epoch = sender.epochs[n]!;
     if (place < before) {
       if (epoch !== -1 && epoch === epochBefore) verdict.disordered += 1;

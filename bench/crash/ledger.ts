@@ -28,6 +28,8 @@ export interface Verdict {
   refused: number;
   /** Acknowledged and not, or not wholly, in the store. */
   missing: number;
+  /** When the missing ones were acknowledged, by device. */
+  missingTimes: string[];
   /** Stored with another content. */
   altered: number;
   /** Stored more than once. */
@@ -50,6 +52,8 @@ export class Ledger {
   readonly #firstTs: number;
   readonly #days: number;
   readonly #fates: Uint8Array[];
+  /** When each record was acknowledged, Unix time. */
+  readonly #settledAt: Float64Array[];
   readonly #next: Uint32Array;
   acknowledged = 0;
 
@@ -58,6 +62,7 @@ export class Ledger {
     this.#firstTs = firstTs;
     this.#days = days;
     this.#fates = Array.from({ length: devices }, () => new Uint8Array(recordsMax));
+    this.#settledAt = Array.from({ length: devices }, () => new Float64Array(recordsMax));
     this.#next = new Uint32Array(devices);
   }
 
@@ -89,7 +94,10 @@ export class Ledger {
   }
 
   settle(records: RecordId[], fate: Fate): void {
-    for (const { device, n } of records) this.#fates[device]![n] = fate;
+    for (const { device, n } of records) {
+      this.#fates[device]![n] = fate;
+      this.#settledAt[device]![n] = Date.now();
+    }
     if (fate === Fate.acknowledged) this.acknowledged += records.length;
   }
 
@@ -101,6 +109,7 @@ export class Ledger {
       unanswered: count(Fate.unanswered),
       refused: count(Fate.refused),
       missing: 0,
+      missingTimes: [],
       altered: 0,
       twice: 0,
       refusedButStored: 0,
@@ -125,10 +134,27 @@ export class Ledger {
       if (value !== valuesOf(device, n)[key as 'count']) verdict.altered += 1;
       if (fate === Fate.refused) verdict.refusedButStored += 1;
     }
-    for (let n = 0; n < fates.length; n += 1) {
-      if (fates[n] === Fate.acknowledged && seen[n] !== 0b111) verdict.missing += 1;
-    }
+    const missing = this.#settledAt[device]!.filter((_, n) => fates[n] === Fate.acknowledged && seen[n] !== 0b111);
+    verdict.missing += missing.length;
+    verdict.missingTimes.push(...stretches(missing, `device ${device}`));
   }
+}
+
+/** Times that follow each other by more are in two stretches. */
+const stretchMs = 2_000;
+
+/** Returns the stretches of some moments (Unix time) as text, with the number of each. */
+export function stretches(moments: Float64Array, name: string): string[] {
+  const sorted = moments.toSorted();
+  const texts: string[] = [];
+  let first = 0;
+  for (let n = 1; n <= sorted.length; n += 1) {
+    if (n < sorted.length && sorted[n]! - sorted[n - 1]! <= stretchMs) continue;
+    const [from, until] = [sorted[first]!, sorted[n - 1]!].map((at) => new Date(at).toISOString());
+    texts.push(`${name}: ${n - first} acknowledged from ${from} to ${until}`);
+    first = n;
+  }
+  return texts;
 }
 
 export function isGood(verdict: Verdict): boolean {

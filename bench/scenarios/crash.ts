@@ -16,6 +16,7 @@ const faultsMin = 1;
 const deletesMin = 1;
 /** Faults come whether the service has recovered or not. */
 const progressMin = 0;
+const missingLinesMax = 40;
 
 export async function runCrash(settings: BenchSettings): Promise<boolean> {
   const interrupt = new AbortController();
@@ -25,7 +26,7 @@ export async function runCrash(settings: BenchSettings): Promise<boolean> {
   try {
     const { minutes, ...crash } = settings.crash;
     const { signal } = interrupt;
-    const keepIn = keptRun();
+    const keepIn = keptRun(crash.seed);
     const seconds = minutes * 60;
     const faults = { faults: allFaults, holdMsMax, acknowledgedMin, turnsMin, faultsMin, deletesMin, progressMin };
     const outcome = await crashRun({ ...crash, ...faults, seconds, workers: 2, settleSeconds, say, signal, keepIn });
@@ -38,21 +39,24 @@ export async function runCrash(settings: BenchSettings): Promise<boolean> {
   }
 }
 
-/** Keeps the data of the last run, in place of that of the previous run. */
-function keptRun(): string {
-  const path = join(root, 'bench', 'results', 'crash');
+/** What the last run of a seed leaves, in place of that of its previous run. */
+function keptRun(seed: number): string {
+  const path = join(root, 'bench', 'results', `crash-seed-${seed}`);
   rmSync(path, { recursive: true, force: true });
   mkdirSync(path, { recursive: true });
   return path;
 }
 
 function tell(outcome: CrashOutcome): void {
-  const { seed, sums, faults, acknowledged, answers, turns, deletes, seconds, stillWaiting, ends } = outcome;
+  const { seed, sums, faults, acknowledged, answers, live, late, turns, deletes, seconds, stillWaiting, ends } =
+    outcome;
   table(['fault', 'times'], Object.entries(faults));
   for (const [door, counts] of Object.entries(answers)) say(`answers ${door}: ${JSON.stringify(counts)}`);
   say(`(by status or reason code; 0 and -1: the connection broke)`);
   say(`server times: up to ${turns.aheadMsMax} ms after the answer, ${turns.behindMsMax} ms before the message`);
   say(`deletes: ${JSON.stringify(deletes)}`);
+  const missing = [live, late, turns].flatMap(({ missingTimes }) => missingTimes);
+  for (const what of missing.slice(0, missingLinesMax)) say(`MISSING: ${what}`);
   for (const what of [...stillWaiting, ...ends]) say(`LEFT: ${what}`);
   const rounds = Object.values(faults).reduce((sum, n) => sum + n, 0);
   const results = Object.entries(sums).map(([name, n]) => `${name} ${n}`);
