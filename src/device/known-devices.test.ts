@@ -9,9 +9,10 @@ import { Random } from '../../test/harness/random.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
+import type { OpenMode } from '../journal/disk.ts';
 import { mqttBasicCredentials, tokenCredentials } from './credentials.ts';
 import { KnownDevices } from './known-devices.ts';
-import { headerBytes } from './known-devices-file.ts';
+import { headerBytes, recordBytesMax } from './known-devices-file.ts';
 import { KnownDevicesWriter } from './known-devices-writer.ts';
 import type { LoggedChange } from './store.ts';
 
@@ -238,6 +239,73 @@ test('what was answered is doubted once when the store is back; too much of it m
   ]);
   expect([known.isAlone, known.storeAnswers()]).toEqual([false, []]);
 });
+
+test('a device is found while its record is written again, while the file is replaced, and without a free descriptor', async () => {
+  await write();
+  const known = reader(closing(disk));
+  expect(await numbers(known, 'one')).toEqual([1]);
+  const whileReading = async (change: () => Promise<unknown>) => {
+    let begun = () => {};
+    const began = new Promise<void>((resolve) => (begun = resolve));
+    disk.fault = (operation, _, from = 0, to = 0) => {
+      if (operation !== 'read' || to - from !== recordBytesMax) return undefined;
+      disk.fault = () => undefined;
+      begun();
+      return 50;
+    };
+    const found = known.tokens(['one']);
+    await began;
+    await change();
+    return (await found).get('one')?.number;
+  };
+  pass(limits.knownCheckMs);
+  const written = await whileReading(async () => {
+    store.save(tokenCredentials('one'), 1, { version: 2 });
+    await write();
+    await numbers(known, 'two');
+  });
+  expect(written).toBe(1);
+  const replaced = await whileReading(async () => {
+    store.settled -= 50;
+    await write();
+    await numbers(known, 'two');
+  });
+  expect(replaced).toBe(1);
+  disk.fault = (operation) => (operation === 'open' ? 'EMFILE' : undefined);
+  expect(await numbers(known, 'one')).toEqual([1]);
+});
+
+test('what was written after the store answered again is found at once when the store fails again', async () => {
+  await write();
+  const known = reader();
+  expect(await numbers(known, 'one')).toEqual([1]);
+  known.storeAnswers();
+  store.save(tokenCredentials('new'), 9);
+  await write();
+  known.storeFailed();
+  expect((await known.tokens(['new'])).get('new')?.number).toBe(9);
+});
+
+/** A disk whose files fail a read that ends after they were closed. */
+function closing(sim: SimDisk): SimDisk {
+  return Object.create(sim, {
+    open: {
+      value: async (name: string, mode: OpenMode) => {
+        const file = await sim.open(name, mode);
+        let closed = false;
+        const read = async (buffer: Buffer, position: number) => {
+          const bytes = await file.read(buffer, position);
+          if (closed) throw new Error('EBADF');
+          return bytes;
+        };
+        const close = async () => {
+          closed = true;
+        };
+        return { read, close, size: () => file.size() };
+      },
+    },
+  }) as SimDisk;
+}
 
 async function contents(): Promise<string> {
   const file = await disk.open(path, 'read');

@@ -57,6 +57,9 @@ interface Loaded {
   names: DigestIndex;
   profiles: Map<string, { transportType: KnownDevice['transportType']; topics: ProfileTopics | undefined }>;
   bytes: number;
+  /** Calls that read records now. A file that is no longer in use is closed after the last of them. */
+  readers: number;
+  dropped: boolean;
 }
 
 export class KnownDevices {
@@ -67,6 +70,8 @@ export class KnownDevices {
   #loading: Promise<Loaded | undefined> | undefined;
   #checkedMs = Number.NEGATIVE_INFINITY;
   #isDamaged = false;
+  /** True when the store has answered since the file was read: changes were possible. */
+  #mayHaveChanged = true;
   #isAlone = false;
   /** Device → the answers about it since the store answered last. */
   readonly #answered = new Map<number, CredentialChange>();
@@ -95,6 +100,7 @@ export class KnownDevices {
    */
   storeAnswers(): CredentialChange[] | 'all' {
     this.#isAlone = false;
+    this.#mayHaveChanged = true;
     // Frees the index; another outage reads the file again.
     if (this.#loaded && !this.#loading && this.#deps.clock.monotonic() - this.#checkedMs > limits.knownKeptMs) {
       this.#drop().catch(() => {});
@@ -107,8 +113,7 @@ export class KnownDevices {
 
   async close(): Promise<void> {
     await this.#loading;
-    await this.#loaded?.file.close();
-    this.#loaded = undefined;
+    await this.#drop();
   }
 
   /** Returns the devices of the access tokens that are known. Never rejects. */
@@ -135,10 +140,10 @@ export class KnownDevices {
     const rows = new Map<string, DeviceRow>();
     const loaded = await this.#current();
     if (!loaded) return rows;
-    await Promise.all(
+    await reading(loaded, () =>
       names.map(async (name) => {
         const digest = loaded.digester.name(tenantId, name);
-        const device = await this.#read(loaded, loaded.names.get(digest, 0));
+        const device = await this.#read(loaded, loaded.names, digest);
         if (!device?.nameDigest.equals(digest)) return;
         this.#note('', device);
         rows.set(name, device.row);
@@ -151,10 +156,10 @@ export class KnownDevices {
     const found = new Map<string, FoundLogin>();
     const loaded = await this.#current();
     if (!loaded) return found;
-    await Promise.all(
+    await reading(loaded, () =>
       credentialsIds.map(async (id) => {
         const digest = loaded.digester.credentials(id);
-        const device = await this.#read(loaded, loaded.credentials.get(digest, 0));
+        const device = await this.#read(loaded, loaded.credentials, digest);
         if (device?.digest.equals(digest)) found.set(id, foundLogin(device, loaded));
       }),
     );
@@ -162,8 +167,17 @@ export class KnownDevices {
   }
 
   /** Returns undefined when the record cannot be read or is not the newest one of its credentials. */
-  async #read(loaded: Loaded, offset: number | undefined): Promise<KnownDevice | undefined> {
-    if (offset === undefined) return undefined;
+  async #read(loaded: Loaded, index: DigestIndex, digest: Buffer): Promise<KnownDevice | undefined> {
+    for (;;) {
+      const offset = index.get(digest, 0);
+      if (offset === undefined) return undefined;
+      const device = await this.#readAt(loaded, offset);
+      // A newer record of the device may have been indexed during the read.
+      if (device || index.get(digest, 0) === offset) return device;
+    }
+  }
+
+  async #readAt(loaded: Loaded, offset: number): Promise<KnownDevice | undefined> {
     try {
       const buffer = Buffer.allocUnsafe(recordBytesMax);
       const bytes = buffer.subarray(0, await loaded.file.read(buffer, offset));
@@ -192,7 +206,9 @@ export class KnownDevices {
   #current(): Promise<Loaded | undefined> {
     const { clock } = this.#deps;
     if (this.#loading) return this.#loading;
-    if (clock.monotonic() - this.#checkedMs < limits.knownCheckMs) return Promise.resolve(this.#loaded);
+    const ageMs = clock.monotonic() - this.#checkedMs;
+    if (ageMs < (this.#mayHaveChanged ? 0 : limits.knownCheckMs)) return Promise.resolve(this.#loaded);
+    this.#mayHaveChanged = false;
     this.#loading = this.#refresh()
       .catch((error: unknown) => {
         this.#deps.log.warn('known_devices_unread', { reason: messageOf(error) });
@@ -211,7 +227,15 @@ export class KnownDevices {
     const { path, clock, log } = this.#deps;
     const startMs = clock.monotonic();
     const former = this.#loaded;
-    const file = await this.#disk.open(path, 'read');
+    let file: DiskFile;
+    try {
+      file = await this.#disk.open(path, 'read');
+    } catch (error) {
+      // Too few descriptors, for example: the open file may have grown, and answers as before.
+      if (!former) throw error;
+      log.warn('known_devices_unread', { reason: messageOf(error) });
+      return (await this.#readOn(former)) ? former : await this.#drop();
+    }
     const header = decodeHeader(await readAt(file, 0, headerBytes).catch(() => Buffer.alloc(0)));
     if (header && former?.key.equals(header.key)) {
       await file.close();
@@ -227,6 +251,7 @@ export class KnownDevices {
     const entries = Math.ceil((await file.size()) / 160);
     const loaded: Loaded = {
       ...{ file, key, digester: new Digester(key), profiles: new Map(), bytes: headerBytes },
+      ...{ readers: 0, dropped: false },
       credentials: new DigestIndex(entries),
       names: new DigestIndex(entries),
     };
@@ -240,7 +265,9 @@ export class KnownDevices {
   async #drop(): Promise<undefined> {
     const loaded = this.#loaded;
     this.#loaded = undefined;
-    await loaded?.file.close();
+    if (!loaded) return undefined;
+    loaded.dropped = true;
+    if (loaded.readers === 0) await loaded.file.close();
     return undefined;
   }
 
@@ -269,6 +296,14 @@ export class KnownDevices {
     this.#isDamaged = true;
     return false;
   }
+}
+
+/** Keeps the file open while records are read. */
+async function reading(loaded: Loaded, read: () => Promise<void>[]): Promise<void> {
+  loaded.readers += 1;
+  await Promise.all(read());
+  loaded.readers -= 1;
+  if (loaded.dropped && loaded.readers === 0) await loaded.file.close().catch(() => {});
 }
 
 /** Returns false when the records do not fill the block. */

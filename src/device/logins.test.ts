@@ -4,7 +4,8 @@ import { limits } from '../base/limits.ts';
 import { createLog } from '../base/log.ts';
 import type { NewCredentials } from './credentials.ts';
 import { mqttBasicCredentials, tokenCredentials } from './credentials.ts';
-import { type Login, Logins } from './logins.ts';
+import type { FoundLogin } from './known-devices.ts';
+import { type Login, Logins, type LoginsAlone } from './logins.ts';
 import type { LoginRow } from './store.ts';
 
 const log = createLog('fatal' as 'error', 'test');
@@ -32,7 +33,7 @@ function row(number: number, { type, credentialsId, value }: NewCredentials, mor
 const basic = (clientId: string | null, userName: string | null, password: string | null = null) =>
   mqttBasicCredentials({ clientId, userName, password });
 
-function setUp(rows: LoginRow[]) {
+function setUp(rows: LoginRow[], alone?: LoginsAlone) {
   const batches: string[][] = [];
   const profileReads: string[][] = [];
   const state = { rows, isAway: false, hold: undefined as Promise<void> | undefined };
@@ -54,6 +55,7 @@ function setUp(rows: LoginRow[]) {
     },
     clock: { now: () => Date.now(), monotonic: () => performance.now() },
     log,
+    ...(alone && { alone }),
   });
   const names = (clientId: string, userName = '', password?: string) =>
     logins.find({
@@ -177,10 +179,48 @@ describe('Logins', () => {
     const early = names('', 'token');
     await new Promise((resolve) => setImmediate(resolve));
     logins.changed(change);
+    state.rows = [];
     release();
-    expect(told(await early)).toBe(1);
+    expect(told(await early)).toBe('credentials');
     state.isAway = true;
     expect(told(await names('', 'token'))).toBe('unavailable');
+  });
+
+  it('remembers a new device whose first login met the message about its creation', async () => {
+    const { names, logins, state, batches } = setUp([row(1, tokenCredentials('token'))]);
+    let release = () => {};
+    state.hold = new Promise((resolve) => {
+      release = resolve;
+    });
+    const first = names('', 'token');
+    await new Promise((resolve) => setImmediate(resolve));
+    logins.changed({ credentialsId: 'token', deviceId: 'id-1', deviceNumber: 1, deleted: false });
+    release();
+    expect(told(await first)).toBe(1);
+    expect(batches).toHaveLength(2);
+    state.isAway = true;
+    expect(told(await names('', 'token'))).toBe(1);
+  });
+
+  it('asks the file for a login that is forgotten while the file is read for another one', async () => {
+    const asked: string[][] = [];
+    const device = { type: 'ACCESS_TOKEN', transportType: 'DEFAULT', row: row(1, tokenCredentials('token')) };
+    const alone: LoginsAlone = {
+      isAlone: false,
+      storeFailed: () => {},
+      logins: async (ids) => {
+        asked.push(ids);
+        if (asked.length === 1) logins.changed('all');
+        const login = { device, topics: undefined, isNamed: () => false, isPassword: () => true };
+        return new Map(ids.filter((id) => id === 'token').map((id) => [id, login as unknown as FoundLogin]));
+      },
+    };
+    const { names, logins, state } = setUp([row(1, tokenCredentials('token'))], alone);
+    await names('', 'token');
+    state.isAway = true;
+    const answers = await Promise.all([names('', 'token'), names('', 'stranger')]);
+    expect(answers.map(told)).toEqual([1, 'unavailable']);
+    expect(asked).toEqual([['stranger'], ['token']]);
   });
 
   it('bounds those that wait', async () => {

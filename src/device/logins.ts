@@ -69,6 +69,8 @@ interface Waiting {
   claim: LoginClaim;
   credentialsIds: string[];
   untilMs: number;
+  /** The answer of a query during which the credentials changed: the store is asked once more. */
+  outdated: Login | undefined;
   settle(login: Login): void;
 }
 
@@ -103,7 +105,7 @@ export class Logins {
     if (this.#queue.length >= limits.loginQueueMax) return Promise.resolve(refused('unavailable'));
     return new Promise((settle) => {
       const untilMs = this.#deps.clock.monotonic() + limits.loginLookupTimeoutMs;
-      this.#queue.push({ claim, credentialsIds, untilMs, settle });
+      this.#queue.push({ claim, credentialsIds, untilMs, outdated: undefined, settle });
       this.#batches.wake();
     });
   }
@@ -122,7 +124,7 @@ export class Logins {
     try {
       const found = await this.#ask([...new Set(batch.flatMap((each) => each.credentialsIds))], untilMs);
       this.#remember(found);
-      for (const { claim, settle } of batch) settle(this.#judge(claim, (id) => found.get(id)));
+      for (const waiting of batch) this.#answer(waiting, found);
     } catch (error) {
       const level = isAway(error) ? 'debug' : error instanceof Fault ? 'warn' : 'error';
       this.#deps.log[level]('logins_unanswered', { reason: messageOf(error), logins: batch.length });
@@ -131,11 +133,39 @@ export class Logins {
     }
   }
 
+  /**
+   * Answers, or asks once more when the credentials changed while the query ran. Without the second answer a new device
+   * would not be remembered, and would be unknown to a worker that loses the store within the next second.
+   */
+  #answer(waiting: Waiting, found: Map<string, Known>): void {
+    const login = this.#judge(waiting.claim, (id) => found.get(id));
+    if (waiting.outdated || !this.#isChanged(waiting)) {
+      waiting.settle(login);
+      return;
+    }
+    waiting.outdated = login;
+    waiting.untilMs = this.#deps.clock.monotonic() + limits.loginLookupTimeoutMs;
+    this.#queue.push(waiting);
+  }
+
+  #isChanged({ credentialsIds }: Waiting): boolean {
+    return this.#changed.has('all') || credentialsIds.some((id) => this.#changed.has(id));
+  }
+
   async #settleAlone(batch: Waiting[]): Promise<void> {
-    const ids = new Set(batch.flatMap(({ credentialsIds }) => credentialsIds).filter((id) => !this.#known.get(id)));
+    const ids = new Set(batch.flatMap(({ credentialsIds }) => credentialsIds));
     const found = new Map<string, Known>();
-    for (const [id, login] of (await this.#deps.alone?.logins([...ids])) ?? []) found.set(id, knownOfFile(login));
-    for (const { claim, settle } of batch) settle(this.#judgeAlone(claim, found));
+    // A remembered login may be forgotten during a read: then the file is asked for this login as well.
+    for (const asked = new Set<string>(); ; ) {
+      const missing = [...ids].filter((id) => !asked.has(id) && !this.#known.get(id));
+      if (missing.length === 0) break;
+      for (const id of missing) asked.add(id);
+      for (const [id, login] of (await this.#deps.alone?.logins(missing)) ?? []) found.set(id, knownOfFile(login));
+    }
+    for (const { claim, outdated, settle } of batch) {
+      const login = this.#judgeAlone(claim, found);
+      settle(login.kind === 'refused' && outdated?.kind === 'accepted' ? outdated : login);
+    }
   }
 
   async #ask(credentialsIds: string[], untilMs: number): Promise<Map<string, Known>> {

@@ -190,9 +190,27 @@ describe('TokenCache', () => {
     known.delete('one');
     cache.invalidate('one');
     release();
-    expect((await early)?.number).toBe(1);
+    expect(await early).toBeNull();
+    expect(batches).toHaveLength(2);
     expect(cache.get('one')).toBeUndefined();
     expect(await cache.lookup('one')).toBeNull();
+  });
+
+  it('keeps a new device whose first request met the message about its creation', async () => {
+    const { cache, holdUntil, failWith } = setUp();
+    let release = () => {};
+    holdUntil(
+      new Promise((resolve) => {
+        release = resolve;
+      }),
+    );
+    const first = cache.lookup('one');
+    await new Promise((resolve) => setImmediate(resolve));
+    cache.invalidate('one');
+    release();
+    expect((await first)?.number).toBe(1);
+    failWith(new Error('connection refused'));
+    expect((await cache.lookup('one'))?.number).toBe(1);
   });
 
   it('never asks the store for a text that it cannot take', async () => {

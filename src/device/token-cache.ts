@@ -55,11 +55,10 @@ class Pending {
   readonly promise: Promise<CachedDevice | null>;
   resolve!: (device: CachedDevice | null) => void;
   reject!: (fault: Fault) => void;
-  /**
-   * True when the token changed while the query ran: the waiters get the answer, which may be outdated, but it is not
-   * cached.
-   */
+  /** True when the token changed while the query ran: the answer may be outdated and is not cached. */
   changed = false;
+  /** The outdated answer: the store is asked once more, so that a new device is remembered. Null: no device. */
+  outdated: DeviceRow | null | undefined;
 
   constructor(token: string) {
     this.token = token;
@@ -244,17 +243,27 @@ export class TokenCache {
     if (this.#alone?.isAlone) return await this.#settleAlone(batch, lookUpFailed);
     try {
       const rows = await this.#lookUpInTime(batch.map((pending) => pending.token));
-      for (const pending of batch) this.#settle(pending, rows.get(pending.token));
+      for (const pending of batch) this.#answer(pending, rows.get(pending.token));
     } catch (error) {
       this.#alone?.storeFailed();
       await this.#settleAlone(batch, error instanceof Fault && error.status === 503 ? error : lookUpFailed);
     }
   }
 
+  #answer(pending: Pending, row: DeviceRow | undefined): void {
+    if (!pending.changed || pending.outdated !== undefined) {
+      this.#settle(pending, row);
+      return;
+    }
+    pending.outdated = row ?? null;
+    pending.changed = false;
+    this.#queue.push(pending);
+  }
+
   async #settleAlone(batch: Pending[], fault: Fault): Promise<void> {
     const rows = await this.#alone?.tokens(batch.map((pending) => pending.token));
     for (const pending of batch) {
-      const row = rows?.get(pending.token);
+      const row = rows?.get(pending.token) ?? pending.outdated;
       if (row) {
         this.#settle(pending, row);
       } else {
