@@ -76,6 +76,18 @@ export function toClickHouseError(error: unknown): ClickHouseError {
   return new ClickHouseError(code, kindOf(code, error.message), `ClickHouse error ${code}: ${error.message}`);
 }
 
+/**
+ * Returns the error in an answer with status 200: a server that sends progress in headers has sent its status before
+ * the statement fails. `isEmpty`: a successful answer has no body. Undefined: there is no error.
+ */
+export function errorInAnswer(body: string, isEmpty: boolean): ClickHouseError | undefined {
+  const match = /Code: (\d+)\. DB::.*Exception/.exec(body);
+  if (!match && (!isEmpty || body.trim() === '')) return undefined;
+  if (!match) return new ClickHouseError(0, 'transient', `an unexpected answer: ${body.slice(0, 200)}`);
+  const code = Number(match[1]);
+  return new ClickHouseError(code, kindOf(code, body), `ClickHouse error ${code}: ${body.slice(match.index, 2_000)}`);
+}
+
 /** The same error about a statement of which an earlier attempt lost its connection. */
 export function afterLostConnection({ code, kind, message }: ClickHouseError): ClickHouseError {
   return new ClickHouseError(code, kind, message, { connectionLost: true });

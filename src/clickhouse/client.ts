@@ -7,7 +7,7 @@ import { type ClickHouseClient, ClickHouseLogLevel, type ClickHouseSettings, cre
 import { Fault, messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { StoreOutage } from '../base/store-outage.ts';
-import { afterLostConnection, ClickHouseError, toClickHouseError } from './clickhouse-error.ts';
+import { afterLostConnection, ClickHouseError, errorInAnswer, toClickHouseError } from './clickhouse-error.ts';
 import { type Parameters, Reader } from './read.ts';
 import { runningInserts, stopInserts } from './statements.ts';
 
@@ -64,6 +64,8 @@ const socketTimeoutMs = 2 ** 31 - 1;
  */
 const idleSocketMs = 2_500;
 const socketsMax = 32;
+/** Characters of an answer without rows in which an error is searched. */
+const answerCharsMax = 1_000_000;
 
 const always = () => true;
 const never = () => false;
@@ -132,14 +134,16 @@ export class ClickHouse {
   async exec(sql: string, parameters: Parameters = {}, options: ExecOptions = {}): Promise<void> {
     const { timeoutMs = statementTimeoutMs, settings = {}, withoutDatabase = false } = options;
     const client = withoutDatabase ? this.#clientWithoutDatabase : this.#client;
-    await this.#attempt(never, timeoutMs, options.abortSignal, (abortSignal) =>
-      client.command({
+    await this.#attempt(never, timeoutMs, options.abortSignal, async (abortSignal) => {
+      const { stream } = await client.exec({
         query: sql,
         query_params: parameters,
         clickhouse_settings: insertPattern.test(sql) ? { ...this.#clusterSettings(timeoutMs), ...settings } : settings,
         abort_signal: abortSignal,
-      }),
-    );
+      });
+      // A statement ON CLUSTER answers with a row for each server.
+      await readAnswer(stream, false);
+    });
   }
 
   /**
@@ -162,15 +166,15 @@ export class ClickHouse {
           async_insert: 0,
           // Rows of devices with wrong clocks are accepted, for any days.
           max_partitions_per_insert_block: '0',
+          // A profile with this setting would answer 200 before the insert has ended.
+          send_progress_in_http_headers: 0,
           max_execution_time: Math.ceil(timeoutMs / 1000),
           ...(mark !== undefined && { log_comment: mark }),
           ...settings,
         },
         abort_signal: abortSignal,
       });
-      for await (const _ of stream) {
-        // The socket is free again when the answer is read.
-      }
+      await readAnswer(stream, true);
     });
     return { repeated: tries > 1 };
   }
@@ -250,6 +254,14 @@ export class ClickHouse {
       }
     }
   }
+}
+
+/** Reads an answer to its end, which frees the socket. Throws the error that it contains. */
+async function readAnswer(stream: AsyncIterable<Buffer>, isEmpty: boolean): Promise<void> {
+  let body = '';
+  for await (const chunk of stream) if (body.length < answerCharsMax) body += chunk.toString();
+  const error = errorInAnswer(body, isEmpty);
+  if (error) throw error;
 }
 
 function readSettings({ timeoutMs = queryTimeoutMs, answerBytesMax: bytesMax = readBytesMax, settings }: ReadOptions) {

@@ -216,6 +216,24 @@ test('a store that answers "too many parts" gets at most 8 attempts in its first
   expect(house.stored()).toHaveLength(5);
 });
 
+test('an error after the status 200, or the page of a proxy, stores nothing and loses nothing', async () => {
+  const channel = await openChannel();
+  const bodies = [
+    'Code: 241. DB::Exception: Memory limit (total) exceeded. (MEMORY_LIMIT_EXCEEDED)',
+    '__exception__\r\nCode: 27. DB::Exception: Cannot parse input',
+    '<html>Down for maintenance</html>',
+  ];
+  let answered = 0;
+  house.behave = ({ rows }) => (rows.some(({ device }) => device === 0) ? 'ok' : { body: bodies[answered++ % 3]! });
+  await channel.add(1, some(10));
+  await vi.waitFor(() => expect(answered).toBeGreaterThan(9), { timeout: 10_000 });
+  expect(channel.journal.empty).toBe(false);
+  house.behave = () => 'ok';
+  await emptied(channel);
+  expect(house.stored()).toHaveLength(10);
+  expect(house.stored('latest')).toHaveLength(1);
+});
+
 test('one row that crashes the store is found by cutting, and stops crashing the store', async () => {
   const channel = await openChannel();
   const bad = now + 5;

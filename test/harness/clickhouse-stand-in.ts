@@ -17,10 +17,10 @@ export interface Insert {
 }
 
 /**
- * 200, a code of ClickHouse, no answer at all, the death of the server for some milliseconds, or no answer and rows
- * that are stored some time later.
+ * 200, a code of ClickHouse, no answer at all, the death of the server for some milliseconds, no answer and rows
+ * that are stored some time later, or 200 with a body and no row stored.
  */
-export type Answer = 'ok' | number | 'none' | { deadMs: number } | { lateMs: number };
+export type Answer = 'ok' | number | 'none' | { deadMs: number } | { lateMs: number } | { body: string };
 
 const dayMs = 86_400_000;
 
@@ -57,6 +57,11 @@ export class StandIn {
     await new Promise((resolve) => this.#server.close(resolve));
   }
 
+  /** Breaks all connections. */
+  cut(): void {
+    this.#server.closeAllConnections();
+  }
+
   async #listen(): Promise<void> {
     this.#server = createServer((request, response) => void this.#answer(request, response));
     await new Promise<void>((resolve) => this.#server.listen(this.#port, '127.0.0.1', resolve));
@@ -89,6 +94,7 @@ export class StandIn {
       return void response.end('');
     }
     if (typeof answer === 'object' && 'lateMs' in answer) return this.#keepLate(insert, answer.lateMs);
+    if (typeof answer === 'object' && 'body' in answer) return void response.end(answer.body);
     if (typeof answer === 'object') return this.#die(answer.deadMs);
     response.writeHead(500, { 'X-ClickHouse-Exception-Code': answer });
     response.end(`Code: ${answer}. DB::Exception: The test says so. (SOME_NAME)\n`);
