@@ -218,6 +218,8 @@ export class ClickHouse {
     if (this.#insertQuorum === undefined) return {};
     return {
       distributed_foreground_insert: 1,
+      // Rows are idempotent. A block that Keeper remembers may be gone: deleted and written again, or before a restore.
+      insert_deduplicate: 0,
       insert_quorum: this.#insertQuorum,
       insert_quorum_parallel: 1,
       // Shorter than the caller's own timeout, so that the answer names a missing replica.
