@@ -3,16 +3,15 @@
  * that its user and session are still valid, so a logout or a lock takes effect on all hosts at once. API keys are
  * checked by `api-keys.ts`.
  */
-import { randomBytes } from 'node:crypto';
 import type { Clock } from '../base/clock.ts';
-import { badRequest, Fault, StartError } from '../base/errors.ts';
+import { badRequest, Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { subnetOf } from '../base/network.ts';
 import type { ReasonOf } from '../base/reasons.ts';
 import type { Config } from '../base/settings/config.ts';
 import type { Turns } from '../base/turns.ts';
 import { isUuid, nullUuid } from '../base/uuid.ts';
-import { isAway, type Postgres, type Queries } from '../postgres/client.ts';
+import type { Postgres, Queries } from '../postgres/client.ts';
 import { isExpired, sha256 } from './api-key.ts';
 import { deleteKeysOfUser } from './api-key-store.ts';
 import type { ApiKeys } from './api-keys.ts';
@@ -30,6 +29,7 @@ import {
 import type { Asker, PasswordHasher } from './password.ts';
 import type { RequestLimits } from './request-limits.ts';
 import type { Principal } from './roles.ts';
+import { openSigningKey } from './signing-key.ts';
 import {
   activateAccount,
   changePassword,
@@ -38,7 +38,6 @@ import {
   findAccount,
   findAccountByEmail,
   findGuest,
-  findOrInsertSetting,
   findSession,
   findSignInNetwork,
   isActivationKnown,
@@ -53,8 +52,6 @@ import {
 } from './store.ts';
 import type { Caller, Proxies } from './transport.ts';
 import type { Account, User } from './user.ts';
-
-const signingKeyBytesMin = 64;
 
 export interface AuthDeps {
   postgres: Postgres;
@@ -401,30 +398,8 @@ function principalOf(
 /** Returns at once while PostgreSQL is unavailable: devices are served, and sign-ins wait for the key. */
 export async function openJwt(postgres: Postgres, config: Config['auth'], clock: Clock): Promise<Jwt> {
   const { issuer, accessTokenSeconds, refreshTokenSeconds } = config;
-  let known: Uint8Array | undefined;
-  const signingKey = async () => (known ??= await loadSigningKey(postgres, config.signingKey));
-  try {
-    await signingKey();
-  } catch (error) {
-    if (!isAway(error)) throw error;
-  }
-  return new Jwt({ signingKey, issuer, accessTokenSeconds, refreshTokenSeconds, clock });
-}
-
-/**
- * Returns the key of this installation: from the settings, otherwise from PostgreSQL, where the first host stored it
- * for all.
- */
-async function loadSigningKey(postgres: Postgres, configured: string): Promise<Uint8Array> {
-  const fresh = randomBytes(signingKeyBytesMin).toString('base64');
-  const text = configured || (await findOrInsertSetting(postgres, 'jwt.signingKey', fresh));
-  const key = Buffer.from(text, 'base64');
-  if (!/^[A-Za-z0-9+/_-]+={0,2}$/.test(text) || key.length < signingKeyBytesMin) {
-    throw new StartError(
-      `Setting auth.signingKey (JWT_TOKEN_SIGNING_KEY) must be the base64 of at least ${signingKeyBytesMin} bytes.`,
-    );
-  }
-  return key;
+  const key = await openSigningKey(postgres, config.signingKey);
+  return new Jwt({ signingKey: () => key.read(), issuer, accessTokenSeconds, refreshTokenSeconds, clock });
 }
 
 /** The rules for a new password, as consoles show them (docs/rest.md#passwords). */

@@ -1,0 +1,48 @@
+/**
+ * The secret of the installation, the same on all hosts: signs JWTs (`jwt.ts`) and receipts (`ingest/receipts.ts`).
+ * From the settings, otherwise from PostgreSQL, where the first host stored it for all.
+ */
+import { randomBytes } from 'node:crypto';
+import { StartError } from '../base/errors.ts';
+import { isAway, type Postgres } from '../postgres/client.ts';
+import { findOrInsertSetting } from './store.ts';
+
+const bytesMin = 64;
+
+export class SigningKey {
+  readonly #postgres: Postgres;
+  readonly #configured: string;
+  /** Undefined until it was read. */
+  known: Uint8Array | undefined = undefined;
+
+  constructor(postgres: Postgres, configured: string) {
+    this.#postgres = postgres;
+    this.#configured = configured;
+  }
+
+  /** Throws the fault of PostgreSQL while the key cannot be read, and a StartError for a malformed key. */
+  async read(): Promise<Uint8Array> {
+    if (this.known !== undefined) return this.known;
+    const fresh = randomBytes(bytesMin).toString('base64');
+    const text = this.#configured || (await findOrInsertSetting(this.#postgres, 'jwt.signingKey', fresh));
+    const key = Buffer.from(text, 'base64');
+    if (!/^[A-Za-z0-9+/_-]+={0,2}$/.test(text) || key.length < bytesMin) {
+      throw new StartError(
+        `Setting auth.signingKey (JWT_TOKEN_SIGNING_KEY) must be the base64 of at least ${bytesMin} bytes.`,
+      );
+    }
+    this.known = key;
+    return key;
+  }
+}
+
+/** Returns the key, read if PostgreSQL answers; otherwise the first use reads it. */
+export async function openSigningKey(postgres: Postgres, configured: string): Promise<SigningKey> {
+  const key = new SigningKey(postgres, configured);
+  try {
+    await key.read();
+  } catch (error) {
+    if (!isAway(error)) throw error;
+  }
+  return key;
+}
