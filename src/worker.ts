@@ -23,6 +23,7 @@ import { FailedSignIns } from './auth/failed-sign-ins.ts';
 import { costOf, PasswordHasher } from './auth/password.ts';
 import { openRateLimits, parseRateLimits } from './auth/rate-limits.ts';
 import { openRequestLimits } from './auth/request-limits.ts';
+import { openSigningKey } from './auth/signing-key.ts';
 import { Proxies } from './auth/transport.ts';
 import { WrongCredentials } from './auth/wrong-credentials.ts';
 import { WrongTries } from './auth/wrong-tries.ts';
@@ -74,6 +75,7 @@ import { type Decode, Ingest } from './ingest/accept.ts';
 import { type JournalReport, reportOf } from './ingest/journal-report.ts';
 import { forgetJournal, takeWriterId, unknownRun } from './ingest/journal-store.ts';
 import { OrderClock, orderMs } from './ingest/order-number.ts';
+import { Receipts } from './ingest/receipts.ts';
 import { refusedMessages } from './ingest/refusals.ts';
 import { seriesWriter } from './ingest/save-series.ts';
 import { clockFault } from './instance/clock-offset.ts';
@@ -315,8 +317,10 @@ async function openChannel(
     onStoredApart: (lane, orders) => ingest.storedApart(lane, orders),
     onShipped: () => ingest.shipped(),
   });
+  const signingKey = await openSigningKey(postgres, config.auth.signingKey);
   const ingest: Ingest = new Ingest({
     ...waits,
+    receipts: new Receipts({ signingKey, ack: config.ingest.ack, clock, log }),
     journal,
     orders,
     clock,
@@ -363,7 +367,7 @@ async function openChannel(
   started.add('deletes', () => Promise.all([eraser.stopErasing(), retention.stop()]));
   // Makes accepted messages durable, even on a slow disk; the primary ends a worker that hangs.
   started.addWhole('accepted messages', () => ingest.close());
-  return { decoding, readBody, decode, thread, journal, journals, ingest, orphans };
+  return { decoding, readBody, decode, thread, journal, journals, ingest, orphans, signingKey };
 }
 
 type Channel = Awaited<ReturnType<typeof openChannel>>;
@@ -524,6 +528,7 @@ async function openDoors(base: Base, servers: HttpServer[], engine: Engine): Pro
     rpc,
     persistentRpcs: engine.persistentRpcs,
     diagnostics,
+    signingKey: engine.signingKey,
     rateLimits,
     rpcTimeouts: config.rpc,
     elsewhere: config.analytics.enabled ? [reportsAt(config.analytics.port)] : [],

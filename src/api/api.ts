@@ -22,6 +22,7 @@ import { loginRoutes } from './login.ts';
 import { type OtaDeps, otaRoutes } from './ota.ts';
 import { passwordRoutes } from './passwords.ts';
 import { profileRoutes } from './profiles.ts';
+import { type ReceiptRoutesDeps, receiptRoutes } from './receipts.ts';
 import { relationRoutes } from './relations.ts';
 import { type RpcRoutesDeps, rpcRoutes } from './rpc.ts';
 import { platformVersion, systemRoutes } from './system.ts';
@@ -36,7 +37,8 @@ export interface ApiDeps
     TimeseriesDeps,
     AttributesDeps,
     OtaDeps,
-    Omit<DiagnosticsRoutesDeps, 'postgres'> {
+    Omit<DiagnosticsRoutesDeps, 'postgres'>,
+    Pick<ReceiptRoutesDeps, 'signingKey'> {
   auth: Auth;
   postgres: ClaimDeps['postgres'];
   config: Config;
@@ -64,7 +66,7 @@ function apiTable(deps: ApiDeps): { tag: string; routes: Route[] }[] {
         ...bulkImportRoutes(deps),
       ],
     },
-    { tag: 'telemetry', routes: timeseriesRoutes(deps) },
+    { tag: 'telemetry', routes: [...timeseriesRoutes(deps), ...receiptRoutes(deps)] },
     { tag: 'attributes', routes: attributesRoutes(deps, deps.readBody, deps.config.values.castNumericStrings) },
     { tag: 'rpc', routes: rpcRoutes(deps) },
     { tag: 'ota-packages', routes: otaRoutes(deps) },

@@ -220,6 +220,17 @@ export const limits = {
 
   /** Rows at which a frame stops gathering. */
   frameRowsMax: 32_768,
+  /** Bytes of a receipt; as base64url they are a third more, which fits a header and a path. */
+  receiptBytesMax: 1024,
+  /** Points that a receipt names. */
+  receiptPointsMax: 64,
+  /** Receipts of one commit, each about 15 µs of work; further messages are acknowledged without one. */
+  receiptsPerCommitMax: 1_000,
+  /** Share of one sender in these. */
+  receiptsPerSenderMax: 100,
+  /** Interval at which the positions of journals are kept (`ingest/journal-store.ts`), and for how long. */
+  storedOrdersMs: 60_000,
+  storedOrdersKeptMs: 7 * 86_400_000,
   /** Bytes at which a frame stops gathering. */
   frameBytesMax: 1024 * 1024,
   /**

@@ -128,6 +128,8 @@ export const reasons = {
     provision_size: 'the provisioning request is too long',
     provision_type: '"credentialsType" is none of the known words',
     range: 'the time range is missing or beyond the calendar',
+    receipt: 'the receipt is malformed, or cut short',
+    receipt_signature: 'the receipt was changed, or was signed with another secret',
     relation_type: 'the type of the relation is missing',
     relations: 'the entity has the most relations that one may have',
     repeated: 'the two passwords differ',

@@ -13,10 +13,12 @@ import type { Metrics } from '../base/metrics/metrics.ts';
 import { type ClickHouse, isUnanswered } from '../clickhouse/client.ts';
 import type { JournalReport } from '../ingest/journal-report.ts';
 import {
+  expireStoredOrders,
   forgetJournal,
   forgetOldJournals,
   giveBackLease,
   type JournalRow,
+  keepStoredOrders,
   type OwnJournal,
   readFence,
   readJournals,
@@ -157,6 +159,7 @@ export class Eraser {
       await forgetJournal(postgres, journal);
       this.#forgotten.add(journal.writer);
     }
+    if (isDue) await keepStoredOrders(postgres, own);
     if (isDue) await forgetOldJournals(postgres, this.#deps.tombstonesKeptDays);
     this.#reported = own;
     this.#reportedAt = clock.monotonic();
@@ -279,6 +282,7 @@ export class Eraser {
 
   async #expire(): Promise<void> {
     const { postgres, clock, log, tombstonesKeptDays } = this.#deps;
+    await expireStoredOrders(postgres);
     const count = await expireTombstones(postgres, tombstonesKeptDays);
     if (count > 0) log.info('tombstones_expired', { count });
     this.#expiredAt = clock.monotonic();

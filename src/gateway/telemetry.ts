@@ -45,6 +45,14 @@ export class GatewayTelemetry implements Waiter {
     return true;
   }
 
+  get receipt(): string | undefined {
+    return this.#waiter.receipt;
+  }
+
+  set receipt(receipt: string | undefined) {
+    this.#waiter.receipt = receipt;
+  }
+
   acknowledge(): void {
     if (this.refusals !== undefined) this.gateway.recordRefusals(this.refusals);
     const fault = this.refusals?.fault();

@@ -18,9 +18,11 @@ import type { Chunk } from '../telemetry/decoded-chunk.ts';
 import { type Mark, newMark, Rows } from '../telemetry/rows.ts';
 import { BacklogShares, type Sender } from './backlog-shares.ts';
 import type { OrderClock } from './order-number.ts';
+import type { AckLevel } from './receipt.ts';
+import { Askers, type Receipts } from './receipts.ts';
 import { countRefused, StoreAcks, type Waiter } from './store-acks.ts';
 
-export type { Waiter };
+export type { AckLevel, Waiter };
 
 /** Decodes one message into `rows` and returns its data points; throws a Fault and leaves `rows` unchanged. */
 export type Decode<Source> = (body: Uint8Array, source: Source, now: number, rows: Rows) => number;
@@ -30,8 +32,6 @@ export type Charge<Source> = (source: Source, points: number) => void;
 
 export type OnOddTimes = (device: number, last: OddTime, count: number) => void;
 
-export type AckLevel = 'journal' | 'store' | 'memory';
-
 export interface IngestDeps {
   journal: Journal;
   orders: OrderClock;
@@ -39,6 +39,8 @@ export interface IngestDeps {
   log: Log;
   metrics: Metrics;
   ack: AckLevel;
+  /** Undefined: every message is acknowledged without a receipt. */
+  receipts?: Receipts;
   /** The time for which a message of `store` waits for ClickHouse. */
   storeAckMsMax: number;
   backlogBytesMax: number;
@@ -70,6 +72,8 @@ const lagRefusedMsMax = 2_000;
 /** One write and one sync: its frames, and the waiters for them. */
 interface Commit {
   readonly waiters: Waiter[];
+  /** Those of `waiters` whose receipt is to be made. */
+  readonly askers: Askers;
   readonly messages: number;
   readonly points: number;
   readonly bytes: number;
@@ -88,6 +92,7 @@ class Gathering implements Commit {
   readonly live = new Rows();
   readonly late = new Rows();
   readonly waiters: Waiter[] = [];
+  readonly askers = new Askers();
   /** The members of `waiters` whose rows are in the late lane; kept for `ingest.ack: store` only. */
   readonly lateWaiters = new Set<Waiter>();
   messages = 0;
@@ -123,6 +128,7 @@ class Gathering implements Commit {
     this.live.reset();
     this.late.reset();
     this.waiters.length = 0;
+    this.askers.reset();
     this.lateWaiters.clear();
     this.messages = 0;
     this.points = 0;
@@ -136,6 +142,7 @@ function frameOf(rows: Rows, lane: Lane, stamp: FrameStamp): JournalFrame {
 /** One message that was decoded in a thread; each chunk becomes a frame. */
 class LargeMessage implements Commit {
   readonly waiters: Waiter[];
+  readonly askers = new Askers();
   readonly messages = 1;
   readonly points: number;
   readonly bytes: number;
@@ -164,6 +171,11 @@ class LargeMessage implements Commit {
 
   waitersOf(lane: Lane | 'both'): readonly Waiter[] {
     return lane === 'both' ? this.waiters : [];
+  }
+
+  ask(waiter: Waiter, sender: Sender): void {
+    const records = this.#chunks.map((chunk) => ({ spans: chunk.spans(), from: 0, to: chunk.records }));
+    this.askers.add(waiter, sender, undefined, records);
   }
 }
 
@@ -265,13 +277,20 @@ export class Ingest {
       return 0;
     }
     const isUsual = isNear(gathering.live, this.#mark, this.#usual) && gathering.live.converted.length === 0;
+    let lane: Lane = live;
+    let first = this.#mark.spans;
     if (!isUsual && this.#placeUnusual(gathering, now)) {
-      const first = gathering.late.spans().count;
+      lane = late;
+      first = gathering.late.spans().count;
       points = decode(body, source, now, gathering.late);
       this.#noteTimes(gathering.late, first, now);
       if (this.#storeAcks) gathering.lateWaiters.add(waiter);
     }
     if (shares !== undefined) shares.add(sender!, gathering.bytes - bytesBefore);
+    if (waiter.receipt !== undefined && sender !== undefined) {
+      const spans = (lane === live ? gathering.live : gathering.late).spans();
+      gathering.askers.add(waiter, sender, lane, [{ spans, from: first, to: spans.count }]);
+    }
     this.#commit(gathering, points, waiter);
     return points;
   }
@@ -285,9 +304,10 @@ export class Ingest {
       waiter.acknowledge();
       return;
     }
-    const waiters = this.#deps.ack === 'memory' ? [] : [waiter];
-    const message = new LargeMessage(chunks, waiters, this.#deps.clock.monotonic(), this.#near);
-    if (this.#deps.ack === 'memory') waiter.acknowledge();
+    const isAtOnce = this.#isAcknowledgedAtOnce(waiter);
+    const message = new LargeMessage(chunks, isAtOnce ? [] : [waiter], this.#deps.clock.monotonic(), this.#near);
+    if (waiter.receipt !== undefined) message.ask(waiter, sender);
+    if (isAtOnce) waiter.acknowledge();
     const now = this.#deps.clock.now();
     for (const chunk of chunks) this.#noteTimes(chunk, 0, now);
     this.#large.push(message);
@@ -360,11 +380,16 @@ export class Ingest {
     if (gathering.messages === 0) gathering.since = this.#deps.clock.monotonic();
     gathering.messages += 1;
     gathering.points += points;
-    if (this.#deps.ack === 'memory') waiter.acknowledge();
+    if (this.#isAcknowledgedAtOnce(waiter)) waiter.acknowledge();
     else gathering.waiters.push(waiter);
     if (this.#writing) return;
     if (gathering.full) this.#flush();
     else if (!this.#scheduled) this.#schedule();
+  }
+
+  /** A receipt has the order number of the commit, so a message with a receipt waits for the commit. */
+  #isAcknowledgedAtOnce({ receipt }: Waiter): boolean {
+    return this.#deps.ack === 'memory' && receipt === undefined;
   }
 
   /**
@@ -428,6 +453,7 @@ export class Ingest {
     this.#messagesTotal.add(commit.messages);
     this.#pointsTotal.add(commit.points);
     this.#lastMessages = commit.messages;
+    if (commit.askers.list.length > 0) this.#deps.receipts?.give(commit.askers, frames);
     if (this.#storeAcks) {
       for (const lane of lanes) {
         const own = frames.filter((frame) => frame.lane === lane);

@@ -10,6 +10,7 @@ import { Fault } from '../base/errors.ts';
 
 /** Whose data it is: a device, or the gateway that sent for its devices. */
 export interface Sender {
+  readonly id: string;
   readonly number: number;
   readonly tenantId: string;
   readonly customerId: string | null;

@@ -70,6 +70,44 @@ export async function writeJournals(queries: Queries, host: string, journals: Ow
   );
 }
 
+/** How far a journal is stored, as its host has reported last. */
+export interface StoredOrder {
+  /** True: every row up to the order is in ClickHouse, or in quarantine. Undefined: the journal is not known any more. */
+  isStored: boolean | undefined;
+  /** A time at which that was so, the earliest that is kept; undefined when none is. */
+  storedBefore: number | undefined;
+}
+
+export async function readStoredOrder(queries: Queries, writer: number, order: bigint): Promise<StoredOrder> {
+  const [row] = await queries.query<{ isStored: boolean | null; storedBefore: number | null }>(
+    `select (select done_order >= $2::bigint from journals where writer = $1) as "isStored",
+            (select ceil(extract(epoch from at) * 1000)::bigint from stored_orders
+              where writer = $1 and stored_order >= $2::bigint order by stored_order limit 1) as "storedBefore"`,
+    [writer, order.toString()],
+  );
+  return { isStored: row!.isStored ?? undefined, storedBefore: row!.storedBefore ?? undefined };
+}
+
+/** Keeps how far journals are stored now: a row of each in `limits.storedOrdersMs`, when the journal has moved. */
+export async function keepStoredOrders(queries: Queries, journals: readonly OwnJournal[]): Promise<void> {
+  await queries.query(
+    `insert into stored_orders (writer, stored_order)
+     select writer, done from unnest($1::int[], $2::bigint[]) as given (writer, done)
+      where not exists (
+        select from (select stored_order, at from stored_orders s where s.writer = given.writer
+                      order by stored_order desc limit 1) as last
+         where last.stored_order >= given.done or last.at > clock_timestamp() - $3 * interval '1 millisecond')
+     on conflict do nothing`,
+    [journals.map(({ writer }) => writer), journals.map(({ orderDone }) => orderDone), limits.storedOrdersMs],
+  );
+}
+
+export async function expireStoredOrders(queries: Queries): Promise<void> {
+  await queries.query(`delete from stored_orders where at < clock_timestamp() - $1 * interval '1 millisecond'`, [
+    limits.storedOrdersKeptMs,
+  ]);
+}
+
 /**
  * The run of a journal that has lost its id. What its earlier openings shipped is unknown, so all deletes wait for it.
  */

@@ -15,6 +15,11 @@ export interface Waiter {
   refuse(fault: Fault): void;
   /** True when the door of the sender counts its refusals, whatever their cause. */
   readonly countsRefusals?: boolean;
+  /**
+   * Undefined unless the sender asked for a receipt. The receipt replaces the empty string before the answer, when one
+   * was made.
+   */
+  receipt?: string | undefined;
 }
 
 /** Counts messages that are refused although they were accepted at first. */

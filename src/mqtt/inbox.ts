@@ -99,7 +99,7 @@ export class Inbox implements Answered {
     const gate = this.#gate;
     readPublish(frame, flags, buffer, start, end, this.#level);
     // All fields are read before any call that could read another packet.
-    const { qos, packetId, topicStart, topicEnd, payloadStart, encoding } = frame;
+    const { qos, packetId, topicStart, topicEnd, payloadStart, encoding, wantsReceipt } = frame;
     const exact = this.#table.findExact(buffer, topicStart, topicEnd);
     const topic = exact === undefined ? readText(buffer, topicStart, topicEnd) : exact.topic;
     if (topic === undefined || (exact === undefined && !isTopic(topic))) throw malformed;
@@ -121,6 +121,8 @@ export class Inbox implements Answered {
     } else {
       gate.unacknowledged += 1;
       this.#outbox.expect(incoming);
+      // The standard allows no user properties to a client that wants no Reason Strings [MQTT-3.1.2-29].
+      if (wantsReceipt && !this.#isTerse) incoming.receipt = '';
     }
     if (encoding !== '') {
       this.#unpack(incoming, exact, encoding);

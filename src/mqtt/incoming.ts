@@ -29,6 +29,8 @@ export class Incoming implements Publish {
   /** Reason code and Reason String of the answer. */
   code = 0;
   text = '';
+  /** As in `ingest/store-acks.ts`; a user property of the acknowledgement. */
+  receipt: string | undefined = undefined;
   /** The room of a large packet, whose bytes are the message's own. */
   room: Room | undefined = undefined;
   /** The next object of the connection, or of the pool. */
@@ -82,6 +84,7 @@ export function giveBack(incoming: Incoming): void {
   incoming.session = undefined as unknown as Session;
   incoming.payload = noPayload;
   incoming.topic = '';
+  incoming.receipt = undefined;
   if (pooled >= pooledMax) return;
   incoming.next = pool;
   pool = incoming;

@@ -10,6 +10,7 @@ import { giveBack, type Incoming } from './incoming.ts';
 import { generate } from './packets/generate.ts';
 import type { Confirm, ProtocolLevel } from './session.ts';
 import type { Transport } from './transport.ts';
+import { receiptName } from './wire/properties.ts';
 
 /** Shared by all connections of the worker: a write copies its bytes. */
 const scratch = Buffer.allocUnsafe(limits.mqttWriteBytes);
@@ -108,10 +109,10 @@ export class Outbox {
     let incoming = this.#head;
     while (incoming !== undefined && !incoming.isOpen && incoming.code !== withheld) {
       const isRefused = incoming.code !== code.success && level === 5;
-      if (isRefused) {
-        const refusal = refusalBytes(incoming, packetBytesMax);
-        if (at + refusal.length > scratch.length) at = this.#write(at);
-        at += refusal.copy(scratch, at);
+      if (isRefused || incoming.receipt) {
+        const answer = longAnswer(incoming, packetBytesMax);
+        if (at + answer.length > scratch.length) at = this.#write(at);
+        at += answer.copy(scratch, at);
       } else {
         if (at + shortBytes > scratch.length) at = this.#write(at);
         scratch[at] = incoming.qos === 2 ? 0x50 : 0x40;
@@ -178,11 +179,17 @@ export class Outbox {
   }
 }
 
-/** Returns a refusal, without its Reason String when that would exceed the client's Maximum Packet Size. */
-function refusalBytes({ qos, packetId, code: reasonCode, text }: Incoming, packetBytesMax: number): Buffer {
+/**
+ * Returns a refusal or an acknowledgement with a receipt. What would exceed the client's Maximum Packet Size is left
+ * out: first the Reason String, then the receipt.
+ */
+function longAnswer({ qos, packetId, code: reasonCode, text, receipt }: Incoming, packetBytesMax: number): Buffer {
   const packet = { cmd: qos === 2 ? 'pubrec' : 'puback', messageId: packetId, reasonCode } as const;
-  if (text !== '') {
-    const bytes = generate({ ...packet, properties: { reasonString: text } }, { protocolVersion: 5 });
+  const userProperties = receipt ? { userProperties: { [receiptName]: receipt } } : undefined;
+  const forms = [{ ...userProperties, ...(text !== '' && { reasonString: text }) }, { ...userProperties }];
+  for (const properties of forms) {
+    if (Object.keys(properties).length === 0) continue;
+    const bytes = generate({ ...packet, properties }, { protocolVersion: 5 });
     if (bytes.length <= packetBytesMax) return bytes;
   }
   return generate(packet, { protocolVersion: 5 });

@@ -37,6 +37,7 @@ export const pathParameters = {
   otaPackageId: uuidText,
   otaPackageType: Type.Enum(packageTypes),
   profileId: uuidText,
+  receipt: plainText,
   requestId: Type.Integer({ minimum: 0 }),
   rpcId: uuidText,
   scope: Type.Enum(scopes),

@@ -28,7 +28,7 @@ export function pointOf(row: PointRow): Point {
 }
 
 /** Returns the rows of one read, all in memory. */
-async function readRows<Row>(
+export async function readRows<Row>(
   clickhouse: ClickHouse,
   sql: string,
   parameters: Parameters,

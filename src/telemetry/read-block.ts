@@ -1,6 +1,6 @@
 /**
- * Decodes and cuts blocks that `block.ts` wrote, for quarantine, bisection and tests. Not fast, and strict: bytes that
- * are not such a block throw an Error with the position.
+ * Decodes and cuts blocks that `block.ts` wrote, for receipts, quarantine, bisection and tests. Not fast, and strict:
+ * bytes that are not such a block throw an Error with the position.
  */
 import type { Kind } from '../value/typed.ts';
 import { blockParts, type Columns, encodeColumns, sliceColumns } from './block.ts';
@@ -63,27 +63,69 @@ export function splitBlock(bytes: Uint8Array, from: number, to: number): Uint8Ar
   return Buffer.concat(blockParts(some, cut(device), cut(ts), seq?.subarray(4 * from, 4 * to), cut(version)));
 }
 
-function addRows({ columns, device, ts, seq, version }: Block, rows: BlockRow[]): void {
-  const keys = columns.keys.map((key) => Buffer.from(key).toString('utf8'));
-  const texts = columns.text && new Source(columns.text);
-  const [devices, times, versions, nums] = [view(device), view(ts), view(version), view(columns.num)];
-  const ints = columns.int && view(columns.int);
-  const seqs = seq && view(seq);
-  for (let row = 0; row < columns.count; row += 1) {
-    const tsOfRow = times.getBigInt64(8 * row, true);
-    const versionOfRow = versions.getBigUint64(8 * row, true);
-    rows.push({
-      device: Number(devices.getBigUint64(8 * row, true)),
-      key: keys[columns.keyIndexes[row]!]!,
-      ts: Number(tsOfRow),
-      kind: columns.kind[row] as Kind,
-      num: nums.getFloat64(8 * row, true),
-      int: ints ? ints.getBigInt64(8 * row, true) : 0n,
-      text: texts ? texts.text() : '',
-      seq: seqs ? seqs.getUint32(4 * row, true) : 0,
-      version: versionOfRow,
-      order: versionOfRow + (tsOfRow << 20n) - (1n << 63n),
-    });
+function addRows(block: Block, rows: BlockRow[]): void {
+  const reader = new RowReader(block);
+  for (let row = 0; row < block.columns.count; row += 1) rows.push(reader.row(row));
+}
+
+/** Reads single rows of one block. Rows in rising order cost least, because texts are read forwards. */
+export class RowReader {
+  readonly #columns: Columns;
+  readonly #keys: string[];
+  readonly #devices: DataView;
+  readonly #times: DataView;
+  readonly #versions: DataView;
+  readonly #nums: DataView;
+  readonly #ints: DataView | undefined;
+  readonly #seqs: DataView | undefined;
+  #texts: Source | undefined;
+  /** The row whose text comes next. */
+  #textRow = 0;
+
+  constructor({ columns, device, ts, seq, version }: Block) {
+    this.#columns = columns;
+    this.#keys = columns.keys.map((key) => Buffer.from(key).toString('utf8'));
+    this.#devices = view(device);
+    this.#times = view(ts);
+    this.#versions = view(version);
+    this.#nums = view(columns.num);
+    this.#ints = columns.int && view(columns.int);
+    this.#seqs = seq && view(seq);
+  }
+
+  /** Returns a reader of one block. */
+  static of(bytes: Uint8Array): RowReader {
+    return new RowReader(new Source(bytes).block());
+  }
+
+  row(row: number): BlockRow {
+    const { keyIndexes, kind } = this.#columns;
+    const ts = this.#times.getBigInt64(8 * row, true);
+    const version = this.#versions.getBigUint64(8 * row, true);
+    return {
+      device: Number(this.#devices.getBigUint64(8 * row, true)),
+      key: this.#keys[keyIndexes[row]!]!,
+      ts: Number(ts),
+      kind: kind[row] as Kind,
+      num: this.#nums.getFloat64(8 * row, true),
+      int: this.#ints ? this.#ints.getBigInt64(8 * row, true) : 0n,
+      text: this.#textOf(row),
+      seq: this.#seqs ? this.#seqs.getUint32(4 * row, true) : 0,
+      version,
+      order: version + (ts << 20n) - (1n << 63n),
+    };
+  }
+
+  #textOf(row: number): string {
+    const { text } = this.#columns;
+    if (text === undefined) return '';
+    if (this.#texts === undefined || row < this.#textRow) {
+      this.#texts = new Source(text);
+      this.#textRow = 0;
+    }
+    for (; this.#textRow < row; this.#textRow += 1) this.#texts.take(this.#texts.varint());
+    this.#textRow += 1;
+    return this.#texts.text();
   }
 }
 
@@ -160,9 +202,11 @@ class Source {
     const keys = Array.from({ length: this.#small() }, () => this.take(this.varint()));
     if (this.#small() !== count) throw new Error('a block whose keys and rows differ in number');
     const data = view(this.take(count << width));
-    const keyIndexes = Uint32Array.from({ length: count }, (_, row) =>
-      width === 0 ? data.getUint8(row) : width === 1 ? data.getUint16(2 * row, true) : data.getUint32(4 * row, true),
-    );
+    const keyIndexes = new Uint32Array(count);
+    for (let row = 0; row < count; row += 1) {
+      keyIndexes[row] =
+        width === 0 ? data.getUint8(row) : width === 1 ? data.getUint16(2 * row, true) : data.getUint32(4 * row, true);
+    }
     return { keys, keyIndexes };
   }
 

@@ -72,6 +72,8 @@ export class Exchange {
   releaseBody: (() => void) | undefined = undefined;
   /** Called once, when the request is answered or its client has disconnected. */
   onDone: (() => void) | undefined = undefined;
+  /** As in `ingest/store-acks.ts`; sent as a header of the acknowledgement. */
+  receipt: string | undefined = undefined;
   /** Resolves with the outcome of an answer that is sent in slices. */
   sent: Promise<SliceOutcome> | undefined = undefined;
   #sender: SliceSender | undefined = undefined;
@@ -97,6 +99,10 @@ export class Exchange {
   /** Sends 200 with an empty body: the acknowledgement of the device API, and the only answer on the hot path. */
   acknowledge(): void {
     if (this.done) return;
+    if (this.receipt) {
+      this.answer({ status: 200, headers: receiptHeaders(this.receipt) });
+      return;
+    }
     if (this.#origin !== '' || this.#server.worker !== '') {
       this.answer({ status: 200 });
       return;
@@ -133,8 +139,11 @@ export class Exchange {
     this.onDone?.();
   }
 
+  /** A message that the journal has is refused while ClickHouse is slow (`INGEST_ACK=store`): it has a receipt. */
   refuse(fault: Fault): void {
-    this.answer(faultAnswer(fault));
+    const answer = faultAnswer(fault);
+    if (this.receipt) answer.headers = { ...answer.headers, ...receiptHeaders(this.receipt) };
+    this.answer(answer);
   }
 
   /** Closes the connection without an answer: the end of the request is ambiguous. */
@@ -209,6 +218,11 @@ const streamsShare = new Fault(
   'You are being sent so many large answers that others would find no place: read those to their end first.',
   1,
 );
+
+/** Scripts of another origin may read the receipt, too. */
+function receiptHeaders(receipt: string): Record<string, string> {
+  return { 'X-Millrace-Receipt': receipt, 'Access-Control-Expose-Headers': 'X-Millrace-Receipt' };
+}
 
 // One function for all acknowledgements avoids a closure for each.
 let corked: UwsResponse;

@@ -12,6 +12,8 @@ export interface Head {
   origin: string;
   /** `Content-Encoding`; '' without one. Several headers are one list. */
   encoding: string;
+  /** True: the request has the header `X-Millrace-Receipt: true`. */
+  wantsReceipt: boolean;
   /** Characters of all long header values together. */
   longChars: number;
   /**
@@ -22,7 +24,15 @@ export interface Head {
 }
 
 // Filled by the callback below and read at once: a closure for each request would be garbage.
-const head: Head = { contentLength: -1, chunked: false, origin: '', encoding: '', longChars: 0, sound: true };
+const head: Head = {
+  contentLength: -1,
+  chunked: false,
+  origin: '',
+  encoding: '',
+  wantsReceipt: false,
+  longChars: 0,
+  sound: true,
+};
 
 /** Shorter values are not counted: the library accepts a hundred headers, and each addition costs 40 ns. */
 const shortChars = 128;
@@ -46,6 +56,9 @@ function readHeader(name: string, value: string): void {
     case 16:
       if (name === 'content-encoding') head.encoding += head.encoding === '' ? value : `, ${value}`;
       break;
+    case 18:
+      if (name === 'x-millrace-receipt') head.wantsReceipt = value.toLowerCase() === 'true';
+      break;
     case 6:
       if (name === 'origin') head.origin = value;
       break;
@@ -58,6 +71,7 @@ export function readHead(req: HttpRequest): Readonly<Head> {
   head.chunked = false;
   head.origin = '';
   head.encoding = '';
+  head.wantsReceipt = false;
   head.longChars = 0;
   head.sound = true;
   req.forEach(readHeader);

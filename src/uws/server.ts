@@ -180,6 +180,7 @@ export class HttpServer {
     this.#register('POST', pattern, (res, req) => {
       const head = readHead(req);
       const exchange = new Exchange(res, head.origin, false, this.#headers);
+      if (head.wantsReceipt) exchange.receipt = '';
       if (this.#refusedAtDoor(exchange, head)) return;
       const parameter = decodeParameter(req.getParameter(0) ?? '');
       if (head.contentLength <= 0 && !head.chunked) {

@@ -29,6 +29,7 @@ const decoding = {
 };
 
 class Device {
+  readonly id = '784f394c-42b6-435a-983c-b7beff2784f9';
   readonly number: number;
   readonly tenantId: string;
   readonly customerId = null;

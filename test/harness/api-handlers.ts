@@ -14,6 +14,7 @@ import { ApiKeys } from '../../src/auth/api-keys.ts';
 import { Auth, openJwt } from '../../src/auth/auth.ts';
 import { FailedSignIns } from '../../src/auth/failed-sign-ins.ts';
 import { PasswordHasher } from '../../src/auth/password.ts';
+import { SigningKey } from '../../src/auth/signing-key.ts';
 import { Proxies } from '../../src/auth/transport.ts';
 import { systemClock as clock } from '../../src/base/clock.ts';
 import { Fault } from '../../src/base/errors.ts';
@@ -151,7 +152,7 @@ export async function startApi(clickhouse: ClickHouse | Promise<ClickHouse> = no
   const notUsed = () => Promise.reject(new Error('no journal here'));
   const longAnswers = new LongAnswers(new Metrics());
   const series = { saveSeries: notUsed, deleteSeries: notUsed, longAnswers };
-  const keys = { apiKeys, apiKeyPrefix: 'tb_' };
+  const keys = { apiKeys, apiKeyPrefix: 'tb_', signingKey: new SigningKey(postgres, config.auth.signingKey) };
   const first = new FirstRecords({ clock, metrics: new Metrics() });
   const oddTimes = new OddTimesOfDevices({ clock, metrics: new Metrics(), first });
   const troubles = new Troubles({ clock, metrics: new Metrics(), first, oddTimes });

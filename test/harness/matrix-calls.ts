@@ -45,6 +45,7 @@ const slotOfPath: Record<string, Slot> = {
   apiKeyId: 'apiKeyId',
   rpcId: 'rpcId',
   viewId: 'viewId',
+  receipt: 'receipt',
 };
 
 const constantOfPath: Record<string, string> = {

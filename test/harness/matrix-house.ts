@@ -6,6 +6,7 @@
 import { randomUUID } from 'node:crypto';
 import type { Ownership, Role } from './matrix-rules.ts';
 import { newTenant, newUser, ok, type Person, systemAdminToken } from './people.ts';
+import { receiptOf } from './receipts.ts';
 import { good } from './reports.ts';
 
 /**
@@ -13,7 +14,7 @@ import { good } from './reports.ts';
  */
 export const slots = [
   ...(['deviceId', 'deviceName', 'deviceToken', 'peerId', 'customerId', 'customerTitle', 'tenantId'] as const),
-  ...(['userId', 'profileId', 'otaPackageId', 'apiKeyId', 'rpcId', 'viewId'] as const),
+  ...(['userId', 'profileId', 'otaPackageId', 'apiKeyId', 'rpcId', 'viewId', 'receipt'] as const),
 ];
 export type Slot = (typeof slots)[number];
 export type Things = Record<Slot, string>;
@@ -62,7 +63,8 @@ export class House {
     this.made = made;
     this.#makers = makers;
     const missing = slots.map((slot) => [slot, /Name|Title|Token/.test(slot) ? `none-${randomUUID()}` : randomUUID()]);
-    this.missing = Object.fromEntries(missing) as Things;
+    // No string names a device that never was: a receipt of another tenant is answered so.
+    this.missing = { ...(Object.fromEntries(missing) as Things), receipt: things.b.receipt };
   }
 
   static async build(): Promise<House> {
@@ -220,6 +222,7 @@ class Maker {
     const device = this.#made.get(deviceId);
     this.#known.deviceName = device.name;
     this.#known.deviceToken = device.token;
+    this.#known.receipt = await receiptOf(device.token);
     this.#known.customerTitle = this.#made.get(customerId!).title;
     await this.#values('DEVICE', deviceId, this.#place);
     if (this.#place === 'c1' || this.#place === 'b') {
@@ -239,6 +242,8 @@ class Maker {
         return this.#made.get(await this.one('deviceId')).name;
       case 'deviceToken':
         return this.#made.get(await this.one('deviceId')).token;
+      case 'receipt':
+        return await receiptOf(await this.one('deviceToken'));
       case 'deviceId':
       case 'peerId': {
         const customerId = this.#place === 'shared' ? null : { entityType: 'CUSTOMER', id: this.#known.customerId };

@@ -7,6 +7,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Device, eventually } from '../harness/api.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
 import { connectMqtt, type MqttClient } from '../harness/mqtt-client.ts';
+import { postForReceipt, readReceipt } from '../harness/receipts.ts';
 import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
 
 let stores: Stores;
@@ -109,6 +110,17 @@ test('what one host acknowledged the other one reads', async () => {
     const { written_there: points = [] } = await here.api.readLatest(device.id, ['written_there']);
     return points[0]?.value === 7;
   });
+});
+
+test('a receipt of one host is read on the other: first as journaled, or as stored already, then as stored', async () => {
+  const device = await here.api.newDevice();
+  const receipt = (await postForReceipt(device.token, '{"ts":1700000000000,"values":{"a":1}}', there.api))!;
+  const seen = new Set<string>();
+  await eventually(async () => {
+    seen.add((await readReceipt(receipt, here.api)).state);
+    return seen.has('stored');
+  }, 40_000);
+  expect([...seen].filter((state) => state !== 'journaled')).toEqual(['stored']);
 });
 
 test('a token revoked on one host is refused on the other within a second', async () => {

@@ -6,7 +6,7 @@
 import type { ProtocolLevel } from '../session.ts';
 import type { QoS } from '../subscriptions.ts';
 import { Cursor } from '../wire/cursor.ts';
-import { allowed, contentEncoding, readProperties } from '../wire/properties.ts';
+import { allowed, contentEncoding, readProperties, receipt } from '../wire/properties.ts';
 import { malformed } from '../wire/wire-error.ts';
 
 export class PublishFrame {
@@ -18,6 +18,8 @@ export class PublishFrame {
   payloadStart = 0;
   /** The user property `content-encoding`; '' without one. */
   encoding = '';
+  /** True: the user property `x-millrace-receipt` is `true`. */
+  wantsReceipt = false;
 }
 
 /** Reads `bytes[start..end)`, the body of a PUBLISH. Throws a WireError. The topic is validated elsewhere. */
@@ -38,6 +40,7 @@ export function readPublish(
   into.topicEnd = at;
   into.packetId = 0;
   into.encoding = '';
+  into.wantsReceipt = false;
   if (qos > 0) {
     if (at + 2 > end) throw malformed;
     into.packetId = (bytes[at]! << 8) | bytes[at + 1]!;
@@ -53,6 +56,7 @@ export function readPublish(
       const cursor = new Cursor(bytes, at, end);
       const properties = readProperties(cursor, allowed.publish);
       into.encoding = (properties.get(contentEncoding) as string | undefined) ?? '';
+      into.wantsReceipt = properties.get(receipt) === 'true';
       at = cursor.at;
     }
   }

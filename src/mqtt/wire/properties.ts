@@ -1,6 +1,6 @@
 /**
  * Reads properties of MQTT 5 strictly: each only in the packets that allow it, once, and with an allowed value. User
- * properties are counted and dropped, except `content-encoding`.
+ * properties are counted and dropped, except `content-encoding` and `x-millrace-receipt`.
  */
 import { limits } from '../../base/limits.ts';
 import type { Cursor } from './cursor.ts';
@@ -27,8 +27,11 @@ export const property = {
   maximumPacketSize: 39,
 } as const;
 
-/** The place of the user property `content-encoding` among the properties: no property has this id. */
+/** The places of two user properties among the properties: no property has these ids. */
 export const contentEncoding = -1;
+/** `x-millrace-receipt`: asks for a receipt with the value `true`, and returns it. */
+export const receipt = -2;
+export const receiptName = 'x-millrace-receipt';
 
 type Kind = 'flag' | 'uint16' | 'uint32' | 'variable' | 'text' | 'binary' | 'pair';
 
@@ -93,7 +96,7 @@ export const allowed = {
 
 export type Properties = Map<number, number | string | Buffer>;
 
-/** Throws a WireError. The result has no user properties except `contentEncoding`. */
+/** Throws a WireError. The result has no user properties except `contentEncoding` and `receipt`. */
 export function readProperties(cursor: Cursor, where: ReadonlySet<number>): Properties {
   const part = cursor.part(cursor.variable());
   const properties: Properties = new Map();
@@ -104,9 +107,10 @@ export function readProperties(cursor: Cursor, where: ReadonlySet<number>): Prop
     if (kind === undefined) throw malformed;
     if (!where.has(id)) throw protocolError;
     if (kind === 'pair') {
-      const name = part.text();
+      const name = part.text().toLowerCase();
       const value = part.text();
-      if (name.toLowerCase() === 'content-encoding') {
+      if (name === receiptName) properties.set(receipt, value.toLowerCase());
+      else if (name === 'content-encoding') {
         const earlier = properties.get(contentEncoding);
         // As in HTTP, several are one list.
         properties.set(contentEncoding, earlier === undefined ? value : `${earlier}, ${value}`);

@@ -8,6 +8,7 @@ import { readFileSync } from 'node:fs';
 import { expect, inject, test } from 'vitest';
 import type { Device } from '../../harness/api.ts';
 import { newTenant, ok, type Person } from '../../harness/people.ts';
+import { receiptOf } from '../../harness/receipts.ts';
 import { sharedEngine } from '../../harness/shared-engine.ts';
 
 interface Example {
@@ -75,6 +76,7 @@ class Reader {
       TOKEN: device.token,
       NEW_TOKEN: `new-${crypto.randomUUID()}`,
     };
+    if (text.includes('$RECEIPT')) variables['RECEIPT'] = await receiptOf(device.token);
     if (text.includes('$PACKAGE')) variables['PACKAGE'] = (await this.#package()).id;
     if (text.includes('$TITLE')) Object.assign(variables, await this.#assigned(device));
     if (text.includes('$NEW_USER')) {

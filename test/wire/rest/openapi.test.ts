@@ -19,6 +19,7 @@ import {
 } from '../../harness/openapi.ts';
 import { newTenant, newUser, ok, type Person, systemAdminToken } from '../../harness/people.ts';
 import { Random } from '../../harness/random.ts';
+import { receiptOf } from '../../harness/receipts.ts';
 import { analyticsUrl, saveView } from '../../harness/reports.ts';
 import { sharedEngine } from '../../harness/shared-engine.ts';
 
@@ -141,6 +142,10 @@ async function pathValues({ path, method }: Operation): Promise<Values> {
   if (asks('rpcId')) {
     const command = { method: 'walk', persistent: true };
     values['rpcId'] = (await ok('POST', `/api/rpc/oneway/${device.id}`, command, admin.token)).rpcId;
+  }
+  if (asks('receipt')) {
+    const { credentialsId } = await ok('GET', `/api/device/${device.id}/credentials`, undefined, admin.token);
+    values['receipt'] = await receiptOf(credentialsId);
   }
   if (asks('viewId')) values['viewId'] = await saveView(someView(), { token: admin.token });
   if (asks('otaPackageId')) {
