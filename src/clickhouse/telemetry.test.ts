@@ -243,6 +243,7 @@ describe('migrations', () => {
       { version: 3, name: 'latest_is_read' },
       { version: 4, name: 'boolean_attributes' },
       { version: 5, name: 'server_time' },
+      { version: 6, name: 'late_ms' },
     ]);
     await both.close();
   });
@@ -253,7 +254,7 @@ describe('migrations', () => {
     const older = openClickHouse({ url, user, password, database, log: silentLog });
     const run = (sql: string) => older.exec(sql, {}, { withoutDatabase: true });
     await run(`CREATE DATABASE ${database}`);
-    const before = schemaStatements({ database, cluster: '' }).filter((sql) => !/\bseq\b/.test(sql));
+    const before = schemaStatements({ database, cluster: '' }).filter((sql) => !/\b(seq|late_ms)\b/.test(sql));
     for (const sql of before) await run(sql);
     await run(`CREATE TABLE ${database}.schema_migrations
       (version UInt32, name String, applied DateTime64(3) DEFAULT now64(3)) ENGINE = ReplacingMergeTree ORDER BY version`);
@@ -274,6 +275,10 @@ describe('migrations', () => {
     await older.exec('OPTIMIZE TABLE telemetry FINAL');
 
     await migrate(older, { ...options, database });
+    expect(await older.rows('SELECT late_ms FROM telemetry FINAL ORDER BY ts')).toEqual([
+      { late_ms: '1' },
+      { late_ms: '0' },
+    ]);
     await earlier(3, now, order + 1n);
     const history = () =>
       older.rows(`SELECT num FROM telemetry FINAL WHERE ${notErased} ORDER BY device, key, ts, seq, origin`);
@@ -329,10 +334,10 @@ describe('migrations', () => {
       4,
     );
     const alters = statements.filter((sql) => /^ALTER TABLE millrace.\w+_local ON CLUSTER 'main'/.test(sql));
-    expect(alters).toHaveLength(5);
+    expect(alters).toHaveLength(6);
     // What is read and written through has the columns as well.
     const through = statements.filter((sql) => /^ALTER TABLE millrace.\w+(?<!_local) ON CLUSTER 'main'/.test(sql));
-    expect(through).toHaveLength(2);
+    expect(through).toHaveLength(3);
     expect(schemaStatements({ database: 'millrace', cluster: '' })).toHaveLength(4 + alters.length);
   });
 
