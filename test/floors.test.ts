@@ -61,6 +61,7 @@ const sqlFiles = [
   'telemetry/latest.ts',
   'report/plan.ts',
   'report/deltas.ts',
+  'report/completeness.ts',
   'report/devices.ts',
   'backup/clickhouse.ts',
 ];

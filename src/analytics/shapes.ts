@@ -4,13 +4,21 @@
  */
 import * as Type from '../base/schema.ts';
 import { dateGroupings, groupUnits } from '../report/dates.ts';
-import { aggregations, attributeScopes, operations, type View } from '../report/view.ts';
+import {
+  aggregations,
+  attributeScopes,
+  filterSources,
+  latenessAggregations,
+  operations,
+  sources,
+  type View,
+} from '../report/view.ts';
 import { flag, text, version } from '../rest/body.ts';
 import { closed, milliseconds, nullable } from '../rest/shapes.ts';
 
 const absent = <T extends Type.Schema>(schema: T) => Type.Optional(nullable(schema));
 const orders = ['ASC', 'DESC'] as const;
-const sources = ['ENTITY_FIELD', 'ATTRIBUTE', 'TELEMETRY', 'DATE'] as const;
+const fieldAggregations = [...new Set([...aggregations, ...latenessAggregations])];
 const roles = ['ROW', 'COLUMN', 'VALUE'] as const;
 const uuid = Type.String({ format: 'uuid' });
 const count = Type.Integer({ minimum: 1 });
@@ -18,7 +26,6 @@ const bound = absent(Type.Integer({ description: 'Epoch milliseconds; 0 = that o
 const filterValues = Type.Array(Type.Union([Type.String(), Type.Number(), Type.Boolean()]));
 
 const sourceBody = {
-  source: Type.Enum(sources),
   key: Type.Optional(Type.String({ description: 'Of all sources but DATE' })),
   attributeScope: absent(Type.Enum(attributeScopes)),
   dateGrouping: absent(Type.Enum(dateGroupings)),
@@ -26,12 +33,14 @@ const sourceBody = {
 const fieldBody = Type.Object({
   label: Type.String({ minLength: 1 }),
   role: Type.Enum(roles),
+  source: Type.Enum(sources),
   ...sourceBody,
-  aggregation: absent(Type.Enum(aggregations)),
+  aggregation: absent(Type.Enum(fieldAggregations)),
   decimals: absent(Type.Integer({ minimum: 0 })),
 });
 const filterBody = Type.Object({
   name: Type.String({ minLength: 1 }),
+  source: Type.Enum(filterSources),
   ...sourceBody,
   operation: absent(Type.Enum(operations)),
   values: absent(filterValues),
@@ -69,7 +78,6 @@ export const reportBody = Type.Object({
 });
 
 const sourceShape = {
-  source: Type.Enum(sources),
   key: Type.Optional(Type.String()),
   attributeScope: Type.Optional(Type.Enum(attributeScopes)),
   dateGrouping: Type.Optional(Type.Enum(dateGroupings)),
@@ -89,8 +97,9 @@ export const viewShape = closed(
       closed({
         label: Type.String(),
         role: Type.Enum(roles),
+        source: Type.Enum(sources),
         ...sourceShape,
-        aggregation: Type.Optional(Type.Enum(aggregations)),
+        aggregation: Type.Optional(Type.Enum(fieldAggregations)),
         decimals: Type.Optional(Type.Integer()),
       }),
     ),
@@ -109,6 +118,7 @@ export const viewShape = closed(
       closed({
         name: Type.String(),
         operation: Type.Enum(operations),
+        source: Type.Enum(filterSources),
         ...sourceShape,
         values: Type.Array(Type.String()),
       }),

@@ -5,7 +5,7 @@
  * not numbers.
  */
 import { type SumPiece, sumOfPieces, sumPieces } from '../clickhouse/equal-sum.ts';
-import type { Aggregation } from './view.ts';
+import type { Aggregation, LatenessAggregation } from './view.ts';
 
 /** The kinds of cells, as numbered by the last step of the SQL. */
 export const CellKind = { empty: 0, exact: 1, double: 2, text: 3 } as const;
@@ -161,6 +161,98 @@ const latest: Aggregate = {
       double: num!,
     };
   },
+};
+
+const latenessSum: Column = {
+  point: (c) => `sumIf(toInt128(late_ms), ${c})`,
+  neutral: 'toInt128(0)',
+  merge: (name) => `sum(${name('late')})`,
+};
+
+function extremeLateness(function_: 'minIf' | 'maxIf'): Aggregate {
+  return {
+    columns: {
+      points,
+      late: {
+        point: (c) => `${function_}(late_ms, ${c})`,
+        neutral: 'toInt64(0)',
+        merge: (name) => `${function_}(${name('late')}, ${name('points')} > 0)`,
+      },
+    },
+    result: latenessResult,
+  };
+}
+
+const latestLateness: Aggregate = {
+  columns: {
+    points,
+    at: latest.columns['at']!,
+    late: {
+      point: (c) => `argMaxIf(late_ms, (ts, seq, origin), ${c})`,
+      neutral: 'toInt64(0)',
+      merge: (name) => `argMaxIf(${name('late')}, (${name('at')}, device), ${name('points')} > 0)`,
+    },
+  },
+  result: latenessResult,
+};
+
+/** The smallest lateness that this share of the points does not exceed. Needs memory for each different lateness. */
+function percentile(share: number): Aggregate {
+  const function_ = `quantileExactWeighted`;
+  return {
+    columns: {
+      points,
+      late: {
+        point: (c) => `${function_}StateIf(${share})(late_ms, toUInt8(1), ${c})`,
+        neutral: `arrayReduce('${function_}State(${share})', emptyArrayInt64(), emptyArrayUInt8())`,
+        merge: (name) => `${function_}Merge(${share})(${name('late')})`,
+      },
+    },
+    result: latenessResult,
+  };
+}
+
+function latenessResult(name: (column: string) => string): { kind: string; text: string; double: string } {
+  return { kind: `if(${name('points')} = 0, 0, 1)`, text: `toString(${name('late')})`, double: '0.' };
+}
+
+/** Of `late_ms` of points, in whole milliseconds; the average is a double. */
+export const latenessAggregates: Record<LatenessAggregation, Aggregate> = {
+  AVG: {
+    columns: { points, late: latenessSum },
+    result: (name) => ({
+      kind: `if(${name('points')} = 0, 0, 2)`,
+      text: `''`,
+      double: `toFloat64(${name('late')}) / ${name('points')}`,
+    }),
+  },
+  MIN: extremeLateness('minIf'),
+  MAX: extremeLateness('maxIf'),
+  LATEST: latestLateness,
+  P50: percentile(0.5),
+  P95: percentile(0.95),
+  P99: percentile(0.99),
+};
+
+/** Of the entries made by `completeness.ts`: the share of the expected points that are present. */
+export const completenessAggregate: Aggregate = {
+  columns: {
+    present: {
+      point: (c) => `sumIf(toUInt64(present), ${c})`,
+      neutral: 'toUInt64(0)',
+      merge: (name) => `sum(${name('present')})`,
+    },
+    missing: {
+      point: (c) => `sumIf(toUInt64(missing), ${c})`,
+      neutral: 'toUInt64(0)',
+      merge: (name) => `sum(${name('missing')})`,
+    },
+  },
+  result: (name) => ({
+    kind: `if(${name('present')} + ${name('missing')} = 0, 0, 2)`,
+    text: `''`,
+    double: `${name('present')} / (${name('present')} + ${name('missing')})`,
+  }),
 };
 
 /** Points made by `deltas.ts`, whose value is the step since the previous point. */

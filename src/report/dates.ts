@@ -24,6 +24,8 @@ export type DateCell = string | number;
 export interface DateKey {
   /** SQL for a point, over `ts`, `local` (wall-clock milliseconds) and `shift` (their difference). */
   base: string;
+  /** Milliseconds of local time; the base changes only at their multiples. */
+  unitMs: number;
   /** SQL for a group, over the base `b`. */
   key(b: string): string;
   cell(key: number): DateCell;
@@ -54,6 +56,7 @@ export function dateKey(grouping: DateGrouping, groupBy: GroupBy | null, zone: Z
       return {
         ...localKey(7 * dayMs, isoDate),
         base: floorDivided('local', dayMs),
+        unitMs: dayMs,
         key: weekIndex,
         cell: (key) => isoDate((7 * key - weekdayShift) * dayMs),
         position: (value) => whole((dayNumber(value) + weekdayShift) / 7),
@@ -67,12 +70,12 @@ export function dateKey(grouping: DateGrouping, groupBy: GroupBy | null, zone: Z
     case 'YEAR':
       return calendarKey((b) => yearOf(b), Number, number);
     case 'MINUTE':
-      return cyclicKey(divided(modulo('local', hourMs), minuteMs));
+      return cyclicKey(divided(modulo('local', hourMs), minuteMs), minuteMs);
     case 'HOUR':
-      return cyclicKey(divided(modulo('local', dayMs), hourMs));
+      return cyclicKey(divided(modulo('local', dayMs), hourMs), hourMs);
     case 'DAY':
       return {
-        ...cyclicKey(modulo(`${floorDivided('local', dayMs)} + ${weekdayShift}`, 7)),
+        ...cyclicKey(modulo(`${floorDivided('local', dayMs)} + ${weekdayShift}`, 7), dayMs),
         cell: (key) => weekdays[key]!,
         position: (value) => index(weekdays, value),
       };
@@ -95,7 +98,7 @@ export function dateKey(grouping: DateGrouping, groupBy: GroupBy | null, zone: Z
 
 /** Groups by the start of buckets. Cells are these starts as strings. Without `groupBy` each moment is a bucket. */
 function rawKey(groupBy: GroupBy | null, zone: Zone): DateKey {
-  if (!groupBy) return { base: 'ts', key: (b) => b, cell: String, position: number };
+  if (!groupBy) return { base: 'ts', unitMs: 1, key: (b) => b, cell: String, position: number };
   const { unit, amount } = groupBy;
   const cell = (start: (key: number) => number) => (key: number) => String(zone.instant(start(key)));
   /** Buckets increase with time, so the bucket of a moment gives its position in the order. */
@@ -113,17 +116,18 @@ function rawKey(groupBy: GroupBy | null, zone: Zone): DateKey {
       if (length <= hourMs) {
         // A clock hour that occurs twice makes two buckets.
         const base = `${floorDivided('local', length)} * ${length} - shift`;
-        return { base, key: (b) => b, cell: String, position: number };
+        return { base, unitMs: length, key: (b) => b, cell: String, position: number };
       }
       const start = (key: number) => key * length;
       const position = keyOf(start, (local) => Math.floor(local / length));
-      return { base: floorDivided('local', length), key: (b) => b, cell: cell(start), position };
+      return { base: floorDivided('local', length), unitMs: length, key: (b) => b, cell: cell(start), position };
     }
     case 'WEEK': {
       const start = (key: number) => (7 * amount * key - weekdayShift) * dayMs;
       const position = keyOf(start, (local) => Math.floor((Math.floor(local / dayMs) + weekdayShift) / 7 / amount));
       return {
         base: floorDivided('local', dayMs),
+        unitMs: dayMs,
         key: (b) => floorDivided(weekIndex(b), amount),
         cell: cell(start),
         position,
@@ -136,6 +140,7 @@ function rawKey(groupBy: GroupBy | null, zone: Zone): DateKey {
       const position = keyOf(start, (local) => Math.floor(monthIndexOf(local) / length));
       return {
         base: floorDivided('local', dayMs),
+        unitMs: dayMs,
         key: (b) => floorDivided(monthIndex(b), length),
         cell: cell(start),
         position,
@@ -148,14 +153,15 @@ function rawKey(groupBy: GroupBy | null, zone: Zone): DateKey {
 function localKey(length: number, cell: (localMs: number) => string): DateKey {
   return {
     base: floorDivided('local', length),
+    unitMs: length,
     key: (b) => b,
     cell: (key) => cell(key * length),
     position: (value) => whole(Date.parse(`${completed(value)}Z`) / length),
   };
 }
 
-function cyclicKey(base: string): DateKey {
-  return { base, key: (b) => b, cell: Number, position: number };
+function cyclicKey(base: string, unitMs: number): DateKey {
+  return { base, unitMs, key: (b) => b, cell: Number, position: number };
 }
 
 function calendarKey(
@@ -163,7 +169,7 @@ function calendarKey(
   cell: (key: number) => DateCell,
   position: (value: string) => number | undefined,
 ): DateKey {
-  return { base: floorDivided('local', dayMs), key, cell, position };
+  return { base: floorDivided('local', dayMs), unitMs: dayMs, key, cell, position };
 }
 
 // SQL on integers. Times before 1970 are negative, and SQL rounds toward zero.
@@ -176,7 +182,7 @@ function divided(a: string, b: number): string {
   return `intDiv(${a}, ${b})`;
 }
 
-function floorDivided(a: string, b: number): string {
+export function floorDivided(a: string, b: number): string {
   return b === 1 ? `(${a})` : `intDiv((${a}) - ${modulo(a, b)}, ${b})`;
 }
 

@@ -85,22 +85,36 @@ function decodeField(entry: unknown, n: number): views.Field {
     throw bad(`${at}.label`, `must be a string of 1 to ${limits.viewLabelCharsMax} characters`);
   }
   const role = oneOf(field['role'], `${at}.role`, ['ROW', 'COLUMN', 'VALUE']);
-  const source = decodeSource(field, at);
+  const source = decodeSource(field, at, views.sources);
   if (role !== 'VALUE') {
     if (source.source === 'TELEMETRY') throw bad(at, 'is telemetry, which can only have the role VALUE');
+    if (isMeasure(source)) throw bad(at, `is ${source.source}, which can only have the role VALUE`);
     return { label, role, ...source };
   }
   if (source.source === 'DATE') throw bad(at, 'is a date, which cannot have the role VALUE');
-  const aggregation = oneOf(field['aggregation'], `${at}.aggregation`, views.aggregations);
+  const decimals = field['decimals'] == null ? undefined : integer(field['decimals'], `${at}.decimals`, 0, decimalsMax);
+  const digits = decimals === undefined ? {} : { decimals };
+  if (source.source === 'COMPLETENESS') {
+    if (field['aggregation'] == null) return { label, role, ...source, ...digits };
+    throw bad(`${at}.aggregation`, 'must be absent: COMPLETENESS is a share already');
+  }
+  const known = source.source === 'LATENESS' ? views.latenessAggregations : views.aggregations;
+  const aggregation = oneOf(field['aggregation'], `${at}.aggregation`, known);
   if (aggregation === 'DELTA' && source.source !== 'TELEMETRY') {
     throw bad(`${at}.aggregation`, 'must not be DELTA: only telemetry has steps');
   }
-  const decimals = field['decimals'] == null ? undefined : integer(field['decimals'], `${at}.decimals`, 0, decimalsMax);
-  return { label, role, ...source, aggregation, ...(decimals !== undefined && { decimals }) };
+  return { label, role, ...source, aggregation, ...digits };
 }
 
-function decodeSource(of: Members, at: string): views.Source {
-  const source = oneOf(of['source'], `${at}.source`, ['ENTITY_FIELD', 'ATTRIBUTE', 'TELEMETRY', 'DATE']);
+function decodeSource<S extends views.Source['source']>(
+  of: Members,
+  at: string,
+  allowed: readonly S[],
+): Extract<views.Source, { source: S }> {
+  return sourceOf(oneOf(of['source'], `${at}.source`, allowed), of, at) as Extract<views.Source, { source: S }>;
+}
+
+function sourceOf(source: views.Source['source'], of: Members, at: string): views.Source {
   switch (source) {
     case 'ENTITY_FIELD':
       return { source, key: oneOf(of['key'], `${at}.key`, views.entityFields) };
@@ -113,10 +127,16 @@ function decodeSource(of: Members, at: string): views.Source {
       return { source, attributeScope, key: key(of['key'], `${at}.key`) };
     }
     case 'TELEMETRY':
+    case 'LATENESS':
+    case 'COMPLETENESS':
       return { source, key: key(of['key'], `${at}.key`) };
     case 'DATE':
       return { source, dateGrouping: oneOf(of['dateGrouping'] ?? 'RAW', `${at}.dateGrouping`, dateGroupings) };
   }
+}
+
+function isMeasure({ source }: views.Source): boolean {
+  return source === 'LATENESS' || source === 'COMPLETENESS';
 }
 
 function decodeFilter(entry: unknown, n: number): views.Filter {
@@ -127,7 +147,7 @@ function decodeFilter(entry: unknown, n: number): views.Filter {
     throw bad(`${at}.name`, `must be a string of 1 to ${nameCharsMax} characters`);
   }
   const operation = oneOf(filter['operation'] ?? 'IN', `${at}.operation`, views.operations);
-  const source = decodeSource(filter, at);
+  const source = decodeSource(filter, at, views.filterSources);
   if (source.source === 'DATE' && operation === 'CONTAINS')
     throw bad(`${at}.operation`, 'must not be CONTAINS for dates');
   return { name, operation, ...source, values: values(filter['values'] ?? [], `${at}.values`) };
@@ -145,9 +165,10 @@ function checkFields(fields: views.Field[], filters: views.Filter[]): void {
   );
   const has = (role: views.Role) => fields.some((field) => field.role === role);
   if (has('COLUMN') && !has('VALUE')) throw bad('fields', 'with the role COLUMN need one with the role VALUE');
-  const shown = new Set(fields.map(views.sourceKey));
+  const isOfPoints = ({ source }: views.Field) => source === 'TELEMETRY' || source === 'LATENESS';
+  const shown = new Set(fields.filter(isOfPoints).map((field) => 'key' in field && field.key));
   for (const filter of filters) {
-    if (filter.source !== 'TELEMETRY' || shown.has(views.sourceKey(filter))) continue;
+    if (filter.source !== 'TELEMETRY' || shown.has(filter.key)) continue;
     throw bad('filters', `by telemetry need a field of the same key, which "${filter.key.slice(0, 64)}" is not`);
   }
 }

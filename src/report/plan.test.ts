@@ -3,11 +3,13 @@ import { randomUUID } from 'node:crypto';
 import fc from 'fast-check';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type SharedClickHouse, shareTestClickHouse } from '../../test/harness/clickhouse-server.ts';
+import { referenceSeries } from '../../test/harness/completeness-reference.ts';
+import { Random } from '../../test/harness/random.ts';
 import { dateCell, type RefCell, type RefPoint, referenceReport } from '../../test/harness/report-reference.ts';
 import { type DateGrouping, dateGroupings, type GroupBy } from './dates.ts';
 import { planReport } from './plan.ts';
 import { type Cell, type ResultRow, tableOf } from './table.ts';
-import { aggregations, type Field, type Filter, type ViewDefinition } from './view.ts';
+import { aggregations, type Field, type Filter, latenessAggregations, type ViewDefinition } from './view.ts';
 
 let house: SharedClickHouse;
 let lastDevice = 0;
@@ -33,18 +35,20 @@ async function store(points: RefPoint[]): Promise<{ tenantId: string; points: Re
   const attributes = sites.flatMap((text, n) =>
     text === '' ? [] : [{ scope: 3, key: 'site', device: first + n, kind: 4, text, deleted: 0, version: 1 }],
   );
-  const rows = points.map(({ device, key, ts, value }, n) => ({
+  const rows = points.map(({ device, key, ts, value, late = 0 }, n) => ({
     device: first + device,
     key,
     ts,
     ...columnsOf(value),
-    version: n,
+    version: String(((BigInt(late) + 2n ** 43n) << 20n) + BigInt(n)),
   }));
   await insert('device_metadata', devices);
   await insert('device_attribute', attributes);
   await insert('telemetry', rows);
   // A later write of the same moment replaces the earlier one.
-  const last = new Map(points.map((point) => [`${point.device} ${point.key} ${point.ts}`, point]));
+  const byArrival = points.map((point) => ({ point, late: point.late ?? 0 }));
+  byArrival.sort((a, b) => a.late - b.late);
+  const last = new Map(byArrival.map(({ point }) => [`${point.device} ${point.key} ${point.ts}`, point]));
   return { tenantId, points: [...last.values()] };
 }
 
@@ -65,7 +69,7 @@ async function insert(table: string, rows: object[]): Promise<void> {
 
 async function run(
   definition: Partial<ViewDefinition>,
-  of: { tenantId: string; startTs: number; endTs: number; rowsMax?: number },
+  of: { tenantId: string; startTs: number; endTs: number; now?: number; rowsMax?: number },
 ) {
   const whole: ViewDefinition = {
     type: 'TABLE',
@@ -79,7 +83,7 @@ async function run(
     limit: null,
     ...definition,
   };
-  const plan = planReport({ rowsMax: 10_000, ...of, ownDevices: null, definition: whole });
+  const plan = planReport({ now: Date.now(), rowsMax: 10_000, ...of, ownDevices: null, definition: whole });
   const result = await house.clickhouse.rows<ResultRow>(plan.sql, plan.parameters, {
     settings: { do_not_merge_across_partitions_select_final: 1, max_query_size: '4194304', readonly: '2' },
   });
@@ -112,11 +116,16 @@ const distance = fc.oneof(
   // Far apart, but on few days: each day is a separate part.
   fc.tuple(fc.constantFrom(-95, -60, 33, 48), fc.nat(86_399_999)).map(([days, ms]) => days * 86_400_000 + ms),
 );
+const late = fc.oneof(
+  fc.integer({ min: -3000, max: 20 }),
+  fc.integer({ min: 0, max: 30 * 86_400_000 }),
+  fc.constant(-(2 ** 42)),
+);
 const data = fc.constantFrom(...Object.keys(zones)).chain((zone) =>
   fc.record({
     zone: fc.constant(zone),
     around: fc.constantFrom(...zones[zone]!),
-    points: fc.array(fc.record({ device: fc.nat(3), key: fc.constantFrom(...keys), distance, value }), {
+    points: fc.array(fc.record({ device: fc.nat(3), key: fc.constantFrom(...keys), distance, value, late }), {
       minLength: 20,
       maxLength: 80,
       size: 'max',
@@ -154,8 +163,13 @@ const groupings: [DateGrouping, GroupBy | null][] = [
 const runs = process.env['REPORT_RUNS'];
 const draws = runs === undefined ? { numRuns: 1, seed: 42 } : { numRuns: Number(runs), endOnFailure: true };
 
-function valuesOf(index: number): { key: string; aggregation: (typeof aggregations)[number] }[] {
-  const all = keys.flatMap((key) => aggregations.map((aggregation) => ({ key, aggregation })));
+type PointValue = { source: 'TELEMETRY' | 'LATENESS'; key: string; aggregation: NonNullable<Field['aggregation']> };
+
+function valuesOf(index: number): PointValue[] {
+  const all = keys.flatMap((key): PointValue[] => [
+    ...aggregations.map((aggregation) => ({ source: 'TELEMETRY' as const, key, aggregation })),
+    ...latenessAggregations.map((aggregation) => ({ source: 'LATENESS' as const, key, aggregation })),
+  ]);
   return runs === undefined ? all.filter(({ key }) => key === keys[index % keys.length]) : all;
 }
 
@@ -167,12 +181,7 @@ test.each(groupings.map(([dateGrouping, groupBy], index) => ({ dateGrouping, gro
     const date: Field = { label: 'Date', source: 'DATE', dateGrouping, role: 'ROW' };
     await fc.assert(
       fc.asyncProperty(data, async ({ zone, around, points, startsBefore, excluded }) => {
-        const moments = points.map(({ device, key, distance, value }) => ({
-          device,
-          key,
-          ts: around + distance,
-          value,
-        }));
+        const moments = points.map(({ distance, ...point }) => ({ ...point, ts: around + distance }));
         const stored = await store(moments);
         const range = { startTs: around - startsBefore, endTs: around + 50 * 86_400_000 };
         const filters: Filter[] = [{ ...site, name: 'site', operation: 'NOT_IN', values: excluded }];
@@ -180,15 +189,7 @@ test.each(groupings.map(([dateGrouping, groupBy], index) => ({ dateGrouping, gro
         const siteOf = ({ device }: RefPoint) => sites[device] || '-';
         const dateOf = ({ ts }: RefPoint) => dateCell(ts, { grouping: dateGrouping, groupBy }, zone);
         const of = { ...range, values, keep: (point: RefPoint) => !excluded.includes(siteOf(point)) };
-        const fields = values.map(
-          ({ key, aggregation }, n): Field => ({
-            label: `v${n}`,
-            source: 'TELEMETRY',
-            key,
-            role: 'VALUE',
-            aggregation,
-          }),
-        );
+        const fields = values.map((of, n): Field => ({ label: `v${n}`, role: 'VALUE', ...of }));
 
         const flat = await run({ ...view, fields: [site, date, ...fields] }, { ...stored, ...range });
         const expected = referenceReport(stored.points, {
@@ -209,6 +210,61 @@ test.each(groupings.map(([dateGrouping, groupBy], index) => ({ dateGrouping, gro
   },
   90_000,
 );
+
+/** A series that keeps its interval, nearly, with lost points and one long hole; or one that has none. */
+function timesOf(random: Random, from: number, to: number): number[] {
+  const interval = random.pick([11 * 60_000, 20 * 60_000, 3_600_000, 7 * 3_600_000, 86_400_000]);
+  const [jitter, lost] = [random.pick([0, 0.05, 0.2, 0.45]), random.pick([0, 0.1, 0.3, 0.6])];
+  const hole = { from: random.between(from, to), ms: random.pick([0, 3, 100]) * interval };
+  const times: number[] = [];
+  for (let due = from + random.below(interval); due < to; due += interval) {
+    if (random.next() < lost || (due >= hole.from && due < hole.from + hole.ms)) continue;
+    times.push(Math.round(due + random.between(-jitter, jitter) * interval));
+  }
+  return random.next() < 0.15 ? times.map(() => random.below(to - from) + from) : times;
+}
+
+test.each([...groupings.filter((_, index) => index % 3 === 1), undefined])('completeness by %o', async (grouping) => {
+  const draw = fc.record({ zone: fc.constantFrom(...Object.keys(zones)), seed: fc.integer({ min: 0 }) });
+  await fc.assert(
+    fc.asyncProperty(draw, async ({ zone, seed }) => {
+      const random = new Random(seed);
+      const length = random.pick([3, 40, 200]) * 3_600_000;
+      const startTs = random.pick(zones[zone]!) - random.below(length);
+      const range = { startTs, endTs: startTs + length, now: startTs + random.pick([0.4, 1.2, 50]) * length };
+      const firstTs = startTs - random.pick([0.5, 20]) * 86_400_000;
+      const drawn = sites.flatMap((_, device) => {
+        const last = random.next() < 0.3 ? startTs - 36 * 3_600_000 : range.endTs + 20 * 3_600_000;
+        return timesOf(random, firstTs, Math.max(firstTs, last)).map((ts) => ({ device, key: 'flow', ts, value: 1n }));
+      });
+      const stored = await store(drawn);
+      const expected = new Map<string, { present: number; missing: number }>();
+      for (const [device, series] of referenceSeries(stored.points, range)) {
+        for (const kind of ['present', 'missing'] as const) {
+          for (const ts of series[kind]) {
+            const date = grouping && dateCell(ts, { grouping: grouping[0], groupBy: grouping[1] }, zone);
+            const row = JSON.stringify([sites[device] || '-', ...(date === undefined ? [] : [date])]);
+            const group = expected.get(row) ?? { present: 0, missing: 0 };
+            expected.set(row, group);
+            if (series.interval !== undefined) group[kind] += 1;
+          }
+        }
+      }
+      const complete: Field = { label: 'v0', source: 'COMPLETENESS', key: 'flow', role: 'VALUE' };
+      const dates: Field[] = grouping
+        ? [{ label: 'Date', source: 'DATE', dateGrouping: grouping[0], role: 'ROW' }]
+        : [];
+      const view = { groupBy: grouping?.[1] ?? null, timeZone: zone, fields: [site, ...dates, complete] };
+      const table = await run(view, { ...stored, ...range });
+      const shares = [...expected].map(([row, { present, missing }]): [string, Map<string, RefCell>] => {
+        const share = present + missing === 0 ? [] : [['', present / (present + missing)] as const];
+        return [row, new Map(share)];
+      });
+      expectTable(table, 1 + dates.length, new Map(shares), () => '');
+    }),
+    { numRuns: runs === undefined ? 4 : Number(runs), ...(runs === undefined && { seed: 7 }), endOnFailure: true },
+  );
+});
 
 test('rows are sorted and cut: numbers before texts, what is empty last, ties by the row', async () => {
   const { tenantId } = await store([

@@ -4,13 +4,15 @@
  * row. Values from users are bound, never part of the SQL.
  */
 import { notErased } from '../clickhouse/erase-statements.ts';
-import { type Aggregate, aggregates, ofDevices } from './aggregates.ts';
+import { windowAround } from '../telemetry/series-query.ts';
+import { type Aggregate, aggregates, completenessAggregate, latenessAggregates, ofDevices } from './aggregates.ts';
+import { type CompletenessInput, completenessSql } from './completeness.ts';
 import { dateCondition, pointCondition } from './conditions.ts';
 import { type DateKey, dateKey } from './dates.ts';
 import { stepsSql } from './deltas.ts';
 import { type DeviceScope, type DeviceSource, devicesSql } from './devices.ts';
 import { type Bound, QueryParameters } from './parameters.ts';
-import { type Field, sourceKey, type ViewDefinition } from './view.ts';
+import { type Aggregation, type Field, type LatenessAggregation, sourceKey, type ViewDefinition } from './view.ts';
 import { Zone } from './zone.ts';
 
 export interface PlanInput extends Omit<DeviceScope, 'scope'> {
@@ -18,6 +20,8 @@ export interface PlanInput extends Omit<DeviceScope, 'scope'> {
   definition: ViewDefinition;
   startTs: number;
   endTs: number;
+  /** The present, until which points are expected. */
+  now: number;
   /** Rows of the answer. The query asks for one more, which shows whether rows are left out. */
   rowsMax: number;
 }
@@ -56,6 +60,8 @@ class Planner {
   readonly #input: PlanInput;
   readonly #parameters = new QueryParameters();
   readonly #zone: Zone;
+  /** Milliseconds of local time within which no date base changes. */
+  #unitMs = 0;
   /** Date base → name of its column. */
   readonly #bases = new Map<string, string>();
   readonly #deviceSources: DeviceSource[] = [];
@@ -89,7 +95,8 @@ class Planner {
     return { field, dates: undefined, group: `text${n}`, isNumber: `toUInt8(kind${n} IN (2, 3))` };
   }
 
-  #base({ base }: DateKey): string {
+  #base({ base, unitMs }: DateKey): string {
+    this.#unitMs = commonDivisor(this.#unitMs, unitMs);
     const known = this.#bases.get(base);
     if (known) return known;
     const name = `base${this.#bases.size}`;
@@ -115,14 +122,15 @@ class Planner {
     const cells: string[] = [];
     values.forEach((field, v) => {
       const name = (column: string) => `v${v}_${column}`;
-      if (field.source !== 'TELEMETRY') {
+      const aggregate = aggregateOfPoints(field);
+      if (aggregate === undefined) {
         const n = this.#deviceSource(field as DeviceSource);
-        const { kind, text, double } = ofDevices(field.aggregation!, `kind${n}`, `text${n}`);
+        const { kind, text, double } = ofDevices(field.aggregation as Aggregation, `kind${n}`, `text${n}`);
         merged.push(`${kind} AS m${v}_kind`, `${text} AS m${v}_text`, `toFloat64(${double}) AS m${v}_double`);
         cells.push(`m${v}_kind AS kind_${v}, m${v}_text AS text_${v}, m${v}_double AS double_${v}`);
         return;
       }
-      const { columns, result } = aggregates[field.aggregation!];
+      const { columns, result } = aggregate;
       for (const [column, { merge }] of Object.entries(columns)) merged.push(`${merge(name)} AS m${v}_${column}`);
       const { kind, text, double } = result((column) => `m${v}_${column}`);
       cells.push(`${kind} AS kind_${v}, ${text} AS text_${v}, ${double} AS double_${v}`);
@@ -138,9 +146,9 @@ class Planner {
 
   /** SQL of the points by device and date base, joined with the properties of the devices. */
   #fromSql(values: Field[]): string {
-    const telemetry = values.filter((field) => field.source === 'TELEMETRY');
+    const ofPoints = values.filter((field) => aggregateOfPoints(field) !== undefined);
     const devices = () => devicesSql(this.#scope, this.#deviceSources, [], this.#parameters);
-    if (telemetry.length === 0 && this.#bases.size === 0) {
+    if (ofPoints.length === 0 && this.#bases.size === 0) {
       return `(${devicesSql(this.#scope, this.#deviceSources, this.#input.definition.filters, this.#parameters)})`;
     }
     const points = `(${this.#pointsSql(values)})`;
@@ -162,15 +170,15 @@ class Planner {
     const devices = `device GLOBAL IN (SELECT device FROM (${deviceRelation}))`;
     const [start, end] = [parameters.one('Int64', startTs), parameters.one('Int64', endTs)];
     const conditionOf = (key: string) => this.#pointConditions(key);
-    const isPoint = (field: Field) => field.source === 'TELEMETRY' && field.aggregation !== 'DELTA';
-    const keysOf = (fields: Field[]) => [
-      ...new Set(fields.flatMap((field) => (field.source === 'TELEMETRY' ? [field.key] : []))),
+    const keysOf = (wanted: (field: Field) => boolean) => [
+      ...new Set(values.flatMap((field) => (wanted(field) && 'key' in field ? [field.key as string] : []))),
     ];
     const branches: string[] = [];
 
-    const pointKeys = keysOf(values.filter(isPoint));
-    const stepKeys = keysOf(values.filter((field) => !isPoint(field)));
-    if (pointKeys.length > 0 || stepKeys.length === 0) {
+    const pointKeys = keysOf(isOfEachPoint);
+    const stepKeys = keysOf(isOfSteps);
+    const expectedKeys = keysOf(isOfExpectedPoints);
+    if (pointKeys.length > 0 || (stepKeys.length === 0 && expectedKeys.length === 0)) {
       const keys = pointKeys.length > 0 ? `AND key IN ${parameters.many('String', pointKeys)}` : '';
       const ofKeys = new Map(pointKeys.map((key) => [key, parameters.one('String', key)]));
       const where = pointKeys.flatMap((key) => {
@@ -182,7 +190,7 @@ class Planner {
         WHERE ${[notErased, ...where].join(' AND ')}`;
       branches.push(
         this.#branch(values, from, (field) => {
-          if (!isPoint(field) || field.source !== 'TELEMETRY') return undefined;
+          if (!isOfEachPoint(field)) return undefined;
           return only ? '1' : `key = ${ofKeys.get(field.key)}`;
         }),
       );
@@ -190,11 +198,29 @@ class Planner {
     for (const key of stepKeys) {
       const steps = { devices, deviceRelation, key: parameters.one('String', key), startTs: start, endTs: end };
       const from = `(${stepsSql({ ...steps, where: conditionOf(key) })})`;
-      const isStep = (field: Field) =>
-        field.source === 'TELEMETRY' && field.aggregation === 'DELTA' && field.key === key;
-      branches.push(this.#branch(values, from, (field) => (isStep(field) ? '1' : undefined)));
+      branches.push(this.#branch(values, from, (field) => (isOfSteps(field) && field.key === key ? '1' : undefined)));
+    }
+    for (const key of expectedKeys) {
+      const range = { devices, deviceRelation, startTs: start, endTs: end };
+      const from = `(${this.#expectedSql({ ...range, key: parameters.one('String', key) })})`;
+      branches.push(
+        this.#branch(values, from, (field) => (isOfExpectedPoints(field) && field.key === key ? '1' : undefined)),
+      );
     }
     return branches.join(' UNION ALL ');
+  }
+
+  #expectedSql(of: Pick<CompletenessInput, 'devices' | 'deviceRelation' | 'key' | 'startTs' | 'endTs'>): string {
+    const { startTs, endTs, now } = this.#input;
+    const window = windowAround(startTs, endTs, now);
+    const changes = this.#zone.changes(startTs, endTs);
+    const bounds = [...changes.map(({ offset }) => offset), ...changes.slice(1).map(({ ts }) => ts)];
+    return completenessSql({
+      ...of,
+      windowStartTs: this.#parameters.one('Int64', window.startTs),
+      horizon: this.#parameters.one('Int64', window.endTs),
+      cellMs: this.#bases.size === 0 ? undefined : bounds.reduce(commonDivisor, this.#unitMs),
+    });
   }
 
   #pointConditions(key: string): string {
@@ -208,9 +234,10 @@ class Planner {
   #branch(values: Field[], from: string, conditionOf: (field: Field) => string | undefined): string {
     const bases = [...this.#bases].map(([base, name]) => `toInt64(${base}) AS ${name}`);
     const columns = values.flatMap((field, v) => {
-      if (field.source !== 'TELEMETRY') return [];
+      const aggregate = aggregateOfPoints(field);
+      if (aggregate === undefined) return [];
       const condition = conditionOf(field);
-      return Object.entries((aggregates[field.aggregation!] as Aggregate).columns).map(
+      return Object.entries(aggregate.columns).map(
         ([column, { point, neutral }]) => `${condition === undefined ? neutral : point(condition)} AS v${v}_${column}`,
       );
     });
@@ -277,6 +304,32 @@ class Planner {
     const orderBy = order.length > 0 ? `ORDER BY ${order.join(', ')}` : '';
     return `${orderBy} LIMIT ${this.#parameters.one('UInt64', this.#input.rowsMax + 1)} FORMAT JSONCompactEachRow`;
   }
+}
+
+/** Undefined for a property of devices. */
+function aggregateOfPoints(field: Field): Aggregate | undefined {
+  if (field.source === 'TELEMETRY') return aggregates[field.aggregation as Aggregation];
+  if (field.source === 'COMPLETENESS') return completenessAggregate;
+  return field.source === 'LATENESS' ? latenessAggregates[field.aggregation as LatenessAggregation] : undefined;
+}
+
+type KeyedField = Extract<Field, { source: 'TELEMETRY' | 'LATENESS' | 'COMPLETENESS' }>;
+
+function isOfExpectedPoints(field: Field): field is KeyedField {
+  return field.source === 'COMPLETENESS';
+}
+
+function isOfSteps(field: Field): field is KeyedField {
+  return field.source === 'TELEMETRY' && field.aggregation === 'DELTA';
+}
+
+function isOfEachPoint(field: Field): field is KeyedField {
+  return field.source === 'LATENESS' || (field.source === 'TELEMETRY' && field.aggregation !== 'DELTA');
+}
+
+/** The greatest number that divides both; 0 is divided by every number. */
+function commonDivisor(a: number, b: number): number {
+  return b === 0 ? Math.abs(a) : commonDivisor(b, a % b);
 }
 
 function fieldColumns(dimensions: PlannedDimension[], first: number): string[] {

@@ -42,7 +42,8 @@ export async function makeReport(
   gone: AbortSignal,
 ): Promise<EncodedReport> {
   const { postgres, pool, clock } = deps;
-  const range = reportRange(view, request, clock.now());
+  const now = clock.now();
+  const range = reportRange(view, request, now);
   const definition = { ...view, filters: reportFilters(view, request) };
   const ownDevices =
     principal.authority === 'CUSTOMER_USER' ? await findOwnDevices(postgres, principal.customerId!, view.scope) : null;
@@ -54,7 +55,7 @@ export async function makeReport(
   }
   await attributesReady(deps, principal.tenantId, view, attributesOf(definition));
   const { tenantId, customerId } = principal;
-  return await pool.run({ definition, ...range, tenantId, ownDevices, format }, customerId, gone);
+  return await pool.run({ definition, ...range, now, tenantId, ownDevices, format }, customerId, gone);
 }
 
 /** Returns the range: each bound of the request replaces that of the view. */
@@ -80,7 +81,8 @@ function reportFilters(view: ViewDefinition, request: ReportRequest): Filter[] {
       continue;
     }
     const field = view.fields.find(({ label, role }) => role !== 'VALUE' && isNamed(label));
-    if (field) filters.push({ ...field, name: field.label, operation: 'IN', values });
+    if (field && field.source !== 'LATENESS' && field.source !== 'COMPLETENESS')
+      filters.push({ ...field, name: field.label, operation: 'IN', values });
     else if (values.length > 0) throw badRequest('report_filter', `The view has no filter "${name.slice(0, 64)}".`);
   }
   return filters;

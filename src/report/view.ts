@@ -13,30 +13,38 @@ export type AttributeScope = (typeof attributeScopes)[number];
 
 export const aggregations = ['AVG', 'SUM', 'MIN', 'MAX', 'LATEST', 'COUNT', 'UNIQ', 'DELTA'] as const;
 export type Aggregation = (typeof aggregations)[number];
+/** Of the time from a point to its arrival. */
+export const latenessAggregations = ['AVG', 'MIN', 'MAX', 'LATEST', 'P50', 'P95', 'P99'] as const;
+export type LatenessAggregation = (typeof latenessAggregations)[number];
 
 export const operations = ['IN', 'NOT_IN', 'EQ', 'GT', 'GTE', 'LT', 'LTE', 'CONTAINS'] as const;
 export type Operation = (typeof operations)[number];
 
+export const filterSources = ['ENTITY_FIELD', 'ATTRIBUTE', 'TELEMETRY', 'DATE'] as const;
+export const sources = [...filterSources, 'LATENESS', 'COMPLETENESS'] as const;
+
 /** The source of the values of a field or filter. */
-export type Source =
+export type FilterSource =
   | { source: 'ENTITY_FIELD'; key: EntityField }
   | { source: 'ATTRIBUTE'; attributeScope: AttributeScope; key: string }
   | { source: 'TELEMETRY'; key: string }
   | { source: 'DATE'; dateGrouping: DateGrouping };
+/** `LATENESS` and `COMPLETENESS` are measured on the points of a key. */
+export type Source = FilterSource | { source: 'LATENESS'; key: string } | { source: 'COMPLETENESS'; key: string };
 
 export type Role = 'ROW' | 'COLUMN' | 'VALUE';
 
 export type Field = Source & {
   label: string;
   role: Role;
-  /** Only for the role VALUE. */
-  aggregation?: Aggregation;
+  /** Only for the role VALUE, and not for COMPLETENESS. */
+  aggregation?: Aggregation | LatenessAggregation;
   /** Digits after the decimal point; absent = all digits. */
   decimals?: number;
 };
 
 /** A request overrides the filter by `name`. An empty list of values matches everything. */
-export type Filter = Source & { name: string; operation: Operation; values: string[] };
+export type Filter = FilterSource & { name: string; operation: Operation; values: string[] };
 
 export type TimeRange =
   | { type: 'LAST'; unit: GroupBy['unit']; amount: number; includeCurrent: boolean }

@@ -8,6 +8,8 @@ export interface RefPoint {
   key: string;
   ts: number;
   value: boolean | bigint | number | string | { json: string };
+  /** Milliseconds from `ts` to the arrival. */
+  late?: number;
 }
 
 export interface RefGrouping {
@@ -179,6 +181,23 @@ function aggregate(aggregation: string, points: RefPoint[]): RefCell | undefined
   }
 }
 
+/** Of the milliseconds from points to their arrivals; a percentile is the smallest that so many do not exceed. */
+function lateness(aggregation: string, points: RefPoint[]): RefCell {
+  const sorted = points.map(({ late }) => late!).sort((a, b) => a - b);
+  switch (aggregation) {
+    case 'AVG':
+      return sorted.reduce((a, b) => a + b, 0) / sorted.length;
+    case 'MIN':
+      return BigInt(sorted[0]!);
+    case 'MAX':
+      return BigInt(sorted.at(-1)!);
+    case 'LATEST':
+      return BigInt([...points].sort((a, b) => a.ts - b.ts || a.device - b.device).at(-1)!.late!);
+    default:
+      return BigInt(sorted[Math.ceil((sorted.length * Number(aggregation.slice(1))) / 100) - 1]!);
+  }
+}
+
 /** Each numeric point of a key becomes the step from the one before it, wherever that is. */
 function stepsOf(points: RefPoint[], startTs: number): RefPoint[] {
   const steps: RefPoint[] = [];
@@ -209,7 +228,7 @@ function stepsOf(points: RefPoint[], startTs: number): RefPoint[] {
 export interface RefView {
   startTs: number;
   endTs: number;
-  values: { key: string; aggregation: string }[];
+  values: { source: string; key: string; aggregation: string }[];
   /** Returns the groups of a point: row cells and, with a pivot, the name of its column. */
   row(point: RefPoint): (string | number)[];
   column(point: RefPoint): string;
@@ -222,7 +241,7 @@ export function referenceReport(points: RefPoint[], view: RefView): Map<string, 
   const before = points.filter(({ ts }) => ts < endTs);
   const inRange = (list: RefPoint[]) => list.filter((point) => point.ts >= startTs && view.keep(point));
   const table = new Map<string, Map<string, RefCell>>();
-  values.forEach(({ key, aggregation }, n) => {
+  values.forEach(({ source, key, aggregation }, n) => {
     const ofKey = before.filter((point) => point.key === key);
     const groups = new Map<string, { row: string; column: string; points: RefPoint[] }>();
     for (const point of inRange(aggregation === 'DELTA' ? stepsOf(ofKey, startTs) : ofKey)) {
@@ -234,7 +253,7 @@ export function referenceReport(points: RefPoint[], view: RefView): Map<string, 
     for (const { row, column, points } of groups.values()) {
       const cells = table.get(row) ?? new Map<string, RefCell>();
       table.set(row, cells);
-      const cell = aggregate(aggregation, points);
+      const cell = source === 'LATENESS' ? lateness(aggregation, points) : aggregate(aggregation, points);
       if (cell !== undefined) cells.set(`${column} ${n}`, cell);
     }
   });

@@ -479,6 +479,37 @@ describe('views', () => {
   });
 });
 
+test('lateness and completeness of a key, and the fields that cannot be', async () => {
+  const minuteMs = 60_000;
+  const ticks = Array.from({ length: 60 }, (_, n): [number, number] => [monday + n * minuteMs, n]);
+  await send(
+    plant,
+    0,
+    'tick',
+    ticks.filter((_, n) => n < 20 || n >= 30),
+  );
+  const lateness = (aggregation: string) => ({ ...value('tick', aggregation, aggregation), source: 'LATENESS' });
+  const { aggregation: _, ...there } = { ...value('tick', '', 'there'), source: 'COMPLETENESS' };
+  const range = { type: 'FIXED', startTs: monday, endTs: monday + 60 * minuteMs };
+  const aggregations = ['AVG', 'MIN', 'MAX', 'LATEST', 'P50', 'P95', 'P99'];
+  const fields = [date('HOUR'), ...aggregations.map(lateness), there];
+  const { dataTable } = await preview(viewOf(plant.profile, fields, { timeZone: 'UTC', timeRange: range }));
+  expect(dataTable).toHaveLength(1);
+  const [row] = dataTable as [Record<string, number>];
+  // One message, so one arrival: the last point is the least late.
+  const least = row['MIN']!;
+  expect(Math.abs(Date.now() - (monday + 59 * minuteMs) - least)).toBeLessThan(10 * minuteMs);
+  const minutes = aggregations.map((name) => (row[name]! - least) / minuteMs);
+  expect(minutes).toEqual([28.5, 0, 59, 0, 24, 57, 59]);
+  expect(row['there']).toBe(50 / 60);
+
+  const refused = async (field: object) =>
+    faultOf(await ask('POST', '/apiAnalytics/view/preview', { fields: [field] }));
+  expect(await refused(lateness('DELTA'))).toMatch(/^400\/31 fields\[0\]\.aggregation must be one of AVG, MIN/);
+  expect(await refused({ ...there, aggregation: 'AVG' })).toMatch(/^400\/31 fields\[0\]\.aggregation must be absent/);
+  expect(await refused({ ...there, role: 'ROW' })).toMatch(/COMPLETENESS, which can only have the role VALUE/);
+});
+
 test('the view link is a page with scripts, styles and links of its own port only', async () => {
   const page = await fetch(`${analyticsUrl()}/trendz/view/${water}`);
   const html = await page.text();

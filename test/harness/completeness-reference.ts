@@ -1,0 +1,63 @@
+/**
+ * Completeness in plain JavaScript, as docs/rest.md#reports words it, one missing point after the other. It shares no code
+ * with `src`.
+ */
+import type { RefPoint } from './report-reference.ts';
+
+const hourMs = 3_600_000;
+const dayMs = 24 * hourMs;
+
+export interface Expected {
+  interval: number | undefined;
+  /** Times within the range. */
+  present: number[];
+  missing: number[];
+}
+
+export interface RefRange {
+  startTs: number;
+  endTs: number;
+  now: number;
+}
+
+/** Of one key, by device. Devices without a point are absent. */
+export function referenceSeries(points: RefPoint[], range: RefRange): Map<number, Expected> {
+  const byDevice = new Map<number, number[]>();
+  for (const { device, ts } of points) byDevice.set(device, [...(byDevice.get(device) ?? []), ts]);
+  const found = new Map<number, Expected>();
+  for (const [device, all] of byDevice) {
+    const expected = expectedOf(all, range);
+    if (expected !== undefined) found.set(device, expected);
+  }
+  return found;
+}
+
+function expectedOf(all: number[], { startTs, endTs, now }: RefRange): Expected | undefined {
+  const windowMs = Math.min(dayMs, Math.max(hourMs, endTs - startTs));
+  const horizon = Math.min(now, endTs + windowMs);
+  const sorted = [...new Set(all)].sort((a, b) => a - b);
+  let times = sorted.filter((ts) => ts >= startTs - windowMs && ts < horizon);
+  if (times.length < 9) {
+    const older = sorted.filter((ts) => ts < startTs - windowMs && ts >= startTs - windowMs - 30 * dayMs);
+    times = [...older.slice(-64), ...times];
+  }
+  if (times.length === 0) return undefined;
+  const inRange = (ts: number) => ts >= startTs && ts < endTs;
+  const present = times.filter(inRange);
+  const interval = intervalOf(times);
+  if (interval === undefined) return { interval, present, missing: [] };
+  const missing: number[] = [];
+  times.forEach((ts, n) => {
+    const next = times[n + 1] ?? horizon;
+    for (let due = ts + interval; next - due >= interval / 2; due += interval) if (inRange(due)) missing.push(due);
+  });
+  return { interval, present, missing };
+}
+
+function intervalOf(times: number[]): number | undefined {
+  const steps = times.slice(1).map((ts, n) => ts - times[n]!);
+  const median = [...steps].sort((a, b) => a - b)[Math.ceil(steps.length / 2) - 1];
+  if (median === undefined || steps.length < 8) return undefined;
+  const near = steps.filter((step) => Math.abs(step - median) <= median / 4);
+  return near.length > steps.length / 2 ? median : undefined;
+}
