@@ -12,6 +12,8 @@ interface Codec {
   /** Unpacks in the loop; throws ERR_BUFFER_TOO_LARGE at the cap. */
   now(packed: Uint8Array, options: { maxOutputLength: number }): Buffer;
   stream(packed: Uint8Array): Transform;
+  /** Present where Node takes a body whose end is missing for a whole one. */
+  isWhole?(packed: Uint8Array): boolean;
 }
 
 const chunkSize = 64 * 1024;
@@ -39,6 +41,7 @@ if (zstdDecompressSync && createZstdDecompress) {
   codecs.set('zstd', {
     now: (packed, options) => zstdDecompressSync(packed, { ...options, params } as { maxOutputLength: number }),
     stream: () => createZstdDecompress({ chunkSize, params }),
+    isWhole: isWholeZstd,
   });
 }
 
@@ -72,9 +75,11 @@ export function readEncoding(text: string): string {
  */
 export function unpackNow(encoding: string, packed: Uint8Array, bytesMax: number): Buffer | undefined {
   if (packed.length > limits.unpackedInLoopBytesMax) return undefined;
+  const { now, isWhole } = codecs.get(encoding)!;
+  if (isWhole?.(packed) === false) throw damaged(encoding);
   const maxOutputLength = Math.min(bytesMax, limits.unpackedInLoopBytesMax);
   try {
-    return codecs.get(encoding)!.now(packed, { maxOutputLength });
+    return now(packed, { maxOutputLength });
   } catch (error) {
     if ((error as { code?: string }).code !== 'ERR_BUFFER_TOO_LARGE') throw damaged(encoding);
     if (maxOutputLength === bytesMax) throw unpackedTooLarge(bytesMax);
@@ -101,7 +106,9 @@ export function unpack(
   grow: (bytes: number) => boolean,
 ): Promise<Buffer> {
   return turns.run(owner, sender, async () => {
-    const stream = codecs.get(encoding)!.stream(packed);
+    const codec = codecs.get(encoding)!;
+    if (codec.isWhole?.(packed) === false) throw damaged(encoding);
+    const stream = codec.stream(packed);
     stream.end(packed);
     const pieces: Buffer[] = [];
     let bytes = 0;
@@ -124,6 +131,36 @@ export function unpack(
 /** "deflate" is the zlib format (RFC 9110 section 8.4.1.2); some senders leave out its header. */
 function isZlib(packed: Uint8Array): boolean {
   return (packed[0]! & 0x0f) === 8 && ((packed[0]! << 8) | packed[1]!) % 31 === 0;
+}
+
+const zstdMagic = 0xfd2fb528;
+const skippableMagic = 0x184d2a50;
+
+/** Walks the heads of frames and blocks (RFC 8878 section 3.1): true when the last frame ends with the bytes. */
+export function isWholeZstd(packed: Uint8Array): boolean {
+  const bytes = Buffer.from(packed.buffer, packed.byteOffset, packed.length);
+  let at = 0;
+  while (at + 8 < bytes.length) {
+    const magic = bytes.readUInt32LE(at);
+    if ((magic & 0xfffffff0) >>> 0 === skippableMagic) {
+      at += 8 + bytes.readUInt32LE(at + 4);
+      continue;
+    }
+    if (magic !== zstdMagic) return false;
+    const descriptor = bytes[at + 4]!;
+    const isOneSegment = (descriptor & 0x20) !== 0;
+    const sizeBytes = [isOneSegment ? 1 : 0, 2, 4, 8][descriptor >> 6]!;
+    at += 5 + (isOneSegment ? 0 : 1) + [0, 1, 2, 4][descriptor & 3]! + sizeBytes;
+    for (let isLast = false; !isLast; ) {
+      if (at + 3 > bytes.length) return false;
+      const head = bytes.readUIntLE(at, 3);
+      isLast = (head & 1) === 1;
+      const isRun = ((head >> 1) & 3) === 1;
+      at += 3 + (isRun ? 1 : head >> 3);
+    }
+    if ((descriptor & 4) !== 0) at += 4;
+  }
+  return at === bytes.length && at > 0;
 }
 
 function damaged(encoding: string): Fault {
