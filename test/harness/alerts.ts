@@ -4,6 +4,7 @@
  */
 import { readFileSync } from 'node:fs';
 import { parse } from 'yaml';
+import type { Api } from './api.ts';
 
 export interface Rule {
   alert: string;
@@ -23,6 +24,12 @@ const target = { job: 'millrace', instance: 'here' };
 export function readRules(): Rule[] {
   const { groups } = parse(readFileSync('ops/alerts.yaml', 'utf8')) as { groups: { rules: Rule[] }[] };
   return groups.flatMap(({ rules }) => rules);
+}
+
+/** Reads /metrics as Prometheus does: `up` says whether the port answered. */
+export async function scrape(api: Api): Promise<string> {
+  const page = await api.metricsPage().catch(() => undefined);
+  return page === undefined ? 'up 0\n' : `up 1\n${page}`;
 }
 
 /** Returns the names of the alerts whose condition holds, in the order of the file. */

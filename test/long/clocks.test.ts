@@ -8,6 +8,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { firing, scrape } from '../harness/alerts.ts';
 import { type Device, eventually } from '../harness/api.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
 import { connectMqtt } from '../harness/mqtt-client.ts';
@@ -131,6 +132,7 @@ describe.each([
     });
     expect((await readyz(good)).status).toBe(200);
     expect(Math.abs(await offsetOf(good))).toBeLessThan(0.5);
+    expect(firing(await scrape(bad.api))).toContain('MillraceClock');
   });
 
   test('refuses messages without ts, and takes those with ts', async () => {

@@ -112,7 +112,7 @@ test('no alert fires on an engine that is well, but for certificates that end', 
   expect(others).toEqual(['MillraceCertificateEnds']);
 });
 
-/** The line of a page in the fault of an alert, for faults that a test cannot make on a running engine. */
+/** The line of a page in the fault of an alert. The faults themselves are in test/long: alerts and clocks.test.ts. */
 const faults: Record<string, [line: string, earlier?: string]> = {
   MillraceUnreachable: ['up 0'],
   MillraceBacklogOld: ['millrace_wal_oldest_seconds 301'],
