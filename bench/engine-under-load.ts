@@ -12,6 +12,7 @@ import { runHttpLoad } from './load/http/http.ts';
 import { recordPoints } from './load/moving-record.ts';
 import type { LoadResult } from './load/processes.ts';
 import type { BenchSettings } from './settings.ts';
+import { watchEngine } from './watch-engine.ts';
 
 const creationsAtOnce = 5_000;
 const drainMsMax = 300_000;
@@ -82,6 +83,7 @@ export class EngineUnderLoad {
   readonly engine: Engine;
   readonly tokens: string[];
   readonly #generator: Generator;
+  readonly #unwatch: () => void;
   /** Records of four points in each message. */
   readonly #messageRecords: number;
   /** Messages acknowledged since the engine was empty. */
@@ -96,6 +98,7 @@ export class EngineUnderLoad {
     this.tokens = tokens;
     this.#generator = generator;
     this.#messageRecords = messageRecords;
+    this.#unwatch = watchEngine(engine);
   }
 
   static async start(
@@ -191,6 +194,7 @@ export class EngineUnderLoad {
   }
 
   async close(): Promise<void> {
+    this.#unwatch();
     await this.engine.destroy();
   }
 

@@ -7,6 +7,8 @@
 /** The message of a connected process; `beginNote` is the answer, with which all processes begin to send. */
 const connectedNote = 'connected';
 export const beginNote = 'begin';
+/** Names the one member of a message that reports a second while the run goes on. */
+export const secondNote = 'second';
 
 /** `connected` resolves when all processes of the run are connected. */
 export type RunOrder<Order, Result> = (order: Order, connected: () => Promise<void>) => Promise<Result>;

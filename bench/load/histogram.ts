@@ -5,6 +5,13 @@
 const stepsPerDoubling = 64;
 const stepBits = 6;
 const doublingsMax = 32;
+const stepsPerBar = 8;
+
+/** Latencies up to `untilMs`, above the previous bar. */
+export interface LatencyBar {
+  untilMs: number;
+  count: number;
+}
 
 export class Histogram {
   readonly counts: Float64Array;
@@ -23,10 +30,26 @@ export class Histogram {
     if (value > this.max) this.max = value;
   }
 
+  /** `index`: a place in `counts` of another histogram. */
+  addAt(index: number, count: number): void {
+    this.counts[index]! += count;
+    this.total += count;
+  }
+
   add(other: Histogram): void {
     for (let i = 0; i < this.counts.length; i += 1) this.counts[i]! += other.counts[i]!;
     this.total += other.total;
     this.max = Math.max(this.max, other.max);
+  }
+
+  /** Eight bars per doubling, from the first to the last that holds any. */
+  bars(): LatencyBar[] {
+    const bars: LatencyBar[] = [];
+    for (let i = 0; i < this.counts.length; i += stepsPerBar) {
+      const count = this.counts.slice(i, i + stepsPerBar).reduce((sum, each) => sum + each, 0);
+      if (count > 0 || bars.length > 0) bars.push({ untilMs: highestOf(i + stepsPerBar - 1) / 1000, count });
+    }
+    return bars.slice(0, bars.findLastIndex(({ count }) => count > 0) + 1);
   }
 
   /** The latency below which `percent` of all lie, in milliseconds; NaN when nothing was recorded. */

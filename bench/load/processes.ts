@@ -5,8 +5,10 @@
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { machineCpu } from '../cpu.ts';
-import { beginNote, countBetween } from './generator-process.ts';
-import { Histogram, type LatencySummary, summaryOf } from './histogram.ts';
+import type { ProcessSecond } from './counting.ts';
+import { beginNote, countBetween, secondNote } from './generator-process.ts';
+import { Histogram, type LatencyBar, type LatencySummary, summaryOf } from './histogram.ts';
+import { type Second, Timeline } from './timeline.ts';
 
 /** What every kind of generator process reports. */
 export interface ProcessResult {
@@ -16,8 +18,10 @@ export interface ProcessResult {
   measured: number;
   measuredMs: number;
   refused: Record<string, number>;
-  /** Connections that broke; their messages in flight may or may not be stored. */
+  /** Connections that broke. */
   broken: number;
+  /** Messages that were in flight then: they may or may not be stored. */
+  unsure: number;
   /** Messages of the fixed rate that were never sent because no socket came free. */
   unsent: number;
   counts: number[];
@@ -33,9 +37,14 @@ export interface LoadResult {
   accepted: number;
   requestsPerSecond: number;
   latency: LatencySummary;
+  /** The latencies of the measured time as a bar chart. */
+  bars: LatencyBar[];
   refused: Record<string, number>;
   broken: number;
+  unsure: number;
   unsent: number;
+  /** What each second showed, warm-up included. */
+  seconds: Second[];
   /** Share of one core that the busiest generator process used. */
   generatorCpuShare: number;
   machineIdleShare: number;
@@ -51,36 +60,58 @@ export interface LoadResult {
 const generatorShareMax = 0.97;
 const machineIdleShareMin = 0.05;
 
-/** How a run begins: `rate` is that of all processes together, 0 = as fast as answers come. */
+/** How a run goes: `rate` is that of all processes together, 0 = as fast as answers come. */
 export interface RunOptions {
   rate: number;
+  /** Of warm-up and measured time; 0 = not known. */
+  lastsSeconds: number;
   /** Called when every process is connected; none sends before it returns. */
   onConnected?: (() => void) | undefined;
+}
+
+const running = new Set<Child>();
+
+/** Ends all generator processes; the runs that use them fail. */
+export function endGenerators(): void {
+  for (const child of running) child.end();
 }
 
 export async function runProcesses<Result extends ProcessResult>(
   entry: string,
   orders: object[],
-  { rate, onConnected }: RunOptions,
+  { rate, lastsSeconds, onConnected }: RunOptions,
 ): Promise<{ results: Result[]; load: LoadResult }> {
-  const children = orders.map(() => fork(entry, { stdio: ['ignore', 'inherit', 'inherit', 'ipc'] }));
+  const children = orders.map(() => new Child(fork(entry, { stdio: ['ignore', 'inherit', 'inherit', 'ipc'] })));
+  const timeline = new Timeline(children.length, lastsSeconds);
+  for (const child of children) running.add(child);
   try {
-    await Promise.all(children.map((child, n) => ask(child, orders[n]!)));
+    await Promise.all(children.map((child, n) => child.ask(orders[n]!)));
     onConnected?.();
     const idleBefore = machineCpu();
-    const results = (await Promise.all(children.map((child) => ask(child, beginNote)))) as Result[];
-    return { results, load: loadOf(results, rate, idleBefore) };
+    timeline.begin();
+    for (const child of children) child.onSecond = (second) => timeline.add(second);
+    const results = (await Promise.all(children.map((child) => child.ask(beginNote)))) as Result[];
+    return { results, load: loadOf(results, rate, idleBefore, timeline.end()) };
   } finally {
+    timeline.end();
     // After a failure of one process the others end, too.
-    for (const child of children) if (child.connected) child.kill('SIGKILL');
+    for (const child of children) {
+      child.end();
+      running.delete(child);
+    }
   }
 }
 
-function loadOf(results: ProcessResult[], rate: number, idleBefore: { idle: number; total: number }): LoadResult {
+function loadOf(
+  results: ProcessResult[],
+  rate: number,
+  idleBefore: { idle: number; total: number },
+  seconds: Second[],
+): LoadResult {
   const idleAfter = machineCpu();
   const histogram = new Histogram();
   const refused: Record<string, number> = {};
-  const sum = { accepted: 0, requestsPerSecond: 0, broken: 0, unsent: 0 };
+  const sum = { accepted: 0, requestsPerSecond: 0, broken: 0, unsure: 0, unsent: 0 };
   for (const result of results) {
     const part = new Histogram(result.counts);
     part.max = result.maxMicroseconds;
@@ -88,6 +119,7 @@ function loadOf(results: ProcessResult[], rate: number, idleBefore: { idle: numb
     sum.accepted += result.accepted;
     sum.requestsPerSecond += (result.measured / result.measuredMs) * 1000;
     sum.broken += result.broken;
+    sum.unsure += result.unsure;
     sum.unsent += result.unsent;
     for (const [status, count] of Object.entries(result.refused)) refused[status] = (refused[status] ?? 0) + count;
   }
@@ -100,19 +132,54 @@ function loadOf(results: ProcessResult[], rate: number, idleBefore: { idle: numb
       : missedRate
         ? `${sum.requestsPerSecond.toFixed(0)} of ${rate} messages/s were answered`
         : '';
-  const latency = summaryOf(histogram);
+  const [latency, bars] = [summaryOf(histogram), histogram.bars()];
   const startedAtMs = Math.min(...results.map((result) => result.startedAtMs));
   const between = (fromMs: number, toMs: number) => countBetween(results, fromMs, toMs);
-  return { ...sum, latency, refused, generatorCpuShare, machineIdleShare, invalid, startedAtMs, between };
+  return {
+    ...sum,
+    latency,
+    bars,
+    refused,
+    generatorCpuShare,
+    machineIdleShare,
+    invalid,
+    startedAtMs,
+    between,
+    seconds,
+  };
 }
 
-/** Sends a message and returns the answer: a note, or the result. */
-async function ask(child: ChildProcess, message: object | string): Promise<unknown> {
-  const ended = once(child, 'exit').then(([code]) => {
-    throw new Error(`a generator process ended with ${code} before its result`);
-  });
-  child.send(message);
-  const [answer] = (await Promise.race([once(child, 'message'), ended])) as [unknown];
-  ended.catch(() => {});
-  return answer;
+/** One generator process. */
+class Child {
+  onSecond: (second: ProcessSecond) => void = () => {};
+  readonly #process: ChildProcess;
+  #answered: (answer: unknown) => void = () => {};
+
+  constructor(child: ChildProcess) {
+    this.#process = child;
+    child.on('message', (message: object | string) => {
+      if (typeof message === 'object' && secondNote in message) this.onSecond(message[secondNote] as ProcessSecond);
+      else this.#answered(message);
+    });
+  }
+
+  /** Sends a message and returns the answer: a note, or the result. */
+  async ask(message: object | string): Promise<unknown> {
+    const ended = once(this.#process, 'exit').then(([code]) => {
+      throw new Error(`a generator process ended with ${code} before its result`);
+    });
+    const answer = new Promise<unknown>((resolve) => {
+      this.#answered = resolve;
+    });
+    this.#process.send(message);
+    try {
+      return await Promise.race([answer, ended]);
+    } finally {
+      ended.catch(() => {});
+    }
+  }
+
+  end(): void {
+    if (this.#process.connected) this.#process.kill('SIGKILL');
+  }
 }

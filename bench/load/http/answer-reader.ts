@@ -1,5 +1,6 @@
 /** The answers on one keep-alive connection, one after the other, put together from the pieces in which they come. */
 const headEnd = Buffer.from('\r\n\r\n');
+const lastChunk = Buffer.from('0\r\n\r\n');
 const none: Buffer = Buffer.alloc(0);
 
 export class AnswerReader {
@@ -17,12 +18,14 @@ export class AnswerReader {
     const answer = this.#partial ? Buffer.concat([this.#partial, piece]) : piece;
     const bodyAt = answer.indexOf(headEnd) + headEnd.length;
     const head = bodyAt < headEnd.length ? '' : answer.toString('latin1', 0, bodyAt);
-    const bodyLength = Number(/content-length: (\d+)/i.exec(head)?.[1] ?? 0);
-    if (head === '' || answer.length < bodyAt + bodyLength) {
+    const bodyLength = Number(/content-length: *(\d+)/i.exec(head)?.[1] ?? 0);
+    const isChunked = /transfer-encoding: *chunked/i.test(head);
+    if (head === '' || answer.length < bodyAt + bodyLength || (isChunked && !hasLastChunk(answer))) {
       this.#partial = answer === piece ? Buffer.from(piece) : answer;
       return 0;
     }
     this.#partial = undefined;
+    // A body in chunks is the refusal of another server; only its status counts.
     this.body = answer.subarray(bodyAt, bodyAt + bodyLength);
     return Number(head.slice(9, 12));
   }
@@ -31,4 +34,9 @@ export class AnswerReader {
   forget(): void {
     this.#partial = undefined;
   }
+}
+
+/** One request at a time is in flight, so the answer ends where the bytes end. */
+function hasLastChunk(answer: Buffer): boolean {
+  return answer.subarray(-lastChunk.length).equals(lastChunk);
 }

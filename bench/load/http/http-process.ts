@@ -4,8 +4,9 @@
  * millisecond in which a request was due, however late it left, so that a stalled server cannot hide its stall.
  */
 import { connect, type Socket } from 'node:net';
-import { serveOrder, Tenths } from '../generator-process.ts';
-import { Histogram } from '../histogram.ts';
+import { Counting } from '../counting.ts';
+import { serveOrder } from '../generator-process.ts';
+import { DueTimes, Pace } from '../pace.ts';
 import type { ProcessResult } from '../processes.ts';
 import { AnswerReader } from './answer-reader.ts';
 import { DeviceRequest, DrawnRequests, InTurn, type MessageKind, type Requests } from './requests.ts';
@@ -17,11 +18,15 @@ export interface ProcessOrder {
   sockets: number;
   /** Requests/s of this process; 0 = as fast as answers come. */
   rate: number;
+  /** Time before the warm-up in which the rate grows from 0. */
+  rampMs: number;
   warmupMs: number;
   durationMs: number;
   firstTs: number;
   stepMs: number;
   kind: MessageKind;
+  /** Points of each record of telemetry. */
+  points: number;
   /** True: each message is of a device drawn at random. False: the devices take turns. */
   drawn: boolean;
 }
@@ -34,22 +39,16 @@ export interface HttpProcessResult extends ProcessResult {
 const okStatus = 0x32;
 const lineFeed = 10;
 const stallMsMax = 30_000;
+const connectTriesMax = 20;
+const retryMs = 500;
 
 class Generator {
   readonly #order: ProcessOrder;
-  readonly #histogram = new Histogram();
   readonly #idle: Slot[] = [];
-  /** Due times of requests that wait for a free socket, oldest first. */
-  #due: number[] = [];
-  #dueHead = 0;
+  readonly #due = new DueTimes();
+  readonly #counting = new Counting(() => this.#due.length);
   #stopping = false;
   #open = 0;
-  #measuring = false;
-  #accepted = 0;
-  #measured = 0;
-  #broken = 0;
-  #tenths: Tenths | undefined;
-  readonly #refused: Record<string, number> = {};
   #drained: () => void = () => {};
 
   constructor(order: ProcessOrder) {
@@ -57,57 +56,52 @@ class Generator {
   }
 
   async run(connected: () => Promise<void>): Promise<HttpProcessResult> {
-    const { sockets, tokens, firstTs, stepMs, kind, drawn, rate, warmupMs, durationMs } = this.#order;
-    const requests = drawn
-      ? []
-      : tokens.map((token, n) => new DeviceRequest(token, firstTs, stepMs, n * 2_654_435_761, kind));
-    const all = { tokens, sent: new Uint32Array(tokens.length), firstTs, stepMs };
+    const { sockets, tokens, firstTs, stepMs, kind, points, drawn, rate, rampMs, warmupMs, durationMs } = this.#order;
+    const form = { firstTs, stepMs, kind, points };
+    const requests = drawn ? [] : tokens.map((token, n) => new DeviceRequest(token, form, n * 2_654_435_761));
+    const all = { tokens, sent: new Uint32Array(tokens.length) };
     const slots = Array.from({ length: sockets }, (_, n) => {
-      if (drawn) return new Slot(new DrawnRequests(all, n * 2_654_435_761));
+      if (drawn) return new Slot(new DrawnRequests(all, form, n * 2_654_435_761));
       // Each device belongs to one socket: its buffer is never changed while it is being sent.
       return new Slot(new InTurn(requests.filter((__, device) => device % sockets === n)));
     });
     await Promise.all(slots.map((slot) => this.#connect(slot)));
     await connected();
-    const tenths = new Tenths();
-    this.#tenths = tenths;
-    const cpuAtStart = process.cpuUsage();
-    const startedAt = performance.now();
+    const startedAt = this.#counting.begin();
+    const pace = new Pace({ rate, rampMs });
+    const ready = slots.filter(({ isConnected }) => isConnected);
     if (rate > 0) {
-      this.#idle.push(...slots);
-      this.#paceFrom(startedAt, rate);
+      this.#idle.push(...ready);
+      pace.start(startedAt, (dueAt) => this.#schedule(dueAt));
     } else {
-      for (const slot of slots) this.#send(slot, performance.now());
+      for (const slot of ready) this.#send(slot, performance.now());
     }
-    await elapse(warmupMs);
-    const measuredFrom = performance.now();
-    this.#measuring = true;
+    await elapse(rampMs + warmupMs);
+    this.#counting.beginMeasuring();
     await elapse(durationMs);
-    this.#measuring = false;
-    const measuredMs = performance.now() - measuredFrom;
-    const unsent = this.#due.length - this.#dueHead;
+    this.#counting.endMeasuring();
+    pace.stop();
     await this.#stop();
-    const cpu = process.cpuUsage(cpuAtStart);
     return {
-      accepted: this.#accepted,
-      measured: this.#measured,
-      measuredMs,
-      refused: this.#refused,
-      broken: this.#broken,
-      unsent,
+      ...this.#counting.end(),
       lastTs: requests.flatMap((request, n) => (request.sent > 0 ? [[tokens[n]!, request.ts]] : [])),
-      counts: [...this.#histogram.counts],
-      maxMicroseconds: this.#histogram.max,
-      cpuMs: (cpu.user + cpu.system) / 1000,
-      elapsedMs: performance.now() - startedAt,
-      tenths: tenths.counts,
-      startedAtMs: tenths.startedAtMs,
     };
   }
 
-  #connect(slot: Slot): Promise<void> {
+  /** A refused attempt is counted and repeated. A socket that is refused each time sends nothing. */
+  async #connect(slot: Slot): Promise<void> {
+    for (let tries = 0; tries < connectTriesMax && !this.#stopping; tries += 1) {
+      const fault = await this.#attempt(slot);
+      if (fault === '') return;
+      this.#counting.refuse(fault);
+      await elapse(retryMs * (0.5 + Math.random()));
+    }
+  }
+
+  /** Resolves with '' when connected, else with the reason. */
+  #attempt(slot: Slot): Promise<string> {
     const { host, port } = this.#order;
-    return new Promise((resolve, reject) => {
+    return new Promise((resolve) => {
       const buffer = Buffer.allocUnsafe(16 * 1024);
       const socket = connect({
         host,
@@ -122,9 +116,14 @@ class Generator {
         },
       });
       slot.socket = socket;
-      socket.once('connect', resolve);
-      socket.on('error', reject);
-      socket.on('close', () => this.#closed(slot));
+      socket.once('connect', () => {
+        slot.isConnected = true;
+        resolve('');
+      });
+      socket.on('error', ({ code, message }: NodeJS.ErrnoException) => resolve(`${code ?? message} at the connect`));
+      socket.on('close', () => {
+        if (slot.isConnected) this.#closed(slot);
+      });
     });
   }
 
@@ -143,45 +142,24 @@ class Generator {
     this.#open -= 1;
     slot.inFlight = false;
     if (status === 200) {
-      const now = performance.now();
-      this.#accepted += 1;
-      this.#tenths!.add(now);
-      if (this.#measuring) {
-        this.#measured += 1;
-        this.#histogram.record((now - slot.dueAt) * 1000);
-      }
+      this.#counting.acknowledged(slot.dueAt, performance.now());
     } else {
-      this.#refused[status] = (this.#refused[status] ?? 0) + 1;
+      this.#counting.refuse(status);
     }
+    this.#goOn(slot);
+  }
+
+  /** A connected slot without a request in flight takes the next one. */
+  #goOn(slot: Slot): void {
     if (this.#stopping) {
       if (this.#open === 0) this.#drained();
     } else if (this.#order.rate === 0) {
       this.#send(slot, performance.now());
-    } else if (this.#dueHead < this.#due.length) {
-      this.#send(slot, this.#due[this.#dueHead++]!);
     } else {
-      this.#idle.push(slot);
+      const dueAt = this.#due.shift();
+      if (dueAt === undefined) this.#idle.push(slot);
+      else this.#send(slot, dueAt);
     }
-  }
-
-  /** One tick a millisecond; a late tick catches up, with the due times it should have had. */
-  #paceFrom(startedAt: number, rate: number): void {
-    let scheduled = 0;
-    let ticks = 0;
-    const tick = (): void => {
-      if (this.#stopping) return;
-      const now = performance.now();
-      for (; startedAt + ticks <= now; ticks += 1) {
-        const target = Math.floor(((ticks + 1) * rate) / 1000);
-        for (; scheduled < target; scheduled += 1) this.#schedule(startedAt + ticks);
-      }
-      if (this.#dueHead > 65_536) {
-        this.#due = this.#due.slice(this.#dueHead);
-        this.#dueHead = 0;
-      }
-      setTimeout(tick, 1);
-    };
-    tick();
   }
 
   #schedule(dueAt: number): void {
@@ -191,10 +169,11 @@ class Generator {
   }
 
   #closed(slot: Slot): void {
+    slot.isConnected = false;
     if (slot.inFlight) {
       slot.inFlight = false;
       this.#open -= 1;
-      this.#broken += 1;
+      this.#counting.breakOff(1);
     }
     if (this.#stopping) {
       if (this.#open === 0) this.#drained();
@@ -203,10 +182,9 @@ class Generator {
     const at = this.#idle.indexOf(slot);
     if (at >= 0) this.#idle.splice(at, 1);
     slot.answer.forget();
-    this.#connect(slot).then(
-      () => (this.#order.rate === 0 ? this.#send(slot, performance.now()) : this.#idle.push(slot)),
-      () => {},
-    );
+    void this.#connect(slot).then(() => {
+      if (slot.isConnected) this.#goOn(slot);
+    });
   }
 
   /** No more requests; waits for the answers that are still out. */
@@ -222,6 +200,7 @@ class Generator {
 /** A socket, the requests that are its own, and whether one is in flight. */
 class Slot {
   socket: Socket | undefined;
+  isConnected = false;
   dueAt = 0;
   inFlight = false;
   readonly answer = new AnswerReader();

@@ -1,5 +1,6 @@
 /** The HTTP load: one order for each generator process, and the sum of their results. */
 import { fileURLToPath } from 'node:url';
+import { recordPoints } from '../moving-record.ts';
 import { type LoadResult, runProcesses } from '../processes.ts';
 import type { HttpProcessResult, ProcessOrder } from './http-process.ts';
 import type { MessageKind } from './requests.ts';
@@ -12,11 +13,14 @@ export interface HttpLoad {
   processes: number;
   /** Requests/s in all; 0 = closed loop. */
   rate: number;
+  /** Time before the warm-up in which the rate grows from 0. */
+  rampSeconds?: number;
   warmupSeconds: number;
   seconds: number;
   firstTs: number;
   stepMs: number;
   kind?: MessageKind;
+  points?: number;
   drawn?: boolean;
   onConnected?: (() => void) | undefined;
 }
@@ -30,7 +34,11 @@ const entry = fileURLToPath(new URL('./http-process.js', import.meta.url));
 
 export async function runHttpLoad(load: HttpLoad): Promise<HttpLoadResult> {
   const orders = Array.from({ length: load.processes }, (_, n) => orderFor(load, n));
-  const { results, load: seen } = await runProcesses<HttpProcessResult>(entry, orders, load);
+  const { results, load: seen } = await runProcesses<HttpProcessResult>(entry, orders, {
+    rate: load.rate,
+    lastsSeconds: (load.rampSeconds ?? 0) + load.warmupSeconds + load.seconds,
+    onConnected: load.onConnected,
+  });
   return { ...seen, lastTs: new Map(results.flatMap((result) => result.lastTs)) };
 }
 
@@ -42,11 +50,13 @@ function orderFor(load: HttpLoad, n: number): ProcessOrder {
     tokens: load.tokens.filter((_, device) => device % load.processes === n),
     sockets: Math.min(share(load.sockets), load.tokens.length),
     rate: load.rate / load.processes,
+    rampMs: (load.rampSeconds ?? 0) * 1000,
     warmupMs: load.warmupSeconds * 1000,
     durationMs: load.seconds * 1000,
     firstTs: load.firstTs,
     stepMs: load.stepMs,
     kind: load.kind ?? 'telemetry',
+    points: load.points ?? recordPoints,
     drawn: load.drawn ?? false,
   };
 }

@@ -6,14 +6,24 @@ import { MovingRecord, recordText, wanderingDigits } from '../moving-record.ts';
 
 /** The kind of message: the path after the token, and its body. */
 export type MessageKind = 'telemetry' | 'attributes';
-const bodies: Record<MessageKind, (ts: number) => string> = {
+const bodies: Record<MessageKind, (ts: number, points: number) => string> = {
   telemetry: recordText,
   // Four keys; `sequence` identifies the last post of a device.
   attributes: (ts) => `{"sequence":${ts},"temperature":21.50,"humidity":48.20,"mode":"auto"}`,
 };
 
-function requestText(token: string, kind: MessageKind, ts: number): { text: string; tokenAt: number; tsAt: number } {
-  const body = bodies[kind](ts);
+/** What the requests of a run have in common. */
+export interface RequestForm {
+  kind: MessageKind;
+  /** Of each record of telemetry. */
+  points: number;
+  firstTs: number;
+  /** Between two messages of a device. */
+  stepMs: number;
+}
+
+function requestText(token: string, { kind, points }: RequestForm, ts: number) {
+  const body = bodies[kind](ts, points);
   const begin = 'POST /api/v1/';
   const head =
     `${begin}${token}/${kind} HTTP/1.1\r\nHost: localhost\r\n` +
@@ -33,8 +43,9 @@ export class DeviceRequest implements Requests {
   readonly #record: MovingRecord;
   #sent = 0;
 
-  constructor(token: string, firstTs: number, stepMs: number, seed: number, kind: MessageKind = 'telemetry') {
-    const { text, tsAt } = requestText(token, kind, firstTs - stepMs);
+  constructor(token: string, form: RequestForm, seed: number) {
+    const { firstTs, stepMs } = form;
+    const { text, tsAt } = requestText(token, form, firstTs - stepMs);
     this.bytes = Buffer.from(text);
     this.#record = new MovingRecord(this.bytes, tsAt, stepMs, seed, wanderingDigits(this.bytes, tsAt));
   }
@@ -76,28 +87,29 @@ export interface DrawnDevices {
   tokens: string[];
   /** Messages of each device. */
   sent: Uint32Array;
-  firstTs: number;
-  stepMs: number;
 }
 
 /** A device drawn at random for each message: a million devices take one buffer for each socket. */
 export class DrawnRequests implements Requests {
   readonly #devices: DrawnDevices;
+  readonly #form: RequestForm;
   readonly #bytes: Buffer;
   readonly #tokenAt: number;
   readonly #record: MovingRecord;
 
-  constructor(devices: DrawnDevices, seed: number) {
-    const { tokens, firstTs, stepMs } = devices;
-    const { text, tokenAt, tsAt } = requestText(tokens[0]!, 'telemetry', firstTs);
+  constructor(devices: DrawnDevices, form: RequestForm, seed: number) {
+    const { firstTs, stepMs } = form;
+    const { text, tokenAt, tsAt } = requestText(devices.tokens[0]!, form, firstTs);
     this.#devices = devices;
+    this.#form = form;
     this.#bytes = Buffer.from(text);
     this.#tokenAt = tokenAt;
     this.#record = new MovingRecord(this.#bytes, tsAt, stepMs, seed, wanderingDigits(this.#bytes, tsAt));
   }
 
   next(): Buffer {
-    const { tokens, sent, firstTs, stepMs } = this.#devices;
+    const { tokens, sent } = this.#devices;
+    const { firstTs, stepMs } = this.#form;
     const device = Math.floor(Math.random() * tokens.length);
     this.#bytes.write(tokens[device]!, this.#tokenAt, 'latin1');
     this.#record.moveTo(firstTs + sent[device]! * stepMs);

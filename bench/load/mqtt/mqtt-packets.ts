@@ -7,6 +7,8 @@ import { MovingRecord, recordText, wanderingDigits } from '../moving-record.ts';
 /** MQTT 3.1.1 or 5. */
 export type Level = 4 | 5;
 
+export type Qos = 0 | 1;
+
 export const packetType = { connack: 2, publish: 3, puback: 4, suback: 9, pingresp: 13, disconnect: 14 } as const;
 
 export interface ConnectFields {
@@ -29,8 +31,9 @@ export function connectPacket({ clientId, username, keepAliveSeconds, level }: C
   );
 }
 
-export function publishPacket(topic: string, payload: string, packetId: number, level: Level): Buffer {
-  return packet(0x32, text(topic), twoBytes(packetId), noProperties(level), Buffer.from(payload));
+export function publishPacket(topic: string, payload: string, packetId: number, level: Level, qos: Qos = 1): Buffer {
+  const id = qos === 0 ? Buffer.alloc(0) : twoBytes(packetId);
+  return packet(0x30 | (qos << 1), text(topic), id, noProperties(level), Buffer.from(payload));
 }
 
 export function subscribePacket(filter: string, packetId: number, level: Level): Buffer {
@@ -43,8 +46,6 @@ export function pubackPacket(packetId: number): Buffer {
 
 /** Makes the payload of a slot, of a device or of a gateway for many devices; all slots have one length. */
 export type PayloadText = (ts: number, slot: number) => string;
-
-export const devicePayload: PayloadText = (ts) => recordText(ts);
 
 /** A message for all these devices of a gateway, with a record of so many points for each. */
 export function gatewayText(children: string[], ts: number, points?: number): string {
@@ -66,6 +67,7 @@ export interface RingOrder {
   firstTs: number;
   stepMs: number;
   level: Level;
+  qos: Qos;
   /** Makes random walks of several rings differ. */
   seed: number;
 }
@@ -75,10 +77,10 @@ export class TurnRing implements PublishRing {
   readonly #packets: PacketsInARow;
   readonly #records: MovingRecord[][];
 
-  constructor({ topic, slots, firstTs, stepMs, level, seed }: RingOrder, payload: PayloadText) {
+  constructor({ topic, slots, firstTs, stepMs, level, qos, seed }: RingOrder, payload: PayloadText) {
     const turnMs = slots * stepMs;
     this.#packets = new PacketsInARow(slots, (slot) => {
-      return publishPacket(topic, payload(firstTs + slot * stepMs - turnMs, slot), slot + 1, level);
+      return publishPacket(topic, payload(firstTs + slot * stepMs - turnMs, slot), slot + 1, level, qos);
     });
     const { bytes } = this.#packets;
     const places = recordPlaces(bytes);
@@ -111,10 +113,10 @@ export class DrawnRing implements PublishRing {
   readonly #firstTs: number;
   readonly #stepMs: number;
 
-  constructor({ topic, slots, firstTs, stepMs, level, seed }: RingOrder, names: string[]) {
+  constructor({ topic, slots, firstTs, stepMs, level, qos, seed }: RingOrder, names: string[]) {
     const one = names[0]!;
     this.#packets = new PacketsInARow(slots, (slot) => {
-      return publishPacket(topic, gatewayText([one], firstTs), slot + 1, level);
+      return publishPacket(topic, gatewayText([one], firstTs), slot + 1, level, qos);
     });
     const { bytes } = this.#packets;
     const places = recordPlaces(bytes);

@@ -4,18 +4,20 @@
  * millisecond in which a message was due, however late it left, so that a stalled server cannot hide its stall.
  */
 import { connect, type Socket } from 'node:net';
-import { serveOrder, Tenths } from '../generator-process.ts';
-import { Histogram } from '../histogram.ts';
+import { Counting } from '../counting.ts';
+import { serveOrder } from '../generator-process.ts';
+import { recordText } from '../moving-record.ts';
+import { DueTimes, Pace } from '../pace.ts';
 import type { ProcessResult } from '../processes.ts';
 import {
   connectPacket,
   DrawnRing,
-  devicePayload,
   gatewayText,
   type Level,
   type PublishRing,
   packetType,
   publishPacket,
+  type Qos,
   TurnRing,
 } from './mqtt-packets.ts';
 import { PacketReader } from './packet-reader.ts';
@@ -34,11 +36,15 @@ export interface MqttProcessOrder {
   window: number;
   /** Messages/s of this process; 0 = as fast as acknowledgements come. */
   rate: number;
+  /** Time before the warm-up in which the rate grows from 0. */
+  rampMs: number;
   warmupMs: number;
   durationMs: number;
   firstTs: number;
   stepMs: number;
   level: Level;
+  /** 0: a message counts as acknowledged when the kernel has taken it. */
+  qos: Qos;
   /** Devices of a gateway in each message, which take turns in blocks of so many; 0 = all of them. */
   messageDevices: number;
   /** Points of each device in a message. */
@@ -60,67 +66,47 @@ const received = Buffer.allocUnsafe(64 * 1024);
 
 class Generator {
   readonly #order: MqttProcessOrder;
-  readonly #histogram = new Histogram();
+  readonly #due = new DueTimes();
+  readonly #counting = new Counting(() => this.#due.length);
   readonly #connections: Connection[];
   /** Open loop: connections with a free slot, once for each, in the order in which they came free. */
   readonly #idle: Ring<Connection>;
-  /** Due times of messages that wait for a free slot, oldest first. */
-  #due: number[] = [];
-  #dueHead = 0;
   #stopping = false;
-  #measuring = false;
   #inFlight = 0;
-  #accepted = 0;
-  #measured = 0;
-  #broken = 0;
-  #tenths: Tenths | undefined;
-  readonly #refused: Record<string, number> = {};
   #drained: () => void = () => {};
 
   constructor(order: MqttProcessOrder) {
     this.#order = order;
-    this.#connections = order.clients.map((client, n) => new Connection(client, order, n));
+    // Without acknowledgements, what the kernel has taken makes room for the next messages.
+    const written = (connection: Connection, slots: number[]) => {
+      for (const slot of slots) this.#acknowledged(connection, slot, 0);
+      connection.flush();
+    };
+    const onWritten = order.qos === 0 ? written : undefined;
+    this.#connections = order.clients.map((client, n) => new Connection(client, order, n, onWritten));
     this.#idle = new Ring(order.clients.length * order.window);
   }
 
   async run(connected: () => Promise<void>): Promise<ProcessResult> {
-    const { rate, turns, warmupMs, durationMs } = this.#order;
+    const { rate, rampMs, turns, warmupMs, durationMs } = this.#order;
     await this.#connectAll();
     await connected();
-    const tenths = new Tenths();
-    this.#tenths = tenths;
-    const cpuAtStart = process.cpuUsage();
-    const startedAt = performance.now();
-    if (rate > 0) this.#paceFrom(startedAt, rate);
+    const startedAt = this.#counting.begin();
+    const pace = new Pace({ rate, rampMs });
+    if (rate > 0) this.#paceFrom(startedAt, pace);
     else {
       for (const connection of this.#connections) {
         this.#sendNext(connection, startedAt);
         connection.flush();
       }
     }
-    await elapse(warmupMs);
-    const measuredFrom = performance.now();
-    this.#measuring = true;
+    await elapse(rampMs + warmupMs);
+    this.#counting.beginMeasuring();
     await (turns > 0 ? this.#allSent() : elapse(durationMs));
-    this.#measuring = false;
-    const measuredMs = performance.now() - measuredFrom;
-    const unsent = this.#due.length - this.#dueHead;
+    this.#counting.endMeasuring();
+    pace.stop();
     await this.#stop();
-    const cpu = process.cpuUsage(cpuAtStart);
-    return {
-      accepted: this.#accepted,
-      measured: this.#measured,
-      measuredMs,
-      refused: this.#refused,
-      broken: this.#broken,
-      unsent,
-      counts: [...this.#histogram.counts],
-      maxMicroseconds: this.#histogram.max,
-      cpuMs: (cpu.user + cpu.system) / 1000,
-      elapsedMs: performance.now() - startedAt,
-      tenths: tenths.counts,
-      startedAtMs: tenths.startedAtMs,
-    };
+    return this.#counting.end();
   }
 
   async #connectAll(): Promise<void> {
@@ -137,7 +123,7 @@ class Generator {
     for (let tries = 0; tries < connectTriesMax; tries += 1) {
       const fault = await this.#attempt(connection);
       if (fault === '') return;
-      this.#count(fault);
+      this.#counting.refuse(fault);
       await elapse(retryMs * (0.5 + Math.random()));
     }
   }
@@ -165,7 +151,7 @@ class Generator {
           if (rate > 0) for (let n = 0; n < window; n += 1) this.#idle.push(connection);
           resolve('');
         } else if (type === packetType.disconnect) {
-          this.#count(`DISCONNECT ${end > start ? bytes[start] : 0}`);
+          this.#counting.refuse(`DISCONNECT ${end > start ? bytes[start] : 0}`);
         }
       };
       const onread = {
@@ -201,7 +187,7 @@ class Generator {
 
   #answered(connection: Connection, packetId: number, code: number): void {
     if (connection.isJoining) {
-      if (code >= 0x80) this.#count(`0x${code.toString(16)}`);
+      if (code >= 0x80) this.#counting.refuse(`0x${code.toString(16)}`);
       connection.joinNext(packetId);
     } else {
       this.#acknowledged(connection, packetId - 1, code);
@@ -211,61 +197,35 @@ class Generator {
   #acknowledged(connection: Connection, slot: number, code: number): void {
     const dueAt = connection.release(slot);
     if (dueAt === undefined) {
-      this.#count('unexpected');
+      this.#counting.refuse('unexpected');
       return;
     }
     this.#inFlight -= 1;
     const now = performance.now();
-    if (code < 0x80) {
-      this.#accepted += 1;
-      this.#tenths!.add(now);
-      if (this.#measuring) {
-        this.#measured += 1;
-        this.#histogram.record((now - dueAt) * 1000);
-      }
-    } else {
-      this.#count(`0x${code.toString(16)}`);
-    }
+    if (code < 0x80) this.#counting.acknowledged(dueAt, now);
+    else this.#counting.refuse(`0x${code.toString(16)}`);
     if (this.#stopping) {
       if (this.#inFlight === 0) this.#drained();
     } else if (this.#order.rate === 0) {
       this.#sendNext(connection, now);
       if (this.#inFlight === 0) this.#drained();
-    } else if (this.#dueHead < this.#due.length) {
-      this.#send(connection, slot, this.#due[this.#dueHead++]!);
     } else {
-      this.#idle.push(connection);
+      const next = this.#due.shift();
+      if (next === undefined) this.#idle.push(connection);
+      else this.#send(connection, slot, next);
     }
   }
 
-  #count(what: string): void {
-    this.#refused[what] = (this.#refused[what] ?? 0) + 1;
-  }
-
-  /** One tick a millisecond; a late tick catches up, with the due times it should have had. */
-  #paceFrom(startedAt: number, rate: number): void {
-    let scheduled = 0;
-    let ticks = 0;
+  #paceFrom(startedAt: number, pace: Pace): void {
     const touched = new Set<Connection>();
-    const tick = (): void => {
-      if (this.#stopping) return;
-      const now = performance.now();
-      for (; startedAt + ticks <= now; ticks += 1) {
-        const target = Math.floor(((ticks + 1) * rate) / 1000);
-        for (; scheduled < target; scheduled += 1) {
-          const connection = this.#schedule(startedAt + ticks);
-          if (connection) touched.add(connection);
-        }
-      }
+    const due = (at: number): void => {
+      const connection = this.#schedule(at);
+      if (connection) touched.add(connection);
+    };
+    pace.start(startedAt, due, () => {
       for (const connection of touched) connection.flush();
       touched.clear();
-      if (this.#dueHead > 65_536) {
-        this.#due = this.#due.slice(this.#dueHead);
-        this.#dueHead = 0;
-      }
-      setTimeout(tick, 1);
-    };
-    tick();
+    });
   }
 
   #schedule(dueAt: number): Connection | undefined {
@@ -285,7 +245,7 @@ class Generator {
   #closed(connection: Connection): void {
     const lost = connection.lose();
     this.#inFlight -= lost;
-    this.#broken += 1;
+    this.#counting.breakOff(lost);
     if (this.#inFlight === 0) this.#drained();
   }
 
@@ -307,6 +267,9 @@ class Generator {
   }
 }
 
+/** Called when the kernel has taken the packets of some slots. */
+type OnWritten = (connection: Connection, slots: number[]) => void;
+
 /** A socket, and which of its packet ids are in flight since when. */
 class Connection {
   /** Undefined = not connected: it sends nothing. */
@@ -315,6 +278,7 @@ class Connection {
   readonly #order: MqttProcessOrder;
   readonly #children: string[];
   readonly #ring: PublishRing;
+  readonly #onWritten: OnWritten | undefined;
   /** Due time of the message of each slot; -1 = the slot is free. */
   readonly #dueAt: Float64Array;
   #inFlight = 0;
@@ -329,9 +293,10 @@ class Connection {
   #joinsOpen = 0;
   #allJoined: (() => void) | undefined;
 
-  constructor({ token, children }: MqttClient, order: MqttProcessOrder, n: number) {
-    const { window, firstTs, stepMs, level, messageDevices, points, drawn, turns } = order;
+  constructor({ token, children }: MqttClient, order: MqttProcessOrder, n: number, onWritten: OnWritten | undefined) {
+    const { window, firstTs, stepMs, level, qos, messageDevices, points, drawn, turns } = order;
     this.#order = order;
+    this.#onWritten = onWritten;
     this.#children = children;
     this.connectBytes = connectPacket({ clientId: token, username: token, keepAliveSeconds, level });
     const isGateway = children.length > 0;
@@ -339,8 +304,8 @@ class Connection {
     const slots = isDivided ? children.length / messageDevices : window;
     if (!Number.isInteger(slots)) throw new Error(`${children.length} devices in messages of ${messageDevices}`);
     const topic = isGateway ? 'v1/gateway/telemetry' : 'v1/devices/me/telemetry';
-    const ring = { topic, slots, firstTs, stepMs, level, seed: 104_729 * n };
-    if (!isGateway) this.#ring = new TurnRing(ring, devicePayload);
+    const ring = { topic, slots, firstTs, stepMs, level, qos, seed: 104_729 * n };
+    if (!isGateway) this.#ring = new TurnRing(ring, (ts) => recordText(ts, points));
     else if (drawn) this.#ring = new DrawnRing(ring, children);
     else {
       this.#ring = new TurnRing(ring, (ts, slot) => {
@@ -364,7 +329,16 @@ class Connection {
   /** A packet stays as it is until its acknowledgement, so the socket may send it when it likes. */
   flush(): void {
     if (this.#ready === 0) return;
-    this.socket!.write(this.#ring.bytes(this.#readyFrom, this.#ready));
+    const bytes = this.#ring.bytes(this.#readyFrom, this.#ready);
+    const onWritten = this.#onWritten;
+    if (onWritten === undefined) {
+      this.socket!.write(bytes);
+    } else {
+      const slots = Array.from({ length: this.#ready }, (_, n) => this.#readyFrom + n);
+      this.socket!.write(bytes, (error) => {
+        if (!error) onWritten(this, slots);
+      });
+    }
     this.#ready = 0;
   }
 

@@ -4,15 +4,13 @@ import { recordPoints } from '../moving-record.ts';
 import { type LoadResult, runProcesses } from '../processes.ts';
 import type { MqttProcessOrder } from './mqtt-process.ts';
 
-type OrderOfProcess = Omit<
-  MqttProcessOrder,
-  'warmupMs' | 'durationMs' | 'messageDevices' | 'points' | 'drawn' | 'turns'
->;
+type Chosen = 'messageDevices' | 'points' | 'drawn' | 'turns' | 'qos';
 
 export interface MqttLoad
-  extends OrderOfProcess,
-    Partial<Pick<MqttProcessOrder, 'messageDevices' | 'points' | 'drawn' | 'turns'>> {
+  extends Omit<MqttProcessOrder, 'warmupMs' | 'durationMs' | 'rampMs' | Chosen>,
+    Partial<Pick<MqttProcessOrder, Chosen>> {
   processes: number;
+  rampSeconds?: number;
   warmupSeconds: number;
   seconds: number;
   onConnected?: (() => void) | undefined;
@@ -22,14 +20,17 @@ const entry = fileURLToPath(new URL('./mqtt-process.js', import.meta.url));
 
 /** `rate`: messages/s in all; 0 = closed loop. */
 export async function runMqttLoad(load: MqttLoad): Promise<LoadResult> {
+  const { rampSeconds = 0, warmupSeconds, seconds } = load;
   const orders = Array.from({ length: load.processes }, (_, n): MqttProcessOrder => {
     const { host, port, window, firstTs, stepMs, level } = load;
-    const { messageDevices = 0, points = recordPoints, drawn = false, turns = 0 } = load;
+    const { messageDevices = 0, points = recordPoints, drawn = false, turns = 0, qos = 1 } = load;
     const clients = load.clients.filter((__, client) => client % load.processes === n);
     const rate = load.rate / load.processes;
-    const [warmupMs, durationMs] = [load.warmupSeconds * 1000, load.seconds * 1000];
-    const times = { rate, warmupMs, durationMs, firstTs, stepMs };
-    return { host, port, clients, window, level, messageDevices, points, drawn, turns, ...times };
+    const [rampMs, warmupMs, durationMs] = [rampSeconds * 1000, warmupSeconds * 1000, seconds * 1000];
+    const times = { rate, rampMs, warmupMs, durationMs, firstTs, stepMs };
+    return { host, port, clients, window, level, qos, messageDevices, points, drawn, turns, ...times };
   });
-  return (await runProcesses(entry, orders, load)).load;
+  const lastsSeconds = load.turns ? 0 : rampSeconds + warmupSeconds + seconds;
+  const { rate, onConnected } = load;
+  return (await runProcesses(entry, orders, { rate, lastsSeconds, onConnected })).load;
 }

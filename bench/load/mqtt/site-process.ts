@@ -68,7 +68,7 @@ class Site {
     this.#order = order;
     const { children, firstTs } = order;
     const slots = children.length;
-    const ring: RingOrder = { topic: 'v1/gateway/telemetry', slots, firstTs, stepMs: 1, level, seed: 0 };
+    const ring: RingOrder = { topic: 'v1/gateway/telemetry', slots, firstTs, stepMs: 1, level, qos: 1, seed: 0 };
     this.#ring = new TurnRing(ring, (ts, slot) => gatewayText([children[slot]!], ts));
   }
 

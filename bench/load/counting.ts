@@ -1,0 +1,133 @@
+/**
+ * What a generator process counts: acknowledged and refused messages, and their latency, in all, in the measured time
+ * and in each second. The parent receives each second when it has ended, for the live view and the charts.
+ */
+import { secondNote, Tenths } from './generator-process.ts';
+import { Histogram } from './histogram.ts';
+import type { ProcessResult } from './processes.ts';
+
+/** One second of one process. */
+export interface ProcessSecond {
+  /** 0 = the first second of the run. */
+  n: number;
+  acknowledged: number;
+  refused: number;
+  /** Messages that were due and found no free connection, at the end of the second. */
+  waiting: number;
+  /** Of the histogram: index and count in turn, without those of zero. */
+  counts: number[];
+  maxMicroseconds: number;
+}
+
+const secondMs = 1_000;
+
+export class Counting {
+  readonly #waiting: () => number;
+  readonly #histogram = new Histogram();
+  readonly #refused: Record<string, number> = {};
+  #second = new Histogram();
+  #secondRefused = 0;
+  #secondAcknowledged = 0;
+  #seconds = 0;
+  #timer: NodeJS.Timeout | undefined;
+  #accepted = 0;
+  #broken = 0;
+  #unsure = 0;
+  #measured = 0;
+  #measuredFrom = 0;
+  #measuredMs = 0;
+  #unsent = 0;
+  #isMeasuring = false;
+  #tenths = new Tenths();
+  #cpuAtStart = process.cpuUsage();
+  #startedAt = 0;
+
+  /** `waiting`: how many messages are due and not sent. */
+  constructor(waiting: () => number) {
+    this.#waiting = waiting;
+  }
+
+  /** Called when the first message leaves. Returns that moment. */
+  begin(): number {
+    this.#tenths = new Tenths();
+    this.#cpuAtStart = process.cpuUsage();
+    this.#startedAt = performance.now();
+    this.#timer = setInterval(() => this.#endSecond(), secondMs);
+    return this.#startedAt;
+  }
+
+  beginMeasuring(): void {
+    this.#measuredFrom = performance.now();
+    this.#isMeasuring = true;
+  }
+
+  endMeasuring(): void {
+    this.#isMeasuring = false;
+    this.#measuredMs = performance.now() - this.#measuredFrom;
+    this.#unsent = this.#waiting();
+  }
+
+  /** A message that was due at `dueAt` is acknowledged. */
+  acknowledged(dueAt: number, now: number): void {
+    this.#accepted += 1;
+    this.#secondAcknowledged += 1;
+    this.#tenths.add(now);
+    const microseconds = (now - dueAt) * 1000;
+    this.#second.record(microseconds);
+    if (!this.#isMeasuring) return;
+    this.#measured += 1;
+    this.#histogram.record(microseconds);
+  }
+
+  refuse(what: string | number): void {
+    this.#refused[what] = (this.#refused[what] ?? 0) + 1;
+    this.#secondRefused += 1;
+  }
+
+  /** A connection broke, with so many messages in flight. */
+  breakOff(messages: number): void {
+    this.#broken += 1;
+    this.#unsure += messages;
+  }
+
+  /** Called once, when the last answer has come. */
+  end(): ProcessResult {
+    clearInterval(this.#timer);
+    const cpu = process.cpuUsage(this.#cpuAtStart);
+    return {
+      accepted: this.#accepted,
+      measured: this.#measured,
+      measuredMs: this.#measuredMs,
+      refused: this.#refused,
+      broken: this.#broken,
+      unsure: this.#unsure,
+      unsent: this.#unsent,
+      counts: [...this.#histogram.counts],
+      maxMicroseconds: this.#histogram.max,
+      cpuMs: (cpu.user + cpu.system) / 1000,
+      elapsedMs: performance.now() - this.#startedAt,
+      tenths: this.#tenths.counts,
+      startedAtMs: this.#tenths.startedAtMs,
+    };
+  }
+
+  #endSecond(): void {
+    const counts: number[] = [];
+    this.#second.counts.forEach((count, index) => {
+      if (count > 0) counts.push(index, count);
+    });
+    const second: ProcessSecond = {
+      n: this.#seconds,
+      acknowledged: this.#secondAcknowledged,
+      refused: this.#secondRefused,
+      waiting: this.#waiting(),
+      counts,
+      maxMicroseconds: this.#second.max,
+    };
+    process.send!({ [secondNote]: second });
+    this.#seconds += 1;
+    this.#second = new Histogram();
+    this.#secondAcknowledged = 0;
+    this.#secondRefused = 0;
+  }
+}

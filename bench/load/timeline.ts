@@ -1,0 +1,84 @@
+/**
+ * What each second of a load showed, put together from its generator processes and from what is watched beside it. Each
+ * second goes to the live view, and all of them to the result, whose page draws them.
+ */
+import type { ProcessSecond } from './counting.ts';
+import { Histogram } from './histogram.ts';
+import { LiveView } from './live-view.ts';
+import { readWatched, type Watched } from './watch.ts';
+
+export interface Second extends Watched {
+  /** Of the run, from 1 on. */
+  second: number;
+  /** Acknowledged in it. */
+  rate: number;
+  refused: number;
+  /** Messages that were due and not sent. */
+  waiting: number;
+  p50Ms: number;
+  p99Ms: number;
+  maxMs: number;
+}
+
+interface Gathering {
+  histogram: Histogram;
+  acknowledged: number;
+  refused: number;
+  waiting: number;
+  processes: number;
+}
+
+export class Timeline {
+  readonly #processes: number;
+  readonly #view: LiveView;
+  readonly #gathering = new Map<number, Gathering>();
+  readonly #seconds: Second[] = [];
+
+  constructor(processes: number, lastsSeconds: number) {
+    this.#processes = processes;
+    this.#view = new LiveView(lastsSeconds);
+  }
+
+  begin(): void {
+    // What is watched counts from here.
+    readWatched();
+  }
+
+  add({ n, acknowledged, refused, waiting, counts, maxMicroseconds }: ProcessSecond): void {
+    const second = this.#gathering.get(n) ?? emptySecond();
+    this.#gathering.set(n, second);
+    for (let i = 0; i < counts.length; i += 2) second.histogram.addAt(counts[i]!, counts[i + 1]!);
+    second.histogram.max = Math.max(second.histogram.max, maxMicroseconds);
+    second.acknowledged += acknowledged;
+    second.refused += refused;
+    second.waiting += waiting;
+    second.processes += 1;
+    if (second.processes === this.#processes) this.#ended(n, second);
+  }
+
+  /** Takes the live view away and returns all seconds. */
+  end(): Second[] {
+    this.#view.end();
+    return this.#seconds;
+  }
+
+  #ended(n: number, { histogram, acknowledged, refused, waiting }: Gathering): void {
+    this.#gathering.delete(n);
+    const second: Second = {
+      second: n + 1,
+      rate: acknowledged,
+      refused,
+      waiting,
+      p50Ms: histogram.percentileMs(50),
+      p99Ms: histogram.percentileMs(99),
+      maxMs: histogram.max / 1000,
+      ...readWatched(),
+    };
+    this.#seconds.push(second);
+    this.#view.show(second);
+  }
+}
+
+function emptySecond(): Gathering {
+  return { histogram: new Histogram(), acknowledged: 0, refused: 0, waiting: 0, processes: 0 };
+}

@@ -1,0 +1,51 @@
+/**
+ * What is watched beside a load: CPU and memory of processes by their role, and figures of the engine under load. A
+ * scenario adds what it started; a target somewhere else shows nothing here.
+ */
+
+export interface Watched {
+  /** Cores in use since the previous reading, by role. */
+  cpu: Record<string, number>;
+  memoryMiB: Record<string, number>;
+  /** By name: the backlog of the journal, parts. */
+  gauges: Record<string, number>;
+}
+
+export interface Watch {
+  /** Milliseconds of CPU time by role, counted from any moment on. */
+  cpuMs(): Record<string, number>;
+  memoryMiB(): Record<string, number>;
+  gauges(): Record<string, number>;
+}
+
+const watches = new Map<Watch, { at: number; cpuMs: Record<string, number> }>();
+
+/** Returns a function that ends the watch. */
+export function watch(what: Watch): () => void {
+  watches.set(what, { at: performance.now(), cpuMs: what.cpuMs() });
+  return () => {
+    watches.delete(what);
+  };
+}
+
+/** Two engines under one load are added up: the idle one takes next to nothing. */
+export function readWatched(): Watched {
+  const read: Watched = { cpu: {}, memoryMiB: {}, gauges: {} };
+  for (const [what, before] of watches) {
+    const now = { at: performance.now(), cpuMs: what.cpuMs() };
+    const elapsedMs = Math.max(1, now.at - before.at);
+    addAll(read.cpu, now.cpuMs, (ms, role) => (ms - (before.cpuMs[role] ?? 0)) / elapsedMs);
+    addAll(read.memoryMiB, what.memoryMiB(), (mib) => mib);
+    addAll(read.gauges, what.gauges(), (value) => value);
+    watches.set(what, now);
+  }
+  return read;
+}
+
+function addAll(
+  sums: Record<string, number>,
+  values: Record<string, number>,
+  figureOf: (value: number, name: string) => number,
+): void {
+  for (const [name, value] of Object.entries(values)) sums[name] = (sums[name] ?? 0) + figureOf(value, name);
+}

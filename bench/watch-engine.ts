@@ -1,0 +1,48 @@
+/**
+ * Watches an engine that a scenario started: CPU and memory of each process, the backlog of the journal, the parts of
+ * ClickHouse. CPU and memory come from /proc each second, the rest from /metrics every five seconds.
+ */
+import type { Engine } from '../test/harness/engine.ts';
+import { cpuBetween, cpuByRole, residentBytesOf } from './cpu.ts';
+import { watch } from './load/watch.ts';
+
+const scrapeMs = 5_000;
+const mebibyte = 1_048_576;
+const nothing = new Map<string, number>();
+
+/** Returns a function that ends the watch. */
+export function watchEngine(engine: Engine): () => void {
+  let gauges: Record<string, number> = {};
+  const scrape = async (): Promise<void> => {
+    const page = await engine.api.metricsPage();
+    gauges = {
+      backlogBytes: gaugeOf(page, 'millrace_journal_backlog_bytes'),
+      parts: gaugeOf(page, 'millrace_clickhouse_parts'),
+    };
+  };
+  // An engine that a scenario has just ended does not answer.
+  const timer = setInterval(() => void scrape().catch(() => {}), scrapeMs);
+  timer.unref();
+  const unwatch = watch({
+    cpuMs: () => cpuBetween(nothing, cpuByRole(engine.pids())),
+    memoryMiB: () => memoryByRole(engine.pids()),
+    gauges: () => gauges,
+  });
+  return () => {
+    clearInterval(timer);
+    unwatch();
+  };
+}
+
+function memoryByRole(pids: Map<string, number>): Record<string, number> {
+  const sums: Record<string, number> = {};
+  for (const [role, pid] of pids) {
+    const name = role.startsWith('worker-') ? 'workers' : role;
+    sums[name] = (sums[name] ?? 0) + residentBytesOf(pid) / mebibyte;
+  }
+  return sums;
+}
+
+function gaugeOf(page: string, name: string): number {
+  return Number(new RegExp(`^${name} (\\S+)$`, 'm').exec(page)?.[1] ?? 0);
+}
