@@ -1,12 +1,13 @@
-/** Prints the result of a scenario as a table, and writes the same figures as JSON below bench/results. */
-import { mkdirSync, writeFileSync } from 'node:fs';
-import { cpus } from 'node:os';
-import { join } from 'node:path';
-import { root } from '../test/harness/engine.ts';
+/** Prints the result of a scenario as a table, and writes it as a file and a page below bench/results. */
+import { writeResultFile } from './result/result-file.ts';
 
 export type Cell = string | number;
 
+/** Since the last result. */
+let printed: string[] = [];
+
 export function say(line: string): void {
+  printed.push(line);
   process.stdout.write(`${line}\n`);
 }
 
@@ -29,12 +30,10 @@ export function figure(value: number): string {
   return value.toFixed(Math.abs(value) >= 10 ? 1 : 2);
 }
 
+/** The page shows what was printed since the last result. */
 export function writeResult(scenario: string, settings: object, result: object): void {
-  const directory = join(root, 'bench', 'results');
-  mkdirSync(directory, { recursive: true });
-  const at = new Date().toISOString();
-  const machine = { cores: cpus().length, cpu: cpus()[0]?.model ?? '', node: process.version };
-  const path = join(directory, `${scenario}-${at.replace(/[:.]/g, '-')}.json`);
-  writeFileSync(path, `${JSON.stringify({ scenario, at, machine, settings, result }, undefined, 2)}\n`);
+  const path = writeResultFile(scenario, settings, printed, result);
   say(`\nwritten to ${path}`);
+  say(`page:      ${path.replace(/json$/, 'html')}`);
+  printed = [];
 }

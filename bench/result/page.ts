@@ -1,0 +1,88 @@
+/** The page of a result: what was printed, the charts of each load, machine and settings; one file without scripts. */
+import type { LoadResult } from '../load/processes.ts';
+import type { Second } from '../load/timeline.ts';
+import { barChart, escaped, type Line, lineChart } from './chart.ts';
+import { loadsOf } from './loads.ts';
+import type { ResultFile } from './result-file.ts';
+
+const style = `
+  body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 1180px; padding: 0 1rem; color: #222; }
+  pre { background: #f6f6f6; padding: 1rem; overflow-x: auto; font-size: 13px; }
+  figure { display: inline-block; margin: 0 1rem 1rem 0; } figcaption { font-weight: 600; margin-bottom: 4px; }
+  svg text { font: 11px system-ui, sans-serif; fill: #555; } svg { background: #fff; max-width: 100%; }
+  td, th { text-align: left; padding: 2px 14px 2px 0; vertical-align: top; } h2 { margin-top: 2rem; }`;
+
+export function pageOf(file: ResultFile): string {
+  const { scenario, at, machine, commit, settings, printed, result } = file;
+  const facts: [string, string][] = [
+    ['measured', at],
+    ['commit', commit || 'unknown'],
+    ['machine', `${machine.cores} cores, ${machine.cpu}, ${machine.memoryGiB} GiB, Linux ${machine.kernel}`],
+    ['Node', machine.node],
+    ['command', machine.command],
+  ];
+  const loads = loadsOf(result).filter(({ load }) => load.seconds.length > 1);
+  return `<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>${escaped(`${scenario} ${at}`)}</title><style>${style}
+</style></head><body>
+<h1>${escaped(scenario)}</h1>
+<table>${facts.map(([name, text]) => `<tr><th>${name}</th><td>${escaped(text)}</td></tr>`).join('')}</table>
+<pre>${escaped(printed.join('\n').trim())}</pre>
+${loads.map(({ path, load }) => `<h2>${escaped(path)}</h2>\n${chartsOf(load)}`).join('\n')}
+<h2>Settings</h2><pre>${escaped(JSON.stringify(settings, undefined, 2))}</pre>
+</body></html>
+`;
+}
+
+function chartsOf({ seconds, bars }: LoadResult): string {
+  const one = (name: string, figureOf: (second: Second) => number) => [{ name, values: seconds.map(figureOf) }];
+  const charts = [
+    lineChart(
+      'Acknowledged messages in each second',
+      one('rate', ({ rate }) => rate),
+    ),
+    lineChart('Latency, ms', [
+      ...one('p50', ({ p50Ms }) => p50Ms),
+      ...one('p99', ({ p99Ms }) => p99Ms),
+      ...one('max', ({ maxMs }) => maxMs),
+    ]),
+    barChart(
+      'Messages by latency, up to ms',
+      bars.map(({ untilMs, count }) => ({ name: `${round(untilMs)}`, value: count })),
+    ),
+  ];
+  const cpu = named(seconds, ({ cpu: byRole }) => byRole);
+  if (cpu.length > 0) charts.push(lineChart('CPU, cores', cpu));
+  const memory = named(seconds, ({ memoryMiB }) => memoryMiB);
+  if (memory.length > 0) charts.push(lineChart('Memory, MiB', memory));
+  const backlog = one('backlog', ({ gauges }) => (gauges['backlogBytes'] ?? Number.NaN) / 1_048_576);
+  if (backlog[0]!.values.some((value) => Number.isFinite(value)))
+    charts.push(lineChart('Journal not yet in ClickHouse, MiB', backlog));
+  const parts = one('parts', ({ gauges }) => gauges['parts'] ?? Number.NaN);
+  if (parts[0]!.values.some((value) => Number.isFinite(value))) charts.push(lineChart('Parts in ClickHouse', parts));
+  if (seconds.some(({ refused }) => refused > 0))
+    charts.push(
+      lineChart(
+        'Refused in each second',
+        one('refused', ({ refused }) => refused),
+      ),
+    );
+  if (seconds.some(({ waiting }) => waiting > 0))
+    charts.push(
+      lineChart(
+        'Messages due and not sent',
+        one('waiting', ({ waiting }) => waiting),
+      ),
+    );
+  return charts.join('\n');
+}
+
+/** A line for each name that any second has. */
+function named(seconds: Second[], valuesOf: (second: Second) => Record<string, number>): Line[] {
+  const names = [...new Set(seconds.flatMap((second) => Object.keys(valuesOf(second))))];
+  return names.map((name) => ({ name, values: seconds.map((second) => valuesOf(second)[name]) }));
+}
+
+function round(value: number): number {
+  return Number(value.toPrecision(2));
+}

@@ -1,0 +1,66 @@
+/** The file of a result below bench/results: figures as JSON, and the same as a page. */
+import { execFileSync } from 'node:child_process';
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { cpus, release, totalmem } from 'node:os';
+import { join } from 'node:path';
+import { root } from '../../test/harness/engine.ts';
+import { pageOf } from './page.ts';
+
+export interface ResultFile {
+  scenario: string;
+  at: string;
+  machine: {
+    cores: number;
+    cpu: string;
+    memoryGiB: number;
+    kernel: string;
+    node: string;
+    command: string;
+  };
+  /** '' = unknown; `+` at its end: with changes that are not committed. */
+  commit: string;
+  version: string;
+  settings: object;
+  /** The lines of the scenario. */
+  printed: string[];
+  result: object;
+}
+
+/** Returns the path of the JSON file. The page lies beside it. */
+export function writeResultFile(scenario: string, settings: object, printed: string[], result: object): string {
+  const directory = join(root, 'bench', 'results');
+  mkdirSync(directory, { recursive: true });
+  const at = new Date().toISOString();
+  const machine = {
+    cores: cpus().length,
+    cpu: cpus()[0]?.model ?? '',
+    memoryGiB: Math.round(totalmem() / 2 ** 30),
+    kernel: release(),
+    node: process.version,
+    command: `npm run bench -- ${process.argv.slice(2).filter(isPublic).join(' ')}`,
+  };
+  const { version } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as { version: string };
+  const file: ResultFile = { scenario, at, machine, commit: commitOf(), version, settings, printed, result };
+  const path = join(directory, `${scenario}-${at.replace(/[:.]/g, '-')}.json`);
+  writeFileSync(path, `${JSON.stringify(file, undefined, 2)}\n`);
+  writeFileSync(path.replace(/json$/, 'html'), pageOf(file));
+  return path;
+}
+
+/** Passwords and tokens do not belong into a file that is passed on. */
+function isPublic(arg: string, n: number, args: string[]): boolean {
+  const secrets = ['--password', '--token', '--user'];
+  return !secrets.some((name) => arg === name || arg.startsWith(`${name}=`) || args[n - 1] === name);
+}
+
+function commitOf(): string {
+  const git = (...args: string[]) => {
+    return execFileSync('git', args, { cwd: root, encoding: 'utf8', stdio: ['ignore', 'pipe', 'ignore'] }).trim();
+  };
+  try {
+    return `${git('rev-parse', '--short=12', 'HEAD')}${git('status', '--porcelain') === '' ? '' : '+'}`;
+  } catch {
+    // Not a clone, for instance an image.
+    return '';
+  }
+}
