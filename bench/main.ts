@@ -1,11 +1,14 @@
 /**
- * `npm run bench` lists the scenarios; `npm run bench -- http` runs one, `-- all` runs all. Single settings of
- * config/bench.yaml are changed as in `npm run bench -- http http.seconds=5`. `versions --against DIR` measures this
- * build beside that of another checkout. An error, Ctrl-C and SIGTERM end everything that a scenario has started.
+ * `npm run bench` lists the scenarios; `npm run bench -- http` runs one, `-- all` runs all, `-- http --help` names what
+ * can be changed. `http`, `mqtt` and `gateway` take `--target` for a server that runs already. `versions --against DIR`
+ * measures this build beside that of another checkout. An error, Ctrl-C and SIGTERM end everything that a scenario has
+ * started.
  */
-import { parseArgs } from 'node:util';
 import { destroyEngines } from '../test/harness/engine.ts';
+import { type CommandLine, helpOf, parseCommandLine } from './command-line.ts';
+import { endGenerators } from './load/processes.ts';
 import { say } from './report.ts';
+import { compareResults } from './result/compare.ts';
 import { runApi } from './scenarios/api.ts';
 import { runAttributes } from './scenarios/attributes.ts';
 import { runBillion } from './scenarios/billion.ts';
@@ -27,6 +30,8 @@ import { runStoreAcks } from './scenarios/store-acks.ts';
 import { runVersions } from './scenarios/versions.ts';
 import { runVisibility } from './scenarios/visibility.ts';
 import { type BenchSettings, loadBenchSettings, UsageError } from './settings.ts';
+import { type TargetKind, targetKinds, targetOrder } from './target/order.ts';
+import { runTarget } from './target/run.ts';
 
 const exitInterrupted = 130;
 
@@ -93,37 +98,53 @@ const scenarios: Record<string, Scenario> = {
 };
 
 async function main(): Promise<number> {
-  const { values, positionals } = parseArgs({
-    options: { against: { type: 'string', default: '' } },
-    allowPositionals: true,
-  });
-  const [name, ...overrides] = positionals;
-  if (name === undefined) {
-    say('npm run bench -- <scenario> [setting=number …]\n');
+  const line = parseCommandLine(process.argv.slice(2));
+  const { name } = line;
+  if (name === '') {
+    say('npm run bench -- <scenario> [--help] [setting=number …] [--flag value …]\n');
     for (const [key, { about }] of Object.entries(scenarios)) say(`  ${key.padEnd(12)}${about}`);
-    say(`  ${'all'.padEnd(12)}all of them, but versions\n\nSettings: config/bench.yaml. Results: bench/results/.`);
+    say(`  ${'all'.padEnd(12)}all of them, but versions`);
+    say(`  ${'compare'.padEnd(12)}differences of two results or more, with their noise: compare A.json B.json`);
+    say(`\n${targetKinds.join(', ')} --target URL measure a server that runs already.`);
+    say('Settings: config/bench.yaml. Results: bench/results/.');
     return 0;
   }
+  if (name === 'compare') return compareResults(line.overrides) ? 0 : 1;
   const chosen = name === 'all' ? Object.keys(scenarios).filter((key) => key !== 'versions') : [name];
-  const settings = loadBenchSettings(overrides, name);
+  const unknown = chosen.find((key) => scenarios[key] === undefined);
+  if (unknown !== undefined) {
+    say(`There is no scenario ${unknown}. Run without an argument for the list.`);
+    return 2;
+  }
+  if (line.isHelp) {
+    for (const key of chosen) for (const text of helpOf(key, scenarios[key]!.about)) say(text);
+    return 0;
+  }
+  if (line.flags.target !== undefined) return await runAgainstTarget(line);
+  const settings = loadBenchSettings(line.overrides, name);
   let failed = 0;
   for (const key of chosen) {
-    const scenario = scenarios[key];
-    if (!scenario) {
-      say(`There is no scenario ${key}. Run without an argument for the list.`);
-      return 2;
-    }
+    const scenario = scenarios[key]!;
     say(`\n== ${key}: ${scenario.about}\n`);
-    const good = await runToTheEnd(scenario, settings, values.against);
+    const good = await runToTheEnd(scenario, settings, line.against);
     if (!good) failed += 1;
   }
   return failed === 0 ? 0 : 1;
+}
+
+async function runAgainstTarget({ name, flags, overrides }: CommandLine): Promise<number> {
+  const kind = targetKinds.find((each) => each === name);
+  if (kind === undefined) throw new UsageError(`--target goes with ${targetKinds.join(', ')}, not with ${name}.`);
+  if (overrides.length > 0) throw new UsageError(`With --target, ${overrides[0]} has no effect: give flags.`);
+  const good = await runTarget(targetOrder(kind satisfies TargetKind, flags));
+  return good ? 0 : Number(process.exitCode ?? 1);
 }
 
 /** Engines have process groups of their own, so that Ctrl-C in a terminal does not reach them. */
 async function runToTheEnd(scenario: Scenario, settings: BenchSettings, against: string): Promise<boolean> {
   let ending: Promise<void> | undefined;
   const interrupted = () => {
+    endGenerators();
     ending ??= destroyEngines().finally(() => process.exit(exitInterrupted));
   };
   const signals = scenario.endsInOrder ? [] : (['SIGINT', 'SIGTERM'] as const);

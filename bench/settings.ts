@@ -139,12 +139,11 @@ export interface BenchSettings {
 /** A wrong word on the command line: its message is all that the caller needs. */
 export class UsageError extends Error {}
 
+type Groups = Record<string, Record<string, number>>;
+
 /** `scenario`: whose settings are meant by a name without its group. */
 export function loadBenchSettings(overrides: string[], scenario: string): BenchSettings {
-  const settings = parse(readFileSync(join(root, 'config', 'bench.yaml'), 'utf8')) as Record<
-    string,
-    Record<string, number>
-  >;
+  const settings = readGroups();
   for (const override of overrides) {
     const [path = '', text = ''] = override.split('=');
     const [group = '', name = ''] = path.split('.');
@@ -157,8 +156,19 @@ export function loadBenchSettings(overrides: string[], scenario: string): BenchS
   return settings as unknown as BenchSettings;
 }
 
+/** Returns the settings of a scenario as they are in the file; none when it has no settings. */
+export function groupOf(scenario: string): { name: string; settings: Record<string, number> } {
+  const groups = readGroups();
+  const name = Object.keys(groups).find((each) => each.toLowerCase() === scenario) ?? scenario;
+  return { name, settings: groups[name] ?? {} };
+}
+
+function readGroups(): Groups {
+  return parse(readFileSync(join(root, 'config', 'bench.yaml'), 'utf8')) as Groups;
+}
+
 /** Names the settings that were probably meant: those of the scenario first. */
-function hint(settings: Record<string, Record<string, number>>, override: string, scenario: string): string {
+function hint(settings: Groups, override: string, scenario: string): string {
   const [path = ''] = override.split('=');
   const [group, name = group] = path.split('.') as [string, string | undefined];
   const groups = Object.keys(settings);

@@ -1,0 +1,94 @@
+/**
+ * The command line of the benchmarks. Flags go with `--target`; without it a flag is another spelling of a setting of
+ * the scenario: `--seconds 5` and `--duration 5s` are `http.seconds=5`.
+ */
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { parseArgs } from 'node:util';
+import { isMap, isScalar, parseDocument } from 'yaml';
+import { root } from '../test/harness/engine.ts';
+import { groupOf, UsageError } from './settings.ts';
+import { type FlagValues, secondsOf, type TargetFlag, targetFlags, targetKinds } from './target/order.ts';
+
+export interface CommandLine {
+  /** Of the scenario; '' = none. */
+  name: string;
+  overrides: string[];
+  /** Empty without `--target`. */
+  flags: FlagValues;
+  against: string;
+  isHelp: boolean;
+}
+
+/** Settings that flags with other names mean, the first that a scenario has. */
+const meanings: Record<string, string[]> = {
+  duration: ['seconds'],
+  warmup: ['warmupSeconds'],
+  connections: ['connections', 'sockets'],
+};
+
+export function parseCommandLine(args: string[]): CommandLine {
+  const { values, positionals } = parsed(args);
+  const { against = '', help = false, ...flags } = values;
+  const [name = '', ...overrides] = positionals;
+  const line = { name, overrides, against: String(against), isHelp: help === true };
+  if (flags['target'] !== undefined) return { ...line, flags };
+  const spelled = Object.entries(flags).map(([flag, value]) => settingOf(name, flag, String(value)));
+  return { ...line, overrides: [...overrides, ...spelled], flags: {} };
+}
+
+/** The flags of a target, and any other `--name value`, which must be a setting of the scenario. */
+function parsed(args: string[]) {
+  const known = Object.entries(targetFlags).map(([flag, { value }]) => {
+    return [flag, { type: value === '' ? 'boolean' : 'string' }] as const;
+  });
+  const others = args.flatMap((arg) => /^--([a-zA-Z0-9-]+)/.exec(arg)?.[1] ?? []);
+  const spelled = others.filter((flag) => !(flag in targetFlags)).map((flag) => [flag, { type: 'string' }] as const);
+  const options = { ...Object.fromEntries([...known, ...spelled]), help: { type: 'boolean' } } as const;
+  try {
+    return parseArgs({ args, options, allowPositionals: true }) as {
+      values: Record<string, string | boolean>;
+      positionals: string[];
+    };
+  } catch (error) {
+    throw new UsageError((error as Error).message);
+  }
+}
+
+/** Returns the setting that a flag means, as in `http.seconds=5`. */
+function settingOf(scenario: string, flag: string, value: string): string {
+  const group = groupOf(scenario);
+  const camel = flag.replaceAll(/-([a-z])/g, (_, letter: string) => letter.toUpperCase());
+  const names = [...(meanings[flag] ?? []), camel];
+  const setting = names.find((name) => group.settings[name] !== undefined);
+  const isTarget = flag in targetFlags && targetKinds.some((kind) => kind === scenario);
+  if (setting === undefined && isTarget) throw new UsageError(`--${flag} goes with --target.`);
+  if (setting === undefined)
+    throw new UsageError(
+      `${scenario || 'bench'} has no --${flag}. \`npm run bench -- ${scenario} --help\` names its settings.`,
+    );
+  const text = /Seconds$|^seconds$/.test(setting) ? String(secondsOf(flag, value)) : value;
+  return `${group.name}.${setting}=${text}`;
+}
+
+/** The settings of a scenario with what config/bench.yaml says of each, and its flags. */
+export function helpOf(scenario: string, about: string): string[] {
+  const group = groupOf(scenario);
+  const document = parseDocument(readFileSync(join(root, 'config', 'bench.yaml'), 'utf8'));
+  const map = document.get(group.name);
+  const lines = [`\n${scenario}: ${about}`, `\nSettings, changed as ${group.name}.NAME=NUMBER or --NAME NUMBER:\n`];
+  if (isMap(map)) {
+    for (const { key, value } of map.items) {
+      const comment = isScalar(key) ? (key.commentBefore ?? '').replaceAll(/\s*\n\s*/g, ' ').trim() : '';
+      lines.push(`  ${`${key}=${value}`.padEnd(28)}${comment}`.trimEnd());
+    }
+  }
+  const kind = targetKinds.find((each) => each === scenario);
+  if (kind === undefined) return lines;
+  lines.push('\nFlags for a server that runs already:\n');
+  for (const [flag, { value, about: text, ...rest }] of Object.entries(targetFlags)) {
+    const kinds: readonly string[] = 'kinds' in rest ? rest.kinds : targetKinds;
+    if (kinds.includes(kind)) lines.push(`  ${`--${flag as TargetFlag} ${value}`.padEnd(28)}${text}`);
+  }
+  return lines;
+}

@@ -1,0 +1,224 @@
+/**
+ * What `--target` asks for: the flags of the command line as one order, and its plan in words. A wrong flag is a
+ * UsageError that says what to write.
+ */
+import { readFileSync } from 'node:fs';
+import { parseWithUnit } from '../../src/base/settings/units.ts';
+import { recordPoints, recordPointsMax } from '../load/moving-record.ts';
+import type { Level, Qos } from '../load/mqtt/mqtt-packets.ts';
+import { figure } from '../report.ts';
+import { UsageError } from '../settings.ts';
+
+export const targetKinds = ['http', 'mqtt', 'gateway'] as const;
+export type TargetKind = (typeof targetKinds)[number];
+
+interface Flag {
+  /** In the help; '' = a flag without a value. */
+  value: string;
+  about: string;
+  kinds?: readonly TargetKind[];
+}
+
+const mqttKinds = ['mqtt', 'gateway'] as const;
+
+export const targetFlags = {
+  target: { value: 'URL', about: 'the server: http://host:8080, for MQTT mqtt://host:1883' },
+  rest: { value: 'URL', about: 'its REST interface; --target unless that is an MQTT address' },
+  user: { value: 'EMAIL', about: 'an administrator of a tenant: creates the devices, reads back, removes' },
+  password: { value: 'TEXT', about: 'of --user; without it, the variable BENCH_PASSWORD' },
+  token: { value: 'TEXT', about: 'access tokens of devices that exist, with commas; instead of --user' },
+  tokens: { value: 'FILE', about: 'the same, one on each line' },
+  devices: { value: 'N', about: 'devices, or gateways, to create (100; gateways 4)' },
+  children: { value: 'N', about: 'devices of each gateway, all in each message (100)', kinds: ['gateway'] },
+  connections: { value: 'N', about: 'keep-alive connections (64); over MQTT each device has one', kinds: ['http'] },
+  window: { value: 'N', about: 'messages in flight on each connection (16)', kinds: mqttKinds },
+  qos: { value: '0|1', about: 'quality of service (1)', kinds: mqttKinds },
+  protocol: { value: '4|5', about: 'MQTT 3.1.1 or 5 (4)', kinds: mqttKinds },
+  payload: { value: 'N', about: `data points of each record, ${recordPoints} to ${recordPointsMax} (${recordPoints})` },
+  rate: { value: 'N|max', about: 'messages/s in all (1000); max = as fast as answers come' },
+  ramp: { value: 'TIME', about: 'the rate grows from 0 in this time (0s)' },
+  warmup: { value: 'TIME', about: 'time before measuring (5s)' },
+  duration: { value: 'TIME', about: 'measured time (30s)' },
+  repeat: { value: 'N', about: 'measure so many times, and print the spread (1)' },
+  'p99-max': { value: 'TIME', about: 'fail when the p99 of a measurement is above this' },
+  'find-rate': { value: '', about: 'search the highest rate whose p99 is at most --p99-max' },
+  processes: { value: 'N', about: 'generator processes (1)' },
+  keep: { value: '', about: 'do not remove the devices at the end' },
+  'dry-run': { value: '', about: 'print the plan and end' },
+} as const satisfies Record<string, Flag>;
+
+export type TargetFlag = keyof typeof targetFlags;
+export type FlagValues = Partial<Record<TargetFlag, string | boolean>>;
+
+export interface Server {
+  host: string;
+  port: number;
+}
+
+export interface TargetOrder {
+  kind: TargetKind;
+  server: Server;
+  /** Base URL without a slash at its end; '' = there is no sign-in. */
+  rest: string;
+  user: string;
+  password: string;
+  /** Of devices that exist; empty = devices are created. */
+  tokens: string[];
+  devices: number;
+  children: number;
+  connections: number;
+  window: number;
+  qos: Qos;
+  level: Level;
+  points: number;
+  /** 0 = as fast as answers come. */
+  rate: number;
+  rampSeconds: number;
+  warmupSeconds: number;
+  seconds: number;
+  repeat: number;
+  /** 0 = no bound. */
+  p99MsMax: number;
+  isSearch: boolean;
+  processes: number;
+  keep: boolean;
+  isDryRun: boolean;
+}
+
+const ports: Record<string, number> = { 'http:': 80, 'mqtt:': 1883 };
+const defaultRate = 1_000;
+
+export function targetOrder(kind: TargetKind, flags: FlagValues): TargetOrder {
+  for (const name of Object.keys(flags) as TargetFlag[]) {
+    const { kinds = targetKinds }: Flag = targetFlags[name];
+    if (!kinds.includes(kind)) throw new UsageError(`--${name} is a flag of ${kinds.join(' and ')}, not of ${kind}.`);
+  }
+  const text = (name: TargetFlag, otherwise = '') => String(flags[name] ?? otherwise);
+  const url = urlOf('target', text('target'));
+  const tokens = tokensOf(text('token'), text('tokens'));
+  const user = text('user');
+  if (tokens.length > 0 && user !== '') throw new UsageError('Give --user to create devices, or tokens, not both.');
+  if (tokens.length === 0 && user === '')
+    throw new UsageError('Give --user (and --password) to create devices, or --token with those of existing devices.');
+  const devices = tokens.length || wholeOf('devices', text('devices', kind === 'gateway' ? '4' : '100'), 1);
+  const rate = text('rate', String(defaultRate));
+  const p99MsMax = flags['p99-max'] === undefined ? 0 : secondsOf('p99-max', text('p99-max')) * 1000;
+  const isSearch = flags['find-rate'] === true;
+  if (isSearch && p99MsMax === 0) throw new UsageError('--find-rate needs its bound, for instance --p99-max 25ms.');
+  if (isSearch && rate === 'max') throw new UsageError('--find-rate begins at a rate: give a number as --rate.');
+  const order: TargetOrder = {
+    kind,
+    server: { host: url.hostname.replace(/^\[|\]$/g, ''), port: Number(url.port) || ports[url.protocol]! },
+    rest: user === '' ? '' : restOf(url, text('rest')),
+    user,
+    password: text('password', process.env['BENCH_PASSWORD'] ?? ''),
+    tokens,
+    devices,
+    children: kind === 'gateway' ? wholeOf('children', text('children', '100'), 1) : 0,
+    connections: kind === 'http' ? Math.min(devices, wholeOf('connections', text('connections', '64'), 1)) : devices,
+    window: wholeOf('window', text('window', '16'), 1),
+    qos: oneOf('qos', text('qos', '1'), [0, 1]),
+    level: oneOf('protocol', text('protocol', '4'), [4, 5]),
+    points: wholeOf('payload', text('payload', String(recordPoints)), recordPoints, recordPointsMax),
+    rate: rate === 'max' ? 0 : wholeOf('rate', rate, 1),
+    rampSeconds: secondsOf('ramp', text('ramp', '0s')),
+    warmupSeconds: secondsOf('warmup', text('warmup', '5s')),
+    seconds: secondsOf('duration', text('duration', '30s')),
+    repeat: wholeOf('repeat', text('repeat', '1'), 1),
+    p99MsMax,
+    isSearch,
+    processes: Math.min(devices, wholeOf('processes', text('processes', '1'), 1)),
+    keep: flags.keep === true,
+    isDryRun: flags['dry-run'] === true,
+  };
+  if (order.user !== '' && order.password === '') throw new UsageError('Give --password, or set BENCH_PASSWORD.');
+  if (order.seconds === 0) throw new UsageError('--duration must be more than 0.');
+  if (order.rampSeconds > 0 && order.rate === 0) throw new UsageError('--ramp needs a --rate to grow to.');
+  return order;
+}
+
+/** The plan in lines of two columns. */
+export function planOf(order: TargetOrder): [string, string][] {
+  const { kind, server, rest, user, tokens, devices, children, connections, points, rate, window } = order;
+  const { rampSeconds, warmupSeconds, seconds, repeat, p99MsMax, isSearch, processes, keep, qos, level } = order;
+  const address = `${server.host}:${server.port}`;
+  const things = kind === 'gateway' ? `${devices} gateways of ${children} devices` : `${devices} devices`;
+  const protocol =
+    kind === 'http' ? `HTTP` : `MQTT ${level === 4 ? '3.1.1' : '5'}, QoS ${qos}, ${window} messages in flight`;
+  const records = kind === 'gateway' ? `${children} records` : '1 record';
+  const pace = rate === 0 ? 'as fast as answers come' : `${figure(rate)} messages/s`;
+  const times = [
+    rampSeconds > 0 ? `ramp ${rampSeconds} s` : '',
+    `warm-up ${warmupSeconds} s`,
+    `measured ${seconds} s`,
+    repeat > 1 && !isSearch ? `${repeat} times` : '',
+  ];
+  const search = `search from ${figure(rate)} messages/s on the highest rate with p99 at most ${figure(p99MsMax)} ms`;
+  return [
+    ['target', `${address}, telemetry over ${protocol}`],
+    [
+      'devices',
+      tokens.length > 0
+        ? `${devices} given by their tokens; nothing is created or removed`
+        : `${things}, created by ${user} at ${rest}${keep ? ', and kept' : ', removed at the end'}`,
+    ],
+    [
+      'load',
+      `${isSearch ? search : pace}, ${connections} connections, ${processes} generator process${processes > 1 ? 'es' : ''}, ` +
+        `${records} of ${points} points in each message`,
+    ],
+    ['times', times.filter((part) => part !== '').join(', ')],
+    [
+      'verified',
+      tokens.length > 0
+        ? 'no: reading back needs --user'
+        : 'every acknowledged record is counted over REST after the load',
+    ],
+    ['not seen', 'CPU, memory and disk of the server; whether what it acknowledged survives a crash'],
+  ];
+}
+
+function urlOf(flag: string, text: string): URL {
+  const url = URL.parse(text);
+  if (url && url.protocol in ports) return url;
+  if (url && (url.protocol === 'https:' || url.protocol === 'mqtts:'))
+    throw new UsageError(`--${flag}: the generators speak no TLS. Give the plain port, or one behind a TLS proxy.`);
+  throw new UsageError(`--${flag} must be an address such as http://localhost:8080 or mqtt://localhost:1883.`);
+}
+
+function restOf(target: URL, rest: string): string {
+  if (rest !== '') return rest.replace(/\/+$/, '');
+  if (target.protocol === 'http:') return `http://${target.host}`;
+  throw new UsageError('Give --rest with the address of the REST interface, for instance http://localhost:8080.');
+}
+
+function tokensOf(list: string, file: string): string[] {
+  const read = () => {
+    try {
+      return readFileSync(file, 'utf8');
+    } catch (error) {
+      throw new UsageError(`--tokens: ${(error as Error).message}`);
+    }
+  };
+  return `${list},${file === '' ? '' : read()}`.split(/[\s,]+/).filter((token) => token !== '');
+}
+
+function wholeOf(flag: string, text: string, min: number, max = Number.MAX_SAFE_INTEGER): number {
+  const value = Number(text);
+  if (Number.isInteger(value) && value >= min && value <= max) return value;
+  const range = max === Number.MAX_SAFE_INTEGER ? `from ${min} on` : `from ${min} to ${max}`;
+  throw new UsageError(`--${flag} must be a whole number ${range}, not "${text}".`);
+}
+
+function oneOf<T extends number>(flag: string, text: string, allowed: T[]): T {
+  const found = allowed.find((value) => String(value) === text);
+  if (found === undefined) throw new UsageError(`--${flag} must be ${allowed.join(' or ')}, not "${text}".`);
+  return found;
+}
+
+/** A plain number is in seconds. */
+export function secondsOf(flag: string, text: string): number {
+  const ms = /^\d+(\.\d+)?$/.test(text) ? Number(text) * 1000 : parseWithUnit(text, 'milliseconds');
+  if (Number.isNaN(ms)) throw new UsageError(`--${flag} must be a time such as 30s, 500ms or 2m, not "${text}".`);
+  return ms / 1000;
+}

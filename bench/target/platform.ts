@@ -1,0 +1,166 @@
+/**
+ * A user of the REST interface that the target speaks: creates the devices of a run, counts what is stored, removes the
+ * devices. It uses calls that ThingsBoard has, too, and Millrace's bulk creation where that exists.
+ */
+import type { Device } from '../../test/harness/api.ts';
+import { UsageError } from '../settings.ts';
+
+const bulkSize = 1_000;
+const callsAtOnce = 16;
+const pageSize = 100;
+const timeoutMs = 30_000;
+
+export interface NewDevice {
+  name: string;
+  accessToken: string;
+  isGateway: boolean;
+}
+
+export class Platform {
+  readonly #base: string;
+  readonly #user: string;
+  readonly #password: string;
+  #token = '';
+
+  private constructor(base: string, user: string, password: string) {
+    this.#base = base;
+    this.#user = user;
+    this.#password = password;
+  }
+
+  static async signIn(base: string, user: string, password: string): Promise<Platform> {
+    const platform = new Platform(base, user, password);
+    await platform.#renew();
+    return platform;
+  }
+
+  async create(devices: NewDevice[]): Promise<Device[]> {
+    const first = devices.slice(0, bulkSize);
+    const answer = await this.#send('POST', '/api/devices/bulk', bulkBody(first));
+    if (answer.status !== 200) {
+      await answer.arrayBuffer();
+      return await inTurns(devices, (device) => this.#createOne(device));
+    }
+    const made = await madeOf(answer);
+    for (let from = bulkSize; from < devices.length; from += bulkSize) {
+      made.push(
+        ...(await madeOf(
+          await this.#send('POST', '/api/devices/bulk', bulkBody(devices.slice(from, from + bulkSize))),
+        )),
+      );
+    }
+    return made;
+  }
+
+  /** The ids of all devices whose names begin so. */
+  async idsOf(prefix: string): Promise<string[]> {
+    const ids: string[] = [];
+    for (let page = 0; ; page += 1) {
+      const path = `/api/tenant/devices?pageSize=${pageSize}&page=${page}&textSearch=${encodeURIComponent(prefix)}`;
+      const found = (await this.#json('GET', path)) as {
+        data: { id: { id: string }; name: string }[];
+        hasNext: boolean;
+      };
+      ids.push(...found.data.filter(({ name }) => name.startsWith(prefix)).map(({ id }) => id.id));
+      if (!found.hasNext) return ids;
+    }
+  }
+
+  async remove(ids: string[]): Promise<void> {
+    await inTurns(ids, async (id) => {
+      const { status } = await this.#send('DELETE', `/api/device/${id}`);
+      if (status !== 200 && status !== 404) throw new Error(`DELETE /api/device/${id} was answered ${status}`);
+    });
+  }
+
+  /** How many points of this key the devices have in a range, ends included. */
+  async countPoints(ids: string[], key: string, fromTs: number, untilTs: number): Promise<number> {
+    const interval = untilTs + 1 - fromTs;
+    const query = `keys=${key}&startTs=${fromTs}&endTs=${untilTs + 1}&interval=${interval}&agg=COUNT&limit=1`;
+    const counts = await inTurns(ids, async (id) => {
+      const path = `/api/plugins/telemetry/DEVICE/${id}/values/timeseries?${query}`;
+      const series = (await this.#json('GET', path)) as Record<string, { value: string }[]>;
+      return Number(series[key]?.[0]?.value ?? 0);
+    });
+    return counts.reduce((sum, count) => sum + count, 0);
+  }
+
+  async #createOne({ name, accessToken, isGateway }: NewDevice): Promise<Device> {
+    const body = { name, type: 'default', additionalInfo: { gateway: isGateway } };
+    const made = (await this.#json('POST', `/api/device?accessToken=${accessToken}`, body)) as { id: { id: string } };
+    return { id: made.id.id, token: accessToken };
+  }
+
+  async #json(method: string, path: string, body?: object): Promise<unknown> {
+    const answer = await this.#send(method, path, body);
+    if (answer.status === 200) return await answer.json();
+    throw new Error(`${method} ${path} was answered ${answer.status}: ${(await answer.text()).slice(0, 200)}`);
+  }
+
+  /** A session that has ended is renewed once. */
+  async #send(method: string, path: string, body?: object): Promise<Response> {
+    const answer = await this.#call(method, path, body);
+    if (answer.status !== 401) return answer;
+    await answer.arrayBuffer();
+    await this.#renew();
+    return await this.#call(method, path, body);
+  }
+
+  #call(method: string, path: string, body?: object): Promise<Response> {
+    return fetch(`${this.#base}${path}`, {
+      method,
+      headers: {
+        ...(this.#token && { 'x-authorization': `Bearer ${this.#token}` }),
+        ...(body && { 'content-type': 'application/json' }),
+      },
+      ...(body && { body: JSON.stringify(body) }),
+      signal: AbortSignal.timeout(timeoutMs),
+    });
+  }
+
+  async #renew(): Promise<void> {
+    const credentials = { username: this.#user, password: this.#password };
+    const answer = await this.#call('POST', '/api/auth/login', credentials).catch((error: Error) => {
+      throw new UsageError(
+        `${this.#base} does not answer: ${(error.cause as Error | undefined)?.message ?? error.message}.`,
+      );
+    });
+    if (answer.status !== 200)
+      throw new UsageError(
+        `${this.#base} answered the sign-in of ${this.#user} with ${answer.status}: ${await answer.text()}`,
+      );
+    this.#token = ((await answer.json()) as { token: string }).token;
+  }
+}
+
+function bulkBody(devices: NewDevice[]): object {
+  const rows = devices.map(({ name, accessToken, isGateway }) => {
+    return { name, accessToken, ...(isGateway && { additionalInfo: { gateway: true } }) };
+  });
+  return { devices: rows };
+}
+
+async function madeOf(answer: Response): Promise<Device[]> {
+  if (answer.status !== 200) throw new Error(`creation was answered ${answer.status}: ${await answer.text()}`);
+  const { results } = (await answer.json()) as {
+    results: { id: { id: string } | null; accessToken: string; error: string }[];
+  };
+  return results.map(({ id, accessToken, error }) => {
+    if (id === null) throw new Error(`a device was not created: ${error}`);
+    return { id: id.id, token: accessToken };
+  });
+}
+
+/** Calls for all items, a few at once; results in the order of the items. */
+async function inTurns<Item, Result>(items: Item[], call: (item: Item) => Promise<Result>): Promise<Result[]> {
+  const results = new Array<Result>(items.length);
+  let next = 0;
+  const goOn = async (): Promise<void> => {
+    while (next < items.length) {
+      const n = next++;
+      results[n] = await call(items[n]!);
+    }
+  };
+  await Promise.all(Array.from({ length: callsAtOnce }, goOn));
+  return results;
+}

@@ -1,0 +1,205 @@
+/**
+ * A load on a server that runs already (`--target`): creates devices, offers the load, reads back what was acknowledged
+ * and removes the devices, also after an error or Ctrl-C.
+ */
+import { randomBytes } from 'node:crypto';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { runHttpLoad } from '../load/http/http.ts';
+import { runMqttLoad } from '../load/mqtt/mqtt.ts';
+import { endGenerators, type LoadResult } from '../load/processes.ts';
+import { type Cell, figure, say, table, writeResult } from '../report.ts';
+import { planOf, type TargetOrder } from './order.ts';
+import { type NewDevice, Platform } from './platform.ts';
+import { failuresOf, findRate, holds, type Measurement, spreadOf } from './search.ts';
+
+const storedMsMax = 60_000;
+/** The key that every record has. */
+const countedKey = 'temperature';
+const tokenDigits = 8;
+const hourMs = 3_600_000;
+const exitInterrupted = 130;
+
+/** Returns false when a bound was missed, a message refused, or an acknowledged record not found. */
+export async function runTarget(order: TargetOrder): Promise<boolean> {
+  for (const [name, text] of planOf(order)) say(`${name.padEnd(10)}${text}`);
+  if (order.isDryRun) return true;
+  let isInterrupted = false;
+  const interrupt = () => {
+    isInterrupted = true;
+    endGenerators();
+  };
+  const signals = ['SIGINT', 'SIGTERM'] as const;
+  for (const signal of signals) process.once(signal, interrupt);
+  const run = new TargetRun(order);
+  try {
+    await run.prepare();
+    return await run.measure();
+  } catch (error) {
+    if (!isInterrupted) throw error;
+    say('\ninterrupted');
+    process.exitCode = exitInterrupted;
+    return false;
+  } finally {
+    await run.close();
+    for (const signal of signals) process.off(signal, interrupt);
+  }
+}
+
+class TargetRun {
+  readonly #order: TargetOrder;
+  /** In the names of all that this run creates. */
+  readonly #prefix = `bench-${randomBytes(3).toString('hex')}`;
+  #platform: Platform | undefined;
+  #tokens: string[];
+  #hasCreated = false;
+  #accepted = 0;
+  #unsure = 0;
+  /** The range of what this run wrote. */
+  readonly #firstTs = Date.now() - 6 * hourMs;
+  #nextTs = this.#firstTs;
+
+  constructor(order: TargetOrder) {
+    this.#order = order;
+    this.#tokens = order.tokens;
+  }
+
+  async prepare(): Promise<void> {
+    const { rest, user, password, devices, kind } = this.#order;
+    if (rest === '') return;
+    this.#platform = await Platform.signIn(rest, user, password);
+    this.#hasCreated = true;
+    const rows = Array.from({ length: devices }, (_, n): NewDevice => {
+      const number = String(n).padStart(tokenDigits, '0');
+      const name = `${this.#prefix}-${number}`;
+      return { name, accessToken: name.replaceAll('-', ''), isGateway: kind === 'gateway' };
+    });
+    const startedAt = performance.now();
+    this.#tokens = (await this.#platform.create(rows)).map(({ token }) => token);
+    say(`${'created'.padEnd(10)}${figure(devices)} in ${figure((performance.now() - startedAt) / 1000)} s\n`);
+    // The first messages of a gateway create its devices.
+    if (kind === 'gateway') await this.#offer({ rate: devices, warmupSeconds: 0, rampSeconds: 0, seconds: 2 });
+  }
+
+  async measure(): Promise<boolean> {
+    const { isSearch, repeat } = this.#order;
+    const measurements = isSearch ? await findRate(this.#order, (rate) => this.#measureAt(rate)) : [];
+    for (let n = 0; !isSearch && n < repeat; n += 1) measurements.push(await this.#measureAt(this.#order.rate));
+    const verified = await this.#verify();
+    const good = this.#tell(measurements);
+    say(verifiedText(verified));
+    for (const { load } of measurements) if (load.invalid !== '') say(`INVALID: ${load.invalid}`);
+    const { password: _, tokens: __, ...order } = this.#order;
+    writeResult(`${order.kind}-target`, order, { measurements, verified });
+    return good && verified.isWhole !== false;
+  }
+
+  /** Removes what was created. */
+  async close(): Promise<void> {
+    if (!this.#hasCreated || this.#platform === undefined || this.#order.keep) return;
+    const ids = await this.#platform.idsOf(`${this.#prefix}-`);
+    await this.#platform.remove(ids);
+    say(`removed ${figure(ids.length)} devices`);
+  }
+
+  async #measureAt(rate: number): Promise<Measurement> {
+    const { rampSeconds, warmupSeconds, seconds } = this.#order;
+    const load = await this.#offer({ rate, rampSeconds, warmupSeconds, seconds });
+    const { p50Ms, p99Ms } = load.latency;
+    say(`${figure(load.requestsPerSecond)} messages/s: p50 ${figure(p50Ms)} ms, p99 ${figure(p99Ms)} ms`);
+    return { rate, load };
+  }
+
+  async #offer(times: {
+    rate: number;
+    rampSeconds: number;
+    warmupSeconds: number;
+    seconds: number;
+  }): Promise<LoadResult> {
+    const { kind, server, connections, children, processes, points, window, level, qos } = this.#order;
+    const common = { ...server, processes, points, firstTs: this.#nextTs, stepMs: 1, ...times };
+    const load =
+      kind === 'http'
+        ? await runHttpLoad({ ...common, tokens: this.#tokens, sockets: connections })
+        : await runMqttLoad({ ...common, clients: this.#clients(children), window, level, qos });
+    this.#accepted += load.accepted;
+    this.#unsure += load.unsure;
+    // Every device or slot sends fewer messages than all together.
+    this.#nextTs += load.accepted + load.unsure + connections * window + 1;
+    return load;
+  }
+
+  #clients(children: number) {
+    return this.#tokens.map((token, n) => {
+      const names = Array.from({ length: children }, (_, child) => `${this.#prefix}-${n}-${child}`);
+      return { token, children: names };
+    });
+  }
+
+  /** Waits until the server shows every acknowledged record; what was in flight when a connection broke may be there. */
+  async #verify(): Promise<Verified> {
+    if (this.#platform === undefined) return { isWhole: undefined, expected: this.#accepted, found: 0 };
+    const ids = await this.#platform.idsOf(`${this.#prefix}-`);
+    const records = Math.max(1, this.#order.children);
+    const [expected, most] = [this.#accepted * records, (this.#accepted + this.#unsure) * records];
+    const deadline = performance.now() + storedMsMax;
+    const platform = this.#platform;
+    const count = () => platform.countPoints(ids, countedKey, this.#firstTs - hourMs, this.#nextTs + hourMs);
+    for (;;) {
+      // A server under load may refuse to be read for a while.
+      const found = await count().catch((error: Error) => error);
+      const isLate = performance.now() > deadline;
+      if (found instanceof Error) {
+        if (isLate) throw found;
+      } else if (found >= expected || isLate) {
+        return { isWhole: found >= expected && found <= most, expected, found };
+      }
+      await sleep(500);
+    }
+  }
+
+  /** Prints the measurements. Returns true when none was refused, cut short or too slow. */
+  #tell(measurements: Measurement[]): boolean {
+    const { p99MsMax, isSearch, repeat } = this.#order;
+    const rows = measurements.map(({ rate, load }): Cell[] => {
+      const { p50Ms, p90Ms, p99Ms, p999Ms, maxMs } = load.latency;
+      const asked = rate === 0 ? 'max' : rate;
+      return [
+        asked,
+        load.requestsPerSecond,
+        p50Ms,
+        p90Ms,
+        p99Ms,
+        p999Ms,
+        maxMs,
+        failuresOf(load),
+        load.generatorCpuShare,
+      ];
+    });
+    say('');
+    const latencies = ['p50 ms', 'p90 ms', 'p99 ms', 'p99.9 ms', 'max ms'];
+    table(['asked/s', 'acknowledged/s', ...latencies, 'refused', 'generator CPU'], rows);
+    say('');
+    if (isSearch) {
+      const best = Math.max(0, ...measurements.filter((each) => holds(each, p99MsMax)).map(({ rate }) => rate));
+      say(`highest rate with p99 at most ${figure(p99MsMax)} ms: ${figure(best)} messages/s`);
+      return best > 0;
+    }
+    if (repeat > 1) for (const line of spreadOf(measurements)) say(line);
+    const refused = [...new Set(measurements.flatMap(({ load }) => Object.keys(load.refused)))];
+    if (refused.length > 0) say(`refused with ${refused.join(', ')}`);
+    return measurements.every((each) => holds(each, p99MsMax));
+  }
+}
+
+interface Verified {
+  /** Undefined: it could not be read back. */
+  isWhole: boolean | undefined;
+  expected: number;
+  found: number;
+}
+
+function verifiedText({ isWhole, expected, found }: Verified): string {
+  if (isWhole === undefined) return 'not verified: reading back needs --user';
+  if (isWhole) return `verified: the server shows all ${figure(expected)} acknowledged records`;
+  return `NOT verified: the server shows ${figure(found)} of ${figure(expected)} acknowledged records`;
+}

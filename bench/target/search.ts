@@ -1,0 +1,72 @@
+/**
+ * Measurements of a target at several rates: whether one holds its bound, the search for the highest rate that does,
+ * the spread of several at one rate.
+ */
+import type { LoadResult } from '../load/processes.ts';
+import { figure } from '../report.ts';
+import type { TargetOrder } from './order.ts';
+
+export interface Measurement {
+  /** Asked for; 0 = as fast as answers come. */
+  rate: number;
+  load: LoadResult;
+}
+
+/** The search ends when the highest rate that holds and the lowest that does not are so near. */
+const nearRatio = 1.05;
+const stepsMax = 16;
+
+/** Messages that were refused or whose connection broke. */
+export function failuresOf({ refused, broken }: LoadResult): number {
+  return Object.values(refused).reduce((sum, count) => sum + count, broken);
+}
+
+/** `p99MsMax` 0: no bound. */
+export function holds({ load }: Measurement, p99MsMax: number): boolean {
+  const isClean = load.invalid === '' && failuresOf(load) === 0 && load.accepted > 0;
+  return isClean && (p99MsMax === 0 || load.latency.p99Ms <= p99MsMax);
+}
+
+/** Doubles the rate until it does not hold, or halves it until it does; then goes to the middle. */
+export async function findRate(
+  { rate, p99MsMax }: Pick<TargetOrder, 'rate' | 'p99MsMax'>,
+  measureAt: (rate: number) => Promise<Measurement>,
+): Promise<Measurement[]> {
+  const measurements: Measurement[] = [];
+  let holding = 0;
+  let failing = Number.POSITIVE_INFINITY;
+  let next = rate;
+  while (measurements.length < stepsMax && next >= 1 && failing > holding * nearRatio) {
+    const measurement = await measureAt(next);
+    measurements.push(measurement);
+    if (holds(measurement, p99MsMax)) holding = next;
+    else failing = next;
+    if (failing === Number.POSITIVE_INFINITY) next = 2 * holding;
+    else if (holding === 0) next = Math.floor(failing / 2);
+    else next = Math.floor((holding + failing) / 2);
+  }
+  return measurements;
+}
+
+/** Median, least and greatest of the measurements at one rate. */
+export function spreadOf(measurements: Measurement[]): string[] {
+  const line = (name: string, values: number[]) => {
+    const sorted = [...values].sort((a, b) => a - b);
+    const [least, greatest] = [sorted[0]!, sorted.at(-1)!];
+    return `${name}: median ${figure(median(sorted))}, from ${figure(least)} to ${figure(greatest)}`;
+  };
+  return [
+    line(
+      'acknowledged/s',
+      measurements.map(({ load }) => load.requestsPerSecond),
+    ),
+    line(
+      'p99 ms',
+      measurements.map(({ load }) => load.latency.p99Ms),
+    ),
+  ];
+}
+
+function median(sorted: number[]): number {
+  return (sorted[(sorted.length - 1) >> 1]! + sorted[sorted.length >> 1]!) / 2;
+}

@@ -1,0 +1,99 @@
+/** The rules of `npm run bench -- … --target` and of `compare`: what the flags mean, when a rate holds, what is noise. */
+import { expect, test } from 'vitest';
+import { parseCommandLine } from '../bench/command-line.ts';
+import type { LoadResult } from '../bench/load/processes.ts';
+import type { Second } from '../bench/load/timeline.ts';
+import { verdictOf } from '../bench/result/compare.ts';
+import { pageOf } from '../bench/result/page.ts';
+import type { ResultFile } from '../bench/result/result-file.ts';
+import { planOf, targetOrder } from '../bench/target/order.ts';
+import { findRate } from '../bench/target/search.ts';
+
+const httpOrder = (...args: string[]) => {
+  return targetOrder('http', parseCommandLine(['http', '--target', 'http://host:8080', ...args]).flags);
+};
+
+function loadOf(members: Partial<LoadResult>): LoadResult {
+  const latency = { p50Ms: 1, p90Ms: 2, p99Ms: 3, p999Ms: 4, maxMs: 5 };
+  const counts = { accepted: 1000, requestsPerSecond: 100, broken: 0, unsure: 0, unsent: 0 };
+  const shares = { generatorCpuShare: 0.1, machineIdleShare: 0.9, startedAtMs: 0, invalid: '' };
+  return { ...counts, ...shares, latency, bars: [], refused: {}, seconds: [], between: () => 0, ...members };
+}
+
+test('a flag is a setting without a target, and an order with one', () => {
+  expect(parseCommandLine(['http', '--duration', '2m', '--connections', '64']).overrides).toEqual([
+    'http.seconds=120',
+    'http.sockets=64',
+  ]);
+  expect(() => parseCommandLine(['http', '--rate', '5'])).toThrow('--rate goes with --target.');
+  expect(() => parseCommandLine(['lists', '--rates', '5'])).toThrow('lists has no --rates');
+  const order = httpOrder('--token', 'a,b', '--rate', '500', '--duration', '10s', '--ramp', '500ms');
+  expect(order).toMatchObject({ server: { host: 'host', port: 8080 }, tokens: ['a', 'b'], devices: 2, connections: 2 });
+  expect(order).toMatchObject({ rate: 500, seconds: 10, rampSeconds: 0.5 });
+});
+
+test.each([
+  [['--rate', '5'], 'Give --user (and --password) to create devices'],
+  [['--token', 'a', '--user', 'b'], 'not both'],
+  [['--user', 'b'], 'Give --password, or set BENCH_PASSWORD.'],
+  [['--token', 'a', '--rate', 'fast'], '--rate must be a whole number from 1 on, not "fast".'],
+  [['--token', 'a', '--find-rate'], '--find-rate needs its bound'],
+  [['--token', 'a', '--rate', 'max', '--ramp', '5s'], '--ramp needs a --rate'],
+  [['--token', 'a', '--duration', 'long'], '--duration must be a time such as 30s'],
+  [['--token', 'a', '--window', '4'], '--window is a flag of mqtt and gateway, not of http.'],
+  [['--token', 'a', '--payload', '3'], '--payload must be a whole number from 4 to 10'],
+])('%j is answered with what to write', (args, message) => {
+  expect(() => httpOrder(...args)).toThrow(message);
+});
+
+test('the plan of a dry run names what is created, and what cannot be seen from outside', () => {
+  const plan = new Map(planOf(httpOrder('--user', 'me@x.org', '--password', 'secret', '--dry-run')));
+  expect(plan.get('devices')).toBe('100 devices, created by me@x.org at http://host:8080, removed at the end');
+  expect(plan.get('not seen')).toContain('CPU, memory and disk of the server');
+  expect([...plan.values()].join()).not.toContain('secret');
+});
+
+test('the search finds the highest rate whose p99 holds, and one below where it begins', async () => {
+  for (const [capacity, begin] of [
+    [7_300, 1_000],
+    [90, 1_000],
+  ] as const) {
+    const measured: number[] = [];
+    await findRate({ rate: begin, p99MsMax: 25 }, async (rate) => {
+      measured.push(rate);
+      const p99Ms = rate <= capacity ? 10 : 200;
+      return { rate, load: loadOf({ latency: { ...loadOf({}).latency, p99Ms } }) };
+    });
+    const best = Math.max(...measured.filter((rate) => rate <= capacity));
+    expect(best).toBeGreaterThan(capacity / 1.06);
+    expect(measured.length).toBeLessThan(12);
+  }
+});
+
+test('a difference within the noise of either result is no difference', () => {
+  const rate = (value: number, error: number) => ({ name: 'rate', value, error, isHigherBetter: true });
+  const p99 = (value: number, error: number) => ({ name: 'p99', value, error, isHigherBetter: false });
+  expect(verdictOf(rate(1000, 50), rate(900, 50))).toBe('same');
+  expect(verdictOf(rate(1000, 10), rate(900, 10))).toBe('worse');
+  expect(verdictOf(rate(1000, 0), rate(1015, 0))).toBe('same');
+  expect(verdictOf(p99(20, 1), p99(10, 1))).toBe('better');
+});
+
+test('the page of a result has its charts in one file, without scripts and with nothing unescaped', () => {
+  const second = (n: number): Second => ({
+    ...{ second: n, rate: 100 * n, refused: 0, waiting: 0, p50Ms: 1, p99Ms: 2, maxMs: 3 },
+    ...{ cpu: { workers: 0.5 }, memoryMiB: { workers: 100 }, gauges: { backlogBytes: 2 ** 20, parts: 7 } },
+  });
+  const machine = { cores: 2, cpu: 'a <fast> one', memoryGiB: 4, kernel: '6.1', node: 'v20', command: 'npm run bench' };
+  const file: ResultFile = {
+    ...{ scenario: 'http', at: '2026-01-01T00:00:00Z', machine, commit: 'abc', version: '0.1.0', settings: {} },
+    printed: ['1 & 2'],
+    result: { peak: loadOf({ seconds: [second(1), second(2)], bars: [{ untilMs: 1.5, count: 3 }] }) },
+  };
+  const page = pageOf(file);
+  expect(page.match(/<svg/g)).toHaveLength(7);
+  expect(page).toContain('<h2>peak</h2>');
+  expect(page).toContain('a &lt;fast&gt; one');
+  expect(page).toContain('1 &amp; 2');
+  expect(page).not.toMatch(/<script|https?:|NaN|undefined/);
+});
