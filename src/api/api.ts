@@ -13,6 +13,7 @@ import { apiKeyRoutes } from './api-keys.ts';
 import { type AttributesDeps, attributesRoutes } from './attributes.ts';
 import { bulkDeviceRoutes } from './bulk-devices.ts';
 import { bulkImportRoutes } from './bulk-import.ts';
+import { completenessRoutes } from './completeness.ts';
 import { customerRoutes } from './customers.ts';
 import { deviceSearchRoutes } from './device-search.ts';
 import { deviceRoutes } from './devices.ts';
@@ -66,7 +67,10 @@ function apiTable(deps: ApiDeps): { tag: string; routes: Route[] }[] {
         ...bulkImportRoutes(deps),
       ],
     },
-    { tag: 'telemetry', routes: [...timeseriesRoutes(deps), ...receiptRoutes(deps)] },
+    {
+      tag: 'telemetry',
+      routes: [...timeseriesRoutes(deps), ...completenessRoutes(deps), ...receiptRoutes(deps)],
+    },
     { tag: 'attributes', routes: attributesRoutes(deps, deps.readBody, deps.config.values.castNumericStrings) },
     { tag: 'rpc', routes: rpcRoutes(deps) },
     { tag: 'ota-packages', routes: otaRoutes(deps) },

@@ -47,7 +47,7 @@ const outcomeShape = closed(
   'Outcome',
 );
 
-const workersShape = closed({ asked: Type.Integer(), answered: Type.Integer() }, 'Workers');
+export const workersShape = closed({ asked: Type.Integer(), answered: Type.Integer() }, 'Workers');
 const nameShape = closed({ id: entityId, name: Type.String() }, 'NamedEntity');
 const assignedShape = nullable(closed({ title: Type.String(), version: Type.String() }, 'AssignedPackage'));
 

@@ -308,6 +308,10 @@ export const limits = {
   longAnswersCustomerBytesMax: 64 * 1024 * 1024,
   /** Bytes of values that one read of attributes returns. */
   attributesReadBytesMax: 8 * 1024 * 1024,
+  /** Keys of one question for gaps. */
+  gapKeysMax: 100,
+  /** Gaps of one key that are listed. */
+  gapsListedMax: 100,
   /** Intervals of one aggregated history. */
   historyIntervalsMax: 700,
   /** Entities of one page of a list. */

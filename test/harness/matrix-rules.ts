@@ -83,6 +83,7 @@ const rules = `
   GET    /api/device/info/{deviceId}                  -          tenant     own        own
   GET    /api/device/{deviceId}/credentials           -          tenant     own        -
   GET    /api/device/{deviceId}/diagnostics           -          tenant     own        -
+  GET    /api/device/{deviceId}/completeness          -          tenant     own        -
   GET    /api/receipt/{receipt}                       -          tenant     own        -
   GET    /api/refusals                                -          yes        -          -
   GET    /api/refusals/addresses                      yes        -          -          -

@@ -217,6 +217,7 @@ async function hints({ method, path }: Operation): Promise<{ query?: Values; bod
     return { body: { method: 'walk', persistent: true } };
   if (path.endsWith('/rpc') && method === 'POST') return { body: { method: 'walk', params: {} } };
   if (path.endsWith('/updates') || path.endsWith('/rpc')) return { query: { timeout: '1' } };
+  if (path.endsWith('/completeness')) return { query: { keys: 'k', startTs: '0', endTs: '9' } };
   if (path.startsWith('/api/plugins/telemetry'))
     return { query: { keys: 'k', startTs: '0', endTs: '9' }, body: { k: 1 } };
   if (path === '/api/tenant/device') return { query: { deviceName: (await newDevice(admin.token)).name } };
