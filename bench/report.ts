@@ -30,6 +30,11 @@ export function figure(value: number): string {
   return value.toFixed(Math.abs(value) >= 10 ? 1 : 2);
 }
 
+export function median(values: number[]): number {
+  const sorted = [...values].sort((a, b) => a - b);
+  return (sorted[(sorted.length - 1) >> 1]! + sorted[sorted.length >> 1]!) / 2;
+}
+
 /** The page shows what was printed since the last result. */
 export function writeResult(scenario: string, settings: object, result: object): void {
   const path = writeResultFile(scenario, settings, printed, result);

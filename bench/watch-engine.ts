@@ -16,8 +16,8 @@ export function watchEngine(engine: Engine): () => void {
   const scrape = async (): Promise<void> => {
     const page = await engine.api.metricsPage();
     gauges = {
-      backlogBytes: gaugeOf(page, 'millrace_journal_backlog_bytes'),
-      parts: gaugeOf(page, 'millrace_clickhouse_parts'),
+      ...gaugeOf(page, 'millrace_journal_backlog_bytes', 'backlogBytes'),
+      ...gaugeOf(page, 'millrace_clickhouse_parts', 'parts'),
     };
   };
   // An engine that a scenario has just ended does not answer.
@@ -43,6 +43,8 @@ function memoryByRole(pids: Map<string, number>): Record<string, number> {
   return sums;
 }
 
-function gaugeOf(page: string, name: string): number {
-  return Number(new RegExp(`^${name} (\\S+)$`, 'm').exec(page)?.[1] ?? 0);
+/** Empty for a metric that the page does not have, such as one of a store that does not answer. */
+function gaugeOf(page: string, metric: string, name: string): Record<string, number> {
+  const value = new RegExp(`^${metric} (\\S+)$`, 'm').exec(page)?.[1];
+  return value === undefined ? {} : { [name]: Number(value) };
 }

@@ -12,7 +12,7 @@ import { machineSettled, residentBytesOf } from '../cpu.ts';
 import { createFleet, EngineUnderLoad, type Generator, type MeasuredLoad } from '../engine-under-load.ts';
 import { runHttpLoad } from '../load/http/http.ts';
 import { runMqttLoad } from '../load/mqtt/mqtt.ts';
-import { figure, say, table, writeResult } from '../report.ts';
+import { figure, median, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 
 type FleetSettings = BenchSettings['fleet'];
@@ -216,11 +216,6 @@ function afterFirstPart({ rates }: FirstMinute): number {
 
 function medianRate(loads: MeasuredLoad[]): number {
   return median(loads.map(({ storedRequestsPerSecond }) => storedRequestsPerSecond));
-}
-
-function median(values: number[]): number {
-  const sorted = [...values].sort((a, b) => a - b);
-  return (sorted[(sorted.length - 1) >> 1]! + sorted[sorted.length >> 1]!) / 2;
 }
 
 function loadsOf({ first, http, mqtt }: Measured): MeasuredLoad[] {

@@ -9,7 +9,7 @@ import { EngineUnderLoad, type Generator, type LoadOrder, type MeasuredLoad } fr
 import { runMqttLoad } from '../load/mqtt/mqtt.ts';
 import type { LoadResult } from '../load/processes.ts';
 import { type Peer, startAedes, startMosquitto } from '../peers/mqtt-peers.ts';
-import { figure, say, table, writeResult } from '../report.ts';
+import { figure, median, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 
 /** The least ratio of one worker to the one process of Mosquitto. */
@@ -122,8 +122,7 @@ function engineRun(engine: EngineUnderLoad, settings: BenchSettings, window: num
 }
 
 function medianRate({ rounds }: Row): number {
-  const rates = rounds.map(({ messagesPerSecond }) => messagesPerSecond).sort((a, b) => a - b);
-  return (rates[(rates.length - 1) >> 1]! + rates[rates.length >> 1]!) / 2;
+  return median(rounds.map(({ messagesPerSecond }) => messagesPerSecond));
 }
 
 function report(settings: BenchSettings, workers: number, rows: Row[], atHalf: Row[]): boolean {

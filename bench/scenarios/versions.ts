@@ -12,7 +12,7 @@ import {
   httpGenerator,
   type MeasuredLoad,
 } from '../engine-under-load.ts';
-import { say, table, writeResult } from '../report.ts';
+import { median, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 import { offer } from './gateway.ts';
 import { generatorOf } from './mqtt.ts';
@@ -144,9 +144,4 @@ async function measuredOf(engine: EngineUnderLoad, loads: MeasuredLoad[]): Promi
 
 function bothOf({ workerMicroseconds, clickhouseMicroseconds }: Measured): number[] {
   return workerMicroseconds.map((micros, i) => micros + clickhouseMicroseconds[i]!);
-}
-
-function median(values: number[]): number {
-  const sorted = [...values].sort((a, b) => a - b);
-  return (sorted[(sorted.length - 1) >> 1]! + sorted[sorted.length >> 1]!) / 2;
 }

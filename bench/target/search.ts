@@ -3,7 +3,7 @@
  * the spread of several at one rate.
  */
 import type { LoadResult } from '../load/processes.ts';
-import { figure } from '../report.ts';
+import { figure, median } from '../report.ts';
 import type { TargetOrder } from './order.ts';
 
 export interface Measurement {
@@ -53,7 +53,7 @@ export function spreadOf(measurements: Measurement[]): string[] {
   const line = (name: string, values: number[]) => {
     const sorted = [...values].sort((a, b) => a - b);
     const [least, greatest] = [sorted[0]!, sorted.at(-1)!];
-    return `${name}: median ${figure(median(sorted))}, from ${figure(least)} to ${figure(greatest)}`;
+    return `${name}: median ${figure(median(values))}, from ${figure(least)} to ${figure(greatest)}`;
   };
   return [
     line(
@@ -65,8 +65,4 @@ export function spreadOf(measurements: Measurement[]): string[] {
       measurements.map(({ load }) => load.latency.p99Ms),
     ),
   ];
-}
-
-function median(sorted: number[]): number {
-  return (sorted[(sorted.length - 1) >> 1]! + sorted[sorted.length >> 1]!) / 2;
 }
