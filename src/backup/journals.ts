@@ -9,6 +9,7 @@ import { basename, join } from 'node:path';
 import type { JournalCut } from '../journal/journal.ts';
 import { positionFile } from '../journal/position.ts';
 import { parseSegmentName } from '../journal/segment.ts';
+import { shipNotesFile } from '../journal/ship-notes.ts';
 import { type BackupFiles, filesBelow } from './files.ts';
 
 export const journalsPath = 'journal';
@@ -43,6 +44,8 @@ async function copyCut(files: BackupFiles, dir: string, { segments, position }: 
 
 /** True for the quarantine, the epoch, and other files of a journal beside its segments. */
 function isCopiedWhole(path: string, open: boolean): boolean {
-  if (path === 'writer' || /^spare-\d+$/.test(path) || /\.(tmp|new)$/.test(path)) return false;
+  // The notes of shipping are about the rows of this ClickHouse, a moment later than the cut.
+  if (path === 'writer' || path === shipNotesFile || /^spare-\d+$/.test(path) || /\.(tmp|new)$/.test(path))
+    return false;
   return !open || !(path === 'position' || parseSegmentName(path));
 }

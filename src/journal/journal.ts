@@ -19,6 +19,7 @@ import type { Gap } from './reader.ts';
 import { readGap, recover, segmentFiles } from './recovery.ts';
 import { repack } from './repack.ts';
 import { type Lane, lanes, parseSegmentName } from './segment.ts';
+import { ShipNotes, shipNotesFile } from './ship-notes.ts';
 import { Suspects } from './suspects.ts';
 import { JournalError, type JournalFrame, Writer } from './writer.ts';
 
@@ -93,6 +94,7 @@ async function open(options: JournalOptions): Promise<Journal> {
   const suspects = await Suspects.open(disk, dir, options.suspectBytesMax ?? 64 * 1024 ** 2, (name, bytes) =>
     damage.keep(name, 0, bytes),
   );
+  const notes = await ShipNotes.open(disk, dir, log);
   const positionFile = await PositionFile.open(disk, dir);
   const position = positionFile.found ?? startOfJournal();
   const found = await recover({
@@ -128,7 +130,7 @@ async function open(options: JournalOptions): Promise<Journal> {
   }
   const free = await disk.freeBytes(dir);
   const { idleBytesMax = 4 * segmentBytes, onLost, freeBytesMin = 0 } = options;
-  const kept = { positionFile, quarantine, suspects, damage, owner };
+  const kept = { positionFile, quarantine, suspects, damage, owner, notes };
   const settings = { segmentBytes, idleBytesMax, freeBytesMin, onLost };
   const epoch = adopt ? undefined : owner.epoch;
   const deps = { dir, log, disk, clock, epoch, backlog, ...kept, writer, pool, free, ...settings };
@@ -157,6 +159,7 @@ interface Deps {
   quarantine: Quarantine;
   suspects: Suspects;
   damage: Damage;
+  notes: ShipNotes;
   writer: Writer | undefined;
   pool: SegmentPool | undefined;
   free: number;
@@ -405,6 +408,11 @@ export class Journal {
     return this.#deps.suspects;
   }
 
+  /** Notes of shipping about frames that are not confirmed. */
+  get notes(): ShipNotes {
+    return this.#deps.notes;
+  }
+
   /**
    * Holds the journal until `endHold`: no segment is recycled, packed or removed, so that a backup can copy the files
    * of the cut. Appends and shipping continue. Confirmed segments keep their disk space meanwhile, so a nearly full
@@ -444,6 +452,7 @@ export class Journal {
     await this.#writer?.close();
     await this.#packing;
     await this.#persist();
+    await this.#deps.notes.close();
     await this.#deps.positionFile.close();
   }
 
@@ -459,7 +468,7 @@ export class Journal {
     for (const name of names)
       if (parseSegmentName(name) || name.startsWith('spare-')) await disk.remove(`${dir}/${name}`);
     await disk.syncDirectory(dir);
-    for (const name of ['position', 'epoch', 'writer']) await disk.remove(`${dir}/${name}`);
+    for (const name of ['position', 'epoch', 'writer', shipNotesFile]) await disk.remove(`${dir}/${name}`);
     for (const name of ['suspects', 'quarantine']) {
       if (await isEmptyDirectory(disk, dir, name)) await disk.removeDirectory(`${dir}/${name}`);
     }

@@ -11,9 +11,10 @@ import type { Log } from '../base/log.ts';
 import type { Metrics } from '../base/metrics/metrics.ts';
 import { type ClickHouse, ClickHouseError, isUnanswered } from '../clickhouse/client.ts';
 import { insertLatestOf, insertTelemetry, insertTelemetryRange } from '../clickhouse/statements.ts';
+import type { ShipNotes, TimeRange } from '../journal/ship-notes.ts';
 import { Backoff, isNoAnswer, type Sleep } from './backoff.ts';
 import type { Control } from './control-row.ts';
-import { halvesOf, isRanged, isWhole, type Piece, piecesOf } from './pieces.ts';
+import { halvesOf, isRanged, isWhole, type Piece, piecesOf, type StoredOf } from './pieces.ts';
 
 /** The likely cause of the failures of a single row; `size` and `unknown` take longer to prove. */
 export type Suspicion = 'content' | 'crash' | 'unknown' | 'size';
@@ -37,6 +38,17 @@ export interface InserterDeps {
   latestAheadMsMax?: number;
   /** True: other inserts go first, because no caller waits for these rows and they are not of today. */
   patient: boolean;
+  /** Marks of inserts: how those of this process begin, and those of earlier processes, which may still run. */
+  notes?: Pick<ShipNotes, 'mark' | 'earlierMarks' | 'forgetMarks'>;
+}
+
+export interface Progress {
+  /** What is stored already. */
+  stored?: StoredOf;
+  /** Days of one insert at most. */
+  daysMax?: number;
+  /** Called when every row with a time in the range is stored. */
+  onStored?: (range: TimeRange) => void;
 }
 
 export interface Outcome {
@@ -72,7 +84,9 @@ export class Inserter {
   readonly #deps: InserterDeps;
   readonly #backoff: Backoff;
   /** A mark of all inserts of this object, by which `endInserts` finds them. */
-  readonly #mark = `millrace-${randomUUID()}`;
+  readonly #mark: string;
+  /** Marks of earlier processes, until none of their inserts runs. */
+  #earlier: readonly string[];
   /** True when an insert may still run in the store because its answer was not received. */
   #mayRunOn = false;
   #deadlineFactor = 1;
@@ -82,6 +96,8 @@ export class Inserter {
   constructor(deps: InserterDeps) {
     this.#deps = deps;
     this.#backoff = new Backoff(deps);
+    this.#mark = `${deps.notes?.mark ?? 'millrace'}-${randomUUID()}`;
+    this.#earlier = [...(deps.notes?.earlierMarks ?? [])];
   }
 
   /** Returns the rows of the next unit, at most `most`: fewer after inserts that were too large or too slow. */
@@ -89,9 +105,14 @@ export class Inserter {
     return Math.max(1, Math.floor(most * this.#share));
   }
 
-  async insert(payloads: readonly Uint8Array[]): Promise<Outcome> {
+  /** Makes the next units smaller: an earlier process did not end a unit of so many rows of at most `most`. */
+  shrink(rows: number, most: number): void {
+    this.#share = Math.min(1, Math.max(1e-6, rows / most / 2));
+  }
+
+  async insert(payloads: readonly Uint8Array[], progress: Progress = {}): Promise<Outcome> {
     const outcome: Outcome = { complete: true, refused: [], stored: new Set() };
-    const waiting = piecesOf(payloads, this.#deps.clock.now());
+    const waiting = piecesOf(payloads, this.#deps.clock.now(), progress.stored, progress.daysMax);
     const bytes = payloads.reduce((sum, { length }) => sum + length, 0);
     const parallel = Math.min(
       waiting.length,
@@ -104,10 +125,15 @@ export class Inserter {
         const { verdict, error } = await this.#insertPiece(piece, cut);
         if (verdict === 'stored') {
           for (const payload of piece.payloads) outcome.stored.add(payload);
+          const { span } = piece;
+          span.pieces -= 1;
+          if (span.pieces === 0 && !span.refused) progress.onStored?.(span);
         } else if (verdict === 'cut') {
           cut = true;
           waiting.unshift(...halvesOf(piece)!);
         } else if (verdict === 'refused') {
+          piece.span.refused = true;
+          piece.span.pieces -= 1;
           outcome.refused.push(refusedOf(piece, error!));
         } else {
           outcome.complete = false;
@@ -116,6 +142,7 @@ export class Inserter {
     };
     await Promise.all(Array.from({ length: parallel }, loop));
     if (this.#mayRunOn && !(await this.#endLeftInserts())) outcome.complete = false;
+    if (this.#earlier.length > 0 && !(await this.#endEarlierInserts())) outcome.complete = false;
     return outcome;
   }
 
@@ -124,18 +151,31 @@ export class Inserter {
    * repetition and then deleted, so nothing counts as stored while it runs. Returns false when the signal was aborted.
    */
   async #endLeftInserts(): Promise<boolean> {
+    const ended = await this.#endInserts(this.#mark, false);
+    if (ended) this.#mayRunOn = false;
+    return ended;
+  }
+
+  /** Like `#endLeftInserts`, for the inserts of processes that were killed. */
+  async #endEarlierInserts(): Promise<boolean> {
+    const marks = this.#earlier;
+    for (const mark of marks) if (!(await this.#endInserts(mark, true))) return false;
+    this.#earlier = [];
+    this.#deps.notes?.forgetMarks(marks);
+    return true;
+  }
+
+  /** `givesUp`: a store that refuses the question, by its rights for example, is asked once. */
+  async #endInserts(mark: string, givesUp: boolean): Promise<boolean> {
     const { clickhouse, clock, log, signal, sleep, timeoutMs } = this.#deps;
     // The store ends an insert at its timeout. An insert that still runs must not block the lane without limit.
     const deadline = clock.monotonic() + timeoutMs * deadlineFactorMax;
     while (!signal.aborted) {
-      const ended = await clickhouse.endInserts(this.#mark, { timeoutMs }).catch((error: unknown) => messageOf(error));
-      if (ended === true) {
-        this.#mayRunOn = false;
-        return true;
-      }
-      if (clock.monotonic() >= deadline) {
-        log.warn('insert_runs_on', { reason: ended === false ? 'the store does not end an insert' : ended });
-        this.#mayRunOn = false;
+      const ended = await clickhouse.endInserts(mark, { timeoutMs }).catch((error: unknown) => error);
+      if (ended === true) return true;
+      if (clock.monotonic() >= deadline || (givesUp && ended !== false && !isUnanswered(ended))) {
+        const reason = ended === false ? 'the store does not end an insert' : messageOf(ended);
+        log.warn('insert_runs_on', { reason });
         return true;
       }
       await sleep(leftInsertsMs, signal);

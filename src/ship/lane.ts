@@ -4,12 +4,12 @@
  */
 import { messageOf } from '../base/errors.ts';
 import { orderMs } from '../ingest/order-number.ts';
-import { type Lane, late, type ShipUnit } from '../journal/journal.ts';
+import { type Lane, laneNames, late, type ShipUnit } from '../journal/journal.ts';
 import { waitMsMax } from './backoff.ts';
 import { Inserter } from './insert.ts';
-import { daysMax, framesOf, type PartOfUnit, wideOf } from './pieces.ts';
+import { daysMax, framesOf, nothingStored, type PartOfUnit, type StoredOf, storedOf, wideOf } from './pieces.ts';
 import { setAside } from './set-aside.ts';
-import type { ShipDeps } from './ship-deps.ts';
+import { noteWhenLong, type ShipDeps } from './ship-deps.ts';
 import type { WideRows } from './wide-rows.ts';
 
 /** Bytes of a unit. The body is a copy of its frames, so a lane uses twice this. 400 000 numeric rows are 14 MB. */
@@ -57,6 +57,8 @@ export class LaneLoop {
       parallelMax,
       patient: lane === late && !deps.callersWait,
     });
+    const rows = deps.notes.unfinished(laneNames[lane]);
+    if (rows !== undefined) this.#inserter.shrink(rows, deps.rowsMax);
   }
 
   start(): void {
@@ -99,16 +101,17 @@ export class LaneLoop {
       }
       const unit = await this.#next();
       if (!unit) continue;
-      const wide = this.#lane === late && unit.rows > daysMax ? wideOf(unit.payloads) : undefined;
-      const done = wide ? await this.#shipApart(unit, wide) : await this.#shipWhole(unit);
+      const stored = this.#lane === late ? storedOf(this.#deps.notes, unit) : nothingStored;
+      const wide = this.#lane === late && unit.rows > daysMax ? wideOf(unit.payloads, stored) : undefined;
+      const done = wide ? await this.#shipApart(unit, wide, stored) : await this.#shipWhole(unit, stored);
       if (!done) return;
     }
   }
 
   /** Returns false when the loop was stopped. */
-  async #shipWhole(unit: ShipUnit): Promise<boolean> {
+  async #shipWhole(unit: ShipUnit, stored: StoredOf): Promise<boolean> {
     const { journal, onShipped, onStoredApart } = this.#deps;
-    if (!(await this.#ship(unit))) return false;
+    if (!(await this.#ship(unit, stored))) return false;
     await journal.confirm(unit);
     if (journal.laneShipped(this.#lane) < unit.orderMax) onStoredApart?.(this.#lane, new Set(unit.orders));
     onShipped();
@@ -118,11 +121,11 @@ export class LaneLoop {
   /**
    * Stores the frames of few days here. The frames of many days are stored beside the lane, which takes its next unit.
    */
-  async #shipApart(unit: ShipUnit, isWide: ReadonlySet<Uint8Array>): Promise<boolean> {
+  async #shipApart(unit: ShipUnit, isWide: ReadonlySet<Uint8Array>, stored: StoredOf): Promise<boolean> {
     const { onStoredApart } = this.#deps;
     const [narrow, wide] = [false, true].map((wanted) => framesOf(unit, (payload) => isWide.has(payload) === wanted));
     if (narrow!.payloads.length > 0) {
-      if (!(await this.#ship(narrow!))) return false;
+      if (!(await this.#ship(narrow!, stored))) return false;
       onStoredApart?.(this.#lane, new Set(narrow!.orders));
     } else {
       // The allowance counts only partitions that the lane itself makes.
@@ -207,15 +210,19 @@ export class LaneLoop {
   }
 
   /** Returns true when every row is stored or a durable suspect; false when the loop was stopped. */
-  async #ship(part: PartOfUnit): Promise<boolean> {
-    const { clock, metrics } = this.#deps;
+  async #ship(part: PartOfUnit, stored: StoredOf): Promise<boolean> {
+    const { clock, metrics, notes } = this.#deps;
     const started = clock.monotonic();
     const sinceLast = (started - this.#lastStart) / 1000;
     this.#rowsPerSecond = part.rows / Math.max(0.01, Math.min(sinceLast, 60));
     this.#quickLateRows = Math.max(0, this.#quickRows(started) - part.rows);
     this.#lastStart = started;
     const { signal } = this.#stopping;
-    const { complete, refused } = await this.#inserter.insert(part.payloads);
+    const work = laneNames[this.#lane];
+    const ended = noteWhenLong(this.#deps, () => notes.takesLong(work, part.rows));
+    const { complete, refused } = await this.#inserter.insert(part.payloads, { stored });
+    ended();
+    if (complete) notes.ended(work);
     if (!complete || !(await setAside(this.#deps, this.#lane, refused, part.orderMin, signal))) return false;
     metrics.rows.observe(part.rows);
     metrics.insertSeconds.observe((clock.monotonic() - started) / 1000);

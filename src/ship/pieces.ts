@@ -3,6 +3,7 @@
  * an insert more than a thousand rows do. A piece that is refused or takes too long is halved, by days or by rows.
  */
 import type { ShipUnit } from '../journal/journal.ts';
+import type { ShipNotes, TimeRange } from '../journal/ship-notes.ts';
 import { addDays } from '../telemetry/block-days.ts';
 import { rowsOfBlock, splitBlock } from '../telemetry/read-block.ts';
 
@@ -14,6 +15,8 @@ export interface Piece {
   readonly days: readonly number[];
   readonly from: number;
   readonly to: number;
+  /** Shared by the pieces of one cut by rows. */
+  span: Span;
   /** False only when every row is known to have its own `ts`. */
   readonly serverTimes: boolean;
   /** The finished inserts. */
@@ -25,27 +28,74 @@ export interface Piece {
   slow: number;
 }
 
+/** A range of times that is stored when all its pieces are. */
+export interface Span extends TimeRange {
+  /** Pieces that are not stored. */
+  pieces: number;
+  /** True when a row was refused: then the range does not count as stored. */
+  refused: boolean;
+}
+
+/** Returns the ranges of a payload that are stored and need not be sent again. */
+export type StoredOf = (payload: Uint8Array) => readonly TimeRange[];
+
 export const daysMax = 100;
 /** The rows that cost an insert about as much as one partition. */
 const rowsOfDay = 1_000;
 const everything = { from: Number.MIN_SAFE_INTEGER, to: Number.MAX_SAFE_INTEGER };
 
-/** Returns pieces of at most `daysMax` days; those near today first, because most waiting rows are of these days. */
-export function piecesOf(payloads: readonly Uint8Array[], today: number): Piece[] {
-  const whole = pieceOf(payloads, everything.from, everything.to);
-  if (whole.days.length <= daysMax) return [whole];
+const nothing: readonly TimeRange[] = [];
+export const nothingStored: StoredOf = () => nothing;
+
+/** Returns what an earlier process has stored of late frames; `orders` are those of the payloads. */
+export function storedOf(notes: ShipNotes, { payloads, orders }: Pick<PartOfUnit, 'payloads' | 'orders'>): StoredOf {
+  if (notes.isEmpty) return nothingStored;
+  const ranges = new Map(payloads.map((payload, i) => [payload, notes.rangesOf(orders[i]!)]));
+  return (payload) => ranges.get(payload) ?? nothing;
+}
+
+/**
+ * Returns pieces of at most `most` days, without the ranges that are stored. Those near today come first, because most
+ * waiting rows are of these days.
+ */
+export function piecesOf(
+  payloads: readonly Uint8Array[],
+  today: number,
+  stored: StoredOf = nothingStored,
+  most: number = daysMax,
+): Piece[] {
+  const ends = payloads.flatMap((payload) => stored(payload).flatMap(({ from, to }) => [from, to]));
+  const wholes = ends.length === 0 ? [pieceOf(payloads, everything.from, everything.to)] : [];
+  const starts = [everything.from, ...[...new Set(ends)].sort((a, b) => a - b), everything.to];
+  // No range ends inside such a piece, so each payload is stored there as a whole or not at all.
+  for (let i = 0; ends.length > 0 && i + 1 < starts.length; i += 1) {
+    const [from, to] = [starts[i]!, starts[i + 1]!];
+    const isStored = (payload: Uint8Array) => stored(payload).some((range) => range.from <= from && to <= range.to);
+    const piece = pieceOf(
+      payloads.filter((payload) => !isStored(payload)),
+      from,
+      to,
+    );
+    if (from < to && piece.payloads.length > 0) wholes.push(piece);
+  }
+  const pieces = wholes.flatMap((whole) => (whole.days.length <= most ? [whole] : cutByDays(whole, most)));
   const distance = ({ from, to }: Piece) => Math.max(0, from - today, today - to);
-  return cutByDays(whole, daysMax).sort((a, b) => distance(a) - distance(b));
+  return pieces.sort((a, b) => distance(a) - distance(b));
 }
 
 /**
  * Returns the frames of a unit that are stored beside the lane, or undefined when the unit has at most `daysMax` days.
  * The lane keeps the frames with the fewest days, of at most `daysMax` days together.
  */
-export function wideOf(payloads: readonly Uint8Array[]): Set<Uint8Array> | undefined {
+export function wideOf(payloads: readonly Uint8Array[], stored: StoredOf = nothingStored): Set<Uint8Array> | undefined {
   const frames = payloads.map((payload) => {
     const days = new Set<number>();
-    addDays(payload, days, everything.from, everything.to);
+    let { from } = everything;
+    for (const range of stored(payload)) {
+      addDays(payload, days, from, range.from);
+      from = range.to;
+    }
+    addDays(payload, days, from, everything.to);
     return { payload, days };
   });
   frames.sort((a, b) => a.days.size - b.days.size);
@@ -88,6 +138,18 @@ export function isWhole(piece: Piece): boolean {
 
 /** Returns two pieces with the same rows; undefined when the piece is whole. */
 export function halvesOf(piece: Piece): Piece[] | undefined {
+  const halves = cutInHalves(piece);
+  if (!halves) return undefined;
+  const { span } = piece;
+  // Halves by rows, and parts of such halves, are stored together or not at all.
+  if (span.pieces > 1 || halves.some(({ from, to }) => from === piece.from && to === piece.to)) {
+    span.pieces += halves.length - 1;
+    for (const half of halves) half.span = span;
+  }
+  return halves;
+}
+
+function cutInHalves(piece: Piece): Piece[] | undefined {
   if (piece.days.length > 1 && piece.days.length * rowsOfDay >= piece.rows) {
     return cutByDays(piece, Math.ceil(piece.days.length / 2));
   }
@@ -131,7 +193,8 @@ function pieceOf(payloads: readonly Uint8Array[], from: number, to: number): Pie
     return true;
   });
   const counts = { telemetry: false, latest: false, crashes: 0, unknown: 0, slow: 0 };
-  return { payloads: kept, rows, days: [...days].sort((a, b) => a - b), from, to, serverTimes, ...counts };
+  const span = { from, to, pieces: 1, refused: false };
+  return { payloads: kept, rows, days: [...days].sort((a, b) => a - b), from, to, span, serverTimes, ...counts };
 }
 
 /** True when only the rows of a range are inserted. */

@@ -7,9 +7,13 @@ import type { Log } from '../base/log.ts';
 import { type Counter, coarseBounds, type Histogram, type Metrics } from '../base/metrics/metrics.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
 import type { Journal, Lane } from '../journal/journal.ts';
+import type { ShipNotes } from '../journal/ship-notes.ts';
 import type { Sleep } from './backoff.ts';
 import type { Control } from './control-row.ts';
 import type { Trials } from './suspect-trials.ts';
+
+/** Work that takes longer is noted: a process that finds the note begins with smaller units. */
+const longMs = 5_000;
 
 export interface ShipperDeps {
   journal: Journal;
@@ -40,6 +44,7 @@ export interface ShipperDeps {
 
 export type ShipDeps = Omit<ShipperDeps, 'metrics' | 'sleep'> & {
   control: Control;
+  notes: ShipNotes;
   sleep: Sleep;
   metrics: ShipMetrics;
   registry: Metrics;
@@ -66,4 +71,13 @@ export function shipMetrics(metrics: Metrics): ShipMetrics {
     visibleSeconds: metrics.histogram('ingest_visible_seconds', 'From acceptance to readable, by point.'),
     suspects: metrics.counter('ingest_suspect_rows_total', 'Rows that were refused alone and wait for another try.'),
   };
+}
+
+/** Calls `note` unless the returned function is called in time. */
+export function noteWhenLong({ sleep }: Pick<ShipDeps, 'sleep'>, note: () => void): () => void {
+  const ended = new AbortController();
+  void sleep(longMs, ended.signal).then(() => {
+    if (!ended.signal.aborted) note();
+  });
+  return () => ended.abort();
 }

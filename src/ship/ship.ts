@@ -24,9 +24,11 @@ export class Shipper {
     this.#deps = deps;
     const { clickhouse, clock, journal, timeoutMs, sleep = systemSleep, quarantineKeptDays = 0, onShipped } = deps;
     const control = new Control(clickhouse, clock, timeoutMs);
-    this.#trials = new Trials({ ...deps, control, sleep, quarantineKeptDays, onSettled: onShipped });
+    const { notes } = journal;
+    notes.begin(journal.orderRecovered === undefined);
+    this.#trials = new Trials({ ...deps, control, notes, sleep, quarantineKeptDays, onSettled: onShipped });
     const metrics = shipMetrics(deps.metrics);
-    const parts = { ...deps, control, sleep, metrics, trials: this.#trials, registry: deps.metrics };
+    const parts = { ...deps, control, notes, sleep, metrics, trials: this.#trials, registry: deps.metrics };
     this.#wide = new WideRows(late, parts);
     this.#lanes = lanes.map((lane) => new LaneLoop(lane, this.#wide, parts));
     observe(deps.metrics, journal, clock);

@@ -17,7 +17,18 @@ test('a part that waited for room is stored, also when nothing else waits by the
     timeoutMs: 30_000,
     sleep: async () => {},
     clickhouse: { insertBlocks: () => new Promise((resolve) => answers.push(() => resolve({ repeated: false }))) },
-    journal: { confirm: async (unit: ShipUnit) => confirmed.push(unit) },
+    journal: {
+      confirm: async (unit: ShipUnit) => confirmed.push(unit),
+      laneShipped: () => 0n,
+    },
+    notes: {
+      isEmpty: true,
+      earlierMarks: [],
+      unfinished: () => undefined,
+      stored: () => {},
+      takesLong: () => {},
+      ended: () => {},
+    },
     onShipped: () => {},
   };
   const wide = new WideRows(1, parts as unknown as ShipDeps);

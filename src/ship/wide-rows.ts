@@ -1,16 +1,17 @@
 /**
  * Late frames that touch more days than one insert should: a day is a partition, and thousands of them take many
  * seconds. They are stored beside the lane, which continues with its next unit. Their unit stays open, so the lane's
- * position waits for them. Frames that arrive during an insert share the next one. Their bytes are capped: at the cap
- * the lane waits.
+ * position waits for them. What is stored of them is noted beside the journal, so a killed process repeats little.
+ * Frames that arrive during an insert share the next one. Their bytes are capped: at the cap the lane waits.
  */
 
 import { orderMs } from '../ingest/order-number.ts';
 import type { Lane, ShipUnit } from '../journal/journal.ts';
+import type { TimeRange } from '../journal/ship-notes.ts';
 import { Inserter } from './insert.ts';
-import type { PartOfUnit } from './pieces.ts';
+import { daysMax, type PartOfUnit, storedOf } from './pieces.ts';
 import { setAside } from './set-aside.ts';
-import type { ShipDeps } from './ship-deps.ts';
+import { noteWhenLong, type ShipDeps } from './ship-deps.ts';
 
 /** Bytes of frames that wait or are being stored; a lane with more of them waits. */
 const heldBytesMax = 32 * 1024 * 1024;
@@ -33,6 +34,8 @@ export class WideRows {
   readonly #stopping = new AbortController();
   readonly #waiting: Item[] = [];
   #heldBytes = 0;
+  /** Days of one insert: fewer after a process that was killed during a long one. */
+  #daysMax = daysMax;
   #running: Promise<void> | undefined;
   #onRoom: (() => void) | undefined;
 
@@ -48,6 +51,8 @@ export class WideRows {
       parallelMax,
       patient: !deps.callersWait,
     });
+    const unfinished = deps.notes.unfinished('wide');
+    if (unfinished !== undefined) this.#daysMax = Math.max(1, Math.min(daysMax, unfinished >> 1));
     const help = 'Bytes of late rows of many days that are being stored beside the lane.';
     deps.registry.observed('wal_wide_bytes', help, () => this.#heldBytes);
   }
@@ -111,11 +116,26 @@ export class WideRows {
 
   /** Returns false when shipping was stopped before all rows were stored or durable suspects. */
   async #store(items: readonly Item[]): Promise<boolean> {
-    const { clock, journal, metrics, onShipped, onStoredApart } = this.#deps;
+    const { clock, journal, metrics, notes, onShipped, onStoredApart } = this.#deps;
     const started = clock.monotonic();
     const { orderMin } = items[0]!;
-    const { complete, refused } = await this.#inserter.insert(items.flatMap(({ payloads }) => payloads));
+    const payloads = items.flatMap((item) => item.payloads);
+    const orders = items.flatMap((item) => item.orders);
+    const ofInsert = { stored: storedOf(notes, { payloads, orders }), daysMax: this.#daysMax };
+    const note = () => noteWhenLong(this.#deps, () => notes.takesLong('wide', ofInsert.daysMax));
+    let ended = note();
+    const onStored = (range: TimeRange) => {
+      ended();
+      // Earlier wide frames are stored, and the lane has stored its own frames of these units.
+      notes.stored(orders.at(-1)!, range, journal.laneShipped(this.#lane));
+      notes.ended('wide');
+      ended = note();
+    };
+    const { complete, refused } = await this.#inserter.insert(payloads, { ...ofInsert, onStored });
+    ended();
     if (!complete) return false;
+    notes.ended('wide');
+    this.#daysMax = Math.min(daysMax, Math.ceil(this.#daysMax * 1.5));
     if (!(await setAside(this.#deps, this.#lane, refused, orderMin, this.#stopping.signal))) return false;
     const rows = items.reduce((sum, item) => sum + item.rows, 0);
     metrics.rows.observe(rows);

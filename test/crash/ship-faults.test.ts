@@ -1,9 +1,10 @@
 /**
  * Shipping into a store that refuses, dies, is slow or short of memory: rows that are stored, wait, or are proven bad.
  */
-import { mkdtempSync, rmSync } from 'node:fs';
+import { cpSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test, vi } from 'vitest';
 import { Metrics } from '../../src/base/metrics/metrics.ts';
 import { type ClickHouse, openClickHouse } from '../../src/clickhouse/client.ts';
@@ -307,6 +308,65 @@ test('a late unit that is too slow for its days is cut by days', async () => {
   expect(house.stored()).toHaveLength(80);
 });
 
+/** Ends a channel as a kill does, and opens its successor on the state of the disk at that moment. */
+async function killed(channel: Channel, options: ChannelOptions): Promise<Channel> {
+  count += 1;
+  const dir = join(home, `worker-${count}`);
+  cpSync(channel.dir, dir, { recursive: true });
+  const { behave } = house;
+  house.behave = () => 252;
+  const stopped = channel.stop();
+  house.cut();
+  await stopped;
+  house.behave = behave;
+  return openChannel({ ...options, dir });
+}
+
+test('late rows of many days are stored in the end although the process is killed after every third insert', async () => {
+  const first = Date.UTC(2021, 0, 1);
+  const times = Array.from({ length: 1_200 }, (_, i) => first + i * dayMs);
+  // Slow enough that an insert on a busy machine is not noted as a long one.
+  const options = { started: false, factor: 10 };
+  let channel = await openChannel(options);
+  await channel.add(1, times, 1);
+  await channel.add(2, [first, first + 7 * dayMs], 1);
+  for (let round = 1; ; round += 1) {
+    expect(round).toBeLessThan(9);
+    let left = 3;
+    house.behave = ({ table }) => (table === 'latest' || left-- > 0 ? 'ok' : 252);
+    channel.shipper.start();
+    await vi.waitFor(() => expect(left < 0 || channel.journal.empty).toBe(true), { timeout: 10_000 });
+    await channel.journal.notes.close();
+    if (channel.journal.empty) break;
+    expect(channel.journal.rowsWaiting(1)).toBe(1_202);
+    channel = await killed(channel, options);
+  }
+  expect(house.stored()).toHaveLength(1_202);
+  const inserts = house.inserts.filter(({ table }) => table === 'telemetry');
+  for (const { rows } of inserts) expect(daysOf(rows)).toBeLessThanOrEqual(102);
+});
+
+test('a unit that takes longer than the time between kills becomes smaller', async () => {
+  const options = { timeoutMs: 60_000, started: false };
+  let channel = await openChannel(options);
+  for (let i = 0; i < 30; i += 1) await channel.add(1 + i, some(100));
+  for (let round = 1; ; round += 1) {
+    expect(round).toBeLessThan(40);
+    let hangs = false;
+    house.behave = ({ rows }) => {
+      if (rows.length <= 500) return 'ok';
+      hangs = true;
+      return 'none';
+    };
+    channel.shipper.start();
+    await vi.waitFor(() => expect(hangs || channel.journal.empty).toBe(true), { timeout: 10_000 });
+    await sleep(50);
+    if (channel.journal.empty) break;
+    channel = await killed(channel, options);
+  }
+  expect(house.stored()).toHaveLength(3_000);
+});
+
 test('late rows gather: 48 a second over 300 days are a few inserts a minute, a lone one goes at once', async () => {
   const channel = await openChannel({ factor: 20, lateSecondsMax: 30 });
   const { clock } = channel;
@@ -352,6 +412,25 @@ test('rows count as stored only when an earlier try, which was not waited for, h
   expect(channel.journal.rowsWaiting(0)).toBe(5);
   await emptied(channel);
   expect(house.running).toBe(0);
+});
+
+test('rows count as stored only when an insert of a killed process has ended in the store', async () => {
+  const first = await openChannel({ timeoutMs: 60_000, factor: 1, started: false });
+  house.behave = () => ({ lateMs: 3_000 });
+  await first.add(1, some(5));
+  first.shipper.start();
+  await vi.waitFor(() => expect(house.running).toBe(2), { timeout: 10_000 });
+  house.behave = () => 'ok';
+  const dir = join(home, `worker-${(count += 1)}`);
+  cpSync(first.dir, dir, { recursive: true });
+  const next = await openChannel({ dir, timeoutMs: 60_000, factor: 1 });
+  await vi.waitFor(() => expect(house.stored('latest')).toHaveLength(1), { timeout: 10_000 });
+  expect([house.running, next.journal.rowsWaiting(0)]).toEqual([2, 5]);
+  await emptied(next);
+  expect(house.running).toBe(0);
+  expect(next.journal.notes.earlierMarks).toEqual([]);
+  house.cut();
+  await first.stop();
 });
 
 test('while senders wait for ClickHouse, units do not wait for the interval', async () => {
