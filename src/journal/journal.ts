@@ -94,7 +94,7 @@ async function open(options: JournalOptions): Promise<Journal> {
   const suspects = await Suspects.open(disk, dir, options.suspectBytesMax ?? 64 * 1024 ** 2, (name, bytes) =>
     damage.keep(name, 0, bytes),
   );
-  const notes = await ShipNotes.open(disk, dir, log);
+  const notes = await ShipNotes.open(disk, dir, log, owner);
   const positionFile = await PositionFile.open(disk, dir);
   const position = positionFile.found ?? startOfJournal();
   const found = await recover({
@@ -107,6 +107,7 @@ async function open(options: JournalOptions): Promise<Journal> {
     onNotErased: (segment, error) =>
       log.warn('journal_torn_commit_not_erased', { segment: segment.path, reason: messageOf(error) }),
   });
+  await notes.keepUpTo(found.orderMax);
   const backlog = new Backlog(disk, (segment, gap) => damage.gap(segment, gap));
   backlog.startAt(later(position.cursors[0], position.cursors[1]));
   for (const { segment, starts } of found.segments) {

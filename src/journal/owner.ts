@@ -35,7 +35,9 @@ export interface OwnerDeps {
 export class Owner {
   readonly #deps: OwnerDeps;
   /** The content of the file `epoch` while this owner has the directory; undefined: no file. */
-  readonly #text: string | undefined;
+  readonly text: string | undefined;
+  /** The content of the file `epoch` before this owner took the directory; undefined: no file. */
+  readonly earlierText: string | undefined;
   #checkedMs: number;
   #checking: Promise<boolean> | undefined;
   /** Unique for each start: names of segments are never repeated, even after other losses. */
@@ -45,9 +47,14 @@ export class Owner {
   /** True when another process has taken the directory. Final. */
   lost = false;
 
-  private constructor(deps: OwnerDeps, epoch: number, text: string | undefined, contested: boolean) {
+  private constructor(
+    deps: OwnerDeps,
+    epoch: number,
+    { text, before, contested }: { text: string | undefined; before: string | undefined; contested: boolean },
+  ) {
     this.#deps = deps;
-    this.#text = text;
+    this.text = text;
+    this.earlierText = before;
     this.#checkedMs = deps.clock.monotonic();
     this.epoch = epoch;
     this.contested = contested;
@@ -67,7 +74,7 @@ export class Owner {
       log.warn('journal_taken_over', { dir, epoch, reason: 'the earlier owner may still be alive' });
       await sleep(takeoverWaitMs);
     }
-    return new Owner(deps, epoch, written ? text : before, contested);
+    return new Owner(deps, epoch, { text: written ? text : before, before, contested });
   }
 
   /** True when no other process had taken the directory at most `leaseMs` ago. */
@@ -104,7 +111,7 @@ export class Owner {
     const began = clock.monotonic();
     try {
       const text = (await readWhole(disk, `${dir}/epoch`))?.toString('latin1');
-      if (text !== this.#text) this.lost = true;
+      if (text !== this.text) this.lost = true;
     } catch (error) {
       // An unreadable file (a bad sector, no free descriptor) does not prove another owner.
       log.warn('journal_owner_unknown', { dir, reason: messageOf(error) });

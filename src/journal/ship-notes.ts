@@ -2,13 +2,15 @@
  * Notes of shipping about frames that are not confirmed, in the file `ship-notes` of a journal: which ranges of late
  * frames are stored, which units took long, and the marks of inserts. With them a process that is killed again and
  * again continues where the earlier one was. The file may say less than is true, never more: a missing or damaged file
- * costs repetition. Used by the process that owns the journal.
+ * costs repetition. Only the notes of the owner before this one are used (see owner.ts), because orders of frames that
+ * another owner added, of an earlier version for example, may be lower than those in the notes.
  */
 import { randomUUID } from 'node:crypto';
 import { crc32 } from 'node:zlib';
 import { messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { type Disk, readWholeAround, replaceWhole } from './disk.ts';
+import type { Owner } from './owner.ts';
 
 export const shipNotesFile = 'ship-notes';
 
@@ -28,7 +30,7 @@ interface StoredUpTo {
 /** What was being inserted for long: a unit of a lane, or late frames of many days beside their lane. */
 export type Work = 'live' | 'late' | 'wide';
 
-/** Entries that are kept: each start of a process adds one at most. */
+/** Entries that are kept; without the oldest ones more is repeated. */
 const entriesMax = 32;
 /** Earlier processes whose inserts are searched. */
 const marksMax = 8;
@@ -37,6 +39,8 @@ export class ShipNotes {
   readonly #path: string;
   readonly #disk: Disk;
   readonly #log: Log;
+  /** The content of the file `epoch` of this owner. */
+  readonly #owner: string | undefined;
   #stored: StoredUpTo[] = [];
   /** Sizes of work that did not end, in the unit of its kind. */
   readonly #unfinished = new Map<Work, number>();
@@ -47,20 +51,34 @@ export class ShipNotes {
   #saving: Promise<void> | undefined;
   #isDirty = false;
 
-  private constructor(disk: Disk, dir: string, log: Log) {
+  private constructor(disk: Disk, dir: string, log: Log, owner: string | undefined) {
+    this.#owner = owner;
     this.#disk = disk;
     this.#path = `${dir}/${shipNotesFile}`;
     this.#log = log;
   }
 
-  static async open(disk: Disk, dir: string, log: Log): Promise<ShipNotes> {
-    const self = new ShipNotes(disk, dir, log);
+  static async open(disk: Disk, dir: string, log: Log, owner: Pick<Owner, 'text' | 'earlierText'>): Promise<ShipNotes> {
+    const self = new ShipNotes(disk, dir, log, owner.text);
     try {
-      self.#read(await readWholeAround(disk, self.#path));
+      // Written at once: a process that is killed during recovery must not lose the notes of the earlier ones.
+      if (self.#read(await readWholeAround(disk, self.#path), owner.earlierText)) await self.#writeOnce();
     } catch (error) {
       log.warn('ship_notes_unread', { reason: messageOf(error) });
     }
     return self;
+  }
+
+  /**
+   * Forgets ranges of orders that the journal does not contain: frames that were not synced are gone after a crash of the
+   * host, and if its clock was set back, new frames get the orders that are noted.
+   */
+  async keepUpTo(orderMax: bigint): Promise<void> {
+    const kept = this.#stored.filter((entry) => entry.orderMax <= orderMax);
+    if (kept.length === this.#stored.length) return;
+    this.#stored = kept;
+    this.#save();
+    await this.#saving;
   }
 
   /** Marks of earlier openings whose inserts may still run in the store. */
@@ -145,7 +163,7 @@ export class ShipNotes {
   async #writeOnce(): Promise<void> {
     const stored = this.#stored.map(({ orderMax, ranges }) => ({ orderMax: orderMax.toString(), ranges }));
     const marks = [...this.#earlier, this.mark].slice(-marksMax);
-    const text = JSON.stringify({ stored, unfinished: [...this.#unfinished], marks });
+    const text = JSON.stringify({ owner: this.#owner, stored, unfinished: [...this.#unfinished], marks });
     try {
       await replaceWhole(this.#disk, this.#path, [Buffer.from(`${crc32(text)}\n${text}`)]);
     } catch (error) {
@@ -153,17 +171,21 @@ export class ShipNotes {
     }
   }
 
-  #read(bytes: Buffer | undefined): void {
+  /** Returns false when the file has no notes of the earlier owner. */
+  #read(bytes: Buffer | undefined, earlier: string | undefined): boolean {
     const [sum, text] = (bytes?.toString() ?? '').split('\n', 2);
-    if (text === undefined || Number(sum) !== crc32(text)) return;
-    const { stored, unfinished, marks } = JSON.parse(text) as {
+    if (text === undefined || Number(sum) !== crc32(text)) return false;
+    const { owner, stored, unfinished, marks } = JSON.parse(text) as {
+      owner?: string;
       marks: string[];
       stored: { orderMax: string; ranges: TimeRange[] }[];
       unfinished: [Work, number][];
     };
-    this.#stored = stored.map(({ orderMax, ranges }) => ({ orderMax: BigInt(orderMax), ranges }));
+    if (owner === undefined || owner !== earlier) return false;
     for (const [work, size] of unfinished) this.#unfinished.set(work, size);
-    this.#earlier = marks;
+    this.#earlier = [...marks];
+    this.#stored = stored.map(({ orderMax, ranges }) => ({ orderMax: BigInt(orderMax), ranges }));
+    return true;
   }
 }
 

@@ -36,6 +36,8 @@ export class WideRows {
   #heldBytes = 0;
   /** Days of one insert: fewer after a process that was killed during a long one. */
   #daysMax = daysMax;
+  /** True when this process has stored a range: processes that do advance without smaller inserts. */
+  #advances = false;
   #running: Promise<void> | undefined;
   #onRoom: (() => void) | undefined;
 
@@ -122,14 +124,15 @@ export class WideRows {
     const payloads = items.flatMap((item) => item.payloads);
     const orders = items.flatMap((item) => item.orders);
     const ofInsert = { stored: storedOf(notes, { payloads, orders }), daysMax: this.#daysMax };
-    const note = () => noteWhenLong(this.#deps, () => notes.takesLong('wide', ofInsert.daysMax));
-    let ended = note();
+    const ended = noteWhenLong(this.#deps, () => {
+      if (!this.#advances) notes.takesLong('wide', ofInsert.daysMax);
+    });
     const onStored = (range: TimeRange) => {
       ended();
       // Earlier wide frames are stored, and the lane has stored its own frames of these units.
       notes.stored(orders.at(-1)!, range, journal.laneShipped(this.#lane));
       notes.ended('wide');
-      ended = note();
+      this.#advances = true;
     };
     const { complete, refused } = await this.#inserter.insert(payloads, { ...ofInsert, onStored });
     ended();
