@@ -103,6 +103,7 @@ async function runAnalytics(): Promise<void> {
     postgres,
     pool,
     clock,
+    ttlDays: config.telemetry.ttlDays,
     onAttributesWanted: () => copier.wake(),
     away: () => Object.keys(link.state.parts).filter((part) => link.state.parts[part] !== 'up'),
   });

@@ -267,6 +267,11 @@ function checkedData(input: ProfileInput): ProfileData {
     const types = provisionTypes.join(', ');
     throw badRequest('profile_data', `Validation error: provisionConfiguration needs a type of ${types} and a secret`);
   }
+  const days = given['telemetryTtlDays'] ?? 0;
+  if (!Number.isInteger(days) || (days as number) < 0 || (days as number) > limits.telemetryTtlDaysMax) {
+    const range = `a whole number of days from 0 to ${limits.telemetryTtlDaysMax}; 0 keeps what the installation keeps`;
+    throw badRequest('profile_data', `Validation error: telemetryTtlDays must be ${range}`);
+  }
   return {
     configuration: { type: 'DEFAULT' },
     alarms: null,

@@ -25,7 +25,7 @@ import {
   listProfileNames,
   listProfiles,
 } from '../device/profile-store.ts';
-import { anything, flag, reference, text, version } from '../rest/body.ts';
+import { flag, reference, text, version } from '../rest/body.ts';
 import { commaList, entityUuid, missing, oneOf, pageLink, pageQuery } from '../rest/parameters.ts';
 import { empty, json, type Route, route } from '../rest/route.ts';
 import { anyJson, closed, milliseconds, nullable, pageJson, pageShape } from '../rest/shapes.ts';
@@ -46,7 +46,12 @@ const profileBody = Type.Object({
   transportType: text,
   provisionType: text,
   provisionDeviceKey: text,
-  profileData: anything,
+  profileData: Type.Optional(
+    Type.Unknown({
+      description:
+        'Any JSON; kept as it is. telemetryTtlDays: days for which telemetry of the devices is kept, 0 to 36500; 0 or absent = as long as the installation keeps telemetry',
+    }),
+  ),
   defaultRuleChainId: reference,
   defaultDashboardId: reference,
   defaultQueueName: text,

@@ -7,6 +7,7 @@ import { limits } from '../base/limits.ts';
 import * as Type from '../base/schema.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
 import type { DeviceRow } from '../device/cached-device.ts';
+import { expiredBefore, findTelemetryDays } from '../device/telemetry-days.ts';
 import type { DeleteSeries } from '../erase/delete-series.ts';
 import type { SaveSeries } from '../ingest/save-series.ts';
 import type { Postgres } from '../postgres/client.ts';
@@ -26,7 +27,7 @@ export interface TimeseriesDeps {
   clickhouse: ClickHouse;
   clock: Clock;
   longAnswers: LongAnswers;
-  config: { http: { apiBodyBytesMax: number } };
+  config: { http: { apiBodyBytesMax: number }; telemetry: { ttlDays: number } };
   saveSeries: SaveSeries;
   deleteSeries: DeleteSeries;
 }
@@ -95,8 +96,12 @@ export function timeseriesRoutes(deps: TimeseriesDeps): Route[] {
     return await plainText(async () => {
       if (interval < 0) throw badRequest('interval', "Incorrect TsKvQuery. 'interval' must not be negative.");
       if (limit <= 0) throw badRequest('limit', "Incorrect TsKvQuery. 'limit' must be greater than zero.");
-      const device = await seriesNumber(postgres, principal, target, 'read');
-      const read = { startTs, endTs, keys: keys.length > 0 ? keys : undefined };
+      const [device, days] = await Promise.all([
+        seriesNumber(postgres, principal, target, 'read'),
+        isDevice(target) ? findTelemetryDays(postgres, target.entityId) : null,
+      ]);
+      const expired = expiredBefore(clock.now(), deps.config.telemetry.ttlDays, days);
+      const read = { startTs, endTs, keys: keys.length > 0 ? keys : undefined, expiredBefore: expired };
       if (startTs >= endTs) return json({});
       return await longAnswers.json(principal, async (text) => {
         const series = new SeriesText(text, strict);

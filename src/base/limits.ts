@@ -655,14 +655,24 @@ export const limits = {
   eraseRetryMsMax: 300_000,
   /** Mutations of latest values that may wait in ClickHouse. */
   latestMutationsMax: 20,
+  /** Most days of `telemetryTtlDays` of a device profile. */
+  telemetryTtlDaysMax: 36_500,
   /** Time after a start at which retention begins. */
   retentionFirstMs: 60_000,
   /** Interval of retention. */
   retentionMs: 3_600_000,
   /** Lease of the worker that does the retention. */
   retentionLeaseMs: 600_000,
+  /** Time of one statement of retention: the copy of a large day takes minutes. */
+  retentionStatementMsMax: 540_000,
+  /** Time of one round for days of profiles; the other days wait for the next day. */
+  retentionProfilesMsMax: 1_800_000,
   /** Days that one statement drops. */
   retentionDaysMax: 100,
+  /** Devices of profiles with days of their own that are copied to ClickHouse at once. */
+  retentionDevicesAtOnce: 20_000,
+  /** Fewest expired rows of profiles that are worth a delete each day; fewer are deleted once a week. */
+  retentionProfileRowsMin: 100_000,
   /** Fewest expired rows outside the days (2020 to 2039) that are worth a delete. */
   retentionOtherRowsMin: 100_000,
   /** Time that the delete of a series waits until everything accepted before it is stored. */

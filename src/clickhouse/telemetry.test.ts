@@ -244,6 +244,7 @@ describe('migrations', () => {
       { version: 4, name: 'boolean_attributes' },
       { version: 5, name: 'server_time' },
       { version: 6, name: 'late_ms' },
+      { version: 7, name: 'expiring_devices' },
     ]);
     await both.close();
   });
@@ -331,14 +332,14 @@ describe('migrations', () => {
       statements.filter((sql) => /ENGINE = ReplicatedReplacingMergeTree\('.*', '\{replica\}', \w+\)/.test(sql)),
     ).toHaveLength(4);
     expect(statements.filter((sql) => /ENGINE = Distributed\('main', 'millrace', '\w+_local'/.test(sql))).toHaveLength(
-      4,
+      5,
     );
     const alters = statements.filter((sql) => /^ALTER TABLE millrace.\w+_local ON CLUSTER 'main'/.test(sql));
     expect(alters).toHaveLength(6);
     // What is read and written through has the columns as well.
     const through = statements.filter((sql) => /^ALTER TABLE millrace.\w+(?<!_local) ON CLUSTER 'main'/.test(sql));
     expect(through).toHaveLength(3);
-    expect(schemaStatements({ database: 'millrace', cluster: '' })).toHaveLength(4 + alters.length);
+    expect(schemaStatements({ database: 'millrace', cluster: '' })).toHaveLength(5 + alters.length);
   });
 
   test('the time to live can be set, changed and removed; whole days go', async () => {

@@ -69,6 +69,8 @@ export interface FullProfile extends DeviceProfile {
 
 /** Members that Millrace does not use are kept unchanged. */
 export interface ProfileData {
+  /** Days for which telemetry of the devices is kept; 0 or null = as long as the installation keeps telemetry. */
+  telemetryTtlDays?: number | null;
   provisionConfiguration: { type: ProvisionType; provisionDeviceSecret?: string | null; [member: string]: unknown };
   [member: string]: unknown;
 }

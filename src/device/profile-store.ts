@@ -105,8 +105,9 @@ export async function insertFullProfile(queries: Queries, profile: FullProfile):
     await queries.query(
       `insert into device_profile (id, tenant_id, created_time, is_default, name, description, image, transport_type,
               provision_type, provision_device_key, profile_data, default_rule_chain_id, default_dashboard_id,
-              default_queue_name, default_edge_rule_chain_id, firmware_id, software_id, external_id)
-       values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)`,
+              default_queue_name, default_edge_rule_chain_id, firmware_id, software_id, external_id,
+              telemetry_ttl_days)
+       values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)`,
       [profile.id, profile.tenantId, profile.createdTime, profile.isDefault, ...changeable(profile)],
     );
   } catch (error) {
@@ -121,7 +122,7 @@ export async function updateFullProfile(queries: Queries, profile: FullProfile):
       `update device_profile set name = $3, description = $4, image = $5, transport_type = $6, provision_type = $7,
               provision_device_key = $8, profile_data = $9, default_rule_chain_id = $10, default_dashboard_id = $11,
               default_queue_name = $12, default_edge_rule_chain_id = $13, firmware_id = $14, software_id = $15,
-              external_id = $16, version = version + 1
+              external_id = $16, telemetry_ttl_days = $17, version = version + 1
         where id = $1 and tenant_id = $2`,
       [profile.id, profile.tenantId, ...changeable(profile)],
     );
@@ -146,6 +147,7 @@ function changeable(profile: FullProfile): unknown[] {
     profile.firmwareId,
     profile.softwareId,
     profile.externalId,
+    profile.data.telemetryTtlDays || null,
   ];
 }
 

@@ -1,11 +1,35 @@
 /** SQL of what retention does once a day over all hosts. */
 import type { Queries } from '../postgres/client.ts';
 
-/** True when it was not done within the last day, by the clock of the database. */
-export async function isDue(queries: Queries, name: string): Promise<boolean> {
+export interface ExpiringDevice {
+  device: number;
+  days: number;
+}
+
+/**
+ * Returns devices after the number `after` whose present profile keeps telemetry for fewer days than the installation
+ * does (0 = without limit), by number.
+ */
+export async function readExpiringDevices(
+  queries: Queries,
+  ttlDays: number,
+  after: number,
+  count: number,
+): Promise<ExpiringDevice[]> {
+  return await queries.query<ExpiringDevice>(
+    `select d.number as device, p.telemetry_ttl_days as days
+       from device d join device_profile p on p.id = d.device_profile_id
+      where p.telemetry_ttl_days is not null and ($1::int = 0 or p.telemetry_ttl_days < $1) and d.number > $2
+      order by d.number limit $3`,
+    [ttlDays, after, count],
+  );
+}
+
+/** True when it was not done within the last days, by the clock of the database. */
+export async function isDue(queries: Queries, name: string, days = 1): Promise<boolean> {
   const due = await queries.query(
-    `select where not exists (select from retention where name = $1 and done_at > clock_timestamp() - interval '1 day')`,
-    [name],
+    `select where not exists (select from retention where name = $1 and done_at > clock_timestamp() - $2 * interval '1 day')`,
+    [name, days],
   );
   return due.length > 0;
 }

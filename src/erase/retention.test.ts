@@ -9,6 +9,7 @@ let stores: TestPostgres;
 let house: SharedClickHouse;
 
 const now = Date.UTC(2026, 10, 21, 12);
+const dayMs = 86_400_000;
 const clock = { now: () => now, monotonic: () => performance.now() };
 
 beforeAll(async () => {
@@ -91,4 +92,68 @@ test('a host that does not hold the lease does nothing', async () => {
   await stores.postgres.query(`update lease set until = clock_timestamp() - interval '1 second'`);
   await retention().round();
   expect((await days('telemetry'))[0]).toBe('2026-10-22');
+});
+
+/** Devices 101 to 103 have profiles of 10, 20 and no days. */
+async function profiles(): Promise<void> {
+  const tenant = `'00000000-0000-0000-0000-000000000001'`;
+  await stores.postgres.query(`insert into tenant (id, created_time, title) values (${tenant}, 0, 't')
+    on conflict do nothing`);
+  for (const [at, days] of [10, 20, null].entries()) {
+    const id = `'00000000-0000-0000-0000-00000000010${at + 1}'`;
+    await stores.postgres.query(`insert into device_profile (id, tenant_id, created_time, is_default, name,
+        profile_data, telemetry_ttl_days) values (${id}, ${tenant}, 0, false, 'p${at}', '{}', ${days})`);
+    await stores.postgres.query(`insert into device (number, id, created_time, tenant_id, device_profile_id, name,
+        device_data) overriding system value values (${101 + at}, ${id}, 0, ${tenant}, ${id}, 'd${at}', '{}')`);
+  }
+}
+
+/** Points of each table as `device:days before now`. */
+async function left(table: string): Promise<string[]> {
+  const rows = await house.clickhouse.rows<{ device: number; ago: number }>(
+    `SELECT toUInt32(device) AS device, (${now} - ts) / ${dayMs} AS ago FROM ${table} FINAL WHERE device > 100 ORDER BY device, ago`,
+  );
+  return rows.map(({ device, ago }) => `${device}:${ago}`);
+}
+
+test('retention by profile: points of devices expire by the days of their present profile', async () => {
+  await stores.postgres.query('delete from retention');
+  await profiles();
+  const fill = async (device: number) => {
+    for (const ago of [9, 10, 11, 20, 21]) {
+      for (const table of ['telemetry', 'latest']) {
+        await house.clickhouse.exec(`INSERT INTO ${table} (device, key, ts, kind, num, version)
+          VALUES (${device}, '${table === 'latest' ? ago : 'k'}', ${now - ago * dayMs}, 3, 1, 1)`);
+      }
+    }
+  };
+  await Promise.all([101, 102, 103].map(fill));
+  const lines: unknown[] = [];
+  const noting = { ...log, info: (event: string, fields?: object) => lines.push({ event, ...fields }) };
+  await retention({ ttlDays: 0, log: noting }).round();
+  // A point that is exactly so old is kept, as a read shows it.
+  const kept = ['101:9', '101:10', '102:9', '102:10', '102:11', '102:20'];
+  const other = [9, 10, 11, 20, 21].map((ago) => `103:${ago}`);
+  expect(await left('telemetry')).toEqual([...kept, ...other]);
+  expect(lines).toEqual([{ event: 'retention_profiles', devices: 2, days: 3, points: 4 }]);
+  expect(await left('latest')).toHaveLength(15);
+
+  // The device has another profile now; few rows wait for a week, latest values only for the next day.
+  await stores.postgres.query(`update device set device_profile_id = '00000000-0000-0000-0000-000000000101'
+    where number = 103`);
+  await stores.postgres.query(`update retention set done_at = done_at - interval '25 hours'`);
+  await retention({ ttlDays: 0, ttlOfLatest: true }).round();
+  await expect.poll(() => left('latest'), { timeout: 20_000 }).toEqual([...kept, '103:9', '103:10']);
+  expect(await left('telemetry')).toEqual([...kept, ...other]);
+  await stores.postgres.query(`update retention set done_at = done_at - interval '7 days'`);
+  await retention({ ttlDays: 0 }).round();
+  expect(await left('telemetry')).toEqual([...kept, '103:9', '103:10']);
+
+  // The installation's days are the maximum.
+  await stores.postgres.query(`update retention set done_at = done_at - interval '8 days'`);
+  lines.length = 0;
+  await retention({ ttlDays: 10, log: noting }).round();
+  expect(lines).toContainEqual(expect.objectContaining({ event: 'retention_dropped' }));
+  expect(lines).not.toContainEqual(expect.objectContaining({ event: 'retention_profiles' }));
+  expect(await left('telemetry')).toEqual(['101:9', '101:10', '102:9', '102:10', '103:9', '103:10']);
 });

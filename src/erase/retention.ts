@@ -1,7 +1,8 @@
 /**
  * Frees the disk: drops the partitions of days older than `telemetry.ttlDays`, also days that were stored before the
  * setting was made. (The store's own rule applies when a part is merged, and parts of closed days are not merged.) One
- * host at a time runs it each hour; `latest` and rows outside the days from 2020 to 2039 once a day.
+ * host at a time runs it each hour; `latest`, rows outside the days from 2020 to 2039, and rows of profiles with fewer
+ * days once a day.
  */
 import { randomUUID } from 'node:crypto';
 import type { Clock } from '../base/clock.ts';
@@ -9,6 +10,7 @@ import { messageOf } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { type ClickHouse, ClickHouseError, isUnanswered } from '../clickhouse/client.ts';
+import type { Parameters } from '../clickhouse/read.ts';
 import {
   deleteExpiredLatestStatement,
   deleteExpiredOthersStatement,
@@ -19,6 +21,7 @@ import {
 } from '../clickhouse/retention-statements.ts';
 import { giveBackLease, takeLease } from '../ingest/journal-store.ts';
 import { isAway, type Postgres } from '../postgres/client.ts';
+import { deleteExpiredOfProfiles } from './profile-retention.ts';
 import { isDue, setDone } from './retention-store.ts';
 
 export interface RetentionDeps {
@@ -52,7 +55,6 @@ export class Retention {
   }
 
   start(): void {
-    if (this.#deps.ttlDays === 0) return;
     this.#schedule(limits.retentionFirstMs);
   }
 
@@ -78,10 +80,13 @@ export class Retention {
     try {
       if (!(await takeLease(postgres, leaseName, this.#holder, limits.retentionLeaseMs))) return;
       try {
-        const limit = clock.now() - ttlDays * dayMs;
-        await this.#dropDays(limit);
-        if (ttlOfLatest) await this.#daily('latest', () => this.#deleteLatest(limit));
-        await this.#daily('other days', () => this.#deleteOthers(limit));
+        if (ttlDays > 0) {
+          const limit = clock.now() - ttlDays * dayMs;
+          await this.#dropDays(limit);
+          if (ttlOfLatest) await this.#daily('latest', () => this.#deleteLatest(limit));
+          await this.#daily('other days', () => this.#deleteOthers(limit));
+        }
+        await this.#daily('profiles', () => this.#deleteOfProfiles());
       } finally {
         await giveBackLease(postgres, leaseName, this.#holder);
       }
@@ -126,6 +131,20 @@ export class Retention {
     log.info('retention_other_days', { rows: Number(row!.count) });
   }
 
+  async #deleteOfProfiles(): Promise<void> {
+    const { postgres, clock } = this.#deps;
+    const isWeekly = await isDue(postgres, 'few rows of profiles', 7);
+    const until = clock.monotonic() + limits.retentionProfilesMsMax;
+    const mayContinue = async () =>
+      !this.#stopped &&
+      clock.monotonic() < until &&
+      (await takeLease(postgres, leaseName, this.#holder, limits.retentionLeaseMs));
+    const write = this.#write.bind(this);
+    const rowsMin = isWeekly ? 1 : limits.retentionProfileRowsMin;
+    await deleteExpiredOfProfiles({ ...this.#deps, write, mayContinue }, rowsMin);
+    if (isWeekly) await setDone(postgres, 'few rows of profiles');
+  }
+
   /** Runs `work` once a day over all hosts. */
   async #daily(name: string, work: () => Promise<void>): Promise<void> {
     const { postgres } = this.#deps;
@@ -134,13 +153,16 @@ export class Retention {
     await setDone(postgres, name);
   }
 
-  async #write(statement: string, parameters = {}, more: Record<string, string> = {}): Promise<void> {
+  async #write(statement: string, parameters: Parameters = {}, more: Record<string, string> = {}): Promise<void> {
     const { clickhouse, cluster } = this.#deps;
     const waits = {
       distributed_ddl_task_timeout: '30',
       distributed_ddl_output_mode: 'null_status_on_timeout',
     } as const;
-    await clickhouse.exec(statement, parameters, { settings: { ...(cluster !== '' && waits), ...more } });
+    await clickhouse.exec(statement, parameters, {
+      timeoutMs: limits.retentionStatementMsMax,
+      settings: { ...(cluster !== '' && waits), ...more },
+    });
   }
 }
 

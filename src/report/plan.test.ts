@@ -7,6 +7,7 @@ import { referenceSeries } from '../../test/harness/completeness-reference.ts';
 import { Random } from '../../test/harness/random.ts';
 import { dateCell, type RefCell, type RefPoint, referenceReport } from '../../test/harness/report-reference.ts';
 import { type DateGrouping, dateGroupings, type GroupBy } from './dates.ts';
+import type { Expired } from './expired.ts';
 import { planReport } from './plan.ts';
 import { type Cell, type ResultRow, tableOf } from './table.ts';
 import { aggregations, type Field, type Filter, latenessAggregations, type ViewDefinition } from './view.ts';
@@ -69,7 +70,7 @@ async function insert(table: string, rows: object[]): Promise<void> {
 
 async function run(
   definition: Partial<ViewDefinition>,
-  of: { tenantId: string; startTs: number; endTs: number; now?: number; rowsMax?: number },
+  of: { tenantId: string; startTs: number; endTs: number; now?: number; rowsMax?: number; expired?: Expired },
 ) {
   const whole: ViewDefinition = {
     type: 'TABLE',
@@ -83,7 +84,14 @@ async function run(
     limit: null,
     ...definition,
   };
-  const plan = planReport({ now: Date.now(), rowsMax: 10_000, ...of, ownDevices: null, definition: whole });
+  const plan = planReport({
+    now: Date.now(),
+    rowsMax: 10_000,
+    expired: { profiles: [] },
+    ...of,
+    ownDevices: null,
+    definition: whole,
+  });
   const result = await house.clickhouse.rows<ResultRow>(plan.sql, plan.parameters, {
     settings: { do_not_merge_across_partitions_select_final: 1, max_query_size: '4194304', readonly: '2' },
   });
@@ -311,6 +319,25 @@ test('filters compare numbers as numbers and texts as texts', async () => {
   const dates = { source: 'DATE', dateGrouping: 'FULL_HOUR' } as const;
   expect(await count({ ...dates, operation: 'LT', values: ['1970-01-01 01:30'] })).toBe(2);
   expect(await count({ ...dates, operation: 'IN', values: ['1970-01-01 03', '1970-01-01 03:30'] })).toBe(1);
+});
+
+test('expired points are left out, by the profile and by the installation, also as the beginning of a step', async () => {
+  // Devices 0 and 1 are pumps, 2 and 3 valves.
+  const { tenantId } = await store(
+    [0, 2].flatMap((device) => [1n, 10n, 100n].map((value, n) => ({ device, key: 'flow', ts: n * 1000, value }))),
+  );
+  const name: Field = { label: 'Name', source: 'ENTITY_FIELD', key: 'name', role: 'ROW' };
+  const sums = async (aggregation: 'SUM' | 'DELTA', startTs: number, expired: Expired) => {
+    const flow = { label: 'flow', source: 'TELEMETRY', key: 'flow', role: 'VALUE', aggregation } as Field;
+    const { rows } = await run({ fields: [name, flow] }, { tenantId, startTs, endTs: 5000, expired });
+    return rows.map(([device, cell]) => `${String(device)} ${(cell as { exact: string }).exact}`);
+  };
+  const pumps = { profiles: [{ before: 1000, names: ['pump', 'other'] }] };
+  expect(await sums('SUM', 0, pumps)).toEqual(['device-0 110', 'device-2 111']);
+  expect(await sums('SUM', 0, { before: 1000, profiles: [] })).toEqual(['device-0 110', 'device-2 110']);
+  expect(await sums('DELTA', 1000, { profiles: [] })).toEqual(['device-0 99', 'device-2 99']);
+  expect(await sums('DELTA', 1000, pumps)).toEqual(['device-0 90', 'device-2 99']);
+  expect(await sums('DELTA', 0, { before: 1000, profiles: [] })).toEqual(['device-0 90', 'device-2 90']);
 });
 
 /** Every expected cell, and "-" everywhere else. */

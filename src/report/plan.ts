@@ -11,6 +11,7 @@ import { dateCondition, pointCondition } from './conditions.ts';
 import { type DateKey, dateKey } from './dates.ts';
 import { stepsSql } from './deltas.ts';
 import { type DeviceScope, type DeviceSource, devicesSql } from './devices.ts';
+import { type Expired, unexpired } from './expired.ts';
 import { type Bound, QueryParameters } from './parameters.ts';
 import { type Aggregation, type Field, type LatenessAggregation, sourceKey, type ViewDefinition } from './view.ts';
 import { Zone } from './zone.ts';
@@ -22,6 +23,7 @@ export interface PlanInput extends Omit<DeviceScope, 'scope'> {
   endTs: number;
   /** The present, until which points are expected. */
   now: number;
+  expired: Expired;
   /** Rows of the answer. The query asks for one more, which shows whether rows are left out. */
   rowsMax: number;
 }
@@ -164,7 +166,7 @@ class Planner {
 
   /** Makes a branch for all values that need the points themselves, and a branch for each key that needs steps. */
   #pointsSql(values: Field[]): string {
-    const { definition, startTs, endTs } = this.#input;
+    const { definition, startTs, endTs, expired, tenantId } = this.#input;
     const parameters = this.#parameters;
     const deviceRelation = devicesSql(this.#scope, [], definition.filters, parameters);
     const devices = `device GLOBAL IN (SELECT device FROM (${deviceRelation}))`;
@@ -187,7 +189,7 @@ class Planner {
       });
       const only = pointKeys.length === 1;
       const from = `telemetry FINAL PREWHERE ${devices} ${keys} AND ts >= ${start} AND ts < ${end}
-        WHERE ${[notErased, ...where].join(' AND ')}`;
+        WHERE ${[notErased, ...unexpired(expired, startTs, tenantId, parameters), ...where].join(' AND ')}`;
       branches.push(
         this.#branch(values, from, (field) => {
           if (!isOfEachPoint(field)) return undefined;
@@ -197,7 +199,9 @@ class Planner {
     }
     for (const key of stepKeys) {
       const steps = { devices, deviceRelation, key: parameters.one('String', key), startTs: start, endTs: end };
-      const from = `(${stepsSql({ ...steps, where: conditionOf(key) })})`;
+      // A step may begin at a point before the range.
+      const young = unexpired(expired, Number.NEGATIVE_INFINITY, tenantId, parameters);
+      const from = `(${stepsSql({ ...steps, where: [...young, conditionOf(key)].join(' AND ') })})`;
       branches.push(this.#branch(values, from, (field) => (isOfSteps(field) && field.key === key ? '1' : undefined)));
     }
     for (const key of expectedKeys) {

@@ -9,6 +9,7 @@ import { badRequest, type Fault, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Postgres } from '../postgres/client.ts';
 import type { EncodedReport, ReportFormat } from './encode.ts';
+import { findExpired } from './expired.ts';
 import { keepSaved, stateOf } from './kept-attribute-store.ts';
 import type { ReportPool } from './pool.ts';
 import { findOwnDevices } from './store.ts';
@@ -26,6 +27,8 @@ export interface ReportDeps {
   postgres: Postgres;
   pool: ReportPool;
   clock: Clock;
+  /** `TELEMETRY_TTL_DAYS`. */
+  ttlDays: number;
   /** Called when the view names attributes that ClickHouse does not have yet. */
   onAttributesWanted: () => void;
 }
@@ -41,7 +44,7 @@ export async function makeReport(
   format: ReportFormat,
   gone: AbortSignal,
 ): Promise<EncodedReport> {
-  const { postgres, pool, clock } = deps;
+  const { postgres, pool, clock, ttlDays } = deps;
   const now = clock.now();
   const range = reportRange(view, request, now);
   const definition = { ...view, filters: reportFilters(view, request) };
@@ -55,7 +58,8 @@ export async function makeReport(
   }
   await attributesReady(deps, principal.tenantId, view, attributesOf(definition));
   const { tenantId, customerId } = principal;
-  return await pool.run({ definition, ...range, now, tenantId, ownDevices, format }, customerId, gone);
+  const expired = await findExpired(postgres, tenantId, now, ttlDays);
+  return await pool.run({ definition, ...range, now, expired, tenantId, ownDevices, format }, customerId, gone);
 }
 
 /** Returns the range: each bound of the request replaces that of the view. */

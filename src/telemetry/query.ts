@@ -18,6 +18,8 @@ export type Aggregation = (typeof aggregations)[number];
 export interface HistoryRead extends Range {
   /** Undefined: all keys. */
   keys?: string[] | undefined;
+  /** Earlier points are not read. Buckets begin at `startTs` all the same. */
+  expiredBefore?: number | undefined;
 }
 
 const settings = 'SETTINGS do_not_merge_across_partitions_select_final = 1';
@@ -112,8 +114,11 @@ function condition({ keys }: HistoryRead): string {
   return keys ? `${range} AND key IN {keys:Array(String)}` : range;
 }
 
-function bound(device: number, { startTs, endTs, keys }: HistoryRead): Record<string, unknown> {
-  return { device, startTs, endTs, ...(keys && { keys }) };
+function bound(
+  device: number,
+  { startTs, endTs, keys, expiredBefore = startTs }: HistoryRead,
+): Record<string, unknown> {
+  return { device, startTs: Math.max(startTs, expiredBefore), endTs, ...(keys && { keys }) };
 }
 
 const sums = `, toString(sumIf(toInt128(int), kind = ${Kind.long})) AS longResult,

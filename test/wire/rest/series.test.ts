@@ -1,6 +1,8 @@
 /** Latest values and history (docs/rest.md#telemetry). */
+import { randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';
 import { eventually } from '../../harness/api.ts';
+import { ok } from '../../harness/people.ts';
 import { newDevice, sharedEngine } from '../../harness/shared-engine.ts';
 
 const prefix = (id: string) => `/api/plugins/telemetry/DEVICE/${id}/values/timeseries`;
@@ -184,6 +186,53 @@ test('strict types give numbers, in aggregates too', async () => {
   expect(await read(`${prefix(id)}?keys=k&startTs=0&endTs=10&interval=10&agg=SUM&useStrictDataTypes=true`)).toEqual({
     k: [{ ts: 5, value: 7 }],
   });
+});
+
+test('retention by profile: a point is shown until it is as old as the present profile of its device allows', async () => {
+  const api = sharedEngine();
+  const dayMs = 86_400_000;
+  const save = (days: unknown, more = {}) =>
+    api.send('POST', '/api/deviceProfile', {
+      name: `kept-${randomUUID()}`,
+      ...more,
+      profileData: { telemetryTtlDays: days },
+    });
+  for (const days of [-1, 1.5, 36_501, '30', {}]) {
+    const refused = await save(days);
+    expect([refused.status, await refused.text()]).toEqual([400, expect.stringContaining('telemetryTtlDays must be')]);
+  }
+  const profile = await ok('POST', '/api/deviceProfile', {
+    name: `kept-${randomUUID()}`,
+    profileData: { telemetryTtlDays: 30 },
+  });
+  expect(profile.profileData.telemetryTtlDays).toBe(30);
+  const now = Date.now();
+  // One point has just expired, one expires in an hour, one is new.
+  const [expired, old, fresh] = [now - 30 * dayMs - 1, now - 30 * dayMs + 3_600_000, now - 1000];
+  const id = await seriesOf([expired, old, fresh].map((ts, n) => [ts, String(n + 1)]));
+  const range = { startTs: expired - 10, endTs: now };
+  const shown = async () => ((await api.readSeries(id, ['k'], range))['k'] ?? []).map(({ ts }) => ts);
+  const sum = async () => {
+    const asked = `keys=k&startTs=${range.startTs}&endTs=${now}&interval=${40 * dayMs}&agg=SUM`;
+    return await read(`${prefix(id)}?${asked}`);
+  };
+  const middle = range.startTs + Math.floor((now - range.startTs) / 2);
+  expect(await shown()).toEqual([expired, old, fresh]);
+  expect(await sum()).toEqual({ k: [{ ts: middle, value: '6' }] });
+
+  const device = await ok('GET', `/api/device/${id}`);
+  await ok('POST', '/api/device', { ...device, deviceProfileId: profile.id });
+  expect(await shown()).toEqual([old, fresh]);
+  // A bucket keeps its place, also where its beginning has expired.
+  expect(await sum()).toEqual({ k: [{ ts: middle, value: '5' }] });
+  // A range that has expired is empty; the latest value stays.
+  expect(await api.readSeries(id, ['k'], { startTs: 0, endTs: expired + 1 })).toEqual({});
+  expect((await api.readLatest(id, ['k']))['k']![0]!.value).toBe(3);
+
+  await ok('POST', '/api/deviceProfile', { ...profile, profileData: { telemetryTtlDays: 29 } });
+  expect(await shown()).toEqual([fresh]);
+  await ok('POST', '/api/deviceProfile', { ...profile, version: null, profileData: { telemetryTtlDays: 0 } });
+  expect(await shown()).toEqual([expired, old, fresh]);
 });
 
 test('the telemetry of an unknown device is a plain 404', async () => {
